@@ -9,6 +9,7 @@
 #include "cli/batch.h"
 #include "cli/bench.h"
 #include "cli/completion.h"
+#include "cli/device_report.h"
 #include "cli/exit.h"
 #include "cli/inspect.h"
 #include "cli/interactive.h"
@@ -146,7 +147,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     case VERB_INSPECT:
         return inspect_run(o, out, e);
     case VERB_LIST_DEVICES:
-        return verbs_list_devices(o, out, e);
+        return device_report_run(o, out, e);
     case VERB_SELFTEST:
         return verbs_selftest(o, out, e);
     case VERB_PLAN:

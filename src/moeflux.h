@@ -113,7 +113,7 @@ struct moeflux_options {
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. "cpu"; "reference"; else a Vulkan device, software
      * ones too: its index (moeflux_device), its name or a part of that. Several, separated by commas (unless all of it is one
      * device's name), or "all", every usable GPU: the layers are shared out to them in this order, see tensor_split. A device
-     * may be named twice. MOEFLUX_ERR_USAGE: more devices than layers or MOEFLUX_MAX_DEVICES; with n_cpu_layers */
+     * may be named twice. MOEFLUX_ERR_USAGE: more devices than layers or MOEFLUX_MAX_DEVICES */
     const char *device;
     /* The devices' shares of the layers, in their order, n_tensor_split of them: any numbers above 0. n_tensor_split 0: by the
      * devices' total memory. MOEFLUX_ERR_USAGE: not as many as devices */
@@ -125,8 +125,8 @@ struct moeflux_options {
     /* So many layers, counted from the first as llama.cpp counts them (dense ones too), have their routed experts computed by
      * the CPU and kept in host memory, whatever is in a cache; the device computes the rest. More than the model has: all.
      * Chunks that give an expert eight tokens on average are an exception: a device with memory of its own computes copies of
-     * the experts.
-     * MOEFLUX_ERR_USAGE: the device is no GPU. */
+     * the experts. Of several devices each keeps to that; one that is the cpu computes its own.
+     * MOEFLUX_ERR_USAGE: no device is a GPU. */
     uint32_t n_cpu_layers;
     /* Host memory for experts and checkpoints; 0: from what is free. Where device memory is host memory, it bounds the cache
      * of experts itself. */
@@ -470,7 +470,8 @@ struct moeflux_device {
     char matrices
         [32];     /* cooperative matrices, "NV", "KHR", "NV and KHR"; "": none that kernels here are for */
     char isa[16]; /* of the cpu, like the next: the instruction set that it uses; else "" */
-    uint32_t n_threads; /* that it computes with */
+    uint32_t n_threads;  /* that it computes with */
+    int32_t memory_node; /* of this machine (NUMA), that a GPU is attached to; -1: the system does not say */
     bool usable;
     bool is_default;   /* taken when no device is named */
     char why_not[128]; /* the feature that is missing */
@@ -525,7 +526,8 @@ struct moeflux_plan_device {
     uint32_t first_layer, end_layer; /* it has the layers from the first to the one before the last */
     bool is_unified;
     uint64_t device_free_bytes, device_bytes, weights_bytes, state_bytes, activation_bytes, driver_bytes;
-    uint64_t n_experts, n_slots, n_host_slots, n_pinned;
+    uint64_t n_experts, n_slots, n_host_slots, n_pinned; /* of those that it computes */
+    uint64_t n_cpu_experts, n_cpu_slots;                 /* of those that the CPU computes for it */
 };
 
 /* What moeflux_model_open would do with the same options now: its own decision, with nothing loaded. */
@@ -558,6 +560,10 @@ struct moeflux_plan {
 /* Fails as moeflux_model_open would: MOEFLUX_ERR_NO_FIT with the numbers, _UNSUPPORTED, _DEVICE. */
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e);
 
+struct moeflux_device_speeds { /* of one device; see moeflux_speeds */
+    double kernel_bytes_s, dispatch_s, round_trip_s, copy_bytes_s;
+};
+
 /* What this machine does. A speed of 0 was not measured. */
 struct moeflux_speeds {
     double disk_bytes_s; /* experts of this model, top_k at a time, as a layer asks for them */
@@ -566,11 +572,14 @@ struct moeflux_speeds {
     char disk_how[256];  /* "direct", or why there is no speed */
     char device
         [256]; /* several: their names; the speeds are those of a token that passes through their layers */
-    double kernel_bytes_s;  /* product of a quantised matrix and a vector */
-    double dispatch_s;      /* of one small kernel, with the barrier after it */
-    double round_trip_s;    /* of a submission and the wait for it */
-    double copy_bytes_s;    /* host to device; 0 too where that is the same memory */
-    double cpu_bytes_s;     /* the same product on the CPU's cores; 0 too where the device is the CPU */
+    double kernel_bytes_s; /* product of a quantised matrix and a vector */
+    double dispatch_s;     /* of one small kernel, with the barrier after it */
+    double round_trip_s;   /* of a submission and the wait for it */
+    double copy_bytes_s;   /* host to device; 0 too where that is the same memory */
+    double
+        cpu_bytes_s; /* the same product on the CPU's cores; 0 too where no device is another than the CPU */
+    uint32_t n_devices; /* whose speeds, one by one, are: */
+    struct moeflux_device_speeds devices[MOEFLUX_MAX_DEVICES];
     char device_fault[512]; /* why the device has no speeds; "": it has */
     double memory_bytes_s;  /* of this machine's memory, read by n_threads */
     uint32_t n_threads;
@@ -600,6 +609,17 @@ struct moeflux_placement {
 /* False, and nothing is filled: the speeds of device and CPU are not both known. */
 bool moeflux_compare_placements(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                                 const struct moeflux_speeds *s, struct moeflux_placement *out);
+
+/* How layers are shared out to several devices, and how they would best be. Advice: nothing follows it. */
+struct moeflux_split {
+    uint32_t n_layers[MOEFLUX_MAX_DEVICES]; /* of each device: a moeflux_options.tensor_split */
+    double token_s, best_token_s;           /* a token on all devices together: as planned, with n_layers */
+    double slowest_s, best_slowest_s; /* of it, on the device that takes longest: it holds up a prompt */
+};
+/* 1: another split than the plan's would be faster, by more than measurements err; 0: none would. 0 and zeros in *out: there is
+ * one device, or some device has no speed. MOEFLUX_ERR_MEMORY. */
+int moeflux_find_split(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                       const struct moeflux_speeds *s, struct moeflux_split *out, struct moeflux_err *e);
 
 /* Runs every operation on `device` (as in moeflux_options) against the reference over a grid of shapes, on the cpu with each
  * instruction set that the processor has, or with `cpu_isa` alone. Calls `row` once per case: relative error against the bound, or that the device

@@ -62,6 +62,18 @@ err_has '^moeflux: --device llvmpipe: .*no Vulkan driver is installed'
 run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" "$@" --tokens-out
 out_is "$(cat "$tmp/want")"
 
+# The dynamic linker tells which libraries a program looks for while it runs.
+claim what_needs_no_gpu_does_not_ask_the_vulkan_loader
+looked_for_vulkan() {
+    rm -f "$tmp"/linker.*
+    run "$1" env LD_DEBUG=libs LD_DEBUG_OUTPUT="$tmp/linker" "$MOEFLUX" -m "$model" --plan --device "$2"
+    grep -q libvulkan "$tmp"/linker.*
+}
+for device in cpu cpu,cpu reference,cpu; do
+    looked_for_vulkan 0 "$device" && fault "--device $device asked the loader"
+done
+looked_for_vulkan 2 cpu,nobody || fault 'the linker does not tell'
+
 claim devices_are_listed_with_the_cpu
 run 0 "$MOEFLUX" --list-devices
 err_empty
@@ -77,6 +89,17 @@ run 0 "$MOEFLUX" inspect "$model" --device cpu -t 1
 out_has '^  memory  *[0-9.]* .B/s  read by 1 thread$'
 run 0 "$MOEFLUX" inspect "$model" --device reference
 out_has '^--device [^ ]* would be faster: .* multiplies at '
+
+# The reference multiplies a hundred times slower than the CPU.
+claim inspect_names_a_better_split
+run 0 "$MOEFLUX" inspect "$model" --device cpu,reference
+out_has '^    on device 2  *[0-9.]* .B/s$'
+out_has '^--tensor-split 5,1 would be better: a token takes [0-9.]* ms on all devices (now [0-9.]*), of it '
+run 0 "$MOEFLUX" inspect "$model" --device reference,cpu --tensor-split 1,5 --json
+json_is 'j["tensor_split"]["is_better"], j["tensor_split"]["best"]' "(False, '1,5')"
+json_is 'j["speeds"]["devices"][0]["kernel_bytes_s"] < j["speeds"]["devices"][1]["kernel_bytes_s"]' True
+run 0 "$MOEFLUX" inspect "$model" --device cpu --json
+json_is 'j["tensor_split"]' None
 
 claim every_instruction_set_gives_the_same_logits_in_float32
 sets=$("$MOEFLUX" --selftest --device cpu --cpu-isa none 2>&1 | sed 's/.*there are //')
@@ -162,7 +185,10 @@ fails 2 '\-\-gpu-memory: expected a size like 512M, 4G or 1.5GiB, or several' "$
 fails 2 '\-\-gpu-memory goes with a GPU' "$@" --device cpu,cpu --gpu-memory 1G
 fails 2 '\-\-device: device 2 has no name' "$@" --device cpu,
 fails 2 '\-\-device names 7 devices, the model has 6 layers' "$@" --device cpu,cpu,cpu,cpu,cpu,cpu,cpu
-fails 2 'go with one device, --device names 2' "$@" --device cpu,cpu --n-cpu-moe 1
+fails 2 'need a GPU for the rest of the model; CPU (.*) computes everything' "$@" --device cpu,cpu --n-cpu-moe 1
+fails 2 '\-\-device 99: no such device among' "$@" --device cpu,99
+fails 2 'all stands for every GPU' "$@" --device cpu,all
+fails 3 'device 2 of 2 (reference .*, layers 3 to 5): the model needs at least .* --gpu-memory is 1.0 MiB' "$@" --device reference,reference --gpu-memory 1G,1M
 fails 2 'selftest checks one device' --selftest --device cpu,cpu
 fails 3 '\-\-memory is .* on 2 devices need' "$@" --device cpu,cpu --memory 1k
 

@@ -23,6 +23,13 @@ static inline bool device_is_vulkan(void)
     return name && strcmp(name, "cpu") != 0 && strcmp(name, "reference") != 0;
 }
 
+/* Whether a part of a test program runs: "first" or "rest". MOEFLUX_PART names one; unset: all do (scripts/run-tests). */
+static inline bool device_runs_part(const char *part)
+{
+    const char *wanted = getenv("MOEFLUX_PART");
+    return !wanted || strcmp(wanted, part) == 0;
+}
+
 /* Whether it is lavapipe, whose compiler takes most of the time: a model has a hundred kernels of its own. Programs run there
  * what shows the way of each kernel through a model; test_ops has the kernels' shapes, hosts have all models. */
 bool device_is_software(void);

@@ -13,17 +13,31 @@
 #include "base/cores.h"
 #include "tmp_tree.h"
 
-void fake_nodes_put(const char *root, const char *name, const char *text)
+/* path: changed on the way. */
+static void put(const char *root, char *path, const char *text)
 {
-    char path[512];
-    int at = snprintf(path, sizeof path, "sys/devices/system/node/%s", name);
-    assert_true(at > 0 && (size_t)at < sizeof path);
     for (char *p = path; (p = strchr(p, '/')); p++) {
         *p = '\0';
         mkdir(tmp_tree_path(root, path), 0755);
         *p = '/';
     }
     tmp_tree_write_text(root, path, text);
+}
+
+void fake_nodes_put(const char *root, const char *name, const char *text)
+{
+    char path[512];
+    int at = snprintf(path, sizeof path, "sys/devices/system/node/%s", name);
+    assert_true(at > 0 && (size_t)at < sizeof path);
+    put(root, path, text);
+}
+
+void fake_nodes_put_pci(const char *root, const char *address, const char *text)
+{
+    char path[128];
+    int at = snprintf(path, sizeof path, "sys/bus/pci/devices/%s/numa_node", address);
+    assert_true(at > 0 && (size_t)at < sizeof path);
+    put(root, path, text);
 }
 
 char *fake_nodes_new(uint32_t n)

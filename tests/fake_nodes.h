@@ -11,5 +11,7 @@ char *fake_nodes_new(uint32_t n);
 
 /* Sets sys/devices/system/node/`name`, as "online" or "node0/cpulist". */
 void fake_nodes_put(const char *root, const char *name, const char *text);
+/* Sets the node that the PCI device is attached to. */
+void fake_nodes_put_pci(const char *root, const char *address, const char *text);
 
 #endif

@@ -133,6 +133,134 @@ static void experts_on_the_cpu_wait_for_memory_and_for_the_device(void **state)
     check_s(p.gpu_s, 2e-6 + 0.8e-3 / 4 + 0.001);
 }
 
+/* ---- several devices ---- */
+
+/* 10 layers of 100 kB dense and 100 kB of experts a token; 4 experts of 100 kB in each layer. */
+static struct moeflux_needs needs_of_layers(void)
+{
+    struct moeflux_needs n = NEEDS;
+    n.n_experts = 4;
+    n.top_k = 1;
+    n.n_expert_layers = 10;
+    return n;
+}
+
+/* A device of a plan with the layers, memory of its own of so many bytes, all its experts or as many as fit. */
+static void add_device(struct moeflux_plan *p, uint32_t n_layers, uint64_t bytes)
+{
+    struct moeflux_plan_device *d = &p->devices[p->n_devices], *before = d - 1;
+    d->first_layer = p->n_devices++ ? before->end_layer : 0;
+    d->end_layer = d->first_layer + n_layers;
+    d->device_bytes = bytes;
+    d->weights_bytes = 100000 * (uint64_t)n_layers;
+    d->n_experts = 4 * (uint64_t)n_layers;
+    uint64_t room = (bytes - d->weights_bytes) / 100000;
+    d->n_slots = room < d->n_experts ? room : d->n_experts;
+    d->n_host_slots = d->n_experts - d->n_slots;
+    p->slot_bytes = 100000;
+    p->n_experts += d->n_experts;
+}
+
+static struct moeflux_speeds speeds_of(uint32_t n, const double *kernel_bytes_s)
+{
+    struct moeflux_speeds s = SPEEDS;
+    s.n_devices = n;
+    for (uint32_t i = 0; i < n; i++)
+        s.devices[i] =
+            (struct moeflux_device_speeds){.kernel_bytes_s = kernel_bytes_s[i], .copy_bytes_s = 1e9};
+    return s;
+}
+
+static void expect_split(const struct moeflux_plan *p, const struct moeflux_speeds *s, int rc,
+                         const uint32_t *layers, struct moeflux_split *split)
+{
+    const struct moeflux_needs n = needs_of_layers();
+    struct moeflux_err e = {0};
+    assert_int_equal(moeflux_find_split(&n, p, s, split, &e), rc);
+    for (uint32_t i = 0; layers && i < p->n_devices; i++)
+        assert_int_equal(split->n_layers[i], layers[i]);
+}
+
+static void equal_devices_with_room_share_evenly(void **state)
+{
+    (void)state;
+    const struct moeflux_speeds s = speeds_of(2, (double[]){2e9, 2.1e9});
+    struct moeflux_plan even = {0}, uneven = {0};
+    struct moeflux_split split;
+    add_device(&even, 5, 100000000);
+    add_device(&even, 5, 100000000);
+    expect_split(&even, &s, 0, (uint32_t[]){5, 5}, &split);
+    check_s(split.token_s, 1e6 / 2e9 + 1e6 / 2.1e9);
+    add_device(&uneven, 9, 100000000);
+    add_device(&uneven, 1, 100000000);
+    expect_split(&uneven, &s, 1, (uint32_t[]){5, 5}, &split);
+    check_s(split.slowest_s, 9 * 2e5 / 2e9);
+    check_s(split.best_slowest_s, 5 * 2e5 / 2e9);
+}
+
+static void a_faster_device_gets_what_it_has_room_for(void **state)
+{
+    (void)state;
+    struct moeflux_split split;
+    const struct moeflux_speeds s = speeds_of(2, (double[]){1e9, 10e9});
+    struct moeflux_plan roomy = {0}, little = {0};
+    add_device(&roomy, 5, 100000000);
+    add_device(&roomy, 5, 100000000);
+    expect_split(&roomy, &s, 1, (uint32_t[]){1, 9}, &split);
+    check_s(split.best_token_s, 2e5 / 1e9 + 9 * 2e5 / 10e9);
+    /* A layer takes 500 kB: the second device holds six. A seventh's experts would cross the bus. */
+    add_device(&little, 5, 100000000);
+    add_device(&little, 5, 3000000);
+    struct moeflux_speeds bus = s;
+    bus.devices[1].copy_bytes_s = 1e8;
+    expect_split(&little, &bus, 1, (uint32_t[]){4, 6}, &split);
+}
+
+static void a_small_device_gives_layers_away(void **state)
+{
+    (void)state;
+    struct moeflux_split split;
+    const struct moeflux_speeds s = speeds_of(3, (double[]){2e9, 2e9, 2e9});
+    struct moeflux_plan p = {0};
+    add_device(&p, 4, 600000); /* it holds one layer, and has to copy three quarters of the others */
+    add_device(&p, 3, 100000000);
+    add_device(&p, 3, 100000000);
+    expect_split(&p, &s, 1, NULL, &split);
+    assert_int_equal(split.n_layers[0], 1);
+    assert_int_equal(split.n_layers[1] + split.n_layers[2], 9);
+    assert_true(split.n_layers[1] == 4 || split.n_layers[1] == 5);
+}
+
+static void nothing_is_said_of_devices_without_a_speed(void **state)
+{
+    (void)state;
+    struct moeflux_split split;
+    struct moeflux_plan p = {0};
+    struct moeflux_speeds s = speeds_of(2, (double[]){1e9, 0});
+    add_device(&p, 9, 100000000);
+    add_device(&p, 1, 100000000);
+    expect_split(&p, &s, 0, NULL, &split);
+    assert_true(split.token_s == 0 && split.n_layers[0] == 0);
+}
+
+/* Each device has its own layers' experts: those of the first layers leave the first device's memory alone. */
+static void the_placement_of_several_devices_follows_each(void **state)
+{
+    (void)state;
+    const struct moeflux_needs n = needs_of_layers();
+    struct moeflux_speeds s = speeds_of(2, (double[]){1e12, 1e12});
+    struct moeflux_plan p = {.host_room_bytes = 4000000};
+    struct moeflux_placement place;
+    s.kernel_bytes_s = 1e12;
+    s.cpu_bytes_s = 8e9;
+    add_device(&p, 5, 100000000);
+    add_device(&p, 5, 500000);
+    assert_true(moeflux_compare_placements(&n, &p, &s, &place));
+    /* All five layers of the second device cross the bus, however many of the first are the CPU's. */
+    check_s(place.gpu_s, 2e-6 + 0.5e6 / 4e9);
+    assert_int_equal(place.best_cpu_layers, 10);
+}
+
 static struct moeflux_options odd(void)
 {
     return (struct moeflux_options){.dir = ODD, .device = "reference"};
@@ -148,6 +276,7 @@ static void disk_and_device_have_speeds(void **state)
     assert_true(s.disk_bytes_s > 0 && s.kernel_bytes_s > 0);
     assert_true(s.copy_bytes_s == 0);
     assert_string_equal(s.device_fault, "");
+    assert_true(s.n_devices == 1 && s.devices[0].kernel_bytes_s == s.kernel_bytes_s);
     struct moeflux_needs n;
     check_ok(moeflux_get_needs(ODD, &n, &e), &e);
     assert_true(s.disk_bytes > 0 && s.disk_bytes <= n.expert_bytes);
@@ -162,6 +291,18 @@ static void copies_are_measured_where_the_device_has_its_own_memory(void **state
     check_ok(test_hooks_measure(&o, &(struct test_hooks){.staged = true}, &s, &e), &e);
     assert_true(s.copy_bytes_s > 0 && s.cpu_bytes_s > 0);
     assert_string_equal(s.device_fault, "");
+}
+
+static void each_of_several_devices_has_speeds(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct moeflux_options o = {.dir = ODD, .device = "cpu,reference"};
+    struct moeflux_speeds s;
+    check_ok(moeflux_measure(&o, &s, &e), &e);
+    assert_int_equal(s.n_devices, 2);
+    assert_true(s.devices[0].kernel_bytes_s > s.devices[1].kernel_bytes_s && s.devices[1].kernel_bytes_s > 0);
+    assert_true(s.kernel_bytes_s < s.devices[0].kernel_bytes_s);
 }
 
 static void a_missing_device_leaves_the_disk_measured(void **state)
@@ -186,6 +327,12 @@ int main(void)
         cmocka_unit_test(so_does_one_whose_host_holds_all_experts),
         cmocka_unit_test(what_is_not_known_counts_as_nothing),
         cmocka_unit_test(the_placement_follows_bus_and_memory),
+        cmocka_unit_test(equal_devices_with_room_share_evenly),
+        cmocka_unit_test(a_faster_device_gets_what_it_has_room_for),
+        cmocka_unit_test(a_small_device_gives_layers_away),
+        cmocka_unit_test(nothing_is_said_of_devices_without_a_speed),
+        cmocka_unit_test(the_placement_of_several_devices_follows_each),
+        cmocka_unit_test(each_of_several_devices_has_speeds),
         cmocka_unit_test(disk_and_device_have_speeds),
         cmocka_unit_test(copies_are_measured_where_the_device_has_its_own_memory),
         cmocka_unit_test(a_missing_device_leaves_the_disk_measured),

@@ -206,13 +206,13 @@ static void values_that_are_not_finite_are_refused(void **state)
 }
 
 #define DECLARE(set) void search_##set(struct search *s, bool more);
-CPU_ISAS(DECLARE)
+CPU_ISAS_SHARED(DECLARE)
 
 static void every_instruction_set_finds_the_same(void **state)
 {
     (void)state;
 #define ADDRESS(set) search_##set,
-    static search_fn *const all[CPU_N_ISAS] = {CPU_ISAS(ADDRESS)};
+    static search_fn *const all[CPU_N_ISAS] = {CPU_ISAS_SHARED(ADDRESS)};
     static struct search first, s;
     for (size_t i = 0; i < N_WIDTHS * 3; i++) {
         for (uint32_t k = 0; k < CPU_N_ISAS; k++) {

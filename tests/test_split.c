@@ -152,7 +152,7 @@ static void experts_of_small_chunks_never_cross_the_bus(void **state)
 }
 
 /* Their experts are copied to the device, where that has memory of its own: the logits are those of a device that computes
- * everything, whatever the memory. */
+ * everything, whatever the memory, and those of two devices of the kind. */
 static void large_chunks_are_the_devices(void **state)
 {
     (void)state;
@@ -160,7 +160,8 @@ static void large_chunks_are_the_devices(void **state)
     static const struct {
         const char *dir;
         bool all, little; /* layers with experts, else one; memory */
-    } splits[] = {{QWEN, true, true}, {DEEPSEEK, false, false}};
+        bool twice;       /* on two devices */
+    } splits[] = {{QWEN, true, true, false}, {DEEPSEEK, false, false, true}};
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
         struct moeflux_needs n;
         struct moeflux_err e = {0};
@@ -174,6 +175,10 @@ static void large_chunks_are_the_devices(void **state)
         o.n_cpu_layers = n_dense + n_cpu;
         if (splits[i].little)
             little_memory(&o, true);
+        char both[64];
+        const char *one = device_name() ? device_name() : "0";
+        snprintf(both, sizeof both, "%.20s,%.20s", one, one);
+        o.device = splits[i].twice ? both : o.device;
         float *got = evaluate_prompt(&o, n_large, true, &stats);
         assert_memory_equal(got, want, n.vocab_size * sizeof *got);
         assert_int_equal(stats.n_cpu_experts, (uint64_t)N_DECODE * n_cpu * n.top_k);

@@ -20,6 +20,8 @@ struct setup {
     bool streams;    /* few experts have slots */
     bool staged;     /* device memory counts as apart from the host's */
     enum moeflux_prefetch prefetch;
+    uint32_t n_cpu_layers; /* of moeflux_options */
+    bool brief;            /* the prompt is evaluated once */
 };
 
 static struct moeflux_options options_of(const struct setup *u)
@@ -29,7 +31,8 @@ static struct moeflux_options options_of(const struct setup *u)
                                 .prefetch = u->prefetch,
                                 .prompt_type = MOEFLUX_PROMPT_TYPE_F32,
                                 .context = CONTEXT,
-                                .chunk = CHUNK};
+                                .chunk = CHUNK,
+                                .n_cpu_layers = u->n_cpu_layers};
     memcpy(o.tensor_split, u->shares, sizeof u->shares);
     while (o.n_tensor_split < 4 && u->shares[o.n_tensor_split] > 0)
         o.n_tensor_split++;
@@ -45,7 +48,7 @@ static void let_stream(const struct setup *u, struct moeflux_options *o)
     check_ok(device_plan_staged(o, u->staged, &p, &e), &e);
     check_ok(moeflux_get_needs(u->dir, &n, &e), &e);
     uint64_t room = 2 * n.top_k * p.slot_bytes;
-    o->memory_bytes = p.n_devices * room;
+    o->memory_bytes = p.n_devices * room + p.cpu_scratch_bytes;
     for (uint32_t i = 0; u->staged && i < p.n_devices; i++) {
         const struct moeflux_plan_device *d = &p.devices[i];
         o->gpu_memory_each[i] =
@@ -121,7 +124,7 @@ static void decode(struct sequence *q, struct record *to)
 }
 
 /* A prompt of several chunks with all that can be asked for, and tokens behind it. */
-static void run(struct sequence *q, struct record *to)
+static void run(struct sequence *q, bool brief, struct record *to)
 {
     struct moeflux_err e = {0};
     int32_t ids[N_PROMPT];
@@ -130,6 +133,8 @@ static void run(struct sequence *q, struct record *to)
     /* Chunks that nothing is asked of, and logits of each token: several devices have them at once. */
     sequence_eval(q, ids, N_PROMPT, NULL);
     decode(q, to);
+    if (brief)
+        return;
     check_ok(moeflux_session_clear(q->s, &e), &e);
     check_ok(moeflux_session_eval(q->s, ids, N_PROMPT,
                                   &(struct moeflux_outputs){.each_logits = hear_logits, .ctx = &h}, &e),
@@ -146,7 +151,7 @@ static struct record record_of(const struct setup *u)
 {
     struct record r = {0};
     struct sequence q = open_setup(u);
-    run(&q, &r);
+    run(&q, u->brief, &r);
     sequence_close(&q);
     return r;
 }
@@ -205,6 +210,56 @@ static void a_device_named_twice_computes_what_it_does_alone(void **state)
     (void)state;
     CHECK_ALIKE({.dir = TINY, .device = "0"}, {.dir = TINY, .device = "0,0", .shares = {3, 1}},
                 {.dir = TINY, .device = "0,0", .streams = true, .staged = true});
+}
+
+/* As with one device, and wherever the border is: in the middle of the CPU's layers, behind them. */
+static void each_device_has_experts_on_the_cpu(void **state)
+{
+    (void)state;
+    CHECK_ALIKE({.dir = TINY, .device = "0", .n_cpu_layers = UINT32_MAX, .brief = true},
+                {.dir = TINY, .device = "0,0", .n_cpu_layers = UINT32_MAX, .brief = true});
+    CHECK_ALIKE(
+        {.dir = TINY, .device = "0", .n_cpu_layers = 3, .brief = true},
+        {.dir = TINY,
+         .device = "0,0",
+         .n_cpu_layers = 3,
+         .brief = true,
+         .shares = {1, 1},
+         .streams = true,
+         .staged = true},
+        {.dir = TINY, .device = "0,0", .n_cpu_layers = 3, .brief = true, .shares = {7, 1}, .streams = true});
+}
+
+/* What host memory others have no use for is all devices': for checkpoints, which each has its part of. */
+static void a_device_that_needs_no_host_memory_gets_some(void **state)
+{
+    (void)state;
+    const struct setup u = {.dir = TINY, .device = "0,0", .n_cpu_layers = 3};
+    const struct moeflux_options o = options_of(&u);
+    struct moeflux_plan p;
+    struct moeflux_err e = {0};
+    check_ok(device_plan_staged(&o, true, &p, &e), &e);
+    assert_true(p.devices[0].n_cpu_experts > 0 && p.devices[1].n_cpu_experts == 0);
+    assert_true(p.n_cpu_slots == p.n_cpu_experts && p.n_cpu_experts == p.devices[0].n_cpu_experts);
+    assert_true(p.checkpoint_bytes > 0 && p.n_checkpoints > 1);
+}
+
+/* One that is the cpu has nobody beside it. */
+static void a_cpu_among_devices_computes_its_own_experts(void **state)
+{
+    (void)state;
+    const struct setup u = {.dir = TINY, .device = "0,cpu", .shares = {1, 1}, .n_cpu_layers = UINT32_MAX};
+    struct sequence q = open_setup(&u);
+    struct moeflux_stats s;
+    float *row = malloc(q.vocab * sizeof *row);
+    sequence_eval(&q, &(int32_t){5}, 1, row);
+    moeflux_model_get_stats(q.m, &s);
+    const struct moeflux_model_info info = moeflux_model_get_info(q.m);
+    assert_int_equal(info.n_cpu_layers, info.n_layers);
+    assert_int_equal(s.n_cpu_experts, s.devices[0].end_layer * info.top_k);
+    assert_int_equal(s.n_cpu_slots, s.devices[0].n_slots);
+    free(row);
+    sequence_close(&q);
 }
 
 /* By its index and by a part of its name it is the same one, whose memory its stages share. */
@@ -370,6 +425,9 @@ static void stop_everywhere(const struct setup *u)
         assert_memory_equal(want, have, q.vocab * sizeof *want);
     }
     assert_true(n_stopped > 4 && n_between > 0);
+    /* States have changed places, those of a model without any as well as others: each is one that was made. */
+    for (uint32_t i = 0; i < q.m->n_stages; i++)
+        assert_true(q.s->on[i].recurrent.address && q.s->on[i].recurrent_next.address);
     free(want);
     free(have);
     sequence_close(&q);
@@ -421,30 +479,88 @@ static int lose(struct exec *x, uint64_t ticket, struct moeflux_err *e)
     return err_set(e, ERR_DEVICE, "waiting: the device was lost");
 }
 
+static int have_no_memory(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e)
+{
+    (void)x, (void)b, (void)kind;
+    return err_set(e, ERR_NO_FIT, "out of memory");
+}
+
+/* The backend of a stage's device, and one that fails. */
+struct breakage {
+    struct exec *of;
+    const struct backend *real;
+    struct backend broken;
+};
+
+static void break_stage(struct breakage *b, struct moeflux_model *m, uint32_t stage)
+{
+    b->of = m->stages[stage].exec;
+    b->real = b->of->backend;
+    b->broken = *b->real;
+    b->of->backend = &b->broken;
+}
+
+static void mend(struct breakage *b)
+{
+    b->of->backend = b->real;
+}
+
+/* By a token, a chunk, and as a prompt goes through all devices at once. */
 static void a_lost_device_is_named(void **state)
 {
     (void)state;
+    static const char *const names[] = {"device 1 of 2 (CPU", "device 2 of 2 (CPU"},
+                             *const layers[] = {"layers 0 to 2): waiting: the device was lost",
+                                                "layers 3 to 5): waiting: the device was lost"};
     const struct setup u = {.dir = ODD, .device = "cpu,cpu"};
     struct moeflux_err e = {0};
     struct sequence q = open_setup(&u);
     float *row = malloc(q.vocab * sizeof *row);
-    struct exec *second = q.m->stages[1].exec;
-    const struct backend *real = second->backend;
-    struct backend broken = *real;
     int32_t ids[N_PROMPT];
     sequence_ids(&q, 1, ids, N_PROMPT);
-    sequence_eval(&q, ids, CHUNK, NULL);
-    broken.wait = lose;
-    second->backend = &broken;
-    for (uint32_t n = 1; n <= N_PROMPT; n += 18) {
-        int rc = moeflux_session_eval(q.s, ids, n, &(struct moeflux_outputs){.logits = row}, &e);
-        sequence_refused(rc, &e, ERR_DEVICE, "device 2 of 2 (CPU");
-        sequence_refused(rc, &e, ERR_DEVICE, "layers 3 to 5): waiting: the device was lost");
+    for (uint32_t k = 0; k < 2; k++) {
+        struct breakage b;
+        sequence_eval(&q, ids, CHUNK, NULL);
+        break_stage(&b, q.m, k);
+        b.broken.wait = lose;
+        for (uint32_t n = 1; n <= N_PROMPT; n += 18) {
+            int rc = moeflux_session_eval(q.s, ids, n, &(struct moeflux_outputs){.logits = row}, &e);
+            sequence_refused(rc, &e, ERR_DEVICE, names[k]);
+            sequence_refused(rc, &e, ERR_DEVICE, layers[k]);
+        }
+        mend(&b);
+        check_ok(moeflux_session_clear(q.s, &e), &e);
+        sequence_eval(&q, ids, 3, row);
+        check_ok(moeflux_session_clear(q.s, &e), &e);
     }
-    second->backend = real;
-    check_ok(moeflux_session_clear(q.s, &e), &e);
-    sequence_eval(&q, ids, 3, row);
     free(row);
+    sequence_close(&q);
+}
+
+/* For a sequence's states, and for what an evaluation is asked for. */
+static void a_device_that_runs_out_of_memory_is_named(void **state)
+{
+    (void)state;
+    static const char text[] = "device 2 of 2 (CPU";
+    const struct setup u = {.dir = ODD, .device = "cpu,cpu"};
+    struct moeflux_err e = {0};
+    struct sequence q = open_setup(&u);
+    struct record none = {0};
+    struct hearing h = {&none, q.vocab, moeflux_model_get_info(q.m).hidden};
+    const struct moeflux_outputs hidden = {.hidden = hear_hidden, .ctx = &h};
+    struct moeflux_session *s;
+    struct breakage b;
+    check_ok(moeflux_session_new(&s, q.m, CONTEXT, &e), &e);
+    break_stage(&b, q.m, 1);
+    b.broken.buffer_new = have_no_memory;
+    sequence_refused(moeflux_session_eval(q.s, &(int32_t){5}, 1, &hidden, &e), &e, ERR_NO_FIT, text);
+    sequence_refused(moeflux_session_eval(s, &(int32_t){5}, 1, &(struct moeflux_outputs){0}, &e), &e,
+                     ERR_NO_FIT, text);
+    moeflux_session_free(s);
+    sequence_refused(moeflux_session_new(&s, q.m, CONTEXT, &e), &e, ERR_NO_FIT, text);
+    mend(&b);
+    check_ok(moeflux_session_eval(q.s, &(int32_t){5}, 1, &hidden, &e), &e);
+    free(none.bytes);
     sequence_close(&q);
 }
 
@@ -460,13 +576,15 @@ static void what_cannot_be_shared_out_is_refused_at_once(void **state)
         {{.device = ",cpu"}, ERR_USAGE, "device 1 has no name"},
         {{.device = "cpu,nobody"}, ERR_USAGE, "nobody"},
         {{.device = "nobody,nobody"}, ERR_USAGE, "nobody"},
+        {{.device = "cpu,all"}, ERR_USAGE, "all stands for every GPU"},
+        {{.device = "cpu,99"}, ERR_USAGE, "--device 99: no such device"},
         {{.device = "cpu,cpu,cpu,cpu,cpu,cpu,cpu"}, ERR_USAGE, "names 7 devices, the model has 6 layers"},
         {{.device = "c,c,c,c,c,c,c,c,c,c,c,c,c,c,c,c,c"}, ERR_USAGE, "more than 16 devices"},
         {{.device = "cpu,cpu", .n_tensor_split = 3}, ERR_USAGE, "has 3 shares, expected 2"},
         {{.device = "cpu", .n_tensor_split = 2}, ERR_USAGE, "has 2 shares, expected 1"},
         {{.device = "cpu,cpu", .tensor_split = {1, -1}, .n_tensor_split = 2}, ERR_USAGE, "share 2 is -1"},
         {{.device = "cpu,cpu", .n_gpu_memory = 3}, ERR_USAGE, "has 3 sizes, expected one, or 2"},
-        {{.device = "cpu,cpu", .n_cpu_layers = 2}, ERR_USAGE, "go with one device"},
+        {{.device = "cpu,cpu", .n_cpu_layers = 2}, ERR_USAGE, "need a GPU for the rest of the model; CPU ("},
         {{.device = "cpu,cpu", .memory_bytes = 1000}, ERR_NO_FIT, "--memory is 0.00 MiB, the experts"},
         {{.device = "reference,reference", .gpu_memory_each = {1 << 30, 1000}, .n_gpu_memory = 2},
          ERR_NO_FIT,
@@ -520,6 +638,9 @@ int main(void)
     };
     const struct CMUnitTest on_vulkan[] = {
         cmocka_unit_test(a_device_named_twice_computes_what_it_does_alone),
+        cmocka_unit_test(each_device_has_experts_on_the_cpu),
+        cmocka_unit_test(a_device_that_needs_no_host_memory_gets_some),
+        cmocka_unit_test(a_cpu_among_devices_computes_its_own_experts),
         cmocka_unit_test(a_device_has_one_index_by_all_its_names),
         cmocka_unit_test(the_cpu_can_have_the_last_layers),
     };
@@ -531,6 +652,7 @@ int main(void)
         cmocka_unit_test(a_stopped_prompt_can_be_gone_on_with),
         cmocka_unit_test(a_long_prompt_makes_the_same_checkpoints),
         cmocka_unit_test(a_lost_device_is_named),
+        cmocka_unit_test(a_device_that_runs_out_of_memory_is_named),
         cmocka_unit_test(the_plan_has_a_row_for_each_device),
     };
     return device_run_tests(everywhere, on_vulkan, on_hosts);

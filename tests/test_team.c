@@ -131,6 +131,51 @@ static void idle_threads_sleep(void **state)
     team_free(t);
 }
 
+/* A call of an owner: how many of all owners' blocks run at once. */
+struct turns {
+    struct team *team;
+    atomic_uint n_running, most, n_done;
+};
+
+static void count_running(void *ctx, uint32_t block, uint32_t thread)
+{
+    struct turns *s = ctx;
+    (void)block, (void)thread;
+    uint32_t now = atomic_fetch_add(&s->n_running, 1) + 1, most = atomic_load(&s->most);
+    while (now > most && !atomic_compare_exchange_weak(&s->most, &most, now))
+        ;
+    sched_yield();
+    atomic_fetch_sub(&s->n_running, 1);
+    atomic_fetch_add(&s->n_done, 1);
+}
+
+static void *call_as_an_owner(void *arg)
+{
+    struct turns *s = arg;
+    for (uint32_t i = 0; i < 500; i++)
+        team_for(s->team, 5, count_running, s);
+    team_free(s->team);
+    return NULL;
+}
+
+static void owners_take_turns(void **state)
+{
+    (void)state;
+    enum { N_OWNERS = 4 };
+    for (uint32_t n_threads = 1; n_threads <= 3; n_threads += 2) {
+        pthread_t threads[N_OWNERS];
+        struct turns s = {.team = new_team(n_threads)};
+        for (int i = 1; i < N_OWNERS; i++)
+            assert_ptr_equal(team_share(s.team), s.team);
+        for (int i = 0; i < N_OWNERS; i++)
+            assert_int_equal(pthread_create(&threads[i], NULL, call_as_an_owner, &s), 0);
+        for (int i = 0; i < N_OWNERS; i++)
+            pthread_join(threads[i], NULL);
+        assert_int_equal(s.n_done, N_OWNERS * 500 * 5);
+        assert_true(s.most <= n_threads);
+    }
+}
+
 static void *sum_with_own_team(void *arg)
 {
     struct team *t = new_team(3);
@@ -242,6 +287,7 @@ int main(void)
         cmocka_unit_test(a_slow_block_holds_no_other),
         cmocka_unit_test(a_call_wakes_threads_that_fell_asleep),
         cmocka_unit_test(idle_threads_sleep),
+        cmocka_unit_test(owners_take_turns),
         cmocka_unit_test(two_teams_work_at_the_same_time),
         cmocka_unit_test(a_quota_of_the_group_or_its_parent_limits_the_cores),
         cmocka_unit_test(two_processors_of_one_core_count_once),

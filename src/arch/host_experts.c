@@ -29,7 +29,7 @@ static int load_norm(struct host_experts *h, const struct model_dir *m, uint32_t
     uint32_t hidden = h->config->hidden;
     snprintf(name, sizeof name, "model.layers.%u.post_attention_layernorm.weight", layer);
     int rc = model_dir_vector(m, name, hidden, &t, e);
-    float *to = (float *)(void *)h->norms.host + (uint64_t)layer * hidden;
+    float *to = (float *)(void *)h->norms.host + (uint64_t)(layer - h->layers.first) * hidden;
     return rc < 0 ? rc : model_dir_read_f32(m, t, to, e);
 }
 
@@ -49,7 +49,7 @@ static int load_biases(struct host_experts *h, const struct model_dir *m, uint32
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     const struct config *c = h->config;
-    float *to = (float *)(void *)h->biases.host + layer * biases_of_layer(c);
+    float *to = (float *)(void *)h->biases.host + (layer - h->layers.first) * biases_of_layer(c);
     int rc = 0;
     for (int i = 0; i < 3 && rc == 0; i++) {
         char name[96];
@@ -64,9 +64,10 @@ static int load_biases(struct host_experts *h, const struct model_dir *m, uint32
     return rc;
 }
 
-static int allocate(struct host_experts *h, const struct experts_shape *s, uint32_t n_layers,
-                    uint32_t max_chunk, struct moeflux_err *e)
+static int allocate(struct host_experts *h, const struct experts_shape *s, uint32_t max_chunk,
+                    struct moeflux_err *e)
 {
+    uint32_t n_layers = h->layers.end - h->layers.first;
     const struct exec_caps caps = exec_get_caps(h->exec);
     uint64_t act = act_floats(h->config, max_chunk), scratch = experts_scratch(s, &caps, max_chunk, 0);
     int rc =
@@ -96,14 +97,14 @@ static int open_kinds(struct host_experts *h, const struct model_dir *m, struct 
     return rc;
 }
 
-int host_experts_open(struct host_experts *h, struct exec *x, const struct model_dir *m, uint32_t n_layers,
-                      uint32_t max_chunk, struct moeflux_err *e)
+int host_experts_open(struct host_experts *h, struct exec *x, const struct model_dir *m,
+                      struct arch_span layers, uint32_t max_chunk, struct moeflux_err *e)
 {
-    *h = (struct host_experts){.exec = x, .config = &m->config};
+    *h = (struct host_experts){.exec = x, .config = &m->config, .layers = layers};
     int rc = open_kinds(h, m, e);
     if (rc == 0)
-        rc = allocate(h, &h->experts[0].shape, n_layers, max_chunk, e);
-    for (uint32_t i = 0; rc == 0 && i < n_layers; i++)
+        rc = allocate(h, &h->experts[0].shape, max_chunk, e);
+    for (uint32_t i = layers.first; rc == 0 && i < layers.end; i++)
         if (config_has_experts(&m->config, i)) {
             rc = load_norm(h, m, i, e);
             if (rc == 0 && m->config.experts_biased)
@@ -146,13 +147,14 @@ static struct experts_call call_of(const struct host_experts *h, const struct ho
     uint64_t first = (uint64_t)part->from * config->top_k;
     const float *norms = (const float *)(const void *)h->norms.host;
     const float *biases = (const float *)(const void *)h->biases.host;
+    uint32_t row = part->layer - h->layers.first;
     struct experts_biases of = {0};
     if (config->experts_biased) {
-        biases += part->layer * biases_of_layer(config);
+        biases += row * biases_of_layer(config);
         of = (struct experts_biases){at(biases), at(biases + up_biases(config))};
     }
     return (struct experts_call){.x = at(x + (uint64_t)part->from * config->hidden),
-                                 .norm = at(norms + (uint64_t)part->layer * config->hidden),
+                                 .norm = at(norms + (uint64_t)row * config->hidden),
                                  .biases = of,
                                  .table = part->table,
                                  .idx = at(c->idx + first),

@@ -1,4 +1,4 @@
-/* host_experts.h - the routed experts of a model's first layers on this machine's cores, beside a device that computes
+/* host_experts.h - the routed experts of some of a model's layers on this machine's cores, beside a device that computes
  * everything else.
  *
  * The device hands over a chunk's hidden states and the router's choice; what the experts sum up to goes back to it
@@ -9,11 +9,11 @@
 
 #include <stdint.h>
 
+#include "arch/arch.h"
 #include "arch/expert_kinds.h"
 #include "exec/exec.h"
 #include "ops/experts.h"
 
-struct arch_experts;
 struct config;
 struct model_dir;
 struct moeflux_err;
@@ -21,9 +21,10 @@ struct moeflux_err;
 struct host_experts {
     struct exec *exec; /* a host backend; NULL: not open */
     const struct config *config;
+    struct arch_span layers;
     struct expert_kinds kinds;
     struct experts *experts;         /* [kinds.n] */
-    struct exec_buffer norms;        /* f32 [n_layers][hidden], before the experts */
+    struct exec_buffer norms;        /* f32 [layers][hidden], before the experts */
     struct exec_buffer biases;       /* of each layer gate_up and down, as struct experts_biases has them */
     struct exec_buffer act, scratch; /* f32 [max_chunk][top_k][moe_inner]; of the operation */
 };
@@ -38,9 +39,9 @@ struct host_chunk {
 
 /* Host memory that chunks of so many tokens take. */
 uint64_t host_experts_bytes(const struct config *c, uint32_t max_chunk);
-/* For the layers below n_layers. ERR_IO, ERR_FORMAT, ERR_MEMORY. */
-int host_experts_open(struct host_experts *h, struct exec *x, const struct model_dir *m, uint32_t n_layers,
-                      uint32_t max_chunk, struct moeflux_err *e);
+/* ERR_IO, ERR_FORMAT, ERR_MEMORY. */
+int host_experts_open(struct host_experts *h, struct exec *x, const struct model_dir *m,
+                      struct arch_span layers, uint32_t max_chunk, struct moeflux_err *e);
 void host_experts_close(struct host_experts *h); /* one that is not open is legal */
 /* As arch_takes_waves, arch_experts_up and arch_experts_down; down adds to the sum. */
 bool host_experts_takes_waves(const struct host_experts *h, uint32_t n);

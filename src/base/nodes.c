@@ -16,12 +16,12 @@ enum { MAX_NODES = 1024, WORD_BITS = 8 * sizeof(unsigned long), HUGE_PAGE = 2 <<
 
 /* ---- which there are ---- */
 
-/* A list of the system's. Its length grows with the machine. NULL: there is none; else freed with free(). */
-static char *read_list(const char *root, const char *name)
+/* A line of the system's: `name` in a folder below /sys. NULL: there is none; else freed with free(). */
+static char *read_line(const char *root, const char *folder, const char *name)
 {
     char path[1024], *line = NULL;
     size_t cap = 0;
-    snprintf(path, sizeof path, "%s/sys/devices/system/node/%s", root, name);
+    snprintf(path, sizeof path, "%s/sys/%s/%s", root, folder, name);
     FILE *f = fopen(path, "re");
     bool is_read = f && getline(&line, &cap, f) >= 0;
     if (f)
@@ -30,6 +30,12 @@ static char *read_list(const char *root, const char *name)
         return line;
     free(line);
     return NULL;
+}
+
+/* Its length grows with the machine. */
+static char *read_list(const char *root, const char *name)
+{
+    return read_line(root, "devices/system/node", name);
 }
 
 static bool has(const struct nodes *n, uint32_t cpu)
@@ -94,6 +100,17 @@ int nodes_read(struct nodes *n, const char *root, struct moeflux_err *e)
     }
     free(all);
     return 0;
+}
+
+int32_t nodes_of_pci(const char *root, const char *address)
+{
+    char name[64], *end = NULL;
+    snprintf(name, sizeof name, "%s/numa_node", address);
+    char *line = read_line(root, "bus/pci/devices", name);
+    long id = line ? strtol(line, &end, 10) : -1;
+    bool is_number = line && end != line && (*end == '\n' || !*end);
+    free(line);
+    return is_number && id >= 0 && id < MAX_NODES ? (int32_t)id : -1;
 }
 
 void nodes_free(struct nodes *n)

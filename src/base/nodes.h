@@ -28,6 +28,9 @@ struct nodes {
 /* Where the system does not name a node for each processor, all are of one node. `root` stands before /sys: "", or a
  * test's directory. ERR_MEMORY. */
 int nodes_read(struct nodes *n, const char *root, struct moeflux_err *e);
+/* The node that a PCI device is attached to: its address as "0000:3b:00.0". -1: the system does not say, or there is no such
+ * device. */
+int32_t nodes_of_pci(const char *root, const char *address);
 /* Zeroed ones are legal. */
 void nodes_free(struct nodes *n);
 

@@ -43,6 +43,8 @@ struct team {
     uint32_t n_threads, n_started;             /* the caller's counts as started */
     struct node_shares nodes;                  /* of the threads */
     uint64_t spin_ns;
+    atomic_uint n_owners;
+    pthread_mutex_t turn;         /* of the owners: who has it calls */
     _Atomic uint64_t alert_until; /* clock_ns; workers look for a call until then */
     /* The call: written while no block is out, read by who has taken one. */
     team_fn *fn;
@@ -263,6 +265,8 @@ struct team *team_new_on(uint32_t n_threads, const struct nodes *nodes, struct m
     /* Where the threads cannot all run at once, one that spins keeps another from working. */
     *t = (struct team){
         .n_threads = n_threads, .n_started = 1, .spin_ns = n_threads <= cores_allowed() ? SPIN_NS : 0};
+    atomic_init(&t->n_owners, 1);
+    pthread_mutex_init(&t->turn, NULL);
     t->workers = mem_new(n_threads, sizeof *t->workers, e);
     t->shares = aligned_alloc(CACHE_LINE, n_threads * sizeof *t->shares);
     t->nodes.at = mem_new(nodes->n, sizeof *t->nodes.at, e);
@@ -279,6 +283,12 @@ struct team *team_new_on(uint32_t n_threads, const struct nodes *nodes, struct m
 fail:
     team_free(t);
     return NULL;
+}
+
+struct team *team_share(struct team *t)
+{
+    atomic_fetch_add(&t->n_owners, 1);
+    return t;
 }
 
 /* ---- calls ---- */
@@ -312,7 +322,7 @@ static void run_call(struct team *t, uint32_t n_blocks)
     wait_for_the_others(t);
 }
 
-void team_for(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx)
+static void call_plainly(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx)
 {
     if (n_blocks <= 1 || t->n_threads == 1) {
         for (uint32_t i = 0; i < n_blocks; i++)
@@ -330,11 +340,11 @@ void team_for(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx)
     run_call(t, n_blocks);
 }
 
-void team_for_rows(struct team *t, const struct team_matrices *m, team_fn *fn, void *ctx)
+static void call_by_rows(struct team *t, const struct team_matrices *m, team_fn *fn, void *ctx)
 {
     uint32_t n_blocks = m->first_block[m->n] * m->n_times;
     if (t->nodes.n == 1 || n_blocks <= 1) {
-        team_for(t, n_blocks, fn, ctx);
+        call_plainly(t, n_blocks, fn, ctx);
         return;
     }
     begin_call(t, n_blocks, fn, ctx);
@@ -349,6 +359,20 @@ void team_for_rows(struct team *t, const struct team_matrices *m, team_fn *fn, v
         hand_out(t, i, begin + n * (i - first) / n_own, begin + n * (i - first + 1) / n_own);
     }
     run_call(t, n_blocks);
+}
+
+void team_for(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx)
+{
+    pthread_mutex_lock(&t->turn);
+    call_plainly(t, n_blocks, fn, ctx);
+    pthread_mutex_unlock(&t->turn);
+}
+
+void team_for_rows(struct team *t, const struct team_matrices *m, team_fn *fn, void *ctx)
+{
+    pthread_mutex_lock(&t->turn);
+    call_by_rows(t, m, fn, ctx);
+    pthread_mutex_unlock(&t->turn);
 }
 
 const struct node_shares *team_shares(const struct team *t)
@@ -372,7 +396,7 @@ uint32_t team_n_threads(const struct team *t)
 
 void team_free(struct team *t)
 {
-    if (!t)
+    if (!t || atomic_fetch_sub(&t->n_owners, 1) > 1)
         return;
     atomic_store(&t->stopping, true);
     call_workers(t, UINT32_MAX);
@@ -382,5 +406,6 @@ void team_free(struct team *t)
     free(t->shares);
     free(t->nodes.at);
     free(t->node_begin);
+    pthread_mutex_destroy(&t->turn);
     free(t);
 }

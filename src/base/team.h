@@ -10,7 +10,10 @@
  *
  * On a machine with several memory nodes (base/nodes.h) threads are numbered node by node, as many on each as it has
  * processors in proportion, and each may run anywhere on its node. Who has done its own share helps its own node first, and then
- * the others. The caller counts as one of the first node; it is not bound, but the others leave it room there alone. */
+ * the others. The caller counts as one of the first node; it is not bound, but the others leave it room there alone.
+ *
+ * Several owners, each with a thread of its own, may have one team: their calls come one after the other, so that no more threads
+ * compute than the team has. */
 #ifndef MOEFLUX_BASE_TEAM_H
 #define MOEFLUX_BASE_TEAM_H
 
@@ -29,7 +32,10 @@ struct team *team_new(uint32_t n_threads, struct moeflux_err *e);
 /* The same on nodes of the caller's, which are borrowed for the call. */
 struct team *team_new_on(uint32_t n_threads, const struct nodes *nodes, struct moeflux_err *e);
 
-/* Calls fn once for each block and returns when all are done. One caller at a time; not from within fn. */
+/* Another owner of the same team: each calls team_free. Returns t. */
+struct team *team_share(struct team *t);
+
+/* Calls fn once for each block and returns when all are done. Not from within fn. */
 void team_for(struct team *t, uint32_t n_blocks, team_fn *fn, void *ctx);
 
 /* Matrices one behind the other, n of them, and all of them n_times; a block is some rows of one. */
@@ -50,7 +56,7 @@ void team_alert(struct team *t);
 
 uint32_t team_n_threads(const struct team *t);
 
-/* Ends the threads. NULL is legal. */
+/* The last owner's ends the threads. NULL is legal. */
 void team_free(struct team *t);
 
 #endif

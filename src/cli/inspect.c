@@ -260,6 +260,6 @@ int inspect_run(const struct options *o, struct output *out, struct moeflux_err 
     print_plan(&f, out);
     defaults_print(&o->defaults, out);
     if (f.measured)
-        speed_report_print(&f.needs, plan_of(&f), &f.speeds, out);
-    return output_flush(out, e);
+        rc = speed_report_print(&f.needs, plan_of(&f), &f.speeds, out, e);
+    return rc ? rc : output_flush(out, e);
 }

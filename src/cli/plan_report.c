@@ -58,6 +58,8 @@ static void print_device(struct output *out, const struct moeflux_plan *p, uint3
                 weights, states, d->n_slots, d->n_experts);
     if (!d->is_unified)
         output_addf(out, ", %" PRIu64 " more on the host", d->n_host_slots);
+    if (d->n_cpu_experts)
+        output_addf(out, ", %" PRIu64 " of %" PRIu64 " on the CPU", d->n_cpu_slots, d->n_cpu_experts);
     output_addf(out, "\n");
 }
 
@@ -115,6 +117,8 @@ static json_t *devices_json(const struct moeflux_plan *p)
             {"slots", d->n_slots},
             {"host_slots", d->n_host_slots},
             {"pinned", d->n_pinned},
+            {"cpu_experts", d->n_cpu_experts},
+            {"cpu_slots", d->n_cpu_slots},
         };
         json_t *one = json_object();
         json_object_set_new(one, "device", output_json_text(d->device, strlen(d->device)));

@@ -24,7 +24,7 @@ static void print_speed(struct output *out, const char *name, double bytes_s, co
 {
     char amount[32];
     number_show_bytes(amount, sizeof amount, bytes_s);
-    output_addf(out, "  %-20s %10s/s  %s\n", name, amount, note);
+    output_addf(out, "  %-20s %10s/s%s%s\n", name, amount, note[0] ? "  " : "", note);
 }
 
 static void print_disk(const struct moeflux_needs *n, const struct moeflux_speeds *s, struct output *out)
@@ -56,6 +56,11 @@ static void print_device(const struct moeflux_speeds *s, struct output *out)
         return;
     }
     print_speed(out, "products", s->kernel_bytes_s, "4-bit matrix by vector");
+    for (uint32_t i = 0; s->n_devices > 1 && i < s->n_devices; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "  on device %u", i + 1);
+        print_speed(out, name, s->devices[i].kernel_bytes_s, "");
+    }
     if (s->cpu_bytes_s > 0)
         print_speed(out, "on the CPU", s->cpu_bytes_s, "the same product");
     if (s->copy_bytes_s > 0)
@@ -170,8 +175,51 @@ static void print_placement(const struct moeflux_needs *n, const struct moeflux_
     output_addf(out, "  %-20s %9.2f ms  expected to be the fastest\n", flags, p.best_s * 1e3);
 }
 
-void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                        const struct moeflux_speeds *s, struct output *out)
+/* --- how to share out layers --- */
+
+static void show_shares(const struct moeflux_split *s, uint32_t n, char *text, size_t cap)
+{
+    text[0] = '\0';
+    for (uint32_t i = 0; i < n; i++) {
+        size_t at = strlen(text);
+        snprintf(text + at, cap - at, "%s%u", i ? "," : "", s->n_layers[i]);
+    }
+}
+
+static int print_split(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                       const struct moeflux_speeds *s, struct output *out, struct moeflux_err *e)
+{
+    struct moeflux_split split;
+    char shares[MOEFLUX_MAX_DEVICES * 8];
+    int rc = plan ? moeflux_find_split(n, plan, s, &split, e) : 0;
+    if (rc <= 0)
+        return rc;
+    show_shares(&split, plan->n_devices, shares, sizeof shares);
+    output_addf(out, "\n--tensor-split %s would be better: a token takes %.2f ms on all devices (now %.2f),",
+                shares, split.best_token_s * 1e3, split.token_s * 1e3);
+    output_addf(out, " of it %.2f on the slowest (now %.2f), which prompts wait for.\n",
+                split.best_slowest_s * 1e3, split.slowest_s * 1e3);
+    return 0;
+}
+
+static json_t *split_json(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                          const struct moeflux_speeds *s)
+{
+    struct moeflux_split split;
+    char shares[MOEFLUX_MAX_DEVICES * 8];
+    int rc = plan ? moeflux_find_split(n, plan, s, &split, NULL) : 0;
+    if (rc < 0)
+        return NULL;
+    if (!plan || split.token_s <= 0)
+        return json_null();
+    show_shares(&split, plan->n_devices, shares, sizeof shares);
+    return json_pack("{s:f, s:f, s:f, s:f, s:s, s:b}", "token_s", split.token_s, "slowest_s", split.slowest_s,
+                     "best_token_s", split.best_token_s, "best_slowest_s", split.best_slowest_s, "best",
+                     shares, "is_better", rc);
+}
+
+int speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                       const struct moeflux_speeds *s, struct output *out, struct moeflux_err *e)
 {
     char text[256];
     output_text(out, "\nMeasured\n");
@@ -179,7 +227,7 @@ void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan
     print_memory(s, out);
     print_device(s, out);
     if (s->disk_bytes_s <= 0 && s->kernel_bytes_s <= 0)
-        return;
+        return 0;
     output_text(out, "\nA token, by the share of its experts that are in memory\n");
     output_addf(out, "  %7s  %11s %9s %9s %10s %10s\n", "hits", "compute ms", "copy ms", "disk ms", "tok/s",
                 "at best");
@@ -198,6 +246,7 @@ void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan
         output_addf(out, "\n--device %s would be faster: %s multiplies at %s/s, %s at %s/s.\n",
                     s->faster_device, s->faster_name, theirs, s->device, ours);
     }
+    return print_split(n, plan, s, out, e);
 }
 
 /* --- JSON --- */
@@ -205,6 +254,20 @@ void speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan
 static json_t *number_or_null(double value)
 {
     return value > 0 ? json_real(value) : json_null();
+}
+
+static json_t *device_speeds_json(const struct moeflux_speeds *s)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < s->n_devices; i++) {
+        json_t *one = json_object();
+        json_object_set_new(one, "kernel_bytes_s", number_or_null(s->devices[i].kernel_bytes_s));
+        json_object_set_new(one, "copy_bytes_s", number_or_null(s->devices[i].copy_bytes_s));
+        json_object_set_new(one, "dispatch_s", number_or_null(s->devices[i].dispatch_s));
+        json_object_set_new(one, "round_trip_s", number_or_null(s->devices[i].round_trip_s));
+        json_array_append_new(list, one);
+    }
+    return list;
 }
 
 static json_t *speeds_json(const struct moeflux_speeds *s)
@@ -217,6 +280,7 @@ static json_t *speeds_json(const struct moeflux_speeds *s)
     json_object_set_new(object, "device", output_json_text(s->device, strlen(s->device)));
     json_object_set_new(object, "kernel_bytes_s", number_or_null(s->kernel_bytes_s));
     json_object_set_new(object, "copy_bytes_s", number_or_null(s->copy_bytes_s));
+    json_object_set_new(object, "devices", device_speeds_json(s));
     json_object_set_new(object, "cpu_bytes_s", number_or_null(s->cpu_bytes_s));
     json_object_set_new(object, "dispatch_s", number_or_null(s->dispatch_s));
     json_object_set_new(object, "round_trip_s", number_or_null(s->round_trip_s));
@@ -270,5 +334,6 @@ void speed_report_json(const struct moeflux_needs *n, const struct moeflux_plan 
         json_object_set_new(object, "here", row_json(held(plan), &f));
     }
     json_object_set_new(object, "placement", placement_json(n, plan, s));
+    json_object_set_new(object, "tensor_split", split_json(n, plan, s));
     json_object_set_new(object, "advice", text[0] ? json_string(text) : json_null());
 }

@@ -10,9 +10,6 @@ struct term;
 /* `moeflux convert SRC DST`: the summary goes to stderr. */
 int verbs_convert(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
-/* --list-devices as a table, CSV or JSON. ERR_DEVICE when there is no Vulkan. */
-int verbs_list_devices(const struct options *o, struct output *out, struct moeflux_err *e);
-
 /* --selftest: one row a case as it comes. ERR_DEVICE when a case fails, with the count. */
 int verbs_selftest(const struct options *o, struct output *out, struct moeflux_err *e);
 

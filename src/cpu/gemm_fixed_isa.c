@@ -1,6 +1,6 @@
 #include "cpu/table.h"
 
-/* Other sets have no product of bytes that outruns their float32 units. */
+/* Compiled for amx alone: other sets have no product of bytes that outruns their float32 units. */
 #ifdef CPU_ISA_amx
 #include "cpu/gemm_fixed.h"
 

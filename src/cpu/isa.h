@@ -13,15 +13,19 @@
 
 struct moeflux_err;
 
-/* CPU_ISAS(each): each(NAME) for every set of the processor family that the program is built for, slow ones first. */
+/* CPU_ISAS(each): each(NAME) for every set of the processor family that the program is built for, slow ones first.
+ * CPU_ISAS_SHARED(each): in the same order each(NAME) of the set whose code runs where amx has none of its own (Makefile). */
 #if defined(__x86_64__)
-#define CPU_ISAS(each) each(portable) each(avx2) each(avx512) each(amx)
+#define CPU_ISAS(each)        each(portable) each(avx2) each(avx512) each(amx)
+#define CPU_ISAS_SHARED(each) each(portable) each(avx2) each(avx512) each(avx512)
 enum { CPU_N_ISAS = 4 };
 #elif defined(__aarch64__)
-#define CPU_ISAS(each) each(portable) each(neon) each(dotprod)
+#define CPU_ISAS(each)        each(portable) each(neon) each(dotprod)
+#define CPU_ISAS_SHARED(each) CPU_ISAS(each)
 enum { CPU_N_ISAS = 3 };
 #else
-#define CPU_ISAS(each) each(portable)
+#define CPU_ISAS(each)        each(portable)
+#define CPU_ISAS_SHARED(each) CPU_ISAS(each)
 enum { CPU_N_ISAS = 1 };
 #endif
 

@@ -7,12 +7,19 @@
 
 extern const struct cpu_isa VEC_NAME(cpu_isa);
 
-cpu_quantise_fn VEC_NAME(quantise);
-cpu_gemv_fn VEC_NAME(gemv);
-cpu_pack_fn VEC_NAME(pack);
+/* amx has its own of what sees a matrix's codes for many tokens, all else it shares with avx512 (CPU_ISAS_SHARED). */
+#ifdef CPU_ISA_amx
+#define SHARED_NAME(name) VEC_JOIN(name, avx512)
+#else
+#define SHARED_NAME(name) VEC_NAME(name)
+#endif
+
+cpu_quantise_fn SHARED_NAME(quantise);
+cpu_gemv_fn SHARED_NAME(gemv);
+cpu_pack_fn SHARED_NAME(pack);
 cpu_gemm_fn VEC_NAME(gemm);
 cpu_widen_fn VEC_NAME(widen);
-cpu_pack_fixed_fn VEC_NAME(pack_fixed);
+cpu_pack_fixed_fn SHARED_NAME(pack_fixed);
 cpu_gemm_fixed_fn gemm_fixed_amx;
 /* Affine formats of 3, 5 and 6 bits with bf16 scales, for processors that have VBMI beside avx512. */
 cpu_gemv_fn gemv_avx512vbmi;

@@ -121,7 +121,7 @@ static int share_apart(const struct model_dir *m, const struct budget_request *w
     bool holds_all = missing && plus(plus(gpu.need, cpu.need), w->cpu_scratch_bytes) <= most;
     const struct side tier = {holds_all ? gpu.need : size_max(missing, floor), floor};
     uint64_t least = plus(floor, cpu.least);
-    if (w->n_cpu_layers && most < plus(w->cpu_scratch_bytes, least))
+    if (w->cpu_scratch_bytes && most < plus(w->cpu_scratch_bytes, least))
         return err_set(
             e, ERR_NO_FIT,
             "%s %.2f MiB, the CPU's activations need %.2f MiB and the experts of one token and layer "

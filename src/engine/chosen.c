@@ -42,11 +42,10 @@ struct arch_experts chosen_part(const struct expert_side *side, uint32_t layer, 
 
 static struct host_chunk host_chunk_of(const struct pass *p)
 {
-    struct moeflux_model *m = p->m;
-    return (struct host_chunk){.x = (const float *)(const void *)m->host.x.host,
+    return (struct host_chunk){.x = (const float *)(const void *)p->at->host.x.host,
                                .weights = pass_weights(p),
                                .idx = pass_choice(p),
-                               .sum = (float *)(void *)m->host.sum.host,
+                               .sum = (float *)(void *)p->at->host.sum.host,
                                .n = p->chunk.n};
 }
 
@@ -54,7 +53,7 @@ static void run_up(const struct pass *p, const struct arch_experts *x)
 {
     const struct host_chunk here = host_chunk_of(p);
     if (pass_is_on_cpu(p, x->layer))
-        host_experts_up(&p->m->host.experts, &here, x);
+        host_experts_up(&p->at->host.experts, &here, x);
     else
         arch_experts_up(p->at->arch, &p->chunk, x);
 }
@@ -63,7 +62,7 @@ static void run_down(const struct pass *p, const struct arch_experts *x)
 {
     const struct host_chunk here = host_chunk_of(p);
     if (pass_is_on_cpu(p, x->layer))
-        host_experts_down(&p->m->host.experts, &here, x);
+        host_experts_down(&p->at->host.experts, &here, x);
     else
         arch_experts_down(p->at->arch, &p->chunk, x);
 }
@@ -308,10 +307,9 @@ static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err 
 /* Whether the experts of the chunk come in waves of experts, not of tokens. */
 static bool takes_waves(const struct pass *p, uint32_t layer)
 {
-    const struct moeflux_model *m = p->m;
     if (pass_n_decoding(p) > 0)
         return false;
-    return pass_is_on_cpu(p, layer) ? host_experts_takes_waves(&m->host.experts, p->chunk.n)
+    return pass_is_on_cpu(p, layer) ? host_experts_takes_waves(&p->at->host.experts, p->chunk.n)
                                     : arch_takes_waves(p->at->arch, p->chunk.n);
 }
 

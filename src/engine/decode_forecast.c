@@ -1,4 +1,6 @@
 /* How long a token should take: sums of bytes and of waits. */
+#include "engine/decode_forecast.h"
+
 #include "base/mem.h"
 #include "engine/engine.h"
 
@@ -8,6 +10,21 @@ enum { DISPATCHES_PER_LAYER = 10 };
 static double seconds(double bytes, double bytes_s)
 {
     return bytes_s > 0 ? bytes / bytes_s : 0;
+}
+
+/* What the CPU computes comes from memory. A server's caches may hold the matrix that its products were measured with. */
+static double cpu_bytes_s(const struct moeflux_speeds *s)
+{
+    bool is_bound = s->memory_bytes_s > 0 && s->memory_bytes_s < s->cpu_bytes_s;
+    return is_bound ? s->memory_bytes_s : s->cpu_bytes_s;
+}
+
+double forecast_part_s(const struct forecast_part *p, const struct moeflux_device_speeds *device,
+                       const struct moeflux_speeds *machine)
+{
+    return seconds(p->device_bytes, device->kernel_bytes_s) + seconds(p->cpu_bytes, cpu_bytes_s(machine)) +
+           seconds(p->copied_bytes, device->copy_bytes_s) + seconds(p->disk_bytes, machine->disk_bytes_s) +
+           p->n_layers * DISPATCHES_PER_LAYER * device->dispatch_s + p->n_waits * device->round_trip_s;
 }
 
 /* The share of cached experts that are on the device. The router chooses those as often as others. */
@@ -41,13 +58,6 @@ static double n_waits(const struct moeflux_needs *n, const struct moeflux_plan *
                                                  : 1.0 + p->n_cpu_layers);
 }
 
-/* What the CPU computes comes from memory. A server's caches may hold the matrix that its products were measured with. */
-static double cpu_bytes_s(const struct moeflux_speeds *s)
-{
-    bool is_bound = s->memory_bytes_s > 0 && s->memory_bytes_s < s->cpu_bytes_s;
-    return is_bound ? s->memory_bytes_s : s->cpu_bytes_s;
-}
-
 struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                                               const struct moeflux_speeds *s, double hits)
 {
@@ -67,7 +77,23 @@ struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, con
 
 /* --- where to compute experts --- */
 
-/* The plan with the experts of the first n_cpu layers on the CPU. Layers without experts come first, as in every family. */
+/* Slots that devices with memory of their own have for the experts of all but the first n_cpu layers, of which there are `need`.
+ * Several devices each have their layers' alone. Layers without experts come first, as in every family. */
+static uint64_t slots_beside(const struct moeflux_needs *n, const struct moeflux_plan *plan, uint32_t n_cpu,
+                             uint64_t need)
+{
+    uint64_t slots = 0;
+    for (uint32_t i = 0; plan->n_devices > 1 && i < plan->n_devices; i++) {
+        const struct moeflux_plan_device *d = &plan->devices[i];
+        uint64_t fixed = d->weights_bytes + d->state_bytes + d->activation_bytes + d->driver_bytes;
+        uint64_t first = size_max(size_max(d->first_layer, n_cpu), n->n_layers - n->n_expert_layers);
+        uint64_t own = first < d->end_layer ? (d->end_layer - first) * n->n_experts : 0;
+        slots += size_min(own, d->device_bytes > fixed ? (d->device_bytes - fixed) / plan->slot_bytes : 0);
+    }
+    return plan->n_devices > 1 ? slots : size_min(plan->device_room_bytes / plan->slot_bytes, need);
+}
+
+/* The plan with the experts of the first n_cpu layers on the CPU. */
 static struct moeflux_plan moved(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                                  uint32_t n_cpu)
 {
@@ -84,7 +110,7 @@ static struct moeflux_plan moved(const struct moeflux_needs *n, const struct moe
         p.n_slots = all - p.n_cpu_slots;
         p.n_host_slots = 0;
     } else {
-        p.n_slots = size_min(room, need);
+        p.n_slots = slots_beside(n, plan, n_cpu, need);
         /* The host keeps all where it has room for all. */
         uint64_t below = host >= need + p.n_cpu_experts && p.n_slots < need ? need : need - p.n_slots;
         uint64_t wanted = below + p.n_cpu_experts, there = size_min(host, wanted);

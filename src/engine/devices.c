@@ -18,6 +18,8 @@ static int add(struct devices *d, const char *name, size_t len, struct moeflux_e
     if (len == 0)
         return err_set(e, ERR_USAGE, "--device: device %u has no name, expected names between commas",
                        d->n + 1);
+    if (len == 3 && memcmp(name, "all", len) == 0)
+        return err_set(e, ERR_USAGE, "--device: all stands for every GPU, beside it nothing can be named");
     if (len >= sizeof d->names[0])
         return err_set(e, ERR_USAGE, "--device: a name of %zu bytes, expected less than %zu", len,
                        sizeof d->names[0]);
@@ -51,6 +53,29 @@ static int add_listed(struct devices *d, const char *option, bool is_all, struct
     return rc;
 }
 
+/* Whether an item is no name of a Vulkan device: a host backend, or an index. */
+static bool is_plain(const char *item, size_t len)
+{
+    static const char *const hosts[] = {"cpu", "reference", "auto"};
+    for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
+        if (strlen(hosts[i]) == len && memcmp(item, hosts[i], len) == 0)
+            return true;
+    return strspn(item, "0123456789") >= len;
+}
+
+/* Whether all of it may be one device's name, commas and all. Where it cannot, nobody asks the Vulkan loader: that takes a slow
+ * driver half a second, and the cpu needs none. */
+static bool may_be_a_name(const char *option)
+{
+    for (const char *at = option; at;) {
+        size_t len = strcspn(at, ",");
+        if (!is_plain(at, len))
+            return true;
+        at = at[len] ? at + len + 1 : NULL;
+    }
+    return false;
+}
+
 int devices_parse(struct devices *out, const char *option, struct moeflux_err *e)
 {
     *out = (struct devices){0};
@@ -59,8 +84,8 @@ int devices_parse(struct devices *out, const char *option, struct moeflux_err *e
         out->n = 1;
         return 0;
     }
-    int rc = is_all || strchr(option, ',') ? add_listed(out, option, is_all, e)
-                                           : add(out, option, strlen(option), e);
+    int rc =
+        is_all || (strchr(option, ',') && may_be_a_name(option)) ? add_listed(out, option, is_all, e) : 0;
     if (rc < 0 || out->n > 0)
         return rc;
     for (const char *at = option; rc == 0; at++) {
@@ -79,20 +104,25 @@ int devices_open(struct devices *d, const struct moeflux_options *o, const struc
     struct moeflux_options one = *o;
     bool has_cpu = false;
     int rc = 0;
-    if (d->n > 1 && o->n_cpu_layers)
-        return err_set(e, ERR_USAGE, "--experts cpu and --n-cpu-moe go with one device, --device names %u",
-                       d->n);
     for (uint32_t i = 0; i < d->n; i++)
         has_cpu = has_cpu || strcmp(d->names[i], "cpu") == 0;
     for (uint32_t i = 0; rc == 0 && i < d->n; i++) {
         one.device = d->names[i][0] ? d->names[i] : NULL;
         /* An instruction set is the cpu's, beside others too. */
         one.cpu_isa = d->n > 1 && has_cpu && strcmp(d->names[i], "cpu") != 0 ? NULL : o->cpu_isa;
-        rc = load_plan_open_device(&d->execs[i], &one, h, e);
+        rc = load_plan_open_device(&d->execs[i], &one, h, devices_cpu(d), e);
     }
     if (rc < 0)
         devices_close(d);
     return rc;
+}
+
+const struct exec *devices_cpu(const struct devices *d)
+{
+    for (uint32_t i = 0; i < d->n; i++)
+        if (d->execs[i] && exec_get_caps(d->execs[i]).is_native)
+            return d->execs[i];
+    return NULL;
 }
 
 void devices_close(struct devices *d)
@@ -103,7 +133,8 @@ void devices_close(struct devices *d)
     }
 }
 
-static int check_split(const struct moeflux_options *o, uint32_t n, uint32_t n_layers, struct moeflux_err *e)
+int devices_check_shares(const struct moeflux_options *o, uint32_t n, uint32_t n_layers,
+                         struct moeflux_err *e)
 {
     if (o->n_tensor_split && o->n_tensor_split != n)
         return err_set(e, ERR_USAGE, "--tensor-split has %u share%s, expected %u: one for each device",
@@ -126,7 +157,7 @@ int devices_share_layers(const struct moeflux_options *o, const struct exec_caps
                          uint32_t n_layers, struct expert_layers *out, struct moeflux_err *e)
 {
     double before = 0, all = 0;
-    int rc = check_split(o, n, n_layers, e);
+    int rc = devices_check_shares(o, n, n_layers, e);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < n; i++)

@@ -76,6 +76,15 @@ struct stage {
     bool computes_at_once; /* a host backend: nothing can be recorded ahead */
     bool maps_weights;     /* load_plan.maps_weights */
     bool is_again;         /* an earlier stage is on the same device */
+    /* The first of its layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's. Often none */
+    struct expert_layers cpu_layers;
+    uint32_t max_cpu_chunk; /* load_plan.max_cpu_chunk */
+    struct {                /* SIDE_HOST */
+        struct host_experts experts;
+        /* Chunks on their way between the two, in host memory that the device sees: hidden states, the experts' sum. */
+        struct exec_buffer x, sum;
+        uint64_t n_computed, ns; /* statistics */
+    } host;
 
     struct exec_buffer ids, rope; /* inputs of a chunk */
     struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
@@ -155,15 +164,7 @@ struct moeflux_model {
     struct stage stages[MOEFLUX_MAX_DEVICES];
     uint32_t n_stages;
     char device_names[512]; /* of several devices, joined by " + " */
-    /* The first layers are SIDE_HOST's (SIDE_PROMPT's), the others SIDE_DEVICE's. With one stage. */
-    uint32_t n_cpu_layers;
-    uint32_t max_cpu_chunk; /* load_plan.max_cpu_chunk */
-    struct {                /* SIDE_HOST */
-        struct host_experts experts;
-        /* Chunks on their way between the two, in host memory that the device sees: hidden states, the experts' sum. */
-        struct exec_buffer x, sum;
-        uint64_t n_computed, ns; /* statistics */
-    } host;
+    uint32_t n_cpu_layers;  /* of the options, at most all */
     struct prefer prefer;
     struct trace_writer *trace; /* NULL: choices are not recorded */
     struct moeflux_progress progress;

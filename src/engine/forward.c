@@ -60,8 +60,10 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
         uint64_t n = at->layers.end - at->layers.first + 1;
         stage_take(at);
         if (!at->hidden.host)
-            rc = exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
-                                 n * m->max_chunk * m->dir.config.hidden * sizeof(float), e);
+            rc = model_fault(m, at,
+                             exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
+                                             n * m->max_chunk * m->dir.config.hidden * sizeof(float), e),
+                             e);
         stage_give(at);
     }
     return rc;
@@ -182,7 +184,7 @@ static bool is_plain(const struct work *w, const struct pass *p)
     const struct moeflux_outputs *o = w->outputs;
     if (w->is_watched || o->each_logits || o->hidden || !(w->is_together || (w->n == 1 && o->logits)))
         return false;
-    if (w->m->trace || w->m->n_cpu_layers)
+    if (w->m->trace || stage_has_cpu_layers(p->at))
         return false;
     return stage_holds_all(p->at) || (!w->is_together && pass_is_at_once(p));
 }

@@ -17,7 +17,7 @@ static void copy_to_host(const struct pass *p, bool computes)
     struct moeflux_model *m = p->m;
     const struct config *c = &m->dir.config;
     if (computes)
-        exec_copy(p->at->exec, &m->host.x, 0, &p->at->view.x, 0,
+        exec_copy(p->at->exec, &p->at->host.x, 0, &p->at->view.x, 0,
                   (uint64_t)p->chunk.n * c->hidden * sizeof(float));
     if (p->at->weights.host)
         exec_copy(p->at->exec, &p->at->weights, 0, &p->at->view.weights, 0,
@@ -116,7 +116,7 @@ static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice,
 /* Records the sum of the CPU's experts and the layers behind; returns as record_layers. */
 static uint32_t record_sum(const struct pass *p, uint32_t layer, uint32_t end)
 {
-    arch_add_experts(p->at->arch, &p->chunk, p->m->host.sum.address);
+    arch_add_experts(p->at->arch, &p->chunk, p->at->host.sum.address);
     pass_copy_hidden(p, layer + 1);
     return record_layers(p, layer + 1, end);
 }
@@ -140,17 +140,17 @@ static int record_the_rest(const struct pass *p, uint32_t *next, struct moeflux_
 /* The chosen experts into host.sum. */
 static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
-    struct moeflux_model *m = p->m;
+    struct stage *at = p->at;
     const struct expert_side *side = pass_side(p, layer);
     uint64_t start = clock_ns();
-    memset(m->host.sum.host, 0, (uint64_t)p->chunk.n * m->dir.config.hidden * sizeof(float));
+    memset(at->host.sum.host, 0, (uint64_t)p->chunk.n * p->m->dir.config.hidden * sizeof(float));
     exec_begin(side->exec);
     int rc = chosen_run(p, layer, e);
     int done = exec_finish(side->exec, rc < 0 ? NULL : e);
     expert_store_release(side->store);
     rc = rc < 0 ? rc : done;
-    m->host.n_computed += rc == 0 ? chosen_n_all(p) : 0;
-    m->host.ns += clock_ns() - start;
+    at->host.n_computed += rc == 0 ? chosen_n_all(p) : 0;
+    at->host.ns += clock_ns() - start;
     return rc;
 }
 

@@ -155,10 +155,11 @@ int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o
 }
 
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                        struct moeflux_err *e)
+                        const struct exec *beside, struct moeflux_err *e)
 {
     const struct exec_options x = {.device = o->device,
                                    .profile = o->profile,
+                                   .beside = beside,
                                    .staged = h && h->staged,
                                    .shelf = h ? h->shelf : NULL,
                                    .n_threads = o->n_threads,
@@ -175,9 +176,9 @@ int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, cons
 }
 
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                          struct moeflux_err *e)
+                          const struct exec *beside, struct moeflux_err *e)
 {
-    int rc = load_plan_open_exec(out, o, h, e);
+    int rc = load_plan_open_exec(out, o, h, beside, e);
     if (rc < 0)
         return rc;
     return set_prompt_type(*out, o->prompt_type, e);
@@ -191,10 +192,14 @@ enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const stru
     return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
 }
 
-int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, struct moeflux_err *e)
+int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *beside,
+                       struct moeflux_err *e)
 {
-    const struct exec_options x = {
-        .device = "cpu", .profile = o->profile, .n_threads = o->n_threads, .isa = o->cpu_isa};
+    const struct exec_options x = {.device = "cpu",
+                                   .profile = o->profile,
+                                   .beside = beside,
+                                   .n_threads = o->n_threads,
+                                   .isa = o->cpu_isa};
     int rc = exec_open(out, &x, e);
     if (rc == 0 && o->prompt_type == MOEFLUX_PROMPT_TYPE_F32)
         exec_keep_f32(*out);
@@ -216,7 +221,7 @@ bool load_plan_takes_device(const struct config *c, uint32_t n)
  * CPU is as near to it. */
 static void size_prompt_slots(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
 {
-    const struct expert_layers layers = {0, p->n_cpu_layers};
+    const struct expert_layers layers = p->cpu_layers;
     uint64_t all = expert_store_full_bytes(m, layers), least = 2 * expert_store_floor_bytes(m);
     uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
     if (caps->is_unified || all == 0 || !load_plan_takes_device(&m->config, p->max_chunk))
@@ -227,29 +232,34 @@ static void size_prompt_slots(struct load_plan *p, const struct model_dir *m, co
     p->cpu_scratch_bytes = expert_store_landing_bytes(m, layers);
 }
 
-/* Which layers' experts are the CPU's. It follows the options alone, so that results do not depend on what is free. */
-static int choose_side(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
-                       const struct moeflux_options *o, struct moeflux_err *e)
+struct expert_layers load_plan_cpu_layers(const struct moeflux_options *o, const struct exec_caps *caps,
+                                          struct expert_layers layers)
 {
-    p->n_cpu_layers = (uint32_t)size_min(o->n_cpu_layers, m->config.n_layers);
-    if (p->n_cpu_layers && caps->is_host)
-        return err_set(
-            e, ERR_USAGE,
-            "--experts cpu and --n-cpu-moe need a GPU for the rest of the model; %s computes everything: "
-            "leave them out, or name a GPU with --device",
-            caps->name);
-    if (p->n_cpu_layers == 0)
-        return 0;
+    uint64_t end = caps->is_host ? 0 : o->n_cpu_layers;
+    return (struct expert_layers){layers.first, (uint32_t)size_min(size_max(end, layers.first), layers.end)};
+}
+
+bool load_plan_has_cpu_layers(const struct load_plan *p)
+{
+    return p->cpu_layers.end > p->cpu_layers.first;
+}
+
+/* Which layers' experts are the CPU's. It follows the options alone, so that results do not depend on what is free. */
+static void choose_side(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
+                        const struct moeflux_options *o)
+{
+    p->cpu_layers = load_plan_cpu_layers(o, caps, p->layers);
+    if (!load_plan_has_cpu_layers(p))
+        return;
     p->max_cpu_chunk = p->max_chunk;
     size_prompt_slots(p, m, caps);
     p->cpu_scratch_bytes += host_experts_bytes(&m->config, p->max_cpu_chunk);
-    return 0;
 }
 
 static int count_pinned(struct load_plan *p, const struct model_dir *m, const char *pin,
                         struct moeflux_err *e)
 {
-    const struct expert_layers device = load_plan_device_layers(p), cpu = {0, p->n_cpu_layers};
+    const struct expert_layers device = load_plan_device_layers(p), cpu = p->cpu_layers;
     int rc = 0;
     if (p->budget.slot_bytes)
         rc = expert_store_count_pinned(m, device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
@@ -292,7 +302,7 @@ static void pay_for_policy(struct load_plan *p, const struct model_dir *m, const
 
 struct expert_layers load_plan_device_layers(const struct load_plan *p)
 {
-    return (struct expert_layers){(uint32_t)size_max(p->layers.first, p->n_cpu_layers), p->layers.end};
+    return (struct expert_layers){p->cpu_layers.end, p->layers.end};
 }
 
 uint64_t load_plan_fixed_bytes(const struct load_plan *p)
@@ -338,9 +348,8 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
     return rc < 0 ? rc : load_plan_make_share(out, m, caps, o, &whole, e);
 }
 
-/* What does not depend on the memory there is. */
-int load_plan_begin(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
-                    const struct moeflux_options *o, const struct load_share *share, struct moeflux_err *e)
+void load_plan_begin(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                     const struct moeflux_options *o, const struct load_share *share)
 {
     *out = (struct load_plan){.layers = share->layers,
                               .weights_bytes = dense_bytes_of(m, share->layers),
@@ -350,25 +359,20 @@ int load_plan_begin(struct load_plan *out, const struct model_dir *m, const stru
                               .io = load_plan_reader_mode(o),
                               .kv_type = share->kv_type,
                               .host_free_bytes = share->host_free_bytes};
-    int rc = choose_side(out, m, caps, o, e);
-    if (rc < 0)
-        return rc;
+    choose_side(out, m, caps, o);
     const struct arch_span span = {share->layers.first, share->layers.end};
     size_states(out, m, share->n_older);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
     out->activation_bytes = arch_scratch_bytes(&m->config, span, caps, out->max_chunk) +
                             arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +
                             (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
-    return 0;
 }
 
 int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                          const struct moeflux_options *o, const struct load_share *share,
                          struct moeflux_err *e)
 {
-    int rc = load_plan_begin(out, m, caps, o, share, e);
-    if (rc < 0)
-        return rc;
+    load_plan_begin(out, m, caps, o, share);
     out->maps_weights = maps_weights(out, m, caps);
     const struct budget_request w = {.layers = share->layers,
                                      .weights_bytes = out->weights_bytes,
@@ -378,9 +382,9 @@ int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const
                                          out->state_bytes + out->activation_bytes + out->driver_bytes,
                                      .host_free_bytes = out->host_free_bytes,
                                      .checkpoint_bytes = out->checkpoint_bytes,
-                                     .n_cpu_layers = out->n_cpu_layers,
+                                     .n_cpu_layers = load_plan_has_cpu_layers(out) ? out->cpu_layers.end : 0,
                                      .cpu_scratch_bytes = out->cpu_scratch_bytes};
-    rc = budget_for_experts(m, caps, &w, &out->budget, e);
+    int rc = budget_for_experts(m, caps, &w, &out->budget, e);
     if (rc == 0)
         pay_for_policy(out, m, caps, o);
     if (!caps->is_unified)

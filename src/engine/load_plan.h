@@ -41,18 +41,17 @@ struct load_plan {
     uint64_t host_free_bytes;                             /* host_memory_free */
     uint64_t host_room_bytes; /* for experts, where device memory is not the host's */
     struct budget budget;
-    uint32_t n_cpu_layers;      /* the first layers: their routed experts are the CPU's */
-    uint32_t max_cpu_chunk;     /* the largest chunk that the CPU computes experts of */
-    uint64_t cpu_scratch_bytes; /* host memory for it, slots aside */
+    struct expert_layers cpu_layers; /* the first of `layers`: their routed experts are the CPU's */
+    uint32_t max_cpu_chunk;          /* the largest chunk that the CPU computes experts of */
+    uint64_t cpu_scratch_bytes;      /* host memory for it, slots aside */
     /* Of activation_bytes: slots for experts that the device computes for large chunks; 0: it does not. */
     uint64_t prompt_slot_bytes;
     uint32_t n_pinned[2]; /* of the device's slots, of the CPU's; for options.pin */
     bool maps_weights;    /* the dense weights are used where their files are mapped */
 };
 
-/* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: the chunk is too large, or experts on the CPU without a GPU
- * beside it; ERR_NO_FIT with the numbers; and the
- * errors of expert_store_count_pinned. */
+/* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: the chunk is too large; ERR_NO_FIT with the numbers; and the errors
+ * of expert_store_count_pinned. */
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e);
 /* The same for a share of the model, whose chunk and type of the KV cache are chosen already. */
@@ -64,8 +63,12 @@ int load_plan_choose_chunk(uint32_t *out, uint32_t requested, const struct exec_
                            struct moeflux_err *e);
 enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps);
 /* Fills in what does not depend on the memory there is. */
-int load_plan_begin(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
-                    const struct moeflux_options *o, const struct load_share *share, struct moeflux_err *e);
+void load_plan_begin(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                     const struct moeflux_options *o, const struct load_share *share);
+/* Those whose experts the CPU computes for a device with these layers. A device that is the CPU computes all that it has. */
+struct expert_layers load_plan_cpu_layers(const struct moeflux_options *o, const struct exec_caps *caps,
+                                          struct expert_layers layers);
+bool load_plan_has_cpu_layers(const struct load_plan *p);
 /* Those whose experts the device computes. */
 struct expert_layers load_plan_device_layers(const struct load_plan *p);
 /* Device memory that does not depend on budgets: weights, states, activations. */
@@ -85,16 +88,17 @@ int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, s
 /* The same for what needs no contents: `dir` may be a configuration alone (model/sketch.h). */
 int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e);
 
-/* Opens the device that the options name, as it is. h may be NULL. */
+/* Opens the device that the options name, as it is. h may be NULL. beside: exec_options.beside. */
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                        struct moeflux_err *e);
+                        const struct exec *beside, struct moeflux_err *e);
 /* The same; prompt_type says whether its caps have float16. ERR_USAGE;
  * ERR_UNSUPPORTED: float16 is asked for and the device has no matrix units for it. */
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                          struct moeflux_err *e);
+                          const struct exec *beside, struct moeflux_err *e);
 
-/* The CPU that computes routed experts beside the device. */
-int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, struct moeflux_err *e);
+/* The CPU that computes routed experts beside a device. */
+int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *beside,
+                       struct moeflux_err *e);
 
 enum reader_mode load_plan_reader_mode(const struct moeflux_options *o);
 

@@ -350,7 +350,7 @@ static void measure_cpu(const struct moeflux_options *o, struct moeflux_speeds *
 {
     struct exec *x = NULL;
     struct moeflux_speeds cpu = {0};
-    if (load_plan_open_cpu(&x, o, NULL) == 0 && measure_kernel(x, &cpu, NULL) == 0)
+    if (load_plan_open_cpu(&x, o, NULL, NULL) == 0 && measure_kernel(x, &cpu, NULL) == 0)
         out->cpu_bytes_s = cpu.kernel_bytes_s;
     exec_close(x);
 }
@@ -364,6 +364,14 @@ static int measure_exec(struct exec *x, const struct model_dir *m, struct moeflu
     if (rc == 0)
         rc = measure_dispatch(x, out, e);
     return rc < 0 ? rc : measure_copy(x, m, out, e);
+}
+
+static struct moeflux_device_speeds speeds_of(const struct moeflux_speeds *one)
+{
+    return (struct moeflux_device_speeds){.kernel_bytes_s = one->kernel_bytes_s,
+                                          .dispatch_s = one->dispatch_s,
+                                          .round_trip_s = one->round_trip_s,
+                                          .copy_bytes_s = one->copy_bytes_s};
 }
 
 /* Adds a device that has this share of the layers to the sums of times that a token takes on all. */
@@ -387,12 +395,17 @@ static int measure_execs(const struct devices *d, const struct model_dir *m, con
         caps[i] = exec_get_caps(d->execs[i]);
         snprintf(out->device + at, sizeof out->device - at, "%s%s", i ? " + " : "", caps[i].name);
     }
-    if (d->n == 1)
-        return measure_exec(d->execs[0], m, out, e);
+    out->n_devices = d->n;
+    if (d->n == 1) {
+        int done = measure_exec(d->execs[0], m, out, e);
+        out->devices[0] = speeds_of(out);
+        return done;
+    }
     int rc = devices_share_layers(o, caps, d->n, m->config.n_layers, layers, e);
     for (uint32_t i = 0; rc == 0 && i < d->n; i++) {
         struct moeflux_speeds one = {0};
         rc = measure_exec(d->execs[i], m, &one, e);
+        out->devices[i] = speeds_of(&one);
         add_speeds(&sum, &one, (double)(layers[i].end - layers[i].first) / m->config.n_layers);
     }
     out->kernel_bytes_s = sum.kernel_bytes_s > 0 ? 1 / sum.kernel_bytes_s : 0;
@@ -407,19 +420,20 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
 {
     struct devices d;
     struct moeflux_err e = {0};
-    bool is_host = false;
+    bool has_gpu = false;
     int rc = devices_parse(&d, o->device, &e);
     if (rc == 0)
         rc = devices_open(&d, o, h, &e);
     if (rc == 0) {
         rc = measure_execs(&d, m, o, out, &e);
         *is_native = rc == 0 && exec_get_caps(d.execs[0]).is_native;
-        is_host = exec_get_caps(d.execs[0]).is_host;
+        for (uint32_t i = 0; i < d.n; i++)
+            has_gpu = has_gpu || !exec_get_caps(d.execs[i]).is_host;
         devices_close(&d);
     }
     if (rc < 0)
         snprintf(out->device_fault, sizeof out->device_fault, "%s", e.text);
-    else if (!is_host && d.n == 1)
+    else if (has_gpu)
         measure_cpu(o, out);
 }
 

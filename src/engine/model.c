@@ -25,25 +25,6 @@ static int make_frequencies(struct moeflux_model *m, struct moeflux_err *e)
     return 0;
 }
 
-/* The CPU that computes experts beside the device, and what crosses between the two. */
-static int open_host(struct moeflux_model *m, const struct moeflux_options *o, struct moeflux_err *e)
-{
-    const struct config *c = &m->dir.config;
-    uint64_t hidden = (uint64_t)m->max_cpu_chunk * c->hidden * sizeof(float);
-    struct stage *at = &m->stages[0];
-    struct expert_side *s = &at->sides[SIDE_HOST];
-    if (m->n_cpu_layers == 0)
-        return 0;
-    int rc = load_plan_open_cpu(&s->exec, o, e);
-    if (rc == 0)
-        rc = host_experts_open(&m->host.experts, s->exec, &m->dir, m->n_cpu_layers, m->max_cpu_chunk, e);
-    if (rc == 0)
-        rc = exec_buffer_new(at->exec, &m->host.x, EXEC_HOST, hidden, e);
-    if (rc == 0)
-        rc = exec_buffer_new(at->exec, &m->host.sum, EXEC_HOST, hidden, e);
-    return rc;
-}
-
 static uint64_t mean_expert_bytes(const struct model_dir *d)
 {
     uint64_t layers = 0;
@@ -69,6 +50,8 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
     struct devices d;
     int rc = devices_parse(&d, o->device, e);
     if (rc == 0)
+        rc = devices_check_shares(o, d.n, m->dir.config.n_layers, e);
+    if (rc == 0)
         rc = devices_open(&d, o, h, e);
     if (rc < 0)
         return rc;
@@ -88,11 +71,12 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
     m->max_chunk = p->of[0].max_chunk;
     m->kv_type = p->of[0].kv_type;
     m->n_checkpoints = p->n_checkpoints;
-    m->n_cpu_layers = p->of[0].n_cpu_layers;
-    m->max_cpu_chunk = p->of[0].max_cpu_chunk;
+    m->n_cpu_layers = (uint32_t)size_min(o->n_cpu_layers, m->dir.config.n_layers);
     for (uint32_t i = 0; i < d.n; i++) {
         m->stages[i].layers = p->of[i].layers;
         m->stages[i].maps_weights = p->of[i].maps_weights;
+        m->stages[i].cpu_layers = p->of[i].cpu_layers;
+        m->stages[i].max_cpu_chunk = p->of[i].max_cpu_chunk;
     }
     return 0;
 }
@@ -112,6 +96,19 @@ static int open_stages(struct moeflux_model *m, const struct stage_plan *p, cons
     return rc;
 }
 
+/* A part of the model that is on the cpu; NULL: none is yet. */
+static const struct exec *find_cpu(const struct moeflux_model *m)
+{
+    for (uint32_t i = 0; i < m->n_stages; i++) {
+        const struct exec *x = m->stages[i].exec, *host = m->stages[i].sides[SIDE_HOST].exec;
+        if (exec_get_caps(x).is_native)
+            return x;
+        if (host)
+            return host;
+    }
+    return NULL;
+}
+
 static int open_experts(struct moeflux_model *m, const struct stage_plan *p, const struct moeflux_options *o,
                         const struct test_hooks *h, struct moeflux_err *e)
 {
@@ -119,7 +116,7 @@ static int open_experts(struct moeflux_model *m, const struct stage_plan *p, con
     m->resident = m->n_cpu_layers == 0 && !m->trace;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         struct stage *at = &m->stages[i];
-        rc = model_fault(m, at, stage_open_experts(at, m, &p->of[i], o, h, e), e);
+        rc = model_fault(m, at, stage_open_experts(at, m, &p->of[i], o, h, find_cpu(m), e), e);
         m->resident = rc == 0 && m->resident && stage_holds_all(&m->stages[i]);
     }
     return rc;
@@ -199,8 +196,6 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = step_open(m, e);
     if (rc == 0)
-        rc = open_host(m, o, e);
-    if (rc == 0)
         rc = open_experts(m, &p, o, h, e);
     if (rc == 0)
         rc = await_kernels(m, e);
@@ -220,13 +215,8 @@ void moeflux_model_close(struct moeflux_model *m)
     trace_writer_close(m->trace);
     prefer_close(m);
     step_close(m);
-    exec_buffer_free(m->stages[0].exec, &m->host.x);
-    exec_buffer_free(m->stages[0].exec, &m->host.sum);
     for (uint32_t i = 0; i < m->n_stages; i++)
         stage_close(&m->stages[i]);
-    if (m->host.experts.exec)
-        host_experts_close(&m->host.experts);
-    exec_close(m->stages[0].sides[SIDE_HOST].exec);
     for (uint32_t i = 0; i < m->n_stages; i++)
         exec_close(m->stages[i].exec);
     model_dir_close(&m->dir);

@@ -1,85 +1,14 @@
-/* What moeflux.h offers without an opened model: devices, the needs of a model, the self-test. */
+/* What moeflux.h offers without an opened model: the needs of a model, the self-test. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "base/cores.h"
 #include "base/mem.h"
-#include "base/nodes.h"
-#include "cpu/isa.h"
 #include "engine/engine.h"
 #include "engine/format_text.h"
 #include "engine/load_plan.h"
 #include "model/family.h"
 #include "selftest/selftest.h"
-#include "vulkan/device.h"
-#include "vulkan/pipeline.h"
-
-/* Room for the Vulkan devices of one machine. */
-enum { MAX_GPUS = 64 };
-
-static void add_nodes(struct moeflux_device *d)
-{
-    struct nodes nodes;
-    size_t at = strlen(d->name);
-    if (nodes_read(&nodes, "", NULL) < 0)
-        return;
-    if (nodes.n > 1)
-        snprintf(d->name + at, sizeof d->name - at, ", %u NUMA nodes", nodes.n);
-    nodes_free(&nodes);
-}
-
-static void describe_cpu(struct moeflux_device *d)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    *d = (struct moeflux_device){
-        .option = "cpu", .kind = "cpu", .usable = true, .n_threads = cores_useful("")};
-    cores_name("", d->name, sizeof d->name);
-    add_nodes(d);
-    snprintf(d->isa, sizeof d->isa, "%s", cpu_isa_find(NULL, NULL)->name);
-    if (pages > 0 && page_bytes > 0)
-        d->memory_bytes = (uint64_t)pages * (uint64_t)page_bytes;
-}
-
-static void describe_gpu(struct moeflux_device *d, const struct gpu_info *from, uint32_t idx)
-{
-    *d = (struct moeflux_device){.memory_bytes = from->memory_bytes,
-                                 .subgroup_size = from->subgroup_size,
-                                 .usable = !from->missing[0],
-                                 .is_default = idx == 0 && gpu_is_preferred(from)};
-    snprintf(d->option, sizeof d->option, "%u", idx);
-    snprintf(d->name, sizeof d->name, "%s", from->name);
-    snprintf(d->kind, sizeof d->kind, "%s", from->kind);
-    snprintf(d->driver, sizeof d->driver, "%s", from->driver);
-    snprintf(d->matrices, sizeof d->matrices, "%s", matrices_name(from->matrices, pipeline_has_khr()));
-    snprintf(d->why_not, sizeof d->why_not, "%s", from->missing);
-}
-
-int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflux_err *e)
-{
-    struct moeflux_err none = {0};
-    struct gpu_info *all = mem_new(MAX_GPUS, sizeof *all, e);
-    uint32_t at = 0, n_preferred = 0;
-    int n = all ? gpu_list(all, MAX_GPUS, &none) : ERR_MEMORY;
-    /* No loader, no driver: there is the CPU. */
-    if (n == ERR_DEVICE)
-        n = 0;
-    else if (n < 0 && all && e)
-        *e = none;
-    while (n > (int)n_preferred && gpu_is_preferred(&all[n_preferred]))
-        n_preferred++;
-    for (int i = 0; i <= n && at < cap; i++) {
-        if (i == (int)n_preferred) {
-            describe_cpu(&out[at]);
-            out[at++].is_default = n_preferred == 0;
-        }
-        if (i < n && at < cap)
-            describe_gpu(&out[at++], &all[i], (uint32_t)i);
-    }
-    free(all);
-    return n < 0 ? n : n + 1;
-}
 
 /* Parameters of the dense tensors. Scales and biases of quantised ones do not count. */
 static uint64_t dense_params(const struct model_dir *d)
@@ -212,7 +141,7 @@ int moeflux_selftest(const char *device, const char *cpu_isa,
     struct exec *x;
     const struct moeflux_options o = {.device = device, .cpu_isa = cpu_isa};
     struct selftest s = {.device = device, .isa = cpu_isa, .row = relay_row, .ctx = &relay};
-    int rc = load_plan_open_exec(&x, &o, NULL, e);
+    int rc = load_plan_open_exec(&x, &o, NULL, NULL, e);
     if (rc < 0)
         return rc;
     if (exec_get_caps(x).is_native)

@@ -91,6 +91,10 @@ static void add_stage(struct moeflux_stats *to, const struct stage *at)
     to->n_predicted += at->predictor.n_predicted;
     to->n_predicted_right += at->predictor.n_right;
     to->n_predictable += at->predictor.n_predictable;
+    to->n_cpu_experts += at->host.n_computed;
+    to->cpu_experts_ns += at->host.ns;
+    if (at->sides[SIDE_HOST].store)
+        to->n_cpu_slots += expert_store_get_stats(at->sides[SIDE_HOST].store).n_slots;
     to->weights_bytes += at->loader.device_bytes;
     to->weights_mapped_bytes += at->loader.mapped_bytes;
     to->state_bytes += at->state_bytes;
@@ -168,7 +172,6 @@ static void reset_counts(struct moeflux_model *m)
 
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
 {
-    const struct expert_store *cpu = m->stages[0].sides[SIDE_HOST].store;
     struct work_count counts[WORK_KINDS];
     copy_counts((struct moeflux_model *)m, counts);
     *out = (struct moeflux_stats){.n_prefill_tokens = counts[WORK_PREFILL].n_tokens,
@@ -176,9 +179,6 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
                                   .n_decode_tokens = counts[WORK_DECODE].n_tokens,
                                   .decode_ns = counts[WORK_DECODE].ns,
                                   .work_ns = counts[WORK_ANY].ns,
-                                  .n_cpu_experts = m->host.n_computed,
-                                  .cpu_experts_ns = m->host.ns,
-                                  .n_cpu_slots = cpu ? expert_store_get_stats(cpu).n_slots : 0,
                                   .n_preferred = m->prefer.n_preferred,
                                   .n_devices = m->n_stages};
     for (uint32_t i = 0; i < m->n_stages; i++) {
@@ -193,10 +193,10 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
 void moeflux_model_reset_stats(struct moeflux_model *m)
 {
     reset_counts(m);
-    m->host.n_computed = m->host.ns = m->prefer.n_preferred = 0;
+    m->prefer.n_preferred = 0;
     for (uint32_t k = 0; k < m->n_stages; k++) {
         struct stage *at = &m->stages[k];
-        at->n_choices = at->n_chosen = at->busy_ns = 0;
+        at->n_choices = at->n_chosen = at->busy_ns = at->host.n_computed = at->host.ns = 0;
         at->predictor.n_predicted = at->predictor.n_right = at->predictor.n_predictable = 0;
         for (int i = 0; i < EXPERT_SIDES; i++)
             if (at->sides[i].store)

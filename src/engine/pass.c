@@ -2,6 +2,7 @@
 
 #include "args.h"
 #include "engine/load_plan.h"
+#include "engine/stage.h"
 
 void pass_copy_hidden(const struct pass *p, uint32_t layer)
 {
@@ -39,7 +40,7 @@ float *pass_weights(const struct pass *p)
 static enum expert_side_kind kind_of(const struct pass *p, uint32_t layer)
 {
     const struct moeflux_model *m = p->m;
-    if (layer >= m->n_cpu_layers)
+    if (layer >= p->at->cpu_layers.end)
         return SIDE_DEVICE;
     bool goes = !p->chunk.each && p->at->sides[SIDE_PROMPT].store &&
                 load_plan_takes_device(&m->dir.config, p->chunk.n);
@@ -101,7 +102,7 @@ bool pass_goes_on(const struct pass *p, uint32_t layer)
 bool pass_is_at_once(const struct pass *p)
 {
     uint32_t first = pass_next_moe(p, p->at->layers.first - 1);
-    if (p->m->n_cpu_layers || p->m->trace)
+    if (stage_has_cpu_layers(p->at) || p->m->trace)
         return false;
     return first >= p->at->layers.end || expert_store_holds_all(pass_side(p, first)->store) ||
            pass_goes_on(p, first);

@@ -64,7 +64,7 @@ bool pipeline_takes(struct moeflux_session *s, const struct moeflux_outputs *out
     return m->n_stages > 1 && !m->trace && !outputs->hidden && make_older(s);
 }
 
-/* ---- recurrent states ---- */
+/* ---- recurrent states: a model without any keeps no older ones (make_older), and nothing moves ---- */
 
 /* A chunk is finished: its state is the current one, older ones stand behind it, and the oldest is written next. */
 static void move_on(struct stage_state *on, uint32_t n_older)
@@ -174,7 +174,7 @@ static int take_stage(struct station *t, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     t->has_turn = true;
-    exec_watch(at->exec, &(struct exec_watch){is_caller(t) ? go_on : go_on_beside, l});
+    stage_watch(at, &(struct exec_watch){is_caller(t) ? go_on : go_on_beside, l});
     forward_follow(&all, at);
     return 0;
 }
@@ -185,7 +185,7 @@ static void give_stage(struct station *t, int rc)
     struct stage *at = &t->line->m->stages[t->idx];
     if (!t->has_turn)
         return;
-    exec_watch(at->exec, NULL);
+    stage_watch(at, NULL);
     /* One that was cut short may still write to its next state. */
     at->is_stopped |= rc < 0;
     at->followed.n = rc < 0 ? 0 : at->followed.n;
@@ -224,7 +224,8 @@ static int run_chunk(struct station *t, uint32_t chunk)
     rc = hand_over(t, &w, chunk);
     if (rc < 0)
         return rc;
-    move_on(on, pipeline_n_older(t->idx, l->m->n_stages));
+    if (l->m->recurrent_state_bytes)
+        move_on(on, pipeline_n_older(t->idx, l->m->n_stages));
     return 0;
 }
 
@@ -299,7 +300,7 @@ static uint32_t settle(struct line *l)
     struct moeflux_session *s = l->s;
     uint32_t n = l->m->n_stages, chunks = l->stations[n - 1].n_done, all = l->call->n_chunks;
     uint32_t tokens = chunks == all ? l->call->n : chunks * l->m->max_chunk;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; l->m->recurrent_state_bytes && i < n; i++)
         move_back(&s->on[i], l->stations[i].n_done - chunks);
     bool is_kept = chunks == all && l->call->keep;
     s->parity ^= (chunks - is_kept) & 1;

@@ -25,6 +25,8 @@ static struct moeflux_plan_device describe(const struct load_plan *p, const stru
                                     .n_experts = expert_store_full_bytes(m, load_plan_device_layers(p)) / one,
                                     .n_slots = p->budget.slot_bytes / one,
                                     .n_host_slots = p->budget.host_bytes / one,
+                                    .n_cpu_experts = expert_store_full_bytes(m, p->cpu_layers) / one,
+                                    .n_cpu_slots = p->budget.cpu_slot_bytes / one,
                                     .n_pinned = p->n_pinned[0]};
     snprintf(d.device, sizeof d.device, "%s", caps->name);
     return d;
@@ -43,30 +45,27 @@ static void add_device(struct moeflux_plan *to, const struct load_plan *p,
     to->state_bytes += d->state_bytes;
     to->activation_bytes += d->activation_bytes;
     to->driver_bytes += d->driver_bytes;
-    to->n_experts += d->n_experts;
+    to->n_experts += d->n_experts + d->n_cpu_experts;
     to->n_slots += d->n_slots;
     to->n_host_slots += d->n_host_slots;
-    to->n_pinned += d->n_pinned;
+    to->n_pinned += d->n_pinned + p->n_pinned[1];
+    to->n_cpu_experts += d->n_cpu_experts;
+    to->n_cpu_slots += d->n_cpu_slots;
+    to->cpu_scratch_bytes += p->cpu_scratch_bytes;
     to->device_room_bytes += p->budget.device_bytes - size_min(fixed, p->budget.device_bytes);
     to->host_room_bytes += p->host_room_bytes;
     to->checkpoint_bytes += p->checkpoint_bytes;
 }
 
 static void fill(struct moeflux_plan *to, const struct stage_plan *plan, const struct model_dir *m,
-                 const struct devices *d)
+                 const struct devices *d, const struct moeflux_options *o)
 {
     const struct load_plan *first = &plan->of[0];
     uint64_t one = expert_store_floor_bytes(m) / size_max(m->config.top_k, 1);
-    uint64_t cpu = expert_store_full_bytes(m, (struct expert_layers){0, first->n_cpu_layers});
     *to = (struct moeflux_plan){.host_free_bytes = plan->host_free_bytes,
                                 .n_checkpoints = plan->n_checkpoints,
                                 .slot_bytes = one,
-                                .n_experts = cpu / one,
-                                .n_pinned = first->n_pinned[1],
-                                .n_cpu_layers = first->n_cpu_layers,
-                                .n_cpu_experts = cpu / one,
-                                .n_cpu_slots = first->budget.cpu_slot_bytes / one,
-                                .cpu_scratch_bytes = first->cpu_scratch_bytes,
+                                .n_cpu_layers = (uint32_t)size_min(o->n_cpu_layers, m->config.n_layers),
                                 .context = first->context,
                                 .chunk = first->max_chunk,
                                 .n_devices = plan->n};
@@ -110,9 +109,9 @@ static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, co
 static int describe_side(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
                          struct exec *x, const struct moeflux_options *o, struct moeflux_err *e)
 {
-    const struct expert_layers device = load_plan_device_layers(p), host = {0, p->n_cpu_layers};
+    const struct expert_layers device = load_plan_device_layers(p), host = p->cpu_layers;
     struct exec *cpu = NULL;
-    int rc = p->n_cpu_layers ? load_plan_open_cpu(&cpu, o, e) : 0;
+    int rc = load_plan_has_cpu_layers(p) ? load_plan_open_cpu(&cpu, o, NULL, e) : 0;
     if (rc == 0 && p->budget.slot_bytes)
         rc = describe_reads(to, p, m, x, device, p->budget.slot_bytes, e);
     else if (rc == 0)
@@ -126,7 +125,7 @@ static int describe_first(struct moeflux_plan *to, const struct stage_plan *plan
                           const struct devices *d, const struct moeflux_options *o, struct moeflux_err *e)
 {
     uint32_t i = 0;
-    while (i + 1 < plan->n && plan->of[i].budget.slot_bytes == 0)
+    while (i + 1 < plan->n && plan->of[i].budget.slot_bytes + plan->of[i].budget.cpu_slot_bytes == 0)
         i++;
     return describe_side(to, &plan->of[i], m, d->execs[i], o, e);
 }
@@ -150,11 +149,13 @@ int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hook
         rc = load_plan_look_at_model(&m, o, e);
     if (rc != 0)
         return rc;
-    rc = devices_open(&d, o, h, e);
+    rc = devices_check_shares(o, d.n, m.config.n_layers, e);
+    if (rc == 0)
+        rc = devices_open(&d, o, h, e);
     if (rc == 0)
         rc = stage_plan_make(&p, &m, &d, o, e);
     if (rc == 0)
-        fill(out, &p, &m, &d);
+        fill(out, &p, &m, &d, o);
     if (rc == 0 && m.is_sketch)
         snprintf(out->expert_io, sizeof out->expert_io, "not known before the files are there");
     else if (rc == 0)

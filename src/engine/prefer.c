@@ -44,8 +44,10 @@ int prefer_open(struct moeflux_model *m, float margin, struct moeflux_err *e)
     int rc = c->family->router_bias ? read_biases(m, e) : 0;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++)
         if (!m->stages[i].view.router_logits.host)
-            rc = exec_buffer_new(m->stages[i].exec, &m->stages[i].router_logits, EXEC_HOST,
-                                 c->n_experts * sizeof(float), e);
+            rc = model_fault(m, &m->stages[i],
+                             exec_buffer_new(m->stages[i].exec, &m->stages[i].router_logits, EXEC_HOST,
+                                             c->n_experts * sizeof(float), e),
+                             e);
     return rc;
 }
 

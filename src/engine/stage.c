@@ -9,6 +9,11 @@
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
 
+bool stage_has_cpu_layers(const struct stage *at)
+{
+    return at->cpu_layers.end > at->cpu_layers.first;
+}
+
 static int open_arch(struct stage *at, struct moeflux_model *m, const struct load_plan *p, uint64_t before,
                      struct moeflux_err *e)
 {
@@ -22,7 +27,7 @@ static int open_arch(struct stage *at, struct moeflux_model *m, const struct loa
                                    .experts = m->dir.experts,
                                    .max_chunk = m->max_chunk,
                                    .kv_type = m->kv_type,
-                                   .has_host_experts = m->n_cpu_layers > 0};
+                                   .has_host_experts = stage_has_cpu_layers(at)};
     if (rc == 0 && at->maps_weights)
         rc = loader_use_in_place(&at->loader, e);
     if (rc == 0)
@@ -38,7 +43,7 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
     const struct config *c = &m->dir.config;
     const struct arch_view *v = &at->view;
     uint64_t n = m->max_chunk;
-    bool sees_weights = m->n_cpu_layers > 0 || o->trace || o->prefer_resident > 0;
+    bool sees_weights = stage_has_cpu_layers(at) || o->trace || o->prefer_resident > 0;
     int rc = exec_buffer_new(at->exec, &at->ids, EXEC_INPUT, n * sizeof(int32_t), e);
     if (rc == 0)
         rc = exec_buffer_new(at->exec, &at->rope, EXEC_INPUT, n * c->rotary_dim * sizeof(float), e);
@@ -119,11 +124,28 @@ static void set_options(struct expert_store_options to[EXPERT_SIDES], const stru
     to[SIDE_DEVICE].layers = load_plan_device_layers(p);
     to[SIDE_DEVICE].budget_bytes = p->budget.slot_bytes;
     to[SIDE_DEVICE].host_slots_bytes = p->budget.host_bytes;
-    to[SIDE_HOST].layers = (struct expert_layers){0, p->n_cpu_layers};
+    to[SIDE_HOST].layers = p->cpu_layers;
     to[SIDE_HOST].budget_bytes = p->budget.cpu_slot_bytes;
     to[SIDE_PROMPT].layers = to[SIDE_HOST].layers;
     to[SIDE_PROMPT].budget_bytes = p->prompt_slot_bytes;
     to[SIDE_PROMPT].host_bytes += p->budget.cpu_slot_bytes; /* they are the same files */
+}
+
+/* The CPU that computes experts beside the device, and what crosses between the two. */
+static int open_host(struct stage *at, const struct moeflux_model *m, const struct moeflux_options *o,
+                     const struct exec *beside, struct moeflux_err *e)
+{
+    uint64_t hidden = (uint64_t)at->max_cpu_chunk * m->dir.config.hidden * sizeof(float);
+    const struct arch_span layers = {at->cpu_layers.first, at->cpu_layers.end};
+    struct expert_side *s = &at->sides[SIDE_HOST];
+    int rc = load_plan_open_cpu(&s->exec, o, beside, e);
+    if (rc == 0)
+        rc = host_experts_open(&at->host.experts, s->exec, &m->dir, layers, at->max_cpu_chunk, e);
+    if (rc == 0)
+        rc = exec_buffer_new(at->exec, &at->host.x, EXEC_HOST, hidden, e);
+    if (rc == 0)
+        rc = exec_buffer_new(at->exec, &at->host.sum, EXEC_HOST, hidden, e);
+    return rc;
 }
 
 bool stage_holds_all(const struct stage *at)
@@ -133,7 +155,8 @@ bool stage_holds_all(const struct stage *at)
 }
 
 int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct load_plan *p,
-                       const struct moeflux_options *o, const struct test_hooks *h, struct moeflux_err *e)
+                       const struct moeflux_options *o, const struct test_hooks *h, const struct exec *beside,
+                       struct moeflux_err *e)
 {
     struct expert_store_options options[EXPERT_SIDES] = {0};
     set_options(options, m, p, o);
@@ -141,7 +164,7 @@ int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct l
         options[i].host_chunk_bytes = h->host_chunk_bytes;
     at->sides[SIDE_DEVICE].exec = at->exec;
     at->sides[SIDE_PROMPT].exec = options[SIDE_PROMPT].budget_bytes ? at->exec : NULL;
-    int rc = 0;
+    int rc = stage_has_cpu_layers(at) ? open_host(at, m, o, beside, e) : 0;
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
         rc = open_side(m, &at->sides[i], &options[i], o->prefetch, e);
     return rc;
@@ -156,10 +179,14 @@ static void close_side(struct expert_side *s)
 
 void stage_close(struct stage *at)
 {
-    struct exec_buffer *buffers[] = {&at->ids,    &at->rope,   &at->kept, &at->choice,        &at->weights,
-                                     &at->logits, &at->hidden, &at->x,    &at->router_logits, &at->seen};
+    struct exec_buffer *buffers[] = {&at->ids,           &at->rope,   &at->kept,   &at->choice,
+                                     &at->weights,       &at->logits, &at->hidden, &at->x,
+                                     &at->router_logits, &at->seen,   &at->host.x, &at->host.sum};
     for (int i = 0; i < EXPERT_SIDES; i++)
         close_side(&at->sides[i]);
+    if (at->host.experts.exec)
+        host_experts_close(&at->host.experts);
+    exec_close(at->sides[SIDE_HOST].exec);
     predictor_close(&at->predictor);
     arch_close(at->arch);
     if (at->exec)

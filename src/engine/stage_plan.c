@@ -18,29 +18,33 @@ static uint64_t minus(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* Where device memory is host memory, everything; else the experts that the device has no room for. */
+/* Where device memory is host memory, everything; else the experts that the device has no room for, and the CPU's. */
 static struct demand demand_of(const struct load_plan *p, const struct model_dir *m,
                                const struct exec_caps *caps, uint64_t gpu_memory)
 {
-    uint64_t need = expert_store_full_bytes(m, p->layers), floor = need ? expert_store_floor_bytes(m) : 0;
-    uint64_t fixed = load_plan_fixed_bytes(p);
+    uint64_t need = expert_store_full_bytes(m, load_plan_device_layers(p)), one = expert_store_floor_bytes(m);
+    uint64_t cpu = expert_store_full_bytes(m, p->cpu_layers), scratch = p->cpu_scratch_bytes;
+    uint64_t fixed = load_plan_fixed_bytes(p), floor = (need ? one : 0) + (cpu ? one : 0);
     if (caps->is_unified)
-        return (struct demand){fixed + floor, fixed + need, floor, need};
+        return (struct demand){fixed + scratch + floor, fixed + scratch + need + cpu, floor, need + cpu};
     uint64_t room = gpu_memory ? size_min(gpu_memory, caps->free_bytes) : caps->free_bytes / 10 * 9;
     uint64_t missing = minus(need, minus(room, fixed));
-    floor = missing ? floor : 0;
-    return (struct demand){floor, size_max(missing, floor), floor, size_max(missing, floor)};
+    floor = scratch + (missing ? one : 0) + (cpu ? one : 0);
+    uint64_t most = size_max(scratch + missing + cpu, floor);
+    return (struct demand){floor, most, floor, most};
 }
 
-/* A part of `all`: the least that is asked for, and of the rest in proportion to what more is. All parts together: all. */
+/* A part of `all`: the least that is asked for, of the rest in proportion to what more is, and of what is left behind that as
+ * much as others get, for checkpoints. All parts together: all. */
 static uint64_t part_of(uint64_t all, uint64_t least, uint64_t most, uint64_t sum_least, uint64_t sum_most,
                         uint32_t n)
 {
-    uint64_t rest = minus(all, sum_least), more = sum_most - sum_least;
-    double part = more ? (double)(most - least) / (double)more : 1.0 / n;
     if (all < sum_least)
         return (uint64_t)((double)all * (double)least / (double)sum_least);
-    return least + (uint64_t)((double)rest * part);
+    if (all >= sum_most)
+        return most + (all - sum_most) / n;
+    return least +
+           (uint64_t)((double)(all - sum_least) * (double)(most - least) / (double)(sum_most - sum_least));
 }
 
 /* Of free memory a plan takes no more than three quarters. */
@@ -125,12 +129,18 @@ static int share(struct stage_plan *out, const struct model_dir *m, const struct
                                         .n_older = pipeline_n_older(i, out->n),
                                         .max_chunk = shares[0].max_chunk,
                                         .kv_type = shares[0].kv_type};
-        rc = load_plan_begin(&out->of[i], m, &caps[i], o, &shares[i], e);
+        load_plan_begin(&out->of[i], m, &caps[i], o, &shares[i]);
         demands[i] = demand_of(&out->of[i], m, &caps[i], shares[i].gpu_memory_bytes);
     }
     if (rc == 0)
         rc = share_memory(shares, demands, out->n, out->host_free_bytes, o->memory_bytes, e);
     return rc;
+}
+
+/* What a device may use where its files are mapped. */
+static uint64_t mapped_bytes(const struct load_plan *p, const struct exec_caps *caps)
+{
+    return p->budget.cpu_slot_bytes + (caps->is_unified ? p->budget.slot_bytes : 0);
 }
 
 /* Each device's reader may map what all of them leave, and counts what others have mapped as there. */
@@ -139,10 +149,10 @@ static void share_mappings(struct stage_plan *p, const struct exec_caps *caps)
     uint64_t left = 0, mapped = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         left += p->of[i].budget.map_bytes;
-        mapped += caps[i].is_unified ? p->of[i].budget.slot_bytes : 0;
+        mapped += mapped_bytes(&p->of[i], &caps[i]);
     }
     for (uint32_t i = 0; i < p->n && p->host_free_bytes != UINT64_MAX; i++)
-        p->of[i].budget.map_bytes = left + mapped - (caps[i].is_unified ? p->of[i].budget.slot_bytes : 0);
+        p->of[i].budget.map_bytes = left + mapped - mapped_bytes(&p->of[i], &caps[i]);
 }
 
 static int make_several(struct stage_plan *out, const struct model_dir *m, const struct devices *d,
@@ -163,6 +173,22 @@ static int make_several(struct stage_plan *out, const struct model_dir *m, const
     return rc;
 }
 
+/* Somebody has to compute what the CPU beside it does not. */
+static int check_cpu_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
+                            struct moeflux_err *e)
+{
+    bool has_gpu = false;
+    for (uint32_t i = 0; i < n; i++)
+        has_gpu = has_gpu || !caps[i].is_host;
+    if (!o->n_cpu_layers || has_gpu)
+        return 0;
+    return err_set(
+        e, ERR_USAGE,
+        "--experts cpu and --n-cpu-moe need a GPU for the rest of the model; %s computes everything: "
+        "leave them out, or name a GPU with --device",
+        caps->name);
+}
+
 int stage_plan_make(struct stage_plan *out, const struct model_dir *m, const struct devices *d,
                     const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -173,11 +199,14 @@ int stage_plan_make(struct stage_plan *out, const struct model_dir *m, const str
         caps[i] = exec_get_caps(d->execs[i]);
     for (uint32_t i = 0; i < d->n; i++)
         caps[i].free_bytes /= n_uses(caps, d->n, i);
+    int rc = check_cpu_layers(o, caps, d->n, e);
+    if (rc < 0)
+        return rc;
     if (d->n > 1)
         return make_several(out, m, d, caps, o, e);
     struct moeflux_options one = *o;
     one.gpu_memory_bytes = o->n_gpu_memory ? o->gpu_memory_each[0] : o->gpu_memory_bytes;
-    int rc = devices_share_layers(o, caps, 1, m->config.n_layers, &all, e);
+    rc = devices_share_layers(o, caps, 1, m->config.n_layers, &all, e);
     if (rc == 0)
         rc = load_plan_make(&out->of[0], m, &caps[0], &one, e);
     out->host_free_bytes = out->of[0].host_free_bytes;

@@ -160,6 +160,13 @@ static void record_hidden_states(const struct pass *p)
         exec_copy(p->at->exec, &p->at->x, 0, &p->at->view.x, 0, hidden_bytes(p->m, p->chunk.n));
 }
 
+void stage_watch(const struct stage *at, const struct exec_watch *w)
+{
+    exec_watch(at->exec, w);
+    if (at->sides[SIDE_HOST].exec)
+        exec_watch(at->sides[SIDE_HOST].exec, w);
+}
+
 int stage_end(const struct pass *p, int rc, struct moeflux_err *e)
 {
     if (rc < 0)

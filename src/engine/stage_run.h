@@ -29,6 +29,8 @@ int stage_record_layers(const struct pass *p, struct moeflux_err *e);
 int stage_record_tokens(const struct pass *p, struct moeflux_err *e);
 /* A chunk, from begin to end, with stage_begin_logits and stage_end_logits. last: outputs->logits are those of this chunk. */
 int stage_run(const struct pass *p, bool last, struct moeflux_err *e);
+/* exec_watch of all that computes there. */
+void stage_watch(const struct stage *at, const struct exec_watch *w);
 /* Ends what was begun. Returns rc; the text says whose fault it is. */
 int stage_end(const struct pass *p, int rc, struct moeflux_err *e);
 /* Behind a stage that has ended: its hidden states become what goes into the next one, which does not compute now. The caller has

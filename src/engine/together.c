@@ -6,13 +6,18 @@
 
 #include "engine/engine.h"
 
+static uint32_t stage_n_alike(const struct stage *at)
+{
+    const struct exec *host = at->sides[SIDE_HOST].exec;
+    uint32_t n = exec_get_caps(at->exec).n_alike;
+    return host ? (uint32_t)size_min(n, exec_get_caps(host).n_alike) : n;
+}
+
 uint32_t moeflux_most_together(const struct moeflux_model *m)
 {
     uint32_t n_alike = m->max_chunk;
     for (uint32_t i = 0; i < m->n_stages; i++)
-        n_alike = (uint32_t)size_min(n_alike, exec_get_caps(m->stages[i].exec).n_alike);
-    if (m->n_cpu_layers)
-        n_alike = (uint32_t)size_min(n_alike, exec_get_caps(m->stages[0].sides[SIDE_HOST].exec).n_alike);
+        n_alike = (uint32_t)size_min(n_alike, stage_n_alike(&m->stages[i]));
     return m->trace || m->prefer.margin > 0 ? 1 : (uint32_t)size_min(n_alike, MOEFLUX_MOST_TOGETHER);
 }
 

@@ -70,6 +70,8 @@ struct exec_options {
      * exec */
     struct exec_shelf *shelf;
     /* Of the cpu: */
+    /* Its threads compute for this one too, by turns, whatever n_threads says; NULL, or no exec of the cpu: it has its own */
+    const struct exec *beside;
     uint32_t n_threads;      /* 0: as many as computations gain from (base/cores.h) */
     const char *isa;         /* instruction set (cpu/isa.h); NULL: the fastest that this processor has */
     const char *system_root; /* for tests: stands before /sys where memory nodes are looked for */

@@ -335,9 +335,19 @@ static struct team *open_team(uint32_t n_threads, const char *root, struct moefl
     return t;
 }
 
-static void name_cpu(struct exec_host *h, uint32_t n_threads)
+/* The threads of another exec of the cpu, or new ones. */
+static struct team *find_team(const struct exec_options *o, struct moeflux_err *e)
+{
+    const struct exec_host *other = (const struct exec_host *)o->beside;
+    if (other && other->base.backend == &host_backend && other->is_native)
+        return team_share(other->host.team);
+    return open_team(o->n_threads ? o->n_threads : cores_useful(""), o->system_root, e);
+}
+
+static void name_cpu(struct exec_host *h)
 {
     const struct node_shares *s = shares_of(h);
+    uint32_t n_threads = team_n_threads(h->host.team);
     int at = snprintf(h->name, sizeof h->name, "CPU (%s, %u thread%s", h->host.isa->name, n_threads,
                       n_threads > 1 ? "s" : "");
     at += s ? snprintf(h->name + at, sizeof h->name - (size_t)at, " on %u NUMA nodes", s->n) : 0;
@@ -346,7 +356,6 @@ static void name_cpu(struct exec_host *h, uint32_t n_threads)
 
 int exec_cpu_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e)
 {
-    uint32_t n_threads = o->n_threads ? o->n_threads : cores_useful("");
     struct moeflux_err own = {0};
     const struct cpu_isa *isa = cpu_isa_find(o->isa, e ? e : &own);
     if (!isa)
@@ -356,12 +365,12 @@ int exec_cpu_open(struct exec **out, const struct exec_options *o, struct moeflu
         return ERR_MEMORY;
     h->is_native = true;
     h->host.isa = isa;
-    h->host.team = open_team(n_threads, o->system_root, e);
+    h->host.team = find_team(o, e);
     if (!h->host.team) {
         host_close(&h->base);
         return ERR_MEMORY;
     }
-    name_cpu(h, n_threads);
+    name_cpu(h);
     *out = &h->base;
     return 0;
 }

@@ -7,12 +7,12 @@
 #include "cpu/isa.h"
 
 #define DECLARE(set) extern const struct loops loops_##set;
-CPU_ISAS(DECLARE)
+CPU_ISAS_SHARED(DECLARE)
 
 const struct loops *loops_of(const struct host *h)
 {
 #define ADDRESS(set) &loops_##set,
-    static const struct loops *const all[CPU_N_ISAS] = {CPU_ISAS(ADDRESS)};
+    static const struct loops *const all[CPU_N_ISAS] = {CPU_ISAS_SHARED(ADDRESS)};
     return all[h->isa->idx];
 }
 

@@ -163,6 +163,12 @@ bool kt_skips_sizes(const struct kernel_test *l)
     return kt_is_brief(l) || (l->request->brief && exec_get_caps(l->side[KT_DEVICE]).is_host);
 }
 
+bool kt_leaves(const struct kernel_test *l, bool is_rest)
+{
+    enum selftest_part part = kt_is_brief(l) ? l->request->part : SELFTEST_WHOLE;
+    return part != SELFTEST_WHOLE && (part == SELFTEST_REST) != is_rest;
+}
+
 int kt_n_sides(const struct kernel_test *l)
 {
     return l->pass == KT_RECALL ? KT_REFERENCE : KT_SIDES;

@@ -39,6 +39,7 @@ struct kernel_test {
     uint64_t rng;
     int n_failed;
     char heading[320];      /* names the device in rows in place of its name; "": nothing does */
+    bool is_rest;           /* the cases that come are for SELFTEST_REST */
     bool is_again;          /* the cases have run with all kernels of the device */
     struct moeflux_err err; /* the first failure; later calls do nothing */
     struct test_buffer buffers[KT_MAX_BUFFERS];
@@ -64,6 +65,8 @@ struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *b
 bool kt_is_brief(const struct kernel_test *l);
 /* Whether those are left out that only have the sizes of real models: where the cases are brief, and on brief hosts. */
 bool kt_skips_sizes(const struct kernel_test *l);
+/* Whether a case is left out because the other part has it (SELFTEST_FIRST, SELFTEST_REST). */
+bool kt_leaves(const struct kernel_test *l, bool is_rest);
 /* The sides that compute a case: all, or the device's alone. */
 int kt_n_sides(const struct kernel_test *l);
 /* Ends the side's batch after the operation was recorded on it. */

@@ -106,6 +106,8 @@ static bool force_path(struct linear *op, enum linear_path path)
 /* head_dim: of heads that lack their norm; 0: they have it. */
 static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint32_t head_dim)
 {
+    if (kt_leaves(l, l->is_rest))
+        return;
     struct weights w[LINEAR_TEST_SEGMENTS][KT_SIDES] = {0};
     uint32_t rows = 0;
     for (uint32_t i = 0; i < c->n_segments; i++) {
@@ -168,6 +170,8 @@ static void stack_case(struct kernel_test *l, uint32_t heads, uint32_t rows, uin
                        uint32_t n)
 {
     enum { X_ROOM = 32, Y_ROOM = 5, ROOM = 3 };
+    if (kt_leaves(l, l->is_rest))
+        return;
     uint32_t x_stride = heads * (cols + X_ROOM), y_stride = heads * (rows + Y_ROOM);
     struct weights w[KT_SIDES];
     kt_matrix(l, heads * (rows + ROOM), cols, format, w);
@@ -201,6 +205,8 @@ static void transposed_case(struct kernel_test *l, uint32_t heads, uint32_t rows
                             uint32_t format, uint32_t n)
 {
     enum { X_ROOM = 32, Y_ROOM = 5, ROOM = 3 };
+    if (kt_leaves(l, l->is_rest))
+        return;
     uint32_t x_stride = heads * (rows + X_ROOM), y_stride = heads * (cols + Y_ROOM);
     struct weights w[KT_SIDES];
     kt_matrix(l, heads * (rows + ROOM), cols, format, w);
@@ -241,6 +247,13 @@ static void embed_cases(struct kernel_test *l)
 static void mixed_linear_cases(struct kernel_test *l)
 {
     static const struct linear_shape shapes[] = {
+        {3, {12, 1, 130}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q2}, 192, 1, true, true, LINEAR_GEMV},
+        {3, {130, 33, 1}, {FORMAT_MXFP4, FORMAT_BF16, FORMAT_Q5}, 320, 65, true, true, LINEAR_GEMV},
+        {1, {70}, {FORMAT_Q2}, 18432, 1, false, true, LINEAR_GEMV},
+        {2, {37, 71}, {FORMAT_F16, FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
+        {1, {37}, {FORMAT_F16}, 33, 5, true, true, LINEAR_GEMV},
+    };
+    static const struct linear_shape rest[] = {
         {4,
          {33, 257, 1, 64},
          {FORMAT_Q3, FORMAT_Q3, FORMAT_Q8, FORMAT_Q6},
@@ -249,7 +262,6 @@ static void mixed_linear_cases(struct kernel_test *l)
          true,
          false,
          LINEAR_GEMV},
-        {3, {12, 1, 130}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q2}, 192, 1, true, true, LINEAR_GEMV},
         {5,
          {37, 3, 64, 9, 70},
          {FORMAT_Q6, FORMAT_Q6, FORMAT_Q6, FORMAT_Q6, FORMAT_Q6},
@@ -258,19 +270,22 @@ static void mixed_linear_cases(struct kernel_test *l)
          true,
          true,
          LINEAR_GEMV},
-        {3, {130, 33, 1}, {FORMAT_MXFP4, FORMAT_BF16, FORMAT_Q5}, 320, 65, true, true, LINEAR_GEMV},
-        {1, {70}, {FORMAT_Q2}, 18432, 1, false, true, LINEAR_GEMV},
         {1, {67}, {FORMAT_NVFP4}, 8192, 3, true, false, LINEAR_GEMV},
-        {2, {37, 71}, {FORMAT_F16, FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
-        {1, {37}, {FORMAT_F16}, 33, 5, true, true, LINEAR_GEMV},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
+    l->is_rest = true;
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+        linear_case(l, &rest[i]);
+    l->is_rest = false;
     const uint32_t n = kt_is_brief(l) ? KT_N_KINDS : KT_N_FORMATS, each = kt_is_brief(l) ? 8 : 4;
     for (enum linear_path path = LINEAR_GEMV_FEW; kt_has_kernels(l) && path < LINEAR_PATHS; path++)
-        for (uint32_t i = path % 2; i < n; i += path < LINEAR_F16_GEMM_SMALL ? each : 1)
+        for (uint32_t i = path % 2; i < n; i += path < LINEAR_F16_GEMM_SMALL ? each : 1) {
+            l->is_rest = i >= each;
             linear_case(l, &(struct linear_shape){
                                2, {131, 70}, {kt_formats[i], FORMAT_Q3}, 384, 75, true, i % 2, path});
+        }
+    l->is_rest = false;
 }
 
 /* Brief: each kind with one token and every second with many; other groups and scales by turns with one or many. */
@@ -278,6 +293,7 @@ static void linear_format_cases(struct kernel_test *l)
 {
     for (uint32_t i = 0; i < KT_N_FORMATS; i++) {
         uint32_t f = kt_formats[i];
+        l->is_rest = i >= KT_N_KINDS;
         if (!kt_is_brief(l) || i < KT_N_KINDS || i % 2)
             linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
         if (!kt_is_brief(l) || i % 2 == (i < KT_N_KINDS))
@@ -285,6 +301,7 @@ static void linear_format_cases(struct kernel_test *l)
         if (!kt_is_brief(l) || i < KT_N_KINDS)
             transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
     }
+    l->is_rest = false;
     /* Several rows and pieces a lane, on a GPU too; the few lanes of lavapipe have them anyway. */
     for (uint32_t f = FORMAT_Q2; kt_has_kernels(l) && !kt_is_brief(l) && f <= FORMAT_F16; f++)
         linear_case(l, &(struct linear_shape){1, {2115}, {f}, 1152, 1, true, f % 2, LINEAR_GEMV});
@@ -298,8 +315,10 @@ static void linear_format_cases(struct kernel_test *l)
 static void linear_path_cases(struct kernel_test *l)
 {
     for (enum linear_path path = LINEAR_GEMV_FEW; kt_has_kernels(l) && path < LINEAR_PATHS; path++) {
+        l->is_rest = false;
         linear_case(l, &(struct linear_shape){
                            3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, 75, true, true, path});
+        l->is_rest = true;
         if (!kt_is_brief(l) || path != LINEAR_GEMV_FEW)
             linear_case(l, &(struct linear_shape){
                                2, {130, 70}, {FORMAT_Q4, FORMAT_Q8}, 1664, 141, false, false, path});
@@ -312,6 +331,7 @@ static void linear_path_cases(struct kernel_test *l)
             linear_case(l, &(struct linear_shape){3, {70, 3, 33}, {FORMAT_Q4}, 384, 33, true, true, path});
         linear_case(l, &(struct linear_shape){1, {67}, {FORMAT_BF16}, 1024, 1, false, true, path});
     }
+    l->is_rest = false;
 }
 
 /* The paths of other cases with the sizes of real models. */
@@ -340,21 +360,12 @@ static void linear_cases(struct kernel_test *l)
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 7, true, false, LINEAR_GEMV},
         {1, {256}, {FORMAT_Q4}, 18432, 1, false, true, LINEAR_GEMV},
         {1, {1}, {FORMAT_Q4}, 64, 17, true, false, LINEAR_GEMV},
-        {1, {70}, {FORMAT_Q4}, 18432, 5, true, false, LINEAR_GEMV},
-        {1, {131}, {FORMAT_F32}, 320, 9, true, true, LINEAR_GEMV},
-        {1, {67}, {FORMAT_BF16}, 192, 33, false, true, LINEAR_GEMV},
         {1, {200}, {FORMAT_Q8}, 64, 64, false, false, LINEAR_GEMV},
-        {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 65, true, false, LINEAR_GEMV},
-        {3, {130, 33, 1}, {FORMAT_Q4, FORMAT_F32, FORMAT_Q4}, 320, 259, true, true, LINEAR_GEMV},
         /* One token: two formats; formats that differ too much; a part of the lanes' last pieces; more segments than the
          * arguments have room for. */
         {4, {33, 257, 1, 64}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 2048, 1, true, false, LINEAR_GEMV},
-        {2, {40, 70}, {FORMAT_Q4, FORMAT_F32}, 2048, 1, false, true, LINEAR_GEMV},
         {1, {70}, {FORMAT_Q4}, 1472, 1, true, false, LINEAR_GEMV},
         {5, {64, 37, 3, 130, 9}, {FORMAT_Q4}, 512, 1, true, true, LINEAR_GEMV}, /* zeros: FORMAT_Q4 */
-        {1, {2500}, {FORMAT_Q4}, 4608, 1, true, false, LINEAR_GEMV},            /* long rows */
-        {3, {230, 1, 77}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q8}, 5120, 1, true, true, LINEAR_GEMV},
-        {1, {4500}, {FORMAT_Q4}, 10240, 1, true, true, LINEAR_GEMV},
         {1, {257}, {FORMAT_Q8}, 18432, 1, true, true, LINEAR_GEMV},
         {1, {258}, {FORMAT_BF16}, 9216, 1, true, false, LINEAR_GEMV},
         {1, {259}, {FORMAT_F32}, 9216, 1, false, true, LINEAR_GEMV},
@@ -365,16 +376,33 @@ static void linear_cases(struct kernel_test *l)
         {2, {130, 71}, {FORMAT_F32, FORMAT_BF16}, 1001, 7, true, true, LINEAR_GEMV},
         {1, {67}, {FORMAT_BF16}, 32, 65, false, true, LINEAR_GEMV},
     };
+    static const struct linear_shape rest[] = {
+        {1, {70}, {FORMAT_Q4}, 18432, 5, true, false, LINEAR_GEMV},
+        {1, {131}, {FORMAT_F32}, 320, 9, true, true, LINEAR_GEMV},
+        {1, {67}, {FORMAT_BF16}, 192, 33, false, true, LINEAR_GEMV},
+        {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 65, true, false, LINEAR_GEMV},
+        {3, {130, 33, 1}, {FORMAT_Q4, FORMAT_F32, FORMAT_Q4}, 320, 259, true, true, LINEAR_GEMV},
+        {2, {40, 70}, {FORMAT_Q4, FORMAT_F32}, 2048, 1, false, true, LINEAR_GEMV},
+        {1, {2500}, {FORMAT_Q4}, 4608, 1, true, false, LINEAR_GEMV}, /* long rows */
+        {3, {230, 1, 77}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q8}, 5120, 1, true, true, LINEAR_GEMV},
+        {1, {4500}, {FORMAT_Q4}, 10240, 1, true, true, LINEAR_GEMV},
+    };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
+    l->is_rest = true;
+    for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
+        linear_case(l, &rest[i]);
+    l->is_rest = false;
     linear_path_cases(l);
     for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
+        l->is_rest = n == 3;
         stack_case(l, 3, 37, 64, FORMAT_Q4, n);
         stack_case(l, 4, 128, 64, FORMAT_F32, n);
         stack_case(l, 5, 64, 192, FORMAT_BF16, n);
         stack_case(l, 3, 64, 32, FORMAT_BF16, n);
         stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
+    l->is_rest = false;
     linear_format_cases(l);
     if (kt_has_kernels(l)) { /* in one tile and in several */
         heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
@@ -382,8 +410,10 @@ static void linear_cases(struct kernel_test *l)
         heads_case(l, &(struct linear_shape){2, {37, 5}, {FORMAT_BF16}, 18432, 1, false, true, LINEAR_GEMV},
                    4);
     }
+    l->is_rest = true;
     stack_case(l, 16, 512, 128, FORMAT_Q4, 1);
     stack_case(l, 16, 128, 512, FORMAT_Q4, 40);
+    l->is_rest = false;
     transposed_case(l, 3, 4, 64, FORMAT_Q4, 1);
     transposed_case(l, 2, 36, 320, FORMAT_Q8, 3);
     transposed_case(l, 5, 64, 192, FORMAT_BF16, 8);

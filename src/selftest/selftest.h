@@ -18,6 +18,10 @@ struct selftest_row {
     const char *device; /* its name */
 };
 
+/* Of brief cases on a software device. First: every kernel, each way through it once; the others have other sizes, formats and
+ * combinations of constants. */
+enum selftest_part { SELFTEST_WHOLE, SELFTEST_FIRST, SELFTEST_REST };
+
 struct selftest {
     const char *device; /* as exec_open takes it */
     const char *isa;    /* of the cpu: its instruction set; NULL: each that the processor has */
@@ -29,6 +33,7 @@ struct selftest {
     /* On a software device without the cases whose kernels only have other sizes, or another format, than those of cases
      * that stay: lavapipe's compiler takes up to a second for each of them. On the cpu without the sizes of real models. */
     bool brief;
+    enum selftest_part part;
 };
 
 /* Returns the number of cases over their bound, or a negative ERR_* when a case could not run. */

@@ -174,6 +174,19 @@ static const char *missing_feature(const struct vk *vk, VkPhysicalDevice p,
     return "";
 }
 
+static void find_pci(const struct vk *vk, VkPhysicalDevice p, struct gpu_info *out)
+{
+    VkPhysicalDevicePCIBusInfoPropertiesEXT bus = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PCI_BUS_INFO_PROPERTIES_EXT};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                         .pNext = &bus};
+    if (!vk_has_extension(vk, p, VK_EXT_PCI_BUS_INFO_EXTENSION_NAME))
+        return;
+    vk->GetPhysicalDeviceProperties2(p, &props);
+    snprintf(out->pci, sizeof out->pci, "%04x:%02x:%02x.%x", bus.pciDomain & 0xffff, bus.pciBus & 0xff,
+             bus.pciDevice & 0xff, bus.pciFunction & 0xf);
+}
+
 static void describe(const struct vk *vk, VkInstance instance, VkPhysicalDevice p, struct gpu_info *out)
 {
     VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES};
@@ -188,6 +201,7 @@ static void describe(const struct vk *vk, VkInstance instance, VkPhysicalDevice 
     snprintf(out->name, sizeof out->name, "%s", props.properties.deviceName);
     snprintf(out->driver, sizeof out->driver, "%.120s %.120s", driver.driverName, driver.driverInfo);
     snprintf(out->missing, sizeof out->missing, "%s", missing_feature(vk, p, &props.properties, &sub));
+    find_pci(vk, p, out);
     if (!out->missing[0])
         out->matrices = matrices_find(vk, instance, p);
 }

@@ -13,7 +13,8 @@ struct moeflux_err;
 struct gpu_info { /* one physical device, before it is opened */
     char name[256];
     char driver[256];
-    const char *kind;      /* "discrete", "integrated", "virtual", "other", "software" */
+    const char *kind; /* "discrete", "integrated", "virtual", "other", "software" */
+    char pci[16];     /* its address, "0000:3b:00.0" (VK_EXT_pci_bus_info); "": the driver does not say */
     uint64_t memory_bytes; /* sum of the device-local heaps */
     uint32_t subgroup_size;
     struct matrices matrices; /* whether or not this build has kernels for them */
