@@ -282,7 +282,7 @@ tsan: export MOEFLUX_TESTS = qwen_odd*
 tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)
 tsan:
 	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SHADERS=build OPT="-O1 -g1" SAN=-fsanitize=thread \
-	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread test_server cli_threads" run-tests
+	    ONLY="test_team test_nodes test_reader test_convert test_fp8 test_streaming test_spread test_server test_side_by_side cli_threads" run-tests
 
 # The fuzzers: libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer; but for the code of the
 # instruction sets, which takes clang minutes so and computes numbers: the build for `make asan` has it.

@@ -51,6 +51,30 @@ static void tell_nothing(void *ctx, const char *text)
     (void)text;
 }
 
+static uint32_t least(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+/* Answers side by side, and sequences in memory, where nothing says how many: each of several devices has something to do. */
+static int choose_parallel(const struct options *o, struct server_options *so, struct moeflux_err *e)
+{
+    enum { OF_A_DEVICE = 4, MOST = 64, DEFAULT_SEQUENCES = 4 };
+    uint32_t n, wanted = (uint32_t)o->sequences;
+    int rc = setup_n_devices(o, &n, e);
+    if (rc)
+        return rc;
+    so->parallel = o->parallel ? (uint32_t)o->parallel : n > 1 ? least(n * OF_A_DEVICE, MOST) : 1;
+    if (!o->parallel && wanted)
+        so->parallel = least(so->parallel, wanted);
+    so->sequences = wanted ? wanted : so->parallel > DEFAULT_SEQUENCES ? so->parallel : DEFAULT_SEQUENCES;
+    if (o->replicate && so->parallel < n)
+        return err_set(e, ERR_USAGE,
+                       "--parallel: expected at least %u with --replicate, an answer a copy, found %u", n,
+                       so->parallel);
+    return 0;
+}
+
 static struct server_options server_options_of(const struct options *o)
 {
     return (struct server_options){
@@ -60,8 +84,6 @@ static struct server_options server_options_of(const struct options *o)
         .cors = o->cors,
         .name = options_model_name(o),
         .context = (uint32_t)o->ctx_size,
-        .parallel = (uint32_t)o->parallel,
-        .sequences = (uint32_t)o->sequences,
         .state_bytes = o->state_memory,
         .state_dir = o->state_dir,
         .state_dir_bytes = o->state_disk,
@@ -84,7 +106,9 @@ static int serve(const struct options *o, const struct term *t, struct moeflux_e
         return ERR_IO;
     signals_catch_termination();
     bar_init(&bar, t);
-    int rc = server_new(&s, &so, e);
+    int rc = choose_parallel(o, &so, e);
+    if (!rc)
+        rc = server_new(&s, &so, e);
     if (!rc)
         rc = setup_open_for(&g, o, &bar, so.sequences, server_progress(s, bar_progress(&bar)), e);
     if (!rc)

@@ -52,13 +52,16 @@ struct moeflux_err {
 struct moeflux_progress {
     /* `what` names the step ("reading weights"); done and total are in `unit` ("B" or "tok").
      * total 0: there is nothing to show, only the question whether to go on.
-     * Called often, from one thread at a time. Return false to stop the work: it fails with MOEFLUX_ERR_INTERRUPTED. */
+     * Called often, on the thread that asked for the work. Return false to stop the work: it fails with MOEFLUX_ERR_INTERRUPTED. */
     bool (*report)(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total);
     void *ctx;
 };
 
 /* --- a model --- */
 
+/* Threads may use one model at the same time, each with sessions of its own; a session is one thread's at a time. Evaluations go
+ * through the model's devices one behind the other: with several devices, those of several threads are on different ones at
+ * once. No function of a model or session may be called from within a callback of an evaluation. */
 struct moeflux_model;
 struct moeflux_session;
 
@@ -201,7 +204,8 @@ struct moeflux_device_stats {
     uint32_t first_layer, end_layer; /* it has the layers from the first to the one before the last */
     uint64_t weights_bytes, state_bytes;
     uint64_t n_slots, n_host_slots, n_hits, n_host_hits, n_misses;
-    uint64_t busy_ns;      /* evaluations were on it, waits included */
+    uint64_t
+        busy_ns; /* evaluations were on it, waits included; idle while others work: moeflux_stats.work_ns less these */
     uint64_t wait_read_ns; /* ... and waited for the disk */
 };
 
@@ -210,9 +214,12 @@ struct moeflux_op_time {
     const char *name;
     uint64_t n, ns;
 };
-struct moeflux_stats {                     /* since open or the last moeflux_model_reset_stats */
-    uint64_t n_prefill_tokens, prefill_ns; /* evaluations of more than one token */
-    uint64_t n_decode_tokens, decode_ns;   /* evaluations of one token */
+struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
+    uint64_t n_prefill_tokens,
+        prefill_ns; /* evaluations of more than one token; time with at least one under way */
+    uint64_t n_decode_tokens,
+        decode_ns;    /* evaluations of one token, or of one of each of several sequences; likewise */
+    uint64_t work_ns; /* time with at least one of either under way */
     uint64_t n_submits, n_dispatches;
     uint64_t read_bytes, read_ns;    /* reads of experts; time with at least one in flight */
     uint64_t read_depth_ns;          /* summed over reads: divided by read_ns, the average queue depth */

@@ -347,7 +347,7 @@ int call_take(struct call *c, bool chat, const struct json_t *in, const struct g
     refuse_unknown(in, no);
     if (!no->status) {
         struct generator own;
-        generator_share(&own, g);
+        generator_share(&own, g, 0);
         make_asks(c, in, sampling, &own, defaults, no);
         generator_unshare(&own);
     }

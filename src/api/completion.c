@@ -55,10 +55,8 @@ struct completion *completion_new(const struct call *call, const char *model, co
     return c;
 }
 
-void completion_free(struct completion *c)
+void completion_reset(struct completion *c)
 {
-    if (!c)
-        return;
     for (uint32_t i = 0; c->choices && i < c->call->n_asks; i++) {
         str_free(&c->choices[i].text);
         str_free(&c->choices[i].thinking);
@@ -66,7 +64,15 @@ void completion_free(struct completion *c)
         json_decref(c->choices[i].calls);
         json_decref(c->choices[i].logprobs);
         json_decref(token_lists_take(&c->choices[i].lists));
+        c->choices[i] = (struct choice){0};
     }
+}
+
+void completion_free(struct completion *c)
+{
+    if (!c)
+        return;
+    completion_reset(c);
     free(c->choices);
     free(c);
 }

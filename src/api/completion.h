@@ -18,6 +18,8 @@ struct tokenizer;
 struct completion *completion_new(const struct call *call, const char *model, const struct tokenizer *t,
                                   struct moeflux_err *e);
 /* NULL is legal. */
+/* What was kept is gone: the answers are computed once more. */
+void completion_reset(struct completion *c);
 void completion_free(struct completion *c);
 
 /* ---- whole ---- */

@@ -6,12 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/ask.h"
-#include "api/completion.h"
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/file.h"
+#include "base/mem.h"
+#include "cli/batch_answer.h"
 #include "cli/batch_item.h"
+#include "cli/batch_lanes.h"
 #include "cli/batch_progress.h"
 #include "cli/exit.h"
 #include "cli/form.h"
@@ -24,14 +24,12 @@
 #include "cli/stats.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
-#include "generate/answer.h"
-#include "generate/constrain.h"
 #include "generate/generator.h"
+#include "generate/prefix.h"
 #include "generate/queue.h"
 #include "generate/request.h"
 #include "generate/tools.h"
 #include "moeflux.h"
-#include "text/constraint.h"
 
 struct batch { /* zeroed at first */
     const struct options *options;
@@ -47,7 +45,12 @@ struct batch { /* zeroed at first */
     struct queue queue;  /* requests in the order of the lines; each is `of` a struct batch_item */
     bool at_end;         /* of the input */
     bool as_call;        /* the last line was in OpenAI's form */
-    uint64_t n_done, n_failed, n_there, n_prompt, n_computed, prefill_ns;
+    uint64_t n_done, n_failed, n_there;
+    uint32_t n_lanes; /* lines that are answered side by side; 1: one after the other, by `asker` */
+    struct batch_lanes *lanes;
+    struct batch_asker asker;
+    struct queue_item *at_hand; /* of the asker */
+    struct batch_counts counts; /* when all is done */
 };
 
 /* ---- results ---- */
@@ -175,100 +178,24 @@ static int fill(struct batch *b, struct moeflux_err *e)
     return 0;
 }
 
-/* ---- one request ---- */
+/* ---- one request after the other ---- */
 
-/* Where the pieces of an answer go: of a line of OpenAI's form alone. */
-struct keeper {
-    struct completion *completion;
-    struct ask *ask;
-    uint32_t idx;
-};
-
-static int keep_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *n_reused,
+                   struct moeflux_err *e)
 {
-    struct keeper *k = ctx;
-    (void)e;
-    k->ask->result.n_answered += p->id >= 0;
-    completion_keep(k->completion, k->idx, p);
-    return 0;
-}
-
-static int prefill(struct batch *b, struct queue_item *item, const struct request *r, uint64_t seed,
-                   struct stats *st, struct moeflux_err *e)
-{
-    st->start_ns = clock_ns();
-    int rc = queue_prefill(&b->queue, item, r, seed, &st->n_reused, e);
-    st->prefill_ns = clock_ns() - st->start_ns;
-    st->n_prompt = (uint32_t)r->tokens.n - st->n_reused;
+    struct batch *b = ctx;
+    int rc = queue_prefill(&b->queue, b->at_hand, r, seed, n_reused, e);
     bar_end(&b->bar);
-    return rc;
-}
-
-/* Of tokens that the sequence has there are no logits: all are evaluated. */
-static int score(struct batch *b, struct ask *ask, struct stats *st, struct moeflux_err *e)
-{
-    st->start_ns = clock_ns();
-    int rc = moeflux_session_clear(b->generator.sequence, e);
-    if (!rc)
-        rc = ask_score(ask, &b->generator, e);
-    st->prefill_ns = clock_ns() - st->start_ns;
-    st->n_prompt = (uint32_t)ask->request.tokens.n;
-    return rc;
-}
-
-/* One answer of those that the item wants. */
-static int compute_ask(struct batch *b, struct queue_item *item, uint32_t idx, struct answer *a,
-                       struct stats *st, struct moeflux_err *e)
-{
-    struct generator *s = &b->generator;
-    struct batch_item *l = item->of;
-    struct ask *ask;
-    const struct request *r = batch_item_request(l, idx, &ask);
-    const struct request_options *o = &r->options;
-    struct keeper keeper = {l->call.completion, ask, idx};
-    struct answer_options ao = request_answer(o);
-    if (ask)
-        ao.sink = (struct answer_sink){keep_piece, &keeper};
-    /* Without -s every line has its own, so that the same prompt gets several answers. */
-    uint64_t seed = ask ? ask->seed : o->seed < 0 ? b->defaults.base_seed + l->line - 1 : (uint64_t)o->seed;
-    struct constrain_ahead ahead;
-    request_constrain_ahead(o, s, &ahead);
-    int rc = o->raw ? 0 : generator_use_chat(s, request_thinking(o), "a request", e);
-    if (!rc)
-        rc = ask && ask->score ? score(b, ask, st, e) : prefill(b, item, r, seed, st, e);
-    int made = constrain_await(&ahead, &ao.constraint, rc ? NULL : e);
-    rc = rc ? rc : made;
-    if (!rc)
-        rc = answer_run(a, s, &ao, e);
-    constraint_free(ao.constraint);
-    if (ask) {
-        ask->result.n_reused = st->n_reused;
-        ask->result.stop = a->stop;
-    }
-    b->n_prompt += rc ? 0 : r->tokens.n;
-    b->n_computed += rc ? 0 : st->n_prompt;
-    b->prefill_ns += rc ? 0 : st->prefill_ns;
     return rc;
 }
 
 static int compute(struct batch *b, struct queue_item *item, struct moeflux_err *e)
 {
-    uint32_t n = batch_item_n_asks(item->of);
-    struct answer a = {0};
-    struct stats st = {0};
-    int rc = 0;
-    for (uint32_t i = 0; !rc && i < n; i++) {
-        answer_free(&a);
-        st = (struct stats){0};
-        rc = compute_ask(b, item, i, &a, &st, e);
-    }
-    rc = rc ? refuse_item(item, rc, e)
-            : set_result(item, batch_item_answer(item->of, &b->generator, &a, &st), e);
-    answer_free(&a);
-    return rc;
+    char *line;
+    b->at_hand = item;
+    int rc = batch_answer(&b->asker, item->of, &line, e);
+    return rc ? refuse_item(item, rc, e) : set_result(item, line, e);
 }
-
-/* ---- the run ---- */
 
 /* Of two failures the first is told; one of the results' file rather than an interruption. */
 static int worse(int rc, int of_results, const struct moeflux_err *why, struct moeflux_err *e)
@@ -279,7 +206,7 @@ static int worse(int rc, int of_results, const struct moeflux_err *why, struct m
     return of_results;
 }
 
-static int loop(struct batch *b, struct moeflux_err *e)
+static int compute_in_order(struct batch *b, struct moeflux_err *e)
 {
     for (;;) {
         int rc = fill(b, e);
@@ -300,6 +227,127 @@ static int loop(struct batch *b, struct moeflux_err *e)
     }
 }
 
+/* ---- several side by side ---- */
+
+static struct queue_item *find_waiting(struct batch *b)
+{
+    for (size_t i = 0; i < b->queue.n; i++)
+        if (!b->queue.items[i].result && !b->queue.items[i].taken)
+            return &b->queue.items[i];
+    return NULL;
+}
+
+/* How much of the prompt the next requests begin with too. */
+static uint32_t common_with_others(const struct batch *b, const struct queue_item *item)
+{
+    uint32_t most = 0;
+    for (size_t i = 0; i < b->queue.n; i++) {
+        const struct queue_item *other = &b->queue.items[i];
+        if (other == item || other->result || other->taken)
+            continue;
+        uint32_t same =
+            prefix_common(item->tokens->ids, item->tokens->n - 1, other->tokens->ids, other->tokens->n - 1);
+        most = (uint32_t)size_max(most, same);
+    }
+    return most;
+}
+
+static void begin_waiting(struct batch *b)
+{
+    struct queue_item *item;
+    while (batch_lanes_n_free(b->lanes) > 0 && (item = find_waiting(b))) {
+        item->taken = true;
+        batch_lanes_begin(b->lanes, item->of, item->tokens, common_with_others(b, item));
+    }
+}
+
+/* What has not run for lack of memory waits until fewer run. */
+static int take_done(struct batch *b, const struct batch_done *d, struct moeflux_err *e)
+{
+    size_t i = 0;
+    while (b->queue.items[i].of != d->item)
+        i++;
+    struct queue_item *item = &b->queue.items[i];
+    item->taken = false;
+    if (d->rc == ERR_NO_FIT && batch_lanes_shrink(b->lanes))
+        return 0;
+    if (d->rc && e)
+        *e = d->error;
+    return d->rc ? refuse_item(item, d->rc, e) : set_result(item, d->line, e);
+}
+
+/* After a failure those that run are waited for, and what they gave is kept. */
+static int drain(struct batch *b, int rc)
+{
+    struct batch_done d;
+    struct moeflux_err ignored;
+    while (batch_lanes_n_running(b->lanes) > 0)
+        if (batch_lanes_await(b->lanes, UINT16_MAX, &d))
+            take_done(b, &d, &ignored);
+    return rc;
+}
+
+static int compute_side_by_side(struct batch *b, struct moeflux_err *e)
+{
+    enum { ASK_AGAIN_MS = 50 };
+    for (;;) {
+        int rc = fill(b, e);
+        if (!rc && signals_asked())
+            rc = err_set(e, ERR_INTERRUPTED, "interrupted");
+        if (!rc)
+            begin_waiting(b);
+        /* More lines may come meanwhile. */
+        bool may_come = !b->at_end && batch_lanes_n_free(b->lanes) > 0;
+        struct batch_done d;
+        if (!rc && batch_lanes_n_running(b->lanes) > 0 &&
+            batch_lanes_await(b->lanes, may_come ? ASK_AGAIN_MS : UINT16_MAX, &d))
+            rc = take_done(b, &d, e);
+        if (rc)
+            rc = drain(b, rc);
+        struct moeflux_err closing;
+        rc = worse(rc, write_done(b, rc != 0, &closing), &closing, e);
+        if (rc)
+            return drain(b, rc);
+        if (b->at_end && b->queue.n == 0)
+            return 0;
+    }
+}
+
+/* The lanes have sequences of their own. */
+static int make_lanes(struct batch *b, struct moeflux_err *e)
+{
+    if (b->n_lanes == 1)
+        return 0;
+    moeflux_session_free(b->generator.sequence);
+    b->generator.sequence = NULL;
+    return batch_lanes_new(&b->lanes, &b->generator, b->n_lanes, b->defaults.base_seed, e);
+}
+
+/* ---- the run ---- */
+
+/* How many lines are answered side by side, and memory for so many. Where nobody asked for several and they do not fit, one. */
+static int open_model(struct batch *b, struct moeflux_err *e)
+{
+    enum { LANES_OF_A_DEVICE = 8, MOST_LANES = 64 };
+    const struct options *o = b->options;
+    uint32_t n_devices;
+    int rc = setup_n_devices(o, &n_devices, e);
+    if (rc)
+        return rc;
+    b->n_lanes = n_devices > 1 ? (uint32_t)size_min((uint64_t)n_devices * LANES_OF_A_DEVICE, MOST_LANES) : 1;
+    if (o->parallel)
+        b->n_lanes = (uint32_t)o->parallel;
+    if (o->replicate && b->n_lanes < n_devices)
+        return err_set(e, ERR_USAGE,
+                       "--parallel: expected at least %u with --replicate, a line a copy, found %u",
+                       n_devices, b->n_lanes);
+    rc = setup_open_for(&b->generator, o, &b->bar, b->n_lanes, bar_progress(&b->bar), e);
+    if (rc != ERR_NO_FIT || o->parallel || o->replicate || b->n_lanes == 1)
+        return rc;
+    b->n_lanes = 1;
+    return setup_open(&b->generator, o, &b->bar, e);
+}
+
 static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
@@ -312,13 +360,20 @@ static int start(struct batch *b, struct moeflux_err *e)
         return rc;
     b->defaults.options.tools = b->tools;
     b->defaults.options.grammar = b->grammar.len ? str_text(&b->grammar) : NULL;
-    rc = setup_open(&b->generator, o, &b->bar, e);
+    rc = open_model(b, e);
     if (!rc && !b->generator.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
     if (!rc)
         rc = setup_start(&b->generator, o, (uint32_t)o->ctx_size, e);
     b->defaults.base_seed = b->generator.seed;
-    return rc ? rc : queue_init(&b->queue, &b->generator, e);
+    b->asker = (struct batch_asker){.generator = &b->generator,
+                                    .grammars = &b->generator,
+                                    .base_seed = b->generator.seed,
+                                    .prefill = prefill,
+                                    .ctx = b};
+    if (!rc)
+        rc = queue_init(&b->queue, &b->generator, e);
+    return rc ? rc : make_lanes(b, e);
 }
 
 /* The lines that are this run's, where that is worth reading the file twice: a terminal shows how many are left. */
@@ -355,12 +410,23 @@ static void tell(const struct batch *b)
         snprintf(there, sizeof there, ", %" PRIu64 " there already", b->n_there);
     snprintf(text, sizeof text,
              "%" PRIu64 " answered, %" PRIu64 " failed%s; %" PRIu64 " of %" PRIu64 " prompt tokens computed",
-             b->n_done, b->n_failed, there, b->n_computed, b->n_prompt);
+             b->n_done, b->n_failed, there, b->counts.n_computed, b->counts.n_prompt);
     exit_tell(b->options->log_level, EXIT_INFO, text);
+}
+
+/* Of prompts that are evaluated at the same time, the time of all together. */
+static uint64_t prefill_ns(const struct batch *b)
+{
+    struct moeflux_stats stats;
+    if (!b->lanes)
+        return b->counts.prefill_ns;
+    generator_get_stats(&b->generator, &stats);
+    return stats.prefill_ns;
 }
 
 static int finish(struct batch *b, struct moeflux_err *e)
 {
+    batch_lanes_free(b->lanes);
     while (b->queue.n > 0)
         drop_item(b, b->queue.n - 1);
     queue_free(&b->queue);
@@ -391,13 +457,14 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         rc = begin_progress(&b, t, e);
     if (!rc) {
         signals_hold(true);
-        rc = loop(&b, e);
+        rc = b.lanes ? compute_side_by_side(&b, e) : compute_in_order(&b, e);
         signals_hold(false);
+        b.counts = b.lanes ? batch_lanes_counts(b.lanes) : b.asker.counts;
         batch_progress_end(&b.progress);
         tell(&b);
     }
     if (!rc && o->stats) {
-        struct stats st = {.n_prompt = (uint32_t)b.n_computed, .prefill_ns = b.prefill_ns};
+        struct stats st = {.n_prompt = (uint32_t)b.counts.n_computed, .prefill_ns = prefill_ns(&b)};
         stats_print(&st, NULL, &b.generator);
     }
     rc = setup_save_usage(&b.generator, o, rc, e);

@@ -20,8 +20,6 @@
 #define MAX_TOKENS (1 << 30)
 #define MAX_LENGTH (1 << 24)
 
-enum { DEFAULT_SEQUENCES = 4 };
-
 /* clang-format off */
 #define AT(field)                             offsetof(struct options, field)
 #define HEADING(title)                        {FLAG_HEADING, NULL, NULL, NULL, title, 0, 0, 0, NULL}
@@ -128,6 +126,8 @@ static const struct flag run_flags[] = {
     SWITCH(NULL, "retry-failed", retry_failed, "... and answer again what had an error"),
     SWITCH(NULL, "ordered", ordered, "results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, from line I on"),
+    INT(NULL, "parallel", "N", parallel, 1, 64, "answer N lines side by side (1; 8 a device)"),
+    SWITCH(NULL, "replicate", replicate, "the whole model on each device"),
     HEADING("Output:"),
     CHOICE("color", "WHEN", color, COLOR, "bold and code of answers: auto, always, never (auto)"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
@@ -211,7 +211,8 @@ static const struct flag serve_flags[] = {
     TEXT(NULL, "api-key-file", "FILE", api_key_file, "clients must show one of its keys, one a line"),
     TEXT(NULL, "cors", "ORIGIN", cors, "pages of this origin may use it too, *: all"),
     TEXT(NULL, "alias", "NAME", alias, "the model's name for clients (the directory's)"),
-    INT(NULL, "parallel", "N", parallel, 1, 64, "answers that run side by side (1)"),
+    INT(NULL, "parallel", "N", parallel, 1, 64, "answers side by side (1; 4 a device of several)"),
+    SWITCH(NULL, "replicate", replicate, "the whole model on each device"),
     INT(NULL, "queue", "N", queue, 1, 4096, "requests that may wait (64)"),
     INT(NULL, "grace", "SECONDS", grace, 0, 3600, "for running answers when the server ends (10)"),
     INT(NULL, "sequences", "N", sequences, 1, 1024, "conversations kept in memory (4, or --parallel)"),
@@ -261,7 +262,6 @@ static void set_defaults(struct options *o)
         .repeat_last = 64,
         .host = "127.0.0.1",
         .port = 8080,
-        .parallel = 1,
         .queue = 64,
         .grace = 10,
         .state_disk = (uint64_t)16 << 30,
@@ -375,6 +375,15 @@ static int check_state(const struct options *o, struct moeflux_err *e)
     return rc ? rc : refuse(other && o->batch, "--batch", others, e);
 }
 
+static int check_copies(const struct options *o, struct moeflux_err *e)
+{
+    int rc = refuse(o->replicate && o->tensor_split.n, "--replicate", "--tensor-split", e);
+    if (!rc)
+        rc = refuse(o->replicate && (o->experts == 1 || o->n_cpu_moe > 0), "--replicate",
+                    "--experts cpu or --n-cpu-moe", e);
+    return rc ? rc : refuse(o->replicate && o->trace, "--replicate", "--trace", e);
+}
+
 static int check_batch(struct options *o, struct moeflux_err *e)
 {
     int rc = refuse(o->batch && (o->prompt || o->file || o->tokens_in), "--batch", "a prompt", e);
@@ -393,6 +402,12 @@ static int check_batch(struct options *o, struct moeflux_err *e)
         rc = check_needs(o->retry_failed, "--retry-failed", o->batch && o->output, "--batch and --output", e);
     if (!rc)
         rc = check_needs(o->ordered, "--ordered", o->batch, "--batch", e);
+    if (!rc)
+        rc = check_needs(o->parallel, "--parallel", o->batch, "--batch", e);
+    if (!rc)
+        rc = check_needs(o->replicate, "--replicate", o->batch, "--batch or moeflux serve", e);
+    if (!rc)
+        rc = check_copies(o, e);
     if (!rc)
         rc = check_needs(o->shard, "--shard", o->batch, "--batch", e);
     return rc ? rc : parse_shard(o, e);
@@ -599,12 +614,12 @@ static int check_serve(struct options *o, struct moeflux_err *e)
         rc = refuse(o->think && o->no_think, "--think", "--no-think", e);
     if (!rc)
         rc = sampler_check(&sampling, e);
+    if (!rc)
+        rc = refuse(o->replicate && o->state_dir, "--replicate", "--state-dir", e);
     if (!rc && o->sequences && o->sequences < o->parallel)
         rc = err_set(e, ERR_USAGE, "--sequences: expected at least the %lld of --parallel, found %lld",
                      (long long)o->parallel, (long long)o->sequences);
-    if (!o->sequences)
-        o->sequences = o->parallel > DEFAULT_SEQUENCES ? o->parallel : DEFAULT_SEQUENCES;
-    return rc;
+    return rc ? rc : check_copies(o, e);
 }
 
 /* --- what the command line leaves open --- */

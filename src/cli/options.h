@@ -82,9 +82,11 @@ struct options {
     const char *perplexity;      /* a file, or "-" */
     struct flag_texts compare;   /* as given; options_setting says what they are */
 
-    const char *host, *api_key_file, *cors, *alias, *state_dir;   /* serve; NULL but for host: not given */
-    int64_t port, parallel, queue, grace, sequences, state_files; /* grace: seconds */
-    uint64_t state_memory, state_disk;                            /* bytes; 0: no limit */
+    const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL but for host: not given */
+    int64_t port, queue, grace, sequences, state_files;         /* grace: seconds */
+    int64_t parallel;                                           /* serve and --batch; 0: not given */
+    bool replicate;                                             /* likewise */
+    uint64_t state_memory, state_disk;                          /* bytes; 0: no limit */
 
     bool list_devices, selftest, bench, plan;
     struct number_list bench_prompt, bench_gen, bench_depth;

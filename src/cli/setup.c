@@ -1,13 +1,16 @@
 #include "cli/setup.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "cli/exit.h"
 #include "cli/options.h"
 #include "cli/place.h"
 #include "cli/terminal/bar.h"
 #include "cli/use_report.h"
+#include "engine/devices.h"
 #include "generate/generator.h"
 
 /* Answers are other ones than the model's own: said once. */
@@ -40,19 +43,89 @@ int setup_open(struct generator *s, const struct options *o, struct bar *bar, st
     return setup_open_for(s, o, bar, 1, bar_progress(bar), e);
 }
 
+static void keep_contexts(struct moeflux_options *engine, uint32_t n_sequences)
+{
+    uint64_t all = (uint64_t)n_sequences * (engine->context ? engine->context : GENERATOR_DEFAULT_CONTEXT);
+    if (n_sequences > 1)
+        engine->context = all < UINT32_MAX ? (uint32_t)all : UINT32_MAX;
+}
+
+int setup_n_devices(const struct options *o, uint32_t *n, struct moeflux_err *e)
+{
+    struct devices d;
+    int rc = devices_parse(&d, o->device, e);
+    *n = d.n;
+    return rc;
+}
+
+static int does_not_fit(uint32_t i, const char *name, const char *why, struct moeflux_err *e)
+{
+    return err_set(e, ERR_NO_FIT, "--replicate: device %u (%.100s): %.300s", i + 1, name, why);
+}
+
+/* Before anything is read: whether the whole model fits. */
+static int check_copy(const struct moeflux_options *engine, uint32_t i, struct moeflux_err *e)
+{
+    struct moeflux_plan p;
+    struct moeflux_err why;
+    char text[160];
+    int rc = moeflux_make_plan(engine, &p, &why);
+    if (rc == ERR_NO_FIT)
+        return does_not_fit(i, engine->device, why.text, e);
+    if (rc)
+        return err_set(e, rc, "%s", why.text);
+    if (p.n_slots >= p.n_experts)
+        return 0;
+    snprintf(text, sizeof text,
+             "it has room for %" PRIu64 " of %" PRIu64
+             " experts (without --replicate the devices share them)",
+             p.n_slots, p.n_experts);
+    return does_not_fit(i, p.device, text, e);
+}
+
+/* A copy for each device. */
+static int open_copies(struct generator *s, const struct moeflux_options *engine, uint32_t n_sequences,
+                       struct moeflux_err *e)
+{
+    struct moeflux_options one = *engine;
+    struct devices d;
+    int rc = devices_parse(&d, engine->device, e);
+    if (rc)
+        return rc;
+    if (d.n == 1)
+        return err_set(e, ERR_USAGE, "--replicate goes with several devices, --device names 1");
+    if (engine->n_gpu_memory && engine->n_gpu_memory != d.n)
+        return err_set(e, ERR_USAGE, "--gpu-memory has %u sizes, expected one, or %u: one for each device",
+                       engine->n_gpu_memory, d.n);
+    keep_contexts(&one, div_up(n_sequences, d.n));
+    one.n_gpu_memory = engine->n_gpu_memory ? 1 : 0;
+    for (uint32_t pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; !rc && i < d.n; i++) {
+            one.device = d.names[i];
+            one.gpu_memory_each[0] = engine->gpu_memory_each[i];
+            if (pass == 0)
+                rc = check_copy(&one, i, e);
+            else
+                rc = i == 0 ? generator_open(s, &one, e) : generator_add_copy(s, &one, e);
+            if (pass == 1 && !rc && !moeflux_model_get_info(generator_copy(s, i)).experts_resident)
+                rc = does_not_fit(i, d.names[i], "what other copies leave is too little for all experts", e);
+        }
+    return rc;
+}
+
 int setup_open_for(struct generator *s, const struct options *o, struct bar *bar, uint32_t n_sequences,
                    struct moeflux_progress progress, struct moeflux_err *e)
 {
     struct moeflux_options engine = {.progress = progress};
     *s = (struct generator){0};
     options_engine(o, &engine);
-    if (n_sequences > 1) {
-        uint64_t all = (uint64_t)n_sequences * (engine.context ? engine.context : GENERATOR_DEFAULT_CONTEXT);
-        engine.context = all < UINT32_MAX ? (uint32_t)all : UINT32_MAX;
-    }
     int rc = o->usage ? place_check("--usage", o->usage, e) : 0;
-    if (!rc)
+    if (!rc && o->replicate)
+        rc = open_copies(s, &engine, n_sequences, e);
+    else if (!rc) {
+        keep_contexts(&engine, n_sequences);
         rc = generator_open(s, &engine, e);
+    }
     bar_end(bar);
     if (!rc && (o->active_experts || o->expert_share < 1))
         tell_experts(o, &s->info);
@@ -84,7 +157,7 @@ int setup_start(struct generator *s, const struct options *o, uint32_t max_conte
 static int tell_replay(const struct generator *s, const struct options *o, struct moeflux_err *e)
 {
     struct moeflux_stats stats;
-    moeflux_model_get_stats(s->model, &stats);
+    generator_get_stats(s, &stats);
     return use_report_tell(o, stats.n_slots + stats.n_host_slots, e);
 }
 

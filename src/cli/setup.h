@@ -14,9 +14,13 @@ struct generator;
 /* Opens the model and its tokenizer; the bar shows loading and, later, prompts. */
 int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct moeflux_err *e);
 
-/* The same with another progress than the bar's, and memory kept free for the contexts of several sequences. */
+/* The same with another progress than the bar's, and memory kept free for the contexts of several sequences. With --replicate
+ * there is a copy for each device, which has its part of them. */
 int setup_open_for(struct generator *s, const struct options *o, struct bar *bar, uint32_t n_sequences,
                    struct moeflux_progress progress, struct moeflux_err *e);
+
+/* How many devices --device names; nothing is opened. ERR_USAGE, ERR_DEVICE. */
+int setup_n_devices(const struct options *o, uint32_t *n, struct moeflux_err *e);
 
 /* Makes the chat template usable. ERR_USAGE when there is no tokenizer (`what` names what needs it),
  * ERR_UNSUPPORTED when the template is not known or the tokenizer lacks its tokens. */

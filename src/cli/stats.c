@@ -154,12 +154,18 @@ static void print_worst_layers(const struct generator *s, struct str *to)
         str_add_text(to, "\n");
 }
 
+/* While others worked. */
+static double idle_s(const struct moeflux_stats *es, const struct moeflux_device_stats *d)
+{
+    return es->work_ns > d->busy_ns ? (double)(es->work_ns - d->busy_ns) / 1e9 : 0.0;
+}
+
 /* A row for each of several devices. */
 static void print_devices(const struct moeflux_stats *es, struct str *to)
 {
     for (uint32_t i = 0; es->n_devices > 1 && i < es->n_devices; i++) {
         const struct moeflux_device_stats *d = &es->devices[i];
-        uint64_t all_ns = es->prefill_ns + es->decode_ns, chosen = d->n_hits + d->n_host_hits + d->n_misses;
+        uint64_t chosen = d->n_hits + d->n_host_hits + d->n_misses;
         char weights[32], state[32];
         number_show_bytes(weights, sizeof weights, (double)d->weights_bytes);
         number_show_bytes(state, sizeof state, (double)d->state_bytes);
@@ -171,8 +177,7 @@ static void print_devices(const struct moeflux_stats *es, struct str *to)
         if (chosen)
             str_addf(to, "; hits %.1f %%", 100 * part_of(d->n_hits, chosen));
         str_addf(to, "\n%-12s busy %.3f s, of it %.3f s waiting for the disk; idle %.3f s\n", "",
-                 (double)d->busy_ns / 1e9, (double)d->wait_read_ns / 1e9,
-                 all_ns > d->busy_ns ? (double)(all_ns - d->busy_ns) / 1e9 : 0.0);
+                 (double)d->busy_ns / 1e9, (double)d->wait_read_ns / 1e9, idle_s(es, d));
     }
 }
 
@@ -198,7 +203,7 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     struct moeflux_stats es;
     char weights[32], state[32];
     uint64_t checkpoints = checkpoint_bytes_of(s);
-    moeflux_model_get_stats(s->model, &es);
+    generator_get_stats(s, &es);
     str_addf(to, "%-12s %s on %s\n", "model", s->info.architecture, s->info.device);
     str_addf(to, "%-12s %" PRIu64 "\n", "seed", s->seed);
     str_addf(to, "%-12s %26.3f s\n", "load", (double)s->load_ns / 1e9);
@@ -206,6 +211,8 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
         str_addf(to, "%-12s %8" PRIu32 " tokens\n", "reused", st->n_reused);
     if (st->n_prompt)
         print_rate(to, "prompt", st->n_prompt, st->prefill_ns);
+    if (!a && es.n_decode_tokens)
+        print_rate(to, "decode", es.n_decode_tokens, es.decode_ns);
     print_answer(st, a, to);
     number_show_bytes(weights, sizeof weights, (double)es.weights_bytes);
     number_show_bytes(state, sizeof state, (double)es.state_bytes);
@@ -286,6 +293,7 @@ static json_t *devices_json(const struct moeflux_stats *es)
             json_object_set_new(one, counts[k].key, json_integer((json_int_t)counts[k].value));
         json_object_set_new(one, "busy_s", json_real((double)d->busy_ns / 1e9));
         json_object_set_new(one, "wait_read_s", json_real((double)d->wait_read_ns / 1e9));
+        json_object_set_new(one, "idle_s", json_real(idle_s(es, d)));
         json_array_append_new(list, one);
     }
     return list;
@@ -370,7 +378,7 @@ double stats_share(float share)
 struct json_t *stats_engine_json(const struct generator *s)
 {
     struct moeflux_stats es;
-    moeflux_model_get_stats(s->model, &es);
+    generator_get_stats(s, &es);
     json_t *object = json_object();
     add_counts(object, &es, checkpoint_bytes_of(s));
     add_rates(object, &es);

@@ -2,9 +2,13 @@
 #ifndef MOEFLUX_ENGINE_ENGINE_H
 #define MOEFLUX_ENGINE_ENGINE_H
 
+#include <pthread.h>
+#include <stdatomic.h>
+
 #include "arch/arch.h"
 #include "arch/host_experts.h"
 #include "arch/loader.h"
+#include "base/turns.h"
 #include "engine/checkpoints.h"
 #include "engine/prefer.h"
 #include "experts/predictor.h"
@@ -29,9 +33,40 @@ struct expert_side {
  * slots are for experts on their way through. */
 enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, SIDE_PROMPT, EXPERT_SIDES };
 
+/* A token of each of some sequences: what it reads and writes of them. */
+struct recorded {
+    uint32_t n; /* 0: of none */
+    bool is_together;
+    uint32_t half; /* pass.half */
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    uint64_t marks[MOEFLUX_MOST_TOGETHER]; /* moeflux_session.mark */
+};
+
+enum { AHEAD_GROUPS = 4 };
+/* ahead.h */
+struct ahead {
+    struct recorded parked; /* the batch that is recorded (exec_is_parked) */
+    struct recorded wanted; /* that is to be */
+    struct {
+        struct recorded next; /* its next tokens */
+        uint32_t follower;    /* the group that came behind it */
+        uint64_t came;
+    } groups[AHEAD_GROUPS];
+    uint32_t last; /* of the groups: the one that came last */
+    uint64_t clock;
+};
+
+/* The sequences that a predictor has seen last, and where they go on. For any other it must forget. */
+struct followed {
+    uint32_t n; /* 0: none */
+    uint64_t marks[MOEFLUX_MOST_TOGETHER];
+    uint32_t pos[MOEFLUX_MOST_TOGETHER];
+};
+
 /* A device and the layers that it computes: all of them, or a share where there are several devices. The first stage embeds,
  * the last one has the head. What crosses is a chunk's hidden states, through host memory (stage.h). */
 struct stage {
+    struct turns turn; /* stage_turn.h: all that follows is of the thread that has it */
     struct exec *exec;
     struct expert_layers layers;
     struct arch *arch;
@@ -55,8 +90,11 @@ struct stage {
     struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;
-    /* host copies of view.weights, where the host wants them, and of view.logits; likewise */
+    /* host copies of view.weights, where the host wants them, and of view.logits, twice (stage_run.h); likewise */
     struct exec_buffer weights, logits;
+    pthread_mutex_t
+        reading[2]; /* who has the logits of a half; taken with the turn, and may be kept after it */
+    uint32_t last_half;
     /* u32 [n_layers][top_k], on the host: what a token chose in the layers that it passed without the host (pass_goes_on), where
      * is_seen. Unused where device memory is mapped. */
     struct exec_buffer seen;
@@ -65,7 +103,11 @@ struct stage {
     struct exec_buffer x; /* f32 [max_chunk][hidden]: a copy of view.x on the host, where it is not mapped */
     struct exec_buffer router_logits; /* host copy of view.router_logits, for prefer.h; likewise */
 
+    struct ahead ahead;
+    bool is_stopped; /* an evaluation was given up here: the device may still be at work on it */
+
     struct predictor predictor;
+    struct followed followed;
     uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;           /* [n_experts] */
     uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
@@ -93,7 +135,6 @@ struct step_room {
     struct exec_buffer results; /* u32 [2][2], on the host */
     struct exec_buffer scratch; /* sample_scratch */
     uint64_t *blocked_copy;
-    float *logits;                         /* [vocab_size]: where the host chooses */
     const struct moeflux_session *session; /* whose next token is under way; NULL: none */
     uint32_t pos;                          /* its place, */
     int32_t id;                            /* the token itself, */
@@ -102,19 +143,21 @@ struct step_room {
     uint64_t ticket;
 };
 
-/* The batch that is recorded ahead (exec_is_parked): of which sequences' next tokens, and what it reads and writes of them. */
-struct parked {
-    uint32_t n; /* 0: of none */
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
-    const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
+/* How far an evaluation is, for the progress callback: tokens before this chunk, in it, in all; the current layer. */
+struct progress_at {
+    uint32_t before, here, total, layer;
+    uint32_t from;    /* tokens before the run of chunks that this one is of (pipeline.h) */
+    const char *what; /* name in progress reports */
+    bool is_stopped;  /* the callback said stop */
 };
 
-/* The sequences that the predictors have seen last, and where they go on. For any other it must forget. */
-struct followed {
-    uint32_t n; /* 0: none */
-    const struct moeflux_session *sessions[MOEFLUX_MOST_TOGETHER];
-    uint32_t pos[MOEFLUX_MOST_TOGETHER];
+/* Tokens evaluated, and the time in which at least one evaluation of them was under way. */
+struct work_count {
+    uint64_t n_tokens, ns;
+    uint64_t since, n_since; /* since when one is under way, and n_tokens then */
+    uint32_t n_under_way;
 };
+enum work_kind { WORK_PREFILL, WORK_DECODE, WORK_ANY, WORK_KINDS };
 
 struct moeflux_model {
     struct model_dir dir;
@@ -136,24 +179,18 @@ struct moeflux_model {
     float *inverse_frequencies;     /* [rotary_dim / 2] */
     double rope_multiplier;         /* of cos and sin */
 
-    struct followed followed;
-
-    struct parked parked;
-
-    struct step_room step;
+    struct step_room step; /* of one stage, and of the thread that has it */
 
     bool has_fingerprint;
     uint64_t fingerprint;
-    /* Progress of the current evaluation: tokens before this chunk, in it, in all; the current layer. */
-    struct {
-        uint32_t before, here, total, layer;
-        uint32_t from;    /* tokens before the run of chunks that this one is of (pipeline.h) */
-        const char *what; /* name in progress reports */
-    } progress_at;
-    uint64_t step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
-    bool is_stopped;  /* the progress callback said stop; the device may still be at work */
+    _Atomic(uint64_t) step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
+    _Atomic(uint64_t) n_marks; /* moeflux_session.mark */
 
-    uint64_t n_prefill_tokens, prefill_ns, n_decode_tokens, decode_ns;
+    pthread_mutex_t lock; /* of what follows */
+    struct work_count counts[WORK_KINDS];
+    /* The stages' `kept`, from the evaluation that writes it until it is read (sequence.c). Taken before any stage. */
+    pthread_mutex_t keeping;
+    bool has_locks;
 };
 
 /* What a sequence has on one stage. */
@@ -174,9 +211,16 @@ struct moeflux_session {
     uint32_t n_blocks, max_blocks; /* on each stage */
     bool is_stopped;               /* a chunk was: the device may still write to recurrent_next */
     int32_t *history;              /* [max_context]: the tokens' ids, -1: not known */
+    float *logits;                 /* [vocab_size]: where the host chooses (step.c); made on first use */
     struct checkpoints checkpoints;
     uint32_t checkpoint_every; /* tokens; 0: never */
     uint32_t checkpoint_at;    /* a position that the next evaluation passes; 0: none */
+    uint64_t mark;             /* of no other sequence, nor of this one since it went back */
+    struct progress_at
+        progress_at; /* of the evaluation at hand, of several sequences together the first one's */
+    /* Called once when that has left the first stage, and cleared; NULL: not. */
+    void (*left)(void *ctx);
+    void *left_ctx;
     /* A failure left an invalid recurrent state; pos is 0. sequence_make_ready clears it. */
     bool needs_clear;
 };
@@ -212,7 +256,7 @@ void sequence_roll_back(struct moeflux_session *s);
  * progress reports. ids may point into s->history, to the place where the ids belong. */
 int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                  const struct moeflux_outputs *outputs, const char *what, struct moeflux_err *e);
-/* After a stopped evaluation: waits for the device and restores the recurrent state from its backup. Calls the progress
+/* After a stopped evaluation: waits for the devices and restores the recurrent state from its backup. Calls the progress
  * callback meanwhile. ERR_INTERRUPTED. */
 int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);
 /* Waits a moment for the device after a stopped evaluation; whether it has finished. */
@@ -220,7 +264,7 @@ bool model_is_idle(struct moeflux_model *m);
 
 /* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. last: outputs->logits are those of this chunk. keep:
  * so many of its tokens leave their recurrent state in the stages' `kept`, 0: none do (arch_chunk). On failure the session's states are
- * undefined; after ERR_INTERRUPTED with m->is_stopped, sequence_recover restores them. */
+ * undefined; after ERR_INTERRUPTED with s->progress_at.is_stopped, sequence_recover restores them. */
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
@@ -238,6 +282,10 @@ const struct arch_state *model_state(const struct moeflux_model *m, uint32_t lay
 /* Returns rc. With several devices, the text of one that failed or has too little memory says which it is. */
 int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e);
 
+/* An evaluation of a kind (but WORK_ANY) begins, and ends with so many tokens: 0 if it failed. */
+void model_count_begin(struct moeflux_model *m, enum work_kind kind);
+void model_count_end(struct moeflux_model *m, enum work_kind kind, uint32_t n_tokens);
+
 /* What evaluations share. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e);
 /* cos and sin of positions pos .. pos + n - 1, f32 [n][rotary_dim / 2][2]. */
@@ -249,7 +297,7 @@ int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, 
 /* What choices on the device need: at open. step_close: a zeroed room is legal. */
 int step_open(struct moeflux_model *m, struct moeflux_err *e);
 void step_close(struct moeflux_model *m);
-/* Waits for a token that is under way; its results are dropped. Before any other use of the model. */
+/* Waits for a token that is under way; its results are dropped. Before any other use of the stage, whose turn the caller has. */
 int step_settle(struct moeflux_model *m, struct moeflux_err *e);
 
 #endif

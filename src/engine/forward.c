@@ -5,8 +5,11 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "base/real.h"
+#include "engine/ahead.h"
 #include "engine/chosen.h"
+#include "engine/stage.h"
 #include "engine/stage_run.h"
+#include "engine/stage_turn.h"
 
 void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, uint32_t pos)
 {
@@ -20,14 +23,19 @@ void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, u
         }
 }
 
-static void fill_inputs(struct moeflux_model *m, const int32_t *ids, uint32_t n, uint32_t pos)
+/* Of a stage that has no other work: the ids for the first, positions for all. */
+static void fill_inputs(const struct work *w, const int32_t *ids, const struct stage *at)
 {
-    const struct stage *first = &m->stages[0];
-    memcpy(first->ids.host, ids, n * sizeof *ids);
-    forward_fill_rope(m, (float *)(void *)first->rope.host, n, pos);
-    for (uint32_t i = 1; i < m->n_stages; i++)
-        memcpy(m->stages[i].rope.host, first->rope.host,
-               (size_t)n * m->dir.config.rotary_dim * sizeof(float));
+    const struct moeflux_model *m = w->m;
+    float *rope = (float *)(void *)at->rope.host;
+    if (at == m->stages)
+        memcpy(at->ids.host, ids, w->n * sizeof *ids);
+    if (!w->is_together) {
+        forward_fill_rope(m, rope, w->n, w->list[0]->pos);
+        return;
+    }
+    for (uint32_t i = 0; i < w->n; i++)
+        forward_fill_rope(m, rope + (size_t)i * m->dir.config.rotary_dim, 1, w->list[i]->pos);
 }
 
 static int hand_out_hidden(const struct work *w, struct moeflux_err *e)
@@ -50,16 +58,18 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         struct stage *at = &m->stages[i];
         uint64_t n = at->layers.end - at->layers.first + 1;
+        stage_take(at);
         if (!at->hidden.host)
             rc = model_fault(m, at,
                              exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
                                              n * m->max_chunk * m->dir.config.hidden * sizeof(float), e),
                              e);
+        stage_give(at);
     }
     return rc;
 }
 
-/* ---- single tokens, every expert resident ---- */
+/* ---- tokens, every expert where the device finds it ---- */
 
 int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e)
 {
@@ -71,43 +81,8 @@ int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, 
     return rc;
 }
 
-static void remember_parked(const struct work *w)
-{
-    struct parked *to = &w->m->parked;
-    to->n = w->n;
-    for (uint32_t i = 0; i < to->n; i++) {
-        to->each[i] = stage_sequence(w, i, w->m->stages);
-        to->sessions[i] = w->list[i];
-    }
-}
-
-/* Whether the work is what was recorded ahead on all stages. */
-static bool is_parked(const struct work *w)
-{
-    const struct parked *a = &w->m->parked;
-    bool is = a->n == w->n;
-    for (uint32_t i = 0; is && i < w->m->n_stages; i++)
-        is = exec_is_parked(w->m->stages[i].exec);
-    for (uint32_t i = 0; is && i < a->n; i++) {
-        const struct arch_sequence have = a->each[i], want = stage_sequence(w, i, w->m->stages);
-        is = a->sessions[i] == w->list[i] && have.pos == want.pos && have.parity == want.parity &&
-             have.kv_blocks == want.kv_blocks && have.recurrent == want.recurrent &&
-             have.recurrent_out == want.recurrent_out;
-    }
-    return is;
-}
-
-/* Whether each sequence has room for a token behind the next one. */
-static bool may_go_on(const struct work *w)
-{
-    bool may = true;
-    for (uint32_t i = 0; i < w->n; i++)
-        may = may && w->list[i]->pos + 1 < w->list[i]->max_context;
-    return may;
-}
-
-/* One stage. is_ahead: it was recorded before. next: what to record while the device computes, or NULL. */
-static int decode_stage(const struct pass *p, bool is_ahead, const struct pass *next, struct moeflux_err *e)
+/* is_ahead: it was recorded before. next: what to record while the device computes, or NULL. */
+static int decode_tokens(const struct pass *p, bool is_ahead, const struct pass *next, struct moeflux_err *e)
 {
     struct exec *x = p->at->exec;
     uint64_t ticket = 0;
@@ -117,111 +92,64 @@ static int decode_stage(const struct pass *p, bool is_ahead, const struct pass *
     if (rc < 0)
         return rc;
     if (next) {
+        ahead_recorded(p->at, false);
         rc = stage_record_tokens(next, e);
         exec_park(x);
+        ahead_recorded(p->at, rc == 0);
     }
     int waited = exec_wait(x, ticket, rc < 0 ? NULL : e);
     return rc < 0 ? rc : waited;
 }
 
-static void copy_logits(const struct work *w, float *const *logits)
+/* Decode with every expert where the device finds it, a token of each of a list of sequences. */
+static int decode_stage(const struct work *w, const struct pass *p, struct moeflux_err *e)
 {
-    uint32_t vocab = w->m->dir.config.vocab_size;
-    const float *rows = stage_logits(&w->m->stages[w->m->n_stages - 1]);
-    for (uint32_t i = 0; i < w->n; i++)
-        memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    struct pass next;
+    bool is_ahead = ahead_is_recorded(w, p->at), goes_on = ahead_choose(w, p, each, &next);
+    int rc = stage_end(p, decode_tokens(p, is_ahead, goes_on ? &next : NULL, e), e);
+    return rc == 0 && !w->is_together ? chosen_see(p, e) : rc;
 }
 
-/* Decode with every expert where the devices find it, a token of each of a list of sequences. The commands of a token do not depend on its id,
- * so those of the next tokens are recorded while the device computes these. */
-static int decode_resident(const struct work *w, float *const *logits, struct moeflux_err *e)
-{
-    struct moeflux_model *m = w->m;
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER], each_next[MOEFLUX_MOST_TOGETHER];
-    struct work behind = *w;
-    behind.ahead = behind.flips = 1;
-    bool is_ahead = is_parked(w), goes_on = may_go_on(w) && !m->computes_at_once;
-    int rc = 0;
-    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
-        struct stage *at = &m->stages[i];
-        const struct pass p = stage_pass(w, at, each), next = stage_pass(&behind, at, each_next);
-        rc = decode_stage(&p, is_ahead, goes_on ? &next : NULL, e);
-        rc = stage_end(&p, rc, e);
-        if (rc == 0)
-            stage_hand_over(&p);
-        if (rc == 0 && !w->is_together)
-            rc = chosen_see(&p, e);
-    }
-    if (rc == 0 && goes_on)
-        remember_parked(&behind);
-    if (rc == 0)
-        copy_logits(w, logits);
-    return rc;
-}
-
-/* ---- chunks ---- */
+/* ---- chunks, and tokens whose experts the host has to bring ---- */
 
 /* Whether the progress callback lets the evaluation go on. A single token is not shown as progress. */
 static bool go_on(void *ctx)
 {
-    struct moeflux_model *m = ctx;
-    uint32_t n_layers = m->dir.config.n_layers, total = m->progress_at.total;
-    uint64_t part = (uint64_t)m->progress_at.here * m->progress_at.layer / n_layers;
-    bool yes = progress_report(&m->progress, m->progress_at.what, "tok",
-                               total > 1 ? m->progress_at.before + part : 0, total > 1 ? total : 0);
-    m->is_stopped |= !yes;
+    struct moeflux_session *s = ctx;
+    struct progress_at *at = &s->progress_at;
+    uint32_t n_layers = s->model->dir.config.n_layers;
+    uint64_t part = (uint64_t)at->here * at->layer / n_layers;
+    bool yes = progress_report(&s->model->progress, at->what, "tok", at->total > 1 ? at->before + part : 0,
+                               at->total > 1 ? at->total : 0);
+    at->is_stopped |= !yes;
     return yes;
 }
 
-void forward_follow(const struct work *w)
+void forward_follow(const struct work *w, struct stage *at)
 {
-    struct moeflux_model *m = w->m;
-    struct followed *f = &m->followed;
+    struct followed *f = &at->followed;
     uint32_t n = w->is_together ? w->n : 1, here = w->is_together ? 1 : w->n;
     bool goes_on = f->n == n;
     for (uint32_t i = 0; i < n; i++) {
-        goes_on = goes_on && f->sessions[i] == w->list[i] && f->pos[i] == w->list[i]->pos;
-        f->sessions[i] = w->list[i];
+        goes_on = goes_on && f->marks[i] == w->list[i]->mark && f->pos[i] == w->list[i]->pos;
+        f->marks[i] = w->list[i]->mark;
         f->pos[i] = w->list[i]->pos + here;
     }
     f->n = n;
-    for (uint32_t i = 0; !goes_on && i < m->n_stages; i++)
-        predictor_forget(&m->stages[i].predictor);
+    if (!goes_on)
+        predictor_forget(&at->predictor);
 }
 
-static int run_chunk(const struct work *w, bool last, struct moeflux_err *e)
+static int run_tokens(const struct pass *p, struct moeflux_err *e)
 {
-    struct moeflux_model *m = w->m;
-    int rc = 0;
-    forward_follow(w);
-    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
-        const struct pass p = stage_pass(w, &m->stages[i], NULL);
-        rc = stage_run(&p, last, e);
-        if (rc == 0)
-            stage_hand_over(&p);
-    }
-    return rc;
-}
-
-static int run_together(const struct work *w, float *const *logits, struct moeflux_err *e)
-{
-    struct moeflux_model *m = w->m;
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
-    int rc = 0;
-    forward_follow(w);
-    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
-        const struct pass p = stage_pass(w, &m->stages[i], each);
-        rc = stage_record_tokens(&p, e);
-        if (rc == 0)
-            rc = exec_finish(p.at->exec, e);
-        rc = stage_end(&p, rc, e);
-        if (rc == 0)
-            stage_hand_over(&p);
-    }
+    int rc = stage_record_tokens(p, e);
     if (rc == 0)
-        copy_logits(w, logits);
-    return rc;
+        rc = exec_finish(p->at->exec, e);
+    return stage_end(p, rc, e);
 }
+
+/* ---- all stages ---- */
 
 /* What is used in mapped files: the dense weights, the experts of both sides. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
@@ -236,31 +164,136 @@ int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
     return rc;
 }
 
-static void watch(struct moeflux_model *m, const struct exec_watch *w)
+/* on: submissions stay short where the work may be stopped, and tokens of several sequences get what each would get alone. */
+static void set_up(const struct work *w, const struct stage *at, bool on)
 {
-    for (uint32_t i = 0; i < m->n_stages; i++)
-        stage_watch(&m->stages[i], w);
-}
-
-/* Whether tokens get what each would get alone, as those of several sequences do. */
-static void set_alike(struct moeflux_model *m, bool on)
-{
-    for (uint32_t i = 0; i < m->n_stages; i++) {
-        exec_set_alike(m->stages[i].exec, on);
-        if (m->stages[i].sides[SIDE_HOST].exec)
-            exec_set_alike(m->stages[i].sides[SIDE_HOST].exec, on);
+    struct exec *execs[] = {at->exec, at->sides[SIDE_HOST].exec};
+    for (size_t i = 0; i < sizeof execs / sizeof *execs; i++) {
+        if (!execs[i])
+            continue;
+        if (w->is_watched)
+            exec_watch(execs[i], on ? &(struct exec_watch){go_on, w->list[0]} : NULL);
+        if (w->is_together)
+            exec_set_alike(execs[i], on);
     }
 }
 
-static void fill_inputs_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n)
+/* Whether a token passes the layers of the stage without the host, and nothing but its logits is asked for. */
+static bool is_plain(const struct work *w, const struct pass *p)
 {
-    const struct moeflux_model *m = list[0]->model;
-    memcpy(m->stages[0].ids.host, ids, n * sizeof *ids);
-    for (uint32_t k = 0; k < m->n_stages; k++)
-        for (uint32_t i = 0; i < n; i++)
-            forward_fill_rope(m,
-                              (float *)(void *)m->stages[k].rope.host + (size_t)i * m->dir.config.rotary_dim,
-                              1, list[i]->pos);
+    const struct moeflux_outputs *o = w->outputs;
+    if (w->is_watched || o->each_logits || o->hidden || !(w->is_together || (w->n == 1 && o->logits)))
+        return false;
+    if (w->m->trace || stage_has_cpu_layers(p->at))
+        return false;
+    return stage_holds_all(p->at) || (!w->is_together && pass_is_at_once(p));
+}
+
+static void copy_logits(const struct work *w, float *const *logits, uint32_t half)
+{
+    uint32_t vocab = w->m->dir.config.vocab_size;
+    const float *rows = stage_logits(&w->m->stages[w->m->n_stages - 1], half);
+    for (uint32_t i = 0; i < w->n; i++)
+        memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
+}
+
+/* What is to be computed: ids [work.n]; logits [work.n] of tokens of several sequences; last: of a chunk, its last logits are
+ * asked for (outputs->logits). */
+struct input {
+    const int32_t *ids;
+    float *const *logits;
+    bool last;
+};
+
+/* Behind the last stage: gives it back, unless the work keeps it, and hands out the logits; a copy can wait for that. */
+static void end_tokens(const struct work *w, float *const *logits, uint32_t half, bool keeps, int rc)
+{
+    struct stage *at = &w->m->stages[w->m->n_stages - 1];
+    bool is_copy = at->logits.host != NULL;
+    if (is_copy && !keeps)
+        stage_give(at);
+    if (rc == 0)
+        copy_logits(w, logits, half);
+    stage_end_logits(at, half);
+    if (!is_copy && !keeps)
+        stage_give(at);
+}
+
+/* The work on one stage, whose turn it has. Where it ends there it gives it back, unless it keeps it. */
+static int run_stage(const struct work *w, const struct input *in, struct stage *at, bool keeps,
+                     struct moeflux_err *e)
+{
+    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    bool is_end = at == &w->m->stages[w->m->n_stages - 1];
+    struct pass p = stage_pass(w, at, each);
+    bool plain = is_plain(w, &p), has_rows = is_end && (plain || w->is_together);
+    p.half = plain && ahead_is_recorded(w, at) ? at->ahead.parked.half : 1 - at->last_half;
+    if (has_rows)
+        stage_begin_logits(at, p.half);
+    fill_inputs(w, in->ids, at);
+    set_up(w, at, true);
+    if (!plain)
+        forward_follow(w, at);
+    int rc = plain ? decode_stage(w, &p, e) : w->is_together ? run_tokens(&p, e) : stage_run(&p, in->last, e);
+    set_up(w, at, false);
+    if (has_rows)
+        end_tokens(w, w->is_together ? in->logits : &w->outputs->logits, p.half, keeps, rc);
+    else if (!keeps && (is_end || rc < 0))
+        stage_give(at);
+    return rc;
+}
+
+/* The first stage is free for other sequences. */
+static void tell_left(const struct work *w)
+{
+    struct moeflux_session *s = w->list[0];
+    if (s->left)
+        s->left(s->left_ctx);
+    s->left = NULL;
+}
+
+/* What is written by an evaluation and is of the model, not of a stage: then there is one at a time. */
+static bool is_only_one(const struct work *w)
+{
+    return w->m->trace || w->m->prefer.margin > 0 || w->outputs->hidden;
+}
+
+/* From stage to stage. *start: when it had the first one. On return it has none; but the first, where there is one at a time, until
+ * release_first. */
+static int run_stages(const struct work *w, const struct input *in, uint64_t *start, struct moeflux_err *e)
+{
+    struct moeflux_model *m = w->m;
+    bool keeps_first = is_only_one(w);
+    int rc = 0;
+    *start = 0;
+    for (uint32_t i = 0; i < m->n_stages && rc == 0; i++) {
+        struct stage *at = &m->stages[i];
+        rc = stage_enter(m, at, e);
+        w->list[0]->progress_at.is_stopped |= rc == ERR_INTERRUPTED;
+        if (i == 0 && rc < 0)
+            return rc;
+        if (i == 0)
+            *start = clock_ns();
+        if (i > 0 && rc == 0)
+            stage_hand_over(w, at - 1);
+        if (i > 1 || (i == 1 && !keeps_first)) {
+            stage_give(at - 1);
+            if (i == 1)
+                tell_left(w);
+        }
+        if (rc < 0)
+            return rc;
+        rc = run_stage(w, in, at, i == 0 && keeps_first, e);
+    }
+    return rc;
+}
+
+/* After run_stages that had the first one. */
+static void release_first(const struct work *w)
+{
+    if (is_only_one(w))
+        stage_give(w->m->stages);
+    tell_left(w);
 }
 
 int forward_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
@@ -274,33 +307,17 @@ int forward_together(struct moeflux_session *const *list, const int32_t *ids, ui
                            .is_together = true,
                            .is_watched = m->step_ns > QUICK_NS,
                            .outputs = &none};
+    uint64_t start;
     int rc = forward_check_files(m, e);
     if (rc < 0)
         return rc;
-    uint64_t start = clock_ns();
-    fill_inputs_together(list, ids, n);
-    m->progress_at.layer = 0;
-    m->progress_at.total = 1;
-    if (w.is_watched)
-        watch(m, &(struct exec_watch){go_on, m});
-    set_alike(m, true);
-    rc = m->resident && !w.is_watched ? decode_resident(&w, logits, e) : run_together(&w, logits, e);
-    set_alike(m, false);
-    watch(m, NULL);
-    m->step_ns = clock_ns() - start;
-    m->is_stopped &= rc == ERR_INTERRUPTED;
-    return rc;
-}
-
-/* Whether a token passes all layers of all stages without the host. */
-static bool is_at_once(const struct work *w)
-{
-    bool is = true;
-    for (uint32_t i = 0; is && i < w->m->n_stages; i++) {
-        const struct pass p = stage_pass(w, &w->m->stages[i], NULL);
-        is = pass_is_at_once(&p);
+    list[0]->progress_at = (struct progress_at){.total = 1, .what = "generating"};
+    rc = run_stages(&w, &(struct input){.ids = ids, .logits = logits}, &start, e);
+    if (start) {
+        release_first(&w);
+        m->step_ns = clock_ns() - start;
     }
-    return is;
+    return rc;
 }
 
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
@@ -313,27 +330,23 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
                            .keep = keep,
                            .is_watched = n > 1 || m->step_ns > QUICK_NS,
                            .outputs = outputs};
-    bool plain = !w.is_watched && outputs->logits && !outputs->each_logits && !outputs->hidden &&
-                 (m->resident || is_at_once(&w));
+    uint64_t start;
     int rc = outputs->hidden ? make_hidden_buffers(m, e) : 0;
     if (rc == 0)
         rc = forward_check_files(m, e);
     if (rc < 0)
         return rc;
-    uint64_t start = clock_ns();
     s->is_stopped = w.is_watched;
-    fill_inputs(m, ids, n, s->pos);
-    if (w.is_watched)
-        watch(m, &(struct exec_watch){go_on, m});
-    rc = plain ? decode_resident(&w, &outputs->logits, e) : run_chunk(&w, last, e);
-    watch(m, NULL);
-    m->step_ns = clock_ns() - start;
-    m->is_stopped &= rc == ERR_INTERRUPTED;
+    rc = run_stages(&w, &(struct input){.ids = ids, .last = last}, &start, e);
     s->is_stopped &= rc < 0;
     if (rc == 0 && w.is_watched)
         sequence_swap_states(s);
-    if (rc == 0)
-        rc = hand_out_hidden(&w, e);
+    if (start) {
+        m->step_ns = clock_ns() - start;
+        rc = rc < 0 ? rc : hand_out_hidden(&w, e);
+        release_first(&w);
+    }
+    s->is_stopped &= start != 0;
     if (rc < 0)
         return rc;
     s->pos += n;

@@ -61,8 +61,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer, uint32_t end
     struct moeflux_model *m = p->m;
     for (; layer < end; layer++) {
         const struct expert_side *side = pass_side(p, layer);
-        if (!p->is_beside)
-            m->progress_at.layer = layer;
+        if (p->progress)
+            p->progress->layer = layer;
         chosen_predict_again(p, layer);
         arch_before_experts(p->at->arch, &p->chunk, layer);
         if (config_has_experts(&m->dir.config, layer)) {

@@ -122,6 +122,38 @@ static int open_experts(struct moeflux_model *m, const struct stage_plan *p, con
     return rc;
 }
 
+static int make_locks(struct moeflux_model *m, struct moeflux_err *e)
+{
+    uint32_t n = 0;
+    while (n < MOEFLUX_MAX_DEVICES && turns_init(&m->stages[n].turn, e) == 0) {
+        for (int k = 0; k < 2; k++) /* of the default kind this does not fail */
+            pthread_mutex_init(&m->stages[n].reading[k], NULL);
+        n++;
+    }
+    bool has_lock = n == MOEFLUX_MAX_DEVICES && pthread_mutex_init(&m->lock, NULL) == 0;
+    m->has_locks = has_lock && pthread_mutex_init(&m->keeping, NULL) == 0;
+    if (m->has_locks)
+        return 0;
+    if (has_lock)
+        pthread_mutex_destroy(&m->lock);
+    while (n > 0)
+        turns_free(&m->stages[--n].turn);
+    return err_set(e, ERR_MEMORY, "out of memory for a lock");
+}
+
+static void free_locks(struct moeflux_model *m)
+{
+    if (!m->has_locks)
+        return;
+    pthread_mutex_destroy(&m->lock);
+    pthread_mutex_destroy(&m->keeping);
+    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++) {
+        turns_free(&m->stages[i].turn);
+        for (int k = 0; k < 2; k++)
+            pthread_mutex_destroy(&m->stages[i].reading[k]);
+    }
+}
+
 /* They compile while weights and experts are read. */
 static int await_kernels(struct moeflux_model *m, struct moeflux_err *e)
 {
@@ -146,7 +178,9 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
         return ERR_MEMORY;
     m->progress = o->progress;
     m->step_ns = UINT64_MAX;
-    int rc = load_plan_check(o, e);
+    int rc = make_locks(m, e);
+    if (rc == 0)
+        rc = load_plan_check(o, e);
     if (rc == 0)
         rc = load_plan_open_model(&m->dir, o, e);
     if (rc == 0)
@@ -187,6 +221,7 @@ void moeflux_model_close(struct moeflux_model *m)
         exec_close(m->stages[i].exec);
     model_dir_close(&m->dir);
     free(m->inverse_frequencies);
+    free_locks(m);
     free(m);
 }
 

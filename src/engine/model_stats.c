@@ -1,7 +1,9 @@
 /* What an opened model counts. */
 #include <string.h>
 
+#include "base/clock.h"
 #include "engine/engine.h"
+#include "engine/stage_turn.h"
 
 static void add_store_stats(struct moeflux_stats *to, const struct expert_store *store)
 {
@@ -105,23 +107,92 @@ static void add_stage(struct moeflux_stats *to, const struct stage *at)
         }
 }
 
+/* ---- tokens and time ---- */
+
+static void begin(struct work_count *c)
+{
+    if (c->n_under_way++ > 0)
+        return;
+    c->since = clock_ns();
+    c->n_since = c->n_tokens;
+}
+
+void model_count_begin(struct moeflux_model *m, enum work_kind kind)
+{
+    pthread_mutex_lock(&m->lock);
+    begin(&m->counts[kind]);
+    begin(&m->counts[WORK_ANY]);
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* Time in which nothing was finished does not count. */
+static void add_time(struct work_count *c)
+{
+    uint64_t now = clock_ns();
+    c->ns += c->n_tokens > c->n_since ? now - c->since : 0;
+    c->since = now;
+    c->n_since = c->n_tokens;
+}
+
+static void end(struct work_count *c, uint32_t n_tokens)
+{
+    c->n_tokens += n_tokens;
+    if (--c->n_under_way == 0)
+        add_time(c);
+}
+
+void model_count_end(struct moeflux_model *m, enum work_kind kind, uint32_t n_tokens)
+{
+    pthread_mutex_lock(&m->lock);
+    end(&m->counts[kind], n_tokens);
+    end(&m->counts[WORK_ANY], n_tokens);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void copy_counts(struct moeflux_model *m, struct work_count to[WORK_KINDS])
+{
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < WORK_KINDS; i++) {
+        if (m->counts[i].n_under_way)
+            add_time(&m->counts[i]);
+        to[i] = m->counts[i];
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+static void reset_counts(struct moeflux_model *m)
+{
+    pthread_mutex_lock(&m->lock);
+    for (int i = 0; i < WORK_KINDS; i++)
+        m->counts[i] = (struct work_count){.since = clock_ns(), .n_under_way = m->counts[i].n_under_way};
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* ---- all of it ---- */
+
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
 {
-    *out = (struct moeflux_stats){.n_prefill_tokens = m->n_prefill_tokens,
-                                  .prefill_ns = m->prefill_ns,
-                                  .n_decode_tokens = m->n_decode_tokens,
-                                  .decode_ns = m->decode_ns,
+    struct work_count counts[WORK_KINDS];
+    copy_counts((struct moeflux_model *)m, counts);
+    *out = (struct moeflux_stats){.n_prefill_tokens = counts[WORK_PREFILL].n_tokens,
+                                  .prefill_ns = counts[WORK_PREFILL].ns,
+                                  .n_decode_tokens = counts[WORK_DECODE].n_tokens,
+                                  .decode_ns = counts[WORK_DECODE].ns,
+                                  .work_ns = counts[WORK_ANY].ns,
                                   .n_preferred = m->prefer.n_preferred,
                                   .n_devices = m->n_stages};
     for (uint32_t i = 0; i < m->n_stages; i++) {
-        add_stage(out, &m->stages[i]);
-        out->devices[i] = describe(&m->stages[i]);
+        struct stage *at = &((struct moeflux_model *)m)->stages[i];
+        stage_take(at);
+        add_stage(out, at);
+        out->devices[i] = describe(at);
+        stage_give(at);
     }
 }
 
 void moeflux_model_reset_stats(struct moeflux_model *m)
 {
-    m->n_prefill_tokens = m->prefill_ns = m->n_decode_tokens = m->decode_ns = 0;
+    reset_counts(m);
     m->prefer.n_preferred = 0;
     for (uint32_t k = 0; k < m->n_stages; k++) {
         struct stage *at = &m->stages[k];

@@ -10,9 +10,10 @@ struct pass {
     struct stage *at; /* where it is: the functions below are of this stage and its layers */
     struct arch_chunk chunk;
     const struct moeflux_outputs *outputs;
-    uint64_t start_ns; /* on this stage */
-    bool is_beside;    /* another thread tells of the progress (pipeline.h) */
-    bool is_watched;   /* it may take long: submissions are kept short, and the caller may stop it */
+    uint64_t start_ns;            /* on this stage */
+    uint32_t half;                /* of the stage's host copies of logits: the one that it writes */
+    struct progress_at *progress; /* NULL: another thread tells of it (pipeline.h) */
+    bool is_watched; /* it may take long: submissions are kept short, and the caller may stop it */
 };
 
 /* Copies the output of layer `layer` (0: the embedding) if hidden states are asked for. */

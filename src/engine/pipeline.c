@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/stage_run.h"
+#include "engine/stage_turn.h"
 
 /* How long the caller waits before it asks its callback again. */
 enum { SLICE_NS = 50000000 };
@@ -19,6 +20,7 @@ struct station { /* one stage */
     struct line *line;
     uint32_t idx;
     uint32_t n_done; /* chunks that it has handed over */
+    bool has_turn;   /* of its stage; from the first chunk to the last one */
     int rc;
     struct moeflux_err err;
 };
@@ -46,9 +48,12 @@ static bool make_older(struct moeflux_session *s)
             struct exec_buffer *b = &s->on[i].older[k];
             if (b->address)
                 continue;
-            if (exec_buffer_new(m->stages[i].exec, b, EXEC_DEVICE, s->on[i].recurrent.bytes, NULL) < 0)
+            stage_take(&m->stages[i]);
+            int rc = exec_buffer_new(m->stages[i].exec, b, EXEC_DEVICE, s->on[i].recurrent.bytes, NULL);
+            m->stages[i].state_bytes += rc == 0 ? b->bytes : 0;
+            stage_give(&m->stages[i]);
+            if (rc < 0)
                 return false;
-            m->stages[i].state_bytes += b->bytes;
         }
     return true;
 }
@@ -101,10 +106,11 @@ static bool go_on(void *ctx)
 {
     struct line *l = ctx;
     struct moeflux_model *m = l->m;
-    uint64_t here = (uint64_t)m->progress_at.here * m->progress_at.layer / m->dir.config.n_layers;
-    if (!atomic_load(&l->stops) && !progress_report(&m->progress, m->progress_at.what, "tok",
-                                                    m->progress_at.before + here, m->progress_at.total)) {
-        m->is_stopped = true;
+    struct progress_at *at = &l->s->progress_at;
+    uint64_t here = (uint64_t)at->here * at->layer / m->dir.config.n_layers;
+    if (!atomic_load(&l->stops) &&
+        !progress_report(&m->progress, at->what, "tok", at->before + here, at->total)) {
+        at->is_stopped = true;
         atomic_store(&l->stops, true);
     }
     return !atomic_load(&l->stops);
@@ -158,6 +164,48 @@ static struct work work_of(struct line *l, uint32_t chunk)
                          .outputs = l->call->outputs};
 }
 
+/* For the first chunk. On failure it does not have the turn. */
+static int take_stage(struct station *t, struct moeflux_err *e)
+{
+    struct line *l = t->line;
+    struct stage *at = &l->m->stages[t->idx];
+    const struct work all = {.m = l->m, .list = &l->s, .n = l->call->n};
+    int rc = stage_enter(l->m, at, e);
+    if (rc < 0)
+        return rc;
+    t->has_turn = true;
+    stage_watch(at, &(struct exec_watch){is_caller(t) ? go_on : go_on_beside, l});
+    forward_follow(&all, at);
+    return 0;
+}
+
+/* Other sequences may be begun behind the last chunk. */
+static void give_stage(struct station *t, int rc)
+{
+    struct stage *at = &t->line->m->stages[t->idx];
+    if (!t->has_turn)
+        return;
+    stage_watch(at, NULL);
+    /* One that was cut short may still write to its next state. */
+    at->is_stopped |= rc < 0;
+    at->followed.n = rc < 0 ? 0 : at->followed.n;
+    t->has_turn = false;
+    stage_give(at);
+}
+
+/* The chunk's hidden states, when the next stage has what was before them behind it. */
+static int hand_over(struct station *t, const struct work *w, uint32_t chunk)
+{
+    if (is_caller(t))
+        return 0;
+    if (!await_chunks(t, t + 1, chunk))
+        return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
+    int rc = chunk == 0 ? take_stage(t + 1, &t->err) : 0;
+    if (rc == 0)
+        stage_hand_over(w, &t->line->m->stages[t->idx]);
+    return rc;
+}
+
 /* One chunk on one stage. */
 static int run_chunk(struct station *t, uint32_t chunk)
 {
@@ -168,13 +216,14 @@ static int run_chunk(struct station *t, uint32_t chunk)
     bool is_last = chunk + 1 == l->call->n_chunks;
     fill_inputs(l, at, chunk);
     struct pass p = stage_pass(&w, at, NULL);
-    p.is_beside = !is_caller(t);
+    if (!is_caller(t))
+        p.progress = NULL;
     int rc = stage_run(&p, l->call->last && is_last, &t->err);
     if (rc < 0)
         return rc;
-    if (!is_caller(t) && !await_chunks(t, t + 1, chunk))
-        return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
-    stage_hand_over(&p);
+    rc = hand_over(t, &w, chunk);
+    if (rc < 0)
+        return rc;
     if (l->m->recurrent_state_bytes)
         move_on(on, pipeline_n_older(t->idx, l->m->n_stages));
     return 0;
@@ -186,9 +235,10 @@ static void *run_station(void *ctx)
     struct line *l = t->line;
     for (uint32_t i = 0; i < l->call->n_chunks; i++) {
         if (is_caller(t)) {
-            l->m->progress_at.before = l->m->progress_at.from + i * l->m->max_chunk;
-            l->m->progress_at.here = tokens_of(l, i);
-            l->m->progress_at.layer = 0;
+            struct progress_at *at = &l->s->progress_at;
+            at->before = at->from + i * l->m->max_chunk;
+            at->here = tokens_of(l, i);
+            at->layer = 0;
         }
         if (t->idx > 0 && !await_chunks(t, t - 1, i + 1))
             t->rc = err_set(&t->err, ERR_INTERRUPTED, "interrupted");
@@ -203,6 +253,9 @@ static void *run_station(void *ctx)
         if (t->rc < 0)
             break;
     }
+    /* After a failure another station may be about to take it: pipeline_run gives it back. */
+    if (t->rc == 0)
+        give_stage(t, 0);
     return NULL;
 }
 
@@ -268,25 +321,23 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     int rc = forward_check_files(m, e);
     if (rc < 0)
         return rc;
-    uint64_t start = clock_ns();
-    const struct work all = {.m = m, .list = &s, .n = c->n};
-    forward_follow(&all);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         l.stations[i] = (struct station){.line = &l, .idx = i};
-        stage_watch(&m->stages[i], &(struct exec_watch){i + 1 == n ? go_on : go_on_beside, &l});
+    s->progress_at.from = s->progress_at.before;
+    rc = take_stage(&l.stations[0], e);
+    if (rc < 0) {
+        s->progress_at.is_stopped = rc == ERR_INTERRUPTED;
+        return rc;
     }
+    uint64_t start = clock_ns();
     s->is_stopped = true;
-    m->progress_at.from = m->progress_at.before;
     rc = run_stations(&l, e);
     if (rc == 0)
         rc = result_of(&l, e);
     for (uint32_t i = 0; i < n; i++)
-        stage_watch(&m->stages[i], NULL);
+        give_stage(&l.stations[i], rc);
     *n_done = settle(&l);
-    m->followed.n = rc == 0 ? 1 : 0;
     m->step_ns = (clock_ns() - start) / c->n_chunks;
-    /* One that was cut short may still write to its next state. */
-    m->is_stopped = rc < 0;
     s->is_stopped = rc < 0;
     pthread_mutex_destroy(&l.lock);
     pthread_cond_destroy(&l.moved);

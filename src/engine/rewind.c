@@ -4,6 +4,7 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "engine/stage_turn.h"
 
 static bool is_recurrent(const struct moeflux_session *s)
 {
@@ -20,14 +21,18 @@ static int drain(struct exec *x, struct moeflux_err *e)
 /* The recurrent states of a checkpoint, which has the stages' one after the other. */
 static int put_back(struct moeflux_session *s, const struct checkpoint *c, struct moeflux_err *e)
 {
-    const struct moeflux_model *m = s->model;
+    struct moeflux_model *m = s->model;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
-        const struct stage *at = &m->stages[i];
+        struct stage *at = &m->stages[i];
+        rc = stage_enter(m, at, e);
+        if (rc < 0)
+            break;
         rc = drain(at->exec, e);
         if (rc == 0 && c->recurrent)
             rc = exec_write(at->exec, &s->on[i].recurrent, 0, c->recurrent + at->recurrent_off,
                             at->view.recurrent_state_bytes, e);
+        stage_give(at);
     }
     return rc;
 }
@@ -109,9 +114,13 @@ static int read_states(struct moeflux_session *s, bool kept, uint8_t *to, struct
     struct moeflux_model *m = s->model;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
-        const struct stage *at = &m->stages[i];
+        struct stage *at = &m->stages[i];
+        rc = stage_enter(m, at, e);
+        if (rc < 0)
+            break;
         rc = exec_read(at->exec, kept ? &at->kept : &s->on[i].recurrent, 0, to + at->recurrent_off,
                        at->view.recurrent_state_bytes, e);
+        stage_give(at);
     }
     return rc;
 }

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/pipeline.h"
+#include "engine/stage_turn.h"
 
 enum { DEFAULT_CHECKPOINTS = 4 };
 
@@ -33,8 +34,11 @@ static int allocate(struct moeflux_session *s, struct moeflux_err *e)
     s->on = mem_new(m->n_stages, sizeof *s->on, e);
     s->history = mem_new(s->max_context, sizeof *s->history, e);
     int rc = s->on && s->history ? 0 : ERR_MEMORY;
-    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++)
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
+        stage_take(&m->stages[i]);
         rc = model_fault(m, &m->stages[i], allocate_on(&s->on[i], s->max_blocks, &m->stages[i], e), e);
+        stage_give(&m->stages[i]);
+    }
     return rc < 0 ? rc : moeflux_session_clear(s, e);
 }
 
@@ -87,9 +91,13 @@ void moeflux_session_free(struct moeflux_session *s)
     checkpoints_free(&s->checkpoints);
     if (!model_is_idle(m))
         return; /* the device still uses the memory */
-    for (uint32_t i = 0; s->on && i < m->n_stages; i++)
+    for (uint32_t i = 0; s->on && i < m->n_stages; i++) {
+        stage_take(&m->stages[i]);
         free_on(&s->on[i], s->max_blocks, &m->stages[i]);
+        stage_give(&m->stages[i]);
+    }
     free(s->on);
+    free(s->logits);
     free(s->history);
     free(s);
 }
@@ -115,7 +123,9 @@ int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err
     uint32_t need = div_up(end, 1u << KV_BLOCK_SHIFT);
     for (; s->n_blocks < need; s->n_blocks++)
         for (uint32_t i = 0; i < m->n_stages; i++) {
+            stage_take(&m->stages[i]);
             int rc = model_fault(m, &m->stages[i], add_block(s, &m->stages[i], &s->on[i], e), e);
+            stage_give(&m->stages[i]);
             if (rc < 0)
                 return rc;
         }
@@ -151,68 +161,51 @@ void sequence_accept(struct moeflux_session *s, int32_t id)
 
 void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity)
 {
-    struct moeflux_model *m = s->model;
     s->pos = pos;
     s->parity = parity;
+    s->mark = atomic_fetch_add(&s->model->n_marks, 1) + 1;
     checkpoints_drop_behind(&s->checkpoints, pos);
-    for (uint32_t i = 0; i < m->parked.n; i++)
-        if (m->parked.sessions[i] == s)
-            m->parked.n = 0;
-    for (uint32_t i = 0; i < m->followed.n; i++)
-        if (m->followed.sessions[i] == s)
-            m->followed.n = 0;
-}
-
-/* Waits at most `ns` for each device. Returns 1, or 0: one has not finished. */
-static int settle(struct moeflux_model *m, uint64_t ns, struct moeflux_err *e)
-{
-    int rc = 1;
-    for (uint32_t i = 0; rc > 0 && i < m->n_stages; i++)
-        rc = m->stages[i].exec ? model_fault(m, &m->stages[i], exec_settle(m->stages[i].exec, ns, e), e) : 1;
-    return rc;
 }
 
 bool model_is_idle(struct moeflux_model *m)
 {
-    enum { PATIENCE_NS = 250000000 };
-    step_settle(m, NULL);
-    return !m->is_stopped || settle(m, PATIENCE_NS, NULL) != 0;
-}
-
-/* Waits until the device has finished a stopped evaluation. */
-static int await_device(struct moeflux_model *m, struct moeflux_err *e)
-{
-    enum { SLICE_NS = 50000000 };
-    int rc = step_settle(m, e);
-    if (rc < 0)
-        return rc;
-    rc = 1;
-    while (m->is_stopped && (rc = settle(m, SLICE_NS, e)) == 0)
-        if (!progress_report(&m->progress, "reading the prompt", "tok", 0, 0))
-            return err_set(e, ERR_INTERRUPTED, "interrupted while the device was busy");
-    m->is_stopped = false;
-    return rc < 0 ? rc : 0;
+    bool is = true;
+    for (uint32_t i = 0; is && i < m->n_stages; i++) {
+        stage_take(&m->stages[i]);
+        is = stage_is_idle(m, &m->stages[i]);
+        stage_give(&m->stages[i]);
+    }
+    return is;
 }
 
 int sequence_recover(struct moeflux_session *s, struct moeflux_err *e)
 {
-    int rc = await_device(s->model, e);
+    struct moeflux_model *m = s->model;
+    int rc = 0;
+    for (uint32_t i = 0; s->is_stopped && rc == 0 && i < m->n_stages; i++) {
+        rc = stage_enter(m, &m->stages[i], e);
+        if (rc == 0)
+            stage_give(&m->stages[i]);
+    }
     s->is_stopped &= rc < 0;
     return rc;
 }
 
 int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e)
 {
-    int rc = await_device(s->model, e);
+    int rc = sequence_recover(s, e);
     if (rc < 0)
         return rc;
     sequence_set_position(s, 0, 0);
-    s->is_stopped = false;
     for (uint32_t i = 0; rc == 0 && i < s->model->n_stages; i++) {
-        struct exec *x = s->model->stages[i].exec;
-        exec_begin(x);
-        exec_zero(x, &s->on[i].recurrent, 0, s->on[i].recurrent.bytes);
-        rc = model_fault(s->model, &s->model->stages[i], exec_finish(x, e), e);
+        struct stage *at = &s->model->stages[i];
+        rc = stage_enter(s->model, at, e);
+        if (rc < 0)
+            break;
+        exec_begin(at->exec);
+        exec_zero(at->exec, &s->on[i].recurrent, 0, s->on[i].recurrent.bytes);
+        rc = model_fault(s->model, at, exec_finish(at->exec, e), e);
+        stage_give(at);
     }
     s->needs_clear = rc < 0;
     return rc;
@@ -255,10 +248,13 @@ static bool make_kept(struct moeflux_model *m)
         struct stage *at = &m->stages[i];
         if (at->kept.address)
             continue;
-        if (exec_buffer_new(at->exec, &at->kept, EXEC_DEVICE, size_max(at->view.recurrent_state_bytes, 4),
-                            NULL) < 0)
+        stage_take(at);
+        int rc = exec_buffer_new(at->exec, &at->kept, EXEC_DEVICE,
+                                 size_max(at->view.recurrent_state_bytes, 4), NULL);
+        at->state_bytes += rc == 0 ? at->kept.bytes : 0;
+        stage_give(at);
+        if (rc < 0)
             return false;
-        at->state_bytes += at->kept.bytes;
     }
     return true;
 }
@@ -329,8 +325,8 @@ static int eval_some(struct moeflux_session *s, const int32_t *ids, uint32_t lef
     }
     n = (uint32_t)size_min(left, s->model->max_chunk);
     *keep = keep_in_chunk(s, &n);
-    s->model->progress_at.here = n;
-    s->model->progress_at.layer = 0;
+    s->progress_at.here = n;
+    s->progress_at.layer = 0;
     int rc = forward_chunk(s, ids, n, *keep, n == left, outputs, e);
     *here = rc < 0 ? 0 : n;
     if (rc == 0)
@@ -338,28 +334,42 @@ static int eval_some(struct moeflux_session *s, const int32_t *ids, uint32_t lef
     return rc;
 }
 
+/* eval_some, and the checkpoint behind it; *rest: whether that failed. */
+static int eval_part(struct moeflux_session *s, const int32_t *ids, uint32_t left, uint32_t *here,
+                     const struct moeflux_outputs *outputs, int *rest, struct moeflux_err *e)
+{
+    struct moeflux_model *m = s->model;
+    uint32_t keep;
+    bool keeps = m->recurrent_state_bytes && s->checkpoint_at > s->pos;
+    if (keeps)
+        pthread_mutex_lock(&m->keeping);
+    int rc = eval_some(s, ids, left, here, &keep, outputs, e);
+    *rest = rc == 0 ? checkpoint_behind(s, keep, e) : 0;
+    if (keeps)
+        pthread_mutex_unlock(&m->keeping);
+    return rc;
+}
+
 /* Evaluates the ids chunk by chunk. */
 static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                        const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
-    struct moeflux_model *m = s->model;
-    for (uint32_t done = 0, here, keep; done < n;) {
-        m->progress_at.before = done;
-        int rc = eval_some(s, ids + done, n - done, &here, &keep, outputs, e);
+    for (uint32_t done = 0, here; done < n;) {
+        s->progress_at.before = done;
+        int rest, rc = eval_part(s, ids + done, n - done, &here, outputs, &rest, e);
         done += here;
-        if (rc == ERR_INTERRUPTED && m->is_stopped)
+        if (rc == ERR_INTERRUPTED && s->progress_at.is_stopped)
             return stop_at(s, done, n, e);
         if (rc < 0) {
             sequence_roll_back(s);
             return rc;
         }
-        rc = checkpoint_behind(s, keep, e);
-        if (rc < 0 || done == n)
-            return rc;
+        if (rest < 0 || done == n)
+            return rest;
         rc = checkpoint_by_itself(s, here, e);
         if (rc < 0)
             return rc;
-        if (!progress_report(&m->progress, m->progress_at.what, "tok", done, n))
+        if (!progress_report(&s->model->progress, s->progress_at.what, "tok", done, n))
             return stop_at(s, done, n, e);
     }
     return 0;
@@ -368,18 +378,13 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
 int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                  const struct moeflux_outputs *outputs, const char *what, struct moeflux_err *e)
 {
-    struct moeflux_model *m = s->model;
-    uint64_t start = clock_ns();
-    m->progress_at.what = what;
-    m->progress_at.total = n;
+    enum work_kind kind = n > 1 ? WORK_PREFILL : WORK_DECODE;
+    s->progress_at = (struct progress_at){.what = what, .total = n};
+    model_count_begin(s->model, kind);
     int rc = eval_chunks(s, ids, n, outputs, e);
+    model_count_end(s->model, kind, rc < 0 ? 0 : n);
     s->checkpoint_at = 0;
-    if (rc < 0)
-        return rc;
-    uint64_t ns = clock_ns() - start;
-    *(n > 1 ? &m->n_prefill_tokens : &m->n_decode_tokens) += n;
-    *(n > 1 ? &m->prefill_ns : &m->decode_ns) += ns;
-    return 0;
+    return rc;
 }
 
 int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,

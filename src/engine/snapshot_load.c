@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/snapshot.h"
+#include "engine/stage_turn.h"
 
 /* The first error sticks; then everything else does nothing. */
 struct source {
@@ -295,13 +296,23 @@ static int fill(struct source *r, struct moeflux_session *to, const struct snaps
     r->s = to;
     r->kv = h->kv;
     for (uint32_t i = 0; rc == 0 && i < to->model->n_stages; i++) {
-        struct exec *x = to->model->stages[i].exec;
-        exec_begin(x); /* waits for whatever may still write to the states */
-        rc = exec_finish(x, e);
+        struct stage *at = &to->model->stages[i];
+        rc = stage_enter(to->model, at, e);
+        if (rc < 0)
+            break;
+        exec_begin(at->exec); /* waits for whatever may still write to the states */
+        rc = exec_finish(at->exec, e);
+        stage_give(at);
     }
     if (rc == 0)
         rc = sequence_reserve(to, h->n_tokens, e);
-    return rc < 0 ? rc : get_all(r, h);
+    if (rc == 0)
+        rc = stage_enter_all(to->model, e);
+    if (rc < 0)
+        return rc;
+    rc = get_all(r, h);
+    stage_give_all(to->model);
+    return rc;
 }
 
 /* An empty session is loaded in place, and cleared again if that fails. */

@@ -10,6 +10,7 @@
 #include "base/side_file.h"
 #include "engine/engine.h"
 #include "engine/snapshot.h"
+#include "engine/stage_turn.h"
 
 /* The first error sticks; then everything else does nothing. */
 struct writer {
@@ -173,11 +174,14 @@ int moeflux_session_save(struct moeflux_session *s, const char *path, enum moefl
     if (rc < 0)
         return rc;
     rc = writer_open(&w, s, path, e);
+    if (rc == 0)
+        rc = stage_enter_all(s->model, e);
     if (rc == 0) {
         w.kv = h.kv;
         w.total = h.bytes;
         put_all(&w, &h);
         rc = w.rc;
+        stage_give_all(s->model);
     }
     if (rc == 0)
         rc = side_file_commit(&w.side, e);

@@ -53,7 +53,7 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
         rc = exec_buffer_new(at->exec, &at->seen, EXEC_HOST,
                              (uint64_t)c->n_layers * c->top_k * sizeof(uint32_t), e);
     if (rc == 0 && v->logits.bytes && !v->logits.host)
-        rc = exec_buffer_new(at->exec, &at->logits, EXEC_HOST, v->logits.bytes, e);
+        rc = exec_buffer_new(at->exec, &at->logits, EXEC_HOST, 2 * v->logits.bytes, e);
     if (rc == 0 && sees_weights && !v->weights.host)
         rc = exec_buffer_new(at->exec, &at->weights, EXEC_HOST, v->weights.bytes, e);
     if (rc == 0 && m->n_stages > 1 && !v->x.host)

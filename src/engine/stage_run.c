@@ -18,13 +18,26 @@ static void record_head(const struct pass *p, uint32_t from, uint32_t n)
     const struct stage *at = p->at;
     arch_head(at->arch, from, n);
     if (!at->view.logits.host)
-        exec_copy(at->exec, &at->logits, 0, &at->view.logits, 0,
+        exec_copy(at->exec, &at->logits, p->half * at->view.logits.bytes, &at->view.logits, 0,
                   (uint64_t)n * p->m->dir.config.vocab_size * sizeof(float));
 }
 
-const float *stage_logits(const struct stage *at)
+const float *stage_logits(const struct stage *at, uint32_t half)
 {
-    return (const float *)(const void *)(at->view.logits.host ? at->view.logits.host : at->logits.host);
+    return (const float *)(const void *)(at->view.logits.host
+                                             ? at->view.logits.host
+                                             : at->logits.host + half * at->view.logits.bytes);
+}
+
+void stage_begin_logits(struct stage *at, uint32_t half)
+{
+    pthread_mutex_lock(&at->reading[half]);
+    at->last_half = half;
+}
+
+void stage_end_logits(struct stage *at, uint32_t half)
+{
+    pthread_mutex_unlock(&at->reading[half]);
 }
 
 /* Finishes the batch with the logits of tokens from .. from + n - 1, which are then on the host. */
@@ -32,7 +45,7 @@ static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float
                     struct moeflux_err *e)
 {
     record_head(p, from, n);
-    *rows = stage_logits(p->at);
+    *rows = stage_logits(p->at, p->half);
     return exec_finish(p->at->exec, e);
 }
 
@@ -89,6 +102,7 @@ struct pass stage_pass(const struct work *w, struct stage *at,
                      .at = at,
                      .outputs = w->outputs,
                      .start_ns = clock_ns(),
+                     .progress = &w->list[0]->progress_at,
                      .is_watched = w->is_watched,
                      .chunk = {.n = w->n,
                                .ids = at->ids.address,
@@ -116,15 +130,15 @@ static uint8_t *hidden_states(const struct stage *at)
     return at->view.x.host ? at->view.x.host : at->x.host;
 }
 
-static uint64_t hidden_bytes(const struct pass *p)
+static uint64_t hidden_bytes(const struct moeflux_model *m, uint32_t n)
 {
-    return (uint64_t)p->chunk.n * p->m->dir.config.hidden * sizeof(float);
+    return (uint64_t)n * m->dir.config.hidden * sizeof(float);
 }
 
-void stage_hand_over(const struct pass *p)
+void stage_hand_over(const struct work *w, const struct stage *at)
 {
-    if (!is_last(p))
-        memcpy(hidden_states(p->at + 1), hidden_states(p->at), hidden_bytes(p));
+    if (at + 1 < w->m->stages + w->m->n_stages)
+        memcpy(hidden_states(at + 1), hidden_states(at), hidden_bytes(w->m, w->n));
 }
 
 int stage_record_layers(const struct pass *p, struct moeflux_err *e)
@@ -134,7 +148,7 @@ int stage_record_layers(const struct pass *p, struct moeflux_err *e)
     if (at == p->m->stages)
         arch_embed(at->arch, &p->chunk);
     else if (at->x.host)
-        exec_copy(at->exec, &at->view.x, 0, &at->x, 0, hidden_bytes(p));
+        exec_copy(at->exec, &at->view.x, 0, &at->x, 0, hidden_bytes(p->m, p->chunk.n));
     if (at == p->m->stages)
         pass_copy_hidden(p, 0);
     return layers_run(p, e);
@@ -143,7 +157,7 @@ int stage_record_layers(const struct pass *p, struct moeflux_err *e)
 static void record_hidden_states(const struct pass *p)
 {
     if (p->at->x.host)
-        exec_copy(p->at->exec, &p->at->x, 0, &p->at->view.x, 0, hidden_bytes(p));
+        exec_copy(p->at->exec, &p->at->x, 0, &p->at->view.x, 0, hidden_bytes(p->m, p->chunk.n));
 }
 
 void stage_watch(const struct stage *at, const struct exec_watch *w)
@@ -157,6 +171,7 @@ int stage_end(const struct pass *p, int rc, struct moeflux_err *e)
 {
     if (rc < 0)
         exec_abandon(p->at->exec);
+    p->at->is_stopped |= rc == ERR_INTERRUPTED;
     pass_release(p->at);
     p->at->busy_ns += clock_ns() - p->start_ns;
     return model_fault(p->m, p->at, rc, e);
@@ -172,9 +187,8 @@ int stage_record_tokens(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
-int stage_run(const struct pass *p, bool last, struct moeflux_err *e)
+static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
-    memset(p->at->is_seen, 0, p->m->dir.config.n_layers * sizeof *p->at->is_seen);
     int rc = stage_record_layers(p, e);
     if (rc == 0 && !is_last(p))
         record_hidden_states(p);
@@ -184,6 +198,14 @@ int stage_run(const struct pass *p, bool last, struct moeflux_err *e)
         rc = last_logits(p, e);
     else if (rc == 0)
         rc = exec_finish(p->at->exec, e);
-    rc = stage_end(p, rc, e);
+    return stage_end(p, rc, e);
+}
+
+int stage_run(const struct pass *p, bool last, struct moeflux_err *e)
+{
+    memset(p->at->is_seen, 0, p->m->dir.config.n_layers * sizeof *p->at->is_seen);
+    stage_begin_logits(p->at, p->half);
+    int rc = run_chunk(p, last, e);
+    stage_end_logits(p->at, p->half);
     return rc < 0 ? rc : chosen_see(p, e);
 }

@@ -27,17 +27,21 @@ struct pass stage_pass(const struct work *w, struct stage *at,
 int stage_record_layers(const struct pass *p, struct moeflux_err *e);
 /* The same with what comes out of the stage: the tokens' logits after the last, else the hidden states. */
 int stage_record_tokens(const struct pass *p, struct moeflux_err *e);
-/* A chunk, from begin to end. last: outputs->logits are those of this chunk. */
+/* A chunk, from begin to end, with stage_begin_logits and stage_end_logits. last: outputs->logits are those of this chunk. */
 int stage_run(const struct pass *p, bool last, struct moeflux_err *e);
 /* exec_watch of all that computes there. */
 void stage_watch(const struct stage *at, const struct exec_watch *w);
 /* Ends what was begun. Returns rc; the text says whose fault it is. */
 int stage_end(const struct pass *p, int rc, struct moeflux_err *e);
-/* Behind a stage that has ended: its hidden states become what goes into the next one, which does not compute now. */
-void stage_hand_over(const struct pass *p);
-/* What the predictors have seen last is of use if these sequences go on from there. Notes where they are behind this work. */
-void forward_follow(const struct work *w);
-/* What the last stage has made of a few tokens: f32 [n][vocab_size]. */
-const float *stage_logits(const struct stage *at);
+/* Behind a stage that has ended: its hidden states become what goes into the next one, which does not compute now. The caller has
+ * the turn of both. */
+void stage_hand_over(const struct work *w, const struct stage *at);
+/* What the stage's predictor has seen last is of use if these sequences go on from there. Notes where they are behind this work. */
+void forward_follow(const struct work *w, struct stage *at);
+/* What the last stage has made of a few tokens: f32 [n][vocab_size]. Where that is a copy it is there until stage_end_logits, even if
+ * the stage has other work meanwhile, which writes to the other half. stage_begin_logits: before it is computed. */
+const float *stage_logits(const struct stage *at, uint32_t half);
+void stage_begin_logits(struct stage *at, uint32_t half);
+void stage_end_logits(struct stage *at, uint32_t half);
 
 #endif

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine.h"
+#include "engine/stage_turn.h"
 
 /* ---- memory ---- */
 
@@ -43,9 +44,6 @@ int step_open(struct moeflux_model *m, struct moeflux_err *e)
 {
     struct step_room *r = &m->step;
     uint32_t vocab = m->dir.config.vocab_size;
-    r->logits = mem_new(vocab, sizeof *r->logits, e);
-    if (!r->logits)
-        return ERR_MEMORY;
     if (m->computes_at_once || m->n_stages > 1)
         return 0;
     r->blocked_copy = mem_new(div_up(vocab, 64), sizeof *r->blocked_copy, e);
@@ -65,7 +63,6 @@ void step_close(struct moeflux_model *m)
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(m->stages[0].exec, buffers[i]);
     free(r->blocked_copy);
-    free(r->logits);
 }
 
 /* ---- the token that is under way ---- */
@@ -156,13 +153,12 @@ static int begin(struct moeflux_session *s, int32_t id, const struct sampler *sa
                   ticket, e);
 }
 
-/* Begins the token behind the one at hand, which is the device's choice. If that fails, it is begun when its time comes. */
+/* Begins the token behind the one at hand, which is the device's choice; there is room for it. If that fails, it is begun when
+ * its time comes. */
 static void begin_next(struct moeflux_session *s, int32_t id, const struct sampler *sampler)
 {
     struct step_room *r = &s->model->step;
     uint32_t pos = s->pos + 1;
-    if (pos >= s->max_context || sequence_reserve(s, pos + 1, NULL) < 0)
-        return;
     make_choice(&r->asked, sampler, 1, &id);
     if (submit(s, pos, r->chosen.address + s->pos % 2 * sizeof id, &r->asked, &s->on[0].recurrent_next,
                &s->on[0].recurrent, &r->ticket, NULL) < 0)
@@ -178,7 +174,7 @@ static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler 
     struct step_room *r = &m->step;
     uint64_t ticket = r->ticket;
     bool begun = has_begun(s, id, sampler);
-    int rc = begun ? 0 : sequence_make_ready(s, e);
+    int rc = begun ? 0 : stage_settle(m, m->stages, e);
     if (rc == 0 && !begun)
         rc = begin(s, id, sampler, &ticket, e);
     if (rc < 0)
@@ -189,7 +185,6 @@ static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler 
     rc = exec_wait(m->stages[0].exec, ticket, e);
     if (rc < 0) {
         step_settle(m, NULL);
-        sequence_roll_back(s);
         return rc;
     }
     memcpy(result, r->results.host + s->pos % 2 * (2 * sizeof *result), 2 * sizeof *result);
@@ -197,6 +192,25 @@ static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler 
     sequence_accept(s, id);
     sampler_accept(sampler, id);
     return 0;
+}
+
+/* With the turn of the one stage. */
+static int take_step(struct moeflux_session *s, int32_t id, struct sampler *sampler, bool more,
+                     uint32_t result[2], struct moeflux_err *e)
+{
+    bool goes_on = more && s->pos + 1 < s->max_context && sequence_reserve(s, s->pos + 2, NULL) == 0;
+    int rc = sequence_make_ready(s, e);
+    if (rc < 0)
+        return rc;
+    stage_take(s->model->stages);
+    /* A token that is begun for nothing lets others wait. */
+    goes_on = goes_on && !turns_are_wanted(&s->model->stages[0].turn);
+    make_choice(&s->model->step.wanted, sampler, 0, NULL);
+    rc = step_on_device(s, id, sampler, goes_on, result, e);
+    stage_give(s->model->stages);
+    if (rc < 0)
+        sequence_roll_back(s);
+    return rc;
 }
 
 /* ---- the step ---- */
@@ -209,13 +223,14 @@ static int refuse(const struct moeflux_session *s, const struct moeflux_err *why
 static int step_on_host(struct moeflux_session *s, int32_t id, struct sampler *sampler, int32_t *next,
                         struct moeflux_err *e)
 {
-    float *logits = s->model->step.logits;
     struct moeflux_err why;
-    int rc = moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){.logits = logits}, e);
+    if (!s->logits && !(s->logits = mem_new(s->model->dir.config.vocab_size, sizeof *s->logits, e)))
+        return ERR_MEMORY;
+    int rc = moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){.logits = s->logits}, e);
     if (rc < 0)
         return rc;
     sampler_accept(sampler, id);
-    *next = sampler_pick(sampler, logits, &why);
+    *next = sampler_pick(sampler, s->logits, &why);
     return *next < 0 ? refuse(s, &why, e) : 0;
 }
 
@@ -230,19 +245,19 @@ int step_run(struct moeflux_session *s, int32_t id, struct sampler *sampler, boo
     if (!device_chooses(m, sampler))
         return step_on_host(s, id, sampler, next, e);
     uint64_t start = clock_ns();
-    make_choice(&m->step.wanted, sampler, 0, NULL);
     int rc = sequence_check(s, &id, 1, e);
     if (rc == 0)
         rc = forward_check_files(m, e);
     if (rc == 0)
         rc = sequence_reserve(s, s->pos + 1, e);
-    if (rc == 0)
-        rc = step_on_device(s, id, sampler, more, result, e);
+    if (rc < 0)
+        return rc;
+    model_count_begin(m, WORK_DECODE);
+    rc = take_step(s, id, sampler, more, result, e);
+    model_count_end(m, WORK_DECODE, rc == 0);
     if (rc < 0)
         return rc;
     m->step_ns = clock_ns() - start;
-    m->n_decode_tokens++;
-    m->decode_ns += m->step_ns;
     if (result[1] != SAMPLE_OK) {
         sampler_refuse(result[1], result[0], m->step.sample.n, &why);
         return refuse(s, &why, e);

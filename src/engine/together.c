@@ -1,8 +1,9 @@
 /* Decoding several sequences together: a token of each in one pass, so that weights and experts are read once for all. */
 #include <stdlib.h>
 
-#include "base/clock.h"
 #include "base/mem.h"
+#include "engine/together.h"
+
 #include "engine/engine.h"
 
 static uint32_t stage_n_alike(const struct stage *at)
@@ -36,11 +37,9 @@ static int check(struct moeflux_session *const *list, const int32_t *ids, uint32
     return rc;
 }
 
-int moeflux_eval_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
-                          float *const *logits, struct moeflux_err *e)
+static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
+                struct moeflux_err *e)
 {
-    if (n == 0)
-        return err_set(e, ERR_USAGE, "no sequences to evaluate together");
     /* A single token may have its experts predicted. */
     if (n == 1)
         return moeflux_session_eval(list[0], ids, 1, &(struct moeflux_outputs){.logits = logits[0]}, e);
@@ -51,14 +50,42 @@ int moeflux_eval_together(struct moeflux_session *const *list, const int32_t *id
         if (rc == 0)
             rc = sequence_reserve(list[i], list[i]->pos + 1, e);
     }
-    uint64_t start = clock_ns();
-    if (rc == 0)
-        rc = forward_together(list, ids, n, logits, e);
+    if (rc < 0)
+        return rc;
+    model_count_begin(m, WORK_DECODE);
+    rc = forward_together(list, ids, n, logits, e);
+    model_count_end(m, WORK_DECODE, rc < 0 ? 0 : n);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < n; i++)
         sequence_accept(list[i], ids[i]);
-    m->n_decode_tokens += n;
-    m->decode_ns += clock_ns() - start;
     return 0;
+}
+
+int moeflux_eval_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
+                          float *const *logits, struct moeflux_err *e)
+{
+    return n ? eval(list, ids, n, logits, e) : err_set(e, ERR_USAGE, "no sequences to evaluate together");
+}
+
+int together_eval(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
+                  void (*left)(void *ctx), void *ctx, struct moeflux_err *e)
+{
+    list[0]->left = left;
+    list[0]->left_ctx = ctx;
+    int rc = moeflux_eval_together(list, ids, n, logits, e);
+    if (list[0]->left)
+        left(ctx);
+    list[0]->left = NULL;
+    return rc;
+}
+
+uint32_t together_n_stages(const struct moeflux_model *m)
+{
+    return m->n_stages;
+}
+
+uint32_t together_chunk(const struct moeflux_model *m)
+{
+    return m->max_chunk;
 }

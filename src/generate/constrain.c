@@ -27,6 +27,7 @@ struct kept {
 };
 
 struct constrain {
+    pthread_mutex_t lock;
     struct token_trie *tries[2]; /* of ordinary tokens; of these and the tags of calls */
     struct kept kept[MAX_KEPT];
     uint64_t n_used;
@@ -73,12 +74,23 @@ static bool text_with_tags(const void *ctx, int32_t id, struct token_text *out)
     return tool_form_has_tag(tool_form_of(t), out->bytes, out->len);
 }
 
-static int open_cache(struct generator *s, bool calls, struct moeflux_err *e)
+int constrain_share(struct generator *s, struct moeflux_err *e)
 {
-    if (!s->tokenizer)
-        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a grammar needs", s->dir);
-    if (!s->constrain && !(s->constrain = mem_new(1, sizeof *s->constrain, e)))
+    if (s->constrain)
+        return 0;
+    struct constrain *c = mem_new(1, sizeof *c, e);
+    if (!c)
         return ERR_MEMORY;
+    if (pthread_mutex_init(&c->lock, NULL) != 0) {
+        free(c);
+        return err_set(e, ERR_MEMORY, "out of memory for a lock");
+    }
+    s->constrain = c;
+    return 0;
+}
+
+static int open_trie(struct generator *s, bool calls, struct moeflux_err *e)
+{
     struct token_trie **trie = &s->constrain->tries[calls];
     if (*trie)
         return 0;
@@ -130,10 +142,11 @@ static bool is_of(const struct kept *k, const char *grammar, bool calls)
     return k->grammar && k->calls == calls && strcmp(k->grammar, grammar) == 0;
 }
 
-static int begin(struct generator *s, const char *grammar, bool calls, struct constraint **out,
-                 struct moeflux_err *e)
+/* With the lock. */
+static int begin_kept(struct generator *s, const char *grammar, bool calls, struct constraint **out,
+                      struct moeflux_err *e)
 {
-    int rc = open_cache(s, calls && s->tokenizer && has_tags(s), e);
+    int rc = open_trie(s, calls && has_tags(s), e);
     if (rc)
         return rc;
     struct kept *all = s->constrain->kept, *found = all;
@@ -151,6 +164,20 @@ static int begin(struct generator *s, const char *grammar, bool calls, struct co
     found->used = ++s->constrain->n_used;
     *out = constraint_clone(found->start, e);
     return *out ? 0 : ERR_MEMORY;
+}
+
+static int begin(struct generator *s, const char *grammar, bool calls, struct constraint **out,
+                 struct moeflux_err *e)
+{
+    if (!s->tokenizer)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a grammar needs", s->dir);
+    int rc = constrain_share(s, e);
+    if (rc)
+        return rc;
+    pthread_mutex_lock(&s->constrain->lock);
+    rc = begin_kept(s, grammar, calls, out, e);
+    pthread_mutex_unlock(&s->constrain->lock);
+    return rc;
 }
 
 int constrain_begin(struct generator *s, const char *grammar, struct constraint **out, struct moeflux_err *e)
@@ -202,5 +229,6 @@ void constrain_free(struct constrain *c)
         forget(&c->kept[i]);
     token_trie_free(c->tries[0]);
     token_trie_free(c->tries[1]);
+    pthread_mutex_destroy(&c->lock);
     free(c);
 }

@@ -1,5 +1,6 @@
 /* constrain.h - answers that fit a grammar: where the grammar comes from, and the constraint for an answer.
- * A generator keeps its vocabulary's trie and what was computed for the latest grammars. */
+ * A generator keeps its vocabulary's trie and what was computed for the latest grammars, which several threads may ask it for
+ * after constrain_share. */
 #ifndef MOEFLUX_GENERATE_CONSTRAIN_H
 #define MOEFLUX_GENERATE_CONSTRAIN_H
 
@@ -40,7 +41,7 @@ int constrain_begin_calls(struct generator *s, const char *grammar, struct const
                           struct moeflux_err *e);
 
 /* One of the two, made by a thread of its own, with the first tokens that may come, while the prompt is evaluated. The generator's
- * grammars and their constraints are that thread's until constrain_await. */
+ * grammars are that thread's until constrain_await, unless they are shared. */
 struct constrain_ahead {
     struct generator *generator;
     const char *grammar; /* borrowed; NULL: there is none */
@@ -54,6 +55,9 @@ struct constrain_ahead {
 void constrain_ahead(struct constrain_ahead *a, struct generator *s, const char *grammar, bool calls);
 /* *out: as constrain_begin; NULL without a grammar. A second call gives the same. */
 int constrain_await(struct constrain_ahead *a, struct constraint **out, struct moeflux_err *e);
+
+/* From now on threads may begin constraints of the generator at the same time. ERR_MEMORY. */
+int constrain_share(struct generator *s, struct moeflux_err *e);
 
 /* Of a generator that is closed. NULL is legal. */
 void constrain_free(struct constrain *c);

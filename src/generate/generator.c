@@ -30,6 +30,66 @@ int generator_open(struct generator *s, const struct moeflux_options *o, struct 
     return 0;
 }
 
+int generator_add_copy(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    uint64_t start = clock_ns();
+    if (s->n_copies + 1 == MOEFLUX_MAX_DEVICES)
+        return err_set(e, ERR_USAGE, "more than %d copies of a model", MOEFLUX_MAX_DEVICES);
+    int rc = moeflux_model_open(&s->copies[s->n_copies], o, e);
+    s->n_copies += rc == 0;
+    s->load_ns += clock_ns() - start;
+    return rc;
+}
+
+struct moeflux_model *generator_copy(const struct generator *s, uint32_t idx)
+{
+    return idx ? s->copies[idx - 1] : s->model;
+}
+
+static void add_stats(struct moeflux_stats *to, const struct moeflux_stats *s)
+{
+    const struct {
+        uint64_t *to, more;
+    } sums[] = {
+        {&to->n_prefill_tokens, s->n_prefill_tokens},
+        {&to->n_decode_tokens, s->n_decode_tokens},
+        {&to->n_submits, s->n_submits},
+        {&to->n_dispatches, s->n_dispatches},
+        {&to->read_bytes, s->read_bytes},
+        {&to->n_reads, s->n_reads},
+        {&to->wait_gpu_ns, s->wait_gpu_ns},
+        {&to->n_compiled, s->n_compiled},
+        {&to->compile_ns, s->compile_ns},
+        {&to->n_hits, s->n_hits},
+        {&to->n_misses, s->n_misses},
+        {&to->n_choices, s->n_choices},
+        {&to->n_chosen, s->n_chosen},
+        {&to->n_slots, s->n_slots},
+        {&to->weights_bytes, s->weights_bytes},
+        {&to->weights_mapped_bytes, s->weights_mapped_bytes},
+        {&to->state_bytes, s->state_bytes},
+        {&to->device_used_bytes, s->device_used_bytes},
+    };
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
+        *sums[i].to += sums[i].more;
+    /* They compute at the same time. */
+    to->prefill_ns = size_max(to->prefill_ns, s->prefill_ns);
+    to->decode_ns = size_max(to->decode_ns, s->decode_ns);
+    to->work_ns = size_max(to->work_ns, s->work_ns);
+    for (uint32_t i = 0; i < s->n_devices && to->n_devices < MOEFLUX_MAX_DEVICES; i++)
+        to->devices[to->n_devices++] = s->devices[i];
+}
+
+void generator_get_stats(const struct generator *s, struct moeflux_stats *out)
+{
+    struct moeflux_stats more;
+    moeflux_model_get_stats(s->model, out);
+    for (uint32_t i = 0; i < s->n_copies; i++) {
+        moeflux_model_get_stats(s->copies[i], &more);
+        add_stats(out, &more);
+    }
+}
+
 int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what,
                        struct moeflux_err *e)
 {
@@ -116,9 +176,11 @@ int generator_start(struct generator *s, uint32_t max_context, const struct samp
     return rc ? rc : generator_new_sampler(s, o, NULL, 0, e);
 }
 
-void generator_share(struct generator *s, const struct generator *of)
+void generator_share(struct generator *s, const struct generator *of, uint32_t copy)
 {
     *s = *of;
+    s->model = generator_copy(of, copy);
+    s->n_copies = 0;
     s->chat = (struct chat){0};
     s->has_chat = false;
     s->constrain = NULL;
@@ -161,7 +223,7 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
 
 int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
 {
-    return step_run(s->sequence, id, s->sampler, more && !s->by_turns, next, e);
+    return step_run(s->sequence, id, s->sampler, more, next, e);
 }
 
 int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
@@ -204,6 +266,8 @@ void generator_close(struct generator *s)
     moeflux_session_free(s->sequence);
     chat_free(&s->chat);
     tokenizer_free(s->tokenizer);
+    for (uint32_t i = 0; i < s->n_copies; i++)
+        moeflux_model_close(s->copies[i]);
     moeflux_model_close(s->model);
     *s = (struct generator){0};
 }

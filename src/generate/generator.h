@@ -36,14 +36,23 @@ struct generator {
     uint8_t *allowed;            /* bitmap of the ids that may be sampled; NULL: all */
     float *logits;               /* [vocab_size], after the last token of generator_eval */
     uint32_t max_context;        /* tokens */
-    bool by_turns;               /* others evaluate between two tokens: none is begun ahead of its turn */
     uint64_t seed;
     uint64_t load_ns;
     struct generator_evaluator evaluator; /* of single tokens; zeros: nobody else */
+    /* The same model on other devices, for sequences of their own. */
+    struct moeflux_model *copies[MOEFLUX_MAX_DEVICES - 1];
+    uint32_t n_copies;
 };
 
 /* Opens the model and its tokenizer. The directory's name and the context of `o->progress` must outlive it. */
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
+
+/* Opens the model once more, for sequences of its own: with the options of generator_open but for the device. */
+int generator_add_copy(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
+/* The model, idx 0, and its copies behind it. */
+struct moeflux_model *generator_copy(const struct generator *s, uint32_t idx);
+/* Of all of them together, with a row for each device. */
+void generator_get_stats(const struct generator *s, struct moeflux_stats *out);
 
 /* Makes the chat template usable. ERR_USAGE when there is no tokenizer (`what` names what needs it),
  * ERR_UNSUPPORTED when there is no template, or it cannot be run or has no such thinking. */
@@ -63,10 +72,10 @@ int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_
 int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
                     struct moeflux_err *e);
 
-/* Another generator on the same model, for a request beside others: its template, logits and sampler are its own, and not there
+/* Another generator on the same model, or on copy `copy` of it, for a request beside others: its template, logits and sampler are its own, and not there
  * yet, the rest is `of`'s, which was prepared and must outlive it. For an evaluation logits [vocab_size] (malloc) and a
- * sequence have to be set; the sequence stays the caller's. Model and sequences still belong to one thread at a time. */
-void generator_share(struct generator *s, const struct generator *of);
+ * sequence have to be set; the sequence stays the caller's. */
+void generator_share(struct generator *s, const struct generator *of, uint32_t copy);
 /* A zeroed one is legal. */
 void generator_unshare(struct generator *s);
 

@@ -18,6 +18,7 @@ struct queue_item {
     const struct token_list *tokens; /* of its prompt, borrowed; NULL: none, there is a result */
     void *of;                        /* the caller's: what is to be computed */
     uint64_t since;                  /* queue.n_chosen when it was added */
+    bool taken;                      /* the caller's: it is being computed */
     char *result;                    /* the caller's, from malloc; NULL: not computed yet */
     bool failed;                     /* the caller's: the result is an error */
 };

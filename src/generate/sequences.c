@@ -23,6 +23,7 @@ struct entry {
     uint32_t
         n_prompt; /* tokens of the last prompt; the next one of a conversation mostly has them, but not all of the answer */
     uint64_t last_use;
+    uint64_t bytes; /* of its state, when it was taken or given back */
 };
 
 struct sequences {
@@ -175,6 +176,7 @@ static int use(struct sequences *q, struct entry *x, uint32_t n_prompt, struct m
     x->used = x->changed = true;
     x->n_prompt = n_prompt;
     x->last_use = ++q->clock;
+    x->bytes = moeflux_session_state_bytes(x->session, MOEFLUX_STATE_V3);
     *out = x->session;
     return 0;
 }
@@ -234,15 +236,17 @@ static uint64_t idle_bytes(const struct sequences *q)
     uint64_t bytes = 0;
     for (uint32_t i = 0; i < q->options.most; i++)
         if (q->entries[i].session && !q->entries[i].used)
-            bytes += moeflux_session_state_bytes(q->entries[i].session, MOEFLUX_STATE_V3);
+            bytes += q->entries[i].bytes;
     return bytes;
 }
 
 void sequences_put(struct sequences *q, struct moeflux_session *s)
 {
     for (uint32_t i = 0; i < q->options.most; i++)
-        if (q->entries[i].session == s)
+        if (q->entries[i].session == s) {
             q->entries[i].used = false;
+            q->entries[i].bytes = moeflux_session_state_bytes(s, MOEFLUX_STATE_V3);
+        }
     while (q->options.bytes && idle_bytes(q) > q->options.bytes && sequences_shrink(q))
         ;
 }
@@ -257,7 +261,7 @@ struct sequences_counts sequences_count(const struct sequences *q)
         const struct entry *x = &q->entries[i];
         c.n += x->session != NULL;
         c.n_used += x->used;
-        c.bytes += x->session ? moeflux_session_state_bytes(x->session, MOEFLUX_STATE_V3) : 0;
+        c.bytes += x->bytes;
     }
     return c;
 }

@@ -2,7 +2,7 @@
  * directory where those that had to leave memory are saved.
  *
  * Where the model has recurrent layers a sequence can be gone back in to its checkpoints only; what counts is what needs no
- * evaluation. Used by whoever has the model at the moment, one thread at a time. */
+ * evaluation. Used by one thread at a time. */
 #ifndef MOEFLUX_GENERATE_SEQUENCES_H
 #define MOEFLUX_GENERATE_SEQUENCES_H
 

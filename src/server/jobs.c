@@ -77,17 +77,31 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
             q->first = j;
         q->last = j;
         q->n_waiting++;
-        pthread_cond_signal(&q->more);
     }
+    pthread_cond_broadcast(&q->more);
     pthread_mutex_unlock(&q->lock);
     return rc;
 }
 
-struct job *jobs_take(struct jobs *q)
+/* Whether no idle worker belongs to a group with fewer jobs; of equal ones the first has them, so that one conversation stays where it is. */
+static bool is_next(const struct jobs *q, uint32_t group)
+{
+    uint32_t own = q->groups[group].n_running;
+    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++) {
+        const struct jobs_group *g = &q->groups[i];
+        if (i != group && g->n_idle > 0 && (g->n_running < own || (g->n_running == own && i < group)))
+            return false;
+    }
+    return true;
+}
+
+struct job *jobs_take(struct jobs *q, uint32_t group)
 {
     pthread_mutex_lock(&q->lock);
-    while (!q->first && !q->closed)
+    q->groups[group].n_idle++;
+    while (!q->closed && !(q->first && is_next(q, group)))
         pthread_cond_wait(&q->more, &q->lock);
+    q->groups[group].n_idle--;
     struct job *j = q->first;
     if (j) {
         q->first = j->next;
@@ -95,8 +109,12 @@ struct job *jobs_take(struct jobs *q)
             q->last = NULL;
         j->next = NULL;
         j->state = JOB_RUNNING;
+        j->group = group;
+        q->groups[group].n_running++;
         q->n_waiting--;
         q->n_running++;
+        /* What was not another's to take may be now. */
+        pthread_cond_broadcast(&q->more);
     }
     pthread_mutex_unlock(&q->lock);
     return j;
@@ -156,6 +174,7 @@ void jobs_finish(struct jobs *q, struct job *j)
     pthread_mutex_lock(&q->lock);
     j->state = JOB_DONE;
     q->n_running--;
+    q->groups[j->group].n_running--;
     /* The connection may free it as soon as the lock is open. */
     pthread_cond_broadcast(&j->changed);
     pthread_cond_broadcast(&q->more);

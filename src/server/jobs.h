@@ -38,12 +38,19 @@ struct job { /* zeroed at first; freed with jobs_release */
     /* The jobs' own. */
     pthread_cond_t changed;
     enum job_state state;
+    uint32_t group;   /* RUNNING: of the worker that has it */
     struct job *next; /* WAITING */
     struct job_piece *first, *last;
 };
 
+/* Workers of one copy of the model: a job goes to the copy with the fewest. */
+struct jobs_group {
+    uint32_t n_idle, n_running;
+};
+
 struct jobs {
     pthread_mutex_t lock;
+    struct jobs_group groups[MOEFLUX_MAX_DEVICES];
     pthread_cond_t more;
     struct job *first, *last;
     uint32_t n_waiting, n_running, most_waiting;
@@ -59,8 +66,8 @@ struct job *jobs_new(struct ask *ask, struct moeflux_err *e);
 /* Adds n of them, all or none. ERR_NO_FIT: too many wait; ERR_INTERRUPTED: nothing is taken any more. */
 int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e);
 
-/* The next one; waits for it. NULL: there will be none. */
-struct job *jobs_take(struct jobs *q);
+/* The next one, for a worker of a group (< MOEFLUX_MAX_DEVICES); waits for it. NULL: there will be none. */
+struct job *jobs_take(struct jobs *q, uint32_t group);
 /* Appends a piece. ERR_MEMORY. */
 int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *p, struct moeflux_err *e);
 /* j->ask->result is filled. */

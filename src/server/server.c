@@ -65,10 +65,11 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
         return rc;
     /* Texts are encoded by connections' threads, whoever has the model then. */
     tokenizer_set_progress(g->tokenizer, &(struct moeflux_progress){0});
+    uint32_t n_copies = 1 + g->n_copies;
     struct sequences_options keep = {
         .max_context = g->max_context,
-        .most = o->sequences,
-        .bytes = o->state_bytes,
+        .most = div_up(o->sequences, n_copies),
+        .bytes = o->state_bytes / n_copies,
         .dir = o->state_dir,
         .dir_bytes = o->state_dir_bytes,
         .dir_files = o->state_dir_files,
@@ -76,7 +77,8 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
         .ctx = o->ctx,
     };
     s->generator = g;
-    rc = sequences_new(&s->sequences, g->model, &keep, e);
+    for (uint32_t i = 0; !rc && i < n_copies; i++)
+        rc = sequences_new(&s->sequences[i], generator_copy(g, i), &keep, e);
     atomic_store(&s->started, true);
     if (!rc)
         rc = workers_start(s->workers, g, s->sequences, e);
@@ -97,6 +99,14 @@ static void wait_for_replies(struct server *s)
         nanosleep(&(struct timespec){0, 5000000}, NULL);
 }
 
+static void free_sequences(struct server *s)
+{
+    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++) {
+        sequences_free(s->sequences[i]);
+        s->sequences[i] = NULL;
+    }
+}
+
 void server_stop(struct server *s)
 {
     http_close_door(s);
@@ -106,8 +116,7 @@ void server_stop(struct server *s)
     workers_join(s->workers);
     wait_for_replies(s);
     http_stop(s);
-    sequences_free(s->sequences);
-    s->sequences = NULL;
+    free_sequences(s);
 }
 
 void server_free(struct server *s)
@@ -119,7 +128,7 @@ void server_free(struct server *s)
     if (s->has_jobs)
         jobs_close(&s->jobs);
     workers_join(s->workers);
-    sequences_free(s->sequences);
+    free_sequences(s);
     workers_free(s->workers);
     if (s->has_metrics)
         metrics_free(&s->metrics);

@@ -3,7 +3,7 @@
  *   server_new -> open a model with server_progress -> server_start -> ... -> server_stop -> server_free -> close the model
  *
  * Connections have a thread each (libmicrohttpd's), which reads requests, waits and writes. Answers are computed by as many
- * threads as may run side by side (workers.h), one of which has the model at a time. Requests name no files. There is no TLS:
+ * threads as may run side by side (workers.h). Requests name no files. There is no TLS:
  * that is a proxy's. */
 #ifndef MOEFLUX_SERVER_SERVER_H
 #define MOEFLUX_SERVER_SERVER_H

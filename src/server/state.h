@@ -30,7 +30,7 @@ struct server {
     struct jobs jobs;
     struct metrics metrics;
     struct workers *workers;
-    struct sequences *sequences;
+    struct sequences *sequences[MOEFLUX_MAX_DEVICES]; /* of each copy of the model */
     struct generator *generator;
     struct call_defaults defaults;
     struct moeflux_progress loading;

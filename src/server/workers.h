@@ -1,6 +1,5 @@
-/* workers.h - threads that answer jobs on one model, each job in a sequence of its own. One thread has the model at a time:
- * after each token it lets the others have their turn, in order. Where the model takes tokens of several sequences together
- * (moeflux_most_together), a worker that has its turn evaluates those of all that wait. */
+/* workers.h - threads that answer jobs on one model or several copies of it, each job in a sequence of its own. Their tokens are
+ * evaluated together (generate/batcher.h). */
 #ifndef MOEFLUX_SERVER_WORKERS_H
 #define MOEFLUX_SERVER_WORKERS_H
 
@@ -22,8 +21,9 @@ struct workers *workers_new(uint32_t n, struct jobs *jobs, struct metrics *metri
 /* Whether an evaluation is to go on: not when nobody waits for its answer any more. For moeflux_progress; ctx: the workers. */
 bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total);
 
-/* Starts them; `g` was prepared, and both outlive the workers. ERR_MEMORY: none runs. */
-int workers_start(struct workers *w, const struct generator *g, struct sequences *sequences,
+/* Starts them; `g` was prepared, sequences [1 + g->n_copies] are those of each copy, and all outlive the workers. There are at
+ * least as many workers as copies. ERR_MEMORY: none runs. */
+int workers_start(struct workers *w, const struct generator *g, struct sequences *const *sequences,
                   struct moeflux_err *e);
 
 /* Running answers end where they are, as if interrupted. */

@@ -1,5 +1,6 @@
 #include "text/constraint.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +24,8 @@ struct tail {
 
 /* What a constraint and its clones share. */
 struct masks {
+    pthread_mutex_t lock; /* of all, and of its users' positions */
+    bool has_lock;
     struct grammar *grammar;
     const struct token_trie *trie;
     struct matcher *matcher;
@@ -79,6 +82,8 @@ static void masks_free(struct masks *m)
     free(m->level);
     matcher_free(m->matcher);
     grammar_free(m->grammar);
+    if (m->has_lock)
+        pthread_mutex_destroy(&m->lock);
     free(m);
 }
 
@@ -92,6 +97,12 @@ static struct masks *masks_new(struct grammar *g, const struct token_trie *t, st
     }
     m->grammar = g;
     m->trie = t;
+    m->has_lock = pthread_mutex_init(&m->lock, NULL) == 0;
+    if (!m->has_lock) {
+        masks_free(m);
+        err_set(e, ERR_MEMORY, "out of memory for a lock");
+        return NULL;
+    }
     if ((m->matcher = matcher_new(g, e)) && (m->reaches = mem_new(g->n_states, sizeof(struct reach *), e)) &&
         (m->leaving = mem_new(g->n_loops, sizeof *m->leaving, e)) &&
         (m->level = mem_new((uint64_t)t->depth + 1, sizeof *m->level, e)))
@@ -321,7 +332,7 @@ static int make_bits(struct constraint *c, struct moeflux_err *e)
         if (rc)
             return rc;
     }
-    for (size_t i = 0; i < c->n_ends && constraint_may_end(c); i++)
+    for (size_t i = 0; i < c->n_ends && matcher_may_end(c->masks->matcher, c->position); i++)
         c->bits[(uint32_t)c->ends[i] / 64] |= (uint64_t)1 << ((uint32_t)c->ends[i] % 64);
     return 0;
 }
@@ -334,7 +345,7 @@ static bool is_empty(const uint64_t *bits, uint32_t words)
     return i == words;
 }
 
-int constraint_mask(struct constraint *c, const uint64_t **bits, struct moeflux_err *e)
+static int find_mask(struct constraint *c, struct moeflux_err *e)
 {
     if (c->bits_of != c->position) {
         int rc = keep_small(c->masks, e);
@@ -347,8 +358,17 @@ int constraint_mask(struct constraint *c, const uint64_t **bits, struct moeflux_
             return err_set(e, ERR_UNSUPPORTED, "no token of the vocabulary goes on as the grammar asks");
         c->bits_of = c->position;
     }
-    *bits = c->bits;
     return 0;
+}
+
+int constraint_mask(struct constraint *c, const uint64_t **bits, struct moeflux_err *e)
+{
+    pthread_mutex_lock(&c->masks->lock);
+    int rc = find_mask(c, e);
+    pthread_mutex_unlock(&c->masks->lock);
+    if (rc == 0)
+        *bits = c->bits;
+    return rc;
 }
 
 /* ---- the text ---- */
@@ -361,7 +381,7 @@ static bool is_end(const struct constraint *c, int32_t id)
     return i < c->n_ends;
 }
 
-int constraint_accept_bytes(struct constraint *c, const char *bytes, size_t len, struct moeflux_err *e)
+static int step(struct constraint *c, const char *bytes, size_t len, struct moeflux_err *e)
 {
     struct matcher *m = c->masks->matcher;
     uint32_t position = c->position;
@@ -374,6 +394,14 @@ int constraint_accept_bytes(struct constraint *c, const char *bytes, size_t len,
         return err_set(e, ERR_USAGE, "a text that the grammar does not allow here");
     c->position = position;
     return 0;
+}
+
+int constraint_accept_bytes(struct constraint *c, const char *bytes, size_t len, struct moeflux_err *e)
+{
+    pthread_mutex_lock(&c->masks->lock);
+    int rc = step(c, bytes, len, e);
+    pthread_mutex_unlock(&c->masks->lock);
+    return rc;
 }
 
 int constraint_accept(struct constraint *c, int32_t id, struct moeflux_err *e)
@@ -389,14 +417,20 @@ int constraint_accept(struct constraint *c, int32_t id, struct moeflux_err *e)
 
 bool constraint_may_end(const struct constraint *c)
 {
-    return matcher_may_end(c->masks->matcher, c->position);
+    pthread_mutex_lock(&c->masks->lock);
+    bool may = matcher_may_end(c->masks->matcher, c->position);
+    pthread_mutex_unlock(&c->masks->lock);
+    return may;
 }
 
 bool constraint_must_end(const struct constraint *c)
 {
     size_t n;
+    pthread_mutex_lock(&c->masks->lock);
     const struct matcher_place *p = matcher_places(c->masks->matcher, c->position, &n);
-    return n > 0 && p[0].state == MATCHER_EXIT;
+    bool must = n > 0 && p[0].state == MATCHER_EXIT;
+    pthread_mutex_unlock(&c->masks->lock);
+    return must;
 }
 
 /* ---- making ---- */
@@ -428,9 +462,13 @@ static struct constraint *new_user(struct masks *m, const int32_t *ends, size_t 
 
 int constraint_reset(struct constraint *c, struct moeflux_err *e)
 {
+    struct masks *m = c->masks;
+    pthread_mutex_lock(&m->lock);
     c->ended = false;
-    c->position = matcher_start(c->masks->matcher);
-    return matcher_failure(c->masks->matcher, e);
+    c->position = matcher_start(m->matcher);
+    int rc = matcher_failure(m->matcher, e);
+    pthread_mutex_unlock(&m->lock);
+    return rc;
 }
 
 int constraint_new(struct constraint **out, struct grammar *g, const struct token_trie *t,
@@ -454,11 +492,13 @@ int constraint_new(struct constraint **out, struct grammar *g, const struct toke
 
 struct constraint *constraint_clone(const struct constraint *c, struct moeflux_err *e)
 {
+    pthread_mutex_lock(&c->masks->lock);
     struct constraint *copy = new_user(c->masks, c->ends, c->n_ends, e);
     if (copy) {
         copy->position = c->position;
         copy->ended = c->ended;
     }
+    pthread_mutex_unlock(&c->masks->lock);
     return copy;
 }
 
@@ -467,13 +507,16 @@ void constraint_free(struct constraint *c)
     if (!c)
         return;
     struct masks *m = c->masks;
+    pthread_mutex_lock(&m->lock);
     if (c->next)
         c->next->before = c->before;
     if (c->before)
         c->before->next = c->next;
     else
         m->users = c->next;
-    if (--m->n_users == 0)
+    bool is_last = --m->n_users == 0;
+    pthread_mutex_unlock(&m->lock);
+    if (is_last)
         masks_free(m);
     free(c->bits);
     free(c->ends);

@@ -4,7 +4,7 @@
  * of the grammar. A vocabulary that has every byte as a token therefore never comes to a dead end. Tokens that end a text are
  * allowed exactly where the grammar may end; other control tokens and added tokens never.
  *
- * What was computed for one constraint is kept for it and its clones, which one thread at a time may use:
+ * What was computed for one constraint is kept for it and its clones, which different threads may use, each one at a time:
  * the tokens that a state of the grammar allows, whoever called its rule, are found by walking the trie once. */
 #ifndef MOEFLUX_TEXT_CONSTRAINT_H
 #define MOEFLUX_TEXT_CONSTRAINT_H

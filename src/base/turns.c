@@ -1,4 +1,4 @@
-#include "server/turns.h"
+#include "base/turns.h"
 
 #include "base/err.h"
 
@@ -20,18 +20,12 @@ void turns_free(struct turns *t)
     pthread_mutex_destroy(&t->lock);
 }
 
-/* The lock is held. */
-static void wait_for_turn(struct turns *t)
-{
-    uint64_t own = t->next++;
-    while (t->now != own)
-        pthread_cond_wait(&t->changed, &t->lock);
-}
-
 void turns_begin(struct turns *t)
 {
     pthread_mutex_lock(&t->lock);
-    wait_for_turn(t);
+    uint64_t own = t->next++;
+    while (t->now != own)
+        pthread_cond_wait(&t->changed, &t->lock);
     pthread_mutex_unlock(&t->lock);
 }
 
@@ -43,15 +37,10 @@ void turns_end(struct turns *t)
     pthread_mutex_unlock(&t->lock);
 }
 
-bool turns_pass(struct turns *t)
+bool turns_are_wanted(struct turns *t)
 {
     pthread_mutex_lock(&t->lock);
-    bool others = t->next > t->now + 1;
-    if (others) {
-        t->now++;
-        pthread_cond_broadcast(&t->changed);
-        wait_for_turn(t);
-    }
+    bool are = t->next > t->now + 1;
     pthread_mutex_unlock(&t->lock);
-    return others;
+    return are;
 }

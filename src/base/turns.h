@@ -1,6 +1,6 @@
 /* turns.h - a lock that threads get in the order in which they ask for it. */
-#ifndef MOEFLUX_SERVER_TURNS_H
-#define MOEFLUX_SERVER_TURNS_H
+#ifndef MOEFLUX_BASE_TURNS_H
+#define MOEFLUX_BASE_TURNS_H
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -19,7 +19,7 @@ void turns_free(struct turns *t);
 
 void turns_begin(struct turns *t);
 void turns_end(struct turns *t);
-/* Lets those that wait go first. False: nobody waits, and the turn goes on. */
-bool turns_pass(struct turns *t);
+/* Whether anybody waits. */
+bool turns_are_wanted(struct turns *t);
 
 #endif

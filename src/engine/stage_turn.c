@@ -1,0 +1,62 @@
+#include "engine/stage_turn.h"
+
+void stage_take(struct stage *at)
+{
+    turns_begin(&at->turn);
+}
+
+void stage_give(struct stage *at)
+{
+    turns_end(&at->turn);
+}
+
+int stage_settle(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
+{
+    enum { SLICE_NS = 50000000 };
+    int rc = at == m->stages ? step_settle(m, e) : 0;
+    while (rc == 0 && at->is_stopped) {
+        int done = model_fault(m, at, exec_settle(at->exec, SLICE_NS, e), e);
+        at->is_stopped = done == 0;
+        rc = done < 0 ? done : 0;
+        if (done == 0 && !progress_report(&m->progress, "reading the prompt", "tok", 0, 0))
+            rc = err_set(e, ERR_INTERRUPTED, "interrupted while the device was busy");
+    }
+    return rc;
+}
+
+int stage_enter(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
+{
+    stage_take(at);
+    int rc = stage_settle(m, at, e);
+    if (rc < 0)
+        stage_give(at);
+    return rc;
+}
+
+int stage_enter_all(struct moeflux_model *m, struct moeflux_err *e)
+{
+    for (uint32_t i = 0; i < m->n_stages; i++) {
+        int rc = stage_enter(m, &m->stages[i], e);
+        for (uint32_t k = 0; rc < 0 && k < i; k++)
+            stage_give(&m->stages[k]);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+void stage_give_all(struct moeflux_model *m)
+{
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        stage_give(&m->stages[i]);
+}
+
+bool stage_is_idle(struct moeflux_model *m, struct stage *at)
+{
+    enum { PATIENCE_NS = 250000000 };
+    if (at == m->stages)
+        step_settle(m, NULL);
+    if (at->is_stopped && at->exec && exec_settle(at->exec, PATIENCE_NS, NULL) != 0)
+        at->is_stopped = false;
+    return !at->is_stopped;
+}
