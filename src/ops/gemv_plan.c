@@ -285,7 +285,7 @@ static void widen(const struct exec_caps *c, const struct gemv_shape *s, struct 
     uint32_t groups = div_up(s->rows, p->workgroup_rows), processors = processors_of(c);
     bool pays = p->spec[GEMV_SPLIT] > 1 ? groups * 8 >= processors * 15
                                         : p->workgroup < 256 && groups > WIDE_GROUPS * processors;
-    if (!pays || p->spec[GEMV_STEPS] == 0 || 2 * p->workgroup > size_min(WIDE_LANES, c->max_workgroup))
+    if (!pays || p->spec[GEMV_STEPS] == 0 || p->workgroup > size_min(WIDE_LANES, c->max_workgroup) / 2)
         return;
     p->workgroup *= 2;
     p->workgroup_rows *= 2;
