@@ -76,6 +76,13 @@ static bool may_speculate(const struct reader_work *w)
     return w->speculative.first && (w->stopping || (is_idle && w->n_in_flight_speculative < most));
 }
 
+/* Where a part less flies, so that another may: threads that found too many in flight sleep. */
+static void wake_if_there_is_work(struct reader_work *w)
+{
+    if (w->demanded.first || may_speculate(w))
+        pthread_cond_broadcast(&w->more);
+}
+
 static void count_flights(struct reader_work *w)
 {
     uint64_t now = clock_ns();
@@ -222,6 +229,7 @@ void reader_work_copy(struct reader_work *w, struct read_request *q, uint32_t i)
     if (last) {
         count_flights(w);
         w->n_in_flight--;
+        wake_if_there_is_work(w); /* no thread of the pool ends here and looks itself */
     }
     pthread_mutex_unlock(&w->lock);
     if (!last || !whole)
@@ -378,8 +386,7 @@ static bool end_part(struct reader_work *w, struct read_part *p, int code, const
         cut_short(w, q, code); /* the other parts are of no use any more */
     }
     bool last = --q->n_open == 0;
-    if (may_speculate(w)) /* perhaps only now, which no sleeping thread has heard of */
-        pthread_cond_broadcast(&w->more);
+    wake_if_there_is_work(w);
     pthread_mutex_unlock(&w->lock);
     return last;
 }
