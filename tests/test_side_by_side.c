@@ -402,6 +402,108 @@ static void a_lost_device_ends_the_lines_on_it_and_no_others(void **state)
     generator_close(&g);
 }
 
+/* ---- too little memory ---- */
+
+static atomic_int n_to_refuse; /* sequences */
+
+/* A sequence that is refused its first buffer asks for no other. */
+static int take_buffer(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e)
+{
+    if (atomic_fetch_sub(&n_to_refuse, 1) <= 0)
+        return real_backend->buffer_new(x, b, kind, e);
+    return err_set(e, ERR_NO_FIT, "no room for another buffer");
+}
+
+/* As --batch does: one that finds no room waits until fewer run. Returns how many found none. */
+static uint32_t answer_in_turns(struct batch_lanes *lanes, struct batch_item **items, uint32_t n,
+                                char **lines)
+{
+    uint32_t n_refused = 0, n_done = 0, waiting = (1u << n) - 1;
+    while (n_done < n) {
+        struct batch_done d;
+        struct ask *ask;
+        for (uint32_t i = 0; i < n; i++) {
+            if ((waiting >> i & 1) == 0 || batch_lanes_n_free(lanes) == 0)
+                continue;
+            waiting &= ~(1u << i);
+            batch_lanes_begin(lanes, items[i], &batch_item_request(items[i], 0, &ask)->tokens, 0);
+        }
+        if (!batch_lanes_await(lanes, 1000, &d))
+            continue;
+        uint32_t at = 0;
+        while (items[at] != d.item)
+            at++;
+        if (d.rc == ERR_NO_FIT) {
+            assert_true(batch_lanes_shrink(lanes, &d));
+            waiting |= 1u << at;
+            n_refused++;
+            continue;
+        }
+        check_ok(d.rc, &d.error);
+        lines[at] = d.line;
+        n_done++;
+    }
+    return n_refused;
+}
+
+/* Behind its tokens a result has times. */
+static void assert_same_answer(const char *line, const char *wanted)
+{
+    const char *end = strstr(wanted, "\"prompt_tokens\"");
+    assert_non_null(end);
+    assert_memory_equal(line, wanted, (size_t)(end - wanted));
+}
+
+static void refuse_the_only_one(struct batch_lanes *lanes, struct batch_item *item)
+{
+    struct batch_done d;
+    struct ask *ask;
+    atomic_store(&n_to_refuse, 1);
+    batch_lanes_begin(lanes, item, &batch_item_request(item, 0, &ask)->tokens, 0);
+    while (!batch_lanes_await(lanes, 1000, &d)) {
+    }
+    sequence_refused(d.rc, &d.error, ERR_NO_FIT, "no room for another buffer");
+    assert_false(batch_lanes_shrink(lanes, &d));
+}
+
+/* Lines that find no room are answered one by one, and as they would be with room for all, also where all find none at the same
+ * time. For one that is alone there is no more room to come. */
+static void lines_without_memory_wait(void **state)
+{
+    (void)state;
+    enum { LINES = 3 };
+    struct generator g;
+    struct batch_lanes *lanes;
+    struct batch_item *items[LINES];
+    char *wanted[LINES], *lines[LINES];
+    struct moeflux_err e = {0};
+    open_generator(&g, "cpu");
+    for (uint32_t i = 0; i < LINES; i++)
+        items[i] = read_line(&g, 1 + i, 20);
+    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
+    assert_int_equal(answer_in_turns(lanes, items, LINES, wanted), 0);
+    batch_lanes_free(lanes);
+
+    struct backend *b = set_wait(g.model, 0, g.model->stages[0].exec->backend->wait);
+    b->buffer_new = take_buffer;
+    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
+    refuse_the_only_one(lanes, items[0]);
+    batch_lanes_free(lanes);
+    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
+    atomic_store(&n_to_refuse, LINES);
+    assert_int_equal(answer_in_turns(lanes, items, LINES, lines), LINES);
+    assert_int_equal(batch_lanes_n_free(lanes), 1);
+    for (uint32_t i = 0; i < LINES; i++) {
+        assert_same_answer(lines[i], wanted[i]);
+        free(lines[i]);
+        free(wanted[i]);
+        batch_item_free(items[i]);
+    }
+    batch_lanes_free(lanes);
+    reset_wait(g.model, b);
+    generator_close(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest on_vulkan[] = {
@@ -412,6 +514,7 @@ int main(void)
         cmocka_unit_test(threads_get_what_each_gets_alone),
         cmocka_unit_test(answers_are_the_same_and_devices_work_at_the_same_time),
         cmocka_unit_test(a_lost_device_ends_the_lines_on_it_and_no_others),
+        cmocka_unit_test(lines_without_memory_wait),
     };
     return device_is_vulkan() ? cmocka_run_group_tests(on_vulkan, NULL, NULL)
                               : cmocka_run_group_tests(on_hosts, NULL, NULL);

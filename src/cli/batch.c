@@ -269,7 +269,7 @@ static int take_done(struct batch *b, const struct batch_done *d, struct moeflux
         i++;
     struct queue_item *item = &b->queue.items[i];
     item->taken = false;
-    if (d->rc == ERR_NO_FIT && batch_lanes_shrink(b->lanes))
+    if (d->rc == ERR_NO_FIT && batch_lanes_shrink(b->lanes, d))
         return 0;
     if (d->rc && e)
         *e = d->error;

@@ -255,8 +255,14 @@ void batch_lanes_begin(struct batch_lanes *l, struct batch_item *item, const str
 {
     pthread_mutex_lock(&l->lock);
     struct lane *x = choose(l, tokens);
-    x->work = (struct batch_done){.item = item};
+    x->work = (struct batch_done){.item = item, .was_alone = true};
     x->n_common = n_common;
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct lane *other = &l->each[i];
+        if (other == x || (other->state == LANE_FREE && !other->generator.sequence))
+            continue;
+        x->work.was_alone = other->work.was_alone = false;
+    }
     x->state = LANE_RUNNING;
     l->n_running++;
     pthread_cond_signal(&x->wanted);
@@ -292,19 +298,15 @@ bool batch_lanes_await(struct batch_lanes *l, uint32_t ms, struct batch_done *ou
     return x != NULL;
 }
 
-bool batch_lanes_shrink(struct batch_lanes *l)
+bool batch_lanes_shrink(struct batch_lanes *l, const struct batch_done *refused)
 {
-    bool frees = false;
     pthread_mutex_lock(&l->lock);
     for (uint32_t i = 0; i < l->n; i++)
-        if (l->each[i].state == LANE_FREE && l->each[i].generator.sequence) {
+        if (l->each[i].state == LANE_FREE)
             drop_sequence(&l->each[i]);
-            frees = true;
-        }
-    bool others = l->n_running > 0;
-    l->most = others ? l->n_running : 1;
+    l->most = l->n_running > 0 ? l->n_running : 1;
     pthread_mutex_unlock(&l->lock);
-    return others || frees;
+    return !refused->was_alone;
 }
 
 struct batch_counts batch_lanes_counts(const struct batch_lanes *l)

@@ -20,7 +20,8 @@ struct batch_done {
     struct batch_item *item;
     int rc; /* of batch_answer */
     struct moeflux_err error;
-    char *line; /* the caller's */
+    char *line;     /* the caller's */
+    bool was_alone; /* no other sequence had memory while it ran */
 };
 
 /* n lanes; `g` was prepared and outlives them. ERR_MEMORY. */
@@ -38,8 +39,9 @@ void batch_lanes_begin(struct batch_lanes *l, struct batch_item *item, const str
 /* The next that has finished; waits for at most `ms` milliseconds. False: there was none. */
 bool batch_lanes_await(struct batch_lanes *l, uint32_t ms, struct batch_done *out);
 
-/* After ERR_NO_FIT: frees the sequences that are idle, and from now on no more run than do now. False: one alone does not fit. */
-bool batch_lanes_shrink(struct batch_lanes *l);
+/* After ERR_NO_FIT: frees the sequences that are idle, and from now on no more run than do now. False: the line was alone, and
+ * there is no more memory for it to come. */
+bool batch_lanes_shrink(struct batch_lanes *l, const struct batch_done *refused);
 
 struct batch_counts batch_lanes_counts(const struct batch_lanes *l);
 
