@@ -226,7 +226,9 @@ int main(int argc, char **argv)
     };
     const struct CMUnitTest with_rest[] = {
         cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
+        cmocka_unit_test(tokens_together_get_the_bits_of_each_alone),
         cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
+        cmocka_unit_test(delta_agrees_with_its_reference),
         cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
     };

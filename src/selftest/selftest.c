@@ -277,11 +277,10 @@ static void mixed_linear_cases(struct kernel_test *l)
     l->is_rest = true;
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         linear_case(l, &rest[i]);
-    l->is_rest = false;
     const uint32_t n = kt_is_brief(l) ? KT_N_KINDS : KT_N_FORMATS, each = kt_is_brief(l) ? 8 : 4;
     for (enum linear_path path = LINEAR_GEMV_FEW; kt_has_kernels(l) && path < LINEAR_PATHS; path++)
         for (uint32_t i = path % 2; i < n; i += path < LINEAR_F16_GEMM_SMALL ? each : 1) {
-            l->is_rest = i >= each;
+            l->is_rest = i >= each || path != LINEAR_GEMM;
             linear_case(l, &(struct linear_shape){
                                2, {131, 70}, {kt_formats[i], FORMAT_Q3}, 384, 75, true, i % 2, path});
         }
@@ -296,6 +295,7 @@ static void linear_format_cases(struct kernel_test *l)
         l->is_rest = i >= KT_N_KINDS;
         if (!kt_is_brief(l) || i < KT_N_KINDS || i % 2)
             linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
+        l->is_rest = i >= KT_N_KINDS || i % 4 > 1;
         if (!kt_is_brief(l) || i % 2 == (i < KT_N_KINDS))
             linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
         if (!kt_is_brief(l) || i < KT_N_KINDS)

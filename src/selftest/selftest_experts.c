@@ -307,7 +307,7 @@ static void joined_cases(struct kernel_test *l)
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
         moe_case(l,
                  &(struct moe_shape){6, 2, 640, 384, 384, FORMAT_Q4, 110, .makes_shared = true, .tile = tile,
-                                     .shared_up_format = FORMAT_Q4, .is_rest = tile == EXPERTS_MAX_TILES},
+                                     .shared_up_format = FORMAT_Q4, .is_rest = tile > 1},
                  FORMAT_Q4);
 }
 
@@ -346,7 +346,7 @@ static void choosing_cases(struct kernel_test *l)
     moe_case_of(l, &shapes[10], FORMAT_Q4, true);
     moe_case_of(l,
                 &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .makes_shared = true, .ungated = true,
-                                    .shared_up_format = FORMAT_Q8},
+                                    .shared_up_format = FORMAT_Q8, .is_rest = true},
                 FORMAT_Q8, true);
 }
 
@@ -361,7 +361,7 @@ static void moe_format_cases(struct kernel_test *l)
         if (!kt_is_brief(l))
             moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 1, .tile = 0}, f);
         if (!kt_is_brief(l) || i % 2 == 0)
-            moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .is_rest = i % 4 != 0}, f);
+            moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .is_rest = i % 8 != 0}, f);
     }
     if (!kt_has_kernels(l))
         return;
@@ -372,7 +372,7 @@ static void moe_format_cases(struct kernel_test *l)
         {12, 3, 192, 192, 64, FORMAT_Q2, 3, .makes_shared = true, .chooses = true,
          .shared_up_format = FORMAT_Q8, .is_rest = true},
         {33, 5, 64, 64, 64, FORMAT_Q4, 1, .makes_shared = true, .chooses = true,
-         .shared_up_format = FORMAT_Q6},
+         .shared_up_format = FORMAT_Q6, .is_rest = true},
         {16, 8, 2048, 512, 512, FORMAT_MXFP4, 2, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4, .is_rest = true},
         {12, 3, 192, 64, 128, FORMAT_MXFP8, 2, .makes_shared = true, .shared_up_format = FORMAT_NVFP4},
@@ -381,9 +381,9 @@ static void moe_format_cases(struct kernel_test *l)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
-    moe_case(l, &shapes[0], FORMAT_Q6);
     moe_case_of(l, &shapes[1], FORMAT_Q2, true);
     l->is_rest = true;
+    moe_case(l, &shapes[0], FORMAT_Q6);
     moe_case_of(l, &shapes[5], FORMAT_MXFP4, true);
     l->is_rest = false;
     for (uint32_t f = FORMAT_Q2; !kt_is_brief(l) && f < FORMAT_F16; f++)
@@ -394,7 +394,7 @@ static void moe_format_cases(struct kernel_test *l)
     /* Brief: the smallest and the largest tiles, with one format each. */
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile += kt_is_brief(l) ? EXPERTS_MAX_TILES - 1 : 1)
         for (uint32_t i = FORMAT_Q2 + tile % 2; i < FORMAT_F16; i += kt_is_brief(l) ? FORMAT_KINDS : 2)
-            moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile, .is_rest = tile == 1},
+            moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, i, 110, .tile = tile, .is_rest = true},
                      FORMAT_Q3);
 }
 
@@ -426,7 +426,7 @@ static void biased_cases(struct kernel_test *l)
         {5, 2, 192, 64, 0, FORMAT_Q4, 40, .ungated = true, .chooses = true, .biased = true, .limit = 1,
          .is_rest = true},
         {7, 3, 192, 64, 0, FORMAT_MXFP4, 70, .ungated = true, .biased = true, .limit = 1},
-        {6, 2, 64, 64, 0, FORMAT_Q8, 2, .ungated = true, .biased = true},
+        {6, 2, 64, 64, 0, FORMAT_Q8, 2, .ungated = true, .biased = true, .is_rest = true},
         {6, 2, 64, 64, 0, FORMAT_Q8, 20, .ungated = true, .limit = 0.5f, .is_rest = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
@@ -443,10 +443,10 @@ void selftest_experts_cases(struct kernel_test *l)
     static const struct moe_shape shapes[] = {
         {2, 1, 64, 64, 64, FORMAT_Q4, 1, .tile = 0},
         {12, 3, 192, 64, 192, FORMAT_Q4, 5, .tile = 0},
-        {12, 4, 256, 64, 128, FORMAT_Q8, 2, .tile = 0},
+        {12, 4, 256, 64, 128, FORMAT_Q8, 2, .tile = 0, .is_rest = true},
         {12, 10, 512, 1024, 1024, FORMAT_Q4, 1, .tile = 0, .is_rest = true},
         {12, 3, 192, 64, 192, FORMAT_Q4, 70, .tile = 0},
-        {5, 2, 128, 320, 64, FORMAT_Q8, 33, .tile = 0},
+        {5, 2, 128, 320, 64, FORMAT_Q8, 33, .tile = 0, .is_rest = true},
         {1, 1, 64, 64, 64, FORMAT_Q4, 17, .tile = 0},
         {12, 4, 256, 64, 128, FORMAT_Q4, 1, .ungated = true, .is_rest = true},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .is_rest = true},
@@ -463,7 +463,8 @@ void selftest_experts_cases(struct kernel_test *l)
     moe_case(l, &(struct moe_shape){9, 2, 320, 192, 64, FORMAT_Q4, 70, .tile = 0}, FORMAT_Q8);
     moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, .tile = 0}, FORMAT_Q4, true);
     moe_case_of(l, &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .ungated = true}, FORMAT_Q8, true);
-    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, .tile = 0}, FORMAT_Q4, true);
+    moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, .tile = 0, .is_rest = true},
+                FORMAT_Q4, true);
     choosing_cases(l);
     biased_cases(l);
     moe_format_cases(l);
@@ -471,8 +472,10 @@ void selftest_experts_cases(struct kernel_test *l)
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; kt_has_kernels(l) && tile <= EXPERTS_MAX_TILES; tile++) {
+        l->is_rest = tile > 1 && tile < EXPERTS_MAX_TILES;
         moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, .tile = tile}, FORMAT_Q4);
         moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, FORMAT_Q4, 110, .tile = tile}, FORMAT_Q4);
+        l->is_rest = true;
         if (kt_is_brief(l) && tile > 1)
             continue;
         moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, .tile = tile}, FORMAT_Q8);
@@ -480,4 +483,5 @@ void selftest_experts_cases(struct kernel_test *l)
                  FORMAT_Q4);
         moe_case(l, &(struct moe_shape){5, 1, 128, 576, 64, FORMAT_Q4, 150, .tile = tile}, FORMAT_Q4);
     }
+    l->is_rest = false;
 }

@@ -78,6 +78,8 @@ static void product_case(struct kernel_test *l, const struct product *c, uint32_
     struct linear op = {0};
     struct test_buffer *y[2];
     uint32_t rows = 0, row_squares = c->head_dim ? c->cols / c->head_dim * HEAD_SQUARES : 0;
+    if (kt_leaves(l, l->is_rest))
+        return;
     for (uint32_t i = 0; i < c->n_segments; i++)
         rows += c->rows[i];
     const struct test_buffer *x = kt_floats(l, (uint64_t)n * c->cols, -2, 2),
@@ -129,6 +131,8 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     uint64_t row = (uint64_t)c->n_heads * c->head_dim,
              block = ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
     struct test_buffer *blocks[BLOCKS], *out[2], *tables[MOST];
+    if (kt_leaves(l, l->is_rest))
+        return;
     for (uint32_t i = 0; i + 1 < BLOCKS; i++)
         blocks[i] = kt_cache(l, block, c->kv_type);
     for (uint32_t i = 0; i < n; i++) {
@@ -211,10 +215,12 @@ void selftest_together_cases(struct kernel_test *l)
     uint32_t most = exec_get_caps(l->side[KT_DEVICE]).n_alike,
              n_products = sizeof products / sizeof *products;
     for (uint32_t i = 0; i < (kt_is_brief(l) ? n_products / 2 : n_products); i++) {
+        l->is_rest = i > 2;
         product_case(l, &products[i], most);
         if (!kt_is_brief(l))
             product_case(l, &products[i], 2 + i % 2);
     }
+    l->is_rest = false;
     product_case(l, &products[0], 2);
     attention_case(l, &odd, pos, most);
     attention_case(l, &plain, pos, 3);
