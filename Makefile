@@ -258,18 +258,18 @@ bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 # The tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. Their reports go to files, so that a
 # test which expects a failing command does not take a report for the failure: see scripts/run-tests. Of test_golden the
 # models with the odd shapes are enough here: the long prompts of the other run the same code, as do those of cli_skills
-# and the large matrices of test_cogito and cli_selftest; cli_build and cli_library run make and compilers; test_sample and
-# test_ops are about kernels, which no sanitizer sees (test_ops_cpu stays). What runs on the CPU as well runs there alone, but for
-# test_streaming: the driver's compiler takes eight times as long here, and what others do with a device, test_streaming,
-# test_step and test_shelf do too. The driver frees some 100 MB of small pieces where it makes
-# pipelines: a quarantine smaller than the 256 MB of the default saves a seventh of each start.
+# and the large matrices of test_cogito and cli_selftest; cli_build and cli_library run make and compilers; cli_threads is
+# for tsan; test_sample and test_ops are about kernels, which no sanitizer sees (test_ops_cpu stays). What runs on the CPU
+# as well runs there alone, but for test_streaming: the driver's compiler takes eight times as long here, and what others
+# do with a device, test_streaming, test_step and test_shelf do too. The driver frees some 100 MB of small pieces where it
+# makes pipelines: a quarantine smaller than the 256 MB of the default saves a seventh of each start.
 ASAN_CHECKS := strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
 asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
 asan: ONLY = $(filter-out test_cogito test_sample test_ops test_plan test_small_card test_split $(filter-out test_streaming,$(BOTH)) \
-               cli_build cli_skills cli_selftest cli_library,$(NAMES))
+               cli_build cli_skills cli_selftest cli_library cli_threads,$(NAMES))
 asan:
 	$(MAKE) BUILD=build-asan SHADERS=build OPT="-O1 -g1" ONLY="$(ONLY)" \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests

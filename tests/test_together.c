@@ -211,9 +211,8 @@ static void experts_of_sequences_together_are_read_ahead(void **state)
 static void they_do_on_the_reference(void **state)
 {
     (void)state;
-    for (int i = 1; i < N_MODELS; i++)
-        agrees_with_alone(MODELS[i], "reference", 0);
     agrees_with_alone(MODELS[1], "reference", FEW_SLOTS);
+    agrees_with_alone(MODELS[N_MODELS - 1], "reference", 0);
 }
 
 /* MOEFLUX_DEVICE's, with kernels. */
