@@ -263,7 +263,7 @@ bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
 # as well runs there alone, but for test_streaming: the driver's compiler takes eight times as long here, and what others
 # do with a device, test_streaming, test_step and test_shelf do too. The driver frees some 100 MB of small pieces where it
 # makes pipelines: a quarantine smaller than the 256 MB of the default saves a seventh of each start.
-ASAN_CHECKS := strict_string_checks=1:detect_stack_use_after_return=1:allocator_may_return_null=1
+ASAN_CHECKS := strict_string_checks=1:allocator_may_return_null=1
 asan: export ASAN_OPTIONS = $(ASAN_CHECKS):quarantine_size_mb=32
 asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
