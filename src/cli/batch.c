@@ -77,6 +77,7 @@ static int refuse_item(struct queue_item *item, int rc, struct moeflux_err *e)
 
 static int write_result(struct batch *b, struct queue_item *item, struct moeflux_err *e)
 {
+    batch_progress_make_way(&b->progress);
     int rc = results_add(&b->results, item->result, e);
     b->n_failed += !rc && item->failed;
     b->n_done += !rc && !item->failed;
@@ -396,7 +397,7 @@ static int begin_progress(struct batch *b, const struct term *t, struct moeflux_
 {
     uint64_t total = 0;
     int rc = t->err_dress && file_is_regular(b->options->batch) ? count_lines(b, &total, e) : 0;
-    batch_progress_begin(&b->progress, t, total);
+    batch_progress_begin(&b->progress, t, total, !b->options->output);
     batch_progress_show(&b->progress, 0, 0, 0);
     /* There is one line for both. */
     b->bar.on = false;

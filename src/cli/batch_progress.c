@@ -9,9 +9,12 @@
 
 #define REDRAW_NS 200000000u
 
-void batch_progress_begin(struct batch_progress *p, const struct term *t, uint64_t total)
+void batch_progress_begin(struct batch_progress *p, const struct term *t, uint64_t total, bool to_stdout)
 {
-    *p = (struct batch_progress){.on = t->err_dress && !t->quiet, .total = total, .start_ns = clock_ns()};
+    *p = (struct batch_progress){.on = t->err_dress && !t->quiet,
+                                 .is_among_results = to_stdout && t->out,
+                                 .total = total,
+                                 .start_ns = clock_ns()};
 }
 
 static void show_left(char *buf, size_t cap, double seconds)
@@ -39,6 +42,12 @@ void batch_progress_show(struct batch_progress *p, uint64_t answered, uint64_t f
     say("%s", line);
     p->shown = true;
     p->drawn_ns = now;
+}
+
+void batch_progress_make_way(struct batch_progress *p)
+{
+    if (p->is_among_results)
+        batch_progress_end(p);
 }
 
 void batch_progress_end(struct batch_progress *p)
