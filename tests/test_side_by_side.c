@@ -165,17 +165,44 @@ static void threads_do_on_a_device_named_twice(void **state)
 
 enum { ANSWERS = 6, LENGTH = 24 };
 
-/* How often one device was at work while another was. */
 static const struct backend *real_backend;
-static atomic_int n_at_work, n_overlaps, n_waits_left;
+static atomic_int n_waits_left;
+
+/* How often one device was at work while another was. */
+static struct {
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t met;
+    int n_at_work, n_overlaps;
+    const struct exec *first; /* NULL: none waits for another */
+} work_seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .met = PTHREAD_COND_INITIALIZER};
+
+/* Until the first overlap a device behind the first holds its work back for a while: another thread reaches the first
+   then, however slow the machine. With the lock. */
+static void await_another(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 2;
+    while (work_seen.n_overlaps == 0 &&
+           pthread_cond_timedwait(&work_seen.met, &work_seen.lock, &until) == 0)
+        continue;
+}
 
 static int wait_and_see(struct exec *x, uint64_t ticket, struct moeflux_err *e)
 {
-    if (atomic_fetch_add(&n_at_work, 1) > 0)
-        atomic_fetch_add(&n_overlaps, 1);
+    pthread_mutex_lock(&work_seen.lock);
+    if (work_seen.n_at_work++ > 0) {
+        work_seen.n_overlaps++;
+        pthread_cond_broadcast(&work_seen.met);
+    }
+    if (work_seen.first && x != work_seen.first)
+        await_another();
+    pthread_mutex_unlock(&work_seen.lock);
     nanosleep(&(struct timespec){.tv_nsec = 300000}, NULL);
     int rc = real_backend->wait(x, ticket, e);
-    atomic_fetch_sub(&n_at_work, 1);
+    pthread_mutex_lock(&work_seen.lock);
+    work_seen.n_at_work--;
+    pthread_mutex_unlock(&work_seen.lock);
     return rc;
 }
 
@@ -270,6 +297,7 @@ static void answer_all(struct generator *g, struct answering *list, bool side_by
         begin_answer(&list[i], g, b, i);
         list[i].start = side_by_side ? &start : NULL;
     }
+    work_seen.first = side_by_side ? g->model->stages[0].exec : NULL;
     for (uint32_t i = 0; i < ANSWERS; i++)
         if (side_by_side)
             assert_int_equal(pthread_create(&list[i].thread, NULL, answer, &list[i]), 0);
@@ -278,6 +306,7 @@ static void answer_all(struct generator *g, struct answering *list, bool side_by
     for (uint32_t i = 0; side_by_side && i < ANSWERS; i++)
         pthread_join(list[i].thread, NULL);
     pthread_barrier_destroy(&start);
+    work_seen.first = NULL;
     batcher_free(b);
 }
 
@@ -288,11 +317,11 @@ static void answer_like(const struct answering *want, const char *devices)
     struct answering have[ANSWERS];
     open_generator(&g, devices);
     struct backend *b = set_wait(g.model, 0, wait_and_see);
-    atomic_store(&n_overlaps, 0);
+    work_seen.n_overlaps = 0;
     answer_all(&g, have, true);
     reset_wait(g.model, b);
-    print_message("%s: %d times at work together\n", devices, atomic_load(&n_overlaps));
-    assert_true((atomic_load(&n_overlaps) > 0) == (g.model->n_stages > 1));
+    print_message("%s: %d times at work together\n", devices, work_seen.n_overlaps);
+    assert_true((work_seen.n_overlaps > 0) == (g.model->n_stages > 1));
     for (uint32_t i = 0; i < ANSWERS; i++) {
         check_ok(have[i].rc, &have[i].e);
         assert_int_equal(have[i].answer.tokens.n, LENGTH - i);
