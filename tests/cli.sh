@@ -61,6 +61,13 @@ out_is() { [ "$(cat "$tmp/out")" = "$1" ] || fault "stdout is '$(head -c 300 "$t
 out_empty() { [ ! -s "$tmp/out" ] || fault "stdout is not empty: $(head -c 300 "$tmp/out")"; }
 err_empty() { [ ! -s "$tmp/err" ] || fault "stderr is not empty: $(head -c 300 "$tmp/err")"; }
 
+# A Python expression of j, the JSON object on stdout.
+json() { python3 -S -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
+json_is() {
+    is=$(json "$1")
+    [ "$is" = "$2" ] || fault "$1 is $is, expected $2"
+}
+
 # A failure as the program tells them: one line on stderr, nothing on stdout.
 one_line() {
     out_empty

@@ -3,8 +3,6 @@
 . tests/cli.sh
 
 tiny=tests/models/tiny deepseek=tests/models/deepseek-odd/mlx
-json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
-json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 story='Once upon a time there was a kind cat. It liked 12 dogs.'
 printf '%s' "$story" >"$tmp/text"
 set -- -m "$tiny" --device cpu --temp 0

@@ -3,8 +3,6 @@
 . tests/cli.sh
 
 python() { python3 tests/tensors.py "$@"; }
-json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
-json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 # near A B TOLERANCE: all decimal
 near() {
     awk -v a="$1" -v b="$2" -v t="$3" 'BEGIN { d = a - b; exit !(d <= t && d >= -t) }' || fault "$1 is not within $3 of $2"

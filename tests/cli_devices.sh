@@ -3,8 +3,6 @@
 . tests/cli.sh
 
 model=tests/models/qwen-odd/mlx
-json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
-json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 echo 1 2 3 5 8 >"$tmp/ids"
 set -- -m "$model" --tokens-in "$tmp/ids" --temp 0 -n 4 --ignore-eos
 

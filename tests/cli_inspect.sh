@@ -4,8 +4,6 @@
 
 model=tests/models/qwen-odd/mlx
 other=tests/models/deepseek-odd/mlx
-json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
-json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 
 claim inspect_measures_and_says_what_helps
 run 0 "$MOEFLUX" inspect "$model" --device 0

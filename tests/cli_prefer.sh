@@ -3,8 +3,6 @@
 . tests/cli.sh
 
 tiny=tests/models/tiny
-json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
-json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 story='Once upon a time there was a kind cat. It liked 12 dogs. Nobody saw the old goat near the lake. Ivy likes bread.'
 printf '%s' "$story" >"$tmp/text"
 # A quarter of the slots; what is in memory does not depend on the time that reads ahead take.

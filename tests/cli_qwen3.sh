@@ -4,8 +4,6 @@
 . tests/cli.sh
 
 mlx=tests/models/qwen3-odd/mlx
-json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
-json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 
 claim inspect_tells_the_family_and_its_sizes
 run 0 "$MOEFLUX" inspect "$mlx" --json --no-measure

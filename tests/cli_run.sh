@@ -6,8 +6,6 @@
 golden=tests/models/tiny/golden.safetensors
 model=$tmp/tiny
 python() { python3 tests/tensors.py "$@"; }
-json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
-json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 # at_most A B: both decimal
 at_most() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a <= b) }' || fault "$1 is over $2"; }
 

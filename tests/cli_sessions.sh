@@ -3,8 +3,6 @@
 . tests/cli.sh
 
 model=$tmp/tiny
-json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
-json_is() { [ "$(json "$1")" = "$2" ] || fault "$1 is $(json "$1"), expected $2"; }
 # ids N SEED...: N ids of each seed
 ids() {
     python3 -c 'import random, sys

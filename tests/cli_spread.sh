@@ -4,7 +4,6 @@
 
 whole=$tmp/whole spread=$tmp/spread list=$tmp/a,$tmp/b
 on=(--device cpu --memory 1M)
-json() { python3 -c 'import json, sys; j = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$tmp/out" "$1"; }
 
 claim convert_says_over_how_many_directories
 run 0 "$MOEFLUX" convert tests/models/tiny "$whole"
