@@ -183,8 +183,7 @@ static void await_another(void)
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 2;
-    while (work_seen.n_overlaps == 0 &&
-           pthread_cond_timedwait(&work_seen.met, &work_seen.lock, &until) == 0)
+    while (work_seen.n_overlaps == 0 && pthread_cond_timedwait(&work_seen.met, &work_seen.lock, &until) == 0)
         continue;
 }
 
