@@ -14,8 +14,6 @@ ZSH_COMPLETIONS  ?= $(PREFIX)/share/zsh/site-functions
 FISH_COMPLETIONS ?= $(PREFIX)/share/fish/vendor_completions.d
 CC      ?= cc
 GLSLC   ?= glslc
-# What compiles the kernels named X_khr, whose language not every glslc knows; "no": they are left out.
-KHR_GLSLC ?=
 # Line numbers for backtraces; OPT="-O0 -g" for a debugger. Whole debug information takes a quarter of the time to build.
 OPT     ?= -O2 -g1
 SAN     ?=
@@ -78,15 +76,12 @@ KERNELS      := $(patsubst kernels/%.comp,%,$(sort $(wildcard kernels/*.comp ker
 # There for cooperative matrices alone; for one format alone.
 coop_only    := matrices/probe attention/latent_scores attention/latent_values
 format_only  := linear/decode_long
-# Some are built again as NAME_VARIANT: for cooperative matrices (coop: by NV's extension, khr: by KHR's; fragcoop and fragkhr:
-# in registers), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of the
+# Some are built again as NAME_VARIANT: for cooperative matrices (coop; fragcoop: in registers), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of the
 # time, for matrices of one other format than those four, and for experts in such a format beside a shared one of
 # 4 bits.
-VARIANTS     := coop khr fragcoop fragkhr denorm q4 q8 bf16 f32 other othercoop otherkhr otherdenorm withq4 withq4denorm
+VARIANTS     := coop fragcoop denorm q4 q8 bf16 f32 other othercoop otherdenorm withq4 withq4denorm
 defines_coop   := -DCOOP
-defines_khr    := -DCOOP -DCOOP_KHR
 defines_fragcoop := -DFRAG -DCOOP
-defines_fragkhr  := -DFRAG -DCOOP -DCOOP_KHR
 defines_denorm := -DDENORM
 defines_q4     := -DONLY_FORMAT=FORMAT_Q4
 defines_q8     := -DONLY_FORMAT=FORMAT_Q8
@@ -94,21 +89,12 @@ defines_bf16   := -DONLY_FORMAT=FORMAT_BF16
 defines_f32    := -DONLY_FORMAT=FORMAT_F32
 defines_other  := -DOTHER
 defines_othercoop := -DOTHER -DCOOP
-defines_otherkhr  := -DOTHER -DCOOP -DCOOP_KHR
 defines_otherdenorm := -DOTHER -DDENORM
 defines_withq4      := -DOTHER -DWITH_Q4
 defines_withq4denorm := -DOTHER -DWITH_Q4 -DDENORM
 tiles        := linear/prefill experts/prefill_up experts/prefill_down
 kernels_coop := $(tiles) attention/prefill $(coop_only)
-# GLSLC, or else glslangValidator, where one of them knows the language.
-KHR_COMPILER := $(if $(filter no,$(KHR_GLSLC)),,$(shell scripts/khr-compiler find $(or $(KHR_GLSLC),$(GLSLC) glslangValidator)))
-ifneq ($(filter-out no,$(KHR_GLSLC)),)
-$(if $(KHR_COMPILER),,$(error KHR_GLSLC=$(KHR_GLSLC) does not compile GL_KHR_cooperative_matrix))
-endif
-kernels_khr := $(if $(KHR_COMPILER),$(kernels_coop))
 kernels_fragcoop := $(tiles)
-kernels_fragkhr := $(if $(KHR_COMPILER),$(kernels_fragcoop))
-kernels_otherkhr := $(if $(KHR_COMPILER),$(tiles))
 products       := linear/decode linear/decode_token experts/decode_up experts/decode_down
 long_products  := linear/decode_long experts/decode_down_long
 kernels_denorm := $(products) $(long_products)
@@ -170,18 +156,17 @@ variant = $(filter $(VARIANTS),$(lastword $(subst _, ,$(1))))
 source  = kernels/$(patsubst %_$(call variant,$(1)),%,$(1)).comp
 $(SPIRV): $(SHADERS)/kernels/%.inc: $$(call source,$$*) Makefile
 	@mkdir -p $(@D)
-	$(if $(filter khr fragkhr otherkhr,$(call variant,$*)),$(KHR_COMPILER),$(GLSLC)) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
+	$(GLSLC) --target-env=vulkan1.3 -O $(defines_$(call variant,$*)) -Ikernels -mfmt=c -MD -MF $(@:.inc=.d) -o $@ $<
 
 # A shader's header that is gone makes the shaders that included it be built again.
 kernels/%.glsl: ;
 kernels/%.h: ;
 
-# Written when there are others than before: with a compiler that is new here, or gone.
+# Written when there are others than before.
 $(SHADERS)/kernels/names: FORCE
 	@mkdir -p $(@D)
 	@echo '$(SPIRV:$(SHADERS)/kernels/%.inc=%)' > $@.new; \
-	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; \
-	$(if $(KHR_COMPILER),:,echo "kernels for VK_KHR_cooperative_matrix are left out: $(or $(KHR_GLSLC:no=not wanted),no compiler knows them)"); fi
+	if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi
 
 $(SHADERS)/kernels/table.inc: $(SPIRV) $(SHADERS)/kernels/names scripts/kernel-table
 	scripts/kernel-table $(SPIRV) > $@

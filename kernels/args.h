@@ -44,6 +44,9 @@
     ROW(MXFP8, 9, 8, 32, E4M3, E8M0, x)                                                                      \
     ROW(NVFP4, 10, 4, 16, E2M1, E4M3, x)                                                                     \
     ROW(F16, 11, 16, 1, PLAIN, NONE, x)
+/* The constant_id of 16, the rows of a product's second factors, which VK_NV_cooperative_matrix has no other word for
+ * (lib/matrices.glsl; src/vulkan/khr_kernel.h needs it). Behind all others. */
+#define MATRIX_SECOND_SPEC 31
 #define SCHEME_PLAIN  0
 #define SCHEME_AFFINE 1
 #define SCHEME_E2M1   2

@@ -1,5 +1,6 @@
-// matrices.glsl - 16 x 16 matrices, each spread over a subgroup of 32 lanes, in the words of two extensions: kernels named
-// X_coop are for VK_NV_cooperative_matrix, X_khr (COOP_KHR) for VK_KHR_cooperative_matrix.
+// matrices.glsl - 16 x 16 matrices, each spread over a subgroup of 32 lanes, by VK_NV_cooperative_matrix, which the oldest
+// compilers know; src/vulkan/khr_kernel.h makes kernels for VK_KHR_cooperative_matrix of the same code. There a matrix's type says
+// what it is used for, so one of a product's factors is no MatrixA in one place and a MatrixB in another.
 //
 //   MatrixA, MatrixB  factors, float16; MatrixC  sums, float32. MatrixC(0.0) is a matrix of zeros
 //   matrix_load(m, array, at, step, order), matrix_store(m, array, at, step, order)
@@ -12,26 +13,15 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 
-#ifdef COOP_KHR
-#extension GL_KHR_cooperative_matrix : require
-#define MatrixA       coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseA>
-#define MatrixB       coopmat<float16_t, gl_ScopeSubgroup, 16, 16, gl_MatrixUseB>
-#define MatrixC       coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>
-#define BY_ROWS       gl_CooperativeMatrixLayoutRowMajor
-#define BY_COLUMNS    gl_CooperativeMatrixLayoutColumnMajor
-#define matrix_load   coopMatLoad
-#define matrix_store  coopMatStore
-#define matrix_muladd coopMatMulAdd
-#else
 #extension GL_NV_cooperative_matrix : require
+layout(constant_id = MATRIX_SECOND_SPEC) const uint MATRIX_SECOND = 16;
 #define MatrixA       fcoopmatNV<16, gl_ScopeSubgroup, 16, 16>
-#define MatrixB       fcoopmatNV<16, gl_ScopeSubgroup, 16, 16>
+#define MatrixB       fcoopmatNV<16, gl_ScopeSubgroup, MATRIX_SECOND, 16>
 #define MatrixC       fcoopmatNV<32, gl_ScopeSubgroup, 16, 16>
 #define BY_ROWS       false
 #define BY_COLUMNS    true
 #define matrix_load   coopMatLoadNV
 #define matrix_store  coopMatStoreNV
 #define matrix_muladd coopMatMulAddNV
-#endif
 
 #endif

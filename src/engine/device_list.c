@@ -13,7 +13,6 @@
 #include "cpu/isa.h"
 #include "moeflux.h"
 #include "vulkan/device.h"
-#include "vulkan/pipeline.h"
 
 /* Room for the Vulkan devices of one machine. */
 enum { MAX_GPUS = 64 };
@@ -53,7 +52,7 @@ void device_list_describe(struct moeflux_device *d, const struct gpu_info *from,
     snprintf(d->name, sizeof d->name, "%s", from->name);
     snprintf(d->kind, sizeof d->kind, "%s", from->kind);
     snprintf(d->driver, sizeof d->driver, "%s", from->driver);
-    snprintf(d->matrices, sizeof d->matrices, "%s", matrices_name(from->matrices, pipeline_has_khr()));
+    snprintf(d->matrices, sizeof d->matrices, "%s", matrices_name(from->matrices));
     snprintf(d->why_not, sizeof d->why_not, "%s", from->missing);
 }
 

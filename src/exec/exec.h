@@ -44,7 +44,7 @@ struct exec_caps {
     bool is_software; /* its lanes are this machine's cores: the host backends, software Vulkan devices */
     bool is_unified;  /* EXEC_DEVICE memory is mapped */
     bool has_coopmat; /* kernels named X_coop can run: float16 matrix units */
-    bool uses_khr;    /* those that run are named X_khr: the same by VK_KHR_cooperative_matrix */
+    bool uses_khr;    /* those that run are in VK_KHR_cooperative_matrix's form */
     bool has_denorm;  /* kernels named X_denorm can run: float16 denormals are kept */
     bool has_fixed;   /* products of many tokens have bits of their own: gemm_fixed of cpu/product.h */
     uint32_t
@@ -82,8 +82,8 @@ void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
 /* From now on the caps have neither has_coopmat nor has_fixed: operations opened later are float32 throughout. */
 void exec_keep_f32(struct exec *x);
-/* From now on uses_khr holds only where the device has nothing else; by default it holds wherever the device and this build
- * have that form, which NVIDIA's own driver runs faster than NV's (prompts on an H200 by a tenth): operations opened later. */
+/* From now on uses_khr holds only where the device has nothing else; by default it holds wherever the device has that
+ * form, which NVIDIA's own driver runs faster than NV's (prompts on an H200 by a third: matrices lie in quads): operations opened later. */
 void exec_prefer_nv(struct exec *x);
 /* From now on the caps have no has_denorm: operations opened later are those of devices without it. */
 void exec_forbid_denorm(struct exec *x);

@@ -44,7 +44,7 @@ static void vulkan_close(struct exec *x)
     free(v);
 }
 
-/* What the mapping of kernels named X_coop and X_khr takes for given. */
+/* What the mapping of kernels named X_coop takes for given. */
 static bool has_coopmat(const struct gpu *g)
 {
     return (g->matrices.nv || g->matrices.khr) && g->max_workgroup >= 256 && g->max_shared_bytes >= 32768;
@@ -56,13 +56,12 @@ static bool uses_khr(const struct exec *x)
     return has->khr && !(x->prefers_nv && has->nv);
 }
 
-/* Operations name kernels for matrices X_coop or X_othercoop. */
-static void name_variant(const struct exec *x, const char *name, char *out, size_t bytes)
+/* X_coop, X_fragcoop, X_othercoop. */
+static bool has_matrices(const char *kernel)
 {
-    static const char of_nv[] = "coop";
-    size_t length = strlen(name), end = sizeof of_nv - 1;
-    bool is_khr = uses_khr(x) && length > end && strcmp(name + length - end, of_nv) == 0;
-    snprintf(out, bytes, "%.*s%s", (int)(is_khr ? length - end : length), name, is_khr ? "khr" : "");
+    static const char end[] = "coop";
+    size_t length = strlen(kernel), n = sizeof end - 1;
+    return length > n && strcmp(kernel + length - n, end) == 0;
 }
 
 static struct exec_caps vulkan_caps(const struct exec *x)
@@ -120,14 +119,13 @@ static void vulkan_buffer_free(struct exec *x, struct exec_buffer *b)
 int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                       const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
 {
-    char variant[64];
-    name_variant(x, name, variant, sizeof variant);
     *k = (struct kernel){.args_bytes = args_bytes};
-    const char *label = pipeline_find_name(variant);
+    const char *label = pipeline_find_name(name);
     if (!label)
-        return err_set(e, ERR_DEVICE, "no kernel named %s is built in", variant);
+        return err_set(e, ERR_DEVICE, "no kernel named %s is built in", name);
     k->label = exec_find_label(x, label);
-    k->pipeline = pipeline_find(&vulkan_of(x)->pipelines, variant, spec, n_spec, e);
+    k->pipeline =
+        pipeline_find(&vulkan_of(x)->pipelines, name, uses_khr(x) && has_matrices(name), spec, n_spec, e);
     return k->pipeline < 0 ? k->pipeline : 0;
 }
 

@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "vulkan/khr_matrix.h"
-#include "vulkan/pipeline.h"
 
 enum { MAX_DEVICES = 64 };
 
@@ -364,15 +363,9 @@ static uint64_t import_align(const struct vk *vk, VkPhysicalDevice p)
     return host.minImportedHostPointerAlignment;
 }
 
-/* Of what the device offers: NV's kernels are in every build. */
-static struct matrices usable_matrices(const struct gpu_info *info)
-{
-    return (struct matrices){.nv = info->matrices.nv, .khr = info->matrices.khr && pipeline_has_khr()};
-}
-
 static int create_device(struct gpu *g, struct moeflux_err *e)
 {
-    g->matrices = usable_matrices(&g->info);
+    g->matrices = g->info.matrices;
     bool has_matrices = g->matrices.nv || g->matrices.khr;
     g->has_denorm = has_denorm(&g->vk, g->physical);
     VkPhysicalDeviceCooperativeMatrixFeaturesNV nv = {

@@ -117,11 +117,9 @@ struct matrices matrices_find(const struct vk *vk, VkInstance instance, VkPhysic
     return (struct matrices){.nv = has_nv(vk, instance, p), .khr = has_khr(vk, instance, p)};
 }
 
-const char *matrices_name(struct matrices offered, bool khr_is_built)
+const char *matrices_name(struct matrices offered)
 {
-    if (offered.khr && khr_is_built)
+    if (offered.khr)
         return offered.nv ? "NV and KHR" : "KHR";
-    if (offered.nv)
-        return "NV";
-    return offered.khr ? "KHR: not in this build" : "";
+    return offered.nv ? "NV" : "";
 }

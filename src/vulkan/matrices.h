@@ -11,14 +11,14 @@
 enum { MATRIX_LANES = 32 };
 
 struct matrices {
-    bool nv;  /* VK_NV_cooperative_matrix: kernels named X_coop */
-    bool khr; /* VK_KHR_cooperative_matrix: kernels named X_khr */
+    bool nv;  /* VK_NV_cooperative_matrix: kernels named X_coop as they are */
+    bool khr; /* VK_KHR_cooperative_matrix: the same by khr_kernel.h */
 };
 
 /* What is needed beside matrices is there, too: float16 numbers, Vulkan's memory model, subgroups of MATRIX_LANES. */
 struct matrices matrices_find(const struct vk *vk, VkInstance instance, VkPhysicalDevice p);
 
-/* "NV", "KHR", "NV and KHR": what kernels can multiply by; "KHR: not in this build": they could, in another; "": nothing. */
-const char *matrices_name(struct matrices offered, bool khr_is_built);
+/* "NV", "KHR", "NV and KHR": what kernels can multiply by; "": nothing. */
+const char *matrices_name(struct matrices offered);
 
 #endif

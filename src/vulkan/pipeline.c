@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "vulkan/device.h"
+#include "vulkan/khr_kernel.h"
 
 struct kernel_code {
     const char *name;
@@ -27,6 +28,13 @@ static const struct kernel_code *find_kernel(const char *name)
     return NULL;
 }
 
+const uint32_t *pipeline_words(const char *name, size_t *n)
+{
+    const struct kernel_code *k = find_kernel(name);
+    *n = k ? k->bytes / 4 : 0;
+    return k ? k->words : NULL;
+}
+
 const char *pipeline_find_name(const char *name)
 {
     const struct kernel_code *k = find_kernel(name);
@@ -39,17 +47,9 @@ static bool ends_in(const char *name, const char *suffix)
     return n >= k && strcmp(name + n - k, suffix) == 0;
 }
 
-bool pipeline_has_khr(void)
-{
-    for (size_t i = 0; i < N_KERNELS; i++)
-        if (ends_in(kernel_table[i].name, "_khr"))
-            return true;
-    return false;
-}
-
 static uint32_t subgroup_size(const struct gpu *g, const char *kernel)
 {
-    return ends_in(kernel, "coop") || ends_in(kernel, "khr") ? MATRIX_LANES : g->subgroup_size;
+    return ends_in(kernel, "coop") ? MATRIX_LANES : g->subgroup_size;
 }
 
 int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e)
@@ -74,15 +74,29 @@ void pipeline_set_close(struct pipeline_set *s, const struct gpu *g)
     *s = (struct pipeline_set){0};
 }
 
+static int make_module(const struct pipeline *p, const struct gpu *g, VkShaderModule *out,
+                       struct moeflux_err *e)
+{
+    size_t n;
+    const uint32_t *words = pipeline_words(p->name, &n);
+    uint32_t *by_khr = NULL;
+    int rc = p->by_khr ? khr_kernel(words, n, &by_khr, &n, e) : 0;
+    if (rc < 0)
+        return rc;
+    VkShaderModuleCreateInfo code = {.sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO,
+                                     .codeSize = 4 * n,
+                                     .pCode = by_khr ? by_khr : words};
+    VkResult r = g->vk.CreateShaderModule(g->device, &code, NULL, out);
+    free(by_khr);
+    return r == VK_SUCCESS ? 0 : gpu_error(r, p->name, e);
+}
+
 static int make(struct pipeline *p, const struct gpu *g, VkPipelineLayout layout, struct moeflux_err *e)
 {
-    const struct kernel_code *k = find_kernel(p->name);
-    VkShaderModuleCreateInfo code = {
-        .sType = VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, .codeSize = k->bytes, .pCode = k->words};
     VkShaderModule module;
-    VkResult r = g->vk.CreateShaderModule(g->device, &code, NULL, &module);
-    if (r != VK_SUCCESS)
-        return gpu_error(r, k->name, e);
+    int rc = make_module(p, g, &module, e);
+    if (rc < 0)
+        return rc;
     VkSpecializationMapEntry entries[PIPELINE_MAX_SPEC];
     for (uint32_t i = 0; i < p->n_spec; i++)
         entries[i] = (VkSpecializationMapEntry){.constantID = i, .offset = 4 * i, .size = 4};
@@ -92,7 +106,7 @@ static int make(struct pipeline *p, const struct gpu *g, VkPipelineLayout layout
                                    .pData = p->spec};
     VkPipelineShaderStageRequiredSubgroupSizeCreateInfo width = {
         .sType = VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO,
-        .requiredSubgroupSize = subgroup_size(g, k->name)};
+        .requiredSubgroupSize = subgroup_size(g, p->name)};
     VkComputePipelineCreateInfo info = {
         .sType = VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO,
         .flags = g->cuts_dispatches ? VK_PIPELINE_CREATE_DISPATCH_BASE : 0,
@@ -104,9 +118,9 @@ static int make(struct pipeline *p, const struct gpu *g, VkPipelineLayout layout
                   .pName = "main",
                   .pSpecializationInfo = &values},
         .layout = layout};
-    r = g->vk.CreateComputePipelines(g->device, VK_NULL_HANDLE, 1, &info, NULL, &p->handle);
+    VkResult r = g->vk.CreateComputePipelines(g->device, VK_NULL_HANDLE, 1, &info, NULL, &p->handle);
     g->vk.DestroyShaderModule(g->device, module, NULL);
-    return r == VK_SUCCESS ? 0 : gpu_error(r, k->name, e);
+    return r == VK_SUCCESS ? 0 : gpu_error(r, p->name, e);
 }
 
 int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e)
@@ -172,11 +186,11 @@ int pipeline_await(struct pipeline_set *s, struct moeflux_err *e)
     return rc;
 }
 
-int pipeline_find(struct pipeline_set *s, const char *name, const uint32_t *spec, uint32_t n_spec,
-                  struct moeflux_err *e)
+int pipeline_find(struct pipeline_set *s, const char *name, bool by_khr, const uint32_t *spec,
+                  uint32_t n_spec, struct moeflux_err *e)
 {
     for (size_t i = 0; i < s->n; i++)
-        if (strcmp(s->all[i].name, name) == 0 && s->all[i].n_spec == n_spec &&
+        if (strcmp(s->all[i].name, name) == 0 && s->all[i].by_khr == by_khr && s->all[i].n_spec == n_spec &&
             memcmp(s->all[i].spec, spec, 4 * (size_t)n_spec) == 0)
             return (int)i;
     const struct kernel_code *k = find_kernel(name);
@@ -187,7 +201,7 @@ int pipeline_find(struct pipeline_set *s, const char *name, const uint32_t *spec
     if (rc < 0)
         return rc;
     s->all = all;
-    s->all[s->n] = (struct pipeline){.name = k->name, .n_spec = n_spec};
+    s->all[s->n] = (struct pipeline){.name = k->name, .by_khr = by_khr, .n_spec = n_spec};
     memcpy(s->all[s->n].spec, spec, 4 * (size_t)n_spec);
     return (int)s->n++;
 }

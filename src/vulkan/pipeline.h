@@ -25,9 +25,10 @@ int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflu
 void pipeline_set_close(struct pipeline_set *s, const struct gpu *g);
 
 /* A place for the pipeline of kernels/<name>.comp with specialisation constants 0 .. n_spec - 1 (each 4 bytes); the
- * same one for the same constants. Returns its index in s->all or a negative ERR_*. */
-int pipeline_find(struct pipeline_set *s, const char *name, const uint32_t *spec, uint32_t n_spec,
-                  struct moeflux_err *e);
+ * same one for the same constants. by_khr: a kernel with matrices in KHR's form (khr_kernel.h). Returns its index in s->all or a
+ * negative ERR_*. */
+int pipeline_find(struct pipeline_set *s, const char *name, bool by_khr, const uint32_t *spec,
+                  uint32_t n_spec, struct moeflux_err *e);
 
 /* Creates the pipeline at `idx` unless it is there already. The driver compiles it: that takes from some milliseconds to
  * a second. */
@@ -39,13 +40,14 @@ int pipeline_await(struct pipeline_set *s, struct moeflux_err *e);
 
 struct pipeline {
     const char *name; /* static */
+    bool by_khr;
     uint32_t spec[PIPELINE_MAX_SPEC], n_spec;
     VkPipeline handle; /* none until it was made */
     bool is_coming;    /* another thread makes it */
 };
 
-/* Whether kernels for VK_KHR_cooperative_matrix were built: not every compiler of shaders knows it. */
-bool pipeline_has_khr(void);
+/* The built-in kernel's SPIR-V, *n words, or NULL. */
+const uint32_t *pipeline_words(const char *name, size_t *n);
 
 /* The built-in kernel's name as a static string, or NULL when there is no such kernel. */
 const char *pipeline_find_name(const char *name);

@@ -1,0 +1,209 @@
+/* Numbers and operands: SPIR-V specification 1.6; SPV_NV_cooperative_matrix; SPV_KHR_cooperative_matrix. */
+#include "vulkan/khr_kernel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/err.h"
+#include "base/mem.h"
+
+enum { HEADER_WORDS = 5, BOUND_WORD = 3, SPIRV_MAGIC = 0x07230203 };
+enum {
+    OP_EXTENSION = 10,
+    OP_CAPABILITY = 17,
+    OP_TYPE_INT = 21,
+    OP_TYPE_FLOAT = 22,
+    OP_CONSTANT_TRUE = 41,
+    OP_CONSTANT_FALSE = 42,
+    OP_CONSTANT = 43,
+    OP_SPEC_CONSTANT_OP = 52,
+    OP_DECORATE = 71,
+    DECORATION_SPEC_ID = 1
+};
+enum {
+    CAPABILITY_NV = 5357,
+    CAPABILITY_KHR = 6022,
+    NV_TYPE = 5358,
+    NV_LOAD = 5359,
+    NV_STORE = 5360,
+    NV_MULADD = 5361,
+    NV_LENGTH = 5362,
+    KHR_TYPE = 4456,
+    KHR_LOAD = 4457,
+    KHR_STORE = 4458,
+    KHR_MULADD = 4459,
+    KHR_LENGTH = 4460
+};
+static const char extension_nv[] = "SPV_NV_cooperative_matrix",
+                  extension_khr[] = "SPV_KHR_cooperative_matrix";
+
+/* What a matrix is used for, and how one lies in memory: constants that KHR's instructions name by an id. */
+enum { FIRST_FACTOR = 0, SECOND_FACTOR = 1, SUMS = 2, BY_ROWS = 0, BY_COLUMNS = 1, N_NUMBERS = 3 };
+
+struct translation {
+    uint32_t *out;
+    size_t n;
+    uint32_t uint_type, float_type; /* of 32 bits */
+    uint32_t false_id, true_id;     /* NV's BY_ROWS and BY_COLUMNS */
+    uint32_t second_id;             /* the number of rows of second factors */
+    uint32_t numbers;               /* the id of 0, those of 1 and 2 follow; 0: not there yet */
+    const char *fault;
+};
+
+static void put(struct translation *t, uint32_t word)
+{
+    t->out[t->n++] = word;
+}
+
+static void put_head(struct translation *t, uint32_t op, uint32_t n_words)
+{
+    put(t, n_words << 16 | op);
+}
+
+static void put_all(struct translation *t, const uint32_t *words, uint32_t n)
+{
+    memcpy(t->out + t->n, words, n * sizeof *words);
+    t->n += n;
+}
+
+/* The same with another number. */
+static void put_as(struct translation *t, uint32_t op, const uint32_t *in, uint32_t n)
+{
+    put_head(t, op, n);
+    put_all(t, in + 1, n - 1);
+}
+
+/* Before the first matrix type: behind what declares integers. */
+static void put_numbers(struct translation *t)
+{
+    if (t->numbers)
+        return;
+    if (!t->uint_type)
+        t->fault = "integers of 32 bits before the first matrix";
+    t->numbers = t->out[BOUND_WORD];
+    t->out[BOUND_WORD] += N_NUMBERS;
+    for (uint32_t i = 0; i < N_NUMBERS; i++) {
+        put_head(t, OP_CONSTANT, 4);
+        put(t, t->uint_type);
+        put(t, t->numbers + i);
+        put(t, i);
+    }
+}
+
+/* NV: result, component, scope, rows, columns; KHR has the use behind them. */
+static void put_type(struct translation *t, const uint32_t *in)
+{
+    bool is_second = t->second_id && in[4] == t->second_id;
+    put_numbers(t);
+    put_head(t, KHR_TYPE, 7);
+    put_all(t, in + 1, 3);
+    put(t, is_second ? in[5] : in[4]);
+    put(t, in[5]);
+    put(t, t->numbers + (is_second ? SECOND_FACTOR : in[2] == t->float_type ? SUMS : FIRST_FACTOR));
+}
+
+static uint32_t order(struct translation *t, uint32_t is_by_columns)
+{
+    if (is_by_columns != t->false_id && is_by_columns != t->true_id)
+        t->fault = "matrices' order as a constant";
+    return t->numbers + (is_by_columns == t->true_id ? BY_COLUMNS : BY_ROWS);
+}
+
+/* NV: two words (result and its type, and the pointer as a third; or pointer and matrix), stride, order; KHR: order, stride. */
+static void put_access(struct translation *t, uint32_t op, const uint32_t *in, uint32_t n, uint32_t stride_at)
+{
+    put_head(t, op, n);
+    put_all(t, in + 1, stride_at - 1);
+    put(t, order(t, in[stride_at + 1]));
+    put(t, in[stride_at]);
+    put_all(t, in + stride_at + 2, n - stride_at - 2);
+}
+
+static void put_extension(struct translation *t, const uint32_t *in, uint32_t n)
+{
+    enum { WORDS = (sizeof extension_khr + 3) / 4 };
+    uint32_t name[WORDS] = {0};
+    if (strcmp((const char *)(in + 1), extension_nv) != 0) {
+        put_all(t, in, n);
+        return;
+    }
+    memcpy(name, extension_khr, sizeof extension_khr);
+    put_head(t, OP_EXTENSION, 1 + WORDS);
+    put_all(t, name, WORDS);
+}
+
+/* What later instructions are looked up by. */
+static void learn(struct translation *t, uint32_t op, const uint32_t *in, uint32_t n)
+{
+    if (op == OP_TYPE_INT && in[2] == 32 && in[3] == 0)
+        t->uint_type = in[1];
+    if (op == OP_TYPE_FLOAT && in[2] == 32)
+        t->float_type = in[1];
+    if (op == OP_CONSTANT_FALSE)
+        t->false_id = in[2];
+    if (op == OP_CONSTANT_TRUE)
+        t->true_id = in[2];
+    if (op == OP_DECORATE && n == 4 && in[2] == DECORATION_SPEC_ID && in[3] == MATRIX_SECOND_SPEC)
+        t->second_id = in[1];
+}
+
+static void translate(struct translation *t, const uint32_t *in, uint32_t n)
+{
+    uint32_t op = in[0] & 0xffff;
+    learn(t, op, in, n);
+    switch (op) {
+    case OP_EXTENSION:
+        put_extension(t, in, n);
+        return;
+    case OP_CAPABILITY:
+        put_head(t, op, n);
+        put(t, in[1] == CAPABILITY_NV ? CAPABILITY_KHR : in[1]);
+        return;
+    case NV_TYPE:
+        put_type(t, in);
+        return;
+    case NV_LOAD:
+        put_access(t, KHR_LOAD, in, n, 4);
+        return;
+    case NV_STORE:
+        put_access(t, KHR_STORE, in, n, 3);
+        return;
+    case NV_MULADD:
+        put_as(t, KHR_MULADD, in, n);
+        return;
+    case NV_LENGTH:
+        put_as(t, KHR_LENGTH, in, n);
+        return;
+    default:
+        put_all(t, in, n);
+        if (op == OP_SPEC_CONSTANT_OP && in[3] == NV_LENGTH)
+            t->out[t->n - n + 3] = KHR_LENGTH;
+    }
+}
+
+int khr_kernel(const uint32_t *words, size_t n, uint32_t **out, size_t *n_out, struct moeflux_err *e)
+{
+    /* An instruction grows by one word at most, and three constants come on top. */
+    struct translation t = {.out = mem_new(2 * n + 4 * N_NUMBERS, sizeof *t.out, e)};
+    if (!t.out)
+        return ERR_MEMORY;
+    if (n < HEADER_WORDS || words[0] != SPIRV_MAGIC)
+        t.fault = "SPIR-V";
+    else
+        put_all(&t, words, HEADER_WORDS);
+    for (size_t i = HEADER_WORDS, length; i < n && !t.fault; i += length) {
+        length = words[i] >> 16;
+        if (length == 0 || length > n - i)
+            t.fault = "whole instructions";
+        else
+            translate(&t, words + i, (uint32_t)length);
+    }
+    if (t.fault) {
+        free(t.out);
+        return err_set(e, ERR_DEVICE, "kernel for KHR's matrices: expected %s", t.fault);
+    }
+    *out = t.out;
+    *n_out = t.n;
+    return 0;
+}
