@@ -16,7 +16,7 @@ static const char *const kernels[] = {
     "matrices_probe_coop"};
 enum { N_KERNELS = sizeof kernels / sizeof *kernels, HEADER = 5, NO_USE = 3 };
 /* SPIR-V's numbers. */
-enum { EXTENSION = 10, CAPABILITY = 17, CONSTANT = 43, SPEC_CONSTANT_OP = 52 };
+enum { EXTENSION = 10, CAPABILITY = 17, CONSTANT = 43, SPEC_CONSTANT_OP = 52, FUNCTION = 54 };
 enum { NV_FIRST = 5358, NV_LAST = 5362, NV_CAPABILITY = 5357, TYPE = 4456, LOAD, STORE, MULADD, LENGTH };
 
 /* A module, and what its ids are. */
@@ -25,8 +25,8 @@ struct module {
     size_t n;
     uint32_t *use;   /* of a matrix type, of a value of one, else NO_USE */
     uint32_t *value; /* of a constant of one word, else UINT32_MAX */
-    bool names_khr, has_capability;
-    uint32_t n_types[3], n_muladd;
+    bool names_khr, has_capability, is_in_main;
+    uint32_t n_types[3], n_muladd, length;
 };
 
 static void see_type(struct module *m, const uint32_t *in)
@@ -59,8 +59,16 @@ static void see(struct module *m, const uint32_t *in, uint32_t n)
         m->has_capability |= in[1] == 6022;
         assert_int_not_equal(in[1], NV_CAPABILITY);
     }
-    if (op == SPEC_CONSTANT_OP)
-        assert_false(in[3] >= NV_FIRST && in[3] <= NV_LAST);
+    if (op == SPEC_CONSTANT_OP) {
+        assert_false(in[3] == LENGTH || (in[3] >= NV_FIRST && in[3] <= NV_LAST));
+        for (uint32_t i = 4; i < n; i++)
+            assert_int_not_equal(in[i], m->length);
+    }
+    if (op == LENGTH) {
+        assert_true(m->is_in_main);
+        m->length = in[2];
+    }
+    m->is_in_main |= op == FUNCTION;
     if (op == TYPE) {
         assert_int_equal(n, 7);
         see_type(m, in);

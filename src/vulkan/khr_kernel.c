@@ -1,6 +1,7 @@
 /* Numbers and operands: SPIR-V specification 1.6; SPV_NV_cooperative_matrix; SPV_KHR_cooperative_matrix. */
 #include "vulkan/khr_kernel.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,7 +19,10 @@ enum {
     OP_CONSTANT_FALSE = 42,
     OP_CONSTANT = 43,
     OP_SPEC_CONSTANT_OP = 52,
+    OP_FUNCTION = 54,
+    OP_VARIABLE = 59,
     OP_DECORATE = 71,
+    OP_LABEL = 248,
     DECORATION_SPEC_ID = 1
 };
 enum {
@@ -42,8 +46,9 @@ static const char extension_nv[] = "SPV_NV_cooperative_matrix",
 enum { FIRST_FACTOR = 0, SECOND_FACTOR = 1, SUMS = 2, BY_ROWS = 0, BY_COLUMNS = 1, N_NUMBERS = 3 };
 
 struct translation {
-    uint32_t *out;
-    size_t n;
+    uint32_t *out, *late; /* late: what main begins with */
+    size_t n, n_late;
+    bool is_in_main, begins;
     uint32_t uint_type, float_type; /* of 32 bits */
     uint32_t false_id, true_id;     /* NV's BY_ROWS and BY_COLUMNS */
     uint32_t second_id;             /* the number of rows of second factors */
@@ -133,6 +138,46 @@ static void put_extension(struct translation *t, const uint32_t *in, uint32_t n)
     put_all(t, name, WORDS);
 }
 
+static bool is_late(const struct translation *t, uint32_t id)
+{
+    for (size_t i = 0; i < t->n_late; i += t->late[i] >> 16)
+        if (t->late[i + 2] == id)
+            return true;
+    return false;
+}
+
+/* With NV's form the numbers of a matrix that a lane has are a constant, and so is what is computed of that; with KHR's both are
+ * results in a function. */
+static bool takes_late(struct translation *t, const uint32_t *in, uint32_t n)
+{
+    bool is_length = in[3] == NV_LENGTH, is_late_too = is_length;
+    for (uint32_t i = 4; i < n; i++)
+        is_late_too |= is_late(t, in[i]);
+    if (!is_late_too)
+        return false;
+    uint32_t *to = t->late + t->n_late;
+    to[0] = (n - 1) << 16 | (is_length ? KHR_LENGTH : in[3]);
+    to[1] = in[1];
+    to[2] = in[2];
+    memcpy(to + 3, in + 4, (n - 4) * sizeof *in);
+    t->n_late += n - 1;
+    return true;
+}
+
+/* Kernels are one function when they are optimised. Its variables come before all else. */
+static void follow(struct translation *t, uint32_t op)
+{
+    if (op == OP_FUNCTION && t->is_in_main)
+        t->fault = "one function";
+    t->is_in_main |= op == OP_FUNCTION;
+    if (t->begins && op != OP_VARIABLE) {
+        put_all(t, t->late, (uint32_t)t->n_late);
+        t->begins = false;
+        t->n_late = 0;
+    }
+    t->begins |= op == OP_LABEL && t->n_late > 0;
+}
+
 /* What later instructions are looked up by. */
 static void learn(struct translation *t, uint32_t op, const uint32_t *in, uint32_t n)
 {
@@ -152,6 +197,7 @@ static void translate(struct translation *t, const uint32_t *in, uint32_t n)
 {
     uint32_t op = in[0] & 0xffff;
     learn(t, op, in, n);
+    follow(t, op);
     switch (op) {
     case OP_EXTENSION:
         put_extension(t, in, n);
@@ -175,19 +221,23 @@ static void translate(struct translation *t, const uint32_t *in, uint32_t n)
     case NV_LENGTH:
         put_as(t, KHR_LENGTH, in, n);
         return;
+    case OP_SPEC_CONSTANT_OP:
+        if (!takes_late(t, in, n))
+            put_all(t, in, n);
+        return;
     default:
         put_all(t, in, n);
-        if (op == OP_SPEC_CONSTANT_OP && in[3] == NV_LENGTH)
-            t->out[t->n - n + 3] = KHR_LENGTH;
     }
 }
 
 int khr_kernel(const uint32_t *words, size_t n, uint32_t **out, size_t *n_out, struct moeflux_err *e)
 {
     /* An instruction grows by one word at most, and three constants come on top. */
-    struct translation t = {.out = mem_new(2 * n + 4 * N_NUMBERS, sizeof *t.out, e)};
+    size_t most = 2 * n + 4 * N_NUMBERS;
+    struct translation t = {.out = mem_new(most + n, sizeof *t.out, e)};
     if (!t.out)
         return ERR_MEMORY;
+    t.late = t.out + most;
     if (n < HEADER_WORDS || words[0] != SPIRV_MAGIC)
         t.fault = "SPIR-V";
     else
