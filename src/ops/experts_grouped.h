@@ -26,7 +26,7 @@ enum { EXPERTS_MAX_TILES = 4 };
 struct experts_tiles {
     bool is_blocked; /* x and act are stored as kernels/lib/gemm_frag.glsl takes them */
     struct kernel up, down;
-    uint32_t rows, tokens; /* of a workgroup */
+    uint32_t up_rows, down_rows, tokens; /* of a workgroup */
     uint32_t from; /* the fewest tokens that an expert has on average of a chunk that goes by these tiles */
 };
 

@@ -44,7 +44,7 @@ static struct gemm_plan registers_plan(const struct exec *x, enum linear_path pa
 {
     if (path == LINEAR_F16_REGISTERS_LARGE)
         return gemm_frag_plan_for(x, 64, 4, 1);
-    return rows >= MANY_ROWS ? gemm_frag_plan_for(x, 64, 2, 4) : gemm_frag_plan_for(x, 32, 1, 8);
+    return rows >= MANY_ROWS ? gemm_frag_plan_for(x, 64, 4, 2) : gemm_frag_plan_for(x, 32, 1, 8);
 }
 
 /* Tokens at once of a path before LINEAR_GEMV_SOME, at most. */
