@@ -224,11 +224,11 @@ def a_terminal_shows_how_far_the_batch_is(folder):
         # The line is gone before the last words.
         assert b'\r\x1b[Kmoeflux: ' in t.seen, t.seen
         os.unlink(folder + '/out')
-    # Nor does a result come behind it.
+    # Nor does a result come behind it. What has made way for a result is drawn again at once, however soon that is.
     t = terminal.Terminal(['--batch', folder + '/in', '-c', '60'], folder)
     t.wait_for(rb'0 of 4 lines done, 0 failed, 0.00/s\r\x1b\[K\{')
     t.end()
-    assert t.seen.count(b'\r\x1b[K{') == 3, t.seen
+    assert t.seen.count(b'\r\x1b[K{') == 3, t.seen  # wait_for() has taken the first of four
     t = terminal.Terminal(['--batch', folder + '/in', '-o', folder + '/out', '-c', '60'], folder, NO_COLOR='1')
     t.end()
     assert b'lines done' not in t.seen and b'\x1b' not in t.seen, t.seen

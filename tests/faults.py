@@ -63,7 +63,7 @@ def failed_reads_are_told_and_end_the_run(folder):
 def a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning(folder):
     disk = Disk(folder)
     seen = set()
-    # How many reads the predictions add depends on the time; without them there are always as many.
+    # With predictions the number of reads varies from run to run; without them it is fixed.
     n = n_reads(disk, 'none')
     for prefetch in PREFETCH:
         for part in (0.3, 0.6, 0.95):

@@ -1,32 +1,34 @@
 // formats.glsl - the table of the usual formats. The includer has USUAL, the set of those that occur.
 
-// Columns of the table: constants where f is one.
-#define ROW_BITS(name, number, bits, group, scheme, scale, f) f == number ? bits :
+// Columns of the table: constants where f is one. As sums, since a choice between choices becomes branches: wherever a kernel
+// asks for a column there would be ten blocks, and glslc takes twice as long to clear them away.
+#define ROW_BITS(name, number, bits, group, scheme, scale, f) + (f == number ? bits : 0)
 #define ROW_SHIFT(name, number, bits, group, scheme, scale, f) \
-    f == number ? (group == 128 ? 7 : group == 64 ? 6 : group == 32 ? 5 : 0) :
-#define ROW_IS_AFFINE(name, number, bits, group, scheme, scale, f) f == number ? SCHEME_##scheme == SCHEME_AFFINE :
+    + (f == number ? (group == 128 ? 7 : group == 64 ? 6 : group == 32 ? 5 : 0) : 0)
+#define ROW_IS_AFFINE(name, number, bits, group, scheme, scale, f) \
+    + (f == number ? (SCHEME_##scheme == SCHEME_AFFINE ? 1 : 0) : 0)
 #define ROW_CODE_BITS(name, number, bits, group, scheme, scale, f) \
-    f == number ? (SCHEME_##scheme == SCHEME_AFFINE ? bits : 0) :
+    + (f == number ? (SCHEME_##scheme == SCHEME_AFFINE ? bits : 0) : 0)
 uint format_bits(uint f)
 {
-    return FORMAT_TABLE_USUAL(ROW_BITS, f) 0;
+    return uint(0 FORMAT_TABLE_USUAL(ROW_BITS, f));
 }
 
 uint format_group_shift(uint f)
 {
-    return FORMAT_TABLE_USUAL(ROW_SHIFT, f) 0;
+    return uint(0 FORMAT_TABLE_USUAL(ROW_SHIFT, f));
 }
 
 // format_code_bits(f) > 0 says the same, but glslc 2023.2 folds that too late to leave the code of other formats out.
 bool format_is_affine(uint f)
 {
-    return FORMAT_TABLE_USUAL(ROW_IS_AFFINE, f) false;
+    return (0 FORMAT_TABLE_USUAL(ROW_IS_AFFINE, f)) != 0;
 }
 
 // Of a code of an affine format; else 0.
 uint format_code_bits(uint f)
 {
-    return FORMAT_TABLE_USUAL(ROW_CODE_BITS, f) 0;
+    return uint(0 FORMAT_TABLE_USUAL(ROW_CODE_BITS, f));
 }
 
 // Whether a matrix is stored as f: a constant wherever USUAL leaves no choice. A software device computes both sides

@@ -90,7 +90,8 @@ bool steps_by_groups(const uint format)
 
 float bf16_of(uint pair, bool odd)
 {
-    return uintBitsToFloat(odd ? pair & 0xffff0000u : pair << 16);
+    uint first = pair << 16, second = pair & 0xffff0000u;
+    return uintBitsToFloat(odd ? second : first);
 }
 
 // The first columns of what is left of a piece, four or eight, as described above, or the weights themselves. What they are made of is rotated away.
