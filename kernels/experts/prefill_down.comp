@@ -41,7 +41,7 @@ void main()
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
         if (t % PART == 0)
             take(t / PART);
-        bool is_there = tile_token(t) < tile.z;
+        bool is_there = tile_token(t) < tile.z && has_sums();
         uint pair = tile_pair(tile, tile_token(t));
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             uint mine = row + half_row(r) + (r < ROWS / 2 ? 0 : BLOCK_ROWS / 2);

@@ -70,7 +70,7 @@ void main()
         if (t % PART == 0)
             take(t / PART);
         uint pair = tile_pair(tile, tile_token(t));
-        bool is_there = tile_token(t) < tile.z;
+        bool is_there = tile_token(t) < tile.z && has_sums();
         float weight = weight_of(tile, pair);
         [[unroll]] for (uint r = 0; r < ROWS / 2; r++) {
             float g = acc[r * PART + t % PART] * factors[t], u = acc[(r + ROWS / 2) * PART + t % PART] * factors[t];
