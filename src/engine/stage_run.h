@@ -16,10 +16,13 @@ struct work {
     uint32_t ahead; /* the tokens stand so many positions behind those that come next, */
     uint32_t flips; /* and so many evaluations */
     const struct moeflux_outputs *outputs;
+    struct device_choice *choice; /* NULL: the host gets the logits */
 };
 
 /* Where sequence i of the work is, and its state on the stage. */
 struct arch_sequence stage_sequence(const struct work *w, uint32_t i, const struct stage *at);
+/* Whether the choice is made there, if the token passes it without the host. */
+bool stage_chooses(const struct work *w, const struct stage *at);
 /* The work on one stage. each: room for what the pass refers to; NULL: of one sequence. */
 struct pass stage_pass(const struct work *w, struct stage *at,
                        struct arch_sequence each[MOEFLUX_MOST_TOGETHER]);
