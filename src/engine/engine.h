@@ -57,11 +57,11 @@ struct ahead {
     uint64_t clock;
 };
 
-/* The sequences that a predictor has seen last, and where they go on. For any other it must forget. */
+/* A sequence that a predictor has a place for, and where it goes on. For any other, or elsewhere, it must forget. */
 struct followed {
-    uint32_t n; /* 0: none */
-    uint64_t marks[MOEFLUX_MOST_TOGETHER];
-    uint32_t pos[MOEFLUX_MOST_TOGETHER];
+    uint64_t mark; /* 0: none */
+    uint32_t pos;
+    uint64_t came;
 };
 
 /* A device and the layers that it computes: all of them, or a share where there are several devices. The first stage embeds,
@@ -108,7 +108,8 @@ struct stage {
     bool is_stopped; /* an evaluation was given up here: the device may still be at work on it */
 
     struct predictor predictor;
-    struct followed followed;
+    struct followed followed[PREDICTOR_PLACES];
+    uint64_t n_followed;          /* evaluations */
     uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;           /* [n_experts] */
     uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */

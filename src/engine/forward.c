@@ -132,19 +132,33 @@ static bool go_on(void *ctx)
     return yes;
 }
 
+/* The place of a sequence, or that of the one which did not come for longest. */
+static uint32_t find_place(const struct stage *at, uint64_t mark)
+{
+    const struct followed *f = at->followed;
+    uint32_t oldest = 0;
+    for (uint32_t i = 0; i < PREDICTOR_PLACES; i++) {
+        if (f[i].mark == mark)
+            return i;
+        if (f[i].came < f[oldest].came)
+            oldest = i;
+    }
+    return oldest;
+}
+
 void forward_follow(const struct work *w, struct stage *at)
 {
-    struct followed *f = &at->followed;
+    uint32_t places[MOEFLUX_MOST_TOGETHER];
     uint32_t n = w->is_together ? w->n : 1, here = w->is_together ? 1 : w->n;
-    bool goes_on = f->n == n;
+    uint64_t now = ++at->n_followed;
     for (uint32_t i = 0; i < n; i++) {
-        goes_on = goes_on && f->marks[i] == w->list[i]->mark && f->pos[i] == w->list[i]->pos;
-        f->marks[i] = w->list[i]->mark;
-        f->pos[i] = w->list[i]->pos + here;
+        const struct moeflux_session *s = w->list[i];
+        struct followed *f = &at->followed[places[i] = find_place(at, s->mark)];
+        if (f->mark != s->mark || f->pos != s->pos)
+            predictor_forget(&at->predictor, places[i]);
+        *f = (struct followed){s->mark, s->pos + here, now};
     }
-    f->n = n;
-    if (!goes_on)
-        predictor_forget(&at->predictor);
+    predictor_select(&at->predictor, places, n);
 }
 
 static int run_tokens(const struct pass *p, struct moeflux_err *e)
