@@ -71,4 +71,7 @@ serves --device cpu,cpu --replicate --parallel 3
 fails 2 '\-\-parallel: expected at least 2 with --replicate' serve -m "$model" --device cpu,cpu --replicate --parallel 1
 fails 2 '\-\-replicate and --state-dir exclude' serve -m "$model" --device cpu,cpu --replicate --state-dir "$tmp"
 
+claim a_conversation_goes_on_in_the_copy_that_has_it
+python3 tests/serve_home.py "$MOEFLUX" "$model" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
+
 report

@@ -55,12 +55,33 @@ static void each_sequence_has_choices_of_its_own_before(void **state)
     predictor_observe(&p, 0, before, 2);
     predictor_predict(&p, 0, NULL, 2);
     names_are(&p, (const uint32_t[]){1, 4, 2, 3, 5}, 5);
-    /* Of so many sequences nothing was seen. */
+    /* Of the third nothing was seen. */
     predictor_predict(&p, 0, NULL, 3);
-    assert_int_equal(p.n_named, 0);
-    predictor_forget(&p);
+    names_are(&p, (const uint32_t[]){1, 4, 2, 3, 5}, 5);
+    predictor_forget(&p, 0);
     predictor_predict(&p, 0, NULL, 2);
+    names_are(&p, before + TOP_K, TOP_K);
+    predictor_close(&p);
+}
+
+static void sequences_are_remembered_while_others_are_evaluated(void **state)
+{
+    (void)state;
+    static const uint32_t one[TOP_K] = {1, 2, 3}, others[2 * TOP_K] = {7, 8, 9, 6, 5, 4};
+    struct predictor p = predictor_of(PREDICT_PREVIOUS);
+    predictor_select(&p, (const uint32_t[]){5}, 1);
+    predictor_observe(&p, 1, one, 1);
+    predictor_select(&p, (const uint32_t[]){2, PREDICTOR_PLACES - 1}, 2);
+    predictor_predict(&p, 1, NULL, 2);
     assert_int_equal(p.n_named, 0);
+    predictor_observe(&p, 1, others, 2);
+    predictor_select(&p, (const uint32_t[]){5}, 1);
+    predictor_predict(&p, 1, NULL, 1);
+    names_are(&p, one, TOP_K);
+    /* In another group. */
+    predictor_select(&p, (const uint32_t[]){PREDICTOR_PLACES - 1, 5}, 2);
+    predictor_predict(&p, 1, NULL, 2);
+    names_are(&p, (const uint32_t[]){6, 1, 5, 2, 4, 3}, 6);
     predictor_close(&p);
 }
 
@@ -88,6 +109,7 @@ int main(void)
         cmocka_unit_test(a_sequence_alone_has_its_router_s_order_and_behind_it_what_was_chosen_before),
         cmocka_unit_test(what_several_sequences_want_comes_first_and_once),
         cmocka_unit_test(each_sequence_has_choices_of_its_own_before),
+        cmocka_unit_test(sequences_are_remembered_while_others_are_evaluated),
         cmocka_unit_test(different_experts_are_counted_and_choices_may_end_early),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

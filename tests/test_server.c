@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -72,6 +73,47 @@ static void a_released_job_waits_no_more(void **state)
     assert_ptr_equal(jobs_take(&q, 0), j[0]);
     jobs_finish(&q, j[0]);
     jobs_release(&q, j[0]);
+    jobs_free(&q);
+}
+
+static void *take_first(void *ctx)
+{
+    return jobs_take(ctx, 0);
+}
+
+/* The other group has an idle worker all the time. */
+static void a_job_goes_home_where_not_much_more_is_under_way(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct jobs q = new_queue(8);
+    struct job *j[3];
+    struct ask ask = {0};
+    pthread_t first;
+    void *got;
+    uint32_t n_idle = 0;
+    jobs_add_worker(&q, 0);
+    for (int i = 0; i < 3; i++) {
+        j[i] = new_job(&ask);
+        j[i]->home = 1;
+        jobs_add_worker(&q, 1);
+    }
+    assert_int_equal(pthread_create(&first, NULL, take_first, &q), 0);
+    while (n_idle == 0) {
+        pthread_mutex_lock(&q.lock);
+        n_idle = q.groups[0].n_idle;
+        pthread_mutex_unlock(&q.lock);
+        sched_yield();
+    }
+    check_ok(jobs_add(&q, j, 3, &e), &e);
+    assert_ptr_equal(jobs_take(&q, 1), j[0]);
+    assert_ptr_equal(jobs_take(&q, 1), j[1]);
+    pthread_join(first, &got);
+    assert_ptr_equal(got, j[2]);
+    for (int i = 0; i < 3; i++) {
+        jobs_finish(&q, j[i]);
+        jobs_release(&q, j[i]);
+    }
     jobs_free(&q);
 }
 
@@ -272,6 +314,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_are_taken_in_order_and_the_queue_has_an_end),
         cmocka_unit_test(a_released_job_waits_no_more),
+        cmocka_unit_test(a_job_goes_home_where_not_much_more_is_under_way),
         cmocka_unit_test(closing_fails_what_waits_and_refuses_what_comes),
         cmocka_unit_test(pieces_come_in_order_and_whole),
         cmocka_unit_test(threads_that_ask_get_their_turn_one_after_the_other),

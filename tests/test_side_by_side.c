@@ -172,19 +172,23 @@ static atomic_int n_waits_left;
 static struct {
     pthread_mutex_t lock; /* of what follows */
     pthread_cond_t met;
-    int n_at_work, n_overlaps;
+    int n_at_work, n_overlaps, n_in_vain;
     const struct exec *first; /* NULL: none waits for another */
 } work_seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .met = PTHREAD_COND_INITIALIZER};
 
 /* Until the first overlap a device behind the first holds its work back for a while: another thread reaches the first
-   then, however slow the machine. With the lock. */
+   then, however slow the machine. After a few times in vain none will come. With the lock. */
 static void await_another(void)
 {
+    enum { PATIENCE = 4 };
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     until.tv_sec += 2;
+    if (work_seen.n_in_vain == PATIENCE)
+        return;
     while (work_seen.n_overlaps == 0 && pthread_cond_timedwait(&work_seen.met, &work_seen.lock, &until) == 0)
         continue;
+    work_seen.n_in_vain += work_seen.n_overlaps == 0;
 }
 
 static int wait_and_see(struct exec *x, uint64_t ticket, struct moeflux_err *e)
@@ -232,17 +236,27 @@ struct answering {
     struct answer answer;
     int rc;
     struct moeflux_err e;
-    uint32_t idx;
+    uint32_t idx, n_pieces;
     pthread_barrier_t *start; /* NULL: at once */
     pthread_t thread;
 };
 
+/* Before any evaluates a token all have one to evaluate: an answer that the batcher has alone is evaluated beside the groups,
+ * and devices at work together are to be those of two groups. */
+static int await_all(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+{
+    (void)p;
+    (void)e;
+    struct answering *x = ctx;
+    if (x->start && x->n_pieces++ == 0)
+        pthread_barrier_wait(x->start);
+    return 0;
+}
+
 static void *answer(void *ctx)
 {
     struct answering *x = ctx;
-    if (x->start)
-        pthread_barrier_wait(x->start);
-    const struct answer_options o = {.limit = LENGTH - x->idx, .ignore_eos = true};
+    const struct answer_options o = {.limit = LENGTH - x->idx, .ignore_eos = true, .sink = {await_all, x}};
     x->rc = batcher_answer(&x->seat, &x->answer, &x->g, &o, &x->e);
     return NULL;
 }
@@ -296,6 +310,8 @@ static void answer_all(struct generator *g, struct answering *list, bool side_by
         begin_answer(&list[i], g, b, i);
         list[i].start = side_by_side ? &start : NULL;
     }
+    /* The chunks of a prompt were at work together, too. */
+    work_seen.n_overlaps = work_seen.n_in_vain = 0;
     work_seen.first = side_by_side ? g->model->stages[0].exec : NULL;
     for (uint32_t i = 0; i < ANSWERS; i++)
         if (side_by_side)
@@ -316,7 +332,6 @@ static void answer_like(const struct answering *want, const char *devices)
     struct answering have[ANSWERS];
     open_generator(&g, devices);
     struct backend *b = set_wait(g.model, 0, wait_and_see);
-    work_seen.n_overlaps = 0;
     answer_all(&g, have, true);
     reset_wait(g.model, b);
     print_message("%s: %d times at work together\n", devices, work_seen.n_overlaps);

@@ -22,6 +22,7 @@ struct setup {
     enum moeflux_prefetch prefetch;
     uint32_t n_cpu_layers; /* of moeflux_options */
     bool brief;            /* the prompt is evaluated once */
+    bool profile;
 };
 
 static struct moeflux_options options_of(const struct setup *u)
@@ -32,7 +33,8 @@ static struct moeflux_options options_of(const struct setup *u)
                                 .prompt_type = MOEFLUX_PROMPT_TYPE_F32,
                                 .context = CONTEXT,
                                 .chunk = CHUNK,
-                                .n_cpu_layers = u->n_cpu_layers};
+                                .n_cpu_layers = u->n_cpu_layers,
+                                .profile = u->profile};
     memcpy(o.tensor_split, u->shares, sizeof u->shares);
     while (o.n_tensor_split < 4 && u->shares[o.n_tensor_split] > 0)
         o.n_tensor_split++;
@@ -296,6 +298,93 @@ static void the_cpu_can_have_the_last_layers(void **state)
     free(y);
     sequence_close(&a);
     sequence_close(&b);
+}
+
+/* ---- choices ---- */
+
+enum { N_CHOICES = 10 };
+
+/* Tokens from id 1 on, each the choice of the one before: every one the host's, or only every fourth one. The logits behind them go
+ * to `row`. */
+static void choose(struct sequence *q, const struct moeflux_sampler_options *o, bool on_host, int32_t *ids,
+                   float *row)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_sampler *s;
+    int32_t prompt[N_PROMPT];
+    check_ok(moeflux_sampler_new(&s, o, q->vocab, NULL, &e), &e);
+    check_ok(moeflux_session_clear(q->s, &e), &e);
+    sequence_ids(q, 1, prompt, 5);
+    sequence_eval(q, prompt, 5, NULL);
+    ids[0] = 1;
+    for (int i = 0; i + 1 < N_CHOICES; i++) {
+        if (!on_host && i % 4 != 3) {
+            check_ok(moeflux_session_step(q->s, ids[i], s, true, &ids[i + 1], &e), &e);
+            continue;
+        }
+        sequence_eval(q, &ids[i], 1, row);
+        moeflux_sampler_accept(s, ids[i]);
+        check_ok(ids[i + 1] = moeflux_sampler_pick(s, row, &e), &e);
+    }
+    sequence_eval(q, &ids[N_CHOICES - 1], 1, row);
+    moeflux_sampler_free(s);
+}
+
+static uint64_t n_choices(const struct sequence *q)
+{
+    struct moeflux_stats s;
+    uint64_t n = 0;
+    moeflux_model_get_stats(q->m, &s);
+    for (uint32_t i = 0; i < s.n_ops; i++)
+        n += strcmp(s.ops[i].name, "sample_largest") == 0 ? s.ops[i].n : 0;
+    return n;
+}
+
+/* Returns how many choices were a device's, and the ids of each kind of sampler. */
+static uint64_t check_choices(const struct setup *u, int32_t ids[2][N_CHOICES])
+{
+    static const struct moeflux_sampler_options kinds[] = {{.top_p = 1, .repeat_penalty = 1},
+                                                           {.temperature = 0.9f,
+                                                            .top_k = 20,
+                                                            .top_p = 0.9f,
+                                                            .repeat_penalty = 1.3f,
+                                                            .repeat_last = 4,
+                                                            .seed = 7}};
+    struct sequence q = open_setup(u);
+    float *want = malloc(q.vocab * sizeof *want), *have = malloc(q.vocab * sizeof *have);
+    for (int i = 0; i < 2; i++) {
+        int32_t found[N_CHOICES];
+        choose(&q, &kinds[i], true, ids[i], want);
+        choose(&q, &kinds[i], false, found, have);
+        assert_memory_equal(found, ids[i], sizeof found);
+        assert_memory_equal(have, want, q.vocab * sizeof *have);
+    }
+    uint64_t n = n_choices(&q);
+    free(want);
+    free(have);
+    sequence_close(&q);
+    return n;
+}
+
+static void the_last_device_chooses_what_the_host_would(void **state)
+{
+    (void)state;
+    int32_t one[2][N_CHOICES], both[2][N_CHOICES];
+    check_choices(&(struct setup){.dir = TINY, .device = "0"}, one);
+    /* A busy machine's slow tokens are the host's; not all of them can be. */
+    assert_true(check_choices(&(struct setup){.dir = TINY, .device = "0,0", .staged = true, .profile = true},
+                              both) > 0);
+    assert_memory_equal(one, both, sizeof one);
+    assert_true(check_choices(&(struct setup){.dir = TINY, .device = "0,cpu", .profile = true}, both) == 0);
+}
+
+static void choices_of_hosts_are_those_of_one(void **state)
+{
+    (void)state;
+    int32_t one[2][N_CHOICES], both[2][N_CHOICES];
+    check_choices(&(struct setup){.dir = ODD, .device = "cpu"}, one);
+    check_choices(&(struct setup){.dir = ODD, .device = "cpu,cpu"}, both);
+    assert_memory_equal(one, both, sizeof one);
 }
 
 /* ---- sequences ---- */
@@ -643,11 +732,13 @@ int main(void)
         cmocka_unit_test(a_cpu_among_devices_computes_its_own_experts),
         cmocka_unit_test(a_device_has_one_index_by_all_its_names),
         cmocka_unit_test(the_cpu_can_have_the_last_layers),
+        cmocka_unit_test(the_last_device_chooses_what_the_host_would),
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(any_split_computes_what_one_device_does),
         cmocka_unit_test(streamed_experts_change_nothing),
         cmocka_unit_test(sequences_together_get_what_each_gets_alone),
+        cmocka_unit_test(choices_of_hosts_are_those_of_one),
         cmocka_unit_test(a_saved_state_does_not_depend_on_the_split),
         cmocka_unit_test(a_stopped_prompt_can_be_gone_on_with),
         cmocka_unit_test(a_long_prompt_makes_the_same_checkpoints),

@@ -13,7 +13,7 @@ static bool is_same_group(const struct recorded *a, const struct work *w)
 bool ahead_is_recorded(const struct work *w, const struct stage *at)
 {
     const struct recorded *a = &at->ahead.parked;
-    bool is = is_same_group(a, w) && exec_is_parked(at->exec);
+    bool is = is_same_group(a, w) && a->chooses == stage_chooses(w, at) && exec_is_parked(at->exec);
     for (uint32_t i = 0; is && i < a->n; i++) {
         const struct arch_sequence have = a->each[i], want = stage_sequence(w, i, at);
         is = have.pos == want.pos && have.parity == want.parity && have.kv_blocks == want.kv_blocks &&
@@ -48,7 +48,8 @@ static uint32_t find(const struct ahead *a, const struct work *w)
 static struct recorded next_of(const struct work *w, const struct stage *at)
 {
     struct work behind = *w;
-    struct recorded r = {.n = may_go_on(w) ? w->n : 0, .is_together = w->is_together};
+    struct recorded r = {
+        .n = may_go_on(w) ? w->n : 0, .is_together = w->is_together, .chooses = stage_chooses(w, at)};
     behind.ahead = behind.flips = 1;
     for (uint32_t i = 0; i < r.n; i++) {
         r.each[i] = stage_sequence(&behind, i, at);
@@ -79,6 +80,7 @@ bool ahead_choose(const struct work *w, const struct pass *here,
     next->s = NULL;
     next->progress = NULL;
     next->half = a->wanted.half;
+    next->chooses = a->wanted.chooses;
     next->chunk.of = each[0];
     next->chunk.each = a->wanted.is_together ? each : NULL;
     return true;

@@ -37,6 +37,7 @@ enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, SIDE_PROMPT, EXPERT_SIDES };
 struct recorded {
     uint32_t n; /* 0: of none */
     bool is_together;
+    bool chooses;  /* pass.chooses */
     uint32_t half; /* pass.half */
     struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
     uint64_t marks[MOEFLUX_MOST_TOGETHER]; /* moeflux_session.mark */
@@ -56,11 +57,11 @@ struct ahead {
     uint64_t clock;
 };
 
-/* The sequences that a predictor has seen last, and where they go on. For any other it must forget. */
+/* A sequence that a predictor has a place for, and where it goes on. For any other, or elsewhere, it must forget. */
 struct followed {
-    uint32_t n; /* 0: none */
-    uint64_t marks[MOEFLUX_MOST_TOGETHER];
-    uint32_t pos[MOEFLUX_MOST_TOGETHER];
+    uint64_t mark; /* 0: none */
+    uint32_t pos;
+    uint64_t came;
 };
 
 /* A device and the layers that it computes: all of them, or a share where there are several devices. The first stage embeds,
@@ -107,7 +108,8 @@ struct stage {
     bool is_stopped; /* an evaluation was given up here: the device may still be at work on it */
 
     struct predictor predictor;
-    struct followed followed;
+    struct followed followed[PREDICTOR_PLACES];
+    uint64_t n_followed;          /* evaluations */
     uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;           /* [n_experts] */
     uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
@@ -123,7 +125,15 @@ struct choice {
     int32_t recent[SAMPLE_MAX_RECENT]; /* sampler_recent */
 };
 
-/* Decoding with choices on the device (step.c). Whatever a token reads and writes there is twice, by the token's position,
+/* A choice that the last device makes behind a token, where the token passes it without the host. */
+struct device_choice {
+    const struct sampler *sampler;
+    int32_t id; /* the token */
+    bool is_made;
+    uint32_t result[2]; /* sample_call.result; only if it is made */
+};
+
+/* Decoding with choices on the last device (step.c). Whatever a token reads and writes there is twice, by the token's position,
  * since the next token may be under way. */
 struct step_room {
     struct sample sample;
@@ -179,7 +189,7 @@ struct moeflux_model {
     float *inverse_frequencies;     /* [rotary_dim / 2] */
     double rope_multiplier;         /* of cos and sin */
 
-    struct step_room step; /* of one stage, and of the thread that has it */
+    struct step_room step; /* of the last stage, and of the thread that has it */
 
     bool has_fingerprint;
     uint64_t fingerprint;
@@ -212,6 +222,7 @@ struct moeflux_session {
     bool is_stopped;               /* a chunk was: the device may still write to recurrent_next */
     int32_t *history;              /* [max_context]: the tokens' ids, -1: not known */
     float *logits;                 /* [vocab_size]: where the host chooses (step.c); made on first use */
+    struct device_choice *choice;  /* behind the token at hand; NULL: its logits go to the host */
     struct checkpoints checkpoints;
     uint32_t checkpoint_every; /* tokens; 0: never */
     uint32_t checkpoint_at;    /* a position that the next evaluation passes; 0: none */
@@ -299,5 +310,10 @@ int step_open(struct moeflux_model *m, struct moeflux_err *e);
 void step_close(struct moeflux_model *m);
 /* Waits for a token that is under way; its results are dropped. Before any other use of the stage, whose turn the caller has. */
 int step_settle(struct moeflux_model *m, struct moeflux_err *e);
+/* With the turn of the last stage, behind the submission that leaves a token's logits in its view.logits: submits the choice. Its
+ * result is there when `ticket` has been waited for. */
+int step_submit_choice(struct moeflux_model *m, const struct device_choice *c, uint64_t *ticket,
+                       struct moeflux_err *e);
+void step_end_choice(const struct moeflux_model *m, struct device_choice *c);
 
 #endif

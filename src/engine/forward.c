@@ -81,8 +81,10 @@ int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, 
     return rc;
 }
 
-/* is_ahead: it was recorded before. next: what to record while the device computes, or NULL. */
-static int decode_tokens(const struct pass *p, bool is_ahead, const struct pass *next, struct moeflux_err *e)
+/* is_ahead: it was recorded before. next: what to record while the device computes, or NULL. A choice is a submission of its own:
+ * it goes by what the sampler is at, which a recording ahead cannot know. */
+static int decode_tokens(const struct work *w, const struct pass *p, bool is_ahead, const struct pass *next,
+                         struct moeflux_err *e)
 {
     struct exec *x = p->at->exec;
     uint64_t ticket = 0;
@@ -91,13 +93,17 @@ static int decode_tokens(const struct pass *p, bool is_ahead, const struct pass 
         rc = is_ahead ? exec_submit_parked(x, &ticket, e) : exec_submit(x, &ticket, e);
     if (rc < 0)
         return rc;
-    if (next) {
+    if (p->chooses)
+        rc = step_submit_choice(p->m, w->choice, &ticket, e);
+    if (rc == 0 && next) {
         ahead_recorded(p->at, false);
         rc = stage_record_tokens(next, e);
         exec_park(x);
         ahead_recorded(p->at, rc == 0);
     }
     int waited = exec_wait(x, ticket, rc < 0 ? NULL : e);
+    if (rc == 0 && waited == 0 && p->chooses)
+        step_end_choice(p->m, w->choice);
     return rc < 0 ? rc : waited;
 }
 
@@ -107,7 +113,7 @@ static int decode_stage(const struct work *w, const struct pass *p, struct moefl
     struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
     struct pass next;
     bool is_ahead = ahead_is_recorded(w, p->at), goes_on = ahead_choose(w, p, each, &next);
-    int rc = stage_end(p, decode_tokens(p, is_ahead, goes_on ? &next : NULL, e), e);
+    int rc = stage_end(p, decode_tokens(w, p, is_ahead, goes_on ? &next : NULL, e), e);
     return rc == 0 && !w->is_together ? chosen_see(p, e) : rc;
 }
 
@@ -126,19 +132,33 @@ static bool go_on(void *ctx)
     return yes;
 }
 
+/* The place of a sequence, or that of the one which did not come for longest. */
+static uint32_t find_place(const struct stage *at, uint64_t mark)
+{
+    const struct followed *f = at->followed;
+    uint32_t oldest = 0;
+    for (uint32_t i = 0; i < PREDICTOR_PLACES; i++) {
+        if (f[i].mark == mark)
+            return i;
+        if (f[i].came < f[oldest].came)
+            oldest = i;
+    }
+    return oldest;
+}
+
 void forward_follow(const struct work *w, struct stage *at)
 {
-    struct followed *f = &at->followed;
+    uint32_t places[MOEFLUX_MOST_TOGETHER];
     uint32_t n = w->is_together ? w->n : 1, here = w->is_together ? 1 : w->n;
-    bool goes_on = f->n == n;
+    uint64_t now = ++at->n_followed;
     for (uint32_t i = 0; i < n; i++) {
-        goes_on = goes_on && f->marks[i] == w->list[i]->mark && f->pos[i] == w->list[i]->pos;
-        f->marks[i] = w->list[i]->mark;
-        f->pos[i] = w->list[i]->pos + here;
+        const struct moeflux_session *s = w->list[i];
+        struct followed *f = &at->followed[places[i] = find_place(at, s->mark)];
+        if (f->mark != s->mark || f->pos != s->pos)
+            predictor_forget(&at->predictor, places[i]);
+        *f = (struct followed){s->mark, s->pos + here, now};
     }
-    f->n = n;
-    if (!goes_on)
-        predictor_forget(&at->predictor);
+    predictor_select(&at->predictor, places, n);
 }
 
 static int run_tokens(const struct pass *p, struct moeflux_err *e)
@@ -205,14 +225,15 @@ struct input {
     bool last;
 };
 
-/* Behind the last stage: gives it back, unless the work keeps it, and hands out the logits; a copy can wait for that. */
+/* Behind the last stage: gives it back, unless the work keeps it, and hands out the logits; a copy can wait for that. NULL: they
+ * stay there. */
 static void end_tokens(const struct work *w, float *const *logits, uint32_t half, bool keeps, int rc)
 {
     struct stage *at = &w->m->stages[w->m->n_stages - 1];
     bool is_copy = at->logits.host != NULL;
     if (is_copy && !keeps)
         stage_give(at);
-    if (rc == 0)
+    if (rc == 0 && logits)
         copy_logits(w, logits, half);
     stage_end_logits(at, half);
     if (!is_copy && !keeps)
@@ -227,6 +248,8 @@ static int run_stage(const struct work *w, const struct input *in, struct stage 
     bool is_end = at == &w->m->stages[w->m->n_stages - 1];
     struct pass p = stage_pass(w, at, each);
     bool plain = is_plain(w, &p), has_rows = is_end && (plain || w->is_together);
+    float *const *logits = w->is_together ? in->logits : &w->outputs->logits;
+    p.chooses = plain && stage_chooses(w, at);
     p.half = plain && ahead_is_recorded(w, at) ? at->ahead.parked.half : 1 - at->last_half;
     if (has_rows)
         stage_begin_logits(at, p.half);
@@ -237,7 +260,7 @@ static int run_stage(const struct work *w, const struct input *in, struct stage 
     int rc = plain ? decode_stage(w, &p, e) : w->is_together ? run_tokens(&p, e) : stage_run(&p, in->last, e);
     set_up(w, at, false);
     if (has_rows)
-        end_tokens(w, w->is_together ? in->logits : &w->outputs->logits, p.half, keeps, rc);
+        end_tokens(w, p.chooses ? NULL : logits, p.half, keeps, rc);
     else if (!keeps && (is_end || rc < 0))
         stage_give(at);
     return rc;
@@ -329,7 +352,8 @@ int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uin
                            .n = n,
                            .keep = keep,
                            .is_watched = n > 1 || m->step_ns > QUICK_NS,
-                           .outputs = outputs};
+                           .outputs = outputs,
+                           .choice = s->choice};
     uint64_t start;
     int rc = outputs->hidden ? make_hidden_buffers(m, e) : 0;
     if (rc == 0)

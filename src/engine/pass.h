@@ -10,8 +10,9 @@ struct pass {
     struct stage *at; /* where it is: the functions below are of this stage and its layers */
     struct arch_chunk chunk;
     const struct moeflux_outputs *outputs;
-    uint64_t start_ns;            /* on this stage */
-    uint32_t half;                /* of the stage's host copies of logits: the one that it writes */
+    uint64_t start_ns; /* on this stage */
+    uint32_t half;     /* of the stage's host copies of logits: the one that it writes */
+    bool chooses;      /* it writes none: the logits are for a choice on the device (work.choice) */
     struct progress_at *progress; /* NULL: another thread tells of it (pipeline.h) */
     bool is_watched; /* it may take long: submissions are kept short, and the caller may stop it */
 };

@@ -188,7 +188,6 @@ static void give_stage(struct station *t, int rc)
     stage_watch(at, NULL);
     /* One that was cut short may still write to its next state. */
     at->is_stopped |= rc < 0;
-    at->followed.n = rc < 0 ? 0 : at->followed.n;
     t->has_turn = false;
     stage_give(at);
 }

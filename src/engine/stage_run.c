@@ -17,7 +17,7 @@ static void record_head(const struct pass *p, uint32_t from, uint32_t n)
 {
     const struct stage *at = p->at;
     arch_head(at->arch, from, n);
-    if (!at->view.logits.host)
+    if (!at->view.logits.host && !p->chooses)
         exec_copy(at->exec, &at->logits, p->half * at->view.logits.bytes, &at->view.logits, 0,
                   (uint64_t)n * p->m->dir.config.vocab_size * sizeof(float));
 }
@@ -92,6 +92,11 @@ struct arch_sequence stage_sequence(const struct work *w, uint32_t i, const stru
                                   .recurrent = (is_swapped ? on->recurrent_next : on->recurrent).address,
                                   .recurrent_out =
                                       (moves && !is_swapped ? on->recurrent_next : on->recurrent).address};
+}
+
+bool stage_chooses(const struct work *w, const struct stage *at)
+{
+    return w->choice && at == &w->m->stages[w->m->n_stages - 1];
 }
 
 struct pass stage_pass(const struct work *w, struct stage *at,

@@ -16,10 +16,13 @@ struct work {
     uint32_t ahead; /* the tokens stand so many positions behind those that come next, */
     uint32_t flips; /* and so many evaluations */
     const struct moeflux_outputs *outputs;
+    struct device_choice *choice; /* NULL: the host gets the logits */
 };
 
 /* Where sequence i of the work is, and its state on the stage. */
 struct arch_sequence stage_sequence(const struct work *w, uint32_t i, const struct stage *at);
+/* Whether the choice is made there, if the token passes it without the host. */
+bool stage_chooses(const struct work *w, const struct stage *at);
 /* The work on one stage. each: room for what the pass refers to; NULL: of one sequence. */
 struct pass stage_pass(const struct work *w, struct stage *at,
                        struct arch_sequence each[MOEFLUX_MOST_TOGETHER]);
@@ -36,7 +39,7 @@ int stage_end(const struct pass *p, int rc, struct moeflux_err *e);
 /* Behind a stage that has ended: its hidden states become what goes into the next one, which does not compute now. The caller has
  * the turn of both. */
 void stage_hand_over(const struct work *w, const struct stage *at);
-/* What the stage's predictor has seen last is of use if these sequences go on from there. Notes where they are behind this work. */
+/* What the stage's predictor has seen of these sequences is of use if they go on from there. Notes where they are behind this work. */
 void forward_follow(const struct work *w, struct stage *at);
 /* What the last stage has made of a few tokens: f32 [n][vocab_size]. Where that is a copy it is there until stage_end_logits, even if
  * the stage has other work meanwhile, which writes to the other half. stage_begin_logits: before it is computed. */

@@ -1,9 +1,13 @@
-/* Decoding token by token: the next token's evaluation begins before the host knows the token.
+/* Decoding token by token: the device that has the logits chooses the next token, and they need not cross to the host.
  *
- * Where all experts are resident on one device, it chooses the token too. The choice stays there, the embedding of the next
- * token reads it, so the next token is submitted while this one is computed. The host follows one token behind, and when it
- * wants no more or another token, that one was in vain: its row of the KV cache is written again, and its recurrent state
- * went to recurrent_next, which becomes the current one only with the token. */
+ * Where all experts are resident on one device, the next token's evaluation begins before the host knows the token. The choice
+ * stays there, the embedding of the next token reads it, so the next token is submitted while this one is computed. The host
+ * follows one token behind, and when it wants no more or another token, that one was in vain: its row of the KV cache is
+ * written again, and its recurrent state went to recurrent_next, which becomes the current one only with the token.
+ *
+ * Of several devices the last one chooses, where a token passes it without the host. The id has to go by way of the host to
+ * the first one's embedding, as hidden states do from device to device: the next token begins when the host has read the
+ * choice, with what is recorded ahead (ahead.h). */
 #include "engine/step.h"
 
 #include <stdlib.h>
@@ -16,6 +20,11 @@
 #include "engine/stage_turn.h"
 
 /* ---- memory ---- */
+
+static const struct stage *last_stage(const struct moeflux_model *m)
+{
+    return &m->stages[m->n_stages - 1];
+}
 
 static int make_buffers(struct moeflux_model *m, struct moeflux_err *e)
 {
@@ -36,18 +45,19 @@ static int make_buffers(struct moeflux_model *m, struct moeflux_err *e)
     };
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof buffers / sizeof *buffers; i++)
-        rc = exec_buffer_new(m->stages[0].exec, buffers[i].b, buffers[i].kind, buffers[i].bytes, e);
-    return rc;
+        rc = exec_buffer_new(last_stage(m)->exec, buffers[i].b, buffers[i].kind, buffers[i].bytes, e);
+    return model_fault(m, last_stage(m), rc, e);
 }
 
 int step_open(struct moeflux_model *m, struct moeflux_err *e)
 {
     struct step_room *r = &m->step;
     uint32_t vocab = m->dir.config.vocab_size;
-    if (m->computes_at_once || m->n_stages > 1)
+    /* A host has the logits where the sampler reads them. */
+    if (last_stage(m)->computes_at_once)
         return 0;
     r->blocked_copy = mem_new(div_up(vocab, 64), sizeof *r->blocked_copy, e);
-    int rc = r->blocked_copy ? sample_open(&r->sample, m->stages[0].exec, vocab, e) : ERR_MEMORY;
+    int rc = r->blocked_copy ? sample_open(&r->sample, last_stage(m)->exec, vocab, e) : ERR_MEMORY;
     if (rc == 0)
         rc = make_buffers(m, e);
     if (rc == 0)
@@ -60,8 +70,8 @@ void step_close(struct moeflux_model *m)
     struct step_room *r = &m->step;
     struct exec_buffer *buffers[] = {&r->ids,    &r->rope,    &r->recent, &r->blocked,
                                      &r->chosen, &r->results, &r->scratch};
-    for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        exec_buffer_free(m->stages[0].exec, buffers[i]);
+    for (size_t i = 0; m->n_stages > 0 && i < sizeof buffers / sizeof *buffers; i++)
+        exec_buffer_free(last_stage(m)->exec, buffers[i]);
     free(r->blocked_copy);
 }
 
@@ -97,12 +107,65 @@ static bool has_begun(const struct moeflux_session *s, int32_t id, const struct 
            memcmp(r->blocked_copy, sampler_blocked(sampler), r->blocked.bytes) == 0;
 }
 
+/* Whether the last device can, where the token passes it without the host. */
 static bool device_chooses(const struct moeflux_model *m, const struct sampler *sampler)
 {
     const struct sampler_rule rule = sampler_next_rule(sampler, 0);
-    return m->resident && m->n_stages == 1 && !m->computes_at_once && m->step_ns <= QUICK_NS &&
-           sample_takes(&m->step.sample, &rule);
+    return !last_stage(m)->computes_at_once && m->step_ns <= QUICK_NS && sample_takes(&m->step.sample, &rule);
 }
+
+/* ---- choices ---- */
+
+/* A token that the host knows; returns where the device finds its id. None of this half is under way. */
+static uint64_t give_id(struct step_room *r, int32_t id, uint64_t half, const struct sampler *sampler)
+{
+    memcpy(r->ids.host + half * sizeof id, &id, sizeof id);
+    memcpy(r->blocked_copy, sampler_blocked(sampler), r->blocked.bytes);
+    memcpy(r->blocked.host, r->blocked_copy, r->blocked.bytes);
+    return r->ids.address + half * sizeof id;
+}
+
+/* Records the choice behind the token whose id is at `last`. */
+static void record_choice(const struct moeflux_model *m, const struct choice *c, uint64_t last, uint64_t half)
+{
+    const struct step_room *r = &m->step;
+    uint64_t recent = half * (r->recent.bytes / 2);
+    memcpy(r->recent.host + recent, c->recent, c->n_recent * sizeof *c->recent);
+    sample_run(&r->sample, last_stage(m)->exec,
+               &(struct sample_call){.rule = &c->rule,
+                                     .logits = last_stage(m)->view.logits.address,
+                                     .blocked = r->blocked.address,
+                                     .recent = r->recent.address + recent,
+                                     .last = last,
+                                     .scratch = r->scratch.address,
+                                     .id = r->chosen.address + half * sizeof(int32_t),
+                                     .result = r->results.address + half * 2 * sizeof(uint32_t),
+                                     .n_recent = c->n_recent});
+}
+
+static void read_result(const struct step_room *r, uint64_t half, uint32_t result[2])
+{
+    memcpy(result, r->results.host + half * (2 * sizeof *result), 2 * sizeof *result);
+}
+
+int step_submit_choice(struct moeflux_model *m, const struct device_choice *c, uint64_t *ticket,
+                       struct moeflux_err *e)
+{
+    struct step_room *r = &m->step;
+    uint64_t last = give_id(r, c->id, 0, c->sampler);
+    make_choice(&r->wanted, c->sampler, 0, NULL);
+    exec_begin(last_stage(m)->exec);
+    record_choice(m, &r->wanted, last, 0);
+    return exec_submit(last_stage(m)->exec, ticket, e);
+}
+
+void step_end_choice(const struct moeflux_model *m, struct device_choice *c)
+{
+    read_result(&m->step, 0, c->result);
+    c->is_made = true;
+}
+
+/* ---- one token behind ---- */
 
 /* Submits the token at `pos`, whose id is at `id`, with the choice of the one behind it. It reads the recurrent state of
  * `from` and leaves its own in `to`. */
@@ -112,9 +175,8 @@ static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const st
 {
     struct moeflux_model *m = s->model;
     struct step_room *r = &m->step;
-    uint64_t at = pos % 2, rope = at * (r->rope.bytes / 2), recent = at * (r->recent.bytes / 2);
+    uint64_t at = pos % 2, rope = at * (r->rope.bytes / 2);
     forward_fill_rope(m, (float *)(void *)(r->rope.host + rope), 1, pos);
-    memcpy(r->recent.host + recent, c->recent, c->n_recent * sizeof *c->recent);
     const struct arch_chunk chunk = {.n = 1,
                                      .ids = id,
                                      .rope = r->rope.address + rope,
@@ -124,16 +186,7 @@ static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const st
                                             .recurrent = from->address,
                                             .recurrent_out = to->address}};
     int rc = forward_record_token(s, &chunk, e);
-    sample_run(&r->sample, m->stages[0].exec,
-               &(struct sample_call){.rule = &c->rule,
-                                     .logits = m->stages[0].view.logits.address,
-                                     .blocked = r->blocked.address,
-                                     .recent = r->recent.address + recent,
-                                     .last = id,
-                                     .scratch = r->scratch.address,
-                                     .id = r->chosen.address + at * sizeof(int32_t),
-                                     .result = r->results.address + at * 2 * sizeof(uint32_t),
-                                     .n_recent = c->n_recent});
+    record_choice(m, c, id, at);
     if (rc == 0)
         return exec_submit(m->stages[0].exec, ticket, e);
     exec_abandon(m->stages[0].exec);
@@ -145,12 +198,8 @@ static int begin(struct moeflux_session *s, int32_t id, const struct sampler *sa
                  struct moeflux_err *e)
 {
     struct step_room *r = &s->model->step;
-    uint64_t at = s->pos % 2 * sizeof id;
-    memcpy(r->ids.host + at, &id, sizeof id);
-    memcpy(r->blocked_copy, sampler_blocked(sampler), r->blocked.bytes);
-    memcpy(r->blocked.host, r->blocked_copy, r->blocked.bytes);
-    return submit(s, s->pos, r->ids.address + at, &r->wanted, &s->on[0].recurrent, &s->on[0].recurrent_next,
-                  ticket, e);
+    uint64_t at = give_id(r, id, s->pos % 2, sampler);
+    return submit(s, s->pos, at, &r->wanted, &s->on[0].recurrent, &s->on[0].recurrent_next, ticket, e);
 }
 
 /* Begins the token behind the one at hand, which is the device's choice; there is room for it. If that fails, it is begun when
@@ -187,7 +236,7 @@ static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler 
         step_settle(m, NULL);
         return rc;
     }
-    memcpy(result, r->results.host + s->pos % 2 * (2 * sizeof *result), 2 * sizeof *result);
+    read_result(r, s->pos % 2, result);
     r->id = (int32_t)result[0];
     sequence_accept(s, id);
     sampler_accept(sampler, id);
@@ -220,16 +269,36 @@ static int refuse(const struct moeflux_session *s, const struct moeflux_err *why
     return err_set(e, why->code, "position %u: %.400s", s->pos - 1, why->text);
 }
 
-static int step_on_host(struct moeflux_session *s, int32_t id, struct sampler *sampler, int32_t *next,
-                        struct moeflux_err *e)
+/* What a device has chosen. */
+static int take_choice(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2],
+                       int32_t *next, struct moeflux_err *e)
 {
     struct moeflux_err why;
+    if (result[1] != SAMPLE_OK) {
+        sampler_refuse(result[1], result[0], s->model->step.sample.n, &why);
+        return refuse(s, &why, e);
+    }
+    sampler_skip(sampler);
+    *next = (int32_t)result[0];
+    return 0;
+}
+
+/* The host chooses where no device can. */
+static int step_and_wait(struct moeflux_session *s, int32_t id, struct sampler *sampler, int32_t *next,
+                         struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    struct device_choice c = {.sampler = sampler, .id = id};
     if (!s->logits && !(s->logits = mem_new(s->model->dir.config.vocab_size, sizeof *s->logits, e)))
         return ERR_MEMORY;
+    s->choice = device_chooses(s->model, sampler) ? &c : NULL;
     int rc = moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){.logits = s->logits}, e);
+    s->choice = NULL;
     if (rc < 0)
         return rc;
     sampler_accept(sampler, id);
+    if (c.is_made)
+        return take_choice(s, sampler, c.result, next, e);
     *next = sampler_pick(sampler, s->logits, &why);
     return *next < 0 ? refuse(s, &why, e) : 0;
 }
@@ -239,11 +308,10 @@ int step_run(struct moeflux_session *s, int32_t id, struct sampler *sampler, boo
 {
     struct moeflux_model *m = s->model;
     uint32_t result[2] = {0}, vocab = m->dir.config.vocab_size, n_ids = sampler_next_rule(sampler, 0).n_ids;
-    struct moeflux_err why;
     if (n_ids != vocab)
         return err_set(e, ERR_USAGE, "a sampler of %u ids, the model has %u", n_ids, vocab);
-    if (!device_chooses(m, sampler))
-        return step_on_host(s, id, sampler, next, e);
+    if (!m->resident || m->n_stages > 1 || !device_chooses(m, sampler))
+        return step_and_wait(s, id, sampler, next, e);
     uint64_t start = clock_ns();
     int rc = sequence_check(s, &id, 1, e);
     if (rc == 0)
@@ -258,11 +326,5 @@ int step_run(struct moeflux_session *s, int32_t id, struct sampler *sampler, boo
     if (rc < 0)
         return rc;
     m->step_ns = clock_ns() - start;
-    if (result[1] != SAMPLE_OK) {
-        sampler_refuse(result[1], result[0], m->step.sample.n, &why);
-        return refuse(s, &why, e);
-    }
-    sampler_skip(sampler);
-    *next = (int32_t)result[0];
-    return 0;
+    return take_choice(s, sampler, result, next, e);
 }

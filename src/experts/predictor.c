@@ -12,39 +12,49 @@
 int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_layers, uint32_t top_k,
                    uint32_t most, struct moeflux_err *e)
 {
-    uint64_t n_choices = (uint64_t)most * top_k;
+    uint64_t n_choices = (uint64_t)most * top_k, n_places = (uint64_t)n_layers * PREDICTOR_PLACES;
     *p = (struct predictor){
         .kind = kind, .n_layers = n_layers, .top_k = top_k, .most = most, .layer = NO_LAYER};
-    p->previous = mem_new(n_layers * n_choices, sizeof *p->previous, e);
-    p->n_previous = mem_new(n_layers, sizeof *p->n_previous, e);
+    p->previous = mem_new(n_places * top_k, sizeof *p->previous, e);
+    p->has_previous = mem_new(n_places, sizeof *p->has_previous, e);
+    p->places = mem_new(most, sizeof *p->places, e);
     p->named = mem_new(2 * n_choices, sizeof *p->named, e);
     p->all = mem_new(2 * n_choices, sizeof *p->all, e);
-    if (p->previous && p->n_previous && p->named && p->all)
-        return 0;
-    predictor_close(p);
-    return ERR_MEMORY;
+    if (!p->previous || !p->has_previous || !p->places || !p->named || !p->all) {
+        predictor_close(p);
+        return ERR_MEMORY;
+    }
+    for (uint32_t i = 0; i < most; i++)
+        p->places[i] = i;
+    return 0;
 }
 
 void predictor_close(struct predictor *p)
 {
     free(p->previous);
-    free(p->n_previous);
+    free(p->has_previous);
+    free(p->places);
     free(p->named);
     free(p->all);
     *p = (struct predictor){0};
 }
 
-void predictor_forget(struct predictor *p)
+void predictor_select(struct predictor *p, const uint32_t *places, uint32_t n)
 {
-    for (uint32_t i = 0; i < p->n_layers; i++)
-        p->n_previous[i] = 0;
+    memcpy(p->places, places, n * sizeof *places);
     p->n_named = 0;
     p->layer = NO_LAYER;
 }
 
-static uint32_t *previous_of(const struct predictor *p, uint32_t layer, uint32_t sequence)
+void predictor_forget(struct predictor *p, uint32_t place)
 {
-    return p->previous + ((uint64_t)layer * p->most + sequence) * p->top_k;
+    for (uint32_t i = 0; i < p->n_layers; i++)
+        p->has_previous[(uint64_t)i * PREDICTOR_PLACES + place] = 0;
+}
+
+static uint64_t place_of(const struct predictor *p, uint32_t layer, uint32_t sequence)
+{
+    return (uint64_t)layer * PREDICTOR_PLACES + p->places[sequence];
 }
 
 static bool has(const uint32_t *experts, uint32_t n, uint32_t expert)
@@ -92,14 +102,14 @@ static void sort_named(struct predictor *p)
 
 void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early, uint32_t n)
 {
-    bool has_previous = (p->kind & PREDICT_PREVIOUS) && p->n_previous[layer] == n;
     p->n_named = 0;
     p->layer = layer;
     for (uint32_t s = 0; s < n; s++) {
         const uint32_t *router = (p->kind & PREDICT_ROUTER) && early ? early + (uint64_t)s * p->top_k : NULL;
         uint32_t place = router ? name_all(p, router, NULL, 0) : 0;
-        if (has_previous)
-            name_all(p, previous_of(p, layer, s), router, place);
+        uint64_t at = place_of(p, layer, s);
+        if ((p->kind & PREDICT_PREVIOUS) && p->has_previous[at])
+            name_all(p, p->previous + at * p->top_k, router, place);
     }
     sort_named(p);
 }
@@ -120,6 +130,9 @@ void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choi
         count(p, choice, n);
     p->layer = NO_LAYER;
     p->n_named = 0;
-    memcpy(previous_of(p, layer, 0), choice, (uint64_t)n * p->top_k * sizeof *choice);
-    p->n_previous[layer] = n;
+    for (uint32_t s = 0; s < n; s++) {
+        uint64_t at = place_of(p, layer, s);
+        memcpy(p->previous + at * p->top_k, choice + (uint64_t)s * p->top_k, p->top_k * sizeof *choice);
+        p->has_previous[at] = 1;
+    }
 }

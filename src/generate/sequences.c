@@ -87,6 +87,13 @@ static struct entry *find_best(struct sequences *q, const int32_t *ids, uint32_t
     return best;
 }
 
+uint32_t sequences_usable(struct sequences *q, const int32_t *ids, uint32_t n)
+{
+    uint32_t most;
+    find_best(q, ids, n, &most);
+    return most;
+}
+
 static struct entry *find_oldest(struct sequences *q)
 {
     struct entry *oldest = NULL;

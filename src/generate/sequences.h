@@ -37,6 +37,9 @@ struct sequences_counts {
 int sequences_new(struct sequences **out, struct moeflux_model *m, const struct sequences_options *o,
                   struct moeflux_err *e);
 
+/* How many of the ids sequences_take would find in memory. */
+uint32_t sequences_usable(struct sequences *q, const int32_t *ids, uint32_t n);
+
 /* The sequence to evaluate the n >= 1 ids in, after moeflux_session_reuse; the caller's until sequences_put. ERR_USAGE: all
  * are in use; ERR_NO_FIT, ERR_MEMORY, ERR_DEVICE, ERR_INTERRUPTED. */
 int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,

@@ -11,6 +11,7 @@
 #include "server/exchange.h"
 #include "server/jobs.h"
 #include "server/state.h"
+#include "server/workers.h"
 
 /* How often a client that may have gone away is looked at. */
 enum { LOOK_MS = 100 };
@@ -101,9 +102,11 @@ static long read_events(void *ctx, uint64_t pos, char *buf, size_t most)
 static int make_jobs(struct exchange *x, struct moeflux_err *e)
 {
     x->jobs = mem_new(x->call.n_asks, sizeof *x->jobs, e);
-    for (uint32_t i = 0; x->jobs && i < x->call.n_asks; i++)
+    for (uint32_t i = 0; x->jobs && i < x->call.n_asks; i++) {
         if (!(x->jobs[i] = jobs_new(&x->call.asks[i], e)))
             return ERR_MEMORY;
+        x->jobs[i]->home = workers_home(x->server->workers, &x->call.asks[i]);
+    }
     return x->jobs ? 0 : ERR_MEMORY;
 }
 

@@ -54,8 +54,10 @@ struct job *jobs_new(struct ask *ask, struct moeflux_err *e)
         free(j);
         return NULL;
     }
-    if (j)
+    if (j) {
         j->ask = ask;
+        j->home = JOBS_ANYWHERE;
+    }
     return j;
 }
 
@@ -84,7 +86,7 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
 }
 
 /* Whether no idle worker belongs to a group with fewer jobs; of equal ones the first has them, so that one conversation stays where it is. */
-static bool is_next(const struct jobs *q, uint32_t group)
+static bool has_fewest(const struct jobs *q, uint32_t group)
 {
     uint32_t own = q->groups[group].n_running;
     for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++) {
@@ -93,6 +95,32 @@ static bool is_next(const struct jobs *q, uint32_t group)
             return false;
     }
     return true;
+}
+
+/* Whether the first job is to go home: the prompt that is computed anew elsewhere is worth one job more there, and no more, since
+ * those whose prompts begin alike would all have one home. */
+static bool goes_home(const struct jobs *q)
+{
+    uint32_t home = q->first->home, fewest = UINT32_MAX;
+    if (home == JOBS_ANYWHERE || q->groups[home].n_running >= q->groups[home].n_workers)
+        return false;
+    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++)
+        if (q->groups[i].n_workers > 0 && q->groups[i].n_running < fewest)
+            fewest = q->groups[i].n_running;
+    return q->groups[home].n_running <= fewest + 1;
+}
+
+/* Whether the first job is this group's to take. */
+static bool is_next(const struct jobs *q, uint32_t group)
+{
+    return goes_home(q) ? group == q->first->home : has_fewest(q, group);
+}
+
+void jobs_add_worker(struct jobs *q, uint32_t group)
+{
+    pthread_mutex_lock(&q->lock);
+    q->groups[group].n_workers++;
+    pthread_mutex_unlock(&q->lock);
 }
 
 struct job *jobs_take(struct jobs *q, uint32_t group)

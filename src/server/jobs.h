@@ -25,12 +25,17 @@ struct job_piece {
     char text[];
 };
 
+static const uint32_t JOBS_ANYWHERE = UINT32_MAX;
+
 enum job_state { JOB_NEW, JOB_WAITING, JOB_RUNNING, JOB_DONE };
 
 struct job { /* zeroed at first; freed with jobs_release */
     /* Borrowed; the connection's, until the job is added, and the worker's while it is RUNNING: its scores and result. Then nobody
      * writes it. */
     struct ask *ask;
+
+    /* The group whose copy has its prompt's beginning; JOBS_ANYWHERE: none. The connection's, until the job is added. */
+    uint32_t home;
 
     atomic_bool cancelled; /* nobody waits for it any more */
     uint64_t added_ns;
@@ -43,9 +48,10 @@ struct job { /* zeroed at first; freed with jobs_release */
     struct job_piece *first, *last;
 };
 
-/* Workers of one copy of the model: a job goes to the copy with the fewest. */
+/* Workers of one copy of the model. A job goes home where a worker is free, or about to be, and not much more is under way than
+ * elsewhere; else to the copy with the fewest. */
 struct jobs_group {
-    uint32_t n_idle, n_running;
+    uint32_t n_workers, n_idle, n_running;
 };
 
 struct jobs {
@@ -66,6 +72,8 @@ struct job *jobs_new(struct ask *ask, struct moeflux_err *e);
 /* Adds n of them, all or none. ERR_NO_FIT: too many wait; ERR_INTERRUPTED: nothing is taken any more. */
 int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e);
 
+/* Before any job: a group (< MOEFLUX_MAX_DEVICES) has one worker more. */
+void jobs_add_worker(struct jobs *q, uint32_t group);
 /* The next one, for a worker of a group (< MOEFLUX_MAX_DEVICES); waits for it. NULL: there will be none. */
 struct job *jobs_take(struct jobs *q, uint32_t group);
 /* Appends a piece. ERR_MEMORY. */

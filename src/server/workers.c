@@ -69,6 +69,11 @@ void workers_free(struct workers *w)
 {
     if (!w)
         return;
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        batcher_free(w->copies[i].batcher);
+        if (w->copies[i].has_lock)
+            pthread_mutex_destroy(&w->copies[i].lock);
+    }
     pthread_key_delete(w->self);
     free(w->each);
     free(w);
@@ -91,6 +96,29 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
     const struct worker *k = pthread_getspecific(w->self);
     (void)what, (void)unit, (void)done, (void)total;
     return !k || (!atomic_load(&w->cut) && is_wanted(k));
+}
+
+/* ---- which copy ---- */
+
+uint32_t workers_home(struct workers *w, const struct ask *ask)
+{
+    enum { WORTH_IT = 32 }; /* tokens more than elsewhere: fewer are computed in no time */
+    const struct token_list *t = &ask->request.tokens;
+    uint32_t home = JOBS_ANYWHERE, most = 0, second = 0;
+    for (uint32_t i = 0; w->n_copies > 1 && !ask->score && i < w->n_copies; i++) {
+        struct copy *c = &w->copies[i];
+        pthread_mutex_lock(&c->lock);
+        uint32_t here = sequences_usable(c->sequences, t->ids, (uint32_t)t->n);
+        pthread_mutex_unlock(&c->lock);
+        if (here > most) {
+            second = most;
+            most = here;
+            home = i;
+        } else if (here > second) {
+            second = here;
+        }
+    }
+    return most >= second + WORTH_IT ? home : JOBS_ANYWHERE;
 }
 
 /* ---- metrics ---- */
@@ -304,6 +332,7 @@ static int make_worker(struct workers *w, uint32_t idx, struct moeflux_err *e)
     k->generator.logits = mem_new(k->generator.info.vocab_size, sizeof(float), e);
     if (!k->generator.logits)
         return ERR_MEMORY;
+    jobs_add_worker(w->jobs, copy);
     batcher_bind(k->copy->batcher, &k->seat, &k->generator);
     return idx == 0 ? constrain_share(&k->generator, e) : 0;
 }
@@ -344,10 +373,4 @@ void workers_join(struct workers *w)
     w->n_started = 0;
     for (uint32_t i = 0; i < w->n; i++)
         generator_unshare(&w->each[i].generator);
-    for (uint32_t i = 0; i < w->n_copies; i++) {
-        batcher_free(w->copies[i].batcher);
-        if (w->copies[i].has_lock)
-            pthread_mutex_destroy(&w->copies[i].lock);
-    }
-    w->n_copies = 0;
 }

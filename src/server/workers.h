@@ -8,6 +8,7 @@
 
 enum { WORKERS_MAX = 64 };
 
+struct ask;
 struct generator;
 struct jobs;
 struct metrics;
@@ -26,13 +27,16 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
 int workers_start(struct workers *w, const struct generator *g, struct sequences *const *sequences,
                   struct moeflux_err *e);
 
+/* Of an ask that is to be a job: job.home. */
+uint32_t workers_home(struct workers *w, const struct ask *ask);
+
 /* Running answers end where they are, as if interrupted. */
 void workers_cut(struct workers *w);
 
 /* After jobs_close: waits until each has ended its job. NULL and workers that do not run are legal. */
 void workers_join(struct workers *w);
 
-/* NULL is legal. */
+/* NULL is legal. No connection is left that may ask for a home. */
 void workers_free(struct workers *w);
 
 #endif
