@@ -47,10 +47,10 @@
 /* The constant_id of 16, the rows of a product's second factors, which VK_NV_cooperative_matrix has no other word for
  * (lib/matrices.glsl; src/vulkan/khr_kernel.h needs it). Behind all others. */
 #define MATRIX_SECOND_SPEC 31
-#define SCHEME_PLAIN  0
-#define SCHEME_AFFINE 1
-#define SCHEME_E2M1   2
-#define SCHEME_E4M3   3
+#define SCHEME_PLAIN       0
+#define SCHEME_AFFINE      1
+#define SCHEME_E2M1        2
+#define SCHEME_E4M3        3
 /* The type of scales and biases. E8M0: 2^(byte - 127). */
 #define SCALE_NONE         0
 #define SCALE_BF16         1

@@ -210,8 +210,8 @@ static void measure_own(struct bench *b)
         char name[64];
         b->op.gpu.grouped.n_tiles = 1;
         b->op.gpu.grouped.tiles[0] = b->many.tiles[i];
-        snprintf(name, sizeof name, "%s%ux%u", i == chosen ? "*" : "", b->many.tiles[i].tokens,
-                 b->many.tiles[i].rows);
+        snprintf(name, sizeof name, "%s%ux%u/%u", i == chosen ? "*" : "", b->many.tiles[i].tokens,
+                 b->many.tiles[i].up_rows, b->many.tiles[i].down_rows);
         measure(b, name);
     }
 }
@@ -224,7 +224,7 @@ static void measure_tile(struct bench *b, const struct tile *t)
     char name[64];
     if (b->err.code || !tile_fits(b->x, t, s->hidden) || !tile_fits(b->x, t, s->inner))
         return;
-    *mine = (struct experts_tiles){.rows = p.rows, .tokens = p.tokens};
+    *mine = (struct experts_tiles){.up_rows = p.rows, .down_rows = p.rows, .tokens = p.tokens};
     b->op.gpu.grouped.n_tiles = 1;
     gemm_kernel(b->x, &mine->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &p, &b->err);
     if (!b->err.code)

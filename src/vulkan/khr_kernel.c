@@ -233,7 +233,7 @@ static void translate(struct translation *t, const uint32_t *in, uint32_t n)
 int khr_kernel(const uint32_t *words, size_t n, uint32_t **out, size_t *n_out, struct moeflux_err *e)
 {
     /* An instruction grows by one word at most, and three constants come on top. */
-    size_t most = 2 * n + 4 * N_NUMBERS;
+    size_t most = 2 * n + (size_t)4 * N_NUMBERS;
     struct translation t = {.out = mem_new(most + n, sizeof *t.out, e)};
     if (!t.out)
         return ERR_MEMORY;
