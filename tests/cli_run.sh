@@ -339,10 +339,13 @@ with open(folder + '/model_weights.bin', 'r+b') as f:
         f.seek(tensor['offset'])
         f.write(struct.pack('<H', 0x7f7f) * (tensor['size'] // 2))
 END
+hidden=${VK_LOADER_DRIVERS_DISABLE-}
+unset VK_LOADER_DRIVERS_DISABLE
 for device in 0 cpu reference; do
     fails 1 "^moeflux: position 21: the logit of token [0-9]* is $number" -m "$tmp/broken" --device "$device" --temp 0 \
         --no-think -p "$sum" --logits "$tmp/refused"
 done
+[ -z "$hidden" ] || export VK_LOADER_DRIVERS_DISABLE="$hidden"
 [ -z "$(find "$tmp" -name 'refused*')" ] || fault "a failed run wrote $(find "$tmp" -name 'refused*')"
 rm -r "$tmp/broken"
 set -- -m "$model" --temp 0 --no-think
