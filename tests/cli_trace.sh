@@ -49,13 +49,13 @@ run 0 "$MOEFLUX" inspect --trace "$tmp/trace"
 # The store and the replay share the cache's code, so they agree to the last hit.
 claim a_replay_has_the_hits_of_the_run
 for memory in 1200K 3M; do
-    run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 500 --ignore-eos -p 'The river was very quiet.' \
+    run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 300 --ignore-eos -p 'The river was very quiet.' \
         --chunk 1 --prefetch none --memory $memory --trace "$tmp/long" --json
     real=$(json '(lambda s: (s["slots"], round(s["hits"] / (s["hits"] + s["misses"]), 6)))(j["stats"])')
     run 0 "$MOEFLUX" inspect --trace "$tmp/long" "$model" --device cpu --memory $memory --json
     json_is '[(r["slots"], round(r["hits"]["frequency"], 6)) for r in j["rows"] if r["plan"]][0]' "$real"
     for policy in lru context; do
-        run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 500 --ignore-eos -p 'The river was very quiet.' \
+        run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 300 --ignore-eos -p 'The river was very quiet.' \
             --chunk 1 --prefetch none --memory $memory --cache-policy $policy --trace "$tmp/trace" --stats
         cmp -s "$tmp/trace" "$tmp/long" || fault "--cache-policy $policy changes the choices"
         real=$(sed -n 's/^hits  *\([0-9.]* %\) of .*/\1/p' "$tmp/err")

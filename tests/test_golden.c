@@ -661,12 +661,10 @@ int main(void)
     const struct CMUnitTest first[] = {
         cmocka_unit_test(qwen_odd_agrees),
         cmocka_unit_test(deepseek_odd_agrees),
-        cmocka_unit_test(tiny_agrees),
     };
     const struct CMUnitTest rest[] = {
-        cmocka_unit_test(deepseek_plain_agrees),
-        cmocka_unit_test(qwen3_odd_agrees),
-        cmocka_unit_test(recipes_agree),
+        cmocka_unit_test(tiny_agrees),      cmocka_unit_test(deepseek_plain_agrees),
+        cmocka_unit_test(qwen3_odd_agrees), cmocka_unit_test(recipes_agree),
         cmocka_unit_test(families_agree),
     };
     const struct CMUnitTest rest_on_vulkan[] = {

@@ -59,8 +59,7 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
     size_t n = strlen(kernel), plain = variant ? (size_t)(variant - kernel) : n;
     bool is_of_one_format = ends_in(kernel, "_q4") || ends_in(kernel, "_q8") || ends_in(kernel, "_bf16") ||
                             ends_in(kernel, "_f32");
-    return ends_in(kernel, "coop") || ends_in(kernel, "khr") || ends_in(kernel, "denorm") ||
-           ran_with(seen, kernel, n, "denorm") ||
+    return ends_in(kernel, "coop") || ends_in(kernel, "denorm") || ran_with(seen, kernel, n, "denorm") ||
            (is_of_one_format && ran_with(seen, kernel, plain, "_denorm"));
 }
 
@@ -123,16 +122,15 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
 {
     (void)state;
     CHECK("linear_prefill", "linear_decode", "linear_decode_token", "linear_plain",
-          "matvec_transposed_groups", "matvec_transposed_plain", "linear_prefill_coop", "linear_prefill_khr",
+          "matvec_transposed_groups", "matvec_transposed_plain", "linear_prefill_coop",
           "linear_decode_denorm", "linear_decode_token_denorm", "linear_decode_q4", "linear_decode_q8",
           "linear_decode_bf16", "linear_decode_f32", "linear_decode_token_q4", "linear_decode_token_q8",
           "linear_decode_token_bf16", "linear_decode_token_f32", "linear_decode_long_denorm",
           "linear_decode_long_q4", "linear_decode_long_q8", "linear_decode_long_bf16",
           "linear_decode_long_f32", "linear_decode_other", "linear_decode_token_other",
           "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
-          "linear_prefill_othercoop", "linear_prefill_otherkhr", "linear_plain_other",
-          "matvec_transposed_groups_other", "matvec_transposed_plain_other", "linear_prefill_fragcoop",
-          "linear_prefill_fragkhr", "matrices_probe_coop", "matrices_probe_khr");
+          "linear_prefill_othercoop", "linear_plain_other", "matvec_transposed_groups_other",
+          "matvec_transposed_plain_other", "linear_prefill_fragcoop", "matrices_probe_coop");
 }
 
 static void tokens_together_get_the_bits_of_each_alone(void **state)
@@ -154,17 +152,15 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
     (void)state;
     CHECK("experts_decode_up", "experts_decode_down", "experts_prefill_sort", "experts_prefill_up",
           "experts_prefill_down", "experts_prefill_mix", "experts_prefill_up_coop",
-          "experts_prefill_down_coop", "experts_prefill_up_khr", "experts_prefill_down_khr",
-          "experts_decode_up_denorm", "experts_decode_down_denorm", "experts_decode_up_q4",
-          "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8",
+          "experts_prefill_down_coop", "experts_decode_up_denorm", "experts_decode_down_denorm",
+          "experts_decode_up_q4", "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8",
           "experts_decode_down_long", "experts_decode_down_long_denorm", "experts_decode_down_long_q4",
           "experts_decode_down_long_q8", "experts_decode_up_other", "experts_decode_down_other",
           "experts_decode_up_otherdenorm", "experts_decode_down_otherdenorm", "experts_decode_up_withq4",
           "experts_decode_down_withq4", "experts_decode_up_withq4denorm", "experts_decode_down_withq4denorm",
           "experts_prefill_up_other", "experts_prefill_down_other", "experts_prefill_up_othercoop",
-          "experts_prefill_down_othercoop", "experts_prefill_up_otherkhr", "experts_prefill_down_otherkhr",
-          "matrices_probe_coop", "matrices_probe_khr", "experts_prefill_up_fragcoop",
-          "experts_prefill_down_fragcoop", "experts_prefill_up_fragkhr", "experts_prefill_down_fragkhr");
+          "experts_prefill_down_othercoop", "matrices_probe_coop", "experts_prefill_up_fragcoop",
+          "experts_prefill_down_fragcoop");
 }
 
 static void delta_agrees_with_its_reference(void **state)
@@ -177,8 +173,8 @@ static void delta_agrees_with_its_reference(void **state)
 static void gqa_prepare_and_attention_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge", "attention_prefill_coop",
-          "attention_prefill_khr");
+    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge",
+          "attention_prefill_coop");
 }
 
 static void mla_prepare_and_attention_over_latents_agree_with_their_references(void **state)
@@ -186,8 +182,7 @@ static void mla_prepare_and_attention_over_latents_agree_with_their_references(v
     (void)state;
     CHECK("mla_prepare", "mla_transpose_keys", "mla_transpose_keys_other", "mla_gather_rows",
           "attention_decode", "attention_prefill", "attention_merge", "attention_prefill_coop",
-          "attention_latent_scores_coop", "attention_latent_values_coop", "attention_prefill_khr",
-          "attention_latent_scores_khr", "attention_latent_values_khr");
+          "attention_latent_scores_coop", "attention_latent_values_coop");
 }
 
 static void sample_chooses_what_its_reference_chooses(void **state)

@@ -287,12 +287,13 @@ static void mixed_linear_cases(struct kernel_test *l)
     l->is_rest = false;
 }
 
-/* Brief: each kind with one token and every second with many; other groups and scales by turns with one or many. */
+/* Brief: each kind with one token and every second with many, first one of the two; other groups and scales by turns with one or
+ * many. */
 static void linear_format_cases(struct kernel_test *l)
 {
     for (uint32_t i = 0; i < KT_N_FORMATS; i++) {
         uint32_t f = kt_formats[i];
-        l->is_rest = i >= KT_N_KINDS;
+        l->is_rest = i >= KT_N_KINDS || i % 2;
         if (!kt_is_brief(l) || i < KT_N_KINDS || i % 2)
             linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
         l->is_rest = i >= KT_N_KINDS || i % 4 > 1;

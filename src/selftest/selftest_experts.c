@@ -368,14 +368,15 @@ static void moe_format_cases(struct kernel_test *l)
     /* The shared expert in up's kernel or in one of its own, with the choice. */
     static const struct moe_shape shapes[] = {
         {12, 3, 192, 64, 192, FORMAT_Q3, 1, .makes_shared = true, .chooses = true,
-         .shared_up_format = FORMAT_Q3},
+         .shared_up_format = FORMAT_Q3, .is_rest = true},
         {12, 3, 192, 192, 64, FORMAT_Q2, 3, .makes_shared = true, .chooses = true,
          .shared_up_format = FORMAT_Q8, .is_rest = true},
         {33, 5, 64, 64, 64, FORMAT_Q4, 1, .makes_shared = true, .chooses = true,
          .shared_up_format = FORMAT_Q6, .is_rest = true},
         {16, 8, 2048, 512, 512, FORMAT_MXFP4, 2, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4, .is_rest = true},
-        {12, 3, 192, 64, 128, FORMAT_MXFP8, 2, .makes_shared = true, .shared_up_format = FORMAT_NVFP4},
+        {12, 3, 192, 64, 128, FORMAT_MXFP8, 2, .makes_shared = true, .shared_up_format = FORMAT_NVFP4,
+         .is_rest = true},
         {12, 3, 256, 64, 128, FORMAT_NVFP4, 2, .makes_shared = true, .chooses = true,
          .shared_up_format = FORMAT_Q4},
     };
