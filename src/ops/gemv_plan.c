@@ -292,19 +292,18 @@ static void widen(const struct exec_caps *c, const struct gemv_shape *s, struct 
     p->spec[GEMV_WORKGROUP] = p->workgroup;
 }
 
-/* The order of a sum follows the other constants. */
+/* The workgroup orders the sum of the squares, the other constants that of a product: neither depends on `tokens`. */
 struct gemv_plan gemv_plan_beside(const struct exec *x, const struct gemv_shape *s,
                                   const struct gemv_plan *one, uint32_t tokens)
 {
     const struct exec_caps c = exec_get_caps(x);
     struct gemv_plan p = *one;
-    while (tokens > 1 && gemv_shared_bytes(one, tokens) > c.max_shared_bytes)
+    widen(&c, s, &p);
+    while (tokens > 1 && gemv_shared_bytes(&p, tokens) > c.max_shared_bytes)
         tokens /= 2;
     p.tokens = p.spec[GEMV_TOKENS] = tokens;
     if (tokens >= BESIDE_VECTORS)
         stream_beside(&c, s, &p);
-    if (tokens == 1)
-        widen(&c, s, &p);
     return p;
 }
 
