@@ -19,8 +19,9 @@ struct line;
 struct station { /* one stage */
     struct line *line;
     uint32_t idx;
-    uint32_t n_done; /* chunks that it has handed over */
-    bool has_turn;   /* of its stage; from the first chunk to the last one */
+    uint32_t n_done;     /* chunks that it has handed over */
+    uint32_t first_half; /* of the crossing into the next stage: chunk 0's */
+    bool has_turn;       /* of its stage; from the first chunk to the last one */
     int rc;
     struct moeflux_err err;
 };
@@ -164,6 +165,28 @@ static struct work work_of(struct line *l, uint32_t chunk)
                          .outputs = l->call->outputs};
 }
 
+/* ---- what crosses: where both devices see the memory, no thread copies it ----
+ *
+ * Chunks have the halves of a crossing by turns. When a station begins chunk c, it has handed over chunk c - 1, so the next one
+ * had finished chunk c - 2 (hand_over), which was the last in the same half. The next prompt goes on with the other half: when it
+ * begins, the next stage may still be at the last chunk of this one, and its own second chunk is behind hand_over's wait for that
+ * stage. After a stop a device may still read or write a half: who takes its stage waits for that (stage_enter), and what it
+ * makes of what it reads is dropped. */
+
+static uint32_t half_of(const struct station *t, uint32_t chunk)
+{
+    return (t->first_half + chunk) & 1;
+}
+
+static void choose_halves(const struct station *t, uint32_t chunk, struct pass *p)
+{
+    const struct stage *at = p->at;
+    if (crossing_is_there(&at->crossing))
+        p->out = crossing_out(&at->crossing, half_of(t, chunk));
+    if (t->idx > 0 && crossing_is_there(&at[-1].crossing))
+        p->in = crossing_in(&at[-1].crossing, half_of(t - 1, chunk));
+}
+
 /* For the first chunk. On failure it does not have the turn. */
 static int take_stage(struct station *t, struct moeflux_err *e)
 {
@@ -174,6 +197,7 @@ static int take_stage(struct station *t, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     t->has_turn = true;
+    t->first_half = at->crossing.next;
     stage_watch(at, &(struct exec_watch){is_caller(t) ? go_on : go_on_beside, l});
     forward_follow(&all, at);
     return 0;
@@ -188,6 +212,7 @@ static void give_stage(struct station *t, int rc)
     stage_watch(at, NULL);
     /* One that was cut short may still write to its next state. */
     at->is_stopped |= rc < 0;
+    at->crossing.next = half_of(t, t->n_done);
     t->has_turn = false;
     stage_give(at);
 }
@@ -199,9 +224,10 @@ static int hand_over(struct station *t, const struct work *w, uint32_t chunk)
         return 0;
     if (!await_chunks(t, t + 1, chunk))
         return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
+    const struct stage *at = &t->line->m->stages[t->idx];
     int rc = chunk == 0 ? take_stage(t + 1, &t->err) : 0;
-    if (rc == 0)
-        stage_hand_over(w, &t->line->m->stages[t->idx]);
+    if (rc == 0 && !crossing_is_there(&at->crossing))
+        stage_hand_over(w, at);
     return rc;
 }
 
@@ -217,6 +243,7 @@ static int run_chunk(struct station *t, uint32_t chunk)
     struct pass p = stage_pass(&w, at, NULL);
     if (!is_caller(t))
         p.progress = NULL;
+    choose_halves(t, chunk, &p);
     int rc = stage_run(&p, l->call->last && is_last, &t->err);
     if (rc < 0)
         return rc;
