@@ -194,6 +194,17 @@ int stage_record_tokens(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
+static int finish(const struct pass *p, struct moeflux_err *e)
+{
+    uint64_t ticket;
+    int rc = exec_submit(p->at->exec, &ticket, e);
+    if (rc < 0)
+        return rc;
+    if (p->meanwhile)
+        p->meanwhile(p->meanwhile_ctx);
+    return exec_wait(p->at->exec, ticket, e);
+}
+
 static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
     int rc = stage_record_layers(p, e);
@@ -204,7 +215,7 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
     else if (rc == 0 && is_last(p) && last && p->outputs->logits)
         rc = last_logits(p, e);
     else if (rc == 0)
-        rc = exec_finish(p->at->exec, e);
+        rc = finish(p, e);
     return stage_end(p, rc, e);
 }
 
