@@ -81,7 +81,7 @@ static void free_runner(struct runner *r)
     free(r->rows);
 }
 
-static struct moeflux_model *open_model(const char *dir, const char *device, bool streams)
+static struct moeflux_model *open_staged(const char *dir, const char *device, bool streams, bool staged)
 {
     struct moeflux_model *m;
     struct moeflux_err e = {0};
@@ -95,15 +95,21 @@ static struct moeflux_model *open_model(const char *dir, const char *device, boo
         check_ok(device_make_plan(&o, &p, &e), &e);
         o.memory_bytes = p.n_devices * 20 * p.slot_bytes;
     }
-    check_ok(device_open_model(&m, &o, &e), &e);
+    check_ok(device_open_staged(&m, &o, staged, &e), &e);
     return m;
 }
 
-static void run_alone(const char *dir, struct runner *to, uint32_t n)
+static struct moeflux_model *open_model(const char *dir, const char *device, bool streams)
+{
+    return open_staged(dir, device, streams, false);
+}
+
+/* Of n kinds from `first` on. */
+static void run_alone(const char *dir, struct runner *to, uint32_t first, uint32_t n)
 {
     struct moeflux_model *m = open_model(dir, device_is_vulkan() ? device_name() : "cpu", false);
     for (uint32_t i = 0; i < n; i++) {
-        to[i] = new_runner(m, i);
+        to[i] = new_runner(m, first + i);
         work(&to[i]);
         moeflux_session_free(to[i].q.s);
         to[i].q.s = NULL;
@@ -115,7 +121,7 @@ static void run_together(struct moeflux_model *m, struct runner *want, uint32_t 
 {
     struct runner each[THREADS];
     for (uint32_t i = 0; i < n; i++)
-        each[i] = new_runner(m, i);
+        each[i] = new_runner(m, want[i].kind);
     for (uint32_t i = 0; i < n; i++)
         assert_int_equal(pthread_create(&each[i].thread, NULL, work, &each[i]), 0);
     for (uint32_t i = 0; i < n; i++) {
@@ -138,7 +144,7 @@ static void threads_get_what_each_gets_alone(void **state)
                   {ODD, "cpu,cpu,cpu", true}};
     for (size_t i = 0; i < sizeof setups / sizeof *setups; i++) {
         struct runner want[THREADS];
-        run_alone(setups[i].dir, want, THREADS);
+        run_alone(setups[i].dir, want, 0, THREADS);
         struct moeflux_model *m = open_model(setups[i].dir, setups[i].device, setups[i].streams);
         assert_true(moeflux_model_get_info(m).experts_resident == !setups[i].streams);
         run_together(m, want, THREADS);
@@ -148,15 +154,20 @@ static void threads_get_what_each_gets_alone(void **state)
     }
 }
 
+/* Prompts of two chunks and of three, one of which begins where the other is still under way. */
 static void threads_do_on_a_device_named_twice(void **state)
 {
     (void)state;
-    enum { FEW = 2 };
+    enum { FIRST = 3, FEW = 2 };
     struct runner want[FEW];
-    run_alone(TINY, want, FEW);
-    struct moeflux_model *m = open_model(TINY, "0,0", false);
-    run_together(m, want, FEW);
-    moeflux_model_close(m);
+    run_alone(TINY, want, FIRST, FEW);
+    for (int staged = 0; staged < 2; staged++) {
+        struct moeflux_model *m = open_staged(TINY, "0,0", false, staged);
+        if (device_is_software())
+            assert_true(crossing_is_there(&m->stages[0].crossing) == staged);
+        run_together(m, want, FEW);
+        moeflux_model_close(m);
+    }
     for (uint32_t k = 0; k < FEW; k++)
         free(want[k].rows);
 }

@@ -214,6 +214,52 @@ static void a_device_named_twice_computes_what_it_does_alone(void **state)
                 {.dir = TINY, .device = "0,0", .streams = true, .staged = true});
 }
 
+/* The logits behind a prompt of several chunks; whether a copy that a stage has of its hidden states on the host was written. */
+static bool crosses_by_the_host(struct sequence *q, float *row)
+{
+    int32_t ids[N_PROMPT];
+    bool is_written = false;
+    sequence_ids(q, 1, ids, N_PROMPT);
+    for (uint32_t i = 0; i < q->m->n_stages; i++)
+        memset(q->m->stages[i].x.host, 0x55, q->m->stages[i].x.bytes);
+    sequence_fresh(q, NULL, 0, ids, N_PROMPT, row);
+    for (uint32_t i = 0; i < q->m->n_stages; i++)
+        for (uint64_t k = 0; k < q->m->stages[i].x.bytes; k++)
+            is_written = is_written || q->m->stages[i].x.host[k] != 0x55;
+    return is_written;
+}
+
+/* Twice, since the second prompt begins with the other half. */
+static void a_prompt_crosses_without_the_host_or_by_it(void **state)
+{
+    (void)state;
+    const struct setup one = {.dir = TINY, .device = "0"},
+                       many = {.dir = TINY, .device = "0,0,0", .staged = true};
+    struct sequence a = open_setup(&one), b = open_setup(&many);
+    float *want = malloc(a.vocab * sizeof *want), *have = malloc(a.vocab * sizeof *have);
+    int32_t ids[N_PROMPT];
+    sequence_ids(&a, 1, ids, N_PROMPT);
+    sequence_eval(&a, ids, N_PROMPT, want);
+    bool is_there = crossing_is_there(&b.m->stages[0].crossing);
+    assert_true(is_there || !device_is_software());
+    if (!is_there)
+        printf("SKIP a_prompt_crosses_without_the_host: the device cannot import host memory\n");
+    for (int k = 0; k < 2; k++) {
+        assert_true(crosses_by_the_host(&b, have) == !is_there);
+        assert_memory_equal(want, have, a.vocab * sizeof *want);
+    }
+    crossing_close(&b.m->stages[1].crossing);
+    assert_true(crosses_by_the_host(&b, have));
+    assert_memory_equal(want, have, a.vocab * sizeof *want);
+    crossing_close(&b.m->stages[0].crossing);
+    assert_true(crosses_by_the_host(&b, have));
+    assert_memory_equal(want, have, a.vocab * sizeof *want);
+    free(want);
+    free(have);
+    sequence_close(&a);
+    sequence_close(&b);
+}
+
 /* As with one device, and wherever the border is: in the middle of the CPU's layers, behind them. */
 static void each_device_has_experts_on_the_cpu(void **state)
 {
@@ -727,6 +773,7 @@ int main(void)
     };
     const struct CMUnitTest on_vulkan[] = {
         cmocka_unit_test(a_device_named_twice_computes_what_it_does_alone),
+        cmocka_unit_test(a_prompt_crosses_without_the_host_or_by_it),
         cmocka_unit_test(each_device_has_experts_on_the_cpu),
         cmocka_unit_test(a_device_that_needs_no_host_memory_gets_some),
         cmocka_unit_test(a_cpu_among_devices_computes_its_own_experts),

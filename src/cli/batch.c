@@ -326,27 +326,36 @@ static int make_lanes(struct batch *b, struct moeflux_err *e)
 
 /* ---- the run ---- */
 
-/* How many lines are answered side by side, and memory for so many. Where nobody asked for several and they do not fit, one. */
+/* Lines side by side where nobody asked for a number: a group for each device. Those that share layers have one more: while a
+ * group is handed over, or its tokens are chosen, no device is without another. */
+static uint32_t default_lanes(uint32_t n_devices, bool has_more)
+{
+    enum { LANES_OF_A_GROUP = 8, MOST_LANES = 64 };
+    uint64_t n_groups = (uint64_t)n_devices + has_more;
+    return n_devices > 1 ? (uint32_t)size_min(n_groups * LANES_OF_A_GROUP, MOST_LANES) : 1;
+}
+
+/* How many lines are answered side by side, and memory for so many. Where nobody asked for several and they do not fit, without
+ * the group more, else one. */
 static int open_model(struct batch *b, struct moeflux_err *e)
 {
-    enum { LANES_OF_A_DEVICE = 8, MOST_LANES = 64 };
     const struct options *o = b->options;
     uint32_t n_devices;
     int rc = setup_n_devices(o, &n_devices, e);
     if (rc)
         return rc;
-    b->n_lanes = n_devices > 1 ? (uint32_t)size_min((uint64_t)n_devices * LANES_OF_A_DEVICE, MOST_LANES) : 1;
-    if (o->parallel)
-        b->n_lanes = (uint32_t)o->parallel;
+    b->n_lanes = o->parallel ? (uint32_t)o->parallel : default_lanes(n_devices, !o->replicate);
     if (o->replicate && b->n_lanes < n_devices)
         return err_set(e, ERR_USAGE,
                        "--parallel: expected at least %u with --replicate, a line a copy, found %u",
                        n_devices, b->n_lanes);
     rc = setup_open_for(&b->generator, o, &b->bar, b->n_lanes, bar_progress(&b->bar), e);
-    if (rc != ERR_NO_FIT || o->parallel || o->replicate || b->n_lanes == 1)
-        return rc;
-    b->n_lanes = 1;
-    return setup_open(&b->generator, o, &b->bar, e);
+    while (rc == ERR_NO_FIT && !o->parallel && !o->replicate && b->n_lanes > 1) {
+        uint32_t fewer = default_lanes(n_devices, false);
+        b->n_lanes = fewer < b->n_lanes ? fewer : 1;
+        rc = setup_open_for(&b->generator, o, &b->bar, b->n_lanes, bar_progress(&b->bar), e);
+    }
+    return rc;
 }
 
 static int start(struct batch *b, struct moeflux_err *e)

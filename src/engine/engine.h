@@ -10,6 +10,7 @@
 #include "arch/loader.h"
 #include "base/turns.h"
 #include "engine/checkpoints.h"
+#include "engine/crossing.h"
 #include "engine/prefer.h"
 #include "experts/predictor.h"
 #include "experts/expert_store.h"
@@ -65,7 +66,7 @@ struct followed {
 };
 
 /* A device and the layers that it computes: all of them, or a share where there are several devices. The first stage embeds,
- * the last one has the head. What crosses is a chunk's hidden states, through host memory (stage.h). */
+ * the last one has the head. What crosses is a chunk's hidden states, through host memory (stage_run.h, crossing.h). */
 struct stage {
     struct turns turn; /* stage_turn.h: all that follows is of the thread that has it */
     struct exec *exec;
@@ -102,6 +103,8 @@ struct stage {
     bool *is_seen;             /* [n_layers] */
     struct exec_buffer hidden; /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
     struct exec_buffer x; /* f32 [max_chunk][hidden]: a copy of view.x on the host, where it is not mapped */
+    /* Into the next stage, of a prompt that goes through all at once; halves like x. Where neither device's memory is mapped */
+    struct crossing crossing;
     struct exec_buffer router_logits; /* host copy of view.router_logits, for prefer.h; likewise */
 
     struct ahead ahead;

@@ -93,6 +93,8 @@ static int open_stages(struct moeflux_model *m, const struct stage_plan *p, cons
         at->recurrent_off = m->recurrent_state_bytes;
         m->recurrent_state_bytes += at->view.recurrent_state_bytes;
     }
+    for (uint32_t i = 0; rc == 0 && i + 1 < m->n_stages; i++)
+        stage_open_crossing(&m->stages[i]);
     return rc;
 }
 

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -19,8 +20,11 @@ struct line;
 struct station { /* one stage */
     struct line *line;
     uint32_t idx;
-    uint32_t n_done; /* chunks that it has handed over */
-    bool has_turn;   /* of its stage; from the first chunk to the last one */
+    uint32_t n_done;     /* chunks that it has handed over */
+    uint32_t first_half; /* of the crossing into the next stage: chunk 0's */
+    bool has_turn;       /* of its stage; from the first chunk to the last one */
+    float *rope;         /* of the last chunk of n_prepared; NULL: chunks are not prepared */
+    uint32_t n_prepared;
     int rc;
     struct moeflux_err err;
 };
@@ -143,12 +147,52 @@ static bool await_chunks(struct station *t, const struct station *other, uint32_
     return is_there && !atomic_load(&l->stops);
 }
 
-static void fill_inputs(const struct line *l, const struct stage *at, uint32_t chunk)
+/* ---- inputs: what takes long is computed while the station waits ----
+ *
+ * Sines and cosines of 2,048 tokens take a core more than a millisecond, in which the device would have nothing to do. */
+
+static void fill_rope(const struct line *l, uint32_t chunk, float *rope)
 {
+    forward_fill_rope(l->m, rope, tokens_of(l, chunk), l->s->pos + chunk * l->m->max_chunk);
+}
+
+/* Once a chunk. Chunks that there are not need nothing. */
+static void prepare(struct station *t, uint32_t chunk)
+{
+    if (!t->rope || t->n_prepared > chunk || chunk >= t->line->call->n_chunks)
+        return;
+    fill_rope(t->line, chunk, t->rope);
+    t->n_prepared = chunk + 1;
+}
+
+static void prepare_next(void *ctx)
+{
+    struct station *t = ctx;
+    prepare(t, t->n_done + 1);
+}
+
+/* The device is at no chunk. */
+static void fill_inputs(struct station *t, uint32_t chunk)
+{
+    const struct line *l = t->line;
+    const struct stage *at = &l->m->stages[t->idx];
     uint32_t from = chunk * l->m->max_chunk, n = tokens_of(l, chunk);
-    if (at == l->m->stages)
+    float *rope = (float *)(void *)at->rope.host;
+    if (t->idx == 0)
         memcpy(at->ids.host, l->call->ids + from, n * sizeof *l->call->ids);
-    forward_fill_rope(l->m, (float *)(void *)at->rope.host, n, l->s->pos + from);
+    prepare(t, chunk);
+    if (t->rope)
+        memcpy(rope, t->rope, (size_t)n * l->m->dir.config.rotary_dim * sizeof *rope);
+    else
+        fill_rope(l, chunk, rope);
+}
+
+/* Where the host computes, there is nothing to wait for; where there is no memory, chunks are not prepared. */
+static void make_room(struct station *t)
+{
+    const struct moeflux_model *m = t->line->m;
+    if (!m->stages[t->idx].computes_at_once)
+        t->rope = mem_new((uint64_t)m->max_chunk * m->dir.config.rotary_dim, sizeof *t->rope, NULL);
 }
 
 static struct work work_of(struct line *l, uint32_t chunk)
@@ -164,6 +208,28 @@ static struct work work_of(struct line *l, uint32_t chunk)
                          .outputs = l->call->outputs};
 }
 
+/* ---- what crosses: where both devices see the memory, no thread copies it ----
+ *
+ * Chunks have the halves of a crossing by turns. When a station begins chunk c, it has handed over chunk c - 1, so the next one
+ * had finished chunk c - 2 (hand_over), which was the last in the same half. The next prompt goes on with the other half: when it
+ * begins, the next stage may still be at the last chunk of this one, and its own second chunk is behind hand_over's wait for that
+ * stage. After a stop a device may still read or write a half: who takes its stage waits for that (stage_enter), and what it
+ * makes of what it reads is dropped. */
+
+static uint32_t half_of(const struct station *t, uint32_t chunk)
+{
+    return (t->first_half + chunk) & 1;
+}
+
+static void choose_halves(const struct station *t, uint32_t chunk, struct pass *p)
+{
+    const struct stage *at = p->at;
+    if (crossing_is_there(&at->crossing))
+        p->out = crossing_out(&at->crossing, half_of(t, chunk));
+    if (t->idx > 0 && crossing_is_there(&at[-1].crossing))
+        p->in = crossing_in(&at[-1].crossing, half_of(t - 1, chunk));
+}
+
 /* For the first chunk. On failure it does not have the turn. */
 static int take_stage(struct station *t, struct moeflux_err *e)
 {
@@ -174,6 +240,7 @@ static int take_stage(struct station *t, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     t->has_turn = true;
+    t->first_half = at->crossing.next;
     stage_watch(at, &(struct exec_watch){is_caller(t) ? go_on : go_on_beside, l});
     forward_follow(&all, at);
     return 0;
@@ -188,6 +255,7 @@ static void give_stage(struct station *t, int rc)
     stage_watch(at, NULL);
     /* One that was cut short may still write to its next state. */
     at->is_stopped |= rc < 0;
+    at->crossing.next = half_of(t, t->n_done);
     t->has_turn = false;
     stage_give(at);
 }
@@ -199,9 +267,10 @@ static int hand_over(struct station *t, const struct work *w, uint32_t chunk)
         return 0;
     if (!await_chunks(t, t + 1, chunk))
         return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
+    const struct stage *at = &t->line->m->stages[t->idx];
     int rc = chunk == 0 ? take_stage(t + 1, &t->err) : 0;
-    if (rc == 0)
-        stage_hand_over(w, &t->line->m->stages[t->idx]);
+    if (rc == 0 && !crossing_is_there(&at->crossing))
+        stage_hand_over(w, at);
     return rc;
 }
 
@@ -213,10 +282,13 @@ static int run_chunk(struct station *t, uint32_t chunk)
     struct stage_state *on = &l->s->on[t->idx];
     const struct work w = work_of(l, chunk);
     bool is_last = chunk + 1 == l->call->n_chunks;
-    fill_inputs(l, at, chunk);
+    fill_inputs(t, chunk);
     struct pass p = stage_pass(&w, at, NULL);
     if (!is_caller(t))
         p.progress = NULL;
+    p.meanwhile = prepare_next;
+    p.meanwhile_ctx = t;
+    choose_halves(t, chunk, &p);
     int rc = stage_run(&p, l->call->last && is_last, &t->err);
     if (rc < 0)
         return rc;
@@ -239,6 +311,7 @@ static void *run_station(void *ctx)
             at->here = tokens_of(l, i);
             at->layer = 0;
         }
+        prepare(t, i);
         if (t->idx > 0 && !await_chunks(t, t - 1, i + 1))
             t->rc = err_set(&t->err, ERR_INTERRUPTED, "interrupted");
         else
@@ -330,11 +403,15 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     }
     uint64_t start = clock_ns();
     s->is_stopped = true;
+    for (uint32_t i = 0; i < n; i++)
+        make_room(&l.stations[i]);
     rc = run_stations(&l, e);
     if (rc == 0)
         rc = result_of(&l, e);
     for (uint32_t i = 0; i < n; i++)
         give_stage(&l.stations[i], rc);
+    for (uint32_t i = 0; i < n; i++)
+        free(l.stations[i].rope);
     *n_done = settle(&l);
     m->step_ns = (clock_ns() - start) / c->n_chunks;
     s->is_stopped = rc < 0;

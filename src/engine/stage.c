@@ -61,6 +61,12 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
     return rc;
 }
 
+void stage_open_crossing(struct stage *at)
+{
+    if (at->x.host && at[1].x.host)
+        crossing_open(&at->crossing, at->exec, at[1].exec, at->x.bytes);
+}
+
 static enum predictor_kind predictor_of(enum moeflux_prefetch requested)
 {
     static const enum predictor_kind kinds[] = {[MOEFLUX_PREFETCH_AUTO] = PREDICT_ROUTER,
@@ -191,6 +197,7 @@ void stage_close(struct stage *at)
     arch_close(at->arch);
     if (at->exec)
         loader_free(&at->loader);
+    crossing_close(&at->crossing);
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(at->exec, buffers[i]);
     free(at->wanted);

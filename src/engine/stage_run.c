@@ -109,6 +109,8 @@ struct pass stage_pass(const struct work *w, struct stage *at,
                      .start_ns = clock_ns(),
                      .progress = &w->list[0]->progress_at,
                      .is_watched = w->is_watched,
+                     .in = {at->x.host ? &at->x : NULL, 0},
+                     .out = {at->x.host ? &at->x : NULL, 0},
                      .chunk = {.n = w->n,
                                .ids = at->ids.address,
                                .rope = at->rope.address,
@@ -152,8 +154,8 @@ int stage_record_layers(const struct pass *p, struct moeflux_err *e)
     exec_begin(at->exec);
     if (at == p->m->stages)
         arch_embed(at->arch, &p->chunk);
-    else if (at->x.host)
-        exec_copy(at->exec, &at->view.x, 0, &at->x, 0, hidden_bytes(p->m, p->chunk.n));
+    else if (p->in.buffer)
+        exec_copy(at->exec, &at->view.x, 0, p->in.buffer, p->in.off, hidden_bytes(p->m, p->chunk.n));
     if (at == p->m->stages)
         pass_copy_hidden(p, 0);
     return layers_run(p, e);
@@ -161,8 +163,8 @@ int stage_record_layers(const struct pass *p, struct moeflux_err *e)
 
 static void record_hidden_states(const struct pass *p)
 {
-    if (p->at->x.host)
-        exec_copy(p->at->exec, &p->at->x, 0, &p->at->view.x, 0, hidden_bytes(p->m, p->chunk.n));
+    if (p->out.buffer)
+        exec_copy(p->at->exec, p->out.buffer, p->out.off, &p->at->view.x, 0, hidden_bytes(p->m, p->chunk.n));
 }
 
 void stage_watch(const struct stage *at, const struct exec_watch *w)
@@ -192,6 +194,17 @@ int stage_record_tokens(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
+static int finish(const struct pass *p, struct moeflux_err *e)
+{
+    uint64_t ticket;
+    int rc = exec_submit(p->at->exec, &ticket, e);
+    if (rc < 0)
+        return rc;
+    if (p->meanwhile)
+        p->meanwhile(p->meanwhile_ctx);
+    return exec_wait(p->at->exec, ticket, e);
+}
+
 static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
     int rc = stage_record_layers(p, e);
@@ -202,7 +215,7 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
     else if (rc == 0 && is_last(p) && last && p->outputs->logits)
         rc = last_logits(p, e);
     else if (rc == 0)
-        rc = exec_finish(p->at->exec, e);
+        rc = finish(p, e);
     return stage_end(p, rc, e);
 }
 

@@ -37,7 +37,7 @@ void stage_watch(const struct stage *at, const struct exec_watch *w);
 /* Ends what was begun. Returns rc; the text says whose fault it is. */
 int stage_end(const struct pass *p, int rc, struct moeflux_err *e);
 /* Behind a stage that has ended: its hidden states become what goes into the next one, which does not compute now. The caller has
- * the turn of both. */
+ * the turn of both. Not where they have crossed by themselves (crossing.h). */
 void stage_hand_over(const struct work *w, const struct stage *at);
 /* What the stage's predictor has seen of these sequences is of use if they go on from there. Notes where they are behind this work. */
 void forward_follow(const struct work *w, struct stage *at);

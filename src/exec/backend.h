@@ -11,7 +11,8 @@ struct backend {
     void (*close)(struct exec *x); /* frees x; half-opened ones are legal */
     struct exec_caps (*caps)(const struct exec *x);
     int (*buffer_new)(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e);
-    int (*buffer_import)(struct exec *x, struct exec_buffer *b, uint8_t *host, struct moeflux_err *e);
+    int (*buffer_import)(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
+                         struct moeflux_err *e);
     void (*buffer_free)(struct exec *x, struct exec_buffer *b);
     void *(*stage)(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
                    struct moeflux_err *e);

@@ -74,11 +74,11 @@ int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind
     return rc;
 }
 
-int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes,
-                       struct moeflux_err *e)
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
+                       uint64_t bytes, struct moeflux_err *e)
 {
     *b = (struct exec_buffer){.bytes = bytes, .is_borrowed = true};
-    return x->backend->buffer_import(x, b, host, e);
+    return x->backend->buffer_import(x, b, kind, host, e);
 }
 
 void exec_buffer_free(struct exec *x, struct exec_buffer *b)

@@ -96,10 +96,11 @@ int exec_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind
 int exec_buffer_allocate(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint64_t bytes,
                          struct moeflux_err *e);
 void exec_buffer_count(struct exec *x, const struct exec_buffer *b);
-/* A buffer over pages of host memory that somebody else keeps until it is freed, where device memory is host memory.
- * host: at a page; bytes: rounded up to whole pages. ERR_UNSUPPORTED. */
-int exec_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, uint64_t bytes,
-                       struct moeflux_err *e);
+/* A buffer over pages of host memory that somebody else keeps until it is freed; several devices may have one over the same
+ * pages. EXEC_DEVICE: where device memory is host memory; EXEC_HOST: on any device that can. host: at a page; bytes: rounded up
+ * to whole pages. ERR_UNSUPPORTED. */
+int exec_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
+                       uint64_t bytes, struct moeflux_err *e);
 void exec_buffer_free(struct exec *x, struct exec_buffer *b);
 
 enum { EXEC_STAGE_BYTES = 8 << 20 };

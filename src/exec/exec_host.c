@@ -146,9 +146,11 @@ static int host_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memo
                              (unsigned long long)b->bytes);
 }
 
-static int host_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, struct moeflux_err *e)
+static int host_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
+                              struct moeflux_err *e)
 {
     (void)x;
+    (void)kind;
     (void)e;
     b->host = host;
     b->address = (uint64_t)(uintptr_t)host;

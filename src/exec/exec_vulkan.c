@@ -87,23 +87,26 @@ static struct exec_caps vulkan_caps(const struct exec *x)
 
 /* --- memory --- */
 
+static const enum gpu_memory kinds[] = {
+    [EXEC_DEVICE] = GPU_DEVICE, [EXEC_INPUT] = GPU_INPUT, [EXEC_HOST] = GPU_HOST};
+
 static int vulkan_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
                              struct moeflux_err *e)
 {
-    static const enum gpu_memory kinds[] = {
-        [EXEC_DEVICE] = GPU_DEVICE, [EXEC_INPUT] = GPU_INPUT, [EXEC_HOST] = GPU_HOST};
     int rc = gpu_buffer_new(&b->gpu, &vulkan_of(x)->gpu, kinds[kind], b->bytes, e);
     b->address = b->gpu.address;
     b->host = b->gpu.host;
     return rc;
 }
 
-static int vulkan_buffer_import(struct exec *x, struct exec_buffer *b, uint8_t *host, struct moeflux_err *e)
+static int vulkan_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
+                                struct moeflux_err *e)
 {
     const struct gpu *g = &vulkan_of(x)->gpu;
-    if (!g->is_unified || g->import_align == 0 || (uintptr_t)host % g->import_align)
+    bool is_there = kind == EXEC_HOST || g->is_unified;
+    if (!is_there || g->import_align == 0 || (uintptr_t)host % g->import_align)
         return err_set(e, ERR_UNSUPPORTED, "%s cannot import host memory", g->info.name);
-    int rc = gpu_buffer_import(&b->gpu, g, host, size_round_up(b->bytes, g->import_align), e);
+    int rc = gpu_buffer_import(&b->gpu, g, kinds[kind], host, size_round_up(b->bytes, g->import_align), e);
     b->address = b->gpu.address;
     b->host = b->gpu.host;
     return rc;

@@ -87,7 +87,7 @@ int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file
     int rc = s->chunks && s->strides ? 0 : ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < n_files; i++, s->n_chunks++) {
         s->strides[i] = files[i].expert_bytes;
-        rc = exec_buffer_import(x, &s->chunks[i], files[i].host, files[i].bytes, e);
+        rc = exec_buffer_import(x, &s->chunks[i], EXEC_DEVICE, files[i].host, files[i].bytes, e);
     }
     s->n_allocated = s->n_chunks;
     if (rc < 0)

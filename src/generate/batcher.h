@@ -1,7 +1,7 @@
 /* batcher.h - answers on a thread each, whose tokens are evaluated together (moeflux_eval_together).
  *
  * Who comes with a token waits for others; one of those that wait evaluates a group of them. Groups are as large as keeps every
- * device of the model busy: with n devices one behind the other there are n groups, where there are as many answers, and a group
+ * device of the model busy: with n devices one behind the other there are n groups or more, where there are as many answers; one
  * begins on the first device when the one before has left it. What a token gets does not depend on its group. */
 #ifndef MOEFLUX_GENERATE_BATCHER_H
 #define MOEFLUX_GENERATE_BATCHER_H

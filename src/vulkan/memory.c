@@ -129,8 +129,8 @@ static int import(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kin
     return r == VK_SUCCESS ? 0 : err_set(e, ERR_UNSUPPORTED, "%s cannot import mapped files", g->info.name);
 }
 
-static int buffer_over(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint8_t *host,
-                       uint64_t bytes, struct moeflux_err *e)
+int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint8_t *host,
+                      uint64_t bytes, struct moeflux_err *e)
 {
     const VkExternalMemoryBufferCreateInfo from = {
         .sType = VK_STRUCTURE_TYPE_EXTERNAL_MEMORY_BUFFER_CREATE_INFO,
@@ -149,12 +149,6 @@ static int buffer_over(struct gpu_buffer *b, const struct gpu *g, enum gpu_memor
     find_address(b, g);
     b->host = host;
     return 0;
-}
-
-int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, uint64_t bytes,
-                      struct moeflux_err *e)
-{
-    return buffer_over(b, g, GPU_DEVICE, host, bytes, e);
 }
 
 struct pages {
@@ -195,7 +189,7 @@ static int own_buffer(struct gpu_buffer *b, const struct gpu *g, uint64_t bytes)
     (void)madvise(host, all, MADV_HUGEPAGE);
     int rc = populate(host, all);
     if (rc == 0)
-        rc = buffer_over(b, g, GPU_HOST, host, all, NULL);
+        rc = gpu_buffer_import(b, g, GPU_HOST, host, all, NULL);
     if (rc < 0)
         munmap(host, all);
     b->is_own = rc == 0;

@@ -30,8 +30,8 @@ int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory ki
                    struct moeflux_err *e);
 /* A buffer over host memory that somebody else keeps until it is freed. host and bytes are multiples of
  * gpu.import_align. ERR_UNSUPPORTED: the device cannot, or not this memory. */
-int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, uint8_t *host, uint64_t bytes,
-                      struct moeflux_err *e);
+int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint8_t *host,
+                      uint64_t bytes, struct moeflux_err *e);
 void gpu_buffer_free(struct gpu_buffer *b, const struct gpu *g);
 
 #endif
