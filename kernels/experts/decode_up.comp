@@ -134,7 +134,7 @@ void stream(Matrix m[2], uint token, uint slot, uint first, uint act_at, float w
 {
     const uint BLOCK = SUBGROUPS / SPLIT * BLOCK_ROWS;
     uint rows = m[0].rows, end = min(first + STREAM * BLOCK, rows);
-    vec2 squares[4];
+    float squares[4];
     begin_stream(m, first + block_row(), end);
     if (CHOOSES != 0 && stores_choice(slot) && gl_SubgroupID == 0)
         store_all_choices(token);
@@ -180,8 +180,8 @@ void main()
         return;
     }
     float acc[MAX_ACC];
-    vec2 squares[4];
-    squares[0] = vec2(0.0);
+    float squares[4];
+    squares[0] = 0.0;
     clear(acc);
 
     uint hidden = STEPS > 0 ? TILE : a.hidden;

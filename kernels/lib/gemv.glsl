@@ -41,8 +41,6 @@ const uint STREAM = 0;
 layout(constant_id = 8) const uint STREAM = 0;
 #endif
 const bool IS_WHOLE = STEPS > 0 || STREAM > 0; // a row is a tile
-// 1: the sums of squares are those of a workgroup of twice as many invocations. Only with IS_WHOLE.
-layout(constant_id = 11) const uint TWO_SQUARES = 0;
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
@@ -53,16 +51,13 @@ const uint MAX_ROWS = 4, MAX_ACC = 16;
 // vec4s that an invocation loads at once where it brings a tile to shared memory.
 const uint LOADS = TILE > 32 * WORKGROUP ? 8 : (TILE / 4 + WORKGROUP - 1) / WORKGROUP;
 
-// Sums of squares that an invocation has for a vector: of its even and its odd vec4s, or in x of all.
-const uint SQUARES = 1 + TWO_SQUARES;
-
-shared float xs_sums[TOKENS * SQUARES * SUBGROUPS];
+shared float xs_sums[TOKENS * SUBGROUPS];
 
 // Brings columns [from, from + 4 * n4) of vector t, whose first is element `at` of x, to shared memory, weighted by the norm
-// unless that is 0. Returns this invocation's sums of their squares.
-vec2 put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
+// unless that is 0. Returns this invocation's sum of their squares.
+float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
 {
-    vec2 squares = vec2(0.0);
+    float squares = 0.0;
     bool has_norm = !addr_is_null(norm);
     if (IS_WHOLE && TILE / 4 == LOADS * WORKGROUP) {
         // Everything at constant distances from what this invocation has first.
@@ -70,7 +65,7 @@ vec2 put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
         uvec2 x_at = addr_add(x, 4 * at + 16 * mine), norm_at = addr_add(norm, 16 * mine);
         [[unroll]] for (uint k = 0; k < LOADS; k++) {
             vec4 v = F32x4s(x_at).v[k * WORKGROUP];
-            squares[k % SQUARES] += dot(v, v);
+            squares += dot(v, v);
             if (has_norm)
                 v *= F32x4s(norm_at).v[k * WORKGROUP];
             xs[to + k * WORKGROUP / 8] = v;
@@ -88,7 +83,7 @@ vec2 put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
         }
         [[unroll]] for (uint k = 0; k < LOADS; k++)
             if (first + k * WORKGROUP < n4) {
-                squares[k % SQUARES] += dot(v[k], v[k]);
+                squares += dot(v[k], v[k]);
                 xs_put(t, first + k * WORKGROUP, v[k] * w[k]);
             }
     }
@@ -97,13 +92,13 @@ vec2 put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
 
 // put_vector for TOKENS vectors, adding to the sums of squares. All loads of a round are under way before the first is waited for,
 // the norm is loaded once for all.
-void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout vec2 squares[4])
+void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout float squares[4])
 {
     const uint ROUND = LOADS < 16 / TOKENS ? LOADS : 16 / TOKENS;
     bool has_norm = !addr_is_null(norm);
-    vec2 sums[4];
+    float sums[4];
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
-        sums[t] = vec2(0.0);
+        sums[t] = 0.0;
     for (uint first = gl_LocalInvocationID.x; first < n4; first += ROUND * WORKGROUP) {
         vec4 v[ROUND * TOKENS], w[ROUND];
         [[unroll]] for (uint k = 0; k < ROUND; k++) {
@@ -118,7 +113,7 @@ void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout vec2
             if (first + k * WORKGROUP < n4)
                 [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                     vec4 u = v[k * TOKENS + t];
-                    sums[t][k % SQUARES] += dot(u, u);
+                    sums[t] += dot(u, u);
                     xs_put(t, first + k * WORKGROUP, u * w[k]);
                 }
     }
@@ -128,21 +123,20 @@ void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout vec2
 
 // This invocation's share of a sum over the workgroup for each vector. All subgroups call it before a barrier,
 // shared_sum after it.
-void share_sums(vec2 value[4])
+void share_sums(float value[4])
 {
-    [[unroll]] for (uint t = 0; t < TOKENS; t++)
-        [[unroll]] for (uint k = 0; k < SQUARES; k++) {
-            float part = subgroupAdd(value[t][k]);
-            if (gl_SubgroupInvocationID == 0)
-                xs_sums[(t * SQUARES + k) * SUBGROUPS + gl_SubgroupID] = part;
-        }
+    [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+        float part = subgroupAdd(value[t]);
+        if (gl_SubgroupInvocationID == 0)
+            xs_sums[t * SUBGROUPS + gl_SubgroupID] = part;
+    }
 }
 
 float shared_sum(uint t)
 {
     float total = 0.0;
-    [[unroll]] for (uint i = 0; i < SQUARES * SUBGROUPS; i++)
-        total += xs_sums[t * SQUARES * SUBGROUPS + i];
+    [[unroll]] for (uint i = 0; i < SUBGROUPS; i++)
+        total += xs_sums[t * SUBGROUPS + i];
     return total;
 }
 

@@ -30,12 +30,11 @@ void main()
     uint row = first + (gl_WorkGroupID.x - seg.first_block) * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
     uint token = gl_WorkGroupID.y * TOKENS, cols = STEPS > 0 ? TILE : a.cols;
     float acc[MAX_ACC];
-    vec2 squares[4];
-    float factor[4];
+    float squares[4], factor[4];
     [[unroll]] for (uint i = 0; i < SUMS; i++)
         acc[i] = 0.0;
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
-        squares[t] = vec2(0.0);
+        squares[t] = 0.0;
 
     for (uint from = 0; from < cols; from += TILE) {
         uint n = min(TILE, cols - from);

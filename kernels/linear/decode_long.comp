@@ -88,14 +88,13 @@ void main()
     uint rows = a.end_row[0], row = gl_WorkGroupID.x * SUBGROUPS * ROWS + block_row();
     uint start = block_start(row, rows), mine = start + lane_row(0);
     bool stores = lane_stores(0) && mine >= row && mine < rows;
-    float acc[MAX_ACC];
-    vec2 squares[4];
+    float acc[MAX_ACC], squares[4];
     has_norm = !addr_is_null(a.norm);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         acc[r] = 0.0;
     uint at = (BESIDE != 0 ? gl_WorkGroupID.y * a.y_stride : 0) + mine;
     float before = stores && LINEAR_TOKEN_ADDS(a.call) != 0 ? F32s(a.y).v[at] : 0.0;
-    BY_FORMAT(LINEAR_TOKEN_FORMAT(a.call, 0), squares[0] = vec2(add_rows(FORMAT, start, acc), 0.0))
+    BY_FORMAT(LINEAR_TOKEN_FORMAT(a.call, 0), squares[0] = add_rows(FORMAT, start, acc))
     finish_product(acc);
     float factor = 1.0;
     if (has_norm) {

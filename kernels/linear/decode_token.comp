@@ -65,7 +65,7 @@ void put_heads(uint t, uint from, uint n4)
 }
 
 // Brings columns [from, from + 4 * n4) of each token to shared memory, and adds this invocation's sums of their squares.
-void put_columns(inout vec2 squares[4], uint from, uint n4)
+void put_columns(inout float squares[4], uint from, uint n4)
 {
     uint at[4];
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
@@ -79,10 +79,10 @@ void put_columns(inout vec2 squares[4], uint from, uint n4)
         put_vectors(a.x, at, a.norm, from, n4, squares);
 }
 
-void clear(out vec2 squares[4])
+void clear(out float squares[4])
 {
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
-        squares[t] = vec2(0.0);
+        squares[t] = 0.0;
 }
 
 // The row of its segment that this lane's k-th sum is of, its token, and whether it is this lane's to store.
@@ -129,7 +129,7 @@ void stream(Segment s, Matrix m[1], uint rows)
 {
     const uint BLOCK = SUBGROUPS / SPLIT * BLOCK_ROWS;
     uint first = (gl_WorkGroupID.x - s.first_block) * STREAM * BLOCK, end = min(first + STREAM * BLOCK, rows);
-    vec2 squares[4];
+    float squares[4];
     begin_stream(m, first + block_row(), end);
     clear(squares);
     put_columns(squares, 0, TILE / 4);
@@ -162,7 +162,7 @@ void main()
     uint row = (gl_WorkGroupID.x - s.first_block) * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
     float acc[MAX_ACC], before[LANE_SUMS];
     load_before(before, s, row, rows);
-    vec2 squares[4];
+    float squares[4];
     clear(squares);
     [[unroll]] for (uint k = 0; k < SUMS; k++)
         acc[k] = 0.0;

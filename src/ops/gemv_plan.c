@@ -241,7 +241,7 @@ static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
 {
     uint32_t subgroups = p->workgroup / p->spec[GEMV_SUBGROUP];
     uint64_t vectors = (uint64_t)16 * 8 * (p->spec[GEMV_TILE] / 32 + 1), sums = sizeof(float) * subgroups;
-    return tokens * (vectors + (1 + p->two_squares) * sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
+    return tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
 }
 
 /* Subgroups that keep a processor busy with several vectors; vectors from which on blocks one after the other pay (H200: 12,288 x
@@ -280,31 +280,27 @@ enum { WIDE_LANES = 512, WIDE_GROUPS = 4 };
 /* Twice as many rows a workgroup, so that fewer of them bring the vector to shared memory, where processors stay busy: on an
  * H200 12,352 and 9,216 rows of 2,048 columns take 0.5 us less in workgroups of 256 than of 128, 2,048 rows of 4,096 columns, which
  * four subgroups share, 0.4 us less in 128 workgroups of 512 than in 256 of half as many. */
-static bool widen(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
+static void widen(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
 {
     uint32_t groups = div_up(s->rows, p->workgroup_rows), processors = processors_of(c);
     bool pays = p->spec[GEMV_SPLIT] > 1 ? groups * 8 >= processors * 15
                                         : p->workgroup < 256 && groups > WIDE_GROUPS * processors;
     if (!pays || p->spec[GEMV_STEPS] == 0 || p->workgroup > size_min(WIDE_LANES, c->max_workgroup) / 2)
-        return false;
+        return;
     p->workgroup *= 2;
     p->workgroup_rows *= 2;
     p->spec[GEMV_WORKGROUP] = p->workgroup;
-    return true;
 }
 
-/* The order of a product's sum follows the constants that all have alike; that of a norm's squares follows the workgroup, so where
- * one token has a wide one several add them up as if they had. (Wide ones for several tokens, too: four sequences of the 35B-A3B
- * shape 745 tok/s on an H100, in place of 880.) */
+/* The workgroup orders the sum of a norm's squares, the other constants that of a product: neither depends on `tokens`. (Four and
+ * eight sequences of the 35B-A3B shape: 893 and 1,057 tok/s on an H100; 828 and 950 where several tokens kept the narrow
+ * workgroups, with sums of squares as if they had the wide ones.) */
 struct gemv_plan gemv_plan_beside(const struct exec *x, const struct gemv_shape *s,
                                   const struct gemv_plan *one, uint32_t tokens)
 {
     const struct exec_caps c = exec_get_caps(x);
-    struct gemv_plan p = *one, wide = *one;
-    bool is_wide = widen(&c, s, &wide);
-    if (tokens == 1)
-        return wide;
-    p.two_squares = is_wide;
+    struct gemv_plan p = *one;
+    widen(&c, s, &p);
     while (tokens > 1 && gemv_shared_bytes(&p, tokens) > c.max_shared_bytes)
         tokens /= 2;
     p.tokens = p.spec[GEMV_TOKENS] = tokens;

@@ -37,7 +37,6 @@ struct gemv_shape {
 struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
-    bool two_squares; /* TWO_SQUARES: gemv_plan_beside */
 };
 /* The pieces of a row in a part of a set of formats, as kernels/lib/gemv_lanes.glsl and, where gemv_has_steps, gemv_other.glsl have
  * them; 0: not in all formats as many. */

@@ -14,7 +14,7 @@ enum { MANY_ROWS = 6000 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
 /* Those of kernels/linear/decode_token.comp behind those of lib/gemv.glsl. */
-enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_BESIDE, TOKEN_TWO_SQUARES, TOKEN_N_SPEC };
+enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_BESIDE, TOKEN_N_SPEC };
 
 /* kernels/linear/plain.comp alone takes them. */
 static bool is_uneven(const struct linear *op)
@@ -163,8 +163,7 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
 static int make_token_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
                              uint32_t head_shift, struct moeflux_err *e)
 {
-    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = head_shift, [TOKEN_BESIDE] = path != LINEAR_GEMV,
-                                   [TOKEN_TWO_SQUARES] = t->gemv.two_squares};
+    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = head_shift, [TOKEN_BESIDE] = path != LINEAR_GEMV};
     memcpy(spec, t->gemv.spec, sizeof t->gemv.spec);
     return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(
         x, k, t->kind == TILE_LONG ? "linear_decode_long" : "linear_decode_token",
