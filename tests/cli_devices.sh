@@ -8,7 +8,8 @@ set -- -m "$model" --tokens-in "$tmp/ids" --temp 0 -n 4 --ignore-eos
 
 # A software device is used when it is named, never by itself: the CPU is faster.
 claim without_a_gpu_the_cpu_computes
-"$MOEFLUX" --list-devices --json >"$tmp/out"
+run 0 "$MOEFLUX" --list-devices --json -t 1
+cp "$tmp/out" "$tmp/listed"
 gpus=$(json 'sum(d["kind"] in ("discrete", "integrated") and d["usable"] == "yes" for d in j["devices"])')
 for device in auto ''; do
     run 0 "$MOEFLUX" -m "$model" ${device:+--device "$device"} --plan --json
@@ -27,6 +28,26 @@ json_is '0 < j["stats"]["compiled_kernels"] < 50 and 0 < j["stats"]["compile_s"]
 echo 7 >"$tmp/one"
 run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/one" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
 json_is 'j["stats"]["compiled_kernels"]' 0
+
+# Products of the router that are infinite, with both signs: NaN in the softmax over them.
+claim infinities_in_the_router_end_the_run_on_every_device
+run 0 "$MOEFLUX" convert "$model" "$tmp/broken"
+python3 - "$tmp/broken" <<'END'
+import json, struct, sys
+folder = sys.argv[1]
+tensors = json.load(open(folder + '/model_weights.json'))['tensors']
+with open(folder + '/model_weights.bin', 'r+b') as f:
+    for kind in 'scales', 'biases':
+        tensor = tensors['model.layers.0.mlp.gate.' + kind]
+        f.seek(tensor['offset'])
+        f.write(struct.pack('<H', 0x7f7f) * (tensor['size'] // 2))
+END
+for device in 0 cpu reference; do
+    fails 1 '^moeflux: position 39: the logit of token [0-9]* is -*\(nan\|inf\), expected a finite number$' \
+        -m "$tmp/broken" --device "$device" --tokens-in "$tmp/long" --logits "$tmp/refused"
+done
+[ -z "$(find "$tmp" -name 'refused*')" ] || fault "a failed run wrote $(find "$tmp" -name 'refused*')"
+rm -r "$tmp/broken"
 
 # In the loader's place lies a file that is no library.
 mkdir "$tmp/no-loader"
@@ -76,7 +97,7 @@ claim devices_are_listed_with_the_cpu
 run 0 "$MOEFLUX" --list-devices
 err_empty
 out_has '^cpu  .*  [1-9][0-9]*  [0-9.]* .B/s  yes$'
-run 0 "$MOEFLUX" --list-devices --json -t 1
+cp "$tmp/listed" "$tmp/out"
 json_is '[(d["threads"], d["usable"], d["memory_bytes_s"] > 1e8) for d in j["devices"] if d["device"] == "cpu"]' "[(1, 'yes', True)]"
 json_is 'sum(d["default"] == "yes" for d in j["devices"])' 1
 without_loader 0 --list-devices --json

@@ -10,7 +10,7 @@ export HOME="$tmp"
 model=$tmp/tiny
 run 0 "$MOEFLUX" convert tests/models/tiny "$model"
 for i in $(seq 40); do
-    echo "{\"id\": $i, \"raw\": true, \"prompt\": \"Once $i\", \"n\": 60, \"temp\": 0, \"ignore_eos\": true}"
+    echo "{\"id\": $i, \"raw\": true, \"prompt\": \"Once $i\", \"n\": 40, \"temp\": 0, \"ignore_eos\": true}"
 done >"$tmp/in"
 
 # shards FLAG...: four of them, two at a time, as in moeflux-shards(7)

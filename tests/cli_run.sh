@@ -326,30 +326,6 @@ done
 rm -r "$tmp/broken" "$tmp/overflow"
 set -- -m "$model" --temp 0 --no-think
 
-# Products of the router that are infinite, with both signs: NaN in the softmax over them.
-claim infinities_in_the_router_end_the_run_on_every_device
-cp -r "$model" "$tmp/broken"
-python3 - "$tmp/broken" <<'END'
-import json, struct, sys
-folder = sys.argv[1]
-tensors = json.load(open(folder + '/model_weights.json'))['tensors']
-with open(folder + '/model_weights.bin', 'r+b') as f:
-    for kind in 'scales', 'biases':
-        tensor = tensors['model.layers.0.mlp.gate.' + kind]
-        f.seek(tensor['offset'])
-        f.write(struct.pack('<H', 0x7f7f) * (tensor['size'] // 2))
-END
-hidden=${VK_LOADER_DRIVERS_DISABLE-}
-unset VK_LOADER_DRIVERS_DISABLE
-for device in 0 cpu reference; do
-    fails 1 "^moeflux: position 21: the logit of token [0-9]* is $number" -m "$tmp/broken" --device "$device" --temp 0 \
-        --no-think -p "$sum" --logits "$tmp/refused"
-done
-[ -z "$hidden" ] || export VK_LOADER_DRIVERS_DISABLE="$hidden"
-[ -z "$(find "$tmp" -name 'refused*')" ] || fault "a failed run wrote $(find "$tmp" -name 'refused*')"
-rm -r "$tmp/broken"
-set -- -m "$model" --temp 0 --no-think
-
 claim bench_prints_a_table_csv_and_json
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 3
 out_has 'on .*, random ids, experts resident, build [0-9.]* *'

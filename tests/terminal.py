@@ -189,9 +189,9 @@ def ctrl_c_is_heard_before_the_prompt_listens(state):
 
 
 def ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later(state):
-    system = 'The river was very quiet. Leo likes bread and honey. The mouse ate some berries. ' * 40
+    system = 'The river was very quiet. Leo likes bread and honey. The mouse ate some berries. ' * 20
     # The reference: the native CPU has read it before the line about it is due.
-    t = Terminal(GREEDY + ['--device', 'reference', '-c', '8192', '--chunk', '512', '--system', system], state)
+    t = Terminal(GREEDY + ['--device', 'reference', '-c', '8192', '--chunk', '256', '--system', system], state)
     t.wait_for_prompt()
     t.type('What is 16 + 55?\r')
     t.wait_for(rb'reading the prompt.*%')

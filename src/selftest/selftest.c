@@ -34,6 +34,8 @@ static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uin
 {
     struct weights w[KT_SIDES];
     const uint32_t ids[] = {0, vocab - 1, vocab / 2};
+    if (kt_leaves(l, l->is_rest))
+        return;
     kt_matrix(l, vocab, cols, format, w);
     struct test_buffer *in = kt_bytes(l, ids, sizeof ids), *out = kt_bytes(l, NULL, (uint64_t)3 * 4 * cols);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
@@ -236,9 +238,12 @@ static void transposed_case(struct kernel_test *l, uint32_t heads, uint32_t rows
 
 static void embed_cases(struct kernel_test *l)
 {
-    for (uint32_t format = 0; format < FORMAT_END; format++)
+    for (uint32_t format = 0; format < FORMAT_END; format++) {
+        l->is_rest = format >= FORMAT_KINDS;
         if (format_of(format)->bits)
             embed_case(l, format < FORMAT_KINDS ? 1003 : 37, 384, format);
+    }
+    l->is_rest = false;
     embed_case(l, 3, 64, FORMAT_Q4);
     embed_case(l, 64, 7168, FORMAT_Q4);
 }
@@ -248,8 +253,6 @@ static void mixed_linear_cases(struct kernel_test *l)
 {
     static const struct linear_shape shapes[] = {
         {3, {12, 1, 130}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q2}, 192, 1, true, true, LINEAR_GEMV},
-        {3, {130, 33, 1}, {FORMAT_MXFP4, FORMAT_BF16, FORMAT_Q5}, 320, 65, true, true, LINEAR_GEMV},
-        {1, {70}, {FORMAT_Q2}, 18432, 1, false, true, LINEAR_GEMV},
         {2, {37, 71}, {FORMAT_F16, FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
         {1, {37}, {FORMAT_F16}, 33, 5, true, true, LINEAR_GEMV},
     };
@@ -271,6 +274,8 @@ static void mixed_linear_cases(struct kernel_test *l)
          true,
          LINEAR_GEMV},
         {1, {67}, {FORMAT_NVFP4}, 8192, 3, true, false, LINEAR_GEMV},
+        {3, {130, 33, 1}, {FORMAT_MXFP4, FORMAT_BF16, FORMAT_Q5}, 320, 65, true, true, LINEAR_GEMV},
+        {1, {70}, {FORMAT_Q2}, 18432, 1, false, true, LINEAR_GEMV},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
@@ -287,18 +292,19 @@ static void mixed_linear_cases(struct kernel_test *l)
     l->is_rest = false;
 }
 
-/* Brief: each kind with one token and every second with many, first one of the two; other groups and scales by turns with one or
- * many. */
+/* Brief: each kind with one token and every second with many, first one of the two where no other case has it; other groups
+ * and scales by turns with one or many. */
 static void linear_format_cases(struct kernel_test *l)
 {
     for (uint32_t i = 0; i < KT_N_FORMATS; i++) {
         uint32_t f = kt_formats[i];
-        l->is_rest = i >= KT_N_KINDS || i % 2;
+        l->is_rest = i >= KT_N_KINDS || i % 2 || f == FORMAT_Q4 || f == FORMAT_BF16 || f == FORMAT_Q2;
         if (!kt_is_brief(l) || i < KT_N_KINDS || i % 2)
             linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 1, true, false, LINEAR_GEMV});
         l->is_rest = i >= KT_N_KINDS || i % 4 > 1;
         if (!kt_is_brief(l) || i % 2 == (i < KT_N_KINDS))
             linear_case(l, &(struct linear_shape){1, {131}, {f}, 384, 75, false, true, LINEAR_GEMV});
+        l->is_rest = l->is_rest || i > 5;
         if (!kt_is_brief(l) || i < KT_N_KINDS)
             transposed_case(l, 3, 36, 384, f, i % 2 ? 1 : 21);
     }
@@ -307,8 +313,10 @@ static void linear_format_cases(struct kernel_test *l)
     for (uint32_t f = FORMAT_Q2; kt_has_kernels(l) && !kt_is_brief(l) && f <= FORMAT_F16; f++)
         linear_case(l, &(struct linear_shape){1, {2115}, {f}, 1152, 1, true, f % 2, LINEAR_GEMV});
     mixed_linear_cases(l);
+    l->is_rest = true;
     stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
     stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
+    l->is_rest = false;
     transposed_case(l, 2, 7, 33, FORMAT_F16, 3);
 }
 
@@ -316,7 +324,7 @@ static void linear_format_cases(struct kernel_test *l)
 static void linear_path_cases(struct kernel_test *l)
 {
     for (enum linear_path path = LINEAR_GEMV_FEW; kt_has_kernels(l) && path < LINEAR_PATHS; path++) {
-        l->is_rest = false;
+        l->is_rest = path == LINEAR_GEMM_LARGE;
         linear_case(l, &(struct linear_shape){
                            3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, 75, true, true, path});
         l->is_rest = true;
@@ -358,18 +366,10 @@ static void linear_cases(struct kernel_test *l)
         {1, {37}, {FORMAT_BF16}, 320, 3, true, true, LINEAR_GEMV},
         {1, {129}, {FORMAT_F32}, 256, 5, false, true, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 192, 1, true, false, LINEAR_GEMV},
-        {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 7, true, false, LINEAR_GEMV},
         {1, {256}, {FORMAT_Q4}, 18432, 1, false, true, LINEAR_GEMV},
-        {1, {1}, {FORMAT_Q4}, 64, 17, true, false, LINEAR_GEMV},
-        {1, {200}, {FORMAT_Q8}, 64, 64, false, false, LINEAR_GEMV},
-        /* One token: two formats; formats that differ too much; a part of the lanes' last pieces; more segments than the
-         * arguments have room for. */
-        {4, {33, 257, 1, 64}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 2048, 1, true, false, LINEAR_GEMV},
+        /* One token: a part of the lanes' last pieces; more segments than the arguments have room for. */
         {1, {70}, {FORMAT_Q4}, 1472, 1, true, false, LINEAR_GEMV},
         {5, {64, 37, 3, 130, 9}, {FORMAT_Q4}, 512, 1, true, true, LINEAR_GEMV}, /* zeros: FORMAT_Q4 */
-        {1, {257}, {FORMAT_Q8}, 18432, 1, true, true, LINEAR_GEMV},
-        {1, {258}, {FORMAT_BF16}, 9216, 1, true, false, LINEAR_GEMV},
-        {1, {259}, {FORMAT_F32}, 9216, 1, false, true, LINEAR_GEMV},
         /* Columns that are not divided by 64. */
         {1, {5}, {FORMAT_F32}, 1, 1, false, false, LINEAR_GEMV},
         {1, {37}, {FORMAT_BF16}, 33, 1, true, false, LINEAR_GEMV},
@@ -387,6 +387,14 @@ static void linear_cases(struct kernel_test *l)
         {1, {2500}, {FORMAT_Q4}, 4608, 1, true, false, LINEAR_GEMV}, /* long rows */
         {3, {230, 1, 77}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q8}, 5120, 1, true, true, LINEAR_GEMV},
         {1, {4500}, {FORMAT_Q4}, 10240, 1, true, true, LINEAR_GEMV},
+        {1, {257}, {FORMAT_Q8}, 18432, 1, true, true, LINEAR_GEMV},
+        {1, {258}, {FORMAT_BF16}, 9216, 1, true, false, LINEAR_GEMV},
+        {1, {259}, {FORMAT_F32}, 9216, 1, false, true, LINEAR_GEMV},
+        {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 7, true, false, LINEAR_GEMV},
+        {1, {1}, {FORMAT_Q4}, 64, 17, true, false, LINEAR_GEMV},
+        {1, {200}, {FORMAT_Q8}, 64, 64, false, false, LINEAR_GEMV},
+        /* Formats that differ too much for one dispatch. */
+        {4, {33, 257, 1, 64}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 2048, 1, true, false, LINEAR_GEMV},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
@@ -398,6 +406,7 @@ static void linear_cases(struct kernel_test *l)
     for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
         l->is_rest = n == 3;
         stack_case(l, 3, 37, 64, FORMAT_Q4, n);
+        l->is_rest = n < 10;
         stack_case(l, 4, 128, 64, FORMAT_F32, n);
         stack_case(l, 5, 64, 192, FORMAT_BF16, n);
         stack_case(l, 3, 64, 32, FORMAT_BF16, n);
@@ -408,8 +417,10 @@ static void linear_cases(struct kernel_test *l)
     if (kt_has_kernels(l)) { /* in one tile and in several */
         heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
         heads_case(l, &(struct linear_shape){1, {33}, {FORMAT_Q8}, 192, 1, false, false, LINEAR_GEMV}, 64);
+        l->is_rest = true;
         heads_case(l, &(struct linear_shape){2, {37, 5}, {FORMAT_BF16}, 18432, 1, false, true, LINEAR_GEMV},
                    4);
+        l->is_rest = false;
     }
     l->is_rest = true;
     stack_case(l, 16, 512, 128, FORMAT_Q4, 1);

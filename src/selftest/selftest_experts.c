@@ -322,8 +322,8 @@ static void choosing_cases(struct kernel_test *l)
         {256, 8, 2048, 512, 512, FORMAT_Q4, 1, .makes_shared = true, .chooses = true,
          .shared_up_format = FORMAT_Q4, .is_rest = true},
         {100, 10, 256, 64, 128, FORMAT_Q8, 2, .makes_shared = true, .chooses = true, .plain_weights = true,
-         .ungated = true, .shared_up_format = FORMAT_BF16},
-        {70, 16, 128, 64, 0, FORMAT_Q4, 1, .chooses = true, .ungated = true},
+         .ungated = true, .shared_up_format = FORMAT_BF16, .is_rest = true},
+        {70, 16, 128, 64, 0, FORMAT_Q4, 1, .chooses = true, .plain_weights = true, .ungated = true},
         {40, 33, 128, 64, 64, FORMAT_Q4, 2, .chooses = true, .ties = true, .is_rest = true},
         {33, 5, 64, 64, 64, FORMAT_Q4, 1, .makes_shared = true, .chooses = true, .ties = true,
          .shared_up_format = FORMAT_Q4},
@@ -351,7 +351,7 @@ static void choosing_cases(struct kernel_test *l)
 }
 
 /* Brief: many tokens of every second kind; the shapes below have the others, with few tokens. Their kernels read weights with
- * the functions of linear's, which are held to all. */
+ * the functions of linear's, which are held to all. Of many tokens other cases have the first: 4 bits, and those with biases. */
 static void moe_format_cases(struct kernel_test *l)
 {
     for (uint32_t i = 0; i < (kt_is_brief(l) ? KT_N_KINDS : KT_N_FORMATS); i++) {
@@ -361,7 +361,7 @@ static void moe_format_cases(struct kernel_test *l)
         if (!kt_is_brief(l))
             moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 1, .tile = 0}, f);
         if (!kt_is_brief(l) || i % 2 == 0)
-            moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .is_rest = i % 8 != 0}, f);
+            moe_case(l, &(struct moe_shape){12, 3, 384, 128, 128, f, 70, .is_rest = true}, f);
     }
     if (!kt_has_kernels(l))
         return;
@@ -473,10 +473,10 @@ void selftest_experts_cases(struct kernel_test *l)
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a tile; rows of
      * less than a tile's and of more; groups by the eight and others. */
     for (uint32_t tile = 1; kt_has_kernels(l) && tile <= EXPERTS_MAX_TILES; tile++) {
-        l->is_rest = tile > 1 && tile < EXPERTS_MAX_TILES;
+        l->is_rest = tile > 1;
         moe_case(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 75, .tile = tile}, FORMAT_Q4);
-        moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, FORMAT_Q4, 110, .tile = tile}, FORMAT_Q4);
         l->is_rest = true;
+        moe_case(l, &(struct moe_shape){6, 2, 640, 384, 64, FORMAT_Q4, 110, .tile = tile}, FORMAT_Q4);
         if (kt_is_brief(l) && tile > 1)
             continue;
         moe_case(l, &(struct moe_shape){9, 2, 512, 192, 64, FORMAT_Q8, 37, .tile = tile}, FORMAT_Q8);

@@ -169,7 +169,6 @@ void selftest_mla_cases(struct kernel_test *l)
         narrow_f16 = {3, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F16, MLA_FASTER, false};
     mla_case(l, &narrow, FORMAT_Q4, 0, 1);
     mla_case(l, &narrow, FORMAT_BF16, 250, 40);
-    mla_case(l, &one, FORMAT_Q4, 513, 1);
     mla_case(l, &odd, FORMAT_F32, 254, 5);
     mla_case(l, &odd, FORMAT_F32, 700, 1);
     mla_case(l, &odd, FORMAT_Q4, 0, 70);
@@ -179,10 +178,6 @@ void selftest_mla_cases(struct kernel_test *l)
     mla_case(l, &crowd, FORMAT_Q4, 12300, 1);
     mla_case(l, &odd_f16, FORMAT_Q4, 250, 9);
     mla_case(l, &odd_f16, FORMAT_F32, 600, 1);
-    mla_case(l, &narrow_f16, FORMAT_Q4, 30, 40);
-    mla_case(l, &lite_f16, FORMAT_Q4, 0, 1);
-    mla_case(l, &lite_f16, FORMAT_Q4, 700, 1);
-    mla_case(l, &lite_f16, FORMAT_Q4, 16383, 1);
     form_case(l, &uneven, FORMAT_Q4, (struct bench){.n = 40});
     expanded_case(l, &narrow, FORMAT_BF16, 250, 40, 0);
     expanded_case(l, &odd_f16, FORMAT_Q4, 100, 300, 2);
@@ -194,6 +189,11 @@ void selftest_mla_cases(struct kernel_test *l)
     by_rows_case(l, &lone_f16, FORMAT_BF16, 3, 20);
     l->is_rest = true;
     mla_case(l, &one, FORMAT_Q4, 0, 3);
+    mla_case(l, &one, FORMAT_Q4, 513, 1);
+    mla_case(l, &narrow_f16, FORMAT_Q4, 30, 40);
+    mla_case(l, &lite_f16, FORMAT_Q4, 0, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 700, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 16383, 1);
     mla_case(l, &crowd, FORMAT_Q4, 13000, 3);
     expanded_case(l, &odd, FORMAT_Q4, 900, 64, 3);
     mla_case(l, &lone, FORMAT_F32, 255, 1);

@@ -10,6 +10,8 @@ static const double WEIGHTS_BOUND = 2e-6;
 static void router_case(struct kernel_test *l, const struct router_shape *c, float lowest_bias, bool ties)
 {
     enum { TOKENS = 5 };
+    if (kt_leaves(l, l->is_rest))
+        return;
     uint32_t n_experts = c->n_experts, n_groups = c->sigmoid ? c->n_groups : 1;
     struct test_buffer *logits = kt_floats(l, (uint64_t)TOKENS * (n_experts + 3), -4, 4);
     struct test_buffer *bias = kt_floats(l, n_experts, lowest_bias, lowest_bias + 1);
@@ -63,8 +65,11 @@ void selftest_softmax_cases(struct kernel_test *l)
         {32, 4, false, false, 0, 0, 0, 0},  {256, 8, true, false, 0, 0, 0, 0},
         {512, 10, true, false, 0, 0, 0, 0}, {40, 16, true, false, 0, 0, 0, 0},
     };
-    for (size_t i = 0; i < sizeof softmax / sizeof *softmax; i++)
+    for (size_t i = 0; i < sizeof softmax / sizeof *softmax; i++) {
+        l->is_rest = softmax[i].n_experts == 256;
         router_case_with_shares(l, &softmax[i], 0);
+    }
+    l->is_rest = false;
     router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0}, 0, true);
     router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f}, 0, true);
 }
@@ -80,8 +85,11 @@ void selftest_sigmoid_cases(struct kernel_test *l)
         {300, 6, true, true, 150, 3, 1.0f, 0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int negative = 0; negative < 2; negative++)
+        for (int negative = 0; negative < 2; negative++) {
+            l->is_rest = shapes[i].n_experts == 160 || shapes[i].n_experts == 384;
             router_case_with_shares(l, &shapes[i], negative ? -2.5f : -0.5f);
+        }
+    l->is_rest = false;
     router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f, 0}, 0, true);
     router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f, 0}, 0, true);
     router_case(l, &(struct router_shape){60, 16, true, true, 6, 2, 1.0f, 0.25f}, 0, true);
