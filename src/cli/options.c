@@ -126,7 +126,7 @@ static const struct flag run_flags[] = {
     SWITCH(NULL, "retry-failed", retry_failed, "... and answer again what had an error"),
     SWITCH(NULL, "ordered", ordered, "results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, from line I on"),
-    INT(NULL, "parallel", "N", parallel, 1, 64, "answer N lines side by side (1; more on several devices)"),
+    INT(NULL, "parallel", "N", parallel, 1, 64, "answer N lines side by side"),
     SWITCH(NULL, "replicate", replicate, "the whole model on each device"),
     HEADING("Output:"),
     CHOICE("color", "WHEN", color, COLOR, "bold and code of answers: auto, always, never (auto)"),
