@@ -194,7 +194,13 @@ void selftest_together_cases(struct kernel_test *l)
         {1, {257}, {FORMAT_Q8}, 18432, true, true, 0}, /* long rows */
         {3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, true, false, 0},
         {1, {37}, {FORMAT_BF16}, 33, true, true, 0},
-        {1, {300}, {FORMAT_Q4}, 1024, true, false, 0}, /* one token has wide workgroups, with 16 lanes a subgroup */
+        {1,
+         {300},
+         {FORMAT_Q4},
+         1024,
+         true,
+         false,
+         0}, /* one token has wide workgroups, with 16 lanes a subgroup */
         {5,
          {64, 37, 3, 130, 9},
          {FORMAT_Q4, FORMAT_Q4, FORMAT_Q8, FORMAT_Q4, FORMAT_Q4},
