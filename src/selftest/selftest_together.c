@@ -185,6 +185,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     kt_report(l, "attention", text, is_other(l, out, n * row * sizeof(float)), 0);
 }
 
+/* Wide: one token's workgroups are twice as large as gemv_plan_for has them (ops/gemv_plan.c). */
 void selftest_together_cases(struct kernel_test *l)
 {
     static const struct product products[] = {
@@ -194,13 +195,7 @@ void selftest_together_cases(struct kernel_test *l)
         {1, {257}, {FORMAT_Q8}, 18432, true, true, 0}, /* long rows */
         {3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, true, false, 0},
         {1, {37}, {FORMAT_BF16}, 33, true, true, 0},
-        {1,
-         {300},
-         {FORMAT_Q4},
-         1024,
-         true,
-         false,
-         0}, /* one token has wide workgroups, with 16 lanes a subgroup */
+        {1, {300}, {FORMAT_Q4}, 1024, true, false, 0}, /* wide, with 16 lanes */
         {5,
          {64, 37, 3, 130, 9},
          {FORMAT_Q4, FORMAT_Q4, FORMAT_Q8, FORMAT_Q4, FORMAT_Q4},
@@ -211,7 +206,7 @@ void selftest_together_cases(struct kernel_test *l)
         {1, {4500}, {FORMAT_Q4}, 7168, true, true, 0},
         {4, {2048, 257, 1, 64}, {FORMAT_Q8, FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 2048, true, false, 0},
         {1, {2048}, {FORMAT_Q4}, 4096, false, true, 0},
-        {1, {9217}, {FORMAT_Q4}, 2048, true, false, 0}, /* the same on a large GPU */
+        {1, {9217}, {FORMAT_Q4}, 2048, true, false, 0}, /* wide, on a large GPU */
         {1, {2500}, {FORMAT_Q3}, 4608, true, false, 0},
         {1, {258}, {FORMAT_BF16}, 9216, true, false, 0}};
     static const struct gqa_shape odd = {6,     2,     64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS,
