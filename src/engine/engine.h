@@ -9,6 +9,7 @@
 #include "arch/host_experts.h"
 #include "arch/loader.h"
 #include "base/turns.h"
+#include "engine/angles.h"
 #include "engine/checkpoints.h"
 #include "engine/crossing.h"
 #include "engine/prefer.h"
@@ -88,7 +89,8 @@ struct stage {
         uint64_t n_computed, ns; /* statistics */
     } host;
 
-    struct exec_buffer ids, rope; /* inputs of a chunk */
+    struct exec_buffer ids; /* inputs of a chunk */
+    struct angles angles;
     struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;
@@ -302,8 +304,6 @@ void model_count_end(struct moeflux_model *m, enum work_kind kind, uint32_t n_to
 
 /* What evaluations share. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e);
-/* cos and sin of positions pos .. pos + n - 1, f32 [n][rotary_dim / 2][2]. */
-void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, uint32_t pos);
 /* Records one token from its id to its logits in view.logits, in a batch of its own. All experts are resident, and there is
  * one stage. */
 int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e);

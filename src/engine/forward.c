@@ -11,31 +11,20 @@
 #include "engine/stage_run.h"
 #include "engine/stage_turn.h"
 
-void forward_fill_rope(const struct moeflux_model *m, float *rope, uint32_t n, uint32_t pos)
-{
-    uint32_t n_angles = m->dir.config.rotary_dim / 2;
-    for (uint32_t t = 0; t < n; t++)
-        for (uint32_t i = 0; i < n_angles; i++) {
-            /* The angle is rounded to float32, as the reference computes it. */
-            float angle = (float)(pos + t) * m->inverse_frequencies[i];
-            *rope++ = (float)(real_cos((double)angle) * m->rope_multiplier);
-            *rope++ = (float)(real_sin((double)angle) * m->rope_multiplier);
-        }
-}
-
 /* Of a stage that has no other work: the ids for the first, positions for all. */
-static void fill_inputs(const struct work *w, const int32_t *ids, const struct stage *at)
+static void fill_inputs(const struct work *w, const int32_t *ids, struct pass *p)
 {
-    const struct moeflux_model *m = w->m;
-    float *rope = (float *)(void *)at->rope.host;
+    struct moeflux_model *m = w->m;
+    struct stage *at = p->at;
     if (at == m->stages)
         memcpy(at->ids.host, ids, w->n * sizeof *ids);
-    if (!w->is_together) {
-        forward_fill_rope(m, rope, w->n, w->list[0]->pos);
+    if (pass_n_decoding(p) == 0) {
+        p->chunk.rope = angles_of_chunk(&at->angles, m, w->n, w->list[0]->pos);
         return;
     }
+    float *to = angles_of_tokens(&at->angles);
     for (uint32_t i = 0; i < w->n; i++)
-        forward_fill_rope(m, rope + (size_t)i * m->dir.config.rotary_dim, 1, w->list[i]->pos);
+        angles_fill(m, to + (size_t)i * m->dir.config.rotary_dim, 1, w->list[i]->pos);
 }
 
 static int hand_out_hidden(const struct work *w, struct moeflux_err *e)
@@ -253,7 +242,7 @@ static int run_stage(const struct work *w, const struct input *in, struct stage 
     p.half = plain && ahead_is_recorded(w, at) ? at->ahead.parked.half : 1 - at->last_half;
     if (has_rows)
         stage_begin_logits(at, p.half);
-    fill_inputs(w, in->ids, at);
+    fill_inputs(w, in->ids, &p);
     set_up(w, at, true);
     if (!plain)
         forward_follow(w, at);

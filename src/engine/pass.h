@@ -17,9 +17,6 @@ struct pass {
     /* From where the device copies the hidden states that go into the stage, and where to those that come out. NULL: the host sees
      * the device's own */
     struct crossing_half in, out;
-    /* What the host does while the device is at a chunk whose logits nobody asks for. NULL: nothing */
-    void (*meanwhile)(void *ctx);
-    void *meanwhile_ctx;
     bool is_watched; /* it may take long: submissions are kept short, and the caller may stop it */
 };
 

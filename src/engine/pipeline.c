@@ -3,7 +3,6 @@
 #include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -23,8 +22,6 @@ struct station { /* one stage */
     uint32_t n_done;     /* chunks that it has handed over */
     uint32_t first_half; /* of the crossing into the next stage: chunk 0's */
     bool has_turn;       /* of its stage; from the first chunk to the last one */
-    float *rope;         /* of the last chunk of n_prepared; NULL: chunks are not prepared */
-    uint32_t n_prepared;
     int rc;
     struct moeflux_err err;
 };
@@ -147,52 +144,13 @@ static bool await_chunks(struct station *t, const struct station *other, uint32_
     return is_there && !atomic_load(&l->stops);
 }
 
-/* ---- inputs: what takes long is computed while the station waits ----
- *
- * Sines and cosines of 2,048 tokens take a core more than a millisecond, in which the device would have nothing to do. */
-
-static void fill_rope(const struct line *l, uint32_t chunk, float *rope)
+static void fill_inputs(const struct line *l, struct pass *p, uint32_t chunk)
 {
-    forward_fill_rope(l->m, rope, tokens_of(l, chunk), l->s->pos + chunk * l->m->max_chunk);
-}
-
-/* Once a chunk. Chunks that there are not need nothing. */
-static void prepare(struct station *t, uint32_t chunk)
-{
-    if (!t->rope || t->n_prepared > chunk || chunk >= t->line->call->n_chunks)
-        return;
-    fill_rope(t->line, chunk, t->rope);
-    t->n_prepared = chunk + 1;
-}
-
-static void prepare_next(void *ctx)
-{
-    struct station *t = ctx;
-    prepare(t, t->n_done + 1);
-}
-
-/* The device is at no chunk. */
-static void fill_inputs(struct station *t, uint32_t chunk)
-{
-    const struct line *l = t->line;
-    const struct stage *at = &l->m->stages[t->idx];
+    struct stage *at = p->at;
     uint32_t from = chunk * l->m->max_chunk, n = tokens_of(l, chunk);
-    float *rope = (float *)(void *)at->rope.host;
-    if (t->idx == 0)
+    if (at == l->m->stages)
         memcpy(at->ids.host, l->call->ids + from, n * sizeof *l->call->ids);
-    prepare(t, chunk);
-    if (t->rope)
-        memcpy(rope, t->rope, (size_t)n * l->m->dir.config.rotary_dim * sizeof *rope);
-    else
-        fill_rope(l, chunk, rope);
-}
-
-/* Where the host computes, there is nothing to wait for; where there is no memory, chunks are not prepared. */
-static void make_room(struct station *t)
-{
-    const struct moeflux_model *m = t->line->m;
-    if (!m->stages[t->idx].computes_at_once)
-        t->rope = mem_new((uint64_t)m->max_chunk * m->dir.config.rotary_dim, sizeof *t->rope, NULL);
+    p->chunk.rope = angles_of_chunk(&at->angles, l->m, n, l->s->pos + from);
 }
 
 static struct work work_of(struct line *l, uint32_t chunk)
@@ -282,12 +240,10 @@ static int run_chunk(struct station *t, uint32_t chunk)
     struct stage_state *on = &l->s->on[t->idx];
     const struct work w = work_of(l, chunk);
     bool is_last = chunk + 1 == l->call->n_chunks;
-    fill_inputs(t, chunk);
     struct pass p = stage_pass(&w, at, NULL);
+    fill_inputs(l, &p, chunk);
     if (!is_caller(t))
         p.progress = NULL;
-    p.meanwhile = prepare_next;
-    p.meanwhile_ctx = t;
     choose_halves(t, chunk, &p);
     int rc = stage_run(&p, l->call->last && is_last, &t->err);
     if (rc < 0)
@@ -311,7 +267,6 @@ static void *run_station(void *ctx)
             at->here = tokens_of(l, i);
             at->layer = 0;
         }
-        prepare(t, i);
         if (t->idx > 0 && !await_chunks(t, t - 1, i + 1))
             t->rc = err_set(&t->err, ERR_INTERRUPTED, "interrupted");
         else
@@ -403,15 +358,11 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     }
     uint64_t start = clock_ns();
     s->is_stopped = true;
-    for (uint32_t i = 0; i < n; i++)
-        make_room(&l.stations[i]);
     rc = run_stations(&l, e);
     if (rc == 0)
         rc = result_of(&l, e);
     for (uint32_t i = 0; i < n; i++)
         give_stage(&l.stations[i], rc);
-    for (uint32_t i = 0; i < n; i++)
-        free(l.stations[i].rope);
     *n_done = settle(&l);
     m->step_ns = (clock_ns() - start) / c->n_chunks;
     s->is_stopped = rc < 0;

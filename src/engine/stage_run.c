@@ -113,7 +113,7 @@ struct pass stage_pass(const struct work *w, struct stage *at,
                      .out = {at->x.host ? &at->x : NULL, 0},
                      .chunk = {.n = w->n,
                                .ids = at->ids.address,
-                               .rope = at->rope.address,
+                               .rope = at->angles.room.address,
                                .keep = w->keep,
                                .kept = at->kept.address}};
     if (!w->is_together) {
@@ -194,15 +194,17 @@ int stage_record_tokens(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
+/* Of a chunk that another may follow. */
 static int finish(const struct pass *p, struct moeflux_err *e)
 {
+    struct stage *at = p->at;
     uint64_t ticket;
-    int rc = exec_submit(p->at->exec, &ticket, e);
+    int rc = exec_submit(at->exec, &ticket, e);
     if (rc < 0)
         return rc;
-    if (p->meanwhile)
-        p->meanwhile(p->meanwhile_ctx);
-    return exec_wait(p->at->exec, ticket, e);
+    if (!at->computes_at_once && pass_n_decoding(p) == 0)
+        angles_go_ahead(&at->angles, p->m);
+    return exec_wait(at->exec, ticket, e);
 }
 
 static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
