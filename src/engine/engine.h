@@ -91,7 +91,7 @@ struct stage {
 
     struct exec_buffer ids; /* inputs of a chunk */
     struct angles angles;
-    struct exec_buffer kept;      /* the recurrent state inside a chunk; made on first use */
+    struct exec_buffer kept; /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;
     /* host copies of view.weights, where the host wants them, and of view.logits, twice (stage_run.h); likewise */
