@@ -9,10 +9,10 @@
 #include "arch/host_experts.h"
 #include "arch/loader.h"
 #include "base/turns.h"
-#include "engine/angles.h"
 #include "engine/checkpoints.h"
 #include "engine/crossing.h"
 #include "engine/prefer.h"
+#include "engine/rope_cache.h"
 #include "experts/predictor.h"
 #include "experts/expert_store.h"
 #include "experts/trace.h"
@@ -90,7 +90,7 @@ struct stage {
     } host;
 
     struct exec_buffer ids; /* inputs of a chunk */
-    struct angles angles;
+    struct rope_cache rope;
     struct exec_buffer kept; /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;

@@ -19,12 +19,12 @@ static void fill_inputs(const struct work *w, const int32_t *ids, struct pass *p
     if (at == m->stages)
         memcpy(at->ids.host, ids, w->n * sizeof *ids);
     if (pass_n_decoding(p) == 0) {
-        p->chunk.rope = angles_of_chunk(&at->angles, m, w->n, w->list[0]->pos);
+        p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, w->list[0]->pos);
         return;
     }
-    float *to = angles_of_tokens(&at->angles);
+    float *to = rope_cache_of_tokens(&at->rope);
     for (uint32_t i = 0; i < w->n; i++)
-        angles_fill(m, to + (size_t)i * m->dir.config.rotary_dim, 1, w->list[i]->pos);
+        rope_cache_fill(m, to + (size_t)i * m->dir.config.rotary_dim, 1, w->list[i]->pos);
 }
 
 static int hand_out_hidden(const struct work *w, struct moeflux_err *e)

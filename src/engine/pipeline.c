@@ -150,7 +150,7 @@ static void fill_inputs(const struct line *l, struct pass *p, uint32_t chunk)
     uint32_t from = chunk * l->m->max_chunk, n = tokens_of(l, chunk);
     if (at == l->m->stages)
         memcpy(at->ids.host, l->call->ids + from, n * sizeof *l->call->ids);
-    p->chunk.rope = angles_of_chunk(&at->angles, l->m, n, l->s->pos + from);
+    p->chunk.rope = rope_cache_of_chunk(&at->rope, l->m, n, l->s->pos + from);
 }
 
 static struct work work_of(struct line *l, uint32_t chunk)

@@ -46,7 +46,7 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
     bool sees_weights = stage_has_cpu_layers(at) || o->trace || o->prefer_resident > 0;
     int rc = exec_buffer_new(at->exec, &at->ids, EXEC_INPUT, n * sizeof(int32_t), e);
     if (rc == 0)
-        rc = angles_open(&at->angles, at->exec, m, e);
+        rc = rope_cache_open(&at->rope, at->exec, m, e);
     if (rc == 0 && !v->idx.host)
         rc = exec_buffer_new(at->exec, &at->choice, EXEC_HOST, v->idx.bytes + v->predicted.bytes, e);
     if (rc == 0 && !v->idx.host)
@@ -198,7 +198,7 @@ void stage_close(struct stage *at)
     if (at->exec)
         loader_free(&at->loader);
     crossing_close(&at->crossing);
-    angles_close(&at->angles, at->exec);
+    rope_cache_close(&at->rope, at->exec);
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(at->exec, buffers[i]);
     free(at->wanted);

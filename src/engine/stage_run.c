@@ -113,7 +113,7 @@ struct pass stage_pass(const struct work *w, struct stage *at,
                      .out = {at->x.host ? &at->x : NULL, 0},
                      .chunk = {.n = w->n,
                                .ids = at->ids.address,
-                               .rope = at->angles.room.address,
+                               .rope = at->rope.room.address,
                                .keep = w->keep,
                                .kept = at->kept.address}};
     if (!w->is_together) {
@@ -203,7 +203,7 @@ static int finish(const struct pass *p, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     if (!at->computes_at_once && pass_n_decoding(p) == 0)
-        angles_go_ahead(&at->angles, p->m);
+        rope_cache_go_ahead(&at->rope, p->m);
     return exec_wait(at->exec, ticket, e);
 }
 

@@ -176,7 +176,7 @@ static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const st
     struct moeflux_model *m = s->model;
     struct step_room *r = &m->step;
     uint64_t at = pos % 2, rope = at * (r->rope.bytes / 2);
-    angles_fill(m, (float *)(void *)(r->rope.host + rope), 1, pos);
+    rope_cache_fill(m, (float *)(void *)(r->rope.host + rope), 1, pos);
     const struct arch_chunk chunk = {.n = 1,
                                      .ids = id,
                                      .rope = r->rope.address + rope,

@@ -1,4 +1,4 @@
-/* Angles that are computed ahead are those that would be computed when they are needed. */
+/* Cosines and sines that are computed ahead are those that would be computed when they are needed. */
 #include <string.h>
 
 #include "check.h"
@@ -11,7 +11,7 @@ static float frequencies[DIM / 2] = {1, 0.1f, 0.003f};
 struct fixture {
     struct exec *x;
     struct moeflux_model m;
-    struct angles a;
+    struct rope_cache r;
 };
 
 static void set_up(struct fixture *f)
@@ -23,21 +23,21 @@ static void set_up(struct fixture *f)
     f->m.inverse_frequencies = frequencies;
     f->m.rope_multiplier = 1.5;
     check_ok(exec_open(&f->x, &(struct exec_options){.device = "reference"}, &e), &e);
-    check_ok(angles_open(&f->a, f->x, &f->m, &e), &e);
+    check_ok(rope_cache_open(&f->r, f->x, &f->m, &e), &e);
 }
 
 static void tear_down(struct fixture *f)
 {
-    angles_close(&f->a, f->x);
+    rope_cache_close(&f->r, f->x);
     exec_close(f->x);
 }
 
-/* Asks for a chunk's angles, and what they have to be. On the host an address is a pointer. */
+/* Asks for a chunk's cosines and sines, and what they have to be. On the host an address is a pointer. */
 static const float *expect_chunk(struct fixture *f, uint32_t n, uint32_t pos)
 {
     float expected[CHUNK * DIM];
-    const float *got = (const float *)(uintptr_t)angles_of_chunk(&f->a, &f->m, n, pos);
-    angles_fill(&f->m, expected, n, pos);
+    const float *got = (const float *)(uintptr_t)rope_cache_of_chunk(&f->r, &f->m, n, pos);
+    rope_cache_fill(&f->m, expected, n, pos);
     assert_memory_equal(got, expected, n * DIM * sizeof *expected);
     return got;
 }
@@ -50,11 +50,11 @@ static void chunks_behind_each_other_have_those_of_their_positions(void **state)
     const float *at = expect_chunk(&f, CHUNK, 5);
     float before[CHUNK * DIM];
     memcpy(before, at, sizeof before);
-    angles_go_ahead(&f.a, &f.m);
+    rope_cache_go_ahead(&f.r, &f.m);
     /* The device may still read them. */
     assert_memory_equal(at, before, sizeof before);
     assert_ptr_not_equal(expect_chunk(&f, CHUNK, 5 + CHUNK), at);
-    angles_go_ahead(&f.a, &f.m);
+    rope_cache_go_ahead(&f.r, &f.m);
     assert_ptr_equal(expect_chunk(&f, 3, 5 + 2 * CHUNK), at);
     tear_down(&f);
 }
@@ -65,11 +65,11 @@ static void what_was_computed_ahead_is_for_the_chunk_behind_alone(void **state)
     struct fixture f;
     set_up(&f);
     expect_chunk(&f, 3, 0);
-    angles_go_ahead(&f.a, &f.m);
+    rope_cache_go_ahead(&f.r, &f.m);
     expect_chunk(&f, 4, 3); /* one more than there are */
-    angles_go_ahead(&f.a, &f.m);
+    rope_cache_go_ahead(&f.r, &f.m);
     expect_chunk(&f, 4, 0); /* another sequence */
-    angles_go_ahead(&f.a, &f.m);
+    rope_cache_go_ahead(&f.r, &f.m);
     expect_chunk(&f, 4, 4);
     expect_chunk(&f, 4, 8); /* nothing was computed ahead */
     tear_down(&f);
@@ -80,13 +80,13 @@ static void single_tokens_stay_at_one_address_and_end_what_was_ahead(void **stat
     (void)state;
     struct fixture f;
     set_up(&f);
-    float *tokens = angles_of_tokens(&f.a);
-    assert_int_equal((uint64_t)(uintptr_t)tokens, f.a.room.address);
+    float *tokens = rope_cache_of_tokens(&f.r);
+    assert_int_equal((uint64_t)(uintptr_t)tokens, f.r.room.address);
     expect_chunk(&f, 4, 0);
-    angles_go_ahead(&f.a, &f.m);
+    rope_cache_go_ahead(&f.r, &f.m);
     expect_chunk(&f, 4, 4);
-    angles_go_ahead(&f.a, &f.m); /* into the half of single tokens */
-    assert_ptr_equal(angles_of_tokens(&f.a), tokens);
+    rope_cache_go_ahead(&f.r, &f.m); /* into the half of single tokens */
+    assert_ptr_equal(rope_cache_of_tokens(&f.r), tokens);
     memset(tokens, 0, DIM * sizeof *tokens);
     expect_chunk(&f, 4, 8);
     tear_down(&f);
