@@ -102,10 +102,10 @@ static int measure_way(struct bench *b, enum linear_path path, const char *name,
 /* The operation as opened comes back after each tile. */
 static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t reps, struct moeflux_err *e)
 {
-    static const char *const names[LINEAR_PATHS] = {
-        "one",       "two at a time",   "four at a time",   "four of some",
-        "tiles",     "large tiles",     "small f16 tiles",  "in registers",
-        "f16 tiles", "large f16 tiles", "many in registers"};
+    static const char *const names[LINEAR_PATHS] = {"one",          "two at a time",   "four at a time",
+                                                    "four of some", "split columns",   "tiles",
+                                                    "large tiles",  "small f16 tiles", "in registers",
+                                                    "f16 tiles",    "large f16 tiles", "many in registers"};
     const struct linear op = b->op;
     uint32_t chosen = LINEAR_PATHS - 1;
     int rc = 0;

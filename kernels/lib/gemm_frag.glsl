@@ -66,6 +66,9 @@ uint row_of[ROWS];
 Run run[ROWS], next_run[ROWS];
 vec2 group[ROWS]; // scale and bias, of a step
 uint at[2 * ACROSS]; // where the lane's tokens lie, in eights
+// Whether they are asked for eight columns ahead: tiles of more tokens have enough to multiply meanwhile, and no registers for it.
+const bool AHEAD = ACROSS <= 2;
+uvec4 next_x[2 * ACROSS];
 // Of each row the words of the scales and biases of four steps, each in one lane of four; those of the next four.
 uint scales[ROWS], biases[ROWS], next_scales[ROWS], next_biases[ROWS];
 
@@ -106,12 +109,23 @@ vec2 group_of(uint r, uint i)
                 uintBitsToFloat(subgroupShuffle(biases[r], from) << shift & 0xffff0000u));
 }
 
+// Asks for the eight-th of the lane's eights of columns, four of which are a step's.
+void ask_x(uint eight, const uint across, uvec2 x)
+{
+    [[unroll]] for (uint j = 0; j < 2 * across; j++)
+        next_x[j] = Halves(x).v[at[j] + 4 * eight];
+}
+
 // Adds the products of eight of a lane's columns, the c-th, for `across` matrices along the tokens, a constant.
-void multiply_eight(uint step, const uint c, const uint across, uvec2 x)
+void multiply_eight(uint step, const uint c, const uint across, uvec2 x, uint last)
 {
     uvec4 v[2 * ACROSS];
+    if (!AHEAD)
+        ask_x(4 * step + c, across, x);
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
-        v[j] = Halves(x).v[at[j] + 16 * step + 4 * c];
+        v[j] = next_x[j];
+    if (AHEAD)
+        ask_x(c < 3 ? 4 * step + c + 1 : 4 * min(step + 1, last), across, x);
     uvec4 w[ROWS];
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         w[r] = stored_halves(run[r].v[0][c], group[r]);
@@ -145,6 +159,8 @@ void multiply_across(const uint across, uint cols, Input x)
         at[j] = input_row(8 * j + gl_SubgroupInvocationID / 4) / 8 + gl_SubgroupInvocationID % 4;
     ask_groups(from, last);
     ask_rows(from);
+    if (AHEAD)
+        ask_x(4 * from, across, x.x);
     for (uint step = part() * each; step < to; step++) {
         uint i = (step - from) % 4;
         if (i == 0) {
@@ -160,7 +176,7 @@ void multiply_across(const uint across, uint cols, Input x)
         }
         ask_rows(min(step + 1, last));
         [[unroll]] for (uint c = 0; c < 4; c++)
-            multiply_eight(step, c, across, x.x);
+            multiply_eight(step, c, across, x.x, last);
     }
 }
 

@@ -54,10 +54,8 @@ const uint UNITS = TILE / 32;
 const uint XS_STRIDE = 8 * (UNITS + 1);
 const uint BLOCK_ROWS = ROWS; // of the SPLIT subgroups that share them
 
-// Sums of a block; each lane ends with LANE_SUMS of them, EACH neighbouring lanes with the same.
-const uint SUMS = MATRICES * ROWS * TOKENS;
-const uint LANE_SUMS = SUMS > SUBGROUP ? SUMS / SUBGROUP : 1;
-const uint EACH = SUMS > SUBGROUP ? 1 : SUBGROUP / SUMS;
+const uint SUMS = MATRICES * ROWS * TOKENS; // of a block
+#include "lib/lane_sums.glsl"
 
 shared vec4 xs[TOKENS * XS_STRIDE];
 shared float split_sums[SPLIT > 1 ? SUBGROUPS * SUMS : 1];
@@ -83,12 +81,6 @@ uint block_row()
 uint block_start(uint row, uint rows)
 {
     return IS_WHOLE ? min(row, rows - ROWS) : row;
-}
-
-// The number (matrix * ROWS + row) * TOKENS + token of the i-th sum that this lane ends with, i < LANE_SUMS.
-uint lane_sum(uint i)
-{
-    return gl_SubgroupInvocationID / EACH * LANE_SUMS + i;
 }
 
 // Whether it is this lane's to store. With two matrices a lane of the first one's has the second one's sum as well.
@@ -270,26 +262,6 @@ void fetch_product(Matrix m[MATRICES], uint row, uint from, uint n)
 void add_product(inout float acc[MAX_ACC], Matrix m[MATRICES], uint row, uint from, uint n)
 {
     BY_FORMAT(m[0].format, add_as(acc, FORMAT, m, row, from, n))
-}
-
-// Adds up SUMS values over the lanes. Of two lanes that add, each goes on with half of the values while there is more than
-// one; so a sum costs two exchanges where one by one it would be five. The tree is the same for each value and for any SUMS.
-void add_lanes(inout float v[MAX_ACC])
-{
-    uint n = SUMS;
-    [[unroll]] for (uint bit = SUBGROUP / 2; bit > 0; bit /= 2) {
-        bool is_high = (gl_SubgroupInvocationID & bit) != 0;
-        if (n > 1) {
-            n /= 2;
-            [[unroll]] for (uint i = 0; i < MAX_ACC / 2; i++)
-                if (i < n) {
-                    float keep = is_high ? v[i + n] : v[i], give = is_high ? v[i] : v[i + n];
-                    v[i] = keep + subgroupShuffleXor(give, bit);
-                }
-        } else {
-            v[0] += subgroupShuffleXor(v[0], bit);
-        }
-    }
 }
 
 // Ends the sums: every lane that stores one has its total, the i-th of its own in acc[i], with two matrices the second one's

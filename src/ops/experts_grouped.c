@@ -10,9 +10,10 @@
 
 /* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
 enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
-/* Subgroups of a workgroup of tiles in registers. With few tokens the up projection's share the columns of half as many rows: more
- * workgroups, which end more evenly (H200, 35B-A3B, 64 tokens: 121 us in place of 129). */
-enum { ALONG_ROWS = 4, FEW_UP_ROWS = 2, FEW_UP_PARTS = 2 };
+/* Subgroups of a workgroup of tiles in registers. With few tokens the up projection's share the columns of a quarter of the
+ * rows: more workgroups, which end more evenly (35B-A3B, 64 tokens, H200: half of the rows 121 us in place of 129; H100: a quarter 137 in
+ * place of 148). */
+enum { ALONG_ROWS = 4, FEW_UP_ROWS = 1, FEW_UP_PARTS = 4 };
 
 /* Whether tiles go by kernels/lib/gemm_frag.glsl. 1, 0 or an error. */
 static int may_use_registers(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,

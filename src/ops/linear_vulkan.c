@@ -9,10 +9,15 @@
 
 /* Tokens at once in kernels/linear/decode.comp and kernels/linear/plain.comp. */
 enum { FEW_TOKENS = 4 };
+/* Rows up to which LINEAR_SPLIT is faster than LINEAR_GEMV_SOME (257 x 2,048 on an H100: 64 tokens 11 us, 18 otherwise; 512 tokens
+ * 67, 101 in tiles). */
+enum { SPLIT_MOST_ROWS = 1024 };
 /* Rows from which LINEAR_F16_REGISTERS has workgroups enough without smaller tiles. */
 enum { MANY_ROWS = 6000 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
+/* Those of kernels/linear/prefill_split.comp, and what one of its workgroups computes. */
+enum { SPLIT_N_SPEC = 5, SPLIT_GROUP = 256, SPLIT_ROWS = 8, SPLIT_TOKENS = 4 };
 /* Those of kernels/linear/decode_token.comp behind those of lib/gemv.glsl. */
 enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_BESIDE, TOKEN_N_SPEC };
 
@@ -24,9 +29,10 @@ static bool is_uneven(const struct linear *op)
 
 /* What a path's kernel computes in a workgroup, and how it is made. */
 struct tile {
-    enum { TILE_PLAIN, TILE_GEMV, TILE_LONG, TILE_GEMM } kind;
+    enum { TILE_PLAIN, TILE_GEMV, TILE_LONG, TILE_SPLIT, TILE_GEMM } kind;
     union {
         uint32_t plain[PLAIN_N_SPEC];
+        uint32_t split[SPLIT_N_SPEC];
         struct gemv_plan gemv;
         struct gemm_plan gemm;
     };
@@ -39,12 +45,14 @@ static bool is_in_registers(enum linear_path path)
     return path == LINEAR_F16_REGISTERS || path == LINEAR_F16_REGISTERS_LARGE;
 }
 
-/* With few tokens a matrix has few tiles: subgroups share its columns, so that there are enough to ask for the weights. */
+/* With few tokens a matrix has few tiles: subgroups share its columns, so that there are enough to ask for the weights. Small tiles
+ * take few registers, so that all of them are under way at once (H100, 64 tokens: 12,352 x 2,048 with 32 tokens and 64 rows a tile in
+ * place of 64 and 128, and 2,048 x 4,096 with 16 tokens in place of 32: 23.5 us on average, 31.8 before). */
 static struct gemm_plan registers_plan(const struct exec *x, enum linear_path path, uint32_t rows)
 {
     if (path == LINEAR_F16_REGISTERS_LARGE)
         return gemm_frag_plan_for(x, 64, 4, 1);
-    return rows >= MANY_ROWS ? gemm_frag_plan_for(x, 64, 4, 2) : gemm_frag_plan_for(x, 32, 1, 8);
+    return rows >= MANY_ROWS ? gemm_frag_plan_for(x, 32, 2, 2) : gemm_frag_plan_for(x, 16, 1, 8);
 }
 
 /* Tokens at once of a path before LINEAR_GEMV_SOME, at most. */
@@ -77,6 +85,19 @@ static struct tile plain_tile(const struct exec *x, enum linear_path path, uint3
         .plain = {c.subgroup_size, subgroups * c.subgroup_size, format_constant(formats), tokens},
         .rows = subgroups,
         .tokens = tokens};
+}
+
+/* An invocation for eight columns. */
+static struct tile split_tile(const struct exec *x, uint32_t cols, uint32_t formats)
+{
+    struct exec_caps c = exec_get_caps(x);
+    uint32_t group =
+        (uint32_t)size_min(size_min(SPLIT_GROUP, c.max_workgroup), size_round_up(cols / 8, c.subgroup_size));
+    return (struct tile){.kind = TILE_SPLIT,
+                         .split = {c.subgroup_size, group - group % c.subgroup_size, SPLIT_ROWS, SPLIT_TOKENS,
+                                   format_constant(formats)},
+                         .rows = SPLIT_ROWS,
+                         .tokens = SPLIT_TOKENS};
 }
 
 static uint64_t lowest_address(const struct weights *w, uint32_t n)
@@ -138,6 +159,8 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
     }
     if (is_uneven(op))
         return plain_tile(x, path, formats);
+    if (path == LINEAR_SPLIT)
+        return split_tile(x, op->cols, formats);
     if (path >= LINEAR_GEMM) {
         struct gemm_plan p = is_in_registers(path) ? registers_plan(x, path, op->rows)
                              : path >= LINEAR_F16_GEMM_SMALL
@@ -178,6 +201,9 @@ static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, e
     if (t->kind == TILE_PLAIN)
         return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(
             x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain, PLAIN_N_SPEC, e);
+    if (t->kind == TILE_SPLIT)
+        return exec_kernel_later(x, k, is_usual ? "linear_prefill_split" : "linear_prefill_split_other",
+                                 bytes, t->split, SPLIT_N_SPEC, e);
     if (t->kind == TILE_GEMM)
         return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
     return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(x, k, "linear_decode", bytes, t->gemv.spec,
@@ -236,10 +262,11 @@ static uint64_t first_entry(const struct linear_part *part, uint32_t path)
     return (uint64_t)part->first * LINEAR_PATHS + (uint64_t)path * part->n;
 }
 
-/* Rows times tokens of 32 tiles of 64 x 64 and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128; of 264 in
+/* Rows times tokens of 32 tiles of 64 x 64, of 48 where there is LINEAR_SPLIT, and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128; of 264 in
  * registers, of 128 x 64. */
 enum {
     GEMM_WORK = 32 * 64 * 64,
+    GEMM_WORK_BEHIND_SPLIT = 48 * 64 * 64,
     GEMM_LARGE_WORK = 256 * 128 * 128,
     F16_WORK = 128 * 64 * 64,
     F16_LARGE_WORK = 128 * 128 * 128,
@@ -264,8 +291,11 @@ static void set_limits(struct linear *op, const struct exec *x, bool has_quads)
     from[LINEAR_GEMV_TWO] = 2;
     from[LINEAR_GEMV_FEW] = 3;
     from[LINEAR_GEMV_SOME] = EXEC_MOST_ALIKE + 1;
+    bool splits = rows <= SPLIT_MOST_ROWS && !is_uneven(op);
+    from[LINEAR_SPLIT] = splits ? EXEC_MOST_ALIKE + 1 : UINT32_MAX;
     /* Few tiles leave most of a GPU idle. */
-    from[LINEAR_GEMM] = has_gemm ? (uint32_t)size_max(16, GEMM_WORK / rows) : UINT32_MAX;
+    uint32_t gemm_work = splits ? GEMM_WORK_BEHIND_SPLIT : GEMM_WORK;
+    from[LINEAR_GEMM] = has_gemm ? (uint32_t)size_max(16, gemm_work / rows) : UINT32_MAX;
     from[LINEAR_GEMM_LARGE] = has_gemm ? (uint32_t)size_max(256, GEMM_LARGE_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_SMALL] = has_f16 ? 32 : UINT32_MAX;
     from[LINEAR_F16_REGISTERS] = has_quads ? 33 : UINT32_MAX;

@@ -21,6 +21,7 @@ static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMV_TWO] = ", two at a time",
     [LINEAR_GEMV_FEW] = ", four at a time",
     [LINEAR_GEMV_SOME] = ", four of some",
+    [LINEAR_SPLIT] = ", split columns",
     [LINEAR_GEMM] = ", tiles",
     [LINEAR_GEMM_LARGE] = ", large tiles",
     [LINEAR_F16_GEMM_SMALL] = ", small f16 tiles",
