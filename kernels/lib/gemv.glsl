@@ -33,8 +33,8 @@ const uint STEPS = 0;
 layout(constant_id = 7) const uint STEPS = 0;
 #endif
 // Else a row may be one tile that is too long for a lane to hold its part: then a workgroup takes STREAM blocks of rows one
-// after the other, and each lane has its pieces of all of them in one sequence, the next of which is always under way. All
-// matrices have one format, a row is a multiple of SPLIT * SUBGROUP pieces.
+// after the other, and each lane has its pieces of all of them in one sequence, the next of which is always under way. Short
+// rows that are many may be taken so, too. All matrices have one format.
 #ifdef OTHER
 const uint STREAM = 0;
 #else

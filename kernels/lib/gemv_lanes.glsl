@@ -213,18 +213,29 @@ void add_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uin
 // step under way costs registers, and with them subgroups.
 uint ahead_row, ahead_part;
 
+// The parts of a row, of the last of which some lanes may have no piece.
+uint row_parts(const uint format)
+{
+    return (TILE / (4 * piece_vecs(format)) + piece_step() - 1) / piece_step();
+}
+
+bool has_part(const uint format, uint piece)
+{
+    uint pieces = TILE / (4 * piece_vecs(format));
+    return pieces % piece_step() == 0 || piece < pieces;
+}
+
 void ask_ahead(const uint format, Matrix m[MATRICES], uint end)
 {
-    const uint parts = TILE / (4 * piece_vecs(format)) / piece_step();
     uint piece = ahead_part * piece_step() + first_piece();
-    if (ahead_row < end) {
+    if (ahead_row < end && has_part(format, piece)) {
         if (steps_by_groups(format))
             load_held(now, format, m, ahead_row, piece, 0);
         else
             load_step(now, format, m, ahead_row, 0, piece);
     }
     ahead_part++;
-    if (ahead_part == parts) {
+    if (ahead_part == row_parts(format)) {
         ahead_part = 0;
         ahead_row += SUBGROUPS / SPLIT * ROWS;
     }
@@ -232,9 +243,11 @@ void ask_ahead(const uint format, Matrix m[MATRICES], uint end)
 
 void add_stream_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uint end)
 {
-    const uint vecs = piece_vecs(format), parts = TILE / (4 * vecs) / piece_step();
-    [[dont_unroll]] for (uint i = 0; i < parts; i++) {
-        add_step(acc, format, now, (i * piece_step() + first_piece()) * vecs);
+    const uint vecs = piece_vecs(format);
+    [[dont_unroll]] for (uint i = 0; i < row_parts(format); i++) {
+        uint piece = i * piece_step() + first_piece();
+        if (has_part(format, piece))
+            add_step(acc, format, now, piece * vecs);
         ask_ahead(format, m, end);
     }
 }

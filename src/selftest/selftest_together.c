@@ -208,6 +208,16 @@ void selftest_together_cases(struct kernel_test *l)
         {1, {2048}, {FORMAT_Q4}, 4096, false, true, 0},
         {1, {9217}, {FORMAT_Q4}, 2048, true, false, 0}, /* wide, on a large GPU */
         {1, {2500}, {FORMAT_Q3}, 4608, true, false, 0},
+        {2,
+         {2115, 70},
+         {FORMAT_Q4, FORMAT_Q4},
+         384,
+         true,
+         false,
+         0},                                           /* short rows in sequence, with 8 lanes */
+        {1, {9217}, {FORMAT_Q4}, 1536, true, true, 0}, /* the same on a large GPU */
+        {2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 5120, true, true, 0}, /* whole, with 16 lanes */
+        {2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 7168, true, true, 0}, /* and on a GPU */
         {1, {258}, {FORMAT_BF16}, 9216, true, false, 0}};
     static const struct gqa_shape odd = {6,     2,     64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS,
                                          false, false, 0},
