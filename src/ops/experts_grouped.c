@@ -10,9 +10,9 @@
 
 /* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
 enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
-/* Subgroups of a workgroup of tiles in registers. With few tokens the up projection's share the columns of a quarter of the
- * rows: more workgroups, which end more evenly (35B-A3B, 64 tokens, H200: half of the rows 121 us in place of 129; H100: a quarter 137 in
- * place of 148). */
+/* Subgroups of a workgroup of tiles in registers. With few tokens the up projection's share the columns of a quarter of the rows:
+ * more workgroups, which end more evenly (35B-A3B, 64 tokens: half of the rows 121 us in place of 129 on an H200, a quarter 137 in
+ * place of 148 on an H100). */
 enum { ALONG_ROWS = 4, FEW_UP_ROWS = 1, FEW_UP_PARTS = 4 };
 
 /* Whether tiles go by kernels/lib/gemm_frag.glsl. 1, 0 or an error. */

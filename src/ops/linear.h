@@ -21,9 +21,9 @@
 
 /* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear/decode_token.comp or, where it does not suit,
  * kernels/linear/decode.comp for one token (gemv), two, and four at a time of up to EXEC_MOST_ALIKE, each of which gets the bits
- * that it gets alone; kernels/linear/decode.comp or, where rows are few, kernels/linear/prefill_split.comp for four at a time of some
- * more, kernels/linear/prefill.comp (gemm) for many.
- * The last three multiply float16 numbers, which kernels/cast_f16.comp makes of their input first. */
+ * that it gets alone; kernels/linear/decode.comp or, where rows are few, kernels/linear/prefill_split.comp for four at
+ * a time of some more, kernels/linear/prefill.comp (gemm) for many. The last five multiply float16 numbers, which
+ * kernels/cast_f16.comp makes of their input first. */
 enum linear_path {
     LINEAR_GEMV,
     LINEAR_GEMV_TWO,

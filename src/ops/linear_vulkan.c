@@ -45,9 +45,9 @@ static bool is_in_registers(enum linear_path path)
     return path == LINEAR_F16_REGISTERS || path == LINEAR_F16_REGISTERS_LARGE;
 }
 
-/* With few tokens a matrix has few tiles: subgroups share its columns, so that there are enough to ask for the weights. Small tiles
- * take few registers, so that all of them are under way at once (H100, 64 tokens: 12,352 x 2,048 with 32 tokens and 64 rows a tile in
- * place of 64 and 128, and 2,048 x 4,096 with 16 tokens in place of 32: 23.5 us on average, 31.8 before). */
+/* With few tokens a matrix has few tiles: subgroups share its columns, so that there are enough to ask for the weights. Small
+ * tiles take few registers, so that all of them are under way at once (H100, 64 tokens: 12,352 x 2,048 with 32 tokens and 64 rows a
+ * tile in place of 64 and 128, and 2,048 x 4,096 with 16 tokens in place of 32: 23.5 us on average, 31.8 before). */
 static struct gemm_plan registers_plan(const struct exec *x, enum linear_path path, uint32_t rows)
 {
     if (path == LINEAR_F16_REGISTERS_LARGE)
@@ -262,8 +262,8 @@ static uint64_t first_entry(const struct linear_part *part, uint32_t path)
     return (uint64_t)part->first * LINEAR_PATHS + (uint64_t)path * part->n;
 }
 
-/* Rows times tokens of 32 tiles of 64 x 64, of 48 where there is LINEAR_SPLIT, and of 256 of 128 x 128; of 128 in float16, of 64 x 64 and of 128 x 128; of 264 in
- * registers, of 128 x 64. */
+/* Rows times tokens of 32 tiles of 64 x 64, of 48 where there is LINEAR_SPLIT, and of 256 of 128 x 128; of 128 in float16, of
+ * 64 x 64 and of 128 x 128; of 264 in registers, of 128 x 64. */
 enum {
     GEMM_WORK = 32 * 64 * 64,
     GEMM_WORK_BEHIND_SPLIT = 48 * 64 * 64,
