@@ -143,7 +143,8 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "linear_decode_long_f32", "linear_decode_other", "linear_decode_token_other",
           "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
           "linear_prefill_othercoop", "linear_plain_other", "matvec_transposed_groups_other",
-          "matvec_transposed_plain_other", "linear_prefill_fragcoop", "matrices_probe_coop");
+          "matvec_transposed_plain_other", "linear_prefill_fragcoop", "matrices_probe_coop",
+          "linear_prefill_split", "linear_prefill_split_other");
 }
 
 static void tokens_together_get_the_bits_of_each_alone(void **state)

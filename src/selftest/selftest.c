@@ -314,6 +314,7 @@ static void linear_format_cases(struct kernel_test *l)
     for (uint32_t f = FORMAT_Q2; kt_has_kernels(l) && !kt_is_brief(l) && f <= FORMAT_F16; f++)
         linear_case(l, &(struct linear_shape){1, {2115}, {f}, 1152, 1, true, f % 2, LINEAR_GEMV});
     mixed_linear_cases(l);
+    stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
     l->is_rest = true;
     /* Short rows in sequence: of 8 lanes, of 32; long ones that are whole: for 16 lanes, for 32. */
     linear_case(
@@ -325,7 +326,6 @@ static void linear_format_cases(struct kernel_test *l)
         linear_case(l, &(struct linear_shape){
                            2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 7168, 1, true, false, LINEAR_GEMV});
     }
-    stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
     stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
     l->is_rest = false;
     transposed_case(l, 2, 7, 33, FORMAT_F16, 3);
@@ -417,9 +417,11 @@ static void linear_cases(struct kernel_test *l)
     for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
         l->is_rest = n == 3;
         stack_case(l, 3, 37, 64, FORMAT_Q4, n);
-        l->is_rest = n < 10;
+        l->is_rest = n > 1;
+        stack_case(l, 2, 9, 128, FORMAT_Q8, n);
         stack_case(l, 4, 128, 64, FORMAT_F32, n);
         stack_case(l, 5, 64, 192, FORMAT_BF16, n);
+        l->is_rest = n < 10;
         stack_case(l, 3, 64, 32, FORMAT_BF16, n);
         stack_case(l, 2, 7, 25, FORMAT_F32, n);
     }
