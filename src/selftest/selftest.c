@@ -368,6 +368,23 @@ static void linear_sizes(struct kernel_test *l)
         linear_case(l, &shapes[i]);
 }
 
+/* One token of each format first: linear/prefill_split.comp takes many. */
+static void stack_cases(struct kernel_test *l)
+{
+    for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
+        l->is_rest = n == 3;
+        stack_case(l, 3, 37, 64, FORMAT_Q4, n);
+        l->is_rest = n > 1;
+        stack_case(l, 2, 9, 128, FORMAT_Q8, n);
+        stack_case(l, 4, 128, 64, FORMAT_F32, n);
+        stack_case(l, 5, 64, 192, FORMAT_BF16, n);
+        l->is_rest = n < 10;
+        stack_case(l, 3, 64, 32, FORMAT_BF16, n);
+        stack_case(l, 2, 7, 25, FORMAT_F32, n);
+    }
+    l->is_rest = false;
+}
+
 static void linear_cases(struct kernel_test *l)
 {
     static const struct linear_shape shapes[] = {
@@ -414,18 +431,7 @@ static void linear_cases(struct kernel_test *l)
         linear_case(l, &rest[i]);
     l->is_rest = false;
     linear_path_cases(l);
-    for (uint32_t n = 1; n <= 100; n = 3 * n + (n > 1)) {
-        l->is_rest = n == 3;
-        stack_case(l, 3, 37, 64, FORMAT_Q4, n);
-        l->is_rest = n > 1;
-        stack_case(l, 2, 9, 128, FORMAT_Q8, n);
-        stack_case(l, 4, 128, 64, FORMAT_F32, n);
-        stack_case(l, 5, 64, 192, FORMAT_BF16, n);
-        l->is_rest = n < 10;
-        stack_case(l, 3, 64, 32, FORMAT_BF16, n);
-        stack_case(l, 2, 7, 25, FORMAT_F32, n);
-    }
-    l->is_rest = false;
+    stack_cases(l);
     linear_format_cases(l);
     if (kt_has_kernels(l)) { /* in one tile and in several */
         heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
