@@ -10,17 +10,8 @@
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
-layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Segments { linear_segment v[]; };
 layout(push_constant, std430) uniform Args { linear_args a; };
-
-// The places are in the arguments, so that only one load stands before the first weights.
-linear_segment find_segment()
-{
-    uint i = 0;
-    [[unroll]] for (uint j = 0; j < LINEAR_MAX_SEGMENTS - 1; j++)
-        i += gl_WorkGroupID.x >= a.later_blocks[j] ? 1 : 0;
-    return Segments(a.segments).v[i];
-}
+#include "linear/segments.glsl"
 
 void main()
 {

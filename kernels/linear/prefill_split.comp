@@ -21,19 +21,11 @@ const uint MAX_ACC = 32, SUMS = ROWS * TOKENS, SUBGROUPS = WORKGROUP / SUBGROUP;
 #include "lib/dequant.glsl"
 #include "lib/lane_sums.glsl"
 
-layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Segments { linear_segment v[]; };
 layout(push_constant, std430) uniform Args { linear_args a; };
+#include "linear/segments.glsl"
 
 shared float sums_of[SUBGROUPS * SUMS];
 shared float squares_of[SUBGROUPS * TOKENS];
-
-linear_segment find_segment()
-{
-    uint i = 0;
-    [[unroll]] for (uint j = 0; j < LINEAR_MAX_SEGMENTS - 1; j++)
-        i += gl_WorkGroupID.x >= a.later_blocks[j] ? 1 : 0;
-    return Segments(a.segments).v[i];
-}
 
 uint token_of(uint t)
 {

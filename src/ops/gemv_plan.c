@@ -206,7 +206,7 @@ uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s)
 }
 
 /* One vector of matrices with few rows may fill more than half of shared memory where its rows are whole then: in two tiles the
- * second one's weights would be asked for when the first is done (DeepSeek-V3's 2,112 x 7,168: 1 us of 10 less on an H100). */
+ * second one's weights would be asked for when the first is done (DeepSeek-V3's 2,112 x 7,168: 2 us of 10 less on an H100). */
 static bool is_whole(const struct exec_caps *c, const struct gemv_shape *s, struct share *out)
 {
     bool fits = tile_for(c, s->cols, s->tokens) == s->cols;
