@@ -380,12 +380,12 @@ ARGS_SIZE(attention_prefill_args, 80);
 struct attention_latent_args {
     ADDR q;       /* [n][q_stride]: n_heads x key_dim */
     ADDR blocks;  /* the cache's table */
-    ADDR weights; /* f16 [rows][width] */
-    ADDR chunks;  /* f32 [width / 64][rows][2] */
+    ADDR weights; /* f16, of rows x width pairs (attention/latent.glsl) */
+    ADDR chunks;  /* f32 [width / 32][rows][2] */
     ADDR partial; /* out, with `rows` in place of n * n_heads */
     U32 n, pos, n_heads, layer_off, n_splits, q_stride;
     U32 rows, width; /* n * n_heads, pos + n: to the next multiple of 128 */
-    U32 share;       /* chunks of 64 positions of a split */
+    U32 share;       /* steps of 64 positions of a split */
     F32 scale;
 };
 ARGS_SIZE(attention_latent_args, 80);

@@ -14,7 +14,9 @@
 #include "ops/linear.h"
 #include "ops/mla.h"
 
-enum { CALLS = 32 };
+/* Calls with a single token, and the layers whose caches they take by turns: a layer's positions are not in the GPU's own caches any
+ * more when their turn comes again, as in a model. */
+enum { CALLS = 32, LAYERS = 8 };
 
 struct bench {
     struct exec *x;
@@ -24,11 +26,17 @@ struct bench {
     uint32_t pos, n;
 };
 
+/* Of a block of the cache. */
+static uint64_t layer_bytes(const struct bench *b)
+{
+    return ((uint64_t)(b->shape.latent_dim + b->shape.rope_dim) * kv_type_bytes(b->shape.kv_type))
+           << KV_BLOCK_SHIFT;
+}
+
 static int make_cache(struct bench *b, struct moeflux_err *e)
 {
     uint32_t n_blocks = div_up(b->pos + b->n, 1 << KV_BLOCK_SHIFT);
-    uint64_t block = ((uint64_t)(b->shape.latent_dim + b->shape.rope_dim) * kv_type_bytes(b->shape.kv_type))
-                     << KV_BLOCK_SHIFT;
+    uint64_t block = LAYERS * layer_bytes(b);
     uint64_t *at = calloc(n_blocks, sizeof *at);
     int rc = bench_fill(b->x, &b->cache, n_blocks * block, 0, e);
     for (uint32_t i = 0; at && i < n_blocks; i++)
@@ -100,22 +108,24 @@ static int prepare(struct bench *b, const char *device, bool f32, bool kv_b, str
 static int run(struct bench *b, const struct mla *op, struct bench_time *t, struct moeflux_err *e)
 {
     const struct mla_shape *s = &b->shape;
-    const struct mla_call call = {.q = b->q.address,
-                                  .kv = b->kv.address,
-                                  .norm = b->norm.address,
-                                  .rope = b->rope.address,
-                                  .blocks = b->table.address,
-                                  .matrices = &b->matrices,
-                                  .dst = b->out.address,
-                                  .use_f16 = exec_get_caps(b->x).has_coopmat,
-                                  .n = b->n,
-                                  .pos = b->pos,
-                                  .q_stride = s->n_heads * (s->nope_dim + s->rope_dim),
-                                  .kv_stride = s->latent_dim + s->rope_dim};
+    struct mla_call call = {.q = b->q.address,
+                            .kv = b->kv.address,
+                            .norm = b->norm.address,
+                            .rope = b->rope.address,
+                            .blocks = b->table.address,
+                            .matrices = &b->matrices,
+                            .dst = b->out.address,
+                            .use_f16 = exec_get_caps(b->x).has_coopmat,
+                            .n = b->n,
+                            .pos = b->pos,
+                            .q_stride = s->n_heads * (s->nope_dim + s->rope_dim),
+                            .kv_stride = s->latent_dim + s->rope_dim};
     uint32_t n_calls = b->n == 1 ? CALLS : 1;
     bench_begin(b->x, t);
-    for (uint32_t i = 0; i < n_calls; i++)
+    for (uint32_t i = 0; i < n_calls; i++) {
+        call.layer_off = (uint32_t)(i % LAYERS * layer_bytes(b));
         mla_run(op, b->x, &call);
+    }
     int rc = bench_end(b->x, t, e);
     t->device_ns /= n_calls;
     t->processor_ns /= n_calls;

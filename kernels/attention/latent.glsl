@@ -1,8 +1,14 @@
 // attention/latent.glsl - attention over latents on cooperative matrices, in two passes (latent_scores.comp, latent_values.comp).
 // A row is a (token, head): all heads share a position's latent, so that 128 rows meet each position that is loaded once.
-// Between the passes: weights f16 [rows][width] = 2^(s - m), and chunks f32 [width / 64][rows][2] = (m, l) of each row and 64
-// positions: m the largest score in powers of two, l the sum of the weights. rows and width are whole tiles of 128; what
-// rows behind the last have is not used, weights of positions that a row does not see are 0.
+// Between the passes: weights f16 = 2^(s - m) of `rows` x `width` (row, position) pairs, and chunks f32 [width / CHUNK][rows][2] =
+// (m, l) of each row and CHUNK positions: m the largest score in powers of two, rounded up to a whole number, so that weights of
+// two chunks are brought to one m without an error; l the sum of the weights. rows and width are whole tiles of 128; what rows
+// behind the last have is not used, weights of positions that a row does not see are 0.
+//
+// The weights are stored as [row][position], or, where FRAG is defined (kernels named X_fragcoop), as [row / 16][position / 16][lane],
+// eight of a 16 x 16 matrix for each lane: for devices whose matrices lie in quads (matrices/probe.comp asks the device). There lane
+// l, with g = l / 4 and q = l % 4, has of first factors and of sums columns 2q, 2q + 1, 2q + 8, 2q + 9 of row g, then of row g + 8, and
+// of second factors these rows of column g, then of column g + 8. So a lane's weights are where the second pass needs them.
 #ifndef ATTENTION_LATENT_GLSL
 #define ATTENTION_LATENT_GLSL
 
@@ -10,7 +16,7 @@
 #include "lib/kv_cache.glsl"
 #include "lib/matrices.glsl"
 
-layout(local_size_x = 256) in;
+layout(local_size_x = 256) in; // eight subgroups of 32 lanes
 layout(constant_id = 2) const uint KEY_DIM = 576; // a multiple of 64
 layout(constant_id = 3) const uint VALUE_DIM = 512; // a multiple of 128; a key's first channels
 
@@ -20,19 +26,10 @@ layout(buffer_reference, std430, buffer_reference_align = 16) buffer Eights { uv
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Stats { vec2 v[]; };
 
 const uint TILE = 128;  // rows, and positions or channels, of a workgroup
-const uint CHUNK = 64;  // positions that share a row's m
+const uint STEP = 64;   // channels, or positions, that are multiplied at once
+const uint CHUNK = 32;  // positions that share a row's m
 const uint UNIT = 8;    // channels, or positions, of 16 bytes
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
-
-// Eight subgroups of 32 lanes: each has 32 rows and 64 columns of the tile.
-MatrixC acc[2][4];
-
-void clear_sums()
-{
-    [[unroll]] for (uint i = 0; i < 2; i++)
-        [[unroll]] for (uint j = 0; j < 4; j++)
-            acc[i][j] = MatrixC(0.0);
-}
 
 // The last row of the cache that there is.
 uint last_position()

@@ -1,69 +1,63 @@
 // attention/latent_values.comp - the second pass of attention over latents (latent.glsl): over a split's positions
 //   partial[t][h][split] = sum_p 2^(s_p - m) v_p,  stats = (m, l),  m the largest of the split's chunks
-// The weights of a chunk are scaled by 2^(its m - m) and rounded to float16, sums are float32.
-// Grid: x = pieces of 128 channels, y = n_splits, z = tiles of 128 rows. While a chunk is multiplied the next is on its way.
+// A chunk's weights are scaled by 2^(its m - m) in float16, which is exact but for what is nearly 0; sums are float32.
+// Grid: x = pieces of 128 channels, y = n_splits, z = tiles of 128 rows. STEP positions are multiplied while the next are on their
+// way. A subgroup has 32 rows and 64 channels of the tile.
 #version 460
 #include "attention/latent.glsl"
 
-const uint W_STRIDE = 9, V_STRIDE = 17; // uvec4 of a row: odd, so that neighbouring rows lie in different banks
-const uint VALUES = TILE * W_STRIDE;    // where the values begin
-shared uvec4 stage[TILE * W_STRIDE + CHUNK * V_STRIDE];
+const uint V_STRIDE = TILE / UNIT + 1; // uvec4 of a position: odd, so that neighbouring ones lie in different banks
+const uint V_SIZE = STEP * V_STRIDE, W_STRIDE = STEP / UNIT + 1;
+// A step's values; behind them its weights, or (FRAG) the next step's values, which are fewer.
+shared uvec4 stage[V_SIZE + TILE * W_STRIDE];
 shared float tops[TILE];
 
-uvec4 next_weights[4], next_values[4];
-float next_tops[4];
-
+MatrixC acc[2][4];
+uvec4 next_values[4];
 uint first_row; // of the tile
+uvec2 next_rows; // where the positions that are asked for next begin
 
-uvec2 next_rows; // where the chunk that is asked for next begins
-
-void find_rows(uint chunk, uint to)
+void find_rows(uint step, uint to)
 {
-    next_rows = latent_rows(min(chunk, to - 1) * CHUNK);
+    next_rows = latent_rows(min(step, to - 1) * STEP);
 }
 
-// Asks for a chunk: weights of every 32nd row, values of every 16th position.
-void ask(uint chunk)
+// Asks for the values of every 16th position of a step.
+void ask_values(uint step)
 {
-    uint id = gl_LocalInvocationID.x, from = chunk * CHUNK;
-    uvec2 rows = next_rows;
+    uint id = gl_LocalInvocationID.x, unit = gl_WorkGroupID.x * (TILE / UNIT) + id % 16;
     [[unroll]] for (uint i = 0; i < 4; i++)
-        next_values[i] = latent_at(rows, from, id / 16 + 16 * i, gl_WorkGroupID.x * (TILE / UNIT) + id % 16);
-    [[unroll]] for (uint i = 0; i < 4; i++) {
-        uint row = first_row + id / 8 + 32 * i;
-        next_weights[i] = Eights(a.weights).v[(row * a.width + from) / UNIT + id % 8];
-        next_tops[i] = Stats(a.chunks).v[chunk * a.rows + row].x;
-    }
+        next_values[i] = latent_at(next_rows, step * STEP, id / 16 + 16 * i, unit);
 }
 
-void keep()
+uint subgroup_row()
+{
+    return gl_SubgroupID / 2 * 32;
+}
+
+uint subgroup_col()
+{
+    return gl_SubgroupID % 2 * 64;
+}
+
+void keep_values(uint at)
 {
     uint id = gl_LocalInvocationID.x;
-    [[unroll]] for (uint i = 0; i < 4; i++) {
-        uint row = id / 8 + 32 * i;
-        float f = exp2(next_tops[i] - tops[row]);
-        uvec4 w = next_weights[i];
-        [[unroll]] for (uint j = 0; j < 4; j++)
-            w[j] = packHalf2x16(unpackHalf2x16(w[j]) * f);
-        stage[row * W_STRIDE + id % 8] = w;
-        stage[VALUES + (id / 16 + 16 * i) * V_STRIDE + id % 16] = next_values[i];
-    }
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        stage[at + (id / 16 + 16 * i) * V_STRIDE + id % 16] = next_values[i];
 }
 
-void multiply(uint row, uint col)
+// Two weights of a row, brought to its split's m.
+uint scaled(uint weights, float factor)
 {
-    [[unroll]] for (uint d = 0; d < CHUNK / 16; d++) {
-        MatrixA w[2];
-        MatrixB v;
-        [[unroll]] for (uint i = 0; i < 2; i++)
-            matrix_load(w[i], stage, (row + 16 * i) * W_STRIDE + 2 * d, W_STRIDE, BY_ROWS);
-        [[unroll]] for (uint j = 0; j < 4; j++) {
-            matrix_load(v, stage, VALUES + 16 * d * V_STRIDE + col / 8 + 2 * j, V_STRIDE, BY_ROWS);
-            [[unroll]] for (uint i = 0; i < 2; i++)
-                acc[i][j] = matrix_muladd(w[i], v, acc[i][j]);
-        }
-    }
+    return packFloat2x16(unpackFloat2x16(weights) * float16_t(factor));
 }
+
+#ifdef FRAG
+#include "attention/latent_values_frag.glsl"
+#else
+#include "attention/latent_values_shared.glsl"
+#endif
 
 // The split's (m, l) of each row.
 void find_tops(uint from, uint to)
@@ -90,32 +84,42 @@ void find_tops(uint from, uint to)
         Stats(a.partial).v[a.rows * a.n_splits * (VALUE_DIM / 2) + row * a.n_splits + gl_WorkGroupID.y] = vec2(m, l);
 }
 
+// Through shared memory, so that a subgroup writes whole lines: as the matrices lie it would write 32 bytes of each, which takes an
+// H100 as long as all the rest.
+void store_sums()
+{
+    uint own = gl_SubgroupID * 16 * V_STRIDE, lane = gl_SubgroupInvocationID;
+    uint row = first_row + subgroup_row(), col = gl_WorkGroupID.x * TILE + subgroup_col();
+    barrier();
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        [[unroll]] for (uint j = 0; j < 4; j++)
+            matrix_store(acc[i][j], stage, own + 4 * j, V_STRIDE, BY_ROWS);
+        subgroupBarrier();
+        [[unroll]] for (uint k = 0; k < 16; k += 2) {
+            uint r = k + lane / 16, at = ((row + 16 * i + r) * a.n_splits + gl_WorkGroupID.y) * VALUE_DIM + col;
+            Eights(a.partial).v[at / 4 + lane % 16] = stage[own + r * V_STRIDE + lane % 16];
+        }
+        subgroupBarrier();
+    }
+}
+
 void main()
 {
-    uint n_chunks = last_position() / CHUNK + 1;
-    uint from = min(gl_WorkGroupID.y * a.share, n_chunks), to = min(from + a.share, n_chunks);
-    uint row = gl_SubgroupID / 2 * 32, col = gl_SubgroupID % 2 * 64;
+    uint n_steps = last_position() / STEP + 1;
+    uint from = min(gl_WorkGroupID.y * a.share, n_steps), to = min(from + a.share, n_steps);
     first_row = gl_WorkGroupID.z * TILE;
     if (from < to) {
         find_rows(from, to);
-        ask(from);
+        ask_values(from);
+        ask_weights(from);
         find_rows(from + 1, to);
     }
-    find_tops(from, to);
-    clear_sums();
-    for (uint chunk = from; chunk < to; chunk++) {
-        barrier();
-        keep();
-        barrier();
-        if (chunk + 1 < to) {
-            ask(chunk + 1);
-            find_rows(chunk + 2, to);
-        }
-        multiply(row, col);
-    }
-    uint at = ((first_row + row) * a.n_splits + gl_WorkGroupID.y) * VALUE_DIM + gl_WorkGroupID.x * TILE + col;
+    find_tops(from * (STEP / CHUNK), to * (STEP / CHUNK));
     [[unroll]] for (uint i = 0; i < 2; i++)
         [[unroll]] for (uint j = 0; j < 4; j++)
-            matrix_store(acc[i][j], F32s(a.partial).v, at + 16 * i * a.n_splits * VALUE_DIM + 16 * j,
-                           a.n_splits * VALUE_DIM, BY_ROWS);
+            acc[i][j] = MatrixC(0.0);
+    barrier();
+    for (uint step = from; step < to; step++)
+        multiply_step(step, to);
+    store_sums();
 }

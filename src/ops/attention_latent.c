@@ -2,10 +2,18 @@
 
 #include "args.h"
 #include "base/mem.h"
+#include "exec/quads.h"
 
-/* TILE and CHUNK of kernels/attention/latent.glsl; a workgroup's shared memory; workgroups of the second pass that keep a GPU
+/* TILE, STEP and CHUNK of kernels/attention/latent.glsl; a workgroup's shared memory; workgroups of the second pass that keep a GPU
  * busy; bytes of the weights between the passes, where one token has less, so that they stay near the processors. */
-enum { TILE = 128, CHUNK = 64, SHARED_BYTES = 40960, WANTED_GROUPS = 132, WEIGHT_BYTES = 32 << 20 };
+enum {
+    TILE = 128,
+    STEP = 64,
+    CHUNK = 32,
+    SHARED_BYTES = 40960,
+    WANTED_GROUPS = 132,
+    WEIGHT_BYTES = 32 << 20
+};
 /* Pairs of a row and a position from which on it is faster than kernels/attention/decode.comp, as a tile costs the same with
  * few rows: 2,048 positions of 128 heads. */
 enum { LEAST_PAIRS = 128 * 2048 };
@@ -21,13 +29,15 @@ int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_e
     const struct attention_shape *s = &op->shape;
     const uint32_t spec[KV_N_SPEC] = {
         [2] = s->key_dim, [3] = s->value_dim, [KV_SPEC] = s->kv_type, [KV_FLAT_SPEC] = 0};
+    const char *const names[2][2] = {
+        {"attention_latent_scores_coop", "attention_latent_values_coop"},
+        {"attention_latent_scores_fragcoop", "attention_latent_values_fragcoop"}};
     uint32_t bytes = sizeof(struct attention_latent_args);
-    int rc =
-        exec_kernel(x, &op->gpu.latent_scores, "attention_latent_scores_coop", bytes, spec, KV_N_SPEC, e);
-    if (rc == 0)
-        rc =
-            exec_kernel(x, &op->gpu.latent_values, "attention_latent_values_coop", bytes, spec, KV_N_SPEC, e);
-    return rc;
+    int quads = quads_probe(x, e);
+    if (quads < 0)
+        return quads;
+    int rc = exec_kernel(x, &op->gpu.latent_scores, names[quads][0], bytes, spec, KV_N_SPEC, e);
+    return rc < 0 ? rc : exec_kernel(x, &op->gpu.latent_values, names[quads][1], bytes, spec, KV_N_SPEC, e);
 }
 
 bool attention_latent_takes(const struct attention *op, uint32_t n, uint32_t n_pos)
@@ -47,10 +57,10 @@ static struct pass plan_pass(const struct attention_shape *s, uint32_t n, uint32
     uint64_t token = (uint64_t)s->n_heads * p.width * sizeof(uint16_t);
     p.n = (uint32_t)size_min(n, size_max(1, WEIGHT_BYTES / token));
     p.rows = (uint32_t)size_round_up((uint64_t)p.n * s->n_heads, TILE);
-    uint32_t n_chunks = div_up(n_pos, CHUNK), groups = s->value_dim / TILE * (p.rows / TILE);
-    p.splits = (uint32_t)size_max(1, size_min(n_chunks, WANTED_GROUPS / groups));
-    p.share = (uint32_t)size_max(1, div_up(n_chunks, p.splits));
-    p.splits = div_up(n_chunks, p.share);
+    uint32_t n_steps = div_up(n_pos, STEP), groups = s->value_dim / TILE * (p.rows / TILE);
+    p.splits = (uint32_t)size_max(1, size_min(n_steps, WANTED_GROUPS / groups));
+    p.share = (uint32_t)size_max(1, div_up(n_steps, p.splits));
+    p.splits = div_up(n_steps, p.share);
     uint64_t parts = (uint64_t)p.rows * p.splits * (s->value_dim + 2) * sizeof(float);
     p.weights = size_round_up(parts, 16);
     p.chunks = p.weights + (uint64_t)p.rows * p.width * sizeof(uint16_t);

@@ -1,0 +1,137 @@
+// latent_scores_frag.glsl - attention/latent_scores.comp on matrices in quads: keys come from memory to where matrices have them,
+// and scores become weights where they lie. A subgroup has 64 rows and 32 positions of the tile, one chunk.
+//
+// Which channels of a product meet in one k does not matter: of each 64 lane q takes the units q and q + 4, four channels for each
+// of four matrices. The queries are stored as these need them: word q of a row of matrix 2 h + t, and then word q + 4, are
+// channels 4 t .. 4 t + 3 of unit 4 h + q.
+
+const uint QUERIES = TILE * STRIDE; // of a step; those of the next one go behind them
+
+MatrixC acc[4][2];
+uvec4 keys[4][2]; // of every eighth position, units q and q + 4
+
+void ask_keys(uvec2 rows, uint from, uint i, uint step, const uint h)
+{
+    [[unroll]] for (uint o = 0; o < 4; o++)
+        keys[o][h] = latent_at(rows, from, i + 8 * o, step * 8 + 4 * h + gl_SubgroupInvocationID % 4);
+}
+
+void keep_queries(uint place)
+{
+    uint unit = gl_LocalInvocationID.x % 8, at = place + gl_LocalInvocationID.x / 8 * STRIDE + unit / 4 * 4;
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        uvec4 q = query_halves(i);
+        [[unroll]] for (uint word = 0; word < 4; word++)
+            stage[at + 32 * i * STRIDE + word][unit % 4] = q[word];
+    }
+}
+
+// The t-th four channels of the units h, of 32 positions.
+void keys_matrices(const uint h, const uint t, out MatrixB k[2])
+{
+    [[unroll]] for (uint o = 0; o < 4; o++)
+        [[unroll]] for (uint word = 0; word < 2; word++) {
+            f16vec2 two = unpackFloat2x16(keys[o][h][2 * t + word]);
+            k[o / 2][4 * (o % 2) + 2 * word] = two.x;
+            k[o / 2][4 * (o % 2) + 2 * word + 1] = two.y;
+        }
+}
+
+void multiply_half(uint place, uint row, const uint h)
+{
+    [[unroll]] for (uint t = 0; t < 2; t++) {
+        MatrixA q;
+        MatrixB k[2];
+        keys_matrices(h, t, k);
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+            matrix_load(q, stage, place + (row + 16 * i) * STRIDE + 4 * h + 2 * t, STRIDE, BY_ROWS);
+            [[unroll]] for (uint j = 0; j < 2; j++)
+                acc[i][j] = matrix_muladd(q, k[j], acc[i][j]);
+        }
+    }
+}
+
+uint first_row()
+{
+    return gl_SubgroupID / 4 * 64;
+}
+
+uint first_position()
+{
+    return gl_SubgroupID % 4 * CHUNK;
+}
+
+void multiply_tile(uint from)
+{
+    uint mine = first_position() + gl_SubgroupInvocationID / 4;
+    uvec2 rows = latent_rows(from);
+    ask_queries(0);
+    [[unroll]] for (uint h = 0; h < 2; h++)
+        ask_keys(rows, from, mine, 0, h);
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        [[unroll]] for (uint j = 0; j < 2; j++)
+            acc[i][j] = MatrixC(0.0);
+    [[dont_unroll]] for (uint step = 0; step < STEPS; step++) {
+        uint place = step % 2 * QUERIES, next = min(step + 1, STEPS - 1);
+        keep_queries(place);
+        barrier();
+        ask_queries(next);
+        [[unroll]] for (uint h = 0; h < 2; h++) {
+            multiply_half(place, first_row(), h);
+            ask_keys(rows, from, mine, next, h);
+        }
+    }
+}
+
+float quad_max(float v)
+{
+    v = max(v, subgroupShuffleXor(v, 1));
+    return max(v, subgroupShuffleXor(v, 2));
+}
+
+float quad_add(float v)
+{
+    v += subgroupShuffleXor(v, 1);
+    return v + subgroupShuffleXor(v, 2);
+}
+
+// The weights of this lane's eight positions of one of its rows, where they lie in two matrices; returns (m, l).
+vec2 weigh(const uint i, const uint h, uint from, uint row, inout uvec4 weights[2])
+{
+    uint end = row_end(row);
+    float s[8], m = LOWEST, l = 0.0;
+    [[unroll]] for (uint e = 0; e < 8; e++) {
+        uint p = from + 16 * (e / 4) + gl_SubgroupInvocationID % 4 * 2 + (e & 1) + (e & 2) * 4;
+        s[e] = p < end ? acc[i][e / 4][4 * h + e % 4] : LOWEST;
+        m = max(m, s[e]);
+    }
+    m = ceil(quad_max(m));
+    [[unroll]] for (uint e = 0; e < 8; e++) {
+        s[e] = s[e] > LOWEST ? exp2(s[e] - m) : 0.0;
+        l += s[e];
+    }
+    [[unroll]] for (uint e = 0; e < 8; e += 2)
+        weights[e / 4][2 * h + e % 4 / 2] = packHalf2x16(vec2(s[e], s[e + 1]));
+    return vec2(m, quad_add(l));
+}
+
+void weigh_tile(uint from)
+{
+    uint lane = gl_SubgroupInvocationID, first = gl_WorkGroupID.y * TILE + first_row();
+    from += first_position();
+    vec2 stats[4][2];
+    [[unroll]] for (uint i = 0; i < 4; i++) {
+        uvec4 weights[2];
+        [[unroll]] for (uint h = 0; h < 2; h++)
+            stats[i][h] = weigh(i, h, from, first + 16 * i + 8 * h + lane / 4, weights);
+        uint matrix = (first / 16 + i) * (a.width / 16) + from / 16;
+        [[unroll]] for (uint j = 0; j < 2; j++)
+            Eights(a.weights).v[(matrix + j) * 32 + lane] = weights[j];
+    }
+    // All lanes of a quad have all of them; each stores two.
+    uint at = from / CHUNK * a.rows + first + lane % 4 * 16 + lane / 4;
+    [[unroll]] for (uint h = 0; h < 2; h++) {
+        vec2 low = lane % 2 == 0 ? stats[0][h] : stats[1][h], high = lane % 2 == 0 ? stats[2][h] : stats[3][h];
+        Stats(a.chunks).v[at + 8 * h] = lane % 4 < 2 ? low : high;
+    }
+}
