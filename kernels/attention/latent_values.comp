@@ -67,7 +67,7 @@ void find_tops(uint from, uint to)
     if (mine >= TILE)
         return;
     float m = LOWEST, l = 0.0;
-    for (uint c = from; c < to; c += BATCH) {
+    [[dont_unroll]] for (uint c = from; c < to; c += BATCH) {
         vec2 s[BATCH];
         float top = m;
         [[unroll]] for (uint i = 0; i < BATCH; i++)
@@ -119,7 +119,7 @@ void main()
         [[unroll]] for (uint j = 0; j < 4; j++)
             acc[i][j] = MatrixC(0.0);
     barrier();
-    for (uint step = from; step < to; step++)
+    [[dont_unroll]] for (uint step = from; step < to; step++) // four times the code takes longer to come than to run
         multiply_step(step, to);
     store_sums();
 }
