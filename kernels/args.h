@@ -417,6 +417,16 @@ struct mla_prepare_args {
 };
 ARGS_SIZE(mla_prepare_args, 112);
 
+struct mla_values_args {
+    ADDR partial;                /* of attention: one token's parts */
+    ADDR weight, scales, biases; /* a stack of matrices [rows][latent_dim], `step` rows from one to the next */
+    ADDR dst;                    /* f32 [n_heads][rows] */
+    U32 format, rows, step;
+    U32 part_rows, n_splits; /* of `partial` */
+    U32 pad;
+};
+ARGS_SIZE(mla_values_args, 64);
+
 #define MLA_TRANSPOSE_TILE 32 /* of latent_dim, in a workgroup */
 struct mla_transpose_keys_args {
     ADDR weight, scales, biases; /* [heads][latent_dim][nope_dim] */

@@ -87,6 +87,12 @@ struct attention_call {
     uint32_t n_heads, n_kv_heads; /* of this call: as the shape's, or part of them in the same proportion */
     bool use_f16; /* many tokens, and latents, may go through float16 where the device is fast at it */
     const struct attention_fresh *fresh; /* NULL: queries are ready, keys and values in the cache */
+    bool leaves_parts; /* where attention_parts_of has some: the caller joins them, dst is not written */
+};
+
+/* What a call leaves in `partial`: each row's sums and (m, l) of each split, as kernels/attention/merge.glsl takes them. */
+struct attention_parts {
+    uint32_t rows, n_splits; /* n_splits 0: there is nothing to join */
 };
 
 /* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0 and the dims are multiples of 4; latent: one key head and value_dim
@@ -100,6 +106,8 @@ bool attention_prepares(const struct attention *op);
 uint64_t attention_partial_bytes(const struct attention_shape *shape, const struct exec_caps *caps,
                                  uint32_t n, uint32_t n_pos);
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call);
+/* Of a call for the Vulkan backend. */
+struct attention_parts attention_parts_of(const struct attention *op, const struct attention_call *call);
 /* n <= EXEC_MOST_ALIKE calls of different sequences, each with memory of its own for `partial`: side by side where the device
  * can do that. */
 void attention_run_beside(const struct attention *op, struct exec *x, const struct attention_call *calls,

@@ -68,6 +68,12 @@ static struct pass plan_pass(const struct attention_shape *s, uint32_t n, uint32
     return p;
 }
 
+struct attention_parts attention_latent_parts(const struct attention *op, uint32_t n_pos)
+{
+    struct pass p = plan_pass(&op->shape, 1, n_pos);
+    return (struct attention_parts){.rows = p.rows, .n_splits = p.splits};
+}
+
 uint64_t attention_latent_bytes(const struct attention_shape *s, uint32_t n, uint32_t n_pos)
 {
     /* Of the splits' parts most where all tokens go at once, of the rest where positions are most: one tile of rows more
@@ -100,7 +106,8 @@ static void run_pass(const struct attention *op, struct exec *x, const struct at
                                             .scale = s->scale};
     exec_dispatch(x, &op->gpu.latent_scores, &a, p->width / TILE, p->rows / TILE, 1);
     exec_dispatch(x, &op->gpu.latent_values, &a, s->value_dim / TILE, p->splits, p->rows / TILE);
-    attention_merge_run(op, x, call, p->rows, p->splits);
+    if (!call->leaves_parts)
+        attention_merge_run(op, x, call, p->rows, p->splits);
 }
 
 void attention_latent_run(const struct attention *op, struct exec *x, const struct attention_call *call)

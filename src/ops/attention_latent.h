@@ -16,6 +16,8 @@ int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_e
 bool attention_latent_takes(const struct attention *op, uint32_t n, uint32_t n_pos);
 /* Bytes of scratch for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t attention_latent_bytes(const struct attention_shape *s, uint32_t n, uint32_t n_pos);
+/* Of one token that sees n_pos positions. */
+struct attention_parts attention_latent_parts(const struct attention *op, uint32_t n_pos);
 void attention_latent_run(const struct attention *op, struct exec *x, const struct attention_call *call);
 
 /* The splits' parts, at call->partial for `rows` rows, into call->dst. */

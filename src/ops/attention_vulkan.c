@@ -511,16 +511,30 @@ static void merge(const struct attention *op, struct exec *x, const struct atten
     attention_merge_run(op, x, call, call->n * call->n_heads, splits_of(op, call));
 }
 
+static bool goes_by_latents(const struct attention *op, const struct attention_call *call)
+{
+    return call->use_f16 && attention_latent_takes(op, call->n, call->pos + call->n);
+}
+
+struct attention_parts attention_parts_of(const struct attention *op, const struct attention_call *call)
+{
+    if (goes_by_latents(op, call))
+        return attention_latent_parts(op, call->pos + call->n);
+    bool has_some = needs_merge(op, call);
+    return (struct attention_parts){.rows = has_some ? call->n * call->n_heads : 0,
+                                    .n_splits = has_some ? splits_of(op, call) : 0};
+}
+
 void attention_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct attention *op = self;
     const struct attention_call *call = what;
-    if (call->use_f16 && attention_latent_takes(op, call->n, call->pos + call->n)) {
+    if (goes_by_latents(op, call)) {
         attention_latent_run(op, x, call);
         return;
     }
     run_splits(op, x, call, 0);
-    if (needs_merge(op, call))
+    if (needs_merge(op, call) && !call->leaves_parts)
         merge(op, x, call);
 }
 

@@ -50,6 +50,13 @@ void mla_close(struct mla *op, struct exec *x)
     mla_expanded_close(&op->expanded, x);
 }
 
+static int open_values(struct mla_matrices *m, struct exec *x, const struct mla_shape *s,
+                       const struct weights *values, uint32_t step, struct moeflux_err *e)
+{
+    int rc = linear_open_stack(&m->values, x, values, s->n_heads, step, e);
+    return rc < 0 || exec_get_caps(x).is_host ? rc : mla_joined_open(&m->joined, x, s, values, step, e);
+}
+
 /* Per head the keys of kv_b_proj, then its values. */
 static int open_by_rows(struct mla_matrices *m, struct exec *x, const struct mla_shape *s,
                         const struct weights *w, struct moeflux_err *e)
@@ -61,7 +68,7 @@ static int open_by_rows(struct mla_matrices *m, struct exec *x, const struct mla
     int rc = linear_open_stack(&m->keys, x, &keys, s->n_heads, step, e);
     if (rc == 0)
         rc = matvec_transposed_open(&m->transposed, x, &keys, s->n_heads, step, e);
-    return rc < 0 ? rc : linear_open_stack(&m->values, x, &values, s->n_heads, step, e);
+    return rc < 0 ? rc : open_values(m, x, s, &values, step, e);
 }
 
 int mla_matrices_open(struct mla_matrices *m, struct exec *x, const struct mla_shape *s,
@@ -74,7 +81,7 @@ int mla_matrices_open(struct mla_matrices *m, struct exec *x, const struct mla_s
                          unembed = weights_rows(&w[1], 0, s->v_dim);
     m->stored = embed;
     int rc = linear_open_stack(&m->keys, x, &embed, s->n_heads, embed.rows, e);
-    return rc < 0 ? rc : linear_open_stack(&m->values, x, &unembed, s->n_heads, unembed.rows, e);
+    return rc < 0 ? rc : open_values(m, x, s, &unembed, unembed.rows, e);
 }
 
 void mla_matrices_close(struct mla_matrices *m, struct exec *x)
@@ -139,31 +146,12 @@ static void run_embed(const struct mla *op, struct exec *x, const struct mla_cal
                                          .f16_scratch = f16_scratch});
 }
 
-/* call: a slice of a chunk of `chunk` tokens. */
-static void run_slice(const struct mla *op, struct exec *x, const struct mla_call *call, uint32_t chunk)
+static void run_values(const struct mla *op, struct exec *x, const struct mla_call *call, uint32_t chunk,
+                       uint64_t ctx, uint64_t f16_scratch)
 {
     const struct mla_shape *s = &op->shape;
-    const struct scratch at = lay_out(s, op->scratch, call->n);
-    uint32_t row = s->latent_dim + s->rope_dim;
-    uint64_t f16_scratch = call->use_f16 ? at.f16 : 0;
-    run_embed(op, x, call, chunk, at.q, f16_scratch);
-    exec_beside(x); /* other channels of the same rows */
-    exec_op(x, &prepare_op, op, &(struct mla_prepare_call){call, at.q, s->n_heads * row, row, s->latent_dim});
-    attention_run(&op->attention, x,
-                  &(struct attention_call){.q = at.q,
-                                           .blocks = call->blocks,
-                                           .partial = at.partial,
-                                           .dst = at.ctx,
-                                           .n = call->n,
-                                           .pos = call->pos,
-                                           .q_stride = s->n_heads * row,
-                                           .dst_stride = s->n_heads * s->latent_dim,
-                                           .n_heads = s->n_heads,
-                                           .n_kv_heads = 1,
-                                           .layer_off = call->layer_off,
-                                           .use_f16 = call->use_f16});
     linear_run(&call->matrices->values, x,
-               &(struct linear_call){.x = at.ctx,
+               &(struct linear_call){.x = ctx,
                                      .y = call->dst,
                                      .x_stride = s->n_heads * s->latent_dim,
                                      .y_stride = s->n_heads * s->v_dim,
@@ -172,6 +160,40 @@ static void run_slice(const struct mla *op, struct exec *x, const struct mla_cal
                                      .n = call->n,
                                      .chunk = chunk,
                                      .f16_scratch = f16_scratch});
+}
+
+/* call: a slice of a chunk of `chunk` tokens. */
+static void run_slice(const struct mla *op, struct exec *x, const struct mla_call *call, uint32_t chunk)
+{
+    const struct mla_shape *s = &op->shape;
+    const struct mla_joined *joined = &call->matrices->joined;
+    const struct scratch at = lay_out(s, op->scratch, call->n);
+    uint32_t row = s->latent_dim + s->rope_dim;
+    uint64_t f16_scratch = call->use_f16 ? at.f16 : 0;
+    struct attention_call attend = {.q = at.q,
+                                    .blocks = call->blocks,
+                                    .partial = at.partial,
+                                    .dst = at.ctx,
+                                    .n = call->n,
+                                    .pos = call->pos,
+                                    .q_stride = s->n_heads * row,
+                                    .dst_stride = s->n_heads * s->latent_dim,
+                                    .n_heads = s->n_heads,
+                                    .n_kv_heads = 1,
+                                    .layer_off = call->layer_off,
+                                    .use_f16 = call->use_f16};
+    struct attention_parts parts = {0};
+    if (chunk == 1 && joined->kernel.args_bytes > 0)
+        parts = attention_parts_of(&op->attention, &attend);
+    attend.leaves_parts = parts.n_splits > 0;
+    run_embed(op, x, call, chunk, at.q, f16_scratch);
+    exec_beside(x); /* other channels of the same rows */
+    exec_op(x, &prepare_op, op, &(struct mla_prepare_call){call, at.q, s->n_heads * row, row, s->latent_dim});
+    attention_run(&op->attention, x, &attend);
+    if (attend.leaves_parts)
+        mla_joined_run(joined, x, s->n_heads, at.partial, &parts, call->dst);
+    else
+        run_values(op, x, call, chunk, at.ctx, f16_scratch);
 }
 
 static bool is_expanded(const struct mla *op, const struct mla_call *call)

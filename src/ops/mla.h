@@ -38,11 +38,20 @@ struct mla_shape {
     bool keys_by_rows; /* of all layers */
 };
 
+/* Vulkan: the values' product of one token, which joins attention's parts itself (kernels/mla/values.comp): a dispatch less. */
+struct mla_joined {
+    struct kernel kernel; /* args_bytes 0: it is not possible */
+    struct weights values;
+    uint32_t step;   /* rows from one head's matrix to the next one's */
+    uint32_t blocks; /* workgroups of a head */
+};
+
 /* A layer's matrices, a stack of n_heads each. */
 struct mla_matrices {
     struct linear keys; /* as they are stored: embed [latent_dim][nope_dim], by rows [nope_dim][latent_dim] */
     struct matvec_transposed transposed; /* keys by rows */
     struct linear values;                /* unembed [v_dim][latent_dim] */
+    struct mla_joined joined;            /* the same for one token */
     struct weights stored;               /* the first head's keys */
 };
 
@@ -93,6 +102,11 @@ struct mla_prepare_call {
     uint32_t stride, step, at;
 };
 int mla_vulkan_open(struct mla *op, struct exec *x, struct moeflux_err *e);
+int mla_joined_open(struct mla_joined *j, struct exec *x, const struct mla_shape *s,
+                    const struct weights *values, uint32_t step, struct moeflux_err *e);
+/* parts: of attention of one token, at `partial`. */
+void mla_joined_run(const struct mla_joined *j, struct exec *x, uint32_t n_heads, uint64_t partial,
+                    const struct attention_parts *parts, uint64_t dst);
 void mla_prepare_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn mla_prepare_cpu, mla_prepare_ref;
 

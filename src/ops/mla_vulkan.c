@@ -1,5 +1,9 @@
+#include <string.h>
+
 #include "args.h"
 #include "base/mem.h"
+#include "base/format.h"
+#include "ops/gemv_plan.h"
 #include "ops/mla.h"
 
 int mla_vulkan_open(struct mla *op, struct exec *x, struct moeflux_err *e)
@@ -43,4 +47,64 @@ void mla_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                        .kv_type = s->kv_type};
     exec_dispatch(x, &op->gpu.prepare, &a, 1 + div_up(s->n_heads * s->rope_dim / 2, op->gpu.prepare_group),
                   call->n, 1);
+}
+
+static uint32_t next_pow2(uint32_t n)
+{
+    uint32_t p = 1;
+    while (p < n)
+        p *= 2;
+    return p;
+}
+
+/* Workgroups as large as the device's largest, so that few of them join a head's parts; but as many as it has processors. */
+static uint32_t subgroups_for(const struct exec_caps *c, const struct mla_shape *s, const struct gemv_plan *p)
+{
+    uint32_t rows = p->spec[GEMV_ROWS], split = p->spec[GEMV_SPLIT], least = p->workgroup / c->subgroup_size;
+    uint32_t n = split * next_pow2(div_up(s->v_dim, rows));
+    while (n > split && (n * c->subgroup_size > c->max_workgroup ||
+                         (n > least && s->n_heads * div_up(s->v_dim, n / split * rows) < c->n_processors)))
+        n /= 2;
+    return n;
+}
+
+int mla_joined_open(struct mla_joined *j, struct exec *x, const struct mla_shape *s,
+                    const struct weights *values, uint32_t step, struct moeflux_err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    const struct gemv_shape shape = {
+        s->n_heads * s->v_dim, s->latent_dim, 1, format_set(values->format), 1, s->v_dim, 0};
+    *j = (struct mla_joined){0};
+    if (weights_are_uneven(values) || !format_is_usual(values->format))
+        return 0;
+    struct gemv_plan p = gemv_plan_for(x, &shape);
+    uint32_t subgroups = subgroups_for(&caps, s, &p), group = subgroups * caps.subgroup_size, cols = 1;
+    if (p.spec[GEMV_TILE] != s->latent_dim)
+        return 0;
+    while (group % (2 * cols) == 0 && s->latent_dim / 4 % (2 * cols) == 0)
+        cols *= 2;
+    uint32_t spec[GEMV_N_SPEC + 1];
+    memcpy(spec, p.spec, sizeof p.spec);
+    spec[GEMV_WORKGROUP] = group;
+    spec[GEMV_N_SPEC] = cols;
+    j->values = *values;
+    j->step = step;
+    j->blocks = div_up(s->v_dim, subgroups / p.spec[GEMV_SPLIT] * p.spec[GEMV_ROWS]);
+    return gemv_kernel(x, &j->kernel, "mla_values", sizeof(struct mla_values_args), spec, GEMV_N_SPEC + 1, e);
+}
+
+void mla_joined_run(const struct mla_joined *j, struct exec *x, uint32_t n_heads, uint64_t partial,
+                    const struct attention_parts *parts, uint64_t dst)
+{
+    const struct mla_values_args a = {.partial = partial,
+                                      .weight = j->values.weight,
+                                      .scales = j->values.scales,
+                                      .biases = j->values.biases,
+                                      .dst = dst,
+                                      .format = j->values.format,
+                                      .rows = j->values.rows,
+                                      .step = j->step,
+                                      .part_rows = parts->rows,
+                                      .n_splits = parts->n_splits};
+    exec_dispatch(x, &j->kernel, &a, j->blocks, n_heads, 1);
 }

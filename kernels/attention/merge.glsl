@@ -1,0 +1,86 @@
+// merge.glsl - joins a row's parts, those of attention's splits:
+//   (sum_s acc_s 2^(m_s - m)) / (sum_s l_s 2^(m_s - m))   m the largest m_s
+// GROUPS = WORKGROUP / COLS invocations share four channels: each has every GROUPS-th split, and the first adds up what they have.
+// Each subgroup finds m and the denominator for itself. float32, sums in a fixed order, the device's exp2. The includer has
+// lib/memory.glsl, SUBGROUP, WORKGROUP and COLS.
+#ifndef ATTENTION_MERGE_GLSL
+#define ATTENTION_MERGE_GLSL
+
+const uint GROUPS = WORKGROUP / COLS;
+const uint BATCH = 8; // splits that are loaded at once
+const float LOWEST = -3.0e38;
+
+shared vec4 part_sums[GROUPS > 1 ? WORKGROUP : 1];
+
+// Where a row's parts are: sums f32 [rows][n_splits][4 * fours], behind them (m, l) [rows][n_splits].
+struct Row {
+    uvec2 partial;
+    uint n_splits, sums, stats;
+};
+
+Row row_at(uvec2 partial, uint row, uint rows, uint n_splits, uint fours)
+{
+    return Row(partial, n_splits, row * n_splits * fours, (rows * fours * 2 + row) * n_splits);
+}
+
+vec2 stats_of(Row r, uint split)
+{
+    return uintBitsToFloat(Twos(r.partial).v[r.stats + split]);
+}
+
+// Four channels of a split's sums and its m, of every GROUPS-th split.
+struct SplitParts {
+    vec4 sum[BATCH];
+    float m[BATCH];
+};
+
+void ask(Row r, uint col, uint fours, uint from, out SplitParts p)
+{
+    [[unroll]] for (uint i = 0; i < BATCH; i++) {
+        uint s = from + i * GROUPS;
+        p.sum[i] = vec4(0.0);
+        p.m[i] = LOWEST;
+        if (s < r.n_splits) {
+            p.sum[i] = F32x4s(r.partial).v[r.sums + col + s * fours];
+            p.m[i] = stats_of(r, s).x;
+        }
+    }
+}
+
+// The largest m of all splits and the denominator, each split once.
+vec2 join_stats(Row r)
+{
+    float top = LOWEST, total = 0.0;
+    for (uint s = gl_SubgroupInvocationID; s < r.n_splits; s += SUBGROUP) {
+        vec2 of = stats_of(r, s);
+        float both = max(top, of.x);
+        total = fma(of.y, exp2(of.x - both), total * exp2(top - both));
+        top = both;
+    }
+    float all = subgroupMax(top);
+    return vec2(all, subgroupAdd(total * exp2(top - all)));
+}
+
+// Four channels, the col-th of `fours`, in the first COLS invocations. All come here; p: what `ask` got from this invocation's group.
+vec4 join_parts(Row r, uint col, uint fours, SplitParts p)
+{
+    uint group = gl_LocalInvocationID.x / COLS;
+    vec2 joined = join_stats(r);
+    vec4 sum = vec4(0.0);
+    for (uint s = group; s < r.n_splits; s += BATCH * GROUPS) {
+        [[unroll]] for (uint i = 0; i < BATCH; i++)
+            sum = fma(p.sum[i], vec4(exp2(p.m[i] - joined.x)), sum);
+        if (s + BATCH * GROUPS < r.n_splits)
+            ask(r, col, fours, s + BATCH * GROUPS, p);
+    }
+    if (GROUPS > 1) {
+        part_sums[gl_LocalInvocationID.x] = sum;
+        barrier();
+        if (group == 0)
+            [[unroll]] for (uint i = 1; i < GROUPS; i++)
+                sum += part_sums[i * COLS + gl_LocalInvocationID.x];
+    }
+    return sum / joined.y;
+}
+
+#endif

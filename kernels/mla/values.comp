@@ -1,0 +1,45 @@
+// mla/values.comp - what one token's heads found, multiplied by their value matrices as soon as attention's splits are joined
+// (attention/merge.glsl):
+//   out[h][r] = sum_c W_h[r][c] ctx[h][c],   ctx[h] what row h of attention's parts is joined to
+// Grid: x = blocks of rows, y = heads. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows, whose weights are under way while the
+// parts are joined. TILE is the latent's channels. float32 sums. Tolerance 1e-5 of the largest output.
+#version 460
+#include "lib/memory.glsl"
+#include "lib/gemv.glsl"
+
+layout(constant_id = 9) const uint COLS = 128; // fours of channels that are joined at once, a divisor of all and of WORKGROUP
+
+layout(push_constant, std430) uniform Args { mla_values_args a; };
+#include "attention/merge.glsl"
+
+void main()
+{
+    const uint FOURS = TILE / 4;
+    uint head = gl_WorkGroupID.y, first = head * a.step, end = first + a.rows; // of the stack's rows
+    uint row = first + gl_WorkGroupID.x * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
+    Matrix m[1] = {Matrix(a.weight, a.scales, a.biases, a.format, end, TILE)};
+    Row of = row_at(a.partial, head, a.part_rows, a.n_splits, FOURS);
+    float acc[MAX_ACC];
+    [[unroll]] for (uint i = 0; i < SUMS; i++)
+        acc[i] = 0.0;
+    fetch_product(m, row, 0, TILE);
+    [[dont_unroll]] for (uint from = 0; from < FOURS; from += COLS) {
+        uint col = from + gl_LocalInvocationID.x % COLS;
+        SplitParts p;
+        ask(of, col, FOURS, gl_LocalInvocationID.x / COLS, p);
+        if (from > 0)
+            barrier();
+        vec4 ctx = join_parts(of, col, FOURS, p);
+        if (gl_LocalInvocationID.x < COLS)
+            xs_put(0, col, ctx);
+    }
+    barrier();
+    if (STEPS > 0 || row < end)
+        add_product(acc, m, row, 0, TILE);
+    finish_product(acc);
+    [[unroll]] for (uint i = 0; i < LANE_SUMS; i++) {
+        uint mine = block_start(row, end) + lane_sum(i);
+        if (lane_stores(i) && mine >= row && mine < end)
+            F32s(a.dst).v[head * a.rows + mine - first] = acc[i];
+    }
+}
