@@ -76,10 +76,18 @@ void main()
         biases[i] = F32s(a.bias).v[mine];
     }
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-        uint e = i * SUBGROUP + lane;
-        float s = exact_sigmoid(logits[i]), t = s + biases[i];
+        scores[i * SUBGROUP + lane] = logits[i];
+        biased[i * SUBGROUP + lane] = biases[i];
+    }
+    // Each lane's own, in a loop: the code of so many sigmoids takes longer to come than one takes to run.
+    [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP) {
+        float s = exact_sigmoid(scores[e]);
         scores[e] = s;
-        biased[e] = t;
+        biased[e] += s;
+    }
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+        uint e = i * SUBGROUP + lane;
+        float t = biased[e];
         nans += is_nan(t) ? 1 : 0;
         l[i] = e < a.n_experts ? ordered(t) : NONE;
     }
