@@ -57,13 +57,14 @@ static uint32_t next_pow2(uint32_t n)
     return p;
 }
 
-/* Workgroups as large as the device's largest, so that few of them join a head's parts; but as many as it has processors. */
+/* Workgroups as large as the device's largest, so that few of them join a head's parts; but nearly all processors should have one. */
 static uint32_t subgroups_for(const struct exec_caps *c, const struct mla_shape *s, const struct gemv_plan *p)
 {
     uint32_t rows = p->spec[GEMV_ROWS], split = p->spec[GEMV_SPLIT], least = p->workgroup / c->subgroup_size;
     uint32_t n = split * next_pow2(div_up(s->v_dim, rows));
-    while (n > split && (n * c->subgroup_size > c->max_workgroup ||
-                         (n > least && s->n_heads * div_up(s->v_dim, n / split * rows) < c->n_processors)))
+    while (n > split && n * c->subgroup_size > c->max_workgroup)
+        n /= 2;
+    while (n > least && s->n_heads * div_up(s->v_dim, n / split * rows) * 16 < c->n_processors * 15)
         n /= 2;
     return n;
 }
