@@ -7,6 +7,9 @@
 
 const uint QUERIES = TILE * STRIDE; // of a step; those of the next one go behind them
 
+// m where a row sees no position of a chunk: LOWEST, as far below it as below any other m, becomes 0.
+const float NONE_SEEN = -1.0e30;
+
 MatrixC acc[4][2];
 uvec4 keys[4][2]; // of every eighth position, units q and q + 4
 
@@ -105,9 +108,9 @@ vec2 weigh(const uint i, const uint h, uint from, uint row, inout uvec4 weights[
         s[e] = p < end ? acc[i][e / 4][4 * h + e % 4] : LOWEST;
         m = max(m, s[e]);
     }
-    m = ceil(quad_max(m));
+    m = max(ceil(quad_max(m)), NONE_SEEN);
     [[unroll]] for (uint e = 0; e < 8; e++) {
-        s[e] = s[e] > LOWEST ? exp2(s[e] - m) : 0.0;
+        s[e] = exp2(s[e] - m);
         l += s[e];
     }
     [[unroll]] for (uint e = 0; e < 8; e += 2)
