@@ -418,9 +418,10 @@ struct mla_prepare_args {
 ARGS_SIZE(mla_prepare_args, 112);
 
 struct mla_values_args {
-    ADDR partial;                /* of attention: one token's parts */
-    ADDR weight, scales, biases; /* a stack of matrices [rows][latent_dim], `step` rows from one to the next */
-    ADDR dst;                    /* f32 [n_heads][rows] */
+    ADDR partial; /* of attention: one token's parts */
+    ADDR weight, scales,
+        biases; /* a stack of matrices [rows][latent_dim], `step` rows from one to the next */
+    ADDR dst;   /* f32 [n_heads][rows] */
     U32 format, rows, step;
     U32 part_rows, n_splits; /* of `partial` */
     U32 pad;

@@ -1,8 +1,8 @@
 #include <string.h>
 
 #include "args.h"
-#include "base/mem.h"
 #include "base/format.h"
+#include "base/mem.h"
 #include "ops/gemv_plan.h"
 #include "ops/mla.h"
 
@@ -57,12 +57,19 @@ static uint32_t next_pow2(uint32_t n)
     return p;
 }
 
+/* Of kernels/mla/values.comp: the vector with its gaps, and four sums of each invocation. */
+static uint64_t shared_bytes(const struct exec_caps *c, const struct mla_shape *s, uint32_t subgroups)
+{
+    return 8 * (uint64_t)s->latent_dim + 16 * (uint64_t)subgroups * c->subgroup_size;
+}
+
 /* Workgroups as large as the device's largest, so that few of them join a head's parts; but nearly all processors should have one. */
 static uint32_t subgroups_for(const struct exec_caps *c, const struct mla_shape *s, const struct gemv_plan *p)
 {
     uint32_t rows = p->spec[GEMV_ROWS], split = p->spec[GEMV_SPLIT], least = p->workgroup / c->subgroup_size;
     uint32_t n = split * next_pow2(div_up(s->v_dim, rows));
-    while (n > split && n * c->subgroup_size > c->max_workgroup)
+    while (n > split &&
+           (n * c->subgroup_size > c->max_workgroup || shared_bytes(c, s, n) > c->max_shared_bytes))
         n /= 2;
     while (n > least && s->n_heads * div_up(s->v_dim, n / split * rows) * 16 < c->n_processors * 15)
         n /= 2;
