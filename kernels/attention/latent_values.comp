@@ -119,7 +119,9 @@ void main()
         [[unroll]] for (uint j = 0; j < 4; j++)
             acc[i][j] = MatrixC(0.0);
     barrier();
-    [[dont_unroll]] for (uint step = from; step < to; step++) // four times the code takes longer to come than to run
+    // NVIDIA's driver unrolls it four times else: 53 KB of code in place of 15, which a model's other kernels drive out of the
+    // instruction cache before each call (H100: 24 us in place of 17).
+    [[dont_unroll]] for (uint step = from; step < to; step++)
         multiply_step(step, to);
     store_sums();
 }

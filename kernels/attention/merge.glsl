@@ -7,7 +7,7 @@
 #define ATTENTION_MERGE_GLSL
 
 const uint GROUPS = WORKGROUP / COLS;
-const uint BATCH = 5; // splits that are loaded at once: a longer one is more code, which takes its time to come
+const uint BATCH = 5; // splits that are loaded at once; more of them would be more code to fetch
 const float LOWEST = -3.0e38;
 
 shared vec4 part_sums[GROUPS > 1 ? WORKGROUP : 1];

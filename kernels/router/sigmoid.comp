@@ -79,7 +79,7 @@ void main()
         scores[i * SUBGROUP + lane] = logits[i];
         biased[i * SUBGROUP + lane] = biases[i];
     }
-    // Each lane's own, in a loop: the code of so many sigmoids takes longer to come than one takes to run.
+    // Each lane its own, in a loop: unrolled, PER_LANE sigmoids are more code to fetch than to run.
     [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP) {
         float s = exact_sigmoid(scores[e]);
         scores[e] = s;
