@@ -83,10 +83,10 @@ struct attention_call {
     uint64_t sinks;        /* f32 [n_heads], where the shape has them */
     uint64_t gates;        /* gated: f32 [n][gate_stride], head h's gates at (2 h + 1) value_dim */
     uint64_t dst;          /* f32 [n][dst_stride]: n_heads x value_dim */
+    const struct attention_fresh *fresh; /* NULL: queries are ready, keys and values in the cache */
     uint32_t n, pos, q_stride, dst_stride, gate_stride, layer_off;
     uint32_t n_heads, n_kv_heads; /* of this call: as the shape's, or part of them in the same proportion */
-    bool use_f16; /* many tokens, and latents, may go through float16 where the device is fast at it */
-    const struct attention_fresh *fresh; /* NULL: queries are ready, keys and values in the cache */
+    bool use_f16;      /* many tokens, and latents, may go through float16 where the device is fast at it */
     bool leaves_parts; /* where attention_parts_of has some: the caller joins them, dst is not written */
 };
 
