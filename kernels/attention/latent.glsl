@@ -6,9 +6,8 @@
 // behind the last have is not used, weights of positions that a row does not see are 0.
 //
 // The weights are stored as [row][position], or, where FRAG is defined (kernels named X_fragcoop), as [row / 16][position / 16][lane],
-// eight of a 16 x 16 matrix for each lane: for devices whose matrices lie in quads (matrices/probe.comp asks the device). There lane
-// l, with g = l / 4 and q = l % 4, has of first factors and of sums columns 2q, 2q + 1, 2q + 8, 2q + 9 of row g, then of row g + 8, and
-// of second factors these rows of column g, then of column g + 8. So a lane's weights are where the second pass needs them.
+// eight of a 16 x 16 matrix for each lane: for devices whose matrices lie in quads (lib/quads.glsl), which have them there as the
+// second pass needs them.
 #ifndef ATTENTION_LATENT_GLSL
 #define ATTENTION_LATENT_GLSL
 

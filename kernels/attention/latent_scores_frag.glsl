@@ -5,6 +5,8 @@
 // of four matrices. The queries are stored as these need them: word q of a row of matrix 2 h + t, and then word q + 4, are
 // channels 4 t .. 4 t + 3 of unit 4 h + q.
 
+#include "lib/quads.glsl"
+
 const uint QUERIES = TILE * STRIDE; // of a step; those of the next one go behind them
 
 // m where a row sees no position of a chunk: LOWEST, as far below it as below any other m, becomes 0.
@@ -16,7 +18,7 @@ uvec4 keys[4][2]; // of every eighth position, units q and q + 4
 void ask_keys(uvec2 rows, uint from, uint i, uint step, const uint h)
 {
     [[unroll]] for (uint o = 0; o < 4; o++)
-        keys[o][h] = latent_at(rows, from, i + 8 * o, step * 8 + 4 * h + gl_SubgroupInvocationID % 4);
+        keys[o][h] = latent_at(rows, from, i + 8 * o, step * 8 + 4 * h + quad_lane());
 }
 
 void keep_queries(uint place)
@@ -66,7 +68,7 @@ uint first_position()
 
 void multiply_tile(uint from)
 {
-    uint mine = first_position() + gl_SubgroupInvocationID / 4;
+    uint mine = first_position() + quad_line();
     uvec2 rows = latent_rows(from);
     ask_queries(0);
     [[unroll]] for (uint h = 0; h < 2; h++)
@@ -86,36 +88,27 @@ void multiply_tile(uint from)
     }
 }
 
-float quad_max(float v)
+// The weights of this lane's eight positions of both of its rows, `row` and that 8 on, where they lie in two matrices; returns the
+// rows' (m, l).
+vec2[2] weigh(const uint i, uint from, uint row, out uvec4 weights[2])
 {
-    v = max(v, subgroupShuffleXor(v, 1));
-    return max(v, subgroupShuffleXor(v, 2));
-}
-
-float quad_add(float v)
-{
-    v += subgroupShuffleXor(v, 1);
-    return v + subgroupShuffleXor(v, 2);
-}
-
-// The weights of this lane's eight positions of one of its rows, where they lie in two matrices; returns (m, l).
-vec2 weigh(const uint i, const uint h, uint from, uint row, inout uvec4 weights[2])
-{
-    uint end = row_end(row);
-    float s[8], m = LOWEST, l = 0.0;
-    [[unroll]] for (uint e = 0; e < 8; e++) {
-        uint p = from + 16 * (e / 4) + gl_SubgroupInvocationID % 4 * 2 + (e & 1) + (e & 2) * 4;
-        s[e] = p < end ? acc[i][e / 4][4 * h + e % 4] : LOWEST;
-        m = max(m, s[e]);
-    }
-    m = max(ceil(quad_max(m)), NONE_SEEN);
-    [[unroll]] for (uint e = 0; e < 8; e++) {
-        s[e] = exp2(s[e] - m);
-        l += s[e];
-    }
-    [[unroll]] for (uint e = 0; e < 8; e += 2)
-        weights[e / 4][2 * h + e % 4 / 2] = packHalf2x16(vec2(s[e], s[e + 1]));
-    return vec2(m, quad_add(l));
+    uvec2 end = uvec2(row_end(row), row_end(row + 8));
+    float s[2][8];
+    vec2 m = vec2(LOWEST), l = vec2(0.0);
+    [[unroll]] for (uint j = 0; j < 2; j++)
+        [[unroll]] for (uint e = 0; e < 8; e++) {
+            s[j][e] = from + 16 * j + quad_col(e) < end[e / 4] ? acc[i][j][e] : LOWEST;
+            m[e / 4] = max(m[e / 4], s[j][e]);
+        }
+    m = max(ceil(quad_max(m)), vec2(NONE_SEEN));
+    [[unroll]] for (uint j = 0; j < 2; j++)
+        [[unroll]] for (uint e = 0; e < 8; e += 2) {
+            vec2 w = exp2(vec2(s[j][e], s[j][e + 1]) - m[e / 4]);
+            l[e / 4] += w.x + w.y;
+            weights[j][e / 2] = packHalf2x16(w);
+        }
+    l = quad_add(l);
+    return vec2[2](vec2(m.x, l.x), vec2(m.y, l.y));
 }
 
 void weigh_tile(uint from)
@@ -125,16 +118,15 @@ void weigh_tile(uint from)
     vec2 stats[4][2];
     [[unroll]] for (uint i = 0; i < 4; i++) {
         uvec4 weights[2];
-        [[unroll]] for (uint h = 0; h < 2; h++)
-            stats[i][h] = weigh(i, h, from, first + 16 * i + 8 * h + lane / 4, weights);
+        stats[i] = weigh(i, from, first + 16 * i + quad_line(), weights);
         uint matrix = (first / 16 + i) * (a.width / 16) + from / 16;
         [[unroll]] for (uint j = 0; j < 2; j++)
             Eights(a.weights).v[(matrix + j) * 32 + lane] = weights[j];
     }
     // All lanes of a quad have all of them; each stores two.
-    uint at = from / CHUNK * a.rows + first + lane % 4 * 16 + lane / 4;
+    uint at = from / CHUNK * a.rows + first + quad_lane() * 16 + quad_line();
     [[unroll]] for (uint h = 0; h < 2; h++) {
         vec2 low = lane % 2 == 0 ? stats[0][h] : stats[1][h], high = lane % 2 == 0 ? stats[2][h] : stats[3][h];
-        Stats(a.chunks).v[at + 8 * h] = lane % 4 < 2 ? low : high;
+        Stats(a.chunks).v[at + 8 * h] = quad_lane() < 2 ? low : high;
     }
 }

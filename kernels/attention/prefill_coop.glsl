@@ -9,7 +9,7 @@
 
 #include "lib/matrices.glsl"
 
-layout(constant_id = 10) const uint QUADS = 0; // 1: matrices lie as prefill_quads.glsl tells
+layout(constant_id = 10) const uint QUADS = 0; // 1: matrices lie in quads (lib/quads.glsl)
 layout(constant_id = 11) const uint POSITIONS = 32; // of a tile: 32 or 64
 
 const uint ROW_GROUPS = ROWS / 16, SHARE = WORKGROUP / 32 / ROW_GROUPS; // 1 or 2

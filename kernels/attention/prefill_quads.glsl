@@ -1,9 +1,7 @@
 // prefill_quads.glsl - attention/prefill_coop.glsl's softmax in registers.
-//
-// Vulkan leaves open which lane has which numbers of a matrix. This is for devices whose lane l has, of 16 x 16 sums and of the
-// first factor of a product alike, the numbers 0 .. 3 in row l / 4 and the numbers 4 .. 7 in row l / 4 + 8, of both rows columns
-// 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, q = l % 4 (matrices/probe.comp asks the device). So four lanes, a quad, have a row's
-// scores, and a lane's weights are where the next product needs them.
+// For devices whose matrices lie in quads (lib/quads.glsl).
+
+#include "lib/quads.glsl"
 
 // Of this lane's two rows: the maximum in powers of two, the sum of its own weights, where a row's positions end, and begin.
 vec2 quad_top, quad_sum;
@@ -13,27 +11,9 @@ const uint TOLD = QUADS != 0 && SHARE > 1 ? WORKGROUP : 1;
 shared vec2 told[TOLD];
 shared uvec4 told_weights[TOLD];
 
-// The column of a lane's i-th number.
-uint quad_col(uint i)
-{
-    return gl_SubgroupInvocationID % 4 * 2 + (i & 1) + (i & 2) * 4;
-}
-
 uint quad_row(uint h)
 {
-    return group_row + gl_SubgroupInvocationID / 4 + 8 * h;
-}
-
-vec2 quad_max(vec2 v)
-{
-    v = max(v, subgroupShuffleXor(v, 1));
-    return max(v, subgroupShuffleXor(v, 2));
-}
-
-vec2 quad_add(vec2 v)
-{
-    v += subgroupShuffleXor(v, 1);
-    return v + subgroupShuffleXor(v, 2);
+    return group_row + quad_line() + 8 * h;
 }
 
 uint told_at(uint of_member)
@@ -145,7 +125,7 @@ void store_quads()
             [[unroll]] for (uint i = 0; i < 4; i++)
                 if (is_real && first + d < VALUE_BLOCKS)
                     F32s(a.partial).v[dst + 16 * (first + d) + quad_col(i)] = acc[d][4 * h + i] * factor;
-        if (is_real && gl_SubgroupInvocationID % 4 == 0 && member == 0 && a.is_whole == 0)
+        if (is_real && quad_lane() == 0 && member == 0 && a.is_whole == 0)
             store_stats(row, top, sum);
     }
 }

@@ -2,11 +2,7 @@
 // into the lanes' registers, where the matrices lie, without shared memory. ALONG subgroups share the columns of their rows: few
 // rows leave a processor waiting else.
 //
-// Vulkan leaves open which lane has which numbers of a matrix. This is for devices whose matrices lie in quads (exec/quads.h
-// asks the device): lane l, with g = l / 4 and q = l % 4, has four numbers of each of two lines,
-//   weights [row][k]     k 2q, 2q + 1, 2q + 8, 2q + 9 of row g, then of row g + 8
-//   inputs [k][token]    k 2q, 2q + 1, 2q + 8, 2q + 9 of token g, then of token g + 8
-//   sums [row][token]    tokens 2q, 2q + 1, 2q + 8, 2q + 9 of row g, then of row g + 8
+// For devices whose matrices lie in quads (lib/quads.glsl). Weights are first factors [row][k], inputs second factors [k][token].
 // Which columns of a product meet in one k does not matter: lane q takes columns 32 q .. 32 q + 31 of each 128, which is one
 // piece of 16 bytes of 4-bit codes, four columns for each of eight matrices. The inputs are stored as the lanes take them
 // (stored_col): of each 128 columns the eights 0, 4, 8, 12, then 1, 5, 9, 13 and so on, of each eight the columns 0, 4, 1, 5, 2,
@@ -16,6 +12,7 @@
 
 #include "lib/halves.glsl"
 #include "lib/matrices.glsl"
+#include "lib/quads.glsl"
 
 const uint STEP = 128;          // columns
 const uint FRAGS = ROWS / 4;    // matrices of a subgroup along the rows, of each half of the block
@@ -40,7 +37,7 @@ bool has_sums()
 uint half_row(uint r)
 {
     uint i = r % (ROWS / 2);
-    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + gl_SubgroupInvocationID / 4;
+    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + quad_line();
 }
 
 // What the lane with the next row has, for even rows.
@@ -57,7 +54,7 @@ float next_stored(float v)
 
 uint tile_token(uint t)
 {
-    return t / 4 * 16 + gl_SubgroupInvocationID % 4 * 2 + (t & 1) + (t & 2) * 4;
+    return t / 4 * 16 + quad_col(t);
 }
 
 MatrixC sum_of[2 * FRAGS][ACROSS];
@@ -75,7 +72,7 @@ uint scales[ROWS], biases[ROWS], next_scales[ROWS], next_biases[ROWS];
 // Asks for the groups of steps `step` .. step + 3.
 void ask_groups(uint step, uint last)
 {
-    uint mine = min(step + gl_SubgroupInvocationID % 4, last);
+    uint mine = min(step + quad_lane(), last);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         Matrix m = matrix_of[r / (ROWS / 2)];
         uint word = row_of[r] * (m.cols >> 7) + mine;
@@ -88,7 +85,7 @@ void ask_rows(uint step)
 {
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         next_run[r] =
-            load_run(FORMAT_Q4, matrix_of[r / (ROWS / 2)], row_of[r], 4 * step + gl_SubgroupInvocationID % 4);
+            load_run(FORMAT_Q4, matrix_of[r / (ROWS / 2)], row_of[r], 4 * step + quad_lane());
 }
 
 // Eight codes as weights, of columns 0, 4, 1, 5, 2, 6, 3, 7.
@@ -156,7 +153,7 @@ void multiply_across(const uint across, uint cols, Input x)
     uint n_steps = cols / STEP, last = n_steps - 1, each = (n_steps + ALONG - 1) / ALONG;
     uint from = min(part() * each, last), to = min(part() * each + each, n_steps);
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
-        at[j] = input_row(8 * j + gl_SubgroupInvocationID / 4) / 8 + gl_SubgroupInvocationID % 4;
+        at[j] = input_row(8 * j + quad_line()) / 8 + quad_lane();
     ask_groups(from, last);
     ask_rows(from);
     if (AHEAD)
