@@ -408,14 +408,12 @@ struct mla_prepare_args {
     ADDR q_out;
     ADDR blocks; /* ADDR [position >> KV_BLOCK_SHIFT] */
     U32 n, pos, kv_stride, kv_at, n_heads, nope_dim, rope_dim, latent_dim;
-    U32 layer_off;   /* bytes from a block's start to this layer's rows [latent_dim + rope_dim] */
-    U32 interleaved; /* 1: pairs (2i, 2i + 1); 0: (i, i + rope_dim / 2) */
+    U32 layer_off; /* bytes from a block's start to this layer's rows [latent_dim + rope_dim] */
     F32 eps;
     U32 q_stride;
-    U32 kv_type; /* of the cache; the kernel has it as a constant */
     U32 out_stride, out_step, out_at;
 };
-ARGS_SIZE(mla_prepare_args, 112);
+ARGS_SIZE(mla_prepare_args, 104);
 
 struct mla_values_args {
     ADDR partial; /* of attention: one token's parts */

@@ -20,12 +20,10 @@ void main()
     uint own = gl_WorkGroupID.x % pieces * COLS + gl_LocalInvocationID.x % COLS, col = min(own, fours - 1);
     uint group = gl_LocalInvocationID.x / COLS;
     Row row = row_at(a.partial, token * a.n_heads + h, a.rows, a.n_splits, fours);
-    SplitParts p;
-    ask(row, col, fours, group, p);
     vec4 gate = vec4(0.0);
     if (!addr_is_null(a.qkv) && group == 0)
         gate = four_at(a.qkv, (token * a.stride + (2 * h + 1) * a.value_dim) / 4 + col);
-    vec4 sum = join_parts(row, col, fours, p);
+    vec4 sum = join_parts(row, col, fours);
     if (group > 0 || own >= fours)
         return;
     if (!addr_is_null(a.qkv))

@@ -7,7 +7,7 @@
 #define ATTENTION_MERGE_GLSL
 
 const uint GROUPS = WORKGROUP / COLS;
-const uint BATCH = 5; // splits that are loaded at once; more of them would be more code to fetch
+const uint BATCH = 5; // splits of an invocation that are loaded at once; more of them would be more code to fetch
 const float LOWEST = -3.0e38;
 
 shared vec4 part_sums[GROUPS > 1 ? WORKGROUP : 1];
@@ -61,17 +61,19 @@ vec2 join_stats(Row r)
     return vec2(all, subgroupAdd(total * exp2(top - all)));
 }
 
-// Four channels, the col-th of `fours`, in the first COLS invocations. All come here; p: what `ask` got from this invocation's group.
-vec4 join_parts(Row r, uint col, uint fours, SplitParts p)
+// Four channels, the col-th of `fours`, in the first COLS invocations. All come here.
+vec4 join_parts(Row r, uint col, uint fours)
 {
     uint group = gl_LocalInvocationID.x / COLS;
-    vec2 joined = join_stats(r);
+    vec2 joined;
     vec4 sum = vec4(0.0);
-    for (uint s = group; s < r.n_splits; s += BATCH * GROUPS) {
+    [[dont_unroll]] for (uint from = 0; from < r.n_splits; from += BATCH * GROUPS) {
+        SplitParts p;
+        ask(r, col, fours, from + group, p);
+        if (from == 0) // while the first ones are under way
+            joined = join_stats(r);
         [[unroll]] for (uint i = 0; i < BATCH; i++)
             sum = fma(p.sum[i], vec4(exp2(p.m[i] - joined.x)), sum);
-        if (s + BATCH * GROUPS < r.n_splits)
-            ask(r, col, fours, s + BATCH * GROUPS, p);
     }
     if (GROUPS > 1) {
         part_sums[gl_LocalInvocationID.x] = sum;

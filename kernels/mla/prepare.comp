@@ -9,6 +9,7 @@
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
+layout(constant_id = 2) const uint INTERLEAVED = 0; // 1: pairs (2i, 2i + 1); 0: (i, i + rope_dim / 2)
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
@@ -30,15 +31,19 @@ float workgroup_sum(float x)
     return x;
 }
 
-// Rotary channel c of those from src on, turned.
-float turned(uint token, uvec2 from, uint src, uint c)
+uvec2 channels_of(uint pair)
 {
-    uint pairs = a.rope_dim / 2, i = a.interleaved != 0 ? c / 2 : c % pairs;
-    bool is_first = a.interleaved != 0 ? c % 2 == 0 : c < pairs;
-    uint step = a.interleaved != 0 ? 1 : pairs, other = is_first ? c + step : c - step;
-    float co = F32s(a.rope).v[(token * pairs + i) * 2], si = F32s(a.rope).v[(token * pairs + i) * 2 + 1];
-    float across = F32s(from).v[src + other] * si;
-    return fma(F32s(from).v[src + c], co, is_first ? -across : across);
+    return INTERLEAVED != 0 ? uvec2(2 * pair, 2 * pair + 1) : uvec2(pair, pair + a.rope_dim / 2);
+}
+
+// A pair of the rotary channels from src on, turned.
+vec2 turned(uint token, uvec2 from, uint src, uint pair)
+{
+    uvec2 at = src + channels_of(pair);
+    uint of_pair = (token * (a.rope_dim / 2) + pair) * 2;
+    float co = F32s(a.rope).v[of_pair], si = F32s(a.rope).v[of_pair + 1];
+    float u = F32s(from).v[at.x], v = F32s(from).v[at.y], across = v * si, along = u * si;
+    return vec2(fma(u, co, -across), fma(v, co, along));
 }
 
 // Channels 2 * i and 2 * i + 1 of a row of the cache.
@@ -50,6 +55,16 @@ void store_two(uvec2 row, uint i, vec2 v)
         F32s(row).v[2 * i] = v.x;
         F32s(row).v[2 * i + 1] = v.y;
     }
+}
+
+// Channels 2 * i and 2 * i + 1 of the rotary key from src on, turned.
+vec2 key_two(uint token, uint src, uint i)
+{
+    if (INTERLEAVED != 0)
+        return turned(token, a.kv, src, i);
+    uint pairs = a.rope_dim / 2, c = 2 * i;
+    vec2 one = turned(token, a.kv, src, c % pairs), other = turned(token, a.kv, src, (c + 1) % pairs);
+    return vec2(c < pairs ? one.x : one.y, c + 1 < pairs ? other.x : other.y);
 }
 
 void write_row(uint token)
@@ -67,8 +82,7 @@ void write_row(uint token)
         store_two(dst, i, v * factor * vec2(F32s(a.norm).v[2 * i], F32s(a.norm).v[2 * i + 1]));
     }
     for (uint i = gl_LocalInvocationID.x; i < a.rope_dim / 2; i += WORKGROUP)
-        store_two(dst, a.latent_dim / 2 + i,
-                  vec2(turned(token, a.kv, rope_src, 2 * i), turned(token, a.kv, rope_src, 2 * i + 1)));
+        store_two(dst, a.latent_dim / 2 + i, key_two(token, rope_src, i));
 }
 
 void main()
@@ -84,8 +98,8 @@ void main()
     uint dst = token * a.out_stride + h * a.out_step + a.out_at;
     if (h >= a.n_heads)
         return;
-    uint x = a.interleaved != 0 ? 2 * i : i, y = a.interleaved != 0 ? 2 * i + 1 : i + pairs;
-    float u = turned(token, a.q, src, x), v = turned(token, a.q, src, y);
-    F32s(a.q_out).v[dst + x] = u;
-    F32s(a.q_out).v[dst + y] = v;
+    uvec2 to = dst + channels_of(i);
+    vec2 v = turned(token, a.q, src, i);
+    F32s(a.q_out).v[to.x] = v.x;
+    F32s(a.q_out).v[to.y] = v.y;
 }

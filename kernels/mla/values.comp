@@ -25,11 +25,9 @@ void main()
     fetch_product(m, row, 0, TILE);
     [[dont_unroll]] for (uint from = 0; from < FOURS; from += COLS) {
         uint col = from + gl_LocalInvocationID.x % COLS;
-        SplitParts p;
-        ask(of, col, FOURS, gl_LocalInvocationID.x / COLS, p);
         if (from > 0)
-            barrier();
-        vec4 ctx = join_parts(of, col, FOURS, p);
+            barrier(); // nobody needs what join_parts has shared any more
+        vec4 ctx = join_parts(of, col, FOURS);
         if (gl_LocalInvocationID.x < COLS)
             xs_put(0, col, ctx);
     }

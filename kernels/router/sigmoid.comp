@@ -22,6 +22,7 @@ layout(push_constant, std430) uniform Args { router_sigmoid_args a; };
 
 const float LOWEST = -3.0e38;
 shared float scores[PER_LANE * SUBGROUP], biased[PER_LANE * SUBGROUP];
+shared uint keys[PER_LANE * SUBGROUP]; // of what may be chosen
 shared float group_score[GROUPS];
 shared uint group_stays[GROUPS];
 
@@ -64,9 +65,15 @@ void keep_best_groups()
     barrier();
 }
 
+uint key_of(uint e)
+{
+    bool stays = e < a.n_experts && (GROUPS == 1 || group_stays[e / (a.n_experts / GROUPS)] != 0);
+    return stays ? ordered(biased[e]) : NONE;
+}
+
 void main()
 {
-    uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID, size = a.n_experts / GROUPS;
+    uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID;
     uint l[PER_LANE], nans = 0;
     // All loads before the first branch: behind it each would wait for the one before.
     float logits[PER_LANE], biases[PER_LANE];
@@ -79,24 +86,21 @@ void main()
         scores[i * SUBGROUP + lane] = logits[i];
         biased[i * SUBGROUP + lane] = biases[i];
     }
-    // Each lane its own, in a loop: unrolled, PER_LANE sigmoids are more code to fetch than to run.
+    // Each lane its own, here and below in a loop: unrolled, PER_LANE sigmoids are more code to fetch than to run.
     [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP) {
         float s = exact_sigmoid(scores[e]);
         scores[e] = s;
-        biased[e] += s;
-    }
-    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
-        uint e = i * SUBGROUP + lane;
-        float t = biased[e];
+        float t = biased[e] + s;
+        biased[e] = t;
         nans += is_nan(t) ? 1 : 0;
-        l[i] = e < a.n_experts ? ordered(t) : NONE;
     }
     barrier();
-    if (GROUPS > 1) {
+    if (GROUPS > 1)
         keep_best_groups();
-        [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-            l[i] = l[i] != NONE && group_stays[min((i * SUBGROUP + lane) / size, GROUPS - 1)] != 0 ? l[i] : NONE;
-    }
+    [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP)
+        keys[e] = key_of(e);
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        l[i] = keys[i * SUBGROUP + lane];
 
     uint kept[KEEP], kept_expert[KEEP];
     choose(l, a.top_k, kept, kept_expert);

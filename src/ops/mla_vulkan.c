@@ -11,8 +11,8 @@ int mla_vulkan_open(struct mla *op, struct exec *x, struct moeflux_err *e)
     struct exec_caps caps = exec_get_caps(x);
     uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
     op->gpu.prepare_group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
-    const uint32_t spec[KV_N_SPEC] = {caps.subgroup_size,
-                                      op->gpu.prepare_group, [KV_SPEC] = op->shape.kv_type};
+    const uint32_t spec[KV_N_SPEC] = {
+        caps.subgroup_size, op->gpu.prepare_group, op->shape.interleaved, [KV_SPEC] = op->shape.kv_type};
     return exec_kernel(x, &op->gpu.prepare, "mla_prepare", sizeof(struct mla_prepare_args), spec, KV_N_SPEC,
                        e);
 }
@@ -42,9 +42,7 @@ void mla_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                        .rope_dim = s->rope_dim,
                                        .latent_dim = s->latent_dim,
                                        .layer_off = call->layer_off,
-                                       .interleaved = s->interleaved,
-                                       .eps = s->eps,
-                                       .kv_type = s->kv_type};
+                                       .eps = s->eps};
     exec_dispatch(x, &op->gpu.prepare, &a, 1 + div_up(s->n_heads * s->rope_dim / 2, op->gpu.prepare_group),
                   call->n, 1);
 }

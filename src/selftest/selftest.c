@@ -316,7 +316,8 @@ static void linear_format_cases(struct kernel_test *l)
     mixed_linear_cases(l);
     stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
     l->is_rest = true;
-    /* Short rows in sequence: of 8 lanes, of 32; long ones that are whole: for 16 lanes, for 32. */
+    /* Short rows in sequence: of 8 lanes, of 32; long ones that are whole: for 16 lanes, for 32, few and many. */
+    linear_case(l, &(struct linear_shape){1, {2}, {FORMAT_BF16}, 3584, 1, true, true, LINEAR_GEMV});
     linear_case(
         l, &(struct linear_shape){2, {2115, 70}, {FORMAT_Q4, FORMAT_Q4}, 384, 1, true, true, LINEAR_GEMV});
     linear_case(
@@ -325,6 +326,7 @@ static void linear_format_cases(struct kernel_test *l)
         linear_case(l, &(struct linear_shape){1, {9217}, {FORMAT_Q4}, 1536, 1, true, true, LINEAR_GEMV});
         linear_case(l, &(struct linear_shape){
                            2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 7168, 1, true, false, LINEAR_GEMV});
+        linear_case(l, &(struct linear_shape){1, {67}, {FORMAT_BF16}, 7168, 1, true, false, LINEAR_GEMV});
     }
     stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
     l->is_rest = false;
