@@ -14,8 +14,10 @@
 #include "base/format.h"
 #include "check.h"
 #include "convert/convert.h"
+#include "convert/convert_plan.h"
 #include "model/model_dir.h"
 #include "model/names.h"
+#include "model/tensor.h"
 #include "sequence.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -85,6 +87,109 @@ static void published_experts_take_other_formats(void **state)
     assert_int_equal(m.experts[1].formats.up, FORMAT_Q3);
     assert_int_equal(model_dir_find(&m, "model.layers.0.self_attn.q_proj.weight")->format, FORMAT_Q8);
     model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+static const char *widened; /* the layer whose plain experts `widen` stores as F32 */
+
+static void widen(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    bool is_its = t && strstr(t->name, widened) &&
+                  (names_ends_with(t->name, "gate_up_proj") || names_ends_with(t->name, "down_proj"));
+    if (!is_its && t)
+        st_writer_add_like(w, t->name, t, bytes);
+    if (!is_its)
+        return;
+    uint8_t *wide = calloc(t->bytes, 2);
+    char text[TENSOR_SHAPE_TEXT];
+    assert_non_null(wide);
+    for (uint64_t i = 0; i < t->bytes; i += 2)
+        memcpy(wide + 2 * i + 2, bytes + i, 2);
+    tensor_shape_text(t, text);
+    st_writer_add(w, t->name, "F32", text, wide, 2 * t->bytes);
+    free(wide);
+}
+
+static void expect_same_model(const char *a, const char *b)
+{
+    static const char *const files[] = {"model_weights.bin", "packed_experts/layer_00.bin",
+                                        "packed_experts/layer_01.bin", "config.json"};
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        tmp_tree_expect_same(a, b, files[i]);
+}
+
+/* An expert is made in room for itself and for what is read whole: the gates' and the up rows of the layer that needs most. */
+static void plain_experts_may_be_wider_in_one_layer(void **state)
+{
+    (void)state;
+    static const char *const layers[] = {"layers.0.", "layers.1."};
+    char *tmp = tmp_tree_new();
+    const char *plain = tmp_tree_path(tmp, "plain");
+    convert_ok(PLAIN, plain, (struct convert_settings){0});
+    for (int i = 0; i < 2; i++) {
+        struct convert_plan p;
+        struct moeflux_err e = {0};
+        const char *src = tmp_tree_path(tmp, i ? "src1" : "src0"), *dst = tmp_tree_path(tmp, i ? "b" : "a");
+        widened = layers[i];
+        st_writer_rewrite(PLAIN, src, widen);
+        check_ok(convert_plan_open(&p, src, &(struct convert_settings){0}, &e), &e);
+        assert_int_equal(p.expert_room, p.max_expert_bytes + sizeof(float) * 2 * WEIGHTS);
+        assert_int_equal(p.expert_source_bytes, EXPERTS * 3 * WEIGHTS * (sizeof(float) + 2));
+        convert_plan_close(&p);
+        convert_ok(src, dst, (struct convert_settings){0});
+        expect_same_model(plain, dst);
+    }
+    tmp_tree_remove(tmp);
+}
+
+static void say_mxfp4(const char *dir)
+{
+    tmp_tree_replace(dir, "config.json", "\"hidden_act\"",
+                     "\"quantization_config\": {\"quant_method\": \"mxfp4\", \"modules_to_not_convert\": "
+                     "[\"lm_head\"]},\n    \"hidden_act\"");
+}
+
+/* As a fine-tune of the numbers that the codes stood for leaves it. */
+static void plain_experts_under_a_block_of_mxfp4_are_plain(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *src = tmp_tree_path(tmp, "src"), *a = tmp_tree_path(tmp, "a"), *b = tmp_tree_path(tmp, "b");
+    tmp_tree_copy(PLAIN, src);
+    say_mxfp4(src);
+    convert_ok(PLAIN, a, (struct convert_settings){0});
+    convert_ok(src, b, (struct convert_settings){0});
+    expect_same_model(a, b);
+    tmp_tree_remove(tmp);
+}
+
+/* The second layer's experts without codes: plain stacks of zeros. */
+static void make_plain(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    static const uint8_t zeros[EXPERTS * 2 * WEIGHTS * 2];
+    bool is_its = t && strstr(t->name, "layers.1.mlp.experts.");
+    if (t && (!is_its || names_ends_with(t->name, "_bias")))
+        st_writer_add_like(w, t->name, t, bytes);
+    else if (t && names_ends_with(t->name, "gate_up_proj_blocks"))
+        st_writer_add(w, "model.layers.1.mlp.experts.gate_up_proj", "BF16", "[4,64,128]", zeros,
+                      sizeof zeros);
+    else if (t && names_ends_with(t->name, "down_proj_blocks"))
+        st_writer_add(w, "model.layers.1.mlp.experts.down_proj", "BF16", "[4,64,64]", zeros,
+                      sizeof zeros / 2);
+}
+
+static void plain_experts_beside_published_ones_are_refused(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct convert_result r;
+    char *tmp = tmp_tree_new();
+    const char *src = tmp_tree_path(tmp, "src"), *dst = tmp_tree_path(tmp, "dst");
+    st_writer_rewrite(PUBLISHED, src, make_plain);
+    assert_int_equal(convert_run(&(struct convert_options){.src = src, .dst = dst}, &r, &e), ERR_FORMAT);
+    assert_non_null(
+        strstr(e.text, "tensor model.layers.1.mlp.switch_mlp.gate_up_proj: BF16, expected mxfp4"));
+    assert_false(file_exists(dst));
     tmp_tree_remove(tmp);
 }
 
@@ -165,6 +270,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(plain_experts_are_turned_into_the_published_numbers),
         cmocka_unit_test(published_experts_take_other_formats),
+        cmocka_unit_test(plain_experts_may_be_wider_in_one_layer),
+        cmocka_unit_test(plain_experts_under_a_block_of_mxfp4_are_plain),
+        cmocka_unit_test(plain_experts_beside_published_ones_are_refused),
         cmocka_unit_test(a_published_checkpoint_wants_to_be_converted),
         cmocka_unit_test(stacks_of_another_shape_are_refused),
         cmocka_unit_test(any_chunk_gives_the_same_logits),

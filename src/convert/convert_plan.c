@@ -420,6 +420,16 @@ int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t e
     return 0;
 }
 
+/* A configuration's word on mxfp4 holds for all experts or, in a checkpoint that was made plain and kept it, for none. */
+static int check_kind(const struct convert_plan *p, const struct convert_run *run, struct moeflux_err *e)
+{
+    const struct tensor *t = run->t;
+    if (!p->mxfp4_experts || run->scales)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected mxfp4 as other experts have it",
+                   p->src.files[t->file].path, t->name, tensor_dtype_name(t->dtype));
+}
+
 static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
@@ -428,39 +438,58 @@ static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
             for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
                 struct convert_run run;
                 int rc = convert_plan_expert(p, layer, i, proj, &run, e);
+                if (rc == 0)
+                    rc = check_kind(p, &run, e);
                 if (rc < 0)
                     return rc;
             }
     return 0;
 }
 
-/* Bytes of a source's expert weight, as the first one has them: for progress. */
-static uint64_t source_width(const struct convert_plan *p)
-{
-    struct convert_run run;
-    uint32_t layer = 0;
-    while (!config_has_experts(&p->src.config, layer))
-        layer++;
-    return convert_plan_expert(p, layer, 0, CONVERT_GATE, &run, NULL) == 0 ? tensor_dtype_bytes(run.t->dtype)
-                                                                           : 0;
-}
-
-/* Bytes of a matrix that is read whole before it becomes codes. */
-static uint64_t source_room(const struct convert_plan *p)
+/* Whether some expert is codes already. What is missing or misshapen is check_experts' to say. */
+static bool has_codes(const struct convert_plan *p)
 {
     const struct config *c = &p->src.config;
-    uint64_t n = (uint64_t)c->moe_inner * c->hidden;
-    if (p->quantised)
-        return 0;
-    if (p->mxfp4_experts)
-        return format_all_bytes(format_of(FORMAT_MXFP4), n);
-    return c->family->experts_by_columns ? 2 * n * p->source_width : 0;
+    bool found = false;
+    for (uint32_t layer = 0; layer < c->n_layers && !found; layer++)
+        for (enum convert_proj proj = CONVERT_GATE; config_has_experts(c, layer) && proj <= CONVERT_DOWN;
+             proj++) {
+            struct convert_run run;
+            found = found || (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0 && run.scales);
+        }
+    return found;
+}
+
+/* Bytes of an expert's matrix in its file. */
+static uint64_t run_bytes(const struct convert_plan *p, const struct convert_run *run)
+{
+    return run->scales ? format_all_bytes(format_of(run->t->format), run->n)
+                       : convert_plan_bytes(p, run->t, run->n);
+}
+
+/* Bytes of what is read whole before a matrix becomes codes: codes, or all rows that lie as columns. */
+static uint64_t run_room(const struct convert_run *run)
+{
+    if (run->scales)
+        return format_all_bytes(format_of(run->t->format), run->n);
+    return run->col_step ? run->block * tensor_dtype_bytes(run->t->dtype) : 0;
+}
+
+/* The most of a layer's matrices. What is read whole lies in stacks: all experts have what the first one has. */
+static uint64_t source_room(const struct convert_plan *p, uint32_t layer)
+{
+    uint64_t most = 0;
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
+        struct convert_run run;
+        if (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0)
+            most = size_max(most, run_room(&run));
+    }
+    return most;
 }
 
 static int size_experts(struct convert_plan *p, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
-    p->source_width = p->quantised ? 0 : source_width(p);
     p->experts = mem_new(c->n_layers, sizeof *p->experts, e);
     if (!p->experts)
         return ERR_MEMORY;
@@ -474,7 +503,9 @@ static int size_experts(struct convert_plan *p, struct moeflux_err *e)
         p->n_expert_layers++;
         p->experts[i] = expert_places_layout(c, &formats);
         p->max_expert_bytes = size_max(p->max_expert_bytes, p->experts[i].bytes);
-        uint64_t source = convert_plan_changes(p, i) ? p->src.experts[i].bytes : source_room(p);
+        uint64_t source = convert_plan_changes(p, i) ? p->src.experts[i].bytes
+                          : p->quantised             ? 0
+                                                     : source_room(p, i);
         p->expert_room = size_max(p->expert_room, p->experts[i].bytes + source);
         p->expert_source_bytes += convert_plan_layer_source(p, i);
     }
@@ -489,31 +520,17 @@ bool convert_plan_changes(const struct convert_plan *p, uint32_t layer)
     return a->up != b->up || a->down != b->down;
 }
 
-static uint64_t gguf_layer_bytes(const struct convert_plan *p, uint32_t layer)
+uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
 {
     uint64_t bytes = 0;
+    if (p->quantised)
+        return p->src.experts[layer].bytes * p->src.config.n_experts;
     for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
         struct convert_run run;
         if (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0)
-            bytes += gguf_source_bytes(&p->gguf, run.t, run.n);
+            bytes += run_bytes(p, &run);
     }
     return bytes * p->src.config.n_experts;
-}
-
-uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
-{
-    const struct config *c = &p->src.config;
-    if (p->is_gguf)
-        return gguf_layer_bytes(p, layer);
-    if (p->mxfp4_experts)
-        return 3 * source_room(p) * c->n_experts;
-    return p->quantised ? p->src.experts[layer].bytes * c->n_experts
-                        : 3ull * c->moe_inner * c->hidden * p->source_width * c->n_experts;
-}
-
-uint64_t convert_plan_layer_bytes(const struct convert_plan *p, uint32_t layer)
-{
-    return p->experts[layer].bytes * p->src.config.n_experts;
 }
 
 /* --- the whole --- */
@@ -554,6 +571,8 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
     p->rule = choose_rule(s, p->is_gguf);
     if (rc == 0 && (s->lossy || s->half_scales) && !p->is_gguf)
         rc = err_set(e, ERR_USAGE, "--%s: %s is no GGUF file", s->lossy ? "lossy" : "half-scales", src);
+    /* Before the dense matrices, which stay as they are beside experts that are codes and nowhere else. */
+    p->mxfp4_experts = rc == 0 && p->mxfp4_experts && has_codes(p);
     if (rc == 0)
         rc = plan_dense(p, e);
     if (rc == 0 && !p->quantised)

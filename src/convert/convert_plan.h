@@ -48,7 +48,6 @@ struct convert_plan {
     bool quantised;        /* the source holds MLX codes already */
     bool mxfp4_experts;    /* its experts are mxfp4, and nothing else is quantised */
     bool plus_one;         /* its norms are stored around 0 */
-    uint64_t source_width; /* bytes of an expert's weight in an unquantised source */
     uint32_t bits, group;  /* of ordinary matrices */
     struct json_t *config; /* config.json, and its text */
     char *config_text;
@@ -59,7 +58,7 @@ struct convert_plan {
     uint64_t dense_source_bytes;
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;
-    uint64_t expert_room; /* to make one: its bytes, and behind them the source's where its codes change */
+    uint64_t expert_room; /* to make one: its bytes, and behind them what is read of the source as a whole */
     uint32_t n_expert_layers;
     uint64_t expert_source_bytes; /* of all layers' experts */
     uint64_t identity;            /* of the source's files and config: changes when they change */
@@ -78,9 +77,8 @@ struct convert_run {
 
 enum convert_proj { CONVERT_GATE, CONVERT_UP, CONVERT_DOWN };
 
-/* Bytes of a layer's experts, in the source and as they will lie in its file. */
+/* Bytes of a layer's experts in the source. */
 uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer);
-uint64_t convert_plan_layer_bytes(const struct convert_plan *p, uint32_t layer);
 /* Whether a quantised source's experts of the layer become others. */
 bool convert_plan_changes(const struct convert_plan *p, uint32_t layer);
 
