@@ -208,6 +208,18 @@ static void blocks_of_other_sizes_convert_too(void **state)
     check_blocks(48, 96, BLOCK("48", "96"), (struct convert_settings){0});
 }
 
+/* The block of MiniMax-M2. What it leaves out of the conversion is plain, and quantised as all plain matrices are. */
+static void the_other_name_of_the_format_is_taken_too(void **state)
+{
+    (void)state;
+    check_blocks(
+        128, 128,
+        ",\n \"quantization_config\": {\"activation_scheme\": \"dynamic\", \"fmt\": \"float8_e4m3fn\","
+        " \"quant_method\": \"fp8\", \"weight_block_size\": [128, 128], \"modules_to_not_convert\": "
+        "[\"gate\", \"e_score_correction_bias\", \"lm_head\"]},\n \"hidden_act\"",
+        (struct convert_settings){0});
+}
+
 static void fp8_converts_to_other_widths_as_bf16_does(void **state)
 {
     (void)state;
@@ -308,7 +320,7 @@ static void a_directory_of_fp8_is_not_run_as_it_is(void **state)
     tmp_tree_replace(src, "config.json", "\"fmt\": \"e4m3\"", "\"fmt\": \"e5m2\"");
     assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, (struct convert_settings){0}, &e),
                      ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "fmt is e5m2, expected e4m3"));
+    assert_non_null(strstr(e.text, "fmt is e5m2, expected e4m3 or float8_e4m3fn"));
     tmp_tree_remove(tmp);
 }
 
@@ -318,6 +330,7 @@ int main(void)
         cmocka_unit_test(every_code_has_its_value),
         cmocka_unit_test(fp8_converts_to_what_its_values_in_bf16_give),
         cmocka_unit_test(blocks_of_other_sizes_convert_too),
+        cmocka_unit_test(the_other_name_of_the_format_is_taken_too),
         cmocka_unit_test(fp8_converts_to_other_widths_as_bf16_does),
         cmocka_unit_test(any_part_of_a_matrix_can_be_read),
         cmocka_unit_test(values_that_are_none_are_refused_by_name),

@@ -95,7 +95,7 @@ int quant_config_entry(const struct json_t *object, uint32_t bits, const char *w
     return check_entry(out, where, what, e);
 }
 
-/* DeepSeek's own checkpoints. */
+/* DeepSeek's own checkpoints, and others in their form. Which tensors are floats of 8 bits the files say themselves. */
 static int read_fp8(struct quant_config *q, struct json_view *v)
 {
     const char *format = json_view_text_or(v, "fmt", "e4m3");
@@ -104,9 +104,10 @@ static int read_fp8(struct quant_config *q, struct json_view *v)
     json_int_t n_rows = json_integer_value(rows), n_cols = json_integer_value(cols);
     if (v->rc < 0)
         return v->rc;
-    if (strcmp(format, "e4m3") != 0)
-        return err_set(v->e, ERR_UNSUPPORTED, "%s: quantization method fp8: fmt is %s, expected e4m3",
-                       v->where, format);
+    if (strcmp(format, "e4m3") != 0 && strcmp(format, "float8_e4m3fn") != 0)
+        return err_set(v->e, ERR_UNSUPPORTED,
+                       "%s: quantization method fp8: fmt is %s, expected e4m3 or float8_e4m3fn", v->where,
+                       format);
     if (json_array_size(size) != 2 || n_rows < 1 || n_cols < 1 || n_rows > MAX_BLOCK || n_cols > MAX_BLOCK)
         return err_set(
             v->e, ERR_UNSUPPORTED,
