@@ -546,9 +546,15 @@ static void sources_that_cannot_be_converted_are_refused(void **state)
     run_ok(QWEN_MLX, tmp_tree_path(tmp, "done"));
     expect_refused(tmp_tree_path(tmp, "done"), dst, ERR_USAGE, "converted already");
     tmp_tree_copy(DEEPSEEK_HF, src);
-    tmp_tree_replace(src, "config.json", "\"hidden_act\"",
-                     "\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4}, \"hidden_act\"");
-    expect_refused(src, dst, ERR_UNSUPPORTED, "quantization method gptq");
+    tmp_tree_replace(
+        src, "config.json", "\"hidden_act\"",
+        "\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 128, "
+        "\"desc_act\": false, \"sym\": true}, \"hidden_act\"");
+    expect_refused(src, dst, ERR_UNSUPPORTED, "quantization method gptq, expected MLX's, fp8, mxfp4 or none");
+    tmp_tree_replace(src, "config.json", "\"gptq\"", "\"awq\"");
+    expect_refused(src, dst, ERR_UNSUPPORTED, "quantization method awq");
+    tmp_tree_replace(src, "config.json", ", \"group_size\": 128", "");
+    expect_refused(src, dst, ERR_UNSUPPORTED, "quantization method awq");
     assert_false(file_exists(dst));
     assert_false(file_exists(tmp_tree_path(tmp, "dst.partial")));
     tmp_tree_remove(tmp);

@@ -133,12 +133,14 @@ int quant_config_read(struct quant_config *q, const struct json_t *root, const c
         return v.rc;
     if (method && !strcmp(method, "fp8"))
         return read_fp8(q, &v);
-    if (method && !json_view_get(&v, "group_size")) {
-        q->mxfp4_experts = !strcmp(method, quant_config_mode_name(QUANT_MXFP4));
-        return q->mxfp4_experts
-                   ? 0
-                   : err_set(e, ERR_UNSUPPORTED,
-                             "%s: quantization method %s, expected MLX's, fp8, mxfp4 or none", where, method);
+    bool is_mxfp4 = method && !strcmp(method, quant_config_mode_name(QUANT_MXFP4));
+    /* MLX names none. Others' blocks, gptq's and awq's, have bits and group_size as MLX's have. */
+    if (method && !is_mxfp4)
+        return err_set(e, ERR_UNSUPPORTED, "%s: quantization method %s, expected MLX's, fp8, mxfp4 or none",
+                       where, method);
+    if (is_mxfp4 && !json_view_get(&v, "group_size")) {
+        q->mxfp4_experts = true;
+        return 0;
     }
     q->block = block;
     if (!json_view_get(&v, "mode") || json_is_text(json_view_get(&v, "mode"), "affine"))
