@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/f16.h"
 #include "base/file.h"
@@ -256,6 +257,121 @@ static void any_part_of_a_matrix_can_be_read(void **state)
     tmp_tree_remove(tmp);
 }
 
+/* --- matrices that hold several --- */
+
+/* A layer of Qwen3-Next with two key heads, each with its rows of q, k, v and z beside each other. */
+enum { NEXT_HIDDEN = 128, NEXT_INNER = 64, NEXT_VALUES = 4 * 32, NEXT_QKV = 2 * 2 * 32 + NEXT_VALUES };
+
+static const char NEXT[] =
+    "{\"model_type\": \"qwen3_next\",\n \"hidden_act\": \"silu\", \"hidden_size\": 128, "
+    "\"num_hidden_layers\": 1,"
+    "\"moe_intermediate_size\": 64, \"shared_expert_intermediate_size\": 64, \"vocab_size\": 32,"
+    "\"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"head_dim\": 64, \"num_experts\": 2,"
+    "\"num_experts_per_tok\": 1, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000, \"eos_token_id\": 2,"
+    "\"linear_num_key_heads\": 2, \"linear_num_value_heads\": 4, \"linear_key_head_dim\": 32,"
+    "\"linear_value_head_dim\": 32, \"max_position_embeddings\": 64, \"tie_word_embeddings\": false}";
+
+static const struct next_tensor {
+    const char *name;
+    size_t rows, cols; /* rows 0: a vector */
+    bool is_fp8;
+} next_tensors[] = {
+    {"model.embed_tokens.weight", 32, NEXT_HIDDEN, false},
+    {"lm_head.weight", 32, NEXT_HIDDEN, false},
+    {"model.norm.weight", 0, NEXT_HIDDEN, false},
+    {"model.layers.0.input_layernorm.weight", 0, NEXT_HIDDEN, false},
+    {"model.layers.0.post_attention_layernorm.weight", 0, NEXT_HIDDEN, false},
+    {"model.layers.0.linear_attn.in_proj_qkvz.weight", NEXT_QKV + NEXT_VALUES, NEXT_HIDDEN, true},
+    {"model.layers.0.linear_attn.in_proj_ba.weight", 8, NEXT_HIDDEN, false},
+    {"model.layers.0.linear_attn.out_proj.weight", NEXT_HIDDEN, NEXT_VALUES, true},
+    {"model.layers.0.linear_attn.A_log", 0, 4, false},
+    {"model.layers.0.linear_attn.dt_bias", 0, 4, false},
+    {"model.layers.0.linear_attn.norm.weight", 0, 32, false},
+    {"model.layers.0.mlp.gate.weight", 2, NEXT_HIDDEN, false},
+    {"model.layers.0.mlp.shared_expert_gate.weight", 1, NEXT_HIDDEN, false},
+    {"model.layers.0.mlp.shared_expert.gate_proj.weight", NEXT_INNER, NEXT_HIDDEN, true},
+    {"model.layers.0.mlp.shared_expert.up_proj.weight", NEXT_INNER, NEXT_HIDDEN, true},
+    {"model.layers.0.mlp.shared_expert.down_proj.weight", NEXT_HIDDEN, NEXT_INNER, true},
+    {"model.layers.0.mlp.experts.0.gate_proj.weight", NEXT_INNER, NEXT_HIDDEN, true},
+    {"model.layers.0.mlp.experts.0.up_proj.weight", NEXT_INNER, NEXT_HIDDEN, true},
+    {"model.layers.0.mlp.experts.0.down_proj.weight", NEXT_HIDDEN, NEXT_INNER, true},
+    {"model.layers.0.mlp.experts.1.gate_proj.weight", NEXT_INNER, NEXT_HIDDEN, true},
+    {"model.layers.0.mlp.experts.1.up_proj.weight", NEXT_INNER, NEXT_HIDDEN, true},
+    {"model.layers.0.mlp.experts.1.down_proj.weight", NEXT_HIDDEN, NEXT_INNER, true},
+};
+
+static void fill(uint16_t *values, size_t n)
+{
+    uint32_t random = 1;
+    for (size_t i = 0; i < n; i++) {
+        random = random * 1664525 + 1013904223;
+        values[i] = (uint16_t)(0x3c00 | random >> 31 << 15 | (random >> 12 & 0x1ff));
+    }
+}
+
+static void write_next(const char *dir, bool as_fp8)
+{
+    static uint16_t values[(NEXT_QKV + NEXT_VALUES) * NEXT_HIDDEN];
+    struct st_writer w = {0};
+    char shape[64];
+    fill(values, sizeof values / sizeof *values);
+    assert_int_equal(mkdir(dir, 0777), 0);
+    tmp_tree_write_text(dir, "config.json", NEXT);
+    for (size_t i = 0; i < sizeof next_tensors / sizeof *next_tensors; i++) {
+        const struct next_tensor *t = &next_tensors[i];
+        if (t->rows)
+            snprintf(shape, sizeof shape, "[%zu,%zu]", t->rows, t->cols);
+        else
+            snprintf(shape, sizeof shape, "[%zu]", t->cols);
+        if (t->is_fp8)
+            write_matrix(&w, t->name, (const uint8_t *)values, t->rows, t->cols, as_fp8);
+        else
+            st_writer_add(&w, t->name, "BF16", shape, values,
+                          (t->rows ? t->rows : 1) * t->cols * sizeof *values);
+    }
+    snprintf(shape, sizeof shape, "[%d,1,4]", NEXT_QKV);
+    st_writer_add(&w, "model.layers.0.linear_attn.conv1d.weight", "BF16", shape, values,
+                  NEXT_QKV * 4 * sizeof *values);
+    st_writer_finish(&w, dir, "model.safetensors");
+}
+
+/* The rows of a block are those of one head's q, k, half a v or half a z; the scales lie in the order of the file. */
+static void scales_go_with_the_rows_of_a_split_matrix(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"model_weights.bin", "packed_experts/layer_00.bin", "config.json"};
+    char *tmp = tmp_tree_new();
+    const char *a = tmp_tree_path(tmp, "fp8"), *b = tmp_tree_path(tmp, "bf16");
+    const char *a_out = tmp_tree_path(tmp, "fp8.out"), *b_out = tmp_tree_path(tmp, "bf16.out");
+    struct moeflux_err e;
+    plan.rows = 32;
+    plan.cols = 64;
+    write_next(a, true);
+    write_next(b, false);
+    tmp_tree_replace(a, "config.json", ",\n \"hidden_act\"", BLOCK("32", "64"));
+    check_ok(run(a, a_out, true, (struct convert_settings){0}, &e), &e);
+    check_ok(run(b, b_out, false, (struct convert_settings){0}, &e), &e);
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        tmp_tree_expect_same(a_out, b_out, files[i]);
+    tmp_tree_remove(tmp);
+}
+
+static void scales_across_two_parts_are_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *src = tmp_tree_path(tmp, "src");
+    struct moeflux_err e;
+    plan.rows = plan.cols = 64;
+    write_next(src, true);
+    tmp_tree_replace(src, "config.json", ",\n \"hidden_act\"", BLOCK("64", "64"));
+    assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, (struct convert_settings){0}, &e),
+                     ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "linear_attn.in_proj_qkvz.weight_scale_inv: a scale is for 64 rows, "
+                                   "expected one that divides the 32 of a part"));
+    tmp_tree_remove(tmp);
+}
+
 static void expect_refused(const char *matrix, enum damage damage, int code, const char *text)
 {
     char *tmp = tmp_tree_new();
@@ -333,6 +449,8 @@ int main(void)
         cmocka_unit_test(the_other_name_of_the_format_is_taken_too),
         cmocka_unit_test(fp8_converts_to_other_widths_as_bf16_does),
         cmocka_unit_test(any_part_of_a_matrix_can_be_read),
+        cmocka_unit_test(scales_go_with_the_rows_of_a_split_matrix),
+        cmocka_unit_test(scales_across_two_parts_are_refused),
         cmocka_unit_test(values_that_are_none_are_refused_by_name),
         cmocka_unit_test(scales_that_do_not_fit_are_refused),
         cmocka_unit_test(a_directory_of_fp8_is_not_run_as_it_is),

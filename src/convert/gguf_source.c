@@ -151,7 +151,7 @@ static int add_tensors(struct gguf_source *s, struct model_dir *m, struct tensor
         if (!is_double(g, g->tensors[i].name))
             rc = add_tensor(s, &m->config, &g->tensors[i], l, e);
     if (rc == 0)
-        rc = fused_split(l, m->config.family->fused, &m->config, m->path, e);
+        rc = fused_split(l, m->config.family->fused, &m->config, 0, m->path, e);
     return rc < 0 ? rc : tensor_list_sort(l, m->path, e);
 }
 

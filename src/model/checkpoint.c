@@ -80,7 +80,7 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
     if (rc == 0)
         rc = adopt_tensors(&s.tensors, &m->config, q, e);
     if (rc == 0)
-        rc = fused_split(&s.tensors, m->config.family->fused, &m->config, m->path, e);
+        rc = fused_split(&s.tensors, m->config.family->fused, &m->config, q->fp8.rows, m->path, e);
     if (rc == 0 && m->config.family->adopt)
         rc = m->config.family->adopt(&s.tensors, m->path, e);
     if (rc == 0)

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "model/model_dir.h"
+#include "model/names.h"
 #include "model/tensor.h"
 
 /* Where the name of the fused matrix ends in a tensor's name, before ".weight" and so on; NULL: it is none of its tensors. */
@@ -19,28 +20,45 @@ static const char *tail_of(const struct tensor *t, const struct fused_matrix *f)
     return is_its ? tail : NULL;
 }
 
-static uint64_t rows_of_block(const struct fused_matrix *f, const struct config *c)
+/* A fused matrix as a tensor's rows have it: `of_each` of the matrix's rows, 1 but for scales of 8-bit floats, are one row. */
+struct fusion {
+    const struct fused_matrix *matrix;
+    const struct config *config;
+    uint32_t of_each;
+};
+
+static uint64_t rows_of_run(const struct fusion *f, uint32_t run)
+{
+    return f->matrix->rows(f->config, run) / f->of_each;
+}
+
+static uint32_t count_runs(const struct fusion *f)
+{
+    uint32_t n = 0;
+    for (int i = 0; i < FUSED_MAX_PARTS && f->matrix->parts[i].name; i++)
+        n += f->matrix->parts[i].n_runs;
+    return n;
+}
+
+static uint64_t rows_of_block(const struct fusion *f)
 {
     uint64_t rows = 0;
-    uint32_t run = 0;
-    for (int i = 0; i < FUSED_MAX_PARTS && f->parts[i].name; i++)
-        for (uint32_t k = 0; k < f->parts[i].n_runs; k++)
-            rows += f->rows(c, run++);
+    for (uint32_t run = 0; run < count_runs(f); run++)
+        rows += rows_of_run(f, run);
     return rows;
 }
 
 /* One part of `whole`, whose runs begin with number *run at row *row of a block; both move on. */
-static int take_part(const struct tensor *whole, const struct fused_matrix *f, int part,
-                     const struct config *c, uint32_t *run, uint64_t *row, struct tensor *out,
-                     struct moeflux_err *e)
+static int take_part(const struct tensor *whole, const struct fusion *f, int part, uint32_t *run,
+                     uint64_t *row, struct tensor *out, struct moeflux_err *e)
 {
-    uint64_t n_blocks = f->n_blocks(c), row_bytes = whole->bytes / whole->shape[0], rows = 0;
-    const char *tail = tail_of(whole, f);
+    uint64_t n_blocks = f->matrix->n_blocks(f->config), row_bytes = whole->bytes / whole->shape[0], rows = 0;
+    const char *tail = tail_of(whole, f->matrix), *name = f->matrix->parts[part].name;
     *out = *whole;
     out->pieces =
-        (struct tensor_pieces){f->parts[part].n_runs, rows_of_block(f, c) * row_bytes, n_blocks, {{0}}};
-    for (uint32_t i = 0; i < f->parts[part].n_runs; i++) {
-        uint64_t n = f->rows(c, (*run)++);
+        (struct tensor_pieces){f->matrix->parts[part].n_runs, rows_of_block(f) * row_bytes, n_blocks, {{0}}};
+    for (uint32_t i = 0; i < out->pieces.n_runs; i++) {
+        uint64_t n = rows_of_run(f, (*run)++);
         out->pieces.runs[i].from = *row * row_bytes;
         out->pieces.runs[i].bytes = n * row_bytes;
         *row += n;
@@ -48,28 +66,43 @@ static int take_part(const struct tensor *whole, const struct fused_matrix *f, i
     }
     out->shape[0] = rows * n_blocks;
     out->bytes = out->shape[0] * row_bytes;
-    size_t stem = (size_t)(tail - whole->name) - strlen(f->name);
-    size_t room = strlen(whole->name) + strlen(f->parts[part].name) + 1;
+    size_t stem = (size_t)(tail - whole->name) - strlen(f->matrix->name);
+    size_t room = strlen(whole->name) + strlen(name) + 1;
     out->name = mem_new(room, 1, e);
     if (!out->name)
         return ERR_MEMORY;
-    snprintf(out->name, room, "%.*s%s%s", (int)stem, whole->name, f->parts[part].name, tail);
+    snprintf(out->name, room, "%.*s%s%s", (int)stem, whole->name, name, tail);
     return 0;
 }
 
-static int split(struct tensor_list *l, size_t at, const struct fused_matrix *f, const struct config *c,
-                 const char *where, struct moeflux_err *e)
+static int check_rows(const struct tensor *whole, const struct fusion *f, const char *where,
+                      struct moeflux_err *e)
+{
+    for (uint32_t run = 0; run < count_runs(f); run++) {
+        uint32_t rows = f->matrix->rows(f->config, run);
+        if (rows % f->of_each != 0)
+            return err_set(
+                e, ERR_UNSUPPORTED,
+                "%s: tensor %s: a scale is for %u rows, expected one that divides the %u of a part", where,
+                whole->name, f->of_each, rows);
+    }
+    uint64_t rows = rows_of_block(f) * f->matrix->n_blocks(f->config);
+    if (rows == 0 || whole->n_dims != 2 || whole->shape[0] != rows || whole->bytes == 0)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s has %" PRIu64 " rows, expected %" PRIu64, where,
+                       whole->name, whole->n_dims ? whole->shape[0] : 0, rows);
+    return 0;
+}
+
+static int split(struct tensor_list *l, size_t at, const struct fusion *f, const char *where,
+                 struct moeflux_err *e)
 {
     const struct tensor whole = l->items[at];
-    uint64_t rows = rows_of_block(f, c) * f->n_blocks(c), row = 0;
+    uint64_t row = 0;
     uint32_t run = 0;
-    if (rows == 0 || whole.n_dims != 2 || whole.shape[0] != rows || whole.bytes == 0)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s has %" PRIu64 " rows, expected %" PRIu64, where,
-                       whole.name, whole.n_dims ? whole.shape[0] : 0, rows);
-    int rc = 0;
-    for (int i = 0; i < FUSED_MAX_PARTS && f->parts[i].name && rc == 0; i++) {
+    int rc = check_rows(&whole, f, where, e);
+    for (int i = 0; i < FUSED_MAX_PARTS && f->matrix->parts[i].name && rc == 0; i++) {
         struct tensor part;
-        rc = take_part(&whole, f, i, c, &run, &row, &part, e);
+        rc = take_part(&whole, f, i, &run, &row, &part, e);
         if (rc == 0 && i > 0)
             rc = tensor_list_add(l, &part, e);
         else if (rc == 0)
@@ -81,16 +114,19 @@ static int split(struct tensor_list *l, size_t at, const struct fused_matrix *f,
 }
 
 int fused_split(struct tensor_list *l, const struct fused_matrix *fused, const struct config *c,
-                const char *where, struct moeflux_err *e)
+                uint32_t fp8_rows, const char *where, struct moeflux_err *e)
 {
     size_t n = l->n; /* parts are added behind */
-    for (size_t i = 0; i < n; i++)
-        for (const struct fused_matrix *f = fused; f && f->name; f++)
+    for (size_t i = 0; i < n; i++) {
+        struct fusion x = {NULL, c, names_ends_with(l->items[i].name, "_scale_inv") ? fp8_rows : 1};
+        for (const struct fused_matrix *f = fused; f && f->name && x.of_each > 0; f++)
             if (tail_of(&l->items[i], f)) {
-                int rc = split(l, i, f, c, where, e);
+                x.matrix = f;
+                int rc = split(l, i, &x, where, e);
                 if (rc < 0)
                     return rc;
                 break;
             }
+    }
     return 0;
 }

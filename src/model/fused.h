@@ -24,8 +24,9 @@ struct fused_matrix {
 };
 
 /* Puts the parts in the place of all tensors of the list that are so fused: weights, scales and biases. `fused`: the last has no
- * name; NULL: there are none. ERR_FORMAT names a tensor that has other rows. */
+ * name; NULL: there are none. fp8_rows: of the weight under one scale of 8-bit floats; 0: there are none, and what is called as
+ * their scales stays. ERR_FORMAT names a tensor that has other rows, ERR_UNSUPPORTED one with scales across two parts. */
 int fused_split(struct tensor_list *l, const struct fused_matrix *fused, const struct config *c,
-                const char *where, struct moeflux_err *e);
+                uint32_t fp8_rows, const char *where, struct moeflux_err *e);
 
 #endif
