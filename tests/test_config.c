@@ -19,6 +19,7 @@
 #define DEEPSEEK "tests/models/deepseek-odd/mlx/config.json"
 #define QWEN3    "tests/models/qwen3-odd/mlx/config.json"
 #define GPT_OSS  "tests/models/families/gptoss-odd/config.json"
+#define MINIMAX  "tests/models/families/minimax-odd/config.json"
 
 static json_t *load(const char *path)
 {
@@ -409,6 +410,10 @@ static const struct refusal refusals[] = {
     {GPT_OSS, "layer_types", "[\"sliding_attention\", \"linear_attention\"]", ERR_UNSUPPORTED,
      "layer_types[1] is linear_attention, expected sliding_attention or full_attention"},
     {GPT_OSS, "layer_types", "[\"full_attention\"]", ERR_UNSUPPORTED, "layer_types[1] is missing"},
+    {MINIMAX, "layer_types", "[\"full_attention\", \"linear_attention\"]", ERR_UNSUPPORTED,
+     "layer_types[1] is linear_attention, expected full_attention"},
+    {MINIMAX, "layer_types", "[1]", ERR_UNSUPPORTED, "layer_types[0] is no string, expected full_attention"},
+    {MINIMAX, "attn_type_list", "[1, 0]", ERR_UNSUPPORTED, "attn_type_list[1] is not 1"},
     {GPT_OSS, "sliding_window", NULL, ERR_FORMAT, "key sliding_window is missing"},
     {GPT_OSS, "sliding_window", "0", ERR_FORMAT, "sliding_window is 0"},
     {GPT_OSS, "swiglu_limit", "-1", ERR_FORMAT, "swiglu_limit"},

@@ -1,6 +1,7 @@
 /* MiniMax-M2: grouped-query attention with one norm over all heads' queries and one over all keys; experts with a biased
  * router in all layers, none shared. Earlier models of the name have linear attention, which is refused. */
 #include <jansson.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/json.h"
@@ -8,14 +9,20 @@
 #include "model/config_parts.h"
 #include "model/family.h"
 
-/* A list with 1 for softmax attention, layer by layer. */
+/* Lists with 1 or full_attention for softmax attention, layer by layer. Exports have one, the other or none. */
 static int check_layers(const struct config *c, struct json_view *v)
 {
-    const json_t *types = json_view_array(v, "attn_type_list");
-    for (size_t i = 0; v->rc == 0 && i < json_array_size(types) && i < c->n_layers; i++)
-        if (json_integer_value(json_array_get(types, i)) != 1)
+    const json_t *numbers = json_view_array(v, "attn_type_list"), *types = json_view_array(v, "layer_types");
+    for (size_t i = 0; v->rc == 0 && i < json_array_size(numbers) && i < c->n_layers; i++)
+        if (json_integer_value(json_array_get(numbers, i)) != 1)
             return err_set(v->e, ERR_UNSUPPORTED, "%s: attn_type_list[%zu] is not 1, softmax attention",
                            v->where, i);
+    for (size_t i = 0; v->rc == 0 && i < json_array_size(types) && i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (!type || strcmp(type, "full_attention") != 0)
+            return err_set(v->e, ERR_UNSUPPORTED, "%s: layer_types[%zu] is %s, expected full_attention",
+                           v->where, i, type ? type : "no string");
+    }
     return v->rc;
 }
 
