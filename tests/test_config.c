@@ -465,11 +465,29 @@ static const struct refusal refusals[] = {
     {DEEPSEEK, "first_k_dense_replace", "5", ERR_UNSUPPORTED, "all 5 layers are dense"},
     {DEEPSEEK, "moe_layer_freq", "0", ERR_FORMAT, "moe_layer_freq"},
     {DEEPSEEK, "rope_parameters.rope_type", "\"linear\"", ERR_UNSUPPORTED, "rope_type is linear"},
-    {DEEPSEEK, "rope_parameters.factor", NULL, ERR_FORMAT, "factor"},
+    {DEEPSEEK, "rope_parameters.factor", NULL, ERR_FORMAT, "rope_type yarn: key factor is missing"},
     {DEEPSEEK, "rope_parameters.factor", "0.5", ERR_FORMAT, "factor"},
-    {DEEPSEEK, "rope_parameters.original_max_position_embeddings", NULL, ERR_FORMAT, "original_max_position"},
+    {DEEPSEEK, "rope_parameters.original_max_position_embeddings", "0", ERR_FORMAT, "original_max_position"},
     {DEEPSEEK, "routed_scaling_factor", "0", ERR_FORMAT, "routed_scaling_factor"},
 };
+
+/* As transformers has it: max_position_embeddings. */
+static void yarn_s_trained_context_is_the_model_s_where_it_is_not_said(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    json_t *root = load(DEEPSEEK);
+    set(root, "rope_parameters.original_max_position_embeddings", NULL);
+    set(root, "max_position_embeddings", "5000");
+    struct config c = read_ok(json_incref(root));
+    assert_true(c.rope.yarn && c.rope.original_context == 5000);
+    config_free(&c);
+    set(root, "max_position_embeddings", NULL);
+    assert_int_equal(config_read(&c, root, "config.json", &e), ERR_FORMAT);
+    assert_string_equal(e.text,
+                        "config.json: rope_type yarn: key original_max_position_embeddings is missing");
+    json_decref(root);
+}
 
 static void every_bad_value_is_refused_by_its_name(void **state)
 {
@@ -547,6 +565,7 @@ int main(void)
         cmocka_unit_test(the_family_is_known_without_model_type),
         cmocka_unit_test(layers_of_gpt_oss_have_windows_in_turn_where_nothing_is_said),
         cmocka_unit_test(end_of_text_ids_are_the_union_of_all_places),
+        cmocka_unit_test(yarn_s_trained_context_is_the_model_s_where_it_is_not_said),
         cmocka_unit_test(every_bad_value_is_refused_by_its_name),
         cmocka_unit_test(json_errors_name_the_file_and_the_line),
         cmocka_unit_test(deep_nesting_is_refused_and_brackets_in_strings_do_not_count),

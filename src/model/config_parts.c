@@ -138,11 +138,13 @@ int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_ki
     return v->rc < 0 ? v->rc : config_read_dense(c, v);
 }
 
-static int read_yarn(struct rope_config *r, struct json_view *rope)
+/* A context that was trained and is not said is all that the model has. */
+static int read_yarn(struct config *c, struct json_view *rope)
 {
+    struct rope_config *r = &c->rope;
     r->yarn = true;
     r->factor = json_view_real_or(rope, "factor", 0, 1, BIG);
-    r->original_context = json_view_real_or(rope, "original_max_position_embeddings", 0, 1, BIG);
+    r->original_context = json_view_real_or(rope, "original_max_position_embeddings", c->max_context, 1, BIG);
     r->beta_fast = json_view_real_or(rope, "beta_fast", 32, 1e-3, BIG);
     r->beta_slow = json_view_real_or(rope, "beta_slow", 1, 1e-3, BIG);
     r->mscale = json_view_real_or(rope, "mscale", 0, 0, BIG);
@@ -152,9 +154,8 @@ static int read_yarn(struct rope_config *r, struct json_view *rope)
     if (rope->rc < 0)
         return rope->rc;
     if (r->factor < 1 || r->original_context < 1)
-        return err_set(rope->e, ERR_FORMAT,
-                       "%s: rope_type yarn: factor or original_max_position_embeddings is missing",
-                       rope->where);
+        return err_set(rope->e, ERR_FORMAT, "%s: rope_type yarn: key %s is missing", rope->where,
+                       r->factor < 1 ? "factor" : "original_max_position_embeddings");
     if (r->theta <= 1)
         return err_set(rope->e, ERR_FORMAT, "%s: rope_theta is %g, expected more than 1 for rope_type yarn",
                        rope->where, r->theta);
@@ -176,5 +177,5 @@ int config_read_rope(struct config *c, struct json_view *v, bool takes_yarn)
     if (!takes_yarn || strcmp(type, "yarn") != 0)
         return err_set(v->e, ERR_UNSUPPORTED, "%s: rope_type is %s, expected default%s", v->where, type,
                        takes_yarn ? " or yarn" : "");
-    return read_yarn(&c->rope, &rope);
+    return read_yarn(c, &rope);
 }
