@@ -18,6 +18,7 @@
 #define QWEN     "tests/models/qwen-odd/mlx/config.json"
 #define DEEPSEEK "tests/models/deepseek-odd/mlx/config.json"
 #define QWEN3    "tests/models/qwen3-odd/mlx/config.json"
+#define GLM      "tests/models/families/glm-odd/config.json"
 #define GPT_OSS  "tests/models/families/gptoss-odd/config.json"
 #define MINIMAX  "tests/models/families/minimax-odd/config.json"
 
@@ -419,7 +420,11 @@ static const struct refusal refusals[] = {
     {GPT_OSS, "swiglu_limit", "-1", ERR_FORMAT, "swiglu_limit"},
     {GPT_OSS, "attention_bias", "false", ERR_UNSUPPORTED, "attention_bias is false, expected true"},
     {GPT_OSS, "num_experts_per_tok", "8", ERR_FORMAT, "num_experts_per_tok is 8"},
-    {QWEN, "text_config.rope_parameters", "{\"rope_type\": \"yarn\"}", ERR_UNSUPPORTED, "rope_type is yarn"},
+    {QWEN, "text_config.rope_parameters", "{\"rope_type\": \"yarn\"}", ERR_FORMAT, "key factor is missing"},
+    {QWEN, "text_config.rope_parameters", "{\"rope_type\": \"longrope\"}", ERR_UNSUPPORTED,
+     "rope_type is longrope, expected default or yarn"},
+    {GLM, "rope_scaling", "{\"rope_type\": \"yarn\"}", ERR_UNSUPPORTED,
+     "rope_type is yarn, expected default"},
     {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 1.5}", ERR_FORMAT,
      "partial_rotary_factor"},
     {QWEN, "text_config.rope_parameters", "{\"partial_rotary_factor\": 0.02}", ERR_FORMAT,

@@ -170,6 +170,15 @@ static void read_case(size_t i, const char *key, struct config *c)
     json_decref(root);
 }
 
+/* The last bit of a power may differ between the two libraries. */
+static void check_frequencies(const char *name, const float *found, const float *expected, uint32_t n)
+{
+    for (uint32_t k = 0; k < n; k++)
+        if (!(fabsf(found[k] - expected[k]) <= FLT_EPSILON * expected[k]))
+            fail_msg("%s: frequency %u is %.9g, expected %.9g", name, k, (double)found[k],
+                     (double)expected[k]);
+}
+
 static void check_case(size_t i, const char *key)
 {
     struct config c;
@@ -177,11 +186,7 @@ static void check_case(size_t i, const char *key)
     read_case(i, key, &c);
     assert_int_equal(c.rotary_dim, cases[i].rope);
     rope_frequencies(&c, found);
-    for (uint32_t k = 0; k < c.rotary_dim / 2; k++)
-        /* The last bit of a power may differ between the two libraries. */
-        if (!(fabsf(found[k] - cases[i].frequencies[k]) <= FLT_EPSILON * cases[i].frequencies[k]))
-            fail_msg("%s: frequency %u is %.9g, expected %.9g", cases[i].name, k, (double)found[k],
-                     (double)cases[i].frequencies[k]);
+    check_frequencies(cases[i].name, found, cases[i].frequencies, c.rotary_dim / 2);
     assert_true(fabs(rope_multiplier(&c) - cases[i].multiplier) < 1e-14);
     assert_true(fabs(rope_softmax_scale(&c, cases[i].nope + cases[i].rope) - cases[i].softmax_scale) < 1e-14);
     config_free(&c);
@@ -199,6 +204,68 @@ static void the_old_key_says_the_same(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         check_case(i, "rope_scaling");
+}
+
+/* The part of a head that turns is the dimension of the formula. Numbers: transformers 4.57.1, _compute_yarn_parameters in double,
+ * of Qwen3-Next's heads with what its authors say to set for long contexts. */
+static void yarn_of_a_part_of_the_head_is_the_reference_s(void **state)
+{
+    (void)state;
+    static const struct {
+        float frequencies[32];
+        double multiplier;
+    } expected = {{1.0F,
+                   0.604296386F,
+                   0.365174115F,
+                   0.220673412F,
+                   0.133352146F,
+                   0.0805842206F,
+                   0.0486967526F,
+                   0.0294272713F,
+                   0.0177827943F,
+                   0.0107460786F,
+                   0.00649381615F,
+                   0.0039241896F,
+                   0.00237137382F,
+                   0.00143301254F,
+                   0.000865964335F,
+                   0.000474239816F,
+                   0.000256935047F,
+                   0.000137349751F,
+                   7.21738761e-05F,
+                   3.70722482e-05F,
+                   1.84492219e-05F,
+                   8.75977003e-06F,
+                   3.84981649e-06F,
+                   2.32643015e-06F,
+                   1.40585337e-06F,
+                   8.49552066e-07F,
+                   5.13381281e-07F,
+                   3.10234441e-07F,
+                   1.87473546e-07F,
+                   1.13289587e-07F,
+                   6.84604942e-08F,
+                   4.13704271e-08F},
+                  1.138629436111989};
+    struct config c;
+    struct moeflux_err e = {0};
+    float found[32];
+    json_t *root = json_load_file("tests/models/families/next-odd/config.json", 0, NULL);
+    json_t *rope = json_loads("{\"rope_type\": \"yarn\", \"factor\": 4.0, "
+                              "\"original_max_position_embeddings\": 262144}",
+                              0, NULL);
+    assert_true(root && rope);
+    json_object_set_new(root, "head_dim", json_integer(256));
+    json_object_set_new(root, "partial_rotary_factor", json_real(0.25));
+    json_object_set_new(root, "rope_theta", json_real(1e7));
+    json_object_set_new(root, "rope_scaling", rope);
+    check_ok(config_read(&c, root, "config.json", &e), &e);
+    assert_int_equal(c.rotary_dim, 64);
+    rope_frequencies(&c, found);
+    check_frequencies("next", found, expected.frequencies, 32);
+    assert_true(fabs(rope_multiplier(&c) - expected.multiplier) < 1e-14);
+    config_free(&c);
+    json_decref(root);
 }
 
 static void a_plain_model_has_plain_powers(void **state)
@@ -230,6 +297,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frequencies_and_scales_are_the_references),
         cmocka_unit_test(the_old_key_says_the_same),
+        cmocka_unit_test(yarn_of_a_part_of_the_head_is_the_reference_s),
         cmocka_unit_test(a_plain_model_has_plain_powers),
         cmocka_unit_test(yarn_with_a_base_of_one_is_refused),
     };

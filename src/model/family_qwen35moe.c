@@ -74,7 +74,7 @@ int config_read_hybrid(struct config *c, struct json_view *v)
         rc = check(c, v);
     if (rc == 0)
         rc = read_layers(c, v);
-    return rc < 0 ? rc : config_read_rope(c, v, false);
+    return rc < 0 ? rc : config_read_rope(c, v, true);
 }
 
 const struct family family_qwen35moe = {
