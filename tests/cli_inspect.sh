@@ -74,6 +74,12 @@ for dir in tests/models/families/*/; do
     json_is "abs(j['dense_bytes'] - $dense) <= 1024" True
 done
 
+claim the_router_of_gpt_oss_has_the_bits_that_the_table_gives_it
+run 0 "$MOEFLUX" inspect tests/models/families/gptoss-odd --no-measure --json --device cpu
+wanted=$(json 'j["dense_bytes"], j["token_dense_bytes"], j["dense_formats"]')
+run 0 "$MOEFLUX" inspect tests/models/families/gptoss-odd/config.json --no-measure --json --device cpu
+json_is 'j["dense_bytes"], j["token_dense_bytes"], j["dense_formats"]' "$wanted"
+
 claim the_least_is_no_more_than_all_of_a_model_with_a_short_context
 run 0 "$MOEFLUX" inspect tests/models/qwen3-plain/mlx --no-measure --json --device cpu
 json_is 'j["max_context"], j["floor_bytes"] <= j["resident_bytes"]' '(512, True)'

@@ -45,22 +45,26 @@ static bool ends_with(const char *name, const char *tail)
     return tail[0] && n >= k && strcmp(name + n - k, tail) == 0;
 }
 
-/* The name as the family's files have it: of the whole that it may be a part of, with parts of it named differently. */
+/* The name as the family's files have it: of the whole that it may be a part of, with a part of it named differently. The dot
+ * behind it lets that part stand at the end, as ".mlp.gate.". The first that is found counts: MLX's files keep gate_proj, up_proj
+ * and down_proj where others have w1, w3 and w2. */
 static void spell(const struct family *f, const char *base, char name[NAME])
 {
     char whole[NAME];
-    snprintf(whole, sizeof whole, "%s", base);
+    snprintf(whole, sizeof whole, "%s.", base);
     for (const struct fused_matrix *x = f->fused; x && x->name; x++)
         for (int i = 0; i < FUSED_MAX_PARTS; i++)
             if (x->parts[i].name && ends_with(base, x->parts[i].name))
-                snprintf(whole, sizeof whole, "%.*s%s", (int)(strlen(base) - strlen(x->parts[i].name)), base,
+                snprintf(whole, sizeof whole, "%.*s%s.", (int)(strlen(base) - strlen(x->parts[i].name)), base,
                          x->name);
     snprintf(name, NAME, "%s", whole);
-    for (const char *const(*r)[2] = f->renamed; r && (*r)[0]; r++) {
-        const char *at = strstr(whole, (*r)[1]);
+    const char *at = NULL;
+    for (const char *const(*r)[2] = f->renamed; r && (*r)[0] && !at; r++) {
+        at = strstr(whole, (*r)[1]);
         if (at)
             snprintf(name, NAME, "%.*s%s%s", (int)(at - whole), whole, (*r)[0], at + strlen((*r)[1]));
     }
+    name[strlen(name) - 1] = '\0';
 }
 
 /* What the table says, which spells names as MLX does. */
