@@ -1,5 +1,6 @@
 #include "arch/arch.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "arch/dense.h"
@@ -50,8 +51,8 @@ struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_
     return mixers[c->layers[layer].mixer]->state(c, type);
 }
 
-/* Gives every layer its place in the KV blocks and in the recurrent state. */
-static void lay_out_states(struct arch *a, struct arch_view *view)
+/* Gives every layer its place in the KV blocks and in the recurrent state. Operations are told places in 32 bits. */
+static int lay_out_states(struct arch *a, struct arch_view *view, struct moeflux_err *e)
 {
     const struct config *c = a->room.config;
     for (uint32_t i = a->room.layers.first; i < a->room.layers.end; i++) {
@@ -65,7 +66,13 @@ static void lay_out_states(struct arch *a, struct arch_view *view)
         view->kv_block_bytes += row << KV_BLOCK_SHIFT;
         view->recurrent_state_bytes += 2 * s->window_bytes + s->delta_bytes;
     }
-    view->states = a->states;
+    if (view->kv_block_bytes > UINT32_MAX)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "KV cache: layers %u to %u have %" PRIu64
+                       " bytes for %u tokens, expected at most %" PRIu32,
+                       a->room.layers.first, a->room.layers.end - 1, view->kv_block_bytes,
+                       1u << KV_BLOCK_SHIFT, UINT32_MAX);
+    return 0;
 }
 
 /* ---- opening ---- */
@@ -191,7 +198,7 @@ void arch_close(struct arch *a)
 
 static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
 {
-    lay_out_states(a, view);
+    view->states = a->states;
     view->scratch_bytes = scratch_bytes;
     view->max_context = config_longest_context(a->room.config);
     view->x = a->embed_head.x;
@@ -217,6 +224,8 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
     a->layers = mem_new(r->config->n_layers, sizeof *a->layers, e);
     a->states = mem_new(r->config->n_layers, sizeof *a->states, e);
     int rc = a->layers && a->states ? 0 : ERR_MEMORY;
+    if (rc == 0)
+        rc = lay_out_states(a, view, e);
     if (rc == 0) {
         allocate(a, &caps, &made);
         rc = made.rc;

@@ -122,7 +122,8 @@ uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, con
 /* Bytes that the cpu's operations take by themselves meanwhile; 0 on other devices. */
 uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
 
-/* Loads the weights and prepares the operations. On failure *out is NULL. */
+/* Loads the weights and prepares the operations. On failure *out is NULL. ERR_UNSUPPORTED, before anything is loaded: a block of
+ * the KV cache has 4 GiB or more. */
 int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e);
 void arch_close(struct arch *a); /* NULL is legal */
 
