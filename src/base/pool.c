@@ -71,17 +71,6 @@ void pool_submit(struct pool *p, struct pool_job *job)
     pthread_mutex_unlock(&p->lock);
 }
 
-void pool_submit_first(struct pool *p, struct pool_job *job)
-{
-    pthread_mutex_lock(&p->lock);
-    job->next = p->first;
-    p->first = job;
-    if (!p->last)
-        p->last = job;
-    pthread_cond_signal(&p->work);
-    pthread_mutex_unlock(&p->lock);
-}
-
 /* One pool_for: the workers and nobody else take the next index until none is left. */
 struct sweep {
     pthread_mutex_t lock;

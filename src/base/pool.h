@@ -20,9 +20,6 @@ struct pool *pool_new(uint32_t n_threads, struct moeflux_err *e);
 /* Appends one job. Never blocks, never fails. */
 void pool_submit(struct pool *p, struct pool_job *job);
 
-/* As pool_submit, ahead of every waiting job. */
-void pool_submit_first(struct pool *p, struct pool_job *job);
-
 /* Runs fn(ctx, 0) .. fn(ctx, n - 1) on the workers and returns when all are done. One caller at a time. */
 void pool_for(struct pool *p, uint32_t n, void (*fn)(void *ctx, uint32_t i), void *ctx);
 
