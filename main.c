@@ -134,8 +134,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
     if (model && which_model_check(model, o->verb == VERB_CONVERT, e))
         return (int)e->code;
-    bool evaluates =
-        o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;
+    bool evaluates = o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_SERVE ||
+                     o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;
     if (evaluates && place_check_outputs(o, e))
         return ERR_USAGE;
     switch (o->verb) {

@@ -64,6 +64,13 @@ claim a_port_in_use_is_one_line
 port=${url##*:}
 fails 1 "127.0.0.1 port $port: Address already in use" serve -m "$model" --device cpu --port "$port"
 
+# The port is taken, so that one that begins to listen ends as well.
+claim no_output_replaces_a_file_of_the_model
+for flag in --trace --usage; do
+    fails 2 "^moeflux: $flag: $model/tokenizer.json lies in the model directory $model and would" \
+        serve -m "$model" --device cpu --port "$port" $flag "$model/tokenizer.json"
+done
+
 claim sigterm_ends_it_with_status_0
 stop
 
