@@ -186,6 +186,16 @@ def tokens_and_texts_are_inverse():
     assert len(good('/tokenize', {'content': text, 'parse_special': False})['tokens']) > len(ids)
 
 
+def streamed_calls(parts):
+    calls = {}
+    for p in parts:
+        for d in p['choices'][0]['delta'].get('tool_calls', []):
+            have = calls.setdefault(d['index'], {'name': '', 'arguments': ''})
+            for key, value in d['function'].items():
+                have[key] += value
+    return [calls[i] for i in sorted(calls)]
+
+
 def tools_are_called_and_their_results_answered():
     """The server's model has tests/cli_serve.sh's template, which thinks not."""
     tools = [{'type': 'function', 'function': {'name': 'get_sum', 'description': 'adds', 'parameters': {'type': 'object', 'properties': {}}}}]
@@ -196,14 +206,9 @@ def tools_are_called_and_their_results_answered():
     assert choice['finish_reason'] == 'tool_calls' and choice['message']['content'] is None, whole
     assert {c['function']['name'] for c in calls} == {'get_sum'} and all(c['type'] == 'function' and c['id'] for c in calls)
     assert all(isinstance(json.loads(c['function']['arguments']), dict) for c in calls)
-    got = {}
     parts = events('/v1/chat/completions', ask)
-    for p in parts:
-        for d in p['choices'][0]['delta'].get('tool_calls', []):
-            have = got.setdefault(d['index'], {'name': '', 'arguments': ''})
-            for key, value in d['function'].items():
-                have[key] += value
-    assert [got[i] for i in sorted(got)] == [c['function'] for c in calls], (got, calls)
+    got = streamed_calls(parts)
+    assert got == [c['function'] for c in calls], (got, calls)
     assert parts[-1]['choices'][0]['finish_reason'] == 'tool_calls'
     # Arguments fit the schema; one call is enough where more are not wanted.
     strict = [{'type': 'function', 'function': {'name': 'put', 'parameters': {
@@ -220,6 +225,14 @@ def tools_are_called_and_their_results_answered():
     messages = [user, choice['message']] + [{'role': 'tool', 'tool_call_id': c['id'], 'content': '42'} for c in calls]
     u = chat(messages, tools=tools, max_tokens=5)['usage']
     assert u['prompt_tokens_details']['cached_tokens'] >= whole['usage']['prompt_tokens'] - 1, (u, whole['usage'])
+    # A client that puts calls together by their index gets the good one whole, behind one that is none.
+    say = lambda arguments: '<tool_call>\\n{\\"name\\": \\"get_sum\\", \\"arguments\\": ' + arguments + '}\\n</tool_call>'
+    ask = {'messages': [user], 'tools': tools, 'temperature': 0, 'max_tokens': 150,
+           'grammar': f'root ::= "{say("{]")}\\n{say("{}")}"'}
+    choice = good('/v1/chat/completions', ask)['choices'][0]
+    assert [c['function'] for c in choice['message']['tool_calls']] == [{'name': 'get_sum', 'arguments': '{}'}], choice
+    got = streamed_calls(events('/v1/chat/completions', ask))
+    assert [c['arguments'] for c in got] == ['{]', '{}'] and got[1] == choice['message']['tool_calls'][0]['function'], got
     assert 'tools' in refused(400, 'tool_choice', {'messages': [user], 'tool_choice': 'required'})['message']
     refused(400, None, {'messages': [user], 'tools': [{'type': 'function'}]}, words='tool 1')
 

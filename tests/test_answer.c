@@ -273,7 +273,7 @@ struct script {
     size_t at;
     struct str events; /* text as it is, calls as <name|arguments>, or <name|arguments! where it fails */
     char ids[2][32];
-    uint32_t n_ids;
+    uint32_t n_ids; /* calls that have begun */
 };
 
 static void say_next(struct script *s)
@@ -292,7 +292,10 @@ static int follow(void *ctx, const struct answer_piece *p, struct moeflux_err *e
     (void)e;
     assert_int_equal(p->part == CHAT_TOOL, p->call != NULL);
     if (p->call && p->event == ANSWER_CALL_BEGINS && s->n_ids < 2)
-        memcpy(s->ids[s->n_ids++], p->call->id, sizeof p->call->id);
+        memcpy(s->ids[s->n_ids], p->call->id, sizeof p->call->id);
+    s->n_ids += p->call && p->event == ANSWER_CALL_BEGINS;
+    if (p->call)
+        assert_int_equal(p->call_idx, s->n_ids - 1);
     str_add_text(&s->events, p->call ? before[p->event] : "");
     if (p->call && p->event == ANSWER_CALL_BEGINS)
         str_add(&s->events, str_text(&p->call->name), p->call->name.len);
@@ -385,6 +388,23 @@ static void a_call_that_is_none_is_text_of_the_answer(void **state)
     assert_int_equal(a.stop, ANSWER_EOS);
     assert_int_equal(a.n_calls, 0);
     assert_string_equal(str_text(&a.text), broken);
+    answer_free(&a);
+    json_decref(tools);
+}
+
+/* A client may have been told of the first one already. */
+static void a_call_behind_one_that_failed_is_another_one(void **state)
+{
+    char ids[2][32];
+    json_t *tools = json_array();
+    const struct answer_options with = {.tools = tools};
+    (void)state;
+    struct answer a = say("</think>\n\n" CALL("now", "{]") "\n" CALL("find", "{}"), with,
+                          "<now|{]!" CALL("now", "{]") "<find|{}>", ids);
+    assert_int_equal(a.stop, ANSWER_TOOLS);
+    assert_int_equal(a.n_calls, 1);
+    assert_string_equal(a.calls[0].id, ids[1]);
+    assert_string_not_equal(ids[0], ids[1]);
     answer_free(&a);
     json_decref(tools);
 }
@@ -491,6 +511,7 @@ int main(void)
         cmocka_unit_test(presence_and_frequency_penalty_look_at_the_answer_alone),
         cmocka_unit_test(calls_of_tools_come_apart_from_the_text),
         cmocka_unit_test(a_call_that_is_none_is_text_of_the_answer),
+        cmocka_unit_test(a_call_behind_one_that_failed_is_another_one),
         cmocka_unit_test(an_answer_that_has_to_call_a_tool_calls_it),
         cmocka_unit_test(tokens_that_a_grammar_forces_are_those_that_masks_give),
         cmocka_unit_test(a_stop_text_is_looked_for_in_the_text_and_not_in_calls),

@@ -25,6 +25,7 @@ struct writer {
     struct utf8_stream utf8;
     struct tool_calls tools;
     struct stops stops;
+    uint32_t n_begun;    /* calls, those that failed among them */
     enum chat_part part; /* of the characters that these hold back */
     int32_t id;          /* the sampled token that no piece has brought yet; -1: none */
     struct str shown;    /* bytes of the token at hand */
@@ -91,8 +92,7 @@ static int end_stops(struct writer *w, struct moeflux_err *e)
 /* The same call of the same answer has the same id. */
 static void name_call(const struct writer *w, struct answer_call *c)
 {
-    const uint64_t of[] = {w->generator->seed, moeflux_session_position(w->generator->sequence),
-                           w->answer->n_calls};
+    const uint64_t of[] = {w->generator->seed, moeflux_session_position(w->generator->sequence), w->n_begun};
     snprintf(c->id, sizeof c->id, "call_%016" PRIx64, XXH3_64bits(of, sizeof of));
 }
 
@@ -107,6 +107,7 @@ static int add_call(struct writer *w, const char *name, size_t len, struct moefl
     str_add(&c->name, name, len);
     name_call(w, c);
     a->n_calls++;
+    w->n_begun++;
     return str_ok(&c->name) ? 0 : err_set(e, ERR_MEMORY, "out of memory for a tool's call");
 }
 
@@ -130,7 +131,7 @@ static int give_call(struct writer *w, enum answer_call_event event, const char 
                                       .text = bytes,
                                       .len = n,
                                       .call = c,
-                                      .call_idx = (uint32_t)a->n_calls - 1,
+                                      .call_idx = w->n_begun - 1,
                                       .event = event},
                 e);
 }

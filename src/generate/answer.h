@@ -39,6 +39,7 @@ struct answer_piece {
     const struct logprob *logprobs; /* of `id`: [1 + n_top], the token's own first (logprobs.h); NULL: none */
     uint32_t n_top;
     const struct answer_call *call; /* of CHAT_TOOL, else NULL */
+    /* Counts those that fail, too: clients put a call together from the pieces of one index. */
     uint32_t call_idx;
     enum answer_call_event event;
 };
