@@ -151,6 +151,24 @@ def edit_asks_the_changed_question(state):
     quit(t)
 
 
+def an_edited_question_that_does_not_fit_leaves_the_old_one(state):
+    script = os.path.join(state, 'editor')
+    t, _ = start(state, '-c', '256', VISUAL='sh ' + shlex.quote(script))
+    t.ask(CODE)
+    t.ask(ICELAND)
+    t.ask('/save s')
+    with open(script, 'w') as f:
+        f.write('seq 400 >"$1"')
+    assert 'the context holds 256' in t.ask('/edit')
+    shown = t.ask('/show')
+    assert CODE in shown and ICELAND in shown, shown
+    with open(script, 'w') as f:
+        f.write(f'echo "{AGAIN}" >"$1"')
+    assert line(t.ask('/edit').split('\n', 1)[1]) == unbroken(CODE, AGAIN)
+    quit(t)
+    assert [turn['question'] for turn in saved(state, 's')['turns']] == [CODE, AGAIN]
+
+
 def names_are_checked(state):
     t, _ = start(state)
     t.ask(SUM)
@@ -499,7 +517,8 @@ def main():
     n_failed = 0
     for test in (a_saved_conversation_goes_on_in_another_process,
                  load_replaces_the_conversation_and_clear_leaves_the_file, undo_goes_back_before_the_question,
-                 retry_gives_another_answer_in_place_of_the_last, edit_asks_the_changed_question, names_are_checked,
+                 retry_gives_another_answer_in_place_of_the_last, edit_asks_the_changed_question,
+                 an_edited_question_that_does_not_fit_leaves_the_old_one, names_are_checked,
                  a_crash_loses_only_the_unfinished_answer, ctrl_c_keeps_the_question_and_what_was_said,
                  ctrl_c_in_a_long_question_keeps_it_for_retry,
                  a_lost_or_broken_state_costs_time_and_nothing_else, broken_texts_and_other_models_are_refused,

@@ -124,12 +124,6 @@ static int edited(struct talk *t, struct str *text, const char **start, struct m
     return 1;
 }
 
-static int ask_edited(struct talk *t, const char *text, struct moeflux_err *e)
-{
-    say("[%zu] %s\n", t->conversation.n_turns + 1, text);
-    return talk_ask(t, text, e);
-}
-
 static int command_edit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
@@ -143,8 +137,8 @@ static int command_edit(struct talk *t, const char *argument, struct moeflux_err
         if (last && strcmp(start, str_text(&last->question)) == 0) {
             talk_note(t, "[the question is the same: /retry asks it again]");
         } else {
-            conversation_undo(&t->conversation);
-            rc = ask_edited(t, start, e);
+            say("[%zu] %s\n", last ? t->conversation.n_turns : 1, start);
+            rc = talk_ask_instead(t, start, e);
         }
     }
     str_free(&text);
@@ -156,7 +150,11 @@ static int command_write(struct talk *t, const char *argument, struct moeflux_er
     struct str text = {0};
     const char *start;
     str_add_text(&text, argument);
-    int rc = edited(t, &text, &start, e) == 0 ? ask_edited(t, start, e) : 0;
+    int rc = 0;
+    if (edited(t, &text, &start, e) == 0) {
+        say("[%zu] %s\n", t->conversation.n_turns + 1, start);
+        rc = talk_ask(t, start, e);
+    }
     str_free(&text);
     return rc;
 }

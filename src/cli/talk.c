@@ -189,24 +189,49 @@ static int answer_or_tell(struct talk *t, bool evaluated, struct moeflux_err *e)
     return 0;
 }
 
-int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
+/* Puts the question behind what was said, or (`instead`) in the place of the last one. Asked on a copy: a question that does not
+ * fit leaves all as it was. */
+static int put_question(struct talk *t, const char *text, bool instead, struct moeflux_err *e)
 {
-    struct conversation *c = &t->conversation;
+    struct conversation next;
     size_t n_replaced = 0;
-    int rc = conversation_ask(c, &t->generator.chat, text, &n_replaced, e);
+    int rc = conversation_copy(&next, &t->conversation, e);
+    if (rc)
+        return rc;
+    if (instead)
+        conversation_undo(&next);
+    rc = conversation_ask(&next, &t->generator.chat, text, &n_replaced, e);
     run_tell_replaced(t->options, n_replaced);
-    if (!rc && c->tokens.n > t->generator.max_context) {
+    if (!rc && next.tokens.n > t->generator.max_context)
         rc = err_set(e, ERR_USAGE,
                      "with this question the conversation has %zu tokens, the context holds %u "
                      "(/clear starts a new one)",
-                     c->tokens.n, t->generator.max_context);
-        conversation_undo(c);
-    }
+                     next.tokens.n, t->generator.max_context);
+    struct conversation old = rc ? next : t->conversation;
+    if (!rc)
+        t->conversation = next;
+    conversation_free(&old);
+    return rc;
+}
+
+static int ask(struct talk *t, const char *text, bool instead, struct moeflux_err *e)
+{
+    int rc = put_question(t, text, instead, e);
     if (rc && !t->is_script)
         exit_report(rc, e);
     if (rc)
         return t->is_script ? rc : 0;
     return answer_or_tell(t, false, e);
+}
+
+int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
+{
+    return ask(t, text, false, e);
+}
+
+int talk_ask_instead(struct talk *t, const char *text, struct moeflux_err *e)
+{
+    return ask(t, text, true, e);
 }
 
 int talk_retry(struct talk *t, struct moeflux_err *e)

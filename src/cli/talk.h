@@ -45,6 +45,8 @@ void talk_note(const struct talk *t, const char *text);
 /* Asks and answers on `out`. What fails is told, and the conversation goes on; only a lost stdout is returned. Of a script
  * every failure is. */
 int talk_ask(struct talk *t, const char *text, struct moeflux_err *e);
+/* The same in the place of the last question, which stays where the new one does not fit. */
+int talk_ask_instead(struct talk *t, const char *text, struct moeflux_err *e);
 /* The last question again, with another seed. */
 int talk_retry(struct talk *t, struct moeflux_err *e);
 /* Back before the last question. */

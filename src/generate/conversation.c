@@ -123,7 +123,29 @@ static int copy_text(struct str *to, const struct str *from, struct moeflux_err 
 {
     str_clear(to);
     str_add(to, str_text(from), from->len);
-    return str_ok(to) ? 0 : err_set(e, ERR_MEMORY, "out of memory for the answer");
+    return str_ok(to) ? 0 : err_set(e, ERR_MEMORY, "out of memory for the conversation");
+}
+
+int conversation_copy(struct conversation *to, const struct conversation *from, struct moeflux_err *e)
+{
+    *to = (struct conversation){0};
+    int rc = copy_text(&to->system, &from->system, e);
+    for (size_t i = 0; !rc && i < from->tokens.n; i++)
+        rc = token_list_add(&to->tokens, from->tokens.ids[i], e);
+    for (size_t i = 0; !rc && i < from->n_turns; i++) {
+        const struct turn *t = &from->turns[i];
+        struct turn *own = conversation_add(to, e);
+        if (!own)
+            rc = ERR_MEMORY;
+        else
+            *own = (struct turn){.at = t->at, .asked = t->asked, .answered = t->answered, .stop = t->stop};
+        rc = rc ? rc : copy_text(&own->question, &t->question, e);
+        rc = rc ? rc : copy_text(&own->thinking, &t->thinking, e);
+        rc = rc ? rc : copy_text(&own->answer, &t->answer, e);
+    }
+    if (rc)
+        conversation_free(to);
+    return rc;
 }
 
 int conversation_answer(struct conversation *c, const struct generator *s, const struct answer *a,

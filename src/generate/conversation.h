@@ -45,6 +45,9 @@ struct turn *conversation_add(struct conversation *c, struct moeflux_err *e);
 int conversation_ask(struct conversation *c, const struct chat *chat, const char *text, size_t *n_replaced,
                      struct moeflux_err *e);
 
+/* On failure *to is empty. */
+int conversation_copy(struct conversation *to, const struct conversation *from, struct moeflux_err *e);
+
 /* Appends the answer to the last question and what the template puts between it and the next question. */
 int conversation_answer(struct conversation *c, const struct generator *s, const struct answer *a,
                         struct moeflux_err *e);
