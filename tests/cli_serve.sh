@@ -92,6 +92,17 @@ END
 start
 holds tools_are_called_and_their_results_answered
 stop
+
+claim thinking_is_switched_by_either_name
+cat >"$model/chat_template.jinja" <<'END'
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\n' + ('<think>\n' if thinking is defined and thinking else '<think>\n\n</think>\n\n') }}
+{%- endif %}
+END
+start
+holds thinking_is_switched_by_either_name
+stop
 rm "$model/chat_template.jinja"
 
 claim the_queue_has_an_end

@@ -83,6 +83,16 @@ def whole_answers_and_events_say_the_same():
     assert off['content'] and 'reasoning_content' not in off, off
 
 
+def thinking_is_switched_by_either_name():
+    """The server's model has tests/cli_serve.sh's template, which reads `thinking`."""
+    for switches in ({'thinking': True}, {'enable_thinking': True}):
+        message = chat([user], chat_template_kwargs=switches)['choices'][0]['message']
+        assert message['content'] == '42' and message['reasoning_content'], (switches, message)
+    for switches in ({}, {'thinking': False}, {'enable_thinking': False}):
+        message = chat([user], chat_template_kwargs=switches)['choices'][0]['message']
+        assert message['content'] and 'reasoning_content' not in message, (switches, message)
+
+
 def a_conversation_computes_its_new_tokens_only():
     messages, known = [], []
     for i in range(6):

@@ -359,11 +359,13 @@ static int get_grammar(struct request *r, struct json_view *v, struct moeflux_er
     return rc;
 }
 
-/* What the template is told beside the messages; of thinking the answer's loop must know, too. */
+/* What the template is told beside the messages; of thinking, by either name, the answer's loop must know, too. */
 static void get_kwargs(struct json_view *v, struct request_options *o)
 {
     o->kwargs = json_view_object(v, "chat_template_kwargs");
     const json_t *on = json_object_get(o->kwargs, "enable_thinking");
+    if (!json_is_boolean(on))
+        on = json_object_get(o->kwargs, "thinking");
     if (!json_is_boolean(on))
         return;
     o->think = json_is_true(on);
