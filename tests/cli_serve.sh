@@ -91,6 +91,7 @@ cat >"$model/chat_template.jinja" <<'END'
 END
 start
 holds tools_are_called_and_their_results_answered
+holds_claim calls_may_be_sent_back
 stop
 
 claim thinking_is_switched_by_either_name

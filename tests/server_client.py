@@ -236,15 +236,35 @@ def tools_are_called_and_their_results_answered():
     u = chat(messages, tools=tools, max_tokens=5)['usage']
     assert u['prompt_tokens_details']['cached_tokens'] >= whole['usage']['prompt_tokens'] - 1, (u, whole['usage'])
     # A client that puts calls together by their index gets the good one whole, behind one that is none.
-    say = lambda arguments: '<tool_call>\\n{\\"name\\": \\"get_sum\\", \\"arguments\\": ' + arguments + '}\\n</tool_call>'
-    ask = {'messages': [user], 'tools': tools, 'temperature': 0, 'max_tokens': 150,
-           'grammar': f'root ::= "{say("{]")}\\n{say("{}")}"'}
+    say = lambda *all: 'root ::= ' + json.dumps('\n'.join(
+        '<tool_call>\n{"name": "get_sum", "arguments": ' + arguments + '}\n</tool_call>' for arguments in all))
+    ask = {'messages': [user], 'tools': tools, 'temperature': 0, 'max_tokens': 150, 'grammar': say('{]', '{}')}
     choice = good('/v1/chat/completions', ask)['choices'][0]
     assert [c['function'] for c in choice['message']['tool_calls']] == [{'name': 'get_sum', 'arguments': '{}'}], choice
     got = streamed_calls(events('/v1/chat/completions', ask))
     assert [c['arguments'] for c in got] == ['{]', '{}'] and got[1] == choice['message']['tool_calls'][0]['function'], got
     assert 'tools' in refused(400, 'tool_choice', {'messages': [user], 'tool_choice': 'required'})['message']
     refused(400, None, {'messages': [user], 'tools': [{'type': 'function'}]}, words='tool 1')
+
+
+def calls_may_be_sent_back():
+    tools = [{'type': 'function', 'function': {'name': 'put', 'parameters': {'type': 'object', 'properties': {}}}}]
+
+    def after(arguments):
+        call = {'id': 'a', 'type': 'function', 'function': {'name': 'put', 'arguments': arguments}}
+        messages = [user, {'role': 'assistant', 'content': None, 'tool_calls': [call]}, {'role': 'tool', 'tool_call_id': 'a', 'content': '42'}]
+        return chat(messages, tools=tools, max_tokens=1)['usage']['prompt_tokens']
+
+    # What an answer has said is good in the next request.
+    for arguments in (r'{"a": "x", "a": "y"}', r'{"a": "x\u0000y"}'):
+        said = '<tool_call>\n{"name": "put", "arguments": ' + arguments + '}\n</tool_call>'
+        choice = chat([user], tools=tools, grammar='root ::= ' + json.dumps(said), max_tokens=150)['choices'][0]
+        assert choice['message']['tool_calls'][0]['function']['arguments'] == arguments, choice
+        after(arguments)
+    # So is what it said wrong, or what a client made of nothing.
+    for arguments in ('{', '[1]', '3', 'x', '{"a": ' + '[' * 3000):
+        after(arguments)
+    assert after('') == after('{}') != after('{"a": 1}')
 
 
 def wrong_requests_are_refused_by_name():

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json.h"
 
 /* What is wrong with message i; `what` follows its number. */
 static int wrong(const char *where, size_t i, const char *what, struct moeflux_err *e)
@@ -31,24 +32,37 @@ static int check(const json_t *m, size_t i, const char *where, struct moeflux_er
     return 0;
 }
 
-/* One call of a copied message. */
+/* The object that a call's arguments are the text of, by the rules for an answer's own calls (tool_calls.h), which clients send
+ * back; NULL: it is none. */
+static json_t *parse_arguments(const json_t *text)
+{
+    const char *bytes = json_string_value(text);
+    size_t n = json_string_length(text);
+    json_t *parsed =
+        json_count_values(bytes, n) <= JSON_MAX_LARGE ? json_loadb(bytes, n, JSON_ALLOW_NUL, NULL) : NULL;
+    if (json_is_object(parsed))
+        return parsed;
+    json_decref(parsed);
+    return NULL;
+}
+
+/* One call of a copied message. Arguments that are no object stay the text that they are: what a model wrote wrong, or a client has
+ * cut, must not be the end of the conversation. */
 static int take_call(json_t *call, bool as_texts, size_t i, const char *where, struct moeflux_err *e)
 {
     json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
     if (!json_is_string(json_object_get(function, "name")))
         return wrong(where, i, "tool_calls: expected functions with names", e);
-    if (as_texts && json_is_object(arguments)) {
+    if (json_is_string(arguments) && json_string_length(arguments) == 0) {
+        json_object_set_new(function, "arguments", as_texts ? json_string("{}") : json_object());
+    } else if (as_texts && json_is_object(arguments)) {
         char *text = json_dumps(arguments, 0);
         json_object_set_new(function, "arguments", json_string(text ? text : "{}"));
         free(text);
     } else if (!as_texts && json_is_string(arguments)) {
-        json_t *parsed = json_loadb(json_string_value(arguments), json_string_length(arguments),
-                                    JSON_REJECT_DUPLICATES, NULL);
-        if (!json_is_object(parsed)) {
-            json_decref(parsed);
-            return wrong(where, i, "tool_calls: arguments: expected the text of a JSON object", e);
-        }
-        json_object_set_new(function, "arguments", parsed);
+        json_t *parsed = parse_arguments(arguments);
+        if (parsed)
+            json_object_set_new(function, "arguments", parsed);
     }
     return 0;
 }
