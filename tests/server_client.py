@@ -393,8 +393,21 @@ def pages_of_others_may_not_use_it():
 
 def a_page_that_was_named_may_use_it():
     origin = {'Origin': 'https://chat.example'}
-    status, headers, _ = call('OPTIONS', '/v1/chat/completions', None, origin)
-    assert status == 204 and headers['Access-Control-Allow-Origin'] == origin['Origin'] and headers['Access-Control-Allow-Headers']
+    def allowed(asked):
+        status, headers, _ = call('OPTIONS', '/v1/chat/completions', None, {**origin, **asked})
+        assert status == 204 and headers['Access-Control-Allow-Origin'] == origin['Origin'], (status, headers)
+        assert headers['Vary'] == 'Origin, Access-Control-Request-Headers', headers
+        return headers['Access-Control-Allow-Headers']
+
+    # As a browser asks for OpenAI's own client.
+    asked = 'authorization,content-type,x-stainless-lang, x-stainless-os'
+    assert allowed({'Access-Control-Request-Headers': asked}) == asked
+    usual = allowed({})
+    assert usual == 'authorization, content-type'
+    for wrong in ('', 'a: b', 'a;b', 'x\ty', 'caf\u00e9', 'x' * 1001):
+        assert allowed({'Access-Control-Request-Headers': wrong}) == usual, wrong
+    status, headers, _ = call('OPTIONS', '/tokenize', None, {'Origin': 'https://other.example', 'Access-Control-Request-Headers': 'x-a'})
+    assert status in (403, 405) and headers['Access-Control-Allow-Headers'] is None, (status, headers)
     status, headers, _ = call('POST', '/tokenize', {'content': 'a'}, origin)
     assert status == 200 and headers['Access-Control-Allow-Origin'] == origin['Origin'] and headers['Vary'] == 'Origin'
     assert call('POST', '/tokenize', {'content': 'a'}, {'Origin': 'https://other.example'})[0] == 403

@@ -28,15 +28,28 @@ void exchange_set_waiting(const struct exchange *x, bool waiting)
                               waiting ? 0u : (unsigned)SERVER_TIMEOUT_S);
 }
 
+/* A page that may ask may do so with the headers that it names: clients in browsers have headers of their own, as OpenAI's
+ * has x-stainless-lang. What is no list of names is not repeated. */
+static const char *headers_allowed(const struct exchange *x)
+{
+    enum { MOST = 1000 };
+    static const char chars[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789!#$%&'*+-.^_`|~, ";
+    const char *asked =
+        MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, "Access-Control-Request-Headers");
+    size_t n = asked ? strspn(asked, chars) : 0;
+    return n > 0 && n <= MOST && asked[n] == '\0' ? asked : "authorization, content-type";
+}
+
 static void add_cors(const struct exchange *x, struct MHD_Response *r)
 {
     if (!x->cors)
         return;
     MHD_add_response_header(r, "Access-Control-Allow-Origin", x->cors);
-    MHD_add_response_header(r, "Vary", "Origin");
+    MHD_add_response_header(r, "Vary", x->preflight ? "Origin, Access-Control-Request-Headers" : "Origin");
     if (x->preflight) {
         MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST");
-        MHD_add_response_header(r, "Access-Control-Allow-Headers", "authorization, content-type");
+        MHD_add_response_header(r, "Access-Control-Allow-Headers", headers_allowed(x));
         MHD_add_response_header(r, "Access-Control-Max-Age", "600");
     }
 }
