@@ -79,6 +79,13 @@ start --grace 0
 holds a_running_answer_is_cut_with_its_last_event "$server"
 stopped
 
+claim a_prompt_that_was_not_answered_can_be_asked_again
+for how in whole stream; do
+    start --grace 0 --chunk 1
+    holds a_prompt_that_was_not_answered_can_be_asked_again "$server" $how
+    stopped
+done
+
 claim tools_are_called_and_their_results_answered
 cat >"$model/chat_template.jinja" <<'END'
 {%- if tools %}{{- '<|im_start|>system\n# Tools\n<tools>\n' + tools | tojson + '\n</tools>\nReply with <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n' }}{%- endif %}

@@ -463,4 +463,27 @@ def a_running_answer_is_cut_with_its_last_event():
     assert last['choices'][0]['finish_reason'] == 'length', last
 
 
+def a_prompt_that_was_not_answered_can_be_asked_again():
+    """argv[3]: the server's process, which computes a token at a time. It ends while it does so for this prompt."""
+    stream = sys.argv[4] == 'stream'
+    got = []
+    ask = {'prompt': [5] * 7000, 'max_tokens': 100, 'ignore_eos': True, 'stream': stream}
+    t = threading.Thread(target=lambda: got.extend(call('POST', '/v1/completions', ask)))
+    t.start()
+    while metrics()['moeflux_requests_running'] < 1:
+        time.sleep(0.005)
+    os.kill(int(sys.argv[3]), 15)
+    t.join()
+    status, headers, data = got
+    text = data.decode()
+    if stream:
+        sent = [x[6:] for x in text.split('\n') if x.startswith('data: ')]
+        assert status == 200 and len(sent) == 2 and sent[1] == '[DONE]', (status, text)
+        text = sent[0]
+    else:
+        assert status == 503, (status, text)
+    error = json.loads(text)['error']
+    assert error['message'] == 'the server is ending' and error['type'] == 'server_error', error
+
+
 globals()[claim]()

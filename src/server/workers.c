@@ -273,6 +273,15 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     return rc;
 }
 
+/* An answer that the server's end has cut is one. Where nothing of it has come yet, an empty one would look like what the model
+ * says: the client is told, so that it can ask again. */
+static void refuse_unanswered(const struct answer *a, struct ask_result *r)
+{
+    bool cut = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == ANSWER_INTERRUPTED);
+    if (cut && r->n_answered == 0)
+        r->rc = err_set(&r->error, ERR_INTERRUPTED, "the server is ending");
+}
+
 static void run(struct worker *k, struct job *j)
 {
     struct ask_result *r = &j->ask->result;
@@ -280,6 +289,7 @@ static void run(struct worker *k, struct job *j)
     k->job = j;
     r->rc = answer(k, &a, &r->error);
     r->stop = a.stop;
+    refuse_unanswered(&a, r);
     tell_metrics(k->all);
     struct metrics_job counted = {
         .n_prompt = (uint32_t)j->ask->request.tokens.n,
