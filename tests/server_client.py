@@ -185,6 +185,19 @@ def answers_fit_a_schema_or_a_grammar():
     refused(400, 'grammar', {'messages': [user], 'grammar': 'root ::= ("a"'})
 
 
+def texts_may_have_nul_and_halves_of_characters():
+    tokens = lambda text: good('/tokenize', {'content': text})['tokens']
+    assert tokens('a\0b \ud83d \ude00 \U0001f600') == tokens('a\ufffdb \ufffd \ufffd \U0001f600')
+    ask = lambda text: good('/v1/completions', {'prompt': text, 'max_tokens': 3, 'temperature': 0})['choices'][0]['text']
+    assert ask('The river\0') == ask('The river\ufffd')
+    chat([{'role': 'user', 'content': 'cut \ud83d'}, {'role': 'assistant', 'content': '\0'}, user], max_tokens=1)
+    # Nothing ends at a NUL.
+    c = good('/v1/completions', {'prompt': 'The river was', 'max_tokens': 2, 'temperature': 0, 'stop': [' quiet\0x', '\0']})
+    assert c['choices'][0]['text'] == ' very quiet', c
+    refused(400, 'grammar', {'messages': [user], 'grammar': 'root ::= "a"\0'})
+    refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'text\0'}})
+
+
 def tokens_and_texts_are_inverse():
     text = 'Hello there, caf\u00e9 <|im_end|>'
     ids = good('/tokenize', {'content': text})['tokens']
@@ -262,7 +275,7 @@ def calls_may_be_sent_back():
         assert choice['message']['tool_calls'][0]['function']['arguments'] == arguments, choice
         after(arguments)
     # So is what it said wrong, or what a client made of nothing.
-    for arguments in ('{', '[1]', '3', 'x', '{"a": ' + '[' * 3000):
+    for arguments in ('{', '[1]', '3', 'x', '\0', '\ud83d', r'{"a": "\ud83d"}', '{"a": ' + '[' * 3000):
         after(arguments)
     assert after('') == after('{}') != after('{"a": 1}')
 

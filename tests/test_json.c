@@ -35,6 +35,57 @@ static void one_value_more_than_allowed_is_refused(void **state)
     assert_string_equal(e.text, "f.json: 6 JSON values, expected at most 5");
 }
 
+static void escapes_that_are_no_characters_become_one(void **state)
+{
+#define NONE "\xef\xbf\xbd" /* U+FFFD */
+    static const struct {
+        const char *text, *read;
+    } cases[] = {
+        {"\\u0000", NONE},
+        {"a\\u0000b\\u0000", "a" NONE "b" NONE},
+        /* A pair is a character. */
+        {"\\ud83d\\ude00", "\xf0\x9f\x98\x80"},
+        {"\\uD83D\\uDE00\\uDE00", "\xf0\x9f\x98\x80" NONE},
+        {"\\ud83d\\ud83d\\ude00", NONE "\xf0\x9f\x98\x80"},
+        /* Half of one is none. */
+        {"\\ud83d", NONE},
+        {"\\uDBFFx", NONE "x"},
+        {"\\ud83d\\u0041", NONE "A"},
+        {"\\ud83d\\n", NONE "\n"},
+        {"\\ud800ude00", NONE "ude00"},
+        {"\\udc00", NONE},
+        {"a\\uDFFF", "a" NONE},
+        {"\\ude00\\ud83d", NONE NONE},
+        /* Behind a backslash that is escaped there is no escape. */
+        {"\\\\ud83d \\\\u0000", "\\ud83d \\u0000"},
+        {"\\\\\\ud83d", "\\" NONE},
+        {"\\\"\\ud83d", "\"" NONE},
+        {"\\ud7ff\\ue000\\u0001", "\xed\x9f\xbf\xee\x80\x80\x01"},
+    };
+    json_error_t why;
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct str text = {0};
+        str_addf(&text, "{\"%s\": \"%s\"}", cases[i].text, cases[i].text);
+        json_t *root = json_read_sent(str_text(&text), text.len, &why);
+        if (!root)
+            fail_msg("%s: %s", cases[i].text, why.text);
+        json_t *value = json_object_get(root, cases[i].read);
+        assert_string_equal(json_string_value(value), cases[i].read);
+        assert_int_equal(json_string_length(value), strlen(cases[i].read));
+        json_decref(root);
+        /* Wherever the text ends, nothing behind it is read. */
+        for (size_t n = 0; n < text.len; n++) {
+            char *cut = malloc(n ? n : 1);
+            assert_non_null(cut);
+            memcpy(cut, str_text(&text), n);
+            assert_null(json_read_sent(cut, n, &why));
+            free(cut);
+        }
+        str_free(&text);
+    }
+}
+
 /* {"x": [unit, unit, ... unit]} */
 static struct str list_of(const char *unit, size_t n)
 {
@@ -108,6 +159,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_are_commas_and_brackets_outside_of_strings),
         cmocka_unit_test(one_value_more_than_allowed_is_refused),
+        cmocka_unit_test(escapes_that_are_no_characters_become_one),
         cmocka_unit_test(a_tree_takes_no_more_than_its_limit_says),
         cmocka_unit_test(text_of_too_many_values_takes_no_memory),
     };

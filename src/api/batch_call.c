@@ -25,8 +25,9 @@ struct json_t *batch_call_parse(const char *text, size_t len)
     /* A line of the other form is not parsed twice. */
     if (!memmem(text, len, "\"custom_id\"", 11) && !memmem(text, len, "\"body\"", 6))
         return NULL;
+    json_error_t why;
     bool fits = json_count_values(text, len) <= MAX_VALUES;
-    json_t *root = fits ? json_loadb(text, len, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    json_t *root = fits ? json_read_sent(text, len, &why) : NULL;
     if (json_object_get(root, "custom_id") || json_object_get(root, "body"))
         return root;
     json_decref(root);

@@ -16,7 +16,7 @@ struct json_t *fields_parse(const char *body, size_t len, struct refusal *no)
         refusal_set(no, 400, NULL, NULL, "the body has more than %d values", MAX_VALUES);
         return NULL;
     }
-    json_t *root = json_loadb(body, len, JSON_REJECT_DUPLICATES, &why);
+    json_t *root = json_read_sent(body, len, &why);
     if (!root) {
         refusal_set(no, 400, NULL, NULL, "the body is not JSON: byte %d: %s", why.position, why.text);
     } else if (!json_is_object(root)) {

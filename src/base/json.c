@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/mem.h"
 
 /* What a text has outside of its strings. */
 struct shape {
@@ -88,6 +89,62 @@ int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, stru
     rc = json_read(text, len, path, max_values, root, e);
     free(text);
     return rc;
+}
+
+/* ---- texts of clients ---- */
+
+enum { ESCAPE_BYTES = 6, PAIR_BYTES = 12 };
+
+/* The code unit of the escape \uXXXX at byte `at`; -1: there is none. */
+static int unit_at(const char *text, size_t len, size_t at)
+{
+    static const char digits[] = "0123456789abcdefABCDEF";
+    int unit = 0;
+    if (at > len || len - at < ESCAPE_BYTES || text[at] != '\\' || text[at + 1] != 'u')
+        return -1;
+    for (size_t i = at + 2; i < at + ESCAPE_BYTES; i++) {
+        const char *found = text[i] ? strchr(digits, text[i]) : NULL;
+        if (!found)
+            return -1;
+        int digit = (int)(found - digits);
+        unit = unit * 16 + (digit < 16 ? digit : digit - 6);
+    }
+    return unit;
+}
+
+/* The first escape from byte `at` on that stands for no character of a text: NUL, or half a surrogate pair; len: there is none.
+ * No backslash stands outside of strings, but where the text is no JSON. */
+static size_t find_no_character(const char *text, size_t len, size_t at)
+{
+    const char *next;
+    while (at < len && (next = memchr(text + at, '\\', len - at))) {
+        at = (size_t)(next - text);
+        int unit = unit_at(text, len, at), second = unit_at(text, len, at + ESCAPE_BYTES);
+        bool high = unit >= 0xd800 && unit < 0xdc00, low = unit >= 0xdc00 && unit < 0xe000;
+        bool paired = high && second >= 0xdc00 && second < 0xe000;
+        if (unit == 0 || low || (high && !paired))
+            return at;
+        at += paired ? PAIR_BYTES : unit >= 0 ? ESCAPE_BYTES : 2;
+    }
+    return len;
+}
+
+struct json_t *json_read_sent(const char *text, size_t len, struct json_error_t *why)
+{
+    size_t at = find_no_character(text, len, 0);
+    if (at == len)
+        return json_loadb(text, len, JSON_REJECT_DUPLICATES, why);
+    char *own = mem_new(len, 1, NULL);
+    if (!own) {
+        *why = (json_error_t){.text = "out of memory"};
+        return NULL;
+    }
+    memcpy(own, text, len);
+    for (; at < len; at = find_no_character(own, len, at + ESCAPE_BYTES))
+        memcpy(own + at, "\\ufffd", ESCAPE_BYTES);
+    json_t *root = json_loadb(own, len, JSON_REJECT_DUPLICATES, why);
+    free(own);
+    return root;
 }
 
 const struct json_t *json_member(const struct json_t *object, const char *key)

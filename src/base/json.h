@@ -13,6 +13,7 @@
 #include "base/quote.h"
 
 struct moeflux_err;
+struct json_error_t;
 struct json_t;
 
 enum { JSON_MAX_NESTING = 64, JSON_VIEW_OBJECTS = 4 };
@@ -32,6 +33,10 @@ int json_read(const char *text, size_t len, const char *where, size_t max_values
 /* The same from a file of at most max_bytes. */
 int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, struct json_t **root,
                    struct moeflux_err *e);
+
+/* Parses what a client has sent, of any kind. Programs write NUL, and half of an emoji that they have cut, as escapes, which stand
+ * for no character of a text: those become U+FFFD, so that no text has a NUL. A key given twice is refused. NULL with *why filled. */
+struct json_t *json_read_sent(const char *text, size_t len, struct json_error_t *why);
 
 /* The member `key` of an object, borrowed; NULL where it is absent or null, or `object` is none. */
 const struct json_t *json_member(const struct json_t *object, const char *key);

@@ -177,7 +177,7 @@ static int parse(struct request *r, const char *text, size_t len, struct moeflux
     json_error_t why;
     if (json_count_values(text, len) > MAX_VALUES)
         return err_set(e, ERR_FORMAT, "line %" PRIu64 ": more than %d values", r->line, MAX_VALUES);
-    json_t *root = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+    json_t *root = json_read_sent(text, len, &why);
     if (!root)
         return err_set(e, ERR_FORMAT, "line %" PRIu64 ": byte %d: %s", r->line, why.position, why.text);
     if (!json_is_object(root)) {

@@ -322,6 +322,9 @@ static void write_user_files(struct seeds *s)
     put_text(s, "completions",
              "#{\"prompt\": [[1, 2], [3]], \"echo\": true, \"logprobs\": 1, \"seed\": -7, \"top_k\": -1}");
     put_text(s, "completions", "#{\"prompt\": [\"a\", \"b c\"], \"presence_penalty\": -1, \"best_of\": 1}");
+    put_text(
+        s, "completions",
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"\\u0000 \\ud83d\\ude00 \\ud83d \\ude00\"}]}");
     put_text(s, "tokens", "1 2 3\n\t2147483647 0\r\n17");
 }
 
