@@ -143,7 +143,9 @@ def edit_asks_the_changed_question(state):
     t.ask(SUM)
     for editor, told in (('true', 'is the same'), ('truncate -s 0 "$1"', 'empty'), ('false', 'ended with status 1'),
                          (r'printf "a\000b" >"$1"', 'NUL byte'),
-                         ('no-such-editor "$1"', 'ended with status 127')):
+                         ('no-such-editor "$1"', 'ended with status 127'),
+                         # What moeflux ignores its editor does not.
+                         ('kill -PIPE $$', 'ended with status 141'), ('ulimit -c 0; kill -XFSZ $$', 'ended with status 153')):
         with open(script, 'w') as f:
             f.write(editor)
         assert told in t.ask('/edit'), (editor, told)

@@ -1,6 +1,7 @@
 #include "cli/terminal/editor.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -28,6 +29,9 @@ static int run_editor(const char *editor, const char *path, struct moeflux_err *
         return err_set(e, ERR_MEMORY, "out of memory");
     pid_t pid = fork();
     if (pid == 0) {
+        /* What this program ignores (signals.c) would be ignored in all that the editor starts. */
+        signal(SIGPIPE, SIG_DFL);
+        signal(SIGXFSZ, SIG_DFL);
         execl("/bin/sh", "sh", "-c", command.data, "sh", path, (char *)NULL);
         _exit(127);
     }
