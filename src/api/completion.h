@@ -17,9 +17,9 @@ struct tokenizer;
 /* call, model and tokenizer are borrowed. NULL with `e` filled. */
 struct completion *completion_new(const struct call *call, const char *model, const struct tokenizer *t,
                                   struct moeflux_err *e);
-/* NULL is legal. */
 /* What was kept is gone: the answers are computed once more. */
 void completion_reset(struct completion *c);
+/* NULL is legal. */
 void completion_free(struct completion *c);
 
 /* ---- whole ---- */
