@@ -431,6 +431,7 @@ def a_page_that_was_named_may_use_it():
     status, headers, _ = call('OPTIONS', '/tokenize', None, {'Origin': 'https://other.example', 'Access-Control-Request-Headers': 'x-a'})
     assert status in (403, 405) and headers['Access-Control-Allow-Headers'] is None, (status, headers)
     assert [call('GET', '/v1/models', None, {'Host': name})[0] for name in ('chat.example', 'example', 'chat.example:1')] == [200, 403, 403]
+    assert call('GET', '/v1/models', None, {**origin, 'Host': 'models.example'})[0] == 200
     status, headers, _ = call('POST', '/tokenize', {'content': 'a'}, origin)
     assert status == 200 and headers['Access-Control-Allow-Origin'] == origin['Origin'] and headers['Vary'] == 'Origin'
     assert call('POST', '/tokenize', {'content': 'a'}, {'Origin': 'https://other.example'})[0] == 403

@@ -74,7 +74,8 @@ static bool host_is_allowed(const struct exchange *x, const struct endpoint *p)
     const char *host = header(x, MHD_HTTP_HEADER_HOST), *cors = x->server->options.cors;
     const char *page = cors ? strstr(cors, "://") : NULL;
     char name[256];
-    if (!host || !p || p->open || strcmp(p->method, MHD_HTTP_METHOD_GET) != 0 || !is_private(x->server))
+    bool reads = p && !p->open && strcmp(p->method, MHD_HTTP_METHOD_GET) == 0;
+    if (!host || !reads || header(x, MHD_HTTP_HEADER_ORIGIN) || !is_private(x->server))
         return true;
     host_of(host, name, sizeof name);
     return is_own_host(x->server, name) || (cors && strcmp(cors, "*") == 0) ||
