@@ -198,6 +198,7 @@ static void qwen3_s_sparse_step_and_newer_keys_are_read(void **state)
     assert_int_equal(c.n_experts, 9);
     assert_false(c.norm_topk);
     assert_true(c.rope.yarn && c.rope.theta == 5000 && c.rope.factor == 4);
+    assert_int_equal(c.max_context, 4096); /* of 1,024, whatever max_position_embeddings says */
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(config_has_experts(&c, i), i == 2);
     config_free(&c);
@@ -485,7 +486,7 @@ static void yarn_s_trained_context_is_the_model_s_where_it_is_not_said(void **st
     set(root, "rope_parameters.original_max_position_embeddings", NULL);
     set(root, "max_position_embeddings", "5000");
     struct config c = read_ok(json_incref(root));
-    assert_true(c.rope.yarn && c.rope.original_context == 5000);
+    assert_true(c.rope.yarn && c.rope.original_context == 5000 && c.max_context == 5000);
     config_free(&c);
     set(root, "max_position_embeddings", NULL);
     assert_int_equal(config_read(&c, root, "config.json", &e), ERR_FORMAT);

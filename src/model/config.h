@@ -43,7 +43,7 @@ struct rope_config {
 struct config {
     const struct family *family;
     uint32_t hidden, n_layers, vocab_size;
-    uint32_t max_context; /* max_position_embeddings; 0: not said */
+    uint32_t max_context; /* max_position_embeddings, or what YaRN stretches to; 0: not said */
     float rms_eps;
     bool tied;                   /* lm_head is the embedding */
     struct config_layer *layers; /* [n_layers], owned; one at least has experts */

@@ -138,13 +138,23 @@ int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_ki
     return v->rc < 0 ? v->rc : config_read_dense(c, v);
 }
 
-/* A context that was trained and is not said is all that the model has. */
+/* YaRN is switched on by its own keys: the context that it stretches to counts, if max_position_embeddings still has the trained one.
+ * A trained one that is not said is max_position_embeddings, which stays then. */
+static void set_contexts(struct config *c)
+{
+    double stretched = c->rope.factor * c->rope.original_context;
+    if (c->rope.original_context < 1)
+        c->rope.original_context = c->max_context;
+    else if (c->max_context && stretched > c->max_context)
+        c->max_context = stretched < UINT32_MAX ? (uint32_t)stretched : UINT32_MAX;
+}
+
 static int read_yarn(struct config *c, struct json_view *rope)
 {
     struct rope_config *r = &c->rope;
     r->yarn = true;
     r->factor = json_view_real_or(rope, "factor", 0, 1, BIG);
-    r->original_context = json_view_real_or(rope, "original_max_position_embeddings", c->max_context, 1, BIG);
+    r->original_context = json_view_real_or(rope, "original_max_position_embeddings", 0, 1, BIG);
     r->beta_fast = json_view_real_or(rope, "beta_fast", 32, 1e-3, BIG);
     r->beta_slow = json_view_real_or(rope, "beta_slow", 1, 1e-3, BIG);
     r->mscale = json_view_real_or(rope, "mscale", 0, 0, BIG);
@@ -153,6 +163,7 @@ static int read_yarn(struct config *c, struct json_view *rope)
     r->truncate = json_view_bool_or(rope, "truncate", true);
     if (rope->rc < 0)
         return rope->rc;
+    set_contexts(c);
     if (r->factor < 1 || r->original_context < 1)
         return err_set(rope->e, ERR_FORMAT, "%s: rope_type yarn: key %s is missing", rope->where,
                        r->factor < 1 ? "factor" : "original_max_position_embeddings");
