@@ -536,7 +536,7 @@ static int land_some(struct expert_store *s, bool fails, struct moeflux_err *e)
     int rc = land_arrived(s, e);
     if (rc == 0 && !fails)
         rc = bring_some(s, e);
-    if (rc == 0 && s->n_landed == before)
+    if ((rc == 0 || fails) && s->n_landed == before)
         rc = wait_for_one(s, e);
     return rc;
 }
@@ -573,7 +573,7 @@ int expert_store_await(struct expert_store *s, struct moeflux_err *e)
     }
     int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
     wait_for_copies(s);
-    if (first == 0 && !expert_store_holds_all(s))
+    if (first == 0 && moved == 0 && !expert_store_holds_all(s))
         move_up_or_out(s);
     if (first == 0 && moved == 0)
         moved = tiers_submit_moves(&s->tiers, e);

@@ -94,7 +94,7 @@ uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint
 /* Requests n different experts of a layer and holds them until expert_store_release, in device slots but for USE_TOKEN. No more than
  * expert_store_n_free_slots may be held at once. present (may be NULL): bit i says whether experts[i] is resident now, for
  * the first 64. After a failure, and after one of expert_store_await, the caller abandons the batch and calls
- * expert_store_release. */
+ * expert_store_release. Once the device has refused to copy experts, every call fails: nobody can tell what its slots hold. */
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                       enum expert_use use, uint64_t *present, struct moeflux_err *e);
 /* Waits until one more of what was wanted is read, or all are. present: as of expert_store_want. expert_store_await has to follow.

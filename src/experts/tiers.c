@@ -60,12 +60,19 @@ static void end_copies(struct tiers *t)
         end_copy(t);
 }
 
+static int fail_again(const struct tiers *t, struct moeflux_err *e)
+{
+    return err_set(e, t->fault.code, "%s", t->fault.text);
+}
+
 int tiers_submit_moves(struct tiers *t, struct moeflux_err *e)
 {
-    uint64_t ticket;
-    int rc = exec_move_submit(t->exec, &ticket, e);
-    if (rc < 0 || ticket == 0)
-        return rc;
+    uint64_t ticket = 0;
+    /* The copies stay recorded, and so their slots pinned: a later batch of moves does not bring them. */
+    if (t->fault.code || exec_move_submit(t->exec, &ticket, &t->fault) < 0)
+        return fail_again(t, e);
+    if (ticket == 0)
+        return 0;
     for (; t->n_recorded > 0; t->n_recorded--) {
         uint32_t back = t->n_copies - t->n_recorded;
         struct slot_copy *c = &t->copies[(t->first_copy + back) % MAX_COPIES];
@@ -242,6 +249,8 @@ int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e)
 {
     w->slot = w->host_slot = CACHE_NO_SLOT;
     w->landed = false;
+    if (t->fault.code)
+        return fail_again(t, e);
     if (!can_bring(t, w))
         return WANT_LATER;
     int found = t->landing == &t->device ? bring_to_mapped(t, w, e) : bring_through_host(t, w, e);
@@ -323,7 +332,7 @@ static void lift(struct tiers *t, struct expert_key key, bool passes)
 
 static bool can_lift(const struct tiers *t, struct expert_key key)
 {
-    return !cache_has(t->device.cache, key) && cache_is_full(t->host.cache, key) &&
+    return !t->fault.code && !cache_has(t->device.cache, key) && cache_is_full(t->host.cache, key) &&
            has_room(t->device.cache) && t->n_copies + 2 <= MAX_COPIES;
 }
 
@@ -374,6 +383,8 @@ static bool is_ahead_of_copies(const struct tiers *t)
 
 bool tiers_are_complete(struct tiers *t)
 {
+    if (t->fault.code) /* who wants an expert is told */
+        return false;
     if (!t->is_complete && (!t->holds_all || cache_n_full(t->host.cache) < t->host.slots.n))
         return false;
     end_copies(t);

@@ -51,7 +51,8 @@ struct tiers {
     struct ranking ranking;
     struct slot_copy copies[MAX_COPIES]; /* a ring: first, n; the last n_recorded have no ticket yet */
     uint32_t first_copy, n_copies, n_recorded;
-    bool moved_down; /* since the last order of moves */
+    bool moved_down;          /* since the last order of moves */
+    struct moeflux_err fault; /* why moves could not be submitted; from then on nothing is moved */
     uint64_t n_prefetched, n_prefetched_used, n_promoted, n_demoted;
 };
 
@@ -89,7 +90,8 @@ bool tiers_hold(const struct tiers *t, struct expert_key key);
 uint64_t tiers_address(const struct tiers *t, struct expert_key key);
 /* Waits for a prefetch or a copy, which frees a slot. Returns 1, 0 if there is none, or the device's error. */
 int tiers_make_progress(struct tiers *t, struct moeflux_err *e);
-/* Submits the copies that were recorded. */
+/* Submits the copies that were recorded. Once that has failed every call fails, and tiers_bring too: slots count as full that
+ * never got their bytes. */
 int tiers_submit_moves(struct tiers *t, struct moeflux_err *e);
 /* Copies those of a layer's experts to the device, for a prompt's chunk, that are on the host alone: at most `most`. They may
  * be on their way when the function returns. Returns 0 or the device's error. */
