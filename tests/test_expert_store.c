@@ -7,7 +7,9 @@
 #include "exec/backend.h"
 #include "experts/expert_store.h"
 #include "experts/slots.h"
+#include "experts/usage.h"
 #include "model/model_dir.h"
+#include "tmp_tree.h"
 
 static const char TINY[] = "tests/models/tiny";
 enum { N_DEVICE = 8, N_HOST = 40, LAYER = 2 };
@@ -154,9 +156,84 @@ static void no_expert_is_given_out_after_moves_have_failed(void **state)
     close_place(&p);
 }
 
+/* ---- filling at the start ---- */
+
+/* A file in which every expert of the model was chosen. */
+static const char *write_usage(const char *tmp)
+{
+    enum { N_LAYERS = 8, N_EXPERTS = 32 };
+    static uint32_t counts[N_LAYERS * N_EXPERTS];
+    struct moeflux_err e = {0};
+    const char *path = tmp_tree_path(tmp, "usage");
+    for (uint32_t i = 0; i < N_LAYERS * N_EXPERTS; i++)
+        counts[i] = i + 1;
+    check_ok(usage_write(path, N_LAYERS, N_EXPERTS, counts, &e), &e);
+    return path;
+}
+
+struct listener {
+    uint64_t until; /* bytes after which it says stop; 0: never */
+    uint64_t done, total;
+    uint32_t n_calls;
+};
+
+static bool listen(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    struct listener *l = ctx;
+    (void)what, (void)unit;
+    assert_true(done >= l->done && done <= total);
+    l->done = done;
+    l->total = total;
+    l->n_calls++;
+    return l->until == 0 || done < l->until;
+}
+
+static uint32_t count_present(const struct place *p)
+{
+    uint32_t n = 0;
+    for (uint32_t layer = 0; layer < p->model.config.n_layers; layer++)
+        for (uint32_t i = 0; i < p->model.config.n_experts; i++)
+            n += expert_store_has(p->store, layer, i);
+    return n;
+}
+
+static void a_host_that_is_filled_is_told_of(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct place p;
+    struct moeflux_err e = {0};
+    struct listener l = {0};
+    open_place(&p, write_usage(tmp));
+    check_ok(expert_store_load(p.store, &(struct moeflux_progress){listen, &l}, &e), &e);
+    /* The device's are spare copies on the host. */
+    assert_int_equal(count_present(&p), N_HOST);
+    assert_int_equal(l.total, (N_DEVICE + N_HOST) * (uint64_t)p.model.experts[0].bytes);
+    assert_int_equal(l.done, l.total);
+    assert_true(l.n_calls > 1);
+    close_place(&p);
+    tmp_tree_remove(tmp);
+}
+
+static void a_host_that_is_filled_can_be_stopped(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct place p;
+    struct moeflux_err e = {0};
+    open_place(&p, write_usage(tmp));
+    struct listener l = {.until = N_DEVICE * (uint64_t)p.model.experts[0].bytes + 1};
+    assert_int_equal(expert_store_load(p.store, &(struct moeflux_progress){listen, &l}, &e), ERR_INTERRUPTED);
+    assert_string_equal(e.text, "interrupted while reading the experts");
+    close_place(&p);
+    tmp_tree_remove(tmp);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_host_that_is_filled_is_told_of),
+        cmocka_unit_test(a_host_that_is_filled_can_be_stopped),
         cmocka_unit_test(no_expert_is_given_out_after_moves_have_failed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

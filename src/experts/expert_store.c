@@ -641,13 +641,22 @@ static int stopped(struct moeflux_err *e)
     return err_set(e, ERR_INTERRUPTED, "interrupted while reading the experts");
 }
 
-/* Loads n keys into device slots, where they are held until expert_store_release. */
-static int load_keys(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct moeflux_err *e)
+/* Experts on their way from the disk: with USE_TOKENS to device slots, with USE_TOKEN to those of a host that keeps them. */
+struct load {
+    enum expert_use use;
+    bool stay; /* they are never released */
+    const struct moeflux_progress *progress;
+    uint64_t done_bytes, all_bytes;
+};
+
+/* Loads n keys into slots, where they are held until expert_store_release. */
+static int load_keys(struct expert_store *s, const struct expert_key *keys, uint32_t n, enum expert_use use,
+                     struct moeflux_err *e)
 {
     s->n_wants = n;
     s->n_brought = s->n_landed = 0;
     for (uint32_t i = 0; i < n; i++)
-        s->wants[i] = (struct want){.key = keys[i], .use = USE_TOKENS};
+        s->wants[i] = (struct want){.key = keys[i], .use = use};
     exec_begin(s->exec);
     int rc = expert_store_await(s, e);
     if (rc < 0)
@@ -664,27 +673,45 @@ static uint64_t bytes_of(const struct expert_store *s, const struct expert_key *
     return bytes;
 }
 
-/* As load_keys, for any number of keys. stay: they are never released. */
-static int load_list(struct expert_store *s, const struct expert_key *keys, uint32_t n, bool stay,
-                     const struct moeflux_progress *p, struct moeflux_err *e)
+static int report(struct load *l, uint64_t bytes, struct moeflux_err *e)
 {
-    uint64_t done_bytes = 0, all_bytes = bytes_of(s, keys, n);
-    for (uint32_t done = 0; done < n;) {
-        uint32_t here = (uint32_t)size_min(n - done, s->max_wants);
-        int rc = load_keys(s, keys + done, here, e);
-        if (rc == 0 && stay) {
+    l->done_bytes += bytes;
+    bool goes_on = progress_report(l->progress, "reading experts", "B", l->done_bytes, l->all_bytes);
+    return goes_on ? 0 : stopped(e);
+}
+
+/* As load_keys, for any number of keys. */
+static int load_list(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct load *l,
+                     struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t done = 0, here; rc == 0 && done < n; done += here) {
+        here = (uint32_t)size_min(n - done, s->max_wants);
+        rc = load_keys(s, keys + done, here, l->use, e);
+        if (rc == 0 && l->stay) {
             s->n_pinned += s->n_held;
             s->n_held = 0;
         }
         expert_store_release(s);
-        if (rc < 0)
-            return rc;
-        done_bytes += bytes_of(s, keys + done, here);
-        done += here;
-        if (!progress_report(p, "reading experts", "B", done_bytes, all_bytes))
-            return stopped(e);
+        if (rc == 0)
+            rc = report(l, bytes_of(s, keys + done, here), e);
     }
-    return 0;
+    return rc;
+}
+
+/* Loads as many of the keys as there are empty host slots, whose memory is waited for. */
+static int load_on_host(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct load *l,
+                        struct moeflux_err *e)
+{
+    int rc = 0;
+    l->use = USE_TOKEN;
+    for (uint32_t here = 0; rc == 0 && n > 0; keys += here, n -= here) {
+        here = tiers_make_host_room(&s->tiers, (uint32_t)size_min(n, MAX_IN_FLIGHT));
+        if (here == 0)
+            return report(l, bytes_of(s, keys, n), e); /* they stay where they are */
+        rc = load_list(s, keys, here, l, e);
+    }
+    return rc;
 }
 
 static int load_all(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
@@ -696,7 +723,8 @@ static int load_all(struct expert_store *s, const struct moeflux_progress *p, st
     for (uint32_t layer = s->layers.first; layer < s->layers.end; layer++)
         for (uint32_t i = 0; config_has_experts(&s->model->config, layer) && i < s->n_experts; i++)
             keys[n++] = (struct expert_key){layer, i};
-    int rc = load_list(s, keys, n, false, p, e);
+    struct load l = {.use = USE_TOKENS, .progress = p, .all_bytes = bytes_of(s, keys, n)};
+    int rc = load_list(s, keys, n, &l, e);
     free(keys);
     if (rc < 0 || s->tiers.host.slots.n == 0)
         return rc;
@@ -714,10 +742,15 @@ static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t m
     uint32_t room = most + (stay || !s->tiers.keeps ? 0 : n_host);
     struct expert_key *keys = mem_new(size_max(room, 1), sizeof *keys, e);
     int n = keys ? usage_order(s->n_layers, s->n_experts, counts, keys, room, e) : ERR_MEMORY;
-    int rc = n < 0 ? n : load_list(s, keys, (uint32_t)size_min((uint64_t)n, most), stay, p, e);
-    for (uint32_t i = most; rc == 0 && i < (uint32_t)n; i++)
-        if (!tiers_fill(&s->tiers, keys[i]))
-            break;
+    int rc = n;
+    if (n > 0) {
+        uint32_t n_up = (uint32_t)size_min((uint64_t)n, most);
+        struct load l = {
+            .use = USE_TOKENS, .stay = stay, .progress = p, .all_bytes = bytes_of(s, keys, (uint32_t)n)};
+        rc = load_list(s, keys, n_up, &l, e);
+        if (rc == 0)
+            rc = load_on_host(s, keys + n_up, (uint32_t)n - n_up, &l, e);
+    }
     free(keys);
     return rc;
 }

@@ -79,8 +79,8 @@ bool expert_store_holds_all(const struct expert_store *s);
 bool expert_store_copies_cached(const struct expert_store *s);
 /* How experts are read and why (reader_describe). */
 const char *expert_store_describe_reader(const struct expert_store *s);
-/* Fills the cache: with every expert if all have a slot, else with those that the files of counts name, the most used first.
- * Those of the pin file are never evicted. ERR_INTERRUPTED. */
+/* Fills the cache: with every expert if all have a slot, else with those that the files of counts name, the most used first,
+ * the next ones on the host. Those of the pin file are never evicted. ERR_INTERRUPTED; ERR_IO, ERR_FORMAT: of an expert, too. */
 int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e);
 
 /* To be called before each evaluation. ERR_IO: a mapped file became shorter. */

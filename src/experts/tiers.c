@@ -467,6 +467,14 @@ static bool grow_now(struct tiers *t)
     return n > 0;
 }
 
+uint32_t tiers_make_host_room(struct tiers *t, uint32_t n)
+{
+    uint32_t n_empty;
+    while ((n_empty = cache_n_empty(t->host.cache)) < n && grow_now(t))
+        ;
+    return n_empty < n ? n_empty : n;
+}
+
 void tiers_fill_ahead(struct tiers *t, struct expert_key key)
 {
     struct expert_key gone;
@@ -481,21 +489,6 @@ void tiers_fill_ahead(struct tiers *t, struct expert_key key)
 bool tiers_can_fill_ahead(const struct tiers *t)
 {
     return t->holds_all && t->in_flight.n_free > t->in_flight.n / 2 && cache_n_empty(t->host.cache) > 0;
-}
-
-bool tiers_fill(struct tiers *t, struct expert_key key)
-{
-    uint32_t slot;
-    if (tiers_have(t, key))
-        return true;
-    if (cache_n_empty(t->landing->cache) == 0 && !grow_now(t))
-        return false;
-    while (t->in_flight.n_free == 0)
-        in_flight_await_prefetch(&t->in_flight);
-    if (pin_landing(t, key, true, &slot, NULL) < 0)
-        return false;
-    t->is_prefetched[slot] = false;
-    return true;
 }
 
 void tiers_cancel_prefetches(struct tiers *t, uint32_t layer, const uint32_t *kept, uint32_t n_kept)

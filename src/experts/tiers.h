@@ -109,8 +109,8 @@ bool tiers_are_complete(struct tiers *t);
 void tiers_make_room(struct tiers *t, uint32_t n);
 /* See expert_store_prefetch. most: prefetches in flight. */
 void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most);
-/* Reads an expert into the landing tier; false: no slot is free. Not counted as a prefetch. */
-bool tiers_fill(struct tiers *t, struct expert_key key);
+/* Waits for the memory of up to n host slots that hold nothing. Returns how many there are, at most n. */
+uint32_t tiers_make_host_room(struct tiers *t, uint32_t n);
 /* Reads an expert to the host before any use of it is known, when there is nothing else to read. */
 void tiers_fill_ahead(struct tiers *t, struct expert_key key);
 /* Whether that may be done now: the host has a slot for each expert, and an empty one. */
