@@ -67,7 +67,7 @@ static int open_ring(struct reader *r, const struct reader_options *o, struct mo
     struct moeflux_err why;
     if (rc == 0 && o->n_regions && reader_ring_register(r->ring, o->regions, o->n_regions, &why) < 0)
         add_reason(r, why.text);
-    return rc;
+    return rc == 0 ? reader_ring_start(r->ring, e) : rc;
 }
 
 /* Direct reads do not need io_uring, only their depth does. */

@@ -173,19 +173,23 @@ static void *serve(void *arg)
 
 /* --- opening --- */
 
-/* Containers may allow the ring and forbid its use. */
+/* Containers may allow the ring and forbid its use, and Linux before 5.6 has one that cannot read like this. */
 static int try_ring(struct reader_ring *r, struct moeflux_err *e)
 {
+    static const uint64_t one = 1;
     struct io_uring_cqe *cqe;
-    io_uring_prep_nop(io_uring_get_sqe(&r->ring));
+    if (write(r->wake_fd, &one, sizeof one) != sizeof one)
+        return err_errno(e, ERR_UNSUPPORTED, "eventfd");
+    io_uring_prep_read(io_uring_get_sqe(&r->ring), r->wake_fd, &r->wake_count, sizeof r->wake_count, 0);
     int rc = io_uring_submit_and_wait(&r->ring, 1);
     if (rc >= 0)
         rc = io_uring_peek_cqe(&r->ring, &cqe);
+    if (rc >= 0) {
+        rc = cqe->res;
+        io_uring_cqe_seen(&r->ring, cqe);
+    }
     errno = -rc;
-    if (rc < 0)
-        return err_errno(e, ERR_UNSUPPORTED, "io_uring cannot be used");
-    io_uring_cqe_seen(&r->ring, cqe);
-    return 0;
+    return rc < 0 ? err_errno(e, ERR_UNSUPPORTED, "io_uring cannot be used") : 0;
 }
 
 static int open_ring(struct reader_ring *r, uint32_t depth, struct moeflux_err *e)
@@ -202,21 +206,20 @@ static int open_ring(struct reader_ring *r, uint32_t depth, struct moeflux_err *
     return try_ring(r, e);
 }
 
-static int start(struct reader_ring *r, uint32_t depth, struct moeflux_err *e)
+static int open_all(struct reader_ring *r, uint32_t depth, struct moeflux_err *e)
 {
+    r->wake_fd = eventfd(0, EFD_CLOEXEC);
+    if (r->wake_fd < 0)
+        return err_errno(e, ERR_UNSUPPORTED, "eventfd");
     int rc = open_ring(r, depth, e);
     if (rc < 0)
         return rc;
     r->batch = mem_new(depth + 1, sizeof *r->batch, e);
     if (!r->batch)
         return ERR_MEMORY;
-    r->wake_fd = eventfd(0, EFD_CLOEXEC);
-    if (r->wake_fd < 0)
-        return err_errno(e, ERR_UNSUPPORTED, "eventfd");
     r->work->wake_fd = r->wake_fd;
     r->work->depth = depth;
-    r->has_thread = pthread_create(&r->thread, NULL, serve, r) == 0;
-    return r->has_thread ? 0 : err_set(e, ERR_MEMORY, "io_uring's thread could not be started");
+    return 0;
 }
 
 int reader_ring_register(struct reader_ring *r, const struct reader_region *regions, uint32_t n,
@@ -246,12 +249,18 @@ int reader_ring_new(struct reader_ring **out, struct reader_work *w, uint32_t de
         return ERR_MEMORY;
     r->work = w;
     r->wake_fd = -1;
-    int rc = start(r, depth, e);
+    int rc = open_all(r, depth, e);
     if (rc < 0)
         reader_ring_free(r);
     else
         *out = r;
     return rc;
+}
+
+int reader_ring_start(struct reader_ring *r, struct moeflux_err *e)
+{
+    r->has_thread = pthread_create(&r->thread, NULL, serve, r) == 0;
+    return r->has_thread ? 0 : err_set(e, ERR_MEMORY, "io_uring's thread could not be started");
 }
 
 void reader_ring_free(struct reader_ring *r)
