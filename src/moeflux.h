@@ -168,7 +168,7 @@ struct moeflux_options {
 /* Opens, checks and loads. On failure *out is NULL. MOEFLUX_ERR_NO_FIT: the text gives the numbers. */
 int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e);
 /* Close all sessions first; NULL is legal. An evaluation that was interrupted may still run on the device. If it does not
- * finish within a quarter of a second, this and moeflux_session_free leave its memory allocated; the process should end. */
+ * finish within a quarter of a second, this leaves the model's memory allocated, and the process should end. */
 void moeflux_model_close(struct moeflux_model *m);
 
 struct moeflux_model_info {
@@ -274,7 +274,9 @@ int moeflux_model_save_trace(struct moeflux_model *m, struct moeflux_err *e);
  * model's own maximum; MOEFLUX_ERR_NO_FIT. The model must outlive the session. */
 int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, uint32_t max_context,
                         struct moeflux_err *e);
-void moeflux_session_free(struct moeflux_session *s); /* NULL is legal */
+/* NULL is legal. Where an evaluation that was interrupted still runs on the device after a quarter of a second, the memory is
+ * freed by a later call of moeflux_session_free, moeflux_session_new or moeflux_model_close. */
+void moeflux_session_free(struct moeflux_session *s);
 
 /* What an evaluation hands out. Every member may be NULL. */
 struct moeflux_outputs {

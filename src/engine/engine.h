@@ -203,6 +203,7 @@ struct moeflux_model {
 
     pthread_mutex_t lock; /* of what follows */
     struct work_count counts[WORK_KINDS];
+    struct moeflux_session *to_free; /* a list: closed while a device was still at work on what was stopped */
     /* The stages' `kept`, from the evaluation that writes it until it is read (sequence.c). Taken before any stage. */
     pthread_mutex_t keeping;
     bool has_locks;
@@ -239,6 +240,7 @@ struct moeflux_session {
     void *left_ctx;
     /* A failure left an invalid recurrent state; pos is 0. sequence_make_ready clears it. */
     bool needs_clear;
+    struct moeflux_session *next_to_free;
 };
 
 /* moeflux_get_needs for an open directory. */
@@ -275,6 +277,9 @@ int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
 /* After a stopped evaluation: waits for the devices and restores the recurrent state from its backup. Calls the progress
  * callback meanwhile. ERR_INTERRUPTED. */
 int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);
+/* Frees the sessions that were closed while a device might still write to their memory, unless one still might. Waits a moment
+ * for that if there are any. */
+void sequence_free_closed(struct moeflux_model *m);
 /* Waits a moment for the device after a stopped evaluation; whether it has finished. */
 bool model_is_idle(struct moeflux_model *m);
 

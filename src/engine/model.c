@@ -214,6 +214,8 @@ void moeflux_model_close(struct moeflux_model *m)
 {
     if (!m || !model_is_idle(m))
         return; /* the device still uses the memory */
+    if (m->to_free)
+        sequence_free_closed(m);
     trace_writer_close(m->trace);
     prefer_close(m);
     step_close(m);

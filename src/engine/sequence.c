@@ -67,6 +67,7 @@ int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, u
     if (max_context == 0 || max_context > limit)
         return err_set(e, ERR_USAGE, "a context of %u tokens, expected 1 to %u, the model's own maximum",
                        max_context, limit);
+    sequence_free_closed(m); /* there may be too little memory for both */
     struct moeflux_session *s = mem_new(1, sizeof *s, e);
     if (!s)
         return ERR_MEMORY;
@@ -82,15 +83,9 @@ int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, u
     return 0;
 }
 
-void moeflux_session_free(struct moeflux_session *s)
+static void free_states(struct moeflux_session *s)
 {
-    if (!s)
-        return;
     struct moeflux_model *m = s->model;
-    sequence_set_position(s, 0, 0);
-    checkpoints_free(&s->checkpoints);
-    if (!model_is_idle(m))
-        return; /* the device still uses the memory */
     for (uint32_t i = 0; s->on && i < m->n_stages; i++) {
         stage_take(&m->stages[i]);
         free_on(&s->on[i], s->max_blocks, &m->stages[i]);
@@ -100,6 +95,52 @@ void moeflux_session_free(struct moeflux_session *s)
     free(s->logits);
     free(s->history);
     free(s);
+}
+
+static struct moeflux_session *take_closed(struct moeflux_model *m)
+{
+    pthread_mutex_lock(&m->lock);
+    struct moeflux_session *list = m->to_free;
+    m->to_free = NULL;
+    pthread_mutex_unlock(&m->lock);
+    return list;
+}
+
+static void put_closed(struct moeflux_model *m, struct moeflux_session *s)
+{
+    pthread_mutex_lock(&m->lock);
+    s->next_to_free = m->to_free;
+    m->to_free = s;
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* The list was taken before the devices are asked: what another thread closes after that may be in use. */
+static void free_closed(struct moeflux_model *m, struct moeflux_session *list)
+{
+    bool is_idle = list && model_is_idle(m);
+    while (list) {
+        struct moeflux_session *s = list;
+        list = s->next_to_free;
+        if (is_idle)
+            free_states(s);
+        else
+            put_closed(m, s);
+    }
+}
+
+void sequence_free_closed(struct moeflux_model *m)
+{
+    free_closed(m, take_closed(m));
+}
+
+void moeflux_session_free(struct moeflux_session *s)
+{
+    if (!s)
+        return;
+    sequence_set_position(s, 0, 0);
+    checkpoints_free(&s->checkpoints);
+    s->next_to_free = take_closed(s->model);
+    free_closed(s->model, s);
 }
 
 /* The next block of the KV cache on one stage, unless it is there already or the stage has no attention. */
