@@ -340,7 +340,6 @@ static int load_beside(struct source *r, struct moeflux_session *s, const struct
     rc = load_here(r, fresh, h, e);
     if (rc == 0) {
         struct moeflux_session old = *s;
-        sequence_set_position(s, s->pos, s->parity);
         *s = *fresh;
         *fresh = old;
     }
