@@ -153,20 +153,22 @@ int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory
 
 struct pages {
     uint8_t *host;
-    uint64_t each; /* bytes of a part */
+    uint64_t bytes, each; /* in all; of a part but the last */
     bool failed[POPULATORS];
 };
 
 static void populate_part(void *ctx, uint32_t i)
 {
     struct pages *p = ctx;
-    p->failed[i] = madvise(p->host + i * p->each, p->each, MADV_POPULATE_WRITE) != 0;
+    uint64_t bytes = i + 1 < POPULATORS ? p->each : p->bytes - i * p->each;
+    p->failed[i] = madvise(p->host + i * p->each, bytes, MADV_POPULATE_WRITE) != 0;
 }
 
 /* The system clears the pages: as fast as some threads do. */
 static int populate(void *host, uint64_t bytes)
 {
-    struct pages p = {.host = host, .each = bytes / POPULATORS};
+    struct pages p = {
+        .host = host, .bytes = bytes, .each = bytes / POPULATORS / HUGE_PAGE * (uint64_t)HUGE_PAGE};
     struct pool *pool = pool_new(POPULATORS, NULL);
     if (!pool)
         return ERR_MEMORY;
@@ -182,7 +184,7 @@ static int populate(void *host, uint64_t bytes)
  * 35 ms for one of ours, which takes 45 ms beside the driver. */
 static int own_buffer(struct gpu_buffer *b, const struct gpu *g, uint64_t bytes)
 {
-    uint64_t all = size_round_up(bytes, size_max(g->import_align, POPULATORS * (uint64_t)HUGE_PAGE));
+    uint64_t all = size_round_up(bytes, size_max(g->import_align, HUGE_PAGE));
     void *host = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (host == MAP_FAILED)
         return ERR_MEMORY;
