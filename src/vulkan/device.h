@@ -69,13 +69,7 @@ bool gpu_is_preferred(const struct gpu_info *info);
 int gpu_open_preferred(struct gpu *g, struct moeflux_err *e);
 void gpu_close(struct gpu *g);
 
-/* Free device-local memory now, in bytes (VK_EXT_memory_budget where there is one, else the heaps' sizes). */
-uint64_t gpu_free_bytes(const struct gpu *g);
-
-/* Device-local memory that this process holds, as the driver counts it; 0 without VK_EXT_memory_budget. */
-uint64_t gpu_used_bytes(const struct gpu *g);
-
-/* "vkCreateBuffer: VK_ERROR_OUT_OF_DEVICE_MEMORY" as ERR_DEVICE (ERR_NO_FIT for the out-of-memory results). */
+/* "vkQueueSubmit2: VK_ERROR_DEVICE_LOST" as ERR_DEVICE; the out-of-memory results are ERR_NO_FIT. */
 int gpu_error(VkResult r, const char *call, struct moeflux_err *e);
 
 #endif

@@ -34,6 +34,73 @@ static int find_type(const struct gpu *g, uint32_t allowed, enum gpu_memory kind
     return -1;
 }
 
+/* --- what there is --- */
+
+static VkPhysicalDeviceMemoryBudgetPropertiesEXT budget_of(const struct gpu *g)
+{
+    VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = {
+        .sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_BUDGET_PROPERTIES_EXT};
+    VkPhysicalDeviceMemoryProperties2 m = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_MEMORY_PROPERTIES_2,
+                                           .pNext = &budget};
+    if (g->has_budget)
+        g->vk.GetPhysicalDeviceMemoryProperties2(g->physical, &m);
+    return budget;
+}
+
+static bool is_local(const struct gpu *g, uint32_t heap)
+{
+    return g->memory.memoryHeaps[heap].flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT;
+}
+
+uint64_t gpu_free_bytes(const struct gpu *g)
+{
+    const VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = budget_of(g);
+    int type = find_type(g, UINT32_MAX, GPU_DEVICE);
+    if (type < 0)
+        return 0;
+    uint32_t heap = g->memory.memoryTypes[type].heapIndex;
+    if (!g->has_budget)
+        return g->memory.memoryHeaps[heap].size;
+    return budget.heapBudget[heap] > budget.heapUsage[heap] ? budget.heapBudget[heap] - budget.heapUsage[heap]
+                                                            : 0;
+}
+
+uint64_t gpu_used_bytes(const struct gpu *g)
+{
+    const VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = budget_of(g);
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < g->memory.memoryHeapCount; i++)
+        sum += is_local(g, i) ? budget.heapUsage[i] : 0;
+    return sum;
+}
+
+/* --- buffers --- */
+
+static uint32_t local_types(const struct gpu *g)
+{
+    uint32_t types = 0;
+    for (uint32_t i = 0; i < g->memory.memoryTypeCount; i++)
+        if (g->memory.memoryTypes[i].propertyFlags & LOCAL)
+            types |= 1u << i;
+    return types;
+}
+
+static VkResult take(const struct gpu *g, int type, uint64_t bytes, VkDeviceMemory *out)
+{
+    VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
+                                       .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
+    VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
+                                 .pNext = &flags,
+                                 .allocationSize = bytes,
+                                 .memoryTypeIndex = (uint32_t)type};
+    return g->vk.AllocateMemory(g->device, &info, NULL, out);
+}
+
+static bool is_full(VkResult r)
+{
+    return r == VK_ERROR_OUT_OF_DEVICE_MEMORY || r == VK_ERROR_OUT_OF_HOST_MEMORY;
+}
+
 static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, struct moeflux_err *e)
 {
     VkMemoryRequirements need;
@@ -42,14 +109,14 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
     if (type < 0)
         return err_set(e, ERR_DEVICE, "%s has no memory type for %llu bytes", g->info.name,
                        (unsigned long long)b->bytes);
-    VkMemoryAllocateFlagsInfo flags = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_FLAGS_INFO,
-                                       .flags = VK_MEMORY_ALLOCATE_DEVICE_ADDRESS_BIT};
-    VkMemoryAllocateInfo info = {.sType = VK_STRUCTURE_TYPE_MEMORY_ALLOCATE_INFO,
-                                 .pNext = &flags,
-                                 .allocationSize = need.size,
-                                 .memoryTypeIndex = (uint32_t)type};
-    VkResult r = g->vk.AllocateMemory(g->device, &info, NULL, &b->memory);
-    if (r == VK_ERROR_OUT_OF_DEVICE_MEMORY || r == VK_ERROR_OUT_OF_HOST_MEMORY)
+    VkResult r = take(g, type, need.size, &b->memory);
+    /* What the host can map of a card may be 256 MiB, of which other programs take their part. */
+    int other = kind == GPU_DEVICE ? -1 : find_type(g, need.memoryTypeBits & ~local_types(g), kind);
+    if (is_full(r) && other >= 0 && other != type) {
+        type = other;
+        r = take(g, type, need.size, &b->memory);
+    }
+    if (is_full(r))
         return err_set(e, ERR_NO_FIT, "%s: %.1f MiB of device memory were asked for, %.1f MiB are free",
                        g->info.name, (double)need.size / 1048576.0, (double)gpu_free_bytes(g) / 1048576.0);
     if (r != VK_SUCCESS)
