@@ -188,13 +188,13 @@ static void choose_halves(const struct station *t, uint32_t chunk, struct pass *
         p->in = crossing_in(&at[-1].crossing, half_of(t - 1, chunk));
 }
 
-/* For the first chunk. On failure it does not have the turn. */
-static int take_stage(struct station *t, struct moeflux_err *e)
+/* For the first chunk. asks: of the thread that calls, which may be another station's. On failure it does not have the turn. */
+static int take_stage(struct station *t, bool (*asks)(void *ctx), struct moeflux_err *e)
 {
     struct line *l = t->line;
     struct stage *at = &l->m->stages[t->idx];
     const struct work all = {.m = l->m, .list = &l->s, .n = l->call->n};
-    int rc = stage_enter(l->m, at, e);
+    int rc = stage_enter_watched(l->m, at, &(struct exec_watch){asks, l}, e);
     if (rc < 0)
         return rc;
     t->has_turn = true;
@@ -226,7 +226,7 @@ static int hand_over(struct station *t, const struct work *w, uint32_t chunk)
     if (!await_chunks(t, t + 1, chunk))
         return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
     const struct stage *at = &t->line->m->stages[t->idx];
-    int rc = chunk == 0 ? take_stage(t + 1, &t->err) : 0;
+    int rc = chunk == 0 ? take_stage(t + 1, go_on_beside, &t->err) : 0;
     if (rc == 0 && !crossing_is_there(&at->crossing))
         stage_hand_over(w, at);
     return rc;
@@ -351,7 +351,8 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     for (uint32_t i = 0; i < n; i++)
         l.stations[i] = (struct station){.line = &l, .idx = i};
     s->progress_at.from = s->progress_at.before;
-    rc = take_stage(&l.stations[0], e);
+    s->progress_at.here = 0;
+    rc = take_stage(&l.stations[0], go_on, e);
     if (rc < 0) {
         s->progress_at.is_stopped = rc == ERR_INTERRUPTED;
         return rc;

@@ -10,7 +10,14 @@ void stage_give(struct stage *at)
     turns_end(&at->turn);
 }
 
-int stage_settle(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
+static bool ask_callback(void *ctx)
+{
+    const struct moeflux_model *m = ctx;
+    return progress_report(&m->progress, "reading the prompt", "tok", 0, 0);
+}
+
+static int settle(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
+                  struct moeflux_err *e)
 {
     enum { SLICE_NS = 50000000 };
     int rc = at == m->stages ? step_settle(m, e) : 0;
@@ -18,19 +25,30 @@ int stage_settle(struct moeflux_model *m, struct stage *at, struct moeflux_err *
         int done = model_fault(m, at, exec_settle(at->exec, SLICE_NS, e), e);
         at->is_stopped = done == 0;
         rc = done < 0 ? done : 0;
-        if (done == 0 && !progress_report(&m->progress, "reading the prompt", "tok", 0, 0))
+        if (done == 0 && !w->go_on(w->ctx))
             rc = err_set(e, ERR_INTERRUPTED, "interrupted while the device was busy");
     }
     return rc;
 }
 
-int stage_enter(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
+int stage_settle(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
+{
+    return settle(m, at, &(struct exec_watch){ask_callback, m}, e);
+}
+
+int stage_enter_watched(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
+                        struct moeflux_err *e)
 {
     stage_take(at);
-    int rc = stage_settle(m, at, e);
+    int rc = settle(m, at, w, e);
     if (rc < 0)
         stage_give(at);
     return rc;
+}
+
+int stage_enter(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
+{
+    return stage_enter_watched(m, at, &(struct exec_watch){ask_callback, m}, e);
 }
 
 int stage_enter_all(struct moeflux_model *m, struct moeflux_err *e)

@@ -16,6 +16,9 @@ void stage_give(struct stage *at);
 int stage_settle(struct moeflux_model *m, struct stage *at, struct moeflux_err *e);
 /* Both. On failure the caller does not have the turn. */
 int stage_enter(struct moeflux_model *m, struct stage *at, struct moeflux_err *e);
+/* The same for a thread that the callback does not know, or that has more to tell it: asks w instead. */
+int stage_enter_watched(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
+                        struct moeflux_err *e);
 /* That of all stages. */
 int stage_enter_all(struct moeflux_model *m, struct moeflux_err *e);
 void stage_give_all(struct moeflux_model *m);
