@@ -117,6 +117,11 @@ int devices_open(struct devices *d, const struct moeflux_options *o, const struc
     return rc;
 }
 
+bool devices_are_one(const struct exec_caps *a, const struct exec_caps *b)
+{
+    return a->is_host == b->is_host && a->index == b->index;
+}
+
 const struct exec *devices_cpu(const struct devices *d)
 {
     for (uint32_t i = 0; i < d->n; i++)

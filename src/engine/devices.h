@@ -20,6 +20,8 @@ int devices_parse(struct devices *out, const char *option, struct moeflux_err *e
 /* Opens them all. On failure none is open; the text names the one at fault. */
 int devices_open(struct devices *d, const struct moeflux_options *o, const struct test_hooks *h,
                  struct moeflux_err *e);
+/* Whether two are one device, by whatever names. */
+bool devices_are_one(const struct exec_caps *a, const struct exec_caps *b);
 /* The first that is the cpu: others that compute there do it with its threads (exec_options.beside). NULL: none is open. */
 const struct exec *devices_cpu(const struct devices *d);
 void devices_close(struct devices *d);

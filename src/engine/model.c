@@ -58,12 +58,14 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
     m->n_stages = d.n;
     for (uint32_t i = 0; i < d.n; i++) {
         size_t at = strlen(m->device_names);
+        const struct exec_caps caps = exec_get_caps(d.execs[i]);
         m->stages[i].exec = d.execs[i];
-        snprintf(m->device_names + at, sizeof m->device_names - at, "%s%s", i ? " + " : "",
-                 exec_get_caps(d.execs[i]).name);
-        for (uint32_t k = 0; k < i; k++)
-            m->stages[i].is_again |= strcmp(d.names[k], d.names[i]) == 0;
-        m->computes_at_once |= m->stages[i].computes_at_once = exec_get_caps(d.execs[i]).is_host;
+        snprintf(m->device_names + at, sizeof m->device_names - at, "%s%s", i ? " + " : "", caps.name);
+        for (uint32_t k = 0; k < i; k++) {
+            const struct exec_caps other = exec_get_caps(d.execs[k]);
+            m->stages[i].is_again |= devices_are_one(&caps, &other);
+        }
+        m->computes_at_once |= m->stages[i].computes_at_once = caps.is_host;
     }
     rc = stage_plan_make(p, &m->dir, &d, o, e);
     if (rc < 0)

@@ -96,12 +96,12 @@ static int choose_alike(const struct exec_caps *caps, uint32_t n, const struct m
     return rc;
 }
 
-/* How often a device is there, by whatever names: its memory is shared then. */
+/* How often a device is there: its memory is shared then. */
 static uint64_t n_uses(const struct exec_caps *caps, uint32_t n, uint32_t which)
 {
     uint64_t uses = 0;
     for (uint32_t i = 0; i < n; i++)
-        uses += caps[i].is_host == caps[which].is_host && caps[i].index == caps[which].index;
+        uses += devices_are_one(&caps[i], &caps[which]);
     return uses;
 }
 
