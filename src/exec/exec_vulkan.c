@@ -155,6 +155,18 @@ static int make_now(struct exec_vulkan *v, const struct kernel *k)
     return rc;
 }
 
+/* More than the device allows would be computed in part, or not at all, and nobody told. */
+static bool takes_groups(struct exec_vulkan *v, const struct stream_work *w)
+{
+    const uint32_t *n = w->groups, *most = v->gpu.max_groups;
+    if (n[0] <= most[0] && n[1] <= most[1] && n[2] <= most[2])
+        return true;
+    err_set(&v->base.fault, ERR_UNSUPPORTED, "kernel %s: %u x %u x %u workgroups, %s takes %u x %u x %u",
+            v->pipelines.all[w->pipeline].name, n[0], n[1], n[2], v->gpu.info.name, most[0], most[1],
+            most[2]);
+    return false;
+}
+
 void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
                    uint32_t gz)
 {
@@ -166,6 +178,8 @@ void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uin
                                   .args = args,
                                   .args_bytes = k->args_bytes,
                                   .groups = {gx, gy, gz}};
+    if (!takes_groups(v, &w))
+        return;
     if (x->is_watched) {
         vulkan_dispatch_watched(v, &w);
         return;
@@ -353,7 +367,6 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .move_wait = vulkan_move_wait,
                                               .after_moves = vulkan_after_moves};
 
-/* 1: no device was named, and there is no GPU. */
 /* 1: no device was named, and there is no GPU. */
 static int find_device(struct exec_vulkan *v, const struct exec_options *o, struct moeflux_err *e)
 {
