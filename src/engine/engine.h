@@ -196,13 +196,13 @@ struct moeflux_model {
 
     struct step_room step; /* of the last stage, and of the thread that has it */
 
-    bool has_fingerprint;
-    uint64_t fingerprint;
     _Atomic(uint64_t) step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
     _Atomic(uint64_t) n_marks; /* moeflux_session.mark */
 
     pthread_mutex_t lock; /* of what follows */
     struct work_count counts[WORK_KINDS];
+    bool has_fingerprint;
+    uint64_t fingerprint;
     struct moeflux_session *to_free; /* a list: closed while a device was still at work on what was stopped */
     /* The stages' `kept`, from the evaluation that writes it until it is read (sequence.c). Taken before any stage. */
     pthread_mutex_t keeping;

@@ -132,20 +132,31 @@ static int add_model(XXH3_state_t *h, const struct model_dir *d, float margin, s
     return rc;
 }
 
+static int compute(const struct moeflux_model *m, uint64_t *out, struct moeflux_err *e)
+{
+    XXH3_state_t *h = XXH3_createState();
+    if (!h)
+        return err_set(e, ERR_MEMORY, "out of memory for a checksum");
+    XXH3_64bits_reset(h);
+    int rc = add_model(h, &m->dir, m->prefer.margin, e);
+    *out = XXH3_64bits_digest(h);
+    XXH3_freeState(h);
+    return rc;
+}
+
+/* Threads that ask for it at once each compute the same. */
 int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e)
 {
-    if (!m->has_fingerprint) {
-        XXH3_state_t *h = XXH3_createState();
-        if (!h)
-            return err_set(e, ERR_MEMORY, "out of memory for a checksum");
-        XXH3_64bits_reset(h);
-        int rc = add_model(h, &m->dir, m->prefer.margin, e);
-        m->fingerprint = XXH3_64bits_digest(h);
-        XXH3_freeState(h);
-        if (rc < 0)
-            return rc;
-        m->has_fingerprint = true;
-    }
+    pthread_mutex_lock(&m->lock);
+    bool is_known = m->has_fingerprint;
     *out = m->fingerprint;
+    pthread_mutex_unlock(&m->lock);
+    int rc = is_known ? 0 : compute(m, out, e);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&m->lock);
+    m->has_fingerprint = true;
+    m->fingerprint = *out;
+    pthread_mutex_unlock(&m->lock);
     return 0;
 }
