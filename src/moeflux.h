@@ -5,8 +5,8 @@
  *   struct moeflux_tokenizer  text to token ids and back
  *   struct moeflux_sampler    logits to the next token id
  *
- * Nothing is kept in globals. Use a model, its sessions included, from one thread at a time. A tokenizer may be shared by
- * threads. Token ids are int32_t in [0, vocab_size).
+ * Nothing is kept in globals. Threads may share a model and a tokenizer; a session or a sampler is one thread's at a time.
+ * Token ids are int32_t in [0, vocab_size).
  *
  * A function that can fail returns int: 0 or a documented value >= 0, else a negative MOEFLUX_ERR_*. It fills the caller's
  * struct moeflux_err, which may be NULL. Strings and arrays in structs are borrowed from the caller during the call.
@@ -61,7 +61,8 @@ struct moeflux_progress {
 
 /* Threads may use one model at the same time, each with sessions of its own; a session is one thread's at a time. Evaluations go
  * through the model's devices one behind the other: with several devices, those of several threads are on different ones at
- * once. No function of a model or session may be called from within a callback of an evaluation. */
+ * once. moeflux_model_close, _reset_stats, _get_usage, _save_usage, _save_trace and _layer_wait_ns are for when none is under way.
+ * No function of a model or session may be called from within a callback of an evaluation. */
 struct moeflux_model;
 struct moeflux_session;
 

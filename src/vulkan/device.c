@@ -464,7 +464,9 @@ static void read_limits(struct gpu *g)
     g->cuts_dispatches = p.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
 }
 
-static bool all_local_memory_is_mapped(const VkPhysicalDeviceMemoryProperties *m)
+/* The host caches device memory only where it is its own: of a card it maps a window, whole or small, that writes are combined
+ * into. */
+static bool has_cached_local_memory(const VkPhysicalDeviceMemoryProperties *m)
 {
     const VkMemoryPropertyFlags want =
         VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT | VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT |
@@ -481,7 +483,7 @@ static int open_found(struct gpu *g, const struct found *list, uint32_t index, s
     g->info = list[index].info;
     g->index = index;
     read_limits(g);
-    g->is_unified = all_local_memory_is_mapped(&g->memory);
+    g->is_unified = has_cached_local_memory(&g->memory);
     return create_device(g, e);
 }
 
