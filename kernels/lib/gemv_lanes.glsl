@@ -6,7 +6,8 @@
 // least two steps (a piece of each of its rows) in flight, the first ones before the barrier that publishes the vector.
 // Where a row is few steps (STEPS) all of them are, and everything is unrolled; else loops stay loops: a dispatch finds
 // the instruction caches filled with the kernels before it. (On an H200 a product unrolled to 44 KB of code was slower
-// than a plain loop with half as many loads in flight.)
+// than a plain loop with half as many loads in flight. An H100 holds 128 KB of code: where a layer's kernels are more, each
+// takes 0.2 us longer for every kilobyte of its own.)
 //
 // Codes become floats exactly, in one of two ways:
 // - DENORM: masked into place they are float16 denormals, which the device preserves: q 2^-24, or q 2^-20 for the odd
