@@ -461,8 +461,9 @@ static void copied_weights_lie_by_their_rows(void **state)
 
 static void reading_by_node_brings_all_pages_and_leaves_the_thread_s_policy(void **state)
 {
-    enum { PAGE = 4096, N_PAGES = 37 };
-    static uint8_t bytes[N_PAGES * PAGE];
+    enum { LARGEST_PAGE = 65536, N_PAGES = 37 };
+    static uint8_t bytes[N_PAGES * LARGEST_PAGE];
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), n = N_PAGES * page;
     unsigned char is_there[N_PAGES];
     unsigned long nodes;
     struct mapped m;
@@ -470,12 +471,13 @@ static void reading_by_node_brings_all_pages_and_leaves_the_thread_s_policy(void
     (void)state;
     need_policies();
     char *dir = tmp_tree_new();
-    tmp_tree_write(dir, "file", bytes, sizeof bytes);
+    assert_true(page <= LARGEST_PAGE);
+    tmp_tree_write(dir, "file", bytes, n);
     FILE *f = fopen(tmp_tree_path(dir, "file"), "rb");
     assert_non_null(f);
-    check_ok(mapped_open(&m, fileno(f), "file", sizeof bytes, &e), &e);
-    mapped_fetch_by_node(&m, PAGE, sizeof bytes - PAGE, &two);
-    assert_int_equal(mincore(m.at, sizeof bytes, is_there), 0);
+    check_ok(mapped_open(&m, fileno(f), "file", n, &e), &e);
+    mapped_fetch_by_node(&m, page, n - page, &two);
+    assert_int_equal(mincore(m.at, n, is_there), 0);
     for (int i = 1; i < N_PAGES; i++)
         assert_true(is_there[i] & 1);
     assert_int_equal(policy(NULL, &nodes), MPOL_DEFAULT);

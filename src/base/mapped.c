@@ -4,16 +4,15 @@
 #include <inttypes.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/nodes.h"
 
-enum { PAGE = 4096 };
-
 int mapped_open(struct mapped *m, int fd, const char *path, uint64_t bytes, struct moeflux_err *e)
 {
-    *m = (struct mapped){.bytes = bytes, .fd = fd, .path = path};
+    *m = (struct mapped){.bytes = bytes, .page = (uint64_t)sysconf(_SC_PAGESIZE), .fd = fd, .path = path};
     void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
         return err_errno(e, ERR_UNSUPPORTED, "%s cannot be mapped", path);
@@ -45,8 +44,8 @@ int64_t mapped_there(const struct mapped *m, uint64_t off, uint64_t n)
 /* The whole pages that bytes [off, off + n) lie in. */
 static uint8_t *pages_of(const struct mapped *m, uint64_t off, uint64_t n, size_t *span)
 {
-    *span = (size_t)(n + off % PAGE);
-    return m->at + off - off % PAGE;
+    *span = (size_t)(n + off % m->page);
+    return m->at + off - off % m->page;
 }
 
 int64_t mapped_fetch(const struct mapped *m, uint64_t off, uint64_t n)

@@ -11,10 +11,10 @@ struct moeflux_err;
 struct node_shares;
 
 struct mapped {
-    uint8_t *at; /* page-aligned; NULL: not open */
-    uint64_t bytes;
-    int fd;           /* borrowed */
-    const char *path; /* borrowed */
+    uint8_t *at;          /* page-aligned; NULL: not open */
+    uint64_t bytes, page; /* page: of the system's memory */
+    int fd;               /* borrowed */
+    const char *path;     /* borrowed */
 };
 
 /* Maps the first `bytes` of the file, at least 1. Descriptor and path must stay until mapped_close. ERR_UNSUPPORTED: it
