@@ -57,6 +57,8 @@ enum {
     PREFILL_TOKENS = 16
 };
 enum { PREFILL_MAX_DIM = 256, PREFILL_MAX_LATENT = 512 };
+/* Bytes of shared memory that its float32 mapping takes. */
+enum { PREFILL_SHARED = 28 * 1024 };
 /* Its constants, behind those of kv_cache.h. */
 enum {
     ROWS_SPEC = KV_N_SPEC,
@@ -70,7 +72,7 @@ enum {
  * latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions, in attention/decode.comp 0.18 for 5,000 and 0.56
  * for 16,384. */
 enum { LONG_POSITIONS = 12288 };
-/* Channels of keys and values for which one subgroup's registers have room in attention_many_coop; of more, two share
+/* Channels of keys and values for which one subgroup's registers have room in attention_prefill_coop; of more, two share
  * the work. On an H200 keys of 192 and values of 128 take 26.0 ms alone and 27.8 shared (14,336 + 2,048 positions, 128
  * heads), keys and values of 256 take 3.9 ms alone, when registers spill, and 2.3 shared. */
 enum { MOST_ALONE = 384 };
@@ -156,8 +158,8 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     p.max_splits = at_least_one(WANTED_LANES / at_least_one(lanes));
     p.min_positions = ROWS_AT_ONCE * p.subgroup / p.lanes * p.members;
     p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
-    bool has_prefill =
-        caps->max_workgroup >= 256 && s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : PREFILL_MAX_DIM);
+    bool has_prefill = caps->max_workgroup >= 256 && caps->max_shared_bytes >= PREFILL_SHARED &&
+                       s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : PREFILL_MAX_DIM);
     p.prefill_from = has_prefill ? PREFILL_TOKENS : UINT32_MAX;
     p.long_from =
         has_prefill && s->latent && s->n_heads / s->n_kv_heads >= PREFILL_ROWS ? LONG_POSITIONS : UINT32_MAX;

@@ -6,17 +6,18 @@
 #include "base/format.h"
 #include "exec/kernel.h"
 
-/* Invocations of a workgroup along the rows and along the tokens. */
-enum { SIDE = 16 };
+/* Invocations of a workgroup along the rows and along the tokens; bytes of shared memory that the largest tile takes. */
+enum { SIDE = 16, MOST_SHARED = 22 * 1024 };
 
 bool gemm_is_possible(const struct exec *x)
 {
-    return exec_get_caps(x).max_workgroup >= SIDE * SIDE;
+    const struct exec_caps c = exec_get_caps(x);
+    return c.max_workgroup >= SIDE * SIDE && c.max_shared_bytes >= MOST_SHARED;
 }
 
 struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats)
 {
-    /* Of an invocation, and the columns of a step: at most 22 KiB of shared memory. */
+    /* Of an invocation, and the columns of a step. */
     static const struct {
         uint32_t rows, tokens, depth;
     } shapes[GEMM_TILES] = {[GEMM_TILE_16] = {4, 1, 64},
