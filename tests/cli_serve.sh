@@ -100,6 +100,7 @@ END
 start
 holds tools_are_called_and_their_results_answered
 holds_claim calls_may_be_sent_back
+holds_claim thinking_that_a_template_does_not_know_is_left_aside
 stop
 
 claim thinking_is_switched_by_either_name

@@ -370,6 +370,7 @@ static void get_kwargs(struct json_view *v, struct request_options *o)
         return;
     o->think = json_is_true(on);
     o->no_think = !o->think;
+    o->by_kwargs = true;
 }
 
 static int get_options(struct request *r, const char *where, struct moeflux_err *e)
@@ -540,6 +541,10 @@ static int encode_chat(struct request *r, struct generator *s, const char *where
     const json_t *given = json_object_get(r->fields, "messages");
     /* Whether it thinks differs from request to request. */
     int rc = generator_use_chat(s, request_thinking(&r->options), "a request", e);
+    if (rc == ERR_UNSUPPORTED && r->options.by_kwargs) {
+        r->options.think = r->options.no_think = false;
+        rc = generator_use_chat(s, CHAT_THINKING_AUTO, "a request", e);
+    }
     if (!rc && r->options.tools)
         rc = tools_check_model(s, where, e);
     if (!rc && r->options.must_call)

@@ -24,6 +24,7 @@ struct request_options { /* texts are borrowed */
     const char *system;  /* NULL: none */
     bool raw;            /* the prompt as it is, without chat template */
     bool think, no_think;
+    bool by_kwargs; /* one of the two is in kwargs: a template that cannot do it leaves that aside */
     bool ignore_eos;
     int64_t predict; /* tokens; REQUEST_NO_LIMIT */
     int64_t seed;    /* -1: the caller chooses */

@@ -37,7 +37,7 @@ static void host_of(const char *authority, char *host, size_t cap)
 static bool is_own_host(const struct server *s, const char *host)
 {
     unsigned char address[16];
-    return strcmp(host, "localhost") == 0 || strcmp(host, s->options.host) == 0 ||
+    return strcasecmp(host, "localhost") == 0 || strcasecmp(host, s->options.host) == 0 ||
            inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
 }
 
@@ -60,28 +60,6 @@ static bool origin_is_allowed(struct exchange *x)
     return is_own_host(x->server, name);
 }
 
-/* Whether the server is reached from this machine alone, and by whoever is there. */
-static bool is_private(const struct server *s)
-{
-    const char *address = s->url + strlen("http://");
-    return !s->keys.len && (strncmp(address, "127.", 4) == 0 || strncmp(address, "[::1]", 5) == 0);
-}
-
-/* A page whose name was made to point here reads by GET without an Origin, and without TLS its browser says nothing else of it.
- * So such a server tells of itself under its own names only, and under that of the page that may use it. */
-static bool host_is_allowed(const struct exchange *x, const struct endpoint *p)
-{
-    const char *host = header(x, MHD_HTTP_HEADER_HOST), *cors = x->server->options.cors;
-    const char *page = cors ? strstr(cors, "://") : NULL;
-    char name[256];
-    bool reads = p && !p->open && strcmp(p->method, MHD_HTTP_METHOD_GET) == 0;
-    if (!host || !reads || header(x, MHD_HTTP_HEADER_ORIGIN) || !is_private(x->server))
-        return true;
-    host_of(host, name, sizeof name);
-    return is_own_host(x->server, name) || (cors && strcmp(cors, "*") == 0) ||
-           (page && strcmp(page + 3, host) == 0);
-}
-
 static bool key_is_right(const struct exchange *x)
 {
     static const char bearer[] = "Bearer ";
@@ -102,8 +80,6 @@ static void look_at(struct exchange *x, const char *method)
     x->endpoint = p;
     if (!allowed)
         refusal_set(&x->no, 403, NULL, NULL, "pages of this origin may not use the server (--cors)");
-    else if (!host_is_allowed(x, p))
-        refusal_set(&x->no, 403, NULL, NULL, "the server is not known by this name (--cors)");
     else if ((!p || !p->open) && x->server->keys.len && !key_is_right(x))
         refusal_set(&x->no, 401, NULL, "invalid_api_key", "the key is missing or wrong");
     else if (!p && x->allowed)
