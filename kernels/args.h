@@ -503,7 +503,7 @@ struct delta_args {
 };
 ARGS_SIZE(delta_args, 120);
 
-/* delta_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
+/* delta_prefill_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
  * for each value head its decay and beta. A workgroup has DELTA_RUN tokens. */
 #define DELTA_RUN                     8
 #define DELTA_PREPARED(channels, n_v) (((channels) + 2 * (n_v) + 3) / 4 * 4)
@@ -516,7 +516,7 @@ struct delta_prefill_scan_args {
 };
 ARGS_SIZE(delta_prefill_scan_args, 48);
 
-/* Tokens that delta_walk takes at once, and what delta_blocks finds out for it: f32 [blocks][n_v][DELTA_COEFS]. With the
+/* Tokens that delta_prefill_walk takes at once, and what delta_prefill_blocks finds out for it: f32 [blocks][n_v][DELTA_COEFS]. With the
  * tokens i, j = 0 .. 3 of a block, d their decays, e_ij the product of d over j < t <= i, e_i that over all t <= i:
  *   [4][4]  e_ij (k_j q_i) for j <= i, else 0
  *   [4]     beta_1 e_10 (k_0 k_1), beta_2 e_20 (k_0 k_2), beta_2 e_21 (k_1 k_2), e_3

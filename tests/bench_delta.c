@@ -2,7 +2,7 @@
  *   bench_delta [--device D] [--tiles] TOKENS [REPS]
  * For a chunk of TOKENS it prints the device's time, the fastest of REPS (3), and each kernel's part of it, and the
  * processor's time, which is what counts on software devices. The three forms' outputs are compared. --tiles: after them
- * delta_walk with its work shared in other ways. */
+ * delta_prefill_walk with its work shared in other ways. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 // keys and values. The last tiles, which see the most positions, start first.
 // Two mappings, chosen at build:
 //   tiles (GPUs): 16 x 16 invocations, float32. Tolerance 1e-5 of the largest output after the merge.
-//   matrices (COOP, attention_many_coop; attention/prefill_coop.glsl): queries, keys, values and weights in float16, scores and
+//   matrices (COOP, attention_prefill_coop; attention/prefill_coop.glsl): queries, keys, values and weights in float16, scores and
 //     sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl); KEY_DIM and VALUE_DIM are multiples of 16. Tolerance 3e-3.
 #version 460
 #include "lib/memory.glsl"

@@ -176,7 +176,7 @@ void scale_sums(float keep)
             acc[d][i] *= f[i];
 }
 
-// Scores become weights; a lane has every other four of its row's positions.
+// Scores become weights; two lanes share a row, each has half of its positions.
 void weigh_tile(uint at)
 {
     const uint FOURS = POSITIONS / 8;

@@ -36,7 +36,7 @@ shared vec4 qk[QK], values[V], coefs[C]; // [token][q, k], [token][row], [block]
 uint head, key_head, part, row0; // row0: of the workgroup
 vec4 next_qk[HELD_QK], next_values[HELD_V], next_coefs[HELD_C];
 
-// Tokens past the last are 0, as delta_blocks takes them to be.
+// Tokens past the last are 0, as delta_prefill_blocks takes them to be.
 void load(uint first)
 {
     [[unroll]] for (uint i = 0; i < HELD_QK; i++) {

@@ -13,7 +13,7 @@
 struct exec;
 struct host;
 
-/* Computes a call at once. Returns 0, or an error that host_fail made. */
+/* Computes a call at once. Returns 0, or an error that host_error made. */
 typedef int op_host_fn(const void *op, const void *call, struct host *h);
 
 struct op {

@@ -27,7 +27,7 @@ enum delta_form {
     DELTA_SHARED, /* the one dispatch, on any device with several workgroups a head where the call has `squares` */
 };
 
-/* How delta_walk shares its work: `parts` lanes, a power of two from 8 to a subgroup, share `each` rows of the state, and
+/* How delta_prefill_walk shares its work: `parts` lanes, a power of two from 8 to a subgroup, share `each` rows of the state, and
  * `stage` tokens, a multiple of 4, lie in shared memory. */
 struct delta_tile {
     uint32_t workgroup, parts, each, stage;

@@ -35,9 +35,9 @@ uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps
     return (uint64_t)n * prepared_row(s) + (uint64_t)div_up(n, DELTA_BLOCK) * s->n_v * DELTA_COEFS;
 }
 
-/* Lanes that share a row of delta_scan. Tokens from which on it and delta_walk are the faster way (H200). */
+/* Lanes that share a row of delta_prefill_scan. Tokens from which on it and delta_prefill_walk are the faster way (H200). */
 enum { SCAN_PARTS = 8, SCAN_FROM = 16, WALK_FROM = 32, PREP_WORKGROUP = 128 };
-/* A workgroup of delta_walk has 32 rows of 128 columns, so that the rows of 32 heads keep 128 workgroups busy: two for 8
+/* A workgroup of delta_prefill_walk has 32 rows of 128 columns, so that the rows of 32 heads keep 128 workgroups busy: two for 8
  * lanes each take half the reads of shared memory that one would. The tokens of a stage take longer than memory does to
  * answer. bench_delta --tiles compares (H200, 2,048 tokens of 35B-A3B: 290 us; stages of 8 tokens 330, of 32 290, one row
  * for 8 lanes 330, four 599). */

@@ -460,7 +460,7 @@ static void linear_cases(struct kernel_test *l)
 }
 
 /* Kernels that only work together share a group: attention is gqa_prepare, attention
- * or attention_many, and attention_merge. */
+ * or attention_prefill, and attention_merge. */
 static const struct {
     const char *kernels;
     void (*run)(struct kernel_test *l);
