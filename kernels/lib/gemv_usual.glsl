@@ -177,7 +177,7 @@ void add_columns(inout Parts p, const uint format, inout Step s, uint at)
     }
 }
 
-// Whether a loop takes the two halves of a piece: a quarter less code for one more instruction in forty. It pays where rows are long:
+// Whether a loop takes the two halves of a piece: a sixth less code for one more instruction in forty. It pays where rows are long:
 // a model of such rows (DeepSeek-V3) has more code in a layer than the instruction cache holds. With short ones (35B-A3B) it costs 1 %.
 const bool IN_HALVES = STREAM > 0;
 

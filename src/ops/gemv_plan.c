@@ -13,7 +13,7 @@ enum { FEW_PROCESSORS = 32 };
 /* Bytes of the name of a kernel with its variant. */
 enum { KERNEL_NAME = 64 };
 /* Subgroups that share a block of rows at most, and the pieces of each row that a lane holds at once; where rows are few, so that a
- * block has one or two, that is better than two tiles (DeepSeek-V3's router, 256 x 7,168 in bf16: a microsecond less on an H100). */
+ * block has one or two, they may be more, so that such rows are one tile (DeepSeek-V3's router, 256 x 7,168 in bf16). */
 enum { MAX_SPLIT = 8, MAX_STEPS = 2, MAX_ROW_STEPS = 4 };
 /* The least subgroup that does so instead of going through its row in a loop: adding up what smaller ones have takes longer
  * (lavapipe, 8 lanes: 8,192 x 2,048 in 51 ms in place of 20). */
