@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/f16.h"
+#include "base/mem.h"
 
 #define BYTES_NONE 0
 #define BYTES_BF16 2
@@ -213,17 +214,28 @@ static float code_value(const struct format *f, uint32_t code)
     return f->scheme == SCHEME_E4M3 ? e4m3_to_float((uint8_t)code) : (float)code;
 }
 
+/* n numbers of one group. */
+static void decode_group(const struct format *f, const void *weight, uint64_t first, uint64_t n, float scale,
+                         float bias, float *out)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        float value = code_value(f, format_code(weight, f->bits, first + i)) * scale;
+        out[i] = f->has_bias ? value + bias : value;
+    }
+}
+
 void format_decode(const struct format *f, const void *weight, const void *scales, const void *biases,
                    uint64_t first, uint64_t n, float *out)
 {
-    for (uint64_t i = 0; i < n; i++) {
-        uint64_t at = first + i;
-        if (f->scheme == SCHEME_PLAIN) {
-            out[i] = plain_at(f, weight, at);
-            continue;
+    uint64_t some;
+    if (f->scheme == SCHEME_PLAIN)
+        for (uint64_t i = 0; i < n; i++)
+            out[i] = plain_at(f, weight, first + i);
+    else
+        for (uint64_t i = 0; i < n; i += some) {
+            uint64_t at = first + i, group = at / f->group;
+            some = size_min(n - i, (group + 1) * f->group - at);
+            decode_group(f, weight, at, some, format_scale(f->scale, scales, group),
+                         f->has_bias ? format_scale(f->scale, biases, group) : 0, out + i);
         }
-        float value =
-            code_value(f, format_code(weight, f->bits, at)) * format_scale(f->scale, scales, at / f->group);
-        out[i] = f->has_bias ? value + format_scale(f->scale, biases, at / f->group) : value;
-    }
 }

@@ -218,7 +218,8 @@ VEC_INLINE __m512i codes_words(__m512i v, const struct codes_table *t, int secon
 {
     __m512i at = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)t->at[second][odd])),
             up = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)t->up[odd]));
-    return _mm512_srli_epi16(_mm512_mullo_epi16(_mm512_shuffle_epi8(v, at), up), 16 - bits);
+    v = _mm512_mullo_epi16(_mm512_shuffle_epi8(v, at), up);
+    return bits == 5 ? _mm512_srli_epi16(v, 11) : _mm512_srli_epi16(v, 10);
 }
 
 /* A lane's three bytes, with four codes in each of its halves; from there two at a time. */

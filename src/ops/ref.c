@@ -22,14 +22,17 @@ void ref_row(const struct weights *w, uint32_t row, double *out)
 double ref_dot(const double *a, const double *b, uint32_t n)
 {
     /* Four sums: an addition need not wait for the one before. */
-    double sum[4] = {0};
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
     uint32_t i = 0;
-    for (; i + 4 <= n; i += 4)
-        for (uint32_t k = 0; k < 4; k++)
-            sum[k] += a[i + k] * b[i + k];
+    for (; i + 4 <= n; i += 4) {
+        s0 += a[i] * b[i];
+        s1 += a[i + 1] * b[i + 1];
+        s2 += a[i + 2] * b[i + 2];
+        s3 += a[i + 3] * b[i + 3];
+    }
     for (; i < n; i++)
-        sum[0] += a[i] * b[i];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+        s0 += a[i] * b[i];
+    return (s0 + s1) + (s2 + s3);
 }
 
 void ref_norm(const float *x, const float *norm, uint32_t n, double eps, double *out)
