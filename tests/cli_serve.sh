@@ -103,6 +103,22 @@ holds_claim calls_may_be_sent_back
 holds_claim thinking_that_a_template_does_not_know_is_left_aside
 stop
 
+claim calls_may_be_sent_back_to_a_template_of_objects
+cat >"$model/chat_template.jinja" <<'END'
+{%- for m in messages %}
+{{- '<|im_start|>' + ('user' if m.role == 'tool' else m.role) + '\n' + (m.content or '') }}
+{%- for c in m.tool_calls or [] %}
+{{- '\n<tool_call>\n<function=' + c.function.name + '>\n' }}
+{%- for name, value in c.function.arguments | items %}{{- '<parameter=' + name + '>\n' + value | string + '\n</parameter>\n' }}{%- endfor %}
+{{- '</function>\n</tool_call>' }}{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+END
+start
+holds calls_may_be_sent_back_to_a_template_of_objects
+stop
+
 claim thinking_is_switched_by_either_name
 cat >"$model/chat_template.jinja" <<'END'
 {%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}

@@ -85,10 +85,10 @@ def whole_answers_and_events_say_the_same():
 
 def thinking_is_switched_by_either_name():
     """The server's model has tests/cli_serve.sh's template, which reads `thinking`."""
-    for switches in ({'thinking': True}, {'enable_thinking': True}):
+    for switches in ({'thinking': True}, {'enable_thinking': True}, {'enable_thinking': True, 'thinking': False}):
         message = chat([user], chat_template_kwargs=switches)['choices'][0]['message']
         assert message['content'] == '42' and message['reasoning_content'], (switches, message)
-    for switches in ({}, {'thinking': False}, {'enable_thinking': False}):
+    for switches in ({}, {'thinking': False}, {'enable_thinking': False}, {'enable_thinking': False, 'thinking': True}):
         message = chat([user], chat_template_kwargs=switches)['choices'][0]['message']
         assert message['content'] and 'reasoning_content' not in message, (switches, message)
 
@@ -267,24 +267,34 @@ def tools_are_called_and_their_results_answered():
     refused(400, None, {'messages': [user], 'tools': [{'type': 'function'}]}, words='tool 1')
 
 
+put = [{'type': 'function', 'function': {'name': 'put', 'parameters': {'type': 'object', 'properties': {}}}}]
+
+
+def tokens_after(arguments):
+    """Of a prompt in which the model has made a call."""
+    call = {'id': 'a', 'type': 'function', 'function': {'name': 'put', 'arguments': arguments}}
+    messages = [user, {'role': 'assistant', 'content': None, 'tool_calls': [call]}, {'role': 'tool', 'tool_call_id': 'a', 'content': '42'}]
+    return chat(messages, tools=put, max_tokens=1)['usage']['prompt_tokens']
+
+
 def calls_may_be_sent_back():
-    tools = [{'type': 'function', 'function': {'name': 'put', 'parameters': {'type': 'object', 'properties': {}}}}]
-
-    def after(arguments):
-        call = {'id': 'a', 'type': 'function', 'function': {'name': 'put', 'arguments': arguments}}
-        messages = [user, {'role': 'assistant', 'content': None, 'tool_calls': [call]}, {'role': 'tool', 'tool_call_id': 'a', 'content': '42'}]
-        return chat(messages, tools=tools, max_tokens=1)['usage']['prompt_tokens']
-
     # What an answer has said is good in the next request.
     for arguments in (r'{"a": "x", "a": "y"}', r'{"a": "x\u0000y"}'):
         said = '<tool_call>\n{"name": "put", "arguments": ' + arguments + '}\n</tool_call>'
-        choice = chat([user], tools=tools, grammar='root ::= ' + json.dumps(said), max_tokens=150)['choices'][0]
+        choice = chat([user], tools=put, grammar='root ::= ' + json.dumps(said), max_tokens=150)['choices'][0]
         assert choice['message']['tool_calls'][0]['function']['arguments'] == arguments, choice
-        after(arguments)
+        tokens_after(arguments)
     # So is what it said wrong, or what a client made of nothing.
     for arguments in ('{', '[1]', '3', 'x', '\0', '\ud83d', r'{"a": "\ud83d"}', '{"a": ' + '[' * 3000):
-        after(arguments)
-    assert after('') == after('{}') != after('{"a": 1}')
+        tokens_after(arguments)
+    assert tokens_after('') == tokens_after('{}') != tokens_after('{"a": 1}')
+
+
+def calls_may_be_sent_back_to_a_template_of_objects():
+    """The server's model has a template of tests/cli_serve.sh that goes through the members of the arguments."""
+    for arguments in ('', '{', '[1]', '3', 'null', ' ', [], None, 5):
+        assert tokens_after(arguments) == tokens_after('{}'), arguments
+    assert tokens_after({'a': 1}) == tokens_after('{"a": 1}') > tokens_after('{}')
 
 
 def wrong_requests_are_refused_by_name():
@@ -491,6 +501,7 @@ def a_prompt_that_was_not_answered_can_be_asked_again():
     t = threading.Thread(target=lambda: got.extend(call('POST', '/v1/completions', ask)))
     t.start()
     while metrics()['moeflux_requests_running'] < 1:
+        assert t.is_alive(), got
         time.sleep(0.005)
     os.kill(int(sys.argv[3]), 15)
     t.join()

@@ -46,35 +46,49 @@ static json_t *parse_arguments(const json_t *text)
     return NULL;
 }
 
-/* One call of a copied message. Arguments that are no object stay the text that they are: what a model wrote wrong, or a client has
- * cut, must not be the end of the conversation. */
-static int take_call(json_t *call, bool as_texts, size_t i, const char *where, struct moeflux_err *e)
+static json_t *text_of(const json_t *object)
 {
-    json_t *function = json_object_get(call, "function"), *arguments = json_object_get(function, "arguments");
+    char *text = json_dumps(object, 0);
+    json_t *string = json_string(text ? text : "{}");
+    free(text);
+    return string;
+}
+
+/* Arguments in another form; NULL: they stay as they are. What a model wrote wrong, or a client has cut, must not be the end of the
+ * conversation. */
+static json_t *changed_arguments(const json_t *arguments, enum call_arguments form)
+{
+    if (json_is_string(arguments) && json_string_length(arguments) == 0)
+        return form == ARGUMENTS_TEXTS ? json_string("{}") : json_object();
+    if (form == ARGUMENTS_TEXTS)
+        return json_is_object(arguments) ? text_of(arguments) : NULL;
+    json_t *parsed = json_is_string(arguments) ? parse_arguments(arguments) : NULL;
+    if (parsed || form == ARGUMENTS_PARSED || !arguments || json_is_object(arguments))
+        return parsed;
+    return json_object();
+}
+
+/* One call of a copied message. */
+static int take_call(json_t *call, enum call_arguments form, size_t i, const char *where,
+                     struct moeflux_err *e)
+{
+    json_t *function = json_object_get(call, "function");
     if (!json_is_string(json_object_get(function, "name")))
         return wrong(where, i, "tool_calls: expected functions with names", e);
-    if (json_is_string(arguments) && json_string_length(arguments) == 0) {
-        json_object_set_new(function, "arguments", as_texts ? json_string("{}") : json_object());
-    } else if (as_texts && json_is_object(arguments)) {
-        char *text = json_dumps(arguments, 0);
-        json_object_set_new(function, "arguments", json_string(text ? text : "{}"));
-        free(text);
-    } else if (!as_texts && json_is_string(arguments)) {
-        json_t *parsed = parse_arguments(arguments);
-        if (parsed)
-            json_object_set_new(function, "arguments", parsed);
-    }
+    json_t *arguments = changed_arguments(json_object_get(function, "arguments"), form);
+    if (arguments)
+        json_object_set_new(function, "arguments", arguments);
     return 0;
 }
 
-static int take(const json_t *m, bool as_texts, json_t *to, size_t i, bool *has_calls, const char *where,
-                struct moeflux_err *e)
+static int take(const json_t *m, enum call_arguments form, json_t *to, size_t i, bool *has_calls,
+                const char *where, struct moeflux_err *e)
 {
     int rc = check(m, i, where, e);
     json_t *own = rc ? NULL : json_deep_copy(m), *calls = json_object_get(own, "tool_calls");
     for (size_t k = 0; !rc && k < json_array_size(calls); k++) {
         *has_calls = true;
-        rc = take_call(json_array_get(calls, k), as_texts, i, where, e);
+        rc = take_call(json_array_get(calls, k), form, i, where, e);
     }
     if (rc)
         json_decref(own);
@@ -98,8 +112,8 @@ static int check_last(const json_t *from, const char *where, struct moeflux_err 
     return 0;
 }
 
-int chat_messages_read(const struct json_t *from, const char *system, bool as_texts, struct json_t **out,
-                       bool *has_calls, const char *where, struct moeflux_err *e)
+int chat_messages_read(const struct json_t *from, const char *system, enum call_arguments form,
+                       struct json_t **out, bool *has_calls, const char *where, struct moeflux_err *e)
 {
     json_t *to = json_array();
     int rc = check_last(from, where, e);
@@ -108,7 +122,7 @@ int chat_messages_read(const struct json_t *from, const char *system, bool as_te
     if (!rc && system && *system && !is_role(json_array_get(from, 0), "system"))
         json_array_append_new(to, json_pack("{s: s, s: s}", "role", "system", "content", system));
     for (size_t i = 0; !rc && i < json_array_size(from); i++)
-        rc = take(json_array_get(from, i), as_texts, to, i, has_calls, where, e);
+        rc = take(json_array_get(from, i), form, to, i, has_calls, where, e);
     if (rc)
         json_decref(to);
     else

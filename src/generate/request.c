@@ -359,15 +359,20 @@ static int get_grammar(struct request *r, struct json_view *v, struct moeflux_er
     return rc;
 }
 
-/* What the template is told beside the messages; of thinking, by either name, the answer's loop must know, too. */
-static void get_kwargs(struct json_view *v, struct request_options *o)
+/* What the template is told beside the messages; of thinking, by either name, the answer's loop must know, too. Of both names the
+ * first counts, whichever the template reads. */
+static void get_kwargs(struct json_view *v, struct request *r)
 {
+    struct request_options *o = &r->options;
     o->kwargs = json_view_object(v, "chat_template_kwargs");
-    const json_t *on = json_object_get(o->kwargs, "enable_thinking");
+    json_t *own = json_object_get(r->fields, "chat_template_kwargs");
+    json_t *on = json_object_get(own, "enable_thinking"), *other = json_object_get(own, "thinking");
     if (!json_is_boolean(on))
-        on = json_object_get(o->kwargs, "thinking");
+        on = other;
     if (!json_is_boolean(on))
         return;
+    if (other)
+        json_object_set(own, "thinking", on);
     o->think = json_is_true(on);
     o->no_think = !o->think;
     o->by_kwargs = true;
@@ -400,7 +405,7 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
         o->no_think = true;
         o->think = json_view_bool_or(&v, "think", false);
     }
-    get_kwargs(&v, o);
+    get_kwargs(&v, r);
     /* A text that is raw has no place for the command line's. */
     o->system = json_view_text_or(&v, "system", o->raw ? NULL : o->system);
     o->prompt = json_view_text_or(&v, "prompt", NULL);
@@ -493,7 +498,7 @@ static int call_grammar(struct request *r, const struct generator *s, const char
     return rc;
 }
 
-/* The messages, rendered. Templates take the arguments of calls as objects, or as texts: the other form is an error to them. */
+/* The messages, rendered. A form of the calls' arguments that the template does not take is an error to it; the first one is told. */
 static int render_messages(struct request *r, struct generator *s, const json_t *given, const char *where,
                            struct moeflux_err *e)
 {
@@ -502,10 +507,10 @@ static int render_messages(struct request *r, struct generator *s, const json_t 
     if (json_object_get(r->fields, "system") &&
         json_is_text(json_member(json_array_get(given, 0), "role"), "system"))
         return err_set(e, ERR_FORMAT, "%s: system is given twice", where);
-    for (int as_texts = 0; as_texts < 2; as_texts++) {
+    for (enum call_arguments form = 0; form < N_CALL_ARGUMENTS; form++) {
         json_t *messages;
         bool has_calls;
-        rc = chat_messages_read(given, r->options.system, as_texts, &messages, &has_calls, where, e);
+        rc = chat_messages_read(given, r->options.system, form, &messages, &has_calls, where, e);
         if (rc)
             return rc;
         struct chat_prompt prompt = {.messages = messages,
@@ -516,7 +521,7 @@ static int render_messages(struct request *r, struct generator *s, const json_t 
         json_decref(messages);
         if (!rc || !has_calls)
             return rc;
-        if (!as_texts)
+        if (form == 0)
             first = *e;
     }
     *e = first;
