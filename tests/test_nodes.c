@@ -18,6 +18,7 @@
 #include "check.h"
 #include "exec/exec.h"
 #include "fake_nodes.h"
+#include "pages.h"
 #include "tmp_tree.h"
 
 /* ---- which there are ---- */
@@ -463,13 +464,14 @@ static void reading_by_node_brings_all_pages_and_leaves_the_thread_s_policy(void
 {
     enum { LARGEST_PAGE = 65536, N_PAGES = 37 };
     static uint8_t bytes[N_PAGES * LARGEST_PAGE];
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), n = N_PAGES * page;
+    const size_t page = page_bytes(), n = N_PAGES * page;
     unsigned char is_there[N_PAGES];
     unsigned long nodes;
     struct mapped m;
     struct moeflux_err e = {0};
     (void)state;
     need_policies();
+    need_populate();
     char *dir = tmp_tree_new();
     assert_true(page <= LARGEST_PAGE);
     tmp_tree_write(dir, "file", bytes, n);
