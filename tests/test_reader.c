@@ -105,14 +105,14 @@ static void every_mode_brings_the_same_bytes(void **state)
 
 static atomic_bool page_cache_is_empty;
 
-/* In place of the system's: a read that must not wait finds everything in the page cache, or nothing. */
-ssize_t preadv2(int fd, const struct iovec *to, int n, off_t offset, int flags)
+/* In place of the system's, with its header's names: a read that must not wait finds everything in the page cache, or nothing. */
+ssize_t preadv2(int fp, const struct iovec *iovec, int count, off_t offset, int flags)
 {
     if ((flags & RWF_NOWAIT) && page_cache_is_empty) {
         errno = EAGAIN;
         return -1;
     }
-    return preadv(fd, to, n, offset);
+    return preadv(fp, iovec, count, offset);
 }
 
 /* --- a system that does its worst --- */
