@@ -88,7 +88,8 @@ def thinking_is_switched_by_either_name():
     for switches in ({'thinking': True}, {'enable_thinking': True}, {'enable_thinking': True, 'thinking': False}):
         message = chat([user], chat_template_kwargs=switches)['choices'][0]['message']
         assert message['content'] == '42' and message['reasoning_content'], (switches, message)
-    for switches in ({}, {'thinking': False}, {'enable_thinking': False}, {'enable_thinking': False, 'thinking': True}):
+    for switches in ({}, {'thinking': False}, {'enable_thinking': False}, {'enable_thinking': False, 'thinking': True},
+                     {'enable_thinking': None, 'thinking': False}):
         message = chat([user], chat_template_kwargs=switches)['choices'][0]['message']
         assert message['content'] and 'reasoning_content' not in message, (switches, message)
 

@@ -103,13 +103,13 @@ static void every_mode_brings_the_same_bytes(void **state)
 
 /* --- the page cache, which the system fills and empties as it likes --- */
 
-static atomic_bool page_cache_is_empty;
+static atomic_int page_cache_errno; /* 0: it has everything */
 
-/* In place of the system's, with its header's names: a read that must not wait finds everything in the page cache, or nothing. */
+/* In place of the system's, with its header's names: a read that must not wait brings everything, or fails. */
 ssize_t preadv2(int fp, const struct iovec *iovec, int count, off_t offset, int flags)
 {
-    if ((flags & RWF_NOWAIT) && page_cache_is_empty) {
-        errno = EAGAIN;
+    if ((flags & RWF_NOWAIT) && page_cache_errno) {
+        errno = page_cache_errno;
         return -1;
     }
     return preadv(fp, iovec, count, offset);
@@ -314,10 +314,9 @@ static void pieces_are_as_large_as_asked_for(void **state)
     close_packed(&f);
 }
 
-/* One thread or one thread of the ring: the first piece finds that the disk is needed, and takes the others over. */
-static void what_the_page_cache_lacks_is_one_read(void **state)
+/* Reads an expert of 27,648 bytes in pieces of a page where the page cache answers so; one thread, or the ring's. */
+static void read_in_pieces(int answer, uint64_t n_parts)
 {
-    (void)state;
     static const enum reader_mode modes[] = {READER_PREAD, READER_URING};
     struct fixture f;
     open_packed(&f, TINY);
@@ -326,13 +325,26 @@ static void what_the_page_cache_lacks_is_one_read(void **state)
             continue;
         struct reader *r = open_reader(
             &f.model, &(struct reader_options){.mode = modes[i], .n_threads = 1, .piece_bytes = PAGE});
-        page_cache_is_empty = true;
+        page_cache_errno = answer;
         read_and_compare(r, &f.model, 2, 1);
-        page_cache_is_empty = false;
-        assert_int_equal(reader_get_stats(r).n_parts, 1);
+        page_cache_errno = 0;
+        assert_int_equal(reader_get_stats(r).n_parts, n_parts);
         reader_close(r);
     }
     close_packed(&f);
+}
+
+/* The first piece finds that the disk is needed, and takes the others over. */
+static void what_the_page_cache_lacks_is_one_read(void **state)
+{
+    (void)state;
+    read_in_pieces(EAGAIN, 1);
+}
+
+static void where_the_file_system_cannot_tell_pieces_are_read(void **state)
+{
+    (void)state;
+    read_in_pieces(EOPNOTSUPP, (27648 + PAGE - 1) / PAGE);
 }
 
 /* Nine extents: one fails, and none of the others may still be written to afterwards. */
@@ -657,6 +669,7 @@ int main(void)
         cmocka_unit_test(a_failed_piece_fails_the_expert),
         cmocka_unit_test(pieces_are_as_large_as_asked_for),
         cmocka_unit_test(what_the_page_cache_lacks_is_one_read),
+        cmocka_unit_test(where_the_file_system_cannot_tell_pieces_are_read),
         cmocka_unit_test(a_failed_extent_fails_the_expert),
         cmocka_unit_test(slow_reads_do_not_hold_up_the_others),
         cmocka_unit_test(a_file_that_is_cut_ends_as_an_error),

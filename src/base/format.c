@@ -214,6 +214,12 @@ static float code_value(const struct format *f, uint32_t code)
     return f->scheme == SCHEME_E4M3 ? e4m3_to_float((uint8_t)code) : (float)code;
 }
 
+static void decode_plain(const struct format *f, const void *weight, uint64_t first, uint64_t n, float *out)
+{
+    for (uint64_t i = 0; i < n; i++)
+        out[i] = plain_at(f, weight, first + i);
+}
+
 /* n numbers of one group. */
 static void decode_group(const struct format *f, const void *weight, uint64_t first, uint64_t n, float scale,
                          float bias, float *out)
@@ -227,15 +233,15 @@ static void decode_group(const struct format *f, const void *weight, uint64_t fi
 void format_decode(const struct format *f, const void *weight, const void *scales, const void *biases,
                    uint64_t first, uint64_t n, float *out)
 {
+    if (f->scheme == SCHEME_PLAIN) {
+        decode_plain(f, weight, first, n, out);
+        return;
+    }
     uint64_t some;
-    if (f->scheme == SCHEME_PLAIN)
-        for (uint64_t i = 0; i < n; i++)
-            out[i] = plain_at(f, weight, first + i);
-    else
-        for (uint64_t i = 0; i < n; i += some) {
-            uint64_t at = first + i, group = at / f->group;
-            some = size_min(n - i, (group + 1) * f->group - at);
-            decode_group(f, weight, at, some, format_scale(f->scale, scales, group),
-                         f->has_bias ? format_scale(f->scale, biases, group) : 0, out + i);
-        }
+    for (uint64_t i = 0; i < n; i += some) {
+        uint64_t at = first + i, group = at / f->group;
+        some = size_min(n - i, (group + 1) * f->group - at);
+        decode_group(f, weight, at, some, format_scale(f->scale, scales, group),
+                     f->has_bias ? format_scale(f->scale, biases, group) : 0, out + i);
+    }
 }

@@ -359,20 +359,20 @@ static int get_grammar(struct request *r, struct json_view *v, struct moeflux_er
     return rc;
 }
 
-/* What the template is told beside the messages; of thinking, by either name, the answer's loop must know, too. Of both names the
- * first counts, whichever the template reads. */
+/* What the template is told beside the messages. Of thinking the answer's loop must know, too: the template finds what it follows by
+ * either name. */
 static void get_kwargs(struct json_view *v, struct request *r)
 {
     struct request_options *o = &r->options;
     o->kwargs = json_view_object(v, "chat_template_kwargs");
     json_t *own = json_object_get(r->fields, "chat_template_kwargs");
-    json_t *on = json_object_get(own, "enable_thinking"), *other = json_object_get(own, "thinking");
+    json_t *on = json_object_get(own, "enable_thinking");
     if (!json_is_boolean(on))
-        on = other;
+        on = json_object_get(own, "thinking");
     if (!json_is_boolean(on))
         return;
-    if (other)
-        json_object_set(own, "thinking", on);
+    json_object_set(own, "enable_thinking", on);
+    json_object_set(own, "thinking", on);
     o->think = json_is_true(on);
     o->no_think = !o->think;
     o->by_kwargs = true;
