@@ -56,19 +56,19 @@ ISA_OPT_portable  := $(ISA_OPT:-O3=-O2)
 # The sets share their source: undefined behaviour, whose checks take half of the compiler's time, is looked for in one of them.
 ISA_UNCHECKED      = $(if $(SAN),$(if $(filter-out portable,$(1)),-fno-sanitize=undefined))
 ISAS     := portable $(if $(findstring x86_64,$(MACHINE)),avx2 avx512 amx) $(if $(findstring aarch64,$(MACHINE)),neon dotprod)
-ISA_SRC  := $(wildcard src/*/*_isa.c)
+ISA_SRC  := $(sort $(shell find src -name '*_isa.c'))
 # amx shares what it can with avx512: compiling that takes a tenth of the build's time. gemm_fixed is its alone.
 ISA_SRC_amx  := $(addprefix src/cpu/,gemm_isa.c gemm_fixed_isa.c widen_isa.c table_isa.c)
 isa_src       = $(or $(ISA_SRC_$(1)),$(filter-out src/cpu/gemm_fixed_isa.c,$(ISA_SRC)))
-ISA_TEST := $(wildcard tests/*_isa.c)
+ISA_TEST := $(wildcard tests/*/*_isa.c)
 
-SRC      := $(filter-out $(ISA_SRC),$(wildcard src/*/*.c src/*/*/*.c))
+SRC      := $(filter-out $(ISA_SRC),$(sort $(shell find src -name '*.c')))
 OBJ      := $(SRC:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(patsubst %.c,$(BUILD)/%.$(isa).o,$(call isa_src,$(isa)))) \
             $(if $(filter avx512,$(ISAS)),$(BUILD)/src/cpu/gemv_isa.avx512vbmi.o)
-TESTS    := $(sort $(wildcard tests/test_*.c))
-TEST_BIN := $(TESTS:tests/%.c=$(BUILD)/tests/%)
-SAN_OBJ  := $(if $(findstring address,$(SAN)),$(BUILD)/tests/dlclose_shim.o)
-TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TESTS) $(ISA_TEST) $(wildcard tests/fuzz_*.c tests/bench_*.c) $(wildcard tests/*_shim.c),$(wildcard tests/*.c))) \
+TESTS    := $(sort $(wildcard tests/unit/test_*.c tests/model/test_*.c))
+TEST_BIN := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(TESTS)))
+SAN_OBJ  := $(if $(findstring address,$(SAN)),$(BUILD)/tests/lib/dlclose_shim.o)
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(ISA_TEST) $(wildcard tests/*/*_shim.c tests/bench/bench_*.c),$(wildcard tests/lib/*.c tests/bench/*.c))) \
             $(foreach isa,$(ISAS),$(ISA_TEST:%.c=$(BUILD)/%.$(isa).o))
 
 # kernels/X.comp is the kernel X, kernels/X/Y.comp the kernel X_Y.
@@ -201,20 +201,22 @@ $(BUILD)/tests/all.a: $(TEST_LIB) $(OBJ)
 	rm -f $@
 	$(AR) rcsT $@ $^
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/all.a $(SAN_OBJ)
+$(TEST_BIN): $(BUILD)/tests/%: $$(filter $(BUILD)/tests/unit/%.o $(BUILD)/tests/model/%.o,$(TESTS:%.c=$(BUILD)/%.o)) $(BUILD)/tests/all.a $(SAN_OBJ)
+	$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(ALL_LDLIBS) -lcmocka
+
+$(BUILD)/tests/bench_%: $(BUILD)/tests/bench/bench_%.o $(BUILD)/tests/all.a $(SAN_OBJ)
 	$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(ALL_LDLIBS) -lcmocka
 
 $(BUILD)/tests/test_fuzz_seeds: $(FUZZ_OBJ)
-$(BUILD)/tests/fuzz/%.o: ALL_CPPFLAGS += -Itests
-$(BUILD)/tests/test_fuzz_seeds.o: ALL_CPPFLAGS += -Itests
+$(BUILD)/tests/%.o: ALL_CPPFLAGS += -Itests/lib -Itests/bench -Itests
 
-# tests/test_token_loop.c counts the program's own allocations.
+# tests/model/test_token_loop.c counts the program's own allocations.
 COUNTED := malloc calloc realloc aligned_alloc posix_memalign mmap
 $(BUILD)/tests/test_token_loop: ALL_LDFLAGS += $(COUNTED:%=-Wl,--wrap=%)
 
-# Systems that fail or are slow, for tests/terminal.py and tests/faults.py; dlclose_shim.c is linked.
+# Systems that fail or are slow, for tests/cli/terminal.py and tests/cli/faults.py; dlclose_shim.c is linked.
 SHIMS := $(BUILD)/tests/fault_shim.so $(BUILD)/tests/late_shim.so
-$(SHIMS): $(BUILD)/tests/%.so: tests/%.c
+$(SHIMS): $(BUILD)/tests/%.so: tests/lib/%.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -shared -fPIC -o $@ $<
 
@@ -224,7 +226,7 @@ check: run-tests
 
 # ONLY: names of tests (scripts/run-tests), test_X, test_X-HOW and cli_X; all when it is empty.
 BOTH  := $(shell sed -n "s/^both=['\"]\([$$]both \)*\([^'\"]*\)['\"]/\2/p" scripts/run-tests)
-NAMES := $(notdir $(basename $(TESTS) $(wildcard tests/cli_*.sh))) $(BOTH:%=%-cpu)
+NAMES := $(notdir $(basename $(TESTS) $(patsubst tests/cli/%,cli_%,$(wildcard tests/cli/*.sh)))) $(BOTH:%=%-cpu)
 ONLY_BIN = $(foreach name,$(ONLY),$(BUILD)/tests/$(firstword $(subst -, ,$(name))))
 run-tests: $(BUILD)/moeflux $(LIBS) $(if $(ONLY),$(filter $(ONLY_BIN),$(TEST_BIN)),$(TEST_BIN)) $(SHIMS)
 	scripts/run-tests $(BUILD) $(ONLY)
@@ -238,7 +240,7 @@ check-fast:
 	$(MAKE) ONLY="$(filter-out $(SLOW),$(NAMES))" run-tests
 
 # Measuring programs; tests/bench_X.c says what each measures and how it is called.
-bench: $(patsubst %.c,$(BUILD)/%,$(wildcard tests/bench_*.c))
+bench: $(patsubst tests/bench/%.c,$(BUILD)/tests/%,$(wildcard tests/bench/bench_*.c))
 
 # The tests with AddressSanitizer, LeakSanitizer and UndefinedBehaviorSanitizer. Their reports go to files, so that a
 # test which expects a failing command does not take a report for the failure: see scripts/run-tests. Of test_golden the
@@ -282,7 +284,7 @@ fuzzers: $(FUZZERS) $(BUILD)/fuzz/seeds
 
 $(FUZZERS): $(BUILD)/fuzz/%: tests/fuzz/entry.c $(FUZZ_OBJ) $(TEST_LIB) $(OBJ) $(SAN_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_CPPFLAGS) -Itests -DFUZZ_TARGET=target_$* $(ALL_CFLAGS) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(ALL_LDLIBS) -lcmocka
+	$(CC) $(ALL_CPPFLAGS) -Itests/lib -Itests -DFUZZ_TARGET=target_$* $(ALL_CFLAGS) $(ALL_LDFLAGS) -fsanitize=fuzzer -o $@ $^ $(ALL_LDLIBS) -lcmocka
 
 $(BUILD)/fuzz/seeds: $(BUILD)/tests/fuzz/seeds_main.o $(FUZZ_OBJ) $(TEST_LIB) $(OBJ) $(SAN_OBJ)
 	@mkdir -p $(@D)
@@ -330,5 +332,5 @@ deb: $(if $(SHADERS),$(SHADERS)/kernels/table.inc)
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
 
--include $(OBJ:.o=.d) $(BUILD)/main.d $(TEST_BIN:=.d) $(TEST_LIB:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/fuzz/seeds_main.d $(SAN_OBJ:.o=.d) $(SPIRV:.inc=.d) \
-         $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench_*.c))
+-include $(OBJ:.o=.d) $(BUILD)/main.d $(TESTS:%.c=$(BUILD)/%.d) $(TEST_LIB:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/fuzz/seeds_main.d $(SAN_OBJ:.o=.d) $(SPIRV:.inc=.d) \
+         $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench/bench_*.c))

@@ -7,18 +7,18 @@
 #include "base/err.h"
 #include "build_id.h"
 #include "base/str.h"
-#include "cli/batch.h"
-#include "cli/bench.h"
-#include "cli/completion.h"
-#include "cli/device_report.h"
+#include "cli/batch/batch.h"
+#include "cli/measure/bench.h"
+#include "cli/options/completion.h"
+#include "cli/report/device.h"
 #include "cli/exit.h"
-#include "cli/inspect.h"
-#include "cli/interactive.h"
-#include "cli/options.h"
+#include "cli/report/inspect.h"
+#include "cli/talk/interactive.h"
+#include "cli/options/options.h"
 #include "cli/output.h"
-#include "cli/perplexity.h"
+#include "cli/measure/perplexity.h"
 #include "cli/place.h"
-#include "cli/plan_report.h"
+#include "cli/report/plan.h"
 #include "cli/prompt.h"
 #include "cli/run.h"
 #include "cli/setup.h"
@@ -57,7 +57,8 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
-/* Answers side by side, and sequences in memory, where nothing says how many: each of several devices has something to do. */
+/* Answers side by side, and sequences in memory, where nothing says how many: each of several devices has
+ * something to do. */
 static int choose_parallel(const struct options *o, struct server_options *so, struct moeflux_err *e)
 {
     enum { OF_A_DEVICE = 4, MOST = 64, DEFAULT_SEQUENCES = 4 };
@@ -171,7 +172,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     }
 }
 
-/* A model with experts on 8 disks has 8 files a layer, each open twice for direct reads; the usual limit is 1024. */
+/* A model with experts on 8 disks has 8 files a layer, each open twice for direct reads; the usual limit is
+ * 1024. */
 static void allow_many_files(void)
 {
     const rlim_t enough = 4096;
@@ -183,8 +185,9 @@ static void allow_many_files(void)
     (void)setrlimit(RLIMIT_NOFILE, &l);
 }
 
-/* Where no device is named none is taken that is software, so that the Vulkan loader (from 1.3.234 on) need not load the
- * driver of one: Mesa's brings a compiler along, 60 ms of each start. What the user has set stays. */
+/* Where no device is named none is taken that is software, so that the Vulkan loader (from 1.3.234 on) need
+ * not load the driver of one: Mesa's brings a compiler along, 60 ms of each start. What the user has set
+ * stays. */
 static void skip_software_drivers(const struct options *o)
 {
     bool is_named = o->device && strcmp(o->device, "auto") != 0 && strcmp(o->device, "all") != 0;

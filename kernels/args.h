@@ -1,8 +1,8 @@
 /* args.h - the parameter block of every kernel, read by C and by GLSL: one definition, no drift.
  *
- * ADDR is a device address. Addresses come first, then 4-byte scalars.
- * Blocks are pushed as push constants: at most 128 bytes. All activations are float32, row-major; a stride counts
- * elements. `n` counts tokens of the chunk, the first of which stands at position `pos`. */
+ * ADDR is a device address. Addresses come first, then 4-byte scalars. Blocks are pushed as push constants:
+ * at most 128 bytes. All activations are float32, row-major; a stride counts elements. `n` counts tokens of
+ * the chunk, the first of which stands at position `pos`. */
 #ifndef MOEFLUX_ARGS_H
 #define MOEFLUX_ARGS_H
 
@@ -20,14 +20,13 @@
 #endif
 
 /* How the numbers of a matrix are stored: a row a kind of number,
- *   ROW(name, number, bits, group, scheme, scale, x)
- * bits of a code or a number; group: columns that share a scale; scale: its type; x: what the user of the table needs in each row.
- * A row's codes are a little-endian stream of bits, so that 8 codes are `bits` bytes; scales and biases are [rows][columns / group].
- *   AFFINE  value = code * scale + bias
- *   E2M1, E4M3  value = code * scale, the code being a float of 4 or 8 bits: sign, exponent, mantissa
- *   PLAIN   the numbers themselves
- * A format's number is that of its kind, of an affine one plus FORMAT_GROUP_x, where groups are not of 64 columns, plus FORMAT_SCALE_x,
- * where scales and biases are no bf16. src/base/format.h has what C makes of it, kernels/lib/dequant.glsl what the shaders do. */
+ *   ROW(name, number, bits, group, scheme, scale, x) bits of a code or a number; group: columns that share a
+ * scale; scale: its type; x: what the user of the table needs in each row. A row's codes are a little-endian
+ * stream of bits, so that 8 codes are `bits` bytes; scales and biases are [rows][columns / group]. AFFINE
+ * value = code * scale + bias E2M1, E4M3 value = code * scale, the code being a float of 4 or 8 bits: sign,
+ * exponent, mantissa PLAIN the numbers themselves A format's number is that of its kind, of an affine one
+ * plus FORMAT_GROUP_x, where groups are not of 64 columns, plus FORMAT_SCALE_x, where scales and biases are
+ * no bf16. src/base/format.h has what C makes of it, kernels/lib/dequant.glsl what the shaders do. */
 #define FORMAT_TABLE(ROW, x) FORMAT_TABLE_USUAL(ROW, x) FORMAT_TABLE_OTHERS(ROW, x)
 /* What most models are made of. Kernels take these four, mixed in one dispatch. */
 #define FORMAT_TABLE_USUAL(ROW, x)                                                                           \
@@ -44,8 +43,8 @@
     ROW(MXFP8, 9, 8, 32, E4M3, E8M0, x)                                                                      \
     ROW(NVFP4, 10, 4, 16, E2M1, E4M3, x)                                                                     \
     ROW(F16, 11, 16, 1, PLAIN, NONE, x)
-/* The constant_id of 16, the rows of a product's second factors, which VK_NV_cooperative_matrix has no other word for
- * (lib/matrices.glsl; src/vulkan/khr_kernel.h needs it). Behind all others. */
+/* The constant_id of 16, the rows of a product's second factors, which VK_NV_cooperative_matrix has no other
+ * word for (lib/matrices.glsl; src/vulkan/khr_kernel.h needs it). Behind all others. */
 #define MATRIX_SECOND_SPEC 31
 #define SCHEME_PLAIN       0
 #define SCHEME_AFFINE      1
@@ -69,13 +68,13 @@
 #define FORMAT_SCALE_F32   0x80
 #define FORMAT_END         0xb0 /* numbers are below */
 #define FORMAT_NONE        0xff /* of no format */
-/* A set of formats: bit f for a usual format f. The others by their kinds, from bit FORMAT_SET_OTHERS on, and those among
- * them that are affine by the two parts of their numbers, 3 bits each. */
+/* A set of formats: bit f for a usual format f. The others by their kinds, from bit FORMAT_SET_OTHERS on, and
+ * those among them that are affine by the two parts of their numbers, 3 bits each. */
 #define FORMAT_SET_OTHERS 4
 #define FORMAT_SET_GROUPS 20
 #define FORMAT_SET_SCALES 23
-/* What kernels named X_other, which take matrices of one other format, know of it: their constant FORMATS. That of the others is
- * a set, which is always less than a word. */
+/* What kernels named X_other, which take matrices of one other format, know of it: their constant FORMATS.
+ * That of the others is a set, which is always less than a word. */
 #define FORMAT_WORD(bits, scheme, group_shift, scale)                                                        \
     ((bits) | (scheme) << 5 | (group_shift) << 7 | (scale) << 10)
 #define FORMAT_WORD_BITS(word)        ((word)&31u)
@@ -91,8 +90,8 @@ enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_KINDS };
 #endif
 #undef FORMAT_NUMBER
 
-/* Columns that the product kernels take at once. Rows of quantised numbers are a multiple of them; where rows of plain
- * numbers are not, a slower kernel takes them. */
+/* Columns that the product kernels take at once. Rows of quantised numbers are a multiple of them; where rows
+ * of plain numbers are not, a slower kernel takes them. */
 #define PRODUCT_COLS 64
 
 /* Positions of one block of the KV cache: 1 << KV_BLOCK_SHIFT. */
@@ -141,9 +140,11 @@ ARGS_SIZE(linear_args, 112);
 /* Heads whose norm the next product brings: sums of squares that each of them has, of as many equal parts. */
 #define HEAD_SQUARES 8
 
-/* Few tokens: addresses in the arguments in place of a table. With HEAD_SHIFT `norm` is f32 [n][cols >> HEAD_SHIFT][HEAD_SQUARES]. */
+/* Few tokens: addresses in the arguments in place of a table. With HEAD_SHIFT `norm` is f32 [n][cols >>
+ * HEAD_SHIFT][HEAD_SQUARES]. */
 #define LINEAR_TOKEN_SEGMENTS 4
-/* Parts of linear_decode_token_args.call: the k-th segment's format, where that is a usual one; whether y is added to; tokens. */
+/* Parts of linear_decode_token_args.call: the k-th segment's format, where that is a usual one; whether y is
+ * added to; tokens. */
 #define LINEAR_TOKEN_FORMAT(call, k)        ((call) >> 2 * (k)&3u)
 #define LINEAR_TOKEN_ADDS(call)             ((call) >> 8 & 1u)
 #define LINEAR_TOKEN_N(call)                ((call) >> 9)
@@ -245,8 +246,8 @@ struct experts_decode_down_args {
     ADDR weights; /* [n][top_k] */
     /* [n][shared_stride]: at shared_at the shared expert's gate and up rows; 0: they are in act */
     ADDR shared_in;
-    /* down projection of the shared expert [hidden][shared_inner]. BIASED, then there is none: w the biases f32
-     * [n_experts][hidden], s the choice u32 [n][top_k] */
+    /* down projection of the shared expert [hidden][shared_inner]. BIASED, then there is none: w the biases
+     * f32 [n_experts][hidden], s the choice u32 [n][top_k] */
     ADDR shared_w, shared_s, shared_b;
     ADDR x; /* [n][hidden], added to */
     U32 top_k, hidden, inner, format;
@@ -263,9 +264,11 @@ struct experts_prefill_sort_args {
     ADDR idx;   /* u32 [n_pairs]: the router's choice; NO_EXPERT is left out */
     ADDR table; /* ADDR [n_experts]; pairs of an expert with 0 are left out */
     ADDR
-        rows; /* out u32 [n_shared + n_pairs]: pairs of the shared expert, then those of idx sorted by expert */
+        /* out u32 [n_shared + n_pairs]: pairs of the shared expert, then those of idx sorted by expert */
+        rows;
     ADDR
-        tiles; /* out uvec4 [1 + tiles]: their number; expert (SHARED_EXPERT), first of rows, number of pairs */
+        /* out uvec4 [1 + tiles]: their number; expert (SHARED_EXPERT), first of rows, number of pairs */
+        tiles;
     U32 n_pairs, tile_tokens;
     U32 top_k, slots; /* pairs of a token in idx and in rows: with a shared expert that one's is the last */
     U32 n_shared;     /* tokens of the shared expert, or 0 */
@@ -341,9 +344,10 @@ struct gqa_prepare_args {
 };
 ARGS_SIZE(gqa_prepare_args, 104);
 
-/* Where attention's kernels leave what attention_merge joins: the weighted values f32 [n][n_heads][n_splits][value_dim], and
- * behind them [n][n_heads][n_splits][2]: maximum in powers of two, sum of the weights. If there is one whole split, the
- * results themselves: [n][dst_stride]: n_heads x value_dim. */
+/* Where attention's kernels leave what attention_merge joins: the weighted values f32
+ * [n][n_heads][n_splits][value_dim], and behind them [n][n_heads][n_splits][2]: maximum in powers of two, sum
+ * of the weights. If there is one whole split, the results themselves: [n][dst_stride]: n_heads x value_dim.
+ * */
 #define ATTENTION_WHOLE  1 /* the only split writes the results */
 #define ATTENTION_GATED  2 /* to be prepared: a gate stands behind each query */
 #define ATTENTION_MERGED 4 /* to be prepared: the last workgroup joins the splits */
@@ -459,9 +463,9 @@ struct add_args {
 };
 ARGS_SIZE(add_args, 32);
 
-/* The choice of the next token (ops/sample.h, text/sampler.h). sample_largest: a workgroup has SAMPLE_BLOCK ids and leaves in
- * `found` four words: the largest key (sample/weight.h), its lowest id, the lowest ids of a NaN and of +infinity
- * (SAMPLE_NO_ID: none). At most SAMPLE_MAX_IDS ids. */
+/* The choice of the next token (ops/sample/sample.h, sample/sampler.h). sample_largest: a workgroup has
+ * SAMPLE_BLOCK ids and leaves in `found` four words: the largest key (sample/weight.h), its lowest id, the
+ * lowest ids of a NaN and of +infinity (SAMPLE_NO_ID: none). At most SAMPLE_MAX_IDS ids. */
 #define SAMPLE_BLOCK   2048
 #define SAMPLE_NO_ID   0xffffffffu
 #define SAMPLE_MAX_IDS (1 << 20)
@@ -503,8 +507,8 @@ struct delta_args {
 };
 ARGS_SIZE(delta_args, 120);
 
-/* delta_prefill_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q also scaled), v, and
- * for each value head its decay and beta. A workgroup has DELTA_RUN tokens. */
+/* delta_prefill_prep: delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit length, q
+ * also scaled), v, and for each value head its decay and beta. A workgroup has DELTA_RUN tokens. */
 #define DELTA_RUN                     8
 #define DELTA_PREPARED(channels, n_v) (((channels) + 2 * (n_v) + 3) / 4 * 4)
 
@@ -516,8 +520,9 @@ struct delta_prefill_scan_args {
 };
 ARGS_SIZE(delta_prefill_scan_args, 48);
 
-/* Tokens that delta_prefill_walk takes at once, and what delta_prefill_blocks finds out for it: f32 [blocks][n_v][DELTA_COEFS]. With the
- * tokens i, j = 0 .. 3 of a block, d their decays, e_ij the product of d over j < t <= i, e_i that over all t <= i:
+/* Tokens that delta_prefill_walk takes at once, and what delta_prefill_blocks finds out for it: f32
+ * [blocks][n_v][DELTA_COEFS]. With the tokens i, j = 0 .. 3 of a block, d their decays, e_ij the product of d
+ * over j < t <= i, e_i that over all t <= i:
  *   [4][4]  e_ij (k_j q_i) for j <= i, else 0
  *   [4]     beta_1 e_10 (k_0 k_1), beta_2 e_20 (k_0 k_2), beta_2 e_21 (k_1 k_2), e_3
  *   [4]     beta_3 e_3j (k_j k_3) for j < 3, 0

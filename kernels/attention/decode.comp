@@ -1,23 +1,25 @@
 // attention/decode.comp - causal attention of few queries over the cache, with an online softmax:
-//   partial[t][h][split] = sum_p 2^(s_p - m) v_p,  stats = (m, l = sum_p 2^(s_p - m)),  s_p = log2(e) scale q . k_p,  p <= pos + t
-// over the split's share of the positions; whole: sum_p 2^(s_p - m) v_p / l. WINDOW: p > pos + t - WINDOW, and others are not read.
-// SINKS: a head's sink is one more score of the first split, with a value of zero. LATENT: a position has one row for all heads;
-// the row is the key, and its first VALUE_DIM channels are the value.
-// PREPARE (one token): the queries come as they are projected. Every workgroup norms and turns its own as gqa/prepare.comp
-// does; the one with the last position does that with the new key, too, and writes the position's row of the cache, which others
-// do not see before the next dispatch: a member of each team begins with key and value in shared memory, and all end before it.
+//   partial[t][h][split] = sum_p 2^(s_p - m) v_p, stats = (m, l = sum_p 2^(s_p - m)), s_p = log2(e) scale q .
+// k_p, p <= pos + t over the split's share of the positions; whole: sum_p 2^(s_p - m) v_p / l. WINDOW: p >
+// pos + t - WINDOW, and others are not read. SINKS: a head's sink is one more score of the first split, with
+// a value of zero. LATENT: a position has one row for all heads; the row is the key, and its first VALUE_DIM
+// channels are the value. PREPARE (one token): the queries come as they are projected. Every workgroup norms
+// and turns its own as gqa/prepare.comp does; the one with the last position does that with the new key, too,
+// and writes the position's row of the cache, which others do not see before the next dispatch: a member of
+// each team begins with key and value in shared memory, and all end before it.
 //
-// Merged (PREPARE, not whole): the workgroup that is the last of its heads' to finish does what merge.comp does, and no
-// other dispatch follows. The splits are added up in order, whoever does it.
+// Merged (PREPARE, not whole): the workgroup that is the last of its heads' to finish does what merge.comp
+// does, and no other dispatch follows. The splits are added up in order, whoever does it.
 //
-// Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens. The subgroups of a workgroup
-// form TEAMS of MEMBERS, each team for HEADS heads of its own; teams walk the same rows at about the same time, so that one load
-// serves all (caches near the processors do it). Members take STEP positions in turn. LANES lanes share a position's row, 16
-// bytes of it at a time, and ROWS = SUBGROUP / LANES rows are looked at side by side.
-// A lane multiplies its channels of BLOCK keys with those of HEADS queries; a reduction that halves the number of sums with the
-// number of lanes leaves it with OWN scores, so that exponentials are computed once. m grows only when a score is larger by
-// more than SLACK: then sums are scaled down. Members are added up in a fixed tree. A split without positions writes l = 0.
-// float32; the device's exp2. Tolerance 1e-5 of the largest output after the merge.
+// Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens. The
+// subgroups of a workgroup form TEAMS of MEMBERS, each team for HEADS heads of its own; teams walk the same
+// rows at about the same time, so that one load serves all (caches near the processors do it). Members take
+// STEP positions in turn. LANES lanes share a position's row, 16 bytes of it at a time, and ROWS = SUBGROUP /
+// LANES rows are looked at side by side. A lane multiplies its channels of BLOCK keys with those of HEADS
+// queries; a reduction that halves the number of sums with the number of lanes leaves it with OWN scores, so
+// that exponentials are computed once. m grows only when a score is larger by more than SLACK: then sums are
+// scaled down. Members are added up in a fixed tree. A split without positions writes l = 0. float32; the
+// device's exp2. Tolerance 1e-5 of the largest output after the merge.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
@@ -32,7 +34,8 @@ layout(constant_id = 4) const uint HEADS = 4; // query heads of a team: 1, 2 or 
 layout(constant_id = 5) const uint LATENT = 0;
 layout(constant_id = 6) const uint TEAMS = 1;
 layout(constant_id = 9) const uint LANES = 32; // a power of two
-layout(constant_id = 10) const uint FOURS = 1;  // of channels in a unit: 2 where that is 16 bytes and rows are whole ones
+// of channels in a unit: 2 where that is 16 bytes and rows are whole ones
+layout(constant_id = 10) const uint FOURS = 1;
 layout(constant_id = 11) const uint PREPARE = 0;
 layout(constant_id = 12) const uint MERGED = 1; // most splits that the last workgroup merges; 1: it does not
 layout(constant_id = 13) const uint NORM = NORM_HEADS; // PREPARE: as in gqa/prepare.comp, likewise the next
@@ -51,9 +54,11 @@ const uint BLOCK = 4; // rows of a lane at once
 const uint SUBGROUPS = WORKGROUP / SUBGROUP, MEMBERS = SUBGROUPS / TEAMS;
 const uint ROWS = SUBGROUP / LANES, STEP = BLOCK * ROWS;
 const uint KEY_ROW = KEY_DIM / (4 * FOURS), VALUE_ROW = VALUE_DIM / (4 * FOURS);        // units of a row
-const uint KEY_UNITS = (KEY_ROW + LANES - 1) / LANES, VALUE_UNITS = (VALUE_ROW + LANES - 1) / LANES; // of a lane
+// of a lane
+const uint KEY_UNITS = (KEY_ROW + LANES - 1) / LANES, VALUE_UNITS = (VALUE_ROW + LANES - 1) / LANES;
 const uint KEY_VECS = KEY_UNITS * FOURS, VALUE_VECS = VALUE_UNITS * FOURS;
-// Scores of a lane after the reduction: OWN, the same on COPIES neighbours; of MINE heads. HEAD_LANES neighbours have all heads.
+// Scores of a lane after the reduction: OWN, the same on COPIES neighbours; of MINE heads. HEAD_LANES
+// neighbours have all heads.
 const uint SCORES = BLOCK * HEADS;
 const uint OWN = SCORES > LANES ? SCORES / LANES : 1, COPIES = LANES > SCORES ? LANES / SCORES : 1;
 const uint MINE = OWN < HEADS ? OWN : HEADS, HEAD_LANES = COPIES * HEADS / MINE;
@@ -62,7 +67,8 @@ const float LOWEST = -3.0e38; // finite, so that a difference of two is never Na
 const float LOG2_E = 1.44269504;
 const float SLACK = 8.0;
 
-// The sums of half of the members, in fours of channels; before that what PREPARE makes: the block's queries, key, value.
+// The sums of half of the members, in fours of channels; before that what PREPARE makes: the block's queries,
+// key, value.
 const uint PREPARED = PREPARE != 0 ? (TEAMS * HEADS * KEY_DIM + KEY_DIM + VALUE_DIM) / 4 : 1;
 const uint NEW_KEY = TEAMS * HEADS * KEY_DIM / 4, NEW_VALUE = NEW_KEY + KEY_DIM / 4;
 const uint TREE = MEMBERS > 1 ? TEAMS * (MEMBERS / 2) * HEADS * VALUE_VECS * LANES : 1;
@@ -141,8 +147,8 @@ vec4 four_of(uvec4 unit, uint i)
                   : vec4(unpackHalf2x16(unit.z), unpackHalf2x16(unit.w));
 }
 
-// This lane's part of the STEP rows from p on, a multiple of STEP: they lie in one block of the cache. Rows past the last
-// repeat it.
+// This lane's part of the STEP rows from p on, a multiple of STEP: they lie in one block of the cache. Rows
+// past the last repeat it.
 void ask_keys(uint p)
 {
     uint last = to - 1, base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
@@ -350,15 +356,15 @@ void begin_with_new()
         s[0] += subgroupShuffleXor(s[0], LANES >> j);                                                             \
     }
 
-// Adds up s over the LANES lanes of a row: afterwards score (key, head) = (i / HEADS, i % HEADS), i = lane / COPIES * OWN + o,
-// stands in s[o].
+// Adds up s over the LANES lanes of a row: afterwards score (key, head) = (i / HEADS, i % HEADS), i = lane /
+// COPIES * OWN + o, stands in s[o].
 void reduce()
 {
     HALVE(1) HALVE(2) HALVE(3) HALVE(4) HALVE(5) HALVE(6) HALVE(7)
 }
 
-// This lane's scores of the STEP rows from p on; LOWEST for positions that are hidden. A split's first step has others, or
-// the new position's score went before it: m is no longer LOWEST then.
+// This lane's scores of the STEP rows from p on; LOWEST for positions that are hidden. A split's first step
+// has others, or the new position's score went before it: m is no longer LOWEST then.
 void score(uint p)
 {
     [[unroll]] for (uint i = 0; i < SCORES; i++)

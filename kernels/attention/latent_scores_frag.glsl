@@ -1,9 +1,10 @@
-// latent_scores_frag.glsl - attention/latent_scores.comp on matrices in quads: keys come from memory to where matrices have them,
-// and scores become weights where they lie. A subgroup has 64 rows and 32 positions of the tile, one chunk.
+// latent_scores_frag.glsl - attention/latent_scores.comp on matrices in quads: keys come from memory to where
+// matrices have them, and scores become weights where they lie. A subgroup has 64 rows and 32 positions of
+// the tile, one chunk.
 //
-// Which channels of a product meet in one k does not matter: of each 64 lane q takes the units q and q + 4, four channels for each
-// of four matrices. The queries are stored as these need them: word q of a row of matrix 2 h + t, and then word q + 4, are
-// channels 4 t .. 4 t + 3 of unit 4 h + q.
+// Which channels of a product meet in one k does not matter: of each 64 lane q takes the units q and q + 4,
+// four channels for each of four matrices. The queries are stored as these need them: word q of a row of
+// matrix 2 h + t, and then word q + 4, are channels 4 t .. 4 t + 3 of unit 4 h + q.
 
 #include "lib/quads.glsl"
 
@@ -88,8 +89,8 @@ void multiply_tile(uint from)
     }
 }
 
-// The weights of this lane's eight positions of both of its rows, `row` and that 8 on, where they lie in two matrices; returns the
-// rows' (m, l).
+// The weights of this lane's eight positions of both of its rows, `row` and that 8 on, where they lie in two
+// matrices; returns the rows' (m, l).
 vec2[2] weigh(const uint i, uint from, uint row, out uvec4 weights[2])
 {
     uvec2 end = uvec2(row_end(row), row_end(row + 8));

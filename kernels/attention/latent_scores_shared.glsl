@@ -1,5 +1,5 @@
-// latent_scores_shared.glsl - attention/latent_scores.comp with queries, keys and scores in shared memory, wherever matrices lie. A
-// subgroup has 32 rows and 64 positions of the tile.
+// latent_scores_shared.glsl - attention/latent_scores.comp with queries, keys and scores in shared memory,
+// wherever matrices lie. A subgroup has 32 rows and 64 positions of the tile.
 
 const uint KEYS = TILE * STRIDE;     // where the keys begin
 const uint S_STRIDE = STEP / 4 + 1;  // uvec4 of four scores

@@ -1,12 +1,14 @@
-// attention/latent_values.comp - the second pass of attention over latents (latent.glsl): over a split's positions
-//   partial[t][h][split] = sum_p 2^(s_p - m) v_p,  stats = (m, l),  m the largest of the split's chunks
-// A chunk's weights are scaled by 2^(its m - m) in float16, which is exact but for what is nearly 0; sums are float32.
-// Grid: x = pieces of 128 channels, y = n_splits, z = tiles of 128 rows. STEP positions are multiplied while the next are on their
-// way. A subgroup has 32 rows and 64 channels of the tile.
+// attention/latent_values.comp - the second pass of attention over latents (latent.glsl): over a split's
+// positions
+//   partial[t][h][split] = sum_p 2^(s_p - m) v_p, stats = (m, l), m the largest of the split's chunks A
+// chunk's weights are scaled by 2^(its m - m) in float16, which is exact but for what is nearly 0; sums are
+// float32. Grid: x = pieces of 128 channels, y = n_splits, z = tiles of 128 rows. STEP positions are
+// multiplied while the next are on their way. A subgroup has 32 rows and 64 channels of the tile.
 #version 460
 #include "attention/latent.glsl"
 
-const uint V_STRIDE = TILE / UNIT + 1; // uvec4 of a position: odd, so that neighbouring ones lie in different banks
+// uvec4 of a position: odd, so that neighbouring ones lie in different banks
+const uint V_STRIDE = TILE / UNIT + 1;
 const uint V_SIZE = STEP * V_STRIDE, W_STRIDE = STEP / UNIT + 1;
 // A step's values; behind them its weights, or (FRAG) the next step's values, which are fewer.
 shared uvec4 stage[V_SIZE + TILE * W_STRIDE];
@@ -84,8 +86,8 @@ void find_tops(uint from, uint to)
         Stats(a.partial).v[a.rows * a.n_splits * (VALUE_DIM / 2) + row * a.n_splits + gl_WorkGroupID.y] = vec2(m, l);
 }
 
-// Through shared memory, so that a subgroup writes whole lines: as the matrices lie it would write 32 bytes of each, which takes an
-// H100 as long as all the rest.
+// Through shared memory, so that a subgroup writes whole lines: as the matrices lie it would write 32 bytes
+// of each, which takes an H100 as long as all the rest.
 void store_sums()
 {
     uint own = gl_SubgroupID * 16 * V_STRIDE, lane = gl_SubgroupInvocationID;
@@ -119,8 +121,8 @@ void main()
         [[unroll]] for (uint j = 0; j < 4; j++)
             acc[i][j] = MatrixC(0.0);
     barrier();
-    // NVIDIA's driver unrolls it four times else: 53 KB of code in place of 15, which a model's other kernels drive out of the
-    // instruction cache before each call (H100: 24 us in place of 17).
+    // NVIDIA's driver unrolls it four times else: 53 KB of code in place of 15, which a model's other kernels
+    // drive out of the instruction cache before each call (H100: 24 us in place of 17).
     [[dont_unroll]] for (uint step = from; step < to; step++)
         multiply_step(step, to);
     store_sums();

@@ -1,5 +1,5 @@
-// latent_values_frag.glsl - attention/latent_values.comp on matrices in quads: the weights come from memory to where matrices have
-// them, the values of every second step go to the second half of shared memory.
+// latent_values_frag.glsl - attention/latent_values.comp on matrices in quads: the weights come from memory
+// to where matrices have them, the values of every second step go to the second half of shared memory.
 
 #include "lib/quads.glsl"
 

@@ -1,4 +1,5 @@
-// latent_values_shared.glsl - attention/latent_values.comp with the weights in shared memory, too, wherever matrices lie.
+// latent_values_shared.glsl - attention/latent_values.comp with the weights in shared memory, too, wherever
+// matrices lie.
 
 const uint WEIGHTS = V_SIZE; // where they begin
 

@@ -1,13 +1,14 @@
 // merge.glsl - joins a row's parts, those of attention's splits:
-//   (sum_s acc_s 2^(m_s - m)) / (sum_s l_s 2^(m_s - m))   m the largest m_s
-// GROUPS = WORKGROUP / COLS invocations share four channels: each has every GROUPS-th split, and the first adds up what they have.
-// Each subgroup finds m and the denominator for itself. float32, sums in a fixed order, the device's exp2. The includer has
-// lib/memory.glsl, SUBGROUP, WORKGROUP and COLS.
+//   (sum_s acc_s 2^(m_s - m)) / (sum_s l_s 2^(m_s - m)) m the largest m_s GROUPS = WORKGROUP / COLS
+// invocations share four channels: each has every GROUPS-th split, and the first adds up what they have. Each
+// subgroup finds m and the denominator for itself. float32, sums in a fixed order, the device's exp2. The
+// includer has lib/memory.glsl, SUBGROUP, WORKGROUP and COLS.
 #ifndef ATTENTION_MERGE_GLSL
 #define ATTENTION_MERGE_GLSL
 
 const uint GROUPS = WORKGROUP / COLS;
-const uint BATCH = 5; // splits of an invocation that are loaded at once; more of them would be more code to fetch
+// splits of an invocation that are loaded at once; more of them would be more code to fetch
+const uint BATCH = 5;
 const float LOWEST = -3.0e38;
 
 shared vec4 part_sums[GROUPS > 1 ? WORKGROUP : 1];

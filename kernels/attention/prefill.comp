@@ -1,16 +1,16 @@
-// attention/prefill.comp - attention/decode.comp's result for the many tokens of a chunk: a tile of queries meets a tile of
-// positions at a time.
+// attention/prefill.comp - attention/decode.comp's result for the many tokens of a chunk: a tile of queries
+// meets a tile of positions at a time.
 //
-// The queries of a key/value head are rows (token, head): row r is token r / group, head kv_head * group + r % group. A
-// workgroup has ROWS rows of one key/value head. Per tile of POSITIONS keys: scores, masked after each row's own
-// position; the row's new maximum; its sums so far scaled down to it; the tile's values added. A tile past the last
-// position of all rows is not visited.
-// Grid: x = tiles of ROWS rows, y = n_kv_heads * n_splits: workgroups that run at about the same time read the same
-// keys and values. The last tiles, which see the most positions, start first.
-// Two mappings, chosen at build:
+// The queries of a key/value head are rows (token, head): row r is token r / group, head kv_head * group + r
+// % group. A workgroup has ROWS rows of one key/value head. Per tile of POSITIONS keys: scores, masked after
+// each row's own position; the row's new maximum; its sums so far scaled down to it; the tile's values added.
+// A tile past the last position of all rows is not visited. Grid: x = tiles of ROWS rows, y = n_kv_heads *
+// n_splits: workgroups that run at about the same time read the same keys and values. The last tiles, which
+// see the most positions, start first. Two mappings, chosen at build:
 //   tiles (GPUs): 16 x 16 invocations, float32. Tolerance 1e-5 of the largest output after the merge.
-//   matrices (COOP, attention_prefill_coop; attention/prefill_coop.glsl): queries, keys, values and weights in float16, scores and
-//     sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl); KEY_DIM and VALUE_DIM are multiples of 16. Tolerance 3e-3.
+//   matrices (COOP, attention_prefill_coop; attention/prefill_coop.glsl): queries, keys, values and weights
+//   in float16, scores and sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl); KEY_DIM and VALUE_DIM
+//   are multiples of 16. Tolerance 3e-3.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
@@ -48,7 +48,8 @@ void find_work(uint positions)
     group = a.n_heads / a.n_kv_heads;
     n_rows = a.n * group;
     first_row = ((n_rows - 1) / ROWS - gl_WorkGroupID.x) * ROWS;
-    // Every row's splits begin at the same positions, each a tile's first; with a window those of a workgroup's rows.
+    // Every row's splits begin at the same positions, each a tile's first; with a window those of a
+    // workgroup's rows.
     uint last_token = min(first_row + ROWS - 1, n_rows - 1) / group;
     uint n_pos = a.pos + (WINDOW > 0 ? last_token + 1 : a.n);
     uint base = first_seen(first_row / group) / positions * positions;
@@ -124,7 +125,8 @@ void store_stats(uint row, float top, float sum)
     F32s(a.partial).v[at + 1] = sum;
 }
 
-// Adds a row's sink to its sum, in the first split. top: in powers of two. Returns what the row's results are scaled with.
+// Adds a row's sink to its sum, in the first split. top: in powers of two. Returns what the row's results are
+// scaled with.
 float add_sink(uint row, inout float top, inout float sum)
 {
     if (SINKS == 0 || split > 0)
@@ -138,7 +140,8 @@ float add_sink(uint row, inout float top, inout float sum)
 #ifdef COOP
 #include "attention/prefill_coop.glsl"
 #else
-// Invocation (x, y) of 16 x 16 has rows y + 16 i; of scores the positions x + 16 j, of the sums every 16th four channels.
+// Invocation (x, y) of 16 x 16 has rows y + 16 i; of scores the positions x + 16 j, of the sums every 16th
+// four channels.
 const uint SIDE = 16;
 const uint POSITIONS = 64;
 const uint EACH = ROWS / SIDE; // rows, and positions, of an invocation

@@ -1,9 +1,10 @@
 // attention/prefill_coop.glsl - attention/prefill.comp's tiles on cooperative matrices.
 //
-// ROWS rows meet POSITIONS positions at a time. Groups of subgroups have 16 rows each; the SHARE subgroups of a group share
-// their rows: each computes its part of the positions' scores and of the values' channels, and all of them the softmax.
-// While a tile is computed the next one is on its way to registers. Softmax runs over memory that the subgroup shares, or, with
-// QUADS, in the registers in which the matrices lie (prefill_quads.glsl).
+// ROWS rows meet POSITIONS positions at a time. Groups of subgroups have 16 rows each; the SHARE subgroups of
+// a group share their rows: each computes its part of the positions' scores and of the values' channels, and
+// all of them the softmax. While a tile is computed the next one is on its way to registers. Softmax runs
+// over memory that the subgroup shares, or, with QUADS, in the registers in which the matrices lie
+// (prefill_quads.glsl).
 #ifndef ATTENTION_COOP_GLSL
 #define ATTENTION_COOP_GLSL
 
@@ -31,7 +32,8 @@ shared uvec4 tile[Q_SIZE > KV_SIZE ? Q_SIZE : KV_SIZE]; // keys, values; at firs
 shared uvec4 scores[QUADS != 0 ? 1 : ROWS * S_STRIDE];  // also 16 x 16 numbers of each subgroup
 shared uvec4 weights[QUADS != 0 ? 1 : ROWS * P_STRIDE];
 
-// A row's sums are scaled down only when its maximum has grown by this power of two: weights stay in float16's range.
+// A row's sums are scaled down only when its maximum has grown by this power of two: weights stay in
+// float16's range.
 const float SLACK = 8.0;
 
 uint group_row, member; // of this subgroup: its first row, its place in the group
@@ -94,7 +96,8 @@ uvec4 load_eight(uvec2 row, uint unit)
     return halves8(F32x4s(row).v[2 * unit], F32x4s(row).v[2 * unit + 1]);
 }
 
-// Asks for a tile. Its rows follow each other: a tile lies in one block of the cache. Rows past the last repeat it.
+// Asks for a tile. Its rows follow each other: a tile lies in one block of the cache. Rows past the last
+// repeat it.
 void ask_tile(uint at)
 {
     uvec2 keys = key_row(at), values = value_row(at);

@@ -3,7 +3,8 @@
 
 #include "lib/quads.glsl"
 
-// Of this lane's two rows: the maximum in powers of two, the sum of its own weights, where a row's positions end, and begin.
+// Of this lane's two rows: the maximum in powers of two, the sum of its own weights, where a row's positions
+// end, and begin.
 vec2 quad_top, quad_sum;
 uvec2 quad_end, quad_begin;
 // What subgroups of a group tell each other, lane by lane: maxima and then sums; weights.
@@ -44,7 +45,8 @@ void begin_quads()
     quad_begin = uvec2(row_begin(quad_row(0)), row_begin(quad_row(1)));
 }
 
-// The rows' new maxima. They grow, and what there is so far is scaled down, only where float16 would overflow else.
+// The rows' new maxima. They grow, and what there is so far is scaled down, only where float16 would overflow
+// else.
 void raise_tops(vec2 high)
 {
     high = quad_max(high);
@@ -64,7 +66,8 @@ void raise_tops(vec2 high)
 // Hidden positions are LOWEST from now on. Returns the rows' maxima.
 vec2 hide(inout MatrixC s[MY_SCORES], uint at)
 {
-    bool all_seen = at + POSITIONS <= row_end(group_row); // later rows see more, but for what their windows hide
+    // later rows see more, but for what their windows hide
+    bool all_seen = at + POSITIONS <= row_end(group_row);
     if (WINDOW > 0)
         all_seen = all_seen && at >= row_begin(group_row + 15);
     vec2 high = vec2(LOWEST);

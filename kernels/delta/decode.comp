@@ -1,11 +1,11 @@
-// delta/decode.comp - the gated delta net of one value head over the chunk's tokens, from the projections to the input of
-// out_proj. Per token: causal conv and silu of the head's q, k, v channels; q and k scaled to unit length, q also by
-// 1 / sqrt(k_dim); decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b);
+// delta/decode.comp - the gated delta net of one value head over the chunk's tokens, from the projections to
+// the input of out_proj. Per token: causal conv and silu of the head's q, k, v channels; q and k scaled to
+// unit length, q also by 1 / sqrt(k_dim); decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b);
 //   S *= decay;  m = S k;  S += beta (v - m) k^T;  o = S q;  out = rms(o) * norm * silu(z)
 //
-// Grid: x = n_v heads, y = BLOCKS. PARTS lanes share a row of S [v_dim][k_dim]; a lane keeps its columns of its rows in registers
-// over the whole chunk. Value heads of one key head repeat its q and k; the first of them writes its window.
-// float32 throughout. Tolerance 1e-5 of the largest output.
+// Grid: x = n_v heads, y = BLOCKS. PARTS lanes share a row of S [v_dim][k_dim]; a lane keeps its columns of
+// its rows in registers over the whole chunk. Value heads of one key head repeat its q and k; the first of
+// them writes its window. float32 throughout. Tolerance 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/math.glsl"
@@ -18,8 +18,8 @@ layout(constant_id = 3) const uint K_DIM = 128;
 layout(constant_id = 4) const uint V_DIM = 128;
 layout(constant_id = 5) const uint TAPS = 4; // conv_kernel
 
-// Workgroups that share a head's rows, a divisor of V_DIM. More than one leave `out` without the factor of its norm and
-// their sums of squares of o instead; there is one token then.
+// Workgroups that share a head's rows, a divisor of V_DIM. More than one leave `out` without the factor of
+// its norm and their sums of squares of o instead; there is one token then.
 layout(constant_id = 6) const uint BLOCKS = 1;
 layout(constant_id = 7) const uint REPEATS = 1; // value heads of a key head
 
@@ -58,7 +58,8 @@ uint channel_of(uint head, uint c)
     return 2 * a.n_k * K_DIM + first_row(head) + c - 2 * K_DIM;
 }
 
-// What an invocation convolves at the i-th of its places: token t and its predecessors, oldest first, and the taps.
+// What an invocation convolves at the i-th of its places: token t and its predecessors, oldest first, and the
+// taps.
 float tap_x[CONVS][TAPS], tap_w[CONVS][TAPS];
 
 uint place(uint i)
@@ -104,8 +105,8 @@ void keep_window(uint head)
     }
 }
 
-// What all lanes need of a token, found out by the last subgroup alone: a scalar that every subgroup computes takes as long as
-// a row of the state.
+// What all lanes need of a token, found out by the last subgroup alone: a scalar that every subgroup computes
+// takes as long as a row of the state.
 struct Scalars {
     float decay, beta;
     float q_scale, k_scale, kq; // kq: of the channels before they are scaled
@@ -151,7 +152,8 @@ void find_scales()
     }
 }
 
-// The channels that an invocation stores: those in the middle of a large workgroup have nothing else to do besides rows.
+// The channels that an invocation stores: those in the middle of a large workgroup have nothing else to do
+// besides rows.
 uint out_channel(uint i)
 {
     return i * WORKGROUP + (gl_LocalInvocationID.x + MIDDLE) % WORKGROUP;

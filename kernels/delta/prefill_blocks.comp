@@ -1,6 +1,7 @@
-// delta/prefill_blocks.comp - what the tokens of a block, four in a row, are to each other in the delta rule: the products of their
-// keys and queries and the decays between them, in the form in which delta/prefill_walk.comp needs them (args.h). Decays between
-// tokens are products of decays, never quotients: a decay of 0 is as good as any.
+// delta/prefill_blocks.comp - what the tokens of a block, four in a row, are to each other in the delta rule:
+// the products of their keys and queries and the decays between them, in the form in which
+// delta/prefill_walk.comp needs them (args.h). Decays between tokens are products of decays, never quotients:
+// a decay of 0 is as good as any.
 //
 // Grid: x = blocks of tokens, y = n_k key heads; one subgroup a workgroup. float32, tolerance 1e-5.
 #version 460

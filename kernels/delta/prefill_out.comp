@@ -1,5 +1,5 @@
-// delta/prefill_out.comp - the last of them: dst = rms(dst) * norm * silu(z), each token and value head by itself, in place or
-// rounded to float16.
+// delta/prefill_out.comp - the last of them: dst = rms(dst) * norm * silu(z), each token and value head by
+// itself, in place or rounded to float16.
 //
 // Grid: x = tokens, y = n_v heads; one subgroup a workgroup. float32, tolerance 1e-5.
 #version 460

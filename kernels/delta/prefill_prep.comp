@@ -1,9 +1,11 @@
-// delta/prefill_prep.comp - the first of the kernels that make the gated delta net of a chunk (delta/decode.comp: of one token): what
-// does not depend on the state, for every token at once. Convolution and silu of the q, k, v channels, q and k
-// scaled to unit length, q also by 1 / sqrt(k_dim), decay and beta of each value head; the new window.
+// delta/prefill_prep.comp - the first of the kernels that make the gated delta net of a chunk
+// (delta/decode.comp: of one token): what does not depend on the state, for every token at once. Convolution
+// and silu of the q, k, v channels, q and k scaled to unit length, q also by 1 / sqrt(k_dim), decay and beta
+// of each value head; the new window.
 //
 // Grid: x = runs of DELTA_RUN tokens, y = n_k key heads, then n_v value heads; one head's channels a
-// workgroup: each number before the convolution is read once, and not once for each tap. float32, tolerance 1e-5.
+// workgroup: each number before the convolution is read once, and not once for each tap. float32, tolerance
+// 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/math.glsl"

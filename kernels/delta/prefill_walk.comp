@@ -1,13 +1,13 @@
-// delta/prefill_walk.comp - delta/prefill_scan.comp's recurrence over a chunk's tokens, a block of four at a time. With a_i = S k_i and
-// b_i = S q_i for the state S before the block (row by row; d, e, beta as in args.h: decays and their products):
-//   u_i = beta_i (v_i - e_i a_i) - sum_j<i beta_i e_ij (k_j k_i) u_j
-//   dst_i = e_i b_i + sum_j<=i e_ij (k_j q_i) u_j
-//   S = e_3 S + sum_j e_3j u_j k_j
-// which is the recurrence, written out. What depends on the tokens alone comes from delta/prefill_blocks.comp. So the lanes
-// that share a row exchange their parts once for four tokens, and S is scaled once.
+// delta/prefill_walk.comp - delta/prefill_scan.comp's recurrence over a chunk's tokens, a block of four at a
+// time. With a_i = S k_i and b_i = S q_i for the state S before the block (row by row; d, e, beta as in
+// args.h: decays and their products):
+//   u_i = beta_i (v_i - e_i a_i) - sum_j<i beta_i e_ij (k_j k_i) u_j dst_i = e_i b_i + sum_j<=i e_ij (k_j
+//   q_i) u_j S = e_3 S + sum_j e_3j u_j k_j which is the recurrence, written out. What depends on the tokens
+//   alone comes from delta/prefill_blocks.comp. So the lanes that share a row exchange their parts once for
+//   four tokens, and S is scaled once.
 //
-// PARTS lanes share EACH rows of S and keep them in registers: of the eight sums a_i, b_i each lane gets one. Queries, keys
-// and values of STAGE tokens lie in shared memory; the next ones are on their way meanwhile.
+// PARTS lanes share EACH rows of S and keep them in registers: of the eight sums a_i, b_i each lane gets one.
+// Queries, keys and values of STAGE tokens lie in shared memory; the next ones are on their way meanwhile.
 // Grid: x = n_v heads, y = blocks of ROWS rows. float32, tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
@@ -69,7 +69,8 @@ void keep()
             coefs[i * WORKGROUP + gl_LocalInvocationID.x] = next_coefs[i];
 }
 
-// Of a token's q (0) or k (1) the j-th four of columns of this lane; 0 past K_DIM, so that S there never counts.
+// Of a token's q (0) or k (1) the j-th four of columns of this lane; 0 past K_DIM, so that S there never
+// counts.
 vec4 column(uint token, uint which, uint j)
 {
     uint c = j * PARTS + part;
@@ -78,7 +79,8 @@ vec4 column(uint token, uint which, uint j)
     return c < FOURS ? qk[(token * 2 + which) * FOURS + c] : vec4(0.0);
 }
 
-// A sum for which two lanes have a part each: the one of them whose bit is set gets that of `high`, the other that of `low`.
+// A sum for which two lanes have a part each: the one of them whose bit is set gets that of `high`, the other
+// that of `low`.
 float exchange(float low, float high, uint bit)
 {
     bool upper = (part & bit) != 0;
@@ -93,8 +95,8 @@ void add_up(inout float x[SUMS], uint bit)
             x[i] += subgroupShuffleXor(x[i], bit * SIDE);
 }
 
-// Sum number part % SUMS over the lanes that share a row. No loop over the bits: drivers leave loops alone around one that
-// they cannot unroll, and the arrays of such loops end up in memory.
+// Sum number part % SUMS over the lanes that share a row. No loop over the bits: drivers leave loops alone
+// around one that they cannot unroll, and the arrays of such loops end up in memory.
 float share(float x[SUMS])
 {
     add_up(x, 8);

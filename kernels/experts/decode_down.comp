@@ -1,16 +1,16 @@
 // experts/decode_down.comp - the second half of the feed-forward part, with the residual:
-//   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k]  +  shared_down act[t][top_k]
-// decode_up.comp left the activations, w_t multiplied into the shared expert's, and where the experts lie. With shared_in
-// the router's product made the shared expert's gate and up rows, g_t and u_t behind its logits: act[t][top_k] is
+//   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k] + shared_down act[t][top_k] decode_up.comp left
+// the activations, w_t multiplied into the shared expert's, and where the experts lie. With shared_in the
+// router's product made the shared expert's gate and up rows, g_t and u_t behind its logits: act[t][top_k] is
 // w_t silu(g_t) * u_t; w_t = sigmoid of the logit before them, or 1 where the shared expert has no gate.
 //
-// A slot is an expert in the router's order, then the shared one. TEAMS subgroups compute a slot, each its own rows: LANES
-// lanes share a row's columns, ROWS rows a lane, one 16-byte piece after the other. Rows are summed over a slot's columns,
-// then over the slots in order, then the residual. Slots that have no subgroup come in further rounds, columns that shared
-// memory has no room for as well. With STEPS there is one round, every slot has AREA columns, and a lane takes STEPS pieces of
-// each row, or fewer in a format with longer ones: no condition stands around a load, none waits for another. DROPS: the address
-// of a slot may be 0, then it has no columns.
-// Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// A slot is an expert in the router's order, then the shared one. TEAMS subgroups compute a slot, each its
+// own rows: LANES lanes share a row's columns, ROWS rows a lane, one 16-byte piece after the other. Rows are
+// summed over a slot's columns, then over the slots in order, then the residual. Slots that have no subgroup
+// come in further rounds, columns that shared memory has no room for as well. With STEPS there is one round,
+// every slot has AREA columns, and a lane takes STEPS pieces of each row, or fewer in a format with longer
+// ones: no condition stands around a load, none waits for another. DROPS: the address of a slot may be 0,
+// then it has no columns. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -22,10 +22,12 @@ layout(constant_id = 14) const uint DROPS = 0; // 1: tokens may have fewer than 
 layout(constant_id = 15) const uint BIASED = 0; // 1: each expert's rows have biases; there is no shared one
 
 const uint SLOTS = SUBGROUPS / TEAMS;          // of a round
-const uint AREA = TILE / SLOTS;                // columns of a slot in shared memory, a multiple of PRODUCT_COLS
+// columns of a slot in shared memory, a multiple of PRODUCT_COLS
+const uint AREA = TILE / SLOTS;
 const uint SIDE = SUBGROUP / LANES;            // rows that lie side by side in a subgroup
 const uint GROUP_ROWS = TEAMS * SIDE * ROWS;   // of a workgroup
-const uint ACTS = (SLOTS * AREA / 4 + WORKGROUP - 1) / WORKGROUP; // vec4s of activations that an invocation brings
+// vec4s of activations that an invocation brings
+const uint ACTS = (SLOTS * AREA / 4 + WORKGROUP - 1) / WORKGROUP;
 const uint OUTS = (GROUP_ROWS + WORKGROUP - 1) / WORKGROUP;
 
 layout(push_constant, std430) uniform Args { experts_decode_down_args a; };
@@ -165,7 +167,8 @@ void load_acts(uint token, uint first, uint from)
     }
 }
 
-// This invocation's share of all of them, which lie side by side. They need not wait for the slots' addresses.
+// This invocation's share of all of them, which lie side by side. They need not wait for the slots'
+// addresses.
 vec4 acts[ACTS];
 
 uint n_all_acts()

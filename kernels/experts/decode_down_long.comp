@@ -1,10 +1,11 @@
-// experts/decode_down_long.comp - the sums of experts/decode_down.comp where activations of all slots are too many for shared
-// memory: all slots have COLS columns in one format, and none is dropped.
+// experts/decode_down_long.comp - the sums of experts/decode_down.comp where activations of all slots are too
+// many for shared memory: all slots have COLS columns in one format, and none is dropped.
 //
-// A workgroup computes SUBGROUPS * ROWS rows and takes the slots in order. Lanes share a row's columns, each has its pieces of
-// all slots in one sequence, the next of which is always under way; the activations of the next slot come while one is
-// multiplied. A lane adds up the slots, then the lanes are added up, then the residual. At most DOWN_LONG_SLOTS slots.
-// Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// A workgroup computes SUBGROUPS * ROWS rows and takes the slots in order. Lanes share a row's columns, each
+// has its pieces of all slots in one sequence, the next of which is always under way; the activations of the
+// next slot come while one is multiplied. A lane adds up the slots, then the lanes are added up, then the
+// residual. At most DOWN_LONG_SLOTS slots. Grid: x = row blocks of `hidden`, y = tokens. float32 sums.
+// Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

@@ -1,15 +1,16 @@
 // experts/decode_up.comp - the first half of the chosen experts and of the shared one, p = rms(x[t]) * norm:
-//   act[t][k] = silu(gate p) * (up p), gate and up [inner][hidden] of expert idx[t][k], found through the layer's table
-//   act[t][top_k] = w_t silu(gate p) * (up p) of the shared expert, w_t the sigmoid of its gate's logit, or 1
-// and behind all tokens' activations the addresses of their experts, so that the second half need not look them up.
+//   act[t][k] = silu(gate p) * (up p), gate and up [inner][hidden] of expert idx[t][k], found through the
+//   layer's table act[t][top_k] = w_t silu(gate p) * (up p) of the shared expert, w_t the sigmoid of its
+//   gate's logit, or 1 and behind all tokens' activations the addresses of their experts, so that the second
+//   half need not look them up.
 //
-// Grid: x = row blocks of `inner` or of the shared expert's, y = slots: the experts in the router's order, then the
-// shared one; z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
-// CHOOSES: the choice is made here, as router/softmax.comp makes it. Each workgroup of a routed expert finds its own:
-// that takes less time than a dispatch. One of the last slot writes idx and weights while its weights are on the way.
-// The caller makes sure that every expert named by idx and not skipped is in the table.
-// BIASED: products get the expert's biases. LIMIT: as in ops/experts.h.
-// DROPS: idx may be NO_EXPERT. Nothing is computed then, and 0 stands for the address.
+// Grid: x = row blocks of `inner` or of the shared expert's, y = slots: the experts in the router's order,
+// then the shared one; z = tokens. float32 sums. Tolerance 1e-5 of the largest output. CHOOSES: the choice is
+// made here, as router/softmax.comp makes it. Each workgroup of a routed expert finds its own: that takes
+// less time than a dispatch. One of the last slot writes idx and weights while its weights are on the way.
+// The caller makes sure that every expert named by idx and not skipped is in the table. BIASED: products get
+// the expert's biases. LIMIT: as in ops/experts/experts.h. DROPS: idx may be NO_EXPERT. Nothing is computed
+// then, and 0 stands for the address.
 #version 460
 #define MATRICES 2
 #include "lib/memory.glsl"
@@ -18,12 +19,14 @@
 
 layout(constant_id = 12) const uint N_EXPERTS = 256;
 layout(constant_id = 13) const uint TOP_K = 8;
-layout(constant_id = 14) const uint SHARED = 512; // rows of the shared expert's gate and up; 0: it is not computed here
+// rows of the shared expert's gate and up; 0: it is not computed here
+layout(constant_id = 14) const uint SHARED = 512;
 layout(constant_id = 15) const uint IS_GATED = 0; // 1: the shared expert has a gate
 layout(constant_id = 16) const uint CHOOSES = 0;
 layout(constant_id = 17) const uint NORM_TOPK = 0; // 1: the chosen weights sum to 1
 
-layout(constant_id = 18) const uint DROPS = 0; // 1: tokens may have fewer than TOP_K experts; not where CHOOSES
+// 1: tokens may have fewer than TOP_K experts; not where CHOOSES
+layout(constant_id = 18) const uint DROPS = 0;
 layout(constant_id = 19) const uint BIASED = 0; // the next as well: only where SHARED is 0
 layout(constant_id = 20) const float LIMIT = 0.0;
 
@@ -42,8 +45,8 @@ shared uvec2 found;     // where the expert of this workgroup lies
 shared uint found_idx;
 uint biases; // of this workgroup's expert: the first of its gate rows
 
-// On one subgroup: finds the `slot`-th choice. The table's entries are loaded beside the logits: looked up behind the
-// choice, an entry would take as long again.
+// On one subgroup: finds the `slot`-th choice. The table's entries are loaded beside the logits: looked up
+// behind the choice, an entry would take as long again.
 void choose_expert(uint token, uint slot)
 {
     uint l[PER_LANE];
@@ -69,7 +72,8 @@ void store_all_choices(uint token)
     store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, 1.0, a.idx, a.weights, token * TOP_K);
 }
 
-// Whether this workgroup writes the choice: of the shared expert's, which have nothing to find, or of the last choice's.
+// Whether this workgroup writes the choice: of the shared expert's, which have nothing to find, or of the
+// last choice's.
 bool stores_choice(uint slot)
 {
     return gl_WorkGroupID.x == 0 && slot == (SHARED > 0 ? TOP_K : TOP_K - 1);

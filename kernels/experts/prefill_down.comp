@@ -1,8 +1,9 @@
-// experts/prefill_down.comp - the down projections of a chunk's pairs, sorted by expert: dst[t][k] = down_e act[t][k], down
-// [hidden][inner] of the tile's expert, plus its biases. experts/prefill_mix.comp adds them up.
+// experts/prefill_down.comp - the down projections of a chunk's pairs, sorted by expert: dst[t][k] = down_e
+// act[t][k], down [hidden][inner] of the tile's expert, plus its biases. experts/prefill_mix.comp adds them
+// up.
 //
-// Grid: x = blocks of BLOCK_ROWS rows of `hidden`, y = tiles of experts/prefill_sort.comp. float32 sums. Tolerance 1e-5 of the
-// largest output.
+// Grid: x = blocks of BLOCK_ROWS rows of `hidden`, y = tiles of experts/prefill_sort.comp. float32 sums.
+// Tolerance 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"

@@ -1,13 +1,13 @@
-// experts/prefill_sort.comp - the (token, slot) pairs of a chunk sorted by expert, and the tiles of up to tile_tokens pairs of
-// one expert that the products of a chunk work on.
+// experts/prefill_sort.comp - the (token, slot) pairs of a chunk sorted by expert, and the tiles of up to
+// tile_tokens pairs of one expert that the products of a chunk work on.
 //
 //   rows[]: the pairs token * slots + slot, those of expert 0 first;  tiles[0].x: how many tiles there are,
 //   tiles[1 + i] = (expert, first of rows, number, 0)
 // Before all others come the pairs of the shared expert, which has every token, where there is one.
 //
-// Pairs of an expert that the table does not have are left out: they belong to another wave. So are those of NO_EXPERT.
-// One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open: no result depends on
-// it, because every pair is computed by itself.
+// Pairs of an expert that the table does not have are left out: they belong to another wave. So are those of
+// NO_EXPERT. One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open:
+// no result depends on it, because every pair is computed by itself.
 #version 460
 #include "lib/memory.glsl"
 

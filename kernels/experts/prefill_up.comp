@@ -1,6 +1,8 @@
-// experts/prefill_up.comp - experts/decode_up.comp's product for the many tokens of a chunk, sorted by expert:
-//   act[t][k] = silu(gate p) * (up p), p = rms(x[t]) * norm, gate and up [inner][hidden] of the tile's expert; of the shared
-//     expert times the sigmoid of its gate's logit, where it has one; with biases and a limit as ops/experts.h says
+// experts/prefill_up.comp - experts/decode_up.comp's product for the many tokens of a chunk, sorted by
+// expert:
+//   act[t][k] = silu(gate p) * (up p), p = rms(x[t]) * norm, gate and up [inner][hidden] of the tile's
+//     expert; of the shared expert times the sigmoid of its gate's logit, where it has one; with biases and a
+//     limit as ops/experts/experts.h says
 //
 // Grid: x = blocks of BLOCK_ROWS / 2 rows of `inner` (gate and up rows meet in one invocation), y = tiles of
 // experts/prefill_sort.comp. float32 sums. Tolerance 1e-5 of the largest output.
@@ -23,7 +25,8 @@ uint input_tokens()
     return this_tile().z;
 }
 
-// Element i of act. What stands behind an even one another invocation has: in float16 one of them writes both.
+// Element i of act. What stands behind an even one another invocation has: in float16 one of them writes
+// both.
 void keep(uint i, float v, bool is_there)
 {
 #ifdef COOP

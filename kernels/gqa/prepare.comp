@@ -1,7 +1,8 @@
-// gqa/prepare.comp - what stands between the q/k/v product and attention: the biases (BIASED), rms norm of each query and key
-// head (NORM), RoPE (pairs i, i + rotary_dim / 2), and the new keys and values go into the cache.
-// Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values, with NORM_ALL one for all of them; y = tokens. A head is WORKGROUP invocations with
-// PER_LANE channels each: one on a GPU, where everything is loaded at once and the code stays short. Tolerance 2e-6.
+// gqa/prepare.comp - what stands between the q/k/v product and attention: the biases (BIASED), rms norm of
+// each query and key head (NORM), RoPE (pairs i, i + rotary_dim / 2), and the new keys and values go into the
+// cache. Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values, with NORM_ALL one for all of them; y
+// = tokens. A head is WORKGROUP invocations with PER_LANE channels each: one on a GPU, where everything is
+// loaded at once and the code stays short. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"

@@ -1,7 +1,8 @@
-// dequant.glsl - stored weights as float32, exactly: code * scale is exact, so code * scale + bias has one right value. The
-// includer has FORMATS, a set of the usual formats (args.h); with ONLY_FORMAT that is the one format there is code for. With OTHER
-// there is the code of dequant_other.glsl in place of theirs, for the one format that FORMATS says. WITH_Q4: some matrices
-// are stored so, others in the one of FORMATS, for which FORMAT_NONE stands.
+// dequant.glsl - stored weights as float32, exactly: code * scale is exact, so code * scale + bias has one
+// right value. The includer has FORMATS, a set of the usual formats (args.h); with ONLY_FORMAT that is the
+// one format there is code for. With OTHER there is the code of dequant_other.glsl in place of theirs, for
+// the one format that FORMATS says. WITH_Q4: some matrices are stored so, others in the one of FORMATS, for
+// which FORMAT_NONE stands.
 #ifndef DEQUANT_GLSL
 #define DEQUANT_GLSL
 
@@ -37,7 +38,8 @@ void load_group(const uint format, Matrix m, uint row, uint col, out float s, ou
     }
 }
 
-// float(code) for a code below 2^23 without a conversion instruction, which GPUs run at a quarter of the rate.
+// float(code) for a code below 2^23 without a conversion instruction, which GPUs run at a quarter of the
+// rate.
 float code_value(uint code)
 {
     return uintBitsToFloat(code | 0x4b000000u) - 8388608.0;

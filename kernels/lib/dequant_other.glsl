@@ -1,6 +1,6 @@
-// dequant_other.glsl - dequant.glsl for one format that is none of the usual ones: FORMATS is its word (args.h), a constant.
-// One return a function: glslc 2023.2 takes long over several, or crashes.
-// With RUN_TIME_WORD that is the word, at run time.
+// dequant_other.glsl - dequant.glsl for one format that is none of the usual ones: FORMATS is its word
+// (args.h), a constant. One return a function: glslc 2023.2 takes long over several, or crashes. With
+// RUN_TIME_WORD that is the word, at run time.
 #ifdef RUN_TIME_WORD
 #define BITS        FORMAT_WORD_BITS(RUN_TIME_WORD)
 #define SCHEME      FORMAT_WORD_SCHEME(RUN_TIME_WORD)
@@ -20,9 +20,9 @@ const uint SCALE = FORMAT_WORD_SCALE(FORMATS);
         call;                              \
     }
 
-// A float of few bits becomes one of 32 without denormals, which devices may flush: with the bits of its size under the exponent
-// LEAST, f = 2^(LEAST - 127) (1 + mantissa) where its exponent is 0. There 2 f - 2^(LEAST - 126) is the true value and
-// less than f, elsewhere f is, and is not more.
+// A float of few bits becomes one of 32 without denormals, which devices may flush: with the bits of its size
+// under the exponent LEAST, f = 2^(LEAST - 127) (1 + mantissa) where its exponent is 0. There 2 f - 2^(LEAST
+// - 126) is the true value and less than f, elsewhere f is, and is not more.
 float float_of(uint size, const uint least)
 {
     float f = uintBitsToFloat(size + (least << 23));
@@ -92,7 +92,8 @@ void load_group(const uint format, Matrix m, uint row, uint col, out float s, ou
         b = scale_in(scale_word(m.biases, at), at);
 }
 
-// The i-th eight numbers of a matrix, BITS bytes, from bit 0 on. They begin on any byte: four eights are BITS words.
+// The i-th eight numbers of a matrix, BITS bytes, from bit 0 on. They begin on any byte: four eights are BITS
+// words.
 uvec4 load_codes(uvec2 weight, uint i)
 {
     uint byte = (i & 3u) * BITS, word = (i >> 2) * BITS + (byte >> 2), shift = 8 * (byte & 3u);
@@ -115,7 +116,8 @@ Eight affine_eight(uvec4 codes, float s, float b)
         high = codes.y;
     else if (BITS > 4)
         high |= codes.y << (32 - 4 * BITS & 31u);
-    // By numbers: validation layers fold a product of a vector and a constant of a pipeline into invalid code.
+    // By numbers: validation layers fold a product of a vector and a constant of a pipeline into invalid
+    // code.
     uvec4 shifts = uvec4(0, BITS, 2 * BITS, 3 * BITS);
     precise vec4 low_products = code_values(uvec4(codes.x) >> shifts & mask) * s;
     precise vec4 high_products = code_values(uvec4(high) >> shifts & mask) * s;

@@ -1,10 +1,10 @@
 // gemm_coop.glsl - gemm.glsl on cooperative matrices.
 //
-// The inputs come in float16 with their norm applied (cast_f16.comp), the weights are rounded to it, and both are
-// multiplied 16 x 16 x 16 at a time (matrices.glsl), sums in float32. While a step is multiplied the next
-// one is on its way. Two invocations load a row: each asks for 32 neighbouring columns at a time and for the scales and
-// biases of eight groups at once, as with few tokens a product waits for its weights. gemm_coop_other.glsl has the loads of
-// other formats than the usual ones.
+// The inputs come in float16 with their norm applied (cast_f16.comp), the weights are rounded to it, and both
+// are multiplied 16 x 16 x 16 at a time (matrices.glsl), sums in float32. While a step is multiplied the next
+// one is on its way. Two invocations load a row: each asks for 32 neighbouring columns at a time and for the
+// scales and biases of eight groups at once, as with few tokens a product waits for its weights.
+// gemm_coop_other.glsl has the loads of other formats than the usual ones.
 #ifndef GEMM_COOP_GLSL
 #define GEMM_COOP_GLSL
 
@@ -47,8 +47,8 @@ uint tile_token(uint t)
 
 const uint X_UNITS = TILE_TOKENS * DEPTH / 8;
 const uint MY_X = X_UNITS / WORKGROUP; // of an invocation
-// Rows of an invocation, and the 64s of columns of a step, of which it has the first or the second half. A group is a half,
-// one or two of them.
+// Rows of an invocation, and the 64s of columns of a step, of which it has the first or the second half. A
+// group is a half, one or two of them.
 const uint MY_ROWS = 2 * BLOCK_ROWS / WORKGROUP, GROUPS = DEPTH / 64;
 
 MatrixC sum_of[ROWS][ACROSS];
@@ -108,7 +108,8 @@ float group_of(uvec4 v, uint i)
 
 uvec4 scales[MY_ROWS], biases[MY_ROWS]; // of the eight groups of which the step's are some
 
-// Asks for DEPTH columns of the invocation's rows from column `from` on; is_first: nothing was asked for before.
+// Asks for DEPTH columns of the invocation's rows from column `from` on; is_first: nothing was asked for
+// before.
 void ask_rows(const uint format, uint from, bool is_first)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {

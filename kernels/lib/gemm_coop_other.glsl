@@ -1,5 +1,6 @@
-// gemm_coop_other.glsl - gemm_coop.glsl's rows where the matrices are stored in one other format than the usual ones. The scales and
-// biases of an invocation's 32 columns are asked for beside them: of one group, or of two of 16 columns.
+// gemm_coop_other.glsl - gemm_coop.glsl's rows where the matrices are stored in one other format than the
+// usual ones. The scales and biases of an invocation's 32 columns are asked for beside them: of one group, or
+// of two of 16 columns.
 const uint RUN_GROUPS = GROUP_SHIFT == 4 ? 2 : 1, MAX_RUN_GROUPS = 2;
 // The words that hold them.
 uint next_scales[MY_ROWS * GROUPS * MAX_RUN_GROUPS], next_biases[MY_ROWS * GROUPS];

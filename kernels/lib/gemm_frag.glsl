@@ -1,12 +1,13 @@
-// gemm_frag.glsl - gemm.glsl on cooperative matrices, for few tokens and 4-bit weights (FORMAT_Q4): they go from memory
-// into the lanes' registers, where the matrices lie, without shared memory. ALONG subgroups share the columns of their rows: few
-// rows leave a processor waiting else.
+// gemm_frag.glsl - gemm.glsl on cooperative matrices, for few tokens and 4-bit weights (FORMAT_Q4): they go
+// from memory into the lanes' registers, where the matrices lie, without shared memory. ALONG subgroups share
+// the columns of their rows: few rows leave a processor waiting else.
 //
-// For devices whose matrices lie in quads (lib/quads.glsl). Weights are first factors [row][k], inputs second factors [k][token].
-// Which columns of a product meet in one k does not matter: lane q takes columns 32 q .. 32 q + 31 of each 128, which is one
-// piece of 16 bytes of 4-bit codes, four columns for each of eight matrices. The inputs are stored as the lanes take them
-// (stored_col): of each 128 columns the eights 0, 4, 8, 12, then 1, 5, 9, 13 and so on, of each eight the columns 0, 4, 1, 5, 2,
-// 6, 3, 7, which a word of codes gives two at a time.
+// For devices whose matrices lie in quads (lib/quads.glsl). Weights are first factors [row][k], inputs second
+// factors [k][token]. Which columns of a product meet in one k does not matter: lane q takes columns 32 q ..
+// 32 q + 31 of each 128, which is one piece of 16 bytes of 4-bit codes, four columns for each of eight
+// matrices. The inputs are stored as the lanes take them (stored_col): of each 128 columns the eights 0, 4,
+// 8, 12, then 1, 5, 9, 13 and so on, of each eight the columns 0, 4, 1, 5, 2, 6, 3, 7, which a word of codes
+// gives two at a time.
 #ifndef GEMM_FRAG_GLSL
 #define GEMM_FRAG_GLSL
 
@@ -63,10 +64,12 @@ uint row_of[ROWS];
 Run run[ROWS], next_run[ROWS];
 vec2 group[ROWS]; // scale and bias, of a step
 uint at[2 * ACROSS]; // where the lane's tokens lie, in eights
-// Whether they are asked for eight columns ahead: tiles of more tokens have enough to multiply meanwhile, and no registers for it.
+// Whether they are asked for eight columns ahead: tiles of more tokens have enough to multiply meanwhile, and
+// no registers for it.
 const bool AHEAD = ACROSS <= 2;
 uvec4 next_x[2 * ACROSS];
-// Of each row the words of the scales and biases of four steps, each in one lane of four; those of the next four.
+// Of each row the words of the scales and biases of four steps, each in one lane of four; those of the next
+// four.
 uint scales[ROWS], biases[ROWS], next_scales[ROWS], next_biases[ROWS];
 
 // Asks for the groups of steps `step` .. step + 3.
@@ -113,7 +116,8 @@ void ask_x(uint eight, const uint across, uvec2 x)
         next_x[j] = Halves(x).v[at[j] + 4 * eight];
 }
 
-// Adds the products of eight of a lane's columns, the c-th, for `across` matrices along the tokens, a constant.
+// Adds the products of eight of a lane's columns, the c-th, for `across` matrices along the tokens, a
+// constant.
 void multiply_eight(uint step, const uint c, const uint across, uvec2 x, uint last)
 {
     uvec4 v[2 * ACROSS];

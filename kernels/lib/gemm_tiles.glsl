@@ -1,5 +1,5 @@
-// gemm_tiles.glsl - gemm.glsl in float32: DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go through
-// shared memory, 16 x 16 invocations compute ROWS x TOKENS sums each.
+// gemm_tiles.glsl - gemm.glsl in float32: DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go
+// through shared memory, 16 x 16 invocations compute ROWS x TOKENS sums each.
 #ifndef GEMM_TILES_GLSL
 #define GEMM_TILES_GLSL
 

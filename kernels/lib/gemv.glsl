@@ -1,11 +1,11 @@
-// gemv.glsl - rows of quantised matrices times vectors kept in shared memory: the core of every product kernel.
+// gemv.glsl - rows of quantised matrices times vectors kept in shared memory: the core of every product
+// kernel.
 //
 // A block of ROWS rows (of each of MATRICES matrices, when a kernel needs two at once) meets TOKENS vectors.
 // gemv_lanes.glsl has the products: lanes share rows, each takes pieces of 16 bytes.
-//     fetch_product   starts loading the first weights of a tile: call it before the barrier that publishes the tile
-//     add_product     adds the tile's products to the sums
-//     finish_product  ends the sums; lane_row and lane_stores say which of them a lane has to store
-// ROWS, TOKENS and MATRICES are powers of two.
+//     fetch_product starts loading the first weights of a tile: call it before the barrier that publishes the
+//     tile add_product adds the tile's products to the sums finish_product ends the sums; lane_row and
+//     lane_stores say which of them a lane has to store ROWS, TOKENS and MATRICES are powers of two.
 #ifndef GEMV_GLSL
 #define GEMV_GLSL
 
@@ -18,23 +18,25 @@ layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint ROWS = 1;   // ROWS * MATRICES is at most 4
 layout(constant_id = 3) const uint TOKENS = 1; // at most 4
-layout(constant_id = 4) const uint TILE = 2048; // columns held in shared memory at a time, a multiple of PRODUCT_COLS
+// columns held in shared memory at a time, a multiple of PRODUCT_COLS
+layout(constant_id = 4) const uint TILE = 2048;
 #ifdef ONLY_FORMAT
 const uint FORMATS = 1u << ONLY_FORMAT;
 #else
-layout(constant_id = 5) const uint FORMATS = 0xffffffff; // bit f: some matrix of the dispatch is stored as FORMAT_f; OTHER: a word
+// bit f: some matrix of the dispatch is stored as FORMAT_f; OTHER: a word
+layout(constant_id = 5) const uint FORMATS = 0xffffffff;
 #endif
 layout(constant_id = 6) const uint SPLIT = 1; // subgroups that share a block of rows, each with its columns
-// 0: a lane takes what there is in a loop. Else a row is one tile of TILE columns, of which a lane takes STEPS pieces at
-// most, in whatever format: all are loaded at once, and the loops are unrolled.
+// 0: a lane takes what there is in a loop. Else a row is one tile of TILE columns, of which a lane takes
+// STEPS pieces at most, in whatever format: all are loaded at once, and the loops are unrolled.
 #if defined(OTHER) && !defined(DENORM)
 const uint STEPS = 0;
 #else
 layout(constant_id = 7) const uint STEPS = 0;
 #endif
-// Else a row may be one tile that is too long for a lane to hold its part: then a workgroup takes STREAM blocks of rows one
-// after the other, and each lane has its pieces of all of them in one sequence, the next of which is always under way. Short
-// rows that are many may be taken so, too. All matrices have one format.
+// Else a row may be one tile that is too long for a lane to hold its part: then a workgroup takes STREAM
+// blocks of rows one after the other, and each lane has its pieces of all of them in one sequence, the next
+// of which is always under way. Short rows that are many may be taken so, too. All matrices have one format.
 #ifdef OTHER
 const uint STREAM = 0;
 #else
@@ -53,8 +55,8 @@ const uint LOADS = TILE > 32 * WORKGROUP ? 8 : (TILE / 4 + WORKGROUP - 1) / WORK
 
 shared float xs_sums[TOKENS * SUBGROUPS];
 
-// Brings columns [from, from + 4 * n4) of vector t, whose first is element `at` of x, to shared memory, weighted by the norm
-// unless that is 0. Returns this invocation's sum of their squares.
+// Brings columns [from, from + 4 * n4) of vector t, whose first is element `at` of x, to shared memory,
+// weighted by the norm unless that is 0. Returns this invocation's sum of their squares.
 float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
 {
     float squares = 0.0;
@@ -90,8 +92,8 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
     return squares;
 }
 
-// put_vector for TOKENS vectors, adding to the sums of squares. All loads of a round are under way before the first is waited for,
-// the norm is loaded once for all.
+// put_vector for TOKENS vectors, adding to the sums of squares. All loads of a round are under way before the
+// first is waited for, the norm is loaded once for all.
 void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout float squares[4])
 {
     const uint ROUND = LOADS < 16 / TOKENS ? LOADS : 16 / TOKENS;
@@ -121,8 +123,8 @@ void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout floa
         squares[t] += sums[t];
 }
 
-// This invocation's share of a sum over the workgroup for each vector. All subgroups call it before a barrier,
-// shared_sum after it.
+// This invocation's share of a sum over the workgroup for each vector. All subgroups call it before a
+// barrier, shared_sum after it.
 void share_sums(float value[4])
 {
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {

@@ -1,5 +1,6 @@
-// gemv_both.glsl - the pieces of gemv_other.glsl and 4-bit ones of gemv_usual.glsl in one kernel: experts in one other format beside
-// a shared expert of 4 bits. A step has room for either; FORMAT_NONE is the other format.
+// gemv_both.glsl - the pieces of gemv_other.glsl and 4-bit ones of gemv_usual.glsl in one kernel: experts in
+// one other format beside a shared expert of 4 bits. A step has room for either; FORMAT_NONE is the other
+// format.
 #define piece_vecs other_piece_vecs
 #define load_at other_load_at
 #define load_piece other_load_piece

@@ -1,23 +1,23 @@
-// gemv_lanes.glsl - the products of gemv.glsl with columns on lanes: a piece is 16 bytes of a row, 32, 16, 8 or 4
-// columns by format; gemv_usual.glsl has those of the usual formats, gemv_other.glsl those of others. Lanes take neighbouring pieces, SPLIT
-// subgroups a share each, and sums over the lanes end it.
+// gemv_lanes.glsl - the products of gemv.glsl with columns on lanes: a piece is 16 bytes of a row, 32, 16, 8
+// or 4 columns by format; gemv_usual.glsl has those of the usual formats, gemv_other.glsl those of others.
+// Lanes take neighbouring pieces, SPLIT subgroups a share each, and sums over the lanes end it.
 //
-// What a GPU waits for in a product of a few microseconds is memory and instructions, not arithmetic. So a lane has at
-// least two steps (a piece of each of its rows) in flight, the first ones before the barrier that publishes the vector.
-// Where a row is few steps (STEPS) all of them are, and everything is unrolled; else loops stay loops: a dispatch finds
-// the instruction caches filled with the kernels before it. (On an H200 a product unrolled to 44 KB of code was slower
-// than a plain loop with half as many loads in flight. An H100 holds 128 KB of code: where a layer's kernels are more, each
-// takes 0.2 us longer for every kilobyte of its own.)
+// What a GPU waits for in a product of a few microseconds is memory and instructions, not arithmetic. So a
+// lane has at least two steps (a piece of each of its rows) in flight, the first ones before the barrier that
+// publishes the vector. Where a row is few steps (STEPS) all of them are, and everything is unrolled; else
+// loops stay loops: a dispatch finds the instruction caches filled with the kernels before it. (On an H200 a
+// product unrolled to 44 KB of code was slower than a plain loop with half as many loads in flight. An H100
+// holds 128 KB of code: where a layer's kernels are more, each takes 0.2 us longer for every kilobyte of its
+// own.)
 //
-// Codes become floats exactly, in one of two ways:
-// - DENORM: masked into place they are float16 denormals, which the device preserves: q 2^-24, or q 2^-20 for the odd
-//   columns of 4-bit codes, which have sums of their own. Then w = S v + bias with S = 2^24 scale. 2.6 instructions a
-//   weight of 4 bits.
-// - else a code is put into the mantissa of a half: v = 1 + q / 2^bits, w = scale q + bias = S v + B, S = 2^bits scale,
-//   B = bias - S: 3 instructions. sum(v x) is about five times as large as the piece's true sum, so a product's rounding
-//   errors grow as much, to about 1e-6 of the largest output.
-// A piece lies in one group: it adds S sum(v x) + B sum(x). float32 sums: piece by piece, then lanes, then SPLIT. The
-// order of a row's sum depends on SUBGROUP, SPLIT, TILE and nothing else.
+// Codes become floats exactly, in one of two ways: - DENORM: masked into place they are float16 denormals,
+// which the device preserves: q 2^-24, or q 2^-20 for the odd
+//   columns of 4-bit codes, which have sums of their own. Then w = S v + bias with S = 2^24 scale. 2.6
+//   instructions a weight of 4 bits. - else a code is put into the mantissa of a half: v = 1 + q / 2^bits, w
+//   = scale q + bias = S v + B, S = 2^bits scale, B = bias - S: 3 instructions. sum(v x) is about five times
+//   as large as the piece's true sum, so a product's rounding errors grow as much, to about 1e-6 of the
+//   largest output. A piece lies in one group: it adds S sum(v x) + B sum(x). float32 sums: piece by piece,
+//   then lanes, then SPLIT. The order of a row's sum depends on SUBGROUP, SPLIT, TILE and nothing else.
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words4 { uvec4 v[]; };
 
@@ -25,7 +25,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Wo
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
 #extension GL_EXT_spirv_intrinsics : require
-// DenormPreserve for 16 bits. Since SPIR-V 1.4 that needs no extension, and glslc 2023.2 clears no code away where there is this one.
+// DenormPreserve for 16 bits. Since SPIR-V 1.4 that needs no extension, and glslc 2023.2 clears no code away
+// where there is this one.
 spirv_execution_mode(capabilities = [4464], 4459, 16);
 layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer Shorts { uint16_t v[]; };
 const bool HAS_DENORM = true;
@@ -51,7 +52,8 @@ vec2 codes_of(uint word)
 #endif
 
 const uint UNITS = TILE / 32;
-// One vec4 of padding per row of the transposed layout keeps both its writes and its reads free of bank conflicts.
+// One vec4 of padding per row of the transposed layout keeps both its writes and its reads free of bank
+// conflicts.
 const uint XS_STRIDE = 8 * (UNITS + 1);
 const uint BLOCK_ROWS = ROWS; // of the SPLIT subgroups that share them
 
@@ -77,14 +79,16 @@ uint block_row()
     return gl_SubgroupID / SPLIT * BLOCK_ROWS;
 }
 
-// Where the block that should start at `row` does start. With IS_WHOLE a matrix has at least ROWS rows, and a block that would
-// reach beyond the last one starts earlier: so its rows are at constant distances. Else every row is looked after alone.
+// Where the block that should start at `row` does start. With IS_WHOLE a matrix has at least ROWS rows, and a
+// block that would reach beyond the last one starts earlier: so its rows are at constant distances. Else
+// every row is looked after alone.
 uint block_start(uint row, uint rows)
 {
     return IS_WHOLE ? min(row, rows - ROWS) : row;
 }
 
-// Whether it is this lane's to store. With two matrices a lane of the first one's has the second one's sum as well.
+// Whether it is this lane's to store. With two matrices a lane of the first one's has the second one's sum as
+// well.
 bool lane_stores(uint i)
 {
     return i < LANE_SUMS && gl_SubgroupID % SPLIT == 0 && gl_SubgroupInvocationID % EACH == 0 &&
@@ -136,8 +140,9 @@ void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint
 }
 
 #ifdef DENORM
-// load_step with IS_WHOLE, of piece `first` + step * piece_step(): all of a matrix at constant distances from one address for
-// the weights and one for each of scales and biases. With an address for each load they would be a tenth of all instructions.
+// load_step with IS_WHOLE, of piece `first` + step * piece_step(): all of a matrix at constant distances from
+// one address for the weights and one for each of scales and biases. With an address for each load they would
+// be a tenth of all instructions.
 void load_held(out Step s, const uint format, Matrix m[MATRICES], uint row, uint first, const uint step)
 {
     const uint cols = 4 * piece_vecs(format), row_pieces = TILE / cols, shift = group_shift(format);
@@ -173,7 +178,8 @@ bool has_step(const uint format, uint k)
            (pieces % piece_step() == 0 || first_piece() + k * piece_step() < pieces);
 }
 
-// Rows beyond the last one are another block's as well: with STEPS no condition has to stand around these two.
+// Rows beyond the last one are another block's as well: with STEPS no condition has to stand around these
+// two.
 void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n)
 {
     uint pieces = n / (4 * piece_vecs(format)), i = first_piece();
@@ -210,8 +216,8 @@ void add_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uin
     }
 }
 
-// STREAM: the row and the part of it that are asked for next, into `now`. Other subgroups work while a lane waits: a second
-// step under way costs registers, and with them subgroups.
+// STREAM: the row and the part of it that are asked for next, into `now`. Other subgroups work while a lane
+// waits: a second step under way costs registers, and with them subgroups.
 uint ahead_row, ahead_part;
 
 // The parts of a row, of the last of which some lanes may have no piece.
@@ -253,8 +259,8 @@ void add_stream_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICE
     }
 }
 
-// STREAM: begins with the rows from `row` on of this subgroup's blocks, up to `end`; call it before the barrier that publishes
-// the vector.
+// STREAM: begins with the rows from `row` on of this subgroup's blocks, up to `end`; call it before the
+// barrier that publishes the vector.
 void begin_stream(Matrix m[MATRICES], uint row, uint end)
 {
     ahead_row = row;
@@ -278,8 +284,8 @@ void add_product(inout float acc[MAX_ACC], Matrix m[MATRICES], uint row, uint fr
     BY_FORMAT(m[0].format, add_as(acc, FORMAT, m, row, from, n))
 }
 
-// Ends the sums: every lane that stores one has its total, the i-th of its own in acc[i], with two matrices the second one's
-// in acc[ROWS + i]. All subgroups of the workgroup call it.
+// Ends the sums: every lane that stores one has its total, the i-th of its own in acc[i], with two matrices
+// the second one's in acc[ROWS + i]. All subgroups of the workgroup call it.
 void finish_product(inout float acc[MAX_ACC])
 {
     add_lanes(acc);

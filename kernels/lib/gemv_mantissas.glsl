@@ -1,15 +1,18 @@
-// gemv_mantissas.glsl - products of the pieces of gemv_other.glsl on devices that may flush float16 denormals.
+// gemv_mantissas.glsl - products of the pieces of gemv_other.glsl on devices that may flush float16
+// denormals.
 //
-// Affine codes become floats in the head of a mantissa, v = 1 + code / 2^BITS, whatever their width. With m the weight that v = 1.5
-// stands for, a piece adds 2^BITS scale sum((v - 1.5) x) + m sum(x). The 1.5 is taken off two columns at a time: half an instruction a
-// weight, where roundings of sum(v x) would be five times as large. Small floats are put where a float has its exponent
-// and mantissa: v = value / FACTOR (dequant_other.glsl, float_of). The factor is applied to the sum of a piece.
+// Affine codes become floats in the head of a mantissa, v = 1 + code / 2^BITS, whatever their width. With m
+// the weight that v = 1.5 stands for, a piece adds 2^BITS scale sum((v - 1.5) x) + m sum(x). The 1.5 is taken
+// off two columns at a time: half an instruction a weight, where roundings of sum(v x) would be five times as
+// large. Small floats are put where a float has its exponent and mantissa: v = value / FACTOR
+// (dequant_other.glsl, float_of). The factor is applied to the sum of a piece.
 
 // Where the highest bit of a code goes: below this bit of a word.
 const uint TOP = IS_AFFINE ? 23 : SCHEME == SCHEME_E2M1 ? 26 : 28;
 const uint FACTOR = IS_AFFINE ? 1u << BITS : SCHEME == SCHEME_E2M1 ? 4 : SCHEME == SCHEME_E4M3 ? 256 : 1;
 
-// The number that begins at bit `from` of the first word and may go on in the next one, its highest bit below TOP.
+// The number that begins at bit `from` of the first word and may go on in the next one, its highest bit below
+// TOP.
 float value_in(uint word, uint next_word, uint from)
 {
     uint to = TOP - BITS, mask = (1u << BITS) - 1u << to, bits = word;
@@ -45,7 +48,8 @@ vec4 four_of(Step s, uint r, uint k)
     return v;
 }
 
-// Adds one step: columns from 4 * c4 on of the tile. A row and token have a sum of the even pairs of columns and one of the odd ones.
+// Adds one step: columns from 4 * c4 on of the tile. A row and token have a sum of the even pairs of columns
+// and one of the odd ones.
 void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
 {
     const uint n_rows = MATRICES * ROWS;

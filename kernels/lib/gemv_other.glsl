@@ -1,6 +1,7 @@
-// gemv_other.glsl - gemv_lanes.glsl's pieces where all matrices are stored in one other format than the usual ones: 32 columns of a
-// row, or 16 of codes of 8 bits, or 8 numbers of 16 bits; so they are two to six whole words. With DENORM a piece of groups of 16
-// is two of them, else 16 columns. gemv_pairs.glsl and gemv_mantissas.glsl have what becomes of a piece.
+// gemv_other.glsl - gemv_lanes.glsl's pieces where all matrices are stored in one other format than the usual
+// ones: 32 columns of a row, or 16 of codes of 8 bits, or 8 numbers of 16 bits; so they are two to six whole
+// words. With DENORM a piece of groups of 16 is two of them, else 16 columns. gemv_pairs.glsl and
+// gemv_mantissas.glsl have what becomes of a piece.
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Words2 { uvec2 v[]; };
 

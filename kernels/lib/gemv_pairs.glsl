@@ -1,18 +1,19 @@
 // gemv_pairs.glsl - products of the pieces of gemv_other.glsl where float16 denormals are kept.
 //
-// Numbers are taken in pairs that lie 16 bits apart: with codes of 2, 4, 8 or 16 bits in one word of the row, with others in two
-// streams of 16 numbers each, the same 16 bits of both put into a word. Such a word, moved and masked, is two float16 numbers:
-// - a code that ends below bit 10 is the denormal code 2^(k - 24), k the bit where it begins. CODES of them come from one move: the
-//   i-th of CODES has k = i BITS and a sum of its own;
-// - a small float has its sign in bit 15 and its exponent and mantissa around bit 10. Its exponent without a bias of its own is right
-//   but for a power of two, and so are its denormals.
-// A piece adds FACTOR scale sum(v x) + bias sum(x).
+// Numbers are taken in pairs that lie 16 bits apart: with codes of 2, 4, 8 or 16 bits in one word of the row,
+// with others in two streams of 16 numbers each, the same 16 bits of both put into a word. Such a word, moved
+// and masked, is two float16 numbers: - a code that ends below bit 10 is the denormal code 2^(k - 24), k the
+// bit where it begins. CODES of them come from one move: the
+//   i-th of CODES has k = i BITS and a sum of its own; - a small float has its sign in bit 15 and its
+// exponent and mantissa around bit 10. Its exponent without a bias of its own is right but for a power of
+// two, and so are its denormals. A piece adds FACTOR scale sum(v x) + bias sum(x).
 
 const uint HALF = PIECE_COLS / 2;
 const bool IS_STREAMS = 32 % BITS != 0;
 const uint APART = IS_STREAMS ? HALF : 16 / BITS; // columns from the first of a pair to the second
 const uint CODES = !IS_AFFINE || BITS > 5 ? 1 : BITS == 2 ? 4 : BITS == 3 ? 3 : 2;
-const uint N_SUMS = CODES > 1 ? CODES : 2; // with one code in a move the first of each pair and the second, or the groups
+// with one code in a move the first of each pair and the second, or the groups
+const uint N_SUMS = CODES > 1 ? CODES : 2;
 const float FACTOR = IS_AFFINE ? 16777216.0 : SCHEME == SCHEME_E2M1 ? 16384.0 : SCHEME == SCHEME_E4M3 ? 256.0 : 1.0;
 
 // Bits 16 * j .. of the firsts of all pairs, and of the seconds, of row r's piece.

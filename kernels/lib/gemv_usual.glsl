@@ -18,8 +18,8 @@ bool sums_odd_apart(const uint format)
     return HAS_DENORM && format_code_bits(format) == 4;
 }
 
-// A piece of each row as it lies in memory, with its group's scale and bias or, without DENORM, the words that hold them.
-// WITH_Q4 the step of gemv_other.glsl has room for it.
+// A piece of each row as it lies in memory, with its group's scale and bias or, without DENORM, the words
+// that hold them. WITH_Q4 the step of gemv_other.glsl has room for it.
 #ifndef WITH_Q4
 struct Step {
     uvec4 q[MAX_ROWS];
@@ -94,7 +94,8 @@ float bf16_of(uint pair, bool odd)
     return uintBitsToFloat(odd ? second : first);
 }
 
-// The first columns of what is left of a piece, four or eight, as described above, or the weights themselves. What they are made of is rotated away.
+// The first columns of what is left of a piece, four or eight, as described above, or the weights themselves.
+// What they are made of is rotated away.
 void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
 {
     high = vec4(0.0);
@@ -177,11 +178,13 @@ void add_columns(inout Parts p, const uint format, inout Step s, uint at)
     }
 }
 
-// Whether a loop takes the two halves of a piece: a sixth less code for one more instruction in forty. It pays where rows are long:
-// a model of such rows (DeepSeek-V3) has more code in a layer than the instruction cache holds. With short ones (35B-A3B) it costs 1 %.
+// Whether a loop takes the two halves of a piece: a sixth less code for one more instruction in forty. It
+// pays where rows are long: a model of such rows (DeepSeek-V3) has more code in a layer than the instruction
+// cache holds. With short ones (35B-A3B) it costs 1 %.
 const bool IN_HALVES = STREAM > 0;
 
-// Behind the first half, which take() has rotated to the end of the piece: the second one stands where the first one was.
+// Behind the first half, which take() has rotated to the end of the piece: the second one stands where the
+// first one was.
 void next_half(inout Step s)
 {
     [[unroll]] for (uint r = 0; r < MATRICES * ROWS; r++) {

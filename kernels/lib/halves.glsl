@@ -51,9 +51,9 @@ uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
 
 #else
 
-// Codes below 1024 in both halves of a word as weights, with half of the instructions that float32 takes: 1024 + code
-// is a half whose mantissa ends with the code. Scales and biases of bf16 are halves as they are, except for those below
-// 2e-5 or so in size. The rounding is float32's where fma() rounds once.
+// Codes below 1024 in both halves of a word as weights, with half of the instructions that float32 takes:
+// 1024 + code is a half whose mantissa ends with the code. Scales and biases of bf16 are halves as they are,
+// except for those below 2e-5 or so in size. The rounding is float32's where fma() rounds once.
 f16vec2 two_of(uint codes, f16vec2 s, f16vec2 b)
 {
     return fma(unpackFloat2x16(codes | 0x64006400u) - f16vec2(1024.0), s, b);

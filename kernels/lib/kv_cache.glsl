@@ -9,9 +9,11 @@ layout(constant_id = 8) const uint FLAT = 0;
 const uint KV_BYTES = KV_TYPE == KV_F16 ? 2 : 4; // of a number
 
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pairs { uvec2 v[]; };
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer F16x8s { uvec4 v[]; }; // eight halves
+// eight halves
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer F16x8s { uvec4 v[]; };
 
-// The key (value = 0) or value (1) of a head at position p. `blocks`: the table; rows are [2][positions][n][dim].
+// The key (value = 0) or value (1) of a head at position p. `blocks`: the table; rows are
+// [2][positions][n][dim].
 uvec2 cache_row(uvec2 blocks, uint layer_off, uint p, uint value, uint kv_head, uint n, uint dim)
 {
     uvec2 block = Addrs(blocks).v[p >> KV_BLOCK_SHIFT];

@@ -1,4 +1,5 @@
-// lane_sums.glsl - SUMS sums over the lanes of a subgroup, a power of two of them. The includer has SUMS, SUBGROUP and MAX_ACC.
+// lane_sums.glsl - SUMS sums over the lanes of a subgroup, a power of two of them. The includer has SUMS,
+// SUBGROUP and MAX_ACC.
 #ifndef LANE_SUMS_GLSL
 #define LANE_SUMS_GLSL
 
@@ -12,8 +13,9 @@ uint lane_sum(uint i)
     return gl_SubgroupInvocationID / EACH * LANE_SUMS + i;
 }
 
-// Adds up SUMS values over the lanes. Of two lanes that add, each goes on with half of the values while there is more than
-// one; so a sum costs two exchanges where one by one it would be five. The tree is the same for each value and for any SUMS.
+// Adds up SUMS values over the lanes. Of two lanes that add, each goes on with half of the values while there
+// is more than one; so a sum costs two exchanges where one by one it would be five. The tree is the same for
+// each value and for any SUMS.
 void add_lanes(inout float v[MAX_ACC])
 {
     uint n = SUMS;

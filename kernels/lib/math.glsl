@@ -12,9 +12,10 @@ bool is_nan(float x)
     return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-// exp(x); a NaN stays one. Below -87 the result is 0 (its true value is a denormal), above 88 it stays at exp(88).
-// Cody-Waite reduction x = k ln2 + r, |r| <= ln2 / 2, and the degree-7 Taylor polynomial (1e-8 relative there).
-// ln2's high part has 9 bits to spare, so k * high is exact with or without fused multiply-add.
+// exp(x); a NaN stays one. Below -87 the result is 0 (its true value is a denormal), above 88 it stays at
+// exp(88). Cody-Waite reduction x = k ln2 + r, |r| <= ln2 / 2, and the degree-7 Taylor polynomial (1e-8
+// relative there). ln2's high part has 9 bits to spare, so k * high is exact with or without fused
+// multiply-add.
 float exp_exact(float x)
 {
     if (is_nan(x))
@@ -68,7 +69,8 @@ float silu(float x)
     return x * sigmoid(x);
 }
 
-// What an expert makes of its gate's and its up row's product; limit 0: there is none (ops/experts.h).
+// What an expert makes of its gate's and its up row's product; limit 0: there is none
+// (ops/experts/experts.h).
 float gated(float g, float u, float limit)
 {
     if (limit == 0.0)

@@ -1,9 +1,9 @@
-// linear/decode_token.comp - linear/decode.comp for few tokens and few matrices: what it needs to know of them is
-// in the arguments, so that no load stands before the first weights.
+// linear/decode_token.comp - linear/decode.comp for few tokens and few matrices: what it needs to know of
+// them is in the arguments, so that no load stands before the first weights.
 //
-// Grid: x = the segments' row blocks one after the other, y = tokens / TOKENS. A workgroup computes SUBGROUPS / SPLIT *
-// BLOCK_ROWS rows of one segment, with STREAM so many times that. The same sums as in linear/decode.comp. They are added up
-// alike whatever TOKENS is: a token gets the bits that it gets alone.
+// Grid: x = the segments' row blocks one after the other, y = tokens / TOKENS. A workgroup computes SUBGROUPS
+// / SPLIT * BLOCK_ROWS rows of one segment, with STREAM so many times that. The same sums as in
+// linear/decode.comp. They are added up alike whatever TOKENS is: a token gets the bits that it gets alone.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -23,7 +23,8 @@ struct Segment {
     uint weight, scales, biases, first_row, end_row, first_block, format;
 };
 
-// By choices between constants: an index that is not one makes the device look the arguments up a second time.
+// By choices between constants: an index that is not one makes the device look the arguments up a second
+// time.
 Segment find_segment()
 {
     Segment s = Segment(a.weight[0], a.scales[0], a.biases[0], 0, a.end_row[0], 0,
@@ -64,7 +65,8 @@ void put_heads(uint t, uint from, uint n4)
     }
 }
 
-// Brings columns [from, from + 4 * n4) of each token to shared memory, and adds this invocation's sums of their squares.
+// Brings columns [from, from + 4 * n4) of each token to shared memory, and adds this invocation's sums of
+// their squares.
 void put_columns(inout float squares[4], uint from, uint n4)
 {
     uint at[4];

@@ -1,11 +1,13 @@
-// linear/plain.comp - linear/decode.comp's product for matrices of plain numbers with any number of columns: groups of 64 do not
-// divide it, so nothing is quantised and rows need not begin on a boundary of more than an element. Slow: an element a load.
+// linear/plain.comp - linear/decode.comp's product for matrices of plain numbers with any number of columns:
+// groups of 64 do not divide it, so nothing is quantised and rows need not begin on a boundary of more than
+// an element. Slow: an element a load.
 //
-//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c]   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
+//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c] f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
+//   without norm
 //
-// Grid: x = the segments' rows, SUBGROUPS at a time, one segment after the other, y = tokens / TOKENS, z = matrices of a
-// stack from first_stacked on. A subgroup has a row: lanes take every SUBGROUP-th column. float32 sums. Tolerance 1e-5 of
-// the largest output.
+// Grid: x = the segments' rows, SUBGROUPS at a time, one segment after the other, y = tokens / TOKENS, z =
+// matrices of a stack from first_stacked on. A subgroup has a row: lanes take every SUBGROUP-th column.
+// float32 sums. Tolerance 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 

@@ -3,9 +3,9 @@
 //   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c]
 //   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
 //
-// Grid: x = the segments' blocks of BLOCK_ROWS rows one after the other, y = tiles of TILE_TOKENS tokens, z = matrices
-// of a stack from first_stacked on: each with its own part of x and of y. The norm's factor is applied at the end, so
-// one pass over x is enough. float32 sums. Tolerance 1e-5 of the largest output.
+// Grid: x = the segments' blocks of BLOCK_ROWS rows one after the other, y = tiles of TILE_TOKENS tokens, z =
+// matrices of a stack from first_stacked on: each with its own part of x and of y. The norm's factor is
+// applied at the end, so one pass over x is enough. float32 sums. Tolerance 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"

@@ -1,11 +1,13 @@
 // linear/prefill_split.comp - linear/decode.comp's product for many tokens and few rows:
 //
-//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c]   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
+//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c] f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
+//   without norm
 //
-// Grid: x = the segments' blocks of ROWS rows one after the other, y = tokens / TOKENS, z = matrices of a stack from
-// first_stacked on: each with its own part of x and of y. Few rows leave a GPU few workgroups, and what those wait for is
-// memory: so all invocations of one share the columns, eight at a time, and each asks at once for everything that it
-// multiplies. float32 sums: of an invocation, of its subgroup, of the workgroup. Tolerance 1e-5 of the largest output.
+// Grid: x = the segments' blocks of ROWS rows one after the other, y = tokens / TOKENS, z = matrices of a
+// stack from first_stacked on: each with its own part of x and of y. Few rows leave a GPU few workgroups, and
+// what those wait for is memory: so all invocations of one share the columns, eight at a time, and each asks
+// at once for everything that it multiplies. float32 sums: of an invocation, of its subgroup, of the
+// workgroup. Tolerance 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 

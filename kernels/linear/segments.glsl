@@ -1,4 +1,5 @@
-// segments.glsl - which of the matrices of a linear_args this workgroup has rows of; the includer has its Args `a`.
+// segments.glsl - which of the matrices of a linear_args this workgroup has rows of; the includer has its
+// Args `a`.
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Segments { linear_segment v[]; };
 
 // The places are in the arguments, so that only one load stands before the first weights.

@@ -1,5 +1,5 @@
-// mla/gather_rows.comp - rows of the cache of latent attention on their way to keys and values: the latents, one behind the
-// other, and the rotary key, which all heads share, at its place in each head's key.
+// mla/gather_rows.comp - rows of the cache of latent attention on their way to keys and values: the latents,
+// one behind the other, and the rotary key, which all heads share, at its place in each head's key.
 //   latent[p] = row_p[0 .. latent_dim),  keys[p][h][nope_dim ..) = row_p[latent_dim ..)
 // in float32 or float16, as TYPE says. Grid: x = positions. Exact unless it rounds to float16.
 #version 460

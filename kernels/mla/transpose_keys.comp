@@ -1,5 +1,5 @@
-// mla/transpose_keys.comp - the heads' key matrices as the expanded form of latent attention needs them: of a stack of matrices
-// each transposed and dequantised, exactly.
+// mla/transpose_keys.comp - the heads' key matrices as the expanded form of latent attention needs them: of a
+// stack of matrices each transposed and dequantised, exactly.
 //   dst[h][j][k] = W[first_head + h][k][j],  k < latent_dim, j < nope_dim, both multiples of PRODUCT_COLS
 // Grid: x = latent_dim / MLA_TRANSPOSE_TILE, y = nope_dim / PRODUCT_COLS, z = heads.
 #version 460

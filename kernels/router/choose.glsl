@@ -1,6 +1,7 @@
-// choose.glsl - the top_k largest of the numbers that a subgroup holds, best first, the lower index on a tie. Number e
-// is in lane e % SUBGROUP, PER_LANE of them in each, as unsigned integers in the order of the numbers (GPUs reduce
-// integers in one instruction). The k-th choice is kept by lane k % SUBGROUP, KEEP of them in each.
+// choose.glsl - the top_k largest of the numbers that a subgroup holds, best first, the lower index on a tie.
+// Number e is in lane e % SUBGROUP, PER_LANE of them in each, as unsigned integers in the order of the
+// numbers (GPUs reduce integers in one instruction). The k-th choice is kept by lane k % SUBGROUP, KEEP of
+// them in each.
 
 // Below every number: padding and what was already chosen.
 const uint NONE = 0;
@@ -48,7 +49,8 @@ uint choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint ke
     return expert;
 }
 
-// The choice number k, from 0 on. Two numbers that are equal and large enough to be chosen are left to choose().
+// The choice number k, from 0 on. Two numbers that are equal and large enough to be chosen are left to
+// choose().
 uint choose_one(inout uint l[PER_LANE], uint k)
 {
     uint last = 0xffffffffu, mine = 0, place = 0;

@@ -1,5 +1,6 @@
-// share.glsl - of a token's chosen experts the few that carry a share of the weights, on the subgroup that chose them. As
-// choose.glsl leaves it, lane k % SUBGROUP has the k-th choice. Includers have its constants, and SHARES: 0 leaves all.
+// share.glsl - of a token's chosen experts the few that carry a share of the weights, on the subgroup that
+// chose them. As choose.glsl leaves it, lane k % SUBGROUP has the k-th choice. Includers have its constants,
+// and SHARES: 0 leaves all.
 
 // The place in which each of this lane's choices is to be stored.
 void places_of_all(out uint place[KEEP])
@@ -8,8 +9,8 @@ void places_of_all(out uint place[KEEP])
         place[j] = j * SUBGROUP + gl_SubgroupInvocationID;
 }
 
-// Drops the smallest of the weights w that `share` of their sum does not need (src/ops/router.h). What stays is stored
-// first, in the order of the choice; what is dropped becomes NO_EXPERT with weight 0.
+// Drops the smallest of the weights w that `share` of their sum does not need (src/ops/router/router.h). What
+// stays is stored first, in the order of the choice; what is dropped becomes NO_EXPERT with weight 0.
 void keep_share(inout uint expert[KEEP], inout float w[KEEP], float share, uint top_k, out uint place[KEEP])
 {
     uint lane = gl_SubgroupInvocationID;

@@ -1,5 +1,5 @@
-// softmax.glsl - the softmax router of one token, on one subgroup; choose.glsl says which lane has what. Includers have its
-// constants, SHARES and lib/math.glsl.
+// softmax.glsl - the softmax router of one token, on one subgroup; choose.glsl says which lane has what.
+// Includers have its constants, SHARES and lib/math.glsl.
 //   norm: weights = softmax over the chosen logits; else softmax over all n_experts, chosen ones taken.
 #include "router/share.glsl"
 
@@ -35,8 +35,8 @@ Softmax softmax_of_all(uint l[PER_LANE], bool sums)
     return s;
 }
 
-// Writes what choose() kept, from place `at` on. A NaN among the logits, of which this lane has `nans`, makes all weights
-// NaN.
+// Writes what choose() kept, from place `at` on. A NaN among the logits, of which this lane has `nans`, makes
+// all weights NaN.
 void store_choice(uint kept[KEEP], uint kept_at[KEEP], Softmax s, bool norm, uint nans, uint n_experts, uint top_k,
                   float share, uvec2 idx, uvec2 weights, uint at)
 {

@@ -1,9 +1,10 @@
-// sample/draw.comp - the second of two: top-k, top-p, min-p and the draw of text/sampler.h, after sample/largest.comp.
+// sample/draw.comp - the second of two: top-k, top-p, min-p and the draw of sample/sampler.h, after
+// sample/largest.comp.
 //
-// All ids that may be drawn, and with them the k first, are gathered in a list, in any order. In a short one an invocation has one
-// id and adds up the weights of those before it. What remains in a long one are searches: the first id in some order with which
-// the ids up to it weigh enough. They go by the digits of what gives the order, seven bits at a time: the sums of the weights by
-// digit say which digit the id has.
+// All ids that may be drawn, and with them the k first, are gathered in a list, in any order. In a short one
+// an invocation has one id and adds up the weights of those before it. What remains in a long one are
+// searches: the first id in some order with which the ids up to it weigh enough. They go by the digits of
+// what gives the order, seven bits at a time: the sums of the weights by digit say which digit the id has.
 // Grid: one workgroup. Exact: weights are integers of 32 bits, their sums of 64.
 #version 460
 #include "lib/memory.glsl"
@@ -64,7 +65,8 @@ const uint EACH = 8;
 const uint BLOCKS = SAMPLE_MAX_IDS / SAMPLE_BLOCK;
 
 shared uint n_list, least_key;
-shared uint top[BLOCKS], taken[BLOCKS], n_taken; // the largest key of each block; blocks that the list has ids of
+// the largest key of each block; blocks that the list has ids of
+shared uint top[BLOCKS], taken[BLOCKS], n_taken;
 
 uint weight_of(uint key, uint max_key)
 {
@@ -131,7 +133,8 @@ void gather(uint max_key)
 
 shared uint few_id[WORKGROUP], few_key[WORKGROUP], few_weight[WORKGROUP], chosen;
 
-// The sum of the weights of the ids before this one, in the order of the keys or of the ids, and the sum of all.
+// The sum of the weights of the ids before this one, in the order of the keys or of the ids, and the sum of
+// all.
 void sum_few(uint id, uint key, bool by_id, out uvec2 before, out uvec2 all)
 {
     before = all = uvec2(0);
@@ -181,7 +184,8 @@ uint draw_of_few(uint max_key)
 // What is kept: ids up to this one in the order of the keys, larger ones first, then of the ids.
 uint last_key = 0u, last_id = SAMPLE_NO_ID;
 
-const uint COUNT = 0, WEIGHT = 1, HEAVY = 2; // what an id counts: 1, its weight, its weight if that reaches min_p
+// what an id counts: 1, its weight, its weight if that reaches min_p
+const uint COUNT = 0, WEIGHT = 1, HEAVY = 2;
 
 uint measure(uint what, uint id, uint key, uint max_key)
 {
@@ -254,8 +258,8 @@ uvec2 total(uint what, uint max_key)
     return sum_of_bin(0);
 }
 
-// The sums of the list by digit d, of what has the digits found before it. Neighbours in the list often have the same one: an
-// invocation adds up such weights by itself.
+// The sums of the list by digit d, of what has the digits found before it. Neighbours in the list often have
+// the same one: an invocation adds up such weights by itself.
 void sum_digits(uint what, uint d, uvec2 found, bool by_id, uint max_key)
 {
     uvec2 sum = uvec2(0);
@@ -305,8 +309,8 @@ void find_digit(uvec2 sum, uvec2 enough)
     barrier();
 }
 
-// The first id, in the order of the keys or from ID_DIGITS alone in that of the ids, with which those up to it sum up to
-// `enough`, which all of them do: its ~key (0 in the order of the ids) and itself.
+// The first id, in the order of the keys or from ID_DIGITS alone in that of the ids, with which those up to
+// it sum up to `enough`, which all of them do: its ~key (0 in the order of the ids) and itself.
 uvec2 search(uint what, uvec2 enough, bool by_id, uint max_key)
 {
     uvec2 found = uvec2(0), sum = uvec2(0);

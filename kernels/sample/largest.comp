@@ -1,6 +1,6 @@
-// sample/largest.comp - the first of two: in each block of SAMPLE_BLOCK ids the largest logit after the repeat penalty, the lowest
-// id of equal ones, and the first logits that are no number or +infinity (args.h). Blocked ids are left out.
-// Grid: x = blocks. Exact: integers, and the penalty's correctly rounded product.
+// sample/largest.comp - the first of two: in each block of SAMPLE_BLOCK ids the largest logit after the
+// repeat penalty, the lowest id of equal ones, and the first logits that are no number or +infinity (args.h).
+// Blocked ids are left out. Grid: x = blocks. Exact: integers, and the penalty's correctly rounded product.
 #version 460
 #include "lib/memory.glsl"
 #include "sample/weight.h"

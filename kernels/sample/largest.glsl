@@ -1,5 +1,5 @@
-// largest.glsl - the largest logit of some ids, and what is wrong with them. Includers define SUBGROUP and WORKGROUP, and
-// sample_args named a.
+// largest.glsl - the largest logit of some ids, and what is wrong with them. Includers define SUBGROUP and
+// WORKGROUP, and sample_args named a.
 
 struct Largest {
     uint key, id;  // of the largest logit, the lowest id; key 0: all are blocked

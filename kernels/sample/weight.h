@@ -1,7 +1,8 @@
-/* weight.h - the weight of a token, read by C and by GLSL, so that host and device choose the same one. Integers only, but
- * for the two correctly rounded operations of sample_exponent.
+/* weight.h - the weight of a token, read by C and by GLSL, so that host and device choose the same one.
+ * Integers only, but for the two correctly rounded operations of sample_exponent.
  *
- * Logits are compared and carried as their bits. Denormal ones count as 0, since a device may or may not keep them. */
+ * Logits are compared and carried as their bits. Denormal ones count as 0, since a device may or may not keep
+ * them. */
 #ifndef MOEFLUX_SAMPLE_WEIGHT_H
 #define MOEFLUX_SAMPLE_WEIGHT_H
 
@@ -68,8 +69,8 @@ SAMPLE_FN U32 sample_penalise(U32 bits, F32 penalty, F32 inverse)
     return sample_flush(sample_bits(x));
 }
 
-/* A weight is 2^-e. This is e in steps of 2^-24, for e = (max - logit) * scale, scale = log2(e) / temperature, below
- * SAMPLE_NO_WEIGHT, which stands for all from 32 on. */
+/* A weight is 2^-e. This is e in steps of 2^-24, for e = (max - logit) * scale, scale = log2(e) /
+ * temperature, below SAMPLE_NO_WEIGHT, which stands for all from 32 on. */
 #define SAMPLE_NO_WEIGHT 0x20000000u
 SAMPLE_FN U32 sample_exponent(U32 bits, U32 max_bits, F32 scale)
 {
@@ -78,7 +79,8 @@ SAMPLE_FN U32 sample_exponent(U32 bits, U32 max_bits, F32 scale)
     return e < 32.0f ? sample_whole(e * 16777216.0f) : SAMPLE_NO_WEIGHT;
 }
 
-/* 2^31 times the weight, rounded; 2^31 for e = 0. A polynomial of the fraction, 1 - f (c1 - f (c2 - ...)), relative error 1e-8. */
+/* 2^31 times the weight, rounded; 2^31 for e = 0. A polynomial of the fraction, 1 - f (c1 - f (c2 - ...)),
+ * relative error 1e-8. */
 SAMPLE_FN U32 sample_weight(U32 exponent)
 {
     U32 f = exponent << 8, n = exponent >> 24, c = 493577u, w;

@@ -31,8 +31,8 @@ struct ask { /* zeroed at first; freed with ask_free */
     struct ask_result result;
 };
 
-/* In place of evaluating the prompt of an ask with `score`: on an empty sequence, since of tokens that one has there are no logits. As
- * generator_eval. */
+/* In place of evaluating the prompt of an ask with `score`: on an empty sequence, since of tokens that one
+ * has there are no logits. As generator_eval. */
 int ask_score(struct ask *a, struct generator *g, struct moeflux_err *e);
 
 void ask_free(struct ask *a);

@@ -125,7 +125,8 @@ static void set_schema(json_t *out, const json_t *schema, const char *place, str
                       fields_kind(schema));
 }
 
-/* {"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "json_object"}, of which some write the schema there */
+/* {"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "json_object"}, of which some write the
+ * schema there */
 static void read_format(const json_t *in, json_t *out, struct refusal *no)
 {
     const json_t *format = fields_object(in, "response_format", no);
@@ -181,8 +182,8 @@ static void read_logprobs(struct call *c, const json_t *in, struct refusal *no)
 
 /* ---- prompts ---- */
 
-/* What is wrong with a field, as request.c tells it: "the request: FIELD: ...", "the request: FIELD goes with ..." or
- * "the request: FIELD is ...". */
+/* What is wrong with a field, as request.c tells it: "the request: FIELD: ...", "the request: FIELD goes with
+ * ..." or "the request: FIELD is ...". */
 static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *e)
 {
     static const char begin[] = "the request: ";

@@ -1,4 +1,5 @@
-/* call.h - a request for completions in the form of OpenAI's API: its fields, checked, and an ask for each choice. */
+/* call.h - a request for completions in the form of OpenAI's API: its fields, checked, and an ask for each
+ * choice. */
 #ifndef MOEFLUX_API_CALL_H
 #define MOEFLUX_API_CALL_H
 
@@ -31,7 +32,8 @@ struct call_defaults {
     bool turns; /* conversations go on: where later requests part from one is looked for */
 };
 
-/* Reads a body and makes the asks, with their tokens. g: prepared; it is copied for the templates. 0, or -1 with the refusal filled. */
+/* Reads a body and makes the asks, with their tokens. g: prepared; it is copied for the templates. 0, or -1
+ * with the refusal filled. */
 int call_read(struct call *c, bool chat, const char *body, size_t len, const struct generator *g,
               const struct call_defaults *defaults, struct refusal *no);
 

@@ -17,7 +17,7 @@
 #include "generate/answer_json.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct choice {
     struct str text, thinking, arguments; /* the last: of the tool's call at hand */

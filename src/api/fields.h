@@ -1,5 +1,5 @@
-/* fields.h - typed reads of a request's JSON object. The first fault fills the refusal; later reads do nothing. A field that is
- * null counts as absent. */
+/* fields.h - typed reads of a request's JSON object. The first fault fills the refusal; later reads do
+ * nothing. A field that is null counts as absent. */
 #ifndef MOEFLUX_API_FIELDS_H
 #define MOEFLUX_API_FIELDS_H
 

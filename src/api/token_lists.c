@@ -4,7 +4,7 @@
 
 #include "generate/answer_json.h"
 #include "generate/logprobs.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 static json_t *number_of(const struct tokenizer *t, const struct logprob *l)
 {
@@ -21,7 +21,8 @@ static json_t *text_of(const struct tokenizer *t, int32_t id)
     return answer_json_text(n ? bytes : "", n);
 }
 
-/* {text: number}, the token itself among them. Of tokens with one text (parts of characters) the likeliest counts. */
+/* {text: number}, the token itself among them. Of tokens with one text (parts of characters) the likeliest
+ * counts. */
 static json_t *top_of(const struct tokenizer *t, const struct logprob *of, uint32_t n_top)
 {
     json_t *top = json_object();

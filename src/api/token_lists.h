@@ -1,5 +1,5 @@
-/* token_lists.h - the log-probabilities of a completion's tokens as lists beside each other, the older form of the API:
- * {tokens, token_logprobs, top_logprobs, text_offset}. */
+/* token_lists.h - the log-probabilities of a completion's tokens as lists beside each other, the older form
+ * of the API: {tokens, token_logprobs, top_logprobs, text_offset}. */
 #ifndef MOEFLUX_API_TOKEN_LISTS_H
 #define MOEFLUX_API_TOKEN_LISTS_H
 

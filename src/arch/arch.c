@@ -51,7 +51,8 @@ struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_
     return mixers[c->layers[layer].mixer]->state(c, type);
 }
 
-/* Gives every layer its place in the KV blocks and in the recurrent state. Operations are told places in 32 bits. */
+/* Gives every layer its place in the KV blocks and in the recurrent state. Operations are told places in 32
+ * bits. */
 static int lay_out_states(struct arch *a, struct arch_view *view, struct moeflux_err *e)
 {
     const struct config *c = a->room.config;

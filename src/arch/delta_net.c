@@ -1,6 +1,6 @@
 /* Gated delta net:
- *   [qkv, z, b, a] = W norm(x);  delta (ops/delta.h);  x += out_proj o                           3 dispatches
- * In the recurrent state: two windows of the convolution, one of which is read while the other is written, then S. */
+ *   [qkv, z, b, a] = W norm(x); delta (ops/delta/delta.h); x += out_proj o 3 dispatches In the recurrent
+ * state: two windows of the convolution, one of which is read while the other is written, then S. */
 #include <stdlib.h>
 
 #include "arch/loader.h"
@@ -8,8 +8,8 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "model/config.h"
-#include "ops/delta.h"
-#include "ops/linear.h"
+#include "ops/delta/delta.h"
+#include "ops/linear/linear.h"
 
 struct delta_layer {
     struct linear in, out;
@@ -182,7 +182,7 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
     for (uint32_t i = 0; !call->chunk->keep && i < n_parts; i++) {
         const struct mixer_part part = mixer_part(r, call->chunk, i);
         if (i > 0)
-            exec_beside(r->exec);
+            exec_concurrent(r->exec);
         mix(d, call, &part, norm_in_out, is_cast);
     }
     if (!norm_in_out) {

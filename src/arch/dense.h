@@ -1,12 +1,12 @@
 /* dense.h - the feed-forward part of a layer without experts:
- *   [gate, up] = W norm(x);  silu(gate) * up;  x += down                                         3 dispatches */
+ *   [gate, up] = W norm(x); silu(gate) * up; x += down 3 dispatches */
 #ifndef MOEFLUX_ARCH_DENSE_H
 #define MOEFLUX_ARCH_DENSE_H
 
 #include <stdint.h>
 
 #include "exec/exec.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 #include "ops/swiglu.h"
 
 struct config;
@@ -23,8 +23,8 @@ struct dense {
     const struct config *config;
     struct swiglu swiglu;
     struct exec_buffer gate_up, act;
-    uint64_t
-        f16_scratch; /* f16 [n][the larger of hidden and dense_inner]: prompts may go through float16; 0: not */
+    /* f16 [n][the larger of hidden and dense_inner]: prompts may go through float16; 0: not */
+    uint64_t f16_scratch;
 };
 
 /* Its buffers for chunks of up to n tokens; none for a model that has no dense layer. */

@@ -1,13 +1,14 @@
-/* embed_head.h - what stands before and behind the layers of every architecture: embedding, last norm, head. */
+/* embed_head.h - what stands before and behind the layers of every architecture: embedding, last norm, head.
+ * */
 #ifndef MOEFLUX_ARCH_EMBED_HEAD_H
 #define MOEFLUX_ARCH_EMBED_HEAD_H
 
 #include <stdint.h>
 
 #include "arch/arch.h"
-#include "ops/embed.h"
+#include "ops/embed/embed.h"
 #include "exec/exec.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 
 struct config;
 struct moeflux_err;

@@ -1,4 +1,5 @@
-/* expert_kinds.h - layers by how their routed experts are stored. Those that store them alike share an operation. */
+/* expert_kinds.h - layers by how their routed experts are stored. Those that store them alike share an
+ * operation. */
 #ifndef MOEFLUX_ARCH_EXPERT_KINDS_H
 #define MOEFLUX_ARCH_EXPERT_KINDS_H
 

@@ -1,5 +1,5 @@
 /* Grouped-query attention, with or without gates, biases, norms of queries and keys, sinks and windows:
- *   [q | gate, k, v] = W norm(x) + b;  gqa (ops/gqa.h);  x += o_proj o + b
+ *   [q | gate, k, v] = W norm(x) + b;  gqa (ops/gqa/gqa.h);  x += o_proj o + b
  * In the KV cache: keys (as they are multiplied), then values, [n_kv_heads][head_dim] a position. */
 #include <stdlib.h>
 
@@ -9,8 +9,8 @@
 #include "base/mem.h"
 #include "model/config.h"
 #include "ops/add.h"
-#include "ops/gqa.h"
-#include "ops/linear.h"
+#include "ops/gqa/gqa.h"
+#include "ops/linear/linear.h"
 
 struct gqa_layer {
     struct linear in, out;
@@ -76,7 +76,7 @@ static void mixer_needs(const struct config *c, const struct exec_caps *caps, ui
     uint64_t ctx = (uint64_t)c->n_heads * c->head_dim;
     *out = (struct mixer_needs){.proj = in_rows(c), .mixed = ctx, .widest = ctx};
     out->own[Q] = max_chunk * ctx;
-    uint32_t n_beside = (uint32_t)size_min(caps->n_alike, max_chunk);
+    uint32_t n_beside = (uint32_t)size_min(caps->max_invariant, max_chunk);
     out->own[PARTIAL] = size_max(gqa_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)),
                                  n_beside * partial_bytes_alone(c, caps)) /
                         sizeof(float);
@@ -203,18 +203,18 @@ static void mixer_run(const void *self, const struct mixer_call *call)
     const struct gqa_layer *y = &q->layers[call->layer];
     const struct gqa *op = &q->op[r->config->layers[call->layer].has_window];
     mixer_project(q->room, &y->in, call, in_rows(q->room->config));
-    struct gqa_call calls[EXEC_MOST_ALIKE];
+    struct gqa_call calls[EXEC_MAX_INVARIANT];
     uint32_t n = mixer_n_parts(call->chunk);
     for (uint32_t i = 0; i < n; i++) {
         const struct mixer_part part = mixer_part(q->room, call->chunk, i);
         calls[i] = call_of(q, call, &part);
     }
     if (call->chunk->each)
-        gqa_run_beside(op, r->exec, calls, n);
+        gqa_run_concurrent(op, r->exec, calls, n);
     else
         gqa_run(op, r->exec, calls);
     if (y->out_bias) {
-        exec_beside(r->exec); /* attention has nothing to do with the hidden states */
+        exec_concurrent(r->exec); /* attention has nothing to do with the hidden states */
         add_run(&q->add, r->exec,
                 &(struct add_call){.y = y->out_bias,
                                    .x = r->x,

@@ -1,9 +1,9 @@
-/* host_experts.h - the routed experts of some of a model's layers on this machine's cores, beside a device that computes
- * everything else.
+/* host_experts.h - the routed experts of some of a model's layers on this machine's cores, beside a device
+ * that computes everything else.
  *
- * The device hands over a chunk's hidden states and the router's choice; what the experts sum up to goes back to it
- * (arch_add_experts). The shared expert stays on the device. Experts are found as on a device: through a table of
- * addresses, here pointers. */
+ * The device hands over a chunk's hidden states and the router's choice; what the experts sum up to goes back
+ * to it (arch_add_experts). The shared expert stays on the device. Experts are found as on a device: through
+ * a table of addresses, here pointers. */
 #ifndef MOEFLUX_ARCH_HOST_EXPERTS_H
 #define MOEFLUX_ARCH_HOST_EXPERTS_H
 
@@ -12,7 +12,7 @@
 #include "arch/arch.h"
 #include "arch/expert_kinds.h"
 #include "exec/exec.h"
-#include "ops/experts.h"
+#include "ops/experts/experts.h"
 
 struct config;
 struct model_dir;

@@ -1,8 +1,7 @@
 /* Multi-head latent attention:
- *   [q_a, kv_a] = W norm(x);  q = q_b norm(q_a);  mla (ops/mla.h);  x += o_proj o                8 dispatches, 5 of mla
- *   without q_a: [q, kv_a] = W norm(x)                                                           one less
- *   latents on matrix units, of long sequences                                                   one more
- * In the KV cache: a latent (normalised) with its rotary key (rotated, every channel in its own place) behind it. */
+ *   [q_a, kv_a] = W norm(x); q = q_b norm(q_a); mla (ops/mla/mla.h); x += o_proj o 8 dispatches, 5 of mla
+ *   without q_a: [q, kv_a] = W norm(x) one less latents on matrix units, of long sequences one more In the KV
+ *   cache: a latent (normalised) with its rotary key (rotated, every channel in its own place) behind it. */
 #include <stdlib.h>
 
 #include "arch/loader.h"
@@ -11,10 +10,11 @@
 #include "base/mem.h"
 #include "model/config.h"
 #include "model/rope.h"
-#include "ops/linear.h"
-#include "ops/mla.h"
+#include "ops/linear/linear.h"
+#include "ops/mla/mla.h"
 
-/* Of the norms inside attention, whatever rms_norm_eps says: the published code leaves them at their class's default. */
+/* Of the norms inside attention, whatever rms_norm_eps says: the published code leaves them at their class's
+ * default. */
 static const float LATENT_EPS = 1e-6f;
 
 struct latent_layer {

@@ -7,19 +7,20 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/nodes.h"
+#include "cpu/nodes.h"
 #include "base/pool.h"
 #include "model/model_dir.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 
-/* Small tensors are packed into allocations of this size; one of a quarter of it or more gets its own, so that little
- * is lost at the end of a chunk. Where matrices stay in their files there is little to pack. */
+/* Small tensors are packed into allocations of this size; one of a quarter of it or more gets its own, so
+ * that little is lost at the end of a chunk. Where matrices stay in their files there is little to pack. */
 #define CHUNK_BYTES       ((uint64_t)8 << 20)
 #define SMALL_CHUNK_BYTES ((uint64_t)256 << 10)
 enum { ALIGN = 256 };
 /* What a thread reads at once: little, so that the pieces of a staged part keep many threads busy. */
 enum { LEAST_PIECE = 256 << 10 };
-/* In place: numbers of four bytes are read as such; products may load a whole register behind a tensor's end. */
+/* In place: numbers of four bytes are read as such; products may load a whole register behind a tensor's end.
+ * */
 enum { IN_PLACE_ALIGN = 4, IN_PLACE_TAIL = 64, PAGE = 4096 };
 
 int loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,

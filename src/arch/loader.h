@@ -1,12 +1,12 @@
-/* loader.h - named tensors of a model directory become weights on the device. Where operations read host memory, matrices
- * may stay where they lie in the mapped files. */
+/* loader.h - named tensors of a model directory become weights on the device. Where operations read host
+ * memory, matrices may stay where they lie in the mapped files. */
 #ifndef MOEFLUX_ARCH_LOADER_H
 #define MOEFLUX_ARCH_LOADER_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/mapped.h"
+#include "cpu/mapped.h"
 #include "base/progress.h"
 #include "exec/exec.h"
 #include "ops/weights.h"
@@ -29,7 +29,8 @@ struct loader {
     size_t packing; /* the chunk that small tensors go to; n_chunks when there is none yet */
     uint64_t used;  /* its bytes */
     uint64_t loaded_bytes, device_bytes;
-    /* loaded_bytes at the end: of all weights, or with several devices of those before this one and its own */
+    /* loaded_bytes at the end: of all weights, or with several devices of those before this one and its own
+     * */
     uint64_t end_bytes;
     struct mapped *maps; /* [dir->n_files] of those that hold matrices used in place; NULL: all are copied */
     uint64_t mapped_bytes; /* of device_bytes, what is used in place */

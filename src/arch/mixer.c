@@ -1,7 +1,7 @@
 #include "arch/mixer.h"
 
 #include "model/config.h"
-#include "ops/linear.h"
+#include "ops/linear/linear.h"
 
 uint32_t mixer_n_parts(const struct arch_chunk *c)
 {

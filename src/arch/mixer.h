@@ -1,7 +1,7 @@
-/* mixer.h - the part of a layer where the tokens of a sequence meet: grouped-query attention, delta net, latent attention.
- *   x += W_out mix(W_in norm(x))
- * A mixer is one file that fills a struct mixer, and a line in arch.c's table. Which layers have it, and its dims, the
- * configuration says. */
+/* mixer.h - the part of a layer where the tokens of a sequence meet: grouped-query attention, delta net,
+ * latent attention.
+ *   x += W_out mix(W_in norm(x)) A mixer is one file that fills a struct mixer, and a line in arch.c's table.
+ * Which layers have it, and its dims, the configuration says. */
 #ifndef MOEFLUX_ARCH_MIXER_H
 #define MOEFLUX_ARCH_MIXER_H
 

@@ -28,7 +28,8 @@ static bool has_shared_gate(const struct config *c)
     return c->shared_inner && c->family->shared_gate;
 }
 
-/* The products of `n` matrices: the router's, then the shared expert's gate, where it has one, gate and up rows. */
+/* The products of `n` matrices: the router's, then the shared expert's gate, where it has one, gate and up
+ * rows. */
 static int open_router(const struct config *c, struct exec *x, const struct weights *w, uint32_t n,
                        struct moe_layer *out, struct moeflux_err *e)
 {
@@ -220,7 +221,7 @@ void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps 
     scratch_floats(to, &m->weights, chosen);
     scratch_floats(to, &m->act, n * experts_act_row(&experts));
     scratch_floats(to, &m->grouped, experts_scratch(&experts, caps, n, c->shared_inner));
-    uint64_t most = size_min(n, EXEC_MOST_ALIKE);
+    uint64_t most = size_min(n, EXEC_MAX_INVARIANT);
     scratch_floats(to, &m->predicted_logits, most * c->n_experts);
     scratch_floats(to, &m->predicted, most * c->top_k);
     scratch_floats(to, &m->predicted_weights, most * c->top_k);
@@ -251,22 +252,22 @@ static const struct experts *experts_of(const struct moe *m, const struct moe_la
     return &m->experts[y->kind].experts;
 }
 
-/* Sets the logits of n tokens to the router's bias, if it has one to which its product is added; beside the operation before, which
- * has nothing to do with them. */
+/* Sets the logits of n tokens to the router's bias, if it has one to which its product is added; beside the
+ * operation before, which has nothing to do with them. */
 static bool begin_logits(const struct moe *m, const struct moe_layer *y, uint64_t logits, uint32_t n)
 {
     uint32_t n_experts = m->config->n_experts;
     if (!has_logit_bias(m->config))
         return false;
-    exec_beside(m->exec);
+    exec_concurrent(m->exec);
     add_run(
         &m->add, m->exec,
         &(struct add_call){.y = y->bias, .x = logits, .n = n * n_experts, .every = n_experts, .sets = true});
     return true;
 }
 
-/* What the router and the shared expert see. The router's logits are float32 whatever the device is fast at: a small
- * error there is another expert. */
+/* What the router and the shared expert see. The router's logits are float32 whatever the device is fast at:
+ * a small error there is another expert. */
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
     bool up = experts_makes_shared(experts_of(m, y), n);
@@ -287,7 +288,7 @@ void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
     shared.y += m->config->n_experts * sizeof(float);
     shared.f16_scratch = m->f16_scratch;
     linear_run(&y->shared_in, m->exec, &shared);
-    exec_beside(m->exec); /* other rows of the same vectors; both leave much of a GPU idle */
+    exec_concurrent(m->exec); /* other rows of the same vectors; both leave much of a GPU idle */
     linear_run(&y->router_only, m->exec, &call);
 }
 
@@ -306,7 +307,7 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uin
 {
     bool adds = begin_logits(m, y, m->predicted_logits.address, n);
     if (!adds)
-        exec_beside(m->exec); /* the layer's own choice */
+        exec_concurrent(m->exec); /* the layer's own choice */
     linear_run(&y->router_only, m->exec,
                &(struct linear_call){.x = x,
                                      .norm = y->norm,

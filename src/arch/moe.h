@@ -1,8 +1,8 @@
 /* moe.h - the mixture of experts of a layer:
- *   [router logits, shared gate] = W norm2(x); up, with the choice and the shared expert; down      3 dispatches
- * of a token whose choice nobody else has to see. Else the choice is a dispatch of its own. Of a chunk, and where up
- * cannot, the first product makes the shared expert's gate and up rows too.
- * The shared expert, or its gate alone, is left out where a model has none. */
+ *   [router logits, shared gate] = W norm2(x); up, with the choice and the shared expert; down 3 dispatches
+ * of a token whose choice nobody else has to see. Else the choice is a dispatch of its own. Of a chunk, and
+ * where up cannot, the first product makes the shared expert's gate and up rows too. The shared expert, or
+ * its gate alone, is left out where a model has none. */
 #ifndef MOEFLUX_ARCH_MOE_H
 #define MOEFLUX_ARCH_MOE_H
 
@@ -12,9 +12,9 @@
 #include "arch/expert_kinds.h"
 #include "exec/exec.h"
 #include "ops/add.h"
-#include "ops/experts.h"
-#include "ops/linear.h"
-#include "ops/router.h"
+#include "ops/experts/experts.h"
+#include "ops/linear/linear.h"
+#include "ops/router/router.h"
 
 struct arch_experts;
 struct arch_request;
@@ -31,8 +31,8 @@ struct moe_layer {
     struct experts_biases biases;
     uint32_t kind;           /* of its experts: index into moe.experts */
     struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
-    struct linear
-        router_only; /* router logits alone: for predictions, and where the others are computed in float16 */
+    /* router logits alone: for predictions, and where the others are computed in float16 */
+    struct linear router_only;
     struct linear router_gate; /* and the shared gate logit: where up computes the other rows */
     /* The rest is of the shared expert. */
     struct linear shared_in; /* ... and the others */
@@ -86,7 +86,8 @@ void moe_show(const struct moe *m, struct arch_view *view);
 
 /* The router's logits for the hidden states x, f32 [n][hidden], and what else is computed beside them. */
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
-/* The choice, for those who have to see it before the experts are computed. Else moe_up makes it (arch_experts.chooses). */
+/* The choice, for those who have to see it before the experts are computed. Else moe_up makes it
+ * (arch_experts.chooses). */
 void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n);
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
 /* x: of the whole chunk, `chunk` tokens. */

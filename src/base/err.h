@@ -1,8 +1,8 @@
 /* err.h - the one way a failure is told.
  *
  * What can fail returns int: 0 or a documented value >= 0 on success, a negative ERR_* otherwise. The caller
- * owns a struct moeflux_err and passes it down; the place that finds the fault fills it with one line that names the
- * file, tensor or flag, what was expected and what was found. */
+ * owns a struct moeflux_err and passes it down; the place that finds the fault fills it with one line that
+ * names the file, tensor or flag, what was expected and what was found. */
 #ifndef MOEFLUX_BASE_ERR_H
 #define MOEFLUX_BASE_ERR_H
 

@@ -35,11 +35,12 @@ static inline float f16_to_float(uint16_t bits)
     return bits >> 15 ? -x : x;
 }
 
-/* As packHalf2x16: nearest, ties to even. What is larger than 65504 in size, infinities too, becomes it; NaN stays NaN. */
+/* As packHalf2x16: nearest, ties to even. What is larger than 65504 in size, infinities too, becomes it; NaN
+ * stays NaN. */
 uint16_t f16_from_float(float x);
 
-/* Small floats: sign, exponent, mantissa. E4M3 has no infinities; 0x7f and 0xff are NaN. E8M0 is an exponent alone, 2^(bits - 127);
- * 0xff is NaN. */
+/* Small floats: sign, exponent, mantissa. E4M3 has no infinities; 0x7f and 0xff are NaN. E8M0 is an exponent
+ * alone, 2^(bits - 127); 0xff is NaN. */
 float e2m1_to_float(uint8_t bits);
 float e4m3_to_float(uint8_t bits);
 float e8m0_to_float(uint8_t bits);

@@ -112,8 +112,8 @@ static int unit_at(const char *text, size_t len, size_t at)
     return unit;
 }
 
-/* The first escape from byte `at` on that stands for no character of a text: NUL, or half a surrogate pair; len: there is none.
- * No backslash stands outside of strings, but where the text is no JSON. */
+/* The first escape from byte `at` on that stands for no character of a text: NUL, or half a surrogate pair;
+ * len: there is none. No backslash stands outside of strings, but where the text is no JSON. */
 static size_t find_no_character(const char *text, size_t len, size_t at)
 {
     const char *next;

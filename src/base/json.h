@@ -1,8 +1,8 @@
 /* json.h - JSON files with limits, and typed reads of objects whose errors name the file and the key.
  *
  * A json_view looks a key up in up to four objects, the first that has it with a value other than null wins
- * (text_config before the top level). The first failure sticks in the view: later reads return 0 or NULL and the
- * caller asks for `rc` once at the end. */
+ * (text_config before the top level). The first failure sticks in the view: later reads return 0 or NULL and
+ * the caller asks for `rc` once at the end. */
 #ifndef MOEFLUX_BASE_JSON_H
 #define MOEFLUX_BASE_JSON_H
 
@@ -18,15 +18,18 @@ struct json_t;
 
 enum { JSON_MAX_NESTING = 64, JSON_VIEW_OBJECTS = 4 };
 
-/* A value of a tree takes up to JSON_VALUE_BYTES of memory beside its texts, 80 times its own text ("{},"), so the values are
- * counted before there is a tree. The limits, for configurations and for lists of tensors or tokens: */
+/* A value of a tree takes up to JSON_VALUE_BYTES of memory beside its texts, 80 times its own text ("{},"),
+ * so the values are counted before there is a tree. The limits, for configurations and for lists of tensors
+ * or tokens: */
 enum { JSON_VALUE_BYTES = 320, JSON_MAX_SMALL = 1 << 17, JSON_MAX_LARGE = 1 << 21 };
 
-/* How many values a text has, for valid JSON at least as many as there are: its commas and brackets that open. */
+/* How many values a text has, for valid JSON at least as many as there are: its commas and brackets that
+ * open. */
 size_t json_count_values(const char *text, size_t len);
 
-/* Parses text[0..len). The root must be an object. ERR_FORMAT names `where` and the line: more than max_values values, bad
- * syntax, invalid UTF-8, a key given twice, nesting deeper than JSON_MAX_NESTING. The caller gives it back with json_decref. */
+/* Parses text[0..len). The root must be an object. ERR_FORMAT names `where` and the line: more than
+ * max_values values, bad syntax, invalid UTF-8, a key given twice, nesting deeper than JSON_MAX_NESTING. The
+ * caller gives it back with json_decref. */
 int json_read(const char *text, size_t len, const char *where, size_t max_values, struct json_t **root,
               struct moeflux_err *e);
 
@@ -34,8 +37,9 @@ int json_read(const char *text, size_t len, const char *where, size_t max_values
 int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, struct json_t **root,
                    struct moeflux_err *e);
 
-/* Parses what a client has sent, of any kind. Programs write NUL, and half of an emoji that they have cut, as escapes, which stand
- * for no character of a text: those become U+FFFD, so that no text has a NUL. A key given twice is refused. NULL with *why filled. */
+/* Parses what a client has sent, of any kind. Programs write NUL, and half of an emoji that they have cut, as
+ * escapes, which stand for no character of a text: those become U+FFFD, so that no text has a NUL. A key
+ * given twice is refused. NULL with *why filled. */
 struct json_t *json_read_sent(const char *text, size_t len, struct json_error_t *why);
 
 /* The member `key` of an object, borrowed; NULL where it is absent or null, or `object` is none. */

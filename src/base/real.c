@@ -2,7 +2,8 @@
 
 #include <sleef.h>
 
-/* sleef.h shows these only to a file that is compiled with a fused multiply-add; here the processor is asked. */
+/* sleef.h shows these only to a file that is compiled with a fused multiply-add; here the processor is asked.
+ * */
 #ifdef __x86_64__
 double Sleef_finz_sind1_u10purecfma(double);
 double Sleef_finz_cosd1_u10purecfma(double);

@@ -1,7 +1,8 @@
-/* real.h - sine, cosine, power, exponential and logarithm in double, the same bits on every processor with a fused multiply-add.
+/* real.h - sine, cosine, power, exponential and logarithm in double, the same bits on every processor with a
+ * fused multiply-add.
  *
- * For the tables that every result depends on: libm's functions round differently from one system to the next. These are
- * SLEEF's deterministic ones, with errors of at most 1 unit in the last place. */
+ * For the tables that every result depends on: libm's functions round differently from one system to the
+ * next. These are SLEEF's deterministic ones, with errors of at most 1 unit in the last place. */
 #ifndef MOEFLUX_BASE_REAL_H
 #define MOEFLUX_BASE_REAL_H
 

@@ -59,8 +59,8 @@ static bool has_name(int fd, const char *name)
            own.st_ino == there.st_ino;
 }
 
-/* A writer holds a lock on its temporary file until that has its name: one without a lock is a dead writer's. Where files
- * cannot be locked nothing is removed. */
+/* A writer holds a lock on its temporary file until that has its name: one without a lock is a dead writer's.
+ * Where files cannot be locked nothing is removed. */
 static void remove_dead(const char *name)
 {
     int fd = open(name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -110,8 +110,8 @@ static int open_temporary(struct side_file *f, mode_t mode, struct moeflux_err *
     return rc;
 }
 
-/* Owner and group of the file that will be replaced, as far as this user may give them away, and its mode. Where the
- * group stays another one, its members get no more than everybody. */
+/* Owner and group of the file that will be replaced, as far as this user may give them away, and its mode.
+ * Where the group stays another one, its members get no more than everybody. */
 static int take_over(const struct side_file *f, const struct stat *old, struct moeflux_err *e)
 {
     struct stat own;

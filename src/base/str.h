@@ -1,5 +1,5 @@
-/* str.h - a growing byte string. The bytes are always followed by a NUL that len does not count.
- * The first failure sticks (like a recorded GPU error): later calls do nothing, str_ok asks once at the end. */
+/* str.h - a growing byte string. The bytes are always followed by a NUL that len does not count. The first
+ * failure sticks (like a recorded GPU error): later calls do nothing, str_ok asks once at the end. */
 #ifndef MOEFLUX_BASE_STR_H
 #define MOEFLUX_BASE_STR_H
 

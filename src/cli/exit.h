@@ -17,8 +17,8 @@ void exit_warn(const char *text);
 /* The same if `most`, an exit_level, is that of the text or above it. */
 void exit_tell(int most, enum exit_level level, const char *text);
 
-/* Prints "moeflux: TEXT" for a failure and returns its status. Says nothing about success, an interruption or an
- * empty text (a reader that closed stdout has asked for quiet). */
+/* Prints "moeflux: TEXT" for a failure and returns its status. Says nothing about success, an interruption or
+ * an empty text (a reader that closed stdout has asked for quiet). */
 int exit_report(int rc, const struct moeflux_err *e);
 
 #endif

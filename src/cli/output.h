@@ -1,7 +1,6 @@
-/* output.h - stdout, with every write checked. The first failure sticks; output_flush tells it. A terminal gets what
- * text/printable.h leaves of the text, a file or a pipe all bytes.
- * A reader that went away (EPIPE) or a stdout that was closed from the start gives ERR_IO with an empty text: the
- * program ends quietly. */
+/* output.h - stdout, with every write checked. The first failure sticks; output_flush tells it. A terminal
+ * gets what text/printable.h leaves of the text, a file or a pipe all bytes. A reader that went away (EPIPE)
+ * or a stdout that was closed from the start gives ERR_IO with an empty text: the program ends quietly. */
 #ifndef MOEFLUX_CLI_OUTPUT_H
 #define MOEFLUX_CLI_OUTPUT_H
 
@@ -31,7 +30,8 @@ void output_text(struct output *o, const char *text);
 void output_escape(struct output *o, const char *sequence);
 void output_addf(struct output *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Prints one JSON value on a line of its own and flushes. Takes over `value`; NULL stands for lack of memory. */
+/* Prints one JSON value on a line of its own and flushes. Takes over `value`; NULL stands for lack of memory.
+ * */
 int output_json(struct output *o, struct json_t *value, struct moeflux_err *e);
 
 /* A JSON string of bytes that need not be UTF-8 (paths); the caller owns it. */

@@ -11,7 +11,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/str.h"
-#include "cli/options.h"
+#include "cli/options/options.h"
 #include "moeflux.h"
 
 int place_check(const char *flag, const char *path, struct moeflux_err *e)
@@ -48,8 +48,8 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Whether the file is in the directory `fd`, which is closed, or in one below. Links count as what they lead to: there are
- * model directories of nothing but links. */
+/* Whether the file is in the directory `fd`, which is closed, or in one below. Links count as what they lead
+ * to: there are model directories of nothing but links. */
 static bool holds(int fd, const struct stat *file, int depth)
 {
     DIR *d = fd < 0 ? NULL : fdopendir(fd);

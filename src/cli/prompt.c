@@ -9,8 +9,8 @@
 #include "base/err.h"
 #include "cli/exit.h"
 #include "cli/input.h"
-#include "cli/number.h"
-#include "cli/options.h"
+#include "cli/options/number.h"
+#include "cli/options/options.h"
 #include "cli/terminal/term.h"
 
 /* A prompt is text for one context: past this size the file is a mistake. */
@@ -82,7 +82,8 @@ static bool is_piped(void)
            (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode) || S_ISSOCK(st.st_mode));
 }
 
-/* A pipe that nobody writes to and nobody closes is waited for, and that is not to look as if the program hung. */
+/* A pipe that nobody writes to and nobody closes is waited for, and that is not to look as if the program
+ * hung. */
 static void tell_waiting(void)
 {
     enum { PATIENCE_MS = 3000 };

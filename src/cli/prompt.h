@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "base/str.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct moeflux_err;
 struct options;
@@ -20,7 +20,8 @@ struct prompt {
 /* Whether the user gives a prompt at all (else stdin is a terminal: a conversation). */
 bool prompt_is_given(const struct options *o, const struct term *t);
 
-/* Reads it whole. ERR_IO, ERR_USAGE (empty prompt; a word of --tokens-in that is no token id, with its number). */
+/* Reads it whole. ERR_IO, ERR_USAGE (empty prompt; a word of --tokens-in that is no token id, with its
+ * number). */
 int prompt_read(struct prompt *p, const struct options *o, struct moeflux_err *e);
 
 void prompt_free(struct prompt *p);

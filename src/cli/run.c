@@ -1,4 +1,4 @@
-#include "cli/answer_fields.h"
+#include "cli/report/answer_fields.h"
 #include "cli/run.h"
 
 #include <jansson.h>
@@ -8,16 +8,16 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/exit.h"
-#include "cli/form.h"
-#include "cli/logprob_lines.h"
-#include "cli/options.h"
+#include "cli/options/form.h"
+#include "cli/report/logprob_lines.h"
+#include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/place.h"
-#include "cli/probe.h"
+#include "cli/measure/probe.h"
 #include "cli/prompt.h"
 #include "cli/setup.h"
 #include "cli/signals.h"
-#include "cli/stats.h"
+#include "cli/report/stats.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
@@ -28,7 +28,7 @@
 #include "generate/prompt_cache.h"
 #include "generate/tools.h"
 #include "moeflux.h"
-#include "text/constraint.h"
+#include "text/grammar/constraint.h"
 
 /* All that one run owns; zeroed at first. */
 struct run {

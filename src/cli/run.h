@@ -11,7 +11,8 @@ struct str;
 struct term;
 struct token_list;
 
-/* Reads the prompt, opens the model, answers on `out`. ERR_INTERRUPTED after Ctrl-C: what there was is printed. */
+/* Reads the prompt, opens the model, answers on `out`. ERR_INTERRUPTED after Ctrl-C: what there was is
+ * printed. */
 int run_once(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
 /* Says once on stderr that a prompt held bytes that are not UTF-8 (nothing for 0). */

@@ -1,5 +1,5 @@
-/* say.h - all that the program prints on stderr, except what the line editor draws. Text goes through the filter of
- * text/printable.h where stderr is a terminal; a file or a pipe gets the bytes. */
+/* say.h - all that the program prints on stderr, except what the line editor draws. Text goes through the
+ * filter of text/printable.h where stderr is a terminal; a file or a pipe gets the bytes. */
 #ifndef MOEFLUX_CLI_SAY_H
 #define MOEFLUX_CLI_SAY_H
 

@@ -6,11 +6,11 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "cli/exit.h"
-#include "cli/options.h"
+#include "cli/options/options.h"
 #include "cli/place.h"
 #include "cli/terminal/bar.h"
-#include "cli/use_report.h"
-#include "engine/devices.h"
+#include "cli/report/use.h"
+#include "engine/plan/devices.h"
 #include "generate/generator.h"
 
 /* Answers are other ones than the model's own: said once. */

@@ -17,8 +17,8 @@ static volatile sig_atomic_t held;
 
 static volatile sig_atomic_t n_changes;
 static volatile sig_atomic_t ending; /* the signal; 0: none */
-/* Written by the handlers and read by signals_wait: a signal that arrives between its look at the counts above and its
- * poll would else wait for the next key. -1: SIGINT is not caught. */
+/* Written by the handlers and read by signals_wait: a signal that arrives between its look at the counts
+ * above and its poll would else wait for the next key. -1: SIGINT is not caught. */
 static int wake_fd = -1;
 
 static void wake(void)

@@ -5,17 +5,17 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "cli/convert_report.h"
+#include "cli/report/convert.h"
 #include "cli/exit.h"
-#include "cli/number.h"
-#include "cli/options.h"
+#include "cli/options/number.h"
+#include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/say.h"
 #include "cli/signals.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "convert/convert.h"
-#include "convert/convert_check.h"
+#include "convert/check.h"
 #include "moeflux.h"
 
 /* The choices count without the enums' first ones, which stand for none. */

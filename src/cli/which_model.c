@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "cli/near.h"
+#include "cli/options/near.h"
 #include "model/spread.h"
 
 /* "Qwen/Qwen3-30B-A3B": two words of letters, digits, ".", "_" and "-". */
@@ -67,7 +67,8 @@ struct contents {
     char inner[300];   /* a directory in it that has a config.json; "": none */
 };
 
-/* As a clone or a download lies in a directory that was named for it, or in the cache of the usual downloader. */
+/* As a clone or a download lies in a directory that was named for it, or in the cache of the usual
+ * downloader. */
 static void look_into(struct contents *c, int dir, const char *name, bool again)
 {
     char path[300];

@@ -5,15 +5,15 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "convert/convert_dense.h"
-#include "convert/convert_experts.h"
-#include "convert/convert_json.h"
-#include "convert/convert_parts.h"
-#include "convert/convert_plan.h"
-#include "convert/convert_target.h"
-#include "convert/convert_verify.h"
-#include "convert/convert_work.h"
-#include "convert/gguf_vocab.h"
+#include "convert/dense.h"
+#include "convert/experts.h"
+#include "convert/json.h"
+#include "convert/parts.h"
+#include "convert/plan.h"
+#include "convert/target.h"
+#include "convert/verify.h"
+#include "convert/work.h"
+#include "convert/gguf/vocab.h"
 
 /* For JSON, tokenizer and directories, which are copied or made; a tokenizer.json has 7 to 20 MB. */
 #define ROOM_FOR_SMALL_FILES ((uint64_t)64 << 20)

@@ -1,5 +1,5 @@
-/* search.h - scale and bias of a group of an affine format with the smallest squared error, instead of the ones that its
- * smallest and largest value give.
+/* search.h - scale and bias of a group of an affine format with the smallest squared error, instead of the
+ * ones that its smallest and largest value give.
  *
  * Eight groups at a time, one in each lane. The same bits on every processor. */
 #ifndef MOEFLUX_CONVERT_SEARCH_H
@@ -16,7 +16,8 @@ struct search {
     uint16_t scales[SEARCH_GROUPS];            /* bf16; in: to begin with, out: the best ones */
     uint16_t biases[SEARCH_GROUPS];
     bool found[SEARCH_GROUPS]; /* out: these are better than those it began with */
-    /* Out: the codes for the best ones; sums of squares of x, and of the errors with the first and with the best ones. */
+    /* Out: the codes for the best ones; sums of squares of x, and of the errors with the first and with the
+     * best ones. */
     uint8_t codes[SEARCH_GROUPS * SEARCH_MAX_GROUP];
     float squares[SEARCH_GROUPS], first_error[SEARCH_GROUPS], error[SEARCH_GROUPS];
 };

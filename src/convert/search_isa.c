@@ -2,7 +2,7 @@
 
 #include <float.h>
 
-#include "base/vec.h"
+#include "cpu/vec.h"
 
 void VEC_NAME(search)(struct search *s, bool more);
 
@@ -60,8 +60,8 @@ VEC_INLINE struct sums measure(const struct task *t, struct line l)
     return s;
 }
 
-/* The line with the smallest squared error for these codes, the bias for the scale as it is rounded. Codes that are all
- * equal give none: NaN, which is no better than anything. */
+/* The line with the smallest squared error for these codes, the bias for the scale as it is rounded. Codes
+ * that are all equal give none: NaN, which is no better than anything. */
 VEC_INLINE struct line fit(const struct task *t, const struct sums *s)
 {
     struct vec n = vec_set1((float)t->n);
@@ -91,9 +91,10 @@ VEC_INLINE void try_from(struct task *t, struct line l, int n_fits)
     }
 }
 
-/* Where the search begins: the ends of the range moved inwards by 0 to 4 quarters of a step, in all combinations. A fit after
- * each and three more of the best come within 0.3 % (8 bits: 0.8 %) of the error that 25 x 25 starts with four fits leave, in
- * a hundredth of the time; measured on normal and long-tailed numbers. */
+/* Where the search begins: the ends of the range moved inwards by 0 to 4 quarters of a step, in all
+ * combinations. A fit after each and three more of the best come within 0.3 % (8 bits: 0.8 %) of the error
+ * that 25 x 25 starts with four fits leave, in a hundredth of the time; measured on normal and long-tailed
+ * numbers. */
 enum { N_MOVES = 5, FITS_EACH = 1, FITS_LAST = 3 };
 #define MOVE 0.25f
 

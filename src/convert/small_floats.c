@@ -6,7 +6,7 @@
 #include "args.h"
 #include "base/f16.h"
 #include "base/format.h"
-#include "convert/convert_errors.h"
+#include "convert/errors.h"
 
 #define E2M1_MAX 6.0f
 #define E4M3_MAX 448.0f
@@ -119,8 +119,8 @@ static float error_at(const float *x, const struct format *f, uint8_t scale)
     return s == 0 ? error_of_zero(x, f->group) : error_with(x, f, s);
 }
 
-/* The best of the scales around the first one, which stays unless another is better: powers of two from a quarter of it to twice
- * it, 8-bit floats from half of it to twice it. */
+/* The best of the scales around the first one, which stays unless another is better: powers of two from a
+ * quarter of it to twice it, 8-bit floats from half of it to twice it. */
 static uint8_t search_scale(const float *x, const struct format *f, uint8_t first, float *error)
 {
     int below = f->scale == SCALE_E8M0 ? 2 : 8, above = f->scale == SCALE_E8M0 ? 1 : 8, best = first;

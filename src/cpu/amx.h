@@ -1,7 +1,8 @@
-/* amx.h - the tile registers of AMX: 8 of 16 rows of 64 bytes, and the product that fills one of 16 x 16 integers.
+/* amx.h - the tile registers of AMX: 8 of 16 rows of 64 bytes, and the product that fills one of 16 x 16
+ * integers.
  *
- * As macros, because an instruction names its registers; not gcc's intrinsics, which do not say what memory they read. A
- * test without the processor defines them itself (tests/amx_emulated.h). */
+ * As macros, because an instruction names its registers; not gcc's intrinsics, which do not say what memory
+ * they read. A test without the processor defines them itself (tests/lib/amx_emulated.h). */
 #ifndef MOEFLUX_CPU_AMX_H
 #define MOEFLUX_CPU_AMX_H
 

@@ -1,7 +1,8 @@
-/* codes.h - the codes of a row's next two blocks of 64 columns (unpack.h), times the digits of a vector (product.h).
+/* codes.h - the codes of a row's next two blocks of 64 columns (unpack.h), times the digits of a vector
+ * (product.h).
  *
- * Every instruction set adds four products of bytes into a lane of 32 bits: maddubs and madd, vpdpbusd, sdot, or smull and
- * sadalp. */
+ * Every instruction set adds four products of bytes into a lane of 32 bits: maddubs and madd, vpdpbusd, sdot,
+ * or smull and sadalp. */
 #ifndef MOEFLUX_CPU_CODES_H
 #define MOEFLUX_CPU_CODES_H
 
@@ -20,7 +21,8 @@ VEC_INLINE const int32_t *codes_shifted(const struct cpu_vector *x, size_t b)
     return x->shifted + b * VEC_LANES;
 }
 
-/* codes_dot(c, x, b, kind): each lane's sum of code * x / step over its 8 columns, of x's blocks b and b + 1. */
+/* codes_dot(c, x, b, kind): each lane's sum of code * x / step over its 8 columns, of x's blocks b and b + 1.
+ * */
 
 #if defined(__AVX512VNNI__)
 VEC_INLINE __m512i codes_sum(struct codes c, const int8_t *digits, __m512i sum)
@@ -161,8 +163,8 @@ VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, siz
 }
 
 #else
-/* Twice eight sums of eight products. In one place: copies of these loops for each product of each format take the compiler
- * half a minute. */
+/* Twice eight sums of eight products. In one place: copies of these loops for each product of each format
+ * take the compiler half a minute. */
 static __attribute__((noinline)) void codes_sum(const struct codes *c, const int8_t *digits,
                                                 int32_t sums[PAIR_LANES])
 {

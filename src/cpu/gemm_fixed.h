@@ -1,7 +1,8 @@
 /* gemm_fixed.h - the body of gemm_fixed (product.h), over the tile registers of amx.h.
  *
- * A block of 64 columns is one step of the tile registers: 16 tokens x 64 digits times 64 codes x 16 rows, once for each
- * of the three digits. The integers then leave for memory, from where the vector units add them up as floats. */
+ * A block of 64 columns is one step of the tile registers: 16 tokens x 64 digits times 64 codes x 16 rows,
+ * once for each of the three digits. The integers then leave for memory, from where the vector units add them
+ * up as floats. */
 #ifndef MOEFLUX_CPU_GEMM_FIXED_H
 #define MOEFLUX_CPU_GEMM_FIXED_H
 
@@ -47,7 +48,8 @@ VEC_INLINE void fixed_rows(const struct fixed_strip *s, uint32_t sub, const void
     }
 }
 
-/* Bytes at .. at + FIXED_TURN of each row: word i of all rows to out[i]. n: bytes that there are; zeros follow. */
+/* Bytes at .. at + FIXED_TURN of each row: word i of all rows to out[i]. n: bytes that there are; zeros
+ * follow. */
 VEC_INLINE void fixed_turn(const void *const rows[FIXED_SUB], uint64_t at, uint64_t n,
                            struct ipair out[VEC_LANES])
 {
@@ -94,8 +96,8 @@ VEC_INLINE void fixed_part_bytes(struct ipair a, struct ipair b, struct ipair *e
     *odd = ipair_or(ipair_and(of[1][0], half), ipair_left(of[1][1], 16));
 }
 
-/* One block of a sub. Row i of the register holds the codes of the even columns from 8 i on, row 8 + i those of the odd
- * ones, as the digits of a vector lie. */
+/* One block of a sub. Row i of the register holds the codes of the even columns from 8 i on, row 8 + i those
+ * of the odd ones, as the digits of a vector lie. */
 VEC_INLINE void fixed_unpack(const void *const rows[FIXED_SUB], uint64_t at, int bits, uint8_t *to)
 {
     struct ipair v[2 * VEC_LANES];
@@ -166,7 +168,8 @@ VEC_INLINE void fixed_add(const struct fixed_part *p, const struct fixed_sums *c
     }
 }
 
-/* Digit d of block g into register r, from which that of the block before leaves first. a: a register for the digits. */
+/* Digit d of block g into register r, from which that of the block before leaves first. a: a register for the
+ * digits. */
 #define FIXED_DIGIT(d, r, a)                                                                                 \
     do {                                                                                                     \
         if (g > 0 && g <= p->n)                                                                              \
@@ -178,8 +181,8 @@ VEC_INLINE void fixed_add(const struct fixed_part *p, const struct fixed_sums *c
         }                                                                                                    \
     } while (0)
 
-/* t: tokens, as the registers are configured. In each turn block g is multiplied, g - 1 stored and g - 2 added: none of them
- * waits for another. */
+/* t: tokens, as the registers are configured. In each turn block g is multiplied, g - 1 stored and g - 2
+ * added: none of them waits for another. */
 VEC_INLINE void fixed_run(const struct fixed_part *p, int t)
 {
     struct fixed_sums c[2];
@@ -249,7 +252,8 @@ static void fixed_panel(const struct fixed_strip *s, uint32_t from, uint32_t n, 
     }
 }
 
-/* A token's rows together: where y's rows are apart by a power of two, all tokens' lines share few places of the cache. */
+/* A token's rows together: where y's rows are apart by a power of two, all tokens' lines share few places of
+ * the cache. */
 static void fixed_store(const struct fixed_strip *s, uint32_t first, uint32_t last)
 {
     const struct cpu_gemm_fixed_call *call = s->call;

@@ -5,9 +5,10 @@
 #include "cpu/pair.h"
 #include "cpu/product.h"
 
-/* What a thread works with: 64 rows (a strip) in four subs of 16, the lanes of a pair. Some columns of one or more subs
- * are widened to floats, transposed to [sub][column][16 rows] (a panel), and used for all tokens before the next ones.
- * As many rows are widened at once as a register has lanes: with more the words of their codes would not stay in them. */
+/* What a thread works with: 64 rows (a strip) in four subs of 16, the lanes of a pair. Some columns of one or
+ * more subs are widened to floats, transposed to [sub][column][16 rows] (a panel), and used for all tokens
+ * before the next ones. As many rows are widened at once as a register has lanes: with more the words of
+ * their codes would not stay in them. */
 #ifdef __AVX512F__
 #define FLOATS      struct pair
 #define WORDS       struct ipair
@@ -123,8 +124,9 @@ static void turn_all_groups(const struct strip *s)
     }
 }
 
-/* The codes of one word of each row. scales[k]: the scale for a code that is left where it lies, k codes from the right:
- * divided by a power of two, which is exact. The topmost would be a negative number there and is shifted. */
+/* The codes of one word of each row. scales[k]: the scale for a code that is left where it lies, k codes from
+ * the right: divided by a power of two, which is exact. The topmost would be a negative number there and is
+ * shifted. */
 VEC_INLINE void widen_word(WORDS v, const FLOATS *scales, FLOATS bias, uint32_t bits, float *to)
 {
     uint32_t n = 32 / bits;
@@ -136,8 +138,8 @@ VEC_INLINE void widen_word(WORDS v, const FLOATS *scales, FLOATS bias, uint32_t 
     }
 }
 
-/* Columns from .. from + n of ROWS rows. Prefetches the bytes that are needed next: those of the next columns, or at the
- * end of the rows the first ones of the next strip. */
+/* Columns from .. from + n of ROWS rows. Prefetches the bytes that are needed next: those of the next
+ * columns, or at the end of the rows the first ones of the next strip. */
 VEC_INLINE void widen_affine(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, uint32_t bits,
                              float *to)
 {
@@ -248,9 +250,9 @@ VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32
     }
 }
 
-/* t tokens times `subs` subs over n columns. x: [column][t]; next: the x that is needed then, which is fetched meanwhile,
- * because a chunk's x come from beyond the second cache. sums: those of the first token, `stride` apart from sub to sub;
- * they begin at zero where `from_zero`. */
+/* t tokens times `subs` subs over n columns. x: [column][t]; next: the x that is needed then, which is
+ * fetched meanwhile, because a chunk's x come from beyond the second cache. sums: those of the first token,
+ * `stride` apart from sub to sub; they begin at zero where `from_zero`. */
 VEC_INLINE void tile(const float *panel, uint64_t panel_stride, const float *x, const float *next, uint32_t n,
                      float *sums, uint64_t stride, bool from_zero, int t, int subs)
 {

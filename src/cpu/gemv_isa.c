@@ -12,7 +12,8 @@ enum {
     MOST_PARTS = 4 /* groups of a block */
 };
 
-/* How a matrix is stored. `kind` and `parts`, and of common formats all, are constants where they are used. */
+/* How a matrix is stored. `kind` and `parts`, and of common formats all, are constants where they are used.
+ * */
 struct form {
     int kind;       /* FORMAT_* without group and scales */
     uint32_t group; /* columns */
@@ -58,8 +59,8 @@ VEC_INLINE struct pair load_steps(const float *steps, uint32_t parts)
     return parts == 1 ? pair_load(steps) : pair_each(steps, parts == 2 ? 4 : 2);
 }
 
-/* scale * step of the parts of blocks from .. end - 1. scales: of the row. Behind the last steps other numbers of the vector
- * are read; what comes of them is not used. */
+/* scale * step of the parts of blocks from .. end - 1. scales: of the row. Behind the last steps other
+ * numbers of the vector are read; what comes of them is not used. */
 VEC_INLINE void multiply_steps(const uint8_t *scales, struct form f, uint32_t from, uint32_t end,
                                const struct cpu_vector *x, int n, float factors[][BLOCKS * MOST_PARTS])
 {
@@ -157,8 +158,8 @@ VEC_INLINE void plain_row(const struct cpu_gemv_call *call, uint32_t row, const 
 
 enum { MXFP8_GROUP = 32 };
 
-/* The weights of a group: each a number times a power of two. Where both are as usual, of a 2^120th of the number and 2^120
- * times the scale: the same product, rounded once. */
+/* The weights of a group: each a number times a power of two. Where both are as usual, of a 2^120th of the
+ * number and 2^120 times the scale: the same product, rounded once. */
 VEC_INLINE void mxfp8_weights(const uint8_t *p, const uint8_t *scale, struct pair out[2])
 {
 #ifdef VEC_AVX
@@ -175,7 +176,8 @@ VEC_INLINE void mxfp8_weights(const uint8_t *p, const uint8_t *scale, struct pai
     out[1] = pair_mul(pair_load_e4m3(p + PAIR_LANES), s);
 }
 
-/* n_rows rows of MXFP8 times n vectors: more than one row where there is one vector, whose sums would wait for each other. */
+/* n_rows rows of MXFP8 times n vectors: more than one row where there is one vector, whose sums would wait
+ * for each other. */
 VEC_INLINE void mxfp8_rows(const struct cpu_gemv_call *call, uint32_t row, uint32_t n_rows,
                            const struct cpu_vector *x, uint32_t n, float *y)
 {
@@ -225,7 +227,8 @@ VEC_INLINE void some_rows(const struct cpu_gemv_call *call, uint32_t first, uint
         one_row(call, r, i, n, f);
 }
 
-/* A few rows at a time stay in the cache for the next vectors, whose digits then stay there for those rows. */
+/* A few rows at a time stay in the cache for the next vectors, whose digits then stay there for those rows.
+ * */
 VEC_INLINE void all_rows(const struct cpu_gemv_call *call, struct form f)
 {
     for (uint32_t first = call->first, last; first < call->last; first = last) {
@@ -244,8 +247,8 @@ VEC_INLINE void all_rows(const struct cpu_gemv_call *call, struct form f)
 
 typedef void rows_fn(const struct cpu_gemv_call *call, struct form f);
 
-/* A function of its own for each form, with as much of it constant as the speed of the loops needs: in a large one gcc keeps
- * the sums in memory. */
+/* A function of its own for each form, with as much of it constant as the speed of the loops needs: in a
+ * large one gcc keeps the sums in memory. */
 #define ROWS(name, ...)                                                                                      \
     static void name(const struct cpu_gemv_call *call, struct form f)                                        \
     {                                                                                                        \
@@ -253,8 +256,8 @@ typedef void rows_fn(const struct cpu_gemv_call *call, struct form f);
         (void)f;                                                                                             \
         all_rows(call, known);                                                                               \
     }
-/* One for all instead where unpacking takes the time anyway, and where the compiler would take half a minute to put a
- * sanitizer's checks into each copy of the same lines. */
+/* One for all instead where unpacking takes the time anyway, and where the compiler would take half a minute
+ * to put a sanitizer's checks into each copy of the same lines. */
 #if defined(CPU_ISA_portable) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 ROWS(any, f.kind, f.group, f.parts, f.scale)
 #define BODY(how, name) any
@@ -281,7 +284,8 @@ static void run_rows(const rows_table rows, const struct cpu_gemv_call *call, st
 }
 
 #ifdef CPU_ISA_avx512vbmi
-/* What instructions that move single bytes and bits make faster; compiled beside the rest for that instruction set. */
+/* What instructions that move single bytes and bits make faster; compiled beside the rest for that
+ * instruction set. */
 AFFINE_OF(Q3, SCALE_BF16)
 AFFINE_OF(Q5, SCALE_BF16)
 AFFINE_OF(Q6, SCALE_BF16)

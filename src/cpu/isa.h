@@ -1,8 +1,8 @@
 /* isa.h - the instruction sets that the program is built for, and the one that it uses.
  *
- * The sources named src/X/Y_isa.c are compiled once for each of them (Makefile) and export their functions with
- * its name: VEC_NAME(y_run) of base/vec.h is y_run_avx2 and so on. All of them give the same bits; amx has gemm_fixed
- * besides, with bits of its own. */
+ * The sources named src/X/Y_isa.c are compiled once for each of them (Makefile) and export their functions
+ * with its name: VEC_NAME(y_run) of cpu/vec.h is y_run_avx2 and so on. All of them give the same bits; amx
+ * has gemm_fixed besides, with bits of its own. */
 #ifndef MOEFLUX_CPU_ISA_H
 #define MOEFLUX_CPU_ISA_H
 
@@ -13,8 +13,9 @@
 
 struct moeflux_err;
 
-/* CPU_ISAS(each): each(NAME) for every set of the processor family that the program is built for, slow ones first.
- * CPU_ISAS_SHARED(each): in the same order each(NAME) of the set whose code runs where amx has none of its own (Makefile). */
+/* CPU_ISAS(each): each(NAME) for every set of the processor family that the program is built for, slow ones
+ * first. CPU_ISAS_SHARED(each): in the same order each(NAME) of the set whose code runs where amx has none of
+ * its own (Makefile). */
 #if defined(__x86_64__)
 #define CPU_ISAS(each)        each(portable) each(avx2) each(avx512) each(amx)
 #define CPU_ISAS_SHARED(each) each(portable) each(avx2) each(avx512) each(avx512)
@@ -49,8 +50,8 @@ const struct cpu_isa *cpu_isa_find(const char *name, struct moeflux_err *e);
 /* Number idx of CPU_ISAS when this processor has it, else NULL. */
 const struct cpu_isa *cpu_isa_at(uint32_t idx);
 
-/* Whether a result has the bits that all processors with a fused multiply-add compute. False where there is none:
- * the results are as good, but exp, log and tanh round differently. */
+/* Whether a result has the bits that all processors with a fused multiply-add compute. False where there is
+ * none: the results are as good, but exp, log and tanh round differently. */
 bool cpu_common_bits(void);
 
 #endif

@@ -1,13 +1,14 @@
 /* math.h - exp, log, tanh and their kin over 8 lanes.
  *
- * SLEEF's deterministic functions: the same bits on every processor with a fused multiply-add, in 8 lanes, 4 or one.
- * Errors: exp, log, log1p (up to 1e38), tanh at most 1 unit in the last place, what is made of them at most 4. */
+ * SLEEF's deterministic functions: the same bits on every processor with a fused multiply-add, in 8 lanes, 4
+ * or one. Errors: exp, log, log1p (up to 1e38), tanh at most 1 unit in the last place, what is made of them
+ * at most 4. */
 #ifndef MOEFLUX_CPU_MATH_H
 #define MOEFLUX_CPU_MATH_H
 
 #include <sleef.h>
 
-#include "base/vec.h"
+#include "cpu/vec.h"
 
 /* One value. Without a fused multiply-add SLEEF's other functions, whose bits differ (cpu_common_bits). */
 float math_exp_1(float x);

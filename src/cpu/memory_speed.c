@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "base/team.h"
+#include "cpu/team.h"
 
 enum { BLOCK = 2 << 20, MIN_PASSES = 3, MAX_PASSES = 20 };
 /* Several times the largest cache, within limits. */
@@ -23,7 +23,8 @@ struct area {
     uint64_t *sums; /* of each block, so that the reads are not left out */
 };
 
-/* Each thread writes the blocks that it reads later: they lie in its own memory, each in a huge page where there are some. */
+/* Each thread writes the blocks that it reads later: they lie in its own memory, each in a huge page where
+ * there are some. */
 static void fill_block(void *ctx, uint32_t block, uint32_t thread)
 {
     const struct area *a = ctx;

@@ -7,7 +7,8 @@ static const float *token(const struct cpu_pack_call *call, uint32_t i)
     return call->x + (call->pick ? call->pick[i] : i) * call->x_stride;
 }
 
-/* t tokens of one tile, 8 columns at a time: what a store writes past its t tokens is overwritten by the next column. */
+/* t tokens of one tile, 8 columns at a time: what a store writes past its t tokens is overwritten by the next
+ * column. */
 static void pack_tile(const struct cpu_pack_call *call, uint32_t begin, uint32_t t, float *to)
 {
     const float *rows[VEC_LANES];

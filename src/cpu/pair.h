@@ -117,7 +117,8 @@ VEC_INLINE void ipair_store(void *p, struct ipair x)
     _mm512_storeu_si512(p, x.v);
 }
 
-/* Words 4 at .. 4 at + 3 of the rows to out[0] .. out[3]: four squares of 4 x 4, each within a quarter of a register. */
+/* Words 4 at .. 4 at + 3 of the rows to out[0] .. out[3]: four squares of 4 x 4, each within a quarter of a
+ * register. */
 VEC_INLINE void ipair_turn_four(const void *const rows[PAIR_LANES], int at, struct ipair out[4])
 {
     __m512i r[4], t[4];
@@ -177,7 +178,8 @@ VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
                     pair_set1(256));
 }
 
-/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is less by that. */
+/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is
+ * less by that. */
 VEC_INLINE struct pair pair_load_e4m3_small(const uint8_t *p)
 {
     __m512i b = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
@@ -346,7 +348,8 @@ VEC_INLINE struct vec vec_load_e4m3_small(const uint8_t *p)
         _mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(b, 20), _mm256_set1_epi32((int)0x87f00000)))};
 }
 
-/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is less by that. */
+/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is
+ * less by that. */
 VEC_INLINE struct pair pair_load_e4m3_small(const uint8_t *p)
 {
     return pair_of(vec_load_e4m3_small(p), vec_load_e4m3_small(p + VEC_LANES));

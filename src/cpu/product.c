@@ -28,7 +28,8 @@ static uint64_t padded_blocks(uint32_t cols)
     return size_round_up(div_up(cols, CPU_BLOCK), 8);
 }
 
-/* Floats or integers of a vector, for so many padded blocks: steps and sums of 64, of 32, of 128, of the lanes. */
+/* Floats or integers of a vector, for so many padded blocks: steps and sums of 64, of 32, of 128, of the
+ * lanes. */
 static uint64_t vector_words(uint64_t blocks)
 {
     return 2 * blocks + 2 * blocks + size_round_up(blocks / 2, 8) + blocks * LANES;

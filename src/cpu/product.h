@@ -1,35 +1,37 @@
 /* product.h - products of matrices, packed as they lie in the file, with one vector or with many tokens.
  *
- * y = W x. All instruction sets and any division of the rows give the same bits, because the order of the sums is part of
- * the contract:
+ * y = W x. All instruction sets and any division of the rows give the same bits, because the order of the
+ * sums is part of the contract:
  *
- * One vector (gemv; also several at once, each as if it were alone). x is taken as 24-bit fixed point: for each block of
- * 64 columns a step, the largest |x| of the block / 8323071 but at least FLT_MIN, and x = step * (d0 * 65536 + d1 * 256 +
- * d2), rounded, the digits signed bytes. A block of zeros has step 0; one with a NaN or an infinity has step NaN and
- * makes the output NaN. Lane l of 8 sums code * digit over columns 8 l to 8 l + 7 of the block, exactly, for each digit:
- *     f = fma(fma(sum of d0, 256, sum of d1), 256, sum of d2)
- *     acc[b % 2][l] = fma(f, scale of the lane's group * step, acc[b % 2][l])         b: the block
- * A group is some lanes of a block, 4 of 32 columns and 2 of 16; or a block; or, of 128 columns, two of them.
- * acc[1] begins at 0, acc[0] at the biases' part: lane l sums fma(bias, sum of the group's x, .) over groups l, l + 8, ..
- * in order. A block's x are summed in 8 lanes, lane l over columns 8 l to 8 l + 7, then by the tree of vec_sum; a group of 32
- * by the tree's part for its lanes, (0 + 2) + (1 + 3); one of 128 is the sum of its two blocks. What is missing of a pair of
- * blocks or of 8 groups counts as zeros. y = vec_sum(acc[0] + acc[1]).
- * E2M1 codes (MXFP4, NVFP4) count as twice their value, whole numbers from -12 to 12, and their scales as half of them; there
- * are no biases, so that acc[0] begins at 0.
- * The error is that of float32: largest / rms of the outputs about 2e-6.
- * Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in order; a row's end
- * is filled with zeros.
+ * One vector (gemv; also several at once, each as if it were alone). x is taken as 24-bit fixed point: for
+ * each block of 64 columns a step, the largest |x| of the block / 8323071 but at least FLT_MIN, and x = step
+ * * (d0 * 65536 + d1 * 256 + d2), rounded, the digits signed bytes. A block of zeros has step 0; one with a
+ * NaN or an infinity has step NaN and makes the output NaN. Lane l of 8 sums code * digit over columns 8 l to
+ * 8 l + 7 of the block, exactly, for each digit:
+ *     f = fma(fma(sum of d0, 256, sum of d1), 256, sum of d2) acc[b % 2][l] = fma(f, scale of the lane's
+ *     group * step, acc[b % 2][l]) b: the block A group is some lanes of a block, 4 of 32 columns and 2 of
+ *     16; or a block; or, of 128 columns, two of them. acc[1] begins at 0, acc[0] at the biases' part: lane l
+ *     sums fma(bias, sum of the group's x, .) over groups l, l + 8, .. in order. A block's x are summed in 8
+ *     lanes, lane l over columns 8 l to 8 l + 7, then by the tree of vec_sum; a group of 32 by the tree's
+ *     part for its lanes, (0 + 2) + (1 + 3); one of 128 is the sum of its two blocks. What is missing of a
+ *     pair of blocks or of 8 groups counts as zeros. y = vec_sum(acc[0] + acc[1]). E2M1 codes (MXFP4, NVFP4)
+ *     count as twice their value, whole numbers from -12 to 12, and their scales as half of them; there are
+ *     no biases, so that acc[0] begins at 0. The error is that of float32: largest / rms of the outputs about
+ *     2e-6. Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the
+ *     columns c in order; a row's end is filled with zeros.
  *
- * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = code * scale + bias, both rounded (the
- * product is exact where scales have 16 bits), or w = value * scale. Largest error / rms with 2,048 columns: 3 to 6e-6.
+ * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = code * scale + bias, both
+ * rounded (the product is exact where scales have 16 bits), or w = value * scale. Largest error / rms with
+ * 2,048 columns: 3 to 6e-6.
  *
- * Many tokens in fixed point (gemm_fixed), where cpu_format_takes_fixed and the set has it, amx: x as for one vector; f as there
- * of the sums over all columns of block b
+ * Many tokens in fixed point (gemm_fixed), where cpu_format_takes_fixed and the set has it, amx: x as for one
+ * vector; f as there of the sums over all columns of block b
  *     y = fma(bias, sum of the group's x, fma(f, scale * step, y))     over the blocks in order, from 0
  * Largest error / rms with 2,048 columns: about 2e-6.
  *
- * Which of the two a product takes may depend on the evaluation alone, its tokens and each expert's, never on the processor:
- * gemv for up to CPU_FEW_TOKENS, where it is the faster one with every instruction set, else gemm.
+ * Which of the two a product takes may depend on the evaluation alone, its tokens and each expert's, never on
+ * the processor: gemv for up to CPU_FEW_TOKENS, where it is the faster one with every instruction set, else
+ * gemm.
  *
  * Nothing here allocates, checks or fails: the caller has checked shapes and gives memory. */
 #ifndef MOEFLUX_CPU_PRODUCT_H
@@ -43,8 +45,8 @@ bool cpu_format_takes_fixed(uint32_t format);
 /* Whether gemv reads the digits of a vector, not its floats. */
 bool cpu_format_takes_digits(uint32_t format);
 
-/* Row-major, rows without gaps, any alignment. All formats of base/format.h; of quantised numbers, cols is a multiple of 64
- * and of the group. */
+/* Row-major, rows without gaps, any alignment. All formats of base/format.h; of quantised numbers, cols is a
+ * multiple of 64 and of the group. */
 struct cpu_matrix {
     const void *weight;          /* codes [rows][cols * bits / 8 bytes], or numbers [rows][cols] */
     const void *scales, *biases; /* [rows][cols / group], where the format has them */
@@ -55,13 +57,14 @@ struct cpu_matrix {
 struct cpu_vector {
     const float *x; /* [cols]; for formats without digits */
     uint32_t cols;
-    /* The others are for cpu_format_takes_digits. All padded with zeros: steps to a multiple of 8 blocks, sums of groups of 64, 32
-     * and 128 columns to a multiple of 8. */
+    /* The others are for cpu_format_takes_digits. All padded with zeros: steps to a multiple of 8 blocks,
+     * sums of groups of 64, 32 and 128 columns to a multiple of 8. */
     float *steps, *sums, *sums_32, *sums_128;
     int32_t *
-        shifted; /* [block][lane]: CODES_SHIFT times the lane's sum of x / step, which E2M1 codes have too much */
-    /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: byte 4 l + i of the last is that of column
-     * 8 l + 2 i (+ 1) of the block. */
+        /* [block][lane]: CODES_SHIFT times the lane's sum of x / step, which E2M1 codes have too much */
+        shifted;
+    /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: byte 4 l + i of the last is that
+     * of column 8 l + 2 i (+ 1) of the block. */
     int8_t *digits;
 };
 
@@ -96,9 +99,11 @@ struct cpu_gemv_call {
 };
 typedef void cpu_gemv_fn(const struct cpu_gemv_call *call);
 
-/* The tokens of gemm come in tiles of at most CPU_TILE_TOKENS, as equal as they can be: [tile][column][token of the tile]. */
+/* The tokens of gemm come in tiles of at most CPU_TILE_TOKENS, as equal as they can be: [tile][column][token
+ * of the tile]. */
 uint32_t cpu_n_tiles(uint32_t n);
-/* The first token of a tile; for tile = cpu_n_tiles(n) it is n. The tile's numbers begin at this times cols. */
+/* The first token of a tile; for tile = cpu_n_tiles(n) it is n. The tile's numbers begin at this times cols.
+ * */
 uint32_t cpu_tile_begin(uint32_t n, uint32_t tile);
 
 /* Packs tiles first to last - 1 of the n tokens x + pick[i] * x_stride (NULL: i) into packed [n * cols]. */
@@ -157,7 +162,8 @@ struct cpu_gemm_fixed_call {
 };
 typedef void cpu_gemm_fixed_fn(const struct cpu_gemm_fixed_call *call);
 
-/* The weights of columns col to col + n - 1 of a row as gemm takes them. Of quantised numbers, col and n are multiples of 64. */
+/* The weights of columns col to col + n - 1 of a row as gemm takes them. Of quantised numbers, col and n are
+ * multiples of 64. */
 typedef void cpu_widen_fn(const struct cpu_matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out);
 
 /* A multiple of 64. */

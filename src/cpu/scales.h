@@ -6,7 +6,7 @@
 
 #include "args.h"
 #include "base/f16.h"
-#include "base/vec.h"
+#include "cpu/vec.h"
 
 /* 8 bytes to 8 integers. */
 VEC_INLINE struct ivec ivec_load_bytes(const uint8_t *p)

@@ -1,13 +1,15 @@
-/* table.h - what the sources of this folder that are compiled for each instruction set put into its struct cpu_isa. */
+/* table.h - what the sources of this folder that are compiled for each instruction set put into its struct
+ * cpu_isa. */
 #ifndef MOEFLUX_CPU_TABLE_H
 #define MOEFLUX_CPU_TABLE_H
 
-#include "base/vec.h"
+#include "cpu/vec.h"
 #include "cpu/isa.h"
 
 extern const struct cpu_isa VEC_NAME(cpu_isa);
 
-/* amx has its own of what sees a matrix's codes for many tokens, all else it shares with avx512 (CPU_ISAS_SHARED). */
+/* amx has its own of what sees a matrix's codes for many tokens, all else it shares with avx512
+ * (CPU_ISAS_SHARED). */
 #ifdef CPU_ISA_amx
 #define SHARED_NAME(name) VEC_JOIN(name, avx512)
 #else

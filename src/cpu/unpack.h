@@ -1,7 +1,7 @@
 /* unpack.h - the codes of blocks of 64 columns as bytes, in the order of the digits of a vector (codes.h).
  *
- * In two registers for each block: the codes of the even columns and those of the odd ones, 4 bytes to a lane of 32 bits, so
- * that lane l holds columns 8 l to 8 l + 7. The 8 codes of a lane are `bits` bytes of memory.
+ * In two registers for each block: the codes of the even columns and those of the odd ones, 4 bytes to a lane
+ * of 32 bits, so that lane l holds columns 8 l to 8 l + 7. The 8 codes of a lane are `bits` bytes of memory.
  *
  * `kind` is a format's number without its group and scales: a constant where speed counts.
  * No function reads a byte behind the codes that it is asked for. */
@@ -61,14 +61,16 @@ VEC_INLINE const uint8_t *codes_e2m1(void)
 }
 
 #if defined(VEC_AVX) || defined(VEC_NEON)
-/* Codes of 3, 5 and 6 bits. A quarter of a block, 16 codes, is taken out of 16 bytes of memory, half of them at once: the two
- * bytes in which a code lies become a word, the code moves to the word's upper end and from there to the lower one. */
+/* Codes of 3, 5 and 6 bits. A quarter of a block, 16 codes, is taken out of 16 bytes of memory, half of them
+ * at once: the two bytes in which a code lies become a word, the code moves to the word's upper end and from
+ * there to the lower one. */
 struct codes_table {
     uint8_t at[2][2][16]; /* [first or second quarter of a half][even or odd codes]: the bytes of the words */
     uint16_t up[2][8];    /* [even or odd codes]: what the words are multiplied with */
 };
 
-/* `from`: where the quarter begins in the 16 bytes. The second byte of a code that lies in one is shifted out, whichever it is. */
+/* `from`: where the quarter begins in the 16 bytes. The second byte of a code that lies in one is shifted
+ * out, whichever it is. */
 #define CODES_AT(bits, from, c) (from) + (c) * (bits) / 8, ((from) + (c) * (bits) / 8 + 1) & 15
 #define CODES_UP(bits, c)       1 << (16 - (bits) - (c) * (bits) % 8)
 #define CODES_EACH(each, first)                                                                              \
@@ -107,7 +109,8 @@ struct codes {
     __m512i even, odd; /* the first block below, the second above */
 };
 
-/* n bytes at p, a multiple of 8; zeros follow. Not a masked load, which takes several times as long on some processors. */
+/* n bytes at p, a multiple of 8; zeros follow. Not a masked load, which takes several times as long on some
+ * processors. */
 VEC_INLINE __m512i codes_bytes_at(const uint8_t *p, uint64_t n)
 {
     if (n >= 64)
@@ -146,7 +149,8 @@ VEC_INLINE struct codes codes_of_8(const uint8_t *p, uint64_t n)
     return (struct codes){_mm512_permutexvar_epi64(order, even), _mm512_permutexvar_epi64(order, odd)};
 }
 
-/* A byte to a word: codes 0 and 1 lie right in its lower half, 2 and 3 are copied 4 bits up into the upper one. */
+/* A byte to a word: codes 0 and 1 lie right in its lower half, 2 and 3 are copied 4 bits up into the upper
+ * one. */
 VEC_INLINE struct codes codes_of_2(const uint8_t *p, uint64_t n)
 {
     const __m512i low = _mm512_set1_epi8(3);
@@ -323,7 +327,8 @@ VEC_INLINE void codes_block_8(const uint8_t *p, __m256i *even, __m256i *odd)
     *odd = _mm256_permute4x64_epi64(o, 0xd8);
 }
 
-/* A byte to a word: codes 0 and 1 lie right in its lower half, 2 and 3 are copied 4 bits up into the upper one. */
+/* A byte to a word: codes 0 and 1 lie right in its lower half, 2 and 3 are copied 4 bits up into the upper
+ * one. */
 VEC_INLINE void codes_block_2(const uint8_t *p, __m256i *even, __m256i *odd)
 {
     const __m256i low = _mm256_set1_epi8(3);

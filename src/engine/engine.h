@@ -9,17 +9,17 @@
 #include "arch/host_experts.h"
 #include "arch/loader.h"
 #include "base/turns.h"
-#include "engine/checkpoints.h"
-#include "engine/crossing.h"
-#include "engine/prefer.h"
-#include "engine/rope_cache.h"
+#include "engine/state/checkpoints.h"
+#include "engine/run/crossing.h"
+#include "engine/run/prefer.h"
+#include "engine/run/rope_cache.h"
 #include "experts/predictor.h"
-#include "experts/expert_store.h"
+#include "experts/store.h"
 #include "experts/trace.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
 #include "exec/exec.h"
-#include "ops/sample.h"
+#include "ops/sample/sample.h"
 
 enum { MOEFLUX_WAVE_TABLES = 16, MOEFLUX_MOST_TOGETHER = 8 };
 
@@ -31,14 +31,14 @@ struct expert_side {
     bool computes_at_once;      /* an operation that was recorded is over */
     struct exec_buffer waves;   /* u64 [MOEFLUX_WAVE_TABLES][n_experts]: tables of one wave of experts each */
 };
-/* SIDE_PROMPT: the device too, for large chunks of the layers that are otherwise SIDE_HOST's (load_plan_takes_device). Its few
- * slots are for experts on their way through. */
+/* SIDE_PROMPT: the device too, for large chunks of the layers that are otherwise SIDE_HOST's
+ * (load_plan_takes_device). Its few slots are for experts on their way through. */
 enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, SIDE_PROMPT, EXPERT_SIDES };
 
 /* A token of each of some sequences: what it reads and writes of them. */
 struct recorded {
     uint32_t n; /* 0: of none */
-    bool is_together;
+    bool is_batched;
     bool chooses;  /* pass.chooses */
     uint32_t half; /* pass.half */
     struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
@@ -48,7 +48,7 @@ struct recorded {
 enum { AHEAD_GROUPS = 4 };
 /* ahead.h */
 struct ahead {
-    struct recorded parked; /* the batch that is recorded (exec_is_parked) */
+    struct recorded parked; /* the batch that is recorded (exec_is_deferred) */
     struct recorded wanted; /* that is to be */
     struct {
         struct recorded next; /* its next tokens */
@@ -59,15 +59,17 @@ struct ahead {
     uint64_t clock;
 };
 
-/* A sequence that a predictor has a place for, and where it goes on. For any other, or elsewhere, it must forget. */
+/* A sequence that a predictor has a place for, and where it goes on. For any other, or elsewhere, it must
+ * forget. */
 struct followed {
     uint64_t mark; /* 0: none */
     uint32_t pos;
     uint64_t came;
 };
 
-/* A device and the layers that it computes: all of them, or a share where there are several devices. The first stage embeds,
- * the last one has the head. What crosses is a chunk's hidden states, through host memory (stage_run.h, crossing.h). */
+/* A device and the layers that it computes: all of them, or a share where there are several devices. The
+ * first stage embeds, the last one has the head. What crosses is a chunk's hidden states, through host memory
+ * (stage_run.h, crossing.h). */
 struct stage {
     struct turns turn; /* stage_turn.h: all that follows is of the thread that has it */
     struct exec *exec;
@@ -84,7 +86,8 @@ struct stage {
     uint32_t max_cpu_chunk; /* load_plan.max_cpu_chunk */
     struct {                /* SIDE_HOST */
         struct host_experts experts;
-        /* Chunks on their way between the two, in host memory that the device sees: hidden states, the experts' sum. */
+        /* Chunks on their way between the two, in host memory that the device sees: hidden states, the
+         * experts' sum. */
         struct exec_buffer x, sum;
         uint64_t n_computed, ns; /* statistics */
     } host;
@@ -94,18 +97,20 @@ struct stage {
     struct exec_buffer kept; /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused where those are mapped */
     struct exec_buffer choice;
-    /* host copies of view.weights, where the host wants them, and of view.logits, twice (stage_run.h); likewise */
+    /* host copies of view.weights, where the host wants them, and of view.logits, twice (stage_run.h);
+     * likewise */
     struct exec_buffer weights, logits;
     pthread_mutex_t
         reading[2]; /* who has the logits of a half; taken with the turn, and may be kept after it */
     uint32_t last_half;
-    /* u32 [n_layers][top_k], on the host: what a token chose in the layers that it passed without the host (pass_goes_on), where
-     * is_seen. Unused where device memory is mapped. */
+    /* u32 [n_layers][top_k], on the host: what a token chose in the layers that it passed without the host
+     * (pass_goes_on), where is_seen. Unused where device memory is mapped. */
     struct exec_buffer seen;
     bool *is_seen;             /* [n_layers] */
     struct exec_buffer hidden; /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
     struct exec_buffer x; /* f32 [max_chunk][hidden]: a copy of view.x on the host, where it is not mapped */
-    /* Into the next stage, of a prompt that goes through all at once; halves like x. Where neither device's memory is mapped */
+    /* Into the next stage, of a prompt that goes through all at once; halves like x. Where neither device's
+     * memory is mapped */
     struct crossing crossing;
     struct exec_buffer router_logits; /* host copy of view.router_logits, for prefer.h; likewise */
 
@@ -138,8 +143,8 @@ struct device_choice {
     uint32_t result[2]; /* sample_call.result; only if it is made */
 };
 
-/* Decoding with choices on the last device (step.c). Whatever a token reads and writes there is twice, by the token's position,
- * since the next token may be under way. */
+/* Decoding with choices on the last device (step.c). Whatever a token reads and writes there is twice, by the
+ * token's position, since the next token may be under way. */
 struct step_room {
     struct sample sample;
     struct exec_buffer ids;     /* i32 [2]: tokens that the host knows */
@@ -158,7 +163,8 @@ struct step_room {
     uint64_t ticket;
 };
 
-/* How far an evaluation is, for the progress callback: tokens before this chunk, in it, in all; the current layer. */
+/* How far an evaluation is, for the progress callback: tokens before this chunk, in it, in all; the current
+ * layer. */
 struct progress_at {
     uint32_t before, here, total, layer;
     uint32_t from;    /* tokens before the run of chunks that this one is of (pipeline.h) */
@@ -204,7 +210,8 @@ struct moeflux_model {
     bool has_fingerprint;
     uint64_t fingerprint;
     struct moeflux_session *to_free; /* a list: closed while a device was still at work on what was stopped */
-    /* The stages' `kept`, from the evaluation that writes it until it is read (sequence.c). Taken before any stage. */
+    /* The stages' `kept`, from the evaluation that writes it until it is read (sequence.c). Taken before any
+     * stage. */
     pthread_mutex_t keeping;
     bool has_locks;
 };
@@ -233,8 +240,8 @@ struct moeflux_session {
     uint32_t checkpoint_every; /* tokens; 0: never */
     uint32_t checkpoint_at;    /* a position that the next evaluation passes; 0: none */
     uint64_t mark;             /* of no other sequence, nor of this one since it went back */
-    struct progress_at
-        progress_at; /* of the evaluation at hand, of several sequences together the first one's */
+    /* of the evaluation at hand, of several sequences together the first one's */
+    struct progress_at progress_at;
     /* Called once when that has left the first stage, and cleared; NULL: not. */
     void (*left)(void *ctx);
     void *left_ctx;
@@ -251,12 +258,13 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
 /* Allocates the KV cache for positions below `end`. ERR_NO_FIT: the sequence does not change. */
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
 
-/* Checkpoints at `pos` the recurrent state, or what the stages' `kept` have; one that is there already counts as used.
- * ERR_MEMORY, ERR_DEVICE. */
+/* Checkpoints at `pos` the recurrent state, or what the stages' `kept` have; one that is there already counts
+ * as used. ERR_MEMORY, ERR_DEVICE. */
 int sequence_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32_t parity,
                         struct moeflux_err *e);
 
-/* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the states. */
+/* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the
+ * states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
 
 /* What is in recurrent_next becomes the current recurrent state. */
@@ -267,32 +275,34 @@ void sequence_accept(struct moeflux_session *s, int32_t id);
 /* The sequence has `pos` tokens now. Drops later checkpoints, and what was recorded or predicted for it. */
 void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity);
 
-/* After a chunk at s->pos failed: restores the states of s->pos if possible, else goes to the newest checkpoint. */
+/* After a chunk at s->pos failed: restores the states of s->pos if possible, else goes to the newest
+ * checkpoint. */
 void sequence_roll_back(struct moeflux_session *s);
 
-/* Appends n tokens in chunks, as moeflux_session_eval does. The caller has reserved memory for them. `what` names the work in
- * progress reports. ids may point into s->history, to the place where the ids belong. */
+/* Appends n tokens in chunks, as moeflux_session_eval does. The caller has reserved memory for them. `what`
+ * names the work in progress reports. ids may point into s->history, to the place where the ids belong. */
 int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                  const struct moeflux_outputs *outputs, const char *what, struct moeflux_err *e);
-/* After a stopped evaluation: waits for the devices and restores the recurrent state from its backup. Calls the progress
- * callback meanwhile. ERR_INTERRUPTED. */
+/* After a stopped evaluation: waits for the devices and restores the recurrent state from its backup. Calls
+ * the progress callback meanwhile. ERR_INTERRUPTED. */
 int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);
-/* Frees the sessions that were closed while a device might still write to their memory, unless one still might. Waits a moment
- * for that if there are any. */
+/* Frees the sessions that were closed while a device might still write to their memory, unless one still
+ * might. Waits a moment for that if there are any. */
 void sequence_free_closed(struct moeflux_model *m);
 /* Waits a moment for the device after a stopped evaluation; whether it has finished. */
 bool model_is_idle(struct moeflux_model *m);
 
-/* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. last: outputs->logits are those of this chunk. keep:
- * so many of its tokens leave their recurrent state in the stages' `kept`, 0: none do (arch_chunk). On failure the session's states are
- * undefined; after ERR_INTERRUPTED with s->progress_at.is_stopped, sequence_recover restores them. */
+/* Evaluates one chunk of n <= max_chunk tokens at s->pos and advances it. last: outputs->logits are those of
+ * this chunk. keep: so many of its tokens leave their recurrent state in the stages' `kept`, 0: none do
+ * (arch_chunk). On failure the session's states are undefined; after ERR_INTERRUPTED with
+ * s->progress_at.is_stopped, sequence_recover restores them. */
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
-/* Evaluates ids[i] at the position of list[i] for n <= MOEFLUX_MOST_TOGETHER sequences; the logits after it go to logits[i]. Their states stay;
- * the new recurrent ones are in recurrent_next. */
-int forward_together(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
-                     float *const *logits, struct moeflux_err *e);
+/* Evaluates ids[i] at the position of list[i] for n <= MOEFLUX_MOST_TOGETHER sequences; the logits after it
+ * go to logits[i]. Their states stay; the new recurrent ones are in recurrent_next. */
+int forward_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
+                    struct moeflux_err *e);
 
 /* Single tokens that take longer than this can be stopped, as chunks can. */
 #define QUICK_NS ((uint64_t)250000000)
@@ -309,17 +319,18 @@ void model_count_end(struct moeflux_model *m, enum work_kind kind, uint32_t n_to
 
 /* What evaluations share. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e);
-/* Records one token from its id to its logits in view.logits, in a batch of its own. All experts are resident, and there is
- * one stage. */
+/* Records one token from its id to its logits in view.logits, in a batch of its own. All experts are
+ * resident, and there is one stage. */
 int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e);
 
 /* What choices on the device need: at open. step_close: a zeroed room is legal. */
 int step_open(struct moeflux_model *m, struct moeflux_err *e);
 void step_close(struct moeflux_model *m);
-/* Waits for a token that is under way; its results are dropped. Before any other use of the stage, whose turn the caller has. */
-int step_settle(struct moeflux_model *m, struct moeflux_err *e);
-/* With the turn of the last stage, behind the submission that leaves a token's logits in its view.logits: submits the choice. Its
- * result is there when `ticket` has been waited for. */
+/* Waits for a token that is under way; its results are dropped. Before any other use of the stage, whose turn
+ * the caller has. */
+int step_wait_idle(struct moeflux_model *m, struct moeflux_err *e);
+/* With the turn of the last stage, behind the submission that leaves a token's logits in its view.logits:
+ * submits the choice. Its result is there when `ticket` has been waited for. */
 int step_submit_choice(struct moeflux_model *m, const struct device_choice *c, uint64_t *ticket,
                        struct moeflux_err *e);
 void step_end_choice(const struct moeflux_model *m, struct device_choice *c);

@@ -5,8 +5,8 @@
 
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "engine/format_text.h"
-#include "engine/load_plan.h"
+#include "engine/plan/format_text.h"
+#include "engine/plan/load_plan.h"
 #include "model/family.h"
 #include "selftest/selftest.h"
 
@@ -67,7 +67,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
         out->n_attention += s.rows[0].n > 0;
         out->n_windowed += c->layers[i].has_window;
         out->kv_bytes_per_pos += ((uint64_t)s.rows[0].n + s.rows[1].n) * sizeof(float);
-        /* A dispatch reads one window and writes the other. All of it twice: the backup lets a chunk be undone. */
+        /* A dispatch reads one window and writes the other. All of it twice: the backup lets a chunk be
+         * undone. */
         out->recurrent_state_bytes += 2 * (2 * s.window_bytes + s.delta_bytes);
         n_moe += config_has_experts(c, i);
         out->token_expert_bytes += c->top_k * d->experts[i].bytes;

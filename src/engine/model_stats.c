@@ -3,7 +3,7 @@
 
 #include "base/clock.h"
 #include "engine/engine.h"
-#include "engine/stage_turn.h"
+#include "engine/run/stage_turn.h"
 
 static void add_store_stats(struct moeflux_stats *to, const struct expert_store *store)
 {

@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/engine.h"
-#include "engine/pipeline.h"
-#include "engine/stage_turn.h"
+#include "engine/run/pipeline.h"
+#include "engine/run/stage_turn.h"
 
 enum { DEFAULT_CHECKPOINTS = 4 };
 
@@ -272,7 +272,8 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
     return 0;
 }
 
-/* A long prompt makes checkpoints where its chunks end. Too little memory for one is no failure: going back is slower then. */
+/* A long prompt makes checkpoints where its chunks end. Too little memory for one is no failure: going back
+ * is slower then. */
 static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struct moeflux_err *e)
 {
     uint32_t every = s->checkpoint_every;
@@ -300,7 +301,8 @@ static bool make_kept(struct moeflux_model *m)
     return true;
 }
 
-/* Where to keep the state inside a chunk of *n tokens: after so many, 0: nowhere. Without memory for that the chunk ends there. */
+/* Where to keep the state inside a chunk of *n tokens: after so many, 0: nowhere. Without memory for that the
+ * chunk ends there. */
 static uint32_t keep_in_chunk(struct moeflux_session *s, uint32_t *n)
 {
     uint32_t at = s->checkpoint_at;
@@ -322,8 +324,8 @@ static int checkpoint_behind(struct moeflux_session *s, uint32_t keep, struct mo
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
-/* How many whole chunks from here on can go through several stages at once: up to the next checkpoint, or to the end. *n: their
- * tokens; *keep: of the last one. */
+/* How many whole chunks from here on can go through several stages at once: up to the next checkpoint, or to
+ * the end. *n: their tokens; *keep: of the last one. */
 static uint32_t count_chunks(struct moeflux_session *s, uint32_t left, uint32_t *n, uint32_t *keep)
 {
     const struct moeflux_model *m = s->model;
@@ -345,14 +347,16 @@ static uint32_t count_chunks(struct moeflux_session *s, uint32_t left, uint32_t 
     return chunks;
 }
 
-/* Undoes the chunk that was stopped: now, or before the next evaluation if the device is still busy with it. */
+/* Undoes the chunk that was stopped: now, or before the next evaluation if the device is still busy with it.
+ * */
 static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct moeflux_err *e)
 {
     int rc = model_is_idle(s->model) ? sequence_recover(s, e) : 0;
     return rc < 0 ? rc : err_set(e, ERR_INTERRUPTED, "interrupted after %u of %u tokens", done, n);
 }
 
-/* One chunk, or as many as can go through several stages at once. *here: their tokens; of a failure, those that were finished. */
+/* One chunk, or as many as can go through several stages at once. *here: their tokens; of a failure, those
+ * that were finished. */
 static int eval_some(struct moeflux_session *s, const int32_t *ids, uint32_t left, uint32_t *here,
                      uint32_t *keep, const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {

@@ -4,10 +4,10 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "engine/step.h"
+#include "engine/run/step.h"
 #include "moeflux.h"
-#include "text/sampler.h"
-#include "text/tokenizer.h"
+#include "sample/sampler.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct moeflux_tokenizer {
     struct tokenizer *tokenizer;

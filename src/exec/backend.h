@@ -40,8 +40,8 @@ struct backend {
     void (*each)(struct exec *x, uint32_t n, void (*fn)(void *ctx, uint32_t i, uint32_t thread), void *ctx);
     /* NULL where nothing can be recorded ahead. */
     void (*park)(struct exec *x);
-    bool (*is_parked)(const struct exec *x);
-    int (*submit_parked)(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
+    bool (*is_deferred)(const struct exec *x);
+    int (*submit_deferred)(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
     /* NULL where device memory is host memory. */
     void (*move)(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
                  const struct exec_buffer *src, uint64_t src_off, uint64_t bytes);
@@ -58,11 +58,12 @@ struct exec {
     bool profile;
     bool keeps_f32, forbids_denorm, prefers_nv;                                     /* change the caps */
     enum exec_quads { EXEC_QUADS_UNKNOWN, EXEC_QUADS_NO, EXEC_QUADS_YES } quads[2]; /* quads.h: NV's, KHR's */
-    bool is_alike;                                                                  /* exec_set_alike */
+    /* exec_set_batch_invariant */
+    bool is_batch_invariant;
     bool is_watched;
     struct exec_watch watch;
-    struct moeflux_err
-        fault; /* the first error of the batch, or that the watch said stop; since exec_begin */
+    /* the first error of the batch, or that the watch said stop; since exec_begin */
+    struct moeflux_err fault;
     struct exec_stats stats;
 };
 

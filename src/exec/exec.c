@@ -31,9 +31,9 @@ struct exec_caps exec_get_caps(const struct exec *x)
     return x->backend->caps(x);
 }
 
-void exec_set_alike(struct exec *x, bool on)
+void exec_set_batch_invariant(struct exec *x, bool on)
 {
-    x->is_alike = on;
+    x->is_batch_invariant = on;
 }
 
 void exec_keep_f32(struct exec *x)
@@ -141,7 +141,7 @@ void exec_set_pace(struct exec *x, uint64_t ns)
     x->backend->set_pace(x, ns);
 }
 
-int exec_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
+int exec_wait_idle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
     return x->backend->settle(x, ns, e);
 }
@@ -160,7 +160,7 @@ void exec_op(struct exec *x, const struct op *what, const void *op, const void *
         x->backend->run(x, what, op, call);
 }
 
-void exec_beside(struct exec *x)
+void exec_concurrent(struct exec *x)
 {
     x->backend->beside(x);
 }
@@ -229,23 +229,23 @@ void exec_abandon(struct exec *x)
     x->backend->abandon(x);
 }
 
-void exec_park(struct exec *x)
+void exec_defer(struct exec *x)
 {
     if (x->backend->park)
         x->backend->park(x);
 }
 
-bool exec_is_parked(const struct exec *x)
+bool exec_is_deferred(const struct exec *x)
 {
-    return x->backend->is_parked && x->backend->is_parked(x);
+    return x->backend->is_deferred && x->backend->is_deferred(x);
 }
 
-int exec_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
+int exec_submit_deferred(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
-    return x->backend->submit_parked(x, ticket, e);
+    return x->backend->submit_deferred(x, ticket, e);
 }
 
-void exec_alert(struct exec *x)
+void exec_wake(struct exec *x)
 {
     if (x->backend->alert)
         x->backend->alert(x);

@@ -1,4 +1,5 @@
-/* The backends that compute on this machine's cores: every operation runs at once, buffers are host memory. */
+/* The backends that compute on this machine's cores: every operation runs at once, buffers are host memory.
+ * */
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,8 +10,8 @@
 #include "base/clock.h"
 #include "base/cores.h"
 #include "base/mem.h"
-#include "base/nodes.h"
-#include "base/team.h"
+#include "cpu/nodes.h"
+#include "cpu/team.h"
 #include "cpu/isa.h"
 #include "cpu/product.h"
 #include "exec/backend.h"
@@ -18,8 +19,8 @@
 
 enum { BUFFER_ALIGN = 4096, SCRATCH_ALIGN = 64, HUGE_PAGE = 2 << 20, MAX_NAME = 96 };
 
-/* Scratch memory of one operation. What does not fit the block gets memory of its own, and the next operation a block
- * that is large enough for all of it. */
+/* Scratch memory of one operation. What does not fit the block gets memory of its own, and the next operation
+ * a block that is large enough for all of it. */
 struct host_memory {
     uint8_t *block;
     uint64_t bytes, used; /* of the block */
@@ -119,7 +120,7 @@ static struct exec_caps host_caps(const struct exec *x)
                               .is_software = true,
                               .is_unified = true,
                               .has_fixed = takes_fixed(h),
-                              .n_alike = CPU_MAX_TOGETHER,
+                              .max_invariant = CPU_MAX_TOGETHER,
                               .subgroup_size = 8,
                               .max_workgroup = 1024,
                               .max_shared_bytes = 32768,
@@ -203,7 +204,7 @@ static void host_set_pace(struct exec *x, uint64_t ns)
     (void)ns;
 }
 
-static int host_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
+static int host_wait_idle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
     (void)x;
     (void)ns;
@@ -218,7 +219,7 @@ static void host_run(struct exec *x, const struct op *what, const void *op, cons
     op_host_fn *run = h->is_native ? what->cpu : what->reference;
     assert(run);
     h->host.takes_fixed = takes_fixed(h);
-    h->host.is_alike = x->is_alike;
+    h->host.is_batch_invariant = x->is_batch_invariant;
     int rc = run(op, call, &h->host);
     end_scratch(&h->memory);
     x->stats.n_dispatches++;
@@ -275,10 +276,10 @@ static void host_add_stats(const struct exec *x, struct exec_stats *out)
     (void)out;
 }
 
-static void host_alert(struct exec *x)
+static void host_wake(struct exec *x)
 {
     if (host_of(x)->host.team)
-        team_alert(host_of(x)->host.team);
+        team_wake(host_of(x)->host.team);
 }
 
 static const struct backend host_backend = {.close = host_close,
@@ -291,7 +292,7 @@ static const struct backend host_backend = {.close = host_close,
                                             .read = host_read,
                                             .watch = nothing,
                                             .set_pace = host_set_pace,
-                                            .settle = host_settle,
+                                            .settle = host_wait_idle,
                                             .begin = nothing,
                                             .run = host_run,
                                             .beside = nothing,
@@ -302,7 +303,7 @@ static const struct backend host_backend = {.close = host_close,
                                             .submit = host_submit,
                                             .wait = host_wait,
                                             .abandon = nothing,
-                                            .alert = host_alert,
+                                            .alert = host_wake,
                                             .add_stats = host_add_stats,
                                             .reset_stats = nothing};
 

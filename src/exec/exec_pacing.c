@@ -1,4 +1,5 @@
-/* Watched batches on Vulkan: work is cut into submissions that stay short, and the watch is asked between them. */
+/* Watched batches on Vulkan: work is cut into submissions that stay short, and the watch is asked between
+ * them. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "exec/exec_vulkan.h"
@@ -36,8 +37,8 @@ int vulkan_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
     return stream_wait(&v->stream, before, e);
 }
 
-/* Submits the open batch and goes on in another one. What takes long is timed every time: there a time stamp behind each
- * dispatch, about 1 us on an H200, costs nothing. */
+/* Submits the open batch and goes on in another one. What takes long is timed every time: there a time stamp
+ * behind each dispatch, about 1 us on an H200, costs nothing. */
 static void submit_and_go_on(struct exec_vulkan *v, bool is_timed)
 {
     uint64_t ticket;

@@ -10,7 +10,8 @@
 #include "exec/kernel.h"
 #include "exec/shelf.h"
 
-/* Of short watched batches every so many are timed: a prime, as kinds of layers may come back every second, fourth or eighth. */
+/* Of short watched batches every so many are timed: a prime, as kinds of layers may come back every second,
+ * fourth or eighth. */
 enum { TIMED_BATCHES = 7 };
 
 /* --- opening --- */
@@ -69,7 +70,7 @@ static struct exec_caps vulkan_caps(const struct exec *x)
     const struct gpu *g = &vulkan_of_const(x)->gpu;
     return (struct exec_caps){.name = g->info.name,
                               .index = g->index,
-                              .n_alike = EXEC_MOST_ALIKE,
+                              .max_invariant = EXEC_MAX_INVARIANT,
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
                               .has_coopmat = has_coopmat(g) && !x->keeps_f32,
@@ -220,7 +221,7 @@ static void vulkan_run(struct exec *x, const struct op *what, const void *op, co
     what->vulkan(op, call, x);
 }
 
-static void vulkan_beside(struct exec *x)
+static void vulkan_concurrent(struct exec *x)
 {
     vulkan_of(x)->beside = true;
 }
@@ -245,7 +246,7 @@ static int vulkan_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
     return stream_wait(&vulkan_of(x)->stream, ticket, e);
 }
 
-static int vulkan_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
+static int vulkan_wait_idle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
     struct exec_vulkan *v = vulkan_of(x);
     int rc = stream_wait_for(&v->stream, v->stream.last_ticket, ns, e);
@@ -259,19 +260,19 @@ static void vulkan_abandon(struct exec *x)
     stream_abandon(&vulkan_of(x)->stream);
 }
 
-static void vulkan_park(struct exec *x)
+static void vulkan_defer(struct exec *x)
 {
-    stream_park(&vulkan_of(x)->stream);
+    stream_defer(&vulkan_of(x)->stream);
 }
 
-static bool vulkan_is_parked(const struct exec *x)
+static bool vulkan_is_deferred(const struct exec *x)
 {
-    return stream_is_parked(&vulkan_of_const(x)->stream);
+    return stream_is_deferred(&vulkan_of_const(x)->stream);
 }
 
-static int vulkan_submit_parked(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
+static int vulkan_submit_deferred(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
 {
-    return stream_submit_parked(&vulkan_of(x)->stream, ticket, e);
+    return stream_submit_deferred(&vulkan_of(x)->stream, ticket, e);
 }
 
 /* --- moves --- */
@@ -344,11 +345,11 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .read = vulkan_read,
                                               .watch = vulkan_watch,
                                               .set_pace = vulkan_set_pace,
-                                              .settle = vulkan_settle,
+                                              .settle = vulkan_wait_idle,
                                               .await_kernels = vulkan_await_kernels,
                                               .begin = vulkan_begin,
                                               .run = vulkan_run,
-                                              .beside = vulkan_beside,
+                                              .beside = vulkan_concurrent,
                                               .copy = vulkan_copy,
                                               .zero = vulkan_zero,
                                               .split = vulkan_split,
@@ -357,9 +358,9 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .abandon = vulkan_abandon,
                                               .add_stats = vulkan_add_stats,
                                               .reset_stats = vulkan_reset_stats,
-                                              .park = vulkan_park,
-                                              .is_parked = vulkan_is_parked,
-                                              .submit_parked = vulkan_submit_parked,
+                                              .park = vulkan_defer,
+                                              .is_deferred = vulkan_is_deferred,
+                                              .submit_deferred = vulkan_submit_deferred,
                                               .move = vulkan_move,
                                               .move_order = vulkan_move_order,
                                               .move_submit = vulkan_move_submit,

@@ -1,4 +1,5 @@
-/* exec_vulkan.h - what the files of the Vulkan backend share: recording, staging, pacing. Private to src/exec. */
+/* exec_vulkan.h - what the files of the Vulkan backend share: recording, staging, pacing. Private to
+ * src/exec. */
 #ifndef MOEFLUX_EXEC_EXEC_VULKAN_H
 #define MOEFLUX_EXEC_EXEC_VULKAN_H
 

@@ -18,7 +18,8 @@ struct kernel {
  * (exec_await_kernels). */
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
-/* exec_kernel, but the first dispatch compiles: for kernels that decoding does not use, and that many prompts do not. */
+/* exec_kernel, but the first dispatch compiles: for kernels that decoding does not use, and that many prompts
+ * do not. */
 int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                       const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
 /* Runs k over gx * gy * gz workgroups. More of them than the device takes in a dimension fail the batch. */

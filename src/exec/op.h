@@ -1,7 +1,9 @@
-/* op.h - the seam between operations and backends: an operation is a call, and one implementation for each backend.
+/* op.h - the seam between operations and backends: an operation is a call, and one implementation for each
+ * backend.
  *
- * Every operation X has a struct X (made ready by X_open) and a struct X_call that says what to compute in shapes and
- * addresses, and nothing of how. X_run hands both to exec_op, which takes the backend's implementation:
+ * Every operation X has a struct X (made ready by X_open) and a struct X_call that says what to compute in
+ * shapes and addresses, and nothing of how. X_run hands both to exec_op, which takes the backend's
+ * implementation:
  *   vulkan     records dispatches (exec/kernel.h)
  *   cpu        native SIMD code, its work handed out to a team of threads in blocks
  *   reference  plain loops with double sums: the oracle that the others are tested against */

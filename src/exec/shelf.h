@@ -1,5 +1,5 @@
-/* shelf.h - Vulkan devices between two uses, with the kernels that were made for them. Whoever opens an exec after an exec,
- * as tests do, saves most of an opening. Used by one thread at a time. */
+/* shelf.h - Vulkan devices between two uses, with the kernels that were made for them. Whoever opens an exec
+ * after an exec, as tests do, saves most of an opening. Used by one thread at a time. */
 #ifndef MOEFLUX_EXEC_SHELF_H
 #define MOEFLUX_EXEC_SHELF_H
 
@@ -16,7 +16,8 @@ void exec_shelf_free(struct exec_shelf *s);
 
 /* Private to the Vulkan backend. Takes a device that was opened as `which`; false: there is none. */
 bool exec_shelf_take(struct exec_shelf *s, const char *which, struct gpu *g, struct pipeline_set *p);
-/* Gives it back; the shelf owns it, or closes it where it is lost or there is no place, and leaves *g and *p empty. */
+/* Gives it back; the shelf owns it, or closes it where it is lost or there is no place, and leaves *g and *p
+ * empty. */
 void exec_shelf_put(struct exec_shelf *s, const char *which, struct gpu *g, struct pipeline_set *p);
 
 #endif

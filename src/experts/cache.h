@@ -1,12 +1,11 @@
 /* cache.h - slots for routed experts: which are resident, which are evicted.
  * Does no I/O and holds no bytes: slots are numbers. Not locked: one thread.
  *
- *   cache_pin -> CACHE_HIT   the slot's bytes are those of the expert                   then cache_unpin
- *             -> CACHE_BUSY  an earlier read is still filling the slot, and may fail    then cache_unpin
- *             -> CACHE_MISS  the caller fills the slot, then cache_publish              then cache_unpin
- *                            (or cache_abandon, which also unpins)
- * A pinned expert is never evicted. Among the others, the one of the least worth (ranking.h) is. The bytes of an evicted
- * expert stay in its slot until the slot is filled again. */
+ *   cache_pin -> CACHE_HIT the slot's bytes are those of the expert then cache_unpin -> CACHE_BUSY an earlier
+ *             read is still filling the slot, and may fail then cache_unpin -> CACHE_MISS the caller fills
+ *             the slot, then cache_publish then cache_unpin (or cache_abandon, which also unpins) A pinned
+ *             expert is never evicted. Among the others, the one of the least worth (ranking.h) is. The bytes
+ *             of an evicted expert stay in its slot until the slot is filled again. */
 #ifndef MOEFLUX_EXPERTS_CACHE_H
 #define MOEFLUX_EXPERTS_CACHE_H
 
@@ -29,8 +28,9 @@ struct cache *cache_new_growing(uint32_t n_slots, uint32_t n_first, uint32_t n_l
 void cache_grow(struct cache *c, uint32_t n);
 void cache_free(struct cache *c);
 
-/* Pins `key` and gives its slot in *slot; on a miss *evicted gets the expert that was evicted (CACHE_NO_KEY: none).
- * Returns a cache_state, or ERR_NO_FIT when every slot is pinned (nothing changes). Allocates nothing. */
+/* Pins `key` and gives its slot in *slot; on a miss *evicted gets the expert that was evicted (CACHE_NO_KEY:
+ * none). Returns a cache_state, or ERR_NO_FIT when every slot is pinned (nothing changes). Allocates nothing.
+ * */
 int cache_pin(struct cache *c, struct expert_key key, uint32_t *slot, struct expert_key *evicted,
               struct moeflux_err *e);
 /* The slot has the expert's bytes now. */
@@ -38,7 +38,8 @@ void cache_publish(struct cache *c, uint32_t slot);
 /* The slot could not be filled: the expert is not resident. The slot is free once all have unpinned it. */
 void cache_abandon(struct cache *c, uint32_t slot);
 void cache_unpin(struct cache *c, uint32_t slot);
-/* As cache_unpin, for an expert that was prefetched and not chosen yet: its worth is that of one chosen now. */
+/* As cache_unpin, for an expert that was prefetched and not chosen yet: its worth is that of one chosen now.
+ * */
 void cache_unpin_prefetched(struct cache *c, uint32_t slot);
 /* As cache_unpin, for a spare copy: it is evicted before all others. */
 void cache_unpin_spare(struct cache *c, uint32_t slot);

@@ -111,7 +111,8 @@ static void forget(struct context *c, uint32_t layer)
     memset(c->n + (uint64_t)layer * HISTORY, 0, HISTORY * sizeof *c->n);
 }
 
-/* The history as a vector of length 1. The router's first choice of a token counts most: it tells most about what comes. */
+/* The history as a vector of length 1. The router's first choice of a token counts most: it tells most about
+ * what comes. */
 static void set_x(struct context *c, uint32_t layer)
 {
     float *x = c->x + (uint64_t)layer * c->n_experts, weight = 1, squares = 0;

@@ -1,6 +1,7 @@
 /* growing.h - a thread that allocates the memory of slots, chunk by chunk, as it is asked for.
  *
- * Pinning host memory takes a second for 3 to 6 GB, which nobody waits for: the slots that have memory are used meanwhile. */
+ * Pinning host memory takes a second for 3 to 6 GB, which nobody waits for: the slots that have memory are
+ * used meanwhile. */
 #ifndef MOEFLUX_EXPERTS_GROWING_H
 #define MOEFLUX_EXPERTS_GROWING_H
 

@@ -1,8 +1,8 @@
 /* in_flight.h - reads on their way into the slots of a tier.
  *
- * A read holds one pin of its slot from in_flight_start until it is finished. Then the slot is full, or, if the read
- * failed, the expert is not resident. Whoever needs the bytes pins the slot too and calls in_flight_await.
- * Not locked: one thread. */
+ * A read holds one pin of its slot from in_flight_start until it is finished. Then the slot is full, or, if
+ * the read failed, the expert is not resident. Whoever needs the bytes pins the slot too and calls
+ * in_flight_await. Not locked: one thread. */
 #ifndef MOEFLUX_EXPERTS_IN_FLIGHT_H
 #define MOEFLUX_EXPERTS_IN_FLIGHT_H
 
@@ -28,8 +28,8 @@ struct in_flight_piece {
 };
 
 struct in_flight {
-    /* Reads of what was chosen begin with in_flight_begin, which copies on the threads of `exec` what the page cache holds.
-     * NULL: all begin at once. */
+    /* Reads of what was chosen begin with in_flight_begin, which copies on the threads of `exec` what the
+     * page cache holds. NULL: all begin at once. */
     struct exec *exec;
     uint32_t *waiting; /* [n_waiting] for in_flight_begin */
     uint32_t n_waiting;
@@ -49,16 +49,16 @@ int in_flight_open(struct in_flight *f, struct exec *exec, struct reader *r, str
 /* Nothing may be in flight (reader_close waits for that). */
 void in_flight_close(struct in_flight *f);
 
-/* Reads `key` to `dst`, the bytes of `slot`. The caller has pinned the slot (CACHE_MISS), and the read takes over its pin.
- * There must be a free entry (n_free). */
+/* Reads `key` to `dst`, the bytes of `slot`. The caller has pinned the slot (CACHE_MISS), and the read takes
+ * over its pin. There must be a free entry (n_free). */
 void in_flight_start(struct in_flight *f, struct expert_key key, uint32_t slot, uint8_t *dst,
                      bool is_prefetch);
 /* The same as a prefetch that nobody predicted: no use is known. */
 void in_flight_fill(struct in_flight *f, struct expert_key key, uint32_t slot, uint8_t *dst);
 /* Begins the reads that were started since the last time. Before anything waits for one of them. */
 void in_flight_begin(struct in_flight *f);
-/* The expert whose slot is CACHE_BUSY was chosen: its read is no prefetch any more. One that was cancelled half way starts
- * again, behind its parts in flight. */
+/* The expert whose slot is CACHE_BUSY was chosen: its read is no prefetch any more. One that was cancelled
+ * half way starts again, behind its parts in flight. */
 void in_flight_claim(struct in_flight *f, uint32_t slot);
 /* Finishes prefetches that have arrived. */
 void in_flight_settle(struct in_flight *f);
@@ -66,8 +66,8 @@ void in_flight_settle(struct in_flight *f);
 bool in_flight_is_done(struct in_flight *f, uint32_t slot);
 /* Waits for the read into the slot, if there is one: 0, or why the expert could not be read. */
 int in_flight_await(struct in_flight *f, uint32_t slot, struct moeflux_err *e);
-/* Cancels prefetches for the layer but those of the experts kept [n_kept]. Those that have begun end after their parts in
- * flight. Returns how many had not begun. */
+/* Cancels prefetches for the layer but those of the experts kept [n_kept]. Those that have begun end after
+ * their parts in flight. Returns how many had not begun. */
 uint32_t in_flight_cancel_prefetches(struct in_flight *f, uint32_t layer, const uint32_t *kept,
                                      uint32_t n_kept);
 /* Waits for one prefetch and finishes it, if there is one. */

@@ -65,7 +65,8 @@ static bool has(const uint32_t *experts, uint32_t n, uint32_t expert)
     return false;
 }
 
-/* The place-th likeliest expert of a sequence. How likely it is chosen falls with the place, roughly in a line. */
+/* The place-th likeliest expert of a sequence. How likely it is chosen falls with the place, roughly in a
+ * line. */
 static void name_one(struct predictor *p, uint32_t expert, uint32_t place)
 {
     float missing = (float)(place + 1) / (float)(2 * p->top_k + 1);

@@ -1,9 +1,10 @@
 /* ranking.h - how much each expert is worth keeping: the policy of the caches.
  *
- * Every use of an expert adds a weight that halves every half_life uses of any expert (LRFU: Lee et al., 2001). All weights
- * decay alike, so their order changes only by a use, and a cache can keep its slots in a heap. They are stored as logarithms,
- * which do not overflow. half_life 0 counts the last use alone: LRU. With ranking_learn what was chosen before counts too
- * (context.h); then the worths of a layer change with each of its choices, and the caches have to be told (cache_rerank). */
+ * Every use of an expert adds a weight that halves every half_life uses of any expert (LRFU: Lee et al.,
+ * 2001). All weights decay alike, so their order changes only by a use, and a cache can keep its slots in a
+ * heap. They are stored as logarithms, which do not overflow. half_life 0 counts the last use alone: LRU.
+ * With ranking_learn what was chosen before counts too (context.h); then the worths of a layer change with
+ * each of its choices, and the caches have to be told (cache_rerank). */
 #ifndef MOEFLUX_EXPERTS_RANKING_H
 #define MOEFLUX_EXPERTS_RANKING_H
 

@@ -48,7 +48,8 @@ static int open_files(struct reader *r, enum reader_mode mode, const struct read
     return reader_files_open(f, r->work.model, e);
 }
 
-/* Each of the directories that experts are spread over counts as a disk, which is kept as busy as a single one. */
+/* Each of the directories that experts are spread over counts as a disk, which is kept as busy as a single
+ * one. */
 static uint32_t n_disks(const struct reader *r)
 {
     return r->work.model->parts.spread.n_parts;

@@ -1,18 +1,19 @@
 /* reader.h - brings whole experts from disk into memory of the caller's.
  * Of experts that are spread over several disks (model/spread.h) all disks are read at once, in turn.
  *
- *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait
- * A request is the caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it.
- * Large extents are read in pieces, so that several threads, or several commands of a disk, share one expert, and a more urgent
- * request does not wait long. But what the page cache lacks it gets by one large read, which is faster than several.
- * Every extent is read in full or the request fails; scales and biases are checked to be finite, so bad bytes never
- * reach a kernel. A failed request leaves garbage in its own dst; the reader goes on.
+ *   reader_start -> the bytes arrive in request->dst from another thread -> reader_wait A request is the
+ * caller's memory and stays untouched until reader_wait returned for it or reader_cancel dropped it. Large
+ * extents are read in pieces, so that several threads, or several commands of a disk, share one expert, and a
+ * more urgent request does not wait long. But what the page cache lacks it gets by one large read, which is
+ * faster than several. Every extent is read in full or the request fails; scales and biases are checked to be
+ * finite, so bad bytes never reach a kernel. A failed request leaves garbage in its own dst; the reader goes
+ * on.
  *
  * The reader does not know what dst is: a device slot, a host slot, or staging memory.
  *
- * Demanded requests go before speculative ones. A speculative part starts only if no demanded one waits or is in flight, and
- * few are in flight at once, so that the disk is soon free for a demanded one. reader_demand and reader_wait make a request
- * demanded.
+ * Demanded requests go before speculative ones. A speculative part starts only if no demanded one waits or is
+ * in flight, and few are in flight at once, so that the disk is soon free for a demanded one. reader_demand
+ * and reader_wait make a request demanded.
  *
  * Locked inside: any thread may call, one at a time for a request. */
 #ifndef MOEFLUX_EXPERTS_READER_H
@@ -28,23 +29,23 @@ struct node_shares;
 struct reader;
 
 enum reader_mode {
-    /* Where all experts fit in 3/4 of host_bytes mmap for those that are used in place, pread for those that are copied (from
-     * the page cache it takes a third of the time that mapping and copying takes). Else direct, uring, pread: the first that
-     * works. */
+    /* Where all experts fit in 3/4 of host_bytes mmap for those that are used in place, pread for those that
+     * are copied (from the page cache it takes a third of the time that mapping and copying takes). Else
+     * direct, uring, pread: the first that works. */
     READER_AUTO,
-    /* Files are mapped, threads copy. A file that shrinks or cannot be read fails the request; only one that is cut
-     * in the microseconds of a copy, after its pages were found good, ends the program by SIGBUS. */
+    /* Files are mapped, threads copy. A file that shrinks or cannot be read fails the request; only one that
+     * is cut in the microseconds of a copy, after its pages were found good, ends the program by SIGBUS. */
     READER_MMAP,
     READER_PREAD,  /* threads read through the page cache */
     READER_URING,  /* io_uring reads through the page cache */
     READER_DIRECT, /* O_DIRECT, by io_uring, or by threads where that is forbidden */
 };
-/* Direct reads need dst at a multiple of READER_TARGET_ALIGN, with room up to the next one after the expert. They are
- * possible where every extent begins, in file and slot, at a block of the file system (512 or 4096 bytes), and ends
- * at one too unless it is the expert's last. */
+/* Direct reads need dst at a multiple of READER_TARGET_ALIGN, with room up to the next one after the expert.
+ * They are possible where every extent begins, in file and slot, at a block of the file system (512 or 4096
+ * bytes), and ends at one too unless it is the expert's last. */
 enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
-/* Pieces of at least so many bytes, but for the last of an extent: of direct reads, and of those through the page cache, where
- * a piece is one thread's copy. */
+/* Pieces of at least so many bytes, but for the last of an extent: of direct reads, and of those through the
+ * page cache, where a piece is one thread's copy. */
 enum { READER_PIECE_BYTES = 512 << 10, READER_CACHED_PIECE_BYTES = 1 << 20, READER_MAX_PARTS = 24 };
 
 /* "auto", "mmap", "pread", "uring" or "direct". */
@@ -75,8 +76,8 @@ struct read_request {
     struct moeflux_err err;
 };
 
-/* For tests: stands between the system and the reader. Gets the bytes that a read of `part` brought to `dst`, or
- * -errno, and returns what the reader is to see instead. Called from the reader's threads. */
+/* For tests: stands between the system and the reader. Gets the bytes that a read of `part` brought to `dst`,
+ * or -errno, and returns what the reader is to see instead. Called from the reader's threads. */
 struct reader_hook {
     int64_t (*result)(void *ctx, const struct read_part *part, uint8_t *dst, int64_t result);
     void *ctx;
@@ -94,18 +95,19 @@ struct reader_options {
     uint32_t piece_bytes; /* multiples of READER_TARGET_ALIGN; 0: the mode's own */
     uint64_t host_bytes;  /* host memory there is for mapped files; for auto */
     bool in_place;        /* the mapped files are to be used where they lie; for auto */
-    /* Of files used in place: whose threads read which rows of each matrix (exec_caps). Outlives the reader. NULL: no matter */
+    /* Of files used in place: whose threads read which rows of each matrix (exec_caps). Outlives the reader.
+     * NULL: no matter */
     const struct node_shares *shares;
-    /* The memory that requests' dst will lie in; it must stay until reader_close, the array need not. Open may overwrite the
-     * first page, to try whether direct reads work there. io_uring registers all of it where the system allows so much locked
-     * memory. None: not tried, not registered. */
+    /* The memory that requests' dst will lie in; it must stay until reader_close, the array need not. Open
+     * may overwrite the first page, to try whether direct reads work there. io_uring registers all of it
+     * where the system allows so much locked memory. None: not tried, not registered. */
     const struct reader_region *regions;
     uint32_t n_regions;
     const struct reader_hook *hook; /* NULL; outlives the reader */
 };
 
-/* The model directory must outlive the reader. ERR_UNSUPPORTED: the mode that was asked for cannot be had, and why
- * (auto always finds one); ERR_IO; ERR_MEMORY. */
+/* The model directory must outlive the reader. ERR_UNSUPPORTED: the mode that was asked for cannot be had,
+ * and why (auto always finds one); ERR_IO; ERR_MEMORY. */
 int reader_open(struct reader **out, const struct model_dir *m, const struct reader_options *o,
                 struct moeflux_err *e);
 /* Waits for what is under way. NULL is legal. */
@@ -113,26 +115,30 @@ void reader_close(struct reader *r);
 
 /* The mode in use; never READER_AUTO. */
 enum reader_mode reader_get_mode(const struct reader *r);
-/* One line: the mode in use and why, as "direct (io_uring, depth 32): 17.0 GiB of experts do not fit in 3/4 of
- * 23.4 GiB". Good until reader_close. */
+/* One line: the mode in use and why, as "direct (io_uring, depth 32): 17.0 GiB of experts do not fit in 3/4
+ * of 23.4 GiB". Good until reader_close. */
 const char *reader_describe(const struct reader *r);
 
-/* For READER_MMAP: the mapping of model.files[file], *bytes long; NULL in other modes, or of a file without experts.
- * A request whose dst is the expert's place in the mapping only brings the pages in and checks them. */
+/* For READER_MMAP: the mapping of model.files[file], *bytes long; NULL in other modes, or of a file without
+ * experts. A request whose dst is the expert's place in the mapping only brings the pages in and checks them.
+ * */
 uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes);
 /* Whether the page cache is expected to hold what is read: mode pread, and all experts fit as for auto. */
 bool reader_expects_cached(const struct reader *r);
-/* Says in reader_describe that experts are used where they are mapped, or (not NULL) why they are copied instead. */
+/* Says in reader_describe that experts are used where they are mapped, or (not NULL) why they are copied
+ * instead. */
 void reader_note_use(struct reader *r, const char *why_copied);
-/* Whether the mapped files are as long as they were at open: beyond its end a mapped file has no bytes. ERR_IO. */
+/* Whether the mapped files are as long as they were at open: beyond its end a mapped file has no bytes.
+ * ERR_IO. */
 int reader_check_mappings(const struct reader *r, struct moeflux_err *e);
 
 /* Queues a request whose first four members are filled in. */
 void reader_start(struct reader *r, struct read_request *q);
-/* What the page cache holds is read at the cost of a processor, without a disk. A caller whose threads would only leave their
- * processors to the reader's reads that itself, instead of reader_start:
- *     n = reader_split -> reader_copy of each i < n, in any threads, as far as it is cached -> reader_is_done, or reader_start
- * reader_split: of a request whose first four members are filled in; 0 in modes other than pread. */
+/* What the page cache holds is read at the cost of a processor, without a disk. A caller whose threads would
+ * only leave their processors to the reader's reads that itself, instead of reader_start:
+ *     n = reader_split -> reader_copy of each i < n, in any threads, as far as it is cached ->
+ * reader_is_done, or reader_start reader_split: of a request whose first four members are filled in; 0 in
+ * modes other than pread. */
 uint32_t reader_split(struct reader *r, struct read_request *q);
 void reader_copy(struct reader *r, struct read_request *q, uint32_t i);
 /* Whether reader_wait would return at once. */

@@ -115,7 +115,8 @@ int64_t reader_files_copy(const struct reader_files *f, const struct read_ask *a
     int64_t there = mapped_fetch(m, a->off, a->n);
     if (there <= 0 || a->dst == m->at + a->off)
         return there;
-    /* The bytes are in a slot then: the mapping's pages stay the page cache's, not ours, against the memory budget. */
+    /* The bytes are in a slot then: the mapping's pages stay the page cache's, not ours, against the memory
+     * budget. */
     memcpy(a->dst, m->at + a->off, (size_t)there);
     mapped_drop(m, a->off, (uint64_t)there);
     return mapped_there(m, a->off, (uint64_t)there);
@@ -152,8 +153,8 @@ static int open_direct(struct reader_files *f, const struct extent *x, bool last
     return 0;
 }
 
-/* Which block the file takes shows in what it reads. File systems may take the flag and refuse every read; device
- * memory may refuse to be read into. */
+/* Which block the file takes shows in what it reads. File systems may take the flag and refuse every read;
+ * device memory may refuse to be read into. */
 static int find_block(struct reader_files *f, uint32_t file, uint8_t *target, struct moeflux_err *e)
 {
     if (pread(f->fds[file], target, SECTOR, SECTOR) >= 0)

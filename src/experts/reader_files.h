@@ -2,7 +2,7 @@
 #ifndef MOEFLUX_EXPERTS_READER_FILES_H
 #define MOEFLUX_EXPERTS_READER_FILES_H
 
-#include "base/mapped.h"
+#include "cpu/mapped.h"
 #include "model/model_dir.h"
 
 struct node_shares;
@@ -26,8 +26,8 @@ struct reader_files {
 int reader_files_open(struct reader_files *f, const struct model_dir *m, struct moeflux_err *e);
 /* Mapped read-only besides. ERR_UNSUPPORTED tells why not. */
 int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, struct moeflux_err *e);
-/* Descriptors with O_DIRECT, tried with a read to `target` (one page; NULL: some memory). ERR_UNSUPPORTED tells why
- * not: an extent that is not aligned, the file system, or the target. */
+/* Descriptors with O_DIRECT, tried with a read to `target` (one page; NULL: some memory). ERR_UNSUPPORTED
+ * tells why not: an extent that is not aligned, the file system, or the target. */
 int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, uint8_t *target,
                              struct moeflux_err *e);
 void reader_files_close(struct reader_files *f);

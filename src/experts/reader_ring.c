@@ -48,8 +48,8 @@ static int region_of(const struct reader_ring *r, const uint8_t *dst, uint32_t n
     return -1;
 }
 
-/* The ring is given all pieces of an expert before the first one has come. So its first byte tells whether the page cache has
- * the expert. */
+/* The ring is given all pieces of an expert before the first one has come. So its first byte tells whether
+ * the page cache has the expert. */
 static void look_at_cache(struct reader_ring *r, struct read_part *p)
 {
     if (p == p->request->parts && reader_work_tries_cached(r->work, p)) {
@@ -75,7 +75,8 @@ static void prepare(struct reader_ring *r, struct read_part *p)
         io_uring_prep_read_fixed(sqe, (int)a.file, a.dst, a.n, a.off, region);
     else
         io_uring_prep_read(sqe, (int)a.file, a.dst, a.n, a.off);
-    /* The kernel's workers may block where a submission may not, and several copy from the page cache at once. */
+    /* The kernel's workers may block where a submission may not, and several copy from the page cache at
+     * once. */
     bool blocking = p->n_stalls || !r->work->files.block;
     io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE | (blocking ? IOSQE_ASYNC : 0));
     io_uring_sqe_set_data(sqe, p);
@@ -173,7 +174,8 @@ static void *serve(void *arg)
 
 /* --- opening --- */
 
-/* Containers may allow the ring and forbid its use, and Linux before 5.6 has one that cannot read like this. */
+/* Containers may allow the ring and forbid its use, and Linux before 5.6 has one that cannot read like this.
+ * */
 static int try_ring(struct reader_ring *r, struct moeflux_err *e)
 {
     static const uint64_t one = 1;

@@ -1,4 +1,5 @@
-/* reader_ring.h - io_uring carries reads out: one ring, one thread that submits in batches and takes completions. */
+/* reader_ring.h - io_uring carries reads out: one ring, one thread that submits in batches and takes
+ * completions. */
 #ifndef MOEFLUX_EXPERTS_READER_RING_H
 #define MOEFLUX_EXPERTS_READER_RING_H
 
@@ -10,9 +11,9 @@ struct reader_ring;
  *
  * Sets work->depth. ERR_UNSUPPORTED tells why io_uring cannot be had; ERR_MEMORY. */
 int reader_ring_new(struct reader_ring **out, struct reader_work *w, uint32_t depth, struct moeflux_err *e);
-/* Has the system keep the pages that reads go to at hand, so that no read has to look them up. Before the start: Linux before
- * 5.13 waits until nothing is in flight, and from its start the ring waits for work. Negative tells why not; reads go on
- * without. */
+/* Has the system keep the pages that reads go to at hand, so that no read has to look them up. Before the
+ * start: Linux before 5.13 waits until nothing is in flight, and from its start the ring waits for work.
+ * Negative tells why not; reads go on without. */
 int reader_ring_register(struct reader_ring *r, const struct reader_region *regions, uint32_t n,
                          struct moeflux_err *e);
 /* Starts the thread. ERR_MEMORY. */

@@ -131,8 +131,8 @@ static void add_part(struct read_request *q, struct extent x, uint64_t at, uint6
     q->parts[q->n_parts++] = (struct read_part){.request = q, .extent = x};
 }
 
-/* One piece of each extent in turn, which lie on different disks: as many reads wait for one as for the others, also where
- * few are in flight. */
+/* One piece of each extent in turn, which lie on different disks: as many reads wait for one as for the
+ * others, also where few are in flight. */
 static void add_in_turn(struct read_request *q, const struct extent *extents, uint32_t n, uint64_t piece)
 {
     for (uint64_t at = 0, n_left = n; n_left > 0; at += piece) {
@@ -150,7 +150,8 @@ static void fill_parts(const struct reader_work *w, struct read_request *q, uint
 {
     struct extent extents[EXPERT_MAX_EXTENTS];
     uint32_t n = model_dir_expert(w->model, q->layer, q->expert, extents);
-    /* Each extent adds at most one piece that is not full, so that all find room. Pieces end at whole blocks. */
+    /* Each extent adds at most one piece that is not full, so that all find room. Pieces end at whole blocks.
+     * */
     uint64_t least =
         size_round_up(w->model->experts[q->layer].bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
     piece = size_max(piece, least);
@@ -429,7 +430,8 @@ static void fail_short(struct reader_work *w, struct read_part *p, uint64_t n)
     end(w, p, ERR_IO, &e);
 }
 
-/* How many bytes of the part are there after a read that brought n more. A direct read goes on at a whole block. */
+/* How many bytes of the part are there after a read that brought n more. A direct read goes on at a whole
+ * block. */
 static uint64_t advance(const struct reader_work *w, const struct read_part *p, uint64_t n)
 {
     uint64_t there = p->n_done + n;

@@ -11,7 +11,8 @@
 
 /* ---- the cache ---- */
 
-/* So long that a use counts as much at the end as at the beginning: of equal counts the older uses leave first. */
+/* So long that a use counts as much at the end as at the beginning: of equal counts the older uses leave
+ * first. */
 #define WITHOUT_END 1e12
 #define NEVER       UINT64_MAX
 /* Worth more than any number of uses. */
@@ -25,7 +26,8 @@ struct replay {
     uint32_t n_held;
     uint32_t *chosen; /* [n_experts]: a step's */
     uint64_t *next;   /* [n_uses]: the step of the expert's next use; NULL: it plays no part */
-    /* For replay_ahead: the steps that are known behind the present one, and what experts are worth that are in none. */
+    /* For replay_ahead: the steps that are known behind the present one, and what experts are worth that are
+     * in none. */
     uint64_t n_known;
     struct ranking uses;
 };
@@ -105,7 +107,8 @@ static void release(struct replay *r)
         cache_unpin(r->cache, r->held[--r->n_held]);
 }
 
-/* Where the slots do not suffice for all of a step, those that it had so far are through: the store computes in waves. */
+/* Where the slots do not suffice for all of a step, those that it had so far are through: the store computes
+ * in waves. */
 static bool take(struct replay *r, struct expert_key key)
 {
     struct expert_key gone;

@@ -1,7 +1,8 @@
-/* replay.h - a trace through the cache's own code (cache.h, ranking.h), without experts: what another size or policy would read.
+/* replay.h - a trace through the cache's own code (cache.h, ranking.h), without experts: what another size or
+ * policy would read.
  *
- * The cache starts empty and fills by the choices alone: nothing is prefetched or pinned, and all tiers count as one. An
- * evaluation of several tokens asks for each of a layer's experts once, as the store does. */
+ * The cache starts empty and fills by the choices alone: nothing is prefetched or pinned, and all tiers count
+ * as one. An evaluation of several tokens asks for each of a layer's experts once, as the store does. */
 #ifndef MOEFLUX_EXPERTS_REPLAY_H
 #define MOEFLUX_EXPERTS_REPLAY_H
 
@@ -16,7 +17,9 @@ enum replay_policy {
     REPLAY_CONTEXT,   /* the one that is expected to be used least (context.h) does */
     REPLAY_LRU,       /* the least recently used expert leaves */
     REPLAY_LFU,       /* the one with the fewest uses does */
-    REPLAY_BEST, /* the one that is chosen again last (Belady, 1966): no policy has more hits in all, and none can know it */
+    /* the one that is chosen again last (Belady, 1966): no policy has more hits in all, and none can know it
+     * */
+    REPLAY_BEST,
     REPLAY_POLICIES
 };
 
@@ -29,8 +32,8 @@ struct replay_result {
 int replay_run(const struct trace *t, enum replay_policy policy, uint32_t n_slots, struct replay_result *out,
                struct replay_result *layers, struct moeflux_err *e);
 
-/* As REPLAY_FREQUENCY, but the choices of the next n_tokens evaluations of all layers, 1 or more, are known: these experts stay, those
- * that come first longest. What a predictor that never errs would have. */
+/* As REPLAY_FREQUENCY, but the choices of the next n_tokens evaluations of all layers, 1 or more, are known:
+ * these experts stay, those that come first longest. What a predictor that never errs would have. */
 int replay_ahead(const struct trace *t, uint32_t n_tokens, uint32_t n_slots, struct replay_result *out,
                  struct moeflux_err *e);
 
@@ -43,7 +46,8 @@ struct replay_layer {
     uint64_t n_uses;
     uint32_t n_used;               /* experts that were used at all */
     uint32_t cover[REPLAY_SHARES]; /* the fewest experts that have such a share of the uses */
-    /* From a use to the next one of the same expert, in evaluations of the layer: median and 90 %. 0: none was used twice. */
+    /* From a use to the next one of the same expert, in evaluations of the layer: median and 90 %. 0: none
+     * was used twice. */
     uint64_t reuse_median, reuse_90;
 };
 

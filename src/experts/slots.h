@@ -9,8 +9,8 @@
 struct slots {
     struct exec *exec;
     enum exec_memory kind;
-    uint64_t
-        stride; /* bytes from slot to slot: the largest expert's size, rounded up to whole pages; 0: in place */
+    /* bytes from slot to slot: the largest expert's size, rounded up to whole pages; 0: in place */
+    uint64_t stride;
     uint32_t n, n_per_chunk;
     uint32_t n_chunks, n_allocated; /* those that are in use, that have memory */
     struct exec_buffer *chunks;
@@ -22,8 +22,8 @@ uint64_t slots_stride(uint64_t expert_bytes);
 /* n slots in EXEC_DEVICE or EXEC_HOST memory. ERR_NO_FIT. */
 int slots_open(struct slots *s, struct exec *x, enum exec_memory kind, uint32_t n, uint64_t expert_bytes,
                struct moeflux_err *e);
-/* n slots in EXEC_HOST memory, of which at least the first n_first have theirs now. The others get it by slots_allocate, in
- * chunks of some chunk_bytes, and can be used after slots_adopt. */
+/* n slots in EXEC_HOST memory, of which at least the first n_first have theirs now. The others get it by
+ * slots_allocate, in chunks of some chunk_bytes, and can be used after slots_adopt. */
 int slots_open_growing(struct slots *s, struct exec *x, uint32_t n, uint32_t n_first, uint64_t expert_bytes,
                        uint64_t chunk_bytes, struct moeflux_err *e);
 /* Memory for the next chunk; any one thread, beside the use of the others. */
@@ -34,8 +34,9 @@ uint32_t slots_adopt(struct slots *s);
 uint32_t slots_usable(const struct slots *s);
 /* Chunks that all slots take. */
 uint32_t slots_all_chunks(const struct slots *s);
-/* Slots that are mapped files: file i, n_each experts of its expert_bytes one after the other from its start, becomes the
- * slots i * n_each on. The mappings are kept until slots_close. ERR_UNSUPPORTED: the device cannot take them. */
+/* Slots that are mapped files: file i, n_each experts of its expert_bytes one after the other from its start,
+ * becomes the slots i * n_each on. The mappings are kept until slots_close. ERR_UNSUPPORTED: the device
+ * cannot take them. */
 struct slots_file {
     uint8_t *host;
     uint64_t bytes, expert_bytes;

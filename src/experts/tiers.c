@@ -319,7 +319,8 @@ void tiers_release(struct tiers *t, const struct held *h)
         cache_unpin(t->device.cache, h->slot);
 }
 
-/* Has an expert that the host alone holds copied to the device; its slot there is pinned until the copy is submitted. */
+/* Has an expert that the host alone holds copied to the device; its slot there is pinned until the copy is
+ * submitted. */
 static void lift(struct tiers *t, struct expert_key key, bool passes)
 {
     struct slot_copy c = {.key = key, .is_ahead = true, .sets_entry = true};

@@ -1,19 +1,19 @@
-/* tiers.h - the tiers of experts: device slots, host slots (where device memory is not mapped), files. Moves experts
- * between them.
+/* tiers.h - the tiers of experts: device slots, host slots (where device memory is not mapped), files. Moves
+ * experts between them.
  *
- * An expert is in one tier. After its promotion to the device, its host slot is a spare copy, the first to be overwritten.
- * An expert that is evicted from the device is demoted to a host slot, if it is worth more than what it would replace. Where
- * the host has a slot for each expert (holds_all) it keeps all that were read, and nothing is demoted.
- * What a single token wants is not moved before it is used: kernels read host slots over the bus as fast as a copy would
- * take, so experts on the host are computed in place, and move up afterwards if they are worth more than what leaves.
- * Experts of a prompt's chunk pass through: each is used once a chunk, so in a full device they take the slots of those before
- * them, the others stay, and the host keeps them.
- * All slots of a copy are pinned until it is finished. Private to expert_store.c, which says when. */
+ * An expert is in one tier. After its promotion to the device, its host slot is a spare copy, the first to be
+ * overwritten. An expert that is evicted from the device is demoted to a host slot, if it is worth more than
+ * what it would replace. Where the host has a slot for each expert (holds_all) it keeps all that were read,
+ * and nothing is demoted. What a single token wants is not moved before it is used: kernels read host slots
+ * over the bus as fast as a copy would take, so experts on the host are computed in place, and move up
+ * afterwards if they are worth more than what leaves. Experts of a prompt's chunk pass through: each is used
+ * once a chunk, so in a full device they take the slots of those before them, the others stay, and the host
+ * keeps them. All slots of a copy are pinned until it is finished. Private to store.c, which says when. */
 #ifndef MOEFLUX_EXPERTS_TIERS_H
 #define MOEFLUX_EXPERTS_TIERS_H
 
 #include "experts/cache.h"
-#include "experts/expert_use.h"
+#include "experts/use.h"
 #include "experts/growing.h"
 #include "experts/in_flight.h"
 #include "experts/slots.h"
@@ -73,8 +73,8 @@ struct held {
 };
 enum want_state { WANT_DEVICE, WANT_HOST, WANT_READ, WANT_LATER };
 
-/* Pins slots for the want and starts its read if no tier has it. Returns where it was found, WANT_LATER if there is no slot
- * until other wants have landed (nothing changes), or an error. */
+/* Pins slots for the want and starts its read if no tier has it. Returns where it was found, WANT_LATER if
+ * there is no slot until other wants have landed (nothing changes), or an error. */
 int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e);
 /* Whether tiers_land would not wait. */
 bool tiers_has_arrived(struct tiers *t, const struct want *w);
@@ -88,20 +88,21 @@ bool tiers_have(const struct tiers *t, struct expert_key key);
 bool tiers_hold(const struct tiers *t, struct expert_key key);
 /* The device address of an expert that has landed and is pinned. */
 uint64_t tiers_address(const struct tiers *t, struct expert_key key);
-/* Waits for a prefetch or a copy, which frees a slot. Returns 1, 0 if there is none, or the device's error. */
+/* Waits for a prefetch or a copy, which frees a slot. Returns 1, 0 if there is none, or the device's error.
+ * */
 int tiers_make_progress(struct tiers *t, struct moeflux_err *e);
-/* Submits the copies that were recorded. Once that has failed every call fails, and tiers_bring too: slots count as full that
- * never got their bytes. */
+/* Submits the copies that were recorded. Once that has failed every call fails, and tiers_bring too: slots
+ * count as full that never got their bytes. */
 int tiers_submit_moves(struct tiers *t, struct moeflux_err *e);
-/* Copies those of a layer's experts to the device, for a prompt's chunk, that are on the host alone: at most `most`. They may
- * be on their way when the function returns. Returns 0 or the device's error. */
+/* Copies those of a layer's experts to the device, for a prompt's chunk, that are on the host alone: at most
+ * `most`. They may be on their way when the function returns. Returns 0 or the device's error. */
 int tiers_raise(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most,
                 struct moeflux_err *e);
 /* What a want that has landed holds, and its end. */
 struct held tiers_held(const struct want *w);
 void tiers_release(struct tiers *t, const struct held *h);
-/* Has an expert of the host's copied to the device, if it is worth more there than what leaves. Its entry changes when the copy
- * is done. tiers_submit_moves has to follow. */
+/* Has an expert of the host's copied to the device, if it is worth more there than what leaves. Its entry
+ * changes when the copy is done. tiers_submit_moves has to follow. */
 void tiers_lift(struct tiers *t, struct expert_key key);
 /* Whether every expert is on the device or on the host: all entries of the table are set. */
 bool tiers_are_complete(struct tiers *t);

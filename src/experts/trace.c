@@ -168,7 +168,8 @@ static int refill(struct parser *p, struct moeflux_err *e)
     return rc;
 }
 
-/* Takes the next line. Returns 1; 0 where the text ends before the line does, or the line is longer than any that is legal. */
+/* Takes the next line. Returns 1; 0 where the text ends before the line does, or the line is longer than any
+ * that is legal. */
 static int next_line(struct parser *p, struct moeflux_err *e)
 {
     const char *end = memchr(p->next, '\n', (size_t)(p->stop - p->next));
@@ -354,7 +355,7 @@ static void count_tokens(struct parser *p)
             continue;
         t->n_single += s->n_tokens == 1;
         t->n_chunks += s->n_tokens > 1;
-        t->n_together += s->n_tokens > 1 ? s->n_tokens : 0;
+        t->n_batched += s->n_tokens > 1 ? s->n_tokens : 0;
     }
     for (uint32_t i = 0; i < t->shape.n_layers; i++)
         t->n_used_layers += p->has_layer[i];

@@ -18,7 +18,8 @@
 
 #define HEAD "moeflux usage 1"
 
-/* The longest lines there are: three numbers of ten digits, two blanks and the end; first and last with their words. */
+/* The longest lines there are: three numbers of ten digits, two blanks and the end; first and last with their
+ * words. */
 enum { MAX_HEAD = 64, MAX_LINE = 33, MAX_FRAME = 128 };
 
 /* ---- reading ---- */

@@ -11,9 +11,9 @@
 #include "base/progress.h"
 #include "generate/channels.h"
 #include "generate/generator.h"
-#include "text/constraint.h"
+#include "text/grammar/constraint.h"
 #include "text/stops.h"
-#include "text/tool_calls.h"
+#include "text/chat/tool_calls.h"
 #include "text/utf8.h"
 
 /* What the loop carries from token to token. */
@@ -281,8 +281,8 @@ static int32_t only_id(const uint64_t *mask, uint32_t n_ids)
     return id;
 }
 
-/* Leaves the sampler the tokens that may come next. *forced: the only one, which needs no choice; -1: there are others, or its
- * probability is asked for. */
+/* Leaves the sampler the tokens that may come next. *forced: the only one, which needs no choice; -1: there
+ * are others, or its probability is asked for. */
 static int constrain(struct writer *w, struct generator *s, int32_t *forced, struct moeflux_err *e)
 {
     const uint64_t *mask = NULL;
@@ -360,8 +360,8 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
            moeflux_session_position(s->sequence) + a->n_pending <= s->max_context;
 }
 
-/* Evaluates the tokens that are not part of the sequence yet, one or, behind forced ones, several, and chooses the next one. A
- * device that chooses keeps its logits to itself. */
+/* Evaluates the tokens that are not part of the sequence yet, one or, behind forced ones, several, and
+ * chooses the next one. A device that chooses keeps its logits to itself. */
 static int step(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                 struct moeflux_err *e)
 {

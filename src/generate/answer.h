@@ -7,8 +7,8 @@
 
 #include "base/str.h"
 #include "generate/logprobs.h"
-#include "text/chat.h"
-#include "text/tokenizer.h"
+#include "text/chat/chat.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct constraint;
 struct generator;
@@ -29,8 +29,8 @@ enum answer_call_event {
     ANSWER_CALL_FAILS,     /* it is none; what stood for it comes next, as text of the answer */
 };
 
-/* What has come. Each sampled token comes once, at once, with the whole characters that it completes and that can be shown, which
- * may be none; what was held back comes with a later token or with none. */
+/* What has come. Each sampled token comes once, at once, with the whole characters that it completes and that
+ * can be shown, which may be none; what was held back comes with a later token or with none. */
 struct answer_piece {
     int32_t id; /* -1: no token of its own */
     enum chat_part part;
@@ -57,15 +57,15 @@ struct answer_options {
     const char *const
         *stops; /* [n_stops] texts that end the answer and are not shown; not looked for in its thinking */
     size_t n_stops;
-    /* As text/tool_calls.h has them: calls are told apart by the form of the model's chat template, if it is known. NULL: they are
-     * text. */
+    /* As text/chat/tool_calls.h has them: calls are told apart by the form of the model's chat template, if
+     * it is known. NULL: they are text. */
     const struct json_t *tools;
     bool one_call;  /* the first call ends the answer */
     bool must_call; /* the constraint is of a call (tools_grammar) */
     bool logprobs;
     uint32_t n_logprobs; /* of the likeliest tokens, at most LOGPROBS_MAX */
-    struct constraint
-        *constraint; /* what the answer, without its thinking, must fit; NULL: nothing. It is moved on. */
+    /* what the answer, without its thinking, must fit; NULL: nothing. It is moved on. */
+    struct constraint *constraint;
     struct answer_sink sink;
 };
 
@@ -84,8 +84,8 @@ struct answer { /* zeroed at first; freed with answer_free */
     struct token_list tokens; /* every sampled id, those of the end-of-text and of a stop text included */
     struct logprobs logprobs; /* of each of them, where they were asked for */
     enum answer_stop stop;
-    const char
-        *stop_text; /* of ANSWER_STOP_TEXT: the one that was found, borrowed from the options; else NULL */
+    /* of ANSWER_STOP_TEXT: the one that was found, borrowed from the options; else NULL */
+    const char *stop_text;
     struct answer_call *calls; /* whole ones */
     size_t n_calls, calls_cap;
     uint32_t n_pending;      /* so many of the last `tokens` are not part of the sequence yet */

@@ -5,7 +5,7 @@
 
 #include "base/str.h"
 #include "generate/answer.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 
 #define NEVER (-9999.0)

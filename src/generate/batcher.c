@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "engine/together.h"
+#include "engine/run/batched.h"
 #include "generate/answer.h"
 #include "generate/generator.h"
 
@@ -13,9 +13,9 @@ struct batcher {
     uint32_t most; /* tokens of a group */
     uint32_t n_stages;
     pthread_mutex_t lock;                      /* of what follows */
-    struct batcher_seat *first, **last;        /* those that wait, the oldest first */
+    struct batcher_slot *first, **last;        /* those that wait, the oldest first */
     uint32_t n_joined, n_waiting, n_under_way; /* threads; of those: that wait, whose tokens are evaluated */
-    uint32_t n_seats;
+    uint32_t n_slots;
     bool is_taken; /* the first device: by a group that has not left it */
 };
 
@@ -25,8 +25,8 @@ int batcher_new(struct batcher **out, struct moeflux_model *m, struct moeflux_er
     if (!b)
         return ERR_MEMORY;
     b->model = m;
-    b->most = (uint32_t)size_min(moeflux_most_together(m), BATCHER_MOST);
-    b->n_stages = together_n_stages(m);
+    b->most = (uint32_t)size_min(moeflux_max_batched(m), BATCHER_MOST);
+    b->n_stages = batched_n_stages(m);
     b->last = &b->first;
     if (pthread_mutex_init(&b->lock, NULL) == 0)
         return 0;
@@ -65,11 +65,11 @@ static void wake(struct batcher *b)
 }
 
 /* The oldest ones, in an order of their own: what the model has recorded ahead for them can be used then. */
-static void take_group(struct batcher *b, struct batcher_seat *leader)
+static void take_group(struct batcher *b, struct batcher_slot *leader)
 {
     uint32_t n = (uint32_t)size_min(b->n_waiting, group_size(b));
     for (uint32_t i = 0; i < n; i++) {
-        struct batcher_seat *s = b->first;
+        struct batcher_slot *s = b->first;
         uint32_t at = i;
         b->first = s->next;
         for (; at > 0 && leader->group[at - 1]->number > s->number; at--)
@@ -95,7 +95,7 @@ static void leave_first(void *ctx)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void eval_each(struct batcher_seat *const *list, uint32_t n)
+static void eval_each(struct batcher_slot *const *list, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
         const struct moeflux_outputs outputs = {.logits = list[i]->logits};
@@ -104,9 +104,9 @@ static void eval_each(struct batcher_seat *const *list, uint32_t n)
 }
 
 /* A failure may be one sequence's fault alone: then each is tried by itself. */
-static void eval_group(struct batcher *b, const struct batcher_seat *leader)
+static void eval_group(struct batcher *b, const struct batcher_slot *leader)
 {
-    struct batcher_seat *const *list = leader->group;
+    struct batcher_slot *const *list = leader->group;
     struct moeflux_session *sequences[BATCHER_MOST] = {0};
     float *logits[BATCHER_MOST] = {0};
     int32_t ids[BATCHER_MOST] = {0};
@@ -117,7 +117,7 @@ static void eval_group(struct batcher *b, const struct batcher_seat *leader)
         logits[i] = list[i]->logits;
         ids[i] = list[i]->id;
     }
-    int rc = together_eval(sequences, ids, n, logits, leave_first, b, &e);
+    int rc = batched_eval(sequences, ids, n, logits, leave_first, b, &e);
     if (rc && rc != ERR_INTERRUPTED && n > 1) {
         eval_each(list, n);
         return;
@@ -129,7 +129,7 @@ static void eval_group(struct batcher *b, const struct batcher_seat *leader)
 }
 
 /* With the lock, which it gives up meanwhile. */
-static void lead(struct batcher *b, struct batcher_seat *leader)
+static void lead(struct batcher *b, struct batcher_slot *leader)
 {
     take_group(b, leader);
     pthread_mutex_unlock(&b->lock);
@@ -143,37 +143,37 @@ static void lead(struct batcher *b, struct batcher_seat *leader)
     leader->n_group = 0;
 }
 
-static void add(struct batcher *b, struct batcher_seat *seat)
+static void add(struct batcher *b, struct batcher_slot *slot)
 {
-    seat->is_done = false;
-    seat->next = NULL;
-    *b->last = seat;
-    b->last = &seat->next;
+    slot->is_done = false;
+    slot->next = NULL;
+    *b->last = slot;
+    b->last = &slot->next;
     b->n_waiting++;
 }
 
 /* Appends a token to the generator's sequence; the logits after it are the generator's. */
-static int eval(struct batcher_seat *seat, struct generator *g, int32_t id, struct moeflux_err *e)
+static int eval(struct batcher_slot *slot, struct generator *g, int32_t id, struct moeflux_err *e)
 {
-    struct batcher *b = seat->batcher;
-    if (pthread_cond_init(&seat->changed, NULL) != 0)
+    struct batcher *b = slot->batcher;
+    if (pthread_cond_init(&slot->changed, NULL) != 0)
         return err_set(e, ERR_MEMORY, "out of memory for a lock");
-    seat->sequence = g->sequence;
-    seat->id = id;
-    seat->logits = g->logits;
+    slot->sequence = g->sequence;
+    slot->id = id;
+    slot->logits = g->logits;
     pthread_mutex_lock(&b->lock);
-    add(b, seat);
+    add(b, slot);
     wake(b);
-    while (!seat->is_done)
-        if (seat == b->first && is_ready(b))
-            lead(b, seat);
+    while (!slot->is_done)
+        if (slot == b->first && is_ready(b))
+            lead(b, slot);
         else
-            pthread_cond_wait(&seat->changed, &b->lock);
+            pthread_cond_wait(&slot->changed, &b->lock);
     pthread_mutex_unlock(&b->lock);
-    pthread_cond_destroy(&seat->changed);
-    if (seat->rc < 0)
-        *e = seat->error;
-    return seat->rc;
+    pthread_cond_destroy(&slot->changed);
+    if (slot->rc < 0)
+        *e = slot->error;
+    return slot->rc;
 }
 
 /* ---- the generator's tokens ---- */
@@ -188,52 +188,52 @@ static bool is_alone(struct batcher *b)
 
 static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux_err *e)
 {
-    struct batcher_seat *seat = ctx;
+    struct batcher_slot *slot = ctx;
     /* The end of a prompt. */
-    if (!seat->has_joined)
+    if (!slot->has_joined)
         return moeflux_session_eval(g->sequence, &id, 1, &(struct moeflux_outputs){.logits = g->logits}, e);
-    return eval(seat, g, id, e);
+    return eval(slot, g, id, e);
 }
 
 /* Where nobody else has an answer, the device may choose, and go on meanwhile. */
 static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int32_t *next,
                      struct moeflux_err *e)
 {
-    struct batcher_seat *seat = ctx;
-    if (is_alone(seat->batcher))
+    struct batcher_slot *slot = ctx;
+    if (is_alone(slot->batcher))
         return generator_step_alone(g, id, more, next, e);
-    int rc = eval(seat, g, id, e);
+    int rc = eval(slot, g, id, e);
     if (rc)
         return rc;
     sampler_accept(g->sampler, id);
     return generator_choose(g, next, e);
 }
 
-void batcher_bind(struct batcher *b, struct batcher_seat *seat, struct generator *g)
+void batcher_bind(struct batcher *b, struct batcher_slot *slot, struct generator *g)
 {
-    seat->batcher = b;
+    slot->batcher = b;
     pthread_mutex_lock(&b->lock);
-    seat->number = b->n_seats++;
+    slot->number = b->n_slots++;
     pthread_mutex_unlock(&b->lock);
-    g->evaluator = (struct generator_evaluator){eval_token, eval_step, seat};
+    g->evaluator = (struct generator_evaluator){eval_token, eval_step, slot};
 }
 
-static void join(struct batcher_seat *seat, bool joins)
+static void join(struct batcher_slot *slot, bool joins)
 {
-    struct batcher *b = seat->batcher;
+    struct batcher *b = slot->batcher;
     pthread_mutex_lock(&b->lock);
     b->n_joined += joins ? 1 : UINT32_MAX;
-    seat->has_joined = joins;
+    slot->has_joined = joins;
     if (!joins)
         wake(b);
     pthread_mutex_unlock(&b->lock);
 }
 
-int batcher_answer(struct batcher_seat *seat, struct answer *a, struct generator *g,
+int batcher_answer(struct batcher_slot *slot, struct answer *a, struct generator *g,
                    const struct answer_options *o, struct moeflux_err *e)
 {
-    join(seat, true);
+    join(slot, true);
     int rc = answer_run(a, g, o, e);
-    join(seat, false);
+    join(slot, false);
     return rc;
 }

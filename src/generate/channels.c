@@ -10,9 +10,9 @@
 #include "base/str.h"
 #include "generate/answer.h"
 #include "generate/generator.h"
-#include "text/constraint.h"
-#include "text/harmony.h"
-#include "text/tool_calls.h"
+#include "text/grammar/constraint.h"
+#include "text/chat/harmony.h"
+#include "text/chat/tool_calls.h"
 
 /* A message's header, with what ends the message before it. */
 struct channel_head {

@@ -1,10 +1,11 @@
-/* channels.h - an answer in gpt-oss's form (text/harmony.h) that has to fit a constraint. The constraint is of one message's text;
- * what stands before it is held to the form:
+/* channels.h - an answer in gpt-oss's form (text/chat/harmony.h) that has to fit a constraint. The constraint
+ * is of one message's text; what stands before it is held to the form:
  *
  *   [<|channel|>analysis<|message|>thinking<|end|><|start|>assistant]<|channel|>final<|message|>text
  *   [...]<|channel|>commentary to=functions.f <|constrain|>json<|message|>text
  *
- * Headers are the tokens that the tokenizer makes of them. The thinking is free; there is one at most, and the model chooses. */
+ * Headers are the tokens that the tokenizer makes of them. The thinking is free; there is one at most, and
+ * the model chooses. */
 #ifndef MOEFLUX_GENERATE_CHANNELS_H
 #define MOEFLUX_GENERATE_CHANNELS_H
 
@@ -30,8 +31,8 @@ struct channels { /* zeroed: the answer has another form, or no constraint; free
     uint64_t *bits; /* [vocab_size / 64, rounded up] */
 };
 
-/* At the beginning of an answer; the filter is there, too. What is asked for is a call if o->must_call. Nothing is opened for
- * answers of other forms. ERR_MEMORY. */
+/* At the beginning of an answer; the filter is there, too. What is asked for is a call if o->must_call.
+ * Nothing is opened for answers of other forms. ERR_MEMORY. */
 int channels_open(struct channels *c, const struct generator *s, const struct answer_options *o,
                   const struct chat_filter *f, struct moeflux_err *e);
 void channels_free(struct channels *c);

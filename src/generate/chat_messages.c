@@ -32,8 +32,8 @@ static int check(const json_t *m, size_t i, const char *where, struct moeflux_er
     return 0;
 }
 
-/* The object that a call's arguments are the text of, by the rules for an answer's own calls (tool_calls.h), which clients send
- * back; NULL: it is none. */
+/* The object that a call's arguments are the text of, by the rules for an answer's own calls (tool_calls.h),
+ * which clients send back; NULL: it is none. */
 static json_t *parse_arguments(const json_t *text)
 {
     const char *bytes = json_string_value(text);
@@ -54,8 +54,8 @@ static json_t *text_of(const json_t *object)
     return string;
 }
 
-/* Arguments in another form; NULL: they stay as they are. What a model wrote wrong, or a client has cut, must not be the end of the
- * conversation. */
+/* Arguments in another form; NULL: they stay as they are. What a model wrote wrong, or a client has cut, must
+ * not be the end of the conversation. */
 static json_t *changed_arguments(const json_t *arguments, enum call_arguments form)
 {
     if (json_is_string(arguments) && json_string_length(arguments) == 0)

@@ -10,12 +10,12 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "generate/generator.h"
-#include "text/constraint.h"
-#include "text/grammar.h"
-#include "text/harmony.h"
-#include "text/json_schema.h"
-#include "text/token_trie.h"
-#include "text/tool_calls.h"
+#include "text/grammar/constraint.h"
+#include "text/grammar/grammar.h"
+#include "text/chat/harmony.h"
+#include "text/grammar/json_schema.h"
+#include "text/tokenizer/token_trie.h"
+#include "text/chat/tool_calls.h"
 
 enum { MAX_KEPT = 8 };
 

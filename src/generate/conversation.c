@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "generate/generator.h"
-#include "text/chat.h"
+#include "text/chat/chat.h"
 #include "text/utf8.h"
 
 struct turn *conversation_last(const struct conversation *c)
@@ -24,8 +24,8 @@ struct turn *conversation_add(struct conversation *c, struct moeflux_err *e)
     return t;
 }
 
-/* The messages as the template takes them. Thinking of past answers is given to it, which may leave it out; the form of a family
- * keeps it, even where there was none. */
+/* The messages as the template takes them. Thinking of past answers is given to it, which may leave it out;
+ * the form of a family keeps it, even where there was none. */
 static int add_messages(const struct conversation *c, const struct chat *chat, json_t *messages,
                         struct moeflux_err *e)
 {
@@ -60,7 +60,8 @@ static struct chat_span *spans_of(const struct conversation *c, size_t *n, struc
     return spans;
 }
 
-/* Brings the tokens in line with the questions and answers, up to the opening of the last question's answer. */
+/* Brings the tokens in line with the questions and answers, up to the opening of the last question's answer.
+ * */
 static int render(struct conversation *c, const struct chat *chat, struct moeflux_err *e)
 {
     json_t *messages = json_array();

@@ -1,8 +1,9 @@
-/* conversation.h - questions and answers as texts and as the tokens that the model is given. The sequence is brought in line with
- * the tokens before each answer.
+/* conversation.h - questions and answers as texts and as the tokens that the model is given. The sequence is
+ * brought in line with the tokens before each answer.
  *
- * Each question renders the whole conversation by the template. The tokens that agree with it stay, answers as they were
- * sampled; where the template leaves something out that was there (old thinking), the tokens are the rendering's from there on. */
+ * Each question renders the whole conversation by the template. The tokens that agree with it stay, answers
+ * as they were sampled; where the template leaves something out that was there (old thinking), the tokens are
+ * the rendering's from there on. */
 #ifndef MOEFLUX_GENERATE_CONVERSATION_H
 #define MOEFLUX_GENERATE_CONVERSATION_H
 
@@ -12,7 +13,7 @@
 
 #include "base/str.h"
 #include "generate/answer.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct chat;
 struct moeflux_err;
@@ -20,8 +21,8 @@ struct generator;
 
 struct turn {
     uint32_t at; /* tokens before the question; the system text counts to the first question */
-    uint32_t
-        asked; /* tokens with it and the opening of the answer. Both: at most those that a later rendering kept */
+    /* tokens with it and the opening of the answer. Both: at most those that a later rendering kept */
+    uint32_t asked;
     bool answered;
     enum answer_stop stop;
     struct str question, thinking, answer;
@@ -40,8 +41,8 @@ struct turn *conversation_last(const struct conversation *c);
 /* Adds an empty turn at the end of the tokens. NULL with `e` filled. */
 struct turn *conversation_add(struct conversation *c, struct moeflux_err *e);
 
-/* Appends a question and renders the conversation. A last question without an answer leaves. On failure there is no new
- * question. *n_replaced as in tokenizer_encode. */
+/* Appends a question and renders the conversation. A last question without an answer leaves. On failure there
+ * is no new question. *n_replaced as in tokenizer_encode. */
 int conversation_ask(struct conversation *c, const struct chat *chat, const char *text, size_t *n_replaced,
                      struct moeflux_err *e);
 

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "engine/step.h"
+#include "engine/run/step.h"
 #include "generate/constrain.h"
 
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)

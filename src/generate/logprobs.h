@@ -1,5 +1,5 @@
-/* logprobs.h - how likely a model finds its tokens: the logarithm of the softmax of its logits, before temperature, penalties
- * and whatever else decides the choice. */
+/* logprobs.h - how likely a model finds its tokens: the logarithm of the softmax of its logits, before
+ * temperature, penalties and whatever else decides the choice. */
 #ifndef MOEFLUX_GENERATE_LOGPROBS_H
 #define MOEFLUX_GENERATE_LOGPROBS_H
 
@@ -25,8 +25,8 @@ struct logprobs { /* zeroed at first; freed with logprobs_free */
 /* The logarithm of the sum of the row's exponentials. */
 double logprobs_log_sum(const float *row, uint32_t n);
 
-/* Appends the chosen token and the n_top likeliest of those in the bitmap `allowed` (NULL: all), the likeliest first, equal
- * ones by id. ERR_MEMORY. */
+/* Appends the chosen token and the n_top likeliest of those in the bitmap `allowed` (NULL: all), the
+ * likeliest first, equal ones by id. ERR_MEMORY. */
 int logprobs_add(struct logprobs *l, const float *logits, uint32_t n, const uint8_t *allowed, int32_t chosen,
                  struct moeflux_err *e);
 

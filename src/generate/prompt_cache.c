@@ -112,8 +112,8 @@ static void tell_reuse(const struct prompt_cache *pc, size_t n)
         tell(pc, text);
 }
 
-/* Where a later prompt may part from this one: behind the system text, where this one parts from the last (so that a third
- * one will do so there too), and a little before the end. */
+/* Where a later prompt may part from this one: behind the system text, where this one parts from the last (so
+ * that a third one will do so there too), and a little before the end. */
 static struct prefix_stops choose_stops(const struct prompt_cache *pc, uint32_t n_same, uint32_t n)
 {
     uint32_t tail = n < 4 * TAIL_TOKENS ? 0 : n - TAIL_TOKENS, least = pc->n_reused + LEAST_GAP;

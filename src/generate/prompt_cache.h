@@ -30,16 +30,16 @@ struct prompt_cache { /* zeroed at first */
     struct moeflux_err unwritten; /* code 0: the file is written, or was not to be */
 };
 
-/* Loads the file into the empty sequence. What cannot be used is told: a broken file will be replaced,
- * one of another model, of another version or of something else stays as it is. Fails only when the device does, or with
- * ERR_INTERRUPTED. */
+/* Loads the file into the empty sequence. What cannot be used is told: a broken file will be replaced, one of
+ * another model, of another version or of something else stays as it is. Fails only when the device does, or
+ * with ERR_INTERRUPTED. */
 int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options *o, struct generator *s,
                       struct moeflux_err *e);
 
-/* Evaluates the prompt behind what the sequence has of it, and tells how much that was. Writes the file before
- * the last token's evaluation, so that the same prompt finds all of itself but one (version 2, which cannot be gone back
- * in, after it); why a file could not be written is in pc->unwritten: the answer goes before. The sampler must not
- * have been told of the prompt. */
+/* Evaluates the prompt behind what the sequence has of it, and tells how much that was. Writes the file
+ * before the last token's evaluation, so that the same prompt finds all of itself but one (version 2, which
+ * cannot be gone back in, after it); why a file could not be written is in pc->unwritten: the answer goes
+ * before. The sampler must not have been told of the prompt. */
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
                       const struct moeflux_outputs *outputs, struct moeflux_err *e);
 

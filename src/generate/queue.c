@@ -11,8 +11,9 @@
 
 #define MAX_TOKENS ((size_t)1 << 22)
 
-/* What saving tokens must be worth. A piece of a prompt costs an evaluation, and a request before its turn lets others
- * wait. Where experts are read from disk, nearly all are read for every piece, and a lost result is a long wait. */
+/* What saving tokens must be worth. A piece of a prompt costs an evaluation, and a request before its turn
+ * lets others wait. Where experts are read from disk, nearly all are read for every piece, and a lost result
+ * is a long wait. */
 static const struct queue_worth worth_resident = {2, 1}, worth_streaming = {64, 32};
 
 int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e)
@@ -96,8 +97,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Where the others part from this one, if going back there saves more than the piece costs; and where this one parted
- * from the last, as those will that have not been read yet. */
+/* Where the others part from this one, if going back there saves more than the piece costs; and where this
+ * one parted from the last, as those will that have not been read yet. */
 static struct prefix_stops choose_stops(const struct queue *q, const struct queue_item *item,
                                         const struct token_list *own, uint32_t n_before, uint32_t n_reused)
 {

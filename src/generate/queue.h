@@ -1,5 +1,5 @@
-/* queue.h - requests that wait for one model: which is computed next, and which states of its prompt are kept because the
- * others begin with it too. */
+/* queue.h - requests that wait for one model: which is computed next, and which states of its prompt are kept
+ * because the others begin with it too. */
 #ifndef MOEFLUX_GENERATE_QUEUE_H
 #define MOEFLUX_GENERATE_QUEUE_H
 
@@ -43,12 +43,14 @@ bool queue_has_room(const struct queue *q);
 struct queue_item *queue_add(struct queue *q);
 void queue_remove(struct queue *q, size_t idx);
 
-/* The next one to compute: the first without a result, or one that has much more in common with what was computed last.
- * None waits for more than QUEUE_MAX others: requests with a common prefix may never end. NULL: there is none. */
+/* The next one to compute: the first without a result, or one that has much more in common with what was
+ * computed last. None waits for more than QUEUE_MAX others: requests with a common prefix may never end.
+ * NULL: there is none. */
 struct queue_item *queue_choose(struct queue *q);
 
-/* Brings the sequence to the end of the prompt of `r`, with its logits, and gives it a sampler with `seed`. r: the item's request,
- * or one of several that it has. *n_reused: tokens that the sequence had already. As moeflux_session_reuse and generator_eval. */
+/* Brings the sequence to the end of the prompt of `r`, with its logits, and gives it a sampler with `seed`.
+ * r: the item's request, or one of several that it has. *n_reused: tokens that the sequence had already. As
+ * moeflux_session_reuse and generator_eval. */
 int queue_prefill(struct queue *q, const struct queue_item *item, const struct request *r, uint64_t seed,
                   uint32_t *n_reused, struct moeflux_err *e);
 

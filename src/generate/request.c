@@ -15,14 +15,15 @@
 #include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/tools.h"
-#include "text/sampler.h"
-#include "text/tool_calls.h"
+#include "sample/sampler.h"
+#include "text/chat/tool_calls.h"
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
 #define MAX_TOKENS ((int64_t)1 << 30)
 #define MAX_VALUES (1 << 18)
 
-/* Every field, and the other names of some. What is not here is refused: a mistyped "temp" must not be ignored. */
+/* Every field, and the other names of some. What is not here is refused: a mistyped "temp" must not be
+ * ignored. */
 static const struct {
     const char *name, *field;
 } names[] = {
@@ -359,8 +360,8 @@ static int get_grammar(struct request *r, struct json_view *v, struct moeflux_er
     return rc;
 }
 
-/* What the template is told beside the messages. Of thinking the answer's loop must know, too: the template finds what it follows by
- * either name. */
+/* What the template is told beside the messages. Of thinking the answer's loop must know, too: the template
+ * finds what it follows by either name. */
 static void get_kwargs(struct json_view *v, struct request *r)
 {
     struct request_options *o = &r->options;
@@ -498,7 +499,8 @@ static int call_grammar(struct request *r, const struct generator *s, const char
     return rc;
 }
 
-/* The messages, rendered. A form of the calls' arguments that the template does not take is an error to it; the first one is told. */
+/* The messages, rendered. A form of the calls' arguments that the template does not take is an error to it;
+ * the first one is told. */
 static int render_messages(struct request *r, struct generator *s, const json_t *given, const char *where,
                            struct moeflux_err *e)
 {

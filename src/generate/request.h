@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 #include "base/str.h"
-#include "text/chat.h"
-#include "text/sampler.h"
-#include "text/tokenizer.h"
+#include "text/chat/chat.h"
+#include "sample/sampler.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct answer_options;
 struct constrain_ahead;
@@ -46,8 +46,8 @@ struct request_options { /* texts are borrowed */
 
 /* The sampler's options with `seed` put in. */
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed);
-/* What the answer has to fit, for struct answer_options; constrain_await gives it, and the caller gives it back with
- * constraint_free before the generator is closed. */
+/* What the answer has to fit, for struct answer_options; constrain_await gives it, and the caller gives it
+ * back with constraint_free before the generator is closed. */
 void request_constrain_ahead(const struct request_options *o, struct generator *s, struct constrain_ahead *a);
 enum chat_thinking request_thinking(const struct request_options *o);
 /* What answer_run is to be called with, without a sink; borrows from `o`. */
@@ -67,17 +67,18 @@ struct request {           /* zeroed at first; freed with request_free */
 /* A line that was too long to be read. Returns ERR_FORMAT with its text, or ERR_MEMORY. */
 int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct moeflux_err *e);
 
-/* Parses a line. On failure (ERR_FORMAT, ERR_USAGE: the text names the line and the field) id and key are there all the
- * same, where the line tells them. ERR_MEMORY. */
+/* Parses a line. On failure (ERR_FORMAT, ERR_USAGE: the text names the line and the field) id and key are
+ * there all the same, where the line tells them. ERR_MEMORY. */
 int request_read(struct request *r, const char *text, size_t len, uint64_t line,
                  const struct request_options *defaults, struct moeflux_err *e);
 
-/* The same from an object that was parsed already: its texts are borrowed, errors begin with "the request". There is no key. */
+/* The same from an object that was parsed already: its texts are borrowed, errors begin with "the request".
+ * There is no key. */
 int request_take(struct request *r, struct json_t *object, const struct request_options *defaults,
                  struct moeflux_err *e);
 
-/* Makes the tokens of the prompt, or of the messages; the caller compares their number with the context. ERR_USAGE, ERR_FORMAT,
- * ERR_UNSUPPORTED, ERR_MEMORY. */
+/* Makes the tokens of the prompt, or of the messages; the caller compares their number with the context.
+ * ERR_USAGE, ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY. */
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e);
 
 /* The key of an id, or of a line that has none; NULL without memory. */

@@ -20,8 +20,8 @@ struct entry {
     struct moeflux_session *session; /* NULL: the entry is free */
     bool used;
     bool changed; /* since it was loaded or saved */
-    uint32_t
-        n_prompt; /* tokens of the last prompt; the next one of a conversation mostly has them, but not all of the answer */
+    /* tokens of the last prompt; the next one of a conversation mostly has them, but not all of the answer */
+    uint32_t n_prompt;
     uint64_t last_use;
     uint64_t bytes; /* of its state, when it was taken or given back */
 };

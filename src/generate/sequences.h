@@ -1,8 +1,8 @@
-/* sequences.h - the recent sequences of one model. A prompt goes on in the one that has the most of it: in memory, or in a
- * directory where those that had to leave memory are saved.
+/* sequences.h - the recent sequences of one model. A prompt goes on in the one that has the most of it: in
+ * memory, or in a directory where those that had to leave memory are saved.
  *
- * Where the model has recurrent layers a sequence can be gone back in to its checkpoints only; what counts is what needs no
- * evaluation. Used by one thread at a time. */
+ * Where the model has recurrent layers a sequence can be gone back in to its checkpoints only; what counts is
+ * what needs no evaluation. Used by one thread at a time. */
 #ifndef MOEFLUX_GENERATE_SEQUENCES_H
 #define MOEFLUX_GENERATE_SEQUENCES_H
 
@@ -33,15 +33,16 @@ struct sequences_counts {
     uint64_t n_loads, n_saves; /* so far */
 };
 
-/* Looks through the directory: files of this model are taken up, others stay as they are. ERR_IO: it cannot be made or read. */
+/* Looks through the directory: files of this model are taken up, others stay as they are. ERR_IO: it cannot
+ * be made or read. */
 int sequences_new(struct sequences **out, struct moeflux_model *m, const struct sequences_options *o,
                   struct moeflux_err *e);
 
 /* How many of the ids sequences_take would find in memory. */
 uint32_t sequences_usable(struct sequences *q, const int32_t *ids, uint32_t n);
 
-/* The sequence to evaluate the n >= 1 ids in, after moeflux_session_reuse; the caller's until sequences_put. ERR_USAGE: all
- * are in use; ERR_NO_FIT, ERR_MEMORY, ERR_DEVICE, ERR_INTERRUPTED. */
+/* The sequence to evaluate the n >= 1 ids in, after moeflux_session_reuse; the caller's until sequences_put.
+ * ERR_USAGE: all are in use; ERR_NO_FIT, ERR_MEMORY, ERR_DEVICE, ERR_INTERRUPTED. */
 int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
                    struct moeflux_err *e);
 /* An empty one, for prompts of which nothing is kept. */
@@ -49,7 +50,8 @@ int sequences_take_empty(struct sequences *q, struct moeflux_session **out, stru
 /* Gives it back. Others leave memory if there are too many bytes. */
 void sequences_put(struct sequences *q, struct moeflux_session *s);
 
-/* Frees the memory of the least recently used one that is not in use, after saving it. False: there is none. */
+/* Frees the memory of the least recently used one that is not in use, after saving it. False: there is none.
+ * */
 bool sequences_shrink(struct sequences *q);
 
 struct sequences_counts sequences_count(const struct sequences *q);

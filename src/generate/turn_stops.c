@@ -11,7 +11,8 @@
 /* A shorter piece is not worth an evaluation of its own. */
 enum { LEAST_GAP = 8, LEAST_SYSTEM = 32 };
 
-/* How many tokens the prompt has in common with that of other messages; 0: they cannot be encoded. Takes `messages` over. */
+/* How many tokens the prompt has in common with that of other messages; 0: they cannot be encoded. Takes
+ * `messages` over. */
 static uint32_t common_with(const struct request *r, struct generator *g, json_t *messages)
 {
     struct request other = {.id = json_null(), .options = r->options, .fields = json_copy(r->fields)};

@@ -1,5 +1,6 @@
-/* turn_stops.h - where the next request of a conversation will part from this one. A template writes what comes after a
- * question in one way before the answer and in another when the answer is there, so the places are found by asking it. */
+/* turn_stops.h - where the next request of a conversation will part from this one. A template writes what
+ * comes after a question in one way before the answer and in another when the answer is there, so the places
+ * are found by asking it. */
 #ifndef MOEFLUX_GENERATE_TURN_STOPS_H
 #define MOEFLUX_GENERATE_TURN_STOPS_H
 

@@ -34,7 +34,8 @@ static int adopt_entry(struct tensor *t, const struct quant_config *q, struct mo
     return 0;
 }
 
-/* Gives `t` its canonical name and what is declared of it, or *keep = false when it is not part of the text model. */
+/* Gives `t` its canonical name and what is declared of it, or *keep = false when it is not part of the text
+ * model. */
 static int adopt_tensor(struct tensor *t, const struct config *c, const struct quant_config *q, bool *keep,
                         struct moeflux_err *e)
 {

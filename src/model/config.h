@@ -1,5 +1,5 @@
-/* config.h - a model described: its layers, dimensions and constants, read from config.json (or a manifest's "config")
- * and checked. A family's file (family.h) does the reading; above it only the description counts.
+/* config.h - a model described: its layers, dimensions and constants, read from config.json (or a manifest's
+ * "config") and checked. A family's file (family.h) does the reading; above it only the description counts.
  *
  * Names: the field's terms. All counts are > 0 where the model uses them and 0 where it does not. */
 #ifndef MOEFLUX_MODEL_CONFIG_H
@@ -27,7 +27,8 @@ struct config_layer {
     bool has_window;  /* of attention */
 };
 
-/* Norms of queries and keys in grouped-query attention: none, of each head, of all heads of a token together. */
+/* Norms of queries and keys in grouped-query attention: none, of each head, of all heads of a token together.
+ * */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_ALL };
 
 enum { CONFIG_MAX_EOS = 16 };
@@ -81,7 +82,7 @@ struct config {
     float routed_scaling;
     bool norm_topk;
     bool experts_biased;
-    float swiglu_limit; /* ops/experts.h; 0: none */
+    float swiglu_limit; /* ops/experts/experts.h; 0: none */
 
     int32_t eos[CONFIG_MAX_EOS]; /* union of all places that name end-of-text ids */
     uint32_t n_eos;
@@ -111,14 +112,15 @@ static inline uint32_t config_longest_context(const struct config *c)
     return c->max_context ? c->max_context : 262144;
 }
 
-/* Takes n of the experts for a token, of them as few as sum to `share` of the weights (ops/router.h). n 0: as many as the
- * file says; share 0 and 1: all n. ERR_USAGE: the router cannot choose so many, or the share is not one. */
+/* Takes n of the experts for a token, of them as few as sum to `share` of the weights (ops/router/router.h).
+ * n 0: as many as the file says; share 0 and 1: all n. ERR_USAGE: the router cannot choose so many, or the
+ * share is not one. */
 int config_set_active_experts(struct config *c, uint32_t n, float share, struct moeflux_err *e);
 
-/* Reads a configuration object (nested text_config or flat). `where` names the file in messages.
- * ERR_FORMAT: a key is missing, of the wrong type or out of range (the key is named);
- * ERR_UNSUPPORTED: what this program does not compute: an unknown model_type (those known are listed), a rope type, an
- * activation, biases and more. */
+/* Reads a configuration object (nested text_config or flat). `where` names the file in messages. ERR_FORMAT:
+ * a key is missing, of the wrong type or out of range (the key is named); ERR_UNSUPPORTED: what this program
+ * does not compute: an unknown model_type (those known are listed), a rope type, an activation, biases and
+ * more. */
 int config_read(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e);
 
 /* Adds the eos ids of a generation_config.json object to c->eos (each once). */

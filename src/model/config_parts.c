@@ -138,8 +138,8 @@ int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_ki
     return v->rc < 0 ? v->rc : config_read_dense(c, v);
 }
 
-/* YaRN is switched on by its own keys: the context that it stretches to counts, if max_position_embeddings still has the trained one.
- * A trained one that is not said is max_position_embeddings, which stays then. */
+/* YaRN is switched on by its own keys: the context that it stretches to counts, if max_position_embeddings
+ * still has the trained one. A trained one that is not said is max_position_embeddings, which stays then. */
 static void set_contexts(struct config *c)
 {
     double stretched = c->rope.factor * c->rope.original_context;

@@ -1,8 +1,10 @@
-/* family.h - a family of models: what it is called, how its configuration is read, what its tensors are called.
+/* family.h - a family of models: what it is called, how its configuration is read, what its tensors are
+ * called.
  *
- * A family is one file, family_X.c, and a line in family.c. Its reader describes every layer (config.h). The floors above
- * see the description, and of the family only its name and its tensors' names: src/arch builds layers from it, schema.c
- * their tensors. What a layer lacks for a new family, a mixer or an option of one, goes there. */
+ * A family is one file, family_X.c, and a line in family.c. Its reader describes every layer (config.h). The
+ * floors above see the description, and of the family only its name and its tensors' names: src/arch builds
+ * layers from it, schema.c their tensors. What a layer lacks for a new family, a mixer or an option of one,
+ * goes there. */
 #ifndef MOEFLUX_MODEL_FAMILY_H
 #define MOEFLUX_MODEL_FAMILY_H
 
@@ -23,13 +25,14 @@ struct family {
     const char *name; /* for people: "Qwen3.5-MoE" */
     uint32_t id;      /* in fingerprints of saved states: stays, and is never given again */
     const char *types[FAMILY_MAX_TYPES + 1]; /* values of model_type, NULL behind the last */
-    /* A key that no other family has: some converters leave model_type out of the manifest's config. NULL: there is none */
+    /* A key that no other family has: some converters leave model_type out of the manifest's config. NULL:
+     * there is none */
     const char *own_key;
-    const char
-        *chat; /* the chat template of models that bring none, as text/chat.h names it; NULL: unknown */
+    /* the chat template of models that bring none, as text/chat/chat.h names it; NULL: unknown */
+    const char *chat;
 
-    /* Reads what config_read leaves to it: mixers, feed-forward parts, RoPE. c->layers is there, all zero. Errors as
-     * config_read's: what no operation computes is refused by its key. */
+    /* Reads what config_read leaves to it: mixers, feed-forward parts, RoPE. c->layers is there, all zero.
+     * Errors as config_read's: what no operation computes is refused by its key. */
     int (*read)(struct config *c, struct json_view *v);
 
     /* What configurations call moe_intermediate_size; NULL: that. */
@@ -44,11 +47,11 @@ struct family {
 
     /* Matrices that its files hold as one; NULL: none. */
     const struct fused_matrix *fused; /* the last has no name */
-    /* Makes the tensors of checkpoints that have the experts in another form those of MLX, as far as the same bytes do; NULL: they
-     * have not. */
+    /* Makes the tensors of checkpoints that have the experts in another form those of MLX, as far as the same
+     * bytes do; NULL: they have not. */
     int (*adopt)(struct tensor_list *l, const char *where, struct moeflux_err *e);
-    /* Its plain stacks of experts have the gate's and the up rows in turn, each row a column: [n_experts][hidden][2 inner], and down
-     * [n_experts][inner][hidden]. */
+    /* Its plain stacks of experts have the gate's and the up rows in turn, each row a column:
+     * [n_experts][hidden][2 inner], and down [n_experts][inner][hidden]. */
     bool experts_by_columns;
 
     /* Conversion. */

@@ -101,8 +101,8 @@ static uint64_t widen(const uint8_t *codes, uint64_t n, const float values[256],
     return n;
 }
 
-/* `at`: the first element's place in w. The codes lie at the end of the room: ascending, a value never overwrites a code
- * that is still to be read. */
+/* `at`: the first element's place in w. The codes lie at the end of the room: ascending, a value never
+ * overwrites a code that is still to be read. */
 static int widen_all(const struct model_dir *m, const struct tensor *w, const float *scales, uint64_t at,
                      uint64_t n, uint8_t *room, struct moeflux_err *e)
 {

@@ -11,7 +11,8 @@
 #include "model/names.h"
 #include "model/tensor.h"
 
-/* Where the name of the fused matrix ends in a tensor's name, before ".weight" and so on; NULL: it is none of its tensors. */
+/* Where the name of the fused matrix ends in a tensor's name, before ".weight" and so on; NULL: it is none of
+ * its tensors. */
 static const char *tail_of(const struct tensor *t, const struct fused_matrix *f)
 {
     const char *tail = strrchr(t->name, '.');
@@ -20,7 +21,8 @@ static const char *tail_of(const struct tensor *t, const struct fused_matrix *f)
     return is_its ? tail : NULL;
 }
 
-/* A fused matrix as a tensor's rows have it: `of_each` of the matrix's rows, 1 but for scales of 8-bit floats, are one row. */
+/* A fused matrix as a tensor's rows have it: `of_each` of the matrix's rows, 1 but for scales of 8-bit
+ * floats, are one row. */
 struct fusion {
     const struct fused_matrix *matrix;
     const struct config *config;

@@ -10,8 +10,8 @@ struct tensor_list;
 
 enum { FUSED_MAX_PARTS = 2, FUSED_MAX_RUNS = 3 };
 
-/* A block's rows go in turn to the parts: the first `n_runs` runs to part 0, and so on. A part has all blocks' rows of its first
- * run, then those of its next. */
+/* A block's rows go in turn to the parts: the first `n_runs` runs to part 0, and so on. A part has all
+ * blocks' rows of its first run, then those of its next. */
 struct fused_matrix {
     const char *name; /* as names end, before ".weight" and so on: ".linear_attn.in_proj_qkvz" */
     struct {
@@ -23,9 +23,10 @@ struct fused_matrix {
     uint32_t (*rows)(const struct config *c, uint32_t i);
 };
 
-/* Puts the parts in the place of all tensors of the list that are so fused: weights, scales and biases. `fused`: the last has no
- * name; NULL: there are none. fp8_rows: of the weight under one scale of 8-bit floats; 0: there are none, and what is called as
- * their scales stays. ERR_FORMAT names a tensor that has other rows, ERR_UNSUPPORTED one with scales across two parts. */
+/* Puts the parts in the place of all tensors of the list that are so fused: weights, scales and biases.
+ * `fused`: the last has no name; NULL: there are none. fp8_rows: of the weight under one scale of 8-bit
+ * floats; 0: there are none, and what is called as their scales stays. ERR_FORMAT names a tensor that has
+ * other rows, ERR_UNSUPPORTED one with scales across two parts. */
 int fused_split(struct tensor_list *l, const struct fused_matrix *fused, const struct config *c,
                 uint32_t fp8_rows, const char *where, struct moeflux_err *e);
 

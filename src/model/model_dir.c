@@ -101,7 +101,8 @@ static int read_usual_formats(const struct opening *o, struct expert_formats *f,
     return 0;
 }
 
-/* A projection of a layer's experts, from an object with mode, bits, group_size and the dtype of the scales. */
+/* A projection of a layer's experts, from an object with mode, bits, group_size and the dtype of the scales.
+ * */
 static int read_format(const struct opening *o, const json_t *layer, const char *part, uint32_t at,
                        uint32_t *format, struct moeflux_err *e)
 {
@@ -399,7 +400,8 @@ int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, co
     return check_finite(m, t, 0, t->bytes, bytes, e);
 }
 
-/* The values of 16 bits lie in the upper half of dst: ascending, a float never overwrites one that is still to be read. */
+/* The values of 16 bits lie in the upper half of dst: ascending, a float never overwrites one that is still
+ * to be read. */
 static void widen_in_place(float *dst, uint64_t n, enum dtype dtype)
 {
     const uint8_t *src = (const uint8_t *)dst + 2 * n;

@@ -1,11 +1,11 @@
 /* model_dir.h - a model directory as it lies on disk: its config, its named tensors, its experts' extents.
  *
  * Two layouts open alike:
- *   packed: model_weights.json (manifest) + model_weights.bin + packed_experts/layer_NN.bin; with spread.json the experts lie
- *           in other directories too (spread.h)
- *   plain:  config.json + *.safetensors in MLX names (sharded or not); an expert is up to nine extents in the shards
- * Everything is checked against the files at open: offsets, sizes, dtypes, shapes, bits, layer files' lengths.
- * Tensor contents are read on request. Names are canonical: model.X and lm_head.X. */
+ *   packed: model_weights.json (manifest) + model_weights.bin + packed_experts/layer_NN.bin; with spread.json
+ *           the experts lie in other directories too (spread.h) plain: config.json + *.safetensors in MLX
+ *           names (sharded or not); an expert is up to nine extents in the shards Everything is checked
+ *           against the files at open: offsets, sizes, dtypes, shapes, bits, layer files' lengths. Tensor
+ *           contents are read on request. Names are canonical: model.X and lm_head.X. */
 #ifndef MOEFLUX_MODEL_MODEL_DIR_H
 #define MOEFLUX_MODEL_MODEL_DIR_H
 
@@ -27,7 +27,7 @@ enum dtype {
     DTYPE_F8_E4M3,
     DTYPE_U8,
     DTYPE_OTHER, /* well formed, but nothing here reads it */
-    DTYPE_GGUF,  /* of a GGUF file, whatever its type there; counts as float32 (convert/gguf_source.h) */
+    DTYPE_GGUF,  /* of a GGUF file, whatever its type there; counts as float32 (convert/gguf/source.h) */
 };
 
 enum { TENSOR_MAX_DIMS = 8 };
@@ -35,8 +35,8 @@ enum { TENSOR_MAX_DIMS = 8 };
 /* How MLX quantises: codes with scales and biases, or small floats with scales alone. */
 enum quant_mode { QUANT_AFFINE, QUANT_MXFP4, QUANT_MXFP8, QUANT_NVFP4 };
 
-/* A tensor that a file holds in pieces: blocks of `period` bytes, of which each run is a piece. All blocks' pieces of the first
- * run come first, then those of the next. n_runs 0: the tensor is contiguous. */
+/* A tensor that a file holds in pieces: blocks of `period` bytes, of which each run is a piece. All blocks'
+ * pieces of the first run come first, then those of the next. n_runs 0: the tensor is contiguous. */
 enum { TENSOR_MAX_RUNS = 3 };
 struct tensor_pieces {
     uint32_t n_runs;
@@ -91,8 +91,8 @@ struct expert_formats {
     uint32_t gate, up, down;
 };
 
-/* Where the parts of an expert lie in a slot (bytes from its start); the same for every expert of a layer. Formats without
- * biases have none there. gate, up: [moe_inner][hidden]; down: [hidden][moe_inner]. */
+/* Where the parts of an expert lie in a slot (bytes from its start); the same for every expert of a layer.
+ * Formats without biases have none there. gate, up: [moe_inner][hidden]; down: [hidden][moe_inner]. */
 struct expert_layout {
     struct expert_formats formats;
     uint64_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
@@ -135,8 +135,8 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
 int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
                      struct moeflux_err *e);
 
-/* Reads a tensor's bytes [from, from + n) into dst. Scales and biases (names ending in .scales or .biases) are
- * checked to be finite as they pass. */
+/* Reads a tensor's bytes [from, from + n) into dst. Scales and biases (names ending in .scales or .biases)
+ * are checked to be finite as they pass. */
 int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
                    struct moeflux_err *e);
 
@@ -149,15 +149,16 @@ int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, co
 /* Reads n BF16, F16 or F32 elements and widens them to float; non-finite values are ERR_FORMAT. */
 int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e);
 
-/* The extents of one expert, in ascending slot order, neighbours merged (packed: one in each part). Returns their number, or 0
- * for a layer without experts. `out` has room for EXPERT_MAX_EXTENTS. */
+/* The extents of one expert, in ascending slot order, neighbours merged (packed: one in each part). Returns
+ * their number, or 0 for a layer without experts. `out` has room for EXPERT_MAX_EXTENTS. */
 uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, struct extent *out);
 
 /* Reads bytes [at, at + n) of an expert, wherever they lie. Not checked to be finite. */
 int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, uint64_t at, uint64_t n,
                           uint8_t *dst, struct moeflux_err *e);
 
-/* Checks the scales and biases of an expert that was read whole into `slot`: ERR_FORMAT names layer, expert, part. */
+/* Checks the scales and biases of an expert that was read whole into `slot`: ERR_FORMAT names layer, expert,
+ * part. */
 int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
                            struct moeflux_err *e);
 /* The same of its bytes [from, to), which hold whole numbers. */

@@ -7,8 +7,8 @@
 /* Opens `path` for reading and appends it to (*files)[*n]. Returns 0; ERR_IO. */
 int model_file_add(struct model_file **files, uint32_t *n, const char *path, struct moeflux_err *e);
 
-/* Where byte `from` of a tensor in pieces lies behind t->off; *n: how many bytes follow there, *later: how many pieces of the
- * same run behind this one. */
+/* Where byte `from` of a tensor in pieces lies behind t->off; *n: how many bytes follow there, *later: how
+ * many pieces of the same run behind this one. */
 uint64_t model_file_find_piece(const struct tensor_pieces *p, uint64_t from, uint64_t *n, uint64_t *later);
 
 /* Reads bytes [from, from + n) of a tensor in these files, which it has. ERR_IO. */

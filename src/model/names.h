@@ -8,12 +8,13 @@
 
 struct moeflux_err;
 
-/* The canonical form of a checkpoint's tensor name in *out (caller frees), or NULL in *out when the tensor is not
- * part of the text model: vision tower, multi-token prediction (also layers >= n_layers), rotary tables. */
+/* The canonical form of a checkpoint's tensor name in *out (caller frees), or NULL in *out when the tensor is
+ * not part of the text model: vision tower, multi-token prediction (also layers >= n_layers), rotary tables.
+ * */
 int names_canonical(const char *source, uint32_t n_layers, char **out, struct moeflux_err *e);
 
-/* Replaces in *name, which is the caller's and may be fresh memory then, each part of a family's list (family.h) where it stands
- * first. ERR_MEMORY. */
+/* Replaces in *name, which is the caller's and may be fresh memory then, each part of a family's list
+ * (family.h) where it stands first. ERR_MEMORY. */
 int names_rename(char **name, const char *const (*renamed)[2], struct moeflux_err *e);
 
 bool names_ends_with(const char *name, const char *suffix);

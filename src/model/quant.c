@@ -8,11 +8,12 @@
 
 /* --- encoding --- */
 
-/* Where `group` is a constant the compiler turns the loops into vector code without checks; it has to be inline for that. */
+/* Where `group` is a constant the compiler turns the loops into vector code without checks; it has to be
+ * inline for that. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* Smallest and largest value. Compared as integers in the order of the floats, which vectorises and puts NaN beyond
- * the infinities, so that looking at the two ends is enough to see one. */
+/* Smallest and largest value. Compared as integers in the order of the floats, which vectorises and puts NaN
+ * beyond the infinities, so that looking at the two ends is enough to see one. */
 INLINE void find_range(const float *x, uint32_t group, float *lo, float *hi)
 {
     int32_t key[QUANT_MAX_GROUP], min = INT32_MAX, max = INT32_MIN;
@@ -29,7 +30,8 @@ INLINE void find_range(const float *x, uint32_t group, float *lo, float *hi)
     memcpy(hi, &max, sizeof *hi);
 }
 
-/* Half to even without a library call (x86-64's base instruction set has none). From 2^23 on a float is whole. */
+/* Half to even without a library call (x86-64's base instruction set has none). From 2^23 on a float is
+ * whole. */
 static float round_even(float x)
 {
     float a = fabsf(x);
@@ -50,8 +52,9 @@ static void choose_scale(float lo, float hi, float levels, uint16_t *scale, uint
     *bias = bf16_from_float(steps != 0 ? edge : 0);
 }
 
-/* rint((x - bias) / scale), clamped. Clamping first is the same, the limits being whole; the value then is small
- * enough for adding 2^23, which rounds to a whole number, ties to even, and leaves it in the low bits. */
+/* rint((x - bias) / scale), clamped. Clamping first is the same, the limits being whole; the value then is
+ * small enough for adding 2^23, which rounds to a whole number, ties to even, and leaves it in the low bits.
+ * */
 INLINE void find_codes(const float *x, uint32_t group, float scale, float bias, float levels, uint32_t *code)
 {
     float y[QUANT_MAX_GROUP] = {0};

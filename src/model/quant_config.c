@@ -95,7 +95,8 @@ int quant_config_entry(const struct json_t *object, uint32_t bits, const char *w
     return check_entry(out, where, what, e);
 }
 
-/* DeepSeek's own checkpoints, and others in their form. Which tensors are floats of 8 bits the files say themselves. */
+/* DeepSeek's own checkpoints, and others in their form. Which tensors are floats of 8 bits the files say
+ * themselves. */
 static int read_fp8(struct quant_config *q, struct json_view *v)
 {
     const char *format = json_view_text_or(v, "fmt", "e4m3");

@@ -33,12 +33,14 @@ enum quant_mode quant_config_format_mode(uint32_t format);
 /* As configurations spell it: "mxfp4". */
 const char *quant_config_mode_name(enum quant_mode mode);
 
-/* An object's mode, bits and group_size. What it leaves out is as MLX has it: affine; 64 columns and `bits` (0: not known)
- * for affine codes, else those of the mode. `what` names the object. ERR_UNSUPPORTED: no format (base/format.h) is it. */
+/* An object's mode, bits and group_size. What it leaves out is as MLX has it: affine; 64 columns and `bits`
+ * (0: not known) for affine codes, else those of the mode. `what` names the object. ERR_UNSUPPORTED: no
+ * format (base/format.h) is it. */
 int quant_config_entry(const struct json_t *object, uint32_t bits, const char *where, const char *what,
                        struct quant_entry *out, struct moeflux_err *e);
 
-/* Finds `quantization` or `quantization_config`. ERR_UNSUPPORTED: a scheme other than MLX's and block-wise fp8. */
+/* Finds `quantization` or `quantization_config`. ERR_UNSUPPORTED: a scheme other than MLX's and block-wise
+ * fp8. */
 int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where,
                       struct moeflux_err *e);
 

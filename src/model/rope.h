@@ -1,21 +1,22 @@
-/* rope.h - a model's rotary embedding in numbers: frequencies, what cos and sin are multiplied with, softmax scale.
+/* rope.h - a model's rotary embedding in numbers: frequencies, what cos and sin are multiplied with, softmax
+ * scale.
  *
- * Plain RoPE: theta^(-2i/D). YaRN: https://arxiv.org/abs/2309.00071, section 3, with the rounding of the correction
- * range and the two mscale terms as DeepSeek's published code has them. */
+ * Plain RoPE: theta^(-2i/D). YaRN: https://arxiv.org/abs/2309.00071, section 3, with the rounding of the
+ * correction range and the two mscale terms as DeepSeek's published code has them. */
 #ifndef MOEFLUX_MODEL_ROPE_H
 #define MOEFLUX_MODEL_ROPE_H
 
 #include "model/config.h"
 
-/* out [rotary_dim / 2]: the angle of pair i at position p is p * out[i]. Computed in double, rounded to float32 as
- * the models were trained and run. */
+/* out [rotary_dim / 2]: the angle of pair i at position p is p * out[i]. Computed in double, rounded to
+ * float32 as the models were trained and run. */
 void rope_frequencies(const struct config *c, float *out);
 
 /* The factor of every cos and sin; 1 for plain RoPE. */
 double rope_multiplier(const struct config *c);
 
-/* The factor of the attention scores over keys of key_dim channels: 1/sqrt(key_dim), of latent attention with YaRN's
- * mscale_all_dim squared on top of it. */
+/* The factor of the attention scores over keys of key_dim channels: 1/sqrt(key_dim), of latent attention with
+ * YaRN's mscale_all_dim squared on top of it. */
 double rope_softmax_scale(const struct config *c, uint32_t key_dim);
 
 #endif

@@ -45,9 +45,9 @@ static bool ends_with(const char *name, const char *tail)
     return tail[0] && n >= k && strcmp(name + n - k, tail) == 0;
 }
 
-/* The name as the family's files have it: of the whole that it may be a part of, with a part of it named differently. The dot
- * behind it lets that part stand at the end, as ".mlp.gate.". The first that is found counts: MLX's files keep gate_proj, up_proj
- * and down_proj where others have w1, w3 and w2. */
+/* The name as the family's files have it: of the whole that it may be a part of, with a part of it named
+ * differently. The dot behind it lets that part stand at the end, as ".mlp.gate.". The first that is found
+ * counts: MLX's files keep gate_proj, up_proj and down_proj where others have w1, w3 and w2. */
 static void spell(const struct family *f, const char *base, char name[NAME])
 {
     char whole[NAME];

@@ -1,15 +1,16 @@
 /* spread.h - experts that lie in several directories, so that several disks are read at once.
  *
- * Every expert is cut into pieces of `stripe` bytes (the last may be shorter). Piece p of expert e lies in part
- * (e + p) mod n_parts, at e * stripe of the layer's file there. So every single expert comes from all disks at once: with whole
- * experts on one disk each, the few that a token misses would often lie on the same one. A stripe is a whole number of
- * blocks, which direct reads need, and the turn by e gives every part the same number of bytes, also where an expert has
- * fewer blocks than there are parts.
+ * Every expert is cut into pieces of `stripe` bytes (the last may be shorter). Piece p of expert e lies in
+ * part (e + p) mod n_parts, at e * stripe of the layer's file there. So every single expert comes from all
+ * disks at once: with whole experts on one disk each, the few that a token misses would often lie on the same
+ * one. A stripe is a whole number of blocks, which direct reads need, and the turn by e gives every part the
+ * same number of bytes, also where an expert has fewer blocks than there are parts.
  *
  * Part 0 is the model directory itself. Its spread.json names the others, and all parts have the same id:
- *   spread.json   {"id": "16 hex digits", "stripe": bytes, "parts": ["path of part 1", ...]}; without `stripe` it is each
- *                 layer's own, the smallest whose n_parts pieces hold an expert: experts of layers may differ in size
- *   PART/part.json  {"id": ..., "part": 1, "parts": 2}, beside PART/packed_experts/layer_NN.bin */
+ *   spread.json {"id": "16 hex digits", "stripe": bytes, "parts": ["path of part 1", ...]}; without `stripe`
+ *                 it is each layer's own, the smallest whose n_parts pieces hold an expert: experts of layers
+ *                 may differ in size PART/part.json {"id": ..., "part": 1, "parts": 2}, beside
+ *                 PART/packed_experts/layer_NN.bin */
 #ifndef MOEFLUX_MODEL_SPREAD_H
 #define MOEFLUX_MODEL_SPREAD_H
 
@@ -51,16 +52,17 @@ struct spread_dirs {
     uint64_t id;
     char *file; /* spread.json; NULL: there is none */
     char *paths
-        [SPREAD_MAX_PARTS]; /* [0] is NULL; else as spread.json has them, relative ones joined to its directory */
+        /* [0] is NULL; else as spread.json has them, relative ones joined to its directory */
+        [SPREAD_MAX_PARTS];
 };
 
-/* Reads spread.json of a model directory. Without one: one part. ERR_FORMAT names the file and the key. The parts
- * themselves are not looked at. */
+/* Reads spread.json of a model directory. Without one: one part. ERR_FORMAT names the file and the key. The
+ * parts themselves are not looked at. */
 int spread_read(struct spread_dirs *d, const char *dir, struct moeflux_err *e);
 void spread_free(struct spread_dirs *d);
 
-/* Looks at part `part` >= 1: ERR_IO, it is not there; ERR_FORMAT, it is another model's, or another part. The error says how
- * to correct it. */
+/* Looks at part `part` >= 1: ERR_IO, it is not there; ERR_FORMAT, it is another model's, or another part. The
+ * error says how to correct it. */
 int spread_check_part(const struct spread_dirs *d, uint32_t part, struct moeflux_err *e);
 
 #endif

@@ -19,15 +19,14 @@ enum dtype tensor_find_dtype(const char *name);
 /* Bytes of one element; 0 for DTYPE_OTHER. */
 uint32_t tensor_dtype_bytes(enum dtype dtype);
 
-/* Fills t->dtype, n_dims, shape, off and bytes from a file's description: `dtype` as text, `shape` a JSON array,
- * the tensor's bytes [off, off + bytes) of an area of area_bytes.
- * ERR_FORMAT: unknown dtype, bad shape, bytes that are not shape times width, or outside the area. t->name and
- * `where` are for messages. */
+/* Fills t->dtype, n_dims, shape, off and bytes from a file's description: `dtype` as text, `shape` a JSON
+ * array, the tensor's bytes [off, off + bytes) of an area of area_bytes. ERR_FORMAT: unknown dtype, bad
+ * shape, bytes that are not shape times width, or outside the area. t->name and `where` are for messages. */
 int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *shape, uint64_t off,
                     uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e);
 
-/* The format of a quantised weight by its mode, bits, group and what its scales are; `where` is for the message.
- * ERR_UNSUPPORTED: none is it. ERR_FORMAT: scales of another dtype than its mode has. */
+/* The format of a quantised weight by its mode, bits, group and what its scales are; `where` is for the
+ * message. ERR_UNSUPPORTED: none is it. ERR_FORMAT: scales of another dtype than its mode has. */
 int tensor_find_format(const struct tensor *t, enum dtype scales, const char *where, uint32_t *format,
                        struct moeflux_err *e);
 

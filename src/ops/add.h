@@ -1,5 +1,5 @@
-/* add.h - a sum that was made elsewhere joins the hidden states: x[i] += y[i]; or biases join the rows of a product:
- * x[i] += y[i mod every]; or they are what a product will be added to: x[i] = y[i mod every]. */
+/* add.h - a sum that was made elsewhere joins the hidden states: x[i] += y[i]; or biases join the rows of a
+ * product: x[i] += y[i mod every]; or they are what a product will be added to: x[i] = y[i mod every]. */
 #ifndef MOEFLUX_OPS_ADD_H
 #define MOEFLUX_OPS_ADD_H
 

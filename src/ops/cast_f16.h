@@ -22,8 +22,8 @@ struct cast_f16_call {
     bool is_blocked; /* cols % 128 == 0: each 128 columns in the order of cast_f16_place */
 };
 
-/* Where a blocked row has column c: of each 128 columns the eights 0, 4, 8, 12 come first, then 1, 5, 9, 13 and so on, and each
- * eight is 0, 4, 1, 5, 2, 6, 3, 7, as kernels/lib/gemm_frag.glsl takes them. */
+/* Where a blocked row has column c: of each 128 columns the eights 0, 4, 8, 12 come first, then 1, 5, 9, 13
+ * and so on, and each eight is 0, 4, 1, 5, 2, 6, 3, 7, as kernels/lib/gemm_frag.glsl takes them. */
 static inline uint32_t cast_f16_place(uint32_t c)
 {
     return (c & ~127u) | (c >> 3 & 3u) << 5 | (c >> 5 & 3u) << 3 | (c & 3u) << 1 | (c >> 2 & 1u);

@@ -1,7 +1,7 @@
 #include "ops/loops.h"
 
 #include "args.h"
-#include "base/vec.h"
+#include "cpu/vec.h"
 #include "cpu/math.h"
 
 /* Of the files beside this one. */

@@ -1,5 +1,5 @@
-/* swiglu.h - between the two products of a dense feed-forward part: dst[t] = silu(gate[t]) * up[t]. inner is a multiple
- * of 4. */
+/* swiglu.h - between the two products of a dense feed-forward part: dst[t] = silu(gate[t]) * up[t]. inner is
+ * a multiple of 4. */
 #ifndef MOEFLUX_OPS_SWIGLU_H
 #define MOEFLUX_OPS_SWIGLU_H
 

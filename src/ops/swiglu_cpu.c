@@ -1,4 +1,4 @@
-#include "base/team.h"
+#include "cpu/team.h"
 #include "ops/loops.h"
 #include "ops/swiglu.h"
 

@@ -8,7 +8,7 @@
 #include "base/f16.h"
 #include "base/format.h"
 #include "base/mem.h"
-#include "ops/gemm_plan.h"
+#include "ops/linear/gemm_plan.h"
 
 /* splitmix64 */
 uint64_t kt_random(struct kernel_test *l)
@@ -75,8 +75,8 @@ static void put_scale(uint32_t scale, float x, void *scales, uint64_t i)
     memcpy((uint8_t *)scales + i * bytes, from, bytes);
 }
 
-/* Scales, and biases that centre codes of `bits` bits around 0, for values with about 1 / sqrt(cols) of spread. Affine scales
- * have both signs. */
+/* Scales, and biases that centre codes of `bits` bits around 0, for values with about 1 / sqrt(cols) of
+ * spread. Affine scales have both signs. */
 static void random_groups(struct kernel_test *l, const struct format *f, uint8_t *scales, uint8_t *biases,
                           uint64_t n, uint32_t cols)
 {

@@ -1,5 +1,6 @@
-/* kernel_test.h - one operation on two backends: the same random inputs on both sides, and the difference of what they
- * write. Several devices in turn may be compared with one run of the reference. Private to the self-test. */
+/* kernel_test.h - one operation on two backends: the same random inputs on both sides, and the difference of
+ * what they write. Several devices in turn may be compared with one run of the reference. Private to the
+ * self-test. */
 #ifndef MOEFLUX_SELFTEST_KERNEL_TEST_H
 #define MOEFLUX_SELFTEST_KERNEL_TEST_H
 
@@ -7,7 +8,7 @@
 
 #include "base/err.h"
 #include "exec/exec.h"
-#include "ops/kv_cache.h"
+#include "ops/attention/kv_cache.h"
 #include "ops/weights.h"
 #include "selftest/selftest.h"
 
@@ -63,7 +64,8 @@ struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *b
 
 /* Whether cases are left out that show no other path through a kernel than others do. */
 bool kt_is_brief(const struct kernel_test *l);
-/* Whether those are left out that only have the sizes of real models: where the cases are brief, and on brief hosts. */
+/* Whether those are left out that only have the sizes of real models: where the cases are brief, and on brief
+ * hosts. */
 bool kt_skips_sizes(const struct kernel_test *l);
 /* Whether a case is left out because the other part has it (SELFTEST_FIRST, SELFTEST_REST). */
 bool kt_leaves(const struct kernel_test *l, bool is_rest);
@@ -73,7 +75,8 @@ int kt_n_sides(const struct kernel_test *l);
 void kt_finish(struct kernel_test *l, int side);
 /* Compares n floats of a buffer that both sides wrote. */
 double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
-/* The same for n float16 numbers, n even; each difference is relative to the larger of the reference's number and 1. */
+/* The same for n float16 numbers, n even; each difference is relative to the larger of the reference's number
+ * and 1. */
 double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
 /* As kt_error for integers: 0 when all are equal, else 1. */
 double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
@@ -81,23 +84,23 @@ double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_
 void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound);
 /* Reports the last result of a case and frees its buffers. */
 void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound);
-/* Reports a case that cannot run on the device, and frees its buffers. Says nothing where the device is kept from kernels
- * that it has: these cases have run. */
+/* Reports a case that cannot run on the device, and frees its buffers. Says nothing where the device is kept
+ * from kernels that it has: these cases have run. */
 void kt_skip(struct kernel_test *l, const char *kernel, const char *shape);
 void kt_clear(struct kernel_test *l);
 /* Frees the reference's results. */
 void kt_forget(struct kernel_test *l);
 
-/* float32 sums of up to 18,432 products against double: 1e-5 of the largest output, as every product's head says; and products
- * that go through float16. */
+/* float32 sums of up to 18,432 products against double: 1e-5 of the largest output, as every product's head
+ * says; and products that go through float16. */
 #define KT_PRODUCT_BOUND 1e-5
 #define KT_F16_BOUND     2e-3
 /* Of a product for n tokens that goes through float16 from `from` tokens on. */
 double kt_product_bound(const struct kernel_test *l, uint32_t n, uint32_t from);
 /* What a device can be made to take one of. The host has none. */
 bool kt_has_kernels(const struct kernel_test *l);
-/* Every kind of format, and groups and scales beside the usual ones: the first KT_N_KINDS differ in the codes, the others in
- * groups and scales alone. */
+/* Every kind of format, and groups and scales beside the usual ones: the first KT_N_KINDS differ in the
+ * codes, the others in groups and scales alone. */
 enum { KT_N_KINDS = 12, KT_N_FORMATS = 20 };
 extern const uint32_t kt_formats[KT_N_FORMATS];
 
@@ -110,7 +113,7 @@ void selftest_softmax_cases(struct kernel_test *l);
 void selftest_sigmoid_cases(struct kernel_test *l);
 void selftest_sample_cases(struct kernel_test *l);
 void selftest_swiglu_cases(struct kernel_test *l);
-void selftest_together_cases(struct kernel_test *l);
+void selftest_batched_cases(struct kernel_test *l);
 void selftest_add_cases(struct kernel_test *l);
 
 #endif

@@ -9,12 +9,12 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "cpu/isa.h"
-#include "ops/embed.h"
+#include "ops/embed/embed.h"
 #include "ops/cast_f16.h"
 #include "selftest/kernel_test.h"
-#include "ops/linear.h"
-#include "ops/matvec_transposed.h"
-#include "ops/gemm_plan.h"
+#include "ops/linear/linear.h"
+#include "ops/matvec_transposed/matvec_transposed.h"
+#include "ops/linear/gemm_plan.h"
 
 static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_GEMV] = "",
@@ -249,7 +249,8 @@ static void embed_cases(struct kernel_test *l)
     embed_case(l, 64, 7168, FORMAT_Q4);
 }
 
-/* In one dispatch, or in several behind each other; in rows of several tiles; in all ways that a device has. */
+/* In one dispatch, or in several behind each other; in rows of several tiles; in all ways that a device has.
+ * */
 static void mixed_linear_cases(struct kernel_test *l)
 {
     static const struct linear_shape shapes[] = {
@@ -293,8 +294,8 @@ static void mixed_linear_cases(struct kernel_test *l)
     l->is_rest = false;
 }
 
-/* Brief: each kind with one token and every second with many, first one of the two where no other case has it; other groups
- * and scales by turns with one or many. */
+/* Brief: each kind with one token and every second with many, first one of the two where no other case has
+ * it; other groups and scales by turns with one or many. */
 static void linear_format_cases(struct kernel_test *l)
 {
     for (uint32_t i = 0; i < KT_N_FORMATS; i++) {
@@ -316,7 +317,8 @@ static void linear_format_cases(struct kernel_test *l)
     mixed_linear_cases(l);
     stack_case(l, 3, 37, 64, FORMAT_Q3, 1);
     l->is_rest = true;
-    /* Short rows in sequence: of 8 lanes, of 32; long ones that are whole: for 16 lanes, for 32, few and many. */
+    /* Short rows in sequence: of 8 lanes, of 32; long ones that are whole: for 16 lanes, for 32, few and
+     * many. */
     linear_case(l, &(struct linear_shape){1, {2}, {FORMAT_BF16}, 3584, 1, true, true, LINEAR_GEMV});
     linear_case(
         l, &(struct linear_shape){2, {2115, 70}, {FORMAT_Q4, FORMAT_Q4}, 384, 1, true, true, LINEAR_GEMV});
@@ -471,8 +473,8 @@ static const struct {
     {"linear_decode linear_decode_token linear_decode_long linear_prefill linear_plain "
      "matvec_transposed_groups matvec_transposed_plain",
      linear_cases, true},
-    {"together linear_decode linear_decode_token linear_decode_long attention_decode",
-     selftest_together_cases, false},
+    {"together linear_decode linear_decode_token linear_decode_long attention_decode", selftest_batched_cases,
+     false},
     {"router_softmax", selftest_softmax_cases, false},
     {"router_sigmoid", selftest_sigmoid_cases, false},
     {"experts_decode_up experts_decode_down experts_decode_down_long experts_prefill_sort experts_prefill_up "
@@ -556,8 +558,8 @@ static int run_on(struct kernel_test *l, const struct exec_options *o, struct mo
     return rc;
 }
 
-/* The cpu: with each instruction set that the processor has, or the one that is asked for. The reference, which takes most
- * of the time, computes the cases once for all sets. */
+/* The cpu: with each instruction set that the processor has, or the one that is asked for. The reference,
+ * which takes most of the time, computes the cases once for all sets. */
 static int run_on_all(struct kernel_test *l, struct moeflux_err *e)
 {
     const struct selftest *s = l->request;

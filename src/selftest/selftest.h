@@ -1,5 +1,5 @@
-/* selftest.h - every operation on a device against its reference, over a grid of shapes: the smallest legal ones, odd
- * ones and those of real models. Inputs are random with a fixed seed. */
+/* selftest.h - every operation on a device against its reference, over a grid of shapes: the smallest legal
+ * ones, odd ones and those of real models. Inputs are random with a fixed seed. */
 #ifndef MOEFLUX_SELFTEST_SELFTEST_H
 #define MOEFLUX_SELFTEST_SELFTEST_H
 
@@ -18,8 +18,8 @@ struct selftest_row {
     const char *device; /* its name */
 };
 
-/* Of brief cases on a software device. First: every kernel, each way through it once; the others have other sizes, formats and
- * combinations of constants. */
+/* Of brief cases on a software device. First: every kernel, each way through it once; the others have other
+ * sizes, formats and combinations of constants. */
 enum selftest_part { SELFTEST_WHOLE, SELFTEST_FIRST, SELFTEST_REST };
 
 struct selftest {
@@ -30,8 +30,9 @@ struct selftest {
     /* At the end, once for each kernel that the device ran, with its name and variant. NULL: nobody asks. */
     void (*ran)(void *ctx, const char *kernel, uint64_t times);
     void *ctx;
-    /* On a software device without the cases whose kernels only have other sizes, or another format, than those of cases
-     * that stay: lavapipe's compiler takes up to a second for each of them. On the cpu without the sizes of real models. */
+    /* On a software device without the cases whose kernels only have other sizes, or another format, than
+     * those of cases that stay: lavapipe's compiler takes up to a second for each of them. On the cpu without
+     * the sizes of real models. */
     bool brief;
     enum selftest_part part;
 };

@@ -14,7 +14,7 @@
 #include "server/metrics.h"
 #include "server/page.h"
 #include "server/state.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 
 /* ---- what is there ---- */

@@ -28,8 +28,8 @@ void exchange_set_waiting(const struct exchange *x, bool waiting)
                               waiting ? 0u : (unsigned)SERVER_TIMEOUT_S);
 }
 
-/* A page that may ask may do so with the headers that it names: clients in browsers have headers of their own, as OpenAI's
- * has x-stainless-lang. What is no list of names is not repeated. */
+/* A page that may ask may do so with the headers that it names: clients in browsers have headers of their
+ * own, as OpenAI's has x-stainless-lang. What is no list of names is not repeated. */
 static const char *headers_allowed(const struct exchange *x)
 {
     enum { MOST = 1000 };
@@ -54,7 +54,8 @@ static void add_cors(const struct exchange *x, struct MHD_Response *r)
     }
 }
 
-/* The page has its own style and script in it and talks to its own server alone; no other page may show it in a frame. */
+/* The page has its own style and script in it and talks to its own server alone; no other page may show it in
+ * a frame. */
 static void add_policy(const struct exchange *x, struct MHD_Response *r)
 {
     static const char policy[] =

@@ -32,8 +32,8 @@ static void host_of(const char *authority, char *host, size_t cap)
     host[n] = '\0';
 }
 
-/* Whether a name that a browser used is one by which this server is known: a number, or its own. A page of another site may
- * have its own name point here. */
+/* Whether a name that a browser used is one by which this server is known: a number, or its own. A page of
+ * another site may have its own name point here. */
 static bool is_own_host(const struct server *s, const char *host)
 {
     unsigned char address[16];

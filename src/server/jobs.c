@@ -85,7 +85,8 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
     return rc;
 }
 
-/* Whether no idle worker belongs to a group with fewer jobs; of equal ones the first has them, so that one conversation stays where it is. */
+/* Whether no idle worker belongs to a group with fewer jobs; of equal ones the first has them, so that one
+ * conversation stays where it is. */
 static bool has_fewest(const struct jobs *q, uint32_t group)
 {
     uint32_t own = q->groups[group].n_running;
@@ -97,8 +98,8 @@ static bool has_fewest(const struct jobs *q, uint32_t group)
     return true;
 }
 
-/* Whether the first job is to go home: the prompt that is computed anew elsewhere is worth one job more there, and no more, since
- * those whose prompts begin alike would all have one home. */
+/* Whether the first job is to go home: the prompt that is computed anew elsewhere is worth one job more
+ * there, and no more, since those whose prompts begin alike would all have one home. */
 static bool goes_home(const struct jobs *q)
 {
     uint32_t home = q->first->home, fewest = UINT32_MAX;

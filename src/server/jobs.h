@@ -1,5 +1,5 @@
-/* jobs.h - answers that are wanted, in the order in which they came, and what is there of each. A connection makes a job,
- * adds it and reads it; a worker takes it and fills it.
+/* jobs.h - answers that are wanted, in the order in which they came, and what is there of each. A connection
+ * makes a job, adds it and reads it; a worker takes it and fills it.
  *
  *   jobs_add -> WAITING -> jobs_take -> RUNNING -> jobs_finish -> DONE -> jobs_release
  * Locked: any thread may call. */
@@ -14,7 +14,7 @@
 #include "api/ask.h"
 #include "base/err.h"
 #include "generate/answer.h"
-#include "text/chat.h"
+#include "text/chat/chat.h"
 
 /* A copy of a struct answer_piece. */
 struct job_piece {
@@ -30,11 +30,12 @@ static const uint32_t JOBS_ANYWHERE = UINT32_MAX;
 enum job_state { JOB_NEW, JOB_WAITING, JOB_RUNNING, JOB_DONE };
 
 struct job { /* zeroed at first; freed with jobs_release */
-    /* Borrowed; the connection's, until the job is added, and the worker's while it is RUNNING: its scores and result. Then nobody
-     * writes it. */
+    /* Borrowed; the connection's, until the job is added, and the worker's while it is RUNNING: its scores
+     * and result. Then nobody writes it. */
     struct ask *ask;
 
-    /* The group whose copy has its prompt's beginning; JOBS_ANYWHERE: none. The connection's, until the job is added. */
+    /* The group whose copy has its prompt's beginning; JOBS_ANYWHERE: none. The connection's, until the job
+     * is added. */
     uint32_t home;
 
     atomic_bool cancelled; /* nobody waits for it any more */
@@ -48,8 +49,8 @@ struct job { /* zeroed at first; freed with jobs_release */
     struct job_piece *first, *last;
 };
 
-/* Workers of one copy of the model. A job goes home where a worker is free, or about to be, and not much more is under way than
- * elsewhere; else to the copy with the fewest. */
+/* Workers of one copy of the model. A job goes home where a worker is free, or about to be, and not much more
+ * is under way than elsewhere; else to the copy with the fewest. */
 struct jobs_group {
     uint32_t n_workers, n_idle, n_running;
 };
@@ -81,7 +82,8 @@ int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *p, struc
 /* j->ask->result is filled. */
 void jobs_finish(struct jobs *q, struct job *j);
 
-/* The pieces that have come since, the caller's now (jobs_free_pieces); waits for up to `ms` for one. *done: these are the last. */
+/* The pieces that have come since, the caller's now (jobs_free_pieces); waits for up to `ms` for one. *done:
+ * these are the last. */
 struct job_piece *jobs_read(struct jobs *q, struct job *j, uint32_t ms, bool *done);
 void jobs_free_pieces(struct job_piece *p);
 

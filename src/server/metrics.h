@@ -1,4 +1,5 @@
-/* metrics.h - what the server has done, as numbers that a Prometheus server collects. Locked: any thread may call. */
+/* metrics.h - what the server has done, as numbers that a Prometheus server collects. Locked: any thread may
+ * call. */
 #ifndef MOEFLUX_SERVER_METRICS_H
 #define MOEFLUX_SERVER_METRICS_H
 

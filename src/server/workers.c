@@ -15,14 +15,14 @@
 #include "generate/sequences.h"
 #include "server/jobs.h"
 #include "server/metrics.h"
-#include "text/constraint.h"
+#include "text/grammar/constraint.h"
 
 struct worker {
     struct workers *all;
     struct copy *copy;
     pthread_t thread;
     struct generator generator;
-    struct batcher_seat seat;
+    struct batcher_slot slot;
     struct job *job;
     struct constrain_ahead constraint; /* of its answer */
 };
@@ -82,9 +82,9 @@ void workers_free(struct workers *w)
 /* Whether somebody waits for what the thread computes: its own answer, or those whose tokens it evaluates. */
 static bool is_wanted(const struct worker *k)
 {
-    bool is = k->seat.n_group == 0 && k->job && !atomic_load(&k->job->cancelled);
-    for (uint32_t i = 0; i < k->seat.n_group; i++) {
-        const struct worker *other = k->seat.group[i]->of;
+    bool is = k->slot.n_group == 0 && k->job && !atomic_load(&k->job->cancelled);
+    for (uint32_t i = 0; i < k->slot.n_group; i++) {
+        const struct worker *other = k->slot.group[i]->of;
         is = is || !atomic_load(&other->job->cancelled);
     }
     return is;
@@ -177,8 +177,9 @@ static struct prefix_stops stops_from(const struct prefix_stops *all, uint32_t p
     return st;
 }
 
-/* Checkpoints at the stops. The last one is passed over with the rest of the prompt, except that a single token is always an
- * evaluation of its own: the same prompt, asked again, has that one left and gets the same bits. */
+/* Checkpoints at the stops. The last one is passed over with the rest of the prompt, except that a single
+ * token is always an evaluation of its own: the same prompt, asked again, has that one left and gets the same
+ * bits. */
 static int feed(struct generator *g, const int32_t *ids, uint32_t n, struct prefix_stops *stops,
                 struct moeflux_err *e)
 {
@@ -267,14 +268,14 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     int made = constrain_await(&k->constraint, &ao.constraint, rc ? NULL : e);
     rc = rc ? rc : made;
     if (!rc)
-        rc = batcher_answer(&k->seat, a, g, &ao, e);
+        rc = batcher_answer(&k->slot, a, g, &ao, e);
     constraint_free(ao.constraint);
     put_sequence(k);
     return rc;
 }
 
-/* An answer that the server's end has cut is one. Where nothing of it has come yet, an empty one would look like what the model
- * says: the client is told, so that it can ask again. */
+/* An answer that the server's end has cut is one. Where nothing of it has come yet, an empty one would look
+ * like what the model says: the client is told, so that it can ask again. */
 static void refuse_unanswered(const struct answer *a, struct ask_result *r)
 {
     bool cut = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == ANSWER_INTERRUPTED);
@@ -337,13 +338,13 @@ static int make_worker(struct workers *w, uint32_t idx, struct moeflux_err *e)
     uint32_t copy = idx % w->n_copies;
     k->all = w;
     k->copy = &w->copies[copy];
-    k->seat.of = k;
+    k->slot.of = k;
     generator_share(&k->generator, w->generator, copy);
     k->generator.logits = mem_new(k->generator.info.vocab_size, sizeof(float), e);
     if (!k->generator.logits)
         return ERR_MEMORY;
     jobs_add_worker(w->jobs, copy);
-    batcher_bind(k->copy->batcher, &k->seat, &k->generator);
+    batcher_bind(k->copy->batcher, &k->slot, &k->generator);
     return idx == 0 ? constrain_share(&k->generator, e) : 0;
 }
 

@@ -1,7 +1,7 @@
 /* printable.h - text for a terminal: no byte of it can move the cursor, set colours or send commands.
  *
- * Line feeds and tabs stay, and CR LF becomes LF. Every other control character (U+0000 to U+001F, U+007F to U+009F) and
- * every invalid UTF-8 sequence, the lone bytes 80 to 9F among them, becomes U+FFFD. */
+ * Line feeds and tabs stay, and CR LF becomes LF. Every other control character (U+0000 to U+001F, U+007F to
+ * U+009F) and every invalid UTF-8 sequence, the lone bytes 80 to 9F among them, becomes U+FFFD. */
 #ifndef MOEFLUX_TEXT_PRINTABLE_H
 #define MOEFLUX_TEXT_PRINTABLE_H
 

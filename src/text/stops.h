@@ -1,7 +1,7 @@
 /* stops.h - texts that end an answer, looked for in text that comes in pieces.
  *
- * What may still become one of them is held back. The first that is complete ends the text, wherever the pieces part; of two
- * that are complete with the same byte, the longer one. */
+ * What may still become one of them is held back. The first that is complete ends the text, wherever the
+ * pieces part; of two that are complete with the same byte, the longer one. */
 #ifndef MOEFLUX_TEXT_STOPS_H
 #define MOEFLUX_TEXT_STOPS_H
 
@@ -27,8 +27,8 @@ struct stops { /* zeroed: there are none; freed with stops_free */
 /* The texts are borrowed and not empty. ERR_MEMORY. */
 int stops_init(struct stops *s, const char *const *texts, size_t n, struct moeflux_err *e);
 
-/* Appends to `out` what is certainly no part of a stop. Returns the number of the one that is complete, of which nothing is
- * in `out`, nor of what follows it; or STOPS_NONE. */
+/* Appends to `out` what is certainly no part of a stop. Returns the number of the one that is complete, of
+ * which nothing is in `out`, nor of what follows it; or STOPS_NONE. */
 int stops_push(struct stops *s, const char *bytes, size_t len, struct str *out);
 
 /* The text ends, or is interrupted by other text: appends what was held back. */

@@ -9,8 +9,9 @@
 
 enum verdict { WHOLE, CUT_SHORT, INVALID };
 
-/* How many bytes the character needs that starts with `lead`, and the range of its second byte, which is narrower
- * than 80..BF where a shorter form, a surrogate or a value past U+10FFFF would slip in. 0: no character does. */
+/* How many bytes the character needs that starts with `lead`, and the range of its second byte, which is
+ * narrower than 80..BF where a shorter form, a surrogate or a value past U+10FFFF would slip in. 0: no
+ * character does. */
 static size_t lead_info(uint8_t lead, uint8_t *low, uint8_t *high)
 {
     *low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
@@ -24,7 +25,8 @@ static size_t lead_info(uint8_t lead, uint8_t *low, uint8_t *high)
     return lead >= 0xf0 && lead <= 0xf4 ? 4 : 0;
 }
 
-/* Looks at the first character of text[0..len), len > 0. *used: its bytes, or those of the maximal subpart. */
+/* Looks at the first character of text[0..len), len > 0. *used: its bytes, or those of the maximal subpart.
+ * */
 static enum verdict look(const char *text, size_t len, size_t *used)
 {
     const uint8_t *p = (const uint8_t *)text;

@@ -122,7 +122,8 @@ static VkPhysicalDeviceVulkan13Properties subgroup_limits(const struct vk *vk, V
     return v13;
 }
 
-/* The kernels are specialised for one subgroup size: the pipeline asks for it, or the device knows no other. */
+/* The kernels are specialised for one subgroup size: the pipeline asks for it, or the device knows no other.
+ * */
 static bool has_fixed_subgroups(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceVulkan13Properties v13 = subgroup_limits(vk, p);
@@ -130,8 +131,8 @@ static bool has_fixed_subgroups(const struct vk *vk, VkPhysicalDevice p)
            v13.minSubgroupSize == v13.maxSubgroupSize;
 }
 
-/* What the kernels and the streams are written for. All but the subgroup operations are Vulkan 1.3 core features,
- * named here because a driver may report a 1.3 device that lacks one. */
+/* What the kernels and the streams are written for. All but the subgroup operations are Vulkan 1.3 core
+ * features, named here because a driver may report a 1.3 device that lacks one. */
 static const char *missing_feature(const struct vk *vk, VkPhysicalDevice p,
                                    const VkPhysicalDeviceProperties *props,
                                    const VkPhysicalDeviceSubgroupProperties *sub)
@@ -464,8 +465,8 @@ static void read_limits(struct gpu *g)
     g->cuts_dispatches = p.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
 }
 
-/* The host caches device memory only where it is its own: of a card it maps a window, whole or small, that writes are combined
- * into. */
+/* The host caches device memory only where it is its own: of a card it maps a window, whole or small, that
+ * writes are combined into. */
 static bool has_cached_local_memory(const VkPhysicalDeviceMemoryProperties *m)
 {
     const VkMemoryPropertyFlags want =

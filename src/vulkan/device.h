@@ -49,23 +49,23 @@ struct gpu {
     uint32_t max_groups[3];   /* workgroups of a dispatch, each dimension */
     uint64_t max_alloc_bytes; /* one allocation, one buffer */
     double ns_per_tick;       /* timestamps; 0: the queue has none */
-    /* A dispatch may be run in pieces. That its pipelines allow for it costs a discrete device 2 % of decode (H200), and
-     * such devices are fast enough without. */
+    /* A dispatch may be run in pieces. That its pipelines allow for it costs a discrete device 2 % of decode
+     * (H200), and such devices are fast enough without. */
     bool cuts_dispatches;
 };
 
-/* Lists the devices, best first (discrete, integrated, virtual, other, software; more memory first). Fills up to `cap` entries
- * and returns how many there are. ERR_DEVICE: no Vulkan loader or driver. */
+/* Lists the devices, best first (discrete, integrated, virtual, other, software; more memory first). Fills up
+ * to `cap` entries and returns how many there are. ERR_DEVICE: no Vulkan loader or driver. */
 int gpu_list(struct gpu_info *out, uint32_t cap, struct moeflux_err *e);
 
-/* Opens the device whose index in gpu_list, whose name, or part of whose name (case ignored) is `which`. ERR_DEVICE names
- * what is missing. */
+/* Opens the device whose index in gpu_list, whose name, or part of whose name (case ignored) is `which`.
+ * ERR_DEVICE names what is missing. */
 int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e);
 
 /* Whether a device is used without being named: a discrete or an integrated GPU that lacks nothing. */
 bool gpu_is_preferred(const struct gpu_info *info);
-/* Opens the first such device of gpu_list. Returns 1, with nothing opened, where there is none: no Vulkan counts as that. A
- * GPU that fails to open is an error. */
+/* Opens the first such device of gpu_list. Returns 1, with nothing opened, where there is none: no Vulkan
+ * counts as that. A GPU that fails to open is an error. */
 int gpu_open_preferred(struct gpu *g, struct moeflux_err *e);
 void gpu_close(struct gpu *g);
 

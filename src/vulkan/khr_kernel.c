@@ -115,7 +115,8 @@ static uint32_t order(struct translation *t, uint32_t is_by_columns)
     return t->numbers + (is_by_columns == t->true_id ? BY_COLUMNS : BY_ROWS);
 }
 
-/* NV: two words (result and its type, and the pointer as a third; or pointer and matrix), stride, order; KHR: order, stride. */
+/* NV: two words (result and its type, and the pointer as a third; or pointer and matrix), stride, order; KHR:
+ * order, stride. */
 static void put_access(struct translation *t, uint32_t op, const uint32_t *in, uint32_t n, uint32_t stride_at)
 {
     put_head(t, op, n);
@@ -146,8 +147,8 @@ static bool is_late(const struct translation *t, uint32_t id)
     return false;
 }
 
-/* With NV's form the numbers of a matrix that a lane has are a constant, and so is what is computed of that; with KHR's both are
- * results in a function. */
+/* With NV's form the numbers of a matrix that a lane has are a constant, and so is what is computed of that;
+ * with KHR's both are results in a function. */
 static bool takes_late(struct translation *t, const uint32_t *in, uint32_t n)
 {
     bool is_length = in[3] == NV_LENGTH, is_late_too = is_length;

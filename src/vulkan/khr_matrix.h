@@ -1,5 +1,5 @@
-/* khr_matrix.h - VK_KHR_cooperative_matrix for Vulkan headers older than 1.3.255: what this program uses of it, with the
- * registry's names and numbers. */
+/* khr_matrix.h - VK_KHR_cooperative_matrix for Vulkan headers older than 1.3.255: what this program uses of
+ * it, with the registry's names and numbers. */
 #ifndef MOEFLUX_VULKAN_KHR_MATRIX_H
 #define MOEFLUX_VULKAN_KHR_MATRIX_H
 

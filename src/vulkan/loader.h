@@ -1,4 +1,5 @@
-/* loader.h - the Vulkan functions that the program calls, found at run time: a machine without libvulkan runs it on the CPU.
+/* loader.h - the Vulkan functions that the program calls, found at run time: a machine without libvulkan runs
+ * it on the CPU.
  *
  * Functions of a device are asked for by device, so that calls skip the loader's dispatch. */
 #ifndef MOEFLUX_VULKAN_LOADER_H

@@ -60,7 +60,8 @@ static bool lists_khr(const struct vk *vk, VkInstance instance, VkPhysicalDevice
     return found;
 }
 
-/* A device that cannot be asked for a size has one. The largest workgroups of these kernels have 8 subgroups. */
+/* A device that cannot be asked for a size has one. The largest workgroups of these kernels have 8 subgroups.
+ * */
 static bool has_lanes(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceVulkan13Properties v13 = {.sType =

@@ -1,5 +1,5 @@
-/* matrices.h - by which extensions a device has the matrices of kernels/lib/matrices.glsl: factors of 16 x 16 float16 numbers,
- * float32 sums, each matrix spread over a subgroup. */
+/* matrices.h - by which extensions a device has the matrices of kernels/lib/matrices.glsl: factors of 16 x 16
+ * float16 numbers, float32 sums, each matrix spread over a subgroup. */
 #ifndef MOEFLUX_VULKAN_MATRICES_H
 #define MOEFLUX_VULKAN_MATRICES_H
 
@@ -15,7 +15,8 @@ struct matrices {
     bool khr; /* VK_KHR_cooperative_matrix: the same by khr_kernel.h */
 };
 
-/* What is needed beside matrices is there, too: float16 numbers, Vulkan's memory model, subgroups of MATRIX_LANES. */
+/* What is needed beside matrices is there, too: float16 numbers, Vulkan's memory model, subgroups of
+ * MATRIX_LANES. */
 struct matrices matrices_find(const struct vk *vk, VkInstance instance, VkPhysicalDevice p);
 
 /* "NV", "KHR", "NV and KHR": what kernels can multiply by; "": nothing. */

@@ -13,8 +13,9 @@
 
 enum { HUGE_PAGE = 2 << 20, OWN_BYTES = 32 << 20, POPULATORS = 4 };
 
-/* For each kind the wished properties, best first; the last is what Vulkan guarantees. Coherent always: no flush is
- * ever needed. Unmapped device memory is not asked for by exclusion: a type that is also mapped does no harm. */
+/* For each kind the wished properties, best first; the last is what Vulkan guarantees. Coherent always: no
+ * flush is ever needed. Unmapped device memory is not asked for by exclusion: a type that is also mapped does
+ * no harm. */
 static const VkMemoryPropertyFlags wishes[][3] = {
     [GPU_DEVICE] = {LOCAL, LOCAL, 0},
     [GPU_INPUT] = {LOCAL | MAPPED, MAPPED, MAPPED},
@@ -127,7 +128,8 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
     if (!(g->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT))
         return 0;
     if (kind == GPU_DEVICE && !g->is_unified)
-        return 0; /* write-combined memory behind a bus: reads of it would be very slow, so it is not offered */
+        /* write-combined memory behind a bus: reads of it would be very slow, so it is not offered */
+        return 0;
     void *host;
     r = g->vk.MapMemory(g->device, b->memory, 0, VK_WHOLE_SIZE, 0, &host);
     if (r != VK_SUCCESS)
@@ -247,8 +249,8 @@ static int populate(void *host, uint64_t bytes)
     return 0;
 }
 
-/* Host memory of ours in large pages, which the driver only has to pin: an H200's takes 280 ms for a gigabyte of its own, and
- * 35 ms for one of ours, which takes 45 ms beside the driver. */
+/* Host memory of ours in large pages, which the driver only has to pin: an H200's takes 280 ms for a gigabyte
+ * of its own, and 35 ms for one of ours, which takes 45 ms beside the driver. */
 static int own_buffer(struct gpu_buffer *b, const struct gpu *g, uint64_t bytes)
 {
     uint64_t all = size_round_up(bytes, size_max(g->import_align, HUGE_PAGE));

@@ -24,17 +24,17 @@ struct pipeline_set {
 int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e);
 void pipeline_set_close(struct pipeline_set *s, const struct gpu *g);
 
-/* A place for the pipeline of kernels/<name>.comp with specialisation constants 0 .. n_spec - 1 (each 4 bytes); the
- * same one for the same constants. by_khr: a kernel with matrices in KHR's form (khr_kernel.h). Returns its index in s->all or a
- * negative ERR_*. */
+/* A place for the pipeline of kernels/<name>.comp with specialisation constants 0 .. n_spec - 1 (each 4
+ * bytes); the same one for the same constants. by_khr: a kernel with matrices in KHR's form (khr_kernel.h).
+ * Returns its index in s->all or a negative ERR_*. */
 int pipeline_find(struct pipeline_set *s, const char *name, bool by_khr, const uint32_t *spec,
                   uint32_t n_spec, struct moeflux_err *e);
 
-/* Creates the pipeline at `idx` unless it is there already. The driver compiles it: that takes from some milliseconds to
- * a second. */
+/* Creates the pipeline at `idx` unless it is there already. The driver compiles it: that takes from some
+ * milliseconds to a second. */
 int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e);
-/* The same on another thread; g stays where it is until pipeline_await, which waits for all of them and returns the first
- * error. */
+/* The same on another thread; g stays where it is until pipeline_await, which waits for all of them and
+ * returns the first error. */
 int pipeline_make_soon(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e);
 int pipeline_await(struct pipeline_set *s, struct moeflux_err *e);
 

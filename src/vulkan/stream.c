@@ -66,7 +66,8 @@ void stream_close(struct stream *s)
 /* How often a waiting host asks whether to go on. */
 #define SLICE_NS ((uint64_t)50000000)
 
-/* A thread that sleeps is woken tens of microseconds late, as long as a short batch takes: so it looks this long first. */
+/* A thread that sleeps is woken tens of microseconds late, as long as a short batch takes: so it looks this
+ * long first. */
 #define LOOK_NS ((uint64_t)100000)
 
 /* Not where the device's work is done by this machine's cores. */
@@ -341,17 +342,17 @@ int stream_submit(struct stream *s, uint64_t *ticket, struct moeflux_err *e)
     return (int)s->err.code;
 }
 
-void stream_park(struct stream *s)
+void stream_defer(struct stream *s)
 {
     s->parked = end_batch(s);
 }
 
-bool stream_is_parked(const struct stream *s)
+bool stream_is_deferred(const struct stream *s)
 {
     return s->parked != NULL;
 }
 
-int stream_submit_parked(struct stream *s, uint64_t *ticket, struct moeflux_err *e)
+int stream_submit_deferred(struct stream *s, uint64_t *ticket, struct moeflux_err *e)
 {
     struct stream_batch *b = s->parked;
     s->parked = NULL;

@@ -1,9 +1,9 @@
 /* stream.h - commands for the device, in order, one batch at a time.
  *
- * begin -> dispatch / copy / barrier ... -> submit (gives a ticket) -> wait(ticket).
- * The first error sticks: later calls do nothing and submit returns it. A ring of command buffers lets the host
- * record a batch while an earlier one runs; begin waits only for the batch that used its place in the ring.
- * Nothing here allocates after stream_open. */
+ * begin -> dispatch / copy / barrier ... -> submit (gives a ticket) -> wait(ticket). The first error sticks:
+ * later calls do nothing and submit returns it. A ring of command buffers lets the host record a batch while
+ * an earlier one runs; begin waits only for the batch that used its place in the ring. Nothing here allocates
+ * after stream_open. */
 #ifndef MOEFLUX_VULKAN_STREAM_H
 #define MOEFLUX_VULKAN_STREAM_H
 
@@ -54,7 +54,8 @@ struct stream {
     /* Called for every timed command of a finished batch. */
     void (*on_time)(void *ctx, const struct stream_timed *what, uint64_t ns);
     void *on_time_ctx;
-    /* Asked several times a second while the host waits; false: waiting ends with ERR_INTERRUPTED. NULL: never asked. */
+    /* Asked several times a second while the host waits; false: waiting ends with ERR_INTERRUPTED. NULL:
+     * never asked. */
     bool (*go_on)(void *ctx);
     void *go_on_ctx;
 };
@@ -84,15 +85,17 @@ void stream_zero(struct stream *s, const struct gpu_buffer *dst, uint64_t off, u
 void stream_after(struct stream *s, const struct stream *other, uint64_t ticket);
 /* Ends the batch with its writes visible to the host, and queues it. */
 int stream_submit(struct stream *s, uint64_t *ticket, struct moeflux_err *e);
-/* Ends the batch without queueing it: stream_submit_parked does that later, unless stream_begin was called in between,
- * which gives the parked batch up. So the host can record the next batch while the device works on this one. */
-void stream_park(struct stream *s);
-bool stream_is_parked(const struct stream *s);
-int stream_submit_parked(struct stream *s, uint64_t *ticket, struct moeflux_err *e);
+/* Ends the batch without queueing it: stream_submit_deferred does that later, unless stream_begin was called
+ * in between, which gives the parked batch up. So the host can record the next batch while the device works
+ * on this one. */
+void stream_defer(struct stream *s);
+bool stream_is_deferred(const struct stream *s);
+int stream_submit_deferred(struct stream *s, uint64_t *ticket, struct moeflux_err *e);
 /* Gives up what was recorded since begin. */
 void stream_abandon(struct stream *s);
 int stream_wait(struct stream *s, uint64_t ticket, struct moeflux_err *e);
-/* As stream_wait, at most for `ns`, without asking go_on. Returns 1 when the ticket is reached, 0 when it is not. */
+/* As stream_wait, at most for `ns`, without asking go_on. Returns 1 when the ticket is reached, 0 when it is
+ * not. */
 int stream_wait_for(struct stream *s, uint64_t ticket, uint64_t ns, struct moeflux_err *e);
 /* Whether stream_wait would return at once. */
 bool stream_is_done(const struct stream *s, uint64_t ticket);

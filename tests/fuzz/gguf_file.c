@@ -6,12 +6,12 @@
 #include "args.h"
 #include "base/err.h"
 #include "base/format.h"
-#include "convert/gguf_config.h"
-#include "convert/gguf_source.h"
-#include "convert/gguf_vocab.h"
+#include "convert/gguf/config.h"
+#include "convert/gguf/source.h"
+#include "convert/gguf/vocab.h"
 #include "fuzz/target.h"
 #include "model/config.h"
-#include "model/gguf.h"
+#include "convert/gguf/gguf.h"
 #include "model/tensor.h"
 
 enum { SOME = 512, GROUP = 32 };

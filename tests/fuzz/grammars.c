@@ -5,10 +5,10 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "fuzz/target.h"
-#include "text/constraint.h"
-#include "text/grammar.h"
-#include "text/json_schema.h"
-#include "text/token_trie.h"
+#include "text/grammar/constraint.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/json_schema.h"
+#include "text/tokenizer/token_trie.h"
 
 /* Id 0 ends a text. */
 static const char *const tokens[] = {"",      "a",    "b",    "c",    "ab",   "abc",      "\"",     "{",
@@ -39,7 +39,8 @@ static void check_mask(struct constraint *c, uint64_t mask)
     }
 }
 
-/* Takes the token over that the mask allows, `pick` of them. False: the text has ended, or the grammar is too ambiguous. */
+/* Takes the token over that the mask allows, `pick` of them. False: the text has ended, or the grammar is too
+ * ambiguous. */
 static bool take_token(struct constraint *c, unsigned pick, bool check)
 {
     struct moeflux_err e = {0};
@@ -87,7 +88,8 @@ void target_schema(const uint8_t *data, size_t n)
     struct moeflux_err e = {0};
     if (target_answered(json_schema_text_to_grammar((const char *)data, n, "schema", &text, &e), &e)) {
         int rc = grammar_compile(&g, str_text(&text), text.len, "grammar", &e);
-        /* What was written is a grammar; only schemas that begin with themselves, have no end or are too large are none. */
+        /* What was written is a grammar; only schemas that begin with themselves, have no end or are too
+         * large are none. */
         target_need(rc == 0 || strstr(e.text, "begins with itself") || strstr(e.text, "no text fits") ||
                         rc == ERR_UNSUPPORTED,
                     e.text);

@@ -1,7 +1,8 @@
-/* target.h - one function for each thing that is read from outside. It takes an input of any bytes, gives it to the code that
- * reads it and aborts where the answer is wrong: an error without its code or a text, a result that its contract excludes.
- * libFuzzer drives one of them in a program of its own (entry.c, `make fuzz`), which sees crashes, undefined behaviour, leaks
- * and the limits of time and memory that scripts/fuzz sets; tests/test_fuzz_seeds.c gives the committed inputs to all. */
+/* target.h - one function for each thing that is read from outside. It takes an input of any bytes, gives it
+ * to the code that reads it and aborts where the answer is wrong: an error without its code or a text, a
+ * result that its contract excludes. libFuzzer drives one of them in a program of its own (entry.c, `make
+ * fuzz`), which sees crashes, undefined behaviour, leaks and the limits of time and memory that scripts/fuzz
+ * sets; tests/unit/test_fuzz_seeds.c gives the committed inputs to all. */
 #ifndef MOEFLUX_TESTS_FUZZ_TARGET_H
 #define MOEFLUX_TESTS_FUZZ_TARGET_H
 
@@ -60,8 +61,8 @@ struct target {
 };
 extern const struct target target_all[];
 
-/* Writes inputs from which fuzzing starts to dir/NAME/ for every target: what the tests' models have, and what the program
- * writes itself. */
+/* Writes inputs from which fuzzing starts to dir/NAME/ for every target: what the tests' models have, and
+ * what the program writes itself. */
 void target_write_seeds(const char *dir);
 
 /* --- for the targets --- */

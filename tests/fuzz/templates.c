@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "fuzz/target.h"
-#include "text/jinja.h"
+#include "text/jinja/jinja.h"
 #include "text/utf8.h"
 
 static const char CONTEXT[] = "{\"messages\":[{\"role\":\"system\",\"content\":\" s "

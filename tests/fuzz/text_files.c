@@ -6,9 +6,9 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "fuzz/target.h"
-#include "text/pretokenize.h"
-#include "text/steps.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/pretokenize.h"
+#include "text/tokenizer/steps.h"
+#include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 #include "tmp_tree.h"
 

@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "fuzz/target.h"
-#include "text/tool_calls.h"
+#include "text/chat/tool_calls.h"
 
 /* As far as tool_form_find reads them. */
 static const char *const templates[] = {"<tool_call>",

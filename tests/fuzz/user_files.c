@@ -3,10 +3,10 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "cli/lines.h"
-#include "cli/options.h"
+#include "cli/batch/lines.h"
+#include "cli/options/options.h"
 #include "cli/prompt.h"
-#include "cli/saved.h"
+#include "cli/talk/saved.h"
 #include "experts/replay.h"
 #include "experts/trace.h"
 #include "experts/usage.h"

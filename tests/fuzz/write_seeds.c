@@ -8,7 +8,7 @@
 
 #include "base/str.h"
 #include "check.h"
-#include "cli/saved.h"
+#include "cli/talk/saved.h"
 #include "experts/usage.h"
 #include "fuzz/target.h"
 #include "gguf_writer.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "cli/number.h"
+#include "cli/options/number.h"
 #include "cli/say.h"
 #include "cli/signals.h"
 

@@ -5,8 +5,8 @@
 struct moeflux_err;
 struct str;
 
-/* Puts *text into a temporary file, runs $VISUAL, else $EDITOR, else vi on it, and reads it again, less white space at its
- * end. ERR_IO: the file, or an editor that failed; *text is then as it was. */
+/* Puts *text into a temporary file, runs $VISUAL, else $EDITOR, else vi on it, and reads it again, less white
+ * space at its end. ERR_IO: the file, or an editor that failed; *text is then as it was. */
 int editor_run(struct str *text, struct moeflux_err *e);
 
 #endif

@@ -28,8 +28,8 @@ static void end(struct keyboard *k, int key)
     k->alt = false;
 }
 
-/* Control keys that the editor has a use for; the others would show as ^X or wait for a second key. Those that send signals are
- * the terminal's. */
+/* Control keys that the editor has a use for; the others would show as ^X or wait for a second key. Those
+ * that send signals are the terminal's. */
 static bool is_useful(char c)
 {
     static const char useful[] = "\001\002\004\005\006\007\b\n\013\014\r\016\020\022\024\025\027\031";

@@ -1,6 +1,6 @@
-/* keyboard.h - the bytes that a terminal sends as keys: text, the keys that a line editor has a use for, and pasted texts. What
- * else a keyboard has (function keys, Insert, pages, keys with modifiers) gives nothing, so that no part of its escape sequence
- * ends up in the line. */
+/* keyboard.h - the bytes that a terminal sends as keys: text, the keys that a line editor has a use for, and
+ * pasted texts. What else a keyboard has (function keys, Insert, pages, keys with modifiers) gives nothing,
+ * so that no part of its escape sequence ends up in the line. */
 #ifndef MOEFLUX_CLI_TERMINAL_KEYBOARD_H
 #define MOEFLUX_CLI_TERMINAL_KEYBOARD_H
 
@@ -38,8 +38,8 @@ enum keyboard_state {
 enum { KEYBOARD_MAX_SEQUENCE = 32 };
 
 struct keyboard { /* zeroed at first */
-    bool
-        as_is; /* sequences that are no paste are passed on byte by byte: the editor has bindings of its own */
+    /* sequences that are no paste are passed on byte by byte: the editor has bindings of its own */
+    bool as_is;
     struct str pasted;
     enum keyboard_state state;
     bool alt;                             /* a second escape came before the sequence */
@@ -55,7 +55,8 @@ void keyboard_push(struct keyboard *k, char byte);
 /* The next key, or -1: more bytes are needed. */
 int keyboard_next(struct keyboard *k);
 
-/* Whether a sequence is not whole, which may be one key (Esc, Alt-[) if nothing follows within KEYBOARD_WAIT_MS: then keyboard_give_up. */
+/* Whether a sequence is not whole, which may be one key (Esc, Alt-[) if nothing follows within
+ * KEYBOARD_WAIT_MS: then keyboard_give_up. */
 bool keyboard_waits(const struct keyboard *k);
 enum { KEYBOARD_WAIT_MS = 500 };
 void keyboard_give_up(struct keyboard *k);

@@ -66,7 +66,8 @@ static void tell_pastes(EditLine *edit, bool on)
         say_escape(on ? term_paste_on : term_paste_off);
 }
 
-/* A pasted text becomes a part of the line, its line ends too. What else of it could move the cursor is made visible. */
+/* A pasted text becomes a part of the line, its line ends too. What else of it could move the cursor is made
+ * visible. */
 static unsigned char insert_pasted(EditLine *edit, wint_t c)
 {
     struct line *l = NULL;
@@ -98,8 +99,9 @@ static void draw_again(EditLine *edit)
     el_set(edit, EL_REFRESH);
 }
 
-/* The waiting is done in signals_wait: at Ctrl-C the terminal throws away the keys before it, also those that poll has told
- * of, and a read that waits for them would not hear it. libedit asks for reads that wait with each line. */
+/* The waiting is done in signals_wait: at Ctrl-C the terminal throws away the keys before it, also those that
+ * poll has told of, and a read that waits for them would not hear it. libedit asks for reads that wait with
+ * each line. */
 static void read_without_waiting(void)
 {
     struct termios terminal;
@@ -196,7 +198,8 @@ static void load_history(struct line *l)
         history(l->history, &event, H_LOAD, l->history_path);
 }
 
-/* Characters beyond ASCII are edited as characters only under a UTF-8 locale. Numbers stay in the C locale. */
+/* Characters beyond ASCII are edited as characters only under a UTF-8 locale. Numbers stay in the C locale.
+ * */
 static void choose_locale(void)
 {
     setlocale(LC_CTYPE, "");
@@ -212,7 +215,8 @@ static void bind_keys(struct line *l)
     el_wset(l->edit, EL_ADDFN, L"moeflux-insert-pasted", L"insert a pasted text", insert_pasted);
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(l->edit, EL_BIND, "^W", "ed-delete-prev-word", NULL);
-    /* Ctrl-S would stop all output, as if the program hung; CR LF of a pasted text would come as two of the same. */
+    /* Ctrl-S would stop all output, as if the program hung; CR LF of a pasted text would come as two of the
+     * same. */
     el_set(l->edit, EL_SETTY, "-d", "-ixon", "-inlcr", "-icrnl", NULL);
     l->keyboard.as_is = el_source(l->edit, NULL) == 0;
     for (size_t i = 0; i < sizeof bindings / sizeof *bindings; i++)
@@ -285,8 +289,8 @@ enum line_event line_read(struct line *l, const char *prompt, const char **text)
     return interrupted ? LINE_INTERRUPTED : got && str_ok(&l->text) ? LINE_TEXT : LINE_END;
 }
 
-/* libedit wants a stream. The file is the user's alone: its older versions see to that and need a file for it, its newer
- * ones do not. */
+/* libedit wants a stream. The file is the user's alone: its older versions see to that and need a file for
+ * it, its newer ones do not. */
 static int save_history(const struct line *l, struct moeflux_err *e)
 {
     HistEvent event;

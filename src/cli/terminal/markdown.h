@@ -1,6 +1,7 @@
-/* markdown.h - an answer's text for a terminal with its headings and **bold** in bold, its `code` and code blocks in colour. Every
- * character of the text stays, the marks too; only escape sequences are added, so that what is copied from the terminal is the
- * text. It comes in pieces: marks at the end of one are held back until it is known what they are. */
+/* markdown.h - an answer's text for a terminal with its headings and **bold** in bold, its `code` and code
+ * blocks in colour. Every character of the text stays, the marks too; only escape sequences are added, so
+ * that what is copied from the terminal is the text. It comes in pieces: marks at the end of one are held
+ * back until it is known what they are. */
 #ifndef MOEFLUX_CLI_TERMINAL_MARKDOWN_H
 #define MOEFLUX_CLI_TERMINAL_MARKDOWN_H
 

@@ -1,6 +1,6 @@
 #include "cli/terminal/printer.h"
 
-#include "cli/options.h"
+#include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/terminal/term.h"
 #include "generate/answer_json.h"

@@ -24,7 +24,8 @@ struct printer {
     bool in_thinking;
 };
 
-/* On a terminal thinking is shown dim (plain where it takes no escape sequences), else with --show-think only. */
+/* On a terminal thinking is shown dim (plain where it takes no escape sequences), else with --show-think
+ * only. */
 void printer_init(struct printer *p, struct output *out, const struct options *o, const struct term *t);
 
 struct answer_sink printer_sink(struct printer *p);

@@ -1,0 +1,489 @@
+#include "cli/batch/batch.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/batch/answer.h"
+#include "cli/batch/item.h"
+#include "cli/batch/lanes.h"
+#include "cli/batch/progress.h"
+#include "cli/exit.h"
+#include "cli/options/form.h"
+#include "cli/batch/lines.h"
+#include "cli/options/options.h"
+#include "cli/output.h"
+#include "cli/batch/results.h"
+#include "cli/setup.h"
+#include "cli/signals.h"
+#include "cli/report/stats.h"
+#include "cli/terminal/bar.h"
+#include "cli/terminal/term.h"
+#include "generate/generator.h"
+#include "generate/prefix.h"
+#include "generate/queue.h"
+#include "generate/request.h"
+#include "generate/tools.h"
+#include "moeflux.h"
+
+struct batch { /* zeroed at first */
+    const struct options *options;
+    struct batch_defaults defaults;
+    struct json_t *tools; /* of the defaults; NULL: none */
+    struct str grammar;   /* of the defaults */
+    struct bar bar;
+    struct batch_progress progress;
+    struct generator generator;
+    struct lines lines;
+    struct results results;
+    struct json_t *seen; /* key -> line, of the requests of this run */
+    struct queue queue;  /* requests in the order of the lines; each is `of` a struct batch_item */
+    bool at_end;         /* of the input */
+    bool as_call;        /* the last line was in OpenAI's form */
+    uint64_t n_done, n_failed, n_there;
+    uint32_t n_lanes; /* lines that are answered side by side; 1: one after the other, by `asker` */
+    struct batch_lanes *lanes;
+    struct batch_asker asker;
+    struct queue_item *at_hand; /* of the asker */
+    struct batch_counts counts; /* when all is done */
+};
+
+/* ---- results ---- */
+
+/* Takes `line` over; NULL stands for lack of memory. What was parsed of the request takes memory that is not
+ * needed any more. */
+static int set_result(struct queue_item *item, char *line, struct moeflux_err *e)
+{
+    item->result = line;
+    batch_item_free(item->of);
+    item->of = NULL;
+    item->tokens = NULL;
+    return line ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
+}
+
+/* The request's own fault becomes its result; what would meet the next one too ends the run. */
+static int refuse_item(struct queue_item *item, int rc, struct moeflux_err *e)
+{
+    if (rc != ERR_FORMAT && rc != ERR_USAGE && rc != ERR_UNSUPPORTED)
+        return rc;
+    item->failed = true;
+    return set_result(item, batch_item_refused(item->of, rc, e), e);
+}
+
+static int write_result(struct batch *b, struct queue_item *item, struct moeflux_err *e)
+{
+    batch_progress_make_way(&b->progress);
+    int rc = results_add(&b->results, item->result, e);
+    b->n_failed += !rc && item->failed;
+    b->n_done += !rc && !item->failed;
+    batch_progress_show(&b->progress, b->n_done, b->n_failed, b->n_there);
+    return rc;
+}
+
+/* Writes the results that there are; with --ordered only those at the front of the queue, unless the run
+ * `ends`. */
+static int write_done(struct batch *b, bool ends, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; i < b->queue.n && !rc;) {
+        if (!b->queue.items[i].result && b->options->ordered && !ends)
+            break;
+        if (!b->queue.items[i].result) {
+            i++;
+            continue;
+        }
+        rc = write_result(b, &b->queue.items[i], e);
+        if (!rc)
+            queue_remove(&b->queue, i);
+    }
+    return rc;
+}
+
+/* ---- the window ---- */
+
+static void drop_item(struct batch *b, size_t idx)
+{
+    batch_item_free(b->queue.items[idx].of);
+    queue_remove(&b->queue, idx);
+}
+
+static int remember(struct batch *b, const struct batch_item *r, struct moeflux_err *e)
+{
+    const json_t *first = json_object_get(b->seen, r->key);
+    if (first && r->has_id)
+        return err_set(e, ERR_FORMAT, "line %" PRIu64 ": line %" JSON_INTEGER_FORMAT " has the same id",
+                       r->line, json_integer_value(first));
+    if (json_object_set_new(b->seen, r->key, json_integer((json_int_t)r->line)) < 0)
+        return err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, r->line);
+    return 0;
+}
+
+/* text NULL: it was too long. */
+static int take_line(struct batch *b, const char *text, size_t len, struct moeflux_err *e)
+{
+    struct queue_item *item = queue_add(&b->queue);
+    struct batch_item *r;
+    struct ask *ask;
+    int rc = batch_item_read(&r, text, len, b->lines.n, LINES_MAX_BYTES, &b->generator, &b->defaults,
+                             &b->as_call, e);
+    item->of = r;
+    if (rc == ERR_MEMORY)
+        return rc;
+    if (results_has(&b->results, r->key)) {
+        b->n_there++;
+        drop_item(b, b->queue.n - 1);
+        return 0;
+    }
+    if (!rc)
+        rc = remember(b, r, e);
+    if (!rc)
+        rc = batch_item_encode(r, &b->generator, e);
+    if (rc)
+        return refuse_item(item, rc, e);
+    item->tokens = &batch_item_request(r, 0, &ask)->tokens;
+    return 0;
+}
+
+static bool is_blank(const char *text, size_t len)
+{
+    size_t n = 0;
+    while (n < len && (text[n] == ' ' || text[n] == '\t' || text[n] == '\r'))
+        n++;
+    return n == len;
+}
+
+static bool is_ours(const struct batch *b, uint64_t line)
+{
+    return (line - 1) % b->options->shard_n == b->options->shard_i - 1;
+}
+
+/* Takes what lines there are; waits for one only when there is nothing else to do. */
+static int fill(struct batch *b, struct moeflux_err *e)
+{
+    while (!b->at_end && queue_has_room(&b->queue)) {
+        const char *text;
+        size_t len;
+        int rc = lines_next(&b->lines, b->queue.n == 0, &text, &len, e);
+        if (rc < 0 || rc == LINES_NOT_YET)
+            return rc < 0 ? rc : 0;
+        b->at_end = rc == LINES_END;
+        if (b->at_end || !is_ours(b, b->lines.n) || (rc == LINES_LINE && is_blank(text, len)))
+            continue;
+        if ((rc = take_line(b, rc == LINES_LINE ? text : NULL, len, e)))
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- one request after the other ---- */
+
+static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *n_reused,
+                   struct moeflux_err *e)
+{
+    struct batch *b = ctx;
+    int rc = queue_prefill(&b->queue, b->at_hand, r, seed, n_reused, e);
+    bar_end(&b->bar);
+    return rc;
+}
+
+static int compute(struct batch *b, struct queue_item *item, struct moeflux_err *e)
+{
+    char *line;
+    b->at_hand = item;
+    int rc = batch_answer(&b->asker, item->of, &line, e);
+    return rc ? refuse_item(item, rc, e) : set_result(item, line, e);
+}
+
+/* Of two failures the first is told; one of the results' file rather than an interruption. */
+static int worse(int rc, int of_results, const struct moeflux_err *why, struct moeflux_err *e)
+{
+    if (!of_results || (rc && rc != ERR_INTERRUPTED))
+        return rc;
+    *e = *why;
+    return of_results;
+}
+
+static int compute_in_order(struct batch *b, struct moeflux_err *e)
+{
+    for (;;) {
+        int rc = fill(b, e);
+        if (!rc)
+            rc = write_done(b, false, e);
+        struct queue_item *item = rc ? NULL : queue_choose(&b->queue);
+        if (!rc && signals_asked())
+            rc = err_set(e, ERR_INTERRUPTED, "interrupted");
+        if (!rc && item)
+            rc = compute(b, item, e);
+        /* What is done is kept, whatever ended the run. */
+        struct moeflux_err closing;
+        rc = worse(rc, write_done(b, rc != 0, &closing), &closing, e);
+        if (rc)
+            return rc;
+        if (b->at_end && b->queue.n == 0)
+            return 0;
+    }
+}
+
+/* ---- several side by side ---- */
+
+static struct queue_item *find_waiting(struct batch *b)
+{
+    for (size_t i = 0; i < b->queue.n; i++)
+        if (!b->queue.items[i].result && !b->queue.items[i].taken)
+            return &b->queue.items[i];
+    return NULL;
+}
+
+/* How much of the prompt the next requests begin with too. */
+static uint32_t common_with_others(const struct batch *b, const struct queue_item *item)
+{
+    uint32_t most = 0;
+    for (size_t i = 0; i < b->queue.n; i++) {
+        const struct queue_item *other = &b->queue.items[i];
+        if (other == item || other->result || other->taken)
+            continue;
+        uint32_t same =
+            prefix_common(item->tokens->ids, item->tokens->n - 1, other->tokens->ids, other->tokens->n - 1);
+        most = (uint32_t)size_max(most, same);
+    }
+    return most;
+}
+
+static void begin_waiting(struct batch *b)
+{
+    struct queue_item *item;
+    while (batch_lanes_n_free(b->lanes) > 0 && (item = find_waiting(b))) {
+        item->taken = true;
+        batch_lanes_begin(b->lanes, item->of, item->tokens, common_with_others(b, item));
+    }
+}
+
+/* What has not run for lack of memory waits until fewer run. */
+static int take_done(struct batch *b, const struct batch_done *d, struct moeflux_err *e)
+{
+    size_t i = 0;
+    while (b->queue.items[i].of != d->item)
+        i++;
+    struct queue_item *item = &b->queue.items[i];
+    item->taken = false;
+    if (d->rc == ERR_NO_FIT && batch_lanes_shrink(b->lanes, d))
+        return 0;
+    if (d->rc && e)
+        *e = d->error;
+    return d->rc ? refuse_item(item, d->rc, e) : set_result(item, d->line, e);
+}
+
+/* After a failure those that run are waited for, and what they gave is kept. */
+static int drain(struct batch *b, int rc)
+{
+    struct batch_done d;
+    struct moeflux_err ignored;
+    while (batch_lanes_n_running(b->lanes) > 0)
+        if (batch_lanes_await(b->lanes, UINT16_MAX, &d))
+            take_done(b, &d, &ignored);
+    return rc;
+}
+
+static int compute_side_by_side(struct batch *b, struct moeflux_err *e)
+{
+    enum { ASK_AGAIN_MS = 50 };
+    for (;;) {
+        int rc = fill(b, e);
+        if (!rc && signals_asked())
+            rc = err_set(e, ERR_INTERRUPTED, "interrupted");
+        if (!rc)
+            begin_waiting(b);
+        /* More lines may come meanwhile. */
+        bool may_come = !b->at_end && batch_lanes_n_free(b->lanes) > 0;
+        struct batch_done d;
+        if (!rc && batch_lanes_n_running(b->lanes) > 0 &&
+            batch_lanes_await(b->lanes, may_come ? ASK_AGAIN_MS : UINT16_MAX, &d))
+            rc = take_done(b, &d, e);
+        if (rc)
+            rc = drain(b, rc);
+        struct moeflux_err closing;
+        rc = worse(rc, write_done(b, rc != 0, &closing), &closing, e);
+        if (rc)
+            return drain(b, rc);
+        if (b->at_end && b->queue.n == 0)
+            return 0;
+    }
+}
+
+/* The lanes have sequences of their own. */
+static int make_lanes(struct batch *b, struct moeflux_err *e)
+{
+    if (b->n_lanes == 1)
+        return 0;
+    moeflux_session_free(b->generator.sequence);
+    b->generator.sequence = NULL;
+    return batch_lanes_new(&b->lanes, &b->generator, b->n_lanes, b->defaults.base_seed, e);
+}
+
+/* ---- the run ---- */
+
+/* Lines side by side where nobody asked for a number: a group for each device. Those that share layers have
+ * one more: while a group is handed over, or its tokens are chosen, no device is without another. */
+static uint32_t default_lanes(uint32_t n_devices, bool has_more)
+{
+    enum { LANES_OF_A_GROUP = 8, MOST_LANES = 64 };
+    uint64_t n_groups = (uint64_t)n_devices + has_more;
+    return n_devices > 1 ? (uint32_t)size_min(n_groups * LANES_OF_A_GROUP, MOST_LANES) : 1;
+}
+
+/* How many lines are answered side by side, and memory for so many. Where nobody asked for several and they
+ * do not fit, without the group more, else one. */
+static int open_model(struct batch *b, struct moeflux_err *e)
+{
+    const struct options *o = b->options;
+    uint32_t n_devices;
+    int rc = setup_n_devices(o, &n_devices, e);
+    if (rc)
+        return rc;
+    b->n_lanes = o->parallel ? (uint32_t)o->parallel : default_lanes(n_devices, !o->replicate);
+    if (o->replicate && b->n_lanes < n_devices)
+        return err_set(e, ERR_USAGE,
+                       "--parallel: expected at least %u with --replicate, a line a copy, found %u",
+                       n_devices, b->n_lanes);
+    rc = setup_open_for(&b->generator, o, &b->bar, b->n_lanes, bar_progress(&b->bar), e);
+    while (rc == ERR_NO_FIT && !o->parallel && !o->replicate && b->n_lanes > 1) {
+        uint32_t fewer = default_lanes(n_devices, false);
+        b->n_lanes = fewer < b->n_lanes ? fewer : 1;
+        rc = setup_open_for(&b->generator, o, &b->bar, b->n_lanes, bar_progress(&b->bar), e);
+    }
+    return rc;
+}
+
+static int start(struct batch *b, struct moeflux_err *e)
+{
+    const struct options *o = b->options;
+    int rc = form_read(o, &b->grammar, e);
+    if (!rc && o->tools)
+        rc = tools_read(o->tools, &b->tools, e);
+    if (!rc && !(b->seen = json_object()))
+        rc = err_set(e, ERR_MEMORY, "out of memory for the requests");
+    if (rc)
+        return rc;
+    b->defaults.options.tools = b->tools;
+    b->defaults.options.grammar = b->grammar.len ? str_text(&b->grammar) : NULL;
+    rc = open_model(b, e);
+    if (!rc && !b->generator.tokenizer)
+        rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
+    if (!rc)
+        rc = setup_start(&b->generator, o, (uint32_t)o->ctx_size, e);
+    b->defaults.base_seed = b->generator.seed;
+    b->asker = (struct batch_asker){.generator = &b->generator,
+                                    .grammars = &b->generator,
+                                    .base_seed = b->generator.seed,
+                                    .prefill = prefill,
+                                    .ctx = b};
+    if (!rc)
+        rc = queue_init(&b->queue, &b->generator, e);
+    return rc ? rc : make_lanes(b, e);
+}
+
+/* The lines that are this run's, where that is worth reading the file twice: a terminal shows how many are
+ * left. */
+static int count_lines(const struct batch *b, uint64_t *n, struct moeflux_err *e)
+{
+    struct lines all;
+    const char *text;
+    size_t len;
+    *n = 0;
+    int rc = lines_open(&all, b->options->batch, e);
+    while (!rc && (rc = lines_next(&all, true, &text, &len, e)) > LINES_END) {
+        *n += is_ours(b, all.n) && !(rc == LINES_LINE && is_blank(text, len));
+        rc = 0;
+    }
+    lines_close(&all);
+    return rc;
+}
+
+static int begin_progress(struct batch *b, const struct term *t, struct moeflux_err *e)
+{
+    uint64_t total = 0;
+    int rc = t->err_dress && file_is_regular(b->options->batch) ? count_lines(b, &total, e) : 0;
+    batch_progress_begin(&b->progress, t, total, !b->options->output);
+    batch_progress_show(&b->progress, 0, 0, 0);
+    /* There is one line for both. */
+    b->bar.on = false;
+    return rc;
+}
+
+static void tell(const struct batch *b)
+{
+    char text[256], there[64] = "";
+    if (b->n_there)
+        snprintf(there, sizeof there, ", %" PRIu64 " there already", b->n_there);
+    snprintf(text, sizeof text,
+             "%" PRIu64 " answered, %" PRIu64 " failed%s; %" PRIu64 " of %" PRIu64 " prompt tokens computed",
+             b->n_done, b->n_failed, there, b->counts.n_computed, b->counts.n_prompt);
+    exit_tell(b->options->log_level, EXIT_INFO, text);
+}
+
+/* Of prompts that are evaluated at the same time, the time of all together. */
+static uint64_t prefill_ns(const struct batch *b)
+{
+    struct moeflux_stats stats;
+    if (!b->lanes)
+        return b->counts.prefill_ns;
+    generator_get_stats(&b->generator, &stats);
+    return stats.prefill_ns;
+}
+
+static int finish(struct batch *b, struct moeflux_err *e)
+{
+    batch_lanes_free(b->lanes);
+    while (b->queue.n > 0)
+        drop_item(b, b->queue.n - 1);
+    queue_free(&b->queue);
+    json_decref(b->seen);
+    json_decref(b->tools);
+    lines_close(&b->lines);
+    generator_close(&b->generator);
+    str_free(&b->grammar);
+    return results_close(&b->results, e);
+}
+
+int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
+{
+    struct batch b = {.options = o,
+                      .defaults = {.options = options_request(o), .model = options_model_name(o)},
+                      .results = {.fd = -1},
+                      .lines = {.input.fd = -1}};
+    if (signals_catch_interrupt(e))
+        return ERR_IO;
+    signals_catch_termination();
+    bar_init(&b.bar, t);
+    int rc = lines_open(&b.lines, o->batch, e);
+    if (!rc)
+        rc = results_open(&b.results, o->output, o->retry_failed, out, e);
+    if (!rc)
+        rc = start(&b, e);
+    if (!rc)
+        rc = begin_progress(&b, t, e);
+    if (!rc) {
+        signals_hold(true);
+        rc = b.lanes ? compute_side_by_side(&b, e) : compute_in_order(&b, e);
+        signals_hold(false);
+        b.counts = b.lanes ? batch_lanes_counts(b.lanes) : b.asker.counts;
+        batch_progress_end(&b.progress);
+        tell(&b);
+    }
+    if (!rc && o->stats) {
+        struct stats st = {.n_prompt = (uint32_t)b.counts.n_computed, .prefill_ns = prefill_ns(&b)};
+        stats_print(&st, NULL, &b.generator);
+    }
+    rc = setup_save_usage(&b.generator, o, rc, e);
+    uint64_t n_failed = b.n_failed;
+    struct moeflux_err closing;
+    rc = worse(rc, finish(&b, &closing), &closing, e);
+    if (!rc && n_failed)
+        rc = err_set(e, ERR_FORMAT, "%" PRIu64 " of the requests failed; their results say why", n_failed);
+    return rc;
+}

@@ -1,0 +1,150 @@
+#include "cli/report/answer_fields.h"
+#include "cli/batch/item.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/ask.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "cli/output.h"
+#include "cli/report/stats.h"
+#include "generate/answer.h"
+#include "generate/answer_json.h"
+#include "generate/generator.h"
+
+/* ---- reading ---- */
+
+static int read_call(struct batch_item *b, const json_t *root, const struct generator *g,
+                     const struct batch_defaults *defaults, struct moeflux_err *e)
+{
+    struct call_defaults of = {.options = defaults->options};
+    b->is_call = true;
+    if (of.options.seed < 0)
+        of.options.seed = (int64_t)(defaults->base_seed + b->line - 1);
+    int rc = batch_call_read(&b->call, root, b->line, defaults->model, g, &of, e);
+    b->has_id = b->call.custom_id != NULL;
+    return rc;
+}
+
+static int read_own(struct batch_item *b, const char *text, size_t len, const struct batch_defaults *defaults,
+                    struct moeflux_err *e)
+{
+    int rc = request_read(&b->own, text, len, b->line, &defaults->options, e);
+    b->has_id = b->own.id && !json_is_null(b->own.id);
+    return rc;
+}
+
+/* What cannot be read has the form of the lines before. */
+static void give_form(struct batch_item *b, bool as_call)
+{
+    if (!as_call || json_object_size(b->own.fields) > 0)
+        return;
+    b->is_call = true;
+    b->call.line = b->line;
+}
+
+int batch_item_read(struct batch_item **out, const char *text, size_t len, uint64_t line, size_t max_bytes,
+                    const struct generator *g, const struct batch_defaults *defaults, bool *as_call,
+                    struct moeflux_err *e)
+{
+    struct batch_item *b = *out = mem_new(1, sizeof *b, e);
+    if (!b)
+        return ERR_MEMORY;
+    int rc;
+    b->line = line;
+    json_t *root = text ? batch_call_parse(text, len) : NULL;
+    if (root)
+        rc = read_call(b, root, g, defaults, e);
+    else if (text)
+        rc = read_own(b, text, len, defaults, e);
+    else
+        rc = request_too_long(&b->own, line, max_bytes, e);
+    json_decref(root);
+    if (!b->is_call && rc)
+        give_form(b, *as_call);
+    else
+        *as_call = b->is_call;
+    b->key = request_key(b->is_call ? b->call.custom_id : b->own.id, line);
+    return b->key ? rc : err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, line);
+}
+
+int batch_item_encode(struct batch_item *b, struct generator *g, struct moeflux_err *e)
+{
+    /* A call makes its tokens while it is read. */
+    if (b->is_call)
+        return 0;
+    int rc = request_encode(&b->own, g, e);
+    if (!rc && b->own.tokens.n > g->max_context)
+        rc = err_set(e, ERR_USAGE, "line %" PRIu64 ": the prompt has %zu tokens, the context holds %u (-c)",
+                     b->line, b->own.tokens.n, g->max_context);
+    return rc;
+}
+
+uint32_t batch_item_n_asks(const struct batch_item *b)
+{
+    return b->is_call ? b->call.call.n_asks : 1;
+}
+
+const struct request *batch_item_request(const struct batch_item *b, uint32_t idx, struct ask **ask)
+{
+    *ask = b->is_call ? &b->call.call.asks[idx] : NULL;
+    return *ask ? &(*ask)->request : &b->own;
+}
+
+/* ---- results ---- */
+
+static char *own_error(const struct batch_item *b, const char *text)
+{
+    json_t *object = json_object();
+    json_object_set(object, "id", b->own.id ? b->own.id : json_null());
+    json_object_set_new(object, "line", json_integer((json_int_t)b->line));
+    json_object_set_new(object, "error", output_json_text(text, strlen(text)));
+    char *line = object ? json_dumps(object, 0) : NULL;
+    json_decref(object);
+    return line;
+}
+
+char *batch_item_refused(struct batch_item *b, int rc, const struct moeflux_err *e)
+{
+    if (!b->is_call)
+        return own_error(b, e->text);
+    /* The body was read, or is what is at fault. */
+    if (b->call.completion)
+        refusal_of(&b->call.no, rc, e);
+    return b->call.no.status ? batch_call_answer(&b->call) : batch_call_error(&b->call, e->text);
+}
+
+static char *own_answer(const struct generator *s, const struct request *r, const struct answer *a,
+                        const struct stats *st)
+{
+    json_t *object = json_object();
+    json_object_set(object, "id", r->id);
+    json_object_set_new(object, "line", json_integer((json_int_t)r->line));
+    answer_fields_add(object, s->tokenizer, a, r->tokens.n, st->n_reused,
+                      r->options.logprobs != REQUEST_NO_LOGPROBS);
+    json_object_set_new(object, "seed", json_integer((json_int_t)s->seed));
+    json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(st, a)));
+    json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
+    char *line = object ? json_dumps(object, JSON_REAL_PRECISION(9)) : NULL;
+    json_decref(object);
+    return line;
+}
+
+char *batch_item_answer(const struct batch_item *b, const struct generator *g, const struct answer *a,
+                        const struct stats *st)
+{
+    return b->is_call ? batch_call_answer(&b->call) : own_answer(g, &b->own, a, st);
+}
+
+void batch_item_free(struct batch_item *b)
+{
+    if (!b)
+        return;
+    request_free(&b->own);
+    batch_call_free(&b->call);
+    free(b->key);
+    free(b);
+}

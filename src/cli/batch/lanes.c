@@ -1,0 +1,323 @@
+#include "cli/batch/lanes.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/mem.h"
+#include "engine/run/batched.h"
+#include "generate/batcher.h"
+#include "generate/constrain.h"
+#include "generate/generator.h"
+#include "generate/prefix.h"
+#include "generate/request.h"
+
+enum lane_state { LANE_FREE, LANE_RUNNING, LANE_DONE };
+
+struct lane {
+    struct batch_lanes *all;
+    pthread_t thread;
+    uint32_t copy; /* of the model */
+    struct generator generator;
+    struct batcher_slot slot;
+    struct batch_asker asker;
+    uint32_t n_prompt; /* tokens of the last prompt that the sequence has */
+    uint32_t n_common;
+    enum lane_state state;
+    pthread_cond_t wanted;
+    bool has_cond;
+    struct batch_done work;
+};
+
+struct batch_lanes {
+    struct generator *generator;
+    uint32_t n, n_started, most; /* lanes; that may run */
+    uint32_t chunk;
+    pthread_mutex_t lock; /* of the lanes' states and what they are to do, and of what follows */
+    pthread_cond_t changed;
+    uint32_t n_running;
+    bool ends;
+    struct lane *each; /* [n] */
+    struct batcher *batchers[MOEFLUX_MAX_DEVICES];
+};
+
+/* ---- a prompt ---- */
+
+/* How much of the prompt the lane's sequence has in whole chunks: their results are those of a run from the
+ * beginning. */
+static uint32_t n_usable(const struct lane *x, const int32_t *ids, uint32_t n)
+{
+    struct moeflux_session *s = x->generator.sequence;
+    uint32_t chunk = x->all->chunk, points[16], best = 0;
+    if (!s || n == 0)
+        return 0;
+    size_t n_held = size_min(moeflux_session_position(s), x->n_prompt);
+    uint32_t whole = prefix_common(moeflux_session_history(s), n_held, ids, n - 1) / chunk * chunk;
+    if (moeflux_session_checkpoint_bytes(s) == 0)
+        return whole;
+    uint32_t n_points = moeflux_session_list_checkpoints(s, points, 16);
+    for (uint32_t i = 0; i < n_points && i < 16; i++)
+        if (points[i] <= whole && points[i] % chunk == 0 && points[i] > best)
+            best = points[i];
+    return best;
+}
+
+static int go_back(const struct lane *x, uint32_t pos, struct moeflux_err *e)
+{
+    struct moeflux_session *s = x->generator.sequence;
+    if (pos == 0)
+        return moeflux_session_clear(s, e);
+    return moeflux_session_checkpoint_bytes(s) ? moeflux_session_restore(s, pos, e)
+                                               : moeflux_session_truncate(s, pos, e);
+}
+
+static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *n_reused,
+                   struct moeflux_err *e)
+{
+    struct lane *x = ctx;
+    struct generator *g = &x->generator;
+    const int32_t *ids = r->tokens.ids;
+    uint32_t n = (uint32_t)r->tokens.n, stop = x->n_common / x->all->chunk * x->all->chunk;
+    *n_reused = n_usable(x, ids, n);
+    x->n_prompt = 0;
+    int rc = go_back(x, *n_reused, e);
+    if (rc)
+        return rc;
+    struct sampler_options sampling = request_sampling(&r->options, seed);
+    rc = generator_new_sampler(g, &sampling, ids, *n_reused, e);
+    if (!rc && moeflux_session_checkpoint_bytes(g->sequence) && stop > *n_reused && stop < n) {
+        struct prefix_stops stops = {1, {stop}};
+        rc = prefix_feed(g, ids, stop, &stops, e);
+    }
+    uint32_t pos = moeflux_session_position(g->sequence);
+    if (!rc)
+        rc = generator_eval(g, ids + pos, n - pos, NULL, e);
+    x->n_prompt = rc ? 0 : n;
+    return rc;
+}
+
+/* ---- a lane ---- */
+
+static void drop_sequence(struct lane *x)
+{
+    moeflux_session_free(x->generator.sequence);
+    x->generator.sequence = NULL;
+    x->n_prompt = 0;
+}
+
+static void answer(struct lane *x)
+{
+    struct batch_done *w = &x->work;
+    struct generator *g = &x->generator;
+    w->rc = g->sequence ? 0 : moeflux_session_new(&g->sequence, g->model, g->max_context, &w->error);
+    if (!w->rc)
+        w->rc = batch_answer(&x->asker, w->item, &w->line, &w->error);
+    if (w->rc)
+        drop_sequence(x);
+}
+
+static void *run(void *ctx)
+{
+    struct lane *x = ctx;
+    struct batch_lanes *l = x->all;
+    pthread_mutex_lock(&l->lock);
+    for (;;) {
+        while (x->state != LANE_RUNNING && !l->ends)
+            pthread_cond_wait(&x->wanted, &l->lock);
+        if (x->state != LANE_RUNNING)
+            break;
+        pthread_mutex_unlock(&l->lock);
+        answer(x);
+        pthread_mutex_lock(&l->lock);
+        x->state = LANE_DONE;
+        pthread_cond_signal(&l->changed);
+    }
+    pthread_mutex_unlock(&l->lock);
+    return NULL;
+}
+
+static int start(struct batch_lanes *l, struct lane *x, uint64_t base_seed, struct moeflux_err *e)
+{
+    x->all = l;
+    x->copy = (uint32_t)(x - l->each) % (1 + l->generator->n_copies);
+    generator_share(&x->generator, l->generator, x->copy);
+    x->generator.logits = mem_new(l->generator->info.vocab_size, sizeof(float), e);
+    if (!x->generator.logits)
+        return ERR_MEMORY;
+    batcher_bind(l->batchers[x->copy], &x->slot, &x->generator);
+    x->asker = (struct batch_asker){.generator = &x->generator,
+                                    .grammars = l->generator,
+                                    .slot = &x->slot,
+                                    .base_seed = base_seed,
+                                    .prefill = prefill,
+                                    .ctx = x};
+    x->has_cond = pthread_cond_init(&x->wanted, NULL) == 0;
+    if (!x->has_cond || pthread_create(&x->thread, NULL, run, x) != 0)
+        return err_set(e, ERR_MEMORY, "no thread could be started for the answers");
+    l->n_started++;
+    return 0;
+}
+
+/* ---- all of them ---- */
+
+int batch_lanes_new(struct batch_lanes **out, struct generator *g, uint32_t n, uint64_t base_seed,
+                    struct moeflux_err *e)
+{
+    struct batch_lanes *l = *out = mem_new(1, sizeof *l, e);
+    if (!l)
+        return ERR_MEMORY;
+    *l = (struct batch_lanes){.generator = g,
+                              .n = n,
+                              .most = n,
+                              .chunk = batched_chunk(g->model),
+                              .lock = PTHREAD_MUTEX_INITIALIZER,
+                              .changed = PTHREAD_COND_INITIALIZER};
+    l->each = mem_new(n, sizeof *l->each, e);
+    int rc = l->each ? constrain_share(g, e) : ERR_MEMORY;
+    for (uint32_t i = 0; !rc && i <= g->n_copies; i++)
+        rc = batcher_new(&l->batchers[i], generator_copy(g, i), e);
+    for (uint32_t i = 0; !rc && i < n; i++)
+        rc = start(l, &l->each[i], base_seed, e);
+    if (rc) {
+        batch_lanes_free(l);
+        *out = NULL;
+    }
+    return rc;
+}
+
+void batch_lanes_free(struct batch_lanes *l)
+{
+    if (!l)
+        return;
+    pthread_mutex_lock(&l->lock);
+    l->ends = true;
+    for (uint32_t i = 0; i < l->n_started; i++)
+        pthread_cond_signal(&l->each[i].wanted);
+    pthread_mutex_unlock(&l->lock);
+    for (uint32_t i = 0; i < l->n_started; i++)
+        pthread_join(l->each[i].thread, NULL);
+    for (uint32_t i = 0; l->each && i < l->n; i++) {
+        struct lane *x = &l->each[i];
+        free(x->work.line);
+        drop_sequence(x);
+        generator_unshare(&x->generator);
+        if (x->has_cond)
+            pthread_cond_destroy(&x->wanted);
+    }
+    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++)
+        batcher_free(l->batchers[i]);
+    pthread_cond_destroy(&l->changed);
+    pthread_mutex_destroy(&l->lock);
+    free(l->each);
+    free(l);
+}
+
+uint32_t batch_lanes_n_free(struct batch_lanes *l)
+{
+    return l->most > l->n_running ? l->most - l->n_running : 0;
+}
+
+uint32_t batch_lanes_n_running(struct batch_lanes *l)
+{
+    return l->n_running;
+}
+
+/* How many run on a copy of the model. The lock is held. */
+static uint32_t load_of(const struct batch_lanes *l, uint32_t copy)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        n += l->each[i].copy == copy && l->each[i].state != LANE_FREE;
+    return n;
+}
+
+/* Of the copy with the fewest: the lane with the most of the prompt, else one that has memory already. The
+ * lock is held. */
+static struct lane *choose(const struct batch_lanes *l, const struct token_list *tokens)
+{
+    struct lane *best = NULL;
+    uint32_t least = UINT32_MAX, most = 0;
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct lane *x = &l->each[i];
+        if (x->state != LANE_FREE)
+            continue;
+        uint32_t load = load_of(l, x->copy), has = n_usable(x, tokens->ids, (uint32_t)tokens->n);
+        uint32_t worth = has + (x->generator.sequence != NULL);
+        if (best && (load > least || (load == least && worth <= most)))
+            continue;
+        best = x;
+        least = load;
+        most = worth;
+    }
+    return best;
+}
+
+void batch_lanes_begin(struct batch_lanes *l, struct batch_item *item, const struct token_list *tokens,
+                       uint32_t n_common)
+{
+    pthread_mutex_lock(&l->lock);
+    struct lane *x = choose(l, tokens);
+    x->work = (struct batch_done){.item = item, .was_alone = true};
+    x->n_common = n_common;
+    for (uint32_t i = 0; i < l->n; i++) {
+        struct lane *other = &l->each[i];
+        if (other == x || (other->state == LANE_FREE && !other->generator.sequence))
+            continue;
+        x->work.was_alone = other->work.was_alone = false;
+    }
+    x->state = LANE_RUNNING;
+    l->n_running++;
+    pthread_cond_signal(&x->wanted);
+    pthread_mutex_unlock(&l->lock);
+}
+
+static struct lane *find_done(const struct batch_lanes *l)
+{
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->each[i].state == LANE_DONE)
+            return &l->each[i];
+    return NULL;
+}
+
+bool batch_lanes_await(struct batch_lanes *l, uint32_t ms, struct batch_done *out)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)ms * 1000000;
+    until.tv_sec += (time_t)(ns / 1000000000);
+    until.tv_nsec = (long)(ns % 1000000000);
+    pthread_mutex_lock(&l->lock);
+    struct lane *x = find_done(l);
+    for (int rc = 0; !x && rc == 0; x = find_done(l))
+        rc = pthread_cond_timedwait(&l->changed, &l->lock, &until);
+    if (x) {
+        *out = x->work;
+        x->work = (struct batch_done){0};
+        x->state = LANE_FREE;
+        l->n_running--;
+    }
+    pthread_mutex_unlock(&l->lock);
+    return x != NULL;
+}
+
+bool batch_lanes_shrink(struct batch_lanes *l, const struct batch_done *refused)
+{
+    pthread_mutex_lock(&l->lock);
+    for (uint32_t i = 0; i < l->n; i++)
+        if (l->each[i].state == LANE_FREE)
+            drop_sequence(&l->each[i]);
+    l->most = l->n_running > 0 ? l->n_running : 1;
+    pthread_mutex_unlock(&l->lock);
+    return !refused->was_alone;
+}
+
+struct batch_counts batch_lanes_counts(const struct batch_lanes *l)
+{
+    struct batch_counts all = {0};
+    for (uint32_t i = 0; i < l->n; i++) {
+        all.n_prompt += l->each[i].asker.counts.n_prompt;
+        all.n_computed += l->each[i].asker.counts.n_computed;
+        all.prefill_ns += l->each[i].asker.counts.prefill_ns;
+    }
+    return all;
+}

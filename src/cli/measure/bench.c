@@ -1,0 +1,338 @@
+#include "cli/measure/bench.h"
+
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "cli/measure/bench_table.h"
+#include "cli/measure/finite.h"
+#include "cli/options/options.h"
+#include "cli/prompt.h"
+#include "cli/setup.h"
+#include "cli/signals.h"
+#include "cli/report/stats.h"
+#include "cli/terminal/bar.h"
+#include "cli/terminal/term.h"
+#include "generate/generator.h"
+
+struct bench {
+    const struct options *options;
+    struct generator generator;
+    struct bar bar;
+    struct token_list ids; /* what is evaluated: ids[i % n] */
+    const char *source;    /* "random ids" or "prompt" */
+    size_t at;
+    struct bench_table *table;
+    /* With --bench-parallel: sequences beside the generator's, and where the logits of all go. */
+    uint32_t n_others;
+    struct moeflux_session *others[BENCH_MAX_PARALLEL - 1];
+    float *other_logits; /* [n_others][vocab_size] */
+};
+
+/* splitmix64: the same seed gives the same ids on every machine. */
+static uint64_t next_random(uint64_t *state)
+{
+    uint64_t z = (*state += 0x9e3779b97f4a7c15u);
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+static int make_random_ids(struct bench *b, struct moeflux_err *e)
+{
+    enum { N_IDS = 65536 };
+    uint64_t state = b->options->seed < 0 ? 1 : (uint64_t)b->options->seed;
+    int rc = 0;
+    b->source = "random ids";
+    for (int i = 0; i < N_IDS && !rc; i++)
+        rc = token_list_add(&b->ids, (int32_t)(next_random(&state) % b->generator.info.vocab_size), e);
+    return rc;
+}
+
+/* A given prompt is measured instead of random ids: its routing is that of real text. */
+static int read_prompt_ids(struct bench *b, struct moeflux_err *e)
+{
+    struct prompt p = {0};
+    const struct options *o = b->options;
+    b->source = "prompt";
+    int rc = prompt_read(&p, o, e);
+    if (!rc && p.is_ids) {
+        b->ids = p.ids;
+        p.ids = (struct token_list){0};
+    } else if (!rc && !b->generator.tokenizer) {
+        rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text prompt needs (use --tokens-in)",
+                     o->model);
+    } else if (!rc) {
+        rc = generator_encode(&b->generator, str_text(&p.text), p.text.len, SPECIALS_AS_TOKENS, &b->ids, NULL,
+                              e);
+    }
+    prompt_free(&p);
+    return rc;
+}
+
+/* The next n ids, wrapping around, into `out`. */
+static void take_ids(struct bench *b, int32_t *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = b->ids.ids[b->at++ % b->ids.n];
+}
+
+/* Adds the time that it took to *ns; what a broken computation takes is no measurement. */
+static int evaluate(struct generator *s, const int32_t *ids, size_t n, uint64_t *ns, struct moeflux_err *e)
+{
+    uint64_t start = clock_ns();
+    int rc = generator_eval(s, ids, n, NULL, e);
+    *ns += clock_ns() - start;
+    return rc ? rc
+              : finite_logits(s->logits, s->info.vocab_size, moeflux_session_position(s->sequence) - 1, e);
+}
+
+/* n tokens one by one, from ids[0] on. Where all experts are resident they are the likeliest ones, as in a
+ * run with --temp 0; else those given, since the ids decide which experts have to be read. */
+static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns, struct moeflux_err *e)
+{
+    struct generator *s = &b->generator;
+    int32_t id = ids[0];
+    int rc = 0;
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        uint64_t start = clock_ns();
+        if (signals_interrupted())
+            return err_set(e, ERR_INTERRUPTED, "interrupted");
+        if (!s->info.experts_resident)
+            rc = evaluate(s, ids + i, 1, ns, e);
+        else if (!(rc = generator_step(s, id, i + 1 < n, &id, e)))
+            *ns += clock_ns() - start;
+    }
+    return rc;
+}
+
+/* n tokens of each sequence, one of each at a time. ids: [1 + n_others][n], so that each reads a text of its
+ * own. */
+static int decode_batched(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns,
+                          struct moeflux_err *e)
+{
+    struct generator *s = &b->generator;
+    struct moeflux_session *list[BENCH_MAX_PARALLEL] = {s->sequence};
+    float *logits[BENCH_MAX_PARALLEL] = {s->logits};
+    uint32_t n_batched = 1 + b->n_others;
+    int rc = 0;
+    for (uint32_t i = 0; i < b->n_others; i++) {
+        list[1 + i] = b->others[i];
+        logits[1 + i] = b->other_logits + (uint64_t)i * s->info.vocab_size;
+    }
+    for (uint32_t i = 0; i < n && !rc; i++) {
+        int32_t next[BENCH_MAX_PARALLEL];
+        for (uint32_t k = 0; k < n_batched; k++)
+            next[k] = ids[(size_t)k * n + i];
+        uint64_t start = clock_ns();
+        if (signals_interrupted())
+            return err_set(e, ERR_INTERRUPTED, "interrupted");
+        rc = moeflux_eval_batched(list, next, n_batched, logits, e);
+        *ns += clock_ns() - start;
+    }
+    return rc;
+}
+
+static int go_back_in(struct moeflux_session *s, uint32_t depth, struct moeflux_err *e)
+{
+    return depth ? moeflux_session_truncate(s, depth, e) : moeflux_session_clear(s, e);
+}
+
+/* Goes back to the first `depth` tokens: the same states in front of every measurement. */
+static int go_back(struct bench *b, uint32_t depth, struct moeflux_err *e)
+{
+    int rc = go_back_in(b->generator.sequence, depth, e);
+    for (uint32_t i = 0; i < b->n_others && !rc; i++)
+        rc = go_back_in(b->others[i], depth, e);
+    return rc;
+}
+
+/* Nanoseconds for n tokens behind `depth` others: at once, or one by one after one that is not timed. */
+static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uint64_t *ns,
+                   struct moeflux_err *e)
+{
+    struct generator *s = &b->generator;
+    size_t n_ids = (size_t)n * (decode ? 1 + b->n_others : 1);
+    int32_t *ids = mem_new(n_ids + 1, sizeof *ids, e);
+    if (!ids)
+        return ERR_MEMORY;
+    take_ids(b, ids, n_ids + 1);
+    uint64_t untimed = 0;
+    *ns = 0;
+    int rc = go_back(b, depth, e);
+    if (!rc && decode)
+        rc = evaluate(s, ids + n_ids, 1, &untimed, e);
+    if (!decode && !rc)
+        rc = evaluate(s, ids, n, ns, e);
+    if (decode && !rc)
+        rc = b->n_others ? decode_batched(b, ids, n, ns, e) : decode_all(b, ids, n, ns, e);
+    free(ids);
+    return rc;
+}
+
+/* Evaluates `depth` tokens, once for all that is measured behind them. Without room for a checkpoint a
+ * recurrent model evaluates them again before each repetition, which is not timed either. */
+static int fill(struct bench *b, uint32_t depth, struct moeflux_err *e)
+{
+    struct moeflux_session *s = b->generator.sequence;
+    int rc = go_back(b, 0, e);
+    if (rc || !depth)
+        return rc;
+    int32_t *ids = mem_new(depth, sizeof *ids, e);
+    if (!ids)
+        return ERR_MEMORY;
+    uint64_t untimed = 0;
+    take_ids(b, ids, depth);
+    rc = evaluate(&b->generator, ids, depth, &untimed, e);
+    if (!rc)
+        rc = moeflux_session_checkpoint(s, e);
+    for (uint32_t i = 0; i < b->n_others && !rc; i++) {
+        rc = moeflux_session_eval(b->others[i], ids, depth, &(struct moeflux_outputs){0}, e);
+        if (!rc)
+            rc = moeflux_session_checkpoint(b->others[i], e);
+    }
+    free(ids);
+    return rc;
+}
+
+static int bench_one(struct bench *b, bool decode, uint32_t n, uint32_t depth, struct moeflux_err *e)
+{
+    size_t reps = (size_t)b->options->bench_reps;
+    uint32_t n_sequences = decode ? 1 + b->n_others : 1;
+    double *rates = mem_new(reps, sizeof *rates, e);
+    int rc = rates ? 0 : ERR_MEMORY;
+    for (size_t i = 0; i < reps && !rc; i++) {
+        uint64_t ns;
+        if (!(rc = measure(b, decode, n, depth, &ns, e)))
+            rates[i] = stats_rate((uint64_t)n * n_sequences, ns ? ns : 1);
+    }
+    bar_end(&b->bar);
+    if (!rc)
+        bench_table_add(b->table, &(struct bench_test){decode, n, depth, n_sequences}, rates, reps);
+    free(rates);
+    return rc;
+}
+
+/* Pipelines, caches and clocks settle in first runs that are not counted. Each length of prefill has one:
+ * short prompts have other pipelines than long ones. */
+static int warm_up(struct bench *b, uint32_t depth, struct moeflux_err *e)
+{
+    const struct number_list *prompts = &b->options->bench_prompt;
+    uint64_t ns;
+    int rc = 0;
+    for (uint32_t i = 0; i < prompts->n && !rc; i++)
+        rc = measure(b, false, prompts->values[i] ? prompts->values[i] : 2, depth, &ns, e);
+    if (!rc)
+        rc = measure(b, true, 2, depth, &ns, e);
+    moeflux_model_reset_stats(b->generator.model);
+    return rc;
+}
+
+static int measure_depth(struct bench *b, uint32_t depth, struct moeflux_err *e)
+{
+    const struct number_list *lists[2] = {&b->options->bench_prompt, &b->options->bench_gen};
+    int rc = fill(b, depth, e);
+    if (!rc)
+        rc = warm_up(b, depth, e);
+    /* A length of 0 leaves that kind of measurement out. */
+    for (int kind = 0; kind < 2; kind++)
+        for (uint32_t i = 0; i < lists[kind]->n && !rc; i++)
+            if (lists[kind]->values[i])
+                rc = bench_one(b, kind == 1, lists[kind]->values[i], depth, e);
+    return rc;
+}
+
+static int measure_all(struct bench *b, struct moeflux_err *e)
+{
+    const struct number_list *depths = &b->options->bench_depth;
+    int rc = 0;
+    for (uint32_t i = 0; i < depths->n && !rc; i++)
+        rc = measure_depth(b, depths->values[i], e);
+    return rc;
+}
+
+static uint32_t largest(const struct number_list *l)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < l->n; i++)
+        most = l->values[i] > most ? l->values[i] : most;
+    return most;
+}
+
+/* Of the longest measurement, the warm-up's among them. */
+static uint32_t needed_context(const struct options *o)
+{
+    uint32_t prompt = largest(&o->bench_prompt), gen = largest(&o->bench_gen) + 1;
+    uint32_t most = prompt > gen ? prompt : gen;
+    return (most > 4 ? most : 4) + largest(&o->bench_depth);
+}
+
+static int open_others(struct bench *b, struct moeflux_err *e)
+{
+    struct generator *s = &b->generator;
+    uint32_t n = (uint32_t)b->options->bench_parallel, most = moeflux_max_batched(s->model);
+    int rc = 0;
+    if (n <= 1)
+        return 0;
+    if (n > most)
+        return err_set(e, ERR_USAGE, "--bench-parallel %u: %s evaluates at most %u sequence%s together", n,
+                       s->info.device, most, most == 1 ? "" : "s");
+    b->other_logits = mem_new((uint64_t)(n - 1) * s->info.vocab_size, sizeof(float), e);
+    if (!b->other_logits)
+        return ERR_MEMORY;
+    for (; b->n_others + 1 < n && !rc; b->n_others += !rc)
+        rc = moeflux_session_new(&b->others[b->n_others], s->model, s->max_context, e);
+    return rc;
+}
+
+static void close_others(struct bench *b)
+{
+    for (uint32_t i = 0; i < b->n_others; i++)
+        moeflux_session_free(b->others[i]);
+    free(b->other_logits);
+}
+
+int bench_run(const struct options *o, const char *build, const struct term *t, struct output *out,
+              struct moeflux_err *e)
+{
+    struct bench b = {.options = o};
+    struct options sized = *o;
+    if (signals_catch_interrupt(e))
+        return ERR_IO;
+    bar_init(&b.bar, t);
+    uint32_t context = needed_context(o);
+    sized.ctx_size = o->ctx_size ? o->ctx_size : context;
+    int rc = setup_open(&b.generator, &sized, &b.bar, e);
+    if (!rc && o->ctx_size && o->ctx_size < context)
+        rc = err_set(e, ERR_USAGE, "the longest measurement takes %u tokens, the context holds %lld (-c)",
+                     context, (long long)o->ctx_size);
+    if (!rc)
+        rc = setup_start(&b.generator, o, (uint32_t)sized.ctx_size, e);
+    if (!rc)
+        rc = open_others(&b, e);
+    const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    if (!rc)
+        rc = generator_new_sampler(&b.generator, &greedy, NULL, 0, e);
+    if (!rc)
+        rc = o->prompt || o->file || o->tokens_in ? read_prompt_ids(&b, e) : make_random_ids(&b, e);
+    if (!rc && !(b.table = mem_new(1, sizeof *b.table, e)))
+        rc = ERR_MEMORY;
+    if (!rc)
+        rc = bench_table_init(b.table, build, o->model, &b.generator, e);
+    if (!rc)
+        rc = measure_all(&b, e);
+    bar_end(&b.bar);
+    if (!rc)
+        rc = bench_table_print(b.table, o, &b.generator, b.source, out, e);
+    if (!rc && o->stats) {
+        struct stats none = {0};
+        stats_print(&none, NULL, &b.generator);
+    }
+    rc = setup_save_usage(&b.generator, o, rc, e);
+    token_list_free(&b.ids);
+    free(b.table);
+    close_others(&b);
+    generator_close(&b.generator);
+    return rc;
+}

@@ -1,0 +1,314 @@
+#include "cli/measure/compare.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/quote.h"
+#include "cli/measure/compare_table.h"
+#include "cli/prompt.h"
+#include "cli/measure/row_file.h"
+#include "cli/say.h"
+#include "cli/setup.h"
+#include "cli/signals.h"
+#include "cli/report/stats.h"
+#include "cli/terminal/bar.h"
+#include "model/layout.h"
+
+struct compare {
+    const struct options *options;
+    struct bar bar;
+    struct compared *all; /* [n] */
+    uint32_t n;
+    struct prompt text;
+    struct token_list tokens;
+    uint32_t context;     /* tokens of a window, the same for all */
+    struct row_file rows; /* logits of the first one, by scored token */
+    double *log_sums;     /* of each row */
+    float *row;           /* [vocab_size], as read back */
+    struct compared *at;  /* who is being evaluated */
+};
+
+/* ---- what is compared ---- */
+
+static int read_setting(struct compared *c, const struct options *base, const char *text,
+                        struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    c->name = text;
+    int rc = words_split(&c->words, text, &why);
+    if (!rc)
+        rc = options_setting(base, c->words.argc, c->words.argv, &c->options, &why);
+    return rc ? err_set(e, rc, "--compare \"%s\": %s", text, why.text) : 0;
+}
+
+static int read_settings(struct compare *c, struct moeflux_err *e)
+{
+    const struct options *o = c->options;
+    c->n = o->compare.n + 1;
+    c->all = mem_new(c->n, sizeof *c->all, e);
+    if (!c->all)
+        return ERR_MEMORY;
+    c->all[0].name = o->model;
+    c->all[0].options = *o;
+    int rc = 0;
+    for (uint32_t i = 1; i < c->n && !rc; i++)
+        rc = read_setting(&c->all[i], o, o->compare.values[i - 1], e);
+    return rc;
+}
+
+/* ---- the same vocabulary and the same ids ---- */
+
+static int open_tokenizer(struct compare *c, const char *dir, struct generator *g, struct moeflux_err *e)
+{
+    struct layout files;
+    *g = (struct generator){.dir = dir, .progress = bar_progress(&c->bar)};
+    int rc = layout_find(&files, dir, e);
+    if (rc)
+        return rc;
+    if (files.tokenizer && !(g->tokenizer = tokenizer_open(files.tokenizer, e)))
+        rc = (int)e->code;
+    if (g->tokenizer)
+        tokenizer_set_progress(g->tokenizer, &g->progress);
+    layout_free(&files);
+    return rc;
+}
+
+static int same_tokens(const struct generator *a, const struct generator *b, struct moeflux_err *e)
+{
+    int32_t n = tokenizer_n_ids(a->tokenizer), n_other = tokenizer_n_ids(b->tokenizer);
+    if (n != n_other)
+        return err_set(e, ERR_USAGE, "%s: expected the tokenizer of %s, with %d ids, found one with %d",
+                       b->dir, a->dir, (int)n, (int)n_other);
+    for (int32_t id = 0; id < n; id++) {
+        const char *x = "", *y = "";
+        size_t nx = tokenizer_bytes(a->tokenizer, id, &x), ny = tokenizer_bytes(b->tokenizer, id, &y);
+        if (nx != ny || memcmp(x, y, nx) != 0)
+            return err_set(e, ERR_USAGE, "%s: expected the tokenizer of %s: token %d is %s, not %s", b->dir,
+                           a->dir, (int)id, quote_bytes(y, ny).text, quote_bytes(x, nx).text);
+    }
+    return 0;
+}
+
+/* The rules that split a text are no part of the vocabulary: whether the ids are the same is tried. */
+static int check_tokenizer(struct compare *c, const struct generator *first, const struct options *o,
+                           struct moeflux_err *e)
+{
+    struct generator own;
+    struct token_list ids = {0};
+    int rc = open_tokenizer(c, o->model, &own, e);
+    if (!rc)
+        rc = scoring_encode(&c->text, &own, o, &ids, e);
+    if (!rc)
+        rc = same_tokens(first, &own, e);
+    if (!rc && (ids.n != c->tokens.n || memcmp(ids.ids, c->tokens.ids, ids.n * sizeof *ids.ids) != 0))
+        rc = err_set(e, ERR_USAGE, "%s: expected the tokenizer of %s; it splits the text otherwise", own.dir,
+                     first->dir);
+    token_list_free(&ids);
+    tokenizer_free(own.tokenizer);
+    return rc;
+}
+
+static int check_models(struct compare *c, const struct generator *first, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < c->n && !rc; i++) {
+        const struct options *o = &c->all[i].options;
+        struct moeflux_needs *needs = &c->all[i].needs;
+        struct moeflux_options engine = {0};
+        options_engine(o, &engine);
+        rc = moeflux_get_needs_with(&engine, needs, e);
+        if (!rc && needs->vocab_size != c->all[0].needs.vocab_size)
+            rc = err_set(e, ERR_USAGE, "%s: expected %u tokens in the vocabulary, as %s has, found %u",
+                         o->model, c->all[0].needs.vocab_size, first->dir, needs->vocab_size);
+        if (!rc && strcmp(o->model, first->dir) != 0)
+            rc = check_tokenizer(c, first, o, e);
+    }
+    return rc;
+}
+
+/* All that can be told before the first model is evaluated. */
+static int prepare(struct compare *c, struct moeflux_err *e)
+{
+    struct generator first;
+    int rc = scoring_read(&c->text, c->options, e);
+    if (rc)
+        return rc;
+    rc = open_tokenizer(c, c->options->model, &first, e);
+    if (!rc)
+        rc = scoring_encode(&c->text, &first, c->options, &c->tokens, e);
+    if (!rc)
+        rc = check_models(c, &first, e);
+    tokenizer_free(first.tokenizer);
+    return rc;
+}
+
+/* Windows that all models have room for. */
+static uint32_t common_context(const struct compare *c)
+{
+    uint32_t context = c->options->ctx_size ? (uint32_t)c->options->ctx_size : GENERATOR_DEFAULT_CONTEXT;
+    for (uint32_t i = 0; !c->options->ctx_size && i < c->n; i++)
+        if (c->all[i].needs.max_context)
+            context = (uint32_t)size_min(context, c->all[i].needs.max_context);
+    return context;
+}
+
+/* Whether each can be run at all is asked before the first one takes its time. */
+static int check_plans(struct compare *c, struct moeflux_err *e)
+{
+    struct moeflux_plan plan;
+    struct moeflux_err why;
+    c->context = common_context(c);
+    int rc = 0;
+    for (uint32_t i = 0; i < c->n && !rc; i++) {
+        struct moeflux_options engine = {.progress = bar_progress(&c->bar)};
+        c->all[i].options.ctx_size = c->context;
+        options_engine(&c->all[i].options, &engine);
+        rc = moeflux_make_plan(&engine, &plan, &why);
+        if (rc)
+            rc = err_set(e, rc, "%s%s%s", i ? c->all[i].name : "", i ? ": " : "", why.text);
+    }
+    return rc;
+}
+
+static int make_room(struct compare *c, struct moeflux_err *e)
+{
+    uint64_t n = scoring_count(c->tokens.n, c->context);
+    uint32_t vocab_size = c->all[0].needs.vocab_size;
+    char what[96];
+    snprintf(what, sizeof what, "the logits of %" PRIu64 " tokens, which --compare keeps,", n);
+    c->log_sums = mem_new(n, sizeof *c->log_sums, e);
+    c->row = mem_new(vocab_size, sizeof *c->row, e);
+    return c->log_sums && c->row ? row_file_open(&c->rows, what, n, vocab_size, e) : ERR_MEMORY;
+}
+
+/* ---- evaluation ---- */
+
+double compare_divergence(const float *p, double p_log_sum, const float *q, double q_log_sum, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        double log_p = (double)p[i] - p_log_sum, log_q = (double)q[i] - q_log_sum;
+        sum += exp(log_p) * (log_p - log_q);
+    }
+    /* What is below zero is rounding. */
+    return fmax(sum, 0);
+}
+
+static uint32_t likeliest(const float *row, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (row[i] > row[best])
+            best = i;
+    return best;
+}
+
+static int keep(void *ctx, const struct scored_row *r, struct moeflux_err *e)
+{
+    struct compare *c = ctx;
+    c->log_sums[r->idx] = r->log_sum;
+    return row_file_write(&c->rows, r->idx, r->logits, e);
+}
+
+static int compare(void *ctx, const struct scored_row *r, struct moeflux_err *e)
+{
+    struct compare *c = ctx;
+    uint32_t n = c->at->needs.vocab_size;
+    int rc = row_file_read(&c->rows, r->idx, c->row, e);
+    if (rc)
+        return rc;
+    average_add(&c->at->distance, compare_divergence(c->row, c->log_sums[r->idx], r->logits, r->log_sum, n));
+    c->at->n_agreed += likeliest(c->row, n) == likeliest(r->logits, n);
+    return 0;
+}
+
+/* What the choices were, where they can be seen. */
+static void count_experts(struct compared *at, const struct generator *g)
+{
+    struct moeflux_stats s;
+    moeflux_model_get_stats(g->model, &s);
+    uint64_t n_hits = s.n_hits + s.n_host_hits, n_asked = n_hits + s.n_misses;
+    at->n_experts = g->info.expert_share >= 1 ? g->info.top_k
+                    : s.n_choices             ? (double)s.n_chosen / (double)s.n_choices
+                                              : (double)NAN;
+    at->hit_rate = n_asked ? (double)n_hits / (double)n_asked : (double)NAN;
+    at->read_bytes = (double)s.read_bytes / (double)at->n_tokens;
+}
+
+/* Then all are evaluated token by token: a difference comes from the experts alone. */
+static bool prefers(const struct compare *c)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->all[i].options.prefer_resident > 0)
+            return true;
+    return false;
+}
+
+static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *e)
+{
+    struct generator g;
+    const struct options *o = &at->options;
+    struct scoring scoring = {.generator = &g,
+                              .tokens = &c->tokens,
+                              .by_token = prefers(c),
+                              .row = at == c->all ? keep : compare,
+                              .ctx = c};
+    c->at = at;
+    int rc = setup_open(&g, o, &c->bar, e);
+    if (!rc)
+        rc = setup_start(&g, o, c->context, e);
+    if (!rc)
+        rc = scoring_run(&scoring, e);
+    bar_end(&c->bar);
+    if (!rc && o->stats) {
+        say("%s\n", at->name);
+        stats_print(&(struct stats){0}, NULL, &g);
+    }
+    at->n_tokens = c->tokens.n;
+    if (!rc)
+        count_experts(at, &g);
+    if (!rc)
+        snprintf(at->device, sizeof at->device, "%s", g.info.device);
+    at->surprise = scoring.surprise;
+    at->ns = scoring.ns;
+    generator_close(&g);
+    return rc;
+}
+
+static int run_all(struct compare *c, struct output *out, struct moeflux_err *e)
+{
+    int rc = read_settings(c, e);
+    if (!rc)
+        rc = prepare(c, e);
+    if (!rc)
+        rc = check_plans(c, e);
+    if (!rc)
+        rc = make_room(c, e);
+    for (uint32_t i = 0; i < c->n && !rc; i++)
+        rc = evaluate(c, &c->all[i], e);
+    return rc ? rc : compare_table_print(c->options, c->all, c->n, c->context, out, e);
+}
+
+int compare_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
+{
+    struct compare c = {.options = o, .rows.fd = -1};
+    if (signals_catch_interrupt(e))
+        return ERR_IO;
+    bar_init(&c.bar, t);
+    int rc = run_all(&c, out, e);
+    bar_end(&c.bar);
+    for (uint32_t i = 0; c.all && i < c.n; i++)
+        words_free(&c.all[i].words);
+    free(c.all);
+    free(c.log_sums);
+    free(c.row);
+    row_file_close(&c.rows);
+    token_list_free(&c.tokens);
+    prompt_free(&c.text);
+    return rc;
+}

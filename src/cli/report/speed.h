@@ -1,0 +1,21 @@
+/* speed.h - in `moeflux inspect`: measured speeds, the tokens per second that they allow, and what would
+ * help. */
+#ifndef MOEFLUX_CLI_REPORT_SPEED_H
+#define MOEFLUX_CLI_REPORT_SPEED_H
+
+struct json_t;
+struct moeflux_err;
+struct moeflux_needs;
+struct moeflux_plan;
+struct moeflux_speeds;
+struct output;
+
+/* plan: NULL when there is none. ERR_MEMORY. */
+int speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                       const struct moeflux_speeds *s, struct output *out, struct moeflux_err *e);
+
+/* Adds "speeds", "forecast", "tensor_split" and "advice" to an object. */
+void speed_report_json(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                       const struct moeflux_speeds *s, struct json_t *object);
+
+#endif

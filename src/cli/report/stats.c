@@ -1,0 +1,398 @@
+#include "cli/report/stats.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "generate/answer.h"
+#include "cli/options/number.h"
+#include "cli/say.h"
+#include "cli/report/use.h"
+#include "generate/generator.h"
+
+double stats_rate(uint64_t n_tokens, uint64_t ns)
+{
+    return n_tokens && ns ? (double)n_tokens * 1e9 / (double)ns : NAN;
+}
+
+double stats_first_token_s(const struct stats *st, const struct answer *a)
+{
+    return a->first_token_ns ? (double)(a->first_token_ns - st->start_ns) / 1e9 : NAN;
+}
+
+static void print_rate(struct str *to, const char *name, uint64_t n, uint64_t ns)
+{
+    str_addf(to, "%-12s %8" PRIu64 " tokens  %9.3f s", name, n, (double)ns / 1e9);
+    if (n && ns)
+        str_addf(to, "  %10.2f tok/s", stats_rate(n, ns));
+    str_add_text(to, "\n");
+}
+
+static void print_answer(const struct stats *st, const struct answer *a, struct str *to)
+{
+    if (!a || a->tokens.n == 0)
+        return;
+    str_addf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st, a));
+    print_rate(to, "decode", a->n_decoded, a->decode_ns);
+    str_addf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
+}
+
+static double part_of(uint64_t part, uint64_t whole)
+{
+    return whole ? (double)part / (double)whole : NAN;
+}
+
+/* Host memory of the checkpoints that there are. */
+static uint64_t checkpoint_bytes_of(const struct generator *s)
+{
+    return s->sequence ? moeflux_session_list_checkpoints(s->sequence, NULL, 0) *
+                             moeflux_session_checkpoint_bytes(s->sequence)
+                       : 0;
+}
+
+static void print_experts(const struct moeflux_stats *es, const char *io, struct str *to)
+{
+    char read[32], speed[32], slots[32];
+    number_show_bytes(read, sizeof read, (double)es->read_bytes);
+    number_show_bytes(speed, sizeof speed,
+                      es->read_ns ? (double)es->read_bytes * 1e9 / (double)es->read_ns : 0);
+    number_show_bytes(slots, sizeof slots, (double)es->n_slots * (double)es->slot_bytes);
+    str_addf(to, "%-12s %s read, %s/s at queue depth %.1f; %" PRIu64 " slots, %s", "experts", read, speed,
+             es->read_ns ? (double)es->read_depth_ns / (double)es->read_ns : 0.0, es->n_slots, slots);
+    number_show_bytes(slots, sizeof slots, (double)es->n_host_slots * (double)es->slot_bytes);
+    if (es->n_host_slots)
+        str_addf(to, "; host: %" PRIu64 ", %s", es->n_host_slots, slots);
+    if (es->n_cpu_slots)
+        str_addf(to, "; the CPU's: %" PRIu64 " of the slots", es->n_cpu_slots);
+    str_addf(to, "\n%-12s %s\n", "read by", io);
+}
+
+/* What the disk allows where every token was decoded: no order of reads and computations is faster. */
+static void print_bound(const struct moeflux_stats *es, struct str *to)
+{
+    char each[32];
+    if (es->read_bytes == 0 || es->read_ns == 0 || es->n_decode_tokens == 0 || es->n_prefill_tokens > 0)
+        return;
+    double bytes = (double)es->read_bytes / (double)es->n_decode_tokens;
+    number_show_bytes(each, sizeof each, bytes);
+    str_addf(to, "%-12s %s of experts a token, for which this disk takes %.3f ms: at most %.1f tok/s\n",
+             "reads", each, (double)es->read_ns / 1e6 / (double)es->n_decode_tokens,
+             (double)es->n_decode_tokens * 1e9 / (double)es->read_ns);
+}
+
+static void print_hits(const struct moeflux_stats *es, struct str *to)
+{
+    uint64_t chosen = es->n_hits + es->n_host_hits + es->n_misses;
+    if (!chosen)
+        return;
+    str_addf(to, "%-12s %.1f %% of %" PRIu64 " chosen experts", "hits", 100 * part_of(es->n_hits, chosen),
+             chosen);
+    if (es->n_host_slots)
+        str_addf(to, " on the device, %.1f %% on the host", 100 * part_of(es->n_host_hits, chosen));
+    str_addf(to, "; %.1f %% from disk\n", 100 * part_of(es->n_misses, chosen));
+    if (es->n_preferred)
+        str_addf(to, "%-12s %" PRIu64 " chosen experts, which were in memory, to better ones (%.1f %%)\n",
+                 "preferred", es->n_preferred, 100 * part_of(es->n_preferred, chosen));
+    if (es->n_promoted || es->n_demoted)
+        str_addf(to, "%-12s %" PRIu64 " to the device, %" PRIu64 " to the host\n", "moved", es->n_promoted,
+                 es->n_demoted);
+}
+
+static void print_cpu(const struct moeflux_stats *es, struct str *to)
+{
+    if (es->n_cpu_experts)
+        str_addf(to, "%-12s %" PRIu64 " chosen experts computed in %.3f s, with what it waited for them\n",
+                 "CPU", es->n_cpu_experts, (double)es->cpu_experts_ns / 1e9);
+}
+
+static void print_prefetch(const struct moeflux_stats *es, struct str *to)
+{
+    if (!es->n_predicted)
+        return;
+    str_addf(to, "%-12s %" PRIu64 " experts, %.1f %% of them right; %.1f %% of %" PRIu64 " chosen ones\n",
+             "predicted", es->n_predicted, 100 * part_of(es->n_predicted_right, es->n_predicted),
+             es->n_predictable ? 100 * part_of(es->n_predicted_right, es->n_predictable) : 0.0,
+             es->n_predictable);
+    str_addf(to, "%-12s %" PRIu64 " experts, %" PRIu64 " of them used, %" PRIu64 " not\n", "read ahead",
+             es->n_prefetched, es->n_prefetched_used, es->n_prefetched - es->n_prefetched_used);
+}
+
+static void print_waits(const struct moeflux_stats *es, struct str *to)
+{
+    uint64_t n_tokens = es->n_prefill_tokens + es->n_decode_tokens;
+    str_addf(to, "%-12s %.3f s for the disk", "waits", (double)es->wait_read_ns / 1e9);
+    if (es->wait_read_ns && n_tokens)
+        str_addf(to, " (%.3f ms a token)", (double)es->wait_read_ns / 1e6 / (double)n_tokens);
+    str_addf(to, ", %.3f s for the device\n", (double)es->wait_gpu_ns / 1e9);
+}
+
+/* The layers that tokens waited for longest, the longest first. */
+static void print_worst_layers(const struct generator *s, struct str *to)
+{
+    enum { MOST = 4 };
+    uint32_t worst[MOST], n = 0;
+    for (uint32_t i = 0; i < s->info.n_layers; i++) {
+        uint64_t ns = moeflux_model_layer_wait_ns(s->model, i);
+        uint32_t at = n;
+        while (at > 0 && moeflux_model_layer_wait_ns(s->model, worst[at - 1]) < ns)
+            at--;
+        if (ns == 0 || at == MOST)
+            continue;
+        n += n < MOST;
+        memmove(worst + at + 1, worst + at, (n - at - 1) * sizeof *worst);
+        worst[at] = i;
+    }
+    if (n)
+        str_addf(to, "%-12s", "worst layers");
+    for (uint32_t i = 0; i < n; i++)
+        str_addf(to, "%s %u: %.3f s", i ? "," : "", worst[i],
+                 (double)moeflux_model_layer_wait_ns(s->model, worst[i]) / 1e9);
+    if (n)
+        str_add_text(to, "\n");
+}
+
+/* While others worked. */
+static double idle_s(const struct moeflux_stats *es, const struct moeflux_device_stats *d)
+{
+    return es->work_ns > d->busy_ns ? (double)(es->work_ns - d->busy_ns) / 1e9 : 0.0;
+}
+
+/* A row for each of several devices. */
+static void print_devices(const struct moeflux_stats *es, struct str *to)
+{
+    for (uint32_t i = 0; es->n_devices > 1 && i < es->n_devices; i++) {
+        const struct moeflux_device_stats *d = &es->devices[i];
+        uint64_t chosen = d->n_hits + d->n_host_hits + d->n_misses;
+        char weights[32], state[32];
+        number_show_bytes(weights, sizeof weights, (double)d->weights_bytes);
+        number_show_bytes(state, sizeof state, (double)d->state_bytes);
+        str_addf(to, "device %-5" PRIu32 " layers %" PRIu32 " to %" PRIu32 ", %s\n", i + 1, d->first_layer,
+                 d->end_layer - 1, d->device);
+        str_addf(to, "%-12s %s weights, %s states, %" PRIu64 " slots", "", weights, state, d->n_slots);
+        if (d->n_host_slots)
+            str_addf(to, ", %" PRIu64 " on the host", d->n_host_slots);
+        if (chosen)
+            str_addf(to, "; hits %.1f %%", 100 * part_of(d->n_hits, chosen));
+        str_addf(to, "\n%-12s busy %.3f s, of it %.3f s waiting for the disk; idle %.3f s\n", "",
+                 (double)d->busy_ns / 1e9, (double)d->wait_read_ns / 1e9, idle_s(es, d));
+    }
+}
+
+static void print_ops(const struct moeflux_stats *es, struct str *to)
+{
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < es->n_ops; i++)
+        total += es->ops[i].ns;
+    if (!total)
+        return;
+    str_addf(to, "%-12s %26.3f s, by op:\n", "device time", (double)total / 1e9);
+    for (uint32_t i = 0; i < es->n_ops; i++) {
+        const struct moeflux_op_time *op = &es->ops[i];
+        str_addf(to, "  %-24s %9" PRIu64 " x %10.1f us %10.3f ms %5.1f %%\n", op->name, op->n,
+                 op->n ? (double)op->ns / 1e3 / (double)op->n : 0.0, (double)op->ns / 1e6,
+                 100.0 * (double)op->ns / (double)total);
+    }
+}
+
+static void print_all(const struct stats *st, const struct answer *a, const struct generator *s,
+                      struct str *to)
+{
+    struct moeflux_stats es;
+    char weights[32], state[32];
+    uint64_t checkpoints = checkpoint_bytes_of(s);
+    generator_get_stats(s, &es);
+    str_addf(to, "%-12s %s on %s\n", "model", s->info.architecture, s->info.device);
+    str_addf(to, "%-12s %" PRIu64 "\n", "seed", s->seed);
+    str_addf(to, "%-12s %26.3f s\n", "load", (double)s->load_ns / 1e9);
+    if (st->n_reused)
+        str_addf(to, "%-12s %8" PRIu32 " tokens\n", "reused", st->n_reused);
+    if (st->n_prompt)
+        print_rate(to, "prompt", st->n_prompt, st->prefill_ns);
+    if (!a && es.n_decode_tokens)
+        print_rate(to, "decode", es.n_decode_tokens, es.decode_ns);
+    print_answer(st, a, to);
+    number_show_bytes(weights, sizeof weights, (double)es.weights_bytes);
+    number_show_bytes(state, sizeof state, (double)es.state_bytes);
+    str_addf(to, "%-12s %s weights%s, %s states", "memory", weights,
+             es.weights_mapped_bytes ? " (mapped)" : "", state);
+    number_show_bytes(state, sizeof state, (double)checkpoints);
+    if (checkpoints)
+        str_addf(to, ", %s checkpoints", state);
+    number_show_bytes(state, sizeof state, (double)es.device_used_bytes);
+    if (es.device_used_bytes)
+        str_addf(to, "; %s of device memory in all", state);
+    str_addf(to, "\n");
+    print_devices(&es, to);
+    print_experts(&es, s->info.expert_io, to);
+    print_bound(&es, to);
+    print_hits(&es, to);
+    print_cpu(&es, to);
+    print_prefetch(&es, to);
+    print_waits(&es, to);
+    print_worst_layers(s, to);
+    use_report_add(s->model, to);
+    if (es.n_compiled)
+        str_addf(to, "%-12s %" PRIu64 " compiled in %.3f s after the load, when they were first needed\n",
+                 "kernels", es.n_compiled, (double)es.compile_ns / 1e9);
+    str_addf(to, "%-12s %" PRIu64 " submissions, %" PRIu64 " dispatches\n", "work", es.n_submits,
+             es.n_dispatches);
+    print_ops(&es, to);
+}
+
+void stats_print(const struct stats *st, const struct answer *a, const struct generator *s)
+{
+    struct str text = {0};
+    print_all(st, a, s, &text);
+    say_text(&text);
+    str_free(&text);
+}
+
+struct json_t *stats_number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *ops_json(const struct moeflux_stats *es)
+{
+    json_t *ops = json_array();
+    for (uint32_t i = 0; i < es->n_ops; i++) {
+        json_t *op = json_object();
+        json_object_set_new(op, "name", json_string(es->ops[i].name));
+        json_object_set_new(op, "n", json_integer((json_int_t)es->ops[i].n));
+        json_object_set_new(op, "s", json_real((double)es->ops[i].ns / 1e9));
+        json_array_append_new(ops, op);
+    }
+    return ops;
+}
+
+static json_t *devices_json(const struct moeflux_stats *es)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < es->n_devices; i++) {
+        const struct moeflux_device_stats *d = &es->devices[i];
+        const struct {
+            const char *key;
+            uint64_t value;
+        } counts[] = {
+            {"first_layer", d->first_layer},
+            {"layers", d->end_layer - d->first_layer},
+            {"weights_bytes", d->weights_bytes},
+            {"state_bytes", d->state_bytes},
+            {"slots", d->n_slots},
+            {"host_slots", d->n_host_slots},
+            {"hits", d->n_hits},
+            {"host_hits", d->n_host_hits},
+            {"misses", d->n_misses},
+        };
+        json_t *one = json_object();
+        json_object_set_new(one, "device", json_string(d->device));
+        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
+            json_object_set_new(one, counts[k].key, json_integer((json_int_t)counts[k].value));
+        json_object_set_new(one, "busy_s", json_real((double)d->busy_ns / 1e9));
+        json_object_set_new(one, "wait_read_s", json_real((double)d->wait_read_ns / 1e9));
+        json_object_set_new(one, "idle_s", json_real(idle_s(es, d)));
+        json_array_append_new(list, one);
+    }
+    return list;
+}
+
+static void add_counts(json_t *object, const struct moeflux_stats *es, uint64_t checkpoint_bytes)
+{
+    const struct {
+        const char *key;
+        uint64_t value;
+    } counts[] = {
+        {"compiled_kernels", es->n_compiled},
+        {"submissions", es->n_submits},
+        {"dispatches", es->n_dispatches},
+        {"read_bytes", es->read_bytes},
+        {"reads", es->n_reads},
+        {"hits", es->n_hits},
+        {"host_hits", es->n_host_hits},
+        {"misses", es->n_misses},
+        {"slots", es->n_slots},
+        {"host_slots", es->n_host_slots},
+        {"slot_bytes", es->slot_bytes},
+        {"preferred", es->n_preferred},
+        {"cpu_slots", es->n_cpu_slots},
+        {"cpu_experts", es->n_cpu_experts},
+        {"predicted", es->n_predicted},
+        {"predicted_right", es->n_predicted_right},
+        {"predictable", es->n_predictable},
+        {"prefetched", es->n_prefetched},
+        {"prefetched_used", es->n_prefetched_used},
+        {"prefetched_unused", es->n_prefetched - es->n_prefetched_used},
+        {"promoted", es->n_promoted},
+        {"demoted", es->n_demoted},
+        {"weights_bytes", es->weights_bytes},
+        {"weights_mapped_bytes", es->weights_mapped_bytes},
+        {"state_bytes", es->state_bytes},
+        {"device_used_bytes", es->device_used_bytes},
+        {"checkpoint_bytes", checkpoint_bytes},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        json_object_set_new(object, counts[i].key, json_integer((json_int_t)counts[i].value));
+}
+
+/* Null where nothing was counted. */
+static void add_rates(json_t *object, const struct moeflux_stats *es)
+{
+    uint64_t chosen = es->n_hits + es->n_host_hits + es->n_misses;
+    uint64_t n_tokens = es->n_prefill_tokens + es->n_decode_tokens;
+    const struct {
+        const char *key;
+        double value;
+    } rates[] = {
+        {"experts_per_token", part_of(es->n_chosen, es->n_choices)},
+        {"hit_rate", part_of(es->n_hits, chosen)},
+        {"host_hit_rate", part_of(es->n_host_hits, chosen)},
+        {"disk_rate", part_of(es->n_misses, chosen)},
+        {"prediction_recall", part_of(es->n_predicted_right, es->n_predictable)},
+        {"prediction_precision", part_of(es->n_predicted_right, es->n_predicted)},
+        {"queue_depth", part_of(es->read_depth_ns, es->read_ns)},
+        {"read_bytes_per_s", 1e9 * part_of(es->read_bytes, es->read_ns)},
+        {"wait_read_s_per_token", part_of(es->wait_read_ns, n_tokens) / 1e9},
+    };
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        json_object_set_new(object, rates[i].key, stats_number(rates[i].value));
+}
+
+static json_t *layer_waits_json(const struct generator *s)
+{
+    json_t *waits = json_array();
+    for (uint32_t i = 0; i < s->info.n_layers; i++)
+        json_array_append_new(waits, json_real((double)moeflux_model_layer_wait_ns(s->model, i) / 1e9));
+    return waits;
+}
+
+double stats_share(float share)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", (double)share);
+    return strtod(text, NULL);
+}
+
+struct json_t *stats_engine_json(const struct generator *s)
+{
+    struct moeflux_stats es;
+    generator_get_stats(s, &es);
+    json_t *object = json_object();
+    add_counts(object, &es, checkpoint_bytes_of(s));
+    add_rates(object, &es);
+    json_object_set_new(object, "active_experts", json_integer(s->info.top_k));
+    json_object_set_new(object, "expert_share", json_real(stats_share(s->info.expert_share)));
+    json_object_set_new(object, "prefer_resident", json_real(stats_share(s->info.prefer_resident)));
+    json_object_set_new(object, "expert_io", json_string(s->info.expert_io));
+    json_object_set_new(object, "compile_s", json_real((double)es.compile_ns / 1e9));
+    json_object_set_new(object, "read_s", json_real((double)es.read_ns / 1e9));
+    json_object_set_new(object, "wait_read_s", json_real((double)es.wait_read_ns / 1e9));
+    json_object_set_new(object, "wait_device_s", json_real((double)es.wait_gpu_ns / 1e9));
+    json_object_set_new(object, "cpu_experts_s", json_real((double)es.cpu_experts_ns / 1e9));
+    json_object_set_new(object, "layer_wait_s", layer_waits_json(s));
+    json_object_set_new(object, "devices", devices_json(&es));
+    json_object_set_new(object, "ops", ops_json(&es));
+    return object;
+}

@@ -1,0 +1,476 @@
+#include "cli/talk/interactive.h"
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "cli/exit.h"
+#include "cli/options/form.h"
+#include "cli/options/near.h"
+#include "cli/options/options.h"
+#include "cli/output.h"
+#include "cli/prompt.h"
+#include "cli/talk/saved.h"
+#include "cli/say.h"
+#include "cli/setup.h"
+#include "cli/signals.h"
+#include "cli/report/stats.h"
+#include "cli/talk/talk.h"
+#include "cli/terminal/editor.h"
+#include "cli/terminal/line.h"
+#include "cli/terminal/term.h"
+#include "generate/generator.h"
+#include "moeflux.h"
+
+/* Of a saved conversation, when it is taken up again. */
+enum { SHOWN_TURNS = 2 };
+
+/* ---- commands ---- */
+
+static int command_help(struct talk *t, const char *argument, struct moeflux_err *e);
+
+/* A command's failure is told; the conversation goes on. */
+static int told(int rc, const struct moeflux_err *e)
+{
+    if (rc)
+        exit_report(rc, e);
+    signals_clear();
+    return 0;
+}
+
+static int command_clear(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    talk_note(t, "[a new conversation]");
+    return talk_clear(t, e);
+}
+
+/* Whether the user says yes to `question`, which tells what is lost. */
+static bool agrees(struct talk *t, const char *question)
+{
+    const char *answer;
+    enum line_event event = line_read(t->line, question, &answer);
+    bool yes = event == LINE_TEXT && (strcasecmp(answer, "y") == 0 || strcasecmp(answer, "yes") == 0);
+    if (event == LINE_END)
+        say("\n");
+    if (!yes)
+        talk_note(t, "[nothing was changed]");
+    return yes;
+}
+
+static int show_system(const struct talk *t)
+{
+    const struct str *text = &t->conversation.system;
+    if (text->len)
+        say("%s\n", str_text(text));
+    else
+        talk_note(t, "[no system text]");
+    return 0;
+}
+
+/* Asks only where something is lost: a saved conversation stays in its file. */
+static int command_system(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    const struct conversation *c = &t->conversation;
+    char question[160];
+    if (!*argument)
+        return show_system(t);
+    snprintf(
+        question, sizeof question,
+        "A new system text begins a new conversation; %zu question%s and answer%s are lost. Go on? [y/N] ",
+        c->n_turns, c->n_turns == 1 ? "" : "s", c->n_turns == 1 ? "" : "s");
+    if (c->n_turns && !t->name && !agrees(t, question))
+        return 0;
+    bool none = strcmp(argument, "-") == 0;
+    int rc = talk_clear(t, e);
+    str_clear(&t->conversation.system);
+    if (!none)
+        str_add_text(&t->conversation.system, argument);
+    talk_note(t, none ? "[a new conversation without system text]"
+                      : "[a new conversation with this system text]");
+    return rc;
+}
+
+static int command_undo(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    return talk_undo(t, e);
+}
+
+static int command_retry(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    return talk_retry(t, e);
+}
+
+/* The text as the user's editor leaves it, from its first word on, in *start. 0: there is one; 1: none, which
+ * has been told. */
+static int edited(struct talk *t, struct str *text, const char **start, struct moeflux_err *e)
+{
+    int rc = editor_run(text, e);
+    signals_clear();
+    if (rc) {
+        told(rc, e);
+        return 1;
+    }
+    *start = str_text(text) + strspn(str_text(text), " \t\r\n");
+    if (**start)
+        return 0;
+    talk_note(t, "[the text is empty: nothing is asked]");
+    return 1;
+}
+
+static int command_edit(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    const struct turn *last = conversation_last(&t->conversation);
+    struct str text = {0};
+    const char *start;
+    int rc = 0;
+    if (last)
+        str_add(&text, str_text(&last->question), last->question.len);
+    if (edited(t, &text, &start, e) == 0) {
+        if (last && strcmp(start, str_text(&last->question)) == 0) {
+            talk_note(t, "[the question is the same: /retry asks it again]");
+        } else {
+            say("[%zu] %s\n", last ? t->conversation.n_turns : 1, start);
+            rc = talk_ask_instead(t, start, e);
+        }
+    }
+    str_free(&text);
+    return rc;
+}
+
+static int command_write(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    struct str text = {0};
+    const char *start;
+    str_add_text(&text, argument);
+    int rc = 0;
+    if (edited(t, &text, &start, e) == 0) {
+        say("[%zu] %s\n", t->conversation.n_turns + 1, start);
+        rc = talk_ask(t, start, e);
+    }
+    str_free(&text);
+    return rc;
+}
+
+static int command_show(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    (void)e;
+    if (t->conversation.n_turns == 0)
+        talk_note(t, "[nothing was asked yet]");
+    talk_show(t, SIZE_MAX);
+    return 0;
+}
+
+static int command_save(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    char text[128];
+    const char *name = *argument ? argument : t->name;
+    if (!name)
+        return told(err_set(e, ERR_USAGE, "/save NAME: under which name?"), e);
+    bool is_own = t->name && strcmp(t->name, name) == 0;
+    int rc = saved_check_name(name, e);
+    if (!rc && !is_own && saved_exists(name))
+        rc = err_set(e, ERR_USAGE,
+                     "there is a session %s already (/load it, /delete it or take another name)", name);
+    char *copy = rc ? NULL : mem_text(name, e);
+    if (!rc && !copy)
+        rc = ERR_MEMORY;
+    if (rc)
+        return told(rc, e);
+    free(t->name);
+    t->name = copy;
+    /* The state goes into a file of its own. */
+    t->is_kept = t->is_kept && is_own;
+    t->seen = is_own ? t->seen : 0;
+    rc = talk_keep(t, true, e);
+    snprintf(text, sizeof text, "[saved as %s, and after each answer from now on]", t->name);
+    if (!rc)
+        talk_note(t, text);
+    return told(rc, e);
+}
+
+static int command_load(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    if (!*argument)
+        return told(err_set(e, ERR_USAGE, "/load NAME: which session? (/sessions lists them)"), e);
+    int rc = talk_load(t, argument, e);
+    if (!rc)
+        talk_show(t, SHOWN_TURNS);
+    return told(rc, e);
+}
+
+static int command_delete(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    int rc = *argument ? 0 : err_set(e, ERR_USAGE, "/delete NAME: which session? (/sessions lists them)");
+    if (!rc)
+        rc = saved_delete(argument, e);
+    if (!rc && t->name && strcmp(t->name, argument) == 0) {
+        free(t->name);
+        t->name = NULL;
+    }
+    if (!rc)
+        talk_note(t, "[deleted]");
+    return told(rc, e);
+}
+
+static int command_sessions(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    struct str list = {0};
+    int rc = saved_list(t->name, &list, e);
+    say_text(&list);
+    str_free(&list);
+    return told(rc, e);
+}
+
+static int command_stats(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    (void)e;
+    stats_print(&t->stats, &t->answer, &t->generator);
+    say("%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->generator.max_context);
+    return 0;
+}
+
+static int command_quit(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    (void)e;
+    t->quit = true;
+    return 0;
+}
+
+static const struct command {
+    const char *name, *argument, *help;
+    int (*run)(struct talk *t, const char *argument, struct moeflux_err *e);
+} commands[] = {
+    {"/help", "", "this list", command_help},
+    {"/clear", "", "forget the conversation and begin a new one", command_clear},
+    {"/undo", "", "back before the last question", command_undo},
+    {"/retry", "", "another answer to the last question", command_retry},
+    {"/edit", "", "change the last question in $EDITOR and ask it again", command_edit},
+    {"/write", " [TEXT]", "write a question of several lines in $EDITOR", command_write},
+    {"/show", "", "print the conversation", command_show},
+    {"/save", " NAME", "save the conversation, now and after each answer", command_save},
+    {"/load", " NAME", "go on with a saved conversation", command_load},
+    {"/sessions", "", "list the saved conversations", command_sessions},
+    {"/delete", " NAME", "delete a saved conversation", command_delete},
+    {"/system", " [TEXT]", "show the system text, or begin anew with another (-: none)", command_system},
+    {"/stats", "", "speeds and times of the last answer", command_stats},
+    {"/quit", "", "end the program (also Ctrl-D)", command_quit},
+};
+
+static const char keys_help[] =
+    "Questions:\n"
+    "  A line that ends in \\ goes on in the next; Ctrl-D there gives the question up.\n"
+    "  A pasted text is one question, with all its lines.\n"
+    "  // or a blank before a slash: a question that begins with a slash.\n"
+    "Keys:\n"
+    "  Ctrl-C            stop an answer, give up a line\n"
+    "  Ctrl-D            end the program, on an empty line\n"
+    "  Up, Down, Ctrl-R  earlier lines; search them\n"
+    "  Home, End         to the line's ends (also Ctrl-A, Ctrl-E)\n"
+    "  Ctrl-Left, -Right word by word (also Alt-B, Alt-F)\n"
+    "  Ctrl-W, Alt-D     delete a word to the left, to the right (also Alt-Backspace)\n"
+    "  Ctrl-U, Ctrl-K    delete the line, what is right of the cursor (Ctrl-Y: back)\n";
+
+static int command_help(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)t;
+    (void)argument;
+    (void)e;
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        say("  %s%-*s %s\n", commands[i].name, 16 - (int)strlen(commands[i].name), commands[i].argument,
+            commands[i].help);
+    say("%s", keys_help);
+    return 0;
+}
+
+static int run_command(struct talk *t, const char *text, struct moeflux_err *e)
+{
+    char word[40];
+    size_t n = strcspn(text, " \t\n");
+    const char *argument = text + n + strspn(text + n, " \t\n");
+    snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), text);
+    struct near near = near_begin(word);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strlen(commands[i].name) == n && strncmp(commands[i].name, text, n) == 0)
+            return commands[i].run(t, argument, e);
+        near_try(&near, commands[i].name, strlen(commands[i].name));
+    }
+    if (near.best)
+        say("unknown command %s: did you mean %s?\n", word, near.best);
+    else
+        say("unknown command %s; /help lists them (a question may begin with a blank and a slash)\n", word);
+    return 0;
+}
+
+/* ---- the loop ---- */
+
+/* Reads a question, which may be several lines with a backslash at their ends. Ctrl-D gives up one that was
+ * begun. */
+static enum line_event read_question(struct talk *t, struct str *question)
+{
+    const char *text;
+    enum line_event event = line_read(t->line, "> ", &text);
+    bool more = false;
+    str_clear(question);
+    while (event == LINE_TEXT) {
+        size_t n = strlen(text);
+        more = n > 0 && text[n - 1] == '\\';
+        str_add(question, text, more ? n - 1 : n);
+        if (!more)
+            break;
+        str_add_text(question, "\n");
+        event = line_read(t->line, ". ", &text);
+    }
+    if (event == LINE_INTERRUPTED && question->len == 0 && !*text)
+        talk_note(t, "[/quit or Ctrl-D ends the program]");
+    if (event != LINE_END || !more)
+        return event;
+    say("\n");
+    return LINE_INTERRUPTED;
+}
+
+static int handle_question(struct talk *t, const struct str *question, struct moeflux_err *e)
+{
+    const char *text = str_text(question), *start = text + strspn(text, " \t\n");
+    bool is_command = text[0] == '/' && text[1] != '/';
+    if (!*start)
+        return 0;
+    /* The blank before a slash is part of the line that is recalled. */
+    line_remember(t->line, *start == '/' ? text : start);
+    if (is_command)
+        return run_command(t, text, e);
+    return talk_ask(t, text[0] == '/' ? text + 1 : start, e);
+}
+
+static int loop(struct talk *t, struct moeflux_err *e)
+{
+    struct str question = {0};
+    int rc = 0;
+    while (!rc && !t->quit) {
+        enum line_event event = read_question(t, &question);
+        if (event == LINE_END) {
+            say("\n");
+            break;
+        }
+        if (event == LINE_TEXT)
+            rc = handle_question(t, &question, e);
+    }
+    str_free(&question);
+    return rc;
+}
+
+/* What could not be kept is lost now: the program fails. Why was told. */
+static int end(struct talk *t, int rc, struct moeflux_err *e)
+{
+    bool kept = talk_keep_quietly(t, true) && !line_lost_history(t->line);
+    return rc || kept ? rc : err_set(e, ERR_IO, "%s", "");
+}
+
+static void greet(const struct talk *t)
+{
+    if (t->options->log_level < EXIT_INFO)
+        return;
+    const struct moeflux_model_info *info = &t->generator.info;
+    say("moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture, info->n_layers,
+        info->n_experts, info->device);
+    talk_note(t, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the program");
+}
+
+/* A name that cannot be resumed is told before the model is loaded. */
+static int check_resume(const struct options *o, struct moeflux_err *e)
+{
+    struct saved s = {0};
+    int rc = o->resume ? saved_read(o->resume, &s, e) : 0;
+    saved_free(&s);
+    if (!rc && (o->prompt_cache || o->prompt_cache_ro))
+        rc = err_set(e, ERR_USAGE, "--prompt-cache goes with a prompt only; /save NAME keeps a conversation");
+    return rc;
+}
+
+static int start(struct talk *t, struct moeflux_err *e)
+{
+    const struct options *o = t->options;
+    if (o->system)
+        str_add_text(&t->conversation.system, o->system);
+    int rc = check_resume(o, e);
+    if (!rc)
+        rc = form_read(o, &t->grammar, e);
+    if (!rc)
+        rc = setup_open(&t->generator, o, &t->bar, e);
+    if (!rc)
+        rc = setup_chat(&t->generator, o, "a conversation", e);
+    if (!rc)
+        rc = setup_start(&t->generator, o, (uint32_t)o->ctx_size, e);
+    if (!rc && o->resume)
+        rc = talk_load(t, o->resume, e);
+    if (!rc && !t->is_script && !(t->line = line_open(t->term->pastes, e)))
+        rc = (int)e->code;
+    return rc;
+}
+
+int interactive_run(const struct options *o, const struct term *term, struct output *out,
+                    struct moeflux_err *e)
+{
+    struct talk t = {.options = o, .term = term, .out = out};
+    if (signals_catch_interrupt(e))
+        return ERR_IO;
+    bar_init(&t.bar, term);
+    int rc = start(&t, e);
+    if (!rc) {
+        signals_set_impatient(false);
+        greet(&t);
+        talk_show(&t, SHOWN_TURNS);
+        rc = loop(&t, e);
+        rc = end(&t, rc, e);
+    }
+    rc = setup_save_usage(&t.generator, o, rc, e);
+    line_close(t.line);
+    talk_free(&t);
+    return rc;
+}
+
+/* ---- in a script ---- */
+
+static int ask_once(struct talk *t, const struct prompt *p, struct moeflux_err *e)
+{
+    const char *text = str_text(&p->text);
+    struct moeflux_err unkept;
+    if (strlen(text) != p->text.len)
+        return err_set(e, ERR_FORMAT, "the prompt has a NUL byte, which a conversation cannot keep");
+    int rc = talk_ask(t, text, e);
+    if (!rc && t->answer.stop == ANSWER_INTERRUPTED)
+        rc = err_set(e, ERR_INTERRUPTED, "interrupted");
+    int kept = talk_keep(t, true, &unkept);
+    return rc || !kept ? rc : err_set(e, kept, "%s", unkept.text);
+}
+
+int interactive_continue(const struct options *o, const struct term *term, struct output *out,
+                         struct moeflux_err *e)
+{
+    struct talk t = {.options = o, .term = term, .out = out, .is_script = true};
+    struct prompt p = {0};
+    if (signals_catch_interrupt(e))
+        return ERR_IO;
+    bar_init(&t.bar, term);
+    int rc = prompt_read(&p, o, e);
+    if (!rc)
+        rc = start(&t, e);
+    if (!rc)
+        rc = ask_once(&t, &p, e);
+    rc = setup_save_usage(&t.generator, o, rc, e);
+    talk_free(&t);
+    prompt_free(&p);
+    return rc;
+}

@@ -1,0 +1,466 @@
+#include "cli/talk/talk.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "cli/exit.h"
+#include "cli/report/logprob_lines.h"
+#include "cli/options/options.h"
+#include "cli/output.h"
+#include "cli/run.h"
+#include "cli/talk/saved.h"
+#include "cli/say.h"
+#include "cli/signals.h"
+#include "cli/terminal/printer.h"
+#include "cli/terminal/term.h"
+#include "generate/constrain.h"
+#include "moeflux.h"
+#include "text/grammar/constraint.h"
+
+static void say_dressed(const struct talk *t, const char *text)
+{
+    bool dress = t->term->err_dress;
+    if (dress)
+        say_escape(term_dim);
+    say("%s", text);
+    if (dress)
+        say_escape(term_plain);
+}
+
+void talk_note(const struct talk *t, const char *text)
+{
+    say_dressed(t, text);
+    say("\n");
+}
+
+/* ---- the sequence follows the conversation ---- */
+
+static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct moeflux_err *e)
+{
+    struct sampler_options sampling = options_sampling(t->options, seed);
+    return generator_new_sampler(&t->generator, &sampling, t->conversation.tokens.ids, n, e);
+}
+
+/* A checkpoint saves work; without the memory for it there is more to do later. */
+static int checkpoint(struct generator *s, struct moeflux_err *e)
+{
+    int rc = moeflux_session_checkpoint(s->sequence, e);
+    return rc == ERR_MEMORY ? 0 : rc;
+}
+
+/* /retry begins here: with the logits that the question left, instead of with the question. */
+static int keep_first(struct talk *t, struct moeflux_err *e)
+{
+    struct generator *s = &t->generator;
+    if (!t->first_logits && !(t->first_logits = mem_new(s->info.vocab_size, sizeof(float), e)))
+        return ERR_MEMORY;
+    int rc = moeflux_session_checkpoint(s->sequence, e);
+    if (rc)
+        return rc == ERR_MEMORY ? 0 : rc;
+    memcpy(t->first_logits, s->logits, s->info.vocab_size * sizeof(float));
+    t->first_at = moeflux_session_position(s->sequence);
+    return 0;
+}
+
+/* With a checkpoint where the next question's prompt will part from this one; without recurrent layers it can
+ * anywhere. */
+static int evaluate_question(struct generator *s, const int32_t *ids, uint32_t n, struct moeflux_err *e)
+{
+    uint32_t last = s->chat.n_opening;
+    int rc = 0;
+    if (last == 0 || last >= n || moeflux_session_checkpoint_bytes(s->sequence) == 0)
+        return generator_eval(s, ids, n, NULL, e);
+    rc = generator_feed(s, ids, n - last, e);
+    if (!rc)
+        rc = checkpoint(s, e);
+    return rc ? rc : generator_eval(s, ids + n - last, last, NULL, e);
+}
+
+/* Evaluates what the sequence lacks of the conversation up to the last question's end. */
+static int evaluate(struct talk *t, struct moeflux_err *e)
+{
+    struct generator *s = &t->generator;
+    const int32_t *ids = t->conversation.tokens.ids;
+    uint32_t n = conversation_last(&t->conversation)->asked, before = moeflux_session_position(s->sequence);
+    uint32_t old_first = t->first_at, n_reused;
+    t->is_kept = false;
+    t->first_at = 0;
+    int rc = moeflux_session_reuse(s->sequence, ids, n, &n_reused, e);
+    if (!rc && (n_reused != before || t->is_reseeded))
+        rc = new_sampler(t, s->seed, n_reused, e);
+    t->is_reseeded = false;
+    /* Only the last question can be asked again; /undo goes to the checkpoint before the question. */
+    if (!rc && old_first && old_first != n_reused)
+        moeflux_session_drop_checkpoint(s->sequence, old_first, NULL);
+    if (!rc)
+        rc = checkpoint(s, e);
+    t->stats = (struct stats){.n_prompt = n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
+    if (!rc)
+        rc = evaluate_question(s, ids + n_reused, n - n_reused, e);
+    t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
+    bar_end(&t->bar);
+    return rc ? rc : keep_first(t, e);
+}
+
+/* To the last question's end, by its checkpoint. False: by evaluating. */
+static bool evaluated_before(struct talk *t)
+{
+    struct generator *s = &t->generator;
+    uint32_t at = t->first_at;
+    if (!at || at != conversation_last(&t->conversation)->asked ||
+        moeflux_session_restore(s->sequence, at, NULL))
+        return false;
+    memcpy(s->logits, t->first_logits, s->info.vocab_size * sizeof(float));
+    t->stats = (struct stats){.n_reused = at, .start_ns = clock_ns()};
+    t->is_kept = false;
+    return true;
+}
+
+/* ---- answers ---- */
+
+static int generate(struct talk *t, struct moeflux_err *e)
+{
+    const struct options *o = t->options;
+    struct printer printer;
+    const struct request_options request = options_request(o);
+    struct answer_options ao = request_answer(&request);
+    printer_init(&printer, t->out, o, t->term);
+    ao.chat = true;
+    ao.sink = printer_sink(&printer);
+    int rc = t->grammar.len ? constrain_begin(&t->generator, str_text(&t->grammar), &ao.constraint, e) : 0;
+    if (!rc)
+        rc = answer_run(&t->answer, &t->generator, &ao, e);
+    constraint_free(ao.constraint);
+    struct moeflux_err closing;
+    int ended = printer_end(&printer, &closing);
+    return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
+}
+
+static void tell_stop(const struct talk *t)
+{
+    if (t->answer.stop == ANSWER_INTERRUPTED)
+        talk_note(t, t->answer.tokens.n ? "[stopped]" : "[stopped: /retry asks again]");
+    else if (t->answer.stop == ANSWER_LENGTH)
+        talk_note(t, "[-n reached]");
+    else if (t->answer.stop == ANSWER_CONTEXT)
+        talk_note(t, "[the context is full: /clear starts a new conversation, -c makes it larger]");
+}
+
+/* Answers the last question. An answer that failed leaves the question without one. */
+static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
+{
+    /* A question that was asked is kept before its answer, which may take long. */
+    talk_keep_quietly(t, false);
+    answer_free(&t->answer);
+    t->answer.stop = ANSWER_INTERRUPTED;
+    int rc = evaluated ? 0 : evaluate(t, e);
+    if (!rc)
+        rc = generate(t, e);
+    if (rc && rc != ERR_INTERRUPTED)
+        return rc;
+    signals_clear();
+    if (!t->is_script)
+        tell_stop(t);
+    run_tell_thinking(&t->answer);
+    logprob_lines_say(t->generator.tokenizer, &t->answer);
+    if (t->options->stats)
+        stats_print(&t->stats, &t->answer, &t->generator);
+    return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->generator, &t->answer, e) : 0;
+}
+
+static int answer_or_tell(struct talk *t, bool evaluated, struct moeflux_err *e)
+{
+    int rc = answer_last(t, evaluated, e);
+    if (rc && (t->out->fault.code || t->is_script)) {
+        /* The question is kept for another try, as what was said to it is. */
+        talk_keep_quietly(t, false);
+        return rc;
+    }
+    if (rc) {
+        exit_report(rc, e);
+        talk_note(t, "[the question has no answer: /retry asks it again]");
+    }
+    talk_keep_quietly(t, false);
+    return 0;
+}
+
+/* Puts the question behind what was said, or (`instead`) in the place of the last one. Asked on a copy: a
+ * question that does not fit leaves all as it was. */
+static int put_question(struct talk *t, const char *text, bool instead, struct moeflux_err *e)
+{
+    struct conversation next;
+    size_t n_replaced = 0;
+    int rc = conversation_copy(&next, &t->conversation, e);
+    if (rc)
+        return rc;
+    if (instead)
+        conversation_undo(&next);
+    rc = conversation_ask(&next, &t->generator.chat, text, &n_replaced, e);
+    run_tell_replaced(t->options, n_replaced);
+    if (!rc && next.tokens.n > t->generator.max_context)
+        rc = err_set(e, ERR_USAGE,
+                     "with this question the conversation has %zu tokens, the context holds %u "
+                     "(/clear starts a new one)",
+                     next.tokens.n, t->generator.max_context);
+    struct conversation old = rc ? next : t->conversation;
+    if (!rc)
+        t->conversation = next;
+    conversation_free(&old);
+    return rc;
+}
+
+static int ask(struct talk *t, const char *text, bool instead, struct moeflux_err *e)
+{
+    int rc = put_question(t, text, instead, e);
+    if (rc && !t->is_script)
+        exit_report(rc, e);
+    if (rc)
+        return t->is_script ? rc : 0;
+    return answer_or_tell(t, false, e);
+}
+
+int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
+{
+    return ask(t, text, false, e);
+}
+
+int talk_ask_instead(struct talk *t, const char *text, struct moeflux_err *e)
+{
+    return ask(t, text, true, e);
+}
+
+int talk_retry(struct talk *t, struct moeflux_err *e)
+{
+    struct turn *last = conversation_last(&t->conversation);
+    if (!last) {
+        talk_note(t, "[nothing was asked yet]");
+        return 0;
+    }
+    if (last->answered && last->stop != ANSWER_INTERRUPTED && t->options->temp == 0)
+        talk_note(t, "[--temp 0 gives the same answer each time]");
+    int rc = conversation_ask_again(&t->conversation, &t->generator.chat, e);
+    bool evaluated = !rc && evaluated_before(t);
+    t->generator.seed++;
+    t->is_reseeded = true;
+    if (!rc)
+        rc = evaluated ? new_sampler(t, t->generator.seed, last->asked, e) : 0;
+    if (!rc)
+        return answer_or_tell(t, evaluated, e);
+    exit_report(rc, e);
+    return 0;
+}
+
+int talk_undo(struct talk *t, struct moeflux_err *e)
+{
+    (void)e;
+    struct conversation *c = &t->conversation;
+    if (!conversation_last(c)) {
+        talk_note(t, "[nothing was asked yet]");
+        return 0;
+    }
+    conversation_undo(c);
+    char text[96];
+    snprintf(text, sizeof text, "[back before the last question: %zu tokens are left]", c->tokens.n);
+    talk_note(t, text);
+    talk_keep_quietly(t, false);
+    return 0;
+}
+
+int talk_clear(struct talk *t, struct moeflux_err *e)
+{
+    talk_keep_quietly(t, true);
+    free(t->name);
+    t->name = NULL;
+    t->n_kept = t->first_at = 0;
+    conversation_clear(&t->conversation);
+    sampler_reset(t->generator.sampler);
+    return moeflux_session_clear(t->generator.sequence, e);
+}
+
+/* ---- files ---- */
+
+/* Whether enough has come to write it all again: so that the time for it stays in proportion to the
+ * conversation. */
+static bool has_grown(const struct talk *t)
+{
+    uint32_t least = t->n_kept / 8 > 256 ? t->n_kept / 8 : 256;
+    return moeflux_session_position(t->generator.sequence) > t->n_kept + least;
+}
+
+static int keep_state(struct talk *t, struct moeflux_err *e)
+{
+    char *path = saved_state_path(t->name, e);
+    int rc = path ? moeflux_session_save(t->generator.sequence, path, MOEFLUX_STATE_V3, e) : ERR_IO;
+    bar_end(&t->bar);
+    if (!rc) {
+        chmod(path, 0600);
+        t->n_kept = moeflux_session_position(t->generator.sequence);
+        t->is_kept = true;
+    }
+    free(path);
+    return rc;
+}
+
+/* Another program has gone on with the session of this name: both conversations are kept. */
+static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct moeflux_err *e)
+{
+    enum { MOST = 99 };
+    char text[256], *name = NULL;
+    int rc = SAVED_CHANGED;
+    for (unsigned n = 2; rc == SAVED_CHANGED && n <= MOST; n++) {
+        free(name);
+        if (!(name = saved_other_name(t->name, n, e)))
+            return ERR_MEMORY;
+        t->seen = 0;
+        rc = saved_write(name, &t->conversation, t->options->model, fingerprint, &t->seen, e);
+    }
+    if (rc == SAVED_CHANGED)
+        rc = err_set(e, ERR_IO, "session %s was changed by another program, and so were %d others", t->name,
+                     MOST);
+    if (rc) {
+        free(name);
+        return rc;
+    }
+    snprintf(text, sizeof text,
+             "[session %s was changed by another program; this conversation is saved as %s from now on]",
+             t->name, name);
+    talk_note(t, text);
+    free(t->name);
+    t->name = name;
+    t->is_kept = false;
+    t->n_kept = 0;
+    return 0;
+}
+
+int talk_keep(struct talk *t, bool all, struct moeflux_err *e)
+{
+    uint64_t fingerprint;
+    if (!t->name)
+        return 0;
+    int rc = moeflux_model_fingerprint(t->generator.model, &fingerprint, e);
+    if (!rc)
+        rc = saved_write(t->name, &t->conversation, t->options->model, fingerprint, &t->seen, e);
+    if (rc == SAVED_CHANGED)
+        rc = keep_under_other_name(t, fingerprint, e);
+    if (!rc && !t->is_kept && (all || has_grown(t)))
+        rc = keep_state(t, e);
+    return rc;
+}
+
+bool talk_keep_quietly(struct talk *t, bool all)
+{
+    struct moeflux_err e;
+    int rc = talk_keep(t, all, &e);
+    if (rc == ERR_INTERRUPTED)
+        talk_note(t, "[the state was not saved; its tokens are]");
+    else if (rc)
+        exit_report(rc, &e);
+    signals_clear();
+    return rc == 0 || rc == ERR_INTERRUPTED;
+}
+
+static int check_saved(const struct talk *t, const char *name, const struct saved *s, struct moeflux_err *e)
+{
+    const struct token_list *tokens = &s->conversation.tokens;
+    uint64_t own;
+    int rc = moeflux_model_fingerprint(t->generator.model, &own, e);
+    if (rc)
+        return rc;
+    if (own != s->fingerprint)
+        return err_set(e, ERR_USAGE,
+                       "session %s was held with another model, or other --active-experts, --expert-share or "
+                       "--prefer-resident: %s",
+                       name, str_text(&s->model));
+    for (size_t i = 0; i < tokens->n; i++)
+        if ((uint32_t)tokens->ids[i] >= t->generator.info.vocab_size)
+            return err_set(e, ERR_FORMAT, "session %s: token %zu is %d, expected less than %u", name, i,
+                           tokens->ids[i], t->generator.info.vocab_size);
+    const struct turn *last = conversation_last(&s->conversation);
+    if (last && last->asked > t->generator.max_context)
+        return err_set(e, ERR_USAGE, "session %s has %u tokens, the context holds %u (-c)", name, last->asked,
+                       t->generator.max_context);
+    return 0;
+}
+
+/* Without it the tokens are computed again, which is all that is lost. */
+static int load_state(struct talk *t, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    char *path = saved_state_path(t->name, e);
+    if (!path)
+        return ERR_IO;
+    int rc = moeflux_session_load(t->generator.sequence, path, &why);
+    bar_end(&t->bar);
+    free(path);
+    t->is_kept = rc == 0;
+    t->n_kept = moeflux_session_position(t->generator.sequence);
+    t->is_reseeded = true;
+    if (rc == 0)
+        return 0;
+    if (rc == ERR_DEVICE)
+        return err_set(e, ERR_DEVICE, "%s", why.text);
+    say("moeflux: %s; the conversation is computed again with the next question\n",
+        rc == ERR_INTERRUPTED ? "interrupted" : why.text);
+    signals_clear();
+    return 0;
+}
+
+int talk_load(struct talk *t, const char *name, struct moeflux_err *e)
+{
+    struct saved s;
+    int rc = saved_read(name, &s, e);
+    if (rc)
+        return rc;
+    rc = check_saved(t, name, &s, e);
+    char *copy = rc ? NULL : mem_text(name, e);
+    if (!rc && !copy)
+        rc = ERR_MEMORY;
+    if (!rc)
+        rc = talk_clear(t, e);
+    if (!rc) {
+        conversation_free(&t->conversation);
+        t->conversation = s.conversation;
+        s.conversation = (struct conversation){0};
+        t->name = copy;
+        t->seen = s.seen;
+        copy = NULL;
+        rc = load_state(t, e);
+    }
+    free(copy);
+    saved_free(&s);
+    return rc;
+}
+
+/* ---- what was said ---- */
+
+void talk_show(const struct talk *t, size_t n)
+{
+    const struct conversation *c = &t->conversation;
+    size_t first = n < c->n_turns ? c->n_turns - n : 0;
+    for (size_t i = first; i < c->n_turns; i++) {
+        const struct turn *turn = &c->turns[i];
+        struct str question = {0};
+        str_addf(&question, "[%zu] %s", i + 1, str_text(&turn->question));
+        say_dressed(t, str_text(&question));
+        say("\n%s\n", turn->answered ? str_text(&turn->answer) : "[no answer: /retry asks again]");
+        str_free(&question);
+    }
+    if (first)
+        talk_note(t, "[/show prints what was before]");
+}
+
+void talk_free(struct talk *t)
+{
+    free(t->first_logits);
+    free(t->name);
+    answer_free(&t->answer);
+    conversation_free(&t->conversation);
+    str_free(&t->grammar);
+    generator_close(&t->generator);
+}

@@ -1,0 +1,226 @@
+#include "convert/choose.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "model/family.h"
+#include "model/names.h"
+#include "model/quant_config.h"
+
+/* Of the router and the shared expert's gate: MLX has them in groups of 64. */
+static uint32_t gate_format(const struct family *f)
+{
+    return format_find_affine(f->gate_bits, format_of(CONVERT_DEFAULT_FORMAT)->group, SCALE_BF16);
+}
+
+static bool is_gate(const struct convert_plan *p, const char *name)
+{
+    const struct family *f = p->src.config.family;
+    char shared_gate[64];
+    snprintf(shared_gate, sizeof shared_gate, ".mlp.%s.weight", f->shared_gate ? f->shared_gate : "");
+    return names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate);
+}
+
+/* Rows have whole groups, and as many columns as the operations take at once. */
+static bool fits(const struct format *f, uint64_t cols)
+{
+    return format_takes_cols(f, cols) && cols % PRODUCT_COLS == 0;
+}
+
+static int check_group(const struct convert_wish *w, const char *what, uint64_t cols, struct moeflux_err *e)
+{
+    if (!w->group || cols % w->group == 0)
+        return 0;
+    return err_set(e, ERR_USAGE, "%s: %u columns, which %s %u does not divide", what, (uint32_t)cols,
+                   w->asked_group, w->group);
+}
+
+/* A matrix that stays although something else was asked for; the first one is kept for the message. */
+static void note_unmet(struct convert_choice *c, const struct convert_wish *w, const char *what,
+                       const struct format *has)
+{
+    bool fewer = has->bits < w->bits;
+    c->n_fewer += fewer;
+    if (c->unmet.text[0])
+        return;
+    if (fewer)
+        err_set(&c->unmet, ERR_USAGE, "%s: %u bits, fewer than %s asks for (%u)", what, has->bits, w->asked,
+                w->bits);
+    else if (w->has_mode && has != format_of(w->format))
+        err_set(&c->unmet, ERR_USAGE, "%s: %u bits already; %s %s changes those of more bits alone", what,
+                has->bits, w->asked, quant_config_mode_name(quant_config_format_mode(w->format)));
+    else if (w->group && w->group != has->group)
+        err_set(&c->unmet, ERR_USAGE,
+                "%s: %u bits in groups of %u already; %s %u changes those of fewer bits alone", what,
+                has->bits, has->group, w->asked_group, w->group);
+}
+
+/* What quantised numbers become; their own format: they stay. */
+static uint32_t lower(struct convert_plan *p, const struct convert_wish *w, uint32_t from, const char *what)
+{
+    const struct format *has = format_of(from);
+    struct convert_choice *c = &p->choice[w->by_expert_bits];
+    if (!w->bits)
+        return from;
+    if (has->bits <= w->bits) {
+        note_unmet(c, w, what, has);
+        return from;
+    }
+    c->n_lowered++;
+    if (w->has_mode)
+        return w->format;
+    uint32_t group = w->group                       ? w->group
+                     : has->scheme == SCHEME_AFFINE ? has->group
+                                                    : format_of(CONVERT_DEFAULT_FORMAT)->group;
+    return format_find_affine(w->bits, group, SCALE_BF16);
+}
+
+/* What plain numbers become. */
+static uint32_t quantised(const struct convert_wish *w)
+{
+    const struct format *usual = format_of(CONVERT_DEFAULT_FORMAT);
+    if (w->has_mode)
+        return w->format;
+    return format_find_affine(w->bits ? w->bits : usual->bits, w->group ? w->group : usual->group,
+                              SCALE_BF16);
+}
+
+/* Whether a GGUF file's tensor loses nothing in the format that it has by itself. Plain numbers count so. */
+static bool is_exact(const struct convert_plan *p, const struct tensor *t, uint32_t format)
+{
+    return format_of(format)->scheme == SCHEME_PLAIN || gguf_source_holds(&p->gguf, t, format);
+}
+
+/* Rows that the operations do not take as codes become plain numbers. */
+static int choose_gguf(struct convert_plan *p, const struct convert_wish *wish, const struct matrix *w,
+                       const char *what, uint32_t *format, struct moeflux_err *e)
+{
+    bool is_free = !is_gate(p, w->weight->name) && !is_exact(p, w->weight, w->format) && wish->bits;
+    p->choice[wish->by_expert_bits].n_lowered += is_free;
+    uint32_t found = is_gate(p, w->weight->name) ? w->format
+                     : is_free                   ? quantised(wish)
+                                                 : lower(p, wish, w->format, what);
+    int rc = found == w->format ? 0 : check_group(wish, what, w->cols, e);
+    if (rc == 0 && !fits(format_of(found), w->cols))
+        found = w->format;
+    if (rc == 0 && format_of(found)->scheme != SCHEME_PLAIN && fits(format_of(found), w->cols))
+        *format = found;
+    return rc;
+}
+
+int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32_t *format,
+                          struct moeflux_err *e)
+{
+    const char *name = w->weight->name;
+    struct convert_wish wish = convert_settings_matrix(&p->settings, &p->src.config, name);
+    char what[160];
+    snprintf(what, sizeof what, "tensor %s", name);
+    *format = FORMAT_NONE;
+    if (p->is_gguf)
+        return choose_gguf(p, &wish, w, what, format, e);
+    if (p->mxfp4_experts && !wish.bits) /* the rest is as it was meant to be */
+        return 0;
+    if (is_gate(p, name)) {
+        uint32_t gate = gate_format(p->src.config.family);
+        *format = p->quantised || gate == FORMAT_NONE || !fits(format_of(gate), w->cols) ? FORMAT_NONE : gate;
+        return 0;
+    }
+    if (p->quantised && !w->scales)
+        return 0;
+    uint32_t found = p->quantised ? lower(p, &wish, w->format, what) : quantised(&wish);
+    if (p->quantised && found == w->format)
+        return 0;
+    int rc = check_group(&wish, what, w->cols, e);
+    if (rc == 0 && fits(format_of(found), w->cols))
+        *format = found;
+    return rc;
+}
+
+static bool experts_are_exact(const struct convert_plan *p, uint32_t layer, bool down, uint32_t format)
+{
+    struct convert_run run;
+    bool exact = true;
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && exact; proj++)
+        if (down == (proj == CONVERT_DOWN))
+            exact = convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0 &&
+                    gguf_source_holds(&p->gguf, run.t, format);
+    return exact;
+}
+
+static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, uint32_t from,
+                             uint32_t *format, struct moeflux_err *e)
+{
+    const struct config *c = &p->src.config;
+    struct convert_wish wish = convert_settings_experts(&p->settings, c, layer, down);
+    char what[64];
+    snprintf(what, sizeof what, "layer %u's experts, %s", layer, down ? "down" : "gate and up");
+    bool is_free = p->is_gguf && wish.bits && !experts_are_exact(p, layer, down, from);
+    bool has_codes = p->quantised || p->mxfp4_experts || (p->is_gguf && !is_free);
+    p->choice[wish.by_expert_bits].n_lowered += is_free;
+    *format = has_codes ? lower(p, &wish, from, what) : quantised(&wish);
+    if (has_codes && *format == from)
+        return 0;
+    return check_group(&wish, what, down ? c->moe_inner : c->hidden, e);
+}
+
+/* The stacks are there: the plan has looked for them. */
+static void find_gguf_formats(const struct convert_plan *p, uint32_t layer, struct expert_formats *out)
+{
+    struct convert_run runs[3];
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++)
+        if (convert_plan_expert(p, layer, 0, proj, &runs[proj], NULL) < 0)
+            return;
+    out->gate = out->up = gguf_source_expert_format(&p->gguf, runs[CONVERT_GATE].t, runs[CONVERT_UP].t);
+    out->down = gguf_source_expert_format(&p->gguf, runs[CONVERT_DOWN].t, runs[CONVERT_DOWN].t);
+}
+
+int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert_formats *out,
+                           struct moeflux_err *e)
+{
+    struct expert_formats from = {0};
+    if (p->quantised)
+        from = p->src.experts[layer].formats;
+    else if (p->mxfp4_experts)
+        from = (struct expert_formats){FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_MXFP4};
+    else if (p->is_gguf)
+        find_gguf_formats(p, layer, &from);
+    int rc = choose_projection(p, layer, false, from.up, &out->up, e);
+    if (rc == 0)
+        rc = choose_projection(p, layer, true, from.down, &out->down, e);
+    out->gate = out->up;
+    return rc;
+}
+
+void convert_choose_default(struct convert_plan *p, uint32_t source_bits, uint32_t source_group)
+{
+    struct convert_wish w = convert_settings_matrix(&p->settings, &p->src.config, "");
+    if (w.has_mode) /* each matrix of a mode says so itself */
+        w = (struct convert_wish){0};
+    p->bits = w.bits && w.bits < source_bits ? w.bits : source_bits;
+    p->group = w.group && p->bits == w.bits ? w.group : source_group;
+    if (!p->quantised) {
+        const struct format *f = format_of(quantised(&w));
+        p->bits = f->bits;
+        p->group = f->group;
+    }
+}
+
+int convert_choose_check(const struct convert_plan *p, struct moeflux_err *e)
+{
+    const struct convert_settings *s = &p->settings;
+    if (!(p->quantised || p->is_gguf) || !convert_settings_given(s))
+        return 0;
+    bool is_rule_alone = p->is_gguf && !s->group && !s->expert_group;
+    if (!convert_settings_give_bits(s) && !is_rule_alone)
+        return err_set(
+            e, ERR_USAGE,
+            "%s: is quantised already; --bits, --expert-bits, --mode, --expert-mode or --recipe says to what",
+            p->src.path);
+    for (int i = 0; i < 2; i++)
+        if (p->choice[i].n_lowered == 0 && p->choice[i].unmet.text[0])
+            return err_set(e, ERR_USAGE, "%s: %s", p->src.path, p->choice[i].unmet.text);
+    return 0;
+}

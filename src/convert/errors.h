@@ -1,0 +1,41 @@
+/* errors.h - what quantising costs, by class of tensor. */
+#ifndef MOEFLUX_CONVERT_ERRORS_H
+#define MOEFLUX_CONVERT_ERRORS_H
+
+#include <stdint.h>
+
+struct family;
+
+enum convert_class {
+    CONVERT_CLASS_EMBEDDING,
+    CONVERT_CLASS_ATTENTION,
+    CONVERT_CLASS_DELTA,
+    CONVERT_CLASS_ROUTER, /* with the shared expert's gate */
+    CONVERT_CLASS_EXPERTS,
+    CONVERT_CLASS_SHARED,
+    CONVERT_CLASS_DENSE,
+    CONVERT_CLASS_HEAD,
+    CONVERT_N_CLASSES,
+};
+
+/* Sums over the weights that were quantised. */
+struct convert_error {
+    uint64_t weights;
+    uint64_t bits;  /* of their codes, scales and biases */
+    double squares; /* of the weights */
+    double minmax;  /* of the errors with scales of the smallest and largest value */
+    double stored;  /* ... with those that are stored */
+};
+
+struct convert_errors {
+    struct convert_error of[CONVERT_N_CLASSES];
+};
+
+void convert_error_add(struct convert_error *to, const struct convert_error *x);
+
+/* Of a matrix with this canonical name that is none of the routed experts'. */
+enum convert_class convert_class_of(const char *name, const struct family *f);
+/* For people: "shared expert". */
+const char *convert_class_name(enum convert_class c);
+
+#endif

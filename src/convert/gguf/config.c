@@ -1,0 +1,437 @@
+#include "convert/gguf/config.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "convert/gguf/gguf.h"
+
+enum { MAX_NAME = 64, MAX_KEY = 128, LIST_TEXT = 256 };
+
+/* What is being made; the first failure sticks. */
+struct making {
+    const struct gguf *g;
+    const char *arch; /* the keys' prefix */
+    json_t *out;
+    int rc;
+    struct moeflux_err *e;
+};
+
+static const char *path_of(const struct making *m)
+{
+    return m->g->files[0].path;
+}
+
+static const struct gguf_value *find(const struct making *m, const char *key)
+{
+    char full[MAX_KEY];
+    snprintf(full, sizeof full, "%s.%s", m->arch, key);
+    return gguf_find(m->g, full);
+}
+
+static void fail_key(struct making *m, const char *key, const char *what)
+{
+    m->rc = err_set(m->e, ERR_FORMAT, "%s: key %s.%s: %s", path_of(m), m->arch, key, what);
+}
+
+static void put(struct making *m, const char *ours, json_t *value)
+{
+    if (json_object_set_new(m->out, ours, value) < 0 && m->rc == 0)
+        m->rc = err_set(m->e, ERR_MEMORY, "out of memory for config.json");
+}
+
+/* Of a list, which some architectures have a layer each: the largest. */
+static bool largest(struct making *m, const struct gguf_value *v, uint64_t *out)
+{
+    uint32_t *list;
+    if (!v->is_list)
+        return gguf_whole(v, out);
+    if (gguf_u32_list(m->g, v, &list, NULL) < 0)
+        return false;
+    *out = 0;
+    for (uint64_t i = 0; i < v->n; i++)
+        *out = list[i] > *out ? list[i] : *out;
+    free(list);
+    return true;
+}
+
+/* A whole number; `fallback` where the key is absent, and an error where that is negative. */
+static uint64_t whole(struct making *m, const char *theirs, int64_t fallback)
+{
+    const struct gguf_value *v = find(m, theirs);
+    uint64_t n = fallback < 0 ? 0 : (uint64_t)fallback;
+    if (m->rc < 0)
+        return 0;
+    if (!v && fallback < 0)
+        fail_key(m, theirs, "is missing");
+    else if (v && (!largest(m, v, &n) || n > INT32_MAX))
+        fail_key(m, theirs, "expected a whole number");
+    return m->rc < 0 ? 0 : n;
+}
+
+static bool has(const struct making *m, const char *theirs)
+{
+    return find(m, theirs) != NULL;
+}
+
+static bool has_tensor(const struct making *m, const char *name)
+{
+    return gguf_find_tensor(m->g, name) != NULL;
+}
+
+static void put_whole(struct making *m, const char *ours, uint64_t n)
+{
+    put(m, ours, json_integer((json_int_t)n));
+}
+
+/* How a key of ours follows from one of theirs. */
+enum how { WHOLE, WHOLE_MAY, REAL, REAL_MAY, FLAG_MAY };
+struct pair {
+    const char *ours, *theirs;
+    enum how how;
+};
+
+static void put_real(struct making *m, const char *ours, const char *theirs, bool may)
+{
+    const struct gguf_value *v = find(m, theirs);
+    double x;
+    if (!v && may)
+        return;
+    if (!v)
+        fail_key(m, theirs, "is missing");
+    else if (!gguf_real(v, &x))
+        fail_key(m, theirs, "expected a number");
+    else
+        put(m, ours, json_real(x));
+}
+
+static void put_pair(struct making *m, const struct pair *p)
+{
+    bool is_real = p->how == REAL || p->how == REAL_MAY, may = p->how != WHOLE && p->how != REAL;
+    if (m->rc < 0 || (may && !has(m, p->theirs)))
+        return;
+    if (is_real)
+        put_real(m, p->ours, p->theirs, may);
+    else if (p->how == FLAG_MAY)
+        put(m, p->ours, json_boolean(whole(m, p->theirs, 0) != 0));
+    else
+        put_whole(m, p->ours, whole(m, p->theirs, -1));
+}
+
+/* --- what families have in common --- */
+
+static const struct pair common[] = {
+    {"hidden_size", "embedding_length", WHOLE},
+    {"num_attention_heads", "attention.head_count", WHOLE},
+    {"max_position_embeddings", "context_length", WHOLE_MAY},
+    {"rms_norm_eps", "attention.layer_norm_rms_epsilon", REAL},
+    {"num_experts_per_tok", "expert_used_count", WHOLE},
+    {"rope_theta", "rope.freq_base", REAL_MAY},
+    {0},
+};
+
+/* Grouped-query attention. */
+static const struct pair attention[] = {
+    {"num_key_value_heads", "attention.head_count_kv", WHOLE_MAY},
+    {"head_dim", "attention.key_length", WHOLE_MAY},
+    {0},
+};
+
+/* The router of DeepSeek-V3 and GLM, shared experts and dense layers. */
+static const struct pair sigmoid[] = {
+    {"n_routed_experts", "expert_count", WHOLE},
+    {"moe_intermediate_size", "expert_feed_forward_length", WHOLE},
+    {"intermediate_size", "feed_forward_length", WHOLE_MAY},
+    {"n_shared_experts", "expert_shared_count", WHOLE_MAY},
+    {"first_k_dense_replace", "leading_dense_block_count", WHOLE_MAY},
+    {"routed_scaling_factor", "expert_weights_scale", REAL_MAY},
+    {"n_group", "expert_group_count", WHOLE_MAY},
+    {"topk_group", "expert_group_used_count", WHOLE_MAY},
+    {0},
+};
+
+static void put_pairs(struct making *m, const struct pair *pairs)
+{
+    for (; pairs->ours; pairs++)
+        put_pair(m, pairs);
+}
+
+/* The part of head_dim that turns, so that reading it gives the same number of channels. */
+static void put_rotary_part(struct making *m)
+{
+    uint64_t head_dim = whole(m, "attention.key_length", 0), dims = whole(m, "rope.dimension_count", 0);
+    if (head_dim == 0 || dims == 0 || dims > head_dim)
+        return;
+    double part = (double)dims / (double)head_dim;
+    if ((uint64_t)((double)head_dim * part) != dims)
+        part = ((double)dims + 0.25) / (double)head_dim;
+    put(m, "partial_rotary_factor", json_real(part));
+}
+
+/* llama.cpp's factor of YaRN's logarithm is a tenth of DeepSeek's mscale. */
+static void put_yarn(struct making *m)
+{
+    json_t *rope = json_object(), *flat = m->out;
+    double factor_of_log = 0;
+    put(m, "rope_scaling", rope);
+    m->out = rope;
+    put(m, "type", json_string("yarn"));
+    put_real(m, "factor", "rope.scaling.factor", false);
+    if (m->rc == 0)
+        put_whole(m, "original_max_position_embeddings",
+                  whole(m, "rope.scaling.original_context_length", -1));
+    if (m->rc == 0)
+        put_real(m, "beta_fast", "rope.scaling.yarn_beta_fast", true);
+    if (m->rc == 0)
+        put_real(m, "beta_slow", "rope.scaling.yarn_beta_slow", true);
+    if (m->rc == 0 && gguf_real(find(m, "rope.scaling.yarn_log_multiplier"), &factor_of_log)) {
+        put(m, "mscale", json_real(10 * factor_of_log));
+        put(m, "mscale_all_dim", json_real(10 * factor_of_log));
+    }
+    m->out = flat;
+}
+
+static void put_rope(struct making *m)
+{
+    const struct gguf_value *v = find(m, "rope.scaling.type");
+    char *type = NULL;
+    if (m->rc < 0 || !v)
+        return;
+    m->rc = gguf_text(m->g, v, MAX_NAME, &type, m->e);
+    if (m->rc == 0 && !strcmp(type, "yarn"))
+        put_yarn(m);
+    else if (m->rc == 0 && strcmp(type, "none") != 0)
+        m->rc = err_set(m->e, ERR_UNSUPPORTED, "%s: key %s.rope.scaling.type: %s, expected none or yarn",
+                        path_of(m), m->arch, type);
+    free(type);
+}
+
+/* Control tokens that end an answer wherever they are; a file names one or two of them. */
+static void add_known_eos(struct making *m, json_t *ids)
+{
+    static const char *const known[] = {"<|endoftext|>", "<|im_end|>", "<|eot_id|>",
+                                        "<|return|>",    "<|call|>",   "<|observation|>"};
+    const struct gguf_value *tokens = gguf_find(m->g, "tokenizer.ggml.tokens");
+    struct gguf_texts t;
+    struct str text = {0};
+    if (!tokens || m->rc < 0)
+        return;
+    int rc = gguf_texts_open(&t, m->g, tokens, m->e);
+    for (json_int_t id = 0; rc == 0 && (rc = gguf_texts_next(&t, &text, m->e)) > 0; id++, rc = 0)
+        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+            if (!strcmp(str_text(&text), known[i]))
+                json_array_append_new(ids, json_integer(id));
+    gguf_texts_close(&t);
+    str_free(&text);
+    m->rc = rc;
+}
+
+/* The tokens that end an answer: of a text, of a turn, of a message. */
+static void put_eos(struct making *m)
+{
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    json_t *ids = json_array();
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        uint64_t id;
+        if (gguf_whole(gguf_find(m->g, keys[i]), &id) && id <= INT32_MAX)
+            json_array_append_new(ids, json_integer((json_int_t)id));
+    }
+    add_known_eos(m, ids);
+    put(m, "eos_token_id", ids);
+}
+
+/* Multi-token-prediction layers lie behind the model's own; they are not used. */
+static void put_common(struct making *m)
+{
+    const struct gguf_tensor *embedding = gguf_find_tensor(m->g, "token_embd.weight");
+    if (!embedding) {
+        m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor token_embd.weight is missing", path_of(m));
+        return;
+    }
+    put_pairs(m, common);
+    uint64_t layers = whole(m, "block_count", -1), more = whole(m, "nextn_predict_layers", 0);
+    if (m->rc == 0 && more >= layers)
+        fail_key(m, "nextn_predict_layers", "as many as there are layers");
+    put_whole(m, "num_hidden_layers", layers - more);
+    put_whole(m, "vocab_size", embedding->shape[1] <= INT32_MAX ? embedding->shape[1] : 0);
+    put(m, "tie_word_embeddings", json_boolean(!has_tensor(m, "output.weight")));
+    put_eos(m);
+    put_rope(m);
+}
+
+/* --- the families --- */
+
+static const struct pair softmax_experts[] = {
+    {"num_experts", "expert_count", WHOLE},
+    {"moe_intermediate_size", "expert_feed_forward_length", WHOLE},
+    {"intermediate_size", "feed_forward_length", WHOLE_MAY},
+    {0},
+};
+
+/* llama.cpp makes the weights of a token's experts sum to 1 without being told. */
+static void put_qwen3moe(struct making *m)
+{
+    put_pairs(m, attention);
+    put_pairs(m, softmax_experts);
+    put(m, "norm_topk_prob", json_true());
+}
+
+static void put_hybrid(struct making *m)
+{
+    static const struct pair delta_net[] = {
+        {"linear_num_key_heads", "ssm.group_count", WHOLE},
+        {"linear_num_value_heads", "ssm.time_step_rank", WHOLE},
+        {"linear_key_head_dim", "ssm.state_size", WHOLE},
+        {"linear_conv_kernel_dim", "ssm.conv_kernel", WHOLE},
+        {"shared_expert_intermediate_size", "expert_shared_feed_forward_length", WHOLE},
+        {"full_attention_interval", "full_attention_interval", WHOLE_MAY},
+        {0},
+    };
+    put_qwen3moe(m);
+    put_pairs(m, delta_net);
+    put_rotary_part(m);
+    uint64_t heads = whole(m, "ssm.time_step_rank", -1), values = whole(m, "ssm.inner_size", -1);
+    if (m->rc == 0 && (heads == 0 || values % heads != 0))
+        fail_key(m, "ssm.inner_size", "expected a multiple of ssm.time_step_rank");
+    else if (m->rc == 0)
+        put_whole(m, "linear_value_head_dim", values / heads);
+}
+
+/* Scores are sigmoids (2) or, also where nothing is said, a softmax. */
+static void put_scoring(struct making *m)
+{
+    put(m, "scoring_func", json_string(whole(m, "expert_gating_func", 1) == 2 ? "sigmoid" : "softmax"));
+    put(m, "norm_topk_prob", json_boolean(whole(m, "expert_weights_norm", 0) != 0));
+}
+
+/* Files with absorbed matrices say the heads' own sizes under other keys. */
+static void put_deepseek2(struct making *m)
+{
+    static const struct pair latent[] = {
+        {"q_lora_rank", "attention.q_lora_rank", WHOLE_MAY},
+        {"kv_lora_rank", "attention.kv_lora_rank", WHOLE},
+        {"qk_rope_head_dim", "rope.dimension_count", WHOLE},
+        {0},
+    };
+    bool absorbed = has(m, "attention.key_length_mla");
+    uint64_t key = whole(m, absorbed ? "attention.key_length_mla" : "attention.key_length", -1);
+    uint64_t value = whole(m, absorbed ? "attention.value_length_mla" : "attention.value_length", -1);
+    uint64_t rope = whole(m, "rope.dimension_count", -1);
+    put_pairs(m, latent);
+    put_pairs(m, sigmoid);
+    put_scoring(m);
+    if (m->rc == 0 && rope >= key)
+        fail_key(m, "rope.dimension_count", "expected fewer than a key has");
+    put_whole(m, "qk_nope_head_dim", key - rope);
+    put_whole(m, "v_head_dim", value);
+}
+
+static void put_glm4moe(struct making *m)
+{
+    put_pairs(m, attention);
+    put_pairs(m, sigmoid);
+    put_scoring(m);
+    put_rotary_part(m);
+    put(m, "use_qk_norm", json_boolean(has_tensor(m, "blk.0.attn_q_norm.weight")));
+    put(m, "attention_bias", json_boolean(has_tensor(m, "blk.0.attn_q.bias")));
+}
+
+static void put_minimax_m2(struct making *m)
+{
+    static const struct pair experts[] = {
+        {"num_local_experts", "expert_count", WHOLE},
+        {"intermediate_size", "expert_feed_forward_length", WHOLE},
+        {"rotary_dim", "rope.dimension_count", WHOLE_MAY},
+        {0},
+    };
+    put_pairs(m, attention);
+    put_pairs(m, experts);
+}
+
+/* What llama.cpp knows of it by itself: windows in every other layer, and YaRN's range as it is computed. */
+static void put_gpt_oss(struct making *m)
+{
+    static const struct pair experts[] = {
+        {"num_local_experts", "expert_count", WHOLE},
+        {"intermediate_size", "expert_feed_forward_length", WHOLE},
+        {"sliding_window", "attention.sliding_window", WHOLE},
+        {0},
+    };
+    put_pairs(m, attention);
+    put_pairs(m, experts);
+    json_t *rope = json_object_get(m->out, "rope_scaling");
+    if (rope && json_object_set_new(rope, "truncate", json_false()) < 0 && m->rc == 0)
+        m->rc = err_set(m->e, ERR_MEMORY, "out of memory for config.json");
+}
+
+static const struct {
+    const char *arch;       /* general.architecture */
+    const char *pre;        /* tokenizer.ggml.pre that makes it another family; NULL: any */
+    const char *model_type; /* model/family.h */
+    void (*put)(struct making *m);
+} families[] = {
+    {"qwen3moe", NULL, "qwen3_moe", put_qwen3moe},       {"qwen3next", NULL, "qwen3_next", put_hybrid},
+    {"qwen35moe", NULL, "qwen3_5_moe_text", put_hybrid}, {"deepseek2", "kimi-k2", "kimi_k2", put_deepseek2},
+    {"deepseek2", NULL, "deepseek_v3", put_deepseek2},   {"glm4moe", NULL, "glm4_moe", put_glm4moe},
+    {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},  {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
+};
+enum { N_FAMILIES = sizeof families / sizeof *families };
+
+static int fail_arch(const struct making *m, struct moeflux_err *e)
+{
+    char known[LIST_TEXT] = "";
+    size_t at = 0;
+    for (size_t i = 0; i < N_FAMILIES && at < sizeof known; i++)
+        if (!families[i].pre)
+            at += (size_t)snprintf(known + at, sizeof known - at, "%s%s",
+                                   at == 0              ? ""
+                                   : i + 1 < N_FAMILIES ? ", "
+                                                        : " or ",
+                                   families[i].arch);
+    return err_set(e, ERR_UNSUPPORTED, "%s: general.architecture is %s, expected %s", path_of(m), m->arch,
+                   known);
+}
+
+static int make(struct making *m, const char *pre, struct moeflux_err *e)
+{
+    size_t i = 0;
+    while (i < N_FAMILIES &&
+           (strcmp(families[i].arch, m->arch) != 0 || (families[i].pre && strcmp(families[i].pre, pre) != 0)))
+        i++;
+    if (i == N_FAMILIES)
+        return fail_arch(m, e);
+    put(m, "model_type", json_string(families[i].model_type));
+    put_common(m);
+    if (m->rc == 0)
+        families[i].put(m);
+    return m->rc;
+}
+
+int gguf_config_make(const struct gguf *g, struct json_t **out, struct moeflux_err *e)
+{
+    const struct gguf_value *arch = gguf_find(g, "general.architecture"),
+                            *pre = gguf_find(g, "tokenizer.ggml.pre");
+    char *name = NULL, *split = NULL;
+    *out = NULL;
+    if (!arch)
+        return err_set(e, ERR_FORMAT, "%s: key general.architecture is missing", g->files[0].path);
+    int rc = gguf_text(g, arch, MAX_NAME, &name, e);
+    if (rc == 0 && pre)
+        rc = gguf_text(g, pre, MAX_NAME, &split, e);
+    if (rc == 0 && !(*out = json_object()))
+        rc = err_set(e, ERR_MEMORY, "out of memory for config.json");
+    struct making m = {.g = g, .arch = name, .out = *out, .e = e};
+    if (rc == 0)
+        rc = make(&m, split ? split : "", e);
+    if (rc < 0) {
+        json_decref(*out);
+        *out = NULL;
+    }
+    free(name);
+    free(split);
+    return rc;
+}

@@ -1,0 +1,112 @@
+#include "convert/gguf/names.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "model/config.h"
+#include "model/family.h"
+
+struct name {
+    const char *theirs, *ours;
+};
+
+static const struct name whole[] = {
+    {"token_embd.weight", "model.embed_tokens.weight"},
+    {"output_norm.weight", "model.norm.weight"},
+    {"output.weight", "lm_head.weight"},
+};
+
+/* Behind "blk.N." and "model.layers.N." */
+static const struct name in_layer[] = {
+    {"attn_norm.weight", "input_layernorm.weight"},
+    {"ffn_norm.weight", "post_attention_layernorm.weight"},
+    {"post_attention_norm.weight", "post_attention_layernorm.weight"},
+    {"attn_q.weight", "self_attn.q_proj.weight"},
+    {"attn_k.weight", "self_attn.k_proj.weight"},
+    {"attn_v.weight", "self_attn.v_proj.weight"},
+    {"attn_q.bias", "self_attn.q_proj.bias"},
+    {"attn_k.bias", "self_attn.k_proj.bias"},
+    {"attn_v.bias", "self_attn.v_proj.bias"},
+    {"attn_output.weight", "self_attn.o_proj.weight"},
+    {"attn_output.bias", "self_attn.o_proj.bias"},
+    {"attn_q_norm.weight", "self_attn.q_norm.weight"},
+    {"attn_k_norm.weight", "self_attn.k_norm.weight"},
+    {"attn_sinks.weight", "self_attn.sinks"},
+    {"attn_q_a.weight", "self_attn.q_a_proj.weight"},
+    {"attn_q_a_norm.weight", "self_attn.q_a_layernorm.weight"},
+    {"attn_q_b.weight", "self_attn.q_b_proj.weight"},
+    {"attn_kv_a_mqa.weight", "self_attn.kv_a_proj_with_mqa.weight"},
+    {"attn_kv_a_norm.weight", "self_attn.kv_a_layernorm.weight"},
+    {"attn_kv_b.weight", "self_attn.kv_b_proj.weight"},
+    {"attn_k_b.weight", "self_attn.embed_q.weight"},
+    {"attn_v_b.weight", "self_attn.unembed_out.weight"},
+    {"attn_qkv.weight", "linear_attn.in_proj_qkv.weight"},
+    {"attn_gate.weight", "linear_attn.in_proj_z.weight"},
+    {"ssm_in.weight", "linear_attn.in_proj_qkvz.weight"},
+    {"ssm_ba.weight", "linear_attn.in_proj_ba.weight"},
+    {"ssm_beta.weight", "linear_attn.in_proj_b.weight"},
+    {"ssm_alpha.weight", "linear_attn.in_proj_a.weight"},
+    {"ssm_conv1d.weight", "linear_attn.conv1d.weight"},
+    {"ssm_a", "linear_attn.A_log"},
+    {"ssm_dt.bias", "linear_attn.dt_bias"},
+    {"ssm_norm.weight", "linear_attn.norm.weight"},
+    {"ssm_out.weight", "linear_attn.out_proj.weight"},
+    {"ffn_gate.weight", "mlp.gate_proj.weight"},
+    {"ffn_up.weight", "mlp.up_proj.weight"},
+    {"ffn_down.weight", "mlp.down_proj.weight"},
+    {"ffn_gate_inp.weight", "mlp.gate.weight"},
+    {"ffn_gate_exps.weight", "mlp.switch_mlp.gate_proj.weight"},
+    {"ffn_up_exps.weight", "mlp.switch_mlp.up_proj.weight"},
+    {"ffn_down_exps.weight", "mlp.switch_mlp.down_proj.weight"},
+    {"ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"},
+    {"ffn_gate_exps.bias", "mlp.switch_mlp.gate_proj.bias"},
+    {"ffn_up_exps.bias", "mlp.switch_mlp.up_proj.bias"},
+    {"ffn_down_exps.bias", "mlp.switch_mlp.down_proj.bias"},
+};
+
+static const char *find(const struct name *names, size_t n, const char *theirs)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(names[i].theirs, theirs))
+            return names[i].ours;
+    return NULL;
+}
+
+/* Tensors whose names are the family's own; "" where it has none. */
+static const char *find_of_family(const struct family *f, const char *theirs, char out[GGUF_NAMES_LENGTH])
+{
+    static const char *const parts[] = {"gate", "up", "down"};
+    out[0] = '\0';
+    bool of_logits = f->router_bias && !strcmp(f->router_bias, "gate.bias");
+    if (f->router_bias && !strcmp(theirs, of_logits ? "ffn_gate_inp.bias" : "exp_probs_b.bias"))
+        snprintf(out, GGUF_NAMES_LENGTH, "mlp.%s", f->router_bias);
+    else if (!strcmp(theirs, "ffn_gate_inp_shexp.weight") && f->shared_gate)
+        snprintf(out, GGUF_NAMES_LENGTH, "mlp.%s.weight", f->shared_gate);
+    for (int i = 0; i < 3 && f->shared; i++) {
+        char shared[32];
+        snprintf(shared, sizeof shared, "ffn_%s_shexp.weight", parts[i]);
+        if (!strcmp(theirs, shared))
+            snprintf(out, GGUF_NAMES_LENGTH, "mlp.%s.%s_proj.weight", f->shared, parts[i]);
+    }
+    return out[0] ? out : NULL;
+}
+
+bool gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH], bool *skipped)
+{
+    unsigned layer = 0;
+    int n = 0;
+    char own[GGUF_NAMES_LENGTH];
+    const char *ours = find(whole, sizeof whole / sizeof *whole, name);
+    *skipped = !strncmp(name, "rope_", 5);
+    if (ours) {
+        snprintf(out, GGUF_NAMES_LENGTH, "%s", ours);
+        return true;
+    }
+    if (*skipped || sscanf(name, "blk.%9u.%n", &layer, &n) != 1 || n == 0)
+        return *skipped;
+    *skipped = layer >= c->n_layers;
+    if (!(ours = find(in_layer, sizeof in_layer / sizeof *in_layer, name + n)))
+        ours = find_of_family(c->family, name + n, own);
+    snprintf(out, GGUF_NAMES_LENGTH, "model.layers.%u.%.80s", layer, ours ? ours : "");
+    return ours || *skipped;
+}

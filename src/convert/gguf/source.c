@@ -1,0 +1,440 @@
+#include "convert/gguf/source.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/err.h"
+#include "base/f16.h"
+#include "base/file.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "convert/gguf/names.h"
+#include "model/family.h"
+#include "model/fused.h"
+#include "convert/gguf/blocks.h"
+#include "model/model_file.h"
+#include "model/names.h"
+#include "model/tensor.h"
+
+/* Where the heads of values stand: unit v * groups + k of the file's is our unit k * per + v. Units of rows
+ * or of columns, from `first` on. */
+struct head_order {
+    uint64_t first, unit;
+    uint64_t groups, per; /* groups 0: the file's order is ours */
+};
+
+struct gguf_place {
+    const struct gguf_tensor *tensor;
+    const struct gguf_type *type;
+    struct head_order rows, cols;
+    bool is_decay; /* stored as -exp(x) */
+};
+
+/* --- opening --- */
+
+static const struct gguf_place *place_of(const struct gguf_source *s, const struct tensor *t)
+{
+    return &s->places[t->off];
+}
+
+/* The tensors of Qwen3.5's delta nets whose value heads stand in another order in the file. */
+static void find_order(struct gguf_place *p, const struct config *c, const char *name)
+{
+    struct head_order heads = {.unit = c->v_head_dim, .groups = c->n_k_heads};
+    uint64_t before = 2ull * c->n_k_heads * c->k_head_dim;
+    const char *part = strstr(name, ".linear_attn.");
+    if (!part || c->family->fused || !c->n_k_heads)
+        return;
+    part += strlen(".linear_attn.");
+    heads.per = c->n_v_heads / c->n_k_heads;
+    if (!strcmp(part, "in_proj_z.weight")) {
+        p->rows = heads;
+    } else if (!strcmp(part, "in_proj_qkv.weight") || !strcmp(part, "conv1d.weight")) {
+        p->rows = heads;
+        p->rows.first = before;
+    } else if (!strcmp(part, "in_proj_a.weight") || !strcmp(part, "in_proj_b.weight") ||
+               !strcmp(part, "A_log") || !strcmp(part, "dt_bias")) {
+        p->rows = heads;
+        p->rows.unit = 1;
+    } else if (!strcmp(part, "out_proj.weight")) {
+        p->cols = heads;
+    }
+}
+
+/* A shape whose head order divides it, so that no place is outside. */
+static int check_order(const struct gguf_source *s, const struct tensor *t, struct moeflux_err *e)
+{
+    const struct gguf_place *p = place_of(s, t);
+    const struct head_order *o = p->rows.groups ? &p->rows : &p->cols;
+    uint64_t n = p->rows.groups ? p->tensor->shape[1] : p->tensor->shape[0];
+    if (p->rows.groups && p->tensor->n_dims == 1)
+        n = p->tensor->shape[0];
+    if (!o->groups || n == o->first + o->unit * o->groups * o->per)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " %s, expected %" PRIu64,
+                   s->file.files[p->tensor->file].path, p->tensor->name, n,
+                   p->rows.groups ? "rows" : "columns", o->first + o->unit * o->groups * o->per);
+}
+
+static void describe(struct tensor *t, const struct gguf_tensor *from, size_t place)
+{
+    *t = (struct tensor){
+        .dtype = DTYPE_GGUF, .n_dims = from->n_dims, .format = FORMAT_NONE, .file = from->file};
+    t->bytes = sizeof(float);
+    for (uint32_t i = 0; i < from->n_dims; i++) {
+        t->shape[i] = from->shape[from->n_dims - 1 - i];
+        t->bytes *= t->shape[i];
+    }
+    t->off = place;
+}
+
+/* The packed format has a convolution's taps as its second dimension; a matrix of one row may be a vector in
+ * the file. */
+static void adopt_shape(struct tensor *t, const struct config *c, const char *name)
+{
+    const char *gate = c->family->shared_gate;
+    if (names_ends_with(name, ".conv1d.weight") && t->n_dims == 2)
+        t->shape[t->n_dims++] = 1;
+    if (gate && t->n_dims == 1 && strstr(name, gate)) {
+        t->shape[1] = t->shape[0];
+        t->shape[0] = 1;
+        t->n_dims = 2;
+    }
+}
+
+static int add_tensor(struct gguf_source *s, const struct config *c, const struct gguf_tensor *from,
+                      struct tensor_list *l, struct moeflux_err *e)
+{
+    char name[GGUF_NAMES_LENGTH];
+    bool skipped;
+    struct tensor t;
+    if (!gguf_names_find(c, from->name, name, &skipped))
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: not one that %s has",
+                       s->file.files[from->file].path, from->name, c->family->name);
+    if (skipped)
+        return 0;
+    struct gguf_place *p = &s->places[s->n_places];
+    *p = (struct gguf_place){
+        .tensor = from, .type = gguf_type_find(from->type), .is_decay = names_ends_with(name, ".A_log")};
+    find_order(p, c, name);
+    describe(&t, from, s->n_places++);
+    adopt_shape(&t, c, name);
+    t.name = mem_text(name, e);
+    if (!t.name)
+        return ERR_MEMORY;
+    int rc = tensor_list_add(l, &t, e);
+    return rc < 0 ? rc : check_order(s, &l->items[l->n - 1], e);
+}
+
+/* Files may hold kv_b beside the two that are made of it. */
+static bool is_double(const struct gguf *g, const char *name)
+{
+    unsigned layer;
+    char part[64];
+    int n = 0;
+    if (sscanf(name, "blk.%9u.attn_kv_b.weight%n", &layer, &n) != 1 || n == 0)
+        return false;
+    snprintf(part, sizeof part, "blk.%u.attn_k_b.weight", layer);
+    return gguf_find_tensor(g, part) != NULL;
+}
+
+static int add_tensors(struct gguf_source *s, struct model_dir *m, struct tensor_list *l,
+                       struct moeflux_err *e)
+{
+    const struct gguf *g = &s->file;
+    s->places = mem_new(g->n_tensors, sizeof *s->places, e);
+    int rc = s->places ? 0 : ERR_MEMORY;
+    for (size_t i = 0; rc == 0 && i < g->n_tensors; i++)
+        if (!is_double(g, g->tensors[i].name))
+            rc = add_tensor(s, &m->config, &g->tensors[i], l, e);
+    if (rc == 0)
+        rc = fused_split(l, m->config.family->fused, &m->config, 0, m->path, e);
+    return rc < 0 ? rc : tensor_list_sort(l, m->path, e);
+}
+
+int gguf_source_open(struct gguf_source *s, struct model_dir *m, struct moeflux_err *e)
+{
+    struct tensor_list l = {0};
+    int rc = add_tensors(s, m, &l, e);
+    if (rc < 0) {
+        tensor_list_free(&l);
+        return rc;
+    }
+    m->files = s->file.files;
+    m->n_files = s->file.n_files;
+    m->tensors = l.items;
+    m->n_tensors = l.n;
+    for (size_t i = 0; i < m->n_tensors; i++)
+        m->tensors[i].format = gguf_source_format(s, &m->tensors[i]);
+    return 0;
+}
+
+void gguf_source_close(struct gguf_source *s, struct model_dir *m)
+{
+    if (s->file.files && m->files == s->file.files) {
+        m->files = NULL;
+        m->n_files = 0;
+    }
+    gguf_close(&s->file);
+    free(s->places);
+    *s = (struct gguf_source){0};
+}
+
+/* --- formats --- */
+
+/* Whether groups of 32 columns stay together. */
+static bool keeps_groups(const struct gguf_place *p)
+{
+    return p->cols.groups == 0 || p->cols.unit % GGUF_GROUP == 0;
+}
+
+bool gguf_source_holds(const struct gguf_source *s, const struct tensor *t, uint32_t format)
+{
+    const struct gguf_place *p = place_of(s, t);
+    const struct format *f = format_of(format);
+    if (p->type->bits == 0 || !keeps_groups(p))
+        return false;
+    if (format == FORMAT_MXFP4)
+        return p->tensor->type == GGUF_MXFP4_TYPE;
+    bool fits =
+        f->scale == SCALE_F32 || f->scale == p->type->scale || (s->rounds_scales && f->scale == SCALE_F16);
+    return f->scheme == SCHEME_AFFINE && f->group == GGUF_GROUP && f->bits >= p->type->bits && fits;
+}
+
+static uint32_t lossy_format(uint32_t bits)
+{
+    return format_find_affine(bits, GGUF_GROUP, SCALE_BF16);
+}
+
+static uint32_t own_format(const struct gguf_source *s, const struct tensor *t)
+{
+    const struct gguf_place *p = place_of(s, t);
+    uint32_t scale = s->rounds_scales && p->type->bits ? SCALE_F16 : p->type->scale;
+    uint32_t exact = p->tensor->type == GGUF_MXFP4_TYPE
+                         ? FORMAT_MXFP4
+                         : format_find_affine(p->type->bits, GGUF_GROUP, scale);
+    return exact != FORMAT_NONE && gguf_source_holds(s, t, exact) ? exact : lossy_format(p->type->instead);
+}
+
+uint32_t gguf_source_format(const struct gguf_source *s, const struct tensor *t)
+{
+    switch (place_of(s, t)->tensor->type) {
+    case GGUF_F32_TYPE:
+        return FORMAT_F32;
+    case GGUF_F16_TYPE:
+        return FORMAT_F16;
+    case GGUF_BF16_TYPE:
+        return FORMAT_BF16;
+    default:
+        return own_format(s, t);
+    }
+}
+
+uint32_t gguf_source_expert_format(const struct gguf_source *s, const struct tensor *a,
+                                   const struct tensor *b)
+{
+    const struct gguf_type *x = place_of(s, a)->type, *y = place_of(s, b)->type;
+    uint32_t bits = (uint32_t)size_max(x->bits, y->bits);
+    uint32_t both[] = {own_format(s, a), own_format(s, b), format_find_affine(bits, GGUF_GROUP, SCALE_F16),
+                       format_find_affine(bits, GGUF_GROUP, SCALE_F32)};
+    for (size_t i = 0; i < sizeof both / sizeof *both; i++)
+        if (both[i] != FORMAT_NONE && gguf_source_holds(s, a, both[i]) && gguf_source_holds(s, b, both[i]))
+            return both[i];
+    return lossy_format((uint32_t)size_max(x->instead, y->instead));
+}
+
+/* --- reading --- */
+
+/* Where our number `at` is in the file's tensor; *n is cut to what follows it there. */
+static uint64_t find(const struct tensor *t, const struct gguf_place *p, uint64_t at, uint64_t *n)
+{
+    const struct head_order *o = p->rows.groups ? &p->rows : &p->cols;
+    uint64_t width = p->rows.groups ? (p->tensor->n_dims > 1 ? p->tensor->shape[0] : 1) : 1;
+    if (t->pieces.n_runs) {
+        uint64_t bytes, later, from = model_file_find_piece(&t->pieces, at * sizeof(float), &bytes, &later);
+        *n = size_min(*n, bytes / sizeof(float));
+        return from / sizeof(float);
+    }
+    if (!o->groups)
+        return at;
+    /* Units stand in a line of `length` numbers of the order: all rows, or the columns of one. */
+    uint64_t length = p->rows.groups ? UINT64_MAX : p->tensor->shape[0];
+    uint64_t line = at / length * length, in_line = at - line, first = o->first * width;
+    if (in_line < first) {
+        *n = size_min(*n, first - in_line);
+        return at;
+    }
+    uint64_t unit = o->unit * width, number = (in_line - first) / unit, in_unit = (in_line - first) % unit;
+    *n = size_min(*n, unit - in_unit);
+    return line + first + (number % o->per * o->groups + number / o->per) * unit + in_unit;
+}
+
+/* Whole blocks that are read at once. */
+enum { CHUNK_BYTES = 1 << 16 };
+
+/* What is done with `n` numbers from `from` on of a block. */
+typedef int (*use_fn)(void *ctx, const struct gguf_place *p, const uint8_t *block, uint64_t from, uint64_t n,
+                      struct moeflux_err *e);
+
+/* Hands over numbers [at, at + n) of the file's tensor, block by block. */
+static int walk_file(const struct gguf_source *s, const struct gguf_place *p, uint64_t at, uint64_t n,
+                     use_fn use, void *ctx, struct moeflux_err *e)
+{
+    const struct gguf_tensor *t = p->tensor;
+    const struct model_file *f = &s->file.files[t->file];
+    uint64_t block = p->type->block, bytes = p->type->bytes, end = at + n;
+    uint8_t chunk[CHUNK_BYTES];
+    int rc = 0;
+    while (rc == 0 && at < end) {
+        uint64_t first = at / block, some = size_min((end + block - 1) / block - first, CHUNK_BYTES / bytes);
+        rc = file_read_at(f->fd, f->path, chunk, some * bytes, t->off + first * bytes, e);
+        for (uint64_t i = 0; rc == 0 && i < some; i++) {
+            uint64_t from = at % block, here = size_min(block - from, end - at);
+            rc = use(ctx, p, chunk + i * bytes, from, here, e);
+            at += here;
+        }
+    }
+    return rc;
+}
+
+static int walk(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n, use_fn use,
+                void *ctx, struct moeflux_err *e)
+{
+    const struct gguf_place *p = place_of(s, t);
+    int rc = 0;
+    for (uint64_t done = 0, some; rc == 0 && done < n; done += some) {
+        some = n - done;
+        uint64_t at = find(t, p, first + done, &some);
+        rc = walk_file(s, p, at, some, use, ctx, e);
+    }
+    return rc;
+}
+
+static int add_numbers(void *ctx, const struct gguf_place *p, const uint8_t *block, uint64_t from, uint64_t n,
+                       struct moeflux_err *e)
+{
+    float all[GGUF_MAX_BLOCK], **out = ctx;
+    (void)e;
+    p->type->decode(block, all);
+    memcpy(*out, all + from, n * sizeof *all);
+    *out += n;
+    return 0;
+}
+
+int gguf_source_read(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
+                     float *out, struct moeflux_err *e)
+{
+    float *end = out;
+    int rc = walk(s, t, first, n, add_numbers, &end, e);
+    for (uint64_t i = 0; rc == 0 && place_of(s, t)->is_decay && i < n; i++)
+        out[i] = (float)log(-(double)out[i]);
+    return rc;
+}
+
+#define MAX_HALF 65504.0f
+
+/* Codes that are being written. */
+struct writing {
+    const struct gguf_source *source;
+    const struct format *format;
+    uint8_t *codes, *scales, *biases;
+    struct convert_error *sum; /* NULL: not measured */
+};
+
+static int fail_scale(const struct writing *w, const struct gguf_place *p, float x, struct moeflux_err *e)
+{
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: a scale or bias of %g, which %s cannot hold",
+                   w->source->file.files[p->tensor->file].path, p->tensor->name, (double)x, w->format->name);
+}
+
+/* What the numbers of a group become with its scale and bias rounded to float16. */
+static void measure(const struct gguf_group *g, const struct format *f, struct convert_error *sum)
+{
+    float scale = f16_to_float(f16_from_float(g->scale)), bias = f16_to_float(f16_from_float(g->bias));
+    struct convert_error x = {.weights = GGUF_GROUP, .bits = 8 * format_all_bytes(f, GGUF_GROUP)};
+    for (int i = 0; i < GGUF_GROUP; i++) {
+        double was = (double)((float)g->codes[i] * g->scale + g->bias);
+        double lost = (double)((float)g->codes[i] * scale + bias) - was;
+        x.squares += was * was;
+        x.stored += lost * lost;
+    }
+    x.minmax = x.stored;
+    convert_error_add(sum, &x);
+}
+
+/* Exactly or, where that is asked for, rounded; or not at all. */
+static int put_scale(const struct writing *w, const struct gguf_place *p, uint8_t **to, float x,
+                     struct moeflux_err *e)
+{
+    uint16_t half = f16_from_float(x);
+    bool is_half = w->format->scale == SCALE_F16, rounds = p->type->scale != SCALE_F16;
+    bool fits = rounds ? fabsf(x) <= MAX_HALF : f16_to_float(half) == x;
+    if (!isfinite(x) || (is_half && !fits))
+        return fail_scale(w, p, x, e);
+    if (is_half)
+        memcpy(*to, &half, sizeof half);
+    else
+        memcpy(*to, &x, sizeof x);
+    *to += w->format->scale_bytes;
+    return 0;
+}
+
+/* 8 codes are `bits` bytes. */
+static void put_codes(struct writing *w, const uint8_t codes[GGUF_GROUP])
+{
+    uint32_t bits = w->format->bits;
+    for (uint32_t i = 0; i < GGUF_GROUP; i += 8) {
+        uint64_t eight = 0;
+        for (uint32_t k = 0; k < 8; k++)
+            eight |= (uint64_t)codes[i + k] << (k * bits);
+        for (uint32_t k = 0; k < bits; k++)
+            *w->codes++ = (uint8_t)(eight >> (8 * k));
+    }
+}
+
+static int add_groups(void *ctx, const struct gguf_place *p, const uint8_t *block, uint64_t from, uint64_t n,
+                      struct moeflux_err *e)
+{
+    struct writing *w = ctx;
+    struct gguf_group all[GGUF_MAX_BLOCK / GGUF_GROUP];
+    int rc = 0;
+    if (w->format == format_of(FORMAT_MXFP4)) {
+        gguf_mxfp4(block, w->codes, w->scales);
+        w->codes += GGUF_GROUP / 2;
+        return isfinite(e8m0_to_float(*w->scales++)) ? 0 : fail_scale(w, p, NAN, e);
+    }
+    p->type->groups(block, all);
+    bool rounds = w->format->scale == SCALE_F16 && p->type->scale != SCALE_F16;
+    for (uint64_t i = from / GGUF_GROUP; rc == 0 && i < (from + n) / GGUF_GROUP; i++) {
+        if (rounds && w->sum)
+            measure(&all[i], w->format, w->sum);
+        put_codes(w, all[i].codes);
+        rc = put_scale(w, p, &w->scales, all[i].scale, e);
+        if (rc == 0)
+            rc = put_scale(w, p, &w->biases, all[i].bias, e);
+    }
+    return rc;
+}
+
+int gguf_source_codes(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
+                      uint32_t format, const struct convert_codes *out, struct convert_error *sum,
+                      struct moeflux_err *e)
+{
+    struct writing w = {s, format_of(format), out->codes, out->scales, out->biases, sum};
+    return walk(s, t, first, n, add_groups, &w, e);
+}
+
+uint64_t gguf_source_bytes(const struct gguf_source *s, const struct tensor *t, uint64_t n)
+{
+    const struct gguf_type *type = place_of(s, t)->type;
+    return n / type->block * type->bytes;
+}
+
+const char *gguf_source_type(const struct gguf_source *s, const struct tensor *t)
+{
+    return place_of(s, t)->type->name;
+}

@@ -1,0 +1,337 @@
+#include "convert/gguf/vocab.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/quote.h"
+#include "convert/gguf/gguf.h"
+#include "text/utf8.h"
+
+enum { MAX_NAME = 64, KNOWN_TEXT = 256 };
+#define MAX_TEMPLATE ((uint64_t)4 << 20)
+/* What text/tokenizer/file.c takes. */
+#define MAX_FILE ((size_t)256 << 20)
+
+/* tokenizer.ggml.token_type */
+enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER = 4, TOKEN_UNUSED = 5 };
+
+/* How texts are split, as the models' own tokenizer.json files have it. Up to three patterns, one inside the
+ * other. */
+enum { MAX_PATTERNS = 3 };
+#define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define SPACES       "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define LETTERS      "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
+#define SIGNS        " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+/* Words by capitals: o200k's. */
+#define CAPITALS(upper, lower)                                                                               \
+    "[^\\r\\n\\p{L}\\p{N}]?" upper "*" lower "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" upper "+" lower     \
+    "*" CONTRACTIONS "?|\\p{N}{1,3}|"
+#define UPPER        "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER        "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define NOT_HAN(set) "(?:(?!\\p{sc:Han})" set ")"
+#define LLAMA3       CONTRACTIONS "|" LETTERS "|\\p{N}{1,3}|" SIGNS "|" SPACES
+#define O200K        CAPITALS(UPPER, LOWER) " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
+static const struct split {
+    const char *name; /* tokenizer.ggml.pre */
+    bool nfc;         /* the tokenizer brings texts into NFC, which the file does not say */
+    bool whole;       /* a piece that is a token is taken without merging */
+    const char *patterns[MAX_PATTERNS];
+} splits[] = {
+    {"qwen2", true, false, {CONTRACTIONS "|" LETTERS "|\\p{N}|" SIGNS "|" SPACES}},
+    {"qwen35",
+     true,
+     false,
+     {CONTRACTIONS
+      "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES}},
+    {"deepseek-v3",
+     false,
+     false,
+     {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+      "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
+      "?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES}},
+    {"kimi-k2", false, true, {"\\p{sc:Han}+|" CAPITALS(NOT_HAN(UPPER), NOT_HAN(LOWER)) SIGNS "|" SPACES}},
+    {"glm4", false, false, {LLAMA3}},
+    {"chatglm-bpe", false, false, {LLAMA3}},
+    {"llama-bpe", false, true, {LLAMA3}},
+    {"minimax-m2", false, false, {O200K}},
+    {"gpt-4o", false, true, {O200K}},
+};
+enum { N_SPLITS = sizeof splits / sizeof *splits };
+
+static const char *path_of(const struct gguf *g)
+{
+    return g->files[0].path;
+}
+
+static int get_text(const struct gguf *g, const char *key, char **out, struct moeflux_err *e)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    *out = NULL;
+    return v ? gguf_text(g, v, MAX_NAME, out, e)
+             : err_set(e, ERR_FORMAT, "%s: key %s is missing", path_of(g), key);
+}
+
+static int find_split(const struct gguf *g, const struct split **out, struct moeflux_err *e)
+{
+    char *model = NULL, *pre = NULL, known[KNOWN_TEXT] = "";
+    size_t i = 0, at = 0;
+    int rc = get_text(g, "tokenizer.ggml.model", &model, e);
+    if (rc == 0 && strcmp(model, "gpt2") != 0)
+        rc = err_set(e, ERR_UNSUPPORTED, "%s: tokenizer.ggml.model is %s, expected gpt2 (byte-level BPE)",
+                     path_of(g), model);
+    if (rc == 0)
+        rc = get_text(g, "tokenizer.ggml.pre", &pre, e);
+    while (rc == 0 && i < N_SPLITS && strcmp(splits[i].name, pre) != 0)
+        i++;
+    for (size_t k = 0; k < N_SPLITS && at < sizeof known; k++)
+        at += (size_t)snprintf(known + at, sizeof known - at, "%s%s",
+                               k == 0             ? ""
+                               : k + 1 < N_SPLITS ? ", "
+                                                  : " or ",
+                               splits[k].name);
+    if (rc == 0 && i == N_SPLITS)
+        rc = err_set(e, ERR_UNSUPPORTED, "%s: tokenizer.ggml.pre is %s, expected %s", path_of(g), pre, known);
+    *out = rc == 0 ? &splits[i] : NULL;
+    free(model);
+    free(pre);
+    return rc;
+}
+
+/* --- JSON --- */
+
+/* A text in quotes; false: it is not UTF-8. */
+static bool add_quoted(struct str *out, const char *text, size_t n)
+{
+    if (!utf8_is_valid(text, n))
+        return false;
+    str_add_text(out, "\"");
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c == '"' || c == '\\')
+            str_add_text(out, "\\");
+        if (c < 0x20)
+            str_addf(out, "\\u%04x", (unsigned)c);
+        else
+            str_add(out, text + i, 1);
+    }
+    str_add_text(out, "\"");
+    return true;
+}
+
+static void add_split(struct str *out, const struct split *s)
+{
+    static const char bytes[] = "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"trim_offsets\": "
+                                "false, \"use_regex\": false}";
+    str_addf(out, " \"normalizer\": %s,\n", s->nfc ? "{\"type\": \"NFC\"}" : "null");
+    str_add_text(out, " \"pre_tokenizer\": {\"type\": \"Sequence\", \"pretokenizers\": [\n");
+    for (int i = 0; i < MAX_PATTERNS && s->patterns[i]; i++) {
+        str_add_text(out, "  {\"type\": \"Split\", \"pattern\": {\"Regex\": ");
+        add_quoted(out, s->patterns[i], strlen(s->patterns[i]));
+        str_add_text(out, "}, \"behavior\": \"Isolated\", \"invert\": false},\n");
+    }
+    str_addf(out, "  %s]},\n \"post_processor\": null,\n \"decoder\": %s,\n", bytes, bytes);
+}
+
+/* --- the lists --- */
+
+struct lists {
+    const struct gguf *g;
+    const struct gguf_value *tokens, *merges;
+    uint32_t *types; /* NULL: all are normal */
+};
+
+static int find_lists(struct lists *l, const struct gguf *g, struct moeflux_err *e)
+{
+    const struct gguf_value *types = gguf_find(g, "tokenizer.ggml.token_type");
+    *l = (struct lists){.g = g,
+                        .tokens = gguf_find(g, "tokenizer.ggml.tokens"),
+                        .merges = gguf_find(g, "tokenizer.ggml.merges")};
+    if (!l->tokens || !l->merges)
+        return err_set(e, ERR_FORMAT, "%s: key tokenizer.ggml.%s is missing", path_of(g),
+                       l->tokens ? "merges" : "tokens");
+    if (!types)
+        return 0;
+    if (types->n != l->tokens->n)
+        return err_set(e, ERR_FORMAT, "%s: %" PRIu64 " types of %" PRIu64 " tokens", path_of(g), types->n,
+                       l->tokens->n);
+    return gguf_u32_list(g, types, &l->types, e);
+}
+
+static uint32_t type_of(const struct lists *l, uint64_t id)
+{
+    return l->types ? l->types[id] : TOKEN_NORMAL;
+}
+
+static bool is_added(uint32_t type)
+{
+    return type == TOKEN_CONTROL || type == TOKEN_USER || type == TOKEN_UNKNOWN;
+}
+
+static int fail_utf8(const struct lists *l, const char *what, uint64_t i, const struct str *text,
+                     struct moeflux_err *e)
+{
+    return err_set(e, ERR_FORMAT, "%s: tokenizer.ggml.%s[%" PRIu64 "]: %s is not UTF-8", path_of(l->g), what,
+                   i, quote_bytes(text->data, text->len).text);
+}
+
+static int check_size(const struct lists *l, const struct str *out, struct moeflux_err *e)
+{
+    if (out->len <= MAX_FILE)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: a tokenizer of more than %zu bytes", path_of(l->g), MAX_FILE);
+}
+
+/* The tokens that are added ones, or those that are not. */
+static int add_tokens(const struct lists *l, bool added, struct str *out, struct moeflux_err *e)
+{
+    struct gguf_texts t;
+    struct str text = {0};
+    bool first = true;
+    int rc = gguf_texts_open(&t, l->g, l->tokens, e);
+    for (uint64_t id = 0; rc == 0 && (rc = gguf_texts_next(&t, &text, e)) > 0; id++) {
+        uint32_t type = type_of(l, id);
+        rc = 0;
+        if (type == TOKEN_UNUSED || is_added(type) != added)
+            continue;
+        rc = check_size(l, out, e);
+        str_add_text(out, first ? "\n  " : ",\n  ");
+        first = false;
+        if (added)
+            str_addf(out, "{\"id\": %" PRIu64 ", \"content\": ", id);
+        if (rc == 0 && !add_quoted(out, str_text(&text), text.len))
+            rc = fail_utf8(l, "tokens", id, &text, e);
+        if (added)
+            str_addf(out,
+                     ", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, "
+                     "\"special\": %s}",
+                     type == TOKEN_USER ? "false" : "true");
+        else
+            str_addf(out, ": %" PRIu64, id);
+    }
+    gguf_texts_close(&t);
+    str_free(&text);
+    return rc;
+}
+
+static int add_merges(const struct lists *l, struct str *out, struct moeflux_err *e)
+{
+    struct gguf_texts t;
+    struct str text = {0};
+    int rc = gguf_texts_open(&t, l->g, l->merges, e);
+    for (uint64_t i = 0; rc == 0 && (rc = gguf_texts_next(&t, &text, e)) > 0; i++) {
+        str_add_text(out, i ? ",\n  " : "\n  ");
+        rc = check_size(l, out, e);
+        if (rc == 0 && !add_quoted(out, str_text(&text), text.len))
+            rc = fail_utf8(l, "merges", i, &text, e);
+    }
+    gguf_texts_close(&t);
+    str_free(&text);
+    return rc;
+}
+
+static int check_str(const struct str *s, int rc, struct moeflux_err *e)
+{
+    return rc == 0 && !str_ok(s) ? err_set(e, ERR_MEMORY, "out of memory for a tokenizer") : rc;
+}
+
+int gguf_vocab_tokenizer(const struct gguf *g, struct str *out, struct moeflux_err *e)
+{
+    const struct split *split;
+    struct lists l = {0};
+    int rc = find_split(g, &split, e);
+    if (rc == 0)
+        rc = find_lists(&l, g, e);
+    if (rc == 0) {
+        str_add_text(out, "{\n \"version\": \"1.0\",\n \"added_tokens\": [");
+        rc = add_tokens(&l, true, out, e);
+    }
+    if (rc == 0) {
+        str_add_text(out, "],\n");
+        add_split(out, split);
+        str_addf(out,
+                 " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"byte_fallback\": "
+                 "false, \"ignore_merges\": %s,\n \"vocab\": {",
+                 split->whole ? "true" : "false");
+        rc = add_tokens(&l, false, out, e);
+    }
+    if (rc == 0) {
+        str_add_text(out, "},\n \"merges\": [");
+        rc = add_merges(&l, out, e);
+    }
+    str_add_text(out, "]}\n}\n");
+    free(l.types);
+    return check_str(out, rc, e);
+}
+
+/* --- tokenizer_config.json --- */
+
+/* The text of token `id`. 1: it is there. */
+static int find_token(const struct gguf *g, uint64_t id, struct str *text, struct moeflux_err *e)
+{
+    const struct gguf_value *tokens = gguf_find(g, "tokenizer.ggml.tokens");
+    struct gguf_texts t;
+    if (!tokens || id >= tokens->n)
+        return 0;
+    int rc = gguf_texts_open(&t, g, tokens, e);
+    if (rc == 0)
+        rc = 1;
+    for (uint64_t i = 0; rc > 0 && i <= id; i++)
+        rc = gguf_texts_next(&t, text, e);
+    gguf_texts_close(&t);
+    return rc;
+}
+
+int gguf_vocab_config(const struct gguf *g, struct str *out, struct moeflux_err *e)
+{
+    static const char *const names[] = {"bos", "eos"};
+    uint64_t adds = 0, id;
+    struct str text = {0};
+    int rc = 0;
+    const struct gguf_value *add = gguf_find(g, "tokenizer.ggml.add_bos_token");
+    if (add && !gguf_whole(add, &adds))
+        return err_set(e, ERR_FORMAT, "%s: key tokenizer.ggml.add_bos_token: expected a bool", path_of(g));
+    str_addf(out, "{\n \"add_bos_token\": %s", adds ? "true" : "false");
+    for (size_t i = 0; i < 2 && rc == 0; i++) {
+        char key[48];
+        snprintf(key, sizeof key, "tokenizer.ggml.%s_token_id", names[i]);
+        if (!gguf_whole(gguf_find(g, key), &id))
+            continue;
+        rc = find_token(g, id, &text, e);
+        if (rc <= 0)
+            continue;
+        str_addf(out, ",\n \"%s_token\": ", names[i]);
+        rc = add_quoted(out, str_text(&text), text.len)
+                 ? 0
+                 : err_set(e, ERR_FORMAT, "%s: %s: its token is not UTF-8", path_of(g), key);
+    }
+    str_add_text(out, "\n}\n");
+    str_free(&text);
+    return check_str(out, rc, e);
+}
+
+int gguf_vocab_template(const struct gguf *g, struct str *out, struct moeflux_err *e)
+{
+    const struct gguf_value *v = gguf_find(g, "tokenizer.chat_template");
+    char *text = NULL;
+    int rc = v ? gguf_text(g, v, MAX_TEMPLATE, &text, e) : 0;
+    if (text)
+        str_add_text(out, text);
+    free(text);
+    return check_str(out, rc, e);
+}
+
+bool gguf_vocab_is_there(const struct gguf *g)
+{
+    const struct gguf_value *v = gguf_find(g, "tokenizer.ggml.model");
+    char *name = NULL;
+    if (!v)
+        return false;
+    bool is_there = gguf_text(g, v, MAX_NAME, &name, NULL) < 0 || /* its reader tells */
+                    (strcmp(name, "none") != 0 && strcmp(name, "no_vocab") != 0);
+    free(name);
+    return is_there;
+}

@@ -1,0 +1,608 @@
+#include "convert/plan.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/format.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "convert/choose.h"
+#include "convert/gguf/config.h"
+#include "model/model_file.h"
+#include "model/checkpoint.h"
+#include "model/expert_places.h"
+#include "model/family.h"
+#include "model/fp8.h"
+#include "model/layout.h"
+#include "model/manifest.h"
+#include "model/model_check.h"
+#include "model/names.h"
+#include "model/quant_config.h"
+#include "model/schema.h"
+#include "model/tensor.h"
+
+#define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
+
+/* --- the source --- */
+
+static int read_config(struct convert_plan *p, const struct layout *l, struct moeflux_err *e)
+{
+    int rc = file_read_text(l->config, MAX_CONFIG_BYTES, &p->config_text, &p->config_len, e);
+    return rc < 0 ? rc : json_read(p->config_text, p->config_len, l->config, JSON_MAX_SMALL, &p->config, e);
+}
+
+static int add_generation_eos(struct config *c, const char *path, struct moeflux_err *e)
+{
+    json_t *root = NULL;
+    int rc = json_read_file(path, MAX_CONFIG_BYTES, JSON_MAX_SMALL, &root, e);
+    if (rc == 0)
+        rc = config_add_eos(c, root, path, e);
+    json_decref(root);
+    return rc;
+}
+
+static int open_unquantised(struct convert_plan *p, const struct layout *l, const char *src,
+                            const struct quant_config *q, struct moeflux_err *e)
+{
+    struct model_dir *m = &p->src;
+    m->path = mem_text(src, e);
+    int rc = m->path ? config_read(&m->config, p->config, l->config, e) : ERR_MEMORY;
+    if (rc == 0 && l->generation_config)
+        rc = add_generation_eos(&m->config, l->generation_config, e);
+    m->fp8 = q->fp8;
+    if (rc == 0)
+        rc = checkpoint_open(m, q, e);
+    if (rc == 0)
+        rc = model_check_quantised(m, e);
+    if (rc == 0)
+        rc = model_check_complete(m, e);
+    if (rc == 0)
+        convert_choose_default(p, 0, 0);
+    return rc;
+}
+
+/* Where nothing is said the codes of most files have 4 bits in groups of 32; the others are listed in
+ * config.json. */
+static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err *e)
+{
+    struct model_dir *m = &p->src;
+    p->is_gguf = true;
+    p->gguf.rounds_scales = p->settings.half_scales;
+    m->path = mem_text(src, e);
+    int rc = m->path ? gguf_open(&p->gguf.file, src, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = gguf_config_make(&p->gguf.file, &p->config, e);
+    if (rc == 0 && !(p->config_text = json_dumps(p->config, JSON_INDENT(1))))
+        rc = err_set(e, ERR_MEMORY, "out of memory for config.json");
+    if (rc < 0)
+        return rc;
+    p->config_len = strlen(p->config_text);
+    rc = config_read(&m->config, p->config, src, e);
+    if (rc == 0)
+        rc = gguf_source_open(&p->gguf, m, e);
+    if (rc == 0)
+        rc = model_check_quantised(m, e);
+    if (rc == 0)
+        rc = model_check_complete(m, e);
+    p->bits = 4;
+    p->group = 32;
+    return rc;
+}
+
+static int open_source(struct convert_plan *p, const char *src, struct moeflux_err *e)
+{
+    struct layout l;
+    struct quant_config q;
+    if (file_is_regular(src))
+        return open_gguf(p, src, e);
+    int rc = layout_find(&l, src, e);
+    if (rc < 0)
+        return rc;
+    if (l.packed)
+        rc = err_set(e, ERR_USAGE, "%s: is converted already (it has a model_weights.json)", src);
+    if (rc == 0)
+        rc = read_config(p, &l, e);
+    if (rc == 0)
+        rc = quant_config_read(&q, p->config, l.config, e);
+    if (rc == 0 && q.block) {
+        p->quantised = true;
+        rc = model_dir_open(&p->src, src, e);
+        if (rc == 0)
+            convert_choose_default(p, q.rest.bits, q.rest.group);
+    } else if (rc == 0) {
+        p->mxfp4_experts = q.mxfp4_experts;
+        rc = open_unquantised(p, &l, src, &q, e);
+    }
+    layout_free(&l);
+    p->plus_one = rc == 0 && p->src.config.family->norms_less_one && checkpoint_is_hugging_face(&p->src);
+    return rc;
+}
+
+/* --- dense tensors --- */
+
+static struct convert_item *add_item(struct convert_plan *p, enum convert_step step, const struct tensor *src,
+                                     struct moeflux_err *e)
+{
+    void *items = p->items;
+    int rc = mem_grow(&items, &p->cap_items, p->n_items + 1, sizeof *p->items, e);
+    p->items = items;
+    if (rc < 0)
+        return NULL;
+    struct convert_item *it = &p->items[p->n_items++];
+    *it = (struct convert_item){.step = step, .src = src, .n = src->bytes / tensor_dtype_bytes(src->dtype)};
+    p->dense_source_bytes += convert_plan_bytes(p, src, it->n);
+    return it;
+}
+
+/* Gives item `it` its next output: `like` with another name, dtype and last dimension. */
+static int add_output(struct convert_plan *p, struct convert_item *it, const char *name, enum dtype dtype,
+                      uint64_t cols, struct moeflux_err *e)
+{
+    struct tensor *t = &it->out[it->n_out];
+    *t = *it->src;
+    t->bits = dtype == DTYPE_U32 ? it->src->bits : 0;
+    t->group = dtype == DTYPE_U32 ? it->src->group : 0;
+    t->mode = dtype == DTYPE_U32 ? it->src->mode : QUANT_AFFINE;
+    t->name = mem_text(name, e);
+    if (!t->name)
+        return ERR_MEMORY;
+    it->n_out++;
+    uint64_t elements = it->src->bytes / tensor_dtype_bytes(it->src->dtype) / tensor_cols(it->src) * cols;
+    t->dtype = dtype;
+    t->bytes = elements * tensor_dtype_bytes(dtype);
+    if (t->n_dims)
+        t->shape[t->n_dims - 1] = cols;
+    t->off = size_round_up(p->weights_bytes, MANIFEST_ALIGN);
+    p->weights_bytes = t->off + t->bytes;
+    return 0;
+}
+
+static int add_simple(struct convert_plan *p, enum convert_step step, const struct tensor *src,
+                      struct moeflux_err *e)
+{
+    struct convert_item *it = add_item(p, step, src, e);
+    enum dtype dtype = step == CONVERT_WIDEN || src->dtype == DTYPE_GGUF ? DTYPE_F32 : src->dtype;
+    if (step == CONVERT_NARROW)
+        dtype = src->format == FORMAT_F16 ? DTYPE_F16 : DTYPE_BF16;
+    return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
+}
+
+/* With step CONVERT_QUANTISE or CONVERT_REPACK. */
+static int add_quantised(struct convert_plan *p, enum convert_step step, const struct matrix *w,
+                         uint32_t format, struct moeflux_err *e)
+{
+    const struct format *f = format_of(format);
+    const struct tensor *src = w->weight;
+    static const char *const tails[] = {"weight", "scales", "biases"};
+    struct convert_item *it = add_item(p, step, src, e);
+    if (!it)
+        return ERR_MEMORY;
+    uint64_t n = w->cols, cols[] = {n * f->bits / 32, n / f->group, n / f->group};
+    int rc = 0;
+    for (int i = 0; i < 2 + f->has_bias && rc == 0; i++) {
+        char *name = names_replace_end(src->name, strlen("weight"), tails[i], e);
+        rc = name ? add_output(p, it, name, i ? tensor_scale_dtype(f) : DTYPE_U32, cols[i], e) : ERR_MEMORY;
+        free(name);
+    }
+    it->out[0].bits = f->bits;
+    it->out[0].group = f->group;
+    it->out[0].mode = quant_config_format_mode(format);
+    it->format = format;
+    it->kind = convert_class_of(src->name, p->src.config.family);
+    if (w->scales) {
+        it->scales = w->scales;
+        it->biases = w->biases;
+        it->n = (uint64_t)w->rows * w->cols;
+        p->dense_source_bytes += w->scales->bytes + (w->biases ? w->biases->bytes : 0);
+    }
+    return rc;
+}
+
+static int add_copy(struct convert_plan *p, const struct matrix *w, struct moeflux_err *e)
+{
+    int rc = add_simple(p, CONVERT_COPY, w->weight, e);
+    if (rc == 0 && w->scales)
+        rc = add_simple(p, CONVERT_COPY, w->scales, e);
+    return rc < 0 || !w->biases ? rc : add_simple(p, CONVERT_COPY, w->biases, e);
+}
+
+static int plan_matrix(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
+{
+    struct matrix w;
+    uint32_t format = FORMAT_NONE;
+    int rc = model_dir_matrix(&p->src, s->name, s->rows, s->cols, &w, e);
+    if (rc == 0)
+        rc = convert_choose_matrix(p, &w, &format, e);
+    if (rc < 0)
+        return rc;
+    if (p->is_gguf && format != FORMAT_NONE) {
+        bool exact = gguf_source_holds(&p->gguf, w.weight, format);
+        return add_quantised(p, exact ? CONVERT_REPACK : CONVERT_QUANTISE, &w, format, e);
+    }
+    if (p->is_gguf)
+        return add_simple(p,
+                          w.format == FORMAT_F16 || w.format == FORMAT_BF16 ? CONVERT_NARROW : CONVERT_COPY,
+                          w.weight, e);
+    bool stays = format == FORMAT_NONE;
+    if (stays && w.weight->dtype == DTYPE_F8_E4M3)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: tensor %s: F8_E4M3, expected BF16, F16 or F32: it is not quantised",
+                       p->src.files[w.weight->file].path, w.weight->name);
+    return stays ? add_copy(p, &w, e) : add_quantised(p, CONVERT_QUANTISE, &w, format, e);
+}
+
+static bool is_shifted_norm(const char *name)
+{
+    static const char *const tails[] = {".input_layernorm.weight", ".post_attention_layernorm.weight",
+                                        ".self_attn.q_norm.weight", ".self_attn.k_norm.weight"};
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
+        if (names_ends_with(name, tails[i]))
+            return true;
+    return !strcmp(name, "model.norm.weight");
+}
+
+static int plan_vector(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
+{
+    const struct tensor *t;
+    int rc = model_dir_vector(&p->src, s->name, s->cols, &t, e);
+    if (rc < 0)
+        return rc;
+    enum convert_step step = CONVERT_COPY;
+    if (names_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32 && t->dtype != DTYPE_GGUF)
+        step = CONVERT_WIDEN;
+    else if (p->plus_one && is_shifted_norm(t->name))
+        step = CONVERT_PLUS_ONE;
+    rc = add_simple(p, step, t, e);
+    /* [C, 1, taps] and [C, taps, 1] are the same bytes; the packed format has the second. */
+    if (rc == 0 && p->plus_one && names_ends_with(t->name, ".conv1d.weight")) {
+        struct tensor *out = &p->items[p->n_items - 1].out[0];
+        out->shape[1] = out->shape[2];
+        out->shape[2] = 1;
+    }
+    return rc;
+}
+
+static int plan_dense(struct convert_plan *p, struct moeflux_err *e)
+{
+    struct schema s;
+    int rc = schema_build(&s, &p->src.config, e);
+    for (size_t i = 0; rc == 0 && i < s.n; i++)
+        rc = s.items[i].rows ? plan_matrix(p, &s.items[i], e) : plan_vector(p, &s.items[i], e);
+    schema_free(&s);
+    return rc;
+}
+
+/* --- experts of an unquantised source --- */
+
+static const char *const proj_names[] = {"gate_proj", "up_proj", "down_proj"};
+
+/* One matrix of one expert inside a tensor: number `at` of `of` equal blocks of [rows][cols] weights. */
+struct block {
+    const struct tensor *t;
+    uint64_t at, of;
+};
+
+/* The tensor that holds the matrix: a fused stack [E, 2I, H] (gate above up), a stack [E, rows, cols], or its
+ * own. */
+static struct block find_block(const struct convert_plan *p, uint32_t layer, uint32_t expert,
+                               enum convert_proj proj)
+{
+    char name[128];
+    uint64_t n = p->src.config.n_experts;
+    bool down = proj == CONVERT_DOWN;
+    const struct tensor *t;
+    snprintf(name, sizeof name, "model.layers.%u.mlp.%s.%s", layer,
+             p->src.config.family->experts_by_columns ? "switch_mlp" : "experts",
+             down ? "down_proj" : "gate_up_proj");
+    if ((t = model_dir_find(&p->src, name)))
+        return down ? (struct block){t, expert, n} : (struct block){t, 2ull * expert + proj, 2 * n};
+    snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s.weight", layer, proj_names[proj]);
+    if ((t = model_dir_find(&p->src, name)))
+        return (struct block){t, expert, n};
+    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s.weight", layer, expert, proj_names[proj]);
+    return (struct block){model_dir_find(&p->src, name), 0, 1};
+}
+
+/* Whether it is one of a family's stacks whose rows are columns: those have no .weight in their names. */
+static bool by_columns(const struct convert_plan *p, const struct tensor *t)
+{
+    return p->src.config.family->experts_by_columns && !names_ends_with(t->name, ".weight");
+}
+
+static int check_block(const struct convert_plan *p, const struct block *b, uint64_t rows, uint64_t cols,
+                       struct moeflux_err *e)
+{
+    const struct tensor *t = b->t;
+    const char *file = p->src.files[t->file].path;
+    bool is_plain =
+        t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_GGUF;
+    if (!is_plain && t->dtype != DTYPE_F8_E4M3 && (t->format != FORMAT_MXFP4 || t->dtype != DTYPE_U32))
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F16, F32 or F8_E4M3", file, t->name,
+                       tensor_dtype_name(t->dtype));
+    uint64_t n = p->src.config.n_experts;
+    struct tensor wanted = {.n_dims = 2, .shape = {rows, cols}};
+    if (b->of > 1)
+        wanted = (struct tensor){.n_dims = 3, .shape = {n, rows * (b->of / n), cols}};
+    if (by_columns(p, t))
+        wanted = (struct tensor){.n_dims = 3, .shape = {n, cols, rows * (b->of / n)}};
+    if (t->dtype == DTYPE_U32)
+        wanted.shape[2] = cols * t->bits / 32;
+    bool same = t->n_dims == wanted.n_dims;
+    for (uint32_t i = 0; same && i < t->n_dims; i++)
+        same = t->shape[i] == wanted.shape[i];
+    const struct tensor *scales;
+    if (same)
+        return t->dtype == DTYPE_F8_E4M3 ? fp8_scales(&p->src, t, &scales, e) : 0;
+    char found[TENSOR_SHAPE_TEXT], expected[TENSOR_SHAPE_TEXT];
+    tensor_shape_text(t, found);
+    tensor_shape_text(&wanted, expected);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected %s", file, t->name, found, expected);
+}
+
+enum dtype convert_plan_dtype(const struct tensor *t)
+{
+    if (t->dtype == DTYPE_GGUF)
+        return DTYPE_F32;
+    return t->dtype == DTYPE_F8_E4M3 ? DTYPE_BF16 : t->dtype;
+}
+
+uint64_t convert_plan_bytes(const struct convert_plan *p, const struct tensor *t, uint64_t n)
+{
+    return t->dtype == DTYPE_GGUF ? gguf_source_bytes(&p->gguf, t, n) : n * tensor_dtype_bytes(t->dtype);
+}
+
+int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
+                      void *out, struct moeflux_err *e)
+{
+    uint64_t width = tensor_dtype_bytes(t->dtype);
+    if (t->dtype == DTYPE_GGUF)
+        return gguf_source_read(&p->gguf, t, first, n, out, e);
+    if (t->dtype == DTYPE_F8_E4M3)
+        return fp8_read(&p->src, t, first, n, out, e);
+    return model_file_read(p->src.files, t, first * width, n * width, out, e);
+}
+
+int convert_plan_check_error(const struct convert_plan *p, const struct tensor *t, uint32_t format,
+                             const struct convert_error *sum, struct moeflux_err *e)
+{
+    double lost = sum->squares > 0 ? sqrt(sum->stored / sum->squares) : 0;
+    if (!p->is_gguf || p->settings.lossy || convert_settings_give_bits(&p->settings) ||
+        lost <= CONVERT_MAX_LOSS)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: tensor %s: %s becomes %s, which changes it by %.1f %% (expected at most %.0f %%); "
+                   "--lossy takes it",
+                   p->src.files[t->file].path, t->name, gguf_source_type(&p->gguf, t),
+                   format_of(format)->name, 100 * lost, 100 * CONVERT_MAX_LOSS);
+}
+
+static int find_scales(const struct convert_plan *p, const struct tensor *codes, const struct tensor **out,
+                       struct moeflux_err *e)
+{
+    char *name = names_replace_end(codes->name, strlen("weight"), "scales", e);
+    *out = name ? model_dir_find(&p->src, name) : NULL; /* was checked with the codes */
+    free(name);
+    return *out ? 0 : ERR_MEMORY;
+}
+
+int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
+                        struct convert_run *out, struct moeflux_err *e)
+{
+    const struct config *c = &p->src.config;
+    uint64_t rows = proj == CONVERT_DOWN ? c->hidden : c->moe_inner;
+    uint64_t cols = proj == CONVERT_DOWN ? c->moe_inner : c->hidden;
+    struct block b = find_block(p, layer, expert, proj);
+    if (!b.t)
+        return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: no tensor with its %s", p->src.path, layer,
+                       expert, proj_names[proj]);
+    int rc = check_block(p, &b, rows, cols, e);
+    if (rc < 0)
+        return rc;
+    uint64_t bytes = b.t->bytes / b.of, width = tensor_dtype_bytes(b.t->dtype), parts = b.of / c->n_experts;
+    *out = (struct convert_run){.t = b.t, .first = b.at * bytes / width, .n = rows * cols, .cols = cols};
+    if (b.t->dtype == DTYPE_U32) {
+        out->first = b.at * rows * cols;
+        return find_scales(p, b.t, &out->scales, e);
+    }
+    if (by_columns(p, b.t)) {
+        out->block = parts * rows * cols;
+        out->first = expert * out->block;
+        out->skip = parts > 1 ? (uint64_t)proj : 0;
+        out->row_step = parts;
+        out->col_step = parts * rows;
+    }
+    return 0;
+}
+
+/* A configuration's word on mxfp4 holds for all experts or, in a checkpoint that was made plain and kept it,
+ * for none. */
+static int check_kind(const struct convert_plan *p, const struct convert_run *run, struct moeflux_err *e)
+{
+    const struct tensor *t = run->t;
+    if (!p->mxfp4_experts || run->scales)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected mxfp4 as other experts have it",
+                   p->src.files[t->file].path, t->name, tensor_dtype_name(t->dtype));
+}
+
+static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
+{
+    const struct config *c = &p->src.config;
+    for (uint32_t layer = 0; layer < c->n_layers; layer++)
+        for (uint32_t i = 0; config_has_experts(c, layer) && i < c->n_experts; i++)
+            for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
+                struct convert_run run;
+                int rc = convert_plan_expert(p, layer, i, proj, &run, e);
+                if (rc == 0)
+                    rc = check_kind(p, &run, e);
+                if (rc < 0)
+                    return rc;
+            }
+    return 0;
+}
+
+/* Whether some expert is codes already. What is missing or misshapen is check_experts' to say. */
+static bool has_codes(const struct convert_plan *p)
+{
+    const struct config *c = &p->src.config;
+    bool found = false;
+    for (uint32_t layer = 0; layer < c->n_layers && !found; layer++)
+        for (enum convert_proj proj = CONVERT_GATE; config_has_experts(c, layer) && proj <= CONVERT_DOWN;
+             proj++) {
+            struct convert_run run;
+            found = found || (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0 && run.scales);
+        }
+    return found;
+}
+
+/* Bytes of an expert's matrix in its file. */
+static uint64_t run_bytes(const struct convert_plan *p, const struct convert_run *run)
+{
+    return run->scales ? format_all_bytes(format_of(run->t->format), run->n)
+                       : convert_plan_bytes(p, run->t, run->n);
+}
+
+/* Bytes of what is read whole before a matrix becomes codes: codes, or all rows that lie as columns. */
+static uint64_t run_room(const struct convert_run *run)
+{
+    if (run->scales)
+        return format_all_bytes(format_of(run->t->format), run->n);
+    return run->col_step ? run->block * tensor_dtype_bytes(run->t->dtype) : 0;
+}
+
+/* The most of a layer's matrices. What is read whole lies in stacks: all experts have what the first one has.
+ * */
+static uint64_t source_room(const struct convert_plan *p, uint32_t layer)
+{
+    uint64_t most = 0;
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
+        struct convert_run run;
+        if (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0)
+            most = size_max(most, run_room(&run));
+    }
+    return most;
+}
+
+static int size_experts(struct convert_plan *p, struct moeflux_err *e)
+{
+    const struct config *c = &p->src.config;
+    p->experts = mem_new(c->n_layers, sizeof *p->experts, e);
+    if (!p->experts)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        struct expert_formats formats;
+        if (!config_has_experts(c, i))
+            continue;
+        int rc = convert_choose_experts(p, i, &formats, e);
+        if (rc < 0)
+            return rc;
+        p->n_expert_layers++;
+        p->experts[i] = expert_places_layout(c, &formats);
+        p->max_expert_bytes = size_max(p->max_expert_bytes, p->experts[i].bytes);
+        uint64_t source = convert_plan_changes(p, i) ? p->src.experts[i].bytes
+                          : p->quantised             ? 0
+                                                     : source_room(p, i);
+        p->expert_room = size_max(p->expert_room, p->experts[i].bytes + source);
+        p->expert_source_bytes += convert_plan_layer_source(p, i);
+    }
+    return 0;
+}
+
+bool convert_plan_changes(const struct convert_plan *p, uint32_t layer)
+{
+    if (!p->quantised)
+        return false;
+    const struct expert_formats *a = &p->src.experts[layer].formats, *b = &p->experts[layer].formats;
+    return a->up != b->up || a->down != b->down;
+}
+
+uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
+{
+    uint64_t bytes = 0;
+    if (p->quantised)
+        return p->src.experts[layer].bytes * p->src.config.n_experts;
+    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
+        struct convert_run run;
+        if (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0)
+            bytes += run_bytes(p, &run);
+    }
+    return bytes * p->src.config.n_experts;
+}
+
+/* --- the whole --- */
+
+/* Names, lengths and times of the source's files: enough to notice another source, cheap for hundreds of GB.
+ * */
+static int identify(struct convert_plan *p, struct moeflux_err *e)
+{
+    XXH64_hash_t h = XXH3_64bits(p->config_text, p->config_len);
+    for (uint32_t i = 0; i < p->src.n_files; i++) {
+        const struct model_file *f = &p->src.files[i];
+        struct stat st;
+        char line[512];
+        if (fstat(f->fd, &st) < 0)
+            return err_errno(e, ERR_IO, "%s", f->path);
+        const char *slash = strrchr(f->path, '/');
+        int n = snprintf(line, sizeof line, "%.300s %" PRIu64 " %lld.%09ld", slash ? slash + 1 : f->path,
+                         f->bytes, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+        h = XXH3_64bits_withSeed(line, (size_t)n, h);
+    }
+    p->identity = convert_settings_hash(&p->settings, h);
+    return 0;
+}
+
+static enum convert_scales choose_rule(const struct convert_settings *s, bool is_gguf)
+{
+    if (!convert_settings_given(s) && !is_gguf)
+        return CONVERT_SCALES_PLAIN;
+    return s->rule == CONVERT_RULE_MINMAX ? CONVERT_SCALES_MINMAX : CONVERT_SCALES_SEARCH;
+}
+
+int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
+                      struct moeflux_err *e)
+{
+    *p = (struct convert_plan){.settings = *s};
+    int rc = convert_settings_check(s, e);
+    if (rc == 0)
+        rc = open_source(p, src, e);
+    p->rule = choose_rule(s, p->is_gguf);
+    if (rc == 0 && (s->lossy || s->half_scales) && !p->is_gguf)
+        rc = err_set(e, ERR_USAGE, "--%s: %s is no GGUF file", s->lossy ? "lossy" : "half-scales", src);
+    /* Before the dense matrices, which stay as they are beside experts that are codes and nowhere else. */
+    p->mxfp4_experts = rc == 0 && p->mxfp4_experts && has_codes(p);
+    if (rc == 0)
+        rc = plan_dense(p, e);
+    if (rc == 0 && !p->quantised)
+        rc = check_experts(p, e);
+    if (rc == 0)
+        rc = identify(p, e);
+    if (rc == 0)
+        rc = size_experts(p, e);
+    if (rc == 0)
+        rc = convert_choose_check(p, e);
+    if (rc < 0)
+        convert_plan_close(p);
+    return rc;
+}
+
+void convert_plan_close(struct convert_plan *p)
+{
+    for (size_t i = 0; i < p->n_items; i++)
+        for (uint32_t k = 0; k < p->items[i].n_out; k++)
+            free(p->items[i].out[k].name);
+    free(p->items);
+    free(p->experts);
+    json_decref(p->config);
+    free(p->config_text);
+    gguf_source_close(&p->gguf, &p->src);
+    model_dir_close(&p->src);
+    *p = (struct convert_plan){0};
+}

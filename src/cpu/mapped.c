@@ -1,0 +1,95 @@
+#include "cpu/mapped.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "cpu/nodes.h"
+
+int mapped_open(struct mapped *m, int fd, const char *path, uint64_t bytes, struct moeflux_err *e)
+{
+    *m = (struct mapped){.bytes = bytes, .page = (uint64_t)sysconf(_SC_PAGESIZE), .fd = fd, .path = path};
+    void *at = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return err_errno(e, ERR_UNSUPPORTED, "%s cannot be mapped", path);
+    m->at = at;
+    /* Without it a fault of a file that was cut could not be told from a good page without a signal. */
+    if (madvise(at, 1, MADV_POPULATE_READ) < 0 && errno == EINVAL) {
+        mapped_close(m);
+        return err_set(e, ERR_UNSUPPORTED, "the system is older than Linux 5.14");
+    }
+    return 0;
+}
+
+void mapped_close(struct mapped *m)
+{
+    if (m->at)
+        munmap(m->at, m->bytes);
+    *m = (struct mapped){0};
+}
+
+int64_t mapped_there(const struct mapped *m, uint64_t off, uint64_t n)
+{
+    struct stat st;
+    if (fstat(m->fd, &st) < 0)
+        return -errno;
+    uint64_t size = (uint64_t)st.st_size;
+    return (int64_t)(size > off ? size_min(n, size - off) : 0);
+}
+
+/* The whole pages that bytes [off, off + n) lie in. */
+static uint8_t *pages_of(const struct mapped *m, uint64_t off, uint64_t n, size_t *span)
+{
+    *span = (size_t)(n + off % m->page);
+    return m->at + off - off % m->page;
+}
+
+int64_t mapped_fetch(const struct mapped *m, uint64_t off, uint64_t n)
+{
+    size_t span;
+    int64_t there = mapped_there(m, off, n);
+    if (there <= 0)
+        return there;
+    uint8_t *page = pages_of(m, off, (uint64_t)there, &span);
+    /* One read for the whole range; page faults would read ahead in the system's small steps. */
+    madvise(page, span, MADV_WILLNEED);
+    if (madvise(page, span, MADV_POPULATE_READ) < 0)
+        return errno == EFAULT ? -EIO : -errno;
+    /* The rest of the last page of a file that was cut reads as zeros, without a fault. */
+    return mapped_there(m, off, (uint64_t)there);
+}
+
+void mapped_fetch_by_node(const struct mapped *m, uint64_t off, uint64_t n, const struct node_shares *s)
+{
+    if (!s || !nodes_may_place())
+        return;
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint64_t begin = node_shares_cut(s, n, s->at[i].begin), end = node_shares_cut(s, n, s->at[i].end);
+        nodes_prefer(s->at[i].id);
+        if (begin < end)
+            mapped_fetch(m, off + begin, end - begin);
+    }
+    nodes_prefer_own();
+}
+
+void mapped_drop(const struct mapped *m, uint64_t off, uint64_t n)
+{
+    size_t span;
+    uint8_t *page = pages_of(m, off, n, &span);
+    madvise(page, span, MADV_DONTNEED);
+}
+
+int mapped_check(const struct mapped *m, struct moeflux_err *e)
+{
+    struct stat st;
+    if (fstat(m->fd, &st) < 0)
+        return err_errno(e, ERR_IO, "%s", m->path);
+    if ((uint64_t)st.st_size < m->bytes)
+        return err_set(e, ERR_IO, "%s has %" PRIu64 " bytes, it had %" PRIu64 " when it was opened", m->path,
+                       (uint64_t)st.st_size, m->bytes);
+    return 0;
+}

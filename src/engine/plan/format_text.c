@@ -1,0 +1,113 @@
+#include "engine/plan/format_text.h"
+
+#include <ctype.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/format.h"
+#include "model/model_dir.h"
+
+enum { NAME = 32, MOST_SHARES = 4 };
+
+/* Appends to the text in out, which has room for n characters; what does not fit is left out. */
+__attribute__((format(printf, 3, 4))) static void add(char *out, size_t n, const char *format, ...)
+{
+    size_t at = strlen(out);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(out + at, n - at, format, args);
+    va_end(args);
+}
+
+static const char *name_of(uint32_t format, char out[NAME])
+{
+    static const char *const scales[] = {[SCALE_F16] = " f16", [SCALE_F32] = " f32"};
+    const struct format *f = format_of(format);
+    bool has_scale = f->scheme == SCHEME_AFFINE && f->scale != SCALE_BF16;
+    if (f->scheme == SCHEME_AFFINE) {
+        snprintf(out, NAME, "%u bits g%u%s", f->bits, f->group, has_scale ? scales[f->scale] : "");
+        return out;
+    }
+    snprintf(out, NAME, "%s", f->name);
+    for (char *c = out; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+    return out;
+}
+
+static uint32_t largest(const uint64_t amounts[FORMAT_END])
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < FORMAT_END; i++)
+        best = amounts[i] > amounts[best] ? i : best;
+    return best;
+}
+
+/* ", down 6 bits g64 in 12 of 40 layers" for each format that some have. */
+static void add_layers(char *out, size_t n, const char *what, const uint64_t layers[FORMAT_END],
+                       uint32_t n_layers)
+{
+    char name[NAME];
+    for (uint32_t i = 0; i < FORMAT_END; i++)
+        if (layers[i] > 0)
+            add(out, n, ", %s%s in %" PRIu64 " of %u layers", what, name_of(i, name), layers[i], n_layers);
+}
+
+void format_text_experts(const struct model_dir *d, char *out, size_t n)
+{
+    uint64_t up[FORMAT_END] = {0}, down[FORMAT_END] = {0};
+    uint32_t n_layers = 0;
+    char name[NAME];
+    for (uint32_t i = 0; i < d->config.n_layers; i++) {
+        const struct expert_formats *f = &d->experts[i].formats;
+        if (!config_has_experts(&d->config, i))
+            continue;
+        n_layers++;
+        up[f->up]++;
+        down[f->down] += f->down != f->up;
+    }
+    uint32_t usual = largest(up);
+    up[usual] = 0;
+    snprintf(out, n, "%s", name_of(usual, name));
+    add_layers(out, n, "", up, n_layers);
+    add_layers(out, n, "down ", down, n_layers);
+}
+
+static uint32_t format_of_tensor(const struct tensor *t)
+{
+    switch (t->dtype) {
+    case DTYPE_BF16:
+        return t->format != FORMAT_NONE ? t->format : FORMAT_BF16;
+    case DTYPE_F16:
+        return t->format != FORMAT_NONE ? t->format : FORMAT_F16;
+    case DTYPE_F32:
+        return t->format != FORMAT_NONE ? t->format : FORMAT_F32;
+    default:
+        return t->format;
+    }
+}
+
+void format_text_dense(const struct model_dir *d, char *out, size_t n)
+{
+    uint64_t bytes[FORMAT_END] = {0}, all = 0;
+    char name[NAME];
+    for (size_t i = 0; i < d->n_tensors; i++) {
+        const struct tensor *t = &d->tensors[i];
+        uint32_t format = format_of_tensor(t);
+        if (strstr(t->name, ".switch_mlp.") || format == FORMAT_NONE)
+            continue;
+        bytes[format] += t->bytes;
+        all += t->bytes;
+    }
+    out[0] = '\0';
+    for (int i = 0; i < MOST_SHARES; i++) {
+        uint32_t format = largest(bytes);
+        if (bytes[format] == 0)
+            return;
+        add(out, n, "%s%s %.3g %%", i ? ", " : "", name_of(format, name),
+            100 * (double)bytes[format] / (double)all);
+        bytes[format] = 0;
+    }
+}

@@ -1,0 +1,398 @@
+#include "engine/plan/load_plan.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "arch/host_experts.h"
+#include "args.h"
+#include "base/mem.h"
+#include "base/file.h"
+#include "engine/engine.h"
+#include "engine/plan/host_memory.h"
+#include "engine/test_hooks.h"
+#include "experts/context.h"
+#include "model/sketch.h"
+
+/* Tokens of a chunk unless the caller says otherwise. Results differ in the last digits between chunk sizes,
+ * so the choice follows the kind of the device and its total memory: never its speed, nor the memory that is
+ * free now. Larger chunks gain little more: lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s
+ * by 128 and by 256; the cpu 3.4 s for 512 tokens by 64, 3.1 by 128, 2.9 by 256 and 512 (64 experts, of which
+ * models have more); an H200 did 4,400 and 6,600 tok/s by 512 and 2,048. */
+enum { CHUNK_SOFTWARE = 128, CHUNK_CPU = 512, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 16 };
+/* Large chunks take half a gigabyte of activations: little on a device with so much memory. */
+#define LARGE_GPU ((uint64_t)20 << 30)
+/* lavapipe silently ends a shader's loops after 65,535 iterations; the delta net takes about 60 per token. */
+enum { CHUNK_SOFTWARE_MAX = 512, CHUNK_GPU_MAX = 4096 };
+enum { DEFAULT_CONTEXT = 8192 };
+/* Tokens of an expert, on average, from which copying it to the device is faster than computing it on the
+ * CPU; slots for such copies. */
+enum { PROMPT_TOKENS = 8, PROMPT_SLOTS = 64 };
+#define PROMPT_BYTES ((uint64_t)512 << 20)
+/* Device memory that the driver of a discrete device takes: kernels, command buffers (an H200: 63 MB). */
+enum { DRIVER_BYTES = 64 << 20 };
+
+int load_plan_choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
+                           struct moeflux_err *e)
+{
+    uint32_t most = caps->is_software && !caps->is_native ? CHUNK_SOFTWARE_MAX : CHUNK_GPU_MAX;
+    if (requested > most)
+        return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", requested, most, caps->name);
+    bool is_large = !caps->is_software && caps->total_bytes >= LARGE_GPU;
+    *out = requested           ? requested
+           : caps->is_native   ? CHUNK_CPU
+           : caps->is_software ? CHUNK_SOFTWARE
+           : is_large          ? CHUNK_GPU_LARGE
+                               : CHUNK_GPU;
+    return 0;
+}
+
+uint32_t load_plan_n_readers(uint32_t requested)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return requested ? requested : (uint32_t)size_min(MAX_READERS, cores > 0 ? 2 * (uint64_t)cores : 1);
+}
+
+static uint32_t choose_context(uint32_t requested, const struct config *c)
+{
+    return (uint32_t)size_min(requested ? requested : DEFAULT_CONTEXT, config_longest_context(c));
+}
+
+/* The KV cache grows in blocks. Of the recurrent states there are two (stage_state.recurrent_next), and
+ * n_older. */
+static void size_states(struct load_plan *p, const struct model_dir *m, uint32_t n_older)
+{
+    uint64_t pos_bytes = 0, recurrent_bytes = 0;
+    for (uint32_t i = p->layers.first; i < p->layers.end; i++) {
+        const struct arch_state s = arch_state_of(&m->config, i, p->kv_type);
+        pos_bytes += ((uint64_t)s.rows[0].n + s.rows[1].n) * kv_type_bytes(p->kv_type);
+        recurrent_bytes += 2 * s.window_bytes + s.delta_bytes;
+    }
+    p->state_bytes =
+        (2 + n_older) * recurrent_bytes + size_round_up(p->context, 1u << KV_BLOCK_SHIFT) * pos_bytes;
+    p->checkpoint_bytes = recurrent_bytes;
+}
+
+static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, struct moeflux_err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    if (requested == MOEFLUX_PROMPT_TYPE_F32)
+        exec_keep_f32(x);
+    if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.has_coopmat)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
+                       caps.name);
+    return 0;
+}
+
+/* The caller's enums may have any value. */
+static int check_choice(const char *option, int value, int last, struct moeflux_err *e)
+{
+    if (value >= 0 && value <= last)
+        return 0;
+    return err_set(e, ERR_USAGE, "moeflux_options.%s is %d, expected 0 to %d", option, value, last);
+}
+
+int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
+{
+    int rc = check_choice("expert_io", (int)o->expert_io, MOEFLUX_EXPERT_IO_DIRECT, e);
+    if (rc == 0)
+        rc = check_choice("prefetch", (int)o->prefetch, MOEFLUX_PREFETCH_BOTH, e);
+    if (rc == 0)
+        rc = check_choice("cache_policy", (int)o->cache_policy, MOEFLUX_CACHE_POLICY_CONTEXT, e);
+    if (rc == 0)
+        rc = check_choice("prompt_type", (int)o->prompt_type, MOEFLUX_PROMPT_TYPE_F16, e);
+    if (rc == 0)
+        rc = check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_F16, e);
+    if (rc == 0 && !(o->prefer_resident >= 0 && isfinite(o->prefer_resident)))
+        rc = err_set(e, ERR_USAGE, "--prefer-resident %g, expected 0 or more", (double)o->prefer_resident);
+    return rc;
+}
+
+enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)
+{
+    static const enum reader_mode modes[] = {[MOEFLUX_EXPERT_IO_AUTO] = READER_AUTO,
+                                             [MOEFLUX_EXPERT_IO_MMAP] = READER_MMAP,
+                                             [MOEFLUX_EXPERT_IO_PREAD] = READER_PREAD,
+                                             [MOEFLUX_EXPERT_IO_URING] = READER_URING,
+                                             [MOEFLUX_EXPERT_IO_DIRECT] = READER_DIRECT};
+    return modes[o->expert_io];
+}
+
+/* What is said of a device that computes elsewhere is a mistake. */
+static int check_device(struct exec_caps caps, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    if (!caps.is_native && !o->n_cpu_layers && o->cpu_isa)
+        return err_set(e, ERR_USAGE, "--cpu-isa %s goes with --device cpu; the device is %s", o->cpu_isa,
+                       caps.name);
+    return 0;
+}
+
+/* Takes the experts that the options ask for; rc: of opening. */
+static int set_experts(struct model_dir *m, const struct moeflux_options *o, int rc, struct moeflux_err *e)
+{
+    if (rc < 0)
+        return rc;
+    rc = config_set_active_experts(&m->config, o->active_experts, o->expert_share, e);
+    if (rc < 0)
+        model_dir_close(m);
+    return rc;
+}
+
+int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    return set_experts(m, o, model_dir_open(m, o->dir, e), e);
+}
+
+int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    /* A file of another kind than a configuration gets model_dir_open's message. */
+    size_t n = strlen(o->dir);
+    bool is_config = n > 5 && strcmp(o->dir + n - 5, ".json") == 0 && file_is_regular(o->dir);
+    int rc = is_config ? sketch_open(m, o->dir, e) : model_dir_open(m, o->dir, e);
+    return set_experts(m, o, rc, e);
+}
+
+int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
+                        const struct exec *beside, struct moeflux_err *e)
+{
+    const struct exec_options x = {.device = o->device,
+                                   .profile = o->profile,
+                                   .beside = beside,
+                                   .staged = h && h->staged,
+                                   .shelf = h ? h->shelf : NULL,
+                                   .n_threads = o->n_threads,
+                                   .isa = o->cpu_isa,
+                                   .system_root = h ? h->system_root : NULL};
+    int rc = exec_open(out, &x, e);
+    if (rc == 0)
+        rc = check_device(exec_get_caps(*out), o, e);
+    if (rc < 0) {
+        exec_close(*out);
+        *out = NULL;
+    }
+    return rc;
+}
+
+int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
+                          const struct exec *beside, struct moeflux_err *e)
+{
+    int rc = load_plan_open_exec(out, o, h, beside, e);
+    if (rc < 0)
+        return rc;
+    return set_prompt_type(*out, o->prompt_type, e);
+}
+
+/* If prompts are computed in float16, a float16 cache loses nothing more. It takes half the memory, and
+ * attention need not convert it (H200, 16,384 tokens: 7,060 tok/s against 5,950). */
+enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
+{
+    bool is_auto = requested == MOEFLUX_KV_TYPE_AUTO;
+    return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
+}
+
+int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *beside,
+                       struct moeflux_err *e)
+{
+    const struct exec_options x = {.device = "cpu",
+                                   .profile = o->profile,
+                                   .beside = beside,
+                                   .n_threads = o->n_threads,
+                                   .isa = o->cpu_isa};
+    int rc = exec_open(out, &x, e);
+    if (rc == 0 && o->prompt_type == MOEFLUX_PROMPT_TYPE_F32)
+        exec_keep_f32(*out);
+    return rc;
+}
+
+/* The smallest chunk that the device computes. */
+static uint64_t device_chunk(const struct config *c)
+{
+    return ((uint64_t)PROMPT_TOKENS * c->n_experts + c->top_k - 1) / c->top_k;
+}
+
+bool load_plan_takes_device(const struct config *c, uint32_t n)
+{
+    return n >= device_chunk(c);
+}
+
+/* Two waves, one that computes and one that is copied. Where device memory is host memory, nothing needs to
+ * be copied, and the CPU is as near to it. */
+static void size_prompt_slots(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
+{
+    const struct expert_layers layers = p->cpu_layers;
+    uint64_t all = expert_store_full_bytes(m, layers), least = 2 * expert_store_floor_bytes(m);
+    uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
+    if (caps->is_unified || all == 0 || !load_plan_takes_device(&m->config, p->max_chunk))
+        return;
+    p->prompt_slot_bytes = size_max(least, size_min(PROMPT_SLOTS * one, PROMPT_BYTES / one * one));
+    p->prompt_slot_bytes = size_min(p->prompt_slot_bytes, all);
+    p->max_cpu_chunk = (uint32_t)device_chunk(&m->config) - 1;
+    p->cpu_scratch_bytes = expert_store_landing_bytes(m, layers);
+}
+
+struct expert_layers load_plan_cpu_layers(const struct moeflux_options *o, const struct exec_caps *caps,
+                                          struct expert_layers layers)
+{
+    uint64_t end = caps->is_host ? 0 : o->n_cpu_layers;
+    return (struct expert_layers){layers.first, (uint32_t)size_min(size_max(end, layers.first), layers.end)};
+}
+
+bool load_plan_has_cpu_layers(const struct load_plan *p)
+{
+    return p->cpu_layers.end > p->cpu_layers.first;
+}
+
+/* Which layers' experts are the CPU's. It follows the options alone, so that results do not depend on what is
+ * free. */
+static void choose_side(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
+                        const struct moeflux_options *o)
+{
+    p->cpu_layers = load_plan_cpu_layers(o, caps, p->layers);
+    if (!load_plan_has_cpu_layers(p))
+        return;
+    p->max_cpu_chunk = p->max_chunk;
+    size_prompt_slots(p, m, caps);
+    p->cpu_scratch_bytes += host_experts_bytes(&m->config, p->max_cpu_chunk);
+}
+
+static int count_pinned(struct load_plan *p, const struct model_dir *m, const char *pin,
+                        struct moeflux_err *e)
+{
+    const struct expert_layers device = load_plan_device_layers(p), cpu = p->cpu_layers;
+    int rc = 0;
+    if (p->budget.slot_bytes)
+        rc = expert_store_count_pinned(m, device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
+    if (rc == 0 && p->budget.cpu_slot_bytes)
+        rc = expert_store_count_pinned(m, cpu, pin, p->budget.cpu_slot_bytes, &p->n_pinned[1], e);
+    return rc;
+}
+
+static uint64_t expert_bytes_of(const struct model_dir *m, struct expert_layers layers)
+{
+    uint64_t bytes = 0;
+    if (layers.first == 0 && layers.end == m->config.n_layers)
+        return m->expert_bytes;
+    for (uint32_t i = layers.first; i < layers.end; i++)
+        bytes += m->experts[i].bytes * m->config.n_experts;
+    return bytes;
+}
+
+/* Whether the mapped files can be the dense weights. A copy is the program's own; mapped pages the system may
+ * give up for others, and not before it must where the whole model leaves a quarter of the memory. So the
+ * rule is that of the experts' reader, for all of the device's layers, and who asks for experts that are not
+ * mapped has none of it mapped. */
+static bool maps_weights(const struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
+{
+    return caps->is_native && (p->io == READER_AUTO || p->io == READER_MMAP) &&
+           p->weights_bytes + expert_bytes_of(m, p->layers) <= p->host_free_bytes / 4 * 3;
+}
+
+/* What a policy that learns keeps on the host is taken from the experts' memory there. Where all have a slot,
+ * it learns nothing. */
+static void pay_for_policy(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
+                           const struct moeflux_options *o)
+{
+    const struct expert_layers layers = load_plan_device_layers(p);
+    uint64_t *from = caps->is_unified ? &p->budget.slot_bytes : &p->budget.host_bytes;
+    uint64_t least = expert_store_floor_bytes(m);
+    if (o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT && *from > least &&
+        p->budget.slot_bytes < expert_store_full_bytes(m, layers))
+        *from -= size_min(context_bytes(m->config.n_layers, m->config.n_experts), *from - least);
+}
+
+struct expert_layers load_plan_device_layers(const struct load_plan *p)
+{
+    return (struct expert_layers){p->cpu_layers.end, p->layers.end};
+}
+
+uint64_t load_plan_fixed_bytes(const struct load_plan *p)
+{
+    return p->weights_bytes + p->state_bytes + p->activation_bytes + p->driver_bytes;
+}
+
+/* Whether a dense tensor is with a share of the layers: the embedding is with the first, what stands behind
+ * them with the last. */
+static bool is_with(const struct model_dir *m, const struct tensor *t, struct expert_layers layers)
+{
+    static const char layer[] = "model.layers.", embedding[] = "model.embed_tokens.";
+    const char *number = strncmp(t->name, layer, sizeof layer - 1) == 0 ? t->name + sizeof layer - 1 : NULL;
+    bool has_first = layers.first == 0, has_last = layers.end == m->config.n_layers;
+    if (strstr(t->name, ".switch_mlp."))
+        return false;
+    if (number) {
+        unsigned long i = strtoul(number, NULL, 10);
+        return i >= layers.first && i < layers.end;
+    }
+    bool is_embedding = strncmp(t->name, embedding, sizeof embedding - 1) == 0;
+    return is_embedding ? has_first || (has_last && m->config.tied) : has_last;
+}
+
+static uint64_t dense_bytes_of(const struct model_dir *m, struct expert_layers layers)
+{
+    uint64_t bytes = 0;
+    if (layers.first == 0 && layers.end == m->config.n_layers)
+        return m->dense_bytes;
+    for (size_t i = 0; i < m->n_tensors; i++)
+        bytes += is_with(m, &m->tensors[i], layers) ? m->tensors[i].bytes : 0;
+    return bytes;
+}
+
+int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                   const struct moeflux_options *o, struct moeflux_err *e)
+{
+    struct load_share whole = {.layers = {0, m->config.n_layers},
+                               .memory_bytes = o->memory_bytes,
+                               .gpu_memory_bytes = o->gpu_memory_bytes,
+                               .host_free_bytes = host_memory_free(""),
+                               .kv_type = load_plan_choose_kv_type(o->kv_type, caps)};
+    int rc = load_plan_choose_chunk(&whole.max_chunk, o->chunk, caps, e);
+    return rc < 0 ? rc : load_plan_make_share(out, m, caps, o, &whole, e);
+}
+
+void load_plan_begin(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                     const struct moeflux_options *o, const struct load_share *share)
+{
+    *out = (struct load_plan){.layers = share->layers,
+                              .weights_bytes = dense_bytes_of(m, share->layers),
+                              .max_chunk = share->max_chunk,
+                              .n_readers = load_plan_n_readers(o->n_threads),
+                              .context = choose_context(o->context, &m->config),
+                              .io = load_plan_reader_mode(o),
+                              .kv_type = share->kv_type,
+                              .host_free_bytes = share->host_free_bytes};
+    choose_side(out, m, caps, o);
+    const struct arch_span span = {share->layers.first, share->layers.end};
+    size_states(out, m, share->n_older);
+    out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
+    out->activation_bytes = arch_scratch_bytes(&m->config, span, caps, out->max_chunk) +
+                            arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +
+                            (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
+}
+
+int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
+                         const struct moeflux_options *o, const struct load_share *share,
+                         struct moeflux_err *e)
+{
+    load_plan_begin(out, m, caps, o, share);
+    out->maps_weights = maps_weights(out, m, caps);
+    const struct budget_request w = {.layers = share->layers,
+                                     .weights_bytes = out->weights_bytes,
+                                     .memory_bytes = share->memory_bytes,
+                                     .gpu_memory_bytes = share->gpu_memory_bytes,
+                                     .scratch_bytes =
+                                         out->state_bytes + out->activation_bytes + out->driver_bytes,
+                                     .host_free_bytes = out->host_free_bytes,
+                                     .checkpoint_bytes = out->checkpoint_bytes,
+                                     .n_cpu_layers = load_plan_has_cpu_layers(out) ? out->cpu_layers.end : 0,
+                                     .cpu_scratch_bytes = out->cpu_scratch_bytes};
+    int rc = budget_for_experts(m, caps, &w, &out->budget, e);
+    if (rc == 0)
+        pay_for_policy(out, m, caps, o);
+    if (!caps->is_unified)
+        out->host_room_bytes = share->memory_bytes ? size_min(share->memory_bytes, out->host_free_bytes)
+                                                   : out->host_free_bytes / 4 * 3;
+    return rc < 0 || !o->pin ? rc : count_pinned(out, m, o->pin, e);
+}

@@ -1,0 +1,92 @@
+/* Decoding several sequences together: a token of each in one pass, so that weights and experts are read once
+ * for all. */
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "engine/run/batched.h"
+
+#include "engine/engine.h"
+
+static uint32_t stage_max_invariant(const struct stage *at)
+{
+    const struct exec *host = at->sides[SIDE_HOST].exec;
+    uint32_t n = exec_get_caps(at->exec).max_invariant;
+    return host ? (uint32_t)size_min(n, exec_get_caps(host).max_invariant) : n;
+}
+
+uint32_t moeflux_max_batched(const struct moeflux_model *m)
+{
+    uint32_t max_invariant = m->max_chunk;
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        max_invariant = (uint32_t)size_min(max_invariant, stage_max_invariant(&m->stages[i]));
+    return m->trace || m->prefer.margin > 0 ? 1 : (uint32_t)size_min(max_invariant, MOEFLUX_MOST_TOGETHER);
+}
+
+static int check(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, struct moeflux_err *e)
+{
+    const struct moeflux_model *m = list[0]->model;
+    int rc = 0;
+    if (n > moeflux_max_batched(m))
+        return err_set(e, ERR_USAGE, "%u sequences together, expected 1 to %u", n, moeflux_max_batched(m));
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        for (uint32_t k = 0; k < i; k++)
+            if (list[i] == list[k])
+                return err_set(e, ERR_USAGE, "sequences %u and %u of those together are the same", k, i);
+        rc = list[i]->model == m ? sequence_check(list[i], &ids[i], 1, e)
+                                 : err_set(e, ERR_USAGE, "sequence %u is of another model than the first", i);
+    }
+    return rc;
+}
+
+static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
+                struct moeflux_err *e)
+{
+    /* A single token may have its experts predicted. */
+    if (n == 1)
+        return moeflux_session_eval(list[0], ids, 1, &(struct moeflux_outputs){.logits = logits[0]}, e);
+    struct moeflux_model *m = list[0]->model;
+    int rc = check(list, ids, n, e);
+    for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        rc = sequence_make_ready(list[i], e);
+        if (rc == 0)
+            rc = sequence_reserve(list[i], list[i]->pos + 1, e);
+    }
+    if (rc < 0)
+        return rc;
+    model_count_begin(m, WORK_DECODE);
+    rc = forward_batched(list, ids, n, logits, e);
+    model_count_end(m, WORK_DECODE, rc < 0 ? 0 : n);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < n; i++)
+        sequence_accept(list[i], ids[i]);
+    return 0;
+}
+
+int moeflux_eval_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
+                         float *const *logits, struct moeflux_err *e)
+{
+    return n ? eval(list, ids, n, logits, e) : err_set(e, ERR_USAGE, "no sequences to evaluate together");
+}
+
+int batched_eval(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
+                 void (*left)(void *ctx), void *ctx, struct moeflux_err *e)
+{
+    list[0]->left = left;
+    list[0]->left_ctx = ctx;
+    int rc = moeflux_eval_batched(list, ids, n, logits, e);
+    if (list[0]->left)
+        left(ctx);
+    list[0]->left = NULL;
+    return rc;
+}
+
+uint32_t batched_n_stages(const struct moeflux_model *m)
+{
+    return m->n_stages;
+}
+
+uint32_t batched_chunk(const struct moeflux_model *m)
+{
+    return m->max_chunk;
+}

@@ -1,0 +1,379 @@
+#include "engine/run/chosen.h"
+
+#include <string.h>
+
+#include "args.h"
+#include "base/mem.h"
+
+/* Experts of a wave: enough to keep a device busy, few enough to be loaded soon. Wave tables: as many as may
+ * be in use. */
+enum { WAVE_EXPERTS = 32, WAVE_TABLES = MOEFLUX_WAVE_TABLES };
+
+/* Collects the different experts of tokens from `from` on, as many tokens as the slots allow. Returns the
+ * tokens. */
+static uint32_t gather_wave(const struct pass *p, const struct expert_side *side, uint32_t from,
+                            uint32_t *n_wanted)
+{
+    struct moeflux_model *m = p->m;
+    uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_free_slots(side->store), t = from;
+    *n_wanted = 0;
+    for (; t < p->chunk.n; t++) {
+        const uint32_t *choice = pass_choice(p) + (uint64_t)t * top_k;
+        uint32_t before = *n_wanted, n = pass_n_chosen(p, choice);
+        for (uint32_t k = 0; k < n; k++)
+            if (!p->at->is_wanted[choice[k]]) {
+                p->at->is_wanted[choice[k]] = 1;
+                p->at->wanted[(*n_wanted)++] = choice[k];
+            }
+        if (*n_wanted <= slots)
+            continue;
+        while (*n_wanted > before)
+            p->at->is_wanted[p->at->wanted[--*n_wanted]] = 0;
+        break;
+    }
+    for (uint32_t i = 0; i < *n_wanted; i++)
+        p->at->is_wanted[p->at->wanted[i]] = 0;
+    return t - from;
+}
+
+struct arch_experts chosen_part(const struct expert_side *side, uint32_t layer, uint32_t from, uint32_t n)
+{
+    return (struct arch_experts){
+        .layer = layer, .table = expert_store_table(side->store, layer), .from = from, .n = n};
+}
+
+static struct host_chunk host_chunk_of(const struct pass *p)
+{
+    return (struct host_chunk){.x = (const float *)(const void *)p->at->host.x.host,
+                               .weights = pass_weights(p),
+                               .idx = pass_choice(p),
+                               .sum = (float *)(void *)p->at->host.sum.host,
+                               .n = p->chunk.n};
+}
+
+static void run_up(const struct pass *p, const struct arch_experts *x)
+{
+    const struct host_chunk here = host_chunk_of(p);
+    if (pass_is_on_cpu(p, x->layer))
+        host_experts_up(&p->at->host.experts, &here, x);
+    else
+        arch_experts_up(p->at->arch, &p->chunk, x);
+}
+
+static void run_down(const struct pass *p, const struct arch_experts *x)
+{
+    const struct host_chunk here = host_chunk_of(p);
+    if (pass_is_on_cpu(p, x->layer))
+        host_experts_down(&p->at->host.experts, &here, x);
+    else
+        arch_experts_down(p->at->arch, &p->chunk, x);
+}
+
+void chosen_compute(const struct pass *p, const struct arch_experts *x)
+{
+    run_up(p, x);
+    run_down(p, x);
+}
+
+/* Ends the batch and releases the experts that it used. */
+static int finish_wave(const struct expert_side *side, struct moeflux_err *e)
+{
+    int rc = exec_finish(side->exec, e);
+    expert_store_release(side->store);
+    exec_begin(side->exec);
+    return rc;
+}
+
+static int bring(const struct expert_side *side, uint32_t layer, const uint32_t *experts, uint32_t n,
+                 enum expert_use use, struct moeflux_err *e)
+{
+    int rc = expert_store_want(side->store, layer, experts, n, use, NULL, e);
+    return rc < 0 ? rc : expert_store_await(side->store, e);
+}
+
+/* The different experts of the chunk. Cached ones come first, so that they are used before they could be
+ * evicted. */
+static uint32_t gather_all(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    const struct expert_store *store = pass_side(p, layer)->store;
+    uint32_t n_pairs = p->chunk.n * m->dir.config.top_k, n = 0;
+    for (uint32_t i = 0; i < n_pairs; i++)
+        if (pass_choice(p)[i] != NO_EXPERT)
+            p->at->is_wanted[pass_choice(p)[i]] = 1;
+    for (int there = 1; there >= 0; there--)
+        for (uint32_t x = 0; x < m->dir.config.n_experts; x++)
+            if (p->at->is_wanted[x] && expert_store_has(store, layer, x) == there) {
+                p->at->is_wanted[x] = 0;
+                p->at->wanted[n++] = x;
+            }
+    return n;
+}
+
+/* A table that has the addresses of this wave's experts alone. */
+static uint64_t wave_table(const struct pass *p, uint32_t wave, uint32_t layer, const uint32_t *experts,
+                           uint32_t n)
+{
+    const struct moeflux_model *m = p->m;
+    const struct expert_side *side = pass_side(p, layer);
+    uint64_t off = (uint64_t)(wave % WAVE_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
+    uint64_t *table = (uint64_t *)(void *)(side->waves.host + off);
+    memset(table, 0, m->dir.config.n_experts * sizeof *table);
+    for (uint32_t i = 0; i < n; i++)
+        table[experts[i]] = expert_store_address(side->store, layer, experts[i]);
+    return side->waves.address + off;
+}
+
+/* A chunk of many tokens chooses nearly every expert. So those of the next layer are read while this layer's
+ * experts and the next layer's mixer compute. */
+static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    uint32_t next = pass_next_moe(p, layer), n_experts = m->dir.config.n_experts;
+    uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
+    if (n_pairs < 4 * (uint64_t)n_experts || !pass_reads_ahead(p, next))
+        return 0;
+    for (uint32_t i = 0; i < n_experts; i++)
+        p->at->wanted[i] = i;
+    expert_store_prefetch(pass_side(p, next)->store, next, p->at->wanted, n_experts, true);
+    return expert_store_raise(pass_side(p, next)->store, next, p->at->wanted, n_experts, e);
+}
+
+/* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave
+ * computes, the next one is read. A wave waits for earlier ones only if slots run out. */
+static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    const struct expert_side *side = pass_side(p, layer);
+    uint32_t n_all = gather_all(p, layer), slots = expert_store_n_free_slots(side->store), n_held = 0,
+             wave = 0;
+    uint32_t most = (uint32_t)size_max(size_min(slots / 2, WAVE_EXPERTS), m->dir.config.top_k);
+    struct arch_experts x = chosen_part(side, layer, 0, p->chunk.n);
+    int rc = 0;
+    for (uint32_t from = 0, n; rc == 0 && from < n_all; from += n, wave++) {
+        uint64_t ticket;
+        n = (uint32_t)size_min(most, n_all - from);
+        if (n_held + n > slots || (wave > 0 && wave % WAVE_TABLES == 0)) {
+            rc = finish_wave(side, e);
+            n_held = 0;
+        }
+        if (rc == 0)
+            rc = bring(side, layer, p->at->wanted + from, n, USE_CHUNK, e);
+        if (rc < 0)
+            return rc;
+        n_held += n;
+        x.table = wave_table(p, wave, layer, p->at->wanted + from, n);
+        x.more_waves = from + n < n_all;
+        chosen_compute(p, &x);
+        if (x.more_waves) {
+            rc = exec_submit(side->exec, &ticket, e);
+            exec_begin(side->exec);
+        }
+    }
+    if (rc == 0) /* the disk is idle until the next layer */
+        rc = read_ahead_of_chunk(p, layer, e);
+    return rc;
+}
+
+/* Prefetches the likelier predicted experts of a layer: so many for each sequence. */
+static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
+{
+    uint32_t n = pass_n_decoding(p);
+    if (n == 0 || !pass_reads_ahead(p, layer))
+        return;
+    predictor_predict(&p->at->predictor, layer, pass_predicts(p, layer) ? pass_prediction(p) : NULL, n);
+    expert_store_prefetch(pass_side(p, layer)->store, layer, p->at->predictor.named,
+                          (uint32_t)size_min(p->at->predictor.n_named, (uint64_t)n * each), false);
+}
+
+/* The choice of `layer` is known: the disk has something to do while its experts compute. */
+static void read_ahead_of_next(const struct pass *p, uint32_t layer)
+{
+    uint32_t next = pass_next_moe(p, layer);
+    bool comes_again = p->at->computes_at_once && pass_predicts(p, next);
+    read_ahead(p, next, comes_again ? div_up(p->m->dir.config.top_k, 2) : UINT32_MAX);
+}
+
+void chosen_predict_again(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    if (!p->at->computes_at_once || !config_has_experts(&m->dir.config, layer) || !pass_predicts(p, layer))
+        return;
+    bool is_first = layer == pass_next_moe(p, UINT32_MAX);
+    arch_predict_experts(p->at->arch, layer, p->chunk.n);
+    read_ahead(p, layer, div_up(m->dir.config.top_k, is_first ? 4 : 2));
+}
+
+/* Names those of the wanted experts that `which` has, for the first half: by their places in the choice of
+ * one token, by a table of several. */
+static void name_part(const struct pass *p, struct arch_experts *x, uint64_t which)
+{
+    const uint32_t *wanted = p->at->wanted;
+    uint32_t some[64], n = 0;
+    if (x->n == 1) {
+        x->skip = ~which;
+        return;
+    }
+    for (uint32_t i = 0; which; i++, which >>= 1)
+        if (which & 1)
+            some[n++] = wanted[i];
+    x->table = wave_table(p, 0, x->layer, some, n);
+}
+
+/* The first half of those experts that are there; in a batch of its own, so that it begins now. */
+static int submit_up(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
+                     uint64_t which, struct moeflux_err *e)
+{
+    uint64_t ticket;
+    name_part(p, x, which);
+    run_up(p, x);
+    x->skip_shared = true; /* it is among them */
+    int rc = exec_submit(side->exec, &ticket, e);
+    exec_begin(side->exec);
+    return rc;
+}
+
+/* Each expert begins as it comes, where an operation that was recorded is over: the cores have nothing else
+ * to do, and then less is left to compute once the last one is there. *done: those that began. */
+static int up_as_they_come(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
+                           uint64_t all, uint64_t *done, struct moeflux_err *e)
+{
+    uint64_t present = *done;
+    int rc = 0;
+    while (rc == 0 && present != all) {
+        rc = expert_store_await_some(side->store, &present, e);
+        if (rc == 0 && present != *done && present != all)
+            rc = submit_up(p, side, x, present & ~*done, e);
+        if (rc == 0 && present != all)
+            *done = present;
+    }
+    return rc;
+}
+
+/* Begins with the wanted experts that are there and gathers the others; those left for the second half's
+ * batch are named in x. */
+static int up_in_parts(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
+                       uint64_t all, uint64_t done, struct moeflux_err *e)
+{
+    int rc = done ? submit_up(p, side, x, done, e) : 0;
+    if (rc == 0 && side->computes_at_once)
+        rc = up_as_they_come(p, side, x, all, &done, e);
+    int arrived = expert_store_await(side->store, rc < 0 ? NULL : e);
+    if (rc < 0 || arrived < 0)
+        return rc < 0 ? rc : arrived;
+    if (done)
+        name_part(p, x, all & ~done);
+    return 0;
+}
+
+/* The experts of some tokens, n different ones in p->at->wanted. Cached ones are computed while the others
+ * are read; of several tokens where the host computes. Each expert writes its own part of the activations;
+ * they are summed afterwards in the router's order. So the result does not depend on the order of arrival. */
+static int wanted_experts(const struct pass *p, struct arch_experts *x, uint32_t n, struct moeflux_err *e)
+{
+    const struct expert_side *side = pass_side(p, x->layer);
+    uint64_t all = n < 64 ? ((uint64_t)1 << n) - 1 : UINT64_MAX, present = 0, table = x->table;
+    enum expert_use use = p->chunk.n == 1 ? USE_TOKEN : USE_TOKENS;
+    int rc = expert_store_want(side->store, x->layer, p->at->wanted, n, use, &present, e);
+    if (rc < 0)
+        return rc;
+    if (x->from + x->n == p->chunk.n)
+        read_ahead_of_next(p, x->layer);
+    if (n <= 64 && (x->n == 1 || side->computes_at_once))
+        rc = up_in_parts(p, side, x, all, present != all ? present : 0, e);
+    else
+        rc = expert_store_await(side->store, e);
+    if (rc < 0)
+        return rc;
+    run_up(p, x);
+    x->table = table;
+    run_down(p, x);
+    return 0;
+}
+
+/* The experts of a few tokens: as many tokens at once as the slots allow. */
+static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+{
+    const struct expert_side *side = pass_side(p, layer);
+    int rc = 0;
+    for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
+        uint32_t n_wanted, n = gather_wave(p, side, from, &n_wanted);
+        struct arch_experts x = chosen_part(side, layer, from, n);
+        if (from > 0) /* the wave before this one still uses its slots */
+            rc = finish_wave(side, e);
+        if (rc == 0)
+            rc = wanted_experts(p, &x, n_wanted, e);
+        from += n;
+    }
+    return rc;
+}
+
+/* Whether the experts of the chunk come in waves of experts, not of tokens. */
+static bool takes_waves(const struct pass *p, uint32_t layer)
+{
+    if (pass_n_decoding(p) > 0)
+        return false;
+    return pass_is_on_cpu(p, layer) ? host_experts_takes_waves(&p->at->host.experts, p->chunk.n)
+                                    : arch_takes_waves(p->at->arch, p->chunk.n);
+}
+
+uint64_t chosen_n_all(const struct pass *p)
+{
+    const struct moeflux_model *m = p->m;
+    uint64_t n = 0;
+    for (uint32_t t = 0; t < p->chunk.n; t++)
+        n += pass_n_chosen(p, pass_choice(p) + (uint64_t)t * m->dir.config.top_k);
+    return n;
+}
+
+void chosen_count(const struct pass *p)
+{
+    p->at->n_choices += p->chunk.n;
+    p->at->n_chosen += chosen_n_all(p);
+}
+
+int chosen_see(const struct pass *p, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    uint32_t top_k = m->dir.config.top_k, n_seen = 0;
+    struct expert_store *store = p->at->sides[SIDE_DEVICE].store;
+    for (uint32_t layer = 0; layer < m->dir.config.n_layers; layer++) {
+        if (!p->at->is_seen[layer])
+            continue;
+        const uint32_t *choice = (const uint32_t *)(const void *)p->at->seen.host + (uint64_t)layer * top_k;
+        uint32_t n = pass_n_chosen(p, choice);
+        expert_store_note(store, layer, choice, n);
+        p->at->n_choices++;
+        p->at->n_chosen += n;
+        n_seen++;
+    }
+    return n_seen ? expert_store_move_up(store, e) : 0;
+}
+
+/* Puts experts that are in memory in the place of others, where the scores are close. */
+static void prefer_experts(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    uint32_t *choice = pass_choice(p);
+    bool is_changed = prefer_choose(p, pass_side(p, layer)->store, layer, pass_n_chosen(p, choice), choice,
+                                    pass_weights(p));
+    if (!is_changed || pass_is_on_cpu(p, layer) || p->at->view.idx.host)
+        return;
+    exec_copy(p->at->exec, &p->at->view.idx, 0, &p->at->choice, 0, m->dir.config.top_k * sizeof *choice);
+    exec_copy(p->at->exec, &p->at->view.weights, 0, &p->at->weights, 0, m->dir.config.top_k * sizeof(float));
+}
+
+int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    if (pass_prefers(p, layer))
+        prefer_experts(p, layer);
+    chosen_count(p);
+    if (m->trace)
+        trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, pass_choice(p), pass_weights(p));
+    /* Of a chunk of many tokens the next one comes behind the last. */
+    uint32_t n = pass_n_decoding(p) > 0 ? p->chunk.n : 1;
+    predictor_observe(&p->at->predictor, layer,
+                      pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
+    return takes_waves(p, layer) ? expert_waves(p, layer, e) : token_waves(p, layer, e);
+}

@@ -1,0 +1,193 @@
+#include "engine/run/layers.h"
+
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/run/chosen.h"
+
+/* Behind the last layer whose experts the CPU computes: so many are recorded before it is done, and so many
+ * at a time while the device computes those before them. A layer takes the host 27 us to record and a large
+ * GPU 40 to compute. */
+enum { LAYERS_AHEAD = 2, LAYERS_AT_ONCE = 4 };
+
+/* Records the copies of what the host needs besides the choice: the weights, and for the CPU's experts the
+ * hidden states. The shared expert changes those meanwhile, so they are copied even where they are mapped. */
+static void copy_to_host(const struct pass *p, bool computes)
+{
+    struct moeflux_model *m = p->m;
+    const struct config *c = &m->dir.config;
+    if (computes)
+        exec_copy(p->at->exec, &p->at->host.x, 0, &p->at->view.x, 0,
+                  (uint64_t)p->chunk.n * c->hidden * sizeof(float));
+    if (p->at->weights.host)
+        exec_copy(p->at->exec, &p->at->weights, 0, &p->at->view.weights, 0,
+                  (uint64_t)p->chunk.n * c->top_k * sizeof(float));
+}
+
+/* Makes the choice and records what the host needs to see of a layer: the router's choice, a prediction, what
+ * the CPU computes with. */
+static void show_choice(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
+    uint32_t next = pass_next_moe(p, layer);
+    bool has_prediction = pass_predicts(p, next);
+    arch_choose_experts(p->at->arch, &p->chunk, layer);
+    if (has_prediction)
+        arch_predict_experts(p->at->arch, next, p->chunk.n);
+    if (pass_is_on_cpu(p, layer) || m->trace || pass_prefers(p, layer))
+        copy_to_host(p, pass_is_on_cpu(p, layer));
+    if (pass_prefers(p, layer))
+        prefer_show(p);
+    if (p->at->view.idx.host)
+        return;
+    exec_copy(p->at->exec, &p->at->choice, 0, &p->at->view.idx, 0, p->chunk.n * bytes);
+    if (has_prediction)
+        exec_copy(p->at->exec, &p->at->choice, p->at->view.idx.bytes, &p->at->view.predicted, 0,
+                  p->chunk.n * bytes);
+}
+
+/* The choice of a layer that the token passes without the host is seen when the batch is over. */
+static void show_later(const struct pass *p, uint32_t layer)
+{
+    struct moeflux_model *m = p->m;
+    uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
+    exec_copy(p->at->exec, &p->at->seen, layer * bytes, &p->at->view.idx, 0, bytes);
+    p->at->is_seen[layer] = true;
+}
+
+/* Records layers from `layer` on, up to one whose choice the host has to see. Returns that one, or `end`. */
+static uint32_t record_layers(const struct pass *p, uint32_t layer, uint32_t end)
+{
+    struct moeflux_model *m = p->m;
+    for (; layer < end; layer++) {
+        const struct expert_side *side = pass_side(p, layer);
+        if (p->progress)
+            p->progress->layer = layer;
+        chosen_predict_again(p, layer);
+        arch_before_experts(p->at->arch, &p->chunk, layer);
+        if (config_has_experts(&m->dir.config, layer)) {
+            bool holds_all = expert_store_holds_all(side->store);
+            if (pass_is_on_cpu(p, layer) || m->trace || !(holds_all || pass_goes_on(p, layer))) {
+                show_choice(p, layer);
+                return layer;
+            }
+            struct arch_experts x = chosen_part(side, layer, 0, p->chunk.n);
+            x.chooses = true;
+            chosen_compute(p, &x);
+            if (p->at->computes_at_once)
+                chosen_count(p);
+            if (!holds_all)
+                show_later(p, layer);
+        }
+        exec_split(p->at->exec);
+        pass_copy_hidden(p, layer + 1);
+    }
+    return layer;
+}
+
+/* The chosen experts on the device. *next: the next layer whose choice the host has to see, or the end of the
+ * stage's layers. */
+static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
+{
+    int rc = exec_finish(p->at->exec, e);
+    pass_release(p->at);
+    exec_begin(p->at->exec);
+    if (rc == 0)
+        rc = chosen_run(p, layer, e);
+    pass_copy_hidden(p, layer + 1);
+    *next = rc == 0 ? record_layers(p, layer + 1, p->at->layers.end) : layer;
+    return rc;
+}
+
+/* Submits the batch that ends with the choice, and behind it the shared expert. *choice: the ticket of the
+ * first. */
+static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    uint64_t shared;
+    int rc = exec_submit(p->at->exec, choice, e);
+    exec_begin(p->at->exec);
+    if (rc < 0 || !m->dir.config.shared_inner)
+        return rc;
+    arch_shared_expert(p->at->arch, &p->chunk, layer, p->at->sides[SIDE_DEVICE].waves.address);
+    rc = exec_submit(p->at->exec, &shared, e);
+    exec_begin(p->at->exec);
+    return rc;
+}
+
+/* Records the sum of the CPU's experts and the layers behind; returns as record_layers. */
+static uint32_t record_sum(const struct pass *p, uint32_t layer, uint32_t end)
+{
+    arch_add_experts(p->at->arch, &p->chunk, p->at->host.sum.address);
+    pass_copy_hidden(p, layer + 1);
+    return record_layers(p, layer + 1, end);
+}
+
+/* Submits what was recorded up to the layer *next, and goes on from there: the device begins with the first
+ * layers while the others are recorded. *next: as experts_on_device. */
+static int record_the_rest(const struct pass *p, uint32_t *next, struct moeflux_err *e)
+{
+    uint32_t end = p->at->layers.end, to = *next;
+    int rc = 0;
+    while (rc == 0 && *next == to && to < end) {
+        uint64_t ticket;
+        rc = exec_submit(p->at->exec, &ticket, e);
+        exec_begin(p->at->exec);
+        to = (uint32_t)size_min(to + LAYERS_AT_ONCE, end);
+        *next = record_layers(p, *next, to);
+    }
+    return rc;
+}
+
+/* The chosen experts into host.sum. */
+static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+{
+    struct stage *at = p->at;
+    const struct expert_side *side = pass_side(p, layer);
+    uint64_t start = clock_ns();
+    memset(at->host.sum.host, 0, (uint64_t)p->chunk.n * p->m->dir.config.hidden * sizeof(float));
+    exec_begin(side->exec);
+    int rc = chosen_run(p, layer, e);
+    int done = exec_finish(side->exec, rc < 0 ? NULL : e);
+    expert_store_release(side->store);
+    rc = rc < 0 ? rc : done;
+    at->host.n_computed += rc == 0 ? chosen_n_all(p) : 0;
+    at->host.ns += clock_ns() - start;
+    return rc;
+}
+
+/* The chosen experts on the CPU, while the device computes the shared one; *next: as experts_on_device. The
+ * batch that adds their sum is recorded while the device is on its way to the choice. A watched one is
+ * submitted in pieces: it has to wait. */
+static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
+{
+    uint32_t end = p->at->layers.end;
+    uint32_t ahead = layer + 1 < p->m->n_cpu_layers ? end : (uint32_t)size_min(layer + 1 + LAYERS_AHEAD, end);
+    uint64_t choice;
+    int rc = submit_choice(p, layer, &choice, e);
+    if (rc < 0)
+        return rc;
+    exec_wake(p->at->sides[SIDE_HOST].exec);
+    if (!p->is_watched)
+        *next = record_sum(p, layer, ahead);
+    rc = exec_wait(p->at->exec, choice, e);
+    pass_release(p->at);
+    if (rc == 0)
+        rc = compute_on_cpu(p, layer, e);
+    if (rc == 0 && p->is_watched)
+        *next = record_sum(p, layer, end);
+    else if (rc == 0 && *next == ahead)
+        rc = record_the_rest(p, next, e);
+    return rc;
+}
+
+int layers_run(const struct pass *p, struct moeflux_err *e)
+{
+    int rc = 0;
+    uint32_t end = p->at->layers.end;
+    for (uint32_t i = record_layers(p, p->at->layers.first, end); rc == 0 && i < end;)
+        rc = pass_is_on_cpu(p, i) ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
+    return rc;
+}

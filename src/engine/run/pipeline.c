@@ -1,0 +1,376 @@
+#include "engine/run/pipeline.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "engine/run/stage_run.h"
+#include "engine/run/stage_turn.h"
+
+/* How long the caller waits before it asks its callback again. */
+enum { SLICE_NS = 50000000 };
+
+struct line;
+
+struct station { /* one stage */
+    struct line *line;
+    uint32_t idx;
+    uint32_t n_done;     /* chunks that it has handed over */
+    uint32_t first_half; /* of the crossing into the next stage: chunk 0's */
+    bool has_turn;       /* of its stage; from the first chunk to the last one */
+    int rc;
+    struct moeflux_err err;
+};
+
+struct line {
+    struct moeflux_session *s;
+    struct moeflux_model *m;
+    const struct pipeline_call *call;
+    struct station stations[MOEFLUX_MAX_DEVICES];
+    pthread_mutex_t lock; /* of n_done */
+    pthread_cond_t moved;
+    atomic_bool stops;
+};
+
+uint32_t pipeline_n_older(uint32_t stage, uint32_t n_stages)
+{
+    return n_stages - 1 - stage;
+}
+
+static bool make_older(struct moeflux_session *s)
+{
+    struct moeflux_model *m = s->model;
+    for (uint32_t i = 0; m->recurrent_state_bytes && i < m->n_stages; i++)
+        for (uint32_t k = 0; k < pipeline_n_older(i, m->n_stages); k++) {
+            struct exec_buffer *b = &s->on[i].older[k];
+            if (b->address)
+                continue;
+            stage_take(&m->stages[i]);
+            int rc = exec_buffer_new(m->stages[i].exec, b, EXEC_DEVICE, s->on[i].recurrent.bytes, NULL);
+            m->stages[i].state_bytes += rc == 0 ? b->bytes : 0;
+            stage_give(&m->stages[i]);
+            if (rc < 0)
+                return false;
+        }
+    return true;
+}
+
+bool pipeline_takes(struct moeflux_session *s, const struct moeflux_outputs *outputs)
+{
+    const struct moeflux_model *m = s->model;
+    return m->n_stages > 1 && !m->trace && !outputs->hidden && make_older(s);
+}
+
+/* ---- recurrent states: a model without any keeps no older ones (make_older), and nothing moves ---- */
+
+/* A chunk is finished: its state is the current one, older ones stand behind it, and the oldest is written
+ * next. */
+static void move_on(struct stage_state *on, uint32_t n_older)
+{
+    const struct exec_buffer current = on->recurrent;
+    on->recurrent = on->recurrent_next;
+    on->recurrent_next = n_older ? on->older[n_older - 1] : current;
+    for (uint32_t k = n_older; k > 1; k--)
+        on->older[k - 1] = on->older[k - 2];
+    if (n_older)
+        on->older[0] = current;
+}
+
+/* Back by n chunks. */
+static void move_back(struct stage_state *on, uint32_t n)
+{
+    if (n == 0)
+        return;
+    const struct exec_buffer current = on->recurrent;
+    on->recurrent = on->older[n - 1];
+    on->older[n - 1] = current;
+}
+
+/* ---- the line ---- */
+
+static uint32_t tokens_of(const struct line *l, uint32_t chunk)
+{
+    return (uint32_t)size_min(l->call->n - chunk * l->m->max_chunk, l->m->max_chunk);
+}
+
+static bool go_on_beside(void *ctx)
+{
+    const struct line *l = ctx;
+    return !atomic_load(&l->stops);
+}
+
+/* The caller's, which alone talks to its callback. */
+static bool go_on(void *ctx)
+{
+    struct line *l = ctx;
+    struct moeflux_model *m = l->m;
+    struct progress_at *at = &l->s->progress_at;
+    uint64_t here = (uint64_t)at->here * at->layer / m->dir.config.n_layers;
+    if (!atomic_load(&l->stops) &&
+        !progress_report(&m->progress, at->what, "tok", at->before + here, at->total)) {
+        at->is_stopped = true;
+        atomic_store(&l->stops, true);
+    }
+    return !atomic_load(&l->stops);
+}
+
+static bool is_caller(const struct station *t)
+{
+    return t->idx + 1 == t->line->m->n_stages;
+}
+
+/* Waits until a station has handed over n chunks. False: the line stops. */
+static bool await_chunks(struct station *t, const struct station *other, uint32_t n)
+{
+    struct line *l = t->line;
+    pthread_mutex_lock(&l->lock);
+    while (other->n_done < n && !atomic_load(&l->stops)) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += SLICE_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&l->moved, &l->lock, &until);
+        pthread_mutex_unlock(&l->lock);
+        if (is_caller(t))
+            go_on(l);
+        pthread_mutex_lock(&l->lock);
+    }
+    bool is_there = other->n_done >= n;
+    pthread_mutex_unlock(&l->lock);
+    return is_there && !atomic_load(&l->stops);
+}
+
+static void fill_inputs(const struct line *l, struct pass *p, uint32_t chunk)
+{
+    struct stage *at = p->at;
+    uint32_t from = chunk * l->m->max_chunk, n = tokens_of(l, chunk);
+    if (at == l->m->stages)
+        memcpy(at->ids.host, l->call->ids + from, n * sizeof *l->call->ids);
+    p->chunk.rope = rope_cache_of_chunk(&at->rope, l->m, n, l->s->pos + from);
+}
+
+static struct work work_of(struct line *l, uint32_t chunk)
+{
+    return (struct work){.m = l->m,
+                         .list = &l->s,
+                         .n = tokens_of(l, chunk),
+                         .keep = chunk + 1 == l->call->n_chunks ? l->call->keep : 0,
+                         .is_watched = true,
+                         .is_pipelined = true,
+                         .ahead = chunk * l->m->max_chunk,
+                         .flips = chunk,
+                         .outputs = l->call->outputs};
+}
+
+/* ---- what crosses: where both devices see the memory, no thread copies it ----
+ *
+ * Chunks have the halves of a crossing by turns. When a station begins chunk c, it has handed over chunk c -
+ * 1, so the next one had finished chunk c - 2 (hand_over), which was the last in the same half. The next
+ * prompt goes on with the other half: when it begins, the next stage may still be at the last chunk of this
+ * one, and its own second chunk is behind hand_over's wait for that stage. After a stop a device may still
+ * read or write a half: who takes its stage waits for that (stage_enter), and what it makes of what it reads
+ * is dropped. */
+
+static uint32_t half_of(const struct station *t, uint32_t chunk)
+{
+    return (t->first_half + chunk) & 1;
+}
+
+static void choose_halves(const struct station *t, uint32_t chunk, struct pass *p)
+{
+    const struct stage *at = p->at;
+    if (crossing_is_there(&at->crossing))
+        p->out = crossing_out(&at->crossing, half_of(t, chunk));
+    if (t->idx > 0 && crossing_is_there(&at[-1].crossing))
+        p->in = crossing_in(&at[-1].crossing, half_of(t - 1, chunk));
+}
+
+/* For the first chunk. asks: of the thread that calls, which may be another station's. On failure it does not
+ * have the turn. */
+static int take_stage(struct station *t, bool (*asks)(void *ctx), struct moeflux_err *e)
+{
+    struct line *l = t->line;
+    struct stage *at = &l->m->stages[t->idx];
+    const struct work all = {.m = l->m, .list = &l->s, .n = l->call->n};
+    int rc = stage_enter_watched(l->m, at, &(struct exec_watch){asks, l}, e);
+    if (rc < 0)
+        return rc;
+    t->has_turn = true;
+    t->first_half = at->crossing.next;
+    stage_watch(at, &(struct exec_watch){is_caller(t) ? go_on : go_on_beside, l});
+    forward_follow(&all, at);
+    return 0;
+}
+
+/* Other sequences may be begun behind the last chunk. */
+static void give_stage(struct station *t, int rc)
+{
+    struct stage *at = &t->line->m->stages[t->idx];
+    if (!t->has_turn)
+        return;
+    stage_watch(at, NULL);
+    /* One that was cut short may still write to its next state. */
+    at->is_stopped |= rc < 0;
+    at->crossing.next = half_of(t, t->n_done);
+    t->has_turn = false;
+    stage_give(at);
+}
+
+/* The chunk's hidden states, when the next stage has what was before them behind it. */
+static int hand_over(struct station *t, const struct work *w, uint32_t chunk)
+{
+    if (is_caller(t))
+        return 0;
+    if (!await_chunks(t, t + 1, chunk))
+        return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
+    const struct stage *at = &t->line->m->stages[t->idx];
+    int rc = chunk == 0 ? take_stage(t + 1, go_on_beside, &t->err) : 0;
+    if (rc == 0 && !crossing_is_there(&at->crossing))
+        stage_hand_over(w, at);
+    return rc;
+}
+
+/* One chunk on one stage. */
+static int run_chunk(struct station *t, uint32_t chunk)
+{
+    struct line *l = t->line;
+    struct stage *at = &l->m->stages[t->idx];
+    struct stage_state *on = &l->s->on[t->idx];
+    const struct work w = work_of(l, chunk);
+    bool is_last = chunk + 1 == l->call->n_chunks;
+    struct pass p = stage_pass(&w, at, NULL);
+    fill_inputs(l, &p, chunk);
+    if (!is_caller(t))
+        p.progress = NULL;
+    choose_halves(t, chunk, &p);
+    int rc = stage_run(&p, l->call->last && is_last, &t->err);
+    if (rc < 0)
+        return rc;
+    rc = hand_over(t, &w, chunk);
+    if (rc < 0)
+        return rc;
+    if (l->m->recurrent_state_bytes)
+        move_on(on, pipeline_n_older(t->idx, l->m->n_stages));
+    return 0;
+}
+
+static void *run_station(void *ctx)
+{
+    struct station *t = ctx;
+    struct line *l = t->line;
+    for (uint32_t i = 0; i < l->call->n_chunks; i++) {
+        if (is_caller(t)) {
+            struct progress_at *at = &l->s->progress_at;
+            at->before = at->from + i * l->m->max_chunk;
+            at->here = tokens_of(l, i);
+            at->layer = 0;
+        }
+        if (t->idx > 0 && !await_chunks(t, t - 1, i + 1))
+            t->rc = err_set(&t->err, ERR_INTERRUPTED, "interrupted");
+        else
+            t->rc = run_chunk(t, i);
+        pthread_mutex_lock(&l->lock);
+        t->n_done += t->rc == 0;
+        pthread_mutex_unlock(&l->lock);
+        if (t->rc < 0)
+            atomic_store(&l->stops, true);
+        pthread_cond_broadcast(&l->moved);
+        if (t->rc < 0)
+            break;
+    }
+    /* After a failure another station may be about to take it: pipeline_run gives it back. */
+    if (t->rc == 0)
+        give_stage(t, 0);
+    return NULL;
+}
+
+/* All stations at once; the last one on this thread. */
+static int run_stations(struct line *l, struct moeflux_err *e)
+{
+    pthread_t threads[MOEFLUX_MAX_DEVICES];
+    uint32_t n = l->m->n_stages, n_started = 0;
+    int rc = 0;
+    while (rc == 0 && n_started + 1 < n) {
+        if (pthread_create(&threads[n_started], NULL, run_station, &l->stations[n_started]))
+            rc = err_set(e, ERR_MEMORY, "a thread for a device cannot be made");
+        else
+            n_started++;
+    }
+    if (rc == 0)
+        run_station(&l->stations[n - 1]);
+    else
+        atomic_store(&l->stops, true);
+    for (uint32_t i = 0; i < n_started; i++)
+        pthread_join(threads[i], NULL);
+    return rc;
+}
+
+/* The fault that stopped the line: others were only interrupted by it. */
+static int result_of(const struct line *l, struct moeflux_err *e)
+{
+    const struct station *at = NULL;
+    for (uint32_t i = 0; i < l->m->n_stages; i++) {
+        const struct station *t = &l->stations[i];
+        if (t->rc < 0 && (!at || at->rc == ERR_INTERRUPTED))
+            at = t;
+    }
+    if (at && e)
+        *e = at->err;
+    return at ? at->rc : 0;
+}
+
+/* All stages go to where the last one is. Returns the tokens of the finished chunks. */
+static uint32_t settle(struct line *l)
+{
+    struct moeflux_session *s = l->s;
+    uint32_t n = l->m->n_stages, chunks = l->stations[n - 1].n_done, all = l->call->n_chunks;
+    uint32_t tokens = chunks == all ? l->call->n : chunks * l->m->max_chunk;
+    for (uint32_t i = 0; l->m->recurrent_state_bytes && i < n; i++)
+        move_back(&s->on[i], l->stations[i].n_done - chunks);
+    bool is_kept = chunks == all && l->call->keep;
+    s->parity ^= (chunks - is_kept) & 1;
+    memmove(s->history + s->pos, l->call->ids, tokens * sizeof *s->history);
+    s->pos += tokens;
+    return tokens;
+}
+
+int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint32_t *n_done,
+                 struct moeflux_err *e)
+{
+    struct moeflux_model *m = s->model;
+    struct line l = {
+        .s = s, .m = m, .call = c, .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
+    uint32_t n = m->n_stages;
+    assert(n > 1 && n <= MOEFLUX_MAX_DEVICES);
+    *n_done = 0;
+    int rc = forward_check_files(m, e);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < n; i++)
+        l.stations[i] = (struct station){.line = &l, .idx = i};
+    s->progress_at.from = s->progress_at.before;
+    s->progress_at.here = 0;
+    rc = take_stage(&l.stations[0], go_on, e);
+    if (rc < 0) {
+        s->progress_at.is_stopped = rc == ERR_INTERRUPTED;
+        return rc;
+    }
+    uint64_t start = clock_ns();
+    s->is_stopped = true;
+    rc = run_stations(&l, e);
+    if (rc == 0)
+        rc = result_of(&l, e);
+    for (uint32_t i = 0; i < n; i++)
+        give_stage(&l.stations[i], rc);
+    *n_done = settle(&l);
+    m->step_ns = (clock_ns() - start) / c->n_chunks;
+    s->is_stopped = rc < 0;
+    pthread_mutex_destroy(&l.lock);
+    pthread_cond_destroy(&l.moved);
+    return rc;
+}

@@ -1,0 +1,86 @@
+#include "engine/run/prefer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/mem.h"
+#include "engine/run/pass.h"
+#include "model/family.h"
+#include "ops/router/router.h"
+#include "ops/router/prefer.h"
+
+static int read_bias(struct moeflux_model *m, uint32_t layer, struct moeflux_err *e)
+{
+    const struct config *c = &m->dir.config;
+    const struct tensor *t;
+    char name[96];
+    snprintf(name, sizeof name, "model.layers.%u.mlp.%s", layer, c->family->router_bias);
+    int rc = model_dir_vector(&m->dir, name, c->n_experts, &t, e);
+    return rc < 0 ? rc : model_dir_read_f32(&m->dir, t, m->prefer.bias + (uint64_t)layer * c->n_experts, e);
+}
+
+static int read_biases(struct moeflux_model *m, struct moeflux_err *e)
+{
+    const struct config *c = &m->dir.config;
+    m->prefer.bias = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *m->prefer.bias, e);
+    int rc = m->prefer.bias ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; rc == 0 && i < c->n_layers; i++)
+        if (config_has_experts(c, i))
+            rc = read_bias(m, i, e);
+    return rc;
+}
+
+int prefer_open(struct moeflux_model *m, float margin, struct moeflux_err *e)
+{
+    const struct config *c = &m->dir.config;
+    struct prefer *p = &m->prefer;
+    p->margin = margin;
+    if (!(margin > 0))
+        return 0;
+    p->is_present = mem_new(c->n_experts, sizeof *p->is_present, e);
+    p->room = mem_new((uint64_t)c->n_experts + c->n_group, sizeof *p->room, e);
+    if (!p->is_present || !p->room)
+        return ERR_MEMORY;
+    int rc = c->family->router_bias ? read_biases(m, e) : 0;
+    for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++)
+        if (!m->stages[i].view.router_logits.host)
+            rc = model_fault(m, &m->stages[i],
+                             exec_buffer_new(m->stages[i].exec, &m->stages[i].router_logits, EXEC_HOST,
+                                             c->n_experts * sizeof(float), e),
+                             e);
+    return rc;
+}
+
+void prefer_close(struct moeflux_model *m)
+{
+    struct prefer *p = &m->prefer;
+    free(p->bias);
+    free(p->is_present);
+    free(p->room);
+    *p = (struct prefer){0};
+}
+
+void prefer_show(const struct pass *p)
+{
+    const struct exec_buffer *copy = &p->at->router_logits;
+    if (copy->host)
+        exec_copy(p->at->exec, copy, 0, &p->at->view.router_logits, 0, copy->bytes);
+}
+
+bool prefer_choose(const struct pass *pass, struct expert_store *store, uint32_t layer, uint32_t n,
+                   uint32_t *idx, float *weights)
+{
+    struct prefer *p = &pass->m->prefer;
+    const struct stage *at = pass->at;
+    uint32_t n_experts = pass->m->dir.config.n_experts;
+    const uint8_t *logits = at->router_logits.host ? at->router_logits.host : at->view.router_logits.host;
+    expert_store_list_present(store, layer, p->is_present);
+    const struct router_prefer_call call = {.logits = (const float *)(const void *)logits,
+                                            .bias = p->bias ? p->bias + (uint64_t)layer * n_experts : NULL,
+                                            .is_present = p->is_present,
+                                            .margin = p->margin,
+                                            .room = p->room};
+    uint32_t n_gone = router_prefer(at->view.router, &call, n, idx, weights);
+    p->n_preferred += n_gone;
+    return n_gone > 0;
+}

@@ -1,0 +1,36 @@
+/* prefer.h - experts in memory before others with nearly the same scores (ops/router/prefer.h), for single
+ * tokens of layers whose experts are streamed.
+ *
+ * The host waits for the choice of such a layer anyway; it takes the router's logits too, changes the choice,
+ * and the device computes with what it finds. Private to the forward pass, as struct moeflux_model is. */
+#ifndef MOEFLUX_ENGINE_RUN_PREFER_H
+#define MOEFLUX_ENGINE_RUN_PREFER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "exec/exec.h"
+
+struct expert_store;
+struct moeflux_err;
+struct moeflux_model;
+struct pass;
+
+struct prefer {
+    float margin;         /* 0: off, the rest is unused */
+    float *bias;          /* [n_layers][n_experts] of a sigmoid router */
+    bool *is_present;     /* [n_experts] */
+    float *room;          /* router_prefer_call */
+    uint64_t n_preferred; /* statistics: experts taken in place of better ones */
+};
+
+/* After the layers are open. margin 0: nothing is allocated. */
+int prefer_open(struct moeflux_model *m, float margin, struct moeflux_err *e);
+void prefer_close(struct moeflux_model *m); /* one that is not open is legal */
+/* Records the copy of the logits to the host, in the batch that makes the choice. */
+void prefer_show(const struct pass *p);
+/* Changes the choice of one token: n experts and their weights, on the host. Whether it did. */
+bool prefer_choose(const struct pass *p, struct expert_store *store, uint32_t layer, uint32_t n,
+                   uint32_t *idx, float *weights);
+
+#endif

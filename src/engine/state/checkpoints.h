@@ -1,0 +1,41 @@
+/* checkpoints.h - copies of a sequence's recurrent state in host memory, by position. Knows nothing of
+ * devices.
+ *
+ * Ascending by position. If there are more than the cap, the least recently used one is dropped, but never
+ * the last one. */
+#ifndef MOEFLUX_ENGINE_STATE_CHECKPOINTS_H
+#define MOEFLUX_ENGINE_STATE_CHECKPOINTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct moeflux_err;
+
+struct checkpoint {
+    uint32_t pos, parity;
+    uint64_t last_use;
+    uint8_t *recurrent; /* [arch_view.recurrent_state_bytes], owned; NULL where there is no recurrent state */
+};
+
+struct checkpoints {
+    struct checkpoint *items; /* [n], ascending by pos, all different */
+    size_t n, room;
+    uint32_t cap; /* >= 1 */
+    uint64_t clock;
+};
+
+/* The one at `pos`, or NULL. */
+struct checkpoint *checkpoints_find(struct checkpoints *c, uint32_t pos);
+/* The last one at or before `pos`, or NULL. */
+struct checkpoint *checkpoints_before(struct checkpoints *c, uint32_t pos);
+void checkpoints_touch(struct checkpoints *c, struct checkpoint *used);
+/* Adds one at a position that has none, counts it as used now, and takes ownership of its bytes. ERR_MEMORY:
+ * nothing changed. */
+int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct moeflux_err *e);
+/* Drops checkpoints until there are no more than the cap. */
+void checkpoints_trim(struct checkpoints *c);
+void checkpoints_drop(struct checkpoints *c, struct checkpoint *which);
+void checkpoints_drop_behind(struct checkpoints *c, uint32_t pos);
+void checkpoints_free(struct checkpoints *c);
+
+#endif

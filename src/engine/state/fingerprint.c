@@ -1,0 +1,163 @@
+/* The fingerprint of a model: a hash of enough samples to tell models apart, and few enough to be quick. */
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/format.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "model/family.h"
+
+/* Bytes of a sample; three of each tensor, four of the first and last expert of each layer. */
+enum { SAMPLE = 1024, EXPERT_SAMPLE = 256 };
+
+static void add(XXH3_state_t *h, const void *bytes, uint64_t n)
+{
+    XXH3_64bits_update(h, bytes, n);
+}
+
+/* The dimensions and constants that states depend on. The EOS ids and the longest context are left out: a
+ * user may change them. */
+static void add_config(XXH3_state_t *h, const struct config *c)
+{
+    const uint32_t counts[] = {
+        c->family->id, c->hidden,       c->n_layers,    c->vocab_size,   c->tied,         c->n_heads,
+        c->n_kv_heads, c->head_dim,     c->rotary_dim,  c->n_k_heads,    c->n_v_heads,    c->k_head_dim,
+        c->v_head_dim, c->conv_kernel,  c->q_lora_rank, c->kv_lora_rank, c->nope_dim,     c->rope_dim,
+        c->v_dim,      c->n_experts,    c->top_k,       c->moe_inner,    c->shared_inner, c->first_dense,
+        c->moe_freq,   c->dense_inner,  c->n_group,     c->topk_group,   c->norm_topk,    c->rope_interleave,
+        c->rope.yarn,  c->rope.truncate};
+    const struct rope_config *r = &c->rope;
+    const double constants[] = {(double)c->rms_eps,
+                                (double)c->routed_scaling,
+                                r->theta,
+                                r->factor,
+                                r->original_context,
+                                r->beta_fast,
+                                r->beta_slow,
+                                r->mscale,
+                                r->mscale_all_dim,
+                                r->attention_factor};
+    add(h, counts, sizeof counts);
+    add(h, constants, sizeof constants);
+    if (c->expert_share > 0)
+        add(h, &c->expert_share, sizeof c->expert_share);
+    if (c->attn_window)
+        add(h, &c->attn_window, sizeof c->attn_window);
+    if (c->swiglu_limit > 0)
+        add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint32_t kind = (uint32_t)c->layers[i].mixer | (uint32_t)c->layers[i].has_window << 8;
+        add(h, &kind, sizeof kind);
+    }
+}
+
+/* Nothing for the first formats there were: a model that has only those keeps its fingerprint, and its saved
+ * states. */
+static void add_format(XXH3_state_t *h, uint32_t format)
+{
+    if (format != FORMAT_NONE && format > FORMAT_F32)
+        add(h, &format, sizeof format);
+}
+
+/* A_log may be widened on the way to the packed layout; routed experts are sampled as experts, since layouts
+ * name them differently. */
+static bool is_sampled(const char *name)
+{
+    const char *dot = strrchr(name, '.');
+    return !strstr(name, ".switch_mlp.") && !(dot && !strcmp(dot, ".A_log"));
+}
+
+static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct tensor *t,
+                      struct moeflux_err *e)
+{
+    uint8_t sample[SAMPLE];
+    uint64_t n = size_min(t->bytes, SAMPLE);
+    const uint64_t from[] = {0, (t->bytes - n) / 2 & ~(uint64_t)3, t->bytes - n};
+    add(h, t->name, strlen(t->name) + 1);
+    add(h, &t->bytes, sizeof t->bytes);
+    add_format(h, t->format);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof from / sizeof *from; i++) {
+        rc = model_dir_read(d, t, from[i], n, sample, e);
+        if (rc == 0)
+            add(h, sample, n);
+    }
+    return rc;
+}
+
+/* Bytes of an expert at `at` in its slot, as many as the projection of this format has in scales. */
+static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
+                           uint32_t format, uint64_t at, struct moeflux_err *e)
+{
+    uint8_t sample[EXPERT_SAMPLE];
+    const uint64_t weights = (uint64_t)d->config.moe_inner * d->config.hidden;
+    uint64_t n = size_min(format_scale_bytes(format_of(format), weights), sizeof sample);
+    int rc = model_dir_read_expert(d, layer, expert, at, n, sample, e);
+    if (rc == 0)
+        add(h, sample, n);
+    return rc;
+}
+
+static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
+                      struct moeflux_err *e)
+{
+    const struct expert_layout *y = &d->experts[layer];
+    const struct expert_formats *f = &y->formats;
+    const struct {
+        uint32_t format;
+        uint64_t at;
+    } parts[] = {{f->gate, y->gate_s}, {f->up, y->up_s}, {f->down, y->down_s}, {f->down, y->down_w}};
+    int rc = 0;
+    add_format(h, f->up);
+    add_format(h, f->down);
+    for (size_t i = 0; rc == 0 && i < sizeof parts / sizeof *parts; i++)
+        rc = add_expert_part(h, d, layer, expert, parts[i].format, parts[i].at, e);
+    return rc;
+}
+
+static int add_model(XXH3_state_t *h, const struct model_dir *d, float margin, struct moeflux_err *e)
+{
+    int rc = 0;
+    add_config(h, &d->config);
+    if (margin > 0)
+        add(h, &margin, sizeof margin);
+    for (size_t i = 0; rc == 0 && i < d->n_tensors; i++)
+        if (is_sampled(d->tensors[i].name))
+            rc = add_tensor(h, d, &d->tensors[i], e);
+    for (uint32_t i = 0; rc == 0 && i < d->config.n_layers; i++)
+        if (config_has_experts(&d->config, i))
+            rc = add_expert(h, d, i, 0, e);
+    for (uint32_t i = 0; rc == 0 && i < d->config.n_layers; i++)
+        if (config_has_experts(&d->config, i))
+            rc = add_expert(h, d, i, d->config.n_experts - 1, e);
+    return rc;
+}
+
+static int compute(const struct moeflux_model *m, uint64_t *out, struct moeflux_err *e)
+{
+    XXH3_state_t *h = XXH3_createState();
+    if (!h)
+        return err_set(e, ERR_MEMORY, "out of memory for a checksum");
+    XXH3_64bits_reset(h);
+    int rc = add_model(h, &m->dir, m->prefer.margin, e);
+    *out = XXH3_64bits_digest(h);
+    XXH3_freeState(h);
+    return rc;
+}
+
+/* Threads that ask for it at once each compute the same. */
+int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e)
+{
+    pthread_mutex_lock(&m->lock);
+    bool is_known = m->has_fingerprint;
+    *out = m->fingerprint;
+    pthread_mutex_unlock(&m->lock);
+    int rc = is_known ? 0 : compute(m, out, e);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_lock(&m->lock);
+    m->has_fingerprint = true;
+    m->fingerprint = *out;
+    pthread_mutex_unlock(&m->lock);
+    return 0;
+}

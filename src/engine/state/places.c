@@ -1,0 +1,74 @@
+#include "engine/state/places.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/state/snapshot.h"
+
+static int check(const struct snapshot *h, struct moeflux_model *m, const char *path, struct moeflux_err *e)
+{
+    uint64_t own;
+    int rc = moeflux_model_fingerprint(m, &own, e);
+    if (rc < 0)
+        return rc;
+    if (h->version != 3 || h->fingerprint != own)
+        return err_set(e, ERR_FORMAT, "%s: a state of another model or version", path);
+    rc = snapshot_check_words(h, m, path, e);
+    if (!rc && h->bytes != snapshot_bytes(m, h))
+        rc = err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu", path, (unsigned long long)h->bytes,
+                     (unsigned long long)snapshot_bytes(m, h));
+    return rc;
+}
+
+static int read_places(struct state_places *p, int fd, const struct snapshot *h, struct moeflux_model *m,
+                       const char *path, struct moeflux_err *e)
+{
+    struct snapshot without = *h;
+    without.n_checkpoints = 0;
+    /* The checkpoints stand at the end, before a checksum. */
+    uint64_t at = snapshot_bytes(m, &without) - sizeof(uint64_t);
+    uint64_t each = h->n_checkpoints ? (h->bytes - snapshot_bytes(m, &without)) / h->n_checkpoints : 0;
+    p->ids = mem_new(h->n_tokens, sizeof *p->ids, e);
+    p->checkpoints = mem_new(h->n_checkpoints, sizeof *p->checkpoints, e);
+    if (!p->ids || !p->checkpoints)
+        return ERR_MEMORY;
+    int rc = file_read_at(fd, path, p->ids, h->n_tokens * sizeof *p->ids, snapshot_header_bytes(3), e);
+    for (uint32_t i = 0; !rc && i < h->n_checkpoints; i++)
+        rc = file_read_at(fd, path, &p->checkpoints[i], sizeof *p->checkpoints, at + i * each, e);
+    p->n_tokens = h->n_tokens;
+    p->n_checkpoints = h->n_checkpoints;
+    p->bytes = h->bytes;
+    p->recurrent = m->recurrent_state_bytes > 0;
+    return rc;
+}
+
+int state_places_read(struct state_places *p, struct moeflux_model *m, const char *path,
+                      struct moeflux_err *e)
+{
+    struct snapshot h;
+    uint64_t bytes;
+    *p = (struct state_places){0};
+    int fd = file_open_read(path, &bytes, e);
+    if (fd < 0)
+        return fd;
+    int rc = snapshot_read_header(&h, fd, path, bytes, e);
+    if (!rc)
+        rc = check(&h, m, path, e);
+    if (!rc)
+        rc = read_places(p, fd, &h, m, path, e);
+    close(fd);
+    if (rc)
+        state_places_free(p);
+    return rc;
+}
+
+void state_places_free(struct state_places *p)
+{
+    free(p->ids);
+    free(p->checkpoints);
+    *p = (struct state_places){0};
+}

@@ -1,0 +1,209 @@
+#include "engine/state/snapshot.h"
+
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "base/f16.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+
+/* The first layer with rows counts from 1; files of the original moeflux have attention in every interval-th
+ * layer. */
+static uint32_t interval_of(const struct moeflux_model *m)
+{
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
+        if (model_state(m, i)->rows[0].n)
+            return i + 1;
+    return 0;
+}
+
+/* The first layer's that has rows, or that has none. */
+static const struct arch_state *first_state(const struct moeflux_model *m, bool has_rows)
+{
+    static const struct arch_state none;
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
+        if ((model_state(m, i)->rows[0].n > 0) == has_rows)
+            return model_state(m, i);
+    return &none;
+}
+
+struct snapshot snapshot_of_model(const struct moeflux_model *m)
+{
+    const struct arch_state *rows = first_state(m, true), *recurrent = first_state(m, false);
+    return (struct snapshot){.words = {[SNAPSHOT_LAYERS] = m->dir.config.n_layers,
+                                       [SNAPSHOT_INTERVAL] = interval_of(m),
+                                       [SNAPSHOT_HEADS] = rows->n_heads,
+                                       [SNAPSHOT_HEAD_DIM] = rows->head_dim,
+                                       [SNAPSHOT_WINDOW] = (uint32_t)recurrent->window_bytes,
+                                       [SNAPSHOT_RECURRENT] = (uint32_t)recurrent->delta_bytes,
+                                       [SNAPSHOT_LATENT] = rows->is_latent ? rows->rows[0].n : 0,
+                                       [SNAPSHOT_ROPE] = rows->is_latent ? rows->rows[1].n : 0}};
+}
+
+void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type from, uint32_t n)
+{
+    if (to == from) {
+        memcpy(dst, src, (size_t)n * kv_type_bytes(to));
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        float wide;
+        uint16_t narrow;
+        if (to == KV_TYPE_F32) {
+            memcpy(&narrow, (const uint8_t *)src + (size_t)i * sizeof narrow, sizeof narrow);
+            wide = f16_to_float(narrow);
+            memcpy((uint8_t *)dst + (size_t)i * sizeof wide, &wide, sizeof wide);
+        } else {
+            memcpy(&wide, (const uint8_t *)src + (size_t)i * sizeof wide, sizeof wide);
+            narrow = f16_from_float(wide);
+            memcpy((uint8_t *)dst + (size_t)i * sizeof narrow, &narrow, sizeof narrow);
+        }
+    }
+}
+
+/* The layers' part. */
+static uint64_t body_bytes(const struct moeflux_model *m, const struct snapshot *h)
+{
+    uint64_t bytes = 0, number = kv_type_bytes(h->kv);
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
+        const struct arch_state *y = model_state(m, i);
+        uint64_t row = ((uint64_t)y->rows[0].n + y->rows[1].n) * number;
+        bytes += row ? sizeof(int32_t) + h->n_tokens * row : 0;
+        bytes += y->window_bytes + y->delta_bytes;
+    }
+    return bytes;
+}
+
+static uint64_t checkpoint_bytes(const struct moeflux_model *m)
+{
+    uint64_t bytes = sizeof(uint32_t);
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
+        bytes += model_state(m, i)->window_bytes + model_state(m, i)->delta_bytes;
+    return bytes;
+}
+
+uint32_t snapshot_header_bytes(uint32_t version)
+{
+    static const uint32_t bytes[] = {[1] = 32, [2] = 40, [3] = SNAPSHOT_MAX_HEADER};
+    return version < sizeof bytes / sizeof *bytes ? bytes[version] : 0;
+}
+
+uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h)
+{
+    uint64_t bytes = snapshot_header_bytes(h->version) + body_bytes(m, h);
+    if (h->version < 3)
+        return bytes;
+    return bytes + h->n_tokens * sizeof(int32_t) + h->n_checkpoints * checkpoint_bytes(m) + sizeof(uint64_t);
+}
+
+/* ---- the header ---- */
+
+/* Version 3's fields after the words. */
+struct tail {
+    uint32_t kv, n_tokens, n_checkpoints, zero;
+    uint64_t fingerprint, bytes, check;
+};
+_Static_assert(sizeof(struct tail) == 40, "written as it stands");
+enum { WORDS_BYTES = 40, CHECK_AT = SNAPSHOT_MAX_HEADER - 8 };
+
+uint32_t snapshot_encode(const struct snapshot *h, uint8_t *out)
+{
+    const uint32_t head[2] = {SNAPSHOT_MAGIC, h->version};
+    struct tail t = {.kv = (uint32_t)h->kv,
+                     .n_tokens = h->n_tokens,
+                     .n_checkpoints = h->n_checkpoints,
+                     .fingerprint = h->fingerprint,
+                     .bytes = h->bytes};
+    memcpy(out, head, sizeof head);
+    memcpy(out + sizeof head, h->words, sizeof h->words);
+    memcpy(out + WORDS_BYTES, &t, sizeof t);
+    t.check = XXH3_64bits(out, CHECK_AT);
+    memcpy(out + WORDS_BYTES, &t, sizeof t);
+    return snapshot_header_bytes(h->version);
+}
+
+static int decode_tail(struct snapshot *h, const uint8_t *in, const char *path, uint64_t bytes,
+                       struct moeflux_err *e)
+{
+    struct tail t;
+    memcpy(&t, in + WORDS_BYTES, sizeof t);
+    if (t.check != XXH3_64bits(in, CHECK_AT))
+        return err_set(e, ERR_FORMAT, "%s: the header's checksum is wrong, the file is damaged", path);
+    if (t.bytes != bytes)
+        return err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu", path, (unsigned long long)bytes,
+                       (unsigned long long)t.bytes);
+    if (t.kv > KV_TYPE_F16)
+        return err_set(e, ERR_FORMAT, "%s: rows of type %u, expected 0 or 1", path, t.kv);
+    h->kv = (enum kv_type)t.kv;
+    h->n_tokens = t.n_tokens;
+    h->n_checkpoints = t.n_checkpoints;
+    h->fingerprint = t.fingerprint;
+    h->bytes = t.bytes;
+    return 0;
+}
+
+int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t bytes, struct moeflux_err *e)
+{
+    uint8_t in[SNAPSHOT_MAX_HEADER] = {0};
+    uint32_t head[2], want;
+    *h = (struct snapshot){.bytes = bytes};
+    int rc = file_read_at(fd, path, in, size_min(bytes, sizeof in), 0, e);
+    if (rc < 0)
+        return rc;
+    memcpy(head, in, sizeof head);
+    if (bytes < sizeof head || head[0] != SNAPSHOT_MAGIC)
+        return err_set(e, ERR_FORMAT, "%s: not a snapshot of a state (no MFLX at its start)", path);
+    want = snapshot_header_bytes(head[1]);
+    if (want == 0)
+        return err_set(e, ERR_FORMAT, "%s: a snapshot of version %u, expected 1 to 3", path, head[1]);
+    if (bytes < want)
+        return err_set(e, ERR_FORMAT, "%s: cut after %llu bytes, the header alone has %u", path,
+                       (unsigned long long)bytes, want);
+    h->version = head[1];
+    memcpy(h->words, in + sizeof head, sizeof h->words);
+    if (h->version == 1)
+        h->words[SNAPSHOT_LATENT] = h->words[SNAPSHOT_ROPE] = 0;
+    return h->version == 3 ? decode_tail(h, in, path, bytes, e) : 0;
+}
+
+int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m, const char *path,
+                         struct moeflux_err *e)
+{
+    static const char *const names[SNAPSHOT_WORDS] = {[SNAPSHOT_LAYERS] = "number of layers",
+                                                      [SNAPSHOT_INTERVAL] = "interval of full attention",
+                                                      [SNAPSHOT_HEADS] = "number of key heads",
+                                                      [SNAPSHOT_HEAD_DIM] = "head size",
+                                                      [SNAPSHOT_WINDOW] = "bytes of a convolution window",
+                                                      [SNAPSHOT_RECURRENT] = "bytes of a recurrent state",
+                                                      [SNAPSHOT_LATENT] = "rank of the latents",
+                                                      [SNAPSHOT_ROPE] = "size of the rotary keys"};
+    const struct snapshot want = snapshot_of_model(m);
+    for (uint32_t i = 0; i < SNAPSHOT_WORDS; i++)
+        if (h->words[i] != want.words[i])
+            return err_set(e, ERR_FORMAT, "%s: a state of another model: its %s is %u, this model's %u", path,
+                           names[i], h->words[i], want.words[i]);
+    return 0;
+}
+
+int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, struct moeflux_err *e)
+{
+    struct snapshot h;
+    uint64_t bytes;
+    *out = (struct moeflux_state_info){0};
+    int fd = file_open_read(path, &bytes, e);
+    if (fd < 0)
+        return fd;
+    int rc = snapshot_read_header(&h, fd, path, bytes, e);
+    close(fd);
+    if (rc == 0)
+        *out = (struct moeflux_state_info){.version = h.version,
+                                           .n_layers = h.words[SNAPSHOT_LAYERS],
+                                           .has_tokens = h.version == 3,
+                                           .n_tokens = h.n_tokens,
+                                           .n_checkpoints = h.n_checkpoints,
+                                           .fingerprint = h.fingerprint,
+                                           .bytes = bytes};
+    return rc;
+}

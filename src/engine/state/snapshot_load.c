@@ -1,0 +1,367 @@
+/* Reads a sequence's state. Header and lengths are checked first; the rest goes piece by piece into memory
+ * that is not in use yet. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include "args.h"
+#include "base/f16.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/engine.h"
+#include "engine/state/snapshot.h"
+#include "engine/run/stage_turn.h"
+
+/* The first error sticks; then everything else does nothing. */
+struct source {
+    int fd;
+    const char *path;
+    struct moeflux_session *s; /* that is filled */
+    const struct stage *stage; /* of the layer at hand, and what the sequence has there */
+    const struct stage_state *on;
+    XXH3_state_t *hash;
+    uint8_t *piece, *rows; /* [SNAPSHOT_PIECE] each: what was read last; rows with gaps between them */
+    enum kv_type kv;       /* in the file */
+    uint64_t at, total;
+    int rc;
+    struct moeflux_err *e;
+};
+
+static int source_open(struct source *r, const char *path, struct moeflux_err *e)
+{
+    *r = (struct source){.path = path, .e = e};
+    r->fd = file_open_read(path, &r->total, e);
+    return r->fd < 0 ? r->fd : 0;
+}
+
+/* What it takes to read more than the header. */
+static int source_prepare(struct source *r, struct moeflux_err *e)
+{
+    r->hash = XXH3_createState();
+    r->piece = mem_new(SNAPSHOT_PIECE, 1, e);
+    r->rows = mem_new(SNAPSHOT_PIECE, 1, e);
+    if (!r->hash)
+        return err_set(e, ERR_MEMORY, "out of memory for a checksum");
+    XXH3_64bits_reset(r->hash);
+    return r->piece && r->rows ? 0 : ERR_MEMORY;
+}
+
+static void source_close(struct source *r)
+{
+    if (r->fd >= 0)
+        close(r->fd);
+    XXH3_freeState(r->hash);
+    free(r->piece);
+    free(r->rows);
+}
+
+static void get(struct source *r, void *to, uint64_t n)
+{
+    if (r->rc < 0)
+        return;
+    r->rc = file_read_at(r->fd, r->path, to, n, r->at, r->e);
+    if (r->rc < 0)
+        return;
+    XXH3_64bits_update(r->hash, to, n);
+    r->at += n;
+    if (!progress_report(&r->s->model->progress, "reading the state", "B", r->at, r->total))
+        r->rc = err_set(r->e, ERR_INTERRUPTED, "%s: interrupted while it was read", r->path);
+}
+
+static bool all_finite(const void *numbers, uint64_t n, enum kv_type type)
+{
+    return type == KV_TYPE_F16 ? f16_all_finite(numbers, n) : float_all_finite(numbers, n);
+}
+
+/* No number of a state is infinite or NaN: what is computed from one would be none either. */
+static void get_numbers(struct source *r, void *to, uint64_t bytes, enum kv_type type)
+{
+    uint64_t size = kv_type_bytes(type), n = bytes / size, i = 0;
+    get(r, to, bytes);
+    if (r->rc < 0 || all_finite(to, n, type))
+        return;
+    while (all_finite((const uint8_t *)to + i * size, 1, type))
+        i++;
+    r->rc = err_set(r->e, ERR_FORMAT, "%s: the number at offset %llu is not finite", r->path,
+                    (unsigned long long)(r->at - bytes + i * size));
+}
+
+static void get_device(struct source *r, const struct exec_buffer *to, uint64_t off, uint64_t bytes,
+                       enum kv_type type)
+{
+    for (uint64_t done = 0, n; r->rc == 0 && done < bytes; done += n) {
+        n = size_min(bytes - done, SNAPSHOT_PIECE);
+        get_numbers(r, r->piece, n, type);
+        if (r->rc == 0)
+            r->rc = exec_write(r->stage->exec, to, off + done, r->piece, n, r->e);
+    }
+}
+
+/* Rows with gaps between them, or of another type in the file. The gaps hold rows of the other kind, which do
+ * not change. */
+static void get_apart(struct source *r, const struct exec_buffer *to, const struct arch_rows *rows,
+                      uint32_t n)
+{
+    struct exec *x = r->stage->exec;
+    enum kv_type type = r->s->model->kv_type;
+    uint64_t wide = (uint64_t)rows->n * kv_type_bytes(r->kv), bytes = (uint64_t)rows->n * kv_type_bytes(type);
+    uint32_t most = (uint32_t)(SNAPSHOT_PIECE / size_max(rows->stride, wide));
+    assert(most > 0);
+    for (uint32_t done = 0, here; r->rc == 0 && done < n; done += here) {
+        here = (uint32_t)size_min(n - done, most);
+        uint64_t at = rows->off + (uint64_t)done * rows->stride;
+        uint64_t span = (uint64_t)(here - 1) * rows->stride + bytes;
+        get_numbers(r, r->piece, here * wide, r->kv);
+        if (r->rc == 0)
+            r->rc = exec_read(x, to, at, r->rows, span, r->e);
+        for (uint32_t i = 0; r->rc == 0 && i < here; i++)
+            snapshot_copy_row(r->rows + (uint64_t)i * rows->stride, type, r->piece + i * wide, r->kv,
+                              rows->n);
+        if (r->rc == 0)
+            r->rc = exec_write(x, to, at, r->rows, span, r->e);
+    }
+}
+
+static void get_rows(struct source *r, const struct arch_rows *rows, uint32_t n_tokens)
+{
+    uint64_t bytes = (uint64_t)rows->n * kv_type_bytes(r->kv);
+    bool is_whole = rows->stride == bytes && r->kv == r->s->model->kv_type;
+    for (uint32_t pos = 0, n; r->rc == 0 && rows->n && pos < n_tokens; pos += n) {
+        n = (uint32_t)size_min(n_tokens - pos, 1u << KV_BLOCK_SHIFT);
+        const struct exec_buffer *block = &r->on->blocks[pos >> KV_BLOCK_SHIFT];
+        if (is_whole)
+            get_device(r, block, rows->off, n * bytes, r->kv);
+        else
+            get_apart(r, block, rows, n);
+    }
+}
+
+/* The state goes to parity 0. */
+static void get_layer(struct source *r, uint32_t layer, uint32_t n_tokens)
+{
+    struct moeflux_model *m = r->s->model;
+    const struct arch_state *y = model_state(m, layer);
+    r->stage = model_stage(m, layer);
+    r->on = &r->s->on[r->stage - m->stages];
+    if (y->rows[0].n) {
+        int32_t n = 0;
+        get(r, &n, sizeof n);
+        if (r->rc == 0 && n != (int32_t)n_tokens)
+            r->rc = err_set(r->e, ERR_FORMAT, "%s: a layer has %d tokens, expected %u", r->path, n, n_tokens);
+    }
+    get_rows(r, &y->rows[0], n_tokens);
+    get_rows(r, &y->rows[1], n_tokens);
+    get_device(r, &r->on->recurrent, y->window_off, y->window_bytes, KV_TYPE_F32);
+    get_device(r, &r->on->recurrent, y->delta_off, y->delta_bytes, KV_TYPE_F32);
+}
+
+static void get_ids(struct source *r, uint32_t n)
+{
+    struct moeflux_session *s = r->s;
+    uint32_t vocab = s->model->dir.config.vocab_size;
+    get(r, s->history, n * sizeof *s->history);
+    for (uint32_t i = 0; r->rc == 0 && i < n; i++)
+        if (s->history[i] < -1 || s->history[i] >= (int64_t)vocab)
+            r->rc = err_set(r->e, ERR_FORMAT, "%s: token %u is %d, expected -1 to %u", r->path, i,
+                            s->history[i], vocab - 1);
+}
+
+/* `after`: the position of the one before. */
+static void get_checkpoint(struct source *r, uint32_t *after, uint32_t n_tokens)
+{
+    struct moeflux_model *m = r->s->model;
+    uint32_t pos = 0;
+    get(r, &pos, sizeof pos);
+    if (r->rc == 0 && (pos <= *after || pos > n_tokens))
+        r->rc = err_set(r->e, ERR_FORMAT, "%s: a checkpoint at token %u, expected %u to %u", r->path, pos,
+                        *after + 1, n_tokens);
+    *after = pos;
+    uint8_t *recurrent = NULL;
+    if (r->rc == 0 && m->recurrent_state_bytes && !(recurrent = mem_new(m->recurrent_state_bytes, 1, r->e)))
+        r->rc = ERR_MEMORY;
+    for (uint32_t i = 0; r->rc == 0 && i < m->dir.config.n_layers; i++) {
+        const struct arch_state *y = model_state(m, i);
+        if (!y->delta_bytes)
+            continue;
+        uint8_t *state = recurrent + model_stage(m, i)->recurrent_off;
+        get_numbers(r, state + y->window_off, y->window_bytes, KV_TYPE_F32);
+        get_numbers(r, state + y->delta_off, y->delta_bytes, KV_TYPE_F32);
+    }
+    if (r->rc == 0)
+        r->rc = checkpoints_add(&r->s->checkpoints, &(struct checkpoint){.pos = pos, .recurrent = recurrent},
+                                r->e);
+    if (r->rc < 0)
+        free(recurrent);
+}
+
+static int get_all(struct source *r, const struct snapshot *h)
+{
+    struct moeflux_session *s = r->s;
+    uint8_t header[SNAPSHOT_MAX_HEADER];
+    uint32_t after = 0;
+    get(r, header, snapshot_header_bytes(h->version));
+    if (h->version == 3)
+        get_ids(r, h->n_tokens);
+    for (uint32_t i = 0; r->rc == 0 && i < s->model->dir.config.n_layers; i++)
+        get_layer(r, i, h->n_tokens);
+    for (uint32_t i = 0; r->rc == 0 && i < h->n_checkpoints; i++)
+        get_checkpoint(r, &after, h->n_tokens);
+    for (uint32_t i = 0; h->version < 3 && i < h->n_tokens; i++)
+        s->history[i] = -1;
+    uint64_t want = XXH3_64bits_digest(r->hash), found = want;
+    if (h->version == 3)
+        get(r, &found, sizeof found);
+    if (r->rc == 0 && found != want)
+        r->rc = err_set(r->e, ERR_FORMAT, "%s: the checksum is wrong, the file is damaged", r->path);
+    return r->rc;
+}
+
+/* ---- what is checked before ---- */
+
+/* Versions 1 and 2 have the number of tokens only before the rows. */
+static int find_length(const struct source *r, const struct moeflux_model *m, struct snapshot *h,
+                       struct moeflux_err *e)
+{
+    uint64_t off = snapshot_header_bytes(h->version);
+    int32_t n = 0;
+    uint32_t i = 0;
+    for (; i < m->dir.config.n_layers && !model_state(m, i)->rows[0].n; i++)
+        off += model_state(m, i)->window_bytes + model_state(m, i)->delta_bytes;
+    if (i == m->dir.config.n_layers)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: without attention layers version %u does not tell the position", r->path,
+                       h->version);
+    if (off + sizeof n > r->total)
+        return err_set(e, ERR_FORMAT, "%s: cut after %llu bytes", r->path, (unsigned long long)r->total);
+    int rc = file_read_at(r->fd, r->path, &n, sizeof n, off, e);
+    if (rc < 0)
+        return rc;
+    if (n < 0)
+        return err_set(e, ERR_FORMAT, "%s: %d tokens", r->path, n);
+    h->n_tokens = (uint32_t)n;
+    return 0;
+}
+
+/* All layers must have the same number of tokens: else the size is wrong, or reading finds it. */
+static int check_length(const struct source *r, const struct moeflux_session *s, const struct snapshot *h,
+                        struct moeflux_err *e)
+{
+    uint64_t want = snapshot_bytes(s->model, h);
+    if (h->n_tokens > s->model->stages[0].view.max_context || want != r->total)
+        return err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu for %u tokens", r->path,
+                       (unsigned long long)r->total, (unsigned long long)want, h->n_tokens);
+    if (h->n_tokens > s->max_context)
+        return err_set(e, ERR_NO_FIT, "%s: a state of %u tokens does not fit the context of %u (-c)", r->path,
+                       h->n_tokens, s->max_context);
+    return 0;
+}
+
+static int check_model(const struct source *r, struct moeflux_model *m, const struct snapshot *h,
+                       struct moeflux_err *e)
+{
+    static const char *const types[] = {[KV_TYPE_F32] = "float32", [KV_TYPE_F16] = "float16"};
+    uint64_t fingerprint;
+    int rc = snapshot_check_words(h, m, r->path, e);
+    if (rc < 0)
+        return rc;
+    if (h->version == 3 && h->kv != m->kv_type)
+        return err_set(e, ERR_FORMAT, "%s: its KV cache is %s, this one's %s", r->path, types[h->kv],
+                       types[m->kv_type]);
+    rc = h->version == 3 ? moeflux_model_fingerprint(m, &fingerprint, e) : 0;
+    if (rc == 0 && h->version == 3 && fingerprint != h->fingerprint)
+        return err_set(e, ERR_FORMAT,
+                       "%s: a state of another model, or of other experts for a token (--active-experts, "
+                       "--expert-share, --prefer-resident): its fingerprint is %016llx, this model's %016llx",
+                       r->path, (unsigned long long)h->fingerprint, (unsigned long long)fingerprint);
+    return rc;
+}
+
+static int check_file(struct source *r, const struct moeflux_session *s, struct snapshot *h,
+                      struct moeflux_err *e)
+{
+    int rc = snapshot_read_header(h, r->fd, r->path, r->total, e);
+    if (rc == 0)
+        rc = check_model(r, s->model, h, e);
+    if (rc == 0 && h->version < 3)
+        rc = find_length(r, s->model, h, e);
+    return rc < 0 ? rc : check_length(r, s, h, e);
+}
+
+/* ---- putting it in place ---- */
+
+static int fill(struct source *r, struct moeflux_session *to, const struct snapshot *h, struct moeflux_err *e)
+{
+    int rc = 0;
+    r->s = to;
+    r->kv = h->kv;
+    for (uint32_t i = 0; rc == 0 && i < to->model->n_stages; i++) {
+        struct stage *at = &to->model->stages[i];
+        rc = stage_enter(to->model, at, e);
+        if (rc < 0)
+            break;
+        exec_begin(at->exec); /* waits for whatever may still write to the states */
+        rc = exec_finish(at->exec, e);
+        stage_give(at);
+    }
+    if (rc == 0)
+        rc = sequence_reserve(to, h->n_tokens, e);
+    if (rc == 0)
+        rc = stage_enter_all(to->model, e);
+    if (rc < 0)
+        return rc;
+    rc = get_all(r, h);
+    stage_give_all(to->model);
+    return rc;
+}
+
+/* An empty session is loaded in place, and cleared again if that fails. */
+static int load_here(struct source *r, struct moeflux_session *s, const struct snapshot *h,
+                     struct moeflux_err *e)
+{
+    int rc = fill(r, s, h, e);
+    if (rc == 0)
+        sequence_set_position(s, h->n_tokens, 0);
+    else
+        moeflux_session_clear(s, NULL);
+    return rc;
+}
+
+/* Else a second session is loaded, and swapped with the first one at the end. */
+static int load_beside(struct source *r, struct moeflux_session *s, const struct snapshot *h,
+                       struct moeflux_err *e)
+{
+    struct moeflux_session *fresh;
+    int rc = moeflux_session_new(&fresh, s->model, s->max_context, e);
+    if (rc < 0)
+        return rc;
+    fresh->checkpoints.cap = s->checkpoints.cap;
+    fresh->checkpoint_every = s->checkpoint_every;
+    rc = load_here(r, fresh, h, e);
+    if (rc == 0) {
+        struct moeflux_session old = *s;
+        *s = *fresh;
+        *fresh = old;
+    }
+    moeflux_session_free(fresh);
+    return rc;
+}
+
+int moeflux_session_load(struct moeflux_session *s, const char *path, struct moeflux_err *e)
+{
+    struct source r;
+    struct snapshot h;
+    int rc = sequence_make_ready(s, e);
+    if (rc < 0)
+        return rc;
+    rc = source_open(&r, path, e);
+    if (rc == 0)
+        rc = check_file(&r, s, &h, e);
+    if (rc == 0)
+        rc = source_prepare(&r, e);
+    if (rc == 0)
+        rc = s->pos == 0 ? load_here(&r, s, &h, e) : load_beside(&r, s, &h, e);
+    source_close(&r);
+    return rc;
+}

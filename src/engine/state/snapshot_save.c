@@ -1,0 +1,190 @@
+/* Writes a sequence's state, piece by piece. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "args.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "base/side_file.h"
+#include "engine/engine.h"
+#include "engine/state/snapshot.h"
+#include "engine/run/stage_turn.h"
+
+/* The first error sticks; then everything else does nothing. */
+struct writer {
+    struct side_file side;
+    struct moeflux_session *s;
+    const struct stage *at; /* of the layer at hand, and what the sequence has there */
+    const struct stage_state *on;
+    XXH3_state_t *hash;
+    uint8_t *piece, *rows; /* [SNAPSHOT_PIECE] each: what is written next; rows with gaps between them */
+    enum kv_type kv;       /* in the file */
+    uint64_t done, total;
+    int rc;
+    struct moeflux_err *e;
+};
+
+static int writer_open(struct writer *w, struct moeflux_session *s, const char *path, struct moeflux_err *e)
+{
+    *w = (struct writer){.s = s, .e = e, .side.fd = -1};
+    w->hash = XXH3_createState();
+    w->piece = mem_new(SNAPSHOT_PIECE, 1, e);
+    w->rows = mem_new(SNAPSHOT_PIECE, 1, e);
+    if (!w->hash)
+        return err_set(e, ERR_MEMORY, "out of memory for a checksum");
+    XXH3_64bits_reset(w->hash);
+    return w->piece && w->rows ? side_file_create(&w->side, path, e) : ERR_MEMORY;
+}
+
+static void writer_close(struct writer *w)
+{
+    side_file_free(&w->side);
+    XXH3_freeState(w->hash);
+    free(w->piece);
+    free(w->rows);
+}
+
+static void put(struct writer *w, const void *bytes, uint64_t n)
+{
+    if (w->rc < 0)
+        return;
+    XXH3_64bits_update(w->hash, bytes, n);
+    w->rc = file_write(w->side.fd, w->side.path, bytes, n, w->e);
+    w->done += n;
+    if (w->rc == 0 && !progress_report(&w->s->model->progress, "writing the state", "B", w->done, w->total))
+        w->rc = err_set(w->e, ERR_INTERRUPTED, "%s: interrupted while it was written", w->side.path);
+}
+
+static void put_device(struct writer *w, const struct exec_buffer *from, uint64_t off, uint64_t bytes)
+{
+    for (uint64_t done = 0, n; w->rc == 0 && done < bytes; done += n) {
+        n = size_min(bytes - done, SNAPSHOT_PIECE);
+        w->rc = exec_read(w->at->exec, from, off + done, w->piece, n, w->e);
+        put(w, w->piece, n);
+    }
+}
+
+/* Rows with gaps between them, or of another type in the file. */
+static void put_apart(struct writer *w, const struct exec_buffer *from, const struct arch_rows *r, uint32_t n)
+{
+    enum kv_type type = w->s->model->kv_type;
+    uint64_t wide = (uint64_t)r->n * kv_type_bytes(w->kv), here_bytes = (uint64_t)r->n * kv_type_bytes(type);
+    uint32_t most = (uint32_t)(SNAPSHOT_PIECE / size_max(r->stride, wide));
+    assert(most > 0);
+    for (uint32_t done = 0, here; w->rc == 0 && done < n; done += here) {
+        here = (uint32_t)size_min(n - done, most);
+        w->rc = exec_read(w->at->exec, from, r->off + (uint64_t)done * r->stride, w->rows,
+                          (uint64_t)(here - 1) * r->stride + here_bytes, w->e);
+        for (uint32_t i = 0; i < here; i++)
+            snapshot_copy_row(w->piece + i * wide, w->kv, w->rows + (uint64_t)i * r->stride, type, r->n);
+        put(w, w->piece, here * wide);
+    }
+}
+
+static void put_rows(struct writer *w, const struct arch_rows *r)
+{
+    uint64_t bytes = (uint64_t)r->n * kv_type_bytes(w->kv);
+    bool is_whole = r->stride == bytes && w->kv == w->s->model->kv_type;
+    for (uint32_t pos = 0, n; w->rc == 0 && r->n && pos < w->s->pos; pos += n) {
+        n = (uint32_t)size_min(w->s->pos - pos, 1u << KV_BLOCK_SHIFT);
+        const struct exec_buffer *block = &w->on->blocks[pos >> KV_BLOCK_SHIFT];
+        if (is_whole)
+            put_device(w, block, r->off, n * bytes);
+        else
+            put_apart(w, block, r, n);
+    }
+}
+
+static void put_layer(struct writer *w, uint32_t layer)
+{
+    const struct moeflux_session *s = w->s;
+    const struct arch_state *y = model_state(s->model, layer);
+    int32_t n = (int32_t)s->pos;
+    w->at = model_stage(s->model, layer);
+    w->on = &s->on[w->at - s->model->stages];
+    if (y->rows[0].n)
+        put(w, &n, sizeof n);
+    put_rows(w, &y->rows[0]);
+    put_rows(w, &y->rows[1]);
+    put_device(w, &w->on->recurrent, y->window_off + s->parity * y->window_bytes, y->window_bytes);
+    put_device(w, &w->on->recurrent, y->delta_off, y->delta_bytes);
+}
+
+static void put_checkpoint(struct writer *w, const struct checkpoint *c)
+{
+    struct moeflux_model *m = w->s->model;
+    put(w, &c->pos, sizeof c->pos);
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
+        const struct arch_state *y = model_state(m, i);
+        if (!y->delta_bytes)
+            continue;
+        const uint8_t *state = c->recurrent + model_stage(m, i)->recurrent_off;
+        put(w, state + y->window_off + c->parity * y->window_bytes, y->window_bytes);
+        put(w, state + y->delta_off, y->delta_bytes);
+    }
+}
+
+static void put_all(struct writer *w, const struct snapshot *h)
+{
+    struct moeflux_session *s = w->s;
+    uint8_t header[SNAPSHOT_MAX_HEADER];
+    put(w, header, snapshot_encode(h, header));
+    if (h->version == 3)
+        put(w, s->history, s->pos * sizeof *s->history);
+    for (uint32_t i = 0; i < s->model->dir.config.n_layers; i++)
+        put_layer(w, i);
+    if (h->version < 3)
+        return;
+    for (size_t i = 0; i < s->checkpoints.n; i++)
+        put_checkpoint(w, &s->checkpoints.items[i]);
+    uint64_t check = XXH3_64bits_digest(w->hash);
+    put(w, &check, sizeof check);
+}
+
+static struct snapshot snapshot_of(const struct moeflux_session *s, enum moeflux_state_format format)
+{
+    struct snapshot h = snapshot_of_model(s->model);
+    h.version = (uint32_t)format;
+    h.kv = format == MOEFLUX_STATE_V3 ? s->model->kv_type : KV_TYPE_F32;
+    h.n_tokens = s->pos;
+    h.n_checkpoints = format == MOEFLUX_STATE_V3 ? (uint32_t)s->checkpoints.n : 0;
+    h.bytes = snapshot_bytes(s->model, &h);
+    return h;
+}
+
+uint64_t moeflux_session_state_bytes(const struct moeflux_session *s, enum moeflux_state_format format)
+{
+    return snapshot_of(s, format).bytes;
+}
+
+int moeflux_session_save(struct moeflux_session *s, const char *path, enum moeflux_state_format format,
+                         struct moeflux_err *e)
+{
+    struct writer w;
+    if (format != MOEFLUX_STATE_V2 && format != MOEFLUX_STATE_V3)
+        return err_set(e, ERR_USAGE, "%s: state format %d, expected 2 or 3", path, (int)format);
+    int rc = sequence_make_ready(s, e);
+    if (rc < 0)
+        return rc;
+    struct snapshot h = snapshot_of(s, format);
+    if (format == MOEFLUX_STATE_V3)
+        rc = moeflux_model_fingerprint(s->model, &h.fingerprint, e);
+    if (rc < 0)
+        return rc;
+    rc = writer_open(&w, s, path, e);
+    if (rc == 0)
+        rc = stage_enter_all(s->model, e);
+    if (rc == 0) {
+        w.kv = h.kv;
+        w.total = h.bytes;
+        put_all(&w, &h);
+        rc = w.rc;
+        stage_give_all(s->model);
+    }
+    if (rc == 0)
+        rc = side_file_commit(&w.side, e);
+    writer_close(&w);
+    return rc;
+}

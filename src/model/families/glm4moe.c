@@ -1,0 +1,30 @@
+/* GLM-4.5 and GLM-4.6: grouped-query attention without gates in all layers, with biases and, in the larger
+ * models, norms of queries and keys; the first layers dense, experts with a biased router and a shared one in
+ * the others. */
+#include "base/json.h"
+#include "model/config.h"
+#include "model/config_parts.h"
+#include "model/family.h"
+
+static int read(struct config *c, struct json_view *v)
+{
+    c->attn_norm = json_view_bool_or(v, "use_qk_norm", false) ? QK_NORM_HEADS : QK_NORM_NONE;
+    c->attn_biased = json_view_bool_or(v, "attention_bias", false);
+    int rc = v->rc < 0 ? v->rc : config_read_attention(c, v, 0.5);
+    if (rc == 0)
+        rc = config_read_sigmoid_router(c, v);
+    if (rc == 0)
+        rc = config_read_first_dense(c, v, MIXER_ATTENTION);
+    return rc < 0 ? rc : config_read_rope(c, v, false);
+}
+
+const struct family family_glm4moe = {
+    .name = "GLM-4.5",
+    .id = 3,
+    .types = {"glm4_moe"},
+    .own_key = "use_qk_norm",
+    .read = read,
+    .router_bias = "gate.e_score_correction_bias",
+    .shared = "shared_experts",
+    .mlx_prefix = "",
+};

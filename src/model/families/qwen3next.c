@@ -1,0 +1,48 @@
+/* Qwen3-Next: as Qwen3.5-MoE, but that its files hold the delta net's first products as two matrices. Of each
+ * key head there are rows of its query, its key, its value heads' values and their gates z; and of its value
+ * heads the rates b, then a. */
+#include "model/config.h"
+#include "model/config_parts.h"
+#include "model/family.h"
+
+static uint32_t key_heads(const struct config *c)
+{
+    return c->n_k_heads;
+}
+
+static uint32_t qkvz_rows(const struct config *c, uint32_t run)
+{
+    return run < 2 ? c->k_head_dim : c->n_v_heads / c->n_k_heads * c->v_head_dim;
+}
+
+static uint32_t ba_rows(const struct config *c, uint32_t run)
+{
+    (void)run;
+    return c->n_v_heads / c->n_k_heads;
+}
+
+static const struct fused_matrix fused[] = {
+    {".linear_attn.in_proj_qkvz",
+     {{".linear_attn.in_proj_qkv", 3}, {".linear_attn.in_proj_z", 1}},
+     key_heads,
+     qkvz_rows},
+    {".linear_attn.in_proj_ba",
+     {{".linear_attn.in_proj_b", 1}, {".linear_attn.in_proj_a", 1}},
+     key_heads,
+     ba_rows},
+    {0},
+};
+
+const struct family family_qwen3next = {
+    .name = "Qwen3-Next",
+    .id = 4,
+    .types = {"qwen3_next"},
+    .chat = "qwen3",
+    .read = config_read_hybrid,
+    .shared_gate = "shared_expert_gate",
+    .shared = "shared_expert",
+    .fused = fused,
+    .mlx_prefix = "",
+    .norms_less_one = true,
+    .gate_bits = 8,
+};

@@ -1,0 +1,57 @@
+#include "ops/attention/attention.h"
+
+#include "base/err.h"
+
+static const struct op attention_op = {
+    .name = "attention", .vulkan = attention_vulkan, .cpu = attention_cpu, .reference = attention_ref};
+
+static int check(const struct attention_shape *s, struct moeflux_err *e)
+{
+    if (s->n_kv_heads == 0 || s->n_heads == 0 || s->n_heads % s->n_kv_heads)
+        return err_set(e, ERR_UNSUPPORTED, "attention: %u heads over %u key/value heads", s->n_heads,
+                       s->n_kv_heads);
+    if (s->key_dim == 0 || s->key_dim % 4 || s->value_dim == 0 || s->value_dim % 4)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "attention: keys of %u and values of %u channels, expected multiples of 4", s->key_dim,
+                       s->value_dim);
+    if (s->latent ? s->n_kv_heads > 1 || s->value_dim > s->key_dim : !s->flat && s->value_dim != s->key_dim)
+        return err_set(e, ERR_UNSUPPORTED, "attention: values of %u channels, keys of %u", s->value_dim,
+                       s->key_dim);
+    if (s->latent && (s->sinks || s->window))
+        return err_set(e, ERR_UNSUPPORTED, "attention: latents, expected neither sinks nor a window");
+    return 0;
+}
+
+int attention_open(struct attention *op, struct exec *x, const struct attention_shape *s,
+                   struct moeflux_err *e)
+{
+    *op = (struct attention){.shape = *s};
+    int rc = check(s, e);
+    return rc < 0 || exec_get_caps(x).is_host ? rc : attention_vulkan_open(op, x, e);
+}
+
+void attention_close(struct attention *op, struct exec *x)
+{
+    exec_buffer_free(x, &op->gpu.counters);
+}
+
+bool attention_prepares(const struct attention *op)
+{
+    return op->gpu.fresh[0].kernel.args_bytes > 0;
+}
+
+void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call)
+{
+    exec_op(x, &attention_op, op, call);
+}
+
+void attention_run_concurrent(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                              uint32_t n)
+{
+    if (!exec_get_caps(x).is_host) {
+        attention_vulkan_concurrent(op, x, calls, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        attention_run(op, x, &calls[i]);
+}

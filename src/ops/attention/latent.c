@@ -1,0 +1,127 @@
+#include "ops/attention/latent.h"
+
+#include "args.h"
+#include "base/mem.h"
+#include "exec/quads.h"
+
+/* TILE, STEP and CHUNK of kernels/attention/latent.glsl; a workgroup's shared memory; workgroups of the
+ * second pass that keep a GPU busy; bytes of the weights between the passes, where one token has less, so
+ * that they stay near the processors. */
+enum {
+    TILE = 128,
+    STEP = 64,
+    CHUNK = 32,
+    SHARED_BYTES = 40960,
+    WANTED_GROUPS = 132,
+    WEIGHT_BYTES = 32 << 20
+};
+/* Pairs of a row and a position from which on it is faster than kernels/attention/decode.comp, as a tile
+ * costs the same with few rows: 2,048 positions of 128 heads. */
+enum { LEAST_PAIRS = 128 * 2048 };
+
+bool attention_latent_is_possible(const struct attention_shape *s, const struct exec_caps *caps)
+{
+    return s->latent && s->kv_type == KV_TYPE_F16 && caps->has_coopmat &&
+           caps->max_shared_bytes >= SHARED_BYTES && s->key_dim % 64 == 0 && s->value_dim % TILE == 0;
+}
+
+int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct attention_shape *s = &op->shape;
+    const uint32_t spec[KV_N_SPEC] = {
+        [2] = s->key_dim, [3] = s->value_dim, [KV_SPEC] = s->kv_type, [KV_FLAT_SPEC] = 0};
+    const char *const names[2][2] = {
+        {"attention_latent_scores_coop", "attention_latent_values_coop"},
+        {"attention_latent_scores_fragcoop", "attention_latent_values_fragcoop"}};
+    uint32_t bytes = sizeof(struct attention_latent_args);
+    int quads = quads_probe(x, e);
+    if (quads < 0)
+        return quads;
+    int rc = exec_kernel(x, &op->gpu.latent_scores, names[quads][0], bytes, spec, KV_N_SPEC, e);
+    return rc < 0 ? rc : exec_kernel(x, &op->gpu.latent_values, names[quads][1], bytes, spec, KV_N_SPEC, e);
+}
+
+bool attention_latent_takes(const struct attention *op, uint32_t n, uint32_t n_pos)
+{
+    return op->gpu.latent_scores.args_bytes > 0 && (uint64_t)n * op->shape.n_heads * n_pos >= LEAST_PAIRS;
+}
+
+/* How some tokens of a chunk are computed. */
+struct pass {
+    uint32_t n, rows, width, splits, share;
+    uint64_t weights, chunks, bytes; /* offsets in the scratch memory, behind the splits' parts */
+};
+
+static struct pass plan_pass(const struct attention_shape *s, uint32_t n, uint32_t n_pos)
+{
+    struct pass p = {.width = (uint32_t)size_round_up(n_pos, TILE)};
+    uint64_t token = (uint64_t)s->n_heads * p.width * sizeof(uint16_t);
+    p.n = (uint32_t)size_min(n, size_max(1, WEIGHT_BYTES / token));
+    p.rows = (uint32_t)size_round_up((uint64_t)p.n * s->n_heads, TILE);
+    uint32_t n_steps = div_up(n_pos, STEP), groups = s->value_dim / TILE * (p.rows / TILE);
+    p.splits = (uint32_t)size_max(1, size_min(n_steps, WANTED_GROUPS / groups));
+    p.share = (uint32_t)size_max(1, div_up(n_steps, p.splits));
+    p.splits = div_up(n_steps, p.share);
+    uint64_t parts = (uint64_t)p.rows * p.splits * (s->value_dim + 2) * sizeof(float);
+    p.weights = size_round_up(parts, 16);
+    p.chunks = p.weights + (uint64_t)p.rows * p.width * sizeof(uint16_t);
+    p.bytes = p.chunks + (uint64_t)p.rows * (p.width / CHUNK) * 2 * sizeof(float);
+    return p;
+}
+
+struct attention_parts attention_latent_parts(const struct attention *op, uint32_t n_pos)
+{
+    struct pass p = plan_pass(&op->shape, 1, n_pos);
+    return (struct attention_parts){.rows = p.rows, .n_splits = p.splits};
+}
+
+uint64_t attention_latent_bytes(const struct attention_shape *s, uint32_t n, uint32_t n_pos)
+{
+    /* Of the splits' parts most where all tokens go at once, of the rest where positions are most: one tile
+     * of rows more than there are may be padding. */
+    uint64_t width = size_round_up(n_pos, TILE), token = s->n_heads * width * sizeof(uint16_t);
+    uint64_t weights = size_max(token, WEIGHT_BYTES) + TILE * width * sizeof(uint16_t);
+    uint64_t tiles = div_up(n * s->n_heads, TILE), pieces = s->value_dim / TILE;
+    uint64_t parts = TILE * size_max(tiles, WANTED_GROUPS / pieces) * (s->value_dim + 2) * sizeof(float);
+    return parts + 16 + weights + weights / CHUNK * sizeof(float);
+}
+
+static void run_pass(const struct attention *op, struct exec *x, const struct attention_call *call,
+                     const struct pass *p)
+{
+    const struct attention_shape *s = &op->shape;
+    const struct attention_latent_args a = {.q = call->q,
+                                            .blocks = call->blocks,
+                                            .weights = call->partial + p->weights,
+                                            .chunks = call->partial + p->chunks,
+                                            .partial = call->partial,
+                                            .n = call->n,
+                                            .pos = call->pos,
+                                            .n_heads = call->n_heads,
+                                            .layer_off = call->layer_off,
+                                            .n_splits = p->splits,
+                                            .q_stride = call->q_stride,
+                                            .rows = p->rows,
+                                            .width = p->width,
+                                            .share = p->share,
+                                            .scale = s->scale};
+    exec_dispatch(x, &op->gpu.latent_scores, &a, p->width / TILE, p->rows / TILE, 1);
+    exec_dispatch(x, &op->gpu.latent_values, &a, s->value_dim / TILE, p->splits, p->rows / TILE);
+    if (!call->leaves_parts)
+        attention_merge_run(op, x, call, p->rows, p->splits);
+}
+
+void attention_latent_run(const struct attention *op, struct exec *x, const struct attention_call *call)
+{
+    for (uint32_t from = 0; from < call->n;) {
+        struct pass p = plan_pass(&op->shape, call->n - from, call->pos + call->n);
+        struct attention_call some = *call;
+        some.q += (uint64_t)from * call->q_stride * sizeof(float);
+        some.dst += (uint64_t)from * call->dst_stride * sizeof(float);
+        some.pos += from;
+        some.n = p.n;
+        p = plan_pass(&op->shape, some.n, some.pos + some.n);
+        run_pass(op, x, &some, &p);
+        from += some.n;
+    }
+}

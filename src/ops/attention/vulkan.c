@@ -1,0 +1,564 @@
+#include <string.h>
+
+#include "args.h"
+#include "base/mem.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/latent.h"
+#include "ops/linear/gemm_plan.h"
+#include "exec/quads.h"
+
+/* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops
+ * together; attention/prefill.comp takes up to three turns a position. */
+enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
+
+/* BLOCK of attention/decode.comp: the rows that a lane takes at once; the most channels of a row that it
+ * should have; room in a lane's registers for fours of channels, of queries and of sums. */
+enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
+/* Its lanes that keep a GPU busy: workgroups of 512 on 132 processors. */
+enum { WANTED_LANES = 132 * 512 };
+/* Its query heads of a team and lanes of a workgroup, at most. */
+struct decode_width {
+    uint32_t heads, lanes;
+};
+static const struct decode_width usual_width = {4, 512};
+/* Its constants, behind those of kv_cache.h. */
+enum {
+    LANES_SPEC = KV_N_SPEC,
+    FOURS_SPEC,
+    PREPARE_SPEC,
+    MERGED_SPEC,
+    NORM_SPEC,
+    BIASED_SPEC,
+    WINDOW_SPEC,
+    SINKS_SPEC,
+    DECODE_N_SPEC
+};
+/* Most splits that the last workgroup merges, and positions up to which that takes less time than a dispatch:
+ * on an H200 14.7 us in all for 2,048 positions, in two dispatches 12.8. */
+enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 1024 };
+/* One token's kernels, by the positions that it sees. Few heads a team are little code and many splits, which
+ * counts while a dispatch has little to read; many heads share what they read. A decoded token of 16 layers,
+ * four with attention of 16/2 heads of 256, on an H200, in us, with 1, 2 and 4 heads: 748, 752, 760 behind no
+ * positions; 819, 798, 804 behind 8,192; 982, 893, 888 behind 32,768. Workgroups of 256 take 23.4 us a layer
+ * behind 16,384, of 512 24.9. */
+static const struct {
+    uint32_t most_positions;
+    struct decode_width width;
+} ranges[ATTENTION_RANGES] = {{MERGED_POSITIONS, {1, 512}}, {12288, {2, 512}}, {UINT32_MAX, {4, 256}}};
+/* Fours of channels of a workgroup of attention/merge.comp, more where that makes more workgroups than run at
+ * once; its invocations; splits that are worth sharing out among them. */
+enum { MERGE_COLS = 16, MERGE_GROUPS = 512, MERGE_GROUP = 256, MERGE_MANY = 4 };
+
+/* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split;
+ * tokens from which its tiles are better filled than not; value channels that its registers and shared memory
+ * have room for. */
+enum {
+    PREFILL_ROWS = ATTENTION_PREFILL_ROWS,
+    PREFILL_GROUPS = 512,
+    PREFILL_SPLIT_POSITIONS = 256,
+    PREFILL_TOKENS = 16
+};
+enum { PREFILL_MAX_DIM = 256, PREFILL_MAX_LATENT = 512 };
+/* Bytes of shared memory that its float32 mapping takes. */
+enum { PREFILL_SHARED = 28 * 1024 };
+/* Its constants, behind those of kv_cache.h. */
+enum {
+    ROWS_SPEC = KV_N_SPEC,
+    QUADS_SPEC,
+    POSITIONS_SPEC,
+    PREFILL_WINDOW_SPEC,
+    PREFILL_SINKS_SPEC,
+    PREFILL_N_SPEC
+};
+/* Positions from which on one token's heads, where they fill a tile, are faster there, too: on an H200 128
+ * heads over latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions, in
+ * attention/decode.comp 0.18 for 5,000 and 0.56 for 16,384. */
+enum { LONG_POSITIONS = 12288 };
+/* Channels of keys and values for which one subgroup's registers have room in attention_prefill_coop; of
+ * more, two share the work. On an H200 keys of 192 and values of 128 take 26.0 ms alone and 27.8 shared
+ * (14,336 + 2,048 positions, 128 heads), keys and values of 256 take 3.9 ms alone, when registers spill, and
+ * 2.3 shared. */
+enum { MOST_ALONE = 384 };
+
+static uint32_t at_least_one(uint32_t n)
+{
+    return n ? n : 1;
+}
+
+static uint32_t power_of_two_from(uint32_t n)
+{
+    uint32_t p = 1;
+    while (p < n)
+        p *= 2;
+    return p;
+}
+
+/* Lanes that share a row. The rows that a subgroup looks at side by side lie in one block of the cache. */
+static uint32_t lanes_for(uint32_t subgroup, uint32_t dim)
+{
+    uint32_t least = div_up(subgroup * ROWS_AT_ONCE, 1 << KV_BLOCK_SHIFT);
+    uint32_t lanes = power_of_two_from((uint32_t)size_max(div_up(dim, LANE_CHANNELS), least));
+    return at_least_one((uint32_t)size_min(lanes, subgroup));
+}
+
+/* Fours of channels of a lane. */
+static uint32_t fours_of(const struct attention_plan *p, uint32_t dim)
+{
+    return div_up(dim, 4 * p->fours * p->lanes) * p->fours;
+}
+
+/* Query heads of a team: more share the loads of a key head, but their queries and sums fill a GPU's
+ * registers. */
+static uint32_t heads_for(const struct attention_plan *p, const struct attention_shape *s, uint32_t heads)
+{
+    uint32_t all = power_of_two_from(s->n_heads / s->n_kv_heads);
+    uint32_t both = fours_of(p, s->key_dim) + fours_of(p, s->value_dim);
+    while (heads > 1 && (heads > all || heads * both > LANE_FOURS))
+        heads /= 2;
+    return heads;
+}
+
+/* Bytes of shared memory of attention/decode.comp. */
+static uint64_t decode_shared_bytes(const struct attention_plan *p, const struct attention_shape *s)
+{
+    uint64_t tree = p->members > 1 ? (uint64_t)p->teams * (p->members / 2) * p->heads *
+                                         fours_of(p, s->value_dim) * p->lanes
+                                   : 0;
+    uint64_t prepared = ((uint64_t)p->teams * p->heads * s->key_dim + s->key_dim + s->value_dim) / 4;
+    uint64_t merged = (uint64_t)p->teams * p->heads * MERGED_SPLITS;
+    return 16 * size_max(tree, prepared) + (uint64_t)8 * p->teams * p->members * p->heads + 4 * (merged + 1);
+}
+
+/* Teams share the loads of rows; members share a team's positions. Returns the lanes of a workgroup. */
+static uint32_t share_out(struct attention_plan *p, const struct attention_shape *s,
+                          const struct exec_caps *c, uint32_t lanes)
+{
+    uint32_t subgroups = (uint32_t)size_min(lanes, c->max_workgroup) / p->subgroup;
+    uint32_t teams = div_up(s->n_heads / s->n_kv_heads, p->heads), most = s->latent ? 8 : 4;
+    p->members = 1;
+    p->teams = at_least_one((uint32_t)size_min(teams, size_min(most, subgroups)));
+    while (p->teams > 1 && decode_shared_bytes(p, s) > c->max_shared_bytes)
+        p->teams--;
+    p->blocks = at_least_one(div_up(teams, at_least_one(p->teams)));
+    p->teams = at_least_one(div_up(teams, p->blocks));
+    while (!s->latent && 2 * p->members <= 8 && 2 * p->members * p->teams <= subgroups) {
+        p->members *= 2;
+        if (decode_shared_bytes(p, s) > c->max_shared_bytes) {
+            p->members /= 2;
+            break;
+        }
+    }
+    return at_least_one(p->teams * p->members * p->subgroup);
+}
+
+static struct attention_plan plan_for(const struct attention_shape *s, const struct exec_caps *caps,
+                                      struct decode_width width)
+{
+    struct attention_plan p = {.subgroup = caps->subgroup_size};
+    p.lanes = lanes_for(p.subgroup, (uint32_t)size_max(s->key_dim, s->value_dim));
+    p.fours = s->kv_type == KV_TYPE_F16 && s->key_dim % 8 == 0 && s->value_dim % 8 == 0 ? 2 : 1;
+    p.heads = heads_for(&p, s, width.heads);
+    uint32_t lanes = share_out(&p, s, caps, width.lanes) * p.blocks * s->n_kv_heads;
+    p.max_splits = at_least_one(WANTED_LANES / at_least_one(lanes));
+    p.min_positions = ROWS_AT_ONCE * p.subgroup / p.lanes * p.members;
+    p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
+    bool has_prefill = caps->max_workgroup >= 256 && caps->max_shared_bytes >= PREFILL_SHARED &&
+                       s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : PREFILL_MAX_DIM);
+    p.prefill_from = has_prefill ? PREFILL_TOKENS : UINT32_MAX;
+    p.long_from =
+        has_prefill && s->latent && s->n_heads / s->n_kv_heads >= PREFILL_ROWS ? LONG_POSITIONS : UINT32_MAX;
+    return p;
+}
+
+static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    uint32_t subgroup = caps.subgroup_size, most = caps.max_workgroup - caps.max_workgroup % subgroup;
+    uint32_t group = (uint32_t)size_min(size_round_up(MERGE_GROUP, subgroup), most);
+    uint32_t whole = (uint32_t)size_min(size_round_up(op->shape.value_dim / 4, subgroup), most);
+    uint32_t cols = MERGE_COLS;
+    while (op->shape.n_heads * (op->shape.value_dim / 4) > MERGE_GROUPS * cols)
+        cols *= 2;
+    op->gpu.merge_cols = group % cols ? group : cols;
+    op->gpu.few_merge_cols = whole;
+    const uint32_t many[] = {subgroup, group, op->gpu.merge_cols}, few[] = {subgroup, whole, whole};
+    int rc =
+        exec_kernel(x, &op->gpu.merge, "attention_merge", sizeof(struct attention_merge_args), many, 3, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->gpu.few_merge, "attention_merge", sizeof(struct attention_merge_args), few,
+                         3, e);
+    return rc;
+}
+
+/* Of a call. */
+static uint32_t n_counters(const struct attention *op)
+{
+    return op->shape.n_kv_heads * op->gpu.fresh[0].plan.blocks;
+}
+
+static int open_counters(struct attention *op, struct exec *x, struct moeflux_err *e)
+{
+    uint32_t n = EXEC_MAX_INVARIANT * n_counters(op), zeros[64] = {0};
+    int rc = exec_buffer_new(x, &op->gpu.counters, EXEC_DEVICE, n * sizeof *zeros, e);
+    for (uint32_t i = 0; rc == 0 && i < n; i += 64)
+        rc = exec_write(x, &op->gpu.counters, i * sizeof *zeros, zeros, size_min(64, n - i) * sizeof *zeros,
+                        e);
+    return rc;
+}
+
+/* The constants of attention/decode.comp, but for those of one token. */
+static void decode_spec(const struct attention_shape *s, const struct attention_plan *p,
+                        uint32_t spec[DECODE_N_SPEC])
+{
+    const uint32_t all[DECODE_N_SPEC] = {p->subgroup,
+                                         p->teams * p->members * p->subgroup,
+                                         s->key_dim,
+                                         s->value_dim,
+                                         p->heads,
+                                         s->latent,
+                                         p->teams,
+                                         [KV_SPEC] = s->kv_type,
+                                         [KV_FLAT_SPEC] = s->flat,
+                                         [LANES_SPEC] = p->lanes,
+                                         [FOURS_SPEC] = p->fours,
+                                         [MERGED_SPEC] = 1,
+                                         [NORM_SPEC] = s->norm,
+                                         [BIASED_SPEC] = s->biased,
+                                         [WINDOW_SPEC] = s->window,
+                                         [SINKS_SPEC] = s->sinks};
+    memcpy(spec, all, sizeof all);
+}
+
+/* Longer ranges are compiled when a token comes there. */
+static int open_fresh(struct attention *op, struct exec *x, const struct exec_caps *caps,
+                      struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < ATTENTION_RANGES; i++) {
+        struct attention_range *r = &op->gpu.fresh[i];
+        uint32_t spec[DECODE_N_SPEC];
+        r->plan = plan_for(&op->shape, caps, ranges[i].width);
+        decode_spec(&op->shape, &r->plan, spec);
+        spec[PREPARE_SPEC] = 1;
+        spec[MERGED_SPEC] = i == 0 ? MERGED_SPLITS : 1;
+        rc = (i == 0 ? exec_kernel : exec_kernel_later)(
+            x, &r->kernel, "attention_decode", sizeof(struct attention_decode_args), spec, DECODE_N_SPEC, e);
+    }
+    return rc < 0 ? rc : open_counters(op, x, e);
+}
+
+static int open_decode(struct attention *op, struct exec *x, const struct exec_caps *caps,
+                       struct moeflux_err *e)
+{
+    const struct attention_shape *s = &op->shape;
+    uint32_t spec[DECODE_N_SPEC];
+    bool prepares = !s->latent && !s->flat;
+    decode_spec(s, &op->gpu.plan, spec);
+    /* Prompts alone have keys and values outside the cache, or several tokens that are not prepared here. */
+    int rc = (s->flat || prepares ? exec_kernel_later : exec_kernel)(
+        x, &op->gpu.decode, "attention_decode", sizeof(struct attention_decode_args), spec, DECODE_N_SPEC, e);
+    if (rc == 0 && prepares)
+        rc = open_fresh(op, x, caps, e);
+    return rc < 0 ? rc : open_merge(op, x, e);
+}
+
+/* Positions of a tile of attention/prefill_coop.glsl; rows and positions where softmax runs in registers. */
+enum { F16_POSITIONS = 32, QUADS_ROWS = 128, QUADS_POSITIONS = 64 };
+
+/* Shared memory of attention_prefill_coop: the queries or a tile's keys and values, scores, weights. */
+static uint64_t f16_shared_bytes(const struct attention_shape *s, uint32_t positions, bool has_quads)
+{
+    uint64_t key = s->key_dim / 8 + 1, value = s->value_dim / 8 + 1;
+    uint64_t softmax = has_quads ? 8 : (uint64_t)PREFILL_ROWS * (9 + 5);
+    return 16 * (size_max(PREFILL_ROWS * key, positions * (key + value)) + softmax);
+}
+
+/* The kernels in float16; tiles: the constants so far. */
+static int open_f16(struct attention *op, struct exec *x, uint32_t tiles[PREFILL_N_SPEC],
+                    struct moeflux_err *e)
+{
+    const struct attention_shape *s = &op->shape;
+    const uint32_t bytes = sizeof(struct attention_prefill_args), most = exec_get_caps(x).max_shared_bytes;
+    bool is_alone = s->key_dim + s->value_dim <= MOST_ALONE;
+    op->gpu.f16_from = PREFILL_TOKENS;
+    op->gpu.f16_rows = PREFILL_ROWS;
+    tiles[1] = is_alone ? 128 : 256;
+    int rc =
+        exec_kernel_later(x, &op->gpu.f16_shared, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC, e);
+    if (rc == 0 && is_alone && f16_shared_bytes(s, QUADS_POSITIONS, true) <= most)
+        rc = quads_probe(x, e);
+    if (rc > 0) {
+        op->gpu.f16_rows = tiles[ROWS_SPEC] = QUADS_ROWS;
+        tiles[1] = 2 * QUADS_ROWS;
+        tiles[POSITIONS_SPEC] = QUADS_POSITIONS;
+        tiles[QUADS_SPEC] = 1;
+    }
+    return rc < 0 ? rc
+                  : exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC,
+                                      e);
+}
+
+static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct attention_shape *s = &op->shape;
+    struct exec_caps caps = exec_get_caps(x);
+    const uint32_t bytes = sizeof(struct attention_prefill_args);
+    uint32_t tiles[PREFILL_N_SPEC] = {caps.subgroup_size,
+                                      256,
+                                      s->key_dim,
+                                      s->value_dim,
+                                      0,
+                                      s->latent,
+                                      [KV_SPEC] = s->kv_type,
+                                      [KV_FLAT_SPEC] = s->flat,
+                                      [ROWS_SPEC] = PREFILL_ROWS,
+                                      [POSITIONS_SPEC] = F16_POSITIONS,
+                                      [PREFILL_WINDOW_SPEC] = s->window,
+                                      [PREFILL_SINKS_SPEC] = s->sinks};
+    int rc = 0;
+    op->gpu.f16_from = UINT32_MAX;
+    if (op->gpu.plan.prefill_from == UINT32_MAX)
+        return 0;
+    /* Prompts alone need it, but for long sequences. */
+    rc = (op->gpu.plan.long_from < UINT32_MAX ? exec_kernel : exec_kernel_later)(
+        x, &op->gpu.prefill, "attention_prefill", bytes, tiles, PREFILL_N_SPEC, e);
+    if (rc < 0 || s->latent || !gemm_has_f16(x) || s->key_dim % 16 || s->value_dim % 16 ||
+        f16_shared_bytes(s, F16_POSITIONS, false) > caps.max_shared_bytes)
+        return rc;
+    return open_f16(op, x, tiles, e);
+}
+
+int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct exec_caps caps = exec_get_caps(x);
+    op->gpu.plan = plan_for(&op->shape, &caps, usual_width);
+    int rc = open_decode(op, x, &caps, e);
+    if (rc == 0 && attention_latent_is_possible(&op->shape, &caps))
+        rc = attention_latent_open(op, x, e);
+    return rc < 0 ? rc : open_prefill(op, x, e);
+}
+
+/* Workgroups of attention/prefill.comp along the rows. */
+static uint32_t prefill_tiles(const struct attention_shape *s, uint32_t n, uint32_t rows)
+{
+    return div_up(n * (s->n_heads / s->n_kv_heads), rows);
+}
+
+static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n_pos)
+{
+    return n >= p->prefill_from || n_pos >= p->long_from;
+}
+
+/* Positions that some token of the call sees. */
+static uint32_t n_seen(const struct attention *op, const struct attention_call *call)
+{
+    return call->pos + call->n - attention_first(&op->shape, call->pos);
+}
+
+/* The kernel of a token that is prepared there. */
+static const struct attention_range *range_of(const struct attention *op, const struct attention_call *call)
+{
+    uint32_t i = 0, n = n_seen(op, call);
+    while (n > ranges[i].most_positions)
+        i++;
+    return &op->gpu.fresh[i];
+}
+
+static const struct attention_plan *plan_of(const struct attention *op, const struct attention_call *call)
+{
+    return call->fresh ? &range_of(op, call)->plan : &op->gpu.plan;
+}
+
+/* The last workgroup of a token's attention merges the splits. */
+static bool is_merged(const struct attention *op, const struct attention_call *call)
+{
+    return call->fresh && n_seen(op, call) <= MERGED_POSITIONS;
+}
+
+/* Splits of the n_pos positions that the call sees: enough workgroups, none of them idle. */
+static uint32_t splits_for(const struct attention *op, const struct attention_call *call, uint32_t n_pos)
+{
+    const struct attention_plan *p = plan_of(op, call);
+    uint32_t n = call->n;
+    uint64_t useful = size_min(p->max_splits / n, div_up(n_pos, p->min_positions));
+    if (takes_prefill(p, n, n_pos)) {
+        uint64_t groups = (uint64_t)call->n_kv_heads * prefill_tiles(&op->shape, n, PREFILL_ROWS);
+        useful = size_min(PREFILL_GROUPS / groups, n_pos / PREFILL_SPLIT_POSITIONS);
+    }
+    return (uint32_t)size_max(div_up(n_pos, p->most_positions), useful);
+}
+
+uint64_t attention_partial_bytes(const struct attention_shape *s, const struct exec_caps *caps, uint32_t n,
+                                 uint32_t n_pos)
+{
+    if (caps->is_host)
+        return caps->is_native ? attention_cpu_partial_bytes(s, n_pos) : 0;
+    const struct attention_plan p = plan_for(s, caps, usual_width);
+    /* n or fewer tokens never have more parts than these: see splits_for. What is whole has none. */
+    uint32_t least = div_up(n_pos, p.most_positions), splits = p.max_splits;
+    for (uint32_t i = 0; i < ATTENTION_RANGES && !s->latent && !s->flat; i++)
+        splits = (uint32_t)size_max(splits, plan_for(s, caps, ranges[i].width).max_splits);
+    uint64_t parts = s->n_heads * size_max(s->gated || least > 1 ? (uint64_t)n * least : 0, splits);
+    if (takes_prefill(&p, n, n_pos))
+        parts = size_max(parts, (uint64_t)PREFILL_GROUPS * PREFILL_ROWS);
+    uint64_t bytes = parts * (s->value_dim + 2) * sizeof(float);
+    return attention_latent_is_possible(s, caps) ? size_max(bytes, attention_latent_bytes(s, n, n_pos))
+                                                 : bytes;
+}
+
+static void run_prefill(const struct attention *op, struct exec *x, const struct attention_call *call,
+                        uint32_t splits, bool is_whole)
+{
+    const struct attention_shape *s = &op->shape;
+    const struct attention_prefill_args a = {.q = call->q,
+                                             .keys = s->flat ? call->keys : call->blocks,
+                                             .values = call->values,
+                                             .partial = is_whole ? call->dst : call->partial,
+                                             .sinks = call->sinks,
+                                             .n = call->n,
+                                             .pos = call->pos,
+                                             .n_heads = call->n_heads,
+                                             .n_kv_heads = call->n_kv_heads,
+                                             .layer_off = call->layer_off,
+                                             .n_splits = splits,
+                                             .is_whole = is_whole,
+                                             .scale = s->scale,
+                                             .q_stride = call->q_stride,
+                                             .dst_stride = call->dst_stride};
+    bool is_f16 = call->n >= op->gpu.f16_from && call->use_f16;
+    exec_dispatch(x, is_f16 ? &op->gpu.f16 : &op->gpu.prefill, &a,
+                  prefill_tiles(s, call->n, is_f16 ? op->gpu.f16_rows : PREFILL_ROWS),
+                  call->n_kv_heads * splits, 1);
+}
+
+/* place: of the call among those side by side. */
+static void run_decode(const struct attention *op, struct exec *x, const struct attention_call *call,
+                       uint32_t place, uint32_t splits, bool is_whole)
+{
+    const struct attention_shape *s = &op->shape;
+    const struct attention_fresh none = {0}, *fresh = call->fresh ? call->fresh : &none;
+    uint32_t is = is_whole ? ATTENTION_WHOLE : is_merged(op, call) ? ATTENTION_MERGED : 0;
+    is |= s->gated ? ATTENTION_GATED : 0;
+    const struct attention_decode_args a = {.q = call->q,
+                                            .keys = s->flat ? call->keys : call->blocks,
+                                            .values = call->fresh ? fresh->bias : call->values,
+                                            .partial = is_whole ? call->dst : call->partial,
+                                            .q_norm = fresh->q_norm,
+                                            .k_norm = fresh->k_norm,
+                                            .rope = fresh->rope,
+                                            .dst = call->dst,
+                                            .counters = op->gpu.counters.address +
+                                                        (uint64_t)place * n_counters(op) * sizeof(uint32_t),
+                                            .sinks = call->sinks,
+                                            .n = call->n,
+                                            .pos = call->pos,
+                                            .n_heads = call->n_heads,
+                                            .n_kv_heads = call->n_kv_heads,
+                                            .layer_off = call->layer_off,
+                                            .n_splits = splits,
+                                            .scale = s->scale,
+                                            .q_stride = call->q_stride,
+                                            .dst_stride = call->dst_stride,
+                                            .rotary_dim = fresh->rotary_dim,
+                                            .eps = fresh->eps,
+                                            .is = is};
+    exec_dispatch(x, call->fresh ? &range_of(op, call)->kernel : &op->gpu.decode, &a,
+                  call->n_kv_heads * plan_of(op, call)->blocks * splits, call->n, 1);
+}
+
+void attention_merge_run(const struct attention *op, struct exec *x, const struct attention_call *call,
+                         uint32_t rows, uint32_t splits)
+{
+    const struct attention_shape *s = &op->shape;
+    const struct attention_merge_args a = {.partial = call->partial,
+                                           .qkv = s->gated ? call->gates : 0,
+                                           .dst = call->dst,
+                                           .rows = rows,
+                                           .n_heads = call->n_heads,
+                                           .value_dim = s->value_dim,
+                                           .n_splits = splits,
+                                           .stride = call->gate_stride,
+                                           .dst_stride = call->dst_stride};
+    bool is_few = splits < MERGE_MANY;
+    uint32_t cols = is_few ? op->gpu.few_merge_cols : op->gpu.merge_cols;
+    exec_dispatch(x, is_few ? &op->gpu.few_merge : &op->gpu.merge, &a,
+                  call->n_heads * div_up(s->value_dim / 4, cols), call->n, 1);
+}
+
+static uint32_t splits_of(const struct attention *op, const struct attention_call *call)
+{
+    uint32_t splits = splits_for(op, call, n_seen(op, call));
+    return is_merged(op, call) ? (uint32_t)size_min(splits, MERGED_SPLITS) : splits;
+}
+
+static bool is_whole(const struct attention *op, uint32_t splits)
+{
+    return splits == 1 && !op->shape.gated;
+}
+
+/* The splits, and then what joins them, where that is another dispatch. */
+static void run_splits(const struct attention *op, struct exec *x, const struct attention_call *call,
+                       uint32_t place)
+{
+    uint32_t splits = splits_of(op, call);
+    if (takes_prefill(&op->gpu.plan, call->n, call->pos + call->n))
+        run_prefill(op, x, call, splits, is_whole(op, splits));
+    else
+        run_decode(op, x, call, place, splits, is_whole(op, splits));
+}
+
+static bool needs_merge(const struct attention *op, const struct attention_call *call)
+{
+    return !is_merged(op, call) && !is_whole(op, splits_of(op, call));
+}
+
+static void merge(const struct attention *op, struct exec *x, const struct attention_call *call)
+{
+    attention_merge_run(op, x, call, call->n * call->n_heads, splits_of(op, call));
+}
+
+static bool goes_by_latents(const struct attention *op, const struct attention_call *call)
+{
+    return call->use_f16 && attention_latent_takes(op, call->n, call->pos + call->n);
+}
+
+struct attention_parts attention_parts_of(const struct attention *op, const struct attention_call *call)
+{
+    if (goes_by_latents(op, call))
+        return attention_latent_parts(op, call->pos + call->n);
+    bool has_some = needs_merge(op, call);
+    return (struct attention_parts){.rows = has_some ? call->n * call->n_heads : 0,
+                                    .n_splits = has_some ? splits_of(op, call) : 0};
+}
+
+void attention_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct attention *op = self;
+    const struct attention_call *call = what;
+    if (goes_by_latents(op, call)) {
+        attention_latent_run(op, x, call);
+        return;
+    }
+    run_splits(op, x, call, 0);
+    if (needs_merge(op, call) && !call->leaves_parts)
+        merge(op, x, call);
+}
+
+void attention_vulkan_concurrent(const struct attention *op, struct exec *x,
+                                 const struct attention_call *calls, uint32_t n)
+{
+    bool is_first = true;
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0)
+            exec_concurrent(x);
+        run_splits(op, x, &calls[i], i);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (!needs_merge(op, &calls[i]))
+            continue;
+        if (!is_first)
+            exec_concurrent(x);
+        merge(op, x, &calls[i]);
+        is_first = false;
+    }
+}

@@ -1,0 +1,274 @@
+#include <stdbool.h>
+
+#include "args.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "ops/delta/delta.h"
+
+/* Lanes that share a row of S: enough to read 128 bytes side by side, few enough for short sums over the row.
+ * Lanes of a head: what all of a workgroup do besides rows takes longer the more there are (H200, 35B-A3B:
+ * 6.2 us with 512, 6.5 with 1,024). */
+enum { DECODE_PARTS = 8, DECODE_GROUP = 512 };
+
+static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)
+{
+    uint32_t parts = (uint32_t)size_min(DECODE_PARTS, c->subgroup_size);
+    while (parts > 1 && parts > k_dim)
+        parts /= 2;
+    return parts;
+}
+
+static uint32_t n_channels(const struct delta_shape *s)
+{
+    return 2 * s->n_k * s->k_dim + s->n_v * s->v_dim;
+}
+
+static uint32_t prepared_row(const struct delta_shape *s)
+{
+    return DELTA_PREPARED(n_channels(s), s->n_v);
+}
+
+uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps, uint32_t n)
+{
+    if (caps->is_host)
+        return caps->is_native ? delta_cpu_scratch(s, n) : 0;
+    return (uint64_t)n * prepared_row(s) + (uint64_t)div_up(n, DELTA_BLOCK) * s->n_v * DELTA_COEFS;
+}
+
+/* Lanes that share a row of delta_prefill_scan. Tokens from which on it and delta_prefill_walk are the faster
+ * way (H200). */
+enum { SCAN_PARTS = 8, SCAN_FROM = 16, WALK_FROM = 32, PREP_WORKGROUP = 128 };
+/* A workgroup of delta_prefill_walk has 32 rows of 128 columns, so that the rows of 32 heads keep 128
+ * workgroups busy: two for 8 lanes each take half the reads of shared memory that one would. The tokens of a
+ * stage take longer than memory does to answer. bench_delta --tiles compares (H200, 2,048 tokens of 35B-A3B:
+ * 290 us; stages of 8 tokens 330, of 32 290, one row for 8 lanes 330, four 599). */
+enum { WALK_WORKGROUP = 128, WALK_EACH = 2, WALK_STAGE = 16, WALK_COLS = 16 };
+
+static uint32_t tile_rows(const struct delta_tile *t)
+{
+    return t->workgroup / t->parts * t->each;
+}
+
+static uint64_t tile_bytes(const struct delta_tile *t, const struct delta_shape *s)
+{
+    return t->stage * (2 * (uint64_t)s->k_dim + tile_rows(t) + DELTA_COEFS / DELTA_BLOCK) * sizeof(float);
+}
+
+static struct delta_tile choose_tile(const struct delta_shape *s, const struct exec_caps *c)
+{
+    struct delta_tile t = {.workgroup = (uint32_t)size_round_up(WALK_WORKGROUP, c->subgroup_size),
+                           .parts = 2 * DELTA_BLOCK,
+                           .each = WALK_EACH,
+                           .stage = WALK_STAGE};
+    if (s->tile.workgroup)
+        return s->tile;
+    while (t.parts < size_min(c->subgroup_size, 32) && t.parts * WALK_COLS < s->k_dim)
+        t.parts *= 2;
+    while (t.stage > DELTA_BLOCK && tile_bytes(&t, s) > c->max_shared_bytes)
+        t.stage /= 2;
+    return t;
+}
+
+static bool tile_fits(const struct delta_tile *t, const struct delta_shape *s, const struct exec_caps *c)
+{
+    return t->parts <= c->subgroup_size && t->workgroup % c->subgroup_size == 0 &&
+           t->workgroup <= c->max_workgroup && tile_rows(t) % 4 == 0 &&
+           tile_bytes(t, s) <= c->max_shared_bytes;
+}
+
+/* Leaves op->gpu.walk_from as it is where the device cannot do it. */
+static int open_walk(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    const struct delta_tile t = choose_tile(s, &caps);
+    if (!tile_fits(&t, s, &caps))
+        return 0;
+    const uint32_t blocks[] = {caps.subgroup_size, s->k_dim},
+                   walk[] = {caps.subgroup_size, t.workgroup, t.parts, t.each, t.stage, s->k_dim, s->v_dim};
+    op->gpu.walk_from = s->form == DELTA_BLOCKS ? 1 : WALK_FROM;
+    op->gpu.walk_rows = tile_rows(&t);
+    int rc = exec_kernel_later(x, &op->gpu.blocks, "delta_prefill_blocks",
+                               sizeof(struct delta_prefill_blocks_args), blocks, 2, e);
+    return rc < 0 ? rc
+                  : exec_kernel_later(x, &op->gpu.walk, "delta_prefill_walk",
+                                      sizeof(struct delta_prefill_walk_args), walk, 7, e);
+}
+
+static int open_scan(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    uint32_t subgroup = caps.subgroup_size, parts = (uint32_t)size_min(SCAN_PARTS, subgroup);
+    const uint32_t scan[] = {subgroup, parts, s->k_dim, s->v_dim};
+    op->gpu.scan_from = s->form != DELTA_FASTER ? 1 : SCAN_FROM;
+    op->gpu.scan_rows = subgroup / parts;
+    return exec_kernel_later(x, &op->gpu.scan, "delta_prefill_scan", sizeof(struct delta_prefill_scan_args),
+                             scan, 4, e);
+}
+
+static int open_prep(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    uint64_t lanes = size_min(PREP_WORKGROUP, size_max(s->k_dim, s->v_dim));
+    const uint32_t prep[] = {caps.subgroup_size, (uint32_t)size_round_up(lanes, caps.subgroup_size), s->k_dim,
+                             s->v_dim, s->conv_kernel};
+    return exec_kernel_later(x, &op->gpu.prep, "delta_prefill_prep", sizeof(struct delta_args), prep, 5, e);
+}
+
+static int open_chunk_kernels(struct delta *op, struct exec *x, const struct delta_shape *s,
+                              struct moeflux_err *e)
+{
+    struct exec_caps caps = exec_get_caps(x);
+    uint32_t subgroup = caps.subgroup_size;
+    op->gpu.scan_from = op->gpu.walk_from = UINT32_MAX;
+    if (s->k_dim % 4 || s->v_dim % 4 || s->form == DELTA_SINGLE || s->form == DELTA_SHARED)
+        return 0;
+    int rc = open_prep(op, x, s, e);
+    for (uint32_t form = 0; rc == 0 && form < DELTA_OUT_FORMS; form++) {
+        const uint32_t out[] = {subgroup, s->v_dim, form};
+        rc = exec_kernel_later(x, &op->gpu.out[form], "delta_prefill_out",
+                               sizeof(struct delta_prefill_out_args), out, 3, e);
+    }
+    if (rc == 0)
+        rc = open_scan(op, x, s, e);
+    return rc == 0 && s->form != DELTA_TOKENS ? open_walk(op, x, s, e) : rc;
+}
+
+/* The lanes of a workgroup that has so many rows of a head. */
+static uint32_t decode_group(const struct exec_caps *c, uint32_t rows, uint32_t parts, uint32_t most)
+{
+    uint64_t lanes = size_round_up(size_min((uint64_t)rows * parts, most), c->subgroup_size);
+    return (uint32_t)size_min(lanes, c->max_workgroup - c->max_workgroup % c->subgroup_size);
+}
+
+/* Processors enough that a head for each leaves most of them idle. */
+static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct moeflux_err *e)
+{
+    const struct delta_shape *s = &op->shape;
+    const struct exec_caps caps = exec_get_caps(x);
+    uint32_t rows = s->v_dim / HEAD_SQUARES, channels = 2 * s->k_dim + rows;
+    /* The rows are few: more lanes share one, and each channel has its own. */
+    uint32_t most = (uint32_t)size_min(caps.subgroup_size, s->k_dim);
+    parts = 2 * parts <= most ? 2 * parts : parts;
+    uint32_t workgroup =
+        decode_group(&caps, (uint32_t)size_max(rows, div_up(channels, parts)), parts, DECODE_GROUP);
+    bool pays = caps.n_processors >= 2 * s->n_v;
+    const uint32_t spec[] = {caps.subgroup_size, workgroup,      parts,        s->k_dim,
+                             s->v_dim,           s->conv_kernel, HEAD_SQUARES, s->n_v / s->n_k};
+    op->gpu.has_shared = s->v_dim % HEAD_SQUARES == 0 && (pays || s->form == DELTA_SHARED);
+    return op->gpu.has_shared
+               ? exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 8, e)
+               : 0;
+}
+
+int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct delta_shape *s = &op->shape;
+    struct exec_caps caps = exec_get_caps(x);
+    if ((2 * (uint64_t)s->k_dim + 2 * (uint64_t)s->v_dim + 512) * sizeof(float) > caps.max_shared_bytes)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "delta net: heads of %u and %u channels do not fit %u bytes of shared memory",
+                       s->k_dim, s->v_dim, caps.max_shared_bytes);
+    uint32_t parts = parts_for(&caps, s->k_dim);
+    uint32_t workgroup = decode_group(&caps, s->v_dim, parts, DECODE_GROUP);
+    const uint32_t spec[] = {caps.subgroup_size, workgroup,      parts, s->k_dim,
+                             s->v_dim,           s->conv_kernel, 1,     s->n_v / s->n_k};
+    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 8, e);
+    if (rc == 0)
+        rc = open_shared(op, x, parts, e);
+    return rc < 0 ? rc : open_chunk_kernels(op, x, s, e);
+}
+
+static void run_scan(const struct delta *op, struct exec *x, const struct delta_call *call)
+{
+    const struct delta_shape *s = &op->shape;
+    const struct delta_prefill_scan_args scan = {.prepared = call->scratch,
+                                                 .state = call->state,
+                                                 .state_out = call->state_out,
+                                                 .dst = call->dst,
+                                                 .n = call->n,
+                                                 .row = prepared_row(s),
+                                                 .n_k = s->n_k,
+                                                 .n_v = s->n_v};
+    exec_dispatch(x, &op->gpu.scan, &scan, s->n_v, div_up(s->v_dim, op->gpu.scan_rows), 1);
+}
+
+static void run_walk(const struct delta *op, struct exec *x, const struct delta_call *call)
+{
+    const struct delta_shape *s = &op->shape;
+    uint64_t coefs = call->scratch + (uint64_t)call->n * prepared_row(s) * sizeof(float);
+    const struct delta_prefill_blocks_args blocks = {.prepared = call->scratch,
+                                                     .coefs = coefs,
+                                                     .n = call->n,
+                                                     .row = prepared_row(s),
+                                                     .n_k = s->n_k,
+                                                     .n_v = s->n_v,
+                                                     .v_dim = s->v_dim};
+    const struct delta_prefill_walk_args walk = {.prepared = call->scratch,
+                                                 .coefs = coefs,
+                                                 .state = call->state,
+                                                 .state_out = call->state_out,
+                                                 .dst = call->dst,
+                                                 .n = call->n,
+                                                 .row = prepared_row(s),
+                                                 .n_k = s->n_k,
+                                                 .n_v = s->n_v};
+    exec_dispatch(x, &op->gpu.blocks, &blocks, div_up(call->n, DELTA_BLOCK), s->n_k, 1);
+    exec_dispatch(x, &op->gpu.walk, &walk, s->n_v, div_up(s->v_dim, op->gpu.walk_rows), 1);
+}
+
+/* `a` is what the single kernel would get. */
+static void run_chunk(const struct delta *op, struct exec *x, const struct delta_call *call,
+                      const struct delta_args *a)
+{
+    const struct delta_shape *s = &op->shape;
+    struct delta_args prep = *a;
+    uint32_t form = call->f16 == 0 ? DELTA_OUT_F32 : call->is_blocked ? DELTA_OUT_BLOCKED : DELTA_OUT_F16;
+    const struct delta_prefill_out_args out = {.proj = call->proj,
+                                               .norm = call->norm,
+                                               .dst = call->dst,
+                                               .f16 = call->f16,
+                                               .n = call->n,
+                                               .stride = call->stride,
+                                               .z_at = n_channels(s),
+                                               .n_v = s->n_v,
+                                               .eps = s->eps};
+    prep.dst = call->scratch;
+    exec_dispatch(x, &op->gpu.prep, &prep, div_up(call->n, DELTA_RUN), s->n_k + s->n_v, 1);
+    if (call->n >= op->gpu.walk_from)
+        run_walk(op, x, call);
+    else
+        run_scan(op, x, call);
+    exec_dispatch(x, &op->gpu.out[form], &out, call->n, s->n_v, 1);
+}
+
+void delta_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct delta *op = self;
+    const struct delta_call *call = what;
+    const struct delta_shape *s = &op->shape;
+    const struct delta_args a = {.proj = call->proj,
+                                 .conv = call->conv,
+                                 .a_log = call->a_log,
+                                 .dt_bias = call->dt_bias,
+                                 .norm = call->norm,
+                                 .window_in = call->window_in,
+                                 .window_out = call->window_out,
+                                 .state = call->state,
+                                 .state_out = call->state_out,
+                                 .dst = call->dst,
+                                 .squares = call->squares,
+                                 .n = call->n,
+                                 .stride = call->stride,
+                                 .n_k = s->n_k,
+                                 .n_v = s->n_v,
+                                 .k_dim = s->k_dim,
+                                 .v_dim = s->v_dim,
+                                 .conv_kernel = s->conv_kernel,
+                                 .eps = s->eps};
+    if (call->squares)
+        exec_dispatch(x, &op->gpu.shared, &a, s->n_v, HEAD_SQUARES, 1);
+    else if (call->scratch && call->n >= op->gpu.scan_from)
+        run_chunk(op, x, call, &a);
+    else
+        exec_dispatch(x, &op->gpu.single, &a, s->n_v, 1, 1);
+}

@@ -1,0 +1,35 @@
+/* embed.h - rows of the embedding matrix: out[t] = W[ids[t]], dequantised exactly. W [vocab][cols] in any
+ * storage format, cols a multiple of PRODUCT_COLS; ids i32 [n], each < vocab (the caller checks). */
+#ifndef MOEFLUX_OPS_EMBED_EMBED_H
+#define MOEFLUX_OPS_EMBED_EMBED_H
+
+#include <stdint.h>
+
+#include "exec/kernel.h"
+#include "exec/op.h"
+#include "ops/weights.h"
+
+struct embed {
+    struct weights weights;
+    struct { /* vulkan */
+        struct kernel kernel;
+        uint32_t workgroup;
+    } gpu;
+};
+
+struct embed_call {
+    uint64_t ids; /* i32 [n] */
+    uint64_t dst; /* f32 [n][cols] */
+    uint32_t n;
+};
+
+/* ERR_UNSUPPORTED when the shape breaks the rule above. */
+int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e);
+void embed_run(const struct embed *op, struct exec *x, const struct embed_call *call);
+
+/* The implementations. */
+int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e);
+void embed_vulkan(const void *self, const void *what, struct exec *x);
+op_host_fn embed_cpu, embed_ref;
+
+#endif

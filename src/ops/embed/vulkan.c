@@ -1,0 +1,31 @@
+#include "args.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "ops/embed/embed.h"
+#include "ops/linear/gemv_plan.h"
+
+int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct weights *w = &op->weights;
+    const struct gemv_shape shape = {w->rows, w->cols, 1, format_set(w->format), 1, w->rows, 0};
+    struct gemv_plan p = gemv_plan_for(x, &shape);
+    op->gpu.workgroup = p.workgroup;
+    const char *name = format_is_usual(w->format) ? "embed" : "embed_other";
+    return exec_kernel(x, &op->gpu.kernel, name, sizeof(struct embed_args), p.spec, GEMV_N_SPEC, e);
+}
+
+void embed_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct embed *op = self;
+    const struct embed_call *call = what;
+    const struct weights *w = &op->weights;
+    const struct embed_args a = {.weight = w->weight,
+                                 .scales = w->scales,
+                                 .biases = w->biases,
+                                 .ids = call->ids,
+                                 .dst = call->dst,
+                                 .n = call->n,
+                                 .cols = w->cols,
+                                 .format = w->format};
+    exec_dispatch(x, &op->gpu.kernel, &a, div_up(w->cols, op->gpu.workgroup * 8), call->n, 1);
+}

@@ -1,0 +1,93 @@
+#include "ops/experts/experts.h"
+
+#include "args.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "ops/loops.h"
+#include "ops/router/router.h"
+
+static const struct op up_op = {
+    .name = "experts_up", .vulkan = experts_up_vulkan, .cpu = experts_up_cpu, .reference = experts_up_ref};
+static const struct op down_op = {.name = "experts_down",
+                                  .vulkan = experts_down_vulkan,
+                                  .cpu = experts_down_cpu,
+                                  .reference = experts_down_ref};
+
+int experts_open(struct experts *op, struct exec *x, const struct experts_shape *s, struct moeflux_err *e)
+{
+    const struct exec_caps caps = exec_get_caps(x);
+    *op = (struct experts){.shape = *s, .waves_from = caps.is_native ? LOOPS_FEW + 1 : UINT32_MAX};
+    const struct weights up = {.rows = s->inner, .cols = s->hidden, .format = s->up_format},
+                         down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
+    int rc = weights_check(&up, "experts", e);
+    if (rc == 0)
+        rc = weights_check(&down, "experts", e);
+    if (rc < 0)
+        return rc;
+    if (weights_are_uneven(&up) || weights_are_uneven(&down))
+        return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of %d",
+                       s->hidden, s->inner, PRODUCT_COLS);
+    if ((s->biased || s->limit > 0) && s->shared_inner)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "experts: biases or a limit, expected no shared expert beside them");
+    return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
+}
+
+/* In front of act's end there is room for the experts' addresses. */
+uint64_t experts_act_row(const struct experts_shape *s)
+{
+    return experts_act_floats(s, true) + size_round_up(2 * (uint64_t)s->top_k, 4);
+}
+
+uint64_t experts_act_floats(const struct experts_shape *s, bool has_shared)
+{
+    return (uint64_t)s->top_k * s->inner + (has_shared ? s->shared_inner : 0);
+}
+
+uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *caps, uint32_t n,
+                         uint32_t shared_inner)
+{
+    if (caps->is_host)
+        return caps->is_native ? experts_cpu_scratch(s, n) : 0;
+    return experts_grouped_scratch(s, n, shared_inner);
+}
+
+bool experts_takes_waves(const struct experts *op, uint32_t chunk)
+{
+    return chunk >= op->waves_from;
+}
+
+bool experts_makes_shared(const struct experts *op, uint32_t chunk)
+{
+    return op->shape.shared_inner > 0 && chunk < op->gpu.makes_shared_below;
+}
+
+int experts_shared_open(struct experts_shared *s, struct exec *x, const struct weights *gate,
+                        const struct weights *up, struct moeflux_err *e)
+{
+    *s = (struct experts_shared){.gate = *gate, .up = *up};
+    return exec_get_caps(x).is_host ? 0 : experts_shared_vulkan_open(s, x, e);
+}
+
+void experts_shared_close(struct experts_shared *s, struct exec *x)
+{
+    exec_buffer_free(x, &s->gpu);
+}
+
+void experts_run_up(const struct experts *op, struct exec *x, const struct experts_call *call)
+{
+    if (call->router && !experts_vulkan_chooses(op, call))
+        router_run(call->router, x,
+                   &(struct router_call){.logits = call->shared_in,
+                                         .bias = call->router_bias,
+                                         .idx = call->idx,
+                                         .weights = call->weights,
+                                         .n = call->n,
+                                         .stride = call->shared_stride});
+    exec_op(x, &up_op, op, call);
+}
+
+void experts_run_down(const struct experts *op, struct exec *x, const struct experts_call *call)
+{
+    exec_op(x, &down_op, op, call);
+}

@@ -1,0 +1,206 @@
+#include <math.h>
+
+#include "args.h"
+#include "ops/experts/experts.h"
+#include "ops/ref.h"
+
+/* Part of an expert at byte offsets of the shape. */
+static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, uint32_t rows, uint32_t cols,
+                           uint32_t format)
+{
+    return (struct weights){expert + w, expert + s, expert + b, rows, cols, format};
+}
+
+static uint64_t expert_of(const struct experts_call *c, uint64_t slot)
+{
+    return ((const uint64_t *)host_at(c->table))[host_words(c->idx)[slot]];
+}
+
+/* The experts of a token. */
+static uint32_t n_experts_of(const struct experts_shape *s, const struct experts_call *c, uint32_t t)
+{
+    const uint32_t *idx = host_words(c->idx) + (uint64_t)t * s->top_k;
+    uint32_t n = 0;
+    while (!c->only_shared && n < s->top_k && idx[n] != NO_EXPERT)
+        n++;
+    return n;
+}
+
+/* act of a token, or of its shared expert. */
+static float *act_of(const struct experts_shape *s, const struct experts_call *c, uint32_t t, uint32_t k)
+{
+    return host_floats_mut(c->act) + t * experts_act_floats(s, c->shared_up != NULL) + (uint64_t)k * s->inner;
+}
+
+/* A row of each expert's matrix as doubles. Tokens that share an expert share it: widening takes longer than
+ * a product. */
+struct widened {
+    double *rows;   /* [n_experts][cols] */
+    uint32_t *made; /* [n_experts]: 1 + the number of the row that is there; 0: none */
+    uint32_t cols;
+};
+
+static bool make_room(struct widened *w, struct host *h, uint32_t n_experts, uint32_t cols)
+{
+    *w = (struct widened){.rows = host_scratch(h, (uint64_t)n_experts * cols, sizeof *w->rows),
+                          .made = host_scratch(h, n_experts, sizeof *w->made),
+                          .cols = cols};
+    for (uint32_t i = 0; w->made && i < n_experts; i++)
+        w->made[i] = 0;
+    return w->rows && w->made;
+}
+
+/* Row r of an expert's matrix. */
+static const double *widen(struct widened *w, uint32_t expert, const struct weights *matrix, uint32_t r)
+{
+    double *row = w->rows + (uint64_t)expert * w->cols;
+    if (w->made[expert] != r + 1)
+        ref_row(matrix, r, row);
+    w->made[expert] = r + 1;
+    return row;
+}
+
+static double shared_weight(const struct experts_shape *s, const struct experts_call *c, uint32_t t)
+{
+    const float *logits = host_floats(c->shared_in) + (uint64_t)t * c->shared_stride;
+    return s->shared_gate ? ref_sigmoid((double)logits[s->n_experts]) : 1;
+}
+
+static double bias_at(const struct experts_shape *s, uint64_t biases, uint64_t i)
+{
+    return s->biased ? (double)host_floats(biases)[i] : 0;
+}
+
+static double ref_act(const struct experts_shape *s, double g, double u)
+{
+    double limit = (double)s->limit;
+    if (limit <= 0)
+        return ref_silu(g) * u;
+    g = fmin(g, limit);
+    return g * ref_sigmoid(EXPERTS_ALPHA * g) * (fmax(fmin(u, limit), -limit) + 1);
+}
+
+/* Row r of the experts of a token, whose vector is p. */
+static void ref_up_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t, uint32_t r,
+                         const double *p, struct widened *gates, struct widened *ups)
+{
+    uint32_t n = n_experts_of(s, c, t);
+    for (uint32_t k = 0; k < n; k++) {
+        uint64_t slot = (uint64_t)t * s->top_k + k, expert = expert_of(c, slot);
+        uint32_t idx = host_words(c->idx)[slot];
+        if ((k < 64 && c->skip >> k & 1) || expert == 0)
+            continue;
+        const struct weights gate = part(expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden,
+                                         s->up_format),
+                             up = part(expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
+        double g = ref_dot(widen(gates, idx, &gate, r), p, s->hidden) +
+                   bias_at(s, c->biases.gate_up, (uint64_t)idx * s->inner + r);
+        double u = ref_dot(widen(ups, idx, &up, r), p, s->hidden) +
+                   bias_at(s, c->biases.gate_up, ((uint64_t)s->n_experts + idx) * s->inner + r);
+        act_of(s, c, t, k)[r] = (float)ref_act(s, g, u);
+    }
+}
+
+/* The same of the shared expert, of all tokens: factor silu(gate p) * (up p). */
+static void ref_up_shared(const struct experts_shape *s, const struct experts_call *c, uint32_t r,
+                          const double *p, double *gate, double *up)
+{
+    ref_row(&c->shared_up->gate, r, gate);
+    ref_row(&c->shared_up->up, r, up);
+    for (uint32_t t = 0; t < c->n; t++, p += s->hidden)
+        act_of(s, c, t, s->top_k)[r] =
+            (float)(shared_weight(s, c, t) * ref_silu(ref_dot(gate, p, s->hidden)) *
+                    ref_dot(up, p, s->hidden));
+}
+
+int experts_up_ref(const void *self, const void *what, struct host *h)
+{
+    const struct experts_shape *s = &((const struct experts *)self)->shape;
+    const struct experts_call *c = what;
+    uint32_t shared = c->shared_up && !c->skip_shared ? c->shared_up->gate.rows : 0;
+    double *p = host_scratch(h, (uint64_t)c->n * s->hidden, sizeof *p);
+    double *gate = host_scratch(h, s->hidden, sizeof *gate), *up = host_scratch(h, s->hidden, sizeof *up);
+    struct widened gates, ups;
+    if (!make_room(&gates, h, s->n_experts, s->hidden) || !make_room(&ups, h, s->n_experts, s->hidden) ||
+        !p || !gate || !up)
+        return host_error(h);
+    for (uint32_t t = 0; t < c->n; t++)
+        ref_norm(host_floats(c->x) + (uint64_t)t * s->hidden, host_floats(c->norm), s->hidden, (double)s->eps,
+                 p + (uint64_t)t * s->hidden);
+    for (uint32_t r = 0; r < s->inner; r++)
+        for (uint32_t t = 0; t < c->n; t++)
+            ref_up_token(s, c, t, r, p + (uint64_t)t * s->hidden, &gates, &ups);
+    for (uint32_t r = 0; r < shared; r++)
+        ref_up_shared(s, c, r, p, gate, up);
+    return 0;
+}
+
+/* The inputs of a down projection as doubles. */
+struct down_inputs {
+    double *routed; /* [n][top_k][inner] */
+    double *shared; /* [n][shared_inner] */
+};
+
+static void widen_inputs(const struct experts_shape *s, const struct experts_call *c, uint32_t t,
+                         const struct down_inputs *in)
+{
+    uint32_t inner = c->shared_down.cols, n = n_experts_of(s, c, t);
+    for (uint32_t k = 0; k < n; k++)
+        for (uint32_t i = 0; i < s->inner; i++)
+            in->routed[((uint64_t)t * s->top_k + k) * s->inner + i] = (double)act_of(s, c, t, k)[i];
+    if (inner == 0)
+        return;
+    double *shared = in->shared + (uint64_t)t * inner;
+    const float *rows =
+        host_floats(c->shared_in) + (uint64_t)t * c->shared_stride + s->n_experts + s->shared_gate;
+    for (uint32_t i = 0; i < inner; i++)
+        shared[i] = c->shared_up ? (double)act_of(s, c, t, s->top_k)[i]
+                                 : ref_silu((double)rows[i]) * (double)rows[inner + i];
+}
+
+/* Row r of the routed experts of a token, weighted. */
+static double ref_down_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t,
+                             uint32_t r, const double *in, struct widened *rows)
+{
+    uint32_t n = n_experts_of(s, c, t);
+    double sum = 0;
+    for (uint32_t k = 0; k < n; k++) {
+        uint64_t slot = (uint64_t)t * s->top_k + k;
+        const struct weights w =
+            part(expert_of(c, slot), s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->down_format);
+        uint32_t idx = host_words(c->idx)[slot];
+        double part = ref_dot(widen(rows, idx, &w, r), in + slot * s->inner, s->inner) +
+                      bias_at(s, c->biases.down, (uint64_t)idx * s->hidden + r);
+        sum += (double)host_floats(c->weights)[slot] * part;
+    }
+    return sum;
+}
+
+int experts_down_ref(const void *self, const void *what, struct host *h)
+{
+    const struct experts_shape *s = &((const struct experts *)self)->shape;
+    const struct experts_call *c = what;
+    uint32_t inner = c->shared_down.cols;
+    const struct down_inputs in = {
+        .routed = host_scratch(h, (uint64_t)c->n * s->top_k * s->inner, sizeof *in.routed),
+        .shared = host_scratch(h, (uint64_t)c->n * inner, sizeof *in.shared)};
+    double *row = host_scratch(h, inner, sizeof *row);
+    struct widened rows;
+    if (!make_room(&rows, h, s->n_experts, s->inner) || !in.routed || !in.shared || !row)
+        return host_error(h);
+    for (uint32_t t = 0; t < c->n; t++)
+        widen_inputs(s, c, t, &in);
+    for (uint32_t r = 0; r < s->hidden; r++) {
+        if (inner)
+            ref_row(&c->shared_down, r, row);
+        for (uint32_t t = 0; t < c->n; t++) {
+            double sum = ref_down_token(s, c, t, r, in.routed, &rows);
+            if (inner)
+                sum += (c->shared_up ? 1 : shared_weight(s, c, t)) *
+                       ref_dot(row, in.shared + (uint64_t)t * inner, inner);
+            float *x = host_floats_mut(c->x) + (uint64_t)t * s->hidden + r;
+            *x = (float)((double)*x + sum);
+        }
+    }
+    return 0;
+}

@@ -1,0 +1,456 @@
+#include <assert.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/err.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "ops/experts/experts.h"
+#include "ops/linear/gemv_plan.h"
+#include "ops/router/router.h"
+
+/* The kernels' own constants. */
+enum {
+    UP_EXPERTS = EXPERTS_FIRST_SPEC,
+    UP_TOP_K,
+    UP_SHARED,
+    UP_IS_GATED,
+    UP_CHOOSES,
+    UP_NORM_TOPK,
+    UP_DROPS,
+    UP_BIASED,
+    UP_LIMIT,
+    UP_N_SPEC,
+    DOWN_LANES = EXPERTS_FIRST_SPEC,
+    DOWN_TEAMS,
+    DOWN_DROPS,
+    DOWN_BIASED,
+    DOWN_N_SPEC
+};
+_Static_assert((int)GEMV_N_SPEC <= EXPERTS_FIRST_SPEC, "constants of gemv.glsl and of the experts overlap");
+
+/* Whether a format is in a part of a set. */
+static bool is_in(uint32_t format, uint32_t part)
+{
+    return (format_set(format) & ~part) == 0;
+}
+
+/* The kernels for a format; the sets of the shape have all that calls name. */
+static const struct experts_up *up_for(const struct experts *op, uint32_t format)
+{
+    uint32_t i = 0;
+    while (i + 1 < EXPERTS_MAX_PARTS && !is_in(format, op->gpu.up[i].formats))
+        i++;
+    assert(is_in(format, op->gpu.up[i].formats));
+    return &op->gpu.up[i];
+}
+
+static const struct experts_down *down_for(const struct experts *op, uint32_t format)
+{
+    uint32_t i = 0;
+    while (i + 1 < EXPERTS_MAX_PARTS && !is_in(format, op->gpu.down[i].formats))
+        i++;
+    assert(is_in(format, op->gpu.down[i].formats));
+    return &op->gpu.down[i];
+}
+
+/* What the experts' kernels for a part of a set, or for such a format beside FORMAT_Q4, begin with. */
+static const char *name_of(struct exec *x, uint32_t formats, const char *plain, const char *with_q4,
+                           const char *with_q4_denorm)
+{
+    if (format_set_part(formats, 1) == 0)
+        return plain;
+    return exec_get_caps(x).has_denorm ? with_q4_denorm : with_q4;
+}
+
+/* Tokens whose rows are shared out when there are several. */
+enum { SEVERAL_TOKENS = 4 };
+typedef int gemv_kernel_fn(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                           const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
+
+/* spec: all but the plan's. */
+static int make_up(struct exec *x, struct experts_up_kernels *up, const char *name, bool chooses,
+                   uint32_t spec[UP_N_SPEC], const struct gemv_plan *plan, gemv_kernel_fn *make,
+                   struct moeflux_err *e)
+{
+    const uint32_t bytes = sizeof(struct experts_decode_up_args);
+    memcpy(spec, plan->spec, sizeof plan->spec);
+    up->rows = plan->workgroup_rows;
+    spec[UP_CHOOSES] = 0;
+    int rc = make(x, &up->kernel, name, bytes, spec, UP_N_SPEC, e);
+    spec[UP_CHOOSES] = 1;
+    return rc < 0 || !chooses ? rc : make(x, &up->choosing, name, bytes, spec, UP_N_SPEC, e);
+}
+
+static int open_up(struct experts *op, struct exec *x, struct experts_up *up, struct moeflux_err *e)
+{
+    const char *name = name_of(x, up->formats, "experts_decode_up", "experts_decode_up_withq4",
+                               "experts_decode_up_withq4denorm");
+    const struct experts_shape *s = &op->shape;
+    uint64_t rows = is_in(s->up_format, up->formats) ? experts_act_floats(s, true) : s->shared_inner;
+    const struct gemv_shape shape = {
+        (uint32_t)rows, s->hidden, 1, up->formats, 2, 0, s->top_k + (s->shared_inner > 0)};
+    const struct gemv_plan plan = gemv_plan_for(x, &shape);
+    uint32_t spec[UP_N_SPEC] = {
+        [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
+        [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops,
+        [UP_BIASED] = s->biased};
+    memcpy(&spec[UP_LIMIT], &s->limit, sizeof s->limit); /* a float */
+    struct gemv_shape all = shape;
+    all.rows *= SEVERAL_TOKENS;
+    int rc = make_up(x, &up->one, name, s->chooses, spec, &plan, gemv_kernel, e);
+    const struct gemv_plan longer = gemv_plan_longer(x, &all, &plan);
+    return rc < 0 ? rc : make_up(x, &up->several, name, s->chooses, spec, &longer, gemv_kernel_later, e);
+}
+
+/* Columns of all slots that half of shared memory holds. */
+static uint32_t most_cols(const struct exec_caps *c)
+{
+    return (c->max_shared_bytes / 2 - 1024) / 4;
+}
+
+/* Subgroups of a workgroup are for slots first, so that each has one expert, then for more rows. */
+enum { DOWN_ROWS = 4, DOWN_GROUP = 256 };
+/* Pieces of a row that a lane holds at once; vec4s of activations. */
+enum { MAX_STEPS = 2, MAX_ACTS = 8 };
+/* Fewer neighbours read too little of a row at a time. */
+enum { LEAST_LANES = 4 };
+
+/* How a part's kernel is laid out. */
+struct down_shape {
+    uint32_t formats;
+    bool is_shared; /* no routed expert is in these formats: the shared one is alone, and has all subgroups */
+    uint32_t inner; /* columns that decide about lanes */
+    uint32_t slots; /* of a round, at most */
+};
+
+/* The steps with which the kernel has all columns of all slots at once; 0: it is not possible. */
+static uint32_t whole_steps(const struct exec_caps *c, const struct experts_shape *s,
+                            const struct down_shape *d, const uint32_t spec[DOWN_N_SPEC])
+{
+    uint32_t lanes = spec[DOWN_LANES], subgroup = spec[GEMV_SUBGROUP], tile = spec[GEMV_TILE];
+    uint32_t pieces = gemv_pieces(d->inner, d->formats);
+    bool fits = gemv_has_steps(c, d->formats) && tile == d->slots * s->inner && d->inner == s->inner &&
+                pieces % lanes == 0 && pieces / lanes <= MAX_STEPS &&
+                s->hidden % (subgroup / lanes * spec[GEMV_ROWS]) == 0 &&
+                div_up(tile / 4, spec[GEMV_WORKGROUP]) <= MAX_ACTS;
+    return fits ? pieces / lanes : 0;
+}
+
+/* Whether kernels/experts/decode_down_long.comp takes the shape: two slots' activations are half of shared
+ * memory at most. */
+static bool can_go_long(const struct exec_caps *c, const struct experts_shape *s)
+{
+    uint64_t bytes = 2 * (uint64_t)s->inner * sizeof(float);
+    uint32_t pieces = gemv_pieces(s->inner, format_set(s->down_format));
+    return format_is_usual(s->down_format) && !s->drops && !s->biased && s->top_k < DOWN_LONG_SLOTS &&
+           s->hidden >= DOWN_ROWS && bytes <= c->max_shared_bytes / 2 && pieces > 0 &&
+           pieces % c->subgroup_size == 0 && s->inner % PRODUCT_COLS == 0;
+}
+
+static int open_long_down(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct experts_shape *s = &op->shape;
+    const struct gemv_shape shape = {s->hidden, s->inner, 1, format_set(s->down_format), 1, s->hidden, 1};
+    const struct gemv_plan plan = gemv_plan_parts(x, &shape, s->inner);
+    op->gpu.whole_down.rows = plan.workgroup_rows;
+    return gemv_kernel(x, &op->gpu.whole_down.kernel, "experts_decode_down_long",
+                       sizeof(struct experts_decode_down_args), plan.spec, GEMV_N_SPEC, e);
+}
+
+/* Few rows a subgroup where a workgroup for each processor would else be missing: the shared expert alone. */
+static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape *s, bool is_shared,
+                          uint32_t subgroup_rows)
+{
+    uint32_t rows = DOWN_ROWS;
+    while (is_shared && rows > 1 && s->hidden / (subgroup_rows * rows) < c->n_processors)
+        rows /= 2;
+    return rows;
+}
+
+/* Of rows that divide into no more than a few equal parts: the most lanes of which an eighth at most has
+ * nothing in the last turn. */
+static uint32_t lanes_with_few_idle(uint32_t most, uint32_t pieces)
+{
+    uint32_t lanes = most;
+    while (lanes > 1 && 8 * size_round_up(pieces, lanes) > 9 * (uint64_t)pieces)
+        lanes /= 2;
+    return lanes;
+}
+
+static void lay_out_down(const struct exec_caps *c, const struct experts_shape *s, const struct down_shape *d,
+                         uint32_t spec[DOWN_N_SPEC])
+{
+    uint32_t longest = (uint32_t)size_max(s->inner, s->shared_inner), lanes = 1, most = most_cols(c);
+    uint32_t slots = (uint32_t)size_min(d->slots, c->max_workgroup / c->subgroup_size);
+    slots = (uint32_t)size_max(1, size_min(slots, most / PRODUCT_COLS));
+    uint32_t area = (uint32_t)size_min(d->is_shared ? d->inner : longest,
+                                       (uint64_t)(most / slots / PRODUCT_COLS) * PRODUCT_COLS);
+    uint32_t teams =
+        (uint32_t)size_max(1, size_min(DOWN_GROUP, c->max_workgroup) / ((uint64_t)slots * c->subgroup_size));
+    /* Pieces of 16 bytes of a row: those of 4-bit codes are the widest. */
+    while (2 * lanes <= c->subgroup_size && d->inner / 32 % (2 * lanes) == 0)
+        lanes *= 2;
+    if (lanes < LEAST_LANES)
+        lanes = lanes_with_few_idle(c->subgroup_size, d->inner / 32);
+    spec[GEMV_SUBGROUP] = c->subgroup_size;
+    spec[GEMV_WORKGROUP] = slots * teams * c->subgroup_size;
+    spec[GEMV_ROWS] = down_rows(c, s, d->is_shared, teams * (c->subgroup_size / lanes));
+    spec[GEMV_TOKENS] = 1;
+    spec[GEMV_TILE] = slots * area;
+    spec[GEMV_FORMATS] = format_constant(d->formats);
+    spec[GEMV_SPLIT] = 1;
+    spec[GEMV_STEPS] = 0;
+    spec[DOWN_LANES] = lanes;
+    spec[DOWN_TEAMS] = teams;
+    spec[DOWN_DROPS] = s->drops;
+    spec[DOWN_BIASED] = s->biased;
+}
+
+/* Every slot's format may need steps of its own. */
+static uint32_t steps_with_q4(const struct exec_caps *c, const struct experts_shape *s,
+                              const struct down_shape *d, const uint32_t spec[DOWN_N_SPEC])
+{
+    struct down_shape routed = *d, shared = *d;
+    routed.formats = format_set(s->down_format);
+    shared.formats = format_set(FORMAT_Q4);
+    uint32_t steps = whole_steps(c, s, &routed, spec), others = whole_steps(c, s, &shared, spec);
+    return s->shared_inner == s->inner && steps && others ? (uint32_t)size_max(steps, others) : 0;
+}
+
+static int open_down_with_q4(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct experts_shape *s = &op->shape;
+    const struct exec_caps c = exec_get_caps(x);
+    struct experts_down *down = &op->gpu.down_with_q4;
+    const struct down_shape d = {down->formats, false, s->inner, s->top_k + 1};
+    uint32_t spec[DOWN_N_SPEC] = {0};
+    lay_out_down(&c, s, &d, spec);
+    down->rows = spec[DOWN_TEAMS] * (c.subgroup_size / spec[DOWN_LANES]) * spec[GEMV_ROWS];
+    spec[GEMV_STEPS] = steps_with_q4(&c, s, &d, spec);
+    const char *name =
+        name_of(x, down->formats, "", "experts_decode_down_withq4", "experts_decode_down_withq4denorm");
+    return gemv_kernel(x, &down->kernel, name, sizeof(struct experts_decode_down_args), spec, DOWN_N_SPEC, e);
+}
+
+/* Another format than the usual ones and FORMAT_Q4; 0: they do not meet. formats: of all layers. */
+static uint32_t set_with_q4(uint32_t routed, uint32_t formats)
+{
+    uint32_t q4 = format_set(FORMAT_Q4);
+    return format_is_usual(routed) ? 0 : (formats & q4) ? format_set(routed) | q4 : 0;
+}
+
+static int open_with_q4(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct experts_shape *s = &op->shape;
+    int rc = 0;
+    op->gpu.up_with_q4.formats = s->shared_inner ? set_with_q4(s->up_format, s->up_formats) : 0;
+    op->gpu.down_with_q4.formats = set_with_q4(s->down_format, s->down_formats);
+    if (op->gpu.up_with_q4.formats)
+        rc = open_up(op, x, &op->gpu.up_with_q4, e);
+    return rc < 0 || op->gpu.down_with_q4.formats == 0 ? rc : open_down_with_q4(op, x, e);
+}
+
+static int open_down(struct experts *op, struct exec *x, struct experts_down *down, struct moeflux_err *e)
+{
+    const struct experts_shape *s = &op->shape;
+    const struct exec_caps c = exec_get_caps(x);
+    const uint32_t bytes = sizeof(struct experts_decode_down_args);
+    uint32_t spec[DOWN_N_SPEC] = {0};
+    bool is_shared = !is_in(s->down_format, down->formats);
+    struct down_shape d = {down->formats, is_shared, s->inner, s->top_k + 1};
+    if (is_shared)
+        d = (struct down_shape){down->formats, true, s->shared_inner ? s->shared_inner : s->inner, 1};
+    lay_out_down(&c, s, &d, spec);
+    down->rows = spec[DOWN_TEAMS] * (c.subgroup_size / spec[DOWN_LANES]) * spec[GEMV_ROWS];
+    if (is_shared && s->shared_inner)
+        spec[GEMV_STEPS] = whole_steps(&c, s, &d, spec);
+    int rc = gemv_kernel(x, &down->kernel, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
+    if (rc < 0 || is_shared)
+        return rc;
+    d.formats = format_set(s->down_format);
+    spec[GEMV_STEPS] = whole_steps(&c, s, &d, spec);
+    spec[GEMV_FORMATS] = format_constant(d.formats);
+    op->gpu.has_whole_down = spec[GEMV_STEPS] > 0 || can_go_long(&c, s);
+    if (!op->gpu.has_whole_down)
+        return 0;
+    if (spec[GEMV_STEPS] == 0)
+        return open_long_down(op, x, e);
+    op->gpu.whole_down.rows = down->rows;
+    return gemv_kernel(x, &op->gpu.whole_down.kernel, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
+}
+
+/* Kernels for each part of the sets: the usual formats together, each other one. */
+static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct experts_shape *s = &op->shape;
+    uint32_t ups = format_set(s->up_format) | (s->shared_inner ? s->up_formats : 0), downs = s->down_formats;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && format_set_part(ups, i); i++) {
+        if (i == EXPERTS_MAX_PARTS)
+            return err_set(e, ERR_UNSUPPORTED, "experts: more than %d formats", EXPERTS_MAX_PARTS);
+        op->gpu.up[i].formats = format_set_part(ups, i);
+        rc = open_up(op, x, &op->gpu.up[i], e);
+    }
+    for (uint32_t i = 0; rc == 0 && format_set_part(downs, i); i++) {
+        if (i == EXPERTS_MAX_PARTS)
+            return err_set(e, ERR_UNSUPPORTED, "experts: more than %d formats", EXPERTS_MAX_PARTS);
+        op->gpu.down[i].formats = format_set_part(downs, i);
+        rc = open_down(op, x, &op->gpu.down[i], e);
+    }
+    return rc;
+}
+
+int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    op->gpu.chooses = op->shape.chooses;
+    int rc = open_parts(op, x, e);
+    if (rc == 0)
+        rc = open_with_q4(op, x, e);
+    if (rc == 0)
+        rc = experts_grouped_open(&op->gpu.grouped, x, &op->shape, e);
+    op->waves_from = op->gpu.grouped.from;
+    op->gpu.makes_shared_below = op->gpu.grouped.joins_shared ? UINT32_MAX : op->gpu.grouped.from;
+    return rc;
+}
+
+int experts_shared_vulkan_open(struct experts_shared *s, struct exec *x, struct moeflux_err *e)
+{
+    const struct experts_shared_up on_device = {.gate_w = s->gate.weight,
+                                                .gate_s = s->gate.scales,
+                                                .gate_b = s->gate.biases,
+                                                .up_w = s->up.weight,
+                                                .up_s = s->up.scales,
+                                                .up_b = s->up.biases,
+                                                .format = s->gate.format};
+    int rc = exec_buffer_new(x, &s->gpu, EXEC_DEVICE, sizeof on_device, e);
+    return rc < 0 ? rc : exec_write(x, &s->gpu, 0, &on_device, sizeof on_device, e);
+}
+
+bool experts_vulkan_chooses(const struct experts *op, const struct experts_call *call)
+{
+    return op->gpu.chooses && !call->only_shared && !experts_grouped_takes(&op->gpu.grouped, call);
+}
+
+/* Slots from a->first_slot on. */
+static void run_up(const struct experts *op, struct exec *x, const struct experts_call *call,
+                   const struct experts_up *up, const struct experts_decode_up_args *a, uint32_t n_slots)
+{
+    const struct experts_shape *s = &op->shape;
+    bool chooses = call->router && experts_vulkan_chooses(op, call);
+    uint32_t longest = s->inner;
+    if (a->first_slot + n_slots > s->top_k)
+        longest = (uint32_t)size_max(s->inner, s->shared_inner);
+    const struct experts_up_kernels *k = call->n > 1 ? &up->several : &up->one;
+    exec_dispatch(x, chooses ? &k->choosing : &k->kernel, a, div_up(longest, k->rows), n_slots, call->n);
+}
+
+void experts_up_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct experts *op = self;
+    const struct experts_call *call = what;
+    const struct experts_shape *s = &op->shape;
+    if (experts_grouped_takes(&op->gpu.grouped, call)) {
+        experts_grouped_up(&op->gpu.grouped, x, s, call);
+        return;
+    }
+    struct experts_decode_up_args a = {.x = call->x,
+                                       .norm = call->norm,
+                                       .table = call->table,
+                                       .idx = call->idx,
+                                       .weights = call->weights,
+                                       .act = call->act,
+                                       .logits = call->shared_in,
+                                       .shared_up = s->biased         ? call->biases.gate_up
+                                                    : call->shared_up ? call->shared_up->gpu.address
+                                                                      : 0,
+                                       .hidden = s->hidden,
+                                       .inner = s->inner,
+                                       .format = s->up_format,
+                                       .stride = call->shared_stride,
+                                       .gate_w = s->gate_w,
+                                       .gate_s = s->gate_s,
+                                       .gate_b = s->gate_b,
+                                       .up_w = s->up_w,
+                                       .up_s = s->up_s,
+                                       .up_b = s->up_b,
+                                       .eps = s->eps,
+                                       .skip_low = (uint32_t)call->skip,
+                                       .skip_high = (uint32_t)(call->skip >> 32),
+                                       .n = call->n};
+    uint32_t shared_format = call->shared_up ? call->shared_up->gate.format : FORMAT_NONE;
+    bool has_shared = s->shared_inner && call->shared_up && !call->skip_shared;
+    const struct experts_up *routed = up_for(op, s->up_format),
+                            *shared = has_shared ? up_for(op, shared_format) : routed;
+    /* Every part of a call whose experts come in parts, so that each row has the same bits. */
+    if (op->gpu.up_with_q4.formats && !call->only_shared && shared_format == FORMAT_Q4)
+        routed = shared = &op->gpu.up_with_q4;
+    bool apart = has_shared && shared != routed;
+    if (!call->only_shared)
+        run_up(op, x, call, routed, &a, s->top_k + (has_shared && !apart));
+    if (!call->only_shared && apart)
+        exec_concurrent(x);
+    a.first_slot = s->top_k;
+    if (has_shared && (apart || call->only_shared))
+        run_up(op, x, call, shared, &a, 1);
+}
+
+/* Slots from first_slot on up to end_slot. */
+static void run_down(struct exec *x, const struct experts_down *k, struct experts_decode_down_args a,
+                     uint32_t first_slot, uint32_t end_slot)
+{
+    a.first_slot = first_slot;
+    a.end_slot = end_slot;
+    exec_dispatch(x, &k->kernel, &a, div_up(a.hidden, k->rows), a.n, 1);
+}
+
+void experts_down_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct experts *op = self;
+    const struct experts_call *call = what;
+    const struct experts_shape *s = &op->shape;
+    bool has_shared = call->shared_down.cols > 0;
+    if (experts_grouped_takes(&op->gpu.grouped, call)) {
+        experts_grouped_down(&op->gpu.grouped, x, s, call);
+        return;
+    }
+    const struct experts_decode_down_args a = {
+        .act = call->act,
+        .weights = call->weights,
+        .shared_in = s->shared_inner ? 0 : call->shared_in,
+        .shared_w = s->biased ? call->biases.down : call->shared_down.weight,
+        .shared_s = s->biased ? call->idx : call->shared_down.scales,
+        .shared_b = call->shared_down.biases,
+        .x = call->x,
+        .top_k = s->top_k,
+        .hidden = s->hidden,
+        .inner = s->inner,
+        .format = s->down_format,
+        .down_w = s->down_w,
+        .down_s = s->down_s,
+        .down_b = s->down_b,
+        .shared_at = s->n_experts + s->shared_gate,
+        .shared_inner = call->shared_down.cols,
+        .shared_format = has_shared ? call->shared_down.format : s->down_format,
+        .shared_stride = call->shared_stride,
+        .is_gated = s->shared_gate,
+        .act_stride = (uint32_t)experts_act_floats(s, true),
+        .n = call->n};
+    const struct experts_down *routed = down_for(op, s->down_format), *shared = down_for(op, a.shared_format);
+    bool apart = !call->only_shared && shared != routed,
+         is_batch_invariant = a.shared_format == s->down_format;
+    bool is_whole =
+        op->gpu.has_whole_down &&
+        (!has_shared || apart || (a.shared_in == 0 && a.shared_inner == s->inner && is_batch_invariant));
+    const struct experts_down *whole = &op->gpu.whole_down;
+    if (apart && op->gpu.down_with_q4.formats && a.shared_format == FORMAT_Q4) {
+        run_down(x, &op->gpu.down_with_q4, a, 0, s->top_k + 1);
+        return;
+    }
+    if (call->only_shared)
+        run_down(x, is_whole ? whole : shared, a, s->top_k, s->top_k + has_shared);
+    else
+        run_down(x, is_whole ? whole : routed, a, 0, s->top_k + (has_shared && !apart));
+    if (apart)
+        run_down(x, shared, a, s->top_k, s->top_k + 1);
+}

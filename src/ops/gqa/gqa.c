@@ -1,0 +1,111 @@
+#include "ops/gqa/gqa.h"
+
+#include <math.h>
+
+#include "base/err.h"
+
+static const struct op prepare_op = {.name = "gqa_prepare",
+                                     .vulkan = gqa_prepare_vulkan,
+                                     .cpu = gqa_prepare_cpu,
+                                     .reference = gqa_prepare_ref};
+
+static struct attention_shape attention_of(const struct gqa_shape *s)
+{
+    return (struct attention_shape){.n_heads = s->n_heads,
+                                    .n_kv_heads = s->n_kv_heads,
+                                    .key_dim = s->head_dim,
+                                    .value_dim = s->head_dim,
+                                    .gated = s->gated,
+                                    .norm = s->norm,
+                                    .biased = s->biased,
+                                    .sinks = s->sinks,
+                                    .window = s->window,
+                                    .scale = (float)(1 / sqrt((double)s->head_dim)),
+                                    .kv_type = s->kv_type};
+}
+
+int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct moeflux_err *e)
+{
+    const struct attention_shape attention = attention_of(s);
+    *op = (struct gqa){.shape = *s};
+    int rc = attention_open(&op->attention, x, &attention, e);
+    if (rc == 0 && (s->rotary_dim % 2 || s->rotary_dim > s->head_dim))
+        rc = err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
+                     s->rotary_dim, s->head_dim);
+    if (rc == 0 && s->gated && (s->biased || s->norm == ATTENTION_NORM_ALL))
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "attention: gates, expected no biases and no norm of all heads beside them");
+    return rc < 0 || exec_get_caps(x).is_host ? rc : gqa_vulkan_open(op, x, e);
+}
+
+void gqa_close(struct gqa *op, struct exec *x)
+{
+    attention_close(&op->attention, x);
+}
+
+uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
+                           uint32_t n_pos)
+{
+    const struct attention_shape attention = attention_of(s);
+    return s->n_heads ? attention_partial_bytes(&attention, caps, n, n_pos) : 0;
+}
+
+/* Whether attention prepares the call's queries, keys and values. */
+static bool is_fresh(const struct gqa *op, const struct gqa_call *call)
+{
+    return call->n == 1 && attention_prepares(&op->attention);
+}
+
+static struct attention_fresh fresh_of(const struct gqa *op, const struct gqa_call *call)
+{
+    return (struct attention_fresh){call->q_norm, call->k_norm,         call->bias,
+                                    call->rope,   op->shape.rotary_dim, op->shape.eps};
+}
+
+static struct attention_call attention_call_of(const struct gqa *op, const struct gqa_call *call,
+                                               const struct attention_fresh *fresh)
+{
+    const struct gqa_shape *s = &op->shape;
+    uint32_t width = s->n_heads * s->head_dim;
+    return (struct attention_call){.q = fresh ? call->qkv : call->q,
+                                   .blocks = call->blocks,
+                                   .partial = call->partial,
+                                   .sinks = call->sinks,
+                                   .gates = call->qkv,
+                                   .dst = call->dst,
+                                   .n = call->n,
+                                   .pos = call->pos,
+                                   .q_stride = width,
+                                   .dst_stride = width,
+                                   .gate_stride = call->stride,
+                                   .n_heads = s->n_heads,
+                                   .n_kv_heads = s->n_kv_heads,
+                                   .layer_off = call->layer_off,
+                                   .use_f16 = call->use_f16,
+                                   .fresh = fresh};
+}
+
+void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call)
+{
+    const struct attention_fresh fresh = fresh_of(op, call);
+    const struct attention_call attention = attention_call_of(op, call, is_fresh(op, call) ? &fresh : NULL);
+    if (!attention.fresh)
+        exec_op(x, &prepare_op, op, call);
+    attention_run(&op->attention, x, &attention);
+}
+
+void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n)
+{
+    struct attention_fresh fresh[EXEC_MAX_INVARIANT];
+    struct attention_call attention[EXEC_MAX_INVARIANT];
+    for (uint32_t i = 0; i < n; i++) {
+        if (!is_fresh(op, &calls[i])) {
+            gqa_run(op, x, &calls[i]);
+            continue;
+        }
+        fresh[i] = fresh_of(op, &calls[i]);
+        attention[i] = attention_call_of(op, &calls[i], &fresh[i]);
+    }
+    if (n > 0 && is_fresh(op, calls))
+        attention_run_concurrent(&op->attention, x, attention, n);
+}

@@ -1,0 +1,399 @@
+#include "ops/linear/gemv_plan.h"
+
+#include <stdio.h>
+
+#include "args.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "exec/kernel.h"
+#include "vulkan/pipeline.h"
+
+/* Where the device does not say how many processors it has. */
+enum { FEW_PROCESSORS = 32 };
+/* Bytes of the name of a kernel with its variant. */
+enum { KERNEL_NAME = 64 };
+/* Subgroups that share a block of rows at most, and the pieces of each row that a lane holds at once; where
+ * rows are few, so that a block has one or two, they may be more, so that such rows are one tile
+ * (DeepSeek-V3's router, 256 x 7,168 in bf16). */
+enum { MAX_SPLIT = 8, MAX_STEPS = 2, MAX_ROW_STEPS = 4 };
+/* The least subgroup that does so instead of going through its row in a loop: adding up what smaller ones
+ * have takes longer (lavapipe, 8 lanes: 8,192 x 2,048 in 51 ms in place of 20). */
+enum { SPLIT_SUBGROUP = 16 };
+
+static uint32_t round_down_pow2(uint32_t n)
+{
+    while (n & (n - 1))
+        n &= n - 1;
+    return n;
+}
+
+/* Equal tiles of at most half of shared memory. */
+static uint32_t tile_for(const struct exec_caps *c, uint32_t cols, uint32_t tokens)
+{
+    uint32_t most = (c->max_shared_bytes / 2 / tokens - 128) / 4;
+    most -= most % PRODUCT_COLS;
+    return (uint32_t)size_round_up(div_up(cols, div_up(cols, most)), PRODUCT_COLS);
+}
+
+static uint32_t processors_of(const struct exec_caps *c)
+{
+    return c->n_processors ? c->n_processors : c->is_software ? 1 : FEW_PROCESSORS;
+}
+
+/* How the columns of a tile are shared out. */
+struct share {
+    uint32_t split, steps; /* steps 0: in a loop */
+    uint32_t lanes;        /* of a workgroup, about */
+    bool is_full;          /* no lane is without a piece */
+};
+
+static bool is_other(uint32_t formats)
+{
+    return formats >> FORMAT_SET_OTHERS != 0;
+}
+
+static uint32_t piece_cols(uint32_t bits)
+{
+    return bits > 6 ? 128 / bits : 32;
+}
+
+bool gemv_has_steps(const struct exec_caps *c, uint32_t formats)
+{
+    return !is_other(formats) || c->has_denorm;
+}
+
+/* The pieces of a row in the format that has most of them and in the one that has fewest. */
+static void count_pieces(uint32_t cols, uint32_t formats, uint32_t *most, uint32_t *fewest)
+{
+    *most = *fewest = is_other(formats) ? cols / piece_cols(FORMAT_WORD_BITS(format_constant(formats))) : 0;
+    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
+        if (formats >> i & 1) {
+            uint32_t pieces = cols / piece_cols(format_of(i)->bits);
+            *most = (uint32_t)size_max(*most, pieces);
+            *fewest = *fewest ? (uint32_t)size_min(*fewest, pieces) : pieces;
+        }
+}
+
+uint32_t gemv_pieces(uint32_t cols, uint32_t formats)
+{
+    uint32_t most, fewest;
+    count_pieces(cols, formats, &most, &fewest);
+    return most == fewest ? most : 0;
+}
+
+/* Rows that are one tile, where a lane can hold its part of some rows in registers. Up to two pieces a lane
+ * one subgroup takes a row; of longer rows each of several takes as little as it can. The format with the
+ * most pieces decides; too few lanes would have work in one with less than half as many. */
+static bool share_whole(const struct exec_caps *c, uint32_t cols, uint32_t formats, uint32_t most_steps,
+                        struct share *out)
+{
+    uint32_t pieces, fewest, best = 0, subgroup = c->subgroup_size;
+    count_pieces(cols, formats, &pieces, &fewest);
+    if (!gemv_has_steps(c, formats) || pieces == 0 || pieces > 2 * fewest)
+        return false;
+    uint32_t most = subgroup < SPLIT_SUBGROUP ? 1 : MAX_SPLIT;
+    for (uint32_t split = 1; split <= most && split * subgroup <= c->max_workgroup; split++) {
+        uint32_t steps = div_up(pieces, split * subgroup), filled = pieces * 256 / (steps * split * subgroup);
+        if (steps > most_steps || filled < best)
+            continue;
+        best = filled;
+        *out = (struct share){
+            .split = split, .steps = steps, .lanes = split == 1 ? 128 : 256, .is_full = filled == 256};
+        if (split == 1)
+            break;
+    }
+    return best > 0;
+}
+
+/* Subgroups that share rows make up for rows that are few, so that a lane has one step or two, which it keeps
+ * in flight. */
+static struct share share_in_loops(const struct exec_caps *c, const struct gemv_shape *s, uint32_t tile)
+{
+    struct share h = {.split = 1, .lanes = tile > 4096 ? 512 : 256};
+    if (s->rows < 4096 && s->tokens == 1)
+        while (h.split < 4 && 2 * h.split * c->subgroup_size <= h.lanes &&
+               h.split * c->subgroup_size < div_up(tile, 32))
+            h.split *= 2;
+    return h;
+}
+
+/* Of a workgroup: as many as there are lanes for, in whole groups of those that share rows. */
+static uint32_t subgroups_for(const struct exec_caps *c, uint32_t lanes, uint32_t split)
+{
+    uint32_t n = (uint32_t)size_min(size_max(lanes, (uint64_t)split * c->subgroup_size), c->max_workgroup) /
+                 c->subgroup_size;
+    return split * round_down_pow2((uint32_t)size_max(1, n / split));
+}
+
+/* Most lanes of a workgroup that streams: shared memory has room for few such workgroups a processor. Least
+ * subgroups of it; least rows a processor that make up for bringing a long vector to all of them. */
+enum { STREAM_LANES = 512, STREAM_SUBGROUPS = 8, STREAM_ROWS = 32 };
+/* Where workgroups are threads, which share the machine's cores. */
+enum { SOFTWARE_PROCESSORS = 8 };
+
+static uint32_t stream_processors(const struct exec_caps *c)
+{
+    return c->is_software ? SOFTWARE_PROCESSORS : processors_of(c);
+}
+
+/* Columns that a subgroup takes at once of rows that stream: they are many, in one usual format. 0: they
+ * cannot. */
+static uint32_t stream_cols(const struct exec_caps *c, const struct gemv_shape *s)
+{
+    bool is_one = s->formats < 1u << FORMAT_SET_OTHERS && (s->formats & (s->formats - 1)) == 0;
+    uint32_t format = 0;
+    while (is_one && s->formats >> format > 1)
+        format++;
+    uint32_t cols = is_one ? piece_cols(format_of(format)->bits) * c->subgroup_size : 0;
+    bool is_large = s->rows >= STREAM_ROWS * stream_processors(c);
+    return is_one && is_large && s->tokens == 1 && s->cols % cols == 0 ? cols : 0;
+}
+
+/* One workgroup a processor, or fewer, all alike: every matrix ends with one that may have less to do. tile:
+ * columns that shared memory has room for; most: blocks of a workgroup. */
+static struct gemv_plan plan_stream(const struct exec_caps *c, const struct gemv_shape *s, uint32_t tile,
+                                    uint32_t most)
+{
+    uint32_t processors = stream_processors(c), rows = 8 / s->matrices;
+    uint32_t lanes = (uint32_t)size_min(STREAM_LANES, c->max_workgroup), blocks = 0;
+    uint32_t groups = processors > 2 * s->n_apart ? processors - s->n_apart : processors;
+    do {
+        rows /= 2;
+        blocks = div_up(div_up(s->rows, groups), rows);
+    } while (rows > 1 && ((s->least && rows > s->least) || blocks < STREAM_SUBGROUPS));
+    uint32_t each = (uint32_t)size_min(most, div_up(blocks, lanes / c->subgroup_size));
+    uint32_t subgroups = (uint32_t)size_min(div_up(blocks, each), lanes / c->subgroup_size);
+    return (struct gemv_plan){.spec = {[GEMV_SUBGROUP] = c->subgroup_size,
+                                       [GEMV_WORKGROUP] = subgroups * c->subgroup_size,
+                                       [GEMV_ROWS] = rows,
+                                       [GEMV_TOKENS] = 1,
+                                       [GEMV_TILE] = tile,
+                                       [GEMV_FORMATS] = format_constant(s->formats),
+                                       [GEMV_SPLIT] = 1,
+                                       [GEMV_STREAM] = each},
+                              .workgroup_rows = each * subgroups * rows,
+                              .workgroup = subgroups * c->subgroup_size,
+                              .tokens = 1};
+}
+
+/* What one workgroup of a processor may take of shared memory. */
+static uint64_t stream_bytes(const struct exec_caps *c)
+{
+    return (uint64_t)c->max_shared_bytes / 4 * 3;
+}
+
+/* Rows that are too long for share_whole and yet fit shared memory, if not twice. */
+static bool stream_blocks(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *out)
+{
+    uint64_t bytes = (uint64_t)s->cols * sizeof(float);
+    bool can = s->n_apart > 0 && bytes <= stream_bytes(c) && stream_cols(c, s) > 0;
+    if (can)
+        *out = plan_stream(c, s, s->cols, UINT32_MAX);
+    return can;
+}
+
+struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *s, uint32_t cols)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    return plan_stream(&c, s, 2 * cols, 1);
+}
+
+uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan unused;
+    uint32_t least = stream_cols(&c, s), most = (uint32_t)(stream_bytes(&c) / 2 / sizeof(float)), cols = 0;
+    if (least == 0 || tile_for(&c, s->cols, 1) == s->cols || stream_blocks(&c, s, &unused))
+        return 0;
+    for (uint32_t n = least; n <= most; n += least)
+        cols = s->cols % n == 0 ? n : cols;
+    return cols;
+}
+
+/* One vector of matrices with few rows may fill more than half of shared memory where its rows are whole
+ * then: in two tiles the second one's weights would be asked for when the first is done (DeepSeek-V3's 2,112
+ * x 7,168: 2 us of 10 less on an H100). */
+static bool is_whole(const struct exec_caps *c, const struct gemv_shape *s, struct share *out)
+{
+    bool fits = tile_for(c, s->cols, s->tokens) == s->cols;
+    bool may = s->tokens == 1 && s->n_apart > 0 && stream_cols(c, s) == 0 &&
+               (uint64_t)s->cols * sizeof(float) <= stream_bytes(c);
+    bool is_few = s->tokens == 1 && s->matrices == 1 && s->rows <= 2 * processors_of(c);
+    return (fits || may) && (share_whole(c, s->cols, s->formats, MAX_STEPS, out) ||
+                             (is_few && share_whole(c, s->cols, s->formats, MAX_ROW_STEPS, out)));
+}
+
+/* Blocks of short rows one after the other, with the next one's pieces under way, where one at a time would
+ * leave lanes without a piece, and workgroups little to do (DeepSeek-V3's 24,576 x 1,536: a quarter of the
+ * lanes' steps; 5 us of 16 less on an H100). */
+static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s, const struct share *h,
+                          struct gemv_plan *out)
+{
+    enum { ROWS = 2, LANES = 256, GROUPS = 4, LEAST_ROWS = 64 };
+    uint32_t processors = stream_processors(c), subgroup = c->subgroup_size;
+    uint32_t subgroups = (uint32_t)size_min(LANES, c->max_workgroup) / subgroup;
+    bool is_one = !is_other(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    if (s->n_apart == 0 || s->tokens > 1 || s->matrices > 1 || !is_one || h->is_full || h->split > 1 ||
+        s->rows < LEAST_ROWS * processors || (s->least && s->least < ROWS))
+        return false;
+    uint32_t blocks = div_up(div_up(s->rows, GROUPS * processors), ROWS * subgroups);
+    *out = (struct gemv_plan){.spec = {[GEMV_SUBGROUP] = subgroup,
+                                       [GEMV_WORKGROUP] = subgroups * subgroup,
+                                       [GEMV_ROWS] = ROWS,
+                                       [GEMV_TOKENS] = 1,
+                                       [GEMV_TILE] = s->cols,
+                                       [GEMV_FORMATS] = format_constant(s->formats),
+                                       [GEMV_SPLIT] = 1,
+                                       [GEMV_STREAM] = blocks},
+                              .workgroup_rows = blocks * subgroups * ROWS,
+                              .workgroup = subgroups * subgroup,
+                              .tokens = 1};
+    return true;
+}
+
+/* Rows that share a subgroup save reads of the vector; but every processor should have a workgroup. */
+struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    uint32_t tile = tile_for(&c, s->cols, s->tokens), subgroup = c.subgroup_size;
+    uint32_t processors = processors_of(&c);
+    uint32_t rows = s->tokens > 1 ? 2 : 4 / s->matrices;
+    struct share h;
+    bool whole = is_whole(&c, s, &h);
+    tile = whole ? s->cols : tile;
+    if (!whole)
+        h = share_in_loops(&c, s, tile);
+    else if (s->rows / (h.lanes / subgroup * rows) > 16 * processors)
+        h.lanes = 256;
+    uint32_t subgroups = subgroups_for(&c, h.lanes, h.split), blocks = subgroups / h.split;
+    while (rows > 1 &&
+           ((s->least && rows > s->least) || div_up(s->rows, blocks * rows) * 16 < processors * 15))
+        rows /= 2;
+    struct gemv_plan stream;
+    if (whole ? streams_short(&c, s, &h, &stream) : stream_blocks(&c, s, &stream))
+        return stream;
+    return (struct gemv_plan){.spec = {[GEMV_SUBGROUP] = subgroup,
+                                       [GEMV_WORKGROUP] = subgroups * subgroup,
+                                       [GEMV_ROWS] = rows,
+                                       [GEMV_TOKENS] = s->tokens,
+                                       [GEMV_TILE] = tile,
+                                       [GEMV_FORMATS] = format_constant(s->formats),
+                                       [GEMV_SPLIT] = h.split,
+                                       [GEMV_STEPS] = h.steps},
+                              .workgroup_rows = blocks * rows,
+                              .workgroup = subgroups * subgroup,
+                              .tokens = s->tokens};
+}
+
+/* Shared memory of kernels/lib/gemv.glsl for one matrix. */
+static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
+{
+    uint32_t subgroups = p->workgroup / p->spec[GEMV_SUBGROUP];
+    uint64_t vectors = (uint64_t)16 * 8 * (p->spec[GEMV_TILE] / 32 + 1), sums = sizeof(float) * subgroups;
+    return tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
+}
+
+/* Subgroups that keep a processor busy with several vectors; vectors from which on blocks one after the other
+ * pay (H200: 12,288 x 2,048 with four vectors 22.9 us in place of 28, with two 15.5 in place of 12). */
+enum { BESIDE_SUBGROUPS = 16, BESIDE_VECTORS = 4 };
+
+/* Blocks of rows one after the other in place of one: bringing several vectors to a workgroup takes as long
+ * as a block. A lane's pieces come in the same order. */
+static void stream_concurrent(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
+{
+    uint32_t pieces = gemv_pieces(s->cols, s->formats), subgroups = p->workgroup / c->subgroup_size;
+    bool is_one = !is_other(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    bool can = s->n_apart > 0 && p->spec[GEMV_STEPS] > 0 && is_one &&
+               pieces % (p->spec[GEMV_SPLIT] * c->subgroup_size) == 0;
+    uint32_t groups = (uint32_t)size_max(1, (uint64_t)stream_processors(c) * BESIDE_SUBGROUPS / subgroups);
+    uint32_t blocks = div_up(div_up(s->rows, p->workgroup_rows), groups);
+    if (!can || blocks < 2)
+        return;
+    p->spec[GEMV_STEPS] = 0;
+    p->spec[GEMV_STREAM] = blocks;
+    p->workgroup_rows *= blocks;
+}
+
+struct gemv_plan gemv_plan_longer(const struct exec *x, const struct gemv_shape *s,
+                                  const struct gemv_plan *few)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan p = *few;
+    stream_concurrent(&c, s, &p);
+    return p;
+}
+
+/* Most lanes of widen's workgroups; workgroups a processor from which on it pays where subgroups do not share
+ * rows. */
+enum { WIDE_LANES = 512, WIDE_GROUPS = 4 };
+
+/* Twice as many rows a workgroup, so that fewer of them bring the vector to shared memory, where processors
+ * stay busy: on an H200 12,352 and 9,216 rows of 2,048 columns take 0.5 us less in workgroups of 256 than of
+ * 128, 2,048 rows of 4,096 columns, which four subgroups share, 0.4 us less in 128 workgroups of 512 than in
+ * 256 of half as many. */
+static void widen(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
+{
+    uint32_t groups = div_up(s->rows, p->workgroup_rows), processors = processors_of(c);
+    bool pays = p->spec[GEMV_SPLIT] > 1 ? groups * 8 >= processors * 15
+                                        : p->workgroup < 256 && groups > WIDE_GROUPS * processors;
+    if (!pays || p->spec[GEMV_STEPS] == 0 || p->workgroup > size_min(WIDE_LANES, c->max_workgroup) / 2)
+        return;
+    p->workgroup *= 2;
+    p->workgroup_rows *= 2;
+    p->spec[GEMV_WORKGROUP] = p->workgroup;
+}
+
+/* The workgroup orders the sum of a norm's squares, the other constants that of a product: neither depends on
+ * `tokens`. (Four and eight sequences of the 35B-A3B shape: 893 and 1,057 tok/s on an H100; 828 and 950 where
+ * several tokens kept the narrow workgroups, with sums of squares as if they had the wide ones.) */
+struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_shape *s,
+                                      const struct gemv_plan *one, uint32_t tokens)
+{
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan p = *one;
+    widen(&c, s, &p);
+    while (tokens > 1 && gemv_shared_bytes(&p, tokens) > c.max_shared_bytes)
+        tokens /= 2;
+    p.tokens = p.spec[GEMV_TOKENS] = tokens;
+    if (tokens >= BESIDE_VECTORS)
+        stream_concurrent(&c, s, &p);
+    return p;
+}
+
+/* As the Makefile's VARIANTS have them; NULL where `formats`, the kernel's constant, are several. */
+static const char *variant_of(uint32_t formats)
+{
+    static const char *const names[FORMAT_SET_OTHERS] = {
+        [FORMAT_Q4] = "q4", [FORMAT_Q8] = "q8", [FORMAT_BF16] = "bf16", [FORMAT_F32] = "f32"};
+    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
+        if (formats == 1u << i)
+            return names[i];
+    return NULL;
+}
+
+static void name_variant(const struct exec *x, const char *name, const uint32_t *spec, char full[KERNEL_NAME])
+{
+    bool has_denorm = exec_get_caps(x).has_denorm;
+    const char *variant = is_other(spec[GEMV_FORMATS]) ? has_denorm ? "otherdenorm" : "other"
+                          : has_denorm                 ? "denorm"
+                                                       : variant_of(spec[GEMV_FORMATS]);
+    snprintf(full, KERNEL_NAME, "%s_%s", name, variant ? variant : "");
+    if (!pipeline_find_name(full))
+        snprintf(full, KERNEL_NAME, "%s", name);
+}
+
+int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
+                uint32_t n_spec, struct moeflux_err *e)
+{
+    char full[KERNEL_NAME];
+    name_variant(x, name, spec, full);
+    return exec_kernel(x, k, full, args_bytes, spec, n_spec, e);
+}
+
+int gemv_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
+{
+    char full[KERNEL_NAME];
+    name_variant(x, name, spec, full);
+    return exec_kernel_later(x, k, full, args_bytes, spec, n_spec, e);
+}

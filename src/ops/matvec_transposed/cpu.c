@@ -1,0 +1,52 @@
+#include <string.h>
+
+#include "base/mem.h"
+#include "cpu/team.h"
+#include "cpu/isa.h"
+#include "ops/loops.h"
+#include "ops/matvec_transposed/matvec_transposed.h"
+
+/* Columns of a block; rows that are widened at once. */
+enum { COLS = LOOPS_COLS, ROWS = 64 };
+
+struct job {
+    const struct matvec_transposed *op;
+    const struct matvec_transposed_call *call;
+    const struct loops *loops;
+    const struct cpu_isa *isa;
+    uint32_t n_blocks; /* of a matrix */
+};
+
+/* Some columns of one matrix with all tokens. Each output is one chain of fused multiply-adds in the order of
+ * the rows. */
+static void run_block(void *ctx, uint32_t block, uint32_t thread)
+{
+    const struct job *j = ctx;
+    const struct matvec_transposed_call *c = j->call;
+    const struct weights *w = &j->op->w;
+    uint32_t h = block / j->n_blocks, first = block % j->n_blocks * COLS;
+    uint32_t n = (uint32_t)size_min(COLS, w->cols - first);
+    const struct cpu_matrix m = loops_matrix(w);
+    float rows[ROWS][COLS];
+    (void)thread;
+    if (n < COLS)
+        memset(rows, 0, sizeof rows);
+    for (uint32_t from = 0; from < w->rows; from += ROWS) {
+        uint32_t n_rows = (uint32_t)size_min(ROWS, w->rows - from);
+        for (uint32_t r = 0; r < n_rows; r++)
+            j->isa->widen(&m, h * j->op->step + from + r, first, n, rows[r]);
+        for (uint32_t t = 0; t < c->n; t++) {
+            const float *x = host_floats(c->x) + (uint64_t)t * c->x_stride + (uint64_t)h * c->x_step + from;
+            float *y = host_floats_mut(c->y) + (uint64_t)t * c->y_stride + (uint64_t)h * c->y_step + first;
+            j->loops->add_rows(y, x, rows[0], n_rows, n, from == 0);
+        }
+    }
+}
+
+int matvec_transposed_cpu(const void *self, const void *what, struct host *h)
+{
+    const struct matvec_transposed *op = self;
+    struct job j = {op, what, loops_of(h), h->isa, div_up(op->w.cols, COLS)};
+    team_for(h->team, op->n_stacked * j.n_blocks, run_block, &j);
+    return host_error(h);
+}

@@ -1,0 +1,57 @@
+#include "args.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "ops/matvec_transposed/matvec_transposed.h"
+
+/* Invocations for one token: each has few rows, whose loads wait for one another. */
+enum { ONE_GROUP = 512 };
+
+static uint32_t group_of(const struct exec_caps *caps, uint32_t most)
+{
+    uint32_t group = (uint32_t)size_min(most, caps->max_workgroup);
+    return (uint32_t)size_max(group - group % caps->subgroup_size, caps->subgroup_size);
+}
+
+int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, struct moeflux_err *e)
+{
+    enum { LANES = 32, GROUP_SPEC = 1, TOKENS_SPEC = 3 };
+    struct exec_caps caps = exec_get_caps(x);
+    bool is_uneven = op->w.rows % 4 || weights_are_uneven(&op->w);
+    bool is_usual = format_is_usual(op->w.format);
+    const char *name = is_usual ? "matvec_transposed_groups" : "matvec_transposed_groups_other";
+    if (is_uneven)
+        name = is_usual ? "matvec_transposed_plain" : "matvec_transposed_plain_other";
+    const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
+    uint32_t group = group_of(&caps, 256), one_group = is_uneven ? group : group_of(&caps, ONE_GROUP);
+    uint32_t lanes = (uint32_t)size_min(LANES, group); /* with eight columns each; the others share them */
+    uint32_t spec[] = {caps.subgroup_size, one_group, format_constant(format_set(op->w.format)), 1, lanes};
+    op->gpu.cols = is_uneven ? group : 8 * lanes;
+    int rc = exec_kernel(x, &op->gpu.one, name, bytes, spec, n_spec, e);
+    spec[GROUP_SPEC] = group;
+    spec[TOKENS_SPEC] = TRANSPOSED_TOKENS;
+    return rc < 0 ? rc : exec_kernel_later(x, &op->gpu.several, name, bytes, spec, n_spec, e);
+}
+
+void matvec_transposed_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct matvec_transposed *op = self;
+    const struct matvec_transposed_call *call = what;
+    const struct matvec_transposed_args a = {.weight = op->w.weight,
+                                             .scales = op->w.scales,
+                                             .biases = op->w.biases,
+                                             .x = call->x,
+                                             .y = call->y,
+                                             .format = op->w.format,
+                                             .rows = op->w.rows,
+                                             .cols = op->w.cols,
+                                             .step = op->step,
+                                             .x_stride = call->x_stride,
+                                             .y_stride = call->y_stride,
+                                             .x_step = call->x_step,
+                                             .y_step = call->y_step,
+                                             .n = call->n,
+                                             .n_stacked = op->n_stacked};
+    bool is_one = call->n == 1;
+    exec_dispatch(x, is_one ? &op->gpu.one : &op->gpu.several, &a, div_up(op->w.cols, op->gpu.cols),
+                  is_one ? 1 : div_up(call->n, TRANSPOSED_TOKENS), op->n_stacked);
+}

@@ -1,0 +1,48 @@
+#include "ops/router/router.h"
+
+#include <math.h>
+
+#include "base/err.h"
+
+static const struct op router_op = {
+    .name = "router", .vulkan = router_vulkan, .cpu = router_cpu, .reference = router_ref};
+
+static int check(const struct router_shape *s, struct moeflux_err *e)
+{
+    if (s->top_k == 0 || s->top_k > s->n_experts)
+        return err_set(e, ERR_UNSUPPORTED, "router: %u of %u experts a token", s->top_k, s->n_experts);
+    if (!(s->share >= 0 && s->share < 1))
+        return err_set(e, ERR_UNSUPPORTED, "router: a share of %g, expected at least 0 and less than 1",
+                       (double)s->share);
+    if (!s->sigmoid)
+        return 0;
+    if (s->n_groups == 0 || s->n_experts % s->n_groups || s->keep_groups == 0 || s->keep_groups > s->n_groups)
+        return err_set(e, ERR_UNSUPPORTED, "router: %u of %u groups of %u experts", s->keep_groups,
+                       s->n_groups, s->n_experts);
+    if (s->top_k > s->n_experts / s->n_groups * s->keep_groups)
+        return err_set(e, ERR_UNSUPPORTED, "router: %u experts a token out of %u groups of %u", s->top_k,
+                       s->keep_groups, s->n_experts / s->n_groups);
+    return 0;
+}
+
+int router_open(struct router *op, struct exec *x, const struct router_shape *s, struct moeflux_err *e)
+{
+    *op = (struct router){.shape = *s};
+    int rc = check(s, e);
+    return rc < 0 || exec_get_caps(x).is_host ? rc : router_vulkan_open(op, x, e);
+}
+
+void router_run(const struct router *op, struct exec *x, const struct router_call *call)
+{
+    exec_op(x, &router_op, op, call);
+}
+
+float router_group_score(const float *t, uint32_t size)
+{
+    float best = -INFINITY, second = -INFINITY;
+    for (uint32_t i = 0; i < size; i++) {
+        second = fmaxf(second, fminf(best, t[i]));
+        best = fmaxf(best, t[i]);
+    }
+    return size == 1 ? best : best + second;
+}

@@ -1,0 +1,541 @@
+#include "sample/sampler.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "sample/weight.h"
+
+#define MAX_REPEAT_LAST (1u << 20)
+#define WORD_BITS       64u
+#define LANES           16u
+#define NOT_AN_ID       (-1)
+#define LOG2_E          1.4426950408889634
+
+/* Logits are worked on 64 ids at a time, one word of the bitmaps: loops of a fixed length that the compiler
+ * turns into vector code. */
+struct candidate {
+    float logit;
+    uint32_t weight; /* of 2^31 (sample/weight.h), not 0 */
+    uint32_t id;
+};
+
+struct sampler {
+    struct sampler_options options;
+    struct sampler_rule rule; /* without its random number */
+    uint32_t n_ids, n_words;
+    uint64_t *blocked;            /* [n_words] bit set: not chosen now */
+    uint64_t *never;              /* [n_words] bit set: never chosen */
+    uint64_t *repeated;           /* [n_words] bit set: n_recent is not 0 */
+    uint32_t *n_recent;           /* [n_ids] how often the id stands in `recent` */
+    int32_t *recent;              /* [repeat_last] ring; NOT_AN_ID: nothing to penalise */
+    uint32_t recent_at;           /* where the next one goes */
+    bool in_answer;               /* the two that follow are NULL where rule.counts is false */
+    uint64_t *answered;           /* [n_words] bit set: n_answered is not 0 */
+    uint32_t *n_answered;         /* [n_ids] how often the answer has the id */
+    struct sampler_bias *bias;    /* [options.n_bias], ascending by id */
+    float *logits;                /* [n_words * 64] working copy; the tail is -infinity */
+    float *word_max;              /* [n_words] the largest logit of each word */
+    struct candidate *candidates; /* [n_ids] */
+    uint64_t n_picked;
+};
+
+static bool in_range(float v, float low, float high)
+{
+    return v >= low && v <= high; /* false for NaN */
+}
+
+int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
+{
+    if (!(o->temperature >= 0.0f) || isinf(o->temperature))
+        return err_set(e, ERR_USAGE, "temperature is %g, expected 0 or more", (double)o->temperature);
+    if (!in_range(o->top_p, 0.0f, 1.0f) || o->top_p == 0.0f)
+        return err_set(e, ERR_USAGE, "top-p is %g, expected more than 0 and at most 1", (double)o->top_p);
+    if (!in_range(o->min_p, 0.0f, 1.0f))
+        return err_set(e, ERR_USAGE, "min-p is %g, expected 0 to 1", (double)o->min_p);
+    if (!(o->repeat_penalty > 0.0f) || isinf(o->repeat_penalty))
+        return err_set(e, ERR_USAGE, "repeat-penalty is %g, expected more than 0", (double)o->repeat_penalty);
+    if (!in_range(o->presence_penalty, -2.0f, 2.0f))
+        return err_set(e, ERR_USAGE, "presence-penalty is %g, expected -2 to 2", (double)o->presence_penalty);
+    if (!in_range(o->frequency_penalty, -2.0f, 2.0f))
+        return err_set(e, ERR_USAGE, "frequency-penalty is %g, expected -2 to 2",
+                       (double)o->frequency_penalty);
+    if (o->repeat_last > MAX_REPEAT_LAST)
+        return err_set(e, ERR_USAGE, "repeat-last is %u, expected at most %u", o->repeat_last,
+                       MAX_REPEAT_LAST);
+    return 0;
+}
+
+/* A positive number that no device takes for 0. */
+static float normal_of(double x)
+{
+    return (float)fmin(fmax(x, (double)FLT_MIN), (double)FLT_MAX);
+}
+
+static struct sampler_rule rule_of(const struct sampler_options *o)
+{
+    double temperature = (double)o->temperature, penalty = (double)normal_of((double)o->repeat_penalty);
+    bool penalises = o->repeat_penalty != 1.0f && o->repeat_last > 0;
+    return (struct sampler_rule){
+        .repeat_last = penalises ? o->repeat_last : 0,
+        .penalty = (float)penalty,
+        .inverse_penalty = normal_of(1 / penalty),
+        .scale = temperature > 0 && o->top_k != 1 ? normal_of(LOG2_E / temperature) : 0,
+        .top_k = o->top_k,
+        .top_p = o->top_p < 1.0f ? (uint32_t)fmax(round((double)o->top_p * 0x1p32), 1) : 0,
+        .min_p = (uint32_t)ceil((double)o->min_p * 0x1p31),
+        .counts = o->presence_penalty != 0 || o->frequency_penalty != 0 || o->n_bias > 0};
+}
+
+/* The bits past n_ids in the last word are blocked too. */
+static void block(struct sampler *s, const uint8_t *allowed)
+{
+    for (uint32_t i = 0; i < s->n_words * WORD_BITS; i++)
+        if (i >= s->n_ids || (allowed && !(allowed[i / 8] >> i % 8 & 1)))
+            s->never[i / WORD_BITS] |= (uint64_t)1 << i % WORD_BITS;
+    sampler_set_mask(s, NULL);
+}
+
+void sampler_set_mask(struct sampler *s, const uint64_t *mask)
+{
+    for (uint32_t w = 0; w < s->n_words; w++)
+        s->blocked[w] = s->never[w] | (mask ? ~mask[w] : 0);
+}
+
+void sampler_allow(struct sampler *s, int32_t id)
+{
+    s->blocked[(uint32_t)id / WORD_BITS] &= ~((uint64_t)1 << (uint32_t)id % WORD_BITS);
+}
+
+static int by_id(const void *a, const void *b)
+{
+    const struct sampler_bias *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static int copy_bias(struct sampler *s, const struct sampler_options *o, struct moeflux_err *e)
+{
+    if (!(s->bias = mem_new(o->n_bias, sizeof *s->bias, e)))
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < o->n_bias; i++) {
+        if (o->bias[i].id < 0 || (uint32_t)o->bias[i].id >= s->n_ids)
+            return err_set(e, ERR_USAGE, "a bias of token %d, expected 0 to %u", o->bias[i].id, s->n_ids - 1);
+        s->bias[i] = o->bias[i];
+    }
+    if (o->n_bias)
+        qsort(s->bias, o->n_bias, sizeof *s->bias, by_id);
+    return 0;
+}
+
+static bool all_blocked(const struct sampler *s)
+{
+    uint32_t w = 0;
+    while (w < s->n_words && s->blocked[w] == UINT64_MAX)
+        w++;
+    return w == s->n_words;
+}
+
+struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,
+                            struct moeflux_err *e)
+{
+    if (sampler_check(o, e) < 0)
+        return NULL;
+    if (n_ids == 0 || n_ids > INT32_MAX) {
+        err_set(e, ERR_USAGE, "a vocabulary of %u tokens cannot be sampled", n_ids);
+        return NULL;
+    }
+    struct sampler *s = mem_new(1, sizeof *s, e);
+    if (!s)
+        return NULL;
+    s->options = *o;
+    s->options.bias = NULL;
+    s->rule = rule_of(o);
+    s->rule.n_ids = n_ids;
+    s->n_ids = n_ids;
+    s->n_words = div_up(n_ids, WORD_BITS);
+    if (!(s->blocked = mem_new(s->n_words, sizeof *s->blocked, e)) ||
+        !(s->never = mem_new(s->n_words, sizeof *s->never, e)) ||
+        !(s->repeated = mem_new(s->n_words, sizeof *s->repeated, e)) ||
+        !(s->n_recent = mem_new(n_ids, sizeof *s->n_recent, e)) ||
+        !(s->recent = mem_new(o->repeat_last, sizeof *s->recent, e)) ||
+        !(s->logits = mem_new((uint64_t)s->n_words * WORD_BITS, sizeof *s->logits, e)) ||
+        !(s->word_max = mem_new(s->n_words, sizeof *s->word_max, e)) ||
+        !(s->candidates = mem_new(n_ids, sizeof *s->candidates, e)))
+        goto fail;
+    if (s->rule.counts && (!(s->answered = mem_new(s->n_words, sizeof *s->answered, e)) ||
+                           !(s->n_answered = mem_new(n_ids, sizeof *s->n_answered, e))))
+        goto fail;
+    if (copy_bias(s, o, e) < 0)
+        goto fail;
+    block(s, allowed);
+    if (all_blocked(s)) {
+        err_set(e, ERR_USAGE, "none of the %u ids may be chosen", n_ids);
+        goto fail;
+    }
+    sampler_reset(s);
+    return s;
+fail:
+    sampler_free(s);
+    return NULL;
+}
+
+void sampler_free(struct sampler *s)
+{
+    if (!s)
+        return;
+    free(s->blocked);
+    free(s->never);
+    free(s->repeated);
+    free(s->n_recent);
+    free(s->recent);
+    free(s->answered);
+    free(s->bias);
+    free(s->n_answered);
+    free(s->logits);
+    free(s->word_max);
+    free(s->candidates);
+    free(s);
+}
+
+static void set_bit(uint64_t *bits, int32_t id)
+{
+    bits[(uint32_t)id / WORD_BITS] |= (uint64_t)1 << (uint32_t)id % WORD_BITS;
+}
+
+void sampler_accept(struct sampler *s, int32_t id)
+{
+    if (s->rule.counts && s->in_answer && id >= 0 && (uint32_t)id < s->n_ids) {
+        s->n_answered[id]++;
+        set_bit(s->answered, id);
+    }
+    if (s->options.repeat_last == 0)
+        return;
+    int32_t *place = &s->recent[s->recent_at];
+    if (*place != NOT_AN_ID && --s->n_recent[*place] == 0)
+        s->repeated[(uint32_t)*place / WORD_BITS] &= ~((uint64_t)1 << (uint32_t)*place % WORD_BITS);
+    *place = id >= 0 && (uint32_t)id < s->n_ids ? id : NOT_AN_ID;
+    if (*place != NOT_AN_ID) {
+        s->n_recent[id]++;
+        set_bit(s->repeated, id);
+    }
+    s->recent_at = (s->recent_at + 1) % s->options.repeat_last;
+}
+
+void sampler_begin_answer(struct sampler *s)
+{
+    s->in_answer = true;
+    if (!s->rule.counts)
+        return;
+    memset(s->answered, 0, s->n_words * sizeof *s->answered);
+    memset(s->n_answered, 0, s->n_ids * sizeof *s->n_answered);
+}
+
+void sampler_reset(struct sampler *s)
+{
+    sampler_begin_answer(s);
+    s->in_answer = false;
+    memset(s->repeated, 0, s->n_words * sizeof *s->repeated);
+    memset(s->n_recent, 0, s->n_ids * sizeof *s->n_recent);
+    for (uint32_t i = 0; i < s->options.repeat_last; i++)
+        s->recent[i] = NOT_AN_ID;
+    s->recent_at = 0;
+    s->n_picked = 0;
+}
+
+/* The n-th number of splitmix64, from 1. */
+static uint64_t random_of(uint64_t seed, uint64_t n)
+{
+    uint64_t z = seed + n * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Those of this word; *next: the first one that no word before it has. */
+static void add_bias(const struct sampler *s, uint32_t w, float *word, uint32_t *next)
+{
+    for (; *next < s->options.n_bias && (uint32_t)s->bias[*next].id / WORD_BITS == w; ++*next)
+        word[(uint32_t)s->bias[*next].id % WORD_BITS] += s->bias[*next].value;
+}
+
+/* The working copy of one word: blocked ids get -infinity, repeated ones their penalties. Nearly all words
+ * have neither and cost a few tests. */
+static void copy_word(struct sampler *s, uint32_t w, const float *logits, uint32_t *next_bias)
+{
+    float *word = s->logits + (size_t)w * WORD_BITS;
+    size_t n = size_min(s->n_ids - w * WORD_BITS, WORD_BITS);
+    if (s->blocked[w] == UINT64_MAX) {
+        add_bias(s, w, word, next_bias);
+        for (size_t i = 0; i < WORD_BITS; i++)
+            word[i] = -INFINITY;
+        return;
+    }
+    memcpy(word, logits + (size_t)w * WORD_BITS, n * sizeof *word);
+    for (size_t i = 0; i < WORD_BITS; i++)
+        word[i] = sample_float(sample_flush(sample_bits(word[i])));
+    for (uint64_t bits = s->rule.repeat_last ? s->repeated[w] : 0; bits; bits &= bits - 1) {
+        float *at = &word[__builtin_ctzll(bits)];
+        *at = sample_float(sample_penalise(sample_bits(*at), s->rule.penalty, s->rule.inverse_penalty));
+    }
+    for (uint64_t bits = s->rule.counts ? s->answered[w] : 0; bits; bits &= bits - 1) {
+        uint32_t i = (uint32_t)__builtin_ctzll(bits);
+        word[i] -= s->options.presence_penalty +
+                   s->options.frequency_penalty * (float)s->n_answered[w * WORD_BITS + i];
+    }
+    add_bias(s, w, word, next_bias);
+    for (uint64_t bits = s->blocked[w]; bits; bits &= bits - 1)
+        word[__builtin_ctzll(bits)] = -INFINITY;
+}
+
+/* The largest of 64, or NaN if there is one. */
+static float max_of_word(const float *word)
+{
+    float max[LANES], bad[LANES] = {0};
+    memcpy(max, word, sizeof max);
+    for (size_t i = 0; i < WORD_BITS; i += LANES)
+        for (size_t k = 0; k < LANES; k++) {
+            max[k] = word[i + k] > max[k] ? word[i + k] : max[k];
+            bad[k] = word[i + k] == word[i + k] ? bad[k] : word[i + k];
+        }
+    for (size_t k = 1; k < LANES; k++) {
+        max[0] = max[k] > max[0] ? max[k] : max[0];
+        bad[0] = bad[k] == bad[k] ? bad[0] : bad[k];
+    }
+    return bad[0] == bad[0] ? max[0] : bad[0];
+}
+
+static int32_t index_in_word(const struct sampler *s, uint32_t w, float value)
+{
+    uint32_t i = w * WORD_BITS;
+    while (isnan(value) ? !isnan(s->logits[i]) : s->logits[i] != value)
+        i++;
+    return (int32_t)i;
+}
+
+int sampler_refuse(uint32_t fault, uint32_t id, uint32_t n_ids, struct moeflux_err *e)
+{
+    if (fault == SAMPLE_NOTHING)
+        return err_set(e, ERR_DEVICE, "all logits of %u tokens are -infinity, none can be chosen", n_ids);
+    return err_set(e, ERR_DEVICE, "the logit of token %u of %u is %s", id, n_ids,
+                   fault == SAMPLE_NAN ? "not a number" : "+infinity");
+}
+
+/* The maximum is +infinity: as a logit (of an id that could be chosen) that is a fault; by a penalty below 1
+ * it is just a large one. */
+static int check_infinity(const struct sampler *s, const float *logits, struct moeflux_err *e)
+{
+    for (uint32_t i = 0; i < s->n_ids; i++)
+        if (logits[i] == INFINITY && s->logits[i] == INFINITY)
+            return sampler_refuse(SAMPLE_INFINITE, i, s->n_ids, e);
+    return 0;
+}
+
+/* Fills the working copy and word_max. Returns the lowest index of the maximum; ERR_DEVICE for a NaN or
+ * +infinity (after blocking, so only where it could be chosen), and when every logit is -infinity. */
+static int32_t take_logits(struct sampler *s, const float *logits, struct moeflux_err *e)
+{
+    float max = -INFINITY;
+    uint32_t best = s->n_words, next_bias = 0;
+    for (uint32_t w = 0; w < s->n_words; w++) {
+        copy_word(s, w, logits, &next_bias);
+        float word_max = max_of_word(s->logits + (size_t)w * WORD_BITS);
+        if (isnan(word_max))
+            return sampler_refuse(SAMPLE_NAN, (uint32_t)index_in_word(s, w, word_max), s->n_ids, e);
+        s->word_max[w] = word_max;
+        if (word_max > max) {
+            max = word_max;
+            best = w;
+        }
+    }
+    if (best == s->n_words)
+        return sampler_refuse(SAMPLE_NOTHING, 0, s->n_ids, e);
+    int rc = max == INFINITY ? check_infinity(s, logits, e) : 0;
+    return rc ? rc : index_in_word(s, best, max);
+}
+
+/* Whether `a` goes before `b`: the larger logit, then the lower id. */
+static bool before(const struct candidate *a, const struct candidate *b)
+{
+    return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
+}
+
+/* A heap with the last candidate at its top. */
+static void sift_down(struct candidate *heap, uint32_t n, uint32_t at)
+{
+    struct candidate c = heap[at];
+    for (size_t child; (child = 2 * (size_t)at + 1) < n; at = (uint32_t)child) {
+        if (child + 1 < n && before(&heap[child], &heap[child + 1]))
+            child++;
+        if (!before(&c, &heap[child]))
+            break;
+        heap[at] = heap[child];
+    }
+    heap[at] = c;
+}
+
+/* The last of the k first ids. The heap's top is the worst of those kept; once the heap is full nearly every
+ * word is turned away by one comparison with it. */
+static struct candidate last_of_top(struct sampler *s, uint32_t k)
+{
+    struct candidate *heap = s->candidates;
+    uint32_t n = 0;
+    for (uint32_t w = 0; w < s->n_words; w++) {
+        if (n == k && s->word_max[w] <= heap[0].logit)
+            continue;
+        for (uint32_t i = w * WORD_BITS; i < (w + 1) * WORD_BITS; i++) {
+            struct candidate c = {.logit = s->logits[i], .id = i};
+            if (n < k && c.logit > -INFINITY) {
+                heap[n++] = c;
+                for (uint32_t at = n / 2; n == k && at-- > 0;)
+                    sift_down(heap, n, at);
+            } else if (n == k && c.logit > heap[0].logit) {
+                /* Ids come in order, so a tie with the worst is lost. */
+                heap[0] = c;
+                sift_down(heap, n, 0);
+            }
+        }
+    }
+    return n == k ? heap[0] : (struct candidate){.logit = -INFINITY, .id = s->n_ids};
+}
+
+/* The candidates up to `last` in the order of before(), those without weight left out, by ascending id. */
+static uint32_t collect(struct sampler *s, const struct candidate *last, float max)
+{
+    struct candidate *out = s->candidates;
+    uint32_t n = 0, max_bits = sample_bits(max);
+    for (uint32_t w = 0; w < s->n_words; w++) {
+        float top = s->word_max[w];
+        if (top < last->logit || !sample_weight(sample_exponent(sample_bits(top), max_bits, s->rule.scale)))
+            continue;
+        for (uint32_t i = w * WORD_BITS; i < (w + 1) * WORD_BITS; i++) {
+            struct candidate c = {.logit = s->logits[i], .id = i};
+            if (c.logit < last->logit || before(last, &c))
+                continue;
+            c.weight = sample_weight(sample_exponent(sample_bits(c.logit), max_bits, s->rule.scale));
+            if (c.weight)
+                out[n++] = c;
+        }
+    }
+    return n;
+}
+
+static uint64_t total_weight(const struct candidate *c, uint32_t n)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += c[i].weight;
+    return sum;
+}
+
+/* ceil(sum * share / 2^32) */
+static uint64_t share_of(uint64_t sum, uint32_t share)
+{
+    uint64_t low = (sum & UINT32_MAX) * share, high = (sum >> 32) * share;
+    return high + (low >> 32) + ((low & UINT32_MAX) != 0);
+}
+
+/* floor(sum * random / 2^64) */
+static uint64_t point_of(uint64_t sum, uint64_t random)
+{
+    uint64_t a = sum & UINT32_MAX, b = sum >> 32, c = random & UINT32_MAX, d = random >> 32;
+    uint64_t bc = b * c, ad = a * d, middle = (a * c >> 32) + (bc & UINT32_MAX) + (ad & UINT32_MAX);
+    return b * d + (bc >> 32) + (ad >> 32) + (middle >> 32);
+}
+
+/* Keeps the smallest set of first candidates whose weights reach `enough`; they stay in their order. The last
+ * one's logit is found eight bits at a time, by the weights of those that have the bits found so far. Returns
+ * how many. */
+static uint32_t take_nucleus(struct candidate *c, uint32_t n, uint64_t enough)
+{
+    uint32_t found = 0, mask = 0, kept = 0;
+    uint64_t sum = 0;
+    for (uint32_t shift = 32; shift > 0;) {
+        uint64_t sums[256] = {0};
+        uint32_t digit = 255;
+        shift -= 8;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t key = sample_key(sample_bits(c[i].logit));
+            sums[key >> shift & 255] += (key & mask) == found ? c[i].weight : 0;
+        }
+        while (sum + sums[digit] < enough)
+            sum += sums[digit--];
+        found |= digit << shift;
+        mask |= 255u << shift;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t key = sample_key(sample_bits(c[i].logit));
+        if (key > found || (key == found && sum < enough))
+            c[kept++] = c[i];
+        sum += key == found ? c[i].weight : 0;
+    }
+    return kept;
+}
+
+/* Keeps what weighs at least `least`. Returns how many. */
+static uint32_t take_heavy(struct candidate *c, uint32_t n, uint32_t least)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < n; i++)
+        if (c[i].weight >= least)
+            c[kept++] = c[i];
+    return kept;
+}
+
+static int32_t choose(const struct candidate *c, uint32_t n, uint64_t random)
+{
+    uint64_t point = point_of(total_weight(c, n), random), passed = c[0].weight;
+    uint32_t i = 0;
+    while (passed <= point)
+        passed += c[++i].weight;
+    return (int32_t)c[i].id;
+}
+
+struct sampler_rule sampler_next_rule(const struct sampler *s, uint32_t ahead)
+{
+    struct sampler_rule r = s->rule;
+    r.random = random_of(s->options.seed, s->n_picked + ahead + 1);
+    return r;
+}
+
+const uint64_t *sampler_blocked(const struct sampler *s)
+{
+    return s->blocked;
+}
+
+uint32_t sampler_recent(const struct sampler *s, const int32_t *next, int32_t *out)
+{
+    uint32_t n = s->rule.repeat_last, kept = 0;
+    for (uint32_t i = next ? 2 : 1; i < n; i++)
+        out[kept++] = s->recent[(s->recent_at + i) % n];
+    if (next && n > 1)
+        out[kept++] = *next;
+    return kept;
+}
+
+void sampler_skip(struct sampler *s)
+{
+    s->n_picked++;
+}
+
+int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e)
+{
+    const struct sampler_rule r = sampler_next_rule(s, 0);
+    int32_t best = take_logits(s, logits, e);
+    if (best < 0)
+        return best;
+    s->n_picked++;
+    float max = s->logits[best];
+    if (r.scale == 0.0f || isinf(max))
+        return best;
+    struct candidate last = {.logit = -INFINITY, .id = s->n_ids};
+    if (r.top_k && r.top_k < s->n_ids)
+        last = last_of_top(s, r.top_k);
+    uint32_t n = collect(s, &last, max);
+    if (r.top_p)
+        n = take_nucleus(s->candidates, n, share_of(total_weight(s->candidates, n), r.top_p));
+    /* The largest weight is 2^31, so min-p is a weight as it stands. */
+    return choose(s->candidates, take_heavy(s->candidates, n, r.min_p), r.random);
+}

@@ -1,0 +1,274 @@
+/* The self-test's cases of grouped-query attention. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/mem.h"
+#include "ops/gqa/gqa.h"
+#include "selftest/kernel_test.h"
+
+/* As every product's head says; norms and RoPE have one rounding more than their inputs. */
+static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
+static const double HALF_BOUND = 1e-3;          /* a number in float16 is rounded to either neighbour */
+static const double F16_ATTENTION_BOUND = 3e-3; /* queries, keys, probabilities and values are rounded */
+
+/* A cache's blocks: a long sequence has the same few again and again, but for the last, which is written. */
+enum { CACHE_BLOCKS = 8, MAX_CACHE_BLOCKS = 300 };
+
+static void make_blocks(struct kernel_test *l, struct test_buffer **blocks, uint32_t n, uint64_t numbers,
+                        enum kv_type type)
+{
+    for (uint32_t i = 0; i < n; i++)
+        blocks[i] =
+            i < CACHE_BLOCKS - 1 || i + 1 == n ? kt_cache(l, numbers, type) : blocks[i % (CACHE_BLOCKS - 1)];
+}
+
+/* Blocks that a window hides from all tokens are NaN: who reads them, whatever for, hands that on. */
+static void hide_blocks(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos,
+                        struct test_buffer **blocks, uint64_t numbers)
+{
+    uint32_t n = c->window && pos >= c->window ? (pos + 1 - c->window) >> KV_BLOCK_SHIFT : 0;
+    uint64_t bytes = numbers * kv_type_bytes(c->kv_type);
+    uint8_t *nans = n ? mem_new(bytes, 1, &l->err) : NULL;
+    if (!nans)
+        return;
+    memset(nans, 0xff, bytes);
+    struct test_buffer *hidden = kt_bytes(l, nans, bytes);
+    for (uint32_t i = 0; i < n; i++)
+        blocks[i] = hidden;
+    free(nans);
+}
+
+/* Softmax of prompts in shared memory, as where matrices do not lie in quads. */
+static void share_softmax(struct attention *op)
+{
+    op->gpu.f16 = op->gpu.f16_shared;
+    op->gpu.f16_rows = ATTENTION_PREFILL_ROWS;
+}
+
+/* use_f16: products may go through float16; shares: see share_softmax. */
+static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
+                              bool use_f16, bool shares)
+{
+    enum { LAYER_OFF = 256 };
+    if (kt_leaves(l, l->is_rest))
+        return;
+    bool is_f16 = false;
+    uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
+    uint32_t n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1;
+    uint64_t block =
+        LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
+    struct test_buffer *blocks[MAX_CACHE_BLOCKS];
+    make_blocks(l, blocks, n_blocks, block, c->kv_type);
+    hide_blocks(l, c, pos, blocks, block);
+    struct test_buffer *table = kt_table(l, blocks, n_blocks);
+    struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
+                       *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
+    struct test_buffer *qn = kt_floats(l, (uint64_t)c->n_heads * c->head_dim, 0.5f, 3),
+                       *kn = kt_floats(l, (uint64_t)c->n_kv_heads * c->head_dim, 0.5f, 3);
+    struct test_buffer *bias = kt_floats(l, stride, -1, 1), *sinks = kt_floats(l, c->n_heads, -3, 12);
+    struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
+    struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
+    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
+    uint64_t partial_bytes = gqa_partial_bytes(c, &caps, n, pos + n);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct gqa op;
+        struct exec_buffer partial = {0};
+        if (gqa_open(&op, l->side[s], c, &l->err) == 0)
+            exec_buffer_new(l->side[s], &partial, EXEC_DEVICE, partial_bytes, &l->err);
+        if (s == KT_DEVICE && shares)
+            share_softmax(&op.attention);
+        is_f16 |= s == KT_DEVICE && n >= op.attention.gpu.f16_from && use_f16;
+        const struct gqa_call call = {.qkv = qkv->on[s].address,
+                                      .q_norm = c->norm ? qn->on[s].address : 0,
+                                      .k_norm = c->norm ? kn->on[s].address : 0,
+                                      .bias = c->biased ? bias->on[s].address : 0,
+                                      .sinks = c->sinks ? sinks->on[s].address : 0,
+                                      .rope = rope->on[s].address,
+                                      .blocks = table->on[s].address,
+                                      .q = q->on[s].address,
+                                      .partial = partial.address,
+                                      .dst = out->on[s].address,
+                                      .n = n,
+                                      .pos = pos,
+                                      .stride = stride,
+                                      .layer_off = LAYER_OFF,
+                                      .use_f16 = use_f16};
+        /* Twice, but for the reference, which keeps nothing: what the first leaves behind serves the next. */
+        for (int i = 0; i < (s == KT_REFERENCE ? 1 : 2) && !l->err.code; i++) {
+            exec_begin(l->side[s]);
+            gqa_run(&op, l->side[s], &call);
+            kt_finish(l, s);
+        }
+        exec_buffer_free(l->side[s], &partial);
+        gqa_close(&op, l->side[s]);
+    }
+    static const char *const norms[] = {", without norms", "", ", one norm"};
+    char text[160], window[24] = "";
+    if (c->window)
+        snprintf(window, sizeof window, ", window %u", c->window);
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s, %u + %u positions%s%s%s", c->n_heads,
+             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", norms[c->norm],
+             c->biased ? ", biased" : "", c->sinks ? ", sinks" : "", window, pos, n,
+             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "",
+             shares ? ", softmax in shared memory" : "");
+    /* One token's queries may stay inside attention. */
+    double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
+    bool is_half = c->kv_type == KV_TYPE_F16;
+    double cache =
+        is_half ? kt_f16_error(l, blocks[n_blocks - 1], block) : kt_error(l, blocks[n_blocks - 1], block);
+    double error = kt_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);
+    if (n > 1)
+        kt_row(l, "gqa_prepare", text, heads, SIMPLE_BOUND);
+    kt_row(l, "kv_cache", text, cache, is_half ? HALF_BOUND : SIMPLE_BOUND);
+    kt_report(l, "attention", text, error, is_f16 || is_half ? F16_ATTENTION_BOUND : PRODUCT_BOUND);
+}
+
+static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
+                           bool use_f16)
+{
+    attention_case_of(l, c, pos, n, use_f16, false);
+}
+
+static const struct gqa_shape
+    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    /* without gates, all channels rotated */
+    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
+    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
+    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0},
+    /* one token: heads that teams do not share evenly, one head a group, more heads than a workgroup has, few
+     * channels */
+    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0},
+    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
+    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
+    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    /* biases, with norms and without */
+    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true, false, 0},
+    bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, false, 0}, /* and no norms */
+    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false, false, 0},
+    /* one norm of all heads */
+    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0},
+    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0};
+
+/* Sinks, in whole and in parts; windows of less than a step of positions, of parts of tiles, of several
+ * splits, of more positions than there are. */
+static void window_cases(struct kernel_test *l)
+{
+    enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
+    static const struct {
+        struct gqa_shape shape;
+        uint32_t pos, n;
+    } cases[] = {
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0}, 5, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0}, 1500, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5}, 254, 5},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 128}, 1030, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 600}, 2100, 3},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 7}, 0, 70},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 33}, 300, 40},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 1}, 700, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 128}, 127, 1},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700}, 1400, 33},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3}, 40, 1},
+        {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0}, 100, 90},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct gqa_shape *c = &cases[i].shape;
+        l->is_rest = i >= N_FIRST;
+        attention_case(l, c, cases[i].pos, cases[i].n, true);
+        /* The other kernels of prompts. */
+        if (cases[i].n >= 16 && c->head_dim % 16 == 0 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
+            attention_case(l, c, cases[i].pos, cases[i].n, false);
+            attention_case_of(l, c, cases[i].pos, cases[i].n, true, true);
+        }
+    }
+    l->is_rest = false;
+}
+
+/* The paths of other cases with the sizes of Qwen's models and others. */
+static void attention_sizes(struct kernel_test *l)
+{
+    if (kt_skips_sizes(l))
+        return;
+    attention_case(l, &seven, 41, 4, true);
+    attention_case(l, &five, 130, 1, true);
+    attention_case(l, &tiny_f16, 1023, 1, true);
+    attention_case(l, &tiny_f16, 1024, 1, true);
+    attention_case(l, &tiny, 0, 3, true);
+    attention_case(l, &a3b, 1000, 1, true);
+    attention_case(l, &a3b, 255, 2, true);
+    attention_case(l, &a17b, 300, 1, true);
+    attention_case(l, &narrow_f16, 250, 9, true);
+    attention_case(l, &a3b_f16, 500, 1, true);
+    attention_case(l, &a3b, 300, 21, true);
+    attention_case(l, &a3b, 300, 21, false);
+    attention_case(l, &plain, 255, 3, true);
+    attention_case(l, &qwen3, 1000, 1, true);
+    /* One token's longer ranges. */
+    attention_case(l, &qwen3, 2500, 1, true);
+    attention_case(l, &a3b_f16, 3000, 1, true);
+    attention_case(l, &a3b_f16, 13000, 1, true);
+    attention_case(l, &qwen3, 300, 2, true);
+    attention_case(l, &qwen3, 200, 21, false);
+    attention_case(l, &qwen3, 500, 40, true);
+    /* Where it is on matrix units: rows that fill tiles and positions beyond them, and that do not. */
+    attention_case(l, &qwen3, 60, 80, true);
+    attention_case(l, &seven, 130, 19, true);
+    if (exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
+        attention_case_of(l, &qwen3, 60, 40, true, true);
+        attention_case_of(l, &seven, 130, 19, true, true);
+    }
+}
+
+void selftest_attention_cases(struct kernel_test *l)
+{
+    attention_case(l, &biased, 300, 1, true);
+    attention_case(l, &bare, 254, 5, true);
+    if (!kt_is_brief(l)) { /* the way of `rows`, as wide as `biased` */
+        attention_case(l, &together, 300, 1, true);
+        attention_case(l, &together, 40, 37, true);
+    }
+    attention_case(l, &rows, 40, 1, true);
+    attention_case(l, &small, 1, 1, true);
+    attention_case(l, &small, 1023, 1, true);
+    attention_case(l, &small, 1024, 1, true);
+    attention_case(l, &small, 1025, 1, true);
+    attention_case(l, &odd, 66000, 1, true);
+    attention_case(l, &odd, 254, 5, true);
+    attention_case(l, &odd, 700, 1, true);
+    /* Tiles: rows that do not fill them, positions within and past the first, splits. */
+    attention_case(l, &odd, 200, 64, true);
+    attention_case(l, &tiny, 1000, 33, true);
+    attention_case(l, &tiny_f16, 0, 70, true);
+    attention_case(l, &tiny_f16, 700, 17, false);
+    attention_case(l, &plain_f16, 40, 5, true);
+    window_cases(l);
+    l->is_rest = true;
+    attention_case(l, &biased, 1500, 1, true);
+    attention_case(l, &biased, 40, 37, true);
+    attention_case(l, &normless, 30, 1, true);
+    attention_case(l, &plain, 0, 1, true);
+    attention_case(l, &a3b_f16, 30, 40, true);
+    attention_case(l, &tiny_f16, 65535, 3, true);
+    attention_case(l, &alone, 511, 1, true);
+    attention_case(l, &narrow, 0, 19, true);
+    attention_case(l, &plain, 200, 65, true);
+    attention_case(l, &bare, 700, 1, true);
+    attention_case(l, &rows, 254, 5, true);
+    attention_case(l, &normless, 3, 2, true);
+    attention_case(l, &seven, 300, 1, true);
+    attention_case(l, &crowd, 260, 1, true);
+    attention_case(l, &narrow, 0, 1, true);
+    attention_case(l, &plain_f16, 700, 33, true);
+    l->is_rest = false;
+    attention_sizes(l);
+}

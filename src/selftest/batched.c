@@ -1,0 +1,240 @@
+/* The self-test's cases of tokens that are evaluated together: each gets, byte for byte, what it gets alone.
+ * What it gets alone other cases compare with the reference. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "ops/gqa/gqa.h"
+#include "ops/linear/linear.h"
+#include "selftest/kernel_test.h"
+
+enum { MAX_SEGMENTS = 5 };
+
+struct product {
+    uint32_t n_segments, rows[MAX_SEGMENTS], formats[MAX_SEGMENTS], cols;
+    bool norm, add;
+    uint32_t head_dim; /* of heads that lack their norm; 0: they have it */
+};
+
+/* The same n random floats twice. */
+static void twins(struct kernel_test *l, uint64_t n, struct test_buffer *out[2])
+{
+    float *v = mem_new(n, sizeof *v, &l->err);
+    for (uint64_t i = 0; v && i < n; i++)
+        v[i] = kt_uniform(l, -1, 1);
+    for (int i = 0; i < 2; i++)
+        out[i] = kt_bytes(l, v, v ? n * sizeof *v : 0);
+    free(v);
+}
+
+/* 0 where the device wrote the same into both, else 1. */
+static double is_other(struct kernel_test *l, struct test_buffer *const both[2], uint64_t bytes)
+{
+    uint8_t *a = mem_new(bytes, 1, &l->err), *b = mem_new(bytes, 1, &l->err);
+    double error = 1;
+    if (a && b && !l->err.code &&
+        exec_read(l->side[KT_DEVICE], &both[0]->on[KT_DEVICE], 0, a, bytes, &l->err) == 0 &&
+        exec_read(l->side[KT_DEVICE], &both[1]->on[KT_DEVICE], 0, b, bytes, &l->err) == 0)
+        error = memcmp(a, b, bytes) == 0 ? 0 : 1;
+    free(a);
+    free(b);
+    return error;
+}
+
+/* ---- products ---- */
+
+static int open_product(struct kernel_test *l, const struct product *c, struct linear *op)
+{
+    struct exec *x = l->side[KT_DEVICE];
+    struct weights w[MAX_SEGMENTS];
+    for (uint32_t i = 0; i < c->n_segments; i++) {
+        struct weights both[KT_SIDES];
+        kt_matrix(l, c->rows[i], c->cols, c->formats[i], both);
+        w[i] = both[KT_DEVICE];
+    }
+    int rc = l->err.code ? (int)l->err.code : linear_open(op, x, w, c->n_segments, &l->err);
+    return rc < 0 || !c->head_dim ? rc : linear_expect_squares(op, x, c->head_dim, &l->err);
+}
+
+static void run_product(struct kernel_test *l, const struct linear *op, const struct linear_call *call)
+{
+    exec_begin(l->side[KT_DEVICE]);
+    linear_run(op, l->side[KT_DEVICE], call);
+    kt_finish(l, KT_DEVICE);
+}
+
+static void name_product(const struct product *c, uint32_t n, char *text, size_t room)
+{
+    snprintf(text, room, "%ux%u %s%s%s%s%s, %u tokens together", c->rows[0], c->cols,
+             format_of(c->formats[0])->name, c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
+             c->head_dim ? " heads" : "", c->add ? " add" : "", n);
+}
+
+static void product_case(struct kernel_test *l, const struct product *c, uint32_t n)
+{
+    struct linear op = {0};
+    struct test_buffer *y[2];
+    uint32_t rows = 0, row_squares = c->head_dim ? c->cols / c->head_dim * HEAD_SQUARES : 0;
+    if (kt_leaves(l, l->is_rest))
+        return;
+    for (uint32_t i = 0; i < c->n_segments; i++)
+        rows += c->rows[i];
+    const struct test_buffer *x = kt_floats(l, (uint64_t)n * c->cols, -2, 2),
+                             *norm = kt_floats(l, c->cols, 0.5f, 1.5f),
+                             *squares = kt_floats(l, size_max((uint64_t)n * row_squares, 4), 0, 40);
+    twins(l, (uint64_t)n * rows, y);
+    char text[128];
+    name_product(c, n, text, sizeof text);
+    if (open_product(l, c, &op) == 0 && c->head_dim && !linear_takes_squares(&op)) {
+        linear_close(&op, l->side[KT_DEVICE]);
+        kt_skip(l, "linear", text);
+        return;
+    }
+    struct linear_call call = {.x = x->on[KT_DEVICE].address,
+                               .norm = c->norm ? norm->on[KT_DEVICE].address : 0,
+                               .y = y[0]->on[KT_DEVICE].address,
+                               .x_stride = c->cols,
+                               .y_stride = rows,
+                               .n = n,
+                               .add = c->add,
+                               .eps = 1e-6f,
+                               .squares = c->head_dim ? squares->on[KT_DEVICE].address : 0,
+                               .head_dim = c->head_dim};
+    exec_set_batch_invariant(l->side[KT_DEVICE], true);
+    run_product(l, &op, &call);
+    exec_set_batch_invariant(l->side[KT_DEVICE], false);
+    call.n = 1;
+    call.y = y[1]->on[KT_DEVICE].address;
+    for (uint32_t i = 0; i < n; i++) {
+        run_product(l, &op, &call);
+        call.x += c->cols * sizeof(float);
+        call.y += rows * sizeof(float);
+        call.squares += call.squares ? row_squares * sizeof(float) : 0;
+    }
+    linear_close(&op, l->side[KT_DEVICE]);
+    kt_report(l, "linear", text, is_other(l, y, (uint64_t)n * rows * sizeof(float)), 0);
+}
+
+/* ---- attention ---- */
+
+enum { BLOCKS = 6, MOST = EXEC_MAX_INVARIANT };
+
+/* Sequences of n different lengths, whose positions have the same rows in the cache, but for the last one. */
+static void attention_case(struct kernel_test *l, const struct gqa_shape *c, const uint32_t *pos, uint32_t n)
+{
+    struct exec *x = l->side[KT_DEVICE];
+    const struct exec_caps caps = exec_get_caps(x);
+    uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim, longest = 0;
+    uint64_t row = (uint64_t)c->n_heads * c->head_dim,
+             block = ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
+    struct test_buffer *blocks[BLOCKS], *out[2], *tables[MOST];
+    if (kt_leaves(l, l->is_rest))
+        return;
+    for (uint32_t i = 0; i + 1 < BLOCKS; i++)
+        blocks[i] = kt_cache(l, block, c->kv_type);
+    for (uint32_t i = 0; i < n; i++) {
+        struct test_buffer *own[BLOCKS];
+        uint32_t last = pos[i] >> KV_BLOCK_SHIFT;
+        memcpy(own, blocks, last * sizeof *own);
+        own[last] = kt_cache(l, block, c->kv_type);
+        tables[i] = kt_table(l, own, last + 1);
+        longest = (uint32_t)size_max(longest, pos[i] + 1);
+    }
+    const struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
+                             *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
+    const struct test_buffer *norm = kt_floats(l, c->head_dim, 0.5f, 3), *q = kt_bytes(l, NULL, 4 * row);
+    const struct test_buffer *bias = kt_floats(l, stride, -1, 1);
+    twins(l, n * row, out);
+    uint64_t partial_bytes = size_round_up(gqa_partial_bytes(c, &caps, 1, longest), 16);
+    struct exec_buffer partial = {0};
+    struct gqa op;
+    struct gqa_call calls[MOST];
+    if (gqa_open(&op, x, c, &l->err) == 0)
+        exec_buffer_new(x, &partial, EXEC_DEVICE, size_max(n * partial_bytes, 16), &l->err);
+    for (uint32_t i = 0; i < n; i++)
+        calls[i] = (struct gqa_call){.qkv = qkv->on[KT_DEVICE].address + (uint64_t)i * stride * sizeof(float),
+                                     .q_norm = norm->on[KT_DEVICE].address,
+                                     .k_norm = norm->on[KT_DEVICE].address,
+                                     .bias = c->biased ? bias->on[KT_DEVICE].address : 0,
+                                     .rope = rope->on[KT_DEVICE].address +
+                                             (uint64_t)i * c->rotary_dim * sizeof(float),
+                                     .blocks = tables[i]->on[KT_DEVICE].address,
+                                     .q = q->on[KT_DEVICE].address,
+                                     .partial = partial.address + i * partial_bytes,
+                                     .dst = out[0]->on[KT_DEVICE].address + i * row * sizeof(float),
+                                     .n = 1,
+                                     .pos = pos[i],
+                                     .stride = stride};
+    exec_begin(x);
+    gqa_run_concurrent(&op, x, calls, n);
+    kt_finish(l, KT_DEVICE);
+    for (uint32_t i = 0; i < n; i++) {
+        calls[i].dst = out[1]->on[KT_DEVICE].address + i * row * sizeof(float);
+        exec_begin(x);
+        gqa_run(&op, x, &calls[i]);
+        kt_finish(l, KT_DEVICE);
+    }
+    char text[128];
+    snprintf(text, sizeof text, "%u/%u heads of %u, %u sequences together", c->n_heads, c->n_kv_heads,
+             c->head_dim, n);
+    exec_buffer_free(x, &partial);
+    gqa_close(&op, x);
+    kt_report(l, "attention", text, is_other(l, out, n * row * sizeof(float)), 0);
+}
+
+/* Wide: one token's workgroups are twice as large as gemv_plan_for has them (ops/linear/gemv_plan.c). */
+void selftest_batched_cases(struct kernel_test *l)
+{
+    static const struct product products[] = {
+        {3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, true, true, 0},
+        {1, {70}, {FORMAT_Q4}, 4096, false, true, 128},
+        {1, {131}, {FORMAT_MXFP4}, 384, true, false, 0},
+        {1, {257}, {FORMAT_Q8}, 18432, true, true, 0}, /* long rows */
+        {3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, true, false, 0},
+        {1, {37}, {FORMAT_BF16}, 33, true, true, 0},
+        {1, {300}, {FORMAT_Q4}, 1024, true, false, 0}, /* wide, with 16 lanes */
+        {5,
+         {64, 37, 3, 130, 9},
+         {FORMAT_Q4, FORMAT_Q4, FORMAT_Q8, FORMAT_Q4, FORMAT_Q4},
+         512,
+         true,
+         false,
+         0},
+        {1, {4500}, {FORMAT_Q4}, 7168, true, true, 0},
+        {4, {2048, 257, 1, 64}, {FORMAT_Q8, FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 2048, true, false, 0},
+        {1, {2048}, {FORMAT_Q4}, 4096, false, true, 0},
+        {1, {9217}, {FORMAT_Q4}, 2048, true, false, 0}, /* wide, on a large GPU */
+        {1, {2500}, {FORMAT_Q3}, 4608, true, false, 0},
+        {2,
+         {2115, 70},
+         {FORMAT_Q4, FORMAT_Q4},
+         384,
+         true,
+         false,
+         0},                                           /* short rows in sequence, with 8 lanes */
+        {1, {9217}, {FORMAT_Q4}, 1536, true, true, 0}, /* the same on a large GPU */
+        {2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 5120, true, true, 0}, /* whole, with 16 lanes */
+        {2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 7168, true, true, 0}, /* and on a GPU */
+        {1, {258}, {FORMAT_BF16}, 9216, true, false, 0}};
+    static const struct gqa_shape odd = {6,     2,     64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS,
+                                         false, false, 0},
+                                  plain = {6,     3,           36,    36,
+                                           1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS,
+                                           true,  false,       0};
+    static const uint32_t pos[MOST] = {700, 0, 255, 1023, 1024, 1300, 31, 256};
+    uint32_t most = exec_get_caps(l->side[KT_DEVICE]).max_invariant,
+             n_products = sizeof products / sizeof *products;
+    for (uint32_t i = 0; i < (kt_is_brief(l) ? n_products / 2 : n_products); i++) {
+        l->is_rest = i > 2;
+        product_case(l, &products[i], most);
+        if (!kt_is_brief(l))
+            product_case(l, &products[i], 2 + i % 2);
+    }
+    l->is_rest = false;
+    product_case(l, &products[0], 2);
+    attention_case(l, &odd, pos, most);
+    attention_case(l, &plain, pos, 3);
+}

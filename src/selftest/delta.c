@@ -1,0 +1,229 @@
+/* The self-test's cases of the gated delta net: each form of the recurrence that is possible on the device.
+ * */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "args.h"
+#include "base/mem.h"
+#include "ops/cast_f16.h"
+#include "ops/delta/delta.h"
+#include "selftest/kernel_test.h"
+
+/* As every product's: of the largest output. */
+static const double BOUND = 1e-5;
+
+enum kind {
+    PLAIN,
+    STEEP, /* heads whose decays are 1, and such whose decays are 0 (exp(-1e4)) */
+    CUT,   /* the same, but from token to token */
+    ALIKE, /* keys and queries that hardly change, updates as large as they can be, decays near 1 */
+    N_KINDS
+};
+static const char *const kind_names[] = {"", ", steep", ", cut", ", alike"};
+static const char *const form_names[] = {"", ", in one", ", by tokens", ", by blocks", ", shared"};
+
+struct bench {
+    uint32_t channels, stride;
+    struct test_buffer *proj, *conv, *a_log, *bias, *norm, *window, *out_window, *state, *state_out, *out,
+        *scratch, *squares;
+};
+
+/* n rows as they stand before the convolution, and behind each the gates of a token. */
+static struct test_buffer *make_rows(struct kernel_test *l, const struct delta_shape *c, enum kind kind,
+                                     uint32_t n, uint32_t stride, const float *base)
+{
+    uint32_t channels = 2 * c->n_k * c->k_dim + c->n_v * c->v_dim, b_at = channels + c->n_v * c->v_dim;
+    float *v = mem_new((uint64_t)n * stride, sizeof *v, &l->err);
+    for (uint64_t i = 0; v && i < (uint64_t)n * stride; i++) {
+        uint32_t at = (uint32_t)(i % stride);
+        v[i] = kt_uniform(l, -2, 2);
+        if (kind == ALIKE && at < 2 * c->n_k * c->k_dim)
+            v[i] = base[at] + v[i] * 1e-3f;
+        if (kind == ALIKE && at >= b_at)
+            v[i] = at < b_at + c->n_v ? 12 + v[i] : -12 + v[i];
+        if (kind == CUT && at >= b_at + c->n_v)
+            v[i] *= 500;
+    }
+    struct test_buffer *t = kt_bytes(l, v, v ? (uint64_t)n * stride * sizeof *v : 0);
+    free(v);
+    return t;
+}
+
+static void lay_out(struct kernel_test *l, const struct delta_shape *c, enum kind kind, uint32_t n,
+                    struct bench *b)
+{
+    uint32_t keys = 2 * c->n_k * c->k_dim;
+    float wide = kind == STEEP ? 1000.0f : 2.0f;
+    float *base = mem_new(keys, sizeof *base, &l->err);
+    for (uint32_t i = 0; base && i < keys; i++)
+        base[i] = kt_uniform(l, -2, 2);
+    b->channels = keys + c->n_v * c->v_dim;
+    b->stride = b->channels + c->n_v * (c->v_dim + 2);
+    b->proj = make_rows(l, c, base ? kind : PLAIN, n, b->stride, base);
+    b->window = make_rows(l, c, base ? kind : PLAIN, c->conv_kernel - 1, b->channels, base);
+    free(base);
+    b->conv = kt_floats(l, (uint64_t)b->channels * c->conv_kernel, -1, 1);
+    b->a_log = kt_floats(l, c->n_v, -3, 2.3f);
+    b->bias = kt_floats(l, c->n_v, -wide, wide);
+    b->norm = kt_floats(l, c->v_dim, 0.5f, 1.5f);
+    b->out_window = kt_bytes(l, NULL, 4 * (uint64_t)(c->conv_kernel - 1) * b->channels);
+    b->state = kt_floats(l, (uint64_t)c->n_v * c->v_dim * c->k_dim, -1, 1);
+    /* In place for even numbers of tokens. */
+    b->state_out = n % 2 ? kt_bytes(l, NULL, 4 * (uint64_t)c->n_v * c->v_dim * c->k_dim) : b->state;
+    b->out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_v * c->v_dim);
+    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
+    b->squares = kt_bytes(l, NULL, 4 * (uint64_t)c->n_v * HEAD_SQUARES);
+    b->scratch = kt_bytes(l, NULL, 4 * delta_scratch(c, &caps, n));
+}
+
+static struct delta_call call_of(const struct bench *b, int s, uint32_t n)
+{
+    return (struct delta_call){.proj = b->proj->on[s].address,
+                               .conv = b->conv->on[s].address,
+                               .a_log = b->a_log->on[s].address,
+                               .dt_bias = b->bias->on[s].address,
+                               .norm = b->norm->on[s].address,
+                               .window_in = b->window->on[s].address,
+                               .window_out = b->out_window->on[s].address,
+                               .state = b->state->on[s].address,
+                               .state_out = b->state_out->on[s].address,
+                               .dst = b->out->on[s].address,
+                               .scratch = b->scratch->on[s].address,
+                               .n = n,
+                               .stride = b->stride};
+}
+
+static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, enum kind kind)
+{
+    struct bench b;
+    if (kt_leaves(l, l->is_rest))
+        return;
+    bool is_shared = c->form == DELTA_SHARED;
+    lay_out(l, c, kind, n, &b);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct delta op;
+        if (delta_open(&op, l->side[s], c, &l->err) < 0)
+            break;
+        struct delta_call call = call_of(&b, s, n);
+        call.squares = is_shared ? b.squares->on[s].address : 0;
+        exec_begin(l->side[s]);
+        delta_run(&op, l->side[s], &call);
+        kt_finish(l, s);
+    }
+    char text[128];
+    snprintf(text, sizeof text, "%u/%u heads of %ux%u, %u taps, %u token%s%s%s", c->n_v, c->n_k, c->v_dim,
+             c->k_dim, c->conv_kernel, n, n > 1 ? "s" : "", kind_names[kind], form_names[c->form]);
+    double error = fmax(kt_error(l, b.out, (uint64_t)n * c->n_v * c->v_dim),
+                        kt_error(l, b.state, (uint64_t)c->n_v * c->v_dim * c->k_dim));
+    error = fmax(error, kt_error(l, b.state_out, (uint64_t)c->n_v * c->v_dim * c->k_dim));
+    error = fmax(error, kt_error(l, b.out_window, (uint64_t)(c->conv_kernel - 1) * b.channels));
+    if (is_shared)
+        error = fmax(error, kt_error(l, b.squares, (uint64_t)c->n_v * HEAD_SQUARES));
+    kt_report(l, "delta", text, error, BOUND);
+}
+
+/* A head's rows shared among workgroups. */
+static void shared_case(struct kernel_test *l, const struct delta_shape *c, enum kind kind)
+{
+    struct delta_shape shape = *c;
+    shape.form = DELTA_SHARED;
+    delta_case(l, &shape, 1, kind);
+}
+
+/* Both forms of many tokens. */
+static void many_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, enum kind kind)
+{
+    struct delta_shape shape = *c;
+    shape.form = DELTA_TOKENS;
+    delta_case(l, &shape, n, kind);
+    shape.form = DELTA_BLOCKS;
+    delta_case(l, &shape, n, kind);
+}
+
+/* Results in float16 against those of the reference, rounded behind it. */
+static void f16_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, bool is_blocked)
+{
+    struct bench b;
+    if (kt_leaves(l, l->is_rest))
+        return;
+    uint32_t cols = c->n_v * c->v_dim;
+    lay_out(l, c, PLAIN, n, &b);
+    struct test_buffer *f16 = kt_bytes(l, NULL, 2 * (uint64_t)n * cols);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct delta op;
+        struct cast_f16 cast;
+        if (delta_open(&op, l->side[s], c, &l->err) < 0 || cast_f16_open(&cast, l->side[s], &l->err) < 0)
+            break;
+        bool is_given = delta_gives_f16(&op, l->side[s], n);
+        const struct cast_f16_call after = {.x = b.out->on[s].address,
+                                            .dst = f16->on[s].address,
+                                            .n = n,
+                                            .cols = cols,
+                                            .x_stride = cols,
+                                            .is_blocked = is_blocked};
+        struct delta_call call = call_of(&b, s, n);
+        call.f16 = is_given ? f16->on[s].address : 0;
+        call.is_blocked = is_blocked;
+        exec_begin(l->side[s]);
+        delta_run(&op, l->side[s], &call);
+        if (!is_given)
+            cast_f16_run(&cast, l->side[s], &after);
+        kt_finish(l, s);
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%u heads of %u, %u tokens, in float16%s", c->n_v, c->v_dim, n,
+             is_blocked ? ", blocked" : "");
+    kt_report(l, "delta", text, kt_f16_error(l, f16, (uint64_t)n * cols), 1e-3);
+}
+
+void selftest_delta_cases(struct kernel_test *l)
+{
+    static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}},
+                                    odd = {2, 6, 64, 128, 4, 1e-6f, DELTA_FASTER, {0}},
+                                    a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}},
+                                    narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}},
+                                    crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}},
+                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}},
+                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}},
+                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}};
+    delta_case(l, &narrow, 1, PLAIN);
+    delta_case(l, &narrow, 3, STEEP);
+    delta_case(l, &tiny, 1, PLAIN);
+    delta_case(l, &tiny, 7, STEEP);
+    delta_case(l, &odd, 33, PLAIN);
+    delta_case(l, &narrow, 19, STEEP);
+    delta_case(l, &tiny, 40, STEEP);
+    delta_case(l, &crooked, 70, CUT);
+    if (!exec_get_caps(l->side[KT_DEVICE]).is_host) {
+        shared_case(l, &eighths, PLAIN);
+        shared_case(l, &tiny, STEEP);
+        l->is_rest = true;
+        shared_case(l, &wide_eighths, ALIKE);
+        l->is_rest = false;
+        f16_case(l, &tiny, 40, true);
+        f16_case(l, &odd, 19, false);
+    }
+    for (enum kind kind = PLAIN; kind < N_KINDS; kind++) {
+        many_case(l, &tiny, 150, kind);
+        many_case(l, &narrow, 33, kind);
+    }
+    for (uint32_t n = 1; n < 6; n++)
+        many_case(l, &narrow, n, CUT);
+    many_case(l, &odd, 65, CUT);
+    many_case(l, &odd, 300, ALIKE);
+    l->is_rest = true;
+    many_case(l, &wide, 18, ALIKE);
+    many_case(l, &wide, 50, PLAIN);
+    many_case(l, &odd, 603, PLAIN);
+    delta_case(l, &odd, 2, PLAIN);
+    l->is_rest = false;
+    if (kt_skips_sizes(l))
+        return;
+    /* The same paths with the sizes of Qwen's models. */
+    delta_case(l, &a3b, 17, PLAIN);
+    delta_case(l, &a3b, 1, PLAIN);
+    if (!exec_get_caps(l->side[KT_DEVICE]).is_host)
+        shared_case(l, &a3b, PLAIN);
+    many_case(l, &a3b, 20, ALIKE);
+}

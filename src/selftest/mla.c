@@ -1,0 +1,285 @@
+/* The self-test's cases of latent attention and of the dense feed-forward part. */
+#include <math.h>
+#include <stdio.h>
+
+#include "args.h"
+#include "selftest/kernel_test.h"
+#include "ops/linear/linear.h"
+#include "ops/mla/mla.h"
+#include "ops/add.h"
+#include "ops/swiglu.h"
+
+/* Products of up to 512 terms, scores, products again. From 32 tokens on the products may go through float16.
+ * */
+static const double PREP_BOUND = 2e-6, ATTENTION_BOUND = 1e-5, F16_BOUND = 4e-3;
+
+/* A long sequence has the same few blocks again and again: its chunk then fits into one slice of the absorbed
+ * form. */
+enum { LAYER_OFF = 256, KV_AT = 7, DIFFERENT_BLOCKS = 4, MAX_BLOCKS = 260 };
+
+/* The memory of a case. */
+struct bench {
+    uint64_t block_numbers;
+    uint32_t n, pos, n_blocks, q_stride, kv_stride;
+    uint32_t n_heads; /* that the expanded form has room for; 0: its own choice */
+    struct test_buffer *blocks[MAX_BLOCKS], *table, *q, *kv, *norm, *rope, *out;
+    struct weights matrices[KT_SIDES][2];
+};
+
+static void lay_out(struct kernel_test *l, const struct mla_shape *c, uint32_t format, struct bench *b)
+{
+    uint32_t row = c->latent_dim + c->rope_dim;
+    b->n_blocks = ((b->pos + b->n - 1) >> KV_BLOCK_SHIFT) + 1;
+    b->block_numbers = LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)1 << KV_BLOCK_SHIFT) * row;
+    b->kv_stride = KV_AT + row + 1;
+    for (uint32_t i = 0; i < b->n_blocks; i++)
+        b->blocks[i] = i < DIFFERENT_BLOCKS ? kt_cache(l, b->block_numbers, c->kv_type)
+                                            : b->blocks[i % DIFFERENT_BLOCKS];
+    b->table = kt_table(l, b->blocks, b->n_blocks);
+    b->q_stride = c->n_heads * (c->nope_dim + c->rope_dim) + 4;
+    b->q = kt_floats(l, (uint64_t)b->n * b->q_stride, -2, 2);
+    b->kv = kt_floats(l, (uint64_t)b->n * b->kv_stride, -2, 2);
+    b->norm = kt_floats(l, c->latent_dim, 0.5f, 1.5f);
+    b->rope = kt_floats(l, (uint64_t)b->n * c->rope_dim, -1, 1);
+    b->out = kt_bytes(l, NULL, 4 * (uint64_t)b->n * c->n_heads * c->v_dim);
+    struct weights keys[KT_SIDES], values[KT_SIDES] = {0};
+    if (c->keys_by_rows) {
+        kt_matrix(l, c->n_heads * (c->nope_dim + c->v_dim), c->latent_dim, format, keys);
+    } else {
+        kt_matrix(l, c->n_heads * c->latent_dim, c->nope_dim, format, keys);
+        kt_matrix(l, c->n_heads * c->v_dim, c->latent_dim, c->latent_dim % 64 ? FORMAT_BF16 : FORMAT_Q4,
+                  values);
+    }
+    for (int s = 0; s < KT_SIDES; s++) {
+        b->matrices[s][0] = keys[s];
+        b->matrices[s][1] = values[s];
+    }
+}
+
+/* Runs the case on a side. */
+static void run_side(struct kernel_test *l, const struct mla_shape *c, const struct bench *b, int s)
+{
+    struct exec *x = l->side[s];
+    struct exec_caps caps = exec_get_caps(x);
+    struct exec_buffer scratch = {0};
+    struct mla_matrices matrices = {0};
+    struct mla op = {0};
+    int rc =
+        exec_buffer_new(x, &scratch, EXEC_DEVICE, mla_scratch_bytes(c, &caps, b->n, b->pos + b->n), &l->err);
+    if (rc == 0)
+        rc = mla_open(&op, x, c, scratch.address, &l->err);
+    if (b->n_heads)
+        op.expanded.room = (uint64_t)b->n_heads * (c->nope_dim + c->rope_dim + c->v_dim) *
+                           kv_type_bytes(op.expanded.type) * (b->pos + b->n);
+    if (rc == 0)
+        rc = mla_matrices_open(&matrices, x, c, b->matrices[s], &l->err);
+    if (rc == 0) {
+        const struct mla_call call = {.q = b->q->on[s].address,
+                                      .kv = b->kv->on[s].address,
+                                      .norm = b->norm->on[s].address,
+                                      .rope = b->rope->on[s].address,
+                                      .blocks = b->table->on[s].address,
+                                      .matrices = &matrices,
+                                      .dst = b->out->on[s].address,
+                                      .use_f16 = true,
+                                      .n = b->n,
+                                      .pos = b->pos,
+                                      .q_stride = b->q_stride,
+                                      .kv_stride = b->kv_stride,
+                                      .kv_at = KV_AT,
+                                      .layer_off = LAYER_OFF};
+        exec_begin(x);
+        mla_run(&op, x, &call);
+        kt_finish(l, s);
+    }
+    exec_buffer_free(x, &scratch);
+    mla_close(&op, x);
+    mla_matrices_close(&matrices, x);
+}
+
+static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t format, struct bench b)
+{
+    uint32_t pos = b.pos, n = b.n;
+    if (kt_leaves(l, l->is_rest))
+        return;
+    lay_out(l, c, format, &b);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++)
+        run_side(l, c, &b, s);
+    char text[112];
+    snprintf(text, sizeof text, "%u heads of %u + %u, latent %u, v %u, %u + %u positions%s%s%s", c->n_heads,
+             c->nope_dim, c->rope_dim, c->latent_dim, c->v_dim, pos, n,
+             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", c->form == MLA_EXPANDED ? ", expanded" : "",
+             c->keys_by_rows ? ", kv_b" : "");
+    double cache = 0;
+    for (uint32_t i = 0; i < b.n_blocks && i < DIFFERENT_BLOCKS; i++)
+        if (c->kv_type == KV_TYPE_F32) /* float16 may be rounded to either neighbour: the results show it */
+            cache = fmax(cache, kt_error(l, b.blocks[i], b.block_numbers));
+    double error = kt_error(l, b.out, (uint64_t)n * c->n_heads * c->v_dim);
+    kt_row(l, "mla_prepare", text, cache, PREP_BOUND);
+    bool is_f16 = c->kv_type == KV_TYPE_F16 || (n >= 32 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat);
+    kt_report(l, "mla", text, error, is_f16 ? F16_BOUND : ATTENTION_BOUND);
+}
+
+static void mla_case(struct kernel_test *l, const struct mla_shape *c, uint32_t format, uint32_t pos,
+                     uint32_t n)
+{
+    struct mla_shape s = *c;
+    s.form = MLA_ABSORBED;
+    form_case(l, &s, format, (struct bench){.n = n, .pos = pos});
+}
+
+/* The same with keys and values in one matrix, in both forms. */
+static void by_rows_case(struct kernel_test *l, const struct mla_shape *c, uint32_t format, uint32_t pos,
+                         uint32_t n)
+{
+    struct mla_shape s = *c;
+    s.keys_by_rows = true;
+    s.form = MLA_ABSORBED;
+    form_case(l, &s, format, (struct bench){.n = n, .pos = pos});
+    s.form = MLA_EXPANDED;
+    if (n >= 32)
+        form_case(l, &s, format, (struct bench){.n = n, .pos = pos, .n_heads = 2});
+}
+
+/* n_heads: at a time; 0: as many as there is room for. */
+static void expanded_case(struct kernel_test *l, const struct mla_shape *c, uint32_t format, uint32_t pos,
+                          uint32_t n, uint32_t n_heads)
+{
+    struct mla_shape s = *c;
+    s.form = MLA_EXPANDED;
+    form_case(l, &s, format, (struct bench){.n = n, .pos = pos, .n_heads = n_heads});
+}
+
+void selftest_mla_cases(struct kernel_test *l)
+{
+    static const struct mla_shape
+        odd = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        narrow = {3, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false},
+        one = {1, 128, 12, 192, 64, true, 0.08f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        uneven = {32, 64, 4, 64, 6, true, 0.1f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        crowd = {64, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false},
+        v3 = {16, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        /* on matrix units, where there are some: rows that fill tiles, and that do not */
+        v3_f16 = {128, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
+        lite_f16 = {16, 64, 64, 128, 64, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
+        many_f16 = {48, 64, 64, 128, 20, false, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
+        /* dims that groups of 64 do not divide */
+        small = {3, 32, 16, 128, 20, true, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        lone = {5, 30, 12, 100, 7, false, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        lone_f16 = {2, 32, 8, 76, 12, true, 0.15f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
+        odd_f16 = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
+        narrow_f16 = {3, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F16, MLA_FASTER, false};
+    mla_case(l, &narrow, FORMAT_Q4, 0, 1);
+    mla_case(l, &narrow, FORMAT_BF16, 250, 40);
+    mla_case(l, &odd, FORMAT_F32, 254, 5);
+    mla_case(l, &odd, FORMAT_F32, 700, 1);
+    mla_case(l, &odd, FORMAT_Q4, 0, 70);
+    mla_case(l, &odd, FORMAT_Q4, 100, 300);
+    mla_case(l, &narrow, FORMAT_Q4, 16383, 1);
+    mla_case(l, &narrow, FORMAT_Q4, 40000, 2);
+    mla_case(l, &crowd, FORMAT_Q4, 12300, 1);
+    mla_case(l, &odd_f16, FORMAT_Q4, 250, 9);
+    mla_case(l, &odd_f16, FORMAT_F32, 600, 1);
+    form_case(l, &uneven, FORMAT_Q4, (struct bench){.n = 40});
+    expanded_case(l, &narrow, FORMAT_BF16, 250, 40, 0);
+    expanded_case(l, &odd_f16, FORMAT_Q4, 100, 300, 2);
+    by_rows_case(l, &narrow, FORMAT_BF16, 250, 40);
+    by_rows_case(l, &odd, FORMAT_F32, 254, 1);
+    mla_case(l, &lone_f16, FORMAT_BF16, 3, 20);
+    expanded_case(l, &odd, FORMAT_Q3, 60, 40, 0);
+    expanded_case(l, &narrow, FORMAT_MXFP4, 0, 33, 0);
+    by_rows_case(l, &lone_f16, FORMAT_BF16, 3, 20);
+    l->is_rest = true;
+    mla_case(l, &one, FORMAT_Q4, 0, 3);
+    mla_case(l, &one, FORMAT_Q4, 513, 1);
+    mla_case(l, &narrow_f16, FORMAT_Q4, 30, 40);
+    mla_case(l, &lite_f16, FORMAT_Q4, 0, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 700, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 16383, 1);
+    mla_case(l, &crowd, FORMAT_Q4, 13000, 3);
+    expanded_case(l, &odd, FORMAT_Q4, 900, 64, 3);
+    mla_case(l, &lone, FORMAT_F32, 255, 1);
+    mla_case(l, &lone, FORMAT_BF16, 90, 33);
+    by_rows_case(l, &lone, FORMAT_BF16, 255, 1);
+    by_rows_case(l, &lone, FORMAT_F32, 90, 21);
+    by_rows_case(l, &small, FORMAT_Q8, 0, 70);
+    by_rows_case(l, &small, FORMAT_Q4, 254, 3);
+    by_rows_case(l, &odd, FORMAT_Q6, 100, 1);
+    mla_case(l, &small, FORMAT_BF16, 250, 40);
+    expanded_case(l, &narrow_f16, FORMAT_Q4, 4200, 32, 0);
+    expanded_case(l, &odd, FORMAT_F32, 0, 70, 1);
+    l->is_rest = false;
+    if (kt_skips_sizes(l))
+        return;
+    /* The same paths with the sizes of DeepSeek's models and others. */
+    mla_case(l, &v3, FORMAT_Q4, 700, 20);
+    mla_case(l, &many_f16, FORMAT_Q4, 5503, 1);
+    mla_case(l, &many_f16, FORMAT_Q4, 1100, 5);
+    mla_case(l, &v3, FORMAT_Q4, 300, 1);
+    mla_case(l, &v3, FORMAT_Q4, 255, 2);
+    mla_case(l, &lite_f16, FORMAT_Q4, 900, 37);
+    mla_case(l, &lite_f16, FORMAT_Q4, 0, 270);
+    mla_case(l, &many_f16, FORMAT_Q4, 66000, 1);
+    mla_case(l, &v3_f16, FORMAT_Q4, 2100, 1);
+    form_case(l, &v3, FORMAT_Q4, (struct bench){.n = 40});
+    expanded_case(l, &one, FORMAT_Q8, 0, 33, 0);
+    expanded_case(l, &v3, FORMAT_Q4, 20, 50, 0);
+    by_rows_case(l, &one, FORMAT_Q8, 0, 3);
+    by_rows_case(l, &odd_f16, FORMAT_Q4, 100, 300);
+    by_rows_case(l, &v3, FORMAT_Q4, 300, 1);
+    by_rows_case(l, &v3, FORMAT_Q4, 20, 50);
+}
+
+static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n)
+{
+    struct test_buffer *src = kt_floats(l, 2 * (uint64_t)n * inner, -8, 8),
+                       *dst = kt_bytes(l, NULL, 4 * (uint64_t)n * inner);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct swiglu op;
+        if (swiglu_open(&op, l->side[s], &l->err) < 0)
+            break;
+        exec_begin(l->side[s]);
+        swiglu_run(&op, l->side[s],
+                   &(struct swiglu_call){
+                       .src = src->on[s].address, .dst = dst->on[s].address, .n = n, .inner = inner});
+        kt_finish(l, s);
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%u, %u token%s", inner, n, n > 1 ? "s" : "");
+    kt_report(l, "swiglu", text, kt_error(l, dst, (uint64_t)n * inner), PREP_BOUND);
+}
+
+void selftest_swiglu_cases(struct kernel_test *l)
+{
+    swiglu_case(l, 4, 1);
+    swiglu_case(l, 320, 3);
+    swiglu_case(l, 18432, 2);
+}
+
+static void add_case(struct kernel_test *l, uint32_t n, uint32_t every, bool sets)
+{
+    struct test_buffer *y = kt_floats(l, every ? every : n, -8, 8), *x = kt_floats(l, n, -8, 8);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct add op;
+        if (add_open(&op, l->side[s], &l->err) < 0)
+            break;
+        exec_begin(l->side[s]);
+        add_run(&op, l->side[s],
+                &(struct add_call){
+                    .y = y->on[s].address, .x = x->on[s].address, .n = n, .every = every, .sets = sets});
+        kt_finish(l, s);
+    }
+    char text[64];
+    snprintf(text, sizeof text, every ? "%u, every %u%s" : "%u", n, every, sets ? ", set" : "");
+    kt_report(l, "add", text, kt_error(l, x, n), PREP_BOUND);
+}
+
+void selftest_add_cases(struct kernel_test *l)
+{
+    add_case(l, 4, 0, false);
+    add_case(l, 1028, 0, false);
+    add_case(l, 64 * 2048, 0, false);
+    add_case(l, 7, 7, true);
+    add_case(l, 3 * 2880, 2880, false);
+    add_case(l, 37 * 5, 5, true);
+}

@@ -1,0 +1,421 @@
+#include "text/chat/chat.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "text/chat/harmony.h"
+#include "text/jinja/jinja.h"
+#include "text/utf8.h"
+
+#define TURN_OPEN   "<|im_start|>"
+#define TURN_CLOSE  "<|im_end|>"
+#define THINK_OPEN  "<think>"
+#define THINK_CLOSE "</think>"
+
+/* What the families write whose models come without a template. Thinking of past answers stays if it is
+ * given. */
+#define QWEN_TURNS(trimmed, thinks)                                                                          \
+    "{%- for m in messages %}"                                                                               \
+    "{{- '" TURN_OPEN "' + m.role + '\\n' }}"                                                                \
+    "{%- if m.reasoning_content is defined" thinks " %}"                                                     \
+    "{{- '" THINK_OPEN "\\n' + m.reasoning_content + '\\n" THINK_CLOSE "\\n\\n' }}"                          \
+    "{%- endif %}"                                                                                           \
+    "{{- m.content" trimmed " + '" TURN_CLOSE "\\n' }}"                                                      \
+    "{%- endfor %}"
+
+static const struct family {
+    const char *name, *template;
+} families[] = {
+    {"qwen3.5", QWEN_TURNS("|trim", "") "{%- if add_generation_prompt %}"
+                                        "{{- '" TURN_OPEN "assistant\\n" THINK_OPEN "\\n' }}"
+                                        "{%- if enable_thinking is defined and not enable_thinking %}"
+                                        "{{- '\\n" THINK_CLOSE "\\n\\n' }}"
+                                        "{%- endif %}{%- endif %}"},
+    {"qwen3",
+     QWEN_TURNS("", " and (m.reasoning_content or enable_thinking is defined and not "
+                    "enable_thinking)") "{%- if add_generation_prompt %}"
+                                        "{{- '" TURN_OPEN "assistant\\n' }}"
+                                        "{%- if enable_thinking is defined and not enable_thinking %}"
+                                        "{{- '" THINK_OPEN "\\n\\n" THINK_CLOSE "\\n\\n' }}"
+                                        "{%- endif %}{%- endif %}"},
+};
+
+static int fail_memory(struct moeflux_err *e)
+{
+    return err_set(e, ERR_MEMORY, "out of memory for a prompt");
+}
+
+/* --- rendering --- */
+
+void chat_text_free(struct chat_text *t)
+{
+    str_free(&t->text);
+    str_free(&t->authors);
+}
+
+int chat_say(struct json_t *messages, const char *role, const char *text, size_t len, size_t *n_replaced,
+             struct moeflux_err *e)
+{
+    struct str clean = {0};
+    size_t n = utf8_clean(text, len, &clean);
+    json_t *message = json_pack("{s:s, s:s%}", "role", role, "content", str_text(&clean), clean.len);
+    bool ok = str_ok(&clean) && message && json_array_append(messages, message) == 0;
+    json_decref(message);
+    str_free(&clean);
+    if (!ok)
+        return fail_memory(e);
+    if (n_replaced)
+        *n_replaced += n;
+    return 0;
+}
+
+/* What the template can read; the switches and the prompt's own members win. */
+static json_t *context_of(const struct chat *c, const struct chat_prompt *p)
+{
+    const json_t *special = tokenizer_special_texts(c->tokenizer);
+    const json_t *parts[] = {special, c->switches, p->kwargs};
+    /* transformers gives its templates `documents` as well. */
+    json_t *context = json_pack("{s:n}", "documents");
+    bool ok = context != NULL;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (parts[i] && json_object_update(context, (json_t *)(uintptr_t)parts[i]) < 0)
+            ok = false;
+    json_t *messages =
+        c->harmony.is_used ? harmony_messages(p->messages) : json_incref((json_t *)(uintptr_t)p->messages);
+    ok &= json_object_set_new(context, "messages", messages) == 0;
+    ok &= json_object_set_new(context, "tools",
+                              p->tools ? json_incref((json_t *)(uintptr_t)p->tools) : json_null()) == 0;
+    ok &= json_object_set_new(context, "add_generation_prompt", json_boolean(p->opens_answer)) == 0;
+    if (ok)
+        return context;
+    json_decref(context);
+    return NULL;
+}
+
+int chat_render(const struct chat *c, const struct chat_prompt *p, struct chat_text *out,
+                struct moeflux_err *e)
+{
+    const struct jinja *template = p->tools && c->tool_template ? c->tool_template : c->template;
+    json_t *context = context_of(c, p);
+    if (!context)
+        return fail_memory(e);
+    int rc =
+        jinja_render_authors(template, context, c->now, &jinja_default_limits, &out->text, &out->authors, e);
+    json_decref(context);
+    return rc;
+}
+
+/* --- tokens --- */
+
+int chat_next_control(const struct chat *c, const struct chat_text *text, size_t from, int32_t *id,
+                      size_t *start, size_t *end, struct moeflux_err *e)
+{
+    const char *authors = str_text(&text->authors);
+    size_t len = text->text.len, to;
+    for (size_t at = from; at < len; at = to) {
+        for (to = at; to < len && authors[to] == authors[at]; to++)
+            ;
+        if (authors[at] != JINJA_TEMPLATE)
+            continue;
+        int found = tokenizer_next_added(c->tokenizer, str_text(&text->text), at, to, id, start, end, e);
+        if (found)
+            return found;
+    }
+    *start = *end = len;
+    return 0;
+}
+
+int chat_encode(const struct chat *c, const struct chat_text *text, size_t from, struct token_list *out,
+                struct moeflux_err *e)
+{
+    size_t n_before = out->n, start, end;
+    int rc = 0;
+    for (size_t at = from; rc >= 0 && at < text->text.len; at = end) {
+        int32_t id = -1;
+        int found = rc = chat_next_control(c, text, at, &id, &start, &end, e);
+        if (rc >= 0 && start > at)
+            rc = tokenizer_encode(c->tokenizer, str_text(&text->text) + at, start - at, SPECIALS_AS_TEXT, out,
+                                  NULL, e);
+        if (rc >= 0 && found)
+            rc = token_list_add(out, id, e);
+    }
+    if (rc < 0)
+        out->n = n_before;
+    return rc < 0 ? rc : 0;
+}
+
+/* The prompt with another last message. */
+static int render_other(const struct chat *c, const struct chat_prompt *p, struct chat_text *out,
+                        struct moeflux_err *e)
+{
+    struct chat_prompt other = *p;
+    size_t n = json_array_size(p->messages);
+    json_t *messages = json_copy((json_t *)(uintptr_t)p->messages);
+    json_t *last = messages ? json_copy(json_array_get(messages, n - 1)) : NULL;
+    int rc = 0;
+    other.messages = messages;
+    if (!last || json_object_set_new(last, "content", json_string("\x1a")) < 0 ||
+        json_array_set(messages, n - 1, last) < 0)
+        rc = fail_memory(e);
+    if (rc == 0)
+        rc = chat_render(c, &other, out, e);
+    json_decref(last);
+    json_decref(messages);
+    return rc;
+}
+
+/* The place before the last control token that both texts begin with. */
+static int shared_end(const struct chat *c, const struct chat_text *a, const struct chat_text *b,
+                      size_t *shared, struct moeflux_err *e)
+{
+    size_t n = 0, start, end = 0;
+    int32_t id;
+    int rc = 1;
+    while (n < a->text.len && n < b->text.len && a->text.data[n] == b->text.data[n])
+        n++;
+    *shared = 0;
+    while (rc > 0 && (rc = chat_next_control(c, a, end, &id, &start, &end, e)) > 0 && end <= n)
+        *shared = start;
+    return rc < 0 ? rc : 0;
+}
+
+int chat_prompt_tokens(const struct chat *c, const struct chat_prompt *p, struct token_list *out,
+                       uint32_t *n_system, struct moeflux_err *e)
+{
+    struct chat_text text = {0}, other = {0};
+    struct token_list rest = {0};
+    size_t shared = 0, n_before = out->n;
+    int rc = chat_render(c, p, &text, e);
+    if (rc == 0 && n_system)
+        rc = render_other(c, p, &other, e);
+    if (rc == 0 && n_system)
+        rc = shared_end(c, &text, &other, &shared, e);
+    if (rc == 0)
+        rc = chat_encode(c, &text, 0, out, e);
+    if (rc == 0 && n_system)
+        rc = chat_encode(c, &text, shared, &rest, e);
+    if (rc == 0 && n_system)
+        *n_system = (uint32_t)(out->n - n_before - rest.n);
+    if (rc < 0)
+        out->n = n_before;
+    token_list_free(&rest);
+    chat_text_free(&text);
+    chat_text_free(&other);
+    return rc;
+}
+
+int chat_end_answer(const struct chat *c, bool ended, struct token_list *out, struct moeflux_err *e)
+{
+    size_t n_before = out->n, i = 0;
+    int rc = 0;
+    while (ended && i < c->tail.n && c->tail.ids[i++] != c->turn_close)
+        ;
+    for (; rc == 0 && i < c->tail.n; i++)
+        rc = token_list_add(out, c->tail.ids[i], e);
+    if (rc < 0)
+        out->n = n_before;
+    return rc;
+}
+
+/* --- what a template does --- */
+
+/* A question, or with an answer what it makes of both; with `again` another question behind them. thought:
+ * NULL: none. */
+struct probe {
+    const char *answer, *thought;
+    bool again;
+};
+
+static int render_probe(const struct chat *c, struct probe probe, struct chat_text *out,
+                        struct moeflux_err *e)
+{
+    json_t *messages = json_array(), *thought = probe.thought ? json_string(probe.thought) : NULL;
+    struct chat_prompt p = {.messages = messages, .opens_answer = !probe.answer || probe.again};
+    int rc = messages ? chat_say(messages, "user", "a", 1, NULL, e) : fail_memory(e);
+    if (rc == 0 && probe.answer)
+        rc = chat_say(messages, "assistant", probe.answer, strlen(probe.answer), NULL, e);
+    if (rc == 0 && thought && json_object_set(json_array_get(messages, 1), "reasoning_content", thought) < 0)
+        rc = fail_memory(e);
+    if (rc == 0 && probe.again)
+        rc = chat_say(messages, "user", "b", 1, NULL, e);
+    if (rc == 0)
+        rc = chat_render(c, &p, out, e);
+    json_decref(thought);
+    json_decref(messages);
+    return rc;
+}
+
+static int set_switches(struct chat *c, enum chat_thinking thinking, struct moeflux_err *e)
+{
+    json_decref(c->switches);
+    c->switches = NULL;
+    if (thinking == CHAT_THINKING_AUTO)
+        return 0;
+    int on = thinking == CHAT_THINKING_ON;
+    c->switches = json_pack("{s:b, s:b}", "enable_thinking", on, "thinking", on);
+    return c->switches ? 0 : fail_memory(e);
+}
+
+static bool ends_with(const struct chat_text *t, const char *tag)
+{
+    size_t n = t->text.len, len = strlen(tag);
+    while (n > 0 && strchr(" \n\t\r", t->text.data[n - 1]))
+        n--;
+    return n >= len && memcmp(t->text.data + n - len, tag, len) == 0 &&
+           t->authors.data[n - 1] == JINJA_TEMPLATE;
+}
+
+/* What the prompt of a question has at its end and that of the next question has not, since old thinking is
+ * left out there. */
+static int find_opening(struct chat *c, const struct chat_text *prompt, bool thinks, struct moeflux_err *e)
+{
+    static const char thought[] = "so \x1a so";
+    struct chat_text next = {0};
+    struct token_list tokens = {0};
+    struct moeflux_err refused;
+    uint32_t n_kept;
+    /* A template that takes one question alone says so when a second one is asked. */
+    if (render_probe(c, (struct probe){"ok", thinks ? thought : NULL, true}, &next, &refused) < 0)
+        return 0;
+    size_t n = prompt->text.len;
+    bool stays = next.text.len >= n && memcmp(next.text.data, str_text(&prompt->text), n) == 0 &&
+                 (!thinks || strstr(str_text(&next.text), thought));
+    int rc = stays ? 0 : chat_encode(c, prompt, 0, &tokens, e);
+    size_t n_tokens = tokens.n;
+    if (rc == 0 && !stays)
+        rc = chat_extend(c, &next, NULL, 0, &tokens, &n_kept, e);
+    if (rc == 0 && !stays)
+        c->n_opening = (uint32_t)n_tokens - n_kept;
+    token_list_free(&tokens);
+    chat_text_free(&next);
+    return rc;
+}
+
+/* Models of this form think before every answer. Frees the texts. */
+static int harmony_thinking(struct chat *c, struct chat_text *prompt, struct chat_text *other,
+                            enum chat_thinking thinking, struct moeflux_err *e)
+{
+    size_t n = prompt->text.len, most = sizeof c->prompt_end - 1, from = n > most ? n - most : 0;
+    memcpy(c->prompt_end, str_text(&prompt->text) + from, n - from);
+    c->prompt_end[n - from] = '\0';
+    chat_text_free(prompt);
+    chat_text_free(other);
+    if (thinking != CHAT_THINKING_OFF)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave --no-think out)");
+}
+
+/* Whether thinking is as it is asked for. */
+static int find_thinking(struct chat *c, enum chat_thinking thinking, struct moeflux_err *e)
+{
+    struct chat_text as_asked = {0}, other = {0};
+    enum chat_thinking opposite = thinking == CHAT_THINKING_ON ? CHAT_THINKING_OFF : CHAT_THINKING_ON;
+    int rc = set_switches(c, opposite, e);
+    if (rc == 0)
+        rc = render_probe(c, (struct probe){0}, &other, e);
+    if (rc == 0)
+        rc = set_switches(c, thinking, e);
+    if (rc == 0)
+        rc = render_probe(c, (struct probe){0}, &as_asked, e);
+    if (rc == 0 && c->harmony.is_used)
+        return harmony_thinking(c, &as_asked, &other, thinking, e);
+    bool switches = rc == 0 && strcmp(str_text(&as_asked.text), str_text(&other.text)) != 0;
+    c->opens_inside = rc == 0 && ends_with(&as_asked, THINK_OPEN);
+    c->may_open = rc == 0 && switches && thinking != CHAT_THINKING_OFF && c->think_open >= 0 &&
+                  !c->opens_inside && !ends_with(&as_asked, THINK_CLOSE);
+    if (rc == 0)
+        rc = find_opening(c, &as_asked, c->opens_inside || (switches && thinking != CHAT_THINKING_OFF), e);
+    chat_text_free(&as_asked);
+    chat_text_free(&other);
+    if (rc == 0 && thinking == CHAT_THINKING_ON && !switches && !c->opens_inside)
+        rc = err_set(e, ERR_UNSUPPORTED, "chat template: the model's has no thinking (leave --think out)");
+    if (rc == 0 && thinking == CHAT_THINKING_OFF && !switches && c->opens_inside)
+        rc = err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave --no-think out)");
+    return rc;
+}
+
+/* What stands behind an answer, by an answer that no template writes itself. */
+static int find_tail(struct chat *c, struct moeflux_err *e)
+{
+    static const char answer[] = "ok \x1a ok";
+    struct chat_text text = {0};
+    int rc = render_probe(c, (struct probe){.answer = answer}, &text, e);
+    const char *at = rc == 0 ? strstr(str_text(&text.text), answer) : NULL;
+    if (rc == 0 && !at)
+        rc = err_set(e, ERR_UNSUPPORTED, "chat template: it does not repeat the text of an answer");
+    if (rc == 0)
+        rc = chat_encode(c, &text, (size_t)(at - text.text.data) + sizeof answer - 1, &c->tail, e);
+    c->turn_close = -1;
+    for (size_t i = c->tail.n; i-- > 0;)
+        if (tokenizer_is_added(c->tokenizer, c->tail.ids[i]))
+            c->turn_close = c->tail.ids[i];
+    chat_text_free(&text);
+    return rc;
+}
+
+/* --- opening --- */
+
+static int need(const struct tokenizer *t, const char *token, struct moeflux_err *e)
+{
+    if (tokenizer_added_id(t, token) >= 0)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED, "chat template: the tokenizer has no token %s", token);
+}
+
+/* Without a template of the model's own. The family's needs its control tokens, which the model's would have
+ * as well. */
+static int use_family(struct chat *c, const char *family, enum chat_thinking thinking, struct moeflux_err *e)
+{
+    const struct tokenizer *t = c->tokenizer;
+    for (size_t i = 0; family && i < sizeof families / sizeof *families; i++) {
+        if (strcmp(family, families[i].name) != 0)
+            continue;
+        int rc = need(t, TURN_OPEN, e);
+        if (rc == 0)
+            rc = need(t, TURN_CLOSE, e);
+        /* Without thinking the tags are only a few words of the prompt. */
+        if (rc == 0 && thinking != CHAT_THINKING_OFF)
+            rc = need(t, THINK_OPEN, e);
+        if (rc == 0 && thinking != CHAT_THINKING_OFF)
+            rc = need(t, THINK_CLOSE, e);
+        c->is_family = true;
+        return rc ? rc
+                  : jinja_parse(&c->template, families[i].template, strlen(families[i].template),
+                                "chat template", e);
+    }
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "chat template: beside tokenizer.json there is neither chat_template.jinja nor a chat_template in "
+        "tokenizer_config.json (--raw needs none)");
+}
+
+int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enum chat_thinking thinking,
+              time_t now, struct moeflux_err *e)
+{
+    const char *own = tokenizer_chat_template(t), *tools = tokenizer_tool_template(t);
+    *c = (struct chat){.tokenizer = t, .thinking = thinking, .now = now};
+    c->think_open = tokenizer_added_id(t, THINK_OPEN);
+    c->think_close = tokenizer_added_id(t, THINK_CLOSE);
+    int rc = own ? jinja_parse(&c->template, own, strlen(own), "chat template", e)
+                 : use_family(c, family, thinking, e);
+    if (rc == 0 && tools)
+        rc = jinja_parse(&c->tool_template, tools, strlen(tools), "chat template for tools", e);
+    harmony_find(&c->harmony, t, own);
+    if (rc == 0)
+        rc = find_thinking(c, thinking, e);
+    if (rc == 0)
+        rc = find_tail(c, e);
+    if (rc < 0)
+        chat_free(c);
+    return rc;
+}
+
+void chat_free(struct chat *c)
+{
+    jinja_free(c->template);
+    jinja_free(c->tool_template);
+    json_decref(c->switches);
+    token_list_free(&c->tail);
+    *c = (struct chat){0};
+}

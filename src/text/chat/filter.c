@@ -1,0 +1,92 @@
+#include "base/str.h"
+#include "text/chat/chat.h"
+#include "text/chat/harmony.h"
+#include "text/tokenizer/tokenizer.h"
+
+#define THINK_CLOSE "</think>"
+
+void chat_filter_init(struct chat_filter *f, const struct chat *c)
+{
+    /* With thinking off the prompt itself closes the block, so the answer starts here. What the prompt opened
+     * has its newline. */
+    *f = (struct chat_filter){.inside_think = c->opens_inside, .at_start = !c->opens_inside};
+    if (c->harmony.is_used)
+        harmony_begin(f, c->prompt_end);
+}
+
+static size_t n_newlines(const char *text, size_t len)
+{
+    size_t n = 0;
+    while (n < len && text[n] == '\n')
+        n++;
+    return n;
+}
+
+/* Bytes of the answer. */
+static enum chat_part show_answer(struct chat_filter *f, const char *bytes, size_t len, struct str *shown)
+{
+    if (f->at_start && len > 0 && n_newlines(bytes, len) == len)
+        return CHAT_CONTROL;
+    f->at_start = false;
+    str_add(shown, bytes, len);
+    return CHAT_ANSWER;
+}
+
+/* Thinking that ends with the letters of </think>. What has come of them is known without keeping it; a
+ * character that does not go on with them starts anew, as '<' stands only at their beginning. */
+static enum chat_part show_thinking(struct chat_filter *f, const char *bytes, size_t len, struct str *shown)
+{
+    static const char close[] = THINK_CLOSE;
+    size_t before = shown->len;
+    for (size_t i = 0; i < len; i++) {
+        if (bytes[i] != close[f->n_held]) {
+            str_add(shown, close, f->n_held);
+            f->n_held = 0;
+        }
+        if (bytes[i] != close[f->n_held]) {
+            str_add(shown, bytes + i, 1);
+        } else if (++f->n_held == sizeof close - 1) {
+            f->n_held = 0;
+            f->inside_think = false;
+            f->at_start = true;
+            /* A token that has thinking before the tag is thinking, and the newlines behind it are none of
+             * the answer. */
+            size_t rest = i + 1 + n_newlines(bytes + i + 1, len - i - 1);
+            if (shown->len == before && rest < len)
+                return show_answer(f, bytes + rest, len - rest, shown);
+            str_add(shown, bytes + rest, len - rest);
+            break;
+        }
+    }
+    return shown->len > before ? CHAT_THINKING : CHAT_CONTROL;
+}
+
+enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown)
+{
+    if (c->harmony.is_used)
+        return harmony_push(f, c, id, shown);
+    if (id >= 0 && (id == c->think_open || id == c->think_close)) {
+        f->inside_think = id == c->think_open;
+        f->at_start = true;
+        return CHAT_CONTROL;
+    }
+    if (tokenizer_is_special(c->tokenizer, id))
+        return CHAT_CONTROL;
+    const char *bytes;
+    size_t len = tokenizer_bytes(c->tokenizer, id, &bytes);
+    if (!f->inside_think)
+        return show_answer(f, bytes, len, shown);
+    if (c->think_close < 0)
+        return show_thinking(f, bytes, len, shown);
+    if (f->at_start && len > 0 && n_newlines(bytes, len) == len)
+        return CHAT_CONTROL;
+    f->at_start = false;
+    str_add(shown, bytes, len);
+    return CHAT_THINKING;
+}
+
+void chat_filter_end(struct chat_filter *f, struct str *shown)
+{
+    str_add(shown, THINK_CLOSE, f->n_held);
+    f->n_held = 0;
+}

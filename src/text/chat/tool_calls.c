@@ -1,0 +1,358 @@
+#include "text/chat/tool_calls.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/chat/tool_forms.h"
+
+static const char SPACE[] = " \t\r\n";
+
+static bool is_space(char c)
+{
+    return c && strchr(SPACE, c);
+}
+
+/* ---- what forms read with ---- */
+
+void tool_skip_space(struct tool_calls *t)
+{
+    while (t->at < t->input.len && is_space(t->input.data[t->at]))
+        t->at++;
+}
+
+int tool_expect(struct tool_calls *t, const char *text)
+{
+    size_t n, len = strlen(text);
+    const char *rest = tool_rest(t, &n);
+    if (memcmp(rest, text, n < len ? n : len) != 0)
+        return TOOL_NO_CALL;
+    if (n < len)
+        return TOOL_WAIT;
+    t->at += len;
+    return TOOL_GO;
+}
+
+int tool_read_name(struct tool_calls *t, const char *end, struct str *name)
+{
+    size_t n;
+    const char *rest = tool_rest(t, &n);
+    const char *found = memmem(rest, n, end, strlen(end));
+    size_t len = found ? (size_t)(found - rest) : n;
+    if (len > TOOL_MAX_NAME + strlen(end))
+        return TOOL_NO_CALL;
+    if (!found)
+        return TOOL_WAIT;
+    t->at += len + strlen(end);
+    for (; len > 0 && is_space(rest[len - 1]); len--)
+        ;
+    for (; len > 0 && is_space(*rest); len--)
+        rest++;
+    str_clear(name);
+    str_add(name, rest, len);
+    bool good = len > 0 && !memchr(rest, '\n', len) && !memchr(rest, '<', len) && !memchr(rest, '\0', len);
+    return good ? TOOL_GO : TOOL_NO_CALL;
+}
+
+size_t tool_held(const char *bytes, size_t n, const char *text)
+{
+    size_t most = strlen(text) - 1;
+    for (size_t k = most < n ? most : n; k > 0; k--)
+        if (memcmp(bytes + n - k, text, k) == 0)
+            return k;
+    return 0;
+}
+
+/* One byte of an object. False: it was the last one. */
+static bool read_json_byte(struct tool_calls *t, char c)
+{
+    if (t->json.in_string) {
+        t->json.in_string = c != '"' || t->json.escaped;
+        t->json.escaped = c == '\\' && !t->json.escaped;
+    } else if (c == '"') {
+        t->json.in_string = true;
+    } else if (c == '{' || c == '[') {
+        t->json.depth++;
+    } else if (c == '}' || c == ']') {
+        t->json.depth--;
+    }
+    return t->json.depth > 0;
+}
+
+int tool_read_object(struct tool_calls *t, struct str *to)
+{
+    size_t n, i = 0;
+    const char *rest = tool_rest(t, &n);
+    bool goes_on = true;
+    while (goes_on && i < n)
+        goes_on = read_json_byte(t, rest[i++]);
+    str_add(to, rest, i);
+    t->at += i;
+    return goes_on ? TOOL_WAIT : TOOL_GO;
+}
+
+/* ---- events ---- */
+
+static int give(struct tool_calls *t, enum tool_event event, const char *bytes, size_t n,
+                struct moeflux_err *e)
+{
+    return t->sink.event(t->sink.ctx, event, bytes, n, e);
+}
+
+/* Forgets the first n bytes of the input, which have been given out or belong to a call. */
+static void drop(struct tool_calls *t, size_t n)
+{
+    if (n == 0)
+        return;
+    memmove(t->input.data, t->input.data + n, t->input.len - n + 1);
+    t->input.len -= n;
+    t->at = t->at > n ? t->at - n : 0;
+}
+
+/* Gives the first n bytes of the input out as text. */
+static int give_text(struct tool_calls *t, size_t n, struct moeflux_err *e)
+{
+    int rc = n ? give(t, TOOL_TEXT, t->input.data, n, e) : 0;
+    if (n)
+        t->after_call = false;
+    drop(t, n);
+    return rc;
+}
+
+/* What is known of the call at hand. */
+static int give_call(struct tool_calls *t, struct moeflux_err *e)
+{
+    int rc = 0;
+    if (!t->begun && t->arguments.len > 0) {
+        t->begun = true;
+        rc = give(t, TOOL_BEGINS, str_text(&t->name), t->name.len, e);
+    }
+    if (rc || t->n_given == t->arguments.len)
+        return rc;
+    rc = give(t, TOOL_ARGUMENTS, str_text(&t->arguments) + t->n_given, t->arguments.len - t->n_given, e);
+    t->n_given = t->arguments.len;
+    return rc;
+}
+
+/* ---- phases around a call ---- */
+
+static void forget_call(struct tool_calls *t)
+{
+    str_clear(&t->name);
+    str_clear(&t->arguments);
+    str_clear(&t->key);
+    t->n_given = 0;
+    t->begun = false;
+    memset(&t->json, 0, sizeof t->json);
+}
+
+static int open_call(struct tool_calls *t)
+{
+    tool_skip_space(t);
+    int got = tool_expect(t, t->form->call_open);
+    if (got == TOOL_GO) {
+        t->tag_end = t->at;
+        t->phase = t->form->read;
+    }
+    return got;
+}
+
+/* The section's tag may be left out. */
+static int open_section(struct tool_calls *t)
+{
+    const char *tag = t->form->section_open;
+    t->at = t->tag_end;
+    if (tag && tool_expect(t, tag) == TOOL_GO)
+        t->tag_end = t->at;
+    t->phase = open_call;
+    return TOOL_GO;
+}
+
+/* What may stand behind a call. */
+static int close_call(struct tool_calls *t)
+{
+    const char *const tags[] = {t->form->fence_close, t->form->call_close, t->form->section_close};
+    size_t begin = t->at;
+    bool waits = false;
+    tool_skip_space(t);
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
+        int got = tags[i] ? tool_expect(t, tags[i]) : TOOL_NO_CALL;
+        if (got == TOOL_GO)
+            return TOOL_GO;
+        waits |= got == TOOL_WAIT;
+    }
+    t->at = begin;
+    if (waits && !t->at_end)
+        return TOOL_WAIT;
+    t->phase = NULL;
+    return TOOL_GO;
+}
+
+int tool_finish(struct tool_calls *t)
+{
+    const char *text = str_text(&t->arguments);
+    size_t n = t->arguments.len;
+    json_t *value =
+        json_count_values(text, n) <= JSON_MAX_LARGE ? json_loadb(text, n, JSON_ALLOW_NUL, NULL) : NULL;
+    bool good = json_is_object(value);
+    json_decref(value);
+    t->phase = close_call;
+    return good ? TOOL_GO : TOOL_NO_CALL;
+}
+
+/* Where the first tag begins that a call may begin with; *held: so many bytes at the end may become one. */
+static size_t find_tag(const struct tool_calls *t, size_t *held)
+{
+    const char *const tags[] = {t->form->section_open, t->form->call_open};
+    const char *bytes = str_text(&t->input);
+    size_t n = t->input.len, first = n;
+    *held = 0;
+    for (int i = 0; i < 2; i++) {
+        const char *found = tags[i] ? memmem(bytes, n, tags[i], strlen(tags[i])) : NULL;
+        size_t end = tags[i] ? tool_held(bytes, n, tags[i]) : 0;
+        if (found && (size_t)(found - bytes) < first)
+            first = (size_t)(found - bytes);
+        *held = end > *held ? end : *held;
+    }
+    return first;
+}
+
+/* The answer's text up to the next tag; white space in front of one is left out, so it waits. */
+static int read_text(struct tool_calls *t, struct moeflux_err *e)
+{
+    size_t held, first = find_tag(t, &held), n = t->input.len;
+    bool found = first < n;
+    size_t end = found ? first : t->at_end ? n : n - held;
+    if (found || !t->at_end)
+        while (end > 0 && is_space(t->input.data[end - 1]))
+            end--;
+    else if (t->after_call && strspn(str_text(&t->input), SPACE) == n)
+        end = 0;
+    int rc = give_text(t, end, e);
+    if (rc < 0 || !found)
+        return rc < 0 ? rc : TOOL_WAIT;
+    t->tag_end = first - end;
+    t->phase = open_section;
+    forget_call(t);
+    return TOOL_GO;
+}
+
+/* ---- the loop ---- */
+
+/* The call is none: its tag is text, and the text goes on behind it. */
+static int fail(struct tool_calls *t, struct moeflux_err *e)
+{
+    int rc = t->begun ? give(t, TOOL_FAILS, "", 0, e) : 0;
+    forget_call(t);
+    t->phase = NULL;
+    t->at = 0;
+    return rc ? rc : give_text(t, t->tag_end, e);
+}
+
+/* One phase of a call. */
+static int read_call(struct tool_calls *t, struct moeflux_err *e)
+{
+    int got = t->phase(t);
+    /* tag_end is 0 behind a call that has ended. */
+    bool ends = got == TOOL_GO && t->phase == close_call && t->tag_end > 0;
+    if (!str_ok(&t->input) || !str_ok(&t->name) || !str_ok(&t->arguments) || !str_ok(&t->key))
+        return err_set(e, ERR_MEMORY, "out of memory for a tool's call");
+    int rc = got == TOOL_NO_CALL ? 0 : give_call(t, e);
+    if (rc)
+        return rc;
+    if (got == TOOL_NO_CALL || (got == TOOL_WAIT && t->at_end))
+        return fail(t, e);
+    if (!ends)
+        return got;
+    t->tag_end = 0;
+    t->after_call = true;
+    rc = give(t, TOOL_ENDS, "", 0, e);
+    return rc ? rc : TOOL_GO;
+}
+
+static int advance(struct tool_calls *t, struct moeflux_err *e)
+{
+    int rc = TOOL_GO;
+    while (rc == TOOL_GO) {
+        if (t->phase) {
+            rc = read_call(t, e);
+            continue;
+        }
+        drop(t, t->at);
+        rc = read_text(t, e);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- from outside ---- */
+
+void tool_calls_init(struct tool_calls *t, const struct tool_form *form, const struct json_t *tools,
+                     struct tool_sink sink)
+{
+    *t = (struct tool_calls){.form = form, .tools = tools, .sink = sink};
+}
+
+int tool_calls_push(struct tool_calls *t, const char *bytes, size_t n, struct moeflux_err *e)
+{
+    if (n == 0)
+        return 0;
+    if (!t->form)
+        return give(t, TOOL_TEXT, bytes, n, e);
+    str_add(&t->input, bytes, n);
+    if (!str_ok(&t->input))
+        return err_set(e, ERR_MEMORY, "out of memory for a tool's call");
+    return advance(t, e);
+}
+
+int tool_calls_end(struct tool_calls *t, struct moeflux_err *e)
+{
+    if (!t->form)
+        return 0;
+    t->at_end = true;
+    int rc = advance(t, e);
+    t->at_end = false;
+    return rc;
+}
+
+void tool_calls_free(struct tool_calls *t)
+{
+    str_free(&t->input);
+    str_free(&t->name);
+    str_free(&t->arguments);
+    str_free(&t->key);
+    *t = (struct tool_calls){0};
+}
+
+const struct tool_form *tool_form_find(const char *chat_template)
+{
+    for (size_t i = 0; chat_template && i < tool_n_forms; i++) {
+        const struct tool_form *f = &tool_forms[i];
+        if (strstr(chat_template, f->marks[0]) && (!f->marks[1] || strstr(chat_template, f->marks[1])))
+            return f;
+    }
+    return NULL;
+}
+
+const struct tool_form *tool_form_of(const struct tokenizer *t)
+{
+    const char *own = tokenizer_tool_template(t);
+    return tool_form_find(own ? own : tokenizer_chat_template(t));
+}
+
+bool tool_form_is_message(const struct tool_form *f)
+{
+    return f && f->is_message;
+}
+
+bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len)
+{
+    if (f->is_message)
+        return false;
+    const char *const tags[] = {f->section_open, f->section_close, f->call_open, f->call_close, f->separator};
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
+        if (tags[i] && strlen(tags[i]) == len && memcmp(tags[i], text, len) == 0)
+            return true;
+    return false;
+}

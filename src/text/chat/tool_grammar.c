@@ -1,0 +1,279 @@
+/* Grammars of calls, for an answer that has to make one. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "base/quote.h"
+#include "text/grammar/json_schema.h"
+#include "text/chat/tool_forms.h"
+
+/* A text without quotation marks ends with a tag, so it has none. */
+static const char PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^</\\x00] )*\n";
+
+static void add_literal(struct str *out, const char *text)
+{
+    str_add_text(out, "\"");
+    for (const char *p = text; *p; p++)
+        if (*p == '"' || *p == '\\')
+            str_addf(out, "\\%c", *p);
+        else if ((unsigned char)*p < 0x20)
+            str_addf(out, "\\x%02x", (unsigned char)*p);
+        else
+            str_add(out, p, 1);
+    str_add_text(out, "\" ");
+}
+
+static const char *name_of(const json_t *function)
+{
+    return json_string_value(json_object_get(function, "name"));
+}
+
+/* What the errors of a function's schema begin with. */
+struct place {
+    char text[200];
+};
+
+static struct place place_of(const struct tool_grammar *g, const json_t *function)
+{
+    struct place p;
+    snprintf(p.text, sizeof p.text, "%.80s: tools: %.60s: parameters", g->where, name_of(function));
+    return p;
+}
+
+/* Whatever a schema of parameters says, they are an object. */
+static json_t *object_schema(const json_t *function, const char *place, struct moeflux_err *e)
+{
+    const json_t *parameters = json_object_get(function, "parameters"),
+                 *type = json_member(parameters, "type");
+    if (type && !json_is_text(type, "object")) {
+        err_set(e, ERR_FORMAT, "%s: expected the type object", place);
+        return NULL;
+    }
+    json_t *schema = parameters ? json_copy((json_t *)(uintptr_t)parameters) : json_object();
+    if (schema && json_object_set_new(schema, "type", json_string("object")) == 0)
+        return schema;
+    json_decref(schema);
+    err_set(e, ERR_MEMORY, "out of memory for the grammar of the tools");
+    return NULL;
+}
+
+static int add_object(const json_t *function, struct tool_grammar *g)
+{
+    struct place place = place_of(g, function);
+    json_t *schema = object_schema(function, place.text, g->e);
+    if (!schema)
+        return (int)g->e->code;
+    struct json_schema_part part = {
+        .root = schema, .name = place.text, .out = g->rules, .n_rules = g->n_rules};
+    int rc = json_schema_add(&part, schema, false, &g->calls, g->e);
+    g->n_rules = part.n_rules;
+    json_decref(schema);
+    return rc;
+}
+
+int tool_write_hermes(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    (void)f;
+    char *name = json_dumps(json_object_get(function, "name"), JSON_ENCODE_ANY);
+    add_literal(&g->calls, "{\"name\": ");
+    add_literal(&g->calls, name ? name : "");
+    add_literal(&g->calls, ", \"arguments\": ");
+    g->calls.failed |= !name;
+    free(name);
+    int rc = add_object(function, g);
+    str_add_text(&g->calls, " \"}\"");
+    return rc;
+}
+
+int tool_write_deepseek3(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    add_literal(&g->calls, "function");
+    add_literal(&g->calls, f->separator);
+    add_literal(&g->calls, name_of(function));
+    str_add_text(&g->calls, "\"\\n```json\\n\" ");
+    int rc = add_object(function, g);
+    str_add_text(&g->calls, " \"\\n```\"");
+    return rc;
+}
+
+int tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    add_literal(&g->calls, name_of(function));
+    add_literal(&g->calls, f->separator);
+    return add_object(function, g);
+}
+
+/* The number of the call is free. */
+int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    add_literal(&g->calls, "functions.");
+    add_literal(&g->calls, name_of(function));
+    str_add_text(&g->calls, "\":\" [0-9] [0-9]? ");
+    add_literal(&g->calls, f->separator);
+    return add_object(function, g);
+}
+
+/* The recipient stands in the message's header, where a word ends with white space or a control token. */
+int tool_write_message(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    const char *name = name_of(function);
+    size_t n = strlen(name), most = TOOL_MAX_NAME - (sizeof "functions." - 1);
+    (void)f;
+    if (n > most || strcspn(name, " \t\r\n<") != n)
+        return err_set(g->e, ERR_UNSUPPORTED,
+                       "%.80s: tools: %s: calls of this model's form take names of at most %zu bytes without "
+                       "white space and <",
+                       g->where, quote_bytes(name, n).text, most);
+    add_literal(&g->calls, name);
+    add_literal(&g->calls, TOOL_NAME_END);
+    return add_object(function, g);
+}
+
+/* ---- parameters, each for itself ---- */
+
+static bool is_required(const json_t *schema, const char *key)
+{
+    const json_t *list = json_member(schema, "required");
+    size_t i = 0, n = json_array_size(list);
+    while (i < n && !json_is_text(json_array_get(list, i), key))
+        i++;
+    return i < n;
+}
+
+/* A call has the parameters that the schema names, so that other keywords than these would not be held to. */
+static int check_keywords(const json_t *schema, const char *place, struct moeflux_err *e)
+{
+    static const char *const known[] = {"type",        "properties",  "required", "additionalProperties",
+                                        "title",       "description", "$defs",    "$schema",
+                                        "definitions", "$comment",    "$id",      "default",
+                                        "examples",    "$anchor"};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)schema, key, value)
+    {
+        size_t i = 0;
+        while (i < sizeof known / sizeof *known && strcmp(known[i], key) != 0)
+            i++;
+        if (i == sizeof known / sizeof *known)
+            return err_set(e, ERR_UNSUPPORTED,
+                           "%s: #/%s: this keyword is not supported in calls of this form", place,
+                           quote_bytes(key, strlen(key)).text);
+    }
+    const json_t *properties = json_object_get(schema, "properties"),
+                 *list = json_object_get(schema, "required");
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (!json_object_get(properties, json_string_value(json_array_get(list, i))))
+            return err_set(e, ERR_UNSUPPORTED,
+                           "%s: #/required: names a parameter that properties does not have", place);
+    return 0;
+}
+
+/* Each parameter once, in the schema's order. */
+static int add_parameters(const struct tool_plain *p, const json_t *parameters, const char *place,
+                          struct tool_grammar *g)
+{
+    const char *key;
+    json_t *value;
+    int rc = 0;
+    json_object_foreach(json_object_get(parameters, "properties"), key, value)
+    {
+        char path[80];
+        snprintf(path, sizeof path, "/properties/%.60s", key);
+        struct json_schema_part part = {
+            .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
+        str_add_text(&g->calls, "( ");
+        add_literal(&g->calls, p->key_open);
+        add_literal(&g->calls, key);
+        add_literal(&g->calls, p->key_close);
+        if (p->value_open) {
+            add_literal(&g->calls, "\n");
+            add_literal(&g->calls, p->value_open);
+        }
+        add_literal(&g->calls, p->is_on_lines ? "\n" : "");
+        rc = json_schema_add(&part, value, tool_value_kind(parameters, value) != TOOL_VALUE_JSON, &g->calls,
+                             g->e);
+        g->n_rules = part.n_rules;
+        str_add_text(&g->calls, " ");
+        add_literal(&g->calls, p->is_on_lines ? "\n" : "");
+        add_literal(&g->calls, p->value_close);
+        str_addf(&g->calls, "\"\\n\" )%s ", is_required(parameters, key) ? "" : "?");
+        if (rc)
+            break;
+    }
+    return rc;
+}
+
+int tool_write_plain(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    const struct tool_plain *p = f->plain;
+    struct place place = place_of(g, function);
+    json_t *schema = object_schema(function, place.text, g->e);
+    if (!schema)
+        return (int)g->e->code;
+    add_literal(&g->calls, p->name_open);
+    add_literal(&g->calls, name_of(function));
+    add_literal(&g->calls, p->name_close);
+    add_literal(&g->calls, strchr(p->name_close, '\n') ? "" : "\n");
+    int rc = check_keywords(schema, place.text, g->e);
+    if (!rc)
+        rc = add_parameters(p, schema, place.text, g);
+    add_literal(&g->calls, p->end ? p->end : "");
+    json_decref(schema);
+    return rc;
+}
+
+/* ---- all calls ---- */
+
+/* The calls that there may be, and how many. */
+static void add_frame(const struct tool_form *f, bool many, struct tool_grammar *g)
+{
+    str_add_text(g->rules, "root ::= ");
+    if (f->is_message) {
+        str_addf(g->rules, "%s\n", str_text(&g->calls));
+        return;
+    }
+    if (f->section_open)
+        add_literal(g->rules, f->section_open);
+    add_literal(g->rules, f->section_padding ? f->section_padding : "");
+    str_add_text(g->rules, "call ");
+    if (many) {
+        str_add_text(g->rules, "( ");
+        add_literal(g->rules, f->between);
+        str_add_text(g->rules, "call )* ");
+    }
+    add_literal(g->rules, f->section_padding ? f->section_padding : "");
+    if (f->section_close)
+        add_literal(g->rules, f->section_close);
+    str_add_text(g->rules, "\ncall ::= ");
+    add_literal(g->rules, f->call_open);
+    add_literal(g->rules, f->padding);
+    str_addf(g->rules, "( %s ) ", str_text(&g->calls));
+    add_literal(g->rules, f->padding);
+    add_literal(g->rules, f->call_close);
+    str_add_text(g->rules, "\n");
+}
+
+int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, struct str *out,
+                      struct moeflux_err *e)
+{
+    struct tool_grammar g = {.rules = out, .where = c->where, .e = e};
+    int rc = 0;
+    json_schema_add_json(out);
+    str_add_text(out, PLAIN);
+    for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {
+        const json_t *function = json_member(json_array_get(c->tools, i), "function");
+        if (c->name && !json_is_text(json_member(function, "name"), c->name))
+            continue;
+        str_add_text(&g.calls, g.calls.len ? " | " : "");
+        rc = f->write(f, function, &g);
+    }
+    if (rc == 0)
+        add_frame(f, !c->name && !c->once, &g);
+    if (rc == 0 && (!str_ok(out) || !str_ok(&g.calls)))
+        rc = err_set(e, ERR_MEMORY, "out of memory for the grammar of the tools");
+    str_free(&g.calls);
+    return rc;
+}

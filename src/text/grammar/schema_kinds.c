@@ -1,0 +1,93 @@
+/* Which kinds of values fit a schema, for those who write texts without quotation marks. */
+#include <jansson.h>
+
+#include "base/json.h"
+#include "text/grammar/json_schema.h"
+#include "text/grammar/schema_writer.h"
+
+enum { MAX_DEPTH = 16, ALL = JSON_SCHEMA_PLAIN | JSON_SCHEMA_OTHER };
+
+static unsigned kinds_at(const json_t *root, const json_t *schema, unsigned depth);
+
+static unsigned kind_of_value(const json_t *value)
+{
+    return json_is_string(value) ? JSON_SCHEMA_TEXT
+           : json_is_null(value) ? JSON_SCHEMA_NULL
+                                 : JSON_SCHEMA_OTHER;
+}
+
+static unsigned kind_of_type(const json_t *type)
+{
+    return json_is_text(type, "string") ? JSON_SCHEMA_TEXT
+           : json_is_text(type, "null") ? JSON_SCHEMA_NULL
+                                        : JSON_SCHEMA_OTHER;
+}
+
+/* Those of `type`, or ALL. */
+static unsigned kinds_of_type(const json_t *type)
+{
+    unsigned kinds = 0;
+    for (size_t i = 0; i < json_array_size(type); i++)
+        kinds |= kind_of_type(json_array_get(type, i));
+    return kinds ? kinds : type ? kind_of_type(type) : ALL;
+}
+
+static unsigned kinds_of_values(const json_t *schema)
+{
+    const json_t *only = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
+    unsigned kinds = 0;
+    for (size_t i = 0; !only && i < json_array_size(list); i++)
+        kinds |= kind_of_value(json_array_get(list, i));
+    return only ? kind_of_value(only) : kinds ? kinds : ALL;
+}
+
+/* Of schemas of which one fits, or all do. */
+static unsigned kinds_of_list(const json_t *root, const json_t *list, bool all, unsigned depth)
+{
+    unsigned kinds = all ? ALL : 0;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        unsigned one = kinds_at(root, json_array_get(list, i), depth + 1);
+        kinds = all ? kinds & one : kinds | one;
+    }
+    return json_array_size(list) ? kinds : ALL;
+}
+
+/* A keyword that only numbers, arrays or objects have. */
+static bool says_other(const json_t *schema)
+{
+    static const char *const keys[] = {"properties",
+                                       "required",
+                                       "additionalProperties",
+                                       "items",
+                                       "prefixItems",
+                                       "minItems",
+                                       "maxItems",
+                                       "minimum",
+                                       "maximum",
+                                       "exclusiveMinimum",
+                                       "exclusiveMaximum"};
+    size_t i = 0;
+    while (i < sizeof keys / sizeof *keys && !json_object_get(schema, keys[i]))
+        i++;
+    return i < sizeof keys / sizeof *keys;
+}
+
+static unsigned kinds_at(const json_t *root, const json_t *schema, unsigned depth)
+{
+    static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
+    const char *ref = json_string_value(json_object_get(schema, "$ref"));
+    unsigned kinds = kinds_of_type(json_object_get(schema, "type")) & kinds_of_values(schema);
+    if (depth > MAX_DEPTH)
+        return ALL;
+    if (ref && schema_find(root, ref))
+        kinds &= kinds_at(root, schema_find(root, ref), depth + 1);
+    for (int i = 0; i < 3; i++)
+        kinds &= kinds_of_list(root, json_object_get(schema, lists[i]), i == 2, depth);
+    return kinds != ALL ? kinds : says_other(schema) ? JSON_SCHEMA_OTHER : ALL;
+}
+
+unsigned json_schema_kinds(const json_t *root, const json_t *schema)
+{
+    unsigned kinds = kinds_at(root, schema, 0);
+    return kinds == ALL ? JSON_SCHEMA_TEXT : kinds;
+}

@@ -1,0 +1,58 @@
+/* tree.h - a grammar as it is written: rules whose bodies are trees. A part of the grammar compiler. */
+#ifndef MOEFLUX_TEXT_GRAMMAR_TREE_H
+#define MOEFLUX_TEXT_GRAMMAR_TREE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct moeflux_err;
+
+enum { TREE_NONE = -1, TREE_NO_MAX = -1 };
+
+enum tree_kind {
+    TREE_EMPTY,  /* the empty text */
+    TREE_CHARS,  /* one character of n_ranges ranges from `first` on */
+    TREE_SEQ,    /* children one after the other */
+    TREE_ALT,    /* one of the children */
+    TREE_REPEAT, /* the child min to max times; TREE_NO_MAX */
+    TREE_RULE,   /* the text of a rule */
+};
+
+struct tree_node {
+    enum tree_kind kind;
+    int32_t child, sibling; /* the last child first; TREE_NONE */
+    uint32_t first, n_ranges;
+    int32_t min, max;
+    uint32_t rule;
+};
+
+struct tree_range { /* code points, both ends belong to it */
+    uint32_t lo, hi;
+};
+
+struct tree_rule {
+    const char *name; /* in the grammar's text */
+    size_t len;
+    int32_t body;  /* TREE_NONE: not defined */
+    size_t at;     /* where it is named first */
+    uint32_t next; /* of the same hash */
+};
+
+struct grammar_tree { /* zeroed at first; freed with grammar_tree_free; borrows the text */
+    struct tree_node *nodes;
+    size_t n_nodes, cap_nodes;
+    struct tree_range *ranges;
+    size_t n_ranges, cap_ranges;
+    struct tree_rule *rules;
+    size_t n_rules, cap_rules;
+    uint32_t buckets[1 << 10]; /* rule + 1 */
+    uint32_t root;
+};
+
+/* As grammar_compile. Every rule is defined, and one is `root`. */
+int grammar_tree_parse(struct grammar_tree *t, const char *text, size_t len, const char *name,
+                       struct moeflux_err *e);
+void grammar_tree_free(struct grammar_tree *t);
+
+#endif

@@ -1,0 +1,74 @@
+/* text.h - texts of a running template: building, cutting, searching, and values as texts. A part of jinja.
+ * Lengths and positions are bytes where they are not called characters. */
+#ifndef MOEFLUX_TEXT_JINJA_TEXT_H
+#define MOEFLUX_TEXT_JINJA_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "text/jinja/value.h"
+
+/* A text that grows. */
+struct jinja_build {
+    struct jinja_state *s;
+    char *bytes, *authors;
+    size_t len, cap;
+    bool has_template, has_context;
+};
+struct jinja_build jinja_build(struct jinja_state *s);
+void jinja_build_text(struct jinja_build *b, struct jinja_text text);
+/* Bytes whose author is that of text.bytes[i] (len 0: the template). */
+void jinja_build_as(struct jinja_build *b, struct jinja_text text, size_t i, const char *bytes, size_t n);
+/* The template's. */
+void jinja_build_bytes(struct jinja_build *b, const char *bytes, size_t n);
+void jinja_build_literal(struct jinja_build *b, const char *text);
+/* With & < > " ' as HTML writes them. */
+void jinja_build_escaped(struct jinja_build *b, struct jinja_text text);
+/* As str() writes it. */
+void jinja_build_value(struct jinja_build *b, struct jinja_value v);
+/* As repr() writes it. */
+void jinja_build_repr(struct jinja_build *b, struct jinja_value v);
+void jinja_build_character(struct jinja_build *b, struct jinja_text text, size_t i, int32_t character);
+/* Good until the builder grows. */
+struct jinja_text jinja_built(const struct jinja_build *b);
+
+/* A shortest text that reads as the same double, as Python's repr. */
+enum { JINJA_FLOAT_TEXT = 40 };
+void jinja_float_text(double x, char text[JINJA_FLOAT_TEXT]);
+
+/* str(v): v itself where it is a text. */
+struct jinja_text jinja_str(struct jinja_state *s, struct jinja_value v);
+/* Of a literal that outlives the rendering. */
+struct jinja_text jinja_text_of(const char *text);
+bool jinja_text_is(struct jinja_text a, const char *b);
+bool jinja_text_equal(struct jinja_text a, struct jinja_text b);
+struct jinja_text jinja_cut(struct jinja_text t, size_t from, size_t to);
+
+size_t jinja_characters(struct jinja_text t);
+/* Bytes of the character at i; 1 where it is none. */
+size_t jinja_width(struct jinja_text t, size_t i);
+/* The byte at which a character begins; t.len past the end. */
+size_t jinja_offset(struct jinja_text t, size_t character);
+int32_t jinja_character(struct jinja_text t, size_t i);
+/* As Python's str.isspace. */
+bool jinja_is_space(int32_t character);
+/* The first place from `from` on; t.len + 1: none. */
+size_t jinja_search(struct jinja_text t, struct jinja_text what, size_t from);
+size_t jinja_search_last(struct jinja_text t, struct jinja_text what);
+
+enum { JINJA_LEFT = 1, JINJA_RIGHT = 2 };
+/* Without the characters of `set` (NULL: spaces) at the sides. */
+struct jinja_text jinja_strip(struct jinja_text t, const struct jinja_text *set, int sides);
+bool jinja_starts(struct jinja_text t, struct jinja_text with);
+bool jinja_ends(struct jinja_text t, struct jinja_text with);
+
+enum jinja_case { JINJA_LOWER, JINJA_UPPER, JINJA_CAPITALIZE, JINJA_TITLE };
+struct jinja_text jinja_to_case(struct jinja_state *s, struct jinja_text t, enum jinja_case how);
+/* most < 0: all. */
+struct jinja_text jinja_replace(struct jinja_state *s, struct jinja_text t, struct jinja_text from,
+                                struct jinja_text to, int64_t most);
+/* At line ends, as str.splitlines. */
+struct jinja_value jinja_lines(struct jinja_state *s, struct jinja_text t, bool keep_ends);
+
+#endif

@@ -1,0 +1,45 @@
+/* bpe.h - byte-pair merging of one piece: the adjacent pair of lowest rank first, leftmost on a tie.
+ * A part of the tokenizer. */
+#ifndef MOEFLUX_TEXT_TOKENIZER_BPE_H
+#define MOEFLUX_TEXT_TOKENIZER_BPE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct moeflux_err;
+struct steps;
+struct token_list;
+
+struct bpe_merge {
+    uint64_t pair; /* left id in the high half, right id in the low one; UINT64_MAX: empty */
+    uint32_t rank; /* place in the file's list: lower goes first */
+    int32_t result;
+};
+
+struct bpe {
+    int32_t byte_ids[256];   /* the token that stands for one byte; -1: none */
+    struct bpe_merge *table; /* [mask + 1] open addressing */
+    size_t mask;
+};
+
+/* What a long piece needs while it is merged. Zero it before first use; serves any number of pieces. */
+struct bpe_scratch {
+    void *symbols; /* struct symbol [] */
+    size_t symbols_cap;
+    uint64_t *heap;
+    size_t heap_cap;
+    struct steps *steps; /* asked whether to go on with a long piece; may be NULL */
+};
+
+int bpe_init(struct bpe *b, size_t n_merges, struct moeflux_err *e);
+void bpe_free(struct bpe *b);
+/* Adds a merge; of two for the same pair the later counts, as the format's own readers have it. */
+void bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t result);
+
+/* Appends the ids of `piece`. Every byte of it must have a token. O(len log len). ERR_MEMORY,
+ * ERR_INTERRUPTED; ERR_USAGE for a piece of 4 GiB or more. */
+int bpe_encode(const struct bpe *b, const char *piece, size_t len, struct bpe_scratch *s,
+               struct token_list *out, struct moeflux_err *e);
+void bpe_scratch_free(struct bpe_scratch *s);
+
+#endif

@@ -1,0 +1,325 @@
+#include "text/tokenizer/file.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "text/tokenizer/jsonscan.h"
+#include "text/tokenizer/config.h"
+#include "text/tokenizer/lists.h"
+#include "text/utf8.h"
+
+/* The lists are read as they come and may be large; what is beside them becomes a tree. */
+#define MAX_FILE_BYTES ((uint64_t)256 << 20)
+#define MAX_REST_BYTES ((size_t)16 << 20)
+
+/* ---- normalizer ---- */
+
+static int read_normalizer_step(struct tokenizer *t, const json_t *step, struct moeflux_err *e)
+{
+    if (!json_is_text(json_object_get(step, "type"), "NFC"))
+        return err_set(e, ERR_UNSUPPORTED, "normalizer: type %s, only \"NFC\" is supported",
+                       json_quote_member(step, "type").text);
+    t->nfc = true;
+    return 0;
+}
+
+static int read_normalizer(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
+{
+    const json_t *normalizer = json_member(root, "normalizer");
+    if (!normalizer)
+        return 0;
+    if (!json_is_text(json_object_get(normalizer, "type"), "Sequence"))
+        return read_normalizer_step(t, normalizer, e);
+    const json_t *steps = json_object_get(normalizer, "normalizers");
+    if (!json_is_array(steps))
+        return err_set(e, ERR_FORMAT, "normalizer: normalizers is missing or not an array");
+    size_t i;
+    json_t *step;
+    json_array_foreach(steps, i, step)
+    {
+        int rc = read_normalizer_step(t, step, e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- pre_tokenizer ---- */
+
+/* "Removed" would lose text that decoding cannot bring back. */
+static int read_behavior(const json_t *step, const char *where, enum pretokenize_join *join,
+                         struct moeflux_err *e)
+{
+    static const char *const names[] = {[PRETOKENIZE_ISOLATED] = "Isolated",
+                                        [PRETOKENIZE_CONTIGUOUS] = "Contiguous",
+                                        [PRETOKENIZE_WITH_PREVIOUS] = "MergedWithPrevious",
+                                        [PRETOKENIZE_WITH_NEXT] = "MergedWithNext"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (json_is_text(json_object_get(step, "behavior"), names[i])) {
+            *join = (enum pretokenize_join)i;
+            return 0;
+        }
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: behavior %s, expected Isolated, Contiguous, MergedWithPrevious or MergedWithNext",
+                   where, json_quote_member(step, "behavior").text);
+}
+
+static int read_split(struct tokenizer *t, const json_t *step, const char *where, struct moeflux_err *e)
+{
+    enum pretokenize_join join = PRETOKENIZE_ISOLATED;
+    int rc = read_behavior(step, where, &join, e);
+    if (rc < 0)
+        return rc;
+    struct json_view v = json_view_of(step, where, e);
+    json_view_need_false(&v, "invert", false);
+    if (v.rc < 0)
+        return v.rc;
+    const json_t *pattern = json_object_get(step, "pattern");
+    const json_t *regex = json_object_get(pattern, "Regex");
+    const json_t *text = regex ? regex : json_object_get(pattern, "String");
+    if (!json_is_string(text))
+        return err_set(e, ERR_FORMAT, "%s: pattern has neither a Regex nor a String", where);
+    return pretokenize_add(&t->pretokenizer, json_string_value(text), json_string_length(text), !regex, join,
+                           e);
+}
+
+/* Numbers are what Unicode calls so (Nd, Nl, No), alone or in runs. */
+static int read_digits(struct tokenizer *t, const json_t *step, const char *where, struct moeflux_err *e)
+{
+    struct json_view v = json_view_of(step, where, e);
+    bool alone = json_view_bool(&v, "individual_digits");
+    return v.rc < 0 ? v.rc
+                    : pretokenize_add(&t->pretokenizer, "\\p{N}", strlen("\\p{N}"), false,
+                                      alone ? PRETOKENIZE_ISOLATED : PRETOKENIZE_CONTIGUOUS, e);
+}
+
+static int read_byte_level(const json_t *step, const char *where, struct moeflux_err *e)
+{
+    struct json_view v = json_view_of(step, where, e);
+    json_view_need_false(&v, "add_prefix_space", true);
+    json_view_need_false(&v, "use_regex", true);
+    return v.rc;
+}
+
+/* ByteLevel turns text into the byte alphabet: what comes after it would see other characters, so it is last.
+ * */
+static int read_pretokenizer_step(struct tokenizer *t, const json_t *step, size_t idx, size_t n_steps,
+                                  struct moeflux_err *e)
+{
+    const json_t *type = json_object_get(step, "type");
+    char where[48];
+    snprintf(where, sizeof where, "pre_tokenizer step %zu of %zu", idx + 1, n_steps);
+    if (json_is_text(type, "Split") && idx + 1 < n_steps)
+        return read_split(t, step, where, e);
+    if (json_is_text(type, "Digits") && idx + 1 < n_steps)
+        return read_digits(t, step, where, e);
+    if (json_is_text(type, "ByteLevel") && idx + 1 == n_steps)
+        return read_byte_level(step, where, e);
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: type %s, expected \"Split\" or \"Digits\" steps and one \"ByteLevel\" at the end",
+                   where, json_quote_member(step, "type").text);
+}
+
+static int read_pretokenizer(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
+{
+    const json_t *pre = json_member(root, "pre_tokenizer");
+    if (!pre)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "pre_tokenizer is missing, only byte-level tokenizers are supported");
+    if (!json_is_text(json_object_get(pre, "type"), "Sequence"))
+        return read_pretokenizer_step(t, pre, 0, 1, e);
+    const json_t *steps = json_object_get(pre, "pretokenizers");
+    if (!json_is_array(steps) || json_array_size(steps) == 0)
+        return err_set(e, ERR_FORMAT, "pre_tokenizer: pretokenizers is missing, empty or not an array");
+    size_t i;
+    json_t *step;
+    json_array_foreach(steps, i, step)
+    {
+        int rc = read_pretokenizer_step(t, step, i, json_array_size(steps), e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* ---- model ---- */
+
+static int refuse_affixes(const json_t *model, struct moeflux_err *e)
+{
+    static const char *const affixes[] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    for (size_t i = 0; i < sizeof affixes / sizeof *affixes; i++) {
+        const json_t *v = json_member(model, affixes[i]);
+        if (v && !json_is_text(v, ""))
+            return err_set(e, ERR_UNSUPPORTED, "model: %s is set, only null is supported", affixes[i]);
+    }
+    const json_t *dropout = json_member(model, "dropout");
+    if (dropout && json_number_value(dropout) != 0.0)
+        return err_set(e, ERR_UNSUPPORTED, "model: dropout is set, only null is supported");
+    return 0;
+}
+
+static int read_model_options(struct tokenizer *t, const json_t *model, struct moeflux_err *e)
+{
+    if (!json_is_object(model))
+        return err_set(e, ERR_FORMAT, "model is missing or not an object");
+    if (!json_is_text(json_object_get(model, "type"), "BPE"))
+        return err_set(e, ERR_UNSUPPORTED, "model: type %s, only \"BPE\" is supported",
+                       json_quote_member(model, "type").text);
+    struct json_view v = json_view_of(model, "model", e);
+    json_view_need_false(&v, "byte_fallback", false);
+    t->ignore_merges = json_view_bool_or(&v, "ignore_merges", false);
+    return v.rc < 0 ? v.rc : refuse_affixes(model, e);
+}
+
+/* ---- the file ---- */
+
+/* What is known while the lists are looked for. */
+struct search {
+    struct tokenizer_lists *lists;
+    struct str *scratch;
+};
+
+/* Takes a list, which opens with `bracket`, and notes its place. */
+static int locate_list(struct jsonscan *s, struct jsonscan *list, const char *name, char bracket,
+                       struct moeflux_err *e)
+{
+    char first = jsonscan_peek(s);
+    size_t start = s->at;
+    int rc = jsonscan_skip(s, e);
+    if (rc < 0)
+        return rc;
+    if (list->text)
+        return err_set(e, ERR_FORMAT, "%s is there twice", name);
+    if (first != bracket)
+        return err_set(e, ERR_FORMAT, "%s is not %s", name, bracket == '{' ? "an object" : "an array");
+    if (!utf8_is_valid(s->text + start, s->at - start))
+        return err_set(e, ERR_FORMAT, "%s is not valid UTF-8", name);
+    *list = (struct jsonscan){s->text, start, s->at};
+    return 0;
+}
+
+static int locate_in_model(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
+{
+    struct tokenizer_lists *lists = ((struct search *)ctx)->lists;
+    if (jsonscan_is(key, "vocab"))
+        return locate_list(s, &lists->vocab, "model.vocab", '{', e);
+    if (jsonscan_is(key, "merges"))
+        return locate_list(s, &lists->merges, "model.merges", '[', e);
+    return jsonscan_skip(s, e);
+}
+
+/* A member of the whole file. */
+static int locate_in_file(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
+{
+    struct search *search = ctx;
+    char first = jsonscan_peek(s);
+    if (jsonscan_is(key, "model") && first == '{')
+        return jsonscan_members(s, search->scratch, locate_in_model, search, e);
+    if (jsonscan_is(key, "added_tokens") && first != 'n')
+        return locate_list(s, &search->lists->added, "added_tokens", '[', e);
+    return jsonscan_skip(s, e);
+}
+
+static int locate_lists(const char *text, size_t len, struct tokenizer_lists *lists, struct moeflux_err *e)
+{
+    struct str scratch = {0};
+    struct search search = {lists, &scratch};
+    struct jsonscan s = {text, 0, len};
+    int rc = jsonscan_members(&s, &scratch, locate_in_file, &search, e);
+    str_free(&scratch);
+    if (rc == 0 && !lists->vocab.text)
+        rc = err_set(e, ERR_FORMAT, "model.vocab is missing");
+    if (rc == 0 && !lists->merges.text)
+        rc = err_set(e, ERR_FORMAT, "model.merges is missing");
+    return rc;
+}
+
+/* What is left of the file without the lists. */
+struct rest {
+    struct str text;
+    bool too_long;
+};
+
+static void add_part(struct rest *r, const char *bytes, size_t n)
+{
+    r->too_long = r->too_long || n > MAX_REST_BYTES - r->text.len;
+    if (!r->too_long)
+        str_add(&r->text, bytes, n);
+}
+
+/* Appends "null" for the list and its line ends, so that the parser's line numbers stay true. */
+static void add_gap(struct rest *r, const struct jsonscan *list)
+{
+    add_part(r, "null", strlen("null"));
+    for (size_t i = list->at; i < list->end && !r->too_long; i++)
+        if (list->text[i] == '\n')
+            add_part(r, "\n", 1);
+}
+
+static int copy_rest(const char *text, size_t len, const struct tokenizer_lists *lists, struct rest *rest,
+                     struct moeflux_err *e)
+{
+    const struct jsonscan *all[] = {&lists->vocab, &lists->merges, &lists->added};
+    enum { N = sizeof all / sizeof *all };
+    size_t at = 0;
+    for (int i = 0; i < N; i++) {
+        const struct jsonscan *next = NULL;
+        for (int k = 0; k < N; k++)
+            if (all[k]->text && all[k]->at >= at && (!next || all[k]->at < next->at))
+                next = all[k];
+        if (!next)
+            break;
+        add_part(rest, text + at, next->at - at);
+        add_gap(rest, next);
+        at = next->end;
+    }
+    add_part(rest, text + at, len - at);
+    if (!str_ok(&rest->text))
+        return err_set(e, ERR_MEMORY, "out of memory for %zu bytes of JSON", len);
+    if (rest->too_long)
+        return err_set(e, ERR_FORMAT, "more than %zu bytes beside vocab, merges and added_tokens",
+                       MAX_REST_BYTES);
+    return 0;
+}
+
+static int read_text(struct tokenizer *t, const char *text, size_t len, struct moeflux_err *e)
+{
+    struct tokenizer_lists lists = {0};
+    struct rest rest = {0};
+    json_t *root = NULL;
+    int rc = locate_lists(text, len, &lists, e);
+    if (rc == 0)
+        rc = copy_rest(text, len, &lists, &rest, e);
+    if (rc == 0)
+        rc = json_read(rest.text.data, rest.text.len, "JSON", JSON_MAX_SMALL, &root, e);
+    str_free(&rest.text);
+    if (rc == 0)
+        rc = read_model_options(t, json_object_get(root, "model"), e);
+    if (rc == 0)
+        rc = read_normalizer(t, root, e);
+    if (rc == 0)
+        rc = read_pretokenizer(t, root, e);
+    if (rc == 0)
+        rc = tokenizer_config_post(t, root, e);
+    if (rc == 0)
+        rc = tokenizer_lists_read(&lists, t, e);
+    json_decref(root);
+    return rc;
+}
+
+int tokenizer_file_read(const char *path, struct tokenizer *t, struct moeflux_err *e)
+{
+    char *text = NULL;
+    size_t len = 0;
+    struct moeflux_err fault = {0};
+    int rc = file_read_text(path, MAX_FILE_BYTES, &text, &len, e);
+    if (rc < 0)
+        return rc;
+    rc = read_text(t, text, len, &fault);
+    free(text);
+    return rc < 0 ? err_set(e, fault.code, "%s: %s", path, fault.text) : 0;
+}

@@ -1,0 +1,220 @@
+#include "text/tokenizer/tokenizer.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "text/tokenizer/nfc.h"
+#include "text/tokenizer/steps.h"
+#include "text/tokenizer/config.h"
+#include "text/tokenizer/file.h"
+#include "text/tokenizer/tiktoken.h"
+#include "text/utf8.h"
+
+int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e)
+{
+    if (l->n == l->cap) {
+        void *ids = l->ids;
+        int rc = mem_grow(&ids, &l->cap, l->n + 1, sizeof *l->ids, e);
+        if (rc < 0)
+            return rc;
+        l->ids = ids;
+    }
+    l->ids[l->n++] = id;
+    return 0;
+}
+
+void token_list_free(struct token_list *l)
+{
+    free(l->ids);
+    *l = (struct token_list){0};
+}
+
+static int read_files(const char *path, struct tokenizer *t, struct moeflux_err *e)
+{
+    int rc =
+        tokenizer_is_tiktoken(path) ? tokenizer_tiktoken_read(path, t, e) : tokenizer_file_read(path, t, e);
+    return rc < 0 ? rc : tokenizer_config_read(t, path, e);
+}
+
+struct tokenizer *tokenizer_open(const char *path, struct moeflux_err *e)
+{
+    struct tokenizer *t = mem_new(1, sizeof *t, e);
+    if (t && read_files(path, t, e) < 0) {
+        tokenizer_free(t);
+        t = NULL;
+    }
+    return t;
+}
+
+void tokenizer_free(struct tokenizer *t)
+{
+    if (!t)
+        return;
+    vocab_free(&t->vocab);
+    bpe_free(&t->bpe);
+    pretokenize_free(&t->pretokenizer);
+    added_free(&t->added);
+    added_free(&t->added_raw);
+    added_free(&t->added_normalised);
+    free(t->chat_template);
+    free(t->tool_template);
+    json_decref(t->special_texts);
+    free(t);
+}
+
+void tokenizer_set_progress(struct tokenizer *t, const struct moeflux_progress *p)
+{
+    t->progress = *p;
+}
+
+/* One call of tokenizer_encode. */
+struct encoding {
+    const struct tokenizer *t;
+    enum token_specials specials;
+    struct token_list *out;
+    struct str normal; /* the normalised form of the stretch at hand */
+    struct bpe_scratch scratch;
+    struct steps steps;
+};
+
+static int encode_piece(void *ctx, const char *piece, size_t len, struct moeflux_err *e)
+{
+    struct encoding *x = ctx;
+    if (x->t->ignore_merges) {
+        int32_t id = vocab_find_bytes(&x->t->vocab, piece, len);
+        /* An added token stands in the text only where it was looked for as such. */
+        if (id >= 0 && !x->t->vocab.tokens[id].added)
+            return token_list_add(x->out, id, e);
+    }
+    return bpe_encode(&x->t->bpe, piece, len, &x->scratch, x->out, e);
+}
+
+/* Calls `rest` for the stretches between the set's tokens. */
+static int encode_between(struct encoding *x, const struct added *set, const char *text, size_t len,
+                          int (*rest)(struct encoding *x, const char *text, size_t len,
+                                      struct moeflux_err *e),
+                          struct moeflux_err *e)
+{
+    static const struct added none;
+    if (x->specials == SPECIALS_AS_TEXT)
+        set = &none;
+    for (size_t at = 0; at < len;) {
+        size_t start, end;
+        int32_t id;
+        int found = added_next(set, text, len, at, &x->steps, &id, &start, &end, e), rc = found;
+        if (found >= 0)
+            rc = start > at ? rest(x, text + at, start - at, e) : 0;
+        if (rc == 0 && found)
+            rc = token_list_add(x->out, id, e);
+        if (rc < 0)
+            return rc;
+        at = end;
+    }
+    return 0;
+}
+
+static int encode_plain(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
+{
+    return pretokenize_run(&x->t->pretokenizer, text, len, &x->steps,
+                           (struct pretokenize_sink){encode_piece, x}, e);
+}
+
+static int encode_raw(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
+{
+    if (!x->t->nfc)
+        return encode_between(x, &x->t->added_normalised, text, len, encode_plain, e);
+    str_clear(&x->normal);
+    int rc = nfc_add(text, len, &x->normal, e);
+    if (rc < 0)
+        return rc;
+    return encode_between(x, &x->t->added_normalised, str_text(&x->normal), x->normal.len, encode_plain, e);
+}
+
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, enum token_specials specials,
+                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
+{
+    struct encoding x = {.t = t, .specials = specials, .out = out};
+    struct str clean = {0};
+    size_t n_before = out->n;
+    size_t n = utf8_clean(text, len, &clean);
+    int rc = 0;
+    x.steps = steps_for(clean.len, t->pretokenizer.n_splits, &t->progress);
+    x.scratch.steps = &x.steps;
+    if (!str_ok(&clean))
+        rc = err_set(e, ERR_MEMORY, "out of memory for %zu bytes of text", len);
+    if (rc == 0)
+        rc = encode_between(&x, &t->added_raw, str_text(&clean), clean.len, encode_raw, e);
+    if (rc < 0)
+        out->n = n_before;
+    else if (n_replaced)
+        *n_replaced += n;
+    bpe_scratch_free(&x.scratch);
+    str_free(&x.normal);
+    str_free(&clean);
+    return rc;
+}
+
+bool tokenizer_has(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->vocab.n_ids && t->vocab.tokens[id].present;
+}
+
+size_t tokenizer_bytes(const struct tokenizer *t, int32_t id, const char **bytes)
+{
+    *bytes = "";
+    if (!tokenizer_has(t, id))
+        return 0;
+    *bytes = t->vocab.bytes.data + t->vocab.tokens[id].off;
+    return t->vocab.tokens[id].len;
+}
+
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
+{
+    return tokenizer_has(t, id) && t->vocab.tokens[id].special;
+}
+
+bool tokenizer_is_added(const struct tokenizer *t, int32_t id)
+{
+    return tokenizer_has(t, id) && t->vocab.tokens[id].added;
+}
+
+int32_t tokenizer_added_id(const struct tokenizer *t, const char *content)
+{
+    return added_find(&t->added, content, strlen(content));
+}
+
+int32_t tokenizer_bos(const struct tokenizer *t)
+{
+    return t->bos;
+}
+
+int tokenizer_next_added(const struct tokenizer *t, const char *text, size_t from, size_t to, int32_t *id,
+                         size_t *start, size_t *end, struct moeflux_err *e)
+{
+    struct steps steps = steps_for(to - from, 1, &t->progress);
+    return added_next(&t->added, text, to, from, &steps, id, start, end, e);
+}
+
+const char *tokenizer_tool_template(const struct tokenizer *t)
+{
+    return t->tool_template;
+}
+
+const struct json_t *tokenizer_special_texts(const struct tokenizer *t)
+{
+    return t->special_texts;
+}
+
+const char *tokenizer_chat_template(const struct tokenizer *t)
+{
+    return t->chat_template;
+}
+
+int32_t tokenizer_n_ids(const struct tokenizer *t)
+{
+    return t->vocab.n_ids;
+}

@@ -1,0 +1,311 @@
+#!/bin/sh
+# --batch: many requests in one run, with the embedded model.
+# shellcheck disable=SC2016 # the inner shells expand their words
+. tests/lib/cli.sh
+
+model=$tmp/tiny
+# results EXPRESSION: of the list `r` of the lines of $tmp/results
+# by_line FILE: its results in the order of their lines, which they need not have
+by_line() { python3 -c 'import json, sys; print(*sorted(open(sys.argv[1]), key=lambda l: json.loads(l)["line"]), sep="", end="")' "$1"; }
+results() { python3 -c 'import json, sys; r = [json.loads(l) for l in open(sys.argv[1])]; print(eval(sys.argv[2]))' "$tmp/results" "$1"; }
+results_are() { [ "$(results "$1")" = "$2" ] || fault "$1 is $(results "$1" 2>&1), expected $2"; }
+answered='[(x["id"], x["text"]) for x in r]'
+
+run 0 "$MOEFLUX" convert tests/models/tiny "$model"
+set -- -m "$model" --temp 0 --no-think -n 12
+
+claim the_answers_are_those_of_single_runs_and_common_prefixes_are_computed_once
+python3 - "$tmp/in" <<'END'
+import json, random, sys
+random.seed(5)
+plain = ['The river was very quiet.', 'A brave owl slept under the tree.', 'Leo likes bread and honey.',
+         'Nobody saw the green cup near the lake.', 'The old goat walked to the market.']
+two = [' '.join(random.choice(plain) for _ in range(12)) for _ in range(2)]
+number = lambda: random.randrange(10, 99)
+with open(sys.argv[1], 'w') as f:
+    for i in range(6):
+        ask = [f'What is {number()} + {number()}?', f'Sort these numbers: {number()}, {number()}, {number()}.',
+               'What is the capital of ' + random.choice(['Iceland', 'Japan', 'Kenya']) + '?'][i % 3]
+        # Two system texts by turns: the order of the lines is not the order of the least work.
+        print(json.dumps({'id': f'q{i}', 'system': two[i % 2], 'prompt': ask}), file=f)
+END
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in"
+by_line "$tmp/out" >"$tmp/results"
+results_are '[x["line"] for x in r] == list(range(1, 7)) and [x["id"] for x in r] == ["q%d" % i for i in range(6)]' True
+err_has '^moeflux: 6 answered, 0 failed; [0-9]* of [0-9]* prompt tokens computed$'
+python3 - "$MOEFLUX" "$tmp" "$@" >"$tmp/single" <<'END' || fault "$(cat "$tmp/single")"
+import json, subprocess, sys
+program, tmp, flags = sys.argv[1], sys.argv[2], sys.argv[3:]
+nodes, computed = set(), 0
+for asked, line in zip(open(tmp + '/in'), open(tmp + '/results')):
+    asked, got = json.loads(asked), json.loads(line)
+    computed += got['prompt_tokens'] - got['reused_tokens']
+    alone = subprocess.run([program, *flags, '--system', asked['system'], '-p', asked['prompt'], '--json', '--logits',
+                            tmp + '/logits'], capture_output=True, text=True, check=True)
+    alone = json.loads(alone.stdout)
+    assert (alone['text'], alone['tokens']) == (got['text'], got['tokens']), (alone, got)
+    ids = subprocess.run(['python3', 'tests/lib/tensors.py', 'ids', tmp + '/logits', 'tokens'], capture_output=True,
+                         text=True, check=True).stdout.split()
+    assert len(ids) == got['prompt_tokens'], (len(ids), got)
+    nodes |= {tuple(ids[:i + 1]) for i in range(len(ids))}
+# A token is unique by all that is before it.
+print(f'{computed} tokens were computed, {len(nodes)} are unique')
+sys.exit(computed > 1.05 * len(nodes))
+END
+
+claim results_are_written_as_they_are_computed_or_in_the_order_of_the_lines
+# The second system text waits until the first one's questions are answered.
+cp "$tmp/out" "$tmp/results"
+results_are '[x["line"] for x in r]' '[1, 3, 5, 2, 4, 6]'
+cp "$tmp/results" "$tmp/as_computed"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in" --ordered
+cp "$tmp/out" "$tmp/results"
+results_are '[x["line"] for x in r]' '[1, 2, 3, 4, 5, 6]'
+[ "$(results '[(x["id"], x["tokens"]) for x in r]')" = "$(by_line "$tmp/as_computed" >"$tmp/results" && results '[(x["id"], x["tokens"]) for x in r]')" ] ||
+    fault 'the order changes the answers'
+
+claim a_bad_line_has_an_error_with_its_number_and_the_others_their_answers
+cat >"$tmp/in" <<'END'
+{"id": "sum", "prompt": "What is 47 + 38?"}
+not JSON
+
+{"id": "sum", "prompt": "What is 47 + 38?"}
+{"id": 5, "prompt": "What is 47 + 38?", "temprature": 0}
+{"id": "5", "prompt": "What is 47 + 38?", "top_p": 2}
+{"id": 1.5, "prompt": "What is 47 + 38?"}
+{"id": "blank", "prompt": "  "}
+{"id": "none"}
+{"id": "long", "prompt": "LONG"}
+{"id": "roles", "messages": [{"role": "user", "content": "x"}, {"role": "boss", "content": "y"}]}
+{"prompt": "What is the capital of Iceland?"}
+END
+printf '{"id": "end", "prompt": "What is 47 + 38?"}' >>"$tmp/in"
+sed -i "s/LONG/$(printf '%0200d' 0)/" "$tmp/in"
+run 1 "$MOEFLUX" "$@" -c 100 --batch - <"$tmp/in"
+by_line "$tmp/out" >"$tmp/results"
+err_has '^moeflux: 9 of the requests failed'
+results_are '[x["line"] for x in r]' '[1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]'
+results_are '[x.get("text") for x in r if "text" in x]' "['85', 'The capital of Iceland is Reykjavík.', '85']"
+results_are 'all(x["error"].startswith("line %d: " % x["line"]) for x in r if "error" in x)' True
+results_are '[x["id"] for x in r]' "['sum', None, 'sum', 5, '5', None, 'blank', 'none', 'long', 'roles', None, 'end']"
+for word in 'JSON\|expected near' 'line 1 has the same id' 'unknown field .*temprature' 'top-p is 2' 'id: expected' \
+    'the prompt is empty' 'either prompt or messages' 'tokens, the context holds 100' 'role: expected system'; do
+    grep -q '"error": .*\('"$word"'\)' "$tmp/results" || fault "no error has '$word'"
+done
+
+claim lines_of_nul_bytes_and_lines_that_are_too_long_have_an_error
+python3 - "$tmp/in" <<'END'
+import sys
+good = b'{"id": %d, "prompt": "What is 47 + 38?"}\n'
+with open(sys.argv[1], 'wb') as f:
+    f.write(good % 1 + bytes(9) + b'\n' + b'  \0\n' + good[:-1] % 4 + b'\0\n' + good % 5)
+    f.write(b'{"id": 6, "prompt": "' + b'x' * (64 << 20) + b'"}\n' + good % 7)
+    f.write(b'{"id": 8, "prompt": [' + b'0,' * 300000 + b'0]}\n' + good % 9)
+    f.write(b'x' * (64 << 20 | 1))
+END
+run 1 "$MOEFLUX" "$@" --batch "$tmp/in"
+by_line "$tmp/out" >"$tmp/results"
+results_are '[x["line"] for x in r]' '[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]'
+results_are '[x["line"] for x in r if x.get("text") == "85"]' '[1, 5, 7, 9]'
+results_are '[x["id"] for x in r]' '[1, None, None, None, 5, None, 7, None, 9, None]'
+results_are '[x["error"] for x in r if x["line"] in (6, 8, 10)]' \
+    "['line 6: more than 67108864 bytes', 'line 8: more than 262144 values', 'line 10: more than 67108864 bytes']"
+err_has '^moeflux: 4 answered, 6 failed;'
+
+claim refused_lines_do_not_stay_in_memory
+python3 - "$MOEFLUX" "$tmp/in" "$@" >"$tmp/peaks" 2>&1 <<'END' || fault "$(cat "$tmp/peaks")"
+import os, sys
+program, path, flags = sys.argv[1], sys.argv[2], sys.argv[3:]
+line = '{"id": %d, "prompt": ["' + 'x' * (2 << 20) + '"]}\n'
+
+def peak(n, *more):
+    """In KiB, of a run with n lines that are refused."""
+    with open(path, 'w') as f:
+        # Answered last, so that with --ordered no error waits for it.
+        f.writelines([line % i for i in range(n)] + ['{"prompt": "What is 47 + 38?"}\n'])
+    pid = os.fork()
+    if pid == 0:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(1, 2)
+        os.execv(program, [program, *flags, *more, '--batch', path])
+    _, status, usage = os.wait4(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 1, status
+    return usage.ru_maxrss
+
+few = peak(5)
+for more in ([], ['--ordered']):
+    many = peak(50, *more)
+    print(f'{many - few} KiB for 100 MiB of refused lines', more)
+    assert many - few < 25 << 10
+END
+
+claim requests_have_fields_of_their_own
+cat >"$tmp/in" <<'END'
+{"id": "few", "prompt": "What is the capital of Iceland?", "max_tokens": 2}
+{"id": "raw", "prompt": "Once upon a time there was", "raw": true, "n": 6}
+{"id": "a", "prompt": "Once upon a time there was", "raw": true, "n": 9, "temp": 1.5, "seed": 7}
+{"id": "b", "prompt": "Once upon a time there was", "raw": true, "n": 9, "temp": 1.5, "seed": 8}
+{"id": "c", "prompt": "Once upon a time there was", "raw": true, "n": 9, "temperature": 1.5, "seed": 7, "top-k": 20}
+{"id": "think", "prompt": "What is 47 + 38?", "think": true, "n": 6}
+{"id": "talk", "messages": [{"role": "system", "content": "You know codes."}, {"role": "user", "content": "The code of Max is 5128. The river was very quiet. What is the code of Max?"}, {"role": "assistant", "content": "The code of Max is 5128."}, {"role": "user", "content": "What is the code of Max?"}]}
+END
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in" --ordered
+cp "$tmp/out" "$tmp/results"
+results_are 'r[0]["text"], r[0]["stop_reason"], len(r[0]["tokens"])' "('The capital', 'length', 2)"
+results_are 'r[1]["text"]' ' a kind cat named Victor.'
+results_are '(r[2]["text"] == r[4]["text"], r[2]["text"] == r[3]["text"])' '(True, False)'
+results_are 'r[5]["text"] == "" and len(r[5]["thinking"]) > 0' True
+results_are '"5128" in r[6]["text"]' True
+run 0 "$MOEFLUX" -m "$model" --raw -p 'Once upon a time there was' -n 9 --temp 1.5 -s 7 --json
+[ "$(results 'r[2]["tokens"]')" = "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["tokens"])' "$tmp/out")" ] ||
+    fault "a seeded request differs from the single run"
+
+claim a_run_goes_on_where_the_output_ends
+for i in 1 2 3 4 5 6 7 8; do echo "{\"id\": $i, \"prompt\": \"What is 4$i + 38?\"}"; done >"$tmp/in"
+head -n 3 "$tmp/in" >"$tmp/first"
+rm "$tmp/results"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/first" -o "$tmp/results"
+out_empty
+cp "$tmp/results" "$tmp/three"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in" --output "$tmp/results"
+err_has '^moeflux: 5 answered, 0 failed, 3 there already;'
+results_are "sorted($answered)" "$(python3 -c 'print([(i, str(40 + i + 38)) for i in range(1, 9)])')"
+head -n 3 "$tmp/results" | cmp -s - "$tmp/three" || fault "results that were there have changed"
+cp "$tmp/results" "$tmp/eight"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results"
+cmp -s "$tmp/results" "$tmp/eight" || fault "a run with nothing to do has changed the output"
+
+claim a_half_written_result_is_computed_again
+for cut in 1 40 $(($(tail -n 1 "$tmp/eight" | wc -c) - 1)); do
+    head -c -"$cut" "$tmp/eight" >"$tmp/results"
+    run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results"
+    results_are "sorted($answered)" "$(python3 -c 'print([(i, str(40 + i + 38)) for i in range(1, 9)])')"
+    [ "$cut" -eq 1 ] || err_has 'the last line was cut'
+done
+
+claim files_that_are_no_results_are_left_alone
+for content in 'hello' '{"id": 1, "prompt": "What is 47 + 38?"}\n' '\n' '{"id": 1, "line": 1, "text": ""}\nhello\n'; do
+    # shellcheck disable=SC2059
+    printf "$content" >"$tmp/results"
+    cp "$tmp/results" "$tmp/before"
+    fails 1 "$tmp/results: .*no result" "$@" --batch "$tmp/in" -o "$tmp/results"
+    cmp -s "$tmp/results" "$tmp/before" || fault "it was changed"
+done
+fails 1 "$tmp/none" "$@" --batch "$tmp/none"
+fails 1 'results' "$@" --batch "$tmp/in" -o "$tmp/no/results"
+
+claim shards_take_every_nth_line_and_all_of_them_together
+rm -f "$tmp/results"
+for i in 1 2 3; do
+    run 0 "$MOEFLUX" "$@" --batch "$tmp/in" --shard $i/3
+    cat "$tmp/out" >>"$tmp/results"
+done
+results_are '[sorted(x["id"] for x in r[a:b]) for a, b in ((0, 3), (3, 6), (6, 8))]' '[[1, 4, 7], [2, 5, 8], [3, 6]]'
+for bad in 0/3 4/3 3 1/0 /2 1/ a/b 1/2/3; do
+    fails 2 '^moeflux: --shard: expected I/N' "$@" --batch "$tmp/in" --shard $bad
+done
+
+claim flags_that_make_no_sense_together_are_refused
+fails 2 'shard goes with --batch' "$@" --shard 1/2
+fails 2 'output goes with --batch' "$@" -o "$tmp/results"
+fails 2 'ordered goes with --batch' "$@" -p x --ordered
+fails 2 'exclude each other' "$@" --batch "$tmp/in" -p x
+fails 2 'exclude each other' "$@" --batch "$tmp/in" --prompt-cache x
+fails 2 'exclude each other' "$@" --batch "$tmp/in" --logits x
+fails 2 'exclude each other' "$@" --batch "$tmp/in" --bench
+
+# Far more requests than are answered before the run is ended. The second one begins unlike all others, so that it is
+# computed after 200 of them.
+for i in $(seq 500); do
+    [ "$i" -eq 2 ] && text='It was a dark night and' || text='Once upon a time there was'
+    echo "{\"id\": $i, \"raw\": true, \"prompt\": \"$text\", \"n\": 100, \"ignore_eos\": true}"
+done >"$tmp/long"
+# start: a run over them, up to its third result, with no signal ignored, whatever runs this test (nohup does)
+start() {
+    rm -f "$tmp/results"
+    : >"$tmp/results"
+    env --default-signal "$MOEFLUX" "$@" --batch "$tmp/long" -o "$tmp/results" >"$tmp/out" 2>"$tmp/err" &
+    pid=$!
+    while [ "$(wc -l <"$tmp/results")" -lt 3 ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+}
+# go_on: the same run with two requests more than there are results
+go_on() {
+    results_are '2 not in [x["id"] for x in r]' True
+    n=$(($(wc -l <"$tmp/results") + 3))
+    head -n $n "$tmp/long" >"$tmp/more"
+    run 0 "$MOEFLUX" "$@" --batch "$tmp/more" -o "$tmp/results"
+    results_are "sorted(x[\"id\"] for x in r) == list(range(1, $n + 1))" True
+}
+
+claim signals_end_the_run_after_the_request_at_hand_and_keep_what_is_finished
+for signal in INT:130 TERM:143 HUP:129; do
+    start "$@"
+    kill -s "${signal%:*}" $pid
+    # Systems send some of them twice.
+    [ "$signal" = INT:130 ] || kill -s "${signal%:*}" $pid 2>/dev/null
+    got=0
+    wait $pid || got=$?
+    [ "$got" -eq "${signal#*:}" ] || fault "$signal: status $got"
+    err_has 'ending after the request at hand'
+    results_are '3 <= len(r) < 250 and all(len(x["tokens"]) == 100 for x in r)' True
+    go_on "$@"
+done
+
+mkfifo "$tmp/pipe"
+claim a_signal_that_is_ignored_stays_ignored
+head -n 3 "$tmp/long" >"$tmp/more"
+(
+    trap '' HUP
+    exec "$MOEFLUX" "$@" --batch - <"$tmp/pipe" >"$tmp/results" 2>"$tmp/err"
+) &
+pid=$!
+exec 3>"$tmp/pipe"
+head -n 1 "$tmp/long" >&3
+while [ ! -s "$tmp/results" ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+kill -HUP $pid
+sed -n '2,3p' "$tmp/long" >&3
+exec 3>&-
+wait $pid || fault "status $?"
+results_are 'len(r)' 3
+
+claim a_killed_run_loses_nothing_that_was_written
+start "$@"
+fails 2 'another run writes to it' "$@" --batch "$tmp/in" -o "$tmp/results"
+kill -KILL $pid
+wait $pid 2>/dev/null
+cp "$tmp/results" "$tmp/before"
+go_on "$@"
+head -c "$(wc -c <"$tmp/before")" "$tmp/results" | cmp -s - "$tmp/before" || fault "the first results have changed"
+
+claim results_come_as_soon_as_they_are_there
+"$MOEFLUX" "$@" --batch - <"$tmp/pipe" >"$tmp/results" 2>"$tmp/err" &
+pid=$!
+exec 3>"$tmp/pipe"
+head -n 1 "$tmp/in" >&3
+while [ ! -s "$tmp/results" ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+results_are 'len(r)' 1
+sed -n 2p "$tmp/in" >&3
+exec 3>&-
+wait $pid || fault "status $?"
+results_are "$answered" "[(1, '79'), (2, '80')]"
+
+claim a_full_file_ends_the_run_at_once_with_whole_lines
+rm "$tmp/results"
+head -n 20 "$tmp/long" >"$tmp/more"
+run 1 bash -c 'ulimit -f 10; exec "$0" "$@"' "$MOEFLUX" "$@" --batch "$tmp/more" -o "$tmp/results"
+[ "$(tail -n 1 "$tmp/err")" = "moeflux: $tmp/results: write: File too large" ] || fault "$(cat "$tmp/err")"
+n=$(wc -l <"$tmp/results")
+err_has "^moeflux: $n answered, 0 failed;"
+case $n in [2-9] | 1[0-9]) ;; *) fault "$n results" ;; esac
+[ "$(tail -c 1 "$tmp/results" | od -An -c | tr -d ' ')" = '\n' ] || fault 'the last line was cut'
+run 0 "$MOEFLUX" "$@" --batch "$tmp/more" -o "$tmp/results"
+[ "$(wc -l <"$tmp/err")" -eq 1 ] || fault "$(cat "$tmp/err")"
+results_are 'sorted(x["id"] for x in r) == list(range(1, 21))' True
+
+claim a_full_disk_ends_the_run
+if [ -e /dev/full ]; then
+    run 1 "$MOEFLUX" "$@" --batch "$tmp/in" -o /dev/full
+    err_has '/dev/full: .*No space left'
+fi
+
+report

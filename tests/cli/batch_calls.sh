@@ -1,0 +1,25 @@
+#!/bin/sh
+# --batch with lines in OpenAI's form (tests/cli/batch_calls.py), beside a server with the same model.
+. tests/lib/cli.sh
+
+model=$tmp/tiny
+server=''
+trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null; fi; rm -rf "$tmp"' EXIT
+run 0 "$MOEFLUX" convert tests/models/tiny "$model"
+# With a template that has tools.
+cp tests/data/tools.jinja "$model/chat_template.jinja"
+
+claim what_fails_is_retried_in_a_file_of_results_only
+fails 2 'retry-failed goes with --batch and --output' -m "$model" --batch - --retry-failed
+fails 2 'retry-failed goes with --batch and --output' -m "$model" -p x --retry-failed
+echo 'Notes of mine' >"$tmp/notes"
+fails 1 "$tmp/notes: .*no result" -m "$model" --batch /dev/null -o "$tmp/notes" --retry-failed
+[ "$(cat "$tmp/notes")" = 'Notes of mine' ] || fault "it was changed"
+end_claim
+
+"$MOEFLUX" serve -m "$model" --device cpu --port 0 -c 256 >"$tmp/served" 2>"$tmp/log" &
+server=$!
+until grep -qs 'listening on' "$tmp/log" || ! kill -0 "$server" 2>/dev/null; do sleep 0.05; done
+python3 tests/cli/batch_calls.py "$MOEFLUX" "$model" "$(sed -n 's/^moeflux: listening on //p' "$tmp/log")" ||
+    n_failed=$((n_failed + 1))
+report

@@ -1,0 +1,44 @@
+#!/bin/sh
+# Completion of command lines: `moeflux completion SHELL`, in the shells themselves.
+. tests/lib/cli.sh
+
+# Names of flags in a help text.
+flags_of() {
+    # shellcheck disable=SC2086 # no command is no word
+    "$MOEFLUX" $1 --help | sed -n 's/^  \(-[a-zA-Z], \)\{0,1\} *--\([a-z-]*\).*/\2/p'
+}
+
+for shell in bash zsh fish; do
+    run 0 "$MOEFLUX" completion $shell
+    cp "$tmp/out" "$tmp/script.$shell"
+done
+
+claim the_scripts_have_every_flag_of_the_help_texts
+for command in '' convert inspect serve; do
+    flags_of "$command" >"$tmp/flags"
+    [ "$(wc -l <"$tmp/flags")" -ge 9 ] || fault "the help text of '$command' names too few flags"
+    while read -r flag; do
+        grep -q -w -e "--$flag" "$tmp/script.bash" || fault "bash lacks --$flag"
+        grep -q -e "--${flag}[=[]" "$tmp/script.zsh" || fault "zsh lacks --$flag"
+        grep -q -w -e "__moeflux_is ${command:-run}' .*-l $flag" "$tmp/script.fish" ||
+            fault "fish lacks --$flag of '$command'"
+    done <"$tmp/flags"
+done
+
+claim another_shell_is_refused
+fails 2 'completion: expected bash, zsh or fish, found "tcsh"' completion tcsh
+fails 2 'SHELL is missing' completion
+
+end_claim
+for shell in bash zsh fish; do
+    if ! command -v $shell >/dev/null; then
+        echo "SKIP ${shell}_completes: $shell is not installed"
+        continue
+    fi
+    claim ${shell}_completes
+    mkdir "$tmp/$shell"
+    python3 tests/cli/completion.py $shell "$tmp/script.$shell" "$tmp/$shell" >"$tmp/found" 2>&1 ||
+        fault "$(cat "$tmp/found")"
+done
+
+report

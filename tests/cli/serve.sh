@@ -1,0 +1,202 @@
+#!/bin/sh
+# `moeflux serve` with the embedded model, over a real socket.
+. tests/lib/cli.sh
+
+model=$tmp/tiny
+run 0 "$MOEFLUX" convert tests/models/tiny "$model"
+server='' url=''
+trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null; fi; rm -rf "$tmp"' EXIT
+
+# start FLAG...: a server on a free port.
+start() {
+    rm -f "$tmp/log"
+    "$MOEFLUX" serve -m "$model" --device cpu --port 0 "$@" >"$tmp/served" 2>"$tmp/log" &
+    server=$!
+    until grep -qs 'listening on' "$tmp/log"; do
+        kill -0 "$server" 2>/dev/null || break
+        sleep 0.05
+    done
+    url=$(sed -n 's/^moeflux: listening on //p' "$tmp/log")
+    [ -n "$url" ] || fault "the server did not start: $(cat "$tmp/log")"
+}
+
+# stop [SIGNAL]: it ends with status 0 and has said nothing but where it listens.
+stop() {
+    kill "-${1:-TERM}" "$server"
+    stopped
+}
+stopped() {
+    got=0
+    wait "$server" || got=$?
+    server=''
+    [ "$got" -eq 0 ] || fault "the server ended with status $got: $(cat "$tmp/log")"
+    [ "$(wc -l <"$tmp/log")" -eq 1 ] || fault "it said: $(cat "$tmp/log")"
+    [ ! -s "$tmp/served" ] || fault "it printed: $(cat "$tmp/served")"
+}
+
+# holds CLAIM [ARGUMENT...]: of tests/lib/server_client.py
+holds() {
+    python3 tests/lib/server_client.py "$url" "$@" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
+}
+holds_claim() {
+    claim "$1"
+    holds "$@"
+}
+
+start -c 256
+holds_claim whole_answers_and_events_say_the_same
+holds_claim a_conversation_computes_its_new_tokens_only
+holds_claim two_conversations_by_turns_keep_what_they_have
+holds_claim completions_take_texts_ids_and_lists
+holds_claim the_same_seed_gives_the_same_text
+holds_claim echo_and_logprobs_score_a_prompt
+holds_claim stops_end_an_answer
+holds_claim answers_fit_a_schema_or_a_grammar
+holds_claim texts_may_have_nul_and_halves_of_characters
+holds_claim tokens_and_texts_are_inverse
+holds_claim wrong_requests_are_refused_by_name
+holds_claim broken_http_does_not_end_it
+holds_claim a_client_that_hangs_up_stops_its_answer
+holds_claim pages_of_others_may_not_use_it
+holds_claim the_page_is_whole
+holds_claim models_health_and_metrics_are_there
+
+claim a_port_in_use_is_one_line
+port=${url##*:}
+fails 1 "127.0.0.1 port $port: Address already in use" serve -m "$model" --device cpu --port "$port"
+
+# The port is taken, so that one that begins to listen ends as well.
+claim no_output_replaces_a_file_of_the_model
+for flag in --trace --usage; do
+    fails 2 "^moeflux: $flag: $model/tokenizer.json lies in the model directory $model and would" \
+        serve -m "$model" --device cpu --port "$port" $flag "$model/tokenizer.json"
+done
+
+claim sigterm_ends_it_with_status_0
+stop
+
+claim a_running_answer_is_cut_with_its_last_event
+start --grace 0
+holds a_running_answer_is_cut_with_its_last_event "$server"
+stopped
+
+claim a_prompt_that_was_not_answered_can_be_asked_again
+for how in whole stream; do
+    start --grace 0 --chunk 1
+    holds a_prompt_that_was_not_answered_can_be_asked_again "$server" $how
+    stopped
+done
+
+claim tools_are_called_and_their_results_answered
+cat >"$model/chat_template.jinja" <<'END'
+{%- if tools %}{{- '<|im_start|>system\n# Tools\n<tools>\n' + tools | tojson + '\n</tools>\nReply with <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n' }}{%- endif %}
+{%- for m in messages %}
+{{- '<|im_start|>' + ('user' if m.role == 'tool' else m.role) + '\n' + (m.content or '') }}
+{%- for c in m.tool_calls or [] %}{{- '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments | tojson + '}\n</tool_call>' }}{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+END
+start
+holds tools_are_called_and_their_results_answered
+holds_claim calls_may_be_sent_back
+holds_claim thinking_that_a_template_does_not_know_is_left_aside
+stop
+
+claim calls_may_be_sent_back_to_a_template_of_objects
+cat >"$model/chat_template.jinja" <<'END'
+{%- for m in messages %}
+{{- '<|im_start|>' + ('user' if m.role == 'tool' else m.role) + '\n' + (m.content or '') }}
+{%- for c in m.tool_calls or [] %}
+{{- '\n<tool_call>\n<function=' + c.function.name + '>\n' }}
+{%- for name, value in c.function.arguments | items %}{{- '<parameter=' + name + '>\n' + value | string + '\n</parameter>\n' }}{%- endfor %}
+{{- '</function>\n</tool_call>' }}{%- endfor %}
+{{- '<|im_end|>\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
+END
+start
+holds calls_may_be_sent_back_to_a_template_of_objects
+stop
+
+claim thinking_is_switched_by_either_name
+cat >"$model/chat_template.jinja" <<'END'
+{%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}
+{%- if add_generation_prompt %}
+{{- '<|im_start|>assistant\n' + ('<think>\n' if thinking is defined and thinking else '<think>\n\n</think>\n\n') }}
+{%- endif %}
+END
+start
+holds thinking_is_switched_by_either_name
+stop
+rm "$model/chat_template.jinja"
+
+claim the_queue_has_an_end
+start --queue 1
+holds the_queue_has_an_end
+stop INT
+
+claim answers_side_by_side_are_those_alone
+start --parallel 3
+holds answers_side_by_side_are_those_alone 3
+stop
+
+claim they_are_where_experts_come_from_files
+start --parallel 8 --memory 3M --expert-io uring
+holds answers_side_by_side_are_those_alone 8
+stop
+
+claim a_key_is_needed
+printf '# a comment\n\nsecret-one\r\nsecret-two  \n' >"$tmp/keys"
+start --api-key-file "$tmp/keys" --cors https://chat.example
+holds a_key_is_needed secret-one
+holds a_key_is_needed secret-two
+stop
+
+claim a_page_that_was_named_may_use_it
+start --cors https://chat.example
+holds a_page_that_was_named_may_use_it
+stop
+
+claim sequences_that_leave_memory_are_found_in_files
+start --sequences 1 --state-dir "$tmp/states"
+holds leave_two_conversations
+holds both_conversations_are_known
+stop
+[ "$(find "$tmp/states" -name '*.moeflux-state' | wc -l)" -eq 2 ] || fault "files: $(ls "$tmp/states")"
+
+claim killing_it_loses_no_saved_state
+start --sequences 1 --state-dir "$tmp/states"
+{
+    kill -KILL "$server"
+    wait "$server" || :
+} 2>/dev/null
+start --sequences 1 --state-dir "$tmp/states"
+holds both_conversations_are_known
+stop
+
+claim a_damaged_state_is_told_and_computed_again
+for file in "$tmp/states"/*.moeflux-state; do
+    printf x | dd of="$file" bs=1 seek=3000 conv=notrunc 2>/dev/null
+done
+start --sequences 1 --state-dir "$tmp/states"
+holds leave_two_conversations
+holds both_conversations_are_known
+kill -TERM "$server"
+wait "$server" || fault 'it failed'
+server=''
+grep -q 'checksum' "$tmp/log" || fault "it said: $(cat "$tmp/log")"
+
+claim faults_at_the_start_are_one_line
+fails 2 '-m DIR is missing' serve
+fails 2 'port' serve -m "$model" --port 70000
+fails 2 'sequences' serve -m "$model" --parallel 4 --sequences 2
+fails 2 'host' serve -m "$model" --host no.such.host.invalid
+fails 2 'state-files: expected a whole number from 1' serve -m "$model" --state-files 0
+fails 1 'No such file' serve -m "$model" --api-key-file "$tmp/none" --port 0
+: >"$tmp/empty"
+fails 2 'no key' serve -m "$model" --api-key-file "$tmp/empty" --port 0
+fails 1 'missing' serve -m "$tmp/missing" --port 0
+fails 1 'keys/x' serve -m "$model" --port 0 --state-dir "$tmp/keys/x"
+
+report

@@ -1,8 +1,0 @@
-#!/bin/sh
-# The command line over disks that fail; tests/faults.py (reads) and write_faults.py have the claims.
-. tests/cli.sh
-
-run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/tiny"
-python3 tests/faults.py "$MOEFLUX" "$tmp/tiny" || n_failed=$((n_failed + 1))
-python3 tests/write_faults.py "$MOEFLUX" "$tmp/tiny" || n_failed=$((n_failed + 1))
-report

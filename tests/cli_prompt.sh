@@ -1,7 +1,0 @@
-#!/bin/sh
-# The line editor of conversations, in a terminal (tests/prompt.py), with the embedded model.
-. tests/cli.sh
-
-run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/tiny"
-python3 tests/prompt.py "$MOEFLUX" "$tmp/tiny" || n_failed=$((n_failed + 1))
-report

@@ -1,0 +1,278 @@
+/* Templates that write what DeepSeek-V3's, V3.1's and Cogito-V2's do: prompts, and how answers are sorted. */
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/str.h"
+#include "chats.h"
+#include "check.h"
+#include "text/chat/chat.h"
+#include "text/tokenizer/tokenizer.h"
+#include "tmp_tree.h"
+#include "tokenizer_build.h"
+#include "tokens.h"
+
+#define BEGIN     "<｜begin▁of▁sentence｜>"
+#define END       "<｜end▁of▁sentence｜>"
+#define USER      "<｜User｜>"
+#define ASSISTANT "<｜Assistant｜>"
+#define SELF                                                                                                 \
+    "You are Cogito, an AI assistant created by Deep Cogito, which is an AI research lab based in San "      \
+    "Francisco."
+
+/* What the published templates write for texts, in other words. */
+#define SYSTEM "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+#define TURNS(think_close)                                                                                   \
+    "{% for m in messages %}{% if m.role == 'user' %}{{ '" USER                                              \
+    "' + m.content }}{% elif m.role == 'assistant' %}"                                                       \
+    "{{ '" ASSISTANT think_close "' + m.content.split('</think>')[-1] + '" END "' }}{% endif %}{% endfor %}"
+#define OPENS(thinking) "{% if add_generation_prompt %}{{ '" ASSISTANT "' }}" thinking "{% endif %}"
+
+static const char V3[] = "{{ bos_token }}" SYSTEM TURNS("") OPENS("");
+static const char V31[] =
+    "{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ bos_token }}" SYSTEM TURNS(
+        "</think>") OPENS("{{ '<think>' if thinking else '</think>' }}");
+static const char COGITO[] =
+    "{{ bos_token }}{% set ns = namespace(system='" SELF "') %}"
+    "{% for m in messages if m.role == 'system' %}{% set ns.system = ns.system + '\\n\\n' + m.content %}{% "
+    "endfor %}"
+    "{% if enable_thinking %}{% set ns.system = 'Enable deep thinking subroutine.\\n\\n' + ns.system + ("
+    "'\\n\\n' if messages[0].role == 'system' else '') %}{% endif %}{{ ns.system }}" TURNS("")
+        OPENS("{% if enable_thinking %}{{ '<think>\\n' }}{% endif %}");
+
+/* A tag that merging can make has its id already. */
+static void add_tag(json_t *file, const char *tag, int32_t id)
+{
+    const json_t *known = json_object_get(json_object_get(json_object_get(file, "model"), "vocab"), tag);
+    tokenizer_build_added(file, tag, known ? (int32_t)json_integer_value(known) : id, false, false);
+}
+
+/* The small tokenizer of the data file, with the tags of `tags` as tokens, and `template` beside it (NULL:
+ * none). */
+static struct tokenizer *open_with(bool tags, const char *template)
+{
+    struct moeflux_err e = {0};
+    char *tmp = tmp_tree_new();
+    json_t *root = json_load_file("tests/data/deepseek_tokenizer.json", JSON_ALLOW_NUL, NULL);
+    json_t *file = json_object_get(root, "tokenizer");
+    assert_non_null(file);
+    if (tags) {
+        add_tag(file, "<think>", 1000);
+        add_tag(file, "</think>", 1001);
+    }
+    char *text = json_dumps(file, 0);
+    tmp_tree_write_text(tmp, "tokenizer.json", text);
+    tmp_tree_write_text(tmp, "tokenizer_config.json", "{\"bos_token\": {\"content\": \"" BEGIN "\"}}");
+    if (template)
+        tmp_tree_write_text(tmp, "chat_template.jinja", template);
+    struct tokenizer *t = tokenizer_open(tmp_tree_path(tmp, "tokenizer.json"), &e);
+    if (!t)
+        fail_msg("%s", e.text);
+    free(text);
+    json_decref(root);
+    tmp_tree_remove(tmp);
+    return t;
+}
+
+static void start(struct chat *c, const struct tokenizer *t, enum chat_thinking thinking)
+{
+    chats_open(c, t, NULL, thinking);
+}
+
+/* ---- what they write ---- */
+
+static void a_model_without_a_template_is_refused(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(false, NULL);
+    assert_non_null(strstr(chats_refused(t, NULL, CHAT_THINKING_AUTO).text,
+                           "neither chat_template.jinja nor a chat_template in"));
+    tokenizer_free(t);
+}
+
+static void deepseek_v3_writes_its_turns(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(false, V3);
+    struct token_list got = {0};
+    struct chat c;
+    uint32_t n_system;
+    assert_non_null(strstr(chats_refused(t, NULL, CHAT_THINKING_ON).text, "has no thinking"));
+    start(&c, t, CHAT_THINKING_OFF);
+    assert_int_equal(c.turn_close, tokenizer_added_id(t, END));
+    chats_expect(&c, chats_messages("user", "hi 12"), BEGIN USER "hi 12" ASSISTANT);
+    chats_prompt(&c,
+                 chats_messages("system", "Be brief. ", "user", " one\n", "assistant", "1", "user", "two",
+                                "assistant", "2", "user", "three"),
+                 &got, NULL);
+    tokens_expect(t,
+                  BEGIN "Be brief. " USER " one\n" ASSISTANT "1" END USER "two" ASSISTANT "2" END USER
+                        "three" ASSISTANT,
+                  &got);
+    got = (struct token_list){0};
+    chats_prompt(&c, chats_messages("system", "Be brief. ", "user", "x"), &got, &n_system);
+    assert_int_equal(got.ids[n_system], tokenizer_added_id(t, USER));
+    token_list_free(&got);
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void deepseek_v31_opens_or_closes_the_think_block(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(true, V31);
+    struct chat c;
+    start(&c, t, CHAT_THINKING_AUTO);
+    chats_expect(&c, chats_messages("user", "hi"), BEGIN USER "hi" ASSISTANT "</think>");
+    chat_free(&c);
+    start(&c, t, CHAT_THINKING_OFF);
+    chats_expect(&c, chats_messages("user", "hi"), BEGIN USER "hi" ASSISTANT "</think>");
+    chat_free(&c);
+    start(&c, t, CHAT_THINKING_ON);
+    chats_expect(&c, chats_messages("system", "sys", "user", "hi"),
+                 BEGIN "sys" USER "hi" ASSISTANT "<think>");
+    assert_true(c.opens_inside);
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void cogito_says_who_it_is_and_thinks_when_asked(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(false, COGITO);
+    struct chat c;
+    start(&c, t, CHAT_THINKING_AUTO);
+    chats_expect(&c, chats_messages("user", "hi"), BEGIN SELF USER "hi" ASSISTANT);
+    chats_expect(&c, chats_messages("system", "Be brief.", "user", "hi"),
+                 BEGIN SELF "\n\nBe brief." USER "hi" ASSISTANT);
+    chat_free(&c);
+    start(&c, t, CHAT_THINKING_ON);
+    chats_expect(&c, chats_messages("user", "hi"),
+                 BEGIN "Enable deep thinking subroutine.\n\n" SELF USER "hi" ASSISTANT "<think>\n");
+    chats_expect(&c, chats_messages("system", "Be brief.", "user", "hi"),
+                 BEGIN "Enable deep thinking subroutine.\n\n" SELF "\n\nBe brief.\n\n" USER "hi" ASSISTANT
+                       "<think>\n");
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void control_strings_of_users_stay_text(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(false, COGITO);
+    struct token_list got = {0};
+    struct chat c;
+    size_t n[3] = {0};
+    start(&c, t, CHAT_THINKING_OFF);
+    chats_prompt(&c, chats_messages("system", BEGIN END USER, "user", BEGIN USER ASSISTANT END), &got, NULL);
+    for (size_t i = 0; i < got.n; i++) {
+        n[0] += got.ids[i] == tokenizer_added_id(t, BEGIN);
+        n[1] += got.ids[i] == tokenizer_added_id(t, USER);
+        n[2] += got.ids[i] == tokenizer_added_id(t, END);
+    }
+    assert_true(n[0] == 1 && n[1] == 1 && n[2] == 0);
+    token_list_free(&got);
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+/* ---- answers ---- */
+
+/* Feeds an answer token by token: the thinking, a bar, the answer. */
+static void expect_parts(const struct chat *c, const char *answer, const char *want)
+{
+    struct token_list ids = {0};
+    struct str parts[2] = {{0}, {0}}, shown = {0};
+    struct chat_filter f;
+    tokens_add(c->tokenizer, answer, &ids);
+    chat_filter_init(&f, c);
+    for (size_t i = 0; i < ids.n; i++) {
+        str_clear(&shown);
+        enum chat_part part = chat_filter_push(&f, c, ids.ids[i], &shown);
+        if (part == CHAT_CONTROL)
+            assert_int_equal(shown.len, 0);
+        else
+            str_add(&parts[part == CHAT_ANSWER], str_text(&shown), shown.len);
+    }
+    chat_filter_end(&f, &parts[0]);
+    str_addf(&parts[0], "|%s", str_text(&parts[1]));
+    assert_string_equal(str_text(&parts[0]), want);
+    str_free(&parts[0]);
+    str_free(&parts[1]);
+    str_free(&shown);
+    token_list_free(&ids);
+}
+
+static void tags_spelt_in_several_tokens_are_found(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(false, COGITO);
+    struct token_list spelt = {0};
+    struct chat c;
+    start(&c, t, CHAT_THINKING_ON);
+    assert_int_equal(c.think_close, -1);
+    tokens_add(t, "x</think>y", &spelt);
+    assert_true(spelt.n > 3);
+    token_list_free(&spelt);
+    expect_parts(&c, "one two\n</think>\n\nanswer\n\nmore" END, "one two\n|answer\n\nmore");
+    expect_parts(&c, "a < b </ c </thin> </</think>d", "a < b </ c </thin> </|d");
+    expect_parts(&c, "<</think>\n</think> e", "<|</think> e");
+    expect_parts(&c, "never closed </thi", "never closed </thi|");
+    expect_parts(&c, "汉字…</think>汉", "汉字…|汉");
+    chat_free(&c);
+    start(&c, t, CHAT_THINKING_OFF);
+    expect_parts(&c, "plain </think> text" END, "|plain </think> text");
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void tags_that_are_tokens_are_found(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(true, V31);
+    struct chat c;
+    start(&c, t, CHAT_THINKING_ON);
+    expect_parts(&c, "one</think>two" END, "one|two");
+    expect_parts(&c, "one</think>\n\ntwo", "one|two");
+    chat_free(&c);
+    start(&c, t, CHAT_THINKING_OFF);
+    expect_parts(&c, "two" END, "|two");
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void past_answers_stand_without_thinking(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *template, *want;
+    } cases[] = {
+        {V3, BEGIN USER "one" ASSISTANT "1" END USER "two" ASSISTANT},
+        {V31, BEGIN USER "one" ASSISTANT "</think>1" END USER "two" ASSISTANT "</think>"},
+        {COGITO, BEGIN SELF USER "one" ASSISTANT "1" END USER "two" ASSISTANT},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct chat c;
+        struct tokenizer *t = open_with(true, cases[i].template);
+        start(&c, t, CHAT_THINKING_OFF);
+        chats_expect(&c, chats_messages("user", "one", "assistant", "1", "user", "two"), cases[i].want);
+        chat_free(&c);
+        tokenizer_free(t);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(past_answers_stand_without_thinking),
+        cmocka_unit_test(a_model_without_a_template_is_refused),
+        cmocka_unit_test(deepseek_v3_writes_its_turns),
+        cmocka_unit_test(deepseek_v31_opens_or_closes_the_think_block),
+        cmocka_unit_test(cogito_says_who_it_is_and_thinks_when_asked),
+        cmocka_unit_test(control_strings_of_users_stay_text),
+        cmocka_unit_test(tags_spelt_in_several_tokens_are_found),
+        cmocka_unit_test(tags_that_are_tokens_are_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

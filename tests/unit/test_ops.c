@@ -1,0 +1,252 @@
+/* Every kernel against its reference on MOEFLUX_DEVICE, else the first Vulkan device. Kernels that only work
+ * together run once, together. On a software device MOEFLUX_PART names a part of the cases (device.h). usage:
+ * test_ops [TESTS], a part of the tests, as "mla*" */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "device.h"
+#include "selftest/selftest.h"
+
+enum { MAX_KERNELS = 40 };
+
+struct seen {
+    const char *const *kernels;  /* up to a NULL */
+    uint64_t times[MAX_KERNELS]; /* that each of them ran */
+    int n_cases;
+};
+
+static void print_row(void *ctx, const struct selftest_row *row)
+{
+    struct seen *seen = ctx;
+    if (row->skipped) {
+        printf("SKIP %s %s: the device has no kernel for it\n", row->kernel, row->shape);
+        return;
+    }
+    printf("%-12s %-48s %.2e (bound %.0e)%s\n", row->kernel, row->shape, row->error, row->bound,
+           row->ok ? "" : "  FAILED");
+    seen->n_cases++;
+}
+
+static void count_runs(void *ctx, const char *kernel, uint64_t times)
+{
+    struct seen *seen = ctx;
+    for (int i = 0; i < MAX_KERNELS && seen->kernels[i]; i++)
+        if (strcmp(kernel, seen->kernels[i]) == 0)
+            seen->times[i] += times;
+}
+
+static bool ends_in(const char *kernel, const char *variant)
+{
+    size_t n = strlen(kernel), end = strlen(variant);
+    return n >= end && strcmp(kernel + n - end, variant) == 0;
+}
+
+/* Whether the kernel of that name with `more` behind it ran. */
+static bool ran_with(const struct seen *seen, const char *kernel, size_t n, const char *more)
+{
+    for (int i = 0; i < MAX_KERNELS && seen->kernels[i]; i++)
+        if (seen->times[i] && strncmp(seen->kernels[i], kernel, n) == 0 &&
+            strcmp(seen->kernels[i] + n, more) == 0)
+            return true;
+    return false;
+}
+
+/* What only some devices have, or only those that do not run a kernel for denormals in its place. */
+static bool may_be_left_out(const struct seen *seen, const char *kernel)
+{
+    const char *variant = strrchr(kernel, '_');
+    size_t n = strlen(kernel), plain = variant ? (size_t)(variant - kernel) : n;
+    bool is_of_one_format = ends_in(kernel, "_q4") || ends_in(kernel, "_q8") || ends_in(kernel, "_bf16") ||
+                            ends_in(kernel, "_f32");
+    return ends_in(kernel, "coop") || ends_in(kernel, "denorm") || ran_with(seen, kernel, n, "denorm") ||
+           (is_of_one_format && ran_with(seen, kernel, plain, "_denorm"));
+}
+
+/* Of one format, as others that run with the first cases. */
+static bool runs_with_the_rest(const char *kernel)
+{
+    static const char *const kernels[] = {"linear_decode_long_q8", "linear_decode_long_bf16",
+                                          "linear_decode_long_f32"};
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++)
+        if (strcmp(kernels[i], kernel) == 0)
+            return true;
+    return false;
+}
+
+static enum selftest_part part(void)
+{
+    if (!device_runs_part("first"))
+        return SELFTEST_REST;
+    return device_runs_part("rest") ? SELFTEST_WHOLE : SELFTEST_FIRST;
+}
+
+/* Runs the cases of a group: none fails. */
+static void run_cases(const char *group, struct seen *seen)
+{
+    const char *device = getenv("MOEFLUX_DEVICE");
+    const struct selftest s = {.device = device ? device : "0",
+                               .kernel = group,
+                               .brief = true,
+                               .part = part(),
+                               .row = print_row,
+                               .ran = count_runs,
+                               .ctx = seen};
+    struct moeflux_err e = {0};
+    int rc = selftest_run(&s, &e);
+    if (rc < 0)
+        fail_msg("%s: %s", group, e.text);
+    assert_int_equal(rc, 0);
+    assert_true(seen->n_cases > 0);
+}
+
+/* Runs the cases in which the first of `kernels` takes part: all of `kernels` that belong to them ran on the
+ * device, except for variants that it does not have. */
+static void check(const char *const *kernels)
+{
+    struct seen seen = {.kernels = kernels};
+    run_cases(kernels[0], &seen);
+    for (int i = 0; i < MAX_KERNELS && kernels[i]; i++) {
+        bool is_rest = runs_with_the_rest(kernels[i]);
+        /* The rest has the kernels of the first cases again. */
+        if ((part() == SELFTEST_FIRST && is_rest) || (part() == SELFTEST_REST && !is_rest))
+            continue;
+        if (seen.times[i] == 0 && may_be_left_out(&seen, kernels[i]))
+            printf("SKIP %s: the device does not run it\n", kernels[i]);
+        else if (seen.times[i] == 0)
+            fail_msg("%s did not run", kernels[i]);
+    }
+}
+#define CHECK(...) check((const char *const[MAX_KERNELS]){__VA_ARGS__})
+
+static void embed_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("embed", "embed_other");
+}
+
+static void cast_f16_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("cast_f16");
+}
+
+static void linear_and_matvec_transposed_agree_with_their_references(void **state)
+{
+    (void)state;
+    CHECK("linear_prefill", "linear_decode", "linear_decode_token", "linear_plain",
+          "matvec_transposed_groups", "matvec_transposed_plain", "linear_prefill_coop",
+          "linear_decode_denorm", "linear_decode_token_denorm", "linear_decode_q4", "linear_decode_q8",
+          "linear_decode_bf16", "linear_decode_f32", "linear_decode_token_q4", "linear_decode_token_q8",
+          "linear_decode_token_bf16", "linear_decode_token_f32", "linear_decode_long_denorm",
+          "linear_decode_long_q4", "linear_decode_long_q8", "linear_decode_long_bf16",
+          "linear_decode_long_f32", "linear_decode_other", "linear_decode_token_other",
+          "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
+          "linear_prefill_othercoop", "linear_plain_other", "matvec_transposed_groups_other",
+          "matvec_transposed_plain_other", "linear_prefill_fragcoop", "matrices_probe_coop",
+          "linear_prefill_split", "linear_prefill_split_other");
+}
+
+static void tokens_together_get_the_bits_of_each_alone(void **state)
+{
+    (void)state;
+    struct seen seen = {.kernels = (const char *const[MAX_KERNELS]){NULL}};
+    run_cases("together", &seen);
+}
+
+static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
+{
+    (void)state;
+    CHECK("router_softmax");
+    CHECK("router_sigmoid");
+}
+
+static void experts_up_and_experts_down_agree_with_their_references(void **state)
+{
+    (void)state;
+    CHECK("experts_decode_up", "experts_decode_down", "experts_prefill_sort", "experts_prefill_up",
+          "experts_prefill_down", "experts_prefill_mix", "experts_prefill_up_coop",
+          "experts_prefill_down_coop", "experts_decode_up_denorm", "experts_decode_down_denorm",
+          "experts_decode_up_q4", "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8",
+          "experts_decode_down_long", "experts_decode_down_long_denorm", "experts_decode_down_long_q4",
+          "experts_decode_down_long_q8", "experts_decode_up_other", "experts_decode_down_other",
+          "experts_decode_up_otherdenorm", "experts_decode_down_otherdenorm", "experts_decode_up_withq4",
+          "experts_decode_down_withq4", "experts_decode_up_withq4denorm", "experts_decode_down_withq4denorm",
+          "experts_prefill_up_other", "experts_prefill_down_other", "experts_prefill_up_othercoop",
+          "experts_prefill_down_othercoop", "matrices_probe_coop", "experts_prefill_up_fragcoop",
+          "experts_prefill_down_fragcoop");
+}
+
+static void delta_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("delta_decode", "delta_prefill_prep", "delta_prefill_scan", "delta_prefill_blocks",
+          "delta_prefill_walk", "delta_prefill_out");
+}
+
+static void gqa_prepare_and_attention_agree_with_their_references(void **state)
+{
+    (void)state;
+    CHECK("gqa_prepare", "attention_decode", "attention_prefill", "attention_merge",
+          "attention_prefill_coop");
+}
+
+static void mla_prepare_and_attention_over_latents_agree_with_their_references(void **state)
+{
+    (void)state;
+    CHECK("mla_prepare", "mla_values", "mla_values_denorm", "mla_transpose_keys", "mla_transpose_keys_other",
+          "mla_gather_rows", "attention_decode", "attention_prefill", "attention_merge",
+          "attention_prefill_coop", "attention_latent_scores_coop", "attention_latent_values_coop",
+          "attention_latent_scores_fragcoop", "attention_latent_values_fragcoop");
+}
+
+static void sample_chooses_what_its_reference_chooses(void **state)
+{
+    (void)state;
+    CHECK("sample_largest", "sample_greedy", "sample_draw");
+}
+
+static void swiglu_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("swiglu");
+}
+
+static void add_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("add");
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(embed_agrees_with_its_reference),
+        cmocka_unit_test(cast_f16_agrees_with_its_reference),
+        cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
+        cmocka_unit_test(tokens_together_get_the_bits_of_each_alone),
+        cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
+        cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
+        cmocka_unit_test(delta_agrees_with_its_reference),
+        cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
+        cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
+        cmocka_unit_test(sample_chooses_what_its_reference_chooses),
+        cmocka_unit_test(swiglu_agrees_with_its_reference),
+        cmocka_unit_test(add_agrees_with_its_reference),
+    };
+    const struct CMUnitTest with_rest[] = {
+        cmocka_unit_test(embed_agrees_with_its_reference),
+        cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
+        cmocka_unit_test(tokens_together_get_the_bits_of_each_alone),
+        cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
+        cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
+        cmocka_unit_test(delta_agrees_with_its_reference),
+        cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
+        cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
+    };
+    if (argc > 1)
+        cmocka_set_test_filter(argv[1]);
+    return part() == SELFTEST_REST ? cmocka_run_group_tests(with_rest, NULL, NULL)
+                                   : cmocka_run_group_tests(tests, NULL, NULL);
+}

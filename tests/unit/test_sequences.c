@@ -1,0 +1,271 @@
+/* Recent sequences of one model: which one a prompt goes on in, which leaves memory, what is in files. */
+#include "check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "generate/sequences.h"
+#include "moeflux.h"
+#include "small_model.h"
+#include "tmp_tree.h"
+
+enum { N = 192 };
+
+static struct moeflux_model *model;
+static char *dir;
+static unsigned n_told;
+static const struct moeflux_outputs none;
+
+static int open_model(void **state)
+{
+    struct moeflux_err e = {0};
+    (void)state;
+    dir = tmp_tree_new();
+    const struct moeflux_options o = {
+        .dir = small_model_make(dir, 1), .device = "cpu", .context = 4 * SMALL_CONTEXT, .n_threads = 2};
+    check_ok(moeflux_model_open(&model, &o, &e), &e);
+    return 0;
+}
+
+static int close_model(void **state)
+{
+    (void)state;
+    moeflux_model_close(model);
+    tmp_tree_remove(dir);
+    return 0;
+}
+
+static void told(void *ctx, const char *text)
+{
+    (void)ctx, (void)text;
+    n_told++;
+}
+
+static struct sequences *new_sequences(uint32_t most, uint64_t bytes, const char *files)
+{
+    struct moeflux_err e = {0};
+    struct sequences *q;
+    const struct sequences_options o = {
+        .max_context = SMALL_CONTEXT, .most = most, .bytes = bytes, .dir = files, .tell = told};
+    check_ok(sequences_new(&q, model, &o, &e), &e);
+    return q;
+}
+
+/* A prompt: N ids that begin like those of `topic`, and like those of all of a topic's. */
+static const int32_t *prompt(int32_t topic, int32_t question)
+{
+    static int32_t ids[N];
+    for (int32_t i = 0; i < N; i++)
+        ids[i] = (i * 7 + (i < N / 2 ? topic * 5 : question * 11)) % SMALL_VOCAB;
+    return ids;
+}
+
+/* Evaluates it in a sequence and says how many tokens were there. The checkpoint is where the questions
+ * begin. */
+static uint32_t ask(struct sequences *q, int32_t topic, int32_t question)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_session *s;
+    const int32_t *ids = prompt(topic, question);
+    uint32_t n_reused, half = N / 2;
+    check_ok(sequences_take(q, ids, N, &s, &e), &e);
+    check_ok(moeflux_session_reuse(s, ids, N, &n_reused, &e), &e);
+    if (n_reused < half) {
+        check_ok(moeflux_session_eval(s, ids + n_reused, half - n_reused, &none, &e), &e);
+        check_ok(moeflux_session_checkpoint(s, &e), &e);
+    }
+    uint32_t pos = moeflux_session_position(s);
+    check_ok(moeflux_session_eval(s, ids + pos, N - pos, &none, &e), &e);
+    sequences_put(q, s);
+    return n_reused;
+}
+
+static void a_prompt_goes_on_in_the_sequence_that_has_the_most_of_it(void **state)
+{
+    (void)state;
+    struct sequences *q = new_sequences(2, 0, NULL);
+    assert_int_equal(ask(q, 1, 1), 0);
+    assert_int_equal(ask(q, 2, 1), 0);
+    assert_int_equal(ask(q, 1, 2), N / 2);
+    assert_int_equal(ask(q, 2, 2), N / 2);
+    assert_int_equal(sequences_count(q).n, 2);
+    sequences_free(q);
+}
+
+static void the_least_recently_used_one_leaves(void **state)
+{
+    (void)state;
+    struct sequences *q = new_sequences(2, 0, NULL);
+    ask(q, 1, 1);
+    ask(q, 2, 1);
+    ask(q, 1, 2);
+    assert_int_equal(ask(q, 3, 1), 0);
+    assert_int_equal(ask(q, 1, 3), N / 2);
+    assert_int_equal(ask(q, 2, 2), 0);
+    sequences_free(q);
+}
+
+static void one_that_is_in_use_is_not_taken(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct sequences *q = new_sequences(2, 0, NULL);
+    struct moeflux_session *a, *b, *c;
+    ask(q, 1, 1);
+    check_ok(sequences_take(q, prompt(1, 2), N, &a, &e), &e);
+    check_ok(sequences_take(q, prompt(1, 2), N, &b, &e), &e);
+    assert_ptr_not_equal(a, b);
+    assert_int_equal(sequences_take(q, prompt(1, 2), N, &c, &e), ERR_USAGE);
+    assert_false(sequences_shrink(q));
+    sequences_put(q, a);
+    assert_true(sequences_shrink(q));
+    sequences_put(q, b);
+    sequences_free(q);
+}
+
+static void idle_ones_keep_to_their_bytes(void **state)
+{
+    (void)state;
+    struct sequences *q = new_sequences(4, 1, NULL);
+    ask(q, 1, 1);
+    assert_int_equal(sequences_count(q).n, 0);
+    sequences_free(q);
+    q = new_sequences(4, 0, NULL);
+    ask(q, 1, 1);
+    uint64_t one = sequences_count(q).bytes;
+    sequences_free(q);
+    q = new_sequences(4, 2 * one, NULL);
+    for (int32_t i = 0; i < 4; i++)
+        ask(q, i, 1);
+    assert_int_equal(sequences_count(q).n, 2);
+    sequences_free(q);
+}
+
+static void those_that_leave_memory_are_found_in_files_by_a_later_program_too(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "files");
+    struct sequences *q = new_sequences(1, 0, files);
+    n_told = 0;
+    for (int32_t i = 0; i < 3; i++)
+        assert_int_equal(ask(q, i, 1), 0);
+    for (int32_t i = 0; i < 3; i++)
+        assert_int_equal(ask(q, i, 2), N / 2);
+    sequences_free(q);
+    q = new_sequences(1, 0, files);
+    for (int32_t i = 0; i < 3; i++)
+        assert_int_equal(ask(q, i, 3), N / 2);
+    assert_int_equal(n_told, 0);
+    sequences_free(q);
+}
+
+static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    const char *files = tmp_tree_path(dir, "few");
+    struct sequences *q = new_sequences(1, 0, files);
+    struct moeflux_session *s;
+    ask(q, 1, 1);
+    sequences_free(q);
+    assert_int_equal(tmp_tree_count(files), 1);
+    q = new_sequences(1, 0, files);
+    assert_int_equal(ask(q, 1, 1), N / 2);
+    check_ok(sequences_take(q, prompt(1, 1), N, &s, &e), &e);
+    check_ok(moeflux_session_eval(s, prompt(2, 2), N, &none, &e), &e);
+    sequences_put(q, s);
+    sequences_free(q);
+    assert_int_equal(tmp_tree_count(files), 1);
+    const struct sequences_options o = {
+        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_bytes = 1, .tell = told};
+    check_ok(sequences_new(&q, model, &o, &e), &e);
+    for (int32_t i = 4; i < 7; i++)
+        ask(q, i, 1);
+    sequences_free(q);
+    assert_int_equal(tmp_tree_count(files), 1);
+}
+
+/* q's files: at most so many. */
+static struct sequences *with_files(const char *files, uint32_t most)
+{
+    struct moeflux_err e = {0};
+    struct sequences *q;
+    const struct sequences_options o = {
+        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_files = most, .tell = told};
+    check_ok(sequences_new(&q, model, &o, &e), &e);
+    return q;
+}
+
+static void files_keep_to_their_number_and_the_last_used_stay(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "counted");
+    struct sequences *q = with_files(files, 3);
+    for (int32_t i = 1; i < 6; i++) {
+        assert_int_equal(ask(q, i, 1), 0);
+        assert_true(sequences_count(q).n_saved <= 3);
+    }
+    assert_int_equal(tmp_tree_count(files), 3);
+    assert_int_equal(ask(q, 3, 2), N / 2); /* used: now 4 is the oldest */
+    assert_int_equal(ask(q, 6, 1), 0);
+    assert_int_equal(ask(q, 3, 3), N / 2);
+    assert_int_equal(ask(q, 4, 2), 0);
+    sequences_free(q);
+}
+
+static void a_later_program_keeps_the_files_that_were_written_last(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "aged");
+    struct sequences *q = with_files(files, 0);
+    for (int32_t i = 1; i < 5; i++)
+        ask(q, i, 1);
+    sequences_free(q);
+    char command[300];
+    snprintf(command, sizeof command, "touch -d @1000 %s/*", files);
+    assert_int_equal(system(command), 0);
+    q = with_files(files, 0);
+    assert_int_equal(ask(q, 9, 1), 0);
+    sequences_free(q);
+    assert_int_equal(tmp_tree_count(files), 5);
+    q = with_files(files, 1);
+    assert_int_equal(sequences_count(q).n_saved, 1);
+    assert_int_equal(tmp_tree_count(files), 1);
+    assert_int_equal(ask(q, 9, 2), N / 2);
+    sequences_free(q);
+}
+
+static void a_broken_file_is_told_and_the_prompt_computed(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "broken");
+    struct sequences *q = new_sequences(1, 0, files);
+    ask(q, 1, 1);
+    ask(q, 2, 1);
+    ask(q, 3, 1);
+    n_told = 0;
+    assert_int_equal(sequences_count(q).n_saved, 2);
+    /* Gone from under it. */
+    char command[300];
+    snprintf(command, sizeof command, "rm %s/*", files);
+    assert_int_equal(system(command), 0);
+    assert_int_equal(ask(q, 1, 2), 0);
+    assert_int_equal(n_told, 1);
+    sequences_free(q);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_prompt_goes_on_in_the_sequence_that_has_the_most_of_it),
+        cmocka_unit_test(the_least_recently_used_one_leaves),
+        cmocka_unit_test(one_that_is_in_use_is_not_taken),
+        cmocka_unit_test(idle_ones_keep_to_their_bytes),
+        cmocka_unit_test(those_that_leave_memory_are_found_in_files_by_a_later_program_too),
+        cmocka_unit_test(a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones),
+        cmocka_unit_test(files_keep_to_their_number_and_the_last_used_stay),
+        cmocka_unit_test(a_later_program_keeps_the_files_that_were_written_last),
+        cmocka_unit_test(a_broken_file_is_told_and_the_prompt_computed),
+    };
+    return cmocka_run_group_tests(tests, open_model, close_model);
+}

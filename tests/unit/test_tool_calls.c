@@ -1,0 +1,583 @@
+/* Calls of tools, told apart from the text of an answer: the forms of the families, whole, in pieces, and
+ * broken. */
+#include "check.h"
+
+#include <jansson.h>
+#include <string.h>
+
+#include "fuzz.h"
+#include "text/grammar/constraint.h"
+#include "text/grammar/grammar.h"
+#include "text/tokenizer/token_trie.h"
+#include "text/chat/tool_calls.h"
+
+#define BEGIN_ALL "<｜tool▁calls▁begin｜>"
+#define END_ALL   "<｜tool▁calls▁end｜>"
+#define BEGIN     "<｜tool▁call▁begin｜>"
+#define END       "<｜tool▁call▁end｜>"
+#define SEP       "<｜tool▁sep｜>"
+
+/* As far as tool_form_find reads them. */
+#define HERMES   "{{- '<tool_call>\\n{\"name\": \"' }}"
+#define XML      "{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"
+#define DEEPSEEK "{{'" BEGIN_ALL BEGIN "' + tool['type'] + '" SEP "'}}"
+
+#define KIMI    "{{ tool_call['id'] }}<|tool_call_argument_begin|>{{ arguments }}<|tool_call_end|>"
+#define GLM     "<tool_call>{{ tc.name }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n"
+#define MINIMAX "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}"
+
+static const char TOOLS[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"put\", \"parameters\": {\"type\": \"object\", "
+    "\"properties\": {"
+    "\"path\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}, \"deep\": {\"type\": \"object\"},"
+    "\"on\": {\"type\": \"boolean\"}, \"maybe\": {\"type\": [\"string\", \"null\"]},"
+    "\"either\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}}, \"required\": [\"path\", "
+    "\"n\"]}}}, "
+    "{\"type\": \"function\", \"function\": {\"name\": \"now\"}}]";
+
+/* Events in one line: text as it is, a call as [name|arguments], or [name|arguments! where it failed. */
+struct heard {
+    struct str all;
+    unsigned n_calls;
+    bool in_call;
+};
+
+static int hear(void *ctx, enum tool_event event, const char *bytes, size_t n, struct moeflux_err *e)
+{
+    struct heard *h = ctx;
+    (void)e;
+    assert_true((event == TOOL_ENDS || event == TOOL_FAILS) == (n == 0));
+    assert_true(h->in_call == (event == TOOL_ARGUMENTS || event == TOOL_ENDS || event == TOOL_FAILS));
+    h->in_call = event == TOOL_BEGINS || event == TOOL_ARGUMENTS;
+    h->n_calls += event == TOOL_ENDS;
+    str_add_text(&h->all, event == TOOL_BEGINS ? "[" : "");
+    str_add(&h->all, bytes, n);
+    str_add_text(&h->all, event == TOOL_BEGINS  ? "|"
+                          : event == TOOL_ENDS  ? "]"
+                          : event == TOOL_FAILS ? "!"
+                                                : "");
+    return 0;
+}
+
+/* In pieces of 1 to `most` bytes. */
+static struct heard listen(const char *template, const char *text, struct fuzz *f, size_t most)
+{
+    struct moeflux_err e = {0};
+    struct heard h = {0};
+    struct tool_calls t;
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    assert_non_null(tools);
+    tool_calls_init(&t, tool_form_find(template), tools, (struct tool_sink){hear, &h});
+    for (size_t at = 0, n, len = strlen(text); at < len; at += n) {
+        n = most ? 1 + (size_t)fuzz_below(f, most) : len;
+        n = n < len - at ? n : len - at;
+        check_ok(tool_calls_push(&t, text + at, n, &e), &e);
+    }
+    check_ok(tool_calls_end(&t, &e), &e);
+    assert_false(h.in_call);
+    tool_calls_free(&t);
+    json_decref(tools);
+    return h;
+}
+
+/* The same for every way of cutting it. */
+static void expect(const char *template, const char *text, const char *expected)
+{
+    struct fuzz f = {3};
+    for (size_t most = 0; most < 12; most++) {
+        struct heard h = listen(template, text, &f, most);
+        if (strcmp(str_text(&h.all), expected) != 0)
+            fail_msg("in pieces of %zu: %s\nis %s\nexpected %s", most, text, str_text(&h.all), expected);
+        str_free(&h.all);
+    }
+}
+
+static void calls_of_hermes_and_qwen3_are_found(void **state)
+{
+    (void)state;
+    expect(HERMES, "<tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1}}\n</tool_call>",
+           "[put|{\"n\": 1}]");
+    expect(HERMES,
+           "I look.\n\n<tool_call>\n{\"name\": \"a\", \"arguments\": {\"x\": "
+           "\"}\\\"</tool_call>\"}}\n</tool_call>\n"
+           "<tool_call>\n{\"name\": \"b\", \"arguments\": {}}\n</tool_call>\n",
+           "I look.[a|{\"x\": \"}\\\"</tool_call>\"}][b|{}]");
+    /* Other orders and kinds of arguments. */
+    expect(HERMES, "<tool_call>{\"arguments\": {\"n\": [1, 2]}, \"name\": \"put\"}</tool_call>",
+           "[put|{\"n\": [1, 2]}]");
+    expect(HERMES, "<tool_call>{\"name\": \"put\", \"arguments\": \"{\\\"n\\\": 1}\"}</tool_call>.",
+           "[put|{\"n\": 1}].");
+    expect(HERMES, "<tool_call>{\"name\": \"now\"}</tool_call>", "[now|{}]");
+    /* The object is whole where the answer ends. */
+    expect(HERMES, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}", "[now|{}]");
+    expect(HERMES, "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool", "[now|{}]\n</tool");
+}
+
+static void calls_of_qwen3_coder_and_qwen35_are_found(void **state)
+{
+    (void)state;
+    expect(XML,
+           "<tool_call>\n<function=put>\n<parameter=path>\na "
+           "\"b\"\n\tc\n</parameter>\n<parameter=n>\n12\n</parameter>\n"
+           "</function>\n</tool_call>",
+           "[put|{\"path\": \"a \\\"b\\\"\\n\\tc\", \"n\": 12}]");
+    expect(XML,
+           "Now.\n\n<tool_call>\n<function=now>\n</function>\n</tool_call>\n<tool_call>\n<function=put></"
+           "function></tool_call>",
+           "Now.[now|{}][put|{}]");
+    expect(XML, "<tool_call><function=put><parameter=path></parameter></function></tool_call>",
+           "[put|{\"path\": \"\"}]");
+}
+
+static void values_become_what_the_schema_says(void **state)
+{
+    static const char *const cases[][3] = {
+        {"path", "12", "\"12\""},
+        {"path", "null", "\"null\""},
+        {"path", "\\u0041", "\"\\\\u0041\""},
+        {"n", "-3", "-3"},
+        {"n", "many", "\"many\""},
+        {"n", "", "\"\""},
+        {"on", "True", "true"},
+        {"on", "false", "false"},
+        {"on", "None", "null"},
+        {"deep", "{\"a\": [1]}", "{\"a\": [1]}"},
+        {"deep", "{\"a\": [1}", "\"{\\\"a\\\": [1}\""},
+        {"maybe", "null", "null"},
+        {"maybe", "12", "\"12\""},
+        {"either", "None", "null"},
+        {"either", "true", "\"true\""},
+        {"unknown", "[1]", "\"[1]\""},
+        {"path", "a</param", "\"a</param\""},
+        {"path", "\n\nx\n", "\"\\n\\nx\\n\""},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256], expected[128];
+        snprintf(text, sizeof text,
+                 "<tool_call>\n<function=put>\n<parameter=%s>\n%s\n</parameter>\n</function>\n</tool_call>",
+                 cases[i][0], cases[i][1]);
+        snprintf(expected, sizeof expected, "[put|{\"%s\": %s}]", cases[i][0], cases[i][2]);
+        expect(XML, text, expected);
+    }
+}
+
+static void calls_of_deepseek_are_found(void **state)
+{
+    (void)state;
+    expect(DEEPSEEK, BEGIN_ALL BEGIN "function" SEP "put\n```json\n{\"n\": 1}\n```" END END_ALL,
+           "[put|{\"n\": 1}]");
+    expect(DEEPSEEK,
+           "Wait." BEGIN_ALL BEGIN "function" SEP "a\n```json\n{\"x\": \"```\"}\n```" END "\n" BEGIN
+           "function" SEP "b\n```json\n{}\n```" END END_ALL,
+           "Wait.[a|{\"x\": \"```\"}][b|{}]");
+    expect(DEEPSEEK, BEGIN_ALL BEGIN "put" SEP "{\"n\": 1}" END BEGIN "now" SEP "{}" END END_ALL,
+           "[put|{\"n\": 1}][now|{}]");
+    expect(DEEPSEEK, BEGIN "now" SEP "{}" END, "[now|{}]");
+}
+
+static void calls_of_kimi_k2_are_found(void **state)
+{
+#define KIMI_ALL(calls) "<|tool_calls_section_begin|>" calls "<|tool_calls_section_end|>"
+#define KIMI_CALL(id, arguments)                                                                             \
+    "<|tool_call_begin|>" id "<|tool_call_argument_begin|>" arguments "<|tool_call_end|>"
+    (void)state;
+    expect(KIMI, KIMI_ALL(KIMI_CALL("functions.put:0", "{\"n\": 1}")), "[put|{\"n\": 1}]");
+    expect(KIMI, "I look." KIMI_ALL(KIMI_CALL("functions.a.b:0", "{}") KIMI_CALL("functions.now:12", " {}")),
+           "I look.[a.b|{}][now|{}]");
+    expect(KIMI, KIMI_ALL(KIMI_CALL("now", "{}")), "[now|{}]");
+    expect(KIMI, KIMI_ALL(KIMI_CALL("a:b", "{}")), "[a:b|{}]");
+    expect(KIMI, KIMI_CALL("functions.now:3", "{\"a\": \"<|tool_call_end|>\"}"),
+           "[now|{\"a\": \"<|tool_call_end|>\"}]");
+    expect(KIMI, KIMI_ALL(KIMI_CALL("functions.:0", "{}")), KIMI_ALL(KIMI_CALL("functions.:0", "{}")));
+    expect(KIMI, KIMI_ALL(KIMI_CALL("functions.put:0", "[1]")),
+           KIMI_ALL(KIMI_CALL("functions.put:0", "[1]")));
+    expect(KIMI, "<|tool_call_begin|>functions.put:0", "<|tool_call_begin|>functions.put:0");
+}
+
+static void calls_of_glm_are_found(void **state)
+{
+    (void)state;
+    expect(GLM,
+           "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a \"b\"\n\tc</arg_value>\n"
+           "<arg_key>n</arg_key>\n<arg_value>12</arg_value>\n</tool_call>",
+           "[put|{\"path\": \"a \\\"b\\\"\\n\\tc\", \"n\": 12}]");
+    expect(GLM,
+           "So.\n<tool_call>now\n</tool_call>\n<tool_call>put\n<arg_key>on</arg_key><arg_value>True</"
+           "arg_value></tool_call>",
+           "So.[now|{}][put|{\"on\": true}]");
+    /* What is written on lines of its own keeps them. */
+    expect(GLM, "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>\nx\n</arg_value>\n</tool_call>",
+           "[put|{\"path\": \"\\nx\\n\"}]");
+    expect(GLM, "<tool_call>\n</tool_call>", "<tool_call>\n</tool_call>");
+    expect(GLM, "<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>",
+           "[put|{!<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>");
+}
+
+static void calls_of_minimax_are_found(void **state)
+{
+    (void)state;
+    expect(MINIMAX,
+           "<minimax:tool_call>\n<invoke name=\"put\">\n<parameter name=\"path\">a <b></parameter>\n"
+           "<parameter name=\"deep\">{\"a\": [1]}</parameter>\n</invoke>\n<invoke name=\"now\">\n</invoke>\n"
+           "</minimax:tool_call>",
+           "[put|{\"path\": \"a <b>\", \"deep\": {\"a\": [1]}}][now|{}]");
+    expect(MINIMAX, "<minimax:tool_call><invoke name=\"now\"></invoke></minimax:tool_call> Done.",
+           "[now|{}] Done.");
+    expect(MINIMAX, "<minimax:tool_call>\nnothing", "<minimax:tool_call>\nnothing");
+    expect(MINIMAX, "<invoke name=\"\"></invoke>", "<invoke name=\"\"></invoke>");
+}
+
+static void what_is_no_call_is_text(void **state)
+{
+    static const char *const plain[] = {
+        "",
+        "Hello.\n\n",
+        "  ",
+        "A < b, <tool, <tool_cal>",
+        "<tool_call>",
+        " x <tool_call>\n",
+        "<tool_call>{\"name\": \"put\"",
+        "<tool_call>{\"name\": \"put\", \"argu",
+        "<tool_call>{\"nam\": \"put\"}</tool_call>",
+        "<tool_call>{\"name\": 3, \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\": \"\", \"arguments\": {}}</tool_call>",
+        "<tool_call>{\"name\": \"put\", \"arguments\": [1]}</tool_call>",
+        "<tool_call>put</tool_call> a",
+        "<tool_call> <tool_call>",
+    };
+    static const char *const no_xml[] = {
+        "<tool_call>\n<function=",
+        "<tool_call>\n<function=put",
+        "<tool_call>\n<function=>\n</function>",
+        "<tool_call>\n{\"name\": \"put\", \"arguments\": {}}\n</tool_call>",
+        "<tool_call>\n<func>x",
+    };
+    static const char *const no_deepseek[] = {
+        BEGIN_ALL,
+        BEGIN_ALL "\nx",
+        BEGIN_ALL BEGIN "function" SEP "put\n```json\n[1]\n```" END END_ALL,
+        BEGIN "function" SEP,
+        BEGIN "function" SEP "put\n{}",
+        BEGIN SEP "{}",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        expect(HERMES, plain[i], plain[i]);
+    for (size_t i = 0; i < sizeof no_xml / sizeof *no_xml; i++)
+        expect(XML, no_xml[i], no_xml[i]);
+    for (size_t i = 0; i < sizeof no_deepseek / sizeof *no_deepseek; i++)
+        expect(DEEPSEEK, no_deepseek[i], no_deepseek[i]);
+    /* Without a form, calls are text too. */
+    assert_null(tool_form_find(NULL));
+    assert_null(tool_form_find("{{ messages[0].content }}"));
+    expect("", "<tool_call>{\"name\": \"put\", \"arguments\": {}}</tool_call>",
+           "<tool_call>{\"name\": \"put\", \"arguments\": {}}</tool_call>");
+}
+
+/* What had begun is taken back, and all of it comes as text; a later call is found all the same. */
+static void a_call_that_breaks_off_is_text_and_the_next_one_is_found(void **state)
+{
+#define BROKEN "<tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1]}\n</tool_call>"
+#define GOOD   "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>"
+    (void)state;
+    expect(HERMES, "a " GOOD "\n" GOOD "b", "a[now|{}][now|{}]b");
+    expect(HERMES, "<tool_call>{\"name\": <tool_call>{\"name\": \"now\", \"arguments\": {}}",
+           "<tool_call>{\"name\":[now|{}]");
+    struct fuzz f = {1};
+    static const struct {
+        const char *template, *text;
+    } all[] = {{HERMES, "x\n" BROKEN "\n" GOOD},
+               {HERMES, "<tool_call>{\"name\": \"put\", \"arguments\": {\"n\": 1, \"m\""},
+               {XML, "<tool_call><function=put><parameter=path>\nabc"},
+               {XML, "<tool_call><function=put><parameter=path>\nabc</parameter> and so on"},
+               {DEEPSEEK, BEGIN "function" SEP "put\n```json\n{\"n\": 1"}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        struct heard h = listen(all[i].template, all[i].text, &f, 3);
+        const char *said = str_text(&h.all), *failed = strrchr(said, '!');
+        size_t good = i == 0 ? strlen(all[i].text) - strlen("\n" GOOD) : strlen(all[i].text);
+        assert_non_null(failed);
+        assert_true(failed[1] == '\n' || strncmp(failed + 1, all[i].text, good) == 0);
+        assert_string_equal(failed + 1 + (i == 0 ? good - 1 : good), i == 0 ? "[now|{}]" : "");
+        str_free(&h.all);
+    }
+}
+
+static void a_tag_of_the_form_is_known(void **state)
+{
+    const struct tool_form *f = tool_form_find(DEEPSEEK);
+    (void)state;
+    assert_true(tool_form_has_tag(f, SEP, strlen(SEP)));
+    assert_true(tool_form_has_tag(f, END_ALL, strlen(END_ALL)));
+    assert_false(tool_form_has_tag(f, SEP, strlen(SEP) - 1));
+    assert_false(tool_form_has_tag(f, "<tool_call>", strlen("<tool_call>")));
+    assert_true(tool_form_has_tag(tool_form_find(XML), "</tool_call>", strlen("</tool_call>")));
+}
+
+/* ---- grammars of calls ---- */
+
+enum { N_IDS = 256, LENGTH = 400, MOST = 3000 };
+
+/* Id 0 ends the text, the others are their bytes. */
+static bool byte_of(const void *ctx, int32_t id, struct token_text *out)
+{
+    static char bytes[N_IDS][2];
+    (void)ctx;
+    bytes[id][0] = (char)id;
+    *out = (struct token_text){bytes[id], id > 0};
+    return true;
+}
+
+/* One of the allowed ids; after a while those that lead to the end. */
+static int32_t choose(const uint64_t *allowed, size_t len, struct fuzz *f)
+{
+    static const uint8_t closing[] = {0, '}', ']', '"', '/', '<', ',', '\n'};
+    int32_t ids[N_IDS];
+    uint32_t n = 0;
+    for (size_t i = 0; len > LENGTH && i < sizeof closing; i++)
+        if (allowed[closing[i] / 64] >> closing[i] % 64 & 1)
+            ids[n++] = closing[i];
+    if (n > 0)
+        return ids[ids[0] == 0 ? 0 : fuzz_below(f, n)];
+    for (int32_t i = 0; i < N_IDS; i++)
+        if (allowed[i / 64] >> i % 64 & 1)
+            ids[n++] = i;
+    assert_true(n > 0);
+    return ids[fuzz_below(f, n)];
+}
+
+/* False: the text became too long. */
+static bool walk(struct constraint *c, struct fuzz *f, struct str *text)
+{
+    struct moeflux_err e = {0};
+    check_ok(constraint_reset(c, &e), &e);
+    str_clear(text);
+    while (text->len < MOST) {
+        const uint64_t *allowed;
+        check_ok(constraint_mask(c, &allowed, &e), &e);
+        int32_t id = choose(allowed, text->len, f);
+        if (id == 0)
+            return true;
+        check_ok(constraint_accept(c, id, &e), &e);
+        str_add(text, (const char[]){(char)id}, 1);
+    }
+    return false;
+}
+
+/* Every text of the grammar is calls and nothing else. */
+static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
+{
+    static const int32_t end = 0;
+    struct moeflux_err e = {0};
+    struct grammar *g;
+    struct token_trie *trie;
+    struct constraint *c;
+    struct str gbnf = {0}, text = {0};
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    uint32_t n = 0;
+    check_ok(tool_form_grammar(tool_form_find(template),
+                               &(struct tool_choice){.tools = tools, .name = name, .where = "a test"}, &gbnf,
+                               &e),
+             &e);
+    check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
+    check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
+    check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
+    for (int i = 0; i < 40; i++) {
+        if (!walk(c, f, &text))
+            continue;
+        struct heard h = listen(template, str_text(&text), f, 0);
+        const char *said = str_text(&h.all);
+        if (said[0] != '[' || said[h.all.len - 1] != ']' || strstr(said, "tool_call>"))
+            fail_msg("%s\nis %s", str_text(&text), said);
+        assert_true(!name || (strncmp(said, "[put|", 5) == 0 && h.n_calls == 1));
+        if (strcmp(template, XML) == 0 && strncmp(said, "[put|", 5) == 0)
+            assert_true(strncmp(said, "[put|{\"path\": \"", 15) == 0 && strstr(said, ", \"n\": "));
+        str_free(&h.all);
+        n++;
+    }
+    constraint_free(c);
+    token_trie_free(trie);
+    json_decref(tools);
+    str_free(&gbnf);
+    str_free(&text);
+    return n;
+}
+
+static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state)
+{
+    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json", KIMI, GLM, MINIMAX};
+    struct fuzz f = {11};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)
+        assert_true(walk_all(templates[i / 2], i % 2 ? "put" : NULL, &f) > 10);
+}
+
+/* ---- arguments of a schema ---- */
+
+static const char STRICT[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"put\", \"parameters\": {\"type\": \"object\", "
+    "\"$defs\": {\"mode\": {\"enum\": [\"read\", \"write\", \"a \\\"b\\\"\"]}, \"box\": {\"type\": "
+    "\"object\", "
+    "\"properties\": {\"w\": {\"type\": \"integer\", \"minimum\": 2, \"maximum\": 40}}, \"required\": "
+    "[\"w\"], "
+    "\"additionalProperties\": false}}, \"properties\": {"
+    "\"mode\": {\"$ref\": \"#/$defs/mode\"}, \"n\": {\"type\": \"integer\", \"minimum\": -3, \"maximum\": "
+    "12}, "
+    "\"box\": {\"$ref\": \"#/$defs/box\"}, \"code\": {\"type\": \"string\", \"pattern\": "
+    "\"^[a-c\\\"]{2,3}$\"}, "
+    "\"short\": {\"type\": \"string\", \"maxLength\": 2}, \"maybe\": {\"anyOf\": [{\"type\": \"string\", "
+    "\"minLength\": 3, \"maxLength\": 4}, {\"type\": \"null\"}]}, \"day\": {\"type\": \"string\", "
+    "\"format\": "
+    "\"date\"}, \"list\": {\"type\": \"array\", \"items\": {\"type\": \"boolean\"}, \"maxItems\": 2}}, "
+    "\"required\": [\"mode\", \"n\", \"box\"], \"additionalProperties\": false}}}]";
+
+static size_t n_characters(const char *text)
+{
+    size_t n = 0;
+    for (; *text; text++)
+        n += ((unsigned char)*text & 0xc0) != 0x80;
+    return n;
+}
+
+static void check_strict(const json_t *a)
+{
+    static const char *const modes[] = {"read", "write", "a \"b\""};
+    const char *key, *mode = json_string_value(json_object_get(a, "mode"));
+    const json_t *w = json_object_get(json_object_get(a, "box"), "w"), *n = json_object_get(a, "n");
+    json_t *v;
+    size_t i = 0;
+    assert_non_null(mode);
+    while (i < 3 && strcmp(modes[i], mode) != 0)
+        i++;
+    assert_in_range(i, 0, 2);
+    assert_true(json_is_integer(n) && json_integer_value(n) >= -3 && json_integer_value(n) <= 12);
+    assert_true(json_is_integer(w) && json_integer_value(w) >= 2 && json_integer_value(w) <= 40);
+    assert_int_equal(json_object_size(json_object_get(a, "box")), 1);
+    json_object_foreach((json_t *)(uintptr_t)a, key, v)
+    {
+        const char *text = json_string_value(v);
+        size_t len = text ? n_characters(text) : 0;
+        if (strcmp(key, "code") == 0)
+            assert_true(text && (len == 2 || len == 3) && strspn(text, "abc\"") == len);
+        else if (strcmp(key, "short") == 0)
+            assert_true(text && len <= 2);
+        else if (strcmp(key, "maybe") == 0)
+            assert_true(json_is_null(v) || (text && (len == 3 || len == 4)));
+        else if (strcmp(key, "day") == 0)
+            assert_true(text && len == 10 && text[4] == '-' && text[7] == '-');
+        else if (strcmp(key, "list") == 0)
+            assert_true(json_is_array(v) && json_array_size(v) <= 2);
+        else
+            assert_true(strcmp(key, "mode") == 0 || strcmp(key, "n") == 0 || strcmp(key, "box") == 0);
+    }
+}
+
+/* The arguments of a call's text, read as an answer's are. */
+static void check_call(const char *template, const json_t *tools, const struct str *text)
+{
+    struct moeflux_err e = {0};
+    struct heard h = {0};
+    struct tool_calls t;
+    tool_calls_init(&t, tool_form_find(template), tools, (struct tool_sink){hear, &h});
+    check_ok(tool_calls_push(&t, text->data, text->len, &e), &e);
+    check_ok(tool_calls_end(&t, &e), &e);
+    const char *said = str_text(&h.all);
+    if (strncmp(said, "[put|", 5) != 0 || said[h.all.len - 1] != ']')
+        fail_msg("%s\nis %s", str_text(text), said);
+    json_t *arguments = json_loadb(said + 5, h.all.len - 6, 0, NULL);
+    assert_non_null(arguments);
+    check_strict(arguments);
+    json_decref(arguments);
+    tool_calls_free(&t);
+    str_free(&h.all);
+}
+
+static void arguments_of_asked_calls_fit_the_tools_schema(void **state)
+{
+    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json"};
+    static const int32_t end = 0;
+    struct moeflux_err e = {0};
+    struct fuzz f = {5};
+    struct token_trie *trie;
+    json_t *tools = json_loads(STRICT, 0, NULL);
+    (void)state;
+    assert_non_null(tools);
+    check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
+    for (int i = 0; i < 4; i++) {
+        struct grammar *g;
+        struct constraint *c;
+        struct str gbnf = {0}, text = {0};
+        uint32_t n = 0;
+        const struct tool_choice choice = {.tools = tools, .name = "put", .where = "a test"};
+        check_ok(tool_form_grammar(tool_form_find(templates[i]), &choice, &gbnf, &e), &e);
+        check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
+        check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
+        for (int k = 0; k < 60; k++)
+            if (walk(c, &f, &text)) {
+                check_call(templates[i], tools, &text);
+                n++;
+            }
+        assert_true(n > 40);
+        constraint_free(c);
+        str_free(&gbnf);
+        str_free(&text);
+    }
+    token_trie_free(trie);
+    json_decref(tools);
+}
+
+static void what_a_tools_schema_cannot_be_held_to_is_refused_by_name(void **state)
+{
+    static const struct {
+        const char *template, *parameters, *words;
+    } cases[] = {
+        {HERMES, "{\"properties\": {\"a\": {\"not\": {}}}}",
+         "a test: tools: f: parameters: #/properties/a/\"not\": this keyword is not supported"},
+        {XML, "{\"properties\": {\"a\": {\"type\": \"number\", \"multipleOf\": 2}}}",
+         "a test: tools: f: parameters: #/properties/a/\"multipleOf\": this keyword"},
+        {XML, "{\"properties\": {\"a\": {\"type\": \"string\", \"contentEncoding\": \"x\"}}}",
+         "#/properties/a/\"contentEncoding\": this keyword"},
+        {XML, "{\"properties\": {\"a\": {\"enum\": [\"<\"]}}}",
+         "#/properties/a/enum: expected a text without <"},
+        {XML, "{\"anyOf\": [{}]}",
+         "a test: tools: f: parameters: #/\"anyOf\": this keyword is not supported in calls"},
+        {XML, "{\"required\": [\"a\"]}", "#/required: names a parameter that properties does not have"},
+        {DEEPSEEK, "{\"minProperties\": 1}", "#/\"minProperties\": this keyword"},
+        {DEEPSEEK, "{\"type\": \"array\"}", "a test: tools: f: parameters: expected the type object"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct moeflux_err e = {0};
+        struct str out = {0};
+        json_error_t why;
+        json_t *tools = json_pack_ex(&why, 0, "[{s: s, s: {s: s, s: o}}]", "type", "function", "function",
+                                     "name", "f", "parameters", json_loads(cases[i].parameters, 0, NULL));
+        assert_non_null(tools);
+        const struct tool_choice choice = {.tools = tools, .where = "a test"};
+        assert_true(tool_form_grammar(tool_form_find(cases[i].template), &choice, &out, &e) < 0);
+        if (!strstr(e.text, cases[i].words))
+            fail_msg("%s\nis not %s", e.text, cases[i].words);
+        json_decref(tools);
+        str_free(&out);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(calls_of_hermes_and_qwen3_are_found),
+        cmocka_unit_test(calls_of_qwen3_coder_and_qwen35_are_found),
+        cmocka_unit_test(values_become_what_the_schema_says),
+        cmocka_unit_test(calls_of_deepseek_are_found),
+        cmocka_unit_test(calls_of_kimi_k2_are_found),
+        cmocka_unit_test(calls_of_glm_are_found),
+        cmocka_unit_test(calls_of_minimax_are_found),
+        cmocka_unit_test(what_is_no_call_is_text),
+        cmocka_unit_test(a_call_that_breaks_off_is_text_and_the_next_one_is_found),
+        cmocka_unit_test(a_tag_of_the_form_is_known),
+        cmocka_unit_test(every_text_of_a_forms_grammar_is_calls_and_nothing_else),
+        cmocka_unit_test(arguments_of_asked_calls_fit_the_tools_schema),
+        cmocka_unit_test(what_a_tools_schema_cannot_be_held_to_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
