@@ -2,6 +2,7 @@
 //   s = log2(e) scale q . k, m = the largest of 32 positions, rounded up, weights = 2^(s - m), l = sum of the
 // weights Grid: x = tiles of 128 positions, y = tiles of 128 rows. STEP channels are multiplied while the
 // next are on their way. Queries are rounded to float16, sums are float32. Tolerance 3e-3 after the merge.
+// variants: coop fragcoop
 #version 460
 #include "attention/latent.glsl"
 

@@ -4,6 +4,7 @@
 // chunk's weights are scaled by 2^(its m - m) in float16, which is exact but for what is nearly 0; sums are
 // float32. Grid: x = pieces of 128 channels, y = n_splits, z = tiles of 128 rows. STEP positions are
 // multiplied while the next are on their way. A subgroup has 32 rows and 64 channels of the tile.
+// variants: coop fragcoop
 #version 460
 #include "attention/latent.glsl"
 

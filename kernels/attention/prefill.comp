@@ -11,6 +11,7 @@
 //   matrices (COOP, attention_prefill_coop; attention/prefill_coop.glsl): queries, keys, values and weights
 //   in float16, scores and sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl); KEY_DIM and VALUE_DIM
 //   are multiples of 16. Tolerance 3e-3.
+// variants: plain coop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"

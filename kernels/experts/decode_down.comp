@@ -11,6 +11,7 @@
 // every slot has AREA columns, and a lane takes STEPS pieces of each row, or fewer in a format with longer
 // ones: no condition stands around a load, none waits for another. DROPS: the address of a slot may be 0,
 // then it has no columns. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// variants: plain denorm q4 q8 other otherdenorm withq4 withq4denorm
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

@@ -6,6 +6,7 @@
 // next slot come while one is multiplied. A lane adds up the slots, then the lanes are added up, then the
 // residual. At most DOWN_LONG_SLOTS slots. Grid: x = row blocks of `hidden`, y = tokens. float32 sums.
 // Tolerance 1e-5.
+// variants: plain denorm q4 q8
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

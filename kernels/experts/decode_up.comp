@@ -11,6 +11,7 @@
 // The caller makes sure that every expert named by idx and not skipped is in the table. BIASED: products get
 // the expert's biases. LIMIT: as in ops/experts/experts.h. DROPS: idx may be NO_EXPERT. Nothing is computed
 // then, and 0 stands for the address.
+// variants: plain denorm q4 q8 other otherdenorm withq4 withq4denorm
 #version 460
 #define MATRICES 2
 #include "lib/memory.glsl"

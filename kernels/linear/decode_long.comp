@@ -6,6 +6,7 @@
 // ones come; lanes share a row's columns, and each has its pieces in one sequence, the next of which is
 // always under way. cols is a multiple of COLS. Grid: x = row blocks, y = tokens. float32 sums: pieces in
 // order, then lanes. Tolerance 1e-5 of the largest output.
+// variants: denorm q4 q8 bf16 f32
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

@@ -4,6 +4,7 @@
 // Grid: x = the segments' row blocks one after the other, y = tokens / TOKENS. A workgroup computes SUBGROUPS
 // / SPLIT * BLOCK_ROWS rows of one segment, with STREAM so many times that. The same sums as in
 // linear/decode.comp. They are added up alike whatever TOKENS is: a token gets the bits that it gets alone.
+// variants: plain denorm q4 q8 bf16 f32 other otherdenorm
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

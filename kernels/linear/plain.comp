@@ -8,6 +8,7 @@
 // Grid: x = the segments' rows, SUBGROUPS at a time, one segment after the other, y = tokens / TOKENS, z =
 // matrices of a stack from first_stacked on. A subgroup has a row: lanes take every SUBGROUP-th column.
 // float32 sums. Tolerance 1e-5 of the largest output.
+// variants: plain other
 #version 460
 #include "lib/memory.glsl"
 

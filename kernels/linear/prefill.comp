@@ -6,6 +6,7 @@
 // Grid: x = the segments' blocks of BLOCK_ROWS rows one after the other, y = tiles of TILE_TOKENS tokens, z =
 // matrices of a stack from first_stacked on: each with its own part of x and of y. The norm's factor is
 // applied at the end, so one pass over x is enough. float32 sums. Tolerance 1e-5 of the largest output.
+// variants: plain coop fragcoop other othercoop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"

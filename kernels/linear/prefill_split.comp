@@ -8,6 +8,7 @@
 // what those wait for is memory: so all invocations of one share the columns, eight at a time, and each asks
 // at once for everything that it multiplies. float32 sums: of an invocation, of its subgroup, of the
 // workgroup. Tolerance 1e-5 of the largest output.
+// variants: plain other
 #version 460
 #include "lib/memory.glsl"
 

@@ -1,6 +1,7 @@
 // matrices/probe.comp - whether a device's matrices lie in quads (lib/quads.glsl):
 //   dst[0] = 1 if so, else 0
 // One workgroup of one subgroup of 32. The numbers are exact.
+// variants: coop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/matrices.glsl"

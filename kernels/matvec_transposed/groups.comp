@@ -3,6 +3,7 @@
 // of 4, cols of PRODUCT_COLS. Grid: x = cols / (8 * LANES), y = tokens / TOKENS, z = matrices. A lane has
 // eight columns that lie side by side; SLICES lanes share them and take every SLICES-th four of the rows.
 // float32 sums. Tolerance 1e-5 of the largest output.
+// variants: plain other
 #version 460
 #include "lib/memory.glsl"
 

@@ -3,6 +3,7 @@
 //   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r], r < rows, c < cols Grid: x = cols /
 // WORKGROUP, y = tokens / TOKENS, z = matrices. A lane has a column. float32 sums. Tolerance 1e-5 of the
 // largest output.
+// variants: plain other
 #version 460
 #include "lib/memory.glsl"
 

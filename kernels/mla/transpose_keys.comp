@@ -2,6 +2,7 @@
 // stack of matrices each transposed and dequantised, exactly.
 //   dst[h][j][k] = W[first_head + h][k][j],  k < latent_dim, j < nope_dim, both multiples of PRODUCT_COLS
 // Grid: x = latent_dim / MLA_TRANSPOSE_TILE, y = nope_dim / PRODUCT_COLS, z = heads.
+// variants: plain other
 #version 460
 #include "lib/memory.glsl"
 

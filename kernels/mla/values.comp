@@ -4,6 +4,7 @@
 // blocks of rows, y = heads. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows, whose weights are
 // under way while the parts are joined. TILE is the latent's channels. float32 sums. Tolerance 1e-5 of the
 // largest output.
+// variants: plain denorm
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

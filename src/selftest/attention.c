@@ -52,7 +52,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                               bool use_f16, bool shares)
 {
     enum { LAYER_OFF = 256 };
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     bool is_f16 = false;
     uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
@@ -197,7 +197,7 @@ static void window_cases(struct kernel_test *l)
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void attention_sizes(struct kernel_test *l)
 {
-    if (kt_skips_sizes(l))
+    if (kt_is_brief(l))
         return;
     attention_case(l, &seven, 41, 4, true);
     attention_case(l, &five, 130, 1, true);

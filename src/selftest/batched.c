@@ -78,7 +78,7 @@ static void product_case(struct kernel_test *l, const struct product *c, uint32_
     struct linear op = {0};
     struct test_buffer *y[2];
     uint32_t rows = 0, row_squares = c->head_dim ? c->cols / c->head_dim * HEAD_SQUARES : 0;
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     for (uint32_t i = 0; i < c->n_segments; i++)
         rows += c->rows[i];
@@ -131,7 +131,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     uint64_t row = (uint64_t)c->n_heads * c->head_dim,
              block = ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
     struct test_buffer *blocks[BLOCKS], *out[2], *tables[MOST];
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     for (uint32_t i = 0; i + 1 < BLOCKS; i++)
         blocks[i] = kt_cache(l, block, c->kv_type);

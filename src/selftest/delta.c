@@ -97,7 +97,7 @@ static struct delta_call call_of(const struct bench *b, int s, uint32_t n)
 static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, enum kind kind)
 {
     struct bench b;
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     bool is_shared = c->form == DELTA_SHARED;
     lay_out(l, c, kind, n, &b);
@@ -145,7 +145,7 @@ static void many_case(struct kernel_test *l, const struct delta_shape *c, uint32
 static void f16_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, bool is_blocked)
 {
     struct bench b;
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     uint32_t cols = c->n_v * c->v_dim;
     lay_out(l, c, PLAIN, n, &b);
@@ -218,7 +218,7 @@ void selftest_delta_cases(struct kernel_test *l)
     many_case(l, &odd, 603, PLAIN);
     delta_case(l, &odd, 2, PLAIN);
     l->is_rest = false;
-    if (kt_skips_sizes(l))
+    if (kt_is_brief(l))
         return;
     /* The same paths with the sizes of Qwen's models. */
     delta_case(l, &a3b, 17, PLAIN);

@@ -256,7 +256,7 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
 /* down_format: of the routed experts' down projections. */
 static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format, bool apart)
 {
-    if (kt_leaves(l, c->is_rest || l->is_rest))
+    if (!kt_takes(l, c->is_rest || l->is_rest))
         return;
     struct moe_case m = {.shape = c, .apart = apart};
     uint32_t tokens = 0;
@@ -413,7 +413,7 @@ static void moe_sizes(struct kernel_test *l)
         {16, 8, 2048, 512, 512, FORMAT_Q4, 2, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
     };
-    for (size_t i = 0; !kt_skips_sizes(l) && i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t i = 0; !kt_is_brief(l) && i < sizeof shapes / sizeof *shapes; i++)
         if (kt_has_kernels(l) || !shapes[i].makes_shared)
             moe_case(l, &shapes[i], shapes[i].format);
 }
@@ -434,7 +434,7 @@ static void biased_cases(struct kernel_test *l)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
-    if (!kt_skips_sizes(l))
+    if (!kt_is_brief(l))
         moe_case(l,
                  &(struct moe_shape){32, 4, 2880, 2880, 0, FORMAT_MXFP4, 1, .ungated = true, .chooses = true,
                                      .biased = true, .limit = 7},

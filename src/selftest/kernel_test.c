@@ -155,18 +155,38 @@ struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *b
 
 bool kt_is_brief(const struct kernel_test *l)
 {
-    return l->request->brief && exec_get_caps(l->side[KT_DEVICE]).is_software;
+    return l->request->grid != SELFTEST_FULL;
 }
 
-bool kt_skips_sizes(const struct kernel_test *l)
+void kt_begin_group(struct kernel_test *l, uint32_t group)
 {
-    return kt_is_brief(l) || (l->request->brief && exec_get_caps(l->side[KT_DEVICE]).is_host);
+    l->group = group;
+    l->n_in_group = 0;
 }
 
-bool kt_leaves(const struct kernel_test *l, bool is_rest)
+static bool takes_first(struct kernel_test *l, uint32_t at)
 {
-    enum selftest_part part = kt_is_brief(l) ? l->request->part : SELFTEST_WHOLE;
-    return part != SELFTEST_WHOLE && (part == SELFTEST_REST) != is_rest;
+    struct kt_share *share = l->share;
+    if (!share)
+        return true;
+    if (at >= share->n_cases || atomic_exchange(&share->taken[at], 1))
+        return false;
+    pthread_mutex_lock(&share->lock);
+    share->n_taken++;
+    if (l->request->progress)
+        l->request->progress(l->request->ctx, share->n_taken, share->n_cases);
+    pthread_mutex_unlock(&share->lock);
+    return true;
+}
+
+bool kt_takes(struct kernel_test *l, bool is_rest)
+{
+    const enum selftest_grid grid = l->request->grid;
+    if (l->err.code || (grid == SELFTEST_FIRST && is_rest) || (grid == SELFTEST_REST && !is_rest))
+        return false;
+    const uint32_t at = l->n_seen++;
+    l->rng = 20250607 + ((uint64_t)l->group << 32) + l->n_in_group++;
+    return !l->only_counts && takes_first(l, at);
 }
 
 int kt_n_sides(const struct kernel_test *l)
@@ -290,14 +310,24 @@ static const char *device_name(const struct kernel_test *l)
     return l->heading[0] ? l->heading : exec_get_caps(l->side[KT_DEVICE]).name;
 }
 
+static void report_row(struct kernel_test *l, const struct selftest_row *row)
+{
+    if (!l->request->row)
+        return;
+    if (l->share)
+        pthread_mutex_lock(&l->share->lock);
+    l->request->row(l->request->ctx, row);
+    if (l->share)
+        pthread_mutex_unlock(&l->share->lock);
+}
+
 void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
 {
     if (l->err.code)
         return;
     const struct selftest_row row = {kernel, shape, error, bound, error <= bound, false, device_name(l)};
     l->n_failed += !row.ok;
-    if (l->request->row)
-        l->request->row(l->request->ctx, &row);
+    report_row(l, &row);
 }
 
 void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)
@@ -308,10 +338,9 @@ void kt_report(struct kernel_test *l, const char *kernel, const char *shape, dou
 
 void kt_skip(struct kernel_test *l, const char *kernel, const char *shape)
 {
-    if (!l->err.code && !l->is_again && l->request->row) {
-        const struct selftest_row row = {kernel, shape, 0, 0, true, true, device_name(l)};
-        l->request->row(l->request->ctx, &row);
-    }
+    const struct selftest_row row = {kernel, shape, 0, 0, true, true, device_name(l)};
+    if (!l->err.code && !l->is_again)
+        report_row(l, &row);
     kt_clear(l);
 }
 

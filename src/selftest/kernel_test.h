@@ -4,6 +4,8 @@
 #ifndef MOEFLUX_SELFTEST_KERNEL_TEST_H
 #define MOEFLUX_SELFTEST_KERNEL_TEST_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdint.h>
 
 #include "base/err.h"
@@ -30,6 +32,13 @@ struct kt_result {
     uint64_t n_bytes;
 };
 
+/* What the threads of one self-test share. Each walks over all cases and computes those that it takes first. */
+struct kt_share {
+    pthread_mutex_t lock; /* for the caller's functions */
+    atomic_uchar *taken;  /* [n_cases] */
+    uint32_t n_cases, n_taken;
+};
+
 struct kernel_test {
     struct exec *side[KT_SIDES];
     enum kt_pass pass;
@@ -37,7 +46,11 @@ struct kernel_test {
     size_t n_kept, room;
     size_t next; /* of the kept ones, in KT_RECALL */
     const struct selftest *request;
+    struct kt_share *share; /* NULL: this thread computes all cases */
     uint64_t rng;
+    uint32_t group, n_in_group; /* group of the current case, number of cases before it in the group */
+    uint32_t n_seen;            /* cases met so far, whoever computes them */
+    bool only_counts;           /* no case is computed */
     int n_failed;
     char heading[320];      /* names the device in rows in place of its name; "": nothing does */
     bool is_rest;           /* the cases that come are for SELFTEST_REST */
@@ -62,13 +75,14 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
 /* A table of one address per buffer: the same buffers on both sides. */
 struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *buffers, uint32_t n);
 
-/* Whether cases are left out that show no other path through a kernel than others do. */
+/* Returns whether cases are left out that show no other path through a kernel than others do. */
 bool kt_is_brief(const struct kernel_test *l);
-/* Whether those are left out that only have the sizes of real models: where the cases are brief, and on brief
- * hosts. */
-bool kt_skips_sizes(const struct kernel_test *l);
-/* Whether a case is left out because the other part has it (SELFTEST_FIRST, SELFTEST_REST). */
-bool kt_leaves(const struct kernel_test *l, bool is_rest);
+/* Begins a case, before any of its buffers. Returns false if this thread does not compute it: the other part of
+ * the grid has it (SELFTEST_FIRST, SELFTEST_REST), another thread took it, or cases are only counted. The random
+ * numbers of a case depend on its group and its place there, not on what ran before. */
+bool kt_takes(struct kernel_test *l, bool is_rest);
+/* Begins the next group of cases. */
+void kt_begin_group(struct kernel_test *l, uint32_t group);
 /* The sides that compute a case: all, or the device's alone. */
 int kt_n_sides(const struct kernel_test *l);
 /* Ends the side's batch after the operation was recorded on it. */

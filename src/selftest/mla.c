@@ -100,7 +100,7 @@ static void run_side(struct kernel_test *l, const struct mla_shape *c, const str
 static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t format, struct bench b)
 {
     uint32_t pos = b.pos, n = b.n;
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     lay_out(l, c, format, &b);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++)
@@ -209,7 +209,7 @@ void selftest_mla_cases(struct kernel_test *l)
     expanded_case(l, &narrow_f16, FORMAT_Q4, 4200, 32, 0);
     expanded_case(l, &odd, FORMAT_F32, 0, 70, 1);
     l->is_rest = false;
-    if (kt_skips_sizes(l))
+    if (kt_is_brief(l))
         return;
     /* The same paths with the sizes of DeepSeek's models and others. */
     mla_case(l, &v3, FORMAT_Q4, 700, 20);
@@ -232,6 +232,8 @@ void selftest_mla_cases(struct kernel_test *l)
 
 static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n)
 {
+    if (!kt_takes(l, l->is_rest))
+        return;
     struct test_buffer *src = kt_floats(l, 2 * (uint64_t)n * inner, -8, 8),
                        *dst = kt_bytes(l, NULL, 4 * (uint64_t)n * inner);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
@@ -258,6 +260,8 @@ void selftest_swiglu_cases(struct kernel_test *l)
 
 static void add_case(struct kernel_test *l, uint32_t n, uint32_t every, bool sets)
 {
+    if (!kt_takes(l, l->is_rest))
+        return;
     struct test_buffer *y = kt_floats(l, every ? every : n, -8, 8), *x = kt_floats(l, n, -8, 8);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct add op;

@@ -8,6 +8,7 @@
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "base/pool.h"
 #include "cpu/isa.h"
 #include "ops/embed/embed.h"
 #include "ops/cast_f16.h"
@@ -35,7 +36,7 @@ static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uin
 {
     struct weights w[KT_SIDES];
     const uint32_t ids[] = {0, vocab - 1, vocab / 2};
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     kt_matrix(l, vocab, cols, format, w);
     struct test_buffer *in = kt_bytes(l, ids, sizeof ids), *out = kt_bytes(l, NULL, (uint64_t)3 * 4 * cols);
@@ -56,6 +57,8 @@ static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uin
 /* The results are compared as they are read: float16 numbers. */
 static void cast_f16_case(struct kernel_test *l, uint32_t n, uint32_t cols, bool has_norm, bool is_blocked)
 {
+    if (!kt_takes(l, l->is_rest))
+        return;
     struct test_buffer *x = kt_floats(l, (uint64_t)n * (cols + 4), -70000, 70000);
     struct test_buffer *norm = kt_floats(l, cols, 0.5f, 1.5f),
                        *dst = kt_bytes(l, NULL, 2 * (uint64_t)n * cols);
@@ -109,7 +112,7 @@ static bool force_path(struct linear *op, enum linear_path path)
 /* head_dim: of heads that lack their norm; 0: they have it. */
 static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint32_t head_dim)
 {
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     struct weights w[LINEAR_TEST_SEGMENTS][KT_SIDES] = {0};
     uint32_t rows = 0;
@@ -173,7 +176,7 @@ static void stack_case(struct kernel_test *l, uint32_t heads, uint32_t rows, uin
                        uint32_t n)
 {
     enum { X_ROOM = 32, Y_ROOM = 5, ROOM = 3 };
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     uint32_t x_stride = heads * (cols + X_ROOM), y_stride = heads * (rows + Y_ROOM);
     struct weights w[KT_SIDES];
@@ -208,7 +211,7 @@ static void transposed_case(struct kernel_test *l, uint32_t heads, uint32_t rows
                             uint32_t format, uint32_t n)
 {
     enum { X_ROOM = 32, Y_ROOM = 5, ROOM = 3 };
-    if (kt_leaves(l, l->is_rest))
+    if (!kt_takes(l, l->is_rest))
         return;
     uint32_t x_stride = heads * (rows + X_ROOM), y_stride = heads * (cols + Y_ROOM);
     struct weights w[KT_SIDES];
@@ -368,7 +371,7 @@ static void linear_sizes(struct kernel_test *l)
         {1, {2048}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV},
         {1, {4096}, {FORMAT_Q4}, 8192, 2, false, true, LINEAR_GEMV},
     };
-    for (size_t i = 0; !kt_skips_sizes(l) && i < sizeof shapes / sizeof *shapes; i++)
+    for (size_t i = 0; !kt_is_brief(l) && i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
 }
 
@@ -493,24 +496,25 @@ static const struct {
 static void run_groups(struct kernel_test *l, bool only_matrices)
 {
     const char *only = l->request->kernel;
-    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
-        l->rng = 20250607; /* the same numbers whatever ran before */
+    for (uint32_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        kt_begin_group(l, i);
         if (!l->err.code && (groups[i].has_matrices || !only_matrices) &&
             (!only || strstr(groups[i].kernels, only)))
             groups[i].run(l);
     }
 }
 
-static void tell_kernels(const struct exec *x, const struct selftest *s)
+static void report_kernels(const struct kernel_test *l)
 {
+    const struct selftest *s = l->request;
     struct exec_stats stats;
-    exec_get_stats(x, &stats);
+    exec_get_stats(l->side[KT_DEVICE], &stats);
     for (uint32_t i = 0; i < stats.n_times; i++)
         if (stats.times[i].n)
             s->ran(s->ctx, stats.times[i].name, stats.times[i].n);
 }
 
-/* The cases with matrices once more where the device has both forms: what has run is KHR's. */
+/* Runs the cases with matrices once more where the device has both extensions: the first run used KHR's. */
 static void run_nv(struct kernel_test *l)
 {
     struct exec *x = l->side[KT_DEVICE];
@@ -527,70 +531,128 @@ static void run_nv(struct kernel_test *l)
     l->heading[0] = '\0';
 }
 
-/* All cases on one device. */
-static int run_on(struct kernel_test *l, const struct exec_options *o, struct moeflux_err *e)
+/* Runs all cases on one device: with all of its kernels, then with the kernels that devices without its optional
+ * features use, which also run where everything has to be float32. */
+static void run_cases(struct kernel_test *l)
 {
-    const struct selftest *s = l->request;
-    int rc = exec_open(&l->side[KT_DEVICE], o, e);
-    if (rc == 0) {
-        run_groups(l, false);
-        run_nv(l);
-    }
-    /* What runs in place of kernels that not every device has, and where everything has to be float32. */
-    const struct exec_caps caps = rc == 0 ? exec_get_caps(l->side[KT_DEVICE]) : (struct exec_caps){0};
-    if (caps.has_coopmat || caps.has_denorm || caps.has_fixed) {
-        exec_keep_f32(l->side[KT_DEVICE]);
-        exec_forbid_denorm(l->side[KT_DEVICE]);
-        l->is_again = true;
-        l->next = 0;
-        run_groups(l, false);
-        l->is_again = false;
-    }
-    if (rc == 0 && s->ran)
-        tell_kernels(l->side[KT_DEVICE], s);
-    if (rc == 0 && l->err.code) {
-        *e = l->err;
-        rc = (int)l->err.code;
-    }
+    run_groups(l, false);
+    run_nv(l);
+    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
+    if (!caps.has_coopmat && !caps.has_denorm && !caps.has_fixed)
+        return;
+    exec_keep_f32(l->side[KT_DEVICE]);
+    exec_forbid_denorm(l->side[KT_DEVICE]);
+    l->is_again = true;
+    l->next = 0;
+    run_groups(l, false);
+    l->is_again = false;
+}
+
+static int run_on(struct kernel_test *l, const struct exec_options *o)
+{
+    if (exec_open(&l->side[KT_DEVICE], o, &l->err) == 0)
+        run_cases(l);
+    if (!l->err.code && l->request->ran)
+        report_kernels(l);
     kt_clear(l);
     exec_close(l->side[KT_DEVICE]);
     l->side[KT_DEVICE] = NULL;
-    return rc;
+    return (int)l->err.code;
 }
 
-/* The cpu: with each instruction set that the processor has, or the one that is asked for. The reference,
- * which takes most of the time, computes the cases once for all sets. */
-static int run_on_all(struct kernel_test *l, struct moeflux_err *e)
+/* Runs the cases on the cpu with each instruction set that the processor has, or with the one that is asked for.
+ * The reference takes most of the time and computes the cases once for all sets. */
+static int run_on_host(struct kernel_test *l)
 {
     const struct selftest *s = l->request;
     struct exec_options o = {.device = s->device, .isa = s->isa, .profile = s->ran != NULL};
-    int rc = 0;
-    if (!s->device || strcmp(s->device, "cpu") != 0 || s->isa)
-        return run_on(l, &o, e);
-    for (uint32_t i = 0; rc == 0 && i < CPU_N_ISAS; i++) {
-        const struct cpu_isa *isa = cpu_isa_at(i);
-        if (!isa)
-            continue;
-        o.isa = isa->name;
-        l->pass = l->n_kept ? KT_RECALL : KT_KEEP;
-        l->next = 0;
-        rc = run_on(l, &o, e);
-    }
+    int rc = exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, &l->err);
+    if (rc == 0 && (!s->device || strcmp(s->device, "cpu") != 0 || s->isa))
+        rc = run_on(l, &o);
+    else
+        for (uint32_t i = 0; rc == 0 && i < CPU_N_ISAS; i++) {
+            const struct cpu_isa *isa = cpu_isa_at(i);
+            if (!isa)
+                continue;
+            o.isa = isa->name;
+            l->pass = l->n_kept ? KT_RECALL : KT_KEEP;
+            l->next = 0;
+            rc = run_on(l, &o);
+        }
     kt_forget(l);
+    exec_close(l->side[KT_REFERENCE]);
     return rc;
+}
+
+/* One thread's part of the cases on a Vulkan device. */
+static void run_part(void *ctx, uint32_t i)
+{
+    struct kernel_test *l = (struct kernel_test *)ctx + i;
+    const struct selftest *s = l->request;
+    if (exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, &l->err) == 0)
+        run_on(l, &(struct exec_options){.device = s->device, .profile = s->ran != NULL});
+    exec_close(l->side[KT_REFERENCE]);
+}
+
+static int run_on_gpu(const struct selftest *s, struct kt_share *share, struct moeflux_err *e)
+{
+    const uint32_t n = s->n_threads ? s->n_threads : 1;
+    struct kernel_test *parts = mem_new(n, sizeof *parts, e);
+    struct pool *pool = parts ? pool_new(n, e) : NULL;
+    int rc = pool ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        parts[i] = (struct kernel_test){.request = s, .share = share};
+    if (rc == 0)
+        pool_for(pool, n, run_part, parts);
+    for (uint32_t i = 0; rc >= 0 && i < n; i++) {
+        rc = parts[i].err.code ? (int)parts[i].err.code : rc + parts[i].n_failed;
+        if (rc < 0)
+            *e = parts[i].err;
+    }
+    pool_free(pool);
+    free(parts);
+    return rc;
+}
+
+/* Counts the cases; *is_host: the device is the cpu or the reference. */
+static int count_cases(struct kernel_test *l, uint32_t *n, bool *is_host)
+{
+    int rc = exec_open(&l->side[KT_DEVICE],
+                       &(struct exec_options){.device = l->request->device, .isa = l->request->isa}, &l->err);
+    if (rc < 0)
+        return rc;
+    *is_host = exec_get_caps(l->side[KT_DEVICE]).is_host;
+    l->only_counts = true;
+    if (!*is_host)
+        run_cases(l);
+    *n = l->n_seen;
+    l->only_counts = false;
+    l->n_seen = 0;
+    exec_close(l->side[KT_DEVICE]);
+    l->side[KT_DEVICE] = NULL;
+    return 0;
 }
 
 int selftest_run(const struct selftest *s, struct moeflux_err *e)
 {
+    struct kt_share share = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    bool is_host = false;
     struct kernel_test *l = mem_new(1, sizeof *l, e);
     if (!l)
         return ERR_MEMORY;
     l->request = s;
-    int rc = exec_open(&l->side[KT_REFERENCE], &(struct exec_options){.device = "reference"}, e);
-    if (rc == 0)
-        rc = run_on_all(l, e);
-    exec_close(l->side[KT_REFERENCE]);
-    int failed = l->n_failed;
+    int rc = count_cases(l, &share.n_cases, &is_host);
+    if (rc == 0 && is_host)
+        rc = run_on_host(l);
+    if (rc < 0)
+        *e = l->err;
+    rc = rc < 0 ? rc : l->n_failed;
     free(l);
-    return rc < 0 ? rc : failed;
+    if (rc < 0 || is_host)
+        return rc;
+    share.taken = mem_new(share.n_cases, sizeof *share.taken, e);
+    rc = share.taken ? run_on_gpu(s, &share, e) : ERR_MEMORY;
+    free(share.taken);
+    pthread_mutex_destroy(&share.lock);
+    return rc;
 }

@@ -18,9 +18,13 @@ struct selftest_row {
     const char *device; /* its name */
 };
 
-/* Of brief cases on a software device. First: every kernel, each way through it once; the others have other
- * sizes, formats and combinations of constants. */
-enum selftest_part { SELFTEST_WHOLE, SELFTEST_FIRST, SELFTEST_REST };
+/* Which cases run. A driver compiles a pipeline for most of them. */
+enum selftest_grid {
+    SELFTEST_FULL,  /* all formats, with odd sizes and those of real models */
+    SELFTEST_BRIEF, /* no case whose kernels differ only in size or format from those of a case that stays */
+    SELFTEST_FIRST, /* of SELFTEST_BRIEF: every kernel, each path through it once */
+    SELFTEST_REST,  /* of SELFTEST_BRIEF: the others */
+};
 
 struct selftest {
     const char *device; /* as exec_open takes it */
@@ -29,12 +33,13 @@ struct selftest {
     void (*row)(void *ctx, const struct selftest_row *row);
     /* At the end, once for each kernel that the device ran, with its name and variant. NULL: nobody asks. */
     void (*ran)(void *ctx, const char *kernel, uint64_t times);
+    /* Before each case on a Vulkan device: its number, from 1, and how many there are. NULL: nobody asks. */
+    void (*progress)(void *ctx, uint32_t case_number, uint32_t n_cases);
     void *ctx;
-    /* On a software device without the cases whose kernels only have other sizes, or another format, than
-     * those of cases that stay: lavapipe's compiler takes up to a second for each of them. On the cpu without
-     * the sizes of real models. */
-    bool brief;
-    enum selftest_part part;
+    enum selftest_grid grid;
+    /* Threads that compute cases of a Vulkan device, each with a logical device of its own; 0: one. The functions
+     * above are called by one thread at a time. */
+    uint32_t n_threads;
 };
 
 /* Returns the number of cases over their bound, or a negative ERR_* when a case could not run. */

@@ -1,5 +1,6 @@
 #!/bin/sh
 # --active-experts and --expert-share: what they say, change, count and refuse. On the CPU; test_active_experts has the numbers.
+# suites: check fast asan
 . tests/lib/cli.sh
 
 tiny=tests/models/tiny deepseek=tests/models/deepseek-odd/mlx

@@ -1,5 +1,6 @@
 #!/bin/sh
 # What ends an answer, and what is told of it: --stop, --logprobs, --tools, in one run and in --batch.
+# suites: check fast asan
 . tests/lib/cli.sh
 
 set -- -m tests/models/tiny --device cpu --temp 0 -n 12

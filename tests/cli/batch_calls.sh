@@ -1,5 +1,6 @@
 #!/bin/sh
 # --batch with lines in OpenAI's form (tests/cli/batch_calls.py), beside a server with the same model.
+# suites: check fast asan
 . tests/lib/cli.sh
 
 model=$tmp/tiny

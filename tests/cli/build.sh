@@ -1,5 +1,6 @@
 #!/bin/sh
 # What the Makefile and scripts/lint promise. Nothing is built: make says what it would do.
+# suites: check fast
 . tests/lib/cli.sh
 
 build=$(dirname "$MOEFLUX")

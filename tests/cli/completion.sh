@@ -1,5 +1,6 @@
 #!/bin/sh
 # Completion of command lines: `moeflux completion SHELL`, in the shells themselves.
+# suites: check fast asan
 . tests/lib/cli.sh
 
 # Names of flags in a help text.

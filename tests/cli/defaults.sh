@@ -1,5 +1,6 @@
 #!/bin/sh
 # What the command line leaves open: MOEFLUX_MODEL, the configuration file, and how much is said on stderr.
+# suites: check fast asan
 . tests/lib/cli.sh
 
 export MOEFLUX_DEVICE=cpu

@@ -1,5 +1,6 @@
 #!/bin/sh
 # The command line without a model: help, version, and what is refused.
+# suites: check fast asan
 . tests/lib/cli.sh
 
 claim help_fits_80_columns_and_goes_to_stdout

@@ -1,5 +1,6 @@
 #!/bin/sh
 # The library as `make install` leaves it: the header alone, what is exported, a program that uses nothing else.
+# suites: check fast
 . tests/lib/cli.sh
 
 build=$(dirname "$MOEFLUX")

@@ -1,5 +1,6 @@
 #!/bin/sh
 # --prefer-resident: what it says, changes, records and refuses. On the CPU; test_prefer_resident has every backend.
+# suites: check fast asan
 . tests/lib/cli.sh
 
 tiny=tests/models/tiny

@@ -1,5 +1,6 @@
 #!/bin/sh
 # The line editor of conversations, in a terminal (tests/cli/prompt.py), with the embedded model.
+# suites: check fast asan
 . tests/lib/cli.sh
 
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/tiny"

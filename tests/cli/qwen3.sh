@@ -1,6 +1,7 @@
 #!/bin/sh
 # Qwen3-MoE through the program: inspect, conversions that run alike, caches of prompts, another model_type. The model is
 # random, so ids are looked at and no text.
+# suites: check asan
 . tests/lib/cli.sh
 
 mlx=tests/models/qwen3-odd/mlx

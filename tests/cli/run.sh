@@ -1,5 +1,6 @@
 #!/bin/sh
 # The command line with the embedded model: prompts, answers, files, streams, a terminal.
+# suites: check long asan
 # shellcheck disable=SC2016 # the inner shells expand their words
 . tests/lib/cli.sh
 

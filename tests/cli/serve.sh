@@ -1,5 +1,6 @@
 #!/bin/sh
 # `moeflux serve` with the embedded model, over a real socket.
+# suites: check asan
 . tests/lib/cli.sh
 
 model=$tmp/tiny

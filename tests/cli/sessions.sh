@@ -1,5 +1,6 @@
 #!/bin/sh
 # State that is kept: --prompt-cache, and saved conversations in a terminal (tests/cli/sessions.py), with the embedded model.
+# suites: check long asan
 . tests/lib/cli.sh
 
 model=$tmp/tiny

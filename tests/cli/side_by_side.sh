@@ -1,5 +1,6 @@
 #!/bin/sh
 # --batch and `moeflux serve` with several answers at a time, on several devices and on copies of the model.
+# suites: later asan
 . tests/lib/cli.sh
 
 model=$tmp/tiny

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Twenty questions to the trained model, end to end. Each answer must be the true one, whole and alone on its line;
 # nineteen must be right. A wrong layer, scale or position still talks fluently, but it does not add.
+# suites: check
 . tests/lib/cli.sh
 
 model=$tmp/tiny

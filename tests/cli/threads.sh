@@ -1,5 +1,6 @@
 #!/bin/sh
 # Runs with many threads at work, on the reference, which has none of its own: for `make tsan` above all.
+# suites: later long tsan
 . tests/lib/cli.sh
 
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/tiny"

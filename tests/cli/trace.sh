@@ -1,5 +1,6 @@
 #!/bin/sh
 # Traces of the router's choices, from a run to their replay.
+# suites: later long asan
 . tests/lib/cli.sh
 
 model=$tmp/tiny

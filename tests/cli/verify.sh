@@ -1,5 +1,6 @@
 #!/bin/sh
 # convert --verify of a converted model: every file of every directory is compared with its checksum, and none is changed.
+# suites: check fast asan
 . tests/lib/cli.sh
 
 a=$tmp/a b=$tmp/b

@@ -1,6 +1,8 @@
 /* Fewer and more experts for a token than a model's own, and a share of their weights: logits as another
  * program computes them (tests/cli/active_experts.py), what is read, what is counted, what is refused.
- * MOEFLUX_DEVICE names another device. */
+ * MOEFLUX_DEVICE names another device.
+ *
+ * suites: gpu vulkan cpu fast long asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

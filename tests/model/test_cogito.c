@@ -1,6 +1,8 @@
 /* A model of Cogito-V2's dimensions, cut to one dense layer and one of eight experts, with random weights:
  * the device and the reference agree. What only large shapes meet: 128 heads, a latent of 512, products of
- * 18,432 columns. MOEFLUX_DEVICE names another device than the default one. */
+ * 18,432 columns. MOEFLUX_DEVICE names another device than the default one.
+ *
+ * suites: later long */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,6 @@
-/* Conversion: results, sources of every form, interruptions, failures. */
+/* Conversion: results, sources of every form, interruptions, failures.
+ *
+ * suites: check fast asan tsan */
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>

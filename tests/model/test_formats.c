@@ -1,5 +1,7 @@
 /* Every way in which mlx stores numbers: the values of its codes, directories that mix them, tables that lie.
- * */
+ *
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Mutated files of states: an answer every time; a refused one changes nothing. */
+/* Mutated files of states: an answer every time; a refused one changes nothing.
+ *
+ * suites: check fast asan */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>

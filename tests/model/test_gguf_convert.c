@@ -1,5 +1,7 @@
 /* convert of GGUF files: logits of every family against mlx-lm's on the same numbers, formats, tokenizers,
- * refusals, memory. */
+ * refusals, memory.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

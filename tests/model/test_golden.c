@@ -2,7 +2,9 @@
  * a Vulkan device each model once, and the split ones; on hosts also what is converted, streamed and computed
  * by the reference. On lavapipe, which compiles each model's kernels anew and is a hundred times slower than
  * the native CPU, less of what only repeats: see struct extent, main. MOEFLUX_DEVICE names another device
- * than the default one; MOEFLUX_TESTS a part of the tests, as "qwen_odd*". */
+ * than the default one; MOEFLUX_TESTS a part of the tests, as "qwen_odd*".
+ *
+ * suites: check vulkan cpu parts long asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

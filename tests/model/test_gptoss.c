@@ -1,5 +1,7 @@
 /* gpt-oss checkpoints as they are published: experts in mxfp4 with the gates' and the up rows in turn, or
- * plain with rows as columns. That the converted model computes what mlx-lm computes is test_golden.c's. */
+ * plain with rows as columns. That the converted model computes what mlx-lm computes is test_golden.c's.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

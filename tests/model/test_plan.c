@@ -1,3 +1,6 @@
+/* The plan (--plan, inspect) says what opening the model then does.
+ *
+ * suites: check vulkan fast */
 #include <stdlib.h>
 #include <string.h>
 

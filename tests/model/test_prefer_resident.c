@@ -1,6 +1,8 @@
 /* Experts in memory before others with nearly the same scores (moeflux_options.prefer_resident): when nothing
  * changes, what is read, what every backend computes, what is refused. MOEFLUX_DEVICE names another device.
- * */
+ *
+ *
+ * suites: gpu vulkan cpu fast asan */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,7 @@
 /* convert with formats that are asked for: what the search of scales promises, what recipes choose, what DST
- * holds. */
+ * holds.
+ *
+ * suites: check fast asan */
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,4 +1,6 @@
-/* Several threads on one model: each gets what it gets alone, whatever the devices. */
+/* Several threads on one model: each gets what it gets alone, whatever the devices.
+ *
+ * suites: later vulkan cpu asan tsan */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

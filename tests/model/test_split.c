@@ -1,6 +1,8 @@
 /* Routed experts of the first layers on the CPU, the rest of the model on a GPU, which lavapipe stands for.
  * What they compute is held to the references in test_golden.c. MOEFLUX_DEVICE names another device than the
- * default one. */
+ * default one.
+ *
+ * suites: later vulkan long */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

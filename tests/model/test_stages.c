@@ -1,4 +1,6 @@
-/* A model whose layers are shared out to several devices: the results are those of one device. */
+/* A model whose layers are shared out to several devices: the results are those of one device.
+ *
+ * suites: later vulkan cpu drivers asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,9 @@
  * without.
  *
  * The program runs itself, with --continue, as the process that takes over. Another argument names a part of
- * the tests, as "*cut*". */
+ * the tests, as "*cut*".
+ *
+ * suites: check asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,9 @@
  * with runs from scratch. Two sessions of one model take turns and exchange files.
  *
  * Tokens are one of two and sequences short, so that the runs from scratch are few: one gives the logits of
- * every prefix. MOEFLUX_ROUNDS: sequences of operations of each test (default below). */
+ * every prefix. MOEFLUX_ROUNDS: sequences of operations of each test (default below).
+ *
+ * suites: later long asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,7 @@
 /* Choices on the device: the same tokens as the host's, and a session that knows nothing of a token that was
- * begun in vain. */
+ * begun in vain.
+ *
+ * suites: later vulkan long asan */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,8 @@
 /* What a stopped evaluation leaves on a device that does not finish it: the memory of sequences that are
  * closed meanwhile, and a wait for the next evaluation. The device is the reference, which says that it is
- * busy as long as the test wants it. */
+ * busy as long as the test wants it.
+ *
+ * suites: check fast asan */
 #include <pthread.h>
 #include <stdatomic.h>
 

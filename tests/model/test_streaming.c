@@ -5,7 +5,9 @@
  * MOEFLUX_DEVICE names another device than the default one. On "cpu" and "reference" everything runs, staging
  * aside: they have no memory of their own. Readers, policies and predictors are the same for all devices, so
  * on another one only that varies which meets its memory and its queue. MOEFLUX_TESTS names a part of the
- * tests, as "qwen_odd*". */
+ * tests, as "qwen_odd*".
+ *
+ * suites: later vulkan cpu long asan tsan */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

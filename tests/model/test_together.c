@@ -1,4 +1,6 @@
-/* Sequences that are evaluated together: each gets the bits that it gets alone. */
+/* Sequences that are evaluated together: each gets the bits that it gets alone.
+ *
+ * suites: later asan */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,9 @@
  *
  * The Makefile links this test with --wrap for each function below: calls from the program's own objects come
  * here, those from libraries (the Vulkan driver's) do not. MOEFLUX_TESTS names a part of the tests, as
- * "qwen_odd*". */
+ * "qwen_odd*".
+ *
+ * suites: gpu vulkan cpu long asan */
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>

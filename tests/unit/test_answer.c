@@ -1,4 +1,6 @@
-/* The answer loop with the embedded model: stop texts, log-probabilities, penalties, calls of tools. */
+/* The answer loop with the embedded model: stop texts, log-probabilities, penalties, calls of tools.
+ *
+ * suites: check fast asan */
 #include "check.h"
 
 #include <jansson.h>

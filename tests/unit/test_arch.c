@@ -1,4 +1,6 @@
-/* What the layers refuse before they load anything. That they compute what they should is test_golden.c's. */
+/* What the layers refuse before they load anything. That they compute what they should is test_golden.c's.
+ *
+ * suites: check fast asan */
 #include <jansson.h>
 #include <string.h>
 

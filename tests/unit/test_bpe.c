@@ -1,3 +1,6 @@
+/* Byte-pair merging of one piece: the order of merges, ties, very long pieces.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,6 @@
+/* The division of memory among weights, states, checkpoints and experts.
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>

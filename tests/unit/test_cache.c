@@ -1,3 +1,6 @@
+/* Device slots for experts: which expert is found, pinned and evicted.
+ *
+ * suites: check fast asan */
 #include <math.h>
 
 #include "check.h"

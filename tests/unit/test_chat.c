@@ -1,5 +1,7 @@
 /* The form of Qwen3.5, which its models have without a template of their own, and how their answers are
- * sorted. */
+ * sorted.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,6 @@
-/* Templates that write what DeepSeek-V3's, V3.1's and Cogito-V2's do: prompts, and how answers are sorted. */
+/* Templates that write what DeepSeek-V3's, V3.1's and Cogito-V2's do: prompts, and how answers are sorted.
+ *
+ * suites: check fast asan */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

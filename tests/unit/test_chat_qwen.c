@@ -1,5 +1,7 @@
 /* Templates with <|im_start|> turns: the model's own, which wins over its family's form, and Qwen3's form.
- * Qwen3.5's is in test_chat.c. */
+ * Qwen3.5's is in test_chat.c.
+ *
+ * suites: check fast asan */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Who stays among the checkpoints of a sequence. */
+/* Who stays among the checkpoints of a sequence.
+ *
+ * suites: check fast asan */
 #include <stdlib.h>
 
 #include "check.h"

@@ -1,5 +1,7 @@
 /* What --compare is made of: the divergence of two rows, means and their errors, words as of a shell, rows in
- * a file. */
+ * a file.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-/* Configurations of all families: where keys may stand, defaults, and every refusal with the key's name. */
+/* Configurations of all families: where keys may stand, defaults, and every refusal with the key's name.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,6 @@
-/* What a run learns about its experts, through context.h, ranking.h and the replay. */
+/* What a run learns about its experts, through context.h, ranking.h and the replay.
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,9 @@
 /* A model's logits on the CPU are the same to the bit whatever computes them: each instruction set, numbers
  * of threads, ways of reading, sizes of the cache, all against one hash that is the same on every processor
  * (tests/lib/cpu_bits.txt). Prompts are float32 throughout; processors with AMX have bits of their own where
- * they need not be, which have a hash too. MOEFLUX_TESTS names a part of the tests, as "tiny*". */
+ * they need not be, which have a hash too. MOEFLUX_TESTS names a part of the tests, as "tiny*".
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

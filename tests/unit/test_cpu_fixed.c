@@ -1,5 +1,7 @@
 /* Products of many tokens in fixed point (cpu/product.h): the order of the sums, the error, the shapes. On
- * every processor with emulated tile registers; where it has AMX that is compared with them. */
+ * every processor with emulated tile registers; where it has AMX that is compared with them.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* Products with many tokens (cpu/product.h): the order of the sums, the error, the bits of every instruction
- * set. */
+ * set.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* Products with one vector (cpu/product.h): the order of the sums, the error, the bits of every instruction
- * set. */
+ * set.
+ *
+ * suites: check fast asan */
 #include <float.h>
 #include <math.h>
 #include <stdio.h>

@@ -1,5 +1,7 @@
 /* cpu/vec.h and cpu/math.h: each instruction set against the C library, all of them bit for bit, and against
- * tests/lib/cpu_bits.txt. */
+ * tests/lib/cpu_bits.txt.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,7 @@
 /* engine/plan/device_list.h and cli/report/device.h: GPUs of a made-up machine, and the memory nodes that
- * they are attached to. */
+ * they are attached to.
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* What a device does not take is an error of the batch: Vulkan leaves open what else would happen. */
+/* What a device does not take is an error of the batch: Vulkan leaves open what else would happen.
+ *
+ * suites: check vulkan fast asan */
 #include <string.h>
 
 #include "args.h"

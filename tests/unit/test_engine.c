@@ -1,6 +1,8 @@
 /* The engine through moeflux.h: what a caller may rely on, whatever the cache, the chunk and what ran before.
  * On a Vulkan device what its memory, commands and errors take part in, on hosts the rest too. MOEFLUX_DEVICE
- * names another device than the default one; an argument a part of the tests, as "*cache". */
+ * names another device than the default one; an argument a part of the tests, as "*cache".
+ *
+ * suites: gpu vulkan cpu long asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

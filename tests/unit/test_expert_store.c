@@ -1,5 +1,7 @@
 /* Experts of a card: a device whose memory is not mapped, beside a host that keeps experts too. The card is
- * the reference's backend with memory that is hidden from the host, so that its moves can fail. */
+ * the reference's backend with memory that is hidden from the host, so that its moves can fail.
+ *
+ * suites: check fast asan */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,6 @@
-/* Numbers of 16 bits: widening, rounding, and which are finite. */
+/* Numbers of 16 bits: widening, rounding, and which are finite.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <string.h>
 

@@ -1,4 +1,6 @@
-/* Opening files: what is no regular file is refused at once, whoever reads it. */
+/* Opening files: what is no regular file is refused at once, whoever reads it.
+ *
+ * suites: check fast asan */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,4 +1,6 @@
-/* Checkpoints with 8-bit floats: a conversion gives the bytes of the one from the same values in BF16. */
+/* Checkpoints with 8-bit floats: a conversion gives the bytes of the one from the same values in BF16.
+ *
+ * suites: check fast asan tsan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-/* Mutated manifests and configurations: an answer every time, and a text with every refusal. */
+/* Mutated manifests and configurations: an answer every time, and a text with every refusal.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

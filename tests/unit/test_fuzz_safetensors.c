@@ -1,4 +1,6 @@
-/* Mutated safetensors files and indexes: an answer every time, and tensors inside the file when it is yes. */
+/* Mutated safetensors files and indexes: an answer every time, and tensors inside the file when it is yes.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

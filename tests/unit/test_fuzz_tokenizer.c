@@ -1,3 +1,6 @@
+/* Mutated tokenizer files open or are refused with an error; none crashes.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

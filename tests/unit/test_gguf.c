@@ -1,5 +1,7 @@
 /* The reader of GGUF files: numbers of every type against the gguf package's, and every way that a file can
- * be bad. */
+ * be bad.
+ *
+ * suites: check fast asan */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

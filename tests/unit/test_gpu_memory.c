@@ -1,5 +1,7 @@
 /* Buffers of a card whose memory the host maps through a small window. Its driver is a fake: none here has
- * such a card. */
+ * such a card.
+ *
+ * suites: check fast asan */
 #include <stdlib.h>
 #include <sys/mman.h>
 

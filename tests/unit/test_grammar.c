@@ -1,4 +1,6 @@
-/* Grammars against a slow recogniser of their trees, and masks against every token of a vocabulary. */
+/* Grammars against a slow recogniser of their trees, and masks against every token of a vocabulary.
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Memory of slots that comes chunk by chunk from a thread of its own. */
+/* Memory of slots that comes chunk by chunk from a thread of its own.
+ *
+ * suites: check fast asan */
 #include <stdint.h>
 #include <string.h>
 

@@ -1,4 +1,6 @@
-/* gpt-oss's form of prompts and answers: channels, thinking, calls of tools. */
+/* gpt-oss's form of prompts and answers: channels, thinking, calls of tools.
+ *
+ * suites: check fast asan */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Reads on their way into slots, with a disk that waits where the test wants it. */
+/* Reads on their way into slots, with a disk that waits where the test wants it.
+ *
+ * suites: check fast asan */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

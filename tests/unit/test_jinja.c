@@ -1,6 +1,8 @@
 /* The interpreter of chat templates against jinja2: tests/data/jinja.json, written by
  * tests/data/jinja_cases.py with jinja2 3.1.6 and transformers' settings. Then what only we have: places in
- * errors, limits, and who wrote which byte. */
+ * errors, limits, and who wrote which byte.
+ *
+ * suites: check fast asan */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Parsed JSON: what its values are counted as, and the memory that a hostile text may make it take. */
+/* Parsed JSON: what its values are counted as, and the memory that a hostile text may make it take.
+ *
+ * suites: check fast asan */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Schemas as grammars: which texts fit, which schemas are refused. */
+/* Schemas as grammars: which texts fit, which schemas are refused.
+ *
+ * suites: check fast asan */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>

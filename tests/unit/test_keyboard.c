@@ -1,5 +1,7 @@
 /* Keys through keyboard.h: what a byte, a sequence and a pause give. tests/cli/prompt.py has the keys of a
- * whole keyboard. */
+ * whole keyboard.
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,5 +1,7 @@
 /* Kernels with matrices, turned from NV's extension to KHR's: no driver here compiles them, so their
- * instructions are looked at. */
+ * instructions are looked at.
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

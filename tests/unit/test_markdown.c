@@ -1,5 +1,7 @@
 /* Colours of an answer through markdown.h: what is dressed, and that the text stays as it is however it comes
- * in pieces. */
+ * in pieces.
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Which cooperative matrices a device is found to have: a driver made up of what it answers. */
+/* Which cooperative matrices a device is found to have: a driver made up of what it answers.
+ *
+ * suites: check fast asan */
 #include <string.h>
 
 #include "check.h"

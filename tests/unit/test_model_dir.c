@@ -1,4 +1,6 @@
-/* Model directories of both layouts: what they give, and every way in which their files can lie. */
+/* Model directories of both layouts: what they give, and every way in which their files can lie.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,3 +1,6 @@
+/* Unicode normalisation form C against the standard.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,7 @@
 /* cpu/nodes.h, and what stands on it: the order of a team's threads, who computes which rows, where pages are
- * wished. The nodes are made up: each stands for a socket, and no test needs more than two processors. */
+ * wished. The nodes are made up: each stands for a socket, and no test needs more than two processors.
+ *
+ * suites: check fast asan tsan */
 #include <linux/mempolicy.h>
 #include <sched.h>
 #include <stdatomic.h>

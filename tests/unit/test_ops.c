@@ -1,6 +1,8 @@
 /* Every kernel against its reference on MOEFLUX_DEVICE, else the first Vulkan device. Kernels that only work
  * together run once, together. On a software device MOEFLUX_PART names a part of the cases (device.h). usage:
- * test_ops [TESTS], a part of the tests, as "mla*" */
+ * test_ops [TESTS], a part of the tests, as "mla*"
+ *
+ * suites: check vulkan parts long */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -75,11 +77,13 @@ static bool runs_with_the_rest(const char *kernel)
     return false;
 }
 
-static enum selftest_part part(void)
+static enum selftest_grid grid(void)
 {
+    if (!device_is_software())
+        return SELFTEST_FULL;
     if (!device_runs_part("first"))
         return SELFTEST_REST;
-    return device_runs_part("rest") ? SELFTEST_WHOLE : SELFTEST_FIRST;
+    return device_runs_part("rest") ? SELFTEST_BRIEF : SELFTEST_FIRST;
 }
 
 /* Runs the cases of a group: none fails. */
@@ -88,8 +92,7 @@ static void run_cases(const char *group, struct seen *seen)
     const char *device = getenv("MOEFLUX_DEVICE");
     const struct selftest s = {.device = device ? device : "0",
                                .kernel = group,
-                               .brief = true,
-                               .part = part(),
+                               .grid = grid(),
                                .row = print_row,
                                .ran = count_runs,
                                .ctx = seen};
@@ -110,7 +113,7 @@ static void check(const char *const *kernels)
     for (int i = 0; i < MAX_KERNELS && kernels[i]; i++) {
         bool is_rest = runs_with_the_rest(kernels[i]);
         /* The rest has the kernels of the first cases again. */
-        if ((part() == SELFTEST_FIRST && is_rest) || (part() == SELFTEST_REST && !is_rest))
+        if ((grid() == SELFTEST_FIRST && is_rest) || (grid() == SELFTEST_REST && !is_rest))
             continue;
         if (seen.times[i] == 0 && may_be_left_out(&seen, kernels[i]))
             printf("SKIP %s: the device does not run it\n", kernels[i]);
@@ -247,6 +250,6 @@ int main(int argc, char **argv)
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);
-    return part() == SELFTEST_REST ? cmocka_run_group_tests(with_rest, NULL, NULL)
+    return grid() == SELFTEST_REST ? cmocka_run_group_tests(with_rest, NULL, NULL)
                                    : cmocka_run_group_tests(tests, NULL, NULL);
 }

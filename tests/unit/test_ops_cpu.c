@@ -1,5 +1,7 @@
 /* Every operation's native implementation against the reference, with each instruction set that this
- * processor has. The sizes of real models the fastest of them has in tests/cli/selftest.sh. */
+ * processor has. The sizes of real models the fastest of them has in tests/cli/selftest.sh.
+ *
+ * suites: check fast long asan */
 #include <stdio.h>
 #include <string.h>
 
@@ -50,8 +52,8 @@ static void every_operation_agrees_with_its_reference(void **state)
     struct seen seen = {.n = 0};
     uint32_t n_sets = 0;
     (void)state;
-    int rc =
-        selftest_run(&(struct selftest){.device = "cpu", .brief = true, .row = count_row, .ctx = &seen}, &e);
+    int rc = selftest_run(
+        &(struct selftest){.device = "cpu", .grid = SELFTEST_BRIEF, .row = count_row, .ctx = &seen}, &e);
     if (rc < 0)
         fail_msg("%s", e.text);
     assert_int_equal(rc, 0);

@@ -1,3 +1,6 @@
+/* The length of a submission, learned from the times of earlier ones.
+ *
+ * suites: check fast asan */
 #include "check.h"
 #include "exec/pace.h"
 

@@ -1,4 +1,6 @@
-/* Which experts a layer is likely to choose, for one sequence and for several together. */
+/* Which experts a layer is likely to choose, for one sequence and for several together.
+ *
+ * suites: check fast asan */
 #include "experts/predictor.h"
 
 #include "args.h"

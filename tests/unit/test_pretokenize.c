@@ -1,3 +1,6 @@
+/* Split patterns cut text into the pieces that Hugging Face's tokenizers cut.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

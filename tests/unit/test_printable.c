@@ -1,3 +1,6 @@
+/* The filter for terminals: no byte of a text can control the terminal.
+ *
+ * suites: check fast asan */
 #include <stdint.h>
 #include <string.h>
 

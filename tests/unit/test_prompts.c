@@ -1,7 +1,9 @@
 /* Prompts from the inside: however a prompt is cut - in chunks, in submissions, in turns - the logits and the
  * states that it leaves are those of token after token. On a Vulkan device what depends on its kernels and
  * submissions, on hosts the rest too. MOEFLUX_DEVICE names another device; an argument or MOEFLUX_TESTS a
- * part of the tests, as "odd*". */
+ * part of the tests, as "odd*".
+ *
+ * suites: gpu vulkan cpu long asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,6 @@
-/* The quantiser against committed checkpoints that exist both in bf16 and quantised, and its edges. */
+/* The quantiser against committed checkpoints that exist both in bf16 and quantised, and its edges.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

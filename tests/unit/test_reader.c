@@ -1,4 +1,6 @@
-/* The reader through reader.h: every mode brings the same bytes, whatever the system does on the way. */
+/* The reader through reader.h: every mode brings the same bytes, whatever the system does on the way.
+ *
+ * suites: check fast asan tsan */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,5 +1,7 @@
 /* reader_split and reader_copy: the caller's threads copy what the page cache holds, and leave the rest to
- * the reader. */
+ * the reader.
+ *
+ * suites: check fast asan */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

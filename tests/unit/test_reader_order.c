@@ -1,4 +1,6 @@
-/* In which order the reader takes what was asked for. */
+/* In which order the reader takes what was asked for.
+ *
+ * suites: check fast asan */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>

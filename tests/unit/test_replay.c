@@ -1,5 +1,7 @@
 /* Traces through the cache: counts that are known by hand, the best possible ones by trying everything, the
- * use of layers. */
+ * use of layers.
+ *
+ * suites: check fast asan */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,6 @@
-/* Cosines and sines that are computed ahead are those that would be computed when they are needed. */
+/* Cosines and sines that are computed ahead are those that would be computed when they are needed.
+ *
+ * suites: check fast asan */
 #include <string.h>
 
 #include "check.h"

@@ -1,4 +1,6 @@
-/* The choice of experts with some of them in memory, against choices worked out by hand. */
+/* The choice of experts with some of them in memory, against choices worked out by hand.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <string.h>
 

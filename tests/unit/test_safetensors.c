@@ -1,4 +1,6 @@
-/* Headers that are right and headers that lie; single files, shards and their index. */
+/* Headers that are right and headers that lie; single files, shards and their index.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

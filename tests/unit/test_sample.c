@@ -1,4 +1,6 @@
-/* The choice of a token on a device: the same as the sampler's on the host. */
+/* The choice of a token on a device: the same as the sampler's on the host.
+ *
+ * suites: later vulkan */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,6 @@
+/* Temperature, top_k, top_p, min_p, penalties and seeds of the sampler on the host.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

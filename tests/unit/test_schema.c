@@ -1,5 +1,7 @@
 /* The tensors of published models: counts and bytes that follow from their shapes agree with the published
- * ones. */
+ * ones.
+ *
+ * suites: check fast asan */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>

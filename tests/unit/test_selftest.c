@@ -1,4 +1,6 @@
-/* What the self-test makes of numbers that are none. */
+/* What the self-test makes of numbers that are none.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <string.h>
 

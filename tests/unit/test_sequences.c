@@ -1,4 +1,6 @@
-/* Recent sequences of one model: which one a prompt goes on in, which leaves memory, what is in files. */
+/* Recent sequences of one model: which one a prompt goes on in, which leaves memory, what is in files.
+ *
+ * suites: check fast asan */
 #include "check.h"
 
 #include <stdio.h>

@@ -1,4 +1,6 @@
-/* The server's parts without a socket: the queue, turns, keys, bodies. tests/cli/serve.sh has the rest. */
+/* The server's parts without a socket: the queue, turns, keys, bodies. tests/cli/serve.sh has the rest.
+ *
+ * suites: check fast asan tsan */
 #include "check.h"
 
 #include <pthread.h>

@@ -1,4 +1,6 @@
-/* Vulkan devices that are kept between two uses. */
+/* Vulkan devices that are kept between two uses.
+ *
+ * suites: check vulkan fast asan */
 #include "check.h"
 #include "device.h"
 #include "exec/exec.h"

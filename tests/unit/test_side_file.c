@@ -1,3 +1,6 @@
+/* A file that is written under a temporary name and appears whole or not at all.
+ *
+ * suites: check fast asan */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

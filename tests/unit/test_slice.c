@@ -1,4 +1,6 @@
-/* base/slice.h. */
+/* base/slice.h.
+ *
+ * suites: check fast asan */
 #include <pthread.h>
 #include <sched.h>
 #include <stdint.h>

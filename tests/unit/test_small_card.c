@@ -1,6 +1,8 @@
 /* A device with little memory of its own beside a host that keeps the experts: what moves, what stays where
  * it is, and that the logits are those of a device that holds all. For a Vulkan device (MOEFLUX_DEVICE);
- * hosts have one memory. */
+ * hosts have one memory.
+ *
+ * suites: later vulkan */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,7 @@
 /* Experts spread over several directories: what convert writes, what opening refuses, how the reader uses
- * several disks. */
+ * several disks.
+ *
+ * suites: check fast asan tsan */
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>

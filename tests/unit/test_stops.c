@@ -1,3 +1,6 @@
+/* Stop strings are found wherever the pieces of the text end.
+ *
+ * suites: check fast asan */
 #include "check.h"
 
 #include <string.h>

@@ -1,4 +1,6 @@
-/* cpu/team.h and base/cores.h. */
+/* cpu/team.h and base/cores.h.
+ *
+ * suites: check fast asan tsan */
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>

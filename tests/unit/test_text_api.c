@@ -1,4 +1,6 @@
-/* Tokenizer and sampler through moeflux.h, with the trained model's files. */
+/* Tokenizer and sampler through moeflux.h, with the trained model's files.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,3 +1,6 @@
+/* Text to token ids and back, against golden cases; damaged files are refused.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

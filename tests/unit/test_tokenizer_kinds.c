@@ -1,7 +1,9 @@
 /* The tokenizers of DeepSeek's kind: ids against the Python package `tokenizers`
  * (tests/data/deepseek_tokenizer.json has a small trained vocabulary, DeepSeek-V3's own pre-tokenizer and
  * others, and what the package made of some texts); which token starts a text, and where the chat template
- * is. */
+ * is.
+ *
+ * suites: check fast asan */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,7 @@
 /* Calls of tools, told apart from the text of an answer: the forms of the families, whole, in pieces, and
- * broken. */
+ * broken.
+ *
+ * suites: check fast asan */
 #include "check.h"
 
 #include <jansson.h>

@@ -1,4 +1,6 @@
-/* Traces through trace.h: what was written is read, anything else is refused with its line. */
+/* Traces through trace.h: what was written is read, anything else is refused with its line.
+ *
+ * suites: check fast asan */
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>

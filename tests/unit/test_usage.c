@@ -1,5 +1,7 @@
 /* Files of use counts through usage.h: what was written is read, anything else is refused and changes
- * nothing. */
+ * nothing.
+ *
+ * suites: check fast asan */
 #include <dirent.h>
 #include <signal.h>
 #include <stdio.h>

@@ -1,3 +1,6 @@
+/* A stream of bytes leaves in whole UTF-8 characters.
+ *
+ * suites: check fast asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
