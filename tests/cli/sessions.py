@@ -3,7 +3,7 @@
 import fcntl, functools, json, os, re, shlex, signal, subprocess, sys, tempfile, time
 
 import terminal
-from terminal import GREEDY, MODEL, PROGRAM, PROMPT, Terminal, run_once
+from terminal import GREEDY, MODEL, PROGRAM, PROMPT, Terminal, run_once, wait_until
 
 CODE = 'The code of Max is 5128. The river was very quiet. What is the code of Max?'
 AGAIN = 'What is the code of Max?'
@@ -346,6 +346,13 @@ def two_programs_with_one_session_lose_nothing(state):
     quit(other)
 
 
+def has_waiter(path):
+    """Whether some program waits for a lock of this file."""
+    inode = f':{os.stat(path).st_ino} '
+    with open('/proc/locks') as locks:
+        return any('->' in line and inode in line for line in locks)
+
+
 def a_save_waits_for_the_save_of_another_program(state):
     t, _ = start(state)
     t.ask(CODE)
@@ -356,8 +363,7 @@ def a_save_waits_for_the_save_of_another_program(state):
     before = saved(state, 's')
     t.type(ICELAND + '\r')
     t.wait_for(re.escape(ICELAND).encode() + rb'\s*\n')
-    # Long enough to save the question.
-    time.sleep(0.5)
+    wait_until(lambda: has_waiter(folder(state)), 'the save waits for the lock')
     assert saved(state, 's') == before
     other = {**before, 'system': 'of the other program'}
     with open(os.path.join(folder(state), 's.json'), 'w') as f:

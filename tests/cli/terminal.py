@@ -20,6 +20,14 @@ def preloaded(shim):
     return environment
 
 
+def wait_until(condition, what):
+    """Waits at most a minute, which no test needs: it only ends one that hangs."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, f'not within a minute: {what}'
+        time.sleep(0.02)
+
+
 class Terminal:
     def __init__(self, arguments, state, **environment):
         self.seen = b''
@@ -180,7 +188,7 @@ def ctrl_c_is_heard_before_the_prompt_listens(state):
         assert '/quit' in t.wait_for_prompt()
     # The terminal throws away the keys before a Ctrl-C, also when the program is about to read them.
     t.type(b'abc')
-    time.sleep(0.3)
+    t.wait_for(b'abc')
     t.type(b'\x03')
     t.wait_for_prompt()
     assert '85' in t.ask('What is 47 + 38?')
@@ -294,11 +302,12 @@ def control_characters_of_the_history_reach_no_terminal(state):
             f.write('_HiStOrY_V2_\n' + text.replace(' ', '\\040') + '\n')
         t = Terminal(GREEDY, state)
         t.wait_for_prompt()
-        t.type(b'\x1b[A')
-        time.sleep(0.5)
+        # Keys are handled in order: when the letter is drawn, the history's line is.
+        t.type(b'\x1b[AZ')
+        seen = t.wait_for(b'Z')
         t.type(b'\x03')
         # The bell and the colours are the editor's own; a line that is no UTF-8 it leaves out.
-        seen = t.wait_for_prompt()
+        seen += t.wait_for_prompt()
         assert '\x1b]' not in seen and '\x9b' not in seen, (text, seen)
         assert 'pwned' in seen or '\\233' in text and '\\302' not in text, (text, seen)
         t.type(b'\x04')
