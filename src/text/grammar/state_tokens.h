@@ -2,8 +2,8 @@
  * constraints.
  *
  * Most tokens do not depend on the caller: they stay in the rule (or in the rounds of a counted repetition),
- * or they never fit. The others are recorded as exits: nodes of the trie where the rule ends inside a token,
- * and whose last byte the caller must take. */
+ * or they never fit. In the others the rule ends inside the token. Each such place is recorded as an exit:
+ * the trie node whose byte, and those after it, the caller must take. */
 #ifndef MOEFLUX_TEXT_GRAMMAR_STATE_TOKENS_H
 #define MOEFLUX_TEXT_GRAMMAR_STATE_TOKENS_H
 

@@ -233,7 +233,7 @@ int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, 
     r.context = pcre2_match_context_create(NULL);
     if (r.match && r.context) {
         pcre2_set_callout(r.context, count_steps, &r);
-        /* PCRE2 counts anew for every call of pcre2_match. */
+        /* PCRE2 restarts its count at every start of a match. */
         pcre2_set_match_limit(r.context, (uint32_t)size_min(limit->left, UINT32_MAX));
         pcre2_set_heap_limit(r.context, HEAP_KIB);
         rc = cut(&r, 0, text, len);
