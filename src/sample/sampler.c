@@ -19,23 +19,23 @@
  * turns into vector code. */
 struct candidate {
     float logit;
-    uint32_t weight; /* of 2^31 (sample/weight.h), not 0 */
+    uint32_t weight; /* 1 to 2^31, the weight of the largest logit (sample/weight.h) */
     uint32_t id;
 };
 
 struct sampler {
     struct sampler_options options;
-    struct sampler_rule rule; /* without its random number */
+    struct sampler_rule rule; /* all but `random` */
     uint32_t n_ids, n_words;
     uint64_t *blocked;            /* [n_words] bit set: not chosen now */
     uint64_t *never;              /* [n_words] bit set: never chosen */
     uint64_t *repeated;           /* [n_words] bit set: n_recent is not 0 */
-    uint32_t *n_recent;           /* [n_ids] how often the id stands in `recent` */
+    uint32_t *n_recent;           /* [n_ids] occurrences of the id in `recent` */
     int32_t *recent;              /* [repeat_last] ring; NOT_AN_ID: nothing to penalise */
-    uint32_t recent_at;           /* where the next one goes */
-    bool in_answer;               /* the two that follow are NULL where rule.counts is false */
+    uint32_t recent_at;           /* index of the next one */
+    bool in_answer;               /* the next two are NULL if rule.counts is false */
     uint64_t *answered;           /* [n_words] bit set: n_answered is not 0 */
-    uint32_t *n_answered;         /* [n_ids] how often the answer has the id */
+    uint32_t *n_answered;         /* [n_ids] occurrences of the id in the answer */
     struct sampler_bias *bias;    /* [options.n_bias], ascending by id */
     float *logits;                /* [n_words * 64] working copy; the tail is -infinity */
     float *word_max;              /* [n_words] the largest logit of each word */
@@ -69,7 +69,7 @@ int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
     return 0;
 }
 
-/* A positive number that no device takes for 0. */
+/* Returns a positive number that no device flushes to 0. */
 static float normal_of(double x)
 {
     return (float)fmin(fmax(x, (double)FLT_MIN), (double)FLT_MAX);
@@ -90,7 +90,7 @@ static struct sampler_rule rule_of(const struct sampler_options *o)
         .counts = o->presence_penalty != 0 || o->frequency_penalty != 0 || o->n_bias > 0};
 }
 
-/* The bits past n_ids in the last word are blocked too. */
+/* Fills `never`, including the bits past n_ids in the last word. */
 static void block(struct sampler *s, const uint8_t *allowed)
 {
     for (uint32_t i = 0; i < s->n_words * WORD_BITS; i++)
@@ -245,7 +245,7 @@ void sampler_reset(struct sampler *s)
     s->n_picked = 0;
 }
 
-/* The n-th number of splitmix64, from 1. */
+/* Returns the n-th number of splitmix64; n is 1 or more. */
 static uint64_t random_of(uint64_t seed, uint64_t n)
 {
     uint64_t z = seed + n * 0x9e3779b97f4a7c15u;
@@ -254,15 +254,15 @@ static uint64_t random_of(uint64_t seed, uint64_t n)
     return z ^ (z >> 31);
 }
 
-/* Those of this word; *next: the first one that no word before it has. */
+/* Adds the biases of word w. *next: the first bias that is not added yet. */
 static void add_bias(const struct sampler *s, uint32_t w, float *word, uint32_t *next)
 {
     for (; *next < s->options.n_bias && (uint32_t)s->bias[*next].id / WORD_BITS == w; ++*next)
         word[(uint32_t)s->bias[*next].id % WORD_BITS] += s->bias[*next].value;
 }
 
-/* The working copy of one word: blocked ids get -infinity, repeated ones their penalties. Nearly all words
- * have neither and cost a few tests. */
+/* Fills the working copy of one word: penalties and biases are applied, blocked ids get -infinity. Most words
+ * have none of these and cost only a few tests. */
 static void copy_word(struct sampler *s, uint32_t w, const float *logits, uint32_t *next_bias)
 {
     float *word = s->logits + (size_t)w * WORD_BITS;
@@ -290,7 +290,7 @@ static void copy_word(struct sampler *s, uint32_t w, const float *logits, uint32
         word[__builtin_ctzll(bits)] = -INFINITY;
 }
 
-/* The largest of 64, or NaN if there is one. */
+/* Returns the largest of 64 logits, or NaN if there is one. */
 static float max_of_word(const float *word)
 {
     float max[LANES], bad[LANES] = {0};
@@ -323,8 +323,8 @@ int sampler_refuse(uint32_t fault, uint32_t id, uint32_t n_ids, struct moeflux_e
                    fault == SAMPLE_NAN ? "not a number" : "+infinity");
 }
 
-/* The maximum is +infinity: as a logit (of an id that could be chosen) that is a fault; by a penalty below 1
- * it is just a large one. */
+/* Called if the maximum is +infinity. Fails if an allowed id's own logit is; a penalty below 1 may also make
+ * it so, which is legal. */
 static int check_infinity(const struct sampler *s, const float *logits, struct moeflux_err *e)
 {
     for (uint32_t i = 0; i < s->n_ids; i++)
@@ -333,8 +333,8 @@ static int check_infinity(const struct sampler *s, const float *logits, struct m
     return 0;
 }
 
-/* Fills the working copy and word_max. Returns the lowest index of the maximum; ERR_DEVICE for a NaN or
- * +infinity (after blocking, so only where it could be chosen), and when every logit is -infinity. */
+/* Fills the working copy and word_max. Returns the lowest index of the maximum; ERR_DEVICE: an id that is not
+ * blocked has NaN or +infinity, or every logit is -infinity. */
 static int32_t take_logits(struct sampler *s, const float *logits, struct moeflux_err *e)
 {
     float max = -INFINITY;
@@ -356,13 +356,13 @@ static int32_t take_logits(struct sampler *s, const float *logits, struct moeflu
     return rc ? rc : index_in_word(s, best, max);
 }
 
-/* Whether `a` goes before `b`: the larger logit, then the lower id. */
+/* Returns whether `a` comes before `b`: the larger logit, then the lower id. */
 static bool before(const struct candidate *a, const struct candidate *b)
 {
     return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
 }
 
-/* A heap with the last candidate at its top. */
+/* Sifts in a heap with the last candidate at its top. */
 static void sift_down(struct candidate *heap, uint32_t n, uint32_t at)
 {
     struct candidate c = heap[at];
@@ -376,8 +376,8 @@ static void sift_down(struct candidate *heap, uint32_t n, uint32_t at)
     heap[at] = c;
 }
 
-/* The last of the k first ids. The heap's top is the worst of those kept; once the heap is full nearly every
- * word is turned away by one comparison with it. */
+/* Returns the last of the top k candidates. The heap's top is the last one kept; once the heap is full, one
+ * comparison with it rejects nearly every word. */
 static struct candidate last_of_top(struct sampler *s, uint32_t k)
 {
     struct candidate *heap = s->candidates;
@@ -401,7 +401,8 @@ static struct candidate last_of_top(struct sampler *s, uint32_t k)
     return n == k ? heap[0] : (struct candidate){.logit = -INFINITY, .id = s->n_ids};
 }
 
-/* The candidates up to `last` in the order of before(), those without weight left out, by ascending id. */
+/* Collects the candidates up to `last` (in the order of before()) that have a weight, by ascending id.
+ * Returns how many. */
 static uint32_t collect(struct sampler *s, const struct candidate *last, float max)
 {
     struct candidate *out = s->candidates;
@@ -445,9 +446,8 @@ static uint64_t point_of(uint64_t sum, uint64_t random)
     return b * d + (bc >> 32) + (ad >> 32) + (middle >> 32);
 }
 
-/* Keeps the smallest set of first candidates whose weights reach `enough`; they stay in their order. The last
- * one's logit is found eight bits at a time, by the weights of those that have the bits found so far. Returns
- * how many. */
+/* Keeps the smallest set of first candidates whose weights reach `enough`, in their order. Finds the last
+ * one's logit eight bits at a time: a histogram of weights by the next eight bits. Returns how many. */
 static uint32_t take_nucleus(struct candidate *c, uint32_t n, uint64_t enough)
 {
     uint32_t found = 0, mask = 0, kept = 0;
@@ -474,7 +474,7 @@ static uint32_t take_nucleus(struct candidate *c, uint32_t n, uint64_t enough)
     return kept;
 }
 
-/* Keeps what weighs at least `least`. Returns how many. */
+/* Keeps the candidates whose weight is at least `least`. Returns how many. */
 static uint32_t take_heavy(struct candidate *c, uint32_t n, uint32_t least)
 {
     uint32_t kept = 0;
@@ -536,6 +536,6 @@ int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err 
     uint32_t n = collect(s, &last, max);
     if (r.top_p)
         n = take_nucleus(s->candidates, n, share_of(total_weight(s->candidates, n), r.top_p));
-    /* The largest weight is 2^31, so min-p is a weight as it stands. */
+    /* The largest weight is 2^31, so min-p is itself a weight. */
     return choose(s->candidates, take_heavy(s->candidates, n, r.min_p), r.random);
 }

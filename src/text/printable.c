@@ -7,7 +7,7 @@
 
 #define REPLACEMENT "\xef\xbf\xbd"
 
-/* Bytes of the control character that valid UTF-8 text begins with; 0: it begins with another one. */
+/* Returns the length in bytes of the control character at the beginning of valid UTF-8; 0: there is none. */
 static size_t control_bytes(const char *text, size_t n)
 {
     uint8_t first = (uint8_t)text[0];
@@ -27,7 +27,7 @@ static void push_control(struct printable *p, char c, struct str *out)
         str_add_text(out, REPLACEMENT);
 }
 
-/* `text` is whole valid characters. */
+/* Takes whole valid characters. */
 static void push_valid(struct printable *p, const char *text, size_t n, struct str *out)
 {
     size_t done = 0, used;

@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* How much of the text has come when `c` follows the first n_matched bytes of it. */
+/* Returns how many bytes match when `c` follows the first n_matched bytes of the text. */
 static size_t follow(const struct stop_text *t, size_t n_matched, char c)
 {
     while (n_matched > 0 && t->text[n_matched] != c)
@@ -36,7 +36,7 @@ fail:
     return ERR_MEMORY;
 }
 
-/* Appends the held bytes but for the last `keep`. */
+/* Appends the held bytes except for the last `keep`. */
 static void release(struct stops *s, size_t keep, struct str *out)
 {
     size_t n = s->held.len - keep;
@@ -54,7 +54,7 @@ static void begin_anew(struct stops *s)
         s->items[k].n_matched = 0;
 }
 
-/* Takes one byte. Returns the longest stop that it completes; *most: bytes that may still become one. */
+/* Takes one byte. Returns the longest stop that it completes, or STOPS_NONE; *most: bytes to hold back. */
 static int take(struct stops *s, char c, size_t *most)
 {
     int found = STOPS_NONE;

@@ -9,9 +9,8 @@
 
 enum verdict { WHOLE, CUT_SHORT, INVALID };
 
-/* How many bytes the character needs that starts with `lead`, and the range of its second byte, which is
- * narrower than 80..BF where a shorter form, a surrogate or a value past U+10FFFF would slip in. 0: no
- * character does. */
+/* Returns the length of a character that starts with `lead`, or 0 if none does. *low, *high: the range of its
+ * second byte; narrower than 80..BF to exclude overlong forms, surrogates and values over U+10FFFF. */
 static size_t lead_info(uint8_t lead, uint8_t *low, uint8_t *high)
 {
     *low = lead == 0xe0 ? 0xa0 : lead == 0xf0 ? 0x90 : 0x80;
@@ -25,8 +24,7 @@ static size_t lead_info(uint8_t lead, uint8_t *low, uint8_t *high)
     return lead >= 0xf0 && lead <= 0xf4 ? 4 : 0;
 }
 
-/* Looks at the first character of text[0..len), len > 0. *used: its bytes, or those of the maximal subpart.
- * */
+/* Checks the first character of text[0..len), len > 0. *used: its length, or that of the maximal subpart. */
 static enum verdict look(const char *text, size_t len, size_t *used)
 {
     const uint8_t *p = (const uint8_t *)text;
@@ -47,7 +45,8 @@ static enum verdict look(const char *text, size_t len, size_t *used)
     return WHOLE;
 }
 
-/* The first byte at or after `at` that is not ASCII, or `len`: eight bytes a step, as most text is ASCII. */
+/* Returns the first byte at or after `at` that is not ASCII, or `len`. Takes eight bytes at once: most text
+ * is ASCII. */
 static size_t skip_ascii(const char *text, size_t len, size_t at)
 {
     uint64_t eight;
@@ -85,8 +84,8 @@ size_t utf8_clean(const char *text, size_t len, struct str *out)
     return n_replaced;
 }
 
-/* Empties `held` as far as its content is decided. */
-static void settle(struct utf8_stream *s, struct str *out)
+/* Removes from `held` what is a complete character or invalid. */
+static void release_complete(struct utf8_stream *s, struct str *out)
 {
     while (s->n_held) {
         size_t used;
@@ -106,7 +105,7 @@ void utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t len, stru
 {
     for (size_t i = 0; i < len; i++) {
         s->held[s->n_held++] = bytes[i];
-        settle(s, out);
+        release_complete(s, out);
     }
 }
 

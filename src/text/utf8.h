@@ -1,4 +1,4 @@
-/* utf8.h - whole characters only: what arrives in pieces of tokens leaves in pieces of characters. */
+/* utf8.h - checks and repairs UTF-8, also in a stream of tokens, which may cut characters. */
 #ifndef MOEFLUX_TEXT_UTF8_H
 #define MOEFLUX_TEXT_UTF8_H
 
@@ -13,15 +13,15 @@ bool utf8_is_valid(const char *text, size_t len);
  * "substitution of maximal subparts"). Returns the number of replacements. */
 size_t utf8_clean(const char *text, size_t len, struct str *out);
 
-/* Bytes of an unfinished character are held back until the rest arrives. */
+/* A stream. The bytes of an incomplete character are held back until the rest arrives. */
 struct utf8_stream {
     char held[4];
     size_t n_held;
 };
 
-/* Appends to `out` the whole characters that held + bytes complete; invalid bytes become U+FFFD. */
+/* Appends the characters that are complete now to `out`; invalid bytes become U+FFFD. */
 void utf8_stream_push(struct utf8_stream *s, const char *bytes, size_t len, struct str *out);
-/* Ends the text: an unfinished character becomes one U+FFFD. */
+/* Ends the text: an incomplete character becomes one U+FFFD. */
 void utf8_stream_end(struct utf8_stream *s, struct str *out);
 
 #endif

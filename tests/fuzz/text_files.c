@@ -7,7 +7,7 @@
 #include "base/str.h"
 #include "fuzz/target.h"
 #include "text/tokenizer/pretokenize.h"
-#include "text/tokenizer/steps.h"
+#include "text/tokenizer/work_limit.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 #include "tmp_tree.h"
@@ -98,10 +98,10 @@ void target_pattern(const uint8_t *data, size_t n)
     int rc = pretokenize_add(&p, (const char *)data, len, literal, join, &e);
     if (target_answered(rc, &e)) {
         struct pieces got = {text.data, text.len};
-        struct steps steps = steps_for(text.len, p.n_splits, NULL);
+        struct work_limit limit = work_limit_for(text.len, p.n_splits, NULL);
         /* Fewer, for more inputs a second. */
-        steps.left = steps.left < MOST_STEPS ? steps.left : MOST_STEPS;
-        rc = pretokenize_run(&p, str_text(&text), text.len, &steps,
+        limit.left = limit.left < MOST_STEPS ? limit.left : MOST_STEPS;
+        rc = pretokenize_run(&p, str_text(&text), text.len, &limit,
                              (struct pretokenize_sink){take_piece, &got}, &e);
         target_need(!target_answered(rc, &e) || got.left == 0, "pieces that are not the whole text");
     }

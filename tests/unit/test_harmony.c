@@ -449,7 +449,7 @@ static void a_name_that_no_header_can_have_is_refused(void **state)
         json_t *tools = json_pack("[{s:s, s:{s:s}}]", "type", "function", "function", "name", names[i]);
         const struct tool_choice choice = {.tools = tools, .where = "a test"};
         assert_int_equal(tool_form_grammar(tool_form_of(t), &choice, &out, &e), ERR_UNSUPPORTED);
-        assert_non_null(strstr(e.text, "calls of this model's form take names"));
+        assert_non_null(strstr(e.text, "this model's calls need names"));
         json_decref(tools);
         str_free(&out);
     }

@@ -13,14 +13,14 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "text/tokenizer/pretokenize.h"
-#include "text/tokenizer/steps.h"
+#include "text/tokenizer/work_limit.h"
 
 static int cut(const struct pretokenizer *p, const char *text, size_t len,
                int (*piece)(void *ctx, const char *bytes, size_t len, struct moeflux_err *e), void *ctx,
                struct moeflux_err *e)
 {
-    struct steps steps = steps_for(len, p->n_splits, NULL);
-    return pretokenize_run(p, text, len, &steps, (struct pretokenize_sink){piece, ctx}, e);
+    struct work_limit limit = work_limit_for(len, p->n_splits, NULL);
+    return pretokenize_run(p, text, len, &limit, (struct pretokenize_sink){piece, ctx}, e);
 }
 
 struct pieces {

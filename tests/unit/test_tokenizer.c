@@ -765,15 +765,15 @@ static void hostile_files_take_little_memory(void **state)
     static const struct {
         const char *place, *before, *unit, *after, *part;
     } cases[] = {
-        {"{", "\"x\":[", "{},", "0],", "bytes beside vocab"},
-        {"{", "\"x\":[", "\n", "0],", "bytes beside vocab"},
-        {"{", "\"x\":\"", "a", "\",", "bytes beside vocab"},
-        {"\"model\":{", "\"x\":[", "[],", "1],", "bytes beside vocab"},
+        {"{", "\"x\":[", "{},", "0],", "bytes outside of vocab"},
+        {"{", "\"x\":[", "\n", "0],", "bytes outside of vocab"},
+        {"{", "\"x\":\"", "a", "\",", "bytes outside of vocab"},
+        {"\"model\":{", "\"x\":[", "[],", "1],", "bytes outside of vocab"},
         {"\"added_tokens\":[", "", "{},", "", "added_tokens[0]: content"},
         {"\"added_tokens\":[", "{\"x\":[", "{},", "0]},", "JSON values, expected at most"},
-        {"\"added_tokens\":[", "", "\n", "", "bytes beside vocab"},
+        {"\"added_tokens\":[", "", "\n", "", "bytes outside of vocab"},
         {"\"merges\":[", "", "1,", "", "model.merges: more than"},
-        {"\"merges\":[", "", "\n", "", "bytes beside vocab"},
+        {"\"merges\":[", "", "\n", "", "bytes outside of vocab"},
         {"\"vocab\":{", "", "\"\":1,", "", "model.vocab: more than"},
     };
     (void)state;

@@ -184,7 +184,7 @@ static void other_post_processors_are_refused(void **state)
         {"{\"type\": \"TemplateProcessing\"}", "single is missing"},
         {"{\"type\": \"TemplateProcessing\", \"single\": [7], " IDS "}", "single[0] is neither"},
         {"{\"type\": \"TemplateProcessing\", \"single\": [" TEXT ", " SPECIAL "], " IDS "}",
-         "a token after a text"},
+         "a token after the text"},
         {"{\"type\": \"TemplateProcessing\", \"single\": [" SPECIAL ", " SPECIAL ", " TEXT "], " IDS "}",
          "more than one token"},
         {"{\"type\": \"TemplateProcessing\", \"single\": [" SPECIAL "], \"special_tokens\": {}}",

@@ -13,7 +13,7 @@
 #define THINK_OPEN  "<think>"
 #define THINK_CLOSE "</think>"
 
-/* What the families write whose models come without a template. Thinking of past answers stays if it is
+/* Templates of families whose models may come without one. Thinking of past answers is written if it is
  * given. */
 #define QWEN_TURNS(trimmed, thinks)                                                                          \
     "{%- for m in messages %}"                                                                               \
@@ -70,12 +70,13 @@ int chat_say(struct json_t *messages, const char *role, const char *text, size_t
     return 0;
 }
 
-/* What the template can read; the switches and the prompt's own members win. */
+/* Returns the template's variables. The switches and the prompt's kwargs override the special tokens' texts.
+ * */
 static json_t *context_of(const struct chat *c, const struct chat_prompt *p)
 {
     const json_t *special = tokenizer_special_texts(c->tokenizer);
     const json_t *parts[] = {special, c->switches, p->kwargs};
-    /* transformers gives its templates `documents` as well. */
+    /* transformers defines `documents` too. */
     json_t *context = json_pack("{s:n}", "documents");
     bool ok = context != NULL;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
@@ -145,7 +146,7 @@ int chat_encode(const struct chat *c, const struct chat_text *text, size_t from,
     return rc < 0 ? rc : 0;
 }
 
-/* The prompt with another last message. */
+/* Renders the prompt with another last message. */
 static int render_other(const struct chat *c, const struct chat_prompt *p, struct chat_text *out,
                         struct moeflux_err *e)
 {
@@ -165,7 +166,7 @@ static int render_other(const struct chat *c, const struct chat_prompt *p, struc
     return rc;
 }
 
-/* The place before the last control token that both texts begin with. */
+/* Finds the last control token in the common prefix of both texts. *shared: its place, or 0. */
 static int shared_end(const struct chat *c, const struct chat_text *a, const struct chat_text *b,
                       size_t *shared, struct moeflux_err *e)
 {
@@ -220,8 +221,8 @@ int chat_end_answer(const struct chat *c, bool ended, struct token_list *out, st
 
 /* --- what a template does --- */
 
-/* A question, or with an answer what it makes of both; with `again` another question behind them. thought:
- * NULL: none. */
+/* A short conversation: a question; answer: and its answer (NULL: none); thought: with thinking (NULL: none);
+ * again: and another question. */
 struct probe {
     const char *answer, *thought;
     bool again;
@@ -266,8 +267,8 @@ static bool ends_with(const struct chat_text *t, const char *tag)
            t->authors.data[n - 1] == JINJA_TEMPLATE;
 }
 
-/* What the prompt of a question has at its end and that of the next question has not, since old thinking is
- * left out there. */
+/* Counts the tokens at the end of a question's prompt that the next question's prompt does not have, because
+ * the template leaves out old thinking. */
 static int find_opening(struct chat *c, const struct chat_text *prompt, bool thinks, struct moeflux_err *e)
 {
     static const char thought[] = "so \x1a so";
@@ -275,7 +276,7 @@ static int find_opening(struct chat *c, const struct chat_text *prompt, bool thi
     struct token_list tokens = {0};
     struct moeflux_err refused;
     uint32_t n_kept;
-    /* A template that takes one question alone says so when a second one is asked. */
+    /* A template may accept only one question; it says so if asked a second one. */
     if (render_probe(c, (struct probe){"ok", thinks ? thought : NULL, true}, &next, &refused) < 0)
         return 0;
     size_t n = prompt->text.len;
@@ -292,7 +293,7 @@ static int find_opening(struct chat *c, const struct chat_text *prompt, bool thi
     return rc;
 }
 
-/* Models of this form think before every answer. Frees the texts. */
+/* Models of this form think before every answer. Fills prompt_end and frees the texts. */
 static int harmony_thinking(struct chat *c, struct chat_text *prompt, struct chat_text *other,
                             enum chat_thinking thinking, struct moeflux_err *e)
 {
@@ -306,7 +307,7 @@ static int harmony_thinking(struct chat *c, struct chat_text *prompt, struct cha
     return err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave --no-think out)");
 }
 
-/* Whether thinking is as it is asked for. */
+/* Finds out how the template handles thinking, and checks that it can be switched as asked. */
 static int find_thinking(struct chat *c, enum chat_thinking thinking, struct moeflux_err *e)
 {
     struct chat_text as_asked = {0}, other = {0};
@@ -335,7 +336,7 @@ static int find_thinking(struct chat *c, enum chat_thinking thinking, struct moe
     return rc;
 }
 
-/* What stands behind an answer, by an answer that no template writes itself. */
+/* Finds the tokens after an answer, with an answer text that no template writes itself. */
 static int find_tail(struct chat *c, struct moeflux_err *e)
 {
     static const char answer[] = "ok \x1a ok";
@@ -363,8 +364,7 @@ static int need(const struct tokenizer *t, const char *token, struct moeflux_err
     return err_set(e, ERR_UNSUPPORTED, "chat template: the tokenizer has no token %s", token);
 }
 
-/* Without a template of the model's own. The family's needs its control tokens, which the model's would have
- * as well. */
+/* Uses the family's template for a model without one. Checks that the tokenizer has its control tokens. */
 static int use_family(struct chat *c, const char *family, enum chat_thinking thinking, struct moeflux_err *e)
 {
     const struct tokenizer *t = c->tokenizer;
@@ -374,7 +374,7 @@ static int use_family(struct chat *c, const char *family, enum chat_thinking thi
         int rc = need(t, TURN_OPEN, e);
         if (rc == 0)
             rc = need(t, TURN_CLOSE, e);
-        /* Without thinking the tags are only a few words of the prompt. */
+        /* Without thinking the tags may be ordinary text of the prompt. */
         if (rc == 0 && thinking != CHAT_THINKING_OFF)
             rc = need(t, THINK_OPEN, e);
         if (rc == 0 && thinking != CHAT_THINKING_OFF)
@@ -384,10 +384,10 @@ static int use_family(struct chat *c, const char *family, enum chat_thinking thi
                   : jinja_parse(&c->template, families[i].template, strlen(families[i].template),
                                 "chat template", e);
     }
-    return err_set(
-        e, ERR_UNSUPPORTED,
-        "chat template: beside tokenizer.json there is neither chat_template.jinja nor a chat_template in "
-        "tokenizer_config.json (--raw needs none)");
+    return err_set(e, ERR_UNSUPPORTED,
+                   "chat template: there is neither chat_template.jinja nor a chat_template in "
+                   "tokenizer_config.json next to "
+                   "tokenizer.json (--raw needs none)");
 }
 
 int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enum chat_thinking thinking,

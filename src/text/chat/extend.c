@@ -1,4 +1,4 @@
-/* A conversation goes on: which of its tokens stay. The tokens are walked along the new text. */
+/* Finds which tokens of a conversation stay when it continues, by walking them along the new text. */
 #include <string.h>
 
 #include "base/err.h"
@@ -9,9 +9,9 @@ struct walk {
     const struct chat *c;
     const struct chat_text *text;
     const struct token_list *tokens;
-    size_t i, at;         /* a token and the byte of the text where it must stand */
-    size_t kept, kept_at; /* the last place where tokens and text can be parted: beside a control token */
-    int32_t control;      /* the first control token from `at` on, and its place */
+    size_t i, at;         /* the next token, and its place in the text */
+    size_t kept, kept_at; /* the last place next to a control token, where both can be cut: token and byte */
+    int32_t control;      /* the first control token from `at` on; start, end: its place */
     size_t start, end;
     struct moeflux_err *e;
 };
@@ -27,7 +27,7 @@ static void keep(struct walk *w)
     w->kept_at = w->at;
 }
 
-/* One token of what the template wrote: 1 if it stands in the text, else 0. */
+/* Walks one token of what the template wrote. Returns 1 if it is next in the text, else 0. */
 static int walk_token(struct walk *w)
 {
     int32_t id = w->tokens->ids[w->i];
@@ -51,7 +51,7 @@ static int walk_token(struct walk *w)
     return 1;
 }
 
-/* Past white space and the tags of thinking, about which templates and models differ. */
+/* Skips white space and the tags of thinking, in which templates and models differ. */
 static size_t skip_loose(const char *text, size_t len, size_t i)
 {
     static const char *const tags[] = {"<think>", "</think>"};
@@ -69,7 +69,7 @@ static size_t skip_loose(const char *text, size_t len, size_t i)
     }
 }
 
-/* Where the answer's text ends in the rendered one; SIZE_MAX: it does not stand there. */
+/* Returns where the answer's text ends in the rendered text; SIZE_MAX: it is not there. */
 static size_t match_answer(const struct walk *w, const struct str *answer)
 {
     const char *text = str_text(&w->text->text), *own = str_text(answer);
@@ -86,7 +86,7 @@ static size_t match_answer(const struct walk *w, const struct str *answer)
     }
 }
 
-/* An answer up to its end-of-turn token: 1 if the text has it, and the same token behind it. */
+/* Walks an answer up to its end-of-turn token. Returns 1 if the text has it, followed by the same token. */
 static int walk_answer(struct walk *w, const struct chat_span *span)
 {
     struct str bytes = {0}, answer = {0};
@@ -100,7 +100,7 @@ static int walk_answer(struct walk *w, const struct chat_span *span)
     for (size_t i = span->from; i < to; i++) {
         const char *part;
         size_t n = tokenizer_bytes(w->c->tokenizer, w->tokens->ids[i], &part);
-        /* Control tokens are no text of an answer. */
+        /* Control tokens are not part of the answer's text. */
         if (!tokenizer_is_special(w->c->tokenizer, w->tokens->ids[i]))
             str_add(&bytes, part, n);
     }
@@ -147,7 +147,7 @@ int chat_extend(const struct chat *c, const struct chat_text *text, const struct
     size_t n_before = tokens->n;
     if (rc == 0)
         rc = chat_encode(c, text, w.kept_at, &rest, e);
-    /* Room first, so that a failure changes nothing. */
+    /* Room is made first, so that a failure changes nothing. */
     for (size_t i = 0; rc == 0 && i < rest.n; i++)
         rc = token_list_add(tokens, rest.ids[i], e);
     tokens->n = n_before;

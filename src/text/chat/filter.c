@@ -1,3 +1,4 @@
+/* Sorts an answer's tokens into thinking, answer and control. */
 #include "base/str.h"
 #include "text/chat/chat.h"
 #include "text/chat/harmony.h"
@@ -7,8 +8,8 @@
 
 void chat_filter_init(struct chat_filter *f, const struct chat *c)
 {
-    /* With thinking off the prompt itself closes the block, so the answer starts here. What the prompt opened
-     * has its newline. */
+    /* If thinking is off, the prompt itself closes the block, so the answer starts here. If the prompt opened
+     * the block, it has the tag's newline too. */
     *f = (struct chat_filter){.inside_think = c->opens_inside, .at_start = !c->opens_inside};
     if (c->harmony.is_used)
         harmony_begin(f, c->prompt_end);
@@ -22,7 +23,7 @@ static size_t n_newlines(const char *text, size_t len)
     return n;
 }
 
-/* Bytes of the answer. */
+/* Shows bytes of the answer. */
 static enum chat_part show_answer(struct chat_filter *f, const char *bytes, size_t len, struct str *shown)
 {
     if (f->at_start && len > 0 && n_newlines(bytes, len) == len)
@@ -32,8 +33,8 @@ static enum chat_part show_answer(struct chat_filter *f, const char *bytes, size
     return CHAT_ANSWER;
 }
 
-/* Thinking that ends with the letters of </think>. What has come of them is known without keeping it; a
- * character that does not go on with them starts anew, as '<' stands only at their beginning. */
+/* Shows thinking that ends with the letters of </think>. Only the number of letters that have come is kept.
+ * After a mismatch the search starts anew, since '<' occurs only at the tag's beginning. */
 static enum chat_part show_thinking(struct chat_filter *f, const char *bytes, size_t len, struct str *shown)
 {
     static const char close[] = THINK_CLOSE;
@@ -49,8 +50,8 @@ static enum chat_part show_thinking(struct chat_filter *f, const char *bytes, si
             f->n_held = 0;
             f->inside_think = false;
             f->at_start = true;
-            /* A token that has thinking before the tag is thinking, and the newlines behind it are none of
-             * the answer. */
+            /* A token with thinking before the tag counts as thinking. The newlines after the tag are not
+             * part of the answer. */
             size_t rest = i + 1 + n_newlines(bytes + i + 1, len - i - 1);
             if (shown->len == before && rest < len)
                 return show_answer(f, bytes + rest, len - rest, shown);

@@ -40,7 +40,7 @@ static void begin_header(struct chat_filter *f)
     f->header[0] = '\0';
 }
 
-/* More than the header has room for is left out: no recipient is so long. */
+/* Appends to the header. Drops what does not fit: no recipient is so long. */
 static void add_header(struct chat_filter *f, const char *bytes, size_t n)
 {
     size_t room = sizeof f->header - 1 - f->n_header;
@@ -50,7 +50,7 @@ static void add_header(struct chat_filter *f, const char *bytes, size_t n)
     f->header[f->n_header] = '\0';
 }
 
-/* There is always room for a channel. */
+/* Appends the channel's tag, for which there must always be room. */
 static void add_channel(struct chat_filter *f)
 {
     if (f->n_header > sizeof f->header / 2)
@@ -58,13 +58,13 @@ static void add_channel(struct chat_filter *f)
     add_header(f, CHANNEL, sizeof CHANNEL - 1);
 }
 
-/* The word that begins here: up to white space or a control token. */
+/* Returns the length of a word: up to white space or a control token. */
 static size_t word_len(const char *text)
 {
     return strcspn(text, " \t\r\n<");
 }
 
-/* Behind the header. Returns the part that the message is. */
+/* Begins a message after its header. Returns the part that it is. */
 static enum chat_part begin_message(struct chat_filter *f, struct str *shown)
 {
     const char *channel = strstr(f->header, CHANNEL), *to = strstr(f->header, TO);
@@ -91,7 +91,7 @@ void harmony_begin(struct chat_filter *f, const char *prompt_end)
     begin_header(f);
     if (n < len || strcmp(prompt_end + n - len, HARMONY_MESSAGE) != 0)
         return;
-    /* The prompt has the header. */
+    /* The prompt ends with the header. */
     add_header(f, prompt_end, n);
     begin_message(f, &ignored);
     str_free(&ignored);

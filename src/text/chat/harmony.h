@@ -1,11 +1,12 @@
-/* harmony.h - gpt-oss's form of an answer: messages, each with a channel, between control tokens.
+/* harmony.h - gpt-oss's format of an answer: messages, each with a channel, between control tokens.
  *
- *   <|channel|>analysis<|message|>thinking<|end|><|start|>assistant<|channel|>final<|message|>answer<|return|>
+ *   <|channel|>analysis<|message|>thinking<|end|><|start|>assistant
+ *   <|channel|>final<|message|>answer<|return|>
  *   ... <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>
  *
- * Messages of the analysis channel are thinking, those of others the answer. What is for a recipient is a
- * call of a tool; it comes as HARMONY_CALL, the recipient, HARMONY_MESSAGE and the text (the form of
- * tool_calls.h). Two messages of a kind have an empty line between them. */
+ * Messages of the analysis channel are thinking, those of other channels are the answer. A message with a
+ * recipient is a tool call; it is shown as HARMONY_CALL, the recipient, HARMONY_MESSAGE and the text, the
+ * form that tool_calls.h reads. An empty line is shown between two messages of the same kind. */
 #ifndef MOEFLUX_TEXT_CHAT_HARMONY_H
 #define MOEFLUX_TEXT_CHAT_HARMONY_H
 
@@ -19,21 +20,21 @@ struct moeflux_err;
 
 #define HARMONY_CHANNEL  "<|channel|>"
 #define HARMONY_MESSAGE  "<|message|>"
-#define HARMONY_FORM     "<|constrain|>" /* before the form of a call's text */
+#define HARMONY_FORM     "<|constrain|>" /* precedes the format of a call's text */
 #define HARMONY_CALL_END "<|call|>"
 #define HARMONY_CALL     HARMONY_CHANNEL "commentary to="
 
-/* Finds the tokens of the form. False: the tokenizer has not all of them, or the template does not write
+/* Finds the control tokens. Returns false if the tokenizer lacks some, or if the template does not write
  * them. */
 bool harmony_find(struct harmony *h, const struct tokenizer *t, const char *chat_template);
 
-/* Messages as templates of this form want them: reasoning_content is `thinking` too, and content that is null
- * is left out. NULL: no memory. The caller's. */
+/* Returns a copy of the messages as templates of this format expect them: with reasoning_content also as
+ * `thinking`, and without content that is null. The caller releases it; NULL: no memory. */
 struct json_t *harmony_messages(const struct json_t *messages);
 
-/* prompt: what the answer follows. */
+/* Starts an answer. prompt_end: the last bytes of its prompt. */
 void harmony_begin(struct chat_filter *f, const char *prompt_end);
-/* As chat_filter_push. */
+/* Does what chat_filter_push does. */
 enum chat_part harmony_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown);
 
 #endif

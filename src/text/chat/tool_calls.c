@@ -15,7 +15,7 @@ static bool is_space(char c)
     return c && strchr(SPACE, c);
 }
 
-/* ---- what forms read with ---- */
+/* ---- helpers for the forms ---- */
 
 void tool_skip_space(struct tool_calls *t)
 {
@@ -65,7 +65,7 @@ size_t tool_held(const char *bytes, size_t n, const char *text)
     return 0;
 }
 
-/* One byte of an object. False: it was the last one. */
+/* Reads one byte of an object. Returns false if it was the last one. */
 static bool read_json_byte(struct tool_calls *t, char c)
 {
     if (t->json.in_string) {
@@ -101,7 +101,7 @@ static int give(struct tool_calls *t, enum tool_event event, const char *bytes, 
     return t->sink.event(t->sink.ctx, event, bytes, n, e);
 }
 
-/* Forgets the first n bytes of the input, which have been given out or belong to a call. */
+/* Drops the first n bytes of the input, which have been given out or belong to a call. */
 static void drop(struct tool_calls *t, size_t n)
 {
     if (n == 0)
@@ -121,7 +121,7 @@ static int give_text(struct tool_calls *t, size_t n, struct moeflux_err *e)
     return rc;
 }
 
-/* What is known of the call at hand. */
+/* Gives out what is known of the current call. */
 static int give_call(struct tool_calls *t, struct moeflux_err *e)
 {
     int rc = 0;
@@ -159,7 +159,7 @@ static int open_call(struct tool_calls *t)
     return got;
 }
 
-/* The section's tag may be left out. */
+/* Reads the section's tag, which may be missing. */
 static int open_section(struct tool_calls *t)
 {
     const char *tag = t->form->section_open;
@@ -170,7 +170,7 @@ static int open_section(struct tool_calls *t)
     return TOOL_GO;
 }
 
-/* What may stand behind a call. */
+/* Reads what may follow a call: closing tags. */
 static int close_call(struct tool_calls *t)
 {
     const char *const tags[] = {t->form->fence_close, t->form->call_close, t->form->section_close};
@@ -202,7 +202,8 @@ int tool_finish(struct tool_calls *t)
     return good ? TOOL_GO : TOOL_NO_CALL;
 }
 
-/* Where the first tag begins that a call may begin with; *held: so many bytes at the end may become one. */
+/* Returns the place of the first tag with which a call may begin. *held: bytes at the end that may become
+ * one. */
 static size_t find_tag(const struct tool_calls *t, size_t *held)
 {
     const char *const tags[] = {t->form->section_open, t->form->call_open};
@@ -219,7 +220,7 @@ static size_t find_tag(const struct tool_calls *t, size_t *held)
     return first;
 }
 
-/* The answer's text up to the next tag; white space in front of one is left out, so it waits. */
+/* Gives out text up to the next tag. White space before a tag is left out, so it is held back. */
 static int read_text(struct tool_calls *t, struct moeflux_err *e)
 {
     size_t held, first = find_tag(t, &held), n = t->input.len;
@@ -241,7 +242,7 @@ static int read_text(struct tool_calls *t, struct moeflux_err *e)
 
 /* ---- the loop ---- */
 
-/* The call is none: its tag is text, and the text goes on behind it. */
+/* Treats a failed call as text: gives out its tag, after which text follows. */
 static int fail(struct tool_calls *t, struct moeflux_err *e)
 {
     int rc = t->begun ? give(t, TOOL_FAILS, "", 0, e) : 0;
@@ -251,11 +252,11 @@ static int fail(struct tool_calls *t, struct moeflux_err *e)
     return rc ? rc : give_text(t, t->tag_end, e);
 }
 
-/* One phase of a call. */
+/* Runs one phase of a call. */
 static int read_call(struct tool_calls *t, struct moeflux_err *e)
 {
     int got = t->phase(t);
-    /* tag_end is 0 behind a call that has ended. */
+    /* tag_end is 0 once the call has ended. */
     bool ends = got == TOOL_GO && t->phase == close_call && t->tag_end > 0;
     if (!str_ok(&t->input) || !str_ok(&t->name) || !str_ok(&t->arguments) || !str_ok(&t->key))
         return err_set(e, ERR_MEMORY, "out of memory for a tool's call");
@@ -286,7 +287,7 @@ static int advance(struct tool_calls *t, struct moeflux_err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* ---- from outside ---- */
+/* ---- entry points ---- */
 
 void tool_calls_init(struct tool_calls *t, const struct tool_form *form, const struct json_t *tools,
                      struct tool_sink sink)

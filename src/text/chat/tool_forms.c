@@ -19,7 +19,7 @@ static int read_arguments(struct tool_calls *t)
     return got == TOOL_GO ? tool_finish(t) : got;
 }
 
-/* Where an object begins, it is the arguments, and `next` reads on. */
+/* Expects an object here and lets `next` read it. */
 static int expect_object(struct tool_calls *t, int (*next)(struct tool_calls *t))
 {
     size_t n;
@@ -33,7 +33,7 @@ static int expect_object(struct tool_calls *t, int (*next)(struct tool_calls *t)
 
 /* ---- {"name": "f", "arguments": {...}} ---- */
 
-/* The brace of the object around the arguments. */
+/* Reads the closing brace of the object around the arguments. */
 static int end_hermes(struct tool_calls *t)
 {
     tool_skip_space(t);
@@ -49,8 +49,8 @@ static int read_hermes_arguments(struct tool_calls *t)
     return got;
 }
 
-/* Name and arguments of an object that is whole. Arguments may be a text with an object in it, or be left
- * out. */
+/* Takes name and arguments from a whole object. Arguments may be a string that contains an object, or
+ * missing. */
 static int take_object(struct tool_calls *t)
 {
     json_t *root = json_loadb(str_text(&t->key), t->key.len, JSON_ALLOW_NUL, NULL);
@@ -71,14 +71,15 @@ static int take_object(struct tool_calls *t)
     return good ? tool_finish(t) : TOOL_NO_CALL;
 }
 
-/* An object with its members in another order. */
+/* Reads an object whose members are in another order. */
 static int read_whole(struct tool_calls *t)
 {
     int got = tool_read_object(t, &t->key);
     return got == TOOL_GO ? take_object(t) : got;
 }
 
-/* {"name": "f", "arguments": { as nearly all write it, so that the arguments come as they are written. */
+/* Reads {"name": "f", "arguments": { in the usual order, so that the arguments can be given out as they come.
+ * */
 static int read_usual_head(struct tool_calls *t)
 {
     static const char *const parts[] = {"{", "\"name\"", ":", "\""}, *const more[] = {",", "\"arguments\"",
@@ -139,7 +140,7 @@ static int read_deepseek(struct tool_calls *t)
 
 static const char KIMI_SPACE[] = "functions.";
 
-/* The function's name in what Kimi calls it by; false: there is none. */
+/* Strips "functions." and ":0" from Kimi's name of a function. Returns false if nothing is left. */
 static bool take_kimi_name(struct str *name)
 {
     const char *text = str_text(name), *colon = strrchr(text, ':');
@@ -172,7 +173,7 @@ static int read_kimi(struct tool_calls *t)
     return take_kimi_name(&t->name) ? TOOL_GO : TOOL_NO_CALL;
 }
 
-/* ---- parameters that are written plainly, as <parameter=p>\nvalue\n</parameter> ---- */
+/* ---- parameters without JSON syntax, such as <parameter=p>\nvalue\n</parameter> ---- */
 
 static int read_parameters(struct tool_calls *t);
 
@@ -184,7 +185,7 @@ int tool_value_kind(const struct json_t *parameters, const struct json_t *schema
                                        : TOOL_VALUE_TEXT;
 }
 
-/* What the tool's schema says of the parameter t->key. */
+/* Returns the kind of the parameter t->key by the tool's schema. */
 static int kind_of(const struct tool_calls *t)
 {
     const json_t *parameters = NULL;
@@ -196,7 +197,7 @@ static int kind_of(const struct tool_calls *t)
     return tool_value_kind(parameters, json_member(json_member(parameters, "properties"), str_text(&t->key)));
 }
 
-/* As JSON has it, without the quotes. */
+/* Appends bytes with JSON's escapes, without quotes. */
 static void add_escaped(struct str *to, const char *bytes, size_t n)
 {
     static const char letters[] = "\b\f\n\r\t\"\\", names[] = "bfnrt\"\\";
@@ -211,7 +212,7 @@ static void add_escaped(struct str *to, const char *bytes, size_t n)
     }
 }
 
-/* The value, once it is whole. */
+/* Appends a whole value as JSON. */
 static void add_value(struct tool_calls *t, const char *bytes, size_t n)
 {
     static const struct {
@@ -236,7 +237,7 @@ static void add_value(struct tool_calls *t, const char *bytes, size_t n)
     json_decref(value);
 }
 
-/* A text comes as it is written. */
+/* Reads a string, which is given out as it comes. */
 static int read_text_value(struct tool_calls *t)
 {
     const struct tool_plain *p = t->form->plain;
@@ -262,7 +263,7 @@ static int read_other_value(struct tool_calls *t)
 {
     const struct tool_plain *p = t->form->plain;
     size_t n, len, n_close = strlen(p->value_close);
-    /* Only the end of what was there before can belong to the tag. */
+    /* The tag can only begin in the last bytes of what was searched before. */
     size_t seen = t->n_seen > n_close ? t->n_seen - n_close : 0;
     const char *rest = tool_rest(t, &n);
     const char *end = memmem(rest + seen, n - seen, p->value_close, n_close);
@@ -276,7 +277,7 @@ static int read_other_value(struct tool_calls *t)
     return TOOL_GO;
 }
 
-/* Behind the opening tag. */
+/* Begins a value, after its opening tag. */
 static int begin_value(struct tool_calls *t)
 {
     if (t->form->plain->is_on_lines && tool_expect(t, "\n") == TOOL_WAIT)
@@ -299,7 +300,7 @@ static int open_value(struct tool_calls *t)
     return got;
 }
 
-/* The end of the parameters, which is read where it is not the call's own. */
+/* Expects the end of the parameters. Reads it, unless it is the end of the call. */
 static int expect_end(struct tool_calls *t)
 {
     const char *end = t->form->plain->end;

@@ -1,57 +1,57 @@
-/* tool_forms.h - how the families write a call: what tool_calls.c and its forms share. */
+/* tool_forms.h - how each model family writes tool calls: what tool_calls.c and its forms share. */
 #ifndef MOEFLUX_TEXT_CHAT_TOOL_FORMS_H
 #define MOEFLUX_TEXT_CHAT_TOOL_FORMS_H
 
 #include "text/chat/tool_calls.h"
 
-/* What a phase answers. It has read on, up to `at`, and says what is next in `phase`; it waits for more,
- * having read nothing that it would have to read again; or it is no call. */
+/* Result of a phase. TOOL_GO: it has read up to `at` and set the next `phase`. TOOL_WAIT: it needs more
+ * input; `at` is where it will continue. TOOL_NO_CALL: this is not a call. */
 enum { TOOL_GO, TOOL_WAIT, TOOL_NO_CALL };
 
 struct tool_grammar;
 
-/* How a form writes parameters plainly, one by one, with white space between the tags. */
+/* How a form writes parameters one by one without JSON syntax, with white space between the tags. */
 struct tool_plain {
     const char *name_open, *name_close; /* around the function's name; the first may be empty */
     const char *key_open, *key_close;   /* around a parameter's name */
-    const char *value_open;             /* before its value; NULL: key_close is */
+    const char *value_open;             /* precedes its value; NULL: key_close does */
     const char *value_close;
-    const char *end;  /* behind the last parameter; NULL: the call ends there */
-    bool is_on_lines; /* a newline before and behind a value belongs to the tags */
+    const char *end;  /* follows the last parameter; NULL: call_close does */
+    bool is_on_lines; /* a newline before and after a value belongs to the tags */
 };
 
 struct tool_form {
-    const char *marks[2]; /* what a template that teaches it has in it; the second may be NULL */
-    const char *section_open,
-        *section_close; /* around all calls; NULL: nothing, and the first may be left out */
+    const char *marks[2]; /* texts in every template that teaches the form; the second may be NULL */
+    const char *section_open, *section_close; /* around all calls; NULL: none. The first may be missing */
     const char *call_open, *call_close;
-    const char *separator, *fence_close; /* inside a call, behind its object; NULL: none */
-    const char *padding, *between;       /* behind call_open and before call_close; between calls */
+    const char *separator, *fence_close; /* inside a call: after its name, after its object; NULL: none */
+    const char *padding, *between;       /* after call_open and before call_close; between calls */
     const char *section_padding;         /* inside the section's tags; NULL: none */
     const struct tool_plain *plain;      /* NULL: arguments are a JSON object */
-    /* a call is a message of its own: its tags are none in a text, and the grammar is of what they enclose */
+    /* a call is a message of its own: its tags do not occur in text, and the grammar is of what they enclose
+     * */
     bool is_message;
-    int (*read)(struct tool_calls *t); /* the first phase behind call_open */
-    /* Appends a call of the function, without the tags around it, to the grammar's `calls`. */
+    int (*read)(struct tool_calls *t); /* the first phase, after call_open */
+    /* Appends a call of the function, without the tags around it, to g->calls. */
     int (*write)(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 };
 
-/* A grammar of calls while it is written. */
+/* A grammar of calls under construction. */
 struct tool_grammar {
     struct str *rules, calls; /* lines; an expression */
-    unsigned n_rules;         /* of schemas */
-    const char *where;        /* errors begin with it */
+    unsigned n_rules;         /* number of the schemas' rules so far */
+    const char *where;        /* begins the errors */
     struct moeflux_err *e;
 };
 
-/* The first that fits is taken. */
+/* The first one that matches a template is used. */
 extern const struct tool_form tool_forms[];
 extern const size_t tool_n_forms;
 
 /* --- for the forms --- */
 
-/* What a value is that is written without quotes, by the schema of the tool's parameters and its own (NULL:
- * there is none). */
+/* Returns what a value without JSON syntax is, by its schema (NULL: none). parameters: the tool's whole
+ * schema. */
 enum { TOOL_VALUE_TEXT, TOOL_VALUE_TEXT_OR_NULL, TOOL_VALUE_JSON };
 int tool_value_kind(const struct json_t *parameters, const struct json_t *schema);
 
@@ -63,9 +63,9 @@ int tool_write_deepseek31(const struct tool_form *f, const struct json_t *functi
 int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_message(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 
-enum { TOOL_MAX_NAME = 256 }; /* bytes of a name */
+enum { TOOL_MAX_NAME = 256 }; /* bytes of a name at most */
 
-/* The rest of the input. */
+/* Returns the unread input, [*n]. */
 static inline const char *tool_rest(const struct tool_calls *t, size_t *n)
 {
     *n = t->input.len - t->at;
@@ -73,17 +73,17 @@ static inline const char *tool_rest(const struct tool_calls *t, size_t *n)
 }
 /* Skips white space. */
 void tool_skip_space(struct tool_calls *t);
-/* Reads `text`: TOOL_GO, TOOL_WAIT where it may still come, TOOL_NO_CALL. */
+/* Reads `text`. TOOL_WAIT: it may still come; TOOL_NO_CALL: something else is next. */
 int tool_expect(struct tool_calls *t, const char *text);
-/* Reads up to and with `end`, at most TOOL_MAX_NAME bytes before it: a name on one line, trimmed, not empty.
+/* Reads a name and the `end` that follows it. The name is trimmed, on one line, of 1 to TOOL_MAX_NAME bytes.
  * */
 int tool_read_name(struct tool_calls *t, const char *end, struct str *name);
-/* How many bytes at the end of these the text may begin with. */
+/* Returns how many bytes at the end of these may be the beginning of `text`. */
 size_t tool_held(const char *bytes, size_t n, const char *text);
 
-/* Reads a JSON object, which begins here. Appends to `to` what has come; TOOL_GO: it is whole. */
+/* Reads a JSON object, which begins here, and appends it to `to` as it comes. TOOL_GO: it is complete. */
 int tool_read_object(struct tool_calls *t, struct str *to);
-/* The call is whole: checks the arguments. */
+/* Ends a call: checks that the arguments are a JSON object. */
 int tool_finish(struct tool_calls *t);
 
 #endif

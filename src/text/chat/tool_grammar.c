@@ -1,4 +1,4 @@
-/* Grammars of calls, for an answer that has to make one. */
+/* Grammars of tool calls, for an answer that must make one. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 #include "text/grammar/json_schema.h"
 #include "text/chat/tool_forms.h"
 
-/* A text without quotation marks ends with a tag, so it has none. */
+/* A string without quotes. It ends at a tag, so it contains none. */
 static const char PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^</\\x00] )*\n";
 
 static void add_literal(struct str *out, const char *text)
@@ -31,7 +31,7 @@ static const char *name_of(const json_t *function)
     return json_string_value(json_object_get(function, "name"));
 }
 
-/* What the errors of a function's schema begin with. */
+/* The beginning of the errors about a function's schema. */
 struct place {
     char text[200];
 };
@@ -43,7 +43,7 @@ static struct place place_of(const struct tool_grammar *g, const json_t *functio
     return p;
 }
 
-/* Whatever a schema of parameters says, they are an object. */
+/* Returns the schema of the function's parameters, with the type object. The caller releases it. */
 static json_t *object_schema(const json_t *function, const char *place, struct moeflux_err *e)
 {
     const json_t *parameters = json_object_get(function, "parameters"),
@@ -106,7 +106,7 @@ int tool_write_deepseek31(const struct tool_form *f, const struct json_t *functi
     return add_object(function, g);
 }
 
-/* The number of the call is free. */
+/* Writes Kimi's call, with any number. */
 int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
 {
     add_literal(&g->calls, "functions.");
@@ -116,7 +116,8 @@ int tool_write_kimi(const struct tool_form *f, const struct json_t *function, st
     return add_object(function, g);
 }
 
-/* The recipient stands in the message's header, where a word ends with white space or a control token. */
+/* Writes a call in a message. The function's name is in the header, where white space or a control token ends
+ * it. */
 int tool_write_message(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
 {
     const char *name = name_of(function);
@@ -124,15 +125,15 @@ int tool_write_message(const struct tool_form *f, const struct json_t *function,
     (void)f;
     if (n > most || strcspn(name, " \t\r\n<") != n)
         return err_set(g->e, ERR_UNSUPPORTED,
-                       "%.80s: tools: %s: calls of this model's form take names of at most %zu bytes without "
-                       "white space and <",
+                       "%.80s: tools: %s: this model's calls need names of at most %zu bytes without white "
+                       "space and <",
                        g->where, quote_bytes(name, n).text, most);
     add_literal(&g->calls, name);
     add_literal(&g->calls, TOOL_NAME_END);
     return add_object(function, g);
 }
 
-/* ---- parameters, each for itself ---- */
+/* ---- parameters one by one ---- */
 
 static bool is_required(const json_t *schema, const char *key)
 {
@@ -143,7 +144,8 @@ static bool is_required(const json_t *schema, const char *key)
     return i < n;
 }
 
-/* A call has the parameters that the schema names, so that other keywords than these would not be held to. */
+/* Refuses other keywords than these: the grammar has the parameters that the schema names, and nothing more.
+ * */
 static int check_keywords(const json_t *schema, const char *place, struct moeflux_err *e)
 {
     static const char *const known[] = {"type",        "properties",  "required", "additionalProperties",
@@ -171,7 +173,7 @@ static int check_keywords(const json_t *schema, const char *place, struct moeflu
     return 0;
 }
 
-/* Each parameter once, in the schema's order. */
+/* Adds each parameter once, in the schema's order. */
 static int add_parameters(const struct tool_plain *p, const json_t *parameters, const char *place,
                           struct tool_grammar *g)
 {
@@ -227,7 +229,7 @@ int tool_write_plain(const struct tool_form *f, const struct json_t *function, s
 
 /* ---- all calls ---- */
 
-/* The calls that there may be, and how many. */
+/* Writes the tags around the calls; many: one call or more. */
 static void add_frame(const struct tool_form *f, bool many, struct tool_grammar *g)
 {
     str_add_text(g->rules, "root ::= ");

@@ -8,7 +8,7 @@
 #include "text/grammar/states.h"
 #include "text/grammar/tree.h"
 
-/* ---- what can come to an end ---- */
+/* ---- states from which the end can be reached ---- */
 
 static bool can_end(const struct grammar *g, const struct grammar_state *s)
 {
@@ -31,7 +31,8 @@ static bool can_end(const struct grammar *g, const struct grammar_state *s)
     return true;
 }
 
-/* A state's successors stand before it, but those of repetitions and calls, so that few rounds are enough. */
+/* Marks the live states. Successors have lower numbers, except in repetitions and calls, so few passes
+ * suffice. */
 static void find_live(struct grammar *g)
 {
     for (bool changed = true; changed;) {
@@ -76,7 +77,7 @@ static int add_edge(struct finder *f, uint32_t from, uint32_t to, struct moeflux
     return 0;
 }
 
-/* The rules that `rule` may begin with. */
+/* Adds an edge to each rule that `rule` may begin with. */
 static int find_firsts(struct finder *f, uint32_t rule, struct moeflux_err *e)
 {
     const struct grammar *g = f->g;
@@ -101,8 +102,8 @@ static int find_firsts(struct finder *f, uint32_t rule, struct moeflux_err *e)
     return rc;
 }
 
-/* A rule on a cycle of edges; n_rules: there is none. state: 0 not seen, 1 open, 2 done; the path is the
- * stack. */
+/* Returns a rule on a cycle of edges; n_rules: there is no cycle. Depth first; path: the stack. state:
+ * [n_rules] 0 not seen, 1 on the path, 2 done. at: [n_rules] the next edge. */
 static uint32_t find_cycle(struct finder *f, uint8_t *state, uint32_t *path, uint32_t *at)
 {
     for (uint32_t start = 0; start < f->g->n_rules; start++) {

@@ -9,33 +9,33 @@
 #include "text/grammar/grammar.h"
 #include "text/grammar/states.h"
 #include "text/grammar/matcher.h"
-#include "text/grammar/reach.h"
+#include "text/grammar/state_tokens.h"
 #include "text/tokenizer/token_trie.h"
 
-enum { MAX_REACH_BYTES = 1 << 28, MAX_TAIL_IDS = 1 << 22 };
+enum { MAX_STATE_TOKENS_BYTES = 1 << 28, MAX_TAIL_IDS = 1 << 22 };
 
-/* The tokens in which a rule ends and the caller goes on. */
+/* Cache entry: the tokens in which a state's rule ends and its caller continues. */
 struct tail {
-    uint32_t state, after; /* the state, the caller's position */
-    uint32_t least, most;  /* rounds */
+    uint32_t state, after; /* the state, and the caller's position after the rule */
+    uint32_t least, most;  /* rounds of the loop that may have ended; a rule: any number */
     int32_t *ids;
     size_t n;
 };
 
 /* What a constraint and its clones share. */
 struct masks {
-    pthread_mutex_t lock; /* of all, and of its users' positions */
+    pthread_mutex_t lock; /* protects all members, and `position` of the users */
     bool has_lock;
     struct grammar *grammar;
     const struct token_trie *trie;
     struct matcher *matcher;
-    struct reach **reaches;      /* [states] */
-    struct reach_bytes *leaving; /* [loops] with what their followers begin; nothing: not known yet */
-    size_t reach_bytes;
-    struct tail *tails; /* open addressing; ids NULL: free */
+    struct state_tokens **state_tokens; /* [states] */
+    struct byte_set *follow;            /* [loops] the bytes that may follow the loop; empty: not known yet */
+    size_t state_tokens_bytes;          /* memory of all of them */
+    struct tail *tails;                 /* open addressing; ids NULL: free */
     size_t mask_tails, n_tails, n_tail_ids;
-    uint32_t *level;               /* [depth + 1] positions of a walk */
-    uint32_t bottom, after_bottom; /* a stack and where its owner goes on: asked for again and again */
+    uint32_t *level;               /* [depth + 1] scratch: the position at each level of a walk */
+    uint32_t bottom, after_bottom; /* the last result of after_of: a stack, and the position after it */
     struct constraint *users;
     unsigned n_users;
 };
@@ -45,7 +45,7 @@ struct constraint {
     struct constraint *next, *before; /* users of the same masks */
     uint32_t position;
     uint64_t *bits;
-    uint32_t bits_of; /* the position that they belong to; MATCHER_DEAD: none */
+    uint32_t bits_of; /* the position for which `bits` was computed; MATCHER_DEAD: none */
     int32_t *ends;
     size_t n_ends;
     bool ended;
@@ -62,13 +62,13 @@ static void forget_tails(struct masks *m)
     m->n_tails = m->n_tail_ids = m->mask_tails = 0;
 }
 
-static void forget_reaches(struct masks *m)
+static void forget_state_tokens(struct masks *m)
 {
-    for (size_t i = 0; m->reaches && i < m->grammar->n_states; i++) {
-        reach_free(m->reaches[i]);
-        m->reaches[i] = NULL;
+    for (size_t i = 0; m->state_tokens && i < m->grammar->n_states; i++) {
+        state_tokens_free(m->state_tokens[i]);
+        m->state_tokens[i] = NULL;
     }
-    m->reach_bytes = 0;
+    m->state_tokens_bytes = 0;
 }
 
 static void masks_free(struct masks *m)
@@ -76,9 +76,9 @@ static void masks_free(struct masks *m)
     if (!m)
         return;
     forget_tails(m);
-    forget_reaches(m);
-    free(m->reaches);
-    free(m->leaving);
+    forget_state_tokens(m);
+    free(m->state_tokens);
+    free(m->follow);
     free(m->level);
     matcher_free(m->matcher);
     grammar_free(m->grammar);
@@ -87,7 +87,7 @@ static void masks_free(struct masks *m)
     free(m);
 }
 
-/* Takes the grammar over, on failure too. */
+/* Takes ownership of the grammar, on failure too. */
 static struct masks *masks_new(struct grammar *g, const struct token_trie *t, struct moeflux_err *e)
 {
     struct masks *m = mem_new(1, sizeof *m, e);
@@ -103,20 +103,21 @@ static struct masks *masks_new(struct grammar *g, const struct token_trie *t, st
         err_set(e, ERR_MEMORY, "out of memory for a lock");
         return NULL;
     }
-    if ((m->matcher = matcher_new(g, e)) && (m->reaches = mem_new(g->n_states, sizeof(struct reach *), e)) &&
-        (m->leaving = mem_new(g->n_loops, sizeof *m->leaving, e)) &&
+    if ((m->matcher = matcher_new(g, e)) &&
+        (m->state_tokens = mem_new(g->n_states, sizeof(struct state_tokens *), e)) &&
+        (m->follow = mem_new(g->n_loops, sizeof *m->follow, e)) &&
         (m->level = mem_new((uint64_t)t->depth + 1, sizeof *m->level, e)))
         return m;
     masks_free(m);
     return NULL;
 }
 
-/* Between two tokens, where no position is held but those of the users. */
+/* Drops caches that are too large. Called between two tokens, when only the users hold positions. */
 static int keep_small(struct masks *m, struct moeflux_err *e)
 {
     matcher_begin_work(m->matcher);
-    if (m->reach_bytes > MAX_REACH_BYTES)
-        forget_reaches(m);
+    if (m->state_tokens_bytes > MAX_STATE_TOKENS_BYTES)
+        forget_state_tokens(m);
     if (m->n_tail_ids > MAX_TAIL_IDS)
         forget_tails(m);
     if (!matcher_is_large(m->matcher))
@@ -153,7 +154,7 @@ static size_t slot_of(const struct masks *m, const struct tail *key)
     return at;
 }
 
-/* Room for one more. */
+/* Makes room for one more. */
 static int grow_tails(struct masks *m, struct moeflux_err *e)
 {
     if (m->tails && m->n_tails * 2 < m->mask_tails)
@@ -177,7 +178,7 @@ struct id_list {
     size_t n, cap;
 };
 
-/* The tokens of the subtree at `root` that go on from `position`, which its byte led to. */
+/* Appends the tokens of the subtree at `root` that fit. position: where the byte of `root` has led. */
 static int walk(struct masks *m, uint32_t root, uint32_t position, struct id_list *out, struct moeflux_err *e)
 {
     const struct token_trie *t = m->trie;
@@ -202,13 +203,13 @@ static int walk(struct masks *m, uint32_t root, uint32_t position, struct id_lis
     return 0;
 }
 
-static int find_tail(struct masks *m, const struct reach *r, struct tail *key, struct moeflux_err *e)
+static int find_tail(struct masks *m, const struct state_tokens *r, struct tail *key, struct moeflux_err *e)
 {
     struct id_list out = {0};
     int rc = mem_grow((void **)&out.ids, &out.cap, 1, sizeof *out.ids, e);
     for (unsigned b = 0; b < 256 && rc == 0; b++) {
         size_t n;
-        const struct reach_exit *exits = reach_exits(r, (uint8_t)b, key->least, key->most, &n);
+        const struct state_tokens_exit *exits = state_tokens_exits(r, (uint8_t)b, key->least, key->most, &n);
         uint32_t to = n ? matcher_step(m->matcher, key->after, (uint8_t)b) : MATCHER_DEAD;
         for (size_t i = 0; i < n && to != MATCHER_DEAD && rc == 0; i++)
             rc = walk(m, exits[i].node, to, &out, e);
@@ -218,8 +219,8 @@ static int find_tail(struct masks *m, const struct reach *r, struct tail *key, s
     return rc ? rc : matcher_failure(m->matcher, e);
 }
 
-/* Adds the tokens in which the state's rule ends, after so many rounds, and `after` goes on. */
-static int add_tail(struct masks *m, const struct reach *r, struct tail key, uint64_t *bits,
+/* Adds the tokens in which the state's rule (or its rounds) ends and the rest fits from key.after. */
+static int add_tail(struct masks *m, const struct state_tokens *r, struct tail key, uint64_t *bits,
                     struct moeflux_err *e)
 {
     int rc = grow_tails(m, e);
@@ -243,7 +244,7 @@ static int add_tail(struct masks *m, const struct reach *r, struct tail key, uin
 
 /* ---- masks ---- */
 
-/* Where the owner of a stack's top goes on when that has ended. */
+/* Returns the position after the rule or loop on top of the stack has ended. */
 static uint32_t after_of(struct masks *m, uint32_t stack)
 {
     if (stack == m->bottom)
@@ -255,7 +256,7 @@ static uint32_t after_of(struct masks *m, uint32_t stack)
     return m->after_bottom;
 }
 
-static bool is_subset(const struct reach_bytes *a, const struct reach_bytes *b)
+static bool is_subset(const struct byte_set *a, const struct byte_set *b)
 {
     uint64_t more = 0;
     for (int i = 0; i < 4; i++)
@@ -263,26 +264,27 @@ static bool is_subset(const struct reach_bytes *a, const struct reach_bytes *b)
     return more == 0;
 }
 
-/* What is known of a state. Loops whose rounds are alike share their states: it is found anew when one of
- * them goes on with other bytes. NULL with `e` filled. */
-static struct reach *reach_of(struct masks *m, uint32_t state, uint32_t loop, struct moeflux_err *e)
+/* Returns the tokens of a state. Loops with equal bodies share their states, so the tokens are computed again
+ * when another of them may be followed by other bytes. Returns NULL with `e` filled. */
+static struct state_tokens *state_tokens_of(struct masks *m, uint32_t state, uint32_t loop,
+                                            struct moeflux_err *e)
 {
-    static const struct reach_bytes all = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}}, none;
-    struct reach **r = &m->reaches[state];
-    struct reach_bytes *own = loop == REACH_NO_LOOP ? NULL : &m->leaving[loop], leaving = own ? *own : all;
+    static const struct byte_set all = {{UINT64_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX}}, none;
+    struct state_tokens **r = &m->state_tokens[state];
+    struct byte_set *own = loop == STATE_TOKENS_NO_LOOP ? NULL : &m->follow[loop], follow = own ? *own : all;
     if (own && is_subset(own, &none)) {
-        reach_leaving(m->matcher, m->grammar, loop, own);
-        leaving = *own;
+        state_tokens_follow(m->matcher, m->grammar, loop, own);
+        follow = *own;
     }
-    if (*r && is_subset(&leaving, &(*r)->leaving))
+    if (*r && is_subset(&follow, &(*r)->follow))
         return *r;
     for (int i = 0; i < 4 && *r; i++)
-        leaving.bits[i] |= (*r)->leaving.bits[i];
-    struct reach *fresh = reach_new(m->matcher, m->trie, state, loop, &leaving, e);
+        follow.bits[i] |= (*r)->follow.bits[i];
+    struct state_tokens *fresh = state_tokens_new(m->matcher, m->trie, state, loop, &follow, e);
     if (!fresh)
         return NULL;
-    m->reach_bytes += fresh->bytes - (*r ? (*r)->bytes : 0);
-    reach_free(*r);
+    m->state_tokens_bytes += fresh->bytes - (*r ? (*r)->bytes : 0);
+    state_tokens_free(*r);
     return *r = fresh;
 }
 
@@ -290,7 +292,7 @@ static int add_place(struct masks *m, struct matcher_place place, uint64_t *bits
 {
     const struct matcher_stack top = *matcher_get_stack(m->matcher, place.stack);
     bool is_loop = place.stack != MATCHER_BOTTOM && top.kind == FRAME_LOOP;
-    struct reach *r = reach_of(m, place.state, is_loop ? top.value : REACH_NO_LOOP, e);
+    struct state_tokens *r = state_tokens_of(m, place.state, is_loop ? top.value : STATE_TOKENS_NO_LOOP, e);
     uint32_t least = 0, most = UINT32_MAX;
     if (!r)
         return (int)e->code;
@@ -300,11 +302,11 @@ static int add_place(struct masks *m, struct matcher_place place, uint64_t *bits
         least = loop->min > top.count ? loop->min - top.count : 0;
     }
     size_t bytes = r->bytes;
-    int rc = reach_add_fit(r, m->trie, most, bits, e);
-    m->reach_bytes += r->bytes - bytes;
-    /* The last round that may be: a token that ends with it needs no other. */
+    int rc = state_tokens_add_fit(r, m->trie, most, bits, e);
+    m->state_tokens_bytes += r->bytes - bytes;
+    /* A token that ends with the last allowed round needs no further round. */
     if (rc == 0 && is_loop && least <= most)
-        reach_add_ends(r, most, bits);
+        state_tokens_add_ends(r, most, bits);
     if (rc || place.stack == MATCHER_BOTTOM)
         return rc;
     uint32_t cap = r->most_rounds + 1, after = after_of(m, place.stack);
@@ -326,7 +328,7 @@ static int make_bits(struct constraint *c, struct moeflux_err *e)
     matcher_places(m->matcher, c->position, &n);
     memset(c->bits, 0, words * sizeof *c->bits);
     for (size_t i = 0; i < n; i++) {
-        /* The list may move when positions are added. */
+        /* The array may move when positions are added. */
         struct matcher_place place = matcher_places(m->matcher, c->position, &n)[i];
         int rc = place.state == MATCHER_EXIT ? 0 : add_place(m, place, c->bits, e);
         if (rc)
@@ -355,7 +357,7 @@ static int find_mask(struct constraint *c, struct moeflux_err *e)
         if (rc)
             return rc;
         if (is_empty(c->bits, div_up(c->masks->trie->n_ids, 64)))
-            return err_set(e, ERR_UNSUPPORTED, "no token of the vocabulary goes on as the grammar asks");
+            return err_set(e, ERR_UNSUPPORTED, "no token of the vocabulary fits the grammar here");
         c->bits_of = c->position;
     }
     return 0;
@@ -410,7 +412,7 @@ int constraint_accept(struct constraint *c, int32_t id, struct moeflux_err *e)
     bool ends = is_end(c, id) && constraint_may_end(c) && !c->ended;
     bool known = id >= 0 && (uint32_t)id < t->n_ids && t->texts[id].bytes && !is_end(c, id);
     if (!ends && !known)
-        return err_set(e, ERR_USAGE, "token %d is none that the grammar allows here", id);
+        return err_set(e, ERR_USAGE, "the grammar does not allow token %d here", id);
     c->ended = ends;
     return ends ? 0 : constraint_accept_bytes(c, t->texts[id].bytes, t->texts[id].len, e);
 }

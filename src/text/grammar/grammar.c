@@ -11,16 +11,16 @@
 #include "text/grammar/tree.h"
 
 enum {
-    MOST_ROUNDS = 32,    /* of counted repetitions, that others are compared with */
-    MOST_COPIES = 8,     /* rounds that are written out rather than counted */
-    MOST_EMPTY = 16,     /* ... of what may be empty, which cannot be counted */
-    SMALL_RULE = 32,     /* nodes of a rule that is copied to where it is used */
-    SMALL_PASSES = 4,    /* rules that use small rules are small themselves: looked for so often */
-    NARROW_CLASS = 0x40, /* characters of a class that fits few tokens */
-    SHARED_STATES = 64,  /* how far back a state is looked for to be shared */
+    MAX_SHARED_ROUNDS = 32, /* bodies of counted repetitions that may be shared */
+    MAX_COPIES = 8,         /* rounds that are copied rather than counted */
+    MAX_EMPTY_COPIES = 16,  /* rounds of a body that may be empty, which cannot be counted */
+    SMALL_RULE = 32,        /* nodes; rules up to this size are copied to where they are used */
+    SMALL_PASSES = 4,       /* passes that look for small rules, which may use small rules */
+    NARROW_CLASS = 0x40,    /* characters; a class up to this size fits few tokens */
+    SHARED_STATES = 64,     /* latest states, among which an equal one is looked for */
 };
 
-/* The first failure sticks. */
+/* The first failure sticks in `rc`. */
 struct builder {
     const struct grammar_tree *tree;
     struct grammar *grammar;
@@ -29,14 +29,14 @@ struct builder {
     struct round {
         int32_t child;
         uint32_t body;
-    } rounds[MOST_ROUNDS]; /* the first ones */
+    } rounds[MAX_SHARED_ROUNDS]; /* bodies of the first counted repetitions */
     size_t n_rounds;
     int rc;
     const char *name;
     struct moeflux_err *e;
 };
 
-/* ---- what the tree says ---- */
+/* ---- properties of rules ---- */
 
 static bool is_nullable(const struct builder *b, int32_t node)
 {
@@ -82,8 +82,8 @@ static uint32_t n_chars(const struct builder *b, const struct tree_node *n)
     return sum;
 }
 
-/* How many nodes, counted up to a little over SMALL_RULE; without repetitions that are counted or have no
- * end. */
+/* Returns the number of nodes, or a number over SMALL_RULE if they are more, or if a repetition is counted or
+ * unlimited. */
 static uint32_t weight(const struct builder *b, int32_t node)
 {
     const struct tree_node *nodes = b->tree->nodes, *n = &nodes[node];
@@ -93,7 +93,7 @@ static uint32_t weight(const struct builder *b, int32_t node)
     if (n->kind == TREE_CHARS)
         return n_chars(b, n) > NARROW_CLASS ? 8 : 1;
     if (n->kind == TREE_REPEAT) {
-        if (n->max == TREE_NO_MAX || n->max > MOST_COPIES)
+        if (n->max == TREE_NO_MAX || n->max > MAX_COPIES)
             return SMALL_RULE + 1;
         most = (uint32_t)n->max;
     }
@@ -102,9 +102,9 @@ static uint32_t weight(const struct builder *b, int32_t node)
     return sum;
 }
 
-/* Rules without repetitions, such as "a character of a string", are better copied: the state inside of a text
- * then does not depend on who called. Those that use themselves never become small, since a rule is small
- * after those it uses. */
+/* Finds the small rules. Rules without repetitions, such as "a character of a string", are better copied:
+ * then the states inside a text do not depend on a caller. A recursive rule never becomes small, since a rule
+ * becomes small only after the rules it uses. */
 static void find_small(struct builder *b)
 {
     for (unsigned pass = 0; pass < SMALL_PASSES; pass++)
@@ -144,8 +144,8 @@ static void add_byte_range(struct builder *b, uint8_t lo, uint8_t hi)
         g->bytes[g->n_bytes++] = (struct byte_range){lo, hi};
 }
 
-/* One byte from lo to hi, then `next`; one that is among the latest states, from `since` on, is taken again:
- * the ends of UTF-8 sequences are alike. */
+/* Returns a state for one byte from lo to hi, then `next`. Reuses an equal one of the latest states from
+ * `since` on: UTF-8 sequences often have the same ends. */
 static uint32_t byte_state(struct builder *b, uint32_t since, uint8_t lo, uint8_t hi, uint32_t next)
 {
     const struct grammar *g = b->grammar;
@@ -175,8 +175,9 @@ static unsigned encode(uint32_t point, uint8_t *out)
     return n;
 }
 
-/* The characters lo to hi, whose UTF-8 has the same length, cut where the bytes would not be independent of
- * each other: a range of bytes may be followed by other ranges only if those are full. */
+/* Adds the characters lo to hi, whose UTF-8 has the same length, as sequences of byte ranges. The range is
+ * cut so that the bytes of each part are independent: only full ranges may follow a range of several bytes.
+ * */
 static uint32_t add_sequences(struct builder *b, uint32_t since, uint32_t lo, uint32_t hi, uint32_t next,
                               uint32_t start)
 {
@@ -230,7 +231,7 @@ static uint32_t build_chars(struct builder *b, const struct tree_node *n, uint32
 
 static uint32_t build(struct builder *b, int32_t node, uint32_t next);
 
-/* Written out: from round `min` on it may end. */
+/* Writes the rounds out; after round `min` each may be the last. */
 static uint32_t build_copies(struct builder *b, const struct tree_node *n, uint32_t next)
 {
     uint32_t at = next;
@@ -242,7 +243,7 @@ static uint32_t build_copies(struct builder *b, const struct tree_node *n, uint3
     return at;
 }
 
-static bool are_alike(const struct builder *b, int32_t x, int32_t y)
+static bool are_equal(const struct builder *b, int32_t x, int32_t y)
 {
     const struct tree_node *nodes = b->tree->nodes, *m = &nodes[x], *n = &nodes[y];
     bool same = m->kind == n->kind && m->n_ranges == n->n_ranges && m->min == n->min && m->max == n->max &&
@@ -252,27 +253,28 @@ static bool are_alike(const struct builder *b, int32_t x, int32_t y)
         same = p->lo == q->lo && p->hi == q->hi;
     }
     for (x = m->child, y = n->child; same && x != TREE_NONE && y != TREE_NONE;) {
-        same = are_alike(b, x, y);
+        same = are_equal(b, x, y);
         x = nodes[x].sibling;
         y = nodes[y].sibling;
     }
     return same && x == y;
 }
 
-/* Rounds that are alike are the same states, for which tokens are looked through once. */
+/* Returns the first state of a loop's body. Equal bodies share their states, so their tokens are computed
+ * once. */
 static uint32_t build_round(struct builder *b, int32_t child)
 {
     for (size_t i = 0; i < b->n_rounds; i++)
-        if (are_alike(b, b->rounds[i].child, child))
+        if (are_equal(b, b->rounds[i].child, child))
             return b->rounds[i].body;
     uint32_t end = add_state(b, (struct grammar_state){.kind = STATE_ROUND});
     uint32_t body = build(b, child, end);
-    if (b->n_rounds < MOST_ROUNDS)
+    if (b->n_rounds < MAX_SHARED_ROUNDS)
         b->rounds[b->n_rounds++] = (struct round){child, body};
     return body;
 }
 
-/* min rounds at least, counted up to max. */
+/* Builds min to max rounds, which are counted at run time. */
 static uint32_t build_counted(struct builder *b, int32_t child, uint32_t min, uint32_t max, uint32_t next)
 {
     struct grammar *g = b->grammar;
@@ -287,7 +289,7 @@ static uint32_t build_counted(struct builder *b, int32_t child, uint32_t min, ui
     return add_state(b, (struct grammar_state){.kind = STATE_LOOP, .next = next, .other = loop});
 }
 
-/* At least once, or (`may_skip`) any number of times. */
+/* Builds one or more rounds; may_skip: zero or more. */
 static uint32_t build_endless(struct builder *b, int32_t child, bool may_skip, uint32_t next)
 {
     uint32_t again = add_split(b, next, next);
@@ -316,14 +318,14 @@ static uint32_t build_repeat(struct builder *b, const struct tree_node *n, uint3
         return n->min == 2 ? build(b, n->child, rest)
                            : build_counted(b, n->child, (uint32_t)n->min - 1, (uint32_t)n->min - 1, rest);
     }
-    if (empty && n->max > MOST_EMPTY) {
+    if (empty && n->max > MAX_EMPTY_COPIES) {
         b->rc = b->rc ? b->rc
                       : err_set(b->e, ERR_UNSUPPORTED,
                                 "%s: a repetition up to %d times of what may be empty, expected at most %d",
-                                b->name, n->max, MOST_EMPTY);
+                                b->name, n->max, MAX_EMPTY_COPIES);
         return 0;
     }
-    if (empty || n->max <= 2 || (n->max <= MOST_COPIES && is_narrow(b, n->child)))
+    if (empty || n->max <= 2 || (n->max <= MAX_COPIES && is_narrow(b, n->child)))
         return build_copies(b, n, next);
     return build_counted(b, n->child, (uint32_t)n->min, (uint32_t)n->max, next);
 }
@@ -335,7 +337,7 @@ static uint32_t build_rule(struct builder *b, uint32_t rule, uint32_t next)
     return build(b, b->tree->rules[rule].body, next);
 }
 
-/* States for the node, whose text is followed by `next`; returns the first one. */
+/* Builds the states of the node, after which `next` follows. Returns the first one. */
 static uint32_t build(struct builder *b, int32_t node, uint32_t next)
 {
     const struct tree_node *nodes = b->tree->nodes, *n = &nodes[node];

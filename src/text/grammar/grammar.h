@@ -1,9 +1,9 @@
-/* grammar.h - a grammar in GBNF (the part of llama.cpp's that moeflux-grammar(7) describes), compiled to
+/* grammar.h - compiles a grammar in GBNF (the part of llama.cpp's that moeflux-grammar(7) describes) to
  * states over bytes. A compiled grammar is read-only: any number of constraints may share it.
  *
- * Bounds, so that a grammar from anywhere is safe: its text, its rules, the nesting of its parentheses, its
- * states. A rule that begins with itself is refused. What cannot lead to a whole text is left out, so every
- * prefix that the states accept can be gone on with to a whole text. */
+ * Grammars from anywhere are safe: the text, the rules, the nesting of parentheses and the states are
+ * bounded. Left recursion is refused. States that cannot lead to a whole text are left out, so every prefix
+ * that the states accept can be completed. */
 #ifndef MOEFLUX_TEXT_GRAMMAR_GRAMMAR_H
 #define MOEFLUX_TEXT_GRAMMAR_GRAMMAR_H
 
@@ -20,8 +20,8 @@ enum {
     GRAMMAR_MAX_STATES = 1 << 18,
 };
 
-/* `name` begins the errors: a file or a flag. ERR_FORMAT names the line, the column and what was expected, or
- * the rule that begins with itself; ERR_UNSUPPORTED what is over a bound; ERR_MEMORY. */
+/* Compiles a grammar. name: a file or a flag, which begins the errors. ERR_FORMAT names the line, the column
+ * and what was expected, or the left-recursive rule; ERR_UNSUPPORTED names the exceeded bound; ERR_MEMORY. */
 int grammar_compile(struct grammar **out, const char *text, size_t len, const char *name,
                     struct moeflux_err *e);
 void grammar_free(struct grammar *g);

@@ -13,7 +13,8 @@
 
 enum { MAX_DEPTH = 64, MAX_LENGTH = 1 << 20 };
 
-/* What every grammar begins with. Numbers stay where every reader takes them exactly or nearly so. */
+/* The rules that every grammar begins with. Numbers stay in a range that JSON readers represent almost
+ * exactly. */
 static const char common[] = "ws ::= \"\" | \" \" | \"\\n\" [ \\t]{0,20}\n"
                              "sp ::= \"\" | \" \"\n"
                              "string ::= \"\\\"\" %s* \"\\\"\"\n"
@@ -25,10 +26,10 @@ static const char common[] = "ws ::= \"\" | \" \" | \"\\n\" [ \\t]{0,20}\n"
                              "array ::= \"[\" ws (value (\",\" ws value)* ws)? \"]\"\n"
                              "value ::= object | array | string | number | boolean | \"null\"\n";
 
-/* Keywords that say something, and of which type. */
+/* Keywords that restrict values, and the type whose values they restrict. */
 static const struct keyword {
     const char *key;
-    enum type { TYPE_STRING = 1, TYPE_NUMBER = 2, TYPE_OBJECT = 4, TYPE_ARRAY = 8 } type; /* 0: of all */
+    enum type { TYPE_STRING = 1, TYPE_NUMBER = 2, TYPE_OBJECT = 4, TYPE_ARRAY = 8 } type; /* 0: all types */
 } keywords[] = {
     {"type", 0},
     {"enum", 0},
@@ -92,7 +93,7 @@ void schema_write_rule(struct schema_writer *w, unsigned rule, const struct str 
 
 /* ---- texts and numbers ---- */
 
-/* False: the keyword is not there. */
+/* Reads a count. Returns false if the schema does not have the keyword. */
 static bool get_count(struct schema_writer *w, const json_t *schema, const char *key, uint32_t *out)
 {
     const json_t *value = json_object_get(schema, key);
@@ -194,7 +195,7 @@ static void add_type(struct schema_writer *w, const json_t *schema, const char *
                     "expected string, number, integer, boolean, object, array or null");
 }
 
-/* Whose keywords there are. */
+/* Returns the types whose keywords the schema has. */
 static unsigned implied_types(const json_t *schema)
 {
     unsigned types = 0;
@@ -204,7 +205,7 @@ static unsigned implied_types(const json_t *schema)
     return types;
 }
 
-/* A schema that does not say its type means that of its keywords. */
+/* Adds a schema without "type": its keywords imply the types. */
 static void add_implied(struct schema_writer *w, const json_t *schema, struct str *body)
 {
     static const char *const names[] = {"string", "number", "object", "array"};
@@ -265,7 +266,7 @@ static bool has_type(const json_t *value, const json_t *type)
                                                                                          : "number") == 0;
 }
 
-/* Whether it can be written as a plain text. */
+/* Returns whether the value can be written without quotes. */
 static bool is_plain(const json_t *value)
 {
     const char *text = json_string_value(value);
@@ -279,7 +280,7 @@ static void add_values(struct schema_writer *w, const json_t *schema, struct str
     const char *key = only ? "const" : "enum", *between = "(";
     size_t n = only ? 1 : json_array_size(list);
     if (implied_types(schema) || (only && list)) {
-        schema_fail(w, ERR_UNSUPPORTED, key, "beside other keywords than type");
+        schema_fail(w, ERR_UNSUPPORTED, key, "together with keywords other than type");
         return;
     }
     for (size_t i = 0; i < n; i++) {
@@ -302,7 +303,7 @@ static void add_values(struct schema_writer *w, const json_t *schema, struct str
 
 /* ---- schemas of schemas ---- */
 
-/* The schema without a keyword; kept with the merged ones. NULL with rc set. */
+/* Returns a copy of the schema without a keyword, which w->merged owns; NULL with rc set. */
 static const json_t *without(struct schema_writer *w, const json_t *schema, const char *key)
 {
     json_t *rest = json_copy((json_t *)(uintptr_t)schema);
@@ -322,7 +323,7 @@ static bool says_something(const json_t *schema)
     return false;
 }
 
-/* One of the schemas under `key`, each together with what stands beside them. */
+/* Adds one alternative for each schema under `key`, merged with the other keywords of the schema. */
 static void add_branches(struct schema_writer *w, const json_t *schema, const char *key, struct str *body)
 {
     const json_t *list = json_object_get(schema, key), *one, *rest = without(w, schema, key);
@@ -363,9 +364,9 @@ static void add_all(struct schema_writer *w, const json_t *schema, struct str *b
     json_array_foreach(list, i, one)
     {
         for (int k = 0; k < MAX_DEPTH && !w->rc && json_object_get(one, "$ref"); k++) {
-            const json_t *beside = without(w, one, "$ref"),
+            const json_t *others = without(w, one, "$ref"),
                          *named = schema_resolve(w, json_object_get(one, "$ref"));
-            one = beside && named ? says_something(beside) ? schema_merge(w, beside, named) : named : NULL;
+            one = others && named ? says_something(others) ? schema_merge(w, others, named) : named : NULL;
         }
         all = all && one && !w->rc ? schema_merge(w, all, one) : NULL;
         if (!all)
@@ -429,7 +430,7 @@ static void add_object_schema(struct schema_writer *w, const json_t *schema, str
         add_types(w, schema, body);
 }
 
-/* Every schema has a rule of its own, so that it may use itself. */
+/* Every schema has its own rule, so it may be recursive. */
 void schema_add(struct schema_writer *w, const json_t *schema, struct str *body)
 {
     if (w->rc)

@@ -10,13 +10,14 @@
 enum { UNKNOWN = UINT32_MAX, LARGE_TABLES = 1 << 12, LARGE_MEMBERS = 1 << 19, LARGE_STACKS = 1 << 16 };
 
 struct position {
-    size_t first; /* of its places, in `members` */
-    uint32_t n;
+    size_t first; /* index in `members` of its first place */
+    uint32_t n;   /* places */
     bool may_end;
-    uint32_t *next; /* [n_classes] positions, UNKNOWN; NULL: no byte was tried */
+    /* [n_classes] the position after a byte of each class, or UNKNOWN; NULL: none was tried */
+    uint32_t *next;
 };
 
-/* Numbers by what they stand for, open addressing; 0: free, else the number + 1. */
+/* A hash table of numbers by content, with open addressing. Slot 0: free, else the number + 1. */
 struct index {
     uint32_t *slots;
     size_t mask, n;
@@ -24,25 +25,25 @@ struct index {
 
 struct matcher {
     const struct grammar *grammar;
-    uint8_t class_of[256]; /* bytes that every state takes alike */
+    uint8_t class_of[256]; /* the class of each byte; every state treats the bytes of a class alike */
     size_t n_classes;
     struct position *positions;
     size_t n_positions, cap_positions;
     struct matcher_place *members;
     size_t n_members, cap_members;
-    struct matcher_stack *stacks; /* the first one is the bottom */
+    struct matcher_stack *stacks; /* stacks[0] is the empty one */
     size_t n_stacks, cap_stacks;
-    struct index by_stack, by_places, seen; /* seen: numbers of `todo` */
+    struct index by_stack, by_places, seen; /* seen: indices of `todo` */
     size_t n_tables;
     uint64_t work;
-    /* of one closure */
+    /* scratch of one closure: the places to visit, and the places that take a byte or exit */
     struct matcher_place *todo, *found;
     size_t n_todo, cap_todo, n_found, cap_found;
     int rc;
     struct moeflux_err err;
 };
 
-/* ---- numbers ---- */
+/* ---- numbers of stacks ---- */
 
 static uint64_t mix(uint64_t h, uint64_t v)
 {
@@ -80,7 +81,7 @@ static void put(struct index *index, uint64_t hash, uint32_t number)
     index->slots[at] = number + 1;
 }
 
-/* Room for one more. */
+/* Makes room for one more. */
 static int index_grow(struct matcher *m, struct index *index)
 {
     if (index->slots && index->n * 2 <= index->mask)
@@ -133,7 +134,7 @@ uint32_t matcher_push(struct matcher *m, struct matcher_stack top)
 
 static void begin(struct matcher *m)
 {
-    /* What is there is taken out one by one: the table may be much larger. */
+    /* The entries are removed one by one, since the table may be much larger. */
     for (size_t i = m->seen.n; i-- > 0;) {
         size_t at = hash_places(&m->todo[i], 1) & m->seen.mask;
         while (m->seen.slots[at] != i + 1)
@@ -143,8 +144,8 @@ static void begin(struct matcher *m)
     m->seen.n = m->n_todo = m->n_found = 0;
 }
 
-/* A place to look at, unless it was looked at before. The list is not made shorter: it is what `seen` knows.
- * */
+/* Adds a place to `todo` unless it is there. Nothing is ever removed from the list, since `seen` refers to
+ * it. */
 static void look_at(struct matcher *m, uint32_t state, uint32_t stack)
 {
     const struct matcher_place p = {state, stack};
@@ -157,7 +158,7 @@ static void look_at(struct matcher *m, uint32_t state, uint32_t stack)
             return;
     }
     if (m->n_todo == 8 * (size_t)MATCHER_MAX_PLACES)
-        fail(m, "more than 65536 ways on from one byte");
+        fail(m, "more than 65536 parses of one byte");
     else if (mem_grow((void **)&m->todo, &m->cap_todo, m->n_todo + 1, sizeof *m->todo, &m->err))
         m->rc = ERR_MEMORY;
     if (m->rc)
@@ -170,14 +171,14 @@ static void look_at(struct matcher *m, uint32_t state, uint32_t stack)
 static void add_found(struct matcher *m, uint32_t state, uint32_t stack)
 {
     if (m->n_found == MATCHER_MAX_PLACES)
-        fail(m, "a text may stand in more than 8192 places");
+        fail(m, "more than 8192 parses of a text at once");
     else if (mem_grow((void **)&m->found, &m->cap_found, m->n_found + 1, sizeof *m->found, &m->err))
         m->rc = ERR_MEMORY;
     if (!m->rc)
         m->found[m->n_found++] = (struct matcher_place){state, stack};
 }
 
-/* A call that is the last thing its rule does goes back to the rule's own caller. */
+/* Enters a rule. A tail call pushes no frame: it returns to the rule's own caller. */
 static void enter_rule(struct matcher *m, const struct grammar_state *s, uint32_t stack)
 {
     const struct grammar *g = m->grammar;
@@ -200,7 +201,7 @@ static void enter_loop(struct matcher *m, const struct grammar_state *s, uint32_
 
 static void end_round(struct matcher *m, uint32_t stack)
 {
-    /* Somebody asks what can follow in this round alone. */
+    /* The caller asked for this round only. */
     if (stack == MATCHER_BOTTOM) {
         add_found(m, MATCHER_EXIT, MATCHER_BOTTOM);
         return;
@@ -228,7 +229,7 @@ static void end_rule(struct matcher *m, uint32_t stack)
         look_at(m, m->stacks[stack].value, m->stacks[stack].parent);
 }
 
-/* Follows everything that takes no byte. */
+/* Visits the places of `todo` from index `from` on, along all transitions without a byte. */
 static void follow(struct matcher *m, size_t from)
 {
     for (size_t i = from; i < m->n_todo && !m->rc; i++) {
@@ -285,7 +286,7 @@ static int add_position(struct matcher *m)
     return 0;
 }
 
-/* The number of the places that were found. */
+/* Returns the number of the position whose places are in `found`. */
 static uint32_t finish(struct matcher *m)
 {
     if (m->rc || m->n_found == 0 || index_grow(m, &m->by_places))
@@ -305,9 +306,9 @@ static uint32_t finish(struct matcher *m)
     return (uint32_t)m->n_positions - 1;
 }
 
-/* ---- the calls ---- */
+/* ---- making, stepping ---- */
 
-/* The bottom stack and the dead position. */
+/* Makes the empty stack and the dead position. */
 static void make_first(struct matcher *m)
 {
     m->n_stacks = m->n_positions = 1;
@@ -474,8 +475,8 @@ bool matcher_is_large(const struct matcher *m)
 struct move {
     const struct matcher *from;
     struct matcher *to;
-    uint32_t *known; /* [stacks of `from`] the number in `to` + 1 */
-    uint32_t *path;  /* [stacks of `from`] */
+    uint32_t *known; /* [stacks of `from`] the number in `to` + 1; 0: not moved yet */
+    uint32_t *path;  /* [stacks of `from`] scratch */
 };
 
 static uint32_t move_stack(struct move *v, uint32_t stack)

@@ -1,4 +1,4 @@
-/* Which kinds of values fit a schema, for those who write texts without quotation marks. */
+/* Which kinds of values fit a schema: for tool calls that write strings without quotes. */
 #include <jansson.h>
 
 #include "base/json.h"
@@ -23,7 +23,7 @@ static unsigned kind_of_type(const json_t *type)
                                         : JSON_SCHEMA_OTHER;
 }
 
-/* Those of `type`, or ALL. */
+/* Returns the kinds of `type`, or ALL if it is NULL. */
 static unsigned kinds_of_type(const json_t *type)
 {
     unsigned kinds = 0;
@@ -41,7 +41,7 @@ static unsigned kinds_of_values(const json_t *schema)
     return only ? kind_of_value(only) : kinds ? kinds : ALL;
 }
 
-/* Of schemas of which one fits, or all do. */
+/* Returns the kinds of a list of schemas, one of which must fit; all: all must fit. */
 static unsigned kinds_of_list(const json_t *root, const json_t *list, bool all, unsigned depth)
 {
     unsigned kinds = all ? ALL : 0;
@@ -52,7 +52,7 @@ static unsigned kinds_of_list(const json_t *root, const json_t *list, bool all, 
     return json_array_size(list) ? kinds : ALL;
 }
 
-/* A keyword that only numbers, arrays or objects have. */
+/* Returns whether there is a keyword of numbers, arrays or objects. */
 static bool says_other(const json_t *schema)
 {
     static const char *const keys[] = {"properties",

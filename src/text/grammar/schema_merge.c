@@ -1,4 +1,4 @@
-/* Schemas that hold together, schemas that exclude each other, and references. */
+/* Schemas that must both hold, schemas that exclude each other, and references. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,9 +17,9 @@ bool schema_is_annotation(const char *key)
     return false;
 }
 
-/* ---- both hold ---- */
+/* ---- merging schemas that must both hold ---- */
 
-/* Changed with the members of b, which must not be there with another value. */
+/* Adds the members of b to a. A member of both must have the same schema in both. */
 static void unite_properties(struct schema_writer *w, json_t *a, const json_t *b)
 {
     const char *key;
@@ -29,7 +29,7 @@ static void unite_properties(struct schema_writer *w, json_t *a, const json_t *b
         const json_t *own = json_object_get(a, key);
         if (own && !json_equal(own, value))
             schema_fail(w, ERR_UNSUPPORTED, "properties",
-                        "schemas that hold together describe a member twice");
+                        "two schemas that must both hold describe the same member");
         else if (json_object_set(a, key, value) < 0)
             w->rc = w->rc ? w->rc : ERR_MEMORY;
     }
@@ -54,7 +54,7 @@ static bool is_false(const json_t *schema, const char *key)
     return json_is_false(json_object_get(schema, key));
 }
 
-/* Members that only one of two schemas knows must be allowed by the other. */
+/* Fails if b names a member that a forbids (additionalProperties: false). */
 static void check_closed(struct schema_writer *w, const json_t *a, const json_t *b)
 {
     const char *key;
@@ -64,7 +64,7 @@ static void check_closed(struct schema_writer *w, const json_t *a, const json_t 
         return;
     json_object_foreach(json_object_get(b, "properties"), key, value) if (!json_object_get(known, key))
         schema_fail(w, ERR_UNSUPPORTED, "additionalProperties",
-                    "false beside another schema with members of its own");
+                    "false forbids members of another schema that must hold too");
 }
 
 static void unite_key(struct schema_writer *w, json_t *merged, const char *key, json_t *value)
@@ -80,7 +80,7 @@ static void unite_key(struct schema_writer *w, json_t *merged, const char *key, 
     bool members = strcmp(key, "properties") == 0 && json_is_object(own) && json_is_object(value);
     bool required = strcmp(key, "required") == 0 && json_is_array(own) && json_is_array(value);
     if (!members && !required) {
-        schema_fail(w, ERR_UNSUPPORTED, key, "is said twice, by schemas that hold together");
+        schema_fail(w, ERR_UNSUPPORTED, key, "two schemas that must both hold give it different values");
         return;
     }
     if (!(copy = json_copy(own)) || json_object_set_new(merged, key, copy) < 0)
@@ -111,7 +111,7 @@ const json_t *schema_merge(struct schema_writer *w, const json_t *a, const json_
     return w->rc ? NULL : merged;
 }
 
-/* ---- one excludes the other ---- */
+/* ---- schemas that exclude each other ---- */
 
 static unsigned type_bit(const char *name)
 {
@@ -135,7 +135,7 @@ static unsigned type_of_value(const json_t *v)
                                          : "number");
 }
 
-/* The types that a value of the schema may have. */
+/* Returns the types that a value of the schema may have, as bits. */
 static unsigned types_of(const json_t *schema)
 {
     const json_t *type = json_object_get(schema, "type"), *one = json_object_get(schema, "const"),
@@ -155,7 +155,7 @@ static unsigned types_of(const json_t *schema)
     return type_bit(json_string_value(type));
 }
 
-/* The values that are listed: const or enum, as an array; the caller releases it. NULL: none are. */
+/* Returns the values of const or enum as an array, which the caller releases; NULL: there is neither. */
 static json_t *values_of(const json_t *schema)
 {
     json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
@@ -202,7 +202,7 @@ bool schema_are_disjoint(struct schema_writer *w, const json_t *a, const json_t 
 
 /* ---- references ---- */
 
-/* A part of a JSON pointer with ~0 and ~1 for ~ and /; and %XX of the URI. */
+/* Decodes a part of a JSON pointer: ~0 and ~1 are ~ and /, %XX is the URI's escape. */
 static bool unescape(const char *from, size_t len, struct str *out)
 {
     for (size_t i = 0; i < len; i++) {
@@ -248,6 +248,6 @@ const json_t *schema_resolve(struct schema_writer *w, const json_t *ref)
     }
     const json_t *at = schema_find(w->root, text);
     if (!at)
-        schema_fail(w, ERR_FORMAT, "$ref", "nothing stands where it points to");
+        schema_fail(w, ERR_FORMAT, "$ref", "nothing is there");
     return at;
 }

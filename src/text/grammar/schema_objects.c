@@ -14,13 +14,13 @@
 struct member {
     const char *name;
     bool required;
-    struct str text; /* name, colon and value */
+    struct str text; /* expression of name, colon and value */
 };
 
 struct members {
     struct member *items;
     size_t n;
-    struct str others; /* a member that the schema does not name; empty: none may be */
+    struct str others; /* expression of a member that the schema does not name; empty: none is allowed */
 };
 
 bool schema_requires(const struct json_t *schema, const char *name)
@@ -44,7 +44,7 @@ static void add_member(struct schema_writer *w, struct members *m, const char *n
     json_decref(text);
 }
 
-/* The members that are named, in their order; then those that are required only. */
+/* Fills the named members: those of "properties" in order, then those that only "required" names. */
 static void find_members(struct schema_writer *w, const json_t *schema, struct members *m)
 {
     json_t *properties = json_object_get(schema, "properties"),
@@ -85,7 +85,7 @@ static void find_members(struct schema_writer *w, const json_t *schema, struct m
     }
 }
 
-/* Members that are not named may stand behind those that are. */
+/* Fills m->others. Members that the schema does not name follow those that it names. */
 static void find_others(struct schema_writer *w, const json_t *schema, struct members *m)
 {
     const json_t *others = json_object_get(schema, "additionalProperties");
@@ -109,8 +109,8 @@ static void find_others(struct schema_writer *w, const json_t *schema, struct me
     free(names);
 }
 
-/* Two rules for each place between members: with a member before it, and without. From the last place
- * backwards. first, next: their numbers at the place behind this one. */
+/* Writes two rules for each place between members, from the last place backwards: `next` for the rest if a
+ * member came before, `first` if none did. *first: the rule of the whole list. */
 static void write_places(struct schema_writer *w, const struct members *m, unsigned *first)
 {
     struct str body = {0};
@@ -169,8 +169,8 @@ void schema_add_object(struct schema_writer *w, const json_t *schema, struct str
 
 struct elements {
     const json_t *prefix; /* an array, or NULL */
-    struct str item;      /* of those behind the prefix; empty: there are none */
-    uint32_t least, most; /* most UINT32_MAX: any number */
+    struct str item;      /* expression of an element after the prefix; empty: there are none */
+    uint32_t least, most; /* elements; most UINT32_MAX: no limit */
 };
 
 static void get_limits(struct schema_writer *w, const json_t *schema, struct elements *a)
@@ -199,7 +199,7 @@ static void get_items(struct schema_writer *w, const json_t *schema, struct elem
     if (json_is_array(items))
         schema_fail(w, ERR_UNSUPPORTED, "items",
                     "expected a schema; a list of schemas stands in prefixItems");
-    /* An author who lists the first elements means those. */
+    /* A schema that lists the first elements allows only those. */
     if (json_is_false(items) || (!items && n > 0 && a->least <= n)) {
         if (a->least > n)
             schema_fail(w, ERR_FORMAT, "minItems", "more than there may be");
@@ -213,7 +213,7 @@ static void get_items(struct schema_writer *w, const json_t *schema, struct elem
     schema_path_back(w, before);
 }
 
-/* ("," ws item){...}, as far as the limits leave room behind n elements. */
+/* Adds ("," ws item){...} with the limits that are left after n elements. */
 static void add_more(const struct elements *a, uint32_t n, struct str *body)
 {
     uint32_t least = a->least > n ? a->least - n : 0;
@@ -225,8 +225,8 @@ static void add_more(const struct elements *a, uint32_t n, struct str *body)
     str_add_text(body, "}");
 }
 
-/* What follows the first i elements of the prefix, from the last place backwards; the rule of the first one.
- * */
+/* Writes a rule for what follows the first i elements of the prefix, from the last i backwards. Returns the
+ * rule of i = 0. */
 static unsigned write_prefix(struct schema_writer *w, const struct elements *a)
 {
     uint32_t n = (uint32_t)json_array_size(a->prefix);

@@ -1,4 +1,6 @@
-/* schema_objects.h - objects and arrays of a JSON Schema. A part of json_schema. */
+/* schema_objects.h - objects and arrays of a JSON Schema. A part of json_schema.
+ *
+ * Both append an expression to `body`; failures stick in w->rc. */
 #ifndef MOEFLUX_TEXT_GRAMMAR_SCHEMA_OBJECTS_H
 #define MOEFLUX_TEXT_GRAMMAR_SCHEMA_OBJECTS_H
 

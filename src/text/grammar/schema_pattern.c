@@ -1,6 +1,6 @@
-/* Regular expressions of JSON Schema, the simple part: characters, classes, groups, alternatives,
- * repetitions, anchors at the ends of the whole. A character is written as it stands in a JSON text; of the
- * control characters only those that have a short escape. */
+/* "pattern" of JSON Schema, for simple regular expressions: characters, classes, groups, alternatives,
+ * repetitions, and anchors at the two ends. A character is written in its JSON form; the only control
+ * characters are those with a short escape. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +49,7 @@ static bool take(struct pattern *p, char c)
     return there;
 }
 
-/* The character at hand; jansson's texts are UTF-8. */
+/* Takes one character; jansson's strings are valid UTF-8. */
 static uint32_t take_point(struct pattern *p)
 {
     unsigned char c = (unsigned char)p->text[p->at++];
@@ -78,7 +78,7 @@ static int by_start(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* All others, in `out`. */
+/* Adds all characters that are not in `s` to `out`. */
 static void add_inverse(struct pattern *p, struct set *s, struct set *out)
 {
     uint32_t from = 0;
@@ -101,7 +101,7 @@ static bool has(const struct set *s, uint32_t point)
     return i < s->n;
 }
 
-/* What of the set lies in these ranges, as a class of the grammar. */
+/* Writes the part of the set that lies in `within` as a class of the grammar. */
 static void write_class(const struct set *s, const struct range *within, size_t n, struct str *class)
 {
     for (size_t i = 0; i < s->n; i++)
@@ -113,7 +113,7 @@ static void write_class(const struct set *s, const struct range *within, size_t 
         }
 }
 
-/* As a JSON text has them, or a plain one. */
+/* Writes an expression of one character of the set, as a JSON string or a plain string has it. */
 static void write_set(struct pattern *p, const struct set *s)
 {
     static const struct {
@@ -141,7 +141,7 @@ static void write_set(struct pattern *p, const struct set *s)
         }
     str_add_text(p->out, ")");
     if (!*between)
-        fail(p, "no character that a text may have is in this class");
+        fail(p, "this class has no character that a text may have");
     if (!str_ok(&class))
         p->w->rc = ERR_MEMORY;
     str_free(&class);
@@ -149,7 +149,7 @@ static void write_set(struct pattern *p, const struct set *s)
 
 /* ---- escapes and classes ---- */
 
-/* d, w, s and their inverses. */
+/* Adds the set of \d, \w or \s, or its inverse (upper case). */
 static bool add_known(struct pattern *p, char c, struct set *out)
 {
     struct set s = {0};
@@ -179,7 +179,8 @@ static bool add_known(struct pattern *p, char c, struct set *out)
     return true;
 }
 
-/* Behind a backslash: one character, which is returned, or a set. */
+/* Takes the rest of an escape, after the backslash. Returns true with *point, or false with a set added to
+ * `out`. */
 static bool take_escape(struct pattern *p, struct set *out, uint32_t *point)
 {
     static const char from[] = "nrt", to[] = "\n\r\t";
@@ -245,7 +246,7 @@ static void parse_alternatives(struct pattern *p);
 static void parse_group(struct pattern *p)
 {
     if (take(p, '?') && !take(p, ':')) {
-        fail(p, "groups with ? are not supported but (?:");
+        fail(p, "the only supported group with ? is (?:");
         return;
     }
     if (++p->nesting > MAX_NESTING) {
@@ -267,7 +268,7 @@ static void parse_character(struct pattern *p)
     bool is_point = true;
     char c = peek(p);
     if (strchr("*+?{}]^$", c)) {
-        fail(p, "this character needs a backslash here; anchors stand at the ends of the pattern alone");
+        fail(p, "this character needs a backslash here; anchors are only allowed at the ends of the pattern");
         return;
     }
     if (take(p, '.')) {
@@ -290,7 +291,7 @@ static void parse_character(struct pattern *p)
     free(s.ranges);
 }
 
-/* A repetition in the form that both languages have. */
+/* Copies a repetition, whose syntax is the same in both languages. */
 static void parse_repeat(struct pattern *p)
 {
     size_t start = p->at;
@@ -328,7 +329,8 @@ static void parse_alternatives(struct pattern *p)
     }
 }
 
-/* Anchors belong to the first and the last alternative only. */
+/* Returns whether the pattern has alternatives outside of groups: an anchor would belong to one of them only.
+ * */
 static bool has_alternatives(const char *text, size_t len)
 {
     int depth = 0;
@@ -365,7 +367,7 @@ void schema_add_pattern(struct schema_writer *w, const char *pattern, size_t len
         return;
     }
     if ((from_start || to_end) && has_alternatives(pattern, len)) {
-        schema_fail(w, ERR_UNSUPPORTED, "pattern", "alternatives beside an anchor need parentheses: ^(a|b)$");
+        schema_fail(w, ERR_UNSUPPORTED, "pattern", "alternatives with an anchor need parentheses: ^(a|b)$");
         return;
     }
     const char *any = schema_one_char(w), *quote = schema_quote(w);

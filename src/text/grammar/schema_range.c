@@ -1,4 +1,4 @@
-/* Numbers between bounds, digit by digit. */
+/* A grammar of the numbers between two bounds, digit by digit. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "text/grammar/schema_writer.h"
 
-#define LARGEST ((int64_t)9999999999999999) /* of SCHEMA_MAX_DIGITS */
+#define LARGEST ((int64_t)9999999999999999) /* the largest number of SCHEMA_MAX_DIGITS digits */
 
 static void add_digits(unsigned n, struct str *body)
 {
@@ -19,7 +19,7 @@ static bool is_all(const char *digits, char digit)
     return digits[strspn(digits, (const char[]){digit, '\0'})] == '\0';
 }
 
-/* The numbers from lo to hi, which have the same number of digits. */
+/* Adds the numbers from lo to hi, which have the same number of digits. */
 static void add_same_length(const char *lo, const char *hi, struct str *body)
 {
     unsigned n = (unsigned)strlen(lo);
@@ -40,7 +40,7 @@ static void add_same_length(const char *lo, const char *hi, struct str *body)
     memset(zeros, '0', sizeof zeros);
     nines[n - 1] = zeros[n - 1] = '\0';
     str_add_text(body, " (");
-    /* Ends that are not full are written by themselves. */
+    /* A first digit with which not all continuations are allowed is written separately. */
     if (!is_all(lo + 1, '0')) {
         str_addf(body, "\"%c\"", from++);
         add_same_length(lo + 1, nines, body);
@@ -59,7 +59,7 @@ static void add_same_length(const char *lo, const char *hi, struct str *body)
     str_add_text(body, ")");
 }
 
-/* lo <= hi, both 0 or more. */
+/* Adds the whole numbers from lo to hi; 0 <= lo <= hi. */
 static void add_whole(int64_t lo, int64_t hi, struct str *body)
 {
     const char *between = "";
@@ -77,7 +77,8 @@ static void add_whole(int64_t lo, int64_t hi, struct str *body)
     str_add_text(body, ")");
 }
 
-/* Magnitudes from lo to hi; what stands between two whole numbers belongs to the lower one. */
+/* Adds the magnitudes from lo to hi. A fraction is written after the whole number below it. Returns false if
+ * there are none. */
 static bool add_magnitudes(int64_t lo, int64_t hi, bool without_lo, bool without_hi, bool fractions,
                            const char *sign, struct str *body)
 {
@@ -123,7 +124,7 @@ void schema_add_range(struct schema_writer *w, const struct schema_range *r, boo
     if (hi >= 0)
         any =
             add_magnitudes(lo > 0 ? lo : 0, hi, r->without_lo && lo >= 0, r->without_hi, fractions, "", body);
-    /* -0 is 0, which belongs to the other half. */
+    /* -0 is 0, which belongs to the half above. */
     if (lo < 0 && add_magnitudes(hi < 0 ? -hi : 0, -lo, hi < 0 ? r->without_hi : true, r->without_lo,
                                  fractions, "\"-\" ", &below)) {
         str_addf(body, "%s%s", any ? " | " : "", str_text(&below));

@@ -1,4 +1,4 @@
-/* Texts and values as they stand in JSON. */
+/* Grammars of JSON strings and values: literals, formats, names other than given ones. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <string.h>
@@ -8,7 +8,7 @@
 
 #define HEX "[0-9A-Fa-f]"
 
-/* Escapes of UTF-16 halves stand in pairs. */
+/* Escapes of surrogates occur only in pairs. */
 const char schema_char[] =
     "([^\"\\\\\\x00-\\x1f\\x7f] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" ([0-9A-CE-Fa-ce-f] " HEX
     "{3} | [Dd] [0-7] " HEX "{2} | [Dd] [89ABab] " HEX "{2} \"\\\\u\" [Dd] [C-Fc-f] " HEX "{2})))";
@@ -88,7 +88,7 @@ void schema_add_value(const json_t *value, struct str *body)
 
 /* ---- formats ---- */
 
-/* Days that every year has. */
+/* Dates that exist in every year: no 29 February. */
 #define DATE                                                                                                 \
     "[1-9] [0-9]{3} \"-\" ((\"0\" [13578] | \"1\" [02]) \"-\" (\"0\" [1-9] | [12] [0-9] | \"3\" [01]) | "    \
     "(\"0\" [469] | \"11\") \"-\" (\"0\" [1-9] | [12] [0-9] | \"30\") | \"02-\" (\"0\" [1-9] | \"1\" [0-9] " \
@@ -117,7 +117,7 @@ const char *schema_format(const char *name)
 
 /* ---- other names ---- */
 
-/* Of a UTF-8 text: the bytes of the character at `at`. */
+/* Returns the length in bytes of the UTF-8 character at text[at]. */
 static size_t char_len(const char *text, size_t at)
 {
     size_t n = 1;
@@ -126,13 +126,13 @@ static size_t char_len(const char *text, size_t at)
     return n;
 }
 
-static bool begins_alike(const char *a, const char *b, size_t len)
+static bool same_prefix(const char *a, const char *b, size_t len)
 {
     return strncmp(a, b, len) == 0;
 }
 
-/* What may follow the first `len` bytes of names[which], with the closing quotation mark: written as a rule
- * for each beginning, since parentheses do not nest so deep. */
+/* Adds what may follow the first `len` bytes of names[which], up to the closing quote, so that the whole is
+ * none of the names. Writes one rule for each prefix, since parentheses may not nest so deep. */
 static void add_rest(struct schema_writer *w, const char *const *names, size_t n, size_t which, size_t len,
                      struct str *body)
 {
@@ -140,16 +140,16 @@ static void add_rest(struct schema_writer *w, const char *const *names, size_t n
     bool is_name = false;
     for (size_t i = 0; i < n && !w->rc; i++) {
         const char *name = names[i];
-        if (!begins_alike(name, names[which], len))
+        if (!same_prefix(name, names[which], len))
             continue;
         if (name[len] == '\0') {
             is_name = true;
             continue;
         }
         size_t c = char_len(name, len), earlier = 0;
-        while (!begins_alike(names[earlier], name, len + c))
+        while (!same_prefix(names[earlier], name, len + c))
             earlier++;
-        /* What needs an escape is not written at all here. */
+        /* A character that needs an escape is never allowed here. */
         if (earlier < i || (unsigned char)name[len] < 0x20 || strchr("\"\\\x7f", name[len]))
             continue;
         struct str rest = {0};
@@ -179,7 +179,7 @@ void schema_add_other_name(struct schema_writer *w, const char *const *names, si
         str_add_text(body, "string");
         return;
     }
-    /* Of no beginning all names are one. */
+    /* All names share the empty prefix. */
     add_rest(w, names, n, 0, 0, &rest);
     unsigned rule = schema_new_rule(w);
     schema_write_rule(w, rule, &rest);

@@ -1,8 +1,8 @@
-/* states.h - a compiled grammar: nondeterministic states over bytes, with calls of rules. A part of the
+/* states.h - a compiled grammar: a nondeterministic automaton over bytes, with calls of rules. A part of the
  * grammar's modules.
  *
- * A rule's states are its own: what calls a rule goes on with its own `next` when the rule has come to its
- * end. A counted repetition is like a rule that is called once for each round. */
+ * Each rule has its own states. A call continues with its own `next` when the rule has ended. A counted
+ * repetition is like a rule that is called once for each round. */
 #ifndef MOEFLUX_TEXT_GRAMMAR_STATES_H
 #define MOEFLUX_TEXT_GRAMMAR_STATES_H
 
@@ -15,24 +15,24 @@ enum state_kind {
     STATE_SPLIT, /* `next` or `other`, without a byte */
     STATE_CALL,  /* the rule `other`, then `next` */
     STATE_LOOP,  /* the loop `other`, then its `next` */
-    STATE_ROUND, /* the end of a round of a loop, which the stack names */
+    STATE_ROUND, /* the end of a round of the loop on top of the stack */
     STATE_END,   /* the end of the rule */
 };
 
 struct grammar_state {
     uint8_t kind;
     bool live;        /* the end of its rule or round can be reached from here */
-    uint16_t n_bytes; /* ranges of bytes */
-    uint32_t first;   /* ... the first of them */
+    uint16_t n_bytes; /* STATE_BYTES: ranges of bytes */
+    uint32_t first;   /* index in grammar.bytes of the first range */
     uint32_t next, other;
 };
 
-struct byte_range { /* both ends belong to it */
+struct byte_range { /* inclusive */
     uint8_t lo, hi;
 };
 
 struct grammar_loop {
-    uint32_t min, max; /* rounds, max > 0; a round has at least a byte */
+    uint32_t min, max; /* rounds, max > 0; a round takes at least one byte */
     uint32_t body, next;
 };
 
@@ -43,7 +43,7 @@ struct grammar {
     size_t n_bytes, cap_bytes;
     struct grammar_loop *loops;
     size_t n_loops, cap_loops;
-    uint32_t *starts; /* [n_rules] */
+    uint32_t *starts; /* [n_rules] the first state of each rule */
     uint32_t n_rules, root;
 };
 

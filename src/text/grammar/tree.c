@@ -11,7 +11,7 @@
 
 #define LAST_POINT 0x10ffffu
 
-/* The first failure sticks: later calls do nothing and give TREE_NONE. */
+/* The first failure sticks: later calls do nothing and return TREE_NONE. */
 struct parser {
     struct grammar_tree *tree;
     const char *text, *name;
@@ -35,7 +35,7 @@ static int32_t fail_at(struct parser *p, size_t at, int code, const char *what)
     return TREE_NONE;
 }
 
-/* What stands here, for an error. */
+/* Fails with what was expected here and what was found. */
 static int32_t expected(struct parser *p, const char *what)
 {
     char text[160];
@@ -70,7 +70,7 @@ static int32_t add_node(struct parser *p, struct tree_node node)
     return (int32_t)t->n_nodes++;
 }
 
-/* Puts `child` behind the children that `parent` has. */
+/* Adds `child` as the last child of `parent`. */
 static void adopt(struct parser *p, int32_t parent, int32_t child)
 {
     if (p->rc)
@@ -97,13 +97,13 @@ static int by_start(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* What is left of the sorted ranges from `first` on: disjoint, without surrogates, which no text has; or,
- * `inverted`, all other characters. */
+/* Sorts the ranges from `first` on and makes them disjoint; inverted: replaces them by all other characters.
+ * */
 static void tidy_ranges(struct parser *p, size_t first, bool inverted)
 {
     struct grammar_tree *t = p->tree;
     size_t n = t->n_ranges;
-    uint32_t from = 0; /* behind the range before */
+    uint32_t from = 0; /* the code point after the range before */
     if (n > first)
         qsort(t->ranges + first, n - first, sizeof *t->ranges, by_start);
     for (size_t i = first; i < n && !p->rc; i++) {
@@ -123,6 +123,7 @@ static void tidy_ranges(struct parser *p, size_t first, bool inverted)
     t->n_ranges -= n - first;
 }
 
+/* Removes surrogates, which no text has, from the ranges from `first` on. */
 static void cut_surrogates(struct parser *p, size_t first)
 {
     struct grammar_tree *t = p->tree;
@@ -138,13 +139,13 @@ static void cut_surrogates(struct parser *p, size_t first)
         if (r.lo <= r.hi)
             t->ranges[kept++] = r;
     }
-    /* At most one range was cut in two. */
+    /* Only one range can have been cut in two. */
     if (t->n_ranges > n)
         t->ranges[kept++] = t->ranges[n];
     t->n_ranges = kept;
 }
 
-/* The characters of the ranges from `first` on. */
+/* Makes a node of the ranges from `first` on. */
 static int32_t chars_node(struct parser *p, size_t first, bool inverted, size_t at)
 {
     if (p->rc)
@@ -159,7 +160,7 @@ static int32_t chars_node(struct parser *p, size_t first, bool inverted, size_t 
                                           .n_ranges = (uint32_t)(p->tree->n_ranges - first)});
 }
 
-/* ---- what a grammar is made of ---- */
+/* ---- names, literals, classes ---- */
 
 static bool is_name(char c)
 {
@@ -182,7 +183,7 @@ static bool take(struct parser *p, const char *what)
     return true;
 }
 
-/* White space and comments. */
+/* Skips white space and comments. */
 static void skip_space(struct parser *p, bool newlines)
 {
     for (; p->at < p->len; p->at++) {
@@ -203,7 +204,7 @@ static uint32_t hash_of(const char *name, size_t len)
     return h % 1024;
 }
 
-/* The rule of the name that stands here. */
+/* Takes a name. Returns the rule of this name, which may be new. */
 static uint32_t rule_here(struct parser *p)
 {
     struct grammar_tree *t = p->tree;
@@ -267,7 +268,7 @@ static uint32_t escaped(struct parser *p)
     return hex_digits(p, c == 'x' ? 2 : c == 'u' ? 4 : 8);
 }
 
-/* A character of a literal or a class. */
+/* Takes a character of a literal or a class. */
 static uint32_t character(struct parser *p)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -348,7 +349,7 @@ static int32_t number(struct parser *p)
     return n;
 }
 
-/* {m}, {m,}, {m,n} and, as llama.cpp takes it, {,n} */
+/* Takes {m}, {m,}, {m,n} or, as llama.cpp does, {,n}. */
 static bool braces(struct parser *p, int32_t *min, int32_t *max)
 {
     size_t start = p->at++;
@@ -410,7 +411,7 @@ static int32_t group(struct parser *p)
     return node;
 }
 
-/* TREE_NONE without a failure: none stands here. */
+/* Takes an item. Returns TREE_NONE without a failure if there is none here. */
 static int32_t item(struct parser *p)
 {
     char c = peek(p);

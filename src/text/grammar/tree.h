@@ -1,4 +1,4 @@
-/* tree.h - a grammar as it is written: rules whose bodies are trees. A part of the grammar compiler. */
+/* tree.h - a parsed grammar: rules whose bodies are trees. A part of the grammar compiler. */
 #ifndef MOEFLUX_TEXT_GRAMMAR_TREE_H
 #define MOEFLUX_TEXT_GRAMMAR_TREE_H
 
@@ -12,31 +12,31 @@ enum { TREE_NONE = -1, TREE_NO_MAX = -1 };
 
 enum tree_kind {
     TREE_EMPTY,  /* the empty text */
-    TREE_CHARS,  /* one character of n_ranges ranges from `first` on */
-    TREE_SEQ,    /* children one after the other */
+    TREE_CHARS,  /* one character of n_ranges ranges, from ranges[first] on */
+    TREE_SEQ,    /* the children in sequence */
     TREE_ALT,    /* one of the children */
-    TREE_REPEAT, /* the child min to max times; TREE_NO_MAX */
+    TREE_REPEAT, /* the child min to max times; max may be TREE_NO_MAX */
     TREE_RULE,   /* the text of a rule */
 };
 
 struct tree_node {
     enum tree_kind kind;
-    int32_t child, sibling; /* the last child first; TREE_NONE */
+    int32_t child, sibling; /* node indices, or TREE_NONE; the list begins with the last child */
     uint32_t first, n_ranges;
     int32_t min, max;
     uint32_t rule;
 };
 
-struct tree_range { /* code points, both ends belong to it */
+struct tree_range { /* code points, inclusive */
     uint32_t lo, hi;
 };
 
 struct tree_rule {
-    const char *name; /* in the grammar's text */
+    const char *name; /* borrowed from the grammar's text, [len] */
     size_t len;
-    int32_t body;  /* TREE_NONE: not defined */
-    size_t at;     /* where it is named first */
-    uint32_t next; /* of the same hash */
+    int32_t body;  /* node; TREE_NONE: not defined */
+    size_t at;     /* offset of its first mention */
+    uint32_t next; /* the next rule + 1 with the same hash; 0: none */
 };
 
 struct grammar_tree { /* zeroed at first; freed with grammar_tree_free; borrows the text */
@@ -46,11 +46,12 @@ struct grammar_tree { /* zeroed at first; freed with grammar_tree_free; borrows 
     size_t n_ranges, cap_ranges;
     struct tree_rule *rules;
     size_t n_rules, cap_rules;
-    uint32_t buckets[1 << 10]; /* rule + 1 */
+    uint32_t buckets[1 << 10]; /* indexed by the hash of the name: rule + 1, or 0 */
     uint32_t root;
 };
 
-/* As grammar_compile. Every rule is defined, and one is `root`. */
+/* Parses a grammar. Checks that every rule is defined and that one is called root. Arguments and errors as
+ * grammar_compile. */
 int grammar_tree_parse(struct grammar_tree *t, const char *text, size_t len, const char *name,
                        struct moeflux_err *e);
 void grammar_tree_free(struct grammar_tree *t);

@@ -1,3 +1,4 @@
+/* Evaluates expressions: arguments, names, members, calls, filters, tests. */
 #include <jansson.h>
 #include <string.h>
 
@@ -179,7 +180,7 @@ static struct jinja_value loop_member(const struct jinja_loop *l, struct jinja_t
         {"first", jinja_bool(i == 0)},
         {"last", jinja_bool(i + 1 == n)},
         {"length", jinja_int((int64_t)n)},
-        /* Of recursive loops. */
+        /* Recursive loops are not supported, so the depth is constant. */
         {"depth", jinja_int(1)},
         {"depth0", jinja_int(0)},
     };
@@ -219,7 +220,7 @@ struct jinja_value jinja_member(struct jinja_run *r, struct jinja_value v, struc
         jinja_fail_undefined(&r->s, v);
     if (v.kind == JINJA_LOOP)
         return loop_member(v.loop, name);
-    /* As in Python a dict's methods go before its keys: message.items is the method. */
+    /* A dict's methods come before its keys, as in Python: message.items is the method. */
     if (find_method(r, v, name, &found))
         return found;
     own = own_member(r, v, name);

@@ -1,4 +1,4 @@
-/* Runs statements, and the whole. */
+/* Runs statements and whole templates. */
 #include <jansson.h>
 #include <string.h>
 
@@ -84,7 +84,7 @@ static void set_target(struct jinja_run *r, const struct jinja_node *target, str
 
 /* --- blocks --- */
 
-/* What the list writes, in a scope of its own within `scope`. */
+/* Returns what the list writes. It runs in a new scope inside `scope`. */
 static struct jinja_value capture(struct jinja_run *r, const struct jinja_node *list,
                                   struct jinja_scope *scope)
 {
@@ -125,7 +125,7 @@ static enum leaving run_if(struct jinja_run *r, const struct jinja_node *n)
     return run_list(r, n->b);
 }
 
-/* The items that the loop goes through: those that its condition holds for. */
+/* Returns the items of the loop for which its condition holds. */
 static const struct jinja_list *loop_items(struct jinja_run *r, const struct jinja_node *n)
 {
     struct jinja_value what = jinja_eval(r, n->b);
@@ -186,7 +186,7 @@ static struct jinja_value new_macro(struct jinja_run *r, const struct jinja_node
     return (struct jinja_value){.kind = JINJA_MACRO, .macro = m};
 }
 
-/* The call with one more argument, `caller`. */
+/* Runs the call with one more argument, `caller`. */
 static void run_call_block(struct jinja_run *r, const struct jinja_node *n)
 {
     struct jinja_node *caller = jinja_alloc(&r->s, 2, sizeof *caller), *value = caller + 1;
@@ -194,8 +194,8 @@ static void run_call_block(struct jinja_run *r, const struct jinja_node *n)
     *caller = (struct jinja_node){
         .kind = JINJA_N_KEYWORD, .at = n->at, .text = jinja_text_of("caller"), .a = value};
     *value = (struct jinja_node){.kind = JINJA_N_CONST, .at = n->at, .value = new_macro(r, n->b)};
-    /* Arguments are read only, so the one in front can go on with the others: a keyword before them is fine
-     * here. */
+    /* The new argument may point to the template's own, which are read-only. A keyword may come first here.
+     * */
     caller->next = call.b;
     call.b = caller;
     write_value(r, jinja_eval(r, &call));
@@ -323,7 +323,7 @@ static enum leaving run_list(struct jinja_run *r, const struct jinja_node *list)
     return how;
 }
 
-/* Apart, so that no variable of the caller lives across setjmp. */
+/* A function of its own, so that no variable of the caller lives across setjmp. */
 static int run(struct jinja_run *r)
 {
     if (setjmp(r->s.failed))

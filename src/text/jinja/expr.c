@@ -1,4 +1,4 @@
-/* Reads expressions: a function for each level of precedence, as jinja2 has them. */
+/* Parses expressions: one function for each of jinja2's levels of precedence. */
 #include <string.h>
 
 #include "base/err.h"
@@ -62,7 +62,7 @@ static struct jinja_node *read_name(struct jinja_parser *p)
     return n;
 }
 
-/* Strings that follow each other are one. */
+/* Reads a string. Adjacent strings are concatenated. */
 static struct jinja_node *read_string(struct jinja_parser *p)
 {
     struct jinja_node *n = constant(p, p->token->value);
@@ -174,7 +174,7 @@ static struct jinja_node *read_arguments(struct jinja_parser *p)
         bool is_named = n->kind == JINJA_N_KEYWORD || n->kind == JINJA_N_SPREAD_KEYS;
         p->s->at = n->at;
         if (named && !is_named)
-            jinja_fail(p->s, ERR_FORMAT, "an argument without a name behind one with a name");
+            jinja_fail(p->s, ERR_FORMAT, "an argument without a name after one with a name");
         named |= is_named;
         tail_add(&items, n);
     }

@@ -1,4 +1,4 @@
-/* Filters of single values, and the list of all. */
+/* Filters of single values, and the table of all filters. */
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,8 @@ static struct jinja_value filter_abs(struct jinja_run *r, struct jinja_value v, 
     return jinja_signed(r, negative ? '-' : '+', v);
 }
 
-/* Whether the text, without spaces around, is a number; *out is a float where `whole` is false. */
+/* Reads a text, without white space around it, as a number: an int if `whole`, else a float. Returns false if
+ * it is not a number. */
 static bool read_number(struct jinja_text t, bool whole, int64_t base, struct jinja_value *out)
 {
     char text[64], *end;
@@ -73,7 +74,7 @@ static struct jinja_value filter_float(struct jinja_run *r, struct jinja_value v
     return given ? *given : jinja_float(0);
 }
 
-/* Rounded as printf does it, which is exact: halves of what the double is, not of what it looks like. */
+/* Rounds by printf, which uses the exact value of the double, not its shortest decimal form. */
 static double round_decimal(double x, int64_t precision)
 {
     char text[400];
@@ -149,7 +150,7 @@ static struct jinja_value filter_capitalize(struct jinja_run *r, struct jinja_va
     return as_safe_as(v, jinja_to_case(&r->s, jinja_str(&r->s, v), JINJA_CAPITALIZE));
 }
 
-/* Words begin behind spaces and - ( { [ <, other than in str.title. */
+/* Words begin after white space and - ( { [ <, unlike in str.title. */
 static struct jinja_value filter_title(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
     (void)args;
@@ -201,7 +202,7 @@ static struct jinja_value filter_indent(struct jinja_run *r, struct jinja_value 
             jinja_build_literal(&spaces, " ");
     if (v.kind != JINJA_TEXT)
         jinja_fail(&r->s, ERR_FORMAT, "indent of a %s, expected a text", jinja_type(v));
-    /* jinja2 adds a line end before it splits: a text that ends with one has an empty line behind it. */
+    /* jinja2 adds a line end before it splits, so a text that ends with one has an empty last line. */
     jinja_build_text(&whole, v.text);
     jinja_build_literal(&whole, "\n");
     const struct jinja_list *lines = jinja_lines(&r->s, jinja_built(&whole), false).list;

@@ -1,9 +1,8 @@
-/* What a template can call by name without having it from anybody: as transformers' environment has them. */
+/* The global functions of transformers' template environment. */
 #include "base/err.h"
 #include "text/jinja/run.h"
 
-/* As jinja2's sandbox. */
-enum { MAX_RANGE = 100000 };
+enum { MAX_RANGE = 100000 }; /* numbers; the limit of jinja2's sandbox */
 
 static struct jinja_value call_raise(struct jinja_run *r, struct jinja_args *args)
 {
@@ -33,7 +32,7 @@ static struct jinja_value call_range(struct jinja_run *r, struct jinja_args *arg
     return list;
 }
 
-/* The members that dict and namespace are made of. */
+/* Makes a dict or namespace from its arguments. */
 static struct jinja_value take_members(struct jinja_run *r, struct jinja_args *args, enum jinja_kind kind)
 {
     struct jinja_value made = jinja_new_dict(&r->s, kind);

@@ -1,4 +1,4 @@
-/* As Python's json.dumps. */
+/* The filter tojson: writes a value as Python's json.dumps does. */
 #include <stdio.h>
 #include <string.h>
 

@@ -13,9 +13,9 @@ struct lexer {
     struct jinja_state *s;
     struct jinja_text source; /* line ends are \n */
     size_t at;
-    struct jinja_place place; /* of `at` */
+    struct jinja_place place; /* line and column of `at` */
     struct jinja_tokens out;
-    bool line_start; /* what was read last ends with a line end */
+    bool line_start; /* the last token ended with a line end */
     char brackets[JINJA_PARSE_DEPTH];
     size_t n_brackets;
 };
@@ -74,7 +74,7 @@ __attribute__((noreturn)) static void fail_at(struct lexer *l, const char *what)
     jinja_fail(l->s, ERR_FORMAT, "%s", what);
 }
 
-/* --- inside of tags --- */
+/* --- inside tags --- */
 
 static bool is_name_start(int32_t c)
 {
@@ -131,7 +131,8 @@ static void lex_number(struct lexer *l)
     advance_to(l, i);
 }
 
-/* The digits of an escape: \xHH, \uHHHH, \UHHHHHHHH, \ooo. Returns the bytes that it takes. */
+/* Reads the digits of an escape: \xHH, \uHHHH, \UHHHHHHHH, \ooo. Returns their number; 0: they are not valid.
+ * */
 static size_t read_digits(const struct lexer *l, size_t i, size_t most, bool hex, int32_t *c)
 {
     size_t n = 0;
@@ -148,8 +149,8 @@ static size_t read_digits(const struct lexer *l, size_t i, size_t most, bool hex
     return n;
 }
 
-/* The escape behind a backslash at i - 1. Returns the bytes behind the backslash; 0: the backslash stands for
- * itself. */
+/* Reads the escape after the backslash at i - 1. Returns its bytes after the backslash; 0: the backslash is
+ * an ordinary character. */
 static size_t lex_escape(struct lexer *l, size_t i, struct jinja_build *b)
 {
     static const char from[] = "n\nt\tr\ra\ab\bf\fv\v\\\\''\"\"";
@@ -169,7 +170,7 @@ static size_t lex_escape(struct lexer *l, size_t i, struct jinja_build *b)
     } else if (c == 'x' || c == 'u' || c == 'U') {
         n = read_digits(l, i + 1, c == 'x' ? 2 : c == 'u' ? 4 : 8, true, &code);
         if (n == 0)
-            fail_at(l, "a string has an escape without its digits, or of no character");
+            fail_at(l, "a string has an escape without enough digits, or of no valid character");
         n++;
     } else if (c == 'N') {
         fail_at(l, "\\N{...} in a string is not known");
@@ -217,19 +218,19 @@ static void lex_sign(struct lexer *l)
         if (looks_at(l, pairs[i]))
             n = 2;
     if (n == 1 && (c == '\0' || !strchr("+-/*%~[](){}<>=.:|,;", c)))
-        fail_at(l, "a character that no expression has");
+        fail_at(l, "a character that cannot be in an expression");
     if (c == '(' || c == '[' || c == '{') {
         if (l->n_brackets == sizeof l->brackets)
-            fail_at(l, "too many brackets in brackets");
+            fail_at(l, "brackets nested too deep");
         l->brackets[l->n_brackets++] = closing_of(c);
     }
     if ((c == ')' || c == ']' || c == '}') && (l->n_brackets == 0 || l->brackets[--l->n_brackets] != c))
-        fail_at(l, "a bracket that does not fit");
+        fail_at(l, "a bracket that does not match");
     push(l, JINJA_T_SIGN, l->at, l->at + n);
     advance_to(l, l->at + n);
 }
 
-/* At the end of a tag: behind it; else 0. */
+/* Returns the offset after the tag's end if it is next, else 0. */
 static size_t tag_end(const struct lexer *l, const char *close, bool block)
 {
     size_t i = l->at;
@@ -253,7 +254,7 @@ static void end_tag(struct lexer *l, size_t end)
     l->line_start = l->source.bytes[end - 1] == '\n';
 }
 
-/* Up to the end of {{ or {%. */
+/* Reads a tag {{ ... }} or {% ... %}. */
 static void lex_tag(struct lexer *l, bool block)
 {
     struct jinja_place start = l->place;
@@ -288,8 +289,8 @@ static void lex_tag(struct lexer *l, bool block)
 
 /* --- between tags --- */
 
-/* Text up to a tag whose first three bytes are at `end`: without what the tag's sign or lstrip_blocks takes
- * from it. */
+/* Reads the text up to the tag at `end`, without the white space that the tag's sign or lstrip_blocks
+ * removes. */
 static void lex_data(struct lexer *l, size_t end, bool strips_line)
 {
     struct jinja_text text = jinja_cut(l->source, l->at, end);
@@ -321,7 +322,7 @@ static void lex_comment(struct lexer *l)
     fail_at(l, "{# without #}");
 }
 
-/* {% raw %} at i: behind its name, else 0. */
+/* Returns the offset after the name if the tag at i has this name, else 0. */
 static size_t raw_name(const struct lexer *l, size_t i, const char *name)
 {
     i += 2;
@@ -334,7 +335,7 @@ static size_t raw_name(const struct lexer *l, size_t i, const char *name)
     return skip_spaces(l, i + n);
 }
 
-/* At {%: takes a whole raw block. */
+/* Takes a whole raw block if one begins at this {%. */
 static bool lex_raw(struct lexer *l)
 {
     size_t i = raw_name(l, l->at, "raw");
@@ -358,7 +359,7 @@ static bool lex_raw(struct lexer *l)
     fail_at(l, "{% raw %} without {% endraw %}");
 }
 
-/* A copy with \n as line ends, without the last one. */
+/* Copies the source with \n as line ends, without the last one. */
 static struct jinja_text with_newlines(struct jinja_state *s, const char *source, size_t len)
 {
     char *copy = jinja_alloc(s, len + 1, 1);

@@ -16,13 +16,13 @@ enum jinja_token_kind {
     JINJA_T_NAME,   /* text */
     JINJA_T_STRING, /* value, escapes resolved */
     JINJA_T_NUMBER, /* value */
-    JINJA_T_SIGN    /* text: an operator or a bracket */
+    JINJA_T_SIGN    /* text: an operator, a bracket, a comma, ... */
 };
 
 struct jinja_token {
     enum jinja_token_kind kind;
     struct jinja_place at;
-    struct jinja_text text; /* as it stands in the source */
+    struct jinja_text text; /* its source text */
     struct jinja_value value;
 };
 
@@ -31,7 +31,7 @@ struct jinja_tokens {
     size_t n, cap;
 };
 
-/* Of valid UTF-8. */
+/* Cuts a source of valid UTF-8 into tokens. */
 struct jinja_tokens jinja_lex(struct jinja_state *s, const char *source, size_t len);
 
 #endif

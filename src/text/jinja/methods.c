@@ -1,5 +1,5 @@
-/* Methods of texts, lists and dicts, as Python's. Those that would change a list or dict are not there:
- * values are immutable. */
+/* Python's methods of strings, lists and dicts, except those that change a list or dict: values are
+ * immutable. */
 #include <string.h>
 #include <utf8proc.h>
 
@@ -33,7 +33,7 @@ static struct jinja_value text_rstrip(struct jinja_run *r, struct jinja_value se
     return strip_sides(r, self, args, JINJA_RIGHT);
 }
 
-/* At white space; what is left after `most` cuts is one part. */
+/* Splits at white space, at most `most` times; the rest is one part. */
 static struct jinja_value split_spaces(struct jinja_run *r, struct jinja_text t, int64_t most)
 {
     struct jinja_value parts = jinja_new_list(&r->s, JINJA_LIST);
@@ -98,7 +98,7 @@ static struct jinja_value text_splitlines(struct jinja_run *r, struct jinja_valu
     return jinja_lines(&r->s, self.text, jinja_take_bool(args, "keepends", false));
 }
 
-/* Before, the separator, behind it; `at` past the end: it is not there. */
+/* Returns the parts before the separator, the separator, and after it. at > t.len: it was not found. */
 static struct jinja_value three_parts(struct jinja_run *r, struct jinja_text t, size_t at, size_t len,
                                       bool last)
 {
@@ -148,7 +148,7 @@ static struct jinja_value text_removesuffix(struct jinja_run *r, struct jinja_va
 
 /* --- texts: questions --- */
 
-/* Whether `holds` for the argument, or for one of its items. */
+/* Returns whether `holds` is true for the argument, or for one of its items. */
 static struct jinja_value any_of(struct jinja_run *r, struct jinja_value self, struct jinja_args *args,
                                  bool (*holds)(struct jinja_text t, struct jinja_text with))
 {
@@ -204,7 +204,7 @@ static struct jinja_value text_index(struct jinja_run *r, struct jinja_value sel
 {
     struct jinja_value at = text_find(r, self, args);
     if (at.number < 0)
-        jinja_fail(&r->s, ERR_FORMAT, "index: the text does not stand there");
+        jinja_fail(&r->s, ERR_FORMAT, "index: the text is not found");
     return at;
 }
 
@@ -219,7 +219,7 @@ static struct jinja_value text_count(struct jinja_run *r, struct jinja_value sel
     return jinja_int(n);
 }
 
-/* Whether there are characters and all of them are of the kind. */
+/* Returns whether the text is not empty and `is` is true for all of its characters. */
 static struct jinja_value all_are(struct jinja_value self, bool (*is)(int32_t c))
 {
     bool all = self.text.len > 0;
@@ -320,7 +320,7 @@ static struct jinja_value text_join(struct jinja_run *r, struct jinja_value self
     return jinja_of_text(jinja_built(&b));
 }
 
-/* The value of a field of format: "" the next one, else a position or a name. */
+/* Returns the value of a field of format: "" is the next argument, else a position or a name. */
 static struct jinja_value format_field(struct jinja_run *r, struct jinja_text field, struct jinja_args *args,
                                        size_t *next)
 {
@@ -387,7 +387,7 @@ static struct jinja_value list_index(struct jinja_run *r, struct jinja_value sel
     for (size_t i = 0; i < self.list->n; i++)
         if (jinja_equal(&r->s, self.list->items[i], what))
             return jinja_int((int64_t)i);
-    jinja_fail(&r->s, ERR_FORMAT, "index: the value does not stand there");
+    jinja_fail(&r->s, ERR_FORMAT, "index: the value is not found");
 }
 
 static struct jinja_value dict_get(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
@@ -425,7 +425,7 @@ static struct jinja_value dict_values(struct jinja_run *r, struct jinja_value se
     return list;
 }
 
-/* Values never change, so it is its own copy. */
+/* Values are immutable, so a value is its own copy. */
 static struct jinja_value copy(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
 {
     (void)r;

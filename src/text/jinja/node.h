@@ -1,16 +1,16 @@
-/* node.h - a template as a tree. A part of jinja. */
+/* node.h - a parsed template: its syntax tree, and what the parser's files share. A part of jinja. */
 #ifndef MOEFLUX_TEXT_JINJA_NODE_H
 #define MOEFLUX_TEXT_JINJA_NODE_H
 
 #include "text/jinja/lex.h"
 #include "text/jinja/value.h"
 
-/* a, b, c, d, e are the node's parts; "list" is a first node with its `next`. */
+/* a, b, c, d, e are the node's children; a "list" is the first node of a chain of `next`. */
 enum jinja_node_kind {
     /* statements */
     JINJA_N_DATA,         /* value */
     JINJA_N_PRINT,        /* a */
-    JINJA_N_IF,           /* a condition, b list, c list: else; of an elif one JINJA_N_IF */
+    JINJA_N_IF,           /* a condition, b list, c list: else; an elif is one JINJA_N_IF in c */
     JINJA_N_FOR,          /* a target, b what, c list, d list: else, e condition or NULL */
     JINJA_N_SET,          /* a target, b value */
     JINJA_N_SET_BLOCK,    /* a target, b value over JINJA_N_CAPTURED, c list */
@@ -30,7 +30,7 @@ enum jinja_node_kind {
     JINJA_N_CALL,     /* a, b list */
     JINJA_N_FILTER,   /* a, text, filter, b list */
     JINJA_N_TEST,     /* a, text, test, b list */
-    JINJA_N_CAPTURED, /* the text of the block around */
+    JINJA_N_CAPTURED, /* the text of the enclosing block */
     JINJA_N_NOT,      /* a */
     JINJA_N_SIGNED,   /* sign, a */
     JINJA_N_BINARY,   /* a, sign, b */
@@ -51,7 +51,7 @@ enum jinja_node_kind {
     JINJA_N_PARAMETER    /* symbol, a default or NULL */
 };
 
-/* A name in the template; there is one for all its places. */
+/* A name in the template; equal names share one symbol. */
 struct jinja_symbol {
     struct jinja_text name;
     struct jinja_symbol *next;
@@ -60,7 +60,7 @@ struct jinja_symbol {
 struct jinja_run;
 struct jinja_args;
 typedef struct jinja_value jinja_filter(struct jinja_run *r, struct jinja_value v, struct jinja_args *args);
-/* What follows `is`: a set of kinds (bits by enum jinja_kind), or a function. */
+/* A test, which follows `is`: a function, or a set of kinds (bits by enum jinja_kind). */
 struct jinja_test {
     const char *name;
     uint32_t kinds;
@@ -72,7 +72,7 @@ struct jinja_node {
     struct jinja_place at;
     char sign[2];
     bool is_elif;
-    bool uses_varargs, uses_kwargs, uses_caller; /* of a macro */
+    bool uses_varargs, uses_kwargs, uses_caller; /* JINJA_N_MACRO */
     struct jinja_node *next, *a, *b, *c, *d, *e;
     const struct jinja_symbol *symbol;
     struct jinja_text text;
@@ -82,28 +82,28 @@ struct jinja_node {
 };
 
 struct jinja {
-    struct jinja_state state; /* the memory of what follows */
+    struct jinja_state state; /* owns the memory of the nodes and symbols */
     char *name;
     struct jinja_node *body;
     struct jinja_symbol *symbols;
     const struct jinja_symbol *loop, *caller, *varargs, *kwargs;
 };
 
-/* --- reading (parse.c, expr.c) --- */
+/* --- parsing (parse.c, expr.c) --- */
 
 struct jinja_parser {
     struct jinja_state *s;
     struct jinja *template;
     const struct jinja_token *token; /* the next one */
-    struct jinja_node *macro;        /* whose body is read; NULL: none */
-    uint32_t n_loops;                /* around, in this macro */
+    struct jinja_node *macro;        /* the macro whose body is parsed; NULL: none */
+    uint32_t n_loops;                /* enclosing loops in this macro */
 };
 
 struct jinja_node *jinja_node_new(struct jinja_parser *p, enum jinja_node_kind kind);
 const struct jinja_symbol *jinja_intern(struct jinja_parser *p, struct jinja_text name);
 bool jinja_at_name(const struct jinja_parser *p, const char *name);
 bool jinja_at_sign(const struct jinja_parser *p, const char *sign);
-/* If it is the next one. */
+/* Take the next token if it is this one; return whether it was. */
 bool jinja_skip_name(struct jinja_parser *p, const char *name);
 bool jinja_skip_sign(struct jinja_parser *p, const char *sign);
 struct jinja_text jinja_expect_name(struct jinja_parser *p, const char *what);
@@ -111,14 +111,14 @@ void jinja_expect_sign(struct jinja_parser *p, const char *sign);
 void jinja_unexpected(struct jinja_parser *p, const char *wanted) __attribute__((noreturn));
 
 struct jinja_node *jinja_expression(struct jinja_parser *p);
-/* Expressions with commas between them; a name that ends them, or NULL. */
+/* Parses expressions with commas between them. end: a name that ends them, or NULL. */
 struct jinja_node *jinja_expressions(struct jinja_parser *p, bool with_choice, const char *end);
-/* Names with commas between them, as `for` and `set` have them. */
+/* Parses the names that `for` and `set` assign to, with commas between them. */
 struct jinja_node *jinja_target(struct jinja_parser *p, bool with_members);
-/* Filters behind `input`. inline_first: the first one stands without a bar. */
+/* Parses the filters that follow `input`. inline_first: the first one has no bar before it. */
 struct jinja_node *jinja_filters(struct jinja_parser *p, struct jinja_node *input, bool inline_first);
 
-/* What is known by a name, or NULL. */
+/* Return the filter or test of this name; NULL: it is not known. */
 jinja_filter *jinja_filter_find(struct jinja_text name);
 const struct jinja_test *jinja_test_find(struct jinja_text name);
 

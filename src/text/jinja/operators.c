@@ -1,3 +1,4 @@
+/* Operators: arithmetic, concatenation, comparison, slices. */
 #include <math.h>
 #include <string.h>
 
@@ -28,7 +29,7 @@ static int64_t floor_divide(struct jinja_run *r, int64_t a, int64_t b)
 static int64_t whole_power(struct jinja_run *r, int64_t base, int64_t exponent)
 {
     int64_t result = 1;
-    /* Of others than these, 64 powers have more than 64 bits. */
+    /* Any other base overflows within 64 multiplications. */
     if (base >= -1 && base <= 1)
         return base == -1 && exponent % 2 == 0 ? 1 : exponent ? base : 1;
     for (; exponent > 0; exponent--)
@@ -129,7 +130,7 @@ static void build_part(struct jinja_build *b, struct jinja_value v, bool safe)
         jinja_build_escaped(b, jinja_str(b->s, v));
 }
 
-/* Where one of the texts is safe, the other is escaped. */
+/* Concatenates two texts. If only one is safe, the other is escaped. */
 static struct jinja_value add_texts(struct jinja_run *r, struct jinja_value a, struct jinja_value b)
 {
     struct jinja_build text = jinja_build(&r->s);
@@ -220,7 +221,7 @@ static bool slice_bound(struct jinja_run *r, const struct jinja_value *v, int64_
     return true;
 }
 
-/* As Python's slice.indices: from lo, hi stops. */
+/* Returns a bound as Python's slice.indices does. */
 static int64_t clamp_bound(int64_t bound, int64_t n, int64_t step)
 {
     if (bound < 0)

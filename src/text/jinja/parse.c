@@ -1,4 +1,4 @@
-/* Reads statements. */
+/* Parses statements and whole templates. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 #include "text/jinja/text.h"
 #include "text/utf8.h"
 
-/* A tree takes up to some 500 bytes for a byte of its text; the largest published templates have 30 KiB. */
+/* bytes; a tree takes up to about 500 bytes for each, and the largest published templates have 30 KiB */
 enum { MAX_SOURCE = 1 << 18 };
 #define PARSE_MEMORY ((size_t)256 << 20)
 #define PARSE_STEPS  ((uint64_t)1 << 26)
@@ -97,7 +97,7 @@ static void end_block(struct jinja_parser *p)
     p->token++;
 }
 
-/* What stands between the %} at hand and {% end, which is taken too, up to its %}. */
+/* Parses a body, from the current %} up to {% end. Takes the name `end`, but not its %}. */
 static struct jinja_node *read_body(struct jinja_parser *p, const char *end)
 {
     end_block(p);
@@ -189,7 +189,7 @@ static struct jinja_node *read_parameters(struct jinja_parser *p)
     return first;
 }
 
-/* The body of a macro, or of a call block. */
+/* Parses the body of a macro or of a call block. */
 static void read_macro_body(struct jinja_parser *p, struct jinja_node *n, const char *end)
 {
     struct jinja_node *outer = p->macro;
@@ -251,7 +251,7 @@ static struct jinja_node *read_with(struct jinja_parser *p)
     return n;
 }
 
-/* transformers wraps the block in a call of its own. */
+/* Loops outside of the block do not count, since transformers wraps it in a call. */
 static struct jinja_node *read_generation(struct jinja_parser *p)
 {
     struct jinja_node *n = jinja_node_new(p, JINJA_N_GENERATION);
@@ -265,11 +265,11 @@ static struct jinja_node *read_generation(struct jinja_parser *p)
 static struct jinja_node *read_leave(struct jinja_parser *p, enum jinja_node_kind kind)
 {
     if (p->n_loops == 0)
-        jinja_fail(p->s, ERR_FORMAT, "break and continue stand inside of loops");
+        jinja_fail(p->s, ERR_FORMAT, "break or continue outside of a loop");
     return jinja_node_new(p, kind);
 }
 
-/* Behind {%, at a name that does not end the block around. */
+/* Parses a statement after {%, at a name that does not end the enclosing block. */
 static struct jinja_node *read_statement(struct jinja_parser *p)
 {
     static struct jinja_node *(*const readers[])(struct jinja_parser *) = {
@@ -316,7 +316,7 @@ static struct jinja_node *read_one(struct jinja_parser *p)
     return n;
 }
 
-/* Up to one of the names, which is the next token then; NULL: to the end of the template. */
+/* Parses up to one of the names, which is then the next token; ends NULL: to the end of the template. */
 static struct jinja_node *read_until(struct jinja_parser *p, const char *const ends[])
 {
     struct jinja_node *first = NULL, **end = &first;
@@ -341,7 +341,7 @@ static struct jinja_node *read_until(struct jinja_parser *p, const char *const e
 
 /* --- the template --- */
 
-/* Apart, so that no variable of the caller lives across setjmp. */
+/* A function of its own, so that no variable of the caller lives across setjmp. */
 static int parse(struct jinja *t, const char *source, size_t len)
 {
     struct jinja_parser p = {.s = &t->state, .template = t};

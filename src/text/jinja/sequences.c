@@ -1,5 +1,5 @@
-/* Filters that go through a sequence. Those that give iterators in jinja2 give them here, too: they have no
- * length, and can be gone through once. */
+/* Filters of sequences. Those that return iterators in jinja2 return them here too: an iterator has no length
+ * and can be read once. */
 #include <string.h>
 
 #include "base/err.h"
@@ -34,7 +34,7 @@ static struct jinja_value without_case(struct jinja_run *r, struct jinja_value v
     return v.kind == JINJA_TEXT ? jinja_of_text(jinja_to_case(&r->s, v.text, JINJA_LOWER)) : v;
 }
 
-/* What an item is compared by. attribute NULL: the item. */
+/* Returns the key by which an item is compared. attribute NULL: the item itself. */
 static struct jinja_value key_of(struct jinja_run *r, struct jinja_value item,
                                  const struct jinja_value *attribute, bool with_case)
 {
@@ -43,7 +43,7 @@ static struct jinja_value key_of(struct jinja_run *r, struct jinja_value item,
     return with_case ? key : without_case(r, key);
 }
 
-/* --- ends and orders --- */
+/* --- first, last, order --- */
 
 struct jinja_value jinja_filter_list(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
@@ -67,7 +67,7 @@ struct jinja_value jinja_filter_last(struct jinja_run *r, struct jinja_value v, 
 {
     (void)args;
     if (v.kind == JINJA_ITERATOR)
-        jinja_fail(&r->s, ERR_FORMAT, "an iterator cannot be gone through from its end");
+        jinja_fail(&r->s, ERR_FORMAT, "an iterator cannot be read from its end");
     const struct jinja_list *items = jinja_items(&r->s, v);
     return items->n ? items->items[items->n - 1]
                     : jinja_undefined(JINJA_UNDEFINED, jinja_text_of("the last of an empty sequence"));
@@ -151,7 +151,7 @@ struct jinja_value jinja_filter_items(struct jinja_run *r, struct jinja_value v,
     return pairs;
 }
 
-/* --- one value of many --- */
+/* --- one value from the items --- */
 
 static struct jinja_value extreme(struct jinja_run *r, struct jinja_value v, struct jinja_args *args,
                                   int sign)
@@ -189,7 +189,7 @@ struct jinja_value jinja_filter_sum(struct jinja_run *r, struct jinja_value v, s
     const struct jinja_list *items = jinja_items(&r->s, v);
     struct jinja_value sum = start ? *start : jinja_int(0);
     if (sum.kind == JINJA_TEXT)
-        jinja_fail(&r->s, ERR_FORMAT, "sum of texts: join puts them together");
+        jinja_fail(&r->s, ERR_FORMAT, "sum of texts: use join");
     for (size_t i = 0; i < items->n; i++)
         sum = jinja_binary(r, "+", sum, key_of(r, items->items[i], attribute, true));
     return sum;
@@ -208,7 +208,7 @@ struct jinja_value jinja_filter_join(struct jinja_run *r, struct jinja_value v, 
     return jinja_of_text(jinja_built(&text));
 }
 
-/* --- parts of many --- */
+/* --- some of the items --- */
 
 struct jinja_value jinja_filter_unique(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
@@ -245,7 +245,7 @@ struct jinja_value jinja_filter_batch(struct jinja_run *r, struct jinja_value v,
     return rows;
 }
 
-/* The arguments behind those that were taken, for a filter or test that is called for each item. */
+/* Returns the arguments that were not taken, for a filter or test that is called for each item. */
 static struct jinja_args rest_of(struct jinja_args *args)
 {
     struct jinja_args rest = {.n = args->n - args->n_taken, .named = args->named, .n_named = args->n_named};
@@ -255,13 +255,13 @@ static struct jinja_args rest_of(struct jinja_args *args)
     return rest;
 }
 
-/* What map and select go through: as in jinja2 nothing where the value counts as false, none included. */
+/* Returns the items for map and select: none if the value is false (or none), as in jinja2. */
 static const struct jinja_list *items_if_any(struct jinja_run *r, struct jinja_value v)
 {
     return jinja_items(&r->s, jinja_truth(v) ? v : jinja_undefined(JINJA_UNDEFINED, jinja_text_of("")));
 }
 
-/* For the next item. */
+/* Makes the arguments available again, for the next item. */
 static void untake(struct jinja_args *args)
 {
     args->n_taken = 0;
@@ -304,7 +304,7 @@ struct jinja_value jinja_filter_map(struct jinja_run *r, struct jinja_value v, s
     return out;
 }
 
-/* Those whose test (none: whose truth) is `wanted`. */
+/* Returns the items whose test (without a test: whose truth) is `wanted`. */
 static struct jinja_value choose(struct jinja_run *r, struct jinja_value v, struct jinja_args *args,
                                  bool by_attribute, bool wanted)
 {

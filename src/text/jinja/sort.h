@@ -4,7 +4,7 @@
 
 #include "text/jinja/value.h"
 
-/* Sorts by the keys; with `reverse` the largest come first, equal ones in the order that they had. */
+/* Sorts by the keys. reverse: the largest first; equal ones keep their order in any case. */
 void jinja_sort(struct jinja_state *s, struct jinja_entry *entries, size_t n, bool reverse);
 
 #endif

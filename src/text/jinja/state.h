@@ -1,8 +1,8 @@
-/* state.h - what reading and running a template share: memory that is given back all at once, limits, and the
- * place where a failure leaves. A part of jinja.
+/* state.h - what parsing and running a template share: an arena, limits, and the exit on failure. A part of
+ * jinja.
  *
- * A failure does not return: it goes to the setjmp of jinja_parse or jinja_render. Nothing but the state's
- * own memory may be held where something can fail. */
+ * A failure does not return: it jumps to the setjmp of jinja_parse or jinja_render. So code that can fail
+ * must hold no memory except that of the arena. */
 #ifndef MOEFLUX_TEXT_JINJA_STATE_H
 #define MOEFLUX_TEXT_JINJA_STATE_H
 
@@ -12,39 +12,38 @@
 
 struct moeflux_err;
 
-/* Brackets and blocks in each other while a template is read; nodes in nodes, macros in macros while it runs.
- * */
+/* Limits of nesting: of brackets and blocks when parsed; of nodes and macros when run. */
 enum { JINJA_PARSE_DEPTH = 100, JINJA_RUN_DEPTH = 500 };
 
 struct jinja_place {
-    uint32_t line, column; /* from 1; 0: nowhere */
+    uint32_t line, column; /* 1 or more; 0: no place */
 };
 
 struct jinja_state {
     struct jinja_chunk *chunks;
-    char *free; /* of the newest chunk */
-    size_t n_free;
-    size_t memory;         /* that may still be taken */
-    uint64_t steps;        /* that may still be taken */
-    uint32_t depth;        /* the same */
-    const char *name;      /* the template's, borrowed */
-    struct jinja_place at; /* what is being read or run */
+    char *free;            /* unused bytes of the newest chunk */
+    size_t n_free;         /* ... their number */
+    size_t memory;         /* bytes that may still be allocated */
+    uint64_t steps;        /* steps that may still be taken */
+    uint32_t depth;        /* levels that may still be entered */
+    const char *name;      /* name of the template, borrowed */
+    struct jinja_place at; /* the place that is parsed or run */
     struct moeflux_err *e;
     int rc;
     jmp_buf failed;
 };
 
-/* Zeroed memory for any type. */
+/* Returns zeroed memory for any type. */
 void *jinja_alloc(struct jinja_state *s, size_t n, size_t size);
-/* Gives all of it back. */
+/* Frees all memory. */
 void jinja_state_free(struct jinja_state *s);
 
 void jinja_fail(struct jinja_state *s, int code, const char *fmt, ...)
     __attribute__((noreturn, format(printf, 3, 4)));
 
-/* Counts work. */
+/* Counts steps; fails if none are left. */
 void jinja_count(struct jinja_state *s, uint64_t steps);
-/* Around what calls itself. */
+/* Called around recursion; jinja_enter fails if the nesting is too deep. */
 void jinja_enter(struct jinja_state *s);
 void jinja_leave(struct jinja_state *s);
 

@@ -1,4 +1,4 @@
-/* What follows `is`. */
+/* The tests that follow `is`, and the table of all tests. */
 #include "base/err.h"
 #include "text/jinja/run.h"
 
@@ -53,7 +53,7 @@ static bool is_false(struct jinja_run *r, struct jinja_value v, struct jinja_arg
     return v.kind == JINJA_BOOL && !v.truth;
 }
 
-/* Python's `is`, as far as a template can rely on it. */
+/* Compares like Python's `is`, for the cases on which a template can rely. */
 static bool is_same(struct jinja_run *r, struct jinja_value v, struct jinja_args *args)
 {
     struct jinja_value other = jinja_need(r, args, "other");
@@ -87,7 +87,7 @@ static bool is_divisible(struct jinja_run *r, struct jinja_value v, struct jinja
     return remainder_of(r, v, jinja_need(r, args, "num")) == 0;
 }
 
-/* Whether the text has letters and all of them are as `how` writes them. */
+/* Returns whether the text has letters and all of them are in the case `how`. */
 static bool has_case(struct jinja_run *r, struct jinja_value v, enum jinja_case how)
 {
     struct jinja_text text = jinja_str(&r->s, v);

@@ -132,14 +132,14 @@ void jinja_float_text(double x, char text[JINJA_FLOAT_TEXT])
         snprintf(digits, sizeof digits, "%.*e", precision, x);
     while (precision++ < 16 && strtod(digits, NULL) != x);
     char *mark = strchr(digits, 'e');
-    int exponent = (int)strtol(mark + 1, NULL, 10); /* of a double: at most three digits */
+    int exponent = (int)strtol(mark + 1, NULL, 10); /* a double's exponent has at most three digits */
     *mark = '\0';
     if (exponent < -4 || exponent >= 16) {
         snprintf(text, JINJA_FLOAT_TEXT, "%.24se%c%02u", digits, exponent < 0 ? '-' : '+',
                  (unsigned)abs(exponent) % 1000);
         return;
     }
-    int n_digits = precision - 1; /* behind the first one */
+    int n_digits = precision - 1; /* digits after the first one */
     int decimals = n_digits > exponent ? n_digits - exponent : 1;
     snprintf(text, JINJA_FLOAT_TEXT, "%.*f", decimals, x);
 }
@@ -271,7 +271,7 @@ struct jinja_text jinja_str(struct jinja_state *s, struct jinja_value v)
     return jinja_built(&b);
 }
 
-/* --- reading --- */
+/* --- parts of texts --- */
 
 struct jinja_text jinja_text_of(const char *text)
 {
@@ -392,12 +392,12 @@ static bool is_letter(int32_t c)
 struct jinja_text jinja_to_case(struct jinja_state *s, struct jinja_text t, enum jinja_case how)
 {
     struct jinja_build b = jinja_build(s);
-    bool inside = false; /* a word, for CAPITALIZE the text */
+    bool inside = false; /* inside a word; CAPITALIZE: inside the text */
     for (size_t i = 0; i < t.len; i += jinja_width(t, i)) {
         int32_t c = jinja_character(t, i);
         bool upper = how == JINJA_UPPER || (how >= JINJA_CAPITALIZE && !inside);
         inside = how == JINJA_CAPITALIZE || is_letter(c);
-        /* The one letter in use whose upper case is two. */
+        /* U+00DF is the one common letter whose upper case is two letters. */
         if (upper && c == 0xdf) {
             jinja_build_as(&b, t, i, how == JINJA_UPPER ? "SS" : "Ss", 2);
             continue;

@@ -1,3 +1,4 @@
+/* strftime_now: formats a time like Python's strftime, in English. */
 #include <stdio.h>
 #include <string.h>
 
@@ -9,8 +10,7 @@ static const char *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
 static const char *const months[] = {"January", "February", "March",     "April",   "May",      "June",
                                      "July",    "August",   "September", "October", "November", "December"};
 
-/* A number with `width` places, filled with `fill`; flag '-' leaves the filling out, '0' and '_' choose it.
- * */
+/* Appends a number padded to `width` places with `fill`. flag: '-' no padding, '0' zeros, '_' spaces. */
 static void build_number(struct jinja_build *b, int number, int width, char fill, char flag)
 {
     char text[24];
@@ -28,7 +28,7 @@ static void build_cut(struct jinja_build *b, const char *name, size_t n)
     jinja_build_bytes(b, name, n < strlen(name) ? n : strlen(name));
 }
 
-/* Conversions that stand for others. NULL: it is none of them. */
+/* Returns the format that a conversion is short for; NULL: none. */
 static const char *composed(char conversion)
 {
     switch (conversion) {
@@ -71,7 +71,7 @@ static bool build_numbered(struct jinja_build *b, const struct tm *t, char conve
         {'j', '0', 3, t->tm_yday + 1},
         {'w', '0', 1, t->tm_wday},
         {'u', '0', 1, t->tm_wday ? t->tm_wday : 7},
-        /* Microseconds: `now` has none. */
+        /* Microseconds, which `now` does not have. */
         {'f', '0', 6, 0},
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
@@ -107,7 +107,7 @@ static void build_conversion(struct jinja_build *b, const struct tm *t, char con
     case '%':
         jinja_build_literal(b, "%");
         return;
-    /* The time has no zone, as Python's datetime.now(). */
+    /* The time has no zone, like Python's datetime.now(). */
     case 'z':
     case 'Z':
         return;
@@ -140,7 +140,7 @@ struct jinja_text jinja_time(struct jinja_state *s, time_t when, struct jinja_te
     struct jinja_build b = jinja_build(s);
     struct tm t;
     if (!localtime_r(&when, &t))
-        jinja_fail(s, ERR_UNSUPPORTED, "strftime_now: the time has no date");
+        jinja_fail(s, ERR_UNSUPPORTED, "strftime_now: the time is out of range");
     build_time(&b, &t, format.bytes, format.len, false);
     return jinja_built(&b);
 }

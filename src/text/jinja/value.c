@@ -7,8 +7,7 @@
 #include "base/err.h"
 #include "text/jinja/text.h"
 
-/* 64 MiB, as long as an output may be. */
-enum { MAX_TEXT = 1 << 26 };
+enum { MAX_TEXT = 1 << 26 }; /* 64 MiB, the limit of the output */
 
 /* --- making --- */
 
@@ -57,7 +56,7 @@ struct jinja_value jinja_undefined(enum jinja_kind owner, struct jinja_text name
     return (struct jinja_value){.kind = JINJA_UNDEFINED, .owner = owner, .text = name};
 }
 
-/* Room for one more in an array of n items. */
+/* Makes room for one more in an array of n items. */
 static void *grow(struct jinja_state *s, void *items, size_t n, size_t *cap, size_t size)
 {
     jinja_count(s, 1);
@@ -168,7 +167,7 @@ struct jinja_value jinja_of_json(struct jinja_state *s, const json_t *json, cons
         v = list_of_json(s, json, authors);
         break;
     case JSON_STRING:
-        /* So that the length of what is said does not count against the template. */
+        /* Longer messages give the template more memory. */
         s->memory += 16 * (json_string_length(json) < MAX_TEXT ? json_string_length(json) : MAX_TEXT);
         v = jinja_of_text((struct jinja_text){json_string_value(json), authors, json_string_length(json)});
         break;
@@ -189,7 +188,7 @@ struct jinja_value jinja_of_json(struct jinja_state *s, const json_t *json, cons
     return v;
 }
 
-/* --- asking --- */
+/* --- properties, comparing --- */
 
 int64_t jinja_whole(struct jinja_value v)
 {
@@ -285,7 +284,7 @@ static bool same_kind_equal(struct jinja_state *s, struct jinja_value a, struct 
     }
 }
 
-/* Which of two numbers is larger; NaN is neither. */
+/* Compares two numbers. A NaN is not comparable. */
 static int order_numbers(struct jinja_value a, struct jinja_value b, bool *comparable)
 {
     *comparable = true;
@@ -332,7 +331,7 @@ int jinja_order(struct jinja_state *s, struct jinja_value a, struct jinja_value 
         bool comparable;
         int order = order_numbers(a, b, &comparable);
         if (!comparable)
-            jinja_fail(s, ERR_UNSUPPORTED, "a number that is not one has no order");
+            jinja_fail(s, ERR_UNSUPPORTED, "NaN has no order");
         return order;
     }
     if (a.kind == JINJA_TEXT && b.kind == JINJA_TEXT)
@@ -409,7 +408,7 @@ struct jinja_list *jinja_items(struct jinja_state *s, struct jinja_value v)
         }
         break;
     default:
-        jinja_fail(s, ERR_FORMAT, "a %s cannot be gone through", jinja_type(v));
+        jinja_fail(s, ERR_FORMAT, "a %s is not iterable", jinja_type(v));
     }
     return items.list;
 }

@@ -1,7 +1,7 @@
-/* value.h - the values of a running template, with Python's meaning. A part of jinja: failures do not return
- * (state.h), and memory is the state's.
+/* value.h - the values of a running template, with Python's semantics. A part of jinja. Failures do not
+ * return, and memory belongs to the state (state.h).
  *
- * A text knows who wrote each of its bytes, so that what stands in a message is never taken for a control
+ * A text records who wrote each of its bytes, so that the content of a message is never taken for a control
  * token. */
 #ifndef MOEFLUX_TEXT_JINJA_VALUE_H
 #define MOEFLUX_TEXT_JINJA_VALUE_H
@@ -30,7 +30,7 @@ enum jinja_kind {
     JINJA_TEXT,
     JINJA_LIST,
     JINJA_TUPLE,
-    JINJA_ITERATOR, /* what map, select and others give: it can be gone through once */
+    JINJA_ITERATOR, /* the result of map, select and others; can be iterated once */
     JINJA_DICT,
     JINJA_NAMESPACE,
     JINJA_LOOP,
@@ -41,9 +41,10 @@ enum jinja_kind {
 
 struct jinja_value {
     enum jinja_kind kind;
-    /* JINJA_UNDEFINED: what has no member `text`; JINJA_UNDEFINED: it is a variable's name */
+    /* JINJA_UNDEFINED: the kind of value that has no member `text`; or JINJA_UNDEFINED: `text` is a
+     * variable's name */
     enum jinja_kind owner;
-    bool safe; /* JINJA_TEXT: by the filters safe or escape; what + adds to it is escaped */
+    bool safe; /* JINJA_TEXT: made by the filters safe or escape; + escapes what it adds */
     union {
         bool truth;
         int64_t number;
@@ -67,8 +68,8 @@ struct jinja_entry {
     struct jinja_value key, value;
 };
 
-struct jinja_dict { /* in the order of insertion */
-    struct jinja_entry *entries;
+struct jinja_dict {
+    struct jinja_entry *entries; /* [n] in the order of insertion */
     size_t n, cap;
 };
 
@@ -76,22 +77,22 @@ struct jinja_value jinja_none(void);
 struct jinja_value jinja_bool(bool truth);
 struct jinja_value jinja_int(int64_t number);
 struct jinja_value jinja_float(double real);
-/* Of the template; `text` outlives the rendering. */
+/* Makes a text whose author is the template; `text` must outlive the rendering. */
 struct jinja_value jinja_literal(const char *text);
 struct jinja_value jinja_of_text(struct jinja_text text);
 struct jinja_value jinja_new_list(struct jinja_state *s, enum jinja_kind kind);
 struct jinja_value jinja_new_dict(struct jinja_state *s, enum jinja_kind kind);
 struct jinja_value jinja_pair(struct jinja_state *s, struct jinja_value a, struct jinja_value b);
-/* owner as in struct jinja_value. */
+/* Makes an undefined value; owner and name as in struct jinja_value. */
 struct jinja_value jinja_undefined(enum jinja_kind owner, struct jinja_text name);
-/* A copy in the state's memory; its texts are borrowed. `author` wrote its texts. */
+/* Copies a JSON value into the state's memory; its strings are borrowed and get these `authors`. */
 struct jinja_value jinja_of_json(struct jinja_state *s, const struct json_t *json, const char *authors);
 
 void jinja_append(struct jinja_state *s, struct jinja_value list, struct jinja_value item);
-/* Fails for keys that Python cannot hash. */
+/* Sets a member of a dict. Fails for keys that Python cannot hash. */
 void jinja_put(struct jinja_state *s, struct jinja_value dict, struct jinja_value key,
                struct jinja_value value);
-/* NULL: not there. */
+/* Return a member of a dict; NULL: there is none. */
 const struct jinja_value *jinja_find(struct jinja_state *s, const struct jinja_dict *dict,
                                      struct jinja_value key);
 const struct jinja_value *jinja_find_text(struct jinja_state *s, const struct jinja_dict *dict,
@@ -105,22 +106,22 @@ static inline bool jinja_is_sequence(struct jinja_value v)
 {
     return v.kind == JINJA_LIST || v.kind == JINJA_TUPLE;
 }
-/* Of a bool or an int. */
+/* Returns the value of a bool or an int. */
 int64_t jinja_whole(struct jinja_value v);
 double jinja_real(struct jinja_value v);
 
-/* Python's name of the type, for errors. */
+/* Returns Python's name of the type, for errors. */
 const char *jinja_type(struct jinja_value v);
 bool jinja_truth(struct jinja_value v);
 bool jinja_equal(struct jinja_state *s, struct jinja_value a, struct jinja_value b);
-/* < 0, 0 or > 0; fails where Python's < does. */
+/* Compares: < 0, 0 or > 0. Fails if Python's < does. */
 int jinja_order(struct jinja_state *s, struct jinja_value a, struct jinja_value b);
 bool jinja_contains(struct jinja_state *s, struct jinja_value where, struct jinja_value what);
 size_t jinja_length(struct jinja_state *s, struct jinja_value v);
-/* The items of what can be gone through: characters of a text, keys of a dict. An iterator has none
+/* Returns the items of an iterable value: characters of a text, keys of a dict. An iterator is empty
  * afterwards. */
 struct jinja_list *jinja_items(struct jinja_state *s, struct jinja_value v);
-/* An undefined value was used: fails. */
+/* Fails because an undefined value was used. */
 void jinja_fail_undefined(struct jinja_state *s, struct jinja_value v) __attribute__((noreturn));
 
 #endif

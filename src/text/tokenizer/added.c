@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/quote.h"
-#include "text/tokenizer/steps.h"
+#include "text/tokenizer/work_limit.h"
 
 int added_add(struct added *a, const char *text, size_t len, int32_t id, struct moeflux_err *e)
 {
@@ -50,8 +50,8 @@ void added_free(struct added *a)
     free(a->tokens);
 }
 
-/* The first token in [low, high) whose byte at `depth` is at least `byte`; one that ends before comes first.
- * */
+/* Returns the first token in [low, high) whose byte at `depth` is at least `byte`; one that ends before
+ * `depth` counts as less. */
 static size_t lower_bound(const struct added *a, size_t low, size_t high, size_t depth, int byte)
 {
     while (low < high) {
@@ -66,8 +66,8 @@ static size_t lower_bound(const struct added *a, size_t low, size_t high, size_t
     return low;
 }
 
-/* The longest token that `text` starts with: the sorted list is walked like a tree, one byte a level.
- * *levels: how many. */
+/* Returns the longest token that `text` starts with, or NULL. Walks the sorted list like a tree, one byte a
+ * level. *levels: how many. */
 static const struct added_token *longest(const struct added *a, const char *text, size_t len, size_t *levels)
 {
     const struct added_token *found = NULL;
@@ -76,7 +76,7 @@ static const struct added_token *longest(const struct added *a, const char *text
         int byte = (uint8_t)text[depth];
         low = lower_bound(a, low, high, depth, byte);
         high = lower_bound(a, low, high, depth, byte + 1);
-        /* Of those that agree so far the shortest stands first. */
+        /* The shortest of the tokens that match so far is the first. */
         if (low < high && a->tokens[low].len == depth + 1)
             found = &a->tokens[low];
     }
@@ -84,15 +84,15 @@ static const struct added_token *longest(const struct added *a, const char *text
     return found;
 }
 
-int added_next(const struct added *a, const char *text, size_t len, size_t from, struct steps *steps,
+int added_next(const struct added *a, const char *text, size_t len, size_t from, struct work_limit *limit,
                int32_t *id, size_t *start, size_t *end, struct moeflux_err *e)
 {
     for (size_t at = from, levels; a->n && at < len; at++) {
         if (!a->starts[(uint8_t)text[at]])
             continue;
         const struct added_token *t = longest(a, text + at, len - at, &levels);
-        if (!steps_take(steps, levels))
-            return steps_error(steps, "added_tokens", at, len, e);
+        if (!work_limit_take(limit, levels))
+            return work_limit_error(limit, "added_tokens", at, len, e);
         if (!t)
             continue;
         *start = at;

@@ -5,16 +5,16 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "text/tokenizer/steps.h"
+#include "text/tokenizer/work_limit.h"
 #include "text/tokenizer/tokenizer.h"
 
 #define EMPTY     UINT64_MAX
 #define NO_RANK   UINT32_MAX
 #define NO_SYMBOL UINT32_MAX
-/* Up to here scanning all pairs again after each merge beats a heap; ordinary words never get there. */
+/* bytes; up to here rescanning all pairs after each merge beats a heap. Ordinary words are shorter. */
 #define SHORT_PIECE 48
 /* A heap of a million entries has 20 levels, most of them in slow memory. */
-#define STEPS_A_MERGE 64
+#define STEPS_PER_MERGE 64
 
 static uint64_t pair_of(int32_t left, int32_t right)
 {
@@ -76,7 +76,7 @@ static int encode_short(const struct bpe *b, const char *piece, size_t len, stru
                         struct moeflux_err *e)
 {
     int32_t ids[SHORT_PIECE];
-    const struct bpe_merge *pairs[SHORT_PIECE]; /* of ids[i] and ids[i + 1] */
+    const struct bpe_merge *pairs[SHORT_PIECE]; /* the merge of ids[i] and ids[i + 1]; NULL: none */
     size_t n = len;
     for (size_t i = 0; i < n; i++)
         ids[i] = b->byte_ids[(uint8_t)piece[i]];
@@ -106,7 +106,7 @@ static int encode_short(const struct bpe *b, const char *piece, size_t len, stru
 struct symbol {
     int32_t id;
     uint32_t prev, next;
-    uint32_t rank; /* of the pair with the next symbol; a heap entry with another rank is stale */
+    uint32_t rank; /* rank of the pair with the next symbol; a heap entry with another rank is stale */
 };
 
 /* Heap entries are rank << 32 | position, so that the smallest is the lowest rank, leftmost. */
@@ -131,10 +131,10 @@ static void sift_up(uint64_t *heap, size_t at)
     heap[at] = entry;
 }
 
-/* Links the symbols and puts every pair that can be merged on the heap. *count: the number of entries. False:
- * it was interrupted. */
+/* Links the symbols and puts every pair that can be merged on the heap. *count: the number of entries.
+ * Returns false if interrupted. */
 static bool start_long(const struct bpe *b, const char *piece, uint32_t len, struct symbol *symbols,
-                       uint64_t *heap, struct steps *steps, size_t *count)
+                       uint64_t *heap, struct work_limit *limit, size_t *count)
 {
     size_t n = 0;
     for (uint32_t i = 0; i < len; i++) {
@@ -143,7 +143,7 @@ static bool start_long(const struct bpe *b, const char *piece, uint32_t len, str
     }
     for (uint32_t i = 0; i + 1 < len; i++) {
         const struct bpe_merge *m = find(b, symbols[i].id, symbols[i + 1].id);
-        if (steps && !steps_ask(steps, 1))
+        if (limit && !work_limit_ask(limit, 1))
             return false;
         if (!m)
             continue;
@@ -156,7 +156,7 @@ static bool start_long(const struct bpe *b, const char *piece, uint32_t len, str
     return true;
 }
 
-/* Looks the pair that starts at `at` up again after one of its halves changed. Returns the heap's new count.
+/* Looks up the pair that starts at `at` again, after one of its halves changed. Returns the heap's new count.
  * */
 static size_t refresh(const struct bpe *b, struct symbol *symbols, uint32_t at, uint64_t *heap, size_t n)
 {
@@ -172,12 +172,12 @@ static size_t refresh(const struct bpe *b, struct symbol *symbols, uint32_t at, 
     return n + 1;
 }
 
-/* False: it was interrupted. */
+/* Returns false if interrupted. */
 static bool merge_long(const struct bpe *b, struct symbol *symbols, uint64_t *heap, size_t n,
-                       struct steps *steps)
+                       struct work_limit *limit)
 {
     while (n) {
-        if (steps && !steps_ask(steps, STEPS_A_MERGE))
+        if (limit && !work_limit_ask(limit, STEPS_PER_MERGE))
             return false;
         uint32_t at = (uint32_t)heap[0], rank = (uint32_t)(heap[0] >> 32);
         heap[0] = heap[--n];
@@ -202,7 +202,8 @@ static int encode_long(const struct bpe *b, const char *piece, uint32_t len, str
                        struct token_list *out, struct moeflux_err *e)
 {
     void *heap = s->heap;
-    /* One entry a pair at the start; each of at most len - 1 merges takes one away and adds at most two. */
+    /* One entry for each pair at the start; each of at most len - 1 merges removes one and adds at most two.
+     * */
     int rc = mem_grow(&heap, &s->heap_cap, 2 * (size_t)len, sizeof *s->heap, e);
     s->heap = heap;
     if (rc == 0)
@@ -211,8 +212,8 @@ static int encode_long(const struct bpe *b, const char *piece, uint32_t len, str
         return rc;
     struct symbol *symbols = s->symbols;
     size_t n = 0;
-    if (!start_long(b, piece, len, symbols, s->heap, s->steps, &n) ||
-        !merge_long(b, symbols, s->heap, n, s->steps))
+    if (!start_long(b, piece, len, symbols, s->heap, s->limit, &n) ||
+        !merge_long(b, symbols, s->heap, n, s->limit))
         return err_set(e, ERR_INTERRUPTED, "interrupted while a piece of %u bytes of text was encoded", len);
     for (uint32_t i = 0; i != NO_SYMBOL; i = symbols[i].next)
         if (token_list_add(out, symbols[i].id, e) < 0)

@@ -7,12 +7,12 @@
 #include <stdint.h>
 
 struct moeflux_err;
-struct steps;
+struct work_limit;
 struct token_list;
 
 struct bpe_merge {
     uint64_t pair; /* left id in the high half, right id in the low one; UINT64_MAX: empty */
-    uint32_t rank; /* place in the file's list: lower goes first */
+    uint32_t rank; /* index in the file's list of merges; the lowest is applied first */
     int32_t result;
 };
 
@@ -22,22 +22,22 @@ struct bpe {
     size_t mask;
 };
 
-/* What a long piece needs while it is merged. Zero it before first use; serves any number of pieces. */
+/* Buffers for merging long pieces. Zero it before first use; it serves any number of pieces. */
 struct bpe_scratch {
     void *symbols; /* struct symbol [] */
     size_t symbols_cap;
     uint64_t *heap;
     size_t heap_cap;
-    struct steps *steps; /* asked whether to go on with a long piece; may be NULL */
+    struct work_limit *limit; /* lets the user stop a long piece; may be NULL */
 };
 
 int bpe_init(struct bpe *b, size_t n_merges, struct moeflux_err *e);
 void bpe_free(struct bpe *b);
-/* Adds a merge; of two for the same pair the later counts, as the format's own readers have it. */
+/* Adds a merge. A second merge of the same pair replaces the first, as in the format's own readers. */
 void bpe_add(struct bpe *b, int32_t left, int32_t right, uint32_t rank, int32_t result);
 
-/* Appends the ids of `piece`. Every byte of it must have a token. O(len log len). ERR_MEMORY,
- * ERR_INTERRUPTED; ERR_USAGE for a piece of 4 GiB or more. */
+/* Appends the ids of `piece`, each byte of which must have a token. O(len log len). ERR_MEMORY,
+ * ERR_INTERRUPTED; ERR_USAGE: a piece of 4 GiB or more. */
 int bpe_encode(const struct bpe *b, const char *piece, size_t len, struct bpe_scratch *s,
                struct token_list *out, struct moeflux_err *e);
 void bpe_scratch_free(struct bpe_scratch *s);

@@ -22,7 +22,7 @@ static int fail_post(const char *what, struct moeflux_err *e)
     return err_set(e, ERR_UNSUPPORTED, "post_processor: %s", what);
 }
 
-/* The one id of a template's special token. */
+/* Reads the single id of a template's special token. */
 static int read_special(struct tokenizer *t, const json_t *template, const json_t *special,
                         struct moeflux_err *e)
 {
@@ -51,7 +51,7 @@ static int read_template(struct tokenizer *t, const json_t *template, struct moe
     {
         const json_t *special = json_object_get(item, "SpecialToken");
         if (special && seen_text)
-            return fail_post("a token after a text, which a prompt that goes on cannot have", e);
+            return fail_post("a token after the text, which would stand inside a continued prompt", e);
         int rc = special ? read_special(t, template, special, e) : 0;
         if (rc < 0)
             return rc;
@@ -66,7 +66,7 @@ static int read_template(struct tokenizer *t, const json_t *template, struct moe
 static int read_post_step(struct tokenizer *t, const json_t *step, struct moeflux_err *e)
 {
     const json_t *type = json_object_get(step, "type");
-    /* ByteLevel only moves the offsets of tokens. */
+    /* ByteLevel only changes the offsets of tokens. */
     if (json_is_text(type, "ByteLevel"))
         return 0;
     if (json_is_text(type, "TemplateProcessing"))
@@ -96,10 +96,10 @@ int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct moeflu
     return 0;
 }
 
-/* --- the files beside tokenizer.json --- */
+/* --- the files next to tokenizer.json --- */
 
-int tokenizer_config_beside(const char *path, const char *name, char **where, char **text, size_t *len,
-                            struct moeflux_err *e)
+int tokenizer_config_sibling(const char *path, const char *name, char **where, char **text, size_t *len,
+                             struct moeflux_err *e)
 {
     const char *slash = strrchr(path, '/');
     char *dir = mem_text(slash ? path : ".", e);
@@ -128,7 +128,7 @@ static int read_bos(struct tokenizer *t, const json_t *root, const char *where, 
     const char *content =
         json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
     if (!content)
-        return err_set(e, ERR_FORMAT, "%s: add_bos_token is true, but bos_token is missing or no text",
+        return err_set(e, ERR_FORMAT, "%s: add_bos_token is true, but bos_token is missing or not a string",
                        where);
     t->bos = tokenizer_added_id(t, content);
     if (t->bos < 0)
@@ -137,7 +137,7 @@ static int read_bos(struct tokenizer *t, const json_t *root, const char *where, 
     return 0;
 }
 
-/* The template's text, or in a list of them that with this name; NULL: there is none. */
+/* Returns the template, or the one of this name from a list of templates; NULL: there is none. */
 static const char *template_of(const json_t *root, const char *name)
 {
     const json_t *template = json_member(root, "chat_template"), *item;
@@ -158,7 +158,7 @@ static int copy_template(const json_t *root, const char *name, char **copy, stru
     return template && !(*copy = mem_text(template, e)) ? ERR_MEMORY : 0;
 }
 
-/* Members called ..._token: a text, or an object with "content". Those that are known stay. */
+/* Reads the members named ..._token: a string, or an object with "content". A known name keeps its text. */
 static int read_special_texts(struct tokenizer *t, json_t *root, struct moeflux_err *e)
 {
     static const char tail[] = "_token";
@@ -196,13 +196,13 @@ static int read_config_text(struct tokenizer *t, const char *text, size_t len, c
     return rc;
 }
 
-/* Older checkpoints have the special tokens' texts here alone. */
+/* Older checkpoints have the special tokens' texts in this file only. */
 static int read_special_map(struct tokenizer *t, const char *path, struct moeflux_err *e)
 {
     char *where = NULL, *text = NULL;
     size_t len = 0;
     json_t *root = NULL;
-    int rc = tokenizer_config_beside(path, "special_tokens_map.json", &where, &text, &len, e);
+    int rc = tokenizer_config_sibling(path, "special_tokens_map.json", &where, &text, &len, e);
     if (rc == 0 && text)
         rc = json_read(text, len, where, MAX_CONFIG_VALUES, &root, e);
     if (rc == 0)
@@ -217,7 +217,7 @@ int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_
 {
     char *where = NULL, *text = NULL;
     size_t len = 0;
-    int rc = tokenizer_config_beside(path, "tokenizer_config.json", &where, &text, &len, e);
+    int rc = tokenizer_config_sibling(path, "tokenizer_config.json", &where, &text, &len, e);
     if (rc == 0 && text)
         rc = read_config_text(t, text, len, where, e);
     free(text);
@@ -227,8 +227,9 @@ int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_
         rc = read_special_map(t, path, e);
     if (rc < 0)
         return rc;
-    /* Newer checkpoints keep the template in a file of its own, which wins as in the published loader. */
-    rc = tokenizer_config_beside(path, "chat_template.jinja", &where, &text, &len, e);
+    /* Newer checkpoints keep the template in its own file, which takes precedence as in the published loader.
+     * */
+    rc = tokenizer_config_sibling(path, "chat_template.jinja", &where, &text, &len, e);
     free(where);
     if (rc == 0 && text) {
         free(t->chat_template);

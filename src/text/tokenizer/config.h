@@ -1,5 +1,5 @@
-/* config.h - what the files beside tokenizer.json say: which token starts a text, the chat template's source.
- * A part of the tokenizer. */
+/* config.h - reads the token that starts a text, and the chat template, from the files next to
+ * tokenizer.json. A part of the tokenizer. */
 #ifndef MOEFLUX_TEXT_TOKENIZER_CONFIG_H
 #define MOEFLUX_TEXT_TOKENIZER_CONFIG_H
 
@@ -9,18 +9,17 @@
 struct moeflux_err;
 struct tokenizer;
 
-/* Reads the post_processor of a tokenizer.json: a template may put one token before a text (t->bos).
- * ERR_UNSUPPORTED: it asks for something else. */
+/* Reads the post_processor of a tokenizer.json, which may put one token before a text (t->bos).
+ * ERR_UNSUPPORTED: it does anything else. */
 int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct moeflux_err *e);
 
-/* Reads file `name` of the directory in which `path` lies. *where: its path, owned by the caller; *text stays
- * NULL when there is no such file, else it and its *len are the caller's. ERR_IO, ERR_MEMORY. */
-int tokenizer_config_beside(const char *path, const char *name, char **where, char **text, size_t *len,
-                            struct moeflux_err *e);
+/* Reads the file `name` from the directory of `path`. *where: its path, owned by the caller. *text, *len: its
+ * content, owned by the caller; *text stays NULL if there is no such file. ERR_IO, ERR_MEMORY. */
+int tokenizer_config_sibling(const char *path, const char *name, char **where, char **text, size_t *len,
+                             struct moeflux_err *e);
 
-/* Reads tokenizer_config.json (add_bos_token with bos_token, which wins over the post_processor;
- * chat_template) and chat_template.jinja in the directory of `path`, where they are there. `t` has its tokens
- * already. */
+/* Reads tokenizer_config.json and chat_template.jinja from the directory of `path`, if they exist. The
+ * former's add_bos_token and bos_token override the post_processor. `t` must have its tokens already. */
 int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_err *e);
 
 #endif

@@ -12,7 +12,7 @@
 #include "text/tokenizer/lists.h"
 #include "text/utf8.h"
 
-/* The lists are read as they come and may be large; what is beside them becomes a tree. */
+/* The lists may be large and are read in place; the rest of the file is parsed into a tree. */
 #define MAX_FILE_BYTES ((uint64_t)256 << 20)
 #define MAX_REST_BYTES ((size_t)16 << 20)
 
@@ -50,7 +50,7 @@ static int read_normalizer(struct tokenizer *t, const json_t *root, struct moefl
 
 /* ---- pre_tokenizer ---- */
 
-/* "Removed" would lose text that decoding cannot bring back. */
+/* Reads "behavior". "Removed" is not supported: it loses text that decoding cannot restore. */
 static int read_behavior(const json_t *step, const char *where, enum pretokenize_join *join,
                          struct moeflux_err *e)
 {
@@ -87,7 +87,7 @@ static int read_split(struct tokenizer *t, const json_t *step, const char *where
                            e);
 }
 
-/* Numbers are what Unicode calls so (Nd, Nl, No), alone or in runs. */
+/* Digits are Unicode's numbers (Nd, Nl, No), split one by one or in runs. */
 static int read_digits(struct tokenizer *t, const json_t *step, const char *where, struct moeflux_err *e)
 {
     struct json_view v = json_view_of(step, where, e);
@@ -105,7 +105,7 @@ static int read_byte_level(const json_t *step, const char *where, struct moeflux
     return v.rc;
 }
 
-/* ByteLevel turns text into the byte alphabet: what comes after it would see other characters, so it is last.
+/* ByteLevel must be last: it turns text into the byte alphabet, so a later step would see other characters.
  * */
 static int read_pretokenizer_step(struct tokenizer *t, const json_t *step, size_t idx, size_t n_steps,
                                   struct moeflux_err *e)
@@ -177,13 +177,12 @@ static int read_model_options(struct tokenizer *t, const json_t *model, struct m
 
 /* ---- the file ---- */
 
-/* What is known while the lists are looked for. */
 struct search {
     struct tokenizer_lists *lists;
     struct str *scratch;
 };
 
-/* Takes a list, which opens with `bracket`, and notes its place. */
+/* Skips a list, which opens with `bracket`, and records its place. */
 static int locate_list(struct jsonscan *s, struct jsonscan *list, const char *name, char bracket,
                        struct moeflux_err *e)
 {
@@ -212,7 +211,7 @@ static int locate_in_model(void *ctx, struct jsonscan *s, struct jsonscan_text k
     return jsonscan_skip(s, e);
 }
 
-/* A member of the whole file. */
+/* Visits a member of the top-level object. */
 static int locate_in_file(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
 {
     struct search *search = ctx;
@@ -238,7 +237,7 @@ static int locate_lists(const char *text, size_t len, struct tokenizer_lists *li
     return rc;
 }
 
-/* What is left of the file without the lists. */
+/* The file's text without the lists. */
 struct rest {
     struct str text;
     bool too_long;
@@ -251,7 +250,8 @@ static void add_part(struct rest *r, const char *bytes, size_t n)
         str_add(&r->text, bytes, n);
 }
 
-/* Appends "null" for the list and its line ends, so that the parser's line numbers stay true. */
+/* Appends "null" in place of the list, and the list's line ends so that the parser's line numbers are right.
+ * */
 static void add_gap(struct rest *r, const struct jsonscan *list)
 {
     add_part(r, "null", strlen("null"));
@@ -281,7 +281,7 @@ static int copy_rest(const char *text, size_t len, const struct tokenizer_lists 
     if (!str_ok(&rest->text))
         return err_set(e, ERR_MEMORY, "out of memory for %zu bytes of JSON", len);
     if (rest->too_long)
-        return err_set(e, ERR_FORMAT, "more than %zu bytes beside vocab, merges and added_tokens",
+        return err_set(e, ERR_FORMAT, "more than %zu bytes outside of vocab, merges and added_tokens",
                        MAX_REST_BYTES);
     return 0;
 }

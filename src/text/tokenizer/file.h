@@ -15,20 +15,20 @@ struct moeflux_err;
 struct tokenizer {
     struct vocab vocab;
     struct bpe bpe;
-    bool ignore_merges; /* a piece that is a token is taken whole */
+    bool ignore_merges; /* a piece that is a token becomes that token without merging */
     bool nfc;
-    int32_t bos;                  /* put before a text; -1: none */
-    char *chat_template;          /* the file's own text; NULL: the directory has none */
-    char *tool_template;          /* NULL: none for prompts with tools */
-    struct json_t *special_texts; /* an object: bos_token and so on */
+    int32_t bos;                  /* id of the token before every text; -1: none */
+    char *chat_template;          /* Jinja source; NULL: the directory has none */
+    char *tool_template;          /* Jinja source for prompts with tools; NULL: none */
+    struct json_t *special_texts; /* object: the texts of bos_token, eos_token and others, by name */
     struct pretokenizer pretokenizer;
-    struct moeflux_progress progress; /* asked while a text is encoded */
-    struct added added;               /* every added token by the file's own content */
-    struct added added_raw;           /* what is looked for in the raw text */
-    struct added added_normalised;    /* what is looked for in normalised text, itself normalised */
+    struct moeflux_progress progress; /* called while a text is encoded; may stop it */
+    struct added added;               /* all added tokens, by their content in the file */
+    struct added added_raw;           /* those looked for in the raw text */
+    struct added added_normalised;    /* those looked for in normalised text; normalised themselves */
 };
 
-/* Fills the zeroed `t`. On failure it is partly filled: tokenizer_free takes it as it is. Errors as
+/* Fills the zeroed `t`. After a failure it is partly filled and may be passed to tokenizer_free. Errors as
  * tokenizer_open; each names `path`. */
 int tokenizer_file_read(const char *path, struct tokenizer *t, struct moeflux_err *e);
 

@@ -82,7 +82,7 @@ static void add_utf8(struct str *out, uint32_t cp)
     str_add(out, b, n);
 }
 
-/* At the u of an escape with four hex digits, or of the first half of a surrogate pair. */
+/* Takes an escape of four hex digits, or a surrogate pair. The reader stands at the (first) u. */
 static int take_unicode(struct jsonscan *s, struct str *out, struct moeflux_err *e)
 {
     uint32_t cp, low;
@@ -100,7 +100,7 @@ static int take_unicode(struct jsonscan *s, struct str *out, struct moeflux_err 
     return 0;
 }
 
-/* After a backslash. */
+/* Takes the rest of an escape, after the backslash. */
 static int take_escape(struct jsonscan *s, struct str *out, struct moeflux_err *e)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
@@ -117,7 +117,7 @@ static int take_escape(struct jsonscan *s, struct str *out, struct moeflux_err *
     return 0;
 }
 
-/* The end of the run of characters that stand for themselves. */
+/* Returns the offset after the characters that stand for themselves. */
 static size_t plain_run(const struct jsonscan *s)
 {
     size_t at = s->at;
@@ -126,7 +126,7 @@ static size_t plain_run(const struct jsonscan *s)
     return at;
 }
 
-/* The rest of a string that has escapes, into the scratch. */
+/* Decodes the rest of a string with escapes into the scratch. */
 static int take_escaped(struct jsonscan *s, struct str *scratch, struct moeflux_err *e)
 {
     str_clear(scratch);
@@ -239,7 +239,7 @@ int jsonscan_skip(struct jsonscan *s, struct moeflux_err *e)
         depth += c == '{' || c == '[';
         depth -= c == '}' || c == ']';
         s->at++;
-        /* A number or a word has more characters; inside brackets they are passed one by one. */
+        /* A number or a word has more characters; inside brackets the outer loop skips them one by one. */
         while (depth == 0 && c != '}' && c != ']' && s->at < s->end && !strchr(",:]} \n\r\t", s->text[s->at]))
             s->at++;
     } while (depth > 0);

@@ -10,15 +10,14 @@
 #include "text/tokenizer/nfc.h"
 #include "text/tokenizer/file.h"
 
-/* A merge makes a token, nearly always one of its own. */
+/* Each merge makes a token, and hardly ever the same as another merge. */
 enum { MAX_MERGES = VOCAB_MAX_IDS, MAX_ENTRY_VALUES = 256 };
 
-/* The state of one reading. */
 struct reading {
     struct tokenizer *t;
-    size_t n_tokens;       /* in model.vocab */
-    int64_t last_id;       /* the largest one of all */
-    struct str scratch[3]; /* strings with escapes; lookups */
+    size_t n_tokens;       /* number of tokens in model.vocab */
+    int64_t last_id;       /* the largest id in model.vocab and added_tokens */
+    struct str scratch[3]; /* buffers for strings with escapes and for look-ups */
 };
 
 static int check_id(int64_t id, const char *where, const char *text, size_t len, struct moeflux_err *e)
@@ -29,7 +28,7 @@ static int check_id(int64_t id, const char *where, const char *text, size_t len,
                    quote_bytes(text, len).text, (long long)id, VOCAB_MAX_IDS - 1);
 }
 
-/* ---- model.vocab, read twice: to size the tables, and to fill them ---- */
+/* ---- model.vocab, which is read twice: once to size the tables, once to fill them ---- */
 
 static int count_token(void *ctx, struct jsonscan *s, struct jsonscan_text key, struct moeflux_err *e)
 {
@@ -63,7 +62,7 @@ struct added_entry {
     bool normalised, special;
 };
 
-/* `where`: the entry's place, which begins the errors. */
+/* Reads one entry. `where` names its place and begins the errors. */
 static int read_added_entry(const json_t *item, const char *where, struct added_entry *a,
                             struct moeflux_err *e)
 {
@@ -85,7 +84,7 @@ static int read_added_entry(const json_t *item, const char *where, struct added_
     return v.rc;
 }
 
-/* Calls `take` for every entry: each is a tree for a moment, the whole list never, as it may be large. */
+/* Calls `take` for every entry. Only one entry at a time is a JSON tree, since the list may be large. */
 static int each_added(struct reading *r, struct jsonscan s,
                       int (*take)(struct reading *r, const struct added_entry *a, const char *where,
                                   struct moeflux_err *e),
@@ -120,7 +119,7 @@ static int count_added(struct reading *r, const struct added_entry *a, const cha
     return 0;
 }
 
-/* The token may stand in the model's vocabulary too; then both must agree. */
+/* A token may be in model.vocab too; then both must give it the same id. */
 static int give_added_id(struct reading *r, const struct added_entry *a, struct moeflux_err *e)
 {
     int32_t known = vocab_find(&r->t->vocab, a->text, a->len, &r->scratch[0]);
@@ -130,7 +129,7 @@ static int give_added_id(struct reading *r, const struct added_entry *a, struct 
     return known == a->id ? 0 : vocab_add(&r->t->vocab, a->id, a->text, a->len, false, e);
 }
 
-/* Puts the token where it will be looked for. */
+/* Adds the token to the sets in which it is looked for. */
 static int list_added(struct reading *r, const struct added_entry *a, struct moeflux_err *e)
 {
     struct tokenizer *t = r->t;
@@ -173,8 +172,8 @@ static int read_added(struct reading *r, struct jsonscan added, struct moeflux_e
 
 /* ---- bytes and merges ---- */
 
-/* Bytes C0, C1 and F5..FF are in no UTF-8 text; every other byte must have its token, so that encoding never
- * meets one without. */
+/* Finds the token of each byte. Bytes C0, C1 and F5..FF occur in no UTF-8 text; every other byte must have a
+ * token, so that encoding cannot fail. */
 static int find_byte_ids(struct tokenizer *t, struct moeflux_err *e)
 {
     for (int b = 0; b < 256; b++) {
@@ -191,7 +190,7 @@ struct merge {
     struct jsonscan_text left, right;
 };
 
-/* "a b"; a token never has a space in it, it is written U+0120. */
+/* Takes "a b". A token contains no space: it is written U+0120. */
 static int take_merge_string(struct reading *r, struct jsonscan *s, size_t rank, struct merge *m,
                              struct moeflux_err *e)
 {
@@ -209,7 +208,7 @@ static int take_merge_string(struct reading *r, struct jsonscan *s, size_t rank,
     return 0;
 }
 
-/* ["a", "b"] */
+/* Takes ["a", "b"]. */
 static int take_merge_pair(struct reading *r, struct jsonscan *s, size_t rank, struct merge *m,
                            struct moeflux_err *e)
 {

@@ -16,8 +16,8 @@
 #define MAX_DECOMPOSED 4
 #define N_CLASSES      256
 
-/* Everything below U+0300 is in form C, whatever stands beside it; those characters have no byte from CC up.
- * */
+/* Returns whether all characters are below U+0300, which have no byte of CC or more. A text of only such
+ * characters is in form C. */
 static bool is_plain(const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++)
@@ -54,7 +54,8 @@ static uint8_t class_of(int32_t cp)
     return (uint8_t)utf8proc_get_property(cp)->combining_class;
 }
 
-/* Stable counting sort of a run of combining marks. utf8proc's own ordering is quadratic in the run. */
+/* Sorts a run of combining marks by class, stably, by counting. utf8proc's own sort is quadratic in the run.
+ * */
 static void sort_marks(int32_t *marks, size_t n, int32_t *tmp)
 {
     size_t start[N_CLASSES + 1] = {0};

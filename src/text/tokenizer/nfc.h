@@ -7,7 +7,7 @@
 struct moeflux_err;
 struct str;
 
-/* Appends the NFC form of `text` (valid UTF-8) to `out`. Linear in time also for long runs of combining
+/* Appends the NFC form of `text` (valid UTF-8) to `out`. Takes linear time, even for long runs of combining
  * marks. ERR_MEMORY. */
 int nfc_add(const char *text, size_t len, struct str *out, struct moeflux_err *e);
 

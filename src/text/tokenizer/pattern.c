@@ -12,16 +12,15 @@
 #define SPACES                                                                                               \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
     "3000}"
-/* The complement, for \S inside a set. */
+/* The complement of SPACES, for \S inside a set. */
 #define NOT_SPACES                                                                                           \
     "\\x{0}-\\x{8}\\x{e}-\\x{1f}\\x{21}-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}"          \
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
 
-/* Of the numbers in pattern.h. */
+/* The callouts PATTERN_START and PATTERN_MARK. */
 static const char START[] = "(?C1)", MARK[] = "(?C2)";
 
-/* As many as PCRE2 takes. */
-enum { MAX_DEPTH = 250 };
+enum { MAX_DEPTH = 250 }; /* nested groups; PCRE2's own limit */
 #define NO_ITEM SIZE_MAX
 
 struct translation {
@@ -29,9 +28,10 @@ struct translation {
     size_t len, at;
     bool in_set;
     struct str *out;
-    size_t item; /* where in `out` the last character, set or group begins, that a quantifier would repeat */
-    size_t after_mark;      /* where in `out` the last mark ends */
-    size_t open[MAX_DEPTH]; /* where in `out` the groups begin that are open */
+    /* offset in `out` of the last character, set or group, which a quantifier would repeat; or NO_ITEM */
+    size_t item;
+    size_t after_mark;      /* offset in `out` of the last mark's end */
+    size_t open[MAX_DEPTH]; /* offsets in `out` of the open groups */
     size_t depth;
     struct moeflux_err *e;
 };
@@ -55,7 +55,7 @@ static void mark(struct translation *t)
     t->after_mark = t->out->len;
 }
 
-/* A mark before the last item. */
+/* Inserts a mark before the last item. */
 static void mark_item(struct translation *t)
 {
     size_t n = t->out->len - t->item;
@@ -75,7 +75,7 @@ static void keep(struct translation *t, size_t n)
     t->at += n;
 }
 
-/* Copies \p{..} and \x{..} whole: their braces are no quantifier. */
+/* Copies \p{..} and \x{..} whole: their braces are not a quantifier. */
 static int keep_braced_escape(struct translation *t)
 {
     if (t->at + 2 >= t->len || t->p[t->at + 2] != '{')
@@ -109,7 +109,7 @@ static int translate_escape(struct translation *t)
     return 0;
 }
 
-/* One step inside [...]. */
+/* Translates one character or escape inside [...]. */
 static int translate_set(struct translation *t)
 {
     char c = t->p[t->at];
@@ -137,7 +137,7 @@ static int open_set(struct translation *t)
 static int push_group(struct translation *t)
 {
     if (t->depth == MAX_DEPTH)
-        return refuse(t, "a group too deep in others");
+        return refuse(t, "groups nested too deep");
     t->open[t->depth++] = t->out->len;
     t->item = NO_ITEM;
     return 0;
@@ -182,7 +182,7 @@ static int close_group(struct translation *t)
 /* Copies the n bytes of a quantifier. */
 static int keep_quantifier(struct translation *t, size_t n, bool unlimited)
 {
-    /* PCRE2 will refuse one that has nothing to repeat. */
+    /* PCRE2 refuses a quantifier that has nothing to repeat. */
     if (t->item != NO_ITEM && unlimited)
         mark_item(t);
     keep(t, n);
@@ -197,7 +197,7 @@ static int translate_star(struct translation *t)
     return keep_quantifier(t, has_kind ? 2 : 1, t->p[t->at] != '?');
 }
 
-/* The digits at *at, which may be none. False: they are more than PATTERN_MAX_COUNT. */
+/* Takes the digits at *at, if any. Returns false if their value is over PATTERN_MAX_COUNT. */
 static bool take_count(const struct translation *t, size_t *at)
 {
     unsigned n = 0;
@@ -207,9 +207,8 @@ static bool take_count(const struct translation *t, size_t *at)
     return true;
 }
 
-/* {n}, {n,} and {n,m}; anything else in braces is text in one engine and a quantifier in the other. What
- * follows may be a question mark, which behind {n} makes it optional in one engine and changes nothing in the
- * other. */
+/* Translates {n}, {n,} and {n,m}. Anything else in braces is text in one engine and a quantifier in the
+ * other. {n}? is refused: it is optional in one engine and means {n} in the other. */
 static int translate_braces(struct translation *t)
 {
     size_t start = t->at + 1, i = start, most;
@@ -230,7 +229,7 @@ static int translate_braces(struct translation *t)
     return keep_quantifier(t, i + 1 + lazy - t->at, is_range && i == most);
 }
 
-/* A character of several bytes is one item. */
+/* Copies one byte. A character of several bytes is one item, which begins at its first. */
 static void keep_character(struct translation *t)
 {
     if (((uint8_t)t->p[t->at] & 0xc0) != 0x80)
@@ -284,7 +283,7 @@ int pattern_quote(const char *text, size_t len, struct str *out, struct moeflux_
 {
     str_add_text(out, START);
     for (size_t i = 0; i < len; i++) {
-        /* Behind a backslash a letter or a digit may mean something, everything else is itself. */
+        /* A backslash before a letter or digit may have a meaning; before anything else it has none. */
         if ((uint8_t)text[i] < 0x80 && !isalnum((unsigned char)text[i]))
             str_add_text(out, "\\");
         str_add(out, text + i, 1);

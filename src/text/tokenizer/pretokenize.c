@@ -11,15 +11,15 @@
 #include "base/quote.h"
 #include "base/str.h"
 #include "text/tokenizer/pattern.h"
-#include "text/tokenizer/steps.h"
+#include "text/tokenizer/work_limit.h"
 
-/* The patterns in use have up to 1 KiB. */
+/* The published patterns have at most 1 KiB. */
 #define MAX_PATTERN_BYTES 4096
 #define MAX_LOOKBEHIND    255
 #define HEAP_KIB          (512u << 10)
-/* Alternatives that fail at once have no callout: the start of a match counts as many steps more as it may
- * pass of them. */
-#define PATTERN_BYTES_A_STEP 64
+/* Alternatives that fail at once have no callout. So the start of a match counts one more step for every so
+ * many bytes of the pattern. */
+#define PATTERN_BYTES_PER_STEP 64
 
 struct pretokenize_split {
     pcre2_code *code;
@@ -61,7 +61,7 @@ static int compile(const struct str *text, const char *pattern, size_t len, pcre
     if (lookbehind > MAX_LOOKBEHIND)
         return err_set(e, ERR_UNSUPPORTED, "pattern %s: it looks back by %u characters, expected at most %d",
                        quote_bytes(pattern, len).text, lookbehind, MAX_LOOKBEHIND);
-    /* Where there is no JIT the interpreter gives the same matches. */
+    /* Without a JIT the interpreter gives the same matches. */
     pcre2_jit_compile(*code, PCRE2_JIT_COMPLETE);
     return 0;
 }
@@ -78,7 +78,7 @@ int pretokenize_add(struct pretokenizer *p, const char *pattern, size_t len, boo
     if (!split)
         return ERR_MEMORY;
     split->join = join;
-    split->start_steps = 1 + (uint32_t)len / PATTERN_BYTES_A_STEP;
+    split->start_steps = 1 + (uint32_t)len / PATTERN_BYTES_PER_STEP;
     p->splits[p->n_splits++] = split;
     struct str text = {0};
     int rc = literal ? pattern_quote(pattern, len, &text, e) : pattern_translate(pattern, len, &text, e);
@@ -98,18 +98,18 @@ void pretokenize_free(struct pretokenizer *p)
 
 struct run {
     const struct pretokenizer *p;
-    const char *text; /* the whole */
+    const char *text; /* the whole text, [len] */
     size_t len;
     pcre2_match_data *match;
     pcre2_match_context *context;
-    struct steps *steps;
-    size_t split;     /* that is tried */
-    size_t start, at; /* in the piece: where the match that is tried begins, and the last callout */
+    struct work_limit *limit;
+    size_t split;     /* index of the current split */
+    size_t start, at; /* offsets in the piece: the start of the current match, and the last callout */
     struct pretokenize_sink sink;
     struct moeflux_err *e;
 };
 
-/* The steps since the last callout are as many as the characters that were gone forward by. */
+/* Counts the steps since the last callout: one, and one for each byte that the match advanced. */
 static int count_steps(pcre2_callout_block *b, void *data)
 {
     struct run *r = data;
@@ -120,10 +120,10 @@ static int count_steps(pcre2_callout_block *b, void *data)
         n = r->p->splits[r->split]->start_steps;
     }
     r->at = at;
-    return steps_take(r->steps, n) ? 0 : PCRE2_ERROR_CALLOUT;
+    return work_limit_take(r->limit, n) ? 0 : PCRE2_ERROR_CALLOUT;
 }
 
-/* `piece`: what was searched. */
+/* `piece`: the searched text. */
 static int match_error(const struct run *r, int code, const char *piece)
 {
     PCRE2_UCHAR text[128];
@@ -133,13 +133,13 @@ static int match_error(const struct run *r, int code, const char *piece)
     if (code == PCRE2_ERROR_NOMEMORY)
         return err_set(r->e, ERR_MEMORY, "out of memory for splitting %zu bytes of text", r->len);
     if (code == PCRE2_ERROR_CALLOUT)
-        return steps_error(r->steps, split, at, r->len, r->e);
+        return work_limit_error(r->limit, split, at, r->len, r->e);
     pcre2_get_error_message(code, text, sizeof text);
     return err_set(r->e, ERR_UNSUPPORTED, "tokenizer.json: %s fails at byte %zu of %zu bytes of text: %s",
                    split, at, r->len, (const char *)text);
 }
 
-/* The next match at or after `from`: 1 with *start < *end, 0 when there is none, or an error. */
+/* Finds the next match at or after `from`. Returns 1 with *start < *end, 0 if there is none, or an error. */
 static int find_match(struct run *r, size_t split, const char *text, size_t len, size_t from, size_t *start,
                       size_t *end)
 {
@@ -147,9 +147,9 @@ static int find_match(struct run *r, size_t split, const char *text, size_t len,
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     r->split = split;
     r->start = r->at = from;
-    /* The text was checked as a whole; checking it again for every piece would make this quadratic. */
+    /* The whole text was checked before; checking it again for every piece would be quadratic. */
     int rc = pcre2_match(code, subject, len, from, PCRE2_NO_UTF_CHECK, r->match, r->context);
-    /* The interpreter keeps its frames on the heap and gets further. */
+    /* The interpreter keeps its frames on the heap, so it can go deeper. */
     if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
         rc = pcre2_match(code, subject, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, r->match, r->context);
     if (rc == PCRE2_ERROR_NOMATCH)
@@ -165,7 +165,7 @@ static int find_match(struct run *r, size_t split, const char *text, size_t len,
     return 1;
 }
 
-/* A match, a gap, or what was joined of them: `is_match` is that of its last part. */
+/* A match, a gap, or several of them joined; then `is_match` is that of the last part. */
 struct segment {
     size_t start, end;
     bool is_match;
@@ -188,7 +188,7 @@ static bool joins(enum pretokenize_join join, bool a_is_match, bool b_is_match)
 
 static int cut(struct run *r, size_t split, const char *text, size_t len);
 
-/* Takes the next segment after `held`, which goes on to the next split unless the two are one. */
+/* Takes the segment after `held`. Joins the two, or passes `held` to the next split. */
 static int take(struct run *r, size_t split, const char *text, struct segment *held, struct segment next)
 {
     int rc = 0;
@@ -202,7 +202,7 @@ static int take(struct run *r, size_t split, const char *text, struct segment *h
     return rc;
 }
 
-/* Recursion is as deep as there are splits, at most PRETOKENIZE_MAX_SPLITS. */
+/* Recurses once for each split, at most PRETOKENIZE_MAX_SPLITS deep. */
 static int cut(struct run *r, size_t split, const char *text, size_t len)
 {
     if (split == r->p->n_splits)
@@ -222,10 +222,10 @@ static int cut(struct run *r, size_t split, const char *text, size_t len)
     return cut(r, split + 1, text + held.start, held.end - held.start);
 }
 
-int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct steps *steps,
+int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct work_limit *limit,
                     struct pretokenize_sink sink, struct moeflux_err *e)
 {
-    struct run r = {.p = p, .text = text, .len = len, .steps = steps, .sink = sink, .e = e};
+    struct run r = {.p = p, .text = text, .len = len, .limit = limit, .sink = sink, .e = e};
     int rc;
     if (len == 0)
         return 0;
@@ -233,8 +233,8 @@ int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, 
     r.context = pcre2_match_context_create(NULL);
     if (r.match && r.context) {
         pcre2_set_callout(r.context, count_steps, &r);
-        /* PCRE2 counts for every start of a match anew. */
-        pcre2_set_match_limit(r.context, (uint32_t)size_min(steps->left, UINT32_MAX));
+        /* PCRE2 restarts its count at every start of a match. */
+        pcre2_set_match_limit(r.context, (uint32_t)size_min(limit->left, UINT32_MAX));
         pcre2_set_heap_limit(r.context, HEAP_KIB);
         rc = cut(&r, 0, text, len);
     } else {

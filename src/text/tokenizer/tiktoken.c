@@ -18,18 +18,18 @@
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
 enum { MAX_CONFIG_VALUES = 1 << 19, MAX_TOKEN = 1 << 12 };
 
-/* How texts are split by tokenizer_class. The patterns' sets without Han are written as tiktoken's own are
- * not: there "[...&&[^\p{Han}]]". */
+/* The split pattern of each tokenizer_class. tiktoken's own pattern writes sets without Han as
+ * "[...&&[^\p{Han}]]"; PCRE2 has no such intersection, so a look-ahead excludes Han. */
 #define NOT_HAN(set) "(?:(?!\\p{sc:Han})[" set "])"
 #define UPPER        NOT_HAN("\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}")
 #define LOWER        NOT_HAN("\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}")
-#define BEFORE       "[^\\r\\n\\p{L}\\p{N}]?"
-#define BEHIND       "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+#define LEAD         "[^\\r\\n\\p{L}\\p{N}]?"
+#define CONTRACTION  "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
 static const struct {
     const char *tokenizer_class, *pattern;
 } splits[] = {
     {"TikTokenTokenizer",
-     "\\p{sc:Han}+|" BEFORE UPPER "*" LOWER "+" BEHIND "|" BEFORE UPPER "+" LOWER "*" BEHIND
+     "\\p{sc:Han}+|" LEAD UPPER "*" LOWER "+" CONTRACTION "|" LEAD UPPER "+" LOWER "*" CONTRACTION
      "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},
 };
 
@@ -43,7 +43,7 @@ bool tokenizer_is_tiktoken(const char *path)
 
 struct lines {
     const char *at, *end;
-    uint64_t number; /* of the line that was read last, from 1 */
+    uint64_t number; /* number of the last line read, from 1 */
 };
 
 struct line {
@@ -59,7 +59,7 @@ static int base64_digit(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* Whether text[0..n) is base64, of at most MAX_TOKEN bytes and one at least. */
+/* Decodes text[0..n). Returns false if it is not base64 of 1 to MAX_TOKEN bytes. */
 static bool decode(const char *text, size_t n, struct line *out)
 {
     uint32_t bits = 0;
@@ -78,7 +78,7 @@ static bool decode(const char *text, size_t n, struct line *out)
     return out->len > 0;
 }
 
-/* 1: a line was read, 0: there is none any more. */
+/* Reads the next line that is not empty. Returns 1, or 0 at the end. */
 static int next_line(struct lines *l, struct line *out, struct moeflux_err *e)
 {
     while (l->at < l->end && *l->at == '\n') {
@@ -127,7 +127,8 @@ static int add_tokens(struct lines l, struct tokenizer *t, struct moeflux_err *e
 
 /* --- merges --- */
 
-/* The halves of token `id` that are tokens: adds the merges, or only counts them. */
+/* Adds (or only counts) a merge for each way to cut token `id` into two tokens. Returns how many there are.
+ * */
 static size_t merge_token(struct tokenizer *t, int32_t id, bool is_counting)
 {
     const struct vocab_token *token = &t->vocab.tokens[id];
@@ -255,9 +256,9 @@ int tokenizer_tiktoken_read(const char *path, struct tokenizer *t, struct moeflu
     struct moeflux_err fault = {0};
     int rc = file_read_text(path, MAX_FILE_BYTES, &text, &len, e);
     if (rc == 0)
-        rc = tokenizer_config_beside(path, "tokenizer_config.json", &where, &config_text, &config_len, e);
+        rc = tokenizer_config_sibling(path, "tokenizer_config.json", &where, &config_text, &config_len, e);
     if (rc == 0 && !config_text)
-        rc = err_set(e, ERR_IO, "%s: not found, which %s needs", where, path);
+        rc = err_set(e, ERR_IO, "%s: not found; %s needs it", where, path);
     if (rc == 0)
         rc = json_read(config_text, config_len, where, MAX_CONFIG_VALUES, &config, e);
     if (rc == 0 && (rc = read_parts(t, (struct lines){text, text + len, 0}, config, where, &fault)) < 0)

@@ -32,7 +32,7 @@ static size_t common(const struct token_text *a, const struct token_text *b)
     return n;
 }
 
-/* How many nodes the sorted items need, the root included. */
+/* Returns how many nodes the sorted items need, including the root. */
 static uint64_t count_nodes(const struct item *items, size_t n, size_t *depth)
 {
     uint64_t nodes = 1;
@@ -43,7 +43,7 @@ static uint64_t count_nodes(const struct item *items, size_t n, size_t *depth)
     return nodes;
 }
 
-/* path: the open node of each level. */
+/* Fills the nodes. path: the open node of each level. */
 static void place(struct token_trie *t, const struct item *items, size_t n, uint32_t *path)
 {
     uint32_t nodes = 1;
@@ -114,8 +114,8 @@ no_memory:
     return ERR_MEMORY;
 }
 
-/* A tag of a template must not stand in a text that a grammar describes, whether the file calls it special or
- * not. */
+/* Leaves out all added tokens: a template's tag must not occur in text that a grammar describes, whether the
+ * tokenizer's file marks it special or not. */
 static bool ordinary_text(const void *ctx, int32_t id, struct token_text *out)
 {
     const struct tokenizer *t = ctx;

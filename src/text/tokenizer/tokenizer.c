@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "text/tokenizer/nfc.h"
-#include "text/tokenizer/steps.h"
+#include "text/tokenizer/work_limit.h"
 #include "text/tokenizer/config.h"
 #include "text/tokenizer/file.h"
 #include "text/tokenizer/tiktoken.h"
@@ -71,14 +71,14 @@ void tokenizer_set_progress(struct tokenizer *t, const struct moeflux_progress *
     t->progress = *p;
 }
 
-/* One call of tokenizer_encode. */
+/* The state of one tokenizer_encode. */
 struct encoding {
     const struct tokenizer *t;
     enum token_specials specials;
     struct token_list *out;
-    struct str normal; /* the normalised form of the stretch at hand */
+    struct str normal; /* normalised form of the current stretch of text */
     struct bpe_scratch scratch;
-    struct steps steps;
+    struct work_limit limit;
 };
 
 static int encode_piece(void *ctx, const char *piece, size_t len, struct moeflux_err *e)
@@ -86,14 +86,14 @@ static int encode_piece(void *ctx, const char *piece, size_t len, struct moeflux
     struct encoding *x = ctx;
     if (x->t->ignore_merges) {
         int32_t id = vocab_find_bytes(&x->t->vocab, piece, len);
-        /* An added token stands in the text only where it was looked for as such. */
+        /* Only the search for added tokens may produce one. */
         if (id >= 0 && !x->t->vocab.tokens[id].added)
             return token_list_add(x->out, id, e);
     }
     return bpe_encode(&x->t->bpe, piece, len, &x->scratch, x->out, e);
 }
 
-/* Calls `rest` for the stretches between the set's tokens. */
+/* Appends the set's tokens in the text, and calls `rest` for the stretches between them. */
 static int encode_between(struct encoding *x, const struct added *set, const char *text, size_t len,
                           int (*rest)(struct encoding *x, const char *text, size_t len,
                                       struct moeflux_err *e),
@@ -105,7 +105,7 @@ static int encode_between(struct encoding *x, const struct added *set, const cha
     for (size_t at = 0; at < len;) {
         size_t start, end;
         int32_t id;
-        int found = added_next(set, text, len, at, &x->steps, &id, &start, &end, e), rc = found;
+        int found = added_next(set, text, len, at, &x->limit, &id, &start, &end, e), rc = found;
         if (found >= 0)
             rc = start > at ? rest(x, text + at, start - at, e) : 0;
         if (rc == 0 && found)
@@ -119,7 +119,7 @@ static int encode_between(struct encoding *x, const struct added *set, const cha
 
 static int encode_plain(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
 {
-    return pretokenize_run(&x->t->pretokenizer, text, len, &x->steps,
+    return pretokenize_run(&x->t->pretokenizer, text, len, &x->limit,
                            (struct pretokenize_sink){encode_piece, x}, e);
 }
 
@@ -142,8 +142,8 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, en
     size_t n_before = out->n;
     size_t n = utf8_clean(text, len, &clean);
     int rc = 0;
-    x.steps = steps_for(clean.len, t->pretokenizer.n_splits, &t->progress);
-    x.scratch.steps = &x.steps;
+    x.limit = work_limit_for(clean.len, t->pretokenizer.n_splits, &t->progress);
+    x.scratch.limit = &x.limit;
     if (!str_ok(&clean))
         rc = err_set(e, ERR_MEMORY, "out of memory for %zu bytes of text", len);
     if (rc == 0)
@@ -195,8 +195,8 @@ int32_t tokenizer_bos(const struct tokenizer *t)
 int tokenizer_next_added(const struct tokenizer *t, const char *text, size_t from, size_t to, int32_t *id,
                          size_t *start, size_t *end, struct moeflux_err *e)
 {
-    struct steps steps = steps_for(to - from, 1, &t->progress);
-    return added_next(&t->added, text, to, from, &steps, id, start, end, e);
+    struct work_limit limit = work_limit_for(to - from, 1, &t->progress);
+    return added_next(&t->added, text, to, from, &limit, id, start, end, e);
 }
 
 const char *tokenizer_tool_template(const struct tokenizer *t)

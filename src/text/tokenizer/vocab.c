@@ -8,8 +8,8 @@
 #include "base/mem.h"
 #include "base/quote.h"
 
-/* The byte that the character `cp` of the byte alphabet stands for, or -1. Printable Latin-1 stands for
- * itself; the other 68 bytes follow in order from U+0100: 00..20, 7F..A0, AD. */
+/* Returns the byte that the character `cp` of the byte alphabet stands for, or -1. Printable Latin-1 stands
+ * for itself; the other 68 bytes follow in order from U+0100: 00..20, 7F..A0, AD. */
 static int byte_of(uint32_t cp)
 {
     if ((cp >= 0x21 && cp <= 0x7e) || (cp >= 0xa1 && cp <= 0xff && cp != 0xad))
@@ -22,8 +22,8 @@ static int byte_of(uint32_t cp)
     return n <= 66 ? (int)(0x7f + n - 33) : 0xad;
 }
 
-/* The character at text[*at] (valid UTF-8), *at moved on. Nothing past two bytes is in the alphabet: a longer
- * character gives a value outside of it. */
+/* Returns the character at text[*at] (valid UTF-8) and advances *at. The alphabet has no characters of more
+ * than two bytes, so a longer one gives UINT32_MAX. */
 static uint32_t next_character(const char *text, size_t len, size_t *at)
 {
     uint8_t c = (uint8_t)text[(*at)++];
@@ -34,7 +34,7 @@ static uint32_t next_character(const char *text, size_t len, size_t *at)
     return (c & 0x1fu) << 6 | ((uint8_t)text[(*at)++] & 0x3fu);
 }
 
-/* Appends what `text` (valid UTF-8) stands for; false when that is its own UTF-8. */
+/* Appends the bytes that `text` (valid UTF-8) stands for. Returns false if they are its own UTF-8. */
 static bool add_bytes(const char *text, size_t len, struct str *out)
 {
     size_t start = out->len, n = 0;
@@ -75,7 +75,7 @@ void vocab_free(struct vocab *v)
     str_free(&v->bytes);
 }
 
-/* The slot of the token that stands for these bytes, or the empty one where it would go. */
+/* Returns the slot of the token that stands for these bytes, or the empty slot where it would go. */
 static size_t find_slot(const struct vocab *v, const char *bytes, size_t len, bool is_bytes)
 {
     size_t slot = XXH3_64bits_withSeed(bytes, len, is_bytes) & v->mask;
@@ -104,7 +104,7 @@ static int list_token(struct vocab *v, int32_t id, const char *text, size_t len,
     return 0;
 }
 
-/* Gives `id` what was added to v->bytes from `off` on. */
+/* Gives `id` the bytes of v->bytes from `off` on. */
 static int keep_token(struct vocab *v, int32_t id, size_t off, bool is_bytes, struct moeflux_err *e)
 {
     /* A NUL between tokens keeps each a C string for debuggers, and data non-NULL for an empty first one. */

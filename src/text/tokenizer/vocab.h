@@ -1,4 +1,4 @@
-/* vocab.h - token ids, the bytes they stand for, and the way back. A part of the tokenizer.
+/* vocab.h - token ids to bytes, and bytes to token ids. A part of the tokenizer.
  *
  * Byte-level BPE writes every byte as one visible character (space = U+0120). A token whose characters all
  * belong to that alphabet stands for those bytes; any other token stands for its own UTF-8. */
@@ -13,15 +13,15 @@
 
 struct moeflux_err;
 
-/* Ids are array indices: this bounds what a file can make us allocate. The largest vocabularies have 0.3 M.
- * */
+/* Ids are array indices, so this bounds what a file can make us allocate. The largest vocabularies have 0.3
+ * M. */
 #define VOCAB_MAX_IDS (1 << 22)
 
 struct vocab_token {
-    uint32_t off, len; /* in vocab.bytes */
+    uint32_t off, len; /* bytes; offset and length in vocab.bytes */
     bool present;      /* some token has this id */
     bool is_bytes;     /* written in the byte alphabet */
-    bool added;        /* from added_tokens */
+    bool added;        /* listed in added_tokens */
     bool special;
 };
 
@@ -29,26 +29,27 @@ struct vocab {
     struct vocab_token *tokens; /* [n_ids] */
     int32_t n_ids;
     struct str bytes;
-    uint32_t *table; /* [mask + 1] id + 1 or 0; open addressing over the model's own tokens */
+    uint32_t *table; /* [mask + 1] id + 1, or 0; open addressing over the findable tokens */
     size_t mask;
 };
 
-/* Room for ids below n_ids (at most VOCAB_MAX_IDS) and n_tokens entries that can be found. */
+/* Makes room for ids below n_ids (at most VOCAB_MAX_IDS) and for n_tokens findable tokens. ERR_MEMORY. */
 int vocab_init(struct vocab *v, int32_t n_ids, size_t n_tokens, struct moeflux_err *e);
 void vocab_free(struct vocab *v);
 
-/* Gives `id` (in range) its text as the file writes it. `findable`: a token of the model, not an added one.
- * ERR_FORMAT when the id has a token or the findable text an id already. At most n_tokens findable ones. */
+/* Gives `id` (in range) its text as the file writes it. findable: vocab_find finds it (a token of the model,
+ * not an added one; at most n_tokens). ERR_FORMAT: the id has a token already, or the findable text has an
+ * id. */
 int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool findable,
               struct moeflux_err *e);
 
-/* The same for a findable token that is given by the bytes it stands for. */
+/* Adds a findable token by the bytes it stands for. Errors as vocab_add. */
 int vocab_add_bytes(struct vocab *v, int32_t id, const char *bytes, size_t len, struct moeflux_err *e);
 
-/* The id of a token as the file writes it, or -1. `scratch` is overwritten. */
+/* Returns the id of a token by its text in the file, or -1. Overwrites `scratch`. */
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len, struct str *scratch);
 
-/* The id of the token in the byte alphabet that stands for these bytes, or -1. */
+/* Returns the id of the token, written in the byte alphabet, that stands for these bytes, or -1. */
 int32_t vocab_find_bytes(const struct vocab *v, const char *bytes, size_t len);
 
 #endif

@@ -1,4 +1,4 @@
-#include "text/grammar/reach.h"
+#include "text/grammar/state_tokens.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include "text/grammar/matcher.h"
 #include "text/tokenizer/token_trie.h"
 
-enum { DENSE = 1024 }; /* tokens from which on a bitmap is quicker than a list */
+enum { DENSE = 1024 }; /* number of tokens from which a bitmap is faster than a list */
 
 struct counted {
     int32_t id;
@@ -21,10 +21,10 @@ struct counted_list {
     size_t n, cap;
 };
 
-/* Of a position. */
+/* What is known of a position. */
 struct known {
-    uint32_t need; /* the fewest rounds that must be allowed for it: those that ended and the one at hand */
-    uint32_t n_places; /* the places before the exits; 0: nothing is known yet, else one more */
+    uint32_t need;     /* the fewest rounds that it needs, including the current one */
+    uint32_t n_places; /* 1 + the places before the exits; 0: nothing is known yet */
     uint32_t n_exits;
 };
 
@@ -32,19 +32,19 @@ struct walk {
     struct matcher *m;
     const struct token_trie *t;
     uint32_t loop;
-    bool leaves[256];    /* bytes with which a caller could go on */
-    uint32_t *position;  /* [depth + 1] of the node at each level */
-    struct known *known; /* [positions] */
+    bool may_follow[256]; /* bytes that a caller may take next */
+    uint32_t *position;   /* [depth + 1] the position at each level of the trie */
+    struct known *known;  /* [positions] */
     size_t cap_known;
     struct counted_list fit, end;
-    struct reach_exit *exits;
+    struct state_tokens_exit *exits;
     size_t n_exits, cap_exits;
     struct moeflux_err *e;
 };
 
 /* ---- positions ---- */
 
-/* How many rounds have ended where this stack is: the bottom one counts them. */
+/* Returns how many rounds have ended: the frame at the bottom of the stack counts them. */
 static uint32_t rounds_of(const struct matcher *m, uint32_t stack)
 {
     const struct matcher_stack *s = matcher_get_stack(m, stack);
@@ -65,7 +65,7 @@ static int look_at(struct walk *w, uint32_t position)
     const struct matcher_place *p = matcher_places(w->m, position, &n);
     for (n_places = n; n_places > 0 && p[n_places - 1].state == MATCHER_EXIT;)
         n_places--;
-    uint32_t least = w->loop == REACH_NO_LOOP ? 0 : UINT32_MAX;
+    uint32_t least = w->loop == STATE_TOKENS_NO_LOOP ? 0 : UINT32_MAX;
     for (size_t i = 0; i < n_places && least > 0; i++)
         least = (uint32_t)size_min(least, rounds_of(w->m, p[i].stack) + 1);
     w->known[position] = (struct known){least, (uint32_t)n_places + 1, (uint32_t)(n - n_places)};
@@ -82,8 +82,7 @@ static int add_counted(struct counted_list *l, int32_t id, uint32_t rounds, stru
     return rc;
 }
 
-/* At the end of the tokens of `node` rounds have ended. There is room for every token, unless it is ambiguous
- * how many. */
+/* Records that `rounds` rounds have ended at the end of the tokens of `node`. */
 static int add_ends(struct walk *w, uint32_t node, uint32_t rounds)
 {
     const struct token_trie *t = w->t;
@@ -93,18 +92,18 @@ static int add_ends(struct walk *w, uint32_t node, uint32_t rounds)
     return rc;
 }
 
-/* Each exit of the position: before the byte of `node`, or (`ends`) at its end. */
+/* Records each exit of the position: before the byte of `node`, or (`ends`) at its end. */
 static int take_exits(struct walk *w, uint32_t position, uint32_t node, bool ends)
 {
     size_t n;
     int rc = 0;
     const struct matcher_place *p = matcher_places(w->m, position, &n);
     for (uint32_t i = w->known[position].n_places - 1; i < n && rc == 0; i++) {
-        uint32_t rounds = w->loop == REACH_NO_LOOP ? 0 : rounds_of(w->m, p[i].stack);
+        uint32_t rounds = w->loop == STATE_TOKENS_NO_LOOP ? 0 : rounds_of(w->m, p[i].stack);
         if (ends)
             rc = add_ends(w, node, rounds);
         else if (!(rc = mem_grow((void **)&w->exits, &w->cap_exits, w->n_exits + 1, sizeof *w->exits, w->e)))
-            w->exits[w->n_exits++] = (struct reach_exit){node, rounds};
+            w->exits[w->n_exits++] = (struct state_tokens_exit){node, rounds};
     }
     return rc;
 }
@@ -116,10 +115,10 @@ static int take_node(struct walk *w, uint32_t node, uint32_t position)
     if (rc)
         return rc;
     const struct known *k = &w->known[position];
-    /* There is room for every token. */
+    /* walk_all has made room for every token. */
     for (uint32_t i = t->first[node]; i < t->first[node + 1]; i++)
         w->fit.items[w->fit.n++] = (struct counted){t->ids[i], k->need};
-    bool ends = k->n_exits && w->loop != REACH_NO_LOOP && t->first[node] < t->first[node + 1];
+    bool ends = k->n_exits && w->loop != STATE_TOKENS_NO_LOOP && t->first[node] < t->first[node + 1];
     return ends ? take_exits(w, position, node, true) : 0;
 }
 
@@ -134,7 +133,7 @@ static int walk_all(struct walk *w, uint32_t start)
     for (uint32_t node = 1; node < t->n_nodes && rc == 0;) {
         uint32_t level = t->level[node], before = w->position[level - 1];
         uint8_t byte = t->byte[node];
-        if (w->leaves[byte] && w->known[before].n_exits)
+        if (w->may_follow[byte] && w->known[before].n_exits)
             rc = take_exits(w, before, node, false);
         uint32_t position = matcher_step(w->m, before, byte);
         w->position[level] = position;
@@ -147,7 +146,8 @@ static int walk_all(struct walk *w, uint32_t start)
 
 /* ---- the result ---- */
 
-/* By rounds, and by id where they are equal. */
+/* Sorts the ids by rounds; ids of equal rounds keep their order. (*ends)[i]: the end of those with i rounds.
+ * */
 static int sort_counted(const struct counted_list *l, int32_t **ids, uint32_t **ends, uint32_t *n_ends,
                         struct moeflux_err *e)
 {
@@ -164,14 +164,14 @@ static int sort_counted(const struct counted_list *l, int32_t **ids, uint32_t **
         at[l->items[i].rounds]++;
     for (uint32_t i = 1; i <= most; i++)
         at[i] += at[i - 1];
-    /* at[i - 1] is where those of i begin, and after this where they end. */
+    /* Now at[i] is the beginning of the ids of i rounds; the loop moves it to their end. */
     at--;
     for (size_t i = 0; i < l->n; i++)
         (*ids)[at[l->items[i].rounds]++] = l->items[i].id;
     return 0;
 }
 
-static int sort_exits(struct walk *w, struct reach *r)
+static int sort_exits(struct walk *w, struct state_tokens *r)
 {
     struct counted_list by_rounds = {0};
     uint32_t *ends = NULL, n_ends;
@@ -192,7 +192,7 @@ static int sort_exits(struct walk *w, struct reach *r)
         for (unsigned b = 0; b < 257; b++)
             r->by_byte[b] = at[b];
         for (size_t i = 0; i < w->n_exits; i++) {
-            const struct reach_exit *x = &w->exits[order[i]];
+            const struct state_tokens_exit *x = &w->exits[order[i]];
             r->exits[at[w->t->byte[x->node]]++] = *x;
             r->most_rounds = (uint32_t)size_max(r->most_rounds, x->rounds);
         }
@@ -203,9 +203,9 @@ static int sort_exits(struct walk *w, struct reach *r)
     return rc;
 }
 
-void reach_leaving(struct matcher *m, const struct grammar *g, uint32_t loop, struct reach_bytes *out)
+void state_tokens_follow(struct matcher *m, const struct grammar *g, uint32_t loop, struct byte_set *out)
 {
-    *out = (struct reach_bytes){0};
+    *out = (struct byte_set){0};
     uint32_t after = matcher_enter(m, g->loops[loop].next, MATCHER_BOTTOM);
     bool any = matcher_may_end(m, after);
     for (unsigned b = 0; b < 256; b++)
@@ -213,7 +213,7 @@ void reach_leaving(struct matcher *m, const struct grammar *g, uint32_t loop, st
             out->bits[b / 64] |= (uint64_t)1 << b % 64;
 }
 
-static int finish(struct walk *w, struct reach *r)
+static int finish(struct walk *w, struct state_tokens *r)
 {
     int rc = sort_counted(&w->fit, &r->fit, &r->fit_end, &r->n_needs, w->e);
     if (rc == 0)
@@ -228,19 +228,19 @@ static int finish(struct walk *w, struct reach *r)
     return rc;
 }
 
-struct reach *reach_new(struct matcher *m, const struct token_trie *t, uint32_t state, uint32_t loop,
-                        const struct reach_bytes *leaving, struct moeflux_err *e)
+struct state_tokens *state_tokens_new(struct matcher *m, const struct token_trie *t, uint32_t state,
+                                      uint32_t loop, const struct byte_set *follow, struct moeflux_err *e)
 {
     struct walk w = {.m = m, .t = t, .loop = loop, .e = e};
-    struct reach *r = mem_new(1, sizeof *r, e);
+    struct state_tokens *r = mem_new(1, sizeof *r, e);
     uint32_t stack = MATCHER_BOTTOM;
     w.position = mem_new((uint64_t)t->depth + 1, sizeof *w.position, e);
     int rc = r && w.position ? 0 : ERR_MEMORY;
     if (rc == 0) {
         for (unsigned b = 0; b < 256; b++)
-            w.leaves[b] = leaving->bits[b / 64] >> b % 64 & 1;
-        r->leaving = *leaving;
-        if (loop != REACH_NO_LOOP)
+            w.may_follow[b] = follow->bits[b / 64] >> b % 64 & 1;
+        r->follow = *follow;
+        if (loop != STATE_TOKENS_NO_LOOP)
             stack = matcher_push(m, (struct matcher_stack){.value = loop, .kind = FRAME_FREE});
         rc = walk_all(&w, matcher_enter(m, state, stack));
     }
@@ -253,11 +253,11 @@ struct reach *reach_new(struct matcher *m, const struct token_trie *t, uint32_t 
     free(w.exits);
     if (rc == 0)
         return r;
-    reach_free(r);
+    state_tokens_free(r);
     return NULL;
 }
 
-void reach_free(struct reach *r)
+void state_tokens_free(struct state_tokens *r)
 {
     if (!r)
         return;
@@ -272,7 +272,7 @@ void reach_free(struct reach *r)
     free(r);
 }
 
-/* ---- what is asked ---- */
+/* ---- queries ---- */
 
 static void set_bits(uint64_t *bits, const int32_t *ids, uint32_t n)
 {
@@ -280,8 +280,8 @@ static void set_bits(uint64_t *bits, const int32_t *ids, uint32_t n)
         bits[(uint32_t)ids[i] / 64] |= (uint64_t)1 << ((uint32_t)ids[i] % 64);
 }
 
-int reach_add_fit(struct reach *r, const struct token_trie *t, uint32_t rounds, uint64_t *bits,
-                  struct moeflux_err *e)
+int state_tokens_add_fit(struct state_tokens *r, const struct token_trie *t, uint32_t rounds, uint64_t *bits,
+                         struct moeflux_err *e)
 {
     uint32_t words = div_up(t->n_ids, 64), i = (uint32_t)size_min(rounds, r->n_needs - 1);
     if (r->fit_end[i] < DENSE) {
@@ -299,7 +299,7 @@ int reach_add_fit(struct reach *r, const struct token_trie *t, uint32_t rounds, 
     return 0;
 }
 
-void reach_add_ends(const struct reach *r, uint32_t rounds, uint64_t *bits)
+void state_tokens_add_ends(const struct state_tokens *r, uint32_t rounds, uint64_t *bits)
 {
     if (rounds >= r->n_ends)
         return;
@@ -307,8 +307,8 @@ void reach_add_ends(const struct reach *r, uint32_t rounds, uint64_t *bits)
     set_bits(bits, r->end + from, r->end_end[rounds] - from);
 }
 
-/* The first of [from, to) that has at least `rounds`. */
-static uint32_t find_rounds(const struct reach *r, uint32_t from, uint32_t to, uint32_t rounds)
+/* Returns the first exit in [from, to) with at least `rounds` rounds. */
+static uint32_t find_rounds(const struct state_tokens *r, uint32_t from, uint32_t to, uint32_t rounds)
 {
     while (from < to) {
         uint32_t middle = from + (to - from) / 2;
@@ -320,8 +320,8 @@ static uint32_t find_rounds(const struct reach *r, uint32_t from, uint32_t to, u
     return from;
 }
 
-const struct reach_exit *reach_exits(const struct reach *r, uint8_t byte, uint32_t least, uint32_t most,
-                                     size_t *n)
+const struct state_tokens_exit *state_tokens_exits(const struct state_tokens *r, uint8_t byte, uint32_t least,
+                                                   uint32_t most, size_t *n)
 {
     uint32_t from = r->by_byte[byte], to = r->by_byte[byte + 1];
     uint32_t first = find_rounds(r, from, to, least);
