@@ -1,8 +1,8 @@
 /* args.h - the parameter block of every kernel, read by C and by GLSL: one definition, no drift.
  *
- * ADDR is a device address. Addresses come first, then 4-byte scalars. Blocks are pushed as push constants:
- * at most 128 bytes. All activations are float32, row-major; a stride counts elements. `n` counts tokens of
- * the chunk, the first of which stands at position `pos`. */
+ * ADDR is a device address. Addresses come first, then 4-byte scalars.
+ * Blocks are pushed as push constants: at most 128 bytes. All activations are float32, row-major; a stride
+ * counts elements. `n` counts tokens of the chunk, the first of which stands at position `pos`. */
 #ifndef MOEFLUX_ARGS_H
 #define MOEFLUX_ARGS_H
 
@@ -20,13 +20,16 @@
 #endif
 
 /* How the numbers of a matrix are stored: a row a kind of number,
- *   ROW(name, number, bits, group, scheme, scale, x) bits of a code or a number; group: columns that share a
- * scale; scale: its type; x: what the user of the table needs in each row. A row's codes are a little-endian
- * stream of bits, so that 8 codes are `bits` bytes; scales and biases are [rows][columns / group]. AFFINE
- * value = code * scale + bias E2M1, E4M3 value = code * scale, the code being a float of 4 or 8 bits: sign,
- * exponent, mantissa PLAIN the numbers themselves A format's number is that of its kind, of an affine one
- * plus FORMAT_GROUP_x, where groups are not of 64 columns, plus FORMAT_SCALE_x, where scales and biases are
- * no bf16. src/base/format.h has what C makes of it, kernels/lib/dequant.glsl what the shaders do. */
+ *   ROW(name, number, bits, group, scheme, scale, x)
+ * bits of a code or a number; group: columns that share a scale; scale: its type; x: what the user of the
+ * table needs in each row. A row's codes are a little-endian stream of bits, so that 8 codes are `bits`
+ * bytes; scales and biases are [rows][columns / group].
+ *   AFFINE  value = code * scale + bias
+ *   E2M1, E4M3  value = code * scale, the code being a float of 4 or 8 bits: sign, exponent, mantissa
+ *   PLAIN   the numbers themselves
+ * A format's number is that of its kind, of an affine one plus FORMAT_GROUP_x, where groups are not of 64
+ * columns, plus FORMAT_SCALE_x, where scales and biases are no bf16. src/base/format.h has what C makes of
+ * it, kernels/lib/dequant.glsl what the shaders do. */
 #define FORMAT_TABLE(ROW, x) FORMAT_TABLE_USUAL(ROW, x) FORMAT_TABLE_OTHERS(ROW, x)
 /* What most models are made of. Kernels take these four, mixed in one dispatch. */
 #define FORMAT_TABLE_USUAL(ROW, x)                                                                           \

@@ -1,6 +1,7 @@
 // cast_f16.comp - the vectors of a chunk in float16, for the products of gemm.glsl that take them so:
-//   dst[t][c] = x[t][c] f_t norm[c], f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm What is larger
-// than 65504 in size becomes it. Grid: x = tokens. Tolerance: float16's rounding, 1e-3 of each output.
+//   dst[t][c] = x[t][c] f_t norm[c],  f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
+// What is larger than 65504 in size becomes it. Grid: x = tokens. Tolerance: float16's rounding, 1e-3 of each
+// output.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/put_halves.glsl"

@@ -1,12 +1,14 @@
 // attention/decode.comp - causal attention of few queries over the cache, with an online softmax:
-//   partial[t][h][split] = sum_p 2^(s_p - m) v_p, stats = (m, l = sum_p 2^(s_p - m)), s_p = log2(e) scale q .
-// k_p, p <= pos + t over the split's share of the positions; whole: sum_p 2^(s_p - m) v_p / l. WINDOW: p >
-// pos + t - WINDOW, and others are not read. SINKS: a head's sink is one more score of the first split, with
-// a value of zero. LATENT: a position has one row for all heads; the row is the key, and its first VALUE_DIM
-// channels are the value. PREPARE (one token): the queries come as they are projected. Every workgroup norms
-// and turns its own as gqa/prepare.comp does; the one with the last position does that with the new key, too,
-// and writes the position's row of the cache, which others do not see before the next dispatch: a member of
-// each team begins with key and value in shared memory, and all end before it.
+//   partial[t][h][split] = sum_p 2^(s_p - m) v_p,  stats = (m, l = sum_p 2^(s_p - m)),  s_p = log2(e) scale q
+//     . k_p,  p <= pos + t
+// over the split's share of the positions; whole: sum_p 2^(s_p - m) v_p / l. WINDOW: p > pos + t - WINDOW,
+// and others are not read. SINKS: a head's sink is one more score of the first split, with a value of zero.
+// LATENT: a position has one row for all heads; the row is the key, and its first VALUE_DIM channels are the
+// value.
+// PREPARE (one token): the queries come as they are projected. Every workgroup norms and turns its own as
+// gqa/prepare.comp does; the one with the last position does that with the new key, too, and writes the
+// position's row of the cache, which others do not see before the next dispatch: a member of each team begins
+// with key and value in shared memory, and all end before it.
 //
 // Merged (PREPARE, not whole): the workgroup that is the last of its heads' to finish does what merge.comp
 // does, and no other dispatch follows. The splits are added up in order, whoever does it.
@@ -15,11 +17,12 @@
 // subgroups of a workgroup form TEAMS of MEMBERS, each team for HEADS heads of its own; teams walk the same
 // rows at about the same time, so that one load serves all (caches near the processors do it). Members take
 // STEP positions in turn. LANES lanes share a position's row, 16 bytes of it at a time, and ROWS = SUBGROUP /
-// LANES rows are looked at side by side. A lane multiplies its channels of BLOCK keys with those of HEADS
-// queries; a reduction that halves the number of sums with the number of lanes leaves it with OWN scores, so
-// that exponentials are computed once. m grows only when a score is larger by more than SLACK: then sums are
-// scaled down. Members are added up in a fixed tree. A split without positions writes l = 0. float32; the
-// device's exp2. Tolerance 1e-5 of the largest output after the merge.
+// LANES rows are looked at side by side.
+// A lane multiplies its channels of BLOCK keys with those of HEADS queries; a reduction that halves the
+// number of sums with the number of lanes leaves it with OWN scores, so that exponentials are computed once.
+// m grows only when a score is larger by more than SLACK: then sums are scaled down. Members are added up in
+// a fixed tree. A split without positions writes l = 0. float32; the device's exp2. Tolerance 1e-5 of the
+// largest output after the merge.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"

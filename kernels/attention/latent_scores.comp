@@ -1,7 +1,8 @@
 // attention/latent_scores.comp - the first pass of attention over latents (latent.glsl):
-//   s = log2(e) scale q . k, m = the largest of 32 positions, rounded up, weights = 2^(s - m), l = sum of the
-// weights Grid: x = tiles of 128 positions, y = tiles of 128 rows. STEP channels are multiplied while the
-// next are on their way. Queries are rounded to float16, sums are float32. Tolerance 3e-3 after the merge.
+//   s = log2(e) scale q . k,  m = the largest of 32 positions, rounded up,  weights = 2^(s - m),  l = sum of
+//     the weights
+// Grid: x = tiles of 128 positions, y = tiles of 128 rows. STEP channels are multiplied while the next are on
+// their way. Queries are rounded to float16, sums are float32. Tolerance 3e-3 after the merge.
 #version 460
 #include "attention/latent.glsl"
 

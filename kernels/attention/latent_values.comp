@@ -1,7 +1,7 @@
 // attention/latent_values.comp - the second pass of attention over latents (latent.glsl): over a split's
 // positions
-//   partial[t][h][split] = sum_p 2^(s_p - m) v_p, stats = (m, l), m the largest of the split's chunks A
-// chunk's weights are scaled by 2^(its m - m) in float16, which is exact but for what is nearly 0; sums are
+//   partial[t][h][split] = sum_p 2^(s_p - m) v_p,  stats = (m, l),  m the largest of the split's chunks
+// A chunk's weights are scaled by 2^(its m - m) in float16, which is exact but for what is nearly 0; sums are
 // float32. Grid: x = pieces of 128 channels, y = n_splits, z = tiles of 128 rows. STEP positions are
 // multiplied while the next are on their way. A subgroup has 32 rows and 64 channels of the tile.
 #version 460

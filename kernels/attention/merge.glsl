@@ -1,8 +1,8 @@
 // merge.glsl - joins a row's parts, those of attention's splits:
-//   (sum_s acc_s 2^(m_s - m)) / (sum_s l_s 2^(m_s - m)) m the largest m_s GROUPS = WORKGROUP / COLS
-// invocations share four channels: each has every GROUPS-th split, and the first adds up what they have. Each
-// subgroup finds m and the denominator for itself. float32, sums in a fixed order, the device's exp2. The
-// includer has lib/memory.glsl, SUBGROUP, WORKGROUP and COLS.
+//   (sum_s acc_s 2^(m_s - m)) / (sum_s l_s 2^(m_s - m))   m the largest m_s
+// GROUPS = WORKGROUP / COLS invocations share four channels: each has every GROUPS-th split, and the first
+// adds up what they have. Each subgroup finds m and the denominator for itself. float32, sums in a fixed
+// order, the device's exp2. The includer has lib/memory.glsl, SUBGROUP, WORKGROUP and COLS.
 #ifndef ATTENTION_MERGE_GLSL
 #define ATTENTION_MERGE_GLSL
 

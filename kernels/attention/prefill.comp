@@ -4,13 +4,14 @@
 // The queries of a key/value head are rows (token, head): row r is token r / group, head kv_head * group + r
 // % group. A workgroup has ROWS rows of one key/value head. Per tile of POSITIONS keys: scores, masked after
 // each row's own position; the row's new maximum; its sums so far scaled down to it; the tile's values added.
-// A tile past the last position of all rows is not visited. Grid: x = tiles of ROWS rows, y = n_kv_heads *
-// n_splits: workgroups that run at about the same time read the same keys and values. The last tiles, which
-// see the most positions, start first. Two mappings, chosen at build:
+// A tile past the last position of all rows is not visited.
+// Grid: x = tiles of ROWS rows, y = n_kv_heads * n_splits: workgroups that run at about the same time read
+// the same keys and values. The last tiles, which see the most positions, start first.
+// Two mappings, chosen at build:
 //   tiles (GPUs): 16 x 16 invocations, float32. Tolerance 1e-5 of the largest output after the merge.
 //   matrices (COOP, attention_prefill_coop; attention/prefill_coop.glsl): queries, keys, values and weights
-//   in float16, scores and sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl); KEY_DIM and VALUE_DIM
-//   are multiples of 16. Tolerance 3e-3.
+//     in float16, scores and sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl); KEY_DIM and
+//     VALUE_DIM are multiples of 16. Tolerance 3e-3.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"

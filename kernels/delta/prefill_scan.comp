@@ -1,9 +1,10 @@
 // delta/prefill_scan.comp - the second of three: the recurrence over a chunk's tokens. Per value head and row
 // r of its state
-//   S_r *= decay; m = S_r k; u = beta (v_r - m); S_r += u k; dst_r = S_r q computed as a = S_r k, b = S_r q
-// on the state before: m = decay a, dst_r = decay b + u (k q). So the lanes exchange their parts once for
-// each token, which is what takes the time. Rows do not know of each other: PARTS lanes share one and keep it
-// in registers, and no barrier is ever needed. The next token's numbers are loaded while this one's are used.
+//   S_r *= decay;  m = S_r k;  u = beta (v_r - m);  S_r += u k;  dst_r = S_r q
+// computed as a = S_r k, b = S_r q on the state before: m = decay a, dst_r = decay b + u (k q). So the lanes
+// exchange their parts once for each token, which is what takes the time.
+// Rows do not know of each other: PARTS lanes share one and keep it in registers, and no barrier is ever
+// needed. The next token's numbers are loaded while this one's are used.
 //
 // Grid: x = n_v heads, y = blocks of SUBGROUP / PARTS rows; one subgroup a workgroup. float32, tolerance
 // 1e-5.

@@ -1,10 +1,12 @@
 // delta/prefill_walk.comp - delta/prefill_scan.comp's recurrence over a chunk's tokens, a block of four at a
 // time. With a_i = S k_i and b_i = S q_i for the state S before the block (row by row; d, e, beta as in
 // args.h: decays and their products):
-//   u_i = beta_i (v_i - e_i a_i) - sum_j<i beta_i e_ij (k_j k_i) u_j dst_i = e_i b_i + sum_j<=i e_ij (k_j
-//   q_i) u_j S = e_3 S + sum_j e_3j u_j k_j which is the recurrence, written out. What depends on the tokens
-//   alone comes from delta/prefill_blocks.comp. So the lanes that share a row exchange their parts once for
-//   four tokens, and S is scaled once.
+//   u_i = beta_i (v_i - e_i a_i) - sum_j<i beta_i e_ij (k_j k_i) u_j
+//   dst_i = e_i b_i + sum_j<=i e_ij (k_j q_i) u_j
+//   S = e_3 S + sum_j e_3j u_j k_j
+// which is the recurrence, written out. What depends on the tokens alone comes from
+// delta/prefill_blocks.comp. So the lanes that share a row exchange their parts once for four tokens, and S
+// is scaled once.
 //
 // PARTS lanes share EACH rows of S and keep them in registers: of the eight sums a_i, b_i each lane gets one.
 // Queries, keys and values of STAGE tokens lie in shared memory; the next ones are on their way meanwhile.

@@ -1,8 +1,9 @@
 // experts/decode_down.comp - the second half of the feed-forward part, with the residual:
-//   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k] + shared_down act[t][top_k] decode_up.comp left
-// the activations, w_t multiplied into the shared expert's, and where the experts lie. With shared_in the
-// router's product made the shared expert's gate and up rows, g_t and u_t behind its logits: act[t][top_k] is
-// w_t silu(g_t) * u_t; w_t = sigmoid of the logit before them, or 1 where the shared expert has no gate.
+//   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k]  +  shared_down act[t][top_k]
+// decode_up.comp left the activations, w_t multiplied into the shared expert's, and where the experts lie.
+// With shared_in the router's product made the shared expert's gate and up rows, g_t and u_t behind its
+// logits: act[t][top_k] is w_t silu(g_t) * u_t; w_t = sigmoid of the logit before them, or 1 where the shared
+// expert has no gate.
 //
 // A slot is an expert in the router's order, then the shared one. TEAMS subgroups compute a slot, each its
 // own rows: LANES lanes share a row's columns, ROWS rows a lane, one 16-byte piece after the other. Rows are
@@ -10,7 +11,8 @@
 // come in further rounds, columns that shared memory has no room for as well. With STEPS there is one round,
 // every slot has AREA columns, and a lane takes STEPS pieces of each row, or fewer in a format with longer
 // ones: no condition stands around a load, none waits for another. DROPS: the address of a slot may be 0,
-// then it has no columns. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// then it has no columns.
+// Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

@@ -1,16 +1,18 @@
 // experts/decode_up.comp - the first half of the chosen experts and of the shared one, p = rms(x[t]) * norm:
 //   act[t][k] = silu(gate p) * (up p), gate and up [inner][hidden] of expert idx[t][k], found through the
-//   layer's table act[t][top_k] = w_t silu(gate p) * (up p) of the shared expert, w_t the sigmoid of its
-//   gate's logit, or 1 and behind all tokens' activations the addresses of their experts, so that the second
-//   half need not look them up.
+//     layer's table
+//   act[t][top_k] = w_t silu(gate p) * (up p) of the shared expert, w_t the sigmoid of its gate's logit, or 1
+// and behind all tokens' activations the addresses of their experts, so that the second half need not look
+// them up.
 //
 // Grid: x = row blocks of `inner` or of the shared expert's, y = slots: the experts in the router's order,
-// then the shared one; z = tokens. float32 sums. Tolerance 1e-5 of the largest output. CHOOSES: the choice is
-// made here, as router/softmax.comp makes it. Each workgroup of a routed expert finds its own: that takes
-// less time than a dispatch. One of the last slot writes idx and weights while its weights are on the way.
-// The caller makes sure that every expert named by idx and not skipped is in the table. BIASED: products get
-// the expert's biases. LIMIT: as in ops/experts/experts.h. DROPS: idx may be NO_EXPERT. Nothing is computed
-// then, and 0 stands for the address.
+// then the shared one; z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
+// CHOOSES: the choice is made here, as router/softmax.comp makes it. Each workgroup of a routed expert finds
+// its own: that takes less time than a dispatch. One of the last slot writes idx and weights while its
+// weights are on the way. The caller makes sure that every expert named by idx and not skipped is in the
+// table.
+// BIASED: products get the expert's biases. LIMIT: as in ops/experts/experts.h.
+// DROPS: idx may be NO_EXPERT. Nothing is computed then, and 0 stands for the address.
 #version 460
 #define MATRICES 2
 #include "lib/memory.glsl"

@@ -1,8 +1,9 @@
 // experts/prefill_mix.comp - the experts' outputs of a chunk into the residual, and what the shared expert's
 // down projection meets:
-//   x[t] += sum_k weights[t][k] parts[t][k] in the router's order, then the shared expert's part, if there is
-//   one shared_act[t] = w_t silu(g_t) * u_t g_t, u_t behind the router logits of shared_in[t]; w_t = sigmoid
-//   of the logit before them, or 1 where there is no gate
+//   x[t] += sum_k weights[t][k] parts[t][k]          in the router's order, then the shared expert's part, if
+//     there is one
+//   shared_act[t] = w_t silu(g_t) * u_t              g_t, u_t behind the router logits of shared_in[t]; w_t =
+//     sigmoid of the logit before them, or 1 where there is no gate
 //
 // Grid: x = blocks of WORKGROUP * 4 columns of [hidden | shared_inner], y = tokens. Tolerance 2e-6.
 #version 460

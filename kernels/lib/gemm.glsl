@@ -3,14 +3,16 @@
 //
 // A block of rows meets a tile of tokens; a weight is dequantised once for all tokens of the tile. Two
 // mappings, chosen at build:
-//   gemm_tiles.glsl: float32. gemm_coop.glsl (COOP, kernels named X_coop): devices with matrices; the inputs
-//   come in float16, sums are float32. Its results differ from the others' by 1e-3 of the largest output.
+//   gemm_tiles.glsl: float32.
+//   gemm_coop.glsl (COOP, kernels named X_coop): devices with matrices; the inputs come in float16, sums are
+//     float32. Its results differ from the others' by 1e-3 of the largest output.
 //   gemm_frag.glsl (FRAG as well, kernels named X_fragcoop): the same for few tokens and 4-bit weights, on
-//   devices whose matrices lie as it needs them; of the constants TOKENS is 4, 8 or 16, ROWS a multiple of 4,
-//   ALONG subgroups share the columns. The first half of the rows of an invocation comes from one matrix, the
-//   second from another: parts of one block, or an expert's gate and up projections, which so meet in one
-//   invocation. Weights are dequantised exactly (q * scale is exact in float32, so q * scale + bias has one
-//   right value), products accumulate in float32.
+//     devices whose matrices lie as it needs them; of the constants TOKENS is 4, 8 or 16, ROWS a multiple of
+//     4, ALONG subgroups share the columns.
+// The first half of the rows of an invocation comes from one matrix, the second from another: parts of one
+// block, or an expert's gate and up projections, which so meet in one invocation.
+// Weights are dequantised exactly (q * scale is exact in float32, so q * scale + bias has one right value),
+// products accumulate in float32.
 #ifndef GEMM_GLSL
 #define GEMM_GLSL
 
@@ -54,13 +56,15 @@ uint input_row(uint t);
 uint input_tokens();
 
 // Each mapping offers
-//   half_row, tile_token the row (in its half of the block) and the token (of the tile) of an invocation's
-//   sums multiply computes them: row half_row(r) of this invocation's half of the rows . the vector of token
-//   tile_token(t): `first` from `row` on for r < ROWS / 2, `second` from `second_row` on for the others;
-//   factors[t] = 1 / sqrt(mean(x[t]^2) + eps). Rows past a matrix's last are computed from the last row. Both
-//   matrices have one format. All invocations must call it. has_sums whether this invocation has any take
-//   acc[r * PART + t] = the sum of row r and token PART * i + t, of i < TOKENS / PART: a part, because the
-//   registers have no room for all. All invocations must call it.
+//   half_row, tile_token  the row (in its half of the block) and the token (of the tile) of an invocation's
+//     sums
+//   multiply  computes them: row half_row(r) of this invocation's half of the rows . the vector of token
+//             tile_token(t): `first` from `row` on for r < ROWS / 2, `second` from `second_row` on for the
+//             others; factors[t] = 1 / sqrt(mean(x[t]^2) + eps). Rows past a matrix's last are computed from
+//             the last row. Both matrices have one format. All invocations must call it.
+//   has_sums  whether this invocation has any
+//   take  acc[r * PART + t] = the sum of row r and token PART * i + t, of i < TOKENS / PART: a part, because
+//         the registers have no room for all. All invocations must call it.
 #ifdef FRAG
 #include "lib/gemm_frag.glsl"
 #elif defined(COOP)

@@ -3,9 +3,11 @@
 //
 // A block of ROWS rows (of each of MATRICES matrices, when a kernel needs two at once) meets TOKENS vectors.
 // gemv_lanes.glsl has the products: lanes share rows, each takes pieces of 16 bytes.
-//     fetch_product starts loading the first weights of a tile: call it before the barrier that publishes the
-//     tile add_product adds the tile's products to the sums finish_product ends the sums; lane_row and
-//     lane_stores say which of them a lane has to store ROWS, TOKENS and MATRICES are powers of two.
+//     fetch_product   starts loading the first weights of a tile: call it before the barrier that publishes
+//                     the tile
+//     add_product     adds the tile's products to the sums
+//     finish_product  ends the sums; lane_row and lane_stores say which of them a lane has to store
+// ROWS, TOKENS and MATRICES are powers of two.
 #ifndef GEMV_GLSL
 #define GEMV_GLSL
 

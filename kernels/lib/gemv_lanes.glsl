@@ -10,14 +10,19 @@
 // holds 128 KB of code: where a layer's kernels are more, each takes 0.2 us longer for every kilobyte of its
 // own.)
 //
-// Codes become floats exactly, in one of two ways: - DENORM: masked into place they are float16 denormals,
-// which the device preserves: q 2^-24, or q 2^-20 for the odd
+// Codes become floats exactly, in one of two ways:
+// - DENORM: masked into place they are float16 denormals, which the device preserves: q 2^-24, or q 2^-20 for
+//   the odd
 //   columns of 4-bit codes, which have sums of their own. Then w = S v + bias with S = 2^24 scale. 2.6
-//   instructions a weight of 4 bits. - else a code is put into the mantissa of a half: v = 1 + q / 2^bits, w
-//   = scale q + bias = S v + B, S = 2^bits scale, B = bias - S: 3 instructions. sum(v x) is about five times
-//   as large as the piece's true sum, so a product's rounding errors grow as much, to about 1e-6 of the
-//   largest output. A piece lies in one group: it adds S sum(v x) + B sum(x). float32 sums: piece by piece,
-//   then lanes, then SPLIT. The order of a row's sum depends on SUBGROUP, SPLIT, TILE and nothing else.
+//     instructions a
+//   weight of 4 bits.
+// - else a code is put into the mantissa of a half: v = 1 + q / 2^bits, w = scale q + bias = S v + B, S =
+//   2^bits scale,
+//   B = bias - S: 3 instructions. sum(v x) is about five times as large as the piece's true sum, so a
+//     product's rounding
+//   errors grow as much, to about 1e-6 of the largest output.
+// A piece lies in one group: it adds S sum(v x) + B sum(x). float32 sums: piece by piece, then lanes, then
+// SPLIT. The order of a row's sum depends on SUBGROUP, SPLIT, TILE and nothing else.
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words4 { uvec4 v[]; };
 

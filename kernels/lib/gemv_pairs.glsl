@@ -4,9 +4,11 @@
 // with others in two streams of 16 numbers each, the same 16 bits of both put into a word. Such a word, moved
 // and masked, is two float16 numbers: - a code that ends below bit 10 is the denormal code 2^(k - 24), k the
 // bit where it begins. CODES of them come from one move: the
-//   i-th of CODES has k = i BITS and a sum of its own; - a small float has its sign in bit 15 and its
-// exponent and mantissa around bit 10. Its exponent without a bias of its own is right but for a power of
-// two, and so are its denormals. A piece adds FACTOR scale sum(v x) + bias sum(x).
+//   i-th of CODES has k = i BITS and a sum of its own;
+// - a small float has its sign in bit 15 and its exponent and mantissa around bit 10. Its exponent without a
+//   bias of its own is right
+//   but for a power of two, and so are its denormals.
+// A piece adds FACTOR scale sum(v x) + bias sum(x).
 
 const uint HALF = PIECE_COLS / 2;
 const bool IS_STREAMS = 32 % BITS != 0;

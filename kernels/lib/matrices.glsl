@@ -3,10 +3,12 @@
 // same code. There a matrix's type says what it is used for, so one of a product's factors is no MatrixA in
 // one place and a MatrixB in another.
 //
-//   MatrixA, MatrixB factors, float16; MatrixC sums, float32. MatrixC(0.0) is a matrix of zeros
-//   matrix_load(m, array, at, step, order), matrix_store(m, array, at, step, order) order: BY_ROWS or
-//   BY_COLUMNS; array[at] is where the first row (column) begins, `step` elements on is the next. An element
-//   may hold several numbers. matrix_muladd(a, b, c) a * b + c
+//   MatrixA, MatrixB  factors, float16; MatrixC  sums, float32. MatrixC(0.0) is a matrix of zeros
+//   matrix_load(m, array, at, step, order), matrix_store(m, array, at, step, order)
+//     order: BY_ROWS or BY_COLUMNS; array[at] is where the first row (column) begins, `step` elements on is
+//            the next. An
+//     element may hold several numbers.
+//   matrix_muladd(a, b, c)  a * b + c
 #ifndef MATRICES_GLSL
 #define MATRICES_GLSL
 

@@ -1,8 +1,9 @@
 // put_halves.glsl - rows stored in float16, four columns at a time; what is larger than 65504 in size becomes
 // it.
-//   FORM_PLAIN as they come FORM_BLOCKED as gemm_frag.glsl takes them: of each 128 columns the eights 0, 4,
-//   8, 12, then 1, 5, 9, 13 and so on, of each eight the columns 0, 4, 1, 5, 2, 6, 3, 7. Neighbouring
-//   invocations, an even one first, have neighbouring fours and call it together
+//   FORM_PLAIN    as they come
+//   FORM_BLOCKED  as gemm_frag.glsl takes them: of each 128 columns the eights 0, 4, 8, 12, then 1, 5, 9, 13
+//                 and so on, of each eight the columns 0, 4, 1, 5, 2, 6, 3, 7. Neighbouring invocations, an
+//                 even one first, have neighbouring fours and call it together
 layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Pairs { uvec2 v[]; };
 
 const uint FORM_PLAIN = 0, FORM_BLOCKED = 1;

@@ -3,9 +3,10 @@
 // Vulkan leaves open which lane has which numbers of a matrix. This is for devices (matrices/probe.comp asks
 // them) whose lane l has eight numbers of each 16 x 16 matrix, with g = l / 4 and q = l % 4, in this order:
 //   of first factors and of sums, [row][column]: of row g columns 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, then of
-//   row g + 8 of second factors: of column g rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, then of column g + 8 So
-//   four lanes, a quad, have a line, and sums lie as first factors do: what is computed of sums is where the
-//   next product has it.
+//     row g + 8
+//   of second factors: of column g rows 2 q, 2 q + 1, 2 q + 8 and 2 q + 9, then of column g + 8
+// So four lanes, a quad, have a line, and sums lie as first factors do: what is computed of sums is where the
+// next product has it.
 #ifndef QUADS_GLSL
 #define QUADS_GLSL
 

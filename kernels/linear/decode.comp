@@ -1,7 +1,7 @@
 // linear/decode.comp - y[t] (+)= W rms(x[t]) for several matrices W that share an input.
 //
-//   y[t][first_row + r] = f_t * sum_c W[r][c] x[t][c] norm[c] f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
-//   without norm
+//   y[t][first_row + r] = f_t * sum_c W[r][c] x[t][c] norm[c]   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
+//     without norm
 //
 // Grid: x = the segments' row blocks one after the other, y = tokens / TOKENS, z = matrices of a stack from
 // first_stacked on: each with its own part of x and of y. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS

@@ -1,6 +1,7 @@
 // linear/decode_long.comp - linear/decode_token.comp for one matrix whose rows are too long for shared
 // memory:
-//   y[r] (+)= f sum_c W[r][c] x[c] norm[c], f = 1 / sqrt(mean x^2 + eps), or without norm sum_c W[r][c] x[c]
+//   y[r] (+)= f sum_c W[r][c] x[c] norm[c],   f = 1 / sqrt(mean x^2 + eps), or without norm sum_c W[r][c]
+//     x[c]
 //
 // A workgroup computes SUBGROUPS * ROWS rows. COLS columns of the vector are in shared memory while the next
 // ones come; lanes share a row's columns, and each has its pieces in one sequence, the next of which is

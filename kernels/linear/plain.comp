@@ -2,8 +2,8 @@
 // groups of 64 do not divide it, so nothing is quantised and rows need not begin on a boundary of more than
 // an element. Slow: an element a load.
 //
-//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c] f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
-//   without norm
+//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c]   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
+//     without norm
 //
 // Grid: x = the segments' rows, SUBGROUPS at a time, one segment after the other, y = tokens / TOKENS, z =
 // matrices of a stack from first_stacked on. A subgroup has a row: lanes take every SUBGROUP-th column.

@@ -1,7 +1,7 @@
 // linear/prefill_split.comp - linear/decode.comp's product for many tokens and few rows:
 //
-//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c] f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
-//   without norm
+//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c]   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
+//     without norm
 //
 // Grid: x = the segments' blocks of ROWS rows one after the other, y = tokens / TOKENS, z = matrices of a
 // stack from first_stacked on: each with its own part of x and of y. Few rows leave a GPU few workgroups, and

@@ -1,8 +1,8 @@
 // matvec_transposed/groups.comp - a stack of matrices, each multiplied by its own vector from the left:
-//   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r], r < rows, c < cols rows a multiple
-// of 4, cols of PRODUCT_COLS. Grid: x = cols / (8 * LANES), y = tokens / TOKENS, z = matrices. A lane has
-// eight columns that lie side by side; SLICES lanes share them and take every SLICES-th four of the rows.
-// float32 sums. Tolerance 1e-5 of the largest output.
+//   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r],   r < rows, c < cols
+// rows a multiple of 4, cols of PRODUCT_COLS. Grid: x = cols / (8 * LANES), y = tokens / TOKENS, z =
+// matrices. A lane has eight columns that lie side by side; SLICES lanes share them and take every SLICES-th
+// four of the rows. float32 sums. Tolerance 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 

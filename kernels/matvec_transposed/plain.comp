@@ -1,8 +1,8 @@
 // matvec_transposed/plain.comp - matvec_transposed/groups.comp's product for matrices of plain numbers with
 // any number of rows and columns:
-//   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r], r < rows, c < cols Grid: x = cols /
-// WORKGROUP, y = tokens / TOKENS, z = matrices. A lane has a column. float32 sums. Tolerance 1e-5 of the
-// largest output.
+//   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r],   r < rows, c < cols
+// Grid: x = cols / WORKGROUP, y = tokens / TOKENS, z = matrices. A lane has a column. float32 sums. Tolerance
+// 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 

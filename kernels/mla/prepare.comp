@@ -1,7 +1,8 @@
 // mla/prepare.comp - what stands between the products of latent attention and its scores: RoPE of the
 // queries' rotary channels into q_out, which may be their own place; and the position's row of the cache, the
-// latent's rms norm and the rotary key after RoPE. Grid: x = 1 for the cache's row, then blocks of WORKGROUP
-// pairs of the queries' channels; y = tokens. Tolerance 2e-6.
+// latent's rms norm and the rotary key after RoPE.
+// Grid: x = 1 for the cache's row, then blocks of WORKGROUP pairs of the queries' channels; y = tokens.
+// Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"

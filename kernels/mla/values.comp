@@ -1,9 +1,9 @@
 // mla/values.comp - what one token's heads found, multiplied by their value matrices as soon as attention's
 // splits are joined (attention/merge.glsl):
-//   out[h][r] = sum_c W_h[r][c] ctx[h][c], ctx[h] what row h of attention's parts is joined to Grid: x =
-// blocks of rows, y = heads. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows, whose weights are
-// under way while the parts are joined. TILE is the latent's channels. float32 sums. Tolerance 1e-5 of the
-// largest output.
+//   out[h][r] = sum_c W_h[r][c] ctx[h][c],   ctx[h] what row h of attention's parts is joined to
+// Grid: x = blocks of rows, y = heads. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows, whose
+// weights are under way while the parts are joined. TILE is the latent's channels. float32 sums. Tolerance
+// 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

@@ -1,10 +1,12 @@
 // router/sigmoid.comp - the top_k experts of each token out of its best groups of experts, best first, and
 // their weights:
 //   s = sigmoid(logit), t = s + bias; a group's score is the sum of its two largest t (of one, where it has
-//   one expert); the keep_groups best groups stay, and of their experts the top_k largest t are chosen weight
-//   = s / (sum of the chosen s + 1e-20) * scale, or without norm s * scale Of equal groups and experts the
-//   one with the lower index comes first. Groups that leave are left out, not set to 0: t may be negative.
-//   Grid: x = tokens, one subgroup each; a group is scored by one lane. Tolerance 2e-6.
+//     one expert);
+//   the keep_groups best groups stay, and of their experts the top_k largest t are chosen
+//   weight = s / (sum of the chosen s + 1e-20) * scale, or without norm s * scale
+// Of equal groups and experts the one with the lower index comes first. Groups that leave are left out, not
+// set to 0: t may be negative. Grid: x = tokens, one subgroup each; a group is scored by one lane. Tolerance
+// 2e-6.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/math.glsl"

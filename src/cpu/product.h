@@ -8,17 +8,19 @@
  * * (d0 * 65536 + d1 * 256 + d2), rounded, the digits signed bytes. A block of zeros has step 0; one with a
  * NaN or an infinity has step NaN and makes the output NaN. Lane l of 8 sums code * digit over columns 8 l to
  * 8 l + 7 of the block, exactly, for each digit:
- *     f = fma(fma(sum of d0, 256, sum of d1), 256, sum of d2) acc[b % 2][l] = fma(f, scale of the lane's
- *     group * step, acc[b % 2][l]) b: the block A group is some lanes of a block, 4 of 32 columns and 2 of
- *     16; or a block; or, of 128 columns, two of them. acc[1] begins at 0, acc[0] at the biases' part: lane l
- *     sums fma(bias, sum of the group's x, .) over groups l, l + 8, .. in order. A block's x are summed in 8
- *     lanes, lane l over columns 8 l to 8 l + 7, then by the tree of vec_sum; a group of 32 by the tree's
- *     part for its lanes, (0 + 2) + (1 + 3); one of 128 is the sum of its two blocks. What is missing of a
- *     pair of blocks or of 8 groups counts as zeros. y = vec_sum(acc[0] + acc[1]). E2M1 codes (MXFP4, NVFP4)
- *     count as twice their value, whole numbers from -12 to 12, and their scales as half of them; there are
- *     no biases, so that acc[0] begins at 0. The error is that of float32: largest / rms of the outputs about
- *     2e-6. Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the
- *     columns c in order; a row's end is filled with zeros.
+ *     f = fma(fma(sum of d0, 256, sum of d1), 256, sum of d2)
+ *     acc[b % 2][l] = fma(f, scale of the lane's group * step, acc[b % 2][l])         b: the block
+ * A group is some lanes of a block, 4 of 32 columns and 2 of 16; or a block; or, of 128 columns, two of them.
+ * acc[1] begins at 0, acc[0] at the biases' part: lane l sums fma(bias, sum of the group's x, .) over groups
+ * l, l + 8, .. in order. A block's x are summed in 8 lanes, lane l over columns 8 l to 8 l + 7, then by the
+ * tree of vec_sum; a group of 32 by the tree's part for its lanes, (0 + 2) + (1 + 3); one of 128 is the sum
+ * of its two blocks. What is missing of a pair of blocks or of 8 groups counts as zeros. y = vec_sum(acc[0] +
+ * acc[1]).
+ * E2M1 codes (MXFP4, NVFP4) count as twice their value, whole numbers from -12 to 12, and their scales as
+ * half of them; there are no biases, so that acc[0] begins at 0.
+ * The error is that of float32: largest / rms of the outputs about 2e-6.
+ * Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in
+ * order; a row's end is filled with zeros.
  *
  * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = code * scale + bias, both
  * rounded (the product is exact where scales have 16 bits), or w = value * scale. Largest error / rms with

@@ -1,9 +1,11 @@
 /* attention.h - softmax attention over a KV cache: what the kinds of attention share.
  *   o_h = softmax_p(scale q_h . k_p) v_p over p <= pos + t, head h reads key head h / (n_heads / n_kv_heads)
- *   with gates: o_h * sigmoid(gate_h) with sinks: the softmax runs over one more score, sink_h, whose value
- *   is zero with a window: p > pos + t - window Keys and values lie in the KV cache (kv_cache.h). latent: it
- *   has no values; the first value_dim channels of a key are its value, and all heads share the keys. flat:
- *   keys and values lie outside the cache, each in memory of its own. */
+ *   with gates: o_h * sigmoid(gate_h)
+ *   with sinks: the softmax runs over one more score, sink_h, whose value is zero
+ *   with a window: p > pos + t - window
+ * Keys and values lie in the KV cache (kv_cache.h).
+ * latent: it has no values; the first value_dim channels of a key are its value, and all heads share the
+ * keys. flat: keys and values lie outside the cache, each in memory of its own. */
 #ifndef MOEFLUX_OPS_ATTENTION_ATTENTION_H
 #define MOEFLUX_OPS_ATTENTION_ATTENTION_H
 

@@ -2,8 +2,8 @@
  *
  * The softmax is online: top is the largest score so far, what was added up before is scaled when it grows. A
  * score is a sum in 16 lanes, or one chain of multiply-adds where many queries share the keys (by_panel);
- * weights are added up in lane (position mod 8), values in the order of the positions. Private to attention.
- * */
+ * weights are added up in lane (position mod 8), values in the order of the positions. Private to
+ * attention. */
 #ifndef MOEFLUX_OPS_ATTENTION_CPU_H
 #define MOEFLUX_OPS_ATTENTION_CPU_H
 

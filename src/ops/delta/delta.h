@@ -1,13 +1,16 @@
 /* delta.h - the gated delta net between its projections. Per token and value head j (key head j / (n_v /
  * n_k)):
- *   y = silu(causal conv over conv_kernel taps) of the q, k, v channels q = y_q / |y_q| / sqrt(k_dim), k =
- *   y_k / |y_k| (eps 1e-6 inside the root, on the sum of squares) decay = exp(-exp(a_log) softplus(a +
- *   dt_bias)), beta = sigmoid(b) S = decay S; m = S k; S = S + beta (y_v - m) k^T; o = S q dst_j = rms(o) *
- *   norm * silu(z_j) State S f32 [n_v][v_dim][k_dim]; window f32 [conv_kernel - 1][channels], oldest first,
- *   values before the convolution, channels = 2 n_k k_dim + n_v v_dim. The window is read from one buffer and
- *   written to another; so may be the state, which then stays as it was. The recurrence goes token by token
- *   or, solved for the updates u of four tokens in a row, block by block: the chunked form of Gated DeltaNet
- *   (arXiv 2412.06464) with blocks so short that the state stays in registers. */
+ *   y = silu(causal conv over conv_kernel taps) of the q, k, v channels
+ *   q = y_q / |y_q| / sqrt(k_dim), k = y_k / |y_k| (eps 1e-6 inside the root, on the sum of squares)
+ *   decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b)
+ *   S = decay S;  m = S k;  S = S + beta (y_v - m) k^T;  o = S q
+ *   dst_j = rms(o) * norm * silu(z_j)
+ * State S f32 [n_v][v_dim][k_dim]; window f32 [conv_kernel - 1][channels], oldest first, values before the
+ * convolution, channels = 2 n_k k_dim + n_v v_dim. The window is read from one buffer and written to another;
+ * so may be the state, which then stays as it was.
+ * The recurrence goes token by token or, solved for the updates u of four tokens in a row, block by block:
+ * the chunked form of Gated DeltaNet (arXiv 2412.06464) with blocks so short that the state stays in
+ * registers. */
 #ifndef MOEFLUX_OPS_DELTA_DELTA_H
 #define MOEFLUX_OPS_DELTA_DELTA_H
 

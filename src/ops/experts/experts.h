@@ -1,18 +1,18 @@
 /* experts.h - the routed experts of a layer and the shared one, if there is one, two operations:
- *   up: act[t][k] = silu(gate_e p) * (up_e p), e = idx[t][k], p = rms(x[t]) * norm biased: gate_e p and up_e
- *          p get the expert's biases first, and so does down_e act; with a limit act = g sigmoid(1.702 g) (u
- *          + 1), g = min(gate_e p, limit), u = up_e p within -limit .. limit down: x[t] += sum_k
- *          weights[t][k] down_e act[t][k] + w_t shared_down (silu(g_t) * u_t) With a router, up makes the
- *          choice first, as router.h says. g_t, u_t, the shared expert's gate and up rows: up makes them
- *          where experts_makes_shared says so and leaves w_t silu(g_t) * u_t in act. Else they stand behind
- *          the n_experts router logits of shared_in[t]: the product that made the logits made them too. With
- *          shared_gate a logit stands between, w_t is its sigmoid; else w_t = 1. Experts are found through a
- *          table of addresses [n_experts] on the device; the caller fills in every expert that idx names
- *          before the batch is submitted. A part alone: routed experts where shared_down.cols is 0, the
- *          shared one with only_shared. idx may be NO_EXPERT (router.h), behind a token's experts: nothing is
- *          computed or looked up for it. Sums run in the router's order, then the shared part, then the
- *          residual. hidden, inner and shared_inner are multiples of PRODUCT_COLS and of their formats'
- *          groups. */
+ *   up:    act[t][k] = silu(gate_e p) * (up_e p),  e = idx[t][k],  p = rms(x[t]) * norm biased: gate_e p and
+ *          up_e p get the expert's biases first, and so does down_e act; with a limit act = g sigmoid(1.702
+ *          g) (u + 1), g = min(gate_e p, limit), u = up_e p within -limit .. limit
+ *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down (silu(g_t) * u_t)
+ * With a router, up makes the choice first, as router.h says.
+ * g_t, u_t, the shared expert's gate and up rows: up makes them where experts_makes_shared says so and leaves
+ * w_t silu(g_t) * u_t in act. Else they stand behind the n_experts router logits of shared_in[t]: the product
+ * that made the logits made them too. With shared_gate a logit stands between, w_t is its sigmoid; else w_t =
+ * 1. Experts are found through a table of addresses [n_experts] on the device; the caller fills in every
+ * expert that idx names before the batch is submitted. A part alone: routed experts where shared_down.cols is
+ * 0, the shared one with only_shared.
+ * idx may be NO_EXPERT (router.h), behind a token's experts: nothing is computed or looked up for it.
+ * Sums run in the router's order, then the shared part, then the residual. hidden, inner and shared_inner are
+ * multiples of PRODUCT_COLS and of their formats' groups. */
 #ifndef MOEFLUX_OPS_EXPERTS_EXPERTS_H
 #define MOEFLUX_OPS_EXPERTS_EXPERTS_H
 
@@ -81,8 +81,9 @@ struct experts {
     struct experts_shape shape;
     uint32_t waves_from; /* the fewest tokens of a chunk whose experts may come in waves; UINT32_MAX: never */
     struct
-    { /* vulkan: two dispatches whatever top_k is, another one of each where the shared expert's format needs a kernel of its own;
-                chunks of many tokens go by grouped.h */
+    /* vulkan: two dispatches whatever top_k is, another one of each where the shared expert's format needs a
+     * kernel of its own;              chunks of many tokens go by grouped.h */
+    {
         struct experts_up up[EXPERTS_MAX_PARTS];
         struct experts_down down[EXPERTS_MAX_PARTS];
         /* For calls whose shared expert has 4 bits (FORMAT_Q4) beside routed ones in another format than the

@@ -1,8 +1,8 @@
 /* linear.h - products of matrices that share an input, fused into one:
- *   y[t] = [W_0; W_1; ...] f(x[t]), f(x) = x, or rms(x) * norm = x / sqrt(mean(x^2) + eps) * norm Each W_i
- * [rows_i][cols] has its own storage format; where cols is no multiple of PRODUCT_COLS all are plain, and a
- * GPU takes a slow path. The outputs stand one after the other in a row of y. With `add` the result is added
- * to y: the residual connection.
+ *   y[t] = [W_0; W_1; ...] f(x[t]),  f(x) = x, or rms(x) * norm = x / sqrt(mean(x^2) + eps) * norm
+ * Each W_i [rows_i][cols] has its own storage format; where cols is no multiple of PRODUCT_COLS all are
+ * plain, and a GPU takes a slow path. The outputs stand one after the other in a row of y. With `add` the
+ * result is added to y: the residual connection.
  *
  * A stack is a matrix W whose parts meet different vectors of a token; step >= rows from one part to the
  * next:

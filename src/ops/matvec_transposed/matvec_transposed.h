@@ -1,9 +1,9 @@
 /* matvec_transposed.h - products with a stack of transposed matrices, each stored by rows with its groups
  * along them:
- *   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r], r < rows, c < cols, h < n_stacked
+ *   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r],   r < rows, c < cols, h < n_stacked
  * The stack may be one of linear.h, too. Every number of tokens goes through float32. Plain matrices may have
- * any number of rows and columns; a GPU takes a slow path where these are no multiples of 4 and PRODUCT_COLS.
- * */
+ * any number of rows and columns; a GPU takes a slow path where these are no multiples of 4 and
+ * PRODUCT_COLS. */
 #ifndef MOEFLUX_OPS_MATVEC_TRANSPOSED_MATVEC_TRANSPOSED_H
 #define MOEFLUX_OPS_MATVEC_TRANSPOSED_MATVEC_TRANSPOSED_H
 

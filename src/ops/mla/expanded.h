@@ -1,10 +1,10 @@
-/* expanded.h - latent attention (mla.h) in the form that makes keys and values, for the many tokens of
- * a chunk. For each position p that they see, and each head h:
- *   k_hp = (embed_h^T c_p, k_p), v_hp = unembed_h c_p, out_h = softmax_p(scale (q_h, r_h) . k_hp) v_hp A pair
- * of a query and a position costs nope_dim + rope_dim + v_dim products, which are 2 latent_dim + rope_dim
- * otherwise, but every position seen, not every token, costs latent_dim (nope_dim + v_dim) of them. Keys and
- * values live in scratch memory while some of the heads need them: as many heads as there is room for. Only
- * on Vulkan; the host computes the absorbed form. Private to mla. */
+/* expanded.h - latent attention (mla.h) in the form that makes keys and values, for the many tokens of a
+ * chunk. For each position p that they see, and each head h:
+ *   k_hp = (embed_h^T c_p, k_p),  v_hp = unembed_h c_p,  out_h = softmax_p(scale (q_h, r_h) . k_hp) v_hp
+ * A pair of a query and a position costs nope_dim + rope_dim + v_dim products, which are 2 latent_dim +
+ * rope_dim otherwise, but every position seen, not every token, costs latent_dim (nope_dim + v_dim) of them.
+ * Keys and values live in scratch memory while some of the heads need them: as many heads as there is room
+ * for. Only on Vulkan; the host computes the absorbed form. Private to mla. */
 #ifndef MOEFLUX_OPS_MLA_EXPANDED_H
 #define MOEFLUX_OPS_MLA_EXPANDED_H
 

@@ -2,13 +2,14 @@
  * The cache holds for each position one row, c = rms(latent) * norm and the rotary key k = rope(pe), shared
  * by all heads. In the absorbed form the matrices that would turn c into a head's keys and values turn the
  * head's query and result instead:
- *   q'_h = embed_h q_h[0 .. nope_dim) embed_h [latent_dim][nope_dim], the head's key matrix transposed r_h =
- *   rope(q_h[nope_dim ..)) s_p = scale ((q'_h, r_h) . (c_p, k_p)), ctx_h = softmax_p(s_p) c_p over p <= pos +
- *   t out_h = unembed_h ctx_h unembed_h [v_dim][latent_dim], the head's value matrix Many tokens may go by
- *   the expanded form (expanded.h), whichever is faster on the device. A head's key matrix is stored either
- *   as the transposed one (embed_q) or by rows (kv_b_proj); its groups run along the rows and cannot be
- *   turned. RoPE turns the pairs (2i, 2i + 1) (interleaved) or (i, i + rope_dim / 2) by the caller's cos and
- *   sin. */
+ *   q'_h = embed_h q_h[0 .. nope_dim)      embed_h [latent_dim][nope_dim], the head's key matrix transposed
+ *   r_h  = rope(q_h[nope_dim ..))
+ *   s_p  = scale ((q'_h, r_h) . (c_p, k_p)),   ctx_h = softmax_p(s_p) c_p   over p <= pos + t
+ *   out_h = unembed_h ctx_h                unembed_h [v_dim][latent_dim], the head's value matrix
+ * Many tokens may go by the expanded form (expanded.h), whichever is faster on the device.
+ * A head's key matrix is stored either as the transposed one (embed_q) or by rows (kv_b_proj); its groups run
+ * along the rows and cannot be turned.
+ * RoPE turns the pairs (2i, 2i + 1) (interleaved) or (i, i + rope_dim / 2) by the caller's cos and sin. */
 #ifndef MOEFLUX_OPS_MLA_MLA_H
 #define MOEFLUX_OPS_MLA_MLA_H
 

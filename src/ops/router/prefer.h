@@ -5,11 +5,14 @@
  * whatever is cached, and weigh the experts taken by their own scores. So here:
  *   A score is what the router chooses by: the logit (softmax), or sigmoid(logit) + bias (sigmoid, router.h).
  *   The best expert of a token stays, of four or more the best two. Of the others the worst one that is
- *   absent gives way to the best one in memory that was not chosen, where that one's score is less than
- *   `margin` lower; and so on. The experts taken stand best first, of equals the lower index first, and weigh
- *   as if the router had chosen them. That equals a choice by scores to which `margin` is added for experts
- *   in memory. With groups of experts, only experts of the groups that the router kept are taken. Sums and
- *   exponentials are in double: the same bits on every backend. */
+ *     absent gives way to
+ *   the best one in memory that was not chosen, where that one's score is less than `margin` lower; and so
+ *     on.
+ *   The experts taken stand best first, of equals the lower index first, and weigh as if the router had
+ *     chosen them.
+ * That equals a choice by scores to which `margin` is added for experts in memory. With groups of experts,
+ * only experts of the groups that the router kept are taken. Sums and exponentials are in double: the same
+ * bits on every backend. */
 #ifndef MOEFLUX_OPS_ROUTER_PREFER_H
 #define MOEFLUX_OPS_ROUTER_PREFER_H
 

@@ -1,14 +1,17 @@
 /* router.h - chooses the experts of each token from the router's logits, best first, the lower index on a
  * tie.
  *   softmax: the top_k largest; weights renormalised over the chosen (norm) or left as probabilities over all
- *   n_experts sigmoid: s = sigmoid(logit), t = s + bias. The experts stand in n_groups equal groups one after
- *   the other; a group's score is the sum of its two largest t; the keep_groups best groups stay, and of
- *   their experts the top_k largest t are chosen. Weights are s * scale, with norm s / (sum of the chosen s +
- *   1e-20) * scale. (The bias-corrected choice of DeepSeek-V3, arXiv 2412.19437, section 2.1.2.) With a
- *   share, of the chosen those stay that have the greatest weights, as few as sum to at least `share` of all
- *   that were chosen; of equal weights the first. They stand first, in the order of the choice, and weigh as
- *   if they alone had been chosen. Behind them idx is NO_EXPERT and weights are 0. A NaN among a token's
- *   logits makes all its weights NaN, so that it reaches the model's logits; its experts are legal. */
+ *            n_experts
+ *   sigmoid: s = sigmoid(logit), t = s + bias. The experts stand in n_groups equal groups one after the
+ *            other; a group's score is the sum of its two largest t; the keep_groups best groups stay, and of
+ *            their experts the top_k largest t are chosen. Weights are s * scale, with norm s / (sum of the
+ *            chosen s + 1e-20) * scale. (The bias-corrected choice of DeepSeek-V3, arXiv 2412.19437, section
+ *            2.1.2.)
+ * With a share, of the chosen those stay that have the greatest weights, as few as sum to at least `share` of
+ * all that were chosen; of equal weights the first. They stand first, in the order of the choice, and weigh
+ * as if they alone had been chosen. Behind them idx is NO_EXPERT and weights are 0.
+ * A NaN among a token's logits makes all its weights NaN, so that it reaches the model's logits; its experts
+ * are legal. */
 #ifndef MOEFLUX_OPS_ROUTER_ROUTER_H
 #define MOEFLUX_OPS_ROUTER_ROUTER_H
 
