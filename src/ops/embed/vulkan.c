@@ -1,3 +1,4 @@
+/* The Vulkan implementation of embed.h. */
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
