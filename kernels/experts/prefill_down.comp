@@ -26,7 +26,7 @@ void main()
     if (!tile_is_there())
         return;
     uvec4 tile = this_tile();
-    if (tile.x == SHARED_EXPERT && addr_is_null(a.shared_w)) // it is computed by itself
+    if (tile.x == SHARED_EXPERT && addr_is_null(a.shared_w)) // it is computed separately
         return;
     Matrix m = Matrix(a.shared_w, a.shared_s, a.shared_b, a.format, a.hidden, a.inner);
     if (tile.x != SHARED_EXPERT) {

@@ -1,6 +1,6 @@
-// gemv_both.glsl - the pieces of gemv_other.glsl and 4-bit ones of gemv_usual.glsl in one kernel: experts in
-// one other format beside a shared expert of 4 bits. A step has room for either; FORMAT_NONE is the other
-// format.
+// gemv_both.glsl - the pieces of gemv_other.glsl and the 4-bit ones of gemv_usual.glsl in one kernel: experts
+// in one extended format with a shared expert of 4 bits. A step has room for either. FORMAT_NONE stands for
+// the extended format.
 #define piece_vecs other_piece_vecs
 #define load_at other_load_at
 #define load_piece other_load_piece
@@ -25,7 +25,7 @@
 #undef group_shift
 #undef steps_by_groups
 
-// A piece of 16 bytes of row r.
+// Returns row r's piece of 16 bytes.
 uvec4 words_of(Step s, uint r)
 {
     uint at = r * MAX_WORDS;
@@ -67,7 +67,8 @@ uint piece_vecs(const uint format)
     return format == FORMAT_NONE ? other_piece_vecs(format) : usual_piece_vecs(format);
 }
 
-void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint piece, uint group)
+void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint piece,
+             uint group)
 {
     if (format == FORMAT_NONE)
         other_load_at(s, r, format, weight, scales, biases, piece, group);
@@ -75,7 +76,8 @@ void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales
         usual_load_at(s, r, format, weight, scales, biases, piece, group);
 }
 
-void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
+void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases,
+                uint row_at, uint i)
 {
     if (format == FORMAT_NONE)
         other_load_piece(s, r, format, weight, scales, biases, row_at, i);
@@ -104,7 +106,7 @@ uvec2 group_address(const uint format, uvec2 scales, uint group)
                                    usual_group_address(format, scales, group);
 }
 
-// The other ones look at no places.
+// Pieces of basic formats ignore places.
 void add_places(inout Step s, uint first, uint group)
 {
     other_add_places(s, first, group);

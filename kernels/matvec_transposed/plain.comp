@@ -10,7 +10,7 @@ layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint FORMATS = 0xffffffff;
-layout(constant_id = 3) const uint TOKENS = 1; // at most TRANSPOSED_TOKENS
+layout(constant_id = 3) const uint TOKENS = 1; // TRANSPOSED_TOKENS or fewer
 
 #include "lib/dequant.glsl"
 

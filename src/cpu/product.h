@@ -62,9 +62,8 @@ struct cpu_vector {
     /* The others are for cpu_format_takes_digits, all padded with zeros: steps to a multiple of 8 blocks;
      * sums of groups of 64, 32 and 128 columns to a multiple of 8. */
     float *steps, *sums, *sums_32, *sums_128;
-    int32_t *
-        /* [block][lane]: the excess of sums of E2M1 codes, CODES_SHIFT times the lane's sum of x / step */
-        shifted;
+    /* [block][lane]: the excess of sums of E2M1 codes, CODES_SHIFT times the lane's sum of x / step */
+    int32_t *shifted;
     /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: the last index 4 l + i is column
      * 8 l + 2 i (+ 1) of the block. */
     int8_t *digits;

@@ -8,8 +8,8 @@
 /* A head's channels of some tokens: convolution and silu; queries and keys are then divided by their
  * length. */
 struct delta_unit {
-    const float *const
-        *rows;         /* token t's inputs are rows[t .. t + taps - 1], from the head's first channel on */
+    /* token t's inputs are rows[t .. t + taps - 1], from the head's first channel on */
+    const float *const *rows;
     const float *conv; /* [dim][taps] */
     float *turned;     /* scratch: [taps][dim] */
     uint32_t dim, taps, n;

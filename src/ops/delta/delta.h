@@ -54,8 +54,8 @@ struct delta {
         struct kernel single;
         struct kernel shared; /* HEAD_SQUARES workgroups a head */
         bool has_shared;
-        struct kernel prep, scan, blocks, walk,
-            out[DELTA_OUT_FORMS];      /* order of dispatches: prep; scan, or blocks and walk; out */
+        /* order of dispatches: prep; scan, or blocks and walk; out */
+        struct kernel prep, scan, blocks, walk, out[DELTA_OUT_FORMS];
         uint32_t scan_from, walk_from; /* fewest tokens for scan, for walk; UINT32_MAX: never used */
         uint32_t scan_rows, walk_rows; /* rows of a workgroup */
     } gpu;

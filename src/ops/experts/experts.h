@@ -32,8 +32,8 @@ struct router;
 
 struct experts_shape {
     uint32_t n_experts, top_k, hidden, inner;
-    uint32_t up_format,
-        down_format; /* FORMAT_* of the routed experts' gate and up; of their down projections */
+    /* FORMAT_* of the routed experts' gate and up; of their down projections */
+    uint32_t up_format, down_format;
     /* set (base/format.h): formats of the routed and of all layers' shared down projections */
     uint32_t down_formats;
     /* byte offsets of the parts in an expert */

@@ -34,10 +34,8 @@ struct gqa {
 
 struct gqa_call {
     uint64_t qkv; /* f32 [n][stride]: n_heads x (query, gated: gate), keys, values */
-    uint64_t q_norm,
-        /* f32 [head_dim], or for a norm of all heads [n_heads * head_dim], [n_kv_heads * head_dim]; 0:
-         * none */
-        k_norm;
+    /* f32 [head_dim], or for a norm of all heads [n_heads * head_dim], [n_kv_heads * head_dim]; 0: none */
+    uint64_t q_norm, k_norm;
     uint64_t bias;       /* f32, laid out like a row of qkv; 0: none */
     uint64_t sinks;      /* f32 [n_heads]; 0: none */
     uint64_t rope;       /* f32 [n][rotary_dim / 2][2]: cos, sin */
