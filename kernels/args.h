@@ -32,14 +32,14 @@
  * A format's number is that of its kind. An affine format adds FORMAT_GROUP_x if its groups are not of 64
  * columns, and FORMAT_SCALE_x if its scales and biases are not bf16. src/base/format.h has C's view of a
  * format, kernels/lib/dequant.glsl that of the shaders. */
-#define FORMAT_TABLE(ROW, x) FORMAT_TABLE_USUAL(ROW, x) FORMAT_TABLE_OTHERS(ROW, x)
+#define FORMAT_TABLE(ROW, x) FORMAT_TABLE_BASIC(ROW, x) FORMAT_TABLE_EXTENDED(ROW, x)
 /* The formats of most models. A kernel takes these four in one dispatch. */
-#define FORMAT_TABLE_USUAL(ROW, x)                                                                           \
+#define FORMAT_TABLE_BASIC(ROW, x)                                                                           \
     ROW(Q4, 0, 4, 64, AFFINE, BF16, x)                                                                       \
     ROW(Q8, 1, 8, 64, AFFINE, BF16, x)                                                                       \
     ROW(BF16, 2, 16, 1, PLAIN, NONE, x)                                                                      \
     ROW(F32, 3, 32, 1, PLAIN, NONE, x)
-#define FORMAT_TABLE_OTHERS(ROW, x)                                                                          \
+#define FORMAT_TABLE_EXTENDED(ROW, x)                                                                        \
     ROW(Q2, 4, 2, 64, AFFINE, BF16, x)                                                                       \
     ROW(Q3, 5, 3, 64, AFFINE, BF16, x)                                                                       \
     ROW(Q5, 6, 5, 64, AFFINE, BF16, x)                                                                       \
@@ -74,11 +74,11 @@
 #define FORMAT_END         0xb0 /* numbers are below this */
 #define FORMAT_NONE        0xff /* the number of no format */
 /* A set of formats: bit f for a basic format f. An extended format has a bit for its kind, from bit
- * FORMAT_SET_OTHERS on; if it is affine, also one of 3 bits for its group and one of 3 for its scales. */
-#define FORMAT_SET_OTHERS 4
-#define FORMAT_SET_GROUPS 20
-#define FORMAT_SET_SCALES 23
-/* The constant FORMATS of kernels named X_other, which take matrices of one extended format. All other
+ * FORMAT_SET_EXTENDED on; if it is affine, also one of 3 bits for its group and one of 3 for its scales. */
+#define FORMAT_SET_EXTENDED 4
+#define FORMAT_SET_GROUPS   20
+#define FORMAT_SET_SCALES   23
+/* The constant FORMATS of kernels named X_ext, which take matrices of one extended format. All other
  * kernels' FORMATS is a set, which is always less than such a word. */
 #define FORMAT_WORD(bits, scheme, group_shift, scale)                                                        \
     ((bits) | (scheme) << 5 | (group_shift) << 7 | (scale) << 10)
@@ -88,7 +88,7 @@
 #define FORMAT_WORD_SCALE(word)       ((word) >> 10 & 7u)
 #ifdef VULKAN
 #define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) const uint FORMAT_##name = (number);
-FORMAT_TABLE_USUAL(FORMAT_NUMBER, 0)
+FORMAT_TABLE_BASIC(FORMAT_NUMBER, 0)
 #else
 #define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) FORMAT_##name = (number),
 enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_KINDS };

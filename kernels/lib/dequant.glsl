@@ -2,8 +2,8 @@
 // correct value.
 // The includer defines FORMATS, a set of basic formats (args.h). Build variants:
 //   ONLY_FORMAT  there is code for that one format only
-//   OTHER        dequant_other.glsl instead, for the one extended format that FORMATS names
-//   WITH_Q4      (with OTHER) some matrices are FORMAT_Q4; FORMAT_NONE stands for the extended format of the
+//   EXTENDED        dequant_extended.glsl instead, for the one extended format that FORMATS names
+//   WITH_Q4      (with EXTENDED) some matrices are FORMAT_Q4; FORMAT_NONE stands for the extended format of the
 //                others
 #ifndef DEQUANT_GLSL
 #define DEQUANT_GLSL
@@ -18,14 +18,14 @@ struct Eight { // eight neighbouring elements of a row or a vector
     vec4 a, b;
 };
 
-#ifdef OTHER
-#include "lib/dequant_other.glsl"
+#ifdef EXTENDED
+#include "lib/dequant_extended.glsl"
 #ifdef WITH_Q4
-#define USUAL (1u << FORMAT_Q4)
+#define BASIC (1u << FORMAT_Q4)
 #include "lib/formats.glsl"
 #endif
 #else
-#define USUAL FORMATS
+#define BASIC FORMATS
 
 #include "lib/formats.glsl"
 

@@ -4,7 +4,7 @@
 // are multiplied 16 x 16 x 16 at a time (matrices.glsl), sums in float32. While a step is multiplied, the
 // next one is loaded. Two invocations load a row: each loads 32 neighbouring columns at a time, and the
 // scales and biases of eight groups at once, because with few tokens a product waits for its weights.
-// gemm_coop_other.glsl has the loads of extended formats.
+// gemm_coop_extended.glsl has the loads of extended formats.
 #ifndef GEMM_COOP_GLSL
 #define GEMM_COOP_GLSL
 
@@ -88,8 +88,8 @@ void choose_rows(Matrix first, Matrix second, uint row, uint second_row)
     }
 }
 
-#ifdef OTHER
-#include "lib/gemm_coop_other.glsl"
+#ifdef EXTENDED
+#include "lib/gemm_coop_extended.glsl"
 #else
 
 // Returns eight groups' scales or biases: words 4 * i .. of their array, whose last word is `last`.

@@ -1,5 +1,5 @@
 // gemv_lanes.glsl - the products of gemv.glsl with columns on lanes. A piece is 16 bytes of a row: 32, 16, 8
-// or 4 columns, by format. gemv_usual.glsl has the pieces of the basic formats, gemv_other.glsl those of the
+// or 4 columns, by format. gemv_basic.glsl has the pieces of the basic formats, gemv_extended.glsl those of the
 // extended ones. Lanes take neighbouring pieces, SPLIT subgroups a share each. The sums over the lanes come
 // last.
 //
@@ -127,10 +127,10 @@ float sum_on(vec4 x, float sum)
 
 #ifdef WITH_Q4
 #include "lib/gemv_both.glsl"
-#elif defined(OTHER)
-#include "lib/gemv_other.glsl"
+#elif defined(EXTENDED)
+#include "lib/gemv_extended.glsl"
 #else
-#include "lib/gemv_usual.glsl"
+#include "lib/gemv_basic.glsl"
 #endif
 
 Step now, next;                       // this lane's steps, in a loop

@@ -1,10 +1,10 @@
-// gemv_mantissas.glsl - products of gemv_other.glsl's pieces on devices that may flush float16 denormals.
+// gemv_mantissas.glsl - products of gemv_extended.glsl's pieces on devices that may flush float16 denormals.
 //
 // Affine codes go to the top of a mantissa, v = 1 + code / 2^BITS, whatever their width. With m the weight
 // for v = 1.5, a piece adds 2^BITS scale sum((v - 1.5) x) + m sum(x). The 1.5 is subtracted for two columns
 // at a time: half an instruction a weight; otherwise the rounding errors of sum(v x) would be five times as
 // large. Small floats go to the exponent and mantissa bits of a float: v = value / FACTOR
-// (dequant_other.glsl, float_of). The factor is applied to the sum of a piece.
+// (dequant_extended.glsl, float_of). The factor is applied to the sum of a piece.
 
 // The bit above a number's highest one when it is in place.
 const uint TOP = IS_AFFINE ? 23 : SCHEME == SCHEME_E2M1 ? 26 : 28;

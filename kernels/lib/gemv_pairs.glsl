@@ -1,4 +1,4 @@
-// gemv_pairs.glsl - products of gemv_other.glsl's pieces on devices that keep float16 denormals.
+// gemv_pairs.glsl - products of gemv_extended.glsl's pieces on devices that keep float16 denormals.
 //
 // Numbers are taken in pairs, the two halves of a word. 2, 4, 8 and 16 bits divide a word, so pairs lie 16
 // bits apart in the row's own words. Other widths are taken as two streams, the first and the second half of

@@ -13,7 +13,7 @@ uvec4 halves(Eight e)
     return uvec4(packHalf2x16(e.a.xy), packHalf2x16(e.a.zw), packHalf2x16(e.b.xy), packHalf2x16(e.b.zw));
 }
 
-#ifdef OTHER
+#ifdef EXTENDED
 
 struct Run { // 32 neighbouring elements of a row in stored form: BITS words
     uint v[17];
@@ -46,7 +46,7 @@ uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
         codes.zw = uvec2(e.v[at + 2], e.v[at + 3]);
     if (shift > 0)
         codes.xy = uvec2(codes.x >> shift | codes.y << 32 - shift, codes.y >> shift);
-    return BITS == 16 ? codes : halves(other_eight(codes, s, b));
+    return BITS == 16 ? codes : halves(extended_eight(codes, s, b));
 }
 
 #else

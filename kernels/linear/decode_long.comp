@@ -13,7 +13,7 @@
 const uint COLS = TILE / 2;
 const uint BRINGS = (COLS / 4 + WORKGROUP - 1) / WORKGROUP; // vec4s that an invocation loads
 
-layout(constant_id = 10) const uint BESIDE = 0; // 1: several tokens
+layout(constant_id = 10) const uint SEVERAL = 0; // 1: several tokens
 
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 
@@ -29,7 +29,7 @@ void fetch_x(uint tile)
 {
     [[unroll]] for (uint k = 0; k < BRINGS; k++) {
         uint i = tile * (COLS / 4) + min(k * WORKGROUP + gl_LocalInvocationID.x, COLS / 4 - 1);
-        x_next[k] = F32x4s(a.x).v[(BESIDE != 0 ? gl_WorkGroupID.y * (a.x_stride / 4) : 0) + i];
+        x_next[k] = F32x4s(a.x).v[(SEVERAL != 0 ? gl_WorkGroupID.y * (a.x_stride / 4) : 0) + i];
         norm_next[k] = vec4(1.0);
         if (has_norm)
             norm_next[k] = F32x4s(a.norm).v[i];
@@ -96,7 +96,7 @@ void main()
     has_norm = !addr_is_null(a.norm);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         acc[r] = 0.0;
-    uint at = (BESIDE != 0 ? gl_WorkGroupID.y * a.y_stride : 0) + mine;
+    uint at = (SEVERAL != 0 ? gl_WorkGroupID.y * a.y_stride : 0) + mine;
     float before = stores && LINEAR_TOKEN_ADDS(a.call) != 0 ? F32s(a.y).v[at] : 0.0;
     BY_FORMAT(LINEAR_TOKEN_FORMAT(a.call, 0), squares[0] = add_rows(FORMAT, start, acc))
     finish_product(acc);

@@ -10,7 +10,7 @@
 
 // log2(head_dim) if x consists of heads that still lack the factors of their norms; else 0.
 layout(constant_id = 9) const uint HEAD_SHIFT = 0;
-layout(constant_id = 10) const uint BESIDE = 0; // 1: several tokens
+layout(constant_id = 10) const uint SEVERAL = 0; // 1: several tokens
 
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 
@@ -39,13 +39,13 @@ Segment find_segment()
 
 uint first_token()
 {
-    return BESIDE != 0 ? gl_WorkGroupID.y * TOKENS : 0;
+    return SEVERAL != 0 ? gl_WorkGroupID.y * TOKENS : 0;
 }
 
 // Returns the t-th of this workgroup's tokens; past the last it repeats the last.
 uint token_of(uint t)
 {
-    return BESIDE != 0 ? min(first_token() + t, LINEAR_TOKEN_N(a.call) - 1) : 0;
+    return SEVERAL != 0 ? min(first_token() + t, LINEAR_TOKEN_N(a.call) - 1) : 0;
 }
 
 // Does put_vector for heads that lack the factors of their norms.
@@ -72,7 +72,7 @@ void put_columns(inout float squares[4], uint from, uint n4)
 {
     uint at[4];
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-        at[t] = BESIDE != 0 ? token_of(t) * a.x_stride : 0;
+        at[t] = SEVERAL != 0 ? token_of(t) * a.x_stride : 0;
         if (HEAD_SHIFT > 0)
             put_heads(t, from, n4);
         else if (TOKENS <= 2)
@@ -103,12 +103,12 @@ bool stores(uint k, uint row, uint rows)
 {
     uint mine = out_row(k, row, rows);
     return lane_stores(k) && mine >= row && mine < rows &&
-        (BESIDE == 0 || out_token(k) < LINEAR_TOKEN_N(a.call));
+        (SEVERAL == 0 || out_token(k) < LINEAR_TOKEN_N(a.call));
 }
 
 uint out_at(uint k, Segment s, uint row, uint rows)
 {
-    return (BESIDE != 0 ? out_token(k) * a.y_stride : 0) + s.first_row + out_row(k, row, rows);
+    return (SEVERAL != 0 ? out_token(k) * a.y_stride : 0) + s.first_row + out_row(k, row, rows);
 }
 
 // Loads the numbers that this lane's sums are added to.

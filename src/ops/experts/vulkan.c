@@ -85,8 +85,8 @@ static int make_up(struct exec *x, struct experts_up_kernels *up, const char *na
 
 static int open_up(struct experts *op, struct exec *x, struct experts_up *up, struct moeflux_err *e)
 {
-    const char *name = name_of(x, up->formats, "experts_decode_up", "experts_decode_up_withq4",
-                               "experts_decode_up_withq4denorm");
+    const char *name = name_of(x, up->formats, "experts_decode_up", "experts_decode_up_extq4",
+                               "experts_decode_up_extq4denorm");
     const struct experts_shape *s = &op->shape;
     uint64_t rows = is_in(s->up_format, up->formats) ? experts_act_floats(s, true) : s->shared_inner;
     const struct gemv_shape shape = {
@@ -144,7 +144,7 @@ static bool can_go_long(const struct exec_caps *c, const struct experts_shape *s
 {
     uint64_t bytes = 2 * (uint64_t)s->inner * sizeof(float);
     uint32_t pieces = gemv_pieces(s->inner, format_set(s->down_format));
-    return format_is_usual(s->down_format) && !s->drops && !s->biased && s->top_k < DOWN_LONG_SLOTS &&
+    return format_is_basic(s->down_format) && !s->drops && !s->biased && s->top_k < DOWN_LONG_SLOTS &&
            s->hidden >= DOWN_ROWS && bytes <= c->max_shared_bytes / 2 && pieces > 0 &&
            pieces % c->subgroup_size == 0 && s->inner % PRODUCT_COLS == 0;
 }
@@ -230,7 +230,7 @@ static int open_down_with_q4(struct experts *op, struct exec *x, struct moeflux_
     down->rows = spec[DOWN_TEAMS] * (c.subgroup_size / spec[DOWN_LANES]) * spec[GEMV_ROWS];
     spec[GEMV_STEPS] = steps_with_q4(&c, s, &d, spec);
     const char *name =
-        name_of(x, down->formats, "", "experts_decode_down_withq4", "experts_decode_down_withq4denorm");
+        name_of(x, down->formats, "", "experts_decode_down_extq4", "experts_decode_down_extq4denorm");
     return gemv_kernel(x, &down->kernel, name, sizeof(struct experts_decode_down_args), spec, DOWN_N_SPEC, e);
 }
 
@@ -238,7 +238,7 @@ static int open_down_with_q4(struct experts *op, struct exec *x, struct moeflux_
 static uint32_t set_with_q4(uint32_t routed, uint32_t formats)
 {
     uint32_t q4 = format_set(FORMAT_Q4);
-    return format_is_usual(routed) ? 0 : (formats & q4) ? format_set(routed) | q4 : 0;
+    return format_is_basic(routed) ? 0 : (formats & q4) ? format_set(routed) | q4 : 0;
 }
 
 static int open_with_q4(struct experts *op, struct exec *x, struct moeflux_err *e)
@@ -439,11 +439,10 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
         .act_stride = (uint32_t)experts_act_floats(s, true),
         .n = call->n};
     const struct experts_down *routed = down_for(op, s->down_format), *shared = down_for(op, a.shared_format);
-    bool apart = !call->only_shared && shared != routed,
-         is_batch_invariant = a.shared_format == s->down_format;
+    bool apart = !call->only_shared && shared != routed, has_one_format = a.shared_format == s->down_format;
     bool is_whole =
         op->gpu.has_whole_down &&
-        (!has_shared || apart || (a.shared_in == 0 && a.shared_inner == s->inner && is_batch_invariant));
+        (!has_shared || apart || (a.shared_in == 0 && a.shared_inner == s->inner && has_one_format));
     const struct experts_down *whole = &op->gpu.whole_down;
     if (apart && op->gpu.down_with_q4.formats && a.shared_format == FORMAT_Q4) {
         run_down(x, &op->gpu.down_with_q4, a, 0, s->top_k + 1);

@@ -31,7 +31,7 @@ struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32
         .spec = {c.subgroup_size, SIDE * SIDE, rows, tokens, shapes[tile].depth, format_constant(formats), 1},
         .rows = SIDE * rows,
         .tokens = SIDE * tokens,
-        .variant = formats >> FORMAT_SET_OTHERS ? "_other" : ""};
+        .variant = formats >> FORMAT_SET_EXTENDED ? "_ext" : ""};
 }
 
 bool gemm_has_f16(const struct exec *x)
@@ -77,7 +77,7 @@ struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, ui
                                        format_constant(formats), h->along},
                               .rows = f16_rows(h),
                               .tokens = f16_tokens(h),
-                              .variant = formats >> FORMAT_SET_OTHERS ? "_othercoop" : "_coop"};
+                              .variant = formats >> FORMAT_SET_EXTENDED ? "_extcoop" : "_coop"};
 }
 
 struct gemm_plan gemm_frag_plan_for(const struct exec *x, uint32_t tokens, uint32_t along_rows,

@@ -47,9 +47,9 @@ struct share {
     bool is_full;          /* every lane has a piece */
 };
 
-static bool is_other(uint32_t formats)
+static bool is_extended(uint32_t formats)
 {
-    return formats >> FORMAT_SET_OTHERS != 0;
+    return formats >> FORMAT_SET_EXTENDED != 0;
 }
 
 static uint32_t piece_cols(uint32_t bits)
@@ -59,14 +59,15 @@ static uint32_t piece_cols(uint32_t bits)
 
 bool gemv_has_steps(const struct exec_caps *c, uint32_t formats)
 {
-    return !is_other(formats) || c->has_denorm;
+    return !is_extended(formats) || c->has_denorm;
 }
 
 /* Counts the pieces of a row in the format with the most and in the one with the fewest. */
 static void count_pieces(uint32_t cols, uint32_t formats, uint32_t *most, uint32_t *fewest)
 {
-    *most = *fewest = is_other(formats) ? cols / piece_cols(FORMAT_WORD_BITS(format_constant(formats))) : 0;
-    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
+    *most = *fewest =
+        is_extended(formats) ? cols / piece_cols(FORMAT_WORD_BITS(format_constant(formats))) : 0;
+    for (uint32_t i = 0; i < FORMAT_SET_EXTENDED; i++)
         if (formats >> i & 1) {
             uint32_t pieces = cols / piece_cols(format_of(i)->bits);
             *most = (uint32_t)size_max(*most, pieces);
@@ -143,7 +144,7 @@ static uint32_t stream_processors(const struct exec_caps *c)
  * not possible. */
 static uint32_t stream_cols(const struct exec_caps *c, const struct gemv_shape *s)
 {
-    bool is_one = s->formats < 1u << FORMAT_SET_OTHERS && (s->formats & (s->formats - 1)) == 0;
+    bool is_one = s->formats < 1u << FORMAT_SET_EXTENDED && (s->formats & (s->formats - 1)) == 0;
     uint32_t format = 0;
     while (is_one && s->formats >> format > 1)
         format++;
@@ -235,7 +236,7 @@ static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s,
     enum { ROWS = 2, LANES = 256, GROUPS = 4, LEAST_ROWS = 64 };
     uint32_t processors = stream_processors(c), subgroup = c->subgroup_size;
     uint32_t subgroups = (uint32_t)size_min(LANES, c->max_workgroup) / subgroup;
-    bool is_one = !is_other(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    bool is_one = !is_extended(s->formats) && (s->formats & (s->formats - 1)) == 0;
     if (s->n_apart == 0 || s->tokens > 1 || s->matrices > 1 || !is_one || h->is_full || h->split > 1 ||
         s->rows < LEAST_ROWS * processors || (s->least && s->least < ROWS))
         return false;
@@ -306,7 +307,7 @@ enum { CONCURRENT_SUBGROUPS = 16, CONCURRENT_VECTORS = 4 };
 static void stream_concurrent(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
 {
     uint32_t pieces = gemv_pieces(s->cols, s->formats), subgroups = p->workgroup / c->subgroup_size;
-    bool is_one = !is_other(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    bool is_one = !is_extended(s->formats) && (s->formats & (s->formats - 1)) == 0;
     bool can = s->n_apart > 0 && p->spec[GEMV_STEPS] > 0 && is_one &&
                pieces % (p->spec[GEMV_SPLIT] * c->subgroup_size) == 0;
     uint32_t groups =
@@ -370,9 +371,9 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
  * are several. */
 static const char *variant_of(uint32_t formats)
 {
-    static const char *const names[FORMAT_SET_OTHERS] = {
+    static const char *const names[FORMAT_SET_EXTENDED] = {
         [FORMAT_Q4] = "q4", [FORMAT_Q8] = "q8", [FORMAT_BF16] = "bf16", [FORMAT_F32] = "f32"};
-    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
+    for (uint32_t i = 0; i < FORMAT_SET_EXTENDED; i++)
         if (formats == 1u << i)
             return names[i];
     return NULL;
@@ -381,9 +382,9 @@ static const char *variant_of(uint32_t formats)
 static void name_variant(const struct exec *x, const char *name, const uint32_t *spec, char full[KERNEL_NAME])
 {
     bool has_denorm = exec_get_caps(x).has_denorm;
-    const char *variant = is_other(spec[GEMV_FORMATS]) ? has_denorm ? "otherdenorm" : "other"
-                          : has_denorm                 ? "denorm"
-                                                       : variant_of(spec[GEMV_FORMATS]);
+    const char *variant = is_extended(spec[GEMV_FORMATS]) ? has_denorm ? "extdenorm" : "ext"
+                          : has_denorm                    ? "denorm"
+                                                          : variant_of(spec[GEMV_FORMATS]);
     snprintf(full, KERNEL_NAME, "%s_%s", name, variant ? variant : "");
     if (!pipeline_find_name(full))
         snprintf(full, KERNEL_NAME, "%s", name);

@@ -38,7 +38,7 @@ struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
-/* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_other.glsl cut it;
+/* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_extended.glsl cut it;
  * 0: their number differs between these formats. */
 uint32_t gemv_pieces(uint32_t cols, uint32_t formats);
 /* Returns whether the kernels for these formats can take all pieces of a row at once (STEPS). */
@@ -59,7 +59,7 @@ struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *
 uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s);
 
 /* Opens the variant that suits best: NAME_denorm on devices that keep float16 denormals, NAME_q4 and so on
- * for a basic format that has one, NAME_otherdenorm or NAME_other for an extended format, else NAME. spec
+ * for a basic format that has one, NAME_extdenorm or NAME_ext for an extended format, else NAME. spec
  * begins with a plan's constants. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);

@@ -21,7 +21,7 @@ enum { PLAIN_N_SPEC = 4 };
 /* The constants of kernels/linear/prefill_split.comp, and what one of its workgroups computes. */
 enum { SPLIT_N_SPEC = 5, SPLIT_GROUP = 256, SPLIT_ROWS = 8, SPLIT_TOKENS = 4 };
 /* The constants of kernels/linear/decode_token.comp after those of lib/gemv.glsl. */
-enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_CONCURRENT, TOKEN_N_SPEC };
+enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_SEVERAL, TOKEN_N_SPEC };
 
 /* Returns whether only kernels/linear/plain.comp takes the matrices. */
 static bool is_uneven(const struct linear *op)
@@ -141,7 +141,7 @@ static bool describe_token(const struct linear *op, const struct linear_part *pa
         row += w->rows;
         block += div_up(w->rows, workgroup_rows);
         all.end_row[i] = row;
-        all.call |= (format_is_usual(w->format) ? w->format : 0) << 2 * i;
+        all.call |= (format_is_basic(w->format) ? w->format : 0) << 2 * i;
         suits = words_from(all.base, w->weight, &all.weight[i]);
         if (suits && f->scale_bytes)
             suits = words_from(all.base, w->scales, &all.scales[i]);
@@ -190,7 +190,7 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
 static int make_token_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
                              uint32_t head_shift, struct moeflux_err *e)
 {
-    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = head_shift, [TOKEN_CONCURRENT] = path != LINEAR_GEMV};
+    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = head_shift, [TOKEN_SEVERAL] = path != LINEAR_GEMV};
     memcpy(spec, t->gemv.spec, sizeof t->gemv.spec);
     return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(
         x, k, t->kind == TILE_LONG ? "linear_decode_long" : "linear_decode_token",
@@ -199,15 +199,15 @@ static int make_token_kernel(struct exec *x, struct kernel *k, const struct tile
 
 /* Kernels that only prompts need are compiled when one needs them. */
 static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
-                       bool is_usual, struct moeflux_err *e)
+                       bool is_basic, struct moeflux_err *e)
 {
     const uint32_t bytes = sizeof(struct linear_args);
     if (t->kind == TILE_PLAIN)
         return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(
-            x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain, PLAIN_N_SPEC, e);
+            x, k, is_basic ? "linear_plain" : "linear_plain_ext", bytes, t->plain, PLAIN_N_SPEC, e);
     if (t->kind == TILE_SPLIT)
-        return exec_kernel_later(x, k, is_usual ? "linear_prefill_split" : "linear_prefill_split_other",
-                                 bytes, t->split, SPLIT_N_SPEC, e);
+        return exec_kernel_later(x, k, is_basic ? "linear_prefill_split" : "linear_prefill_split_ext", bytes,
+                                 t->split, SPLIT_N_SPEC, e);
     if (t->kind == TILE_GEMM)
         return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
     return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(x, k, "linear_decode", bytes, t->gemv.spec,
@@ -236,17 +236,17 @@ static int plan_path(struct linear *op, enum linear_path path, struct linear_par
                                            .first_block = plan->blocks};
         plan->blocks += div_up(w->rows, t.rows);
     }
-    bool is_usual = format_is_usual(op->w[part->first].format);
+    bool is_basic = format_is_basic(op->w[part->first].format);
     part->is_long |= t.kind == TILE_LONG;
     if (path < LINEAR_GEMV_SOME && t.kind != TILE_PLAIN &&
         describe_token(op, part, t.rows, &part->token[path]))
         return make_token_kernel(x, &plan->kernel, &t, path, 0, e);
-    return make_kernel(x, &plan->kernel, &t, path, is_usual, e);
+    return make_kernel(x, &plan->kernel, &t, path, is_basic, e);
 }
 
 static bool goes_with(uint32_t a, uint32_t b)
 {
-    return a == b || (format_is_usual(a) && format_is_usual(b));
+    return a == b || (format_is_basic(a) && format_is_basic(b));
 }
 
 static void find_parts(struct linear *op)

@@ -19,10 +19,10 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     enum { LANES = 32, GROUP_SPEC = 1, TOKENS_SPEC = 3 };
     struct exec_caps caps = exec_get_caps(x);
     bool is_uneven = op->w.rows % 4 || weights_are_uneven(&op->w);
-    bool is_usual = format_is_usual(op->w.format);
-    const char *name = is_usual ? "matvec_transposed_groups" : "matvec_transposed_groups_other";
+    bool is_basic = format_is_basic(op->w.format);
+    const char *name = is_basic ? "matvec_transposed_groups" : "matvec_transposed_groups_ext";
     if (is_uneven)
-        name = is_usual ? "matvec_transposed_plain" : "matvec_transposed_plain_other";
+        name = is_basic ? "matvec_transposed_plain" : "matvec_transposed_plain_ext";
     const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
     uint32_t group = group_of(&caps, 256), one_group = is_uneven ? group : group_of(&caps, ONE_GROUP);
     /* lanes of eight columns each; all others share their rows */

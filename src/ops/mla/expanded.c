@@ -12,7 +12,7 @@ enum { ROOM = 192 << 20, BLOCK = 4096 };
 /* The fewest tokens: float16 products begin with that many. */
 enum { FROM = 32 };
 /* The set of the basic formats; layers may store their matrices differently. */
-enum { ALL_FORMATS = (1 << FORMAT_SET_OTHERS) - 1 };
+enum { ALL_FORMATS = (1 << FORMAT_SET_EXTENDED) - 1 };
 /* The cost of a channel of a query and a position in either form, in products of the matrices (bench_mla,
  * dims of DeepSeek-V3). In a microsecond an H200 computes 46 million products of matrices and 50 million of
  * expanded channels, both in float16, and of absorbed channels 54 million on matrix units and 8.9 million in
@@ -133,7 +133,7 @@ static int open_transposed(struct mla_expanded *op, struct exec *x, const struct
     const uint32_t bytes = sizeof(struct mla_transpose_keys_args);
     int rc = exec_kernel_later(x, &op->transpose, "mla_transpose_keys", bytes, transpose, 3, e);
     if (rc == 0)
-        rc = exec_kernel_later(x, &op->transpose_other, "mla_transpose_keys_other", bytes, transpose, 3, e);
+        rc = exec_kernel_later(x, &op->transpose_extended, "mla_transpose_keys_ext", bytes, transpose, 3, e);
     return rc < 0 ? rc : linear_open_stack(&op->keys, x, &first, s->n_heads, first.rows, e);
 }
 
@@ -198,18 +198,18 @@ static void run_transpose(const struct mla_expanded *op, struct exec *x, const s
                           const struct mla_call *call, const struct part *p)
 {
     const struct weights *w = &call->matrices->stored;
-    bool is_usual = format_is_usual(w->format);
+    bool is_basic = format_is_basic(w->format);
     const struct mla_transpose_keys_args a = {.weight = w->weight,
                                               .scales = w->scales,
                                               .biases = w->biases,
                                               .dst = p->at.matrices,
-                                              .format = is_usual ? w->format
+                                              .format = is_basic ? w->format
                                                                  : format_constant(format_set(w->format)),
                                               .latent_dim = s->latent_dim,
                                               .nope_dim = s->nope_dim,
                                               .first_head = p->first};
-    exec_dispatch(x, is_usual ? &op->transpose : &op->transpose_other, &a, s->latent_dim / MLA_TRANSPOSE_TILE,
-                  s->nope_dim / PRODUCT_COLS, p->n_heads);
+    exec_dispatch(x, is_basic ? &op->transpose : &op->transpose_extended, &a,
+                  s->latent_dim / MLA_TRANSPOSE_TILE, s->nope_dim / PRODUCT_COLS, p->n_heads);
 }
 
 /* Makes keys and values of positions [pos, pos + n). */

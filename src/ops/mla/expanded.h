@@ -22,7 +22,7 @@ struct mla_pair_cost {
 };
 
 struct mla_expanded {
-    struct kernel transpose, transpose_other, rows;
+    struct kernel transpose, transpose_extended, rows;
     /* product with the transposed key matrices in scratch memory; unused if keys are stored by rows */
     struct linear keys;
     struct attention attention;

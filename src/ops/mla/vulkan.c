@@ -84,7 +84,7 @@ int mla_joined_open(struct mla_joined *j, struct exec *x, const struct mla_shape
     const struct gemv_shape shape = {
         s->n_heads * s->v_dim, s->latent_dim, 1, format_set(values->format), 1, s->v_dim, 0};
     *j = (struct mla_joined){0};
-    if (weights_are_uneven(values) || !format_is_usual(values->format))
+    if (weights_are_uneven(values) || !format_is_basic(values->format))
         return 0;
     struct gemv_plan p = gemv_plan_for(x, &shape);
     uint32_t subgroups = subgroups_for(&caps, s, &p), group = subgroups * caps.subgroup_size, cols = 1;

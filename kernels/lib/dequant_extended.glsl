@@ -1,4 +1,4 @@
-// dequant_other.glsl - dequant.glsl for one extended format: FORMATS is its word (args.h), a constant.
+// dequant_extended.glsl - dequant.glsl for one extended format: FORMATS is its word (args.h), a constant.
 // RUN_TIME_WORD, if defined, replaces it by a word that is known at run time. Functions have one return,
 // because glslc 2023.2 takes long over several, or crashes.
 #ifdef RUN_TIME_WORD
@@ -129,7 +129,7 @@ Eight affine_eight(uvec4 codes, float s, float b)
 }
 
 // Returns eight numbers as weights.
-Eight other_eight(uvec4 codes, float s, float b)
+Eight extended_eight(uvec4 codes, float s, float b)
 {
     Eight e;
     if (IS_AFFINE) {
@@ -156,7 +156,7 @@ Eight load_eight(const uint format, Matrix m, uint row, uint i)
 {
     float s, b;
     load_group(format, m, row, 8 * i, s, b);
-    return other_eight(load_codes(m.weight, row * (m.cols >> 3) + i), s, b);
+    return extended_eight(load_codes(m.weight, row * (m.cols >> 3) + i), s, b);
 }
 
 // Returns element `at` of a matrix of plain numbers.

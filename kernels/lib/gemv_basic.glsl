@@ -1,4 +1,4 @@
-// gemv_usual.glsl - gemv_lanes.glsl's pieces of matrices in the basic formats: 16 bytes.
+// gemv_basic.glsl - gemv_lanes.glsl's pieces of matrices in the basic formats: 16 bytes.
 
 // vec4s of columns in a piece
 uint piece_vecs(const uint format)
@@ -19,7 +19,7 @@ bool sums_odd_apart(const uint format)
 }
 
 // A piece of each row as it lies in memory, with its group's scale and bias or, without DENORM, the words
-// that contain them. WITH_Q4 uses the step of gemv_other.glsl instead.
+// that contain them. WITH_Q4 uses the step of gemv_extended.glsl instead.
 #ifndef WITH_Q4
 struct Step {
     uvec4 q[MAX_ROWS];

@@ -1,4 +1,4 @@
-// gemv_other.glsl - gemv_lanes.glsl's pieces for matrices that are all in one extended format. A piece is 32
+// gemv_extended.glsl - gemv_lanes.glsl's pieces for matrices that are all in one extended format. A piece is 32
 // columns of a row, 16 with 8-bit codes, 8 with 16-bit numbers: two to six whole words. With groups of 16 a
 // piece is two of them if DENORM, else one. gemv_pairs.glsl and gemv_mantissas.glsl compute with the pieces.
 
@@ -20,7 +20,7 @@ struct Step {
     uint scales[MAX_ROWS], biases[MAX_ROWS];
     uint places; // two bits a row: the group's place in those words
 #ifdef WITH_Q4
-    uint odd; // used by gemv_usual.glsl
+    uint odd; // used by gemv_basic.glsl
 #endif
 };
 
