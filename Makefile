@@ -79,7 +79,7 @@ format_only  := linear/decode_long
 # Some are built again as NAME_VARIANT: for cooperative matrices (coop; fragcoop: in registers), for devices that keep float16 denormals, for matrices of one format, which a driver compiles in a third of the
 # time, for matrices of one other format than those four, and for experts in such a format beside a shared one of
 # 4 bits.
-VARIANTS     := coop fragcoop denorm q4 q8 bf16 f32 other othercoop otherdenorm withq4 withq4denorm
+VARIANTS     := coop fragcoop denorm q4 q8 bf16 f32 ext extcoop extdenorm extq4 extq4denorm
 defines_coop   := -DCOOP
 defines_fragcoop := -DFRAG -DCOOP
 defines_denorm := -DDENORM
@@ -87,11 +87,11 @@ defines_q4     := -DONLY_FORMAT=FORMAT_Q4
 defines_q8     := -DONLY_FORMAT=FORMAT_Q8
 defines_bf16   := -DONLY_FORMAT=FORMAT_BF16
 defines_f32    := -DONLY_FORMAT=FORMAT_F32
-defines_other  := -DOTHER
-defines_othercoop := -DOTHER -DCOOP
-defines_otherdenorm := -DOTHER -DDENORM
-defines_withq4      := -DOTHER -DWITH_Q4
-defines_withq4denorm := -DOTHER -DWITH_Q4 -DDENORM
+defines_ext  := -DEXTENDED
+defines_extcoop := -DEXTENDED -DCOOP
+defines_extdenorm := -DEXTENDED -DDENORM
+defines_extq4      := -DEXTENDED -DWITH_Q4
+defines_extq4denorm := -DEXTENDED -DWITH_Q4 -DDENORM
 tiles        := linear/prefill experts/prefill_up experts/prefill_down
 kernels_coop := $(tiles) attention/prefill $(coop_only)
 kernels_fragcoop := $(tiles) attention/latent_scores attention/latent_values
@@ -102,11 +102,11 @@ kernels_q4   := $(products) $(long_products)
 kernels_q8   := $(kernels_q4)
 kernels_bf16 := linear/decode linear/decode_token linear/decode_long
 kernels_f32  := $(kernels_bf16)
-kernels_other := $(products) $(tiles) linear/plain linear/prefill_split embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
-kernels_othercoop := $(tiles)
-kernels_otherdenorm := $(products)
-kernels_withq4 := experts/decode_up experts/decode_down
-kernels_withq4denorm := $(kernels_withq4)
+kernels_ext := $(products) $(tiles) linear/plain linear/prefill_split embed matvec_transposed/groups matvec_transposed/plain mla/transpose_keys
+kernels_extcoop := $(tiles)
+kernels_extdenorm := $(products)
+kernels_extq4 := experts/decode_up experts/decode_down
+kernels_extq4denorm := $(kernels_extq4)
 SPIRV        := $(patsubst %,$(SHADERS)/kernels/%.inc,$(filter-out $(coop_only) $(format_only),$(KERNELS)) $(foreach v,$(VARIANTS),$(kernels_$(v):%=%_$(v))))
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
