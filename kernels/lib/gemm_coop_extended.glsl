@@ -1,5 +1,5 @@
-// gemm_coop_extended.glsl - gemm_coop.glsl's rows for matrices in one extended format. The scales and biases of
-// an invocation's 32 columns are loaded together with them: one group, or two of 16 columns.
+// gemm_coop_extended.glsl - gemm_coop.glsl's rows for matrices in one extended format. The scales and biases
+// of an invocation's 32 columns are loaded together with them: one group, or two of 16 columns.
 const uint RUN_GROUPS = GROUP_SHIFT == 4 ? 2 : 1, MAX_RUN_GROUPS = 2;
 // The words that contain them.
 uint next_scales[MY_ROWS * GROUPS * MAX_RUN_GROUPS], next_biases[MY_ROWS * GROUPS];

@@ -1,6 +1,6 @@
-// gemv_both.glsl - the pieces of gemv_extended.glsl and the 4-bit ones of gemv_basic.glsl in one kernel: experts
-// in one extended format with a shared expert of 4 bits. A step has room for either. FORMAT_NONE stands for
-// the extended format.
+// gemv_both.glsl - the pieces of gemv_extended.glsl and the 4-bit ones of gemv_basic.glsl in one kernel:
+// experts in one extended format with a shared expert of 4 bits. A step has room for either. FORMAT_NONE
+// stands for the extended format.
 #define piece_vecs extended_piece_vecs
 #define load_at extended_load_at
 #define load_piece extended_load_piece

@@ -1,6 +1,7 @@
-// gemv_extended.glsl - gemv_lanes.glsl's pieces for matrices that are all in one extended format. A piece is 32
-// columns of a row, 16 with 8-bit codes, 8 with 16-bit numbers: two to six whole words. With groups of 16 a
-// piece is two of them if DENORM, else one. gemv_pairs.glsl and gemv_mantissas.glsl compute with the pieces.
+// gemv_extended.glsl - gemv_lanes.glsl's pieces for matrices that are all in one extended format. A piece is
+// 32 columns of a row, 16 with 8-bit codes, 8 with 16-bit numbers: two to six whole words. With groups of 16
+// a piece is two of them if DENORM, else one. gemv_pairs.glsl and gemv_mantissas.glsl compute with the
+// pieces.
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Words2 { uvec2 v[]; };
 

@@ -38,8 +38,8 @@ struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
-/* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_extended.glsl cut it;
- * 0: their number differs between these formats. */
+/* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_extended.glsl cut
+ * it; 0: their number differs between these formats. */
 uint32_t gemv_pieces(uint32_t cols, uint32_t formats);
 /* Returns whether the kernels for these formats can take all pieces of a row at once (STEPS). */
 bool gemv_has_steps(const struct exec_caps *c, uint32_t formats);
