@@ -1,40 +1,40 @@
-// prefill_quads.glsl - attention/prefill_coop.glsl's softmax in registers.
-// For devices whose matrices lie in quads (lib/quads.glsl).
+// prefill_quads.glsl - attention/prefill_coop.glsl's softmax in registers, for devices whose matrices lie in
+// quads (lib/quads.glsl).
 
 #include "lib/quads.glsl"
 
-// Of this lane's two rows: the maximum in powers of two, the sum of its own weights, where a row's positions
-// end, and begin.
+// This lane's two rows: the maximum in powers of two, the sum of the lane's own weights, the rows' first
+// hidden position, their first seen one.
 vec2 quad_top, quad_sum;
 uvec2 quad_end, quad_begin;
-// What subgroups of a group tell each other, lane by lane: maxima and then sums; weights.
-const uint TOLD = QUADS != 0 && SHARE > 1 ? WORKGROUP : 1;
-shared vec2 told[TOLD];
-shared uvec4 told_weights[TOLD];
+// Memory in which the two subgroups of a group exchange, lane by lane, maxima and sums, and weights.
+const uint EXCHANGED = QUADS != 0 && SHARE > 1 ? WORKGROUP : 1;
+shared vec2 exchanged[EXCHANGED];
+shared uvec4 exchanged_weights[EXCHANGED];
 
 uint quad_row(uint h)
 {
     return group_row + quad_line() + 8 * h;
 }
 
-uint told_at(uint of_member)
+uint exchanged_at(uint of_member)
 {
     return (gl_SubgroupID % ROW_GROUPS + of_member * ROW_GROUPS) * 32 + gl_SubgroupInvocationID;
 }
 
-// The other subgroup's.
-vec2 tell(vec2 v)
+// Both return the other subgroup's value.
+vec2 exchange(vec2 v)
 {
-    told[told_at(member)] = v;
+    exchanged[exchanged_at(member)] = v;
     barrier();
-    return told[told_at(1 - member)];
+    return exchanged[exchanged_at(1 - member)];
 }
 
-uvec4 tell_weights(uvec4 v)
+uvec4 exchange_weights(uvec4 v)
 {
-    told_weights[told_at(member)] = v;
+    exchanged_weights[exchanged_at(member)] = v;
     barrier();
-    return told_weights[told_at(1 - member)];
+    return exchanged_weights[exchanged_at(1 - member)];
 }
 
 void begin_quads()
@@ -45,13 +45,12 @@ void begin_quads()
     quad_begin = uvec2(row_begin(quad_row(0)), row_begin(quad_row(1)));
 }
 
-// The rows' new maxima. They grow, and what there is so far is scaled down, only where float16 would overflow
-// else.
+// Raises the rows' maxima to `high` and scales the sums down, but only if float16 would overflow otherwise.
 void raise_tops(vec2 high)
 {
     high = quad_max(high);
     if (SHARE > 1)
-        high = max(high, tell(high));
+        high = max(high, exchange(high));
     bvec2 grows = greaterThan(high, quad_top + SLACK);
     if (subgroupMax(any(grows) ? 1u : 0u) == 0u)
         return;
@@ -63,10 +62,10 @@ void raise_tops(vec2 high)
             acc[d][i] *= keep[i / 4];
 }
 
-// Hidden positions are LOWEST from now on. Returns the rows' maxima.
+// Sets hidden positions to LOWEST. Returns the rows' maxima.
 vec2 hide(inout MatrixC s[MY_SCORES], uint at)
 {
-    // later rows see more, but for what their windows hide
+    // Later rows see more positions; a window hides some.
     bool all_seen = at + POSITIONS <= row_end(group_row);
     if (WINDOW > 0)
         all_seen = all_seen && at >= row_begin(group_row + 15);
@@ -103,7 +102,7 @@ void run_quads(uint at)
         add_values(w[j], member * MY_SCORES + j);
     if (SHARE > 1) {
         MatrixA other;
-        packed = tell_weights(packed);
+        packed = exchange_weights(packed);
         [[unroll]] for (uint i = 0; i < 8; i += 2) {
             f16vec2 h = unpackFloat2x16(packed[i / 2]);
             other[i] = h.x;
@@ -118,7 +117,7 @@ void store_quads()
     uint first = MY_VALUES * member;
     vec2 both = quad_add(quad_sum);
     if (SHARE > 1)
-        both += tell(both);
+        both += exchange(both);
     [[unroll]] for (uint h = 0; h < 2; h++) {
         uint row = quad_row(h), dst = partial_row(row);
         bool is_real = first_row + row < n_rows;

@@ -37,7 +37,8 @@
     ROWS_##scheme(#name, number, bits, group, scale),
 static const struct format formats[FORMAT_END] = {FORMAT_TABLE(FORMAT_ROWS, 0)};
 
-_Static_assert(FORMAT_SET_OTHERS == FORMAT_F32 + 1 && FORMAT_SET_OTHERS + FORMAT_KINDS <= FORMAT_SET_GROUPS,
+_Static_assert(FORMAT_SET_EXTENDED == FORMAT_F32 + 1 &&
+                   FORMAT_SET_EXTENDED + FORMAT_KINDS <= FORMAT_SET_GROUPS,
                "too many kinds");
 
 const struct format *format_of(uint32_t number)
@@ -62,16 +63,16 @@ bool format_has_group(uint32_t group)
     return false;
 }
 
-bool format_is_usual(uint32_t number)
+bool format_is_basic(uint32_t number)
 {
-    return number < FORMAT_SET_OTHERS;
+    return number < FORMAT_SET_EXTENDED;
 }
 
 uint32_t format_set(uint32_t number)
 {
-    if (format_is_usual(number))
+    if (format_is_basic(number))
         return 1u << number;
-    uint32_t set = 1u << (FORMAT_SET_OTHERS + (number & FORMAT_KIND_MASK));
+    uint32_t set = 1u << (FORMAT_SET_EXTENDED + (number & FORMAT_KIND_MASK));
     if (formats[number].scheme == SCHEME_AFFINE)
         set |= 1u << (FORMAT_SET_GROUPS + (number >> FORMAT_GROUP_SHIFT & 3)) |
                1u << (FORMAT_SET_SCALES + (number >> FORMAT_SCALE_SHIFT & 3));
@@ -79,9 +80,9 @@ uint32_t format_set(uint32_t number)
 }
 
 /* The i-th of the others in a set; FORMAT_NONE past the last. */
-static uint32_t find_other(uint32_t set, uint32_t i)
+static uint32_t find_extended(uint32_t set, uint32_t i)
 {
-    for (uint32_t number = FORMAT_SET_OTHERS; number < FORMAT_END; number++)
+    for (uint32_t number = FORMAT_SET_EXTENDED; number < FORMAT_END; number++)
         if (formats[number].bits && (format_set(number) & ~set) == 0 && i-- == 0)
             return number;
     return FORMAT_NONE;
@@ -89,11 +90,11 @@ static uint32_t find_other(uint32_t set, uint32_t i)
 
 uint32_t format_set_part(uint32_t set, uint32_t i)
 {
-    uint32_t usual = set & ((1u << FORMAT_SET_OTHERS) - 1);
-    if (usual && i == 0)
-        return usual;
-    uint32_t other = find_other(set, i - (usual != 0));
-    return other == FORMAT_NONE ? 0 : format_set(other);
+    uint32_t basic = set & ((1u << FORMAT_SET_EXTENDED) - 1);
+    if (basic && i == 0)
+        return basic;
+    uint32_t extended = find_extended(set, i - (basic != 0));
+    return extended == FORMAT_NONE ? 0 : format_set(extended);
 }
 
 static uint32_t shift_of(uint32_t group)
@@ -106,9 +107,9 @@ static uint32_t shift_of(uint32_t group)
 
 uint32_t format_constant(uint32_t part)
 {
-    if (part >> FORMAT_SET_OTHERS == 0)
+    if (part >> FORMAT_SET_EXTENDED == 0)
         return part;
-    const struct format *f = format_of(find_other(part, 0));
+    const struct format *f = format_of(find_extended(part, 0));
     return FORMAT_WORD(f->bits, f->scheme, shift_of(f->group), f->scale);
 }
 

@@ -27,8 +27,8 @@ uint32_t format_find_affine(uint32_t bits, uint32_t group, uint32_t scale);
 /* Whether some affine format has such groups. */
 bool format_has_group(uint32_t group);
 
-/* Whether it is one of those that kernels take mixed (FORMAT_TABLE_USUAL). */
-bool format_is_usual(uint32_t number);
+/* Whether it is one of those that kernels take mixed (FORMAT_TABLE_BASIC). */
+bool format_is_basic(uint32_t number);
 /* The set with this format alone, as kernels/args.h has sets. Sets are united by |; of other formats than the
  * usual ones a union has all that go together from its kinds, groups and scales. */
 uint32_t format_set(uint32_t number);

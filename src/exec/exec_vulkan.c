@@ -57,7 +57,7 @@ static bool uses_khr(const struct exec *x)
     return has->khr && !(x->prefers_nv && has->nv);
 }
 
-/* X_coop, X_fragcoop, X_othercoop. */
+/* X_coop, X_fragcoop, X_extcoop. */
 static bool has_matrices(const char *kernel)
 {
     static const char end[] = "coop";

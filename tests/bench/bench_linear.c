@@ -232,7 +232,7 @@ static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struc
  * kernel. */
 static int measure_few(struct chain *c, uint32_t n, uint32_t reps, struct moeflux_err *e)
 {
-    enum { BESIDE = GEMV_N_SPEC + 1, N_SPEC };
+    enum { SEVERAL = GEMV_N_SPEC + 1, N_SPEC };
     const struct exec_caps caps = exec_get_caps(c->b->x);
     const struct linear *op = &c->op[0];
     const struct gemv_shape shape = {op->rows, op->cols, 1, format_set(op->w[0].format), 1, op->rows, 1};
@@ -240,7 +240,7 @@ static int measure_few(struct chain *c, uint32_t n, uint32_t reps, struct moeflu
     int rc = 0;
     for (uint32_t tokens = 1; rc == 0 && tokens <= 4; tokens *= 2)
         for (uint32_t rows = 1; rc == 0 && rows <= 4; rows *= 2) {
-            uint32_t spec[N_SPEC] = {[BESIDE] = 1};
+            uint32_t spec[N_SPEC] = {[SEVERAL] = 1};
             memcpy(spec, one.spec, sizeof one.spec);
             spec[GEMV_ROWS] = rows;
             spec[GEMV_TOKENS] = tokens;

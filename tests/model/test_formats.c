@@ -530,8 +530,8 @@ static void a_format_alone_is_one_part_and_its_constant_tells_it(void **state)
         assert_int_equal(format_set_part(set, 0), set);
         assert_int_equal(format_set_part(set, 1), 0);
         constant = format_constant(set);
-        assert_true(format_is_usual(number) == (constant < 1u << FORMAT_SET_OTHERS));
-        if (format_is_usual(number)) {
+        assert_true(format_is_basic(number) == (constant < 1u << FORMAT_SET_EXTENDED));
+        if (format_is_basic(number)) {
             assert_int_equal(constant, 1u << number);
             continue;
         }

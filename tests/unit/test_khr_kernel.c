@@ -12,9 +12,9 @@
 #include "vulkan/pipeline.h"
 
 static const char *const kernels[] = {
-    "linear_prefill_coop",          "linear_prefill_fragcoop",          "linear_prefill_othercoop",
-    "experts_prefill_up_coop",      "experts_prefill_up_fragcoop",      "experts_prefill_up_othercoop",
-    "experts_prefill_down_coop",    "experts_prefill_down_fragcoop",    "experts_prefill_down_othercoop",
+    "linear_prefill_coop",          "linear_prefill_fragcoop",          "linear_prefill_extcoop",
+    "experts_prefill_up_coop",      "experts_prefill_up_fragcoop",      "experts_prefill_up_extcoop",
+    "experts_prefill_down_coop",    "experts_prefill_down_fragcoop",    "experts_prefill_down_extcoop",
     "attention_prefill_coop",       "attention_latent_scores_coop",     "attention_latent_scores_fragcoop",
     "attention_latent_values_coop", "attention_latent_values_fragcoop", "matrices_probe_coop"};
 enum { N_KERNELS = sizeof kernels / sizeof *kernels, HEADER = 5, NO_USE = 3 };

@@ -126,7 +126,7 @@ static void check(const char *const *kernels)
 static void embed_agrees_with_its_reference(void **state)
 {
     (void)state;
-    CHECK("embed", "embed_other");
+    CHECK("embed", "embed_ext");
 }
 
 static void cast_f16_agrees_with_its_reference(void **state)
@@ -144,11 +144,11 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "linear_decode_bf16", "linear_decode_f32", "linear_decode_token_q4", "linear_decode_token_q8",
           "linear_decode_token_bf16", "linear_decode_token_f32", "linear_decode_long_denorm",
           "linear_decode_long_q4", "linear_decode_long_q8", "linear_decode_long_bf16",
-          "linear_decode_long_f32", "linear_decode_other", "linear_decode_token_other",
-          "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
-          "linear_prefill_othercoop", "linear_plain_other", "matvec_transposed_groups_other",
-          "matvec_transposed_plain_other", "linear_prefill_fragcoop", "matrices_probe_coop",
-          "linear_prefill_split", "linear_prefill_split_other");
+          "linear_decode_long_f32", "linear_decode_ext", "linear_decode_token_ext",
+          "linear_decode_extdenorm", "linear_decode_token_extdenorm", "linear_prefill_ext",
+          "linear_prefill_extcoop", "linear_plain_ext", "matvec_transposed_groups_ext",
+          "matvec_transposed_plain_ext", "linear_prefill_fragcoop", "matrices_probe_coop",
+          "linear_prefill_split", "linear_prefill_split_ext");
 }
 
 static void tokens_together_get_the_bits_of_each_alone(void **state)
@@ -173,11 +173,11 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
           "experts_prefill_down_coop", "experts_decode_up_denorm", "experts_decode_down_denorm",
           "experts_decode_up_q4", "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8",
           "experts_decode_down_long", "experts_decode_down_long_denorm", "experts_decode_down_long_q4",
-          "experts_decode_down_long_q8", "experts_decode_up_other", "experts_decode_down_other",
-          "experts_decode_up_otherdenorm", "experts_decode_down_otherdenorm", "experts_decode_up_withq4",
-          "experts_decode_down_withq4", "experts_decode_up_withq4denorm", "experts_decode_down_withq4denorm",
-          "experts_prefill_up_other", "experts_prefill_down_other", "experts_prefill_up_othercoop",
-          "experts_prefill_down_othercoop", "matrices_probe_coop", "experts_prefill_up_fragcoop",
+          "experts_decode_down_long_q8", "experts_decode_up_ext", "experts_decode_down_ext",
+          "experts_decode_up_extdenorm", "experts_decode_down_extdenorm", "experts_decode_up_extq4",
+          "experts_decode_down_extq4", "experts_decode_up_extq4denorm", "experts_decode_down_extq4denorm",
+          "experts_prefill_up_ext", "experts_prefill_down_ext", "experts_prefill_up_extcoop",
+          "experts_prefill_down_extcoop", "matrices_probe_coop", "experts_prefill_up_fragcoop",
           "experts_prefill_down_fragcoop");
 }
 
@@ -198,7 +198,7 @@ static void gqa_prepare_and_attention_agree_with_their_references(void **state)
 static void mla_prepare_and_attention_over_latents_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("mla_prepare", "mla_values", "mla_values_denorm", "mla_transpose_keys", "mla_transpose_keys_other",
+    CHECK("mla_prepare", "mla_values", "mla_values_denorm", "mla_transpose_keys", "mla_transpose_keys_ext",
           "mla_gather_rows", "attention_decode", "attention_prefill", "attention_merge",
           "attention_prefill_coop", "attention_latent_scores_coop", "attention_latent_values_coop",
           "attention_latent_scores_fragcoop", "attention_latent_values_fragcoop");

@@ -4,9 +4,9 @@
 #include "base/mem.h"
 #include "exec/quads.h"
 
-/* TILE, STEP and CHUNK of kernels/attention/latent.glsl; a workgroup's shared memory; workgroups of the
- * second pass that keep a GPU busy; bytes of the weights between the passes, where one token has less, so
- * that they stay near the processors. */
+/* TILE, STEP and CHUNK are those of kernels/attention/latent.glsl. SHARED_BYTES: shared memory of a
+ * workgroup. WANTED_GROUPS: workgroups of the second pass that keep a GPU busy. WEIGHT_BYTES: the weights
+ * between the passes, small enough to stay in the GPU's cache; one token may need more. */
 enum {
     TILE = 128,
     STEP = 64,
@@ -15,8 +15,8 @@ enum {
     WANTED_GROUPS = 132,
     WEIGHT_BYTES = 32 << 20
 };
-/* Pairs of a row and a position from which on it is faster than kernels/attention/decode.comp, as a tile
- * costs the same with few rows: 2,048 positions of 128 heads. */
+/* Fewest (row, position) pairs for which this is faster than kernels/attention/decode.comp: 2,048 positions
+ * of 128 heads. A tile costs the same with few rows. */
 enum { LEAST_PAIRS = 128 * 2048 };
 
 bool attention_latent_is_possible(const struct attention_shape *s, const struct exec_caps *caps)
@@ -49,7 +49,7 @@ bool attention_latent_takes(const struct attention *op, uint32_t n, uint32_t n_p
 /* How some tokens of a chunk are computed. */
 struct pass {
     uint32_t n, rows, width, splits, share;
-    uint64_t weights, chunks, bytes; /* offsets in the scratch memory, behind the splits' parts */
+    uint64_t weights, chunks, bytes; /* offsets in the scratch memory, after the splits' parts */
 };
 
 static struct pass plan_pass(const struct attention_shape *s, uint32_t n, uint32_t n_pos)
@@ -77,8 +77,8 @@ struct attention_parts attention_latent_parts(const struct attention *op, uint32
 
 uint64_t attention_latent_bytes(const struct attention_shape *s, uint32_t n, uint32_t n_pos)
 {
-    /* Of the splits' parts most where all tokens go at once, of the rest where positions are most: one tile
-     * of rows more than there are may be padding. */
+    /* The splits' parts take most when all tokens are computed at once, the rest when there are most
+     * positions. Padding adds up to one tile of rows. */
     uint64_t width = size_round_up(n_pos, TILE), token = s->n_heads * width * sizeof(uint16_t);
     uint64_t weights = size_max(token, WEIGHT_BYTES) + TILE * width * sizeof(uint16_t);
     uint64_t tiles = div_up(n * s->n_heads, TILE), pieces = s->value_dim / TILE;

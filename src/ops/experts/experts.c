@@ -28,12 +28,11 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
         return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of %d",
                        s->hidden, s->inner, PRODUCT_COLS);
     if ((s->biased || s->limit > 0) && s->shared_inner)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "experts: biases or a limit, expected no shared expert beside them");
+        return err_set(e, ERR_UNSUPPORTED, "experts: biases or a limit, expected no shared expert");
     return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
 }
 
-/* In front of act's end there is room for the experts' addresses. */
+/* After the activations there is space for the experts' addresses. */
 uint64_t experts_act_row(const struct experts_shape *s)
 {
     return experts_act_floats(s, true) + size_round_up(2 * (uint64_t)s->top_k, 4);

@@ -1,6 +1,6 @@
-// dequant_other.glsl - dequant.glsl for one format that is none of the usual ones: FORMATS is its word
-// (args.h), a constant. One return a function: glslc 2023.2 takes long over several, or crashes. With
-// RUN_TIME_WORD that is the word, at run time.
+// dequant_extended.glsl - dequant.glsl for one extended format: FORMATS is its word (args.h), a constant.
+// RUN_TIME_WORD, if defined, replaces it by a word that is known at run time. Functions have one return,
+// because glslc 2023.2 takes long over several, or crashes.
 #ifdef RUN_TIME_WORD
 #define BITS        FORMAT_WORD_BITS(RUN_TIME_WORD)
 #define SCHEME      FORMAT_WORD_SCHEME(RUN_TIME_WORD)
@@ -20,9 +20,12 @@ const uint SCALE = FORMAT_WORD_SCALE(FORMATS);
         call;                              \
     }
 
-// A float of few bits becomes one of 32 without denormals, which devices may flush: with the bits of its size
-// under the exponent LEAST, f = 2^(LEAST - 127) (1 + mantissa) where its exponent is 0. There 2 f - 2^(LEAST
-// - 126) is the true value and less than f, elsewhere f is, and is not more.
+// Turns the exponent and mantissa bits of a small float into a float32. `size` has them in the place of a
+// float32's, `least` is the exponent that is added. f = 2^(least - 127) (1 + mantissa) if the small exponent
+// is 0; there the true value is 2 f - 2^(least - 126), which is less than f. Elsewhere f is the true value,
+// and not more than that. No float32 denormal occurs, which devices may flush. With E2M1, least = 126:
+//   exponent 0, mantissa 1    f = 0.75, 2 f - 1 = 0.5    0.5
+//   exponent 1, mantissa 1    f = 1.5,  2 f - 1 = 2      1.5
 float float_of(uint size, const uint least)
 {
     float f = uintBitsToFloat(size + (least << 23));
@@ -34,25 +37,25 @@ float with_sign(float size, uint sign)
     return uintBitsToFloat(floatBitsToUint(size) | sign);
 }
 
-// Sign, 5 bits of exponent, 10 of mantissa. Finite.
+// Returns a finite float16: sign, 5 bits of exponent, 10 of mantissa.
 float f16_value(uint bits)
 {
     return with_sign(float_of((bits & 0x7fffu) << 13, 112), (bits & 0x8000u) << 16);
 }
 
-// Sign, 4 bits of exponent, 3 of mantissa; NaN does not occur.
+// Returns an E4M3 number: sign, 4 bits of exponent, 3 of mantissa; no NaN.
 float e4m3_value(uint bits)
 {
     return with_sign(float_of((bits & 0x7fu) << 20, 120), (bits & 0x80u) << 24);
 }
 
-// Sign, 2 bits of exponent, 1 of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
+// Returns an E2M1 number: sign, 2 bits of exponent, 1 of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
 float e2m1_value(uint bits)
 {
     return with_sign(float_of((bits & 7u) << 22, 126), (bits & 8u) << 28);
 }
 
-// Codes below 2^23 without a conversion instruction, which GPUs run at a quarter of the rate.
+// Returns codes below 2^23 as floats without a conversion instruction (see code_value in dequant.glsl).
 vec4 code_values(uvec4 codes)
 {
     return uintBitsToFloat(codes | 0x4b000000u) - 8388608.0;
@@ -61,13 +64,13 @@ vec4 code_values(uvec4 codes)
 // Scales and biases are 1 << SCALE_SHIFT bytes each.
 #define SCALE_SHIFT (SCALE == SCALE_F32 ? 2 : SCALE <= SCALE_F16 ? 1 : 0)
 
-// The word of an array of scales or biases in which number i stands.
+// Returns the word of an array of scales or biases that contains number i.
 uint scale_word(uvec2 p, uint i)
 {
     return Words(p).v[i << SCALE_SHIFT >> 2];
 }
 
-// Number i from its word.
+// Returns number i from its word.
 float scale_in(uint word, uint i)
 {
     uint bits = word >> ((i << SCALE_SHIFT & 3u) << 3);
@@ -81,7 +84,7 @@ float scale_in(uint word, uint i)
     return s;
 }
 
-// Scale and bias of the group that column `col` of a row is in.
+// Finds scale and bias of the group of column `col` in a row.
 void load_group(const uint format, Matrix m, uint row, uint col, out float s, out float b)
 {
     uint at = row * (m.cols >> GROUP_SHIFT) + (col >> GROUP_SHIFT);
@@ -92,8 +95,8 @@ void load_group(const uint format, Matrix m, uint row, uint col, out float s, ou
         b = scale_in(scale_word(m.biases, at), at);
 }
 
-// The i-th eight numbers of a matrix, BITS bytes, from bit 0 on. They begin on any byte: four eights are BITS
-// words.
+// Returns the i-th eight numbers of a matrix, BITS bytes, from bit 0 on. They may begin at any byte; four
+// times eight numbers are BITS words.
 uvec4 load_codes(uvec2 weight, uint i)
 {
     uint byte = (i & 3u) * BITS, word = (i >> 2) * BITS + (byte >> 2), shift = 8 * (byte & 3u);
@@ -107,7 +110,7 @@ uvec4 load_codes(uvec2 weight, uint i)
     return v;
 }
 
-// Eight codes as weights, rounded as mlx rounds them: the product, then the sum.
+// Returns eight codes as weights, rounded as mlx rounds: the product, then the sum.
 Eight affine_eight(uvec4 codes, float s, float b)
 {
     uint mask = (1u << BITS) - 1u;
@@ -116,8 +119,8 @@ Eight affine_eight(uvec4 codes, float s, float b)
         high = codes.y;
     else if (BITS > 4)
         high |= codes.y << (32 - 4 * BITS & 31u);
-    // By numbers: validation layers fold a product of a vector and a constant of a pipeline into invalid
-    // code.
+    // The shifts are written out: validation layers fold a product of a vector and a pipeline's constant into
+    // invalid code.
     uvec4 shifts = uvec4(0, BITS, 2 * BITS, 3 * BITS);
     precise vec4 low_products = code_values(uvec4(codes.x) >> shifts & mask) * s;
     precise vec4 high_products = code_values(uvec4(high) >> shifts & mask) * s;
@@ -125,8 +128,8 @@ Eight affine_eight(uvec4 codes, float s, float b)
     return Eight(low_sums, high_sums);
 }
 
-// Eight numbers as weights.
-Eight other_eight(uvec4 codes, float s, float b)
+// Returns eight numbers as weights.
+Eight extended_eight(uvec4 codes, float s, float b)
 {
     Eight e;
     if (IS_AFFINE) {
@@ -148,15 +151,15 @@ Eight other_eight(uvec4 codes, float s, float b)
     return e;
 }
 
-// Columns 8 * i .. of a row.
+// Returns columns 8 * i .. of a row.
 Eight load_eight(const uint format, Matrix m, uint row, uint i)
 {
     float s, b;
     load_group(format, m, row, 8 * i, s, b);
-    return other_eight(load_codes(m.weight, row * (m.cols >> 3) + i), s, b);
+    return extended_eight(load_codes(m.weight, row * (m.cols >> 3) + i), s, b);
 }
 
-// Element `at` of a matrix of plain numbers.
+// Returns element `at` of a matrix of plain numbers.
 float plain_at(uvec2 weight, uint format, uint at)
 {
     return unpackHalf2x16(Words(weight).v[at >> 1] >> 16 * (at & 1u)).x;

@@ -1,4 +1,4 @@
-// gemv_usual.glsl - gemv_lanes.glsl's pieces of matrices in the usual formats: 16 bytes.
+// gemv_basic.glsl - gemv_lanes.glsl's pieces of matrices in the basic formats: 16 bytes.
 
 // vec4s of columns in a piece
 uint piece_vecs(const uint format)
@@ -6,25 +6,25 @@ uint piece_vecs(const uint format)
     return 32 / format_bits(format);
 }
 
-// ... and those that take() gives at once.
+// vec4s of columns that one take() gives
 uint take_vecs(const uint format)
 {
     return format_code_bits(format) == 4 ? 2 : 1;
 }
 
-// Whether odd columns have sums of their own.
+// Returns whether odd columns have sums of their own.
 bool sums_odd_apart(const uint format)
 {
     return HAS_DENORM && format_code_bits(format) == 4;
 }
 
 // A piece of each row as it lies in memory, with its group's scale and bias or, without DENORM, the words
-// that hold them. WITH_Q4 the step of gemv_other.glsl has room for it.
+// that contain them. WITH_Q4 uses the step of gemv_extended.glsl instead.
 #ifndef WITH_Q4
 struct Step {
     uvec4 q[MAX_ROWS];
     uint scales[MAX_ROWS], biases[MAX_ROWS];
-    uint odd; // bit r: the group's place in those words
+    uint odd; // bit r: the group's place in row r's words
 };
 
 void begin_step(out Step s)
@@ -33,8 +33,10 @@ void begin_step(out Step s)
 }
 #endif
 
-// Piece `piece` counted from `weight` on as row r's, with what number `group` of the scales and biases is.
-void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint piece, uint group)
+// Loads piece `piece`, counted from `weight` on, as row r's, with scale and bias `group`, counted from
+// `scales` and `biases` on.
+void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint piece,
+             uint group)
 {
 #ifdef WITH_Q4
     put_words(s, r, Words4(weight).v[piece]);
@@ -53,15 +55,16 @@ void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales
     }
 }
 
-// Piece i of row r's matrix, whose row starts at element `row_at`.
-void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
+// Loads piece i of row r's matrix; the row starts at element `row_at`.
+void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases,
+                uint row_at, uint i)
 {
     uint cols = 4 * piece_vecs(format), shift = format_group_shift(format);
     load_at(s, r, format, weight, scales, biases, row_at / cols + i, (row_at >> shift) + (i * cols >> shift));
 }
 
 #ifdef DENORM
-// What load_at counts from.
+// Both return what load_at counts from.
 uvec2 piece_address(const uint format, uvec2 weight, uint piece)
 {
     return addr_at(weight, piece, 4);
@@ -81,7 +84,7 @@ uint group_shift(const uint format)
     return format_group_shift(format);
 }
 
-// Whether the next step's groups are whole groups away.
+// Returns whether the next step's groups are whole groups away.
 bool steps_by_groups(const uint format)
 {
     return (piece_step() * 4 * piece_vecs(format)) % (1u << format_group_shift(format)) == 0;
@@ -94,8 +97,8 @@ float bf16_of(uint pair, bool odd)
     return uintBitsToFloat(odd ? second : first);
 }
 
-// The first columns of what is left of a piece, four or eight, as described above, or the weights themselves.
-// What they are made of is rotated away.
+// Returns the next four or eight columns of a piece: codes as described in gemv_lanes.glsl, or the weights
+// themselves. Rotates the piece, so that the following columns come first.
 void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
 {
     high = vec4(0.0);
@@ -131,7 +134,7 @@ void take(const uint format, inout uvec4 q, out vec4 low, out vec4 high)
     }
 }
 
-// Four products, of the even and the odd columns.
+// Adds four products to the sums of even and odd columns.
 void dot_on(const uint format, vec4 w, vec4 x, inout float even, inout float odd)
 {
     if (sums_odd_apart(format)) {
@@ -147,7 +150,7 @@ struct Parts {
     float even[MAX_ACC], odd[MAX_ACC], x[4];
 };
 
-// Adds what take() gives; `at`: where its columns are in xs.
+// Adds the columns of one take(); at: their place in xs.
 void add_columns(inout Parts p, const uint format, inout Step s, uint at)
 {
     const uint vecs = take_vecs(format);
@@ -179,12 +182,12 @@ void add_columns(inout Parts p, const uint format, inout Step s, uint at)
 }
 
 // Whether a loop takes the two halves of a piece: a sixth less code for one more instruction in forty. It
-// pays where rows are long: a model of such rows (DeepSeek-V3) has more code in a layer than the instruction
+// pays for long rows: a model with such rows (DeepSeek-V3) has more code in a layer than the instruction
 // cache holds. With short ones (35B-A3B) it costs 1 %.
 const bool IN_HALVES = STREAM > 0;
 
-// Behind the first half, which take() has rotated to the end of the piece: the second one stands where the
-// first one was.
+// Moves on after the first half, which take() has rotated to the end of the piece: the second half takes its
+// place.
 void next_half(inout Step s)
 {
     [[unroll]] for (uint r = 0; r < MATRICES * ROWS; r++) {
@@ -197,7 +200,7 @@ void next_half(inout Step s)
     }
 }
 
-// Adds one step: columns from 4 * c4 on of the tile.
+// Adds one step, columns from 4 * c4 on of the tile.
 void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
 {
     const uint n_rows = MATRICES * ROWS, vecs = take_vecs(format), pitch = vecs * (UNITS + 1);
@@ -207,7 +210,7 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
         p.even[i] = p.odd[i] = 0.0;
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         p.x[t] = 0.0;
-    // All vec4s of a piece lie in different rows of the same column of the transposed layout.
+    // The vec4s of a piece lie in different rows of one column of the transposed layout.
     uint at = xs_index(0, c4);
     if (IN_HALVES && takes % 2 == 0) {
         [[dont_unroll]] for (uint half_piece = 0; half_piece < 2; half_piece++) {

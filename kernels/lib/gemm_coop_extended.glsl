@@ -1,24 +1,23 @@
-// gemm_coop_other.glsl - gemm_coop.glsl's rows where the matrices are stored in one other format than the
-// usual ones. The scales and biases of an invocation's 32 columns are asked for beside them: of one group, or
-// of two of 16 columns.
+// gemm_coop_extended.glsl - gemm_coop.glsl's rows for matrices in one extended format. The scales and biases
+// of an invocation's 32 columns are loaded together with them: one group, or two of 16 columns.
 const uint RUN_GROUPS = GROUP_SHIFT == 4 ? 2 : 1, MAX_RUN_GROUPS = 2;
-// The words that hold them.
+// The words that contain them.
 uint next_scales[MY_ROWS * GROUPS * MAX_RUN_GROUPS], next_biases[MY_ROWS * GROUPS];
 
-// The number of the group of 16 or more columns that begins at, or has, column `col` of the i-th row.
+// Returns the number of the group that contains column `col` of the i-th row.
 uint group_at(uint i, uint col)
 {
     return row_of[i] * (matrix_of[i].cols >> GROUP_SHIFT) + (col >> GROUP_SHIFT);
 }
 
-// The first of the invocation's columns in the g-th 64 of a step.
+// Returns the first of the invocation's columns in the g-th 64 columns of a step.
 uint run_col(uint from, uint g)
 {
     return from + 64 * g + 32 * (gl_LocalInvocationID.x & 1u);
 }
 
-// Asks for DEPTH columns of the invocation's rows from column `from` on.
-void ask_rows(const uint format, uint from, bool is_first)
+// Starts loading DEPTH columns of the invocation's rows from column `from` on.
+void fetch_rows(const uint format, uint from, bool is_first)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++)
         [[unroll]] for (uint g = 0; g < GROUPS; g++) {
@@ -32,7 +31,7 @@ void ask_rows(const uint format, uint from, bool is_first)
         }
 }
 
-// Puts what was asked for, the columns from `from` on, into shared memory.
+// Stores the loaded columns, from `from` on, in shared memory.
 void keep_rows(const uint format, uint from)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {

@@ -1,7 +1,7 @@
-// gemv_other.glsl - gemv_lanes.glsl's pieces where all matrices are stored in one other format than the usual
-// ones: 32 columns of a row, or 16 of codes of 8 bits, or 8 numbers of 16 bits; so they are two to six whole
-// words. With DENORM a piece of groups of 16 is two of them, else 16 columns. gemv_pairs.glsl and
-// gemv_mantissas.glsl have what becomes of a piece.
+// gemv_extended.glsl - gemv_lanes.glsl's pieces for matrices that are all in one extended format. A piece is
+// 32 columns of a row, 16 with 8-bit codes, 8 with 16-bit numbers: two to six whole words. With groups of 16
+// a piece is two of them if DENORM, else one. gemv_pairs.glsl and gemv_mantissas.glsl compute with the
+// pieces.
 
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Words2 { uvec2 v[]; };
 
@@ -15,13 +15,13 @@ const uint PIECE_COLS = BITS == 16 ? 8 : BITS == 8 || GROUP_SHIFT == 4 ? 16 : 32
 const uint PIECE_WORDS = PIECE_COLS * BITS / 32;
 const uint MAX_WORDS = 6;
 
-// A piece of each row as it lies in memory, with its group's scale and bias or the words that hold them.
+// A piece of each row as it lies in memory, with its group's scale and bias or the words that contain them.
 struct Step {
     uint q[MAX_ROWS * MAX_WORDS + 1];
     uint scales[MAX_ROWS], biases[MAX_ROWS];
-    uint places; // two bits a row: of the group's number
+    uint places; // two bits a row: the group's place in those words
 #ifdef WITH_Q4
-    uint odd; // of gemv_usual.glsl
+    uint odd; // used by gemv_basic.glsl
 #endif
 };
 
@@ -38,7 +38,8 @@ uint piece_vecs(const uint format)
     return PIECE_COLS / 4;
 }
 
-// What holds number i of an array of scales or biases, the next one as well where a piece has two groups.
+// Returns the word that contains number i of an array of scales or biases, or the number itself; with two
+// groups in a piece also the next number.
 uint scale_at(uvec2 p, uint i)
 {
 #ifdef DENORM
@@ -48,8 +49,10 @@ uint scale_at(uvec2 p, uint i)
     return scale_word(p, i);
 }
 
-// Piece `piece` counted from `weight` on as row r's, with what number `group` of the scales and biases is.
-void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint piece, uint group)
+// Loads piece `piece`, counted from `weight` on, as row r's, with scale and bias `group`, counted from
+// `scales` and `biases` on.
+void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint piece,
+             uint group)
 {
     uint to = r * MAX_WORDS;
     if (PIECE_WORDS == 4) {
@@ -73,15 +76,16 @@ void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales
         s.biases[r] = scale_at(biases, group);
 }
 
-// Piece i of row r's matrix, whose row starts at element `row_at`.
-void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint row_at, uint i)
+// Loads piece i of row r's matrix; the row starts at element `row_at`.
+void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases,
+                uint row_at, uint i)
 {
     load_at(s, r, format, weight, scales, biases, row_at / PIECE_COLS + i,
             (row_at >> GROUP_SHIFT) + (i * PIECE_COLS >> GROUP_SHIFT));
 }
 
 #ifdef DENORM
-// What load_at counts from. Groups are counted from the word that has the first one's scale.
+// Both return what load_at counts from. Groups are counted from the word that contains the first one's scale.
 uvec2 piece_address(const uint format, uvec2 weight, uint piece)
 {
     return addr_at(weight, piece * PIECE_WORDS, 2);
@@ -94,7 +98,7 @@ uvec2 group_address(const uint format, uvec2 scales, uint group)
     return addr_at(scales, group, SCALE_SHIFT);
 }
 
-// The first group's place in that word, for the rows of a matrix from the first-th on.
+// Sets the first group's place in that word, for the rows of a matrix from the first-th on.
 void add_places(inout Step s, uint first, uint group)
 {
     if (SCALE_SHIFT == 0 && !HAS_TWO_GROUPS)
@@ -107,7 +111,7 @@ uint group_shift(const uint format)
     return GROUP_SHIFT;
 }
 
-// Whether the next step's groups are whole groups away, and other rows' scales whole words.
+// Returns whether the next step's groups are whole groups away, and other rows' scales whole words.
 bool steps_by_groups(const uint format)
 {
     const uint cols = piece_step() * PIECE_COLS;
