@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 #include "convert/errors.h"
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct format;
 

@@ -18,6 +18,7 @@
 #include "convert/gguf/config.h"
 #include "model/model_file.h"
 #include "model/checkpoint.h"
+#include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/family.h"
 #include "model/fp8.h"

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct format;
 struct convert_error;

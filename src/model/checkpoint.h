@@ -2,8 +2,9 @@
 #ifndef MOEFLUX_MODEL_CHECKPOINT_H
 #define MOEFLUX_MODEL_CHECKPOINT_H
 
-#include "model/model_dir.h"
+#include "model/model.h"
 
+struct moeflux_err;
 struct quant_config;
 
 /* Opens the safetensors in m->path (m->config is read already) and fills m->files and m->tensors: canonical

@@ -117,12 +117,6 @@ static inline uint32_t config_longest_context(const struct config *c)
  * share is not one. */
 int config_set_active_experts(struct config *c, uint32_t n, float share, struct moeflux_err *e);
 
-/* Reads a configuration object (nested text_config or flat). `where` names the file in messages. ERR_FORMAT:
- * a key is missing, of the wrong type or out of range (the key is named); ERR_UNSUPPORTED: what this program
- * does not compute: an unknown model_type (those known are listed), a rope type, an activation, biases and
- * more. */
-int config_read(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e);
-
 /* Adds the eos ids of a generation_config.json object to c->eos (each once). */
 int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e);
 

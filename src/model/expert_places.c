@@ -189,7 +189,7 @@ static const struct tensor *find_stack(const struct model_dir *m, uint32_t layer
 {
     char name[96];
     snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s", layer, part);
-    return model_dir_find(m, name);
+    return tensor_find(m->tensors, m->n_tensors, name);
 }
 
 static int check_part(const struct model_dir *m, uint32_t layer, const struct stack_part *p,

@@ -3,7 +3,9 @@
 #ifndef MOEFLUX_MODEL_EXPERT_PLACES_H
 #define MOEFLUX_MODEL_EXPERT_PLACES_H
 
-#include "model/model_dir.h"
+#include "model/model.h"
+
+struct moeflux_err;
 
 struct expert_place { /* of one layer */
     uint32_t n_runs;  /* 0: a layer without experts */

@@ -9,6 +9,7 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/model_dir_read.h"
 #include "model/names.h"
 #include "model/quant.h"
 #include "model/tensor.h"
@@ -30,7 +31,7 @@ int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct t
     char *name = names_replace_end(w->name, 0, "_scale_inv", e);
     if (!name)
         return ERR_MEMORY;
-    const struct tensor *s = model_dir_find(m, name);
+    const struct tensor *s = tensor_find(m->tensors, m->n_tensors, name);
     free(name);
     if (!s)
         return err_set(e, ERR_FORMAT, "%s: tensor %s is F8_E4M3, but there is no %s_scale_inv", file, w->name,

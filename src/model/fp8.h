@@ -7,9 +7,9 @@
 #ifndef MOEFLUX_MODEL_FP8_H
 #define MOEFLUX_MODEL_FP8_H
 
-#include "model/model_dir.h"
+#include "model/model.h"
 
-/* A code's value, exact; NaN for 0x7f and 0xff. */
+struct moeflux_err;
 
 /* Finds the scales of the F8_E4M3 matrix `w` and checks their shape by m->fp8. */
 int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out,

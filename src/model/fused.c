@@ -7,7 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "model/model_dir.h"
+#include "model/model.h"
 #include "model/names.h"
 #include "model/tensor.h"
 

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/format.h"
+#include "model/model_dir_find.h"
 #include "model/names.h"
 #include "model/quant_config.h"
 #include "model/schema.h"

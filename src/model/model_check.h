@@ -2,7 +2,9 @@
 #ifndef MOEFLUX_MODEL_MODEL_CHECK_H
 #define MOEFLUX_MODEL_MODEL_CHECK_H
 
-#include "model/model_dir.h"
+#include "model/model.h"
+
+struct moeflux_err;
 
 /* Every U32 tensor is a .weight with the .scales, and .biases where it is affine, of fitting type and shape,
  * and its bits are those that were declared; where none were (0), they are filled in from the shapes, which

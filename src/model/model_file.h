@@ -2,7 +2,9 @@
 #ifndef MOEFLUX_MODEL_MODEL_FILE_H
 #define MOEFLUX_MODEL_MODEL_FILE_H
 
-#include "model/model_dir.h"
+#include "model/model.h"
+
+struct moeflux_err;
 
 /* Opens `path` for reading and appends it to (*files)[*n]. Returns 0; ERR_IO. */
 int model_file_add(struct model_file **files, uint32_t *n, const char *path, struct moeflux_err *e);

@@ -5,9 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct json_t;
+struct moeflux_err;
 
 /* Columns that share a scale where a file does not say it, as for mlx. */
 enum { QUANT_DEFAULT_GROUP = 64 };

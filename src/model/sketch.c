@@ -12,6 +12,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/family.h"
 #include "model/model_file.h"

@@ -2,10 +2,11 @@
 #ifndef MOEFLUX_MODEL_TENSOR_H
 #define MOEFLUX_MODEL_TENSOR_H
 
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct format;
 struct json_t;
+struct moeflux_err;
 
 struct tensor_list {
     struct tensor *items; /* owned, names too */
@@ -18,6 +19,11 @@ enum dtype tensor_find_dtype(const char *name);
 
 /* Bytes of one element; 0 for DTYPE_OTHER. */
 uint32_t tensor_dtype_bytes(enum dtype dtype);
+
+/* Whether unquantised matrices and vectors may have it. */
+bool tensor_is_float(enum dtype dtype);
+/* Returns ERR_FORMAT: the tensor has another dtype than `expected`. `where` names its file. */
+int tensor_fail_dtype(const struct tensor *t, const char *expected, const char *where, struct moeflux_err *e);
 
 /* Fills t->dtype, n_dims, shape, off and bytes from a file's description: `dtype` as text, `shape` a JSON
  * array, the tensor's bytes [off, off + bytes) of an area of area_bytes. ERR_FORMAT: unknown dtype, bad

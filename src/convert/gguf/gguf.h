@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #include "base/str.h"
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct moeflux_err;
 

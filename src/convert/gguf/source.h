@@ -13,7 +13,7 @@
 
 #include "convert/encode.h"
 #include "convert/gguf/gguf.h"
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct format;
 struct gguf_place;
