@@ -73,7 +73,7 @@ void growing_free(struct growing *g)
     free(g);
 }
 
-void growing_ask(struct growing *g, uint32_t n)
+void growing_request(struct growing *g, uint32_t n)
 {
     pthread_mutex_lock(&g->lock);
     if (g->n_asked < g->slots->n_chunks + n) {
@@ -83,7 +83,7 @@ void growing_ask(struct growing *g, uint32_t n)
     pthread_mutex_unlock(&g->lock);
 }
 
-bool growing_goes_on(struct growing *g)
+bool growing_has_more(struct growing *g)
 {
     pthread_mutex_lock(&g->lock);
     bool goes_on = !g->refused && g->slots->n_chunks < g->n_all;

@@ -20,9 +20,9 @@ void growing_free(struct growing *g);
 /* The calls below: one thread. */
 
 /* So many more chunks than are in use are wanted. */
-void growing_ask(struct growing *g, uint32_t n);
+void growing_request(struct growing *g, uint32_t n);
 /* Whether chunks are to come: not all are there, and none was refused. */
-bool growing_goes_on(struct growing *g);
+bool growing_has_more(struct growing *g);
 /* Takes the chunks that were allocated into use. Returns how many slots that adds. */
 uint32_t growing_take(struct growing *g);
 /* The same, and waits for one if none is there, which was asked for. 0: none comes. */

@@ -61,7 +61,7 @@ void in_flight_begin(struct in_flight *f);
  * half way starts again, behind its parts in flight. */
 void in_flight_claim(struct in_flight *f, uint32_t slot);
 /* Finishes prefetches that have arrived. */
-void in_flight_settle(struct in_flight *f);
+void in_flight_finish_arrived(struct in_flight *f);
 /* Whether in_flight_await would not wait. */
 bool in_flight_is_done(struct in_flight *f, uint32_t slot);
 /* Waits for the read into the slot, if there is one: 0, or why the expert could not be read. */

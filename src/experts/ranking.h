@@ -18,6 +18,13 @@ struct expert_key {
     uint32_t layer, expert;
 };
 
+/* What experts are wanted for: decides where they may lie and which are evicted for them. */
+enum expert_use {
+    USE_TOKEN,  /* by one token, which reads each once: host slots do as well as the device's */
+    USE_TOKENS, /* by a few */
+    USE_CHUNK,  /* by a prompt's chunk, which uses nearly all: they do not drive out those that stay */
+};
+
 struct ranking {
     uint32_t n_experts;
     double half_life;        /* uses */

@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct node_shares;
 struct reader;

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/model_dir_read.h"
 #include "experts/reader.h"
 
 enum { PAGE = READER_TARGET_ALIGN, SECTOR = 512 };
@@ -106,7 +107,7 @@ static void fetch_by_node(const struct reader_files *f, const struct mapped *m, 
         mapped_fetch_by_node(m, off + parts[i], parts[i + 1] - parts[i], f->shares);
 }
 
-int64_t reader_files_copy(const struct reader_files *f, const struct read_ask *a)
+int64_t reader_files_copy(const struct reader_files *f, const struct file_read *a)
 {
     const struct mapped *m = &f->maps[a->file];
     const struct expert_layout *l = &f->model->experts[a->layer];

@@ -3,12 +3,12 @@
 #define MOEFLUX_EXPERTS_READER_FILES_H
 
 #include "cpu/mapped.h"
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct node_shares;
 
 /* n bytes of a file at `off` that belong at dst: of one of the layer's experts. */
-struct read_ask {
+struct file_read {
     uint32_t layer, file, n;
     uint64_t off;
     uint8_t *dst;
@@ -33,7 +33,7 @@ int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, 
 void reader_files_close(struct reader_files *f);
 
 /* As pread, from a mapped file: the bytes copied, 0 at the end of the file, or -errno. */
-int64_t reader_files_copy(const struct reader_files *f, const struct read_ask *a);
+int64_t reader_files_copy(const struct reader_files *f, const struct file_read *a);
 
 /* ERR_IO names a mapped file that is shorter than it was at open. */
 int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *e);

@@ -53,7 +53,7 @@ static int region_of(const struct reader_ring *r, const uint8_t *dst, uint32_t n
 static void look_at_cache(struct reader_ring *r, struct read_part *p)
 {
     if (p == p->request->parts && reader_work_tries_cached(r->work, p)) {
-        struct read_ask a = reader_work_ask(r->work, p);
+        struct file_read a = reader_work_next_read(r->work, p);
         struct iovec to = {a.dst, 1};
         if (preadv2(r->work->files.fds[a.file], &to, 1, (off_t)a.off, RWF_NOWAIT) < 0 && errno == EAGAIN)
             reader_work_take_over(r->work, p);
@@ -68,7 +68,7 @@ static void prepare(struct reader_ring *r, struct read_part *p)
         return;
     }
     look_at_cache(r, p);
-    struct read_ask a = reader_work_ask(r->work, p);
+    struct file_read a = reader_work_next_read(r->work, p);
     struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
     int region = region_of(r, a.dst, a.n);
     if (region >= 0)
@@ -125,7 +125,7 @@ static void complete(struct reader_ring *r, const struct io_uring_cqe *cqe)
         return;
     }
     r->n_in_flight--;
-    if (reader_work_got(r->work, p, cqe->res))
+    if (reader_work_finish_read(r->work, p, cqe->res))
         prepare(r, p);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "model/model_dir_read.h"
 
 /* What one thread copies at once from the page cache: an expert is shared out among threads. */
 enum { COPY_PIECES = 8, COPY_PIECE_BYTES = 128 << 10 };
@@ -336,17 +337,17 @@ void reader_work_count_submit(struct reader_work *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-struct read_ask reader_work_ask(const struct reader_work *w, const struct read_part *p)
+struct file_read reader_work_next_read(const struct reader_work *w, const struct read_part *p)
 {
     const struct extent *x = &p->extent;
     uint64_t n = x->bytes - p->n_done;
     if (w->files.block)
         n = size_round_up(n, w->files.block);
-    return (struct read_ask){.layer = p->request->layer,
-                             .file = x->file,
-                             .n = (uint32_t)size_min(n, MAX_ASK),
-                             .off = x->off + p->n_done,
-                             .dst = p->request->dst + x->at + p->n_done};
+    return (struct file_read){.layer = p->request->layer,
+                              .file = x->file,
+                              .n = (uint32_t)size_min(n, MAX_ASK),
+                              .off = x->off + p->n_done,
+                              .dst = p->request->dst + x->at + p->n_done};
 }
 
 bool reader_work_tries_cached(const struct reader_work *w, const struct read_part *p)
@@ -457,10 +458,10 @@ static bool stall(struct reader_work *w, struct read_part *p, int64_t result)
     return true;
 }
 
-bool reader_work_got(struct reader_work *w, struct read_part *p, int64_t result)
+bool reader_work_finish_read(struct reader_work *w, struct read_part *p, int64_t result)
 {
     if (w->hook)
-        result = w->hook->result(w->hook->ctx, p, reader_work_ask(w, p).dst, result);
+        result = w->hook->result(w->hook->ctx, p, reader_work_next_read(w, p).dst, result);
     if (result == -EINTR || result == -EAGAIN)
         return stall(w, p, result);
     if (result < 0) {

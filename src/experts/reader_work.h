@@ -1,8 +1,8 @@
 /* reader_work.h - the reads that wait, what to ask the system for, and what its answer means: shared by the
  * threads (reader_pool) and the ring (reader_ring) that carry reads out.
  *
- *   reader_work_take -> a part -> { reader_work_ask -> the system reads -> reader_work_got } until it returns
- * false Each part is checked when it has come; the last one to end publishes the request. */
+ *   reader_work_take -> a part -> { reader_work_next_read -> the system reads -> reader_work_finish_read }
+ * until it returns false Each part is checked when it has come; the last one to end publishes the request. */
 #ifndef MOEFLUX_EXPERTS_READER_WORK_H
 #define MOEFLUX_EXPERTS_READER_WORK_H
 
@@ -57,7 +57,7 @@ struct read_part *reader_work_take_or_sleep(struct reader_work *w, bool *over);
 void reader_work_count_submit(struct reader_work *w);
 
 /* What is missing of the part: n > 0 bytes. */
-struct read_ask reader_work_ask(const struct reader_work *w, const struct read_part *p);
+struct file_read reader_work_next_read(const struct reader_work *w, const struct read_part *p);
 
 /* Whether the part is tried without waiting first (RWF_NOWAIT): through the page cache, from which pieces
  * come side by side. */
@@ -66,9 +66,9 @@ bool reader_work_tries_cached(const struct reader_work *w, const struct read_par
  * nobody has begun. */
 void reader_work_take_over(struct reader_work *w, struct read_part *p);
 
-/* `result`: bytes read, or -errno. True: the part goes on with reader_work_ask. False: it has ended, well or
- * not. */
-bool reader_work_got(struct reader_work *w, struct read_part *p, int64_t result);
+/* `result`: bytes read, or -errno. True: the part goes on with reader_work_next_read. False: it has ended,
+ * well or not. */
+bool reader_work_finish_read(struct reader_work *w, struct read_part *p, int64_t result);
 /* Ends a part that cannot be read, because of an errno. */
 void reader_work_fail(struct reader_work *w, struct read_part *p, int number);
 

@@ -15,8 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/progress.h"
-#include "experts/use.h"
+#include "experts/ranking.h"
 #include "experts/reader.h"
 
 struct moeflux_err;
@@ -42,8 +41,8 @@ struct expert_store_options {
     double half_life;    /* of the caches' ranking */
     bool fills;  /* a host with room for all experts gets all, chosen or not, while the disk is idle */
     bool learns; /* it counts what was chosen before (ranking_learn) */
-    const char *usage, *pin; /* files of counts, or NULL; borrowed until expert_store_load */
-    uint32_t n_pinned;       /* of expert_store_count_pinned */
+    const char *usage, *pin; /* files of counts, or NULL; borrowed until store_fill_load */
+    uint32_t n_pinned;       /* of store_fill_count_pinned */
 };
 
 /* The smallest budget: one token's experts of one layer. */
@@ -53,12 +52,6 @@ uint64_t expert_store_full_bytes(const struct model_dir *m, struct expert_layers
 
 /* Host memory that reads land in on their way to a device of its own, with host_slots_bytes of 0. */
 uint64_t expert_store_landing_bytes(const struct model_dir *m, struct expert_layers layers);
-
-/* How many experts of the layers the file `pin` pins: all that it names, but at most half of the slots that
- * the budget pays for, and no more than leave slots for two tokens' experts of one layer. 0 where every
- * expert has a slot. ERR_IO: there is no such file; ERR_FORMAT; ERR_NO_FIT: no slot can be pinned. */
-int expert_store_count_pinned(const struct model_dir *m, struct expert_layers layers, const char *pin,
-                              uint64_t budget_bytes, uint32_t *n_pinned, struct moeflux_err *e);
 
 /* Whether the mapped files can serve as slots: device memory is host memory, the budget holds every expert of
  * the layers, and each has a file with its experts one after the other. The budget is then used for the
@@ -83,11 +76,6 @@ bool expert_store_holds_all(const struct expert_store *s);
 bool expert_store_copies_cached(const struct expert_store *s);
 /* How experts are read and why (reader_describe). */
 const char *expert_store_describe_reader(const struct expert_store *s);
-/* Fills the cache: with every expert if all have a slot, else with those that the files of counts name, the
- * most used first, the next ones on the host. Those of the pin file are never evicted. ERR_INTERRUPTED;
- * ERR_IO, ERR_FORMAT: of an expert, too. */
-int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e);
-
 /* To be called before each evaluation. ERR_IO: a mapped file became shorter. */
 int expert_store_check(const struct expert_store *s, struct moeflux_err *e);
 /* Whether the expert is in a slot of device or host, or being read into one. */
@@ -120,16 +108,16 @@ void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_
 
 /* For a prompt's chunk: those of the experts that host memory has cross to the device's while it computes.
  * What is held now stays. Where device memory is the host's: nothing. Returns 0 or the device's error. */
-int expert_store_raise(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                       struct moeflux_err *e);
+int expert_store_promote(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                         struct moeflux_err *e);
 
 /* Whether all experts are on the device or in host memory that it reads, so that the table is complete: a
  * token needs no expert_store_want. */
 bool expert_store_is_complete(struct expert_store *s);
 /* A batch that used the complete table is over, and its token chose n experts of the layer. Those that are
- * chosen often move to the device with expert_store_move_up, which follows the last layer. */
-void expert_store_note(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n);
-int expert_store_move_up(struct expert_store *s, struct moeflux_err *e);
+ * chosen often move to the device with expert_store_submit_promotions, which follows the last layer. */
+void expert_store_record_use(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n);
+int expert_store_submit_promotions(struct expert_store *s, struct moeflux_err *e);
 
 struct expert_store_stats {
     uint64_t n_hits, n_host_hits, n_misses;

@@ -126,7 +126,7 @@ static void take_slot(struct tiers *t, struct expert_key gone, uint32_t slot, bo
 }
 
 /* c: what is to be known of the copy, is_spare aside. */
-static void promote(struct tiers *t, struct slot_copy c)
+static void record_promotion(struct tiers *t, struct slot_copy c)
 {
     /* A device slot is read by a demotion before a promotion overwrites it. */
     if (t->moved_down)
@@ -286,7 +286,7 @@ int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e)
         return rc;
     }
     if (has_host && has_device)
-        promote(t, (struct slot_copy){.slot = w->host_slot, .device_slot = w->slot, .key = w->key});
+        record_promotion(t, (struct slot_copy){.slot = w->host_slot, .device_slot = w->slot, .key = w->key});
     set_entry(t, w->key, address_of(t, w));
     return 0;
 }
@@ -321,39 +321,39 @@ void tiers_release(struct tiers *t, const struct held *h)
 
 /* Has an expert that the host alone holds copied to the device; its slot there is pinned until the copy is
  * submitted. */
-static void lift(struct tiers *t, struct expert_key key, bool passes)
+static void promote_from_host(struct tiers *t, struct expert_key key, bool passes)
 {
     struct slot_copy c = {.key = key, .is_ahead = true, .sets_entry = true};
     struct expert_key gone;
     (void)cache_pin(t->host.cache, key, &c.slot, &gone, NULL);
     (void)cache_pin(t->device.cache, key, &c.device_slot, &gone, NULL);
     take_slot(t, gone, c.device_slot, passes);
-    promote(t, c);
+    record_promotion(t, c);
 }
 
-static bool can_lift(const struct tiers *t, struct expert_key key)
+static bool can_promote(const struct tiers *t, struct expert_key key)
 {
     return !t->fault.code && !cache_has(t->device.cache, key) && cache_is_full(t->host.cache, key) &&
            has_room(t->device.cache) && t->n_copies + 2 <= MAX_COPIES;
 }
 
-void tiers_lift(struct tiers *t, struct expert_key key)
+void tiers_promote_if_better(struct tiers *t, struct expert_key key)
 {
     /* More would keep the bus from what is wanted now. */
     enum { MOST = 32 };
-    if (t->n_copies < MOST && can_lift(t, key) &&
+    if (t->n_copies < MOST && can_promote(t, key) &&
         ranking_pays(&t->ranking, ranking_worth(&t->ranking, key), cache_least_worth(t->device.cache)))
-        lift(t, key, false);
+        promote_from_host(t, key, false);
 }
 
-int tiers_raise(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most,
-                struct moeflux_err *e)
+int tiers_promote_for_chunk(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n,
+                            uint32_t most, struct moeflux_err *e)
 {
     uint32_t n_raised = 0;
     for (uint32_t i = 0; i < n && n_raised < most; i++) {
         const struct expert_key key = {layer, experts[i]};
-        if (can_lift(t, key)) {
-            lift(t, key, true);
+        if (can_promote(t, key)) {
+            promote_from_host(t, key, true);
             n_raised++;
         }
     }
@@ -402,13 +402,13 @@ static void grow(struct tiers *t)
     uint32_t n = growing_take(t->growing);
     if (n > 0)
         cache_grow(t->host.cache, n);
-    if (cache_n_empty(t->host.cache) < AHEAD * t->host.slots.n_per_chunk && growing_goes_on(t->growing))
-        growing_ask(t->growing, AHEAD);
+    if (cache_n_empty(t->host.cache) < AHEAD * t->host.slots.n_per_chunk && growing_has_more(t->growing))
+        growing_request(t->growing, AHEAD);
 }
 
-void tiers_settle(struct tiers *t)
+void tiers_finish_arrived(struct tiers *t)
 {
-    in_flight_settle(&t->in_flight);
+    in_flight_finish_arrived(&t->in_flight);
     end_copies(t);
     if (t->growing)
         grow(t);
@@ -462,7 +462,7 @@ static bool grow_now(struct tiers *t)
 {
     if (!t->growing)
         return false;
-    growing_ask(t->growing, AHEAD);
+    growing_request(t->growing, AHEAD);
     uint32_t n = growing_await(t->growing);
     cache_grow(t->host.cache, n);
     return n > 0;

@@ -13,7 +13,6 @@
 #define MOEFLUX_EXPERTS_TIERS_H
 
 #include "experts/cache.h"
-#include "experts/use.h"
 #include "experts/growing.h"
 #include "experts/in_flight.h"
 #include "experts/slots.h"
@@ -96,14 +95,14 @@ int tiers_make_progress(struct tiers *t, struct moeflux_err *e);
 int tiers_submit_moves(struct tiers *t, struct moeflux_err *e);
 /* Copies those of a layer's experts to the device, for a prompt's chunk, that are on the host alone: at most
  * `most`. They may be on their way when the function returns. Returns 0 or the device's error. */
-int tiers_raise(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most,
-                struct moeflux_err *e);
+int tiers_promote_for_chunk(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n,
+                            uint32_t most, struct moeflux_err *e);
 /* What a want that has landed holds, and its end. */
 struct held tiers_held(const struct want *w);
 void tiers_release(struct tiers *t, const struct held *h);
 /* Has an expert of the host's copied to the device, if it is worth more there than what leaves. Its entry
  * changes when the copy is done. tiers_submit_moves has to follow. */
-void tiers_lift(struct tiers *t, struct expert_key key);
+void tiers_promote_if_better(struct tiers *t, struct expert_key key);
 /* Whether every expert is on the device or on the host: all entries of the table are set. */
 bool tiers_are_complete(struct tiers *t);
 /* Demotes experts until n device slots are free for the next wants, while the device computes. */
@@ -119,7 +118,7 @@ bool tiers_can_fill_ahead(const struct tiers *t);
 /* Waits for the copies that were submitted: before slots are freed. */
 void tiers_await_copies(struct tiers *t);
 /* Finishes prefetches that have arrived and copies that are done. */
-void tiers_settle(struct tiers *t);
+void tiers_finish_arrived(struct tiers *t);
 /* Cancels the prefetches of a layer but those of the experts kept [n_kept]. */
 void tiers_cancel_prefetches(struct tiers *t, uint32_t layer, const uint32_t *kept, uint32_t n_kept);
 

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +13,6 @@
 #include "base/mem.h"
 #include "base/side_file.h"
 #include "base/str.h"
-#include "experts/decimal.h"
 
 #define HEAD "moeflux usage 1"
 
@@ -23,6 +21,31 @@
 enum { MAX_HEAD = 64, MAX_LINE = 33, MAX_FRAME = 128 };
 
 /* ---- reading ---- */
+
+bool usage_take_number(const char **at, const char *end, uint64_t most, uint64_t *out)
+{
+    const char *p = *at;
+    uint64_t value = 0;
+    for (; p < end && *p >= '0' && *p <= '9'; p++) {
+        uint64_t digit = (uint64_t)(*p - '0');
+        if (value > (most - digit) / 10 || digit > most)
+            return false;
+        value = value * 10 + digit;
+    }
+    if (p == *at || (**at == '0' && p - *at > 1))
+        return false;
+    *at = p;
+    *out = value;
+    return true;
+}
+
+bool usage_skip(const char **at, const char *end, char c)
+{
+    if (*at == end || **at != c)
+        return false;
+    ++*at;
+    return true;
+}
 
 struct parser {
     const char *path;
@@ -56,7 +79,7 @@ static int refuse(const struct parser *p, const char *expected, struct moeflux_e
 static bool take_number(const char **at, const char *end, bool last, uint32_t *out)
 {
     uint64_t value;
-    if (!decimal_take(at, end, UINT32_MAX, &value) || (last ? *at != end : !decimal_skip(at, end, ' ')))
+    if (!usage_take_number(at, end, UINT32_MAX, &value) || (last ? *at != end : !usage_skip(at, end, ' ')))
         return false;
     *out = (uint32_t)value;
     return true;

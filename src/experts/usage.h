@@ -6,6 +6,7 @@
 #ifndef MOEFLUX_EXPERTS_USAGE_H
 #define MOEFLUX_EXPERTS_USAGE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "experts/ranking.h"
@@ -29,5 +30,13 @@ int usage_write(const char *path, uint32_t n_layers, uint32_t n_experts, const u
  * the one of the lower layer, then the lower number. Returns how many, or ERR_MEMORY. */
 int usage_order(uint32_t n_layers, uint32_t n_experts, const uint32_t *counts, struct expert_key *keys,
                 uint32_t n, struct moeflux_err *e);
+
+/* Numbers and separators of this format; those of traces (trace.h) are the same. */
+
+/* Takes the digits from *at on, at most up to `end`. False: there is no such number, or it is above `most`;
+ * nothing changes. */
+bool usage_take_number(const char **at, const char *end, uint64_t most, uint64_t *out);
+/* Takes one byte, if it is `c`. */
+bool usage_skip(const char **at, const char *end, char c);
 
 #endif
