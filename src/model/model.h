@@ -19,8 +19,8 @@ enum dtype {
     DTYPE_I32,
     DTYPE_F8_E4M3,
     DTYPE_U8,
-    DTYPE_OTHER, /* well formed, but nothing here reads it */
-    DTYPE_GGUF,  /* of a GGUF file, whatever its type there; counts as float32 (convert/gguf/source.h) */
+    DTYPE_OTHER, /* known, but not supported */
+    DTYPE_GGUF,  /* any type of a GGUF file; counts as float32 (convert/gguf/source.h) */
 };
 
 enum { TENSOR_MAX_DIMS = 8 };
@@ -28,14 +28,15 @@ enum { TENSOR_MAX_DIMS = 8 };
 /* How MLX quantises: codes with scales and biases, or small floats with scales alone. */
 enum quant_mode { QUANT_AFFINE, QUANT_MXFP4, QUANT_MXFP8, QUANT_NVFP4 };
 
-/* A tensor that a file holds in pieces: blocks of `period` bytes, of which each run is a piece. All blocks'
- * pieces of the first run come first, then those of the next. n_runs 0: the tensor is contiguous. */
+/* A tensor that a fused tensor of the file contains in pieces. The fused one is n_blocks blocks of `period`
+ * bytes, and every run of a block is a piece. The tensor is the pieces of run 0 of all blocks, then those of
+ * run 1, and so on. n_runs 0: the tensor is contiguous. */
 enum { TENSOR_MAX_RUNS = 3 };
 struct tensor_pieces {
     uint32_t n_runs;
     uint64_t period, n_blocks;
     struct {
-        uint64_t from, bytes; /* in the block */
+        uint64_t from, bytes; /* offset in the block, length */
     } runs[TENSOR_MAX_RUNS];
 };
 
@@ -44,11 +45,14 @@ struct tensor {
     enum dtype dtype;
     uint32_t n_dims;
     uint64_t shape[TENSOR_MAX_DIMS];
-    uint32_t bits, group; /* of a quantised weight (U32): of a code, and columns that share a scale; else 0 */
-    enum quant_mode mode; /* of a quantised weight */
-    uint32_t format;      /* FORMAT_* of a quantised weight, and of its scales and biases; else FORMAT_NONE */
-    uint32_t file;        /* index into model_dir.files */
-    uint64_t off, bytes;  /* in pieces: off is where the first block begins */
+    /* quantised weights (U32) only, else 0: bits of a code; columns that share a scale */
+    uint32_t bits, group;
+    enum quant_mode mode; /* quantised weights only */
+    /* FORMAT_* of a quantised weight, also in its scales and biases; else FORMAT_NONE */
+    uint32_t format;
+    uint32_t file; /* index into model_dir.files */
+    /* off: from the file's start; of a tensor in pieces, where its first block begins */
+    uint64_t off, bytes;
     struct tensor_pieces pieces;
 };
 
@@ -58,7 +62,7 @@ struct model_file {
     uint64_t bytes;
 };
 
-/* Weights that share a scale in a checkpoint with 8-bit floats (fp8.h); zero in every other. */
+/* Size of the blocks of weights that share a scale in a checkpoint with 8-bit floats (fp8.h); 0 in others. */
 struct fp8_blocks {
     uint32_t rows, cols;
 };
@@ -73,29 +77,32 @@ struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
 /* One contiguous run of an expert's bytes. */
 struct extent {
     uint32_t file; /* index into model_dir.files */
-    uint64_t off;  /* in the file */
+    uint64_t off;  /* bytes from the file's start */
     uint64_t bytes;
-    uint64_t at; /* where it belongs in the expert's slot */
+    uint64_t at; /* its place in the expert's slot: bytes from the slot's start */
 };
 enum { EXPERT_MAX_EXTENTS = 9 };
 
-/* FORMAT_* of each projection, quantised ones. gate and up are one operation and have one format. */
+/* FORMAT_* of each projection; all are quantised. gate and up have the same format, since one operation
+ * computes both. */
 struct expert_formats {
     uint32_t gate, up, down;
 };
 
-/* Where the parts of an expert lie in a slot (bytes from its start); the same for every expert of a layer.
- * Formats without biases have none there. gate, up: [moe_inner][hidden]; down: [hidden][moe_inner]. */
+/* Places of an expert's weights (_w), scales (_s) and biases (_b) in a slot, in bytes from its start. All
+ * experts of a layer have the same. Formats without biases have empty ones. gate, up: [moe_inner][hidden];
+ * down: [hidden][moe_inner]. */
 struct expert_layout {
     struct expert_formats formats;
     uint64_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
-    uint64_t bytes; /* of the whole expert */
+    uint64_t bytes; /* size of the whole expert */
 };
 
 struct model_dir {
     char *path;
     bool packed;
-    bool is_sketch, is_assumed; /* there are no files (sketch.h); its formats are assumed */
+    bool is_sketch;  /* has no files (sketch.h) */
+    bool is_assumed; /* a sketch whose formats are assumed */
     struct config config;
     struct fp8_blocks fp8;
     struct model_file *files;
@@ -103,11 +110,11 @@ struct model_dir {
     struct tensor *tensors; /* [n_tensors], sorted by name */
     size_t n_tensors;
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
-    uint64_t max_expert_bytes;     /* of the largest: what a slot for any of them needs */
+    uint64_t max_expert_bytes;     /* size of the largest expert, so of a slot for any */
     char *tokenizer_path;          /* tokenizer.json or tiktoken.model; NULL when the directory has none */
-    uint64_t dense_bytes;          /* all tensors but the routed experts */
+    uint64_t dense_bytes;          /* all tensors except the routed experts */
     uint64_t expert_bytes;         /* all routed experts on disk */
-    struct spread_dirs parts;      /* where the experts lie; plain: one part */
+    struct spread_dirs parts;      /* directories of the experts; plain: one */
     struct expert_place *places;   /* the layers' experts; private */
 };
 
