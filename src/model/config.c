@@ -33,7 +33,7 @@ int config_add_eos(struct config *c, const struct json_t *root, const char *wher
     return !value || json_is_null(value) ? 0 : read_eos_of(c, value, where, e);
 }
 
-/* The most that the router can choose. */
+/* Returns the most experts that the router can choose. */
 static uint32_t most_active(const struct config *c)
 {
     return c->sigmoid ? c->n_experts / c->n_group * c->topk_group : c->n_experts;

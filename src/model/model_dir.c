@@ -20,11 +20,11 @@
 
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
 
-/* What is only needed while a directory is being opened. */
+/* State that is only needed while a directory is being opened. */
 struct opening {
     struct model_dir *m;
     struct layout layout;
-    json_t *config, *manifest; /* parsed files; NULL: not there */
+    json_t *config, *manifest; /* parsed files; NULL: missing */
 };
 
 static int read_config(struct opening *o, struct moeflux_err *e)
@@ -39,7 +39,7 @@ static int read_config(struct opening *o, struct moeflux_err *e)
         const json_t *inside = json_object_get(o->manifest, "config");
         rc = json_is_object(inside)
                  ? config_read(c, inside, o->layout.manifest, e)
-                 : err_set(e, ERR_FORMAT, "%s: no \"config\", and no config.json beside it",
+                 : err_set(e, ERR_FORMAT, "%s: no \"config\", and no config.json next to it",
                            o->layout.manifest);
     }
     if (rc < 0 || !o->layout.generation_config)
@@ -58,7 +58,7 @@ static int check_tensors(struct model_dir *m, struct moeflux_err *e)
     return rc < 0 ? rc : model_check_complete(m, e);
 }
 
-/* On failure the caller still owns what is in `l`. */
+/* Reads the manifest into m->tensors. After a failure the caller owns what is in `l`. */
 static int read_manifest(struct opening *o, struct tensor_list *l, struct moeflux_err *e)
 {
     struct model_dir *m = o->m;
@@ -73,7 +73,8 @@ static int read_manifest(struct opening *o, struct tensor_list *l, struct moeflu
     return 0;
 }
 
-/* What the manifest's configuration says of all layers' experts, as every version writes it. */
+/* Reads the format of all layers' experts from the manifest's configuration, where every version writes it.
+ * */
 static int read_usual_formats(const struct opening *o, struct expert_formats *f, struct moeflux_err *e)
 {
     struct json_view v = {
@@ -92,8 +93,8 @@ static int read_usual_formats(const struct opening *o, struct expert_formats *f,
     return 0;
 }
 
-/* A projection of a layer's experts, from an object with mode, bits, group_size and the dtype of the scales.
- * */
+/* Reads the format of one projection of a layer's experts from an object with mode, bits, group_size and the
+ * dtype of the scales. */
 static int read_format(const struct opening *o, const json_t *layer, const char *part, uint32_t at,
                        uint32_t *format, struct moeflux_err *e)
 {
@@ -113,7 +114,7 @@ static int read_format(const struct opening *o, const json_t *layer, const char 
     return v.rc < 0 ? v.rc : tensor_find_format(&t, tensor_find_dtype(dtype), where, format, e);
 }
 
-/* Of the experts in layer files, which do not say it themselves: f [n_layers]. */
+/* Reads the formats of the experts in layer files, which have no header: f [n_layers]. */
 static int read_expert_formats(const struct opening *o, struct expert_formats *f, struct moeflux_err *e)
 {
     const struct config *c = &o->m->config;
@@ -176,7 +177,7 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
         return rc;
     if (q.mxfp4_experts)
         return err_set(e, ERR_UNSUPPORTED,
-                       "%s: the experts are mxfp4, but with the gates' and the up rows in turn; run `moeflux "
+                       "%s: the experts are mxfp4 with interleaved gate and up rows; run `moeflux "
                        "convert` first",
                        m->path);
     if (!q.block)

@@ -13,7 +13,7 @@
 #include "model/model_file.h"
 #include "model/tensor.h"
 
-/* n bytes of scales or biases. */
+/* Returns whether n bytes of scales or biases are finite. */
 static bool scales_are_finite(const struct format *f, const uint8_t *bytes, uint64_t n)
 {
     if (f->scale == SCALE_BF16)
@@ -22,7 +22,7 @@ static bool scales_are_finite(const struct format *f, const uint8_t *bytes, uint
         return f16_all_finite(bytes, n / 2);
     if (f->scale == SCALE_F32)
         return float_all_finite(bytes, n / 4);
-    uint8_t mask = f->scale == SCALE_E4M3 ? 0x7f : 0xff; /* NaN but for bits outside */
+    uint8_t mask = f->scale == SCALE_E4M3 ? 0x7f : 0xff; /* all of these bits set: NaN */
     bool bad = false;
     for (uint64_t i = 0; i < n; i++)
         bad |= (bytes[i] & mask) == mask;
@@ -35,7 +35,7 @@ static int check_finite(const struct model_dir *m, const struct tensor *t, uint6
     if (t->format == FORMAT_NONE || t->dtype == DTYPE_U32)
         return 0;
     const struct format *f = format_of(t->format);
-    uint64_t skip = (f->scale_bytes - from % f->scale_bytes) % f->scale_bytes; /* the rest of a number */
+    uint64_t skip = (f->scale_bytes - from % f->scale_bytes) % f->scale_bytes; /* the rest of a cut number */
     if (n <= skip || scales_are_finite(f, bytes + skip, n - skip))
         return 0;
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path, t->name);
@@ -64,8 +64,8 @@ int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, co
     return check_finite(m, t, 0, t->bytes, bytes, e);
 }
 
-/* The values of 16 bits lie in the upper half of dst: ascending, a float never overwrites one that is still
- * to be read. */
+/* Widens 16-bit values in the upper half of dst to floats. Going upwards, no float overwrites a value that is
+ * still to be read. */
 static void widen_in_place(float *dst, uint64_t n, enum dtype dtype)
 {
     const uint8_t *src = (const uint8_t *)dst + 2 * n;
