@@ -6,7 +6,7 @@
 #include "experts/tiers.h"
 #include "model/model.h"
 
-/* Reads in flight at once. */
+/* The most reads in flight. */
 enum { MAX_IN_FLIGHT = 64 };
 
 struct expert_store {
@@ -20,10 +20,10 @@ struct expert_store {
     uint32_t n_wants, n_brought, n_landed, max_wants;
     struct held *held; /* [n_held] */
     uint32_t n_held;
-    bool fills;                    /* as asked for */
+    bool fills;                    /* the option of this name */
     uint64_t fill_at;              /* the next expert for fill_ahead: layer * n_experts + number */
-    uint32_t max_pinned, n_pinned; /* device slots of --pin: as planned, as loaded so far */
-    uint32_t *counts;              /* [n_layers][n_experts]: how often chosen, earlier runs included */
+    uint32_t max_pinned, n_pinned; /* device slots of --pin: planned; loaded so far */
+    uint32_t *counts;              /* [n_layers][n_experts]: choices, including those of earlier runs */
     uint64_t *layer_wait_ns;
     uint32_t max_prefetching; /* prefetches in flight at once */
     bool in_place;            /* device slots are the mapped files */
@@ -31,7 +31,7 @@ struct expert_store {
     struct expert_store_stats stats;
 };
 
-/* Experts of all the layers. */
+/* Returns the number of experts in all of the layers. */
 static inline uint64_t store_n_experts(const struct model_dir *m, struct expert_layers layers)
 {
     uint64_t n = 0;
