@@ -14,7 +14,7 @@ struct reader_pool {
     pthread_t *threads;
 };
 
-/* What the page cache has of the part, without waiting: the bytes read, or -errno. */
+/* Reads what the page cache has of the part, without waiting. Returns the bytes read, or -errno. */
 static int64_t read_cached(const struct reader_work *w, const struct file_read *a)
 {
     struct iovec to = {a->dst, a->n};
@@ -33,7 +33,7 @@ static int64_t read_some(struct reader_work *w, struct read_part *p)
             return cached;
         if (cached >= 0 || cached == -EAGAIN)
             reader_work_take_over(w, p);
-        p->waits = true; /* also where the file system cannot tell */
+        p->waits = true; /* also if the file system does not support RWF_NOWAIT */
         a = reader_work_next_read(w, p);
     }
     ssize_t n = pread(w->files.fds[a.file], a.dst, a.n, (off_t)a.off);

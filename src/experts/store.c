@@ -10,10 +10,10 @@
 #include "exec/exec.h"
 #include "model/model_dir_read.h"
 
-/* Host slots that reads land in, where host memory is no cache: enough to keep the readers busy. */
+/* Bytes of host slots for reads if host memory is not used as a cache: enough to keep the readers busy. */
 #define LANDING_BYTES ((uint64_t)256 << 20)
-/* The host's memory grows in so many chunks, or in more of this size: drivers allow some thousands of
- * allocations. */
+/* Host memory is allocated in at most HOST_CHUNKS chunks of at least HOST_CHUNK_BYTES; drivers allow some
+ * thousand allocations. */
 enum { HOST_CHUNKS = 1024 };
 #define HOST_CHUNK_BYTES ((uint64_t)256 << 20)
 
@@ -41,10 +41,10 @@ uint64_t expert_store_landing_bytes(const struct model_dir *m, struct expert_lay
     return n_host_slots(m, layers, 0) * slots_stride(m->max_expert_bytes);
 }
 
-/* Kernels load 16 bytes at once. */
+/* Bytes; kernels load 16 at once. */
 enum { KERNEL_ALIGN = 16 };
 
-/* Whether the layer has a file of its own with its experts one after the other, as convert writes them. */
+/* Returns whether the layer has a file of its own with its contiguous experts, as convert writes it. */
 static bool is_plain_file(const struct model_dir *m, uint32_t layer)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
@@ -66,7 +66,7 @@ bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *
     return may;
 }
 
-/* The mapped files as slots. */
+/* Makes the mapped files the device slots. */
 static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
 {
     const struct model_dir *m = s->model;
@@ -86,10 +86,10 @@ static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
     return rc;
 }
 
-/* Where device memory is host memory and every expert fits, the mapped files serve as slots: the page cache
- * holds them once for all programs. False: not possible here. If the device cannot import mapped files,
- * expert_store_describe_reader says so; if the reader cannot be opened, opening it again for slots tells why.
- * */
+/* Makes the mapped files the slots if device memory is host memory and every expert fits: then the page cache
+ * holds them once for all programs. Returns whether it did. If the device cannot import mapped files,
+ * expert_store_describe_reader says so. If the reader cannot be opened, the next attempt to open it reports
+ * why. */
 static bool try_in_place(struct expert_store *s, const struct expert_store_options *o)
 {
     struct moeflux_err why = {0};
@@ -113,7 +113,8 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
     return s->in_place;
 }
 
-/* As many slots as reads land in have their memory at once, the others get it as experts come. */
+/* Opens the host slots. Those that reads need have memory at once, the others get it when experts need them.
+ * */
 static int open_host_slots(struct expert_store *s, const struct expert_store_options *o,
                            struct moeflux_err *e)
 {
@@ -219,7 +220,7 @@ static int allocate(struct expert_store *s, uint32_t n_slots, const struct exper
     s->held = mem_new((uint64_t)n_slots + s->max_wants, sizeof *s->held, e);
     s->counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *s->counts, e);
     s->layer_wait_ns = mem_new(s->n_layers, sizeof *s->layer_wait_ns, e);
-    /* Prefetches must not take the slots that the chosen experts need. */
+    /* Prefetches must leave the slots that chosen experts need. */
     uint32_t n_free = n_landing - (s->tiers.landing == &s->tiers.device ? o->n_pinned : 0);
     s->max_prefetching = n_free >= 2 * top_k ? (uint32_t)size_min(top_k, (n_free - top_k) / 2) : 0;
     s->max_prefetching = (uint32_t)size_min(s->max_prefetching, MAX_IN_FLIGHT / 4);
@@ -268,7 +269,7 @@ void expert_store_close(struct expert_store *s)
     if (!s)
         return;
     struct tiers *t = &s->tiers;
-    tiers_await_copies(t); /* nobody may have waited for what moved up */
+    tiers_await_copies(t); /* promotions may still be in flight */
     if (s->in_place)       /* the slots lie in mappings, which reader_close unmaps */
         slots_close(&t->device.slots);
     reader_close(s->reader);
@@ -341,7 +342,7 @@ static int pin_some(struct expert_store *s, struct moeflux_err *e)
     return 0;
 }
 
-/* Starts wants until all are started or no slot is free. */
+/* Starts wants until all are started or no slot is free, and begins their reads. */
 static int bring_some(struct expert_store *s, struct moeflux_err *e)
 {
     int rc = pin_some(s, e);
@@ -358,8 +359,7 @@ static int land(struct expert_store *s, struct want *w, struct moeflux_err *e)
     return rc;
 }
 
-/* Copies to the device what has arrived. The first error is returned; the other reads are still waited for.
- * */
+/* Copies all wants that have arrived to the device. Returns the first error, after handling all of them. */
 static int land_arrived(struct expert_store *s, struct moeflux_err *e)
 {
     int first = 0;
@@ -413,7 +413,7 @@ int expert_store_check(const struct expert_store *s, struct moeflux_err *e)
     return s->in_place ? reader_check_mappings(s->reader, e) : 0;
 }
 
-/* Bit i: the i-th expert that was wanted is there, for the first 64. */
+/* Returns a mask: bit i says whether the i-th wanted expert, of the first 64, has landed. */
 static uint64_t landed_of(const struct expert_store *s)
 {
     uint64_t landed = 0;
@@ -423,14 +423,15 @@ static uint64_t landed_of(const struct expert_store *s)
     return landed;
 }
 
-/* After a failure: what is in flight must land before anything else. */
+/* Waits, after a failure, for the wants in flight, which must land before anything else happens. */
 static void give_up(struct expert_store *s)
 {
     s->n_wants = s->n_brought;
     expert_store_await(s, NULL);
 }
 
-/* Those that are in a slot come first: they are pinned before another one could take it. */
+/* Lists the wants. Experts that are in a slot come first, so that they are pinned before another one evicts
+ * them. */
 static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                       enum expert_use use)
 {
@@ -443,8 +444,8 @@ static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *ex
         }
 }
 
-/* The batch being recorded runs after the copies that fill the slots of what has landed, some of which began
- * before they were wanted. */
+/* Makes the batch being recorded run after the copies that fill the slots of landed wants. Some copies began
+ * before their experts were wanted. */
 static void wait_for_copies(struct expert_store *s)
 {
     uint64_t last = 0;
@@ -463,8 +464,8 @@ static void count_uses(struct expert_store *s, uint32_t layer, const uint32_t *e
     tiers_use(&s->tiers, layer, experts, n);
 }
 
-/* Where the host has room for all experts it gets all, in their order, while there is nothing else to read.
- * Those that left again before its memory had grown are met the next time round. */
+/* Reads all experts in their order into a host that has room for all, while there is nothing else to read.
+ * Experts that were evicted before the host's memory had grown are read in the next round. */
 static void fill_ahead(struct expert_store *s)
 {
     uint64_t first = (uint64_t)s->layers.first * s->n_experts, end = (uint64_t)s->layers.end * s->n_experts;
@@ -486,7 +487,7 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
     int rc = pin_some(s, e);
     tiers_cancel_prefetches(&s->tiers, layer, NULL, 0);
     in_flight_begin(&s->tiers.in_flight);
-    if (rc == 0 && s->tiers.in_flight.exec) /* what the page cache held is there now */
+    if (rc == 0 && s->tiers.in_flight.exec) /* what the page cache held has been copied */
         rc = land_arrived(s, e);
     int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : moved;
@@ -500,7 +501,7 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
     return rc;
 }
 
-/* Waits until one more want has landed. fails: an earlier one failed, so that nothing new is started. */
+/* Waits until one more want has landed. fails: an earlier one failed, so no new one is started. */
 static int land_some(struct expert_store *s, bool fails, struct moeflux_err *e)
 {
     uint32_t before = s->n_landed;
@@ -523,8 +524,8 @@ int expert_store_await_some(struct expert_store *s, uint64_t *present, struct mo
     return 0;
 }
 
-/* While the device computes: what was used on the host and is worth a device slot gets one, or slots are
- * emptied for the next wants. */
+/* Runs while the device computes. After a single token: promotes experts that were used on the host and are
+ * worth a device slot. Else: empties slots for the next wants. */
 static void promote_or_demote(struct expert_store *s)
 {
     bool is_token = s->n_brought > 0 && s->wants[0].use == USE_TOKEN;
@@ -560,7 +561,7 @@ void expert_store_release(struct expert_store *s)
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                            bool many)
 {
-    /* At least as many slots stay for what is wanted at the same time. */
+    /* Leaves at least as many slots for experts that are wanted at the same time. */
     uint32_t most = (uint32_t)size_min(s->tiers.landing->slots.n / 4, MAX_IN_FLIGHT / 2);
     tiers_cancel_prefetches(&s->tiers, layer, experts, n);
     tiers_prefetch(&s->tiers, layer, experts, n,
@@ -574,7 +575,7 @@ int expert_store_promote(struct expert_store *s, uint32_t layer, const uint32_t 
     uint32_t n_free = t->device.slots.n - s->n_pinned - s->n_held;
     if (t->landing == &t->device)
         return 0;
-    /* Half of the slots stay for what is wanted next and is not on the host. */
+    /* Leaves half of the slots for experts that are wanted next and are not on the host. */
     return tiers_promote_for_chunk(&s->tiers, layer, experts, n, n_free / 2, e);
 }
 

@@ -13,11 +13,10 @@ static int stopped(struct moeflux_err *e)
     return err_set(e, ERR_INTERRUPTED, "interrupted while reading the experts");
 }
 
-/* Experts on their way from the disk: with USE_TOKENS to device slots, with USE_TOKEN to those of a host that
- * keeps them. */
+/* A run of reads. USE_TOKENS: into device slots; USE_TOKEN: into slots of a host that keeps them. */
 struct load {
     enum expert_use use;
-    bool stay; /* they are never released */
+    bool stay; /* the experts are never released */
     const struct moeflux_progress *progress;
     uint64_t done_bytes, all_bytes;
 };
@@ -37,7 +36,7 @@ static int load_keys(struct expert_store *s, const struct expert_key *keys, uint
     return rc < 0 ? rc : exec_finish(s->exec, e);
 }
 
-/* Of the experts in their files. */
+/* Returns the bytes of the experts in their files. */
 static uint64_t bytes_of(const struct expert_store *s, const struct expert_key *keys, uint32_t n)
 {
     uint64_t bytes = 0;
@@ -53,7 +52,7 @@ static int report(struct load *l, uint64_t bytes, struct moeflux_err *e)
     return goes_on ? 0 : stopped(e);
 }
 
-/* As load_keys, for any number of keys. */
+/* Loads any number of keys, max_wants at a time, and releases them. */
 static int load_list(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct load *l,
                      struct moeflux_err *e)
 {
@@ -72,7 +71,7 @@ static int load_list(struct expert_store *s, const struct expert_key *keys, uint
     return rc;
 }
 
-/* Loads as many of the keys as there are empty host slots, whose memory is waited for. */
+/* Loads keys into empty host slots, if there are enough. Waits for the slots' memory. */
 static int load_on_host(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct load *l,
                         struct moeflux_err *e)
 {
@@ -81,7 +80,7 @@ static int load_on_host(struct expert_store *s, const struct expert_key *keys, u
     for (uint32_t here = 0; rc == 0 && n > 0; keys += here, n -= here) {
         here = tiers_make_host_room(&s->tiers, (uint32_t)size_min(n, MAX_IN_FLIGHT));
         if (here == 0)
-            return report(l, bytes_of(s, keys, n), e); /* they stay where they are */
+            return report(l, bytes_of(s, keys, n), e); /* the rest stays on disk */
         rc = load_list(s, keys, here, l, e);
     }
     return rc;
@@ -128,7 +127,7 @@ static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t m
     return rc;
 }
 
-/* Adds a file's counts of the layers to those at hand, as usage_read does. A file of another model may name
+/* Adds a file's counts of the layers to `counts`, as usage_read does. A file of another model may name
  * experts of a layer that has none here. */
 static int read_counts(const struct model_dir *m, struct expert_layers layers, const char *path,
                        uint32_t *counts, struct moeflux_err *e)
@@ -145,7 +144,7 @@ static int read_counts(const struct model_dir *m, struct expert_layers layers, c
     return rc;
 }
 
-/* The counts of the pin file, [n_layers][n_experts], or NULL with `e` filled. */
+/* Returns the counts of the pin file, [n_layers][n_experts], or NULL with `e` filled. */
 static uint32_t *read_pin_file(const struct model_dir *m, struct expert_layers layers, const char *pin,
                                struct moeflux_err *e)
 {

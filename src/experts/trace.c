@@ -136,14 +136,13 @@ struct parser {
     char *buffer; /* [cap] */
     size_t cap;
     uint64_t left, off;
-    const char *line, *end;  /* the line at hand, without its end */
+    const char *line, *end;  /* the current line, without its end */
     const char *next, *stop; /* what follows it in the buffer */
     unsigned long long n_lines;
     struct trace *t;
-    bool *is_there;  /* [n_experts] in the step at hand */
-    bool *has_layer; /* [n_layers] */
-    uint32_t pos,
-        n_expected; /* of the step at hand: the next token's place, how many more tokens belong to it */
+    bool *is_there;           /* [n_experts]: whether the current step has the expert */
+    bool *has_layer;          /* [n_layers] */
+    uint32_t pos, n_expected; /* current step: the next token's place, tokens still to come */
     uint64_t cap_steps, cap_uses;
 };
 
@@ -168,8 +167,8 @@ static int refill(struct parser *p, struct moeflux_err *e)
     return rc;
 }
 
-/* Takes the next line. Returns 1; 0 where the text ends before the line does, or the line is longer than any
- * that is legal. */
+/* Takes the next line. Returns 1; 0 if the text ends before the line does, or the line is too long to be
+ * legal. */
 static int next_line(struct parser *p, struct moeflux_err *e)
 {
     const char *end = memchr(p->next, '\n', (size_t)(p->stop - p->next));
@@ -226,7 +225,7 @@ static int grow(void **array, uint64_t *cap, uint64_t need, size_t size, struct 
     return 0;
 }
 
-/* Begins a step, or goes on with the one at hand. */
+/* Begins a step or continues the current one. */
 static int begin_line(struct parser *p, uint32_t layer, uint32_t pos, uint32_t n_tokens,
                       struct moeflux_err *e)
 {
@@ -345,7 +344,7 @@ static int read_lines(struct parser *p, struct moeflux_err *e)
     return rc < 0 ? rc : refuse(p, "nothing after \"end\"", e);
 }
 
-/* Tokens are counted at one layer, which every evaluation of the model passes. */
+/* Counts tokens at one layer, which every evaluation of the model passes, and the layers in use. */
 static void count_tokens(struct parser *p)
 {
     struct trace *t = p->t;

@@ -16,8 +16,8 @@
 
 #define HEAD "moeflux usage 1"
 
-/* The longest lines there are: three numbers of ten digits, two blanks and the end; first and last with their
- * words. */
+/* Bytes of the longest lines: MAX_LINE for three numbers of ten digits, two blanks and the end; MAX_FRAME for
+ * the first and the last line. */
 enum { MAX_HEAD = 64, MAX_LINE = 33, MAX_FRAME = 128 };
 
 /* ---- reading ---- */
@@ -49,14 +49,14 @@ bool usage_skip(const char **at, const char *end, char c)
 
 struct parser {
     const char *path;
-    const char *line, *end; /* the line at hand, without its end */
+    const char *line, *end; /* the current line, without its end */
     const char *next, *stop;
     unsigned long long n_lines;
     uint32_t n_layers, n_experts;
-    uint32_t *counts; /* what the file says */
+    uint32_t *counts; /* the file's counts */
 };
 
-/* False at the end of the text. The last line has an end of its own, or the file was cut. */
+/* Takes the next line. Returns false if it has no end: the text is over, or the file was cut. */
 static bool next_line(struct parser *p)
 {
     const char *end = memchr(p->next, '\n', (size_t)(p->stop - p->next));
@@ -95,7 +95,8 @@ static int read_head(struct parser *p, struct moeflux_err *e)
     return refuse(p, expected, e);
 }
 
-/* Lines in order cannot say two things of one expert. `least`: the lowest place that may come. */
+/* Reads an expert's line. Lines must be in order, so that each expert has one. `least`: the lowest allowed
+ * place. */
 static int read_line(struct parser *p, uint64_t *least, struct moeflux_err *e)
 {
     const char *at = p->line;
@@ -169,7 +170,7 @@ int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t
 
 int usage_read_shape(const char *path, uint32_t *n_layers, uint32_t *n_experts, struct moeflux_err *e)
 {
-    /* Of no model: what a file of counts says of more is its own fault. */
+    /* The most experts in all layers; no model has more. */
     enum { MOST = 1 << 24 };
     char head[MAX_HEAD];
     uint64_t size;
