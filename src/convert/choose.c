@@ -95,8 +95,8 @@ static bool is_exact(const struct convert_plan *p, const struct tensor *t, uint3
     return format_of(format)->scheme == SCHEME_PLAIN || gguf_source_holds(&p->gguf, t, format);
 }
 
-/* Chooses the format of a GGUF file's matrix. Rows that operations cannot take as codes become plain numbers.
- * */
+/* Chooses the format of a GGUF file's matrix. Rows that operations cannot take as codes become plain
+ * numbers. */
 static int choose_gguf(struct convert_plan *p, const struct convert_wish *wish, const struct matrix *w,
                        const char *what, uint32_t *format, struct moeflux_err *e)
 {

@@ -8,11 +8,14 @@
  * Conversion streams: peak memory stays under 1 GiB for models of any size. It writes DST.partial and renames
  * it to DST at the end. A run after an interruption keeps the complete layers of DST.partial.
  *
- * DST has model_weights.bin and .json, packed_experts/layer_NN.bin and layout.json, config.json, the files of
- * tokenizer and template if the source has them (made from the metadata of a GGUF file), and checksums.json
- * (XXH3-64 of every file except spread.json). With `spread` it also has spread.json, and each of the other
- * directories has packed_experts/layer_NN.bin, part.json and checksums.json. These directories too are
- * written as DIR.partial and renamed. */
+ * DST has:
+ *   model_weights.bin, model_weights.json, config.json, packed_experts/layer_NN.bin and layout.json
+ *   the files of tokenizer and template if the source has them (made from a GGUF file's metadata)
+ *   checksums.json: XXH3-64 of every file except spread.json
+ *   spread.json with `spread`
+ *
+ * Each directory of `spread` has packed_experts/layer_NN.bin, part.json and checksums.json. It too is written
+ * as DIR.partial and renamed. */
 #ifndef MOEFLUX_CONVERT_CONVERT_H
 #define MOEFLUX_CONVERT_CONVERT_H
 

@@ -215,8 +215,8 @@ int convert_experts_make(const struct convert_plan *p, uint32_t layer, uint32_t 
 /* --- one layer --- */
 
 /* The files' checksums need their bytes in order, but workers finish in any order: each waits for its turn to
- * add its expert. pool_for hands out indices in ascending order, so the worker whose turn it is always runs.
- * */
+ * add its expert. pool_for hands out indices in ascending order, so the worker whose turn it is always
+ * runs. */
 struct layer {
     const struct convert_plan *plan;
     struct convert_work *work;
@@ -230,8 +230,8 @@ struct layer {
     XXH3_state_t *hashes[SPREAD_MAX_PARTS];
 };
 
-/* Adds an expert to the checksums. It takes a whole stripe in every part; bytes that no piece fills are zero.
- * */
+/* Adds an expert to the checksums. It takes a whole stripe in every part; bytes that no piece fills are
+ * zero. */
 static void add_to_hashes(struct layer *l, uint32_t expert, const uint8_t *slot)
 {
     static const uint8_t zeros[SPREAD_ALIGN];

@@ -56,8 +56,8 @@ struct convert_wish {
 bool convert_settings_given(const struct convert_settings *s);
 bool convert_settings_give_bits(const struct convert_settings *s);
 
-/* Checks the settings. ERR_USAGE: bits or a group that no format has, or two flags that exclude each other.
- * */
+/* Checks the settings. ERR_USAGE: bits or a group that no format has, or two flags that exclude each
+ * other. */
 int convert_settings_check(const struct convert_settings *s, struct moeflux_err *e);
 
 /* Returns the request for the matrix with this canonical name, with or without the tensor's ending. */

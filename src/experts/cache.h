@@ -55,14 +55,14 @@ bool cache_has(const struct cache *c, struct expert_key key);
 bool cache_is_full(const struct cache *c, struct expert_key key);
 /* Returns the expert's slot, or CACHE_NO_SLOT. */
 uint32_t cache_slot(const struct cache *c, struct expert_key key);
-/* Returns the worth of the next expert to be evicted; -infinity: a slot is empty; infinity: all are pinned.
- * */
+/* Returns the worth of the next expert to be evicted; -infinity: a slot is empty; infinity: all are
+ * pinned. */
 double cache_least_worth(const struct cache *c);
 uint32_t cache_n_empty(const struct cache *c);
 /* Returns the number of filled slots. */
 uint32_t cache_n_full(const struct cache *c);
-/* Evicts the least worthy expert, *key, and leaves its slot, *slot, empty. Returns false if all are pinned.
- * */
+/* Evicts the least worthy expert, *key, and leaves its slot, *slot, empty. Returns false if all are
+ * pinned. */
 bool cache_evict(struct cache *c, struct expert_key *key, uint32_t *slot);
 
 #endif

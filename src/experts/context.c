@@ -134,8 +134,8 @@ static float rate_of(const struct context *c, uint32_t layer)
     return RATE / (1 + (float)c->n_learnt[layer] / LEARNT);
 }
 
-/* Corrects the matrix. c->next: the worths after the choice by the matrix; c->before: the choices before it.
- * */
+/* Corrects the matrix. c->next: the worths after the choice by the matrix; c->before: the choices before
+ * it. */
 static void learn(struct context *c, uint32_t layer, const uint32_t *experts, uint32_t n)
 {
     const float *worth = c->worth + (uint64_t)layer * c->n_experts, *x = c->before;

@@ -42,8 +42,8 @@ enum reader_mode {
     READER_DIRECT, /* O_DIRECT by io_uring, or by threads if io_uring is not available */
 };
 /* Direct reads need dst at a multiple of READER_TARGET_ALIGN, with room up to the next one after the expert.
- * They are possible where every extent begins, in file and slot, at a block of the file system (512 or 4096
- * bytes), and ends at one too unless it is the expert's last. */
+ * In file and slot every extent must begin at a block of the file system (512 or 4096 bytes). It must also
+ * end at one, except for an expert's last extent. */
 enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
 /* The least bytes of a piece, except for the last of an extent: of direct reads; of reads through the page
  * cache, where a piece is one thread's copy. */

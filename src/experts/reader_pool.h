@@ -1,5 +1,5 @@
-/* reader_pool.h - carries reads out by threads, each one read at a time: pread, or a copy from mapped files.
- * */
+/* reader_pool.h - carries reads out by threads, each one read at a time: pread, or a copy from mapped
+ * files. */
 #ifndef MOEFLUX_EXPERTS_READER_POOL_H
 #define MOEFLUX_EXPERTS_READER_POOL_H
 

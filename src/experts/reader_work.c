@@ -11,8 +11,8 @@
 
 /* Pieces of an expert that threads copy from the page cache: their number, their least bytes. */
 enum { COPY_PIECES = 8, COPY_PIECE_BYTES = 128 << 10 };
-/* After so many interruptions without a byte in between a read counts as failed. MAX_ASK: bytes of one read.
- * */
+/* After so many interruptions without a byte in between a read counts as failed. MAX_ASK: bytes of one
+ * read. */
 enum { MAX_STALLS = 1000, MAX_ASK = 1 << 30 };
 /* The most speculative parts in flight on each disk: enough to keep it busy, few enough to end soon. */
 enum { MAX_SPECULATIVE = 8 };

@@ -11,8 +11,8 @@
 
 /* ---- the cache ---- */
 
-/* So long that a use counts as much at the end as at the beginning. Of equal counts the older use is evicted.
- * */
+/* So long that a use counts as much at the end as at the beginning. Of equal counts the older use is
+ * evicted. */
 #define WITHOUT_END 1e12
 #define NEVER       UINT64_MAX
 /* A worth above that of any number of uses. */

@@ -46,8 +46,8 @@ struct replay_layer {
     uint64_t n_uses;
     uint32_t n_used;               /* experts that were used at all */
     uint32_t cover[REPLAY_SHARES]; /* the fewest experts that have this share of the uses */
-    /* distance between uses of the same expert, in evaluations of the layer: median, 90 %; 0: none used twice
-     * */
+    /* distance between uses of the same expert, in evaluations of the layer: median, 90 %; 0: none used
+     * twice */
     uint64_t reuse_median, reuse_90;
 };
 

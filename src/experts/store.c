@@ -113,8 +113,8 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
     return s->in_place;
 }
 
-/* Opens the host slots. Those that reads need have memory at once, the others get it when experts need them.
- * */
+/* Opens the host slots. Those that reads need have memory at once, the others get it when experts need
+ * them. */
 static int open_host_slots(struct expert_store *s, const struct expert_store_options *o,
                            struct moeflux_err *e)
 {

@@ -77,8 +77,8 @@ uint64_t expert_store_table(const struct expert_store *s, uint32_t layer);
 uint32_t expert_store_n_free_slots(const struct expert_store *s);
 /* Returns whether every expert of the store's layers has a device slot of its own. */
 bool expert_store_holds_all(const struct expert_store *s);
-/* Returns whether the device's own threads copy experts from the page cache. Then prefetching gains nothing.
- * */
+/* Returns whether the device's own threads copy experts from the page cache. Then prefetching gains
+ * nothing. */
 bool expert_store_copies_cached(const struct expert_store *s);
 /* Describes how experts are read and why (reader_describe). */
 const char *expert_store_describe_reader(const struct expert_store *s);

@@ -93,8 +93,8 @@ static uint64_t address_on_host(const struct tiers *t, struct expert_key key)
     return is_there ? slots_address(&t->host.slots, cache_slot(t->host.cache, key)) : 0;
 }
 
-/* Records the copy of an expert to the host if it is worth a slot there. Its device slot will be overwritten.
- * */
+/* Records the copy of an expert to the host if it is worth a slot there. Its device slot will be
+ * overwritten. */
 static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
 {
     struct expert_key gone;
@@ -201,8 +201,8 @@ static bool is_in_place(const struct tiers *t, const struct want *w)
     return w->use == USE_TOKEN && t->landing == &t->host;
 }
 
-/* Returns whether the want can start now: unpinned slots, and a free entry of in_flight if it must be read.
- * */
+/* Returns whether the want can start now: unpinned slots, and a free entry of in_flight if it must be
+ * read. */
 static bool can_bring(const struct tiers *t, const struct want *w)
 {
     const struct expert_key key = w->key;

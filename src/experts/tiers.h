@@ -84,8 +84,8 @@ int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e);
 bool tiers_has_arrived(struct tiers *t, const struct want *w);
 /* Counts a choice of the layer, n different experts, in their worths. */
 void tiers_use(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n);
-/* Waits for the want's bytes and copies them to the device. After a failure its slots are no longer pinned.
- * */
+/* Waits for the want's bytes and copies them to the device. After a failure its slots are no longer
+ * pinned. */
 int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e);
 /* Returns whether the expert is in a slot, or being read into one. */
 bool tiers_have(const struct tiers *t, struct expert_key key);
@@ -93,8 +93,8 @@ bool tiers_have(const struct tiers *t, struct expert_key key);
 bool tiers_hold(const struct tiers *t, struct expert_key key);
 /* Returns the device address of an expert that has landed and is pinned. */
 uint64_t tiers_address(const struct tiers *t, struct expert_key key);
-/* Waits for a prefetch or a copy, which frees a slot. Returns 1; 0 if there is none; or the device's error.
- * */
+/* Waits for a prefetch or a copy, which frees a slot. Returns 1; 0 if there is none; or the device's
+ * error. */
 int tiers_make_progress(struct tiers *t, struct moeflux_err *e);
 /* Submits the recorded copies. After one failure every call fails, also of tiers_bring: slots count as filled
  * that never got their bytes. */
@@ -119,8 +119,8 @@ void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, ui
 uint32_t tiers_make_host_room(struct tiers *t, uint32_t n);
 /* Starts to read an expert into an empty host slot, although nothing predicts its use. */
 void tiers_fill_ahead(struct tiers *t, struct expert_key key);
-/* Returns whether tiers_fill_ahead may be called: host slots for all experts, one empty, few reads in flight.
- * */
+/* Returns whether tiers_fill_ahead may be called: host slots for all experts, one empty, few reads in
+ * flight. */
 bool tiers_can_fill_ahead(const struct tiers *t);
 /* Waits for the submitted copies. Must precede freeing the slots. */
 void tiers_await_copies(struct tiers *t);

@@ -19,8 +19,8 @@ struct moeflux_err;
 int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t *counts,
                struct moeflux_err *e);
 
-/* Reads the numbers of layers and experts that the file is for. ERR_IO (also if it is missing), ERR_FORMAT.
- * */
+/* Reads the numbers of layers and experts that the file is for. ERR_IO (also if it is missing),
+ * ERR_FORMAT. */
 int usage_read_shape(const char *path, uint32_t *n_layers, uint32_t *n_experts, struct moeflux_err *e);
 
 /* Writes the file, which appears whole or not at all and replaces an old one. ERR_IO, ERR_MEMORY. */

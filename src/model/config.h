@@ -13,8 +13,8 @@ struct moeflux_err;
 struct family;
 struct json_t;
 
-/* The part of a layer that mixes tokens. The numbers are in fingerprints of saved states and must not change.
- * */
+/* The part of a layer that mixes tokens. The numbers are in fingerprints of saved states and must not
+ * change. */
 enum mixer_kind {
     MIXER_DELTA_NET,
     MIXER_ATTENTION, /* grouped-query attention */
@@ -73,8 +73,8 @@ struct config {
     uint32_t n_experts, moe_inner;
     uint32_t top_k;     /* routed experts of a token: the file's num_experts_per_tok, or the user's number */
     uint32_t own_top_k; /* the file's top_k */
-    /* A token uses its best experts until their weights sum to this share of the total, (0, 1); 0: all top_k
-     * */
+    /* A token uses its best experts until their weights sum to this share of the total, (0, 1); 0: all
+     * top_k */
     float expert_share;
     uint32_t shared_inner; /* sum over all shared experts; 0: there is none */
     uint32_t dense_inner;

@@ -11,8 +11,8 @@
 
 struct json_view;
 
-/* Far above every real model, and low enough that products of two or three of them stay in 64 bits and the
- * rows of every matrix in 32. */
+/* Limits far above every real model. Products of two or three of them stay in 64 bits, the rows of every
+ * matrix in 32. */
 enum {
     CONFIG_MAX_HIDDEN = 1 << 20,
     CONFIG_MAX_LAYERS = 4096,
@@ -26,8 +26,8 @@ enum {
     CONFIG_MAX_CONV = 64,
 };
 
-/* Operations read channels in fours: those of attention heads, of latents and of a dense part's inner vector.
- * */
+/* Operations read channels in fours: those of attention heads, of latents and of a dense part's inner
+ * vector. */
 enum { CONFIG_FOUR = 4 };
 
 struct config_multiple {

@@ -1,6 +1,6 @@
 /* expert_places.h - finds where each layer's routed experts lie on disk. An expert is one run of bytes in a
- * layer file, up to nine runs in stacked tensors, or one run in each directory that experts are spread over.
- * */
+ * layer file, up to nine runs in stacked tensors, or one run in each directory that experts are spread
+ * over. */
 #ifndef MOEFLUX_MODEL_EXPERT_PLACES_H
 #define MOEFLUX_MODEL_EXPERT_PLACES_H
 
@@ -19,8 +19,8 @@ struct expert_place {
     } runs[EXPERT_MAX_EXTENTS];
 };
 
-/* Returns the layout of an expert's slot: gate, up, down, and of each the weight, scales and biases, if any.
- * */
+/* Returns the layout of an expert's slot: gate, up, down, and of each the weight, scales and biases, if
+ * any. */
 struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f);
 
 /* Opens dir/layer_NN.bin for every layer with experts, in every part of m->parts (`dir` is part 0's), and

@@ -24,8 +24,8 @@ struct family {
     const char *name;                        /* shown to users: "Qwen3.5-MoE" */
     uint32_t id;                             /* part of saved states' fingerprints: never changed or reused */
     const char *types[FAMILY_MAX_TYPES + 1]; /* values of model_type; NULL ends the list */
-    /* A key that no other family has, or NULL. Some converters leave model_type out of the manifest's config.
-     * */
+    /* A key that no other family has, or NULL. Some converters leave model_type out of the manifest's
+     * config. */
     const char *own_key;
     /* Chat template for models without one, by its name in text/chat/chat.h; NULL: unknown */
     const char *chat;

@@ -10,8 +10,8 @@
 
 struct moeflux_err;
 
-/* Finds the scales of the F8_E4M3 matrix `w` and checks their shape by m->fp8. ERR_FORMAT, ERR_UNSUPPORTED.
- * */
+/* Finds the scales of the F8_E4M3 matrix `w` and checks their shape by m->fp8. ERR_FORMAT,
+ * ERR_UNSUPPORTED. */
 int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out,
                struct moeflux_err *e);
 

@@ -50,8 +50,8 @@ static uint64_t rows_of_block(const struct fusion *f)
     return rows;
 }
 
-/* Cuts one part out of `whole`. Its first run is number *run and begins at row *row of a block; both advance.
- * */
+/* Cuts one part out of `whole`. Its first run is number *run and begins at row *row of a block; both
+ * advance. */
 static int take_part(const struct tensor *whole, const struct fusion *f, int part, uint32_t *run,
                      uint64_t *row, struct tensor *out, struct moeflux_err *e)
 {

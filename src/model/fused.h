@@ -1,5 +1,5 @@
-/* fused.h - splits matrices that a file stores as one: blocks of rows, each with some rows of every matrix.
- * */
+/* fused.h - splits matrices that a file stores as one: blocks of rows, each with some rows of every
+ * matrix. */
 #ifndef MOEFLUX_MODEL_FUSED_H
 #define MOEFLUX_MODEL_FUSED_H
 

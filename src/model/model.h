@@ -1,6 +1,6 @@
 /* model.h - a model on disk as data: its tensors, files, expert layouts, and struct model_dir, which holds
- * them. Types alone: model_dir.h opens a model, model_dir_find.h and model_dir_read.h look into an open one.
- * */
+ * them. Types alone: model_dir.h opens a model, model_dir_find.h and model_dir_read.h look into an open
+ * one. */
 #ifndef MOEFLUX_MODEL_MODEL_H
 #define MOEFLUX_MODEL_MODEL_H
 

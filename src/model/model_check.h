@@ -6,14 +6,14 @@
 
 struct moeflux_err;
 
-/* Checks that every U32 tensor is a .weight whose .scales, and .biases of affine ones, have fitting dtypes
- * and shapes, that its bits are those declared, and that no projection has a bias vector. Fills in bits that
- * are not declared (0) from the shapes, which allow one value only. Gives weight, scales and biases their
- * format. m->tensors must be sorted. ERR_FORMAT, ERR_UNSUPPORTED. */
+/* Checks that every U32 tensor is a .weight with .scales, and with .biases if it is affine, of fitting dtypes
+ * and shapes. Its bits must be those declared. No projection may have a bias vector. Fills in bits that are
+ * not declared (0) from the shapes, which allow one value only. Gives weight, scales and biases their format.
+ * m->tensors must be sorted. ERR_FORMAT, ERR_UNSUPPORTED. */
 int model_check_quantised(struct model_dir *m, struct moeflux_err *e);
 
-/* Checks that every tensor the config needs is present with its shape. Sets m->config.has_kv_b. ERR_FORMAT.
- * */
+/* Checks that every tensor the config needs is present with its shape. Sets m->config.has_kv_b.
+ * ERR_FORMAT. */
 int model_check_complete(struct model_dir *m, struct moeflux_err *e);
 
 #endif

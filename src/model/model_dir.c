@@ -73,8 +73,8 @@ static int read_manifest(struct opening *o, struct tensor_list *l, struct moeflu
     return 0;
 }
 
-/* Reads the format of all layers' experts from the manifest's configuration, where every version writes it.
- * */
+/* Reads the format of all layers' experts from the manifest's configuration, where every version writes
+ * it. */
 static int read_usual_formats(const struct opening *o, struct expert_formats *f, struct moeflux_err *e)
 {
     struct json_view v = {

@@ -15,8 +15,8 @@ const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
 int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols,
                      struct matrix *out, struct moeflux_err *e);
 
-/* Finds a BF16, F16 or F32 tensor of exactly n elements; its dimensions may be any ("[C,4,1]"). ERR_FORMAT.
- * */
+/* Finds a BF16, F16 or F32 tensor of exactly n elements; its dimensions may be any ("[C,4,1]").
+ * ERR_FORMAT. */
 int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
                      struct moeflux_err *e);
 

@@ -1,6 +1,6 @@
 /* quant.h - encodes and decodes MLX's affine formats: value = code * scale + bias. A group of a row's numbers
- * shares one bf16 scale and bias. The codes are a stream of bits (kernels/args.h). A scale may be negative.
- * */
+ * shares one bf16 scale and bias. The codes are a stream of bits (kernels/args.h). A scale may be
+ * negative. */
 #ifndef MOEFLUX_MODEL_QUANT_H
 #define MOEFLUX_MODEL_QUANT_H
 

@@ -95,8 +95,8 @@ int quant_config_entry(const struct json_t *object, uint32_t bits, const char *w
     return check_entry(out, where, what, e);
 }
 
-/* Reads the block of checkpoints in DeepSeek's form. The tensors' dtypes say which of them are 8-bit floats.
- * */
+/* Reads the block of checkpoints in DeepSeek's form. The tensors' dtypes say which of them are 8-bit
+ * floats. */
 static int read_fp8(struct quant_config *q, struct json_view *v)
 {
     const char *format = json_view_text_or(v, "fmt", "e4m3");

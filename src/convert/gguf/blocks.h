@@ -29,8 +29,8 @@ struct gguf_type {
     uint32_t block, bytes;
     uint32_t bits;  /* bits of a code in groups of 32; 0: it has no such groups */
     uint32_t scale; /* SCALE_* that represents a group's scale and bias exactly */
-    /* bits of affine codes in groups of 32 that lose little, if `bits` is 0 or unavailable; 0: plain numbers
-     * */
+    /* bits of affine codes in groups of 32 that lose little, if `bits` is 0 or unavailable; 0: plain
+     * numbers */
     uint32_t instead;
     void (*decode)(const uint8_t *block, float *out); /* [block] numbers, in float32 as ggml computes them */
     void (*groups)(const uint8_t *block, struct gguf_group *out); /* [block / 32]; NULL if bits is 0 */

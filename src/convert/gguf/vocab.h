@@ -1,7 +1,7 @@
 /* vocab.h - makes tokenizer.json and tokenizer_config.json (text/tokenizer/tokenizer.h) from a GGUF file.
  *
- * Only byte-level BPE: the vocabulary, its merges, and the splitting of texts that tokenizer.ggml.pre names.
- * */
+ * Only byte-level BPE: the vocabulary, its merges, and the splitting of texts that tokenizer.ggml.pre
+ * names. */
 #ifndef MOEFLUX_CONVERT_GGUF_VOCAB_H
 #define MOEFLUX_CONVERT_GGUF_VOCAB_H
 

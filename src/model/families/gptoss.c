@@ -14,8 +14,8 @@
 
 static const char WINDOW[] = "sliding_attention", FULL[] = "full_attention";
 
-/* Reads which layers have a window. Without layer_types every other layer has one, beginning with the first.
- * */
+/* Reads which layers have a window. Without layer_types every other layer has one, beginning with the
+ * first. */
 static int read_layers(struct config *c, struct json_view *v)
 {
     const json_t *types = json_view_array(v, "layer_types");
