@@ -11,7 +11,7 @@
 #include "model/safetensors.h"
 #include "model/tensor.h"
 
-/* Gives a .weight what the table says of it. */
+/* Gives a .weight the mode, bits and group of its entry in the table. */
 static int adopt_entry(struct tensor *t, const struct quant_config *q, struct moeflux_err *e)
 {
     struct quant_entry entry;
@@ -34,8 +34,7 @@ static int adopt_entry(struct tensor *t, const struct quant_config *q, struct mo
     return 0;
 }
 
-/* Gives `t` its canonical name and what is declared of it, or *keep = false when it is not part of the text
- * model. */
+/* Gives `t` its canonical name and declared bits. *keep is false if it is not part of the text model. */
 static int adopt_tensor(struct tensor *t, const struct config *c, const struct quant_config *q, bool *keep,
                         struct moeflux_err *e)
 {

@@ -35,7 +35,7 @@ int config_expect_empty(struct json_view *v, const char *key)
     return err_set(v->e, ERR_UNSUPPORTED, "%s: %s has %zu layers, expected none", v->where, key, n);
 }
 
-/* The places of rotary keys: new style rope_parameters before old style rope_scaling. */
+/* Returns a view of the rotary keys: rope_parameters (new style), else rope_scaling (old style). */
 static struct json_view rope_view(struct json_view *v)
 {
     const json_t *fresh = json_view_object(v, "rope_parameters");
@@ -43,7 +43,7 @@ static struct json_view rope_view(struct json_view *v)
     return (struct json_view){.objects = {fresh, old}, .where = v->where, .e = v->e, .rc = v->rc};
 }
 
-/* The flat keys behind these, key by key. */
+/* Returns a view that looks up each key in `rope` first, then among the flat keys. */
 static struct json_view with_flat_keys(const struct json_view *rope, const struct json_view *v)
 {
     struct json_view all = *rope;
@@ -138,8 +138,9 @@ int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_ki
     return v->rc < 0 ? v->rc : config_read_dense(c, v);
 }
 
-/* YaRN is switched on by its own keys: the context that it stretches to counts, if max_position_embeddings
- * still has the trained one. A trained one that is not said is max_position_embeddings, which stays then. */
+/* Sets the trained context and the longest one. A user switches YaRN on by adding its keys, and
+ * max_position_embeddings may still be the trained context: then the stretched one counts. If no trained
+ * context is given it is max_position_embeddings, which also stays the longest. */
 static void set_contexts(struct config *c)
 {
     double stretched = c->rope.factor * c->rope.original_context;

@@ -95,8 +95,8 @@ int quant_config_entry(const struct json_t *object, uint32_t bits, const char *w
     return check_entry(out, where, what, e);
 }
 
-/* DeepSeek's own checkpoints, and others in their form. Which tensors are floats of 8 bits the files say
- * themselves. */
+/* Reads the block of checkpoints in DeepSeek's form. The tensors' dtypes say which of them are 8-bit
+ * floats. */
 static int read_fp8(struct quant_config *q, struct json_view *v)
 {
     const char *format = json_view_text_or(v, "fmt", "e4m3");
@@ -135,7 +135,7 @@ int quant_config_read(struct quant_config *q, const struct json_t *root, const c
     if (method && !strcmp(method, "fp8"))
         return read_fp8(q, &v);
     bool is_mxfp4 = method && !strcmp(method, quant_config_mode_name(QUANT_MXFP4));
-    /* MLX names none. Others' blocks, gptq's and awq's, have bits and group_size as MLX's have. */
+    /* MLX writes no quant_method. The blocks of gptq and awq have bits and group_size, too. */
     if (method && !is_mxfp4)
         return err_set(e, ERR_UNSUPPORTED, "%s: quantization method %s, expected MLX's, fp8, mxfp4 or none",
                        where, method);

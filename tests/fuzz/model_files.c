@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "fuzz/target.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_file.h"

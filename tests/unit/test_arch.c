@@ -8,6 +8,7 @@
 #include "check.h"
 #include "exec/exec.h"
 #include "model/config.h"
+#include "model/config_read.h"
 
 /* 33 layers, each with 64 MiB of keys and as much of values in a block: one and a bit too many for 32 bits.
  * */

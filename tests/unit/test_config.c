@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/family.h"
 
 #define QWEN     "tests/models/qwen-odd/mlx/config.json"

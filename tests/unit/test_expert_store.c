@@ -8,6 +8,7 @@
 #include "check.h"
 #include "exec/backend.h"
 #include "experts/store.h"
+#include "experts/store_fill.h"
 #include "experts/slots.h"
 #include "experts/usage.h"
 #include "model/model_dir.h"
@@ -207,7 +208,7 @@ static void a_host_that_is_filled_is_told_of(void **state)
     struct moeflux_err e = {0};
     struct listener l = {0};
     open_place(&p, write_usage(tmp));
-    check_ok(expert_store_load(p.store, &(struct moeflux_progress){listen, &l}, &e), &e);
+    check_ok(store_fill_load(p.store, &(struct moeflux_progress){listen, &l}, &e), &e);
     /* The device's are spare copies on the host. */
     assert_int_equal(count_present(&p), N_HOST);
     assert_int_equal(l.total, (N_DEVICE + N_HOST) * (uint64_t)p.model.experts[0].bytes);
@@ -225,7 +226,7 @@ static void a_host_that_is_filled_can_be_stopped(void **state)
     struct moeflux_err e = {0};
     open_place(&p, write_usage(tmp));
     struct listener l = {.until = N_DEVICE * (uint64_t)p.model.experts[0].bytes + 1};
-    assert_int_equal(expert_store_load(p.store, &(struct moeflux_progress){listen, &l}, &e), ERR_INTERRUPTED);
+    assert_int_equal(store_fill_load(p.store, &(struct moeflux_progress){listen, &l}, &e), ERR_INTERRUPTED);
     assert_string_equal(e.text, "interrupted while reading the experts");
     close_place(&p);
     tmp_tree_remove(tmp);

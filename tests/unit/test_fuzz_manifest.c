@@ -17,6 +17,7 @@
 #include "convert/convert.h"
 #include "fuzz.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/manifest.h"
 #include "model/model_dir.h"
 #include "model/quant_config.h"

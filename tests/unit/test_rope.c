@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/rope.h"
 
 static const struct {

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "check.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/manifest.h"
 #include "model/names.h"

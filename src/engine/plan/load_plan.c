@@ -14,6 +14,7 @@
 #include "engine/plan/host_memory.h"
 #include "engine/test_hooks.h"
 #include "experts/context.h"
+#include "experts/store_fill.h"
 #include "model/sketch.h"
 
 /* Tokens of a chunk unless the caller says otherwise. Results differ in the last digits between chunk sizes,
@@ -264,9 +265,9 @@ static int count_pinned(struct load_plan *p, const struct model_dir *m, const ch
     const struct expert_layers device = load_plan_device_layers(p), cpu = p->cpu_layers;
     int rc = 0;
     if (p->budget.slot_bytes)
-        rc = expert_store_count_pinned(m, device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
+        rc = store_fill_count_pinned(m, device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
     if (rc == 0 && p->budget.cpu_slot_bytes)
-        rc = expert_store_count_pinned(m, cpu, pin, p->budget.cpu_slot_bytes, &p->n_pinned[1], e);
+        rc = store_fill_count_pinned(m, cpu, pin, p->budget.cpu_slot_bytes, &p->n_pinned[1], e);
     return rc;
 }
 

@@ -51,7 +51,7 @@ struct load_plan {
 };
 
 /* ERR_UNSUPPORTED: no architecture runs the model; ERR_USAGE: the chunk is too large; ERR_NO_FIT with the
- * numbers; and the errors of expert_store_count_pinned. */
+ * numbers; and the errors of store_fill_count_pinned. */
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e);
 /* The same for a share of the model, whose chunk and type of the KV cache are chosen already. */

@@ -136,7 +136,7 @@ static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moef
     for (uint32_t i = 0; i < n_experts; i++)
         p->at->wanted[i] = i;
     expert_store_prefetch(pass_side(p, next)->store, next, p->at->wanted, n_experts, true);
-    return expert_store_raise(pass_side(p, next)->store, next, p->at->wanted, n_experts, e);
+    return expert_store_promote(pass_side(p, next)->store, next, p->at->wanted, n_experts, e);
 }
 
 /* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave
@@ -342,12 +342,12 @@ int chosen_see(const struct pass *p, struct moeflux_err *e)
             continue;
         const uint32_t *choice = (const uint32_t *)(const void *)p->at->seen.host + (uint64_t)layer * top_k;
         uint32_t n = pass_n_chosen(p, choice);
-        expert_store_note(store, layer, choice, n);
+        expert_store_record_use(store, layer, choice, n);
         p->at->n_choices++;
         p->at->n_chosen += n;
         n_seen++;
     }
-    return n_seen ? expert_store_move_up(store, e) : 0;
+    return n_seen ? expert_store_submit_promotions(store, e) : 0;
 }
 
 /* Puts experts that are in memory in the place of others, where the scores are close. */

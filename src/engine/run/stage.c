@@ -8,6 +8,7 @@
 #include "engine/plan/load_plan.h"
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
+#include "experts/store_fill.h"
 
 bool stage_has_cpu_layers(const struct stage *at)
 {
@@ -106,7 +107,7 @@ static int open_side(struct moeflux_model *m, struct expert_side *s, const struc
     s->computes_at_once = exec_get_caps(s->exec).is_host;
     rc = expert_store_open(&s->store, s->exec, &m->dir, o, e);
     s->reads_ahead = rc == 0 && (prefetch != MOEFLUX_PREFETCH_AUTO || !expert_store_copies_cached(s->store));
-    return rc < 0 ? rc : expert_store_load(s->store, &m->progress, e);
+    return rc < 0 ? rc : store_fill_load(s->store, &m->progress, e);
 }
 
 /* Which experts a side has, in which memory, and which of them stay. */

@@ -1,5 +1,5 @@
-/* DeepSeek-V3 and models of its shape (Cogito-V2): latent attention in all layers, the first of which are
- * dense; experts in groups, of which a biased router chooses, and shared ones beside them. */
+/* DeepSeek-V3 and models of its shape (Cogito-V2): latent attention in all layers, of which the first are
+ * dense; experts in groups with a biased router, and shared experts. */
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
