@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/exit.h"
-#include "cli/options/form.h"
+#include "cli/options/answer_grammar.h"
 #include "cli/report/logprob_lines.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
@@ -240,7 +240,7 @@ static int load_cache(struct run *r, struct moeflux_err *e)
 static int run_all(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
-    int rc = form_read(o, &r->grammar, e);
+    int rc = answer_grammar_read(o, &r->grammar, e);
     if (!rc)
         rc = prompt_read(&r->prompt, o, e);
     if (!rc && o->tools)

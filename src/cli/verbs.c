@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/str.h"
 #include "cli/report/convert.h"
 #include "cli/exit.h"
 #include "cli/options/number.h"
@@ -17,6 +18,17 @@
 #include "convert/convert.h"
 #include "convert/check.h"
 #include "moeflux.h"
+
+int verbs_help(const struct options *o, struct output *out, struct moeflux_err *e)
+{
+    struct str text = {0};
+    options_help(o, &text);
+    output_add(out, str_text(&text), text.len);
+    str_free(&text);
+    return output_flush(out, e);
+}
+
+/* ---- convert ---- */
 
 /* The choices count without the enums' first ones, which stand for none. */
 static struct convert_settings settings_of(const struct options *o)

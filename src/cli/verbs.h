@@ -7,6 +7,9 @@ struct options;
 struct output;
 struct term;
 
+/* --help: the help text of the verb that is given. */
+int verbs_help(const struct options *o, struct output *out, struct moeflux_err *e);
+
 /* `moeflux convert SRC DST`: the summary goes to stderr. */
 int verbs_convert(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 

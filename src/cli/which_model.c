@@ -10,7 +10,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "cli/options/near.h"
+#include "cli/options/closest.h"
 #include "model/spread.h"
 
 /* "Qwen/Qwen3-30B-A3B": two words of letters, digits, ".", "_" and "-". */
@@ -170,7 +170,7 @@ int which_model_check(const char *path, bool is_source, struct moeflux_err *e)
 int which_model_refuse_word(const char *word, struct moeflux_err *e)
 {
     static const char *const verbs[] = {"convert", "inspect", "serve"};
-    struct near near = near_begin(word);
+    struct closest closest = closest_begin(word);
     struct moeflux_err why;
     if (file_is_dir(word))
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a model's directory goes behind -m (-m %s)",
@@ -178,8 +178,8 @@ int which_model_refuse_word(const char *word, struct moeflux_err *e)
     if (which_model_check(word, false, &why))
         return err_set(e, ERR_USAGE, "%s", why.text);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-        near_try(&near, verbs[i], strlen(verbs[i]));
-    if (near.best)
-        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": did you mean %s?", word, near.best);
+        closest_try(&closest, verbs[i], strlen(verbs[i]));
+    if (closest.best)
+        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": did you mean %s?", word, closest.best);
     return err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", word);
 }

@@ -28,7 +28,7 @@ static int keep_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     return 0;
 }
 
-static int prefill(struct batch_asker *w, const struct request *r, uint64_t seed, struct stats *st,
+static int prefill(struct batch_answerer *w, const struct request *r, uint64_t seed, struct stats *st,
                    struct moeflux_err *e)
 {
     st->start_ns = clock_ns();
@@ -39,7 +39,7 @@ static int prefill(struct batch_asker *w, const struct request *r, uint64_t seed
 }
 
 /* Of tokens that the sequence has there are no logits: all are evaluated. */
-static int score(struct batch_asker *w, struct ask *ask, struct stats *st, struct moeflux_err *e)
+static int score(struct batch_answerer *w, struct ask *ask, struct stats *st, struct moeflux_err *e)
 {
     st->start_ns = clock_ns();
     int rc = moeflux_session_clear(w->generator->sequence, e);
@@ -50,14 +50,14 @@ static int score(struct batch_asker *w, struct ask *ask, struct stats *st, struc
     return rc;
 }
 
-static int run_answer(struct batch_asker *w, struct answer *a, const struct answer_options *o,
+static int run_answer(struct batch_answerer *w, struct answer *a, const struct answer_options *o,
                       struct moeflux_err *e)
 {
     return w->slot ? batcher_answer(w->slot, a, w->generator, o, e) : answer_run(a, w->generator, o, e);
 }
 
 /* One answer of those that the item wants. */
-static int answer_ask(struct batch_asker *w, struct batch_item *item, uint32_t idx, struct answer *a,
+static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_t idx, struct answer *a,
                       struct stats *st, struct moeflux_err *e)
 {
     struct generator *g = w->generator;
@@ -104,7 +104,7 @@ static void forget(struct batch_item *item)
     completion_reset(item->call.completion);
 }
 
-int batch_answer(struct batch_asker *w, struct batch_item *item, char **line, struct moeflux_err *e)
+int batch_answer(struct batch_answerer *w, struct batch_item *item, char **line, struct moeflux_err *e)
 {
     uint32_t n = batch_item_n_asks(item);
     struct answer a = {0};

@@ -16,7 +16,7 @@ struct batch_counts {
 };
 
 /* Who answers. */
-struct batch_asker {
+struct batch_answerer {
     struct generator *generator; /* with a sequence */
     struct generator *grammars;  /* which keeps them */
     struct batcher_slot *slot;   /* of the generator, where others answer at the same time; else NULL */
@@ -31,6 +31,6 @@ struct batch_asker {
 
 /* *line: the result, from malloc. A failure is the line's own if its code is that of a refusal
  * (batch_item_refused). */
-int batch_answer(struct batch_asker *w, struct batch_item *item, char **line, struct moeflux_err *e);
+int batch_answer(struct batch_answerer *w, struct batch_item *item, char **line, struct moeflux_err *e);
 
 #endif

@@ -11,10 +11,10 @@
 #include "base/mem.h"
 #include "cli/batch/answer.h"
 #include "cli/batch/item.h"
-#include "cli/batch/lanes.h"
+#include "cli/batch/workers.h"
 #include "cli/batch/progress.h"
 #include "cli/exit.h"
-#include "cli/options/form.h"
+#include "cli/options/answer_grammar.h"
 #include "cli/batch/lines.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
@@ -46,10 +46,10 @@ struct batch { /* zeroed at first */
     bool at_end;         /* of the input */
     bool as_call;        /* the last line was in OpenAI's form */
     uint64_t n_done, n_failed, n_there;
-    uint32_t n_lanes; /* lines that are answered side by side; 1: one after the other, by `asker` */
-    struct batch_lanes *lanes;
-    struct batch_asker asker;
-    struct queue_item *at_hand; /* of the asker */
+    uint32_t n_workers; /* lines that are answered side by side; 1: one after the other, by `answerer` */
+    struct batch_workers *workers;
+    struct batch_answerer answerer;
+    struct queue_item *current; /* of the answerer */
     struct batch_counts counts; /* when all is done */
 };
 
@@ -186,7 +186,7 @@ static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *
                    struct moeflux_err *e)
 {
     struct batch *b = ctx;
-    int rc = queue_prefill(&b->queue, b->at_hand, r, seed, n_reused, e);
+    int rc = queue_prefill(&b->queue, b->current, r, seed, n_reused, e);
     bar_end(&b->bar);
     return rc;
 }
@@ -194,8 +194,8 @@ static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *
 static int compute(struct batch *b, struct queue_item *item, struct moeflux_err *e)
 {
     char *line;
-    b->at_hand = item;
-    int rc = batch_answer(&b->asker, item->of, &line, e);
+    b->current = item;
+    int rc = batch_answer(&b->answerer, item->of, &line, e);
     return rc ? refuse_item(item, rc, e) : set_result(item, line, e);
 }
 
@@ -257,9 +257,9 @@ static uint32_t common_with_others(const struct batch *b, const struct queue_ite
 static void begin_waiting(struct batch *b)
 {
     struct queue_item *item;
-    while (batch_lanes_n_free(b->lanes) > 0 && (item = find_waiting(b))) {
+    while (batch_workers_n_free(b->workers) > 0 && (item = find_waiting(b))) {
         item->taken = true;
-        batch_lanes_begin(b->lanes, item->of, item->tokens, common_with_others(b, item));
+        batch_workers_begin(b->workers, item->of, item->tokens, common_with_others(b, item));
     }
 }
 
@@ -271,7 +271,7 @@ static int take_done(struct batch *b, const struct batch_done *d, struct moeflux
         i++;
     struct queue_item *item = &b->queue.items[i];
     item->taken = false;
-    if (d->rc == ERR_NO_FIT && batch_lanes_shrink(b->lanes, d))
+    if (d->rc == ERR_NO_FIT && batch_workers_shrink(b->workers, d))
         return 0;
     if (d->rc && e)
         *e = d->error;
@@ -283,8 +283,8 @@ static int drain(struct batch *b, int rc)
 {
     struct batch_done d;
     struct moeflux_err ignored;
-    while (batch_lanes_n_running(b->lanes) > 0)
-        if (batch_lanes_await(b->lanes, UINT16_MAX, &d))
+    while (batch_workers_n_running(b->workers) > 0)
+        if (batch_workers_await(b->workers, UINT16_MAX, &d))
             take_done(b, &d, &ignored);
     return rc;
 }
@@ -299,10 +299,10 @@ static int compute_side_by_side(struct batch *b, struct moeflux_err *e)
         if (!rc)
             begin_waiting(b);
         /* More lines may come meanwhile. */
-        bool may_come = !b->at_end && batch_lanes_n_free(b->lanes) > 0;
+        bool may_come = !b->at_end && batch_workers_n_free(b->workers) > 0;
         struct batch_done d;
-        if (!rc && batch_lanes_n_running(b->lanes) > 0 &&
-            batch_lanes_await(b->lanes, may_come ? ASK_AGAIN_MS : UINT16_MAX, &d))
+        if (!rc && batch_workers_n_running(b->workers) > 0 &&
+            batch_workers_await(b->workers, may_come ? ASK_AGAIN_MS : UINT16_MAX, &d))
             rc = take_done(b, &d, e);
         if (rc)
             rc = drain(b, rc);
@@ -316,24 +316,24 @@ static int compute_side_by_side(struct batch *b, struct moeflux_err *e)
 }
 
 /* The lanes have sequences of their own. */
-static int make_lanes(struct batch *b, struct moeflux_err *e)
+static int make_workers(struct batch *b, struct moeflux_err *e)
 {
-    if (b->n_lanes == 1)
+    if (b->n_workers == 1)
         return 0;
     moeflux_session_free(b->generator.sequence);
     b->generator.sequence = NULL;
-    return batch_lanes_new(&b->lanes, &b->generator, b->n_lanes, b->defaults.base_seed, e);
+    return batch_workers_new(&b->workers, &b->generator, b->n_workers, b->defaults.base_seed, e);
 }
 
 /* ---- the run ---- */
 
 /* Lines side by side where nobody asked for a number: a group for each device. Those that share layers have
  * one more: while a group is handed over, or its tokens are chosen, no device is without another. */
-static uint32_t default_lanes(uint32_t n_devices, bool has_more)
+static uint32_t default_workers(uint32_t n_devices, bool has_more)
 {
-    enum { LANES_OF_A_GROUP = 8, MOST_LANES = 64 };
+    enum { WORKERS_OF_A_GROUP = 8, MOST_WORKERS = 64 };
     uint64_t n_groups = (uint64_t)n_devices + has_more;
-    return n_devices > 1 ? (uint32_t)size_min(n_groups * LANES_OF_A_GROUP, MOST_LANES) : 1;
+    return n_devices > 1 ? (uint32_t)size_min(n_groups * WORKERS_OF_A_GROUP, MOST_WORKERS) : 1;
 }
 
 /* How many lines are answered side by side, and memory for so many. Where nobody asked for several and they
@@ -345,16 +345,16 @@ static int open_model(struct batch *b, struct moeflux_err *e)
     int rc = setup_n_devices(o, &n_devices, e);
     if (rc)
         return rc;
-    b->n_lanes = o->parallel ? (uint32_t)o->parallel : default_lanes(n_devices, !o->replicate);
-    if (o->replicate && b->n_lanes < n_devices)
+    b->n_workers = o->parallel ? (uint32_t)o->parallel : default_workers(n_devices, !o->replicate);
+    if (o->replicate && b->n_workers < n_devices)
         return err_set(e, ERR_USAGE,
                        "--parallel: expected at least %u with --replicate, a line a copy, found %u",
-                       n_devices, b->n_lanes);
-    rc = setup_open_for(&b->generator, o, &b->bar, b->n_lanes, bar_progress(&b->bar), e);
-    while (rc == ERR_NO_FIT && !o->parallel && !o->replicate && b->n_lanes > 1) {
-        uint32_t fewer = default_lanes(n_devices, false);
-        b->n_lanes = fewer < b->n_lanes ? fewer : 1;
-        rc = setup_open_for(&b->generator, o, &b->bar, b->n_lanes, bar_progress(&b->bar), e);
+                       n_devices, b->n_workers);
+    rc = setup_open_for(&b->generator, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
+    while (rc == ERR_NO_FIT && !o->parallel && !o->replicate && b->n_workers > 1) {
+        uint32_t fewer = default_workers(n_devices, false);
+        b->n_workers = fewer < b->n_workers ? fewer : 1;
+        rc = setup_open_for(&b->generator, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
     }
     return rc;
 }
@@ -362,7 +362,7 @@ static int open_model(struct batch *b, struct moeflux_err *e)
 static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
-    int rc = form_read(o, &b->grammar, e);
+    int rc = answer_grammar_read(o, &b->grammar, e);
     if (!rc && o->tools)
         rc = tools_read(o->tools, &b->tools, e);
     if (!rc && !(b->seen = json_object()))
@@ -377,14 +377,14 @@ static int start(struct batch *b, struct moeflux_err *e)
     if (!rc)
         rc = setup_start(&b->generator, o, (uint32_t)o->ctx_size, e);
     b->defaults.base_seed = b->generator.seed;
-    b->asker = (struct batch_asker){.generator = &b->generator,
+    b->answerer = (struct batch_answerer){.generator = &b->generator,
                                     .grammars = &b->generator,
                                     .base_seed = b->generator.seed,
                                     .prefill = prefill,
                                     .ctx = b};
     if (!rc)
         rc = queue_init(&b->queue, &b->generator, e);
-    return rc ? rc : make_lanes(b, e);
+    return rc ? rc : make_workers(b, e);
 }
 
 /* The lines that are this run's, where that is worth reading the file twice: a terminal shows how many are
@@ -430,7 +430,7 @@ static void tell(const struct batch *b)
 static uint64_t prefill_ns(const struct batch *b)
 {
     struct moeflux_stats stats;
-    if (!b->lanes)
+    if (!b->workers)
         return b->counts.prefill_ns;
     generator_get_stats(&b->generator, &stats);
     return stats.prefill_ns;
@@ -438,7 +438,7 @@ static uint64_t prefill_ns(const struct batch *b)
 
 static int finish(struct batch *b, struct moeflux_err *e)
 {
-    batch_lanes_free(b->lanes);
+    batch_workers_free(b->workers);
     while (b->queue.n > 0)
         drop_item(b, b->queue.n - 1);
     queue_free(&b->queue);
@@ -469,9 +469,9 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         rc = begin_progress(&b, t, e);
     if (!rc) {
         signals_hold(true);
-        rc = b.lanes ? compute_side_by_side(&b, e) : compute_in_order(&b, e);
+        rc = b.workers ? compute_side_by_side(&b, e) : compute_in_order(&b, e);
         signals_hold(false);
-        b.counts = b.lanes ? batch_lanes_counts(b.lanes) : b.asker.counts;
+        b.counts = b.workers ? batch_workers_counts(b.workers) : b.answerer.counts;
         batch_progress_end(&b.progress);
         tell(&b);
     }

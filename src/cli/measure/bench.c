@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "cli/measure/bench_table.h"
-#include "cli/measure/finite.h"
+#include "cli/measure/check_finite.h"
 #include "cli/options/options.h"
 #include "cli/prompt.h"
 #include "cli/setup.h"
@@ -85,7 +85,7 @@ static int evaluate(struct generator *s, const int32_t *ids, size_t n, uint64_t 
     int rc = generator_eval(s, ids, n, NULL, e);
     *ns += clock_ns() - start;
     return rc ? rc
-              : finite_logits(s->logits, s->info.vocab_size, moeflux_session_position(s->sequence) - 1, e);
+              : check_finite_logits(s->logits, s->info.vocab_size, moeflux_session_position(s->sequence) - 1, e);
 }
 
 /* n tokens one by one, from ids[0] on. Where all experts are resident they are the likeliest ones, as in a

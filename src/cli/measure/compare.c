@@ -222,7 +222,7 @@ static int compare(void *ctx, const struct scored_row *r, struct moeflux_err *e)
     int rc = row_file_read(&c->rows, r->idx, c->row, e);
     if (rc)
         return rc;
-    average_add(&c->at->distance, compare_divergence(c->row, c->log_sums[r->idx], r->logits, r->log_sum, n));
+    average_add(&c->at->kl, compare_divergence(c->row, c->log_sums[r->idx], r->logits, r->log_sum, n));
     c->at->n_agreed += likeliest(c->row, n) == likeliest(r->logits, n);
     return 0;
 }
@@ -274,7 +274,7 @@ static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *
         count_experts(at, &g);
     if (!rc)
         snprintf(at->device, sizeof at->device, "%s", g.info.device);
-    at->surprise = scoring.surprise;
+    at->nll = scoring.nll;
     at->ns = scoring.ns;
     generator_close(&g);
     return rc;

@@ -25,9 +25,9 @@ struct compared {       /* one setting, and its result */
     double n_experts;        /* of a token, on average; NaN: it varies and cannot be seen */
     double hit_rate;         /* chosen experts that were in memory; NaN: none had to be looked for */
     double read_bytes;       /* of experts, from files, a token */
-    struct average surprise; /* -ln p of the tokens */
+    struct average nll; /* -ln p of the tokens */
     /* KL divergence of the first one's probabilities from its own, in nats; n 0: the first */
-    struct average distance;
+    struct average kl;
     uint64_t n_agreed;     /* tokens for which both have the same likeliest one */
     uint64_t n_tokens, ns; /* of its evaluations */
 };

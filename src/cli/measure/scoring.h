@@ -45,7 +45,7 @@ struct scoring {
     int (*row)(void *ctx, const struct scored_row *r, struct moeflux_err *e);
     void *ctx;
     /* The result. */
-    struct average surprise; /* -ln p of the scored tokens */
+    struct average nll; /* -ln p of the scored tokens */
     uint64_t n_windows, ns;  /* ns: of the evaluations, without the scoring */
     const int32_t *window;   /* ids of the window being evaluated */
     uint32_t n_window;

@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "cli/options/near.h"
+#include "cli/options/closest.h"
 #include "cli/options/number.h"
 
 enum { MAX_FLAGS = FLAGS_MAX, MAX_FAULTS = 4, HELP_COLUMN = 28 };
@@ -97,15 +97,15 @@ static int unknown_option(const struct parser *p, const char *word, struct moefl
     size_t n = strcspn(word, "=");
     const char *dashes = strncmp(word, "--", 2) == 0 ? "--" : "";
     snprintf(name, sizeof name, "%.*s", (int)(n - strlen(dashes)), word + strlen(dashes));
-    struct near near = near_begin(name);
+    struct closest closest = closest_begin(name);
     for (size_t i = 0; i < p->n_args; i++)
         for (const char *at = p->owner[i]->longs; at && *at; at += strspn(at, ",")) {
             size_t len = strcspn(at, ",");
-            near_try(&near, at, len);
+            closest_try(&closest, at, len);
             at += len;
         }
-    if (near.best && n < sizeof name)
-        return err_set(e, ERR_USAGE, "unknown option %s: did you mean --%.*s?", word, (int)near.n, near.best);
+    if (closest.best && n < sizeof name)
+        return err_set(e, ERR_USAGE, "unknown option %s: did you mean --%.*s?", word, (int)closest.n, closest.best);
     return err_set(e, ERR_USAGE, "unknown option %s (--help lists them)", word);
 }
 

@@ -413,7 +413,7 @@ static int check_batch(struct options *o, struct moeflux_err *e)
     return rc ? rc : parse_shard(o, e);
 }
 
-static int check_form(const struct options *o, struct moeflux_err *e)
+static int check_grammar(const struct options *o, struct moeflux_err *e)
 {
     const char *flag = o->json_schema ? "--json-schema" : o->json_object ? "--json-object" : "--grammar";
     bool other = o->bench || o->plan || o->selftest || o->list_devices || o->perplexity;
@@ -576,7 +576,7 @@ static int check_run(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_batch(o, e);
     if (!rc)
-        rc = check_form(o, e);
+        rc = check_grammar(o, e);
     if (!rc)
         rc = check_output(o, e);
     if (!rc)

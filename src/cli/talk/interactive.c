@@ -10,8 +10,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/exit.h"
-#include "cli/options/form.h"
-#include "cli/options/near.h"
+#include "cli/options/answer_grammar.h"
+#include "cli/options/closest.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
@@ -301,14 +301,14 @@ static int run_command(struct talk *t, const char *text, struct moeflux_err *e)
     size_t n = strcspn(text, " \t\n");
     const char *argument = text + n + strspn(text + n, " \t\n");
     snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), text);
-    struct near near = near_begin(word);
+    struct closest closest = closest_begin(word);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strlen(commands[i].name) == n && strncmp(commands[i].name, text, n) == 0)
             return commands[i].run(t, argument, e);
-        near_try(&near, commands[i].name, strlen(commands[i].name));
+        closest_try(&closest, commands[i].name, strlen(commands[i].name));
     }
-    if (near.best)
-        say("unknown command %s: did you mean %s?\n", word, near.best);
+    if (closest.best)
+        say("unknown command %s: did you mean %s?\n", word, closest.best);
     else
         say("unknown command %s; /help lists them (a question may begin with a blank and a slash)\n", word);
     return 0;
@@ -406,7 +406,7 @@ static int start(struct talk *t, struct moeflux_err *e)
         str_add_text(&t->conversation.system, o->system);
     int rc = check_resume(o, e);
     if (!rc)
-        rc = form_read(o, &t->grammar, e);
+        rc = answer_grammar_read(o, &t->grammar, e);
     if (!rc)
         rc = setup_open(&t->generator, o, &t->bar, e);
     if (!rc)

@@ -1,4 +1,4 @@
-#include "cli/measure/finite.h"
+#include "cli/measure/check_finite.h"
 
 #include <math.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static uint64_t find(const float *x, uint64_t n)
     return at;
 }
 
-int finite_logits(const float *row, uint32_t n, uint32_t pos, struct moeflux_err *e)
+int check_finite_logits(const float *row, uint32_t n, uint32_t pos, struct moeflux_err *e)
 {
     uint64_t at = find(row, n);
     return at == n
@@ -36,7 +36,7 @@ int finite_logits(const float *row, uint32_t n, uint32_t pos, struct moeflux_err
                          pos, (uint32_t)at, (double)row[at]);
 }
 
-int finite_hidden(const float *rows, uint32_t n, uint32_t width, uint32_t layer, uint32_t pos,
+int check_finite_hidden(const float *rows, uint32_t n, uint32_t width, uint32_t layer, uint32_t pos,
                   struct moeflux_err *e)
 {
     uint64_t all = (uint64_t)n * width, at = find(rows, all);

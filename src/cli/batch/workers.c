@@ -1,4 +1,4 @@
-#include "cli/batch/lanes.h"
+#include "cli/batch/workers.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -12,24 +12,24 @@
 #include "generate/prefix.h"
 #include "generate/request.h"
 
-enum lane_state { LANE_FREE, LANE_RUNNING, LANE_DONE };
+enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_DONE };
 
-struct lane {
-    struct batch_lanes *all;
+struct worker {
+    struct batch_workers *all;
     pthread_t thread;
     uint32_t copy; /* of the model */
     struct generator generator;
     struct batcher_slot slot;
-    struct batch_asker asker;
+    struct batch_answerer answerer;
     uint32_t n_prompt; /* tokens of the last prompt that the sequence has */
     uint32_t n_common;
-    enum lane_state state;
+    enum worker_state state;
     pthread_cond_t wanted;
     bool has_cond;
     struct batch_done work;
 };
 
-struct batch_lanes {
+struct batch_workers {
     struct generator *generator;
     uint32_t n, n_started, most; /* lanes; that may run */
     uint32_t chunk;
@@ -37,7 +37,7 @@ struct batch_lanes {
     pthread_cond_t changed;
     uint32_t n_running;
     bool ends;
-    struct lane *each; /* [n] */
+    struct worker *each; /* [n] */
     struct batcher *batchers[MOEFLUX_MAX_DEVICES];
 };
 
@@ -45,7 +45,7 @@ struct batch_lanes {
 
 /* How much of the prompt the lane's sequence has in whole chunks: their results are those of a run from the
  * beginning. */
-static uint32_t n_usable(const struct lane *x, const int32_t *ids, uint32_t n)
+static uint32_t n_usable(const struct worker *x, const int32_t *ids, uint32_t n)
 {
     struct moeflux_session *s = x->generator.sequence;
     uint32_t chunk = x->all->chunk, points[16], best = 0;
@@ -62,7 +62,7 @@ static uint32_t n_usable(const struct lane *x, const int32_t *ids, uint32_t n)
     return best;
 }
 
-static int go_back(const struct lane *x, uint32_t pos, struct moeflux_err *e)
+static int go_back(const struct worker *x, uint32_t pos, struct moeflux_err *e)
 {
     struct moeflux_session *s = x->generator.sequence;
     if (pos == 0)
@@ -74,7 +74,7 @@ static int go_back(const struct lane *x, uint32_t pos, struct moeflux_err *e)
 static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *n_reused,
                    struct moeflux_err *e)
 {
-    struct lane *x = ctx;
+    struct worker *x = ctx;
     struct generator *g = &x->generator;
     const int32_t *ids = r->tokens.ids;
     uint32_t n = (uint32_t)r->tokens.n, stop = x->n_common / x->all->chunk * x->all->chunk;
@@ -98,45 +98,45 @@ static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *
 
 /* ---- a lane ---- */
 
-static void drop_sequence(struct lane *x)
+static void drop_sequence(struct worker *x)
 {
     moeflux_session_free(x->generator.sequence);
     x->generator.sequence = NULL;
     x->n_prompt = 0;
 }
 
-static void answer(struct lane *x)
+static void answer(struct worker *x)
 {
     struct batch_done *w = &x->work;
     struct generator *g = &x->generator;
     w->rc = g->sequence ? 0 : moeflux_session_new(&g->sequence, g->model, g->max_context, &w->error);
     if (!w->rc)
-        w->rc = batch_answer(&x->asker, w->item, &w->line, &w->error);
+        w->rc = batch_answer(&x->answerer, w->item, &w->line, &w->error);
     if (w->rc)
         drop_sequence(x);
 }
 
 static void *run(void *ctx)
 {
-    struct lane *x = ctx;
-    struct batch_lanes *l = x->all;
+    struct worker *x = ctx;
+    struct batch_workers *l = x->all;
     pthread_mutex_lock(&l->lock);
     for (;;) {
-        while (x->state != LANE_RUNNING && !l->ends)
+        while (x->state != WORKER_RUNNING && !l->ends)
             pthread_cond_wait(&x->wanted, &l->lock);
-        if (x->state != LANE_RUNNING)
+        if (x->state != WORKER_RUNNING)
             break;
         pthread_mutex_unlock(&l->lock);
         answer(x);
         pthread_mutex_lock(&l->lock);
-        x->state = LANE_DONE;
+        x->state = WORKER_DONE;
         pthread_cond_signal(&l->changed);
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
 }
 
-static int start(struct batch_lanes *l, struct lane *x, uint64_t base_seed, struct moeflux_err *e)
+static int start(struct batch_workers *l, struct worker *x, uint64_t base_seed, struct moeflux_err *e)
 {
     x->all = l;
     x->copy = (uint32_t)(x - l->each) % (1 + l->generator->n_copies);
@@ -145,7 +145,7 @@ static int start(struct batch_lanes *l, struct lane *x, uint64_t base_seed, stru
     if (!x->generator.logits)
         return ERR_MEMORY;
     batcher_bind(l->batchers[x->copy], &x->slot, &x->generator);
-    x->asker = (struct batch_asker){.generator = &x->generator,
+    x->answerer = (struct batch_answerer){.generator = &x->generator,
                                     .grammars = l->generator,
                                     .slot = &x->slot,
                                     .base_seed = base_seed,
@@ -160,13 +160,13 @@ static int start(struct batch_lanes *l, struct lane *x, uint64_t base_seed, stru
 
 /* ---- all of them ---- */
 
-int batch_lanes_new(struct batch_lanes **out, struct generator *g, uint32_t n, uint64_t base_seed,
+int batch_workers_new(struct batch_workers **out, struct generator *g, uint32_t n, uint64_t base_seed,
                     struct moeflux_err *e)
 {
-    struct batch_lanes *l = *out = mem_new(1, sizeof *l, e);
+    struct batch_workers *l = *out = mem_new(1, sizeof *l, e);
     if (!l)
         return ERR_MEMORY;
-    *l = (struct batch_lanes){.generator = g,
+    *l = (struct batch_workers){.generator = g,
                               .n = n,
                               .most = n,
                               .chunk = batched_chunk(g->model),
@@ -179,13 +179,13 @@ int batch_lanes_new(struct batch_lanes **out, struct generator *g, uint32_t n, u
     for (uint32_t i = 0; !rc && i < n; i++)
         rc = start(l, &l->each[i], base_seed, e);
     if (rc) {
-        batch_lanes_free(l);
+        batch_workers_free(l);
         *out = NULL;
     }
     return rc;
 }
 
-void batch_lanes_free(struct batch_lanes *l)
+void batch_workers_free(struct batch_workers *l)
 {
     if (!l)
         return;
@@ -197,7 +197,7 @@ void batch_lanes_free(struct batch_lanes *l)
     for (uint32_t i = 0; i < l->n_started; i++)
         pthread_join(l->each[i].thread, NULL);
     for (uint32_t i = 0; l->each && i < l->n; i++) {
-        struct lane *x = &l->each[i];
+        struct worker *x = &l->each[i];
         free(x->work.line);
         drop_sequence(x);
         generator_unshare(&x->generator);
@@ -212,34 +212,34 @@ void batch_lanes_free(struct batch_lanes *l)
     free(l);
 }
 
-uint32_t batch_lanes_n_free(struct batch_lanes *l)
+uint32_t batch_workers_n_free(struct batch_workers *l)
 {
     return l->most > l->n_running ? l->most - l->n_running : 0;
 }
 
-uint32_t batch_lanes_n_running(struct batch_lanes *l)
+uint32_t batch_workers_n_running(struct batch_workers *l)
 {
     return l->n_running;
 }
 
 /* How many run on a copy of the model. The lock is held. */
-static uint32_t load_of(const struct batch_lanes *l, uint32_t copy)
+static uint32_t load_of(const struct batch_workers *l, uint32_t copy)
 {
     uint32_t n = 0;
     for (uint32_t i = 0; i < l->n; i++)
-        n += l->each[i].copy == copy && l->each[i].state != LANE_FREE;
+        n += l->each[i].copy == copy && l->each[i].state != WORKER_FREE;
     return n;
 }
 
 /* Of the copy with the fewest: the lane with the most of the prompt, else one that has memory already. The
  * lock is held. */
-static struct lane *choose(const struct batch_lanes *l, const struct token_list *tokens)
+static struct worker *choose(const struct batch_workers *l, const struct token_list *tokens)
 {
-    struct lane *best = NULL;
+    struct worker *best = NULL;
     uint32_t least = UINT32_MAX, most = 0;
     for (uint32_t i = 0; i < l->n; i++) {
-        struct lane *x = &l->each[i];
-        if (x->state != LANE_FREE)
+        struct worker *x = &l->each[i];
+        if (x->state != WORKER_FREE)
             continue;
         uint32_t load = load_of(l, x->copy), has = n_usable(x, tokens->ids, (uint32_t)tokens->n);
         uint32_t worth = has + (x->generator.sequence != NULL);
@@ -252,34 +252,34 @@ static struct lane *choose(const struct batch_lanes *l, const struct token_list 
     return best;
 }
 
-void batch_lanes_begin(struct batch_lanes *l, struct batch_item *item, const struct token_list *tokens,
+void batch_workers_begin(struct batch_workers *l, struct batch_item *item, const struct token_list *tokens,
                        uint32_t n_common)
 {
     pthread_mutex_lock(&l->lock);
-    struct lane *x = choose(l, tokens);
+    struct worker *x = choose(l, tokens);
     x->work = (struct batch_done){.item = item, .was_alone = true};
     x->n_common = n_common;
     for (uint32_t i = 0; i < l->n; i++) {
-        struct lane *other = &l->each[i];
-        if (other == x || (other->state == LANE_FREE && !other->generator.sequence))
+        struct worker *other = &l->each[i];
+        if (other == x || (other->state == WORKER_FREE && !other->generator.sequence))
             continue;
         x->work.was_alone = other->work.was_alone = false;
     }
-    x->state = LANE_RUNNING;
+    x->state = WORKER_RUNNING;
     l->n_running++;
     pthread_cond_signal(&x->wanted);
     pthread_mutex_unlock(&l->lock);
 }
 
-static struct lane *find_done(const struct batch_lanes *l)
+static struct worker *find_done(const struct batch_workers *l)
 {
     for (uint32_t i = 0; i < l->n; i++)
-        if (l->each[i].state == LANE_DONE)
+        if (l->each[i].state == WORKER_DONE)
             return &l->each[i];
     return NULL;
 }
 
-bool batch_lanes_await(struct batch_lanes *l, uint32_t ms, struct batch_done *out)
+bool batch_workers_await(struct batch_workers *l, uint32_t ms, struct batch_done *out)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
@@ -287,37 +287,37 @@ bool batch_lanes_await(struct batch_lanes *l, uint32_t ms, struct batch_done *ou
     until.tv_sec += (time_t)(ns / 1000000000);
     until.tv_nsec = (long)(ns % 1000000000);
     pthread_mutex_lock(&l->lock);
-    struct lane *x = find_done(l);
+    struct worker *x = find_done(l);
     for (int rc = 0; !x && rc == 0; x = find_done(l))
         rc = pthread_cond_timedwait(&l->changed, &l->lock, &until);
     if (x) {
         *out = x->work;
         x->work = (struct batch_done){0};
-        x->state = LANE_FREE;
+        x->state = WORKER_FREE;
         l->n_running--;
     }
     pthread_mutex_unlock(&l->lock);
     return x != NULL;
 }
 
-bool batch_lanes_shrink(struct batch_lanes *l, const struct batch_done *refused)
+bool batch_workers_shrink(struct batch_workers *l, const struct batch_done *refused)
 {
     pthread_mutex_lock(&l->lock);
     for (uint32_t i = 0; i < l->n; i++)
-        if (l->each[i].state == LANE_FREE)
+        if (l->each[i].state == WORKER_FREE)
             drop_sequence(&l->each[i]);
     l->most = l->n_running > 0 ? l->n_running : 1;
     pthread_mutex_unlock(&l->lock);
     return !refused->was_alone;
 }
 
-struct batch_counts batch_lanes_counts(const struct batch_lanes *l)
+struct batch_counts batch_workers_counts(const struct batch_workers *l)
 {
     struct batch_counts all = {0};
     for (uint32_t i = 0; i < l->n; i++) {
-        all.n_prompt += l->each[i].asker.counts.n_prompt;
-        all.n_computed += l->each[i].asker.counts.n_computed;
-        all.prefill_ns += l->each[i].asker.counts.prefill_ns;
+        all.n_prompt += l->each[i].answerer.counts.n_prompt;
+        all.n_computed += l->each[i].answerer.counts.n_computed;
+        all.prefill_ns += l->each[i].answerer.counts.prefill_ns;
     }
     return all;
 }

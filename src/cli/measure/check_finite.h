@@ -1,17 +1,17 @@
 /* finite.h - refuses what a computation that overflowed gives: NaN and infinities. ERR_DEVICE names where the
  * first one is and what it is. */
-#ifndef MOEFLUX_CLI_MEASURE_FINITE_H
-#define MOEFLUX_CLI_MEASURE_FINITE_H
+#ifndef MOEFLUX_CLI_MEASURE_CHECK_FINITE_H
+#define MOEFLUX_CLI_MEASURE_CHECK_FINITE_H
 
 #include <stdint.h>
 
 struct moeflux_err;
 
 /* The logits [n] after the token at position `pos`. */
-int finite_logits(const float *row, uint32_t n, uint32_t pos, struct moeflux_err *e);
+int check_finite_logits(const float *row, uint32_t n, uint32_t pos, struct moeflux_err *e);
 
 /* Hidden states [n][width] of `layer` for the positions from `pos` on. */
-int finite_hidden(const float *rows, uint32_t n, uint32_t width, uint32_t layer, uint32_t pos,
+int check_finite_hidden(const float *rows, uint32_t n, uint32_t width, uint32_t layer, uint32_t pos,
                   struct moeflux_err *e);
 
 #endif

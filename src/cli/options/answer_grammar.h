@@ -1,6 +1,6 @@
 /* form.h - what an answer must fit: --json-schema, --json-object, --grammar. */
-#ifndef MOEFLUX_CLI_OPTIONS_FORM_H
-#define MOEFLUX_CLI_OPTIONS_FORM_H
+#ifndef MOEFLUX_CLI_OPTIONS_ANSWER_GRAMMAR_H
+#define MOEFLUX_CLI_OPTIONS_ANSWER_GRAMMAR_H
 
 struct moeflux_err;
 struct options;
@@ -8,6 +8,6 @@ struct str;
 
 /* Appends the grammar that the flags ask for, checked; nothing when there is no such flag. ERR_USAGE names
  * the flag or the file and what is wrong with it; ERR_IO, ERR_MEMORY. */
-int form_read(const struct options *o, struct str *out, struct moeflux_err *e);
+int answer_grammar_read(const struct options *o, struct str *out, struct moeflux_err *e);
 
 #endif

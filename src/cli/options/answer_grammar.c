@@ -1,4 +1,4 @@
-#include "cli/options/form.h"
+#include "cli/options/answer_grammar.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ static int add_file(enum constrain_kind kind, const char *path, struct str *out,
     return rc;
 }
 
-int form_read(const struct options *o, struct str *out, struct moeflux_err *e)
+int answer_grammar_read(const struct options *o, struct str *out, struct moeflux_err *e)
 {
     if (o->grammar)
         return add_file(CONSTRAIN_GRAMMAR, o->grammar, out, e);
