@@ -9,7 +9,7 @@
 #include "generate/constrain.h"
 #include "text/grammar/grammar.h"
 
-/* What the user wrote is at fault, not a file of ours. */
+/* A fault in what the user wrote is a usage error, not one of the model's files. */
 static int add(enum constrain_kind kind, const char *text, size_t len, const char *name, struct str *out,
                struct moeflux_err *e)
 {
@@ -41,7 +41,7 @@ int answer_grammar_read(const struct options *o, struct str *out, struct moeflux
         return add(CONSTRAIN_JSON_OBJECT, NULL, 0, "--json-object", out, e);
     if (!o->json_schema)
         return 0;
-    /* No file's name begins so. */
+    /* A schema's text begins with a brace; a file's name never does. */
     if (o->json_schema[strspn(o->json_schema, " \t\r\n")] == '{')
         return add(CONSTRAIN_JSON_SCHEMA, o->json_schema, strlen(o->json_schema), "--json-schema", out, e);
     return add_file(CONSTRAIN_JSON_SCHEMA, o->json_schema, out, e);

@@ -1,4 +1,4 @@
-/* near.h - which of several words was probably meant by one that is none of them. */
+/* closest.h - which of several words was probably meant by a mistyped one ("did you mean ...?"). */
 #ifndef MOEFLUX_CLI_OPTIONS_CLOSEST_H
 #define MOEFLUX_CLI_OPTIONS_CLOSEST_H
 
@@ -6,17 +6,16 @@
 
 struct closest { /* zeroed at first */
     const char *word;
-    size_t n; /* of `best`, which is borrowed; NULL: nothing is near */
-    const char *best;
-    size_t distance;
+    const char *best; /* [n], borrowed; NULL: no word is close enough */
+    size_t n, distance;
 };
 
-/* Begins a search for what `word` was meant to be, which has to live as long. */
+/* Begins a search. `word` is borrowed until its end. */
 struct closest closest_begin(const char *word);
 
-/* Compares `candidate` of n bytes. Near is what a few slips of the keyboard part from it, a letter too many,
- * too few, another one or two in the wrong order: one for each three letters, at most 3; the first of the
- * nearest counts. */
+/* Compares `candidate` [n] with the word. A slip is a letter too many, too few or wrong, or two in the wrong
+ * order. A candidate is close enough with one slip for each three letters, at most 3. Of equally close ones
+ * the first counts. */
 void closest_try(struct closest *x, const char *candidate, size_t n);
 
 #endif
