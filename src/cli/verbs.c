@@ -30,7 +30,7 @@ int verbs_help(const struct options *o, struct output *out, struct moeflux_err *
 
 /* ---- convert ---- */
 
-/* The choices count without the enums' first ones, which stand for none. */
+/* Choices are indices without the enums' first value, which stands for none; hence the + 1. */
 static struct convert_settings settings_of(const struct options *o)
 {
     return (struct convert_settings){
@@ -115,7 +115,7 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
 struct selftest {
     struct output *out;
     unsigned n_cases, n_skipped;
-    char device[128]; /* of the last case */
+    char device[128]; /* the last case's */
 };
 
 static void print_case(void *ctx, const struct moeflux_selftest_row *r)
@@ -133,7 +133,7 @@ static void print_case(void *ctx, const struct moeflux_selftest_row *r)
         output_addf(st->out, "%-24s %-32s %10.2e %10.2e  %s\n", r->kernel, r->shape, r->error, r->bound,
                     r->ok ? "ok" : "FAILED");
     st->n_skipped += r->skipped;
-    /* A failure sticks in the output and is told at the end. */
+    /* A failure sticks in the output and is reported at the end. */
     output_flush(st->out, &ignored);
 }
 

@@ -1,5 +1,5 @@
-/* serve.h - the verb `serve`: chooses how many answers run at the same time, opens the model, and serves until
- * the caller says that it is enough. The caller fills one struct; nothing here knows the command line. */
+/* serve.h - the verb `serve`: chooses how many answers run at the same time, opens the model, and serves
+ * until the caller's `wait` returns. */
 #ifndef MOEFLUX_SERVER_SERVE_H
 #define MOEFLUX_SERVER_SERVE_H
 
@@ -14,9 +14,9 @@ struct generator;
 struct serve_options {
     /* parallel and sequences: the user's numbers; 0: chosen here */
     struct server_options server;
-    uint32_t n_devices;               /* >= 1 */
-    bool replicate;                   /* each device has a copy of the whole model */
-    struct moeflux_progress loading;  /* of opening the model */
+    uint32_t n_devices;              /* >= 1 */
+    bool replicate;                  /* each device has a copy of the whole model */
+    struct moeflux_progress loading; /* shown while the model opens */
     /* Opens the model with `progress`, and keeps memory free for the contexts of n_sequences. */
     int (*open)(void *ctx, struct generator *g, uint32_t n_sequences, struct moeflux_progress progress,
                 struct moeflux_err *e);

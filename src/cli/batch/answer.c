@@ -12,7 +12,7 @@
 #include "generate/generator.h"
 #include "text/grammar/constraint.h"
 
-/* Where the pieces of an answer go: of a line of OpenAI's form alone. */
+/* Keeps the pieces of an answer to a line in OpenAI's form. */
 struct keeper {
     struct completion *completion;
     struct ask *ask;
@@ -38,7 +38,7 @@ static int prefill(struct batch_answerer *w, const struct request *r, uint64_t s
     return rc;
 }
 
-/* Of tokens that the sequence has there are no logits: all are evaluated. */
+/* Scores the prompt's tokens. All are evaluated, since reused tokens have no logits. */
 static int score(struct batch_answerer *w, struct ask *ask, struct stats *st, struct moeflux_err *e)
 {
     st->start_ns = clock_ns();
@@ -56,7 +56,7 @@ static int run_answer(struct batch_answerer *w, struct answer *a, const struct a
     return w->slot ? batcher_answer(w->slot, a, w->generator, o, e) : answer_run(a, w->generator, o, e);
 }
 
-/* One answer of those that the item wants. */
+/* Computes answer `idx` of those that the item wants. */
 static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_t idx, struct answer *a,
                       struct stats *st, struct moeflux_err *e)
 {
@@ -68,7 +68,7 @@ static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_
     struct answer_options ao = request_answer(o);
     if (ask)
         ao.sink = (struct answer_sink){keep_piece, &keeper};
-    /* Without -s every line has its own, so that the same prompt gets several answers. */
+    /* Without -s every line has a seed of its own, so that equal prompts get different answers. */
     uint64_t seed = ask ? ask->seed : o->seed < 0 ? w->base_seed + item->line - 1 : (uint64_t)o->seed;
     struct constrain_ahead ahead;
     request_constrain_ahead(o, w->grammars, &ahead);
@@ -90,8 +90,8 @@ static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_
     return rc;
 }
 
-/* What an attempt before has left. */
-static void forget(struct batch_item *item)
+/* Removes what an earlier attempt has left. */
+static void reset_item(struct batch_item *item)
 {
     struct ask *ask;
     for (uint32_t i = 0; i < batch_item_n_asks(item); i++) {
@@ -111,7 +111,7 @@ int batch_answer(struct batch_answerer *w, struct batch_item *item, char **line,
     struct stats st = {0};
     int rc = 0;
     *line = NULL;
-    forget(item);
+    reset_item(item);
     for (uint32_t i = 0; !rc && i < n; i++) {
         answer_free(&a);
         st = (struct stats){0};

@@ -17,24 +17,24 @@ enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_DONE };
 struct worker {
     struct batch_workers *all;
     pthread_t thread;
-    uint32_t copy; /* of the model */
+    uint32_t copy; /* index of the model's copy that it computes on */
     struct generator generator;
     struct batcher_slot slot;
     struct batch_answerer answerer;
     uint32_t n_prompt; /* tokens of the last prompt that the sequence has */
-    uint32_t n_common;
+    uint32_t n_common; /* see batch_workers_begin */
     enum worker_state state;
-    pthread_cond_t wanted;
+    pthread_cond_t wanted; /* signalled when the state becomes WORKER_RUNNING, and at the end */
     bool has_cond;
     struct batch_done work;
 };
 
 struct batch_workers {
     struct generator *generator;
-    uint32_t n, n_started, most; /* lanes; that may run */
-    uint32_t chunk;
-    pthread_mutex_t lock; /* of the lanes' states and what they are to do, and of what follows */
-    pthread_cond_t changed;
+    uint32_t n, n_started, most; /* workers; most: those that may run at a time */
+    uint32_t chunk;              /* tokens */
+    pthread_mutex_t lock;        /* guards the workers' states and work, and the fields that follow */
+    pthread_cond_t changed;      /* a worker is done */
     uint32_t n_running;
     bool ends;
     struct worker *each; /* [n] */
@@ -43,8 +43,8 @@ struct batch_workers {
 
 /* ---- a prompt ---- */
 
-/* How much of the prompt the lane's sequence has in whole chunks: their results are those of a run from the
- * beginning. */
+/* Returns how many tokens of the prompt the worker's sequence has in whole chunks. Their results are those of
+ * a run from the beginning. */
 static uint32_t n_usable(const struct worker *x, const int32_t *ids, uint32_t n)
 {
     struct moeflux_session *s = x->generator.sequence;
@@ -96,7 +96,7 @@ static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *
     return rc;
 }
 
-/* ---- a lane ---- */
+/* ---- a worker ---- */
 
 static void drop_sequence(struct worker *x)
 {
@@ -119,85 +119,85 @@ static void answer(struct worker *x)
 static void *run(void *ctx)
 {
     struct worker *x = ctx;
-    struct batch_workers *l = x->all;
-    pthread_mutex_lock(&l->lock);
+    struct batch_workers *all = x->all;
+    pthread_mutex_lock(&all->lock);
     for (;;) {
-        while (x->state != WORKER_RUNNING && !l->ends)
-            pthread_cond_wait(&x->wanted, &l->lock);
+        while (x->state != WORKER_RUNNING && !all->ends)
+            pthread_cond_wait(&x->wanted, &all->lock);
         if (x->state != WORKER_RUNNING)
             break;
-        pthread_mutex_unlock(&l->lock);
+        pthread_mutex_unlock(&all->lock);
         answer(x);
-        pthread_mutex_lock(&l->lock);
+        pthread_mutex_lock(&all->lock);
         x->state = WORKER_DONE;
-        pthread_cond_signal(&l->changed);
+        pthread_cond_signal(&all->changed);
     }
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_unlock(&all->lock);
     return NULL;
 }
 
-static int start(struct batch_workers *l, struct worker *x, uint64_t base_seed, struct moeflux_err *e)
+static int start(struct batch_workers *all, struct worker *x, uint64_t base_seed, struct moeflux_err *e)
 {
-    x->all = l;
-    x->copy = (uint32_t)(x - l->each) % (1 + l->generator->n_copies);
-    generator_share(&x->generator, l->generator, x->copy);
-    x->generator.logits = mem_new(l->generator->info.vocab_size, sizeof(float), e);
+    x->all = all;
+    x->copy = (uint32_t)(x - all->each) % (1 + all->generator->n_copies);
+    generator_share(&x->generator, all->generator, x->copy);
+    x->generator.logits = mem_new(all->generator->info.vocab_size, sizeof(float), e);
     if (!x->generator.logits)
         return ERR_MEMORY;
-    batcher_bind(l->batchers[x->copy], &x->slot, &x->generator);
+    batcher_bind(all->batchers[x->copy], &x->slot, &x->generator);
     x->answerer = (struct batch_answerer){.generator = &x->generator,
-                                    .grammars = l->generator,
-                                    .slot = &x->slot,
-                                    .base_seed = base_seed,
-                                    .prefill = prefill,
-                                    .ctx = x};
+                                          .grammars = all->generator,
+                                          .slot = &x->slot,
+                                          .base_seed = base_seed,
+                                          .prefill = prefill,
+                                          .ctx = x};
     x->has_cond = pthread_cond_init(&x->wanted, NULL) == 0;
     if (!x->has_cond || pthread_create(&x->thread, NULL, run, x) != 0)
         return err_set(e, ERR_MEMORY, "no thread could be started for the answers");
-    l->n_started++;
+    all->n_started++;
     return 0;
 }
 
 /* ---- all of them ---- */
 
 int batch_workers_new(struct batch_workers **out, struct generator *g, uint32_t n, uint64_t base_seed,
-                    struct moeflux_err *e)
+                      struct moeflux_err *e)
 {
-    struct batch_workers *l = *out = mem_new(1, sizeof *l, e);
-    if (!l)
+    struct batch_workers *all = *out = mem_new(1, sizeof *all, e);
+    if (!all)
         return ERR_MEMORY;
-    *l = (struct batch_workers){.generator = g,
-                              .n = n,
-                              .most = n,
-                              .chunk = batched_chunk(g->model),
-                              .lock = PTHREAD_MUTEX_INITIALIZER,
-                              .changed = PTHREAD_COND_INITIALIZER};
-    l->each = mem_new(n, sizeof *l->each, e);
-    int rc = l->each ? constrain_share(g, e) : ERR_MEMORY;
+    *all = (struct batch_workers){.generator = g,
+                                  .n = n,
+                                  .most = n,
+                                  .chunk = batched_chunk(g->model),
+                                  .lock = PTHREAD_MUTEX_INITIALIZER,
+                                  .changed = PTHREAD_COND_INITIALIZER};
+    all->each = mem_new(n, sizeof *all->each, e);
+    int rc = all->each ? constrain_share(g, e) : ERR_MEMORY;
     for (uint32_t i = 0; !rc && i <= g->n_copies; i++)
-        rc = batcher_new(&l->batchers[i], generator_copy(g, i), e);
+        rc = batcher_new(&all->batchers[i], generator_copy(g, i), e);
     for (uint32_t i = 0; !rc && i < n; i++)
-        rc = start(l, &l->each[i], base_seed, e);
+        rc = start(all, &all->each[i], base_seed, e);
     if (rc) {
-        batch_workers_free(l);
+        batch_workers_free(all);
         *out = NULL;
     }
     return rc;
 }
 
-void batch_workers_free(struct batch_workers *l)
+void batch_workers_free(struct batch_workers *all)
 {
-    if (!l)
+    if (!all)
         return;
-    pthread_mutex_lock(&l->lock);
-    l->ends = true;
-    for (uint32_t i = 0; i < l->n_started; i++)
-        pthread_cond_signal(&l->each[i].wanted);
-    pthread_mutex_unlock(&l->lock);
-    for (uint32_t i = 0; i < l->n_started; i++)
-        pthread_join(l->each[i].thread, NULL);
-    for (uint32_t i = 0; l->each && i < l->n; i++) {
-        struct worker *x = &l->each[i];
+    pthread_mutex_lock(&all->lock);
+    all->ends = true;
+    for (uint32_t i = 0; i < all->n_started; i++)
+        pthread_cond_signal(&all->each[i].wanted);
+    pthread_mutex_unlock(&all->lock);
+    for (uint32_t i = 0; i < all->n_started; i++)
+        pthread_join(all->each[i].thread, NULL);
+    for (uint32_t i = 0; all->each && i < all->n; i++) {
+        struct worker *x = &all->each[i];
         free(x->work.line);
         drop_sequence(x);
         generator_unshare(&x->generator);
@@ -205,43 +205,43 @@ void batch_workers_free(struct batch_workers *l)
             pthread_cond_destroy(&x->wanted);
     }
     for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++)
-        batcher_free(l->batchers[i]);
-    pthread_cond_destroy(&l->changed);
-    pthread_mutex_destroy(&l->lock);
-    free(l->each);
-    free(l);
+        batcher_free(all->batchers[i]);
+    pthread_cond_destroy(&all->changed);
+    pthread_mutex_destroy(&all->lock);
+    free(all->each);
+    free(all);
 }
 
-uint32_t batch_workers_n_free(struct batch_workers *l)
+uint32_t batch_workers_n_free(struct batch_workers *all)
 {
-    return l->most > l->n_running ? l->most - l->n_running : 0;
+    return all->most > all->n_running ? all->most - all->n_running : 0;
 }
 
-uint32_t batch_workers_n_running(struct batch_workers *l)
+uint32_t batch_workers_n_running(struct batch_workers *all)
 {
-    return l->n_running;
+    return all->n_running;
 }
 
-/* How many run on a copy of the model. The lock is held. */
-static uint32_t load_of(const struct batch_workers *l, uint32_t copy)
+/* Returns how many workers of a copy of the model are not free. The lock is held. */
+static uint32_t load_of(const struct batch_workers *all, uint32_t copy)
 {
     uint32_t n = 0;
-    for (uint32_t i = 0; i < l->n; i++)
-        n += l->each[i].copy == copy && l->each[i].state != WORKER_FREE;
+    for (uint32_t i = 0; i < all->n; i++)
+        n += all->each[i].copy == copy && all->each[i].state != WORKER_FREE;
     return n;
 }
 
-/* Of the copy with the fewest: the lane with the most of the prompt, else one that has memory already. The
- * lock is held. */
-static struct worker *choose(const struct batch_workers *l, const struct token_list *tokens)
+/* Returns a free worker on the least loaded copy: the one that has the longest prefix of
+ * the prompt, else one that has memory already. The lock is held. */
+static struct worker *choose(const struct batch_workers *all, const struct token_list *tokens)
 {
     struct worker *best = NULL;
     uint32_t least = UINT32_MAX, most = 0;
-    for (uint32_t i = 0; i < l->n; i++) {
-        struct worker *x = &l->each[i];
+    for (uint32_t i = 0; i < all->n; i++) {
+        struct worker *x = &all->each[i];
         if (x->state != WORKER_FREE)
             continue;
-        uint32_t load = load_of(l, x->copy), has = n_usable(x, tokens->ids, (uint32_t)tokens->n);
+        uint32_t load = load_of(all, x->copy), has = n_usable(x, tokens->ids, (uint32_t)tokens->n);
         uint32_t worth = has + (x->generator.sequence != NULL);
         if (best && (load > least || (load == least && worth <= most)))
             continue;
@@ -252,72 +252,72 @@ static struct worker *choose(const struct batch_workers *l, const struct token_l
     return best;
 }
 
-void batch_workers_begin(struct batch_workers *l, struct batch_item *item, const struct token_list *tokens,
-                       uint32_t n_common)
+void batch_workers_begin(struct batch_workers *all, struct batch_item *item, const struct token_list *tokens,
+                         uint32_t n_common)
 {
-    pthread_mutex_lock(&l->lock);
-    struct worker *x = choose(l, tokens);
+    pthread_mutex_lock(&all->lock);
+    struct worker *x = choose(all, tokens);
     x->work = (struct batch_done){.item = item, .was_alone = true};
     x->n_common = n_common;
-    for (uint32_t i = 0; i < l->n; i++) {
-        struct worker *other = &l->each[i];
+    for (uint32_t i = 0; i < all->n; i++) {
+        struct worker *other = &all->each[i];
         if (other == x || (other->state == WORKER_FREE && !other->generator.sequence))
             continue;
         x->work.was_alone = other->work.was_alone = false;
     }
     x->state = WORKER_RUNNING;
-    l->n_running++;
+    all->n_running++;
     pthread_cond_signal(&x->wanted);
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_unlock(&all->lock);
 }
 
-static struct worker *find_done(const struct batch_workers *l)
+static struct worker *find_done(const struct batch_workers *all)
 {
-    for (uint32_t i = 0; i < l->n; i++)
-        if (l->each[i].state == WORKER_DONE)
-            return &l->each[i];
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->each[i].state == WORKER_DONE)
+            return &all->each[i];
     return NULL;
 }
 
-bool batch_workers_await(struct batch_workers *l, uint32_t ms, struct batch_done *out)
+bool batch_workers_await(struct batch_workers *all, uint32_t ms, struct batch_done *out)
 {
     struct timespec until;
     clock_gettime(CLOCK_REALTIME, &until);
     uint64_t ns = (uint64_t)until.tv_nsec + (uint64_t)ms * 1000000;
     until.tv_sec += (time_t)(ns / 1000000000);
     until.tv_nsec = (long)(ns % 1000000000);
-    pthread_mutex_lock(&l->lock);
-    struct worker *x = find_done(l);
-    for (int rc = 0; !x && rc == 0; x = find_done(l))
-        rc = pthread_cond_timedwait(&l->changed, &l->lock, &until);
+    pthread_mutex_lock(&all->lock);
+    struct worker *x = find_done(all);
+    for (int rc = 0; !x && rc == 0; x = find_done(all))
+        rc = pthread_cond_timedwait(&all->changed, &all->lock, &until);
     if (x) {
         *out = x->work;
         x->work = (struct batch_done){0};
         x->state = WORKER_FREE;
-        l->n_running--;
+        all->n_running--;
     }
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_unlock(&all->lock);
     return x != NULL;
 }
 
-bool batch_workers_shrink(struct batch_workers *l, const struct batch_done *refused)
+bool batch_workers_shrink(struct batch_workers *all, const struct batch_done *refused)
 {
-    pthread_mutex_lock(&l->lock);
-    for (uint32_t i = 0; i < l->n; i++)
-        if (l->each[i].state == WORKER_FREE)
-            drop_sequence(&l->each[i]);
-    l->most = l->n_running > 0 ? l->n_running : 1;
-    pthread_mutex_unlock(&l->lock);
+    pthread_mutex_lock(&all->lock);
+    for (uint32_t i = 0; i < all->n; i++)
+        if (all->each[i].state == WORKER_FREE)
+            drop_sequence(&all->each[i]);
+    all->most = all->n_running > 0 ? all->n_running : 1;
+    pthread_mutex_unlock(&all->lock);
     return !refused->was_alone;
 }
 
-struct batch_counts batch_workers_counts(const struct batch_workers *l)
+struct batch_counts batch_workers_counts(const struct batch_workers *all)
 {
-    struct batch_counts all = {0};
-    for (uint32_t i = 0; i < l->n; i++) {
-        all.n_prompt += l->each[i].answerer.counts.n_prompt;
-        all.n_computed += l->each[i].answerer.counts.n_computed;
-        all.prefill_ns += l->each[i].answerer.counts.prefill_ns;
+    struct batch_counts sum = {0};
+    for (uint32_t i = 0; i < all->n; i++) {
+        sum.n_prompt += all->each[i].answerer.counts.n_prompt;
+        sum.n_computed += all->each[i].answerer.counts.n_computed;
+        sum.prefill_ns += all->each[i].answerer.counts.prefill_ns;
     }
-    return all;
+    return sum;
 }

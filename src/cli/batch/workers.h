@@ -1,9 +1,9 @@
-/* lanes.h - lines of --batch that are answered side by side: threads with a sequence each, on one model or
- * its copies.
+/* workers.h - answers lines of --batch concurrently: threads with a sequence each, on one model or its
+ * copies.
  *
- * What a line gets does not depend on the others, nor on when they come: its prompt is evaluated in the
- * pieces that it would be evaluated in alone. So of a common prefix that a lane has from the line before it
- * keeps whole chunks. */
+ * Results are batch-invariant: a prompt is evaluated in the same chunks whatever the other lines are and
+ * whenever they come. So a worker reuses only whole chunks of the prefix that its last prompt shares with the
+ * next. */
 #ifndef MOEFLUX_CLI_BATCH_WORKERS_H
 #define MOEFLUX_CLI_BATCH_WORKERS_H
 
@@ -20,32 +20,33 @@ struct token_list;
 
 struct batch_done {
     struct batch_item *item;
-    int rc; /* of batch_answer */
+    int rc; /* result of batch_answer */
     struct moeflux_err error;
-    char *line;     /* the caller's */
+    char *line;     /* owned by the caller */
     bool was_alone; /* no other sequence had memory while it ran */
 };
 
-/* n lanes; `g` was prepared and outlives them. ERR_MEMORY. */
+/* Starts n workers. `g` was prepared (generator_prepare) and outlives them. ERR_MEMORY. */
 int batch_workers_new(struct batch_workers **out, struct generator *g, uint32_t n, uint64_t base_seed,
-                    struct moeflux_err *e);
-/* Waits for those that run. NULL is legal. */
-void batch_workers_free(struct batch_workers *l);
+                      struct moeflux_err *e);
+/* Waits for running answers. NULL is legal. */
+void batch_workers_free(struct batch_workers *all);
 
-/* How many may begin, and how many run. */
-uint32_t batch_workers_n_free(struct batch_workers *l);
-uint32_t batch_workers_n_running(struct batch_workers *l);
-/* Begins with an item, whose tokens are given, on a free lane. n_common: so many of the tokens others begin
- * with that have not begun. */
-void batch_workers_begin(struct batch_workers *l, struct batch_item *item, const struct token_list *tokens,
-                       uint32_t n_common);
-/* The next that has finished; waits for at most `ms` milliseconds. False: there was none. */
-bool batch_workers_await(struct batch_workers *l, uint32_t ms, struct batch_done *out);
+/* How many items may begin now, and how many run. */
+uint32_t batch_workers_n_free(struct batch_workers *all);
+uint32_t batch_workers_n_running(struct batch_workers *all);
+/* Gives the item with these prompt tokens to a free worker. n_common: length of the longest prefix that it
+ * shares with an item that has not begun. */
+void batch_workers_begin(struct batch_workers *all, struct batch_item *item, const struct token_list *tokens,
+                         uint32_t n_common);
+/* Returns the next finished item in *out; waits for at most `ms` milliseconds. False: none has finished. */
+bool batch_workers_await(struct batch_workers *all, uint32_t ms, struct batch_done *out);
 
-/* After ERR_NO_FIT: frees the sequences that are idle, and from now on no more run than do now. False: the
- * line was alone, and there is no more memory for it to come. */
-bool batch_workers_shrink(struct batch_workers *l, const struct batch_done *refused);
+/* Makes room after ERR_NO_FIT: frees idle sequences and lowers the limit of running items to the current
+ * number. False: the refused item was alone, so more room cannot be made. */
+bool batch_workers_shrink(struct batch_workers *all, const struct batch_done *refused);
 
-struct batch_counts batch_workers_counts(const struct batch_workers *l);
+/* Returns the sums over all workers. */
+struct batch_counts batch_workers_counts(const struct batch_workers *all);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include "base/err.h"
 
-/* The index of the first number that is not finite; n: there is none. Blocks become vector code, which a loop
- * that may end at each number does not. */
+/* Returns the index of the first number that is not finite; n: there is none. The loop over a block becomes
+ * vector code, which a loop that may end at each number does not. */
 static uint64_t find(const float *x, uint64_t n)
 {
     enum { BLOCK = 1024 };
@@ -37,7 +37,7 @@ int check_finite_logits(const float *row, uint32_t n, uint32_t pos, struct moefl
 }
 
 int check_finite_hidden(const float *rows, uint32_t n, uint32_t width, uint32_t layer, uint32_t pos,
-                  struct moeflux_err *e)
+                        struct moeflux_err *e)
 {
     uint64_t all = (uint64_t)n * width, at = find(rows, all);
     return at == all

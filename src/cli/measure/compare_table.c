@@ -13,7 +13,7 @@
 #include "cli/report/stats.h"
 #include "cli/report/table.h"
 
-/* Scripts read CSV by position: new keys go to the end. What has no key is for people alone. */
+/* Scripts read CSV by position: new keys go to the end. Columns without a key are in the plain table only. */
 enum column {
     SETTING,
     EXPERT_BITS,

@@ -31,7 +31,7 @@ static int print(const struct perplexity *s, struct moeflux_err *e)
 {
     const struct average *nll = &s->scoring.nll;
     double ppl = exp(nll->mean), error = ppl * average_error(nll);
-    /* Tokens stand for bytes: the scored ones for their share of the text. */
+    /* The mean of the scored tokens stands for all tokens: a window's first has no score. */
     double bits = nll->mean / log(2) * (double)s->tokens.n / (double)s->text.text.len;
     double rate = stats_rate(s->tokens.n, s->scoring.ns);
     if (!s->options->json) {

@@ -24,7 +24,7 @@ int probe_open(struct probe *p, const struct options *o, struct output *out, str
     return rc;
 }
 
-/* One line a row; nine digits give every float back exactly. */
+/* Prints a row as one line. Nine digits identify a float exactly. */
 static int print_row(struct probe *p, const float *row, struct moeflux_err *e)
 {
     for (uint32_t i = 0; i < p->vocab_size; i++)

@@ -12,7 +12,7 @@
 #include "cli/prompt.h"
 #include "generate/logprobs.h"
 
-/* Welford's way: differences of large sums would lose the digits of a small variance. */
+/* Welford's algorithm: differences of large sums would lose the digits of a small variance. */
 void average_add(struct average *a, double x)
 {
     double before = x - a->mean;

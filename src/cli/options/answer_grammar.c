@@ -41,7 +41,7 @@ int answer_grammar_read(const struct options *o, struct str *out, struct moeflux
         return add(CONSTRAIN_JSON_OBJECT, NULL, 0, "--json-object", out, e);
     if (!o->json_schema)
         return 0;
-    /* A schema's text begins with a brace; a file's name never does. */
+    /* A text that begins with a brace is a schema: no file's name begins so. */
     if (o->json_schema[strspn(o->json_schema, " \t\r\n")] == '{')
         return add(CONSTRAIN_JSON_SCHEMA, o->json_schema, strlen(o->json_schema), "--json-schema", out, e);
     return add_file(CONSTRAIN_JSON_SCHEMA, o->json_schema, out, e);

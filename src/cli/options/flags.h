@@ -56,8 +56,7 @@ int flags_parse(const struct flag *table, size_t n, int argc, char **argv, void 
 int flags_parse_part(const struct flag *table, size_t n, bool (*takes)(const struct flag *f), int argc,
                      char **argv, void *into, struct moeflux_err *e);
 
-/* Sets given[i] if argv has the flag table[i]. n is at most FLAGS_MAX. Unknown words are ignored. ERR_MEMORY.
- * */
+/* Sets given[i] if argv has the flag table[i]. n <= FLAGS_MAX. Unknown words are ignored. ERR_MEMORY. */
 int flags_given(const struct flag *table, size_t n, int argc, char **argv, bool *given,
                 struct moeflux_err *e);
 

@@ -16,18 +16,18 @@
 #include "cli/report/use.h"
 #include "moeflux.h"
 
-/* What there is to tell. */
+/* Everything that is reported. */
 struct inspection {
     struct moeflux_needs needs;
     struct moeflux_part parts[MOEFLUX_MAX_PARTS];
     uint32_t n_parts;
     struct moeflux_plan plan;
-    struct moeflux_err no_plan; /* why there is none; code 0: there is */
+    struct moeflux_err no_plan; /* why there is no plan; code 0: there is one */
     struct moeflux_speeds speeds;
     bool measured;
 };
 
-/* The context that the memory figures are given for, beside the model's own maximum. */
+/* Memory is given for this context, in tokens, and for the model's own maximum. */
 enum { SHORT_CONTEXT = 8192 };
 
 static uint64_t state_bytes(const struct moeflux_needs *n, uint64_t n_pos)
@@ -88,7 +88,7 @@ static bool is_even(const struct moeflux_needs *n)
     return n->expert_bytes == n->one_expert_bytes * n->n_experts * n->n_expert_layers;
 }
 
-/* Nothing where all experts lie in the model directory. */
+/* Prints the directories that share the experts, unless there is only the model's. */
 static void print_parts(struct output *out, const struct inspection *f)
 {
     for (uint32_t i = 0; f->n_parts > 1 && i < f->n_parts; i++) {
@@ -98,7 +98,7 @@ static void print_parts(struct output *out, const struct inspection *f)
     }
 }
 
-/* Of a model that is not there yet: whether it has room where its configuration lies. */
+/* Prints, for a configuration alone, whether the model has room on its disk. */
 static void print_room(const struct options *o, const struct inspection *f, struct output *out)
 {
     const struct moeflux_needs *n = &f->needs;
@@ -224,7 +224,8 @@ static void print_plan(const struct inspection *f, struct output *out)
         output_addf(out, "It cannot run here: %s\n", f->no_plan.text);
 }
 
-/* Only what the user asked for wrongly is a failure: a model that cannot run here can still be told about. */
+/* Fills the report. A plan that fails is no failure unless the usage is wrong: a model that cannot run here
+ * is still described. */
 static int inspect_model(struct inspection *f, const struct options *o, struct moeflux_err *e)
 {
     struct moeflux_options engine = {0};

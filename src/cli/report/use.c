@@ -18,14 +18,14 @@
 #include "experts/usage.h"
 #include "moeflux.h"
 
-/* As --cache-policy calls them; no flag chooses lfu and best. */
+/* Names of --cache-policy; lfu and best cannot be chosen by a flag. */
 static const char *const policy_names[REPLAY_POLICIES] = {[REPLAY_FREQUENCY] = "frequency",
                                                           [REPLAY_CONTEXT] = "context",
                                                           [REPLAY_LRU] = "lru",
                                                           [REPLAY_LFU] = "lfu",
                                                           [REPLAY_BEST] = "best"};
 
-/* A size of the cache. */
+/* Results for one cache size. */
 struct row {
     uint32_t n_slots;
     bool is_plan;
@@ -34,11 +34,11 @@ struct row {
 
 enum { TENTHS = 10, MAX_ROWS = TENTHS + 1 };
 
-/* Tokens whose choices are known. */
+/* Numbers of tokens whose experts a cache might know ahead. */
 static const uint32_t known_tokens[] = {1, 2, 4, 8, 16};
 enum { N_KNOWN = sizeof known_tokens / sizeof *known_tokens, N_AHEAD = 2 };
 
-/* What foresight would be worth at a size. */
+/* What such foresight would be worth for one cache size. */
 struct ahead {
     uint32_t n_slots;
     struct replay_result frequency, context, best, known[N_KNOWN];
@@ -46,17 +46,17 @@ struct ahead {
 
 struct trace_report {
     struct trace trace;
-    uint32_t n_all;            /* experts of the layers that were used */
+    uint32_t n_all;            /* experts in the layers that were used */
     uint32_t n_plan;           /* slots of the plan; 0: no model was given */
     struct row rows[MAX_ROWS]; /* [n_rows], ascending */
     uint32_t n_rows;
-    struct ahead ahead[N_AHEAD]; /* with a quarter and half of the experts */
+    struct ahead ahead[N_AHEAD]; /* caches for a quarter and for half of the experts */
     struct replay_layer *layers;
 };
 
 /* ---- numbers ---- */
 
-/* Single tokens are what waits for the disk; a trace that has none is told about as a whole. */
+/* Returns the hit rate of single tokens, which are what waits for the disk; of all if there are none. */
 static double hits_of(const struct trace_report *f, const struct replay_result *r)
 {
     double hits = (double)(f->trace.n_single ? r->n_single_hits : r->n_hits);
@@ -76,8 +76,7 @@ static double slots_bytes(const struct trace_report *f, double n_slots)
     return n_slots * (double)f->trace.shape.expert_bytes;
 }
 
-/* The slots that give a policy such a part of hits, between two rows on a straight line; NAN: no row has that
- * many. */
+/* Returns the slots with which a policy has this hit rate, interpolated between rows; NAN: none does. */
 static double slots_for(const struct trace_report *f, enum replay_policy policy, double hits)
 {
     double slots_before = 0, hits_before = 0;
@@ -93,7 +92,7 @@ static double slots_for(const struct trace_report *f, enum replay_policy policy,
     return NAN;
 }
 
-/* ---- finding out ---- */
+/* ---- replays ---- */
 
 static int check_model(struct trace_report *f, const struct options *o, struct moeflux_err *e)
 {
@@ -184,7 +183,7 @@ static int replay_all(struct trace_report *f, const struct options *o, struct mo
 
 /* ---- as text ---- */
 
-/* The layers that were used. has_reuse: with the distances. */
+/* Adds a line for each layer that was used. has_reuse: with the distances between uses. */
 static void add_layers(const struct replay_layer *layers, uint32_t n_layers, bool has_reuse, struct str *to)
 {
     str_addf(to, "%5s %10s %8s  ", "layer", "uses", "experts");
@@ -243,7 +242,7 @@ static void print_rows(const struct trace_report *f, struct output *out)
     }
 }
 
-/* What more memory buys. */
+/* Prints how much memory certain hit rates need, and what more memory than the plan's would save. */
 static void print_targets(const struct trace_report *f, struct output *out)
 {
     static const double targets[] = {0.5, 0.8, 0.9, 0.95};
@@ -271,8 +270,8 @@ static void print_targets(const struct trace_report *f, struct output *out)
     }
 }
 
-static void print_known(const struct trace_report *f, const char *what, const struct replay_result *r[N_AHEAD],
-                        struct output *out)
+static void print_known(const struct trace_report *f, const char *what,
+                        const struct replay_result *r[N_AHEAD], struct output *out)
 {
     output_addf(out, "%-11s", what);
     for (int i = 0; i < N_AHEAD; i++) {
@@ -284,7 +283,7 @@ static void print_known(const struct trace_report *f, const char *what, const st
     output_text(out, "\n");
 }
 
-/* How far off the best is for what knows the past alone. */
+/* Prints how far policies that know only the past are from the best. */
 static void print_ahead(const struct trace_report *f, struct output *out)
 {
     const struct ahead *a = f->ahead;
@@ -455,7 +454,7 @@ static int report_usage(const struct options *o, struct output *out, struct moef
         rc = moeflux_get_needs(o->model, &needs, e);
     if (rc < 0)
         return rc;
-    if (o->model) { /* then the file is read as that model's, and refused as such */
+    if (o->model) { /* usage_read refuses a file of another shape */
         n_layers = needs.n_layers;
         n_experts = needs.n_experts;
     }
