@@ -410,8 +410,8 @@ static struct batch_item *read_line(const struct generator *g, uint64_t line, in
 }
 
 /* n lines at once, from a number on; how many are answered. The others name the lost device. */
-static uint32_t answer_lines(struct batch_workers *workers, const struct generator *g, uint64_t from, uint32_t n,
-                             int length)
+static uint32_t answer_lines(struct batch_workers *workers, const struct generator *g, uint64_t from,
+                             uint32_t n, int length)
 {
     struct batch_done d;
     uint32_t n_answered = 0;

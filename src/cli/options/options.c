@@ -72,7 +72,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "compute the first N layers' experts on the CPU"), \
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, \
         "routed experts per token (the model's number)"), \
-    REAL(NULL, "expert-share", "P", expert_share, "keep the best with share P of the weights (1: all)"), \
+    REAL(NULL, "expert-share", "P", expert_share, "the fewest experts with P of the weights (1: all)"), \
     REAL(NULL, "prefer-resident", "X", prefer_resident, "resident experts replace ones up to X better (0)"), \
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "read by: auto, mmap, pread, uring, direct (auto)"), \
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "prefetch: auto, none, previous, router, both (auto)"), \
@@ -197,7 +197,7 @@ static const struct flag inspect_flags[] = {
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "compute the first N layers' experts on the CPU"),
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS,
         "routed experts per token (the model's number)"),
-    REAL(NULL, "expert-share", "P", expert_share, "keep the best with share P of the weights (1: all)"),
+    REAL(NULL, "expert-share", "P", expert_share, "the fewest experts with P of the weights (1: all)"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "read by: auto, mmap, pread, uring, direct (auto)"),
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"),
     CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "type of the KV cache: auto, f32, f16 (auto)"),
