@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/str.h"
 #include "cli/report/convert.h"
 #include "cli/exit.h"
 #include "cli/options/number.h"
@@ -18,7 +19,18 @@
 #include "convert/check.h"
 #include "moeflux.h"
 
-/* The choices count without the enums' first ones, which stand for none. */
+int verbs_help(const struct options *o, struct output *out, struct moeflux_err *e)
+{
+    struct str text = {0};
+    options_help(o, &text);
+    output_add(out, str_text(&text), text.len);
+    str_free(&text);
+    return output_flush(out, e);
+}
+
+/* ---- convert ---- */
+
+/* Choices are indices without the enums' first value, which stands for none; hence the + 1. */
 static struct convert_settings settings_of(const struct options *o)
 {
     return (struct convert_settings){
@@ -103,7 +115,7 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
 struct selftest {
     struct output *out;
     unsigned n_cases, n_skipped;
-    char device[128]; /* of the last case */
+    char device[128]; /* the last case's */
 };
 
 static void print_case(void *ctx, const struct moeflux_selftest_row *r)
@@ -121,7 +133,7 @@ static void print_case(void *ctx, const struct moeflux_selftest_row *r)
         output_addf(st->out, "%-24s %-32s %10.2e %10.2e  %s\n", r->kernel, r->shape, r->error, r->bound,
                     r->ok ? "ok" : "FAILED");
     st->n_skipped += r->skipped;
-    /* A failure sticks in the output and is told at the end. */
+    /* A failure sticks in the output and is reported at the end. */
     output_flush(st->out, &ignored);
 }
 

@@ -247,7 +247,7 @@ for signal in INT:130 TERM:143 HUP:129; do
     got=0
     wait $pid || got=$?
     [ "$got" -eq "${signal#*:}" ] || fault "$signal: status $got"
-    err_has 'ending after the request at hand'
+    err_has 'ending after the current request'
     results_are '3 <= len(r) < 250 and all(len(x["tokens"]) == 100 for x in r)' True
     go_on "$@"
 done

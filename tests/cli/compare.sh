@@ -103,7 +103,7 @@ fails 2 '\-\-kv-type: expected auto, f32 or f16, found "f64"' "$@" '--kv-type f6
 fails 2 'unexpected argument "b"' "$@" "$model b"
 fails 2 '\-\-experts and --n-cpu-moe exclude each other' "$@" '--experts cpu --n-cpu-moe 2'
 fails 2 "the last ' has no second one" "$@" "-m '$model"
-fails 2 'nothing is behind the \\ at the end' "$@" "a\\"
+fails 2 'nothing follows the \\ at the end' "$@" "a\\"
 fails 2 'compare needs a value\|compare: expected a value' "$@" ''
 
 claim compare_goes_with_perplexity_and_a_model

@@ -185,7 +185,7 @@ run 0 "$MOEFLUX" "$@" --device cpu,cpu --tensor-split 2,1 --tokens-out --stats
 out_is "$(cat "$tmp/want")"
 err_has '^device 1  *layers 0 to 3, CPU'
 err_has '^device 2  *layers 4 to 5, CPU'
-err_has 'busy [0-9.]* s, of it [0-9.]* s waiting for the disk; idle'
+err_has 'busy [0-9.]* s, of which [0-9.]* s waiting for the disk; idle'
 run 0 "$MOEFLUX" -m "$model" --device cpu,cpu --tensor-split 5,1 --plan
 out_has '^Plan for CPU (.*) + CPU (.*)'
 out_has '^  1: layers 0 to 4  CPU'

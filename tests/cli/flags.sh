@@ -110,7 +110,7 @@ next 1 "^moeflux: $tmp/void: no model: .*config.json, tokenizer.json and safeten
 next 1 '^moeflux: Qwen/Qwen3-30B-A3B: no such directory; .*hf download Qwen/Qwen3-30B-A3B --local-dir DIR' Qwen/Qwen3-30B-A3B
 next 1 '^moeflux: no-such-dir: No such file' no-such-dir
 # Without -m it is a usage error, with the same advice.
-fails 2 "^moeflux: unexpected argument \"$tmp/pt\": a model's directory goes behind -m" "$tmp/pt"
+fails 2 "^moeflux: unexpected argument \"$tmp/pt\": a model's directory goes after -m" "$tmp/pt"
 fails 2 'GGUF' "$tmp/renamed"
 fails 2 'hf download Qwen/Qwen3-30B-A3B' Qwen/Qwen3-30B-A3B
 

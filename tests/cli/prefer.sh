@@ -38,7 +38,7 @@ printf '{"prompt": "%s"}\n{"prompt": "Hello"}\n' "$story" >"$tmp/lines"
 run 0 "$MOEFLUX" "$@" --batch "$tmp/lines" -n 3 --prefer-resident 0.5
 [ "$(grep -c 'the text depends on the cache' "$tmp/err")" -eq 1 ] || fault "a batch says it not once: $(cat "$tmp/err")"
 run 0 "$MOEFLUX" "$@" --raw -p "$story" -n 20 --ignore-eos --prefer-resident 0.5 --stats
-err_has '^preferred  *[1-9][0-9]* chosen experts'
+err_has '^preferred  *[1-9][0-9]* resident experts'
 
 claim a_comparison_shows_more_hits_fewer_bytes_and_what_it_costs
 run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --compare --prefer-resident=0.3 --compare --prefer-resident=3 --json

@@ -354,7 +354,7 @@ run 0 "$MOEFLUX" "$@" --device cpu --memory 4M --expert-io uring --bench --bench
     --bench-parallel 8 --stats
 err_has '^reads  *[0-9.]* [kM]*B of experts a token, for which this disk takes [0-9.]* ms: at most [0-9.]* tok/s$'
 fails 2 '--bench-parallel' "$@" --device cpu --bench --bench-parallel 9
-fails 2 '--bench-parallel 2: .* evaluates at most 1 sequence together' "$@" --device cpu --bench --bench-parallel 2 \
+fails 2 '--bench-parallel 2: .* decodes at most 1 sequence in one batch' "$@" --device cpu --bench --bench-parallel 2 \
     --trace "$tmp/trace.parallel"
 fails 2 '--bench-parallel goes with --bench only' "$@" --bench-parallel 2 -p x
 

@@ -54,7 +54,7 @@ until_ended "$first"
 whole
 n=$(n_results)
 { [ "$n" -ge 6 ] && [ "$n" -lt 80 ]; } || fault "$n results"
-grep -q 'ending after the request at hand' moeflux-"$first"-*.log || fault "$(cat moeflux-*.log)"
+grep -q 'ending after the current request' moeflux-"$first"-*.log || fault "$(cat moeflux-*.log)"
 cat answers.*.jsonl | sort >"$tmp/before"
 
 claim a_task_that_is_killed_loses_nothing_that_was_finished

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "cli/batch/item.h"
-#include "cli/batch/lanes.h"
+#include "cli/batch/workers.h"
 #include "device.h"
 #include "engine/engine.h"
 #include "exec/backend.h"
@@ -412,18 +412,18 @@ static struct batch_item *read_line(const struct generator *g, uint64_t line, in
 }
 
 /* n lines at once, from a number on; how many are answered. The others name the lost device. */
-static uint32_t answer_lines(struct batch_lanes *lanes, const struct generator *g, uint64_t from, uint32_t n,
-                             int length)
+static uint32_t answer_lines(struct batch_workers *workers, const struct generator *g, uint64_t from,
+                             uint32_t n, int length)
 {
     struct batch_done d;
     uint32_t n_answered = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct batch_item *item = read_line(g, from + i, length);
         struct ask *ask;
-        batch_lanes_begin(lanes, item, &batch_item_request(item, 0, &ask)->tokens, 0);
+        batch_workers_begin(workers, item, &batch_item_request(item, 0, &ask)->tokens, 0);
     }
-    while (batch_lanes_n_running(lanes) > 0) {
-        if (!batch_lanes_await(lanes, 1000, &d))
+    while (batch_workers_n_running(workers) > 0) {
+        if (!batch_workers_await(workers, 1000, &d))
             continue;
         if (d.rc == 0)
             assert_non_null(d.line);
@@ -443,19 +443,19 @@ static void a_lost_device_ends_the_lines_on_it_and_no_others(void **state)
     (void)state;
     enum { LINES = 4 };
     struct generator g;
-    struct batch_lanes *lanes;
+    struct batch_workers *workers;
     struct moeflux_err e = {0};
     open_generator(&g, "cpu,cpu");
-    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
-    assert_int_equal(answer_lines(lanes, &g, 1, LINES, 5), LINES);
+    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
+    assert_int_equal(answer_lines(workers, &g, 1, LINES, 5), LINES);
     struct backend *broken = set_wait(g.model, 1, lose);
     atomic_store(&n_waits_left, 20);
-    assert_int_equal(answer_lines(lanes, &g, 1 + LINES, LINES, 60), 0);
+    assert_int_equal(answer_lines(workers, &g, 1 + LINES, LINES, 60), 0);
     /* A line is not waited for where all have failed, and it fails at once. */
-    assert_int_equal(answer_lines(lanes, &g, 1 + 2 * LINES, 1, 5), 0);
+    assert_int_equal(answer_lines(workers, &g, 1 + 2 * LINES, 1, 5), 0);
     reset_wait(g.model, broken);
-    assert_int_equal(answer_lines(lanes, &g, 2 + 2 * LINES, 1, 5), 1);
-    batch_lanes_free(lanes);
+    assert_int_equal(answer_lines(workers, &g, 2 + 2 * LINES, 1, 5), 1);
+    batch_workers_free(workers);
     generator_close(&g);
 }
 
@@ -472,7 +472,7 @@ static int take_buffer(struct exec *x, struct exec_buffer *b, enum exec_memory k
 }
 
 /* As --batch does: one that finds no room waits until fewer run. Returns how many found none. */
-static uint32_t answer_in_turns(struct batch_lanes *lanes, struct batch_item **items, uint32_t n,
+static uint32_t answer_in_turns(struct batch_workers *workers, struct batch_item **items, uint32_t n,
                                 char **lines)
 {
     uint32_t n_refused = 0, n_done = 0, waiting = (1u << n) - 1;
@@ -480,18 +480,18 @@ static uint32_t answer_in_turns(struct batch_lanes *lanes, struct batch_item **i
         struct batch_done d;
         struct ask *ask;
         for (uint32_t i = 0; i < n; i++) {
-            if ((waiting >> i & 1) == 0 || batch_lanes_n_free(lanes) == 0)
+            if ((waiting >> i & 1) == 0 || batch_workers_n_free(workers) == 0)
                 continue;
             waiting &= ~(1u << i);
-            batch_lanes_begin(lanes, items[i], &batch_item_request(items[i], 0, &ask)->tokens, 0);
+            batch_workers_begin(workers, items[i], &batch_item_request(items[i], 0, &ask)->tokens, 0);
         }
-        if (!batch_lanes_await(lanes, 1000, &d))
+        if (!batch_workers_await(workers, 1000, &d))
             continue;
         uint32_t at = 0;
         while (items[at] != d.item)
             at++;
         if (d.rc == ERR_NO_FIT) {
-            assert_true(batch_lanes_shrink(lanes, &d));
+            assert_true(batch_workers_shrink(workers, &d));
             waiting |= 1u << at;
             n_refused++;
             continue;
@@ -511,16 +511,16 @@ static void assert_same_answer(const char *line, const char *wanted)
     assert_memory_equal(line, wanted, (size_t)(end - wanted));
 }
 
-static void refuse_the_only_one(struct batch_lanes *lanes, struct batch_item *item)
+static void refuse_the_only_one(struct batch_workers *workers, struct batch_item *item)
 {
     struct batch_done d;
     struct ask *ask;
     atomic_store(&n_to_refuse, 1);
-    batch_lanes_begin(lanes, item, &batch_item_request(item, 0, &ask)->tokens, 0);
-    while (!batch_lanes_await(lanes, 1000, &d)) {
+    batch_workers_begin(workers, item, &batch_item_request(item, 0, &ask)->tokens, 0);
+    while (!batch_workers_await(workers, 1000, &d)) {
     }
     sequence_refused(d.rc, &d.error, ERR_NO_FIT, "no room for another buffer");
-    assert_false(batch_lanes_shrink(lanes, &d));
+    assert_false(batch_workers_shrink(workers, &d));
 }
 
 /* Lines that find no room are answered one by one, and as they would be with room for all, also where all
@@ -530,33 +530,33 @@ static void lines_without_memory_wait(void **state)
     (void)state;
     enum { LINES = 3 };
     struct generator g;
-    struct batch_lanes *lanes;
+    struct batch_workers *workers;
     struct batch_item *items[LINES];
     char *wanted[LINES], *lines[LINES];
     struct moeflux_err e = {0};
     open_generator(&g, "cpu");
     for (uint32_t i = 0; i < LINES; i++)
         items[i] = read_line(&g, 1 + i, 20);
-    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
-    assert_int_equal(answer_in_turns(lanes, items, LINES, wanted), 0);
-    batch_lanes_free(lanes);
+    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
+    assert_int_equal(answer_in_turns(workers, items, LINES, wanted), 0);
+    batch_workers_free(workers);
 
     struct backend *b = set_wait(g.model, 0, g.model->stages[0].exec->backend->wait);
     b->buffer_new = take_buffer;
-    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
-    refuse_the_only_one(lanes, items[0]);
-    batch_lanes_free(lanes);
-    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
+    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
+    refuse_the_only_one(workers, items[0]);
+    batch_workers_free(workers);
+    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
     atomic_store(&n_to_refuse, LINES);
-    assert_int_equal(answer_in_turns(lanes, items, LINES, lines), LINES);
-    assert_int_equal(batch_lanes_n_free(lanes), 1);
+    assert_int_equal(answer_in_turns(workers, items, LINES, lines), LINES);
+    assert_int_equal(batch_workers_n_free(workers), 1);
     for (uint32_t i = 0; i < LINES; i++) {
         assert_same_answer(lines[i], wanted[i]);
         free(lines[i]);
         free(wanted[i]);
         batch_item_free(items[i]);
     }
-    batch_lanes_free(lanes);
+    batch_workers_free(workers);
     reset_wait(g.model, b);
     generator_close(&g);
 }

@@ -130,7 +130,7 @@ static void words_that_do_not_end_are_refused(void **state)
         struct words w = {0};
         struct moeflux_err e = {0};
         assert_int_equal(words_split(&w, texts[i], &e), ERR_USAGE);
-        assert_non_null(strstr(e.text, texts[i][strlen(texts[i]) - 1] == '\\' ? "behind" : "second"));
+        assert_non_null(strstr(e.text, texts[i][strlen(texts[i]) - 1] == '\\' ? "follows" : "second"));
         assert_null(w.argv);
     }
 }

@@ -12,7 +12,7 @@
 #include "generate/generator.h"
 #include "text/grammar/constraint.h"
 
-/* Where the pieces of an answer go: of a line of OpenAI's form alone. */
+/* Keeps the pieces of an answer to a line in OpenAI's form. */
 struct keeper {
     struct completion *completion;
     struct ask *ask;
@@ -28,7 +28,7 @@ static int keep_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     return 0;
 }
 
-static int prefill(struct batch_asker *w, const struct request *r, uint64_t seed, struct stats *st,
+static int prefill(struct batch_answerer *w, const struct request *r, uint64_t seed, struct stats *st,
                    struct moeflux_err *e)
 {
     st->start_ns = clock_ns();
@@ -38,8 +38,8 @@ static int prefill(struct batch_asker *w, const struct request *r, uint64_t seed
     return rc;
 }
 
-/* Of tokens that the sequence has there are no logits: all are evaluated. */
-static int score(struct batch_asker *w, struct ask *ask, struct stats *st, struct moeflux_err *e)
+/* Scores the prompt's tokens. All are evaluated, since reused tokens have no logits. */
+static int score(struct batch_answerer *w, struct ask *ask, struct stats *st, struct moeflux_err *e)
 {
     st->start_ns = clock_ns();
     int rc = moeflux_session_clear(w->generator->sequence, e);
@@ -50,14 +50,14 @@ static int score(struct batch_asker *w, struct ask *ask, struct stats *st, struc
     return rc;
 }
 
-static int run_answer(struct batch_asker *w, struct answer *a, const struct answer_options *o,
+static int run_answer(struct batch_answerer *w, struct answer *a, const struct answer_options *o,
                       struct moeflux_err *e)
 {
     return w->slot ? batcher_answer(w->slot, a, w->generator, o, e) : answer_run(a, w->generator, o, e);
 }
 
-/* One answer of those that the item wants. */
-static int answer_ask(struct batch_asker *w, struct batch_item *item, uint32_t idx, struct answer *a,
+/* Computes answer `idx` of those that the item wants. */
+static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_t idx, struct answer *a,
                       struct stats *st, struct moeflux_err *e)
 {
     struct generator *g = w->generator;
@@ -68,7 +68,7 @@ static int answer_ask(struct batch_asker *w, struct batch_item *item, uint32_t i
     struct answer_options ao = request_answer(o);
     if (ask)
         ao.sink = (struct answer_sink){keep_piece, &keeper};
-    /* Without -s every line has its own, so that the same prompt gets several answers. */
+    /* Without -s every line has a seed of its own, so that equal prompts get different answers. */
     uint64_t seed = ask ? ask->seed : o->seed < 0 ? w->base_seed + item->line - 1 : (uint64_t)o->seed;
     struct constrain_ahead ahead;
     request_constrain_ahead(o, w->grammars, &ahead);
@@ -90,8 +90,8 @@ static int answer_ask(struct batch_asker *w, struct batch_item *item, uint32_t i
     return rc;
 }
 
-/* What an attempt before has left. */
-static void forget(struct batch_item *item)
+/* Removes what an earlier attempt has left. */
+static void reset_item(struct batch_item *item)
 {
     struct ask *ask;
     for (uint32_t i = 0; i < batch_item_n_asks(item); i++) {
@@ -104,14 +104,14 @@ static void forget(struct batch_item *item)
     completion_reset(item->call.completion);
 }
 
-int batch_answer(struct batch_asker *w, struct batch_item *item, char **line, struct moeflux_err *e)
+int batch_answer(struct batch_answerer *w, struct batch_item *item, char **line, struct moeflux_err *e)
 {
     uint32_t n = batch_item_n_asks(item);
     struct answer a = {0};
     struct stats st = {0};
     int rc = 0;
     *line = NULL;
-    forget(item);
+    reset_item(item);
     for (uint32_t i = 0; !rc && i < n; i++) {
         answer_free(&a);
         st = (struct stats){0};

@@ -37,7 +37,7 @@ static int read_own(struct batch_item *b, const char *text, size_t len, const st
     return rc;
 }
 
-/* What cannot be read has the form of the lines before. */
+/* Gives a line that cannot be parsed the form of the lines before it. */
 static void give_form(struct batch_item *b, bool as_call)
 {
     if (!as_call || json_object_size(b->own.fields) > 0)
@@ -73,7 +73,7 @@ int batch_item_read(struct batch_item **out, const char *text, size_t len, uint6
 
 int batch_item_encode(struct batch_item *b, struct generator *g, struct moeflux_err *e)
 {
-    /* A call makes its tokens while it is read. */
+    /* A line of OpenAI's form makes its tokens while it is read. */
     if (b->is_call)
         return 0;
     int rc = request_encode(&b->own, g, e);
@@ -111,7 +111,7 @@ char *batch_item_refused(struct batch_item *b, int rc, const struct moeflux_err 
 {
     if (!b->is_call)
         return own_error(b, e->text);
-    /* The body was read, or is what is at fault. */
+    /* There is a completion if the body was read, or is what is at fault. */
     if (b->call.completion)
         refusal_of(&b->call.no, rc, e);
     return b->call.no.status ? batch_call_answer(&b->call) : batch_call_error(&b->call, e->text);

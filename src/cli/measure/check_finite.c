@@ -1,12 +1,12 @@
-#include "cli/measure/finite.h"
+#include "cli/measure/check_finite.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "base/err.h"
 
-/* The index of the first number that is not finite; n: there is none. Blocks become vector code, which a loop
- * that may end at each number does not. */
+/* Returns the index of the first number that is not finite; n: there is none. The loop over a block becomes
+ * vector code, which a loop that may end at each number does not. */
 static uint64_t find(const float *x, uint64_t n)
 {
     enum { BLOCK = 1024 };
@@ -27,7 +27,7 @@ static uint64_t find(const float *x, uint64_t n)
     return at;
 }
 
-int finite_logits(const float *row, uint32_t n, uint32_t pos, struct moeflux_err *e)
+int check_finite_logits(const float *row, uint32_t n, uint32_t pos, struct moeflux_err *e)
 {
     uint64_t at = find(row, n);
     return at == n
@@ -36,8 +36,8 @@ int finite_logits(const float *row, uint32_t n, uint32_t pos, struct moeflux_err
                          pos, (uint32_t)at, (double)row[at]);
 }
 
-int finite_hidden(const float *rows, uint32_t n, uint32_t width, uint32_t layer, uint32_t pos,
-                  struct moeflux_err *e)
+int check_finite_hidden(const float *rows, uint32_t n, uint32_t width, uint32_t layer, uint32_t pos,
+                        struct moeflux_err *e)
 {
     uint64_t all = (uint64_t)n * width, at = find(rows, all);
     return at == all

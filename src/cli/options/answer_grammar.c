@@ -1,4 +1,4 @@
-#include "cli/options/form.h"
+#include "cli/options/answer_grammar.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 #include "generate/constrain.h"
 #include "text/grammar/grammar.h"
 
-/* What the user wrote is at fault, not a file of ours. */
+/* A fault in what the user wrote is a usage error, not one of the model's files. */
 static int add(enum constrain_kind kind, const char *text, size_t len, const char *name, struct str *out,
                struct moeflux_err *e)
 {
@@ -33,7 +33,7 @@ static int add_file(enum constrain_kind kind, const char *path, struct str *out,
     return rc;
 }
 
-int form_read(const struct options *o, struct str *out, struct moeflux_err *e)
+int answer_grammar_read(const struct options *o, struct str *out, struct moeflux_err *e)
 {
     if (o->grammar)
         return add_file(CONSTRAIN_GRAMMAR, o->grammar, out, e);
@@ -41,7 +41,7 @@ int form_read(const struct options *o, struct str *out, struct moeflux_err *e)
         return add(CONSTRAIN_JSON_OBJECT, NULL, 0, "--json-object", out, e);
     if (!o->json_schema)
         return 0;
-    /* No file's name begins so. */
+    /* A text that begins with a brace is a schema: no file's name begins so. */
     if (o->json_schema[strspn(o->json_schema, " \t\r\n")] == '{')
         return add(CONSTRAIN_JSON_SCHEMA, o->json_schema, strlen(o->json_schema), "--json-schema", out, e);
     return add_file(CONSTRAIN_JSON_SCHEMA, o->json_schema, out, e);

@@ -1,13 +1,13 @@
-#include "cli/options/near.h"
+#include "cli/options/closest.h"
 
 #include <string.h>
 
-/* No flag or command is longer. */
+/* MOST: no flag or command has more letters. */
 enum { MOST = 32, MAX_SLIPS = 3 };
 
-struct near near_begin(const char *word)
+struct closest closest_begin(const char *word)
 {
-    return (struct near){.word = word};
+    return (struct closest){.word = word};
 }
 
 static size_t least(size_t a, size_t b)
@@ -15,7 +15,7 @@ static size_t least(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* The optimal string alignment distance: three rows of its table are enough. */
+/* Returns the optimal string alignment distance. Three rows of its table are enough. */
 static size_t distance(const char *a, size_t n_a, const char *b, size_t n_b)
 {
     size_t rows[3][MOST + 1], *before = rows[0], *last = rows[1], *now = rows[2];
@@ -36,7 +36,7 @@ static size_t distance(const char *a, size_t n_a, const char *b, size_t n_b)
     return last[n_b];
 }
 
-void near_try(struct near *x, const char *candidate, size_t n)
+void closest_try(struct closest *x, const char *candidate, size_t n)
 {
     size_t len = strlen(x->word);
     if (len > MOST || n > MOST)
