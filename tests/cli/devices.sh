@@ -114,7 +114,7 @@ out_has '^--device [^ ]* would be faster: .* multiplies at '
 claim inspect_names_a_better_split
 run 0 "$MOEFLUX" inspect "$model" --device cpu,reference
 out_has '^    on device 2  *[0-9.]* .B/s$'
-out_has '^--tensor-split 5,1 would be better: a token takes [0-9.]* ms on all devices (now [0-9.]*), of it '
+out_has '^--tensor-split 5,1 would be better: a token takes [0-9.]* ms on all devices (now [0-9.]*), of which '
 run 0 "$MOEFLUX" inspect "$model" --device reference,cpu --tensor-split 1,5 --json
 json_is 'j["tensor_split"]["is_better"], j["tensor_split"]["best"]' "(False, '1,5')"
 json_is 'j["speeds"]["devices"][0]["kernel_bytes_s"] < j["speeds"]["devices"][1]["kernel_bytes_s"]' True
