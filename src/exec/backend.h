@@ -1,4 +1,5 @@
-/* backend.h - what a backend does for exec.h, and what all of them share. Private to src/exec. */
+/* backend.h - the functions that a backend provides for exec.h, and the state that all backends share.
+ * Private to src/exec. */
 #ifndef MOEFLUX_EXEC_BACKEND_H
 #define MOEFLUX_EXEC_BACKEND_H
 
@@ -6,9 +7,9 @@
 #include "exec/exec.h"
 #include "exec/op.h"
 
-/* The functions of exec.h of the same name, errors that stick aside: exec.c looks at those first. */
+/* The functions of exec.h of the same name. exec.c handles the sticky error before it calls them. */
 struct backend {
-    void (*close)(struct exec *x); /* frees x; half-opened ones are legal */
+    void (*close)(struct exec *x); /* frees x, which may be half open */
     struct exec_caps (*caps)(const struct exec *x);
     int (*buffer_new)(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e);
     int (*buffer_import)(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
@@ -36,7 +37,7 @@ struct backend {
     void (*add_stats)(const struct exec *x, struct exec_stats *out);
     void (*reset_stats)(struct exec *x);
     void (*alert)(struct exec *x); /* NULL where no thread of this process computes */
-    /* NULL where operations do not run on threads of ours. */
+    /* NULL where operations do not run on this process's threads. */
     void (*each)(struct exec *x, uint32_t n, void (*fn)(void *ctx, uint32_t i, uint32_t thread), void *ctx);
     /* NULL where nothing can be recorded ahead. */
     void (*park)(struct exec *x);
@@ -56,20 +57,21 @@ struct backend {
 struct exec {
     const struct backend *backend;
     bool profile;
-    bool keeps_f32, forbids_denorm, prefers_nv;                                     /* change the caps */
+    /* they change the caps */
+    bool keeps_f32, forbids_denorm, prefers_nv;
     enum exec_quads { EXEC_QUADS_UNKNOWN, EXEC_QUADS_NO, EXEC_QUADS_YES } quads[2]; /* quads.h: NV's, KHR's */
     /* exec_set_batch_invariant */
     bool is_batch_invariant;
     bool is_watched;
     struct exec_watch watch;
-    /* the first error of the batch, or that the watch said stop; since exec_begin */
+    /* the batch's first error since exec_begin; ERR_INTERRUPTED when the watch said stop */
     struct moeflux_err fault;
     struct exec_stats stats;
 };
 
-/* Ends the batch with ERR_INTERRUPTED when the watch says stop. */
+/* Calls the watch; when it says stop, sets the fault to ERR_INTERRUPTED. */
 void exec_ask_watch(struct exec *x);
-/* The place of a name in stats.times; the last one when there is no room. */
+/* Returns the index of a name in stats.times; the last one when there is no room. */
 uint32_t exec_find_label(struct exec *x, const char *name);
 void exec_book_time(struct exec *x, uint32_t label, uint64_t ns);
 

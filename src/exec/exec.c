@@ -1,4 +1,4 @@
-/* The public entries: they choose the backend, keep the batch's first error, and ask the watch. */
+/* The functions of exec.h: they choose the backend, keep the batch's first error and call the watch. */
 #include "exec/exec.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Staging on Vulkan: how bytes get to and from device memory that the host does not see. */
+/* Staging on Vulkan: copies bytes to and from device memory that is not mapped. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -45,7 +45,7 @@ int vulkan_stage_end(struct exec *x, struct moeflux_err *e)
     return rc < 0 ? rc : stream_wait(&v->stream, size_max(v->stage_tickets[0], v->stage_tickets[1]), e);
 }
 
-/* One piece, at most EXEC_STAGE_BYTES, through the part of staging that is next. */
+/* Reads a piece of at most EXEC_STAGE_BYTES through the current part of the staging memory. */
 static int read_piece(struct exec_vulkan *v, const struct exec_buffer *b, uint64_t off, void *dst,
                       uint64_t bytes, struct moeflux_err *e)
 {

@@ -10,7 +10,7 @@
 #include "exec/kernel.h"
 #include "exec/shelf.h"
 
-/* Of short watched batches every so many are timed: a prime, as kinds of layers may come back every second,
+/* One in so many short watched batches is timed. A prime, since kinds of layers may repeat every second,
  * fourth or eighth. */
 enum { TIMED_BATCHES = 7 };
 
@@ -45,7 +45,7 @@ static void vulkan_close(struct exec *x)
     free(v);
 }
 
-/* What the mapping of kernels named X_coop takes for given. */
+/* Whether the device meets what kernels named X_coop assume. */
 static bool has_coopmat(const struct gpu *g)
 {
     return (g->matrices.nv || g->matrices.khr) && g->max_workgroup >= 256 && g->max_shared_bytes >= 32768;
@@ -57,7 +57,7 @@ static bool uses_khr(const struct exec *x)
     return has->khr && !(x->prefers_nv && has->nv);
 }
 
-/* X_coop, X_fragcoop, X_othercoop. */
+/* Whether the kernel uses matrix units: X_coop, X_fragcoop, X_othercoop. */
 static bool has_matrices(const char *kernel)
 {
     static const char end[] = "coop";
@@ -146,7 +146,7 @@ static int vulkan_await_kernels(struct exec *x, struct moeflux_err *e)
     return pipeline_await(&vulkan_of(x)->pipelines, e);
 }
 
-/* A kernel that somebody waits for now. */
+/* Compiles a kernel that a dispatch needs now. */
 static int make_now(struct exec_vulkan *v, const struct kernel *k)
 {
     uint64_t start = clock_ns();
@@ -156,7 +156,7 @@ static int make_now(struct exec_vulkan *v, const struct kernel *k)
     return rc;
 }
 
-/* More than the device allows would be computed in part, or not at all, and nobody told. */
+/* A device silently computes only a part, or nothing, of a dispatch of too many workgroups. */
 static bool takes_groups(struct exec_vulkan *v, const struct stream_work *w)
 {
     const uint32_t *n = w->groups, *most = v->gpu.max_groups;
@@ -368,7 +368,7 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .move_wait = vulkan_move_wait,
                                               .after_moves = vulkan_after_moves};
 
-/* 1: no device was named, and there is no GPU. */
+/* Returns 1 when no device was named and there is no GPU. */
 static int find_device(struct exec_vulkan *v, const struct exec_options *o, struct moeflux_err *e)
 {
     if (!o->device)
