@@ -29,7 +29,7 @@ struct layer {
 struct arch {
     struct mixer_room room;
     struct embed_head embed_head;
-    void *mixers[MIXER_KINDS]; /* NULL: no layer has it */
+    void *mixers[MIXER_KINDS]; /* NULL: no layer uses this kind */
     struct layer *layers;
     struct arch_state *states; /* [n_layers] */
     struct moe moe;
@@ -51,7 +51,7 @@ struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_
     return mixers[c->layers[layer].mixer]->state(c, type);
 }
 
-/* Gives every layer its place in the KV blocks and in the recurrent state. Operations are told places in 32
+/* Gives every layer its offsets in the KV blocks and in the recurrent state. Operations take offsets in 32
  * bits. */
 static int lay_out_states(struct arch *a, struct arch_view *view, struct moeflux_err *e)
 {
@@ -78,7 +78,7 @@ static int lay_out_states(struct arch *a, struct arch_view *view, struct moeflux
 
 /* ---- opening ---- */
 
-/* Buffers of nothing are not made. */
+/* Allocates n floats; nothing for n = 0. */
 static void allocate_floats(struct scratch *to, struct exec_buffer *b, uint64_t n)
 {
     if (n > 0)
