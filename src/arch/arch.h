@@ -87,12 +87,11 @@ struct arch_rows {
 
 /* The layout of one layer's state, for saving it. A layer has rows or a recurrent state, not both. */
 struct arch_state {
-    /* Attention: keys (normalised and rotated) and values, [n_kv_heads][head_dim]. MLA: latents
-         * (normalised) [kv_lora_rank] and rotary keys (rotated, every channel at its own index) [rope_dim].
-         * */
+    /* Attention: keys (normalised and rotated) and values, [n_kv_heads][head_dim]. MLA: latents (normalised)
+     * [kv_lora_rank] and rotary keys (rotated, every channel at its own index) [rope_dim]. */
     struct arch_rows rows[2];
-    /* Delta net, in the recurrent state: two consecutive windows f32 [conv_kernel - 1][channels], of
-         * which [parity] is the current one, and S f32 [n_v_heads][v_head_dim][k_head_dim]. 0 bytes: none. */
+    /* Delta net, in the recurrent state: two consecutive windows f32 [conv_kernel - 1][channels], of which
+     * [parity] is the current one, and S f32 [n_v_heads][v_head_dim][k_head_dim]. 0 bytes: none. */
     uint64_t window_off, window_bytes; /* window_bytes: one window */
     uint64_t delta_off, delta_bytes;
     /* Layers with rows, as saved states describe them: heads, channels of a head's key, whether a row is a

@@ -1,5 +1,5 @@
-/* dense.h - the feed-forward part of a layer without experts:
-  *   [gate, up] = W norm(x);  silu(gate) * up;  x += down   (3 dispatches) */
+/* dense.h - the feed-forward part of a layer without experts: [gate, up] = W norm(x); silu(gate) * up; x +=
+ * down (3 dispatches) */
 #ifndef MOEFLUX_ARCH_DENSE_H
 #define MOEFLUX_ARCH_DENSE_H
 
@@ -24,7 +24,7 @@ struct dense {
     struct swiglu swiglu;
     struct exec_buffer gate_up, act;
     /* f16 [n][the larger of hidden and dense_inner]: inputs of prompts' products in float16; 0: they are
-         * float32 */
+     * float32 */
     uint64_t f16_scratch;
 };
 

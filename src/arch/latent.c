@@ -15,8 +15,8 @@
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
 
-/* The epsilon of the norms inside attention. The published code uses their class's default, not rms_norm_eps.
- * */
+/* The epsilon of the norms inside attention. The published code uses their class's default, not
+ * rms_norm_eps. */
 static const float LATENT_EPS = 1e-6f;
 
 struct latent_layer {

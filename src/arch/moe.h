@@ -86,8 +86,8 @@ void moe_close(struct moe *m);
 /* Fills its part of the view. */
 void moe_show(const struct moe *m, struct arch_view *view);
 
-/* Computes the router's logits for the hidden states x, f32 [n][hidden], and the other outputs of router_in.
- * */
+/* Computes the router's logits for the hidden states x, f32 [n][hidden], and the other outputs of
+ * router_in. */
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
 /* Makes the router's choice, if the host needs it before the experts are computed. Otherwise moe_up makes it
  * (arch_experts.chooses). */

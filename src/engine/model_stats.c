@@ -1,4 +1,4 @@
-/* What an opened model counts. */
+/* The statistics of an opened model. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -23,7 +23,7 @@ static void add_store_stats(struct moeflux_stats *to, const struct expert_store 
     to->slot_bytes = s.slot_bytes;
 }
 
-/* Slots that experts stay in. */
+/* Adds the slots that experts stay in. */
 static void add_slots(struct moeflux_stats *to, const struct expert_store *store)
 {
     struct expert_store_stats s = expert_store_get_stats(store);
@@ -125,7 +125,7 @@ void model_count_begin(struct moeflux_model *m, enum work_kind kind)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* Time in which nothing was finished does not count. */
+/* Adds the time since the last call, unless nothing was finished in it. */
 static void add_time(struct work_count *c)
 {
     uint64_t now = clock_ns();
@@ -168,7 +168,7 @@ static void reset_counts(struct moeflux_model *m)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* ---- all of it ---- */
+/* ---- the public functions ---- */
 
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
 {

@@ -4,8 +4,8 @@
  * reference (this CPU, plain loops, double sums). Every operation takes the same call on each of them: an
  * address is a device address on Vulkan and a host pointer on the host. Vulkan records operations into a
  * batch; a host backend runs each at once. Recording is sticky: the first error is kept, later calls do
- * nothing, exec_submit returns it. Operations of one batch run in order: each sees what earlier ones wrote.
- * */
+ * nothing, exec_submit returns it. Operations of one batch run in order: each sees what earlier ones
+ * wrote. */
 #ifndef MOEFLUX_EXEC_EXEC_H
 #define MOEFLUX_EXEC_EXEC_H
 
@@ -64,12 +64,12 @@ struct exec_caps {
 /* Zero or NULL in any member means the default. */
 struct exec_options {
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu; "cpu"; "reference"; else the
-         * index, the name or a part of the name of a Vulkan device */
+     * index, the name or a part of the name of a Vulkan device */
     const char *device;
     bool profile; /* time every operation */
     bool staged;  /* EXEC_DEVICE memory is not mapped, whatever the device (not on the host) */
-    /* A named Vulkan device is taken from here if it is there, and is put back by exec_close
-         * (exec/shelf.h). Outlives the exec */
+    /* A named Vulkan device is taken from here if it is there, and is put back by exec_close (exec/shelf.h).
+     * Outlives the exec */
     struct exec_shelf *shelf;
     /* The rest applies to the cpu. */
     /* An exec whose threads compute for this one too, alternately; n_threads is ignored then. NULL, or not an
@@ -174,8 +174,8 @@ int exec_finish(struct exec *x, struct moeflux_err *e);
 /* Drops the batch that is being recorded, if any. */
 void exec_abandon(struct exec *x);
 
-/* Wakes sleeping threads: operations will follow within some hundred microseconds. Does nothing on a device.
- * */
+/* Wakes sleeping threads: operations will follow within some hundred microseconds. Does nothing on a
+ * device. */
 void exec_wake(struct exec *x);
 
 /* Copies concurrently with the batches, on the device's copy engines if it has some: for data that a later
@@ -184,8 +184,8 @@ void exec_wake(struct exec *x);
 void exec_move(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
                uint64_t src_off, uint64_t bytes);
 void exec_move_order(struct exec *x);
-/* Queues the moves recorded since the last call. *ticket is for the next three functions; 0: there were none.
- * */
+/* Queues the moves recorded since the last call. *ticket is for the next three functions; 0: there were
+ * none. */
 int exec_move_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
 bool exec_move_is_done(const struct exec *x, uint64_t ticket);
 int exec_move_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e);

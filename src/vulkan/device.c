@@ -389,9 +389,7 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
                                             .hostQueryReset = VK_TRUE,
                                             .shaderFloat16 = has_matrices || g->has_denorm,
                                             .vulkanMemoryModel = has_matrices,
-                                            /* Atomics of other
-                                                                                         * kernels have that
-                                                                                         * scope. */
+                                            /* Atomics of other kernels have that scope. */
                                             .vulkanMemoryModelDeviceScope = has_matrices};
     VkPhysicalDeviceVulkan11Features v11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
                                             .pNext = &v12,

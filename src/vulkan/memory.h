@@ -12,8 +12,7 @@ struct gpu;
 
 enum gpu_memory {
     GPU_DEVICE, /* fastest for kernels; mapped only where device memory is host memory */
-    /* small, written by the host, read by kernels; device-local if the host can map it and there is room
-         * */
+    /* small, written by the host, read by kernels; device-local if the host can map it and there is room */
     GPU_INPUT,
     GPU_HOST, /* host memory, cached: staging for uploads, target of read-backs */
 };

@@ -1,9 +1,7 @@
-/* stream.h - records commands for the device, in order, one batch at a time.
- *
- * begin -> dispatch / copy / barrier ... -> submit (gives a ticket) -> wait(ticket). The first error sticks:
-  * later calls do nothing and submit returns it. A ring of command buffers lets the host record a batch while
- * an earlier one runs; begin waits only for the batch that used the same command buffer. Nothing here
- * allocates after stream_open. */
+/* stream.h - records commands for the device, in order, one batch at a time. begin -> dispatch / copy /
+ * barrier ... -> submit (gives a ticket) -> wait(ticket). The first error sticks: later calls do nothing and
+ * submit returns it. A ring of command buffers lets the host record a batch while an earlier one runs; begin
+ * waits only for the batch that used the same command buffer. Nothing here allocates after stream_open. */
 #ifndef MOEFLUX_VULKAN_STREAM_H
 #define MOEFLUX_VULKAN_STREAM_H
 
@@ -56,7 +54,7 @@ struct stream {
     void (*on_time)(void *ctx, const struct stream_timed *what, uint64_t ns);
     void *on_time_ctx;
     /* Called several times a second while the host waits; when it returns false, waiting ends with
-         * ERR_INTERRUPTED. May be NULL. */
+     * ERR_INTERRUPTED. May be NULL. */
     bool (*go_on)(void *ctx);
     void *go_on_ctx;
 };

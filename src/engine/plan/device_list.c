@@ -1,4 +1,4 @@
-/* The devices of this machine, as moeflux.h lists them. */
+/* Lists the devices of this machine for moeflux.h. */
 #include "engine/plan/device_list.h"
 
 #include <stdio.h>
@@ -62,7 +62,7 @@ int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflu
     struct gpu_info *all = mem_new(MAX_GPUS, sizeof *all, e);
     uint32_t at = 0, n_preferred = 0;
     int n = all ? gpu_list(all, MAX_GPUS, &none) : ERR_MEMORY;
-    /* No loader, no driver: there is the CPU. */
+    /* Without a loader or driver there is still the CPU. */
     if (n == ERR_DEVICE)
         n = 0;
     else if (n < 0 && all && e)

@@ -22,7 +22,7 @@ bool ahead_is_recorded(const struct work *w, const struct stage *at)
     return is;
 }
 
-/* Whether each sequence has room for a token behind the next one. */
+/* Whether each sequence has room for a token after the current one. */
 static bool may_go_on(const struct work *w)
 {
     bool may = true;
@@ -31,7 +31,7 @@ static bool may_go_on(const struct work *w)
     return may;
 }
 
-/* The place of the work's group, or that of the one which did not come for longest. */
+/* Returns the index of the work's group, or of the least recently seen one. */
 static uint32_t find(const struct ahead *a, const struct work *w)
 {
     uint32_t oldest = 0;
@@ -44,7 +44,8 @@ static uint32_t find(const struct ahead *a, const struct work *w)
     return oldest;
 }
 
-/* Its next tokens. What they refer to may be gone when they are recorded, but then they are not asked for. */
+/* Returns the work's next tokens. The states that they refer to may be gone when they are recorded; then the
+ * recording is never used. */
 static struct recorded next_of(const struct work *w, const struct stage *at)
 {
     struct work behind = *w;

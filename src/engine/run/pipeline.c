@@ -20,8 +20,8 @@ struct station { /* one stage */
     struct line *line;
     uint32_t idx;
     uint32_t n_done;     /* chunks that it has handed over */
-    uint32_t first_half; /* of the crossing into the next stage: chunk 0's */
-    bool has_turn;       /* of its stage; from the first chunk to the last one */
+    uint32_t first_half; /* chunk 0's half of the crossing to the next stage */
+    bool has_turn;       /* it holds its stage, from the first chunk to the last one */
     int rc;
     struct moeflux_err err;
 };
@@ -31,8 +31,8 @@ struct line {
     struct moeflux_model *m;
     const struct pipeline_call *call;
     struct station stations[MOEFLUX_MAX_DEVICES];
-    pthread_mutex_t lock; /* of n_done */
-    pthread_cond_t moved;
+    pthread_mutex_t lock; /* lock of n_done */
+    pthread_cond_t moved; /* some n_done has changed, or the line stops */
     atomic_bool stops;
 };
 
@@ -65,9 +65,9 @@ bool pipeline_takes(struct moeflux_session *s, const struct moeflux_outputs *out
     return m->n_stages > 1 && !m->trace && !outputs->hidden && make_older(s);
 }
 
-/* ---- recurrent states: a model without any keeps no older ones (make_older), and nothing moves ---- */
+/* ---- recurrent states: without any, make_older makes none, and nothing moves ---- */
 
-/* A chunk is finished: its state is the current one, older ones stand behind it, and the oldest is written
+/* Makes a finished chunk's state the current one. Older ones follow it, and the oldest is overwritten
  * next. */
 static void move_on(struct stage_state *on, uint32_t n_older)
 {
@@ -80,7 +80,7 @@ static void move_on(struct stage_state *on, uint32_t n_older)
         on->older[0] = current;
 }
 
-/* Back by n chunks. */
+/* Goes back by n chunks. */
 static void move_back(struct stage_state *on, uint32_t n)
 {
     if (n == 0)
@@ -103,7 +103,7 @@ static bool go_on_beside(void *ctx)
     return !atomic_load(&l->stops);
 }
 
-/* The caller's, which alone talks to its callback. */
+/* The caller's thread, the only one that calls the progress callback. */
 static bool go_on(void *ctx)
 {
     struct line *l = ctx;
@@ -167,14 +167,14 @@ static struct work work_of(struct line *l, uint32_t chunk)
                          .outputs = l->call->outputs};
 }
 
-/* ---- what crosses: where both devices see the memory, no thread copies it ----
+/* ---- hidden states: if both devices see the memory of a crossing, no thread copies them ----
  *
- * Chunks have the halves of a crossing by turns. When a station begins chunk c, it has handed over chunk c -
- * 1, so the next one had finished chunk c - 2 (hand_over), which was the last in the same half. The next
- * prompt goes on with the other half: when it begins, the next stage may still be at the last chunk of this
- * one, and its own second chunk is behind hand_over's wait for that stage. After a stop a device may still
- * read or write a half: who takes its stage waits for that (stage_enter), and what it makes of what it reads
- * is dropped. */
+ * Chunks use the two halves of a crossing alternately. When a station begins chunk c, it has handed over
+ * chunk c - 1. So the next station had finished chunk c - 2 (hand_over), which was the last in the same half.
+ * The next prompt continues with the other half: when it begins, the next stage may still compute this
+ * prompt's last chunk, and its own second chunk comes after hand_over's wait for that stage. After a stop a
+ * device may still read or write a half. Whoever takes its stage waits for that (stage_enter), and the result
+ * of what it reads is dropped. */
 
 static uint32_t half_of(const struct station *t, uint32_t chunk)
 {
@@ -190,8 +190,8 @@ static void choose_halves(const struct station *t, uint32_t chunk, struct pass *
         p->in = crossing_in(&at[-1].crossing, half_of(t - 1, chunk));
 }
 
-/* For the first chunk. asks: of the thread that calls, which may be another station's. On failure it does not
- * have the turn. */
+/* Takes the station's stage for the first chunk. asks: the watch of the calling thread, which may be another
+ * station's. On failure the station does not have the turn. */
 static int take_stage(struct station *t, bool (*asks)(void *ctx), struct moeflux_err *e)
 {
     struct line *l = t->line;
@@ -207,21 +207,21 @@ static int take_stage(struct station *t, bool (*asks)(void *ctx), struct moeflux
     return 0;
 }
 
-/* Other sequences may be begun behind the last chunk. */
+/* Gives the station's stage back after the last chunk; others may use it then. */
 static void give_stage(struct station *t, int rc)
 {
     struct stage *at = &t->line->m->stages[t->idx];
     if (!t->has_turn)
         return;
     stage_watch(at, NULL);
-    /* One that was cut short may still write to its next state. */
+    /* A chunk that was stopped may still write to its next state. */
     at->is_stopped |= rc < 0;
     at->crossing.next = half_of(t, t->n_done);
     t->has_turn = false;
     stage_give(at);
 }
 
-/* The chunk's hidden states, when the next stage has what was before them behind it. */
+/* Hands the chunk's hidden states over when the next stage has finished the chunk before. */
 static int hand_over(struct station *t, const struct work *w, uint32_t chunk)
 {
     if (is_caller(t))
@@ -235,7 +235,7 @@ static int hand_over(struct station *t, const struct work *w, uint32_t chunk)
     return rc;
 }
 
-/* One chunk on one stage. */
+/* Runs one chunk on one stage. */
 static int run_chunk(struct station *t, uint32_t chunk)
 {
     struct line *l = t->line;
@@ -283,13 +283,13 @@ static void *run_station(void *ctx)
         if (t->rc < 0)
             break;
     }
-    /* After a failure another station may be about to take it: pipeline_run gives it back. */
+    /* After a failure another station may be about to take the stage: pipeline_run gives it back. */
     if (t->rc == 0)
         give_stage(t, 0);
     return NULL;
 }
 
-/* All stations at once; the last one on this thread. */
+/* Runs all stations at once, the last one on this thread. */
 static int run_stations(struct line *l, struct moeflux_err *e)
 {
     pthread_t threads[MOEFLUX_MAX_DEVICES];
@@ -310,7 +310,7 @@ static int run_stations(struct line *l, struct moeflux_err *e)
     return rc;
 }
 
-/* The fault that stopped the line: others were only interrupted by it. */
+/* Returns the fault that stopped the line; it only interrupted the other stations. */
 static int result_of(const struct line *l, struct moeflux_err *e)
 {
     const struct station *at = NULL;
@@ -324,7 +324,7 @@ static int result_of(const struct line *l, struct moeflux_err *e)
     return at ? at->rc : 0;
 }
 
-/* All stages go to where the last one is. Returns the tokens of the finished chunks. */
+/* Moves all stages to the last one's position. Returns the number of tokens of the finished chunks. */
 static uint32_t settle(struct line *l)
 {
     struct moeflux_session *s = l->s;

@@ -36,7 +36,7 @@ static int open_arch(struct stage *at, struct moeflux_model *m, const struct loa
     return rc;
 }
 
-/* Inputs, and host copies of what the host has to see and cannot. */
+/* Makes the inputs, and host copies of what the host needs and is not mapped. */
 static int make_buffers(struct stage *at, const struct moeflux_model *m, const struct moeflux_options *o,
                         struct moeflux_err *e)
 {
@@ -93,7 +93,7 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
     return rc < 0 ? rc : make_buffers(at, m, o, e);
 }
 
-/* budget of 0: the side has no layers with experts. */
+/* A budget of 0 means that the side has no layers with experts. */
 static int open_side(struct moeflux_model *m, struct expert_side *s, const struct expert_store_options *o,
                      enum moeflux_prefetch prefetch, struct moeflux_err *e)
 {
@@ -109,7 +109,7 @@ static int open_side(struct moeflux_model *m, struct expert_side *s, const struc
     return rc < 0 ? rc : expert_store_load(s->store, &m->progress, e);
 }
 
-/* Which experts a side has, in which memory, and which of them stay. */
+/* Sets which experts each side has, in which memory, and which are pinned. */
 static void set_options(struct expert_store_options to[EXPERT_SIDES], const struct moeflux_model *m,
                         const struct load_plan *p, const struct moeflux_options *o)
 {
@@ -137,7 +137,7 @@ static void set_options(struct expert_store_options to[EXPERT_SIDES], const stru
     to[SIDE_PROMPT].host_bytes += p->budget.cpu_slot_bytes; /* they are the same files */
 }
 
-/* The CPU that computes experts beside the device, and what crosses between the two. */
+/* Opens the CPU that computes experts next to the device, and the buffers between the two. */
 static int open_host(struct stage *at, const struct moeflux_model *m, const struct moeflux_options *o,
                      const struct exec *beside, struct moeflux_err *e)
 {
