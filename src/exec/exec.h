@@ -12,8 +12,6 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "vulkan/memory.h"
-
 struct moeflux_err;
 struct node_shares;
 struct exec;
@@ -25,12 +23,14 @@ enum exec_memory {
     EXEC_HOST,   /* host memory: staging of uploads, target of read-backs */
 };
 
+enum { EXEC_BUFFER_PRIVATE_BYTES = 48 };
 struct exec_buffer {
     uint64_t address;
     uint8_t *host; /* mapped bytes, or NULL */
     uint64_t bytes;
-    bool is_borrowed;      /* the caller owns the host memory (exec_buffer_import) */
-    struct gpu_buffer gpu; /* private */
+    bool is_borrowed; /* the caller owns the host memory (exec_buffer_import) */
+    /* the backend's part, private to it */
+    unsigned char backend[EXEC_BUFFER_PRIVATE_BYTES];
 };
 
 /* The largest of exec_caps.max_invariant. */
@@ -38,13 +38,13 @@ enum { EXEC_MAX_INVARIANT = 8 };
 
 /* The properties of a device. Code above the operations asks for properties, never which backend it is. */
 struct exec_caps {
-    const char *name; /* the device's name; borrowed */
-    uint32_t index;   /* a Vulkan device's index among those of this machine */
-    bool is_host;     /* operations run at once on this CPU: nothing is recorded ahead, no kernels exist */
-    bool is_native;   /* a host backend made for speed; false on a host: the reference */
-    bool is_software; /* it computes on this machine's cores: host backends, software Vulkan devices */
-    bool is_unified;  /* EXEC_DEVICE memory is mapped */
-    bool has_coopmat; /* kernels named X_coop can run: float16 matrix units */
+    const char *name;   /* the device's name; borrowed */
+    uint32_t index;     /* a Vulkan device's index among those of this machine */
+    bool is_host;       /* operations run at once on this CPU: nothing is recorded ahead, no kernels exist */
+    bool is_native;     /* a host backend made for speed; false on a host: the reference */
+    bool is_software;   /* it computes on this machine's cores: host backends, software Vulkan devices */
+    bool is_unified;    /* EXEC_DEVICE memory is mapped */
+    bool has_coopmat; /* kernels named X_coop can run: float16 matrix units. Only ops and selftest ask */
     bool uses_khr;    /* they run in VK_KHR_cooperative_matrix's form */
     bool has_denorm;  /* kernels named X_denorm can run: float16 denormals are kept */
     /* products of many tokens use gemm_fixed (cpu/product.h): other bits than one token's */
@@ -83,7 +83,8 @@ struct exec_options {
 int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
-/* Clears has_coopmat and has_fixed in the caps: operations opened later are float32 throughout. */
+/* Clears has_coopmat, has_fixed, prompt_is_f16 and kv_default_is_f16 in the caps: operations opened later are
+ * float32 throughout. */
 void exec_keep_f32(struct exec *x);
 /* Sets uses_khr only where the device has no other form, for operations opened later. By default it is set
  * wherever the device has that form: NVIDIA's driver runs it faster than NV's own (prompts on an H200 by a

@@ -94,9 +94,9 @@ static const enum gpu_memory kinds[] = {
 static int vulkan_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
                              struct moeflux_err *e)
 {
-    int rc = gpu_buffer_new(&b->gpu, &vulkan_of(x)->gpu, kinds[kind], b->bytes, e);
-    b->address = b->gpu.address;
-    b->host = b->gpu.host;
+    struct gpu_buffer made;
+    int rc = gpu_buffer_new(&made, &vulkan_of(x)->gpu, kinds[kind], b->bytes, e);
+    vulkan_put_buffer(b, &made);
     return rc;
 }
 
@@ -107,15 +107,16 @@ static int vulkan_buffer_import(struct exec *x, struct exec_buffer *b, enum exec
     bool is_there = kind == EXEC_HOST || g->is_unified;
     if (!is_there || g->import_align == 0 || (uintptr_t)host % g->import_align)
         return err_set(e, ERR_UNSUPPORTED, "%s cannot import host memory", g->info.name);
-    int rc = gpu_buffer_import(&b->gpu, g, kinds[kind], host, size_round_up(b->bytes, g->import_align), e);
-    b->address = b->gpu.address;
-    b->host = b->gpu.host;
+    struct gpu_buffer made;
+    int rc = gpu_buffer_import(&made, g, kinds[kind], host, size_round_up(b->bytes, g->import_align), e);
+    vulkan_put_buffer(b, &made);
     return rc;
 }
 
 static void vulkan_buffer_free(struct exec *x, struct exec_buffer *b)
 {
-    gpu_buffer_free(&b->gpu, &vulkan_of(x)->gpu);
+    struct gpu_buffer own = vulkan_buffer_of(b);
+    gpu_buffer_free(&own, &vulkan_of(x)->gpu);
 }
 
 /* --- kernels --- */
@@ -230,15 +231,17 @@ static void vulkan_copy(struct exec *x, const struct exec_buffer *dst, uint64_t 
                         const struct exec_buffer *src, uint64_t src_off, uint64_t bytes)
 {
     struct exec_vulkan *v = vulkan_of(x);
+    const struct gpu_buffer to = vulkan_buffer_of(dst), from = vulkan_buffer_of(src);
     vulkan_order_after(v, RECORDED_COPIES);
-    stream_copy(&v->stream, &dst->gpu, dst_off, &src->gpu, src_off, bytes);
+    stream_copy(&v->stream, &to, dst_off, &from, src_off, bytes);
 }
 
 static void vulkan_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes)
 {
     struct exec_vulkan *v = vulkan_of(x);
+    const struct gpu_buffer to = vulkan_buffer_of(b);
     vulkan_order_after(v, RECORDED_COPIES);
-    stream_zero(&v->stream, &b->gpu, off, bytes);
+    stream_zero(&v->stream, &to, off, bytes);
 }
 
 static int vulkan_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
@@ -284,7 +287,8 @@ static void vulkan_move(struct exec *x, const struct exec_buffer *dst, uint64_t 
     if (!v->is_moving)
         stream_begin(&v->mover);
     v->is_moving = true;
-    stream_copy(&v->mover, &dst->gpu, dst_off, &src->gpu, src_off, bytes);
+    const struct gpu_buffer to = vulkan_buffer_of(dst), from = vulkan_buffer_of(src);
+    stream_copy(&v->mover, &to, dst_off, &from, src_off, bytes);
 }
 
 static void vulkan_move_order(struct exec *x)

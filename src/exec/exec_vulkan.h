@@ -3,9 +3,12 @@
 #ifndef MOEFLUX_EXEC_EXEC_VULKAN_H
 #define MOEFLUX_EXEC_EXEC_VULKAN_H
 
+#include <string.h>
+
 #include "exec/backend.h"
 #include "exec/pace.h"
 #include "vulkan/device.h"
+#include "vulkan/memory.h"
 #include "vulkan/pipeline.h"
 #include "vulkan/stream.h"
 
@@ -48,6 +51,23 @@ static inline struct exec_vulkan *vulkan_of(struct exec *x)
 static inline const struct exec_vulkan *vulkan_of_const(const struct exec *x)
 {
     return (const struct exec_vulkan *)x;
+}
+
+_Static_assert(sizeof(struct gpu_buffer) <= EXEC_BUFFER_PRIVATE_BYTES,
+               "exec_buffer.backend has a gpu_buffer");
+
+/* Read and write the gpu_buffer in exec_buffer.backend. It is copied, since bytes have no alignment. */
+static inline struct gpu_buffer vulkan_buffer_of(const struct exec_buffer *b)
+{
+    struct gpu_buffer g;
+    memcpy(&g, b->backend, sizeof g);
+    return g;
+}
+static inline void vulkan_put_buffer(struct exec_buffer *b, const struct gpu_buffer *g)
+{
+    memcpy(b->backend, g, sizeof *g);
+    b->address = g->address;
+    b->host = g->host;
 }
 
 /* Recording. */

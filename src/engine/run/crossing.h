@@ -6,6 +6,8 @@
 #ifndef MOEFLUX_ENGINE_RUN_CROSSING_H
 #define MOEFLUX_ENGINE_RUN_CROSSING_H
 
+#include <stddef.h>
+
 #include "exec/exec.h"
 
 struct crossing { /* zeroed: unused */

@@ -1,4 +1,5 @@
 #include <math.h>
+#include <stddef.h>
 
 #include "ops/linear/linear.h"
 #include "ops/ref.h"
