@@ -117,7 +117,7 @@ uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, con
                             uint32_t max_chunk)
 {
     struct arch a = {
-        .room = {.config = c, .layers = layers, .max_chunk = max_chunk, .uses_f16 = caps->has_coopmat}};
+        .room = {.config = c, .layers = layers, .max_chunk = max_chunk, .uses_f16 = caps->prompt_is_f16}};
     struct scratch count = {0};
     allocate(&a, caps, &count);
     return count.bytes;
@@ -220,7 +220,7 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
                                   .layers = r->layers,
                                   .max_chunk = r->max_chunk,
                                   .kv_type = r->kv_type,
-                                  .uses_f16 = caps.has_coopmat};
+                                  .uses_f16 = caps.prompt_is_f16};
     a->moe.exec = a->dense.exec = r->exec;
     a->layers = mem_new(r->config->n_layers, sizeof *a->layers, e);
     a->states = mem_new(r->config->n_layers, sizeof *a->states, e);

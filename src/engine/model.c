@@ -275,11 +275,11 @@ static bool holds_all(const struct moeflux_model *m)
     return all;
 }
 
-static bool has_coopmat(const struct moeflux_model *m)
+static bool prompt_is_f16(const struct moeflux_model *m)
 {
     bool has = false;
     for (uint32_t i = 0; i < m->n_stages; i++)
-        has = has || exec_get_caps(m->stages[i].exec).has_coopmat;
+        has = has || exec_get_caps(m->stages[i].exec).prompt_is_f16;
     return has;
 }
 
@@ -308,7 +308,7 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .n_eos = c->n_eos,
                                        .experts_resident = holds_all(m),
                                        .n_cpu_layers = m->n_cpu_layers,
-                                       .f16_products = has_coopmat(m)};
+                                       .f16_products = prompt_is_f16(m)};
 }
 
 void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts)

@@ -44,6 +44,8 @@ struct exec_caps {
     bool is_native;     /* a host backend made for speed; false on a host: the reference */
     bool is_software;   /* it computes on this machine's cores: host backends, software Vulkan devices */
     bool is_unified;    /* EXEC_DEVICE memory is mapped */
+    bool prompt_is_f16; /* products of prompts may use float16 factors, with float32 sums */
+    bool kv_default_is_f16; /* the KV cache is float16 unless the caller chooses */
     bool has_coopmat; /* kernels named X_coop can run: float16 matrix units. Only ops and selftest ask */
     bool uses_khr;    /* they run in VK_KHR_cooperative_matrix's form */
     bool has_denorm;  /* kernels named X_denorm can run: float16 denormals are kept */

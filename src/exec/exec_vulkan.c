@@ -68,12 +68,15 @@ static bool has_matrices(const char *kernel)
 static struct exec_caps vulkan_caps(const struct exec *x)
 {
     const struct gpu *g = &vulkan_of_const(x)->gpu;
+    bool uses_matrices = has_coopmat(g) && !x->keeps_f32;
     return (struct exec_caps){.name = g->info.name,
                               .index = g->index,
                               .max_invariant = EXEC_MAX_INVARIANT,
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
-                              .has_coopmat = has_coopmat(g) && !x->keeps_f32,
+                              .prompt_is_f16 = uses_matrices,
+                              .kv_default_is_f16 = uses_matrices,
+                              .has_coopmat = uses_matrices,
                               .uses_khr = uses_khr(x) && !x->keeps_f32,
                               .has_denorm = g->has_denorm && !x->forbids_denorm,
                               .n_processors = g->n_processors,

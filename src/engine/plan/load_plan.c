@@ -81,7 +81,7 @@ static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, s
     struct exec_caps caps = exec_get_caps(x);
     if (requested == MOEFLUX_PROMPT_TYPE_F32)
         exec_keep_f32(x);
-    if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.has_coopmat)
+    if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.prompt_is_f16)
         return err_set(e, ERR_UNSUPPORTED,
                        "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
                        caps.name);
@@ -191,7 +191,8 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, co
 enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
 {
     bool is_auto = requested == MOEFLUX_KV_TYPE_AUTO;
-    return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
+    return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->kv_default_is_f16) ? KV_TYPE_F16
+                                                                                    : KV_TYPE_F32;
 }
 
 int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *beside,
