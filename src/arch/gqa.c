@@ -76,9 +76,9 @@ static void mixer_needs(const struct config *c, const struct exec_caps *caps, ui
     uint64_t ctx = (uint64_t)c->n_heads * c->head_dim;
     *out = (struct mixer_needs){.proj = in_rows(c), .mixed = ctx, .widest = ctx};
     out->own[Q] = max_chunk * ctx;
-    uint32_t n_beside = (uint32_t)size_min(caps->max_invariant, max_chunk);
+    uint32_t n_batched = (uint32_t)size_min(caps->max_invariant, max_chunk);
     out->own[PARTIAL] = size_max(gqa_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)),
-                                 n_beside * partial_bytes_alone(c, caps)) /
+                                 n_batched * partial_bytes_alone(c, caps)) /
                         sizeof(float);
 }
 

@@ -21,7 +21,7 @@
 #include "exec/exec.h"
 #include "ops/sample/sample.h"
 
-enum { MOEFLUX_WAVE_TABLES = 16, MOEFLUX_MOST_TOGETHER = 8 };
+enum { MOEFLUX_WAVE_TABLES = 16, MOEFLUX_MAX_BATCHED = 8 };
 
 /* The device that computes the routed experts of some layers, and the store that holds them. */
 struct expert_side {
@@ -41,19 +41,19 @@ struct recorded {
     bool is_batched;
     bool chooses;  /* pass.chooses */
     uint32_t half; /* pass.half */
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
-    uint64_t marks[MOEFLUX_MOST_TOGETHER]; /* moeflux_session.mark */
+    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
+    uint64_t marks[MOEFLUX_MAX_BATCHED]; /* moeflux_session.mark */
 };
 
 enum { AHEAD_GROUPS = 4 };
 /* The recording ahead on a stage (ahead.h). */
 struct ahead {
-    struct recorded parked; /* what the deferred batch (exec_is_deferred) has recorded */
+    struct recorded deferred; /* what the deferred batch (exec_is_deferred) has recorded */
     struct recorded wanted; /* what to record next */
     struct {
         struct recorded next; /* the group's next tokens */
-        uint32_t follower;    /* index of the group that came after it the last time */
-        uint64_t came;        /* `clock` when it came last */
+        uint32_t next_group;    /* index of the group that came after it the last time */
+        uint64_t last_use;        /* `clock` when it came last */
     } groups[AHEAD_GROUPS];
     uint32_t last; /* index of the group that came last */
     uint64_t clock;
@@ -61,10 +61,10 @@ struct ahead {
 
 /* A sequence whose last choices the predictor keeps in one of its places, and its next position. If another
  * sequence takes the place, or the sequence goes on at another position, the predictor forgets them. */
-struct followed {
+struct tracked_sequence {
     uint64_t mark; /* moeflux_session.mark; 0: the place is free */
     uint32_t pos;
-    uint64_t came; /* stage.n_followed when it came last */
+    uint64_t last_use; /* stage.n_tracked when it came last */
 };
 
 /* A device and the layers that it computes: all of them, or a share if there are several devices. The first
@@ -119,8 +119,8 @@ struct stage {
     bool is_stopped; /* an evaluation was stopped here: the device may still be busy with it */
 
     struct predictor predictor;
-    struct followed followed[PREDICTOR_PLACES];
-    uint64_t n_followed;          /* evaluations so far; the clock of `followed` */
+    struct tracked_sequence tracked[PREDICTOR_PLACES];
+    uint64_t n_tracked;          /* evaluations so far; the clock of `tracked` */
     uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
     uint8_t *is_wanted;           /* [n_experts] */
     uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
@@ -178,7 +178,7 @@ struct progress_at {
 struct work_count {
     uint64_t n_tokens, ns;
     uint64_t since, n_since; /* the time since which one is in flight, and n_tokens at that time */
-    uint32_t n_under_way;
+    uint32_t n_in_flight;
 };
 enum work_kind { WORK_PREFILL, WORK_DECODE, WORK_ANY, WORK_KINDS };
 
@@ -304,7 +304,7 @@ bool model_is_idle(struct moeflux_model *m);
 int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
                   const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
-/* Evaluates ids[i] at the position of list[i] for n <= MOEFLUX_MOST_TOGETHER sequences and writes logits[i].
+/* Evaluates ids[i] at the position of list[i] for n <= MOEFLUX_MAX_BATCHED sequences and writes logits[i].
  * The sequences do not advance; their new recurrent states are in recurrent_next. */
 int forward_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
                     struct moeflux_err *e);

@@ -111,7 +111,7 @@ static void add_stage(struct moeflux_stats *to, const struct stage *at)
 
 static void begin(struct work_count *c)
 {
-    if (c->n_under_way++ > 0)
+    if (c->n_in_flight++ > 0)
         return;
     c->since = clock_ns();
     c->n_since = c->n_tokens;
@@ -137,7 +137,7 @@ static void add_time(struct work_count *c)
 static void end(struct work_count *c, uint32_t n_tokens)
 {
     c->n_tokens += n_tokens;
-    if (--c->n_under_way == 0)
+    if (--c->n_in_flight == 0)
         add_time(c);
 }
 
@@ -153,7 +153,7 @@ static void copy_counts(struct moeflux_model *m, struct work_count to[WORK_KINDS
 {
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < WORK_KINDS; i++) {
-        if (m->counts[i].n_under_way)
+        if (m->counts[i].n_in_flight)
             add_time(&m->counts[i]);
         to[i] = m->counts[i];
     }
@@ -164,7 +164,7 @@ static void reset_counts(struct moeflux_model *m)
 {
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < WORK_KINDS; i++)
-        m->counts[i] = (struct work_count){.since = clock_ns(), .n_under_way = m->counts[i].n_under_way};
+        m->counts[i] = (struct work_count){.since = clock_ns(), .n_in_flight = m->counts[i].n_in_flight};
     pthread_mutex_unlock(&m->lock);
 }
 

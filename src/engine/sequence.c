@@ -206,7 +206,7 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
     s->pos = pos;
     s->parity = parity;
     s->mark = atomic_fetch_add(&s->model->n_marks, 1) + 1;
-    checkpoints_drop_behind(&s->checkpoints, pos);
+    checkpoints_drop_after(&s->checkpoints, pos);
 }
 
 bool model_is_idle(struct moeflux_model *m)
@@ -316,7 +316,7 @@ static uint32_t keep_in_chunk(struct moeflux_session *s, uint32_t *n)
 }
 
 /* Makes the checkpoint after a chunk that had checkpoint_at inside it, or ended there. */
-static int checkpoint_behind(struct moeflux_session *s, uint32_t keep, struct moeflux_err *e)
+static int checkpoint_after(struct moeflux_session *s, uint32_t keep, struct moeflux_err *e)
 {
     uint32_t at = s->checkpoint_at;
     if (!keep && at != s->pos)
@@ -389,7 +389,7 @@ static int eval_part(struct moeflux_session *s, const int32_t *ids, uint32_t lef
     if (keeps)
         pthread_mutex_lock(&m->keeping);
     int rc = eval_some(s, ids, left, here, &keep, outputs, e);
-    *rest = rc == 0 ? checkpoint_behind(s, keep, e) : 0;
+    *rest = rc == 0 ? checkpoint_after(s, keep, e) : 0;
     if (keeps)
         pthread_mutex_unlock(&m->keeping);
     return rc;

@@ -22,11 +22,11 @@ struct backend {
                 struct moeflux_err *e);
     void (*watch)(struct exec *x); /* x->watch has changed */
     void (*set_pace)(struct exec *x, uint64_t ns);
-    int (*settle)(struct exec *x, uint64_t ns, struct moeflux_err *e);
+    int (*wait_idle)(struct exec *x, uint64_t ns, struct moeflux_err *e);
     int (*await_kernels)(struct exec *x, struct moeflux_err *e); /* NULL where there are none */
     void (*begin)(struct exec *x);
     void (*run)(struct exec *x, const struct op *what, const void *op, const void *call);
-    void (*beside)(struct exec *x);
+    void (*concurrent)(struct exec *x);
     void (*copy)(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
                  const struct exec_buffer *src, uint64_t src_off, uint64_t bytes);
     void (*zero)(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes);
@@ -36,11 +36,11 @@ struct backend {
     void (*abandon)(struct exec *x);
     void (*add_stats)(const struct exec *x, struct exec_stats *out);
     void (*reset_stats)(struct exec *x);
-    void (*alert)(struct exec *x); /* NULL where no thread of this process computes */
+    void (*wake)(struct exec *x); /* NULL where no thread of this process computes */
     /* NULL where operations do not run on this process's threads. */
     void (*each)(struct exec *x, uint32_t n, void (*fn)(void *ctx, uint32_t i, uint32_t thread), void *ctx);
     /* NULL where nothing can be recorded ahead. */
-    void (*park)(struct exec *x);
+    void (*defer)(struct exec *x);
     bool (*is_deferred)(const struct exec *x);
     int (*submit_deferred)(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
     /* NULL where device memory is host memory. */

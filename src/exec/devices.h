@@ -26,8 +26,8 @@ struct exec_device {
 
 enum { EXEC_MAX_DEVICES = 65 };
 /* Fills up to `cap` entries: GPUs that may be used without being named, the cpu, then other Vulkan devices.
- * Without Vulkan there is only the cpu. Returns the number of devices, at most EXEC_MAX_DEVICES. ERR_MEMORY.
- * */
+ * Without Vulkan there is only the cpu. Returns the number of devices, at most EXEC_MAX_DEVICES.
+ * ERR_MEMORY. */
 int exec_list_devices(struct exec_device *out, uint32_t cap, struct moeflux_err *e);
 
 /* Describes the Vulkan device at `idx` of gpu_list. root: prefix of /sys; "", or a test's directory. */

@@ -76,7 +76,7 @@ struct exec_options {
     /* The rest applies to the cpu. */
     /* An exec whose threads compute for this one too, alternately; n_threads is ignored then. NULL, or not an
      * exec of the cpu: threads of its own */
-    const struct exec *beside;
+    const struct exec *shares_threads_with;
     uint32_t n_threads;      /* 0: as many as computations gain from (base/cores.h) */
     const char *isa;         /* instruction set (cpu/isa.h); NULL: the fastest that this processor has */
     const char *system_root; /* prefix of /sys when memory nodes are looked up, for tests; NULL: none */

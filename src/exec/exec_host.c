@@ -291,10 +291,10 @@ static const struct backend host_backend = {.close = host_close,
                                             .read = host_read,
                                             .watch = nothing,
                                             .set_pace = host_set_pace,
-                                            .settle = host_wait_idle,
+                                            .wait_idle = host_wait_idle,
                                             .begin = nothing,
                                             .run = host_run,
-                                            .beside = nothing,
+                                            .concurrent = nothing,
                                             .copy = host_copy,
                                             .zero = host_zero,
                                             .each = host_each,
@@ -302,7 +302,7 @@ static const struct backend host_backend = {.close = host_close,
                                             .submit = host_submit,
                                             .wait = host_wait,
                                             .abandon = nothing,
-                                            .alert = host_wake,
+                                            .wake = host_wake,
                                             .add_stats = host_add_stats,
                                             .reset_stats = nothing};
 
@@ -340,7 +340,7 @@ static struct team *open_team(uint32_t n_threads, const char *root, struct moefl
 /* Returns the threads of the other exec of the cpu, or new ones. */
 static struct team *find_team(const struct exec_options *o, struct moeflux_err *e)
 {
-    const struct exec_host *other = (const struct exec_host *)o->beside;
+    const struct exec_host *other = (const struct exec_host *)o->shares_threads_with;
     if (other && other->base.backend == &host_backend && other->is_native)
         return team_share(other->host.team);
     return open_team(o->n_threads ? o->n_threads : cores_useful(""), o->system_root, e);

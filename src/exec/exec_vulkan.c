@@ -198,13 +198,13 @@ void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uin
 void vulkan_order_after(struct exec_vulkan *v, enum recorded next)
 {
     if (v->last == RECORDED_DISPATCH && next == RECORDED_DISPATCH) {
-        if (!v->beside)
+        if (!v->is_concurrent)
             stream_dispatch_barrier(&v->stream);
     } else if (v->last == RECORDED_DISPATCH || (v->last == RECORDED_COPIES && next == RECORDED_DISPATCH)) {
         stream_barrier(&v->stream);
     }
     v->last = next;
-    v->beside = false;
+    v->is_concurrent = false;
 }
 
 void vulkan_begin_batch(struct exec_vulkan *v, bool is_timed)
@@ -227,7 +227,7 @@ static void vulkan_run(struct exec *x, const struct op *what, const void *op, co
 
 static void vulkan_concurrent(struct exec *x)
 {
-    vulkan_of(x)->beside = true;
+    vulkan_of(x)->is_concurrent = true;
 }
 
 static void vulkan_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
@@ -352,11 +352,11 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .read = vulkan_read,
                                               .watch = vulkan_watch,
                                               .set_pace = vulkan_set_pace,
-                                              .settle = vulkan_wait_idle,
+                                              .wait_idle = vulkan_wait_idle,
                                               .await_kernels = vulkan_await_kernels,
                                               .begin = vulkan_begin,
                                               .run = vulkan_run,
-                                              .beside = vulkan_concurrent,
+                                              .concurrent = vulkan_concurrent,
                                               .copy = vulkan_copy,
                                               .zero = vulkan_zero,
                                               .split = vulkan_split,
@@ -365,7 +365,7 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .abandon = vulkan_abandon,
                                               .add_stats = vulkan_add_stats,
                                               .reset_stats = vulkan_reset_stats,
-                                              .park = vulkan_defer,
+                                              .defer = vulkan_defer,
                                               .is_deferred = vulkan_is_deferred,
                                               .submit_deferred = vulkan_submit_deferred,
                                               .move = vulkan_move,

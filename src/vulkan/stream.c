@@ -166,7 +166,7 @@ void stream_begin(struct stream *s)
     struct stream_batch *b = &s->ring[s->last_ticket % STREAM_RING];
     s->err = (struct moeflux_err){0};
     s->open = b;
-    s->parked = NULL;
+    s->deferred = NULL;
     s->after = NULL;
     if (b->ticket && stream_wait(s, b->ticket, &s->err) < 0)
         return;
@@ -344,18 +344,18 @@ int stream_submit(struct stream *s, uint64_t *ticket, struct moeflux_err *e)
 
 void stream_defer(struct stream *s)
 {
-    s->parked = end_batch(s);
+    s->deferred = end_batch(s);
 }
 
 bool stream_is_deferred(const struct stream *s)
 {
-    return s->parked != NULL;
+    return s->deferred != NULL;
 }
 
 int stream_submit_deferred(struct stream *s, uint64_t *ticket, struct moeflux_err *e)
 {
-    struct stream_batch *b = s->parked;
-    s->parked = NULL;
+    struct stream_batch *b = s->deferred;
+    s->deferred = NULL;
     return queue_batch(s, b, ticket, e);
 }
 

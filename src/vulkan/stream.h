@@ -42,7 +42,7 @@ struct stream {
     struct stream_batch ring[STREAM_RING];
     uint64_t last_ticket;
     struct stream_batch *open;   /* being recorded */
-    struct stream_batch *parked; /* recorded, not queued */
+    struct stream_batch *deferred; /* recorded, not queued */
     bool recording, profile;
     bool times_next; /* the next batch is timed, even without `profile` */
     /* the open batch starts when this stream reaches after_ticket; NULL: at once */

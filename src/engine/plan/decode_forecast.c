@@ -82,7 +82,7 @@ struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, con
 /* Returns the slots that devices with their own memory have for the experts after the first n_cpu layers.
  * need: the number of these experts. Each of several devices holds only its own layers' experts. Layers
  * without experts come first, as in every family. */
-static uint64_t slots_beside(const struct moeflux_needs *n, const struct moeflux_plan *plan, uint32_t n_cpu,
+static uint64_t device_slots(const struct moeflux_needs *n, const struct moeflux_plan *plan, uint32_t n_cpu,
                              uint64_t need)
 {
     uint64_t slots = 0;
@@ -113,7 +113,7 @@ static struct moeflux_plan moved(const struct moeflux_needs *n, const struct moe
         p.n_slots = all - p.n_cpu_slots;
         p.n_host_slots = 0;
     } else {
-        p.n_slots = slots_beside(n, plan, n_cpu, need);
+        p.n_slots = device_slots(n, plan, n_cpu, need);
         /* The host keeps all if it has room for all. */
         uint64_t below = host >= need + p.n_cpu_experts && p.n_slots < need ? need : need - p.n_slots;
         uint64_t wanted = below + p.n_cpu_experts, there = size_min(host, wanted);

@@ -157,11 +157,11 @@ int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o
 }
 
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                        const struct exec *beside, struct moeflux_err *e)
+                        const struct exec *threads_of, struct moeflux_err *e)
 {
     const struct exec_options x = {.device = o->device,
                                    .profile = o->profile,
-                                   .beside = beside,
+                                   .shares_threads_with = threads_of,
                                    .staged = h && h->staged,
                                    .shelf = h ? h->shelf : NULL,
                                    .n_threads = o->n_threads,
@@ -178,9 +178,9 @@ int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, cons
 }
 
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                          const struct exec *beside, struct moeflux_err *e)
+                          const struct exec *threads_of, struct moeflux_err *e)
 {
-    int rc = load_plan_open_exec(out, o, h, beside, e);
+    int rc = load_plan_open_exec(out, o, h, threads_of, e);
     if (rc < 0)
         return rc;
     return set_prompt_type(*out, o->prompt_type, e);
@@ -195,12 +195,12 @@ enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const stru
                                                                                     : KV_TYPE_F32;
 }
 
-int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *beside,
+int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *threads_of,
                        struct moeflux_err *e)
 {
     const struct exec_options x = {.device = "cpu",
                                    .profile = o->profile,
-                                   .beside = beside,
+                                   .shares_threads_with = threads_of,
                                    .n_threads = o->n_threads,
                                    .isa = o->cpu_isa};
     int rc = exec_open(out, &x, e);

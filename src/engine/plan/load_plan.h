@@ -94,16 +94,16 @@ int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, s
 int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e);
 
 /* Opens the device that the options name, with its default settings. h may be NULL. threads_of:
- * exec_options.beside. */
+ * exec_options.shares_threads_with. */
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                        const struct exec *beside, struct moeflux_err *e);
+                        const struct exec *threads_of, struct moeflux_err *e);
 /* Does the same and applies prompt_type. ERR_USAGE; ERR_UNSUPPORTED: float16 is requested and the device has
  * no matrix units for it. */
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                          const struct exec *beside, struct moeflux_err *e);
+                          const struct exec *threads_of, struct moeflux_err *e);
 
 /* Opens the CPU that computes routed experts next to a device. */
-int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *beside,
+int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *threads_of,
                        struct moeflux_err *e);
 
 enum reader_mode load_plan_reader_mode(const struct moeflux_options *o);

@@ -32,7 +32,7 @@ enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_SOFTWARE = 8, N_BATC
 
 /* --- the disk --- */
 
-struct wave {
+struct disk_test {
     struct model_dir *model;
     struct reader *reader;
     uint32_t *order; /* [n_all] layer * n_experts + expert, shuffled */
@@ -66,7 +66,7 @@ static int make_stretch(struct model_dir *m, struct stretch *out, struct moeflux
     return rc;
 }
 
-static int prepare(struct wave *w, const struct stretch *of, struct moeflux_err *e)
+static int prepare(struct disk_test *w, const struct stretch *of, struct moeflux_err *e)
 {
     const struct config *c = &w->model->config;
     w->stride = size_round_up(w->model->max_expert_bytes, READER_TARGET_ALIGN);
@@ -88,7 +88,7 @@ static int prepare(struct wave *w, const struct stretch *of, struct moeflux_err 
 }
 
 /* Reads experts [first, first + n) of the order, all at once. */
-static int read_wave(struct wave *w, uint32_t first, uint32_t n, struct moeflux_err *e)
+static int read_batch(struct disk_test *w, uint32_t first, uint32_t n, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -107,13 +107,13 @@ static int read_wave(struct wave *w, uint32_t first, uint32_t n, struct moeflux_
     return rc;
 }
 
-static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct moeflux_err *e)
+static int read_for_a_second(struct disk_test *w, struct moeflux_speeds *out, struct moeflux_err *e)
 {
     uint32_t top_k = w->model->config.top_k, done = 0;
     uint64_t start = clock_ns(), ns = 0;
     while (done < w->n_all && ns < DISK_NS) {
         uint32_t n = (uint32_t)size_min(top_k, w->n_all - done);
-        int rc = read_wave(w, done, n, e);
+        int rc = read_batch(w, done, n, e);
         if (rc < 0)
             return rc;
         done += n;
@@ -125,7 +125,7 @@ static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct 
 }
 
 /* Opens the mode that the caller requested, else the first that works of direct, uring and pread. */
-static int open_reader(struct wave *w, const struct moeflux_options *o, struct moeflux_err *e)
+static int open_reader(struct disk_test *w, const struct moeflux_options *o, struct moeflux_err *e)
 {
     struct reader_options r = {.mode = load_plan_reader_mode(o),
                                .n_threads = load_plan_n_readers(o->n_threads)};
@@ -134,7 +134,7 @@ static int open_reader(struct wave *w, const struct moeflux_options *o, struct m
 
 static void measure_disk(struct model_dir *m, const struct moeflux_options *o, struct moeflux_speeds *out)
 {
-    struct wave w = {.model = m};
+    struct disk_test w = {.model = m};
     struct moeflux_err e = {0};
     struct stretch all = {0, m->config.n_layers, m->config.n_experts};
     int rc = m->is_sketch ? make_stretch(m, &all, &e) : 0;

@@ -83,8 +83,8 @@ static int share_memory(struct load_share *shares, const struct demand *of, uint
 
 /* Chooses one chunk and one type of the KV cache for all devices: the smallest that any of them would
  * choose. */
-static int choose_batch_invariant(const struct exec_caps *caps, uint32_t n, const struct moeflux_options *o,
-                                  struct load_share *out, struct moeflux_err *e)
+static int choose_common(const struct exec_caps *caps, uint32_t n, const struct moeflux_options *o,
+                         struct load_share *out, struct moeflux_err *e)
 {
     int rc = load_plan_choose_chunk(&out->max_chunk, o->chunk, &caps[0], e);
     out->kv_type = load_plan_choose_kv_type(o->kv_type, &caps[0]);
@@ -122,7 +122,7 @@ static int share(struct stage_plan *out, const struct model_dir *m, const struct
     struct demand demands[MOEFLUX_MAX_DEVICES] = {0};
     int rc = devices_share_layers(o, caps, out->n, m->config.n_layers, layers, e);
     if (rc == 0)
-        rc = choose_batch_invariant(caps, out->n, o, &shares[0], e);
+        rc = choose_common(caps, out->n, o, &shares[0], e);
     out->host_free_bytes = host_memory_free("");
     for (uint32_t i = 0; rc == 0 && i < out->n; i++) {
         shares[i] = (struct load_share){.layers = layers[i],

@@ -14,7 +14,7 @@ bool ahead_is_recorded(const struct work *w, const struct stage *at);
  * with *next, if something should be recorded now: in a deferred batch of its own, followed by
  * ahead_recorded. each: room for what *next refers to. */
 bool ahead_choose(const struct work *w, const struct pass *here,
-                  struct arch_sequence each[MOEFLUX_MOST_TOGETHER], struct pass *next);
+                  struct arch_sequence each[MOEFLUX_MAX_BATCHED], struct pass *next);
 /* Notes whether the recording succeeded; if not, no batch is deferred. */
 void ahead_recorded(struct stage *at, bool done);
 

@@ -19,7 +19,7 @@ uint32_t moeflux_max_batched(const struct moeflux_model *m)
     uint32_t max_invariant = m->max_chunk;
     for (uint32_t i = 0; i < m->n_stages; i++)
         max_invariant = (uint32_t)size_min(max_invariant, stage_max_invariant(&m->stages[i]));
-    return m->trace || m->prefer.margin > 0 ? 1 : (uint32_t)size_min(max_invariant, MOEFLUX_MOST_TOGETHER);
+    return m->trace || m->prefer.margin > 0 ? 1 : (uint32_t)size_min(max_invariant, MOEFLUX_MAX_BATCHED);
 }
 
 static int check(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, struct moeflux_err *e)

@@ -100,7 +100,7 @@ static int decode_tokens(const struct work *w, const struct pass *p, bool is_ahe
 /* Decodes a token of each of a list of sequences, with every expert where the device can read it. */
 static int decode_stage(const struct work *w, const struct pass *p, struct moeflux_err *e)
 {
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
     struct pass next;
     bool is_ahead = ahead_is_recorded(w, p->at), goes_on = ahead_choose(w, p, each, &next);
     int rc = stage_end(p, decode_tokens(w, p, is_ahead, goes_on ? &next : NULL, e), e);
@@ -125,28 +125,28 @@ static bool go_on(void *ctx)
 /* Returns the place of a sequence, or that of the least recently seen one. */
 static uint32_t find_place(const struct stage *at, uint64_t mark)
 {
-    const struct followed *f = at->followed;
+    const struct tracked_sequence *f = at->tracked;
     uint32_t oldest = 0;
     for (uint32_t i = 0; i < PREDICTOR_PLACES; i++) {
         if (f[i].mark == mark)
             return i;
-        if (f[i].came < f[oldest].came)
+        if (f[i].last_use < f[oldest].last_use)
             oldest = i;
     }
     return oldest;
 }
 
-void forward_follow(const struct work *w, struct stage *at)
+void forward_track(const struct work *w, struct stage *at)
 {
-    uint32_t places[MOEFLUX_MOST_TOGETHER];
+    uint32_t places[MOEFLUX_MAX_BATCHED];
     uint32_t n = w->is_batched ? w->n : 1, here = w->is_batched ? 1 : w->n;
-    uint64_t now = ++at->n_followed;
+    uint64_t now = ++at->n_tracked;
     for (uint32_t i = 0; i < n; i++) {
         const struct moeflux_session *s = w->list[i];
-        struct followed *f = &at->followed[places[i] = find_place(at, s->mark)];
+        struct tracked_sequence *f = &at->tracked[places[i] = find_place(at, s->mark)];
         if (f->mark != s->mark || f->pos != s->pos)
             predictor_forget(&at->predictor, places[i]);
-        *f = (struct followed){s->mark, s->pos + here, now};
+        *f = (struct tracked_sequence){s->mark, s->pos + here, now};
     }
     predictor_select(&at->predictor, places, n);
 }
@@ -236,19 +236,19 @@ static void end_tokens(const struct work *w, float *const *logits, uint32_t half
 static int run_stage(const struct work *w, const struct input *in, struct stage *at, bool keeps,
                      struct moeflux_err *e)
 {
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
     bool is_end = at == &w->m->stages[w->m->n_stages - 1];
     struct pass p = stage_pass(w, at, each);
     bool plain = is_plain(w, &p), has_rows = is_end && (plain || w->is_batched);
     float *const *logits = w->is_batched ? in->logits : &w->outputs->logits;
     p.chooses = plain && stage_chooses(w, at);
-    p.half = plain && ahead_is_recorded(w, at) ? at->ahead.parked.half : 1 - at->last_half;
+    p.half = plain && ahead_is_recorded(w, at) ? at->ahead.deferred.half : 1 - at->last_half;
     if (has_rows)
         stage_begin_logits(at, p.half);
     fill_inputs(w, in->ids, &p);
     set_up(w, at, true);
     if (!plain)
-        forward_follow(w, at);
+        forward_track(w, at);
     int rc = plain ? decode_stage(w, &p, e) : w->is_batched ? run_tokens(&p, e) : stage_run(&p, in->last, e);
     set_up(w, at, false);
     if (has_rows)

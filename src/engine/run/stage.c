@@ -87,7 +87,7 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
     if (!at->wanted || !at->is_wanted || !at->is_seen)
         return ERR_MEMORY;
     int rc = predictor_open(&at->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k,
-                            MOEFLUX_MOST_TOGETHER, e);
+                            MOEFLUX_MAX_BATCHED, e);
     if (rc == 0)
         rc = open_arch(at, m, p, before, e);
     return rc < 0 ? rc : make_buffers(at, m, o, e);
@@ -139,12 +139,12 @@ static void set_options(struct expert_store_options to[EXPERT_SIDES], const stru
 
 /* Opens the CPU that computes experts next to the device, and the buffers between the two. */
 static int open_host(struct stage *at, const struct moeflux_model *m, const struct moeflux_options *o,
-                     const struct exec *beside, struct moeflux_err *e)
+                     const struct exec *threads_of, struct moeflux_err *e)
 {
     uint64_t hidden = (uint64_t)at->max_cpu_chunk * m->dir.config.hidden * sizeof(float);
     const struct arch_span layers = {at->cpu_layers.first, at->cpu_layers.end};
     struct expert_side *s = &at->sides[SIDE_HOST];
-    int rc = load_plan_open_cpu(&s->exec, o, beside, e);
+    int rc = load_plan_open_cpu(&s->exec, o, threads_of, e);
     if (rc == 0)
         rc = host_experts_open(&at->host.experts, s->exec, &m->dir, layers, at->max_cpu_chunk, e);
     if (rc == 0)
@@ -161,7 +161,7 @@ bool stage_holds_all(const struct stage *at)
 }
 
 int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct load_plan *p,
-                       const struct moeflux_options *o, const struct test_hooks *h, const struct exec *beside,
+                       const struct moeflux_options *o, const struct test_hooks *h, const struct exec *threads_of,
                        struct moeflux_err *e)
 {
     struct expert_store_options options[EXPERT_SIDES] = {0};
@@ -170,7 +170,7 @@ int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct l
         options[i].host_chunk_bytes = h->host_chunk_bytes;
     at->sides[SIDE_DEVICE].exec = at->exec;
     at->sides[SIDE_PROMPT].exec = options[SIDE_PROMPT].budget_bytes ? at->exec : NULL;
-    int rc = stage_has_cpu_layers(at) ? open_host(at, m, o, beside, e) : 0;
+    int rc = stage_has_cpu_layers(at) ? open_host(at, m, o, threads_of, e) : 0;
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
         rc = open_side(m, &at->sides[i], &options[i], o->prefetch, e);
     return rc;

@@ -14,10 +14,10 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
 /* Opens the crossing to the next stage, if possible. Both stages must be open. */
 void stage_open_crossing(struct stage *at);
 /* Opens its experts, and the CPU that computes those of at->cpu_layers. threads_of: the CPU's
- * exec_options.beside. */
+ * exec_options.shares_threads_with. */
 int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct load_plan *p,
-                       const struct moeflux_options *o, const struct test_hooks *h, const struct exec *beside,
-                       struct moeflux_err *e);
+                       const struct moeflux_options *o, const struct test_hooks *h,
+                       const struct exec *threads_of, struct moeflux_err *e);
 /* Closes everything except the exec; the next stage's exec must be open too. The stage may be half open. */
 void stage_close(struct stage *at);
 /* Whether the CPU computes experts of some of its layers. */

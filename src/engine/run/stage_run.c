@@ -9,7 +9,7 @@
 
 /* Rows of the head at once, if the logits of a whole chunk are wanted. */
 enum { LOGIT_ROWS = 4 };
-_Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS && (int)MOEFLUX_MOST_TOGETHER <= (int)ARCH_HEAD_ROWS,
+_Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS && (int)MOEFLUX_MAX_BATCHED <= (int)ARCH_HEAD_ROWS,
                "rows of logits");
 
 /* Records the head for tokens from .. from + n - 1 and the copy of their logits to the host. */
@@ -99,8 +99,7 @@ bool stage_chooses(const struct work *w, const struct stage *at)
     return w->choice && at == &w->m->stages[w->m->n_stages - 1];
 }
 
-struct pass stage_pass(const struct work *w, struct stage *at,
-                       struct arch_sequence each[MOEFLUX_MOST_TOGETHER])
+struct pass stage_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_BATCHED])
 {
     struct pass p = {.s = w->is_batched ? NULL : w->list[0],
                      .m = w->m,

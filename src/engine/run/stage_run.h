@@ -25,7 +25,7 @@ struct arch_sequence stage_sequence(const struct work *w, uint32_t i, const stru
 bool stage_chooses(const struct work *w, const struct stage *at);
 /* Returns the work's pass on one stage. each: room for what the pass refers to; NULL: one sequence. */
 struct pass stage_pass(const struct work *w, struct stage *at,
-                       struct arch_sequence each[MOEFLUX_MOST_TOGETHER]);
+                       struct arch_sequence each[MOEFLUX_MAX_BATCHED]);
 /* Begins a batch with the embedding, or with the hidden states of the stage before, and records the
  * layers. */
 int stage_record_layers(const struct pass *p, struct moeflux_err *e);
@@ -44,7 +44,7 @@ int stage_end(const struct pass *p, int rc, struct moeflux_err *e);
 void stage_hand_over(const struct work *w, const struct stage *at);
 /* Selects the predictor's places for the work's sequences and notes their positions after the work. What the
  * predictor has seen of a sequence counts only if the sequence goes on from there. */
-void forward_follow(const struct work *w, struct stage *at);
+void forward_track(const struct work *w, struct stage *at);
 /* Returns the last stage's logits of a few tokens: f32 [n][vocab_size]. If they are a host copy, they stay
  * valid until stage_end_logits, even if the stage computes something else, which uses the other half.
  * stage_begin_logits must be called before they are computed. */

@@ -81,9 +81,9 @@ void step_close(struct moeflux_model *m)
 
 int step_wait_idle(struct moeflux_model *m, struct moeflux_err *e)
 {
-    bool is_under_way = m->step.session != NULL;
+    bool is_in_flight = m->step.session != NULL;
     m->step.session = NULL;
-    return is_under_way ? exec_wait(m->stages[0].exec, m->step.ticket, e) : 0;
+    return is_in_flight ? exec_wait(m->stages[0].exec, m->step.ticket, e) : 0;
 }
 
 static void make_choice(struct choice *c, const struct sampler *sampler, uint32_t ahead, const int32_t *next)

@@ -37,7 +37,7 @@ int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct 
 void checkpoints_trim(struct checkpoints *c);
 void checkpoints_drop(struct checkpoints *c, struct checkpoint *which);
 /* Drops the checkpoints after `pos`. */
-void checkpoints_drop_behind(struct checkpoints *c, uint32_t pos);
+void checkpoints_drop_after(struct checkpoints *c, uint32_t pos);
 void checkpoints_free(struct checkpoints *c);
 
 #endif

@@ -52,8 +52,8 @@ static void add_config(XXH3_state_t *h, const struct config *c)
     }
 }
 
-/* Adds a format, except the oldest ones: so models with only those keep their fingerprint and saved states.
- * */
+/* Adds a format, except the oldest ones: so models with only those keep their fingerprint and saved
+ * states. */
 static void add_format(XXH3_state_t *h, uint32_t format)
 {
     if (format != FORMAT_NONE && format > FORMAT_F32)

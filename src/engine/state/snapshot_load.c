@@ -329,7 +329,7 @@ static int load_here(struct source *r, struct moeflux_session *s, const struct s
 }
 
 /* Loads a second session and swaps the two at the end. */
-static int load_beside(struct source *r, struct moeflux_session *s, const struct snapshot *h,
+static int load_second(struct source *r, struct moeflux_session *s, const struct snapshot *h,
                        struct moeflux_err *e)
 {
     struct moeflux_session *fresh;
@@ -361,7 +361,7 @@ int moeflux_session_load(struct moeflux_session *s, const char *path, struct moe
     if (rc == 0)
         rc = source_prepare(&r, e);
     if (rc == 0)
-        rc = s->pos == 0 ? load_here(&r, s, &h, e) : load_beside(&r, s, &h, e);
+        rc = s->pos == 0 ? load_here(&r, s, &h, e) : load_second(&r, s, &h, e);
     source_close(&r);
     return rc;
 }
