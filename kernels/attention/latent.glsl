@@ -7,8 +7,8 @@
 // the last have is not used, weights of positions that a row does not see are 0.
 //
 // The weights are stored as [row][position], or, where FRAG is defined (kernels named X_fragcoop), as [row /
-// 16][position / 16][lane], eight of a 16 x 16 matrix for each lane: for devices whose matrices lie in quads
-// (lib/quads.glsl), which have them there as the second pass needs them.
+// 16][position / 16][lane], eight of a 16 x 16 matrix for each lane: for devices whose matrices have the
+// layout of lib/fragment_layout.glsl, which have them there as the second pass needs them.
 #ifndef ATTENTION_LATENT_GLSL
 #define ATTENTION_LATENT_GLSL
 

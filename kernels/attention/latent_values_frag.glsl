@@ -1,7 +1,8 @@
-// latent_values_frag.glsl - attention/latent_values.comp on matrices in quads: the weights come from memory
-// to where matrices have them, the values of every second step go to the second half of shared memory.
+// latent_values_frag.glsl - attention/latent_values.comp on matrices in the known fragment layout: the
+// weights come from memory to where matrices have them, the values of every second step go to the second half
+// of shared memory.
 
-#include "lib/quads.glsl"
+#include "lib/fragment_layout.glsl"
 
 const uint N_CHUNKS = STEP / CHUNK;
 
@@ -19,7 +20,7 @@ void ask_matrices(uint step, const uint d)
 
 void ask_tops(uint step)
 {
-    uint row = first_row + subgroup_row() + quad_line();
+    uint row = first_row + subgroup_row() + frag_line();
     [[unroll]] for (uint c = 0; c < N_CHUNKS; c++)
         [[unroll]] for (uint i = 0; i < 4; i++)
             chunk_tops[c][i] = Stats(a.chunks).v[(step * N_CHUNKS + c) * a.rows + row + 8 * i].x;
@@ -51,7 +52,7 @@ void multiply_step(uint step, uint to)
     keep_values(values);
     [[unroll]] for (uint c = 0; c < N_CHUNKS; c++)
         [[unroll]] for (uint i = 0; i < 4; i++)
-            f[c][i] = exp2(chunk_tops[c][i] - tops[subgroup_row() + quad_line() + 8 * i]);
+            f[c][i] = exp2(chunk_tops[c][i] - tops[subgroup_row() + frag_line() + 8 * i]);
     barrier();
     ask_values(next);
     ask_tops(next);

@@ -5,7 +5,7 @@
 //   tiles[1 + i] = (expert, first of rows, number, 0)
 // Before all others come the pairs of the shared expert, which has every token, where there is one.
 //
-// Pairs of an expert that the table does not have are left out: they belong to another wave. So are those of
+// Pairs of an expert that the table does not have are left out: they belong to another round. So are those of
 // NO_EXPERT. One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open:
 // no result depends on it, because every pair is computed by itself.
 #version 460

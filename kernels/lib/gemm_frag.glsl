@@ -2,18 +2,18 @@
 // from memory into the lanes' registers, where the matrices lie, without shared memory. ALONG subgroups share
 // the columns of their rows: few rows leave a processor waiting else.
 //
-// For devices whose matrices lie in quads (lib/quads.glsl). Weights are first factors [row][k], inputs second
-// factors [k][token]. Which columns of a product meet in one k does not matter: lane q takes columns 32 q ..
-// 32 q + 31 of each 128, which is one piece of 16 bytes of 4-bit codes, four columns for each of eight
-// matrices. The inputs are stored as the lanes take them (stored_col): of each 128 columns the eights 0, 4,
-// 8, 12, then 1, 5, 9, 13 and so on, of each eight the columns 0, 4, 1, 5, 2, 6, 3, 7, which a word of codes
-// gives two at a time.
+// For devices whose matrices have the layout of lib/fragment_layout.glsl. Weights are first factors [row][k],
+// inputs second factors [k][token]. Which columns of a product meet in one k does not matter: lane q takes
+// columns 32 q .. 32 q + 31 of each 128, which is one piece of 16 bytes of 4-bit codes, four columns for each
+// of eight matrices. The inputs are stored as the lanes take them (stored_col): of each 128 columns the
+// eights 0, 4, 8, 12, then 1, 5, 9, 13 and so on, of each eight the columns 0, 4, 1, 5, 2, 6, 3, 7, which a
+// word of codes gives two at a time.
 #ifndef GEMM_FRAG_GLSL
 #define GEMM_FRAG_GLSL
 
 #include "lib/halves.glsl"
 #include "lib/matrices.glsl"
-#include "lib/quads.glsl"
+#include "lib/fragment_layout.glsl"
 
 const uint STEP = 128;          // columns
 const uint FRAGS = ROWS / 4;    // matrices of a subgroup along the rows, of each half of the block
@@ -38,7 +38,7 @@ bool has_sums()
 uint half_row(uint r)
 {
     uint i = r % (ROWS / 2);
-    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + quad_line();
+    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + frag_line();
 }
 
 // What the lane with the next row has, for even rows.
@@ -55,7 +55,7 @@ float next_stored(float v)
 
 uint tile_token(uint t)
 {
-    return t / 4 * 16 + quad_col(t);
+    return t / 4 * 16 + frag_col(t);
 }
 
 MatrixC sum_of[2 * FRAGS][ACROSS];
@@ -75,7 +75,7 @@ uint scales[ROWS], biases[ROWS], next_scales[ROWS], next_biases[ROWS];
 // Asks for the groups of steps `step` .. step + 3.
 void ask_groups(uint step, uint last)
 {
-    uint mine = min(step + quad_lane(), last);
+    uint mine = min(step + frag_lane(), last);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         Matrix m = matrix_of[r / (ROWS / 2)];
         uint word = row_of[r] * (m.cols >> 7) + mine;
@@ -88,7 +88,7 @@ void ask_rows(uint step)
 {
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         next_run[r] =
-            load_run(FORMAT_Q4, matrix_of[r / (ROWS / 2)], row_of[r], 4 * step + quad_lane());
+            load_run(FORMAT_Q4, matrix_of[r / (ROWS / 2)], row_of[r], 4 * step + frag_lane());
 }
 
 // Eight codes as weights, of columns 0, 4, 1, 5, 2, 6, 3, 7.
@@ -157,7 +157,7 @@ void multiply_across(const uint across, uint cols, Input x)
     uint n_steps = cols / STEP, last = n_steps - 1, each = (n_steps + ALONG - 1) / ALONG;
     uint from = min(part() * each, last), to = min(part() * each + each, n_steps);
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
-        at[j] = input_row(8 * j + quad_line()) / 8 + quad_lane();
+        at[j] = input_row(8 * j + frag_line()) / 8 + frag_lane();
     ask_groups(from, last);
     ask_rows(from);
     if (AHEAD)

@@ -280,9 +280,9 @@ void arch_predict_experts(const struct arch *a, uint32_t layer, uint32_t n)
     moe_predict(&a->moe, &a->layers[layer].moe, a->room.x, n);
 }
 
-bool arch_takes_waves(const struct arch *a, uint32_t n)
+bool arch_takes_rounds(const struct arch *a, uint32_t n)
 {
-    return moe_takes_waves(&a->moe, n);
+    return moe_takes_rounds(&a->moe, n);
 }
 
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)

@@ -1,11 +1,13 @@
 /* arch.h - a model's layers as the engine sees them: weights, and the lists of operations that make a layer.
  * They are built from the description in config.h: a mixer (mixer.h), then experts (moe.h) or a dense part
- * (dense.h). A layer is two lists. before_experts ends with the router's logits; experts_up and experts_down
- * compute the routed and shared experts and the residual. If every expert is in the table, experts_up makes
- * the router's choice. Otherwise choose_experts makes it (idx, weights), and the engine brings the chosen
- * experts into the table; experts_up may run twice, first for the experts that are already resident. A layer
- * without experts has before_experts alone. The lists serve a chunk of any number of tokens: one is decode,
- * more are prefill. */
+ * (dense.h).
+ *
+ * A layer is two lists. before_experts ends with the router's logits; experts_up and experts_down compute the
+ * routed and shared experts and the residual. If every expert is in the table, experts_up makes the router's
+ * choice. Otherwise choose_experts makes it (idx, weights), and the engine brings the chosen experts into the
+ * table; experts_up may run twice, first for the experts that are already resident. A layer without experts
+ * has before_experts alone. The lists serve a chunk of any number of tokens: one is decode, more are
+ * prefill. */
 #ifndef MOEFLUX_ARCH_ARCH_H
 #define MOEFLUX_ARCH_ARCH_H
 
@@ -53,7 +55,7 @@ struct arch_experts {
     bool chooses;     /* up: it makes the router's choice too */
     uint64_t skip;    /* up: bit k leaves out the k-th expert of each token (k < 64) */
     bool skip_shared; /* up: the shared expert was computed by an earlier call */
-    bool more_waves;  /* down: experts that the table lacks are computed in a later wave */
+    bool more_rounds; /* down: experts that the table lacks are computed in a later round */
 };
 
 enum { ARCH_HEAD_ROWS = EXEC_MAX_INVARIANT };
@@ -140,10 +142,10 @@ void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint3
 /* Predicts the experts of a later layer: applies the router of `layer` to the current hidden states of n
  * tokens (n <= EXEC_MAX_INVARIANT), after before_experts of an earlier layer. Writes view.predicted. */
 void arch_predict_experts(const struct arch *a, uint32_t layer, uint32_t n);
-/* Whether the experts of a chunk of n tokens can be computed in waves: up and down are called for some
- * experts at a time, the last time without more_waves. If not, all experts of a token must be resident at
+/* Whether the experts of a chunk of n tokens can be computed in rounds: up and down are called for some
+ * experts at a time, the last time without more_rounds. If not, all experts of a token must be resident at
  * once. */
-bool arch_takes_waves(const struct arch *a, uint32_t n);
+bool arch_takes_rounds(const struct arch *a, uint32_t n);
 /* Compute the experts of tokens x->from .. x->from + x->n - 1 of the chunk. */
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);

@@ -1,5 +1,5 @@
-/* dense.h - the feed-forward part of a layer without experts: [gate, up] = W norm(x); silu(gate) * up; x +=
- * down (3 dispatches) */
+/* dense.h - the feed-forward part of a layer without experts:
+ *   [gate, up] = W norm(x);  silu(gate) * up;  x += down   (3 dispatches) */
 #ifndef MOEFLUX_ARCH_DENSE_H
 #define MOEFLUX_ARCH_DENSE_H
 

@@ -1,6 +1,7 @@
-/* Grouped-query attention, with or without gates, biases, norms of queries and keys, sinks and windows: [q |
- * gate, k, v] = W norm(x) + b; gqa (ops/gqa/gqa.h); x += o_proj o + b The KV cache has keys (ready for the
- * product), then values, [n_kv_heads][head_dim] for each position. */
+/* Grouped-query attention, with or without gates, biases, norms of queries and keys, sinks and windows:
+ *   [q | gate, k, v] = W norm(x) + b;  gqa (ops/gqa/gqa.h);  x += o_proj o + b
+ *
+ * The KV cache has keys (ready for the product), then values, [n_kv_heads][head_dim] for each position. */
 #include <stdlib.h>
 
 #include "arch/loader.h"

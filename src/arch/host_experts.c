@@ -126,11 +126,11 @@ void host_experts_close(struct host_experts *h)
     *h = (struct host_experts){0};
 }
 
-bool host_experts_takes_waves(const struct host_experts *h, uint32_t n)
+bool host_experts_takes_rounds(const struct host_experts *h, uint32_t n)
 {
     bool takes = true;
     for (uint32_t i = 0; i < h->kinds.n; i++)
-        takes = takes && experts_takes_waves(&h->experts[i], n);
+        takes = takes && experts_takes_rounds(&h->experts[i], n);
     return takes;
 }
 
@@ -164,7 +164,7 @@ static struct experts_call call_of(const struct host_experts *h, const struct ho
                                  .chunk = c->n,
                                  .scratch = h->scratch.address,
                                  .skip = part->skip,
-                                 .more = part->more_waves};
+                                 .more = part->more_rounds};
 }
 
 void host_experts_up(const struct host_experts *h, const struct host_chunk *c,

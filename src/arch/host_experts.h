@@ -43,8 +43,8 @@ uint64_t host_experts_bytes(const struct config *c, uint32_t max_chunk);
 int host_experts_open(struct host_experts *h, struct exec *x, const struct model_dir *m,
                       struct arch_span layers, uint32_t max_chunk, struct moeflux_err *e);
 void host_experts_close(struct host_experts *h); /* zeroed is legal */
-/* Do the same as arch_takes_waves, arch_experts_up and arch_experts_down; down adds to the sum. */
-bool host_experts_takes_waves(const struct host_experts *h, uint32_t n);
+/* Do the same as arch_takes_rounds, arch_experts_up and arch_experts_down; down adds to the sum. */
+bool host_experts_takes_rounds(const struct host_experts *h, uint32_t n);
 void host_experts_up(const struct host_experts *h, const struct host_chunk *c,
                      const struct arch_experts *part);
 void host_experts_down(const struct host_experts *h, const struct host_chunk *c,

@@ -173,11 +173,11 @@ static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
     return experts_open(&kind->experts, m->exec, &experts, e);
 }
 
-bool moe_takes_waves(const struct moe *m, uint32_t n)
+bool moe_takes_rounds(const struct moe *m, uint32_t n)
 {
     bool takes = m->kinds.n > 0;
     for (uint32_t i = 0; i < m->kinds.n; i++)
-        takes = takes && experts_takes_waves(&m->experts[i].experts, n);
+        takes = takes && experts_takes_rounds(&m->experts[i].experts, n);
     return takes;
 }
 
@@ -352,7 +352,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .shared_out = &y->shared_out,
                                  .skip = part->skip,
                                  .skip_shared = part->skip_shared,
-                                 .more = part->more_waves};
+                                 .more = part->more_rounds};
 }
 
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,

@@ -77,8 +77,8 @@ void moe_close_layer(struct moe_layer *y, struct exec *x);
 struct experts_shape moe_experts_shape(const struct config *c, const struct expert_layout *at);
 /* Opens the operations. All layers must be loaded and m->f16_scratch set. */
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
-/* Whether experts_takes_waves holds for the experts of every layer. */
-bool moe_takes_waves(const struct moe *m, uint32_t n);
+/* Whether experts_takes_rounds holds for the experts of every layer. */
+bool moe_takes_rounds(const struct moe *m, uint32_t n);
 /* Allocates its buffers for chunks of up to n tokens. */
 void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
                   struct scratch *to);

@@ -21,7 +21,7 @@
 #include "exec/exec.h"
 #include "ops/sample/sample.h"
 
-enum { MOEFLUX_WAVE_TABLES = 16, MOEFLUX_MAX_BATCHED = 8 };
+enum { MOEFLUX_ROUND_TABLES = 16, MOEFLUX_MAX_BATCHED = 8 };
 
 /* The device that computes the routed experts of some layers, and the store that holds them. */
 struct expert_side {
@@ -29,7 +29,8 @@ struct expert_side {
     struct expert_store *store; /* NULL: no layer is on this side */
     bool reads_ahead;           /* experts are prefetched, if there is a predictor */
     bool computes_at_once;      /* a host backend: recording an operation runs it */
-    struct exec_buffer waves;   /* u64 [MOEFLUX_WAVE_TABLES][n_experts]: each a table of one wave's experts */
+    /* u64 [MOEFLUX_ROUND_TABLES][n_experts]: each a table of one round's experts */
+    struct exec_buffer round_tables;
 };
 /* SIDE_DEVICE: the stage's device; SIDE_HOST: the CPU. SIDE_PROMPT: the device, for large chunks in the
  * layers of SIDE_HOST (load_plan_takes_device); experts pass through its few slots. */
@@ -49,11 +50,11 @@ enum { AHEAD_GROUPS = 4 };
 /* The recording ahead on a stage (ahead.h). */
 struct ahead {
     struct recorded deferred; /* what the deferred batch (exec_is_deferred) has recorded */
-    struct recorded wanted; /* what to record next */
+    struct recorded wanted;   /* what to record next */
     struct {
         struct recorded next; /* the group's next tokens */
-        uint32_t next_group;    /* index of the group that came after it the last time */
-        uint64_t last_use;        /* `clock` when it came last */
+        uint32_t next_group;  /* index of the group that came after it the last time */
+        uint64_t last_use;    /* `clock` when it came last */
     } groups[AHEAD_GROUPS];
     uint32_t last; /* index of the group that came last */
     uint64_t clock;
@@ -120,8 +121,8 @@ struct stage {
 
     struct predictor predictor;
     struct tracked_sequence tracked[PREDICTOR_PLACES];
-    uint64_t n_tracked;          /* evaluations so far; the clock of `tracked` */
-    uint32_t *wanted;             /* [n_experts]: the different experts of a wave */
+    uint64_t n_tracked;           /* evaluations so far; the clock of `tracked` */
+    uint32_t *wanted;             /* [n_experts]: the different experts of a round */
     uint8_t *is_wanted;           /* [n_experts] */
     uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
     uint64_t busy_ns;             /* statistics: time of evaluations on this stage */

@@ -59,7 +59,8 @@ struct exec {
     bool profile;
     /* they change the caps */
     bool keeps_f32, forbids_denorm, prefers_nv;
-    enum exec_quads { EXEC_QUADS_UNKNOWN, EXEC_QUADS_NO, EXEC_QUADS_YES } quads[2]; /* quads.h: NV's, KHR's */
+    /* fragment_layout.h: NV's, KHR's */
+    enum exec_fragment_layout { EXEC_LAYOUT_UNKNOWN, EXEC_LAYOUT_NO, EXEC_LAYOUT_YES } fragment_layout[2];
     /* exec_set_batch_invariant */
     bool is_batch_invariant;
     bool is_watched;

@@ -1,7 +1,8 @@
 /* op.h - the interface between operations and backends: an operation is a call and one implementation for
- * each backend. Every operation X has a struct X (made ready by X_open) and a struct X_call that says what to
- * compute in shapes and addresses, not how. X_run passes both to exec_op, which calls the backend's
- * implementation:
+ * each backend.
+ *
+ * Every operation X has a struct X (made ready by X_open) and a struct X_call that says what to compute in
+ * shapes and addresses, not how. X_run passes both to exec_op, which calls the backend's implementation:
  *   vulkan     records dispatches (exec/kernel.h)
  *   cpu        runs native SIMD code, whose work a team of threads shares in blocks
  *   reference  runs plain loops with double sums: the oracle that the others are tested against */

@@ -1,8 +1,10 @@
 /* pace.h - estimates how long kernels take on this device from their last runs, so that submissions stay
- * short. Desktop drivers kill work that keeps a device busy for seconds, and Ctrl-C has to wait for what is
+ * short.
+ *
+ * Desktop drivers kill work that keeps a device busy for seconds, and Ctrl-C has to wait for what is
  * queued. The estimate is the number of workgroups times what a workgroup of the same kernel took last. A
- * dispatch that would exceed the limit runs in pieces: workgroups do not depend on each other, so the results
- * are the same bit by bit however the work is cut. */
+ * dispatch that would exceed the limit runs in pieces: workgroups do not depend on each other, so the
+ * results are the same bit by bit however the work is cut. */
 #ifndef MOEFLUX_EXEC_PACE_H
 #define MOEFLUX_EXEC_PACE_H
 

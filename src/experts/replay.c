@@ -108,7 +108,7 @@ static void release(struct replay *r)
 }
 
 /* Where the slots do not suffice for all of a step, those that it had so far are through: the store computes
- * in waves. */
+ * in rounds. */
 static bool take(struct replay *r, struct expert_key key)
 {
     struct expert_key gone;

@@ -1,7 +1,9 @@
-/* stream.h - records commands for the device, in order, one batch at a time. begin -> dispatch / copy /
- * barrier ... -> submit (gives a ticket) -> wait(ticket). The first error sticks: later calls do nothing and
- * submit returns it. A ring of command buffers lets the host record a batch while an earlier one runs; begin
- * waits only for the batch that used the same command buffer. Nothing here allocates after stream_open. */
+/* stream.h - records commands for the device, in order, one batch at a time.
+ *
+ * begin -> dispatch / copy / barrier ... -> submit (gives a ticket) -> wait(ticket). The first error sticks:
+ * later calls do nothing and submit returns it. A ring of command buffers lets the host record a batch while
+ * an earlier one runs; begin waits only for the batch that used the same command buffer. Nothing here
+ * allocates after stream_open. */
 #ifndef MOEFLUX_VULKAN_STREAM_H
 #define MOEFLUX_VULKAN_STREAM_H
 
@@ -41,7 +43,7 @@ struct stream {
     VkSemaphore timeline;
     struct stream_batch ring[STREAM_RING];
     uint64_t last_ticket;
-    struct stream_batch *open;   /* being recorded */
+    struct stream_batch *open;     /* being recorded */
     struct stream_batch *deferred; /* recorded, not queued */
     bool recording, profile;
     bool times_next; /* the next batch is timed, even without `profile` */

@@ -220,8 +220,8 @@ bool load_plan_takes_device(const struct config *c, uint32_t n)
     return n >= device_chunk(c);
 }
 
-/* Sizes the slots for two waves, one that is computed and one that is copied. If device memory is host memory
- * there are none: nothing needs to be copied, and the CPU reads it equally fast. */
+/* Sizes the slots for two rounds, one that is computed and one that is copied. If device memory is host
+ * memory there are none: nothing needs to be copied, and the CPU reads it equally fast. */
 static void size_prompt_slots(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
 {
     const struct expert_layers layers = p->cpu_layers;

@@ -5,14 +5,14 @@
 #include "args.h"
 #include "base/mem.h"
 
-/* The most experts of a wave: enough to keep a device busy, few enough to be loaded soon. The most wave
+/* The most experts of a round: enough to keep a device busy, few enough to be loaded soon. The most round
  * tables in use. */
-enum { WAVE_EXPERTS = 32, WAVE_TABLES = MOEFLUX_WAVE_TABLES };
+enum { ROUND_EXPERTS = 32, ROUND_TABLES = MOEFLUX_ROUND_TABLES };
 
 /* Collects the different experts of tokens from `from` on, for as many tokens as the slots allow. Returns the
  * number of tokens. */
-static uint32_t gather_wave(const struct pass *p, const struct expert_side *side, uint32_t from,
-                            uint32_t *n_wanted)
+static uint32_t gather_round(const struct pass *p, const struct expert_side *side, uint32_t from,
+                             uint32_t *n_wanted)
 {
     struct moeflux_model *m = p->m;
     uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_free_slots(side->store), t = from;
@@ -76,7 +76,7 @@ void chosen_compute(const struct pass *p, const struct arch_experts *x)
 }
 
 /* Ends the batch and releases the experts that it used. */
-static int finish_wave(const struct expert_side *side, struct moeflux_err *e)
+static int finish_round(const struct expert_side *side, struct moeflux_err *e)
 {
     int rc = exec_finish(side->exec, e);
     expert_store_release(side->store);
@@ -110,18 +110,18 @@ static uint32_t gather_all(const struct pass *p, uint32_t layer)
     return n;
 }
 
-/* Makes a table with the addresses of only this wave's experts. */
-static uint64_t wave_table(const struct pass *p, uint32_t wave, uint32_t layer, const uint32_t *experts,
-                           uint32_t n)
+/* Makes a table with the addresses of only this round's experts. */
+static uint64_t round_table(const struct pass *p, uint32_t round_idx, uint32_t layer, const uint32_t *experts,
+                            uint32_t n)
 {
     const struct moeflux_model *m = p->m;
     const struct expert_side *side = pass_side(p, layer);
-    uint64_t off = (uint64_t)(wave % WAVE_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
-    uint64_t *table = (uint64_t *)(void *)(side->waves.host + off);
+    uint64_t off = (uint64_t)(round_idx % ROUND_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
+    uint64_t *table = (uint64_t *)(void *)(side->round_tables.host + off);
     memset(table, 0, m->dir.config.n_experts * sizeof *table);
     for (uint32_t i = 0; i < n; i++)
         table[experts[i]] = expert_store_address(side->store, layer, experts[i]);
-    return side->waves.address + off;
+    return side->round_tables.address + off;
 }
 
 /* Reads all experts of the next layer while this layer's experts and the next layer's mixer compute: a chunk
@@ -139,22 +139,22 @@ static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moef
     return expert_store_raise(pass_side(p, next)->store, next, p->at->wanted, n_experts, e);
 }
 
-/* Computes the experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave
- * computes, the next one is read. A wave waits for earlier ones only if slots run out. */
-static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+/* Computes the experts of many tokens: each is loaded once and multiplied with all its tokens. While one
+ * round computes, the next one is read. A round waits for earlier ones only if slots run out. */
+static int expert_rounds(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     const struct expert_side *side = pass_side(p, layer);
     uint32_t n_all = gather_all(p, layer), slots = expert_store_n_free_slots(side->store), n_held = 0,
-             wave = 0;
-    uint32_t most = (uint32_t)size_max(size_min(slots / 2, WAVE_EXPERTS), m->dir.config.top_k);
+             round_idx = 0;
+    uint32_t most = (uint32_t)size_max(size_min(slots / 2, ROUND_EXPERTS), m->dir.config.top_k);
     struct arch_experts x = chosen_part(side, layer, 0, p->chunk.n);
     int rc = 0;
-    for (uint32_t from = 0, n; rc == 0 && from < n_all; from += n, wave++) {
+    for (uint32_t from = 0, n; rc == 0 && from < n_all; from += n, round_idx++) {
         uint64_t ticket;
         n = (uint32_t)size_min(most, n_all - from);
-        if (n_held + n > slots || (wave > 0 && wave % WAVE_TABLES == 0)) {
-            rc = finish_wave(side, e);
+        if (n_held + n > slots || (round_idx > 0 && round_idx % ROUND_TABLES == 0)) {
+            rc = finish_round(side, e);
             n_held = 0;
         }
         if (rc == 0)
@@ -162,10 +162,10 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
         if (rc < 0)
             return rc;
         n_held += n;
-        x.table = wave_table(p, wave, layer, p->at->wanted + from, n);
-        x.more_waves = from + n < n_all;
+        x.table = round_table(p, round_idx, layer, p->at->wanted + from, n);
+        x.more_rounds = from + n < n_all;
         chosen_compute(p, &x);
-        if (x.more_waves) {
+        if (x.more_rounds) {
             rc = exec_submit(side->exec, &ticket, e);
             exec_begin(side->exec);
         }
@@ -217,7 +217,7 @@ static void name_part(const struct pass *p, struct arch_experts *x, uint64_t whi
     for (uint32_t i = 0; which; i++, which >>= 1)
         if (which & 1)
             some[n++] = wanted[i];
-    x->table = wave_table(p, 0, x->layer, some, n);
+    x->table = round_table(p, 0, x->layer, some, n);
 }
 
 /* Submits up for the experts that are resident, in a batch of its own so that it begins now. */
@@ -293,15 +293,15 @@ static int wanted_experts(const struct pass *p, struct arch_experts *x, uint32_t
 }
 
 /* Computes the experts of a few tokens, for as many tokens at once as the slots allow. */
-static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+static int token_rounds(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     const struct expert_side *side = pass_side(p, layer);
     int rc = 0;
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
-        uint32_t n_wanted, n = gather_wave(p, side, from, &n_wanted);
+        uint32_t n_wanted, n = gather_round(p, side, from, &n_wanted);
         struct arch_experts x = chosen_part(side, layer, from, n);
-        if (from > 0) /* the previous wave still uses its slots */
-            rc = finish_wave(side, e);
+        if (from > 0) /* the previous round still uses its slots */
+            rc = finish_round(side, e);
         if (rc == 0)
             rc = wanted_experts(p, &x, n_wanted, e);
         from += n;
@@ -309,13 +309,13 @@ static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err 
     return rc;
 }
 
-/* Whether the chunk is divided into waves of experts, not of tokens. */
-static bool takes_waves(const struct pass *p, uint32_t layer)
+/* Whether the chunk is divided into rounds of experts, not of tokens. */
+static bool takes_rounds(const struct pass *p, uint32_t layer)
 {
     if (pass_n_decoding(p) > 0)
         return false;
-    return pass_is_on_cpu(p, layer) ? host_experts_takes_waves(&p->at->host.experts, p->chunk.n)
-                                    : arch_takes_waves(p->at->arch, p->chunk.n);
+    return pass_is_on_cpu(p, layer) ? host_experts_takes_rounds(&p->at->host.experts, p->chunk.n)
+                                    : arch_takes_rounds(p->at->arch, p->chunk.n);
 }
 
 uint64_t chosen_n_all(const struct pass *p)
@@ -376,5 +376,5 @@ int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
     uint32_t n = pass_n_decoding(p) > 0 ? p->chunk.n : 1;
     predictor_observe(&p->at->predictor, layer,
                       pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
-    return takes_waves(p, layer) ? expert_waves(p, layer, e) : token_waves(p, layer, e);
+    return takes_rounds(p, layer) ? expert_rounds(p, layer, e) : token_rounds(p, layer, e);
 }

@@ -111,7 +111,7 @@ static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice,
     exec_begin(p->at->exec);
     if (rc < 0 || !m->dir.config.shared_inner)
         return rc;
-    arch_shared_expert(p->at->arch, &p->chunk, layer, p->at->sides[SIDE_DEVICE].waves.address);
+    arch_shared_expert(p->at->arch, &p->chunk, layer, p->at->sides[SIDE_DEVICE].round_tables.address);
     rc = exec_submit(p->at->exec, &shared, e);
     exec_begin(p->at->exec);
     return rc;

@@ -97,10 +97,10 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
 static int open_side(struct moeflux_model *m, struct expert_side *s, const struct expert_store_options *o,
                      enum moeflux_prefetch prefetch, struct moeflux_err *e)
 {
-    uint64_t tables = (uint64_t)MOEFLUX_WAVE_TABLES * m->dir.config.n_experts * sizeof(uint64_t);
-    int rc = s->exec ? exec_buffer_new(s->exec, &s->waves, EXEC_INPUT, tables, e) : 0;
+    uint64_t tables = (uint64_t)MOEFLUX_ROUND_TABLES * m->dir.config.n_experts * sizeof(uint64_t);
+    int rc = s->exec ? exec_buffer_new(s->exec, &s->round_tables, EXEC_INPUT, tables, e) : 0;
     if (rc == 0 && s->exec)
-        memset(s->waves.host, 0, s->waves.bytes);
+        memset(s->round_tables.host, 0, s->round_tables.bytes);
     if (rc < 0 || o->budget_bytes == 0)
         return rc;
     s->computes_at_once = exec_get_caps(s->exec).is_host;
@@ -161,8 +161,8 @@ bool stage_holds_all(const struct stage *at)
 }
 
 int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct load_plan *p,
-                       const struct moeflux_options *o, const struct test_hooks *h, const struct exec *threads_of,
-                       struct moeflux_err *e)
+                       const struct moeflux_options *o, const struct test_hooks *h,
+                       const struct exec *threads_of, struct moeflux_err *e)
 {
     struct expert_store_options options[EXPERT_SIDES] = {0};
     set_options(options, m, p, o);
@@ -180,7 +180,7 @@ static void close_side(struct expert_side *s)
 {
     expert_store_close(s->store);
     if (s->exec)
-        exec_buffer_free(s->exec, &s->waves);
+        exec_buffer_free(s->exec, &s->round_tables);
 }
 
 void stage_close(struct stage *at)

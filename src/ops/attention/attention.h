@@ -54,8 +54,9 @@ struct attention {
         struct kernel decode, merge;
         struct attention_range fresh[ATTENTION_RANGES];
         struct kernel prefill, f16; /* of a chunk's tokens, in float32 and with float16 products */
-        struct kernel f16_shared;   /* f16 as it is where matrices do not lie in quads (exec/quads.h) */
-        uint32_t f16_rows;          /* of a workgroup of f16 */
+        /* f16 as it is where matrices do not have the layout of exec/fragment_layout.h */
+        struct kernel f16_shared;
+        uint32_t f16_rows;                          /* of a workgroup of f16 */
         struct kernel latent_scores, latent_values; /* see latent.h */
         struct kernel few_merge;                    /* merge, of few splits */
         uint32_t merge_cols, few_merge_cols;        /* fours of channels of a workgroup */

@@ -79,7 +79,8 @@ enum { EXPERTS_MAX_PARTS = 12 };
 
 struct experts {
     struct experts_shape shape;
-    uint32_t waves_from; /* the fewest tokens of a chunk whose experts may come in waves; UINT32_MAX: never */
+    /* the fewest tokens of a chunk whose experts may come in rounds; UINT32_MAX: never */
+    uint32_t rounds_from;
     struct
     { /* vulkan: two dispatches whatever top_k is, another one of each where the shared expert's format needs a kernel of its own;
                 chunks of many tokens go by grouped.h */
@@ -119,7 +120,7 @@ struct experts_call {
     uint64_t skip;                   /* up: bit k leaves out the k-th expert of each token, for k < 64 */
     bool skip_shared;                /* up: the shared expert is left out */
     bool only_shared;                /* the routed experts are computed elsewhere; idx and table are valid */
-    bool more; /* for a chunk that experts_takes_waves: experts that the table lacks (0) come later */
+    bool more; /* for a chunk that experts_takes_rounds: experts that the table lacks (0) come later */
 };
 
 /* Floats of act for a token; of its activations alone, where up leaves float32. */
@@ -130,9 +131,9 @@ uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *
                          uint32_t shared_inner);
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *shape,
                  struct moeflux_err *e);
-/* Whether the experts of a chunk of so many tokens may come in waves: up and down for each, with a table of
- * the wave's experts alone, the last one without `more`. */
-bool experts_takes_waves(const struct experts *op, uint32_t chunk);
+/* Whether the experts of a chunk of so many tokens may come in rounds: up and down for each, with a table of
+ * the round's experts alone, the last one without `more`. */
+bool experts_takes_rounds(const struct experts *op, uint32_t chunk);
 /* Whether up computes the shared expert's gate and up rows in a chunk of so many tokens. Then each call needs
  * shared_up. */
 bool experts_makes_shared(const struct experts *op, uint32_t chunk);

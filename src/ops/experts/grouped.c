@@ -6,7 +6,7 @@
 #include "ops/experts/experts.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/gemm_plan.h"
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 
 /* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
 enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
@@ -21,7 +21,7 @@ static int may_use_registers(const struct experts_grouped *op, struct exec *x, c
 {
     return op->is_f16 && s->up_format == FORMAT_Q4 && s->down_format == FORMAT_Q4 &&
                    s->hidden % GEMM_FRAG_COLS == 0 && s->inner % GEMM_FRAG_COLS == 0
-               ? quads_probe(x, e)
+               ? fragment_layout_probe(x, e)
                : 0;
 }
 
@@ -135,7 +135,7 @@ static const struct experts_tiles *tiles_for(const struct experts_grouped *op, c
 struct share {
     uint32_t slots;    /* pairs of a token */
     uint32_t n_pairs;  /* of routed experts, of all tokens */
-    uint32_t n_shared; /* tokens whose shared expert is among the pairs: in the last wave */
+    uint32_t n_shared; /* tokens whose shared expert is among the pairs: in the last round */
     uint32_t n_joined; /* that may be among the sorted ones */
 };
 
@@ -217,8 +217,8 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
     exec_dispatch(x, &t->up, &up, div_up(s->inner, t->up_rows / 2), most_tiles(s, &of, t->tokens), 1);
 }
 
-/* Adds up the experts' outputs. A shared expert that is not among the pairs: what its down projection meets.
- * */
+/* Adds up the experts' outputs. A shared expert that is not among the pairs: what its down projection
+ * meets. */
 static void run_mix(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                     const struct experts_call *call)
 {

@@ -4,7 +4,7 @@
  *   sort: rows = pairs by expert, tiles of equal expert up: act[t][k] = silu(gate_e p) * (up_e p); where its
  *   tiles are float16, p is rounded to it first. With shared_up the shared expert is one more of each token's
  *   down: parts[t][k] = down_e act[t][k] mix: x[t] += sum_k weights[t][k] parts[t][k], in the router's order,
- *   then the shared expert's; or that one's product Experts may come in waves: sort, up and down for those
+ *   then the shared expert's; or that one's product Experts may come in rounds: sort, up and down for those
  *   that the table has, mix once after the last (call.more). Every pair is computed by itself, so that
  *   nothing depends on which others share its tile. */
 #ifndef MOEFLUX_OPS_EXPERTS_GROUPED_H
