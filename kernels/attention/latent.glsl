@@ -10,8 +10,8 @@
 // rows and width are multiples of 128; rows past the last are computed but not used.
 //
 // The weights are stored as [row][position]. Where FRAG is defined (kernels named X_fragcoop) they are [row /
-// 16][position / 16][lane], eight of a 16 x 16 matrix for each lane: on devices whose matrices lie in quads
-// (lib/quads.glsl) the second pass needs them in this order.
+// 16][position / 16][lane], eight of a 16 x 16 matrix for each lane: on devices whose matrices have the known
+// fragment layout (lib/fragment_layout.glsl) the second pass needs them in this order.
 #ifndef ATTENTION_LATENT_GLSL
 #define ATTENTION_LATENT_GLSL
 

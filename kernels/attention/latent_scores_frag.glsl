@@ -1,12 +1,12 @@
-// latent_scores_frag.glsl - attention/latent_scores.comp on matrices in quads (lib/quads.glsl). Keys are
-// loaded into the registers where matrices have them, and scores become weights in place. A subgroup has 64
-// rows and 32 positions of the tile, one chunk.
+// latent_scores_frag.glsl - attention/latent_scores.comp on matrices in the known fragment layout
+// (lib/fragment_layout.glsl). Keys are loaded into the registers where matrices have them, and scores become
+// weights in place. A subgroup has 64 rows and 32 positions of the tile, one chunk.
 //
 // The order of a product's channels does not matter if both factors use the same one. Of each 64 channels
 // lane q takes units q and q + 4, four channels for each of four matrices. The queries are stored to match:
 // word q of a row of matrix 2 h + t, and then word q + 4, are channels 4 t .. 4 t + 3 of unit 4 h + q.
 
-#include "lib/quads.glsl"
+#include "lib/fragment_layout.glsl"
 
 const uint QUERIES = TILE * STRIDE; // size of a step's queries; those of the next step follow
 
@@ -20,7 +20,7 @@ uvec4 keys[4][2]; // units q and q + 4 of every eighth position
 void fetch_keys(uvec2 rows, uint from, uint i, uint step, const uint h)
 {
     [[unroll]] for (uint o = 0; o < 4; o++)
-        keys[o][h] = latent_at(rows, from, i + 8 * o, step * 8 + 4 * h + quad_lane());
+        keys[o][h] = latent_at(rows, from, i + 8 * o, step * 8 + 4 * h + frag_lane());
 }
 
 void keep_queries(uint place)
@@ -70,7 +70,7 @@ uint first_position()
 
 void multiply_tile(uint from)
 {
-    uint mine = first_position() + quad_line();
+    uint mine = first_position() + frag_line();
     uvec2 rows = latent_rows(from);
     fetch_queries(0);
     [[unroll]] for (uint h = 0; h < 2; h++)
@@ -99,17 +99,17 @@ vec2[2] weigh(const uint i, uint from, uint row, out uvec4 weights[2])
     vec2 m = vec2(LOWEST), l = vec2(0.0);
     [[unroll]] for (uint j = 0; j < 2; j++)
         [[unroll]] for (uint e = 0; e < 8; e++) {
-            s[j][e] = from + 16 * j + quad_col(e) < end[e / 4] ? acc[i][j][e] : LOWEST;
+            s[j][e] = from + 16 * j + frag_col(e) < end[e / 4] ? acc[i][j][e] : LOWEST;
             m[e / 4] = max(m[e / 4], s[j][e]);
         }
-    m = max(ceil(quad_max(m)), vec2(NONE_SEEN));
+    m = max(ceil(frag_max(m)), vec2(NONE_SEEN));
     [[unroll]] for (uint j = 0; j < 2; j++)
         [[unroll]] for (uint e = 0; e < 8; e += 2) {
             vec2 w = exp2(vec2(s[j][e], s[j][e + 1]) - m[e / 4]);
             l[e / 4] += w.x + w.y;
             weights[j][e / 2] = packHalf2x16(w);
         }
-    l = quad_add(l);
+    l = frag_add(l);
     return vec2[2](vec2(m.x, l.x), vec2(m.y, l.y));
 }
 
@@ -120,16 +120,16 @@ void weigh_tile(uint from)
     vec2 stats[4][2];
     [[unroll]] for (uint i = 0; i < 4; i++) {
         uvec4 weights[2];
-        stats[i] = weigh(i, from, first + 16 * i + quad_line(), weights);
+        stats[i] = weigh(i, from, first + 16 * i + frag_line(), weights);
         uint matrix = (first / 16 + i) * (a.width / 16) + from / 16;
         [[unroll]] for (uint j = 0; j < 2; j++)
             Eights(a.weights).v[(matrix + j) * 32 + lane] = weights[j];
     }
     // Every lane of a quad has all of them; each stores two.
-    uint at = from / CHUNK * a.rows + first + quad_lane() * 16 + quad_line();
+    uint at = from / CHUNK * a.rows + first + frag_lane() * 16 + frag_line();
     [[unroll]] for (uint h = 0; h < 2; h++) {
         vec2 low = lane % 2 == 0 ? stats[0][h] : stats[1][h],
              high = lane % 2 == 0 ? stats[2][h] : stats[3][h];
-        Stats(a.chunks).v[at + 8 * h] = quad_lane() < 2 ? low : high;
+        Stats(a.chunks).v[at + 8 * h] = frag_lane() < 2 ? low : high;
     }
 }

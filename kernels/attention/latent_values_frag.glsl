@@ -1,8 +1,8 @@
-// latent_values_frag.glsl - attention/latent_values.comp on matrices in quads (lib/quads.glsl). Weights are
-// loaded into the registers where matrices have them; the values of every second step go to the second half
-// of shared memory.
+// latent_values_frag.glsl - attention/latent_values.comp on matrices in the known fragment layout
+// (lib/fragment_layout.glsl). Weights are loaded into the registers where matrices have them; the values of
+// every second step go to the second half of shared memory.
 
-#include "lib/quads.glsl"
+#include "lib/fragment_layout.glsl"
 
 const uint N_CHUNKS = STEP / CHUNK;
 
@@ -21,7 +21,7 @@ void fetch_matrices(uint step, const uint d)
 
 void fetch_tops(uint step)
 {
-    uint row = first_row + subgroup_row() + quad_line();
+    uint row = first_row + subgroup_row() + frag_line();
     [[unroll]] for (uint c = 0; c < N_CHUNKS; c++)
         [[unroll]] for (uint i = 0; i < 4; i++)
             chunk_tops[c][i] = Stats(a.chunks).v[(step * N_CHUNKS + c) * a.rows + row + 8 * i].x;
@@ -53,7 +53,7 @@ void multiply_step(uint step, uint to)
     keep_values(values);
     [[unroll]] for (uint c = 0; c < N_CHUNKS; c++)
         [[unroll]] for (uint i = 0; i < 4; i++)
-            f[c][i] = exp2(chunk_tops[c][i] - tops[subgroup_row() + quad_line() + 8 * i]);
+            f[c][i] = exp2(chunk_tops[c][i] - tops[subgroup_row() + frag_line() + 8 * i]);
     barrier();
     fetch_values(next);
     fetch_tops(next);

@@ -3,13 +3,14 @@
 // ROWS rows meet POSITIONS positions at a time. A group of SHARE subgroups has 16 rows: each subgroup
 // computes its part of the positions' scores and of the values' channels, and all of them compute the
 // softmax. While a tile is computed, the next one is loaded into registers. Softmax runs over shared memory
-// or, with QUADS, in the registers of the matrices (prefill_quads.glsl).
+// or, with KNOWN_LAYOUT, in the registers of the matrices (prefill_frag.glsl).
 #ifndef ATTENTION_COOP_GLSL
 #define ATTENTION_COOP_GLSL
 
 #include "lib/matrices.glsl"
 
-layout(constant_id = 10) const uint QUADS = 0; // 1: matrices lie in quads (lib/quads.glsl)
+// 1: matrices have the known fragment layout (lib/fragment_layout.glsl)
+layout(constant_id = 10) const uint KNOWN_LAYOUT = 0;
 layout(constant_id = 11) const uint POSITIONS = 32; // positions of a tile: 32 or 64
 
 const uint ROW_GROUPS = ROWS / 16, SHARE = WORKGROUP / 32 / ROW_GROUPS; // 1 or 2
@@ -28,8 +29,8 @@ const uint V_TILE = POSITIONS * K_STRIDE; // start of the values
 const uint Q_ROWS = 64; // queries that go through shared memory at a time
 const uint Q_SIZE = Q_ROWS * K_STRIDE, KV_SIZE = V_TILE + POSITIONS * V_STRIDE;
 shared uvec4 tile[Q_SIZE > KV_SIZE ? Q_SIZE : KV_SIZE]; // keys, values; at first the queries
-shared uvec4 scores[QUADS != 0 ? 1 : ROWS * S_STRIDE];  // also 16 x 16 numbers of each subgroup
-shared uvec4 weights[QUADS != 0 ? 1 : ROWS * P_STRIDE];
+shared uvec4 scores[KNOWN_LAYOUT != 0 ? 1 : ROWS * S_STRIDE];  // also 16 x 16 numbers of each subgroup
+shared uvec4 weights[KNOWN_LAYOUT != 0 ? 1 : ROWS * P_STRIDE];
 
 // A row's sums are scaled down only when its maximum has grown by more than this power of two, which keeps
 // weights in float16's range.
@@ -153,7 +154,7 @@ void add_values(MatrixA w, uint block)
         }
 }
 
-#include "attention/prefill_quads.glsl"
+#include "attention/prefill_frag.glsl"
 
 void score_tile()
 {
@@ -256,23 +257,23 @@ void main()
     if (from < to)
         fetch_tile(from);
     load_queries();
-    begin_quads();
+    begin_frag();
     for (uint at = from; at < to; at += POSITIONS) {
         barrier();
         keep_tile();
         barrier();
         if (at + POSITIONS < to)
             fetch_tile(at + POSITIONS);
-        if (QUADS != 0) {
-            run_quads(at);
+        if (KNOWN_LAYOUT != 0) {
+            run_frag(at);
         } else {
             score_tile();
             weigh_tile(at);
             add_tile();
         }
     }
-    if (QUADS != 0)
-        store_quads();
+    if (KNOWN_LAYOUT != 0)
+        store_frag();
     else
         store_results();
 }

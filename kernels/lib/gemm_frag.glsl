@@ -2,12 +2,12 @@
 // from memory straight into the registers of the matrices, without shared memory. ALONG subgroups share the
 // columns of their rows, because with few rows a processor would wait otherwise.
 //
-// For devices whose matrices lie in quads (lib/quads.glsl). Weights are first factors [row][k], inputs second
-// factors [k][token]. The order of a product's columns does not matter if both factors use the same one. Of
-// each 128 columns lane q takes 32 q .. 32 q + 31, one piece of 16 bytes of 4-bit codes: four columns for
-// each of eight matrices. The inputs are stored to match (stored_col): the groups of eight columns 0, 4, 8,
-// 12, then 1, 5, 9, 13 and so on; each group in the order 0, 4, 1, 5, 2, 6, 3, 7, in which a word of codes
-// gives two at a time:
+// For devices whose matrices have the known fragment layout (lib/fragment_layout.glsl). Weights are first
+// factors [row][k], inputs second factors [k][token]. The order of a product's columns does not matter if
+// both factors use the same one. Of each 128 columns lane q takes 32 q .. 32 q + 31, one piece of 16 bytes of
+// 4-bit codes: four columns for each of eight matrices. The inputs are stored to match (stored_col): the
+// groups of eight columns 0, 4, 8, 12, then 1, 5, 9, 13 and so on; each group in the order 0, 4, 1, 5, 2, 6,
+// 3, 7, in which a word of codes gives two at a time:
 //   word                    77776666 55554444 33332222 11110000    codes 7 .. 0
 //   & 000f000f              ........ ....4444 ........ ....0000    columns 0 and 4
 //   >> 4, & 000f000f        ........ ....5555 ........ ....1111    columns 1 and 5; then >> 8, >> 12
@@ -16,7 +16,7 @@
 
 #include "lib/halves.glsl"
 #include "lib/matrices.glsl"
-#include "lib/quads.glsl"
+#include "lib/fragment_layout.glsl"
 
 const uint STEP = 128;          // columns of a step
 const uint FRAGS = ROWS / 4;    // matrices of a subgroup along the rows, in each half of the block
@@ -41,7 +41,7 @@ bool has_sums()
 uint half_row(uint r)
 {
     uint i = r % (ROWS / 2);
-    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + quad_line();
+    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + frag_line();
 }
 
 // Returns what the lane with the next row has; for even rows.
@@ -58,7 +58,7 @@ float next_stored(float v)
 
 uint tile_token(uint t)
 {
-    return t / 4 * 16 + quad_col(t);
+    return t / 4 * 16 + frag_col(t);
 }
 
 MatrixC sum_of[2 * FRAGS][ACROSS];
@@ -78,7 +78,7 @@ uint scales[ROWS], biases[ROWS], next_scales[ROWS], next_biases[ROWS];
 // Starts loading the groups of steps `step` .. step + 3.
 void fetch_groups(uint step, uint last)
 {
-    uint mine = min(step + quad_lane(), last);
+    uint mine = min(step + frag_lane(), last);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         Matrix m = matrix_of[r / (ROWS / 2)];
         uint word = row_of[r] * (m.cols >> 7) + mine;
@@ -91,7 +91,7 @@ void fetch_rows(uint step)
 {
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         next_run[r] =
-            load_run(FORMAT_Q4, matrix_of[r / (ROWS / 2)], row_of[r], 4 * step + quad_lane());
+            load_run(FORMAT_Q4, matrix_of[r / (ROWS / 2)], row_of[r], 4 * step + frag_lane());
 }
 
 // Returns eight codes as weights, columns 0, 4, 1, 5, 2, 6, 3, 7.
@@ -161,7 +161,7 @@ void multiply_across(const uint across, uint cols, Input x)
     uint n_steps = cols / STEP, last = n_steps - 1, each = (n_steps + ALONG - 1) / ALONG;
     uint from = min(part() * each, last), to = min(part() * each + each, n_steps);
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
-        at[j] = input_row(8 * j + quad_line()) / 8 + quad_lane();
+        at[j] = input_row(8 * j + frag_line()) / 8 + frag_lane();
     fetch_groups(from, last);
     fetch_rows(from);
     if (AHEAD)

@@ -1,4 +1,4 @@
-/* What moeflux.h offers without an opened model: the needs of a model, the self-test. */
+/* The functions of moeflux.h that need no opened model: a model's needs, its parts, the self-test. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +10,7 @@
 #include "model/family.h"
 #include "selftest/selftest.h"
 
-/* Parameters of the dense tensors. Scales and biases of quantised ones do not count. */
+/* Counts the parameters of the dense tensors, without scales and biases of quantised ones. */
 static uint64_t dense_params(const struct model_dir *d)
 {
     uint64_t n = 0;
@@ -67,8 +67,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
         out->n_attention += s.rows[0].n > 0;
         out->n_windowed += c->layers[i].has_window;
         out->kv_bytes_per_pos += ((uint64_t)s.rows[0].n + s.rows[1].n) * sizeof(float);
-        /* A dispatch reads one window and writes the other. All of it twice: the backup lets a chunk be
-         * undone. */
+        /* A dispatch reads one window and writes the other. Everything exists twice: the backup allows a
+         * chunk to be undone. */
         out->recurrent_state_bytes += 2 * (2 * s.window_bytes + s.delta_bytes);
         n_moe += config_has_experts(c, i);
         out->token_expert_bytes += c->top_k * d->experts[i].bytes;
@@ -77,7 +77,7 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
     out->n_expert_params = n_moe * c->n_experts * expert_params;
     out->n_params = dense_params(d) + out->n_expert_params;
     out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
-    /* A token reads all dense weights but the embedding, of which it reads one row. */
+    /* A token reads all dense weights except the embedding, of which it reads one row. */
     out->token_dense_bytes = d->dense_bytes - (c->tied ? 0 : embedding_bytes(d));
     uint64_t context = size_min(1024, config_longest_context(c));
     out->floor_bytes = d->dense_bytes + out->recurrent_state_bytes + context * out->kv_bytes_per_pos +

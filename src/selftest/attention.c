@@ -40,7 +40,7 @@ static void hide_blocks(struct kernel_test *l, const struct gqa_shape *c, uint32
     free(nans);
 }
 
-/* Softmax of prompts in shared memory, as where matrices do not lie in quads. */
+/* Softmax of prompts in shared memory, as where matrices do not have the known fragment layout. */
 static void share_softmax(struct attention *op)
 {
     op->gpu.f16 = op->gpu.f16_shared;

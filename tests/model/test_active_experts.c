@@ -142,7 +142,7 @@ static void fill_ids(int32_t *ids, uint32_t n)
         ids[i] = (int32_t)((i * 37 + 11) % 700);
 }
 
-/* Chunks whose experts are sorted and come in waves, and tokens whose experts come as they are read. */
+/* Chunks whose experts are sorted and come in rounds, and tokens whose experts come as they are read. */
 static void a_share_streams_as_if_all_were_resident(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* engine/plan/device_list.h and cli/report/device.h: GPUs of a made-up machine, and the memory nodes that
- * they are attached to.
+/* exec/devices.h, engine/plan/device_list.h and cli/report/device.h: GPUs of a made-up machine, and the
+ * memory nodes that they are attached to.
  *
  * suites: check fast asan */
 #include <stdio.h>
@@ -11,6 +11,7 @@
 #include "cli/report/device.h"
 #include "cli/output.h"
 #include "engine/plan/device_list.h"
+#include "exec/devices.h"
 #include "fake_nodes.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
@@ -24,8 +25,10 @@ static uint32_t describe(const char *root, const char *const *addresses, uint32_
 {
     for (uint32_t i = 0; i < n; i++) {
         struct gpu_info g = {.kind = "discrete", .name = "a GPU"};
+        struct exec_device d;
         snprintf(g.pci, sizeof g.pci, "%s", addresses[i]);
-        device_list_describe(&to[i], &g, i, root);
+        exec_describe_gpu(&d, &g, i, root);
+        device_list_convert(&to[i], &d);
     }
     return n;
 }

@@ -112,7 +112,7 @@ static void logits_do_not_depend_on_the_cache(void **state)
 }
 
 /* Pinned experts keep their slots: the experts of a chunk must go through the others. */
-static void pinned_experts_leave_room_for_every_wave(void **state)
+static void pinned_experts_leave_room_for_every_round(void **state)
 {
     (void)state;
     enum { TOP_K = 3 };
@@ -445,7 +445,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest everywhere[] = {
         cmocka_unit_test(logits_do_not_depend_on_the_cache),
-        cmocka_unit_test(pinned_experts_leave_room_for_every_wave),
+        cmocka_unit_test(pinned_experts_leave_room_for_every_round),
         cmocka_unit_test(a_cleared_session_repeats_itself),
         cmocka_unit_test(two_sessions_do_not_disturb_each_other),
         cmocka_unit_test(bad_tokens_change_nothing),

@@ -60,7 +60,8 @@ struct attention {
         struct kernel decode, merge;
         struct attention_range fresh[ATTENTION_RANGES];
         struct kernel prefill, f16; /* chunks: products in float32, in float16 */
-        struct kernel f16_shared;   /* f16 for devices whose matrices do not lie in quads (exec/quads.h) */
+        /* f16 for devices whose matrices do not have the known fragment layout (exec/fragment_layout.h) */
+        struct kernel f16_shared;
         uint32_t f16_rows;          /* rows of a workgroup of f16 */
         struct kernel latent_scores, latent_values; /* see latent.h */
         struct kernel few_merge;                    /* merge for few splits */

@@ -2,7 +2,7 @@
 
 #include "args.h"
 #include "base/mem.h"
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 
 /* TILE, STEP and CHUNK are those of kernels/attention/latent.glsl. SHARED_BYTES: shared memory of a
  * workgroup. WANTED_GROUPS: workgroups of the second pass that keep a GPU busy. WEIGHT_BYTES: the weights
@@ -34,11 +34,13 @@ int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_e
         {"attention_latent_scores_coop", "attention_latent_values_coop"},
         {"attention_latent_scores_fragcoop", "attention_latent_values_fragcoop"}};
     uint32_t bytes = sizeof(struct attention_latent_args);
-    int quads = quads_probe(x, e);
-    if (quads < 0)
-        return quads;
-    int rc = exec_kernel(x, &op->gpu.latent_scores, names[quads][0], bytes, spec, KV_N_SPEC, e);
-    return rc < 0 ? rc : exec_kernel(x, &op->gpu.latent_values, names[quads][1], bytes, spec, KV_N_SPEC, e);
+    int has_known_layout = fragment_layout_probe(x, e);
+    if (has_known_layout < 0)
+        return has_known_layout;
+    int rc = exec_kernel(x, &op->gpu.latent_scores, names[has_known_layout][0], bytes, spec, KV_N_SPEC, e);
+    return rc < 0 ? rc
+                  : exec_kernel(x, &op->gpu.latent_values, names[has_known_layout][1], bytes, spec, KV_N_SPEC,
+                                e);
 }
 
 bool attention_latent_takes(const struct attention *op, uint32_t n, uint32_t n_pos)

@@ -6,7 +6,7 @@
 #include "ops/attention/attention.h"
 #include "ops/attention/latent.h"
 #include "ops/linear/gemm_plan.h"
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 
 /* SOFTWARE_SPLIT_POSITIONS: most positions of a split on lavapipe. It silently ends a shader's loops after
  * 65,535 iterations in all; attention/prefill.comp takes up to three a position. */
@@ -68,7 +68,7 @@ enum { PREFILL_SHARED = 28 * 1024 };
 /* The constants of attention/prefill.comp after those of kv_cache.h. */
 enum {
     ROWS_SPEC = KV_N_SPEC,
-    QUADS_SPEC,
+    KNOWN_LAYOUT_SPEC,
     POSITIONS_SPEC,
     PREFILL_WINDOW_SPEC,
     PREFILL_SINKS_SPEC,
@@ -267,16 +267,16 @@ static int open_decode(struct attention *op, struct exec *x, const struct exec_c
     return rc < 0 ? rc : open_merge(op, x, e);
 }
 
-/* F16_POSITIONS: positions of a tile of attention/prefill_coop.glsl. QUADS_ROWS, QUADS_POSITIONS: rows and
+/* F16_POSITIONS: positions of a tile of attention/prefill_coop.glsl. FRAG_ROWS, FRAG_POSITIONS: rows and
  * positions if softmax runs in registers. */
-enum { F16_POSITIONS = 32, QUADS_ROWS = 128, QUADS_POSITIONS = 64 };
+enum { F16_POSITIONS = 32, FRAG_ROWS = 128, FRAG_POSITIONS = 64 };
 
 /* Returns the bytes of shared memory of attention_prefill_coop: the queries or a tile's keys and values,
  * scores, weights. */
-static uint64_t f16_shared_bytes(const struct attention_shape *s, uint32_t positions, bool has_quads)
+static uint64_t f16_shared_bytes(const struct attention_shape *s, uint32_t positions, bool has_known_layout)
 {
     uint64_t key = s->key_dim / 8 + 1, value = s->value_dim / 8 + 1;
-    uint64_t softmax = has_quads ? 8 : (uint64_t)PREFILL_ROWS * (9 + 5);
+    uint64_t softmax = has_known_layout ? 8 : (uint64_t)PREFILL_ROWS * (9 + 5);
     return 16 * (size_max(PREFILL_ROWS * key, positions * (key + value)) + softmax);
 }
 
@@ -292,13 +292,13 @@ static int open_f16(struct attention *op, struct exec *x, uint32_t tiles[PREFILL
     tiles[1] = is_alone ? 128 : 256;
     int rc =
         exec_kernel_later(x, &op->gpu.f16_shared, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC, e);
-    if (rc == 0 && is_alone && f16_shared_bytes(s, QUADS_POSITIONS, true) <= most)
-        rc = quads_probe(x, e);
+    if (rc == 0 && is_alone && f16_shared_bytes(s, FRAG_POSITIONS, true) <= most)
+        rc = fragment_layout_probe(x, e);
     if (rc > 0) {
-        op->gpu.f16_rows = tiles[ROWS_SPEC] = QUADS_ROWS;
-        tiles[1] = 2 * QUADS_ROWS;
-        tiles[POSITIONS_SPEC] = QUADS_POSITIONS;
-        tiles[QUADS_SPEC] = 1;
+        op->gpu.f16_rows = tiles[ROWS_SPEC] = FRAG_ROWS;
+        tiles[1] = 2 * FRAG_ROWS;
+        tiles[POSITIONS_SPEC] = FRAG_POSITIONS;
+        tiles[KNOWN_LAYOUT_SPEC] = 1;
     }
     return rc < 0 ? rc
                   : exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC,

@@ -1,5 +1,6 @@
 /* The reference implementation of delta.h. */
 #include <math.h>
+#include <stddef.h>
 
 #include "args.h"
 #include "ops/delta/delta.h"

@@ -16,7 +16,7 @@ static const struct op down_op = {.name = "experts_down",
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *s, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
-    *op = (struct experts){.shape = *s, .waves_from = caps.is_native ? LOOPS_FEW + 1 : UINT32_MAX};
+    *op = (struct experts){.shape = *s, .rounds_from = caps.is_native ? LOOPS_FEW + 1 : UINT32_MAX};
     const struct weights up = {.rows = s->inner, .cols = s->hidden, .format = s->up_format},
                          down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
     int rc = weights_check(&up, "experts", e);
@@ -51,9 +51,9 @@ uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *
     return experts_grouped_scratch(s, n, shared_inner);
 }
 
-bool experts_takes_waves(const struct experts *op, uint32_t chunk)
+bool experts_takes_rounds(const struct experts *op, uint32_t chunk)
 {
-    return chunk >= op->waves_from;
+    return chunk >= op->rounds_from;
 }
 
 bool experts_makes_shared(const struct experts *op, uint32_t chunk)

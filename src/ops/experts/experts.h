@@ -83,7 +83,7 @@ enum { EXPERTS_MAX_PARTS = 12 };
 
 struct experts {
     struct experts_shape shape;
-    uint32_t waves_from; /* fewest tokens of a chunk whose experts may come in rounds; UINT32_MAX: never */
+    uint32_t rounds_from; /* fewest tokens of a chunk whose experts may come in rounds; UINT32_MAX: never */
     struct
     /* Vulkan: two dispatches whatever top_k is. If the shared expert's format needs a kernel of its own,
      * there is one more for up and for down. Chunks of many tokens are computed by grouped.h. */
@@ -126,7 +126,7 @@ struct experts_call {
     uint64_t skip;                   /* up only: bit k leaves out the k-th expert of each token, k < 64 */
     bool skip_shared;                /* up only: the shared expert is left out */
     bool only_shared; /* routed experts are computed elsewhere; idx and table are valid all the same */
-    bool more; /* experts missing in the table (0) come in a later round; only if experts_takes_waves */
+    bool more; /* experts missing in the table (0) come in a later round; only if experts_takes_rounds */
 };
 
 /* Return the floats of a token's row of act; of its activations only, which the experts' addresses follow. */
@@ -139,7 +139,7 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
                  struct moeflux_err *e);
 /* Returns whether the experts of a chunk may come in rounds. Each round calls up and down with a table of its
  * experts only, the last one without `more`. */
-bool experts_takes_waves(const struct experts *op, uint32_t chunk);
+bool experts_takes_rounds(const struct experts *op, uint32_t chunk);
 /* Returns whether up computes the shared expert's gate and up rows in a chunk of that many tokens. Then each
  * call needs shared_up. */
 bool experts_makes_shared(const struct experts *op, uint32_t chunk);

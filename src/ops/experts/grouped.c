@@ -6,7 +6,7 @@
 #include "ops/experts/experts.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/gemm_plan.h"
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 
 /* LEAST_TILE: fewest tokens of a tile on any device, which bounds the number of tiles. TILE_BYTES: bytes of a
  * tile's entry. */
@@ -22,7 +22,7 @@ static int may_use_registers(const struct experts_grouped *op, struct exec *x, c
 {
     return op->is_f16 && s->up_format == FORMAT_Q4 && s->down_format == FORMAT_Q4 &&
                    s->hidden % GEMM_FRAG_COLS == 0 && s->inner % GEMM_FRAG_COLS == 0
-               ? quads_probe(x, e)
+               ? fragment_layout_probe(x, e)
                : 0;
 }
 

@@ -1,5 +1,6 @@
 /* The reference implementation of experts.h. */
 #include <math.h>
+#include <stddef.h>
 
 #include "args.h"
 #include "ops/experts/experts.h"

@@ -34,9 +34,10 @@ bool gemm_has_f16(const struct exec *x);
 struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats);
 
 /* Returns the plan for kernels/lib/gemm_frag.glsl: float16 tiles of up to 64 tokens for FORMAT_Q4, in
- * registers only, on devices whose matrices lie in quads (exec/quads.h). Columns come in blocks of
- * GEMM_FRAG_COLS, stored as cast_f16_call.is_blocked says. A workgroup has along_rows times parts subgroups:
- * `parts`, a power of two, share the columns of 32 rows. tokens: tokens of a tile, 16, 32 or 64. */
+ * registers only, on devices whose matrices have the known fragment layout (exec/fragment_layout.h). Columns
+ * come in blocks of GEMM_FRAG_COLS, stored as cast_f16_call.is_blocked says. A workgroup has along_rows times
+ * parts subgroups: `parts`, a power of two, share the columns of 32 rows. tokens: tokens of a tile, 16, 32 or
+ * 64. */
 enum { GEMM_FRAG_COLS = 128 };
 struct gemm_plan gemm_frag_plan_for(const struct exec *x, uint32_t tokens, uint32_t along_rows,
                                     uint32_t parts);

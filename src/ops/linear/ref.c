@@ -1,5 +1,6 @@
 /* The reference implementation of linear.h. */
 #include <math.h>
+#include <stddef.h>
 
 #include "ops/linear/linear.h"
 #include "ops/ref.h"

@@ -4,7 +4,7 @@
 
 #include "base/format.h"
 #include "base/mem.h"
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 #include "ops/linear/gemm_plan.h"
 #include "ops/linear/gemv_plan.h"
 #include "ops/linear/linear.h"
@@ -283,11 +283,11 @@ static int may_use_registers(const struct linear *op, struct exec *x, struct moe
     bool suits = op->cols % GEMM_FRAG_COLS == 0 && op->n_stacked == 1 && !is_uneven(op);
     for (uint32_t i = 0; i < op->n_segments; i++)
         suits = suits && op->w[i].format == FORMAT_Q4;
-    return suits ? quads_probe(x, e) : 0;
+    return suits ? fragment_layout_probe(x, e) : 0;
 }
 
 /* Sets the number of tokens from which each path is the fastest. */
-static void set_limits(struct linear *op, const struct exec *x, bool has_quads)
+static void set_limits(struct linear *op, const struct exec *x, bool has_known_layout)
 {
     bool has_gemm = gemm_is_possible(x) && !is_uneven(op), has_f16 = gemm_has_f16(x) && !is_uneven(op);
     uint32_t rows = op->rows * op->n_stacked, *from = op->gpu.from;
@@ -302,10 +302,10 @@ static void set_limits(struct linear *op, const struct exec *x, bool has_quads)
     from[LINEAR_GEMM] = has_gemm ? (uint32_t)size_max(16, gemm_work / rows) : UINT32_MAX;
     from[LINEAR_GEMM_LARGE] = has_gemm ? (uint32_t)size_max(256, GEMM_LARGE_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_SMALL] = has_f16 ? 32 : UINT32_MAX;
-    from[LINEAR_F16_REGISTERS] = has_quads ? 33 : UINT32_MAX;
-    from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(has_quads ? 97 : 64, F16_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS] = has_known_layout ? 33 : UINT32_MAX;
+    from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(has_known_layout ? 97 : 64, F16_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_LARGE] = has_f16 ? (uint32_t)size_max(512, F16_LARGE_WORK / rows) : UINT32_MAX;
-    from[LINEAR_F16_REGISTERS_LARGE] = has_quads ? (uint32_t)size_max(97, REGISTERS_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS_LARGE] = has_known_layout ? (uint32_t)size_max(97, REGISTERS_WORK / rows) : UINT32_MAX;
     op->f16_from = from[LINEAR_F16_GEMM_SMALL];
 }
 
@@ -314,10 +314,10 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
     struct linear_segment table[LINEAR_PATHS * LINEAR_MAX_SEGMENTS] = {0};
     uint32_t n = op->n_segments;
     int rc = 0;
-    int has_quads = may_use_registers(op, x, e);
-    if (has_quads < 0)
-        return has_quads;
-    set_limits(op, x, has_quads);
+    int has_known_layout = may_use_registers(op, x, e);
+    if (has_known_layout < 0)
+        return has_known_layout;
+    set_limits(op, x, has_known_layout);
     if (gemm_has_f16(x))
         rc = cast_f16_open(&op->gpu.cast, x, e);
     find_parts(op);

@@ -19,7 +19,7 @@ enum { ALL_FORMATS = (1 << FORMAT_SET_EXTENDED) - 1 };
  * float32. Without float16 the numbers are 10, 5.4 and 8.1. */
 static const struct mla_pair_cost F16 = {0.85, 0.93}, F16_FLOAT = {5.2, 0.93}, FLOAT = {1.3, 1.9};
 /* The cost of expanded channels if softmax runs in registers: 92 million a microsecond. */
-static const double EXPANDED_IN_QUADS = 0.5;
+static const double EXPANDED_IN_FRAGMENTS = 0.5;
 
 static uint32_t key_dim(const struct mla_shape *s)
 {
@@ -159,7 +159,7 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
         rc = attention_open(&op->attention, x, &attention, e);
     struct mla_pair_cost one = cost_for(s, &caps);
     if (op->attention.gpu.f16_rows > ATTENTION_PREFILL_ROWS)
-        one.expanded = EXPANDED_IN_QUADS;
+        one.expanded = EXPANDED_IN_FRAGMENTS;
     op->pair = pair_costs(s, one);
     return rc;
 }

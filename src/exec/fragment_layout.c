@@ -1,4 +1,4 @@
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 
 #include "args.h"
 #include "exec/backend.h"
@@ -24,17 +24,17 @@ static int ask_device(struct exec *x, struct moeflux_err *e)
     return rc < 0 ? rc : answer == 1;
 }
 
-int quads_probe(struct exec *x, struct moeflux_err *e)
+int fragment_layout_probe(struct exec *x, struct moeflux_err *e)
 {
     const struct exec_caps c = exec_get_caps(x);
-    enum exec_quads *known = &x->quads[c.uses_khr];
+    enum exec_fragment_layout *known = &x->fragment_layout[c.uses_khr];
     if (!c.has_coopmat)
         return 0;
-    if (*known == EXEC_QUADS_UNKNOWN) {
+    if (*known == EXEC_LAYOUT_UNKNOWN) {
         int rc = ask_device(x, e);
         if (rc < 0)
             return rc;
-        *known = rc ? EXEC_QUADS_YES : EXEC_QUADS_NO;
+        *known = rc ? EXEC_LAYOUT_YES : EXEC_LAYOUT_NO;
     }
-    return *known == EXEC_QUADS_YES;
+    return *known == EXEC_LAYOUT_YES;
 }
