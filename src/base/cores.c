@@ -133,7 +133,7 @@ static uint64_t cgroup_quota(const char *root, bool second)
         return least;
     snprintf(dir, sizeof dir, "%s%s%s", root, mount, group);
     size_t top = strlen(root) + strlen(mount);
-    /* In a container the path may be one that only the host sees; its mount is then the group itself. */
+    /* A container may see the host's path; its mount is then the group itself. */
     while (strlen(dir) >= top) {
         least = size_min(least, quota_in(dir, second));
         *strrchr(dir, '/') = '\0';

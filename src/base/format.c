@@ -78,7 +78,7 @@ uint32_t format_set(uint32_t number)
     return set;
 }
 
-/* The i-th of the others in a set; FORMAT_NONE past the last. */
+/* Returns the i-th format of a set that is not in FORMAT_TABLE_USUAL; FORMAT_NONE past the last. */
 static uint32_t find_other(uint32_t set, uint32_t i)
 {
     for (uint32_t number = FORMAT_SET_OTHERS; number < FORMAT_END; number++)
@@ -112,7 +112,8 @@ uint32_t format_constant(uint32_t part)
     return FORMAT_WORD(f->bits, f->scheme, shift_of(f->group), f->scale);
 }
 
-/* The smallest member above `above` of an affine row, 0: there is none. member: offsetof of a uint32_t. */
+/* Returns the smallest value above `above` that an affine format has in a member; 0: there is none. member:
+ * offsetof a uint32_t. */
 static uint32_t next_value(size_t member, uint32_t above)
 {
     uint32_t least = 0;
