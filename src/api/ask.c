@@ -8,7 +8,7 @@ struct scorer {
     const struct generator *generator;
 };
 
-/* The logits after a token say how likely the next one was. */
+/* The logits after a token give the probability of the next one. */
 static int score_token(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
 {
     struct scorer *s = ctx;

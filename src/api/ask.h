@@ -1,4 +1,4 @@
-/* ask.h - one answer that a call asks for: what it is computed from, and how it ended. */
+/* ask.h - one choice of an API request: what it is computed from, and how it ended. */
 #ifndef MOEFLUX_API_ASK_H
 #define MOEFLUX_API_ASK_H
 
@@ -16,23 +16,23 @@ struct generator;
 struct ask_result {
     int rc; /* 0, or the failure in `error` */
     struct moeflux_err error;
-    uint32_t n_reused;   /* tokens of the prompt that were not computed */
+    uint32_t n_reused;   /* tokens of the prompt that were in the KV cache already */
     uint32_t n_answered; /* sampled tokens */
     enum answer_stop stop;
 };
 
 struct ask { /* zeroed at first; freed with ask_free */
     struct request request;
-    struct prefix_stops stops; /* where a later prompt may part from this one */
+    struct prefix_stops stops; /* positions where a later prompt may differ from this one */
     uint64_t seed;
     bool score; /* the prompt's tokens are scored (`echo` with `logprobs`) */
 
-    struct logprobs scores; /* of each token of the prompt but the first */
+    struct logprobs scores; /* one for each token of the prompt except the first */
     struct ask_result result;
 };
 
-/* In place of evaluating the prompt of an ask with `score`: on an empty sequence, since of tokens that one
- * has there are no logits. As generator_eval. */
+/* Evaluates the prompt of a choice with `score` and fills `scores`. The generator's sequence must be empty,
+ * because tokens that it has already give no logits. Errors: those of generator_eval. */
 int ask_score(struct ask *a, struct generator *g, struct moeflux_err *e);
 
 void ask_free(struct ask *a);

@@ -12,7 +12,7 @@
 #include "generate/answer_json.h"
 #include "generate/generator.h"
 
-/* As many as a line of the other form may have. */
+/* The limit of generate/request.c for a line in the project's own form. */
 enum { MAX_VALUES = 1 << 18 };
 
 static bool is_text(const json_t *value, const char *text)
@@ -22,7 +22,7 @@ static bool is_text(const json_t *value, const char *text)
 
 struct json_t *batch_call_parse(const char *text, size_t len)
 {
-    /* A line of the other form is not parsed twice. */
+    /* Saves parsing a line of the project's own form twice. */
     if (!memmem(text, len, "\"custom_id\"", 11) && !memmem(text, len, "\"body\"", 6))
         return NULL;
     json_error_t why;
@@ -34,7 +34,7 @@ struct json_t *batch_call_parse(const char *text, size_t len)
     return NULL;
 }
 
-/* The line around the body. */
+/* Reads the fields around the body. */
 static int read_envelope(struct batch_call *b, const json_t *root, bool *chat, struct moeflux_err *e)
 {
     static const char *const names[] = {"custom_id", "method", "url", "body"};
@@ -85,7 +85,7 @@ int batch_call_read(struct batch_call *b, const struct json_t *root, uint64_t li
     return b->completion ? 0 : (int)e->code;
 }
 
-/* Takes response and error over; NULL stands for lack of memory. */
+/* Takes ownership of response and error; NULL stands for lack of memory. */
 static char *dump(const struct batch_call *b, json_t *response, json_t *error)
 {
     char id[40];

@@ -24,7 +24,7 @@ enum { DEFAULT_COMPLETION = 16 };
 /* ---- sampling ---- */
 
 static const struct {
-    const char *name, *field; /* of the API, of a request */
+    const char *name, *field; /* name in the API, name in generate/request.h */
     double lo, hi;
 } reals[] = {
     {"temperature", "temp", 0, 100},
@@ -40,7 +40,7 @@ static const struct {
     const char *name, *field;
     int64_t lo, hi;
 } wholes[] = {
-    /* The later name wins. */
+    /* If several are given, the one that is last in this list wins. */
     {"max_tokens", "n", 0, MAX_TOKENS},
     {"max_completion_tokens", "n", 0, MAX_TOKENS},
     {"repeat_last_n", "repeat_last_n", 0, 1 << 20},
@@ -63,13 +63,13 @@ static void read_sampling(const json_t *in, bool chat, json_t *out, struct refus
     }
     for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
         double x = fields_real(in, reals[i].name, NAN, reals[i].lo, reals[i].hi, no);
-        /* Of a share of 0 there is the likeliest token, which a very small one leaves too. */
+        /* top_p 0 means the likeliest token alone; a very small value keeps just that. */
         if (x == 0 && strcmp(reals[i].field, "top_p") == 0)
             x = 1e-9;
         if (!isnan(x))
             set(out, reals[i].field, json_real(x), no);
     }
-    /* -1 and 0 both are used for "all". */
+    /* Clients send -1 or 0 for "all". */
     int64_t top_k = fields_int(in, "top_k", -2, -1, MAX_TOKENS, no);
     if (top_k >= -1)
         set(out, "top_k", json_integer(top_k > 0 ? top_k : 0), no);
@@ -77,9 +77,9 @@ static void read_sampling(const json_t *in, bool chat, json_t *out, struct refus
         set(out, "ignore_eos", json_true(), no);
 }
 
-/* ---- what is not done ---- */
+/* ---- unsupported fields ---- */
 
-/* Fields that would change the answer and are not understood: they must not be passed over. */
+/* Refuses unsupported fields that would change the answer: they must not be ignored. */
 static void refuse_unknown(const json_t *in, struct refusal *no)
 {
     static const char *const names[] = {"suffix", "functions", "function_call", "audio"};
@@ -125,8 +125,8 @@ static void set_schema(json_t *out, const json_t *schema, const char *place, str
                       fields_kind(schema));
 }
 
-/* {"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "json_object"}, of which some write the
- * schema there */
+/* Reads {"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "json_object"}; some clients add
+ * "schema" to the latter. */
 static void read_format(const json_t *in, json_t *out, struct refusal *no)
 {
     const json_t *format = fields_object(in, "response_format", no);
@@ -147,7 +147,7 @@ static void read_format(const json_t *in, json_t *out, struct refusal *no)
                       type);
 }
 
-/* What a request takes as it is; it says what is wrong with them. */
+/* Copies the fields that generate/request.c takes unchanged; it checks them. */
 static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *no)
 {
     static const struct {
@@ -182,8 +182,8 @@ static void read_logprobs(struct call *c, const json_t *in, struct refusal *no)
 
 /* ---- prompts ---- */
 
-/* What is wrong with a field, as request.c tells it: "the request: FIELD: ...", "the request: FIELD goes with
- * ..." or "the request: FIELD is ...". */
+/* Refuses the body for an error of generate/request.c: "the request: FIELD: ...", "the request: FIELD goes
+ * with ..." or "the request: FIELD is ...". */
 static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *e)
 {
     static const char begin[] = "the request: ";
@@ -197,7 +197,7 @@ static int refuse_request(struct refusal *no, int rc, const struct moeflux_err *
     bool named = len < sizeof field && (text[len] == ':' || strncmp(text + len, " goes with", 10) == 0 ||
                                         strncmp(text + len, " is ", 4) == 0);
     snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
-    /* Those that have another name here. */
+    /* Fields that have another name in the API. */
     const char *name = strcmp(field, "json_schema") == 0 ? "response_format"
                        : strncmp(text, "message ", 8) == 0 || strncmp(text, "the last message", 16) == 0
                            ? "messages"
@@ -226,7 +226,7 @@ static bool is_ids(const json_t *value)
     return json_is_array(value) && json_is_integer(json_array_get(value, 0));
 }
 
-/* A request of its own for a prompt, a text or token ids. */
+/* Makes the request for one prompt: a text or token ids. */
 static int take_prompt(struct request *r, const json_t *prompt, json_t *fields, struct generator *g,
                        const struct request_options *defaults, struct refusal *no)
 {
@@ -266,7 +266,7 @@ static int take_messages(struct request *r, const json_t *in, json_t *fields, st
     return rc ? refuse_request(no, rc, &e) : 0;
 }
 
-/* ---- asks ---- */
+/* ---- choices ---- */
 
 static int check_length(const struct request *r, const struct generator *g, struct refusal *no)
 {
@@ -276,7 +276,7 @@ static int check_length(const struct request *r, const struct generator *g, stru
                        "the prompt has %zu tokens, the context holds %u", r->tokens.n, g->max_context);
 }
 
-/* prompt NULL: the messages. */
+/* Makes the next choice. prompt NULL: of the messages. */
 static int make_ask(struct call *c, const json_t *in, const json_t *sampling, const json_t *prompt,
                     uint64_t seed, struct generator *g, const struct call_defaults *defaults,
                     struct refusal *no)

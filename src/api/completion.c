@@ -20,11 +20,11 @@
 #include "text/tokenizer/tokenizer.h"
 
 struct choice {
-    struct str text, thinking, arguments; /* the last: of the tool's call at hand */
-    json_t *calls;                        /* an array; NULL: none */
-    json_t *logprobs;                     /* of a chat, an array; NULL: nothing yet */
-    struct token_lists lists;             /* of a completion */
-    bool begun;                           /* the prompt is in the text, the first event was sent */
+    struct str text, thinking, arguments; /* arguments: those of the current tool call */
+    json_t *calls;                        /* array of tool calls; NULL: none */
+    json_t *logprobs;                     /* array, in chats only; NULL: nothing yet */
+    struct token_lists lists;             /* the same in completions of a text */
+    bool begun;                           /* the prompt was added (`echo`), the first event was sent */
 };
 
 struct completion {
@@ -32,7 +32,7 @@ struct completion {
     const char *model;
     const struct tokenizer *tokenizer;
     char id[40];
-    int64_t created;        /* seconds of the epoch */
+    int64_t created;        /* seconds since the epoch */
     struct choice *choices; /* [call->n_asks] */
 };
 
@@ -84,7 +84,7 @@ static json_t *text_json(const struct str *s)
     return answer_json_text(str_text(s), s->len);
 }
 
-/* "length" also stands for an answer that the server's end has cut. */
+/* An answer that the end of the server has cut off also counts as "length". */
 static const char *finish_reason(const struct ask_result *r)
 {
     switch (r->stop) {
@@ -103,7 +103,7 @@ static json_t *usage(const struct call *call)
     json_int_t prompt = 0, cached = 0, answered = 0;
     for (uint32_t i = 0; i < call->n_asks; i++) {
         const struct ask *a = &call->asks[i];
-        /* The choices of one prompt have it in common. */
+        /* The choices of one prompt share it. */
         if (i % call->n == 0) {
             prompt += (json_int_t)a->request.tokens.n;
             cached += a->result.n_reused;
@@ -121,7 +121,7 @@ static json_t *head(const struct completion *c, const char *kind)
                      "system_fingerprint", "moeflux-" MOEFLUX_VERSION);
 }
 
-/* The prompt's text and what its tokens' probabilities are, for `echo`. */
+/* Appends the prompt's text, and the probabilities of its tokens, for `echo`. */
 static void add_prompt(struct completion *c, uint32_t idx, struct str *out)
 {
     const struct ask *a = &c->call->asks[idx];
@@ -140,7 +140,7 @@ static void add_prompt(struct completion *c, uint32_t idx, struct str *out)
     str_free(&all);
 }
 
-/* A chat has those of its content alone, a completion those of all tokens. */
+/* A chat reports the log-probabilities of its content only, a completion those of all tokens. */
 static void add_logprobs(struct completion *c, uint32_t idx, const struct answer_piece *p)
 {
     struct choice *x = &c->choices[idx];
@@ -155,7 +155,7 @@ static void add_logprobs(struct completion *c, uint32_t idx, const struct answer
     }
 }
 
-/* Those that have come since the last call; null: none. */
+/* Returns the log-probabilities since the last call of this; JSON's null: none. */
 static json_t *take_logprobs(struct completion *c, uint32_t idx)
 {
     struct choice *x = &c->choices[idx];
@@ -175,7 +175,7 @@ static struct str *text_of(struct choice *x, enum chat_part part)
 
 /* ---- whole ---- */
 
-/* A call as it begins, without arguments. */
+/* Returns a tool call that begins, without arguments. */
 static json_t *call_json(const struct answer_piece *p)
 {
     return json_pack("{s: s, s: s, s: {s: o, s: s}}", "id", p->call->id, "type", "function", "function",
@@ -204,7 +204,7 @@ static void keep_call(struct choice *x, const struct answer_piece *p)
     }
 }
 
-/* The ask's prompt was evaluated. */
+/* Begins the text of a choice whose prompt was evaluated. */
 static void begin_text(struct completion *c, uint32_t idx)
 {
     struct choice *x = &c->choices[idx];
@@ -257,12 +257,12 @@ struct json_t *completion_json(struct completion *c)
 
 /* ---- events ---- */
 
-/* Takes `value` over. */
+/* Appends an event. Takes ownership of `value`. */
 static void send(struct str *out, json_t *value)
 {
     char *text = value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
     json_decref(value);
-    /* Without memory the event is missing, and `out` says so. */
+    /* Without memory the event is missing, and `out` has failed. */
     out->failed |= text == NULL;
     str_add_text(out, "data: ");
     str_add_text(out, text ? text : "");
@@ -270,7 +270,8 @@ static void send(struct str *out, json_t *value)
     free(text);
 }
 
-/* One choice's event. delta: taken over; of a completion the text. finish: NULL: it goes on. */
+/* Appends an event of one choice. Takes ownership of `delta`, which is the text in a completion. finish:
+ * reason; NULL: more follows. */
 static void send_choice(struct completion *c, uint32_t idx, json_t *delta, const char *finish,
                         struct str *out)
 {
@@ -279,7 +280,7 @@ static void send_choice(struct completion *c, uint32_t idx, json_t *delta, const
                   "finish_reason", finish, "logprobs", take_logprobs(c, idx));
     json_t *event = head(c, c->call->chat ? "chat.completion.chunk" : "text_completion");
     json_object_set_new(event, "choices", json_pack("[o]", choice));
-    /* Clients that ask for the usage find it absent in all events but one. */
+    /* If clients ask for the usage, only the last event has it; it is null in the others. */
     if (c->call->include_usage)
         json_object_set_new(event, "usage", json_null());
     send(out, event);
@@ -301,7 +302,7 @@ static void send_begin(struct completion *c, uint32_t idx, struct str *out)
     }
 }
 
-/* What an event says of a call; NULL: nothing. */
+/* Returns what an event reports about a tool call; NULL: nothing. */
 static json_t *call_delta(const struct answer_piece *p)
 {
     json_t *call = NULL;

@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 
-/* A list of token ids is the largest thing that a request has. */
+/* JSON values of a body; a list of token ids is the largest part. */
 enum { MAX_VALUES = 1 << 19 };
 
 struct json_t *fields_parse(const char *body, size_t len, struct refusal *no)

@@ -7,7 +7,7 @@
 #include "api/fields.h"
 #include "api/refusal.h"
 
-/* The text of an array of parts, in `text`. */
+/* Joins the texts of an array of parts. */
 static int join_parts(const json_t *parts, size_t i, struct str *text, struct refusal *no)
 {
     for (size_t k = 0; k < json_array_size(parts); k++) {
@@ -29,7 +29,7 @@ static int join_parts(const json_t *parts, size_t i, struct str *text, struct re
     return 0;
 }
 
-/* The message with one text as content; the caller's. */
+/* Returns the message with one text as its content; the caller owns it. */
 static json_t *read_one(const json_t *m, size_t i, struct refusal *no)
 {
     const json_t *content = fields_get(m, "content"), *role = fields_get(m, "role");
