@@ -40,7 +40,7 @@ int tools_check(const struct json_t *tools, const char *where, struct moeflux_er
     return rc;
 }
 
-/* As the member of an object, which json_read takes. */
+/* Parses the array as the member of an object, because json_read takes only objects. */
 static int parse(const char *text, size_t len, const char *path, json_t **root, struct moeflux_err *e)
 {
     static const char before[] = "{\"tools\":";
