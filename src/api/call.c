@@ -112,7 +112,7 @@ static void read_form(struct call *c, const json_t *in, struct refusal *no)
         refusal_field(no, "stream_options", "stream_options goes with stream only");
     fields_text(in, "model", no);
     if (fields_int(in, "best_of", c->n, 1, CALL_MAX_CHOICES, no) != c->n)
-        refusal_set(no, 400, "best_of", "unsupported_parameter", "best_of is not supported but as n");
+        refusal_set(no, 400, "best_of", "unsupported_parameter", "best_of must be equal to n");
     c->echo = !c->chat && fields_bool(in, "echo", false, no);
 }
 

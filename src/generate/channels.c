@@ -161,7 +161,7 @@ static int accept_header(struct channels *c, int32_t id, struct moeflux_err *e)
     }
     c->n_done++;
     if (!any)
-        return err_set(e, ERR_USAGE, "token %d is none of a header that the answer may have", id);
+        return err_set(e, ERR_USAGE, "token %d fits no header that the answer may have", id);
     if (!whole)
         return 0;
     c->at = whole->is_thinking ? CHANNELS_THINKING : CHANNELS_TEXT;

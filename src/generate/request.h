@@ -60,8 +60,8 @@ struct request {           /* zeroed at first; freed with request_free */
     struct json_t *id;
     char *key;                      /* identifies the request: by its id, else by its line */
     struct request_options options; /* the defaults, replaced by the request's fields */
-    struct str grammar;             /* owns options.grammar */
-    struct sampler_bias *bias;      /* owns options.bias */
+    struct str grammar;             /* grammar from its own fields, which options.grammar points to */
+    struct sampler_bias *bias;      /* likewise, of options.bias */
     struct token_list tokens;
 };
 

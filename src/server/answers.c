@@ -13,12 +13,12 @@
 #include "server/state.h"
 #include "server/workers.h"
 
-/* How often a client that may have gone away is looked at. */
+/* Interval of checks whether the client has disconnected. */
 enum { LOOK_MS = 100 };
 
 /* ---- whole ---- */
 
-/* False: the client is gone. */
+/* Collects the pieces of one choice until it is done. False: the client has disconnected. */
 static bool keep_all(struct exchange *x, uint32_t idx)
 {
     bool done = false;
@@ -51,7 +51,7 @@ static int reply_whole(struct exchange *x)
 
 /* ---- as events ---- */
 
-/* Fills `out` with what there is, within LOOK_MS. */
+/* Waits up to LOOK_MS for pieces and fills `out` with their events. */
 static void collect(struct exchange *x)
 {
     bool done = false;
@@ -129,7 +129,7 @@ static int answer(struct exchange *x, bool chat)
         refusal_of(&x->no, rc, &e);
         return exchange_refuse(x);
     }
-    /* What was asked takes memory that is not needed any more. */
+    /* The body is not needed any more. */
     str_free(&x->body);
     x->sent_ns = clock_ns();
     return x->call.stream ? exchange_reply_stream(x, "text/event-stream", read_events) : reply_whole(x);

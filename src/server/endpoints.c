@@ -17,7 +17,7 @@
 #include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 
-/* ---- what is there ---- */
+/* ---- the server and its model ---- */
 
 static int reply_page(struct exchange *x)
 {
@@ -46,14 +46,14 @@ static int reply_models(struct exchange *x)
                                json_pack("{s: s, s: [o]}", "object", "list", "data", model_json(x->server)));
 }
 
-/* The path goes on with a name. */
+/* Answers MODELS followed by the name of a model. */
 static int reply_model(struct exchange *x)
 {
     const char *name = x->url + sizeof MODELS - 1, *own = x->server->options.name;
     if (strcmp(name, own) == 0)
         return exchange_reply_json(x, model_json(x->server));
-    refusal_set(&x->no, 404, "model", "model_not_found", "there is no model %.100s here, but %.100s", name,
-                own);
+    refusal_set(&x->no, 404, "model", "model_not_found", "there is no model %.100s; the server has %.100s",
+                name, own);
     return exchange_refuse(x);
 }
 
@@ -72,7 +72,7 @@ static int reply_metrics(struct exchange *x)
 
 /* ---- tokens ---- */
 
-/* A token with its text; where that is no whole characters, its bytes. */
+/* Returns a token with its text, or with its bytes if they are not whole characters. */
 static json_t *piece_json(const struct tokenizer *t, int32_t id)
 {
     const char *bytes;
@@ -167,7 +167,7 @@ static const struct endpoint all[] = {
     {"POST", "/detokenize", false, reply_text},
 };
 
-/* A path that ends with a slash stands for all that begin like it. */
+/* Returns whether an endpoint serves a path. One that ends with a slash serves all paths below it. */
 static bool is_at(const struct endpoint *p, const char *path)
 {
     size_t n = strlen(p->path);

@@ -28,8 +28,9 @@ void exchange_set_waiting(const struct exchange *x, bool waiting)
                               waiting ? 0u : (unsigned)SERVER_TIMEOUT_S);
 }
 
-/* A page that may ask may do so with the headers that it names: clients in browsers have headers of their
- * own, as OpenAI's has x-stainless-lang. What is no list of names is not repeated. */
+/* Returns the headers that a page of an allowed origin may send: all that it asks for, because clients in
+ * browsers have their own, such as x-stainless-lang of OpenAI's. A value that is not a list of names is not
+ * echoed. */
 static const char *headers_allowed(const struct exchange *x)
 {
     enum { MOST = 1000 };
@@ -54,8 +55,8 @@ static void add_cors(const struct exchange *x, struct MHD_Response *r)
     }
 }
 
-/* The page has its own style and script in it and talks to its own server alone; no other page may show it in
- * a frame. */
+/* Adds the page's content security policy: its style and script are inline, it connects only to its own
+ * server, and no other page may show it in a frame. */
 static void add_policy(const struct exchange *x, struct MHD_Response *r)
 {
     static const char policy[] =
@@ -67,7 +68,7 @@ static void add_policy(const struct exchange *x, struct MHD_Response *r)
     MHD_add_response_header(r, "Referrer-Policy", "no-referrer");
 }
 
-/* Takes the response over; NULL stands for lack of memory. */
+/* Queues a response and takes ownership of it; NULL stands for lack of memory. */
 static int queue(struct exchange *x, unsigned status, const char *type, struct MHD_Response *r)
 {
     if (!r)
@@ -121,7 +122,7 @@ int exchange_reply_stream(struct exchange *x, const char *type,
     struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, PIECE, read, x, NULL);
     if (r) {
         MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-        /* Proxies of the nginx kind would collect it else. */
+        /* Keeps nginx and similar proxies from buffering the stream. */
         MHD_add_response_header(r, "X-Accel-Buffering", "no");
     }
     return queue(x, MHD_HTTP_OK, type, r);

@@ -1,4 +1,4 @@
-/* exchange.h - a request and its reply. One thread, its connection's, does all that is done for it. */
+/* exchange.h - one HTTP request and its reply. The thread of its connection does all the work for it. */
 #ifndef MOEFLUX_SERVER_EXCHANGE_H
 #define MOEFLUX_SERVER_EXCHANGE_H
 
@@ -19,8 +19,8 @@ struct server;
 
 struct endpoint {
     const char *method, *path;
-    bool open; /* without a key */
-    /* The body is read. 0: replied; -1: the connection is to be closed. */
+    bool open; /* needs no API key */
+    /* Answers a request whose body was read. Returns 0, or -1: close the connection. */
     int (*answer)(struct exchange *x);
 };
 
@@ -29,37 +29,37 @@ struct exchange {
     struct MHD_Connection *connection;
     const struct endpoint *endpoint; /* NULL: refused */
     const char *url;                 /* borrowed */
-    const char *allowed;             /* of a method that is not: which one is; NULL */
-    bool is_page;                    /* the reply is run by a browser */
-    bool preflight;                  /* a browser asks whether it may ask */
-    const char *cors;                /* the origin that may read the reply; NULL: none */
+    const char *allowed;             /* the method that is allowed, if the one used is not; else NULL */
+    bool is_page;                    /* the reply is the chat page */
+    bool preflight;                  /* a browser's CORS preflight request */
+    const char *cors;                /* origin that may read the reply; NULL: none */
     uint64_t begin_ns;
     struct str body;
     struct refusal no; /* status 0: none */
 
-    /* Of completions. */
+    /* Used by completions only. */
     struct call call;
-    struct job **jobs; /* one for each of its asks; NULL: none */
+    struct job **jobs; /* [call.n_asks], one for each choice; NULL: none */
     struct completion *completion;
-    uint32_t at; /* the job whose events are sent */
+    uint32_t at; /* index of the job whose events are sent */
     struct str out;
     size_t out_pos; /* bytes of `out` that were sent */
     uint64_t sent_ns;
     bool ended;
 };
 
-/* Whether the client has gone away, as far as one can tell. */
+/* Returns whether the client has disconnected, if the system knows. */
 bool exchange_is_gone(const struct exchange *x);
-/* While an answer is awaited nothing moves on the connection: its timeout is off. */
+/* Switches the connection's timeout off while an answer is computed and nothing is sent. */
 void exchange_set_waiting(const struct exchange *x, bool waiting);
 
-/* Replies. 0, or -1: the connection is to be closed. */
+/* Sends a reply. This and the functions below return 0, or -1: close the connection. */
 int exchange_reply(struct exchange *x, unsigned status, const char *type, const char *bytes, size_t n);
-/* Takes `value` over; NULL stands for lack of memory. */
+/* Sends JSON with status 200. Takes ownership of `value`; NULL stands for lack of memory. */
 int exchange_reply_json(struct exchange *x, struct json_t *value);
-/* x->no. */
+/* Sends the refusal. */
 int exchange_refuse(struct exchange *x);
-/* What `read` gives until it returns a negative number: -1 the end, -2 a failure. */
+/* Sends the bytes of `read`, which returns their number until it returns -1 (the end) or -2 (a failure). */
 int exchange_reply_stream(struct exchange *x, const char *type,
                           long (*read)(void *exchange, uint64_t pos, char *buf, size_t most));
 

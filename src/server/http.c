@@ -14,14 +14,14 @@
 #include "server/exchange.h"
 #include "server/state.h"
 
-/* ---- may it ---- */
+/* ---- access ---- */
 
 static const char *header(const struct exchange *x, const char *name)
 {
     return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
 }
 
-/* "host:port" without the port; in brackets an IPv6 address. */
+/* Copies the host of "host:port"; an IPv6 address is in brackets. */
 static void host_of(const char *authority, char *host, size_t cap)
 {
     const char *end = authority[0] == '[' ? strchr(authority, ']') : strchr(authority, ':');
@@ -32,8 +32,8 @@ static void host_of(const char *authority, char *host, size_t cap)
     host[n] = '\0';
 }
 
-/* Whether a name that a browser used is one by which this server is known: a number, or its own. A page of
- * another site may have its own name point here. */
+/* Returns whether a host name in a browser's request is an address or this server's own name. Against DNS
+ * rebinding: another site may have its name point to this server. */
 static bool is_own_host(const struct server *s, const char *host)
 {
     unsigned char address[16];
@@ -41,7 +41,8 @@ static bool is_own_host(const struct server *s, const char *host)
            inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
 }
 
-/* Browsers say on whose behalf they ask: the server's own page, or one that the user has allowed. */
+/* Returns whether the page that sends the request may do so: the server's own page, or one that the user has
+ * allowed (--cors). Only browsers name an origin. */
 static bool origin_is_allowed(struct exchange *x)
 {
     const char *origin = header(x, MHD_HTTP_HEADER_ORIGIN), *host = header(x, MHD_HTTP_HEADER_HOST);
@@ -123,7 +124,8 @@ static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
     atomic_fetch_sub(&s->n_open, 1);
 }
 
-/* A part of the body. What is refused is read all the same, so that the client comes to read the reply. */
+/* Appends a part of the body. The body of a refused request is read, too, so that the client reads the
+ * reply. */
 static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
 {
     if (clock_ns() - x->begin_ns > SERVER_TIMEOUT_S * (uint64_t)1000000000)
@@ -150,7 +152,7 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, cons
         if (!(x = *con_cls = begin(cls, connection, url)))
             return MHD_NO;
         look_at(x, method);
-        /* So much is not read for a refusal. */
+        /* A body that is too large is not read at all. */
         return x->no.status == 413 && exchange_refuse(x) ? MHD_NO : MHD_YES;
     }
     if (*n) {

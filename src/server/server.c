@@ -63,7 +63,7 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
     int rc = generator_prepare(g, o->context, e);
     if (rc)
         return rc;
-    /* Texts are encoded by connections' threads, whoever has the model then. */
+    /* Connections encode texts in their own threads, whichever job the model computes: no progress calls. */
     tokenizer_set_progress(g->tokenizer, &(struct moeflux_progress){0});
     uint32_t n_copies = 1 + g->n_copies;
     struct sequences_options keep = {
@@ -90,7 +90,7 @@ const char *server_url(const struct server *s)
     return s->url;
 }
 
-/* Until the last bytes are handed over to their connections, or a client does not take them. */
+/* Waits until the connections have sent their last bytes; at most 2 s, because a client may not read them. */
 static void wait_for_replies(struct server *s)
 {
     const uint64_t most_ns = 2000000000;

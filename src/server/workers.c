@@ -24,13 +24,13 @@ struct worker {
     struct generator generator;
     struct batcher_slot slot;
     struct job *job;
-    struct constrain_ahead constraint; /* of its answer */
+    struct constrain_ahead constraint; /* the constraint of the job's answer */
 };
 
-/* A copy of the model, and the workers' that compute on it. */
+/* What the workers of one copy of the model share. */
 struct copy {
     struct batcher *batcher;
-    pthread_mutex_t lock; /* of the sequences */
+    pthread_mutex_t lock; /* protects the sequences */
     bool has_lock;
     struct sequences *sequences;
 };
@@ -42,9 +42,9 @@ struct workers {
     struct jobs *jobs;
     struct metrics *metrics;
     const struct generator *generator;
-    pthread_key_t self; /* of a worker's thread: the worker */
+    pthread_key_t self; /* the worker of the calling thread */
     atomic_bool cut;
-    _Atomic(uint64_t) told_ns; /* when the metrics were brought up to date */
+    _Atomic(uint64_t) told_ns; /* last update of the metrics */
 };
 
 struct workers *workers_new(uint32_t n, struct jobs *jobs, struct metrics *metrics, struct moeflux_err *e)
@@ -79,7 +79,7 @@ void workers_free(struct workers *w)
     free(w);
 }
 
-/* Whether somebody waits for what the thread computes: its own answer, or those whose tokens it evaluates. */
+/* Returns whether a client waits for what the thread computes: its own answer, or a group of tokens. */
 static bool is_wanted(const struct worker *k)
 {
     bool is = k->slot.n_group == 0 && k->job && !atomic_load(&k->job->cancelled);
@@ -102,7 +102,7 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
 
 uint32_t workers_home(struct workers *w, const struct ask *ask)
 {
-    enum { WORTH_IT = 32 }; /* tokens more than elsewhere: fewer are computed in no time */
+    enum { WORTH_IT = 32 }; /* tokens more than on other copies: fewer are evaluated in no time */
     const struct token_list *t = &ask->request.tokens;
     uint32_t home = JOBS_ANYWHERE, most = 0, second = 0;
     for (uint32_t i = 0; w->n_copies > 1 && !ask->score && i < w->n_copies; i++) {
@@ -144,7 +144,7 @@ static void tell_metrics(struct workers *w)
     metrics_engine(w->metrics, &stats, &all);
 }
 
-/* Several times a second, whoever comes by. */
+/* Updates the metrics several times a second, on whichever worker calls it. */
 static void tell_metrics_sometimes(struct workers *w)
 {
     const uint64_t often = 200000000;
@@ -167,7 +167,7 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     return rc;
 }
 
-/* Those ahead of the sequence's position. */
+/* Returns the stops at or after a position. */
 static struct prefix_stops stops_from(const struct prefix_stops *all, uint32_t pos)
 {
     struct prefix_stops st = {0};
@@ -177,9 +177,9 @@ static struct prefix_stops stops_from(const struct prefix_stops *all, uint32_t p
     return st;
 }
 
-/* Checkpoints at the stops. The last one is passed over with the rest of the prompt, except that a single
- * token is always an evaluation of its own: the same prompt, asked again, has that one left and gets the same
- * bits. */
+/* Evaluates the prompt up to the stops and saves checkpoints there. The checkpoint at the last stop is saved
+ * while the rest of the prompt is evaluated, unless the rest is one token. That token is always an evaluation
+ * of its own: the same prompt, sent again, has only it left and gets the same bits. */
 static int feed(struct generator *g, const int32_t *ids, uint32_t n, struct prefix_stops *stops,
                 struct moeflux_err *e)
 {
@@ -219,7 +219,7 @@ static bool shrink(struct copy *c)
     return shrunk;
 }
 
-/* Memory that idle sequences have is given up for the one at hand. */
+/* Evaluates the prompt; frees memory of idle sequences if there is too little. */
 static int prefill_somehow(struct worker *k, struct moeflux_err *e)
 {
     int rc = prefill(k, e);
@@ -259,7 +259,7 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     int rc = take_sequence(k, e);
     if (rc)
         return rc;
-    /* All have what one of them keeps of grammars. */
+    /* All workers use the grammars that the first one keeps. */
     request_constrain_ahead(o, &k->all->each[0].generator, &k->constraint);
     if (!o->raw)
         rc = generator_use_chat(g, request_thinking(o), "a request", e);
@@ -274,8 +274,8 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     return rc;
 }
 
-/* An answer that the server's end has cut is one. Where nothing of it has come yet, an empty one would look
- * like what the model says: the client is told, so that it can ask again. */
+/* An answer that the end of the server cuts off is still an answer. If it has no token yet, it becomes an
+ * error, so that the client can ask again: an empty answer would look like the model's. */
 static void refuse_unanswered(const struct answer *a, struct ask_result *r)
 {
     bool cut = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == ANSWER_INTERRUPTED);
