@@ -160,8 +160,8 @@ struct moeflux_options {
      * models whose experts are all resident become slower. MOEFLUX_ERR_IO: it cannot be created. */
     const char *trace;
     /* Routed experts for a token, in place of the number in the model's configuration. The weights of the
-     * chosen ones are renormalised as the router does. MOEFLUX_ERR_USAGE: the router cannot choose so many.
-     * */
+     * chosen ones are renormalised as the router does. MOEFLUX_ERR_USAGE: the router cannot choose that
+     * many. */
     uint32_t active_experts;
     /* P, 0 < P <= 1; 0: 1. A token keeps only its experts with the greatest weights: the fewest that together
      * have a share P of the weights of all that were chosen (before renormalisation). The others are not
@@ -390,8 +390,7 @@ void moeflux_session_set_checkpoint_every(struct moeflux_session *s, uint32_t n)
  * there, so that the checkpoint costs no evaluation of its own. The request holds for one evaluation, even if
  * that fails. Too little memory for the checkpoint is no failure. 0: nowhere. */
 void moeflux_session_checkpoint_at(struct moeflux_session *s, uint32_t pos);
-/* Fills `pos` with up to `cap` positions of checkpoints, ascending; returns how many checkpoints there are.
- * */
+/* Fills `pos` with up to `cap` positions of checkpoints, ascending; returns the number of checkpoints. */
 uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap);
 /* Returns the host memory of one checkpoint in bytes; 0 without recurrent layers. */
 uint64_t moeflux_session_checkpoint_bytes(const struct moeflux_session *s);

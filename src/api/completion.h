@@ -7,7 +7,7 @@
 #include "base/str.h"
 
 struct answer_piece;
-struct call;
+struct api_request;
 struct completion;
 struct json_t;
 struct moeflux_err;
@@ -15,11 +15,11 @@ struct refusal;
 struct tokenizer;
 
 /* Creates the reply to a request. All pointers are borrowed; model: its name. NULL with `e` filled. */
-struct completion *completion_new(const struct call *call, const char *model, const struct tokenizer *t,
-                                  struct moeflux_err *e);
+struct completion *completion_new(const struct api_request *request, const char *model,
+                                  const struct tokenizer *t, struct moeflux_err *e);
 /* Discards the pieces, because the answers are computed again. */
 void completion_reset(struct completion *c);
-/* NULL is legal. */
+/* Frees the reply; NULL is legal. */
 void completion_free(struct completion *c);
 
 /* ---- whole ---- */

@@ -28,7 +28,7 @@ static const char *kind_of(mode_t mode)
     }
 }
 
-/* io_uring returns nothing for reads of a descriptor with O_NONBLOCK, so the flag is cleared. */
+/* Clears O_NONBLOCK because io_uring returns nothing for reads of such a descriptor. */
 int file_need_regular(int fd, const char *path, uint64_t *size, struct moeflux_err *e)
 {
     struct stat st;

@@ -126,7 +126,7 @@ static uint32_t next_value(size_t member, uint32_t above)
     return least;
 }
 
-/* "a, b or c" */
+/* Writes "a, b or c". */
 static const char *list_values(size_t member, char out[FORMAT_LIST_TEXT])
 {
     size_t at = 0;
@@ -221,7 +221,7 @@ static void decode_plain(const struct format *f, const void *weight, uint64_t fi
         out[i] = plain_at(f, weight, first + i);
 }
 
-/* n numbers of one group. */
+/* Decodes n numbers of one group. */
 static void decode_group(const struct format *f, const void *weight, uint64_t first, uint64_t n, float scale,
                          float bias, float *out)
 {

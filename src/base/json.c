@@ -44,7 +44,7 @@ size_t json_count_values(const char *text, size_t len)
     return shape_of(text, len).n_values;
 }
 
-/* jansson recurses up to 2048 levels deep and has no other limit. */
+/* Checks nesting and the number of values: jansson recurses up to 2048 levels and has no other limit. */
 static int check_shape(const char *text, size_t len, const char *where, size_t max_values,
                        struct moeflux_err *e)
 {

@@ -71,7 +71,7 @@ uint32_t json_view_u32_or(struct json_view *v, const char *key, uint32_t fallbac
 /* Reads a finite number from lo to hi; returns `fallback` when the key is absent. */
 double json_view_real_or(struct json_view *v, const char *key, double fallback, double lo, double hi);
 bool json_view_bool_or(struct json_view *v, const char *key, bool fallback);
-/* The key must be there. */
+/* Reads true or false; the key must be there. */
 bool json_view_bool(struct json_view *v, const char *key);
 /* Fails with ERR_UNSUPPORTED if the value is true: it asks for something that this program does not do. */
 void json_view_need_false(struct json_view *v, const char *key, bool fallback);

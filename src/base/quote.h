@@ -9,8 +9,7 @@ struct quote {
 };
 
 /* Returns the first bytes of `text` in double quotes, with "..." if it was cut; bytes that are not printable
- * ASCII become \xNN. By value, so that a call of err_set can use it as an argument: quote_bytes(s, n).text.
- * */
+ * ASCII become \xNN. By value, so that a call of err_set can use it as argument: quote_bytes(s, n).text. */
 struct quote quote_bytes(const char *text, size_t len);
 
 #endif

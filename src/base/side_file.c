@@ -60,8 +60,8 @@ static bool has_name(int fd, const char *name)
            own.st_ino == there.st_ino;
 }
 
-/* A writer locks its temporary file until the rename: a file without a lock belongs to a dead writer. Where
- * files cannot be locked, nothing is removed. */
+/* Removes a temporary file without a lock: a writer locks its file until the rename, so this one's is dead.
+ * Where files cannot be locked, nothing is removed. */
 static void remove_dead(const char *name)
 {
     int fd = open(name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

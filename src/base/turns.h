@@ -14,7 +14,7 @@ struct turns {
     uint64_t next, now; /* ticket that is given out next; ticket that holds the lock */
 };
 
-/* ERR_MEMORY. */
+/* Initialises an unlocked lock. ERR_MEMORY. */
 int turns_init(struct turns *t, struct moeflux_err *e);
 void turns_free(struct turns *t);
 

@@ -15,7 +15,7 @@ struct batcher {
     pthread_mutex_t lock;               /* protects the members below */
     struct batcher_slot *first, **last; /* waiting slots, the oldest first */
     /* threads that joined, that wait, whose tokens are in flight */
-    uint32_t n_joined, n_waiting, n_under_way;
+    uint32_t n_joined, n_waiting, n_in_flight;
     uint32_t n_slots;
     bool is_taken; /* a group is on the first device */
 };
@@ -54,7 +54,7 @@ static uint32_t group_size(const struct batcher *b)
 /* Returns whether a group can begin: it is full, or every other thread waits or has its token in flight. */
 static bool is_ready(const struct batcher *b)
 {
-    uint32_t n_away = b->n_joined - b->n_waiting - b->n_under_way;
+    uint32_t n_away = b->n_joined - b->n_waiting - b->n_in_flight;
     return b->n_waiting > 0 && !b->is_taken && (b->n_waiting >= group_size(b) || n_away == 0);
 }
 
@@ -82,7 +82,7 @@ static void take_group(struct batcher *b, struct batcher_slot *leader)
         b->last = &b->first;
     leader->n_group = n;
     b->n_waiting -= n;
-    b->n_under_way += n;
+    b->n_in_flight += n;
     b->is_taken = true;
 }
 
@@ -137,7 +137,7 @@ static void lead(struct batcher *b, struct batcher_slot *leader)
     pthread_mutex_unlock(&b->lock);
     eval_group(b, leader);
     pthread_mutex_lock(&b->lock);
-    b->n_under_way -= leader->n_group;
+    b->n_in_flight -= leader->n_group;
     for (uint32_t i = 0; i < leader->n_group; i++) {
         leader->group[i]->is_done = true;
         pthread_cond_signal(&leader->group[i]->changed);
@@ -197,7 +197,8 @@ static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux
     return eval(slot, g, id, e);
 }
 
-/* If no other answer runs, the device may sample and begin the next token. */
+/* Evaluates a token and samples the next one. If no other answer runs, the device may sample and begin the
+ * next evaluation. */
 static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int32_t *next,
                      struct moeflux_err *e)
 {

@@ -22,7 +22,7 @@ struct generator;
 
 /* One thread's place in the batcher; zeroed at first. */
 struct batcher_slot {
-    void *of; /* the thread's own pointer */
+    void *owner; /* the thread's own pointer */
     struct batcher *batcher;
     bool has_joined; /* the thread decodes an answer: others wait for its tokens */
     /* The slots of the group that this thread evaluates; n_group 0: none. A progress callback on the thread

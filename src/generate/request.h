@@ -65,8 +65,7 @@ struct request {           /* zeroed at first; freed with request_free */
     struct token_list tokens;
 };
 
-/* Makes the request of a line that was too long to be read. Returns ERR_FORMAT with its text, or ERR_MEMORY.
- * */
+/* Makes the request of a line that was too long to read. Returns ERR_FORMAT with its text, or ERR_MEMORY. */
 int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct moeflux_err *e);
 
 /* Parses a line. ERR_FORMAT, ERR_USAGE: the text names the line and the field; id and key are set even then

@@ -2,10 +2,10 @@
 #ifndef MOEFLUX_SERVER_ANSWERS_H
 #define MOEFLUX_SERVER_ANSWERS_H
 
-struct exchange;
+struct http_request;
 
 /* Functions of struct endpoint. */
-int answers_chat(struct exchange *x);
-int answers_completion(struct exchange *x);
+int answers_chat(struct http_request *req);
+int answers_completion(struct http_request *req);
 
 #endif

@@ -8,7 +8,7 @@ struct server;
 /* Starts serving on the server's listener, which the daemon then owns. ERR_IO. */
 int http_start(struct server *s, struct moeflux_err *e);
 /* Stops accepting connections. */
-void http_close_door(struct server *s);
+void http_stop_accepting(struct server *s);
 /* Closes all connections. No request may wait for a job any more. */
 void http_stop(struct server *s);
 

@@ -46,7 +46,7 @@ void jobs_free(struct jobs *q)
     pthread_mutex_destroy(&q->lock);
 }
 
-struct job *jobs_new(struct ask *ask, struct moeflux_err *e)
+struct job *jobs_new(struct choice *choice, struct moeflux_err *e)
 {
     struct job *j = mem_new(1, sizeof *j, e);
     if (j && init_cond(&j->changed) != 0) {
@@ -55,8 +55,8 @@ struct job *jobs_new(struct ask *ask, struct moeflux_err *e)
         return NULL;
     }
     if (j) {
-        j->ask = ask;
-        j->home = JOBS_ANYWHERE;
+        j->choice = choice;
+        j->holder = JOBS_NO_HOLDER;
     }
     return j;
 }
@@ -66,7 +66,7 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
     int rc = 0;
     pthread_mutex_lock(&q->lock);
     if (q->closed)
-        rc = err_set(e, ERR_INTERRUPTED, "the server is ending");
+        rc = err_set(e, ERR_INTERRUPTED, "the server is shutting down");
     else if (q->n_waiting >= q->most_waiting)
         rc = err_set(e, ERR_NO_FIT, "%u requests wait already", q->n_waiting);
     for (size_t i = 0; !rc && i < n; i++) {
@@ -101,21 +101,21 @@ static bool has_fewest(const struct jobs *q, uint32_t group)
 /* Returns whether the first job waits for its holder. Evaluating the prompt again on another copy costs about
  * as much as one more job on the holder. It is not worth more than that: all prompts with a common prefix
  * would have one holder. */
-static bool goes_home(const struct jobs *q)
+static bool goes_to_holder(const struct jobs *q)
 {
-    uint32_t home = q->first->home, fewest = UINT32_MAX;
-    if (home == JOBS_ANYWHERE || q->groups[home].n_running >= q->groups[home].n_workers)
+    uint32_t holder = q->first->holder, fewest = UINT32_MAX;
+    if (holder == JOBS_NO_HOLDER || q->groups[holder].n_running >= q->groups[holder].n_workers)
         return false;
     for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++)
         if (q->groups[i].n_workers > 0 && q->groups[i].n_running < fewest)
             fewest = q->groups[i].n_running;
-    return q->groups[home].n_running <= fewest + 1;
+    return q->groups[holder].n_running <= fewest + 1;
 }
 
 /* Returns whether this group takes the first job. */
 static bool is_next(const struct jobs *q, uint32_t group)
 {
-    return goes_home(q) ? group == q->first->home : has_fewest(q, group);
+    return goes_to_holder(q) ? group == q->first->holder : has_fewest(q, group);
 }
 
 void jobs_add_worker(struct jobs *q, uint32_t group)
@@ -272,7 +272,8 @@ void jobs_close(struct jobs *q)
     while (q->first) {
         struct job *j = q->first;
         unlink_waiting(q, j);
-        j->ask->result.rc = err_set(&j->ask->result.error, ERR_INTERRUPTED, "the server is ending");
+        j->choice->result.rc =
+            err_set(&j->choice->result.error, ERR_INTERRUPTED, "the server is shutting down");
         j->state = JOB_DONE;
         pthread_cond_broadcast(&j->changed);
     }

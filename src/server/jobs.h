@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "api/ask.h"
+#include "api/choice.h"
 #include "base/err.h"
 #include "generate/answer.h"
 #include "text/chat/chat.h"
@@ -26,18 +26,18 @@ struct job_piece {
     char text[];
 };
 
-static const uint32_t JOBS_ANYWHERE = UINT32_MAX;
+static const uint32_t JOBS_NO_HOLDER = UINT32_MAX;
 
 enum job_state { JOB_NEW, JOB_WAITING, JOB_RUNNING, JOB_DONE };
 
 struct job { /* zeroed at first; freed with jobs_release */
     /* Borrowed. The connection writes it until the job is added; the worker writes its scores and result
      * while the job is RUNNING. */
-    struct ask *ask;
+    struct choice *choice;
 
-    /* The group whose copy of the model holds the state of the prompt's beginning; JOBS_ANYWHERE: none. Set
+    /* The group whose copy of the model holds the state of the prompt's beginning; JOBS_NO_HOLDER: none. Set
      * by the connection before the job is added. */
-    uint32_t home;
+    uint32_t holder;
 
     atomic_bool cancelled; /* nobody waits for it any more */
     uint64_t added_ns;
@@ -65,12 +65,12 @@ struct jobs {
     bool closed;
 };
 
-/* ERR_MEMORY. */
+/* Makes an empty queue. most_waiting: limit of waiting jobs. ERR_MEMORY. */
 int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e);
 void jobs_free(struct jobs *q);
 
 /* Creates a job for a choice, which must outlive it; freed with jobs_release. NULL with `e` filled. */
-struct job *jobs_new(struct ask *ask, struct moeflux_err *e);
+struct job *jobs_new(struct choice *choice, struct moeflux_err *e);
 
 /* Adds n jobs, all or none. ERR_NO_FIT: too many are waiting. ERR_INTERRUPTED: the queue is closed. */
 int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e);

@@ -24,7 +24,7 @@ struct metrics {
     struct sequences_counts sequences;
 };
 
-/* ERR_MEMORY. */
+/* Sets all counters to 0. ERR_MEMORY. */
 int metrics_init(struct metrics *m, struct moeflux_err *e);
 void metrics_free(struct metrics *m);
 

@@ -21,7 +21,7 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     if (!s)
         return ERR_MEMORY;
     *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
-    s->defaults = (struct call_defaults){.options = o->request, .turns = true};
+    s->defaults = (struct api_request_defaults){.options = o->request, .turns = true};
     int rc = o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
     if (!rc)
         rc = jobs_init(&s->jobs, o->most_waiting, e);
@@ -109,10 +109,10 @@ static void free_sequences(struct server *s)
 
 void server_stop(struct server *s)
 {
-    http_close_door(s);
+    http_stop_accepting(s);
     jobs_close(&s->jobs);
     if (!jobs_drained(&s->jobs, s->options.grace_s * 1000))
-        workers_cut(s->workers);
+        workers_interrupt(s->workers);
     workers_join(s->workers);
     wait_for_replies(s);
     http_stop(s);

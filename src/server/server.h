@@ -56,7 +56,7 @@ const char *server_url(const struct server *s);
  * sequences if there is a directory. */
 void server_stop(struct server *s);
 
-/* NULL and a server that was never started are legal. */
+/* Stops and frees the server. NULL and a server that was never started are legal. */
 void server_free(struct server *s);
 
 #endif

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "api/call.h"
+#include "api/api_request.h"
 #include "server/jobs.h"
 #include "server/keys.h"
 #include "server/metrics.h"
@@ -32,7 +32,7 @@ struct server {
     struct workers *workers;
     struct sequences *sequences[MOEFLUX_MAX_DEVICES]; /* one for each copy of the model */
     struct generator *generator;
-    struct call_defaults defaults;
+    struct api_request_defaults defaults;
     struct moeflux_progress loading;
     int64_t created; /* seconds since the epoch */
     int listener;    /* descriptor; -1: owned by the daemon, or none */

@@ -8,7 +8,7 @@
 
 enum { WORKERS_MAX = 64 };
 
-struct ask;
+struct choice;
 struct generator;
 struct jobs;
 struct metrics;
@@ -29,17 +29,17 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
 int workers_start(struct workers *w, const struct generator *g, struct sequences *const *sequences,
                   struct moeflux_err *e);
 
-/* Returns job.home of a choice: the copy that holds the state of its prompt's beginning. */
-uint32_t workers_home(struct workers *w, const struct ask *ask);
+/* Returns job.holder of a choice: the copy that holds the state of its prompt's beginning. */
+uint32_t workers_find_holder(struct workers *w, const struct choice *choice);
 
 /* Ends running answers where they are, as if interrupted. */
-void workers_cut(struct workers *w);
+void workers_interrupt(struct workers *w);
 
 /* Waits until all workers have ended their jobs. Call jobs_close first. NULL and workers that do not run are
  * legal. */
 void workers_join(struct workers *w);
 
-/* Frees the workers. No connection may call workers_home any more. NULL is legal. */
+/* Frees the workers. No connection may call workers_find_holder any more. NULL is legal. */
 void workers_free(struct workers *w);
 
 #endif

@@ -1,18 +1,18 @@
-/* exchange.h - one HTTP request and its reply. The thread of its connection does all the work for it. */
-#ifndef MOEFLUX_SERVER_EXCHANGE_H
-#define MOEFLUX_SERVER_EXCHANGE_H
+/* http_request.h - one HTTP request and its reply. The thread of its connection does all the work for it. */
+#ifndef MOEFLUX_SERVER_HTTP_REQUEST_H
+#define MOEFLUX_SERVER_HTTP_REQUEST_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/str.h"
-#include "api/call.h"
+#include "api/api_request.h"
 #include "api/refusal.h"
 
 struct MHD_Connection;
 struct completion;
-struct exchange;
+struct http_request;
 struct job;
 struct json_t;
 struct server;
@@ -21,10 +21,10 @@ struct endpoint {
     const char *method, *path;
     bool open; /* needs no API key */
     /* Answers a request whose body was read. Returns 0, or -1: close the connection. */
-    int (*answer)(struct exchange *x);
+    int (*answer)(struct http_request *req);
 };
 
-struct exchange {
+struct http_request {
     struct server *server;
     struct MHD_Connection *connection;
     const struct endpoint *endpoint; /* NULL: refused */
@@ -35,11 +35,11 @@ struct exchange {
     const char *cors;                /* origin that may read the reply; NULL: none */
     uint64_t begin_ns;
     struct str body;
-    struct refusal no; /* status 0: none */
+    struct refusal refusal; /* status 0: none */
 
     /* Used by completions only. */
-    struct call call;
-    struct job **jobs; /* [call.n_asks], one for each choice; NULL: none */
+    struct api_request api;
+    struct job **jobs; /* [api.n_choices], one for each choice; NULL: none */
     struct completion *completion;
     uint32_t at; /* index of the job whose events are sent */
     struct str out;
@@ -49,18 +49,19 @@ struct exchange {
 };
 
 /* Returns whether the client has disconnected, if the system knows. */
-bool exchange_is_gone(const struct exchange *x);
+bool http_request_client_is_gone(const struct http_request *req);
 /* Switches the connection's timeout off while an answer is computed and nothing is sent. */
-void exchange_set_waiting(const struct exchange *x, bool waiting);
+void http_request_set_waiting(const struct http_request *req, bool waiting);
 
 /* Sends a reply. This and the functions below return 0, or -1: close the connection. */
-int exchange_reply(struct exchange *x, unsigned status, const char *type, const char *bytes, size_t n);
+int http_request_reply(struct http_request *req, unsigned status, const char *type, const char *bytes,
+                       size_t n);
 /* Sends JSON with status 200. Takes ownership of `value`; NULL stands for lack of memory. */
-int exchange_reply_json(struct exchange *x, struct json_t *value);
+int http_request_reply_json(struct http_request *req, struct json_t *value);
 /* Sends the refusal. */
-int exchange_refuse(struct exchange *x);
+int http_request_refuse(struct http_request *req);
 /* Sends the bytes of `read`, which returns their number until it returns -1 (the end) or -2 (a failure). */
-int exchange_reply_stream(struct exchange *x, const char *type,
-                          long (*read)(void *exchange, uint64_t pos, char *buf, size_t most));
+int http_request_reply_stream(struct http_request *req, const char *type,
+                              long (*read)(void *http_request, uint64_t pos, char *buf, size_t most));
 
 #endif

@@ -1,6 +1,6 @@
-/* ask.h - one choice of an API request: what it is computed from, and how it ended. */
-#ifndef MOEFLUX_API_ASK_H
-#define MOEFLUX_API_ASK_H
+/* choice.h - one choice of an API request: what it is computed from, and how it ended. */
+#ifndef MOEFLUX_API_CHOICE_H
+#define MOEFLUX_API_CHOICE_H
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 
 struct generator;
 
-struct ask_result {
+struct choice_result {
     int rc; /* 0, or the failure in `error` */
     struct moeflux_err error;
     uint32_t n_reused;   /* tokens of the prompt that were in the KV cache already */
@@ -21,20 +21,20 @@ struct ask_result {
     enum answer_stop stop;
 };
 
-struct ask { /* zeroed at first; freed with ask_free */
+struct choice { /* zeroed at first; freed with choice_free */
     struct request request;
     struct prefix_stops stops; /* positions where a later prompt may differ from this one */
     uint64_t seed;
     bool score; /* the prompt's tokens are scored (`echo` with `logprobs`) */
 
     struct logprobs scores; /* one for each token of the prompt except the first */
-    struct ask_result result;
+    struct choice_result result;
 };
 
 /* Evaluates the prompt of a choice with `score` and fills `scores`. The generator's sequence must be empty,
  * because tokens that it has already give no logits. Errors: those of generator_eval. */
-int ask_score(struct ask *a, struct generator *g, struct moeflux_err *e);
+int choice_score(struct choice *a, struct generator *g, struct moeflux_err *e);
 
-void ask_free(struct ask *a);
+void choice_free(struct choice *a);
 
 #endif
