@@ -79,7 +79,7 @@ uint32_t format_set(uint32_t number)
     return set;
 }
 
-/* The i-th of the others in a set; FORMAT_NONE past the last. */
+/* Returns the i-th format of a set that is not in FORMAT_TABLE_BASIC; FORMAT_NONE past the last. */
 static uint32_t find_extended(uint32_t set, uint32_t i)
 {
     for (uint32_t number = FORMAT_SET_EXTENDED; number < FORMAT_END; number++)
@@ -113,7 +113,8 @@ uint32_t format_constant(uint32_t part)
     return FORMAT_WORD(f->bits, f->scheme, shift_of(f->group), f->scale);
 }
 
-/* The smallest member above `above` of an affine row, 0: there is none. member: offsetof of a uint32_t. */
+/* Returns the smallest value above `above` that an affine format has in a member; 0: there is none. member:
+ * offsetof a uint32_t. */
 static uint32_t next_value(size_t member, uint32_t above)
 {
     uint32_t least = 0;
@@ -126,7 +127,7 @@ static uint32_t next_value(size_t member, uint32_t above)
     return least;
 }
 
-/* "a, b or c" */
+/* Writes "a, b or c". */
 static const char *list_values(size_t member, char out[FORMAT_LIST_TEXT])
 {
     size_t at = 0;
@@ -221,7 +222,7 @@ static void decode_plain(const struct format *f, const void *weight, uint64_t fi
         out[i] = plain_at(f, weight, first + i);
 }
 
-/* n numbers of one group. */
+/* Decodes n numbers of one group. */
 static void decode_group(const struct format *f, const void *weight, uint64_t first, uint64_t n, float scale,
                          float bias, float *out)
 {

@@ -9,10 +9,10 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-/* What a text has outside of its strings. */
+/* What is counted in a text outside its strings. */
 struct shape {
     size_t n_values;
-    unsigned too_deep; /* the line of the first place; 0: none */
+    unsigned too_deep; /* line of the first place that is nested too deep; 0: none */
 };
 
 static struct shape shape_of(const char *text, size_t len)
@@ -44,7 +44,7 @@ size_t json_count_values(const char *text, size_t len)
     return shape_of(text, len).n_values;
 }
 
-/* jansson recurses and allows 2048 levels, and has no other limit. */
+/* Checks nesting and the number of values: jansson recurses up to 2048 levels and has no other limit. */
 static int check_shape(const char *text, size_t len, const char *where, size_t max_values,
                        struct moeflux_err *e)
 {
@@ -91,11 +91,11 @@ int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, stru
     return rc;
 }
 
-/* ---- texts of clients ---- */
+/* ---- JSON that clients send ---- */
 
 enum { ESCAPE_BYTES = 6, PAIR_BYTES = 12 };
 
-/* The code unit of the escape \uXXXX at byte `at`; -1: there is none. */
+/* Returns the code unit of the escape \uXXXX at byte `at`; -1: there is none. */
 static int unit_at(const char *text, size_t len, size_t at)
 {
     static const char digits[] = "0123456789abcdefABCDEF";
@@ -112,8 +112,8 @@ static int unit_at(const char *text, size_t len, size_t at)
     return unit;
 }
 
-/* The first escape from byte `at` on that stands for no character of a text: NUL, or half a surrogate pair;
- * len: there is none. No backslash stands outside of strings, but where the text is no JSON. */
+/* Returns the first escape from byte `at` on that stands for no character (NUL, or half a surrogate pair);
+ * len: there is none. Valid JSON has no backslash outside its strings. */
 static size_t find_no_character(const char *text, size_t len, size_t at)
 {
     const char *next;

@@ -515,7 +515,7 @@ def a_prompt_that_was_not_answered_can_be_asked_again():
     else:
         assert status == 503, (status, text)
     error = json.loads(text)['error']
-    assert error['message'] == 'the server is ending' and error['type'] == 'server_error', error
+    assert error['message'] == 'the server is shutting down' and error['type'] == 'server_error', error
 
 
 globals()[claim]()

@@ -402,11 +402,11 @@ static struct batch_item *read_line(const struct generator *g, uint64_t line, in
         .options = {
             .predict = -1, .seed = 1, .repeat_penalty = 1, .top_p = 1, .logprobs = REQUEST_NO_LOGPROBS}};
     char text[128];
-    bool as_call = false;
+    bool as_openai = false;
     int len =
         snprintf(text, sizeof text,
                  "{\"raw\": true, \"prompt\": \"Once %d\", \"n\": %d, \"ignore_eos\": true}", (int)line, n);
-    check_ok(batch_item_read(&item, text, (size_t)len, line, 1000, g, &defaults, &as_call, &e), &e);
+    check_ok(batch_item_read(&item, text, (size_t)len, line, 1000, g, &defaults, &as_openai, &e), &e);
     check_ok(batch_item_encode(item, (struct generator *)g, &e), &e);
     return item;
 }
@@ -419,8 +419,8 @@ static uint32_t answer_lines(struct batch_workers *workers, const struct generat
     uint32_t n_answered = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct batch_item *item = read_line(g, from + i, length);
-        struct ask *ask;
-        batch_workers_begin(workers, item, &batch_item_request(item, 0, &ask)->tokens, 0);
+        struct choice *choice;
+        batch_workers_begin(workers, item, &batch_item_request(item, 0, &choice)->tokens, 0);
     }
     while (batch_workers_n_running(workers) > 0) {
         if (!batch_workers_await(workers, 1000, &d))
@@ -478,12 +478,12 @@ static uint32_t answer_in_turns(struct batch_workers *workers, struct batch_item
     uint32_t n_refused = 0, n_done = 0, waiting = (1u << n) - 1;
     while (n_done < n) {
         struct batch_done d;
-        struct ask *ask;
+        struct choice *choice;
         for (uint32_t i = 0; i < n; i++) {
             if ((waiting >> i & 1) == 0 || batch_workers_n_free(workers) == 0)
                 continue;
             waiting &= ~(1u << i);
-            batch_workers_begin(workers, items[i], &batch_item_request(items[i], 0, &ask)->tokens, 0);
+            batch_workers_begin(workers, items[i], &batch_item_request(items[i], 0, &choice)->tokens, 0);
         }
         if (!batch_workers_await(workers, 1000, &d))
             continue;
@@ -514,9 +514,9 @@ static void assert_same_answer(const char *line, const char *wanted)
 static void refuse_the_only_one(struct batch_workers *workers, struct batch_item *item)
 {
     struct batch_done d;
-    struct ask *ask;
+    struct choice *choice;
     atomic_store(&n_to_refuse, 1);
-    batch_workers_begin(workers, item, &batch_item_request(item, 0, &ask)->tokens, 0);
+    batch_workers_begin(workers, item, &batch_item_request(item, 0, &choice)->tokens, 0);
     while (!batch_workers_await(workers, 1000, &d)) {
     }
     sequence_refused(d.rc, &d.error, ERR_NO_FIT, "no room for another buffer");

@@ -44,7 +44,7 @@ struct batch { /* zeroed at first */
     struct json_t *seen;                /* key -> line, for the requests of this run */
     struct queue queue;                 /* requests in the order of the lines; item.of: a struct batch_item */
     bool at_end;                        /* the input has ended */
-    bool as_call;                       /* the last line was in OpenAI's form */
+    bool as_openai;                     /* the last line was in OpenAI's form */
     uint64_t n_done, n_failed, n_there; /* n_there: answered by an earlier run */
     /* lines that are answered concurrently; 1: one at a time, by `answerer` */
     uint32_t n_workers;
@@ -128,9 +128,9 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
 {
     struct queue_item *item = queue_add(&b->queue);
     struct batch_item *r;
-    struct ask *ask;
+    struct choice *choice;
     int rc = batch_item_read(&r, text, len, b->lines.n, LINES_MAX_BYTES, &b->generator, &b->defaults,
-                             &b->as_call, e);
+                             &b->as_openai, e);
     item->of = r;
     if (rc == ERR_MEMORY)
         return rc;
@@ -145,7 +145,7 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
         rc = batch_item_encode(r, &b->generator, e);
     if (rc)
         return refuse_item(item, rc, e);
-    item->tokens = &batch_item_request(r, 0, &ask)->tokens;
+    item->tokens = &batch_item_request(r, 0, &choice)->tokens;
     return 0;
 }
 

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "api/batch_call.h"
+#include "api/batch_line.h"
 #include "base/err.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -32,7 +32,7 @@ static json_t *owner_of(json_t *root, uint64_t *line, bool *failed)
 {
     json_t *number = json_object_get(root, "line"), *error = json_object_get(root, "error");
     if (json_object_get(root, "custom_id"))
-        return batch_call_result(root, line, failed);
+        return batch_line_result(root, line, failed);
     *line = json_integer_value(number) > 0 ? (uint64_t)json_integer_value(number) : 0;
     *failed = error != NULL;
     return *line && (error || json_object_get(root, "text")) ? json_object_get(root, "id") : NULL;

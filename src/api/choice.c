@@ -1,25 +1,25 @@
-#include "api/ask.h"
+#include "api/choice.h"
 
 #include "generate/generator.h"
 #include "moeflux.h"
 
 struct scorer {
-    struct ask *ask;
+    struct choice *choice;
     const struct generator *generator;
 };
 
-/* The logits after a token say how likely the next one was. */
+/* Scores the next token: the logits after one token give the probability of the next. */
 static int score_token(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e)
 {
     struct scorer *s = ctx;
-    const struct token_list *ids = &s->ask->request.tokens;
+    const struct token_list *ids = &s->choice->request.tokens;
     if (pos + 1 >= ids->n)
         return 0;
-    return logprobs_add(&s->ask->scores, row, s->generator->info.vocab_size, s->generator->allowed,
+    return logprobs_add(&s->choice->scores, row, s->generator->info.vocab_size, s->generator->allowed,
                         ids->ids[pos + 1], e);
 }
 
-int ask_score(struct ask *a, struct generator *g, struct moeflux_err *e)
+int choice_score(struct choice *a, struct generator *g, struct moeflux_err *e)
 {
     struct scorer s = {a, g};
     struct moeflux_outputs outputs = {.each_logits = score_token, .ctx = &s};
@@ -29,9 +29,9 @@ int ask_score(struct ask *a, struct generator *g, struct moeflux_err *e)
     return rc ? rc : generator_eval(g, a->request.tokens.ids, a->request.tokens.n, &outputs, e);
 }
 
-void ask_free(struct ask *a)
+void choice_free(struct choice *a)
 {
     request_free(&a->request);
     logprobs_free(&a->scores);
-    *a = (struct ask){0};
+    *a = (struct choice){0};
 }

@@ -1,4 +1,4 @@
-#include "api/batch_call.h"
+#include "api/batch_line.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -12,7 +12,7 @@
 #include "generate/answer_json.h"
 #include "generate/generator.h"
 
-/* As many as a line of the other form may have. */
+/* The limit of generate/request.c for a line in the project's own form. */
 enum { MAX_VALUES = 1 << 18 };
 
 static bool is_text(const json_t *value, const char *text)
@@ -20,9 +20,9 @@ static bool is_text(const json_t *value, const char *text)
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-struct json_t *batch_call_parse(const char *text, size_t len)
+struct json_t *batch_line_parse(const char *text, size_t len)
 {
-    /* A line of the other form is not parsed twice. */
+    /* Saves parsing a line of the project's own form twice. */
     if (!memmem(text, len, "\"custom_id\"", 11) && !memmem(text, len, "\"body\"", 6))
         return NULL;
     json_error_t why;
@@ -34,8 +34,8 @@ struct json_t *batch_call_parse(const char *text, size_t len)
     return NULL;
 }
 
-/* The line around the body. */
-static int read_envelope(struct batch_call *b, const json_t *root, bool *chat, struct moeflux_err *e)
+/* Reads the fields around the body. */
+static int read_envelope(struct batch_line *b, const json_t *root, bool *chat, struct moeflux_err *e)
 {
     static const char *const names[] = {"custom_id", "method", "url", "body"};
     const json_t *id = json_object_get(root, "custom_id"), *url = json_object_get(root, "url");
@@ -67,26 +67,27 @@ static int read_envelope(struct batch_call *b, const json_t *root, bool *chat, s
     return 0;
 }
 
-int batch_call_read(struct batch_call *b, const struct json_t *root, uint64_t line, const char *model,
-                    const struct generator *g, const struct call_defaults *defaults, struct moeflux_err *e)
+int batch_line_read(struct batch_line *b, const struct json_t *root, uint64_t line, const char *model,
+                    const struct generator *g, const struct api_request_defaults *defaults,
+                    struct moeflux_err *e)
 {
     bool chat = false;
-    *b = (struct batch_call){.line = line};
+    *b = (struct batch_line){.line = line};
     int rc = read_envelope(b, root, &chat, e);
     if (rc)
         return rc;
     const json_t *body = json_object_get(root, "body");
-    if (fields_bool(body, "stream", false, &b->no))
-        refusal_field(&b->no, "stream", "stream: a batch has whole answers only");
-    if (b->no.status || call_take(&b->call, chat, body, g, defaults, &b->no))
-        return err_set(e, b->no.status == 503 ? ERR_MEMORY : ERR_USAGE, "line %" PRIu64 ": %s", line,
-                       b->no.text);
-    b->completion = completion_new(&b->call, model, g->tokenizer, e);
+    if (fields_bool(body, "stream", false, &b->refusal))
+        refusal_field(&b->refusal, "stream", "stream: a batch has whole answers only");
+    if (b->refusal.status || api_request_take(&b->request, chat, body, g, defaults, &b->refusal))
+        return err_set(e, b->refusal.status == 503 ? ERR_MEMORY : ERR_USAGE, "line %" PRIu64 ": %s", line,
+                       b->refusal.text);
+    b->completion = completion_new(&b->request, model, g->tokenizer, e);
     return b->completion ? 0 : (int)e->code;
 }
 
-/* Takes response and error over; NULL stands for lack of memory. */
-static char *dump(const struct batch_call *b, json_t *response, json_t *error)
+/* Takes ownership of response and error; NULL stands for lack of memory. */
+static char *dump(const struct batch_line *b, json_t *response, json_t *error)
 {
     char id[40];
     snprintf(id, sizeof id, "batch_req_%" PRIu64, b->line);
@@ -98,24 +99,24 @@ static char *dump(const struct batch_call *b, json_t *response, json_t *error)
     return line;
 }
 
-char *batch_call_answer(const struct batch_call *b)
+char *batch_line_answer(const struct batch_line *b)
 {
     char id[40];
     snprintf(id, sizeof id, "req_%" PRIu64, b->line);
-    json_t *body = b->no.status ? refusal_json(&b->no) : completion_json(b->completion);
-    int status = b->no.status ? (int)b->no.status : 200;
+    json_t *body = b->refusal.status ? refusal_json(&b->refusal) : completion_json(b->completion);
+    int status = b->refusal.status ? (int)b->refusal.status : 200;
     json_t *response = json_pack("{s: i, s: s, s: o}", "status_code", status, "request_id", id, "body", body);
     return dump(b, response, json_null());
 }
 
-char *batch_call_error(const struct batch_call *b, const char *text)
+char *batch_line_error(const struct batch_line *b, const char *text)
 {
     json_t *error = json_pack("{s: s, s: o, s: I}", "code", "invalid_request", "message",
                               answer_json_text(text, strlen(text)), "line", (json_int_t)b->line);
     return dump(b, json_null(), error);
 }
 
-struct json_t *batch_call_result(const struct json_t *object, uint64_t *line, bool *failed)
+struct json_t *batch_line_result(const struct json_t *object, uint64_t *line, bool *failed)
 {
     json_t *id = json_object_get(object, "custom_id"), *error = json_object_get(object, "error");
     const json_t *response = json_object_get(object, "response");
@@ -129,10 +130,10 @@ struct json_t *batch_call_result(const struct json_t *object, uint64_t *line, bo
     return id;
 }
 
-void batch_call_free(struct batch_call *b)
+void batch_line_free(struct batch_line *b)
 {
     completion_free(b->completion);
-    call_free(&b->call);
+    api_request_free(&b->request);
     json_decref(b->custom_id);
-    *b = (struct batch_call){0};
+    *b = (struct batch_line){0};
 }
