@@ -8,7 +8,7 @@
 //   PREPARE  (one token) queries, key and value come as they are projected. Every workgroup norms and turns
 //            its queries like gqa/prepare.comp. The one with the last position does so with the new key, too,
 //            and writes the position's row of the cache. Other workgroups see that row only in the next
-//            dispatch; its own teams begin with key and value in shared memory
+//            dispatch; one member of each of its teams begins with key and value in shared memory
 //   merged   (PREPARE, not whole) the workgroup that finishes last of its heads' does what merge.comp does,
 //            so no other dispatch follows. The order of the sum over the splits is fixed
 //

@@ -1,8 +1,8 @@
 /* prefer.h - cache-conditional routing: prefers resident experts to others with nearly the same score.
  *
- * Skliar et al., "Mixture of Cache-Conditional Experts for Efficient Mobile Device Inference" (arXiv
- * 2412.00099, 2024), raise the scores of cached experts by a constant before the choice, keep the best J
- * whether cached or not, and weight the chosen experts by their own scores. The same is done here:
+ * The method is that of Skliar et al., "Mixture of Cache-Conditional Experts for Efficient Mobile Device
+ * Inference" (arXiv 2412.00099, 2024). They raise the scores of cached experts by a constant before the
+ * choice, keep the best J whether cached or not, and weight the chosen experts by their own scores. Here:
  *   A score is what the router chooses by: the logit (softmax), or sigmoid(logit) + bias (sigmoid, router.h).
  *   A token's best expert always stays; its best two if it has four or more.
  *   The worst of the others that is not resident is replaced by the best resident one that was not chosen, if
