@@ -20,6 +20,7 @@
 #include "bench.h"
 #include "base/str.h"
 #include "experts/reader.h"
+#include "model/model_dir.h"
 
 enum { MAX_ROUNDS = 99, ALIGN = 4096, HUGE_PAGE = 2 << 20 };
 

@@ -19,6 +19,7 @@
 #include "base/mem.h"
 #include "bench.h"
 #include "experts/reader.h"
+#include "model/model_dir.h"
 #include "moeflux.h"
 
 enum { MAX_ROUNDS = 99, MAX_LIST = 8, PAGE = 4096, HUGE_PAGE = 2 << 20, N_REQUESTS = 64, N_WARM = 24 };

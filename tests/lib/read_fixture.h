@@ -4,6 +4,7 @@
 #define MOEFLUX_TESTS_READ_FIXTURE_H
 
 #include "experts/reader.h"
+#include "model/model_dir.h"
 
 #define TINY "tests/models/tiny"
 enum { N_MODES = 4, PAGE = 4096, POISON = 0xa5 };

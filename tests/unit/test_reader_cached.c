@@ -12,6 +12,7 @@
 #include "check.h"
 #include "convert/convert.h"
 #include "experts/reader.h"
+#include "model/model_dir.h"
 #include "tmp_tree.h"
 
 static const char TINY[] = "tests/models/tiny";
