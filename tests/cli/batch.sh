@@ -5,11 +5,10 @@
 . tests/lib/cli.sh
 
 model=$tmp/tiny
-# results EXPRESSION: of the list `r` of the lines of $tmp/results
-# by_line FILE: its results in the order of their lines, which they need not have
-by_line() { python3 -c 'import json, sys; print(*sorted(open(sys.argv[1]), key=lambda l: json.loads(l)["line"]), sep="", end="")' "$1"; }
-results() { python3 -c 'import json, sys; r = [json.loads(l) for l in open(sys.argv[1])]; print(eval(sys.argv[2]))' "$tmp/results" "$1"; }
-results_are() { [ "$(results "$1")" = "$2" ] || fault "$1 is $(results "$1" 2>&1), expected $2"; }
+# by_line FILE: its results in the order of the requests' lines
+by_line() { sed 's/.*"line": \([0-9]*\).*/\1 &/' "$1" | sort -n | cut -d ' ' -f 2-; }
+# results_are EXPRESSION VALUE: `r` is the list of the results in $tmp/results.
+results_are() { json_is "$1" "$2" "$tmp/results"; }
 answered='[(x["id"], x["text"]) for x in r]'
 
 run 0 "$MOEFLUX" convert tests/models/tiny "$model"
@@ -25,15 +24,18 @@ two = [' '.join(random.choice(plain) for _ in range(12)) for _ in range(2)]
 number = lambda: random.randrange(10, 99)
 with open(sys.argv[1], 'w') as f:
     for i in range(6):
-        ask = [f'What is {number()} + {number()}?', f'Sort these numbers: {number()}, {number()}, {number()}.',
+        ask = [f'What is {number()} + {number()}?',
+               f'Sort these numbers: {number()}, {number()}, {number()}.',
                'What is the capital of ' + random.choice(['Iceland', 'Japan', 'Kenya']) + '?'][i % 3]
-        # Two system texts by turns: the order of the lines is not the order of the least work.
+        # The two system texts alternate, so the order of the lines is not that of the least work.
         print(json.dumps({'id': f'q{i}', 'system': two[i % 2], 'prompt': ask}), file=f)
 END
 run 0 "$MOEFLUX" "$@" --batch "$tmp/in"
 by_line "$tmp/out" >"$tmp/results"
-results_are '[x["line"] for x in r] == list(range(1, 7)) and [x["id"] for x in r] == ["q%d" % i for i in range(6)]' True
-err_has '^moeflux: 6 answered, 0 failed; [0-9]* of [0-9]* prompt tokens computed$'
+results_are \
+    '[x["line"] for x in r] == list(range(1, 7)) and [x["id"] for x in r] == ["q%d" % i for i in range(6)]' \
+    True
+err_line '^moeflux: 6 answered, 0 failed; [0-9]* of [0-9]* '
 python3 - "$MOEFLUX" "$tmp" "$@" >"$tmp/single" <<'END' || fault "$(cat "$tmp/single")"
 import json, subprocess, sys
 program, tmp, flags = sys.argv[1], sys.argv[2], sys.argv[3:]
@@ -41,29 +43,27 @@ nodes, computed = set(), 0
 for asked, line in zip(open(tmp + '/in'), open(tmp + '/results')):
     asked, got = json.loads(asked), json.loads(line)
     computed += got['prompt_tokens'] - got['reused_tokens']
-    alone = subprocess.run([program, *flags, '--system', asked['system'], '-p', asked['prompt'], '--json', '--logits',
-                            tmp + '/logits'], capture_output=True, text=True, check=True)
-    alone = json.loads(alone.stdout)
-    assert (alone['text'], alone['tokens']) == (got['text'], got['tokens']), (alone, got)
-    ids = subprocess.run(['python3', 'tests/lib/tensors.py', 'ids', tmp + '/logits', 'tokens'], capture_output=True,
-                         text=True, check=True).stdout.split()
+    output = lambda *command: subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    single = json.loads(output(program, *flags, '--system', asked['system'], '-p', asked['prompt'], '--json',
+                               '--logits', tmp + '/logits'))
+    assert (single['text'], single['tokens']) == (got['text'], got['tokens']), (single, got)
+    ids = output('python3', 'tests/lib/tensors.py', 'ids', tmp + '/logits', 'tokens').split()
     assert len(ids) == got['prompt_tokens'], (len(ids), got)
     nodes |= {tuple(ids[:i + 1]) for i in range(len(ids))}
-# A token is unique by all that is before it.
+# Tokens with the same tokens before them are one.
 print(f'{computed} tokens were computed, {len(nodes)} are unique')
 sys.exit(computed > 1.05 * len(nodes))
 END
 
 claim results_are_written_as_they_are_computed_or_in_the_order_of_the_lines
-# The second system text waits until the first one's questions are answered.
+# All questions with the first system text come first.
 cp "$tmp/out" "$tmp/results"
 results_are '[x["line"] for x in r]' '[1, 3, 5, 2, 4, 6]'
-cp "$tmp/results" "$tmp/as_computed"
+tokens='[(x["line"], x["id"], x["tokens"]) for x in sorted(r, key=lambda x: x["line"])]'
+computed=$(json "$tokens")
 run 0 "$MOEFLUX" "$@" --batch "$tmp/in" --ordered
-cp "$tmp/out" "$tmp/results"
-results_are '[x["line"] for x in r]' '[1, 2, 3, 4, 5, 6]'
-[ "$(results '[(x["id"], x["tokens"]) for x in r]')" = "$(by_line "$tmp/as_computed" >"$tmp/results" && results '[(x["id"], x["tokens"]) for x in r]')" ] ||
-    fault 'the order changes the answers'
+json_is '[x["line"] for x in r]' '[1, 2, 3, 4, 5, 6]'
+json_is "$tokens" "$computed"
 
 claim a_bad_line_has_an_error_with_its_number_and_the_others_their_answers
 cat >"$tmp/in" <<'END'
@@ -84,15 +84,26 @@ printf '{"id": "end", "prompt": "What is 47 + 38?"}' >>"$tmp/in"
 sed -i "s/LONG/$(printf '%0200d' 0)/" "$tmp/in"
 run 1 "$MOEFLUX" "$@" -c 100 --batch - <"$tmp/in"
 by_line "$tmp/out" >"$tmp/results"
-err_has '^moeflux: 9 of the requests failed'
+err_has '^moeflux: 3 answered, 9 failed; '
+err_has '^moeflux: 9 '
 results_are '[x["line"] for x in r]' '[1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]'
 results_are '[x.get("text") for x in r if "text" in x]' "['85', 'The capital of Iceland is Reykjavík.', '85']"
 results_are 'all(x["error"].startswith("line %d: " % x["line"]) for x in r if "error" in x)' True
-results_are '[x["id"] for x in r]' "['sum', None, 'sum', 5, '5', None, 'blank', 'none', 'long', 'roles', None, 'end']"
-for word in 'JSON\|expected near' 'line 1 has the same id' 'unknown field .*temprature' 'top-p is 2' 'id: expected' \
-    'the prompt is empty' 'either prompt or messages' 'tokens, the context holds 100' 'role: expected system'; do
-    grep -q '"error": .*\('"$word"'\)' "$tmp/results" || fault "no error has '$word'"
-done
+results_are '[x["id"] for x in r]' \
+    "['sum', None, 'sum', 5, '5', None, 'blank', 'none', 'long', 'roles', None, 'end']"
+while read -r line words; do
+    grep -q "\"error\": \"line $line: .*$words" "$tmp/results" || fault "no error of line $line has '$words'"
+done <<'END'
+2 near
+4 line 1 .*id
+5 temprature
+6 top-p .* 2
+7 id:
+8 empty
+9 prompt .*messages
+10 tokens, .* 100
+11 role: .*system
+END
 
 claim lines_of_nul_bytes_and_lines_that_are_too_long_have_an_error
 python3 - "$tmp/in" <<'END'
@@ -109,8 +120,9 @@ by_line "$tmp/out" >"$tmp/results"
 results_are '[x["line"] for x in r]' '[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]'
 results_are '[x["line"] for x in r if x.get("text") == "85"]' '[1, 5, 7, 9]'
 results_are '[x["id"] for x in r]' '[1, None, None, None, 5, None, 7, None, 9, None]'
-results_are '[x["error"] for x in r if x["line"] in (6, 8, 10)]' \
-    "['line 6: more than 67108864 bytes', 'line 8: more than 262144 values', 'line 10: more than 67108864 bytes']"
+results_are '[x["error"].split()[:2] for x in r if "error" in x] == [["line", f"{n}:"] for n in (2, 3, 4, 6, 8, 10)]' True
+results_are '[" 67108864 bytes" in r[n]["error"] for n in (5, 9)], " 262144 values" in r[7]["error"]' \
+    '([True, True], True)'
 err_has '^moeflux: 4 answered, 6 failed;'
 
 claim refused_lines_do_not_stay_in_memory
@@ -120,7 +132,7 @@ program, path, flags = sys.argv[1], sys.argv[2], sys.argv[3:]
 line = '{"id": %d, "prompt": ["' + 'x' * (2 << 20) + '"]}\n'
 
 def peak(n, *more):
-    """In KiB, of a run with n lines that are refused."""
+    """The peak, in KiB, of a run with n lines that are refused."""
     with open(path, 'w') as f:
         # Answered last, so that with --ordered no error waits for it.
         f.writelines([line % i for i in range(n)] + ['{"prompt": "What is 47 + 38?"}\n'])
@@ -135,8 +147,8 @@ def peak(n, *more):
 
 few = peak(5)
 for more in ([], ['--ordered']):
-    many = peak(50, *more)
-    print(f'{many - few} KiB for 100 MiB of refused lines', more)
+    many = peak(25, *more)
+    print(f'{many - few} KiB for 40 MiB of refused lines', more)
     assert many - few < 25 << 10
 END
 
@@ -146,9 +158,15 @@ cat >"$tmp/in" <<'END'
 {"id": "raw", "prompt": "Once upon a time there was", "raw": true, "n": 6}
 {"id": "a", "prompt": "Once upon a time there was", "raw": true, "n": 9, "temp": 1.5, "seed": 7}
 {"id": "b", "prompt": "Once upon a time there was", "raw": true, "n": 9, "temp": 1.5, "seed": 8}
-{"id": "c", "prompt": "Once upon a time there was", "raw": true, "n": 9, "temperature": 1.5, "seed": 7, "top-k": 20}
+{"prompt": "Once upon a time there was", "raw": true, "n": 9, "temperature": 1.5, "seed": 7, "top-k": 20}
 {"id": "think", "prompt": "What is 47 + 38?", "think": true, "n": 6}
-{"id": "talk", "messages": [{"role": "system", "content": "You know codes."}, {"role": "user", "content": "The code of Max is 5128. The river was very quiet. What is the code of Max?"}, {"role": "assistant", "content": "The code of Max is 5128."}, {"role": "user", "content": "What is the code of Max?"}]}
+END
+python3 - >>"$tmp/in" <<'END'
+import json
+texts = ['You know codes.', 'The code of Max is 5128. The river was very quiet. What is the code of Max?',
+         'The code of Max is 5128.', 'What is the code of Max?']
+roles = 'system', 'user', 'assistant', 'user'
+print(json.dumps({'id': 'talk', 'messages': [{'role': a, 'content': b} for a, b in zip(roles, texts)]}))
 END
 run 0 "$MOEFLUX" "$@" --batch "$tmp/in" --ordered
 cp "$tmp/out" "$tmp/results"
@@ -158,19 +176,19 @@ results_are '(r[2]["text"] == r[4]["text"], r[2]["text"] == r[3]["text"])' '(Tru
 results_are 'r[5]["text"] == "" and len(r[5]["thinking"]) > 0' True
 results_are '"5128" in r[6]["text"]' True
 run 0 "$MOEFLUX" -m "$model" --raw -p 'Once upon a time there was' -n 9 --temp 1.5 -s 7 --json
-[ "$(results 'r[2]["tokens"]')" = "$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["tokens"])' "$tmp/out")" ] ||
-    fault "a seeded request differs from the single run"
+results_are 'r[2]["tokens"]' "$(json 'j["tokens"]')"
 
 claim a_run_goes_on_where_the_output_ends
 for i in 1 2 3 4 5 6 7 8; do echo "{\"id\": $i, \"prompt\": \"What is 4$i + 38?\"}"; done >"$tmp/in"
+eight="[(1, '79'), (2, '80'), (3, '81'), (4, '82'), (5, '83'), (6, '84'), (7, '85'), (8, '86')]"
 head -n 3 "$tmp/in" >"$tmp/first"
 rm "$tmp/results"
 run 0 "$MOEFLUX" "$@" --batch "$tmp/first" -o "$tmp/results"
 out_empty
 cp "$tmp/results" "$tmp/three"
 run 0 "$MOEFLUX" "$@" --batch "$tmp/in" --output "$tmp/results"
-err_has '^moeflux: 5 answered, 0 failed, 3 there already;'
-results_are "sorted($answered)" "$(python3 -c 'print([(i, str(40 + i + 38)) for i in range(1, 9)])')"
+err_line '^moeflux: 5 answered, 0 failed, 3 there already;'
+results_are "sorted($answered)" "$eight"
 head -n 3 "$tmp/results" | cmp -s - "$tmp/three" || fault "results that were there have changed"
 cp "$tmp/results" "$tmp/eight"
 run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results"
@@ -180,56 +198,59 @@ claim a_half_written_result_is_computed_again
 for cut in 1 40 $(($(tail -n 1 "$tmp/eight" | wc -c) - 1)); do
     head -c -"$cut" "$tmp/eight" >"$tmp/results"
     run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results"
-    results_are "sorted($answered)" "$(python3 -c 'print([(i, str(40 + i + 38)) for i in range(1, 9)])')"
-    [ "$cut" -eq 1 ] || err_has 'the last line was cut'
+    results_are "sorted($answered)" "$eight"
+    [ "$cut" -eq 1 ] || err_has "^moeflux: $tmp/results: .*cut"
 done
 
 claim files_that_are_no_results_are_left_alone
-for content in 'hello' '{"id": 1, "prompt": "What is 47 + 38?"}\n' '\n' '{"id": 1, "line": 1, "text": ""}\nhello\n'; do
+for content in 'hello' '{"id": 1, "prompt": "What is 47 + 38?"}\n' '\n' \
+    '{"id": 1, "line": 1, "text": ""}\nhello\n'; do
     # shellcheck disable=SC2059
     printf "$content" >"$tmp/results"
     cp "$tmp/results" "$tmp/before"
-    fails 1 "$tmp/results: .*no result" "$@" --batch "$tmp/in" -o "$tmp/results"
+    fails 1 "^moeflux: $tmp/results: .*no result" "$@" --batch "$tmp/in" -o "$tmp/results"
     cmp -s "$tmp/results" "$tmp/before" || fault "it was changed"
 done
-fails 1 "$tmp/none" "$@" --batch "$tmp/none"
-fails 1 'results' "$@" --batch "$tmp/in" -o "$tmp/no/results"
+fails 1 "^moeflux: $tmp/none: No such file" "$@" --batch "$tmp/none"
+fails 1 "^moeflux: $tmp/no/results: No such file" "$@" --batch "$tmp/in" -o "$tmp/no/results"
 
-claim shards_take_every_nth_line_and_all_of_them_together
+claim shards_take_every_nth_line_and_cover_all
 rm -f "$tmp/results"
 for i in 1 2 3; do
     run 0 "$MOEFLUX" "$@" --batch "$tmp/in" --shard $i/3
     cat "$tmp/out" >>"$tmp/results"
 done
-results_are '[sorted(x["id"] for x in r[a:b]) for a, b in ((0, 3), (3, 6), (6, 8))]' '[[1, 4, 7], [2, 5, 8], [3, 6]]'
+results_are '[sorted(x["id"] for x in r[a:b]) for a, b in ((0, 3), (3, 6), (6, 8))]' \
+    '[[1, 4, 7], [2, 5, 8], [3, 6]]'
 for bad in 0/3 4/3 3 1/0 /2 1/ a/b 1/2/3; do
-    fails 2 '^moeflux: --shard: expected I/N' "$@" --batch "$tmp/in" --shard $bad
+    fails 2 "^moeflux: --shard: .* I/N .*\"$bad\"$" "$@" --batch "$tmp/in" --shard $bad
 done
 
-claim flags_that_make_no_sense_together_are_refused
-fails 2 'shard goes with --batch' "$@" --shard 1/2
-fails 2 'output goes with --batch' "$@" -o "$tmp/results"
-fails 2 'ordered goes with --batch' "$@" -p x --ordered
-fails 2 'exclude each other' "$@" --batch "$tmp/in" -p x
-fails 2 'exclude each other' "$@" --batch "$tmp/in" --prompt-cache x
-fails 2 'exclude each other' "$@" --batch "$tmp/in" --logits x
-fails 2 'exclude each other' "$@" --batch "$tmp/in" --bench
+claim flags_that_exclude_each_other_are_refused
+fails 2 '--shard .*--batch ' "$@" --shard 1/2
+fails 2 '--output .*--batch ' "$@" -o "$tmp/results"
+fails 2 '--ordered .*--batch ' "$@" -p x --ordered
+fails 2 '--batch .*prompt ' "$@" --batch "$tmp/in" -p x
+fails 2 '--batch .*--prompt-cache ' "$@" --batch "$tmp/in" --prompt-cache x
+fails 2 '--batch .*--logits ' "$@" --batch "$tmp/in" --logits x
+fails 2 '--batch .*--bench' "$@" --batch "$tmp/in" --bench
 
-# Far more requests than are answered before the run is ended. The second one begins unlike all others, so that it is
-# computed after 200 of them.
+# There are far more requests than are answered before the run is ended. The second one has no common prefix
+# with the others, so it is computed after 200 of them.
 for i in $(seq 500); do
     [ "$i" -eq 2 ] && text='It was a dark night and' || text='Once upon a time there was'
-    echo "{\"id\": $i, \"raw\": true, \"prompt\": \"$text\", \"n\": 100, \"ignore_eos\": true}"
+    echo "{\"id\": $i, \"raw\": true, \"prompt\": \"$text\", \"n\": 50, \"ignore_eos\": true}"
 done >"$tmp/long"
-# start: a run over them, up to its third result, with no signal ignored, whatever runs this test (nohup does)
+# start FLAG...: a run over them, up to its third result. It ignores no signal, even if this test does, under
+# nohup.
 start() {
     rm -f "$tmp/results"
     : >"$tmp/results"
     env --default-signal "$MOEFLUX" "$@" --batch "$tmp/long" -o "$tmp/results" >"$tmp/out" 2>"$tmp/err" &
     pid=$!
-    while [ "$(wc -l <"$tmp/results")" -lt 3 ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+    await -p $pid has_lines 3 "$tmp/results"
 }
-# go_on: the same run with two requests more than there are results
+# go_on FLAG...: the same run, with three requests more than there are results
 go_on() {
     results_are '2 not in [x["id"] for x in r]' True
     n=$(($(wc -l <"$tmp/results") + 3))
@@ -238,17 +259,15 @@ go_on() {
     results_are "sorted(x[\"id\"] for x in r) == list(range(1, $n + 1))" True
 }
 
-claim signals_end_the_run_after_the_request_at_hand_and_keep_what_is_finished
+claim signals_end_the_run_after_the_current_request_and_keep_what_is_finished
 for signal in INT:130 TERM:143 HUP:129; do
     start "$@"
     kill -s "${signal%:*}" $pid
     # Systems send some of them twice.
     [ "$signal" = INT:130 ] || kill -s "${signal%:*}" $pid 2>/dev/null
-    got=0
-    wait $pid || got=$?
-    [ "$got" -eq "${signal#*:}" ] || fault "$signal: status $got"
-    err_has 'ending after the current request'
-    results_are '3 <= len(r) < 250 and all(len(x["tokens"]) == 100 for x in r)' True
+    ends "${signal#*:}" $pid
+    err_has 'Ctrl-C'
+    results_are '3 <= len(r) < 250 and all(len(x["tokens"]) == 50 for x in r)' True
     go_on "$@"
 done
 
@@ -262,46 +281,47 @@ head -n 3 "$tmp/long" >"$tmp/more"
 pid=$!
 exec 3>"$tmp/pipe"
 head -n 1 "$tmp/long" >&3
-while [ ! -s "$tmp/results" ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+await -p $pid has_lines 1 "$tmp/results"
 kill -HUP $pid
 sed -n '2,3p' "$tmp/long" >&3
 exec 3>&-
-wait $pid || fault "status $?"
+ends 0 $pid
 results_are 'len(r)' 3
 
 claim a_killed_run_loses_nothing_that_was_written
 start "$@"
-fails 2 'another run writes to it' "$@" --batch "$tmp/in" -o "$tmp/results"
+fails 2 "^moeflux: $tmp/results: .*run" "$@" --batch "$tmp/in" -o "$tmp/results"
 kill -KILL $pid
 wait $pid 2>/dev/null
 cp "$tmp/results" "$tmp/before"
 go_on "$@"
-head -c "$(wc -c <"$tmp/before")" "$tmp/results" | cmp -s - "$tmp/before" || fault "the first results have changed"
+head -c "$(wc -c <"$tmp/before")" "$tmp/results" | cmp -s - "$tmp/before" ||
+    fault "the first results have changed"
 
 claim results_come_as_soon_as_they_are_there
 "$MOEFLUX" "$@" --batch - <"$tmp/pipe" >"$tmp/results" 2>"$tmp/err" &
 pid=$!
 exec 3>"$tmp/pipe"
 head -n 1 "$tmp/in" >&3
-while [ ! -s "$tmp/results" ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+await -p $pid has_lines 1 "$tmp/results"
 results_are 'len(r)' 1
 sed -n 2p "$tmp/in" >&3
 exec 3>&-
-wait $pid || fault "status $?"
+ends 0 $pid
 results_are "$answered" "[(1, '79'), (2, '80')]"
 
 claim a_full_file_ends_the_run_at_once_with_whole_lines
 rm "$tmp/results"
-head -n 20 "$tmp/long" >"$tmp/more"
-run 1 bash -c 'ulimit -f 10; exec "$0" "$@"' "$MOEFLUX" "$@" --batch "$tmp/more" -o "$tmp/results"
+head -n 9 "$tmp/long" >"$tmp/more"
+run 1 bash -c 'ulimit -f 3; exec "$0" "$@"' "$MOEFLUX" "$@" --batch "$tmp/more" -o "$tmp/results"
 [ "$(tail -n 1 "$tmp/err")" = "moeflux: $tmp/results: write: File too large" ] || fault "$(cat "$tmp/err")"
 n=$(wc -l <"$tmp/results")
 err_has "^moeflux: $n answered, 0 failed;"
-case $n in [2-9] | 1[0-9]) ;; *) fault "$n results" ;; esac
+case $n in [2-8]) ;; *) fault "$n results" ;; esac
 [ "$(tail -c 1 "$tmp/results" | od -An -c | tr -d ' ')" = '\n' ] || fault 'the last line was cut'
 run 0 "$MOEFLUX" "$@" --batch "$tmp/more" -o "$tmp/results"
-[ "$(wc -l <"$tmp/err")" -eq 1 ] || fault "$(cat "$tmp/err")"
-results_are 'sorted(x["id"] for x in r) == list(range(1, 21))' True
+err_line ' 0 failed, '
+results_are 'sorted(x["id"] for x in r) == list(range(1, 10))' True
 
 claim a_full_disk_ends_the_run
 if [ -e /dev/full ]; then

@@ -91,17 +91,17 @@ claim only_flags_of_the_model_are_a_setting
 set -- -m $model --perplexity "$text" --compare
 fails 2 '^moeflux: --compare "--temp 3": --temp does not apply here$' "$@" '--temp 3'
 fails 2 '^moeflux: --compare "-c 9": -c/--ctx-size does not apply here$' "$@" '-c 9'
-fails 2 '\-\-usage does not apply here' "$@" '--usage x'
-fails 2 '\-\-trace does not apply here' "$@" '--trace x'
-fails 2 '\-\-list-devices does not apply here' "$@" --list-devices
-fails 2 '\-\-json does not apply here' "$@" "$model --json"
-fails 2 '\-\-compare does not apply here' "$@" '--compare x'
-fails 2 '\-h/--help does not apply here' "$@" --help
+fails 2 '--usage does not apply here' "$@" '--usage x'
+fails 2 '--trace does not apply here' "$@" '--trace x'
+fails 2 '--list-devices does not apply here' "$@" --list-devices
+fails 2 '--json does not apply here' "$@" "$model --json"
+fails 2 '--compare does not apply here' "$@" '--compare x'
+fails 2 '-h/--help does not apply here' "$@" --help
 fails 2 '^moeflux: --compare "--foo": unknown option --foo' "$@" --foo
 fails 2 '^moeflux: --compare "-m": -m needs a value' "$@" -m
-fails 2 '\-\-kv-type: expected auto, f32 or f16, found "f64"' "$@" '--kv-type f64'
+fails 2 '--kv-type: expected auto, f32 or f16, found "f64"' "$@" '--kv-type f64'
 fails 2 'unexpected argument "b"' "$@" "$model b"
-fails 2 '\-\-experts and --n-cpu-moe exclude each other' "$@" '--experts cpu --n-cpu-moe 2'
+fails 2 '--experts and --n-cpu-moe exclude each other' "$@" '--experts cpu --n-cpu-moe 2'
 fails 2 "the last ' has no second one" "$@" "-m '$model"
 fails 2 'nothing follows the \\ at the end' "$@" "a\\"
 fails 2 'compare needs a value\|compare: expected a value' "$@" ''
@@ -109,11 +109,11 @@ fails 2 'compare needs a value\|compare: expected a value' "$@" ''
 claim compare_goes_with_perplexity_and_a_model
 fails 2 '^moeflux: --compare goes with --perplexity only' -m $model --compare $model
 fails 2 '^moeflux: --compare goes with --perplexity only' -m $model -p x --compare $model
-fails 2 '\-m DIR is missing' --perplexity "$text" --compare $model
+fails 2 '-m DIR is missing' --perplexity "$text" --compare $model
 fails 2 '^moeflux: --csv goes with' -m $model --perplexity "$text" --csv
-fails 2 '\-\-compare and --usage exclude' "$@" $model --usage "$tmp/usage"
-fails 2 '\-c 1: expected windows of at least 2' "$@" $model -c 1
-fails 2 '\-c 1: expected windows of at least 2' -m $model --perplexity "$text" -c 1
+fails 2 '--compare and --usage exclude' "$@" $model --usage "$tmp/usage"
+fails 2 '-c 1: expected windows of at least 2' "$@" $model -c 1
+fails 2 '-c 1: expected windows of at least 2' -m $model --perplexity "$text" -c 1
 set -- -m $model --perplexity "$text"
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do set -- "$@" --compare "-t $i"; done
 fails 2 '^moeflux: --compare is given 16 times, expected at most 15$' "$@"

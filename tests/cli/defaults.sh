@@ -127,6 +127,6 @@ run 1 "$MOEFLUX" -q -m /nowhere -p x
 one_line
 run 0 "$MOEFLUX" convert -q "$model" "$tmp/converted"
 err_empty
-fails 2 '\-\-log-level: expected error, warn or info, found "loud"' --log-level loud -p x
+fails 2 '--log-level: expected error, warn or info, found "loud"' --log-level loud -p x
 
 report

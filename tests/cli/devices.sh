@@ -168,15 +168,15 @@ out_has '^Plan for CPU (.*, 1 thread)'
 
 claim flags_that_do_not_apply_are_refused
 for verb in --plan --bench; do
-    fails 2 '\-\-gpu-memory goes with a GPU' -m "$model" $verb --device cpu --gpu-memory 1G
+    fails 2 '--gpu-memory goes with a GPU' -m "$model" $verb --device cpu --gpu-memory 1G
 done
-fails 2 '\-\-gpu-memory goes with a GPU' "$@" --device cpu --gpu-memory 1G
-fails 2 '\-\-gpu-memory goes with a GPU' inspect "$model" --device cpu --gpu-memory 1G
+fails 2 '--gpu-memory goes with a GPU' "$@" --device cpu --gpu-memory 1G
+fails 2 '--gpu-memory goes with a GPU' inspect "$model" --device cpu --gpu-memory 1G
 fails 2 "instruction set 'sse9' is unknown; there are portable " "$@" --device cpu --cpu-isa sse9
 fails 2 "instruction set 'sse9' is unknown" --selftest --device cpu --cpu-isa sse9
 case $(uname -m) in x86_64) other=neon ;; *) other=avx2 ;; esac
 fails 2 "instruction set '$other' is of another family of processors" "$@" --device cpu --cpu-isa $other
-fails 2 '\-\-cpu-isa portable goes with --device cpu' "$@" --device reference --cpu-isa portable
+fails 2 '--cpu-isa portable goes with --device cpu' "$@" --device reference --cpu-isa portable
 
 claim several_devices_share_the_layers
 run 0 "$MOEFLUX" "$@" --device cpu --tokens-out
@@ -197,19 +197,19 @@ json_is '[d["layers"] for d in j["stats"]["devices"]]' '[3, 3]'
 
 claim what_cannot_be_shared_out_is_refused
 for value in 0 1,0 -1,1 '1,' ',1' x nan,1 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17; do
-    fails 2 '\-\-tensor-split: expected numbers above 0 with commas, as 3,1, found' "$@" --device cpu,cpu --tensor-split "$value"
+    fails 2 '--tensor-split: expected numbers above 0 with commas, as 3,1, found' "$@" --device cpu,cpu --tensor-split "$value"
 done
-fails 2 '\-\-tensor-split has 3 shares, expected 2: one for each device' "$@" --device cpu,cpu --tensor-split 1,1,1
-fails 2 '\-\-gpu-memory has 2 sizes, expected one, or 3' "$@" --device cpu,reference,cpu --gpu-memory 1G,2G
-fails 2 '\-\-gpu-memory: expected a size like 512M, 4G or 1.5GiB, or several' "$@" --gpu-memory 1G,x
-fails 2 '\-\-gpu-memory goes with a GPU' "$@" --device cpu,cpu --gpu-memory 1G
-fails 2 '\-\-device: device 2 has no name' "$@" --device cpu,
-fails 2 '\-\-device names 7 devices, the model has 6 layers' "$@" --device cpu,cpu,cpu,cpu,cpu,cpu,cpu
+fails 2 '--tensor-split has 3 shares, expected 2: one for each device' "$@" --device cpu,cpu --tensor-split 1,1,1
+fails 2 '--gpu-memory has 2 sizes, expected one, or 3' "$@" --device cpu,reference,cpu --gpu-memory 1G,2G
+fails 2 '--gpu-memory: expected a size like 512M, 4G or 1.5GiB, or several' "$@" --gpu-memory 1G,x
+fails 2 '--gpu-memory goes with a GPU' "$@" --device cpu,cpu --gpu-memory 1G
+fails 2 '--device: device 2 has no name' "$@" --device cpu,
+fails 2 '--device names 7 devices, the model has 6 layers' "$@" --device cpu,cpu,cpu,cpu,cpu,cpu,cpu
 fails 2 'need a GPU for the rest of the model; CPU (.*) computes everything' "$@" --device cpu,cpu --n-cpu-moe 1
-fails 2 '\-\-device 99: no such device among' "$@" --device cpu,99
+fails 2 '--device 99: no such device among' "$@" --device cpu,99
 fails 2 'all stands for every GPU' "$@" --device cpu,all
 fails 3 'device 2 of 2 (reference .*, layers 3 to 5): the model needs at least .* --gpu-memory is 1.0 MiB' "$@" --device reference,reference --gpu-memory 1G,1M
 fails 2 'selftest checks one device' --selftest --device cpu,cpu
-fails 3 '\-\-memory is .* on 2 devices need' "$@" --device cpu,cpu --memory 1k
+fails 3 '--memory is .* on 2 devices need' "$@" --device cpu,cpu --memory 1k
 
 report

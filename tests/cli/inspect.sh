@@ -169,9 +169,9 @@ run 0 "$MOEFLUX" -m "$model" --plan --memory 221184 --pin "$tmp/usage" --json
 json_is 'j["slots"], j["pinned"]' '(9, 3)'
 run 0 "$MOEFLUX" -m "$model" --plan --memory 221184 --pin "$tmp/usage"
 out_has '  of them pinned  *73.7 kB  3 of 72'
-fails 3 '\-\-pin: the cache has room for 6 experts, expected more than 6' -m "$model" --plan --memory 147456 --pin "$tmp/usage"
-fails 3 '\-\-pin: the cache has room for 6 experts' -m "$model" --tokens-in "$tmp/ids" --memory 147456 --pin "$tmp/usage"
-fails 1 '\-\-pin: there is no file .*/none' -m "$model" --plan --pin "$tmp/none"
+fails 3 '--pin: the cache has room for 6 experts, expected more than 6' -m "$model" --plan --memory 147456 --pin "$tmp/usage"
+fails 3 '--pin: the cache has room for 6 experts' -m "$model" --tokens-in "$tmp/ids" --memory 147456 --pin "$tmp/usage"
+fails 1 '--pin: there is no file .*/none' -m "$model" --plan --pin "$tmp/none"
 
 claim plan_says_which_experts_the_cpu_computes
 run 0 "$MOEFLUX" -m "$model" --device 0 --plan --n-cpu-moe 2 --json
@@ -192,8 +192,8 @@ for device in cpu reference; do
 done
 
 claim plan_and_inspect_refuse_what_makes_no_sense
-fails 2 '\-\-plan and --bench exclude' -m "$model" --plan --bench
-fails 2 '\-m DIR is missing' --plan
+fails 2 '--plan and --bench exclude' -m "$model" --plan --bench
+fails 2 '-m DIR is missing' --plan
 fails 2 'expected auto, mmap, pread, uring or direct' inspect "$model" --expert-io post
 fails 2 'chunk 100000, expected at most' inspect "$model" --chunk 100000
 

@@ -72,7 +72,7 @@ done
 for value in nan x inf 1e39; do
     fails 2 "^moeflux: --prefer-resident: expected a number, found \"$value\"$" "$@" -p x --prefer-resident "$value"
 done
-fails 2 '\-\-prefer-resident' "$@" -p x --prefer-resident ''
+fails 2 '--prefer-resident' "$@" -p x --prefer-resident ''
 fails 2 '^moeflux: --compare "--prefer-resident=-2": --prefer-resident: expected 0 or more' "$@" --perplexity "$tmp/text" \
     --compare --prefer-resident=-2
 report

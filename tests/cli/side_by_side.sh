@@ -53,11 +53,11 @@ results_are 'sum(x["reused_tokens"] > 0 for x in r) >= 5 and all(x["reused_token
 
 claim copies_of_a_model_are_for_many_answers_and_several_devices
 head -n 1 "$tmp/in" >"$tmp/one"
-fails 2 '\-\-replicate goes with several devices, --device names 1' -m "$model" --device cpu --batch "$tmp/one" --replicate
-fails 2 '\-\-replicate goes with --batch or moeflux serve only' -m "$model" --device cpu,cpu -p x --replicate
-fails 2 '\-\-parallel goes with --batch only' -m "$model" -p x --parallel 2
-fails 2 '\-\-replicate and --tensor-split exclude' -m "$model" --device cpu,cpu --tensor-split 1,1 --batch "$tmp/one" --replicate
-fails 3 '\-\-replicate: device 1 .*has room for [0-9]* of 256 experts' -m "$model" --device cpu,cpu --batch "$tmp/one" \
+fails 2 '--replicate goes with several devices, --device names 1' -m "$model" --device cpu --batch "$tmp/one" --replicate
+fails 2 '--replicate goes with --batch or moeflux serve only' -m "$model" --device cpu,cpu -p x --replicate
+fails 2 '--parallel goes with --batch only' -m "$model" -p x --parallel 2
+fails 2 '--replicate and --tensor-split exclude' -m "$model" --device cpu,cpu --tensor-split 1,1 --batch "$tmp/one" --replicate
+fails 3 '--replicate: device 1 .*has room for [0-9]* of 256 experts' -m "$model" --device cpu,cpu --batch "$tmp/one" \
     --replicate --memory 2M
 
 # serves FLAG...: conversations side by side get what each gets alone.
@@ -69,8 +69,8 @@ serves() {
 claim a_server_answers_side_by_side_on_several_devices
 serves --device cpu,cpu
 serves --device cpu,cpu --replicate --parallel 3
-fails 2 '\-\-parallel: expected at least 2 with --replicate' serve -m "$model" --device cpu,cpu --replicate --parallel 1
-fails 2 '\-\-replicate and --state-dir exclude' serve -m "$model" --device cpu,cpu --replicate --state-dir "$tmp"
+fails 2 '--parallel: expected at least 2 with --replicate' serve -m "$model" --device cpu,cpu --replicate --parallel 1
+fails 2 '--replicate and --state-dir exclude' serve -m "$model" --device cpu,cpu --replicate --state-dir "$tmp"
 
 claim a_conversation_goes_on_in_the_copy_that_has_it
 python3 tests/cli/serve_home.py "$MOEFLUX" "$model" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"

@@ -140,10 +140,10 @@ rm "$tmp/bad" && refused 'bad: No such file'
 fails 1 "$tmp: " inspect --trace "$tmp"
 fails 1 'expected a trace of 6 layers and 12 experts' inspect --trace "$tmp/long" tests/models/qwen-odd/mlx
 fails 2 'MODEL is missing' inspect
-fails 2 '\-\-compare and --trace exclude each other' -m "$model" --perplexity "$tmp/long" --compare "$model" --trace "$tmp/x"
-fails 2 '\-\-trace and --usage exclude each other' inspect --trace "$tmp/long" --usage "$tmp/usage"
+fails 2 '--compare and --trace exclude each other' -m "$model" --perplexity "$tmp/long" --compare "$model" --trace "$tmp/x"
+fails 2 '--trace and --usage exclude each other' inspect --trace "$tmp/long" --usage "$tmp/usage"
 for mode in --plan --selftest --list-devices; do
-    fails 2 '\-\-trace and --plan, --selftest or --list-devices exclude each other' -m "$model" $mode --trace "$tmp/x"
+    fails 2 '--trace and --plan, --selftest or --list-devices exclude each other' -m "$model" $mode --trace "$tmp/x"
 done
 [ ! -e "$tmp/x" ] || fault 'a refused run has written its trace'
 
