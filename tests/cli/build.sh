@@ -62,11 +62,11 @@ plan -W kernels/args.h
 # A tree with one operation and one test, for lint.
 small_tree() {
     rm -rf "$tmp/tree"
-    mkdir -p "$tmp/tree/scripts" "$tmp/tree/kernels" "$tmp/tree/src/ops" "$tmp/tree/tests"
-    cp scripts/lint scripts/long-ones "$tmp/tree/scripts"
+    mkdir -p "$tmp/tree/scripts" "$tmp/tree/kernels" "$tmp/tree/src/ops" "$tmp/tree/tests/unit"
+    cp scripts/lint scripts/long-ones scripts/kernels "$tmp/tree/scripts"
     cp kernels/swiglu.comp "$tmp/tree/kernels"
     printf '%s\n' "$1" >"$tmp/tree/src/ops/x.c"
-    printf '%s\n' "$2" >"$tmp/tree/tests/test_x.c"
+    printf '%s\n' "$2" >"$tmp/tree/tests/unit/test_x.c"
 }
 
 claim lint_wants_every_kernel_in_the_code_of_an_operation_and_of_a_test
