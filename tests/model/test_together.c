@@ -285,7 +285,7 @@ static void what_cannot_be_evaluated_together_is_refused_and_nothing_changes(voi
     struct moeflux_session *twice[] = {g.list[0], g.list[1], g.list[0]};
     sequence_refused(moeflux_eval_batched(twice, ids, 3, g.logits, &e), &e, MOEFLUX_ERR_USAGE, "the same");
     sequence_refused(moeflux_eval_batched(g.list, ids, g.n + 1, g.logits, &e), &e, MOEFLUX_ERR_USAGE,
-                     "together, expected 1 to");
+                     "sequences, expected 1 to");
     sequence_refused(moeflux_eval_batched(g.list, ids, 0, g.logits, &e), &e, MOEFLUX_ERR_USAGE,
                      "no sequences");
     ids[1] = -1;
