@@ -81,7 +81,7 @@ static void put_scale(uint32_t scale, float x, void *scales, uint64_t i)
     uint8_t byte = (uint8_t)(127 + ilogbf(x)); /* E8M0 */
     int exponent = ilogbf(x) + 10;
     if (scale == SCALE_E4M3)
-        byte = (uint8_t)((exponent > 1 ? exponent : 1) * 8 + (int)(i % 8)); /* of scales near 2^-3 */
+        byte = (uint8_t)((exponent > 1 ? exponent : 1) * 8 + (int)(i % 8)); /* scales near 2^-3 */
     uint64_t bytes = scale == SCALE_F32 ? 4 : scale == SCALE_E8M0 || scale == SCALE_E4M3 ? 1 : 2;
     const void *from = bytes == 4 ? (const void *)&x : bytes == 1 ? (const void *)&byte : (const void *)&half;
     memcpy((uint8_t *)scales + i * bytes, from, bytes);

@@ -252,8 +252,8 @@ static void embed_cases(struct kernel_test *l)
     embed_case(l, 64, 7168, FORMAT_Q4);
 }
 
-/* In one dispatch, or in several behind each other; in rows of several tiles; in all ways that a device has.
- * */
+/* Runs products of several formats: in one dispatch or in several; rows of several tiles; all paths that the
+ * device has. */
 static void mixed_linear_cases(struct kernel_test *l)
 {
     static const struct linear_shape shapes[] = {
@@ -297,8 +297,8 @@ static void mixed_linear_cases(struct kernel_test *l)
     l->is_rest = false;
 }
 
-/* Brief: each kind with one token and every second with many, first one of the two where no other case has
- * it; other groups and scales by turns with one or many. */
+/* Brief: each kind with one token, every second kind also with many. SELFTEST_FIRST takes only what no other
+ * case has. Other groups and scales get one token or many, alternately. */
 static void linear_format_cases(struct kernel_test *l)
 {
     for (uint32_t i = 0; i < KT_N_FORMATS; i++) {
@@ -440,7 +440,7 @@ static void linear_cases(struct kernel_test *l)
     linear_path_cases(l);
     stack_cases(l);
     linear_format_cases(l);
-    if (kt_has_kernels(l)) { /* in one tile and in several */
+    if (kt_has_kernels(l)) { /* one tile, then several */
         heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
         heads_case(l, &(struct linear_shape){1, {33}, {FORMAT_Q8}, 192, 1, false, false, LINEAR_GEMV}, 64);
         l->is_rest = true;
@@ -476,7 +476,7 @@ static const struct {
     {"linear_decode linear_decode_token linear_decode_long linear_prefill linear_plain "
      "matvec_transposed_groups matvec_transposed_plain",
      linear_cases, true},
-    {"together linear_decode linear_decode_token linear_decode_long attention_decode", selftest_batched_cases,
+    {"batched linear_decode linear_decode_token linear_decode_long attention_decode", selftest_batched_cases,
      false},
     {"router_softmax", selftest_softmax_cases, false},
     {"router_sigmoid", selftest_sigmoid_cases, false},
@@ -531,8 +531,8 @@ static void run_nv(struct kernel_test *l)
     l->heading[0] = '\0';
 }
 
-/* Runs all cases on one device: with all of its kernels, then with the kernels that devices without its optional
- * features use, which also run where everything has to be float32. */
+/* Runs all cases on one device: with all of its kernels, then with the kernels that devices without its
+ * optional features use, which also run where everything has to be float32. */
 static void run_cases(struct kernel_test *l)
 {
     run_groups(l, false);
@@ -576,8 +576,8 @@ static int run_on(struct kernel_test *l, const struct exec_options *o)
     return (int)l->err.code;
 }
 
-/* Runs the cases on the cpu with each instruction set that the processor has, or with the one that is asked for.
- * The reference takes most of the time and computes the cases once for all sets. */
+/* Runs the cases on the cpu with each instruction set that the processor has, or with the requested one. The
+ * reference takes most of the time and computes the cases once for all sets. */
 static int run_on_host(struct kernel_test *l)
 {
     const struct selftest *s = l->request;
