@@ -676,7 +676,7 @@ struct moeflux_selftest_row {
     const char *device; /* name */
 };
 struct moeflux_selftest_options {
-    const char *device, *cpu_isa; /* as in moeflux_options */
+    const char *device, *cpu_isa; /* those of moeflux_options */
     bool full;                    /* all formats and sizes; false: each path through each kernel once */
     /* Called once for each case, by one thread at a time; its strings are borrowed for the call. */
     void (*row)(void *ctx, const struct moeflux_selftest_row *r);

@@ -45,7 +45,7 @@ static bool ends_in(const char *kernel, const char *variant)
     return n >= end && strcmp(kernel + n - end, variant) == 0;
 }
 
-/* Whether the kernel of that name with `more` behind it ran. */
+/* Returns whether the kernel of that name followed by `more` ran. */
 static bool ran_with(const struct seen *seen, const char *kernel, size_t n, const char *more)
 {
     for (int i = 0; i < MAX_KERNELS && seen->kernels[i]; i++)
@@ -66,7 +66,7 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
            (is_of_one_format && ran_with(seen, kernel, plain, "_denorm"));
 }
 
-/* Of one format, as others that run with the first cases. */
+/* Returns whether it is for one format and runs with the rest: kernels like it run with the first cases. */
 static bool runs_with_the_rest(const char *kernel)
 {
     static const char *const kernels[] = {"linear_decode_long_q8", "linear_decode_long_bf16",
