@@ -17,7 +17,7 @@ enum recorded { RECORDED_NOTHING, RECORDED_COPIES, RECORDED_DISPATCH };
 struct exec_vulkan {
     struct exec base;
     bool is_moving;     /* a batch of moves is being recorded */
-    bool is_concurrent;        /* the next operation need not wait for the one before */
+    bool is_concurrent; /* the next operation need not wait for the one before */
     enum recorded last; /* what this batch recorded last */
     struct gpu gpu;
     struct pipeline_set pipelines;

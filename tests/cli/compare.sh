@@ -1,6 +1,6 @@
 #!/bin/sh
 # --perplexity with --compare: the table against logits that were dumped, and what is refused.
-# suites: check fast long asan
+# suites: check fast long asan-nightly
 . tests/lib/cli.sh
 
 python() { python3 tests/lib/tensors.py "$@"; }

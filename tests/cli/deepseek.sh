@@ -2,7 +2,7 @@
 # DeepSeek's family through the program: what begins a prompt, templates and thinking, conversions run alike.
 # The model is
 # random, so ids are looked at and no text.
-# suites: check asan
+# suites: check asan-nightly
 . tests/lib/cli.sh
 
 if "$MOEFLUX" inspect --no-measure tests/models/deepseek-odd/mlx 2>/dev/null |

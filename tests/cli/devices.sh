@@ -1,6 +1,6 @@
 #!/bin/sh
 # Which device computes, and what a machine without a GPU, or without Vulkan, can do.
-# suites: check drivers fast asan
+# suites: check drivers fast asan-nightly
 . tests/lib/cli.sh
 
 model=tests/models/qwen-odd/mlx

@@ -2,7 +2,7 @@
 # Qwen3-MoE through the program: inspect, conversions that run alike, caches of prompts, another model_type.
 # The model is
 # random, so ids are looked at and no text.
-# suites: check asan
+# suites: check asan-nightly
 . tests/lib/cli.sh
 
 mlx=tests/models/qwen3-odd/mlx

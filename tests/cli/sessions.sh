@@ -1,7 +1,7 @@
 #!/bin/sh
 # State that is kept: --prompt-cache, and saved conversations in a terminal (tests/cli/sessions.py), with the
 # embedded model.
-# suites: check long asan
+# suites: check long asan-nightly
 . tests/lib/cli.sh
 
 model=$tmp/tiny

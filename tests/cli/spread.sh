@@ -1,6 +1,6 @@
 #!/bin/bash
 # A model whose experts lie on several disks: convert --spread, and every way to run what it made. On the CPU.
-# suites: check fast asan
+# suites: check fast asan-nightly
 . tests/lib/cli.sh
 
 whole=$tmp/whole spread=$tmp/spread list=$tmp/a,$tmp/b

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Traces of the router's choices, from a run to their replay.
-# suites: later long asan
+# suites: later long asan-nightly
 . tests/lib/cli.sh
 
 model=$tmp/tiny

@@ -1,7 +1,7 @@
 #!/bin/sh
 # convert --verify of a converted model: every file of every directory is compared with its checksum, and
 # none is changed.
-# suites: check fast asan
+# suites: check fast asan-nightly
 . tests/lib/cli.sh
 
 a=$tmp/a b=$tmp/b

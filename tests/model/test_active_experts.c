@@ -2,7 +2,7 @@
  * program computes them (tests/cli/active_experts.py), what is read, what is counted, what is refused.
  * MOEFLUX_DEVICE names another device.
  *
- * suites: gpu vulkan cpu fast long asan */
+ * suites: gpu vulkan cpu fast long asan-nightly */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
  * the native CPU, less of what only repeats: see struct extent, main. MOEFLUX_DEVICE names another device
  * than the default one; MOEFLUX_TESTS a part of the tests, as "qwen_odd*".
  *
- * suites: check vulkan cpu parts long asan */
+ * suites: check vulkan cpu parts long asan widths */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

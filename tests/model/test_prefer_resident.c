@@ -2,7 +2,7 @@
  * changes, what is read, what every backend computes, what is refused. MOEFLUX_DEVICE names another device.
  *
  *
- * suites: gpu vulkan cpu fast asan */
+ * suites: gpu vulkan cpu fast asan-nightly */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -62,7 +62,7 @@ struct attention {
         struct kernel prefill, f16; /* chunks: products in float32, in float16 */
         /* f16 for devices whose matrices do not have the known fragment layout (exec/fragment_layout.h) */
         struct kernel f16_shared;
-        uint32_t f16_rows;          /* rows of a workgroup of f16 */
+        uint32_t f16_rows;                          /* rows of a workgroup of f16 */
         struct kernel latent_scores, latent_values; /* see latent.h */
         struct kernel few_merge;                    /* merge for few splits */
         uint32_t merge_cols, few_merge_cols;        /* groups of four channels in a workgroup */
