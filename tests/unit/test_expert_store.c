@@ -1,5 +1,5 @@
-/* Experts of a card: a device whose memory is not mapped, beside a host that keeps experts too. The card is
- * the reference's backend with memory that is hidden from the host, so that its moves can fail.
+/* Experts of a card, a device whose memory is not mapped, with a host that keeps experts too. The card is the
+ * reference's backend. Its memory is hidden from the host, so that its moves can fail.
  *
  * suites: check fast asan */
 #include <stdlib.h>
@@ -137,7 +137,7 @@ static int bring(struct place *p, const uint32_t *experts, uint32_t n, struct mo
 
 /* ---- the claims ---- */
 
-/* Of what a failed submission left behind nobody can tell what is where. */
+/* After a failed submission it is unknown which expert is where. */
 static void no_expert_is_given_out_after_moves_have_failed(void **state)
 {
     (void)state;
@@ -200,7 +200,7 @@ static uint32_t count_present(const struct place *p)
     return n;
 }
 
-static void a_host_that_is_filled_is_told_of(void **state)
+static void a_host_that_is_filled_reports_progress(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
@@ -235,7 +235,7 @@ static void a_host_that_is_filled_can_be_stopped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_host_that_is_filled_is_told_of),
+        cmocka_unit_test(a_host_that_is_filled_reports_progress),
         cmocka_unit_test(a_host_that_is_filled_can_be_stopped),
         cmocka_unit_test(no_expert_is_given_out_after_moves_have_failed),
     };
