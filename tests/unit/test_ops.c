@@ -1,6 +1,7 @@
 /* Every kernel against its reference on MOEFLUX_DEVICE, else the first Vulkan device. Kernels that only work
- * together run once, together. On a software device MOEFLUX_PART names a part of the cases (device.h). usage:
- * test_ops [TESTS], a part of the tests, as "mla*"
+ * as a group run once. On a software device MOEFLUX_PART names a part of the cases (device.h).
+ *
+ * usage: test_ops [TESTS]     TESTS: a part of the tests, for example "mla*"
  *
  * suites: check vulkan parts long */
 #include <stdio.h>
@@ -45,7 +46,7 @@ static bool ends_in(const char *kernel, const char *variant)
     return n >= end && strcmp(kernel + n - end, variant) == 0;
 }
 
-/* Whether the kernel of that name with `more` behind it ran. */
+/* Returns whether the kernel ran whose name is the first n characters of `kernel`, then `more`. */
 static bool ran_with(const struct seen *seen, const char *kernel, size_t n, const char *more)
 {
     for (int i = 0; i < MAX_KERNELS && seen->kernels[i]; i++)
@@ -66,7 +67,7 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
            (is_of_one_format && ran_with(seen, kernel, plain, "_denorm"));
 }
 
-/* Of one format, as others that run with the first cases. */
+/* Returns whether the kernel, which is of one format like others of the first cases, runs with the rest. */
 static bool runs_with_the_rest(const char *kernel)
 {
     static const char *const kernels[] = {"linear_decode_long_q8", "linear_decode_long_bf16",
