@@ -167,7 +167,7 @@ static void a_string_pattern_is_taken_literally(void **state)
     assert_int_equal(pretokenize_add(&p, ".*", 2, true, PRETOKENIZE_ISOLATED, NULL), 0);
     expect(&p, "ab.*c.*", 7, "ab|.*|c|.*|");
     pretokenize_free(&p);
-    /* Every character that stands for itself only behind a backslash, or never behind one. */
+    /* Includes every character that stands for itself only after a backslash, or never after one. */
     char every[127];
     for (char c = 1; c < 127; c++)
         every[c - 1] = c;
@@ -290,8 +290,7 @@ static void runaway_backtracking_is_an_error(void **state)
         2000, "bx");
 }
 
-/* PCRE2's own limits count neither the characters of a run that is not given back nor the starts of a match.
- * */
+/* PCRE2's limits count neither the characters of a possessive or atomic run nor the starts of a match. */
 static void patterns_whose_time_squares_with_the_text_are_an_error(void **state)
 {
     (void)state;
