@@ -1,5 +1,4 @@
-/* Calls of tools, told apart from the text of an answer: the forms of the families, whole, in pieces, and
- * broken.
+/* Calls of tools, separated from the text of an answer: the forms of the families, whole, in pieces, broken.
  *
  * suites: check fast asan */
 #include "check.h"
@@ -19,7 +18,7 @@
 #define END       "<｜tool▁call▁end｜>"
 #define SEP       "<｜tool▁sep｜>"
 
-/* As far as tool_form_find reads them. */
+/* The parts of the templates that tool_form_find reads. */
 #define HERMES   "{{- '<tool_call>\\n{\"name\": \"' }}"
 #define XML      "{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"
 #define DEEPSEEK "{{'" BEGIN_ALL BEGIN "' + tool['type'] + '" SEP "'}}"
@@ -61,7 +60,7 @@ static int hear(void *ctx, enum tool_event event, const char *bytes, size_t n, s
     return 0;
 }
 
-/* In pieces of 1 to `most` bytes. */
+/* Passes the text in pieces of 1 to `most` bytes; most 0: as a whole. */
 static struct heard listen(const char *template, const char *text, struct fuzz *f, size_t most)
 {
     struct moeflux_err e = {0};
