@@ -60,6 +60,10 @@ struct kernel_test {
     uint32_t n_buffers;
 };
 
+/* Hold back the other threads of the self-test, if there are any. */
+void kt_lock(struct kernel_test *l);
+void kt_unlock(struct kernel_test *l);
+
 uint64_t kt_random(struct kernel_test *l);
 /* Uniform in [low, high). */
 float kt_uniform(struct kernel_test *l, float low, float high);

@@ -548,15 +548,31 @@ static void run_cases(struct kernel_test *l)
     l->is_again = false;
 }
 
+/* Drivers are opened and closed by one thread at a time. */
+static int open_device(struct kernel_test *l, const struct exec_options *o)
+{
+    kt_lock(l);
+    int rc = exec_open(&l->side[KT_DEVICE], o, &l->err);
+    kt_unlock(l);
+    return rc;
+}
+
+static void close_device(struct kernel_test *l)
+{
+    kt_clear(l);
+    kt_lock(l);
+    exec_close(l->side[KT_DEVICE]);
+    kt_unlock(l);
+    l->side[KT_DEVICE] = NULL;
+}
+
 static int run_on(struct kernel_test *l, const struct exec_options *o)
 {
-    if (exec_open(&l->side[KT_DEVICE], o, &l->err) == 0)
+    if (open_device(l, o) == 0)
         run_cases(l);
     if (!l->err.code && l->request->ran)
         report_kernels(l);
-    kt_clear(l);
-    exec_close(l->side[KT_DEVICE]);
-    l->side[KT_DEVICE] = NULL;
+    close_device(l);
     return (int)l->err.code;
 }
 
@@ -614,7 +630,8 @@ static int run_on_gpu(const struct selftest *s, struct kt_share *share, struct m
     return rc;
 }
 
-/* Counts the cases; *is_host: the device is the cpu or the reference. */
+/* Counts the cases; *is_host: the device is the cpu or the reference. The device stays open: a driver that is
+ * unloaded before the threads that used it have ended would take their exit handlers with it. */
 static int count_cases(struct kernel_test *l, uint32_t *n, bool *is_host)
 {
     int rc = exec_open(&l->side[KT_DEVICE],
@@ -628,8 +645,6 @@ static int count_cases(struct kernel_test *l, uint32_t *n, bool *is_host)
     *n = l->n_seen;
     l->only_counts = false;
     l->n_seen = 0;
-    exec_close(l->side[KT_DEVICE]);
-    l->side[KT_DEVICE] = NULL;
     return 0;
 }
 
@@ -642,17 +657,21 @@ int selftest_run(const struct selftest *s, struct moeflux_err *e)
         return ERR_MEMORY;
     l->request = s;
     int rc = count_cases(l, &share.n_cases, &is_host);
+    struct exec *kept = l->side[KT_DEVICE];
+    l->side[KT_DEVICE] = NULL;
     if (rc == 0 && is_host)
         rc = run_on_host(l);
     if (rc < 0)
         *e = l->err;
-    rc = rc < 0 ? rc : l->n_failed;
+    else if (is_host)
+        rc = l->n_failed;
+    else {
+        share.taken = mem_new(share.n_cases, sizeof *share.taken, e);
+        rc = share.taken ? run_on_gpu(s, &share, e) : ERR_MEMORY;
+        free(share.taken);
+    }
+    exec_close(kept);
     free(l);
-    if (rc < 0 || is_host)
-        return rc;
-    share.taken = mem_new(share.n_cases, sizeof *share.taken, e);
-    rc = share.taken ? run_on_gpu(s, &share, e) : ERR_MEMORY;
-    free(share.taken);
     pthread_mutex_destroy(&share.lock);
     return rc;
 }

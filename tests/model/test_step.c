@@ -245,7 +245,7 @@ static void two_sessions_by_turns_do_not_meet(void **state)
                 assert_int_equal(step(&r, s[1], want[1][at], true), want[1][at + 1]);
             }
     }
-    moeflux_session_free(r.s); /* with a token under way */
+    moeflux_session_free(r.s); /* while a token is in flight */
     moeflux_sampler_free(s[0]);
     moeflux_sampler_free(s[1]);
 }

@@ -213,7 +213,7 @@ static void checkpoints_get_what_resident_experts_leave(void **state)
         assert_int_equal(b.slot_bytes, ALL);
         assert_int_equal(b.n_checkpoints, cases[i].n);
         assert_int_equal(b.map_bytes, GIB - FIXED - ALL - cases[i].n * cases[i].each);
-        /* A discrete device's checkpoints use host memory only. --memory has to hold a token's experts. */
+        /* Only host memory counts for them on a discrete device. --memory has to hold a token's experts. */
         if (cases[i].left < TOP_K * MIB)
             continue;
         b = share(discrete(GIB), with_checkpoints(cases[i].each, request(cases[i].left, FIXED + ALL, GIB)));
@@ -384,7 +384,7 @@ static int remove_root(void **state)
 
 #define with_root(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
 
-/* --- experts on the CPU in addition to the device's --- */
+/* --- experts on the CPU, the rest on the device --- */
 
 static struct budget_request split(uint32_t n_cpu_layers, uint64_t memory, uint64_t gpu_memory,
                                    uint64_t host_free)

@@ -44,7 +44,7 @@ static uint32_t load(struct setup *s, uint32_t layer, uint32_t expert)
     return slot;
 }
 
-/* Returns which expert is evicted for `expert` of layer 0. */
+/* Returns which expert is evicted when `expert` of layer 0 is loaded. */
 static uint32_t gone_for(struct setup *s, uint32_t expert)
 {
     struct expert_key gone;

@@ -480,7 +480,7 @@ static const struct refusal refusals[] = {
     {DEEPSEEK, "routed_scaling_factor", "0", ERR_FORMAT, "routed_scaling_factor"},
 };
 
-/* The default is max_position_embeddings, like in transformers. */
+/* transformers takes max_position_embeddings. */
 static void yarn_s_trained_context_is_the_model_s_where_it_is_not_said(void **state)
 {
     (void)state;

@@ -19,7 +19,7 @@
 
 enum { MOST = 8 };
 
-/* Describes GPUs at these addresses, in this order. */
+/* GPUs at these addresses, consecutively. */
 static uint32_t describe(const char *root, const char *const *addresses, uint32_t n,
                          struct moeflux_device *to)
 {

@@ -76,7 +76,7 @@ static void escapes_that_are_no_characters_become_one(void **state)
         assert_string_equal(json_string_value(value), cases[i].read);
         assert_int_equal(json_string_length(value), strlen(cases[i].read));
         json_decref(root);
-        /* The parser does not read past the end of the text, wherever it ends. */
+        /* Nothing past the end of the text is read, wherever it ends. */
         for (size_t n = 0; n < text.len; n++) {
             char *cut = malloc(n ? n : 1);
             assert_non_null(cut);

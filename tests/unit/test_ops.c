@@ -46,7 +46,7 @@ static bool ends_in(const char *kernel, const char *variant)
     return n >= end && strcmp(kernel + n - end, variant) == 0;
 }
 
-/* Returns whether the kernel ran whose name is the first n characters of `kernel`, then `more`. */
+/* Returns whether the kernel of that name followed by `more` ran. */
 static bool ran_with(const struct seen *seen, const char *kernel, size_t n, const char *more)
 {
     for (int i = 0; i < MAX_KERNELS && seen->kernels[i]; i++)
@@ -67,7 +67,7 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
            (is_of_one_format && ran_with(seen, kernel, plain, "_denorm"));
 }
 
-/* Returns whether the kernel, which is of one format like others of the first cases, runs with the rest. */
+/* Returns whether it is for one format and runs with the rest: kernels like it run with the first cases. */
 static bool runs_with_the_rest(const char *kernel)
 {
     static const char *const kernels[] = {"linear_decode_long_q8", "linear_decode_long_bf16",

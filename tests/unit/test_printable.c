@@ -10,7 +10,7 @@
 
 #define BAD "\xef\xbf\xbd"
 
-/* Pushes the bytes in pieces of `step` bytes and compares the output. */
+/* Filters in pieces of `step` bytes. */
 static void expect(const char *bytes, size_t n, size_t step, const char *expected)
 {
     struct printable p = {0};

@@ -107,8 +107,8 @@ static void every_mode_brings_the_same_bytes(void **state)
 
 static atomic_int page_cache_errno; /* 0: it has everything */
 
-/* Replaces the system's preadv2, with its header's names. A read that must not wait brings everything, or
- * fails. */
+/* Replaces the system's, with its header's names: a read that must not wait brings everything, or fails.
+ * */
 ssize_t preadv2(int fp, const struct iovec *iovec, int count, off_t offset, int flags)
 {
     if ((flags & RWF_NOWAIT) && page_cache_errno) {
@@ -371,7 +371,7 @@ static void a_failed_extent_fails_the_expert(void **state)
 }
 
 struct slow {
-    atomic_uint n_ended; /* the other reads that ended */
+    atomic_uint n_ended; /* how many of the other reads ended */
     uint32_t n_others;
     bool again; /* the slow one is put back; else it keeps its thread */
 };
@@ -615,8 +615,9 @@ static bool reads_right(const struct model_dir *m, const struct reader_options *
     return says;
 }
 
-/* Runs in a process that may not use io_uring. Returns 0 when all is right, else the number of the first
- * fault. packed: NULL when direct reads do not work here. */
+/* Runs in a process that may not use io_uring. Returns 0, or the number of the first fault.
+ * */
+/* packed: NULL when direct reads do not work here. */
 static int live_without_io_uring(const struct model_dir *plain, const struct model_dir *packed, int number)
 {
     struct reader *r;

@@ -12,7 +12,7 @@
 
 static const char ODD[] = "tests/models/qwen-odd/mlx";
 
-/* Holds the first reads until the gate opens, and records the order in which the others come. */
+/* Holds the first read until it may continue, and notes in which order the others come. */
 struct gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;

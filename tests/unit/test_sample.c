@@ -141,7 +141,7 @@ static void tokens_of_seeded_runs_are_the_hosts(void **state)
     (void)state;
     for (uint64_t seed = 0; seed < 5; seed++) {
         struct room r;
-        /* 1,500 ids can leave more candidates than a workgroup has invocations. */
+        /* More of 1,500 ids may be drawn than a workgroup has invocations. */
         open_room(&r, device_name(), seed % 2 ? 1500 : 300);
         fill_rows(&r, seed);
         uint32_t n = exec_get_caps(r.x).is_software ? BATCH : 2000;
@@ -168,7 +168,7 @@ static void vocabularies_of_any_size_are_chosen_from(void **state)
     }
 }
 
-/* Devices that are not software use every rule; the tests above cover the rules themselves. */
+/* Devices that are not software run every rule; the rules themselves are tested above. */
 static void a_whole_vocabulary_agrees(void **state)
 {
     (void)state;

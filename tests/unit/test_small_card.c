@@ -1,6 +1,6 @@
-/* A device with little memory, with a host that keeps the experts: what moves, what stays, and that the
- * logits are those of a device that holds all. Runs on a Vulkan device (MOEFLUX_DEVICE); hosts have one
- * memory.
+/* A device with little memory, and a host that keeps the experts: what moves, what stays where
+ * it is, and that the logits are those of a device that holds all. For a Vulkan device (MOEFLUX_DEVICE);
+ * hosts have one memory.
  *
  * suites: later vulkan */
 #include <stdlib.h>
@@ -143,8 +143,8 @@ static void the_hosts_memory_grows_to_its_budget_and_no_further(void **state)
     assert_true(planned > 0 && planned * c.slot_bytes <= c.o.memory_bytes);
     assert_true(first > 0 && first < planned);
     struct moeflux_session *q = open_session(m);
-    /* The memory grows during the evaluations. How many are needed depends on the machine; each of
-     * them asks whether memory has come. */
+    /* It grows during the evaluations, so how many there must be depends on the machine; each of them asks.
+     * */
     for (uint32_t i = 0; i < MAX_CONTEXT / CHUNK && s.n_host_slots < planned; i++) {
         eval(q, i * CHUNK, CHUNK, NULL);
         moeflux_model_get_stats(m, &s);
@@ -182,7 +182,7 @@ static void a_prompts_experts_leave_those_that_were_there(void **state)
     moeflux_model_reset_stats(m);
     eval(q, 0, CHUNK, NULL);
     moeflux_model_get_stats(m, &s);
-    /* If only the last use counted, every expert of a chunk would find an earlier one in its slot. */
+    /* If only the last use counted, every expert of a chunk would find those before it in its slot. */
     assert_true(s.n_promoted < c.n_experts);
     moeflux_session_free(q);
     moeflux_model_close(m);

@@ -18,7 +18,7 @@
 #define END       "<｜tool▁call▁end｜>"
 #define SEP       "<｜tool▁sep｜>"
 
-/* The parts of the templates that tool_form_find reads. */
+/* The part that tool_form_find reads. */
 #define HERMES   "{{- '<tool_call>\\n{\"name\": \"' }}"
 #define XML      "{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"
 #define DEEPSEEK "{{'" BEGIN_ALL BEGIN "' + tool['type'] + '" SEP "'}}"
@@ -60,7 +60,7 @@ static int hear(void *ctx, enum tool_event event, const char *bytes, size_t n, s
     return 0;
 }
 
-/* Passes the text in pieces of 1 to `most` bytes; most 0: as a whole. */
+/* Reads pieces of 1 to `most` bytes. */
 static struct heard listen(const char *template, const char *text, struct fuzz *f, size_t most)
 {
     struct moeflux_err e = {0};
