@@ -395,7 +395,7 @@ static void a_call_that_is_none_is_text_of_the_answer(void **state)
 }
 
 /* A client may have the first one already. */
-static void a_call_behind_one_that_failed_is_another_one(void **state)
+static void a_call_after_one_that_failed_is_another_one(void **state)
 {
     char ids[2][32];
     json_t *tools = json_array();

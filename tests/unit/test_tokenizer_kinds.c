@@ -204,7 +204,7 @@ static void other_post_processors_are_refused(void **state)
 }
 
 /* A directory with a tokenizer whose template puts <end> first, and with `config`. */
-static struct tokenizer *open_beside(const char *dir, const char *config, struct moeflux_err *e)
+static struct tokenizer *open_with_config(const char *dir, const char *config, struct moeflux_err *e)
 {
     json_t *root = tokenizer_build();
     json_object_set_new(root, "post_processor",
