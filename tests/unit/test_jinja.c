@@ -183,7 +183,7 @@ static void bytes_of_the_context_are_distinguished_from_the_templates(void **sta
                    "tccctccct");
 }
 
-static void a_template_is_rendered_many_times_alike(void **state)
+static void a_template_renders_the_same_many_times(void **state)
 {
     (void)state;
     struct moeflux_err e = {0};
@@ -235,7 +235,7 @@ int main(void)
         cmocka_unit_test(a_rendering_is_bounded),
         cmocka_unit_test(a_template_is_bounded),
         cmocka_unit_test(bytes_of_the_context_are_distinguished_from_the_templates),
-        cmocka_unit_test(a_template_is_rendered_many_times_alike),
+        cmocka_unit_test(a_template_renders_the_same_many_times),
         cmocka_unit_test(every_beginning_of_a_template_is_read_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

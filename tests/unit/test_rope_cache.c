@@ -61,7 +61,7 @@ static void consecutive_chunks_have_those_of_their_positions(void **state)
     tear_down(&f);
 }
 
-static void what_was_computed_ahead_is_for_the_next_chunk_alone(void **state)
+static void what_was_computed_ahead_is_for_the_next_chunk_only(void **state)
 {
     (void)state;
     struct fixture f;
@@ -98,7 +98,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(consecutive_chunks_have_those_of_their_positions),
-        cmocka_unit_test(what_was_computed_ahead_is_for_the_next_chunk_alone),
+        cmocka_unit_test(what_was_computed_ahead_is_for_the_next_chunk_only),
         cmocka_unit_test(single_tokens_stay_at_one_address_and_end_what_was_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
