@@ -156,7 +156,7 @@ struct going_on {
     uint32_t n_kept;
 };
 
-/* thinking: of the message; NULL: none. */
+/* thought: the message's thinking; NULL: none. */
 static void go_on(struct going_on *g, const char *template, enum chat_thinking thinking, const char *sampled,
                   bool ended, const char *thought, const char *answer)
 {

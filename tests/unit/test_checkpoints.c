@@ -1,4 +1,4 @@
-/* Who stays among the checkpoints of a sequence.
+/* Which checkpoints of a sequence are kept and which are dropped.
  *
  * suites: check fast asan */
 #include <stdlib.h>

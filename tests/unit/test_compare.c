@@ -62,7 +62,7 @@ static void divergence_is_that_of_the_definition(void **state)
 
 /* ---- means ---- */
 
-static void the_error_of_a_mean_keeps_its_digits_beside_a_large_mean(void **state)
+static void the_error_of_a_large_mean_keeps_its_digits(void **state)
 {
     (void)state;
     struct average a = {0};
@@ -193,7 +193,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(divergence_is_that_of_the_definition),
-        cmocka_unit_test(the_error_of_a_mean_keeps_its_digits_beside_a_large_mean),
+        cmocka_unit_test(the_error_of_a_large_mean_keeps_its_digits),
         cmocka_unit_test(all_tokens_but_the_first_of_each_window_count),
         cmocka_unit_test(words_are_a_shell_s),
         cmocka_unit_test(words_that_do_not_end_are_refused),

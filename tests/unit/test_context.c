@@ -76,7 +76,7 @@ static void several_tokens_at_once_teach_nothing(void **state)
     context_free(other);
 }
 
-static void a_cache_that_is_told_evicts_by_the_new_worths(void **state)
+static void a_reranked_cache_evicts_by_the_new_worths(void **state)
 {
     (void)state;
     enum { N = 4 };
@@ -166,7 +166,7 @@ int main(void)
         cmocka_unit_test(what_comes_sooner_is_worth_more),
         cmocka_unit_test(before_anything_is_learnt_the_shares_count),
         cmocka_unit_test(several_tokens_at_once_teach_nothing),
-        cmocka_unit_test(a_cache_that_is_told_evicts_by_the_new_worths),
+        cmocka_unit_test(a_reranked_cache_evicts_by_the_new_worths),
         cmocka_unit_test(a_new_worth_moves_neither_pinned_nor_spare_slots),
         cmocka_unit_test(a_ring_is_learnt),
     };

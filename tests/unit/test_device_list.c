@@ -68,8 +68,8 @@ static void devices_of_one_node_are_named_together(void **state)
     tmp_tree_remove(root);
 }
 
-/* -1: the firmware does not tell. A driver without the extension gives no address. */
-static void what_the_system_does_not_say_is_not_told(void **state)
+/* -1: the firmware does not report a node. A driver without the extension gives no address. */
+static void what_the_system_does_not_say_is_not_reported(void **state)
 {
     static const char *const at[] = {"0000:01:00.0", "0000:02:00.0", "", "0000:03:00.0", "0000:04:00.0"};
     struct moeflux_device d[MOST];
@@ -89,7 +89,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_of_one_node_are_named_together),
-        cmocka_unit_test(what_the_system_does_not_say_is_not_told),
+        cmocka_unit_test(what_the_system_does_not_say_is_not_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -380,7 +380,7 @@ struct asker {                 /* counts the questions whether a prompt shall go
     uint64_t done;             /* last progress report */
 };
 
-static bool stop_when_told(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+static bool stop_on_request(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
 {
     struct asker *a = ctx;
     (void)unit;
@@ -401,7 +401,7 @@ static void stop_everywhere(uint32_t n_slots)
                                       .chunk = 16,
                                       .context = 1024,
                                       .memory_bytes = n_slots * (uint64_t)ODD_SLOT,
-                                      .progress = {stop_when_told, &a},
+                                      .progress = {stop_on_request, &a},
                                       .device = device_name()};
     int32_t ids[N_PROMPT];
     float part[ODD_VOCAB], whole[ODD_VOCAB];

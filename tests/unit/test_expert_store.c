@@ -200,7 +200,7 @@ static uint32_t count_present(const struct place *p)
     return n;
 }
 
-static void a_host_that_is_filled_is_told_of(void **state)
+static void a_host_that_is_filled_reports_progress(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
@@ -235,7 +235,7 @@ static void a_host_that_is_filled_can_be_stopped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_host_that_is_filled_is_told_of),
+        cmocka_unit_test(a_host_that_is_filled_reports_progress),
         cmocka_unit_test(a_host_that_is_filled_can_be_stopped),
         cmocka_unit_test(no_expert_is_given_out_after_moves_have_failed),
     };

@@ -1,5 +1,5 @@
-/* Kernels with matrices, turned from NV's extension to KHR's: no driver here compiles them, so their
- * instructions are looked at.
+/* Kernels with matrices that are converted from NV's extension to KHR's. No driver here compiles them, so the
+ * test inspects their instructions.
  *
  * suites: check fast asan */
 #include <stdio.h>

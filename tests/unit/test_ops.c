@@ -1,6 +1,7 @@
 /* Every kernel against its reference on MOEFLUX_DEVICE, else the first Vulkan device. Kernels that only work
- * together run once, together. On a software device MOEFLUX_PART names a part of the cases (device.h). usage:
- * test_ops [TESTS], a part of the tests, as "mla*"
+ * as a group run once. On a software device MOEFLUX_PART names a part of the cases (device.h).
+ *
+ * usage: test_ops [TESTS]     TESTS: a part of the tests, for example "mla*"
  *
  * suites: check vulkan parts long */
 #include <stdio.h>
@@ -150,7 +151,7 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "matrices_probe_coop", "linear_prefill_split", "linear_prefill_split_ext");
 }
 
-static void tokens_together_get_the_bits_of_each_alone(void **state)
+static void batched_decode_is_batch_invariant(void **state)
 {
     (void)state;
     struct seen seen = {.kernels = (const char *const[MAX_KERNELS]){NULL}};
@@ -227,7 +228,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(embed_agrees_with_its_reference),
         cmocka_unit_test(cast_f16_agrees_with_its_reference),
         cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
-        cmocka_unit_test(tokens_together_get_the_bits_of_each_alone),
+        cmocka_unit_test(batched_decode_is_batch_invariant),
         cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
         cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),
@@ -240,7 +241,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest with_rest[] = {
         cmocka_unit_test(embed_agrees_with_its_reference),
         cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
-        cmocka_unit_test(tokens_together_get_the_bits_of_each_alone),
+        cmocka_unit_test(batched_decode_is_batch_invariant),
         cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
         cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),

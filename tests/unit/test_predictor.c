@@ -23,7 +23,7 @@ static void names_are(const struct predictor *p, const uint32_t *expected, uint3
         assert_int_equal(p->named[i], expected[i]);
 }
 
-static void a_sequence_alone_has_its_router_s_order_and_behind_it_what_was_chosen_before(void **state)
+static void a_single_sequence_has_its_router_s_order_then_what_was_chosen_before(void **state)
 {
     (void)state;
     static const uint32_t before[TOP_K] = {4, 9, 2}, early[TOP_K] = {7, 2, 5};
@@ -108,7 +108,7 @@ static void different_experts_are_counted_and_choices_may_end_early(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sequence_alone_has_its_router_s_order_and_behind_it_what_was_chosen_before),
+        cmocka_unit_test(a_single_sequence_has_its_router_s_order_then_what_was_chosen_before),
         cmocka_unit_test(what_several_sequences_want_comes_first_and_once),
         cmocka_unit_test(each_sequence_has_choices_of_its_own_before),
         cmocka_unit_test(sequences_are_remembered_while_others_are_evaluated),

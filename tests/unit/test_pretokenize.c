@@ -290,8 +290,7 @@ static void runaway_backtracking_is_an_error(void **state)
         2000, "bx");
 }
 
-/* PCRE2's own limits count neither the characters of a run that is not given back nor the starts of a match.
- * */
+/* PCRE2's limits count neither the characters of a possessive or atomic run nor the starts of a match. */
 static void patterns_whose_time_squares_with_the_text_are_an_error(void **state)
 {
     (void)state;

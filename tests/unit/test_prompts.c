@@ -134,8 +134,8 @@ static float *read_back(struct talk *t, const struct exec_buffer *b)
     return to;
 }
 
-/* Convolution windows (of two the current one) and delta states: recurrent = [layer][window, window, state].
- * */
+/* Compares the current one of two convolution windows and the delta states.
+ * recurrent = [layer][window, window, state]. */
 static double recurrent_error(struct talk *a, struct talk *b)
 {
     const struct config *c = &a->m->dir.config;

@@ -1,6 +1,5 @@
 /* Rotary frequencies and scales against the reference implementation's (numpy, double, rounded to float32).
  *
- *
  * suites: check fast asan */
 #include <float.h>
 #include <jansson.h>

@@ -192,8 +192,7 @@ static void a_nan_leaves_the_choice_alone(void **state)
         assert_true(idx[i] == i && isnan(weights[i]));
 }
 
-/* It says the same as choosing by scores that are `margin` higher for experts in memory, the best ones aside.
- * */
+/* Choosing by scores that are `margin` higher for experts in memory, the best ones aside, gives the same. */
 static void the_choice_is_that_by_raised_scores(void **state)
 {
     (void)state;

@@ -135,8 +135,7 @@ static const struct sampler_options OPTIONS[] = {
 };
 enum { N_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
 
-/* A hundred thousand tokens; on software devices, which take a hundred times longer, two and a half thousand.
- * */
+/* Draws 100,000 tokens. Software devices take a hundred times longer and draw 2,500. */
 static void tokens_of_seeded_runs_are_the_hosts(void **state)
 {
     (void)state;

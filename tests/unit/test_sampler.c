@@ -248,8 +248,8 @@ static void presence_and_frequency_count_the_tokens_of_the_answer(void **state)
         sampler_accept(s, 0);
     assert_int_equal(pick(s, logits), 0);
     sampler_begin_answer(s);
-    /* The logits of 0 go 5, 4.25, 4, 3.75, 3.5, 3.25, 3 and those of 1 go 4, 3.25, 3: equal ones, lower id.
-     * */
+    /* The logits of 0 are 5, 4.25, 4, 3.75, 3.5, 3.25, 3 and those of 1 are 4, 3.25, 3. On a tie the lower id
+     * wins. */
     static const int32_t expected[] = {0, 0, 0, 1, 0, 0, 0, 1, 2};
     for (int i = 0; i < 9; i++) {
         int32_t id = pick(s, logits);

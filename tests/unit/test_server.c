@@ -84,7 +84,7 @@ static void *take_first(void *ctx)
 }
 
 /* The other group has an idle worker all the time. */
-static void a_job_goes_home_where_not_much_more_is_under_way(void **state)
+static void a_job_goes_home_where_not_much_more_is_in_flight(void **state)
 {
     (void)state;
     struct moeflux_err e = {0};
@@ -316,7 +316,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_are_taken_in_order_and_the_queue_has_an_end),
         cmocka_unit_test(a_released_job_waits_no_more),
-        cmocka_unit_test(a_job_goes_home_where_not_much_more_is_under_way),
+        cmocka_unit_test(a_job_goes_home_where_not_much_more_is_in_flight),
         cmocka_unit_test(closing_fails_what_waits_and_refuses_what_comes),
         cmocka_unit_test(pieces_come_in_order_and_whole),
         cmocka_unit_test(threads_that_ask_get_their_turn_one_after_the_other),

@@ -1,4 +1,4 @@
-/* base/slice.h.
+/* base/slice.h: a thread's time slice becomes short, its policy and nice value stay.
  *
  * suites: check fast asan */
 #include <pthread.h>

@@ -204,7 +204,7 @@ static void other_post_processors_are_refused(void **state)
 }
 
 /* A directory with a tokenizer whose template puts <end> first, and with `config`. */
-static struct tokenizer *open_beside(const char *dir, const char *config, struct moeflux_err *e)
+static struct tokenizer *open_with_config(const char *dir, const char *config, struct moeflux_err *e)
 {
     json_t *root = tokenizer_build();
     json_object_set_new(root, "post_processor",
@@ -237,7 +237,7 @@ static void the_configuration_wins_over_the_post_processor(void **state)
     char *tmp = tmp_tree_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_err e;
-        struct tokenizer *t = open_beside(tmp, cases[i].config, &e);
+        struct tokenizer *t = open_with_config(tmp, cases[i].config, &e);
         if (!t)
             fail_msg("%s: %s", cases[i].config, e.text);
         assert_int_equal(tokenizer_bos(t), cases[i].bos);
@@ -262,7 +262,7 @@ static void a_configuration_that_cannot_be_followed_is_refused(void **state)
     char *tmp = tmp_tree_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_err e;
-        if (open_beside(tmp, cases[i].config, &e) || !strstr(e.text, cases[i].text))
+        if (open_with_config(tmp, cases[i].config, &e) || !strstr(e.text, cases[i].text))
             fail_msg("%s: \"%s\", expected \"%s\"", cases[i].config, e.text, cases[i].text);
     }
     tmp_tree_remove(tmp);
@@ -273,10 +273,10 @@ static void the_chat_template_is_found_in_each_of_its_places(void **state)
     (void)state;
     char *tmp = tmp_tree_new();
     struct moeflux_err e;
-    struct tokenizer *t = open_beside(tmp, "{\"chat_template\": \"one\"}", &e);
+    struct tokenizer *t = open_with_config(tmp, "{\"chat_template\": \"one\"}", &e);
     assert_string_equal(tokenizer_chat_template(t), "one");
     tokenizer_free(t);
-    t = open_beside(
+    t = open_with_config(
         tmp,
         "{\"chat_template\": [{\"name\": \"tools\", \"template\": \"x\"}, {\"name\": \"default\", "
         "\"template\": \"two\"}]}",
@@ -284,7 +284,7 @@ static void the_chat_template_is_found_in_each_of_its_places(void **state)
     assert_string_equal(tokenizer_chat_template(t), "two");
     assert_null(tokenizer_tool_template(t));
     tokenizer_free(t);
-    t = open_beside(
+    t = open_with_config(
         tmp,
         "{\"chat_template\": [{\"name\": \"default\", \"template\": \"one\"}, {\"name\": \"tool_use\", "
         "\"template\": \"two\"}]}",
@@ -293,7 +293,7 @@ static void the_chat_template_is_found_in_each_of_its_places(void **state)
     assert_string_equal(tokenizer_tool_template(t), "two");
     tokenizer_free(t);
     tmp_tree_write_text(tmp, "chat_template.jinja", "three");
-    t = open_beside(tmp, "{\"chat_template\": \"one\"}", &e);
+    t = open_with_config(tmp, "{\"chat_template\": \"one\"}", &e);
     assert_string_equal(tokenizer_chat_template(t), "three");
     tokenizer_free(t);
     tmp_tree_remove(tmp);
@@ -310,7 +310,7 @@ static void the_special_tokens_texts_are_those_of_the_configuration(void **state
     char *tmp = tmp_tree_new();
     struct moeflux_err e;
     struct tokenizer *t =
-        open_beside(tmp, "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\"}", &e);
+        open_with_config(tmp, "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\"}", &e);
     assert_string_equal(special(t, "bos_token"), "<s>");
     assert_string_equal(special(t, "eos_token"), "</s>");
     assert_null(special(t, "pad_token"));
@@ -319,13 +319,13 @@ static void the_special_tokens_texts_are_those_of_the_configuration(void **state
     tmp_tree_write_text(
         tmp, "special_tokens_map.json",
         "{\"bos_token\": \"other\", \"pad_token\": {\"content\": \"<pad>\"}, \"additional\": 3}");
-    t = open_beside(tmp, "{\"bos_token\": \"<s>\", \"eos_token\": null}", &e);
+    t = open_with_config(tmp, "{\"bos_token\": \"<s>\", \"eos_token\": null}", &e);
     assert_string_equal(special(t, "bos_token"), "<s>");
     assert_string_equal(special(t, "pad_token"), "<pad>");
     assert_null(special(t, "eos_token"));
     tokenizer_free(t);
     tmp_tree_write_text(tmp, "special_tokens_map.json", "{\"bos_token\": ");
-    assert_null(open_beside(tmp, "{}", &e));
+    assert_null(open_with_config(tmp, "{}", &e));
     assert_non_null(strstr(e.text, "special_tokens_map.json"));
     tmp_tree_remove(tmp);
 }

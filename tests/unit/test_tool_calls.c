@@ -1,5 +1,4 @@
-/* Calls of tools, told apart from the text of an answer: the forms of the families, whole, in pieces, and
- * broken.
+/* Calls of tools, separated from the text of an answer: the forms of the families, whole, in pieces, broken.
  *
  * suites: check fast asan */
 #include "check.h"
