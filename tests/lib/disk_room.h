@@ -4,7 +4,7 @@
 
 #include <stdint.h>
 
-/* From now on statvfs finds so many bytes free on every file system. UINT64_MAX: what there is. */
+/* Makes statvfs report so many free bytes on every file system from now on. UINT64_MAX: the true number. */
 void disk_room_pretend(uint64_t bytes);
 
 #endif
