@@ -136,7 +136,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     case VERB_LIST_DEVICES:
         return device_report_run(o, out, e);
     case VERB_SELFTEST:
-        return verbs_selftest(o, out, e);
+        return verbs_selftest(o, t, out, e);
     case VERB_PLAN:
         return plan_report_run(o, out, e);
     case VERB_BATCH:

@@ -675,13 +675,21 @@ struct moeflux_selftest_row {
     bool skipped;       /* the device has no kernel for it: nothing was computed; `ok` is true */
     const char *device; /* name */
 };
-/* Runs every operation on `device` (as in moeflux_options) against the reference over a grid of shapes. The
- * cpu is tested with each instruction set that the processor has, or with `cpu_isa` alone. Calls `row` once
- * for each case; its strings are borrowed for the call. Returns the number of failed cases. Errors: those of
- * opening the device. */
-int moeflux_selftest(const char *device, const char *cpu_isa,
-                     void (*row)(void *ctx, const struct moeflux_selftest_row *r), void *ctx,
-                     struct moeflux_err *e);
+struct moeflux_selftest_options {
+    const char *device, *cpu_isa; /* those of moeflux_options */
+    bool full;                    /* all formats and sizes; false: each path through each kernel once */
+    /* Called once for each case, by one thread at a time; its strings are borrowed for the call. */
+    void (*row)(void *ctx, const struct moeflux_selftest_row *r);
+    /* Called before each case on a Vulkan device, by one thread at a time: its number, from 1, and the number
+     * of cases. NULL: no calls. */
+    void (*progress)(void *ctx, uint32_t case_number, uint32_t n_cases);
+    void *ctx;
+};
+/* Runs every operation on a device against the reference over a grid of shapes. The cpu is tested with each
+ * instruction set that the processor has, or with `cpu_isa` alone; a Vulkan device by several threads, since
+ * its driver compiles a pipeline for most cases. Returns the number of failed cases. Errors: those of opening
+ * the device. */
+int moeflux_selftest(const struct moeflux_selftest_options *o, struct moeflux_err *e);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

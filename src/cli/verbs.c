@@ -116,12 +116,14 @@ struct selftest {
     struct output *out;
     unsigned n_cases, n_skipped;
     char device[128]; /* the last case's */
+    struct bar bar;
 };
 
 static void print_case(void *ctx, const struct moeflux_selftest_row *r)
 {
     struct selftest *st = ctx;
     struct moeflux_err ignored;
+    bar_hide(&st->bar);
     if (strcmp(st->device, r->device) != 0)
         output_addf(st->out, "%s%s\n", st->n_cases ? "\n" : "", r->device);
     snprintf(st->device, sizeof st->device, "%s", r->device);
@@ -137,10 +139,25 @@ static void print_case(void *ctx, const struct moeflux_selftest_row *r)
     output_flush(st->out, &ignored);
 }
 
-int verbs_selftest(const struct options *o, struct output *out, struct moeflux_err *e)
+static void report_progress(void *ctx, uint32_t case_number, uint32_t n_cases)
+{
+    struct selftest *st = ctx;
+    const struct moeflux_progress p = bar_progress(&st->bar);
+    p.report(p.ctx, "testing", "cases", case_number - 1, n_cases);
+}
+
+int verbs_selftest(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct selftest st = {.out = out};
-    int n_failed = moeflux_selftest(o->device, options_cpu_isa(o), print_case, &st, e);
+    bar_init(&st.bar, t);
+    int n_failed = moeflux_selftest(&(struct moeflux_selftest_options){.device = o->device,
+                                                                       .cpu_isa = options_cpu_isa(o),
+                                                                       .full = o->word != NULL,
+                                                                       .row = print_case,
+                                                                       .progress = report_progress,
+                                                                       .ctx = &st},
+                                    e);
+    bar_end(&st.bar);
     if (n_failed < 0)
         return n_failed;
     output_addf(out, "%u cases, %d failed", st.n_cases, n_failed);

@@ -14,6 +14,6 @@ int verbs_help(const struct options *o, struct output *out, struct moeflux_err *
 int verbs_convert(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
 /* --selftest: prints a row for each case as it ends. ERR_DEVICE: cases failed, with their number. */
-int verbs_selftest(const struct options *o, struct output *out, struct moeflux_err *e);
+int verbs_selftest(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
 #endif

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cores.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/plan/format_text.h"
@@ -120,29 +121,37 @@ int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, 
     return rc < 0 ? rc : n;
 }
 
-struct row_relay {
-    void (*row)(void *ctx, const struct moeflux_selftest_row *r);
-    void *ctx;
-};
-
 static void relay_row(void *ctx, const struct selftest_row *r)
 {
-    const struct row_relay *to = ctx;
+    const struct moeflux_selftest_options *to = ctx;
     const struct moeflux_selftest_row row = {r->kernel, r->shape,   r->error, r->bound,
                                              r->ok,     r->skipped, r->device};
     if (to->row)
         to->row(to->ctx, &row);
 }
 
-int moeflux_selftest(const char *device, const char *cpu_isa,
-                     void (*row)(void *ctx, const struct moeflux_selftest_row *r), void *ctx,
-                     struct moeflux_err *e)
+static void relay_progress(void *ctx, uint32_t case_number, uint32_t n_cases)
 {
-    struct row_relay relay = {row, ctx};
+    const struct moeflux_selftest_options *to = ctx;
+    if (to->progress)
+        to->progress(to->ctx, case_number, n_cases);
+}
+
+int moeflux_selftest(const struct moeflux_selftest_options *o, struct moeflux_err *e)
+{
+    /* More threads than this hold each other up in the drivers. */
+    enum { MAX_THREADS = 8 };
+    struct moeflux_selftest_options relay = *o;
     struct exec *x;
-    const struct moeflux_options o = {.device = device, .cpu_isa = cpu_isa};
-    struct selftest s = {.device = device, .isa = cpu_isa, .row = relay_row, .ctx = &relay};
-    int rc = load_plan_open_exec(&x, &o, NULL, NULL, e);
+    const struct moeflux_options of = {.device = o->device, .cpu_isa = o->cpu_isa};
+    struct selftest s = {.device = o->device,
+                         .isa = o->cpu_isa,
+                         .row = relay_row,
+                         .progress = relay_progress,
+                         .ctx = &relay,
+                         .grid = o->full ? SELFTEST_FULL : SELFTEST_FIRST,
+                         .n_threads = (uint32_t)size_min(cores_useful(""), MAX_THREADS)};
+    int rc = load_plan_open_exec(&x, &of, NULL, NULL, e);
     if (rc < 0)
         return rc;
     if (exec_get_caps(x).is_native)

@@ -115,8 +115,7 @@ static int run_ns(struct bench *b, uint32_t n_calls, double *ns, struct moeflux_
     return rc;
 }
 
-/* Sets *us to the time of a call in a chain, in microseconds. The difference of two chains of different
- * lengths leaves out the cost of a submission. */
+/* Measures a call of a chain without the cost of a submission: the difference of two lengths. */
 static int measure_chain(struct bench *b, double *us, struct moeflux_err *e)
 {
     double v[REPS];

@@ -51,13 +51,13 @@ static const struct {
 
 struct bench {
     const struct cpu_isa *isa;
-    struct team *team; /* measures the limits; the operation's own team has as many threads */
+    struct team *team; /* measures the limits; the operation's own has as many threads */
     struct exec *x;
     struct exec_buffer memory, table, q, dst, partial;
     float *sums; /* one for each block read, so that the compiler keeps the reads */
 };
 
-/* The results of each repetition. */
+/* One entry for each repetition. */
 struct times {
     double wall[MAX_REPS], run[MAX_REPS], by_read[MAX_REPS], by_peak[MAX_REPS], of_limit[MAX_REPS];
 };

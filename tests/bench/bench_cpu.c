@@ -52,7 +52,7 @@ struct work {
     uint32_t n_blocks, n;
     double amount; /* what is done, in the unit printed */
     const char *unit;
-    double seconds[MAX_REPS], processor; /* processor: the sum of all repetitions */
+    double seconds[MAX_REPS], processor; /* processor: the time of all repetitions */
 };
 
 static void *must(void *p)

@@ -78,7 +78,7 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
     return rc < 0 ? rc : b->other ? 0 : ERR_MEMORY;
 }
 
-/* Runs the operation once, from a state of zeros. */
+/* Starts from a state of zeros. */
 static int run(struct bench *b, const struct delta *op, struct bench_time *t, struct moeflux_err *e)
 {
     uint64_t window = (uint64_t)(b->shape.conv_kernel - 1) * b->channels * sizeof(float);

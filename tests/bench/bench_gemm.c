@@ -27,7 +27,7 @@
 #include "ops/linear/linear.h"
 
 enum { MAX_REPS = 100, MAX_CASES = 8, PEAK_BLOCKS = 64, PEAK_TURNS = 20000, MOST_TOKENS = 4096 };
-enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* CBLAS's values */
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* CBLAS's constants */
 
 static const struct {
     uint32_t rows, cols;

@@ -19,7 +19,7 @@
 
 enum { N_IDS = 248320 };
 
-/* Returns this thread's processor time, since other threads may run at the same time. */
+/* Returns the processor time of this thread only: others may run at the same time. */
 static uint64_t cpu_ns(void)
 {
     struct timespec t;

@@ -18,8 +18,8 @@
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
 
-/* The number of calls with a single token, and of the layers whose KV caches they take in rotation. As in a
- * model, a layer's positions have left the GPU's own caches when the rotation comes back to it. */
+/* Calls with a single token, which cycle through the KV caches of LAYERS layers. When a layer comes again,
+ * the GPU's own caches have lost its positions, as in a model. */
 enum { CALLS = 32, LAYERS = 8 };
 
 struct bench {
@@ -30,7 +30,7 @@ struct bench {
     uint32_t pos, n;
 };
 
-/* Returns the bytes of a block of a layer's KV cache. */
+/* Returns the bytes of a layer in a block of the cache. */
 static uint64_t layer_bytes(const struct bench *b)
 {
     return ((uint64_t)(b->shape.latent_dim + b->shape.rope_dim) * kv_type_bytes(b->shape.kv_type))

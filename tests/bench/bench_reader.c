@@ -253,7 +253,7 @@ static void prepare(struct bench *b)
     if (!b->order || !b->requests ||
         posix_memalign((void **)&b->memory, HUGE_PAGE, b->n_requests * b->stride) != 0)
         die("out of memory", NULL);
-    /* A host device's slots are in huge pages, too. */
+    /* The slots of a host device have huge pages, too. */
     madvise(b->memory, b->n_requests * b->stride, MADV_HUGEPAGE);
     memset(b->memory, 1, b->n_requests * b->stride);
     for (uint32_t i = 0; i < c->n_layers * c->n_experts; i++)

@@ -36,7 +36,7 @@ struct model {
     struct moeflux_session *s;
     float *logits;
     uint32_t vocab_size;
-    uint64_t random; /* state that gives the next id: every model goes through the same ids */
+    uint64_t random; /* state that yields the next id: every model gets the same ids */
 };
 
 struct bench {
@@ -47,7 +47,7 @@ struct bench {
     uint8_t *memory; /* [N_REQUESTS][stride] */
     uint64_t stride;
     struct read_request requests[N_REQUESTS];
-    uint64_t random; /* state that gives the next expert to read */
+    uint64_t random; /* state that yields the next expert to read */
     struct model resident;
 };
 
@@ -151,7 +151,8 @@ static double read_experts(struct bench *b, struct reader *r, uint32_t n)
 
 /* ---- the table ---- */
 
-/* Returns options with enough memory for slots for a part of the experts, whatever checkpoints take of it. */
+/* Returns options with so much memory that `percent` of the experts have slots, after the checkpoints' part.
+ * */
 static struct moeflux_options options_of(const struct bench *b, uint32_t percent, int mode)
 {
     uint64_t slot = size_round_up(b->needs.one_expert_bytes, PAGE);

@@ -6,7 +6,8 @@
 python() { python3 tests/lib/tensors.py "$@"; }
 # near A B TOLERANCE: all decimal
 near() {
-    awk -v a="$1" -v b="$2" -v t="$3" 'BEGIN { d = a - b; exit !(d <= t && d >= -t) }' || fault "$1 is not within $3 of $2"
+    awk -v a="$1" -v b="$2" -v t="$3" 'BEGIN { d = a - b; exit !(d <= t && d >= -t) }' ||
+        fault "$1 is not within $3 of $2"
 }
 
 # Quantised in another way: of the experts' codes the last bit is lost.
@@ -25,7 +26,8 @@ for name, tensor in json.loads(data[8:8 + n]).items():
 open(sys.argv[1], 'wb').write(data)
 END
 text=$tmp/text
-printf 'Once upon a time there was a kind cat. It liked 12 dogs. What is 47 + 38? The capital of Iceland.' >"$text"
+printf 'Once upon a time there was a kind cat. It liked 12 dogs. What is 47 + 38? The capital of Iceland.' \
+    >"$text"
 mkdir "$tmp/kept"
 export TMPDIR="$tmp/kept"
 nothing_kept() { [ -z "$(ls -A "$tmp/kept")" ] || fault "a temporary file was left: $(ls -A "$tmp/kept")"; }
@@ -85,7 +87,8 @@ run 0 "$MOEFLUX" -m $model --perplexity "$text" --compare "-m '$coarse'" --compa
 [ "$(wc -l <"$tmp/out")" -eq 5 ] || fault "$(cat "$tmp/out")"
 out_has '^setting  *expert bits  *bits  *MB/token  *perplexity  *+-  *KL  *+-  *top-1 %  *tok/s  *hits %  *kB read$'
 out_has '^-t 1  *4.50 .* 0.000000  0.000000   100.00 '
-[ "$(grep -c '^device time ' "$tmp/err")" -eq 3 ] || fault "the speeds of each are not on stderr: $(cat "$tmp/err")"
+[ "$(grep -c '^device time ' "$tmp/err")" -eq 3 ] ||
+    fault "the speeds of each are not on stderr: $(cat "$tmp/err")"
 
 claim only_flags_of_the_model_are_a_setting
 set -- -m $model --perplexity "$text" --compare
@@ -122,7 +125,8 @@ claim what_cannot_be_compared_is_refused_before_anything_is_evaluated
 set -- -m $model --perplexity "$text" --compare
 fails 1 "^moeflux: $tmp/none: No such file" "$@" "$tmp/none"
 cp -r tests/models/deepseek-small/mlx "$tmp/small"
-fails 2 "^moeflux: $tmp/small: expected 2048 tokens in the vocabulary, as $model has, found 97$" "$@" "$tmp/small"
+fails 2 "^moeflux: $tmp/small: expected 2048 tokens in the vocabulary, as $model has, found 97$" "$@" \
+    "$tmp/small"
 cp -r $model "$tmp/other"
 rm "$tmp/other/tokenizer.json"
 fails 2 "^moeflux: $tmp/other has no tokenizer.json, which --perplexity needs$" "$@" "$tmp/other"
@@ -143,7 +147,8 @@ j = json.load(open(sys.argv[1]))
 j['model']['merges'] = j['model']['merges'][::-1]
 json.dump(j, open(sys.argv[2], 'w'))
 END
-fails 2 "^moeflux: $tmp/other: expected the tokenizer of $model; it splits the text otherwise$" "$@" "$tmp/other"
+fails 2 "^moeflux: $tmp/other: expected the tokenizer of $model; it splits the text otherwise$" "$@" \
+    "$tmp/other"
 fails 3 "^moeflux: --memory 1K: .*[0-9]" "$@" '--memory 1K'
 : >"$tmp/empty"
 fails 2 "$tmp/empty: the prompt is empty" -m $model --perplexity "$tmp/empty" --compare $model
@@ -154,8 +159,10 @@ TMPDIR="$tmp/no" fails 1 "^moeflux: $tmp/no: a temporary file: No such file" "$@
 nothing_kept
 
 claim an_interruption_leaves_nothing
-for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat "$text" "$text" "$text" "$text" "$text"; done >"$tmp/long"
-"$MOEFLUX" -m $model --device reference --perplexity "$tmp/long" --compare '--kv-type f16' >"$tmp/out" 2>"$tmp/err" &
+for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat "$text" "$text" "$text" "$text" "$text"; \
+    done >"$tmp/long"
+"$MOEFLUX" -m $model --device reference --perplexity "$tmp/long" --compare '--kv-type f16' >"$tmp/out" \
+    2>"$tmp/err" &
 pid=$!
 until find "/proc/$pid/fd" -lname "$tmp/kept/moeflux-*" | grep -q .; do
     kill -0 $pid 2>/dev/null || break

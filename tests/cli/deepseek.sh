@@ -1,5 +1,6 @@
 #!/bin/sh
-# DeepSeek's family through the program: what begins a prompt, templates and thinking, conversions run alike. The model is
+# DeepSeek's family through the program: what begins a prompt, templates and thinking, conversions run alike.
+# The model is
 # random, so ids are looked at and no text.
 # suites: check asan
 . tests/lib/cli.sh
@@ -59,7 +60,8 @@ ids_are "0 700 ${plain#0 } 701"
 fails 1 "has no thinking" -m "$model" -p hi -n 1 --think
 
 claim cogito_thinks_when_it_is_asked_to
-template "{{- 'Enable deep thinking subroutine.' if enable_thinking -}}" "{{- '<think>' if enable_thinking -}}"
+template "{{- 'Enable deep thinking subroutine.' if enable_thinking -}}" \
+    "{{- '<think>' if enable_thinking -}}"
 prompt_ids -p 'hi'
 n_plain=$(wc -w <"$tmp/ids")
 [ "$(count 0) $(count 700) $(count 701)" = '1 1 1' ] || fault "the prompt is $(cat "$tmp/ids")"
@@ -77,7 +79,8 @@ END
 run 0 "$MOEFLUX" -m "$model" --temp 0 -n 6 --ignore-eos --ordered --batch "$tmp/batch"
 cp "$tmp/out" "$tmp/many"
 for prompt in hi ho; do
-    run 0 "$MOEFLUX" -m "$model" --temp 0 -n 6 --ignore-eos --system 'Be brief and kind to all.' -p $prompt --json
+    run 0 "$MOEFLUX" -m "$model" --temp 0 -n 6 --ignore-eos --system 'Be brief and kind to all.' -p $prompt \
+        --json
     cat "$tmp/out" >>"$tmp/single"
 done
 python3 - "$tmp/many" "$tmp/single" <<'END' || fault "many: $(cat "$tmp/many") single: $(cat "$tmp/single")"
@@ -91,7 +94,8 @@ END
 
 claim every_form_of_the_model_says_the_same
 echo 0 5 6 7 100 >"$tmp/in"
-run 0 "$MOEFLUX" -m tests/models/sources/deepseek/mlx --tokens-in "$tmp/in" --temp 0 -n 12 --ignore-eos --tokens-out
+run 0 "$MOEFLUX" -m tests/models/sources/deepseek/mlx --tokens-in "$tmp/in" --temp 0 -n 12 --ignore-eos \
+    --tokens-out
 cp "$tmp/out" "$tmp/want"
 for source in mlx hf; do
     run 0 "$MOEFLUX" convert "tests/models/sources/deepseek/$source" "$tmp/$source"

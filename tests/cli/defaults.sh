@@ -15,7 +15,8 @@ claim a_flag_wins_over_the_environment_and_that_over_the_file
 settings 'model = /of/the/file'
 fails 1 "/of/the/file: .* (the model is set by $file:1)" -p x
 MOEFLUX_MODEL=/of/the/environment fails 1 '/of/the/environment: .* (the model is set by MOEFLUX_MODEL)' -p x
-MOEFLUX_MODEL=/of/the/environment fails 1 '^moeflux: /of/a/flag: No such file or directory$' -m /of/a/flag -p x
+MOEFLUX_MODEL=/of/the/environment fails 1 '^moeflux: /of/a/flag: No such file or directory$' -m /of/a/flag \
+    -p x
 settings "model = $model" 'temp = 0' 'no-think = true'
 ask
 out_is 85

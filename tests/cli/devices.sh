@@ -50,7 +50,7 @@ done
 [ -z "$(find "$tmp" -name 'refused*')" ] || fault "a failed run wrote $(find "$tmp" -name 'refused*')"
 rm -r "$tmp/broken"
 
-# In the loader's place lies a file that is no library.
+# A file that is no library stands in for the loader.
 mkdir "$tmp/no-loader"
 echo none >"$tmp/no-loader/libvulkan.so.1"
 without_loader() {
@@ -130,7 +130,8 @@ for isa in $sets; do
         continue
     }
     out_has "^Plan for CPU ($isa, "
-    run 0 "$MOEFLUX" -m "$model" --device cpu --cpu-isa "$isa" --prompt-type f32 --tokens-in "$tmp/long" --logits-all --logits "$tmp/logits-$isa"
+    run 0 "$MOEFLUX" -m "$model" --device cpu --cpu-isa "$isa" --prompt-type f32 --tokens-in "$tmp/long" \
+        --logits-all --logits "$tmp/logits-$isa"
     cmp -s "$tmp/logits-portable" "$tmp/logits-$isa" || fault "$isa and portable differ"
     n=$((n + 1))
 done
@@ -140,7 +141,8 @@ done
 claim amx_is_a_set_of_its_own
 case " $sets " in *' amx '*)
     if [ -e "$tmp/logits-amx" ]; then
-        run 0 "$MOEFLUX" -m "$model" --device cpu --cpu-isa amx --tokens-in "$tmp/long" --logits-all --logits "$tmp/tiles"
+        run 0 "$MOEFLUX" -m "$model" --device cpu --cpu-isa amx --tokens-in "$tmp/long" --logits-all \
+            --logits "$tmp/tiles"
         cmp -s "$tmp/logits-portable" "$tmp/tiles" && fault 'the tiles were not used'
         run 0 "$MOEFLUX" --list-devices
         out_has '^cpu .* amx '
@@ -197,18 +199,22 @@ json_is '[d["layers"] for d in j["stats"]["devices"]]' '[3, 3]'
 
 claim what_cannot_be_shared_out_is_refused
 for value in 0 1,0 -1,1 '1,' ',1' x nan,1 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17; do
-    fails 2 '--tensor-split: expected numbers above 0 with commas, as 3,1, found' "$@" --device cpu,cpu --tensor-split "$value"
+    fails 2 '--tensor-split: expected numbers above 0 with commas, as 3,1, found' "$@" --device cpu,cpu \
+        --tensor-split "$value"
 done
-fails 2 '--tensor-split has 3 shares, expected 2: one for each device' "$@" --device cpu,cpu --tensor-split 1,1,1
+fails 2 '--tensor-split has 3 shares, expected 2: one for each device' "$@" --device cpu,cpu --tensor-split \
+    1,1,1
 fails 2 '--gpu-memory has 2 sizes, expected one, or 3' "$@" --device cpu,reference,cpu --gpu-memory 1G,2G
 fails 2 '--gpu-memory: expected a size like 512M, 4G or 1.5GiB, or several' "$@" --gpu-memory 1G,x
 fails 2 '--gpu-memory goes with a GPU' "$@" --device cpu,cpu --gpu-memory 1G
 fails 2 '--device: device 2 has no name' "$@" --device cpu,
 fails 2 '--device names 7 devices, the model has 6 layers' "$@" --device cpu,cpu,cpu,cpu,cpu,cpu,cpu
-fails 2 'need a GPU for the rest of the model; CPU (.*) computes everything' "$@" --device cpu,cpu --n-cpu-moe 1
+fails 2 'need a GPU for the rest of the model; CPU (.*) computes everything' "$@" --device cpu,cpu \
+    --n-cpu-moe 1
 fails 2 '--device 99: no such device among' "$@" --device cpu,99
 fails 2 'all stands for every GPU' "$@" --device cpu,all
-fails 3 'device 2 of 2 (reference .*, layers 3 to 5): the model needs at least .* --gpu-memory is 1.0 MiB' "$@" --device reference,reference --gpu-memory 1G,1M
+fails 3 'device 2 of 2 (reference .*, layers 3 to 5): the model needs at least .* --gpu-memory is 1.0 MiB' \
+    "$@" --device reference,reference --gpu-memory 1G,1M
 fails 2 'selftest checks one device' --selftest --device cpu,cpu
 fails 3 '--memory is .* on 2 devices need' "$@" --device cpu,cpu --memory 1k
 

@@ -113,7 +113,8 @@ for seed in 1 2 3; do
 done
 
 claim the_grammar_begins_where_the_thinking_ends
-run 0 "$MOEFLUX" -m "$model" --device cpu --think -p 'What is 3+4?' -n 200 -s 1 --json-schema '{"enum":["yes","no"]}' --json
+run 0 "$MOEFLUX" -m "$model" --device cpu --think -p 'What is 3+4?' -n 200 -s 1 --json-schema \
+    '{"enum":["yes","no"]}' --json
 python3 - "$tmp/out" <<'END' || fault "$(head -c 300 "$tmp/out")"
 import json, sys
 r = json.load(open(sys.argv[1]))
@@ -121,7 +122,8 @@ sys.exit(not (len(r['thinking']) > 10 and json.loads(r['text']) in ('yes', 'no')
 END
 
 claim a_json_object_of_the_command_line_holds_for_lines_that_say_nothing
-printf '%s\n' '{"prompt": "x", "n": 3, "seed": 1}' '{"prompt": "x", "grammar": "root ::= \"ok\"", "seed": 1}' \
+printf '%s\n' '{"prompt": "x", "n": 3, "seed": 1}' \
+    '{"prompt": "x", "grammar": "root ::= \"ok\"", "seed": 1}' \
     '{"prompt": "x", "grammar": "root ::= b", "seed": 1}' '{"prompt": "x", "json_schema": {"not": {}}}' \
     '{"prompt": "x", "json_object": true, "grammar": "root ::= \"a\""}' '{"prompt": "x", "json_object": 1}' \
     '{"prompt": "x", "json_object": true, "ignore_eos": true}' >"$tmp/in"
@@ -142,7 +144,8 @@ claim what_is_wrong_with_a_schema_or_a_grammar_is_told_before_the_model_is_loade
 printf 'root ::= "a\n' >"$tmp/g"
 printf '{"type": "object", "properties": {"a": {"uniqueItems": true}}}' >"$tmp/schema"
 fails 2 'g: line 1, column 10: this text has no closing' -m /nowhere -p x --grammar "$tmp/g"
-fails 2 'schema: #/properties/a/"uniqueItems": this keyword is not supported' -m /nowhere -p x --json-schema "$tmp/schema"
+fails 2 'schema: #/properties/a/"uniqueItems": this keyword is not supported' -m /nowhere -p x --json-schema \
+    "$tmp/schema"
 fails 2 '^moeflux: --json-schema: #/type: expected string' -m /nowhere -p x --json-schema ' {"type":"text"}'
 fails 2 'none: No such file' -m /nowhere -p x --grammar "$tmp/none"
 fails 2 'json-schema and --json-object exclude each other' -m /nowhere -p x --json-schema '{}' --json-object

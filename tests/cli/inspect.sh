@@ -58,7 +58,8 @@ for dir in tests/models/tiny "$model" "$other" tests/models/qwen3-odd/mlx \
         run 0 "$MOEFLUX" inspect "$path" --no-measure --json --device cpu
         json '{k: j[k] for k in j if k not in ("model", "parts", "packed", "plan", "config_alone", "set_elsewhere")}' \
             >"$tmp/needs.$(basename "$path" .json)"
-        [ "$path" = "$dir" ] || json_is 'j["config_alone"], j["formats_assumed"], j["packed"]' '(True, False, None)'
+        [ "$path" = "$dir" ] || json_is 'j["config_alone"], j["formats_assumed"], j["packed"]' \
+            '(True, False, None)'
     done
     cmp -s "$tmp/needs.$(basename "$dir")" "$tmp/needs.config" ||
         fault "$dir: $(diff "$tmp/needs.$(basename "$dir")" "$tmp/needs.config")"
@@ -113,7 +114,7 @@ err_empty
 out_has '  disk  *[0-9.]* .B/s  .* of a file for this read by'
 out_has '  experts read by  *not known before the files are there'
 out_has '100 %.*this plan'
-[ "$(ls "$tmp/alone")" = config.json ] || fault "left behind: $(ls "$tmp/alone")"
+[ "$(ls "$tmp/alone")" = config.json ] || fault "files remain: $(ls "$tmp/alone")"
 run 0 "$MOEFLUX" inspect "$tmp/alone/config.json" --device cpu --memory 1
 out_has '^It cannot run here: '
 
@@ -152,14 +153,17 @@ out_has '  states .* 100 tokens'
 out_has '  checkpoints  *\([0-9.]* .B\)  at most 1 of \1, on the host$'
 out_has 'read by  *[a-z]* ('
 run 0 "$MOEFLUX" -m "$other" --plan
-! grep -q checkpoints "$tmp/out" || fault "a model without recurrent layers has checkpoints: $(cat "$tmp/out")"
+! grep -q checkpoints "$tmp/out" || fault \
+    "a model without recurrent layers has checkpoints: $(cat "$tmp/out")"
 run 0 "$MOEFLUX" -m "$model" --plan --json
 json_is 'j["checkpoints"], 0 < j["checkpoint_bytes"] < j["state_bytes"] / 2' '(32, True)'
 json_is 'j["slots"] == j["experts"], j["experts_resident"]' '(True, True)'
 
 claim what_does_not_fit_has_status_3
-fails 3 '^moeflux: --memory is 0.00 MiB, the experts of one token and layer need' -m "$model" --plan --memory 1k
-fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --device reference --plan --gpu-memory 1k
+fails 3 '^moeflux: --memory is 0.00 MiB, the experts of one token and layer need' -m "$model" --plan \
+    --memory 1k
+fails 3 'the model needs at least .*--gpu-memory is 0.0 MiB' -m "$model" --device reference --plan \
+    --gpu-memory 1k
 fails 3 'the model needs at least' -m "$model" --device reference --bench --gpu-memory 1k
 
 claim the_plan_counts_pinned_experts_as_a_run_does
@@ -169,8 +173,10 @@ run 0 "$MOEFLUX" -m "$model" --plan --memory 221184 --pin "$tmp/usage" --json
 json_is 'j["slots"], j["pinned"]' '(9, 3)'
 run 0 "$MOEFLUX" -m "$model" --plan --memory 221184 --pin "$tmp/usage"
 out_has '  of them pinned  *73.7 kB  3 of 72'
-fails 3 '--pin: the cache has room for 6 experts, expected more than 6' -m "$model" --plan --memory 147456 --pin "$tmp/usage"
-fails 3 '--pin: the cache has room for 6 experts' -m "$model" --tokens-in "$tmp/ids" --memory 147456 --pin "$tmp/usage"
+fails 3 '--pin: the cache has room for 6 experts, expected more than 6' -m "$model" --plan --memory 147456 \
+    --pin "$tmp/usage"
+fails 3 '--pin: the cache has room for 6 experts' -m "$model" --tokens-in "$tmp/ids" --memory 147456 --pin \
+    "$tmp/usage"
 fails 1 '--pin: there is no file .*/none' -m "$model" --plan --pin "$tmp/none"
 
 claim plan_says_which_experts_the_cpu_computes
@@ -184,10 +190,12 @@ run 0 "$MOEFLUX" -m "$model" --device 0 --plan --n-cpu-moe 1000 --json
 json_is 'j["cpu_layers"], j["slots"]' '(6, 0)'
 run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --json
 json_is '0 < j["stats"]["cpu_experts_s"] < 100' True
-grep -q '^CPU  *[1-9][0-9]* chosen experts computed in ' "$tmp/err" || fault "the CPU computed nothing: $(cat "$tmp/err")"
+grep -q '^CPU  *[1-9][0-9]* chosen experts computed in ' "$tmp/err" ||
+    fault "the CPU computed nothing: $(cat "$tmp/err")"
 for device in cpu reference; do
     fails 2 'need a GPU for the rest of the model' -m "$model" --plan --experts cpu --device $device
-    fails 2 'need a GPU for the rest of the model' -m "$model" --tokens-in "$tmp/ids" --n-cpu-moe 1 --device $device
+    fails 2 'need a GPU for the rest of the model' -m "$model" --tokens-in "$tmp/ids" --n-cpu-moe 1 --device \
+        $device
     fails 2 'need a GPU for the rest of the model' inspect "$model" --n-cpu-moe 1 --device $device
 done
 

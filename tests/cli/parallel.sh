@@ -18,7 +18,8 @@ done >"$tmp/in"
 # shellcheck disable=SC2317 # called by run
 shards() {
     parallel "$@" -j 2 --joblog "$tmp/log" --resume-failed \
-        "$MOEFLUX" -m "$model" --device cpu -t 1 --batch "$tmp/in" --shard '{}/4' -o "$tmp/answers.{}.jsonl" --retry-failed \
+        "$MOEFLUX" -m "$model" --device cpu -t 1 --batch "$tmp/in" --shard '{}/4' -o "$tmp/answers.{}.jsonl" \
+            --retry-failed \
         ::: 1 2 3 4
 }
 n_results() { cat "$tmp"/answers.*.jsonl 2>/dev/null | wc -l; }
@@ -29,8 +30,9 @@ python3 - "$MOEFLUX" "$model" "$tmp" >"$tmp/said" 2>&1 <<'END_OF_SCRIPT' || faul
 import glob, os, signal, subprocess, sys, time
 program, model, tmp = sys.argv[1:]
 lines = lambda: sum(open(f).read().count('\n') for f in glob.glob(tmp + '/answers.*.jsonl'))
-run = subprocess.Popen(['parallel', '-j', '2', '--joblog', tmp + '/log', '--resume-failed', program, '-m', model, '--device',
-                        'cpu', '-t', '1', '--batch', tmp + '/in', '--shard', '{}/4', '-o', tmp + '/answers.{}.jsonl',
+run = subprocess.Popen(['parallel', '-j', '2', '--joblog', tmp + '/log', '--resume-failed',
+                        program, '-m', model, '--device', 'cpu', '-t', '1', '--batch', tmp + '/in',
+                        '--shard', '{}/4', '-o', tmp + '/answers.{}.jsonl',
                         '--retry-failed', ':::', '1', '2', '3', '4'], stdin=subprocess.DEVNULL, start_new_session=True,
                        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
 while lines() < 3 and run.poll() is None:
@@ -41,7 +43,10 @@ assert 3 <= lines() < 40, lines()
 END_OF_SCRIPT
 # What parallel ran may end after it.
 while ! python3 -c 'import fcntl, glob, sys
-for f in glob.glob(sys.argv[1]): fcntl.flock(open(f), fcntl.LOCK_EX | fcntl.LOCK_NB)' "$tmp/answers.*.jsonl" 2>/dev/null; do sleep 0.05; done
+for f in glob.glob(sys.argv[1]):
+    fcntl.flock(open(f), fcntl.LOCK_EX | fcntl.LOCK_NB)' "$tmp/answers.*.jsonl" 2>/dev/null; do
+    sleep 0.05
+done
 cat "$tmp"/answers.*.jsonl | sort >"$tmp/before"
 run 0 shards
 [ "$(n_results)" -eq 40 ] || fault "$(n_results) results: $(cat "$tmp/err")"
@@ -51,16 +56,18 @@ cat "$tmp"/answers.*.jsonl | sort | comm -23 "$tmp/before" - >"$tmp/lost"
 claim all_shards_together_are_one_run
 run 0 "$MOEFLUX" -m "$model" --device cpu --batch "$tmp/in"
 texts() { python3 -c 'import json, sys; print(sorted((r["id"], r["text"]) for r in map(json.loads, sys.stdin)))'; }
-[ "$(cat "$tmp"/answers.*.jsonl | texts)" = "$(texts <"$tmp/out")" ] || fault 'the texts are not those of a single run'
+[ "$(cat "$tmp"/answers.*.jsonl | texts)" = "$(texts <"$tmp/out")" ] ||
+    fault 'the texts are not those of a single run'
 
 claim a_shard_that_failed_is_run_again_and_no_other
 rm -f "$tmp/log" "$tmp"/answers.*
 sed '2s/Once 2/'"$(printf '%0300d' 0)"'/' "$tmp/in" >"$tmp/long" && mv "$tmp/long" "$tmp/in"
 sed -n 1,8p "$tmp/in" >"$tmp/few" && mv "$tmp/few" "$tmp/in"
-run 1 parallel -j 2 --joblog "$tmp/log" "$MOEFLUX" -m "$model" --device cpu -t 1 -c 100 --batch "$tmp/in" --shard '{}/4' \
+run 1 parallel -j 2 --joblog "$tmp/log" "$MOEFLUX" -m "$model" --device cpu -t 1 -c 100 --batch "$tmp/in" \
+    --shard '{}/4' \
     -o "$tmp/answers.{}.jsonl" ::: 1 2 3 4
 [ "$(n_results)" -eq 8 ] || fault "$(n_results) results"
-# The log names the command, so it is the same but for the context, which the environment gives it.
+# The log names the command, so it is the same except for the context, which the environment gives it.
 sed -i 's/ -c 100 / /; s/ -o \([^ ]*\)$/ -o \1 --retry-failed/' "$tmp/log"
 run 0 shards
 err_has '^moeflux: .*/answers.2.jsonl: 1 result that failed is taken out'

@@ -1,5 +1,6 @@
 #!/bin/sh
-# --prefer-resident: what it says, changes, records and refuses. On the CPU; test_prefer_resident has every backend.
+# --prefer-resident: what it says, changes, records and refuses. On the CPU; test_prefer_resident has every
+# backend.
 # suites: check fast asan
 . tests/lib/cli.sh
 
@@ -8,7 +9,8 @@ story='Once upon a time there was a kind cat. It liked 12 dogs. Nobody saw the o
 printf '%s' "$story" >"$tmp/text"
 # A quarter of the slots; what is in memory does not depend on the time that reads ahead take.
 set -- -m "$tiny" --device cpu --temp 0 --memory 1770K --prefetch none
-said() { [ "$(cat "$tmp/err")" = "moeflux: $1" ] || fault "stderr is '$(head -c 300 "$tmp/err")', expected '$1'"; }
+said() { [ "$(cat "$tmp/err")" = "moeflux: $1" ] || fault \
+    "stderr is '$(head -c 300 "$tmp/err")', expected '$1'"; }
 telling='experts in memory stand in for others that score less than 0.5 more; the text depends on the cache'
 
 claim off_changes_no_byte
@@ -36,16 +38,19 @@ said "$telling"
 json_is "$wanted" '(0.5, True)'
 printf '{"prompt": "%s"}\n{"prompt": "Hello"}\n' "$story" >"$tmp/lines"
 run 0 "$MOEFLUX" "$@" --batch "$tmp/lines" -n 3 --prefer-resident 0.5
-[ "$(grep -c 'the text depends on the cache' "$tmp/err")" -eq 1 ] || fault "a batch says it not once: $(cat "$tmp/err")"
+[ "$(grep -c 'the text depends on the cache' "$tmp/err")" -eq 1 ] ||
+    fault "a batch says it not once: $(cat "$tmp/err")"
 run 0 "$MOEFLUX" "$@" --raw -p "$story" -n 20 --ignore-eos --prefer-resident 0.5 --stats
 err_has '^preferred  *[1-9][0-9]* resident experts'
 
 claim a_comparison_shows_more_hits_fewer_bytes_and_what_it_costs
-run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --compare --prefer-resident=0.3 --compare --prefer-resident=3 --json
+run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --compare --prefer-resident=0.3 --compare --prefer-resident=3 \
+    --json
 json_is 'all(a["hit_rate_percent"] + 5 < b["hit_rate_percent"] and a["read_bytes_per_token"] > 1.1 * b["read_bytes_per_token"] for a, b in zip(j["results"], j["results"][1:]))' True
 json_is 'all(r["kl_divergence"] > 1e-5 for r in j["results"][1:])' True
 # Token by token, all of them: nothing else differs.
-run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --compare --prefer-resident=0 --compare --prefer-resident=1e-30 --json
+run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --compare --prefer-resident=0 --compare \
+    --prefer-resident=1e-30 --json
 json_is '[r["kl_divergence"] for r in j["results"]]' '[None, 0.0, 0.0]'
 run 0 "$MOEFLUX" -m "$tiny" --device cpu --perplexity "$tmp/text" --compare --active-experts=4 --json
 json_is '[r["hit_rate_percent"] for r in j["results"]]' '[None, None]'
@@ -70,9 +75,11 @@ for verb in '-p x' --plan --bench "--perplexity $tmp/text"; do
     fails 2 '^moeflux: --prefer-resident: expected 0 or more, found -1$' "$@" $verb --prefer-resident -1
 done
 for value in nan x inf 1e39; do
-    fails 2 "^moeflux: --prefer-resident: expected a number, found \"$value\"$" "$@" -p x --prefer-resident "$value"
+    fails 2 "^moeflux: --prefer-resident: expected a number, found \"$value\"$" "$@" -p x --prefer-resident \
+        "$value"
 done
 fails 2 '--prefer-resident' "$@" -p x --prefer-resident ''
-fails 2 '^moeflux: --compare "--prefer-resident=-2": --prefer-resident: expected 0 or more' "$@" --perplexity "$tmp/text" \
+fails 2 '^moeflux: --compare "--prefer-resident=-2": --prefer-resident: expected 0 or more' "$@" \
+    --perplexity "$tmp/text" \
     --compare --prefer-resident=-2
 report

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Qwen3-MoE through the program: inspect, conversions that run alike, caches of prompts, another model_type. The model is
+# Qwen3-MoE through the program: inspect, conversions that run alike, caches of prompts, another model_type.
+# The model is
 # random, so ids are looked at and no text.
 # suites: check asan
 . tests/lib/cli.sh
@@ -29,10 +30,12 @@ claim a_cached_prompt_goes_on_as_a_fresh_one
 python3 -c 'print(*[5 + 7 * i % 190 for i in range(60)])' >"$tmp/many"
 run 0 "$MOEFLUX" -m "$mlx" --tokens-in "$tmp/many" --temp 0 -n 8 --ignore-eos --tokens-out
 cp "$tmp/out" "$tmp/want"
-head -c "$(awk '{ n = 0; for (i = 1; i <= 40; i++) n += length($i) + 1; print n }' "$tmp/many")" "$tmp/many" >"$tmp/few"
+head -c "$(awk '{ n = 0; for (i = 1; i <= 40; i++) n += length($i) + 1; print n }' "$tmp/many")" "$tmp/many" \
+    >"$tmp/few"
 run 0 "$MOEFLUX" -m "$mlx" --tokens-in "$tmp/few" --temp 0 --json -n 1 --prompt-cache "$tmp/cache"
 # A conversion is the same model: its fingerprint is, too.
-run 0 "$MOEFLUX" -m "$tmp/hf" --tokens-in "$tmp/many" --temp 0 -n 8 --ignore-eos --tokens-out --prompt-cache "$tmp/cache"
+run 0 "$MOEFLUX" -m "$tmp/hf" --tokens-in "$tmp/many" --temp 0 -n 8 --ignore-eos --tokens-out --prompt-cache \
+    "$tmp/cache"
 cmp -s "$tmp/out" "$tmp/want" || fault "the cache gives $(cat "$tmp/out"), expected $(cat "$tmp/want")"
 run 0 "$MOEFLUX" -m "$mlx" --tokens-in "$tmp/many" --temp 0 --json -n 1 --prompt-cache "$tmp/cache"
 json_is 'j["reused_tokens"] >= 40' True

@@ -1,5 +1,6 @@
 #!/bin/sh
-# moeflux --selftest; tests/unit/test_ops.c and tests/unit/test_ops_cpu.c run the same cases to their end on all kinds of devices.
+# moeflux --selftest; tests/unit/test_ops.c and tests/unit/test_ops_cpu.c run the same cases to their end on
+# all kinds of devices.
 # suites: later long
 . tests/lib/cli.sh
 

@@ -1,4 +1,4 @@
-"""A server's answers to several clients at once are those that each gets alone.
+"""A server's answers to several clients at once are batch-invariant: those that each client gets without the others.
 
 usage: serve_side_by_side.py MOEFLUX MODEL FLAG..."""
 import json
@@ -12,9 +12,11 @@ program, model, *flags = sys.argv[1:]
 
 
 def ask(url, i):
-    body = {'prompt': f'Once there were {i} owls. ' * (1 + i % 3), 'max_tokens': 8 + 5 * (i % 4), 'temperature': i % 2,
+    body = {'prompt': f'Once there were {i} owls. ' * (1 + i % 3), 'max_tokens': 8 + 5 * (i % 4),
+            'temperature': i % 2,
             'seed': i}
-    call = urllib.request.Request(url + '/v1/completions', json.dumps(body).encode(), {'Content-Type': 'application/json'})
+    call = urllib.request.Request(url + '/v1/completions', json.dumps(body).encode(),
+                                  {'Content-Type': 'application/json'})
     with urllib.request.urlopen(call, timeout=300) as answer:
         return json.load(answer)['choices'][0]['text']
 

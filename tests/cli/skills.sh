@@ -1,6 +1,6 @@
 #!/bin/sh
-# Twenty questions to the trained model, end to end. Each answer must be the true one, whole and alone on its line;
-# nineteen must be right. A wrong layer, scale or position still talks fluently, but it does not add.
+# Twenty questions to the trained model, end to end. Each answer must be the true one, whole and alone on its
+# line; nineteen must be right. A wrong layer, scale or position still talks fluently, but it does not add.
 # suites: check
 . tests/lib/cli.sh
 
@@ -76,7 +76,8 @@ print(f'{right} of {len(answers)} were right')
 sys.exit(not (len(said) == 20 and right >= 19))
 END
 
-# Codes in the midst of 6,000 tokens: positions, the KV cache's blocks and the recurrent states must hold that long.
+# Codes in the midst of 6,000 tokens: positions, the KV cache's blocks and the recurrent states must hold
+# that long.
 claim a_code_is_found_in_six_thousand_tokens
 printf '%s\n\nWhat is the code of Lena?' \
     "$(text 800 Zoe 0360 Lena 1444 Ben 5888 Oscar 6891 Paul 0626 Grace 7189)" >"$tmp/long"

@@ -25,14 +25,17 @@ for model in tiny qwen-odd/mlx sources/deepseek/hf deepseek-odd/mlx qwen3-odd/ml
     run 0 "$MOEFLUX" -m "$one" "${on[@]}" --tokens-in "$tmp/ids" --temp 0 -n 12 --tokens-out
     cp "$tmp/out" "$tmp/one.text"
     for io in auto mmap pread uring direct; do
-        "$MOEFLUX" -m "$two" "${on[@]}" --expert-io "$io" --tokens-in "$tmp/ids" --tokens-out -n 1 >"$tmp/out" 2>"$tmp/err"
+        "$MOEFLUX" -m "$two" "${on[@]}" --expert-io "$io" --tokens-in "$tmp/ids" --tokens-out -n 1 \
+            >"$tmp/out" 2>"$tmp/err"
         if grep -q '^moeflux: experts cannot be read by [ud]' "$tmp/err"; then
             echo "SKIP $model: $(cat "$tmp/err")"
             continue
         fi
-        run 0 "$MOEFLUX" -m "$two" "${on[@]}" --expert-io $io --tokens-in "$tmp/ids" --logits "$tmp/two.logits" --logits-all
+        run 0 "$MOEFLUX" -m "$two" "${on[@]}" --expert-io $io --tokens-in "$tmp/ids" --logits \
+            "$tmp/two.logits" --logits-all
         cmp -s "$tmp/one.logits" "$tmp/two.logits" || fault "$model, $io: other logits"
-        run 0 "$MOEFLUX" -m "$two" "${on[@]}" --expert-io $io --tokens-in "$tmp/ids" --temp 0 -n 12 --tokens-out
+        run 0 "$MOEFLUX" -m "$two" "${on[@]}" --expert-io $io --tokens-in "$tmp/ids" --temp 0 -n 12 \
+            --tokens-out
         cmp -s "$tmp/one.text" "$tmp/out" || fault "$model, $io: other tokens"
     done
 done
@@ -41,7 +44,8 @@ claim eight_disks_need_no_higher_limit_of_open_files
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/eight" --spread "$(printf "$tmp/e%d," 1 2 3 4 5 6)$tmp/e7"
 run 0 "$MOEFLUX" -m "$whole" "${on[@]}" --tokens-in "$tmp/ids" --temp 0 -n 8 --tokens-out
 cp "$tmp/out" "$tmp/one.text"
-run 0 bash -c 'ulimit -Sn 64 && exec "$@"' few "$MOEFLUX" -m "$tmp/eight" "${on[@]}" --tokens-in "$tmp/ids" --temp 0 -n 8 --tokens-out
+run 0 bash -c 'ulimit -Sn 64 && exec "$@"' few "$MOEFLUX" -m "$tmp/eight" "${on[@]}" --tokens-in "$tmp/ids" \
+    --temp 0 -n 8 --tokens-out
 cmp -s "$tmp/one.text" "$tmp/out" || fault 'other tokens'
 rm -r "$tmp/eight" "$tmp"/e[1-7]
 
@@ -64,7 +68,8 @@ claim outputs_do_not_replace_files_of_any_part
 sums() { find "$spread" "$tmp/a" "$tmp/b" -type f -exec sha256sum {} + | sort; }
 sums >"$tmp/sums"
 for file in "$tmp/a/part.json" "$tmp/b/packed_experts/layer_03.bin"; do
-    fails 2 "^moeflux: --logits: $file lies in the model directory $tmp/[ab] and would" -m "$spread" -p x --logits "$file"
+    fails 2 "^moeflux: --logits: $file lies in the model directory $tmp/[ab] and would" -m "$spread" -p x \
+        --logits "$file"
 done
 fails 2 'choose another place' -m "$spread" -p x --logits "$tmp/a/packed_experts/new"
 sums | cmp -s - "$tmp/sums" || fault 'the model has changed'
@@ -88,8 +93,10 @@ rm -r "$tmp/moved"
 mv "$tmp/own" "$tmp/moved"
 
 claim directories_that_cannot_be_are_refused_and_nothing_is_written
-fails 2 '^moeflux: --spread: .*/x is named twice$' convert tests/models/tiny "$tmp/new" --spread "$tmp/x,$tmp/x"
-fails 2 '^moeflux: --spread: .*/new is named twice$' convert tests/models/tiny "$tmp/new" --spread "$tmp/x,$tmp/new"
+fails 2 '^moeflux: --spread: .*/x is named twice$' convert tests/models/tiny "$tmp/new" --spread \
+    "$tmp/x,$tmp/x"
+fails 2 '^moeflux: --spread: .*/new is named twice$' convert tests/models/tiny "$tmp/new" --spread \
+    "$tmp/x,$tmp/new"
 fails 2 '^moeflux: --spread: an empty path in "' convert tests/models/tiny "$tmp/new" --spread "$tmp/x,"
 fails 2 '^moeflux: .*/moved exists already' convert tests/models/tiny "$tmp/new" --spread "$tmp/moved"
 fails 1 '^moeflux: .*/none: No such file' convert tests/models/tiny "$tmp/new" --spread "$tmp/none/x"

@@ -8,7 +8,8 @@ for i in 1 2 3; do
     echo "{\"id\": $i, \"prompt\": \"What is 1$i + 23?\"}"
 done >"$tmp/in"
 # A seventh of the experts has room.
-set -- -m "$tmp/tiny" --device reference --memory 1M -t 4 --prefetch both --temp 0 --no-think -n 3 --batch "$tmp/in"
+set -- -m "$tmp/tiny" --device reference --memory 1M -t 4 --prefetch both --temp 0 --no-think -n 3 --batch \
+    "$tmp/in"
 
 claim a_batch_s_answers_do_not_depend_on_how_its_experts_are_read
 run 0 "$MOEFLUX" "$@" --expert-io mmap

@@ -21,7 +21,8 @@ for memory in 512K 3M 1G; do
     cmp -s "$tmp/out" "$tmp/plain" || fault "with --memory $memory the answer is $(cat "$tmp/out")"
     cmp -s "$tmp/trace-512K" "$tmp/trace-$memory" || fault "the trace with --memory $memory is another one"
 done
-[ "$(head -n 1 "$tmp/trace-1G")" = 'moeflux trace 1 8 32 4 27648' ] || fault "it begins with $(head -n 1 "$tmp/trace-1G")"
+[ "$(head -n 1 "$tmp/trace-1G")" = 'moeflux trace 1 8 32 4 27648' ] ||
+    fault "it begins with $(head -n 1 "$tmp/trace-1G")"
 [ "$(tail -n 1 "$tmp/trace-1G")" = end ] || fault "it ends with $(tail -n 1 "$tmp/trace-1G")"
 
 # Every weight of a token's choices: they sum to one. The layers take turns.
@@ -41,7 +42,8 @@ END
 
 claim a_token_has_as_many_experts_as_the_flags_say
 run 0 "$MOEFLUX" "$@" -p 'What is 47 + 38?' -n 4 --active-experts 3 --trace "$tmp/trace"
-[ "$(head -n 1 "$tmp/trace")" = 'moeflux trace 1 8 32 3 27648' ] || fault "it begins with $(head -n 1 "$tmp/trace")"
+[ "$(head -n 1 "$tmp/trace")" = 'moeflux trace 1 8 32 3 27648' ] ||
+    fault "it begins with $(head -n 1 "$tmp/trace")"
 run 0 "$MOEFLUX" "$@" -p 'What is 47 + 38?' -n 4 --expert-share 0.8 --trace "$tmp/trace"
 counts=$(awk 'NF > 3 && !/moeflux/ { print NF - 3 }' "$tmp/trace" | sort -nu | tr '\n' ' ')
 [ "$counts" = '1 2 3 4 ' ] || fault "tokens have $counts experts"
@@ -50,13 +52,15 @@ run 0 "$MOEFLUX" inspect --trace "$tmp/trace"
 # The store and the replay share the cache's code, so they agree to the last hit.
 claim a_replay_has_the_hits_of_the_run
 for memory in 1200K 3M; do
-    run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 300 --ignore-eos -p 'The river was very quiet.' \
+    run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 300 --ignore-eos -p \
+        'The river was very quiet.' \
         --chunk 1 --prefetch none --memory $memory --trace "$tmp/long" --json
     real=$(json '(lambda s: (s["slots"], round(s["hits"] / (s["hits"] + s["misses"]), 6)))(j["stats"])')
     run 0 "$MOEFLUX" inspect --trace "$tmp/long" "$model" --device cpu --memory $memory --json
     json_is '[(r["slots"], round(r["hits"]["frequency"], 6)) for r in j["rows"] if r["plan"]][0]' "$real"
     for policy in lru context; do
-        run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 300 --ignore-eos -p 'The river was very quiet.' \
+        run 0 "$MOEFLUX" -m "$model" --device cpu --raw --temp 0.7 -s 1 -n 300 --ignore-eos -p \
+            'The river was very quiet.' \
             --chunk 1 --prefetch none --memory $memory --cache-policy $policy --trace "$tmp/trace" --stats
         cmp -s "$tmp/trace" "$tmp/long" || fault "--cache-policy $policy changes the choices"
         real=$(sed -n 's/^hits  *\([0-9.]* %\) of .*/\1/p' "$tmp/err")
@@ -64,7 +68,8 @@ for memory in 1200K 3M; do
     done
 done
 
-# 8 layers of 32 x 32 numbers are 32 KiB, more than one expert's 28; with room for all there is nothing to learn.
+# 8 layers of 32 x 32 numbers are 32 KiB, more than one expert's 28; with room for all there is nothing to
+# learn.
 claim what_a_policy_learns_is_paid_by_slots
 slots() { run 0 "$MOEFLUX" -m "$model" --device cpu --plan --json --cache-policy "$@" && json 'j["slots"]'; }
 [ "$(slots frequency --memory 3M)" -gt "$(slots context --memory 3M)" ] || fault 'the slots are as many'
@@ -98,7 +103,8 @@ out_has '^frequency  *[0-9.]* %  *0 %  *[0-9.]* %  *0 %$'
 out_has '^2 tokens  *[0-9.]* %  *[0-9]* %  *[0-9.]* %  *[0-9]* %$'
 out_has '^best  *[0-9.]* %  *100 %  *[0-9.]* %  *100 %$'
 run 0 "$MOEFLUX" inspect --trace "$tmp/long" --json
-json_is '[[a["slots"], [k["tokens"] for k in a["known"]]] for a in j["ahead"]]' '[[64, [1, 2, 4, 8, 16]], [128, [1, 2, 4, 8, 16]]]'
+json_is '[[a["slots"], [k["tokens"] for k in a["known"]]] for a in j["ahead"]]' \
+    '[[64, [1, 2, 4, 8, 16]], [128, [1, 2, 4, 8, 16]]]'
 json_is 'all(a["frequency"] < a["known"][0]["hits"] < a["known"][1]["hits"] < a["known"][2]["hits"] <= a["best"] for a in j["ahead"])' True
 
 # Long enough to have learnt something.
@@ -121,7 +127,8 @@ run 0 "$MOEFLUX" inspect --usage "$tmp/usage"
 err_empty
 out_has '^    0        100        4       1     2     4$'
 run 0 "$MOEFLUX" inspect --usage "$tmp/usage" --json
-json_is 'j["layers"]' "[{'layer': 0, 'uses': 100, 'experts_used': 4, 'cover_50': 1, 'cover_80': 2, 'cover_95': 4}]"
+json_is 'j["layers"]' \
+    "[{'layer': 0, 'uses': 100, 'experts_used': 4, 'cover_50': 1, 'cover_80': 2, 'cover_95': 4}]"
 fails 1 'usage: line 1: expected moeflux usage 1 8 32, found' inspect --usage "$tmp/usage" "$model"
 fails 1 'none' inspect --usage "$tmp/none"
 head -c 60 "$tmp/usage" >"$tmp/bad"
@@ -129,7 +136,8 @@ sed -i '$d' "$tmp/usage"
 fails 1 'the file was cut' inspect --usage "$tmp/usage"
 
 claim bad_traces_are_refused_in_a_line
-head -n 40 "$tmp/long" >"$tmp/bad" && refused 'bad: line 41: expected a line "end" at the end (the file was cut)'
+head -n 40 "$tmp/long" >"$tmp/bad" && refused \
+    'bad: line 41: expected a line "end" at the end (the file was cut)'
 sed '1s/trace 1/trace 2/' "$tmp/long" >"$tmp/bad" && refused 'bad: line 1: expected "moeflux trace 1 '
 sed '3s/ [0-9]*:/ 32:/' "$tmp/long" >"$tmp/bad" && refused 'bad: line 3: expected an expert below 32'
 sed '3s/^[0-9]*/8/' "$tmp/long" >"$tmp/bad" && refused 'bad: line 3: expected a layer below 8'
@@ -140,10 +148,12 @@ rm "$tmp/bad" && refused 'bad: No such file'
 fails 1 "$tmp: " inspect --trace "$tmp"
 fails 1 'expected a trace of 6 layers and 12 experts' inspect --trace "$tmp/long" tests/models/qwen-odd/mlx
 fails 2 'MODEL is missing' inspect
-fails 2 '--compare and --trace exclude each other' -m "$model" --perplexity "$tmp/long" --compare "$model" --trace "$tmp/x"
+fails 2 '--compare and --trace exclude each other' -m "$model" --perplexity "$tmp/long" --compare "$model" \
+    --trace "$tmp/x"
 fails 2 '--trace and --usage exclude each other' inspect --trace "$tmp/long" --usage "$tmp/usage"
 for mode in --plan --selftest --list-devices; do
-    fails 2 '--trace and --plan, --selftest or --list-devices exclude each other' -m "$model" $mode --trace "$tmp/x"
+    fails 2 '--trace and --plan, --selftest or --list-devices exclude each other' -m "$model" $mode --trace \
+        "$tmp/x"
 done
 [ ! -e "$tmp/x" ] || fault 'a refused run has written its trace'
 
@@ -156,6 +166,6 @@ run 1 bash -c 'ulimit -f 4; exec "$0" "$@"' "$MOEFLUX" "$@" -p 'What is 47 + 38?
 out_is 85
 [ "$(wc -l <"$tmp/err")" -eq 1 ] || fault "expected one line: $(cat "$tmp/err")"
 err_has "^moeflux: $tmp/place/trace: .*File too large"
-[ -z "$(ls -A "$tmp/place")" ] || fault "left behind: $(ls -A "$tmp/place")"
+[ -z "$(ls -A "$tmp/place")" ] || fault "files remain: $(ls -A "$tmp/place")"
 
 report

@@ -1,5 +1,6 @@
 #!/bin/sh
-# convert --verify of a converted model: every file of every directory is compared with its checksum, and none is changed.
+# convert --verify of a converted model: every file of every directory is compared with its checksum, and
+# none is changed.
 # suites: check fast asan
 . tests/lib/cli.sh
 
@@ -39,12 +40,14 @@ fails 1 "$a/config.json: 10 bytes, expected [0-9]*\$" convert --verify "$a"
 mend
 
 claim what_is_no_converted_model_is_refused
-fails 1 'tests/models/tiny: no checksums.json, which moeflux convert writes' convert --verify tests/models/tiny
+fails 1 'tests/models/tiny: no checksums.json, which moeflux convert writes' convert --verify \
+    tests/models/tiny
 fails 1 "/nowhere: expected the directory" convert --verify /nowhere
 rm -r "$b"
 fails 1 "$b" convert --verify "$a"
 mend
-echo '{"algorithm": "XXH3-64", "files": {"../etc": {"bytes": 1, "xxh3": "0123456789abcdef"}}}' >"$a/checksums.json"
+echo '{"algorithm": "XXH3-64", "files": {"../etc": {"bytes": 1, "xxh3": "0123456789abcdef"}}}' \
+    >"$a/checksums.json"
 fails 1 'checksums.json: ../etc: expected a name in the directory' convert --verify "$a"
 echo '{"algorithm": "MD5", "files": {}}' >"$a/checksums.json"
 fails 1 'expected the algorithm XXH3-64' convert --verify "$a"

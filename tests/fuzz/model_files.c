@@ -188,7 +188,7 @@ void target_layout(const uint8_t *data, size_t n)
     remove_entries(dir);
 }
 
-/* Checks the pieces of an expert that fills all stripes except for one byte, and those of a small one. */
+/* Checks the pieces of an expert that is one byte short of filling all stripes, and of a small one. */
 static void use_spread(const struct spread *given)
 {
     const struct spread own = spread_of_layer(given, 12345678), *s = &own;

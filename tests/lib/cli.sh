@@ -26,7 +26,8 @@ export XDG_STATE_HOME="$tmp/state" XDG_CONFIG_HOME="$tmp/config"
 unset NO_COLOR MOEFLUX_MODEL
 # The program takes what is piped in as part of a prompt.
 exec </dev/null
-# One Python process evaluates the expressions of the script, since to start it takes longer than a run. It ends
+# One Python process evaluates the expressions of the script, since to start it takes longer than a run. It
+# ends
 # with the script.
 mkfifo "$tmp/questions" "$tmp/values"
 python3 -I -S tests/lib/json_values.py <"$tmp/questions" >"$tmp/values" &

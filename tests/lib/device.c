@@ -11,9 +11,8 @@ static void close_all(void)
     shelf = NULL;
 }
 
-/* Registers close_all once more. Handlers run last one first, and a driver may have registered its own when
- * it was loaded: a handler that is registered later runs before it. The first call of close_all finds the
- * shelf, the others find nothing. */
+/* Handlers run in reverse order of registration. A driver may have registered its own when it was loaded;
+ * this one, registered later, runs before it. The first call closes the shelf, the others find nothing. */
 static void close_at_exit(void)
 {
     atexit(close_all);

@@ -1,4 +1,4 @@
-/* fixed_probe_isa.c - the probe of fixed_probe.h, compiled once for each instruction set. */
+/* The probe of fixed_probe.h, compiled once for each instruction set. */
 #include "fixed_probe.h"
 
 #include "amx_emulated.h"

@@ -19,7 +19,8 @@ struct fixture {
 void open_packed(struct fixture *f, const char *src);
 void close_packed(struct fixture *f);
 
-/* Returns requests for experts 0 to n - 1 of layer 0, each with its own page-aligned, poisoned memory. */
+/* Makes requests for experts 0 to n - 1 of layer 0, each with poisoned memory of its own, aligned to a page.
+ * */
 struct read_request *new_requests(const struct model_dir *m, uint32_t n);
 void free_requests(struct read_request *q, uint32_t n);
 /* The request has brought the bytes of its expert. */

@@ -1,6 +1,8 @@
 #!/bin/sh
-# examples/batch.sbatch as a job array of a real Slurm, on this machine alone: run, cancelled, killed, and gone on with. Not one of
-# the suite's: it needs the packages slurm-wlm and munge, whose daemons a machine should not get by the way. usage: tests/lib/slurm.sh
+# examples/batch.sbatch as a job array of a real Slurm, on this machine alone: run, cancelled, killed, and
+# gone on with. Not one of
+# the suite's: it needs the packages slurm-wlm and munge, whose daemons a machine should not get by the way.
+# usage: tests/lib/slurm.sh
 . tests/lib/cli.sh
 . tests/lib/slurm_node.sh
 

@@ -1,4 +1,4 @@
-/* vec_probe_isa.c - the probes of vec_probe.h, compiled once for each instruction set. */
+/* The probes of vec_probe.h, compiled once for each instruction set. */
 #include "vec_probe.h"
 
 #include "cpu/math.h"

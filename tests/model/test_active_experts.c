@@ -72,8 +72,8 @@ static uint64_t n_counted(const struct moeflux_stats *s)
     return s->n_hits + s->n_host_hits + s->n_misses;
 }
 
-/* Evaluates the example at once and token by token, which other kernels compute; also with slots for little
- * more than a token. */
+/* All at once and token by token, which use different kernels; also with slots for little more than one
+ * token. */
 static void check_on(const char *device, const struct example *x)
 {
     struct moeflux_stats stats;

@@ -1,4 +1,4 @@
-/* Batched decode: each sequence's result is batch-invariant.
+/* Batched decode: the result of each sequence is batch-invariant.
  *
  * suites: later asan */
 #include <limits.h>
@@ -21,7 +21,7 @@ struct group {
     float *logits[8];
 };
 
-/* Opens the group's sequences other than g->q's. */
+/* The sequences in addition to those of g->q. */
 static void open_others(struct group *g)
 {
     struct moeflux_err e = {0};
@@ -41,8 +41,8 @@ static void group_open(struct group *g, const char *model, const char *device, u
     open_others(g);
 }
 
-/* Opens a group whose experts are read from files, and ahead. device: "cpu", or one that is treated as having
- * its own memory. */
+/* Opens a model whose experts are read from files and prefetched. device: "cpu", or one that is treated as if
+ * it had its own memory. */
 static void group_open_streaming(struct group *g, const char *model, const char *device,
                                  enum moeflux_prefetch prefetch, uint32_t n_slots)
 {
@@ -100,8 +100,8 @@ static void eval_alone(struct group *g, uint32_t i, uint32_t round)
              &e);
 }
 
-/* Evaluates a token of all sequences except the r-th in round r, so that the batch's composition differs; of
- * all in round 0. */
+/* All sequences except the r-th take part in round r, so that the neighbours differ; all of them in round 0.
+ * */
 static void eval_batched(struct group *g, uint32_t round)
 {
     struct moeflux_err e = {0};
@@ -121,7 +121,7 @@ static void eval_batched(struct group *g, uint32_t round)
     check_ok(moeflux_eval_batched(list, ids, n, logits, &e), &e);
 }
 
-/* Returns the logits of each sequence evaluated alone, [ROUNDS][n][vocab]. */
+/* The results without batching: [ROUNDS][n][vocab]. */
 static uint8_t *logits_alone(struct group *g)
 {
     size_t row = g->q.vocab * sizeof(float);
@@ -285,7 +285,7 @@ static void what_cannot_be_batched_is_refused_and_nothing_changes(void **state)
     struct moeflux_session *twice[] = {g.list[0], g.list[1], g.list[0]};
     sequence_refused(moeflux_eval_batched(twice, ids, 3, g.logits, &e), &e, MOEFLUX_ERR_USAGE, "the same");
     sequence_refused(moeflux_eval_batched(g.list, ids, g.n + 1, g.logits, &e), &e, MOEFLUX_ERR_USAGE,
-                     "together, expected 1 to");
+                     "sequences, expected 1 to");
     sequence_refused(moeflux_eval_batched(g.list, ids, 0, g.logits, &e), &e, MOEFLUX_ERR_USAGE,
                      "no sequences");
     ids[1] = -1;

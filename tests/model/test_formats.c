@@ -69,7 +69,7 @@ static void expect_values(const struct rows *r, uint32_t number, const char *key
     float found[ROWS * COLS];
     if (!weight || !scales || !values || !biases == format_of(number)->has_bias)
         fail_msg("%s is not in the file", key);
-    /* Decodes from the middle too: a part begins at any group. */
+    /* A part may begin at any group, so the middle is tested too. */
     format_decode(format_of(number), weight, scales, biases, 0, COLS, found);
     format_decode(format_of(number), weight, scales, biases, COLS, COLS, found + COLS);
     if (memcmp((const void *)found, (const void *)values, sizeof found) != 0)

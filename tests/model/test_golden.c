@@ -74,7 +74,7 @@ static struct bounds bounds_of(const struct moeflux_model *m, const char *golden
 /* How much of a golden file is compared. The first case's continuation is followed to its end in any event.
  * */
 struct extent {
-    uint64_t most_tokens; /* a prompt's limit; longer ones are left out */
+    uint64_t most_tokens; /* longest prompt; longer ones are left out */
     uint64_t most_greedy; /* tokens of the other cases' continuations */
     uint32_t n_cases;     /* the first ones */
 };
@@ -244,8 +244,8 @@ static bool run_as(enum moeflux_prompt_type prompt_type, const char *dir, const 
     printf("%s on %s%s%s\n", dir, moeflux_model_get_info(m).device,
            moeflux_model_get_info(m).experts_resident ? "" : ", streaming",
            is_half ? ", float16 prompts" : "");
-    /* A software device has prompts of one to two blocks of the KV cache, since longer ones go through the
-     * same kernels. With subgroups other than lavapipe's own they are of one to two tiles. */
+    /* lavapipe gets prompts of one to two blocks of the KV cache, since longer ones use the same kernels;
+     * with other subgroup sizes than its own, prompts of one to two tiles. */
     const struct extent few = {getenv("LP_NATIVE_VECTOR_WIDTH") ? 100 : 400, 4, 5};
     run_cases(m, &g, golden, device == NULL && device_is_software() ? &few : &EVERYTHING);
     moeflux_model_close(m);
@@ -540,9 +540,9 @@ static void run_families(void (*run)(const char *dir, const char *golden), int n
     run_each("families", families, n, run);
 }
 
-/* Runs in float32. Rounded to float16, the inputs of these narrow models would change the router's choice
- * (q3-g32 on an H200: logits off by 3.3e-1). test_ops compares kernels for matrices with their references in
- * all formats. */
+/* Computed in float32: rounded to float16, the inputs of these narrow models change the router's choice
+ * (q3-g32 on an H200: logits off by 3.3e-1). Kernels for matrices are held to their references in all formats
+ * by test_ops. */
 static void run_on_device(const char *dir, const char *golden)
 {
     run_as(MOEFLUX_PROMPT_TYPE_F32, dir, golden, 0, NULL);
@@ -632,11 +632,11 @@ static void families_agree_converted_on_the_reference_backend(void **state)
 {
     (void)state;
     run_families(convert_and_run_on_reference, N_FAMILIES);
-    /* This model is as published: tests/models/families/README.md. */
+    /* The published options: tests/models/families/README.md. */
     convert_and_run_on_reference("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
 }
 
-/* Returns how many of the first layers include one with experts: dense ones count. */
+/* The fewest layers that include one with experts; dense layers count. */
 static uint32_t first_layer_with_experts(const char *dir)
 {
     struct moeflux_needs n;

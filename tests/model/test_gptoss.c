@@ -152,7 +152,7 @@ static void say_mxfp4(const char *dir)
                      "[\"lm_head\"]},\n    \"hidden_act\"");
 }
 
-/* A fine-tune leaves such a model: the config still says mxfp4, but the experts are plain numbers. */
+/* The form that a fine-tune of the dequantised numbers has. */
 static void plain_experts_under_a_block_of_mxfp4_are_plain(void **state)
 {
     (void)state;

@@ -146,7 +146,7 @@ static void a_larger_margin_reads_less_and_hits_more(void **state)
         }
 }
 
-/* Two tiers are left out: which copies between them are done when a slot is needed depends on timing. */
+/* Which copies between two tiers are done when a slot is needed depends on time. */
 static void the_same_run_gives_the_same_bits_in_one_tier(void **state)
 {
     (void)state;
@@ -170,8 +170,8 @@ static void the_same_run_gives_the_same_bits_in_one_tier(void **state)
     }
 }
 
-/* Slots have room for nearly all experts, so none is evicted in a few tokens. Those chosen before are
- * resident on every backend, and in both tiers of a device with its own memory. */
+/* There is room for all experts except one, so nothing is evicted in a few tokens: the experts chosen before
+ * are resident, on every backend and in both tiers of a device with its own memory. */
 static void every_backend_computes_with_the_experts_taken(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void every_backend_computes_with_the_experts_taken(void **state)
     }
 }
 
-/* The CPU computes the experts that were taken, next to a device. */
+/* The CPU computes the experts that replaced others, with a device for the rest. */
 static void experts_on_the_cpu_next_to_a_device_are_preferred_too(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* Several threads on one model: each gets the results of a run alone, on any devices.
+/* Several threads on one model: results are batch-invariant, whatever the devices.
  *
  * suites: later vulkan cpu asan tsan */
 #include <pthread.h>
@@ -48,7 +48,7 @@ static void decode(struct runner *r)
         sequence_eval(&r->q, &ids[i], 1, next_row(r));
 }
 
-/* Evaluates a prompt of one chunk or of several, with a checkpoint in it or after it, then decodes tokens. */
+/* Prompts of one chunk and of several, with a checkpoint inside or after them, and tokens. */
 static void *work(void *ctx)
 {
     struct runner *r = ctx;
@@ -106,7 +106,7 @@ static struct moeflux_model *open_model(const char *dir, const char *device, boo
     return open_staged(dir, device, streams, false);
 }
 
-/* Runs n kinds from `first` on, one after another. */
+/* Runs n kinds, beginning with `first`. */
 static void run_alone(const char *dir, struct runner *to, uint32_t first, uint32_t n)
 {
     struct moeflux_model *m = open_model(dir, device_is_vulkan() ? device_name() : "cpu", false);
@@ -156,7 +156,7 @@ static void threads_get_what_each_gets_alone(void **state)
     }
 }
 
-/* The prompts have two and three chunks; one begins while the other is still in flight. */
+/* Prompts of two chunks and of three, one of which begins while the other is still in flight. */
 static void threads_do_on_a_device_named_twice(void **state)
 {
     (void)state;
@@ -183,14 +183,14 @@ static atomic_int n_waits_left;
 
 /* How often one device was at work while another was. */
 static struct {
-    pthread_mutex_t lock; /* protects the fields below */
+    pthread_mutex_t lock; /* lock of the fields below */
     pthread_cond_t met;
     int n_at_work, n_overlaps, n_in_vain;
     const struct exec *first; /* NULL: none waits for another */
 } work_seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .met = PTHREAD_COND_INITIALIZER};
 
-/* Delays a device after the first for a while, until the first overlap is seen. So another thread reaches the
- * first device, however slow the machine. After a few waits in vain it gives up. The caller holds the lock.
+/* Until the first overlap a device after the first holds its work back for a while, so that another thread
+ * reaches the first one even on a slow machine. After a few waits in vain it stops. The caller has the lock.
  * */
 static void await_another(void)
 {
@@ -223,7 +223,7 @@ static int wait_and_see(struct exec *x, uint64_t ticket, struct moeflux_err *e)
     return rc;
 }
 
-/* Replaces the devices' wait; reset_wait undoes it. */
+/* Replaces the devices' wait until the model is closed. */
 static struct backend *set_wait(struct moeflux_model *m, uint32_t first,
                                 int (*wait)(struct exec *, uint64_t, struct moeflux_err *))
 {
@@ -255,8 +255,8 @@ struct answering {
     pthread_t thread;
 };
 
-/* Before any evaluates a token all have one to evaluate: an answer that the batcher has alone is evaluated
- * outside the groups, and the overlap that is counted must be of two groups. */
+/* All threads have a token before any is evaluated: the batcher evaluates a single answer next to the groups,
+ * and the devices that work at the same time must be those of two groups. */
 static int await_all(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
 {
     (void)p;
@@ -339,7 +339,7 @@ static void answer_all(struct generator *g, struct answering *list, bool side_by
     batcher_free(b);
 }
 
-/* Checks that answers on the devices are the wanted ones, and that the devices worked at the same time. */
+/* Checks the answers on the devices, and that they worked at the same time. */
 static void answer_like(const struct answering *want, const char *devices)
 {
     struct generator g;
@@ -472,7 +472,7 @@ static int take_buffer(struct exec *x, struct exec_buffer *b, enum exec_memory k
     return err_set(e, ERR_NO_FIT, "no room for another buffer");
 }
 
-/* Runs the items like --batch: one that finds no room waits until fewer run. Returns how many found none. */
+/* Answers as --batch does: a line that finds no room waits until fewer run. Returns how many found none. */
 static uint32_t answer_in_turns(struct batch_workers *workers, struct batch_item **items, uint32_t n,
                                 char **lines)
 {
@@ -504,7 +504,7 @@ static uint32_t answer_in_turns(struct batch_workers *workers, struct batch_item
     return n_refused;
 }
 
-/* Compares the results up to the tokens; times follow. */
+/* A result has times after its tokens. */
 static void assert_same_answer(const char *line, const char *wanted)
 {
     const char *end = strstr(wanted, "\"prompt_tokens\"");

@@ -200,8 +200,7 @@ static void rows_side_by_side_are_distinguished(void **state)
 
 /* ---- refused files ---- */
 
-/* Overwrites in place: on a file system that writes replaced files out at once, thousands of them are slow.
- * */
+/* Written in place: a file system that syncs each replaced file makes thousands of them slow. */
 static void change_byte(const struct place *p, size_t at, uint8_t value)
 {
     FILE *f = fopen(p->file, "r+b");
@@ -248,7 +247,7 @@ static void expect_refused(struct watched *w, int code, const char *text)
     assert_int_equal(moeflux_session_position(w->p->q.s), w->pos);
 }
 
-/* Begins to watch a session. A load at position 0 fills the session itself, elsewhere a second one. */
+/* A load at position 0 fills the session itself, at other positions a second one. */
 static void watch_at(struct watched *w, struct place *p, bool empty)
 {
     const int32_t ids[] = {11, 12, 13, 14};
@@ -370,7 +369,7 @@ static void wrong_bodies_are_refused(void **state)
     struct watched w;
     for (int empty = 0; empty < 2; empty++) {
         watch_at(&w, &p, empty);
-        /* The file is as long as one with two layers of 3. */
+        /* The total length equals two layers of 3. */
         snapshot_write(&file, 2, 3, uneven);
         write_file(&p, file.data, file.len);
         expect_refused(&w, ERR_FORMAT, "bytes, expected");
@@ -499,7 +498,7 @@ static void float16_rows_are_kept(void **state)
     }
 }
 
-/* The checksum is the changed file's own, as in a crafted file. */
+/* The checksum is made to fit the changed file, as in a crafted file. */
 static void float16_rows_that_are_not_finite_are_refused(void **state)
 {
     (void)state;
@@ -611,8 +610,7 @@ static void a_killed_save_leaves_the_old_file_or_the_new(void **state)
         of[i] = tmp_tree_read(p.file, &n[i]);
     }
     size_t n_files = tmp_tree_count(p.dir);
-    /* Kills come at random times within 8 ms, then, if a save takes longer than that, within more and more.
-     * */
+    /* Stops at random times within 8 ms; if a save takes longer, within more and more. */
     uint32_t n_kills = 0;
     for (; n_kills < KILLS || n_found[0] == 0 || n_found[1] == 0; n_kills++) {
         uint32_t most_ns = STEP_NS * (n_kills < KILLS ? KILLS : n_kills);

@@ -22,7 +22,7 @@ static const int32_t IDS[2] = {5, 40};
 
 struct oracle {
     struct sequence q;
-    float (*logits)[SMALL_VOCAB]; /* index: key_of, 1 followed by a bit for each token */
+    float (*logits)[SMALL_VOCAB]; /* index: key, which is 1, then a bit for each token */
     bool *has;
     uint32_t n_runs, at;
 };
@@ -167,7 +167,7 @@ struct world {
     struct file files[N_FILES];
     const char *broken;
     uint32_t most_marks;
-    /* the current step's */
+    /* argument of the step */
     struct sequence *q;
     struct shadow *w;
     struct moeflux_err e;

@@ -20,7 +20,7 @@
 
 /* ---- what is counted ---- */
 
-static atomic_ullong n_allocations; /* the sum of all threads */
+static atomic_ullong n_allocations; /* allocations by all threads */
 
 /* The linker gives these names. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
@@ -135,7 +135,7 @@ static void allocates_nothing(const struct moeflux_options *o, const char *what)
     end(&r);
 }
 
-/* A sampler chooses each token. The next one is in flight if the device can begin it early. */
+/* Each token is chosen by a sampler; the next one is in flight if the device can begin it. */
 static void steps_allocate_nothing(const struct moeflux_sampler_options *o)
 {
     enum { WARM = 5, COUNTED = 50 };
@@ -159,8 +159,8 @@ static const enum moeflux_prefetch PREFETCH[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_
                                                  MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
 enum { N_PREFETCH = sizeof PREFETCH / sizeof *PREFETCH };
 
-/* Returns the first combination to test. A Vulkan device gets only the last one: if a token takes long, the
- * others find nothing more. */
+/* A Vulkan device gets the last of these combinations only: if a token takes long, the others find nothing
+ * more. */
 static uint32_t first_combination(void)
 {
     return device_is_vulkan() ? N_PREFETCH - 1 : 0;

@@ -394,7 +394,7 @@ static void a_call_that_is_none_is_text_of_the_answer(void **state)
     json_decref(tools);
 }
 
-/* A client may have been told of the first one already. */
+/* A client may have the first one already. */
 static void a_call_behind_one_that_failed_is_another_one(void **state)
 {
     char ids[2][32];

@@ -26,7 +26,7 @@ static double log_sum_of(const float *row)
     return (double)(logl(sum) + 90);
 }
 
-/* As in the definition: probabilities first. */
+/* Follows the definition: probabilities first. */
 static double divergence_of(const float *p, const float *q)
 {
     long double sums[2] = {0}, kl = 0;
@@ -165,7 +165,7 @@ static void rows_come_back_and_the_file_has_no_name(void **state)
     tmp_tree_remove(dir);
 }
 
-/* A token of the largest models takes 1 MB: what no disk holds is told with both sizes. */
+/* A token of the largest models takes 1 MB: a size that no disk holds is reported with both sizes. */
 static void what_does_not_fit_is_refused_with_the_numbers(void **state)
 {
     (void)state;

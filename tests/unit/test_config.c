@@ -201,7 +201,7 @@ static void qwen3_s_sparse_step_and_newer_keys_are_read(void **state)
     assert_int_equal(c.n_experts, 9);
     assert_false(c.norm_topk);
     assert_true(c.rope.yarn && c.rope.theta == 5000 && c.rope.factor == 4);
-    assert_int_equal(c.max_context, 4096); /* of 1,024, whatever max_position_embeddings says */
+    assert_int_equal(c.max_context, 4096); /* 4 times 1,024, whatever max_position_embeddings says */
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(config_has_experts(&c, i), i == 2);
     config_free(&c);
@@ -480,7 +480,7 @@ static const struct refusal refusals[] = {
     {DEEPSEEK, "routed_scaling_factor", "0", ERR_FORMAT, "routed_scaling_factor"},
 };
 
-/* As transformers has it: max_position_embeddings. */
+/* transformers takes max_position_embeddings. */
 static void yarn_s_trained_context_is_the_model_s_where_it_is_not_said(void **state)
 {
     (void)state;

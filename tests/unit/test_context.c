@@ -38,7 +38,7 @@ static void what_comes_sooner_is_worth_more(void **state)
     static const uint32_t order[] = {3, 4, 5, 0, 1, 2};
     for (int i = 0; i + 1 < EXPERTS; i++)
         assert_true(context_worth(c, 1, order[i]) > context_worth(c, 1, order[i + 1]) + 0.05);
-    /* Of the layer that chose nothing nothing is known. */
+    /* Nothing is known of a layer that chose nothing. */
     assert_true(context_worth(c, 0, 3) == 0);
     context_free(c);
 }

@@ -76,8 +76,8 @@ static float *run(const char *dir, const struct way *w, uint32_t *vocab)
     return run_on("", dir, w, vocab);
 }
 
-/* With the fastest set. name: of the hash, if it has_hash. least: slots of the smallest cache. Returns the
- * logits. */
+/* Runs with the fastest set. name: name of the hash, if it has_hash. least: slots of the smallest cache.
+ * Returns the logits. */
 static float *agree_as(const char *dir, const char *name, bool has_hash, uint32_t least, bool f16_cache,
                        enum moeflux_prompt_type type, uint32_t *n_vocab)
 {

@@ -13,7 +13,7 @@
 #include "cpu_lab.h"
 #include "fixed_probe.h"
 
-/* Every size of a tile of tokens, subs of a strip, blocks behind a panel, tokens behind a chunk. */
+/* Every size of a tile of tokens, subs of a strip, blocks after a panel, tokens after a chunk. */
 static const struct shape {
     uint32_t format;
     uint32_t rows, cols, tokens;
@@ -141,7 +141,7 @@ static float *product(const struct cpu_isa *isa, const struct cpu_matrix *w, con
     float *y = multiply(fixed_probe_for(isa), w, &in.x);
     if (isa->gemm_fixed) {
         float *real = multiply(isa->gemm_fixed, w, &in.x);
-        cpu_bits_equal("beside the emulation", isa->name, real, y, (uint64_t)n * w->rows);
+        cpu_bits_equal("next to the emulation", isa->name, real, y, (uint64_t)n * w->rows);
         free(real);
     }
     input_free(&in, n);

@@ -18,7 +18,7 @@ struct shape {
 };
 
 #define OTHERS(f) {f, 1, 128, 1}, {f, 65, 384, 6}, {f, 33, 640, 13},
-/* Every number of tokens of a tile, of subs of a strip and of columns behind a panel. */
+/* Every number of tokens of a tile, of subs of a strip and of columns after a panel. */
 static const struct shape shapes[] = {
     {FORMAT_Q4, 1, 64, 1},
     {FORMAT_Q4, 64, 128, 1},

@@ -19,7 +19,7 @@
 
 enum { MOST = 8 };
 
-/* GPUs at these addresses, one behind the other. */
+/* GPUs at these addresses, consecutively. */
 static uint32_t describe(const char *root, const char *const *addresses, uint32_t n,
                          struct moeflux_device *to)
 {

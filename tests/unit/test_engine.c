@@ -377,7 +377,7 @@ static void unreadable_experts_stop_the_evaluation(void **state)
 
 struct asker {                 /* counts the questions whether a prompt shall go on */
     uint32_t n_asked, stop_at; /* 0: never */
-    uint64_t done;             /* as told last */
+    uint64_t done;             /* last progress report */
 };
 
 static bool stop_when_told(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)

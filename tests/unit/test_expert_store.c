@@ -1,4 +1,4 @@
-/* Experts of a card: a device whose memory is not mapped, beside a host that keeps experts too. The card is
+/* Experts of a card: a device whose memory is not mapped, with a host that keeps experts too. The card is
  * the reference's backend with memory that is hidden from the host, so that its moves can fail.
  *
  * suites: check fast asan */
@@ -137,7 +137,7 @@ static int bring(struct place *p, const uint32_t *experts, uint32_t n, struct mo
 
 /* ---- the claims ---- */
 
-/* Of what a failed submission left behind nobody can tell what is where. */
+/* Nobody knows which data is where after a failed submission. */
 static void no_expert_is_given_out_after_moves_have_failed(void **state)
 {
     (void)state;

@@ -126,7 +126,7 @@ static const VkCooperativeMatrixPropertiesKHR OURS = {.MSize = 16,
                                                       .ResultType = VK_COMPONENT_TYPE_FLOAT32_NV,
                                                       .scope = VK_SCOPE_SUBGROUP_NV};
 
-/* Behind a shape that is not ours: a device as AMD's are, of 32 or 64 lanes. */
+/* Our shape follows another one: a device like AMD's, with 32 or 64 lanes. */
 static struct fake amd(void)
 {
     struct fake f = {.extensions = {VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME},

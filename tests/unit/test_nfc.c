@@ -21,7 +21,7 @@ static void expect(const char *in, const char *out)
     str_free(&got);
 }
 
-/* From the Unicode standard, section 3.11 and annex 15. */
+/* Cases of the Unicode standard, section 3.11 and annex 15. */
 static void characters_compose_as_the_standard_says(void **state)
 {
     (void)state;

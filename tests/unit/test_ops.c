@@ -45,7 +45,7 @@ static bool ends_in(const char *kernel, const char *variant)
     return n >= end && strcmp(kernel + n - end, variant) == 0;
 }
 
-/* Whether the kernel of that name with `more` behind it ran. */
+/* Returns whether the kernel of that name followed by `more` ran. */
 static bool ran_with(const struct seen *seen, const char *kernel, size_t n, const char *more)
 {
     for (int i = 0; i < MAX_KERNELS && seen->kernels[i]; i++)
@@ -66,7 +66,7 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
            (is_of_one_format && ran_with(seen, kernel, plain, "_denorm"));
 }
 
-/* Of one format, as others that run with the first cases. */
+/* Returns whether it is for one format and runs with the rest: kernels like it run with the first cases. */
 static bool runs_with_the_rest(const char *kernel)
 {
     static const char *const kernels[] = {"linear_decode_long_q8", "linear_decode_long_bf16",
@@ -144,18 +144,17 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "linear_decode_bf16", "linear_decode_f32", "linear_decode_token_q4", "linear_decode_token_q8",
           "linear_decode_token_bf16", "linear_decode_token_f32", "linear_decode_long_denorm",
           "linear_decode_long_q4", "linear_decode_long_q8", "linear_decode_long_bf16",
-          "linear_decode_long_f32", "linear_decode_ext", "linear_decode_token_ext",
-          "linear_decode_extdenorm", "linear_decode_token_extdenorm", "linear_prefill_ext",
-          "linear_prefill_extcoop", "linear_plain_ext", "matvec_transposed_groups_ext",
-          "matvec_transposed_plain_ext", "linear_prefill_fragcoop", "matrices_probe_coop",
-          "linear_prefill_split", "linear_prefill_split_ext");
+          "linear_decode_long_f32", "linear_decode_ext", "linear_decode_token_ext", "linear_decode_extdenorm",
+          "linear_decode_token_extdenorm", "linear_prefill_ext", "linear_prefill_extcoop", "linear_plain_ext",
+          "matvec_transposed_groups_ext", "matvec_transposed_plain_ext", "linear_prefill_fragcoop",
+          "matrices_probe_coop", "linear_prefill_split", "linear_prefill_split_ext");
 }
 
 static void tokens_together_get_the_bits_of_each_alone(void **state)
 {
     (void)state;
     struct seen seen = {.kernels = (const char *const[MAX_KERNELS]){NULL}};
-    run_cases("together", &seen);
+    run_cases("batched", &seen);
 }
 
 static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)

@@ -57,7 +57,7 @@ static void each_sequence_has_choices_of_its_own_before(void **state)
     predictor_observe(&p, 0, before, 2);
     predictor_predict(&p, 0, NULL, 2);
     names_are(&p, (const uint32_t[]){1, 4, 2, 3, 5}, 5);
-    /* Of the third nothing was seen. */
+    /* Nothing was seen of the third. */
     predictor_predict(&p, 0, NULL, 3);
     names_are(&p, (const uint32_t[]){1, 4, 2, 3, 5}, 5);
     predictor_forget(&p, 0);
@@ -80,7 +80,7 @@ static void sequences_are_remembered_while_others_are_evaluated(void **state)
     predictor_select(&p, (const uint32_t[]){5}, 1);
     predictor_predict(&p, 1, NULL, 1);
     names_are(&p, one, TOP_K);
-    /* In another group. */
+    /* The other group. */
     predictor_select(&p, (const uint32_t[]){PREDICTOR_PLACES - 1, 5}, 2);
     predictor_predict(&p, 1, NULL, 2);
     names_are(&p, (const uint32_t[]){6, 1, 5, 2, 4, 3}, 6);

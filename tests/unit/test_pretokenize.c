@@ -167,7 +167,7 @@ static void a_string_pattern_is_taken_literally(void **state)
     assert_int_equal(pretokenize_add(&p, ".*", 2, true, PRETOKENIZE_ISOLATED, NULL), 0);
     expect(&p, "ab.*c.*", 7, "ab|.*|c|.*|");
     pretokenize_free(&p);
-    /* Every character that stands for itself only behind a backslash, or never behind one. */
+    /* Every character that stands for itself only after a backslash, or never after one. */
     char every[127];
     for (char c = 1; c < 127; c++)
         every[c - 1] = c;

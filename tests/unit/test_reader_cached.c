@@ -86,7 +86,7 @@ static void what_the_page_cache_holds_is_there_after_the_copies(void **state)
     close_fixture(&f);
 }
 
-/* Also for a system that keeps the pages although it was told that nobody needs them. */
+/* Also for a system that keeps the pages although nobody needs them. */
 static void the_rest_is_for_the_reader(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* In which order the reader takes what was asked for.
+/* The order in which the reader takes requests.
  *
  * suites: check fast asan */
 #include <pthread.h>
@@ -12,7 +12,7 @@
 
 static const char ODD[] = "tests/models/qwen-odd/mlx";
 
-/* Holds the first read until it is told to go on, and notes in which order the others come. */
+/* Holds the first read until it may continue, and notes in which order the others come. */
 struct gate {
     pthread_mutex_t lock;
     pthread_cond_t changed;

@@ -87,7 +87,7 @@ static void single_tokens_stay_at_one_address_and_end_what_was_ahead(void **stat
     expect_chunk(&f, 4, 0);
     rope_cache_go_ahead(&f.r, &f.m);
     expect_chunk(&f, 4, 4);
-    rope_cache_go_ahead(&f.r, &f.m); /* into the half of single tokens */
+    rope_cache_go_ahead(&f.r, &f.m); /* fills the half of single tokens */
     assert_ptr_equal(rope_cache_of_tokens(&f.r), tokens);
     memset(tokens, 0, DIM * sizeof *tokens);
     expect_chunk(&f, 4, 8);

@@ -627,8 +627,8 @@ static void every_mode_brings_the_experts_together(void **state)
     }
 }
 
-/* Two disks. A read of one ends only when as many of the other have come: so each has one of the other beside
- * it, and the disks together take half the time. */
+/* Two disks. A read of one ends only when as many of the other have come: so each overlaps with one of the
+ * other, and both disks take half the time. */
 struct disks {
     pthread_mutex_t lock;
     pthread_cond_t came;

@@ -495,10 +495,10 @@ static void a_file_with_several_splits_cuts_as_deepseek_does(void **state)
 /* ---- bad files ---- */
 
 struct bad_file {
-    const char *path;  /* of the member to change, keys separated by blanks */
+    const char *path;  /* path of the member to change, keys separated by blanks */
     const char *value; /* JSON put there; NULL: the member is taken out */
     int code;
-    const char *part; /* of the error's text */
+    const char *part; /* part of the error's text */
 };
 
 static const struct bad_file bad_files[] = {
@@ -761,7 +761,7 @@ static void open_hostile(void *ctx)
 static void hostile_files_take_little_memory(void **state)
 {
     enum { BYTES = 24 << 20, SLACK = 16 << 20 };
-    /* What stands behind a place in a good file: `before` it, `unit` again and again, `after`. */
+    /* Replaces what follows a place in a good file: `before` it, `unit` again and again, `after`. */
     static const struct {
         const char *place, *before, *unit, *after, *part;
     } cases[] = {

@@ -159,7 +159,9 @@ static void expect_bos(const char *post, int32_t bos)
 
 #define SPECIAL "{\"SpecialToken\": {\"id\": \"<end>\", \"type_id\": 0}}"
 #define TEXT    "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}"
-#define IDS     "\"special_tokens\": {\"<end>\": {\"id\": \"<end>\", \"ids\": [258], \"tokens\": [\"<end>\"]}}"
+#define IDS                                                                                                  \
+    "\"special_tokens\": {\"<end>\": {\"id\": \"<end>\", \"ids\": [258], "                                   \
+    "\"tokens\": [\"<end>\"]}}"
 
 static void a_template_may_put_one_token_before_a_text(void **state)
 {
@@ -201,7 +203,7 @@ static void other_post_processors_are_refused(void **state)
     }
 }
 
-/* A directory with a tokenizer whose template puts <end> first, and `config` beside it. */
+/* A directory with a tokenizer whose template puts <end> first, and with `config`. */
 static struct tokenizer *open_beside(const char *dir, const char *config, struct moeflux_err *e)
 {
     json_t *root = tokenizer_build();

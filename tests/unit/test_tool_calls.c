@@ -19,7 +19,7 @@
 #define END       "<｜tool▁call▁end｜>"
 #define SEP       "<｜tool▁sep｜>"
 
-/* As far as tool_form_find reads them. */
+/* The part that tool_form_find reads. */
 #define HERMES   "{{- '<tool_call>\\n{\"name\": \"' }}"
 #define XML      "{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"
 #define DEEPSEEK "{{'" BEGIN_ALL BEGIN "' + tool['type'] + '" SEP "'}}"
@@ -61,7 +61,7 @@ static int hear(void *ctx, enum tool_event event, const char *bytes, size_t n, s
     return 0;
 }
 
-/* In pieces of 1 to `most` bytes. */
+/* Reads pieces of 1 to `most` bytes. */
 static struct heard listen(const char *template, const char *text, struct fuzz *f, size_t most)
 {
     struct moeflux_err e = {0};

@@ -54,6 +54,12 @@ static bool is_flag(const struct flag *f)
     return f->kind != FLAG_HEADING && f->kind != FLAG_OPERAND;
 }
 
+/* An operand that the help text leaves out is not completed. */
+static bool is_operand(const struct flag *f)
+{
+    return f->kind == FLAG_OPERAND && f->help;
+}
+
 /* Prints text that stands between single quotes, with a backslash before each character of `special`. */
 static void put_quoted(const char *text, const char *special, struct output *out)
 {
@@ -131,7 +137,7 @@ static void put_bash_operands(const struct defaults_command *c, struct output *o
         return;
     }
     for (size_t i = 0; i < c->n; i++)
-        if (c->flags[i].kind == FLAG_OPERAND) {
+        if (is_operand(&c->flags[i])) {
             put_bash_value(&c->flags[i], out);
             break;
         }
@@ -218,7 +224,7 @@ static void put_zsh_command(const struct defaults_command *c, struct output *out
     output_addf(out, "    %s)\n        specs=(\n", c == options_commands ? "*" : c->section);
     for (size_t i = 0; i < c->n; i++) {
         const struct flag *f = &c->flags[i];
-        if (f->kind == FLAG_OPERAND) {
+        if (is_operand(f)) {
             output_addf(out, "            '%u", ++n_operands);
             put_zsh_value(f, out);
             output_text(out, "'\n");
@@ -343,7 +349,7 @@ static void put_fish(struct output *out)
     }
     for (size_t i = 0; i < OPTIONS_COMMANDS; i++)
         for (size_t k = 0; k < options_commands[i].n; k++)
-            if (options_commands[i].flags[k].kind != FLAG_HEADING)
+            if (is_flag(&options_commands[i].flags[k]) || is_operand(&options_commands[i].flags[k]))
                 put_fish_flag(&options_commands[i], &options_commands[i].flags[k], out);
 }
 

@@ -156,7 +156,8 @@ static const struct flag run_flags[] = {
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
     TEXT(NULL, "perplexity", "FILE", perplexity, "measure the perplexity of a text, - for stdin"),
     TEXTS("compare", "SETTING", compare, "perplexity with other flags or model; repeatable"),
-    SWITCH(NULL, "selftest", selftest, "check every operation against the reference"),
+    SWITCH(NULL, "selftest", selftest, "check every operation; \"--selftest full\": all sizes"),
+    {FLAG_OPERAND, NULL, NULL, "WORD", NULL, AT(word), 0, 1, NULL},
     SWITCH("h", "help", help, "print this help"),
     SWITCH("V", "version", version, "print the version"),
 };
@@ -734,6 +735,17 @@ static int check(struct options *o, struct moeflux_err *e)
     }
 }
 
+/* Checks the word without a flag: it may only follow --selftest. is_first: it is the first argument. */
+static int check_word(const struct options *o, bool is_first, struct moeflux_err *e)
+{
+    if (o->selftest)
+        return strcmp(o->word, "full") == 0
+                   ? 0
+                   : err_set(e, ERR_USAGE, "--selftest: expected nothing or \"full\", found \"%s\"", o->word);
+    return is_first ? which_model_refuse_word(o->word, e)
+                    : err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", o->word);
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
     static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN, VERB_CONVERT, VERB_INSPECT, VERB_SERVE};
@@ -753,6 +765,10 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     int rc = flags_parse(c->flags, c->n, argc, argv, o, &o->help, e);
     if (rc && at == 0 && argc > 1 && argv[1][0] && argv[1][0] != '-')
         return which_model_refuse_word(argv[1], e);
+    if (rc)
+        return rc;
+    if (o->word && !o->help)
+        rc = check_word(o, o->word == argv[1], e);
     if (rc)
         return rc;
     if (at == 0 && (o->help || o->version))

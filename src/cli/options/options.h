@@ -91,6 +91,7 @@ struct options {
     uint64_t state_memory, state_disk;                          /* bytes; 0: no limit */
 
     bool list_devices, selftest, bench, plan;
+    const char *word; /* a word without a flag: "full", with selftest */
     struct number_list bench_prompt, bench_gen, bench_depth;
     int64_t bench_reps;
     int64_t bench_parallel; /* sequences, at most BENCH_MAX_PARALLEL; 0 or 1: one */

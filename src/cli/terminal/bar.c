@@ -84,10 +84,15 @@ struct moeflux_progress bar_progress(struct bar *b)
     return (struct moeflux_progress){.report = report, .ctx = b};
 }
 
-void bar_end(struct bar *b)
+void bar_hide(struct bar *b)
 {
     if (b->shown)
         say_escape(term_erase_line);
     b->shown = false;
+}
+
+void bar_end(struct bar *b)
+{
+    bar_hide(b);
     b->start_ns = 0;
 }

@@ -23,7 +23,9 @@ void bar_init(struct bar *b, const struct term *t);
 /* Returns the callback that work reports to; `b` must outlive the work. */
 struct moeflux_progress bar_progress(struct bar *b);
 
-/* Wipes the line, before anything else is printed. The next report begins a new step. */
+/* Wipes the line, before something else is printed; the next report draws it again. */
+void bar_hide(struct bar *b);
+/* Wipes the line. The next report begins a new step. */
 void bar_end(struct bar *b);
 
 #endif

@@ -303,9 +303,11 @@ static void set_limits(struct linear *op, const struct exec *x, bool has_known_l
     from[LINEAR_GEMM_LARGE] = has_gemm ? (uint32_t)size_max(256, GEMM_LARGE_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_SMALL] = has_f16 ? 32 : UINT32_MAX;
     from[LINEAR_F16_REGISTERS] = has_known_layout ? 33 : UINT32_MAX;
-    from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(has_known_layout ? 97 : 64, F16_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_GEMM] =
+        has_f16 ? (uint32_t)size_max(has_known_layout ? 97 : 64, F16_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_LARGE] = has_f16 ? (uint32_t)size_max(512, F16_LARGE_WORK / rows) : UINT32_MAX;
-    from[LINEAR_F16_REGISTERS_LARGE] = has_known_layout ? (uint32_t)size_max(97, REGISTERS_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS_LARGE] =
+        has_known_layout ? (uint32_t)size_max(97, REGISTERS_WORK / rows) : UINT32_MAX;
     op->f16_from = from[LINEAR_F16_GEMM_SMALL];
 }
 
