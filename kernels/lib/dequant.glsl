@@ -1,9 +1,11 @@
 // dequant.glsl - stored weights as float32, exactly: code * scale is exact, so code * scale + bias has one
 // correct value.
+//
 // The includer defines FORMATS, a set of basic formats (args.h). Build variants:
-//   ONLY_FORMAT there is code for that one format only EXTENDED dequant_extended.glsl instead, for the one
-//   extended format that FORMATS names WITH_Q4 (with EXTENDED) some matrices are FORMAT_Q4; FORMAT_NONE
-//   stands for the extended format of the others
+//   ONLY_FORMAT   there is code for that one format only
+//   EXTENDED      dequant_extended.glsl instead, for the one extended format that FORMATS names
+//   WITH_Q4       (with EXTENDED) some matrices are FORMAT_Q4; FORMAT_NONE stands for the extended format of
+//                 the others
 #ifndef DEQUANT_GLSL
 #define DEQUANT_GLSL
 

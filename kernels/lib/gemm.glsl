@@ -3,14 +3,17 @@
 //
 // A block of rows meets a tile of tokens; a weight is dequantised once for all tokens of the tile. Mappings,
 // chosen at build:
-//   gemm_tiles.glsl: float32. gemm_coop.glsl (COOP, kernels named X_coop): devices with matrix units. Inputs
-//   are float16, sums float32. Results differ from the float32 ones by up to 1e-3 of the largest output.
-//   gemm_frag.glsl (FRAG and COOP, kernels named X_fragcoop): the same for few tokens and 4-bit weights, on
-//   devices whose matrices have the known fragment layout (lib/fragment_layout.glsl). TOKENS is 4, 8 or 16,
-//   ROWS a multiple of 4; ALONG subgroups share the columns. The first half of an invocation's rows comes
-//   from one matrix, the second from another: parts of one block, or an expert's gate and up projections,
-//   which thus meet in one invocation. Weights are dequantised exactly (q * scale is exact in float32, so q *
-//   scale + bias has one correct value). Products accumulate in float32.
+//   gemm_tiles.glsl   float32.
+//   gemm_coop.glsl    (COOP, kernels named X_coop) devices with matrix units. Inputs are float16, sums
+//                     float32. Results differ from the float32 ones by up to 1e-3 of the largest output.
+//   gemm_frag.glsl    (FRAG and COOP, kernels named X_fragcoop) the same for few tokens and 4-bit weights,
+//                     on devices whose matrices have the known fragment layout (lib/fragment_layout.glsl).
+//                     TOKENS is 4, 8 or 16, ROWS a multiple of 4; ALONG subgroups share the columns.
+//
+// The first half of an invocation's rows comes from one matrix, the second from another: parts of one block,
+// or an expert's gate and up projections, which thus meet in one invocation.
+// Weights are dequantised exactly (q * scale is exact in float32, so q * scale + bias has one correct value).
+// Products accumulate in float32.
 #ifndef GEMM_GLSL
 #define GEMM_GLSL
 

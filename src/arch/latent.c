@@ -1,9 +1,11 @@
 /* Multi-head latent attention:
  *   [q_a, kv_a] = W norm(x);  q = q_b norm(q_a);  mla (ops/mla/mla.h);  x += o_proj o
+ *                                                    8 dispatches, 5 of them of mla
+ *   without q_a: [q, kv_a] = W norm(x)               one less
+ *   latents on matrix units, for long sequences      one more
  *
- * That is 8 dispatches, 5 of them of mla. A model without q_a, [q, kv_a] = W norm(x), has one less; latents
- * on matrix units, for long sequences, have one more. A row of the KV cache is a latent (normalised) followed
- * by its rotary key (rotated, every channel at its own index). */
+ * A row of the KV cache is a latent (normalised) followed by its rotary key (rotated, every channel at its
+ * own index). */
 #include <stdlib.h>
 
 #include "arch/loader.h"

@@ -1,11 +1,11 @@
-/* bench_attention - measures one token's grouped-query attention on a device, with a float16 KV cache.
+/* bench_attention - the speed of one token's grouped-query attention on a device, with a float16 KV cache.
  *
  *   bench_attention [--device D] [--f32] [--shape HEADS KV_HEADS DIM ROTARY] POS...
- *     --f32   float32 KV cache
+ *     --f32   the KV cache in float32
  *
- * For a token at each position it prints the time of a call in a chain of dependent ones, barriers included,
- * and each kernel's part. The calls cycle through the KV caches of as many layers as fill 256 MB, at most 64,
- * so that the processors' own caches are cold. */
+ * Prints, for a token at each position, the time of a call in a chain of dependent ones, barriers included,
+ * and each kernel's part. The calls go round as many layers' caches as fill 256 MB, at most 64, so that
+ * caches near the processors are cold. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

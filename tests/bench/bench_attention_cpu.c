@@ -1,17 +1,18 @@
-/* bench_attention_cpu - measures the cpu's attention for one token, next to a plain read of memory and the
- * peak of the multiply-add units.
+/* bench_attention_cpu - the speed of the cpu's attention for one token, compared with a plain read of memory
+ * and the peak of the multiply-add units.
  *
  *   bench_attention_cpu [--isa NAME] [--threads N] [--reps N] [--shape TEXT] [POSITIONS ...]
- *     --shape TEXT   shapes whose name contains TEXT
- *     POSITIONS      default: 4096, 16384 and 65536
+ *     --shape     only shapes whose name contains TEXT
+ *     POSITIONS   default: 4096, 16384 and 65536
  *
  * Before each measurement all threads read more memory than the caches hold. So the KV cache is cold, and the
- * machine's noise affects both sides. Prints medians:
+ * machine's noise affects both measurements alike. Prints medians of:
  *   - the time
- *   - bytes of keys and values, and multiply-adds, of all threads per second of processor time
- *   - their shares of a plain read and of the peak in the same round
- *   - the share of the larger of these two limits
- * Other programs on the machine change processor times least. */
+ *   - the work of all threads in a second if they had the processor to themselves, in bytes of keys and
+ *     values and in multiply-adds
+ *   - the shares of a plain read and of the peak, measured in the same turn, that these are
+ *   - the share of the larger limit of the two
+ * Other programs change times by the processor's clock least. */
 #include <argtable2.h>
 #include <stdio.h>
 #include <stdlib.h>

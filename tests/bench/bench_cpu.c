@@ -1,12 +1,14 @@
-/* bench_cpu - measures the products of src/cpu, next to a plain read of memory and the peak of the
+/* bench_cpu - the speed of the products of src/cpu, compared with a plain read of memory and the peak of the
  * multiply-add units.
  *
  *   bench_cpu [--isa NAME] [--threads N] [--format NAME] [--one-token] [--cols N] [--reps N] [--megabytes N]
- *     --format NAME a format of base/format.h, such as "Q3 g32 f16" --megabytes N size of the matrix, default
- *     256: larger than the caches; gemm with many tokens takes some of its rows
+ *     --format      a name from base/format.h, such as "Q3 g32 f16"
+ *     --megabytes   size of the matrix, larger than the caches (256); gemm with many tokens takes some of its
+ *                   rows
  *
- * The measurements alternate, so that the machine's noise affects all of them. Prints the median and the best
- * of the repetitions, and the average per second of processor time, which other programs change least. */
+ * Measures the things it compares alternately, so that the machine's noise affects all alike. Prints the
+ * median and the best of the repetitions, and the average work in a second of processor time, which other
+ * programs on the machine change least. */
 #include <argtable2.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,10 +1,11 @@
-/* bench_delta - measures the gated delta net in all of its forms, with the dims of Qwen3.5-35B-A3B.
+/* bench_delta - the speed of the gated delta net in all of its forms, with the dims of Qwen3.5-35B-A3B.
  *
  *   bench_delta [--device D] [--tiles] TOKENS [REPS]
- *     --tiles   also delta_prefill_walk with other divisions of its work
+ *     --tiles   afterwards, delta_prefill_walk with its work divided in other ways
  *
- * For a chunk of TOKENS it prints the device's time, the fastest of REPS (3), each kernel's part of it, and
- * the processor's time, which is what counts on software devices. Compares the outputs of the three forms. */
+ * Prints, for a chunk of TOKENS, the device's time, the fastest of REPS (3), each kernel's part of it, and
+ * the processor's time, which is the one that counts on software devices. Compares the outputs of the three
+ * forms. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>

@@ -1,20 +1,14 @@
-/* bench_experts - measures a chunk's routed experts by the shape of their tiles.
+/* bench_experts - the speed of a chunk's routed experts by the shape of their tiles.
  *
  *   bench_experts [OPTIONS] TOKENS...
- *     -d DEVICE
- *     -e EXPERTS   default 256
- *     -k TOP_K     default 8
- *     -s HIDDEN    default 2048
- *     -i INNER     default 512
- *     -q BITS      of a weight, default 4
- *     -r REPS      default 5
- *     -f           float32 throughout
- *     -t GROUP,ROWS,ACROSS,DEPTH,ALONG   only this tile (tests/bench/tiles.h)
+ *     -d DEVICE   -e EXPERTS (256)   -k TOP_K (8)   -s HIDDEN (2048)   -i INNER (512)
+ *     -q BITS of a weight (4)   -r REPS (5)   -f: float32 throughout
+ *     -t GROUP,ROWS,ACROSS,DEPTH,ALONG: only this tile (tests/bench/tiles.h)
  *
- * For each number of tokens it prints the device's time for sort, up and down, the fastest of REPS: with the
- * sizes of tiles that the program has ("*": the one that it would take), and on devices with float16 tiles
- * with others. GB/s: the weights of the experts that have tokens, read once. Every token chooses different
- * experts at random. */
+ * Prints, for each number of tokens, the device's time for sort, up and down, the fastest of REPS. It
+ * measures the sizes of tiles that the program has ("*": the one that it would choose) and, on devices with
+ * float16 tiles, others. GB/s: the weights of the experts that have tokens, read once. Every token chooses
+ * different experts at random. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

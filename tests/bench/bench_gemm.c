@@ -1,14 +1,14 @@
-/* bench_gemm - measures the cpu's products for many tokens with 4-bit weights as stored in the file, next to
- * a BLAS library's sgemm on float32 weights and the peak of the multiply-add units.
+/* bench_gemm - the cpu's products for many tokens, on 4-bit weights as stored in the file, compared with a
+ * BLAS library's sgemm on ready floats and the peak of the multiply-add units.
  *
  *   bench_gemm [--blas LIBRARY] [--isa NAME] [--threads N] [--reps N] [TOKENS ...]
- *     --blas LIBRARY   an OpenBLAS, also the one in numpy's wheel (numpy.libs/libscipy_openblas64_*.so)
- *     TOKENS           default: 64 and 512
+ *     --blas   an OpenBLAS, also the one in numpy's wheel (numpy.libs/libscipy_openblas64_*.so)
+ *     TOKENS   default: 64 and 512
  *
- * The measurements alternate, with a pause between them: the machine's noise affects all of them, and no
- * thread of the previous one still spins. Prints medians in G multiply-adds per second of wall time, and in
- * brackets per second of all threads' processor time, which other programs change least; and medians of the
- * ratios of each round. */
+ * Runs the things it compares alternately with a pause between, so that the machine's noise affects all alike
+ * and no thread of the other one still spins. Prints medians of 10^9 multiply-adds a second by wall time, in
+ * brackets the same by the processor time of all threads, which other programs change least, and medians of
+ * each turn's ratios. */
 #include <argtable2.h>
 #include <dlfcn.h>
 #include <stdio.h>

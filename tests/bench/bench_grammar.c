@@ -1,8 +1,9 @@
-/* bench_grammar - measures what a grammar costs per token: masks over a synthetic vocabulary of 248,320
+/* bench_grammar - the cost of a constraint for each token: masks over a synthetic vocabulary of 248,320
  * tokens while a document is written.
  *
  *   bench_grammar [FILE.gbnf TEXTFILE]
- *     without files: JSON documents of built-in schemas */
+ *
+ * Without arguments it takes JSON documents of built-in schemas. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,17 +1,20 @@
-/* bench_linear - measures the dense products of a chunk.
+/* bench_linear - the speed of the dense products of a chunk.
  *
- *   bench_linear [--device D] [--ways | --chain N [--shapes]] ROWS COLS TOKENS [FORMAT [REPS]] FORMAT its
- *     number: 0 q4, 1 q8, 2 bf16, 3 f32 and so on (kernels/args.h) --ways every kernel that the operation has
- *     for more than one token ("*": the one that it would take when float16 is allowed), and on devices with
- *     float16 tiles those of tests/bench/tiles.h. Does not count the rounding of the vectors to float16. The
- *     weights stay in a large cache from one run to the next --chain N N matrices, each waiting for the one
- *     before, as in decoding: the time of one by the host's clock, measured over many rounds minus one. The
- *     weights come from memory if N of them are larger than the caches --shapes one token: workgroups of
- *     several shapes ("*": the chosen one); a few tokens: several numbers of rows and vectors at once
+ *   bench_linear [--device D] [--ways | --chain N [--shapes]] ROWS COLS TOKENS [FORMAT [REPS]]
+ *     FORMAT      its number, 0 q4, 1 q8, 2 bf16, 3 f32 and so on (kernels/args.h)
+ *     --ways      every kernel that the operation has for more than one token ("*": the one that it would
+ *                 choose if float16 is allowed), and on devices with float16 tiles those of
+ *                 tests/bench/tiles.h. The time to round the vectors to float16 is not counted; GB/s: the
+ *                 weights, read once. The weights stay in a large cache from one run to the next.
+ *     --chain N   N matrices, each waiting for the one before, as in decoding; prints the time of one by the
+ *                 host's clock, of many rounds minus that of one. So their weights come from memory if N of
+ *                 them are larger than the caches.
+ *     --shapes    with one token, workgroups of several shapes in place of the chosen one ("*"); with a few,
+ *                 the numbers of rows and vectors that they take at once
  *
- * Prints the device's time per product and billions of multiply-adds per second, the fastest of REPS; for
- * software devices also per second of processor time, which other programs do not change. GB/s: the weights,
- * read once. */
+ * Prints the device's time for a product and 10^9 multiply-adds a second, the fastest of REPS; for software
+ * devices also the same for a second of processor time, which does not depend on other work of the machine.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,10 +1,10 @@
-/* bench_mla - measures latent attention in both of its forms, with the dims of DeepSeek-V3.
+/* bench_mla - the speed of latent attention in both of its forms, with the dims of DeepSeek-V3.
  *
  *   bench_mla [--device D] [--f32] [--kv-b] POS TOKENS [REPS]
  *     --f32    no float16 products
  *     --kv-b   keys and values stored as kv_b_proj, not as embed_q and unembed_out
  *
- * For a chunk of TOKENS from position POS on it prints the device's time, the fastest of REPS, and each
+ * Prints, for a chunk of TOKENS from position POS on, the device's time, the fastest of REPS, and each
  * kernel's part of it; for software devices also the processor's time. A single token is computed 32 times in
  * a row. */
 #include <stdio.h>

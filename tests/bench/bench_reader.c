@@ -1,13 +1,13 @@
-/* bench_reader.c - how fast each mode reads a model's experts, next to fio on the same files. Not a test:
- * `make bench`.
+/* bench_reader.c - how fast each mode reads a model's experts, compared with fio on the same files. Not a
+ * test: `make bench`.
  *
  *   build/tests/bench_reader [-n EXPERTS] [-r ROUNDS] [-t THREADS] [-d DEPTH] [-w] DIR [MODE...]
- *     -w   leaves the files in the page cache; without it their pages are dropped first
+ *     -w   leaves the files' pages in the page cache; otherwise they are dropped
  *
- * Reads EXPERTS different experts in random order, DEPTH requests at a time. fio, if installed, reads as many
- * blocks of an expert's size from the same files with the same depth and engine. Rounds alternate between the
- * two, because other programs use the disks as well; the table gives medians. fio's processor time is
- * unknown, only its bandwidth is measured. */
+ * Reads EXPERTS different experts in random order, DEPTH requests at a time. If fio is installed, it reads as
+ * many blocks of an expert's size from the same files with the same depth and engine. Rounds alternate
+ * between the two, because other programs often use the disk too; the table gives medians. fio's processor
+ * time is not measured, only its bandwidth. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,16 +1,17 @@
-/* bench_streaming.c - how well reading and computing overlap if memory holds only a part of the experts. Not
- * a test: `make bench`.
+/* bench_streaming.c - how well reading and computing overlap if memory holds a part of the experts. Not a
+ * test: `make bench`.
  *
  *   build/tests/bench_streaming [-n TOKENS] [-r ROUNDS] [-t THREADS] [-p PERCENT,..] [-i MODE,..] DIR
- *     -p PERCENT   the experts that have a slot
- *     -i MODE      auto, mmap, pread, uring or direct
  *
- * For each percentage and each mode it measures, ROUNDS times and alternately, so that other programs affect
- * all three:
- *   compute TOKENS single tokens with every expert in memory reads the bytes that the same cache lacks for
- *   them without prefetching, through a reader that always has more to do tokens the same tokens with that
- *   cache Prints the medians in milliseconds per token, the share of those bytes in what was read, and the
- *   ratio: the larger of the first two divided by the third. 1 is a perfect overlap. Ids are random. */
+ * Measures, for each percentage of the experts that has a slot and each way of reading (auto, mmap, pread,
+ * uring, direct), ROUNDS times in rotation, so that other work of the machine affects all three alike:
+ *   compute  TOKENS single tokens with every expert in memory
+ *   reads    the bytes that the same cache lacks for them if nothing is read ahead, through a reader that
+ *            always has more to do
+ *   tokens   the same tokens with that cache
+ *
+ * Prints the medians in milliseconds a token, the part of what was read that those bytes are, and the ratio:
+ * the larger of the first two divided by the third. 1 is a perfect overlap. Ids are random. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

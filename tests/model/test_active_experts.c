@@ -120,7 +120,7 @@ static void logits_and_counts_are_those_of_another_program(void **state)
 }
 
 /* The CPU takes the device's choice. */
-static void experts_on_the_cpu_beside_a_device_are_the_same(void **state)
+static void experts_on_the_cpu_next_to_a_device_are_the_same(void **state)
 {
     (void)state;
     struct golden g;
@@ -325,7 +325,7 @@ int main(void)
         cmocka_unit_test(the_models_own_number_and_all_of_the_weights_change_no_bit),
     };
     const struct CMUnitTest on_vulkan[] = {
-        cmocka_unit_test(experts_on_the_cpu_beside_a_device_are_the_same),
+        cmocka_unit_test(experts_on_the_cpu_next_to_a_device_are_the_same),
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(fewer_experts_are_fewer_bytes),

@@ -135,7 +135,7 @@ static uint8_t *logits_alone(struct group *g)
     return alone;
 }
 
-static void get_the_same_together(struct group *g, const uint8_t *alone)
+static void check_batched(struct group *g, const uint8_t *alone)
 {
     size_t row = g->q.vocab * sizeof(float);
     read_prompts(g);
@@ -154,12 +154,12 @@ static void agrees_with_alone(const char *model, const char *device, uint32_t n_
     struct group g;
     group_open(&g, model, device, n_slots);
     uint8_t *alone = logits_alone(&g);
-    get_the_same_together(&g, alone);
+    check_batched(&g, alone);
     free(alone);
     group_close(&g);
 }
 
-static void sequences_together_get_the_bits_of_each_alone(void **state)
+static void batched_sequences_get_the_bits_of_each_alone(void **state)
 {
     (void)state;
     for (int i = 0; i < N_MODELS; i++)
@@ -187,7 +187,7 @@ static void they_do_whatever_is_read_ahead(void **state)
         for (uint32_t slots = 10; slots <= 60; slots += 25)
             for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
                 group_open_streaming(&g, MODELS[model], "cpu", kinds[i], slots);
-                get_the_same_together(&g, alone);
+                check_batched(&g, alone);
                 group_close(&g);
             }
         free(alone);
@@ -196,7 +196,7 @@ static void they_do_whatever_is_read_ahead(void **state)
 
 /* The cpu sees what an early router chose at once, so every layer of every round is predicted, for all
  * sequences. */
-static void experts_of_sequences_together_are_read_ahead(void **state)
+static void experts_of_batched_sequences_are_read_ahead(void **state)
 {
     (void)state;
     struct group g;
@@ -251,7 +251,7 @@ static void they_do_on_a_gpu_with_memory_of_its_own(void **state)
     uint8_t *alone = logits_alone(&g);
     group_close(&g);
     group_open_streaming(&g, MODELS[1], device_name(), MOEFLUX_PREFETCH_ROUTER, FEW_SLOTS);
-    get_the_same_together(&g, alone);
+    check_batched(&g, alone);
     moeflux_model_reset_stats(g.q.m);
     eval_batched(&g, 0);
     moeflux_model_get_stats(g.q.m, &t);
@@ -274,7 +274,7 @@ static void is_unchanged(struct group *g, uint32_t i, uint32_t pos)
     free(expected);
 }
 
-static void what_cannot_be_evaluated_together_is_refused_and_nothing_changes(void **state)
+static void what_cannot_be_batched_is_refused_and_nothing_changes(void **state)
 {
     (void)state;
     struct moeflux_err e = {0};
@@ -372,16 +372,16 @@ static void an_interruption_changes_no_sequence(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sequences_together_get_the_bits_of_each_alone),
+        cmocka_unit_test(batched_sequences_get_the_bits_of_each_alone),
         cmocka_unit_test(they_do_where_experts_are_streamed),
         cmocka_unit_test(they_do_whatever_is_read_ahead),
-        cmocka_unit_test(experts_of_sequences_together_are_read_ahead),
+        cmocka_unit_test(experts_of_batched_sequences_are_read_ahead),
         cmocka_unit_test(they_do_on_the_reference),
         cmocka_unit_test(they_do_on_a_gpu),
         cmocka_unit_test(they_do_on_a_gpu_where_experts_are_streamed),
         cmocka_unit_test(they_do_on_a_gpu_with_memory_of_its_own),
         cmocka_unit_test(an_interruption_changes_no_sequence),
-        cmocka_unit_test(what_cannot_be_evaluated_together_is_refused_and_nothing_changes),
+        cmocka_unit_test(what_cannot_be_batched_is_refused_and_nothing_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,7 +147,7 @@ static void any_number_of_threads_gives_the_same_bytes(void **state)
     tmp_tree_remove(tmp);
 }
 
-static void the_files_beside_the_weights_come_along(void **state)
+static void the_files_next_to_the_weights_come_along(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
@@ -876,7 +876,7 @@ int main(void)
         cmocka_unit_test(a_bf16_deepseek_gives_the_bytes_of_the_quantised_one),
         cmocka_unit_test(a_bf16_qwen3_gives_the_bytes_of_the_quantised_one),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bytes),
-        cmocka_unit_test(the_files_beside_the_weights_come_along),
+        cmocka_unit_test(the_files_next_to_the_weights_come_along),
         cmocka_unit_test(the_manifest_describes_the_published_layout),
         cmocka_unit_test(checksums_are_the_plain_xxh3_of_every_file),
         cmocka_unit_test(the_result_counts_what_was_done),

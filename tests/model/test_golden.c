@@ -25,25 +25,31 @@ struct bounds {
 };
 
 /* Returns the bounds of case i of a golden file. Exceptions:
+ *
  *   deepseek-plain is sensitive. In float32, products of few tokens on Vulkan devices
  *   (kernels/lib/gemv_lanes.glsl) round about five times as much as others: 2.0e-5 of its hidden states on an
- *   H200, token by token as well as at once, and 1.9e-5 on lavapipe. The host backends are held to the bound
- *   of all models. Two models magnify roundings, whoever makes them, the golden outputs' float32 too, from
- *   which the reference (sums in double) is off by 5e-6 of the hidden states of both:
+ *   H200, token by token as well as at once, and 1.9e-5 on lavapipe. The host backends must meet the bound of
+ *   all models.
+ *
+ *   Two models magnify roundings of every implementation, also those of the golden outputs' float32. The
+ *   reference (sums in double) differs from the golden outputs by 5e-6 of the hidden states of both:
  *   - q3-g32, case 1: at position 1 of the third layer the delta net's terms cancel to a 69th, which its norm
  *     scales up again (to a 53rd at most in q5-g128-f32, mxfp4, q2-g32-f16, nvfp4). That layer alone makes
  *     1e-6 into 7e-6 on lavapipe, 1.5e-6 into 4e-6 on the CPU, 0.8e-6 into 3.4e-6 between reference and
  *     golden outputs. At the end the CPU is 6.4e-6 from the reference, lavapipe 9.7e-6, or token by token
  *     3.0e-6, with 16 lanes 5.1e-6: 1.5e-5 at most from the golden outputs.
- *   - deepseek-mixed-2-6, case 0: embeddings that are changed by 1e-4 change the second layer's outputs by
+ *   - deepseek-mixed-2-6, case 0: a change of 1e-4 in the embeddings changes the second layer's outputs by
  *     1.3e-3 (deepseek-nvfp4: 3.3e-4, qwen-odd: 1.4e-4). The CPU is up to 7.7e-6 from the reference, an H200
- *     1.2e-5 from the golden outputs, and 3.3e-5 in the logits. Prompts through float16: 3.0e-2 without any
- *     other choice of experts, found with the reference implementation, its products' inputs, weights and
- *     cache rounded to float16. In deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and
- *     4.8e-5, so rounding may turn it, and another expert moves the logits (found in the same way). In its
- *     other cases it is at least 9e-4. deepseek-small, deepseek-lone and the qwen3 models have short rows, in
- *     which fewer roundings cancel: prompts through float16 are off by 2.4e-3 of the hidden states of the
- *     first on an H200. */
+ *     1.2e-5 from the golden outputs, and 3.3e-5 in the logits.
+ *
+ *   Prompts through float16: 3.0e-2 without any other choice of experts. The reference implementation gave
+ *   this number, with its products' inputs, weights and cache rounded to float16.
+ *
+ *   In deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and 4.8e-5, so rounding may turn it,
+ *   and another expert moves the logits (found in the same way). In its other cases it is at least 9e-4.
+ *
+ *   deepseek-small, deepseek-lone and the qwen3 models have short rows, in which fewer roundings cancel:
+ *   prompts through float16 are off by 2.4e-3 of the hidden states of the first on an H200. */
 static struct bounds bounds_of(const struct moeflux_model *m, const char *golden, uint32_t i,
                                uint64_t n_tokens)
 {
@@ -536,8 +542,7 @@ static void run_families(void (*run)(const char *dir, const char *golden), int n
 
 /* Computed in float32: rounded to float16, the inputs of these narrow models change the router's choice
  * (q3-g32 on an H200: logits off by 3.3e-1). Kernels for matrices are held to their references in all formats
- * by test_ops.
- *  */
+ * by test_ops. */
 static void run_on_device(const char *dir, const char *golden)
 {
     run_as(MOEFLUX_PROMPT_TYPE_F32, dir, golden, 0, NULL);

@@ -200,7 +200,7 @@ static void every_backend_computes_with_the_experts_taken(void **state)
 }
 
 /* The CPU computes the experts that replaced others, with a device for the rest. */
-static void experts_on_the_cpu_beside_a_device_are_preferred_too(void **state)
+static void experts_on_the_cpu_next_to_a_device_are_preferred_too(void **state)
 {
     (void)state;
     int32_t ids[MAX_TOKENS];
@@ -279,7 +279,7 @@ int main(void)
         cmocka_unit_test(every_backend_computes_with_the_experts_taken),
     };
     const struct CMUnitTest on_vulkan[] = {
-        cmocka_unit_test(experts_on_the_cpu_beside_a_device_are_preferred_too),
+        cmocka_unit_test(experts_on_the_cpu_next_to_a_device_are_preferred_too),
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(a_larger_margin_reads_less_and_hits_more),

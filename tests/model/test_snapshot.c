@@ -145,7 +145,7 @@ static void a_longer_state_continues_a_shorter_one(void **state)
 
 /* Rows of latents and rotary keys stand side by side in the cache and apart in a file. Here the halves of the
  * keys play them; the values stay where they are. */
-static void rows_side_by_side_are_told_apart(void **state)
+static void rows_side_by_side_are_distinguished(void **state)
 {
     (void)state;
     enum { N = 300, HALF = SMALL_KV_HEADS * SMALL_HEAD_DIM / 2 };
@@ -676,7 +676,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_files_load),
         cmocka_unit_test(a_longer_state_continues_a_shorter_one),
-        cmocka_unit_test(rows_side_by_side_are_told_apart),
+        cmocka_unit_test(rows_side_by_side_are_distinguished),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(every_changed_header_byte_is_refused),
         cmocka_unit_test(every_changed_byte_of_version_3_is_refused),

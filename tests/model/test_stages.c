@@ -440,7 +440,7 @@ static void choices_of_hosts_are_those_of_one(void **state)
 
 /* ---- sequences ---- */
 
-static void sequences_together_get_what_each_gets_alone(void **state)
+static void batched_sequences_get_what_each_gets_alone(void **state)
 {
     (void)state;
     enum { N = 3 };
@@ -790,7 +790,7 @@ int main(void)
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(any_split_computes_what_one_device_does),
         cmocka_unit_test(streamed_experts_change_nothing),
-        cmocka_unit_test(sequences_together_get_what_each_gets_alone),
+        cmocka_unit_test(batched_sequences_get_what_each_gets_alone),
         cmocka_unit_test(choices_of_hosts_are_those_of_one),
         cmocka_unit_test(a_saved_state_does_not_depend_on_the_split),
         cmocka_unit_test(a_stopped_prompt_can_be_gone_on_with),

@@ -131,7 +131,7 @@ static bool listen(void *ctx, const char *what, const char *unit, uint64_t done,
 }
 
 /* A prompt of several chunks, of which the second device is still at work on something else. */
-static int eval_behind_a_stop(struct caller *c, struct moeflux_err *e)
+static int eval_after_a_stop(struct caller *c, struct moeflux_err *e)
 {
     enum { N = 12 };
     int32_t ids[N];
@@ -159,7 +159,7 @@ static void the_callback_is_asked_on_the_thread_of_the_evaluation(void **state)
     (void)state;
     struct caller c = {0};
     struct moeflux_err e = {0};
-    check_ok(eval_behind_a_stop(&c, &e), &e);
+    check_ok(eval_after_a_stop(&c, &e), &e);
     assert_true(c.n_calls > 0);
     assert_int_equal(c.n_elsewhere, 0);
 }
@@ -169,7 +169,7 @@ static void it_can_stop_what_waits_for_another_device(void **state)
     (void)state;
     struct caller c = {.stops = true};
     struct moeflux_err e = {0};
-    assert_int_equal(eval_behind_a_stop(&c, &e), ERR_INTERRUPTED);
+    assert_int_equal(eval_after_a_stop(&c, &e), ERR_INTERRUPTED);
     assert_int_equal(c.n_elsewhere, 0);
 }
 

@@ -1,10 +1,13 @@
 /* gqa.h - grouped-query attention between its projections. Two operations; on Vulkan a single token needs
  * only one:
- *   prepare:    qkv += bias if biased; q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm), without
- *               norms q_h = rope(q_h), k_g = rope(k_g); writes k and v into the cache. A norm of all heads
- *               takes rms over all queries, and over all keys, of a token.
- *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h)   (attention.h,
- *               with sinks and windows)
+ *   prepare:    qkv += bias                        if biased
+ *               q_h = rope(rms(q_h) * q_norm)      without norms: q_h = rope(q_h)
+ *               k_g = rope(rms(k_g) * k_norm)      without norms: k_g = rope(k_g)
+ *               writes k and v into the cache
+ *               A norm of all heads takes rms over all queries, and over all keys, of a token.
+ *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p      gated: * sigmoid(gate_h)
+ *               (attention.h, with sinks and windows)
+ *
  * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and
  * sin. */
 #ifndef MOEFLUX_OPS_GQA_GQA_H
