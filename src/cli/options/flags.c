@@ -222,7 +222,7 @@ static int parser_store(const struct parser *p, void *into, struct moeflux_err *
         const struct arg_str *arg = is_switch ? NULL : p->args[i];
         int count = is_switch ? ((const struct arg_lit *)p->args[i])->count : arg->count;
         if (count > 0 && p->takes && !p->takes(f))
-            rc = f->kind == FLAG_OPERAND
+            rc = f->kind == FLAG_OPERAND && arg
                      ? err_set(e, ERR_USAGE, "unexpected argument \"%s\"", arg->sval[0])
                      : err_set(e, ERR_USAGE, "%s does not apply here", flag_name(f, name, sizeof name));
         else if (is_switch)
