@@ -332,5 +332,7 @@ deb: $(if $(SHADERS),$(SHADERS)/kernels/table.inc)
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
 
+include mk/lanes.mk
+
 -include $(OBJ:.o=.d) $(BUILD)/main.d $(TESTS:%.c=$(BUILD)/%.d) $(TEST_LIB:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/fuzz/seeds_main.d $(SAN_OBJ:.o=.d) $(SPIRV:.inc=.d) \
          $(patsubst %.c,$(BUILD)/%.d,$(wildcard tests/bench/bench_*.c))
