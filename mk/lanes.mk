@@ -1,7 +1,7 @@
 # mk/lanes.mk - kernels on the interpreter (tests/lib/spirv): `make lanes`, `make lanes-full`.
 
 # The loops over lanes are what takes the time.
-LANES_OPT := -O3 -g1 $(if $(shell grep -m1 -o avx2 /proc/cpuinfo 2>/dev/null),-mavx2 -mfma -mf16c)
+LANES_OPT := -O3 -g1 $(if $(shell grep -m1 -o avx2 /proc/cpuinfo 2>/dev/null),-mavx2 -mfma -mf16c) -fno-strict-aliasing
 LANES_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/lib/spirv/*.c))
 $(BUILD)/tests/lib/spirv/%.o: OPT := $(LANES_OPT)
 

@@ -185,19 +185,24 @@ uint32_t compile_new_slots(struct spirv_compiler *c, uint32_t n)
     return first;
 }
 
-uint32_t compile_constant(struct spirv_compiler *c, const uint32_t *numbers, uint32_t n)
+static void add_constant(struct spirv_compiler *c, uint32_t number)
 {
     struct spirv_program *p = c->p;
-    p->n_constants += p->n_constants & 1; /* numbers of 64 bits are computed where they lie */
-    uint32_t first = p->n_constants;
-    for (uint32_t i = 0; i < n && !c->failed; i++) {
-        p->constants = compile_room(c, p->constants, &c->constant_room, p->n_constants + 1, sizeof *p->constants);
-        p->is_wide = compile_room(c, p->is_wide, &c->wide_room, p->n_constants + 1, sizeof *p->is_wide);
-        if (c->failed)
-            break;
-        p->constants[p->n_constants] = numbers ? numbers[i] : 0;
-        p->is_wide[p->n_constants++] = 0;
-    }
+    p->constants = compile_room(c, p->constants, &c->constant_room, p->n_constants, sizeof *p->constants);
+    p->is_wide = compile_room(c, p->is_wide, &c->wide_room, p->n_constants, sizeof *p->is_wide);
+    if (c->failed)
+        return;
+    p->constants[p->n_constants] = number;
+    p->is_wide[p->n_constants++] = 0;
+}
+
+uint32_t compile_constant(struct spirv_compiler *c, const uint32_t *numbers, uint32_t n)
+{
+    if (c->p->n_constants & 1) /* numbers of 64 bits are computed where they lie */
+        add_constant(c, 0);
+    uint32_t first = c->p->n_constants;
+    for (uint32_t i = 0; i < n && !c->failed; i++)
+        add_constant(c, numbers ? numbers[i] : 0);
     return CONSTANT_SLOT + first;
 }
 
