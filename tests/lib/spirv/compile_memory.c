@@ -111,7 +111,7 @@ static void access_vector(struct spirv_compiler *c, const struct spirv_value *v,
     struct spirv_insn i = {.n = is_wide ? t->n_slots / 2 : t->n_slots,
                            .is_wide = is_wide,
                            .d = slot,
-                           .more = SPIRV_MORE(each, is_half, align)};
+                           .more = SPIRV_MORE(each, is_half, bytes % align ? 1 : align)};
     if (storage == STORAGE_BUFFER) {
         i.run = is_store ? spirv_store_buffer : spirv_load_buffer;
         i.a = v->slot;

@@ -100,7 +100,8 @@ static int interpreted_buffer_new(struct exec *x, struct exec_buffer *b, enum ex
     memset(p, 0xff, mapped_bytes(b->bytes) - PAGE);
     b->host = p;
     b->address = (uint64_t)(uintptr_t)p;
-    return spirv_memory_add(&interpreted_of(x)->memory, b->address, b->bytes, e);
+    /* Whole words, as src/vulkan/memory.c. */
+    return spirv_memory_add(&interpreted_of(x)->memory, b->address, size_round_up(b->bytes, 4), e);
 }
 
 static int interpreted_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,

@@ -1,5 +1,8 @@
-/* Instructions of a subgroup. Sums go from lane 0 on in order. Except for elections, what lanes that are not active
- * would give is missing: a fault where a live lane is not active (SPIR-V allows it; kernels here do without). */
+/* Instructions of a subgroup. Sums go from lane 0 on in order.
+ *
+ * SPIR-V lets lanes that part compute sums, votes and ballots of those that are active. Kernels here never mean that:
+ * it is a fault while a lane that has not returned is elsewhere. Elections are made for lanes that part. An exchange
+ * is a fault where the other lane is not active: pairs of lanes may exchange in a branch that both take. */
 #include <string.h>
 
 #include "arithmetic.h"
@@ -66,8 +69,6 @@ void spirv_broadcast(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     uint32_t from[SPIRV_MOST_LANES], first = first_active(s);
     uint32_t lane = i->b == SPIRV_NO_SLOT ? first : spirv_slot(s, i->b)[first];
-    if (i->more == OP_BROADCAST)
-        needs_all(s, i);
     for (uint32_t l = 0; l < s->n; l++) {
         from[l] = lane;
         if (i->b != SPIRV_NO_SLOT && s->mask[l] && spirv_slot(s, i->b)[l] != lane)
@@ -80,7 +81,6 @@ void spirv_shuffle_lanes(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     uint32_t from[SPIRV_MOST_LANES];
     const uint32_t *b = spirv_slot(s, i->b);
-    needs_all(s, i);
     for (uint32_t l = 0; l < s->n; l++)
         from[l] = i->more == OP_GROUP_SHUFFLE ? b[l]
                   : i->more == OP_SHUFFLE_XOR ? l ^ b[l]
