@@ -200,6 +200,21 @@ static void letters_fold_to_every_case(void **state)
     expect_once("\\p{Lu}\\P{L}|\\x{e9}", "aA1\xc3\xa9", "a|A1|\xc3\xa9|");
 }
 
+/* U+3006 is used with Han but is no Han; U+323AF is Han of Unicode 15. */
+static void a_script_s_name_means_its_own_characters(void **state)
+{
+    (void)state;
+    expect_once("\\p{Han}+", "\xe3\x80\x86\xe4\xb8\xad\xe3\x80\x85\xf0\xb2\x8e\xaf\xe3\x83\xbb",
+                "\xe3\x80\x86|\xe4\xb8\xad\xe3\x80\x85\xf0\xb2\x8e\xaf|\xe3\x83\xbb|");
+    expect_once("[\\p{Han}x]+", "a\xe3\x80\x86\xe4\xb8\xadx\xe3\x83\xbb",
+                "a\xe3\x80\x86|\xe4\xb8\xadx|\xe3\x83\xbb|");
+    expect_once("\\P{L}+", "a\xf0\x90\x97\x89 1", "a\xf0\x90\x97\x89| 1|");
+    expect_once("\\D+",
+                "1\xf0\x90\xb5\x80"
+                "a",
+                "1\xf0\x90\xb5\x80|a|");
+}
+
 static void refused(const char *pattern, int code, const char *part)
 {
     struct pretokenizer p = {0};
@@ -354,6 +369,7 @@ int main(void)
         cmocka_unit_test(a_later_split_sees_pieces_as_whole_texts),
         cmocka_unit_test(a_string_pattern_is_taken_literally),
         cmocka_unit_test(line_anchors_work_by_line),
+        cmocka_unit_test(a_script_s_name_means_its_own_characters),
         cmocka_unit_test(letters_fold_to_every_case),
         cmocka_unit_test(patterns_that_engines_read_differently_are_refused),
         cmocka_unit_test(bad_patterns_are_refused),

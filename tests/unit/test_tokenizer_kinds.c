@@ -76,6 +76,116 @@ static void ids_are_those_of_the_published_library(void **state)
     json_decref(root);
 }
 
+/* ---- splits, merges and Unicode: ids and pieces of tokenizers 0.23.3 ---- */
+
+#define MAX_IDS 12
+
+static void expect_ids(const struct tokenizer *t, const char *what, const char *text,
+                       enum token_specials specials, const int32_t *want)
+{
+    struct token_list ids = {0};
+    struct moeflux_err e = {0};
+    check_ok(tokenizer_encode(t, text, strlen(text), specials, &ids, NULL, &e), &e);
+    for (size_t i = 0; i < ids.n || (i < MAX_IDS && want[i]); i++)
+        if (i >= MAX_IDS || i >= ids.n || ids.ids[i] != want[i])
+            fail_msg("%s: \"%s\": %zu ids, another one at %zu", what, text, ids.n, i);
+    token_list_free(&ids);
+}
+
+static void every_behaviour_of_a_split_is_obeyed(void **state)
+{
+    static const struct {
+        const char *behaviour;
+        int invert;
+        int32_t ids[MAX_IDS];
+    } cases[] = {
+        {"Isolated", 0, {97, 98, 98, 262, 98, 99, 98, 32, 120, 98}},
+        {"Isolated", 1, {97, 98, 98, 262, 98, 99, 98, 32, 120, 98}},
+        {"Removed", 0, {97, 262, 99, 32, 120}},
+        {"Removed", 1, {98, 98, 98, 98, 98}},
+        {"Contiguous", 0, {97, 260, 262, 98, 99, 98, 32, 120, 98}},
+        {"Contiguous", 1, {97, 260, 262, 98, 99, 98, 32, 120, 98}},
+        {"MergedWithPrevious", 0, {256, 98, 120, 256, 99, 98, 32, 263}},
+        {"MergedWithPrevious", 1, {97, 98, 261, 97, 98, 99, 98, 32, 120, 98}},
+        {"MergedWithNext", 0, {97, 98, 261, 97, 98, 99, 98, 32, 120, 98}},
+        {"MergedWithNext", 1, {256, 98, 120, 256, 99, 98, 32, 263}},
+    };
+    static const char *const pairs[][2] = {{"b", "b"}, {"b", "x"}, {"x", "a"}, {"x", "b"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct moeflux_err e = {0};
+        json_t *root = tokenizer_build(), *patterns = json_pack("[s]", "b");
+        tokenizer_build_splits(root, patterns);
+        json_decref(patterns);
+        json_t *steps = json_object_get(json_object_get(root, "pre_tokenizer"), "pretokenizers");
+        json_t *split = json_array_get(steps, 0);
+        json_object_set_new(split, "behavior", json_string(cases[i].behaviour));
+        json_object_set_new(split, "invert", json_boolean(cases[i].invert));
+        for (int k = 0; k < 4; k++) {
+            char both[3];
+            snprintf(both, sizeof both, "%s%s", pairs[k][0], pairs[k][1]);
+            tokenizer_build_token(root, both, 2, 260 + k);
+            tokenizer_build_merge(root, pairs[k][0], pairs[k][1]);
+        }
+        struct tokenizer *t = tokenizer_build_open(root, &e);
+        if (!t)
+            fail_msg("%s: %s", cases[i].behaviour, e.text);
+        expect_ids(t, cases[i].behaviour, "abbxabcb xb", SPECIALS_AS_TOKENS, cases[i].ids);
+        expect_ids(t, cases[i].behaviour, "", SPECIALS_AS_TOKENS, (int32_t[MAX_IDS]){0});
+        tokenizer_free(t);
+    }
+}
+
+static void a_merge_that_makes_a_control_token_is_left_out(void **state)
+{
+    json_t *root = tokenizer_build();
+    struct moeflux_err e = {0};
+    (void)state;
+    tokenizer_build_token(root, "abcd", 4, 259);
+    tokenizer_build_merge(root, "abc", "d");
+    tokenizer_build_added(root, "abcd", 259, false, true);
+    struct tokenizer *t = tokenizer_build_open(root, &e);
+    if (!t)
+        fail_msg("%s", e.text);
+    expect_ids(t, "tokens", "xabcdabc", SPECIALS_AS_TOKENS, (int32_t[MAX_IDS]){120, 259, 257});
+    expect_ids(t, "tokens", "abc d", SPECIALS_AS_TOKENS, (int32_t[MAX_IDS]){257, 32, 100});
+    /* A user's text never gives a control token. */
+    expect_ids(t, "text", "xabcdabc", SPECIALS_AS_TEXT, (int32_t[MAX_IDS]){120, 257, 100, 257});
+    tokenizer_free(t);
+}
+
+/* U+105C9, U+1FA89 and U+10D40 are of Unicode 16: a letter, a symbol and a digit. */
+static void characters_of_newer_unicode_have_their_categories(void **state)
+{
+    static const struct {
+        const char *pattern, *text;
+        int32_t ids[MAX_IDS];
+    } cases[] = {
+        {"\\s?\\p{L}+", " \xf0\x90\x97\x89", {260, 144, 151, 137}},
+        {"\\s?[\\p{S}\\p{N}]+", " \xf0\x9f\xaa\x89", {260, 159, 170, 137}},
+        {"\\s?[\\p{S}\\p{N}]+", " \xf0\x90\xb5\x80", {260, 144, 181, 128}},
+        {"\\d+|\\s?[^\\p{L}]", " \xf0\x90\x97\x89", {32, 240, 144, 151, 137}},
+        {"\\d+|\\s?[^\\p{L}]", " \xf0\x9f\xaa\x89", {260, 159, 170, 137}},
+        {"\\d+|\\s?[^\\p{L}]", "\xf0\x90\xb5\x80\xf0\x90\xb5\x80", {240, 144, 181, 261, 144, 181, 128}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct moeflux_err e = {0};
+        json_t *root = tokenizer_build(), *patterns = json_pack("[s]", cases[i].pattern);
+        tokenizer_build_splits(root, patterns);
+        json_decref(patterns);
+        tokenizer_build_token(root, " \xf0", 2, 260);
+        tokenizer_build_merge(root, " ", "\xf0");
+        tokenizer_build_token(root, "\x80\xf0", 2, 261);
+        tokenizer_build_merge(root, "\x80", "\xf0");
+        struct tokenizer *t = tokenizer_build_open(root, &e);
+        if (!t)
+            fail_msg("%s: %s", cases[i].pattern, e.text);
+        expect_ids(t, cases[i].pattern, cases[i].text, SPECIALS_AS_TOKENS, cases[i].ids);
+        tokenizer_free(t);
+    }
+}
+
 /* ---- tiktoken's form ---- */
 
 #define TIKTOKEN "tests/data/tiktoken"
@@ -229,6 +339,8 @@ static void the_configuration_wins_over_the_post_processor(void **state)
     } cases[] = {
         {"{}", 258},
         {"{\"bos_token\": \"<s>\"}", 258},
+        /* What transformers writes for a length without limit */
+        {"{\"model_max_length\": 1000000000000000019884624838656, \"bos_token\": \"<s>\"}", 258},
         {"{\"add_bos_token\": false, \"bos_token\": \"<s>\"}", -1},
         {"{\"add_bos_token\": true, \"bos_token\": \"<s>\"}", 300},
         {"{\"add_bos_token\": true, \"bos_token\": {\"__type\": \"AddedToken\", \"content\": \"<s>\"}}", 300},
@@ -334,6 +446,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_those_of_the_published_library),
+        cmocka_unit_test(every_behaviour_of_a_split_is_obeyed),
+        cmocka_unit_test(a_merge_that_makes_a_control_token_is_left_out),
+        cmocka_unit_test(characters_of_newer_unicode_have_their_categories),
         cmocka_unit_test(a_tiktoken_vocabulary_gives_the_ids_of_the_published_library),
         cmocka_unit_test(a_bad_tiktoken_vocabulary_is_refused_by_its_line),
         cmocka_unit_test(a_template_may_put_one_token_before_a_text),
