@@ -127,15 +127,36 @@ int config_read_sigmoid_router(struct config *c, struct json_view *v)
     return rc < 0 ? rc : check_groups(c, v);
 }
 
+/* Reads a list with "dense" or "sparse" for each layer, which newer exports have, if it is there. */
+static int read_layer_types(struct config *c, struct json_view *v)
+{
+    const json_t *types = json_view_array(v, "mlp_layer_types");
+    if (v->rc < 0 || !types)
+        return v->rc;
+    if (json_array_size(types) != c->n_layers)
+        return err_set(v->e, ERR_FORMAT,
+                       "%s: mlp_layer_types has %zu entries, expected %u (num_hidden_layers)", v->where,
+                       json_array_size(types), c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const json_t *type = json_array_get(types, i);
+        if (!json_is_text(type, "dense") && !json_is_text(type, "sparse"))
+            return err_set(v->e, ERR_UNSUPPORTED, "%s: mlp_layer_types[%u] is neither dense nor sparse",
+                           v->where, i);
+        c->layers[i].has_experts = json_is_text(type, "sparse");
+    }
+    return 0;
+}
+
 int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_kind mixer)
 {
     uint32_t n_shared = json_view_u32_or(v, "n_shared_experts", 1, 1, CONFIG_MAX_SHARED);
     c->shared_inner = c->moe_inner * n_shared;
-    c->first_dense = json_view_u32_or(v, "first_k_dense_replace", 0, 0, CONFIG_MAX_LAYERS);
+    c->first_dense = json_view_u32_or(v, "first_k_dense_replace", c->first_dense, 0, CONFIG_MAX_LAYERS);
     c->moe_freq = json_view_u32_or(v, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
         c->layers[i] = (struct config_layer){mixer, i >= c->first_dense && i % c->moe_freq == 0, false};
-    return v->rc < 0 ? v->rc : config_read_dense(c, v);
+    int rc = v->rc < 0 ? v->rc : read_layer_types(c, v);
+    return rc < 0 ? rc : config_read_dense(c, v);
 }
 
 /* Sets the trained context and the longest one. A user switches YaRN on by adding its keys, and

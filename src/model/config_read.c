@@ -10,6 +10,14 @@
 #include "model/config_parts.h"
 #include "model/family.h"
 
+/* Returns the family of the whole model. Its text part alone may have another's model_type: Kimi-K2.5's has
+ * DeepSeek-V3's. */
+static const struct family *whole_family(const struct json_view *v)
+{
+    const char *type = json_string_value(json_object_get(v->objects[1], "model_type"));
+    return type ? family_find(type) : NULL;
+}
+
 static int read_family(struct config *c, struct json_view *v)
 {
     char known[FAMILY_LIST_TEXT];
@@ -17,6 +25,9 @@ static int read_family(struct config *c, struct json_view *v)
     if (v->rc < 0)
         return v->rc;
     c->family = type ? family_find(type) : family_of_keys(v);
+    const struct family *whole = whole_family(v);
+    if (c->family && whole)
+        c->family = whole;
     if (c->family)
         return 0;
     if (!type)

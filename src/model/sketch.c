@@ -68,13 +68,14 @@ static void spell(const struct family *f, const char *base, char name[NAME])
     name[strlen(name) - 1] = '\0';
 }
 
-/* Looks up `base` in the quantization table, which has MLX's names. */
+/* Looks up `base` in the quantization table, which has MLX's names: those of a part of a larger model, or of
+ * the model alone. */
 static int look_up(const struct sketching *s, const char *base, struct quant_entry *out,
                    struct moeflux_err *e)
 {
     char name[NAME], with_prefix[2 * NAME];
     spell(s->m->config.family, base, name);
-    snprintf(with_prefix, sizeof with_prefix, "%s%s", s->m->config.family->mlx_prefix, name);
+    snprintf(with_prefix, sizeof with_prefix, "language_model.%s", name);
     int said = quant_config_matrix(&s->quant, with_prefix, out, e);
     return said == QUANT_SAID_NOTHING ? quant_config_matrix(&s->quant, name, out, e) : said;
 }

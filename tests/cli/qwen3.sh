@@ -45,7 +45,7 @@ mkdir "$tmp/other"
 cp "$mlx"/* "$tmp/other"
 sed -i 's/"qwen3_moe"/"mixtral"/' "$tmp/other/config.json"
 run 1 "$MOEFLUX" -m "$tmp/other" --tokens-in "$tmp/in" -n 1
-err_has 'model_type is mixtral, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, glm4_moe, qwen3_next, kimi_k2, minimax_m2, minimax or gpt_oss'
+err_has 'model_type is mixtral, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, joyai_llm_flash, glm4_moe, qwen3_next, kimi_k2, kimi_k25, minimax_m2, minimax, gpt_oss or glm4_moe_lite'
 run 1 "$MOEFLUX" inspect "$tmp/other"
 err_has 'model_type is mixtral, expected'
 

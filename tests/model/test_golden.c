@@ -514,9 +514,10 @@ enum { N_RECIPES = sizeof recipes / sizeof *recipes, N_SHOWN = 2 };
 
 /* Small models of the other families (tests/models/families/README.md). The first has what only its family
  * has of kernels. */
-static const char *const families[] = {"glm-odd",    "glm-plain",   "next-odd",    "next-plain",
-                                       "kimi-odd",   "kimi-plain",  "minimax-odd", "minimax-plain",
-                                       "gptoss-odd", "gptoss-plain"};
+static const char *const families[] = {"glm-odd",     "glm-plain",    "next-odd",    "next-plain",
+                                       "kimi-odd",    "kimi-plain",   "minimax-odd", "minimax-plain",
+                                       "gptoss-odd",  "gptoss-plain", "kimi25-odd",  "kimi25-plain",
+                                       "glmlite-odd", "glmlite-plain"};
 enum { N_FAMILIES = sizeof families / sizeof *families, N_SHOWN_FAMILIES = 1 };
 
 static void run_each(const char *folder, const char *const *names, int n,

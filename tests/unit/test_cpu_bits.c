@@ -166,6 +166,8 @@ static void other_families_have_the_same_bits_however_they_run(void **state)
     agree("tests/models/families/next-odd", "model-next-odd", 3, false);
     agree("tests/models/families/minimax-odd", "model-minimax-odd", 3, false);
     agree("tests/models/families/gptoss-odd", "model-gptoss-odd", 3, false);
+    agree("tests/models/families/glmlite-odd", "model-glmlite-odd", 4, false);
+    agree("tests/models/families/kimi25-odd", "model-kimi25-odd", 3, false);
 }
 
 static void tiny_has_the_same_bits_however_it_runs(void **state)

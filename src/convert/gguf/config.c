@@ -331,6 +331,13 @@ static void put_deepseek2(struct making *m)
     put_whole(m, "v_head_dim", value);
 }
 
+/* The first files of GLM-4.7-Flash say softmax, which is wrong. */
+static void put_glm4moe_lite(struct making *m)
+{
+    put_deepseek2(m);
+    put(m, "scoring_func", json_string("sigmoid"));
+}
+
 static void put_glm4moe(struct making *m)
 {
     put_pairs(m, attention);
@@ -376,10 +383,15 @@ static const struct {
     const char *model_type; /* model/family.h */
     void (*put)(struct making *m);
 } families[] = {
-    {"qwen3moe", NULL, "qwen3_moe", put_qwen3moe},       {"qwen3next", NULL, "qwen3_next", put_hybrid},
-    {"qwen35moe", NULL, "qwen3_5_moe_text", put_hybrid}, {"deepseek2", "kimi-k2", "kimi_k2", put_deepseek2},
-    {"deepseek2", NULL, "deepseek_v3", put_deepseek2},   {"glm4moe", NULL, "glm4_moe", put_glm4moe},
-    {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},  {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
+    {"qwen3moe", NULL, "qwen3_moe", put_qwen3moe},
+    {"qwen3next", NULL, "qwen3_next", put_hybrid},
+    {"qwen35moe", NULL, "qwen3_5_moe_text", put_hybrid},
+    {"deepseek2", "kimi-k2", "kimi_k2", put_deepseek2},
+    {"deepseek2", "glm4", "glm4_moe_lite", put_glm4moe_lite},
+    {"deepseek2", NULL, "deepseek_v3", put_deepseek2},
+    {"glm4moe", NULL, "glm4_moe", put_glm4moe},
+    {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},
+    {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 

@@ -1,4 +1,4 @@
-/* DeepSeek-V3 and models of its shape (Cogito-V2): latent attention in all layers, of which the first are
+/* DeepSeek-V3 and models of its shape (Cogito-V2, JoyAI-LLM-Flash): latent attention in all layers, of which the first are
  * dense; experts in groups with a biased router, and shared experts. */
 #include "model/config.h"
 #include "model/config_parts.h"
@@ -34,7 +34,7 @@ int config_read_latent(struct config *c, struct json_view *v)
 const struct family family_deepseek3 = {
     .name = "DeepSeek-V3",
     .id = 1,
-    .types = {"deepseek_v3"},
+    .types = {"deepseek_v3", "joyai_llm_flash"},
     .own_key = "kv_lora_rank",
     .read = config_read_latent,
     .router_bias = "gate.e_score_correction_bias",
