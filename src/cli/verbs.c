@@ -55,6 +55,8 @@ static void say_result(const struct options *o, const struct convert_result *r, 
     number_show_bytes(speed, sizeof speed, (double)r->bytes_read / (seconds > 0 ? seconds : 1));
     say("%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n", o->dst,
         r->n_tensors, r->n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
+    if (r->n_left_out)
+        say("left out: %u tensors of vision, projector or multi-token prediction\n", r->n_left_out);
     if (r->n_parts > 1)
         say("the experts are spread over %u directories\n", r->n_parts);
     if (r->n_layers_kept)

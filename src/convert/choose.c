@@ -123,7 +123,7 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     *format = FORMAT_NONE;
     if (p->is_gguf)
         return choose_gguf(p, &wish, w, what, format, e);
-    if (p->mxfp4_experts && !wish.bits) /* the rest was published unquantised on purpose */
+    if (p->expert_format != FORMAT_NONE && !wish.bits) /* the rest was published unquantised on purpose */
         return 0;
     if (is_gate(p, name)) {
         uint32_t gate = gate_format(p->src.config.family);
@@ -160,7 +160,7 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     char what[64];
     snprintf(what, sizeof what, "layer %u's experts, %s", layer, down ? "down" : "gate and up");
     bool is_free = p->is_gguf && wish.bits && !experts_are_exact(p, layer, down, from);
-    bool has_codes = p->quantised || p->mxfp4_experts || (p->is_gguf && !is_free);
+    bool has_codes = p->quantised || p->expert_format != FORMAT_NONE || (p->is_gguf && !is_free);
     p->choice[wish.by_expert_bits].n_lowered += is_free;
     *format = has_codes ? lower(p, &wish, from, what) : quantised(&wish);
     if (has_codes && *format == from)
@@ -185,8 +185,8 @@ int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert
     struct expert_formats from = {0};
     if (p->quantised)
         from = p->src.experts[layer].formats;
-    else if (p->mxfp4_experts)
-        from = (struct expert_formats){FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_MXFP4};
+    else if (p->expert_format != FORMAT_NONE)
+        from = (struct expert_formats){p->expert_format, p->expert_format, p->expert_format};
     else if (p->is_gguf)
         find_gguf_formats(p, layer, &from);
     int rc = choose_projection(p, layer, false, from.up, &out->up, e);

@@ -217,6 +217,7 @@ int convert_run(const struct convert_options *o, struct convert_result *r, struc
         for (size_t i = 0; i < c.plan.n_items; i++)
             r->n_tensors += c.plan.items[i].n_out;
         r->n_expert_layers = c.plan.n_expert_layers;
+        r->n_left_out = (uint32_t)c.plan.src.n_left_out;
         r->n_parts = c.parts.spread.n_parts;
         rc = write_all(&c, o->verify, e);
         r->bytes_read = c.work.bytes_read;

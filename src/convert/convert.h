@@ -41,6 +41,7 @@ struct convert_options {
 struct convert_result {
     uint64_t bytes_read, bytes_written;
     uint32_t n_tensors, n_expert_layers;
+    uint32_t n_left_out;    /* tensors of the source that are of its other parts, vision for example */
     uint32_t n_layers_kept; /* layers kept from an interrupted run */
     uint32_t n_parts;       /* directories with experts */
     uint32_t n_fewer; /* matrices of a quantised source with fewer bits than requested, which were copied */

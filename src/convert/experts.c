@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/side_file.h"
+#include "model/packed.h"
 #include "model/tensor.h"
 
 void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
@@ -155,12 +156,14 @@ static int change_codes(const struct convert_plan *p, const struct convert_run *
                         struct moeflux_err *e)
 {
     const struct format *f = format_of(run->t->format);
-    const struct place from = {0, format_code_bytes(f, run->n), 0, run->t->format};
-    uint64_t scales = format_scale_bytes(f, run->n);
+    uint64_t codes = format_code_bytes(f, run->n), scales = format_scale_bytes(f, run->n);
+    const struct place from = {0, codes, codes + scales, run->t->format};
     int rc = model_dir_read(&p->src, run->t, format_code_bytes(f, run->first), from.s, source, e);
     if (rc == 0)
         rc = model_dir_read(&p->src, run->scales, format_scale_bytes(f, run->first), scales, source + from.s,
                             e);
+    if (rc == 0 && p->is_packed && !packed_biases(source + from.s, scales / 2, source + from.b))
+        return fail_value(p, run->scales, e);
     if (rc == 0 && !change_matrix(p, run->n, source, &from, slot, to, block, sum))
         rc = fail_value(p, run->t, e);
     return rc;

@@ -137,6 +137,9 @@ static json_t *flat_config(const struct convert_plan *p)
     json_object_update(flat, json_object_get(p->config, "text_config"));
     for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
         json_object_del(flat, dropped[i]);
+    const char *type = json_string_value(json_object_get(flat, "model_type"));
+    if (type && family_find(type) != p->src.config.family) /* the type of a text part */
+        json_object_set(flat, "model_type", json_object_get(p->config, "model_type"));
     json_object_set_new(flat, "eos_token_id", eos_of(&p->src.config));
     json_object_set_new(flat, "default_bits", json_integer(p->bits));
     json_object_set_new(flat, "default_group_size", json_integer(p->group));
@@ -332,7 +335,7 @@ char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e)
 {
     struct str s = {0};
     str_add(&s, p->config_text, p->config_len);
-    bool is_as_it_was = p->quantised || p->mxfp4_experts;
+    bool is_as_it_was = p->quantised || p->expert_format != FORMAT_NONE;
     if (str_ok(&s) && (!is_as_it_was || convert_settings_given(&p->settings))) {
         while (s.data[s.len - 1] != '}')
             s.len--;

@@ -119,7 +119,8 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         if (rc == 0)
             convert_choose_default(p, q.rest.bits, q.rest.group);
     } else if (rc == 0) {
-        p->mxfp4_experts = q.mxfp4_experts;
+        p->expert_format = q.expert_format;
+        p->is_packed = q.is_packed;
         rc = open_unquantised(p, &l, src, &q, e);
     }
     layout_free(&l);
@@ -325,7 +326,8 @@ static int check_block(const struct convert_plan *p, const struct block *b, uint
     const char *file = p->src.files[t->file].path;
     bool is_plain =
         t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_GGUF;
-    if (!is_plain && t->dtype != DTYPE_F8_E4M3 && (t->format != FORMAT_MXFP4 || t->dtype != DTYPE_U32))
+    if (!is_plain && t->dtype != DTYPE_F8_E4M3 &&
+        ((t->format != FORMAT_MXFP4 && t->format != p->expert_format) || t->dtype != DTYPE_U32))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F16, F32 or F8_E4M3", file, t->name,
                        tensor_dtype_name(t->dtype));
     uint64_t n = p->src.config.n_experts;
@@ -335,7 +337,7 @@ static int check_block(const struct convert_plan *p, const struct block *b, uint
     if (by_columns(p, t))
         wanted = (struct tensor){.n_dims = 3, .shape = {n, cols, rows * (b->of / n)}};
     if (t->dtype == DTYPE_U32)
-        wanted.shape[2] = cols * t->bits / 32;
+        wanted.shape[wanted.n_dims - 1] = cols * t->bits / 32;
     bool same = t->n_dims == wanted.n_dims;
     for (uint32_t i = 0; same && i < t->n_dims; i++)
         same = t->shape[i] == wanted.shape[i];
@@ -423,15 +425,16 @@ int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t e
     return 0;
 }
 
-/* Checks that all experts are mxfp4 if the configuration says so, or none: a dequantised checkpoint may have
+/* Checks that all experts have codes if the configuration says so, or none: a dequantised checkpoint may have
  * kept the key. */
 static int check_kind(const struct convert_plan *p, const struct convert_run *run, struct moeflux_err *e)
 {
     const struct tensor *t = run->t;
-    if (!p->mxfp4_experts || run->scales)
+    if (p->expert_format == FORMAT_NONE || run->scales)
         return 0;
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected mxfp4 as other experts have it",
-                   p->src.files[t->file].path, t->name, tensor_dtype_name(t->dtype));
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s as other experts have it",
+                   p->src.files[t->file].path, t->name, tensor_dtype_name(t->dtype),
+                   p->is_packed ? "packed codes" : "mxfp4");
 }
 
 static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
@@ -570,7 +573,7 @@ static enum convert_scales choose_rule(const struct convert_settings *s, bool is
 int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
                       struct moeflux_err *e)
 {
-    *p = (struct convert_plan){.settings = *s};
+    *p = (struct convert_plan){.settings = *s, .expert_format = FORMAT_NONE};
     int rc = convert_settings_check(s, e);
     if (rc == 0)
         rc = open_source(p, src, e);
@@ -578,7 +581,8 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
     if (rc == 0 && (s->lossy || s->half_scales) && !p->is_gguf)
         rc = err_set(e, ERR_USAGE, "--%s: %s is no GGUF file", s->lossy ? "lossy" : "half-scales", src);
     /* Must precede plan_dense: dense matrices stay unquantised only if the experts have codes. */
-    p->mxfp4_experts = rc == 0 && p->mxfp4_experts && has_codes(p);
+    if (rc < 0 || p->expert_format == FORMAT_NONE || !has_codes(p))
+        p->expert_format = FORMAT_NONE;
     if (rc == 0)
         rc = plan_dense(p, e);
     if (rc == 0 && !p->quantised)

@@ -109,6 +109,7 @@ struct model_dir {
     uint32_t n_files;
     struct tensor *tensors; /* [n_tensors], sorted by name */
     size_t n_tensors;
+    size_t n_left_out; /* tensors of a checkpoint that are of its other parts: vision, more tokens */
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;     /* size of the largest expert, so of a slot for any */
     char *tokenizer_path;          /* tokenizer.json or tiktoken.model; NULL when the directory has none */

@@ -175,10 +175,14 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
         rc = quant_config_read(&q, o->config, o->layout.config, e);
     if (rc < 0)
         return rc;
-    if (q.mxfp4_experts)
+    if (q.expert_format == FORMAT_MXFP4)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: the experts are mxfp4 with interleaved gate and up rows; run `moeflux "
                        "convert` first",
+                       m->path);
+    if (q.is_packed)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: the experts are packed by compressed-tensors; run `moeflux convert` first",
                        m->path);
     if (!q.block)
         return err_set(e, ERR_UNSUPPORTED, "%s: the experts are not quantised%s; run `moeflux convert` first",

@@ -101,8 +101,8 @@ static int choose(const struct sketching *s, const char *base, uint32_t cols, ui
     if (!s->quant.block && gate)
         entry.bits = f->gate_bits;
     *format = said == QUANT_SAID_PLAIN ? FORMAT_BF16 : format_of_entry(&entry);
-    if (s->quant.mxfp4_experts) {
-        *format = strstr(base, ".switch_mlp.") ? FORMAT_MXFP4 : FORMAT_BF16;
+    if (s->quant.expert_format != FORMAT_NONE) {
+        *format = strstr(base, ".switch_mlp.") ? s->quant.expert_format : FORMAT_BF16;
         return 0;
     }
     /* MLX does not quantise what it cannot or must not. */
@@ -258,7 +258,7 @@ int sketch_open(struct model_dir *m, const char *path, struct moeflux_err *e)
         rc = add_dense(&s, e);
     if (rc == 0)
         rc = add_experts(&s, e);
-    m->is_assumed = !s.quant.block && !s.quant.mxfp4_experts;
+    m->is_assumed = !s.quant.block && s.quant.expert_format == FORMAT_NONE;
     tensor_list_free(&s.tensors);
     json_decref(root);
     if (rc < 0)

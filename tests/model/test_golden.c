@@ -620,6 +620,8 @@ static void families_agree(void **state)
 {
     (void)state;
     run_families(run_on_device, device_is_software() ? N_SHOWN_FAMILIES : N_FAMILIES);
+    if (!device_is_software())
+        convert_and_run("tests/models/sources/kimi/hf", "tests/models/sources/kimi/golden.safetensors");
 }
 
 static void families_agree_on_the_reference_backend(void **state)
@@ -635,6 +637,8 @@ static void families_agree_converted_on_the_reference_backend(void **state)
     run_families(convert_and_run_on_reference, N_FAMILIES);
     /* The published options: tests/models/families/README.md. */
     convert_and_run_on_reference("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
+    convert_and_run_on_reference("tests/models/sources/kimi/hf",
+                                 "tests/models/sources/kimi/golden.safetensors");
 }
 
 /* The fewest layers that include one with experts; dense layers count. */

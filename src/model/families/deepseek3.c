@@ -1,5 +1,5 @@
-/* DeepSeek-V3 and models of its shape (Cogito-V2, JoyAI-LLM-Flash): latent attention in all layers, of which the first are
- * dense; experts in groups with a biased router, and shared experts. */
+/* DeepSeek-V3 and models of its shape (Cogito-V2, JoyAI-LLM-Flash): latent attention in all layers, of which
+ * the first are dense; experts in groups with a biased router, and shared experts. */
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"

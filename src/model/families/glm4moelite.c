@@ -1,5 +1,5 @@
-/* GLM-4.7-Flash: DeepSeek-V3's layers with the experts in one group and without YaRN. The first layer is dense
- * if the configuration does not say which are. */
+/* GLM-4.7-Flash: DeepSeek-V3's layers with the experts in one group and without YaRN. The first layer is
+ * dense if the configuration does not say which are. */
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
