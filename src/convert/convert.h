@@ -2,8 +2,8 @@
  *
  * Sources: MLX safetensors in any of its formats (copied, or reduced to fewer bits if settings say so); bf16,
  * f16 or f32 Hugging Face safetensors (quantised: 4 bits in groups of 64, Qwen's router gates 8 bits);
- * DeepSeek's fp8 safetensors (rounded to bf16, then quantised); gpt-oss as published; a GGUF file or the
- * first of a split set (convert/gguf/source.h).
+ * DeepSeek's fp8 safetensors (rounded to bf16, then quantised); gpt-oss and Kimi-K2.5 as published; a GGUF
+ * file or the first of a split set (convert/gguf/source.h).
  *
  * Conversion streams: peak memory stays under 1 GiB for models of any size. It writes DST.partial and renames
  * it to DST at the end. A run after an interruption keeps the complete layers of DST.partial.

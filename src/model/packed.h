@@ -18,12 +18,12 @@ struct moeflux_err;
 struct tensor_list;
 
 /* Describes the list's packed experts as MLX's tensors: X.weight, X.scales, and X.biases, which has the bytes
- * of the scales until packed_biases makes them. ERR_UNSUPPORTED: a packed matrix that is no expert's, or has
- * zero points or an order of its columns. ERR_FORMAT: another dtype. */
+ * of the scales until packed_biases makes them. ERR_UNSUPPORTED: a packed matrix that is no expert's, or that
+ * has zero points or an order of its columns. ERR_FORMAT: another dtype. */
 int packed_adopt(struct tensor_list *l, uint32_t group, const char *where, struct moeflux_err *e);
 
-/* Computes n biases from scales, both BF16. They may be the same memory. Returns false if a scale, or 15 times
- * it, is not finite. */
+/* Computes n biases from scales, both BF16. They may be the same memory. Returns false if a scale, or 15
+ * times it, is not finite. */
 bool packed_biases(const uint8_t *scales, uint64_t n, uint8_t *biases);
 
 #endif
