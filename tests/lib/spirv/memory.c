@@ -350,21 +350,40 @@ void spirv_load_push(struct spirv_lanes *s, const struct spirv_insn *i)
 
 /* --- variables of a lane --- */
 
+/* Whether all active lanes have the same number. */
+static bool is_uniform(const struct spirv_lanes *s, const uint32_t *numbers, uint32_t *one)
+{
+    uint32_t first = 0, differ = 0;
+    while (!s->mask[first])
+        first++;
+    *one = numbers[first];
+    for (uint32_t l = 0; l < s->n; l++)
+        differ |= (numbers[l] ^ *one) & s->mask[l];
+    return differ == 0;
+}
+
 static void access_private(struct spirv_lanes *s, const struct spirv_insn *i, bool is_store)
 {
     const uint32_t *offsets = spirv_slot(s, i->a);
+    uint32_t same, before = i->b - i->c;
+    bool is_same = is_uniform(s, offsets, &same);
     for (uint32_t l = 0; l < s->n; l++) {
         if (!s->mask[l])
             continue;
-        if (offsets[l] > i->more || i->b - i->c + offsets[l] + i->n > i->more) {
-            spirv_fault(s, i, l, "element %u of a variable of %u numbers", i->b - i->c + offsets[l], i->more);
+        if (offsets[l] > i->more || before + offsets[l] + i->n > i->more) {
+            spirv_fault(s, i, l, "element %u of a variable of %u numbers", before + offsets[l], i->more);
             return;
         }
+        if (is_same)
+            break;
         for (uint32_t k = 0; k < i->n; k++) {
             uint32_t *there = spirv_slot(s, i->b + offsets[l] + k), *here = spirv_slot(s, i->d + k);
             *(is_store ? there + l : here + l) = is_store ? here[l] : there[l];
         }
     }
+    uint32_t *here = spirv_slot(s, i->d), *there = spirv_slot(s, i->b + (is_same ? same : 0));
+    if (is_same)
+        spirv_put(s, is_store ? there : here, is_store ? here : there, i->n, i->is_wide);
 }
 
 void spirv_load_private(struct spirv_lanes *s, const struct spirv_insn *i)
@@ -379,14 +398,18 @@ void spirv_store_private(struct spirv_lanes *s, const struct spirv_insn *i)
 void spirv_index(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     const uint32_t *idx = spirv_slot(s, i->a), *before = i->b == SPIRV_NO_SLOT ? NULL : spirv_slot(s, i->b);
-    uint32_t *d = spirv_slot(s, i->d);
-    for (uint32_t l = 0; l < s->n; l++) {
-        if (!s->mask[l])
-            continue;
-        if (i->more && idx[l] >= i->more)
+    uint32_t *restrict d = spirv_slot(s, i->d), bad = 0, end = i->more ? i->more : UINT32_MAX, stride = i->imm;
+    for (uint32_t l = 0; l < s->n; l++)
+        bad |= idx[l] >= end ? s->mask[l] : 0;
+    for (uint32_t l = 0; bad && l < s->n; l++)
+        if (s->mask[l] && idx[l] >= end)
             spirv_fault(s, i, l, "element %u of an array of %u", idx[l], i->more);
-        d[l] = idx[l] * i->imm + (before ? before[l] : 0);
-    }
+    if (!before)
+        for (uint32_t l = 0; l < s->n; l++)
+            d[l] = (d[l] & ~s->mask[l]) | (idx[l] * stride & s->mask[l]);
+    else
+        for (uint32_t l = 0; l < s->n; l++)
+            d[l] = (d[l] & ~s->mask[l]) | ((idx[l] * stride + before[l]) & s->mask[l]);
 }
 
 /* --- atomics --- */

@@ -70,7 +70,7 @@ static void blend_wide(const struct spirv_lanes *s, void *to, const void *from, 
             d[l] = s->mask[l] ? a[l] : d[l];
 }
 
-static void put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint32_t n_slots, bool is_wide)
+void spirv_put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint32_t n_slots, bool is_wide)
 {
     if (s->is_full)
         memcpy(d, a, (size_t)n_slots * s->n * sizeof *d);
@@ -92,12 +92,12 @@ static void copy_edge(struct spirv_lanes *s, const struct spirv_edge *edge)
         if (edge->is_parallel)
             memcpy(at, from, n * sizeof *at);
         else
-            put(s, spirv_slot(s, copies[i].d), from, copies[i].n, copies[i].is_wide);
+            spirv_put(s, spirv_slot(s, copies[i].d), from, copies[i].n, copies[i].is_wide);
         at += n;
     }
     at = s->run->temporary;
     for (uint32_t i = 0; edge->is_parallel && i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
-        put(s, spirv_slot(s, copies[i].d), at, copies[i].n, copies[i].is_wide);
+        spirv_put(s, spirv_slot(s, copies[i].d), at, copies[i].n, copies[i].is_wide);
 }
 
 /* All active lanes go the same way. */
@@ -149,21 +149,35 @@ static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint3
     choose_lanes(s);
 }
 
+/* Whether all active lanes choose the same edge; then *edge is its number. */
+static bool is_uniform_branch(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t *edge)
+{
+    const uint32_t *condition = spirv_slot(s, b->condition);
+    uint32_t n_true = 0, first = 0, differ = 0;
+    if (b->end == SPIRV_BRANCH) {
+        for (uint32_t l = 0; l < s->n; l++)
+            n_true += condition[l] & s->mask[l];
+        *edge = n_true == 0;
+        return n_true == 0 || n_true == s->n_active;
+    }
+    while (!s->mask[first])
+        first++;
+    for (uint32_t l = 0; l < s->n; l++)
+        differ |= (condition[l] ^ condition[first]) & s->mask[l];
+    *edge = choice(s, b, first);
+    return differ == 0;
+}
+
 static void branch(struct spirv_lanes *s, const struct spirv_block *b)
 {
-    uint32_t choices[SPIRV_MOST_LANES], first = UINT32_MAX;
-    bool is_uniform = true;
-    for (uint32_t l = 0; l < s->n; l++) {
-        if (!s->mask[l])
-            continue;
-        choices[l] = choice(s, b, l);
-        first = first == UINT32_MAX ? choices[l] : first;
-        is_uniform &= choices[l] == first;
+    uint32_t choices[SPIRV_MOST_LANES], edge;
+    if (is_uniform_branch(s, b, &edge)) {
+        follow(s, &s->p->edges[b->first_edge + edge]);
+        return;
     }
-    if (is_uniform)
-        follow(s, &s->p->edges[b->first_edge + first]);
-    else
-        part(s, b, choices);
+    for (uint32_t l = 0; l < s->n; l++)
+        choices[l] = s->mask[l] ? choice(s, b, l) : 0;
+    part(s, b, choices);
 }
 
 static void leave(struct spirv_lanes *s)
@@ -188,7 +202,7 @@ static void compute(struct spirv_lanes *s, const struct spirv_insn *i)
         return;
     }
     i->pure(n, s->run->temporary, spirv_slot(s, i->a), spirv_slot(s, i->b), spirv_slot(s, i->c));
-    put(s, d, s->run->temporary, i->n_out, i->is_wide);
+    spirv_put(s, d, s->run->temporary, i->n_out, i->is_wide);
 }
 
 /* Until a barrier of the workgroup, or the end. */

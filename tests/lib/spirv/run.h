@@ -56,6 +56,9 @@ static inline uint32_t *spirv_slot(const struct spirv_lanes *s, uint32_t slot)
     return s->r + (size_t)slot * s->n;
 }
 
+/* Copies n slots, of active lanes alone. */
+void spirv_put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint32_t n_slots, bool is_wide);
+
 /* --- memory (memory.c) --- */
 
 /* d: the registers; a: addresses, or offsets that are added to imm (SPIRV_NO_SLOT: none); n numbers of MORE_BYTES
