@@ -63,6 +63,7 @@ static void read_matrix(struct spirv_compiler *c, const uint32_t *in, uint32_t n
 {
     uint32_t spec;
     t->form = FORM_MATRIX;
+    c->p->has_matrices = true;
     t->element = in[2];
     t->bits = compile_type(c, in[2])->bits;
     t->rows = compile_number(c, in[4]);

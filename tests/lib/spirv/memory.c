@@ -126,24 +126,22 @@ void spirv_memory_barrier_passed(struct spirv_memory *m, bool orders_buffers)
 /* --- races --- */
 
 /* Whether an access may be at the same time as one of this lane. */
-static bool meets(const struct spirv_access *a, const struct spirv_lanes *s, uint32_t lane, uint32_t since)
+static bool meets(const struct spirv_access *a, const struct spirv_access *now, uint32_t since)
 {
     if (a->epoch < since || a->epoch == 0)
         return false;
-    if (a->subgroup != s->idx)
-        return true;
-    return a->sub_epoch == s->epoch && a->lane != lane;
+    return a->subgroup != now->subgroup || (a->sub_epoch == now->sub_epoch && a->lane != now->lane);
 }
 
-static void note(struct spirv_access *a, const struct spirv_lanes *s, uint32_t lane, uint32_t since)
+static void note(struct spirv_access *a, const struct spirv_access *now, uint32_t since)
 {
     bool is_new = a->epoch < since || a->epoch == 0;
-    bool is_same = !is_new && a->subgroup == s->idx;
-    if (is_new || (is_same && a->sub_epoch != s->epoch))
-        *a = (struct spirv_access){s->run->memory->epoch, (uint16_t)s->idx, (uint16_t)lane, s->epoch};
+    bool is_same = !is_new && a->subgroup == now->subgroup;
+    if (is_new || (is_same && a->sub_epoch != now->sub_epoch))
+        *a = *now;
     else if (!is_same)
         a->subgroup = SPIRV_SEVERAL;
-    else if (a->lane != lane)
+    else if (a->lane != now->lane)
         a->lane = SPIRV_SEVERAL;
 }
 
@@ -152,28 +150,32 @@ static void report_race(struct spirv_lanes *s, const struct spirv_insn *i, uint3
 {
     if (a->subgroup == SPIRV_SEVERAL)
         spirv_fault(s, i, lane, "race: %s, and so do several subgroups", what);
+    else if (a->lane == SPIRV_SEVERAL)
+        spirv_fault(s, i, lane, "race: %s, and so do several lanes of subgroup %u", what, a->subgroup);
     else
         spirv_fault(s, i, lane, "race: %s, and lane %u of subgroup %u too", what, a->lane, a->subgroup);
-}
-
-static void touch(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, struct spirv_word *w, bool is_store,
-                  uint32_t since)
-{
-    if (meets(&w->write, s, lane, since))
-        report_race(s, i, lane, &w->write, is_store ? "two lanes write a word" : "one lane reads a word that one writes");
-    else if (is_store && meets(&w->read, s, lane, since))
-        report_race(s, i, lane, &w->read, "one lane writes a word that one reads");
-    note(is_store ? &w->write : &w->read, s, lane, since);
 }
 
 /* Words that an access covers in whole. */
 static void touch_words(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, struct spirv_word *words,
                         uint64_t at, uint32_t bytes, bool is_store, uint32_t since)
 {
+    uint32_t subgroup = (s->first + lane) / s->size;
+    const struct spirv_access now = {.epoch = s->run->memory->epoch,
+                                     .subgroup = (uint16_t)subgroup,
+                                     .lane = (uint16_t)(lane % s->size),
+                                     .sub_epoch = s->epochs[lane / s->size]};
     if (is_store && bytes < 4)
         return;
-    for (uint64_t w = at / 4; w <= (at + bytes - 1) / 4; w++)
-        touch(s, i, lane, &words[w], is_store, since);
+    for (uint64_t k = at / 4; k <= (at + bytes - 1) / 4; k++) {
+        struct spirv_word *w = &words[k];
+        if (meets(&w->write, &now, since))
+            report_race(s, i, lane, &w->write,
+                        is_store ? "two lanes write a word" : "one lane reads a word that another writes");
+        else if (is_store && meets(&w->read, &now, since))
+            report_race(s, i, lane, &w->read, "one lane writes a word that another reads");
+        note(is_store ? &w->write : &w->read, &now, since);
+    }
 }
 
 /* --- where an access is --- */
