@@ -56,8 +56,11 @@ void main()
          row = min(mine, V_DIM - 1);
     uint at = (head * V_DIM + row) * K_DIM / 4;
     vec4 s[COLS4];
-    [[unroll]] for (uint j = 0; j < COLS4; j++)
-        s[j] = j * PARTS + part < K_DIM / 4 ? F32x4s(a.state).v[at + j * PARTS + part] : vec4(0.0);
+    // Rows that are not there are not read: the state may be written in place.
+    [[unroll]] for (uint j = 0; j < COLS4; j++) {
+        bool has_state = mine < V_DIM && j * PARTS + part < K_DIM / 4;
+        s[j] = has_state ? F32x4s(a.state).v[at + j * PARTS + part] : vec4(0.0);
+    }
 
     load(0, key_head, head, row, part);
     for (uint t = 0; t < a.n; t++) {

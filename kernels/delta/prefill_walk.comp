@@ -162,10 +162,17 @@ void take_block(uint block, uint first, uint row)
     }
 }
 
-// Returns the place of a row's j-th group of four columns in the state; rows past the last repeat it.
+// Whether a row has a j-th group of four columns in the state. Others are not read: the state may be written in
+// place.
+bool has_state(uint row, uint j)
+{
+    return row < V_DIM && j * PARTS + part < FOURS;
+}
+
+// The place of a row's j-th group of four columns in the state.
 uint state_at(uint row, uint j)
 {
-    return (head * V_DIM + min(row, V_DIM - 1)) * FOURS + min(j * PARTS + part, FOURS - 1);
+    return (head * V_DIM + row) * FOURS + j * PARTS + part;
 }
 
 void main()
@@ -177,7 +184,7 @@ void main()
     uint row = row0 + (gl_SubgroupID * SIDE + gl_SubgroupInvocationID % SIDE) * EACH;
     [[unroll]] for (uint e = 0; e < EACH; e++)
         [[unroll]] for (uint j = 0; j < COLS; j++)
-            s[e][j] = F32x4s(a.state).v[state_at(row + e, j)];
+            s[e][j] = has_state(row + e, j) ? F32x4s(a.state).v[state_at(row + e, j)] : vec4(0.0);
 
     load(0);
     for (uint first = 0; first < a.n; first += STAGE) {
@@ -191,6 +198,6 @@ void main()
 
     [[unroll]] for (uint e = 0; e < EACH; e++)
         [[unroll]] for (uint j = 0; j < COLS; j++)
-            if (row + e < V_DIM && j * PARTS + part < FOURS)
+            if (has_state(row + e, j))
                 F32x4s(a.state_out).v[state_at(row + e, j)] = s[e][j];
 }

@@ -188,10 +188,11 @@ void load_all_acts(uint token)
         acts[k] = F32x4s(a.act).v[at + min(k * WORKGROUP + gl_LocalInvocationID.x, n_all_acts() - 1)];
 }
 
+// Slots that nobody adds up get numbers too: their subgroups read them.
 void put_all_acts()
 {
     [[unroll]] for (uint k = 0; k < ACTS; k++)
-        if (k * WORKGROUP + gl_LocalInvocationID.x < n_all_acts())
+        if (k * WORKGROUP + gl_LocalInvocationID.x < SLOTS * AREA / 4)
             xs_put(0, k * WORKGROUP + gl_LocalInvocationID.x, acts[k]);
 }
 

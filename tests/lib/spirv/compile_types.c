@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/mem.h"
 #include "compile.h"
 
@@ -60,12 +61,18 @@ static void read_sequence(struct spirv_compiler *c, const uint32_t *in, uint32_t
 
 static void read_matrix(struct spirv_compiler *c, const uint32_t *in, uint32_t n, struct spirv_type *t)
 {
+    uint32_t spec;
     t->form = FORM_MATRIX;
+    c->p->has_matrices = true;
     t->element = in[2];
     t->bits = compile_type(c, in[2])->bits;
     t->rows = compile_number(c, in[4]);
     t->cols = compile_number(c, in[5]);
-    t->is_second = n > 6 ? compile_number(c, in[6]) == 1 : c->m->second[in[1]];
+    /* NV's types do not say what they are for; the constant of the rows does (kernels/lib/matrices.glsl). */
+    if (n > 6)
+        t->is_second = compile_number(c, in[6]) == 1;
+    else
+        t->is_second = spirv_decoration(c->m, in[4], UINT32_MAX, DECORATION_SPEC_ID, &spec) && spec == MATRIX_SECOND_SPEC;
     t->count = t->n_slots = t->rows * t->cols / c->request->lanes;
 }
 

@@ -1,7 +1,9 @@
 /* The backend of test programs in the place of Vulkan's (src/exec/exec_vulkan.c): a program that is linked with this
  * file has it in place of that. Its devices are named
- *   interpreted-LANES        4 to 128; matrices in quads
- *   interpreted-LANES-rows   matrices row by row
+ *   interpreted-LANES          4 to 128; matrices in quads, in KHR's form; float16 denormals
+ *   interpreted-LANES-rows     the same with matrices row by row, in NV's form
+ *   interpreted-LANES-denorm   no matrices
+ *   interpreted-LANES-plain    neither matrices nor denormals
  * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does. Memory is
  * host memory, each buffer between pages that nobody has; new buffers have NaNs. Operations run at once. */
 #include <stdio.h>
@@ -33,7 +35,7 @@ struct interpreted {
     struct exec base;
     char name[64];
     uint32_t lanes;
-    bool in_quads;
+    enum form { IN_QUADS, IN_ROWS, DENORM, PLAIN } form;
     uint64_t seed, n_lane_operations, run_ns;
     struct spirv_memory memory;
     struct prepared *kernels;
@@ -71,9 +73,9 @@ static struct exec_caps interpreted_caps(const struct exec *x)
                               .max_invariant = EXEC_MAX_INVARIANT,
                               .is_software = true,
                               .is_unified = true,
-                              .has_coopmat = !x->keeps_f32,
-                              .uses_khr = !x->keeps_f32 && !x->prefers_nv,
-                              .has_denorm = !x->forbids_denorm,
+                              .has_coopmat = v->form < DENORM && !x->keeps_f32,
+                              .uses_khr = v->form == IN_QUADS && !x->keeps_f32,
+                              .has_denorm = v->form != PLAIN && !x->forbids_denorm,
                               .subgroup_size = v->lanes,
                               .max_workgroup = MOST_WORKGROUP,
                               .max_shared_bytes = MOST_SHARED,
@@ -166,7 +168,7 @@ static int prepare(struct interpreted *v, struct prepared *k, struct moeflux_err
                                           .spec = k->spec,
                                           .n_spec = k->n_spec,
                                           .lanes = has_matrices ? MATRIX_KERNEL_LANES : v->lanes,
-                                          .in_quads = v->in_quads};
+                                          .in_quads = v->form == IN_QUADS};
     struct spirv_module m;
     size_t n;
     const uint32_t *words = pipeline_words(k->name, &n);
@@ -303,26 +305,38 @@ static const struct backend interpreted_backend = {.close = interpreted_close,
                                                    .add_stats = interpreted_add_stats,
                                                    .reset_stats = nothing};
 
+static bool read_name(struct interpreted *v, const char *device)
+{
+    static const char *const forms[] = {[IN_QUADS] = "", [IN_ROWS] = "-rows", [DENORM] = "-denorm", [PLAIN] = "-plain"};
+    char rest[16] = "";
+    int n = sscanf(device, "interpreted-%u%15s", &v->lanes, rest);
+    if (n < 1 || v->lanes < 4 || v->lanes > SPIRV_MOST_LANES || (v->lanes & (v->lanes - 1)))
+        return false;
+    for (int i = IN_QUADS; i <= PLAIN; i++)
+        if (strcmp(rest, forms[i]) == 0) {
+            v->form = (enum form)i;
+            return true;
+        }
+    return false;
+}
+
 /* Takes the place of the Vulkan backend's. */
 int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e)
 {
-    char rest[8] = "";
-    unsigned lanes = 0;
     if (!o->device)
         return 1;
-    int n = sscanf(o->device, "interpreted-%u%7s", &lanes, rest);
-    if (n < 1 || lanes < 4 || lanes > SPIRV_MOST_LANES || (lanes & (lanes - 1)) || (rest[0] && strcmp(rest, "-rows") != 0))
-        return err_set(e, ERR_DEVICE, "no device named %s: expected interpreted-4 to interpreted-128", o->device);
     struct interpreted *v = mem_new(1, sizeof *v, e);
     if (!v)
         return ERR_MEMORY;
+    if (!read_name(v, o->device)) {
+        free(v);
+        return err_set(e, ERR_DEVICE, "no device named %s: expected interpreted-4 to interpreted-128", o->device);
+    }
     const char *seed = getenv("MOEFLUX_SEED");
     v->base.backend = &interpreted_backend;
     v->base.profile = o->profile;
-    v->lanes = lanes;
-    v->in_quads = !rest[0];
     v->seed = seed ? strtoull(seed, NULL, 10) : 1;
-    snprintf(v->name, sizeof v->name, "interpreted, %u lanes%s", lanes, rest[0] ? ", matrices in rows" : "");
+    snprintf(v->name, sizeof v->name, "%s", o->device);
     *out = &v->base;
     return 0;
 }

@@ -9,45 +9,70 @@
 #include "numbers.h"
 #include "run.h"
 
+/* The subgroup from lane `first` on: all of its live lanes are active, or none. */
+static void needs_subgroup(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t first)
+{
+    uint32_t n_active = 0, n_live = 0;
+    for (uint32_t l = first; l < first + s->size; l++) {
+        n_active += s->mask[l] & 1;
+        n_live += s->live[l] & 1;
+    }
+    if (n_active && n_active != n_live)
+        spirv_fault(s, i, first, "%u of the subgroup's %u lanes are at an instruction of all of them", n_active, n_live);
+}
+
 static void needs_all(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    if (!s->is_full)
-        spirv_fault(s, i, 0, "%u of the subgroup's %u lanes are at an instruction of the whole subgroup", s->n_active,
-                    s->n_live);
+    for (uint32_t first = 0; !s->is_full && first < s->n; first += s->size)
+        needs_subgroup(s, i, first);
+}
+
+/* The first active lane of lane l's subgroup, which has one. */
+static uint32_t first_active(const struct spirv_lanes *s, uint32_t l)
+{
+    for (l -= l % s->size; !s->mask[l]; l++)
+        ;
+    return l;
 }
 
 void spirv_elect(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    uint32_t *d = spirv_slot(s, i->d), found = 0;
-    for (uint32_t l = 0; l < s->n; l++) {
+    uint32_t *d = spirv_slot(s, i->d);
+    for (uint32_t l = 0; l < s->n; l++)
         if (s->mask[l])
-            d[l] = !found;
-        found |= s->mask[l];
-    }
+            d[l] = first_active(s, l) == l;
 }
 
 void spirv_vote(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     const uint32_t *a = spirv_slot(s, i->a);
-    uint32_t *d = spirv_slot(s, i->d), n_yes = 0;
+    uint32_t *d = spirv_slot(s, i->d);
     needs_all(s, i);
-    for (uint32_t l = 0; l < s->n; l++)
-        n_yes += s->mask[l] && a[l];
-    for (uint32_t l = 0; l < s->n; l++)
-        if (s->mask[l])
-            d[l] = i->more == OP_GROUP_ALL ? n_yes == s->n_active : n_yes > 0;
+    for (uint32_t first = 0; first < s->n; first += s->size) {
+        uint32_t n_yes = 0, n = 0;
+        for (uint32_t l = first; l < first + s->size; l++) {
+            n += s->mask[l] & 1;
+            n_yes += s->mask[l] && a[l];
+        }
+        for (uint32_t l = first; l < first + s->size; l++)
+            if (s->mask[l])
+                d[l] = i->more == OP_GROUP_ALL ? n_yes == n : n_yes > 0;
+    }
 }
 
 /* --- exchanges --- */
 
-/* Each number of lane from[l] to lane l. */
-static void exchange(struct spirv_lanes *s, const struct spirv_insn *i, const uint32_t *from)
+/* Each number of lane from[l] of lane l's subgroup to lane l. */
+static void exchange(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t *from)
 {
-    for (uint32_t l = 0; l < s->n; l++)
-        if (s->mask[l] && (from[l] >= s->n || !s->mask[from[l]])) {
+    for (uint32_t l = 0; l < s->n; l++) {
+        uint32_t other = l - l % s->size + from[l];
+        if (s->mask[l] && (from[l] >= s->size || !s->mask[other])) {
             spirv_fault(s, i, l, "a number of lane %u, which is not active", from[l]);
             return;
         }
+        from[l] = s->mask[l] ? other : l;
+    }
     for (uint32_t k = 0; k < i->n; k++) {
         const uint32_t *a = spirv_slot(s, i->a + k);
         uint32_t *d = spirv_slot(s, i->d + k);
@@ -57,21 +82,16 @@ static void exchange(struct spirv_lanes *s, const struct spirv_insn *i, const ui
     }
 }
 
-static uint32_t first_active(const struct spirv_lanes *s)
-{
-    uint32_t l = 0;
-    while (!s->mask[l])
-        l++;
-    return l;
-}
-
 void spirv_broadcast(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    uint32_t from[SPIRV_MOST_LANES], first = first_active(s);
-    uint32_t lane = i->b == SPIRV_NO_SLOT ? first : spirv_slot(s, i->b)[first];
+    uint32_t from[SPIRV_MOST_LANES] = {0};
+    const uint32_t *b = i->b == SPIRV_NO_SLOT ? NULL : spirv_slot(s, i->b);
     for (uint32_t l = 0; l < s->n; l++) {
-        from[l] = lane;
-        if (i->b != SPIRV_NO_SLOT && s->mask[l] && spirv_slot(s, i->b)[l] != lane)
+        if (!s->mask[l])
+            continue;
+        uint32_t first = first_active(s, l);
+        from[l] = b ? b[l] : first % s->size;
+        if (b && b[l] != b[first])
             spirv_fault(s, i, l, "a broadcast from more than one lane");
     }
     exchange(s, i, from);
@@ -81,11 +101,13 @@ void spirv_shuffle_lanes(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     uint32_t from[SPIRV_MOST_LANES];
     const uint32_t *b = spirv_slot(s, i->b);
-    for (uint32_t l = 0; l < s->n; l++)
+    for (uint32_t l = 0; l < s->n; l++) {
+        uint32_t mine = l % s->size;
         from[l] = i->more == OP_GROUP_SHUFFLE ? b[l]
-                  : i->more == OP_SHUFFLE_XOR ? l ^ b[l]
-                  : i->more == OP_SHUFFLE_UP  ? l - b[l]
-                                              : l + b[l];
+                  : i->more == OP_SHUFFLE_XOR ? mine ^ b[l]
+                  : i->more == OP_SHUFFLE_UP  ? mine - b[l]
+                                              : mine + b[l];
+    }
     exchange(s, i, from);
 }
 
@@ -94,16 +116,16 @@ void spirv_shuffle_lanes(struct spirv_lanes *s, const struct spirv_insn *i)
 void spirv_ballot(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     const uint32_t *a = spirv_slot(s, i->a);
-    uint32_t bits[4] = {0};
     needs_all(s, i);
-    for (uint32_t l = 0; l < s->n; l++)
-        if (s->mask[l] && a[l])
-            bits[l / 32] |= 1u << l % 32;
-    for (uint32_t k = 0; k < 4; k++) {
-        uint32_t *d = spirv_slot(s, i->d + k);
-        for (uint32_t l = 0; l < s->n; l++)
-            if (s->mask[l])
-                d[l] = bits[k];
+    for (uint32_t first = 0; first < s->n; first += s->size) {
+        uint32_t bits[4] = {0};
+        for (uint32_t l = 0; l < s->size; l++)
+            if (s->mask[first + l] && a[first + l])
+                bits[l / 32] |= 1u << l % 32;
+        for (uint32_t k = 0; k < 4; k++)
+            for (uint32_t l = first; l < first + s->size; l++)
+                if (s->mask[l])
+                    spirv_slot(s, i->d + k)[l] = bits[k];
     }
 }
 
@@ -117,7 +139,7 @@ void spirv_ballot_count(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     uint32_t *d = spirv_slot(s, i->d);
     for (uint32_t l = 0; l < s->n; l++) {
-        uint32_t end = i->imm == 0 ? s->n : i->imm == 1 ? l + 1 : l, n = 0;
+        uint32_t mine = l % s->size, end = i->imm == 0 ? s->size : i->imm == 1 ? mine + 1 : mine, n = 0;
         for (uint32_t of = 0; of < end; of++)
             n += is_in(s, i, l, of);
         if (s->mask[l])
@@ -130,7 +152,7 @@ void spirv_ballot_find(struct spirv_lanes *s, const struct spirv_insn *i)
     uint32_t *d = spirv_slot(s, i->d);
     for (uint32_t l = 0; l < s->n; l++) {
         uint32_t found = UINT32_MAX;
-        for (uint32_t of = 0; of < s->n; of++)
+        for (uint32_t of = 0; of < s->size; of++)
             if (is_in(s, i, l, of) && (found == UINT32_MAX || i->more == OP_BALLOT_FIND_MSB))
                 found = of;
         if (s->mask[l])
@@ -169,7 +191,7 @@ static void reduce_number(struct spirv_lanes *s, const struct spirv_insn *i, con
     spirv_pure_fn *fn = how->op ? spirv_math(how->op, how->is_float ? SPIRV_FLOAT : SPIRV_INT)
                                 : spirv_math_extended(how->extended);
     const uint32_t *a = spirv_slot(s, i->a + k);
-    uint32_t *d = spirv_slot(s, i->d + k), cluster = s->n, sum = 0, next;
+    uint32_t *d = spirv_slot(s, i->d + k), cluster = s->size, sum, next;
     if (i->imm == CLUSTERED)
         cluster = spirv_slot(s, i->c)[0];
     for (uint32_t first = 0; first < s->n; first += cluster) {
@@ -198,16 +220,26 @@ void spirv_reduce(struct spirv_lanes *s, const struct spirv_insn *i)
 
 /* --- barriers --- */
 
+static void subgroup_barrier(struct spirv_lanes *s, const struct spirv_insn *i)
+{
+    needs_all(s, i);
+    for (uint32_t first = 0; first < s->n; first += s->size)
+        for (uint32_t l = first; l < first + s->size; l++)
+            if (s->mask[l]) {
+                s->epochs[first / s->size]++;
+                break;
+            }
+}
+
 void spirv_control_barrier(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     if (i->imm == SCOPE_SUBGROUP) {
-        needs_all(s, i);
-        s->epoch++;
+        subgroup_barrier(s, i);
         return;
     }
     uint32_t n = s->p->n_lanes - s->first < s->n ? s->p->n_lanes - s->first : s->n;
     if (s->n_active != n)
-        spirv_fault(s, i, 0, "%u of the subgroup's %u lanes are at a barrier of the workgroup", s->n_active, n);
+        spirv_fault(s, i, 0, "a barrier that not all lanes of the workgroup reach");
     s->orders_buffers |= (i->more & SEMANTICS_BUFFERS) != 0;
     s->barrier = i;
     s->stop = SPIRV_AT_BARRIER;

@@ -126,24 +126,22 @@ void spirv_memory_barrier_passed(struct spirv_memory *m, bool orders_buffers)
 /* --- races --- */
 
 /* Whether an access may be at the same time as one of this lane. */
-static bool meets(const struct spirv_access *a, const struct spirv_lanes *s, uint32_t lane, uint32_t since)
+static bool meets(const struct spirv_access *a, const struct spirv_access *now, uint32_t since)
 {
     if (a->epoch < since || a->epoch == 0)
         return false;
-    if (a->subgroup != s->idx)
-        return true;
-    return a->sub_epoch == s->epoch && a->lane != lane;
+    return a->subgroup != now->subgroup || (a->sub_epoch == now->sub_epoch && a->lane != now->lane);
 }
 
-static void note(struct spirv_access *a, const struct spirv_lanes *s, uint32_t lane, uint32_t since)
+static void note(struct spirv_access *a, const struct spirv_access *now, uint32_t since)
 {
     bool is_new = a->epoch < since || a->epoch == 0;
-    bool is_same = !is_new && a->subgroup == s->idx;
-    if (is_new || (is_same && a->sub_epoch != s->epoch))
-        *a = (struct spirv_access){s->run->memory->epoch, (uint16_t)s->idx, (uint16_t)lane, s->epoch};
+    bool is_same = !is_new && a->subgroup == now->subgroup;
+    if (is_new || (is_same && a->sub_epoch != now->sub_epoch))
+        *a = *now;
     else if (!is_same)
         a->subgroup = SPIRV_SEVERAL;
-    else if (a->lane != lane)
+    else if (a->lane != now->lane)
         a->lane = SPIRV_SEVERAL;
 }
 
@@ -152,28 +150,32 @@ static void report_race(struct spirv_lanes *s, const struct spirv_insn *i, uint3
 {
     if (a->subgroup == SPIRV_SEVERAL)
         spirv_fault(s, i, lane, "race: %s, and so do several subgroups", what);
+    else if (a->lane == SPIRV_SEVERAL)
+        spirv_fault(s, i, lane, "race: %s, and so do several lanes of subgroup %u", what, a->subgroup);
     else
         spirv_fault(s, i, lane, "race: %s, and lane %u of subgroup %u too", what, a->lane, a->subgroup);
-}
-
-static void touch(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, struct spirv_word *w, bool is_store,
-                  uint32_t since)
-{
-    if (meets(&w->write, s, lane, since))
-        report_race(s, i, lane, &w->write, is_store ? "two lanes write a word" : "one lane reads a word that one writes");
-    else if (is_store && meets(&w->read, s, lane, since))
-        report_race(s, i, lane, &w->read, "one lane writes a word that one reads");
-    note(is_store ? &w->write : &w->read, s, lane, since);
 }
 
 /* Words that an access covers in whole. */
 static void touch_words(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, struct spirv_word *words,
                         uint64_t at, uint32_t bytes, bool is_store, uint32_t since)
 {
+    uint32_t subgroup = (s->first + lane) / s->size;
+    const struct spirv_access now = {.epoch = s->run->memory->epoch,
+                                     .subgroup = (uint16_t)subgroup,
+                                     .lane = (uint16_t)(lane % s->size),
+                                     .sub_epoch = s->epochs[lane / s->size]};
     if (is_store && bytes < 4)
         return;
-    for (uint64_t w = at / 4; w <= (at + bytes - 1) / 4; w++)
-        touch(s, i, lane, &words[w], is_store, since);
+    for (uint64_t k = at / 4; k <= (at + bytes - 1) / 4; k++) {
+        struct spirv_word *w = &words[k];
+        if (meets(&w->write, &now, since))
+            report_race(s, i, lane, &w->write,
+                        is_store ? "two lanes write a word" : "one lane reads a word that another writes");
+        else if (is_store && meets(&w->read, &now, since))
+            report_race(s, i, lane, &w->read, "one lane writes a word that another reads");
+        note(is_store ? &w->write : &w->read, &now, since);
+    }
 }
 
 /* --- where an access is --- */
@@ -350,21 +352,40 @@ void spirv_load_push(struct spirv_lanes *s, const struct spirv_insn *i)
 
 /* --- variables of a lane --- */
 
+/* Whether all active lanes have the same number. */
+static bool is_uniform(const struct spirv_lanes *s, const uint32_t *numbers, uint32_t *one)
+{
+    uint32_t first = 0, differ = 0;
+    while (!s->mask[first])
+        first++;
+    *one = numbers[first];
+    for (uint32_t l = 0; l < s->n; l++)
+        differ |= (numbers[l] ^ *one) & s->mask[l];
+    return differ == 0;
+}
+
 static void access_private(struct spirv_lanes *s, const struct spirv_insn *i, bool is_store)
 {
     const uint32_t *offsets = spirv_slot(s, i->a);
+    uint32_t same, before = i->b - i->c;
+    bool is_same = is_uniform(s, offsets, &same);
     for (uint32_t l = 0; l < s->n; l++) {
         if (!s->mask[l])
             continue;
-        if (offsets[l] > i->more || i->b - i->c + offsets[l] + i->n > i->more) {
-            spirv_fault(s, i, l, "element %u of a variable of %u numbers", i->b - i->c + offsets[l], i->more);
+        if (offsets[l] > i->more || before + offsets[l] + i->n > i->more) {
+            spirv_fault(s, i, l, "element %u of a variable of %u numbers", before + offsets[l], i->more);
             return;
         }
+        if (is_same)
+            break;
         for (uint32_t k = 0; k < i->n; k++) {
             uint32_t *there = spirv_slot(s, i->b + offsets[l] + k), *here = spirv_slot(s, i->d + k);
             *(is_store ? there + l : here + l) = is_store ? here[l] : there[l];
         }
     }
+    uint32_t *here = spirv_slot(s, i->d), *there = spirv_slot(s, i->b + (is_same ? same : 0));
+    if (is_same)
+        spirv_put(s, is_store ? there : here, is_store ? here : there, i->n, i->is_wide);
 }
 
 void spirv_load_private(struct spirv_lanes *s, const struct spirv_insn *i)
@@ -379,14 +400,18 @@ void spirv_store_private(struct spirv_lanes *s, const struct spirv_insn *i)
 void spirv_index(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     const uint32_t *idx = spirv_slot(s, i->a), *before = i->b == SPIRV_NO_SLOT ? NULL : spirv_slot(s, i->b);
-    uint32_t *d = spirv_slot(s, i->d);
-    for (uint32_t l = 0; l < s->n; l++) {
-        if (!s->mask[l])
-            continue;
-        if (i->more && idx[l] >= i->more)
+    uint32_t *restrict d = spirv_slot(s, i->d), bad = 0, end = i->more ? i->more : UINT32_MAX, stride = i->imm;
+    for (uint32_t l = 0; l < s->n; l++)
+        bad |= idx[l] >= end ? s->mask[l] : 0;
+    for (uint32_t l = 0; bad && l < s->n; l++)
+        if (s->mask[l] && idx[l] >= end)
             spirv_fault(s, i, l, "element %u of an array of %u", idx[l], i->more);
-        d[l] = idx[l] * i->imm + (before ? before[l] : 0);
-    }
+    if (!before)
+        for (uint32_t l = 0; l < s->n; l++)
+            d[l] = (d[l] & ~s->mask[l]) | (idx[l] * stride & s->mask[l]);
+    else
+        for (uint32_t l = 0; l < s->n; l++)
+            d[l] = (d[l] & ~s->mask[l]) | ((idx[l] * stride + before[l]) & s->mask[l]);
 }
 
 /* --- atomics --- */

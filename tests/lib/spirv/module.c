@@ -31,12 +31,6 @@ static int add_decoration(struct spirv_module *m, const struct spirv_decoration_
     return rc;
 }
 
-/* NV's types do not say which factor they are; the products do. */
-static void learn_product(struct spirv_module *m, const uint32_t *in)
-{
-    m->second[spirv_def(m, in[4])[1]] = 1;
-}
-
 static int learn(struct spirv_module *m, uint32_t at, uint32_t n, struct moeflux_err *e)
 {
     const uint32_t *in = m->words + at;
@@ -56,8 +50,6 @@ static int learn(struct spirv_module *m, uint32_t at, uint32_t n, struct moeflux
         return err_set(e, ERR_FORMAT, "SPIR-V word %u: a second function; expected optimised code", at);
     if (op == OP_FUNCTION)
         m->main_at = at;
-    if (op == OP_NV_MULADD)
-        learn_product(m, in);
     return 0;
 }
 
@@ -69,8 +61,7 @@ int spirv_module_open(struct spirv_module *m, const uint32_t *words, size_t n, s
         return err_set(e, ERR_FORMAT, "not SPIR-V");
     m->bound = words[SPIRV_BOUND_WORD];
     m->at = mem_new(m->bound, sizeof *m->at, e);
-    m->second = mem_new(m->bound, sizeof *m->second, e);
-    int rc = m->at && m->second ? 0 : ERR_MEMORY;
+    int rc = m->at ? 0 : ERR_MEMORY;
     for (size_t at = SPIRV_HEADER_WORDS, length; rc == 0 && at < n; at += length) {
         length = words[at] >> 16;
         if (length == 0 || length > n - at)
@@ -88,7 +79,6 @@ int spirv_module_open(struct spirv_module *m, const uint32_t *words, size_t n, s
 void spirv_module_close(struct spirv_module *m)
 {
     free(m->at);
-    free(m->second);
     free(m->decorations);
     *m = (struct spirv_module){0};
 }

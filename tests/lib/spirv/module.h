@@ -18,7 +18,6 @@ struct spirv_module {
     size_t n;
     uint32_t bound;
     uint32_t *at;       /* [bound] the word that an id's instruction begins at; 0: there is none */
-    uint32_t *second;   /* [bound] whether a matrix type has second factors of products */
     struct spirv_decoration_of *decorations;
     size_t n_decorations, room;
     uint32_t size_at;   /* the execution mode that has the workgroup's size; 0: none */

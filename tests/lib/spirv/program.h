@@ -76,7 +76,7 @@ struct spirv_program {
         uint32_t builtin, slot;
     } builtins[SPIRV_MOST_BUILTINS];
     uint32_t n_builtins;
-    bool in_quads; /* how matrices lie (matrix.h) */
+    bool has_matrices, in_quads; /* in_quads: how matrices lie (matrix.h) */
 };
 
 struct spirv_request {

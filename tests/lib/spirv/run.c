@@ -1,4 +1,4 @@
-/* Runs programs: the flow of each subgroup, and the subgroups of a workgroup by turns. */
+/* Runs programs: the flow of each team, and the teams of a workgroup one after the other. */
 #include "run.h"
 
 #include <stdarg.h>
@@ -24,7 +24,7 @@ void spirv_fault(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lan
     va_end(list);
     if (n > 0 && (size_t)n < sizeof m->fault)
         snprintf(m->fault + n, sizeof m->fault - (size_t)n,
-                 " (%s, %u lanes: SPIR-V word %u, workgroup %u %u %u, lane %u)", s->p->name, s->n, i->at, g[0], g[1],
+                 " (%s, %u lanes: SPIR-V word %u, workgroup %u %u %u, lane %u)", s->p->name, s->size, i->at, g[0], g[1],
                  g[2], s->first + lane);
 }
 
@@ -70,7 +70,7 @@ static void blend_wide(const struct spirv_lanes *s, void *to, const void *from, 
             d[l] = s->mask[l] ? a[l] : d[l];
 }
 
-static void put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint32_t n_slots, bool is_wide)
+void spirv_put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint32_t n_slots, bool is_wide)
 {
     if (s->is_full)
         memcpy(d, a, (size_t)n_slots * s->n * sizeof *d);
@@ -92,12 +92,12 @@ static void copy_edge(struct spirv_lanes *s, const struct spirv_edge *edge)
         if (edge->is_parallel)
             memcpy(at, from, n * sizeof *at);
         else
-            put(s, spirv_slot(s, copies[i].d), from, copies[i].n, copies[i].is_wide);
+            spirv_put(s, spirv_slot(s, copies[i].d), from, copies[i].n, copies[i].is_wide);
         at += n;
     }
     at = s->run->temporary;
     for (uint32_t i = 0; edge->is_parallel && i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
-        put(s, spirv_slot(s, copies[i].d), at, copies[i].n, copies[i].is_wide);
+        spirv_put(s, spirv_slot(s, copies[i].d), at, copies[i].n, copies[i].is_wide);
 }
 
 /* All active lanes go the same way. */
@@ -149,21 +149,35 @@ static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint3
     choose_lanes(s);
 }
 
+/* Whether all active lanes choose the same edge; then *edge is its number. */
+static bool is_uniform_branch(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t *edge)
+{
+    const uint32_t *condition = spirv_slot(s, b->condition);
+    uint32_t n_true = 0, first = 0, differ = 0;
+    if (b->end == SPIRV_BRANCH) {
+        for (uint32_t l = 0; l < s->n; l++)
+            n_true += condition[l] & s->mask[l];
+        *edge = n_true == 0;
+        return n_true == 0 || n_true == s->n_active;
+    }
+    while (!s->mask[first])
+        first++;
+    for (uint32_t l = 0; l < s->n; l++)
+        differ |= (condition[l] ^ condition[first]) & s->mask[l];
+    *edge = choice(s, b, first);
+    return differ == 0;
+}
+
 static void branch(struct spirv_lanes *s, const struct spirv_block *b)
 {
-    uint32_t choices[SPIRV_MOST_LANES], first = UINT32_MAX;
-    bool is_uniform = true;
-    for (uint32_t l = 0; l < s->n; l++) {
-        if (!s->mask[l])
-            continue;
-        choices[l] = choice(s, b, l);
-        first = first == UINT32_MAX ? choices[l] : first;
-        is_uniform &= choices[l] == first;
+    uint32_t choices[SPIRV_MOST_LANES], edge;
+    if (is_uniform_branch(s, b, &edge)) {
+        follow(s, &s->p->edges[b->first_edge + edge]);
+        return;
     }
-    if (is_uniform)
-        follow(s, &s->p->edges[b->first_edge + first]);
-    else
-        part(s, b, choices);
+    for (uint32_t l = 0; l < s->n; l++)
+        choices[l] = s->mask[l] ? choice(s, b, l) : 0;
+    part(s, b, choices);
 }
 
 static void leave(struct spirv_lanes *s)
@@ -188,11 +202,11 @@ static void compute(struct spirv_lanes *s, const struct spirv_insn *i)
         return;
     }
     i->pure(n, s->run->temporary, spirv_slot(s, i->a), spirv_slot(s, i->b), spirv_slot(s, i->c));
-    put(s, d, s->run->temporary, i->n_out, i->is_wide);
+    spirv_put(s, d, s->run->temporary, i->n_out, i->is_wide);
 }
 
 /* Until a barrier of the workgroup, or the end. */
-static void run_subgroup(struct spirv_lanes *s)
+static void run_team(struct spirv_lanes *s)
 {
     const struct spirv_program *p = s->p;
     s->stop = SPIRV_RUNS;
@@ -244,17 +258,17 @@ static void set_builtin(struct spirv_lanes *s, uint32_t builtin, uint32_t *r)
         if (builtin == BUILTIN_LOCAL_INDEX)
             r[l] = at;
         else if (builtin == BUILTIN_SUBGROUP_SIZE)
-            r[l] = s->n;
+            r[l] = s->size;
         else if (builtin == BUILTIN_NUM_SUBGROUPS)
-            r[l] = run->n_subgroups;
+            r[l] = (s->p->n_lanes + s->size - 1) / s->size;
         else if (builtin == BUILTIN_SUBGROUP_ID)
-            r[l] = s->idx;
+            r[l] = at / s->size;
         else if (builtin == BUILTIN_LANE)
-            r[l] = l;
+            r[l] = l % s->size;
     }
 }
 
-static void begin_subgroup(struct spirv_lanes *s)
+static void begin_team(struct spirv_lanes *s)
 {
     s->n_active = s->n_live = 0;
     for (uint32_t l = 0; l < s->n; l++) {
@@ -263,7 +277,8 @@ static void begin_subgroup(struct spirv_lanes *s)
     }
     s->n_active = s->n_live;
     s->is_full = true;
-    s->block = s->insn = s->epoch = 0;
+    s->block = s->insn = 0;
+    memset(s->epochs, 0, sizeof s->epochs);
     s->orders_buffers = false;
     for (uint32_t i = 0; i < s->p->n_builtins; i++)
         set_builtin(s, s->p->builtins[i].builtin, spirv_slot(s, s->p->builtins[i].slot));
@@ -289,17 +304,17 @@ static void shuffle(struct spirv_run *run, uint32_t *order, uint32_t n)
 /* All are at one barrier, or all have returned: else lanes wait for some that never come. */
 static bool check_barrier(struct spirv_run *run)
 {
-    struct spirv_lanes *first = &run->subgroups[0];
+    struct spirv_lanes *first = &run->teams[0];
     bool orders_buffers = true;
-    for (uint32_t i = 0; i < run->n_subgroups; i++) {
-        struct spirv_lanes *s = &run->subgroups[i];
+    for (uint32_t i = 0; i < run->n_teams; i++) {
+        struct spirv_lanes *s = &run->teams[i];
         if (s->stop == first->stop && (s->stop == SPIRV_DONE || s->barrier == first->barrier)) {
             orders_buffers &= s->orders_buffers;
             s->orders_buffers = false;
             continue;
         }
         const struct spirv_insn *at = s->stop == SPIRV_AT_BARRIER ? s->barrier : first->barrier;
-        spirv_fault(s, at, 0, "a barrier that not all subgroups reach");
+        spirv_fault(s, at, 0, "a barrier that not all lanes of the workgroup reach");
         return false;
     }
     spirv_memory_barrier_passed(run->memory, orders_buffers);
@@ -310,20 +325,19 @@ static void run_workgroup(struct spirv_run *run, bool is_first)
 {
     uint32_t order[1024];
     spirv_memory_begin_workgroup(run->memory, is_first);
-    for (uint32_t i = 0; i < run->n_subgroups; i++) {
+    for (uint32_t i = 0; i < run->n_teams; i++) {
         order[i] = i;
-        begin_subgroup(&run->subgroups[i]);
+        begin_team(&run->teams[i]);
     }
     do {
-        shuffle(run, order, run->n_subgroups);
-        for (uint32_t i = 0; i < run->n_subgroups && !run->memory->n_faults; i++)
-            run_subgroup(&run->subgroups[order[i]]);
-    } while (!run->memory->n_faults && check_barrier(run) && run->subgroups[0].stop != SPIRV_DONE);
+        shuffle(run, order, run->n_teams);
+        for (uint32_t i = 0; i < run->n_teams && !run->memory->n_faults; i++)
+            run_team(&run->teams[order[i]]);
+    } while (!run->memory->n_faults && check_barrier(run) && run->teams[0].stop != SPIRV_DONE);
 }
 
-static void put_constants(const struct spirv_program *p, uint32_t *r)
+static void put_constants(const struct spirv_program *p, uint32_t *r, uint32_t n)
 {
-    uint32_t n = p->lanes;
     for (uint32_t i = 0; i < p->n_constants; i++) {
         if (p->is_wide[i]) {
             for (uint32_t l = 0; l < n; l++) {
@@ -338,26 +352,35 @@ static void put_constants(const struct spirv_program *p, uint32_t *r)
     }
 }
 
+/* Matrices are spread over the lanes of one subgroup. */
+static uint32_t team_lanes(const struct spirv_program *p)
+{
+    enum { TEAM = 64 };
+    uint32_t most = p->n_lanes < TEAM ? p->n_lanes : TEAM;
+    return p->has_matrices || p->lanes > most ? p->lanes : most / p->lanes * p->lanes;
+}
+
 static int open_run(struct spirv_run *run, const struct spirv_program *p, struct moeflux_err *e)
 {
-    size_t each = (size_t)p->n_slots * p->lanes;
+    uint32_t n = team_lanes(p);
+    size_t each = (size_t)p->n_slots * n;
     run->p = p;
-    run->n_subgroups = (p->n_lanes + p->lanes - 1) / p->lanes;
-    run->subgroups = mem_new(run->n_subgroups, sizeof *run->subgroups, e);
-    run->registers = mem_new(run->n_subgroups * each, sizeof *run->registers, e);
-    run->temporary = mem_new((size_t)p->most_numbers * p->lanes + 2, sizeof *run->temporary, e);
-    if (!run->subgroups || !run->registers || !run->temporary)
+    run->n_teams = (p->n_lanes + n - 1) / n;
+    run->teams = mem_new(run->n_teams, sizeof *run->teams, e);
+    run->registers = mem_new(run->n_teams * each, sizeof *run->registers, e);
+    run->temporary = mem_new((size_t)p->most_numbers * n + 2, sizeof *run->temporary, e);
+    if (!run->teams || !run->registers || !run->temporary)
         return ERR_MEMORY;
-    put_constants(p, run->registers);
-    for (uint32_t i = 0; i < run->n_subgroups; i++) {
-        run->subgroups[i] = (struct spirv_lanes){.p = p,
-                                                 .run = run,
-                                                 .r = run->registers + i * each,
-                                                 .n = p->lanes,
-                                                 .idx = i,
-                                                 .first = i * p->lanes};
+    put_constants(p, run->registers, n);
+    for (uint32_t i = 0; i < run->n_teams; i++) {
+        run->teams[i] = (struct spirv_lanes){.p = p,
+                                             .run = run,
+                                             .r = run->registers + i * each,
+                                             .n = n,
+                                             .size = p->lanes,
+                                             .first = i * n};
         if (i > 0)
-            memcpy(run->subgroups[i].r, run->registers, (size_t)p->n_constants * p->lanes * sizeof *run->registers);
+            memcpy(run->teams[i].r, run->registers, (size_t)p->n_constants * n * sizeof *run->registers);
     }
     return spirv_memory_begin(run->memory, p->shared_bytes, e);
 }
@@ -379,7 +402,7 @@ int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, c
         run_workgroup(&run, i == 0);
     }
     *n_lane_operations += run.n_lane_operations;
-    free(run.subgroups);
+    free(run.teams);
     free(run.registers);
     free(run.temporary);
     return rc;

@@ -1,7 +1,8 @@
 /* run.h - a kernel's state while it runs, and the instructions that look at more than a lane's own registers.
  *
- * The lanes of a subgroup go in lockstep under a mask: the lanes at the earliest block run, the others wait, so that
- * all meet at a construct's merge block. The subgroups of a workgroup take turns at barriers, in a random order. */
+ * Lanes go in lockstep under a mask: the lanes at the earliest block run, the others wait, so that all meet at a
+ * construct's merge block. Small subgroups go with others, for speed, as a team of up to 64 lanes; instructions of a
+ * subgroup see its own lanes alone. The teams of a workgroup take turns at barriers, in a random order. */
 #ifndef MOEFLUX_TESTS_SPIRV_RUN_H
 #define MOEFLUX_TESTS_SPIRV_RUN_H
 
@@ -10,21 +11,21 @@
 
 enum spirv_stop { SPIRV_RUNS, SPIRV_AT_BARRIER, SPIRV_DONE };
 
-/* A subgroup. */
+/* A team: one subgroup or more. */
 struct spirv_lanes {
     const struct spirv_program *p;
     struct spirv_run *run;
     uint32_t *r;    /* registers: [n_slots][lanes] */
     uint32_t n;     /* lanes */
-    uint32_t idx;   /* in its workgroup */
+    uint32_t size;  /* of a subgroup */
     uint32_t first; /* of its lanes in the workgroup */
     /* Of each lane: all bits or none. live: it has not returned. */
     uint32_t mask[SPIRV_MOST_LANES], live[SPIRV_MOST_LANES];
-    uint32_t where[SPIRV_MOST_LANES]; /* its block, while the subgroup is apart */
+    uint32_t where[SPIRV_MOST_LANES]; /* its block, while the team is apart */
     bool is_full;                     /* the mask has all live lanes */
     uint32_t n_active, n_live;
     uint32_t block, insn;
-    uint32_t epoch; /* barriers of the subgroup so far */
+    uint32_t epochs[SPIRV_MOST_LANES]; /* of each subgroup: its own barriers so far */
     enum spirv_stop stop;
     const struct spirv_insn *barrier;
     bool orders_buffers; /* a memory barrier for buffers came since the last control barrier */
@@ -35,8 +36,8 @@ struct spirv_run {
     struct spirv_memory *memory;
     const uint8_t *args;
     uint32_t args_bytes, groups[3], group[3];
-    struct spirv_lanes *subgroups;
-    uint32_t n_subgroups;
+    struct spirv_lanes *teams;
+    uint32_t n_teams;
     uint32_t *registers, *temporary;
     uint8_t *shared;
     uint64_t rng;
@@ -55,6 +56,9 @@ static inline uint32_t *spirv_slot(const struct spirv_lanes *s, uint32_t slot)
 {
     return s->r + (size_t)slot * s->n;
 }
+
+/* Copies n slots, of active lanes alone. */
+void spirv_put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint32_t n_slots, bool is_wide);
 
 /* --- memory (memory.c) --- */
 
