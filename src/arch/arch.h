@@ -1,6 +1,5 @@
 /* arch.h - a model's layers as the engine sees them: weights, and the lists of operations that make a layer.
- * They are built from the description in config.h: a mixer (mixer.h), then experts (moe.h) or a dense part
- * (dense.h).
+ * They are the blocks that config.h describes: parts (part.h), and experts (moe.h) in the last block.
  *
  * A layer is two lists. before_experts ends with the router's logits; experts_up and experts_down compute the
  * routed and shared experts and the residual. If every expert is in the table, experts_up makes the router's
@@ -37,7 +36,7 @@ struct arch_sequence {
 struct arch_chunk {
     uint32_t n;
     uint64_t ids;                     /* i32 [n] */
-    uint64_t rope;                    /* f32 [n][rotary_dim / 2][2]: cos, sin */
+    uint64_t rope;                    /* f32 [n][dim / 2][2]: cos, sin */
     struct arch_sequence of;          /* the tokens are at of.pos .. of.pos + n - 1 */
     const struct arch_sequence *each; /* [n], then `of` is unused; NULL: one sequence */
     /* 0 < keep < n: the recurrent state after the first `keep` tokens is written to `kept`, with the other

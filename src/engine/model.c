@@ -17,11 +17,11 @@
 static int make_frequencies(struct moeflux_model *m, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
-    m->inverse_frequencies = mem_new(size_max(c->rotary_dim / 2, 1), sizeof(float), e);
+    m->inverse_frequencies = mem_new(size_max(c->ropes[0].dim / 2, 1), sizeof(float), e);
     if (!m->inverse_frequencies)
         return ERR_MEMORY;
-    rope_frequencies(c, m->inverse_frequencies);
-    m->rope_multiplier = rope_multiplier(c);
+    rope_frequencies(&c->ropes[0], m->inverse_frequencies);
+    m->rope_multiplier = rope_multiplier(&c->ropes[0]);
     return 0;
 }
 

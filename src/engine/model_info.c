@@ -53,7 +53,6 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .expert_share = config_expert_share(c),
                                   .moe_inner = c->moe_inner,
                                   .max_context = c->max_context,
-                                  .window = c->attn_window,
                                   .packed = d->packed,
                                   .is_sketch = d->is_sketch,
                                   .is_assumed = d->is_assumed,
@@ -66,7 +65,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct arch_state s = arch_state_of(c, i, KV_TYPE_F32);
         out->n_attention += s.rows[0].n > 0;
-        out->n_windowed += c->layers[i].has_window;
+        out->n_windowed += config_window(c, i) > 0;
+        out->window = (uint32_t)size_max(out->window, config_window(c, i));
         out->kv_bytes_per_pos += ((uint64_t)s.rows[0].n + s.rows[1].n) * sizeof(float);
         /* A dispatch reads one window and writes the other. Everything exists twice: the backup allows a
          * chunk to be undone. */

@@ -21,7 +21,7 @@ static void set_up(struct fixture *f)
     struct moeflux_err e = {0};
     memset(f, 0, sizeof *f);
     f->m.max_chunk = CHUNK;
-    f->m.dir.config.rotary_dim = DIM;
+    f->m.dir.config.ropes[0].dim = DIM;
     f->m.inverse_frequencies = frequencies;
     f->m.rope_multiplier = 1.5;
     check_ok(exec_open(&f->x, &(struct exec_options){.device = "reference"}, &e), &e);

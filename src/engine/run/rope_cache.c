@@ -16,7 +16,7 @@ static float *half_of(const struct rope_cache *r, uint32_t half)
 int rope_cache_open(struct rope_cache *r, struct exec *x, const struct moeflux_model *m,
                     struct moeflux_err *e)
 {
-    uint64_t bytes = (uint64_t)m->max_chunk * m->dir.config.rotary_dim * sizeof(float);
+    uint64_t bytes = (uint64_t)m->max_chunk * m->dir.config.ropes[0].dim * sizeof(float);
     return exec_buffer_new(x, &r->room, EXEC_INPUT, 2 * bytes, e);
 }
 
@@ -27,7 +27,7 @@ void rope_cache_close(struct rope_cache *r, struct exec *x)
 
 void rope_cache_fill(const struct moeflux_model *m, float *out, uint32_t n, uint32_t pos)
 {
-    uint32_t n_angles = m->dir.config.rotary_dim / 2;
+    uint32_t n_angles = m->dir.config.ropes[0].dim / 2;
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t i = 0; i < n_angles; i++) {
             /* The angle is rounded to float32, as the reference computes it. */

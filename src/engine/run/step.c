@@ -31,7 +31,7 @@ static const struct stage *last_stage(const struct moeflux_model *m)
 static int make_buffers(struct moeflux_model *m, struct moeflux_err *e)
 {
     struct step_room *r = &m->step;
-    uint64_t vocab = m->dir.config.vocab_size, rope = m->dir.config.rotary_dim * sizeof(float);
+    uint64_t vocab = m->dir.config.vocab_size, rope = m->dir.config.ropes[0].dim * sizeof(float);
     const struct {
         struct exec_buffer *b;
         enum exec_memory kind;
