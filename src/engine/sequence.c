@@ -1,13 +1,14 @@
-/* Sessions: the memory of a sequence and its evaluation in chunks. */
+#include "engine/sequence.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 #include "args.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/run/forward.h"
 #include "engine/run/pipeline.h"
-#include "engine/run/stage_turn.h"
+#include "engine/state/rewind.h"
 
 enum { DEFAULT_CHECKPOINTS = 4 };
 
@@ -209,17 +210,6 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
     checkpoints_drop_after(&s->checkpoints, pos);
 }
 
-bool model_is_idle(struct moeflux_model *m)
-{
-    bool is = true;
-    for (uint32_t i = 0; is && i < m->n_stages; i++) {
-        stage_take(&m->stages[i]);
-        is = stage_is_idle(m, &m->stages[i]);
-        stage_give(&m->stages[i]);
-    }
-    return is;
-}
-
 int sequence_recover(struct moeflux_session *s, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
@@ -321,7 +311,7 @@ static int checkpoint_after(struct moeflux_session *s, uint32_t keep, struct moe
     uint32_t at = s->checkpoint_at;
     if (!keep && at != s->pos)
         return 0;
-    int rc = keep ? sequence_checkpoint(s, true, at, s->parity ^ 1, e) : moeflux_session_checkpoint(s, e);
+    int rc = keep ? rewind_checkpoint(s, true, at, s->parity ^ 1, e) : moeflux_session_checkpoint(s, e);
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
@@ -406,7 +396,7 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
         if (rc == ERR_INTERRUPTED && s->progress_at.is_stopped)
             return stop_at(s, done, n, e);
         if (rc < 0) {
-            sequence_roll_back(s);
+            rewind_after_failure(s);
             return rc;
         }
         if (rest < 0 || done == n)
@@ -425,9 +415,9 @@ int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
 {
     enum work_kind kind = n > 1 ? WORK_PREFILL : WORK_DECODE;
     s->progress_at = (struct progress_at){.what = what, .total = n};
-    model_count_begin(s->model, kind);
+    model_stats_begin(s->model, kind);
     int rc = eval_chunks(s, ids, n, outputs, e);
-    model_count_end(s->model, kind, rc < 0 ? 0 : n);
+    model_stats_end(s->model, kind, rc < 0 ? 0 : n);
     s->checkpoint_at = 0;
     return rc;
 }

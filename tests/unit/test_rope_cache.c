@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 
 enum { CHUNK = 8, DIM = 6 };
 

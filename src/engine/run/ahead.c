@@ -13,9 +13,9 @@ static bool is_same_group(const struct recorded *a, const struct work *w)
 bool ahead_is_recorded(const struct work *w, const struct stage *at)
 {
     const struct recorded *a = &at->ahead.deferred;
-    bool is = is_same_group(a, w) && a->chooses == stage_chooses(w, at) && exec_is_deferred(at->exec);
+    bool is = is_same_group(a, w) && a->chooses == work_chooses(w, at) && exec_is_deferred(at->exec);
     for (uint32_t i = 0; is && i < a->n; i++) {
-        const struct arch_sequence have = a->each[i], want = stage_sequence(w, i, at);
+        const struct arch_sequence have = a->each[i], want = work_sequence(w, i, at);
         is = have.pos == want.pos && have.parity == want.parity && have.kv_blocks == want.kv_blocks &&
              have.recurrent == want.recurrent && have.recurrent_out == want.recurrent_out;
     }
@@ -50,10 +50,10 @@ static struct recorded next_of(const struct work *w, const struct stage *at)
 {
     struct work after = *w;
     struct recorded r = {
-        .n = may_go_on(w) ? w->n : 0, .is_batched = w->is_batched, .chooses = stage_chooses(w, at)};
+        .n = may_go_on(w) ? w->n : 0, .is_batched = w->is_batched, .chooses = work_chooses(w, at)};
     after.ahead = after.flips = 1;
     for (uint32_t i = 0; i < r.n; i++) {
-        r.each[i] = stage_sequence(&after, i, at);
+        r.each[i] = work_sequence(&after, i, at);
         r.marks[i] = w->list[i]->mark;
     }
     return r;
@@ -76,7 +76,7 @@ bool ahead_choose(const struct work *w, const struct pass *here,
     if (a->wanted.n == 0 || at->computes_at_once)
         return false;
     const struct work after = {.m = w->m, .list = w->list, .n = a->wanted.n, .outputs = w->outputs};
-    *next = stage_pass(&after, at, NULL);
+    *next = work_pass(&after, at, NULL);
     memcpy(each, a->wanted.each, a->wanted.n * sizeof *each);
     next->s = NULL;
     next->progress = NULL;

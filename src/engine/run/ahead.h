@@ -6,7 +6,7 @@
 #ifndef MOEFLUX_ENGINE_RUN_AHEAD_H
 #define MOEFLUX_ENGINE_RUN_AHEAD_H
 
-#include "engine/run/stage_run.h"
+#include "engine/run/work.h"
 
 /* Whether the work is what was recorded ahead, so that exec_submit_deferred computes it. */
 bool ahead_is_recorded(const struct work *w, const struct stage *at);

@@ -4,8 +4,8 @@
 
 #include "base/mem.h"
 #include "engine/run/batched.h"
-
-#include "engine/engine.h"
+#include "engine/run/forward.h"
+#include "engine/sequence.h"
 
 static uint32_t stage_max_invariant(const struct stage *at)
 {
@@ -53,9 +53,9 @@ static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_
     }
     if (rc < 0)
         return rc;
-    model_count_begin(m, WORK_DECODE);
+    model_stats_begin(m, WORK_DECODE);
     rc = forward_batched(list, ids, n, logits, e);
-    model_count_end(m, WORK_DECODE, rc < 0 ? 0 : n);
+    model_stats_end(m, WORK_DECODE, rc < 0 ? 0 : n);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < n; i++)

@@ -1,4 +1,5 @@
-/* The forward pass of a chunk of tokens: embedding, layers, head. */
+#include "engine/run/forward.h"
+
 #include <string.h>
 
 #include "args.h"
@@ -7,9 +8,7 @@
 #include "base/real.h"
 #include "engine/run/ahead.h"
 #include "engine/run/chosen.h"
-#include "engine/run/stage.h"
-#include "engine/run/stage_run.h"
-#include "engine/run/stage_turn.h"
+#include "engine/sequence.h"
 
 /* Fills the inputs of an idle stage: the ids of the first stage, the positions of all. */
 static void fill_inputs(const struct work *w, const int32_t *ids, struct pass *p)
@@ -65,7 +64,7 @@ int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, 
     struct moeflux_outputs none = {0};
     struct stage *at = s->model->stages;
     const struct pass p = {.s = s, .m = s->model, .at = at, .outputs = &none, .chunk = *c};
-    int rc = stage_record_layers(&p, e);
+    int rc = work_record_layers(&p, e);
     arch_head(at->arch, 0, 1);
     return rc;
 }
@@ -78,7 +77,7 @@ static int decode_tokens(const struct work *w, const struct pass *p, bool is_ahe
 {
     struct exec *x = p->at->exec;
     uint64_t ticket = 0;
-    int rc = is_ahead ? 0 : stage_record_tokens(p, e);
+    int rc = is_ahead ? 0 : work_record_tokens(p, e);
     if (rc == 0)
         rc = is_ahead ? exec_submit_deferred(x, &ticket, e) : exec_submit(x, &ticket, e);
     if (rc < 0)
@@ -87,7 +86,7 @@ static int decode_tokens(const struct work *w, const struct pass *p, bool is_ahe
         rc = step_submit_choice(p->m, w->choice, &ticket, e);
     if (rc == 0 && next) {
         ahead_recorded(p->at, false);
-        rc = stage_record_tokens(next, e);
+        rc = work_record_tokens(next, e);
         exec_defer(x);
         ahead_recorded(p->at, rc == 0);
     }
@@ -103,7 +102,7 @@ static int decode_stage(const struct work *w, const struct pass *p, struct moefl
     struct arch_sequence each[MOEFLUX_MAX_BATCHED];
     struct pass next;
     bool is_ahead = ahead_is_recorded(w, p->at), goes_on = ahead_choose(w, p, each, &next);
-    int rc = stage_end(p, decode_tokens(w, p, is_ahead, goes_on ? &next : NULL, e), e);
+    int rc = work_end(p, decode_tokens(w, p, is_ahead, goes_on ? &next : NULL, e), e);
     return rc == 0 && !w->is_batched ? chosen_see(p, e) : rc;
 }
 
@@ -122,41 +121,12 @@ static bool go_on(void *ctx)
     return yes;
 }
 
-/* Returns the place of a sequence, or that of the least recently seen one. */
-static uint32_t find_place(const struct stage *at, uint64_t mark)
-{
-    const struct tracked_sequence *f = at->tracked;
-    uint32_t oldest = 0;
-    for (uint32_t i = 0; i < PREDICTOR_PLACES; i++) {
-        if (f[i].mark == mark)
-            return i;
-        if (f[i].last_use < f[oldest].last_use)
-            oldest = i;
-    }
-    return oldest;
-}
-
-void forward_track(const struct work *w, struct stage *at)
-{
-    uint32_t places[MOEFLUX_MAX_BATCHED];
-    uint32_t n = w->is_batched ? w->n : 1, here = w->is_batched ? 1 : w->n;
-    uint64_t now = ++at->n_tracked;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct moeflux_session *s = w->list[i];
-        struct tracked_sequence *f = &at->tracked[places[i] = find_place(at, s->mark)];
-        if (f->mark != s->mark || f->pos != s->pos)
-            predictor_forget(&at->predictor, places[i]);
-        *f = (struct tracked_sequence){s->mark, s->pos + here, now};
-    }
-    predictor_select(&at->predictor, places, n);
-}
-
 static int run_tokens(const struct pass *p, struct moeflux_err *e)
 {
-    int rc = stage_record_tokens(p, e);
+    int rc = work_record_tokens(p, e);
     if (rc == 0)
         rc = exec_finish(p->at->exec, e);
-    return stage_end(p, rc, e);
+    return work_end(p, rc, e);
 }
 
 /* ---- all stages ---- */
@@ -203,7 +173,7 @@ static bool is_plain(const struct work *w, const struct pass *p)
 static void copy_logits(const struct work *w, float *const *logits, uint32_t half)
 {
     uint32_t vocab = w->m->dir.config.vocab_size;
-    const float *rows = stage_logits(&w->m->stages[w->m->n_stages - 1], half);
+    const float *rows = work_logits(&w->m->stages[w->m->n_stages - 1], half);
     for (uint32_t i = 0; i < w->n; i++)
         memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
 }
@@ -226,7 +196,7 @@ static void end_tokens(const struct work *w, float *const *logits, uint32_t half
         stage_give(at);
     if (rc == 0 && logits)
         copy_logits(w, logits, half);
-    stage_end_logits(at, half);
+    work_end_logits(at, half);
     if (!is_copy && !keeps)
         stage_give(at);
 }
@@ -238,18 +208,18 @@ static int run_stage(const struct work *w, const struct input *in, struct stage 
 {
     struct arch_sequence each[MOEFLUX_MAX_BATCHED];
     bool is_end = at == &w->m->stages[w->m->n_stages - 1];
-    struct pass p = stage_pass(w, at, each);
+    struct pass p = work_pass(w, at, each);
     bool plain = is_plain(w, &p), has_rows = is_end && (plain || w->is_batched);
     float *const *logits = w->is_batched ? in->logits : &w->outputs->logits;
-    p.chooses = plain && stage_chooses(w, at);
+    p.chooses = plain && work_chooses(w, at);
     p.half = plain && ahead_is_recorded(w, at) ? at->ahead.deferred.half : 1 - at->last_half;
     if (has_rows)
-        stage_begin_logits(at, p.half);
+        work_begin_logits(at, p.half);
     fill_inputs(w, in->ids, &p);
     set_up(w, at, true);
     if (!plain)
-        forward_track(w, at);
-    int rc = plain ? decode_stage(w, &p, e) : w->is_batched ? run_tokens(&p, e) : stage_run(&p, in->last, e);
+        work_track(w, at);
+    int rc = plain ? decode_stage(w, &p, e) : w->is_batched ? run_tokens(&p, e) : work_run(&p, in->last, e);
     set_up(w, at, false);
     if (has_rows)
         end_tokens(w, p.chooses ? NULL : logits, p.half, keeps, rc);
@@ -291,7 +261,7 @@ static int run_stages(const struct work *w, const struct input *in, uint64_t *st
         if (i == 0)
             *start = clock_ns();
         if (i > 0 && rc == 0)
-            stage_hand_over(w, at - 1);
+            work_hand_over(w, at - 1);
         if (i > 1 || (i == 1 && !keeps_first)) {
             stage_give(at - 1);
             if (i == 1)

@@ -2,7 +2,7 @@
 #ifndef MOEFLUX_ENGINE_RUN_PASS_H
 #define MOEFLUX_ENGINE_RUN_PASS_H
 
-#include "engine/engine.h"
+#include "engine/session.h"
 
 struct pass {
     struct moeflux_session *s;

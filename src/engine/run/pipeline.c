@@ -8,8 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/run/stage_run.h"
-#include "engine/run/stage_turn.h"
+#include "engine/run/forward.h"
 
 /* How long the caller waits before it asks its callback again. */
 enum { SLICE_NS = 50000000 };
@@ -202,8 +201,8 @@ static int take_stage(struct worker *t, bool (*asks)(void *ctx), struct moeflux_
         return rc;
     t->has_turn = true;
     t->first_half = at->crossing.next;
-    stage_watch(at, &(struct exec_watch){is_caller(t) ? go_on : go_on_worker, l});
-    forward_track(&all, at);
+    work_watch(at, &(struct exec_watch){is_caller(t) ? go_on : go_on_worker, l});
+    work_track(&all, at);
     return 0;
 }
 
@@ -213,7 +212,7 @@ static void give_stage(struct worker *t, int rc)
     struct stage *at = &t->pipeline->m->stages[t->idx];
     if (!t->has_turn)
         return;
-    stage_watch(at, NULL);
+    work_watch(at, NULL);
     /* A chunk that was stopped may still write to its next state. */
     at->is_stopped |= rc < 0;
     at->crossing.next = half_of(t, t->n_done);
@@ -231,7 +230,7 @@ static int hand_over(struct worker *t, const struct work *w, uint32_t chunk)
     const struct stage *at = &t->pipeline->m->stages[t->idx];
     int rc = chunk == 0 ? take_stage(t + 1, go_on_worker, &t->err) : 0;
     if (rc == 0 && !crossing_is_there(&at->crossing))
-        stage_hand_over(w, at);
+        work_hand_over(w, at);
     return rc;
 }
 
@@ -243,12 +242,12 @@ static int run_chunk(struct worker *t, uint32_t chunk)
     struct stage_state *on = &l->s->on[t->idx];
     const struct work w = work_of(l, chunk);
     bool is_last = chunk + 1 == l->call->n_chunks;
-    struct pass p = stage_pass(&w, at, NULL);
+    struct pass p = work_pass(&w, at, NULL);
     fill_inputs(l, &p, chunk);
     if (!is_caller(t))
         p.progress = NULL;
     choose_halves(t, chunk, &p);
-    int rc = stage_run(&p, l->call->last && is_last, &t->err);
+    int rc = work_run(&p, l->call->last && is_last, &t->err);
     if (rc < 0)
         return rc;
     rc = hand_over(t, &w, chunk);

@@ -9,7 +9,7 @@
 #ifndef MOEFLUX_ENGINE_RUN_PIPELINE_H
 #define MOEFLUX_ENGINE_RUN_PIPELINE_H
 
-#include "engine/engine.h"
+#include "engine/session.h"
 
 struct pipeline_call {
     const int32_t *ids; /* [n] */

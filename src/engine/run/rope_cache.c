@@ -1,7 +1,7 @@
 #include "engine/run/rope_cache.h"
 
 #include "base/real.h"
-#include "engine/engine.h"
+#include "engine/model.h"
 
 static uint64_t half_bytes(const struct rope_cache *r)
 {

@@ -18,8 +18,9 @@
 #include "args.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/engine.h"
-#include "engine/run/stage_turn.h"
+#include "engine/run/forward.h"
+#include "engine/sequence.h"
+#include "engine/state/rewind.h"
 
 /* ---- memory ---- */
 
@@ -260,7 +261,7 @@ static int take_step(struct moeflux_session *s, int32_t id, struct sampler *samp
     rc = step_on_device(s, id, sampler, goes_on, result, e);
     stage_give(s->model->stages);
     if (rc < 0)
-        sequence_roll_back(s);
+        rewind_after_failure(s);
     return rc;
 }
 
@@ -322,9 +323,9 @@ int step_run(struct moeflux_session *s, int32_t id, struct sampler *sampler, boo
         rc = sequence_reserve(s, s->pos + 1, e);
     if (rc < 0)
         return rc;
-    model_count_begin(m, WORK_DECODE);
+    model_stats_begin(m, WORK_DECODE);
     rc = take_step(s, id, sampler, more, result, e);
-    model_count_end(m, WORK_DECODE, rc == 0);
+    model_stats_end(m, WORK_DECODE, rc == 0);
     if (rc < 0)
         return rc;
     m->step_ns = clock_ns() - start;

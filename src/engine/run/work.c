@@ -1,4 +1,4 @@
-#include "engine/run/stage_run.h"
+#include "engine/run/work.h"
 
 #include <string.h>
 
@@ -22,20 +22,20 @@ static void record_head(const struct pass *p, uint32_t from, uint32_t n)
                   (uint64_t)n * p->m->dir.config.vocab_size * sizeof(float));
 }
 
-const float *stage_logits(const struct stage *at, uint32_t half)
+const float *work_logits(const struct stage *at, uint32_t half)
 {
     return (const float *)(const void *)(at->view.logits.host
                                              ? at->view.logits.host
                                              : at->logits.host + half * at->view.logits.bytes);
 }
 
-void stage_begin_logits(struct stage *at, uint32_t half)
+void work_begin_logits(struct stage *at, uint32_t half)
 {
     pthread_mutex_lock(&at->reading[half]);
     at->last_half = half;
 }
 
-void stage_end_logits(struct stage *at, uint32_t half)
+void work_end_logits(struct stage *at, uint32_t half)
 {
     pthread_mutex_unlock(&at->reading[half]);
 }
@@ -45,7 +45,7 @@ static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float
                     struct moeflux_err *e)
 {
     record_head(p, from, n);
-    *rows = stage_logits(p->at, p->half);
+    *rows = work_logits(p->at, p->half);
     return exec_finish(p->at->exec, e);
 }
 
@@ -80,7 +80,7 @@ static int last_logits(const struct pass *p, struct moeflux_err *e)
 
 /* Work that may be stopped does not change the recurrent state in place. The KV cache needs no copy: the next
  * chunk writes the same positions again. */
-struct arch_sequence stage_sequence(const struct work *w, uint32_t i, const struct stage *at)
+struct arch_sequence work_sequence(const struct work *w, uint32_t i, const struct stage *at)
 {
     const struct moeflux_session *s = w->list[i];
     const struct stage_state *on = &s->on[at - w->m->stages];
@@ -94,12 +94,12 @@ struct arch_sequence stage_sequence(const struct work *w, uint32_t i, const stru
                                       (moves && !is_swapped ? on->recurrent_next : on->recurrent).address};
 }
 
-bool stage_chooses(const struct work *w, const struct stage *at)
+bool work_chooses(const struct work *w, const struct stage *at)
 {
     return w->choice && at == &w->m->stages[w->m->n_stages - 1];
 }
 
-struct pass stage_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_BATCHED])
+struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_BATCHED])
 {
     struct pass p = {.s = w->is_batched ? NULL : w->list[0],
                      .m = w->m,
@@ -116,13 +116,42 @@ struct pass stage_pass(const struct work *w, struct stage *at, struct arch_seque
                                .keep = w->keep,
                                .kept = at->kept.address}};
     if (!w->is_batched) {
-        p.chunk.of = stage_sequence(w, 0, at);
+        p.chunk.of = work_sequence(w, 0, at);
         return p;
     }
     for (uint32_t i = 0; i < w->n; i++)
-        each[i] = stage_sequence(w, i, at);
+        each[i] = work_sequence(w, i, at);
     p.chunk.each = each;
     return p;
+}
+
+/* Returns the place of a sequence, or that of the least recently seen one. */
+static uint32_t find_place(const struct stage *at, uint64_t mark)
+{
+    const struct tracked_sequence *f = at->tracked;
+    uint32_t oldest = 0;
+    for (uint32_t i = 0; i < PREDICTOR_PLACES; i++) {
+        if (f[i].mark == mark)
+            return i;
+        if (f[i].last_use < f[oldest].last_use)
+            oldest = i;
+    }
+    return oldest;
+}
+
+void work_track(const struct work *w, struct stage *at)
+{
+    uint32_t places[MOEFLUX_MAX_BATCHED];
+    uint32_t n = w->is_batched ? w->n : 1, here = w->is_batched ? 1 : w->n;
+    uint64_t now = ++at->n_tracked;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moeflux_session *s = w->list[i];
+        struct tracked_sequence *f = &at->tracked[places[i] = find_place(at, s->mark)];
+        if (f->mark != s->mark || f->pos != s->pos)
+            predictor_forget(&at->predictor, places[i]);
+        *f = (struct tracked_sequence){s->mark, s->pos + here, now};
+    }
+    predictor_select(&at->predictor, places, n);
 }
 
 static bool is_last(const struct pass *p)
@@ -141,13 +170,13 @@ static uint64_t hidden_bytes(const struct moeflux_model *m, uint32_t n)
     return (uint64_t)n * m->dir.config.hidden * sizeof(float);
 }
 
-void stage_hand_over(const struct work *w, const struct stage *at)
+void work_hand_over(const struct work *w, const struct stage *at)
 {
     if (at + 1 < w->m->stages + w->m->n_stages)
         memcpy(hidden_states(at + 1), hidden_states(at), hidden_bytes(w->m, w->n));
 }
 
-int stage_record_layers(const struct pass *p, struct moeflux_err *e)
+int work_record_layers(const struct pass *p, struct moeflux_err *e)
 {
     const struct stage *at = p->at;
     exec_begin(at->exec);
@@ -166,14 +195,14 @@ static void record_hidden_states(const struct pass *p)
         exec_copy(p->at->exec, p->out.buffer, p->out.off, &p->at->view.x, 0, hidden_bytes(p->m, p->chunk.n));
 }
 
-void stage_watch(const struct stage *at, const struct exec_watch *w)
+void work_watch(const struct stage *at, const struct exec_watch *w)
 {
     exec_watch(at->exec, w);
     if (at->sides[SIDE_HOST].exec)
         exec_watch(at->sides[SIDE_HOST].exec, w);
 }
 
-int stage_end(const struct pass *p, int rc, struct moeflux_err *e)
+int work_end(const struct pass *p, int rc, struct moeflux_err *e)
 {
     if (rc < 0)
         exec_abandon(p->at->exec);
@@ -183,9 +212,9 @@ int stage_end(const struct pass *p, int rc, struct moeflux_err *e)
     return model_fault(p->m, p->at, rc, e);
 }
 
-int stage_record_tokens(const struct pass *p, struct moeflux_err *e)
+int work_record_tokens(const struct pass *p, struct moeflux_err *e)
 {
-    int rc = stage_record_layers(p, e);
+    int rc = work_record_layers(p, e);
     if (is_last(p))
         record_head(p, 0, p->chunk.n);
     else
@@ -208,7 +237,7 @@ static int finish(const struct pass *p, struct moeflux_err *e)
 
 static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
-    int rc = stage_record_layers(p, e);
+    int rc = work_record_layers(p, e);
     if (rc == 0 && !is_last(p))
         record_hidden_states(p);
     if (rc == 0 && is_last(p) && p->outputs->each_logits)
@@ -217,14 +246,14 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
         rc = last_logits(p, e);
     else if (rc == 0)
         rc = finish(p, e);
-    return stage_end(p, rc, e);
+    return work_end(p, rc, e);
 }
 
-int stage_run(const struct pass *p, bool last, struct moeflux_err *e)
+int work_run(const struct pass *p, bool last, struct moeflux_err *e)
 {
     memset(p->at->is_seen, 0, p->m->dir.config.n_layers * sizeof *p->at->is_seen);
-    stage_begin_logits(p->at, p->half);
+    work_begin_logits(p->at, p->half);
     int rc = run_chunk(p, last, e);
-    stage_end_logits(p->at, p->half);
+    work_end_logits(p->at, p->half);
     return rc < 0 ? rc : chosen_see(p, e);
 }
