@@ -31,7 +31,7 @@ struct arch {
     struct embed_head embed_head;
     void *parts[CONFIG_MAX_PARTS]; /* NULL: no open layer has it */
     struct layer *layers;
-    struct arch_state *states; /* [n_layers] */
+    struct arch_stores *stores; /* [n_layers] */
     struct moe moe;
 };
 
@@ -52,34 +52,56 @@ static bool has_part(const struct config *c, struct arch_span layers, uint32_t i
 
 /* ---- states ---- */
 
-struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_type type)
+struct arch_stores arch_stores_of(const struct config *c, uint32_t layer, enum kv_type type)
 {
-    const struct part_config *p = config_mixer(c, layer);
-    return kind_of(p)->state(p, type);
+    struct arch_stores s = {0};
+    for (uint32_t b = 0; b < c->layers[layer].n_blocks; b++) {
+        const struct part_config *p = config_part(c, layer, b);
+        if (kind_of(p) && kind_of(p)->stores)
+            kind_of(p)->stores(p, type, &s);
+    }
+    /* A window of the whole context drops nothing. */
+    for (uint32_t i = 0; i < s.n; i++)
+        if (s.of[i].kind == ARCH_WINDOW && s.of[i].window >= config_longest_context(c)) {
+            s.of[i].kind = ARCH_ROWS;
+            s.of[i].window = 0;
+        }
+    return s;
 }
 
-/* Gives every layer its offsets in the KV blocks and in the recurrent state. Operations take offsets in 32
- * bits. */
-static int lay_out_states(struct arch *a, struct arch_view *view, struct moeflux_err *e)
+void arch_add_sizes(struct arch_store_sizes *to, const struct arch_stores *s)
 {
-    const struct config *c = a->room.config;
-    for (uint32_t i = a->room.layers.first; i < a->room.layers.end; i++) {
-        struct arch_state *s = &a->states[i];
-        *s = arch_state_of(c, i, a->room.kv_type);
-        uint64_t row = (uint64_t)(s->rows[0].n + s->rows[1].n) * kv_type_bytes(a->room.kv_type);
-        for (int k = 0; k < 2; k++)
-            s->rows[k].off += view->kv_block_bytes;
-        s->window_off += view->recurrent_state_bytes;
-        s->delta_off += view->recurrent_state_bytes;
-        view->kv_block_bytes += row << KV_BLOCK_SHIFT;
-        view->recurrent_state_bytes += 2 * s->window_bytes + s->delta_bytes;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct arch_store *t = &s->of[i];
+        uint64_t block = t->kind == ARCH_FIXED ? 0 : arch_store_bytes(t) * arch_store_block_rows(t);
+        to->kv_block += t->kind == ARCH_ROWS ? block : 0;
+        to->ring_block += t->kind == ARCH_WINDOW ? block : 0;
+        to->recurrent += t->kind == ARCH_FIXED ? t->copies * arch_store_bytes(t) : 0;
+        if (t->kind == ARCH_WINDOW && t->window > to->window)
+            to->window = t->window;
     }
-    if (view->kv_block_bytes > UINT32_MAX)
+}
+
+/* Gives every layer its offsets in the blocks and in the recurrent state. Operations take offsets in 32
+ * bits. */
+static int lay_out_stores(struct arch *a, struct arch_view *view, struct moeflux_err *e)
+{
+    struct arch_store_sizes *z = &view->sizes;
+    for (uint32_t i = a->room.layers.first; i < a->room.layers.end; i++) {
+        struct arch_stores *s = &a->stores[i];
+        *s = arch_stores_of(a->room.config, i, a->room.kv_type);
+        const uint64_t off[] = {
+            [ARCH_ROWS] = z->kv_block, [ARCH_WINDOW] = z->ring_block, [ARCH_FIXED] = z->recurrent};
+        for (uint32_t k = 0; k < s->n; k++)
+            s->of[k].off += off[s->of[k].kind];
+        arch_add_sizes(z, s);
+    }
+    uint64_t most = size_max(z->kv_block, z->ring_block);
+    if (most > UINT32_MAX)
         return err_set(e, ERR_UNSUPPORTED,
                        "KV cache: layers %u to %u have %" PRIu64
                        " bytes for %u tokens, expected at most %" PRIu32,
-                       a->room.layers.first, a->room.layers.end - 1, view->kv_block_bytes,
-                       1u << KV_BLOCK_SHIFT, UINT32_MAX);
+                       a->room.layers.first, a->room.layers.end - 1, most, 1u << KV_BLOCK_SHIFT, UINT32_MAX);
     return 0;
 }
 
@@ -221,13 +243,13 @@ void arch_close(struct arch *a)
     embed_head_close(&a->embed_head, r->exec);
     moe_close(&a->moe);
     free(a->layers);
-    free(a->states);
+    free(a->stores);
     free(a);
 }
 
 static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
 {
-    view->states = a->states;
+    view->stores = a->stores;
     view->scratch_bytes = scratch_bytes;
     view->max_context = config_longest_context(a->room.config);
     view->x = a->embed_head.x;
@@ -251,10 +273,10 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
                                  .uses_f16 = caps.prompt_is_f16};
     a->moe.exec = r->exec;
     a->layers = mem_new(r->config->n_layers, sizeof *a->layers, e);
-    a->states = mem_new(r->config->n_layers, sizeof *a->states, e);
-    int rc = a->layers && a->states ? 0 : ERR_MEMORY;
+    a->stores = mem_new(r->config->n_layers, sizeof *a->stores, e);
+    int rc = a->layers && a->stores ? 0 : ERR_MEMORY;
     if (rc == 0)
-        rc = lay_out_states(a, view, e);
+        rc = lay_out_stores(a, view, e);
     if (rc == 0) {
         allocate(a, &caps, &made);
         rc = made.rc;
@@ -289,7 +311,7 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
     for (uint32_t b = 0; b < y->n_blocks; b++) {
         const struct part *part = kind_of(config_part(a->room.config, layer, b));
         const struct part_call call = {.chunk = c,
-                                       .state = &a->states[layer],
+                                       .stores = &a->stores[layer],
                                        .norm = a->layers[layer].norms[b],
                                        .in = a->room.x,
                                        .out = a->room.x,

@@ -52,15 +52,19 @@ static void delta_net_needs(const struct config *c, const struct part_config *p,
     out->own[PREPARED] = delta_scratch(&shape, caps, max_chunk);
 }
 
-static struct arch_state delta_net_state(const struct part_config *p, enum kv_type type)
+static void delta_net_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
 {
     const struct delta_config *c = &p->delta;
-    uint64_t window = (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c) * sizeof(float);
+    struct arch_store t = {.kind = ARCH_FIXED,
+                           .type = KV_TYPE_F32,
+                           .width = (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c),
+                           .copies = 2};
     (void)type;
-    return (struct arch_state){.window_bytes = window,
-                               .delta_off = 2 * window,
-                               .delta_bytes =
-                                   (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim * sizeof(float)};
+    out->of[out->n++] = t;
+    t.off = 2 * arch_store_bytes(&t);
+    t.width = (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim;
+    t.copies = 1;
+    out->of[out->n++] = t;
 }
 
 static void delta_net_close(void *self)
@@ -125,11 +129,11 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
     uint64_t squares = part->from * (uint64_t)n_squares(d->config) * sizeof(float);
     const struct part_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
-    const struct arch_state *s = call->state;
+    const struct arch_store *window = &call->stores->of[0], *state = &call->stores->of[1];
     const struct arch_sequence *of = &part->of;
     uint64_t scratch = r->own[PART_DELTA_NET][PREPARED].address, from = part->from * sizeof(float);
-    uint64_t current = s->window_off + (of->parity ? s->window_bytes : 0);
-    uint64_t other = s->window_off + (of->parity ? 0 : s->window_bytes);
+    uint64_t current = window->off + (of->parity ? arch_store_bytes(window) : 0);
+    uint64_t other = window->off + (of->parity ? 0 : arch_store_bytes(window));
     delta_run(&d->op, r->exec,
               &(struct delta_call){.proj = r->proj.address + from * in_rows(d->config),
                                    .conv = y->conv,
@@ -138,8 +142,8 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
                                    .norm = y->norm,
                                    .window_in = of->recurrent + current,
                                    .window_out = of->recurrent_out + other,
-                                   .state = of->recurrent + s->delta_off,
-                                   .state_out = of->recurrent_out + s->delta_off,
+                                   .state = of->recurrent + state->off,
+                                   .state_out = of->recurrent_out + state->off,
                                    .dst = r->mixed.address + from * y->out.cols,
                                    .squares = norm_in_out ? scratch + squares : 0,
                                    .scratch = scratch,
@@ -199,7 +203,7 @@ static void delta_net_run(const void *self, const struct part_call *call)
 
 const struct part part_delta_net = {
     .needs = delta_net_needs,
-    .state = delta_net_state,
+    .stores = delta_net_stores,
     .open = delta_net_open,
     .close = delta_net_close,
     .load = delta_net_load,

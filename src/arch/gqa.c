@@ -79,15 +79,18 @@ static void gqa_needs(const struct config *c, const struct part_config *p, const
     out->own[PARTIAL] = size_max(partial_bytes(c, g, caps, max_chunk), n_batched * alone) / sizeof(float);
 }
 
-static struct arch_state gqa_state(const struct part_config *p, enum kv_type type)
+static void gqa_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
 {
     const struct gqa_config *c = &p->gqa;
-    uint32_t n = c->n_kv_heads * c->head_dim, row = n * kv_type_bytes(type);
-    uint64_t values = (uint64_t)row << KV_BLOCK_SHIFT;
-    return (struct arch_state){
-        .rows = {{.off = 0, .stride = row, .n = n}, {.off = values, .stride = row, .n = n}},
-        .n_heads = c->n_kv_heads,
-        .head_dim = c->head_dim};
+    struct arch_store t = {.kind = c->window ? ARCH_WINDOW : ARCH_ROWS,
+                           .type = type,
+                           .width = c->n_kv_heads * c->head_dim,
+                           .stride = 1,
+                           .window = c->window};
+    t.pitch = (uint32_t)arch_store_bytes(&t);
+    out->of[out->n++] = t;
+    t.off = (uint64_t)t.pitch << KV_BLOCK_SHIFT;
+    out->of[out->n++] = t;
 }
 
 static void gqa_part_close(void *self)
@@ -150,6 +153,7 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
 {
     const struct part_room *r = q->room;
     const struct gqa_layer *y = &q->layers[call->layer];
+    const struct arch_store *keys = &call->stores->of[0];
     uint32_t rows = in_rows(q->config);
     return (struct gqa_call){.qkv = r->proj.address + (uint64_t)part->from * rows * sizeof(float),
                              .q_norm = y->q_norm,
@@ -157,7 +161,7 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                              .bias = y->bias,
                              .sinks = y->sinks,
                              .rope = part->rope,
-                             .blocks = part->of.kv_blocks,
+                             .blocks = keys->kind == ARCH_WINDOW ? part->of.ring_blocks : part->of.kv_blocks,
                              .q = r->own[PART_ATTENTION][Q].address,
                              .partial =
                                  r->own[PART_ATTENTION][PARTIAL].address + part->from * q->partial_bytes,
@@ -165,7 +169,7 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                              .n = part->n,
                              .pos = part->of.pos,
                              .stride = rows,
-                             .layer_off = (uint32_t)call->state->rows[0].off,
+                             .layer_off = (uint32_t)keys->off,
                              .use_f16 = r->uses_f16};
 }
 
@@ -198,7 +202,7 @@ static void gqa_part_run(const void *self, const struct part_call *call)
 
 const struct part part_gqa = {
     .needs = gqa_needs,
-    .state = gqa_state,
+    .stores = gqa_stores,
     .open = gqa_part_open,
     .close = gqa_part_close,
     .load = gqa_load,

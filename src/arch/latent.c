@@ -81,15 +81,16 @@ static void latent_needs(const struct config *c, const struct part_config *p, co
     out->own[SCRATCH] = mla_scratch_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
 }
 
-static struct arch_state latent_state(const struct part_config *p, enum kv_type type)
+static void latent_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
 {
     const struct latent_config *c = &p->latent;
-    uint32_t number = kv_type_bytes(type), rank = c->kv_lora_rank, stride = (rank + c->rope_dim) * number;
-    return (struct arch_state){.rows = {{.off = 0, .stride = stride, .n = rank},
-                                        {.off = (uint64_t)rank * number, .stride = stride, .n = c->rope_dim}},
-                               .n_heads = c->n_heads,
-                               .head_dim = c->nope_dim + c->rope_dim,
-                               .is_latent = true};
+    uint32_t number = kv_type_bytes(type), rank = c->kv_lora_rank;
+    struct arch_store t = {
+        .kind = ARCH_ROWS, .type = type, .width = rank, .stride = 1, .pitch = (rank + c->rope_dim) * number};
+    out->of[out->n++] = t;
+    t.width = c->rope_dim;
+    t.off = (uint64_t)rank * number;
+    out->of[out->n++] = t;
 }
 
 static void latent_close(void *self)
@@ -200,7 +201,7 @@ static void attend(const struct latent *d, const struct part_call *call, const s
                                .q_stride = stride,
                                .kv_stride = in_rows(d->config),
                                .kv_at = kv_at(d->config),
-                               .layer_off = (uint32_t)call->state->rows[0].off});
+                               .layer_off = (uint32_t)call->stores->of[0].off});
 }
 
 static void latent_run(const void *self, const struct part_call *call)
@@ -217,7 +218,7 @@ static void latent_run(const void *self, const struct part_call *call)
 
 const struct part part_latent = {
     .needs = latent_needs,
-    .state = latent_state,
+    .stores = latent_stores,
     .open = latent_open,
     .close = latent_close,
     .load = latent_load,

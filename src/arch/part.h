@@ -44,8 +44,8 @@ struct part_room {
 /* A block of a layer, and the tokens to compute. in, out: f32 [n][hidden]; out += part(norm(in)). */
 struct part_call {
     const struct arch_chunk *chunk;
-    const struct arch_state *state; /* layout of the layer's state */
-    uint64_t norm;                  /* f32 [hidden]: weights of the norm before the part */
+    const struct arch_stores *stores; /* the layer's */
+    uint64_t norm;                    /* f32 [hidden]: weights of the norm before the part */
     uint64_t in, out;
     uint32_t layer;
 };
@@ -53,8 +53,8 @@ struct part_call {
 struct part {
     void (*needs)(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
                   uint32_t max_chunk, struct part_needs *out);
-    /* Returns the layout of a layer's state, with offsets from 0. NULL: the part has none. */
-    struct arch_state (*state)(const struct part_config *p, enum kv_type type);
+    /* Adds the stores of a layer, with offsets from 0. NULL: the part has none. */
+    void (*stores)(const struct part_config *p, enum kv_type type, struct arch_stores *out);
     /* `room` is complete; it and `p` outlive the part. On failure *self is NULL. */
     int (*open)(void **self, const struct part_room *room, const struct part_config *p,
                 struct moeflux_err *e);

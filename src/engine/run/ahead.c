@@ -17,7 +17,8 @@ bool ahead_is_recorded(const struct work *w, const struct stage *at)
     for (uint32_t i = 0; is && i < a->n; i++) {
         const struct arch_sequence have = a->each[i], want = work_sequence(w, i, at);
         is = have.pos == want.pos && have.parity == want.parity && have.kv_blocks == want.kv_blocks &&
-             have.recurrent == want.recurrent && have.recurrent_out == want.recurrent_out;
+             have.ring_blocks == want.ring_blocks && have.recurrent == want.recurrent &&
+             have.recurrent_out == want.recurrent_out;
     }
     return is;
 }

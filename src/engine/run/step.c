@@ -185,7 +185,8 @@ static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const st
                                      .rope = r->rope.address + rope,
                                      .of = {.pos = pos,
                                             .parity = s->parity ^ ((pos - s->pos) & 1),
-                                            .kv_blocks = s->on[0].table.address,
+                                            .kv_blocks = s->on[0].tables[ARCH_ROWS].table.address,
+                                            .ring_blocks = s->on[0].tables[ARCH_WINDOW].table.address,
                                             .recurrent = from->address,
                                             .recurrent_out = to->address}};
     int rc = forward_record_token(s, &chunk, e);

@@ -88,7 +88,8 @@ struct arch_sequence work_sequence(const struct work *w, uint32_t i, const struc
     bool is_swapped = moves && !w->is_pipelined && w->flips % 2 != 0;
     return (struct arch_sequence){.pos = s->pos + w->ahead,
                                   .parity = s->parity ^ (w->flips & 1),
-                                  .kv_blocks = on->table.address,
+                                  .kv_blocks = on->tables[ARCH_ROWS].table.address,
+                                  .ring_blocks = on->tables[ARCH_WINDOW].table.address,
                                   .recurrent = (is_swapped ? on->recurrent_next : on->recurrent).address,
                                   .recurrent_out =
                                       (moves && !is_swapped ? on->recurrent_next : on->recurrent).address};
