@@ -38,7 +38,7 @@ struct arch_sequence {
 struct arch_chunk {
     uint32_t n;
     uint64_t ids;                     /* i32 [n] */
-    uint64_t rope;                    /* f32 [n][dim / 2][2]: cos, sin */
+    uint64_t rope;                    /* f32 [n][dim / 2][2]: cos, sin; for each table, one after the other */
     struct arch_sequence of;          /* the tokens are at of.pos .. of.pos + n - 1 */
     const struct arch_sequence *each; /* [n], then `of` is unused; NULL: one sequence */
     /* 0 < keep < n: the recurrent state after the first `keep` tokens is written to `kept`, with the other

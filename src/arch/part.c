@@ -1,6 +1,7 @@
 #include "arch/part.h"
 
 #include "model/config.h"
+#include "model/rope.h"
 #include "ops/linear/linear.h"
 
 uint32_t part_n_sequences(const struct arch_chunk *c)
@@ -11,10 +12,11 @@ uint32_t part_n_sequences(const struct arch_chunk *c)
 struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
                                   uint32_t idx)
 {
-    uint64_t rope_row = r->config->ropes[rope].dim * sizeof(float);
+    uint64_t row = r->config->ropes[rope].dim * sizeof(float);
+    uint64_t table = c->rope + (uint64_t)c->n * rope_floats(r->config, rope) * sizeof(float);
     if (!c->each)
-        return (struct part_tokens){.n = c->n, .rope = c->rope, .of = c->of};
-    return (struct part_tokens){.from = idx, .n = 1, .rope = c->rope + idx * rope_row, .of = c->each[idx]};
+        return (struct part_tokens){.n = c->n, .rope = table, .of = c->of};
+    return (struct part_tokens){.from = idx, .n = 1, .rope = table + idx * row, .of = c->each[idx]};
 }
 
 void part_project(const struct part_room *r, const struct linear *w, const struct part_call *call,

@@ -18,11 +18,13 @@
 static int make_frequencies(struct moeflux_model *m, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
-    m->inverse_frequencies = mem_new(size_max(c->ropes[0].dim / 2, 1), sizeof(float), e);
+    m->inverse_frequencies = mem_new(size_max(rope_floats(c, c->n_ropes) / 2, 1), sizeof(float), e);
     if (!m->inverse_frequencies)
         return ERR_MEMORY;
-    rope_frequencies(&c->ropes[0], m->inverse_frequencies);
-    m->rope_multiplier = rope_multiplier(&c->ropes[0]);
+    for (uint32_t i = 0; i < c->n_ropes; i++) {
+        rope_frequencies(&c->ropes[i], m->inverse_frequencies + rope_floats(c, i) / 2);
+        m->rope_multipliers[i] = rope_multiplier(&c->ropes[i]);
+    }
     return 0;
 }
 

@@ -29,10 +29,10 @@ struct moeflux_model {
     enum kv_type kv_type;
     uint32_t n_checkpoints; /* the most that a session may have */
 
-    uint64_t recurrent_state_bytes; /* sum over all stages */
-    uint64_t checkpoint_bytes;      /* one checkpoint; 0: sequences can be cut anywhere */
-    float *inverse_frequencies;     /* [rotary_dim / 2] */
-    double rope_multiplier;         /* factor of cos and sin */
+    uint64_t recurrent_state_bytes;            /* sum over all stages */
+    uint64_t checkpoint_bytes;                 /* one checkpoint; 0: sequences can be cut anywhere */
+    float *inverse_frequencies;                /* [dim / 2] of each table, one after the other */
+    double rope_multipliers[CONFIG_MAX_ROPES]; /* factors of cos and sin */
 
     struct step_room step; /* belongs to the last stage; only the thread with its turn uses it */
 

@@ -7,6 +7,14 @@
 /* The published code divides by this if the correction range is empty. */
 static const double TWO_PI = 6.28318530717958647692, EMPTY_RANGE = 0.001;
 
+uint32_t rope_floats(const struct config *c, uint32_t n)
+{
+    uint32_t floats = 0;
+    for (uint32_t i = 0; i < n; i++)
+        floats += c->ropes[i].dim;
+    return floats;
+}
+
 /* Returns the dimension whose wave makes n turns within the original context. */
 static double correction(const struct rope_config *r, double n)
 {

@@ -8,6 +8,9 @@
 
 #include "model/config.h"
 
+/* Returns the floats that a token has in the first n tables of a model: cos and sin of each pair. */
+uint32_t rope_floats(const struct config *c, uint32_t n);
+
 /* Fills out [dim / 2]: the angle of pair i at position p is p * out[i]. Computes in double and rounds
  * to float32, as the models were trained and run. */
 void rope_frequencies(const struct rope_config *r, float *out);

@@ -23,7 +23,7 @@ static void fill_inputs(const struct work *w, const int32_t *ids, struct pass *p
     }
     float *to = rope_cache_of_tokens(&at->rope);
     for (uint32_t i = 0; i < w->n; i++)
-        rope_cache_fill(m, to + (size_t)i * m->dir.config.ropes[0].dim, 1, w->list[i]->pos);
+        rope_cache_fill_token(m, to, w->n, i, w->list[i]->pos);
 }
 
 static int hand_out_hidden(const struct work *w, struct moeflux_err *e)

@@ -18,6 +18,7 @@
 #include "args.h"
 #include "base/clock.h"
 #include "base/mem.h"
+#include "model/rope.h"
 #include "engine/run/forward.h"
 #include "engine/sequence.h"
 #include "engine/state/rewind.h"
@@ -32,7 +33,8 @@ static const struct stage *last_stage(const struct moeflux_model *m)
 static int make_buffers(struct moeflux_model *m, struct moeflux_err *e)
 {
     struct step_room *r = &m->step;
-    uint64_t vocab = m->dir.config.vocab_size, rope = m->dir.config.ropes[0].dim * sizeof(float);
+    uint64_t vocab = m->dir.config.vocab_size,
+             rope = rope_floats(&m->dir.config, m->dir.config.n_ropes) * sizeof(float);
     const struct {
         struct exec_buffer *b;
         enum exec_memory kind;
