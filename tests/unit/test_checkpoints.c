@@ -12,9 +12,8 @@ static void add(struct checkpoints *c, uint32_t pos)
     uint8_t *recurrent = malloc(1);
     assert_non_null(recurrent);
     *recurrent = (uint8_t)pos;
-    check_ok(
-        checkpoints_add(c, &(struct checkpoint){.pos = pos, .parity = pos & 1, .state = recurrent}, &e),
-        &e);
+    check_ok(checkpoints_add(c, &(struct checkpoint){.pos = pos, .parity = pos & 1, .state = recurrent}, &e),
+             &e);
 }
 
 /* The positions, and that each still has its own bytes and parity. */

@@ -35,7 +35,7 @@ struct device_choice {
 struct step_room {
     struct sample sample;
     struct exec_buffer ids;     /* i32 [2]: tokens that the host knows */
-    struct exec_buffer rope;    /* f32 [2][rotary_dim] */
+    struct exec_buffer rope;    /* f32 [2], all tables of a token */
     struct exec_buffer recent;  /* i32 [2][SAMPLE_MAX_RECENT] */
     struct exec_buffer blocked; /* the device's copy of sampler_blocked; same bits as blocked_copy */
     struct exec_buffer chosen;  /* i32 [2]: ids that the device has sampled */
