@@ -561,4 +561,58 @@ struct delta_prefill_out_args {
 };
 ARGS_SIZE(delta_prefill_out_args, 56);
 
+/* Residual streams (ops/streams/streams.h). x, its norm and `up` are [n][n_streams][hidden]. */
+struct streams_begin_args {
+    ADDR src; /* [n][hidden] */
+    ADDR x;   /* out: n_streams copies of src */
+    U32 n, hidden, n_streams, pad;
+};
+ARGS_SIZE(streams_begin_args, 32);
+
+struct streams_norm_args {
+    ADDR x;
+    ADDR add;  /* [n][hidden], added to each stream; 0: x stays as it is */
+    ADDR by;   /* [n][by_stride]: n_streams logits, which weigh `add` */
+    ADDR norm; /* f32 [n_streams][hidden] */
+    ADDR dst;  /* out; 0: only x is changed */
+    U32 n, hidden, n_streams, by_stride;
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(streams_norm_args, 64);
+
+struct streams_low_args {
+    ADDR low; /* [n][stride]: the first `rank` numbers, in place */
+    U32 n, rank, stride, n_streams;
+};
+ARGS_SIZE(streams_low_args, 24);
+
+struct streams_mix_args {
+    ADDR up, normed;
+    ADDR dst; /* out [n][hidden] */
+    U32 n, hidden, n_streams, pad;
+};
+ARGS_SIZE(streams_mix_args, 40);
+
+/* N-gram rows (ops/ngram/ngram.h). u and x are [n][n_streams][hidden]. */
+struct ngram_gate_args {
+    ADDR proj; /* [n][stride]: keys [n_streams][hidden], then the value [hidden] */
+    ADDR x;
+    ADDR x_norm, k_norm, u_norm; /* f32 [n_streams][hidden] */
+    ADDR u, gates;               /* out; gates [n][n_streams] */
+    U32 n, stride, hidden, n_streams;
+    F32 scale, eps;
+};
+ARGS_SIZE(ngram_gate_args, 80);
+
+struct ngram_conv_args {
+    ADDR proj;                  /* see ngram_gate_args */
+    ADDR conv;                  /* f32 [n_streams * hidden][taps] */
+    ADDR u, gates;              /* the chunk's */
+    ADDR window_in, window_out; /* [(taps - 1) * dilation][n_streams * hidden]: u before the chunk, out */
+    ADDR x;                     /* changed in place */
+    U32 n, stride, hidden, n_streams, dilation, pad;
+};
+ARGS_SIZE(ngram_conv_args, 80);
+
 #endif

@@ -222,6 +222,18 @@ static void add_agrees_with_its_reference(void **state)
     CHECK("add");
 }
 
+static void streams_agree_with_their_reference(void **state)
+{
+    (void)state;
+    CHECK("streams_begin", "streams_norm", "streams_low", "streams_mix");
+}
+
+static void ngram_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("ngram_gate", "ngram_conv");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -237,6 +249,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(sample_chooses_what_its_reference_chooses),
         cmocka_unit_test(swiglu_agrees_with_its_reference),
         cmocka_unit_test(add_agrees_with_its_reference),
+        cmocka_unit_test(streams_agree_with_their_reference),
+        cmocka_unit_test(ngram_agrees_with_its_reference),
     };
     const struct CMUnitTest with_rest[] = {
         cmocka_unit_test(embed_agrees_with_its_reference),

@@ -21,8 +21,13 @@ static const char *const kernels[] = {"add",
                                       "matvec_transposed",
                                       "mla",
                                       "mla_prepare",
+                                      "ngram",
                                       "router_sigmoid",
                                       "router_softmax",
+                                      "streams_begin",
+                                      "streams_low",
+                                      "streams_mix",
+                                      "streams_norm",
                                       "swiglu"};
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };
 
