@@ -360,13 +360,14 @@ struct attention_decode_args {
     ADDR keys;    /* the cache's table of blocks; FLAT: the keys [positions][n_kv_heads][key_dim] */
     ADDR values;  /* FLAT: [positions][n_kv_heads][value_dim]; PREPARE: gqa_prepare_args' bias */
     ADDR partial; /* out */
-    ADDR q_norm, k_norm, rope; /* PREPARE only; see gqa_prepare_args */
-    ADDR dst, counters;        /* MERGED only: out [n_heads][value_dim]; zeros, one for each block of heads */
-    ADDR sinks;                /* f32 [n_heads]; SINKS only */
+    ADDR q_norm;  /* PREPARE: see gqa_prepare_args; RATIO: u32 [n][rotary_dim], each token's list of blocks */
+    ADDR k_norm, rope;  /* PREPARE only; see gqa_prepare_args */
+    ADDR dst, counters; /* MERGED only: out [n_heads][value_dim]; zeros, one for each block of heads */
+    ADDR sinks;         /* f32 [n_heads]; SINKS only */
     U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits;
     F32 scale;
     U32 q_stride, dst_stride;
-    U32 rotary_dim; /* PREPARE only */
+    U32 rotary_dim; /* PREPARE, RATIO only */
     F32 eps;        /* PREPARE only */
     U32 is;         /* ATTENTION_* */
 };
@@ -614,5 +615,35 @@ struct ngram_conv_args {
     U32 n, stride, hidden, n_streams, dilation, pad;
 };
 ARGS_SIZE(ngram_conv_args, 80);
+
+/* The indexer (ops/indexer/indexer.h). */
+struct indexer_prepare_args {
+    ADDR proj;                  /* [n][stride]: n_heads queries [dim], then the key [dim] */
+    ADDR q_norm, k_norm;        /* f32 [dim] */
+    ADDR rope;                  /* [n][rotary_dim]: cos and sin of each pair */
+    ADDR window_in, window_out; /* [ratio - 1][dim + rotary_dim] */
+    ADDR q;                     /* out [n][n_heads][dim] */
+    ADDR blocks;                /* ADDR [position >> KV_BLOCK_SHIFT] */
+    U32 n, pos, stride, n_heads;
+    U32 layer_off; /* bytes from a block's start to this layer's rows */
+    F32 eps;
+};
+ARGS_SIZE(indexer_prepare_args, 88);
+
+struct indexer_scores_args {
+    ADDR q;       /* [n][n_heads][dim] */
+    ADDR weights; /* [n][weight_stride]; WEIGHTED only */
+    ADDR blocks;  /* see indexer_prepare_args */
+    ADDR scores;  /* out [n][score_stride] */
+    U32 n, pos, layer_off, score_stride, weight_stride, pad;
+};
+ARGS_SIZE(indexer_scores_args, 56);
+
+struct indexer_choose_args {
+    ADDR scores; /* [n][score_stride] */
+    ADDR chosen; /* out u32 [n][list_stride] */
+    U32 pos, ratio, budget, score_stride, list_stride, pad;
+};
+ARGS_SIZE(indexer_choose_args, 40);
 
 #endif

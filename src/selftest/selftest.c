@@ -493,6 +493,7 @@ static const struct {
     {"add", selftest_add_cases, false},
     {"streams_begin streams_norm streams_low streams_mix", selftest_streams_cases, false},
     {"ngram_gate ngram_conv", selftest_ngram_cases, false},
+    {"indexer_prepare indexer_scores indexer_choose", selftest_indexer_cases, false},
 };
 
 static void run_groups(struct kernel_test *l, bool only_matrices)
