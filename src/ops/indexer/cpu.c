@@ -16,10 +16,10 @@ struct job {
     const struct indexer_shape *shape;
     const struct indexer_call *call;
     const struct loops *loops;
-    float *rooms;              /* dim + rotary_dim floats a thread */
-    float *scores;             /* [TOKENS][n_blocks] */
-    uint32_t first;            /* token whose scores are first */
-    uint32_t n_blocks, pieces; /* pieces: blocks of the cache that any token sees */
+    float *rooms;             /* dim + rotary_dim floats a thread */
+    float *scores;            /* [TOKENS][n_blocks] */
+    uint32_t first, n_scored; /* tokens whose scores are kept */
+    uint32_t n_blocks;
 };
 
 static uint32_t width_of(const struct indexer_shape *s)
@@ -92,13 +92,12 @@ static uint32_t n_finished(const struct job *j, uint32_t t)
     return (j->call->pos + t + 1) / j->shape->choice.ratio;
 }
 
-/* Computes a token's scores of the rows in one block of the cache. */
-static void score_piece(void *ctx, uint32_t i, uint32_t thread)
+/* Computes a token's scores of the rows in one block of the cache; i: index of the token's scores. */
+static void score_token(const struct job *j, uint32_t i, uint32_t piece, uint32_t thread)
 {
-    const struct job *j = ctx;
     const struct indexer_shape *s = j->shape;
     const struct indexer_call *c = j->call;
-    uint32_t t = j->first + i / j->pieces, piece = i % j->pieces, ratio = s->choice.ratio;
+    uint32_t t = j->first + i, ratio = s->choice.ratio;
     /* The rows of the index blocks that begin in the piece. */
     uint32_t begin = div_up(piece << KV_BLOCK_SHIFT, ratio),
              end = div_up((piece + 1) << KV_BLOCK_SHIFT, ratio);
@@ -110,12 +109,20 @@ static void score_piece(void *ctx, uint32_t i, uint32_t thread)
         .weights = s->weighted ? host_floats(c->weights) + (uint64_t)t * c->weight_stride : NULL,
         .rows = indexer_row(s, c, begin),
         .wide = j->rooms + (uint64_t)thread * width_of(s),
-        .scores = j->scores + (uint64_t)(i / j->pieces) * j->n_blocks + begin,
+        .scores = j->scores + (uint64_t)i * j->n_blocks + begin,
         .n_heads = s->n_heads,
         .dim = s->dim,
         .n = end - begin,
         .f16 = s->kv_type == KV_TYPE_F16};
     j->loops->indexer_scores(&tile);
+}
+
+/* A piece's rows stay in the nearest cache for all tokens. */
+static void score_piece(void *ctx, uint32_t piece, uint32_t thread)
+{
+    const struct job *j = ctx;
+    for (uint32_t i = 0; i < j->n_scored; i++)
+        score_token(j, i, piece, thread);
 }
 
 /* Returns an integer with the order of the numbers; -0 equals 0. */
@@ -174,15 +181,14 @@ int indexer_choose_cpu(const void *self, const void *what, struct host *h)
     uint32_t n = j.call->n, n_pos = j.call->pos + n;
     j.first = indexer_n_whole(s, j.call);
     j.n_blocks = n_pos / s->choice.ratio;
-    j.pieces = div_up(n_pos, 1 << KV_BLOCK_SHIFT);
     j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * width_of(s), sizeof *j.rooms);
     j.scores = host_scratch(h, size_min(n - j.first, TOKENS) * j.n_blocks, sizeof *j.scores);
     if (!j.rooms || !j.scores)
         return host_error(h);
     for (; j.first < n; j.first += TOKENS) {
-        uint32_t some = (uint32_t)size_min(n - j.first, TOKENS);
-        team_for(h->team, some * j.pieces, score_piece, &j);
-        team_for(h->team, some, choose_token, &j);
+        j.n_scored = (uint32_t)size_min(n - j.first, TOKENS);
+        team_for(h->team, div_up(n_pos, 1 << KV_BLOCK_SHIFT), score_piece, &j);
+        team_for(h->team, j.n_scored, choose_token, &j);
     }
     return host_error(h);
 }

@@ -3,6 +3,9 @@
 
 #include "cpu/vec.h"
 
+/* Queries that meet a row at the same time. */
+enum { HEADS = 4 };
+
 void VEC_NAME(indexer_scores)(const struct indexer_tile *t);
 
 VEC_INLINE struct vec load_some(const float *p, uint32_t n)
@@ -10,14 +13,29 @@ VEC_INLINE struct vec load_some(const float *p, uint32_t n)
     return n >= VEC_LANES ? vec_load(p) : vec_load_n(p, n);
 }
 
-static float dot(const float *x, const float *y, uint32_t n)
+/* Multiplies a row with n of the queries at q, which share its loads. */
+VEC_INLINE void dots(const float *q, const float *row, uint32_t dim, int n, float *out)
 {
-    struct vec acc[2] = {vec_zero(), vec_zero()};
-    for (uint32_t c = 0; c < n; c += VEC_LANES) {
-        struct vec *to = &acc[c / VEC_LANES % 2];
-        *to = vec_fma(load_some(x + c, n - c), load_some(y + c, n - c), *to);
+    struct vec acc[HEADS][2];
+#pragma GCC unroll 4
+    for (int h = 0; h < n; h++)
+        acc[h][0] = acc[h][1] = vec_zero();
+    for (uint32_t c = 0; c < dim; c += 2 * VEC_LANES) {
+        uint32_t odd = c + VEC_LANES;
+        struct vec even_row = load_some(row + c, dim - c);
+#pragma GCC unroll 4
+        for (int h = 0; h < n; h++)
+            acc[h][0] = vec_fma(load_some(q + (uint64_t)h * dim + c, dim - c), even_row, acc[h][0]);
+        if (odd >= dim)
+            break;
+        struct vec odd_row = load_some(row + odd, dim - odd);
+#pragma GCC unroll 4
+        for (int h = 0; h < n; h++)
+            acc[h][1] = vec_fma(load_some(q + (uint64_t)h * dim + odd, dim - odd), odd_row, acc[h][1]);
     }
-    return vec_sum(vec_add(acc[0], acc[1]));
+#pragma GCC unroll 4
+    for (int h = 0; h < n; h++)
+        out[h] = vec_sum(vec_add(acc[h][0], acc[h][1]));
 }
 
 static const float *wide_row(const struct indexer_tile *t, uint32_t i)
@@ -40,11 +58,18 @@ void VEC_NAME(indexer_scores)(const struct indexer_tile *t)
 {
     for (uint32_t i = 0; i < t->n; i++) {
         const float *row = wide_row(t, i);
-        float score = 0;
-        for (uint32_t h = 0; h < t->n_heads; h++) {
-            float d = dot(t->q + (uint64_t)h * t->dim, row, t->dim);
-            d = d < 0 ? 0 : d;
-            score += t->weights ? t->weights[h] * d : d;
+        float score = 0, d[HEADS];
+        for (uint32_t first = 0; first < t->n_heads; first += HEADS) {
+            const float *q = t->q + (uint64_t)first * t->dim;
+            uint32_t n = t->n_heads - first < HEADS ? t->n_heads - first : HEADS;
+            if (n == HEADS)
+                dots(q, row, t->dim, HEADS, d);
+            for (uint32_t h = 0; n < HEADS && h < n; h++)
+                dots(q + (uint64_t)h * t->dim, row, t->dim, 1, d + h);
+            for (uint32_t h = 0; h < n; h++) {
+                d[h] = d[h] < 0 ? 0 : d[h];
+                score += t->weights ? t->weights[first + h] * d[h] : d[h];
+            }
         }
         t->scores[i] = score;
     }
