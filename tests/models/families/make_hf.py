@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Writes published checkpoints with transformers, random weights in bfloat16, and their float32 outputs. See README.md.
+
+usage: make_hf.py OUT_DIR [NAME...]
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from safetensors.torch import load_file, save_file as save_torch
+from transformers import AutoModelForCausalLM, Qwen4ExpConfig, Qwen4ExpForCausalLM
+from transformers import Qwen4ExpForConditionalGeneration, Qwen4ExpTextConfig
+
+# The keys of Qwen3.8-Flash-Next's configuration.
+QWEN4 = {
+    "vocab_size": 103,
+    "hidden_size": 64,
+    "hidden_act": "silu",
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+    "norm_topk_prob": True,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+    "mamba_ssm_dtype": "float32",
+}
+
+# The published shape in small: a table in the second layer, all streams and heads as powers of two.
+QWEN4_PLAIN = QWEN4 | {
+    "num_hidden_layers": 3,
+    "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "linear_conv_kernel_dim": 4,
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "hc_count": 4,
+    "hc_lowrank": 64,
+    "ple_layer_ids": [2],
+    "ple_embed_dim": 128,
+    "ple_conv_kernel_size": 4,
+    "ngram_size": 3,
+    "heads_per_ngram": 2,
+    "ngram_vocab_size_base": 300,
+    "make_ngram_vocab_size_divisible_by": 128,
+    "split_ngram_parts": 4,
+    "output_gate_type": "sigmoid",
+    "indexer_n_heads": 4,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 16,
+    "indexer_budget": 128,
+    "indexer_compress_ratio": 4,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 10000000.0,
+        "partial_rotary_factor": 0.25,
+        "mrope_interleaved": True,
+        "mrope_section": [2, 1, 1],
+    },
+}
+
+# Three streams, a low rank that groups of 64 do not divide, tables in two layers with 2-grams to 4-grams, five experts, heads of
+# 40 channels of which 12 are rotated, blocks of two positions, the output gate left out, a vision part, and a layer for
+# multi-token prediction.
+QWEN4_ODD = QWEN4 | {
+    "num_hidden_layers": 4,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
+    "rms_norm_eps": 1e-5,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "head_dim": 40,
+    "linear_num_key_heads": 1,
+    "linear_num_value_heads": 3,
+    "linear_key_head_dim": 24,
+    "linear_value_head_dim": 40,
+    "linear_conv_kernel_dim": 3,
+    "num_experts": 5,
+    "num_experts_per_tok": 2,
+    "hc_count": 3,
+    "hc_lowrank": 20,
+    "ple_layer_ids": [1, 3],
+    "ple_embed_dim": 72,
+    "ple_conv_kernel_size": 3,
+    "ngram_size": 4,
+    "heads_per_ngram": 3,
+    "ngram_vocab_size_base": 100,
+    "make_ngram_vocab_size_divisible_by": 10,
+    "split_ngram_parts": 3,
+    "seed": 99,
+    "eos_token_id": [2, 1],
+    "indexer_n_heads": 3,
+    "indexer_kv_heads": 1,
+    "indexer_head_dim": 20,
+    "indexer_budget": 62,
+    "indexer_compress_ratio": 2,
+    "rope_parameters": {
+        "rope_type": "default",
+        "rope_theta": 100000.0,
+        "partial_rotary_factor": 0.3,
+        "mrope_interleaved": True,
+        "mrope_section": [2, 2, 2],
+    },
+}
+
+VISION = {
+    "depth": 1,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_heads": 2,
+    "num_position_embeddings": 16,
+    "out_hidden_size": 64,
+    "patch_size": 4,
+}
+
+MODELS = {"qw4-plain": QWEN4_PLAIN, "qw4-odd": QWEN4_ODD}
+PROMPTS = (1, 19, 65, 300, 2500)
+GREEDY = (8, 8, 8, 4, 2)
+STATES = 19  # tokens of the prompts whose hidden states are kept
+WHOLE = 300  # longer prompts have their last logits only
+
+
+def on_grid(rng, shape, size, bits):
+    """Codes times a power of two: the numbers are the same after a conversion to that many bits in groups of 32 or 64."""
+    low = -(1 << (bits - 1))
+    codes = rng.integers(low, -low, shape).reshape(-1, shape[-1])
+    for group in range(0, shape[-1] // 32 * 32, 32):
+        first, second = rng.choice(32, 2, replace=False)
+        codes[:, group + first], codes[:, group + second] = low, -low - 1
+    step = 2.0 ** np.round(np.log2(size / (-low / np.sqrt(3))))
+    return (codes * step).reshape(shape)
+
+
+def fill(model):
+    """Random numbers of the sizes that trained models have. Norms are multiples of 1 / 128, so that 1 + w is a bfloat16."""
+    rng = np.random.default_rng(38)
+    for name, x in model.named_parameters():
+        shape = tuple(x.shape)
+        if name.endswith("linear_attn.norm.weight"):
+            value = 1 + np.round(12.8 * rng.standard_normal(shape)) / 128
+        elif "norm" in name:
+            value = np.round(12.8 * rng.standard_normal(shape)) / 128
+        elif name.endswith("A_log"):
+            value = rng.uniform(-1, 1, shape)
+        elif name.endswith("dt_bias"):
+            value = rng.uniform(-2, 0, shape)
+        elif "conv1d" in name:
+            value = 0.4 * rng.standard_normal(shape)
+        elif "mlp.gate.weight" in name or "shared_expert_gate" in name:
+            value = on_grid(rng, shape, 1 / np.sqrt(shape[-1]), 8)
+        elif "embed" in name:
+            value = on_grid(rng, shape, 1, 4)
+        elif "input_mix_weight_up" in name or "block_inject" in name:
+            value = on_grid(rng, shape, 3 / np.sqrt(shape[-1]), 4)
+        else:
+            value = on_grid(rng, shape, 1 / np.sqrt(shape[-1]), 4)
+        x.data = torch.from_numpy(value.astype(np.float32))
+
+
+def topk_by_index(self, k, dim=-1, **_):
+    """Tensor.topk where the lower index wins a tie; PyTorch does not say which. Index scores of zero are ties."""
+    values, indices = self.sort(dim=dim, descending=True, stable=True)
+    return torch.return_types.topk((values.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
+
+
+def write(name, keys, folder):
+    if name == "qw4-odd":
+        text = Qwen4ExpTextConfig(**keys).to_dict()
+        model = Qwen4ExpForConditionalGeneration(Qwen4ExpConfig(text_config=text, vision_config=VISION))
+    else:
+        model = Qwen4ExpForCausalLM(Qwen4ExpTextConfig(**keys))
+    fill(model)
+    model.to(torch.bfloat16).save_pretrained(folder)
+    for other in folder.glob("generation_config.json"):
+        other.unlink()
+    config = json.loads((folder / "config.json").read_text())
+    text = config.get("text_config", config)
+    text["layer_types"] = keys["layer_types"]  # as published
+    if name == "qw4-odd":
+        text["mtp_num_hidden_layers"] = 1
+        tensors = load_file(folder / "model.safetensors")
+        tensors["mtp.fc.weight"] = torch.zeros(64, 128, dtype=torch.bfloat16)
+        tensors["mtp.layers.0.input_layernorm.weight"] = torch.zeros(64, dtype=torch.bfloat16)
+        save_torch(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config, indent=1, sort_keys=True) + "\n")
+
+
+def outputs(folder, keys):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    rng, out = np.random.default_rng(7), {}
+
+    layers, hidden = (model.model if hasattr(model.model, "layers") else model.model.language_model).layers, []
+
+    def see(layer, args, result):
+        hidden.append(result[0].numpy())
+        return result
+
+    def logits_of(ids):
+        with torch.no_grad():
+            return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+    for case, n in enumerate(PROMPTS):
+        ids = rng.integers(3, keys["vocab_size"], n)
+        ids[rng.random(n) < 0.03] = 1
+        ids[rng.random(n) < 0.03] = 2
+        ids, greedy, gap = ids.tolist(), [], []
+        hidden.clear()
+        hooks = [layers[0].register_forward_pre_hook(lambda layer, args: hidden.append(args[0][0].numpy()))]
+        hooks += [layer.register_forward_hook(see) for layer in layers]
+        logits = logits_of(ids)
+        for hook in hooks:
+            hook.remove()
+        last, more = logits[-1], list(ids)
+        for _ in range(GREEDY[case]):
+            order = np.sort(last)
+            greedy.append(int(np.argmax(last)))
+            gap.append(order[-1] - order[-2])
+            more.append(greedy[-1])
+            last = logits_of(more)[-1]
+        part = {"tokens": np.array(ids, np.int32), "last_logits": logits[-1].copy(),
+                "greedy": np.array(greedy, np.int32), "gap": np.array(gap, np.float32)}
+        if n <= WHOLE:
+            part["logits"] = logits
+        if n <= STATES:
+            part["hidden"] = np.stack(hidden)  # all streams
+        out.update({f"case{case}.{k}": v for k, v in part.items()})
+        print(folder.name, n, float(np.abs(logits).max()), greedy, [round(float(g), 3) for g in gap], flush=True)
+    return out
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.Tensor.topk = topk_by_index
+    torch.manual_seed(1)
+    root = Path(sys.argv[1])
+    for name in sys.argv[2:] or MODELS:
+        folder = root / name
+        write(name, MODELS[name], folder)
+        save_file(outputs(folder, MODELS[name]), root / f"{name}.golden.safetensors")
+
+
+if __name__ == "__main__":
+    main()
