@@ -9,6 +9,7 @@
 #include "model/family.h"
 #include "model/names.h"
 #include "model/quant_config.h"
+#include "model/table.h"
 
 /* Returns the format of the router and the shared expert's gate. MLX has groups of 64 there. */
 static uint32_t gate_format(const struct family *f)
@@ -28,6 +29,17 @@ static bool is_gate(const struct convert_plan *p, const char *name)
 static bool fits(const struct format *f, uint64_t cols)
 {
     return format_takes_cols(f, cols) && cols % PRODUCT_COLS == 0;
+}
+
+/* Returns the format with groups that divide a table's rows; FORMAT_NONE: there is none. Operations do not read
+ * tables, so other limits of matrices do not hold. */
+static uint32_t format_of_table(uint32_t format, uint64_t cols)
+{
+    const struct format *f = format_of(format);
+    if (format_takes_cols(f, cols))
+        return format;
+    return f->scheme == SCHEME_AFFINE && cols % 32 == 0 ? format_find_affine(f->bits, 32, f->scale)
+                                                        : FORMAT_NONE;
 }
 
 static int check_group(const struct convert_wish *w, const char *what, uint64_t cols, struct moeflux_err *e)
@@ -135,6 +147,10 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     uint32_t found = p->quantised ? lower(p, &wish, w->format, what) : quantised(&wish);
     if (p->quantised && found == w->format)
         return 0;
+    if (table_has(name)) {
+        *format = format_of_table(found, w->cols);
+        return 0;
+    }
     int rc = check_group(&wish, what, w->cols, e);
     if (rc == 0 && fits(format_of(found), w->cols))
         *format = found;

@@ -28,6 +28,7 @@
 #include "model/names.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
+#include "model/table.h"
 #include "model/tensor.h"
 
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
@@ -243,8 +244,11 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
 
 static bool is_shifted_norm(const char *name)
 {
-    static const char *const tails[] = {".input_layernorm.weight", ".post_attention_layernorm.weight",
-                                        ".self_attn.q_norm.weight", ".self_attn.k_norm.weight"};
+    static const char *const tails[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
+                                        ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",
+                                        ".q_layernorm.weight",      ".k_layernorm.weight",
+                                        ".norm_key.weight",         ".norm_query.weight",
+                                        ".norm_conv.weight",        ".hc_norm.weight"};
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
         if (names_ends_with(name, tails[i]))
             return true;
@@ -272,6 +276,25 @@ static int plan_vector(struct convert_plan *p, const struct schema_item *s, stru
     return rc;
 }
 
+/* Plans the shards of a layer's n-gram table, if it has one. */
+static int plan_table(struct convert_plan *p, uint32_t layer, struct moeflux_err *e)
+{
+    const struct ngram_config *c = table_of_layer(&p->src.config, layer);
+    struct table t;
+    int rc = c ? table_open(&t, &p->src, layer, c, e) : 0;
+    if (rc < 0 || !c)
+        return rc;
+    for (uint32_t i = 0; rc == 0 && i < t.n_shards; i++) {
+        const struct matrix *w = &t.shards[i].matrix;
+        struct schema_item s = {.rows = w->rows, .cols = w->cols};
+        snprintf(s.name, sizeof s.name, "%.*s", (int)(strlen(w->weight->name) - strlen(".weight")),
+                 w->weight->name);
+        rc = plan_matrix(p, &s, e);
+    }
+    table_close(&t);
+    return rc;
+}
+
 static int plan_dense(struct convert_plan *p, struct moeflux_err *e)
 {
     struct schema s;
@@ -279,6 +302,8 @@ static int plan_dense(struct convert_plan *p, struct moeflux_err *e)
     for (size_t i = 0; rc == 0 && i < s.n; i++)
         rc = s.items[i].rows ? plan_matrix(p, &s.items[i], e) : plan_vector(p, &s.items[i], e);
     schema_free(&s);
+    for (uint32_t i = 0; rc == 0 && i < p->src.config.n_layers; i++)
+        rc = plan_table(p, i, e);
     return rc;
 }
 

@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "model/ngram.h"
+
 struct moeflux_err;
 struct family;
 struct json_t;
@@ -21,6 +23,7 @@ enum part_kind {
     PART_LATENT,    /* multi-head latent attention */
     PART_DENSE,     /* feed-forward */
     PART_EXPERTS,   /* routed experts, and a shared one; described in struct config */
+    PART_NGRAMS,    /* rows of a table by a hash of the last tokens */
     PART_KINDS,
     PART_MIXERS = PART_DENSE
 };
@@ -28,8 +31,18 @@ enum part_kind {
 /* Norms of queries and keys in grouped-query attention: none, one per head, one over all heads of a token. */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_ALL };
 
+/* An indexer (ops/indexer/indexer.h): a token sees the best blocks of positions up to a budget. */
+struct index_config {
+    uint32_t n_heads; /* 0: every token sees everything */
+    uint32_t dim;
+    uint32_t ratio;  /* positions of a block, a power of two */
+    uint32_t budget; /* blocks */
+    uint32_t rotary_dim;
+};
+
 struct gqa_config {
     uint32_t n_heads, n_kv_heads, head_dim;
+    struct index_config index;
     uint32_t rope;   /* index into config.ropes */
     uint32_t window; /* positions that a token sees, with its own; 0: all */
     enum qk_norm norm;
@@ -41,6 +54,15 @@ struct gqa_config {
 
 struct delta_config {
     uint32_t n_k_heads, n_v_heads, k_head_dim, v_head_dim, conv_kernel;
+    bool sigmoid; /* the output gate is sigmoid(z), else silu(z) */
+};
+
+/* A table of n-gram rows (ngram.h, table.h) and what adds them to the residual (ops/ngram/ngram.h). */
+struct ngram_config {
+    struct ngram_table table;
+    uint32_t width; /* numbers of a token's residual */
+    uint32_t inner; /* numbers of all rows of a token */
+    uint32_t taps;  /* of the convolution, whose dilation is table.size */
 };
 
 struct latent_config {
@@ -63,14 +85,25 @@ struct part_config {
         struct delta_config delta;
         struct latent_config latent;
         struct dense_config dense;
+        struct ngram_config ngrams;
     };
 };
 
-/* A step of a layer: x += part(norm(x)). A residual other than this sum, a norm after the part and a
- * factor are further fields of a block. A table look-up is a further kind of part. */
+/* A step of a layer: x += part(norm(x)), or with streams: a mix of them, the part, and its output weighted for
+ * each stream. N-gram rows are added to all streams. A norm after the part and a factor are further fields of
+ * a block. */
 struct config_block {
-    uint32_t part;    /* index into config.parts */
-    const char *norm; /* weights of the norm before it, a tensor below "model.layers.N." */
+    uint32_t part; /* index into config.parts */
+    /* Tensors below "model.layers.N.": weights of the norm before it; what mixes the streams before it. NULL:
+     * none */
+    const char *norm, *mix;
+};
+
+/* The residual: one vector of a token, or several streams that a low-rank mix makes one before each part
+ * (ops/streams/streams.h). */
+struct streams_config {
+    uint32_t n;    /* 0: plain */
+    uint32_t rank; /* of the mix */
 };
 
 enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_MAX_ROPES = 2 };
@@ -102,6 +135,7 @@ struct router_config {
 struct config {
     const struct family *family;
     uint32_t hidden, n_layers, vocab_size;
+    struct streams_config streams;
     uint32_t max_context; /* tokens: max_position_embeddings, or what YaRN stretches to; 0: unknown */
     float rms_eps;
     bool tied;                   /* lm_head is the embedding */
@@ -129,6 +163,12 @@ struct config {
     int32_t eos[CONFIG_MAX_EOS]; /* end-of-text ids of all files that name some, each once */
     uint32_t n_eos;
 };
+
+/* Returns the numbers of a token's residual. */
+static inline uint32_t config_width(const struct config *c)
+{
+    return c->hidden * (c->streams.n ? c->streams.n : 1);
+}
 
 /* Returns the channels of the delta net's convolution. */
 static inline uint32_t config_conv_dim(const struct delta_config *d)

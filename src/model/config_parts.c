@@ -74,9 +74,10 @@ static void set_feed_forward(struct config *c, uint32_t i, bool has_experts)
 
 void config_set_layer(struct config *c, uint32_t i, const struct part_config *mixer, bool has_experts)
 {
-    c->layers[i] = (struct config_layer){
-        2,
-        {{(uint32_t)(mixer - c->parts), "input_layernorm.weight"}, {0, "post_attention_layernorm.weight"}}};
+    c->layers[i] =
+        (struct config_layer){2,
+                              {{.part = (uint32_t)(mixer - c->parts), .norm = "input_layernorm.weight"},
+                               {.norm = "post_attention_layernorm.weight"}}};
     set_feed_forward(c, i, has_experts);
 }
 
@@ -164,7 +165,8 @@ void config_read_rotary_dim(struct config *c, struct json_view *v, const struct 
     config_check_multiple(v, "rotary_dim", c->ropes[0].dim, 2);
 }
 
-void config_read_hybrid(struct config *c, struct json_view *v)
+/* Reads a model whose attention has one of the first n of the types below. */
+static void read_hybrid(struct config *c, struct json_view *v, size_t n_types)
 {
     struct part_config *full = config_add_part(c, PART_ATTENTION),
                        *linear = config_add_part(c, PART_DELTA_NET);
@@ -189,9 +191,51 @@ void config_read_hybrid(struct config *c, struct json_view *v)
     uint32_t every = json_view_u32_or(v, "full_attention_interval", 4, 1, CONFIG_MAX_LAYERS);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
         config_set_layer(c, i, (i + 1) % every == 0 ? full : linear, true);
-    const struct config_layer_type types[] = {{"linear_attention", linear}, {"full_attention", full}};
-    config_read_layer_types(c, v, types, 2);
+    const struct config_layer_type types[] = {
+        {"linear_attention", linear}, {"full_attention", full}, {"indexed_attention", full}};
+    config_read_layer_types(c, v, types, n_types);
     config_read_rope(c, v, true);
+}
+
+void config_read_hybrid(struct config *c, struct json_view *v)
+{
+    read_hybrid(c, v, 2);
+}
+
+/* Reads the indexer. Checkpoints call its layers full_attention. */
+static void read_index(struct json_view *v, const struct rope_config *rope, struct index_config *x)
+{
+    x->n_heads = json_view_u32(v, "indexer_n_heads", 1, CONFIG_MAX_HEADS);
+    x->dim = json_view_u32(v, "indexer_head_dim", 1, CONFIG_MAX_HEAD_DIM);
+    x->ratio = json_view_u32(v, "indexer_compress_ratio", 1, 1 << KV_BLOCK_SHIFT);
+    uint32_t budget = json_view_u32(v, "indexer_budget", 1, UINT32_MAX);
+    json_view_u32(v, "indexer_kv_heads", 1, 1);
+    if (v->rc < 0)
+        return;
+    x->budget = budget / x->ratio;
+    x->rotary_dim = rope->dim;
+    config_check_multiple(v, "indexer_budget", budget, x->ratio);
+    config_check_multiple(v, "indexer_head_dim", x->dim, CONFIG_FOUR);
+    if (v->rc == 0 && (x->ratio & (x->ratio - 1)) != 0)
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: indexer_compress_ratio is %u, expected a power of two",
+                        v->where, x->ratio);
+    if (v->rc == 0 && rope->dim > x->dim)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: indexer_head_dim is %u, expected at least %u rotary channels",
+                        v->where, x->dim, rope->dim);
+}
+
+void config_read_indexed_hybrid(struct config *c, struct json_view *v)
+{
+    read_hybrid(c, v, 3);
+    const char *gate = json_view_text_or(v, "output_gate_type", "silu");
+    if (v->rc < 0)
+        return;
+    struct gqa_config *g = &only(c, PART_ATTENTION)->gqa;
+    read_index(v, &c->ropes[g->rope], &g->index);
+    only(c, PART_DELTA_NET)->delta.sigmoid = strcmp(gate, "sigmoid") == 0;
+    if (v->rc == 0 && strcmp(gate, "sigmoid") != 0 && strcmp(gate, "silu") != 0)
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: output_gate_type is %s, expected sigmoid or silu",
+                        v->where, gate);
 }
 
 void config_read_latent(struct config *c, struct json_view *v)

@@ -77,6 +77,8 @@ void config_read_first_dense(struct config *c, struct json_view *v, const struct
 
 /* Reads what Qwen3-Next and Qwen3.5 have in common: gated attention, delta net, a shared expert. */
 void config_read_hybrid(struct config *c, struct json_view *v);
+/* Does so for Qwen3.8, whose attention has an indexer and whose delta net may have another gate. */
+void config_read_indexed_hybrid(struct config *c, struct json_view *v);
 
 /* Reads what DeepSeek-V3 and Kimi-K2 have in common: latent attention, dense layers before those with
  * experts. */

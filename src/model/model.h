@@ -113,7 +113,8 @@ struct model_dir {
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;     /* size of the largest expert, so of a slot for any */
     char *tokenizer_path;          /* tokenizer.json or tiktoken.model; NULL when the directory has none */
-    uint64_t dense_bytes;          /* all tensors except the routed experts */
+    uint64_t dense_bytes;          /* all tensors except the routed experts and the tables */
+    uint64_t table_bytes;          /* n-gram tables, whose rows are read from disk */
     uint64_t expert_bytes;         /* all routed experts on disk */
     struct spread_dirs parts;      /* directories of the experts; plain: one */
     struct expert_place *places;   /* the layers' experts; private */

@@ -10,6 +10,7 @@
 #include "model/names.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
+#include "model/table.h"
 #include "model/tensor.h"
 
 static const char *path_of(const struct model_dir *m, const struct tensor *t)
@@ -161,5 +162,12 @@ int model_check_complete(struct model_dir *m, struct moeflux_err *e)
                       : model_dir_vector(m, it->name, it->cols, &vector, e);
     }
     schema_free(&s);
+    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++) {
+        const struct ngram_config *c = table_of_layer(&m->config, i);
+        struct table t;
+        rc = c ? table_open(&t, m, i, c, e) : 0;
+        if (rc == 0 && c)
+            table_close(&t);
+    }
     return rc;
 }

@@ -16,6 +16,7 @@
 #include "model/model_check.h"
 #include "model/model_file.h"
 #include "model/quant_config.h"
+#include "model/table.h"
 #include "model/tensor.h"
 
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
@@ -199,7 +200,7 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
 static void count_dense_bytes(struct model_dir *m)
 {
     for (size_t i = 0; i < m->n_tensors; i++)
-        m->dense_bytes += m->tensors[i].bytes;
+        *(table_has(m->tensors[i].name) ? &m->table_bytes : &m->dense_bytes) += m->tensors[i].bytes;
     if (!m->packed)
         m->dense_bytes -= m->expert_bytes;
 }

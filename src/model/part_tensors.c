@@ -10,11 +10,14 @@ static void gqa(const struct config *c, const struct part_config *p, struct part
     const struct gqa_config *g = &p->gqa;
     uint32_t d = g->head_dim, q = g->n_heads * d, kv = g->n_kv_heads * d, q_rows = q * (1 + g->gated);
     uint32_t norms = g->norm != QK_NORM_NONE, biased = g->biased;
+    const struct index_config *x = &g->index;
+    uint32_t has_index = x->n_heads > 0;
     bool is_one = g->norm == QK_NORM_ALL;
     const struct part_tensor all[] = {
         [GQA_Q] = {"self_attn.q_proj", q_rows, c->hidden},
         [GQA_K] = {"self_attn.k_proj", kv, c->hidden},
         [GQA_V] = {"self_attn.v_proj", kv, c->hidden},
+        [GQA_INDEX] = {"self_attn.indexer.index_qk_proj", (x->n_heads + 1) * x->dim, has_index * c->hidden},
         [GQA_OUT] = {"self_attn.o_proj", c->hidden, q},
         [GQA_Q_NORM] = {"self_attn.q_norm.weight", 0, norms * (is_one ? q : d)},
         [GQA_K_NORM] = {"self_attn.k_norm.weight", 0, norms * (is_one ? kv : d)},
@@ -23,6 +26,8 @@ static void gqa(const struct config *c, const struct part_config *p, struct part
         [GQA_BIASES + 2] = {"self_attn.v_proj.bias", 0, biased * kv},
         [GQA_OUT_BIAS] = {"self_attn.o_proj.bias", 0, g->out_biased * c->hidden},
         [GQA_SINKS] = {"self_attn.sinks", 0, g->sinks * g->n_heads},
+        [GQA_INDEX_Q_NORM] = {"self_attn.indexer.q_layernorm.weight", 0, has_index * x->dim},
+        [GQA_INDEX_K_NORM] = {"self_attn.indexer.k_layernorm.weight", 0, has_index * x->dim},
     };
     memcpy(t, all, sizeof all);
 }
@@ -109,12 +114,26 @@ static void experts(const struct config *c, const struct part_config *p, struct 
     gated(c, shared, c->shared_inner, t + EXPERTS_GATE);
 }
 
+static void ngrams(const struct config *c, const struct part_config *p, struct part_tensor *t)
+{
+    uint32_t width = config_width(c), inner = p->ngrams.inner;
+    const struct part_tensor all[] = {
+        [NGRAM_KEY] = {"ple.key_proj", width, inner},
+        [NGRAM_VALUE] = {"ple.value_proj", c->hidden, inner},
+        [NGRAM_K_NORM] = {"ple.norm_key.weight", 0, width},
+        [NGRAM_X_NORM] = {"ple.norm_query.weight", 0, width},
+        [NGRAM_U_NORM] = {"ple.norm_conv.weight", 0, width},
+        [NGRAM_CONV] = {"ple.conv1d.weight", 0, width * p->ngrams.taps},
+    };
+    memcpy(t, all, sizeof all);
+}
+
 void part_tensors(const struct config *c, const struct part_config *p, struct part_tensor *out)
 {
     static void (*const kinds[PART_KINDS])(const struct config *, const struct part_config *,
                                            struct part_tensor *) = {
         [PART_DELTA_NET] = delta_net, [PART_ATTENTION] = gqa,   [PART_LATENT] = latent,
-        [PART_DENSE] = dense,         [PART_EXPERTS] = experts,
+        [PART_DENSE] = dense,         [PART_EXPERTS] = experts, [PART_NGRAMS] = ngrams,
     };
     memset(out, 0, PART_MAX_TENSORS * sizeof *out);
     kinds[p->kind](c, p, out);
@@ -122,7 +141,27 @@ void part_tensors(const struct config *c, const struct part_config *p, struct pa
 
 struct part_tensor part_norm(const struct config *c, const struct config_block *b)
 {
-    struct part_tensor t = {.cols = c->hidden};
-    snprintf(t.name, sizeof t.name, "%s", b->norm);
+    struct part_tensor t = {.cols = b->norm ? c->hidden : 0};
+    snprintf(t.name, sizeof t.name, "%s", b->norm ? b->norm : "");
     return t;
+}
+
+void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out)
+{
+    static const char *const parts[STREAMS_TENSORS] = {
+        [STREAMS_DOWN] = "input_mix_weight_down",
+        [STREAMS_BY] = "block_inject_weight",
+        [STREAMS_UP] = "input_mix_weight_up",
+        [STREAMS_NORM] = "hc_norm.weight",
+    };
+    uint32_t width = config_width(c), rank = c->streams.rank;
+    const uint32_t shapes[STREAMS_TENSORS][2] = {[STREAMS_DOWN] = {rank, width},
+                                                 [STREAMS_BY] = {c->streams.n, is_last ? 0 : width},
+                                                 [STREAMS_UP] = {width, rank},
+                                                 [STREAMS_NORM] = {0, width}};
+    memset(out, 0, STREAMS_TENSORS * sizeof *out);
+    for (int i = 0; name && i < STREAMS_TENSORS; i++) {
+        out[i] = (struct part_tensor){.rows = shapes[i][0], .cols = shapes[i][1]};
+        snprintf(out[i].name, sizeof out[i].name, "%s.%s", name, parts[i]);
+    }
 }

@@ -5,7 +5,7 @@
 
 #include "model/config.h"
 
-enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 11 };
+enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 14 };
 
 struct part_tensor {
     char name[PART_TENSOR_NAME]; /* below "model.layers.N."; a matrix's base name, or a vector's whole name */
@@ -18,12 +18,15 @@ enum gqa_tensor {
     GQA_Q,
     GQA_K,
     GQA_V,
+    GQA_INDEX, /* the indexer's queries and its key */
     GQA_OUT,
     GQA_Q_NORM,
     GQA_K_NORM,
     GQA_BIASES, /* three: queries, keys, values */
     GQA_OUT_BIAS = GQA_BIASES + 3,
     GQA_SINKS,
+    GQA_INDEX_Q_NORM,
+    GQA_INDEX_K_NORM,
 };
 enum delta_tensor {
     DELTA_QKV,
@@ -58,10 +61,28 @@ enum experts_tensor {
     EXPERTS_DOWN, /* the last three are the shared expert's */
 };
 
+/* The table's rows are in tensors of their own (table.h). */
+enum ngram_tensor {
+    NGRAM_KEY,
+    NGRAM_VALUE,
+    NGRAM_K_NORM,
+    NGRAM_X_NORM,
+    NGRAM_U_NORM,
+    NGRAM_CONV,
+};
+
+/* The tensors of a mix of streams. The last one has none of STREAMS_BY. */
+enum streams_tensor { STREAMS_DOWN, STREAMS_BY, STREAMS_UP, STREAMS_NORM, STREAMS_TENSORS };
+
 /* Fills out [PART_MAX_TENSORS] with the tensors of a description; the routed experts' matrices are not
  * among them. Entries that the kind does not have are zero. */
 void part_tensors(const struct config *c, const struct part_config *p, struct part_tensor *out);
 /* Returns the norm before a block's part. */
 struct part_tensor part_norm(const struct config *c, const struct config_block *b);
+/* Fills out [STREAMS_TENSORS] with the tensors of the mix `name`; all absent if it is NULL. is_last: no part
+ * follows it. */
+void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out);
+/* The mix before the head, below "model.". */
+#define PART_LAST_MIX "hyper_connection_mixer"
 
 #endif

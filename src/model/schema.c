@@ -50,10 +50,32 @@ static void block(struct builder *b, const struct part_config *p)
 static void layer(struct builder *b)
 {
     const struct config_layer *y = &b->c->layers[b->layer];
-    for (uint32_t i = 0; i < y->n_blocks; i++)
+    for (uint32_t i = 0; i < y->n_blocks; i++) {
+        struct part_tensor mix[STREAMS_TENSORS];
         in_layer(b, part_norm(b->c, &y->blocks[i]));
+        part_streams(b->c, y->blocks[i].mix, false, mix);
+        for (int k = 0; k < STREAMS_TENSORS; k++)
+            in_layer(b, mix[k]);
+    }
     for (uint32_t i = 0; i < y->n_blocks; i++)
         block(b, config_part(b->c, b->layer, i));
+}
+
+/* Adds what is between the layers and the head: a norm, or a mix of streams. */
+static void last(struct builder *b)
+{
+    struct part_tensor mix[STREAMS_TENSORS];
+    if (!b->c->streams.n) {
+        add(b, "model.norm.weight", 0, b->c->hidden);
+        return;
+    }
+    part_streams(b->c, PART_LAST_MIX, true, mix);
+    for (int i = 0; i < STREAMS_TENSORS; i++) {
+        char full[256];
+        snprintf(full, sizeof full, "model.%s", mix[i].name);
+        if (mix[i].cols > 0)
+            add(b, full, mix[i].rows, mix[i].cols);
+    }
 }
 
 int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e)
@@ -63,7 +85,7 @@ int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e
     add(&b, "model.embed_tokens", c->vocab_size, c->hidden);
     if (!c->tied)
         add(&b, "lm_head", c->vocab_size, c->hidden);
-    add(&b, "model.norm.weight", 0, c->hidden);
+    last(&b);
     for (; b.layer < c->n_layers; b.layer++)
         layer(&b);
     if (b.rc < 0)

@@ -1,0 +1,140 @@
+#include "model/table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "model/model_dir_find.h"
+#include "model/model_dir_read.h"
+#include "model/tensor.h"
+
+#define TABLE ".ple.ple_embedding.ngram_embedding"
+
+/* Bytes of codes, of scales or of biases in a row: at most TABLE_MAX_COLS numbers of four bytes. */
+enum { TABLE_MAX_COLS = 4096, NAME = 128 };
+
+bool table_has(const char *name)
+{
+    return strstr(name, TABLE ".") != NULL;
+}
+
+const struct ngram_config *table_of_layer(const struct config *c, uint32_t layer)
+{
+    for (uint32_t b = 0; b < c->layers[layer].n_blocks; b++)
+        if (config_part(c, layer, b)->kind == PART_NGRAMS)
+            return &config_part(c, layer, b)->ngrams;
+    return NULL;
+}
+
+static int add_shard(struct table *t, size_t *cap, const struct matrix *w, uint32_t first,
+                     struct moeflux_err *e)
+{
+    void *shards = t->shards;
+    int rc = mem_grow(&shards, cap, t->n_shards + 1, sizeof *t->shards, e);
+    t->shards = shards;
+    if (rc == 0)
+        t->shards[t->n_shards++] = (struct table_shard){*w, first};
+    return rc;
+}
+
+/* Finds one tensor, or shards 0, 1 and so on until the table is complete. */
+static int find_shards(struct table *t, const struct model_dir *m, uint32_t layer, struct moeflux_err *e)
+{
+    char base[NAME], name[NAME + 8];
+    size_t cap = 0;
+    uint64_t first = 0;
+    snprintf(name, sizeof name, "model.layers.%u" TABLE ".weight", layer);
+    bool is_whole = model_dir_find(m, name) != NULL;
+    while (first < t->hash.n_rows) {
+        struct matrix w;
+        int n = snprintf(base, sizeof base, "model.layers.%u" TABLE, layer);
+        if (!is_whole)
+            snprintf(base + n, sizeof base - (size_t)n, ".shard_%u", t->n_shards);
+        snprintf(name, sizeof name, "%s.weight", base);
+        const struct tensor *weight = model_dir_find(m, name);
+        uint64_t rows = weight ? tensor_rows(weight) : t->hash.n_rows - first;
+        if (rows == 0 || rows > t->hash.n_rows - first)
+            rows = t->hash.n_rows - first; /* the message about the shape names them */
+        int rc = model_dir_matrix(m, base, (uint32_t)rows, t->cols, &w, e);
+        if (rc == 0 && w.format == FORMAT_NONE)
+            rc = err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: F8_E4M3, expected BF16, F16 or F32", m->path,
+                         name);
+        if (rc == 0)
+            rc = add_shard(t, &cap, &w, (uint32_t)first, e);
+        if (rc < 0)
+            return rc;
+        first += rows;
+    }
+    return 0;
+}
+
+int table_open(struct table *t, const struct model_dir *m, uint32_t layer, const struct ngram_config *c,
+               struct moeflux_err *e)
+{
+    *t = (struct table){0};
+    int rc = ngram_hash_make(&t->hash, &c->table, e);
+    if (rc < 0)
+        return rc;
+    t->cols = c->inner / t->hash.n_heads;
+    if (t->cols > TABLE_MAX_COLS)
+        return err_set(e, ERR_UNSUPPORTED, "%s: n-gram rows of %u numbers, expected at most %d", m->path,
+                       t->cols, TABLE_MAX_COLS);
+    rc = find_shards(t, m, layer, e);
+    if (rc < 0)
+        table_close(t);
+    return rc;
+}
+
+void table_close(struct table *t)
+{
+    free(t->shards);
+    *t = (struct table){0};
+}
+
+static const struct table_shard *shard_of(const struct table *t, uint32_t row)
+{
+    uint32_t lo = 0, hi = t->n_shards;
+    while (hi - lo > 1) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        if (t->shards[mid].first <= row)
+            lo = mid;
+        else
+            hi = mid;
+    }
+    return &t->shards[lo];
+}
+
+static int read_row(const struct model_dir *m, const struct table_shard *s, uint32_t row, uint32_t cols,
+                    float *out, struct moeflux_err *e)
+{
+    uint8_t codes[4 * TABLE_MAX_COLS], scales[TABLE_MAX_COLS], biases[TABLE_MAX_COLS];
+    const struct matrix *w = &s->matrix;
+    const struct format *f = format_of(w->format);
+    uint64_t at = (uint64_t)(row - s->first) * cols, n_scales = format_scale_bytes(f, cols);
+    int rc = model_dir_read(m, w->weight, format_code_bytes(f, at), format_code_bytes(f, cols), codes, e);
+    if (rc == 0 && w->scales)
+        rc = model_dir_read(m, w->scales, format_scale_bytes(f, at), n_scales, scales, e);
+    if (rc == 0 && w->biases)
+        rc = model_dir_read(m, w->biases, format_scale_bytes(f, at), n_scales, biases, e);
+    if (rc < 0)
+        return rc;
+    format_decode(f, codes, scales, biases, 0, cols, out);
+    for (uint32_t i = 0; i < cols; i++)
+        if (!isfinite(out[i]))
+            return err_set(e, ERR_FORMAT, "%s: tensor %s: row %u is not finite",
+                           m->files[w->weight->file].path, w->weight->name, row - s->first);
+    return 0;
+}
+
+int table_read(const struct table *t, const struct model_dir *m, const uint32_t *rows, uint64_t n, float *out,
+               struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint64_t i = 0; rc == 0 && i < n; i++)
+        rc = read_row(m, shard_of(t, rows[i]), rows[i], t->cols, out + i * t->cols, e);
+    return rc;
+}
