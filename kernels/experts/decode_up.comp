@@ -1,4 +1,5 @@
-// experts/decode_up.comp - the first half of the chosen experts and of the shared one, p = rms(x[t]) * norm:
+// experts/decode_up.comp - the first half of the chosen experts and of the shared one, p = rms(x[t]) * norm,
+// without a norm p = x[t]:
 //   act[t][k] = silu(gate p) * (up p), gate and up [inner][hidden] of expert idx[t][k], found through the
 //     layer's table
 //   act[t][top_k] = w_t silu(gate p) * (up p) of the shared expert, w_t = the sigmoid of its gate's logit, or
@@ -122,7 +123,8 @@ void matrices_of(uvec2 expert, bool is_shared, out Matrix m[2])
 
 void store_act(float acc[MAX_ACC], uint act_at, uint row, uint rows, float weight)
 {
-    float factor = inversesqrt(shared_sum(0) / float(IS_WHOLE ? TILE : a.hidden) + a.eps);
+    float mean = shared_sum(0) / float(IS_WHOLE ? TILE : a.hidden);
+    float factor = addr_is_null(a.norm) ? 1.0 : inversesqrt(mean + a.eps);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         uint mine = block_start(row, rows) + lane_row(r);
         if (lane_stores(r) && mine >= row && mine < rows) {

@@ -7,6 +7,7 @@
 #include "arch/loader.h"
 #include "arch/moe.h"
 #include "arch/part.h"
+#include "arch/residual.h"
 #include "arch/scratch.h"
 #include "args.h"
 #include "base/err.h"
@@ -15,20 +16,21 @@
 
 /* The kinds of parts that are one list of operations. */
 static const struct part *const kinds[PART_KINDS] = {
-    [PART_DELTA_NET] = &part_delta_net,
-    [PART_ATTENTION] = &part_gqa,
-    [PART_LATENT] = &part_latent,
-    [PART_DENSE] = &part_dense,
+    [PART_DELTA_NET] = &part_delta_net, [PART_ATTENTION] = &part_gqa, [PART_LATENT] = &part_latent,
+    [PART_DENSE] = &part_dense,         [PART_NGRAMS] = &part_ngrams,
 };
 
 struct layer {
-    uint64_t norms[CONFIG_MAX_BLOCKS];
-    struct moe_layer moe; /* zero in a layer without experts */
+    uint64_t norms[CONFIG_MAX_BLOCKS]; /* 0: none */
+    struct residual_mix mixes[CONFIG_MAX_BLOCKS];
+    uint32_t stores[CONFIG_MAX_BLOCKS]; /* index of the block's first store */
+    struct moe_layer moe;               /* zero in a layer without experts */
 };
 
 struct arch {
     struct part_room room;
     struct embed_head embed_head;
+    struct residual residual;      /* zero if it is plain */
     void *parts[CONFIG_MAX_PARTS]; /* NULL: no open layer has it */
     struct layer *layers;
     struct arch_stores *stores; /* [n_layers] */
@@ -52,13 +54,26 @@ static bool has_part(const struct config *c, struct arch_span layers, uint32_t i
 
 /* ---- states ---- */
 
+/* Adds a part's stores after those of the layer's earlier parts. */
+static void add_stores(const struct part_config *p, enum kv_type type, struct arch_stores *s)
+{
+    struct arch_store_sizes before = {0};
+    uint32_t first = s->n;
+    arch_add_sizes(&before, s);
+    kind_of(p)->stores(p, type, s);
+    const uint64_t off[] = {
+        [ARCH_ROWS] = before.kv_block, [ARCH_WINDOW] = before.ring_block, [ARCH_FIXED] = before.recurrent};
+    for (uint32_t i = first; i < s->n; i++)
+        s->of[i].off += off[s->of[i].kind];
+}
+
 struct arch_stores arch_stores_of(const struct config *c, uint32_t layer, enum kv_type type)
 {
     struct arch_stores s = {0};
     for (uint32_t b = 0; b < c->layers[layer].n_blocks; b++) {
         const struct part_config *p = config_part(c, layer, b);
         if (kind_of(p) && kind_of(p)->stores)
-            kind_of(p)->stores(p, type, &s);
+            add_stores(p, type, &s);
     }
     /* A window of the whole context drops nothing. */
     for (uint32_t i = 0; i < s.n; i++)
@@ -127,7 +142,7 @@ static void widen(struct part_needs *all, const struct part_needs *one)
 static struct part_needs measure(const struct config *c, struct arch_span layers,
                                  const struct exec_caps *caps, uint32_t max_chunk, struct part_needs *needs)
 {
-    struct part_needs all = {.widest = size_max(c->hidden, c->shared_inner)};
+    struct part_needs all = {.widest = size_max(config_width(c), c->shared_inner)};
     for (uint32_t i = 0; i < c->n_parts; i++) {
         struct part_needs one;
         if (!has_part(c, layers, i))
@@ -155,8 +170,12 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
         scratch_floats(to, &r->f16_scratch, n * all.widest / 2);
     a->moe.f16_scratch = r->f16_scratch.address;
     embed_head_allocate(&a->embed_head, c, r->layers, r->max_chunk, to);
+    if (c->streams.n)
+        residual_allocate(&a->residual, c, r->max_chunk, to);
     moe_allocate(&a->moe, c, caps, r->max_chunk, to);
+    a->residual.f16_scratch = r->f16_scratch.address;
     r->x = a->embed_head.x.address;
+    r->streams = a->residual.x.address;
 }
 
 uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, const struct exec_caps *caps,
@@ -196,6 +215,8 @@ static int load_norms(struct arch *a, struct loader *l, uint32_t i, struct moefl
     for (uint32_t b = 0; rc == 0 && b < y->n_blocks; b++) {
         const struct part_tensor norm = part_norm(a->room.config, &y->blocks[b]);
         rc = loader_vectors(l, i, &norm, 1, &a->layers[i].norms[b], e);
+        if (rc == 0 && y->blocks[b].mix)
+            rc = residual_load_mix(&a->layers[i].mixes[b], l, i, y->blocks[b].mix, e);
     }
     return rc;
 }
@@ -205,8 +226,12 @@ static int load_layer(struct arch *a, struct loader *l, uint32_t i, struct moefl
     const struct config *c = a->room.config;
     struct layer *y = &a->layers[i];
     int rc = load_norms(a, l, i, e);
+    struct arch_stores before = {0};
     for (uint32_t b = 0; rc == 0 && b < c->layers[i].n_blocks; b++) {
         const struct part_config *p = config_part(c, i, b);
+        y->stores[b] = before.n;
+        if (kind_of(p) && kind_of(p)->stores)
+            kind_of(p)->stores(p, a->room.kv_type, &before);
         struct part_tensor t[PART_MAX_TENSORS];
         part_tensors(c, p, t);
         rc = kind_of(p) ? kind_of(p)->load(a->parts[c->layers[i].blocks[b].part], l, i, t, e)
@@ -219,9 +244,18 @@ static int load_layer(struct arch *a, struct loader *l, uint32_t i, struct moefl
 static int load(struct arch *a, struct loader *l, struct moeflux_err *e)
 {
     int rc = embed_head_load(&a->embed_head, l, a->room.config, a->room.layers, e);
+    if (rc == 0 && a->room.config->streams.n)
+        rc = residual_load(&a->residual, l, a->room.layers.end == a->room.config->n_layers, e);
     for (uint32_t i = a->room.layers.first; rc == 0 && i < a->room.layers.end; i++)
         rc = load_layer(a, l, i, e);
     return rc < 0 ? rc : loader_finish(l, e);
+}
+
+static void close_layer(struct layer *y, struct exec *x)
+{
+    for (uint32_t b = 0; b < CONFIG_MAX_BLOCKS; b++)
+        residual_close_mix(&y->mixes[b], x);
+    moe_close_layer(&y->moe, x);
 }
 
 void arch_close(struct arch *a)
@@ -230,7 +264,7 @@ void arch_close(struct arch *a)
         return;
     struct part_room *r = &a->room;
     for (uint32_t i = 0; a->layers && i < r->config->n_layers; i++)
-        moe_close_layer(&a->layers[i].moe, r->exec);
+        close_layer(&a->layers[i], r->exec);
     for (uint32_t i = 0; i < r->config->n_parts; i++)
         if (a->parts[i])
             kind_of(&r->config->parts[i])->close(a->parts[i]);
@@ -241,6 +275,7 @@ void arch_close(struct arch *a)
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(r->exec, buffers[i]);
     embed_head_close(&a->embed_head, r->exec);
+    residual_close(&a->residual);
     moe_close(&a->moe);
     free(a->layers);
     free(a->stores);
@@ -252,7 +287,8 @@ static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
     view->stores = a->stores;
     view->scratch_bytes = scratch_bytes;
     view->max_context = config_longest_context(a->room.config);
-    view->x = a->embed_head.x;
+    view->x = a->room.config->streams.n ? a->residual.x : a->embed_head.x;
+    view->experts_in = a->embed_head.x;
     view->logits = a->embed_head.logits;
     moe_show(&a->moe, view);
 }
@@ -283,6 +319,8 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
     }
     if (rc == 0)
         rc = moe_begin(&a->moe, r, e);
+    if (rc == 0 && r->config->streams.n)
+        rc = residual_open(&a->residual, r->exec, r->config, e);
     if (rc == 0)
         rc = open_parts(a, e);
     if (rc == 0)
@@ -300,27 +338,53 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
 
 /* ---- running ---- */
 
+/* Returns what experts read and add to. */
+static struct moe_states states_of(const struct arch *a)
+{
+    return (struct moe_states){a->room.x, a->room.config->streams.n ? a->residual.out.address : a->room.x};
+}
+
 void arch_embed(const struct arch *a, const struct arch_chunk *c)
 {
     embed_head_embed(&a->embed_head, a->room.exec, c);
+    if (a->room.config->streams.n)
+        residual_begin(&a->residual, a->room.x, c->n);
+}
+
+/* Mixes the streams for a block. adds: the output of the block before is to be added first. */
+static void mix(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint32_t block, bool adds)
+{
+    if (a->room.config->layers[layer].blocks[block].mix)
+        residual_mix(&a->residual, &a->layers[layer].mixes[block], a->room.x, 0, c->n, adds);
 }
 
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
 {
     const struct config_layer *y = &a->room.config->layers[layer];
+    const struct moe_states states = states_of(a);
+    bool has_streams = a->room.config->streams.n > 0, adds = false;
     for (uint32_t b = 0; b < y->n_blocks; b++) {
         const struct part *part = kind_of(config_part(a->room.config, layer, b));
         const struct part_call call = {.chunk = c,
-                                       .stores = &a->stores[layer],
+                                       .stores = &a->stores[layer].of[a->layers[layer].stores[b]],
                                        .norm = a->layers[layer].norms[b],
-                                       .in = a->room.x,
-                                       .out = a->room.x,
+                                       .in = states.in,
+                                       .out = states.out,
+                                       .adds = !has_streams,
                                        .layer = layer};
+        mix(a, c, layer, b, adds);
         if (part)
             part->run(a->parts[y->blocks[b].part], &call);
         else
             moe_score(&a->moe, &a->layers[layer].moe, call.in, c->n);
+        adds = y->blocks[b].mix != NULL;
     }
+    if (!has_streams)
+        return;
+    if (config_has_experts(a->room.config, layer))
+        residual_clear(&a->residual, c->n);
+    else
+        residual_add(&a->residual, 0, c->n);
 }
 
 void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
@@ -345,21 +409,29 @@ void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const str
 
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)
 {
-    moe_down(&a->moe, &a->layers[x->layer].moe, a->room.x, c->n, x);
+    moe_down(&a->moe, &a->layers[x->layer].moe, states_of(a).out, c->n, x);
+    if (a->room.config->streams.n && !x->more_rounds)
+        residual_add(&a->residual, x->from, x->n);
 }
 
 void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table)
 {
+    const struct moe_states states = states_of(a);
     if (a->room.config->shared_inner)
-        moe_shared(&a->moe, &a->layers[layer].moe, a->room.x, layer, table, c->n);
+        moe_shared(&a->moe, &a->layers[layer].moe, &states, layer, table, c->n);
 }
 
 void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint64_t sum)
 {
-    moe_add(&a->moe, a->room.x, sum, c->n);
+    moe_add(&a->moe, states_of(a).out, sum, c->n);
+    if (a->room.config->streams.n)
+        residual_add(&a->residual, 0, c->n);
 }
 
 void arch_head(const struct arch *a, uint32_t from, uint32_t n)
 {
+    uint64_t row = (uint64_t)from * a->room.config->hidden * sizeof(float);
+    if (a->room.config->streams.n)
+        residual_mix(&a->residual, &a->residual.last, a->room.x + row, from, n, false);
     embed_head_head(&a->embed_head, a->room.exec, from, n);
 }

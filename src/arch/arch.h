@@ -39,6 +39,7 @@ struct arch_chunk {
     uint32_t n;
     uint64_t ids;                     /* i32 [n] */
     uint64_t rope;                    /* f32 [n][dim / 2][2]: cos, sin; for each table, one after the other */
+    uint64_t ngrams;                  /* f32 [n_tables][max_chunk][inner]: rows of the n-gram tables */
     struct arch_sequence of;          /* the tokens are at of.pos .. of.pos + n - 1 */
     const struct arch_sequence *each; /* [n], then `of` is unused; NULL: one sequence */
     /* 0 < keep < n: the recurrent state after the first `keep` tokens is written to `kept`, with the other
@@ -136,7 +137,8 @@ struct arch_view {
     const struct arch_stores *stores;
     uint64_t scratch_bytes;            /* size of its buffers for activations */
     uint32_t max_context;              /* tokens, by the configuration or a default */
-    struct exec_buffer x;              /* f32 [max_chunk][hidden]: the hidden states */
+    struct exec_buffer x;              /* f32 [max_chunk][config_width]: the hidden states */
+    struct exec_buffer experts_in;     /* f32 [max_chunk][hidden]: what experts read; x if it is one stream */
     struct exec_buffer idx;            /* u32 [max_chunk][top_k]: the router's choice */
     struct exec_buffer weights;        /* f32 [max_chunk][top_k]: weights of the chosen experts */
     struct exec_buffer predicted;      /* u32 [EXEC_MAX_INVARIANT][top_k]: result of arch_predict_experts */

@@ -33,7 +33,8 @@ static struct delta_shape shape_of(const struct config *c, const struct delta_co
                                 .k_dim = d->k_head_dim,
                                 .v_dim = d->v_head_dim,
                                 .conv_kernel = d->conv_kernel,
-                                .eps = c->rms_eps};
+                                .eps = c->rms_eps,
+                                .sigmoid = d->sigmoid};
 }
 
 /* The number of outputs of the fused product. */
@@ -129,7 +130,7 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
     uint64_t squares = part->from * (uint64_t)n_squares(d->config) * sizeof(float);
     const struct part_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
-    const struct arch_store *window = &call->stores->of[0], *state = &call->stores->of[1];
+    const struct arch_store *window = &call->stores[0], *state = &call->stores[1];
     const struct arch_sequence *of = &part->of;
     uint64_t scratch = r->own[PART_DELTA_NET][PREPARED].address, from = part->from * sizeof(float);
     uint64_t current = window->off + (of->parity ? arch_store_bytes(window) : 0);
@@ -195,7 +196,7 @@ static void delta_net_run(const void *self, const struct part_call *call)
                                      .x_stride = y->out.cols,
                                      .y_stride = r->config->hidden,
                                      .n = call->chunk->n,
-                                     .add = true,
+                                     .add = call->adds,
                                      .eps = r->config->rms_eps,
                                      .squares = r->own[PART_DELTA_NET][PREPARED].address,
                                      .head_dim = d->config->v_head_dim});

@@ -17,7 +17,8 @@ int embed_head_load(struct embed_head *s, struct loader *l, const struct config 
         rc = embed_open(&s->embed, l->exec, &embedding, e);
     if (rc < 0 || !has_head)
         return rc;
-    rc = loader_vector(l, "model.norm.weight", c->hidden, &s->head_norm, e);
+    if (!c->streams.n) /* streams are mixed before the head */
+        rc = loader_vector(l, "model.norm.weight", c->hidden, &s->head_norm, e);
     if (rc == 0 && !c->tied)
         rc = loader_matrix(l, "lm_head", c->vocab_size, c->hidden, &head, e);
     if (rc == 0)

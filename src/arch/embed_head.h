@@ -18,8 +18,8 @@ struct embed_head {
     const struct config *config;
     struct embed embed;
     struct linear head;
-    uint64_t head_norm;
-    struct exec_buffer x;      /* f32 [n][hidden]: the hidden states */
+    uint64_t head_norm;        /* 0: none */
+    struct exec_buffer x;      /* f32 [n][hidden]: the hidden states; with streams, a part's input */
     struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size]; absent without the last layer */
 };
 

@@ -42,7 +42,9 @@ static int load_layer(struct host_experts *h, const struct model_dir *m, uint32_
     const struct config_layer *y = &c->layers[layer];
     uint32_t n_before = layer - h->layers.first;
     struct part_tensor norm = part_norm(c, &y->blocks[y->n_blocks - 1]), t[PART_MAX_TENSORS];
-    int rc = model_dir_read_vector(m, layer, &norm,
+    int rc = 0;
+    if (norm.cols > 0)
+        rc = model_dir_read_vector(m, layer, &norm,
                                    (float *)(void *)h->norms.host + (uint64_t)n_before * c->hidden, e);
     float *to = (float *)(void *)h->biases.host + n_before * biases_of_layer(c);
     part_tensors(c, config_part(c, layer, y->n_blocks - 1), t);
@@ -140,7 +142,7 @@ static struct experts_call call_of(const struct host_experts *h, const struct ho
         of = (struct experts_biases){at(biases), at(biases + up_biases(config))};
     }
     return (struct experts_call){.x = at(x + (uint64_t)part->from * config->hidden),
-                                 .norm = at(norms + (uint64_t)row * config->hidden),
+                                 .norm = config->streams.n ? 0 : at(norms + (uint64_t)row * config->hidden),
                                  .biases = of,
                                  .table = part->table,
                                  .idx = at(c->idx + first),

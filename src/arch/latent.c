@@ -201,7 +201,7 @@ static void attend(const struct latent *d, const struct part_call *call, const s
                                .q_stride = stride,
                                .kv_stride = in_rows(d->config),
                                .kv_at = kv_at(d->config),
-                               .layer_off = (uint32_t)call->stores->of[0].off});
+                               .layer_off = (uint32_t)call->stores[0].off});
 }
 
 static void latent_run(const void *self, const struct part_call *call)

@@ -209,7 +209,10 @@ enum { NAME = 128 };
 
 static const char *name_of(uint32_t layer, const struct part_tensor *t, char out[NAME])
 {
-    snprintf(out, NAME, "model.layers.%u.%s", layer, t->name);
+    if (layer == LOADER_NO_LAYER)
+        snprintf(out, NAME, "model.%s", t->name);
+    else
+        snprintf(out, NAME, "model.layers.%u.%s", layer, t->name);
     return out;
 }
 
@@ -241,8 +244,7 @@ static int read_vector(struct loader *l, const char *name, uint64_t n, float *to
     return model_dir_read_f32(l->dir, t, to, e);
 }
 
-static int put_vector(struct loader *l, const float *values, uint64_t n, uint64_t *address,
-                      struct moeflux_err *e)
+int loader_put(struct loader *l, const float *values, uint64_t n, uint64_t *address, struct moeflux_err *e)
 {
     struct exec_buffer b;
     uint64_t off;
@@ -260,7 +262,7 @@ int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *addr
     float *values = mem_new(n, sizeof *values, e);
     int rc = values ? read_vector(l, name, n, values, &bytes, e) : ERR_MEMORY;
     if (rc == 0)
-        rc = put_vector(l, values, n, address, e);
+        rc = loader_put(l, values, n, address, e);
     free(values);
     return rc < 0 ? rc : tell(l, bytes, e);
 }
@@ -282,7 +284,7 @@ int loader_vectors(struct loader *l, uint32_t layer, const struct part_tensor *t
         done += t[i].cols;
     }
     if (rc == 0)
-        rc = put_vector(l, values, all, address, e);
+        rc = loader_put(l, values, all, address, e);
     free(values);
     return rc < 0 ? rc : tell(l, bytes, e);
 }

@@ -54,8 +54,12 @@ int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t co
 /* Loads a BF16 or F32 tensor of n elements as float32. */
 int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct moeflux_err *e);
 
-/* The following load the tensors t [n] of a layer (model/part_tensors.h); those that are absent are left
- * out. */
+/* Loads n numbers. */
+int loader_put(struct loader *l, const float *values, uint64_t n, uint64_t *address, struct moeflux_err *e);
+
+/* The following load the tensors t [n] of a layer (model/part_tensors.h), or with LOADER_NO_LAYER tensors below
+ * "model."; those that are absent are left out. */
+#define LOADER_NO_LAYER UINT32_MAX
 
 /* Loads matrices. */
 int loader_parts(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,

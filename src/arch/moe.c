@@ -331,21 +331,22 @@ void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t
     experts_run_up(experts_of(m, y), m->exec, &call);
 }
 
-void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
+void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint32_t chunk,
               const struct arch_experts *part)
 {
-    const struct experts_call call = call_of(m, y, x, chunk, part);
+    const struct experts_call call = call_of(m, y, out, chunk, part);
     experts_run_down(experts_of(m, y), m->exec, &call);
 }
 
-void moe_shared(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t layer, uint64_t table,
-                uint32_t n)
+void moe_shared(const struct moe *m, const struct moe_layer *y, const struct moe_states *x, uint32_t layer,
+                uint64_t table, uint32_t n)
 {
     struct experts_call call =
-        call_of(m, y, x, n, &(struct arch_experts){.layer = layer, .table = table, .n = n});
+        call_of(m, y, x->in, n, &(struct arch_experts){.layer = layer, .table = table, .n = n});
     call.only_shared = true;
     if (call.shared_up)
         experts_run_up(experts_of(m, y), m->exec, &call);
+    call.x = x->out;
     experts_run_down(experts_of(m, y), m->exec, &call);
 }
 

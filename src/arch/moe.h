@@ -27,8 +27,13 @@ struct loader;
 struct part_tensor;
 struct scratch;
 
+/* f32 [n][hidden]: the experts' input, and what their output is added to; the same with a plain residual. */
+struct moe_states {
+    uint64_t in, out;
+};
+
 struct moe_layer {
-    uint64_t norm; /* f32 [hidden]: weights of the norm before the experts */
+    uint64_t norm; /* f32 [hidden]: weights of the norm before the experts; 0: none */
     uint64_t bias; /* f32 [n_experts]: the router's bias; 0: none */
     struct experts_biases biases;
     uint32_t kind;           /* index of its experts' kind in moe.experts */
@@ -94,14 +99,15 @@ void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
  * (arch_experts.chooses). */
 void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n);
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
-/* Compute the two halves of the experts. x: the hidden states of the whole chunk, `chunk` tokens. */
+/* Compute the two halves of the experts: the first reads x, the second adds to `out`; both f32 [chunk][hidden], those
+ * of the whole chunk. */
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
             const struct arch_experts *part);
-void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
+void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint32_t chunk,
               const struct arch_experts *part);
-/* Computes x += shared expert, without the routed experts. table: any table that operations can read. */
-void moe_shared(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t layer, uint64_t table,
-                uint32_t n);
+/* Adds the shared expert, without the routed experts. table: any table that operations can read. */
+void moe_shared(const struct moe *m, const struct moe_layer *y, const struct moe_states *x, uint32_t layer,
+                uint64_t table, uint32_t n);
 /* Computes x += sum, f32 [n][hidden]. */
 void moe_add(const struct moe *m, uint64_t x, uint64_t sum, uint32_t n);
 

@@ -19,6 +19,26 @@ struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_c
     return (struct part_tokens){.from = idx, .n = 1, .rope = table + idx * row, .of = c->each[idx]};
 }
 
+uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
+                                struct part_tokens *parts)
+{
+    uint32_t n = part_n_sequences(c);
+    for (uint32_t i = 0; i < n; i++)
+        parts[i] = part_tokens_of(r, c, rope, i);
+    if (!c->keep)
+        return n;
+    parts[1] = parts[0];
+    parts[0].n = c->keep;
+    parts[0].of.recurrent_out = c->kept;
+    parts[1].from = c->keep;
+    parts[1].n = c->n - c->keep;
+    parts[1].rope += (uint64_t)c->keep * r->config->ropes[rope].dim * sizeof(float);
+    parts[1].of.pos += c->keep;
+    parts[1].of.parity ^= 1;
+    parts[1].of.recurrent = c->kept;
+    return 2;
+}
+
 void part_project(const struct part_room *r, const struct linear *w, const struct part_call *call,
                   uint32_t stride)
 {
@@ -41,7 +61,7 @@ void part_add(const struct part_room *r, const struct linear *w, const struct pa
                                      .x_stride = w->cols,
                                      .y_stride = r->config->hidden,
                                      .n = call->chunk->n,
-                                     .add = true,
+                                     .add = call->adds,
                                      .f16_scratch = r->f16_scratch.address,
                                      .is_cast = is_cast});
 }

@@ -1,5 +1,5 @@
-/* part.h - a part of a layer that is a single list of operations: attention, delta net, latent attention
- * or a dense feed-forward part.
+/* part.h - a part of a layer that is a single list of operations: attention, delta net, latent attention,
+ * n-gram rows or a dense feed-forward part.
  *   x += part(norm(x))
  *
  * A part is one file that fills a struct part, a line in arch.c's table, its description (model/config.h)
@@ -18,7 +18,7 @@
 struct linear;
 struct loader;
 
-enum { PART_OWN_BUFFERS = 2 };
+enum { PART_OWN_BUFFERS = 5 };
 
 /* Memory for activations. The first three are shared by all layers, so the largest need counts. */
 struct part_needs {
@@ -34,19 +34,22 @@ struct part_room {
     struct arch_span layers; /* the open layers */
     uint32_t max_chunk;
     enum kv_type kv_type;
-    bool uses_f16; /* prompts are computed with float16 factors */
-    uint64_t x;    /* f32 [n][hidden]: the hidden states */
+    bool uses_f16;    /* prompts are computed with float16 factors */
+    uint64_t x;       /* f32 [n][hidden]: the hidden states; with streams, a part's input */
+    uint64_t streams; /* f32 [n][n_streams][hidden]; 0: the residual is plain */
     struct exec_buffer proj, mixed;
     struct exec_buffer f16_scratch; /* inputs of products in float16; absent without uses_f16 */
     struct exec_buffer own[PART_KINDS][PART_OWN_BUFFERS];
 };
 
-/* A block of a layer, and the tokens to compute. in, out: f32 [n][hidden]; out += part(norm(in)). */
+/* A block of a layer, and the tokens to compute. in, out: f32 [n][hidden]; out += part(norm(in)), or without
+ * `adds`: out = part(norm(in)). */
 struct part_call {
     const struct arch_chunk *chunk;
-    const struct arch_stores *stores; /* the layer's */
-    uint64_t norm;                    /* f32 [hidden]: weights of the norm before the part */
+    const struct arch_store *stores; /* the part's, in the order in which it adds them */
+    uint64_t norm;                   /* f32 [hidden]: weights of the norm before the part; 0: none */
     uint64_t in, out;
+    bool adds;
     uint32_t layer;
 };
 
@@ -65,7 +68,7 @@ struct part {
     void (*run)(const void *self, const struct part_call *call);
 };
 
-extern const struct part part_delta_net, part_gqa, part_latent, part_dense;
+extern const struct part part_delta_net, part_gqa, part_latent, part_dense, part_ngrams;
 
 /* The tokens of a chunk that belong to one sequence. */
 struct part_tokens {
@@ -79,10 +82,16 @@ uint32_t part_n_sequences(const struct arch_chunk *c);
 struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
                                   uint32_t idx);
 
+/* Returns how many runs of tokens have a recurrent state of their own, and fills parts [PART_MOST_TOKENS]: those of
+ * each sequence, or with a state kept inside the chunk those before it and those after it. */
+enum { PART_MOST_TOKENS = EXEC_MAX_INVARIANT };
+uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
+                                struct part_tokens *parts);
+
 /* Computes proj = W norm(in); the rows of proj are `stride` floats apart. */
 void part_project(const struct part_room *r, const struct linear *w, const struct part_call *call,
                   uint32_t stride);
-/* Computes out += W mixed. is_cast: the input is in f16_scratch (linear_call.is_cast). */
+/* Computes out += W mixed, or without `adds` out = W mixed. is_cast: the input is in f16_scratch (linear_call.is_cast). */
 void part_add(const struct part_room *r, const struct linear *w, const struct part_call *call, bool is_cast);
 
 #endif

@@ -104,7 +104,7 @@ struct experts {
 };
 
 struct experts_call {
-    uint64_t x, norm;      /* f32 [n][hidden], f32 [hidden] */
+    uint64_t x, norm;      /* f32 [n][hidden]; f32 [hidden], 0: p = x[t] */
     uint64_t table;        /* u64 [n_experts] */
     uint64_t idx, weights; /* u32, f32 [n][top_k] */
     uint64_t act;          /* f32 [n][experts_act_row], passed from up to down */
