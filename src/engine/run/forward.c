@@ -11,25 +11,34 @@
 #include "engine/sequence.h"
 
 /* Fills the inputs of an idle stage: the ids of the first stage, the positions of all. */
-static void fill_inputs(const struct work *w, const int32_t *ids, struct pass *p)
+static int fill_inputs(const struct work *w, const int32_t *ids, struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_model *m = w->m;
     struct stage *at = p->at;
     if (at == m->stages)
         memcpy(at->ids.host, ids, w->n * sizeof *ids);
     if (pass_n_decoding(p) == 0) {
-        p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, w->list[0]->pos);
-        return;
+        const struct moeflux_session *s = w->list[0];
+        const struct ngram_text text = {s->history, ids, s->pos};
+        p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, s->pos);
+        return ngram_rows_read(&at->ngrams, &m->dir, &text, s->pos, w->n, 0, e);
     }
+    int rc = 0;
     float *to = rope_cache_of_tokens(&at->rope);
     for (uint32_t i = 0; i < w->n; i++)
         rope_cache_fill_token(m, to, w->n, i, w->list[i]->pos);
+    for (uint32_t i = 0; rc == 0 && i < w->n; i++) {
+        const struct moeflux_session *s = w->list[i];
+        const struct ngram_text text = {s->history, ids + i, s->pos};
+        rc = ngram_rows_read(&at->ngrams, &m->dir, &text, s->pos, 1, i, e);
+    }
+    return rc;
 }
 
 static int hand_out_hidden(const struct work *w, struct moeflux_err *e)
 {
     struct moeflux_model *m = w->m;
-    uint64_t layer_floats = (uint64_t)m->max_chunk * m->dir.config.hidden;
+    uint64_t layer_floats = (uint64_t)m->max_chunk * config_width(&m->dir.config);
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && w->outputs->hidden && i <= m->dir.config.n_layers; i++) {
         const struct stage *at = model_stage(m, i ? i - 1 : 0);
@@ -50,7 +59,8 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
         if (!at->hidden.host)
             rc = model_fault(m, at,
                              exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
-                                             n * m->max_chunk * m->dir.config.hidden * sizeof(float), e),
+                                             n * m->max_chunk * config_width(&m->dir.config) * sizeof(float),
+                                             e),
                              e);
         stage_give(at);
     }
@@ -215,11 +225,12 @@ static int run_stage(const struct work *w, const struct input *in, struct stage 
     p.half = plain && ahead_is_recorded(w, at) ? at->ahead.deferred.half : 1 - at->last_half;
     if (has_rows)
         work_begin_logits(at, p.half);
-    fill_inputs(w, in->ids, &p);
+    int rc = fill_inputs(w, in->ids, &p, e);
     set_up(w, at, true);
-    if (!plain)
+    if (rc == 0 && !plain)
         work_track(w, at);
-    int rc = plain ? decode_stage(w, &p, e) : w->is_batched ? run_tokens(&p, e) : work_run(&p, in->last, e);
+    if (rc == 0)
+        rc = plain ? decode_stage(w, &p, e) : w->is_batched ? run_tokens(&p, e) : work_run(&p, in->last, e);
     set_up(w, at, false);
     if (has_rows)
         end_tokens(w, p.chooses ? NULL : logits, p.half, keeps, rc);

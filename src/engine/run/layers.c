@@ -19,7 +19,7 @@ static void copy_to_host(const struct pass *p, bool computes)
     struct moeflux_model *m = p->m;
     const struct config *c = &m->dir.config;
     if (computes)
-        exec_copy(p->at->exec, &p->at->host.x, 0, &p->at->view.x, 0,
+        exec_copy(p->at->exec, &p->at->host.x, 0, &p->at->view.experts_in, 0,
                   (uint64_t)p->chunk.n * c->hidden * sizeof(float));
     if (p->at->weights.host)
         exec_copy(p->at->exec, &p->at->weights, 0, &p->at->view.weights, 0,

@@ -7,7 +7,7 @@
 void pass_copy_hidden(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
-    uint64_t row = (uint64_t)m->dir.config.hidden * sizeof(float);
+    uint64_t row = (uint64_t)config_width(&m->dir.config) * sizeof(float);
     if (p->outputs->hidden)
         exec_copy(p->at->exec, &p->at->hidden, (uint64_t)(layer - p->at->layers.first) * m->max_chunk * row,
                   &p->at->view.x, 0, p->chunk.n * row);

@@ -144,13 +144,15 @@ static bool await_chunks(struct worker *t, const struct worker *other, uint32_t 
     return is_there && !atomic_load(&l->stops);
 }
 
-static void fill_inputs(const struct prompt_pipeline *l, struct pass *p, uint32_t chunk)
+static int fill_inputs(const struct prompt_pipeline *l, struct pass *p, uint32_t chunk, struct moeflux_err *e)
 {
     struct stage *at = p->at;
     uint32_t from = chunk * l->m->max_chunk, n = tokens_of(l, chunk);
     if (at == l->m->stages)
         memcpy(at->ids.host, l->call->ids + from, n * sizeof *l->call->ids);
+    const struct ngram_text text = {l->s->history, l->call->ids, l->s->pos};
     p->chunk.rope = rope_cache_of_chunk(&at->rope, l->m, n, l->s->pos + from);
+    return ngram_rows_read(&at->ngrams, &l->m->dir, &text, l->s->pos + from, n, 0, e);
 }
 
 static struct work work_of(struct prompt_pipeline *l, uint32_t chunk)
@@ -243,11 +245,13 @@ static int run_chunk(struct worker *t, uint32_t chunk)
     const struct work w = work_of(l, chunk);
     bool is_last = chunk + 1 == l->call->n_chunks;
     struct pass p = work_pass(&w, at, NULL);
-    fill_inputs(l, &p, chunk);
+    int rc = fill_inputs(l, &p, chunk, &t->err);
+    if (rc < 0)
+        return rc;
     if (!is_caller(t))
         p.progress = NULL;
     choose_halves(t, chunk, &p);
-    int rc = work_run(&p, l->call->last && is_last, &t->err);
+    rc = work_run(&p, l->call->last && is_last, &t->err);
     if (rc < 0)
         return rc;
     rc = hand_over(t, &w, chunk);

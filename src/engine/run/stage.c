@@ -49,6 +49,8 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
     int rc = exec_buffer_new(at->exec, &at->ids, EXEC_INPUT, n * sizeof(int32_t), e);
     if (rc == 0)
         rc = rope_cache_open(&at->rope, at->exec, m, e);
+    if (rc == 0)
+        rc = ngram_rows_open(&at->ngrams, at->exec, &m->dir, at->layers, m->max_chunk, e);
     if (rc == 0 && !v->idx.host)
         rc = exec_buffer_new(at->exec, &at->choice, EXEC_HOST, v->idx.bytes + v->predicted.bytes, e);
     if (rc == 0 && !v->idx.host)
@@ -59,7 +61,7 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
     if (rc == 0 && sees_weights && !v->weights.host)
         rc = exec_buffer_new(at->exec, &at->weights, EXEC_HOST, v->weights.bytes, e);
     if (rc == 0 && m->n_stages > 1 && !v->x.host)
-        rc = exec_buffer_new(at->exec, &at->x, EXEC_HOST, n * c->hidden * sizeof(float), e);
+        rc = exec_buffer_new(at->exec, &at->x, EXEC_HOST, n * config_width(c) * sizeof(float), e);
     return rc;
 }
 
@@ -201,6 +203,7 @@ void stage_close(struct stage *at)
         loader_free(&at->loader);
     crossing_close(&at->crossing);
     rope_cache_close(&at->rope, at->exec);
+    ngram_rows_close(&at->ngrams, at->exec);
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(at->exec, buffers[i]);
     free(at->wanted);

@@ -15,6 +15,7 @@
 #include "arch/loader.h"
 #include "base/turns.h"
 #include "engine/run/crossing.h"
+#include "engine/run/ngram_rows.h"
 #include "engine/run/rope_cache.h"
 #include "exec/exec.h"
 #include "experts/predictor.h"
@@ -100,6 +101,7 @@ struct stage {
 
     struct exec_buffer ids; /* inputs of a chunk */
     struct rope_cache rope;
+    struct ngram_rows ngrams;
     struct exec_buffer kept; /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused if those are mapped */
     struct exec_buffer choice;
@@ -113,8 +115,8 @@ struct stage {
      * (pass_goes_on), valid where is_seen is set. Unused if device memory is mapped */
     struct exec_buffer seen;
     bool *is_seen;             /* [n_layers] */
-    struct exec_buffer hidden; /* host copies of x, [n_layers + 1][max_chunk][hidden]; made on first use */
-    struct exec_buffer x;      /* f32 [max_chunk][hidden]: host copy of view.x; unused if that is mapped */
+    struct exec_buffer hidden; /* host copies of x, [n_layers + 1][max_chunk][width]; made on first use */
+    struct exec_buffer x;      /* f32 [max_chunk][width]: host copy of view.x; unused if that is mapped */
     /* the way of a pipelined prompt's hidden states to the next stage, each half like x; only if neither
      * device's memory is mapped */
     struct crossing crossing;

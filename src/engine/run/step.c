@@ -316,7 +316,8 @@ int step_run(struct moeflux_session *s, int32_t id, struct sampler *sampler, boo
     uint32_t result[2] = {0}, vocab = m->dir.config.vocab_size, n_ids = sampler_next_rule(sampler, 0).n_ids;
     if (n_ids != vocab)
         return err_set(e, ERR_USAGE, "a sampler of %u ids, the model has %u", n_ids, vocab);
-    if (!m->resident || m->n_stages > 1 || !device_chooses(m, sampler))
+    /* The host must know a token before it reads its n-gram rows. */
+    if (!m->resident || m->n_stages > 1 || m->stages[0].ngrams.tables || !device_chooses(m, sampler))
         return step_and_wait(s, id, sampler, next, e);
     uint64_t start = clock_ns();
     int rc = sequence_check(s, &id, 1, e);

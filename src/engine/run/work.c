@@ -114,6 +114,7 @@ struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequen
                      .chunk = {.n = w->n,
                                .ids = at->ids.address,
                                .rope = at->rope.room.address,
+                               .ngrams = at->ngrams.room.address,
                                .keep = w->keep,
                                .kept = at->kept.address}};
     if (!w->is_batched) {
@@ -168,7 +169,7 @@ static uint8_t *hidden_states(const struct stage *at)
 
 static uint64_t hidden_bytes(const struct moeflux_model *m, uint32_t n)
 {
-    return (uint64_t)n * m->dir.config.hidden * sizeof(float);
+    return (uint64_t)n * config_width(&m->dir.config) * sizeof(float);
 }
 
 void work_hand_over(const struct work *w, const struct stage *at)

@@ -53,6 +53,33 @@ static void add_parts(XXH3_state_t *h, const struct config *c)
     add(h, counts, sizeof counts);
 }
 
+/* Adds the dimensions of a model with several streams: of these, of its indexer and its n-gram tables. */
+static void add_streams(XXH3_state_t *h, const struct config *c)
+{
+    const struct index_config *x = &config_first(c, PART_ATTENTION)->gqa.index;
+    const struct ngram_config *n = &config_first(c, PART_NGRAMS)->ngrams;
+    const uint32_t counts[] = {c->streams.n,
+                               c->streams.rank,
+                               x->n_heads,
+                               x->dim,
+                               x->ratio,
+                               x->budget,
+                               n->inner,
+                               n->taps,
+                               n->table.size,
+                               n->table.heads,
+                               n->table.base,
+                               n->table.divisor,
+                               n->table.end_of_text,
+                               (uint32_t)n->table.seed,
+                               config_first(c, PART_DELTA_NET)->delta.sigmoid};
+    add(h, counts, sizeof counts);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint32_t has_table = c->layers[i].n_blocks > 2;
+        add(h, &has_table, sizeof has_table);
+    }
+}
+
 /* Adds what the layers have: mixers, and windows. */
 static void add_layers(XXH3_state_t *h, const struct config *c)
 {
@@ -87,6 +114,8 @@ static void add_config(XXH3_state_t *h, const struct config *c)
                                 r->attention_factor};
     add(h, counts, sizeof counts);
     add_parts(h, c);
+    if (c->streams.n)
+        add_streams(h, c);
     add(h, constants, sizeof constants);
     if (c->expert_share > 0)
         add(h, &c->expert_share, sizeof c->expert_share);
