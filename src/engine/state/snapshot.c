@@ -9,15 +9,23 @@
 #include "base/mem.h"
 #include "engine/state/stores.h"
 
-uint32_t snapshot_version(const struct moeflux_model *m)
+bool snapshot_has_old_form(const struct moeflux_model *m)
 {
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
         const struct arch_stores *s = model_stores(m, i);
         const struct arch_store *a = &s->of[0], *b = &s->of[1];
-        if (s->n != 2 || a->kind != b->kind || a->kind == ARCH_WINDOW || a->stride > 1 || b->stride > 1)
-            return 4;
+        if (s->n != 2 || a->kind != b->kind || a->stride > 1 || b->stride > 1)
+            return false;
     }
-    return 3;
+    return true;
+}
+
+uint32_t snapshot_version(const struct moeflux_model *m)
+{
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
+        if (model_stores(m, i)->of[0].kind == ARCH_WINDOW)
+            return 4;
+    return snapshot_has_old_form(m) ? 3 : 4;
 }
 
 /* ---- the layout of the stores ---- */
@@ -223,6 +231,9 @@ int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m
                                                       [SNAPSHOT_LATENT] = "rank of the latents",
                                                       [SNAPSHOT_ROPE] = "size of the rotary keys"};
     const struct snapshot want = snapshot_of_model(m, h->version);
+    if (h->version < 4 && !snapshot_has_old_form(m))
+        return err_set(e, ERR_FORMAT, "%s: version %u, which has fewer rows than this model's layers keep",
+                       path, h->version);
     if (h->version >= 4 && memcmp(h->words, want.words, sizeof want.words) != 0)
         return err_set(e, ERR_FORMAT, "%s: a state of another model: its layers keep other rows", path);
     for (uint32_t i = 0; i < SNAPSHOT_WORDS; i++)

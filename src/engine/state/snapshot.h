@@ -46,6 +46,8 @@ struct snapshot {
     uint64_t fingerprint, bytes;
 };
 
+/* Returns whether versions 1 to 3 can hold the model's states: every layer has two stores of one kind. */
+bool snapshot_has_old_form(const struct moeflux_model *m);
 /* Returns the version that states of the model are saved in by default. */
 uint32_t snapshot_version(const struct moeflux_model *m);
 /* Returns a snapshot with the words of the model. */
