@@ -579,6 +579,18 @@ static void convert_and_run_both_ways(const char *src, const char *golden, bool 
     tmp_tree_remove(tmp);
 }
 
+static void convert_and_run_on_device(const char *src, const char *golden)
+{
+    struct moeflux_err e = {0};
+    struct convert_result r;
+    char *tmp = tmp_tree_new();
+    const char *dst = tmp_tree_path(tmp, "model");
+    const struct convert_options o = {.src = src, .dst = dst};
+    check_ok(convert_run(&o, &r, &e), &e);
+    run_on_device(dst, golden);
+    tmp_tree_remove(tmp);
+}
+
 static void convert_and_run_on_reference(const char *src, const char *golden)
 {
     convert_and_run_both_ways(src, golden, false);
@@ -614,6 +626,23 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
 {
     (void)state;
     run_recipes(convert_and_run_on_reference, N_RECIPES);
+}
+
+/* Published checkpoints of other families, converted without loss (tests/models/families/README.md): several
+ * residual streams, n-gram rows, attention over chosen blocks. */
+static const char *const published[] = {"qw4-odd", "qw4-plain"};
+enum { N_PUBLISHED = sizeof published / sizeof *published };
+
+static void published_families_agree(void **state)
+{
+    (void)state;
+    run_each("families", published, N_PUBLISHED, convert_and_run_on_device);
+}
+
+static void published_families_agree_on_the_reference_backend(void **state)
+{
+    (void)state;
+    run_each("families", published, N_PUBLISHED, convert_and_run_on_reference);
 }
 
 static void families_agree(void **state)
@@ -681,9 +710,13 @@ int main(void)
         cmocka_unit_test(qwen_odd_agrees),
     };
     const struct CMUnitTest rest[] = {
-        cmocka_unit_test(deepseek_odd_agrees),   cmocka_unit_test(tiny_agrees),
-        cmocka_unit_test(deepseek_plain_agrees), cmocka_unit_test(qwen3_odd_agrees),
-        cmocka_unit_test(recipes_agree),         cmocka_unit_test(families_agree),
+        cmocka_unit_test(deepseek_odd_agrees),
+        cmocka_unit_test(tiny_agrees),
+        cmocka_unit_test(deepseek_plain_agrees),
+        cmocka_unit_test(qwen3_odd_agrees),
+        cmocka_unit_test(recipes_agree),
+        cmocka_unit_test(families_agree),
+        cmocka_unit_test(published_families_agree),
     };
     const struct CMUnitTest rest_on_vulkan[] = {
         cmocka_unit_test(split_models_agree),
@@ -719,6 +752,7 @@ int main(void)
         cmocka_unit_test(qwen3_plain_converted_agrees),
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
         cmocka_unit_test(families_agree_on_the_reference_backend),
+        cmocka_unit_test(published_families_agree_on_the_reference_backend),
         cmocka_unit_test(families_agree_converted_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_with_the_least_cache_on_the_reference_backend),

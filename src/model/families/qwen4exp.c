@@ -1,0 +1,97 @@
+/* Qwen3.8-Flash-Next: Qwen3.5's mixers, with an indexer in attention; several residual streams; rows of n-gram
+ * tables before some layers' mixers. Its vision and its multi-token prediction are left out. */
+#include <jansson.h>
+
+#include "args.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "model/config_parts.h"
+#include "model/family.h"
+
+static void read_table(const struct config *c, struct json_view *v, struct ngram_config *n)
+{
+    const json_t *eos = json_view_get(v, "eos_token_id");
+    if (json_is_array(eos))
+        eos = json_array_get(eos, 0);
+    n->table.size = json_view_u32_or(v, "ngram_size", 3, 2, NGRAM_MAX_SIZE);
+    n->table.heads = json_view_u32_or(v, "heads_per_ngram", 8, 1, NGRAM_MAX_HEADS);
+    n->table.base = json_view_u32_or(v, "ngram_vocab_size_base", 20000000, 2, UINT32_MAX);
+    n->table.divisor = json_view_u32_or(v, "make_ngram_vocab_size_divisible_by", 128, 1, UINT32_MAX);
+    n->table.seed = json_view_u32_or(v, "seed", 1234, 0, UINT32_MAX);
+    n->table.vocab_size = c->vocab_size;
+    n->width = config_width(c);
+    n->inner = json_view_u32_or(v, "ple_embed_dim", c->hidden, 1, CONFIG_MAX_HIDDEN);
+    n->taps = json_view_u32_or(v, "ple_conv_kernel_size", 4, 2, CONFIG_MAX_CONV);
+    if (v->rc < 0)
+        return;
+    config_check_multiple(v, "ple_embed_dim", n->inner, (n->table.size - 1) * n->table.heads);
+    config_check_multiple(v, "ple_embed_dim", n->inner, CONFIG_FOUR);
+    if (v->rc == 0 &&
+        (!json_is_integer(eos) || json_integer_value(eos) < 0 || json_integer_value(eos) >= c->vocab_size))
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: eos_token_id: expected a token that ends n-grams", v->where);
+    n->table.end_of_text = (uint32_t)json_integer_value(eos);
+}
+
+/* Puts n-gram rows before the layers of a list, which counts from 1 and may name a layer twice. */
+static void read_tables(struct config *c, struct json_view *v)
+{
+    const json_t *list = json_view_array(v, "ple_layer_ids");
+    struct ngram_config n = {0};
+    if (v->rc == 0 && json_array_size(list) > 0)
+        read_table(c, v, &n);
+    for (size_t i = 0; v->rc == 0 && i < json_array_size(list); i++) {
+        json_int_t layer = json_integer_value(json_array_get(list, i));
+        if (layer < 1 || layer > c->n_layers)
+            v->rc = err_set(v->e, ERR_FORMAT, "%s: ple_layer_ids[%zu]: expected a layer from 1 to %u",
+                            v->where, i, c->n_layers);
+    }
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
+        bool has = false;
+        for (size_t k = 0; k < json_array_size(list); k++)
+            has |= json_integer_value(json_array_get(list, k)) == (json_int_t)i + 1;
+        if (!has)
+            continue;
+        if (c->n_parts == CONFIG_MAX_PARTS) {
+            v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: ple_layer_ids: too many different layers", v->where);
+            return;
+        }
+        struct part_config *p = config_add_part(c, PART_NGRAMS);
+        struct config_layer *y = &c->layers[i];
+        p->ngrams = n;
+        n.table.index++;
+        y->blocks[2] = y->blocks[1];
+        y->blocks[1] = y->blocks[0];
+        y->blocks[0] = (struct config_block){.part = (uint32_t)(p - c->parts)};
+        y->n_blocks++;
+    }
+}
+
+static void read(struct config *c, struct json_view *v)
+{
+    config_read_indexed_hybrid(c, v);
+    c->streams.n = json_view_u32_or(v, "hc_count", 4, 2, 64);
+    c->streams.rank = json_view_u32_or(v, "hc_lowrank", 320, 1, CONFIG_MAX_RANK);
+    if (v->rc == 0 && config_width(c) > CONFIG_MAX_HIDDEN)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: hc_count is %u with %u channels, expected fewer", v->where,
+                        c->streams.n, c->hidden);
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
+        c->layers[i].blocks[0].norm = c->layers[i].blocks[1].norm = NULL;
+        c->layers[i].blocks[0].mix = "attn_hyper_connection";
+        c->layers[i].blocks[1].mix = "mlp_hyper_connection";
+    }
+    read_tables(c, v);
+}
+
+const struct family family_qwen4exp = {
+    .name = "Qwen3.8-Flash-Next",
+    .id = 9,
+    .types = {"qwen4_exp", "qwen4_exp_text", "qwen3_8_flash_next_text"},
+    .own_key = "hc_lowrank",
+    .chat = "qwen3.5",
+    .read = read,
+    .shared_gate = "shared_expert_gate",
+    .shared = "shared_expert",
+    .mlx_prefix = "language_model.",
+    .norms_less_one = true,
+    .gate_bits = 8,
+};
