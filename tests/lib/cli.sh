@@ -77,6 +77,12 @@ err_line() {
     err_has "$1"
 }
 
+# A failure: one line on stderr, nothing on stdout.
+one_line() {
+    out_empty
+    err_line ''
+}
+
 # fails STATUS PATTERN ARGUMENT...: the program with these arguments prints nothing but one line on stderr.
 fails() {
     want_status=$1 pattern=$2
@@ -122,7 +128,10 @@ await() {
         sleep 0.05
     done
 }
+# has_lines N FILE: at least N.
 has_lines() { [ "$(wc -l <"$2")" -ge "$1" ]; }
+# has_open PID PATTERN: the process has opened a file of this path.
+has_open() { find "/proc/$1/fd" -lname "$2" 2>/dev/null | grep -q .; }
 
 # ends STATUS PID: waits for the process.
 ends() {
