@@ -8,7 +8,8 @@ model=$tmp/tiny
 run 0 "$MOEFLUX" convert tests/models/tiny "$model"
 set -- -m "$model" --device cpu --no-think
 
-claim two_hundred_documents_of_varied_schemas_are_valid
+claim documents_of_varied_schemas_are_valid
+n=${MOEFLUX_ROUNDS:-206}
 cat >"$tmp/make.py" <<'END'
 import json, random, sys
 random.seed(11)
@@ -42,9 +43,10 @@ def schema(depth):
 tree = {'type': 'object', 'required': ['v', 'next'], 'additionalProperties': False,
         'properties': {'v': {'type': 'integer', 'minimum': 0, 'maximum': 9},
                        'next': {'anyOf': [{'type': 'null'}, {'$ref': '#'}]}}}
-for i in range(206):
+for i in range(int(sys.argv[1])):
     print(json.dumps({'id': i, 'prompt': 'Answer in JSON.',
-                      'json_schema': tree if i % 20 == 0 else schema(i % 3), 'seed': i, 'n': 120, 'temp': 1.5, 'top_k': 0, 'top_p': 1}))
+                      'json_schema': tree if i % 20 == 0 else schema(i % 3), 'seed': i,
+                      'n': 120, 'temp': 1.5, 'top_k': 0, 'top_p': 1}))
 END
 cat >"$tmp/check.py" <<'END'
 import datetime, json, re, sys, uuid
@@ -94,9 +96,9 @@ for r in map(json.loads, open(sys.argv[2])):
     v, s = json.loads(r['text']), asked[r['id']]
     assert fits(v, s, s), (r['text'], s)
 print(ended, 'whole and valid,', cut, 'cut')
-sys.exit(ended < 200 or ended + cut != 206)
+sys.exit(cut > 6 or ended + cut != len(asked))
 END
-python3 "$tmp/make.py" >"$tmp/in"
+python3 "$tmp/make.py" "$n" >"$tmp/in"
 run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results"
 python3 "$tmp/check.py" "$tmp/in" "$tmp/results" >"$tmp/checked" 2>&1 || fault "$(tail -n 3 "$tmp/checked")"
 
