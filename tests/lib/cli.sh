@@ -129,7 +129,7 @@ await() {
     done
 }
 # has_lines N FILE: at least N.
-has_lines() { [ "$(wc -l <"$2")" -ge "$1" ]; }
+has_lines() { [ -e "$2" ] && [ "$(wc -l <"$2")" -ge "$1" ]; }
 # has_open PID PATTERN: the process has opened a file of this path.
 has_open() { find "/proc/$1/fd" -lname "$2" 2>/dev/null | grep -q .; }
 
