@@ -28,9 +28,10 @@ unset NO_COLOR MOEFLUX_MODEL
 exec </dev/null
 # One Python process evaluates the expressions of the script, since to start it takes longer than a run. It ends
 # with the script.
-mkfifo "$tmp/questions" "$tmp/values"
-python3 -I -S tests/lib/json_values.py <"$tmp/questions" >"$tmp/values" &
-exec 8>"$tmp/questions" 9<"$tmp/values"
+mkfifo "$tmp/json.questions" "$tmp/json.values"
+python3 -I -S tests/lib/json_values.py <"$tmp/json.questions" >"$tmp/json.values" &
+exec 8>"$tmp/json.questions" 9<"$tmp/json.values"
+rm "$tmp/json.questions" "$tmp/json.values"
 
 end_claim() {
     if [ -n "$name" ] && [ "$faults" -eq 0 ]; then
