@@ -87,7 +87,7 @@ run 0 "$MOEFLUX" -m "$spread" "${on[@]}" --tokens-in "$tmp/ids" --tokens-out --t
 claim another_models_part_is_refused
 mv "$tmp/moved" "$tmp/own"
 cp -r "$tmp/tiny-two-part" "$tmp/moved"
-fails 1 "moved/part.json: .* id [0-9a-f]*, .* part 2 .* $spread/spread.json\$" -m "$spread" -p x
+fails 1 "moved/part.json: .*(id [0-9a-f]*, .* part 2 .* $spread/spread.json\$" -m "$spread" -p x
 fails 1 "^moeflux: $tmp/moved: .*part .*spread.json" -m "$tmp/moved" -p x
 rm -r "$tmp/moved"
 mv "$tmp/own" "$tmp/moved"
