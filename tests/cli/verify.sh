@@ -8,7 +8,7 @@ a=$tmp/a b=$tmp/b
 run 0 "$MOEFLUX" convert tests/models/tiny "$a" --spread "$b"
 cp -R "$a" "$tmp/a.good"
 cp -R "$b" "$tmp/b.good"
-# Restores both directories.
+# Restores both directories from their copies.
 mend() {
     rm -rf "$a" "$b"
     cp -R "$tmp/a.good" "$a"
