@@ -1,7 +1,7 @@
 #!/bin/sh
 # --active-experts and --expert-share: what they print, change, count and refuse, on the CPU.
 # test_active_experts compares their logits.
-# suites: check fast asan
+# suites: check fast asan-nightly
 . tests/lib/cli.sh
 
 tiny=tests/models/tiny deepseek=tests/models/deepseek-odd/mlx

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Writes tests/data/active_experts.safetensors: logits of models with other numbers of experts for a token than their
+"""Writes tests/data/active_experts.safetensors: logits of models with other numbers of experts for a token
+than their
 configurations say, by another program: numpy and float32, token by token. test_active_experts reads it.
 
   case<N>.tokens  i32 [n]        the prompt
@@ -28,7 +29,8 @@ LEAST_GAP = 1e-4
 
 
 class Share:
-    """Takes the place of the program's choice: of the k experts those with the greatest weights, until they sum to P."""
+    """Takes the place of the program's choice: of the k experts those with the greatest weights, until they
+    sum to P."""
 
     def __init__(self, module, config, share):
         self.topk, self.sigmoid = module.topk, module.sigmoid
@@ -44,7 +46,7 @@ class Share:
 
     def choose(self, p, k):
         chosen = self.topk(p, k)
-        if len(p) != self.n_experts:  # of groups
+        if len(p) != self.n_experts:  # one share for each group
             return chosen
         weights = (self.scores if self.is_biased else p)[chosen].astype(np.float64)
         weights = weights / weights.sum()

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Batches in OpenAI's form beside a running server, and in a terminal. usage: batch_calls.py PROGRAM MODEL URL"""
+"""Batches in OpenAI's form compared with a running server, and in a terminal. usage: batch_calls.py PROGRAM MODEL
+URL"""
 import http.client, json, os, signal, subprocess, sys, tempfile, time
 
 PROGRAM, MODEL, URL = sys.argv[1:4]
@@ -17,8 +18,10 @@ def question(text, **more):
 # What a line may ask for, each field of the server's among them; the last ones are refused.
 BODIES = [
     (CHAT, question('What is 47 + 38?', model='anything', max_tokens=12)),
-    (CHAT, question([{'type': 'text', 'text': 'What is 47 '}, {'type': 'text', 'text': '+ 38?'}], max_completion_tokens=12)),
-    (CHAT, {'messages': [{'role': 'user', 'content': 'What is 47 + 38?'}], 'temperature': 0, 'max_tokens': 8}),
+    (CHAT, question([{'type': 'text', 'text': 'What is 47 '}, {'type': 'text', 'text': '+ 38?'}],
+                    max_completion_tokens=12)),
+    (CHAT, {'messages': [{'role': 'user', 'content': 'What is 47 + 38?'}], 'temperature': 0,
+            'max_tokens': 8}),
     (CHAT, question('What is the capital of Iceland?', stop=['capital'], max_tokens=12)),
     (CHAT, question('What is 47 + 38?', logprobs=True, top_logprobs=2, max_tokens=4)),
     (CHAT, question('When?', tools=[TOOL], tool_choice='required', max_tokens=60)),
@@ -46,7 +49,8 @@ def write(path, lines):
 
 
 def run(*arguments, status=0, **more):
-    ran = subprocess.run([PROGRAM, '-m', MODEL, '--device', 'cpu', '-c', '256', *arguments], capture_output=True, text=True,
+    ran = subprocess.run([PROGRAM, '-m', MODEL, '--device', 'cpu', '-c', '256', *arguments],
+                         capture_output=True, text=True,
                          stdin=subprocess.DEVNULL, **more)
     assert ran.returncode == status, (ran.returncode, ran.stderr)
     return ran
@@ -65,7 +69,8 @@ def post(path, body):
 
 
 def same(a, b):
-    """Prompts that have another prefix in common with what was computed before are summed up in other pieces."""
+    """Prompts that have another prefix in common with what was computed before are summed up in other
+    pieces."""
     if isinstance(a, float) and isinstance(b, float):
         return abs(a - b) <= 1e-3
     if type(a) != type(b) or not isinstance(a, (dict, list)):
@@ -125,7 +130,8 @@ def a_line_at_fault_has_its_reason_and_its_number(folder):
         given = asked.get('custom_id') if isinstance(asked, dict) else None
         assert result['custom_id'] == (given if isinstance(given, str) else None), result
     # Bodies of a batch have whole answers; an id is one request's.
-    write(folder + '/in', [line('a', CHAT, good), line('a', CHAT, good), line('s', CHAT, {**good, 'stream': True})])
+    write(folder + '/in', [line('a', CHAT, good), line('a', CHAT, good), line('s', CHAT, {**good,
+            'stream': True})])
     run('--batch', folder + '/in', '-o', folder + '/twice', '--ordered', status=1)
     said = [x['response']['body'].get('error', {}).get('message') for x in results(folder + '/twice')]
     assert said == [None, 'line 2: line 1 has the same id', 'stream: a batch has whole answers only'], said
@@ -166,7 +172,9 @@ def failed_lines_run_again_and_the_others_stay(folder):
             after = open(out).read().splitlines()
             kept = [x for x in before if not json.loads(x).get('error') and
                     (json.loads(x).get('response') or {'status_code': 200})['status_code'] == 200]
-            assert len(kept) == (1 if i == 2 else 3) and after[:len(kept)] == kept and len(after) == 3, (kept, after)
+            assert len(kept) == (1
+                                 if i == 2 else 3) and after[:len(kept)] == kept and len(after) == 3, (kept,
+                                         after)
             assert ('2 results that failed are taken out' in ran.stderr) == (i == 2), ran.stderr
             all_of += results(out)
         by_id = {x.get('custom_id') or x['id']: text_of(x) for x in all_of}
@@ -191,10 +199,12 @@ def a_retry_that_is_killed_loses_nothing_that_was_finished(folder):
     assert len(good) == 4, good
     # Many more requests than are answered before it is killed.
     write(folder + '/more', list(requests_of('call', 6, long=(0, 3))) +
-          [line(f's{i}', TEXT, {'prompt': 'Once', 'max_tokens': 200, 'ignore_eos': True}) for i in range(200)])
+          [line(f's{i}', TEXT, {'prompt': 'Once', 'max_tokens': 200, 'ignore_eos': True})
+           for i in range(200)])
     arguments = ['--batch', folder + '/more', '-o', out]
     for number in signal.SIGKILL, signal.SIGTERM:
-        retry = subprocess.Popen([PROGRAM, '-m', MODEL, '--device', 'cpu', '-c', '256', *arguments, '--retry-failed'],
+        retry = subprocess.Popen([PROGRAM, '-m', MODEL, '--device', 'cpu', '-c', '256', *arguments,
+                                  '--retry-failed'],
                                  stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         least = 6 if number == signal.SIGKILL else len(open(out).read().splitlines()) + 2
         while True:
@@ -218,27 +228,32 @@ def a_terminal_shows_how_far_the_batch_is(folder):
     write(folder + '/in', requests_of('call', 4, long=(1,)))
     for arguments, pattern in (([], rb'\r\x1b\[K0 of 4 lines done, 0 failed'),
                                (['--shard', '2/2'], rb'\r\x1b\[K0 of 2 lines done')):
-        t = terminal.Terminal(['--batch', folder + '/in', '-o', folder + '/out', '-c', '60', *arguments], folder)
+        t = terminal.Terminal(['--batch', folder + '/in', '-o', folder + '/out', '-c', '60', *arguments],
+                              folder)
         t.wait_for(pattern)
         t.end()
         # The line is gone before the last words.
         assert b'\r\x1b[Kmoeflux: ' in t.seen, t.seen
         os.unlink(folder + '/out')
-    # Nor does a result come behind it. What has made way for a result is drawn again at once, however soon that is.
+    # Nor does a result follow it on its line. What has made way for a result is drawn again at once, however soon
+    # that is.
     t = terminal.Terminal(['--batch', folder + '/in', '-c', '60'], folder)
     t.wait_for(rb'0 of 4 lines done, 0 failed, 0.00/s\r\x1b\[K\{')
     t.end()
     assert t.seen.count(b'\r\x1b[K{') == 3, t.seen  # wait_for() has taken the first of four
-    t = terminal.Terminal(['--batch', folder + '/in', '-o', folder + '/out', '-c', '60'], folder, NO_COLOR='1')
+    t = terminal.Terminal(['--batch', folder + '/in', '-o', folder + '/out', '-c', '60'], folder,
+                          NO_COLOR='1')
     t.end()
     assert b'lines done' not in t.seen and b'\x1b' not in t.seen, t.seen
 
 
 def main():
-    return terminal.run_tests(lines_get_what_the_server_replies, a_line_at_fault_has_its_reason_and_its_number,
+    return terminal.run_tests(lines_get_what_the_server_replies,
+                              a_line_at_fault_has_its_reason_and_its_number,
                               failed_lines_run_again_and_the_others_stay,
                               a_retry_that_is_killed_loses_nothing_that_was_finished,
-                              a_terminal_shows_how_far_the_batch_is, faults=(AssertionError, OSError, KeyError,
+                              a_terminal_shows_how_far_the_batch_is, faults=(AssertionError, OSError,
+                                      KeyError,
                               TypeError, ValueError))
 
 

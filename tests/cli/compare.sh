@@ -1,6 +1,6 @@
 #!/bin/sh
 # --perplexity with --compare: its table agrees with dumped logits; what it refuses.
-# suites: check fast long asan
+# suites: check fast long asan-nightly
 . tests/lib/cli.sh
 
 python() { python3 tests/lib/tensors.py "$@"; }

@@ -1,7 +1,9 @@
-"""Types lines with tabs into a real shell, in which `moeflux` only prints its words, and compares what came of them.
+"""Types lines with tabs into a real shell, in which `moeflux` only prints its words, and compares what came
+of them.
 
 usage: completion.py bash|zsh|fish SCRIPT DIRECTORY [ROOT]
-SCRIPT: -, the one that is installed where the shell looks. DIRECTORY: an empty one for the files that are completed. ROOT: of
+SCRIPT: -, the one that is installed where the shell looks. DIRECTORY: an empty one for the files that are
+completed. ROOT: of
 the system whose shell it is, which has DIRECTORY."""
 import os
 import pty
@@ -33,7 +35,8 @@ CASES = [
 
 START = {
     "bash": (["bash", "--norc", "--noprofile", "-i"], "PS1='% '; bind 'set enable-bracketed-paste off'; "),
-    "zsh": (["zsh", "-f", "-i"], "PS1='%% '; autoload -Uz compinit; compinit -u -D; unsetopt always_last_prompt; "),
+    "zsh": (["zsh", "-f", "-i"],
+            "PS1='%% '; autoload -Uz compinit; compinit -u -D; unsetopt always_last_prompt; "),
     "fish": (["fish", "--no-config", "-i"], "function fish_prompt; echo -n '% '; end; "),
 }
 SAYS = {
@@ -68,7 +71,8 @@ if pid == 0:
     if root:
         os.chroot(root)
     os.chdir("/" + os.path.relpath(where, root) if root else where)
-    os.environ.update(TERM="dumb" if shell != "fish" else "xterm", HOME=os.getcwd(), PATH="/usr/local/bin:/usr/bin:/bin", LC_ALL="C.UTF-8")
+    os.environ.update(TERM="dumb" if shell != "fish" else "xterm", HOME=os.getcwd(),
+                      PATH="/usr/local/bin:/usr/bin:/bin", LC_ALL="C.UTF-8")
     os.execvp(argv[0], argv)
 os.write(fd, f"{start}{SAYS[shell]}{load}; moeflux re''ady\n".encode())
 ready, said = read_until(fd, "GOT<(ready)>", 60)
@@ -77,7 +81,8 @@ for typed, wanted in CASES if ready else []:
     os.write(fd, (typed + "\n").encode())
     got, said = read_until(fd, r"GOT<([^>]*)>", 60)
     # zsh writes --flag=value for the same, and takes the slash of a directory away where the word ends.
-    same = [re.sub(r"^(--[a-z-]+)=", r"\1 ", re.sub(r" (--[a-z-]+)=", r" \1 ", w)).rstrip(" /") for w in (got or "", wanted)]
+    same = [re.sub(r"^(--[a-z-]+)=", r"\1 ", re.sub(r" (--[a-z-]+)=", r" \1 ", w)).rstrip(" /")
+            for w in (got or "", wanted)]
     if got is None or same[0] != same[1]:
         bad.append(f"{typed!r}: moeflux got {got!r}, expected {wanted!r}; the shell: {said[-300:]!r}")
 os.write(fd, b"exit\n")

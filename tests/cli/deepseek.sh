@@ -1,7 +1,7 @@
 #!/bin/sh
 # DeepSeek's family through the program: what begins a prompt, templates and thinking, and that conversions
 # give the same tokens. The model is random, so ids are compared and no texts.
-# suites: check asan
+# suites: check asan-nightly
 . tests/lib/cli.sh
 
 if "$MOEFLUX" inspect --no-measure tests/models/deepseek-odd/mlx 2>/dev/null |

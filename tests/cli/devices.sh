@@ -1,6 +1,6 @@
 #!/bin/sh
 # Which device computes, and what works on a machine without a GPU, or without Vulkan.
-# suites: check drivers fast asan
+# suites: check drivers fast asan-nightly
 . tests/lib/cli.sh
 
 model=tests/models/qwen-odd/mlx

@@ -21,13 +21,14 @@ class Disk:
         self.environment = {'MOEFLUX_FAULT': self.control, **preloaded('fault_shim')}
 
     def set(self, kind=None, first=0, last=FOREVER):
-        # In one step, so that no read sees half of it.
+        # One step, so that no read sees half of it.
         with open(self.control + '.new', 'w') as f:
             f.write(f'{kind} {first} {last}' if kind else 'none')
         os.rename(self.control + '.new', self.control)
 
     def ask(self, *arguments, question=QUESTION):
-        return subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, *STREAM, '--expert-io', 'pread', '-p', question, *arguments],
+        return subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, *STREAM, '--expert-io', 'pread', '-p',
+                               question, *arguments],
                               capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               env={**os.environ, **self.environment})
 
@@ -52,7 +53,8 @@ def n_reads(disk, prefetch):
 
 def failed_reads_are_told_and_end_the_run(folder):
     disk = Disk(folder)
-    for kind, what in (('eio', FAULT + ': Input/output error'), ('enospc', FAULT + ': No space left on device'),
+    for kind, what in (('eio', FAULT + ': Input/output error'),
+                       ('enospc', FAULT + ': No space left on device'),
                        ('zero', FAULT + ', then the file ends')):
         disk.set(kind)
         must_fail(disk.ask(), what)
@@ -63,7 +65,7 @@ def failed_reads_are_told_and_end_the_run(folder):
 def a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning(folder):
     disk = Disk(folder)
     seen = set()
-    # With predictions the number of reads varies from run to run; without them it is fixed.
+    # The number of reads varies from run to run with predictions; without them it is fixed.
     n = n_reads(disk, 'none')
     for prefetch in PREFETCH:
         for part in (0.3, 0.6, 0.95):
@@ -96,7 +98,8 @@ def short_slow_and_interrupted_reads_change_nothing(folder):
 
 
 def ask_in_vain(t, pattern):
-    """Asks a question that a disk keeps from being answered: nothing is said but why, and that /retry asks it again."""
+    """Asks a question that a disk keeps from being answered: nothing is said but why, and that /retry asks
+    it again."""
     text = t.ask(SUM)
     lines = re.sub(r'\x1b\[[0-9;]*[A-Za-z]', '', text).split('\n')
     assert len(lines) == 3 and re.fullmatch('moeflux: ' + pattern, lines[0]), text
@@ -128,7 +131,8 @@ def cut(path, keep):
 
 
 def the_conversation_survives_a_file_that_shrinks(folder):
-    files = [os.path.join(MODEL, 'packed_experts', name) for name in sorted(os.listdir(MODEL + '/packed_experts'))
+    files = [os.path.join(MODEL, 'packed_experts', name)
+             for name in sorted(os.listdir(MODEL + '/packed_experts'))
              if name.endswith('.bin')]
     for mode in ('mmap', 'pread', 'uring', 'direct'):
         t = Terminal(GREEDY + STREAM + ['--expert-io', mode], folder)
@@ -148,7 +152,8 @@ def the_conversation_survives_a_file_that_shrinks(folder):
 
 def main():
     n_failed = 0
-    for test in (failed_reads_are_told_and_end_the_run, a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning,
+    for test in (failed_reads_are_told_and_end_the_run,
+                 a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning,
                  one_failed_read_ends_the_run_or_was_not_needed, short_slow_and_interrupted_reads_change_nothing,
                  the_conversation_survives_a_failed_read, the_conversation_survives_a_file_that_shrinks):
         with tempfile.TemporaryDirectory() as folder:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What inspect and --plan report about a model and this machine before anything is loaded.
-# suites: check drivers fast asan
+# suites: check drivers fast asan-nightly
 . tests/lib/cli.sh
 
 model=tests/models/qwen-odd/mlx

@@ -1,7 +1,7 @@
 #!/bin/sh
 # --prefer-resident on the CPU: what it prints, changes, records and refuses. test_prefer_resident has every
 # backend.
-# suites: check fast asan
+# suites: check fast asan-nightly
 . tests/lib/cli.sh
 
 tiny=tests/models/tiny

@@ -6,17 +6,20 @@ from terminal import GREEDY, MODEL, PROGRAM, PROMPT, Terminal, run_tests
 
 CONTINUED = PROMPT.replace(b'> ', rb'\. ')
 LEFT, RIGHT, UP, DOWN, HOME, END = '\x1b[D', '\x1b[C', '\x1b[A', '\x1b[B', '\x1b[H', '\x1b[F'
-# Keys that have an effect at "/write one two" with the cursor behind it, and what comes of "X" typed after them.
+# Keys that have an effect at "/write one two" with the cursor after it, and what comes of "X" typed after
+# them.
 EFFECTS = {
     'Home': (['\x1b[H', '\x1bOH', '\x1b[1~', '\x1b[7~', '\x01'], 'X/write one two'),
-    'End': ([LEFT * 5 + end for end in ('\x1b[F', '\x1bOF', '\x1b[4~', '\x1b[8~', '\x05')], '/write one twoX'),
+    'End': ([LEFT * 5 + end for end in ('\x1b[F', '\x1bOF', '\x1b[4~', '\x1b[8~', '\x05')],
+            '/write one twoX'),
     'Left': (['\x1b[D', '\x1bOD', '\x02'], '/write one twXo'),
     'Right': ([LEFT * 2 + right for right in ('\x1b[C', '\x1bOC', '\x06')], '/write one twXo'),
     'Delete': ([LEFT + delete for delete in ('\x1b[3~', '\x04')], '/write one twX'),
     'Backspace': (['\x7f', '\x08'], '/write one twX'),
     'Ctrl-Left, Alt-Left, Alt-B': (['\x1b[1;5D', '\x1b[1;3D', '\x1b\x1b[D', '\x1bOd', '\x1b[5D', '\x1bb'],
                                    '/write one Xtwo'),
-    'Ctrl-Right, Alt-Right, Alt-F': (['\x1bb' * 2 + word for word in ('\x1b[1;5C', '\x1b[1;3C', '\x1b\x1b[C', '\x1bOc',
+    'Ctrl-Right, Alt-Right, Alt-F': (['\x1bb' * 2 + word for word in ('\x1b[1;5C', '\x1b[1;3C', '\x1b\x1b[C',
+            '\x1bOc',
                                                                      '\x1bf')], '/write oneX two'),
     'Ctrl-W, Alt-Backspace': (['\x17', '\x1b\x7f', '\x1b\x08'], '/write one X'),
     'Alt-D, Ctrl-Delete': (['\x1bb' + delete for delete in ('\x1bd', '\x1b[3;5~', '\x1b[3;3~', '\x1b[3^')],
@@ -29,18 +32,23 @@ EFFECTS = {
 }
 # What else a usual keyboard sends: nothing comes of it.
 NOTHING = {
-    'F1 to F4': ['\x1bO' + c for c in 'PQRS'] + ['\x1b[1%d~' % i for i in range(1, 5)] + ['\x1b[[' + c for c in 'ABCDE'],
+    'F1 to F4': ['\x1bO' + c for c in 'PQRS'] + ['\x1b[1%d~' % i for i in range(1, 5)] + ['\x1b[[' + c
+            for c in 'ABCDE'],
     'F5 to F12': ['\x1b[%d~' % i for i in (15, 17, 18, 19, 20, 21, 23, 24)],
-    'F keys with modifiers': ['\x1b[1;%dP' % i for i in range(2, 9)] + ['\x1b[%d;%d~' % (k, i) for k in (15, 24)
-                                                                      for i in range(2, 9)] + ['\x1b[23$', '\x1b[24@'],
+    'F keys with modifiers': ['\x1b[1;%dP' % i for i in range(2, 9)] + ['\x1b[%d;%d~' % (k, i) for k in (15,
+            24)
+                                                                      for i in range(2, 9)] + ['\x1b[23$',
+                                                                              '\x1b[24@'],
     'Insert': ['\x1b[2~', '\x1b[2;2~', '\x1b[2;5~'],
     'PgUp, PgDn': ['\x1b[5~', '\x1b[6~', '\x1b[5;2~', '\x1b[6;5~', '\x1b[5$'],
     'Shift and arrows': ['\x1b[1;2' + c for c in 'ABCD'] + ['\x1b[' + c for c in 'abcd'],
     'Shift, Ctrl and arrows': ['\x1b[1;%d%s' % (m, c) for m in (4, 6, 8) for c in 'ABCD'],
     'Ctrl or Alt, Up and Down': ['\x1b[1;%d%s' % (m, c) for m in (3, 5) for c in 'AB'] + ['\x1bOa', '\x1bOb'],
-    'Home and End with modifiers': ['\x1b[1;%d%s' % (m, c) for m in range(2, 9) for c in 'HF'] + ['\x1b[7^', '\x1b[8$'],
+    'Home and End with modifiers': ['\x1b[1;%d%s' % (m, c) for m in range(2, 9) for c in 'HF'] + ['\x1b[7^',
+            '\x1b[8$'],
     'Shift-Delete, Shift-Tab': ['\x1b[3;2~', '\x1b[Z'],
-    'Alt and letters': ['\x1b' + c for c in 'aceghijklmnopqrstuvwxyzACEGZ0129.,;-=/<>#!'] + ['\x1b\r', '\x1bé', '\x1b日'],
+    'Alt and letters': ['\x1b' + c for c in 'aceghijklmnopqrstuvwxyzACEGZ0129.,;-=/<>#!'] + ['\x1b\r',
+            '\x1bé', '\x1b日'],
     'Tab and control keys': ['\t', '\0', '\x0f', '\x11', '\x13', '\x16', '\x18', '\x1d', '\x1e', '\x1f'],
     'keypad 5, Menu, Windows': ['\x1b[E', '\x1bOE', '\x1b[29~', '\x1b[34~'],
     'keys of newer protocols': ['\x1b[97;5u', '\x1b[27;5;97~', '\x1b[57358u', '\x1b[I', '\x1b[O'],
@@ -48,7 +56,7 @@ NOTHING = {
 
 
 class Prompt(Terminal):
-    """At a prompt whose /write shows its argument and asks nothing."""
+    """The prompt's /write shows its argument and asks nothing."""
 
     def __init__(self, state, *arguments, **environment):
         self.shown = os.path.join(state, 'shown')
@@ -57,7 +65,7 @@ class Prompt(Terminal):
         self.wait_for_prompt()
 
     def written(self):
-        """The argument of the /write that has ended, without the line end that is put behind it."""
+        """The argument of the /write that has ended, without the line end that is added."""
         with open(self.shown) as f:
             return f.read()[:-1]
 
@@ -76,7 +84,7 @@ def every_key_of_a_keyboard_has_its_effect_or_none(state):
     for name, (sequences, line) in EFFECTS.items():
         for sequence in sequences:
             t.settle('/write one two')
-            # A line that is no command any more is cut, and put back behind one.
+            # A line that is no command any more is cut, and put back after one.
             t.type(sequence + 'X')
             t.type('\x01\x0b\x19\r' if line[0] == '/' else '\x01\x0b/write \x19\r')
             t.wait_for_prompt()
@@ -235,7 +243,8 @@ def markdown_is_dressed_on_a_terminal_and_kept_as_it_is(state):
     bold, code = '\x1b[1m%s\x1b[22m', '\x1b[36m%s\x1b[39m'
     dressed = bold % '# Sum' + '\nIt is ' + bold % '**85**' + ', see ' + code % '`sum.c`' + ':\n' + \
         code % '```\n47 + 38\n```' + '\n'
-    for environment, flags, expected in (({}, [], dressed), ({'NO_COLOR': '1'}, [], text), ({'TERM': 'dumb'}, [], text),
+    for environment, flags, expected in (({}, [], dressed), ({'NO_COLOR': '1'}, [], text), ({'TERM': 'dumb'},
+            [], text),
                                          ({}, ['--color', 'never'], text),
                                          ({'NO_COLOR': '1'}, ['--color', 'always'], dressed)):
         t = Terminal([*GREEDY, '-p', 'What is 47 + 38?', '--grammar', grammar, *flags], state, **environment)
@@ -243,7 +252,8 @@ def markdown_is_dressed_on_a_terminal_and_kept_as_it_is(state):
         seen = re.sub(rb'[^\n]*\r\x1b\[K', b'', t.seen).decode()
         assert seen == expected, (environment, flags, seen)
     for flags, expected in ([], text), (['--color', 'always'], dressed):
-        piped = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '-p', 'What is 47 + 38?', '--grammar', grammar, *flags],
+        piped = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '-p', 'What is 47 + 38?', '--grammar',
+                                grammar, *flags],
                                check=True, capture_output=True, stdin=subprocess.DEVNULL).stdout.decode()
         assert piped == expected, (flags, piped)
     t = Prompt(state, '--grammar', grammar)

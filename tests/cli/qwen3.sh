@@ -1,7 +1,7 @@
 #!/bin/sh
 # Qwen3-MoE through the program: inspect, conversions that give the same tokens, caches of prompts, an unknown
 # model_type. The model is random, so ids are compared and no texts.
-# suites: check asan
+# suites: check asan-nightly
 . tests/lib/cli.sh
 
 mlx=tests/models/qwen3-odd/mlx

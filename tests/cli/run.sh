@@ -200,7 +200,8 @@ cp "$tmp/usage" "$tmp/pin"
 run 0 "$MOEFLUX" "$@" -p "$sum" --pin "$tmp/pin" --memory 4M
 out_is 85
 cmp -s "$tmp/usage" "$tmp/pin" || fault "--pin changed its file"
-run 0 "$MOEFLUX" "$@" --bench --bench-prompt 0 --bench-gen 2 --bench-reps 1 --usage "$tmp/usage" --memory 1200K
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 0 --bench-gen 2 --bench-reps 1 --usage "$tmp/usage" --memory \
+    1200K
 [ "$(choices)" -gt $((2 * once)) ] || fault "--bench did not count"
 sed -i '$d' "$tmp/usage"
 fails 1 'usage: line [0-9]*: expected' "$@" -p "$sum" --usage "$tmp/usage"
@@ -259,23 +260,28 @@ mkdir "$tmp/links"
 for file in "$tmp/own"/*; do ln -s "$file" "$tmp/links"; done
 (cd "$tmp/own" && find . -type f -exec sha256sum {} +) | sort >"$tmp/sums"
 echo '{"prompt": "x"}' >"$tmp/lines"
-for file in "$tmp/own/model_weights.bin" "$tmp/own/config.json" "$tmp/own/packed_experts/layer_00.bin" "$tmp/hard" \
+for file in "$tmp/own/model_weights.bin" "$tmp/own/config.json" "$tmp/own/packed_experts/layer_00.bin" \
+    "$tmp/hard" \
     "$tmp/soft" "$tmp/own/../own/tokenizer.json"; do
     for flag in --logits --hidden --usage --trace --prompt-cache; do
-        fails 2 "^moeflux: $flag: $file lies in the model directory $tmp/own and would" -m "$tmp/own" -p x $flag "$file"
+        fails 2 "^moeflux: $flag: $file lies in the model directory $tmp/own and would" -m "$tmp/own" -p x \
+            $flag "$file"
     done
     fails 2 "^moeflux: --output: $file lies in" -m "$tmp/own" --batch "$tmp/lines" -o "$file"
     fails 2 "^moeflux: --usage: $file lies in" -m "$tmp/own" --bench --usage "$file"
 done
 fails 2 'lies in the model directory' -m "$tmp/links" -p x --logits "$tmp/own/model_weights.bin"
 for flag in --logits --hidden; do
-    fails 2 "$flag: $tmp/own/new.safetensors lies in the model directory" -m "$tmp/own" -p x $flag "$tmp/own/new.safetensors"
+    fails 2 "$flag: $tmp/own/new.safetensors lies in the model directory" -m "$tmp/own" -p x $flag \
+        "$tmp/own/new.safetensors"
     fails 2 'lies in the model directory' -m "$tmp/own" -p x $flag "$tmp/own/packed_experts/new"
 done
-(cd "$tmp/own" && find . -type f -exec sha256sum {} +) | sort | cmp -s - "$tmp/sums" || fault 'the model has changed'
+(cd "$tmp/own" && find . -type f -exec sha256sum {} +) | sort | cmp -s - "$tmp/sums" ||
+    fault 'the model has changed'
 # What a flag wrote there itself may stay there.
 for i in 1 2; do
-    run 0 "$MOEFLUX" -m "$tmp/own" -p "$sum" -n 1 --memory 1200K --usage "$tmp/own/usage" --prompt-cache "$tmp/own/cache"
+    run 0 "$MOEFLUX" -m "$tmp/own" -p "$sum" -n 1 --memory 1200K --usage "$tmp/own/usage" --prompt-cache \
+        "$tmp/own/cache"
     run 0 "$MOEFLUX" -m "$tmp/own" --batch "$tmp/lines" -n 1 -o "$tmp/own/results"
     [ "$i" -eq 1 ] || err_has '1 there already'
 done
@@ -291,8 +297,10 @@ fails 1 'layer_00.bin' -m "$tmp/bare" --tokens-in "$tmp/ids" --logits "$tmp/refu
 claim numbers_that_are_not_finite_end_the_run_and_leave_no_file
 cp -r "$model" "$tmp/broken"
 cp -r "$model" "$tmp/overflow"
-# Of both models some rows have biases near float's maximum, with all sixteen choices of signs in the four groups: at
-# least two of their products are too large, whatever is added up in which order. Of the first one it is logits, of
+# Some rows of both models have biases near float's maximum, with all sixteen choices of signs in the four
+# groups: at
+# least two of their products are too large, whatever is added up in which order. Of the first one it is
+# logits, of
 # the second one elements of the hidden state after the first layer.
 python3 - "$tmp/broken" lm_head "$tmp/overflow" model.layers.0.linear_attn.out_proj <<'END'
 import json, struct, sys
@@ -310,20 +318,24 @@ for device in '' reference; do
     set -- -m "$tmp/broken" --temp 0 --no-think ${device:+--device "$device"}
     logit='the logit of token \(9[6-9]\|10[0-9]\|11[01]\) is '$number
     fails 1 "^moeflux: position 21: $logit" "$@" -p "$sum" --logits "$tmp/refused"
-    fails 1 "^moeflux: position 0: $logit" "$@" -p "$sum" --logits "$tmp/refused" --logits-all --hidden "$tmp/hidden"
+    fails 1 "^moeflux: position 0: $logit" "$@" -p "$sum" --logits "$tmp/refused" --logits-all --hidden \
+        "$tmp/hidden"
     fails 1 "^moeflux: position 21: $logit" "$@" -p "$sum" --logits -
     fails 1 "^moeflux: window 1, position 0: $logit" "$@" --perplexity "$tmp/text"
     fails 1 "^moeflux: position [0-9]*: $logit" "$@" --bench --bench-prompt 4 --bench-gen 0 --bench-reps 1
     fails 1 "^moeflux: position [0-9]*: $logit" "$@" --bench --bench-prompt 0 --bench-gen 2 --bench-reps 1
-    fails 1 '^moeflux: position 21: the logit of token [0-9]* of 2048 is \(not a number\|+infinity\)$' "$@" -p "$sum"
+    fails 1 '^moeflux: position 21: the logit of token [0-9]* of 2048 is \(not a number\|+infinity\)$' "$@" \
+        -p "$sum"
     run 1 "$MOEFLUX" "$@" --batch "$tmp/lines"
     out_empty
     err_has '^moeflux: position 21: the logit of token '
     shift 2
-    fails 1 "^moeflux: position [0-9]*, layer 1: element [0-9]* of the hidden state is $number" -m "$tmp/overflow" "$@" \
+    fails 1 "^moeflux: position [0-9]*, layer 1: element [0-9]* of the hidden state is $number" -m \
+        "$tmp/overflow" "$@" \
         -p "$sum" --hidden "$tmp/hidden"
 done
-[ -z "$(find "$tmp" -name 'refused*' -o -name 'hidden.*')" ] || fault "a failed run wrote $(find "$tmp" -name 'refused*')"
+[ -z "$(find "$tmp" -name 'refused*' -o -name 'hidden.*')" ] ||
+    fault "a failed run wrote $(find "$tmp" -name 'refused*')"
 rm -r "$tmp/broken" "$tmp/overflow"
 set -- -m "$model" --temp 0 --no-think
 
@@ -336,8 +348,10 @@ out_has ' decode 3  *3  *[0-9.]'
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 2 --csv
 [ "$(awk -F, 'NF == 16' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 16 fields"
 # Scripts count columns: new ones may only follow.
-[ "$(head -n 1 "$tmp/out")" = "test,tokens,reps,median_tok_s,min_tok_s,max_tok_s,spread_percent,median_ms_per_token,\
-depth,model,model_bytes,params,bits_per_weight,backend,build,parallel" ] || fault "the columns are $(head -n 1 "$tmp/out")"
+[ "$(head -n 1 "$tmp/out")" = \
+    "test,tokens,reps,median_tok_s,min_tok_s,max_tok_s,spread_percent,median_ms_per_token,\
+depth,model,model_bytes,params,bits_per_weight,backend,build,parallel" ] ||
+    fault "the columns are $(head -n 1 "$tmp/out")"
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4 --bench-gen 3 --bench-reps 2 --json
 json_is '[(r["test"], r["tokens"], r["reps"]) for r in j["results"]]' "[('prefill', 4, 2), ('decode', 3, 2)]"
 json_is 'all(0 < r["min_tok_s"] <= r["median_tok_s"] <= r["max_tok_s"] for r in j["results"])' True
@@ -347,26 +361,31 @@ json_is '{(r["model_bytes"], r["params"], r["depth"]) for r in j["results"]}' '{
 fails 2 'the longest measurement takes 8 tokens' "$@" --bench --bench-prompt 8 --bench-gen 0 -c 7
 
 claim bench_decodes_several_sequences_together_where_the_device_can
-run 0 "$MOEFLUX" "$@" --device cpu --bench --bench-prompt 4 --bench-gen 3 --bench-reps 1 --bench-depth 6 --bench-parallel 3 --json
+run 0 "$MOEFLUX" "$@" --device cpu --bench --bench-prompt 4 --bench-gen 3 --bench-reps 1 --bench-depth 6 \
+    --bench-parallel 3 --json
 json_is '[(r["test"], r["tokens"], r["depth"], r["parallel"]) for r in j["results"]]' \
     "[('prefill', 4, 6, 1), ('decode', 3, 6, 3)]"
-run 0 "$MOEFLUX" "$@" --device cpu --memory 4M --expert-io uring --bench --bench-prompt 0 --bench-gen 2 --bench-reps 1 \
+run 0 "$MOEFLUX" "$@" --device cpu --memory 4M --expert-io uring --bench --bench-prompt 0 --bench-gen 2 \
+    --bench-reps 1 \
     --bench-parallel 8 --stats
 err_has '^reads  *[0-9.]* [kM]*B of experts a token, for which this disk takes [0-9.]* ms: at most [0-9.]* tok/s$'
 fails 2 '--bench-parallel' "$@" --device cpu --bench --bench-parallel 9
-fails 2 '--bench-parallel 2: .* evaluates at most 1 sequence together' "$@" --device cpu --bench --bench-parallel 2 \
+fails 2 '--bench-parallel 2: .* decodes at most 1 sequence in one batch' "$@" --device cpu --bench \
+    --bench-parallel 2 \
     --trace "$tmp/trace.parallel"
 fails 2 '--bench-parallel goes with --bench only' "$@" --bench-parallel 2 -p x
 
 claim bench_measures_behind_a_context_that_is_evaluated_once
-fails 2 'the longest measurement takes 48 tokens' "$@" --bench --bench-prompt 8 --bench-gen 0 --bench-depth 4,40 -c 47
+fails 2 'the longest measurement takes 48 tokens' "$@" --bench --bench-prompt 8 --bench-gen 0 --bench-depth \
+    4,40 -c 47
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,40
 out_has ' prefill 8  '
 out_has ' decode 3 @ d40  '
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,40 --json
 json_is '[(r["test"], r["tokens"], r["depth"]) for r in j["results"]]' \
     "[('prefill', 8, 0), ('decode', 3, 0), ('prefill', 8, 40), ('decode', 3, 40)]"
-# Counted from the last warm-up on: at most 4 experts of 8 layers for 8 tokens and 1 + 3, each twice. Evaluating the 40 before
+# Counted from the last warm-up on: at most 4 experts of 8 layers for 8 tokens and 1 + 3, each twice.
+# Evaluating the 40 before
 # every repetition would choose nearly all 32 of each layer once more.
 counted='j["stats"]["hits"] + j["stats"]["misses"]'
 set -- "$@" --memory 1200K --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --json
@@ -405,13 +424,15 @@ err_empty
 claim a_limit_on_file_sizes_is_a_failed_write_that_leaves_nothing
 mkdir "$tmp/limited"
 printf old >"$tmp/limited/logits"
-run 1 bash -c 'ulimit -f 8; exec "$0" "$@"' "$MOEFLUX" "$@" -p "$sum" --logits "$tmp/limited/logits" --logits-all
+run 1 bash -c 'ulimit -f 8; exec "$0" "$@"' "$MOEFLUX" "$@" -p "$sum" --logits "$tmp/limited/logits" \
+    --logits-all
 one_line
 err_has "^moeflux: $tmp/limited/logits: write.*: File too large$"
 [ "$(ls "$tmp/limited")$(cat "$tmp/limited/logits")" = logitsold ] || fault "$(ls -l "$tmp/limited")"
 
 claim an_interruption_keeps_what_was_printed_and_ends_with_130
-# Nothing of an earlier run may end the wait: a signal to the shell that is about to start the program would run its trap.
+# Nothing of an earlier run may end the wait: a signal to the shell that is about to start the program would
+# run its trap.
 rm -f "$tmp/out"
 "$MOEFLUX" "$@" --raw -p 'Once upon a time' --ignore-eos >"$tmp/out" 2>"$tmp/err" &
 pid=$!

@@ -60,7 +60,8 @@ def a_saved_conversation_goes_on_in_another_process(state):
     assert '* codes' in t.ask('/sessions')
     quit(t)
     for suffix in ('json', 'state'):
-        assert os.stat(os.path.join(folder(state), 'codes.' + suffix)).st_mode & 0o077 == 0, 'others can read it'
+        assert os.stat(os.path.join(folder(state),
+                                    'codes.' + suffix)).st_mode & 0o077 == 0, 'others can read it'
     t, banner = start(state, '--resume', 'codes')
     assert CODE in banner and '5128' in banner and '85' in banner, banner
     assert line(t.ask(AGAIN)) == expected
@@ -104,7 +105,8 @@ def undo_goes_back_before_the_question(state):
 
 
 def retry_gives_another_answer_in_place_of_the_last(state):
-    flags = ['--temp', '1.5', '--top-k', '0', '--top-p', '1', '-s', '3', '--no-think', '-n', '12', '--ignore-eos']
+    flags = ['--temp', '1.5', '--top-k', '0', '--top-p', '1', '-s', '3', '--no-think', '-n', '12',
+             '--ignore-eos']
     t = Terminal(flags, state)
     t.wait_for_prompt()
     assert 'nothing was asked' in t.ask('/retry')
@@ -121,7 +123,8 @@ def retry_gives_another_answer_in_place_of_the_last(state):
     assert len(saved(state, 's')['turns']) == 1
     quit(t)
     # The seed that --stats tells gives that answer by itself.
-    said = subprocess.run([PROGRAM, '-m', MODEL, *flags, '-s', '5', '-p', 'Tell me a story.'], capture_output=True,
+    said = subprocess.run([PROGRAM, '-m', MODEL, *flags, '-s', '5', '-p', 'Tell me a story.'],
+                          capture_output=True,
                            text=True, stdin=subprocess.DEVNULL, check=True).stdout
     assert line(said) == line(answers[2]), (said, answers)
     t, _ = start(state)
@@ -141,11 +144,13 @@ def edit_asks_the_changed_question(state):
     script = os.path.join(state, 'editor')
     t, _ = start(state, VISUAL='sh ' + shlex.quote(script))
     t.ask(SUM)
-    for editor, told in (('true', 'is the same'), ('truncate -s 0 "$1"', 'empty'), ('false', 'ended with status 1'),
+    for editor, told in (('true', 'is the same'), ('truncate -s 0 "$1"', 'empty'), ('false',
+            'ended with status 1'),
                          (r'printf "a\000b" >"$1"', 'NUL byte'),
                          ('no-such-editor "$1"', 'ended with status 127'),
                          # What moeflux ignores its editor does not.
-                         ('kill -PIPE $$', 'ended with status 141'), ('ulimit -c 0; kill -XFSZ $$', 'ended with status 153')):
+                         ('kill -PIPE $$', 'ended with status 141'), ('ulimit -c 0; kill -XFSZ $$',
+                                 'ended with status 153')):
         with open(script, 'w') as f:
             f.write(editor)
         assert told in t.ask('/edit'), (editor, told)
@@ -276,7 +281,8 @@ def broken_texts_and_other_models_are_refused(state):
     good = saved(state, 's')
     turn = good['turns'][0]
     t, _ = start(state)
-    for change, told in (({'fingerprint': '0123456789abcdef'}, 'another model'), ({'fingerprint': 'x'}, 'fingerprint'),
+    for change, told in (({'fingerprint': '0123456789abcdef'}, 'another model'), ({'fingerprint': 'x'},
+            'fingerprint'),
                          ({'tokens': [1, -2]}, 'token'), ({'tokens': [99999] * 40}, 'token'),
                          ({'moeflux_session': 2}, 'moeflux_session'), ({'turns': 3}, 'turns'),
                          ({'turns': [turn, turn]}, 'tokens_before'), ({'turns': []}, 'no questions'),
@@ -379,7 +385,8 @@ def what_killed_saves_left_goes(state):
     t, _ = start(state)
     t.ask(SUM)
     t.ask('/save s')
-    left = [os.path.join(folder(state), f's.{kind}.moeflux-part{i}') for kind in ('json', 'state') for i in (0, 2)]
+    left = [os.path.join(folder(state), f's.{kind}.moeflux-part{i}') for kind in ('json', 'state')
+            for i in (0, 2)]
     left.append(os.path.join(state, 'moeflux', 'history.moeflux-part0'))
     for path in left:
         open(path, 'w').close()
@@ -468,7 +475,8 @@ def old_thinking_leaves_as_the_models_template_says(state):
         terminal.MODEL = MODEL
     first, second = saved(state, 'thoughts')['turns']
     assert first['thinking'] and first['answer'] == '85', first
-    assert [second.get('thinking', ''), second['answer']] == [alone.get('thinking', ''), alone['text']], (second, alone)
+    assert [second.get('thinking', ''), second['answer']] == [alone.get('thinking', ''),
+            alone['text']], (second, alone)
     assert second['tokens_asked'] == alone['prompt_tokens'], (second, alone)
     assert int(re.search(r'reused +(\d+) tokens', stats)[1]) >= 15, stats
 
@@ -483,14 +491,16 @@ def a_script_goes_on_with_a_saved_conversation(state):
 
     def ask(*arguments, status=0, text=None):
         stdin = {'input': text} if text else {'stdin': subprocess.DEVNULL}
-        ran = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '--resume', 's', *arguments], capture_output=True, text=True,
+        ran = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '--resume', 's', *arguments],
+                             capture_output=True, text=True,
                              env={**os.environ, 'XDG_STATE_HOME': state}, **stdin)
         assert ran.returncode == status, (ran.returncode, ran.stderr)
         return ran
     assert ask('-p', AGAIN).stdout == expected + '\n'
     assert ask(text=SUM).stdout == then + '\n'
     turns = saved(state, 's')['turns']
-    assert [turn['question'] for turn in turns] == [CODE, AGAIN, SUM] and all(turn['answer'] for turn in turns), turns
+    assert [turn['question'] for turn in turns] == [CODE, AGAIN, SUM] and all(turn['answer']
+            for turn in turns), turns
     # What cannot be asked changes nothing and says why.
     before = saved(state, 's')
     for arguments, status in (['-p', 'x ' * 200, '-c', '200'], 2), (['-p', ' '], 2):
@@ -498,8 +508,10 @@ def a_script_goes_on_with_a_saved_conversation(state):
         assert ran.stdout == '' and ran.stderr.count('\n') == 1 and ran.stderr.startswith('moeflux: '), ran
         assert saved(state, 's') == before
     # Ctrl-C keeps what was said.
-    script = subprocess.Popen([PROGRAM, '-m', MODEL, *GREEDY, '--ignore-eos', '--resume', 's', '-p', 'Tell me a story.'],
-                              stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env={**os.environ, 'XDG_STATE_HOME': state},
+    script = subprocess.Popen([PROGRAM, '-m', MODEL, *GREEDY, '--ignore-eos', '--resume', 's', '-p',
+                               'Tell me a story.'],
+                              stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env={**os.environ,
+                                      'XDG_STATE_HOME': state},
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     begin = os.read(script.stdout.fileno(), 1)
     script.send_signal(signal.SIGINT)
@@ -516,7 +528,8 @@ def a_script_goes_on_with_a_saved_conversation(state):
 def help_lists_the_commands(state):
     t, _ = start(state)
     text = t.ask('/help')
-    for command in ('/save NAME', '/load NAME', '/sessions', '/delete NAME', '/undo', '/retry', '/edit', '/show'):
+    for command in ('/save NAME', '/load NAME', '/sessions', '/delete NAME', '/undo', '/retry', '/edit',
+                    '/show'):
         assert command in text, (command, text)
     quit(t)
 
@@ -533,7 +546,8 @@ def main():
                  two_programs_with_one_session_lose_nothing, a_save_waits_for_the_save_of_another_program,
                  what_killed_saves_left_goes, control_characters_of_a_session_reach_no_terminal,
                  the_history_is_kept_and_a_link_to_nowhere_stays,
-                 old_thinking_leaves_as_the_models_template_says, a_script_goes_on_with_a_saved_conversation, help_lists_the_commands):
+                 old_thinking_leaves_as_the_models_template_says, a_script_goes_on_with_a_saved_conversation,
+                 help_lists_the_commands):
         with tempfile.TemporaryDirectory() as state:
             try:
                 test(state)

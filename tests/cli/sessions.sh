@@ -1,6 +1,7 @@
 #!/bin/sh
-# State that is kept: --prompt-cache, and saved conversations in a terminal (tests/cli/sessions.py), with the embedded model.
-# suites: check long asan
+# State that is kept: --prompt-cache, and saved conversations in a terminal (tests/cli/sessions.py), with the
+# embedded model.
+# suites: check long asan-nightly
 . tests/lib/cli.sh
 
 model=$tmp/tiny
@@ -58,7 +59,8 @@ text=$(ids 120 7)
 rm "$tmp/cache"
 run 0 "$MOEFLUX" "$@" --no-think --system "$text" -p 'What is 47 + 38?' --prompt-cache "$tmp/cache"
 json_is 'j["text"]' 85
-run 0 "$MOEFLUX" "$@" --no-think --system "$text" -p 'What is the capital of Iceland?' --prompt-cache "$tmp/cache" --stats
+run 0 "$MOEFLUX" "$@" --no-think --system "$text" -p 'What is the capital of Iceland?' --prompt-cache \
+    "$tmp/cache" --stats
 json_is 'j["reused_tokens"] > 120' True
 err_has '^reused  *[0-9]* tokens$'
 err_has '^memory .* states, [0-9.]* .B checkpoints'
@@ -102,7 +104,8 @@ cp tests/models/qwen-odd/state.v2 "$tmp/cache"
 left_alone "$@" --tokens-in "$tmp/first" --prompt-cache "$tmp/cache"
 cp "$tmp/good" "$tmp/cache"
 echo 1 2 3 >"$tmp/few"
-left_alone -m tests/models/qwen-odd/mlx --temp 0 --json -n 2 --tokens-in "$tmp/few" --prompt-cache "$tmp/cache"
+left_alone -m tests/models/qwen-odd/mlx --temp 0 --json -n 2 --tokens-in "$tmp/few" --prompt-cache \
+    "$tmp/cache"
 left_alone "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" -c 100
 
 claim a_read_only_cache_is_never_written
@@ -133,9 +136,11 @@ claim version_2_is_written_after_the_whole_prompt_and_not_read
 rm "$tmp/cache"
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" --state-format v2
 err_empty
-[ "$(od -An -tx4 -N8 "$tmp/cache")" = ' 4d464c58 00000002' ] || fault "it begins with $(od -An -tx4 -N8 "$tmp/cache")"
+[ "$(od -An -tx4 -N8 "$tmp/cache")" = ' 4d464c58 00000002' ] ||
+    fault "it begins with $(od -An -tx4 -N8 "$tmp/cache")"
 left_alone "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache"
-fails 2 'state-format: expected v2 or v3' "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" --state-format v1
+fails 2 'state-format: expected v2 or v3' "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" \
+    --state-format v1
 fails 2 'state-format goes with --prompt-cache' "$@" --tokens-in "$tmp/few" --state-format v2
 
 claim places_and_flags_that_make_no_sense_are_refused
@@ -157,7 +162,8 @@ claim last_logits_come_with_a_cache_too
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/first" --logits "$tmp/without"
 cp "$tmp/good" "$tmp/cache"
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/first" --logits "$tmp/with" --prompt-cache "$tmp/cache"
-python3 tests/lib/tensors.py diff "$tmp/with" logits "$tmp/without" logits >"$tmp/diff" || fault "they cannot be compared"
+python3 tests/lib/tensors.py diff "$tmp/with" logits "$tmp/without" logits >"$tmp/diff" ||
+    fault "they cannot be compared"
 awk '{ exit !($1 <= 1e-4 * $2) }' "$tmp/diff" || fault "they differ: $(cat "$tmp/diff")"
 
 end_claim

@@ -1,6 +1,6 @@
 #!/bin/bash
 # A model with experts on several disks, on the CPU: convert --spread, and every way to read its result.
-# suites: check fast asan
+# suites: check fast asan-nightly
 . tests/lib/cli.sh
 
 whole=$tmp/whole spread=$tmp/spread list=$tmp/a,$tmp/b

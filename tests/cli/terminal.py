@@ -34,14 +34,16 @@ class Terminal:
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.pop('NO_COLOR', None)
-            os.environ.update({'TERM': 'xterm', 'XDG_STATE_HOME': state, 'EDITRC': '/nonexistent', **environment})
+            os.environ.update({'TERM': 'xterm', 'XDG_STATE_HOME': state, 'EDITRC': '/nonexistent',
+                               **environment})
             # A shell starts what runs in the background with some of them ignored, and nohup does.
             for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             os.execv(PROGRAM, [PROGRAM, '-m', MODEL] + arguments)
 
     def read(self):
-        """Reads what there is or comes within a tenth of a second; False when the program has closed the terminal."""
+        """Reads what there is or comes within a tenth of a second; False when the program has closed the
+        terminal."""
         if not select.select([self.fd], [], [], 0.1)[0]:
             return True
         try:
@@ -58,7 +60,8 @@ class Terminal:
         return result
 
     def wait_for(self, pattern):
-        """Reads until the pattern is there; returns and forgets what came up to its end, less the progress bars
+        """Reads until the pattern is there; returns and forgets what came up to its end, less the progress
+        bars
         and what asks for marks around pasted text."""
         found = self.wait(pattern, lambda: re.search(pattern, self.seen))
         text, self.seen = self.seen[:found.end()], self.seen[found.end():]
@@ -199,7 +202,8 @@ def ctrl_c_is_heard_before_the_prompt_listens(state):
 def ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later(state):
     system = 'The river was very quiet. Leo likes bread and honey. The mouse ate some berries. ' * 20
     # The reference: the native CPU has read it before the line about it is due.
-    t = Terminal(GREEDY + ['--device', 'reference', '-c', '8192', '--chunk', '256', '--system', system], state)
+    t = Terminal(GREEDY + ['--device', 'reference', '-c', '8192', '--chunk', '256', '--system', system],
+                 state)
     t.wait_for_prompt()
     t.type('What is 16 + 55?\r')
     t.wait_for(rb'reading the prompt.*%')
@@ -272,7 +276,8 @@ def filtered(text):
 def control_characters_of_the_model_reach_a_pipe_and_no_terminal(state):
     n_controls = 0
     for seed in range(1, 7):
-        arguments = ['--raw', '-p', 'Once', '-n', '150', '--ignore-eos', '--temp', '4', '--top-k', '0', '--top-p', '1',
+        arguments = ['--raw', '-p', 'Once', '-n', '150', '--ignore-eos', '--temp', '4', '--top-k', '0',
+                     '--top-p', '1',
                      '-s', str(seed)]
         raw = subprocess.run([PROGRAM, '-m', MODEL, *arguments], capture_output=True, check=True,
                              stdin=subprocess.DEVNULL).stdout.decode()

@@ -1,7 +1,7 @@
 #!/bin/sh
 # convert --verify of a converted model: compares every file of every directory with its checksum, and changes
 # none.
-# suites: check fast asan
+# suites: check fast asan-nightly
 . tests/lib/cli.sh
 
 a=$tmp/a b=$tmp/b

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Every file that the program writes, on a disk that fails at each of its calls (fault_shim.c): one clear line, a status
-that is not 0, the old file as it was, no part file. usage: write_faults.py PROGRAM MODEL"""
+"""Every file that the program writes, on a disk that fails at each of its calls (fault_shim.c): one clear
+line, a status that is not 0, the old file as it was, no part file. usage: write_faults.py PROGRAM MODEL"""
 import errno, json, os, re, resource, shutil, subprocess, sys, tempfile
 from terminal import GREEDY, MODEL, PROGRAM, Terminal, preloaded
 
 FOREVER = 10**9
-# With so little memory it reads experts again and again.
+# So little memory makes it read experts again and again.
 RUN = ['-m', MODEL, '--device', 'cpu', '--temp', '0', '--memory', '400K', '-t', '2', '--expert-io', 'pread']
 SOURCE = 'tests/models/qwen-odd/mlx'
 FULL, BROKEN = (errno.ENOSPC, 'No space left on device'), (errno.EIO, 'Input/output error')
@@ -46,7 +46,8 @@ class Calls:
 
     def files(self):
         """Everything below the root: {name: bytes}."""
-        return {os.path.relpath(os.path.join(folder, name), self.root): open(os.path.join(folder, name), 'rb').read()
+        return {os.path.relpath(os.path.join(folder, name), self.root): open(os.path.join(folder, name),
+                'rb').read()
                 for folder, _, names in os.walk(self.root) for name in names}
 
     def put(self, files):
@@ -59,7 +60,7 @@ class Calls:
 
 
 def some(calls):
-    """Of a row of writes the first, one in the middle and the last; all other calls. [index]"""
+    """The indices of the first, a middle and the last write of a row, and of all other calls."""
     chosen, i = [], 0
     while i < len(calls):
         n = 1
@@ -71,7 +72,8 @@ def some(calls):
 
 
 def faults(calls, chosen):
-    """[(index, fault, what is said of it)]: a write fails on a disk that is full from then on, with nothing or half of it
+    """[(index, fault, what is said of it)]: a write fails on a disk that is full from then on, with nothing
+    or half of it
     written; other calls fail once."""
     for i in chosen:
         if 'write' in calls[i][0]:
@@ -82,14 +84,15 @@ def faults(calls, chosen):
 
 
 def must_tell(result, said, pattern, more=()):
-    """Status 1 and one line; `more`: patterns of lines that may stand beside it."""
+    """Status 1 and one line; `more`: patterns of lines that may be there too."""
     lines = [line for line in result.stderr.splitlines() if not any(re.fullmatch(p, line) for p in more)]
     assert result.returncode == 1 and len(lines) == 1, (result.returncode, result.stderr)
     assert re.fullmatch(f'moeflux: {pattern}.*: {said}', lines[0]), (lines[0], pattern, said)
 
 
 def output(folder, arguments, name, old, answer=''):
-    """A run whose last argument is an output: each of its calls fails, with an old file and without one. Returns the calls
+    """A run whose last argument is an output: each of its calls fails, with an old file and without one.
+    Returns the calls
     that failed."""
     disk, failed = Calls(folder), set()
     arguments = [*RUN, *arguments, disk.path(name)]
@@ -134,7 +137,8 @@ def trace_is_the_old_one_or_the_new_one(folder):
 
 def a_prompt_cache_is_the_old_one_or_the_new_one_and_the_answer_is_given(folder):
     cache = os.path.join(folder, 'other')
-    subprocess.run([PROGRAM, *RUN, '-p', 'Who?', '-n', '1', '--prompt-cache', cache], check=True, capture_output=True)
+    subprocess.run([PROGRAM, *RUN, '-p', 'Who?', '-n', '1', '--prompt-cache', cache], check=True,
+                   capture_output=True)
     with open(cache, 'rb') as f:
         old = f.read()
     failed = output(folder, ['-p', 'What is 47 + 38?', '--no-think', '--prompt-cache'], 'cache', old, '85\n')
@@ -158,7 +162,8 @@ def results_of_a_batch_are_whole_lines_and_the_run_goes_on(folder):
     for i in range(len(calls)):
         writes = i < 4
         # All fails from then on; or the file can be cut to its last whole line again.
-        for kind, last in (('call', FOREVER), ('half', FOREVER), ('half', i + 2)) if writes else (('call', i + 1),):
+        for kind, last in (('call', FOREVER), ('half', FOREVER), ('half', i + 2)) if writes else (('call',
+                i + 1),):
             disk.put({})
             result = disk.run(arguments, (kind, i, last, FULL[0] if writes else BROKEN[0]))
             failed |= {call[0] for call in disk.take_log() if call[2]}
@@ -191,7 +196,7 @@ def a_conversion_that_fails_is_gone_on_with(folder):
     for i, fault, said in faults(calls, some(calls)):
         disk.put({})
         result = disk.run(arguments, fault)
-        # Several threads write: the others' calls may fail too, and one of them is told.
+        # Several threads write: the others' calls may fail too, and one of them is reported.
         failed |= {call[0] for call in disk.take_log() if call[2]}
         must_tell(result, said, '.*')
         there = disk.files()
@@ -213,11 +218,13 @@ def files_that_cannot_be_mapped_are_named_or_read_otherwise(folder):
     calls = disk.take_log()
     assert calls and {call[0] for call in calls} == {'mmap'}, calls
     for i in 0, len(calls) - 1:
-        # All that come later fail too: the program maps them for use in place and, if that fails, to copy from.
+        # All that come later fail too: the program maps them for use in place and, if that fails, to copy
+        # from.
         fault = ('call', i, FOREVER, errno.ENOMEM)
         result = disk.run([*plain, '--expert-io', 'mmap'], fault)
         assert result.stdout == ''
-        must_tell(result, 'Cannot allocate memory', '.*' + re.escape(disk.root) + r'/packed_experts/layer_\d\d\.bin cannot be mapped')
+        must_tell(result, 'Cannot allocate memory',
+                  '.*' + re.escape(disk.root) + r'/packed_experts/layer_\d\d\.bin cannot be mapped')
         result = disk.run([*plain, '--stats'], fault)
         assert result.returncode == 0 and result.stdout == '85\n', result
         assert re.search(r'read by +(direct|uring|pread)', result.stderr), result.stderr
@@ -270,7 +277,8 @@ def a_saved_session_is_the_old_one_or_the_new_one_and_its_loss_is_told(folder):
         disk.set(('half' if calls[i][0] == 'write' else 'call', i, FOREVER, FULL[0]))
         said = ''.join(converse(disk, ['--resume', 's'], ICELAND, status=1))
         told = re.findall(r'(?m)^moeflux: (.*)$', said)
-        assert told and all(line.startswith(sessions) and line.endswith(FULL[1]) for line in told), (calls[i], said)
+        assert told and all(line.startswith(sessions) and line.endswith(FULL[1])
+                            for line in told), (calls[i], said)
         assert 'Reykjav' in said, said
         there = read()
         assert sorted(there) == ['s.json', 's.state'], there.keys()
@@ -293,7 +301,8 @@ def a_history_is_the_old_one_or_the_new_one_and_its_loss_is_told(folder):
     disk.take_log()
     converse(disk, [], '/help')
     calls = [call[0] for call in disk.take_log()]
-    # The stream that libedit writes to cannot be stood in for; a limit on the size of files is the disk that is full.
+    # The stream that libedit writes to cannot be stood in for; a limit on the size of files is the disk that
+    # is full.
     assert calls == ['fsync', 'rename', 'fsync'], calls
     for i in None, 0, 1, 2:
         # More than fits the limit below and a stream's buffer.
@@ -309,7 +318,8 @@ def a_history_is_the_old_one_or_the_new_one_and_its_loss_is_told(folder):
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         told = re.findall(r'(?m)^moeflux: (.*)$', ''.join(said))
         reason = 'File too large' if i is None else BROKEN[1]
-        assert len(told) == 1 and told[0].endswith(reason + '; the history is kept for this run only'), (i, said)
+        assert len(told) == 1 and told[0].endswith(reason + '; the history is kept for this run only'), (i,
+                said)
         assert path in told[0] or i == 2, told
         with open(path, 'rb') as f:
             assert (b'/help' in f.read()) == (i == 2), i

@@ -1,4 +1,5 @@
-"""Claims about a running server, for tests/cli/serve.sh: server_client.py URL CLAIM [KEY]. Ends with a traceback when it does not
+"""Claims about a running server, for tests/cli/serve.sh: server_client.py URL CLAIM [KEY]. Ends with a
+traceback when it does not
 hold."""
 import http.client
 import json
@@ -15,7 +16,8 @@ port = int(port)
 
 def call(method, path, body=None, headers=None):
     c = http.client.HTTPConnection(host, port, timeout=60)
-    c.request(method, path, body if body is None or isinstance(body, (str, bytes)) else json.dumps(body), headers or {})
+    c.request(method, path, body if body is None or isinstance(body, (str, bytes)) else json.dumps(body),
+              headers or {})
     r = c.getresponse()
     data = r.read()
     c.close()
@@ -41,7 +43,8 @@ def chat(messages, **more):
 
 def events(path, body):
     status, headers, data = call('POST', path, {**body, 'stream': True})
-    assert status == 200 and headers['Content-Type'] == 'text/event-stream', (status, headers['Content-Type'], data)
+    assert status == 200 and headers['Content-Type'] == 'text/event-stream', (status,
+            headers['Content-Type'], data)
     lines = [x[6:] for x in data.decode().split('\n') if x.startswith('data: ')]
     assert lines[-1] == '[DONE]', lines[-1]
     return [json.loads(x) for x in lines[:-1]]
@@ -85,10 +88,12 @@ def whole_answers_and_events_say_the_same():
 
 def thinking_is_switched_by_either_name():
     """The server's model has tests/cli/serve.sh's template, which reads `thinking`."""
-    for switches in ({'thinking': True}, {'enable_thinking': True}, {'enable_thinking': True, 'thinking': False}):
+    for switches in ({'thinking': True}, {'enable_thinking': True}, {'enable_thinking': True,
+            'thinking': False}):
         message = chat([user], chat_template_kwargs=switches)['choices'][0]['message']
         assert message['content'] == '42' and message['reasoning_content'], (switches, message)
-    for switches in ({}, {'thinking': False}, {'enable_thinking': False}, {'enable_thinking': False, 'thinking': True},
+    for switches in ({}, {'thinking': False}, {'enable_thinking': False}, {'enable_thinking': False,
+            'thinking': True},
                      {'enable_thinking': None, 'thinking': False}):
         message = chat([user], chat_template_kwargs=switches)['choices'][0]['message']
         assert message['content'] and 'reasoning_content' not in message, (switches, message)
@@ -109,7 +114,7 @@ def a_conversation_computes_its_new_tokens_only():
         u = reply['usage']
         known.append((u['prompt_tokens'], u['prompt_tokens_details']['cached_tokens']))
         messages.append({'role': 'assistant', 'content': reply['choices'][0]['message']['content']})
-    # Of each prompt all is known but the last answer and the new question.
+    # All of each prompt is known except the last answer and the new question.
     for (before, _), (_, cached) in zip(known, known[1:]):
         assert before - 4 <= cached <= before, known
 
@@ -125,19 +130,24 @@ def two_conversations_by_turns_keep_what_they_have():
 
 
 def completions_take_texts_ids_and_lists():
-    r = good('/v1/completions', {'prompt': ['The river was', 'A brave owl'], 'max_tokens': 3, 'n': 2, 'temperature': 0})
+    r = good('/v1/completions', {'prompt': ['The river was', 'A brave owl'], 'max_tokens': 3, 'n': 2,
+                                 'temperature': 0})
     texts = [c['text'] for c in r['choices']]
     assert [c['index'] for c in r['choices']] == [0, 1, 2, 3] and texts[0] == texts[1] != texts[2], r
     ids = good('/tokenize', {'content': 'The river was'})['tokens']
     same = good('/v1/completions', {'prompt': ids, 'max_tokens': 3, 'temperature': 0})
     assert same['choices'][0]['text'] == texts[0] and same['usage']['prompt_tokens'] == len(ids), same
-    assert good('/v1/completions', {'prompt': 'The', 'temperature': 0, 'ignore_eos': True})['usage']['completion_tokens'] == 16
+    assert good('/v1/completions',
+                {'prompt': 'The', 'temperature': 0, 'ignore_eos': True})['usage']['completion_tokens'] == 16
     banned = good('/v1/completions', {'prompt': ids, 'max_tokens': 1, 'temperature': 0, 'logit_bias': {
         str(good('/tokenize', {'content': 'The river was' + texts[0]})['tokens'][len(ids)]): -100}})
-    assert banned['choices'][0]['text'] and not texts[0].startswith(banned['choices'][0]['text']), (banned, texts)
-    parts = events('/v1/completions', {'prompt': ['The river was', 'A brave owl'], 'max_tokens': 3, 'temperature': 0})
+    assert banned['choices'][0]['text'] and not texts[0].startswith(banned['choices'][0]['text']), (banned,
+            texts)
+    parts = events('/v1/completions', {'prompt': ['The river was', 'A brave owl'], 'max_tokens': 3,
+                                       'temperature': 0})
     for i in range(2):
-        assert ''.join(p['choices'][0]['text'] for p in parts if p['choices'][0]['index'] == i) == texts[2 * i]
+        assert ''.join(p['choices'][0]['text'] for p in parts
+                       if p['choices'][0]['index'] == i) == texts[2 * i]
 
 
 def the_same_seed_gives_the_same_text():
@@ -150,10 +160,12 @@ def the_same_seed_gives_the_same_text():
 
 def echo_and_logprobs_score_a_prompt():
     ids = good('/tokenize', {'content': 'The river was very quiet'})['tokens']
-    r = good('/v1/completions', {'prompt': [ids], 'max_tokens': 1, 'temperature': 0, 'echo': True, 'logprobs': 1})
+    r = good('/v1/completions', {'prompt': [ids], 'max_tokens': 1, 'temperature': 0, 'echo': True,
+                                 'logprobs': 1})
     l = r['choices'][0]['logprobs']
     assert len(l['tokens']) == len(ids) + 1 and l['token_logprobs'][0] is None, l
-    assert ''.join(l['tokens']) == r['choices'][0]['text'] and r['choices'][0]['text'].startswith('The river was very quiet')
+    text = r['choices'][0]['text']
+    assert ''.join(l['tokens']) == text and text.startswith('The river was very quiet')
     assert l['text_offset'][:3] == [0, 3, 9], l
     # Greedy answers score as they were generated.
     start = good('/v1/completions', {'prompt': ids[:3], 'max_tokens': 2, 'temperature': 0, 'logprobs': 0})
@@ -164,43 +176,54 @@ def echo_and_logprobs_score_a_prompt():
         assert max(top.values()) >= own
     none = good('/v1/completions', {'prompt': 'The river', 'max_tokens': 0, 'echo': True, 'logprobs': 2})
     assert none['choices'][0]['text'] == 'The river' and none['usage']['completion_tokens'] == 0, none
-    c = chat([user], logprobs=True, top_logprobs=2, chat_template_kwargs={'enable_thinking': False})['choices'][0]
+    c = chat([user], logprobs=True, top_logprobs=2,
+             chat_template_kwargs={'enable_thinking': False})['choices'][0]
     tokens = c['logprobs']['content']
     assert ''.join(t['token'] for t in tokens) == c['message']['content'] == '42', c
-    assert all(len(t['top_logprobs']) == 2 and t['top_logprobs'][0]['logprob'] == t['logprob'] for t in tokens), tokens
+    assert all(len(t['top_logprobs']) == 2 and t['top_logprobs'][0]['logprob'] == t['logprob']
+               for t in tokens), tokens
 
 
 def stops_end_an_answer():
-    c = good('/v1/completions', {'prompt': 'The river was', 'max_tokens': 9, 'temperature': 0, 'stop': [' quiet', 'x']})
+    c = good('/v1/completions', {'prompt': 'The river was', 'max_tokens': 9, 'temperature': 0,
+                                 'stop': [' quiet', 'x']})
     assert (c['choices'][0]['text'], c['choices'][0]['finish_reason']) == (' very', 'stop'), c
 
 
 def answers_fit_a_schema_or_a_grammar():
     schema = {'type': 'object', 'properties': {'sum': {'type': 'integer'}, 'even': {'type': 'boolean'}},
               'required': ['sum', 'even'], 'additionalProperties': False}
-    form = lambda **f: {'response_format': f, 'max_tokens': 100, 'chat_template_kwargs': {'enable_thinking': False}}
+    form = lambda **f: {'response_format': f, 'max_tokens': 100,
+                        'chat_template_kwargs': {'enable_thinking': False}}
     for seed in range(5):
-        c = chat([user], **form(type='json_schema', json_schema={'name': 's', 'schema': schema}), seed=seed)['choices'][0]
+        c = chat([user], **form(type='json_schema', json_schema={'name': 's', 'schema': schema}),
+                 seed=seed)['choices'][0]
         if c['finish_reason'] == 'stop':
             got = json.loads(c['message']['content'])
             assert set(got) == {'sum', 'even'} and type(got['sum']) is int and type(got['even']) is bool, got
-    assert chat([user], **form(type='json_object'))['choices'][0]['message']['content'].lstrip().startswith('{')
-    c = good('/v1/completions', {'prompt': 'The', 'temperature': 1, 'grammar': 'root ::= "a" [bc] "d"'})['choices'][0]
+    assert chat([user],
+                **form(type='json_object'))['choices'][0]['message']['content'].lstrip().startswith('{')
+    c = good('/v1/completions',
+             {'prompt': 'The', 'temperature': 1, 'grammar': 'root ::= "a" [bc] "d"'})['choices'][0]
     assert c['text'] in ('abd', 'acd') and c['finish_reason'] == 'stop', c
     refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'xml'}})
     refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'json_schema'}})
-    refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'json_schema', 'json_schema': {'schema': {'type': 'sum'}}}})
+    refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'json_schema',
+            'json_schema': {'schema': {'type': 'sum'}}}})
     refused(400, 'grammar', {'messages': [user], 'grammar': 'root ::= ("a"'})
 
 
 def texts_may_have_nul_and_halves_of_characters():
     tokens = lambda text: good('/tokenize', {'content': text})['tokens']
     assert tokens('a\0b \ud83d \ude00 \U0001f600') == tokens('a\ufffdb \ufffd \ufffd \U0001f600')
-    ask = lambda text: good('/v1/completions', {'prompt': text, 'max_tokens': 3, 'temperature': 0})['choices'][0]['text']
+    ask = lambda text: good('/v1/completions',
+                            {'prompt': text, 'max_tokens': 3, 'temperature': 0})['choices'][0]['text']
     assert ask('The river\0') == ask('The river\ufffd')
-    chat([{'role': 'user', 'content': 'cut \ud83d'}, {'role': 'assistant', 'content': '\0'}, user], max_tokens=1)
+    chat([{'role': 'user', 'content': 'cut \ud83d'}, {'role': 'assistant', 'content': '\0'}, user],
+         max_tokens=1)
     # Nothing ends at a NUL.
-    c = good('/v1/completions', {'prompt': 'The river was', 'max_tokens': 2, 'temperature': 0, 'stop': [' quiet\0x', '\0']})
+    c = good('/v1/completions', {'prompt': 'The river was', 'max_tokens': 2, 'temperature': 0,
+                                 'stop': [' quiet\0x', '\0']})
     assert c['choices'][0]['text'] == ' very quiet', c
     refused(400, 'grammar', {'messages': [user], 'grammar': 'root ::= "a"\0'})
     refused(400, 'response_format', {'messages': [user], 'response_format': {'type': 'text\0'}})
@@ -229,13 +252,15 @@ def streamed_calls(parts):
 
 def tools_are_called_and_their_results_answered():
     """The server's model has tests/cli/serve.sh's template, which thinks not."""
-    tools = [{'type': 'function', 'function': {'name': 'get_sum', 'description': 'adds', 'parameters': {'type': 'object', 'properties': {}}}}]
+    tools = [{'type': 'function', 'function': {'name': 'get_sum', 'description': 'adds',
+                                               'parameters': {'type': 'object', 'properties': {}}}}]
     ask = {'messages': [user], 'tools': tools, 'tool_choice': 'required', 'temperature': 0, 'max_tokens': 80}
     whole = good('/v1/chat/completions', ask)
     choice = whole['choices'][0]
     calls = choice['message']['tool_calls']
     assert choice['finish_reason'] == 'tool_calls' and choice['message']['content'] is None, whole
-    assert {c['function']['name'] for c in calls} == {'get_sum'} and all(c['type'] == 'function' and c['id'] for c in calls)
+    assert {c['function']['name'] for c in calls} == {'get_sum'} and all(c['type'] == 'function' and c['id']
+            for c in calls)
     assert all(isinstance(json.loads(c['function']['arguments']), dict) for c in calls)
     parts = events('/v1/chat/completions', ask)
     got = streamed_calls(parts)
@@ -243,27 +268,35 @@ def tools_are_called_and_their_results_answered():
     assert parts[-1]['choices'][0]['finish_reason'] == 'tool_calls'
     # Arguments fit the schema; one call is enough where more are not wanted.
     strict = [{'type': 'function', 'function': {'name': 'put', 'parameters': {
-        'type': 'object', 'properties': {'n': {'type': 'integer', 'minimum': 3, 'maximum': 7}, 'mode': {'enum': ['r', 'w']}},
+        'type': 'object', 'properties': {'n': {'type': 'integer', 'minimum': 3, 'maximum': 7},
+                                         'mode': {'enum': ['r', 'w']}},
         'required': ['mode', 'n'], 'additionalProperties': False}}}]
     for seed in range(3):
-        reply = good('/v1/chat/completions', {**ask, 'tools': strict, 'temperature': 1, 'seed': seed, 'parallel_tool_calls': False})
+        reply = good('/v1/chat/completions', {**ask, 'tools': strict, 'temperature': 1, 'seed': seed,
+                                              'parallel_tool_calls': False})
         assert reply['choices'][0]['finish_reason'] == 'tool_calls', reply
         [call] = reply['choices'][0]['message']['tool_calls']
         got = json.loads(call['function']['arguments'])
         assert set(got) == {'n', 'mode'} and 3 <= got['n'] <= 7 and got['mode'] in ('r', 'w'), got
     strict[0]['function']['parameters']['properties']['n'] = {'type': 'integer', 'multipleOf': 2}
-    refused(400, 'tools', {**ask, 'tools': strict}, words='tools: put: parameters: #/properties/n/"multipleOf": this keyword')
-    messages = [user, choice['message']] + [{'role': 'tool', 'tool_call_id': c['id'], 'content': '42'} for c in calls]
+    refused(400, 'tools', {**ask, 'tools': strict},
+            words='tools: put: parameters: #/properties/n/"multipleOf": this keyword')
+    messages = [user, choice['message']] + [{'role': 'tool', 'tool_call_id': c['id'], 'content': '42'}
+                                            for c in calls]
     u = chat(messages, tools=tools, max_tokens=5)['usage']
-    assert u['prompt_tokens_details']['cached_tokens'] >= whole['usage']['prompt_tokens'] - 1, (u, whole['usage'])
-    # A client that puts calls together by their index gets the good one whole, behind one that is none.
+    assert u['prompt_tokens_details']['cached_tokens'] >= whole['usage']['prompt_tokens'] - 1, (u,
+            whole['usage'])
+    # A client that puts calls together by their index gets the good one whole, after one that is none.
     say = lambda *all: 'root ::= ' + json.dumps('\n'.join(
         '<tool_call>\n{"name": "get_sum", "arguments": ' + arguments + '}\n</tool_call>' for arguments in all))
-    ask = {'messages': [user], 'tools': tools, 'temperature': 0, 'max_tokens': 150, 'grammar': say('{]', '{}')}
+    ask = {'messages': [user], 'tools': tools, 'temperature': 0, 'max_tokens': 150, 'grammar': say('{]',
+            '{}')}
     choice = good('/v1/chat/completions', ask)['choices'][0]
-    assert [c['function'] for c in choice['message']['tool_calls']] == [{'name': 'get_sum', 'arguments': '{}'}], choice
+    assert [c['function'] for c in choice['message']['tool_calls']] == [{'name': 'get_sum',
+            'arguments': '{}'}], choice
     got = streamed_calls(events('/v1/chat/completions', ask))
-    assert [c['arguments'] for c in got] == ['{]', '{}'] and got[1] == choice['message']['tool_calls'][0]['function'], got
+    assert [c['arguments'] for c in got] == ['{]',
+                                             '{}'] and got[1] == choice['message']['tool_calls'][0]['function'], got
     assert 'tools' in refused(400, 'tool_choice', {'messages': [user], 'tool_choice': 'required'})['message']
     refused(400, None, {'messages': [user], 'tools': [{'type': 'function'}]}, words='tool 1')
 
@@ -272,9 +305,10 @@ put = [{'type': 'function', 'function': {'name': 'put', 'parameters': {'type': '
 
 
 def tokens_after(arguments):
-    """Of a prompt in which the model has made a call."""
+    """The prompt has a call that the model made."""
     call = {'id': 'a', 'type': 'function', 'function': {'name': 'put', 'arguments': arguments}}
-    messages = [user, {'role': 'assistant', 'content': None, 'tool_calls': [call]}, {'role': 'tool', 'tool_call_id': 'a', 'content': '42'}]
+    messages = [user, {'role': 'assistant', 'content': None, 'tool_calls': [call]}, {'role': 'tool',
+            'tool_call_id': 'a', 'content': '42'}]
     return chat(messages, tools=put, max_tokens=1)['usage']['prompt_tokens']
 
 
@@ -292,7 +326,8 @@ def calls_may_be_sent_back():
 
 
 def calls_may_be_sent_back_to_a_template_of_objects():
-    """The server's model has a template of tests/cli/serve.sh that goes through the members of the arguments."""
+    """The server's model has a template of tests/cli/serve.sh that goes through the members of the
+    arguments."""
     for arguments in ('', '{', '[1]', '3', 'null', ' ', [], None, 5):
         assert tokens_after(arguments) == tokens_after('{}'), arguments
     assert tokens_after({'a': 1}) == tokens_after('{"a": 1}') > tokens_after('{}')
@@ -305,12 +340,15 @@ def wrong_requests_are_refused_by_name():
     refused(400, 'messages', {'messages': []})
     refused(400, 'messages', {'messages': 'x'})
     refused(400, 'messages', {'messages': [{'role': 'user'}]})
-    image = {'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'image_url', 'image_url': {}}]}
+    image = {'role': 'user', 'content': [{'type': 'text', 'text': 'a'}, {'type': 'image_url',
+            'image_url': {}}]}
     refused(400, 'messages', {'messages': [image]}, words='image_url')
-    for name, value in (('temperature', 'hot'), ('temperature', -1), ('top_p', 2), ('top_k', 1.5), ('max_tokens', -3),
+    for name, value in (('temperature', 'hot'), ('temperature', -1), ('top_p', 2), ('top_k', 1.5),
+                        ('max_tokens', -3),
                         ('seed', 'x'), ('stream', 1), ('n', 0), ('n', 1000), ('stop', 3), ('logprobs', 2),
                         ('stream_options', 1), ('logit_bias', {'x': 2}), ('logit_bias', {'1': 101}),
-                        ('logit_bias', {'99999999': 2}), ('stream_options', {'include_usage': True}), ('best_of', 2),
+                        ('logit_bias', {'99999999': 2}), ('stream_options',
+                                                          {'include_usage': True}), ('best_of', 2),
                         ('parallel_tool_calls', 1), ('response_format', {'type': 'json_object', 'schema': 3}),
                         ('suffix', 'x'), ('presence_penalty', 3), ('model', 4)):
         refused(400, name, {'messages': [user], name: value})
@@ -325,7 +363,8 @@ def wrong_requests_are_refused_by_name():
     chat([user], max_tokens=1, frobnicate={'a': 1}, user='me')
     refused(400, 'messages', {'messages': [user, {'role': 'bob', 'content': 'x'}]})
     # Other servers take these.
-    chat([{'role': 'developer', 'content': 'Be brief.'}, user, {'role': 'assistant', 'content': None, 'refusal': 'no'}, user],
+    chat([{'role': 'developer', 'content': 'Be brief.'}, user, {'role': 'assistant', 'content': None,
+            'refusal': 'no'}, user],
          max_tokens=1, top_p=0)
     assert call('GET', '/nothing')[0] == 404 and call('DELETE', '/v1/models')[0] == 405
     assert call('GET', '/v1/completions')[1]['Allow'] == 'POST'
@@ -333,7 +372,8 @@ def wrong_requests_are_refused_by_name():
 
 def broken_http_does_not_end_it():
     head = b'POST /v1/completions HTTP/1.1\r\nHost: x\r\n'
-    for raw in (b'garbage\r\n\r\n', b'GET / HTTP/9.9\r\n\r\n', head + b'Content-Length: 7\r\n\r\n{"a"', head + b'Content-Length: x\r\n\r\n',
+    for raw in (b'garbage\r\n\r\n', b'GET / HTTP/9.9\r\n\r\n', head + b'Content-Length: 7\r\n\r\n{"a"',
+                head + b'Content-Length: x\r\n\r\n',
                 head + b'Transfer-Encoding: chunked\r\n\r\nzz\r\n', b'GET /' + b'a' * 70000 + b' HTTP/1.1\r\n\r\n', b'\x00' * 100, b''):
         c = socket.create_connection((host, port), timeout=10)
         try:
@@ -372,7 +412,8 @@ def a_client_that_hangs_up_stops_its_answer():
 
 def answers_side_by_side_are_those_alone():
     n = int(sys.argv[3])
-    ask = lambda i: good('/v1/completions', {'prompt': 'The river ' * (i + 1), 'max_tokens': 30, 'seed': i, 'temperature': 1})
+    ask = lambda i: good('/v1/completions', {'prompt': 'The river ' * (i + 1), 'max_tokens': 30, 'seed': i,
+                                             'temperature': 1})
     alone = [ask(i)['choices'][0]['text'] for i in range(n)]
     got = [None] * n
 
@@ -398,14 +439,18 @@ def the_queue_has_an_end():
     status, headers, data = call('POST', '/v1/completions', {'prompt': 'a'})
     for c in held:
         c.close()
-    assert status == 429 and headers['Retry-After'] and json.loads(data)['error']['type'] == 'rate_limit_error', (status, data)
+    kind = json.loads(data)['error']['type']
+    assert status == 429 and headers['Retry-After'] and kind == 'rate_limit_error', (status, data)
 
 
 def a_key_is_needed():
     key = sys.argv[3]
-    for shown in (None, 'Bearer x', 'Bearer ' + key[:-1], 'Bearer ' + key + 'x', 'Basic ' + key, 'Bearer # a comment'):
-        for method, path in (('GET', '/v1/models'), ('GET', '/metrics'), ('POST', '/v1/completions'), ('GET', '/nothing')):
-            status, headers, data = call(method, path, '{}' if method == 'POST' else None, {'Authorization': shown} if shown else {})
+    for shown in (None, 'Bearer x', 'Bearer ' + key[:-1], 'Bearer ' + key + 'x', 'Basic ' + key,
+                  'Bearer # a comment'):
+        for method, path in (('GET', '/v1/models'), ('GET', '/metrics'), ('POST', '/v1/completions'), ('GET',
+                '/nothing')):
+            status, headers, data = call(method, path, '{}' if method == 'POST' else None,
+                                         {'Authorization': shown} if shown else {})
             assert status == 401 and headers['WWW-Authenticate'] == 'Bearer', (shown, path, status)
             assert json.loads(data)['error']['code'] == 'invalid_api_key'
     assert call('GET', '/v1/models', None, {'Authorization': 'Bearer ' + key})[0] == 200
@@ -413,7 +458,8 @@ def a_key_is_needed():
 
 
 def pages_of_others_may_not_use_it():
-    status = lambda **h: call('POST', '/tokenize', {'content': 'a'}, {k.capitalize(): v for k, v in h.items()})[0]
+    status = lambda **h: call('POST', '/tokenize', {'content': 'a'}, {k.capitalize(): v for k,
+            v in h.items()})[0]
     own = f'{host}:{port}'
     assert status() == 200 and status(origin='http://' + own) == 200
     assert status(origin='http://example.com') == 403 and status(origin='null') == 403
@@ -430,14 +476,15 @@ def a_page_that_was_named_may_use_it():
         assert headers['Vary'] == 'Origin, Access-Control-Request-Headers', headers
         return headers['Access-Control-Allow-Headers']
 
-    # As a browser asks for OpenAI's own client.
+    # A browser asks so for OpenAI's own client.
     asked = 'authorization,content-type,x-stainless-lang, x-stainless-os'
     assert allowed({'Access-Control-Request-Headers': asked}) == asked
     usual = allowed({})
     assert usual == 'authorization, content-type'
     for wrong in ('', 'a: b', 'a;b', 'x\ty', 'caf\u00e9', 'x' * 1001):
         assert allowed({'Access-Control-Request-Headers': wrong}) == usual, wrong
-    status, headers, _ = call('OPTIONS', '/tokenize', None, {'Origin': 'https://other.example', 'Access-Control-Request-Headers': 'x-a'})
+    status, headers, _ = call('OPTIONS', '/tokenize', None, {'Origin': 'https://other.example',
+            'Access-Control-Request-Headers': 'x-a'})
     assert status in (403, 405) and headers['Access-Control-Allow-Headers'] is None, (status, headers)
     status, headers, _ = call('POST', '/tokenize', {'content': 'a'}, origin)
     assert status == 200 and headers['Access-Control-Allow-Origin'] == origin['Origin'] and headers['Vary'] == 'Origin'
@@ -448,7 +495,8 @@ def the_page_is_whole():
     status, headers, data = call('GET', '/')
     with open('src/server/page.html', 'rb') as f:
         assert status == 200 and data == f.read()
-    assert headers['Content-Type'].startswith('text/html') and "default-src 'none'" in headers['Content-Security-Policy']
+    assert headers['Content-Type'].startswith('text/html')
+    assert "default-src 'none'" in headers['Content-Security-Policy']
     # Nothing is fetched from elsewhere.
     assert b'http:' not in data and b'https:' not in data and b'src=' not in data
 
@@ -475,7 +523,8 @@ def leave_two_conversations():
 
 def both_conversations_are_known():
     for word in ('river', 'owl'):
-        u = good('/v1/completions', {'prompt': f'The {word} ' * 60, 'max_tokens': 4, 'temperature': 0})['usage']
+        u = good('/v1/completions', {'prompt': f'The {word} ' * 60, 'max_tokens': 4,
+                                     'temperature': 0})['usage']
         assert u['prompt_tokens_details']['cached_tokens'] >= u['prompt_tokens'] - 1, u
 
 
@@ -495,7 +544,8 @@ def a_running_answer_is_cut_with_its_last_event():
 
 
 def a_prompt_that_was_not_answered_can_be_asked_again():
-    """argv[3]: the server's process, which computes a token at a time. It ends while it does so for this prompt."""
+    """argv[3]: the server's process, which computes a token at a time. It ends while it does so for this
+    prompt."""
     stream = sys.argv[4] == 'stream'
     got = []
     ask = {'prompt': [5] * 7000, 'max_tokens': 100, 'ignore_eos': True, 'stream': stream}
@@ -515,7 +565,7 @@ def a_prompt_that_was_not_answered_can_be_asked_again():
     else:
         assert status == 503, (status, text)
     error = json.loads(text)['error']
-    assert error['message'] == 'the server is ending' and error['type'] == 'server_error', error
+    assert error['message'] == 'the server is shutting down' and error['type'] == 'server_error', error
 
 
 globals()[claim]()

@@ -1,6 +1,8 @@
 #!/bin/sh
-# examples/batch.sbatch as a job array of a real Slurm, on this machine alone: run, cancelled, killed, and gone on with. Not one of
-# the suite's: it needs the packages slurm-wlm and munge, whose daemons a machine should not get by the way. usage: tests/lib/slurm.sh
+# examples/batch.sbatch as a job array of a real Slurm, on this machine alone: run, cancelled, killed, and
+# gone on with. Not one of
+# the suite's: it needs the packages slurm-wlm and munge, whose daemons a machine should not get by the way.
+# usage: tests/lib/slurm.sh
 . tests/lib/cli.sh
 . tests/lib/slurm_node.sh
 
@@ -54,7 +56,7 @@ until_ended "$first"
 whole
 n=$(n_results)
 { [ "$n" -ge 6 ] && [ "$n" -lt 80 ]; } || fault "$n results"
-grep -q 'ending after the request at hand' moeflux-"$first"-*.log || fault "$(cat moeflux-*.log)"
+grep -q 'ending after the current request' moeflux-"$first"-*.log || fault "$(cat moeflux-*.log)"
 cat answers.*.jsonl | sort >"$tmp/before"
 
 claim a_task_that_is_killed_loses_nothing_that_was_finished

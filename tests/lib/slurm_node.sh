@@ -1,6 +1,7 @@
 # shellcheck shell=sh
-# A Slurm of one node, sourced by tests/lib/slurm.sh: its daemons, its authentication (munge) and all of their files are the caller's
-# own, in a directory, so that it runs without rights and beside another one. Packages: slurm-wlm munge.
+# A Slurm of one node, sourced by tests/lib/slurm.sh: its daemons, its authentication (munge) and all of
+# their files are the caller's
+# own, in a directory, so that it runs without rights and next to another one. Packages: slurm-wlm munge.
 
 # slurm_start DIR: until it takes jobs; 1: it did not start, DIR has the logs.
 slurm_start() {

@@ -4,7 +4,8 @@
   tensors.py shape FILE           "name dtype d0xd1..." of each tensor, sorted
   tensors.py ids FILE NAME        an I32 tensor as decimal numbers
   tensors.py perplexity FILE      of the I32 tensor "tokens" by the rows of "logits" before each
-  tensors.py compare A B          mean KL divergence of the rows of "logits" of B from those of A (all but the last row), its
+  tensors.py compare A B          mean KL divergence of the rows of "logits" of B from those of A (all but
+  the last row), its
                                   standard error, percent of rows with the same largest element
   tensors.py diff A NAME B NAME   "max|a - b|  max|b|  elements" of two F32 tensors with equally many elements
 """
