@@ -1,5 +1,5 @@
 #!/bin/sh
-# `moeflux serve` with the small trained model, over a socket; tests/lib/server_client.py has the claims on
+# `moeflux serve` with the small trained model, over a socket; tests/cli/server_client.py has the claims on
 # answers.
 # suites: check asan
 . tests/lib/cli.sh
@@ -33,9 +33,9 @@ stopped() {
     [ ! -s "$tmp/served" ] || fault "it printed: $(cat "$tmp/served")"
 }
 
-# holds CLAIM [ARGUMENT...]: a claim of tests/lib/server_client.py
+# holds CLAIM [ARGUMENT...]: a claim of tests/cli/server_client.py
 holds() {
-    python3 tests/lib/server_client.py "$url" "$@" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
+    python3 tests/cli/server_client.py "$url" "$@" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
 }
 holds_claim() {
     claim "$1"
