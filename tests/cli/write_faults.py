@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """Writes that fail: each call on each file that the program writes (fault_shim.c). One line reports it, the
-status is not 0, the old file is unchanged, and no part of a file is left. usage: write_faults.py PROGRAM MODEL"""
+status is not 0, the old file is unchanged, no part of a file is left. usage: write_faults.py PROGRAM MODEL"""
 import errno, json, os, re, resource, shutil, subprocess, sys
 from terminal import GREEDY, MODEL, PROGRAM, Terminal, preloaded, run_tests
 
@@ -71,8 +71,8 @@ def some(calls):
 
 
 def faults(calls, chosen):
-    """Yields (index, fault, message). A failed write writes nothing or half, and the disk stays full. Other calls
-    fail once."""
+    """Yields (index, fault, message). A failed write writes nothing or half, and the disk stays full; other
+    calls fail once."""
     for i in chosen:
         if 'write' in calls[i][0]:
             yield i, ('call', i, FOREVER, FULL[0]), FULL[1]
@@ -89,7 +89,7 @@ def must_report(result, message, pattern, more=()):
 
 
 def output(folder, arguments, name, old, answer=''):
-    """Lets each call on an output fail, with an old file and without one. The last argument of the run names it.
+    """Lets each call on an output fail, with an old file and without one. The last argument names the output.
     Returns the names of the calls that failed."""
     disk, failed = Calls(folder), set()
     arguments = [*RUN, *arguments, disk.path(name)]

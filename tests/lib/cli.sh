@@ -26,8 +26,7 @@ export XDG_STATE_HOME="$tmp/state" XDG_CONFIG_HOME="$tmp/config"
 unset NO_COLOR MOEFLUX_MODEL
 # The program takes what is piped in as part of a prompt.
 exec </dev/null
-# One Python process evaluates the expressions of the script, since to start it takes longer than a run. It ends
-# with the script.
+# One Python process evaluates all expressions of the script: its start takes longer than a run of the program.
 mkfifo "$tmp/json.questions" "$tmp/json.values"
 python3 -I -S tests/lib/json_values.py <"$tmp/json.questions" >"$tmp/json.values" &
 exec 8>"$tmp/json.questions" 9<"$tmp/json.values"

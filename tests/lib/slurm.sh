@@ -1,6 +1,6 @@
 #!/bin/sh
-# examples/batch.sbatch as a job array of a real Slurm on this machine: cancelled, killed, and continued. It is in no
-# suite, since it needs the packages slurm-wlm and munge, which start daemons. usage: tests/lib/slurm.sh
+# examples/batch.sbatch as a job array of a real Slurm on this machine: cancelled, killed, and continued. It is
+# in no suite, since it needs the packages slurm-wlm and munge, which start daemons. usage: tests/lib/slurm.sh
 . tests/lib/cli.sh
 . tests/lib/slurm_node.sh
 
@@ -77,7 +77,8 @@ texts() {
 import json, sys
 for r in map(json.loads, sys.stdin):
     body = (r.get("response") or {}).get("body")
-    print(r.get("custom_id") or r["id"], json.dumps(body["choices"][0]["text"] if body else r["text"]))' | sort
+    text = body["choices"][0]["text"] if body else r["text"]
+    print(r.get("custom_id") or r["id"], json.dumps(text))' | sort
 }
 texts <"$tmp/out" >"$tmp/single"
 cat answers.*.jsonl | texts | cmp -s - "$tmp/single" || fault 'the texts are not those of a single run'

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# A Slurm of one node for tests/lib/slurm.sh, which sources this file after cli.sh. The caller owns its daemons, its
-# authentication (munge) and all their files, so it needs no rights. Packages: slurm-wlm munge.
+# A Slurm of one node for tests/lib/slurm.sh, which sources this file after cli.sh. The caller owns its daemons,
+# its authentication (munge) and all their files, so it needs no rights. Packages: slurm-wlm munge.
 
 # slurm_start DIR: returns when it takes jobs; 1: it did not start, DIR has the logs.
 slurm_start() {
