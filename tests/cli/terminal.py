@@ -268,7 +268,7 @@ def filtered(text):
 
 def control_characters_of_the_model_reach_a_pipe_and_no_terminal(state):
     n_controls = 0
-    for seed in range(1, 7):
+    for seed in range(1, 4):
         arguments = ['--raw', '-p', 'Once', '-n', '150', '--ignore-eos', '--temp', '4', '--top-k', '0',
                      '--top-p', '1',
                      '-s', str(seed)]
@@ -279,7 +279,7 @@ def control_characters_of_the_model_reach_a_pipe_and_no_terminal(state):
         seen = re.sub(rb'[^\n]*\r\x1b\[K', b'', t.seen).decode()
         assert seen == filtered(raw), (seed, seen, raw)
         n_controls += raw != filtered(raw)
-    assert n_controls > 2, 'the model has said no control characters'
+    assert n_controls > 1, 'the model has said no control characters'
 
 
 def control_characters_of_file_names_reach_no_terminal(state):
