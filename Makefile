@@ -178,5 +178,5 @@ deb: $(if $(SHADERS),$(SHADERS)/kernels/table.inc)
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
 
-include mk/tests.mk
+include mk/tests.mk mk/lanes.mk
 -include $(OBJ:.o=.d) $(BUILD)/main.d $(SPIRV:.inc=.d)

@@ -1,12 +1,10 @@
+/* main.c - the program: parses the command line and runs the verb that it names. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/err.h"
 #include "build_id.h"
-#include "base/str.h"
 #include "cli/batch/batch.h"
 #include "cli/measure/bench.h"
 #include "cli/options/completion.h"
@@ -23,61 +21,55 @@
 #include "cli/run.h"
 #include "cli/setup.h"
 #include "cli/signals.h"
+#include "cli/startup.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "cli/verbs.h"
 #include "cli/which_model.h"
 #include "generate/generator.h"
 #include "moeflux.h"
-#include "server/server.h"
+#include "server/serve.h"
 
-static int print_help(const struct options *o, struct output *out, struct moeflux_err *e)
+/* What the callbacks of the verb `serve` need. */
+struct serving {
+    const struct options *options;
+    struct bar bar;
+};
+
+static void tell_warning(void *ctx, const char *text)
 {
-    struct str text = {0};
-    options_help(o, &text);
-    output_add(out, str_text(&text), text.len);
-    str_free(&text);
-    return output_flush(out, e);
+    const struct serving *s = ctx;
+    exit_tell(s->options->log_level, EXIT_WARN, text);
 }
 
-static void tell_line(void *ctx, const char *text)
+static int open_model(void *ctx, struct generator *g, uint32_t n_sequences, struct moeflux_progress progress,
+                      struct moeflux_err *e)
+{
+    struct serving *s = ctx;
+    return setup_open_for(g, s->options, &s->bar, n_sequences, progress, e);
+}
+
+static void tell_url(void *ctx, const char *url)
+{
+    const struct serving *s = ctx;
+    char line[192];
+    snprintf(line, sizeof line, "listening on %s", url);
+    exit_tell(s->options->log_level, EXIT_INFO, line);
+}
+
+static void wait_for_signal(void *ctx)
 {
     (void)ctx;
-    exit_warn(text);
+    signals_wait(-1);
 }
 
-static void tell_nothing(void *ctx, const char *text)
+static int save_usage(void *ctx, const struct generator *g, int rc, struct moeflux_err *e)
 {
-    (void)ctx;
-    (void)text;
+    const struct serving *s = ctx;
+    return setup_save_usage(g, s->options, rc, e);
 }
 
-static uint32_t least(uint32_t a, uint32_t b)
-{
-    return a < b ? a : b;
-}
-
-/* Answers side by side, and sequences in memory, where nothing says how many: each of several devices has
- * something to do. */
-static int choose_parallel(const struct options *o, struct server_options *so, struct moeflux_err *e)
-{
-    enum { OF_A_DEVICE = 4, MOST = 64, DEFAULT_SEQUENCES = 4 };
-    uint32_t n, wanted = (uint32_t)o->sequences;
-    int rc = setup_n_devices(o, &n, e);
-    if (rc)
-        return rc;
-    so->parallel = o->parallel ? (uint32_t)o->parallel : n > 1 ? least(n * OF_A_DEVICE, MOST) : 1;
-    if (!o->parallel && wanted)
-        so->parallel = least(so->parallel, wanted);
-    so->sequences = wanted ? wanted : so->parallel > DEFAULT_SEQUENCES ? so->parallel : DEFAULT_SEQUENCES;
-    if (o->replicate && so->parallel < n)
-        return err_set(e, ERR_USAGE,
-                       "--parallel: expected at least %u with --replicate, an answer a copy, found %u", n,
-                       so->parallel);
-    return 0;
-}
-
-static struct server_options server_options_of(const struct options *o)
+static struct server_options server_options_of(const struct options *o, struct serving *s)
 {
     return (struct server_options){
         .host = o->host,
@@ -86,6 +78,8 @@ static struct server_options server_options_of(const struct options *o)
         .cors = o->cors,
         .name = options_model_name(o),
         .context = (uint32_t)o->ctx_size,
+        .parallel = (uint32_t)o->parallel,
+        .sequences = (uint32_t)o->sequences,
         .state_bytes = o->state_memory,
         .state_dir = o->state_dir,
         .state_dir_bytes = o->state_disk,
@@ -93,45 +87,36 @@ static struct server_options server_options_of(const struct options *o)
         .most_waiting = (uint32_t)o->queue,
         .grace_s = (uint32_t)o->grace,
         .request = options_request(o),
-        .tell = o->log_level >= EXIT_WARN ? tell_line : tell_nothing,
+        .tell = tell_warning,
+        .ctx = s,
     };
 }
 
-/* Until a signal says that it is enough. */
 static int serve(const struct options *o, const struct term *t, struct moeflux_err *e)
 {
-    struct server_options so = server_options_of(o);
-    struct generator g = {0};
-    struct server *s = NULL;
-    struct bar bar;
+    struct serving s = {.options = o};
     if (signals_catch_interrupt(e))
         return ERR_IO;
     signals_catch_termination();
-    bar_init(&bar, t);
-    int rc = choose_parallel(o, &so, e);
-    if (!rc)
-        rc = server_new(&s, &so, e);
-    if (!rc)
-        rc = setup_open_for(&g, o, &bar, so.sequences, server_progress(s, bar_progress(&bar)), e);
-    if (!rc)
-        rc = server_start(s, &g, e);
-    if (!rc) {
-        char line[192];
-        snprintf(line, sizeof line, "listening on %s", server_url(s));
-        exit_tell(o->log_level, EXIT_INFO, line);
-        signals_wait(-1);
-        server_stop(s);
-    }
-    server_free(s);
-    rc = setup_save_usage(&g, o, rc, e);
-    generator_close(&g);
-    return rc;
+    bar_init(&s.bar, t);
+    struct serve_options so = {
+        .server = server_options_of(o, &s),
+        .replicate = o->replicate,
+        .loading = bar_progress(&s.bar),
+        .open = open_model,
+        .listening = tell_url,
+        .wait = wait_for_signal,
+        .ended = save_usage,
+        .ctx = &s,
+    };
+    int rc = setup_n_devices(o, &so.n_devices, e);
+    return rc ? rc : serve_run(&so, e);
 }
 
 static int dispatch(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     if (o->help)
-        return print_help(o, out, e);
+        return verbs_help(o, out, e);
     const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
     if (model && which_model_check(model, o->verb == VERB_CONVERT, e))
         return (int)e->code;
@@ -151,7 +136,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     case VERB_LIST_DEVICES:
         return device_report_run(o, out, e);
     case VERB_SELFTEST:
-        return verbs_selftest(o, out, e);
+        return verbs_selftest(o, t, out, e);
     case VERB_PLAN:
         return plan_report_run(o, out, e);
     case VERB_BATCH:
@@ -172,29 +157,6 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     }
 }
 
-/* A model with experts on 8 disks has 8 files a layer, each open twice for direct reads; the usual limit is
- * 1024. */
-static void allow_many_files(void)
-{
-    const rlim_t enough = 4096;
-    struct rlimit l;
-    if (getrlimit(RLIMIT_NOFILE, &l) < 0 || l.rlim_cur >= enough)
-        return;
-    l.rlim_cur = l.rlim_max < enough ? l.rlim_max : enough;
-    /* Where it may not be raised, opening names the file that is one too many. */
-    (void)setrlimit(RLIMIT_NOFILE, &l);
-}
-
-/* Where no device is named none is taken that is software, so that the Vulkan loader (from 1.3.234 on) need
- * not load the driver of one: Mesa's brings a compiler along, 60 ms of each start. What the user has set
- * stays. */
-static void skip_software_drivers(const struct options *o)
-{
-    bool is_named = o->device && strcmp(o->device, "auto") != 0 && strcmp(o->device, "all") != 0;
-    if (!is_named && o->verb != VERB_LIST_DEVICES)
-        (void)setenv("VK_LOADER_DRIVERS_DISABLE", "*lvp_icd*,*swiftshader_icd*", 0);
-}
-
 int main(int argc, char **argv)
 {
     struct options o;
@@ -202,20 +164,20 @@ int main(int argc, char **argv)
     struct moeflux_err e = {0}, closing = {0};
     struct term t = term_look();
     signals_ignore_failed_writes();
-    allow_many_files();
+    startup_allow_many_files();
     output_init(&out, STDOUT_FILENO);
     int rc = options_parse(&o, argc, argv, &e);
     t.quiet = o.log_level < EXIT_INFO;
     if (o.color)
         t.out_dress = o.color == 1;
     if (!rc) {
-        skip_software_drivers(&o);
+        startup_skip_software_drivers(&o);
         rc = dispatch(&o, &t, &out, &e);
     }
     if (rc < 0)
         options_explain(&o, &e);
     options_free(&o);
-    /* A failure that was found first is the one that is told. */
+    /* The first failure is the one that is reported. */
     int closed = output_close(&out, &closing);
     return rc ? exit_report(rc, &e) : exit_report(closed, &closing);
 }

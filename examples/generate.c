@@ -1,5 +1,5 @@
-/* generate.c - the smallest program over libmoeflux: continues a text with the likeliest tokens, and repeats itself
- * unwillingly.
+/* generate.c - the smallest program that uses libmoeflux: continues a text with the likeliest tokens, with a
+ * penalty for repeated ones.
  *
  *   cc generate.c $(pkg-config --cflags --libs moeflux) -o generate
  *   ./generate MODEL_DIR "Once upon a time" [DEVICE] */

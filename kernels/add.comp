@@ -1,6 +1,7 @@
-// add.comp - x[i] += y[i], or y[i mod every], where it sets x[i] = y[i mod every]. y may lie in host memory:
-// each number is read once, neighbours by neighbouring lanes. Grid: x = blocks of WORKGROUP * 4 numbers.
-// Exact.
+// add.comp - adds vectors (ops/add.h): x[i] += y[i], or x[i] += y[i mod every], or with `sets` x[i] = y[i mod
+// every].
+// y may lie in host memory: each number is read once, neighbouring ones by neighbouring lanes.
+// Grid: x = blocks of WORKGROUP * 4 numbers. Exact.
 #version 460
 #include "lib/memory.glsl"
 

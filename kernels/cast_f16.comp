@@ -1,6 +1,7 @@
-// cast_f16.comp - the vectors of a chunk in float16, for the products of gemm.glsl that take them so:
-//   dst[t][c] = x[t][c] f_t norm[c], f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm What is larger
-// than 65504 in size becomes it. Grid: x = tokens. Tolerance: float16's rounding, 1e-3 of each output.
+// cast_f16.comp - rounds the vectors of a chunk to float16, for the products of gemm.glsl that take float16:
+//   dst[t][c] = x[t][c] f_t norm[c],  f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
+// Values beyond +-65504 become +-65504. Grid: x = tokens. Sums are float32. Tolerance: float16's rounding,
+// 1e-3 of each output.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/put_halves.glsl"
@@ -8,7 +9,7 @@
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
-layout(constant_id = 2) const uint FORM = 0; // of put_halves.glsl
+layout(constant_id = 2) const uint FORM = 0; // FORM_* of put_halves.glsl
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 

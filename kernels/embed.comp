@@ -1,6 +1,6 @@
 // embed.comp - out[t] = row ids[t] of the embedding matrix, dequantised exactly.
 // Grid: x = blocks of WORKGROUP * 8 columns, y = tokens; an invocation writes eight columns.
-// variants: plain other
+// variants: plain ext
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

@@ -4,7 +4,7 @@
 TESTS    := $(sort $(wildcard tests/unit/test_*.c tests/model/test_*.c))
 binaries  = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(1)))
 TEST_BIN := $(call binaries,$(TESTS))
-suite     = $(call binaries,$(shell grep -lE '^ \* suites:.* $(1)\b' $(TESTS)))
+suite     = $(call binaries,$(shell grep -lE '^ \* suites:.* $(1)( |$$)' $(TESTS)))
 BENCH    := $(wildcard tests/bench/bench_*.c)
 ISA_TEST := $(wildcard tests/*/*_isa.c)
 TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(ISA_TEST) $(BENCH) %_shim.c,$(wildcard tests/lib/*.c tests/bench/*.c))) \
@@ -63,7 +63,7 @@ asan: export UBSAN_OPTIONS = print_stacktrace=1
 asan: export MOEFLUX_TESTS = *odd*
 asan: export MOEFLUX_ROUNDS = 60
 asan:
-	$(MAKE) BUILD=build-asan SHADERS=build OPT="-O1 -g1" SUITE=asan \
+	$(MAKE) BUILD=build-asan SHADERS=build OPT="-O1 -g1" SUITE=$(or $(SUITE),asan) \
 	    SAN="-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer" run-tests
 
 # What has threads, with ThreadSanitizer, on the reference: a driver has threads of its own. Its address space is not made for

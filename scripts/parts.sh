@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# Sourced by .ci/run and scripts/nightly: runs every part even when one fails, then says which did; the last line counts the tests.
+# Sourced by .ci/run and scripts/nightly: runs every part even when one fails, then says which did. The last line
+# counts the tests.
 export WERROR=1
 exec </dev/null
 mkdir -p build

@@ -1,25 +1,27 @@
 // attention/decode.comp - causal attention of few queries over the cache, with an online softmax:
-//   partial[t][h][split] = sum_p 2^(s_p - m) v_p, stats = (m, l = sum_p 2^(s_p - m)), s_p = log2(e) scale q .
-// k_p, p <= pos + t over the split's share of the positions; whole: sum_p 2^(s_p - m) v_p / l. WINDOW: p >
-// pos + t - WINDOW, and others are not read. SINKS: a head's sink is one more score of the first split, with
-// a value of zero. LATENT: a position has one row for all heads; the row is the key, and its first VALUE_DIM
-// channels are the value. PREPARE (one token): the queries come as they are projected. Every workgroup norms
-// and turns its own as gqa/prepare.comp does; the one with the last position does that with the new key, too,
-// and writes the position's row of the cache, which others do not see before the next dispatch: a member of
-// each team begins with key and value in shared memory, and all end before it.
-//
-// Merged (PREPARE, not whole): the workgroup that is the last of its heads' to finish does what merge.comp
-// does, and no other dispatch follows. The splits are added up in order, whoever does it.
+//   partial[t][h][split] = sum_p 2^(s_p - m) v_p,  stats = (m, l = sum_p 2^(s_p - m)),
+//   s_p = log2(e) scale q . k_p,  p <= pos + t, over the split's positions
+// A single whole split writes sum_p 2^(s_p - m) v_p / l.
+//   WINDOW   only positions p > pos + t - WINDOW are read
+//   SINKS    a head's sink is one more score of the first split, with a value of zero
+//   LATENT   a position has one row for all heads: the key; its first VALUE_DIM channels are the value
+//   PREPARE  (one token) queries, key and value come as they are projected. Every workgroup norms and turns
+//            its queries like gqa/prepare.comp. The one with the last position does so with the new key, too,
+//            and writes the position's row of the cache. Other workgroups see that row only in the next
+//            dispatch; one member of each of its teams begins with key and value in shared memory
+//   merged   (PREPARE, not whole) the workgroup that finishes last of its heads' does what merge.comp does,
+//            so no other dispatch follows. The order of the sum over the splits is fixed
 //
 // Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens. The
-// subgroups of a workgroup form TEAMS of MEMBERS, each team for HEADS heads of its own; teams walk the same
-// rows at about the same time, so that one load serves all (caches near the processors do it). Members take
-// STEP positions in turn. LANES lanes share a position's row, 16 bytes of it at a time, and ROWS = SUBGROUP /
-// LANES rows are looked at side by side. A lane multiplies its channels of BLOCK keys with those of HEADS
-// queries; a reduction that halves the number of sums with the number of lanes leaves it with OWN scores, so
-// that exponentials are computed once. m grows only when a score is larger by more than SLACK: then sums are
-// scaled down. Members are added up in a fixed tree. A split without positions writes l = 0. float32; the
-// device's exp2. Tolerance 1e-5 of the largest output after the merge.
+// subgroups of a workgroup form TEAMS of MEMBERS; each team has HEADS heads of its own. Teams walk the same
+// rows at about the same time, so that the nearest caches load them once. Members take STEP positions
+// alternately. LANES lanes share a position's row, 16 bytes of it at a time; a subgroup has ROWS = SUBGROUP /
+// LANES rows at once.
+// A lane multiplies its channels of BLOCK keys with those of HEADS queries. A reduction that halves the
+// number of sums with the number of lanes leaves it with OWN scores, so that each exponential is computed
+// once. m grows only when a score exceeds it by more than SLACK; then the sums are scaled down. Members are
+// added up in a fixed tree. A split without positions writes l = 0.
+// float32; the device's exp2. Tolerance 1e-5 of the largest output after the merge.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
@@ -34,31 +36,32 @@ layout(constant_id = 4) const uint HEADS = 4; // query heads of a team: 1, 2 or 
 layout(constant_id = 5) const uint LATENT = 0;
 layout(constant_id = 6) const uint TEAMS = 1;
 layout(constant_id = 9) const uint LANES = 32; // a power of two
-// of channels in a unit: 2 where that is 16 bytes and rows are whole ones
+// groups of four channels in a unit: 2 if they are 16 bytes and rows are whole units, else 1
 layout(constant_id = 10) const uint FOURS = 1;
 layout(constant_id = 11) const uint PREPARE = 0;
-layout(constant_id = 12) const uint MERGED = 1; // most splits that the last workgroup merges; 1: it does not
-layout(constant_id = 13) const uint NORM = NORM_HEADS; // PREPARE: as in gqa/prepare.comp, likewise the next
+// most splits that the last workgroup merges; 1: it never does
+layout(constant_id = 12) const uint MERGED = 1;
+layout(constant_id = 13) const uint NORM = NORM_HEADS; // PREPARE only, like BIASED: see gqa/prepare.comp
 layout(constant_id = 14) const uint BIASED = 0;
-layout(constant_id = 15) const uint WINDOW = 0; // 0: there is none
+layout(constant_id = 15) const uint WINDOW = 0; // 0: no window
 layout(constant_id = 16) const uint SINKS = 0;
 
 layout(push_constant, std430) uniform Args { attention_decode_args a; };
 
-// What other workgroups of this dispatch wrote.
+// Memory that other workgroups of this dispatch write.
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Parts { vec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer PartStats { vec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Counters { uint v[]; };
 
-const uint BLOCK = 4; // rows of a lane at once
+const uint BLOCK = 4; // rows that a lane takes at once
 const uint SUBGROUPS = WORKGROUP / SUBGROUP, MEMBERS = SUBGROUPS / TEAMS;
 const uint ROWS = SUBGROUP / LANES, STEP = BLOCK * ROWS;
 const uint KEY_ROW = KEY_DIM / (4 * FOURS), VALUE_ROW = VALUE_DIM / (4 * FOURS);        // units of a row
-// of a lane
+// units of a lane
 const uint KEY_UNITS = (KEY_ROW + LANES - 1) / LANES, VALUE_UNITS = (VALUE_ROW + LANES - 1) / LANES;
 const uint KEY_VECS = KEY_UNITS * FOURS, VALUE_VECS = VALUE_UNITS * FOURS;
-// Scores of a lane after the reduction: OWN, the same on COPIES neighbours; of MINE heads. HEAD_LANES
-// neighbours have all heads.
+// A lane's scores after the reduction: OWN of them, the same on COPIES neighbouring lanes, for MINE heads.
+// HEAD_LANES neighbouring lanes have all heads.
 const uint SCORES = BLOCK * HEADS;
 const uint OWN = SCORES > LANES ? SCORES / LANES : 1, COPIES = LANES > SCORES ? LANES / SCORES : 1;
 const uint MINE = OWN < HEADS ? OWN : HEADS, HEAD_LANES = COPIES * HEADS / MINE;
@@ -67,8 +70,8 @@ const float LOWEST = -3.0e38; // finite, so that a difference of two is never Na
 const float LOG2_E = 1.44269504;
 const float SLACK = 8.0;
 
-// The sums of half of the members, in fours of channels; before that what PREPARE makes: the block's queries,
-// key, value.
+// The sums of half of the members, in groups of four channels. Before that, what PREPARE makes: the block's
+// queries, key, value.
 const uint PREPARED = PREPARE != 0 ? (TEAMS * HEADS * KEY_DIM + KEY_DIM + VALUE_DIM) / 4 : 1;
 const uint NEW_KEY = TEAMS * HEADS * KEY_DIM / 4, NEW_VALUE = NEW_KEY + KEY_DIM / 4;
 const uint TREE = MEMBERS > 1 ? TEAMS * (MEMBERS / 2) * HEADS * VALUE_VECS * LANES : 1;
@@ -78,16 +81,16 @@ shared float split_weights[PREPARE != 0 ? TEAMS * HEADS * MERGED : 1];
 shared uint is_last;
 
 vec4 q[HEADS][KEY_VECS], acc[HEADS][VALUE_VECS]; // this lane's channels
-float m[MINE], l[MINE];                          // of this lane's heads; l of its own positions
-float s[SCORES];                                 // of BLOCK rows; after the reduction OWN
+float m[MINE], l[MINE];                          // those of this lane's heads; l only over its own positions
+float s[SCORES];                                 // scores of BLOCK rows; after the reduction OWN of them
 uvec4 keys[BLOCK][KEY_UNITS], values[BLOCK][VALUE_UNITS];
 
-// What a subgroup computes: set by find_work.
+// A subgroup's work; set by find_work.
 uint lane, team, member, split, token, kv_head, group;
-uint first;    // of the team's heads, in the group
+uint first;    // first of the team's heads, in the group
 uint from, to; // positions in the cache
-uint begin;    // the first that the token sees
-bool has_new;  // PREPARE: the split ends with the last position, which is not there yet
+uint begin;    // first position that the token sees
+bool has_new;  // PREPARE: the split ends with the last position, which is not in the cache yet
 
 void find_work()
 {
@@ -110,7 +113,7 @@ void find_work()
     to -= has_new ? 1 : 0;
 }
 
-// Heads behind the group's last repeat it; their results go nowhere.
+// Heads past the group's last repeat it; their results are dropped.
 uint head_of(uint in_group)
 {
     return kv_head * group + min(in_group, group - 1);
@@ -147,9 +150,9 @@ vec4 four_of(uvec4 unit, uint i)
                   : vec4(unpackHalf2x16(unit.z), unpackHalf2x16(unit.w));
 }
 
-// This lane's part of the STEP rows from p on, a multiple of STEP: they lie in one block of the cache. Rows
-// past the last repeat it.
-void ask_keys(uint p)
+// Start loading this lane's part of the STEP rows from p on. p is a multiple of STEP, so the rows lie in one
+// block of the cache. Rows past the last repeat it.
+void fetch_keys(uint p)
 {
     uint last = to - 1, base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
     uvec2 rows = key_row(base);
@@ -163,7 +166,7 @@ void ask_keys(uint p)
     }
 }
 
-void ask_values(uint p)
+void fetch_values(uint p)
 {
     uint last = to - 1, base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
     uvec2 rows = value_row(base);
@@ -179,9 +182,9 @@ void ask_values(uint p)
 
 // --- PREPARE ---
 
-const uint PAIRS = (KEY_DIM / 2 + SUBGROUP - 1) / SUBGROUP; // of neighbouring channels, of a lane
+const uint PAIRS = (KEY_DIM / 2 + SUBGROUP - 1) / SUBGROUP; // pairs of neighbouring channels of a lane
 
-// A channel, and what it is turned by: another channel.
+// A channel, and the other channel that RoPE turns it with.
 struct Channel {
     float v, norm, other, other_norm, co, si;
 };
@@ -196,7 +199,7 @@ float norm_at(uvec2 norm, uint c)
     return NORM != NORM_NONE ? F32s(norm).v[c] : 1.0;
 }
 
-// norms: the place of the head's first channel among the norm's.
+// norms: index of the head's first channel in the norm.
 Channel load_channel(uint src, uvec2 norm, uint norms, uint c)
 {
     uint pairs = a.rotary_dim / 2, pair = c < pairs ? c : c - pairs;
@@ -211,7 +214,7 @@ Channel load_channel(uint src, uvec2 norm, uint norms, uint c)
     return ch;
 }
 
-// Channels 2 * i and 2 * i + 1 of a row of the cache. Returns them as they are stored.
+// Stores channels 2 * i and 2 * i + 1 of a row of the cache. Returns them as they are stored.
 vec2 store_two(uvec2 row, uint i, vec2 v, bool is_mine)
 {
     if (KV_TYPE == KV_F16) {
@@ -227,12 +230,14 @@ vec2 store_two(uvec2 row, uint i, vec2 v, bool is_mine)
     return v;
 }
 
-// Rows of the workgroup's block: its queries, then the new key and the new value. One subgroup makes a row.
+// Prepares row i of the workgroup's block: its queries, then the new key and the new value. One subgroup
+// makes a row.
 void prepare_row(uint i, vec2 factors)
 {
     bool is_query = i < TEAMS * HEADS, is_value = i == TEAMS * HEADS + 1;
     uint step = 1 + (a.is & ATTENTION_GATED) / ATTENTION_GATED, head = head_of(first - team * HEADS + i);
-    uint src = (is_query ? step * head : step * a.n_heads + (is_value ? a.n_kv_heads : 0) + kv_head) * KEY_DIM;
+    uint src = (is_query ? step * head : step * a.n_heads + (is_value ? a.n_kv_heads : 0) + kv_head) *
+        KEY_DIM;
     uvec2 norm = is_query ? a.q_norm : a.k_norm, row = is_value ? value_row(a.pos) : key_row(a.pos);
     uint norms = NORM != NORM_ALL || is_value ? 0 : (is_query ? head : kv_head) * KEY_DIM;
     Channel ch[PAIRS][2];
@@ -268,7 +273,7 @@ void prepare_row(uint i, vec2 factors)
     }
 }
 
-// 1 / rms of the n numbers from `at` on: every subgroup finds it.
+// Returns 1 / rms of the n numbers from `at` on; every subgroup computes it.
 float rms_factor(uint at, uint n)
 {
     float squares = 0.0;
@@ -283,7 +288,8 @@ void prepare()
 {
     vec2 factors = vec2(1.0);
     if (NORM == NORM_ALL)
-        factors = vec2(rms_factor(0, a.n_heads * KEY_DIM), rms_factor(a.n_heads * KEY_DIM, a.n_kv_heads * KEY_DIM));
+        factors = vec2(rms_factor(0, a.n_heads * KEY_DIM),
+                       rms_factor(a.n_heads * KEY_DIM, a.n_kv_heads * KEY_DIM));
     for (uint i = gl_SubgroupID; i < TEAMS * HEADS + (has_new ? 2 : 0); i += SUBGROUPS)
         prepare_row(i, factors);
     barrier();
@@ -291,7 +297,7 @@ void prepare()
 
 // --- scores and sums ---
 
-// The first of a lane's fours of channels in its i-th vector.
+// Returns the index of a lane's i-th group of four channels.
 uint four_at_lane(uint i)
 {
     return (i / FOURS * LANES + lane) * FOURS + i % FOURS;
@@ -323,7 +329,7 @@ float dot_on(vec4 x, vec4 y, float sum)
 }
 
 
-// The new position's row as the first one: its score is m, its weight 1.
+// Begins with the new position's row: its score is m, its weight 1.
 void begin_with_new()
 {
     [[unroll]] for (uint g = 0; g < HEADS; g++) {
@@ -344,27 +350,27 @@ void begin_with_new()
         l[h] = gl_SubgroupInvocationID < HEAD_LANES ? 1.0 : 0.0;
 }
 
-// One step of the reduction: lanes `bit` apart share out the N = SCORES >> j sums that are left of each.
-#define HALVE(j)                                                                                                  \
-    if (LANES >> j > 0 && SCORES >> j > 0) {                                                                      \
-        bool high = (lane & (LANES >> j)) != 0;                                                                   \
-        [[unroll]] for (uint i = 0; i < SCORES >> j; i++) {                                                       \
-            float keep = high ? s[i + (SCORES >> j)] : s[i], give = high ? s[i] : s[i + (SCORES >> j)];           \
-            s[i] = keep + subgroupShuffleXor(give, LANES >> j);                                                   \
-        }                                                                                                         \
-    } else if (LANES >> j > 0) {                                                                                  \
-        s[0] += subgroupShuffleXor(s[0], LANES >> j);                                                             \
+// One step of the reduction: two lanes `bit` apart divide the SCORES >> j sums that each has left.
+#define HALVE(j)                                                                                            \
+    if (LANES >> j > 0 && SCORES >> j > 0) {                                                                \
+        bool high = (lane & (LANES >> j)) != 0;                                                             \
+        [[unroll]] for (uint i = 0; i < SCORES >> j; i++) {                                                 \
+            float keep = high ? s[i + (SCORES >> j)] : s[i], give = high ? s[i] : s[i + (SCORES >> j)];     \
+            s[i] = keep + subgroupShuffleXor(give, LANES >> j);                                             \
+        }                                                                                                   \
+    } else if (LANES >> j > 0) {                                                                            \
+        s[0] += subgroupShuffleXor(s[0], LANES >> j);                                                       \
     }
 
-// Adds up s over the LANES lanes of a row: afterwards score (key, head) = (i / HEADS, i % HEADS), i = lane /
-// COPIES * OWN + o, stands in s[o].
+// Adds up s over the LANES lanes of a row. Afterwards s[o] is the score of (key, head) = (i / HEADS, i %
+// HEADS), i = lane / COPIES * OWN + o.
 void reduce()
 {
     HALVE(1) HALVE(2) HALVE(3) HALVE(4) HALVE(5) HALVE(6) HALVE(7)
 }
 
-// This lane's scores of the STEP rows from p on; LOWEST for positions that are hidden. A split's first step
-// has others, or the new position's score went before it: m is no longer LOWEST then.
+// Computes this lane's scores of the STEP rows from p on; LOWEST for hidden positions. m stays above LOWEST:
+// a split's first step has other positions, or the new position's score came before it.
 void score(uint p)
 {
     [[unroll]] for (uint i = 0; i < SCORES; i++)
@@ -383,7 +389,7 @@ void score(uint p)
     }
 }
 
-// Lets m grow to the largest score of each head. All lanes of a head have the same m.
+// Raises m to the largest score of each head. All lanes of a head have the same m.
 void raise_top()
 {
     float keep[MINE];
@@ -405,7 +411,7 @@ void raise_top()
     }
 }
 
-// Folds the rows into m, l and acc.
+// Adds the rows to m, l and acc.
 void fold()
 {
     bool grows = false;
@@ -430,7 +436,7 @@ void fold()
 
 // --- results ---
 
-// Adds up l and acc over the rows that the subgroup had side by side.
+// Adds up l and acc over the rows that the subgroup had at once.
 void join_rows()
 {
     [[unroll]] for (uint h = 0; h < MINE; h++)
@@ -451,7 +457,7 @@ uint result_row(uint head)
     return ((token * a.n_heads + head) * a.n_splits + split) * VALUE_DIM;
 }
 
-// Scales acc to what the members of the team have in common, and writes that.
+// Scales acc to the m that the members of the team have in common, and writes m and l.
 void join_stats()
 {
     if (gl_SubgroupInvocationID < HEAD_LANES && lane % COPIES == 0)
@@ -471,11 +477,13 @@ void join_stats()
         vec2 of = stats[(i * TEAMS + team) * HEADS + g];
         sum = fma(of.y, exp2(of.x - top), sum);
     }
-    if ((a.is & ATTENTION_WHOLE) == 0 && member == 0 && gl_SubgroupInvocationID < HEADS && first + g < group) {
+    if ((a.is & ATTENTION_WHOLE) == 0 && member == 0 && gl_SubgroupInvocationID < HEADS &&
+        first + g < group) {
         uint at = a.n * a.n_heads * a.n_splits * (VALUE_DIM / 2) + result_row(head_of(first + g)) / VALUE_DIM;
         PartStats(a.partial).v[at] = vec2(top, sum);
     }
-    float factor = exp2(stats[gl_SubgroupID * HEADS + g].x - top) / ((a.is & ATTENTION_WHOLE) != 0 ? sum : 1.0);
+    float factor =
+        exp2(stats[gl_SubgroupID * HEADS + g].x - top) / ((a.is & ATTENTION_WHOLE) != 0 ? sum : 1.0);
     [[unroll]] for (uint h = 0; h < HEADS; h++) {
         float f = subgroupShuffle(factor, h);
         [[unroll]] for (uint i = 0; i < VALUE_VECS; i++)
@@ -483,7 +491,7 @@ void join_stats()
     }
 }
 
-// Adds up acc over the team's members: the second half of them to the first, again and again.
+// Adds up acc over the team's members: again and again the second half to the first.
 void join_members()
 {
     [[unroll]] for (uint j = 1; j <= 4; j++) {
@@ -519,22 +527,24 @@ void store_results()
 
 // --- merging ---
 
-// Weights of the splits of the block's heads: a subgroup finds a head's. `head`: the block's first.
+// Computes the weights of the splits for the block's heads, one head a subgroup. head: the block's first.
 void weigh_splits(uint head)
 {
-    const uint EACH = (MERGED + SUBGROUP - 1) / SUBGROUP; // of a lane
+    const uint EACH = (MERGED + SUBGROUP - 1) / SUBGROUP; // splits of a lane
     uint stats_at = a.n_heads * a.n_splits * (VALUE_DIM / 2);
     for (uint h = gl_SubgroupID; h < TEAMS * HEADS; h += SUBGROUPS) {
         vec2 of[EACH];
         float top = LOWEST, total = 0.0;
         [[unroll]] for (uint i = 0; i < EACH; i++) {
             uint n = i * SUBGROUP + gl_SubgroupInvocationID;
-            of[i] = PartStats(a.partial).v[stats_at + head_of(head + h) * a.n_splits + min(n, a.n_splits - 1)];
+            of[i] = PartStats(a.partial).v[stats_at + head_of(head + h) * a.n_splits +
+                                           min(n, a.n_splits - 1)];
             top = max(top, of[i].x);
         }
         top = subgroupMax(top);
         [[unroll]] for (uint i = 0; i < EACH; i++)
-            total += i * SUBGROUP + gl_SubgroupInvocationID < a.n_splits ? of[i].y * exp2(of[i].x - top) : 0.0;
+            total += i * SUBGROUP + gl_SubgroupInvocationID < a.n_splits ? of[i].y * exp2(of[i].x - top) :
+                                                                           0.0;
         total = subgroupAdd(total);
         [[unroll]] for (uint i = 0; i < EACH; i++) {
             uint n = i * SUBGROUP + gl_SubgroupInvocationID;
@@ -546,8 +556,8 @@ void weigh_splits(uint head)
 
 const uint BATCH = 8; // splits that are loaded at once
 
-// Four channels of a head, of the splits from `from` on.
-void ask_parts(uint head, uint c4, uint from, out vec4 part[BATCH])
+// Loads four channels of a head from the splits `from` on.
+void fetch_parts(uint head, uint c4, uint from, out vec4 part[BATCH])
 {
     uint at = head * a.n_splits * (VALUE_DIM / 4) + c4;
     [[unroll]] for (uint i = 0; i < BATCH; i++)
@@ -567,20 +577,20 @@ void merge()
     memoryBarrierBuffer();
     vec4 part[BATCH];
     uint h = id / (VALUE_DIM / 4), c4 = id % (VALUE_DIM / 4);
-    ask_parts(head_of(head + h), c4, 0, part);
+    fetch_parts(head_of(head + h), c4, 0, part);
     weigh_splits(head);
     barrier();
     for (uint i = id; i < TEAMS * HEADS * (VALUE_DIM / 4); i += WORKGROUP) {
         h = i / (VALUE_DIM / 4);
         c4 = i % (VALUE_DIM / 4);
         if (i != id)
-            ask_parts(head_of(head + h), c4, 0, part);
+            fetch_parts(head_of(head + h), c4, 0, part);
         vec4 sum = vec4(0.0);
         for (uint from = 0; from < a.n_splits; from += BATCH) {
             if (from > 0)
-                ask_parts(head_of(head + h), c4, from, part);
+                fetch_parts(head_of(head + h), c4, from, part);
             [[unroll]] for (uint k = 0; k < BATCH; k++)
-                if (from + k < MERGED) // behind the last split the weights are 0
+                if (from + k < MERGED) // weights past the last split are 0
                     sum = fma(vec4(split_weights[h * MERGED + from + k]), part[k], sum);
         }
         uint row = head_of(head + h) * (VALUE_DIM / 4);
@@ -592,30 +602,31 @@ void merge()
             F32x4s(a.dst).v[row + c4] = sum;
     }
     if (id == 0)
-        Counters(a.counters).v[counter] = 0; // for the next dispatch
+        Counters(a.counters).v[counter] = 0; // zero for the next dispatch
 }
 
 void main()
 {
     find_work();
     if (from < to)
-        ask_keys(from + member * STEP);
+        fetch_keys(from + member * STEP);
     if (PREPARE != 0)
         prepare();
     load_queries();
     if (PREPARE != 0)
-        barrier(); // queries stay in registers: the loop has no time to read them again and again
+        // the loop would lose time by reading the queries again and again, so they stay in registers
+        barrier();
     if (has_new && member == 0)
         begin_with_new();
     for (uint p = from + member * STEP; p < to; p += MEMBERS * STEP) {
         if (LATENT == 0)
-            ask_values(p);
+            fetch_values(p);
         score(p);
         if (LATENT == 0)
-            ask_keys(p + MEMBERS * STEP);
+            fetch_keys(p + MEMBERS * STEP);
         fold();
         if (LATENT != 0)
-            ask_keys(p + MEMBERS * STEP);
+            fetch_keys(p + MEMBERS * STEP);
     }
     join_rows();
     join_stats();

@@ -1,14 +1,17 @@
 // attention/latent.glsl - attention over latents on cooperative matrices, in two passes (latent_scores.comp,
-// latent_values.comp). A row is a (token, head): all heads share a position's latent, so that 128 rows meet
-// each position that is loaded once. Between the passes: weights f16 = 2^(s - m) of `rows` x `width` (row,
-// position) pairs, and chunks f32 [width / CHUNK][rows][2] = (m, l) of each row and CHUNK positions: m the
-// largest score in powers of two, rounded up to a whole number, so that weights of two chunks are brought to
-// one m without an error; l the sum of the weights. rows and width are whole tiles of 128; what rows behind
-// the last have is not used, weights of positions that a row does not see are 0.
+// latent_values.comp). A row is a (token, head). All heads share a position's latent, so 128 rows meet each
+// position that is loaded.
+// Between the passes lie:
+//   weights  f16 = 2^(s - m) of `rows` x `width` (row, position) pairs; 0 for positions that a row does not
+//            see
+//   chunks   f32 [width / CHUNK][rows][2] = (m, l) of each row and CHUNK positions. m is the largest score in
+//            powers of two, rounded up to a whole number, so that rescaling the weights of two chunks to one
+//            m is exact. l is the sum of the weights
+// rows and width are multiples of 128; rows past the last are computed but not used.
 //
-// The weights are stored as [row][position], or, where FRAG is defined (kernels named X_fragcoop), as [row /
-// 16][position / 16][lane], eight of a 16 x 16 matrix for each lane: for devices whose matrices lie in quads
-// (lib/quads.glsl), which have them there as the second pass needs them.
+// The weights are stored as [row][position]. Where FRAG is defined (kernels named X_fragcoop) they are [row /
+// 16][position / 16][lane], eight of a 16 x 16 matrix for each lane: on devices whose matrices have the known
+// fragment layout (lib/fragment_layout.glsl) the second pass needs them in this order.
 #ifndef ATTENTION_LATENT_GLSL
 #define ATTENTION_LATENT_GLSL
 
@@ -22,23 +25,23 @@ layout(constant_id = 3) const uint VALUE_DIM = 512; // a multiple of 128; a key'
 
 layout(push_constant, std430) uniform Args { attention_latent_args a; };
 
-// eight halves each
+// eight halves in each element
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Eights { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Stats { vec2 v[]; };
 
 const uint TILE = 128;  // rows, and positions or channels, of a workgroup
 const uint STEP = 64;   // channels, or positions, that are multiplied at once
 const uint CHUNK = 32;  // positions that share a row's m
-const uint UNIT = 8;    // channels, or positions, of 16 bytes
+const uint UNIT = 8;    // channels, or positions, in 16 bytes
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
 
-// The last row of the cache that there is.
+// Returns the last position in the cache.
 uint last_position()
 {
     return a.pos + a.n - 1;
 }
 
-// Channels 8 * unit .. of a position's row, `i` rows behind the one that starts a tile; rows past the last
+// Returns channels 8 * unit .. of the i-th row of a tile that begins at position `from`; rows past the last
 // repeat it. A tile lies in one block of the cache.
 uvec4 latent_at(uvec2 rows, uint from, uint i, uint unit)
 {

@@ -1,7 +1,8 @@
 // attention/latent_scores.comp - the first pass of attention over latents (latent.glsl):
-//   s = log2(e) scale q . k, m = the largest of 32 positions, rounded up, weights = 2^(s - m), l = sum of the
-// weights Grid: x = tiles of 128 positions, y = tiles of 128 rows. STEP channels are multiplied while the
-// next are on their way. Queries are rounded to float16, sums are float32. Tolerance 3e-3 after the merge.
+//   s = log2(e) scale q . k,  m = the largest of 32 positions, rounded up,
+//   weights = 2^(s - m),  l = sum of the weights
+// Grid: x = tiles of 128 positions, y = tiles of 128 rows. While STEP channels are multiplied, the next ones
+// are loaded. Queries are rounded to float16, sums are float32. Tolerance 3e-3 after the merge.
 // variants: coop fragcoop
 #version 460
 #include "attention/latent.glsl"
@@ -19,8 +20,8 @@ uint halves2(vec2 v)
     return packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
 }
 
-// Asks for a step of the queries: of every 32nd row a unit.
-void ask_queries(uint step)
+// Starts loading a step of the queries: one unit of every 32nd row.
+void fetch_queries(uint step)
 {
     uint row = gl_LocalInvocationID.x / 8, unit = step * 8 + gl_LocalInvocationID.x % 8;
     [[unroll]] for (uint i = 0; i < 4; i++) {
@@ -31,14 +32,14 @@ void ask_queries(uint step)
     }
 }
 
-// The i-th of the units that were asked for.
+// Returns the i-th of the loaded units, as halves.
 uvec4 query_halves(uint i)
 {
     vec4 x = next_queries[i][0] * (a.scale * LOG2_E), y = next_queries[i][1] * (a.scale * LOG2_E);
     return uvec4(halves2(x.xy), halves2(x.zw), halves2(y.xy), halves2(y.zw));
 }
 
-// The first position that a row does not see.
+// Returns the first position that a row does not see.
 uint row_end(uint row)
 {
     return a.pos + min(row / a.n_heads, a.n - 1) + 1;

@@ -1,18 +1,18 @@
 // latent_scores_shared.glsl - attention/latent_scores.comp with queries, keys and scores in shared memory,
-// wherever matrices lie. A subgroup has 32 rows and 64 positions of the tile.
+// for devices with any layout of matrices. A subgroup has 32 rows and 64 positions of the tile.
 
-const uint KEYS = TILE * STRIDE;     // where the keys begin
+const uint KEYS = TILE * STRIDE;     // start of the keys
 const uint S_STRIDE = STEP / 4 + 1;  // uvec4 of four scores
 
 MatrixC acc[2][4];
 uvec4 next_keys[4];
 
-void ask(uvec2 rows, uint from, uint step)
+void fetch(uvec2 rows, uint from, uint step)
 {
     uint row = gl_LocalInvocationID.x / 8, unit = step * 8 + gl_LocalInvocationID.x % 8;
     [[unroll]] for (uint i = 0; i < 4; i++)
         next_keys[i] = latent_at(rows, from, row + 32 * i, unit);
-    ask_queries(step);
+    fetch_queries(step);
 }
 
 void keep()
@@ -43,7 +43,7 @@ void multiply_tile(uint from)
 {
     uint row = gl_SubgroupID / 2 * 32, col = gl_SubgroupID % 2 * 64;
     uvec2 rows = latent_rows(from);
-    ask(rows, from, 0);
+    fetch(rows, from, 0);
     [[unroll]] for (uint i = 0; i < 2; i++)
         [[unroll]] for (uint j = 0; j < 4; j++)
             acc[i][j] = MatrixC(0.0);
@@ -52,12 +52,13 @@ void multiply_tile(uint from)
         keep();
         barrier();
         if (step + 1 < STEPS)
-            ask(rows, from, step + 1);
+            fetch(rows, from, step + 1);
         multiply(row, col);
     }
 }
 
-// The scores of 64 positions, in shared memory, become weights: two invocations a row, a chunk each.
+// Turns the scores of 64 positions, in shared memory, into weights. Two invocations share a row, one chunk
+// each.
 void weigh(uint from)
 {
     uint mine = gl_LocalInvocationID.x / 2, part = gl_LocalInvocationID.x % 2;

@@ -1,13 +1,13 @@
-// latent_values_shared.glsl - attention/latent_values.comp with the weights in shared memory, too, wherever
-// matrices lie.
+// latent_values_shared.glsl - attention/latent_values.comp with the weights in shared memory, too, for
+// devices with any layout of matrices.
 
-const uint WEIGHTS = V_SIZE; // where they begin
+const uint WEIGHTS = V_SIZE; // start of the weights
 
 uvec4 next_weights[4];
 float next_tops[4];
 
-// Asks for the weights of every 32nd row.
-void ask_weights(uint step)
+// Starts loading the weights of every 32nd row.
+void fetch_weights(uint step)
 {
     uint id = gl_LocalInvocationID.x, chunk = step * (STEP / CHUNK) + id % 8 / (CHUNK / UNIT);
     [[unroll]] for (uint i = 0; i < 4; i++) {
@@ -37,15 +37,16 @@ void multiply_step(uint step, uint to)
     keep_values(0);
     barrier();
     if (step + 1 < to) {
-        ask_values(step + 1);
-        ask_weights(step + 1);
+        fetch_values(step + 1);
+        fetch_weights(step + 1);
         find_rows(step + 2, to);
     }
     [[unroll]] for (uint d = 0; d < STEP / 16; d++) {
         MatrixA w[2];
         MatrixB v;
         [[unroll]] for (uint i = 0; i < 2; i++)
-            matrix_load(w[i], stage, WEIGHTS + (subgroup_row() + 16 * i) * W_STRIDE + 2 * d, W_STRIDE, BY_ROWS);
+            matrix_load(w[i], stage, WEIGHTS + (subgroup_row() + 16 * i) * W_STRIDE + 2 * d, W_STRIDE,
+                        BY_ROWS);
         [[unroll]] for (uint j = 0; j < 4; j++) {
             matrix_load(v, stage, 16 * d * V_STRIDE + subgroup_col() / 8 + 2 * j, V_STRIDE, BY_ROWS);
             [[unroll]] for (uint i = 0; i < 2; i++)

@@ -1,19 +1,19 @@
-// merge.glsl - joins a row's parts, those of attention's splits:
-//   (sum_s acc_s 2^(m_s - m)) / (sum_s l_s 2^(m_s - m)) m the largest m_s GROUPS = WORKGROUP / COLS
-// invocations share four channels: each has every GROUPS-th split, and the first adds up what they have. Each
-// subgroup finds m and the denominator for itself. float32, sums in a fixed order, the device's exp2. The
-// includer has lib/memory.glsl, SUBGROUP, WORKGROUP and COLS.
+// merge.glsl - joins the splits of a row of attention:
+//   (sum_s acc_s 2^(m_s - m)) / (sum_s l_s 2^(m_s - m))   m the largest m_s
+// GROUPS = WORKGROUP / COLS invocations share four channels: each has every GROUPS-th split, and the first
+// adds up their sums. Each subgroup computes m and the denominator itself. float32, sums in a fixed order,
+// the device's exp2. The includer defines SUBGROUP, WORKGROUP and COLS and includes lib/memory.glsl.
 #ifndef ATTENTION_MERGE_GLSL
 #define ATTENTION_MERGE_GLSL
 
 const uint GROUPS = WORKGROUP / COLS;
-// splits of an invocation that are loaded at once; more of them would be more code to fetch
+// splits of an invocation that are loaded at once; more would be more code to fetch
 const uint BATCH = 5;
 const float LOWEST = -3.0e38;
 
 shared vec4 part_sums[GROUPS > 1 ? WORKGROUP : 1];
 
-// Where a row's parts are: sums f32 [rows][n_splits][4 * fours], behind them (m, l) [rows][n_splits].
+// The location of a row's splits: sums f32 [rows][n_splits][4 * fours], then (m, l) [rows][n_splits].
 struct Row {
     uvec2 partial;
     uint n_splits, sums, stats;
@@ -29,13 +29,13 @@ vec2 stats_of(Row r, uint split)
     return uintBitsToFloat(Twos(r.partial).v[r.stats + split]);
 }
 
-// Four channels of a split's sums and its m, of every GROUPS-th split.
+// Four channels of the sums, and m, of every GROUPS-th split.
 struct SplitParts {
     vec4 sum[BATCH];
     float m[BATCH];
 };
 
-void ask(Row r, uint col, uint fours, uint from, out SplitParts p)
+void fetch(Row r, uint col, uint fours, uint from, out SplitParts p)
 {
     [[unroll]] for (uint i = 0; i < BATCH; i++) {
         uint s = from + i * GROUPS;
@@ -48,7 +48,7 @@ void ask(Row r, uint col, uint fours, uint from, out SplitParts p)
     }
 }
 
-// The largest m of all splits and the denominator, each split once.
+// Returns the largest m of all splits, and the denominator. Each split is read once.
 vec2 join_stats(Row r)
 {
     float top = LOWEST, total = 0.0;
@@ -62,7 +62,7 @@ vec2 join_stats(Row r)
     return vec2(all, subgroupAdd(total * exp2(top - all)));
 }
 
-// Four channels, the col-th of `fours`, in the first COLS invocations. All come here.
+// Returns four channels, the col-th of `fours`, in the first COLS invocations. All invocations must call it.
 vec4 join_parts(Row r, uint col, uint fours)
 {
     uint group = gl_LocalInvocationID.x / COLS;
@@ -70,8 +70,8 @@ vec4 join_parts(Row r, uint col, uint fours)
     vec4 sum = vec4(0.0);
     [[dont_unroll]] for (uint from = 0; from < r.n_splits; from += BATCH * GROUPS) {
         SplitParts p;
-        ask(r, col, fours, from + group, p);
-        if (from == 0) // while the first ones are under way
+        fetch(r, col, fours, from + group, p);
+        if (from == 0) // while the first ones are loaded
             joined = join_stats(r);
         [[unroll]] for (uint i = 0; i < BATCH; i++)
             sum = fma(p.sum[i], vec4(exp2(p.m[i] - joined.x)), sum);

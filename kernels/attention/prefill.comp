@@ -1,16 +1,17 @@
 // attention/prefill.comp - attention/decode.comp's result for the many tokens of a chunk: a tile of queries
-// meets a tile of positions at a time.
+// meets one tile of positions at a time.
 //
 // The queries of a key/value head are rows (token, head): row r is token r / group, head kv_head * group + r
-// % group. A workgroup has ROWS rows of one key/value head. Per tile of POSITIONS keys: scores, masked after
-// each row's own position; the row's new maximum; its sums so far scaled down to it; the tile's values added.
-// A tile past the last position of all rows is not visited. Grid: x = tiles of ROWS rows, y = n_kv_heads *
-// n_splits: workgroups that run at about the same time read the same keys and values. The last tiles, which
-// see the most positions, start first. Two mappings, chosen at build:
+// % group. A workgroup has ROWS rows of one key/value head. For each tile of POSITIONS keys it computes
+// scores, masked after each row's own position, then the row's new maximum; scales the row's sums down to it;
+// adds the tile's values. Tiles past the last position of all rows are skipped.
+// Grid: x = tiles of ROWS rows, y = n_kv_heads * n_splits: workgroups that run at about the same time read
+// the same keys and values. The last tiles, which see the most positions, start first.
+// Two mappings, chosen at build:
 //   tiles (GPUs): 16 x 16 invocations, float32. Tolerance 1e-5 of the largest output after the merge.
 //   matrices (COOP, attention_prefill_coop; attention/prefill_coop.glsl): queries, keys, values and weights
-//   in float16, scores and sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl); KEY_DIM and VALUE_DIM
-//   are multiples of 16. Tolerance 3e-3.
+//     in float16, scores and sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl). KEY_DIM and
+//     VALUE_DIM are multiples of 16. Tolerance 3e-3.
 // variants: plain coop
 #version 460
 #include "lib/memory.glsl"
@@ -27,15 +28,15 @@ layout(constant_id = 13) const uint SINKS = 0;
 
 layout(push_constant, std430) uniform Args { attention_prefill_args a; };
 
-layout(constant_id = 9) const uint ROWS = 64; // matrices: 64, or 128
+layout(constant_id = 9) const uint ROWS = 64; // matrices: 64 or 128
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
 const float LOG2_E = 1.44269504;
 
-// What a workgroup computes: set by find_work.
-uint kv_head, split, group, first_row, n_rows; // n_rows: of the whole chunk
+// A workgroup's work; set by find_work.
+uint kv_head, split, group, first_row, n_rows; // n_rows: rows of the whole chunk
 uint from, to;                                 // positions
 
-// The first position that a token sees.
+// Returns the first position that a token sees.
 uint first_seen(uint token)
 {
     uint n_pos = a.pos + token + 1;
@@ -49,8 +50,8 @@ void find_work(uint positions)
     group = a.n_heads / a.n_kv_heads;
     n_rows = a.n * group;
     first_row = ((n_rows - 1) / ROWS - gl_WorkGroupID.x) * ROWS;
-    // Every row's splits begin at the same positions, each a tile's first; with a window those of a
-    // workgroup's rows.
+    // All rows' splits begin at the same positions, each the first of a tile; with a window only the rows of
+    // a workgroup do.
     uint last_token = min(first_row + ROWS - 1, n_rows - 1) / group;
     uint n_pos = a.pos + (WINDOW > 0 ? last_token + 1 : a.n);
     uint base = first_seen(first_row / group) / positions * positions;
@@ -69,19 +70,19 @@ uint row_head(uint row)
     return kv_head * group + min(first_row + row, n_rows - 1) % group;
 }
 
-// Where a row's query begins, in fours of channels.
+// Returns the start of a row's query, in groups of four channels.
 uint query_row(uint row)
 {
     return (row_token(row) * a.q_stride + row_head(row) * KEY_DIM) / 4;
 }
 
-// Positions from this one on are hidden from a row.
+// Returns the first position that is hidden from a row.
 uint row_end(uint row)
 {
     return min(to, a.pos + row_token(row) + 1);
 }
 
-// And those before this one.
+// Returns the first position that a row sees.
 uint row_begin(uint row)
 {
     return first_seen(row_token(row));
@@ -104,13 +105,13 @@ uvec2 value_row(uint p)
     return cache_row(a.keys, a.layer_off, p, LATENT != 0 ? 0 : 1, kv_head, a.n_kv_heads, KEY_DIM);
 }
 
-// A row's place among those of all tokens, heads and splits.
+// Returns a row's index among all tokens, heads and splits.
 uint partial_index(uint row)
 {
     return (row_token(row) * a.n_heads + row_head(row)) * a.n_splits + split;
 }
 
-// Where a row's result begins, in floats.
+// Returns the start of a row's result, in floats.
 uint partial_row(uint row)
 {
     if (a.is_whole != 0)
@@ -126,8 +127,8 @@ void store_stats(uint row, float top, float sum)
     F32s(a.partial).v[at + 1] = sum;
 }
 
-// Adds a row's sink to its sum, in the first split. top: in powers of two. Returns what the row's results are
-// scaled with.
+// Adds a row's sink to its sum, in the first split. top: in powers of two. Returns the factor that the row's
+// results are scaled with.
 float add_sink(uint row, inout float top, inout float sum)
 {
     if (SINKS == 0 || split > 0)
@@ -141,20 +142,20 @@ float add_sink(uint row, inout float top, inout float sum)
 #ifdef COOP
 #include "attention/prefill_coop.glsl"
 #else
-// Invocation (x, y) of 16 x 16 has rows y + 16 i; of scores the positions x + 16 j, of the sums every 16th
-// four channels.
+// Invocation (x, y) of 16 x 16 has rows y + 16 i. Of the scores it has positions x + 16 j, of the sums every
+// 16th group of four channels.
 const uint SIDE = 16;
 const uint POSITIONS = 64;
 const uint EACH = ROWS / SIDE; // rows, and positions, of an invocation
-const uint DEPTH = 4;          // fours of channels of a step of the scores
+const uint DEPTH = 4;          // groups of four channels in a step of the scores
 const uint STRIDE = DEPTH + 1; // odd: neighbouring rows lie in different banks
 const uint FOURS = KEY_DIM / 4, VALUE_FOURS = VALUE_DIM / 4;
-const uint VALUES = VALUE_DIM > 256 ? 4 : 8; // positions of a step of the sums
+const uint VALUES = VALUE_DIM > 256 ? 4 : 8; // positions in a step of the sums
 const uint COLS = (VALUE_FOURS + SIDE - 1) / SIDE;
 const uint Q_AND_K = (ROWS + POSITIONS) * STRIDE, V = VALUES * VALUE_FOURS;
 shared vec4 stage[Q_AND_K > V ? Q_AND_K : V]; // a step's queries and keys; a step's values
 shared float scores[ROWS * (POSITIONS + 1)];  // then weights
-shared float parts[ROWS * 4];                 // of a row's four quarters
+shared float parts[ROWS * 4];                 // results of the four invocations of each row
 shared float tops[ROWS], sums[ROWS], keeps[ROWS];
 
 uint x, y;
@@ -203,10 +204,11 @@ void score_tile(uint at)
     barrier();
 }
 
-// Scores become weights: four invocations for each row.
+// Turns scores into weights, with four invocations for each row.
 void weigh_tile()
 {
-    uint row = gl_LocalInvocationID.x / 4, mine = row * (POSITIONS + 1) + gl_LocalInvocationID.x % 4 * (POSITIONS / 4);
+    uint row = gl_LocalInvocationID.x / 4,
+         mine = row * (POSITIONS + 1) + gl_LocalInvocationID.x % 4 * (POSITIONS / 4);
     float top = tops[row], high = top, sum = 0.0;
     for (uint i = 0; i < POSITIONS / 4; i++)
         high = max(high, scores[mine + i]);
@@ -225,7 +227,8 @@ void weigh_tile()
         float keep = exp(top - high);
         keeps[row] = keep;
         tops[row] = high;
-        sums[row] = sums[row] * keep + parts[4 * row] + parts[4 * row + 1] + parts[4 * row + 2] + parts[4 * row + 3];
+        sums[row] = sums[row] * keep + parts[4 * row] + parts[4 * row + 1] + parts[4 * row + 2] +
+            parts[4 * row + 3];
     }
     barrier();
 }

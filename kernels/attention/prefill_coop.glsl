@@ -1,45 +1,45 @@
 // attention/prefill_coop.glsl - attention/prefill.comp's tiles on cooperative matrices.
 //
-// ROWS rows meet POSITIONS positions at a time. Groups of subgroups have 16 rows each; the SHARE subgroups of
-// a group share their rows: each computes its part of the positions' scores and of the values' channels, and
-// all of them the softmax. While a tile is computed the next one is on its way to registers. Softmax runs
-// over memory that the subgroup shares, or, with QUADS, in the registers in which the matrices lie
-// (prefill_quads.glsl).
+// ROWS rows meet POSITIONS positions at a time. A group of SHARE subgroups has 16 rows: each subgroup
+// computes its part of the positions' scores and of the values' channels, and all of them compute the
+// softmax. While a tile is computed, the next one is loaded into registers. Softmax runs over shared memory
+// or, with KNOWN_LAYOUT, in the registers of the matrices (prefill_frag.glsl).
 #ifndef ATTENTION_COOP_GLSL
 #define ATTENTION_COOP_GLSL
 
 #include "lib/matrices.glsl"
 
-layout(constant_id = 10) const uint QUADS = 0; // 1: matrices lie in quads (lib/quads.glsl)
-layout(constant_id = 11) const uint POSITIONS = 32; // of a tile: 32 or 64
+// 1: matrices have the known fragment layout (lib/fragment_layout.glsl)
+layout(constant_id = 10) const uint KNOWN_LAYOUT = 0;
+layout(constant_id = 11) const uint POSITIONS = 32; // positions of a tile: 32 or 64
 
 const uint ROW_GROUPS = ROWS / 16, SHARE = WORKGROUP / 32 / ROW_GROUPS; // 1 or 2
-const uint KEY_UNITS = KEY_DIM / 8, VALUE_UNITS = VALUE_DIM / 8; // of eight channels
+const uint KEY_UNITS = KEY_DIM / 8, VALUE_UNITS = VALUE_DIM / 8; // units of eight channels
 const uint KEY_BLOCKS = KEY_DIM / 16, VALUE_BLOCKS = VALUE_DIM / 16;
-// Of a subgroup: matrices of scores, and of sums; the last subgroup of a group may have fewer.
+// A subgroup's matrices of scores, and of sums; the last subgroup of a group may have fewer.
 const uint MY_SCORES = POSITIONS / 16 / SHARE, MY_VALUES = (VALUE_BLOCKS + SHARE - 1) / SHARE;
-// Units of an invocation.
+// An invocation's units.
 const uint MY_KEY_UNITS = (POSITIONS * KEY_UNITS + WORKGROUP - 1) / WORKGROUP;
 const uint MY_VALUE_UNITS = (POSITIONS * VALUE_UNITS + WORKGROUP - 1) / WORKGROUP;
-// In uvec4 of eight halves or four floats: odd numbers, so that neighbouring rows lie in different banks.
+// Strides in uvec4 of eight halves or four floats: odd, so that neighbouring rows lie in different banks.
 const uint K_STRIDE = KEY_UNITS + 1, V_STRIDE = VALUE_UNITS + 1;
 const uint S_STRIDE = POSITIONS / 4 + 1;
 const uint P_STRIDE = POSITIONS / 8 + 1;
-const uint V_TILE = POSITIONS * K_STRIDE; // where the values begin
+const uint V_TILE = POSITIONS * K_STRIDE; // start of the values
 const uint Q_ROWS = 64; // queries that go through shared memory at a time
 const uint Q_SIZE = Q_ROWS * K_STRIDE, KV_SIZE = V_TILE + POSITIONS * V_STRIDE;
 shared uvec4 tile[Q_SIZE > KV_SIZE ? Q_SIZE : KV_SIZE]; // keys, values; at first the queries
-shared uvec4 scores[QUADS != 0 ? 1 : ROWS * S_STRIDE];  // also 16 x 16 numbers of each subgroup
-shared uvec4 weights[QUADS != 0 ? 1 : ROWS * P_STRIDE];
+shared uvec4 scores[KNOWN_LAYOUT != 0 ? 1 : ROWS * S_STRIDE];  // also 16 x 16 numbers of each subgroup
+shared uvec4 weights[KNOWN_LAYOUT != 0 ? 1 : ROWS * P_STRIDE];
 
-// A row's sums are scaled down only when its maximum has grown by this power of two: weights stay in
-// float16's range.
+// A row's sums are scaled down only when its maximum has grown by more than this power of two, which keeps
+// weights in float16's range.
 const float SLACK = 8.0;
 
-uint group_row, member; // of this subgroup: its first row, its place in the group
+uint group_row, member; // this subgroup's first row, its place in the group
 MatrixA q[KEY_BLOCKS];
 MatrixC acc[MY_VALUES];
-float top, sum; // of this lane's row, top in powers of two: two lanes share a row, each has half of its sum
+float top, sum; // this lane's row, top in powers of two; two lanes share a row, each has half of its sum
 uvec4 next_keys[MY_KEY_UNITS], next_values[MY_VALUE_UNITS];
 
 uint halves2(vec2 v)
@@ -52,8 +52,8 @@ uvec4 halves8(vec4 a, vec4 b)
     return uvec4(halves2(a.xy), halves2(a.zw), halves2(b.xy), halves2(b.zw));
 }
 
-// The subgroups of a group see what they wrote.
-void meet()
+// Makes what the subgroups of a group wrote visible to all of them.
+void sync_group()
 {
     if (SHARE > 1)
         barrier();
@@ -61,7 +61,7 @@ void meet()
         subgroupBarrier();
 }
 
-// Where this subgroup's 16 x 16 numbers lie in `scores`, S_STRIDE from row to row.
+// Returns the start of this subgroup's 16 x 16 numbers in `scores`; its rows are S_STRIDE apart.
 uint own_square()
 {
     return group_row * S_STRIDE + 4 * member;
@@ -88,7 +88,7 @@ void load_queries()
     sum = 0.0;
 }
 
-// Channels 8 * unit .. of a row.
+// Returns channels 8 * unit .. of a row.
 uvec4 load_eight(uvec2 row, uint unit)
 {
     if (KV_TYPE == KV_F16)
@@ -96,9 +96,9 @@ uvec4 load_eight(uvec2 row, uint unit)
     return halves8(F32x4s(row).v[2 * unit], F32x4s(row).v[2 * unit + 1]);
 }
 
-// Asks for a tile. Its rows follow each other: a tile lies in one block of the cache. Rows past the last
-// repeat it.
-void ask_tile(uint at)
+// Starts loading a tile. Its rows are contiguous, because a tile lies in one block of the cache. Rows past
+// the last repeat it.
+void fetch_tile(uint at)
 {
     uvec2 keys = key_row(at), values = value_row(at);
     uint key_step = KV_BYTES * a.n_kv_heads * KEY_DIM, value_step = KV_BYTES * a.n_kv_heads * VALUE_DIM;
@@ -109,11 +109,12 @@ void ask_tile(uint at)
     }
     [[unroll]] for (uint i = 0; i < MY_VALUE_UNITS; i++) {
         uint u = gl_LocalInvocationID.x + i * WORKGROUP;
-        next_values[i] = load_eight(addr_add(values, min(u / VALUE_UNITS, last) * value_step), u % VALUE_UNITS);
+        next_values[i] = load_eight(addr_add(values, min(u / VALUE_UNITS, last) * value_step),
+                                    u % VALUE_UNITS);
     }
 }
 
-// Puts the tile that was asked for into shared memory.
+// Stores the loaded tile in shared memory.
 void keep_tile()
 {
     [[unroll]] for (uint i = 0; i < MY_KEY_UNITS; i++) {
@@ -128,7 +129,7 @@ void keep_tile()
     }
 }
 
-// This subgroup's scores of the tile; they begin with position `first`.
+// Computes this subgroup's scores of the tile, from position `first` on.
 void score(out MatrixC s[MY_SCORES], uint first)
 {
     [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
@@ -153,18 +154,18 @@ void add_values(MatrixA w, uint block)
         }
 }
 
-#include "attention/prefill_quads.glsl"
+#include "attention/prefill_frag.glsl"
 
 void score_tile()
 {
     MatrixC s[MY_SCORES];
-    uint first = 16 * MY_SCORES * member; // of the positions
+    uint first = 16 * MY_SCORES * member; // first position
     score(s, first);
     [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
         matrix_store(s[j], scores, group_row * S_STRIDE + first / 4 + 4 * j, S_STRIDE, BY_ROWS);
 }
 
-// acc *= what each row's lanes say.
+// Multiplies acc with the factor `keep` that each row's lanes have.
 void scale_sums(float keep)
 {
     uint row = own_square() + gl_SubgroupInvocationID / 2 * S_STRIDE, part = gl_SubgroupInvocationID % 2;
@@ -179,7 +180,7 @@ void scale_sums(float keep)
             acc[d][i] *= f[i];
 }
 
-// Scores become weights; two lanes share a row, each has half of its positions.
+// Turns scores into weights. Two lanes share a row; each has half of its positions.
 void weigh_tile(uint at)
 {
     const uint FOURS = POSITIONS / 8;
@@ -187,7 +188,7 @@ void weigh_tile(uint at)
     uint mine = group_row + gl_SubgroupInvocationID / 2, end = row_end(mine);
     vec4 s[FOURS];
     float high = LOWEST;
-    meet();
+    sync_group();
     [[unroll]] for (uint i = 0; i < FOURS; i++) {
         uint p = at + 4 * (part + i);
         s[i] = uintBitsToFloat(scores[mine * S_STRIDE + part + i]);
@@ -200,7 +201,7 @@ void weigh_tile(uint at)
     high = max(high, subgroupShuffleXor(high, 1));
     bool grows = high > top + SLACK;
     if (SHARE > 1)
-        barrier(); // the scores' memory serves the next step
+        barrier(); // the next step uses the scores' memory
     if (subgroupMax(grows ? 1u : 0u) != 0u) {
         float keep = grows ? exp2(top - high) : 1.0;
         top = grows ? high : top;
@@ -215,7 +216,7 @@ void weigh_tile(uint at)
     if (member == 0)
         [[unroll]] for (uint i = 0; i < FOURS / 2; i++)
             weights[mine * P_STRIDE + part / 2 + i] = halves8(s[2 * i], s[2 * i + 1]);
-    meet();
+    sync_group();
 }
 
 void add_tile()
@@ -254,25 +255,25 @@ void main()
     group_row = gl_SubgroupID % ROW_GROUPS * 16;
     member = gl_SubgroupID / ROW_GROUPS;
     if (from < to)
-        ask_tile(from);
+        fetch_tile(from);
     load_queries();
-    begin_quads();
+    begin_frag();
     for (uint at = from; at < to; at += POSITIONS) {
         barrier();
         keep_tile();
         barrier();
         if (at + POSITIONS < to)
-            ask_tile(at + POSITIONS);
-        if (QUADS != 0) {
-            run_quads(at);
+            fetch_tile(at + POSITIONS);
+        if (KNOWN_LAYOUT != 0) {
+            run_frag(at);
         } else {
             score_tile();
             weigh_tile(at);
             add_tile();
         }
     }
-    if (QUADS != 0)
-        store_quads();
+    if (KNOWN_LAYOUT != 0)
+        store_frag();
     else
         store_results();
 }

@@ -18,18 +18,18 @@ layout(constant_id = 3) const uint K_DIM = 128;
 layout(constant_id = 4) const uint V_DIM = 128;
 layout(constant_id = 5) const uint TAPS = 4; // conv_kernel
 
-// Workgroups that share a head's rows, a divisor of V_DIM. More than one leave `out` without the factor of
-// its norm and their sums of squares of o instead; there is one token then.
+// Workgroups that share a head's rows, a divisor of V_DIM. With more than one, `out` lacks the factor of its
+// norm and their sums of squares of o are written instead; there is only one token then.
 layout(constant_id = 6) const uint BLOCKS = 1;
 layout(constant_id = 7) const uint REPEATS = 1; // value heads of a key head
 
-const uint V_ROWS = V_DIM / BLOCKS; // of a workgroup
+const uint V_ROWS = V_DIM / BLOCKS; // rows of a workgroup
 const uint ROW_STEP = WORKGROUP / PARTS;
-const uint ROWS = (V_ROWS + ROW_STEP - 1) / ROW_STEP; // of a lane
-const uint COLS = (K_DIM + PARTS - 1) / PARTS;       // of a lane
-const uint OUTS = (V_ROWS + WORKGROUP - 1) / WORKGROUP; // of an invocation
+const uint ROWS = (V_ROWS + ROW_STEP - 1) / ROW_STEP; // rows of a lane
+const uint COLS = (K_DIM + PARTS - 1) / PARTS;       // columns of a lane
+const uint OUTS = (V_ROWS + WORKGROUP - 1) / WORKGROUP; // outputs of an invocation
 const uint CHANNELS = 2 * K_DIM + V_ROWS;
-const uint CONVS = (CHANNELS + WORKGROUP - 1) / WORKGROUP; // likewise
+const uint CONVS = (CHANNELS + WORKGROUP - 1) / WORKGROUP; // channels of an invocation
 const uint MIDDLE = WORKGROUP / SUBGROUP / 2 * SUBGROUP;
 const bool BY_FOURS = K_DIM % (4 * PARTS) == 0;
 
@@ -41,13 +41,13 @@ layout(push_constant, std430) uniform Args { delta_args a; };
 shared float conv_out[CHANNELS];
 shared float core[V_ROWS];
 
-// The first of this workgroup's rows among those of all heads.
+// Returns the first of this workgroup's rows, counted over all heads.
 uint first_row(uint head)
 {
     return head * V_DIM + gl_WorkGroupID.y * V_ROWS;
 }
 
-// The model's channel that stands at place c of conv_out.
+// Returns the model's channel for index c of conv_out.
 uint channel_of(uint head, uint c)
 {
     uint key_head = head / REPEATS;
@@ -58,8 +58,7 @@ uint channel_of(uint head, uint c)
     return 2 * a.n_k * K_DIM + first_row(head) + c - 2 * K_DIM;
 }
 
-// What an invocation convolves at the i-th of its places: token t and its predecessors, oldest first, and the
-// taps.
+// The inputs of an invocation's i-th convolution, token t and its predecessors, oldest first; and the taps.
 float tap_x[CONVS][TAPS], tap_w[CONVS][TAPS];
 
 uint place(uint i)
@@ -80,7 +79,7 @@ void load_taps(uint head, uint t)
     }
 }
 
-// silu of the causal convolution.
+// Computes silu of the causal convolution.
 void convolve()
 {
     [[unroll]] for (uint i = 0; i < CONVS; i++) {
@@ -93,7 +92,7 @@ void convolve()
     }
 }
 
-// What the next chunk needs of the last token and its predecessors.
+// Stores what the next chunk needs of the last token and its predecessors.
 void keep_window(uint head)
 {
     bool first = head % REPEATS == 0 && gl_WorkGroupID.y == 0;
@@ -105,11 +104,11 @@ void keep_window(uint head)
     }
 }
 
-// What all lanes need of a token, found out by the last subgroup alone: a scalar that every subgroup computes
-// takes as long as a row of the state.
+// What all lanes need of a token. Only the last subgroup computes it: a scalar that every subgroup computed
+// would take as long as a row of the state.
 struct Scalars {
     float decay, beta;
-    float q_scale, k_scale, kq; // kq: of the channels before they are scaled
+    float q_scale, k_scale, kq; // kq: before q and k are scaled
 };
 shared Scalars scalars;
 
@@ -118,7 +117,7 @@ bool is_last_subgroup()
     return gl_SubgroupID == WORKGROUP / SUBGROUP - 1;
 }
 
-// One load for the four: lane 0 has a, 1 its bias, 2 a_log, 3 b.
+// One load gets four values: lane 0 has a, 1 its bias, 2 a_log, 3 b.
 float load_gate(uint head, uint token)
 {
     uint lane = gl_SubgroupInvocationID, b_at = token * a.stride + n_channels() + a.n_v * V_DIM;
@@ -152,14 +151,14 @@ void find_scales()
     }
 }
 
-// The channels that an invocation stores: those in the middle of a large workgroup have nothing else to do
-// besides rows.
+// Returns the channel that an invocation stores. In a large workgroup the invocations in the middle have
+// nothing to do besides rows, so they store.
 uint out_channel(uint i)
 {
     return i * WORKGROUP + (gl_LocalInvocationID.x + MIDDLE) % WORKGROUP;
 }
 
-// Whether a subgroup has any.
+// Returns whether a subgroup stores any.
 bool has_outputs()
 {
     return OUTS > 1 || (gl_SubgroupID * SUBGROUP + MIDDLE) % WORKGROUP < V_ROWS;
@@ -188,11 +187,12 @@ void store_outputs(uint head, uint token)
     [[unroll]] for (uint i = 0; i < OUTS; i++) {
         uint c = out_channel(i);
         if (c < V_ROWS)
-            F32s(a.dst).v[token * a.n_v * V_DIM + first_row(head) + c] = core[c] * factor * norm[i] * silu(z[i]);
+            F32s(a.dst).v[token * a.n_v * V_DIM + first_row(head) + c] =
+                core[c] * factor * norm[i] * silu(z[i]);
     }
 }
 
-// Sums over the PARTS neighbouring lanes that share a row.
+// Returns the sums over the PARTS neighbouring lanes that share a row.
 vec2 row_sums(vec2 x)
 {
     for (uint mask = 1; mask < PARTS; mask <<= 1)
@@ -200,13 +200,14 @@ vec2 row_sums(vec2 x)
     return x;
 }
 
-// Column j of a lane's share: by fours where rows come out even, so that 16 bytes are loaded at once.
+// Returns column j of a lane's share: in groups of four if rows divide evenly, so that 16 bytes are loaded at
+// once.
 uint column(uint part, uint j)
 {
     return BY_FOURS ? (j / 4 * PARTS + part) * 4 + j % 4 : j * PARTS + part;
 }
 
-// Whether row `row` and column c of a lane's share exist; constants where the shares come out even.
+// Return whether a row, and a column of a lane's share, exists; constants if the shares divide evenly.
 bool has_row(uint row)
 {
     return V_ROWS % ROW_STEP == 0 || row < V_ROWS;
@@ -251,7 +252,7 @@ void store_state(uint head, uint part, uint row0)
     }
 }
 
-float q[COLS], k[COLS]; // this lane's columns of the token's, as they come out of the convolution
+float q[COLS], k[COLS]; // this lane's columns of the token's q and k, right after the convolution
 
 void load_qk(uint part)
 {
@@ -262,7 +263,7 @@ void load_qk(uint part)
     }
 }
 
-// S k and S q of a row. As o = S_new q = decay (S q) + u (k q), both need the old state alone.
+// Returns S k and S q of a row. Because o = S_new q = decay (S q) + u (k q), both need only the old state.
 vec2 row_products(uint i)
 {
     vec2 sums = vec2(0.0);
@@ -284,9 +285,10 @@ void update_row(uint i, uint part, uint row, vec2 products)
 
 void main()
 {
-    uint head = gl_WorkGroupID.x, part = gl_LocalInvocationID.x % PARTS, row0 = gl_LocalInvocationID.x / PARTS;
+    uint head = gl_WorkGroupID.x, part = gl_LocalInvocationID.x % PARTS,
+         row0 = gl_LocalInvocationID.x / PARTS;
     for (uint t = 0; t < a.n; t++) {
-        // All loads come before the first store and the first wait.
+        // All loads start before the first store and the first wait.
         float gate = is_last_subgroup() ? load_gate(head, t) : 0.0;
         load_taps(head, t);
         if (has_outputs())

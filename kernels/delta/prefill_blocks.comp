@@ -1,7 +1,6 @@
-// delta/prefill_blocks.comp - what the tokens of a block, four in a row, are to each other in the delta rule:
-// the products of their keys and queries and the decays between them, in the form in which
-// delta/prefill_walk.comp needs them (args.h). Decays between tokens are products of decays, never quotients:
-// a decay of 0 is as good as any.
+// delta/prefill_blocks.comp - how the four tokens of a block interact in the delta rule: the products of
+// their keys and queries and the decays between them, in the layout of args.h for delta/prefill_walk.comp.
+// Decays between tokens are products of decays, never quotients, so a decay of 0 is allowed.
 //
 // Grid: x = blocks of tokens, y = n_k key heads; one subgroup a workgroup. float32, tolerance 1e-5.
 #version 460
@@ -15,9 +14,9 @@ layout(push_constant, std430) uniform Args { delta_prefill_blocks_args a; };
 
 const uint FOURS = K_DIM / 4;
 
-uint first; // token of the block
+uint first; // first token of the block
 
-// Of tokens j and i: k_j k_i for j < i, k_j q_i for j <= i.
+// Products for tokens j and i: k_j k_i with j < i; k_j q_i with j <= i.
 float kk[DELTA_BLOCK][DELTA_BLOCK], kq[DELTA_BLOCK][DELTA_BLOCK];
 
 void multiply(uint key_head)
@@ -51,13 +50,14 @@ void weigh(uint head)
 {
     uint to = ((gl_WorkGroupID.x * a.n_v) + head) * (DELTA_COEFS / 4);
     float lower[DELTA_BLOCK][DELTA_BLOCK];
-    vec4 between = vec4(0.0); // of each token and the one at hand
+    vec4 between = vec4(0.0); // decays from each token to token i
     vec2 factors[2 * DELTA_BLOCK];
-    float since = 1.0; // the block's beginning
+    float since = 1.0; // decay since the block's beginning
     [[unroll]] for (uint i = 0; i < DELTA_BLOCK; i++) {
         uint gates = min(first + i, a.n - 1) * a.row + 2 * a.n_k * K_DIM + a.n_v * a.v_dim + 2 * head;
         bool there = first + i < a.n; // tokens past the last change nothing
-        float decay = there ? F32s(a.prepared).v[gates] : 1.0, beta = there ? F32s(a.prepared).v[gates + 1] : 0.0;
+        float decay = there ? F32s(a.prepared).v[gates] : 1.0,
+              beta = there ? F32s(a.prepared).v[gates + 1] : 0.0;
         since *= decay;
         between *= decay;
         between[i] = 1.0;

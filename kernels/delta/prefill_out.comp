@@ -1,5 +1,5 @@
-// delta/prefill_out.comp - the last of them: dst = rms(dst) * norm * silu(z), each token and value head by
-// itself, in place or rounded to float16.
+// delta/prefill_out.comp - the last kernel of the gated delta net of a chunk: dst = rms(dst) * norm * silu(z)
+// for each token and value head, in place or rounded to float16.
 //
 // Grid: x = tokens, y = n_v heads; one subgroup a workgroup. float32, tolerance 1e-5.
 #version 460
@@ -11,7 +11,7 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint V_DIM = 128;
 
-layout(constant_id = 2) const uint FORM = 2; // of put_halves.glsl; 2: float32, in place
+layout(constant_id = 2) const uint FORM = 2; // FORM_* of put_halves.glsl; 2: float32, in place
 
 const uint FOURS = V_DIM / 4, HELD = (FOURS + SUBGROUP - 1) / SUBGROUP;
 

@@ -1,11 +1,11 @@
-// delta/prefill_prep.comp - the first of the kernels that make the gated delta net of a chunk
-// (delta/decode.comp: of one token): what does not depend on the state, for every token at once. Convolution
-// and silu of the q, k, v channels, q and k scaled to unit length, q also by 1 / sqrt(k_dim), decay and beta
-// of each value head; the new window.
+// delta/prefill_prep.comp - the first kernel of the gated delta net of a chunk: what does not depend on the
+// state, for all tokens at once (delta/decode.comp does everything, token by token). It computes the
+// convolution and silu of the q, k, v channels; q and k scaled to unit length, q also by 1 / sqrt(k_dim);
+// decay and beta of each value head; the new window.
 //
-// Grid: x = runs of DELTA_RUN tokens, y = n_k key heads, then n_v value heads; one head's channels a
-// workgroup: each number before the convolution is read once, and not once for each tap. float32, tolerance
-// 1e-5.
+// Grid: x = runs of DELTA_RUN tokens, y = n_k key heads, then n_v value heads. A workgroup has one head's
+// channels, so that each number before the convolution is read once, and not once for each tap. float32,
+// tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/math.glsl"
@@ -18,16 +18,16 @@ layout(constant_id = 3) const uint V_DIM = 128;
 layout(constant_id = 4) const uint TAPS = 4; // conv_kernel
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
-const uint HELD = (K_DIM + WORKGROUP - 1) / WORKGROUP; // channels of q, or k, of an invocation
+const uint HELD = (K_DIM + WORKGROUP - 1) / WORKGROUP; // channels of q, or of k, of an invocation
 
 layout(push_constant, std430) uniform Args { delta_args a; };
 #include "delta.glsl"
 
 shared vec2 sums[DELTA_RUN * SUBGROUPS];
 
-uint first; // token
+uint first; // first token
 
-// Over the workgroup, for each token.
+// Adds up over the workgroup, for each token.
 void workgroup_sums(inout vec2 x[DELTA_RUN])
 {
     [[unroll]] for (uint t = 0; t < DELTA_RUN; t++) {
@@ -43,7 +43,7 @@ void workgroup_sums(inout vec2 x[DELTA_RUN])
     }
 }
 
-// silu of a channel's causal convolution; tokens past the last repeat what can be read.
+// Computes silu of a channel's causal convolution. Tokens past the last repeat valid inputs.
 void convolve(uint channel, out float y[DELTA_RUN])
 {
     float x[DELTA_RUN + TAPS - 1], w[TAPS];
@@ -59,7 +59,7 @@ void convolve(uint channel, out float y[DELTA_RUN])
     }
 }
 
-// Rows of the new window that the channels of [from, from + n) need.
+// Stores channels [from, from + n) of the new window.
 void keep_window(uint from, uint n)
 {
     for (uint c = gl_LocalInvocationID.x; c < n; c += WORKGROUP) {

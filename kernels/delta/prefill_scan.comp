@@ -1,9 +1,10 @@
-// delta/prefill_scan.comp - the second of three: the recurrence over a chunk's tokens. Per value head and row
-// r of its state
-//   S_r *= decay; m = S_r k; u = beta (v_r - m); S_r += u k; dst_r = S_r q computed as a = S_r k, b = S_r q
-// on the state before: m = decay a, dst_r = decay b + u (k q). So the lanes exchange their parts once for
-// each token, which is what takes the time. Rows do not know of each other: PARTS lanes share one and keep it
-// in registers, and no barrier is ever needed. The next token's numbers are loaded while this one's are used.
+// delta/prefill_scan.comp - the second of three kernels: the recurrence over a chunk's tokens. Per value head
+// and row r of its state
+//   S_r *= decay;  m = S_r k;  u = beta (v_r - m);  S_r += u k;  dst_r = S_r q
+// It is computed from a = S_r k, b = S_r q of the old state: m = decay a, dst_r = decay b + u (k q). So the
+// lanes exchange their parts only once for each token; these exchanges take most of the time.
+// Rows are independent: PARTS lanes share one and keep it in registers, and no barrier is needed. The next
+// token's numbers are loaded while this one's are used.
 //
 // Grid: x = n_v heads, y = blocks of SUBGROUP / PARTS rows; one subgroup a workgroup. float32, tolerance
 // 1e-5.
@@ -16,15 +17,15 @@ layout(constant_id = 1) const uint PARTS = 8; // a power of two, at most SUBGROU
 layout(constant_id = 2) const uint K_DIM = 128; // a multiple of 4
 layout(constant_id = 3) const uint V_DIM = 128;
 
-const uint COLS4 = (K_DIM / 4 + PARTS - 1) / PARTS; // groups of four columns of a lane
+const uint COLS4 = (K_DIM / 4 + PARTS - 1) / PARTS; // a lane's groups of four columns
 
 layout(push_constant, std430) uniform Args { delta_prefill_scan_args a; };
 
-// The numbers of the token to come.
+// The next token's numbers.
 vec4 next_q[COLS4], next_k[COLS4];
 float next_v, next_decay, next_beta;
 
-// Columns past K_DIM are 0 in q and k, so that what S holds there never counts.
+// Columns past K_DIM are 0 in q and k, so that what S has there never counts.
 void load(uint t, uint key_head, uint head, uint row, uint part)
 {
     uint at = t * a.row, channels = 2 * a.n_k * K_DIM + a.n_v * V_DIM;
@@ -39,28 +40,33 @@ void load(uint t, uint key_head, uint head, uint row, uint part)
     next_beta = F32s(a.prepared).v[at + channels + 2 * head + 1];
 }
 
-// Sums over the PARTS neighbouring lanes that share a row.
+// Returns the sums over the PARTS neighbouring lanes that share a row.
 vec3 row_sums(vec3 x)
 {
     for (uint mask = 1; mask < PARTS; mask <<= 1)
-        x += vec3(subgroupShuffleXor(x.x, mask), subgroupShuffleXor(x.y, mask), subgroupShuffleXor(x.z, mask));
+        x += vec3(subgroupShuffleXor(x.x, mask), subgroupShuffleXor(x.y, mask),
+                  subgroupShuffleXor(x.z, mask));
     return x;
 }
 
 void main()
 {
     uint head = gl_WorkGroupID.x, key_head = head / (a.n_v / a.n_k), part = gl_SubgroupInvocationID % PARTS;
-    uint mine = gl_WorkGroupID.y * (SUBGROUP / PARTS) + gl_SubgroupInvocationID / PARTS, row = min(mine, V_DIM - 1);
+    uint mine = gl_WorkGroupID.y * (SUBGROUP / PARTS) + gl_SubgroupInvocationID / PARTS,
+         row = min(mine, V_DIM - 1);
     uint at = (head * V_DIM + row) * K_DIM / 4;
     vec4 s[COLS4];
-    [[unroll]] for (uint j = 0; j < COLS4; j++)
-        s[j] = j * PARTS + part < K_DIM / 4 ? F32x4s(a.state).v[at + j * PARTS + part] : vec4(0.0);
+    // Rows that are not there are not read: the state may be written in place.
+    [[unroll]] for (uint j = 0; j < COLS4; j++) {
+        bool has_state = mine < V_DIM && j * PARTS + part < K_DIM / 4;
+        s[j] = has_state ? F32x4s(a.state).v[at + j * PARTS + part] : vec4(0.0);
+    }
 
     load(0, key_head, head, row, part);
     for (uint t = 0; t < a.n; t++) {
         vec4 q[COLS4], k[COLS4];
         float v = next_v, decay = next_decay, beta = next_beta;
-        vec4 sk = vec4(0.0), sq = vec4(0.0), kq = vec4(0.0); // four sums each: no long chain of additions
+        vec4 sk = vec4(0.0), sq = vec4(0.0), kq = vec4(0.0); // four sums each avoid a long chain of additions
         [[unroll]] for (uint j = 0; j < COLS4; j++) {
             q[j] = next_q[j];
             k[j] = next_k[j];
@@ -71,7 +77,8 @@ void main()
             sq = fma(s[j], q[j], sq);
             kq = fma(k[j], q[j], kq);
         }
-        vec3 sums = row_sums(vec3(sk.x + sk.y + (sk.z + sk.w), sq.x + sq.y + (sq.z + sq.w), kq.x + kq.y + (kq.z + kq.w)));
+        vec3 sums = row_sums(vec3(sk.x + sk.y + (sk.z + sk.w), sq.x + sq.y + (sq.z + sq.w),
+                                  kq.x + kq.y + (kq.z + kq.w)));
         float update = beta * (v - decay * sums.x), o = fma(decay, sums.y, update * sums.z);
         [[unroll]] for (uint j = 0; j < COLS4; j++)
             s[j] = fma(vec4(update), k[j], decay * s[j]);

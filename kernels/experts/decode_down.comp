@@ -1,17 +1,19 @@
 // experts/decode_down.comp - the second half of the feed-forward part, with the residual:
-//   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k] + shared_down act[t][top_k] decode_up.comp left
-// the activations, w_t multiplied into the shared expert's, and where the experts lie. With shared_in the
-// router's product made the shared expert's gate and up rows, g_t and u_t behind its logits: act[t][top_k] is
-// w_t silu(g_t) * u_t; w_t = sigmoid of the logit before them, or 1 where the shared expert has no gate.
+//   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k]  +  shared_down act[t][top_k]
+// decode_up.comp left the activations (the shared expert's already multiplied by w_t) and the experts'
+// addresses. With shared_in the router's product made the shared expert's gate and up rows, g_t and u_t,
+// which follow its logits. Then act[t][top_k] is w_t silu(g_t) * u_t, with w_t = sigmoid of the logit before
+// them, or 1 if the shared expert has no gate.
 //
 // A slot is an expert in the router's order, then the shared one. TEAMS subgroups compute a slot, each its
-// own rows: LANES lanes share a row's columns, ROWS rows a lane, one 16-byte piece after the other. Rows are
-// summed over a slot's columns, then over the slots in order, then the residual. Slots that have no subgroup
-// come in further rounds, columns that shared memory has no room for as well. With STEPS there is one round,
-// every slot has AREA columns, and a lane takes STEPS pieces of each row, or fewer in a format with longer
-// ones: no condition stands around a load, none waits for another. DROPS: the address of a slot may be 0,
-// then it has no columns. Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
-// variants: plain denorm q4 q8 other otherdenorm withq4 withq4denorm
+// own rows. LANES lanes share a row's columns, ROWS rows a lane, in consecutive 16-byte pieces. A row is
+// summed over a slot's columns, then over the slots in order, then the residual is added. If there are more
+// slots than subgroups, or more columns than fit shared memory, there are several passes. With STEPS there is
+// one pass: every slot has AREA columns, and a lane takes at most STEPS pieces of each row. Then loads need
+// no condition and do not wait for one another. DROPS: the address of a slot may be 0; such a slot has no
+// columns.
+// Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
+// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -20,14 +22,14 @@
 layout(constant_id = 12) const uint LANES = 16; // a power of two, at most SUBGROUP
 layout(constant_id = 13) const uint TEAMS = 1;
 layout(constant_id = 14) const uint DROPS = 0; // 1: tokens may have fewer than top_k experts
-layout(constant_id = 15) const uint BIASED = 0; // 1: each expert's rows have biases; there is no shared one
+layout(constant_id = 15) const uint BIASED = 0; // 1: each expert's rows have biases; excludes a shared expert
 
-const uint SLOTS = SUBGROUPS / TEAMS;          // of a round
+const uint SLOTS = SUBGROUPS / TEAMS;          // slots of a pass
 // columns of a slot in shared memory, a multiple of PRODUCT_COLS
 const uint AREA = TILE / SLOTS;
-const uint SIDE = SUBGROUP / LANES;            // rows that lie side by side in a subgroup
-const uint GROUP_ROWS = TEAMS * SIDE * ROWS;   // of a workgroup
-// vec4s of activations that an invocation brings
+const uint SIDE = SUBGROUP / LANES;            // rows that a subgroup computes at the same time
+const uint GROUP_ROWS = TEAMS * SIDE * ROWS;   // rows of a workgroup
+// vec4s of activations that an invocation loads
 const uint ACTS = (SLOTS * AREA / 4 + WORKGROUP - 1) / WORKGROUP;
 const uint OUTS = (GROUP_ROWS + WORKGROUP - 1) / WORKGROUP;
 
@@ -35,30 +37,32 @@ layout(push_constant, std430) uniform Args { experts_decode_down_args a; };
 
 shared float sums[SLOTS * GROUP_ROWS];
 
-// Rows of a subgroup's matrix: first, first + SIDE, ...
+// A subgroup's rows of its matrix are first, first + SIDE, ...
 uint first_row()
 {
-    return gl_WorkGroupID.x * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS + gl_SubgroupInvocationID / LANES;
+    return gl_WorkGroupID.x * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS +
+        gl_SubgroupInvocationID / LANES;
 }
 
 struct Slot {
     uvec2 weight, scales, biases;
     uint format, cols;
     float factor;
-    uint first_bias; // of its rows
+    uint first_bias; // the first of its rows' biases
 };
 
 Slot slot_of(uint token, uint slot)
 {
     bool is_dropped = false;
-    if (STEPS > 0) // what the others compute is not added up
+    if (STEPS > 0) // surplus subgroups repeat the last slot; their results are not added
         slot = min(slot, a.end_slot - 1);
     Slot s = Slot(a.shared_w, a.shared_s, a.shared_b, a.shared_format, a.shared_inner, 1.0, 0);
     if (slot < a.top_k) {
         uint at = token * a.top_k + slot;
         uvec2 expert = Addrs(addr_add(a.act, 4 * a.n * a.act_stride)).v[at];
         is_dropped = DROPS != 0 && addr_is_null(expert);
-        s = Slot(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format, a.inner,
+        s = Slot(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format,
+                 a.inner,
                  F32s(a.weights).v[at], 0);
         if (BIASED != 0 && !is_dropped)
             s.first_bias = U32s(a.shared_s).v[at] * a.hidden;
@@ -68,7 +72,7 @@ Slot slot_of(uint token, uint slot)
     return s;
 }
 
-// Columns of a slot from `from` on that are in shared memory.
+// Returns the columns of a slot from `from` on that are in shared memory.
 uint cols_here(Slot s, uint from)
 {
     return min(max(s.cols, from) - from, AREA);
@@ -77,7 +81,7 @@ uint cols_here(Slot s, uint from)
 void load_rows(out Step p, const uint format, Slot s, uint piece)
 {
     uint first = first_row(), last = a.hidden - 1;
-    if (STEPS > 0) // blocks of rows are there or not
+    if (STEPS > 0) // whole blocks of rows exist or not
         first = min(first, last - (ROWS - 1) * SIDE);
     begin_step(p);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
@@ -85,7 +89,7 @@ void load_rows(out Step p, const uint format, Slot s, uint piece)
                    (STEPS > 0 ? first + r * SIDE : min(first + r * SIDE, last)) * s.cols, piece);
 }
 
-// With STEPS: the pieces of a row that a lane takes.
+// STEPS only: returns the pieces of a row that a lane takes.
 uint steps_of(const uint format)
 {
     return AREA / (4 * piece_vecs(format)) / LANES;
@@ -137,7 +141,7 @@ void add_slot(inout float acc[MAX_ACC], Slot s, uint from)
         BY_FORMAT(s.format, add_slot_as(acc, FORMAT, s, from))
 }
 
-// Four columns of the shared expert's activations, from the rows of the router's product.
+// Returns four columns of the shared expert's activations, computed from the rows of the router's product.
 vec4 shared_act(uint token, uint col)
 {
     uint i = token * a.shared_stride + a.shared_at, g = i + col;
@@ -154,7 +158,7 @@ vec4 shared_act(uint token, uint col)
     return v;
 }
 
-// Columns from `from` on of the round's slots, from `first` on.
+// Copies the columns from `from` on of the pass's slots, from slot `first` on, to shared memory.
 void load_acts(uint token, uint first, uint from)
 {
     for (uint i = gl_LocalInvocationID.x; i < SLOTS * AREA / 4; i += WORKGROUP) {
@@ -168,7 +172,7 @@ void load_acts(uint token, uint first, uint from)
     }
 }
 
-// This invocation's share of all of them, which lie side by side. They need not wait for the slots'
+// This invocation's share of all activations, which are contiguous. Their loads need not wait for the slots'
 // addresses.
 vec4 acts[ACTS];
 
@@ -184,14 +188,15 @@ void load_all_acts(uint token)
         acts[k] = F32x4s(a.act).v[at + min(k * WORKGROUP + gl_LocalInvocationID.x, n_all_acts() - 1)];
 }
 
+// Slots that nobody adds up get numbers too: their subgroups read them.
 void put_all_acts()
 {
     [[unroll]] for (uint k = 0; k < ACTS; k++)
-        if (k * WORKGROUP + gl_LocalInvocationID.x < n_all_acts())
+        if (k * WORKGROUP + gl_LocalInvocationID.x < SLOTS * AREA / 4)
             xs_put(0, k * WORKGROUP + gl_LocalInvocationID.x, acts[k]);
 }
 
-// A row's sum over the lanes that share it, for the slot of this subgroup.
+// Stores a row's sum over the lanes that share it, for this subgroup's slot.
 void share_rows(float acc[MAX_ACC], Slot s)
 {
     [[unroll]] for (uint r = 0; r < ROWS; r++) {

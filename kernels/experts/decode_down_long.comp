@@ -1,18 +1,18 @@
-// experts/decode_down_long.comp - the sums of experts/decode_down.comp where activations of all slots are too
-// many for shared memory: all slots have COLS columns in one format, and none is dropped.
+// experts/decode_down_long.comp - the sums of experts/decode_down.comp when the activations of all slots
+// exceed shared memory. All slots have COLS columns in one format, and none is dropped.
 //
-// A workgroup computes SUBGROUPS * ROWS rows and takes the slots in order. Lanes share a row's columns, each
-// has its pieces of all slots in one sequence, the next of which is always under way; the activations of the
-// next slot come while one is multiplied. A lane adds up the slots, then the lanes are added up, then the
-// residual. At most DOWN_LONG_SLOTS slots. Grid: x = row blocks of `hidden`, y = tokens. float32 sums.
-// Tolerance 1e-5.
+// A workgroup computes SUBGROUPS * ROWS rows and takes the slots in order. Lanes share a row's columns. Each
+// lane has its pieces of all slots in one sequence, with the next one always in flight. The activations of
+// the next slot are loaded while one is multiplied. A lane adds up the slots, then the lanes are added up,
+// then the residual. At most DOWN_LONG_SLOTS slots. Grid: x = row blocks of `hidden`, y = tokens. float32
+// sums. Tolerance 1e-5.
 // variants: plain denorm q4 q8
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
 const uint COLS = TILE / 2; // TILE: two slots' columns
-const uint ACTS = (COLS / 4 + WORKGROUP - 1) / WORKGROUP; // vec4s of a slot that an invocation brings
+const uint ACTS = (COLS / 4 + WORKGROUP - 1) / WORKGROUP; // vec4s of a slot that an invocation loads
 
 layout(push_constant, std430) uniform Args { experts_decode_down_args a; };
 
@@ -34,13 +34,14 @@ Matrix matrix_of(uint slot)
     if (slot >= a.top_k)
         return Matrix(a.shared_w, a.shared_s, a.shared_b, a.format, a.hidden, COLS);
     uvec2 expert = expert_of[slot];
-    return Matrix(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b), a.format, a.hidden,
+    return Matrix(addr_add(expert, a.down_w), addr_add(expert, a.down_s), addr_add(expert, a.down_b),
+                  a.format, a.hidden,
                   COLS);
 }
 
 vec4 acts[ACTS];
 
-void ask_acts(uint token, uint slot)
+void fetch_acts(uint token, uint slot)
 {
     uint at = (token * a.act_stride + slot * COLS) / 4;
     [[unroll]] for (uint k = 0; k < ACTS; k++)
@@ -56,7 +57,7 @@ void put_acts(uint slot)
     }
 }
 
-// The slot and the part of its columns that are asked for next.
+// The slot and the part of its columns that are loaded next.
 uint ahead_slot, ahead_slot_part;
 Matrix ahead;
 
@@ -65,7 +66,7 @@ uint n_parts(const uint format)
     return COLS / (4 * piece_vecs(format)) / SUBGROUP;
 }
 
-void ask_slot(const uint format, uint start)
+void fetch_slot(const uint format, uint start)
 {
     uint piece = ahead_slot_part * SUBGROUP + gl_SubgroupInvocationID;
     if (ahead_slot < a.end_slot) {
@@ -85,18 +86,19 @@ void ask_slot(const uint format, uint start)
 void add_slots(const uint format, uint token, uint start, inout float total[MAX_ACC])
 {
     const uint vecs = piece_vecs(format);
-    ask_slot(format, start);
+    fetch_slot(format, start);
     [[dont_unroll]] for (uint slot = a.first_slot; slot < a.end_slot; slot++) {
         float acc[MAX_ACC];
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             acc[r] = 0.0;
         put_acts(slot);
-        barrier(); // behind it nobody reads the other half of xs any more
+        barrier(); // after this nobody reads the other half of xs
         if (slot + 1 < a.end_slot)
-            ask_acts(token, slot + 1);
+            fetch_acts(token, slot + 1);
         [[dont_unroll]] for (uint i = 0; i < n_parts(format); i++) {
-            add_step(acc, format, now, slot % 2 * (COLS / 4) + (i * SUBGROUP + gl_SubgroupInvocationID) * vecs);
-            ask_slot(format, start);
+            add_step(acc, format, now,
+                     slot % 2 * (COLS / 4) + (i * SUBGROUP + gl_SubgroupInvocationID) * vecs);
+            fetch_slot(format, start);
         }
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             total[r] = fma(acc[r], factor_of[slot], total[r]);
@@ -111,7 +113,7 @@ void main()
     float total[MAX_ACC];
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         total[r] = 0.0;
-    ask_acts(token, a.first_slot);
+    fetch_acts(token, a.first_slot);
     find_slots(token);
     float before = stores ? F32s(a.x).v[at] : 0.0;
     barrier();

@@ -1,17 +1,19 @@
 // experts/decode_up.comp - the first half of the chosen experts and of the shared one, p = rms(x[t]) * norm:
 //   act[t][k] = silu(gate p) * (up p), gate and up [inner][hidden] of expert idx[t][k], found through the
-//   layer's table act[t][top_k] = w_t silu(gate p) * (up p) of the shared expert, w_t the sigmoid of its
-//   gate's logit, or 1 and behind all tokens' activations the addresses of their experts, so that the second
-//   half need not look them up.
+//     layer's table
+//   act[t][top_k] = w_t silu(gate p) * (up p) of the shared expert, w_t = the sigmoid of its gate's logit, or
+//     1
+// The addresses of the experts follow all tokens' activations, so that the second half need not look them up.
 //
 // Grid: x = row blocks of `inner` or of the shared expert's, y = slots: the experts in the router's order,
-// then the shared one; z = tokens. float32 sums. Tolerance 1e-5 of the largest output. CHOOSES: the choice is
-// made here, as router/softmax.comp makes it. Each workgroup of a routed expert finds its own: that takes
-// less time than a dispatch. One of the last slot writes idx and weights while its weights are on the way.
-// The caller makes sure that every expert named by idx and not skipped is in the table. BIASED: products get
-// the expert's biases. LIMIT: as in ops/experts/experts.h. DROPS: idx may be NO_EXPERT. Nothing is computed
-// then, and 0 stands for the address.
-// variants: plain denorm q4 q8 other otherdenorm withq4 withq4denorm
+// then the shared one; z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
+// CHOOSES: the choice is made here, by the rules of router/softmax.comp. Each workgroup of a routed expert
+// finds its own expert, which takes less time than a dispatch. A workgroup of the last slot also writes idx
+// and weights while its matrix is loaded. The caller makes sure that the table has every expert that idx
+// names and that is not skipped.
+// BIASED: products get the expert's biases. LIMIT: see ops/experts/experts.h.
+// DROPS: idx may be NO_EXPERT. Nothing is computed then, and the address is 0.
+// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm
 #version 460
 #define MATRICES 2
 #include "lib/memory.glsl"
@@ -20,15 +22,15 @@
 
 layout(constant_id = 12) const uint N_EXPERTS = 256;
 layout(constant_id = 13) const uint TOP_K = 8;
-// rows of the shared expert's gate and up; 0: it is not computed here
+// rows of the shared expert's gate and up; 0: not computed here
 layout(constant_id = 14) const uint SHARED = 512;
 layout(constant_id = 15) const uint IS_GATED = 0; // 1: the shared expert has a gate
 layout(constant_id = 16) const uint CHOOSES = 0;
 layout(constant_id = 17) const uint NORM_TOPK = 0; // 1: the chosen weights sum to 1
 
-// 1: tokens may have fewer than TOP_K experts; not where CHOOSES
+// 1: tokens may have fewer than TOP_K experts; excludes CHOOSES
 layout(constant_id = 18) const uint DROPS = 0;
-layout(constant_id = 19) const uint BIASED = 0; // the next as well: only where SHARED is 0
+layout(constant_id = 19) const uint BIASED = 0; // BIASED and LIMIT need SHARED = 0
 layout(constant_id = 20) const float LIMIT = 0.0;
 
 const uint SHARES = 0;
@@ -36,18 +38,19 @@ const uint PER_LANE = (N_EXPERTS + SUBGROUP - 1) / SUBGROUP;
 const uint KEEP = (TOP_K + SUBGROUP - 1) / SUBGROUP;
 
 layout(push_constant, std430) uniform Args { experts_decode_up_args a; };
-layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer SharedUps { experts_shared_up v; };
+layout(buffer_reference, std430,
+       buffer_reference_align = 8) readonly buffer SharedUps { experts_shared_up v; };
 layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer AddrsOut { uvec2 v[]; };
 
 #include "router/choose.glsl"
 #include "router/softmax.glsl"
 
-shared uvec2 found;     // where the expert of this workgroup lies
+shared uvec2 found;     // address of this workgroup's expert
 shared uint found_idx;
-uint biases; // of this workgroup's expert: the first of its gate rows
+uint biases; // the first bias of this workgroup's expert's gate rows
 
-// On one subgroup: finds the `slot`-th choice. The table's entries are loaded beside the logits: looked up
-// behind the choice, an entry would take as long again.
+// Runs on one subgroup: finds the `slot`-th choice. The table's entries are loaded together with the logits;
+// a lookup after the choice would take as long again.
 void choose_expert(uint token, uint slot)
 {
     uint l[PER_LANE];
@@ -63,18 +66,19 @@ void choose_expert(uint token, uint slot)
         }
 }
 
-// On one subgroup.
+// Runs on one subgroup.
 void store_all_choices(uint token)
 {
     uint l[PER_LANE], kept[KEEP], kept_at[KEEP];
     uint nans = load_logits(a.logits, token * a.stride, N_EXPERTS, l);
     Softmax s = softmax_of_all(l, NORM_TOPK == 0);
     choose(l, TOP_K, kept, kept_at);
-    store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, 1.0, a.idx, a.weights, token * TOP_K);
+    store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, 1.0, a.idx, a.weights,
+                 token * TOP_K);
 }
 
-// Whether this workgroup writes the choice: of the shared expert's, which have nothing to find, or of the
-// last choice's.
+// Returns whether this workgroup writes the choice: one of the shared expert's, which has nothing to find, or
+// one of the last choice's.
 bool stores_choice(uint slot)
 {
     return gl_WorkGroupID.x == 0 && slot == (SHARED > 0 ? TOP_K : TOP_K - 1);
@@ -97,14 +101,17 @@ uvec2 find_expert(uint token, uint slot)
 
 bool is_skipped(uint slot)
 {
-    return slot < TOP_K && slot < 64 && ((slot < 32 ? a.skip_low >> slot : a.skip_high >> (slot - 32)) & 1u) != 0;
+    return slot < TOP_K && slot < 64 &&
+        ((slot < 32 ? a.skip_low >> slot : a.skip_high >> (slot - 32)) & 1u) != 0;
 }
 
 void matrices_of(uvec2 expert, bool is_shared, out Matrix m[2])
 {
-    m[0] = Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b), a.format,
+    m[0] = Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b),
+                  a.format,
                   a.inner, a.hidden);
-    m[1] = Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format, a.inner,
+    m[1] = Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format,
+                  a.inner,
                   a.hidden);
     if (is_shared) {
         experts_shared_up e = SharedUps(a.shared_up).v;
@@ -146,8 +153,9 @@ void stream(Matrix m[2], uint token, uint slot, uint first, uint act_at, float w
     squares[0] = put_vector(0, a.x, token * a.hidden, a.norm, 0, TILE / 4);
     share_sums(squares);
     barrier();
-    // With SPLIT all subgroups come as far, rows or not.
-    for (uint row = first + block_row(), mine = SPLIT > 1 ? first : row; mine < end; row += BLOCK, mine += BLOCK) {
+    // All subgroups take part if SPLIT > 1, with rows or without.
+    for (uint row = first + block_row(), mine = SPLIT > 1 ? first : row; mine < end; row += BLOCK,
+         mine += BLOCK) {
         float acc[MAX_ACC];
         clear(acc);
         add_stream(acc, m, end);
@@ -163,7 +171,8 @@ void main()
     uint token = gl_WorkGroupID.z, slot = gl_WorkGroupID.y + a.first_slot;
     bool is_shared = SHARED > 0 && slot == TOP_K;
     uint blocks = STREAM > 0 ? STREAM : 1;
-    uint first_row = gl_WorkGroupID.x * blocks * (SUBGROUPS / SPLIT) * BLOCK_ROWS, row = first_row + block_row();
+    uint first_row = gl_WorkGroupID.x * blocks * (SUBGROUPS / SPLIT) * BLOCK_ROWS,
+         row = first_row + block_row();
     if (is_skipped(slot) || first_row >= (is_shared ? SHARED : a.inner))
         return;
     uint act_at = token * (TOP_K * a.inner + SHARED) + slot * a.inner;

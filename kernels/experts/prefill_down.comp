@@ -4,7 +4,7 @@
 //
 // Grid: x = blocks of BLOCK_ROWS rows of `hidden`, y = tiles of experts/prefill_sort.comp. float32 sums.
 // Tolerance 1e-5 of the largest output.
-// variants: plain coop fragcoop other othercoop
+// variants: plain coop fragcoop ext extcoop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"
@@ -27,7 +27,7 @@ void main()
     if (!tile_is_there())
         return;
     uvec4 tile = this_tile();
-    if (tile.x == SHARED_EXPERT && addr_is_null(a.shared_w)) // it is computed by itself
+    if (tile.x == SHARED_EXPERT && addr_is_null(a.shared_w)) // it is computed separately
         return;
     Matrix m = Matrix(a.shared_w, a.shared_s, a.shared_b, a.format, a.hidden, a.inner);
     if (tile.x != SHARED_EXPERT) {

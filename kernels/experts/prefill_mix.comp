@@ -1,10 +1,12 @@
-// experts/prefill_mix.comp - the experts' outputs of a chunk into the residual, and what the shared expert's
-// down projection meets:
-//   x[t] += sum_k weights[t][k] parts[t][k] in the router's order, then the shared expert's part, if there is
-//   one shared_act[t] = w_t silu(g_t) * u_t g_t, u_t behind the router logits of shared_in[t]; w_t = sigmoid
-//   of the logit before them, or 1 where there is no gate
+// experts/prefill_mix.comp - adds the experts' outputs of a chunk to the residual, and computes the input of
+// the shared expert's down projection:
+//   x[t] += sum_k weights[t][k] parts[t][k]    in the router's order, then the shared expert's part, if there
+//                                              is one
+//   shared_act[t] = w_t silu(g_t) * u_t        g_t, u_t follow the router logits in shared_in[t];
+//                                              w_t = sigmoid of the logit before them, or 1 without a gate
 //
-// Grid: x = blocks of WORKGROUP * 4 columns of [hidden | shared_inner], y = tokens. Tolerance 2e-6.
+// Grid: x = blocks of WORKGROUP * 4 columns of [hidden | shared_inner], y = tokens. float32 sums. Tolerance
+// 2e-6.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/math.glsl"
@@ -21,7 +23,7 @@ void mix_columns(uint t, uint c4)
     vec4 sum = vec4(0.0);
     for (uint k = a.from_slot; k < a.top_k; k++) {
         uint pair = t * a.top_k + k;
-        if (DROPS != 0 && U32s(a.idx).v[pair] == NO_EXPERT) // nor behind it
+        if (DROPS != 0 && U32s(a.idx).v[pair] == NO_EXPERT) // the token has no more experts
             break;
         sum += F32s(a.weights).v[pair] * F32x4s(a.parts).v[(t * a.slots + k) * row4 + c4];
     }

@@ -1,13 +1,15 @@
 // experts/prefill_sort.comp - the (token, slot) pairs of a chunk sorted by expert, and the tiles of up to
 // tile_tokens pairs of one expert that the products of a chunk work on.
 //
-//   rows[]: the pairs token * slots + slot, those of expert 0 first;  tiles[0].x: how many tiles there are,
-//   tiles[1 + i] = (expert, first of rows, number, 0)
-// Before all others come the pairs of the shared expert, which has every token, where there is one.
+//   rows[]         pairs token * slots + slot: first the shared expert's, if there is one, which has every
+//                  token; then those of expert 0, 1, ...
+//   tiles[0].x     number of tiles, at most one partly filled tile for each expert
+//   tiles[1 + i]   (expert, first of rows, number of pairs, 0)
 //
-// Pairs of an expert that the table does not have are left out: they belong to another wave. So are those of
-// NO_EXPERT. One workgroup counts, sums up and scatters. The order of the pairs of one expert is left open:
-// no result depends on it, because every pair is computed by itself.
+// Pairs of an expert that the table lacks are left out, because they belong to another round; so are those of
+// NO_EXPERT. One workgroup counts, sums up and scatters. The order of the pairs of one expert is undefined:
+// every pair is computed by itself, so no result depends on it.
+// Grid: one workgroup.
 #version 460
 #include "lib/memory.glsl"
 
@@ -19,8 +21,8 @@ layout(buffer_reference, std430, buffer_reference_align = 16) writeonly buffer T
 layout(push_constant, std430) uniform Args { experts_prefill_sort_args a; };
 
 shared uint counts[N_EXPERTS];
-shared uint ends[N_EXPERTS];  // where the next pair of an expert goes
-shared uvec2 sums[WORKGROUP]; // of a subgroup's experts: pairs, tiles
+shared uint ends[N_EXPERTS];  // next place for a pair of an expert
+shared uvec2 sums[WORKGROUP]; // (pairs, tiles) of a subgroup's experts
 
 void put_shared()
 {
@@ -38,7 +40,7 @@ bool is_here(uint expert)
     return (address.x | address.y) != 0;
 }
 
-// The n pairs of an expert, which stand from `first` on, as tiles from `tile` on.
+// Writes the n pairs of an expert, which begin at row `first`, as tiles from `tile` on.
 void put_tiles(uint expert, uint n, uint first, uint tile)
 {
     ends[expert] = first;
@@ -60,7 +62,7 @@ void main()
         if (!is_here(e))
             counts[e] = 0;
     barrier();
-    // Pairs and tiles of the experts before those of this round.
+    // (pairs, tiles) of the experts before those of this turn.
     uvec2 before = uvec2(a.n_shared, (a.n_shared + a.tile_tokens - 1) / a.tile_tokens);
     for (uint from = 0; from < N_EXPERTS; from += WORKGROUP) {
         uint e = from + gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID, n = 0;

@@ -1,19 +1,20 @@
 // experts/prefill_up.comp - experts/decode_up.comp's product for the many tokens of a chunk, sorted by
 // expert:
-//   act[t][k] = silu(gate p) * (up p), p = rms(x[t]) * norm, gate and up [inner][hidden] of the tile's
-//     expert; of the shared expert times the sigmoid of its gate's logit, where it has one; with biases and a
-//     limit as ops/experts/experts.h says
+//   act[t][k] = silu(gate p) * (up p), p = rms(x[t]) * norm, gate and up [inner][hidden] of the tile's expert
+// The shared expert's is multiplied by the sigmoid of its gate's logit if it has a gate. Biases and limit:
+// see ops/experts/experts.h.
 //
 // Grid: x = blocks of BLOCK_ROWS / 2 rows of `inner` (gate and up rows meet in one invocation), y = tiles of
 // experts/prefill_sort.comp. float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain coop fragcoop other othercoop
+// variants: plain coop fragcoop ext extcoop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"
 #include "lib/math.glsl"
 
 layout(push_constant, std430) uniform Args { experts_prefill_up_args a; };
-layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer SharedUps { experts_shared_up v; };
+layout(buffer_reference, std430,
+       buffer_reference_align = 8) readonly buffer SharedUps { experts_shared_up v; };
 #include "expert_tiles.glsl"
 
 uint input_row(uint t)
@@ -26,8 +27,8 @@ uint input_tokens()
     return this_tile().z;
 }
 
-// Element i of act. What stands behind an even one another invocation has: in float16 one of them writes
-// both.
+// Stores element i of act. In float16 another invocation has the element after an even one; one of them
+// writes both.
 void keep(uint i, float v, bool is_there)
 {
 #ifdef COOP
@@ -49,8 +50,10 @@ void find_matrices(uint expert, out Matrix gates, out Matrix ups)
         return;
     }
     uvec2 at = Addrs(a.table).v[expert];
-    gates = Matrix(addr_add(at, a.gate_w), addr_add(at, a.gate_s), addr_add(at, a.gate_b), a.format, a.inner, a.hidden);
-    ups = Matrix(addr_add(at, a.up_w), addr_add(at, a.up_s), addr_add(at, a.up_b), a.format, a.inner, a.hidden);
+    gates = Matrix(addr_add(at, a.gate_w), addr_add(at, a.gate_s), addr_add(at, a.gate_b), a.format, a.inner,
+                   a.hidden);
+    ups = Matrix(addr_add(at, a.up_w), addr_add(at, a.up_s), addr_add(at, a.up_b), a.format, a.inner,
+                 a.hidden);
 }
 
 float weight_of(uvec4 tile, uint pair)
@@ -77,14 +80,16 @@ void main()
         bool is_there = tile_token(t) < tile.z && has_sums();
         float weight = weight_of(tile, pair);
         [[unroll]] for (uint r = 0; r < ROWS / 2; r++) {
-            float g = acc[r * PART + t % PART] * factors[t], u = acc[(r + ROWS / 2) * PART + t % PART] * factors[t];
+            float g = acc[r * PART + t % PART] * factors[t],
+                  u = acc[(r + ROWS / 2) * PART + t % PART] * factors[t];
             uint mine = row + half_row(r);
             if (!addr_is_null(a.biases)) {
                 uint at = tile.x * a.inner + min(mine, a.inner - 1);
                 g += F32s(a.biases).v[at];
                 u += F32s(a.biases).v[at + a.stride * a.inner];
             }
-            keep(pair * a.inner + stored_col(mine), weight * gated(g, u, a.limit), is_there && mine < a.inner);
+            keep(pair * a.inner + stored_col(mine), weight * gated(g, u, a.limit),
+                 is_there && mine < a.inner);
         }
     }
 }

@@ -1,8 +1,9 @@
-// gqa/prepare.comp - what stands between the q/k/v product and attention: the biases (BIASED), rms norm of
-// each query and key head (NORM), RoPE (pairs i, i + rotary_dim / 2), and the new keys and values go into the
-// cache. Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values, with NORM_ALL one for all of them; y
-// = tokens. A head is WORKGROUP invocations with PER_LANE channels each: one on a GPU, where everything is
-// loaded at once and the code stays short. Tolerance 2e-6.
+// gqa/prepare.comp - the step between the q/k/v product and attention: adds biases (BIASED), applies the rms
+// norm of query and key heads (NORM) and RoPE (pairs i, i + rotary_dim / 2), and writes the new keys and
+// values to the cache.
+// Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; with NORM_ALL one workgroup for all of them;
+// y = tokens. A head is WORKGROUP invocations with PER_LANE channels each. PER_LANE is 1 on a GPU, where
+// everything is loaded at once and the code stays short. float32 sums. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
@@ -41,7 +42,7 @@ float projected(uint token, uint i)
     return BIASED != 0 ? v + F32s(a.bias).v[i] : v;
 }
 
-// 1 / rms of the n numbers from `at` on.
+// Returns 1 / rms of the n numbers from `at` on.
 float rms_factor(uint token, uint at, uint n)
 {
     float squares = 0.0;
@@ -54,12 +55,12 @@ float rms_factor(uint token, uint at, uint n)
     return inversesqrt(sum / float(n) + a.eps);
 }
 
-// Channel c of a head that stands at `at` in its token's row, and what it is turned by.
+// Channel c of a head that begins at `at` in its token's row, and what RoPE turns it by.
 struct Channel {
     float v, norm, co, si;
 };
 
-// norm_at: of the head's first channel.
+// norm_at: index of the head's first channel in the norm.
 Channel load_channel(uint at, uvec2 norm, uint norm_at, uint token, uint c)
 {
     uint half_dim = a.rotary_dim / 2, pair = c < half_dim ? c : c - half_dim;
@@ -107,7 +108,7 @@ void store_query(uvec2 dst, Channel ch[PER_LANE])
     }
 }
 
-// A lane with an even channel writes its neighbour's with its own where numbers have two bytes.
+// A lane with an even channel also writes its neighbour's channel if numbers have two bytes.
 void store_cache(uvec2 dst, Channel ch[PER_LANE])
 {
     if (KV_TYPE == KV_F32) {
@@ -123,12 +124,12 @@ void store_cache(uvec2 dst, Channel ch[PER_LANE])
     }
 }
 
-// Row h of the token's queries, keys and values.
+// Prepares row h of the token's queries, keys and values.
 void prepare(uint h, uint token, vec2 factors)
 {
     uint d = a.head_dim;
     bool is_query = h < a.n_heads, is_value = h >= a.n_heads + a.n_kv_heads;
-    uint kv = h - a.n_heads; // of the keys and values that stand behind the queries and gates
+    uint kv = h - a.n_heads; // index among the keys and values, which follow the queries and gates
     uint step = 1 + a.is_gated;
     uint at = (is_query ? step * h : step * a.n_heads + kv) * d;
     uvec2 norm = is_query ? a.q_norm : a.k_norm;

@@ -1,12 +1,15 @@
 // dequant.glsl - stored weights as float32, exactly: code * scale is exact, so code * scale + bias has one
-// right value. The includer has FORMATS, a set of the usual formats (args.h); with ONLY_FORMAT that is the
-// one format there is code for. With OTHER there is the code of dequant_other.glsl in place of theirs, for
-// the one format that FORMATS says. WITH_Q4: some matrices are stored so, others in the one of FORMATS, for
-// which FORMAT_NONE stands.
+// correct value.
+//
+// The includer defines FORMATS, a set of basic formats (args.h). Build variants:
+//   ONLY_FORMAT   there is code for that one format only
+//   EXTENDED      dequant_extended.glsl instead, for the one extended format that FORMATS names
+//   WITH_Q4       (with EXTENDED) some matrices are FORMAT_Q4; FORMAT_NONE stands for the extended format of
+//                 the others
 #ifndef DEQUANT_GLSL
 #define DEQUANT_GLSL
 
-// One matrix of a product; the same for all lanes that share its rows.
+// One matrix of a product, the same for all lanes that share its rows.
 struct Matrix {
     uvec2 weight, scales, biases;
     uint format, rows, cols;
@@ -16,18 +19,18 @@ struct Eight { // eight neighbouring elements of a row or a vector
     vec4 a, b;
 };
 
-#ifdef OTHER
-#include "lib/dequant_other.glsl"
+#ifdef EXTENDED
+#include "lib/dequant_extended.glsl"
 #ifdef WITH_Q4
-#define USUAL (1u << FORMAT_Q4)
+#define BASIC (1u << FORMAT_Q4)
 #include "lib/formats.glsl"
 #endif
 #else
-#define USUAL FORMATS
+#define BASIC FORMATS
 
 #include "lib/formats.glsl"
 
-// Scale and bias of the group that column `col` of a row is in.
+// Finds scale and bias of the group of column `col` in a row.
 void load_group(const uint format, Matrix m, uint row, uint col, out float s, out float b)
 {
     s = b = 0.0;
@@ -38,21 +41,21 @@ void load_group(const uint format, Matrix m, uint row, uint col, out float s, ou
     }
 }
 
-// float(code) for a code below 2^23 without a conversion instruction, which GPUs run at a quarter of the
-// rate.
+// Returns float(code) for a code below 2^23 without a conversion instruction, which GPUs run at a quarter of
+// the rate. With code = 5: the bits 0x4b000005 are 2^23 + 5, minus 2^23 is 5.
 float code_value(uint code)
 {
     return uintBitsToFloat(code | 0x4b000000u) - 8388608.0;
 }
 
-// The i-th eight codes of a matrix, `bits` bytes.
+// Returns the i-th eight codes of a matrix, `bits` bytes.
 uvec2 load_codes(const uint format, uvec2 weight, uint i)
 {
     return format_bits(format) == 4 ? uvec2(Words(weight).v[i], 0) :
                                       uvec2(Words(weight).v[2 * i], Words(weight).v[2 * i + 1]);
 }
 
-// Eight codes as weights.
+// Returns eight codes as weights.
 Eight affine_eight(const uint format, uvec2 codes, float s, float b)
 {
     uint bits = format_bits(format), mask = (1u << bits) - 1u;
@@ -74,7 +77,7 @@ vec4 four_bf16(uint low, uint high)
     return uintBitsToFloat(uvec4(low << 16, low & 0xffff0000u, high << 16, high & 0xffff0000u));
 }
 
-// The i-th eight weights of a matrix; s, b: of their group.
+// Returns the i-th eight weights of a matrix; s, b: their group's scale and bias.
 Eight eight_at(const uint format, uvec2 weight, uint i, float s, float b)
 {
     Eight e;
@@ -92,7 +95,7 @@ Eight eight_at(const uint format, uvec2 weight, uint i, float s, float b)
     return e;
 }
 
-// Columns 8 * i .. of a row.
+// Returns columns 8 * i .. of a row.
 Eight load_eight(const uint format, Matrix m, uint row, uint i)
 {
     float s, b;
@@ -100,7 +103,7 @@ Eight load_eight(const uint format, Matrix m, uint row, uint i)
     return eight_at(format, m.weight, row * (m.cols >> 3) + i, s, b);
 }
 
-// Element `at` of a matrix of plain numbers.
+// Returns element `at` of a matrix of plain numbers.
 float plain_at(uvec2 weight, uint format, uint at)
 {
     if (is_format(FORMAT_BF16, format))

@@ -1,8 +1,7 @@
-// formats.glsl - the table of the usual formats. The includer has USUAL, the set of those that occur.
+// formats.glsl - the table of the basic formats. The includer defines BASIC, the set of those that occur.
 
-// Columns of the table: constants where f is one. As sums, since a choice between choices becomes branches:
-// wherever a kernel asks for a column there would be ten blocks, and glslc takes twice as long to clear them
-// away.
+// Columns of the table, constants if f is one. They are sums, because a choice between choices becomes
+// branches: each use of a column would be ten blocks, and glslc would take twice as long to remove them.
 #define ROW_BITS(name, number, bits, group, scheme, scale, f) + (f == number ? bits : 0)
 #define ROW_SHIFT(name, number, bits, group, scheme, scale, f) \
     + (f == number ? (group == 128 ? 7 : group == 64 ? 6 : group == 32 ? 5 : 0) : 0)
@@ -12,37 +11,37 @@
     + (f == number ? (SCHEME_##scheme == SCHEME_AFFINE ? bits : 0) : 0)
 uint format_bits(uint f)
 {
-    return uint(0 FORMAT_TABLE_USUAL(ROW_BITS, f));
+    return uint(0 FORMAT_TABLE_BASIC(ROW_BITS, f));
 }
 
 uint format_group_shift(uint f)
 {
-    return uint(0 FORMAT_TABLE_USUAL(ROW_SHIFT, f));
+    return uint(0 FORMAT_TABLE_BASIC(ROW_SHIFT, f));
 }
 
-// format_code_bits(f) > 0 says the same, but glslc 2023.2 folds that too late to leave the code of other
-// formats out.
+// format_code_bits(f) > 0 means the same, but glslc 2023.2 folds that too late to drop the code of other
+// formats.
 bool format_is_affine(uint f)
 {
-    return (0 FORMAT_TABLE_USUAL(ROW_IS_AFFINE, f)) != 0;
+    return (0 FORMAT_TABLE_BASIC(ROW_IS_AFFINE, f)) != 0;
 }
 
-// Of a code of an affine format; else 0.
+// Returns the bits of an affine format's code; 0 for other formats.
 uint format_code_bits(uint f)
 {
-    return uint(0 FORMAT_TABLE_USUAL(ROW_CODE_BITS, f));
+    return uint(0 FORMAT_TABLE_BASIC(ROW_CODE_BITS, f));
 }
 
-// Whether a matrix is stored as f: a constant wherever USUAL leaves no choice. A software device computes
-// both sides of every branch, so code for a format that does not occur must not be there.
+// Returns whether a matrix is stored as f: a constant if BASIC leaves no choice. A software device computes
+// both sides of every branch, so formats that do not occur must have no code.
 bool is_format(uint f, uint format)
 {
-    return USUAL == 1u << f || ((USUAL >> f & 1u) != 0 && format == f);
+    return BASIC == 1u << f || ((BASIC >> f & 1u) != 0 && format == f);
 }
 
-// Runs `call` with FORMAT, a constant, standing for the format: a branch for each row of the table. It stands
-// outside of everything: inside, it multiplies the work of shader compilers. WITH_Q4: FORMAT_NONE stands for
-// the other format.
+// Runs `call` with the constant FORMAT for the format: a branch for each row of the table. It must be the
+// outermost statement; inside a loop it would multiply the work of shader compilers. WITH_Q4: FORMAT_NONE
+// stands for the extended format.
 #ifdef ONLY_FORMAT
 #define BY_FORMAT(format, call)            \
     {                                      \
@@ -70,7 +69,7 @@ bool is_format(uint f, uint format)
 #define BY_FORMAT(format, call)           \
     {                                     \
         const uint by_format = format;    \
-        FORMAT_TABLE_USUAL(ROW_BRANCH, call) {} \
+        FORMAT_TABLE_BASIC(ROW_BRANCH, call) {} \
     }
 #endif
 

@@ -1,10 +1,10 @@
 // gemm_coop.glsl - gemm.glsl on cooperative matrices.
 //
-// The inputs come in float16 with their norm applied (cast_f16.comp), the weights are rounded to it, and both
-// are multiplied 16 x 16 x 16 at a time (matrices.glsl), sums in float32. While a step is multiplied the next
-// one is on its way. Two invocations load a row: each asks for 32 neighbouring columns at a time and for the
-// scales and biases of eight groups at once, as with few tokens a product waits for its weights.
-// gemm_coop_other.glsl has the loads of other formats than the usual ones.
+// The inputs are float16 with their norm applied (cast_f16.comp), the weights are rounded to float16. Both
+// are multiplied 16 x 16 x 16 at a time (matrices.glsl), sums in float32. While a step is multiplied, the
+// next one is loaded. Two invocations load a row: each loads 32 neighbouring columns at a time, and the
+// scales and biases of eight groups at once, because with few tokens a product waits for its weights.
+// gemm_coop_extended.glsl has the loads of extended formats.
 #ifndef GEMM_COOP_GLSL
 #define GEMM_COOP_GLSL
 
@@ -16,25 +16,25 @@ const uint ALONG_ROWS = WORKGROUP / 32 / ALONG;
 const uint ACROSS = TOKENS / 8;
 const uint BLOCK_ROWS = 16 * ROWS * ALONG_ROWS;
 const uint TILE_TOKENS = 16 * ACROSS * ALONG;
-// In uvec4 of eight halves; an odd number: neighbouring rows lie in different banks.
+// Stride in uvec4 of eight halves: odd, so that neighbouring rows lie in different banks.
 const uint STRIDE = DEPTH / 8 + 1;
 shared uvec4 ws[BLOCK_ROWS * STRIDE];
 shared uvec4 xs[TILE_TOKENS * STRIDE];
-shared float sums[8 * WORKGROUP]; // a matrix of each subgroup
+shared float sums[8 * WORKGROUP]; // one matrix for each subgroup
 
-// The row of this invocation's r-th accumulator in its half of the block.
+// Returns the row of this invocation's r-th accumulator in its half of the block.
 uint half_row(uint r)
 {
     return gl_SubgroupID % ALONG_ROWS * (8 * ROWS) + r % (ROWS / 2) * 16 + gl_SubgroupInvocationID % 16;
 }
 
-// What the lane with the next row has, for even rows.
+// Returns what the lane with the next row has; for even rows.
 float next_row(float v)
 {
     return subgroupShuffleXor(v, 1);
 }
 
-// Rows are stored as they come.
+// Rows are stored in order.
 float next_stored(float v)
 {
     return next_row(v);
@@ -46,9 +46,9 @@ uint tile_token(uint t)
 }
 
 const uint X_UNITS = TILE_TOKENS * DEPTH / 8;
-const uint MY_X = X_UNITS / WORKGROUP; // of an invocation
-// Rows of an invocation, and the 64s of columns of a step, of which it has the first or the second half. A
-// group is a half, one or two of them.
+const uint MY_X = X_UNITS / WORKGROUP; // units of an invocation
+// MY_ROWS: rows of an invocation. GROUPS: 64-column parts of a step; the invocation has the first or the
+// second half of each. A quantisation group is one half, or one or two whole parts.
 const uint MY_ROWS = 2 * BLOCK_ROWS / WORKGROUP, GROUPS = DEPTH / 64;
 
 MatrixC sum_of[ROWS][ACROSS];
@@ -69,7 +69,7 @@ void multiply_step(uint rows, uint tokens)
     }
 }
 
-// What an invocation has asked for: of the vectors, of its rows.
+// What an invocation has loaded for the next step: vectors, rows.
 uvec4 next_x[MY_X];
 Run next_run[MY_ROWS * GROUPS];
 Matrix matrix_of[MY_ROWS];
@@ -83,15 +83,16 @@ void choose_rows(Matrix first, Matrix second, uint row, uint second_row)
         matrix_of[i] = first;
         if (!in_first)
             matrix_of[i] = second;
-        row_of[i] = min(in_first ? row + tile_row : second_row + tile_row - BLOCK_ROWS / 2, matrix_of[i].rows - 1);
+        row_of[i] = min(in_first ? row + tile_row : second_row + tile_row - BLOCK_ROWS / 2,
+                        matrix_of[i].rows - 1);
     }
 }
 
-#ifdef OTHER
-#include "lib/gemm_coop_other.glsl"
+#ifdef EXTENDED
+#include "lib/gemm_coop_extended.glsl"
 #else
 
-// Eight groups' scales or biases: words 4 * i .. of their array, which ends with word `last`.
+// Returns eight groups' scales or biases: words 4 * i .. of their array, whose last word is `last`.
 uvec4 load_groups(uvec2 p, uint i, uint last)
 {
     uvec4 v;
@@ -106,15 +107,16 @@ float group_of(uvec4 v, uint i)
     return uintBitsToFloat((i & 1u) == 0 ? pair << 16 : pair & 0xffff0000u);
 }
 
-uvec4 scales[MY_ROWS], biases[MY_ROWS]; // of the eight groups of which the step's are some
+uvec4 scales[MY_ROWS], biases[MY_ROWS]; // eight groups each; they contain the step's
 
-// Asks for DEPTH columns of the invocation's rows from column `from` on; is_first: nothing was asked for
-// before.
-void ask_rows(const uint format, uint from, bool is_first)
+// Starts loading DEPTH columns of the invocation's rows from column `from` on. is_first: this is the first
+// step.
+void fetch_rows(const uint format, uint from, bool is_first)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
         Matrix m = matrix_of[i];
-        uint shift = format_group_shift(format), groups = m.cols >> shift, at = row_of[i] * groups + (from >> shift);
+        uint shift = format_group_shift(format), groups = m.cols >> shift,
+             at = row_of[i] * groups + (from >> shift);
         if (format_is_affine(format) && (is_first || (at & 7u) == 0)) {
             uint last = (m.rows * groups - 1) >> 1;
             scales[i] = load_groups(m.scales, at >> 3, last);
@@ -126,12 +128,13 @@ void ask_rows(const uint format, uint from, bool is_first)
     }
 }
 
-// Puts what was asked for, the columns from `from` on, into shared memory.
+// Stores the loaded columns, from `from` on, in shared memory.
 void keep_rows(const uint format, uint from)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++) {
         uint tile_row = gl_LocalInvocationID.x / 2 + i * (WORKGROUP / 2);
-        uint shift = format_group_shift(format), at = row_of[i] * (matrix_of[i].cols >> shift) + (from >> shift);
+        uint shift = format_group_shift(format),
+             at = row_of[i] * (matrix_of[i].cols >> shift) + (from >> shift);
         [[unroll]] for (uint g = 0; g < GROUPS; g++) {
             uint group = at + (64 * g >> shift) + (shift < 6 ? gl_LocalInvocationID.x & 1u : 0);
             float s = group_of(scales[i], group), b = group_of(biases[i], group);
@@ -146,17 +149,17 @@ void keep_rows(const uint format, uint from)
 
 void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint second_row, Input x)
 {
-    // Rows of the subgroup's first matrices in the first half of the block, of the others in the second.
+    // rows: the subgroup's first row, in both halves of the block.
     uint rows = gl_SubgroupID % ALONG_ROWS * (8 * ROWS), tokens = gl_SubgroupID / ALONG_ROWS * (16 * ACROSS);
     uint id = gl_LocalInvocationID.x, at[MY_X];
-    bool has_tokens = tokens < input_tokens(); // of a tile that is partly filled some subgroups have none
+    bool has_tokens = tokens < input_tokens(); // some subgroups of a partly filled tile have no tokens
     [[unroll]] for (uint i = 0; i < MY_X; i++) {
         uint u = id + i * WORKGROUP;
         at[i] = input_row(u / (DEPTH / 8)) / 8 + u % (DEPTH / 8);
         next_x[i] = Halves(x.x).v[at[i]];
     }
     choose_rows(first, second, row, second_row);
-    ask_rows(format, 0, true);
+    fetch_rows(format, 0, true);
 
     for (uint from = 0; from < first.cols; from += DEPTH) {
         barrier();
@@ -164,18 +167,19 @@ void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint 
             xs[(id + i * WORKGROUP) / (DEPTH / 8) * STRIDE + id % (DEPTH / 8)] = next_x[i];
         keep_rows(format, from);
         barrier();
-        // The last step loads itself again: a branch would cost more.
+        // The last step loads itself again; a branch would cost more.
         uint next = min(from + DEPTH, first.cols - DEPTH);
         [[unroll]] for (uint i = 0; i < MY_X; i++)
             next_x[i] = Halves(x.x).v[at[i] + next / 8];
-        ask_rows(format, next, false);
+        fetch_rows(format, next, false);
         if (has_tokens)
             multiply_step(rows, tokens);
     }
 }
 
-// The factors are applied already.
-void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint second_row, Input x, float eps)
+// The factors are already applied.
+void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint second_row, Input x,
+              float eps)
 {
     [[unroll]] for (uint i = 0; i < ROWS; i++)
         [[unroll]] for (uint j = 0; j < ACROSS; j++)

@@ -1,30 +1,33 @@
-// gemm_frag.glsl - gemm.glsl on cooperative matrices, for few tokens and 4-bit weights (FORMAT_Q4): they go
-// from memory into the lanes' registers, where the matrices lie, without shared memory. ALONG subgroups share
-// the columns of their rows: few rows leave a processor waiting else.
+// gemm_frag.glsl - gemm.glsl on cooperative matrices for few tokens and 4-bit weights (FORMAT_Q4). Weights go
+// from memory straight into the registers of the matrices, without shared memory. ALONG subgroups share the
+// columns of their rows, because with few rows a processor would wait otherwise.
 //
-// For devices whose matrices lie in quads (lib/quads.glsl). Weights are first factors [row][k], inputs second
-// factors [k][token]. Which columns of a product meet in one k does not matter: lane q takes columns 32 q ..
-// 32 q + 31 of each 128, which is one piece of 16 bytes of 4-bit codes, four columns for each of eight
-// matrices. The inputs are stored as the lanes take them (stored_col): of each 128 columns the eights 0, 4,
-// 8, 12, then 1, 5, 9, 13 and so on, of each eight the columns 0, 4, 1, 5, 2, 6, 3, 7, which a word of codes
-// gives two at a time.
+// For devices whose matrices have the known fragment layout (lib/fragment_layout.glsl). Weights are first
+// factors [row][k], inputs second factors [k][token]. The order of a product's columns does not matter if
+// both factors use the same one. Of each 128 columns lane q takes 32 q .. 32 q + 31, one piece of 16 bytes of
+// 4-bit codes: four columns for each of eight matrices. The inputs are stored to match (stored_col): the
+// groups of eight columns 0, 4, 8, 12, then 1, 5, 9, 13 and so on; each group in the order 0, 4, 1, 5, 2, 6,
+// 3, 7, in which a word of codes gives two at a time:
+//   word                    77776666 55554444 33332222 11110000    codes 7 .. 0
+//   & 000f000f              ........ ....4444 ........ ....0000    columns 0 and 4
+//   >> 4, & 000f000f        ........ ....5555 ........ ....1111    columns 1 and 5; then >> 8, >> 12
 #ifndef GEMM_FRAG_GLSL
 #define GEMM_FRAG_GLSL
 
 #include "lib/halves.glsl"
 #include "lib/matrices.glsl"
-#include "lib/quads.glsl"
+#include "lib/fragment_layout.glsl"
 
-const uint STEP = 128;          // columns
-const uint FRAGS = ROWS / 4;    // matrices of a subgroup along the rows, of each half of the block
-const uint ACROSS = TOKENS / 4; // along the tokens
-const uint SUBGROUPS = WORKGROUP / 32 / ALONG; // along the rows
+const uint STEP = 128;          // columns of a step
+const uint FRAGS = ROWS / 4;    // matrices of a subgroup along the rows, in each half of the block
+const uint ACROSS = TOKENS / 4; // matrices along the tokens
+const uint SUBGROUPS = WORKGROUP / 32 / ALONG; // subgroups along the rows
 const uint BLOCK_ROWS = 32 * FRAGS * SUBGROUPS;
 const uint TILE_TOKENS = 16 * ACROSS;
 const uint NUMBERS = 2 * FRAGS * ACROSS * 8; // sums of a lane
 shared float parts[ALONG > 1 ? ALONG / 2 * SUBGROUPS * 32 * NUMBERS : 1];
 
-// Which of those that share rows this subgroup is. The first one has the sums in the end.
+// Returns which of the subgroups that share rows this is. The first one gets the sums in the end.
 uint part()
 {
     return gl_SubgroupID / SUBGROUPS;
@@ -38,16 +41,16 @@ bool has_sums()
 uint half_row(uint r)
 {
     uint i = r % (ROWS / 2);
-    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + quad_line();
+    return gl_SubgroupID % SUBGROUPS * (16 * FRAGS) + i * 8 + frag_line();
 }
 
-// What the lane with the next row has, for even rows.
+// Returns what the lane with the next row has; for even rows.
 float next_row(float v)
 {
     return subgroupShuffleXor(v, 4);
 }
 
-// What the lane has whose row is stored behind this one's, where that is stored at an even place.
+// Returns the value of the row that is stored after this lane's row, if this one is stored at an even place.
 float next_stored(float v)
 {
     return subgroupShuffleXor(v, 16);
@@ -55,27 +58,27 @@ float next_stored(float v)
 
 uint tile_token(uint t)
 {
-    return t / 4 * 16 + quad_col(t);
+    return t / 4 * 16 + frag_col(t);
 }
 
 MatrixC sum_of[2 * FRAGS][ACROSS];
-Matrix matrix_of[2]; // of the first half of the rows, of the second
+Matrix matrix_of[2]; // matrix of the first half of the rows, of the second
 uint row_of[ROWS];
 Run run[ROWS], next_run[ROWS];
-vec2 group[ROWS]; // scale and bias, of a step
-uint at[2 * ACROSS]; // where the lane's tokens lie, in eights
-// Whether they are asked for eight columns ahead: tiles of more tokens have enough to multiply meanwhile, and
+vec2 group[ROWS]; // scale and bias of a step
+uint at[2 * ACROSS]; // start of the lane's tokens, in groups of eight numbers
+// Whether inputs are loaded eight columns ahead. Tiles of more tokens have enough to multiply meanwhile, and
 // no registers for it.
 const bool AHEAD = ACROSS <= 2;
 uvec4 next_x[2 * ACROSS];
-// Of each row the words of the scales and biases of four steps, each in one lane of four; those of the next
-// four.
+// Each row's words with the scales and biases of four steps, one in each lane of a quad; and those of
+// the next four steps.
 uint scales[ROWS], biases[ROWS], next_scales[ROWS], next_biases[ROWS];
 
-// Asks for the groups of steps `step` .. step + 3.
-void ask_groups(uint step, uint last)
+// Starts loading the groups of steps `step` .. step + 3.
+void fetch_groups(uint step, uint last)
 {
-    uint mine = min(step + quad_lane(), last);
+    uint mine = min(step + frag_lane(), last);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         Matrix m = matrix_of[r / (ROWS / 2)];
         uint word = row_of[r] * (m.cols >> 7) + mine;
@@ -84,14 +87,14 @@ void ask_groups(uint step, uint last)
     }
 }
 
-void ask_rows(uint step)
+void fetch_rows(uint step)
 {
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         next_run[r] =
-            load_run(FORMAT_Q4, matrix_of[r / (ROWS / 2)], row_of[r], 4 * step + quad_lane());
+            load_run(FORMAT_Q4, matrix_of[r / (ROWS / 2)], row_of[r], 4 * step + frag_lane());
 }
 
-// Eight codes as weights, of columns 0, 4, 1, 5, 2, 6, 3, 7.
+// Returns eight codes as weights, columns 0, 4, 1, 5, 2, 6, 3, 7.
 uvec4 stored_halves(uint word, vec2 group)
 {
     f16vec2 s = f16vec2(group.x), b = f16vec2(group.y);
@@ -101,7 +104,8 @@ uvec4 stored_halves(uint word, vec2 group)
     return e;
 }
 
-// Scale and bias of this lane's columns of a row in the i-th of four steps.
+// Returns scale and bias of this lane's columns of a row in the i-th of four steps. A word has two groups:
+// lanes 0 and 1 use the lower half, 2 and 3 the upper.
 vec2 group_of(uint r, uint i)
 {
     uint from = gl_SubgroupInvocationID & ~3u | i, shift = (~gl_SubgroupInvocationID & 2u) * 8;
@@ -109,24 +113,24 @@ vec2 group_of(uint r, uint i)
                 uintBitsToFloat(subgroupShuffle(biases[r], from) << shift & 0xffff0000u));
 }
 
-// Asks for the eight-th of the lane's eights of columns, four of which are a step's.
-void ask_x(uint eight, const uint across, uvec2 x)
+// Starts loading a group of eight of the lane's columns; a step has four such groups.
+void fetch_x(uint eight, const uint across, uvec2 x)
 {
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
         next_x[j] = Halves(x).v[at[j] + 4 * eight];
 }
 
-// Adds the products of eight of a lane's columns, the c-th, for `across` matrices along the tokens, a
-// constant.
+// Adds the products of the c-th eight of a lane's columns for `across` matrices along the tokens. c and
+// across are constants.
 void multiply_eight(uint step, const uint c, const uint across, uvec2 x, uint last)
 {
     uvec4 v[2 * ACROSS];
     if (!AHEAD)
-        ask_x(4 * step + c, across, x);
+        fetch_x(4 * step + c, across, x);
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
         v[j] = next_x[j];
     if (AHEAD)
-        ask_x(c < 3 ? 4 * step + c + 1 : 4 * min(step + 1, last), across, x);
+        fetch_x(c < 3 ? 4 * step + c + 1 : 4 * min(step + 1, last), across, x);
     uvec4 w[ROWS];
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         w[r] = stored_halves(run[r].v[0][c], group[r]);
@@ -157,11 +161,11 @@ void multiply_across(const uint across, uint cols, Input x)
     uint n_steps = cols / STEP, last = n_steps - 1, each = (n_steps + ALONG - 1) / ALONG;
     uint from = min(part() * each, last), to = min(part() * each + each, n_steps);
     [[unroll]] for (uint j = 0; j < 2 * across; j++)
-        at[j] = input_row(8 * j + quad_line()) / 8 + quad_lane();
-    ask_groups(from, last);
-    ask_rows(from);
+        at[j] = input_row(8 * j + frag_line()) / 8 + frag_lane();
+    fetch_groups(from, last);
+    fetch_rows(from);
     if (AHEAD)
-        ask_x(4 * from, across, x.x);
+        fetch_x(4 * from, across, x.x);
     for (uint step = part() * each; step < to; step++) {
         uint i = (step - from) % 4;
         if (i == 0) {
@@ -169,23 +173,24 @@ void multiply_across(const uint across, uint cols, Input x)
                 scales[r] = next_scales[r];
                 biases[r] = next_biases[r];
             }
-            ask_groups(step + 4, last);
+            fetch_groups(step + 4, last);
         }
         [[unroll]] for (uint r = 0; r < ROWS; r++) {
             group[r] = group_of(r, i);
             run[r] = next_run[r];
         }
-        ask_rows(min(step + 1, last));
+        fetch_rows(min(step + 1, last));
         [[unroll]] for (uint c = 0; c < 4; c++)
             multiply_eight(step, c, across, x.x, last);
     }
 }
 
-// Adds up what the subgroups that share rows have: half of them to the others, again and again.
+// Adds up the sums of the subgroups that share rows: again and again the second half to the first.
 void add_parts()
 {
     [[unroll]] for (uint n = ALONG / 2; n > 0; n /= 2) {
-        uint mine = ((part() % n) * SUBGROUPS + gl_SubgroupID % SUBGROUPS) * NUMBERS * 32 + gl_SubgroupInvocationID;
+        uint mine = ((part() % n) * SUBGROUPS + gl_SubgroupID % SUBGROUPS) * NUMBERS * 32 +
+            gl_SubgroupInvocationID;
         barrier();
         if (part() / n == 1)
             [[unroll]] for (uint i = 0; i < NUMBERS; i++)
@@ -197,7 +202,8 @@ void add_parts()
     }
 }
 
-void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint second_row, Input x, float eps)
+void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint second_row, Input x,
+              float eps)
 {
     [[unroll]] for (uint f = 0; f < 2 * FRAGS; f++)
         [[unroll]] for (uint j = 0; j < ACROSS; j++)
@@ -206,7 +212,7 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row, uint
     matrix_of[1] = second;
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         row_of[r] = min((r < ROWS / 2 ? row : second_row) + half_row(r), matrix_of[r / (ROWS / 2)].rows - 1);
-    // Half of the matrices for half of the tokens and fewer.
+    // Half of the matrices suffices for half of the tokens or fewer.
     if (ACROSS == 1 || input_tokens() > 8 * ACROSS)
         multiply_across(ACROSS, first.cols, x);
     else

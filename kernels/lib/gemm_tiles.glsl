@@ -1,22 +1,22 @@
-// gemm_tiles.glsl - gemm.glsl in float32: DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go
-// through shared memory, 16 x 16 invocations compute ROWS x TOKENS sums each.
+// gemm_tiles.glsl - gemm.glsl in float32. DEPTH columns of BLOCK_ROWS rows and of TILE_TOKENS tokens go
+// through shared memory; 16 x 16 invocations compute ROWS x TOKENS sums each.
 #ifndef GEMM_TILES_GLSL
 #define GEMM_TILES_GLSL
 
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Vec4s { vec4 v[]; };
 
 const uint SIDE = 16;                  // invocations along the rows, and along the tokens
-const uint BLOCK_ROWS = SIDE * ROWS;   // of a workgroup
+const uint BLOCK_ROWS = SIDE * ROWS;   // rows of a workgroup
 const uint TILE_TOKENS = SIDE * TOKENS;
-// An odd number of vec4 between rows: neighbouring rows lie in different banks.
+// An odd number of vec4 between rows, so that neighbouring rows lie in different banks.
 const uint STRIDE = DEPTH / 4 + 1;
-const uint PER_PASS = 1024 / DEPTH; // tokens of which the workgroup's 256 vec4 hold DEPTH columns
+const uint PER_PASS = 1024 / DEPTH; // tokens whose DEPTH columns the workgroup's 256 invocations load at once
 const uint X_PASSES = TILE_TOKENS / PER_PASS;
 const uint MAX_X_PASSES = 4;
 shared vec4 ws[BLOCK_ROWS * STRIDE];
 shared vec4 xs[TILE_TOKENS * STRIDE];
 
-// The row of this invocation's r-th accumulator in its half of the block.
+// Returns the row of this invocation's r-th accumulator in its half of the block.
 uint half_row(uint r)
 {
     return gl_LocalInvocationID.x % SIDE + SIDE * (r % (ROWS / 2));
@@ -32,9 +32,9 @@ void keep_weights(uint tile_row, uint part, Eight e)
     ws[tile_row * STRIDE + 2 * part] = e.a;
     ws[tile_row * STRIDE + 2 * part + 1] = e.b;
 }
-const uint W_UNITS = BLOCK_ROWS * DEPTH / 8; // of eight columns
+const uint W_UNITS = BLOCK_ROWS * DEPTH / 8; // units of eight columns
 
-// The u-th unit of eight of the block's rows and DEPTH columns from column `from` on.
+// Returns the u-th unit of eight weights of the block's rows and DEPTH columns from column `from` on.
 Eight load_unit(const uint format, Matrix first, Matrix second, uint row, uint second_row, uint from, uint u)
 {
     uint tile_row = u / (DEPTH / 8), part = u % (DEPTH / 8);
@@ -46,7 +46,7 @@ Eight load_unit(const uint format, Matrix first, Matrix second, uint row, uint s
     return load_eight(format, m, min(mine, m.rows - 1), from / 8 + part);
 }
 
-// DEPTH columns of the block's rows, from column `from` on, into shared memory.
+// Stores DEPTH columns of the block's rows, from column `from` on, in shared memory.
 void stage_weights(const uint format, Matrix first, Matrix second, uint row, uint second_row, uint from)
 {
     for (uint u = gl_LocalInvocationID.x; u < W_UNITS; u += WORKGROUP)
@@ -86,7 +86,7 @@ bool has_sums()
     return true;
 }
 
-// All of them are there.
+// acc already has all sums.
 void take(uint i)
 {
 }
@@ -120,7 +120,7 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row,
         add_step(acc);
     }
 
-    // The squares of a token lie with the DEPTH / 4 invocations that loaded it.
+    // The DEPTH / 4 invocations that loaded a token have its squares.
     barrier();
     [[unroll]] for (uint i = 0; i < X_PASSES; i++)
         xs[(i * PER_PASS + pass_token) * STRIDE + c4].x = squares[i];

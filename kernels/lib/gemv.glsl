@@ -1,11 +1,13 @@
-// gemv.glsl - rows of quantised matrices times vectors kept in shared memory: the core of every product
-// kernel.
+// gemv.glsl - rows of quantised matrices times vectors in shared memory: the core of every product of few
+// tokens.
 //
-// A block of ROWS rows (of each of MATRICES matrices, when a kernel needs two at once) meets TOKENS vectors.
+// A block of ROWS rows (of each of MATRICES matrices, if a kernel needs two at once) meets TOKENS vectors.
 // gemv_lanes.glsl has the products: lanes share rows, each takes pieces of 16 bytes.
-//     fetch_product starts loading the first weights of a tile: call it before the barrier that publishes the
-//     tile add_product adds the tile's products to the sums finish_product ends the sums; lane_row and
-//     lane_stores say which of them a lane has to store ROWS, TOKENS and MATRICES are powers of two.
+//     fetch_product   starts loading the first weights of a tile; call it before the barrier that publishes
+//                     the tile
+//     add_product     adds the tile's products to the sums
+//     finish_product  ends the sums; lane_row and lane_stores say which of them a lane has to store
+// ROWS, TOKENS and MATRICES are powers of two.
 #ifndef GEMV_GLSL
 #define GEMV_GLSL
 
@@ -17,32 +19,33 @@ layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint ROWS = 1;   // ROWS * MATRICES is at most 4
-layout(constant_id = 3) const uint TOKENS = 1; // at most 4
-// columns held in shared memory at a time, a multiple of PRODUCT_COLS
+layout(constant_id = 3) const uint TOKENS = 1; // 4 or fewer
+// columns in shared memory at a time, a multiple of PRODUCT_COLS
 layout(constant_id = 4) const uint TILE = 2048;
 #ifdef ONLY_FORMAT
 const uint FORMATS = 1u << ONLY_FORMAT;
 #else
-// bit f: some matrix of the dispatch is stored as FORMAT_f; OTHER: a word
+// bit f: some matrix of the dispatch is stored as FORMAT_f; EXTENDED: a format's word
 layout(constant_id = 5) const uint FORMATS = 0xffffffff;
 #endif
-layout(constant_id = 6) const uint SPLIT = 1; // subgroups that share a block of rows, each with its columns
-// 0: a lane takes what there is in a loop. Else a row is one tile of TILE columns, of which a lane takes
-// STEPS pieces at most, in whatever format: all are loaded at once, and the loops are unrolled.
-#if defined(OTHER) && !defined(DENORM)
+// subgroups that share a block of rows, each with its part of the columns
+layout(constant_id = 6) const uint SPLIT = 1;
+// 0: a lane takes its pieces in a loop. Otherwise a row is one tile of TILE columns, of which a lane takes at
+// most STEPS pieces in any format: all are loaded at once, and the loops are unrolled.
+#if defined(EXTENDED) && !defined(DENORM)
 const uint STEPS = 0;
 #else
 layout(constant_id = 7) const uint STEPS = 0;
 #endif
-// Else a row may be one tile that is too long for a lane to hold its part: then a workgroup takes STREAM
-// blocks of rows one after the other, and each lane has its pieces of all of them in one sequence, the next
-// of which is always under way. Short rows that are many may be taken so, too. All matrices have one format.
-#ifdef OTHER
+// STREAM > 0 (with STEPS 0): a row is one tile that may be too long for a lane to hold its part. A workgroup
+// takes STREAM consecutive blocks of rows. Each lane has its pieces of all of them in one sequence, with the
+// next one always in flight. Many short rows may be taken in this way, too. All matrices have one format.
+#ifdef EXTENDED
 const uint STREAM = 0;
 #else
 layout(constant_id = 8) const uint STREAM = 0;
 #endif
-const bool IS_WHOLE = STEPS > 0 || STREAM > 0; // a row is a tile
+const bool IS_WHOLE = STEPS > 0 || STREAM > 0; // a row is one tile
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
@@ -50,19 +53,19 @@ const uint MAX_ROWS = 4, MAX_ACC = 16;
 #include "lib/dequant.glsl"
 #include "lib/gemv_lanes.glsl"
 
-// vec4s that an invocation loads at once where it brings a tile to shared memory.
+// vec4s that an invocation loads at once when it copies a tile to shared memory
 const uint LOADS = TILE > 32 * WORKGROUP ? 8 : (TILE / 4 + WORKGROUP - 1) / WORKGROUP;
 
 shared float xs_sums[TOKENS * SUBGROUPS];
 
-// Brings columns [from, from + 4 * n4) of vector t, whose first is element `at` of x, to shared memory,
-// weighted by the norm unless that is 0. Returns this invocation's sum of their squares.
+// Copies columns [from, from + 4 * n4) of vector t to shared memory, multiplied by the norm unless that is 0.
+// at: first element of the vector in x. Returns this invocation's sum of their squares.
 float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
 {
     float squares = 0.0;
     bool has_norm = !addr_is_null(norm);
     if (IS_WHOLE && TILE / 4 == LOADS * WORKGROUP) {
-        // Everything at constant distances from what this invocation has first.
+        // All addresses are at constant distances from this invocation's first.
         uint mine = gl_LocalInvocationID.x, to = xs_index(t, mine);
         uvec2 x_at = addr_add(x, 4 * at + 16 * mine), norm_at = addr_add(norm, 16 * mine);
         [[unroll]] for (uint k = 0; k < LOADS; k++) {
@@ -92,8 +95,8 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
     return squares;
 }
 
-// put_vector for TOKENS vectors, adding to the sums of squares. All loads of a round are under way before the
-// first is waited for, the norm is loaded once for all.
+// Does the same for TOKENS vectors and adds to the sums of squares. All loads of a round start before the
+// first one is used; the norm is loaded once for all.
 void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout float squares[4])
 {
     const uint ROUND = LOADS < 16 / TOKENS ? LOADS : 16 / TOKENS;
@@ -123,8 +126,8 @@ void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout floa
         squares[t] += sums[t];
 }
 
-// This invocation's share of a sum over the workgroup for each vector. All subgroups call it before a
-// barrier, shared_sum after it.
+// Adds up a value over the workgroup for each vector. All subgroups call it before a barrier, shared_sum
+// after it.
 void share_sums(float value[4])
 {
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {

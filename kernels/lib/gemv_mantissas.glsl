@@ -1,18 +1,20 @@
-// gemv_mantissas.glsl - products of the pieces of gemv_other.glsl on devices that may flush float16
-// denormals.
+// gemv_mantissas.glsl - products of gemv_extended.glsl's pieces on devices that may flush float16 denormals.
 //
-// Affine codes become floats in the head of a mantissa, v = 1 + code / 2^BITS, whatever their width. With m
-// the weight that v = 1.5 stands for, a piece adds 2^BITS scale sum((v - 1.5) x) + m sum(x). The 1.5 is taken
-// off two columns at a time: half an instruction a weight, where roundings of sum(v x) would be five times as
-// large. Small floats are put where a float has its exponent and mantissa: v = value / FACTOR
-// (dequant_other.glsl, float_of). The factor is applied to the sum of a piece.
+// Affine codes go to the top of a mantissa, v = 1 + code / 2^BITS, whatever their width. With m the weight
+// for v = 1.5, a piece adds 2^BITS scale sum((v - 1.5) x) + m sum(x). The 1.5 is subtracted for two columns
+// at a time: half an instruction a weight; otherwise the rounding errors of sum(v x) would be five times as
+// large. Small floats go to the exponent and mantissa bits of a float: v = value / FACTOR
+// (dequant_extended.glsl, float_of). The factor is applied to the sum of a piece.
 
-// Where the highest bit of a code goes: below this bit of a word.
+// The bit above a number's highest one when it is in place.
 const uint TOP = IS_AFFINE ? 23 : SCHEME == SCHEME_E2M1 ? 26 : 28;
 const uint FACTOR = IS_AFFINE ? 1u << BITS : SCHEME == SCHEME_E2M1 ? 4 : SCHEME == SCHEME_E4M3 ? 256 : 1;
 
-// The number that begins at bit `from` of the first word and may go on in the next one, its highest bit below
-// TOP.
+// Returns the number that begins at bit `from` of the first word and may continue in the next one. With 5
+// bits and from = 10, code 2 (a digit is a bit of that code, a dot a zero):
+//   word                      66555554 44443333 32222211 11100000
+//   << 8                      44443333 32222211 11100000 ........    highest bit below TOP = 23
+//   & 007c0000                ........ .22222.. ........ ........    | 3f800000: 1 + code / 32
 float value_in(uint word, uint next_word, uint from)
 {
     uint to = TOP - BITS, mask = (1u << BITS) - 1u << to, bits = word;
@@ -25,7 +27,7 @@ float value_in(uint word, uint next_word, uint from)
     if (IS_AFFINE) {
         v = uintBitsToFloat(bits & mask | 0x3f800000u);
     } else {
-        // The exponents that go with FACTOR leave the bits of the size free.
+        // FACTOR's exponents leave the bits of the number free.
         const uint least = SCHEME == SCHEME_E2M1 ? 124 : 112, sign = 1u << TOP - 1;
         float f = uintBitsToFloat(bits & (mask ^ sign) | least << 23);
         v = with_sign(min(f, 2.0 * f - uintBitsToFloat(least + 1u << 23)), bits << 32 - TOP & 0x80000000u);
@@ -33,7 +35,7 @@ float value_in(uint word, uint next_word, uint from)
     return v;
 }
 
-// Columns 4 * k .. of row r's piece.
+// Returns columns 4 * k .. of row r's piece.
 vec4 four_of(Step s, uint r, uint k)
 {
     vec4 v;
@@ -48,8 +50,8 @@ vec4 four_of(Step s, uint r, uint k)
     return v;
 }
 
-// Adds one step: columns from 4 * c4 on of the tile. A row and token have a sum of the even pairs of columns
-// and one of the odd ones.
+// Adds one step, columns from 4 * c4 on of the tile. A row and token have one sum for the even pairs of
+// columns and one for the odd ones.
 void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
 {
     const uint n_rows = MATRICES * ROWS;
@@ -59,7 +61,7 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
         parts[i] = vec2(0.0);
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         sum[t] = 0.0;
-    // All vec4s of a piece lie in different rows of the same column of the transposed layout.
+    // The vec4s of a piece lie in different rows of one column of the transposed layout.
     uint at = xs_index(0, c4);
     [[unroll]] for (uint k = 0; k < PIECE_COLS / 4; k++) {
         vec4 x[4];
@@ -83,7 +85,7 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
     float factor = float(FACTOR);
     [[unroll]] for (uint r = 0; r < n_rows; r++) {
         float scale = HAS_SCALES ? scale_in(s.scales[r], s.places >> 2 * r & 3u) : 1.0, middle = 0.0;
-        if (IS_AFFINE) // what v = 1.5 stands for
+        if (IS_AFFINE) // the weight for v = 1.5
             middle = scale_in(s.biases[r], s.places >> 2 * r & 3u) + scale * (0.5 * factor);
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             uint i = r * TOKENS + t;

@@ -1,4 +1,4 @@
-// halves.glsl - stored weights as float16, for matrix units. The includer has FORMATS.
+// halves.glsl - stored weights as float16, for matrix units. The includer defines FORMATS.
 #ifndef HALVES_GLSL
 #define HALVES_GLSL
 
@@ -13,13 +13,13 @@ uvec4 halves(Eight e)
     return uvec4(packHalf2x16(e.a.xy), packHalf2x16(e.a.zw), packHalf2x16(e.b.xy), packHalf2x16(e.b.zw));
 }
 
-#ifdef OTHER
+#ifdef EXTENDED
 
-struct Run { // 32 neighbouring elements of a row as they are stored: BITS words
+struct Run { // 32 neighbouring elements of a row in stored form: BITS words
     uint v[17];
 };
 
-// Columns 32 * i .. of a row.
+// Loads columns 32 * i .. of a row.
 Run load_run(const uint format, Matrix m, uint row, uint i)
 {
     uint at = (row * (m.cols >> 5) + i) * BITS;
@@ -37,7 +37,7 @@ Run load_run(const uint format, Matrix m, uint row, uint i)
     return e;
 }
 
-// Columns 8 * i .. of a run.
+// Returns columns 8 * i .. of a run.
 uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
 {
     uint at = i * BITS / 4, shift = i * BITS % 4 * 8;
@@ -46,14 +46,15 @@ uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
         codes.zw = uvec2(e.v[at + 2], e.v[at + 3]);
     if (shift > 0)
         codes.xy = uvec2(codes.x >> shift | codes.y << 32 - shift, codes.y >> shift);
-    return BITS == 16 ? codes : halves(other_eight(codes, s, b));
+    return BITS == 16 ? codes : halves(extended_eight(codes, s, b));
 }
 
 #else
 
-// Codes below 1024 in both halves of a word as weights, with half of the instructions that float32 takes:
-// 1024 + code is a half whose mantissa ends with the code. Scales and biases of bf16 are halves as they are,
-// except for those below 2e-5 or so in size. The rounding is float32's where fma() rounds once.
+// Returns codes below 1024 in both halves of a word as weights, with half of the instructions that float32
+// needs. 1024 + code is a half whose mantissa ends with the code: code 5 | 6400 = 6405 = 1029. Scales and
+// biases of bf16 are exact as halves, except for sizes below about 2e-5. The result is rounded like float32's
+// if fma() rounds once.
 f16vec2 two_of(uint codes, f16vec2 s, f16vec2 b)
 {
     return fma(unpackFloat2x16(codes | 0x64006400u) - f16vec2(1024.0), s, b);
@@ -73,18 +74,19 @@ uvec4 halves_q8(uvec2 words, float scale, float bias)
     f16vec2 s = f16vec2(scale), b = f16vec2(bias);
     uvec4 v;
     [[unroll]] for (uint i = 0; i < 2; i++) {
-        f16vec2 even = two_of(words[i] & 0x00ff00ffu, s, b), odd = two_of((words[i] >> 8) & 0x00ff00ffu, s, b);
+        f16vec2 even = two_of(words[i] & 0x00ff00ffu, s, b),
+                odd = two_of((words[i] >> 8) & 0x00ff00ffu, s, b);
         v[2 * i] = packFloat2x16(f16vec2(even.x, odd.x));
         v[2 * i + 1] = packFloat2x16(f16vec2(even.y, odd.y));
     }
     return v;
 }
 
-struct Run { // 32 neighbouring elements of a row as they are stored
-    uvec4 v[8]; // as many as there are
+struct Run { // 32 neighbouring elements of a row in stored form
+    uvec4 v[8]; // only format_bits / 4 of them are used
 };
 
-// Columns 32 * i .. of a row.
+// Loads columns 32 * i .. of a row.
 Run load_run(const uint format, Matrix m, uint row, uint i)
 {
     uint n = format_bits(format) / 4, at = row * (m.cols >> 5) + i;
@@ -94,7 +96,7 @@ Run load_run(const uint format, Matrix m, uint row, uint i)
     return e;
 }
 
-// Columns 8 * i .. of a run.
+// Returns columns 8 * i .. of a run.
 uvec4 halves_of(const uint format, Run e, uint i, float s, float b)
 {
     if (format_code_bits(format) == 4)

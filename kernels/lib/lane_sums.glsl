@@ -1,21 +1,21 @@
-// lane_sums.glsl - SUMS sums over the lanes of a subgroup, a power of two of them. The includer has SUMS,
+// lane_sums.glsl - SUMS sums over the lanes of a subgroup; SUMS is a power of two. The includer defines SUMS,
 // SUBGROUP and MAX_ACC.
 #ifndef LANE_SUMS_GLSL
 #define LANE_SUMS_GLSL
 
-// Each lane ends with LANE_SUMS of them, EACH neighbouring lanes with the same.
+// Each lane ends with LANE_SUMS of the sums; EACH neighbouring lanes have the same ones.
 const uint LANE_SUMS = SUMS > SUBGROUP ? SUMS / SUBGROUP : 1;
 const uint EACH = SUMS > SUBGROUP ? 1 : SUBGROUP / SUMS;
 
-// The number of the i-th sum that this lane ends with, i < LANE_SUMS.
+// Returns the number of the i-th sum that this lane ends with, i < LANE_SUMS.
 uint lane_sum(uint i)
 {
     return gl_SubgroupInvocationID / EACH * LANE_SUMS + i;
 }
 
-// Adds up SUMS values over the lanes. Of two lanes that add, each goes on with half of the values while there
-// is more than one; so a sum costs two exchanges where one by one it would be five. The tree is the same for
-// each value and for any SUMS.
+// Adds up SUMS values over the lanes. While there is more than one value, each of two lanes that add
+// continues with half of them. So a sum costs two exchanges instead of five. The tree is the same for each
+// value and for any SUMS.
 void add_lanes(inout float v[MAX_ACC])
 {
     uint n = SUMS;

@@ -1,20 +1,21 @@
-// math.glsl - elementary functions whose error Vulkan leaves open, to about one unit in the last place.
-// The decay of the delta net multiplies its error over the whole context, so exp may not be off by 3 ulp.
+// math.glsl - elementary functions whose error Vulkan does not bound, accurate to about one unit in the last
+// place. The decay of the delta net multiplies its error over the whole context, so an exp with 3 ulp would
+// not do.
 
 float not_a_number()
 {
     return uintBitsToFloat(0x7fc00000u);
 }
 
-// By its bits: compilers may assume of a comparison that there is no NaN.
+// Tests the bits, because compilers may assume that no comparison sees a NaN.
 bool is_nan(float x)
 {
     return (floatBitsToUint(x) & 0x7fffffffu) > 0x7f800000u;
 }
 
-// exp(x); a NaN stays one. Below -87 the result is 0 (its true value is a denormal), above 88 it stays at
-// exp(88). Cody-Waite reduction x = k ln2 + r, |r| <= ln2 / 2, and the degree-7 Taylor polynomial (1e-8
-// relative there). ln2's high part has 9 bits to spare, so k * high is exact with or without fused
+// Returns exp(x); NaN for NaN. Below -87 it returns 0 (the true value is near the denormals), above 88 it
+// returns exp(88). Cody-Waite reduction x = k ln2 + r, |r| <= ln2 / 2, and the degree-7 Taylor polynomial
+// (1e-8 relative). ln2's high part has 9 bits to spare, so k * high is exact with or without fused
 // multiply-add.
 float exp_exact(float x)
 {
@@ -36,7 +37,8 @@ float exp_exact(float x)
     return q * uintBitsToFloat(uint(int(k) + 127) << 23);
 }
 
-// log(1 + e) for 0 <= e <= 1: 2 atanh(s), s = e / (2 + e) <= 1/3; the first term left out is 1.4e-9 relative.
+// Returns log(1 + e) for 0 <= e <= 1: 2 atanh(s), s = e / (2 + e) <= 1/3. The first omitted term is 1.4e-9
+// relative.
 float log1p_unit(float e)
 {
     precise float s = e / (2.0 + e);
@@ -56,8 +58,8 @@ float softplus(float x)
     return max(x, 0.0) + log1p_unit(exp_exact(-abs(x)));
 }
 
-// 1 / (1 + exp(-x)) without overflow on either side. The device's own exp is wrong by at most 3 + 2 |x| ulp:
-// 1e-6 where the result still counts; exact, it would be most of the code of a small kernel.
+// Returns 1 / (1 + exp(-x)) without overflow on either side. The device's own exp has an error of at most 3 +
+// 2 |x| ulp, 1e-6 where the result still counts. An exact one would be most of the code of a small kernel.
 float sigmoid(float x)
 {
     float e = exp(-abs(x));
@@ -69,7 +71,7 @@ float silu(float x)
     return x * sigmoid(x);
 }
 
-// What an expert makes of its gate's and its up row's product; limit 0: there is none
+// Returns an expert's activation from its gate's and its up row's product; limit 0: no limit
 // (ops/experts/experts.h).
 float gated(float g, float u, float limit)
 {

@@ -1,12 +1,13 @@
 // matrices.glsl - 16 x 16 matrices, each spread over a subgroup of 32 lanes, by VK_NV_cooperative_matrix,
-// which the oldest compilers know; src/vulkan/khr_kernel.h makes kernels for VK_KHR_cooperative_matrix of the
-// same code. There a matrix's type says what it is used for, so one of a product's factors is no MatrixA in
-// one place and a MatrixB in another.
+// which the oldest compilers know. src/vulkan/khr_kernel.h turns the same code into kernels for
+// VK_KHR_cooperative_matrix. There a matrix's type includes its use, so no factor may be a MatrixA in one
+// place and a MatrixB in another.
 //
-//   MatrixA, MatrixB factors, float16; MatrixC sums, float32. MatrixC(0.0) is a matrix of zeros
-//   matrix_load(m, array, at, step, order), matrix_store(m, array, at, step, order) order: BY_ROWS or
-//   BY_COLUMNS; array[at] is where the first row (column) begins, `step` elements on is the next. An element
-//   may hold several numbers. matrix_muladd(a, b, c) a * b + c
+//   MatrixA, MatrixB  factors, float16; MatrixC  sums, float32. MatrixC(0.0) is a matrix of zeros
+//   matrix_load(m, array, at, step, order), matrix_store(m, array, at, step, order)
+//     order: BY_ROWS or BY_COLUMNS. The first row (column) begins at array[at], the next ones `step` elements
+//            apart. An element may hold several numbers
+//   matrix_muladd(a, b, c)  a * b + c
 #ifndef MATRICES_GLSL
 #define MATRICES_GLSL
 

@@ -1,4 +1,4 @@
-// memory.glsl - reaching memory by address without 64-bit integers (shaderInt64 is optional in Vulkan 1.3).
+// memory.glsl - access to memory by address without 64-bit integers (shaderInt64 is optional in Vulkan 1.3).
 #extension GL_EXT_buffer_reference : require
 #extension GL_EXT_buffer_reference_uvec2 : require
 #extension GL_EXT_control_flow_attributes : require
@@ -16,7 +16,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer U32s { uint 
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Addrs { uvec2 v[]; };
 
-// Two words, element i of an array of them, and four numbers.
+// Elements of two words, and of four numbers.
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Twos { uvec2 v[]; };
 
 uvec2 two_at(uvec2 p, uint i)
@@ -29,7 +29,7 @@ vec4 four_at(uvec2 p, uint i)
     return F32x4s(p).v[i];
 }
 
-// The address `bytes` past p.
+// Returns the address `bytes` after p.
 uvec2 addr_add(uvec2 p, uint bytes)
 {
     uint carry;
@@ -42,7 +42,7 @@ bool addr_is_null(uvec2 p)
     return (p.x | p.y) == 0u;
 }
 
-// Element i of an array of bf16 numbers that starts on a 4-byte boundary.
+// Returns element i of an array of bf16 numbers that starts on a 4-byte boundary.
 float bf16_at(uvec2 p, uint i)
 {
     uint pair = Words(p).v[i >> 1];

@@ -1,13 +1,15 @@
-// put_halves.glsl - rows stored in float16, four columns at a time; what is larger than 65504 in size becomes
-// it.
-//   FORM_PLAIN as they come FORM_BLOCKED as gemm_frag.glsl takes them: of each 128 columns the eights 0, 4,
-//   8, 12, then 1, 5, 9, 13 and so on, of each eight the columns 0, 4, 1, 5, 2, 6, 3, 7. Neighbouring
-//   invocations, an even one first, have neighbouring fours and call it together
+// put_halves.glsl - stores rows in float16, four columns at a time. Values beyond +-65504 become +-65504.
+//   FORM_PLAIN    in order
+//   FORM_BLOCKED  in the order of gemm_frag.glsl: of each 128 columns the groups of eight 0, 4, 8, 12, then
+//                 1, 5, 9, 13 and so on; each group in the order 0, 4, 1, 5, 2, 6, 3, 7. Neighbouring
+//                 invocations, an even one first, must have neighbouring groups of four columns and call it
+//                 at the same time
 layout(buffer_reference, std430, buffer_reference_align = 8) writeonly buffer Pairs { uvec2 v[]; };
 
 const uint FORM_PLAIN = 0, FORM_BLOCKED = 1;
 
-// The c-th four of the row that begins at the row4-th four of dst.
+// Stores the c-th group of four of a row; the row begins at group row4 of dst. FORM_BLOCKED moves group
+// number ..hhggx to ..gghhx.
 void put_four(const uint form, uvec2 dst, uint row4, uint c, vec4 v)
 {
     uint at = c;

@@ -1,13 +1,13 @@
 // linear/decode.comp - y[t] (+)= W rms(x[t]) for several matrices W that share an input.
 //
-//   y[t][first_row + r] = f_t * sum_c W[r][c] x[t][c] norm[c] f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
-//   without norm
+//   y[t][first_row + r] = f_t * sum_c W[r][c] x[t][c] norm[c]
+//   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
 //
-// Grid: x = the segments' row blocks one after the other, y = tokens / TOKENS, z = matrices of a stack from
-// first_stacked on: each with its own part of x and of y. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS
-// rows of one segment. x goes through shared memory in tiles of TILE columns; the norm's factor is applied at
+// Grid: x = the row blocks of consecutive segments, y = tokens / TOKENS, z = matrices of a stack from
+// first_stacked on, each with its own part of x and of y. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS
+// rows of one segment. x goes through shared memory in tiles of TILE columns. The norm's factor is applied at
 // the end, so one pass is enough. float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain denorm q4 q8 bf16 f32 other otherdenorm
+// variants: plain denorm q4 q8 bf16 f32 ext extdenorm
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -18,7 +18,7 @@ layout(push_constant, std430) uniform Args { linear_args a; };
 void main()
 {
     linear_segment seg = find_segment();
-    uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step, end = first + seg.rows; // of the stack's rows
+    uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step, end = first + seg.rows; // rows of the stack
     Matrix m[1] = {Matrix(seg.weight, seg.scales, seg.biases, seg.format, end, a.cols)};
     uint row = first + (gl_WorkGroupID.x - seg.first_block) * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
     uint token = gl_WorkGroupID.y * TOKENS, cols = STEPS > 0 ? TILE : a.cols;
@@ -35,7 +35,9 @@ void main()
         if (from > 0)
             barrier();
         [[unroll]] for (uint t = 0; t < TOKENS; t++)
-            squares[t] += put_vector(t, a.x, min(token + t, a.n - 1) * a.x_stride + gl_WorkGroupID.z * a.x_step, a.norm,
+            squares[t] += put_vector(t, a.x,
+                                     min(token + t, a.n - 1) * a.x_stride + gl_WorkGroupID.z * a.x_step,
+                                         a.norm,
                                      from, n / 4);
         if (from + TILE >= cols)
             share_sums(squares);

@@ -1,20 +1,20 @@
-// linear/decode_long.comp - linear/decode_token.comp for one matrix whose rows are too long for shared
-// memory:
-//   y[r] (+)= f sum_c W[r][c] x[c] norm[c], f = 1 / sqrt(mean x^2 + eps), or without norm sum_c W[r][c] x[c]
+// linear/decode_long.comp - linear/decode_token.comp for one matrix whose rows exceed shared memory:
+//   y[r] (+)= f sum_c W[r][c] x[c] norm[c],   f = 1 / sqrt(mean x^2 + eps)
+//   without norm: y[r] (+)= sum_c W[r][c] x[c]
 //
 // A workgroup computes SUBGROUPS * ROWS rows. COLS columns of the vector are in shared memory while the next
-// ones come; lanes share a row's columns, and each has its pieces in one sequence, the next of which is
-// always under way. cols is a multiple of COLS. Grid: x = row blocks, y = tokens. float32 sums: pieces in
-// order, then lanes. Tolerance 1e-5 of the largest output.
+// ones are loaded. Lanes share a row's columns; each has its pieces in one sequence, with the next one always
+// in flight. cols is a multiple of COLS. Grid: x = row blocks, y = tokens. float32 sums: pieces in order,
+// then lanes. Tolerance 1e-5 of the largest output.
 // variants: denorm q4 q8 bf16 f32
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
 const uint COLS = TILE / 2;
-const uint BRINGS = (COLS / 4 + WORKGROUP - 1) / WORKGROUP; // vec4s that an invocation brings
+const uint BRINGS = (COLS / 4 + WORKGROUP - 1) / WORKGROUP; // vec4s that an invocation loads
 
-layout(constant_id = 10) const uint BESIDE = 0; // 1: there are several tokens
+layout(constant_id = 10) const uint SEVERAL = 0; // 1: several tokens
 
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 
@@ -26,11 +26,11 @@ uvec2 part_address(uint words)
 vec4 x_next[BRINGS], norm_next[BRINGS];
 bool has_norm;
 
-void ask_x(uint tile)
+void fetch_x(uint tile)
 {
     [[unroll]] for (uint k = 0; k < BRINGS; k++) {
         uint i = tile * (COLS / 4) + min(k * WORKGROUP + gl_LocalInvocationID.x, COLS / 4 - 1);
-        x_next[k] = F32x4s(a.x).v[(BESIDE != 0 ? gl_WorkGroupID.y * (a.x_stride / 4) : 0) + i];
+        x_next[k] = F32x4s(a.x).v[(SEVERAL != 0 ? gl_WorkGroupID.y * (a.x_stride / 4) : 0) + i];
         norm_next[k] = vec4(1.0);
         if (has_norm)
             norm_next[k] = F32x4s(a.norm).v[i];
@@ -51,9 +51,9 @@ float put_x(uint tile)
     return squares;
 }
 
-uint ahead_of; // the part of the rows that is asked for next
+uint ahead_of; // the part of the rows that is loaded next
 
-void ask_part(const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint start)
+void fetch_part(const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint start)
 {
     uint piece = ahead_of * SUBGROUP + gl_SubgroupInvocationID;
     if (piece < a.cols / (4 * piece_vecs(format))) {
@@ -68,19 +68,21 @@ void ask_part(const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint 
 float add_rows(const uint format, uint start, inout float acc[MAX_ACC])
 {
     const uint vecs = piece_vecs(format), n_parts = COLS / (4 * vecs) / SUBGROUP;
-    uvec2 weight = part_address(a.weight[0]), scales = part_address(a.scales[0]), biases = part_address(a.biases[0]);
+    uvec2 weight = part_address(a.weight[0]), scales = part_address(a.scales[0]),
+          biases = part_address(a.biases[0]);
     float squares = 0.0;
     ahead_of = 0;
-    ask_part(format, weight, scales, biases, start);
-    ask_x(0);
+    fetch_part(format, weight, scales, biases, start);
+    fetch_x(0);
     [[dont_unroll]] for (uint tile = 0; tile < a.cols / COLS; tile++) {
         squares += put_x(tile);
-        barrier(); // behind it nobody reads the other half of xs any more
+        barrier(); // after this nobody reads the other half of xs
         if ((tile + 1) * COLS < a.cols)
-            ask_x(tile + 1);
+            fetch_x(tile + 1);
         [[dont_unroll]] for (uint i = 0; i < n_parts; i++) {
-            add_step(acc, format, now, tile % 2 * (COLS / 4) + (i * SUBGROUP + gl_SubgroupInvocationID) * vecs);
-            ask_part(format, weight, scales, biases, start);
+            add_step(acc, format, now,
+                     tile % 2 * (COLS / 4) + (i * SUBGROUP + gl_SubgroupInvocationID) * vecs);
+            fetch_part(format, weight, scales, biases, start);
         }
     }
     return squares;
@@ -95,7 +97,7 @@ void main()
     has_norm = !addr_is_null(a.norm);
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         acc[r] = 0.0;
-    uint at = (BESIDE != 0 ? gl_WorkGroupID.y * a.y_stride : 0) + mine;
+    uint at = (SEVERAL != 0 ? gl_WorkGroupID.y * a.y_stride : 0) + mine;
     float before = stores && LINEAR_TOKEN_ADDS(a.call) != 0 ? F32s(a.y).v[at] : 0.0;
     BY_FORMAT(LINEAR_TOKEN_FORMAT(a.call, 0), squares[0] = add_rows(FORMAT, start, acc))
     finish_product(acc);

@@ -1,17 +1,17 @@
-// linear/decode_token.comp - linear/decode.comp for few tokens and few matrices: what it needs to know of
-// them is in the arguments, so that no load stands before the first weights.
+// linear/decode_token.comp - linear/decode.comp for few tokens and few matrices. The arguments describe the
+// matrices, so that the first weights need not wait for another load.
 //
-// Grid: x = the segments' row blocks one after the other, y = tokens / TOKENS. A workgroup computes SUBGROUPS
-// / SPLIT * BLOCK_ROWS rows of one segment, with STREAM so many times that. The same sums as in
-// linear/decode.comp. They are added up alike whatever TOKENS is: a token gets the bits that it gets alone.
-// variants: plain denorm q4 q8 bf16 f32 other otherdenorm
+// Grid: x = the row blocks of consecutive segments, y = tokens / TOKENS. A workgroup computes SUBGROUPS /
+// SPLIT * BLOCK_ROWS rows of one segment, with STREAM that many blocks. Formula and tolerance are those of
+// linear/decode.comp. The order of the float32 sums does not depend on TOKENS: results are batch-invariant.
+// variants: plain denorm q4 q8 bf16 f32 ext extdenorm
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
-// The logarithm of head_dim where x is made of heads whose norm is a factor each; else 0.
+// log2(head_dim) if x consists of heads that still lack the factors of their norms; else 0.
 layout(constant_id = 9) const uint HEAD_SHIFT = 0;
-layout(constant_id = 10) const uint BESIDE = 0; // 1: there are several tokens
+layout(constant_id = 10) const uint SEVERAL = 0; // 1: several tokens
 
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 
@@ -24,7 +24,7 @@ struct Segment {
     uint weight, scales, biases, first_row, end_row, first_block, format;
 };
 
-// By choices between constants: an index that is not one makes the device look the arguments up a second
+// Chooses between constants, because a variable index would make the device look up the arguments a second
 // time.
 Segment find_segment()
 {
@@ -32,23 +32,24 @@ Segment find_segment()
                         LINEAR_TOKEN_FORMAT(a.call, 0));
     [[unroll]] for (uint j = 1; j < LINEAR_TOKEN_SEGMENTS; j++)
         if (gl_WorkGroupID.x >= a.later_blocks[j - 1])
-            s = Segment(a.weight[j], a.scales[j], a.biases[j], a.end_row[j - 1], a.end_row[j], a.later_blocks[j - 1],
+            s = Segment(a.weight[j], a.scales[j], a.biases[j], a.end_row[j - 1], a.end_row[j],
+                        a.later_blocks[j - 1],
                         LINEAR_TOKEN_FORMAT(a.call, j));
     return s;
 }
 
 uint first_token()
 {
-    return BESIDE != 0 ? gl_WorkGroupID.y * TOKENS : 0;
+    return SEVERAL != 0 ? gl_WorkGroupID.y * TOKENS : 0;
 }
 
-// The t-th of this workgroup's tokens; behind the last one that one again.
+// Returns the t-th of this workgroup's tokens; past the last it repeats the last.
 uint token_of(uint t)
 {
-    return BESIDE != 0 ? min(first_token() + t, LINEAR_TOKEN_N(a.call) - 1) : 0;
+    return SEVERAL != 0 ? min(first_token() + t, LINEAR_TOKEN_N(a.call) - 1) : 0;
 }
 
-// put_vector for such heads.
+// Does put_vector for heads that lack the factors of their norms.
 void put_heads(uint t, uint from, uint n4)
 {
     uint cols = IS_WHOLE ? TILE : a.cols, x_at = token_of(t) * (a.x_stride / 4);
@@ -66,13 +67,13 @@ void put_heads(uint t, uint from, uint n4)
     }
 }
 
-// Brings columns [from, from + 4 * n4) of each token to shared memory, and adds this invocation's sums of
+// Copies columns [from, from + 4 * n4) of each token to shared memory, and adds this invocation's sums of
 // their squares.
 void put_columns(inout float squares[4], uint from, uint n4)
 {
     uint at[4];
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-        at[t] = BESIDE != 0 ? token_of(t) * a.x_stride : 0;
+        at[t] = SEVERAL != 0 ? token_of(t) * a.x_stride : 0;
         if (HEAD_SHIFT > 0)
             put_heads(t, from, n4);
         else if (TOKENS <= 2)
@@ -88,7 +89,7 @@ void clear(out float squares[4])
         squares[t] = 0.0;
 }
 
-// The row of its segment that this lane's k-th sum is of, its token, and whether it is this lane's to store.
+// Return, for this lane's k-th sum, the row of its segment, its token, and whether this lane stores it.
 uint out_row(uint k, uint row, uint rows)
 {
     return block_start(row, rows) + lane_sum(k) / TOKENS;
@@ -102,19 +103,21 @@ uint out_token(uint k)
 bool stores(uint k, uint row, uint rows)
 {
     uint mine = out_row(k, row, rows);
-    return lane_stores(k) && mine >= row && mine < rows && (BESIDE == 0 || out_token(k) < LINEAR_TOKEN_N(a.call));
+    return lane_stores(k) && mine >= row && mine < rows &&
+        (SEVERAL == 0 || out_token(k) < LINEAR_TOKEN_N(a.call));
 }
 
 uint out_at(uint k, Segment s, uint row, uint rows)
 {
-    return (BESIDE != 0 ? out_token(k) * a.y_stride : 0) + s.first_row + out_row(k, row, rows);
+    return (SEVERAL != 0 ? out_token(k) * a.y_stride : 0) + s.first_row + out_row(k, row, rows);
 }
 
-// What the product is added to, of this lane's sums.
+// Loads the numbers that this lane's sums are added to.
 void load_before(out float before[LANE_SUMS], Segment s, uint row, uint rows)
 {
     [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
-        before[k] = LINEAR_TOKEN_ADDS(a.call) != 0 && stores(k, row, rows) ? F32s(a.y).v[out_at(k, s, row, rows)] : 0.0;
+        before[k] = LINEAR_TOKEN_ADDS(a.call) != 0 && stores(k, row, rows)
+            ? F32s(a.y).v[out_at(k, s, row, rows)] : 0.0;
 }
 
 void store_sums(float acc[MAX_ACC], float before[LANE_SUMS], Segment s, uint row, uint rows, uint cols)
@@ -125,7 +128,8 @@ void store_sums(float acc[MAX_ACC], float before[LANE_SUMS], Segment s, uint row
         factor[t] = has_norm ? inversesqrt(shared_sum(t) / float(cols) + a.eps) : 1.0;
     [[unroll]] for (uint k = 0; k < LANE_SUMS; k++)
         if (stores(k, row, rows))
-            F32s(a.y).v[out_at(k, s, row, rows)] = fma(acc[k], factor[TOKENS > 1 ? lane_sum(k) % TOKENS : 0], before[k]);
+            F32s(a.y).v[out_at(k, s, row, rows)] = fma(acc[k], factor[TOKENS > 1 ? lane_sum(k) % TOKENS : 0],
+                                                       before[k]);
 }
 
 void stream(Segment s, Matrix m[1], uint rows)
@@ -138,8 +142,9 @@ void stream(Segment s, Matrix m[1], uint rows)
     put_columns(squares, 0, TILE / 4);
     share_sums(squares);
     barrier();
-    // With SPLIT all subgroups come as far, rows or not.
-    for (uint row = first + block_row(), mine = SPLIT > 1 ? first : row; mine < end; row += BLOCK, mine += BLOCK) {
+    // All subgroups take part if SPLIT > 1, with rows or without.
+    for (uint row = first + block_row(), mine = SPLIT > 1 ? first : row; mine < end; row += BLOCK,
+         mine += BLOCK) {
         float acc[MAX_ACC], before[LANE_SUMS];
         load_before(before, s, row, rows);
         [[unroll]] for (uint k = 0; k < SUMS; k++)
@@ -156,7 +161,9 @@ void main()
 {
     Segment s = find_segment();
     uint rows = s.end_row - s.first_row, cols = IS_WHOLE ? TILE : a.cols;
-    Matrix m[1] = {Matrix(segment_address(s.weight), segment_address(s.scales), segment_address(s.biases), s.format, rows,
+    Matrix m[1] =
+        {Matrix(segment_address(s.weight), segment_address(s.scales), segment_address(s.biases), s.format,
+                rows,
                           cols)};
     if (STREAM > 0) {
         stream(s, m, rows);

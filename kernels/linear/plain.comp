@@ -1,14 +1,14 @@
-// linear/plain.comp - linear/decode.comp's product for matrices of plain numbers with any number of columns:
-// groups of 64 do not divide it, so nothing is quantised and rows need not begin on a boundary of more than
-// an element. Slow: an element a load.
+// linear/plain.comp - linear/decode.comp's product for matrices of plain numbers with any number of columns.
+// Groups of 64 columns do not divide it, so nothing is quantised, and rows may begin at any element. It is
+// slow: one element a load.
 //
-//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c] f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
-//   without norm
+//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c]
+//   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
 //
-// Grid: x = the segments' rows, SUBGROUPS at a time, one segment after the other, y = tokens / TOKENS, z =
-// matrices of a stack from first_stacked on. A subgroup has a row: lanes take every SUBGROUP-th column.
-// float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain other
+// Grid: x = the rows of consecutive segments, SUBGROUPS at a time, y = tokens / TOKENS, z = matrices of a
+// stack from first_stacked on. A subgroup has a row: each lane takes every SUBGROUP-th column. float32 sums.
+// Tolerance 1e-5 of the largest output.
+// variants: plain ext
 #version 460
 #include "lib/memory.glsl"
 
@@ -16,7 +16,7 @@ layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint FORMATS = 0xffffffff;
-layout(constant_id = 3) const uint TOKENS = 1; // at most MAX_TOKENS
+layout(constant_id = 3) const uint TOKENS = 1; // MAX_TOKENS or fewer
 
 #include "lib/dequant.glsl"
 
@@ -37,7 +37,8 @@ void main()
 {
     linear_segment seg = find_segment();
     uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step;
-    uint row = (gl_WorkGroupID.x - seg.first_block) * SUBGROUPS + gl_SubgroupID, token = gl_WorkGroupID.y * TOKENS;
+    uint row = (gl_WorkGroupID.x - seg.first_block) * SUBGROUPS + gl_SubgroupID,
+         token = gl_WorkGroupID.y * TOKENS;
     bool has_norm = !addr_is_null(a.norm);
     float acc[MAX_TOKENS], squares[MAX_TOKENS];
     if (row >= seg.rows)

@@ -3,10 +3,10 @@
 //   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c]
 //   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
 //
-// Grid: x = the segments' blocks of BLOCK_ROWS rows one after the other, y = tiles of TILE_TOKENS tokens, z =
-// matrices of a stack from first_stacked on: each with its own part of x and of y. The norm's factor is
-// applied at the end, so one pass over x is enough. float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain coop fragcoop other othercoop
+// Grid: x = blocks of BLOCK_ROWS rows of consecutive segments, y = tiles of TILE_TOKENS tokens, z = matrices
+// of a stack from first_stacked on, each with its own part of x and of y. The norm's factor is applied at the
+// end, so one pass over x is enough. float32 sums. Tolerance 1e-5 of the largest output.
+// variants: plain coop fragcoop ext extcoop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"
@@ -35,7 +35,7 @@ uint input_tokens()
 void store(uint at, bool is_mine, float y)
 {
 #ifdef COOP
-    // Two neighbouring rows, which two lanes have, are one word.
+    // Two lanes have two neighbouring rows, which are one word.
     float next = next_row(y);
     if (a.store == LINEAR_F16) {
         if (is_mine && at % 2 == 0)
@@ -50,7 +50,7 @@ void store(uint at, bool is_mine, float y)
 void main()
 {
     linear_segment seg = find_segment();
-    uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step, end = first + seg.rows; // of the stack's rows
+    uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step, end = first + seg.rows; // rows of the stack
     Matrix m = Matrix(seg.weight, seg.scales, seg.biases, seg.format, end, a.cols);
     uint row = first + (gl_WorkGroupID.x - seg.first_block) * BLOCK_ROWS;
     float factors[16];

@@ -1,22 +1,22 @@
 // linear/prefill_split.comp - linear/decode.comp's product for many tokens and few rows:
 //
-//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c] f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1
-//   without norm
+//   y[t][first_row + r] (+)= f_t * sum_c W[r][c] x[t][c] norm[c]
+//   f_t = 1 / sqrt(mean(x[t]^2) + eps), or 1 without norm
 //
-// Grid: x = the segments' blocks of ROWS rows one after the other, y = tokens / TOKENS, z = matrices of a
-// stack from first_stacked on: each with its own part of x and of y. Few rows leave a GPU few workgroups, and
-// what those wait for is memory: so all invocations of one share the columns, eight at a time, and each asks
-// at once for everything that it multiplies. float32 sums: of an invocation, of its subgroup, of the
-// workgroup. Tolerance 1e-5 of the largest output.
-// variants: plain other
+// Grid: x = blocks of ROWS rows of consecutive segments, y = tokens / TOKENS, z = matrices of a stack from
+// first_stacked on, each with its own part of x and of y. Few rows give a GPU few workgroups, and these wait
+// for memory. So all invocations of a workgroup share the columns, eight at a time, and each starts all its
+// loads at once. float32 sums: of an invocation, of its subgroup, of the workgroup. Tolerance 1e-5 of the
+// largest output.
+// variants: plain ext
 #version 460
 #include "lib/memory.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
-layout(constant_id = 2) const uint ROWS = 8;   // ROWS * TOKENS at most MAX_ACC
-layout(constant_id = 3) const uint TOKENS = 4; // at most 4; powers of two
+layout(constant_id = 2) const uint ROWS = 8;   // ROWS * TOKENS is at most MAX_ACC
+layout(constant_id = 3) const uint TOKENS = 4; // 4 or fewer; ROWS and TOKENS are powers of two
 layout(constant_id = 4) const uint FORMATS = 0xffffffff;
 
 const uint MAX_ACC = 32, SUMS = ROWS * TOKENS, SUBGROUPS = WORKGROUP / SUBGROUP;
@@ -35,7 +35,7 @@ uint token_of(uint t)
     return gl_WorkGroupID.y * TOKENS + t;
 }
 
-// Columns 8 * i .. of the tokens, times the norm; adds to the sums of their squares.
+// Loads columns 8 * i .. of the tokens, times the norm; adds to the sums of their squares.
 void load_tokens(uint i, out Eight x[TOKENS], inout float squares[TOKENS])
 {
     Eight norm = Eight(vec4(1.0), vec4(1.0));
@@ -96,7 +96,7 @@ float factor_of(uint t)
 void main()
 {
     linear_segment seg = find_segment();
-    uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step, end = first + seg.rows; // of the stack's rows
+    uint first = (a.first_stacked + gl_WorkGroupID.z) * a.step, end = first + seg.rows; // rows of the stack
     Matrix m = Matrix(seg.weight, seg.scales, seg.biases, seg.format, end, a.cols);
     uint row = first + (gl_WorkGroupID.x - seg.first_block) * ROWS;
     float acc[MAX_ACC], squares[TOKENS];

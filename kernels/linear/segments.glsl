@@ -1,8 +1,8 @@
-// segments.glsl - which of the matrices of a linear_args this workgroup has rows of; the includer has its
-// Args `a`.
+// segments.glsl - finds which of the matrices of a linear_args this workgroup has rows of. The includer
+// defines Args `a`.
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Segments { linear_segment v[]; };
 
-// The places are in the arguments, so that only one load stands before the first weights.
+// The first blocks are in the arguments, so that only one load comes before the first weights.
 linear_segment find_segment()
 {
     uint i = 0;

@@ -1,11 +1,12 @@
-// matrices/probe.comp - whether a device's matrices lie in quads (lib/quads.glsl):
-//   dst[0] = 1 if so, else 0
+// matrices/probe.comp - tests whether a device's matrices have the known fragment layout
+// (lib/fragment_layout.glsl):
+//   dst[0] = 1 if they do, else 0
 // One workgroup of one subgroup of 32. The numbers are exact.
 // variants: coop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/matrices.glsl"
-#include "lib/quads.glsl"
+#include "lib/fragment_layout.glsl"
 
 layout(local_size_x = 32) in;
 layout(push_constant, std430) uniform Args { matrices_probe_args a; };
@@ -29,7 +30,7 @@ void main()
     matrix_load(sums, floats, 0, 16, BY_ROWS);
     bool fits = first.length() == 8 && second.length() == 8 && sums.length() == 8;
     for (uint i = 0; i < 8 && fits; i++) {
-        uint g = quad_line() + i / 4 * 8, k = quad_col(i);
+        uint g = frag_line() + i / 4 * 8, k = frag_col(i);
         fits = float(first[i]) == float(16 * g + k) && float(second[i]) == float(16 * k + g) &&
                sums[i] == float(16 * g + k);
     }

@@ -1,9 +1,9 @@
 // matvec_transposed/groups.comp - a stack of matrices, each multiplied by its own vector from the left:
-//   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r], r < rows, c < cols rows a multiple
-// of 4, cols of PRODUCT_COLS. Grid: x = cols / (8 * LANES), y = tokens / TOKENS, z = matrices. A lane has
-// eight columns that lie side by side; SLICES lanes share them and take every SLICES-th four of the rows.
-// float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain other
+//   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r],   r < rows, c < cols
+// rows is a multiple of 4, cols of PRODUCT_COLS. Grid: x = cols / (8 * LANES), y = tokens / TOKENS, z =
+// matrices. A lane has eight neighbouring columns. SLICES lanes share them; each takes every SLICES-th group
+// of four rows. float32 sums. Tolerance 1e-5 of the largest output.
+// variants: plain ext
 #version 460
 #include "lib/memory.glsl"
 
@@ -11,7 +11,7 @@ layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256; // a multiple of LANES
 layout(constant_id = 2) const uint FORMATS = 0xffffffff;
-layout(constant_id = 3) const uint TOKENS = 1; // at most TRANSPOSED_TOKENS
+layout(constant_id = 3) const uint TOKENS = 1; // TRANSPOSED_TOKENS or fewer
 layout(constant_id = 4) const uint LANES = 32;
 
 #include "lib/dequant.glsl"
@@ -19,12 +19,12 @@ layout(constant_id = 4) const uint LANES = 32;
 layout(push_constant, std430) uniform Args { matvec_transposed_args a; };
 
 const uint SLICES = WORKGROUP / LANES, MAX_ACC = 8 * TRANSPOSED_TOKENS;
-// The slices' sums of one token, column c of lane l at [(slice * 8 + c) * STRIDE + l]: neither the lanes that
-// write them nor those that add them up, column by column, meet in a bank.
+// The slices' sums of one token, column c of lane l at [(slice * 8 + c) * STRIDE + l]. Neither the lanes that
+// write them nor those that add them up, column by column, have bank conflicts.
 const uint STRIDE = LANES + 4;
 shared float sums[SLICES * 8 * STRIDE];
 
-// Four numbers of x from row 4 * four on of each token.
+// Loads four numbers of x, from row 4 * four on, of each token.
 void load_inputs(uint token, uint four, out vec4 xs[TRANSPOSED_TOKENS])
 {
     uint x = gl_WorkGroupID.z * (a.x_step / 4) + four;
@@ -32,7 +32,7 @@ void load_inputs(uint token, uint four, out vec4 xs[TRANSPOSED_TOKENS])
         xs[t] = F32x4s(a.x).v[min(token + t, a.n - 1) * (a.x_stride / 4) + x];
 }
 
-// The products of the lane's columns with the rows of its slice.
+// Adds the products of the lane's columns with the rows of its slice.
 void add_slice(const uint format, Matrix m, uint unit, uint slice, uint token, inout float acc[MAX_ACC])
 {
     uint first = gl_WorkGroupID.z * a.step;
@@ -51,7 +51,7 @@ void add_slice(const uint format, Matrix m, uint unit, uint slice, uint token, i
     }
 }
 
-// Of the token in acc[8 * t ..]; all lanes come here.
+// Adds up the slices of the token in acc[8 * t ..]. All lanes must call it.
 void add_up(uint t, float acc[MAX_ACC], uint y)
 {
     uint lane = gl_LocalInvocationID.x % LANES, slice = gl_LocalInvocationID.x / LANES;
@@ -60,7 +60,8 @@ void add_up(uint t, float acc[MAX_ACC], uint y)
     [[unroll]] for (uint c = 0; c < 8; c++)
         sums[(slice * 8 + c) * STRIDE + lane] = acc[8 * t + c];
     barrier();
-    for (uint i = gl_LocalInvocationID.x; i < min(8 * LANES, a.cols - 8 * LANES * gl_WorkGroupID.x); i += WORKGROUP) {
+    for (uint i = gl_LocalInvocationID.x; i < min(8 * LANES,
+                                                  a.cols - 8 * LANES * gl_WorkGroupID.x); i += WORKGROUP) {
         float sum = 0.0;
         for (uint s = 0; s < SLICES; s++)
             sum += sums[(s * 8 + i % 8) * STRIDE + i / 8];
@@ -81,5 +82,6 @@ void main()
     }
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         if (token + t < a.n)
-            add_up(t, acc, (token + t) * a.y_stride + gl_WorkGroupID.z * a.y_step + 8 * LANES * gl_WorkGroupID.x);
+            add_up(t, acc,
+                   (token + t) * a.y_stride + gl_WorkGroupID.z * a.y_step + 8 * LANES * gl_WorkGroupID.x);
 }

@@ -1,9 +1,9 @@
 // matvec_transposed/plain.comp - matvec_transposed/groups.comp's product for matrices of plain numbers with
 // any number of rows and columns:
-//   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r], r < rows, c < cols Grid: x = cols /
-// WORKGROUP, y = tokens / TOKENS, z = matrices. A lane has a column. float32 sums. Tolerance 1e-5 of the
-// largest output.
-// variants: plain other
+//   y[t][h * y_step + c] = sum_r W[h * step + r][c] x[t][h * x_step + r],   r < rows, c < cols
+// Grid: x = cols / WORKGROUP, y = tokens / TOKENS, z = matrices. A lane has a column. float32 sums. Tolerance
+// 1e-5 of the largest output.
+// variants: plain ext
 #version 460
 #include "lib/memory.glsl"
 
@@ -11,7 +11,7 @@ layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint FORMATS = 0xffffffff;
-layout(constant_id = 3) const uint TOKENS = 1; // at most TRANSPOSED_TOKENS
+layout(constant_id = 3) const uint TOKENS = 1; // TRANSPOSED_TOKENS or fewer
 
 #include "lib/dequant.glsl"
 

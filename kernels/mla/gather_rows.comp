@@ -1,7 +1,8 @@
-// mla/gather_rows.comp - rows of the cache of latent attention on their way to keys and values: the latents,
-// one behind the other, and the rotary key, which all heads share, at its place in each head's key.
+// mla/gather_rows.comp - copies rows of the cache of latent attention for the products that make keys and
+// values: the latents, contiguous, and the rotary key, which all heads share, to its place in each head's
+// key.
 //   latent[p] = row_p[0 .. latent_dim),  keys[p][h][nope_dim ..) = row_p[latent_dim ..)
-// in float32 or float16, as TYPE says. Grid: x = positions. Exact unless it rounds to float16.
+// TYPE chooses float32 or float16. Grid: x = positions. Exact unless it rounds to float16.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
@@ -13,7 +14,7 @@ layout(constant_id = 2) const uint TYPE = KV_F32;
 
 layout(push_constant, std430) uniform Args { mla_gather_rows_args a; };
 
-// Channels 4 * i .. of what begins at dst.
+// Stores channels 4 * i .. of what begins at dst.
 void put_four(uvec2 dst, uint i, vec4 v)
 {
     if (TYPE == KV_F32) {
@@ -32,5 +33,6 @@ void main()
     for (uint i = gl_LocalInvocationID.x; i < latent; i += WORKGROUP)
         put_four(a.latent, p * latent + i, cache_four(row, i));
     for (uint i = gl_LocalInvocationID.x; i < a.n_heads * rope; i += WORKGROUP)
-        put_four(a.keys, (p * a.n_heads + i / rope) * key + nope + i % rope, cache_four(row, latent + i % rope));
+        put_four(a.keys, (p * a.n_heads + i / rope) * key + nope + i % rope,
+                 cache_four(row, latent + i % rope));
 }

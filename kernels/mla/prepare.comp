@@ -1,7 +1,8 @@
-// mla/prepare.comp - what stands between the products of latent attention and its scores: RoPE of the
-// queries' rotary channels into q_out, which may be their own place; and the position's row of the cache, the
-// latent's rms norm and the rotary key after RoPE. Grid: x = 1 for the cache's row, then blocks of WORKGROUP
-// pairs of the queries' channels; y = tokens. Tolerance 2e-6.
+// mla/prepare.comp - the step between the products of latent attention and its scores. It applies RoPE to the
+// queries' rotary channels, into q_out, which may be in place. It writes the position's row of the cache: the
+// latent's rms norm and the rotary key after RoPE.
+// Grid: x = 1 for the cache's row, then blocks of WORKGROUP pairs of the queries' channels; y = tokens.
+// float32 sums. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
@@ -36,7 +37,7 @@ uvec2 channels_of(uint pair)
     return INTERLEAVED != 0 ? uvec2(2 * pair, 2 * pair + 1) : uvec2(pair, pair + a.rope_dim / 2);
 }
 
-// A pair of the rotary channels from src on, turned.
+// Returns a turned pair of the rotary channels from src on.
 vec2 turned(uint token, uvec2 from, uint src, uint pair)
 {
     uvec2 at = src + channels_of(pair);
@@ -46,7 +47,7 @@ vec2 turned(uint token, uvec2 from, uint src, uint pair)
     return vec2(fma(u, co, -across), fma(v, co, along));
 }
 
-// Channels 2 * i and 2 * i + 1 of a row of the cache.
+// Stores channels 2 * i and 2 * i + 1 of a row of the cache.
 void store_two(uvec2 row, uint i, vec2 v)
 {
     if (KV_TYPE == KV_F16) {
@@ -57,7 +58,7 @@ void store_two(uvec2 row, uint i, vec2 v)
     }
 }
 
-// Channels 2 * i and 2 * i + 1 of the rotary key from src on, turned.
+// Returns channels 2 * i and 2 * i + 1 of the turned rotary key from src on.
 vec2 key_two(uint token, uint src, uint i)
 {
     if (INTERLEAVED != 0)

@@ -1,8 +1,8 @@
-// mla/transpose_keys.comp - the heads' key matrices as the expanded form of latent attention needs them: of a
-// stack of matrices each transposed and dequantised, exactly.
+// mla/transpose_keys.comp - the heads' key matrices for the expanded form of latent attention: each matrix of
+// a stack transposed and dequantised, exactly.
 //   dst[h][j][k] = W[first_head + h][k][j],  k < latent_dim, j < nope_dim, both multiples of PRODUCT_COLS
 // Grid: x = latent_dim / MLA_TRANSPOSE_TILE, y = nope_dim / PRODUCT_COLS, z = heads.
-// variants: plain other
+// variants: plain ext
 #version 460
 #include "lib/memory.glsl"
 
@@ -18,7 +18,8 @@ layout(push_constant, std430) uniform Args { mla_transpose_keys_args a; };
 #include "lib/dequant.glsl"
 
 const uint TILE = MLA_TRANSPOSE_TILE, COLS = PRODUCT_COLS;
-shared float tile[COLS * (TILE + 1)]; // transposed; an odd stride: neighbouring rows lie in different banks
+// transposed; the odd stride puts neighbouring rows into different banks
+shared float tile[COLS * (TILE + 1)];
 
 void main()
 {

@@ -1,15 +1,15 @@
-// mla/values.comp - what one token's heads found, multiplied by their value matrices as soon as attention's
-// splits are joined (attention/merge.glsl):
-//   out[h][r] = sum_c W_h[r][c] ctx[h][c], ctx[h] what row h of attention's parts is joined to Grid: x =
-// blocks of rows, y = heads. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows, whose weights are
-// under way while the parts are joined. TILE is the latent's channels. float32 sums. Tolerance 1e-5 of the
-// largest output.
+// mla/values.comp - multiplies one token's attention results by the heads' value matrices as soon as
+// attention's splits are joined (attention/merge.glsl):
+//   out[h][r] = sum_c W_h[r][c] ctx[h][c],   ctx[h] = the joined row h of attention
+// Grid: x = blocks of rows, y = heads. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS rows, whose
+// weights are loaded while the splits are joined. TILE is the number of the latent's channels. float32 sums.
+// Tolerance 1e-5 of the largest output.
 // variants: plain denorm
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
 
-// fours of channels that are joined at once, a divisor of all and of WORKGROUP
+// groups of four channels that are joined at once; divides their number and WORKGROUP
 layout(constant_id = 9) const uint COLS = 128;
 
 layout(push_constant, std430) uniform Args { mla_values_args a; };
@@ -18,7 +18,7 @@ layout(push_constant, std430) uniform Args { mla_values_args a; };
 void main()
 {
     const uint FOURS = TILE / 4;
-    uint head = gl_WorkGroupID.y, first = head * a.step, end = first + a.rows; // of the stack's rows
+    uint head = gl_WorkGroupID.y, first = head * a.step, end = first + a.rows; // rows of the stack
     uint row = first + gl_WorkGroupID.x * (SUBGROUPS / SPLIT) * BLOCK_ROWS + block_row();
     Matrix m[1] = {Matrix(a.weight, a.scales, a.biases, a.format, end, TILE)};
     Row of = row_at(a.partial, head, a.part_rows, a.n_splits, FOURS);
@@ -29,7 +29,7 @@ void main()
     [[dont_unroll]] for (uint from = 0; from < FOURS; from += COLS) {
         uint col = from + gl_LocalInvocationID.x % COLS;
         if (from > 0)
-            barrier(); // nobody needs what join_parts has shared any more
+            barrier(); // join_parts no longer needs its shared memory
         vec4 ctx = join_parts(of, col, FOURS);
         if (gl_LocalInvocationID.x < COLS)
             xs_put(0, col, ctx);

@@ -1,9 +1,9 @@
 // choose.glsl - the top_k largest of the numbers that a subgroup holds, best first, the lower index on a tie.
-// Number e is in lane e % SUBGROUP, PER_LANE of them in each, as unsigned integers in the order of the
-// numbers (GPUs reduce integers in one instruction). The k-th choice is kept by lane k % SUBGROUP, KEEP of
-// them in each.
+// Number e is in lane e % SUBGROUP; each lane has PER_LANE of them, as unsigned integers with the order of
+// the numbers (GPUs reduce integers in one instruction). Lane k % SUBGROUP keeps the k-th choice; each lane
+// has KEEP of them.
 
-// Below every number: padding and what was already chosen.
+// Smaller than every number: padding, and what has been chosen.
 const uint NONE = 0;
 
 uint ordered(float v)
@@ -18,7 +18,7 @@ float value_of(uint key)
     return uintBitsToFloat((key & 0x80000000u) != 0 ? key & 0x7fffffffu : ~key);
 }
 
-// Chosen ones are replaced by NONE. Returns the last.
+// Replaces the chosen ones by NONE. Returns the last.
 uint choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint kept_at[KEEP])
 {
     uint lane = gl_SubgroupInvocationID;
@@ -32,7 +32,7 @@ uint choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint ke
         uint winner = subgroupMax(top);
         [[unroll]] for (uint i = PER_LANE; i > 0; i--)
             first = l[i - 1] == top ? i - 1 : first;
-        // Lanes that have it: hardly ever more than one.
+        // Lanes that have it; hardly ever more than one.
         uvec4 have = subgroupBallot(top == winner);
         uint owner = subgroupBallotFindLSB(have);
         if (subgroupBallotBitCount(have) > 1)
@@ -49,8 +49,8 @@ uint choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint ke
     return expert;
 }
 
-// The choice number k, from 0 on. Two numbers that are equal and large enough to be chosen are left to
-// choose().
+// Returns choice number k, counted from 0. If two equal numbers are large enough to be chosen, choose()
+// decides.
 uint choose_one(inout uint l[PER_LANE], uint k)
 {
     uint last = 0xffffffffu, mine = 0, place = 0;

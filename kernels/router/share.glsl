@@ -1,8 +1,8 @@
-// share.glsl - of a token's chosen experts the few that carry a share of the weights, on the subgroup that
-// chose them. As choose.glsl leaves it, lane k % SUBGROUP has the k-th choice. Includers have its constants,
-// and SHARES: 0 leaves all.
+// share.glsl - keeps the few of a token's chosen experts that carry a share of the weights, on the subgroup
+// that chose them. Lane k % SUBGROUP has the k-th choice (choose.glsl). Includers define choose.glsl's
+// constants and SHARES; SHARES 0 keeps all.
 
-// The place in which each of this lane's choices is to be stored.
+// Returns the place where each of this lane's choices is stored.
 void places_of_all(out uint place[KEEP])
 {
     [[unroll]] for (uint j = 0; j < KEEP; j++)
@@ -10,11 +10,11 @@ void places_of_all(out uint place[KEEP])
 }
 
 // Drops the smallest of the weights w that `share` of their sum does not need (src/ops/router/router.h). What
-// stays is stored first, in the order of the choice; what is dropped becomes NO_EXPERT with weight 0.
+// stays is stored first, in the order of the choice; a dropped expert becomes NO_EXPERT with weight 0.
 void keep_share(inout uint expert[KEEP], inout float w[KEEP], float share, uint top_k, out uint place[KEEP])
 {
     uint lane = gl_SubgroupInvocationID;
-    float before[KEEP], total = 0.0; // the sum of those that stay rather than this one
+    float before[KEEP], total = 0.0; // before: sum of the weights that stay in preference to this one
     places_of_all(place);
     [[unroll]] for (uint j = 0; j < KEEP; j++)
         before[j] = 0.0;

@@ -1,10 +1,11 @@
-// router/sigmoid.comp - the top_k experts of each token out of its best groups of experts, best first, and
+// router/sigmoid.comp - the top_k experts of each token from its best groups of experts, best first, and
 // their weights:
-//   s = sigmoid(logit), t = s + bias; a group's score is the sum of its two largest t (of one, where it has
-//   one expert); the keep_groups best groups stay, and of their experts the top_k largest t are chosen weight
-//   = s / (sum of the chosen s + 1e-20) * scale, or without norm s * scale Of equal groups and experts the
-//   one with the lower index comes first. Groups that leave are left out, not set to 0: t may be negative.
-//   Grid: x = tokens, one subgroup each; a group is scored by one lane. Tolerance 2e-6.
+//   s = sigmoid(logit), t = s + bias; a group's score is the sum of its two largest t (or its only one);
+//   the keep_groups best groups stay, and the top_k largest t of their experts are chosen
+//   weight = s / (sum of the chosen s + 1e-20) * scale, or without norm s * scale
+// The lower index comes first among equal groups and experts. Dropped groups are left out, not set to 0,
+// because t may be negative. Grid: x = tokens, one subgroup each; one lane scores a group. float32. Tolerance
+// 2e-6.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/math.glsl"
@@ -23,11 +24,11 @@ layout(push_constant, std430) uniform Args { router_sigmoid_args a; };
 
 const float LOWEST = -3.0e38;
 shared float scores[PER_LANE * SUBGROUP], biased[PER_LANE * SUBGROUP];
-shared uint keys[PER_LANE * SUBGROUP]; // of what may be chosen
+shared uint keys[PER_LANE * SUBGROUP]; // keys of the experts that may be chosen
 shared float group_score[GROUPS];
 shared uint group_stays[GROUPS];
 
-// The device's own exp may be off by several units in the last place, and the choice hangs on the last.
+// The device's own exp may be off by several units in the last place, and the choice depends on the last one.
 float exact_sigmoid(float x)
 {
     float e = exp_exact(-abs(x));
@@ -45,7 +46,7 @@ void score_group(uint g, uint size)
     group_score[g] = size == 1 ? best : best + second;
 }
 
-// Whether fewer than keep_groups come before it.
+// Decides whether a group stays: whether fewer than keep_groups come before it.
 void judge_group(uint g)
 {
     float mine = group_score[g];
@@ -76,7 +77,7 @@ void main()
 {
     uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID;
     uint l[PER_LANE], nans = 0;
-    // All loads before the first branch: behind it each would wait for the one before.
+    // All loads come before the first branch; after it each would wait for the one before.
     float logits[PER_LANE], biases[PER_LANE];
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         uint mine = min(i * SUBGROUP + lane, a.n_experts - 1);
@@ -87,8 +88,8 @@ void main()
         scores[i * SUBGROUP + lane] = logits[i];
         biased[i * SUBGROUP + lane] = biases[i];
     }
-    // Each lane its own, here and below in a loop: unrolled, PER_LANE sigmoids are more code to fetch than to
-    // run.
+    // Each lane takes its own, here and below in a loop: unrolled, PER_LANE sigmoids would be more code to
+    // fetch than to run.
     [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP) {
         float s = exact_sigmoid(scores[e]);
         scores[e] = s;
@@ -111,7 +112,7 @@ void main()
     uint place[KEEP];
     float w[KEEP], mine = 0.0;
     [[unroll]] for (uint j = 0; j < KEEP; j++) {
-        // A NaN among the logits may be the largest or the last: the index stays legal.
+        // A NaN among the logits may be the largest or the last; the index must stay valid.
         kept_expert[j] = min(kept_expert[j], a.n_experts - 1);
         w[j] = j * SUBGROUP + lane < a.top_k ? scores[kept_expert[j]] : 0.0;
     }

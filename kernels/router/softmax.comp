@@ -1,7 +1,8 @@
 // router/softmax.comp - the top_k experts of each token, best first, and their weights.
-//   norm = 1: weights = softmax over the chosen logits; norm = 0: softmax over all n_experts, chosen ones
-// taken. Grid: x = tokens, one subgroup each; choose.glsl says which lane has what. Tolerance 1e-6; the
-// choice is exact where the logits are.
+//   norm = 1: softmax over the chosen logits
+//   norm = 0: softmax over all n_experts, of which the chosen ones are taken
+// Grid: x = tokens, one subgroup each; choose.glsl describes which lane has what. float32. Tolerance 1e-6;
+// the choice is exact if the logits are.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/math.glsl"

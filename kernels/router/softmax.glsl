@@ -1,9 +1,10 @@
-// softmax.glsl - the softmax router of one token, on one subgroup; choose.glsl says which lane has what.
-// Includers have its constants, SHARES and lib/math.glsl.
-//   norm: weights = softmax over the chosen logits; else softmax over all n_experts, chosen ones taken.
+// softmax.glsl - the softmax router of one token, on one subgroup; choose.glsl describes which lane has what.
+// Includers define its constants and SHARES, and include lib/math.glsl.
+//   norm: softmax over the chosen logits; else softmax over all n_experts, of which the chosen ones are
+//         taken.
 #include "router/share.glsl"
 
-// The logits from place `at` on, as choose() takes them. Returns how many of this lane's are NaN.
+// Loads the logits from `at` on in the form that choose() takes. Returns how many of this lane's are NaN.
 uint load_logits(uvec2 logits, uint at, uint n_experts, out uint l[PER_LANE])
 {
     uint nans = 0;
@@ -16,7 +17,7 @@ uint load_logits(uvec2 logits, uint at, uint n_experts, out uint l[PER_LANE])
     return nans;
 }
 
-// The largest of all, and with `sums` the sum of e^(logit - best) over all.
+// The largest logit, and with `sums` the sum of e^(logit - best) over all.
 struct Softmax {
     float best, sum;
 };
@@ -35,16 +36,17 @@ Softmax softmax_of_all(uint l[PER_LANE], bool sums)
     return s;
 }
 
-// Writes what choose() kept, from place `at` on. A NaN among the logits, of which this lane has `nans`, makes
-// all weights NaN.
-void store_choice(uint kept[KEEP], uint kept_at[KEEP], Softmax s, bool norm, uint nans, uint n_experts, uint top_k,
+// Writes what choose() kept, from `at` on. A NaN among the logits makes all weights NaN; nans: this lane's
+// number of them.
+void store_choice(uint kept[KEEP], uint kept_at[KEEP], Softmax s, bool norm, uint nans, uint n_experts,
+                  uint top_k,
                   float share, uvec2 idx, uvec2 weights, uint at)
 {
     uint lane = gl_SubgroupInvocationID, expert[KEEP], place[KEEP];
     float w[KEEP], mine = 0.0;
     bool is_broken = subgroupAdd(nans) > 0;
     [[unroll]] for (uint j = 0; j < KEEP; j++) {
-        // A NaN among the logits may be the largest or the last: the index stays legal.
+        // A NaN among the logits may be the largest or the last; the index must stay valid.
         expert[j] = min(kept_at[j], n_experts - 1);
         w[j] = j * SUBGROUP + lane < top_k ? exp_exact(value_of(kept[j]) - s.best) : 0.0;
     }

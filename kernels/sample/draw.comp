@@ -1,10 +1,11 @@
-// sample/draw.comp - the second of two: top-k, top-p, min-p and the draw of sample/sampler.h, after
-// sample/largest.comp.
+// sample/draw.comp - the second of two kernels, after sample/largest.comp: top-k, top-p, min-p and the draw
+// of sample/sampler.h.
 //
-// All ids that may be drawn, and with them the k first, are gathered in a list, in any order. In a short one
-// an invocation has one id and adds up the weights of those before it. What remains in a long one are
-// searches: the first id in some order with which the ids up to it weigh enough. They go by the digits of
-// what gives the order, seven bits at a time: the sums of the weights by digit say which digit the id has.
+// All candidates, and with them the k first, are gathered in a list, in any order. If the list is short, each
+// invocation has one id and adds up the weights of those before it. A long list is searched for the first id,
+// in some order, at which the sum of the weights reaches a bound. The search goes by the digits of the number
+// that gives the order, seven bits at a time: the sums of the weights for each digit say which digit the id
+// has.
 // Grid: one workgroup. Exact: weights are integers of 32 bits, their sums of 64.
 #version 460
 #include "lib/memory.glsl"
@@ -12,7 +13,7 @@
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
-layout(constant_id = 1) const uint WORKGROUP = 1024; // at least BINS
+layout(constant_id = 1) const uint WORKGROUP = 1024; // BINS or more
 
 layout(push_constant, std430) uniform Args { sample_args a; };
 
@@ -52,7 +53,8 @@ uvec2 share_of(uvec2 sum, uint share)
 // floor(sum * random / 2^64)
 uvec2 point_of(uvec2 sum)
 {
-    uvec2 low = product(sum.x, a.random_low), b = product(sum.y, a.random_low), c = product(sum.x, a.random_high);
+    uvec2 low = product(sum.x, a.random_low), b = product(sum.y, a.random_low),
+          c = product(sum.x, a.random_high);
     uvec2 middle = add64(add64(uvec2(low.y, 0u), uvec2(b.x, 0u)), uvec2(c.x, 0u));
     uvec2 high = add64(uvec2(b.y, 0u), uvec2(c.y, 0u));
     return add64(add64(product(sum.y, a.random_high), high), uvec2(middle.y, 0u));
@@ -60,12 +62,12 @@ uvec2 point_of(uvec2 sum)
 
 // ---- the list ----
 
-// Loads under way at once: one waits as long as a thousand instructions take.
+// Loads in flight at once; one takes as long as a thousand instructions.
 const uint EACH = 8;
 const uint BLOCKS = SAMPLE_MAX_IDS / SAMPLE_BLOCK;
 
 shared uint n_list, least_key;
-// the largest key of each block; blocks that the list has ids of
+// the largest key of each block; blocks whose ids are in the list
 shared uint top[BLOCKS], taken[BLOCKS], n_taken;
 
 uint weight_of(uint key, uint max_key)
@@ -73,7 +75,7 @@ uint weight_of(uint key, uint max_key)
     return sample_weight(sample_exponent(sample_key_bits(key), sample_key_bits(max_key), a.scale));
 }
 
-// With k of few, no key below the k-th largest one of the blocks is among the k first.
+// If k is small, no key below the k-th largest of the blocks' keys is among the k first.
 void take_blocks(uint max_key)
 {
     uint n_blocks = (a.n + SAMPLE_BLOCK - 1) / SAMPLE_BLOCK;
@@ -84,7 +86,8 @@ void take_blocks(uint max_key)
         least_key = 1u;
     }
     barrier();
-    for (uint i = gl_LocalInvocationID.x; i < n_blocks && a.top_k > 0u && a.top_k <= n_blocks; i += WORKGROUP) {
+    for (uint i = gl_LocalInvocationID.x; i < n_blocks && a.top_k > 0u &&
+         a.top_k <= n_blocks; i += WORKGROUP) {
         uint rank = 1u;
         for (uint j = 0; j < n_blocks; j++)
             rank += top[j] > top[i] || (top[j] == top[i] && j < i) ? 1u : 0u;
@@ -119,7 +122,8 @@ void gather(uint max_key)
         uint id[EACH], key[EACH];
         [[unroll]] for (uint i = 0; i < EACH; i++) {
             uint at = first + i * WORKGROUP + gl_LocalInvocationID.x;
-            id[i] = at < n_taken * SAMPLE_BLOCK ? taken[at / SAMPLE_BLOCK] * SAMPLE_BLOCK + at % SAMPLE_BLOCK : a.n;
+            id[i] = at < n_taken * SAMPLE_BLOCK ? taken[at / SAMPLE_BLOCK] * SAMPLE_BLOCK + at % SAMPLE_BLOCK
+                : a.n;
             key[i] = U32s(a.keys).v[min(id[i], a.n - 1)];
         }
         [[unroll]] for (uint i = 0; i < EACH; i++)
@@ -133,8 +137,8 @@ void gather(uint max_key)
 
 shared uint few_id[WORKGROUP], few_key[WORKGROUP], few_weight[WORKGROUP], chosen;
 
-// The sum of the weights of the ids before this one, in the order of the keys or of the ids, and the sum of
-// all.
+// Returns the sum of the weights of the ids before this one, in the order of the keys or of the ids, and the
+// sum of all.
 void sum_few(uint id, uint key, bool by_id, out uvec2 before, out uvec2 all)
 {
     before = all = uvec2(0);
@@ -145,7 +149,7 @@ void sum_few(uint id, uint key, bool by_id, out uvec2 before, out uvec2 all)
     }
 }
 
-// From now on this invocation's id weighs w.
+// Sets the weight of this invocation's id.
 void set_weight(uint w)
 {
     barrier();
@@ -155,7 +159,8 @@ void set_weight(uint w)
 
 uint draw_of_few(uint max_key)
 {
-    uint i = gl_LocalInvocationID.x, at = 2 * min(i, n_list - 1), id = U32s(a.list).v[at], key = U32s(a.list).v[at + 1];
+    uint i = gl_LocalInvocationID.x, at = 2 * min(i, n_list - 1), id = U32s(a.list).v[at],
+         key = U32s(a.list).v[at + 1];
     uint w = i < n_list ? weight_of(key, max_key) : 0u;
     uvec2 before, all;
     few_id[i] = id;
@@ -181,10 +186,10 @@ uint draw_of_few(uint max_key)
 
 // ---- a long list: sums and searches ----
 
-// What is kept: ids up to this one in the order of the keys, larger ones first, then of the ids.
+// What is kept: ids up to this one, in the order of the keys (larger ones first), then of the ids.
 uint last_key = 0u, last_id = SAMPLE_NO_ID;
 
-// what an id counts: 1, its weight, its weight if that reaches min_p
+// how an id counts: 1, its weight, its weight if that reaches min_p
 const uint COUNT = 0, WEIGHT = 1, HEAVY = 2;
 
 uint measure(uint what, uint id, uint key, uint max_key)
@@ -195,9 +200,9 @@ uint measure(uint what, uint id, uint key, uint max_key)
     return what == HEAVY && w < a.min_p ? 0u : w;
 }
 
-// Sums by digit in three parts of 11 bits, so that a million of them fit 32.
+// Sums for each digit in three parts of 11 bits, so that a million of them fit 32 bits.
 shared uint bins[3][BINS];
-shared uvec2 sums[BINS]; // up to each digit
+shared uvec2 sums[BINS]; // sums up to each digit
 shared uvec2 sum_before;
 shared uint digit_found;
 
@@ -216,7 +221,8 @@ uvec2 sum_of_bin(uint i)
     return add64(add64(low, middle), uvec2(bins[2][i] << 22, bins[2][i] >> 10));
 }
 
-// The list's digit d: of ~key, or of the id from KEY_DIGITS on; those above it must equal `found`.
+// Returns digit d of an element: of ~key, from KEY_DIGITS on of its id. fits: whether the digits before it
+// equal those of `found`.
 uint digit_of(uint d, uint id, uint key, uvec2 found, out bool fits)
 {
     bool of_key = d < KEY_DIGITS;
@@ -234,7 +240,7 @@ void clear_bins()
     barrier();
 }
 
-// EACH elements of the list, id and key; a key of 0 behind its end.
+// Loads EACH elements of the list, id and key; past its end the key is 0.
 void load(uint first, out uvec2 e[EACH])
 {
     [[unroll]] for (uint i = 0; i < EACH; i++) {
@@ -258,8 +264,8 @@ uvec2 total(uint what, uint max_key)
     return sum_of_bin(0);
 }
 
-// The sums of the list by digit d, of what has the digits found before it. Neighbours in the list often have
-// the same one: an invocation adds up such weights by itself.
+// Adds up the list for each value of digit d, over the elements whose earlier digits equal `found`.
+// Neighbours in the list often have the same digit, so an invocation first adds up such weights by itself.
 void sum_digits(uint what, uint d, uvec2 found, bool by_id, uint max_key)
 {
     uvec2 sum = uvec2(0);
@@ -284,7 +290,8 @@ void sum_digits(uint what, uint d, uvec2 found, bool by_id, uint max_key)
     add_to_bin(bin, sum);
 }
 
-// Which digit reaches `enough`, and what those before it sum up to, into digit_found and sum_before.
+// Finds the digit at which the sum reaches `enough`. Sets digit_found, and sum_before to the sum of the
+// digits before it.
 void find_digit(uvec2 sum, uvec2 enough)
 {
     uint i = gl_LocalInvocationID.x;
@@ -309,8 +316,8 @@ void find_digit(uvec2 sum, uvec2 enough)
     barrier();
 }
 
-// The first id, in the order of the keys or from ID_DIGITS alone in that of the ids, with which those up to
-// it sum up to `enough`, which all of them do: its ~key (0 in the order of the ids) and itself.
+// Finds the first id at which the sum up to it reaches `enough`; the sum of all must reach it. The order is
+// that of the keys, or with by_id that of the ids. Returns ~key (0 with by_id) and the id.
 uvec2 search(uint what, uvec2 enough, bool by_id, uint max_key)
 {
     uvec2 found = uvec2(0), sum = uvec2(0);

@@ -1,6 +1,6 @@
-// sample/greedy.comp - the second of two: the choice among what sample/largest.comp found in the blocks, or
-// what is wrong with the logits: the first NaN, else the first +infinity, else that all are -infinity. Grid:
-// one workgroup.
+// sample/greedy.comp - the second of two kernels: the best of what sample/largest.comp found in the blocks,
+// or the fault of the logits: the first NaN, else the first +infinity, else that all are -infinity. Grid: one
+// workgroup. Exact.
 #version 460
 #include "lib/memory.glsl"
 #include "sample/weight.h"

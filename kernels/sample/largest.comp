@@ -1,6 +1,7 @@
-// sample/largest.comp - the first of two: in each block of SAMPLE_BLOCK ids the largest logit after the
-// repeat penalty, the lowest id of equal ones, and the first logits that are no number or +infinity (args.h).
-// Blocked ids are left out. Grid: x = blocks. Exact: integers, and the penalty's correctly rounded product.
+// sample/largest.comp - the first of two kernels. In each block of SAMPLE_BLOCK ids it finds the largest
+// logit after the repeat penalty, with the lowest id on a tie, and the first logits that are NaN or +infinity
+// (args.h). Blocked ids are left out. Grid: x = blocks. Exact: integers, and the penalty's correctly rounded
+// product.
 #version 460
 #include "lib/memory.glsl"
 #include "sample/weight.h"
@@ -15,7 +16,7 @@ layout(push_constant, std430) uniform Args { sample_args a; };
 
 const uint EACH = SAMPLE_BLOCK / WORKGROUP;
 
-shared uint repeated[SAMPLE_BLOCK / 32]; // bit set: the penalty looks at this id of the block
+shared uint repeated[SAMPLE_BLOCK / 32]; // a set bit: the penalty applies to this id of the block
 
 void mark_repeated(uint first)
 {
@@ -30,7 +31,7 @@ void mark_repeated(uint first)
     barrier();
 }
 
-// What stands for a logit of the block; of a blocked one nothing.
+// Returns the entry of a logit of the block; nothing() if it is blocked.
 Largest look_at(uint id, uint bits, uint blocked)
 {
     uint at = id % SAMPLE_BLOCK;

@@ -1,9 +1,9 @@
-// largest.glsl - the largest logit of some ids, and what is wrong with them. Includers define SUBGROUP and
-// WORKGROUP, and sample_args named a.
+// largest.glsl - the largest logit of some ids, and the faults of their logits. Includers define SUBGROUP,
+// WORKGROUP and sample_args named a.
 
 struct Largest {
-    uint key, id;  // of the largest logit, the lowest id; key 0: all are blocked
-    uint nan, inf; // the lowest ids of such logits; SAMPLE_NO_ID: none
+    uint key, id;  // key and lowest id of the largest logit; key 0: all are blocked
+    uint nan, inf; // lowest id of a NaN, of +infinity; SAMPLE_NO_ID: none
 };
 
 Largest nothing()
@@ -20,12 +20,13 @@ Largest merge(Largest a, Largest b)
 Largest merge_subgroup(Largest a)
 {
     uint key = subgroupMax(a.key);
-    return Largest(key, subgroupMin(a.key == key ? a.id : SAMPLE_NO_ID), subgroupMin(a.nan), subgroupMin(a.inf));
+    return Largest(key, subgroupMin(a.key == key ? a.id : SAMPLE_NO_ID), subgroupMin(a.nan),
+                   subgroupMin(a.inf));
 }
 
 shared Largest of_subgroup[WORKGROUP / SUBGROUP];
 
-// The same in every invocation of the first subgroup.
+// Returns the same in every invocation of the first subgroup.
 Largest merge_workgroup(Largest a)
 {
     a = merge_subgroup(a);
@@ -38,7 +39,7 @@ Largest merge_workgroup(Largest a)
     return merge_subgroup(a);
 }
 
-// What sample/largest.comp found in all blocks; as merge_workgroup.
+// Returns what sample/largest.comp found in all blocks, in every invocation of the first subgroup.
 Largest merge_blocks()
 {
     Largest best = nothing();
@@ -59,11 +60,12 @@ uint fault_of(Largest best)
     return best.key <= sample_key(0xff800000u) ? SAMPLE_NOTHING : SAMPLE_OK;
 }
 
-// Hands out the choice, or what is wrong with the logits.
+// Writes the choice, or the fault of the logits.
 void answer(Largest best, uint id)
 {
     uint fault = fault_of(best);
     U32s(a.id).v[0] = fault == SAMPLE_OK ? id : 0u;
-    U32s(a.result).v[0] = fault == SAMPLE_OK ? id : fault == SAMPLE_NAN ? best.nan : fault == SAMPLE_INFINITE ? best.inf : 0u;
+    U32s(a.result).v[0] = fault == SAMPLE_OK ? id : fault == SAMPLE_NAN ? best.nan : fault == SAMPLE_INFINITE
+        ? best.inf : 0u;
     U32s(a.result).v[1] = fault;
 }

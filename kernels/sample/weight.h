@@ -1,7 +1,7 @@
-/* weight.h - the weight of a token, read by C and by GLSL, so that host and device choose the same one.
- * Integers only, but for the two correctly rounded operations of sample_exponent.
+/* weight.h - the weight of a token, read by C and by GLSL, so that host and device choose the same one. All
+ * operations are on integers, except the two correctly rounded ones of sample_exponent.
  *
- * Logits are compared and carried as their bits. Denormal ones count as 0, since a device may or may not keep
+ * Logits are compared and passed as their bits. Denormals count as 0, because a device may or may not keep
  * them. */
 #ifndef MOEFLUX_SAMPLE_WEIGHT_H
 #define MOEFLUX_SAMPLE_WEIGHT_H
@@ -33,7 +33,7 @@ SAMPLE_FN F32 sample_float(U32 bits)
 }
 #endif
 
-/* The upper word of a product. */
+/* Returns the upper word of a product. */
 SAMPLE_FN U32 sample_high(U32 a, U32 b)
 {
 #ifdef VULKAN
@@ -45,13 +45,13 @@ SAMPLE_FN U32 sample_high(U32 a, U32 b)
 #endif
 }
 
-/* Of a float's bits: 0 for zeros and denormals. */
+/* Returns a float's bits, 0 for zeros and denormals. */
 SAMPLE_FN U32 sample_flush(U32 bits)
 {
     return (bits & 0x7f800000u) == 0u ? 0u : bits;
 }
 
-/* A number that grows with the float of these (flushed) bits; no NaN. */
+/* Returns a number that grows with the float of these (flushed) bits; no NaN. */
 SAMPLE_FN U32 sample_key(U32 bits)
 {
     return (bits & 0x80000000u) != 0u ? ~bits : bits | 0x80000000u;
@@ -62,15 +62,15 @@ SAMPLE_FN U32 sample_key_bits(U32 key)
     return (key & 0x80000000u) != 0u ? key & 0x7fffffffu : ~key;
 }
 
-/* What the repeat penalty makes of a logit; flushed bits. inverse: 1 / penalty. */
+/* Returns a logit after the repeat penalty; flushed bits. inverse: 1 / penalty. */
 SAMPLE_FN U32 sample_penalise(U32 bits, F32 penalty, F32 inverse)
 {
     SAMPLE_EXACT F32 x = sample_float(bits) * ((bits & 0x80000000u) != 0u ? penalty : inverse);
     return sample_flush(sample_bits(x));
 }
 
-/* A weight is 2^-e. This is e in steps of 2^-24, for e = (max - logit) * scale, scale = log2(e) /
- * temperature, below SAMPLE_NO_WEIGHT, which stands for all from 32 on. */
+/* A weight is 2^-e. Returns e in steps of 2^-24 for e = (max - logit) * scale, scale = log2(e) / temperature,
+ * if e is below 32; else SAMPLE_NO_WEIGHT. */
 #define SAMPLE_NO_WEIGHT 0x20000000u
 SAMPLE_FN U32 sample_exponent(U32 bits, U32 max_bits, F32 scale)
 {
@@ -79,8 +79,8 @@ SAMPLE_FN U32 sample_exponent(U32 bits, U32 max_bits, F32 scale)
     return e < 32.0f ? sample_whole(e * 16777216.0f) : SAMPLE_NO_WEIGHT;
 }
 
-/* 2^31 times the weight, rounded; 2^31 for e = 0. A polynomial of the fraction, 1 - f (c1 - f (c2 - ...)),
- * relative error 1e-8. */
+/* Returns 2^31 times the weight, rounded; 2^31 for e = 0. A polynomial of the fraction, 1 - f (c1 - f (c2 -
+ * ...)), relative error 1e-8. */
 SAMPLE_FN U32 sample_weight(U32 exponent)
 {
     U32 f = exponent << 8, n = exponent >> 24, c = 493577u, w;

@@ -1,5 +1,5 @@
-/* fields.h - typed reads of a request's JSON object. The first fault fills the refusal; later reads do
- * nothing. A field that is null counts as absent. */
+/* fields.h - typed reads of a request's JSON object. The first error fills the refusal; later errors leave it
+ * as it is. A field that is null counts as absent. */
 #ifndef MOEFLUX_API_FIELDS_H
 #define MOEFLUX_API_FIELDS_H
 
@@ -11,22 +11,23 @@
 
 struct json_t;
 
-/* Parses a body. NULL with the refusal filled; else the caller's. */
-struct json_t *fields_parse(const char *body, size_t len, struct refusal *no);
+/* Parses a body, a JSON object that the caller owns. NULL with the refusal filled. */
+struct json_t *fields_parse(const char *body, size_t len, struct refusal *refusal);
 
-/* NULL: absent. Borrowed. */
+/* Returns a field of any type, borrowed; NULL: absent. */
 const struct json_t *fields_get(const struct json_t *object, const char *name);
-bool fields_bool(const struct json_t *object, const char *name, bool fallback, struct refusal *no);
+/* Return a field from lo to hi; `fallback`: it is absent or wrong. */
+bool fields_bool(const struct json_t *object, const char *name, bool fallback, struct refusal *refusal);
 int64_t fields_int(const struct json_t *object, const char *name, int64_t fallback, int64_t lo, int64_t hi,
-                   struct refusal *no);
+                   struct refusal *refusal);
 double fields_real(const struct json_t *object, const char *name, double fallback, double lo, double hi,
-                   struct refusal *no);
-/* Borrowed; NULL: absent. */
-const char *fields_text(const struct json_t *object, const char *name, struct refusal *no);
-const struct json_t *fields_array(const struct json_t *object, const char *name, struct refusal *no);
-const struct json_t *fields_object(const struct json_t *object, const char *name, struct refusal *no);
+                   struct refusal *refusal);
+/* Return a field, borrowed; NULL: it is absent or wrong. */
+const char *fields_text(const struct json_t *object, const char *name, struct refusal *refusal);
+const struct json_t *fields_array(const struct json_t *object, const char *name, struct refusal *refusal);
+const struct json_t *fields_object(const struct json_t *object, const char *name, struct refusal *refusal);
 
-/* "a text", "an array", ...: for what a message says was found. */
+/* Returns the kind of a value for a message: "a text", "an array", ... */
 const char *fields_kind(const struct json_t *value);
 
 #endif

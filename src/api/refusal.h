@@ -6,22 +6,22 @@ struct json_t;
 struct moeflux_err;
 
 struct refusal {     /* zeroed: none */
-    unsigned status; /* of HTTP */
+    unsigned status; /* HTTP status */
     char param[64];  /* the field at fault; "": none */
     char code[48];   /* "context_length_exceeded"; "": none */
     char text[512];
 };
 
-/* Fills it and returns -1. param, code: NULL for none. A refusal that is there already stays. */
+/* Fills an empty refusal; an earlier one stays. param, code: NULL: none. Returns -1. */
 int refusal_set(struct refusal *r, unsigned status, const char *param, const char *code, const char *fmt, ...)
     __attribute__((format(printf, 5, 6)));
-/* A wrong field: status 400. */
+/* Does the same for a wrong field, with status 400. */
 int refusal_field(struct refusal *r, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
-/* What a failure of the program means for the client. */
+/* Does the same for a failure of the program, with the status that suits its code. */
 int refusal_of(struct refusal *r, int rc, const struct moeflux_err *e);
 
-/* {"error": {message, type, param, code}}; NULL without memory. */
+/* Returns {"error": {message, type, param, code}}; the caller owns it. NULL: no memory. */
 struct json_t *refusal_json(const struct refusal *r);
 
 #endif

@@ -21,8 +21,8 @@ static json_t *text_of(const struct tokenizer *t, int32_t id)
     return answer_json_text(n ? bytes : "", n);
 }
 
-/* {text: number}, the token itself among them. Of tokens with one text (parts of characters) the likeliest
- * counts. */
+/* Returns {text: number} of the likeliest tokens and the token itself. If several have the same text (parts
+ * of characters), the likeliest counts. */
 static json_t *top_of(const struct tokenizer *t, const struct logprob *of, uint32_t n_top)
 {
     json_t *top = json_object();
@@ -37,7 +37,7 @@ static json_t *top_of(const struct tokenizer *t, const struct logprob *of, uint3
     return top;
 }
 
-/* Characters begin with bytes that do not continue one. */
+/* Counts the bytes that do not continue a character: each begins one. */
 static uint64_t n_chars(const struct tokenizer *t, int32_t id)
 {
     const char *bytes;

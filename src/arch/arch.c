@@ -29,7 +29,7 @@ struct layer {
 struct arch {
     struct mixer_room room;
     struct embed_head embed_head;
-    void *mixers[MIXER_KINDS]; /* NULL: no layer has it */
+    void *mixers[MIXER_KINDS]; /* NULL: no layer uses this kind */
     struct layer *layers;
     struct arch_state *states; /* [n_layers] */
     struct moe moe;
@@ -51,7 +51,7 @@ struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_
     return mixers[c->layers[layer].mixer]->state(c, type);
 }
 
-/* Gives every layer its place in the KV blocks and in the recurrent state. Operations are told places in 32
+/* Gives every layer its offsets in the KV blocks and in the recurrent state. Operations take offsets in 32
  * bits. */
 static int lay_out_states(struct arch *a, struct arch_view *view, struct moeflux_err *e)
 {
@@ -78,7 +78,7 @@ static int lay_out_states(struct arch *a, struct arch_view *view, struct moeflux
 
 /* ---- opening ---- */
 
-/* Buffers of nothing are not made. */
+/* Allocates n floats; nothing for n = 0. */
 static void allocate_floats(struct scratch *to, struct exec_buffer *b, uint64_t n)
 {
     if (n > 0)
@@ -117,7 +117,7 @@ uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, con
                             uint32_t max_chunk)
 {
     struct arch a = {
-        .room = {.config = c, .layers = layers, .max_chunk = max_chunk, .uses_f16 = caps->has_coopmat}};
+        .room = {.config = c, .layers = layers, .max_chunk = max_chunk, .uses_f16 = caps->prompt_is_f16}};
     struct scratch count = {0};
     allocate(&a, caps, &count);
     return count.bytes;
@@ -220,7 +220,7 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
                                   .layers = r->layers,
                                   .max_chunk = r->max_chunk,
                                   .kv_type = r->kv_type,
-                                  .uses_f16 = caps.has_coopmat};
+                                  .uses_f16 = caps.prompt_is_f16};
     a->moe.exec = a->dense.exec = r->exec;
     a->layers = mem_new(r->config->n_layers, sizeof *a->layers, e);
     a->states = mem_new(r->config->n_layers, sizeof *a->states, e);
@@ -280,9 +280,9 @@ void arch_predict_experts(const struct arch *a, uint32_t layer, uint32_t n)
     moe_predict(&a->moe, &a->layers[layer].moe, a->room.x, n);
 }
 
-bool arch_takes_waves(const struct arch *a, uint32_t n)
+bool arch_takes_rounds(const struct arch *a, uint32_t n)
 {
-    return moe_takes_waves(&a->moe, n);
+    return moe_takes_rounds(&a->moe, n);
 }
 
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)

@@ -1,6 +1,7 @@
 /* Gated delta net:
- *   [qkv, z, b, a] = W norm(x); delta (ops/delta/delta.h); x += out_proj o 3 dispatches In the recurrent
- * state: two windows of the convolution, one of which is read while the other is written, then S. */
+ *   [qkv, z, b, a] = W norm(x);  delta (ops/delta/delta.h);  x += out_proj o   (3 dispatches)
+ *
+ * The recurrent state has two windows of the convolution, one read while the other is written, then S. */
 #include <stdlib.h>
 
 #include "arch/loader.h"
@@ -22,7 +23,7 @@ struct delta_net {
     struct delta_layer *layers; /* [n_layers] */
 };
 
-/* room->own */
+/* index into room->own */
 enum { PREPARED };
 
 static struct delta_shape shape_of(const struct config *c)
@@ -35,7 +36,7 @@ static struct delta_shape shape_of(const struct config *c)
                                 .eps = c->rms_eps};
 }
 
-/* Outputs of the fused product. */
+/* The number of outputs of the fused product. */
 static uint32_t in_rows(const struct config *c)
 {
     return config_conv_dim(c) + c->n_v_heads * (c->v_head_dim + 2);
@@ -117,7 +118,7 @@ static int delta_net_load(void *self, struct loader *l, uint32_t layer, struct m
     return rc;
 }
 
-/* Sums of squares of a token. */
+/* The number of sums of squares of a token. */
 static uint32_t n_squares(const struct config *c)
 {
     return c->n_v_heads * HEAD_SQUARES;
@@ -153,7 +154,7 @@ static void mix(const struct delta_net *d, const struct mixer_call *call, const 
                                    .stride = in_rows(r->config)});
 }
 
-/* A chunk whose state is kept in between, as two. */
+/* Computes a chunk whose state is kept inside it as two. */
 static void mix_twice(const struct delta_net *d, const struct mixer_call *call)
 {
     const struct arch_chunk *c = call->chunk;
@@ -174,7 +175,7 @@ static void delta_net_run(const void *self, const struct mixer_call *call)
     uint32_t n = call->chunk->n, n_parts = mixer_n_parts(call->chunk);
     bool is_cast = r->f16_scratch.address && !call->chunk->each && !call->chunk->keep &&
                    linear_takes_f16(&y->out, n) && delta_gives_f16(&d->op, r->exec, n);
-    /* One token of a sequence needs no scratch for anything else. */
+    /* One token of a sequence uses the scratch buffer for nothing else. */
     bool norm_in_out = delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
     mixer_project(r, &y->in, call, in_rows(r->config));
     if (call->chunk->keep)

@@ -1,5 +1,5 @@
 /* dense.h - the feed-forward part of a layer without experts:
- *   [gate, up] = W norm(x); silu(gate) * up; x += down 3 dispatches */
+ *   [gate, up] = W norm(x);  silu(gate) * up;  x += down   (3 dispatches) */
 #ifndef MOEFLUX_ARCH_DENSE_H
 #define MOEFLUX_ARCH_DENSE_H
 
@@ -23,11 +23,12 @@ struct dense {
     const struct config *config;
     struct swiglu swiglu;
     struct exec_buffer gate_up, act;
-    /* f16 [n][the larger of hidden and dense_inner]: prompts may go through float16; 0: not */
+    /* f16 [n][the larger of hidden and dense_inner]: inputs of prompts' products in float16; 0: they are
+     * float32 */
     uint64_t f16_scratch;
 };
 
-/* Its buffers for chunks of up to n tokens; none for a model that has no dense layer. */
+/* Allocates its buffers for chunks of up to n tokens; none for a model without dense layers. */
 void dense_allocate(struct dense *d, const struct config *c, uint32_t n, struct scratch *to);
 int dense_open(struct dense *d, struct exec *x, const struct config *c, struct moeflux_err *e);
 void dense_close(struct dense *d);

@@ -1,5 +1,4 @@
-/* embed_head.h - what stands before and behind the layers of every architecture: embedding, last norm, head.
- * */
+/* embed_head.h - the parts before and after the layers of every architecture: embedding, last norm, head. */
 #ifndef MOEFLUX_ARCH_EMBED_HEAD_H
 #define MOEFLUX_ARCH_EMBED_HEAD_H
 
@@ -24,10 +23,10 @@ struct embed_head {
     struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size]; absent without the last layer */
 };
 
-/* The embedding if the layers begin with the first, the head if they end with the last. */
+/* Loads the embedding if the layers begin with the first, and the head if they end with the last. */
 int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct arch_span layers,
                     struct moeflux_err *e);
-/* Its buffers for chunks of up to n tokens. */
+/* Allocates its buffers for chunks of up to n tokens. */
 void embed_head_allocate(struct embed_head *s, const struct config *c, struct arch_span layers, uint32_t n,
                          struct scratch *to);
 void embed_head_close(struct embed_head *s, struct exec *x);

@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "model/model_dir.h"
 
-static bool is_batch_invariant(const struct expert_formats *a, const struct expert_formats *b)
+static bool have_same_formats(const struct expert_formats *a, const struct expert_formats *b)
 {
     return a->gate == b->gate && a->up == b->up && a->down == b->down;
 }
@@ -24,7 +24,7 @@ int expert_kinds_open(struct expert_kinds *k, const struct config *c, const stru
         uint32_t at = 0;
         if (!config_has_experts(c, i))
             continue;
-        while (at < k->n && !is_batch_invariant(&k->first[at]->formats, &layouts[i].formats))
+        while (at < k->n && !have_same_formats(&k->first[at]->formats, &layouts[i].formats))
             at++;
         k->of_layer[i] = at;
         if (at == k->n)

@@ -1,4 +1,4 @@
-/* expert_kinds.h - layers by how their routed experts are stored. Those that store them alike share an
+/* expert_kinds.h - groups layers by the formats of their routed experts. Layers of one kind share an
  * operation. */
 #ifndef MOEFLUX_ARCH_EXPERT_KINDS_H
 #define MOEFLUX_ARCH_EXPERT_KINDS_H
@@ -11,13 +11,13 @@ struct moeflux_err;
 
 struct expert_kinds {
     uint32_t n;
-    uint32_t *of_layer;                 /* [n_layers]; 0 for a layer without experts */
-    const struct expert_layout **first; /* [n]: the layout of a kind, borrowed */
+    uint32_t *of_layer;                 /* [n_layers]: the layer's kind; 0 for a layer without experts */
+    const struct expert_layout **first; /* [n]: the layout of the first layer of each kind, borrowed */
 };
 
 /* layouts: [n_layers], kept until close. */
 int expert_kinds_open(struct expert_kinds *k, const struct config *c, const struct expert_layout *layouts,
                       struct moeflux_err *e);
-void expert_kinds_close(struct expert_kinds *k); /* one that is not open is legal */
+void expert_kinds_close(struct expert_kinds *k); /* zeroed is legal */
 
 #endif

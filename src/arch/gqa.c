@@ -1,6 +1,7 @@
 /* Grouped-query attention, with or without gates, biases, norms of queries and keys, sinks and windows:
  *   [q | gate, k, v] = W norm(x) + b;  gqa (ops/gqa/gqa.h);  x += o_proj o + b
- * In the KV cache: keys (as they are multiplied), then values, [n_kv_heads][head_dim] a position. */
+ *
+ * The KV cache has keys (ready for the product), then values, [n_kv_heads][head_dim] for each position. */
 #include <stdlib.h>
 
 #include "arch/loader.h"
@@ -19,13 +20,13 @@ struct gqa_layer {
 
 struct gqa_mixer {
     const struct mixer_room *room;
-    struct gqa op[2];         /* of layers without and with a window */
-    struct add add;           /* where o_proj has biases */
+    struct gqa op[2];         /* one for layers without a window, one for those with */
+    struct add add;           /* adds o_proj's biases */
     struct gqa_layer *layers; /* [n_layers] */
-    uint64_t partial_bytes;   /* of a sequence beside others */
+    uint64_t partial_bytes;   /* size of one sequence's part of own[PARTIAL] in batched decode */
 };
 
-/* room->own */
+/* indices into room->own */
 enum { Q, PARTIAL };
 
 static uint32_t query_rows(const struct config *c)
@@ -33,7 +34,7 @@ static uint32_t query_rows(const struct config *c)
     return (1 + c->attn_gated) * c->n_heads * c->head_dim;
 }
 
-/* Outputs of the fused product. */
+/* The number of outputs of the fused product. */
 static uint32_t in_rows(const struct config *c)
 {
     return query_rows(c) + 2 * c->n_kv_heads * c->head_dim;
@@ -62,7 +63,7 @@ static struct gqa_shape shape_of(const struct config *c, enum kv_type type, bool
                               .window = has_window ? c->attn_window : 0};
 }
 
-/* Of one token. */
+/* The bytes of partial results of one token. */
 static uint64_t partial_bytes_alone(const struct config *c, const struct exec_caps *caps)
 {
     const struct gqa_shape shape = shape_of(c, KV_TYPE_F32, false);
@@ -76,9 +77,9 @@ static void mixer_needs(const struct config *c, const struct exec_caps *caps, ui
     uint64_t ctx = (uint64_t)c->n_heads * c->head_dim;
     *out = (struct mixer_needs){.proj = in_rows(c), .mixed = ctx, .widest = ctx};
     out->own[Q] = max_chunk * ctx;
-    uint32_t n_beside = (uint32_t)size_min(caps->max_invariant, max_chunk);
+    uint32_t n_batched = (uint32_t)size_min(caps->max_invariant, max_chunk);
     out->own[PARTIAL] = size_max(gqa_partial_bytes(&shape, caps, max_chunk, config_longest_context(c)),
-                                 n_beside * partial_bytes_alone(c, caps)) /
+                                 n_batched * partial_bytes_alone(c, caps)) /
                         sizeof(float);
 }
 
@@ -214,7 +215,7 @@ static void mixer_run(const void *self, const struct mixer_call *call)
     else
         gqa_run(op, r->exec, calls);
     if (y->out_bias) {
-        exec_concurrent(r->exec); /* attention has nothing to do with the hidden states */
+        exec_concurrent(r->exec); /* attention does not touch the hidden states */
         add_run(&q->add, r->exec,
                 &(struct add_call){.y = y->out_bias,
                                    .x = r->x,

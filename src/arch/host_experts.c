@@ -17,7 +17,7 @@ static uint64_t act_floats(const struct config *c, uint32_t n)
 uint64_t host_experts_bytes(const struct config *c, uint32_t max_chunk)
 {
     const struct experts_shape s = {.n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden};
-    /* Hidden states and their sum on the way to and from the device, act, scratch. */
+    /* hidden states from the device, the sum to it, act, scratch */
     return sizeof(float) * (2 * (uint64_t)max_chunk * c->hidden + act_floats(c, max_chunk) +
                             experts_cpu_scratch(&s, max_chunk));
 }
@@ -33,7 +33,7 @@ static int load_norm(struct host_experts *h, const struct model_dir *m, uint32_t
     return rc < 0 ? rc : model_dir_read_f32(m, t, to, e);
 }
 
-/* Floats of a layer's gate and up rows, and of all. */
+/* The number of a layer's biases of gate and up rows, and of all. */
 static uint64_t up_biases(const struct config *c)
 {
     return 2 * (uint64_t)c->n_experts * c->moe_inner;
@@ -126,11 +126,11 @@ void host_experts_close(struct host_experts *h)
     *h = (struct host_experts){0};
 }
 
-bool host_experts_takes_waves(const struct host_experts *h, uint32_t n)
+bool host_experts_takes_rounds(const struct host_experts *h, uint32_t n)
 {
     bool takes = true;
     for (uint32_t i = 0; i < h->kinds.n; i++)
-        takes = takes && experts_takes_waves(&h->experts[i], n);
+        takes = takes && experts_takes_rounds(&h->experts[i], n);
     return takes;
 }
 
@@ -139,7 +139,7 @@ static uint64_t at(const void *p)
     return (uint64_t)(uintptr_t)p;
 }
 
-/* down adds to call.x, up reads it: x is the sum for one and the hidden states for the other. */
+/* x: the hidden states for up, which reads call.x; the sum for down, which adds to it. */
 static struct experts_call call_of(const struct host_experts *h, const struct host_chunk *c, const float *x,
                                    const struct arch_experts *part)
 {
@@ -164,7 +164,7 @@ static struct experts_call call_of(const struct host_experts *h, const struct ho
                                  .chunk = c->n,
                                  .scratch = h->scratch.address,
                                  .skip = part->skip,
-                                 .more = part->more_waves};
+                                 .more = part->more_rounds};
 }
 
 void host_experts_up(const struct host_experts *h, const struct host_chunk *c,

@@ -1,7 +1,11 @@
 /* Multi-head latent attention:
- *   [q_a, kv_a] = W norm(x); q = q_b norm(q_a); mla (ops/mla/mla.h); x += o_proj o 8 dispatches, 5 of mla
- *   without q_a: [q, kv_a] = W norm(x) one less latents on matrix units, of long sequences one more In the KV
- *   cache: a latent (normalised) with its rotary key (rotated, every channel in its own place) behind it. */
+ *   [q_a, kv_a] = W norm(x);  q = q_b norm(q_a);  mla (ops/mla/mla.h);  x += o_proj o
+ *                                                    8 dispatches, 5 of them of mla
+ *   without q_a: [q, kv_a] = W norm(x)               one less
+ *   latents on matrix units, for long sequences      one more
+ *
+ * A row of the KV cache is a latent (normalised) followed by its rotary key (rotated, every channel at its
+ * own index). */
 #include <stdlib.h>
 
 #include "arch/loader.h"
@@ -13,14 +17,14 @@
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
 
-/* Of the norms inside attention, whatever rms_norm_eps says: the published code leaves them at their class's
- * default. */
+/* The epsilon of the norms inside attention. The published code uses their class's default, not
+ * rms_norm_eps. */
 static const float LATENT_EPS = 1e-6f;
 
 struct latent_layer {
     uint64_t q_norm, kv_norm;
-    struct linear in;  /* q_a or q, then the latent and the rotary key */
-    struct linear q_b; /* of models that have it */
+    struct linear in;  /* outputs: q_a or q, the latent, the rotary key */
+    struct linear q_b; /* only in models with q_a */
     struct mla_matrices mla;
     struct linear out;
 };
@@ -31,16 +35,16 @@ struct latent {
     struct latent_layer *layers; /* [n_layers] */
 };
 
-/* room->own */
+/* indices into room->own */
 enum { Q, SCRATCH };
 
-/* Of all heads' queries. */
+/* The number of rows of all heads' queries. */
 static uint32_t q_rows(const struct config *c)
 {
     return c->n_heads * (c->nope_dim + c->rope_dim);
 }
 
-/* Where the latent stands in the outputs of the fused product; all of these. */
+/* The index of the latent in the outputs of the fused product; the number of these outputs. */
 static uint32_t kv_at(const struct config *c)
 {
     return c->q_lora_rank ? c->q_lora_rank : q_rows(c);
@@ -134,7 +138,7 @@ static int load_query(struct latent *d, struct loader *l, uint32_t layer, struct
     return rc;
 }
 
-/* The matrices of the heads. */
+/* Loads the matrices of the heads. */
 static int load_heads(struct latent *d, struct loader *l, uint32_t layer, struct moeflux_err *e)
 {
     const struct config *c = d->room->config;
@@ -164,7 +168,7 @@ static int latent_load(void *self, struct loader *l, uint32_t layer, struct moef
     return rc < 0 ? rc : loader_fused(l, layer, &out, 1, c->n_heads * c->v_dim, &y->out, e);
 }
 
-/* The queries of all heads; returns where they are, *stride floats apart. */
+/* Computes the queries of all heads. Returns their address; tokens are *stride floats apart. */
 static uint64_t run_query(const struct latent *d, const struct mixer_call *call, uint32_t *stride)
 {
     const struct mixer_room *r = d->room;

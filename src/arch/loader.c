@@ -12,15 +12,15 @@
 #include "model/model_dir.h"
 #include "ops/linear/linear.h"
 
-/* Small tensors are packed into allocations of this size; one of a quarter of it or more gets its own, so
- * that little is lost at the end of a chunk. Where matrices stay in their files there is little to pack. */
+/* Small tensors are packed into allocations of this size. A tensor of a quarter of it or more gets its own,
+ * so that little is lost at the end of a chunk. If matrices stay in their files there is little to pack. */
 #define CHUNK_BYTES       ((uint64_t)8 << 20)
 #define SMALL_CHUNK_BYTES ((uint64_t)256 << 10)
 enum { ALIGN = 256 };
-/* What a thread reads at once: little, so that the pieces of a staged part keep many threads busy. */
+/* The least that a thread reads at once, in bytes: small, so that a staged part keeps many threads busy. */
 enum { LEAST_PIECE = 256 << 10 };
-/* In place: numbers of four bytes are read as such; products may load a whole register behind a tensor's end.
- * */
+/* Requirements of use in place: numbers of four bytes must be aligned, and products may load a whole register
+ * past a tensor's end. */
 enum { IN_PLACE_ALIGN = 4, IN_PLACE_TAIL = 64, PAGE = 4096 };
 
 int loader_init(struct loader *l, struct exec *x, const struct model_dir *dir,
@@ -63,7 +63,7 @@ static int add_chunk(struct loader *l, uint64_t bytes, struct moeflux_err *e)
     return rc;
 }
 
-/* Room for `bytes` in *b from *off on. */
+/* Finds space for `bytes` in *b from *off on. */
 static int reserve(struct loader *l, uint64_t bytes, struct exec_buffer *b, uint64_t *off,
                    struct moeflux_err *e)
 {
@@ -118,7 +118,7 @@ static bool can_stay(const struct loader *l, const struct tensor *t)
     return m->at || mapped_open(m, f->fd, f->path, f->bytes, NULL) == 0;
 }
 
-/* Brings the tensor's pages in and checks them, as reading it does. */
+/* Reads the tensor's pages in and checks them like a tensor that is copied. */
 static int use_in_place(struct loader *l, const struct tensor *t, uint64_t *address, struct moeflux_err *e)
 {
     const struct mapped *m = &l->maps[t->file];
@@ -148,14 +148,14 @@ int loader_check(const struct loader *l, struct moeflux_err *e)
 
 /* --- loading --- */
 
-/* n bytes of a tensor from `from` on, shared out among threads. */
+/* n bytes of a tensor from `from` on, divided among threads. */
 struct piece_reads {
     const struct model_dir *dir;
     const struct tensor *tensor;
     uint64_t from;
     uint32_t n, each;
     uint8_t *to;
-    struct moeflux_err errors[EXEC_STAGE_BYTES / LEAST_PIECE]; /* of each piece */
+    struct moeflux_err errors[EXEC_STAGE_BYTES / LEAST_PIECE]; /* one for each piece */
 };
 
 static void read_piece(void *ctx, uint32_t i)
@@ -188,7 +188,7 @@ static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *addre
     uint64_t off;
     if (can_stay(l, t))
         return use_in_place(l, t, address, e);
-    /* Kernels read words, of which the last may be half a tensor's. */
+    /* Kernels read whole words; only half of the last one may belong to the tensor. */
     int rc = reserve(l, size_round_up(t->bytes, sizeof(uint32_t)), &b, &off, e);
     if (rc == 0 && l->shares)
         nodes_place(l->shares, b.host + off, t->bytes);

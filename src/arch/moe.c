@@ -15,20 +15,20 @@
 
 enum { NAME = 64 };
 
-/* Below "model.layers.N."; `part`: a matrix of the shared expert, or "". */
+/* Writes a name below "model.layers.N."; `part`: a matrix of the shared expert, or "". */
 static const char *mlp_name(char out[NAME], const char *name, const char *part)
 {
     snprintf(out, NAME, "mlp.%s%s", name, part);
     return out;
 }
 
-/* Whether the shared expert has a weight of its own. */
+/* Whether a gate weights the shared expert. */
 static bool has_shared_gate(const struct config *c)
 {
     return c->shared_inner && c->family->shared_gate;
 }
 
-/* The products of `n` matrices: the router's, then the shared expert's gate, where it has one, gate and up
+/* Opens the products of `n` matrices: the router's, then the shared expert's gate if it has one, gate and up
  * rows. */
 static int open_router(const struct config *c, struct exec *x, const struct weights *w, uint32_t n,
                        struct moe_layer *out, struct moeflux_err *e)
@@ -44,7 +44,7 @@ static int open_router(const struct config *c, struct exec *x, const struct weig
     return rc < 0 ? rc : experts_shared_open(&out->shared_up, x, &w[n - 2], &w[n - 1], e);
 }
 
-/* The rows stand in several products and are loaded once. */
+/* Loads the rows once; several products use them. */
 static int load_router(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
                        struct moeflux_err *e)
 {
@@ -173,15 +173,15 @@ static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
     return experts_open(&kind->experts, m->exec, &experts, e);
 }
 
-bool moe_takes_waves(const struct moe *m, uint32_t n)
+bool moe_takes_rounds(const struct moe *m, uint32_t n)
 {
     bool takes = m->kinds.n > 0;
     for (uint32_t i = 0; i < m->kinds.n; i++)
-        takes = takes && experts_takes_waves(&m->experts[i].experts, n);
+        takes = takes && experts_takes_rounds(&m->experts[i].experts, n);
     return takes;
 }
 
-/* Of a softmax router the bias is part of its logits. */
+/* Whether the router's bias is part of its logits, as in a softmax router. */
 static bool has_logit_bias(const struct config *c)
 {
     return !c->sigmoid && c->family->router_bias;
@@ -252,8 +252,8 @@ static const struct experts *experts_of(const struct moe *m, const struct moe_la
     return &m->experts[y->kind].experts;
 }
 
-/* Sets the logits of n tokens to the router's bias, if it has one to which its product is added; beside the
- * operation before, which has nothing to do with them. */
+/* Sets the logits of n tokens to the router's bias, if its product is to be added to one; returns whether it
+ * is. Runs concurrently with the operation before, which does not touch the logits. */
 static bool begin_logits(const struct moe *m, const struct moe_layer *y, uint64_t logits, uint32_t n)
 {
     uint32_t n_experts = m->config->n_experts;
@@ -266,8 +266,7 @@ static bool begin_logits(const struct moe *m, const struct moe_layer *y, uint64_
     return true;
 }
 
-/* What the router and the shared expert see. The router's logits are float32 whatever the device is fast at:
- * a small error there is another expert. */
+/* The router's logits are always float32: a small error in them selects another expert. */
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
     bool up = experts_makes_shared(experts_of(m, y), n);
@@ -288,7 +287,7 @@ void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
     shared.y += m->config->n_experts * sizeof(float);
     shared.f16_scratch = m->f16_scratch;
     linear_run(&y->shared_in, m->exec, &shared);
-    exec_concurrent(m->exec); /* other rows of the same vectors; both leave much of a GPU idle */
+    exec_concurrent(m->exec); /* they write different rows; each leaves much of a GPU idle */
     linear_run(&y->router_only, m->exec, &call);
 }
 
@@ -307,7 +306,7 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uin
 {
     bool adds = begin_logits(m, y, m->predicted_logits.address, n);
     if (!adds)
-        exec_concurrent(m->exec); /* the layer's own choice */
+        exec_concurrent(m->exec); /* runs with the layer's own choice */
     linear_run(&y->router_only, m->exec,
                &(struct linear_call){.x = x,
                                      .norm = y->norm,
@@ -353,7 +352,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .shared_out = &y->shared_out,
                                  .skip = part->skip,
                                  .skip_shared = part->skip_shared,
-                                 .more = part->more_waves};
+                                 .more = part->more_rounds};
 }
 
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,

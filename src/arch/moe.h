@@ -1,8 +1,9 @@
 /* moe.h - the mixture of experts of a layer:
- *   [router logits, shared gate] = W norm2(x); up, with the choice and the shared expert; down 3 dispatches
- * of a token whose choice nobody else has to see. Else the choice is a dispatch of its own. Of a chunk, and
- * where up cannot, the first product makes the shared expert's gate and up rows too. The shared expert, or
- * its gate alone, is left out where a model has none. */
+ *   [router logits, shared gate] = W norm2(x);  up, with the choice and the shared expert;  down
+ *
+ * These are the 3 dispatches of a token whose choice only the device needs. If the host needs it too, the
+ * choice is a dispatch of its own. For a chunk, and where up cannot do it, the first product also computes
+ * the shared expert's gate and up rows. A model may have no shared expert, or one without a gate. */
 #ifndef MOEFLUX_ARCH_MOE_H
 #define MOEFLUX_ARCH_MOE_H
 
@@ -26,27 +27,27 @@ struct loader;
 struct scratch;
 
 struct moe_layer {
-    uint64_t norm; /* f32 [hidden], before the experts */
-    uint64_t bias; /* f32 [n_experts], of the router; 0: none */
+    uint64_t norm; /* f32 [hidden]: weights of the norm before the experts */
+    uint64_t bias; /* f32 [n_experts]: the router's bias; 0: none */
     struct experts_biases biases;
-    uint32_t kind;           /* of its experts: index into moe.experts */
-    struct linear router_in; /* router logits, shared gate logit, shared gate and up rows */
-    /* router logits alone: for predictions, and where the others are computed in float16 */
+    uint32_t kind;           /* index of its experts' kind in moe.experts */
+    struct linear router_in; /* outputs: router logits, shared gate logit, shared gate and up rows */
+    /* outputs: router logits; for predictions, and if the other outputs are computed in float16 */
     struct linear router_only;
-    struct linear router_gate; /* and the shared gate logit: where up computes the other rows */
-    /* The rest is of the shared expert. */
-    struct linear shared_in; /* ... and the others */
+    struct linear router_gate; /* outputs: router logits, shared gate logit; up computes the other rows */
+    /* The rest belongs to the shared expert. */
+    struct linear shared_in; /* the outputs of router_in except the router logits */
     struct experts_shared shared_up;
     struct weights shared_down;
     struct linear shared_out; /* shared_down for chunks */
 };
 
-/* The layers whose routed experts are stored alike. */
+/* The layers whose routed experts have the same formats. */
 struct moe_kind {
     struct experts experts;
-    uint32_t shared_formats; /* format_set of the layers' shared_down */
-    uint32_t up_formats;     /* likewise of its gate and up rows */
-    bool has_mixed_up;       /* in some layer these two are stored differently */
+    uint32_t shared_formats; /* formats of the layers' shared_down, a format_set */
+    uint32_t up_formats;     /* formats of the shared expert's gate and up rows, a format_set */
+    bool has_mixed_up;       /* some layer's shared gate and up rows differ in format */
 };
 
 struct moe {
@@ -55,50 +56,52 @@ struct moe {
     struct router router;
     struct expert_kinds kinds;
     struct moe_kind *experts; /* [kinds.n] */
-    struct add add;           /* with arch_request.has_host_experts, and of routers' biases */
+    struct add add; /* adds the host's experts (arch_request.has_host_experts) and the routers' biases */
     bool shared_gate;
+    /* f16 [n][the larger of hidden and shared_inner]: inputs of prompts' products in float16; 0: they are
+     * float32 */
     uint64_t f16_scratch;
-    /* f16 [n][the larger of hidden and shared_inner]: prompts may go through float16; 0: not */
     uint32_t router_rows; /* outputs of router_in */
     struct exec_buffer routed, idx, weights, act, grouped;
-    struct exec_buffer predicted_logits, predicted, predicted_weights; /* of a token of each sequence */
+    struct exec_buffer predicted_logits, predicted, predicted_weights; /* one token of each sequence */
 };
 
-/* Before any layer is loaded. */
+/* Prepares for loading layers. */
 int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
-/* Loads layer `layer`, whose norm is there already. */
+/* Loads layer `layer`, except its norm. */
 int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
                    struct moeflux_err *e);
 void moe_close_layer(struct moe_layer *y, struct exec *x);
 
-/* Of the routed experts. */
+/* Returns the shape of the routed experts. */
 struct experts_shape moe_experts_shape(const struct config *c, const struct expert_layout *at);
-/* After all layers are loaded and m->f16_scratch is set. */
+/* Opens the operations. All layers must be loaded and m->f16_scratch set. */
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
-/* As experts_takes_waves, of the experts of any layer. */
-bool moe_takes_waves(const struct moe *m, uint32_t n);
-/* Its buffers for chunks of up to n tokens. */
+/* Whether experts_takes_rounds holds for the experts of every layer. */
+bool moe_takes_rounds(const struct moe *m, uint32_t n);
+/* Allocates its buffers for chunks of up to n tokens. */
 void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
                   struct scratch *to);
 void moe_close(struct moe *m);
-/* Its part of the view. */
+/* Fills its part of the view. */
 void moe_show(const struct moe *m, struct arch_view *view);
 
-/* The router's logits for the hidden states x, f32 [n][hidden], and what else is computed beside them. */
+/* Computes the router's logits for the hidden states x, f32 [n][hidden], and the other outputs of
+ * router_in. */
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
-/* The choice, for those who have to see it before the experts are computed. Else moe_up makes it
+/* Makes the router's choice, if the host needs it before the experts are computed. Otherwise moe_up makes it
  * (arch_experts.chooses). */
 void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n);
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
-/* x: of the whole chunk, `chunk` tokens. */
+/* Compute the two halves of the experts. x: the hidden states of the whole chunk, `chunk` tokens. */
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
             const struct arch_experts *part);
 void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
               const struct arch_experts *part);
-/* Without the routed experts: x += the shared one. table: any that operations can read. */
+/* Computes x += shared expert, without the routed experts. table: any table that operations can read. */
 void moe_shared(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t layer, uint64_t table,
                 uint32_t n);
-/* x += sum, f32 [n][hidden]. */
+/* Computes x += sum, f32 [n][hidden]. */
 void moe_add(const struct moe *m, uint64_t x, uint64_t sum, uint32_t n);
 
 #endif

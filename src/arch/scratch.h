@@ -1,4 +1,4 @@
-/* scratch.h - the memory of an architecture's activations: made, or only counted. */
+/* scratch.h - allocates an architecture's buffers for activations, or only counts their bytes. */
 #ifndef MOEFLUX_ARCH_SCRATCH_H
 #define MOEFLUX_ARCH_SCRATCH_H
 
@@ -8,15 +8,15 @@
 
 struct moeflux_err;
 
-/* Sticky: after the first failure, which rc keeps, nothing more is made. */
+/* The first failure sticks in rc: nothing is allocated after it. */
 struct scratch {
     struct exec *exec; /* NULL: only counts */
-    uint64_t bytes;    /* of all so far */
+    uint64_t bytes;    /* size of all buffers so far */
     int rc;
     struct moeflux_err *e;
 };
 
-/* A buffer of n floats in device memory. */
+/* Allocates a buffer of n floats in device memory. */
 void scratch_floats(struct scratch *s, struct exec_buffer *b, uint64_t n);
 
 #endif

@@ -20,7 +20,7 @@ static bool read_line(const char *path, char *line, int cap)
     return got;
 }
 
-/* The mask of the process, or NULL; freed with CPU_FREE. */
+/* Returns the affinity mask of the process, freed with CPU_FREE; NULL: it cannot be read. */
 static cpu_set_t *affinity(void)
 {
     cpu_set_t *set = CPU_ALLOC(MAX_CPUS);
@@ -66,7 +66,8 @@ bool cores_next_range(const char **list, uint32_t *first, uint32_t *last)
     return true;
 }
 
-/* Whether an earlier processor of the set shares the core of `cpu`: a list like "3,67" or "0-1". */
+/* Returns whether an earlier processor of the set shares the core of `cpu`. Its siblings are a list like
+ * "3,67" or "0-1". */
 static bool is_second_of_core(const char *root, const cpu_set_t *set, uint32_t cpu)
 {
     char path[MAX_PATH], line[256];
@@ -81,7 +82,7 @@ static bool is_second_of_core(const char *root, const cpu_set_t *set, uint32_t c
     return false;
 }
 
-/* The group's quota in processors, rounded up; UINT64_MAX for none. */
+/* Returns the cgroup's quota in processors, rounded up; UINT64_MAX: none. second: cgroups version 2. */
 static uint64_t quota_in(const char *dir, bool second)
 {
     char path[MAX_PATH + 32], line[128], *end;
@@ -99,7 +100,7 @@ static uint64_t quota_in(const char *dir, bool second)
     return period > 0 ? (uint64_t)((quota + period - 1) / period) : UINT64_MAX;
 }
 
-/* The path of this process's group, from a line like "0::/path" (second version) or "4:cpu,cpuacct:/path". */
+/* Finds the path of this process's cgroup in a line like "0::/path" (version 2) or "4:cpu,cpuacct:/path". */
 static bool find_group(const char *root, bool second, char *path, size_t cap)
 {
     char file[MAX_PATH], line[MAX_PATH];
@@ -133,7 +134,7 @@ static uint64_t cgroup_quota(const char *root, bool second)
         return least;
     snprintf(dir, sizeof dir, "%s%s%s", root, mount, group);
     size_t top = strlen(root) + strlen(mount);
-    /* In a container the path may be one that only the host sees; its mount is then the group itself. */
+    /* A container may see the host's path; its mount is then the group itself. */
     while (strlen(dir) >= top) {
         least = size_min(least, quota_in(dir, second));
         *strrchr(dir, '/') = '\0';

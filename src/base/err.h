@@ -1,12 +1,12 @@
-/* err.h - the one way a failure is told.
+/* err.h - the one way a failure is reported.
  *
  * What can fail returns int: 0 or a documented value >= 0 on success, a negative ERR_* otherwise. The caller
- * owns a struct moeflux_err and passes it down; the place that finds the fault fills it with one line that
- * names the file, tensor or flag, what was expected and what was found. */
+ * owns a struct moeflux_err and passes it down; the function that finds the fault fills it with one line,
+ * which names the file, tensor or flag, what was expected and what was found. */
 #ifndef MOEFLUX_BASE_ERR_H
 #define MOEFLUX_BASE_ERR_H
 
-/* Of the public header, which includes nothing of ours, this floor uses struct moeflux_err alone. */
+/* The public header includes no other file of the project. This floor uses only its struct moeflux_err. */
 #include "moeflux.h"
 
 /* Its codes, under short names. */
@@ -25,7 +25,7 @@ enum {
  * A text that is too long is cut; control characters (of names that come from files) become '?'. */
 int err_set(struct moeflux_err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* As err_set, with ": " and the text of errno (taken on entry) appended. */
+/* Does the same, with ": " and the text of errno (taken on entry) appended. */
 int err_errno(struct moeflux_err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* The analyser sees one source file at a time and cannot know that these return what they are given. */

@@ -9,8 +9,8 @@ enum { BLOCK = 512 };
 /* Numbers at any address. */
 typedef uint16_t bits16 __attribute__((aligned(1), may_alias));
 
-/* A fixed count, so that the compiler turns the loop into vector code without checks. `exponent`: its bits,
- * all set where a number is infinite or none. */
+/* The count is fixed so that the compiler makes vector code without checks. exponent: the mask of its bits,
+ * which are all set in an infinity and in NaN. */
 static bool block_is_finite(const bits16 x[BLOCK], uint16_t exponent)
 {
     uint16_t bad = 0;

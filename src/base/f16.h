@@ -1,5 +1,5 @@
-/* f16.h - numbers of 16 bits: float16 (IEEE 754 binary16) and bf16 (the upper half of a float32); and smaller
- * ones. */
+/* f16.h - small floating-point types: float16 (IEEE 754 binary16), bf16 (the upper half of a float32), and
+ * types of 4 and 8 bits. */
 #ifndef MOEFLUX_BASE_F16_H
 #define MOEFLUX_BASE_F16_H
 
@@ -15,7 +15,7 @@ static inline float bf16_to_float(uint16_t bits)
     return x;
 }
 
-/* Nearest, ties to even. Not for NaN. */
+/* Rounds to nearest, ties to even. x must not be NaN. */
 static inline uint16_t bf16_from_float(float x)
 {
     uint32_t u;
@@ -23,7 +23,7 @@ static inline uint16_t bf16_from_float(float x)
     return (uint16_t)((u + 0x7fffu + ((u >> 16) & 1u)) >> 16);
 }
 
-/* As unpackHalf2x16 of the kernels. */
+/* Gives the result of unpackHalf2x16 in the kernels. */
 static inline float f16_to_float(uint16_t bits)
 {
     uint32_t exponent = bits >> 10 & 31, mantissa = bits & 1023;
@@ -35,17 +35,17 @@ static inline float f16_to_float(uint16_t bits)
     return bits >> 15 ? -x : x;
 }
 
-/* As packHalf2x16: nearest, ties to even. What is larger than 65504 in size, infinities too, becomes it; NaN
- * stays NaN. */
+/* Rounds like packHalf2x16: to nearest, ties to even. Magnitudes above 65504, also infinities, become 65504;
+ * NaN stays NaN. */
 uint16_t f16_from_float(float x);
 
-/* Small floats: sign, exponent, mantissa. E4M3 has no infinities; 0x7f and 0xff are NaN. E8M0 is an exponent
- * alone, 2^(bits - 127); 0xff is NaN. */
+/* Widen small floats of a sign, an exponent and a mantissa. E4M3 has no infinities; 0x7f and 0xff are NaN.
+ * E8M0 has only an exponent, 2^(bits - 127); 0xff is NaN. */
 float e2m1_to_float(uint8_t bits);
 float e4m3_to_float(uint8_t bits);
 float e8m0_to_float(uint8_t bits);
 
-/* Whether n values are all finite. Any alignment. */
+/* Return whether n values at any alignment are all finite. */
 bool bf16_all_finite(const void *values, uint64_t n);
 bool f16_all_finite(const void *values, uint64_t n);
 bool float_all_finite(const void *values, uint64_t n);

@@ -28,7 +28,7 @@ static const char *kind_of(mode_t mode)
     }
 }
 
-/* Reads of a descriptor that may not block come back empty from io_uring, so it may from here on. */
+/* Clears O_NONBLOCK because io_uring returns nothing for reads of such a descriptor. */
 int file_need_regular(int fd, const char *path, uint64_t *size, struct moeflux_err *e)
 {
     struct stat st;

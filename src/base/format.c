@@ -37,7 +37,8 @@
     ROWS_##scheme(#name, number, bits, group, scale),
 static const struct format formats[FORMAT_END] = {FORMAT_TABLE(FORMAT_ROWS, 0)};
 
-_Static_assert(FORMAT_SET_OTHERS == FORMAT_F32 + 1 && FORMAT_SET_OTHERS + FORMAT_KINDS <= FORMAT_SET_GROUPS,
+_Static_assert(FORMAT_SET_EXTENDED == FORMAT_F32 + 1 &&
+                   FORMAT_SET_EXTENDED + FORMAT_KINDS <= FORMAT_SET_GROUPS,
                "too many kinds");
 
 const struct format *format_of(uint32_t number)
@@ -62,26 +63,26 @@ bool format_has_group(uint32_t group)
     return false;
 }
 
-bool format_is_usual(uint32_t number)
+bool format_is_basic(uint32_t number)
 {
-    return number < FORMAT_SET_OTHERS;
+    return number < FORMAT_SET_EXTENDED;
 }
 
 uint32_t format_set(uint32_t number)
 {
-    if (format_is_usual(number))
+    if (format_is_basic(number))
         return 1u << number;
-    uint32_t set = 1u << (FORMAT_SET_OTHERS + (number & FORMAT_KIND_MASK));
+    uint32_t set = 1u << (FORMAT_SET_EXTENDED + (number & FORMAT_KIND_MASK));
     if (formats[number].scheme == SCHEME_AFFINE)
         set |= 1u << (FORMAT_SET_GROUPS + (number >> FORMAT_GROUP_SHIFT & 3)) |
                1u << (FORMAT_SET_SCALES + (number >> FORMAT_SCALE_SHIFT & 3));
     return set;
 }
 
-/* The i-th of the others in a set; FORMAT_NONE past the last. */
-static uint32_t find_other(uint32_t set, uint32_t i)
+/* Returns the i-th format of a set that is not in FORMAT_TABLE_BASIC; FORMAT_NONE past the last. */
+static uint32_t find_extended(uint32_t set, uint32_t i)
 {
-    for (uint32_t number = FORMAT_SET_OTHERS; number < FORMAT_END; number++)
+    for (uint32_t number = FORMAT_SET_EXTENDED; number < FORMAT_END; number++)
         if (formats[number].bits && (format_set(number) & ~set) == 0 && i-- == 0)
             return number;
     return FORMAT_NONE;
@@ -89,11 +90,11 @@ static uint32_t find_other(uint32_t set, uint32_t i)
 
 uint32_t format_set_part(uint32_t set, uint32_t i)
 {
-    uint32_t usual = set & ((1u << FORMAT_SET_OTHERS) - 1);
-    if (usual && i == 0)
-        return usual;
-    uint32_t other = find_other(set, i - (usual != 0));
-    return other == FORMAT_NONE ? 0 : format_set(other);
+    uint32_t basic = set & ((1u << FORMAT_SET_EXTENDED) - 1);
+    if (basic && i == 0)
+        return basic;
+    uint32_t extended = find_extended(set, i - (basic != 0));
+    return extended == FORMAT_NONE ? 0 : format_set(extended);
 }
 
 static uint32_t shift_of(uint32_t group)
@@ -106,13 +107,14 @@ static uint32_t shift_of(uint32_t group)
 
 uint32_t format_constant(uint32_t part)
 {
-    if (part >> FORMAT_SET_OTHERS == 0)
+    if (part >> FORMAT_SET_EXTENDED == 0)
         return part;
-    const struct format *f = format_of(find_other(part, 0));
+    const struct format *f = format_of(find_extended(part, 0));
     return FORMAT_WORD(f->bits, f->scheme, shift_of(f->group), f->scale);
 }
 
-/* The smallest member above `above` of an affine row, 0: there is none. member: offsetof of a uint32_t. */
+/* Returns the smallest value above `above` that an affine format has in a member; 0: there is none. member:
+ * offsetof a uint32_t. */
 static uint32_t next_value(size_t member, uint32_t above)
 {
     uint32_t least = 0;
@@ -125,7 +127,7 @@ static uint32_t next_value(size_t member, uint32_t above)
     return least;
 }
 
-/* "a, b or c" */
+/* Writes "a, b or c". */
 static const char *list_values(size_t member, char out[FORMAT_LIST_TEXT])
 {
     size_t at = 0;
@@ -220,7 +222,7 @@ static void decode_plain(const struct format *f, const void *weight, uint64_t fi
         out[i] = plain_at(f, weight, first + i);
 }
 
-/* n numbers of one group. */
+/* Decodes n numbers of one group. */
 static void decode_group(const struct format *f, const void *weight, uint64_t first, uint64_t n, float scale,
                          float bias, float *out)
 {

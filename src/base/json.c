@@ -8,11 +8,12 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/str.h"
 
-/* What a text has outside of its strings. */
+/* What is counted in a text outside its strings. */
 struct shape {
     size_t n_values;
-    unsigned too_deep; /* the line of the first place; 0: none */
+    unsigned too_deep; /* line of the first place that is nested too deep; 0: none */
 };
 
 static struct shape shape_of(const char *text, size_t len)
@@ -44,7 +45,7 @@ size_t json_count_values(const char *text, size_t len)
     return shape_of(text, len).n_values;
 }
 
-/* jansson recurses and allows 2048 levels, and has no other limit. */
+/* Checks nesting and the number of values: jansson recurses up to 2048 levels and has no other limit. */
 static int check_shape(const char *text, size_t len, const char *where, size_t max_values,
                        struct moeflux_err *e)
 {
@@ -58,6 +59,53 @@ static int check_shape(const char *text, size_t len, const char *where, size_t m
     return 0;
 }
 
+enum { MAX_INTEGER_DIGITS = 18 };
+
+/* Returns the length of the number at text[at], 0 if there is none. */
+static size_t number_len(const char *text, size_t len, size_t at, bool *is_integer)
+{
+    size_t n = 0;
+    *is_integer = true;
+    for (; at + n < len && text[at + n] && strchr("+-.eE0123456789", text[at + n]); n++)
+        *is_integer = *is_integer && !strchr("+.eE", text[at + n]);
+    return n;
+}
+
+/* Copies the text, with ".0" after integers that may be too large for jansson's 64 bits. */
+static void add_reals(const char *text, size_t len, struct str *out)
+{
+    bool in_string = false, is_integer;
+    size_t done = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (in_string && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            in_string = !in_string;
+        size_t n = in_string ? 0 : number_len(text, len, i, &is_integer);
+        if (n > MAX_INTEGER_DIGITS && is_integer) {
+            str_add(out, text + done, i + n - done);
+            str_add_text(out, ".0");
+            done = i + n;
+        }
+        i += n > 0 ? n - 1 : 0;
+    }
+    str_add(out, text + done, len - done);
+}
+
+/* JSON has integers of any size. transformers writes 10^30 for a length without limit. */
+static json_t *load(const char *text, size_t len, json_error_t *why)
+{
+    json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES, why);
+    if (value || json_error_code(why) != json_error_numeric_overflow)
+        return value;
+    struct str reals = {0};
+    add_reals(text, len, &reals);
+    if (str_ok(&reals))
+        value = json_loadb(str_text(&reals), reals.len, JSON_REJECT_DUPLICATES, why);
+    str_free(&reals);
+    return value;
+}
+
 int json_read(const char *text, size_t len, const char *where, size_t max_values, struct json_t **root,
               struct moeflux_err *e)
 {
@@ -65,7 +113,7 @@ int json_read(const char *text, size_t len, const char *where, size_t max_values
     int rc = check_shape(text, len, where, max_values, e);
     if (rc < 0)
         return rc;
-    json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES, &why);
+    json_t *value = load(text, len, &why);
     if (!value && json_error_code(&why) == json_error_out_of_memory)
         return err_set(e, ERR_MEMORY, "%s: out of memory for %zu bytes of JSON", where, len);
     if (!value)
@@ -91,11 +139,11 @@ int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, stru
     return rc;
 }
 
-/* ---- texts of clients ---- */
+/* ---- JSON that clients send ---- */
 
 enum { ESCAPE_BYTES = 6, PAIR_BYTES = 12 };
 
-/* The code unit of the escape \uXXXX at byte `at`; -1: there is none. */
+/* Returns the code unit of the escape \uXXXX at byte `at`; -1: there is none. */
 static int unit_at(const char *text, size_t len, size_t at)
 {
     static const char digits[] = "0123456789abcdefABCDEF";
@@ -112,8 +160,8 @@ static int unit_at(const char *text, size_t len, size_t at)
     return unit;
 }
 
-/* The first escape from byte `at` on that stands for no character of a text: NUL, or half a surrogate pair;
- * len: there is none. No backslash stands outside of strings, but where the text is no JSON. */
+/* Returns the first escape from byte `at` on that stands for no character (NUL, or half a surrogate pair);
+ * len: there is none. Valid JSON has no backslash outside its strings. */
 static size_t find_no_character(const char *text, size_t len, size_t at)
 {
     const char *next;

@@ -1,8 +1,8 @@
 /* json.h - JSON files with limits, and typed reads of objects whose errors name the file and the key.
  *
- * A json_view looks a key up in up to four objects, the first that has it with a value other than null wins
- * (text_config before the top level). The first failure sticks in the view: later reads return 0 or NULL and
- * the caller asks for `rc` once at the end. */
+ * A json_view looks a key up in up to four objects. The first one that has it with a value other than null
+ * wins (text_config before the top level). The first failure sticks in the view: later reads return 0 or
+ * NULL, and the caller checks `rc` once at the end. */
 #ifndef MOEFLUX_BASE_JSON_H
 #define MOEFLUX_BASE_JSON_H
 
@@ -18,66 +18,66 @@ struct json_t;
 
 enum { JSON_MAX_NESTING = 64, JSON_VIEW_OBJECTS = 4 };
 
-/* A value of a tree takes up to JSON_VALUE_BYTES of memory beside its texts, 80 times its own text ("{},"),
- * so the values are counted before there is a tree. The limits, for configurations and for lists of tensors
- * or tokens: */
+/* A parsed value takes up to JSON_VALUE_BYTES of memory in addition to its strings: 80 times its source text
+ * ("{},"). So the values are counted before parsing. JSON_MAX_SMALL: limit for configurations;
+ * JSON_MAX_LARGE: limit for lists of tensors or tokens. */
 enum { JSON_VALUE_BYTES = 320, JSON_MAX_SMALL = 1 << 17, JSON_MAX_LARGE = 1 << 21 };
 
-/* How many values a text has, for valid JSON at least as many as there are: its commas and brackets that
- * open. */
+/* Returns an upper bound of the number of values in valid JSON: its commas and opening brackets. */
 size_t json_count_values(const char *text, size_t len);
 
-/* Parses text[0..len). The root must be an object. ERR_FORMAT names `where` and the line: more than
- * max_values values, bad syntax, invalid UTF-8, a key given twice, nesting deeper than JSON_MAX_NESTING. The
- * caller gives it back with json_decref. */
+/* Parses text[0..len). The root must be an object; the caller releases it with json_decref. ERR_FORMAT names
+ * `where` and the line: more than max_values values, bad syntax, invalid UTF-8, a key given twice, nesting
+ * deeper than JSON_MAX_NESTING. */
 int json_read(const char *text, size_t len, const char *where, size_t max_values, struct json_t **root,
               struct moeflux_err *e);
 
-/* The same from a file of at most max_bytes. */
+/* Parses a file of at most max_bytes in the same way. */
 int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, struct json_t **root,
                    struct moeflux_err *e);
 
-/* Parses what a client has sent, of any kind. Programs write NUL, and half of an emoji that they have cut, as
- * escapes, which stand for no character of a text: those become U+FFFD, so that no text has a NUL. A key
- * given twice is refused. NULL with *why filled. */
+/* Parses JSON of any kind that a client has sent. Escapes that stand for no character (NUL, or half of an
+ * emoji that a program has cut) become U+FFFD, so that no string contains a NUL. A key given twice is an
+ * error. NULL with *why filled. */
 struct json_t *json_read_sent(const char *text, size_t len, struct json_error_t *why);
 
-/* The member `key` of an object, borrowed; NULL where it is absent or null, or `object` is none. */
+/* Returns the member `key` of an object, borrowed; NULL: it is absent or null, or `object` is not an
+ * object. */
 const struct json_t *json_member(const struct json_t *object, const char *key);
-/* Whether `value` (may be NULL) is this text. */
+/* Returns whether `value` (may be NULL) is this string. */
 bool json_is_text(const struct json_t *value, const char *text);
-/* A member's text for an error line; "" where it is none. */
+/* Quotes a member's string for an error line; "" if it is not a string. */
 struct quote json_quote_member(const struct json_t *object, const char *key);
 
 struct json_view {
     const struct json_t *objects[JSON_VIEW_OBJECTS]; /* NULL entries are skipped */
-    const char *where; /* begins the errors: the file's name, the object's place */
+    const char *where; /* begins the errors: name of the file, place of the object */
     struct moeflux_err *e;
     int rc;
 };
 
-/* A view of one object. `where` begins its errors. */
+/* Returns a view of one object. */
 struct json_view json_view_of(const struct json_t *object, const char *where, struct moeflux_err *e);
 
-/* The value of `key`, or NULL when no object has it (null counts as absent). Never fails. */
+/* Returns the value of `key`, or NULL when no object has it (null counts as absent). Never fails. */
 const struct json_t *json_view_get(const struct json_view *v, const char *key);
 
-/* Whole numbers from lo to hi; the key must be there. */
+/* Read whole numbers from lo to hi; the key must be there. */
 uint64_t json_view_u64(struct json_view *v, const char *key, uint64_t lo, uint64_t hi);
 uint32_t json_view_u32(struct json_view *v, const char *key, uint32_t lo, uint32_t hi);
-/* The same, `fallback` when the key is absent. */
+/* Returns `fallback` when the key is absent. */
 uint32_t json_view_u32_or(struct json_view *v, const char *key, uint32_t fallback, uint32_t lo, uint32_t hi);
 
-/* A finite number from lo to hi, or `fallback` when the key is absent. */
+/* Reads a finite number from lo to hi; returns `fallback` when the key is absent. */
 double json_view_real_or(struct json_view *v, const char *key, double fallback, double lo, double hi);
 bool json_view_bool_or(struct json_view *v, const char *key, bool fallback);
-/* The key must be there. */
+/* Reads true or false; the key must be there. */
 bool json_view_bool(struct json_view *v, const char *key);
-/* ERR_UNSUPPORTED where the value is true, because it asks for something that this program does not do. */
+/* Fails with ERR_UNSUPPORTED if the value is true: it asks for something that this program does not do. */
 void json_view_need_false(struct json_view *v, const char *key, bool fallback);
-/* Borrowed; `fallback` (may be NULL) when the key is absent. */
+/* Returns a string, borrowed; `fallback` (may be NULL) when the key is absent. */
 const char *json_view_text_or(struct json_view *v, const char *key, const char *fallback);
-/* An object or array by its key, or NULL when the key is absent. */
+/* Return an object or array, borrowed; NULL when the key is absent. */
 const struct json_t *json_view_object(struct json_view *v, const char *key);
 const struct json_t *json_view_array(struct json_view *v, const char *key);
 

@@ -40,15 +40,15 @@ static inline uint32_t div_up(uint32_t n, uint32_t by)
     return (n + by - 1) / by;
 }
 
-/* Zeroed memory for n items of `size` bytes, or NULL with `e` filled (overflow counts as out of memory).
- * n = 0 gives a valid pointer. Freed with free(). */
+/* Returns zeroed memory for n items of `size` bytes, freed with free(); n = 0 gives a valid pointer. NULL
+ * with `e` filled (overflow counts as out of memory). */
 void *mem_new(uint64_t n, uint64_t size, struct moeflux_err *e);
 
 /* Grows *array (items of `size` bytes, capacity *cap) so that it holds at least `need` items; doubles.
- * Returns 0 or ERR_MEMORY, in which case nothing changed. */
+ * ERR_MEMORY: nothing changed. */
 int mem_grow(void **array, size_t *cap, size_t need, size_t size, struct moeflux_err *e);
 
-/* A copy of `text` (strdup), or NULL with `e` filled. */
+/* Returns a copy of `text`, freed with free(); NULL with `e` filled. */
 char *mem_text(const char *text, struct moeflux_err *e);
 
 #endif

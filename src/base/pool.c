@@ -71,7 +71,7 @@ void pool_submit(struct pool *p, struct pool_job *job)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* One pool_for: the workers and nobody else take the next index until none is left. */
+/* The state of one pool_for. Only workers run it: each takes the next index until none is left. */
 struct sweep {
     pthread_mutex_t lock;
     pthread_cond_t done;

@@ -1,11 +1,12 @@
-/* progress.h - how long work tells its caller how far it is. The caller decides what is shown. */
+/* progress.h - how long-running work reports its progress. The caller decides what is shown. */
 #ifndef MOEFLUX_BASE_PROGRESS_H
 #define MOEFLUX_BASE_PROGRESS_H
 
-/* Of the public header, which includes nothing of ours, this floor uses struct moeflux_progress alone. */
+/* The public header includes no other file of the project. This floor uses only its struct
+ * moeflux_progress. */
 #include "moeflux.h"
 
-/* Whether to go on. p and p->report may be NULL. */
+/* Returns whether to continue. p and p->report may be NULL. */
 static inline bool progress_report(const struct moeflux_progress *p, const char *what, const char *unit,
                                    uint64_t done, uint64_t total)
 {

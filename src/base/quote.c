@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What one escaped byte, the dots, the closing quote and the NUL can need. */
+/* Most bytes of one escaped byte, the dots, the closing quote and the NUL. */
 #define TAIL_BYTES 9
 
 struct quote quote_bytes(const char *text, size_t len)

@@ -8,9 +8,8 @@ struct quote {
     char text[48];
 };
 
-/* The first bytes of `text` in double quotes, with "..." where it was cut; what is not printable ASCII
- * becomes \xNN. Returned by value, so that it can stand in the argument list of err_set: quote_bytes(s,
- * n).text. */
+/* Returns the first bytes of `text` in double quotes, with "..." if it was cut; bytes that are not printable
+ * ASCII become \xNN. By value, so that a call of err_set can use it as argument: quote_bytes(s, n).text. */
 struct quote quote_bytes(const char *text, size_t len);
 
 #endif

@@ -2,8 +2,7 @@
 
 #include <sleef.h>
 
-/* sleef.h shows these only to a file that is compiled with a fused multiply-add; here the processor is asked.
- * */
+/* sleef.h declares these only if the compiler may use fused multiply-add; here the check is at run time. */
 #ifdef __x86_64__
 double Sleef_finz_sind1_u10purecfma(double);
 double Sleef_finz_cosd1_u10purecfma(double);

@@ -14,7 +14,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-/* A device or a pipe must not be replaced. *old: what there is; its st_mode is 0 where there is nothing. */
+/* Returns the path that `path` links to. A device or a pipe must not be replaced. *old: the existing file;
+ * its st_mode is 0 if there is none. */
 static char *resolve(const char *path, struct stat *old, struct moeflux_err *e)
 {
     *old = (struct stat){0};
@@ -33,7 +34,7 @@ static char *resolve(const char *path, struct stat *old, struct moeflux_err *e)
     return real;
 }
 
-/* Programs that may write one file at the same time: each has its own temporary file, by number. */
+/* Most programs that may write one file at the same time. Each has a temporary file with its own number. */
 enum { MOST_WRITERS = 16 };
 
 static char *temporary_of(const char *path, int i, struct moeflux_err *e)
@@ -59,8 +60,8 @@ static bool has_name(int fd, const char *name)
            own.st_ino == there.st_ino;
 }
 
-/* A writer holds a lock on its temporary file until that has its name: one without a lock is a dead writer's.
- * Where files cannot be locked nothing is removed. */
+/* Removes a temporary file without a lock: a writer locks its file until the rename, so this one's is dead.
+ * Where files cannot be locked, nothing is removed. */
 static void remove_dead(const char *name)
 {
     int fd = open(name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
@@ -71,13 +72,13 @@ static void remove_dead(const char *name)
     close(fd);
 }
 
-/* -1 with errno EEXIST: another writer's. */
+/* Creates and locks a temporary file. -1 with errno EEXIST: it belongs to another writer. */
 static int take(const char *name, mode_t mode)
 {
     int fd = open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode);
     if (fd < 0)
         return -1;
-    /* Before the lock is there, another writer may take the file for a dead one's. */
+    /* Until it is locked, another writer may remove the file as a dead writer's. */
     if ((flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) && has_name(fd, name))
         return fd;
     close(fd);
@@ -85,7 +86,7 @@ static int take(const char *name, mode_t mode)
     return -1;
 }
 
-/* Takes the first free number, and clears away what dead writers left under all of them. */
+/* Takes the first free number; removes what dead writers left under any number. */
 static int open_temporary(struct side_file *f, mode_t mode, struct moeflux_err *e)
 {
     bool may_take = true;
@@ -110,8 +111,8 @@ static int open_temporary(struct side_file *f, mode_t mode, struct moeflux_err *
     return rc;
 }
 
-/* Owner and group of the file that will be replaced, as far as this user may give them away, and its mode.
- * Where the group stays another one, its members get no more than everybody. */
+/* Copies mode, owner and group of the file that will be replaced; owner and group only if the user may set
+ * them. If the group cannot be set, the members of the new file's group get the permissions of others. */
 static int take_over(const struct side_file *f, const struct stat *old, struct moeflux_err *e)
 {
     struct stat own;
@@ -129,7 +130,7 @@ int side_file_create(struct side_file *f, const char *path, struct moeflux_err *
     *f = (struct side_file){.fd = -1};
     if (!(f->path = resolve(path, &old, e)))
         return ERR_IO;
-    /* What replaces a private file is private from its first moment. */
+    /* The replacement of a private file is private from its creation on. */
     int rc = open_temporary(f, old.st_mode ? S_IRUSR | S_IWUSR : 0666, e);
     if (!rc && old.st_mode)
         rc = take_over(f, &old, e);
@@ -138,7 +139,7 @@ int side_file_create(struct side_file *f, const char *path, struct moeflux_err *
     return rc;
 }
 
-/* The lock stays until the file has its name: without it another writer would remove it. */
+/* The file stays locked until it is renamed: another writer would remove it otherwise. */
 int side_file_commit(struct side_file *f, struct moeflux_err *e)
 {
     int rc = file_sync(f->fd, f->path, e);

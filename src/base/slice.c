@@ -5,10 +5,10 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-/* The system takes nothing below. */
+/* Linux accepts nothing shorter. */
 enum { SHORTEST_NS = 100000 };
 
-/* The system's struct sched_attr, whose header cannot be included beside <sched.h>. */
+/* Linux's struct sched_attr; its header cannot be included together with <sched.h>. */
 struct attributes {
     uint32_t size, policy;
     uint64_t flags;

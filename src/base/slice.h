@@ -1,11 +1,11 @@
-/* slice.h - the time slices that the system gives the calling thread. */
+/* slice.h - the time slices that the scheduler gives the calling thread. */
 #ifndef MOEFLUX_BASE_SLICE_H
 #define MOEFLUX_BASE_SLICE_H
 
-/* Asks for the shortest slices: for a thread that mostly sleeps and does little when it wakes. Where all
- * processors compute it then runs when it wakes, not when the slice of another thread of some milliseconds is
- * over. It gets no larger share of a processor. Before Linux 6.12, and where a container forbids it, nothing
- * changes. */
+/* Asks for the shortest slices, for a thread that mostly sleeps and does little when it wakes. When all
+ * processors are busy, such a thread runs as soon as it wakes, instead of waiting some milliseconds for the
+ * end of another thread's slice. Its share of processor time does not grow. No effect before Linux 6.12 and
+ * where a container forbids it. */
 void slice_shorten(void);
 
 #endif

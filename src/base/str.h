@@ -1,5 +1,5 @@
-/* str.h - a growing byte string. The bytes are always followed by a NUL that len does not count. The first
- * failure sticks (like a recorded GPU error): later calls do nothing, str_ok asks once at the end. */
+/* str.h - a growing byte string. A NUL that len does not count always follows the bytes. The first failure
+ * sticks: later calls do nothing, and the caller checks str_ok once at the end. */
 #ifndef MOEFLUX_BASE_STR_H
 #define MOEFLUX_BASE_STR_H
 
@@ -16,9 +16,9 @@ struct str {
 void str_add(struct str *s, const char *bytes, size_t n);
 void str_add_text(struct str *s, const char *text);
 void str_addf(struct str *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* Empties without giving the memory back. */
+/* Empties the string and keeps its memory. */
 void str_clear(struct str *s);
-/* The text as C string; "" when nothing was written. Borrowed until the next change. */
+/* Returns the text as a C string; "" when nothing was written. Borrowed until the next change. */
 const char *str_text(const struct str *s);
 static inline bool str_ok(const struct str *s)
 {

@@ -1,4 +1,4 @@
-/* exit.h - a failure becomes one line on stderr and the program's exit status. */
+/* exit.h - turns a failure into one line on stderr and the program's exit status. */
 #ifndef MOEFLUX_CLI_EXIT_H
 #define MOEFLUX_CLI_EXIT_H
 
@@ -6,15 +6,19 @@
 
 enum exit_status { EXIT_OK = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_NO_FIT = 3, EXIT_INTERRUPTED = 130 };
 
-/* How much is said on stderr: failures; what the user should know, too; news of the work, too. */
-enum exit_level { EXIT_ERROR, EXIT_WARN, EXIT_INFO };
+/* Messages on stderr. Each level includes those before it. */
+enum exit_level {
+    EXIT_ERROR, /* failures */
+    EXIT_WARN,  /* what the user should know */
+    EXIT_INFO,  /* progress of the work */
+};
 
-/* The status that a return code (0 or ERR_*) stands for; of ERR_INTERRUPTED it depends on the signal. */
+/* Returns the exit status for a return code, 0 or ERR_*. That of ERR_INTERRUPTED depends on the signal. */
 int exit_status(int rc);
 
 /* Prints "moeflux: TEXT" on stderr: something that the user should know and that stops nothing. */
 void exit_warn(const char *text);
-/* The same if `most`, an exit_level, is that of the text or above it. */
+/* Prints it if `most`, the user's exit_level, includes `level`. */
 void exit_tell(int most, enum exit_level level, const char *text);
 
 /* Prints "moeflux: TEXT" for a failure and returns its status. Says nothing about success, an interruption or

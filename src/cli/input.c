@@ -16,7 +16,7 @@ int input_open(struct input *in, const char *path, struct moeflux_err *e)
     if (!path || strcmp(path, "-") == 0)
         return 0;
     in->name = path;
-    /* A FIFO without a writer opens at once, so that the waiting is done where Ctrl-C is heard. */
+    /* O_NONBLOCK: a FIFO without a writer opens at once; the wait is in input_read, which Ctrl-C can end. */
     in->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     return in->fd < 0 ? err_errno(e, ERR_IO, "%s", path) : 0;
 }

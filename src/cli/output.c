@@ -10,7 +10,7 @@
 
 #include "generate/answer_json.h"
 
-/* Enough for a write to be cheap per byte, little enough to hold. */
+/* Large enough that a write is cheap per byte, small enough to hold. */
 #define HOLD_BYTES (64u << 10)
 
 void output_init(struct output *o, int fd)

@@ -28,13 +28,13 @@ int place_check(const char *flag, const char *path, struct moeflux_err *e)
 
 /* ---- outputs and the model ---- */
 
-/* What no output may go to. */
+/* The model's directories, which no output may go to. */
 struct model_dirs {
     struct moeflux_part parts[MOEFLUX_MAX_PARTS];
     uint32_t n;
 };
 
-/* Of a model whose parts cannot be listed, its own directory; why it cannot be opened, the engine tells. */
+/* Lists the model's directories: only its own if the list cannot be read. The engine reports why later. */
 static void find_dirs(struct model_dirs *m, const char *model)
 {
     int n = moeflux_list_parts(model, m->parts, MOEFLUX_MAX_PARTS, NULL);
@@ -48,8 +48,8 @@ static bool same_file(const struct stat *a, const struct stat *b)
     return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
 }
 
-/* Whether the file is in the directory `fd`, which is closed, or in one below. Links count as what they lead
- * to: there are model directories of nothing but links. */
+/* Whether the file is in the directory `fd`, or in one of `depth` levels below it. Closes fd. Links are
+ * followed: some model directories have nothing but links. */
 static bool holds(int fd, const struct stat *file, int depth)
 {
     DIR *d = fd < 0 ? NULL : fdopendir(fd);
@@ -76,7 +76,7 @@ static bool is_in_dir(const char *path, const struct stat *file)
            holds(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), file, DEPTH);
 }
 
-/* The directory that holds the file: the model's or one that shares its experts; NULL: none of them. */
+/* Returns the directory that holds the file: the model's own or one that shares its experts; NULL: none. */
 static const char *find_holder(const struct model_dirs *m, const struct stat *file)
 {
     for (uint32_t i = 0; i < m->n; i++)
@@ -85,7 +85,7 @@ static const char *find_holder(const struct model_dirs *m, const struct stat *fi
     return NULL;
 }
 
-/* An empty file begins with anything. */
+/* Whether the file begins with this text, or is empty. */
 static bool begins_with(const char *path, const char *beginning)
 {
     char start[32];
@@ -97,7 +97,7 @@ static bool begins_with(const char *path, const char *beginning)
     return n == 0 || (n >= (ssize_t)len && memcmp(start, beginning, len) == 0);
 }
 
-/* beginning: of the files that the flag writes; NULL: none of them may be in the directory. */
+/* beginning: text that files of this flag begin with; NULL: the flag may write no file in the directory. */
 static int check_output(const char *flag, const char *path, const char *beginning, const struct model_dirs *m,
                         struct moeflux_err *e)
 {
@@ -136,7 +136,7 @@ int place_check_outputs(const struct options *o, struct moeflux_err *e)
 
 /* ---- the user's state ---- */
 
-/* Makes every directory of `path` above its last part; what is there already is fine. */
+/* Makes the directories above the last part of `path` that are missing. */
 static void make_parents(const char *path)
 {
     char part[4096];
@@ -153,7 +153,7 @@ char *place_of_state(const char *name)
 {
     struct str path = {0};
     const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    /* The XDG rules: a path that is not absolute counts as unset. */
+    /* The XDG specification says that a relative path is ignored. */
     if (state && state[0] == '/')
         str_addf(&path, "%s/moeflux/%s", state, name);
     else if (home && home[0] == '/')

@@ -13,7 +13,7 @@
 #include "cli/options/options.h"
 #include "cli/terminal/term.h"
 
-/* A prompt is text for one context: past this size the file is a mistake. */
+/* A prompt is text for one context: a larger file is a mistake. */
 #define MAX_PROMPT_BYTES ((size_t)1 << 30)
 
 bool prompt_is_given(const struct options *o, const struct term *t)
@@ -21,7 +21,7 @@ bool prompt_is_given(const struct options *o, const struct term *t)
     return o->prompt || o->file || o->tokens_in || !t->in;
 }
 
-/* Files may be pipes (process substitution), so this reads to the end instead of asking for a size. */
+/* Reads to the end instead of asking for the size: the file may be a pipe (process substitution). */
 static int read_file(const char *path, struct str *out, struct moeflux_err *e)
 {
     struct input in;
@@ -67,14 +67,14 @@ static int parse_ids(const char *name, const struct str *text, struct token_list
     return ids->n ? 0 : err_set(e, ERR_USAGE, "%s: no token ids in it", name);
 }
 
-/* The chat template trims its messages, so blanks alone are no question; --raw takes them. */
+/* Whether the text has only blanks. Chat templates trim messages, so it is no question; --raw takes it. */
 static bool is_blank(const struct str *text)
 {
     const char *at = str_text(text);
     return strspn(at, " \t\r\n") == text->len;
 }
 
-/* What is piped in beside -p: a pipe's or a file's text. A terminal and a device have none. */
+/* Whether stdin is a pipe, a socket or a file, whose text follows -p. A terminal and a device have none. */
 static bool is_piped(void)
 {
     struct stat st;
@@ -82,8 +82,7 @@ static bool is_piped(void)
            (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode) || S_ISSOCK(st.st_mode));
 }
 
-/* A pipe that nobody writes to and nobody closes is waited for, and that is not to look as if the program
- * hung. */
+/* Says that the program waits for a pipe: if nobody writes or closes it the program would seem to hang. */
 static void tell_waiting(void)
 {
     enum { PATIENCE_MS = 3000 };
@@ -92,7 +91,7 @@ static void tell_waiting(void)
         exit_warn("waiting for the rest of the prompt on stdin (</dev/null: there is none)");
 }
 
-/* -p's text, then what is piped in: behind a blank line, or with --raw as it is. */
+/* Reads the text of -p and what is piped in, after a blank line; with --raw nothing is put between them. */
 static int read_both(struct str *out, const struct options *o, struct moeflux_err *e)
 {
     struct str piped = {0};

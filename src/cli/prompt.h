@@ -1,4 +1,4 @@
-/* prompt.h - where the prompt comes from: -p, with what is piped in behind it, -f, --tokens-in or stdin. */
+/* prompt.h - reads the prompt: from -p, followed by what is piped in, from -f, --tokens-in or stdin. */
 #ifndef MOEFLUX_CLI_PROMPT_H
 #define MOEFLUX_CLI_PROMPT_H
 
@@ -13,15 +13,15 @@ struct term;
 
 struct prompt {
     bool is_ids;
-    struct str text;       /* as given, unchanged */
-    struct token_list ids; /* --tokens-in; >= 0, not yet compared with the vocabulary */
+    struct str text;       /* bytes as the user gave them */
+    struct token_list ids; /* --tokens-in: >= 0, not yet compared with the vocabulary */
 };
 
-/* Whether the user gives a prompt at all (else stdin is a terminal: a conversation). */
+/* Whether the user gives a prompt. If not, stdin is a terminal: a conversation. */
 bool prompt_is_given(const struct options *o, const struct term *t);
 
-/* Reads it whole. ERR_IO, ERR_USAGE (empty prompt; a word of --tokens-in that is no token id, with its
- * number). */
+/* Reads the whole prompt. ERR_IO; ERR_USAGE: it is empty, or a word of --tokens-in, named by number, is no
+ * token id. */
 int prompt_read(struct prompt *p, const struct options *o, struct moeflux_err *e);
 
 void prompt_free(struct prompt *p);

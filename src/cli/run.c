@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/exit.h"
-#include "cli/options/form.h"
+#include "cli/options/answer_grammar.h"
 #include "cli/report/logprob_lines.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
@@ -30,20 +30,20 @@
 #include "moeflux.h"
 #include "text/grammar/constraint.h"
 
-/* All that one run owns; zeroed at first. */
+/* Everything that one run owns; zeroed at first. */
 struct run {
     const struct options *options;
     const struct term *term;
     struct output *out;
     struct bar bar;
     struct prompt prompt;
-    struct str grammar; /* that the answer must fit; empty: none */
+    struct str grammar; /* the answer must fit it; empty: none */
     struct constraint *constraint;
     struct probe probe;
     struct generator generator;
     struct prompt_cache cache;
-    struct token_list tokens; /* of the prompt */
-    uint32_t n_system;        /* of those: the system text's */
+    struct token_list tokens; /* the prompt's */
+    uint32_t n_system;        /* leading tokens that are the system text's */
     struct json_t *tools;     /* NULL: none */
     struct answer answer;
     struct stats stats;
@@ -84,7 +84,7 @@ static bool uses_chat(const struct run *r)
     return !r->prompt.is_ids && !r->options->raw;
 }
 
-/* The tokenizer is needed to read a text prompt and to print a text answer. */
+/* Checks that there is a tokenizer if the prompt or the answer is text. */
 static int check_tokenizer(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
@@ -125,7 +125,7 @@ static int encode(struct run *r, struct moeflux_err *e)
     size_t n_replaced = 0;
     int rc = 0;
     if (r->prompt.is_ids) {
-        /* Taken over, so that one list owns the ids. */
+        /* The list is moved, so that one of them owns the ids. */
         r->tokens = r->prompt.ids;
         r->prompt.ids = (struct token_list){0};
         return 0;
@@ -187,7 +187,7 @@ static int print_json(struct run *r, struct moeflux_err *e)
     return output_json(r->out, object, e);
 }
 
-/* The prompt, and meanwhile what the answer has to fit. */
+/* Evaluates the prompt, and compiles the grammar at the same time. */
 static int prepare(struct run *r, struct moeflux_err *e)
 {
     struct constrain_ahead ahead;
@@ -240,7 +240,7 @@ static int load_cache(struct run *r, struct moeflux_err *e)
 static int run_all(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
-    int rc = form_read(o, &r->grammar, e);
+    int rc = answer_grammar_read(o, &r->grammar, e);
     if (!rc)
         rc = prompt_read(&r->prompt, o, e);
     if (!rc && o->tools)

@@ -1,4 +1,4 @@
-/* run.h - one prompt, one answer. */
+/* run.h - answers one prompt. */
 #ifndef MOEFLUX_CLI_RUN_H
 #define MOEFLUX_CLI_RUN_H
 
@@ -11,14 +11,14 @@ struct str;
 struct term;
 struct token_list;
 
-/* Reads the prompt, opens the model, answers on `out`. ERR_INTERRUPTED after Ctrl-C: what there was is
+/* Reads the prompt, opens the model and answers on `out`. ERR_INTERRUPTED after Ctrl-C: the answer so far is
  * printed. */
 int run_once(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
-/* Says once on stderr that a prompt held bytes that are not UTF-8 (nothing for 0). */
+/* Says on stderr that n_replaced places of the prompt were not UTF-8; 0: says nothing. */
 void run_tell_replaced(const struct options *o, unsigned long n_replaced);
 
-/* Says on stderr that an answer has no text, only thinking, and why; nothing of any other. */
+/* Says on stderr, if an answer has thinking but no text, why that is. */
 void run_tell_thinking(const struct answer *a);
 
 #endif

@@ -15,7 +15,7 @@ static void put(const char *bytes, size_t n)
     fflush(stderr);
 }
 
-/* Without memory for the filter a message still has to be readable. */
+/* Prints a message that is readable even without memory for the filter. */
 static void put_ascii(const char *bytes, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -50,7 +50,7 @@ void say(const char *fmt, ...)
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(text, sizeof text, fmt, ap);
-    /* Without memory for all of it the beginning is printed. */
+    /* Without memory for the whole text its beginning is printed. */
     if (n >= (int)sizeof text && (longer = malloc((size_t)n + 1)))
         vsnprintf(longer, (size_t)n + 1, fmt, again);
     if (n > 0)

@@ -1,5 +1,5 @@
-/* say.h - all that the program prints on stderr, except what the line editor draws. Text goes through the
- * filter of text/printable.h where stderr is a terminal; a file or a pipe gets the bytes. */
+/* say.h - prints everything on stderr, except what the line editor draws. If stderr is a terminal, text goes
+ * through the filter of text/printable.h; a file or a pipe gets all bytes. */
 #ifndef MOEFLUX_CLI_SAY_H
 #define MOEFLUX_CLI_SAY_H
 
@@ -9,7 +9,7 @@ struct str;
 
 void say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void say_text(const struct str *text);
-/* One of the program's own escape sequences (term.h): it is not filtered. */
+/* Prints one of the program's own escape sequences (term.h), which is not filtered. */
 void say_escape(const char *sequence);
 
 #endif

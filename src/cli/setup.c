@@ -13,7 +13,7 @@
 #include "engine/plan/devices.h"
 #include "generate/generator.h"
 
-/* Answers are other ones than the model's own: said once. */
+/* Says once that fewer or more experts make other answers than the model's own. */
 static void tell_experts(const struct options *o, const struct moeflux_model_info *m)
 {
     char share[64] = "", text[192];
@@ -24,7 +24,7 @@ static void tell_experts(const struct options *o, const struct moeflux_model_inf
     exit_tell(o->log_level, EXIT_WARN, text);
 }
 
-/* Answers depend on what is in memory: said once. */
+/* Says once that answers depend on what is in memory. */
 static void tell_margin(const struct options *o, const struct moeflux_model_info *m)
 {
     char text[160];
@@ -63,7 +63,7 @@ static int does_not_fit(uint32_t i, const char *name, const char *why, struct mo
     return err_set(e, ERR_NO_FIT, "--replicate: device %u (%.100s): %.300s", i + 1, name, why);
 }
 
-/* Before anything is read: whether the whole model fits. */
+/* Checks before anything is read that the whole model fits a device. */
 static int check_copy(const struct moeflux_options *engine, uint32_t i, struct moeflux_err *e)
 {
     struct moeflux_plan p;
@@ -83,7 +83,7 @@ static int check_copy(const struct moeflux_options *engine, uint32_t i, struct m
     return does_not_fit(i, p.device, text, e);
 }
 
-/* A copy for each device. */
+/* Opens a copy of the model on each device. */
 static int open_copies(struct generator *s, const struct moeflux_options *engine, uint32_t n_sequences,
                        struct moeflux_err *e)
 {

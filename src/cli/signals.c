@@ -16,15 +16,15 @@ static volatile sig_atomic_t impatient = 1;
 static volatile sig_atomic_t held;
 
 static volatile sig_atomic_t n_changes;
-static volatile sig_atomic_t ending; /* the signal; 0: none */
-/* Written by the handlers and read by signals_wait: a signal that arrives between its look at the counts
- * above and its poll would else wait for the next key. -1: SIGINT is not caught. */
+static volatile sig_atomic_t ending; /* the signal that asks the program to end; 0: none */
+/* An eventfd that handlers write and signals_wait polls. Without it, a signal that arrives between the test
+ * of the flags above and the poll would be seen only at the next key. -1: SIGINT is not caught. */
 static int wake_fd = -1;
 
 static void wake(void)
 {
     int saved = errno;
-    /* It fails only when it is full: then it wakes all the same. */
+    /* It fails only if the counter is full, and then it wakes the poll all the same. */
     if (write(wake_fd, &(uint64_t){1}, sizeof(uint64_t)) < 0)
         errno = saved;
 }
@@ -38,7 +38,7 @@ static void on_interrupt(int signal_number)
         interrupted_by = signal_number;
     n_interrupts = 1;
     wake();
-    static const char notice[] = "\nmoeflux: ending after the request at hand; Ctrl-C ends at once\n";
+    static const char notice[] = "\nmoeflux: ending after the current request; Ctrl-C ends at once\n";
     int saved = errno;
     if (held && first && write(STDERR_FILENO, notice, sizeof notice - 1) < 0)
         errno = saved;
@@ -54,7 +54,7 @@ void signals_ignore_failed_writes(void)
 
 static void catch_signal(int number, void (*handler)(int))
 {
-    /* Restarted: what is written to the terminal just then is not lost. */
+    /* SA_RESTART: what is being written to the terminal is not lost. */
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART};
     sigemptyset(&action.sa_mask);
     sigaction(number, &action, NULL);
@@ -110,7 +110,7 @@ void signals_catch_editing(bool on)
     for (int i = 0; i < N; i++) {
         if (on)
             sigaction(caught[i].number, NULL, &before[i]);
-        /* What was to be ignored (nohup) still is. */
+        /* Signals that were ignored (nohup) still are. */
         if (on && before[i].sa_handler != SIG_IGN)
             catch_signal(caught[i].number, caught[i].handler);
         else
@@ -135,7 +135,7 @@ enum signals_wake signals_wait(int fd)
         int n = poll(any, 2, -1);
         if (n < 0 && errno == EINTR)
             continue;
-        /* Anything else that poll has against fd, its reader will be told, too. */
+        /* Any other fault of fd is left to its reader. */
         uint64_t n_wakes;
         if (n < 0 || any[1].revents == 0 || read(wake_fd, &n_wakes, sizeof n_wakes) < 0)
             return SIGNALS_READY;

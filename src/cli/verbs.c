@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/str.h"
 #include "cli/report/convert.h"
 #include "cli/exit.h"
 #include "cli/options/number.h"
@@ -18,7 +19,18 @@
 #include "convert/check.h"
 #include "moeflux.h"
 
-/* The choices count without the enums' first ones, which stand for none. */
+int verbs_help(const struct options *o, struct output *out, struct moeflux_err *e)
+{
+    struct str text = {0};
+    options_help(o, &text);
+    output_add(out, str_text(&text), text.len);
+    str_free(&text);
+    return output_flush(out, e);
+}
+
+/* ---- convert ---- */
+
+/* Choices are indices without the enums' first value, which stands for none; hence the + 1. */
 static struct convert_settings settings_of(const struct options *o)
 {
     return (struct convert_settings){
@@ -43,6 +55,8 @@ static void say_result(const struct options *o, const struct convert_result *r, 
     number_show_bytes(speed, sizeof speed, (double)r->bytes_read / (seconds > 0 ? seconds : 1));
     say("%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n", o->dst,
         r->n_tensors, r->n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
+    if (r->n_left_out)
+        say("left out: %u tensors of vision, projector or multi-token prediction\n", r->n_left_out);
     if (r->n_parts > 1)
         say("the experts are spread over %u directories\n", r->n_parts);
     if (r->n_layers_kept)
@@ -103,13 +117,15 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
 struct selftest {
     struct output *out;
     unsigned n_cases, n_skipped;
-    char device[128]; /* of the last case */
+    char device[128]; /* the last case's */
+    struct bar bar;
 };
 
 static void print_case(void *ctx, const struct moeflux_selftest_row *r)
 {
     struct selftest *st = ctx;
     struct moeflux_err ignored;
+    bar_hide(&st->bar);
     if (strcmp(st->device, r->device) != 0)
         output_addf(st->out, "%s%s\n", st->n_cases ? "\n" : "", r->device);
     snprintf(st->device, sizeof st->device, "%s", r->device);
@@ -121,14 +137,29 @@ static void print_case(void *ctx, const struct moeflux_selftest_row *r)
         output_addf(st->out, "%-24s %-32s %10.2e %10.2e  %s\n", r->kernel, r->shape, r->error, r->bound,
                     r->ok ? "ok" : "FAILED");
     st->n_skipped += r->skipped;
-    /* A failure sticks in the output and is told at the end. */
+    /* A failure sticks in the output and is reported at the end. */
     output_flush(st->out, &ignored);
 }
 
-int verbs_selftest(const struct options *o, struct output *out, struct moeflux_err *e)
+static void report_progress(void *ctx, uint32_t case_number, uint32_t n_cases)
+{
+    struct selftest *st = ctx;
+    const struct moeflux_progress p = bar_progress(&st->bar);
+    p.report(p.ctx, "testing", "cases", case_number - 1, n_cases);
+}
+
+int verbs_selftest(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct selftest st = {.out = out};
-    int n_failed = moeflux_selftest(o->device, options_cpu_isa(o), print_case, &st, e);
+    bar_init(&st.bar, t);
+    int n_failed = moeflux_selftest(&(struct moeflux_selftest_options){.device = o->device,
+                                                                       .cpu_isa = options_cpu_isa(o),
+                                                                       .full = o->word != NULL,
+                                                                       .row = print_case,
+                                                                       .progress = report_progress,
+                                                                       .ctx = &st},
+                                    e);
+    bar_end(&st.bar);
     if (n_failed < 0)
         return n_failed;
     output_addf(out, "%u cases, %d failed", st.n_cases, n_failed);

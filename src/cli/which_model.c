@@ -10,10 +10,10 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "cli/options/near.h"
+#include "cli/options/closest.h"
 #include "model/spread.h"
 
-/* "Qwen/Qwen3-30B-A3B": two words of letters, digits, ".", "_" and "-". */
+/* Whether the path looks like "Qwen/Qwen3-30B-A3B": two words of letters, digits, ".", "_" and "-". */
 static bool is_repository(const char *path)
 {
     static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
@@ -59,16 +59,16 @@ static int check_file(const char *path, bool is_source, struct moeflux_err *e)
     return rc;
 }
 
-/* What lies in a directory. */
+/* What a directory has. */
 struct contents {
     bool manifest, config, safetensors, gguf, pytorch;
-    bool part;         /* of a model's experts: its own error follows, and --verify takes it */
+    bool part;         /* a part of a model's experts: it gets its own error later, and --verify takes it */
     char pointer[256]; /* the name of a file that git-lfs has not fetched; "": none */
     char inner[300];   /* a directory in it that has a config.json; "": none */
 };
 
-/* As a clone or a download lies in a directory that was named for it, or in the cache of the usual
- * downloader. */
+/* Looks for a model one level deeper: a clone or a download in a directory made for it, or `snapshots` of the
+ * Hugging Face cache (again: looks into that). */
 static void look_into(struct contents *c, int dir, const char *name, bool again)
 {
     char path[300];
@@ -170,16 +170,16 @@ int which_model_check(const char *path, bool is_source, struct moeflux_err *e)
 int which_model_refuse_word(const char *word, struct moeflux_err *e)
 {
     static const char *const verbs[] = {"convert", "inspect", "serve"};
-    struct near near = near_begin(word);
+    struct closest closest = closest_begin(word);
     struct moeflux_err why;
     if (file_is_dir(word))
-        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a model's directory goes behind -m (-m %s)",
+        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a model's directory goes after -m (-m %s)",
                        word, word);
     if (which_model_check(word, false, &why))
         return err_set(e, ERR_USAGE, "%s", why.text);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
-        near_try(&near, verbs[i], strlen(verbs[i]));
-    if (near.best)
-        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": did you mean %s?", word, near.best);
+        closest_try(&closest, verbs[i], strlen(verbs[i]));
+    if (closest.best)
+        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": did you mean %s?", word, closest.best);
     return err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", word);
 }

@@ -23,7 +23,7 @@
 struct entry {
     char *path;
     uint64_t bytes, xxh3;
-    struct moeflux_err fault; /* code 0: it is as it was written */
+    struct moeflux_err fault; /* code 0: the file is as it was written */
 };
 
 struct check {
@@ -33,9 +33,9 @@ struct check {
     uint64_t bytes;
 };
 
-/* --- what there should be --- */
+/* --- expected files --- */
 
-/* A name below the directory. */
+/* Returns whether it is a path within the directory. */
 static bool is_inside(const char *name)
 {
     return name[0] && name[0] != '/' && strcmp(name, "..") != 0 && strncmp(name, "../", 3) != 0 &&
@@ -116,7 +116,7 @@ static int add_dirs(struct check *c, struct convert_check *o, struct moeflux_err
     return rc;
 }
 
-/* --- what there is --- */
+/* --- found files --- */
 
 static int check_entry(struct check *c, const struct entry *x, struct moeflux_err *e)
 {
@@ -124,7 +124,7 @@ static int check_entry(struct check *c, const struct entry *x, struct moeflux_er
     int fd = file_open_read(x->path, &bytes, e);
     if (fd < 0)
         return fd;
-    /* What is in the page cache says nothing of the disk; a hint. */
+    /* A hint to drop the file from the page cache, so that the disk itself is checked. */
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     int rc = bytes == x->bytes
                  ? convert_hash_file(fd, x->path, bytes, &c->work, &xxh3, e)
@@ -135,7 +135,7 @@ static int check_entry(struct check *c, const struct entry *x, struct moeflux_er
     return rc;
 }
 
-/* A bad file does not end the work: all are counted. */
+/* Checks one file. A bad one does not end the work, since all bad ones are counted. */
 static void do_entry(void *ctx, uint32_t i)
 {
     struct check *c = ctx;

@@ -10,7 +10,7 @@
 #include "model/names.h"
 #include "model/quant_config.h"
 
-/* Of the router and the shared expert's gate: MLX has them in groups of 64. */
+/* Returns the format of the router and the shared expert's gate. MLX has groups of 64 there. */
 static uint32_t gate_format(const struct family *f)
 {
     return format_find_affine(f->gate_bits, format_of(CONVERT_DEFAULT_FORMAT)->group, SCALE_BF16);
@@ -24,7 +24,7 @@ static bool is_gate(const struct convert_plan *p, const char *name)
     return names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate);
 }
 
-/* Rows have whole groups, and as many columns as the operations take at once. */
+/* Returns whether rows are whole groups, and a multiple of the columns that operations take at once. */
 static bool fits(const struct format *f, uint64_t cols)
 {
     return format_takes_cols(f, cols) && cols % PRODUCT_COLS == 0;
@@ -38,7 +38,7 @@ static int check_group(const struct convert_wish *w, const char *what, uint64_t 
                    w->asked_group, w->group);
 }
 
-/* A matrix that stays although something else was asked for; the first one is kept for the message. */
+/* Notes a matrix that stays although another format was requested. The message is about the first one. */
 static void note_unmet(struct convert_choice *c, const struct convert_wish *w, const char *what,
                        const struct format *has)
 {
@@ -58,7 +58,7 @@ static void note_unmet(struct convert_choice *c, const struct convert_wish *w, c
                 has->bits, has->group, w->asked_group, w->group);
 }
 
-/* What quantised numbers become; their own format: they stay. */
+/* Returns the new format of a quantised matrix; its own: it stays. */
 static uint32_t lower(struct convert_plan *p, const struct convert_wish *w, uint32_t from, const char *what)
 {
     const struct format *has = format_of(from);
@@ -78,7 +78,7 @@ static uint32_t lower(struct convert_plan *p, const struct convert_wish *w, uint
     return format_find_affine(w->bits, group, SCALE_BF16);
 }
 
-/* What plain numbers become. */
+/* Returns the format that unquantised numbers get. */
 static uint32_t quantised(const struct convert_wish *w)
 {
     const struct format *usual = format_of(CONVERT_DEFAULT_FORMAT);
@@ -88,13 +88,15 @@ static uint32_t quantised(const struct convert_wish *w)
                               SCALE_BF16);
 }
 
-/* Whether a GGUF file's tensor loses nothing in the format that it has by itself. Plain numbers count so. */
+/* Returns whether a GGUF file's tensor loses nothing in the format it gets without settings. Plain numbers
+ * count as lossless. */
 static bool is_exact(const struct convert_plan *p, const struct tensor *t, uint32_t format)
 {
     return format_of(format)->scheme == SCHEME_PLAIN || gguf_source_holds(&p->gguf, t, format);
 }
 
-/* Rows that the operations do not take as codes become plain numbers. */
+/* Chooses the format of a GGUF file's matrix. Rows that operations cannot take as codes become plain
+ * numbers. */
 static int choose_gguf(struct convert_plan *p, const struct convert_wish *wish, const struct matrix *w,
                        const char *what, uint32_t *format, struct moeflux_err *e)
 {
@@ -121,7 +123,7 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     *format = FORMAT_NONE;
     if (p->is_gguf)
         return choose_gguf(p, &wish, w, what, format, e);
-    if (p->mxfp4_experts && !wish.bits) /* the rest is as it was meant to be */
+    if (p->expert_format != FORMAT_NONE && !wish.bits) /* the rest was published unquantised on purpose */
         return 0;
     if (is_gate(p, name)) {
         uint32_t gate = gate_format(p->src.config.family);
@@ -158,7 +160,7 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     char what[64];
     snprintf(what, sizeof what, "layer %u's experts, %s", layer, down ? "down" : "gate and up");
     bool is_free = p->is_gguf && wish.bits && !experts_are_exact(p, layer, down, from);
-    bool has_codes = p->quantised || p->mxfp4_experts || (p->is_gguf && !is_free);
+    bool has_codes = p->quantised || p->expert_format != FORMAT_NONE || (p->is_gguf && !is_free);
     p->choice[wish.by_expert_bits].n_lowered += is_free;
     *format = has_codes ? lower(p, &wish, from, what) : quantised(&wish);
     if (has_codes && *format == from)
@@ -166,7 +168,7 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     return check_group(&wish, what, down ? c->moe_inner : c->hidden, e);
 }
 
-/* The stacks are there: the plan has looked for them. */
+/* Finds the formats of a GGUF file's experts. The plan has checked that the stacks are present. */
 static void find_gguf_formats(const struct convert_plan *p, uint32_t layer, struct expert_formats *out)
 {
     struct convert_run runs[3];
@@ -183,8 +185,8 @@ int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert
     struct expert_formats from = {0};
     if (p->quantised)
         from = p->src.experts[layer].formats;
-    else if (p->mxfp4_experts)
-        from = (struct expert_formats){FORMAT_MXFP4, FORMAT_MXFP4, FORMAT_MXFP4};
+    else if (p->expert_format != FORMAT_NONE)
+        from = (struct expert_formats){p->expert_format, p->expert_format, p->expert_format};
     else if (p->is_gguf)
         find_gguf_formats(p, layer, &from);
     int rc = choose_projection(p, layer, false, from.up, &out->up, e);
@@ -197,7 +199,7 @@ int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert
 void convert_choose_default(struct convert_plan *p, uint32_t source_bits, uint32_t source_group)
 {
     struct convert_wish w = convert_settings_matrix(&p->settings, &p->src.config, "");
-    if (w.has_mode) /* each matrix of a mode says so itself */
+    if (w.has_mode) /* each matrix of a mode has an entry of its own */
         w = (struct convert_wish){0};
     p->bits = w.bits && w.bits < source_bits ? w.bits : source_bits;
     p->group = w.group && p->bits == w.bits ? w.group : source_group;

@@ -15,11 +15,11 @@
 #include "convert/work.h"
 #include "convert/gguf/vocab.h"
 
-/* For JSON, tokenizer and directories, which are copied or made; a tokenizer.json has 7 to 20 MB. */
+/* Bytes for JSON, tokenizer and directories; a tokenizer.json has 7 to 20 MB. */
 #define ROOM_FOR_SMALL_FILES ((uint64_t)64 << 20)
 #define MAX_SMALL_FILE       ((uint64_t)256 << 20)
 
-/* Copied as they are where the source has them. */
+/* Files that are copied if the source has them. */
 static const char *const small_files[] = {
     "tokenizer.json",
     "tiktoken.model",
@@ -43,7 +43,7 @@ struct conversion {
 
 /* --- before writing --- */
 
-/* A layer that one part lacks is written anew in all of them. */
+/* Computes the bytes that each part needs. A layer that one part lacks is rewritten in all of them. */
 static void room_needed(const struct conversion *c, uint64_t need[SPREAD_MAX_PARTS])
 {
     const struct convert_plan *p = &c->plan;
@@ -58,7 +58,7 @@ static void room_needed(const struct conversion *c, uint64_t need[SPREAD_MAX_PAR
         need[0] += p->weights_bytes;
 }
 
-/* What a GGUF file holds in place of small files. */
+/* Small files that are made from a GGUF file's metadata. */
 static const struct gguf_text {
     const char *name;
     int (*make)(const struct gguf *g, struct str *out, struct moeflux_err *e);
@@ -67,7 +67,7 @@ static const struct gguf_text {
                   {"chat_template.jinja", gguf_vocab_template}};
 enum { N_GGUF_TEXTS = sizeof gguf_texts / sizeof *gguf_texts };
 
-/* Whether they can be made, before hours go into the experts. */
+/* Checks that they can be made, before hours are spent on the experts. */
 static int check_gguf_texts(const struct gguf *g, struct moeflux_err *e)
 {
     int rc = 0;
@@ -111,7 +111,7 @@ static int write_experts(struct conversion *c, struct moeflux_err *e)
     return rc;
 }
 
-/* Takes `text` over; NULL: `e` is filled already. */
+/* Writes `text` and frees it; NULL: `e` is filled already. */
 static int put_text(struct conversion *c, uint32_t part, const char *name, char *text, size_t n,
                     struct moeflux_err *e)
 {
@@ -161,7 +161,7 @@ static int copy_small_files(struct conversion *c, struct moeflux_err *e)
     return 0;
 }
 
-/* The other directories' descriptions, and what names them. */
+/* Writes part.json of the other directories and spread.json, which names them. */
 static int write_parts(struct conversion *c, struct moeflux_err *e)
 {
     uint64_t id = convert_parts_id(&c->parts);
@@ -186,7 +186,7 @@ static int write_small_files(struct conversion *c, struct moeflux_err *e)
         rc = c->plan.is_gguf ? make_gguf_texts(c, e) : copy_small_files(c, e);
     if (rc == 0)
         rc = write_parts(c, e);
-    /* Without the manifest a directory does not open as a packed one, so it comes after what it describes. */
+    /* Without its manifest a directory does not open as a packed one, so the manifest is written last. */
     if (rc == 0)
         rc = put_json(c, 0, "model_weights.json", convert_json_manifest(&c->plan, e), e);
     return rc < 0 ? rc
@@ -217,6 +217,7 @@ int convert_run(const struct convert_options *o, struct convert_result *r, struc
         for (size_t i = 0; i < c.plan.n_items; i++)
             r->n_tensors += c.plan.items[i].n_out;
         r->n_expert_layers = c.plan.n_expert_layers;
+        r->n_left_out = (uint32_t)c.plan.src.n_left_out;
         r->n_parts = c.parts.spread.n_parts;
         rc = write_all(&c, o->verify, e);
         r->bytes_read = c.work.bytes_read;

@@ -1,17 +1,21 @@
-/* convert.h - a checkpoint becomes a packed model directory.
+/* convert.h - converts a checkpoint to a packed model directory.
  *
- * Sources: MLX safetensors quantised in any of its formats (copied, or with settings brought to fewer bits);
- * bf16, f16 or f32 Hugging Face safetensors (quantised: group 64, 4 bits, Qwen's router gates 8); DeepSeek's
- * fp8 safetensors (rounded to bf16 and quantised as those); gpt-oss's own; a GGUF file or the first of a
- * split set (convert/gguf/source.h). Streams: peak memory stays under 1 GiB whatever the model's size. Writes
- * DST.partial and renames it to DST at the end; run again after an interruption it keeps the layers that
- * DST.partial holds completely.
+ * Sources: MLX safetensors in any of its formats (copied, or reduced to fewer bits if settings say so); bf16,
+ * f16 or f32 Hugging Face safetensors (quantised: 4 bits in groups of 64, Qwen's router gates 8 bits);
+ * DeepSeek's fp8 safetensors (rounded to bf16, then quantised); gpt-oss and Kimi-K2.5 as published; a GGUF
+ * file or the first of a split set (convert/gguf/source.h).
  *
- * DST: model_weights.bin and .json, packed_experts/layer_NN.bin and layout.json, config.json, the tokenizer's
- * and template's files where the source has them (of a GGUF file made of its metadata), checksums.json
- * (XXH3-64 of every file but spread.json). With `spread` it has spread.json too, and each of the other
- * directories packed_experts/layer_NN.bin, part.json and checksums.json; they are written beside their places
- * and renamed like DST. */
+ * Conversion streams: peak memory stays under 1 GiB for models of any size. It writes DST.partial and renames
+ * it to DST at the end. A run after an interruption keeps the complete layers of DST.partial.
+ *
+ * DST has:
+ *   model_weights.bin, model_weights.json, config.json, packed_experts/layer_NN.bin and layout.json
+ *   the files of tokenizer and template if the source has them (made from a GGUF file's metadata)
+ *   checksums.json: XXH3-64 of every file except spread.json
+ *   spread.json with `spread`
+ *
+ * Each directory of `spread` has packed_experts/layer_NN.bin, part.json and checksums.json. It too is written
+ * as DIR.partial and renamed. */
 #ifndef MOEFLUX_CONVERT_CONVERT_H
 #define MOEFLUX_CONVERT_CONVERT_H
 
@@ -29,7 +33,7 @@ struct convert_options {
     /* directories on other disks, "DIR2,DIR3", that share the experts with DST; NULL: none */
     const char *spread;
     struct convert_settings settings; /* bits and groups; zero: 4 bits, and quantised sources are copied */
-    bool verify; /* read everything back before the rename: checksums, and some experts with the source */
+    bool verify; /* reads all back before the rename; compares checksums, and some experts with the source */
     uint32_t n_threads; /* 0: all cores */
     struct moeflux_progress progress;
 };
@@ -37,19 +41,20 @@ struct convert_options {
 struct convert_result {
     uint64_t bytes_read, bytes_written;
     uint32_t n_tensors, n_expert_layers;
-    uint32_t n_layers_kept; /* taken over from an interrupted run */
+    uint32_t n_left_out;    /* tensors of the source that are of its other parts, vision for example */
+    uint32_t n_layers_kept; /* layers kept from an interrupted run */
     uint32_t n_parts;       /* directories with experts */
-    uint32_t n_fewer; /* matrices of a quantised source that have fewer bits than asked and were copied */
-    struct convert_errors errors; /* with settings: of what was quantised in this run */
+    uint32_t n_fewer; /* matrices of a quantised source with fewer bits than requested, which were copied */
+    struct convert_errors errors; /* errors of what was quantised in this run; zero without settings */
 };
 
-/* What is said of DST and DST.partial holds for the directories of `spread` too. Progress comes in steps
- * "converting" and "verifying", from the worker threads, one at a time. ERR_USAGE: settings that no format
- * has or that do not go with this source; DST exists, or DST.partial belongs to another source, other
- * settings, another program or a running conversion. ERR_NO_FIT: the disk has less room than needed (both
- * numbers). ERR_FORMAT, ERR_UNSUPPORTED: the source. ERR_IO: reading, writing, or a verification that failed
- * (the file is named and will be made again). ERR_INTERRUPTED: progress said so. After any failure DST does
- * not exist and DST.partial stays for the next run. */
+/* Converts. DST and DST.partial below also mean the directories of `spread`. Progress comes in steps
+ * "converting" and "verifying", from the worker threads, one at a time. After any failure DST does not exist,
+ * and DST.partial stays for the next run. ERR_USAGE: settings that no format has or that do not go with this
+ * source; DST exists; or DST.partial belongs to another source, other settings, another program or a running
+ * conversion. ERR_NO_FIT: the disk has less room than needed (with both numbers). ERR_FORMAT,
+ * ERR_UNSUPPORTED: the source. ERR_IO: reading or writing failed, or verification found a bad file, which is
+ * named and will be written again. ERR_INTERRUPTED: progress asked to stop. */
 int convert_run(const struct convert_options *o, struct convert_result *r, struct moeflux_err *e);
 
 #endif

@@ -109,7 +109,7 @@ static int put(const struct dense *d, const struct tensor *out, uint64_t at, con
     return file_write_at(d->file->fd, d->file->path, bytes, n, out->off + at, e);
 }
 
-/* Makes codes of the numbers in s.in, or of those of the file. */
+/* Makes codes of the numbers in s.in, or takes those of a GGUF file. */
 static int encode(const struct dense *d, const struct block *b, struct convert_scratch s,
                   const struct convert_codes *to, struct moeflux_err *e)
 {
@@ -162,7 +162,7 @@ static int write_block(const struct dense *d, const struct block *b, struct conv
     return put(d, &it->out[0], b->first * width, bytes, b->n * width, written, e);
 }
 
-/* n bytes of a tensor that hold its numbers from the block's first on, at *to, which moves behind them. */
+/* Reads n bytes of a tensor, from the block's first number, to *to, and advances *to. */
 static int read_part(const struct dense *d, const struct tensor *t, uint64_t from, uint64_t n, uint8_t **to,
                      struct moeflux_err *e)
 {
@@ -171,8 +171,8 @@ static int read_part(const struct dense *d, const struct tensor *t, uint64_t fro
     return rc;
 }
 
-/* The numbers that codes stand for, as floats in s.in. The codes pass through the upper half of s.out: 8 bits
- * each, and at most 4 bytes of scale and of bias for 32 columns, are less. */
+/* Decodes a block to floats in s.in. The codes are read to the upper half of s.out, which has room: 8 bits
+ * each, and at most 4 bytes of scale and of bias for 32 columns. */
 static int read_quantised(const struct dense *d, const struct block *b, struct convert_scratch s,
                           struct moeflux_err *e)
 {

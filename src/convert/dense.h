@@ -8,7 +8,7 @@
 
 #define CONVERT_WEIGHTS "model_weights.bin"
 
-/* Keeps the file when an earlier run finished it. Source bytes count as progress either way.
+/* Writes the file, or keeps it if an earlier run finished it. Source bytes count as progress either way.
  * ERR_FORMAT: a value that is not finite. */
 int convert_dense_write(const struct convert_plan *p, struct convert_target *t, struct convert_work *w,
                         struct moeflux_err *e);

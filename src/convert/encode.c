@@ -36,7 +36,7 @@ static void widen(enum dtype dtype, const void *in, uint64_t n, float *out)
             out[i] = f16_to_float(half[i]);
 }
 
-/* A group's codes as a stream of bits; they fill whole bytes. */
+/* Packs a group's codes as a stream of bits, which fills whole bytes. */
 static void pack(const uint8_t *codes, uint32_t group, uint32_t bits, uint8_t *out)
 {
     for (uint32_t i = 0; i < group; i += 8) {
@@ -48,12 +48,12 @@ static void pack(const uint8_t *codes, uint32_t group, uint32_t bits, uint8_t *o
     }
 }
 
-/* Measures s->x, n groups of it, and puts better scales than the ones in `to` there, with their codes. */
+/* Measures n groups of s->x, and replaces scales in `to`, and their codes, by better ones. */
 static void improve(struct search *s, search_fn *run, bool more, const struct format *f, uint32_t n,
                     const struct convert_codes *to, struct convert_error *sum)
 {
     uint16_t *scales = to->scales, *biases = to->biases;
-    /* The search takes eight groups: at the end some again. */
+    /* The search takes eight groups; at the end some are repeated. */
     for (uint32_t g = n; g < SEARCH_GROUPS; g++)
         memcpy(s->x + (size_t)g * s->group, s->x, s->group * sizeof *s->x);
     for (uint32_t g = 0; g < SEARCH_GROUPS; g++) {

@@ -1,4 +1,4 @@
-/* encode.h - numbers become codes, scales and biases, and what that costs is added up. */
+/* encode.h - encodes numbers as codes, scales and biases, and sums the errors. */
 #ifndef MOEFLUX_CONVERT_ENCODE_H
 #define MOEFLUX_CONVERT_ENCODE_H
 
@@ -6,26 +6,25 @@
 #include <stdint.h>
 
 #include "convert/errors.h"
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct format;
 
-/* Which scale and bias a group gets. */
+/* How a group's scale and bias are chosen. */
 enum convert_scales {
-    /* those of its smallest and largest value (model/quant.h); errors are not measured */
-    CONVERT_SCALES_PLAIN,
-    CONVERT_SCALES_MINMAX, /* the same ones, measured; of small floats mlx's */
-    CONVERT_SCALES_SEARCH, /* those with the smallest squared error (search.h) */
+    CONVERT_SCALES_PLAIN,  /* smallest and largest value (model/quant.h); errors are not measured */
+    CONVERT_SCALES_MINMAX, /* the same, errors are measured; small floats: as mlx chooses */
+    CONVERT_SCALES_SEARCH, /* smallest squared error (search.h) */
 };
 
 struct convert_codes {
     uint8_t *codes;
-    void *scales, *biases; /* biases: not used where the format has none */
+    void *scales, *biases; /* biases: unused if the format has none */
 };
 
-/* Quantises n numbers, whole groups of an affine format with bf16 scales or of small_floats.h's. dtype: BF16,
- * F16 or F32. `sum` gets the errors; NULL: they are not measured. False: a value is not finite, and the
- * outputs are undefined. */
+/* Quantises n numbers, whole groups, in an affine format with bf16 scales or a format of small_floats.h.
+ * dtype: BF16, F16 or F32. Adds the errors to `sum` (NULL: not measured). Returns false if a value is not
+ * finite; the outputs are then undefined. */
 bool convert_encode(enum dtype dtype, const void *in, uint64_t n, const struct format *f,
                     enum convert_scales rule, const struct convert_codes *out, struct convert_error *sum);
 

@@ -1,4 +1,4 @@
-/* errors.h - what quantising costs, by class of tensor. */
+/* errors.h - sums the errors of quantisation by class of tensor. */
 #ifndef MOEFLUX_CONVERT_ERRORS_H
 #define MOEFLUX_CONVERT_ERRORS_H
 
@@ -10,7 +10,7 @@ enum convert_class {
     CONVERT_CLASS_EMBEDDING,
     CONVERT_CLASS_ATTENTION,
     CONVERT_CLASS_DELTA,
-    CONVERT_CLASS_ROUTER, /* with the shared expert's gate */
+    CONVERT_CLASS_ROUTER, /* includes the shared expert's gate */
     CONVERT_CLASS_EXPERTS,
     CONVERT_CLASS_SHARED,
     CONVERT_CLASS_DENSE,
@@ -21,10 +21,10 @@ enum convert_class {
 /* Sums over the weights that were quantised. */
 struct convert_error {
     uint64_t weights;
-    uint64_t bits;  /* of their codes, scales and biases */
-    double squares; /* of the weights */
-    double minmax;  /* of the errors with scales of the smallest and largest value */
-    double stored;  /* ... with those that are stored */
+    uint64_t bits;  /* size of their codes, scales and biases */
+    double squares; /* squared weights */
+    double minmax;  /* squared errors with scales by the smallest and largest value */
+    double stored;  /* squared errors with the stored scales */
 };
 
 struct convert_errors {
@@ -33,9 +33,9 @@ struct convert_errors {
 
 void convert_error_add(struct convert_error *to, const struct convert_error *x);
 
-/* Of a matrix with this canonical name that is none of the routed experts'. */
+/* Returns the class of a matrix with this canonical name, which is not one of the routed experts'. */
 enum convert_class convert_class_of(const char *name, const struct family *f);
-/* For people: "shared expert". */
+/* Returns the class's name for reports: "shared expert". */
 const char *convert_class_name(enum convert_class c);
 
 #endif

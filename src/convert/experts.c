@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 #include "base/side_file.h"
+#include "model/packed.h"
 #include "model/tensor.h"
 
 void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
@@ -20,7 +21,7 @@ void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
 
 /* --- one expert --- */
 
-/* As the source has it. */
+/* Reads an expert as the source has it. */
 static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
                        struct moeflux_err *e)
 {
@@ -34,7 +35,7 @@ static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t ex
     return rc < 0 ? rc : model_dir_check_expert(&p->src, layer, expert, slot, e);
 }
 
-/* Where a projection lies in a slot, and how it is stored there. */
+/* Place and format of a projection in a slot. */
 struct place {
     uint64_t w, s, b;
     uint32_t format;
@@ -48,7 +49,7 @@ static struct place place_of(const struct expert_layout *l, enum convert_proj pr
     return at[proj];
 }
 
-/* Numbers at .. at + n - 1 of a matrix become codes at their place. */
+/* Encodes numbers [at, at + n) of a matrix to their place. */
 static bool encode(const struct convert_plan *p, enum dtype dtype, const uint8_t *numbers, uint64_t at,
                    uint64_t n, uint8_t *slot, const struct place *to, struct convert_error *sum)
 {
@@ -60,7 +61,7 @@ static bool encode(const struct convert_plan *p, enum dtype dtype, const uint8_t
     return convert_encode(dtype, numbers, n, f, p->rule, &codes, sum);
 }
 
-/* A GGUF file's codes and scales, which `to` holds as they are. */
+/* Copies a GGUF file's codes and scales, which `to`'s format holds exactly. */
 static int repack_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
                          const struct place *to, struct convert_error *sum, struct moeflux_err *e)
 {
@@ -100,7 +101,7 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
     return convert_plan_check_error(p, run->t, to->format, &own, e);
 }
 
-/* Numbers from the at-th on of a matrix whose rows lie as columns in `whole`. */
+/* Gathers n numbers, from number `at`, of a matrix that is transposed in `whole`. */
 static void gather(const struct convert_run *run, const uint8_t *whole, uint64_t at, uint64_t n, uint8_t *out)
 {
     uint64_t width = tensor_dtype_bytes(run->t->dtype);
@@ -110,7 +111,7 @@ static void gather(const struct convert_run *run, const uint8_t *whole, uint64_t
     }
 }
 
-/* whole: room for all of the source's numbers. */
+/* Makes codes of a transposed matrix. whole: room for all of the source's numbers. */
 static int turn_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
                        const struct place *to, uint8_t *block, uint8_t *whole, struct convert_error *sum,
                        struct moeflux_err *e)
@@ -125,8 +126,8 @@ static int turn_matrix(const struct convert_plan *p, const struct convert_run *r
     return rc;
 }
 
-/* Of the codes at one place those at another; one of the same format keeps them. False: a value is not
- * finite. */
+/* Converts codes from one place and format to another; equal formats are copied. Returns false if a value is
+ * not finite. */
 static bool change_matrix(const struct convert_plan *p, uint64_t n, const uint8_t *source,
                           const struct place *from, uint8_t *slot, const struct place *to, uint8_t *block,
                           struct convert_error *sum)
@@ -149,18 +150,20 @@ static bool change_matrix(const struct convert_plan *p, uint64_t n, const uint8_
     return ok;
 }
 
-/* Codes of a source whose other matrices are plain. source: room for them. */
+/* Takes codes of a source whose other matrices are unquantised. source: room for the codes. */
 static int change_codes(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
                         const struct place *to, uint8_t *block, uint8_t *source, struct convert_error *sum,
                         struct moeflux_err *e)
 {
     const struct format *f = format_of(run->t->format);
-    const struct place from = {0, format_code_bytes(f, run->n), 0, run->t->format};
-    uint64_t scales = format_scale_bytes(f, run->n);
+    uint64_t codes = format_code_bytes(f, run->n), scales = format_scale_bytes(f, run->n);
+    const struct place from = {0, codes, codes + scales, run->t->format};
     int rc = model_dir_read(&p->src, run->t, format_code_bytes(f, run->first), from.s, source, e);
     if (rc == 0)
         rc = model_dir_read(&p->src, run->scales, format_scale_bytes(f, run->first), scales, source + from.s,
                             e);
+    if (rc == 0 && p->is_packed && !packed_biases(source + from.s, scales / 2, source + from.b))
+        return fail_value(p, run->scales, e);
     if (rc == 0 && !change_matrix(p, run->n, source, &from, slot, to, block, sum))
         rc = fail_value(p, run->t, e);
     return rc;
@@ -187,7 +190,7 @@ static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_
     return rc;
 }
 
-/* The source's expert is read behind the one that is made of it. */
+/* Requantises an expert. The source's expert is read to the memory after the new one. */
 static int change_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
                          uint8_t *block, struct convert_error *sum, struct moeflux_err *e)
 {
@@ -214,9 +217,9 @@ int convert_experts_make(const struct convert_plan *p, uint32_t layer, uint32_t 
 
 /* --- one layer --- */
 
-/* The files' checksums want their bytes in order, the workers finish in any: each waits for its turn before
- * it adds its expert. pool_for hands indices out in ascending order, so the one whose turn it is always runs.
- * */
+/* The files' checksums need their bytes in order, but workers finish in any order: each waits for its turn to
+ * add its expert. pool_for hands out indices in ascending order, so the worker whose turn it is always
+ * runs. */
 struct layer {
     const struct convert_plan *plan;
     struct convert_work *work;
@@ -230,7 +233,8 @@ struct layer {
     XXH3_state_t *hashes[SPREAD_MAX_PARTS];
 };
 
-/* In every part an expert takes a whole stripe; what its piece does not fill, if there is one, is zero. */
+/* Adds an expert to the checksums. It takes a whole stripe in every part; bytes that no piece fills are
+ * zero. */
 static void add_to_hashes(struct layer *l, uint32_t expert, const uint8_t *slot)
 {
     static const uint8_t zeros[SPREAD_ALIGN];
@@ -269,7 +273,7 @@ static int write_piece(const struct layer *l, const struct spread_piece *x, cons
 {
     const struct side_file *f = &l->files[x->part];
     int rc = file_write_at(f->fd, f->path, slot + x->at, x->bytes, x->off, e);
-    /* Starts the disk now, so that the sync at the layer's end has little left to wait for. Only a hint. */
+    /* A hint to start writing now, so that the sync at the layer's end is short. */
     if (rc == 0)
         sync_file_range(f->fd, (off_t)x->off, (off_t)x->bytes, SYNC_FILE_RANGE_WRITE);
     return rc;
@@ -329,7 +333,7 @@ static int start_files(struct layer *l, const char *name, struct moeflux_err *e)
     for (uint32_t i = 0; i < p->spread.n_parts && rc == 0; i++) {
         struct side_file *f = &l->files[i];
         rc = convert_target_create(&p->targets[i], name, f, e);
-        /* Where an expert has less than a stripe in a part, nothing else gives the file its length. */
+        /* If an expert has less than a stripe in a part, nothing else gives the file its length. */
         if (rc == 0 && p->spread.n_parts > 1 &&
             ftruncate(f->fd, (off_t)convert_parts_layer_bytes(p, l->layer)) < 0)
             rc = err_errno(e, ERR_IO, "%s", f->path);

@@ -15,8 +15,8 @@
 #include "model/quant_config.h"
 #include "model/tensor.h"
 
-/* Takes `root` over. jansson's setters fail only without memory and then leave NULL or an incomplete object,
- * so the whole is checked by `ok`. */
+/* Makes the text and frees `root`. jansson's setters fail only without memory, and then leave NULL or an
+ * incomplete object; `ok` says whether all succeeded. */
 static char *dump(json_t *root, bool ok, struct moeflux_err *e)
 {
     char *text = ok ? json_dumps(root, JSON_INDENT(1)) : NULL;
@@ -36,7 +36,8 @@ static json_t *shape_of(const struct tensor *t)
 
 /* --- manifest --- */
 
-/* What older versions took for granted is left out, so that they read what they can. */
+/* Adds mode, bits and group. Leaves out the values that older versions assume, so that they read what they
+ * can. */
 static void add_codes(json_t *entry, enum quant_mode mode, uint32_t bits, uint32_t group)
 {
     json_object_set_new(entry, "bits", json_integer(bits));
@@ -93,7 +94,7 @@ static bool is_usual(uint32_t format)
     return f->scheme == SCHEME_AFFINE && f->group == QUANT_DEFAULT_GROUP && f->scale == SCALE_BF16;
 }
 
-/* Whether bits alone say how all experts are stored. */
+/* Returns whether bits alone describe the format of all experts. */
 static bool has_usual_experts(const struct convert_plan *p)
 {
     const struct expert_formats *first = &p->experts[first_layer(p)].formats;
@@ -111,7 +112,7 @@ static json_t *format_json(uint32_t format)
     return object;
 }
 
-/* A layer each; null: no experts. */
+/* Makes a list with an item per layer; null: no experts. */
 static json_t *experts_json(const struct convert_plan *p)
 {
     json_t *all = json_array();
@@ -125,7 +126,7 @@ static json_t *experts_json(const struct convert_plan *p)
     return all;
 }
 
-/* The source's configuration, flat, without what only the source's own layout needs. */
+/* Makes the source's configuration flat, without the keys that only its own layout needs. */
 static json_t *flat_config(const struct convert_plan *p)
 {
     static const char *const dropped[] = {"text_config", "vision_config", "quantization",
@@ -136,6 +137,9 @@ static json_t *flat_config(const struct convert_plan *p)
     json_object_update(flat, json_object_get(p->config, "text_config"));
     for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
         json_object_del(flat, dropped[i]);
+    const char *type = json_string_value(json_object_get(flat, "model_type"));
+    if (type && family_find(type) != p->src.config.family) /* the type of a text part */
+        json_object_set(flat, "model_type", json_object_get(p->config, "model_type"));
     json_object_set_new(flat, "eos_token_id", eos_of(&p->src.config));
     json_object_set_new(flat, "default_bits", json_integer(p->bits));
     json_object_set_new(flat, "default_group_size", json_integer(p->group));
@@ -187,7 +191,7 @@ static bool add_component(json_t *list, const char *proj, const char *part, uint
     return json_array_append_new(list, c) == 0;
 }
 
-/* The parts of an expert, one behind the other. */
+/* Lists the parts of an expert, which are contiguous. */
 static json_t *components(const struct convert_plan *p, const struct expert_layout *l, bool *ok)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
@@ -206,7 +210,7 @@ static json_t *components(const struct convert_plan *p, const struct expert_layo
     return parts;
 }
 
-/* Of layers that differ, a list of them in place of one size and its parts. */
+/* Adds a list of layers if they differ, instead of one size and its parts. */
 static bool add_layers(json_t *root, const struct convert_plan *p)
 {
     json_t *layers = json_array();
@@ -241,7 +245,7 @@ char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e)
 
 /* --- config.json --- */
 
-/* The entry of a matrix that is stored in another way than most. base: its canonical name without the ending,
+/* Adds the entry of a matrix that has another format than most. base: its canonical name without the ending,
  * n characters. */
 static void add_entry(struct str *s, const struct convert_plan *p, const char *base, int n,
                       enum quant_mode mode, uint32_t bits, uint32_t group)
@@ -283,8 +287,8 @@ static void add_block(struct str *s, const struct convert_plan *p)
     str_add_text(s, "\n }\n}");
 }
 
-/* Where the member `key` of the outermost object stands, with the comma that goes with it: text[from..to),
- * empty when it is not there. The text was parsed before, so it is valid. */
+/* Finds the member `key` of the outermost object with its comma: text[from..to), empty if it is missing. The
+ * text was parsed before, so it is valid. */
 static void find_member(const char *text, size_t n, const char *key, size_t *from, size_t *to)
 {
     size_t depth = 0, start = 0, len = strlen(key);
@@ -316,7 +320,7 @@ static void find_member(const char *text, size_t n, const char *key, size_t *fro
     *from = *to = 0;
 }
 
-/* Takes the member out of a text of n bytes; its new length. */
+/* Removes the member from a text of n bytes. Returns the new length. */
 static size_t drop_member(char *text, size_t n, const char *key)
 {
     size_t from, to;
@@ -325,13 +329,13 @@ static size_t drop_member(char *text, size_t n, const char *key)
     return n - (to - from);
 }
 
-/* The text is kept as it is: numbers and order stay the author's. What it says of the source's own
- * quantisation goes, and ours comes before the last brace. */
+/* The text itself is edited, so that the author's numbers and order stay. The source's quantization block is
+ * removed, and the new one is added before the last brace. */
 char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e)
 {
     struct str s = {0};
     str_add(&s, p->config_text, p->config_len);
-    bool is_as_it_was = p->quantised || p->mxfp4_experts;
+    bool is_as_it_was = p->quantised || p->expert_format != FORMAT_NONE;
     if (str_ok(&s) && (!is_as_it_was || convert_settings_given(&p->settings))) {
         while (s.data[s.len - 1] != '}')
             s.len--;

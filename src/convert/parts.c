@@ -14,7 +14,7 @@
 
 /* --- opening --- */
 
-/* The directory that `path` would be, whose parent must be there. */
+/* Makes `path` absolute. The directory itself may be missing, but not its parent. */
 static char *absolute(const char *path, struct moeflux_err *e)
 {
     char *text = mem_text(path, e), *parent = NULL, *real = NULL, *out = NULL;
@@ -34,7 +34,7 @@ static char *absolute(const char *path, struct moeflux_err *e)
     return out;
 }
 
-/* Fills paths[0] with DST's and the others with those of the list; *n counts them. */
+/* Fills paths[0] with DST's path and the others with those of the list; *n counts them. */
 static int find_paths(const char *dst, const char *list, char *paths[SPREAD_MAX_PARTS], uint32_t *n,
                       struct moeflux_err *e)
 {
@@ -60,7 +60,7 @@ static int find_paths(const char *dst, const char *list, char *paths[SPREAD_MAX_
     return rc;
 }
 
-/* A part's state is not another part's, nor that of a conversion whose parts lie elsewhere. */
+/* Returns the identity of a part's state: different for each part, and for other directories of parts. */
 static uint64_t part_identity(uint64_t identity, char *const *paths, uint32_t n, uint32_t part)
 {
     for (uint32_t i = 1; i < n; i++)
@@ -68,7 +68,7 @@ static uint64_t part_identity(uint64_t identity, char *const *paths, uint32_t n,
     return XXH3_64bits_withSeed(&part, sizeof part, identity);
 }
 
-/* 0: layers' experts differ in size. */
+/* Returns the stripe of all layers; 0: their experts differ in size. */
 static uint64_t common_stripe(const struct convert_plan *plan, uint32_t n_parts)
 {
     const struct config *c = &plan->src.config;
@@ -212,7 +212,7 @@ int convert_parts_commit(struct convert_parts *p, struct moeflux_err *e)
     int rc = 0;
     for (uint32_t i = p->spread.n_parts; i-- > 0 && rc == 0;) {
         rc = convert_target_rename(&p->targets[i], e);
-        /* The others have their names for good before the main directory has its own. */
+        /* The other directories' names are synced before the model's directory is renamed. */
         if (rc == 0 && i > 0)
             rc = convert_target_sync_name(&p->targets[i], e);
     }

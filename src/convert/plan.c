@@ -18,6 +18,7 @@
 #include "convert/gguf/config.h"
 #include "model/model_file.h"
 #include "model/checkpoint.h"
+#include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/family.h"
 #include "model/fp8.h"
@@ -69,8 +70,8 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
     return rc;
 }
 
-/* Where nothing is said the codes of most files have 4 bits in groups of 32; the others are listed in
- * config.json. */
+/* Opens a GGUF file. Without settings codes of most files have 4 bits in groups of 32; config.json lists the
+ * others. */
 static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
     struct model_dir *m = &p->src;
@@ -118,7 +119,8 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         if (rc == 0)
             convert_choose_default(p, q.rest.bits, q.rest.group);
     } else if (rc == 0) {
-        p->mxfp4_experts = q.mxfp4_experts;
+        p->expert_format = q.expert_format;
+        p->is_packed = q.is_packed;
         rc = open_unquantised(p, &l, src, &q, e);
     }
     layout_free(&l);
@@ -175,7 +177,7 @@ static int add_simple(struct convert_plan *p, enum convert_step step, const stru
     return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
 }
 
-/* With step CONVERT_QUANTISE or CONVERT_REPACK. */
+/* Adds a matrix with step CONVERT_QUANTISE or CONVERT_REPACK. */
 static int add_quantised(struct convert_plan *p, enum convert_step step, const struct matrix *w,
                          uint32_t format, struct moeflux_err *e)
 {
@@ -290,8 +292,8 @@ struct block {
     uint64_t at, of;
 };
 
-/* The tensor that holds the matrix: a fused stack [E, 2I, H] (gate above up), a stack [E, rows, cols], or its
- * own. */
+/* Finds the tensor that contains the matrix: a fused stack [E, 2I, H] (gate above up), a stack [E, rows,
+ * cols], or a tensor of its own. */
 static struct block find_block(const struct convert_plan *p, uint32_t layer, uint32_t expert,
                                enum convert_proj proj)
 {
@@ -311,7 +313,7 @@ static struct block find_block(const struct convert_plan *p, uint32_t layer, uin
     return (struct block){model_dir_find(&p->src, name), 0, 1};
 }
 
-/* Whether it is one of a family's stacks whose rows are columns: those have no .weight in their names. */
+/* Returns whether it is a family's transposed stack; those have no .weight in their names. */
 static bool by_columns(const struct convert_plan *p, const struct tensor *t)
 {
     return p->src.config.family->experts_by_columns && !names_ends_with(t->name, ".weight");
@@ -324,7 +326,8 @@ static int check_block(const struct convert_plan *p, const struct block *b, uint
     const char *file = p->src.files[t->file].path;
     bool is_plain =
         t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_GGUF;
-    if (!is_plain && t->dtype != DTYPE_F8_E4M3 && (t->format != FORMAT_MXFP4 || t->dtype != DTYPE_U32))
+    if (!is_plain && t->dtype != DTYPE_F8_E4M3 &&
+        ((t->format != FORMAT_MXFP4 && t->format != p->expert_format) || t->dtype != DTYPE_U32))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F16, F32 or F8_E4M3", file, t->name,
                        tensor_dtype_name(t->dtype));
     uint64_t n = p->src.config.n_experts;
@@ -334,7 +337,7 @@ static int check_block(const struct convert_plan *p, const struct block *b, uint
     if (by_columns(p, t))
         wanted = (struct tensor){.n_dims = 3, .shape = {n, cols, rows * (b->of / n)}};
     if (t->dtype == DTYPE_U32)
-        wanted.shape[2] = cols * t->bits / 32;
+        wanted.shape[wanted.n_dims - 1] = cols * t->bits / 32;
     bool same = t->n_dims == wanted.n_dims;
     for (uint32_t i = 0; same && i < t->n_dims; i++)
         same = t->shape[i] == wanted.shape[i];
@@ -388,7 +391,7 @@ static int find_scales(const struct convert_plan *p, const struct tensor *codes,
                        struct moeflux_err *e)
 {
     char *name = names_replace_end(codes->name, strlen("weight"), "scales", e);
-    *out = name ? model_dir_find(&p->src, name) : NULL; /* was checked with the codes */
+    *out = name ? model_dir_find(&p->src, name) : NULL; /* its presence was checked with the codes */
     free(name);
     return *out ? 0 : ERR_MEMORY;
 }
@@ -422,15 +425,16 @@ int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t e
     return 0;
 }
 
-/* A configuration's word on mxfp4 holds for all experts or, in a checkpoint that was made plain and kept it,
- * for none. */
+/* Checks that all experts have codes if the configuration says so, or none: a dequantised checkpoint may have
+ * kept the key. */
 static int check_kind(const struct convert_plan *p, const struct convert_run *run, struct moeflux_err *e)
 {
     const struct tensor *t = run->t;
-    if (!p->mxfp4_experts || run->scales)
+    if (p->expert_format == FORMAT_NONE || run->scales)
         return 0;
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected mxfp4 as other experts have it",
-                   p->src.files[t->file].path, t->name, tensor_dtype_name(t->dtype));
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s as other experts have it",
+                   p->src.files[t->file].path, t->name, tensor_dtype_name(t->dtype),
+                   p->is_packed ? "packed codes" : "mxfp4");
 }
 
 static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
@@ -449,7 +453,7 @@ static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
     return 0;
 }
 
-/* Whether some expert is codes already. What is missing or misshapen is check_experts' to say. */
+/* Returns whether some expert has codes already. check_experts reports missing and misshapen tensors. */
 static bool has_codes(const struct convert_plan *p)
 {
     const struct config *c = &p->src.config;
@@ -463,14 +467,14 @@ static bool has_codes(const struct convert_plan *p)
     return found;
 }
 
-/* Bytes of an expert's matrix in its file. */
+/* Returns the bytes of an expert's matrix in its file. */
 static uint64_t run_bytes(const struct convert_plan *p, const struct convert_run *run)
 {
     return run->scales ? format_all_bytes(format_of(run->t->format), run->n)
                        : convert_plan_bytes(p, run->t, run->n);
 }
 
-/* Bytes of what is read whole before a matrix becomes codes: codes, or all rows that lie as columns. */
+/* Returns the bytes that are read whole before a matrix becomes codes: its codes, or a transposed matrix. */
 static uint64_t run_room(const struct convert_run *run)
 {
     if (run->scales)
@@ -478,8 +482,8 @@ static uint64_t run_room(const struct convert_run *run)
     return run->col_step ? run->block * tensor_dtype_bytes(run->t->dtype) : 0;
 }
 
-/* The most of a layer's matrices. What is read whole lies in stacks: all experts have what the first one has.
- * */
+/* Returns the maximum over a layer's matrices. What is read whole lies in stacks, so all experts need what
+ * the first one needs. */
 static uint64_t source_room(const struct convert_plan *p, uint32_t layer)
 {
     uint64_t most = 0;
@@ -539,8 +543,8 @@ uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
 
 /* --- the whole --- */
 
-/* Names, lengths and times of the source's files: enough to notice another source, cheap for hundreds of GB.
- * */
+/* Hashes names, lengths and times of the source's files: enough to notice another source, and cheap for
+ * hundreds of GB. */
 static int identify(struct convert_plan *p, struct moeflux_err *e)
 {
     XXH64_hash_t h = XXH3_64bits(p->config_text, p->config_len);
@@ -569,15 +573,16 @@ static enum convert_scales choose_rule(const struct convert_settings *s, bool is
 int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
                       struct moeflux_err *e)
 {
-    *p = (struct convert_plan){.settings = *s};
+    *p = (struct convert_plan){.settings = *s, .expert_format = FORMAT_NONE};
     int rc = convert_settings_check(s, e);
     if (rc == 0)
         rc = open_source(p, src, e);
     p->rule = choose_rule(s, p->is_gguf);
     if (rc == 0 && (s->lossy || s->half_scales) && !p->is_gguf)
         rc = err_set(e, ERR_USAGE, "--%s: %s is no GGUF file", s->lossy ? "lossy" : "half-scales", src);
-    /* Before the dense matrices, which stay as they are beside experts that are codes and nowhere else. */
-    p->mxfp4_experts = rc == 0 && p->mxfp4_experts && has_codes(p);
+    /* Must precede plan_dense: dense matrices stay unquantised only if the experts have codes. */
+    if (rc < 0 || p->expert_format == FORMAT_NONE || !has_codes(p))
+        p->expert_format = FORMAT_NONE;
     if (rc == 0)
         rc = plan_dense(p, e);
     if (rc == 0 && !p->quantised)

@@ -1,4 +1,4 @@
-/* plan.h - what a conversion will do: every output tensor and where its bytes come from. Writes nothing. */
+/* plan.h - plans a conversion: every output tensor and where its bytes come from. Writes nothing. */
 #ifndef MOEFLUX_CONVERT_PLAN_H
 #define MOEFLUX_CONVERT_PLAN_H
 
@@ -14,95 +14,98 @@ struct json_t;
 enum convert_step {
     CONVERT_COPY,     /* the same bytes */
     CONVERT_WIDEN,    /* BF16 or F16 becomes F32 */
-    CONVERT_PLUS_ONE, /* w + 1 in the tensor's dtype: norms that are stored around 0 */
+    CONVERT_PLUS_ONE, /* w + 1 in the tensor's dtype: norms that are stored minus 1 */
     CONVERT_QUANTISE, /* a BF16, F16, F32, F8_E4M3 or quantised matrix becomes weight, scales and biases */
-    CONVERT_NARROW,   /* a GGUF file's F16 or BF16 again, of the float32 that it is read as */
-    CONVERT_REPACK,   /* a GGUF file's codes and scales, exactly, become weight, scales and biases */
+    CONVERT_NARROW,   /* a GGUF file's F16 or BF16, read as float32, becomes F16 or BF16 again */
+    CONVERT_REPACK,   /* a GGUF file's codes and scales become weight, scales and biases, exactly */
 };
 
 struct convert_item {
     enum convert_step step;
-    const struct tensor *src;             /* borrowed from the plan */
-    const struct tensor *scales, *biases; /* ... of a quantised src that is quantised anew; else NULL */
-    uint64_t n;              /* of src's elements, of a quantised one the numbers that its codes stand for */
-    uint32_t format;         /* when quantised or repacked: FORMAT_*, what it becomes */
-    enum convert_class kind; /* when quantised */
-    uint32_t n_out;          /* when quantised 3, weight, scales, biases, or 2 without biases; else 1 */
-    struct tensor out[3];    /* as they will lie in model_weights.bin */
+    const struct tensor *src; /* borrowed from the plan */
+    /* borrowed: those of a quantised src that is requantised; else NULL */
+    const struct tensor *scales, *biases;
+    uint64_t n;              /* number of weights in src */
+    uint32_t format;         /* CONVERT_QUANTISE, CONVERT_REPACK: the new FORMAT_* */
+    enum convert_class kind; /* CONVERT_QUANTISE only */
+    uint32_t n_out;          /* quantised: weight, scales and, if the format has them, biases; else 1 */
+    struct tensor out[3];    /* the tensors in model_weights.bin */
 };
 
-/* What one flag asked of a quantised source. */
+/* The effect of one flag on a quantised source. */
 struct convert_choice {
     uint32_t n_lowered;       /* matrices that get fewer bits */
-    uint32_t n_fewer;         /* ... that have fewer than asked already, and stay */
-    struct moeflux_err unmet; /* says it of the first that stays though it has not what was asked for */
+    uint32_t n_fewer;         /* matrices that have fewer bits than requested already, and stay */
+    struct moeflux_err unmet; /* message about the first matrix that stays, although it is not as requested */
 };
 
 struct convert_plan {
     struct convert_settings settings;
     enum convert_scales rule;
-    struct convert_choice choice[2]; /* of --bits, --mode or --recipe; of --expert-bits or --expert-mode */
-    struct model_dir src;            /* canonical names; for an unquantised source without expert places */
-    struct gguf_source gguf;         /* where is_gguf: the source is a GGUF file, or a split set */
+    /* [0]: --bits, --mode or --recipe; [1]: --expert-bits or --expert-mode */
+    struct convert_choice choice[2];
+    struct model_dir src;    /* canonical names; an unquantised source has no expert places */
+    struct gguf_source gguf; /* valid if is_gguf: the source is a GGUF file, or a split set */
     bool is_gguf;
-    bool quantised;        /* the source holds MLX codes already */
-    bool mxfp4_experts;    /* its experts are mxfp4, and nothing else is quantised */
-    bool plus_one;         /* its norms are stored around 0 */
-    uint32_t bits, group;  /* of ordinary matrices */
-    struct json_t *config; /* config.json, and its text */
+    bool quantised;         /* the source holds MLX codes already */
+    uint32_t expert_format; /* FORMAT_* of its experts, if they alone have codes; else FORMAT_NONE */
+    bool is_packed;         /* they are in the form of model/packed.h */
+    bool plus_one;          /* its norms are stored minus 1 */
+    uint32_t bits, group;   /* format of most matrices */
+    struct json_t *config;  /* config.json, and its text */
     char *config_text;
     size_t config_len;
     struct convert_item *items;
     size_t n_items, cap_items;
-    uint64_t weights_bytes; /* of model_weights.bin */
+    uint64_t weights_bytes; /* size of model_weights.bin */
     uint64_t dense_source_bytes;
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;
-    uint64_t expert_room; /* to make one: its bytes, and behind them what is read of the source as a whole */
+    uint64_t expert_room; /* bytes to make an expert: its own, then what is read whole from the source */
     uint32_t n_expert_layers;
-    uint64_t expert_source_bytes; /* of all layers' experts */
-    uint64_t identity;            /* of the source's files and config: changes when they change */
+    uint64_t expert_source_bytes; /* size of all layers' experts in the source */
+    uint64_t identity;            /* a hash of the source's files and config */
 };
 
-/* Elements first .. first + n - 1 of a tensor: one expert's matrix in a source that is not MLX's. Of codes
- * the numbers that they stand for. */
+/* Elements [first, first + n) of a tensor: one expert's matrix in a source that is not MLX's. Codes count by
+ * the weights they stand for. */
 struct convert_run {
     const struct tensor *t;
     uint64_t first, n;
-    /* col_step not 0: number c of row r is element skip + row_step r + col_step c of `block` elements, the
-     * first of which is `first`. */
+    /* col_step > 0: column c of row r is element skip + row_step r + col_step c of `block` elements that
+     * begin at `first`. */
     uint64_t cols, block, skip, row_step, col_step;
-    const struct tensor *scales; /* of codes */
+    const struct tensor *scales; /* if t has codes */
 };
 
 enum convert_proj { CONVERT_GATE, CONVERT_UP, CONVERT_DOWN };
 
-/* Bytes of a layer's experts in the source. */
+/* Returns the bytes of a layer's experts in the source. */
 uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer);
-/* Whether a quantised source's experts of the layer become others. */
+/* Returns whether the layer's experts of a quantised source change. */
 bool convert_plan_changes(const struct convert_plan *p, uint32_t layer);
 
-/* ERR_USAGE: as convert_settings_check and choose.h. */
+/* Opens the source and plans. ERR_USAGE: as for convert_settings_check and choose.h. */
 int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
                       struct moeflux_err *e);
 void convert_plan_close(struct convert_plan *p);
 
-/* Bytes of n numbers of a source tensor in its file. */
+/* Returns the bytes of n numbers of a source tensor in its file. */
 uint64_t convert_plan_bytes(const struct convert_plan *p, const struct tensor *t, uint64_t n);
 
-/* Reads elements of a source tensor, 8-bit floats as BF16, a GGUF file's as F32: convert_plan_dtype is what
- * they are afterwards. `out` has room for 4 bytes an element. */
+/* Reads elements of a source tensor. 8-bit floats become BF16, those of a GGUF file F32; convert_plan_dtype
+ * returns the resulting dtype. `out` has room for 4 bytes per element. */
 enum dtype convert_plan_dtype(const struct tensor *t);
 int convert_plan_read(const struct convert_plan *p, const struct tensor *t, uint64_t first, uint64_t n,
                       void *out, struct moeflux_err *e);
 
-/* ERR_UNSUPPORTED: what a GGUF file's numbers lose in this format is more than is taken without being asked
- * for (settings.h). sum: of some of the tensor's numbers. */
+/* Checks the loss of a GGUF file's numbers in this format. sum: errors of some of the tensor's numbers.
+ * ERR_UNSUPPORTED: the loss is above the limit without --lossy or requested bits (settings.h). */
 int convert_plan_check_error(const struct convert_plan *p, const struct tensor *t, uint32_t format,
                              const struct convert_error *sum, struct moeflux_err *e);
 
-/* Where an expert's gate, up or down matrix lies: in a fused or plain stack, or in a tensor of its own.
- * ERR_FORMAT: it is not there, or has another shape or dtype. Not of MLX's sources. */
+/* Finds an expert's gate, up or down matrix in a source that is not MLX's: in a fused or plain stack, or in a
+ * tensor of its own. ERR_FORMAT: it is missing, or has another shape or dtype. */
 int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
                         struct convert_run *out, struct moeflux_err *e);
 

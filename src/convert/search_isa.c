@@ -1,3 +1,4 @@
+/* search_isa.c - the search of search.h, compiled once for each instruction set. */
 #include "convert/search.h"
 
 #include <float.h>
@@ -8,12 +9,12 @@ void VEC_NAME(search)(struct search *s, bool more);
 
 _Static_assert((int)SEARCH_GROUPS == (int)VEC_LANES, "a group a lane");
 
-/* value = code * scale + bias, in every lane another group's */
+/* value = code * scale + bias; each lane has another group's */
 struct line {
     struct vec scale, bias;
 };
 
-/* Over the numbers of a group: the squared error, and what a new line is fitted to. */
+/* Sums over the numbers of a group: the squared error, and what a new line is fitted to. */
 struct sums {
     struct vec error, q, qq, qx;
 };
@@ -23,13 +24,13 @@ struct task {
     uint32_t n;
     struct vec levels, lo, hi, sum;
     struct line best;
-    struct vec best_error; /* what a line has to go below */
+    struct vec best_error; /* a better line has less */
     struct ivec found;
 };
 
 #define WHOLE 8388608.0f
 
-/* To bf16: nearest, ties to even. */
+/* Rounds to bf16: to nearest, ties to even. */
 VEC_INLINE struct vec round_bf16(struct vec x)
 {
     struct ivec u = ivec_bits(x), odd = ivec_and(ivec_right(u, 16), ivec_set1(1));
@@ -37,7 +38,7 @@ VEC_INLINE struct vec round_bf16(struct vec x)
     return vec_bits(ivec_left(ivec_right(u, 16), 16));
 }
 
-/* The nearest code. At 2^23 and above floats are whole. */
+/* Returns the nearest code. Floats of 2^23 and more are whole. */
 VEC_INLINE struct vec nearest_code(struct vec x, struct vec bias, struct vec inverse, struct vec levels)
 {
     struct vec v = vec_mul(vec_sub(x, bias), inverse);
@@ -60,8 +61,8 @@ VEC_INLINE struct sums measure(const struct task *t, struct line l)
     return s;
 }
 
-/* The line with the smallest squared error for these codes, the bias for the scale as it is rounded. Codes
- * that are all equal give none: NaN, which is no better than anything. */
+/* Returns the line with the smallest squared error for these codes; the bias is fitted to the rounded scale.
+ * Codes that are all equal give NaN, which is never better. */
 VEC_INLINE struct line fit(const struct task *t, const struct sums *s)
 {
     struct vec n = vec_set1((float)t->n);
@@ -81,7 +82,7 @@ VEC_INLINE void keep_better(struct task *t, struct line l, struct vec error)
     t->found = ivec_or(t->found, better);
 }
 
-/* From a line on: measures it, then fits and measures again. */
+/* Measures a line, then n_fits times fits a new one and measures it. */
 VEC_INLINE void try_from(struct task *t, struct line l, int n_fits)
 {
     for (int i = 0; i <= n_fits; i++) {
@@ -91,14 +92,14 @@ VEC_INLINE void try_from(struct task *t, struct line l, int n_fits)
     }
 }
 
-/* Where the search begins: the ends of the range moved inwards by 0 to 4 quarters of a step, in all
- * combinations. A fit after each and three more of the best come within 0.3 % (8 bits: 0.8 %) of the error
- * that 25 x 25 starts with four fits leave, in a hundredth of the time; measured on normal and long-tailed
- * numbers. */
+/* The search starts with the ends of the range moved inwards by 0 to 4 quarters of a step, in all
+ * combinations. One fit after each, and three more of the best, come within 0.3 % (8 bits: 0.8 %) of the
+ * error of 25 x 25 starts with four fits, in a hundredth of the time (measured on normal and long-tailed
+ * numbers). */
 enum { N_MOVES = 5, FITS_EACH = 1, FITS_LAST = 3 };
 #define MOVE 0.25f
 
-/* Begins at the end of the range that is nearer to 0: its bf16 is the finer one. */
+/* Tries all starts. The bias is the end of the range that is nearer to 0, whose bf16 is finer. */
 VEC_INLINE void search_grid(struct task *t)
 {
     struct ivec low = vec_greater(vec_abs(t->hi), vec_abs(t->lo));
@@ -114,7 +115,7 @@ VEC_INLINE void search_grid(struct task *t)
     try_from(t, t->best, FITS_LAST);
 }
 
-/* Number i of each group into t->x[i]. */
+/* Loads number i of each group into t->x[i]. */
 static void load(struct task *t, const struct search *s)
 {
     for (uint32_t i = 0; i < s->group; i += VEC_LANES) {
@@ -161,7 +162,7 @@ void VEC_NAME(search)(struct search *s, bool more)
     struct vec first = measure(&t, t.best).error;
     vec_store(s->squares, squares);
     vec_store(s->first_error, first);
-    /* Better by more than what the rounding of these sums can hide. */
+    /* A better line must be better by more than the rounding errors of these sums. */
     t.best_error = vec_mul(first, vec_set1(0.9999f));
     if (more)
         search_grid(&t);

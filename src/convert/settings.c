@@ -10,7 +10,7 @@
 #include "model/config.h"
 #include "model/quant_config.h"
 
-/* The bits of a recipe: of most matrices, and of those that it takes for more sensitive. */
+/* Bits of a recipe: for most matrices, and for those that it considers more sensitive. */
 static const struct {
     uint32_t low, high;
 } recipes[] = {
@@ -56,7 +56,7 @@ static const char *mode_name(enum convert_mode mode)
     return quant_config_mode_name((enum quant_mode)(mode - CONVERT_MODE_AFFINE));
 }
 
-/* Other modes than affine say the bits and the group themselves. */
+/* Checks that bits and group are not given with a mode other than affine, which has its own. */
 static int check_mode(const char *flag, enum convert_mode mode, const char *other, bool has_other,
                       struct moeflux_err *e)
 {
@@ -94,15 +94,15 @@ int convert_settings_check(const struct convert_settings *s, struct moeflux_err 
     return rc < 0 ? rc : check_modes(s, e);
 }
 
-/* The first and the last eighth of the layers, and every third between them. */
+/* Returns whether a layer is in the first or last eighth, or one of every third between them. */
 static bool is_sensitive_layer(const struct config *c, uint32_t layer)
 {
     uint32_t eighth = c->n_layers / 8;
     return layer < eighth || layer >= 7 * c->n_layers / 8 || (layer - eighth) % 3 == 2;
 }
 
-/* As mlx_lm's mixed_quant_predicate: more bits for lm_head, and in some layers for what makes values and for
- * down projections. */
+/* Returns the bits of a matrix by mlx_lm's mixed_quant_predicate: more for lm_head, and in some layers for
+ * value and down projections. */
 static uint32_t recipe_bits(enum convert_recipe recipe, const struct config *c, const char *name)
 {
     unsigned layer = 0;

@@ -1,4 +1,4 @@
-/* settings.h - the formats that a conversion shall write, as the user asks for them. */
+/* settings.h - the formats that the user requests of a conversion. */
 #ifndef MOEFLUX_CONVERT_SETTINGS_H
 #define MOEFLUX_CONVERT_SETTINGS_H
 
@@ -19,7 +19,7 @@ enum convert_recipe {
 
 /* How numbers become codes: mlx's modes. */
 enum convert_mode {
-    CONVERT_MODE_DEFAULT, /* affine; of the experts that of the rest */
+    CONVERT_MODE_DEFAULT, /* affine; experts: the mode of the rest */
     CONVERT_MODE_AFFINE,
     CONVERT_MODE_MXFP4,
     CONVERT_MODE_MXFP8,
@@ -28,45 +28,46 @@ enum convert_mode {
 
 enum convert_rule { CONVERT_RULE_DEFAULT, CONVERT_RULE_MINMAX, CONVERT_RULE_SEARCH };
 
-/* The relative root mean square error that a GGUF file's numbers may get unless bits are asked for, or
+/* The largest relative root mean square error of a GGUF file's numbers, unless bits are requested, or
  * `lossy`. */
 #define CONVERT_MAX_LOSS 0.04
 
-/* All zero: as MLX quantises by itself, and a quantised source is copied. */
+/* All zero: MLX's defaults, and a quantised source is copied. */
 struct convert_settings {
-    uint32_t bits, group;                /* of all but the routed experts; 0: not said */
-    uint32_t expert_bits, expert_group;  /* 0: as those of the rest, where they are said */
-    enum convert_mode mode, expert_mode; /* others than affine have their own bits and groups */
-    enum convert_recipe recipe;          /* in place of bits */
-    enum convert_rule rule;              /* default: search where anything else is said */
-    bool half_scales; /* of a GGUF file: scales that float16 does not hold are rounded to it */
-    bool lossy;       /* of a GGUF file: what is lost is not limited */
+    uint32_t bits, group;                /* all tensors except routed experts; 0: not requested */
+    uint32_t expert_bits, expert_group;  /* 0: those of the rest, if requested */
+    enum convert_mode mode, expert_mode; /* modes other than affine have their own bits and groups */
+    enum convert_recipe recipe;          /* replaces bits */
+    enum convert_rule rule;              /* default: search if anything else is requested */
+    bool half_scales;                    /* GGUF: scales that float16 does not represent are rounded to it */
+    bool lossy;                          /* GGUF: the loss is not limited */
 };
 
-/* Bits and columns of a group for a matrix; 0: not said. */
+/* The format that is requested for a matrix: bits, and columns of a group; 0: not requested. */
 struct convert_wish {
     uint32_t bits, group;
-    bool has_mode; /* then FORMAT_* follows from it, and its bits */
-    uint32_t format;
-    bool by_expert_bits;             /* --expert-bits or --expert-mode says it */
+    bool has_mode;                   /* a mode is requested: format is set, bits are the mode's */
+    uint32_t format;                 /* FORMAT_*, if has_mode */
+    bool by_expert_bits;             /* --expert-bits or --expert-mode requests it */
     const char *asked, *asked_group; /* the flags, for messages */
 };
 
-/* Whether anything is said; whether of some matrices how many bits. */
+/* Return whether anything is requested; whether a number of bits is, for some matrices. */
 bool convert_settings_given(const struct convert_settings *s);
 bool convert_settings_give_bits(const struct convert_settings *s);
 
-/* ERR_USAGE: bits or a group that no format has, or two flags that exclude each other. */
+/* Checks the settings. ERR_USAGE: bits or a group that no format has, or two flags that exclude each
+ * other. */
 int convert_settings_check(const struct convert_settings *s, struct moeflux_err *e);
 
-/* For the matrix with this canonical name: the tensor's, without the ending or with it. */
+/* Returns the request for the matrix with this canonical name, with or without the tensor's ending. */
 struct convert_wish convert_settings_matrix(const struct convert_settings *s, const struct config *c,
                                             const char *name);
-/* For a layer's routed experts: gate and up, or down. */
+/* Returns the request for a layer's routed experts: gate and up, or down. */
 struct convert_wish convert_settings_experts(const struct convert_settings *s, const struct config *c,
                                              uint32_t layer, bool down);
 
-/* Mixed into the identity of a conversion: another number for other settings. */
+/* Returns a hash of the settings and `seed`, for the identity of a conversion. */
 uint64_t convert_settings_hash(const struct convert_settings *s, uint64_t seed);
 
 #endif

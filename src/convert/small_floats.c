@@ -23,7 +23,7 @@ static uint32_t bits_of(float x)
     return u;
 }
 
-/* The nearest 8-bit float to a >= 0; ties to even, at most the largest. */
+/* Returns the 8-bit float nearest to a >= 0; ties to even, at most the largest. */
 static float round_e4m3(float a)
 {
     float low = (a + 24576.0f) - 24576.0f, high;
@@ -34,20 +34,20 @@ static float round_e4m3(float a)
     return nearest < E4M3_MAX ? nearest : E4M3_MAX;
 }
 
-/* The bits of a number that is one. */
+/* Returns the bits of a number that is an 8-bit float. */
 static uint8_t e4m3_bits(float v)
 {
     return (uint8_t)(v < 0x1p-6f ? (uint32_t)(v * 512) : (bits_of(v) >> 20) - (120u << 3));
 }
 
-/* The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6, twice it; a tie goes to the smaller one. */
+/* Returns twice the nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6; a tie goes to the smaller one. */
 static int32_t round_e2m1(float a)
 {
     return (a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + 2 * (a > 2.5f) + 2 * (a > 3.5f) +
            4 * (a > 5.0f);
 }
 
-/* The bits of the nearest one: its place among them. */
+/* Returns the bits of the nearest one, which are its index among them. */
 static uint32_t e2m1_bits(float a)
 {
     return (uint32_t)(a > 0.25f) + (a > 0.75f) + (a > 1.25f) + (a > 1.75f) + (a > 2.5f) + (a > 3.5f) +
@@ -56,7 +56,7 @@ static uint32_t e2m1_bits(float a)
 
 enum { LANES = 8 };
 
-/* Sums of squared differences; loops of one kind each, which compilers turn into vectors. */
+/* Sums squared differences. Each format has a loop of its own, which compilers vectorise. */
 static void add_errors_e2m1(const float *x, float scale, float *lanes)
 {
     for (uint32_t k = 0; k < LANES; k++) {
@@ -97,7 +97,7 @@ static float scale_of(const struct format *f, uint8_t scale)
     return f->scale == SCALE_E8M0 ? e8m0_to_float(scale) : e4m3_to_float(scale);
 }
 
-/* As mlx has it. A group that is so small that its scale is 0 has codes of 0. */
+/* Returns mlx's scale. A group that is so small that its scale is 0 gets codes of 0. */
 static uint8_t first_scale(float largest, enum dtype dtype, const struct format *f)
 {
     float s = largest / (f->scheme == SCHEME_E4M3 ? E4M3_MAX : E2M1_MAX);
@@ -119,8 +119,8 @@ static float error_at(const float *x, const struct format *f, uint8_t scale)
     return s == 0 ? error_of_zero(x, f->group) : error_with(x, f, s);
 }
 
-/* The best of the scales around the first one, which stays unless another is better: powers of two from a
- * quarter of it to twice it, 8-bit floats from half of it to twice it. */
+/* Returns the best of the scales around the first one, which stays unless another is better. Range: powers of
+ * two from a quarter of it to twice it, 8-bit floats from half of it to twice it. */
 static uint8_t search_scale(const float *x, const struct format *f, uint8_t first, float *error)
 {
     int below = f->scale == SCALE_E8M0 ? 2 : 8, above = f->scale == SCALE_E8M0 ? 1 : 8, best = first;
@@ -137,7 +137,7 @@ static uint8_t search_scale(const float *x, const struct format *f, uint8_t firs
     return (uint8_t)best;
 }
 
-/* There is no -0. */
+/* Encodes n numbers; -0 becomes 0. */
 static void put_e2m1(const float *x, uint32_t n, float scale, uint8_t *codes)
 {
     uint32_t bits[SMALL_FLOATS_MAX_GROUP] = {0};

@@ -49,7 +49,7 @@ static int set_paths(struct convert_target *t, const char *dst, struct moeflux_e
 
 /* --- what an earlier run left --- */
 
-/* A file that was written again has its newest sum. */
+/* Sets a file's sum; a rewritten file gets the newest. */
 static int set_sum(struct convert_target *t, const struct convert_sum *s, struct moeflux_err *e)
 {
     for (size_t i = 0; i < t->n_sums; i++)
@@ -65,7 +65,8 @@ static int set_sum(struct convert_target *t, const struct convert_sum *s, struct
     return rc;
 }
 
-/* "name bytes xxh3". False for the torn end of an interrupted write, whose sum may lack digits. */
+/* Parses "name bytes xxh3". Returns false for the torn end of an interrupted write, whose sum may lack
+ * digits. */
 static bool parse_sum(const char *line, struct convert_sum *s)
 {
     int n = 0;
@@ -74,7 +75,7 @@ static bool parse_sum(const char *line, struct convert_sum *s)
            sscanf(line + n, "%" SCNx64, &s->xxh3) == 1;
 }
 
-/* What a torn line stood for is written again. */
+/* Reads the state file. The file of a torn line is written again. */
 static int parse_state(struct convert_target *t, char *text, const char *path, struct moeflux_err *e)
 {
     char *line = text, *end = strchr(text, '\n');
@@ -128,7 +129,7 @@ static int load_state(struct convert_target *t, struct moeflux_err *e)
     return rc;
 }
 
-/* Half-written files of a killed run: they would count against the room. */
+/* Removes half-written files of a killed run, which would take up free space. */
 static void remove_leftovers(const struct convert_target *t, const char *below)
 {
     char *dir = file_join(t->partial, below, NULL);
@@ -142,7 +143,8 @@ static void remove_leftovers(const struct convert_target *t, const char *below)
     free(dir);
 }
 
-/* A run that was killed before its state was there leaves the bare directories at most. */
+/* Returns whether the directory has nothing except what a run leaves that was killed before it wrote a state:
+ * an empty packed_experts, temporary files. */
 static bool is_bare(const char *dir)
 {
     DIR *d = opendir(dir);
@@ -163,7 +165,7 @@ static bool has_state(const char *dir)
     return has;
 }
 
-/* A part that was renamed goes on under its own name. */
+/* Continues a part that is renamed already under its final name. */
 static int use_final(struct convert_target *t, struct moeflux_err *e)
 {
     free(t->partial);
@@ -291,7 +293,7 @@ int convert_target_put(struct convert_target *t, const char *name, const void *b
     return rc < 0 ? rc : record(t, name, n, XXH3_64bits(bytes, n), e);
 }
 
-/* Never over a directory that appeared meanwhile, where the file system can promise that. */
+/* Renames, but not over a directory that appeared meanwhile, if the file system supports that. */
 static int rename_new(const char *from, const char *to)
 {
     if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)

@@ -26,7 +26,7 @@ static int check_sum(const struct verify *v, const struct convert_sum *s, const 
     int fd = file_open_read(path, &bytes, e);
     if (fd < 0)
         return fd;
-    /* A hint: what was synced is dropped and comes from the disk. */
+    /* A hint to drop the file from the page cache, so that it is read from the disk. */
     posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     int rc = bytes == s->bytes
                  ? convert_hash_file(fd, path, bytes, v->work, &xxh3, e)
@@ -58,7 +58,7 @@ static void do_sum(void *ctx, uint32_t i)
         convert_work_fail(v->work, rc, &e);
 }
 
-/* The layer's file in each part. */
+/* A layer's files, one in each part. */
 struct layer_files {
     int fds[SPREAD_MAX_PARTS]; /* < 0: not open */
     char *paths[SPREAD_MAX_PARTS];
@@ -107,8 +107,7 @@ static void close_layer(struct layer_files *f)
     }
 }
 
-/* Serial over the experts of a layer and over the layers: 4 of hundreds, not worth a second scratch per
- * worker. */
+/* Checks experts of a layer, one after the other: 4 of hundreds are not worth a second scratch per worker. */
 static int check_layer(const struct verify *v, uint32_t layer, struct convert_scratch s, uint8_t *found,
                        struct moeflux_err *e)
 {

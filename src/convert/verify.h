@@ -1,4 +1,4 @@
-/* verify.h - reads a finished DST.partial, and those of its parts, back and compares. */
+/* verify.h - reads a finished DST.partial and those of its parts back and compares them. */
 #ifndef MOEFLUX_CONVERT_VERIFY_H
 #define MOEFLUX_CONVERT_VERIFY_H
 
@@ -6,9 +6,9 @@
 #include "convert/plan.h"
 #include "convert/work.h"
 
-/* Every file's checksum against the one taken while writing (read from the disk, not from the cache, where
- * the system lets us), and experts 0, 1, E/2 and E-1 of every layer against the source. A file that differs
- * is deleted, so that the next run writes it again, and named in ERR_IO. */
+/* Compares every file's checksum with the one taken while writing, and experts 0, 1, E/2 and E-1 of every
+ * layer with the source. Reads from the disk, not from the page cache, if the system allows that. ERR_IO
+ * names a file that differs; it is deleted, so that the next run writes it again. */
 int convert_verify(const struct convert_plan *p, const struct convert_parts *parts, struct convert_work *w,
                    struct moeflux_err *e);
 

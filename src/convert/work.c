@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "base/pool.h"
 
-/* Of all scratch memory together; the rest of the program is small, and the promise is 1 GiB. */
+/* Bytes of all scratch memory. The rest of the program is small, and 1 GiB is promised. */
 #define SCRATCH_BUDGET ((uint64_t)640 << 20)
 
 enum { MAX_THREADS = 64, IN_BYTES = CONVERT_BLOCK * 4 };

@@ -1,4 +1,4 @@
-/* work.h - what the threads of a conversion share: workers, scratch memory, progress, the first failure. */
+/* work.h - state that the threads of a conversion share: workers, scratch memory, progress, first failure. */
 #ifndef MOEFLUX_CONVERT_WORK_H
 #define MOEFLUX_CONVERT_WORK_H
 
@@ -29,14 +29,14 @@ struct convert_work {
     uint32_t n_free;
 };
 
-/* One block of weights as they are read (4 bytes each at most), and room for what is made of them. */
+/* Memory of a task: a block of weights as read (at most 4 bytes each), and room for the result. */
 struct convert_scratch {
     uint8_t *in;  /* CONVERT_BLOCK * 4 bytes */
     uint8_t *out; /* out_bytes */
 };
 
-/* Starts the workers: n_threads (0: one a core), fewer when `n` times the scratch memory exceeded the budget.
- * out_bytes: what one task may need besides the block it reads, at least CONVERT_BLOCK * 4. */
+/* Starts n_threads workers (0: one per core), or fewer if their scratch memory would exceed the budget.
+ * out_bytes: size of a task's memory in addition to the block, at least CONVERT_BLOCK * 4. */
 int convert_work_start(struct convert_work *w, uint32_t n_threads, uint64_t out_bytes,
                        const struct moeflux_progress *progress, struct moeflux_err *e);
 /* Zeroed ones are legal. */
@@ -45,20 +45,20 @@ void convert_work_end(struct convert_work *w);
 /* Begins a step of `total` bytes. */
 void convert_work_step(struct convert_work *w, const char *what, uint64_t total);
 
-/* For tasks, which have one scratch each at most: never blocks, never fails. */
+/* Take and give back scratch memory. A task may hold one; then these never block and never fail. */
 struct convert_scratch convert_work_take(struct convert_work *w);
 void convert_work_give(struct convert_work *w, struct convert_scratch s);
 
-/* Whether nothing failed so far. */
+/* Returns whether nothing has failed. */
 bool convert_work_ok(struct convert_work *w);
 /* Keeps the first failure. */
 void convert_work_fail(struct convert_work *w, int rc, const struct moeflux_err *e);
-/* Counts and reports; a caller who wants to stop becomes the failure ERR_INTERRUPTED. */
+/* Counts and reports progress. If the caller wants to stop, that is the failure ERR_INTERRUPTED. */
 void convert_work_advance(struct convert_work *w, uint64_t step, uint64_t bytes_read, uint64_t bytes_written);
 
 void convert_work_add_error(struct convert_work *w, enum convert_class kind, const struct convert_error *x);
 
-/* The first failure for the caller. */
+/* Returns the first failure. */
 int convert_work_result(struct convert_work *w, struct moeflux_err *e);
 
 #endif

@@ -1,8 +1,9 @@
-/* amx.h - the tile registers of AMX: 8 of 16 rows of 64 bytes, and the product that fills one of 16 x 16
- * integers.
+/* amx.h - the tile registers of AMX: 8 registers of 16 rows of 64 bytes, and the product that fills one with
+ * 16 x 16 integers.
  *
- * As macros, because an instruction names its registers; not gcc's intrinsics, which do not say what memory
- * they read. A test without the processor defines them itself (tests/lib/amx_emulated.h). */
+ * These are macros, because an instruction names its registers. gcc's intrinsics are not used, because they
+ * do not declare which memory they read. A test defines the macros itself on processors without AMX
+ * (tests/lib/amx_emulated.h). */
 #ifndef MOEFLUX_CPU_AMX_H
 #define MOEFLUX_CPU_AMX_H
 
@@ -10,7 +11,7 @@
 
 enum { AMX_ROWS = 16, AMX_ROW_BYTES = 64, AMX_BYTES = AMX_ROWS * AMX_ROW_BYTES };
 
-/* Rows and their bytes of each register; palette 1. */
+/* What ldtilecfg reads: rows, and bytes of a row, of each register; palette 1. */
 struct amx_config {
     uint8_t palette, start_row, zeros[14];
     uint16_t row_bytes[16];
@@ -18,7 +19,7 @@ struct amx_config {
 };
 _Static_assert(sizeof(struct amx_config) == 64, "what ldtilecfg reads");
 
-/* What an instruction reads or writes, whatever it is. */
+/* The memory that an instruction reads or writes, whatever its type. */
 struct __attribute__((may_alias)) amx_tile {
     uint8_t bytes[AMX_BYTES];
 };
@@ -27,7 +28,7 @@ struct __attribute__((may_alias)) amx_tile {
 #define AMX_CONFIGURE(config) __asm__ volatile("ldtilecfg %0" ::"m"(*(config)))
 #define AMX_RELEASE()         __asm__ volatile("tilerelease")
 #define AMX_ZERO(r)           __asm__ volatile("tilezero %tmm" #r)
-/* The rows lie without gaps. */
+/* The rows are contiguous. */
 #define AMX_LOAD(r, from)                                                                                    \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #r ::"r"(from), "r"((int64_t)AMX_ROW_BYTES),               \
                      "m"(*(const struct amx_tile *)(const void *)(from)))

@@ -1,4 +1,4 @@
-/* codes.h - the codes of a row's next two blocks of 64 columns (unpack.h), times the digits of a vector
+/* codes.h - the codes of a row's next two blocks of 64 columns (unpack.h) times the digits of a vector
  * (product.h).
  *
  * Every instruction set adds four products of bytes into a lane of 32 bits: maddubs and madd, vpdpbusd, sdot,
@@ -10,7 +10,7 @@
 
 enum { DIGIT_BYTES = 2 * CPU_BLOCK, PAIR_DIGITS = 3 * DIGIT_BYTES };
 
-/* Of the pair of blocks from block b on, which is even. */
+/* The first returns the digits of blocks b and b + 1, b even; the second their shift corrections. */
 VEC_INLINE const int8_t *codes_digits(const struct cpu_vector *x, size_t b)
 {
     return x->digits + b * (PAIR_DIGITS / 2);
@@ -21,8 +21,8 @@ VEC_INLINE const int32_t *codes_shifted(const struct cpu_vector *x, size_t b)
     return x->shifted + b * VEC_LANES;
 }
 
-/* codes_dot(c, x, b, kind): each lane's sum of code * x / step over its 8 columns, of x's blocks b and b + 1.
- * */
+/* codes_dot(c, x, b, kind) returns each lane's sum of code * x / step over its 8 columns, for x's blocks b
+ * and b + 1. */
 
 #if defined(__AVX512VNNI__)
 VEC_INLINE __m512i codes_sum(struct codes c, const int8_t *digits, __m512i sum)
@@ -36,7 +36,7 @@ VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, siz
     const int8_t *digits = codes_digits(x, b);
     __m512i high = codes_sum(c, digits, _mm512_setzero_si512());
     high = codes_sum(c, digits + DIGIT_BYTES, _mm512_slli_epi32(high, 8));
-    /* The three sums together fit 32 bits where a code has 5 bits at most. */
+    /* The three sums added up fit 32 bits if a code has at most 5 bits. */
     if (codes_byte_bits(kind) <= 5) {
         __m512i sum = codes_sum(c, digits + 2 * DIGIT_BYTES, _mm512_slli_epi32(high, 8));
         if (codes_are_e2m1(kind))
@@ -49,7 +49,7 @@ VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, siz
 }
 
 #elif defined(VEC_AVX)
-/* Sums of four products in 16 bits: codes of at most 6 bits. */
+/* Adds four products in 16 bits; codes have at most 6 bits. */
 VEC_INLINE __m256i codes_fours(__m256i even, __m256i odd, const int8_t *digits)
 {
     return _mm256_add_epi16(
@@ -57,13 +57,13 @@ VEC_INLINE __m256i codes_fours(__m256i even, __m256i odd, const int8_t *digits)
         _mm256_maddubs_epi16(odd, _mm256_loadu_si256((const __m256i *)(digits + CPU_BLOCK))));
 }
 
-/* x.even * y + x.odd * y in 32 bits */
+/* Returns the sum of both 16-bit halves of each lane, times `by`. */
 VEC_INLINE __m256i codes_widen(__m256i fours, int by)
 {
     return _mm256_madd_epi16(fours, _mm256_set1_epi16((int16_t)by));
 }
 
-/* 8 bits: what maddubs cannot add in 16 bits is taken in halves of 4. */
+/* Takes codes of 8 bits in halves of 4, because maddubs could not add whole ones in 16 bits. */
 VEC_INLINE struct vec codes_dot_halves(__m256i even, __m256i odd, const int8_t *d)
 {
     const __m256i low = _mm256_set1_epi8(15);
@@ -109,7 +109,7 @@ VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, siz
 }
 
 #elif defined(VEC_NEON)
-/* Sums of four products a lane, codes of at most 7 bits. */
+/* Adds four products to each lane; codes have at most 7 bits. */
 VEC_INLINE int32x4_t codes_fours(int8x16_t codes, int8x16_t digits, int32x4_t sum)
 {
 #ifdef __ARM_FEATURE_DOTPROD
@@ -137,7 +137,7 @@ VEC_INLINE float32x4_t codes_dot_half(uint8x16_t even, uint8x16_t odd, const int
             sum[k] = codes_sum(even, odd, d);
             continue;
         }
-        /* Bytes above 127 are negative here: halves of 4 bits. */
+        /* Bytes above 127 would be negative here, so they are taken in halves of 4 bits. */
         const uint8x16_t low = vdupq_n_u8(15);
         int32x4_t high = codes_sum(vshrq_n_u8(even, 4), vshrq_n_u8(odd, 4), d);
         sum[k] = vaddq_s32(vshlq_n_s32(high, 4), codes_sum(vandq_u8(even, low), vandq_u8(odd, low), d));
@@ -163,8 +163,8 @@ VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, siz
 }
 
 #else
-/* Twice eight sums of eight products. In one place: copies of these loops for each product of each format
- * take the compiler half a minute. */
+/* Computes 16 sums of eight products. Not inlined: copies of these loops for each product of each format
+ * would take the compiler half a minute. */
 static __attribute__((noinline)) void codes_sum(const struct codes *c, const int8_t *digits,
                                                 int32_t sums[PAIR_LANES])
 {
@@ -186,7 +186,7 @@ VEC_INLINE struct pair codes_dot(struct codes c, const struct cpu_vector *x, siz
     for (size_t k = 0; k < 3; k++)
         codes_sum(&c, digits + k * DIGIT_BYTES, s[k]);
     for (int i = 0; i < PAIR_LANES; i++) {
-        /* Where the sums fit 32 bits their float is the same. */
+        /* The float is the same as that of the 32-bit sum used for few bits. */
         if (codes_are_e2m1(kind))
             f[i] = (float)((s[0][i] * 256 + s[1][i]) * 256 + s[2][i] - shifted[i]);
         else

@@ -1,7 +1,7 @@
 /* gemm_fixed.h - the body of gemm_fixed (product.h), over the tile registers of amx.h.
  *
  * A block of 64 columns is one step of the tile registers: 16 tokens x 64 digits times 64 codes x 16 rows,
- * once for each of the three digits. The integers then leave for memory, from where the vector units add them
+ * once for each of the three digits. The integers then go through memory to the vector units, which add them
  * up as floats. */
 #ifndef MOEFLUX_CPU_GEMM_FIXED_H
 #define MOEFLUX_CPU_GEMM_FIXED_H
@@ -14,9 +14,9 @@
 enum {
     FIXED_SUB = PAIR_LANES, /* rows: a register's columns */
     FIXED_SUBS = CPU_STRIP_ROWS / FIXED_SUB,
-    FIXED_TURN = 32, /* bytes of each row that are turned at once */
+    FIXED_TURN = 32, /* bytes of each row that are transposed at once */
 #ifdef __AVX512F__
-    FIXED_UNROLL = 16, /* the sums of 16 tokens stay in registers */
+    FIXED_UNROLL = 16, /* so that the sums of 16 tokens stay in registers */
 #else
     FIXED_UNROLL = 1,
 #endif
@@ -37,7 +37,7 @@ VEC_INLINE uint64_t fixed_table(uint32_t groups)
 
 /* ---- codes and scales, transposed ---- */
 
-/* Pointers to the rows of a sub; the last one of the call stands for those that are missing. */
+/* Sets pointers to the rows of a sub. Missing rows are replaced by the call's last row. */
 VEC_INLINE void fixed_rows(const struct fixed_strip *s, uint32_t sub, const void *base, uint64_t bytes,
                            const void *rows[FIXED_SUB])
 {
@@ -48,8 +48,8 @@ VEC_INLINE void fixed_rows(const struct fixed_strip *s, uint32_t sub, const void
     }
 }
 
-/* Bytes at .. at + FIXED_TURN of each row: word i of all rows to out[i]. n: bytes that there are; zeros
- * follow. */
+/* Transposes bytes at .. at + FIXED_TURN of each row: out[i] gets word i of all rows. n: bytes left in the
+ * rows; zeros follow. */
 VEC_INLINE void fixed_turn(const void *const rows[FIXED_SUB], uint64_t at, uint64_t n,
                            struct ipair out[VEC_LANES])
 {
@@ -66,7 +66,7 @@ VEC_INLINE void fixed_turn(const void *const rows[FIXED_SUB], uint64_t at, uint6
     ipair_turn(from, out);
 }
 
-/* bf16 [row][group] to float [group][FIXED_SUB] for the rows of a sub. */
+/* Turns bf16 [row][group] into float [group][FIXED_SUB] for the rows of a sub. */
 static void fixed_turn_groups(const struct fixed_strip *s, uint32_t sub, const void *values, float *to)
 {
     const void *rows[FIXED_SUB];
@@ -83,7 +83,11 @@ static void fixed_turn_groups(const struct fixed_strip *s, uint32_t sub, const v
     }
 }
 
-/* Even and odd columns of two words of 4 codes each. */
+/* Separates even and odd columns of two words of 4 one-byte codes. Codes as bytes, highest first:
+ *   a, b                    3210  7654
+ *   & 00ff00ff              .2.0  .6.4
+ *   | itself >> 8           .220  .664
+ *   lower half of each      6420            the even columns; >> 8 at first gives the odd ones */
 VEC_INLINE void fixed_part_bytes(struct ipair a, struct ipair b, struct ipair *even, struct ipair *odd)
 {
     const struct ipair low = ipair_set1(0x00ff00ff), half = ipair_set1(0xffff);
@@ -96,8 +100,8 @@ VEC_INLINE void fixed_part_bytes(struct ipair a, struct ipair b, struct ipair *e
     *odd = ipair_or(ipair_and(of[1][0], half), ipair_left(of[1][1], 16));
 }
 
-/* One block of a sub. Row i of the register holds the codes of the even columns from 8 i on, row 8 + i those
- * of the odd ones, as the digits of a vector lie. */
+/* Unpacks one block of a sub. Row i of the register holds the codes of the even columns from 8 i on, row 8 +
+ * i those of the odd ones: the order of a vector's digits. */
 VEC_INLINE void fixed_unpack(const void *const rows[FIXED_SUB], uint64_t at, int bits, uint8_t *to)
 {
     struct ipair v[2 * VEC_LANES];
@@ -114,7 +118,7 @@ VEC_INLINE void fixed_unpack(const void *const rows[FIXED_SUB], uint64_t at, int
     }
 }
 
-/* Blocks from .. from + n of all subs. Asks for the bytes that are needed next. */
+/* Unpacks blocks from .. from + n of all subs, and prefetches the bytes that are needed next. */
 VEC_INLINE void fixed_unpack_panel(const struct fixed_strip *s, uint32_t from, uint32_t n, int bits)
 {
     const struct cpu_matrix *w = s->call->w;
@@ -135,7 +139,7 @@ VEC_INLINE void fixed_unpack_panel(const struct fixed_strip *s, uint32_t from, u
 
 /* ---- products ---- */
 
-/* Some blocks of one sub and of one tile of tokens. */
+/* Some blocks of one sub and one tile of tokens. */
 struct fixed_part {
     const uint8_t *codes;
     const int8_t *digits;
@@ -168,8 +172,8 @@ VEC_INLINE void fixed_add(const struct fixed_part *p, const struct fixed_sums *c
     }
 }
 
-/* Digit d of block g into register r, from which that of the block before leaves first. a: a register for the
- * digits. */
+/* Stores the sum of digit d of block g - 1 from register r, then starts that of block g in it. a: a register
+ * for the digits. */
 #define FIXED_DIGIT(d, r, a)                                                                                 \
     do {                                                                                                     \
         if (g > 0 && g <= p->n)                                                                              \
@@ -181,8 +185,8 @@ VEC_INLINE void fixed_add(const struct fixed_part *p, const struct fixed_sums *c
         }                                                                                                    \
     } while (0)
 
-/* t: tokens, as the registers are configured. In each turn block g is multiplied, g - 1 stored and g - 2
- * added: none of them waits for another. */
+/* t: tokens, the configured rows of the registers. Each turn multiplies block g, stores g - 1 and adds g - 2,
+ * so that none of them waits for another. */
 VEC_INLINE void fixed_run(const struct fixed_part *p, int t)
 {
     struct fixed_sums c[2];
@@ -227,7 +231,7 @@ static void fixed_run_16(const struct fixed_part *p)
     fixed_run(p, 16);
 }
 
-/* Blocks from .. from + n of the strip times the tokens of tiles first to last - 1. */
+/* Multiplies blocks from .. from + n of the strip with the tokens of tiles first to last - 1. */
 static void fixed_panel(const struct fixed_strip *s, uint32_t from, uint32_t n, uint32_t first, uint32_t last)
 {
     static void (*const runs[])(const struct fixed_part *) = {fixed_run_4, fixed_run_8, fixed_run_12,
@@ -252,7 +256,7 @@ static void fixed_panel(const struct fixed_strip *s, uint32_t from, uint32_t n, 
     }
 }
 
-/* A token's rows together: where y's rows are apart by a power of two, all tokens' lines share few places of
+/* Stores token by token: if the distance of y's rows is a power of two, all tokens' lines share few places of
  * the cache. */
 static void fixed_store(const struct fixed_strip *s, uint32_t first, uint32_t last)
 {
@@ -270,7 +274,7 @@ static void fixed_store(const struct fixed_strip *s, uint32_t first, uint32_t la
         }
 }
 
-/* The registers: 0 to 2 get the sums, 3 to 5 hold the digits, 6 the codes. */
+/* Configures the registers: 0 to 2 receive the sums, 3 to 5 hold the digits, 6 the codes. */
 static void fixed_configure(uint32_t tokens)
 {
     struct amx_config c = {.palette = 1};

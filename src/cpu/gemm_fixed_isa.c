@@ -1,6 +1,7 @@
+/* gemm_fixed (gemm_fixed.h) as a function of the instruction set amx. */
 #include "cpu/table.h"
 
-/* Compiled for amx alone: other sets have no product of bytes that outruns their float32 units. */
+/* Only amx: other sets have no product of bytes that is faster than their float32 units. */
 #ifdef CPU_ISA_amx
 #include "cpu/gemm_fixed.h"
 

@@ -1,3 +1,5 @@
+/* gemm (product.h), the products of many tokens, for one instruction set; the Makefile compiles this file
+ * once for each. */
 #include "cpu/table.h"
 
 #include "base/format.h"
@@ -5,10 +7,10 @@
 #include "cpu/pair.h"
 #include "cpu/product.h"
 
-/* What a thread works with: 64 rows (a strip) in four subs of 16, the lanes of a pair. Some columns of one or
+/* A thread works with 64 rows (a strip) in four subs of 16 rows, the lanes of a pair. Some columns of one or
  * more subs are widened to floats, transposed to [sub][column][16 rows] (a panel), and used for all tokens
- * before the next ones. As many rows are widened at once as a register has lanes: with more the words of
- * their codes would not stay in them. */
+ * before the next columns. The number of rows that are widened at once is the number of a register's lanes;
+ * the words of more rows' codes would not stay in registers. */
 #ifdef __AVX512F__
 #define FLOATS      struct pair
 #define WORDS       struct ipair
@@ -23,16 +25,16 @@
 enum {
     SUB = PAIR_LANES,
     SUBS = CPU_STRIP_ROWS / SUB,
-    ROWS = sizeof(FLOATS) / sizeof(float), /* that are widened at once */
-    WORDS_A_TURN = 8,                      /* of each row: 32 bytes */
+    ROWS = sizeof(FLOATS) / sizeof(float), /* rows that are widened at once */
+    WORDS_A_TURN = 8,                      /* words of each row: 32 bytes */
     TURN_BYTES = 4 * WORDS_A_TURN,
     CHUNK_TILES = CPU_CHUNK_TOKENS / CPU_TILE_TOKENS,
 #ifdef __AVX512F__
-    MAX_SUMS = 24, /* pairs, beside 4 of weights in 32 registers */
+    MAX_SUMS = 24, /* pairs, next to 4 of weights in 32 registers */
     PANEL = CPU_PANEL,
 #else
-    MAX_SUMS = 6,          /* pairs of two registers, beside two of weights and one of x in 16 */
-    PANEL = CPU_PANEL / 2, /* in the first cache, beside x and the sums */
+    MAX_SUMS = 6,          /* pairs of two registers, next to two of weights and one of x in 16 */
+    PANEL = CPU_PANEL / 2, /* fits the first-level cache next to x and the sums */
 #endif
 };
 
@@ -44,7 +46,7 @@ struct strip {
     float *panel;
 };
 
-/* The groups of a row are turned 16 at a time: 32 bytes. */
+/* A row's groups are transposed 16 at a time: 32 bytes. */
 static uint64_t table_groups(uint32_t groups)
 {
     return size_round_up(groups, TURN_BYTES / 2);
@@ -55,7 +57,7 @@ VEC_INLINE uint64_t row_bytes(const struct cpu_matrix *w, uint32_t bits)
     return (uint64_t)w->cols * bits / 8;
 }
 
-/* 32 bytes of each row: word i of all rows to out[i]. */
+/* Transposes 32 bytes of each row: out[i] gets word i of all rows. */
 VEC_INLINE void turn(const uint8_t *const rows[ROWS], uint64_t at, WORDS out[WORDS_A_TURN])
 {
     const void *from[ROWS];
@@ -68,7 +70,7 @@ VEC_INLINE void turn(const uint8_t *const rows[ROWS], uint64_t at, WORDS out[WOR
 #endif
 }
 
-/* As turn, of rows that end after n bytes; zeros follow. */
+/* Does the same for rows that end after n bytes; zeros follow. */
 static void turn_last(const uint8_t *const rows[ROWS], uint64_t at, uint64_t n, WORDS out[WORDS_A_TURN])
 {
     uint8_t copy[ROWS][TURN_BYTES] = {{0}};
@@ -80,7 +82,7 @@ static void turn_last(const uint8_t *const rows[ROWS], uint64_t at, uint64_t n, 
     turn(from, 0, out);
 }
 
-/* Pointers to ROWS rows from `first` on; the last one of the call stands for those that are missing. */
+/* Sets pointers to ROWS rows from `first` on. Missing rows are replaced by the call's last row. */
 VEC_INLINE void rows_of(const struct strip *s, uint32_t first, const void *base, uint64_t bytes,
                         const uint8_t *rows[ROWS])
 {
@@ -91,14 +93,14 @@ VEC_INLINE void rows_of(const struct strip *s, uint32_t first, const void *base,
     }
 }
 
-/* The two bf16 of each word, SUB floats apart. */
+/* Stores the two bf16 of each word as floats, SUB floats apart. */
 VEC_INLINE void store_halves(WORDS v, float *to)
 {
     FLOATS_(store)(to, FLOATS_(bits)(WORDS_(left)(v, 16)));
     FLOATS_(store)(to + SUB, FLOATS_(bits)(WORDS_(and)(v, WORDS_(set1)((int32_t)0xffff0000))));
 }
 
-/* bf16 [row][group] to float [group][SUB] for ROWS rows. */
+/* Turns bf16 [row][group] into float [group][SUB] for ROWS rows. */
 static void turn_groups(const struct strip *s, uint32_t first, const void *values, float *to)
 {
     const uint8_t *rows[ROWS];
@@ -124,9 +126,11 @@ static void turn_all_groups(const struct strip *s)
     }
 }
 
-/* The codes of one word of each row. scales[k]: the scale for a code that is left where it lies, k codes from
- * the right: divided by a power of two, which is exact. The topmost would be a negative number there and is
- * shifted. */
+/* Widens the codes of one word of each row. A code is not shifted down but masked in place, so it counts 2^(k
+ * bits) times, and scales[k] is the scale divided by that, which is exact. The topmost code would be a
+ * negative number there and is shifted. With 4 bits and k = 2:
+ *   word                77776666555544443333222211110000
+ *   & 0x00000f00        ....................2222........ = 256 * code 2;   scales[2] = scale / 256 */
 VEC_INLINE void widen_word(WORDS v, const FLOATS *scales, FLOATS bias, uint32_t bits, float *to)
 {
     uint32_t n = 32 / bits;
@@ -138,7 +142,7 @@ VEC_INLINE void widen_word(WORDS v, const FLOATS *scales, FLOATS bias, uint32_t 
     }
 }
 
-/* Columns from .. from + n of ROWS rows. Prefetches the bytes that are needed next: those of the next
+/* Widens columns from .. from + n of ROWS rows. Prefetches the bytes that are needed next: those of the next
  * columns, or at the end of the rows the first ones of the next strip. */
 VEC_INLINE void widen_affine(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, uint32_t bits,
                              float *to)
@@ -188,7 +192,8 @@ VEC_INLINE void widen_plain(const struct strip *s, uint32_t first, uint32_t from
     }
 }
 
-/* Columns from .. from + n of ROWS rows of any format, a row at a time. Prefetches as widen_affine does. */
+/* Widens columns from .. from + n of ROWS rows of any format, one row at a time. Prefetches like
+ * widen_affine. */
 static void widen_rows(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, float *to)
 {
     enum { PART = CPU_BLOCK };
@@ -221,10 +226,10 @@ static void widen_rows(const struct strip *s, uint32_t first, uint32_t from, uin
     }
 }
 
-/* Formats whose words are turned as they lie in memory; for the others, OTHERS. */
-enum { OTHERS = FORMAT_NONE };
+/* The format constant for formats whose words cannot be transposed as they lie in memory. */
+enum { ANY_FORMAT = FORMAT_NONE };
 
-/* Columns from .. from + n of one sub. */
+/* Widens columns from .. from + n of one sub. */
 VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32_t n, uint32_t format,
                       float *to)
 {
@@ -250,9 +255,9 @@ VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32
     }
 }
 
-/* t tokens times `subs` subs over n columns. x: [column][t]; next: the x that is needed then, which is
- * fetched meanwhile, because a chunk's x come from beyond the second cache. sums: those of the first token,
- * `stride` apart from sub to sub; they begin at zero where `from_zero`. */
+/* Multiplies t tokens with `subs` subs over n columns. x: [column][t]. next: the x that is needed next, which
+ * is prefetched, because a chunk's x does not fit the second-level cache. sums: the first token's, `stride`
+ * apart between subs; they begin at zero if from_zero. */
 VEC_INLINE void tile(const float *panel, uint64_t panel_stride, const float *x, const float *next, uint32_t n,
                      float *sums, uint64_t stride, bool from_zero, int t, int subs)
 {
@@ -285,7 +290,7 @@ VEC_INLINE void tile(const float *panel, uint64_t panel_stride, const float *x, 
 
 /* A panel, the tokens of a chunk and their sums. */
 struct part {
-    const float *panel, *x; /* x: column `from` of the chunk's first tile, as if it had one token */
+    const float *panel, *x; /* x: column `from` of the chunk's first tile, as if the tile had one token */
     float *sums;
     uint64_t panel_stride, sums_stride;
     uint32_t from, n; /* columns */
@@ -313,7 +318,7 @@ VEC_INLINE void one_tile(const struct part *p, const float *x, const float *next
     }
 }
 
-/* Column `col` of a tile. */
+/* Returns column `col` of a tile, and its number of tokens. */
 VEC_INLINE const float *tile_at(const struct part *p, uint32_t i, uint32_t cols, uint32_t col, uint32_t *t)
 {
     uint32_t begin = cpu_tile_begin(p->n_tokens, i);
@@ -351,7 +356,7 @@ static void tiles_of_4(const struct part *p, uint32_t cols)
     all_tiles(p, cols, 4);
 }
 
-/* How many subs a panel has: more for few tokens, so that enough sums are under way. */
+/* Returns the subs of a panel: more for few tokens, so that enough sums are in flight. */
 static uint32_t subs_at_once(uint32_t n_tokens)
 {
     uint32_t t = n_tokens < CPU_TILE_TOKENS ? n_tokens : CPU_TILE_TOKENS;
@@ -373,7 +378,7 @@ static void store(const struct strip *s, uint32_t begin, uint32_t end)
         }
 }
 
-/* The strip's rows times the tokens of tiles first to last - 1. */
+/* Multiplies the strip's rows with the tokens of tiles first to last - 1. */
 VEC_INLINE void chunk(const struct strip *s, uint32_t first, uint32_t last, uint32_t format)
 {
     const struct cpu_gemm_call *call = s->call;
@@ -435,7 +440,7 @@ void VEC_NAME(gemm)(const struct cpu_gemm_call *call)
         strips(call, FORMAT_F32);
         break;
     default:
-        strips(call, OTHERS);
+        strips(call, ANY_FORMAT);
         break;
     }
 }

@@ -1,3 +1,5 @@
+/* gemv (product.h), the products of one vector or a few, for one instruction set; the Makefile compiles this
+ * file once for each. */
 #include "cpu/table.h"
 
 #include "base/format.h"
@@ -5,19 +7,19 @@
 #include "cpu/product.h"
 
 enum {
-    BLOCKS = 64,   /* whose scales are multiplied with the steps at once */
-    TOGETHER = 4,  /* vectors whose sums stay in registers */
-    STAY = 16,     /* rows */
-    AHEAD = 4096,  /* bytes that are asked for before they are needed */
-    MOST_PARTS = 4 /* groups of a block */
+    BLOCKS = 64,   /* blocks whose scales are multiplied with the steps at once */
+    BATCH = 4,     /* vectors whose sums stay in registers */
+    STAY = 16,     /* rows that stay in the cache */
+    AHEAD = 4096,  /* prefetch distance in bytes */
+    MOST_PARTS = 4 /* most groups of a block */
 };
 
-/* How a matrix is stored. `kind` and `parts`, and of common formats all, are constants where they are used.
- * */
+/* How a matrix is stored. `kind` and `parts` are constants where they are used, in common formats all members
+ * are. */
 struct form {
     int kind;       /* FORMAT_* without group and scales */
     uint32_t group; /* columns */
-    uint32_t parts; /* groups of a block; 1 for larger ones too */
+    uint32_t parts; /* groups of a block; 1 for larger groups */
     uint32_t scale; /* SCALE_* */
 };
 
@@ -33,7 +35,7 @@ VEC_INLINE const float *sums_of(const struct cpu_vector *x, uint32_t group)
     return group == CPU_BLOCK ? x->sums : group < CPU_BLOCK ? x->sums_32 : x->sums_128;
 }
 
-/* The biases' part, in the accumulator of the even blocks. */
+/* Returns the biases' part, in the accumulator of the even blocks. */
 VEC_INLINE struct pair begin(const uint8_t *biases, uint32_t groups, struct form f,
                              const struct cpu_vector *x)
 {
@@ -44,7 +46,7 @@ VEC_INLINE struct pair begin(const uint8_t *biases, uint32_t groups, struct form
     return pair_of(acc, vec_zero());
 }
 
-/* Scales i to i + 15 of n, as scales_load. */
+/* Loads scales i to i + 15 of n, like scales_load. */
 VEC_INLINE struct pair load_scales(const uint8_t *p, uint32_t scale, uint32_t i, uint32_t n)
 {
     if (n - i >= PAIR_LANES)
@@ -53,14 +55,14 @@ VEC_INLINE struct pair load_scales(const uint8_t *p, uint32_t scale, uint32_t i,
     return pair_of(low, n - i > VEC_LANES ? scales_load(p, scale, i + VEC_LANES, n) : low);
 }
 
-/* The next steps, each for the parts of its block. parts: 1, 2 or 4. */
+/* Loads the next steps, each repeated for the parts of its block. parts: 1, 2 or 4. */
 VEC_INLINE struct pair load_steps(const float *steps, uint32_t parts)
 {
     return parts == 1 ? pair_load(steps) : pair_each(steps, parts == 2 ? 4 : 2);
 }
 
-/* scale * step of the parts of blocks from .. end - 1. scales: of the row. Behind the last steps other
- * numbers of the vector are read; what comes of them is not used. */
+/* Computes scale * step for the parts of blocks from .. end - 1. scales: the row's. Past the last steps other
+ * numbers of the vector are read; their results are not used. */
 VEC_INLINE void multiply_steps(const uint8_t *scales, struct form f, uint32_t from, uint32_t end,
                                const struct cpu_vector *x, int n, float factors[][BLOCKS * MOST_PARTS])
 {
@@ -82,7 +84,7 @@ VEC_INLINE void multiply_steps(const uint8_t *scales, struct form f, uint32_t fr
     }
 }
 
-/* One row times n vectors, the codes unpacked once. */
+/* Multiplies one row with n vectors; the codes are unpacked once. */
 VEC_INLINE void affine_row(const struct cpu_gemv_call *call, uint32_t row, const struct cpu_vector *x, int n,
                            struct form f, float *y)
 {
@@ -90,13 +92,13 @@ VEC_INLINE void affine_row(const struct cpu_gemv_call *call, uint32_t row, const
     uint32_t blocks = w->cols / CPU_BLOCK, groups = w->cols / f.group;
     uint64_t bytes = codes_bytes(f.kind), first_scale = (uint64_t)row * groups * scales_bytes(f.scale);
     const uint8_t *codes = (const uint8_t *)w->weight + row * (blocks * bytes);
-    struct pair acc[TOGETHER];
+    struct pair acc[BATCH];
     for (int i = 0; i < n; i++)
         acc[i] = codes_are_e2m1(f.kind) ? pair_set1(0)
                                         : begin((const uint8_t *)w->biases + first_scale, groups, f, &x[i]);
 
     for (uint32_t from = 0; from < blocks; from += BLOCKS) {
-        float factors[TOGETHER][BLOCKS * MOST_PARTS];
+        float factors[BATCH][BLOCKS * MOST_PARTS];
         uint32_t end = blocks - from < BLOCKS ? blocks : from + BLOCKS;
         size_t b = from, whole = from + (end - from) / 2 * 2;
         multiply_steps((const uint8_t *)w->scales + first_scale, f, from, end, x, n, factors);
@@ -120,7 +122,7 @@ VEC_INLINE void affine_row(const struct cpu_gemv_call *call, uint32_t row, const
         y[(uint64_t)i * call->y_stride] = vec_sum(pair_fold(acc[i]));
 }
 
-/* 16 numbers of so many bytes. */
+/* Loads 16 plain numbers. */
 VEC_INLINE struct pair load_numbers(const uint8_t *p, int kind)
 {
     return kind == FORMAT_BF16  ? pair_load_bf16(p)
@@ -128,7 +130,7 @@ VEC_INLINE struct pair load_numbers(const uint8_t *p, int kind)
                                 : pair_load((const float *)(const void *)p);
 }
 
-/* One row times n vectors. */
+/* Multiplies one row with n vectors. */
 VEC_INLINE void plain_row(const struct cpu_gemv_call *call, uint32_t row, const struct cpu_vector *x, int n,
                           int kind, float *y)
 {
@@ -136,7 +138,7 @@ VEC_INLINE void plain_row(const struct cpu_gemv_call *call, uint32_t row, const 
     uint32_t whole = w->cols / PAIR_LANES * PAIR_LANES, rest = w->cols - whole;
     uint32_t bytes = kind == FORMAT_F32 ? 4 : 2;
     const uint8_t *p = (const uint8_t *)w->weight + row * ((uint64_t)w->cols * bytes);
-    struct pair acc[TOGETHER];
+    struct pair acc[BATCH];
     for (int i = 0; i < n; i++)
         acc[i] = pair_set1(0);
     for (uint32_t c = 0; c < whole; c += PAIR_LANES, p += (size_t)PAIR_LANES * bytes) {
@@ -158,13 +160,13 @@ VEC_INLINE void plain_row(const struct cpu_gemv_call *call, uint32_t row, const 
 
 enum { MXFP8_GROUP = 32 };
 
-/* The weights of a group: each a number times a power of two. Where both are as usual, of a 2^120th of the
- * number and 2^120 times the scale: the same product, rounded once. */
+/* Computes the weights of a group, each a number times a power of two. If all are normal, it multiplies
+ * 2^-120 of the number with 2^120 times the scale: the same product, rounded once. */
 VEC_INLINE void mxfp8_weights(const uint8_t *p, const uint8_t *scale, struct pair out[2])
 {
 #ifdef VEC_AVX
-    enum { UP = 120, MOST = 254 }; /* what the exponent gets more, and the largest there is */
-    if (*scale <= MOST - UP && e4m3_are_usual(p)) {
+    enum { UP = 120, MOST = 254 }; /* added to the exponent; the largest exponent */
+    if (*scale <= MOST - UP && e4m3_are_normal(p)) {
         struct pair s = pair_bits(ipair_set1((*scale + UP) << 23));
         out[0] = pair_mul(pair_load_e4m3_small(p), s);
         out[1] = pair_mul(pair_load_e4m3_small(p + PAIR_LANES), s);
@@ -176,17 +178,18 @@ VEC_INLINE void mxfp8_weights(const uint8_t *p, const uint8_t *scale, struct pai
     out[1] = pair_mul(pair_load_e4m3(p + PAIR_LANES), s);
 }
 
-/* n_rows rows of MXFP8 times n vectors: more than one row where there is one vector, whose sums would wait
- * for each other. */
+/* Multiplies n_rows rows of MXFP8 with n vectors. One vector takes several rows, because the sums of one row
+ * would wait for each other. */
 VEC_INLINE void mxfp8_rows(const struct cpu_gemv_call *call, uint32_t row, uint32_t n_rows,
                            const struct cpu_vector *x, uint32_t n, float *y)
 {
     const struct cpu_matrix *w = call->w;
-    struct pair acc[TOGETHER];
+    struct pair acc[BATCH];
     for (uint32_t i = 0; i < n_rows * n; i++)
         acc[i] = pair_set1(0);
     for (uint32_t c = 0; c < w->cols; c += MXFP8_GROUP) {
-        /* As far ahead in the order in which the rows are read; at their end, of the next ones. */
+        /* The prefetch distance counts in the order in which the rows are read; at their end it reaches the
+         * next rows. */
         uint64_t ahead = AHEAD / n_rows;
         ahead += c + ahead < w->cols ? 0 : (uint64_t)(n_rows - 1) * w->cols;
         for (uint32_t r = 0; r < n_rows; r++) {
@@ -220,22 +223,21 @@ VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, uint32_t
 VEC_INLINE void some_rows(const struct cpu_gemv_call *call, uint32_t first, uint32_t last, uint32_t i, int n,
                           struct form f)
 {
-    const uint32_t together = TOGETHER / (uint32_t)n;
-    for (; f.kind == FORMAT_MXFP8 && together > 1 && last - first >= together; first += together)
-        mxfp8_rows(call, first, together, &call->x[i], (uint32_t)n, call->y + i * call->y_stride + first);
+    const uint32_t n_rows = BATCH / (uint32_t)n;
+    for (; f.kind == FORMAT_MXFP8 && n_rows > 1 && last - first >= n_rows; first += n_rows)
+        mxfp8_rows(call, first, n_rows, &call->x[i], (uint32_t)n, call->y + i * call->y_stride + first);
     for (uint32_t r = first; r < last; r++)
         one_row(call, r, i, n, f);
 }
 
-/* A few rows at a time stay in the cache for the next vectors, whose digits then stay there for those rows.
- * */
+/* A few rows at a time stay in the cache for the next vectors, and the vectors' digits for those rows. */
 VEC_INLINE void all_rows(const struct cpu_gemv_call *call, struct form f)
 {
     for (uint32_t first = call->first, last; first < call->last; first = last) {
         last = call->last - first > STAY ? first + STAY : call->last;
         uint32_t i = 0;
-        for (; call->n - i >= TOGETHER; i += TOGETHER)
-            some_rows(call, first, last, i, TOGETHER, f);
+        for (; call->n - i >= BATCH; i += BATCH)
+            some_rows(call, first, last, i, BATCH, f);
         if (call->n - i >= 2) {
             some_rows(call, first, last, i, 2, f);
             i += 2;
@@ -247,8 +249,8 @@ VEC_INLINE void all_rows(const struct cpu_gemv_call *call, struct form f)
 
 typedef void rows_fn(const struct cpu_gemv_call *call, struct form f);
 
-/* A function of its own for each form, with as much of it constant as the speed of the loops needs: in a
- * large one gcc keeps the sums in memory. */
+/* Each form has a function of its own with as many constants as the loops' speed needs: in one large function
+ * gcc would keep the sums in memory. */
 #define ROWS(name, ...)                                                                                      \
     static void name(const struct cpu_gemv_call *call, struct form f)                                        \
     {                                                                                                        \
@@ -256,8 +258,8 @@ typedef void rows_fn(const struct cpu_gemv_call *call, struct form f);
         (void)f;                                                                                             \
         all_rows(call, known);                                                                               \
     }
-/* One for all instead where unpacking takes the time anyway, and where the compiler would take half a minute
- * to put a sanitizer's checks into each copy of the same lines. */
+/* One function for all instead: on the portable set, where unpacking takes the time anyway, and with
+ * sanitizers, whose checks in each copy would take the compiler half a minute. */
 #if defined(CPU_ISA_portable) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 ROWS(any, f.kind, f.group, f.parts, f.scale)
 #define BODY(how, name) any
@@ -266,26 +268,26 @@ ROWS(any, f.kind, f.group, f.parts, f.scale)
 #else
 #define BODY(how, name) how##_##name
 #define AFFINE_OF(name, scale)                                                                               \
-    ROWS(usual_##name, FORMAT_##name, CPU_BLOCK, 1, SCALE_BF16)                                              \
+    ROWS(common_##name, FORMAT_##name, CPU_BLOCK, 1, SCALE_BF16)                                             \
     ROWS(whole_##name, FORMAT_##name, f.group, 1, scale)                                                     \
     ROWS(parts_##name, FORMAT_##name, CPU_BLOCK / 2, 2, scale)
 #define E2M1(name, ...) ROWS(parts_##name, FORMAT_##name, __VA_ARGS__)
 #endif
 #define AFFINE(name) AFFINE_OF(name, f.scale)
-#define THREE(name)  [FORMAT_##name] = {BODY(usual, name), BODY(whole, name), BODY(parts, name)}
+#define THREE(name)  [FORMAT_##name] = {BODY(common, name), BODY(whole, name), BODY(parts, name)}
 
-/* By kind: groups of 64 with bf16 scales; other groups of at least 64; of 32. */
+/* [kind][groups of 64 with bf16 scales; other groups of at least 64; groups of 32]. */
 typedef rows_fn *const rows_table[FORMAT_KINDS][3];
 
 static void run_rows(const rows_table rows, const struct cpu_gemv_call *call, struct form f)
 {
-    bool is_usual = f.group == CPU_BLOCK && f.scale == SCALE_BF16;
-    rows[f.kind][is_usual ? 0 : f.group < CPU_BLOCK ? 2 : 1](call, f);
+    bool is_common = f.group == CPU_BLOCK && f.scale == SCALE_BF16;
+    rows[f.kind][is_common ? 0 : f.group < CPU_BLOCK ? 2 : 1](call, f);
 }
 
 #ifdef CPU_ISA_avx512vbmi
-/* What instructions that move single bytes and bits make faster; compiled beside the rest for that
- * instruction set. */
+/* The formats that instructions for single bytes and bits (VBMI) make faster; this part is compiled
+ * separately for them. */
 AFFINE_OF(Q3, SCALE_BF16)
 AFFINE_OF(Q5, SCALE_BF16)
 AFFINE_OF(Q6, SCALE_BF16)

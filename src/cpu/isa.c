@@ -25,7 +25,7 @@ static bool has_portable(void)
 }
 
 #if defined(__x86_64__)
-/* Not every compiler's __builtin_cpu_supports knows it. */
+/* Some compilers' __builtin_cpu_supports does not know it. */
 static bool has_f16c(void)
 {
     unsigned a, b, c, d;
@@ -44,7 +44,7 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512vnni");
 }
 
-/* The system gives a process the tile registers when it asks for them; asking again is harmless. */
+/* The system gives a process the tile registers on request; a second request is harmless. */
 static bool has_amx(void)
 {
     enum { ASK = 0x1023, TILES = 18, BIT_TILE = 1 << 24, BIT_INT8 = 1 << 25 };

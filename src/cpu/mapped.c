@@ -17,7 +17,7 @@ int mapped_open(struct mapped *m, int fd, const char *path, uint64_t bytes, stru
     if (at == MAP_FAILED)
         return err_errno(e, ERR_UNSUPPORTED, "%s cannot be mapped", path);
     m->at = at;
-    /* Without it a fault of a file that was cut could not be told from a good page without a signal. */
+    /* Without it, only a signal could tell a fault in a truncated file from a good page. */
     if (madvise(at, 1, MADV_POPULATE_READ) < 0 && errno == EINVAL) {
         mapped_close(m);
         return err_set(e, ERR_UNSUPPORTED, "the system is older than Linux 5.14");
@@ -41,7 +41,7 @@ int64_t mapped_there(const struct mapped *m, uint64_t off, uint64_t n)
     return (int64_t)(size > off ? size_min(n, size - off) : 0);
 }
 
-/* The whole pages that bytes [off, off + n) lie in. */
+/* Returns the whole pages that contain bytes [off, off + n). */
 static uint8_t *pages_of(const struct mapped *m, uint64_t off, uint64_t n, size_t *span)
 {
     *span = (size_t)(n + off % m->page);
@@ -59,7 +59,7 @@ int64_t mapped_fetch(const struct mapped *m, uint64_t off, uint64_t n)
     madvise(page, span, MADV_WILLNEED);
     if (madvise(page, span, MADV_POPULATE_READ) < 0)
         return errno == EFAULT ? -EIO : -errno;
-    /* The rest of the last page of a file that was cut reads as zeros, without a fault. */
+    /* If the file was truncated, the rest of its last page reads as zeros, without a fault. */
     return mapped_there(m, off, (uint64_t)there);
 }
 

@@ -3,8 +3,8 @@
 #include "base/real.h"
 #include "cpu/isa.h"
 
-/* sleef.h shows these only to a file that is compiled with a fused multiply-add; here the processor is asked.
- * */
+/* sleef.h declares these only for files that are compiled with a fused multiply-add; this one asks the
+ * processor. */
 #ifdef __x86_64__
 float Sleef_finz_expf1_u10purecfma(float);
 float Sleef_finz_logf1_u10purecfma(float);

@@ -1,8 +1,8 @@
-/* math.h - exp, log, tanh and their kin over 8 lanes.
+/* math.h - exp, log, tanh and their relatives over 8 lanes.
  *
- * SLEEF's deterministic functions: the same bits on every processor with a fused multiply-add, in 8 lanes, 4
- * or one. Errors: exp, log, log1p (up to 1e38), tanh at most 1 unit in the last place, what is made of them
- * at most 4. */
+ * They are SLEEF's deterministic functions: the same bits on every processor with a fused multiply-add, in 8
+ * lanes, 4 or one. Errors: at most 1 unit in the last place for exp, log, log1p (up to 1e38) and tanh, at
+ * most 4 for what is made of them. */
 #ifndef MOEFLUX_CPU_MATH_H
 #define MOEFLUX_CPU_MATH_H
 
@@ -10,7 +10,8 @@
 
 #include "cpu/vec.h"
 
-/* One value. Without a fused multiply-add SLEEF's other functions, whose bits differ (cpu_common_bits). */
+/* The same for one value. Without a fused multiply-add they are SLEEF's other functions, whose bits differ
+ * (cpu_common_bits). */
 float math_exp_1(float x);
 float math_log_1(float x);
 float math_log1p_1(float x);

@@ -20,11 +20,11 @@ typedef uint64_t words __attribute__((vector_size(64)));
 
 struct area {
     uint8_t *bytes;
-    uint64_t *sums; /* of each block, so that the reads are not left out */
+    uint64_t *sums; /* one for each block, so that the compiler keeps the reads */
 };
 
-/* Each thread writes the blocks that it reads later: they lie in its own memory, each in a huge page where
- * there are some. */
+/* Each thread writes the blocks that it will read: they lie in its node's memory, each in a huge page if
+ * there are any. */
 static void fill_block(void *ctx, uint32_t block, uint32_t thread)
 {
     const struct area *a = ctx;

@@ -1,5 +1,5 @@
-/* memory_speed.h - how fast this machine's cores read memory together: no computation over weights in memory
- * is faster. */
+/* memory_speed.h - how fast all of this machine's cores read memory, the upper limit of any computation over
+ * weights in memory. */
 #ifndef MOEFLUX_CPU_MEMORY_SPEED_H
 #define MOEFLUX_CPU_MEMORY_SPEED_H
 
@@ -7,8 +7,8 @@
 
 struct moeflux_err;
 
-/* Bytes a second of a plain read by n_threads, the fastest of several passes. Takes at most `bytes` of memory
- * (enough to be larger than the caches), and some tenths of a second. ERR_MEMORY. */
+/* Measures the bytes a second of a plain read by n_threads, the fastest of several passes. Takes at most
+ * `bytes` of memory (enough to exceed the caches), and some tenths of a second. ERR_MEMORY. */
 int memory_speed_measure(uint32_t n_threads, uint64_t bytes, double *bytes_s, struct moeflux_err *e);
 
 #endif

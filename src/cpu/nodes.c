@@ -14,9 +14,9 @@
 /* The most that Linux can be built for. */
 enum { MAX_NODES = 1024, WORD_BITS = 8 * sizeof(unsigned long), HUGE_PAGE = 2 << 20 };
 
-/* ---- which there are ---- */
+/* ---- which nodes there are ---- */
 
-/* A line of the system's: `name` in a folder below /sys. NULL: there is none; else freed with free(). */
+/* Returns the first line of file `name` in a folder of /sys, to be freed with free(); NULL: none. */
 static char *read_line(const char *root, const char *folder, const char *name)
 {
     char path[1024], *line = NULL;
@@ -32,7 +32,7 @@ static char *read_line(const char *root, const char *folder, const char *name)
     return NULL;
 }
 
-/* Its length grows with the machine. */
+/* Returns a list of any length; it grows with the machine. */
 static char *read_list(const char *root, const char *name)
 {
     return read_line(root, "devices/system/node", name);
@@ -46,7 +46,7 @@ static bool has(const struct nodes *n, uint32_t cpu)
     return i < n->n_cpus;
 }
 
-/* Appends the node with those of `all` that it has. False: some belong to an earlier one too. */
+/* Appends the node with its members of `all`. Returns false if some already belong to another node. */
 static bool add_node(struct nodes *n, const char *root, uint32_t id, const uint32_t *all, uint32_t n_all)
 {
     char name[32];
@@ -68,7 +68,7 @@ static bool add_node(struct nodes *n, const char *root, uint32_t id, const uint3
     return fits;
 }
 
-/* False: some processor has no node, or two. */
+/* Returns false if some processor has no node, or two. */
 static bool find_nodes(struct nodes *n, const char *root, const uint32_t *all, uint32_t n_all)
 {
     uint32_t low, high;
@@ -139,7 +139,8 @@ bool nodes_may_place(void)
     return syscall(SYS_get_mempolicy, &mode, NULL, 0UL, NULL, 0UL) == 0 && mode == MPOL_DEFAULT;
 }
 
-/* The system counts one bit less than it is told. Its refusals are not errors: pages lie somewhere then. */
+/* The system counts one bit less than the number passed. Refusals are not errors: the pages just lie
+ * elsewhere. */
 void nodes_prefer(uint32_t id)
 {
     struct mask m = mask_of(id);

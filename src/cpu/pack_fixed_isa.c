@@ -1,3 +1,4 @@
+/* pack_fixed (product.h), the tiles of gemm_fixed, for one instruction set. */
 #include "cpu/table.h"
 
 #include "cpu/codes.h"
@@ -5,7 +6,7 @@
 
 enum { HALF = CPU_BLOCK / 2 };
 
-/* One token's place i in its tile; v NULL: there is none. */
+/* Fills a token's place i in its tile; v NULL: with zeros. */
 static void pack_token(const struct cpu_fixed *to, uint32_t tile, uint32_t i, const struct cpu_vector *v)
 {
     uint32_t blocks = to->cols / CPU_BLOCK, t = to->tile_tokens;

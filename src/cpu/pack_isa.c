@@ -1,3 +1,4 @@
+/* pack (product.h), the tiles of gemm, for one instruction set. */
 #include "cpu/table.h"
 
 #include "cpu/product.h"
@@ -7,8 +8,8 @@ static const float *token(const struct cpu_pack_call *call, uint32_t i)
     return call->x + (call->pick ? call->pick[i] : i) * call->x_stride;
 }
 
-/* t tokens of one tile, 8 columns at a time: what a store writes past its t tokens is overwritten by the next
- * column. */
+/* Packs t tokens of one tile, 8 columns at a time. A store writes past its t tokens; the next column
+ * overwrites that. */
 static void pack_tile(const struct cpu_pack_call *call, uint32_t begin, uint32_t t, float *to)
 {
     const float *rows[VEC_LANES];

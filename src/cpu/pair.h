@@ -1,4 +1,4 @@
-/* pair.h - 16 floats or integers: two of vec.h side by side. One register with AVX-512. */
+/* pair.h - 16 floats or integers: two vectors of vec.h. One register with AVX-512. */
 #ifndef MOEFLUX_CPU_PAIR_H
 #define MOEFLUX_CPU_PAIR_H
 
@@ -24,7 +24,7 @@ VEC_INLINE struct pair pair_set1(float x)
     return (struct pair){_mm512_set1_ps(x)};
 }
 
-/* values[0] in the first 8 lanes, values[1] in the others. */
+/* Sets the first 8 lanes to values[0], the others to values[1]. */
 VEC_INLINE struct pair pair_set2(const float *values)
 {
     const __m512i idx = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
@@ -32,7 +32,7 @@ VEC_INLINE struct pair pair_set2(const float *values)
     return (struct pair){_mm512_permutexvar_ps(idx, _mm512_castpd_ps(both))};
 }
 
-/* 2 n floats, each in the next 8 / n lanes. n: 1, 2 or 4. */
+/* Repeats each of 2 n floats in the next 8 / n lanes. n: 1, 2 or 4. */
 VEC_INLINE struct pair pair_each(const float *p, uint32_t n)
 {
     if (n == 1)
@@ -61,7 +61,7 @@ VEC_INLINE struct ipair ipair_load(const int32_t *p)
     return (struct ipair){_mm512_loadu_si512(p)};
 }
 
-/* 16 bytes, none negative. */
+/* Widens 16 unsigned bytes. */
 VEC_INLINE struct ipair ipair_load_bytes(const uint8_t *p)
 {
     return (struct ipair){_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p))};
@@ -117,8 +117,8 @@ VEC_INLINE void ipair_store(void *p, struct ipair x)
     _mm512_storeu_si512(p, x.v);
 }
 
-/* Words 4 at .. 4 at + 3 of the rows to out[0] .. out[3]: four squares of 4 x 4, each within a quarter of a
- * register. */
+/* Transposes words 4 at .. 4 at + 3 of the rows into out[0] .. out[3]: four squares of 4 x 4, each within a
+ * quarter of a register. */
 VEC_INLINE void ipair_turn_four(const void *const rows[PAIR_LANES], int at, struct ipair out[4])
 {
     __m512i r[4], t[4];
@@ -138,7 +138,7 @@ VEC_INLINE void ipair_turn_four(const void *const rows[PAIR_LANES], int at, stru
     }
 }
 
-/* As vec_turn, of 16 rows: word i of all of them to out[i]. */
+/* Transposes 16 rows like vec_turn: out[i] gets word i of all rows. */
 VEC_INLINE void ipair_turn(const void *const rows[PAIR_LANES], struct ipair out[VEC_LANES])
 {
     ipair_turn_four(rows, 0, out);
@@ -155,7 +155,7 @@ VEC_INLINE struct ipair ipair_right(struct ipair x, int by)
     return (struct ipair){_mm512_srli_epi32(x.v, (unsigned)by)};
 }
 
-/* The sum of both halves. */
+/* Returns the sum of both halves. */
 VEC_INLINE struct vec pair_fold(struct pair x)
 {
     return (struct vec){_mm256_add_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1))};
@@ -178,8 +178,10 @@ VEC_INLINE struct pair pair_load_e4m3(const uint8_t *p)
                     pair_set1(256));
 }
 
-/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is
- * less by that. */
+/* Loads 2^-120 of each number, if e4m3_are_normal. A float with the same exponent and mantissa bits is that
+ * much smaller:
+ *   E4M3    seeeemmm
+ *   float   s0000eeeemmm00000000000000000000 */
 VEC_INLINE struct pair pair_load_e4m3_small(const uint8_t *p)
 {
     __m512i b = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p));
@@ -293,7 +295,7 @@ VEC_INLINE void ipair_store(void *p, struct ipair x)
     ivec_store((int32_t *)p + VEC_LANES, x.high);
 }
 
-/* As vec_turn, of 16 rows: word i of all of them to out[i]. */
+/* Transposes 16 rows like vec_turn: out[i] gets word i of all rows. */
 VEC_INLINE void ipair_turn(const void *const rows[PAIR_LANES], struct ipair out[VEC_LANES])
 {
     struct ivec low[VEC_LANES], high[VEC_LANES];
@@ -348,8 +350,7 @@ VEC_INLINE struct vec vec_load_e4m3_small(const uint8_t *p)
         _mm256_castsi256_ps(_mm256_and_si256(_mm256_slli_epi32(b, 20), _mm256_set1_epi32((int)0x87f00000)))};
 }
 
-/* 2^-120 of each, where e4m3_are_usual: the places of an E4M3 number are those of a float whose exponent is
- * less by that. */
+/* Loads 2^-120 of each number, if e4m3_are_normal; see the other one above. */
 VEC_INLINE struct pair pair_load_e4m3_small(const uint8_t *p)
 {
     return pair_of(vec_load_e4m3_small(p), vec_load_e4m3_small(p + VEC_LANES));
@@ -357,7 +358,7 @@ VEC_INLINE struct pair pair_load_e4m3_small(const uint8_t *p)
 #endif
 #endif
 
-/* 16 scales of a type. */
+/* Loads 16 scales of a type. */
 VEC_INLINE struct pair pair_load_scales(const uint8_t *p, uint32_t scale)
 {
     switch (scale) {

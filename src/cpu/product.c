@@ -3,7 +3,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 
-/* Digits of a pair of blocks: three of a byte for each column. */
+/* PAIR_BYTES: digits of a pair of blocks, three of a byte for each column. */
 enum {
     PAIR_BYTES = 3 * 2 * CPU_BLOCK,
     GROUPS_AT_ONCE = 16,
@@ -28,8 +28,8 @@ static uint64_t padded_blocks(uint32_t cols)
     return size_round_up(div_up(cols, CPU_BLOCK), 8);
 }
 
-/* Floats or integers of a vector, for so many padded blocks: steps and sums of 64, of 32, of 128, of the
- * lanes. */
+/* Returns the floats and integers of a vector with that many padded blocks: steps and sums of 64, of 32, of
+ * 128, of the lanes. */
 static uint64_t vector_words(uint64_t blocks)
 {
     return 2 * blocks + 2 * blocks + size_round_up(blocks / 2, 8) + blocks * LANES;

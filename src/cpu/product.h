@@ -1,55 +1,57 @@
-/* product.h - products of matrices, packed as they lie in the file, with one vector or with many tokens.
+/* product.h - products of matrices, stored as in the file, with one vector or with many tokens.
  *
  * y = W x. All instruction sets and any division of the rows give the same bits, because the order of the
- * sums is part of the contract:
+ * sums is part of the contract.
  *
- * One vector (gemv; also several at once, each as if it were alone). x is taken as 24-bit fixed point: for
- * each block of 64 columns a step, the largest |x| of the block / 8323071 but at least FLT_MIN, and x = step
- * * (d0 * 65536 + d1 * 256 + d2), rounded, the digits signed bytes. A block of zeros has step 0; one with a
- * NaN or an infinity has step NaN and makes the output NaN. Lane l of 8 sums code * digit over columns 8 l to
- * 8 l + 7 of the block, exactly, for each digit:
- *     f = fma(fma(sum of d0, 256, sum of d1), 256, sum of d2) acc[b % 2][l] = fma(f, scale of the lane's
- *     group * step, acc[b % 2][l]) b: the block A group is some lanes of a block, 4 of 32 columns and 2 of
- *     16; or a block; or, of 128 columns, two of them. acc[1] begins at 0, acc[0] at the biases' part: lane l
- *     sums fma(bias, sum of the group's x, .) over groups l, l + 8, .. in order. A block's x are summed in 8
- *     lanes, lane l over columns 8 l to 8 l + 7, then by the tree of vec_sum; a group of 32 by the tree's
- *     part for its lanes, (0 + 2) + (1 + 3); one of 128 is the sum of its two blocks. What is missing of a
- *     pair of blocks or of 8 groups counts as zeros. y = vec_sum(acc[0] + acc[1]). E2M1 codes (MXFP4, NVFP4)
- *     count as twice their value, whole numbers from -12 to 12, and their scales as half of them; there are
- *     no biases, so that acc[0] begins at 0. The error is that of float32: largest / rms of the outputs about
- *     2e-6. Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the
- *     columns c in order; a row's end is filled with zeros.
+ * One vector (gemv; also several at once, batch-invariant). x becomes 24-bit fixed point. Each block of 64
+ * columns has a step, the largest |x| of the block / 8323071 but at least FLT_MIN, and x = step * (d0 * 65536
+ * + d1 * 256 + d2), rounded, with signed bytes as digits. A block of zeros has step 0; one with a NaN or an
+ * infinity has step NaN and makes the output NaN. Lane l of 8 sums code * digit over columns 8 l to 8 l + 7
+ * of the block, exactly, for each digit:
+ *     f = fma(fma(sum of d0, 256, sum of d1), 256, sum of d2)
+ *     acc[b % 2][l] = fma(f, scale of the lane's group * step, acc[b % 2][l])         b: the block
+ * A group of 32 columns is 4 lanes of a block, one of 16 columns 2 lanes; one of 64 columns is a block, one
+ * of 128 two blocks.
+ * acc[1] begins at 0, acc[0] at the biases' part: lane l sums fma(bias, sum of the group's x, .) over groups
+ * l, l + 8, .. in order. A block's x are summed in 8 lanes, lane l over columns 8 l to 8 l + 7, then by the
+ * tree of vec_sum. A group of 32 takes the tree's part for its lanes, (0 + 2) + (1 + 3); one of 128 is the
+ * sum of its two blocks. Missing members of a pair of blocks or of 8 groups count as zeros. y =
+ * vec_sum(acc[0] + acc[1]).
+ * E2M1 codes (MXFP4, NVFP4) count as twice their value, whole numbers from -12 to 12, and their scales as
+ * half of them. They have no biases, so acc[0] begins at 0.
+ * The error is that of float32: largest / rms of the outputs about 2e-6.
+ * Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in
+ * order; a row's end is filled with zeros.
  *
  * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = code * scale + bias, both
- * rounded (the product is exact where scales have 16 bits), or w = value * scale. Largest error / rms with
- * 2,048 columns: 3 to 6e-6.
+ * rounded (the product is exact with 16-bit scales), or w = value * scale. Largest error / rms with 2,048
+ * columns: 3 to 6e-6.
  *
- * Many tokens in fixed point (gemm_fixed), where cpu_format_takes_fixed and the set has it, amx: x as for one
- * vector; f as there of the sums over all columns of block b
+ * Many tokens in fixed point (gemm_fixed; only amx has it, and only if cpu_format_takes_fixed): x as for one
+ * vector, f as there, from the sums over all columns of block b
  *     y = fma(bias, sum of the group's x, fma(f, scale * step, y))     over the blocks in order, from 0
  * Largest error / rms with 2,048 columns: about 2e-6.
  *
- * Which of the two a product takes may depend on the evaluation alone, its tokens and each expert's, never on
- * the processor: gemv for up to CPU_FEW_TOKENS, where it is the faster one with every instruction set, else
- * gemm.
+ * The choice between gemv and gemm may depend only on the evaluation, its tokens and each expert's, never on
+ * the processor: gemv for up to CPU_FEW_TOKENS, where it is faster with every instruction set, else gemm.
  *
- * Nothing here allocates, checks or fails: the caller has checked shapes and gives memory. */
+ * Nothing here allocates, checks or fails: the caller has checked shapes and provides memory. */
 #ifndef MOEFLUX_CPU_PRODUCT_H
 #define MOEFLUX_CPU_PRODUCT_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Whether gemm_fixed takes a format: 4 or 8 bits, groups of 64, bf16 scales. */
+/* Returns whether gemm_fixed takes a format: 4 or 8 bits, groups of 64, bf16 scales. */
 bool cpu_format_takes_fixed(uint32_t format);
-/* Whether gemv reads the digits of a vector, not its floats. */
+/* Returns whether gemv reads a vector's digits, not its floats. */
 bool cpu_format_takes_digits(uint32_t format);
 
-/* Row-major, rows without gaps, any alignment. All formats of base/format.h; of quantised numbers, cols is a
- * multiple of 64 and of the group. */
+/* A row-major matrix, rows without gaps, any alignment, any format of base/format.h. The cols of quantised
+ * numbers are a multiple of 64 and of the group. */
 struct cpu_matrix {
     const void *weight;          /* codes [rows][cols * bits / 8 bytes], or numbers [rows][cols] */
-    const void *scales, *biases; /* [rows][cols / group], where the format has them */
+    const void *scales, *biases; /* [rows][cols / group], if the format has them */
     uint32_t rows, cols, format;
 };
 
@@ -57,39 +59,41 @@ struct cpu_matrix {
 struct cpu_vector {
     const float *x; /* [cols]; for formats without digits */
     uint32_t cols;
-    /* The others are for cpu_format_takes_digits. All padded with zeros: steps to a multiple of 8 blocks,
+    /* The others are for cpu_format_takes_digits, all padded with zeros: steps to a multiple of 8 blocks;
      * sums of groups of 64, 32 and 128 columns to a multiple of 8. */
     float *steps, *sums, *sums_32, *sums_128;
-    int32_t *
-        /* [block][lane]: CODES_SHIFT times the lane's sum of x / step, which E2M1 codes have too much */
-        shifted;
-    /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: byte 4 l + i of the last is that
-     * of column 8 l + 2 i (+ 1) of the block. */
+    /* [block][lane]: the excess of sums of E2M1 codes, CODES_SHIFT times the lane's sum of x / step */
+    int32_t *shifted;
+    /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: the last index 4 l + i is column
+     * 8 l + 2 i (+ 1) of the block. */
     int8_t *digits;
 };
 
 enum {
-    CPU_BLOCK = 64,         /* columns with one step */
-    CPU_FEW_TOKENS = 5,     /* see above */
-    CPU_MAX_TOGETHER = 8,   /* vectors that gemv takes at once */
-    CPU_TILE_TOKENS = 6,    /* tokens whose sums gemm keeps in registers, at most */
-    CPU_CHUNK_TOKENS = 384, /* tokens that use the widened weights before others: they fit the second cache */
-    CPU_STRIP_ROWS = 64,    /* rows that gemm takes at once: a range should be a multiple of this */
-    CPU_PANEL = 8192,       /* floats of gemm's scratch for widened weights */
-    CPU_FIXED_TILE = 16,    /* tokens that gemm_fixed takes at once, at most */
-    CPU_FIXED_TOKENS = 384, /* tokens that use unpacked codes before others; a multiple of 4, 8, 12 and 16 */
-    CPU_FIXED_PANEL = 8,    /* blocks of 64 columns whose codes are unpacked at once */
+    CPU_BLOCK = 64,       /* columns with one step */
+    CPU_FEW_TOKENS = 5,   /* see above */
+    CPU_MAX_TOGETHER = 8, /* vectors that gemv takes at once */
+    CPU_TILE_TOKENS = 6,  /* most tokens whose sums gemm keeps in registers */
+    /* tokens that use widened weights before the next ones do; their x fit the second-level cache */
+    CPU_CHUNK_TOKENS = 384,
+    CPU_STRIP_ROWS = 64, /* rows that gemm takes at once: a range should be a multiple of this */
+    CPU_PANEL = 8192,    /* floats of gemm's scratch for widened weights */
+    CPU_FIXED_TILE = 16, /* most tokens that gemm_fixed takes at once */
+    /* tokens that use unpacked codes before the next ones do; a multiple of 4, 8, 12 and 16 */
+    CPU_FIXED_TOKENS = 384,
+    CPU_FIXED_PANEL = 8, /* blocks of 64 columns whose codes are unpacked at once */
 };
 
-/* Bytes for the digits, steps and sums of a vector: a multiple of 64, as the memory's address should be. */
+/* Returns the bytes for the digits, steps and sums of a vector, a multiple of 64. The memory should be
+ * aligned to 64. */
 uint64_t cpu_vector_bytes(uint32_t cols);
 /* Points v into `memory`; the instruction set's `quantise` fills it. */
 void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory);
 
-/* Fills a placed vector from x [cols], cols a multiple of 64. x is remembered and must stay. */
+/* Fills a placed vector from x [cols], cols a multiple of 64. v keeps x, which must stay valid. */
 typedef void cpu_quantise_fn(struct cpu_vector *v, const float *x);
 
-/* y[i * y_stride + r] for rows first <= r < last and n vectors i. 1 <= n <= CPU_MAX_TOGETHER. */
+/* Computes y[i * y_stride + r] for rows first <= r < last and n vectors i. 1 <= n <= CPU_MAX_TOGETHER. */
 struct cpu_gemv_call {
     const struct cpu_matrix *w;
     const struct cpu_vector *x; /* [n] */
@@ -99,11 +103,11 @@ struct cpu_gemv_call {
 };
 typedef void cpu_gemv_fn(const struct cpu_gemv_call *call);
 
-/* The tokens of gemm come in tiles of at most CPU_TILE_TOKENS, as equal as they can be: [tile][column][token
- * of the tile]. */
+/* Returns the number of gemm's tiles for n tokens: at most CPU_TILE_TOKENS tokens each, as equal as possible.
+ * Layout: [tile][column][token of the tile]. */
 uint32_t cpu_n_tiles(uint32_t n);
-/* The first token of a tile; for tile = cpu_n_tiles(n) it is n. The tile's numbers begin at this times cols.
- * */
+/* Returns the first token of a tile; for tile = cpu_n_tiles(n) returns n. The tile's numbers begin at this
+ * times cols. */
 uint32_t cpu_tile_begin(uint32_t n, uint32_t tile);
 
 /* Packs tiles first to last - 1 of the n tokens x + pick[i] * x_stride (NULL: i) into packed [n * cols]. */
@@ -116,7 +120,7 @@ struct cpu_pack_call {
 };
 typedef void cpu_pack_fn(const struct cpu_pack_call *call);
 
-/* y[i * y_stride + r] for rows first <= r < last and n tokens i. */
+/* Computes y[i * y_stride + r] for rows first <= r < last and n tokens i. */
 struct cpu_gemm_call {
     const struct cpu_matrix *w;
     const float *packed;
@@ -127,17 +131,19 @@ struct cpu_gemm_call {
 };
 typedef void cpu_gemm_fn(const struct cpu_gemm_call *call);
 
-/* A multiple of 64. */
+/* Returns a multiple of 64. */
 uint64_t cpu_gemm_scratch_bytes(uint32_t cols);
 
-/* Tokens as gemm_fixed reads them: in tiles as equal as they can be, filled up to tile_tokens with zeros. */
+/* Tokens in the form that gemm_fixed reads: in tiles as equal as possible, filled up to tile_tokens with
+ * zeros. */
 struct cpu_fixed {
     uint32_t n, cols, tile_tokens; /* 4, 8, 12 or 16 */
     float *steps, *sums;           /* [tile][block][tile_tokens] */
     int8_t *digits;                /* [tile][block][3 digits][tile_tokens][even columns, odd columns][32] */
 };
 
-/* A multiple of 64, as the memory's address should be. n >= 1, cols a multiple of 64. */
+/* cpu_fixed_bytes returns a multiple of 64; the memory should be aligned to 64. n >= 1, cols a multiple of
+ * 64. */
 uint64_t cpu_fixed_bytes(uint32_t cols, uint32_t n);
 void cpu_fixed_place(struct cpu_fixed *f, uint32_t cols, uint32_t n, void *memory);
 uint32_t cpu_fixed_tiles(const struct cpu_fixed *f);
@@ -151,9 +157,9 @@ struct cpu_pack_fixed_call {
 };
 typedef void cpu_pack_fixed_fn(const struct cpu_pack_fixed_call *call);
 
-/* y[i * y_stride + r] for rows first <= r < last and the tokens i. */
+/* Computes y[i * y_stride + r] for rows first <= r < last and the tokens i. */
 struct cpu_gemm_fixed_call {
-    const struct cpu_matrix *w; /* cpu_format_takes_fixed */
+    const struct cpu_matrix *w; /* its format is one that cpu_format_takes_fixed */
     const struct cpu_fixed *x;
     uint32_t first, last;
     float *y;
@@ -162,11 +168,11 @@ struct cpu_gemm_fixed_call {
 };
 typedef void cpu_gemm_fixed_fn(const struct cpu_gemm_fixed_call *call);
 
-/* The weights of columns col to col + n - 1 of a row as gemm takes them. Of quantised numbers, col and n are
- * multiples of 64. */
+/* Writes the weights of columns col to col + n - 1 of a row, the same as gemm uses. With quantised numbers
+ * col and n are multiples of 64. */
 typedef void cpu_widen_fn(const struct cpu_matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out);
 
-/* A multiple of 64. */
+/* Returns a multiple of 64. */
 uint64_t cpu_gemm_fixed_scratch_bytes(uint32_t cols);
 
 #endif

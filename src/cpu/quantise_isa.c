@@ -1,3 +1,4 @@
+/* quantise (product.h): a vector in fixed point and the sums of its groups, for one instruction set. */
 #include "cpu/table.h"
 
 #include <float.h>
@@ -7,7 +8,8 @@
 /* The largest number whose three digits are bytes: 127 * 65536 - 1. */
 enum { TOP = 8323071, INFINITE = 0x7f800000 };
 
-/* v = ((d[0] * 256) + d[1]) * 256 + d[2], digits from -128 to 127. */
+/* Splits v = ((d[0] * 256) + d[1]) * 256 + d[2] into digits from -128 to 127. Example: 200 = 1 * 256 - 56 has
+ * the digits 0, 1, -56. */
 VEC_INLINE void split(struct ivec v, struct ivec d[3])
 {
     for (int k = 2; k > 0; k--) {
@@ -17,7 +19,7 @@ VEC_INLINE void split(struct ivec v, struct ivec d[3])
     d[0] = v;
 }
 
-/* 0 for zeros, NaN where a value is none. */
+/* Returns a block's step: 0 for zeros, NaN if a value is infinite or a NaN. */
 static float step_of(const struct ivec columns[VEC_LANES])
 {
     struct ivec most = ivec_set1(0);
@@ -33,7 +35,7 @@ static float step_of(const struct ivec columns[VEC_LANES])
     return largest > 0 && step < FLT_MIN ? FLT_MIN : step;
 }
 
-/* The parts of vec_sum's tree for lanes 0 to 3 and for 4 to 7. */
+/* Returns the parts of vec_sum's tree for lanes 0 to 3 and for 4 to 7. */
 VEC_INLINE void sum_halves(struct vec x, float out[2])
 {
     float lanes[VEC_LANES];
@@ -44,7 +46,7 @@ VEC_INLINE void sum_halves(struct vec x, float out[2])
     }
 }
 
-/* Sets what v has of block b, for its columns at x. */
+/* Sets the parts of v for block b from its columns at x. */
 static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *x)
 {
     int8_t *digits = v->digits + (size_t)b / 2 * PAIR_DIGITS + (size_t)b % 2 * (CPU_BLOCK / 2);

@@ -8,7 +8,7 @@
 #include "base/f16.h"
 #include "cpu/vec.h"
 
-/* 8 bytes to 8 integers. */
+/* Widens 8 unsigned bytes. */
 VEC_INLINE struct ivec ivec_load_bytes(const uint8_t *p)
 {
 #if defined(VEC_AVX)
@@ -25,7 +25,10 @@ VEC_INLINE struct ivec ivec_load_bytes(const uint8_t *p)
 #endif
 }
 
-/* E4M3 as float16 of a 256th, which has the same places in its numbers without a leading one. */
+/* Returns 1/256 of an E4M3 number as float16. With this factor the mantissa bits mean the same in both, also
+ * for denormals:
+ *   E4M3      seeeemmm
+ *   float16   s0eeeemmm0000000 */
 static inline uint16_t e4m3_to_f16(uint8_t b)
 {
     uint32_t h = (b & 0x7fu) << 7 | ((b & 0x7f) == 0x7f ? 0x7fffu : 0);
@@ -33,7 +36,7 @@ static inline uint16_t e4m3_to_f16(uint8_t b)
 }
 
 #ifdef VEC_AVX
-/* The sign is copied above the exponent, into the place of the 256th. */
+/* The sign extension copies the sign into the exponent's highest bit, too; the mask clears it there. */
 VEC_INLINE __m256i e4m3_to_f16_16(__m128i bytes)
 {
     __m256i b = _mm256_cvtepi8_epi16(bytes);
@@ -58,8 +61,8 @@ VEC_INLINE struct vec vec_load_e4m3(const uint8_t *p)
 }
 
 #ifdef VEC_AVX
-/* Whether 32 numbers all have a leading one: none is 0 or next to it, or no number. */
-VEC_INLINE bool e4m3_are_usual(const uint8_t *p)
+/* Returns whether 32 numbers are all normal: no zero, no denormal, no NaN. */
+VEC_INLINE bool e4m3_are_normal(const uint8_t *p)
 {
     const __m256i least = _mm256_set1_epi8(8), range = _mm256_set1_epi8(0x7e - 8);
     __m256i b = _mm256_and_si256(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi8(0x7f));
@@ -68,7 +71,7 @@ VEC_INLINE bool e4m3_are_usual(const uint8_t *p)
 }
 #endif
 
-/* 2^(byte - 127). 0 has no leading one in a float, and 255 is no number. */
+/* Returns 2^(byte - 127). Byte 0 is a denormal float, 255 a NaN. */
 VEC_INLINE struct vec vec_load_e8m0(const uint8_t *p)
 {
     struct ivec b = ivec_load_bytes(p), half = ivec_set1(1 << 22);
@@ -76,7 +79,7 @@ VEC_INLINE struct vec vec_load_e8m0(const uint8_t *p)
     return vec_bits(ivec_or(ivec_left(b, 23), ivec_and(edge, half)));
 }
 
-/* Bytes of one. */
+/* Returns the bytes of one scale. */
 VEC_INLINE uint32_t scales_bytes(uint32_t scale)
 {
     return scale == SCALE_F32 ? 4 : scale == SCALE_BF16 || scale == SCALE_F16 ? 2 : 1;
@@ -98,7 +101,7 @@ VEC_INLINE struct vec scales_eight(const uint8_t *p, uint32_t scale)
     }
 }
 
-/* Scales i to i + 7 of n; what is not there has no meaning, but is a number. */
+/* Loads scales i to i + 7 of n. Lanes past the end have no meaning, but are numbers. */
 VEC_INLINE struct vec scales_load(const uint8_t *p, uint32_t scale, uint32_t i, uint32_t n)
 {
     uint32_t bytes = scales_bytes(scale);
@@ -111,7 +114,7 @@ VEC_INLINE struct vec scales_load(const uint8_t *p, uint32_t scale, uint32_t i, 
     return scales_eight(some, scale);
 }
 
-/* Scale i. */
+/* Returns scale i. */
 VEC_INLINE float scales_one(const void *scales, uint32_t scale, uint64_t i)
 {
     const uint8_t *p = (const uint8_t *)scales + i * scales_bytes(scale);
@@ -137,7 +140,7 @@ VEC_INLINE float scales_one(const void *scales, uint32_t scale, uint64_t i)
     }
 }
 
-/* n floats, each in the next 8 / n lanes. n: 1, 2, 4 or 8. */
+/* Repeats each of n floats in the next 8 / n lanes. n: 1, 2, 4 or 8. */
 VEC_INLINE struct vec vec_each(const float *p, uint32_t n)
 {
     if (n == 8)

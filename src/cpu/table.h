@@ -1,4 +1,4 @@
-/* table.h - what the sources of this folder that are compiled for each instruction set put into its struct
+/* table.h - the functions of this folder that are compiled for each instruction set, and its struct
  * cpu_isa. */
 #ifndef MOEFLUX_CPU_TABLE_H
 #define MOEFLUX_CPU_TABLE_H
@@ -8,8 +8,8 @@
 
 extern const struct cpu_isa VEC_NAME(cpu_isa);
 
-/* amx has its own of what sees a matrix's codes for many tokens, all else it shares with avx512
- * (CPU_ISAS_SHARED). */
+/* amx has its own versions of what reads a matrix's codes for many tokens. It shares everything else with
+ * avx512 (CPU_ISAS_SHARED). */
 #ifdef CPU_ISA_amx
 #define SHARED_NAME(name) VEC_JOIN(name, avx512)
 #else
@@ -23,7 +23,7 @@ cpu_gemm_fn VEC_NAME(gemm);
 cpu_widen_fn VEC_NAME(widen);
 cpu_pack_fixed_fn SHARED_NAME(pack_fixed);
 cpu_gemm_fixed_fn gemm_fixed_amx;
-/* Affine formats of 3, 5 and 6 bits with bf16 scales, for processors that have VBMI beside avx512. */
+/* Affine formats of 3, 5 and 6 bits with bf16 scales, for processors with VBMI in addition to avx512. */
 cpu_gemv_fn gemv_avx512vbmi;
 
 enum {

@@ -1,3 +1,4 @@
+/* The table of one instruction set's functions (isa.h). */
 #include "cpu/table.h"
 
 #define TEXT_(name) #name

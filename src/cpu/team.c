@@ -17,9 +17,9 @@
 #include "base/mem.h"
 #include "cpu/nodes.h"
 
-enum { CACHE_LINE = 64, SPIN_NS = 30000, ALERT_NS = 1000000 };
+enum { CACHE_LINE = 64, SPIN_NS = 30000, WAKE_NS = 1000000 };
 
-/* The blocks of a thread that nobody took yet: the next one below, the end above. */
+/* The blocks of a thread that nobody has taken yet. Lower half: the next one; upper half: the end. */
 struct share {
     _Alignas(CACHE_LINE) _Atomic uint64_t range;
 };
@@ -27,31 +27,31 @@ struct share {
 struct worker {
     struct team *team;
     pthread_t handle;
-    uint32_t thread, node; /* node: of team.nodes */
+    uint32_t thread, node; /* node: index in team.nodes */
 };
 
 struct team {
-    /* Each of the two on a cache line of its own, away from what is only read. */
-    _Alignas(CACHE_LINE) atomic_uint n_left; /* blocks that are not done; the caller sleeps on it */
+    /* Both groups have cache lines of their own, apart from what is only read. */
+    _Alignas(CACHE_LINE) atomic_uint n_left; /* blocks not done yet; the caller sleeps on it */
     atomic_bool caller_sleeps;
     atomic_uint n_owners;
-    pthread_mutex_t turn;                     /* of the owners: who has it calls */
-    _Alignas(CACHE_LINE) atomic_uint n_calls; /* the others sleep on it */
+    pthread_mutex_t turn;                     /* held by the owner who calls */
+    _Alignas(CACHE_LINE) atomic_uint n_calls; /* the workers sleep on it */
     atomic_uint n_asleep;
     atomic_bool stopping;
 
     _Alignas(CACHE_LINE) struct share *shares; /* [n_threads] */
-    struct worker *workers;                    /* [n_threads], the caller's place too */
-    uint32_t n_threads, n_started;             /* the caller's counts as started */
-    struct node_shares nodes;                  /* of the threads */
+    struct worker *workers;                    /* [n_threads], including the caller's place */
+    uint32_t n_threads, n_started;             /* the caller counts as started */
+    struct node_shares nodes;                  /* the threads' shares */
     uint64_t spin_ns;
-    _Atomic uint64_t alert_until; /* clock_ns; workers look for a call until then */
-    /* The call: written while no block is out, read by who has taken one. */
+    _Atomic uint64_t wake_until; /* clock_ns; until then workers look for a call */
+    /* The call: written while no block is taken, read by those who have taken one. */
     team_fn *fn;
     void *ctx;
-    bool is_by_rows; /* taken numbers are not blocks yet: find_block */
+    bool is_by_rows; /* taken numbers are turned into blocks by find_block */
     struct team_matrices matrices;
-    uint32_t *node_begin; /* [nodes.n + 1] the first number of each node's */
+    uint32_t *node_begin; /* [nodes.n + 1]: the first number of each node */
 };
 
 static void futex_wait(atomic_uint *word, uint32_t value)
@@ -75,8 +75,8 @@ static void pause_a_little(void)
     }
 }
 
-/* Looks at *word until it is (want_equal) or is not `value`. False when that took too long: spin_ns, or until
- * `end`. */
+/* Looks at *word until it equals `value` (want_equal) or differs from it. Returns false if that takes longer
+ * than spin_ns, or lasts beyond `end`. */
 static bool spin_until(const struct team *t, atomic_uint *word, uint32_t value, bool want_equal,
                        const _Atomic uint64_t *end)
 {
@@ -100,8 +100,8 @@ static bool spin_until(const struct team *t, atomic_uint *word, uint32_t value, 
     }
 }
 
-/* Takes one block. It belongs to the call that is running now, which cannot end without it: so a thread that
- * comes late from the call before may take one too. */
+/* Takes one block. It always belongs to the running call, which cannot end without it: so a thread that is
+ * late from the previous call may take one, too. */
 static bool take(struct share *s, uint32_t *block)
 {
     uint64_t range = atomic_load_explicit(&s->range, memory_order_relaxed);
@@ -116,7 +116,7 @@ static bool take(struct share *s, uint32_t *block)
 
 /* ---- rows by node ---- */
 
-/* A node's blocks of matrix m. */
+/* Returns a node's number of blocks of matrix m, and the first. */
 static uint32_t node_blocks(const struct team *t, uint32_t node, uint32_t m, uint32_t *begin)
 {
     const struct node_share *s = &t->nodes.at[node];
@@ -125,7 +125,7 @@ static uint32_t node_blocks(const struct team *t, uint32_t node, uint32_t m, uin
     return (uint32_t)node_shares_cut(&t->nodes, n, s->end) - *begin;
 }
 
-/* A node's blocks of all matrices, once. */
+/* Returns a node's number of blocks of all matrices, counted once. */
 static uint32_t node_blocks_of_all(const struct team *t, uint32_t node)
 {
     uint32_t n = 0, begin;
@@ -134,8 +134,8 @@ static uint32_t node_blocks_of_all(const struct team *t, uint32_t node)
     return n;
 }
 
-/* The block that a number stands for which was taken from a share of the node's. Numbers count the blocks of
- * the first node, in their order, then those of the next. */
+/* Returns the block for a number taken from a share of the node. Numbers count the first node's blocks in
+ * their order, then those of the next. */
 static uint32_t find_block(const struct team *t, uint32_t node, uint32_t number)
 {
     const struct team_matrices *all = &t->matrices;
@@ -149,7 +149,7 @@ static uint32_t find_block(const struct team *t, uint32_t node, uint32_t number)
 
 /* ---- working ---- */
 
-/* Runs what is left: of the thread's own share, then of its node's, then of all. */
+/* Runs what is left of the thread's own share, then of its node's, then of all. */
 static void work(struct team *t, uint32_t thread)
 {
     uint32_t number, n_done = 0;
@@ -161,8 +161,8 @@ static void work(struct team *t, uint32_t thread)
         for (; take(&t->shares[whose], &number); n_done++)
             t->fn(t->ctx, t->is_by_rows ? find_block(t, t->workers[whose].node, number) : number, thread);
     }
-    /* Sequentially consistent, as caller_sleeps is: either the caller sees the 0 or this thread sees it
-     * asleep. */
+    /* Sequentially consistent, like caller_sleeps: either the caller sees the 0, or this thread sees that it
+     * sleeps. */
     if (n_done > 0 && atomic_fetch_sub(&t->n_left, n_done) == n_done && atomic_load(&t->caller_sleeps))
         futex_wake(&t->n_left, 1);
 }
@@ -173,9 +173,9 @@ static void *worker_main(void *arg)
     struct team *t = w->team;
     uint32_t seen = 0;
     while (!atomic_load(&t->stopping)) {
-        if (!spin_until(t, &t->n_calls, seen, false, &t->alert_until)) {
+        if (!spin_until(t, &t->n_calls, seen, false, &t->wake_until)) {
             atomic_fetch_add(&t->n_asleep, 1);
-            futex_wait(&t->n_calls, seen); /* returns at once when there is a call, and on an alert */
+            futex_wait(&t->n_calls, seen); /* returns at once if there is a call, and on team_wake */
             atomic_fetch_sub(&t->n_asleep, 1);
             if (atomic_load(&t->n_calls) == seen)
                 continue;
@@ -195,8 +195,8 @@ static void call_workers(struct team *t, uint32_t n)
 
 /* ---- threads ---- */
 
-/* Gives each thread a node: as the threads go from 0 to n_threads, the nodes' processors go from first to
- * last. */
+/* Gives each thread a node: as threads go from 0 to n_threads, processors go from the first node's to the
+ * last node's. */
 static void divide_threads(struct team *t, const struct nodes *nodes)
 {
     uint32_t node = 0;
@@ -215,7 +215,7 @@ static void divide_threads(struct team *t, const struct nodes *nodes)
     }
 }
 
-/* Lets the thread run on its node only. Where the system refuses, it runs anywhere, and is slower at most. */
+/* Restricts the thread to its node. If the system refuses, it runs anywhere, at worst more slowly. */
 static void bind_to_node(const struct worker *w, const struct nodes *nodes)
 {
     const struct node *at = nodes->at;
@@ -265,7 +265,7 @@ struct team *team_new_on(uint32_t n_threads, const struct nodes *nodes, struct m
         err_set(e, ERR_MEMORY, "no memory for %u threads", n_threads);
         return NULL;
     }
-    /* Where the threads cannot all run at once, one that spins keeps another from working. */
+    /* If the threads cannot all run at once, a spinning one keeps another from working. */
     *t = (struct team){
         .n_threads = n_threads, .n_started = 1, .spin_ns = n_threads <= cores_allowed() ? SPIN_NS : 0};
     atomic_init(&t->n_owners, 1);
@@ -387,7 +387,7 @@ void team_wake(struct team *t)
 {
     if (t->n_threads == 1 || t->spin_ns == 0)
         return;
-    atomic_store_explicit(&t->alert_until, clock_ns() + ALERT_NS, memory_order_relaxed);
+    atomic_store_explicit(&t->wake_until, clock_ns() + WAKE_NS, memory_order_relaxed);
     if (atomic_load(&t->n_asleep) > 0)
         futex_wake(&t->n_calls, INT_MAX);
 }

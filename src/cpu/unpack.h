@@ -1,10 +1,15 @@
-/* unpack.h - the codes of blocks of 64 columns as bytes, in the order of the digits of a vector (codes.h).
+/* unpack.h - unpacks the codes of blocks of 64 columns into bytes, in the order of a vector's digits
+ * (codes.h).
  *
- * In two registers for each block: the codes of the even columns and those of the odd ones, 4 bytes to a lane
- * of 32 bits, so that lane l holds columns 8 l to 8 l + 7. The 8 codes of a lane are `bits` bytes of memory.
+ * Each block fills two registers: one has the codes of the even columns, one those of the odd ones. A lane of
+ * 32 bits has 4 bytes; lane l holds columns 8 l to 8 l + 7. In memory the 8 codes of a lane take `bits`
+ * bytes.
  *
- * `kind` is a format's number without its group and scales: a constant where speed counts.
- * No function reads a byte behind the codes that it is asked for. */
+ * `kind` is a format's number without its group and scales: a constant where speed counts. Functions do not
+ * read past the end of the codes.
+ *
+ * In the pictures below a digit is a bit of the code with that number, a dot a zero, x any bit; the highest
+ * bit comes first. */
 #ifndef MOEFLUX_CPU_UNPACK_H
 #define MOEFLUX_CPU_UNPACK_H
 
@@ -14,7 +19,7 @@
 #include "cpu/pair.h"
 #include "cpu/product.h"
 
-/* Codes that are floats of 4 bits (E2M1) become twice their value plus this, which is no negative number. */
+/* Codes that are 4-bit floats (E2M1) become twice their value plus CODES_SHIFT, which is not negative. */
 enum { CODES_SHIFT = 12 };
 
 VEC_INLINE bool codes_are_e2m1(int kind)
@@ -22,7 +27,7 @@ VEC_INLINE bool codes_are_e2m1(int kind)
     return kind == FORMAT_MXFP4 || kind == FORMAT_NVFP4;
 }
 
-/* Bits of a code in memory. */
+/* Returns the bits of a code in memory. */
 VEC_INLINE int codes_bits(int kind)
 {
     switch (kind) {
@@ -41,19 +46,19 @@ VEC_INLINE int codes_bits(int kind)
     }
 }
 
-/* Bits that a byte has. */
+/* Returns the bits of an unpacked code. */
 VEC_INLINE int codes_byte_bits(int kind)
 {
     return codes_are_e2m1(kind) ? 5 : codes_bits(kind);
 }
 
-/* Bytes of a block's codes in memory. */
+/* Returns the bytes of a block's codes in memory. */
 VEC_INLINE uint64_t codes_bytes(int kind)
 {
     return (uint64_t)codes_bits(kind) * CPU_BLOCK / 8;
 }
 
-/* The byte of each code of 4 bits of an E2M1 format. */
+/* Returns the table from 4-bit E2M1 codes to bytes. */
 VEC_INLINE const uint8_t *codes_e2m1(void)
 {
     static const uint8_t bytes[16] = {12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0};
@@ -61,16 +66,19 @@ VEC_INLINE const uint8_t *codes_e2m1(void)
 }
 
 #if defined(VEC_AVX) || defined(VEC_NEON)
-/* Codes of 3, 5 and 6 bits. A quarter of a block, 16 codes, is taken out of 16 bytes of memory, half of them
- * at once: the two bytes in which a code lies become a word, the code moves to the word's upper end and from
- * there to the lower one. */
+/* How codes of 3, 5 and 6 bits are unpacked: a quarter of a block, 16 codes, from 16 bytes of memory, its
+ * even or its odd codes at once. For 5 bits and code 3, whose bits 15 .. 19 lie in bytes 1 and 2:
+ *   `at` picks the two bytes      44443333 32222211    a word; code 3 at bits 7 .. 11
+ *   * up = 2^4                    33333222 2211....    code 3 at the upper end
+ *   >> 11                         ........ ...33333    code 3 at the lower end */
 struct codes_table {
-    uint8_t at[2][2][16]; /* [first or second quarter of a half][even or odd codes]: the bytes of the words */
-    uint16_t up[2][8];    /* [even or odd codes]: what the words are multiplied with */
+    /* [first or second quarter of a half][even or odd codes]: which bytes make up the words */
+    uint8_t at[2][2][16];
+    uint16_t up[2][8]; /* [even or odd codes]: factors of the words */
 };
 
-/* `from`: where the quarter begins in the 16 bytes. The second byte of a code that lies in one is shifted
- * out, whichever it is. */
+/* from: where the quarter begins in the 16 bytes. If a code lies in one byte, the second one is shifted out,
+ * so any byte will do. */
 #define CODES_AT(bits, from, c) (from) + (c) * (bits) / 8, ((from) + (c) * (bits) / 8 + 1) & 15
 #define CODES_UP(bits, c)       1 << (16 - (bits) - (c) * (bits) % 8)
 #define CODES_EACH(each, first)                                                                              \
@@ -106,10 +114,10 @@ VEC_INLINE const struct codes_table *codes_table(int bits)
 
 #if defined(__AVX512VNNI__)
 struct codes {
-    __m512i even, odd; /* the first block below, the second above */
+    __m512i even, odd; /* the first block in the lower half, the second in the upper */
 };
 
-/* n bytes at p, a multiple of 8; zeros follow. Not a masked load, which takes several times as long on some
+/* Loads n bytes at p, a multiple of 8; zeros follow. A masked load would take several times as long on some
  * processors. */
 VEC_INLINE __m512i codes_bytes_at(const uint8_t *p, uint64_t n)
 {
@@ -119,7 +127,7 @@ VEC_INLINE __m512i codes_bytes_at(const uint8_t *p, uint64_t n)
         return _mm512_setzero_si512();
     if (n == 32)
         return _mm512_zextsi256_si512(_mm256_loadu_si256((const __m256i *)p));
-    __m128i last = _mm_setzero_si128(); /* behind the last whole 16 bytes */
+    __m128i last = _mm_setzero_si128(); /* after the last whole 16 bytes */
     if (n % 16 > 0)
         last = _mm_loadl_epi64((const __m128i *)(p + n / 16 * 16));
     if (n < 32)
@@ -149,8 +157,11 @@ VEC_INLINE struct codes codes_of_8(const uint8_t *p, uint64_t n)
     return (struct codes){_mm512_permutexvar_epi64(order, even), _mm512_permutexvar_epi64(order, odd)};
 }
 
-/* A byte to a word: codes 0 and 1 lie right in its lower half, 2 and 3 are copied 4 bits up into the upper
- * one. */
+/* Widens each byte to a word of four codes of 2 bits:
+ *   byte                   33221100
+ *   word | word << 4       ....3322 xxxx1100
+ *   & 3                    ......22 ......00    even codes, a byte each
+ *   >> 2, & 3              ......33 ......11    odd codes */
 VEC_INLINE struct codes codes_of_2(const uint8_t *p, uint64_t n)
 {
     const __m512i low = _mm512_set1_epi8(3);
@@ -160,10 +171,10 @@ VEC_INLINE struct codes codes_of_2(const uint8_t *p, uint64_t n)
 }
 
 #ifdef __AVX512VBMI__
-/* Bytes from .. from + 7 of a table to the next ones, or the same steps of bits. */
+/* Returns 8 bytes: from, from + step, from + 2 step, ...: indexes of bytes, or positions of bits. */
 #define CODES_EIGHT(from, step) (0x0101010101010101 * (from) + 0x0706050403020100 * (step))
 
-/* Bytes first, first + step, ... of v, and the seven behind each. */
+/* Gathers 64 bits each from bytes first, first + step, ... of v on. */
 VEC_INLINE __m512i codes_qwords(__m512i v, int first, int step)
 {
     const __m512i at = _mm512_setr_epi64(CODES_EIGHT(first, 1), CODES_EIGHT(first + step, 1),
@@ -173,21 +184,23 @@ VEC_INLINE __m512i codes_qwords(__m512i v, int first, int step)
     return _mm512_permutexvar_epi8(at, v);
 }
 
-/* The codes that begin at these bits of each 64, as bytes. */
+/* Extracts from each 64 bits the 8 codes that begin at the bit positions in `at`, as bytes. */
 VEC_INLINE __m512i codes_from(__m512i v, uint64_t at, int bits)
 {
     return _mm512_and_si512(_mm512_multishift_epi64_epi8(_mm512_set1_epi64((long long)at), v),
                             _mm512_set1_epi8((char)((1 << bits) - 1)));
 }
 
-/* Two lanes to 64 bits. */
+/* Two lanes of 3 bytes, 16 codes, fit 64 bits: even codes begin at bits 0, 6, 12, ..., odd ones at 3, 9,
+ * .... */
 VEC_INLINE struct codes codes_of_3(const uint8_t *p, uint64_t n)
 {
     __m512i v = codes_qwords(codes_bytes_at(p, n), 0, 6);
     return (struct codes){codes_from(v, CODES_EIGHT(0ull, 6), 3), codes_from(v, CODES_EIGHT(3ull, 6), 3)};
 }
 
-/* 5 or 6 bits: a lane to 64 bits, its even codes below its odd ones. */
+/* Codes of 5 or 6 bits: 64 bits hold a lane. Its even codes go to the lower half, its odd ones to the
+ * upper. */
 VEC_INLINE struct codes codes_of_odd_bits(const uint8_t *p, uint64_t n, int bits)
 {
     const uint64_t even = 0x0000000003020100, at = (even + (even << 32)) * 2 * (uint64_t)bits;
@@ -204,7 +217,7 @@ VEC_INLINE struct codes codes_of_odd_bits(const uint8_t *p, uint64_t n, int bits
                           _mm512_permutex2var_epi32(low, odds, high)};
 }
 #else
-/* The 16 bytes in which each half's first and second quarter lie. */
+/* Gathers the 16 bytes in which each half's first (second) quarter lies. */
 VEC_INLINE void codes_quarters(const uint8_t *p, uint64_t n, int bits, __m512i out[2])
 {
     __m512i low = codes_bytes_at(p, n),
@@ -226,7 +239,12 @@ VEC_INLINE __m512i codes_words(__m512i v, const struct codes_table *t, int secon
     return bits == 5 ? _mm512_srli_epi16(v, 11) : _mm512_srli_epi16(v, 10);
 }
 
-/* A lane's three bytes, with four codes in each of its halves; from there two at a time. */
+/* Unpacks a lane's three bytes, first into two halves of four codes, then into bytes:
+ *   lane                    ........ 77766655 54443332 22111000
+ *   upper half << 4         ....7776 66555444 xxxx3332 22111000
+ *   even codes              .....666 .....444 .....222 .....000    upper bytes << 2, then & 7
+ *   odd codes               .....777 .....555 .....333 .....111    upper bytes >> 1, lower bytes >> 3, then &
+ *                           7 */
 VEC_INLINE struct codes codes_of_3(const uint8_t *p, uint64_t n)
 {
     const __m512i fours = _mm512_setr_epi32(0, 1, 2, 3, 3, 4, 5, 6, 6, 7, 8, 9, 9, 10, 11, 11);
@@ -257,7 +275,7 @@ VEC_INLINE struct codes codes_of_odd_bits(const uint8_t *p, uint64_t n, int bits
 
 #endif
 
-/* n: of bytes, those of one block or two; zeros stand for the other one. */
+/* n: bytes of one or two blocks. A missing block counts as zeros. */
 VEC_INLINE struct codes codes_of(const uint8_t *p, uint64_t n, int kind)
 {
     int bits = codes_bits(kind);
@@ -295,10 +313,10 @@ VEC_INLINE void codes_store(struct codes c, uint8_t *to)
 
 #elif defined(VEC_AVX)
 struct codes {
-    __m256i even[2], odd[2]; /* by block */
+    __m256i even[2], odd[2]; /* [block] */
 };
 
-/* 16 bytes at p and 16 at q. */
+/* Loads 16 bytes at p and 16 at q. */
 VEC_INLINE __m256i codes_two(const uint8_t *p, const uint8_t *q)
 {
     return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
@@ -327,8 +345,7 @@ VEC_INLINE void codes_block_8(const uint8_t *p, __m256i *even, __m256i *odd)
     *odd = _mm256_permute4x64_epi64(o, 0xd8);
 }
 
-/* A byte to a word: codes 0 and 1 lie right in its lower half, 2 and 3 are copied 4 bits up into the upper
- * one. */
+/* Widens each byte to a word of four codes of 2 bits; see the picture at codes_of_2 above. */
 VEC_INLINE void codes_block_2(const uint8_t *p, __m256i *even, __m256i *odd)
 {
     const __m256i low = _mm256_set1_epi8(3);
@@ -338,11 +355,11 @@ VEC_INLINE void codes_block_2(const uint8_t *p, __m256i *even, __m256i *odd)
     *odd = _mm256_and_si256(_mm256_srli_epi16(v, 2), low);
 }
 
-/* The 16 bytes in which each half's first and second quarter lie. */
+/* Gathers the 16 bytes in which each half's first (second) quarter lies. */
 VEC_INLINE void codes_quarters(const uint8_t *p, int bits, __m256i out[2])
 {
     uint64_t half = (uint64_t)bits * 4;
-    if (bits == 3) { /* the last 16 bytes begin 4 before the second half */
+    if (bits == 3) { /* the last 16 bytes begin 4 bytes before the second half */
         const __m256i v = codes_two(p, p + 8);
         out[0] = out[1] = _mm256_blend_epi32(v, _mm256_srli_si256(v, 4), 0xf0);
         return;
@@ -426,7 +443,7 @@ VEC_INLINE uint16x8_t codes_words(uint8x16_t v, const struct codes_table *t, int
     return vshlq_u16(vmulq_u16(words, vld1q_u16(t->up[odd])), vdupq_n_s16((int16_t)(bits - 16)));
 }
 
-/* The 16 bytes in which the half's first and second quarter lie. */
+/* Loads the 16 bytes in which the half's first and second quarter lie. */
 VEC_INLINE void codes_quarters(const uint8_t *p, int bits, uint32_t half, uint8x16_t v[2])
 {
     uint64_t bytes = (uint64_t)bits * 4;
@@ -435,7 +452,7 @@ VEC_INLINE void codes_quarters(const uint8_t *p, int bits, uint32_t half, uint8x
         v[1] = vld1q_u8(p + half * bytes + bytes - 16);
         return;
     }
-    /* The last 16 bytes begin 4 before the second half. */
+    /* The last 16 bytes begin 4 bytes before the second half. */
     v[0] = v[1] = half == 0 ? vld1q_u8(p) : vextq_u8(vld1q_u8(p + 8), vdupq_n_u8(0), 4);
 }
 
@@ -490,7 +507,7 @@ struct codes {
     uint8_t of[2][2][CPU_BLOCK / 2]; /* [even, odd columns][block] */
 };
 
-/* 8 codes at a time: they are whole bytes. */
+/* Unpacks 8 codes at a time, because these are whole bytes. */
 VEC_INLINE void codes_block(struct codes *c, int block, const uint8_t *p, int kind)
 {
     size_t bits = (size_t)codes_bits(kind);
@@ -520,7 +537,7 @@ VEC_INLINE void codes_store(struct codes c, uint8_t *to)
 #endif
 
 #ifndef __AVX512VNNI__
-/* Of two blocks. */
+/* Unpacks two blocks. */
 VEC_INLINE struct codes codes_load(const uint8_t *p, int kind)
 {
     struct codes c;

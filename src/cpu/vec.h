@@ -1,12 +1,12 @@
-/* vec.h - 8 floats or 8 integers of 32 bits, the same arithmetic for every instruction set.
+/* vec.h - 8 floats or 8 integers of 32 bits, with the same arithmetic for every instruction set.
  *
  * A file that includes this is compiled once for each instruction set (src/cpu/isa.h, Makefile). All of them
  * give the same bits: an operation works on each lane alone and rounds once, vec_fma is fused everywhere, and
- * vec_sum adds the lanes in one order. Only what a NaN looks like differs.
+ * vec_sum adds the lanes in one order. Only the bits of a NaN may differ.
  *
- * A struct, not a bare GCC vector: gcc keeps a vector that is wider than the registers in memory, one of two
- * halves in two registers. VEC_MAKE writes both halves; where a register holds 8 floats the second is
- * dropped. */
+ * Why a struct and not a bare GCC vector: gcc keeps a vector that is wider than the registers in memory, but
+ * one of two halves in two registers. VEC_MAKE writes both halves; with registers of 8 floats it drops the
+ * second. */
 #ifndef MOEFLUX_CPU_VEC_H
 #define MOEFLUX_CPU_VEC_H
 
@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* The Makefile names the instruction set twice: as a word and as a macro to ask for. */
+/* The Makefile names the instruction set twice: CPU_ISA is its name, CPU_ISA_name is defined for #ifdef. */
 #ifndef CPU_ISA
 #define CPU_ISA portable
 #define CPU_ISA_portable
@@ -27,7 +27,7 @@
 #include <arm_neon.h>
 #endif
 
-/* VEC_NAME(gemv): gemv_avx2 and so on. */
+/* VEC_NAME(gemv) is gemv_avx2 and so on. */
 #define VEC_JOIN_(name, isa) name##_##isa
 #define VEC_JOIN(name, isa)  VEC_JOIN_(name, isa)
 #define VEC_NAME(name)       VEC_JOIN(name, CPU_ISA)
@@ -47,7 +47,7 @@ enum { VEC_PART = 4 };
 #endif
 
 #define VEC_OF(type) type __attribute__((vector_size(VEC_PART * 4)))
-/* Lanes 0 to 3 in a and 4 to 7 in b, or all of them in a. */
+/* Lanes 0 to 3 are in a and 4 to 7 in b, or all of them in a. */
 struct vec {
     VEC_HALVES(VEC_OF(float));
 };
@@ -59,7 +59,7 @@ struct uvec {
     VEC_HALVES(VEC_OF(uint32_t));
 };
 
-/* ---- bits seen as another type */
+/* ---- the same bits as another type */
 VEC_INLINE struct ivec ivec_bits(struct vec x)
 {
     return VEC_MAKE(ivec, (VEC_OF(int32_t))x.a, (VEC_OF(int32_t))x.b);
@@ -74,7 +74,7 @@ VEC_INLINE struct vec vec_bits(struct ivec x)
 VEC_INLINE struct vec vec_load(const float *p)
 {
 #if defined(VEC_AVX)
-    /* Not memcpy: gcc 12 moves 32 bytes through the stack in two parts. */
+    /* memcpy would be slow: gcc 12 moves 32 bytes through the stack in two parts. */
     return (struct vec){_mm256_loadu_ps(p)};
 #elif defined(VEC_NEON)
     return (struct vec){vld1q_f32(p), vld1q_f32(p + 4)};
@@ -123,7 +123,7 @@ VEC_INLINE void ivec_store(void *p, struct ivec v)
 #endif
 }
 
-/* The first n of 8 lanes; the others are 0, and stay as they are in memory. */
+/* Load and store the first n of 8 lanes. The other lanes are 0, and the memory after n stays as it is. */
 VEC_INLINE struct vec vec_load_n(const float *p, uint32_t n)
 {
     float lanes[VEC_LANES] = {0};
@@ -184,9 +184,10 @@ VEC_INLINE struct vec vec_neg(struct vec x)
 }
 
 #if !defined(VEC_AVX) && !defined(VEC_NEON)
-/* One lane of vec_fma. The C library's fmaf is slow where the processor has none, and a call where gcc may
- * not assume it. In double the product is exact and the sum is wrong by `rest`; rounded to an odd last bit
- * instead of to the nearest it keeps what the rounding to float, which has 29 bits less, needs to know. */
+/* Returns one lane of vec_fma. The C library's fmaf is slow if the processor has none, and a call if gcc may
+ * not assume it. In double the product is exact, and the sum is off by `rest`. Rounding the sum to an odd
+ * last bit instead of to the nearest keeps what the rounding to float, which has 29 bits less, needs to
+ * know. */
 static inline float vec_fma_lane(float x, float y, float z)
 {
 #ifdef FP_FAST_FMAF
@@ -203,8 +204,8 @@ static inline float vec_fma_lane(float x, float y, float z)
 #endif
 }
 
-/* Where a lane takes a dozen operations, one function for all calls of a file, of which there are thousands.
- * */
+/* A lane may take a dozen operations; then all calls of a file, of which there are thousands, share one
+ * function. */
 #ifdef FP_FAST_FMAF
 #define VEC_LANES_INLINE VEC_INLINE
 #else
@@ -221,7 +222,7 @@ VEC_LANES_INLINE struct vec vec_fma_lanes(struct vec x, struct vec y, struct vec
 }
 #endif
 
-/* x * y + z, rounded once. */
+/* Returns x * y + z, rounded once. */
 VEC_INLINE struct vec vec_fma(struct vec x, struct vec y, struct vec z)
 {
 #if defined(VEC_AVX)
@@ -279,7 +280,7 @@ VEC_INLINE struct vec vec_select(struct ivec mask, struct vec yes, struct vec no
     return vec_bits(ivec_select(mask, ivec_bits(yes), ivec_bits(no)));
 }
 
-/* x > y ? x : y, lane by lane: y where one of them is a NaN. */
+/* Returns x > y ? x : y in each lane: y if one of them is a NaN. */
 VEC_INLINE struct vec vec_max(struct vec x, struct vec y)
 {
 #if defined(VEC_AVX)
@@ -289,7 +290,7 @@ VEC_INLINE struct vec vec_max(struct vec x, struct vec y)
 #endif
 }
 
-/* y > x ? x : y, lane by lane: y where one of them is a NaN. */
+/* Returns y > x ? x : y in each lane: y if one of them is a NaN. */
 VEC_INLINE struct vec vec_min(struct vec x, struct vec y)
 {
 #if defined(VEC_AVX)
@@ -330,14 +331,14 @@ VEC_INLINE struct ivec ivec_left(struct ivec x, int by)
     return VEC_MAKE(ivec, (VEC_OF(int32_t))s.a, (VEC_OF(int32_t))s.b);
 }
 
-/* Zeros come in from the left. */
+/* Shifts in zeros from the left. */
 VEC_INLINE struct ivec ivec_right(struct ivec x, int by)
 {
     struct uvec s = VEC_MAKE(uvec, (VEC_OF(uint32_t))x.a >> by, (VEC_OF(uint32_t))x.b >> by);
     return VEC_MAKE(ivec, (VEC_OF(int32_t))s.a, (VEC_OF(int32_t))s.b);
 }
 
-/* Copies of the sign come in from the left. */
+/* Shifts in copies of the sign from the left. */
 VEC_INLINE struct ivec ivec_right_signed(struct ivec x, int by)
 {
     return VEC_MAKE(ivec, x.a >> by, x.b >> by);
@@ -353,14 +354,14 @@ VEC_INLINE struct vec vec_abs(struct vec x)
     return vec_bits(ivec_and(ivec_bits(x), ivec_set1(INT32_MAX)));
 }
 
-/* ---- between floats and integers */
+/* ---- conversion of floats and integers */
 VEC_INLINE struct vec vec_from_int(struct ivec x)
 {
     return VEC_MAKE(vec, __builtin_convertvector(x.a, VEC_OF(float)),
                     __builtin_convertvector(x.b, VEC_OF(float)));
 }
 
-/* To the nearest integer, ties to even. x: less than 2^31 in size. */
+/* Rounds to the nearest integer, ties to even. |x| < 2^31. */
 VEC_INLINE struct ivec ivec_nearest(struct vec x)
 {
 #if defined(VEC_AVX)
@@ -387,7 +388,7 @@ VEC_INLINE float vec_lane(struct vec x, int lane)
 #endif
 }
 
-/* The one tree: lanes 4 to 7 onto 0 to 3, then (0 + 2) + (1 + 3). */
+/* The one tree: adds lanes 4 to 7 to 0 to 3, then (0 + 2) + (1 + 3). */
 VEC_INLINE float vec_sum(struct vec x)
 {
 #ifdef VEC_AVX
@@ -400,13 +401,13 @@ VEC_INLINE float vec_sum(struct vec x)
 #endif
 }
 
-/* Lane l: vec_sum(x[l]). */
+/* Lane l of the result is vec_sum(x[l]). */
 VEC_INLINE struct vec vec_sums(const struct vec x[VEC_LANES])
 {
 #ifdef VEC_AVX
     __m256 half[4], quarter[2];
 #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) /* each half of it one of two vectors folded */
+    for (int i = 0; i < 4; i++) /* each half of half[i] is one of two vectors, folded */
         half[i] = _mm256_permute2f128_ps(x[i].a, x[i + 4].a, 0x20) +
                   _mm256_permute2f128_ps(x[i].a, x[i + 4].a, 0x31);
 #pragma GCC unroll 2
@@ -423,7 +424,7 @@ VEC_INLINE struct vec vec_sums(const struct vec x[VEC_LANES])
 #endif
 }
 
-/* The largest lane; of NaNs nothing is promised. */
+/* Returns the largest lane; with a NaN among them, any lane. */
 VEC_INLINE float vec_largest(struct vec x)
 {
     float m = vec_lane(x, 0);
@@ -462,7 +463,7 @@ VEC_INLINE struct vec vec_load_bf16(const void *p)
 #endif
 }
 
-/* To the nearest bf16, ties to even. */
+/* Rounds to the nearest bf16, ties to even. */
 VEC_INLINE void vec_store_bf16(void *p, struct vec x)
 {
     struct ivec u = ivec_bits(x), odd = ivec_and(ivec_right(u, 16), ivec_set1(1));
@@ -482,21 +483,21 @@ static inline float vec_f16_wide(uint16_t h)
     memcpy(&f, &u, sizeof f);
     f *= 0x1p112f;
     memcpy(&u, &f, sizeof u);
-    /* The largest exponent stands for infinity and NaN. */
+    /* The largest exponent means infinity or NaN. */
     u |= (h & 0x7c00) == 0x7c00 ? 0x7f800000u : 0;
     u |= (uint32_t)(h & 0x8000) << 16;
     memcpy(&f, &u, sizeof f);
     return f;
 }
 
-/* x: at most 65504 in size. */
+/* |x| <= 65504 */
 static inline uint16_t vec_f16_narrow(float x)
 {
     float size = fabsf(x), shifted = size + 0.5f;
     uint32_t u, s;
     memcpy(&u, &size, sizeof u);
     memcpy(&s, &shifted, sizeof s);
-    /* The last bit of 0.5 is 2^-24, that of float16's smallest numbers: the sum rounds to it. */
+    /* The last bit of 0.5 is 2^-24, the same as that of float16's smallest numbers: the sum rounds to it. */
     uint32_t h = size < 0x1p-14f ? s - 0x3f000000u : ((u + 0xfff + (u >> 13 & 1)) >> 13) - (112u << 10);
     return (uint16_t)(h | (signbit(x) ? 0x8000u : 0));
 }
@@ -519,7 +520,7 @@ VEC_INLINE struct vec vec_load_f16(const void *p)
 #endif
 }
 
-/* To the nearest float16, ties to even; what is larger than 65504 in size becomes it. x: numbers. */
+/* Rounds to the nearest float16, ties to even. Values beyond +-65504 become +-65504. x: no NaN. */
 VEC_INLINE void vec_store_f16(void *p, struct vec x)
 {
     x = vec_max(vec_min(x, vec_set1(65504)), vec_set1(-65504));
@@ -549,7 +550,8 @@ VEC_INLINE void vec_turn_4(int32x4_t r0, int32x4_t r1, int32x4_t r2, int32x4_t r
 }
 #endif
 
-/* ---- a square of 8 x 8: word i of rows[j] to lane j of out[i]. rows: of 32 bytes, any alignment. */
+/* ---- transposes a square of 8 x 8: lane j of out[i] gets word i of rows[j]. rows: 32 bytes each, any
+ * alignment. */
 VEC_INLINE void vec_turn(const void *const rows[VEC_LANES], struct ivec out[VEC_LANES])
 {
 #if defined(VEC_AVX)

@@ -1,9 +1,10 @@
+/* widen (product.h), weights as floats, for one instruction set. */
 #include "cpu/table.h"
 
 #include "base/format.h"
 #include "cpu/unpack.h"
 
-/* One block, whose first group is `group` of the matrix. */
+/* Widens one block, whose first group is number `group` of the matrix. */
 VEC_INLINE void widen_codes(const uint8_t *codes, int kind, const struct format *f,
                             const struct cpu_matrix *w, uint64_t group, float *out)
 {

@@ -100,7 +100,7 @@ static int open_stages(struct moeflux_model *m, const struct stage_plan *p, cons
     return rc;
 }
 
-/* A part of the model that is on the cpu; NULL: none is yet. */
+/* Returns an exec of the cpu that is already open; NULL: none. */
 static const struct exec *find_cpu(const struct moeflux_model *m)
 {
     for (uint32_t i = 0; i < m->n_stages; i++) {
@@ -130,7 +130,7 @@ static int make_locks(struct moeflux_model *m, struct moeflux_err *e)
 {
     uint32_t n = 0;
     while (n < MOEFLUX_MAX_DEVICES && turns_init(&m->stages[n].turn, e) == 0) {
-        for (int k = 0; k < 2; k++) /* of the default kind this does not fail */
+        for (int k = 0; k < 2; k++) /* a default mutex cannot fail */
             pthread_mutex_init(&m->stages[n].reading[k], NULL);
         n++;
     }
@@ -158,7 +158,7 @@ static void free_locks(struct moeflux_model *m)
     }
 }
 
-/* They compile while weights and experts are read. */
+/* Waits for the kernels, which are compiled while weights and experts are read. */
 static int await_kernels(struct moeflux_model *m, struct moeflux_err *e)
 {
     int rc = 0;
@@ -257,7 +257,7 @@ int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, s
                    at->layers.first, at->layers.end - 1, why.text);
 }
 
-/* A store of the model: how experts are read is said once. */
+/* Returns the first store; it speaks for all about how experts are read. */
 static const struct expert_store *first_store(const struct moeflux_model *m)
 {
     for (uint32_t i = 0; i < m->n_stages; i++)
@@ -275,11 +275,11 @@ static bool holds_all(const struct moeflux_model *m)
     return all;
 }
 
-static bool has_coopmat(const struct moeflux_model *m)
+static bool prompt_is_f16(const struct moeflux_model *m)
 {
     bool has = false;
     for (uint32_t i = 0; i < m->n_stages; i++)
-        has = has || exec_get_caps(m->stages[i].exec).has_coopmat;
+        has = has || exec_get_caps(m->stages[i].exec).prompt_is_f16;
     return has;
 }
 
@@ -308,7 +308,7 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .n_eos = c->n_eos,
                                        .experts_resident = holds_all(m),
                                        .n_cpu_layers = m->n_cpu_layers,
-                                       .f16_products = has_coopmat(m)};
+                                       .f16_products = prompt_is_f16(m)};
 }
 
 void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts)

@@ -1,8 +1,9 @@
-/* What moeflux.h offers without an opened model: the needs of a model, the self-test. */
+/* The functions of moeflux.h that need no opened model: a model's needs, its parts, the self-test. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cores.h"
 #include "base/mem.h"
 #include "engine/engine.h"
 #include "engine/plan/format_text.h"
@@ -10,7 +11,7 @@
 #include "model/family.h"
 #include "selftest/selftest.h"
 
-/* Parameters of the dense tensors. Scales and biases of quantised ones do not count. */
+/* Counts the parameters of the dense tensors, without scales and biases of quantised ones. */
 static uint64_t dense_params(const struct model_dir *d)
 {
     uint64_t n = 0;
@@ -67,8 +68,8 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
         out->n_attention += s.rows[0].n > 0;
         out->n_windowed += c->layers[i].has_window;
         out->kv_bytes_per_pos += ((uint64_t)s.rows[0].n + s.rows[1].n) * sizeof(float);
-        /* A dispatch reads one window and writes the other. All of it twice: the backup lets a chunk be
-         * undone. */
+        /* A dispatch reads one window and writes the other. Everything exists twice: the backup allows a
+         * chunk to be undone. */
         out->recurrent_state_bytes += 2 * (2 * s.window_bytes + s.delta_bytes);
         n_moe += config_has_experts(c, i);
         out->token_expert_bytes += c->top_k * d->experts[i].bytes;
@@ -77,7 +78,7 @@ void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
     out->n_expert_params = n_moe * c->n_experts * expert_params;
     out->n_params = dense_params(d) + out->n_expert_params;
     out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
-    /* A token reads all dense weights but the embedding, of which it reads one row. */
+    /* A token reads all dense weights except the embedding, of which it reads one row. */
     out->token_dense_bytes = d->dense_bytes - (c->tied ? 0 : embedding_bytes(d));
     uint64_t context = size_min(1024, config_longest_context(c));
     out->floor_bytes = d->dense_bytes + out->recurrent_state_bytes + context * out->kv_bytes_per_pos +
@@ -120,29 +121,37 @@ int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, 
     return rc < 0 ? rc : n;
 }
 
-struct row_relay {
-    void (*row)(void *ctx, const struct moeflux_selftest_row *r);
-    void *ctx;
-};
-
 static void relay_row(void *ctx, const struct selftest_row *r)
 {
-    const struct row_relay *to = ctx;
+    const struct moeflux_selftest_options *to = ctx;
     const struct moeflux_selftest_row row = {r->kernel, r->shape,   r->error, r->bound,
                                              r->ok,     r->skipped, r->device};
     if (to->row)
         to->row(to->ctx, &row);
 }
 
-int moeflux_selftest(const char *device, const char *cpu_isa,
-                     void (*row)(void *ctx, const struct moeflux_selftest_row *r), void *ctx,
-                     struct moeflux_err *e)
+static void relay_progress(void *ctx, uint32_t case_number, uint32_t n_cases)
 {
-    struct row_relay relay = {row, ctx};
+    const struct moeflux_selftest_options *to = ctx;
+    if (to->progress)
+        to->progress(to->ctx, case_number, n_cases);
+}
+
+int moeflux_selftest(const struct moeflux_selftest_options *o, struct moeflux_err *e)
+{
+    /* More threads than this hold each other up in the drivers. */
+    enum { MAX_THREADS = 8 };
+    struct moeflux_selftest_options relay = *o;
     struct exec *x;
-    const struct moeflux_options o = {.device = device, .cpu_isa = cpu_isa};
-    struct selftest s = {.device = device, .isa = cpu_isa, .row = relay_row, .ctx = &relay};
-    int rc = load_plan_open_exec(&x, &o, NULL, NULL, e);
+    const struct moeflux_options of = {.device = o->device, .cpu_isa = o->cpu_isa};
+    struct selftest s = {.device = o->device,
+                         .isa = o->cpu_isa,
+                         .row = relay_row,
+                         .progress = relay_progress,
+                         .ctx = &relay,
+                         .grid = o->full ? SELFTEST_FULL : SELFTEST_FIRST,
+                         .n_threads = (uint32_t)size_min(cores_useful(""), MAX_THREADS)};
+    int rc = load_plan_open_exec(&x, &of, NULL, NULL, e);
     if (rc < 0)
         return rc;
     if (exec_get_caps(x).is_native)

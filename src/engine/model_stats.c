@@ -1,4 +1,4 @@
-/* What an opened model counts. */
+/* The statistics of an opened model. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -23,7 +23,7 @@ static void add_store_stats(struct moeflux_stats *to, const struct expert_store 
     to->slot_bytes = s.slot_bytes;
 }
 
-/* Slots that experts stay in. */
+/* Adds the slots that experts stay in. */
 static void add_slots(struct moeflux_stats *to, const struct expert_store *store)
 {
     struct expert_store_stats s = expert_store_get_stats(store);
@@ -111,7 +111,7 @@ static void add_stage(struct moeflux_stats *to, const struct stage *at)
 
 static void begin(struct work_count *c)
 {
-    if (c->n_under_way++ > 0)
+    if (c->n_in_flight++ > 0)
         return;
     c->since = clock_ns();
     c->n_since = c->n_tokens;
@@ -125,7 +125,7 @@ void model_count_begin(struct moeflux_model *m, enum work_kind kind)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* Time in which nothing was finished does not count. */
+/* Adds the time since the last call, unless nothing was finished in it. */
 static void add_time(struct work_count *c)
 {
     uint64_t now = clock_ns();
@@ -137,7 +137,7 @@ static void add_time(struct work_count *c)
 static void end(struct work_count *c, uint32_t n_tokens)
 {
     c->n_tokens += n_tokens;
-    if (--c->n_under_way == 0)
+    if (--c->n_in_flight == 0)
         add_time(c);
 }
 
@@ -153,7 +153,7 @@ static void copy_counts(struct moeflux_model *m, struct work_count to[WORK_KINDS
 {
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < WORK_KINDS; i++) {
-        if (m->counts[i].n_under_way)
+        if (m->counts[i].n_in_flight)
             add_time(&m->counts[i]);
         to[i] = m->counts[i];
     }
@@ -164,11 +164,11 @@ static void reset_counts(struct moeflux_model *m)
 {
     pthread_mutex_lock(&m->lock);
     for (int i = 0; i < WORK_KINDS; i++)
-        m->counts[i] = (struct work_count){.since = clock_ns(), .n_under_way = m->counts[i].n_under_way};
+        m->counts[i] = (struct work_count){.since = clock_ns(), .n_in_flight = m->counts[i].n_in_flight};
     pthread_mutex_unlock(&m->lock);
 }
 
-/* ---- all of it ---- */
+/* ---- the public functions ---- */
 
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
 {

@@ -114,7 +114,8 @@ static void put_closed(struct moeflux_model *m, struct moeflux_session *s)
     pthread_mutex_unlock(&m->lock);
 }
 
-/* The list was taken before the devices are asked: what another thread closes after that may be in use. */
+/* Frees a list of closed sessions if the devices are idle. The list must be taken before they are checked: a
+ * session that another thread closes later may be in use. */
 static void free_closed(struct moeflux_model *m, struct moeflux_session *list)
 {
     bool is_idle = list && model_is_idle(m);
@@ -143,7 +144,7 @@ void moeflux_session_free(struct moeflux_session *s)
     free_closed(s->model, s);
 }
 
-/* The next block of the KV cache on one stage, unless it is there already or the stage has no attention. */
+/* Adds the next block of the KV cache on one stage, unless it exists or the stage has no attention. */
 static int add_block(struct moeflux_session *s, struct stage *at, struct stage_state *on,
                      struct moeflux_err *e)
 {
@@ -205,7 +206,7 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
     s->pos = pos;
     s->parity = parity;
     s->mark = atomic_fetch_add(&s->model->n_marks, 1) + 1;
-    checkpoints_drop_behind(&s->checkpoints, pos);
+    checkpoints_drop_after(&s->checkpoints, pos);
 }
 
 bool model_is_idle(struct moeflux_model *m)
@@ -272,7 +273,7 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
     return 0;
 }
 
-/* A long prompt makes checkpoints where its chunks end. Too little memory for one is no failure: going back
+/* Makes a checkpoint at the end of a chunk if one is due. Too little memory for it is no failure: going back
  * is slower then. */
 static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struct moeflux_err *e)
 {
@@ -283,7 +284,7 @@ static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struc
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
-/* Room for the state inside a chunk. False: there is no memory for it. */
+/* Allocates the stages' `kept`. Returns false if there is no memory for it. */
 static bool make_kept(struct moeflux_model *m)
 {
     for (uint32_t i = 0; m->recurrent_state_bytes && i < m->n_stages; i++) {
@@ -301,8 +302,8 @@ static bool make_kept(struct moeflux_model *m)
     return true;
 }
 
-/* Where to keep the state inside a chunk of *n tokens: after so many, 0: nowhere. Without memory for that the
- * chunk ends there. */
+/* Returns after how many of a chunk's *n tokens to keep the state; 0: it is not kept. Without memory for it,
+ * the chunk is shortened to end there. */
 static uint32_t keep_in_chunk(struct moeflux_session *s, uint32_t *n)
 {
     uint32_t at = s->checkpoint_at;
@@ -314,8 +315,8 @@ static uint32_t keep_in_chunk(struct moeflux_session *s, uint32_t *n)
     return 0;
 }
 
-/* Behind the chunk that had checkpoint_at inside it, or ended there. */
-static int checkpoint_behind(struct moeflux_session *s, uint32_t keep, struct moeflux_err *e)
+/* Makes the checkpoint after a chunk that had checkpoint_at inside it, or ended there. */
+static int checkpoint_after(struct moeflux_session *s, uint32_t keep, struct moeflux_err *e)
 {
     uint32_t at = s->checkpoint_at;
     if (!keep && at != s->pos)
@@ -324,8 +325,8 @@ static int checkpoint_behind(struct moeflux_session *s, uint32_t keep, struct mo
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
-/* How many whole chunks from here on can go through several stages at once: up to the next checkpoint, or to
- * the end. *n: their tokens; *keep: of the last one. */
+/* Returns how many whole chunks from here on can be pipelined: up to the next checkpoint, or to the end. *n:
+ * their tokens; *keep: forward_chunk's `keep` for the last one. */
 static uint32_t count_chunks(struct moeflux_session *s, uint32_t left, uint32_t *n, uint32_t *keep)
 {
     const struct moeflux_model *m = s->model;
@@ -337,7 +338,7 @@ static uint32_t count_chunks(struct moeflux_session *s, uint32_t left, uint32_t 
         bool has_mark = at > pos && at < pos + here;
         *n += here;
         *keep = has_mark && make_kept(s->model) ? at - pos : 0;
-        if (has_mark && !*keep) { /* that chunk ends at the mark */
+        if (has_mark && !*keep) { /* that chunk must end at the mark */
             *n -= here;
             return chunks;
         }
@@ -347,16 +348,15 @@ static uint32_t count_chunks(struct moeflux_session *s, uint32_t left, uint32_t 
     return chunks;
 }
 
-/* Undoes the chunk that was stopped: now, or before the next evaluation if the device is still busy with it.
- * */
+/* Undoes the stopped chunk: now, or before the next evaluation if a device is still busy with it. */
 static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct moeflux_err *e)
 {
     int rc = model_is_idle(s->model) ? sequence_recover(s, e) : 0;
     return rc < 0 ? rc : err_set(e, ERR_INTERRUPTED, "interrupted after %u of %u tokens", done, n);
 }
 
-/* One chunk, or as many as can go through several stages at once. *here: their tokens; of a failure, those
- * that were finished. */
+/* Evaluates one chunk, or as many as can be pipelined. *here: their tokens; after a failure, those that were
+ * finished. */
 static int eval_some(struct moeflux_session *s, const int32_t *ids, uint32_t left, uint32_t *here,
                      uint32_t *keep, const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
@@ -379,7 +379,7 @@ static int eval_some(struct moeflux_session *s, const int32_t *ids, uint32_t lef
     return rc;
 }
 
-/* eval_some, and the checkpoint behind it; *rest: whether that failed. */
+/* Runs eval_some and makes the checkpoint after it; *rest: the result of the latter. */
 static int eval_part(struct moeflux_session *s, const int32_t *ids, uint32_t left, uint32_t *here,
                      const struct moeflux_outputs *outputs, int *rest, struct moeflux_err *e)
 {
@@ -389,7 +389,7 @@ static int eval_part(struct moeflux_session *s, const int32_t *ids, uint32_t lef
     if (keeps)
         pthread_mutex_lock(&m->keeping);
     int rc = eval_some(s, ids, left, here, &keep, outputs, e);
-    *rest = rc == 0 ? checkpoint_behind(s, keep, e) : 0;
+    *rest = rc == 0 ? checkpoint_after(s, keep, e) : 0;
     if (keeps)
         pthread_mutex_unlock(&m->keeping);
     return rc;

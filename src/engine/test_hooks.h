@@ -1,6 +1,6 @@
-/* test_hooks.h - what tests may change about a device, and users need not.
+/* test_hooks.h - settings of a device that only tests change.
  *
- * Each function is its namesake of moeflux.h with hooks; NULL: none. */
+ * Each function does what its namesake of moeflux.h does, with hooks; NULL: none. */
 #ifndef MOEFLUX_ENGINE_TEST_HOOKS_H
 #define MOEFLUX_ENGINE_TEST_HOOKS_H
 
@@ -11,10 +11,10 @@
 struct exec_shelf;
 
 struct test_hooks {
-    bool staged;               /* device memory counts as apart from host memory, even where it is the same */
-    uint64_t host_chunk_bytes; /* experts' memory on the host grows by so many; 0: by the default */
-    const char *system_root; /* stands before /sys where the CPU looks for memory nodes; NULL: the system's */
-    struct exec_shelf *shelf; /* where Vulkan devices are between two uses; NULL: each is opened anew */
+    bool staged;               /* device memory is treated as not mapped, even if it is host memory */
+    uint64_t host_chunk_bytes; /* step by which the experts' host memory grows; 0: the default */
+    const char *system_root;   /* prefix of /sys when memory nodes are looked up; NULL: none */
+    struct exec_shelf *shelf;  /* keeps Vulkan devices open between two uses; NULL: each use opens one */
 };
 
 int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,

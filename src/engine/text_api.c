@@ -1,4 +1,4 @@
-/* Tokenizer and sampler of moeflux.h. */
+/* The tokenizer and the sampler of moeflux.h. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -87,7 +87,7 @@ struct moeflux_sampler_options moeflux_sampler_defaults(void)
     return (struct moeflux_sampler_options){.temperature = 1, .top_p = 1, .repeat_penalty = 1};
 }
 
-/* A bitmap of the ids that have a token. */
+/* Returns a bitmap of the ids that have a token. */
 static uint8_t *known_ids(const struct moeflux_tokenizer *t, uint32_t n_ids, struct moeflux_err *e)
 {
     uint8_t *known = mem_new((size_t)n_ids / 8 + 1, 1, e);

@@ -1,4 +1,5 @@
-/* backend.h - what a backend does for exec.h, and what all of them share. Private to src/exec. */
+/* backend.h - the functions that a backend provides for exec.h, and the state that all backends share.
+ * Private to src/exec. */
 #ifndef MOEFLUX_EXEC_BACKEND_H
 #define MOEFLUX_EXEC_BACKEND_H
 
@@ -6,9 +7,9 @@
 #include "exec/exec.h"
 #include "exec/op.h"
 
-/* The functions of exec.h of the same name, errors that stick aside: exec.c looks at those first. */
+/* The functions of exec.h of the same name. exec.c handles the sticky error before it calls them. */
 struct backend {
-    void (*close)(struct exec *x); /* frees x; half-opened ones are legal */
+    void (*close)(struct exec *x); /* frees x, which may be half open */
     struct exec_caps (*caps)(const struct exec *x);
     int (*buffer_new)(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e);
     int (*buffer_import)(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
@@ -21,11 +22,11 @@ struct backend {
                 struct moeflux_err *e);
     void (*watch)(struct exec *x); /* x->watch has changed */
     void (*set_pace)(struct exec *x, uint64_t ns);
-    int (*settle)(struct exec *x, uint64_t ns, struct moeflux_err *e);
+    int (*wait_idle)(struct exec *x, uint64_t ns, struct moeflux_err *e);
     int (*await_kernels)(struct exec *x, struct moeflux_err *e); /* NULL where there are none */
     void (*begin)(struct exec *x);
     void (*run)(struct exec *x, const struct op *what, const void *op, const void *call);
-    void (*beside)(struct exec *x);
+    void (*concurrent)(struct exec *x);
     void (*copy)(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
                  const struct exec_buffer *src, uint64_t src_off, uint64_t bytes);
     void (*zero)(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes);
@@ -35,11 +36,11 @@ struct backend {
     void (*abandon)(struct exec *x);
     void (*add_stats)(const struct exec *x, struct exec_stats *out);
     void (*reset_stats)(struct exec *x);
-    void (*alert)(struct exec *x); /* NULL where no thread of this process computes */
-    /* NULL where operations do not run on threads of ours. */
+    void (*wake)(struct exec *x); /* NULL where no thread of this process computes */
+    /* NULL where operations do not run on this process's threads. */
     void (*each)(struct exec *x, uint32_t n, void (*fn)(void *ctx, uint32_t i, uint32_t thread), void *ctx);
     /* NULL where nothing can be recorded ahead. */
-    void (*park)(struct exec *x);
+    void (*defer)(struct exec *x);
     bool (*is_deferred)(const struct exec *x);
     int (*submit_deferred)(struct exec *x, uint64_t *ticket, struct moeflux_err *e);
     /* NULL where device memory is host memory. */
@@ -56,20 +57,22 @@ struct backend {
 struct exec {
     const struct backend *backend;
     bool profile;
-    bool keeps_f32, forbids_denorm, prefers_nv;                                     /* change the caps */
-    enum exec_quads { EXEC_QUADS_UNKNOWN, EXEC_QUADS_NO, EXEC_QUADS_YES } quads[2]; /* quads.h: NV's, KHR's */
+    /* they change the caps */
+    bool keeps_f32, forbids_denorm, prefers_nv;
+    /* fragment_layout.h: NV's, KHR's */
+    enum exec_fragment_layout { EXEC_LAYOUT_UNKNOWN, EXEC_LAYOUT_NO, EXEC_LAYOUT_YES } fragment_layout[2];
     /* exec_set_batch_invariant */
     bool is_batch_invariant;
     bool is_watched;
     struct exec_watch watch;
-    /* the first error of the batch, or that the watch said stop; since exec_begin */
+    /* the batch's first error since exec_begin; ERR_INTERRUPTED when the watch said stop */
     struct moeflux_err fault;
     struct exec_stats stats;
 };
 
-/* Ends the batch with ERR_INTERRUPTED when the watch says stop. */
+/* Calls the watch; when it says stop, sets the fault to ERR_INTERRUPTED. */
 void exec_ask_watch(struct exec *x);
-/* The place of a name in stats.times; the last one when there is no room. */
+/* Returns the index of a name in stats.times; the last one when there is no room. */
 uint32_t exec_find_label(struct exec *x, const char *name);
 void exec_book_time(struct exec *x, uint32_t label, uint64_t ns);
 

@@ -1,4 +1,4 @@
-/* The public entries: they choose the backend, keep the batch's first error, and ask the watch. */
+/* The functions of exec.h: they choose the backend, keep the batch's first error and call the watch. */
 #include "exec/exec.h"
 
 #include <string.h>
@@ -143,7 +143,7 @@ void exec_set_pace(struct exec *x, uint64_t ns)
 
 int exec_wait_idle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
-    return x->backend->settle(x, ns, e);
+    return x->backend->wait_idle(x, ns, e);
 }
 
 /* --- batches --- */
@@ -162,7 +162,7 @@ void exec_op(struct exec *x, const struct op *what, const void *op, const void *
 
 void exec_concurrent(struct exec *x)
 {
-    x->backend->beside(x);
+    x->backend->concurrent(x);
 }
 
 void exec_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off, const struct exec_buffer *src,
@@ -231,8 +231,8 @@ void exec_abandon(struct exec *x)
 
 void exec_defer(struct exec *x)
 {
-    if (x->backend->park)
-        x->backend->park(x);
+    if (x->backend->defer)
+        x->backend->defer(x);
 }
 
 bool exec_is_deferred(const struct exec *x)
@@ -247,8 +247,8 @@ int exec_submit_deferred(struct exec *x, uint64_t *ticket, struct moeflux_err *e
 
 void exec_wake(struct exec *x)
 {
-    if (x->backend->alert)
-        x->backend->alert(x);
+    if (x->backend->wake)
+        x->backend->wake(x);
 }
 
 /* --- moves --- */

@@ -1,5 +1,4 @@
-/* The backends that compute on this machine's cores: every operation runs at once, buffers are host memory.
- * */
+/* The backends that compute on this machine's cores: operations run at once, buffers are host memory. */
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,12 +18,12 @@
 
 enum { BUFFER_ALIGN = 4096, SCRATCH_ALIGN = 64, HUGE_PAGE = 2 << 20, MAX_NAME = 96 };
 
-/* Scratch memory of one operation. What does not fit the block gets memory of its own, and the next operation
- * a block that is large enough for all of it. */
+/* Scratch memory of one operation. What does not fit into the block is allocated separately; the next
+ * operation gets a block that is large enough for all of it. */
 struct host_memory {
     uint8_t *block;
-    uint64_t bytes, used; /* of the block */
-    uint64_t wanted;      /* by this operation, in all */
+    uint64_t bytes, used; /* size of the block, its used part */
+    uint64_t wanted;      /* bytes that this operation has asked for */
     void *extra[16];
     uint32_t n_extra;
     bool failed;
@@ -139,7 +138,7 @@ static int host_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memo
     (void)kind;
     b->host = bytes ? aligned_alloc(align, bytes) : NULL;
     b->address = (uint64_t)(uintptr_t)b->host;
-    /* Fewer misses of the table of pages, where the system gives such pages. */
+    /* Huge pages, where the system gives them, cause fewer TLB misses. */
     if (b->host && align == HUGE_PAGE)
         madvise(b->host, bytes, MADV_HUGEPAGE);
     return b->host ? 0
@@ -164,7 +163,7 @@ static void host_buffer_free(struct exec *x, struct exec_buffer *b)
     free(b->is_borrowed ? NULL : b->host);
 }
 
-/* All buffers are mapped: nobody stages. */
+/* All buffers are mapped, so nothing is ever staged. */
 static void *host_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
                         struct moeflux_err *e)
 {
@@ -197,7 +196,7 @@ static void nothing(struct exec *x)
     (void)x;
 }
 
-/* Every operation is asked about by itself. */
+/* The watch is called after every operation, so there is nothing to pace. */
 static void host_set_pace(struct exec *x, uint64_t ns)
 {
     (void)x;
@@ -292,10 +291,10 @@ static const struct backend host_backend = {.close = host_close,
                                             .read = host_read,
                                             .watch = nothing,
                                             .set_pace = host_set_pace,
-                                            .settle = host_wait_idle,
+                                            .wait_idle = host_wait_idle,
                                             .begin = nothing,
                                             .run = host_run,
-                                            .beside = nothing,
+                                            .concurrent = nothing,
                                             .copy = host_copy,
                                             .zero = host_zero,
                                             .each = host_each,
@@ -303,7 +302,7 @@ static const struct backend host_backend = {.close = host_close,
                                             .submit = host_submit,
                                             .wait = host_wait,
                                             .abandon = nothing,
-                                            .alert = host_wake,
+                                            .wake = host_wake,
                                             .add_stats = host_add_stats,
                                             .reset_stats = nothing};
 
@@ -338,10 +337,10 @@ static struct team *open_team(uint32_t n_threads, const char *root, struct moefl
     return t;
 }
 
-/* The threads of another exec of the cpu, or new ones. */
+/* Returns the threads of the other exec of the cpu, or new ones. */
 static struct team *find_team(const struct exec_options *o, struct moeflux_err *e)
 {
-    const struct exec_host *other = (const struct exec_host *)o->beside;
+    const struct exec_host *other = (const struct exec_host *)o->shares_threads_with;
     if (other && other->base.backend == &host_backend && other->is_native)
         return team_share(other->host.team);
     return open_team(o->n_threads ? o->n_threads : cores_useful(""), o->system_root, e);

@@ -1,12 +1,11 @@
-/* Watched batches on Vulkan: work is cut into submissions that stay short, and the watch is asked between
- * them. */
+/* Watched batches on Vulkan: work is cut into short submissions, and the watch is called between them. */
 #include "base/clock.h"
 #include "base/mem.h"
 #include "exec/exec_vulkan.h"
 
-/* A submission that takes as long as this waits for the one before it. */
+/* A submission that takes at least this long waits for the one before it. */
 #define LONG_NS ((uint64_t)25000000)
-/* Less work than this is not submitted early. */
+/* exec_split submits only if at least this much work is recorded. */
 #define SPLIT_NS ((uint64_t)2000000)
 
 void vulkan_set_pace(struct exec *x, uint64_t ns)
@@ -37,8 +36,8 @@ int vulkan_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
     return stream_wait(&v->stream, before, e);
 }
 
-/* Submits the open batch and goes on in another one. What takes long is timed every time: there a time stamp
- * behind each dispatch, about 1 us on an H200, costs nothing. */
+/* Submits the open batch and goes on in another one. Long batches are always timed: a time stamp after each
+ * dispatch takes about 1 us on an H200, which does not matter there. */
 static void submit_and_go_on(struct exec_vulkan *v, bool is_timed)
 {
     uint64_t ticket;
@@ -48,7 +47,8 @@ static void submit_and_go_on(struct exec_vulkan *v, bool is_timed)
     exec_ask_watch(&v->base);
 }
 
-/* Runs a piece of an unknown kernel by itself and waits for its time: the device's own, else the host's. */
+/* Runs a piece of an unknown kernel in a submission of its own and waits for its time, measured by the
+ * device, else by the host. */
 static void try_out(struct exec_vulkan *v, const struct stream_work *w)
 {
     struct moeflux_err *fault = &v->base.fault;
@@ -81,7 +81,7 @@ static void dispatch_piece(struct exec_vulkan *v, const struct stream_work *w, u
     v->open_ns += ns;
 }
 
-/* Runs the dispatch in as many pieces, along its longest axis, as its time asks for and the device allows. */
+/* Runs the dispatch in pieces along its longest axis, as many as its time requires and the device allows. */
 void vulkan_dispatch_watched(struct exec_vulkan *v, const struct stream_work *all)
 {
     uint32_t axis = all->groups[1] > all->groups[0], kernel = (uint32_t)all->pipeline;

@@ -1,4 +1,4 @@
-/* Staging on Vulkan: how bytes get to and from device memory that the host does not see. */
+/* Staging on Vulkan: copies bytes to and from device memory that is not mapped. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -32,7 +32,7 @@ void *vulkan_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, ui
     if (make_staging(v, e) < 0 || copy_staged(v, e) < 0 ||
         stream_wait(&v->stream, v->stage_tickets[v->stage_part], e) < 0)
         return NULL;
-    v->staged.to = b->gpu;
+    v->staged.to = vulkan_buffer_of(b);
     v->staged.off = off;
     v->staged.bytes = bytes;
     return v->staging.host + (uint64_t)v->stage_part * EXEC_STAGE_BYTES;
@@ -45,13 +45,14 @@ int vulkan_stage_end(struct exec *x, struct moeflux_err *e)
     return rc < 0 ? rc : stream_wait(&v->stream, size_max(v->stage_tickets[0], v->stage_tickets[1]), e);
 }
 
-/* One piece, at most EXEC_STAGE_BYTES, through the part of staging that is next. */
+/* Reads a piece of at most EXEC_STAGE_BYTES through the current part of the staging memory. */
 static int read_piece(struct exec_vulkan *v, const struct exec_buffer *b, uint64_t off, void *dst,
                       uint64_t bytes, struct moeflux_err *e)
 {
+    const struct gpu_buffer from = vulkan_buffer_of(b);
     uint64_t at = (uint64_t)v->stage_part * EXEC_STAGE_BYTES, ticket = 0;
     stream_begin(&v->stream);
-    stream_copy(&v->stream, &v->staging, at, &b->gpu, off, bytes);
+    stream_copy(&v->stream, &v->staging, at, &from, off, bytes);
     int rc = stream_submit(&v->stream, &ticket, e);
     if (rc == 0)
         rc = stream_wait(&v->stream, ticket, e);

@@ -10,7 +10,7 @@
 #include "exec/kernel.h"
 #include "exec/shelf.h"
 
-/* Of short watched batches every so many are timed: a prime, as kinds of layers may come back every second,
+/* One in so many short watched batches is timed. A prime, since kinds of layers may repeat every second,
  * fourth or eighth. */
 enum { TIMED_BATCHES = 7 };
 
@@ -45,7 +45,7 @@ static void vulkan_close(struct exec *x)
     free(v);
 }
 
-/* What the mapping of kernels named X_coop takes for given. */
+/* Whether the device meets what kernels named X_coop assume. */
 static bool has_coopmat(const struct gpu *g)
 {
     return (g->matrices.nv || g->matrices.khr) && g->max_workgroup >= 256 && g->max_shared_bytes >= 32768;
@@ -57,7 +57,7 @@ static bool uses_khr(const struct exec *x)
     return has->khr && !(x->prefers_nv && has->nv);
 }
 
-/* X_coop, X_fragcoop, X_othercoop. */
+/* Whether the kernel uses matrix units: X_coop, X_fragcoop, X_extcoop. */
 static bool has_matrices(const char *kernel)
 {
     static const char end[] = "coop";
@@ -68,12 +68,15 @@ static bool has_matrices(const char *kernel)
 static struct exec_caps vulkan_caps(const struct exec *x)
 {
     const struct gpu *g = &vulkan_of_const(x)->gpu;
+    bool uses_matrices = has_coopmat(g) && !x->keeps_f32;
     return (struct exec_caps){.name = g->info.name,
                               .index = g->index,
                               .max_invariant = EXEC_MAX_INVARIANT,
                               .is_software = g->is_cpu,
                               .is_unified = g->is_unified,
-                              .has_coopmat = has_coopmat(g) && !x->keeps_f32,
+                              .prompt_is_f16 = uses_matrices,
+                              .kv_default_is_f16 = uses_matrices,
+                              .has_coopmat = uses_matrices,
                               .uses_khr = uses_khr(x) && !x->keeps_f32,
                               .has_denorm = g->has_denorm && !x->forbids_denorm,
                               .n_processors = g->n_processors,
@@ -94,9 +97,9 @@ static const enum gpu_memory kinds[] = {
 static int vulkan_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
                              struct moeflux_err *e)
 {
-    int rc = gpu_buffer_new(&b->gpu, &vulkan_of(x)->gpu, kinds[kind], b->bytes, e);
-    b->address = b->gpu.address;
-    b->host = b->gpu.host;
+    struct gpu_buffer made;
+    int rc = gpu_buffer_new(&made, &vulkan_of(x)->gpu, kinds[kind], b->bytes, e);
+    vulkan_put_buffer(b, &made);
     return rc;
 }
 
@@ -107,15 +110,16 @@ static int vulkan_buffer_import(struct exec *x, struct exec_buffer *b, enum exec
     bool is_there = kind == EXEC_HOST || g->is_unified;
     if (!is_there || g->import_align == 0 || (uintptr_t)host % g->import_align)
         return err_set(e, ERR_UNSUPPORTED, "%s cannot import host memory", g->info.name);
-    int rc = gpu_buffer_import(&b->gpu, g, kinds[kind], host, size_round_up(b->bytes, g->import_align), e);
-    b->address = b->gpu.address;
-    b->host = b->gpu.host;
+    struct gpu_buffer made;
+    int rc = gpu_buffer_import(&made, g, kinds[kind], host, size_round_up(b->bytes, g->import_align), e);
+    vulkan_put_buffer(b, &made);
     return rc;
 }
 
 static void vulkan_buffer_free(struct exec *x, struct exec_buffer *b)
 {
-    gpu_buffer_free(&b->gpu, &vulkan_of(x)->gpu);
+    struct gpu_buffer own = vulkan_buffer_of(b);
+    gpu_buffer_free(&own, &vulkan_of(x)->gpu);
 }
 
 /* --- kernels --- */
@@ -146,7 +150,7 @@ static int vulkan_await_kernels(struct exec *x, struct moeflux_err *e)
     return pipeline_await(&vulkan_of(x)->pipelines, e);
 }
 
-/* A kernel that somebody waits for now. */
+/* Compiles a kernel that a dispatch needs now. */
 static int make_now(struct exec_vulkan *v, const struct kernel *k)
 {
     uint64_t start = clock_ns();
@@ -156,7 +160,7 @@ static int make_now(struct exec_vulkan *v, const struct kernel *k)
     return rc;
 }
 
-/* More than the device allows would be computed in part, or not at all, and nobody told. */
+/* A device silently computes only a part, or nothing, of a dispatch of too many workgroups. */
 static bool takes_groups(struct exec_vulkan *v, const struct stream_work *w)
 {
     const uint32_t *n = w->groups, *most = v->gpu.max_groups;
@@ -194,13 +198,13 @@ void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uin
 void vulkan_order_after(struct exec_vulkan *v, enum recorded next)
 {
     if (v->last == RECORDED_DISPATCH && next == RECORDED_DISPATCH) {
-        if (!v->beside)
+        if (!v->is_concurrent)
             stream_dispatch_barrier(&v->stream);
     } else if (v->last == RECORDED_DISPATCH || (v->last == RECORDED_COPIES && next == RECORDED_DISPATCH)) {
         stream_barrier(&v->stream);
     }
     v->last = next;
-    v->beside = false;
+    v->is_concurrent = false;
 }
 
 void vulkan_begin_batch(struct exec_vulkan *v, bool is_timed)
@@ -223,22 +227,24 @@ static void vulkan_run(struct exec *x, const struct op *what, const void *op, co
 
 static void vulkan_concurrent(struct exec *x)
 {
-    vulkan_of(x)->beside = true;
+    vulkan_of(x)->is_concurrent = true;
 }
 
 static void vulkan_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
                         const struct exec_buffer *src, uint64_t src_off, uint64_t bytes)
 {
     struct exec_vulkan *v = vulkan_of(x);
+    const struct gpu_buffer to = vulkan_buffer_of(dst), from = vulkan_buffer_of(src);
     vulkan_order_after(v, RECORDED_COPIES);
-    stream_copy(&v->stream, &dst->gpu, dst_off, &src->gpu, src_off, bytes);
+    stream_copy(&v->stream, &to, dst_off, &from, src_off, bytes);
 }
 
 static void vulkan_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes)
 {
     struct exec_vulkan *v = vulkan_of(x);
+    const struct gpu_buffer to = vulkan_buffer_of(b);
     vulkan_order_after(v, RECORDED_COPIES);
-    stream_zero(&v->stream, &b->gpu, off, bytes);
+    stream_zero(&v->stream, &to, off, bytes);
 }
 
 static int vulkan_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
@@ -284,7 +290,8 @@ static void vulkan_move(struct exec *x, const struct exec_buffer *dst, uint64_t 
     if (!v->is_moving)
         stream_begin(&v->mover);
     v->is_moving = true;
-    stream_copy(&v->mover, &dst->gpu, dst_off, &src->gpu, src_off, bytes);
+    const struct gpu_buffer to = vulkan_buffer_of(dst), from = vulkan_buffer_of(src);
+    stream_copy(&v->mover, &to, dst_off, &from, src_off, bytes);
 }
 
 static void vulkan_move_order(struct exec *x)
@@ -345,11 +352,11 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .read = vulkan_read,
                                               .watch = vulkan_watch,
                                               .set_pace = vulkan_set_pace,
-                                              .settle = vulkan_wait_idle,
+                                              .wait_idle = vulkan_wait_idle,
                                               .await_kernels = vulkan_await_kernels,
                                               .begin = vulkan_begin,
                                               .run = vulkan_run,
-                                              .beside = vulkan_concurrent,
+                                              .concurrent = vulkan_concurrent,
                                               .copy = vulkan_copy,
                                               .zero = vulkan_zero,
                                               .split = vulkan_split,
@@ -358,7 +365,7 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .abandon = vulkan_abandon,
                                               .add_stats = vulkan_add_stats,
                                               .reset_stats = vulkan_reset_stats,
-                                              .park = vulkan_defer,
+                                              .defer = vulkan_defer,
                                               .is_deferred = vulkan_is_deferred,
                                               .submit_deferred = vulkan_submit_deferred,
                                               .move = vulkan_move,
@@ -368,7 +375,7 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .move_wait = vulkan_move_wait,
                                               .after_moves = vulkan_after_moves};
 
-/* 1: no device was named, and there is no GPU. */
+/* Returns 1 when no device was named and there is no GPU. */
 static int find_device(struct exec_vulkan *v, const struct exec_options *o, struct moeflux_err *e)
 {
     if (!o->device)

@@ -1,5 +1,5 @@
-/* host.h - what an implementation on the host gets besides its call: threads, an instruction set, scratch
- * memory and a place for errors. */
+/* host.h - what an implementation on the host gets in addition to its call: threads, an instruction set,
+ * scratch memory and a place for errors. */
 #ifndef MOEFLUX_EXEC_HOST_H
 #define MOEFLUX_EXEC_HOST_H
 
@@ -10,21 +10,21 @@ struct cpu_isa;
 struct team;
 
 struct host {
-    struct team *team; /* of the cpu, like the next; NULL on the reference */
+    struct team *team; /* the cpu's threads; NULL, like isa, on the reference */
     const struct cpu_isa *isa;
-    bool takes_fixed;           /* many tokens go through isa->gemm_fixed, where a matrix can */
+    bool takes_fixed;           /* products of many tokens use isa->gemm_fixed if the matrix allows it */
     bool is_batch_invariant;    /* exec_set_batch_invariant */
     struct host_memory *memory; /* private */
 };
 
-/* Uninitialised scratch memory for n items of `size` bytes, aligned to 64 bytes, until the operation returns.
- * NULL: there is none; the implementation returns host_error. Once an operation has run, the same call
- * allocates nothing. */
+/* Returns uninitialised scratch memory for n items of `size` bytes, aligned to 64 bytes, valid until the
+ * operation returns. NULL: out of memory; the implementation returns host_error. Once an operation has run,
+ * the same call allocates nothing. */
 void *host_scratch(struct host *h, uint64_t n, uint64_t size);
-/* ERR_MEMORY when host_scratch failed, else 0: the last line of an implementation. */
+/* Returns ERR_MEMORY when host_scratch failed, else 0. Every implementation ends with it. */
 int host_error(const struct host *h);
 
-/* Addresses of a call are pointers here. */
+/* Convert the addresses of a call to the pointers that they are on a host. */
 static inline void *host_at(uint64_t address)
 {
     return (void *)(uintptr_t)address;

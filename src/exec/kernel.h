@@ -1,5 +1,5 @@
-/* kernel.h - kernels on a Vulkan device: made ready at open, dispatched into the open batch. For the Vulkan
- * implementations of operations alone. */
+/* kernel.h - kernels on a Vulkan device: compiled at open, dispatched into the open batch. Only the Vulkan
+ * implementations of operations use it. */
 #ifndef MOEFLUX_EXEC_KERNEL_H
 #define MOEFLUX_EXEC_KERNEL_H
 
@@ -14,15 +14,15 @@ struct kernel {
     uint32_t args_bytes;
 };
 
-/* `name`: kernels/<name>.comp; spec: its specialisation constants. Another thread compiles: call it at open
- * (exec_await_kernels). */
+/* Starts to compile kernels/<name>.comp on another thread (exec_await_kernels waits for it); to be called at
+ * open. spec: its specialisation constants. */
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
-/* exec_kernel, but the first dispatch compiles: for kernels that decoding does not use, and that many prompts
- * do not. */
+/* Like exec_kernel, except that the first dispatch compiles: for kernels that decoding and many prompts do
+ * not use. */
 int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                       const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
-/* Runs k over gx * gy * gz workgroups. More of them than the device takes in a dimension fail the batch. */
+/* Runs k over gx * gy * gz workgroups. More than the device allows in a dimension fail the batch. */
 void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
                    uint32_t gz);
 

@@ -2,7 +2,7 @@
 
 #include "base/mem.h"
 
-/* The share of a dispatch that an unknown kernel is tried with. */
+/* An unknown kernel first runs 1 / TRY_PART of a dispatch. */
 enum { TRY_PART = 16 };
 
 void pace_init(struct pace *p, uint64_t most_ns)

@@ -1,10 +1,10 @@
-/* pace.h - how long kernels take on this device, learned from their last runs, so that no submission takes
- * long.
+/* pace.h - estimates how long kernels take on this device from their last runs, so that submissions stay
+ * short.
  *
- * Desktop drivers end work that keeps a device for seconds, and Ctrl-C waits for what the device was given.
- * The time of a dispatch is taken as its workgroups times what one of the same kernel took lately. Where that
- * is more than a submission may take, the dispatch runs in pieces: workgroups do not depend on each other, so
- * the results are the same bit by bit however the work is cut. */
+ * Desktop drivers kill work that keeps a device busy for seconds, and Ctrl-C has to wait for what is
+ * queued. The estimate is the number of workgroups times what a workgroup of the same kernel took last. A
+ * dispatch that would exceed the limit runs in pieces: workgroups do not depend on each other, so the
+ * results are the same bit by bit however the work is cut. */
 #ifndef MOEFLUX_EXEC_PACE_H
 #define MOEFLUX_EXEC_PACE_H
 
@@ -14,28 +14,28 @@
 enum { PACE_KERNELS = 256 };
 
 struct pace {
-    uint64_t most_ns; /* a submission should take at most */
+    uint64_t most_ns; /* the longest that a submission should take */
     struct {
-        double group_ns; /* of one workgroup */
+        double group_ns; /* duration of one workgroup */
         bool has_run, is_known;
-    } kernels[PACE_KERNELS]; /* by their number, modulo PACE_KERNELS */
+    } kernels[PACE_KERNELS]; /* index: the kernel's number modulo PACE_KERNELS */
 };
 
 void pace_init(struct pace *p, uint64_t most_ns);
 
-/* `n_groups` workgroups of the kernel took `ns`. Its first run is not counted: drivers may compile in it. A
- * longer time is believed at once, a shorter one by half: work grows with the context, and submissions should
- * rather be too short. */
+/* Learns that `n_groups` workgroups of the kernel took `ns`. A kernel's first run does not count: drivers may
+ * compile in it. A longer time replaces the estimate, a shorter one is averaged with it: work grows with the
+ * context, and too short submissions are better than too long ones. */
 void pace_learn(struct pace *p, uint32_t kernel, uint64_t n_groups, uint64_t ns);
-/* Every kernel is unknown again, its first run aside. */
+/* Forgets all times, but not which kernels have had their first run. */
 void pace_forget(struct pace *p);
 bool pace_knows(const struct pace *p, uint32_t kernel);
-/* Nanoseconds; 0 for a kernel that is not known. */
+/* Returns nanoseconds; 0 for a kernel that is not known. */
 uint64_t pace_estimate(const struct pace *p, uint32_t kernel, uint64_t n_groups);
 
-/* How much of a dispatch to run next: of `n_steps` that are left, each of `step_groups` workgroups. Pieces
- * are about equal, each within most_ns as far as one step is; a kernel that is not known runs a sixteenth
- * first. At least 1. */
+/* Returns how many of the `n_steps` that are left of a dispatch to run next; each has `step_groups`
+ * workgroups. Pieces are about equal and within most_ns unless a single step exceeds it. A kernel that is not
+ * known runs a sixteenth first. At least 1. */
 uint32_t pace_piece(const struct pace *p, uint32_t kernel, uint32_t n_steps, uint64_t step_groups);
 
 #endif

@@ -9,7 +9,7 @@
 #include "vulkan/device.h"
 #include "vulkan/pipeline.h"
 
-/* Places; what finds none is closed. */
+/* The most devices that a shelf holds. */
 enum { PLACES = 4 };
 
 struct place {

@@ -16,8 +16,8 @@ struct slot {
     struct expert_key key;
     uint32_t n_users;
     bool full;      /* holds the key's bytes */
-    uint32_t place; /* in the heap */
-    double worth;   /* while in the heap */
+    uint32_t place; /* index in the heap, or NO_PLACE */
+    double worth;   /* valid while in the heap */
 };
 
 struct cache {
@@ -28,7 +28,7 @@ struct cache {
     uint32_t *heap;  /* [n_heap] slots */
     uint32_t *empty; /* [n_empty] slots */
     uint32_t n_heap, n_empty;
-    uint32_t n_added; /* slots that may be used */
+    uint32_t n_added; /* slots in use */
     uint32_t n_full;
 };
 
@@ -89,7 +89,7 @@ static void take_out(struct cache *c, uint32_t slot)
 void cache_grow(struct cache *c, uint32_t n)
 {
     assert(n <= c->n_slots - c->n_added);
-    /* The lowest is taken first. */
+    /* Slots are taken in ascending order. */
     for (uint32_t i = n; i-- > 0;)
         c->empty[c->n_empty++] = c->n_added + i;
     c->n_added += n;
@@ -263,7 +263,7 @@ void cache_unpin_spare(struct cache *c, uint32_t slot)
     unpin(c, slot, SPARE + c->ranking->now);
 }
 
-/* Spare copies stay what they are. */
+/* Moves an unpinned slot in the heap. A spare copy keeps its worth. */
 static void rerank(struct cache *c, uint32_t slot, double worth)
 {
     const struct slot *s = &c->slots[slot];

@@ -8,16 +8,16 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* Tokens that are remembered, each half as much as the one after it. */
+/* The tokens that are remembered; each counts half as much as the one after it. */
 enum { HISTORY = 4 };
 #define DISCOUNT 0.9f
-/* How much of an error is corrected at once: after LEARNT tokens half as much as at first. */
+/* The share of an error that is corrected at once: RATE at first, half of it after LEARNT tokens. */
 #define RATE   0.2f
 #define LEARNT 1000.0f
 
 struct context {
     uint32_t n_layers, n_experts, top_k;
-    float *matrix;                /* [n_layers][n_experts: chosen][n_experts: will be] */
+    float *matrix;                /* [n_layers][n_experts chosen][n_experts that will be] */
     float *worth;                 /* [n_layers][n_experts] */
     float *x;                     /* [n_layers][n_experts]: the last choices as a vector of length 1, or 0 */
     uint32_t *history;            /* [n_layers][HISTORY][top_k], the newest first */
@@ -78,7 +78,7 @@ static float *row_of(const struct context *c, uint32_t layer, uint32_t expert)
 typedef float lanes __attribute__((vector_size(16), aligned(4), may_alias));
 enum { LANES = 4 };
 
-/* to += by * from */
+/* Computes to += by * from. */
 static void add(float *to, float by, const float *from, uint32_t n)
 {
     uint32_t i = 0;
@@ -88,7 +88,7 @@ static void add(float *to, float by, const float *from, uint32_t n)
         to[i] += by * from[i];
 }
 
-/* to += the matrix applied to x */
+/* Computes to += matrix x. */
 static void apply(const struct context *c, uint32_t layer, const float *x, float *to)
 {
     for (uint32_t j = 0; j < c->n_experts; j++)
@@ -111,8 +111,8 @@ static void forget(struct context *c, uint32_t layer)
     memset(c->n + (uint64_t)layer * HISTORY, 0, HISTORY * sizeof *c->n);
 }
 
-/* The history as a vector of length 1. The router's first choice of a token counts most: it tells most about
- * what comes. */
+/* Sets x to the history as a vector of length 1. The router's first choice of a token counts most, since it
+ * predicts best. */
 static void set_x(struct context *c, uint32_t layer)
 {
     float *x = c->x + (uint64_t)layer * c->n_experts, weight = 1, squares = 0;
@@ -134,7 +134,8 @@ static float rate_of(const struct context *c, uint32_t layer)
     return RATE / (1 + (float)c->n_learnt[layer] / LEARNT);
 }
 
-/* next: the worths after the choice, as the matrix has them; x: the choices before it. */
+/* Corrects the matrix. c->next: the worths after the choice by the matrix; c->before: the choices before
+ * it. */
 static void learn(struct context *c, uint32_t layer, const uint32_t *experts, uint32_t n)
 {
     const float *worth = c->worth + (uint64_t)layer * c->n_experts, *x = c->before;
@@ -147,7 +148,7 @@ static void learn(struct context *c, uint32_t layer, const uint32_t *experts, ui
             add(row_of(c, layer, j), rate_of(c, layer) * x[j], c->error, c->n_experts);
 }
 
-/* The worths by the matrix that has just learnt: it changed by the rate * before * error. */
+/* Computes the worths by the corrected matrix. The correction was rate * before * error. */
 static void revise(struct context *c, uint32_t layer)
 {
     float *worth = c->worth + (uint64_t)layer * c->n_experts, likeness = 0;

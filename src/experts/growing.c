@@ -11,11 +11,11 @@ struct growing {
     struct slots *slots;
     uint32_t n_all;
     pthread_t thread;
-    pthread_mutex_t lock; /* all below */
+    pthread_mutex_t lock; /* guards all below */
     pthread_cond_t asked, grown;
-    uint32_t n_asked, n_there; /* chunks; n_there of them have memory */
+    uint32_t n_asked, n_there; /* chunks that were requested, that have memory */
     bool stopping;
-    bool refused; /* the system has no more memory of this kind: what is there has to do */
+    bool refused; /* the system has no more memory of this kind: no more chunks come */
 };
 
 static void *grow(void *arg)
@@ -73,7 +73,7 @@ void growing_free(struct growing *g)
     free(g);
 }
 
-void growing_ask(struct growing *g, uint32_t n)
+void growing_request(struct growing *g, uint32_t n)
 {
     pthread_mutex_lock(&g->lock);
     if (g->n_asked < g->slots->n_chunks + n) {
@@ -83,7 +83,7 @@ void growing_ask(struct growing *g, uint32_t n)
     pthread_mutex_unlock(&g->lock);
 }
 
-bool growing_goes_on(struct growing *g)
+bool growing_has_more(struct growing *g)
 {
     pthread_mutex_lock(&g->lock);
     bool goes_on = !g->refused && g->slots->n_chunks < g->n_all;
@@ -91,7 +91,7 @@ bool growing_goes_on(struct growing *g)
     return goes_on;
 }
 
-/* With the lock held. */
+/* Takes allocated chunks into use. The lock is held. */
 static uint32_t take(struct growing *g)
 {
     uint32_t n = 0;

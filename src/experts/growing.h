@@ -1,7 +1,6 @@
-/* growing.h - a thread that allocates the memory of slots, chunk by chunk, as it is asked for.
+/* growing.h - allocates the host memory of expert slots in a background thread, one chunk of slots at a time.
  *
- * Pinning host memory takes a second for 3 to 6 GB, which nobody waits for: the slots that have memory are
- * used meanwhile. */
+ * Pinning host memory takes a second for 3 to 6 GB. Slots that have memory already are used meanwhile. */
 #ifndef MOEFLUX_EXPERTS_GROWING_H
 #define MOEFLUX_EXPERTS_GROWING_H
 
@@ -12,20 +11,21 @@ struct growing;
 struct moeflux_err;
 struct slots;
 
-/* The slots (slots_open_growing) outlive it. NULL with `e` filled: no memory, no thread. */
+/* Starts the thread. The slots (slots_open_growing) must outlive it. NULL with `e` filled: no memory, no
+ * thread. */
 struct growing *growing_new(struct slots *s, struct moeflux_err *e);
 /* Waits for the chunk that is being allocated. NULL is legal. */
 void growing_free(struct growing *g);
 
-/* The calls below: one thread. */
+/* Only one thread may call the functions below. */
 
-/* So many more chunks than are in use are wanted. */
-void growing_ask(struct growing *g, uint32_t n);
-/* Whether chunks are to come: not all are there, and none was refused. */
-bool growing_goes_on(struct growing *g);
-/* Takes the chunks that were allocated into use. Returns how many slots that adds. */
+/* Requests memory for n more chunks than are in use. */
+void growing_request(struct growing *g, uint32_t n);
+/* Returns whether there may be more chunks: not all are in use, and the system refused none. */
+bool growing_has_more(struct growing *g);
+/* Takes allocated chunks into use. Returns how many slots that adds. */
 uint32_t growing_take(struct growing *g);
-/* The same, and waits for one if none is there, which was asked for. 0: none comes. */
+/* Does the same, but waits for a requested chunk if none is allocated. Returns 0 if none will come. */
 uint32_t growing_await(struct growing *g);
 
 #endif

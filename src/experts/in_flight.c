@@ -107,7 +107,7 @@ void in_flight_claim(struct in_flight *f, uint32_t slot)
     reader_start(f->reader, &x->request);
 }
 
-/* The read is over. */
+/* Waits for read i and ends it: publishes or abandons its slot, unpins it and frees the entry. */
 static int land(struct in_flight *f, uint32_t i, struct moeflux_err *e)
 {
     struct in_flight_read *x = &f->all[i];
@@ -128,7 +128,7 @@ static int land(struct in_flight *f, uint32_t i, struct moeflux_err *e)
     return rc;
 }
 
-void in_flight_settle(struct in_flight *f)
+void in_flight_finish_arrived(struct in_flight *f)
 {
     for (uint32_t i = 0; f->n_free < f->n && i < f->n; i++)
         if (f->all[i].slot != CACHE_NO_SLOT && f->all[i].is_prefetch &&

@@ -65,8 +65,8 @@ static bool has(const uint32_t *experts, uint32_t n, uint32_t expert)
     return false;
 }
 
-/* The place-th likeliest expert of a sequence. How likely it is chosen falls with the place, roughly in a
- * line. */
+/* Names the place-th most likely expert of a sequence. The probability of its choice falls roughly linearly
+ * with the place. */
 static void name_one(struct predictor *p, uint32_t expert, uint32_t place)
 {
     float missing = (float)(place + 1) / (float)(2 * p->top_k + 1);
@@ -78,7 +78,7 @@ static void name_one(struct predictor *p, uint32_t expert, uint32_t place)
     p->all[i].missing *= missing;
 }
 
-/* Those that are in `but` have been named. Returns the next place. */
+/* Names the experts that are not in `but`, whose experts are named already. Returns the next place. */
 static uint32_t name_all(struct predictor *p, const uint32_t *experts, const uint32_t *but, uint32_t place)
 {
     for (uint32_t i = 0; i < p->top_k && experts[i] != NO_EXPERT; i++)
@@ -87,7 +87,7 @@ static uint32_t name_all(struct predictor *p, const uint32_t *experts, const uin
     return place;
 }
 
-/* The likeliest first; of equal ones, the first named. */
+/* Sorts by probability, the most likely first; equals stay in the order in which they were named. */
 static void sort_named(struct predictor *p)
 {
     for (uint32_t i = 1; i < p->n_named; i++) {

@@ -1,10 +1,10 @@
-/* predictor.h - which experts a layer is likely to choose, before its router has.
+/* predictor.h - predicts which experts a layer will choose, before its router runs.
  *
- * Two sources: what the layer chose for the token before, and the layer's own router applied early, to the
- * hidden state of the layer before (computed by the engine). For a token of each of several sequences each
- * one's sources are taken together. What a sequence chose for its token before is kept while others are
- * evaluated: each has a place here. Counted are recall = n_right / n_predictable and precision = n_right /
- * n_predicted, of different experts. */
+ * There are two sources: the layer's choice for the token before, and the layer's own router applied early,
+ * to the hidden state of the layer before (computed by the engine). In batched decode the predictions for all
+ * sequences are merged. Each sequence has a place, where its choice for its token before is kept while others
+ * are evaluated. Counts, of different experts: recall = n_right / n_predictable, precision = n_right /
+ * n_predicted. */
 #ifndef MOEFLUX_EXPERTS_PREDICTOR_H
 #define MOEFLUX_EXPERTS_PREDICTOR_H
 
@@ -18,7 +18,7 @@ enum predictor_kind { PREDICT_NONE = 0, PREDICT_PREVIOUS = 1, PREDICT_ROUTER = 2
 /* An expert that some sequences are likely to choose. */
 struct predicted {
     uint32_t expert;
-    float missing; /* how likely none of them chooses it, for comparison */
+    float missing; /* estimated probability that none of them chooses it; only the order counts */
 };
 
 enum { PREDICTOR_PLACES = 64 };
@@ -28,28 +28,28 @@ struct predictor {
     uint32_t n_layers, top_k, most;
     uint32_t *previous;    /* [n_layers][PREDICTOR_PLACES][top_k] */
     uint8_t *has_previous; /* [n_layers][PREDICTOR_PLACES] */
-    uint32_t *places;      /* [most]: of the sequences at hand */
+    uint32_t *places;      /* [most]: places of the current sequences */
     uint32_t *named;       /* [n_named] the current prediction: most likely first, all different */
-    struct predicted *all; /* of `named`, in the same order */
+    struct predicted *all; /* [n_named] the same experts, with their probabilities */
     uint32_t n_named;
-    uint32_t layer; /* of the current prediction */
+    uint32_t layer; /* the layer of the current prediction */
     uint64_t n_predicted, n_right, n_predictable;
 };
 
-/* most: sequences with a token each, at most PREDICTOR_PLACES; the first ones' places are at hand. */
+/* most: the sequences of one evaluation, at most PREDICTOR_PLACES. Selects the first `most` places.
+ * ERR_MEMORY. */
 int predictor_open(struct predictor *p, enum predictor_kind kind, uint32_t n_layers, uint32_t top_k,
                    uint32_t most, struct moeflux_err *e);
 void predictor_close(struct predictor *p);
-/* The places of the n sequences that come next, all different. A prediction that was not looked at is
- * dropped. */
+/* Selects the places of the next n sequences, all different. Drops a prediction that was not observed. */
 void predictor_select(struct predictor *p, const uint32_t *places, uint32_t n);
-/* Forgets the token before at a place: another sequence's, or another position's. The counts stay. */
+/* Forgets the last choices at a place, which now has another sequence or position. The counts stay. */
 void predictor_forget(struct predictor *p, uint32_t place);
 
-/* Predicts the experts of `layer` for a token of each of n sequences into p->named. early: [n][top_k] the
+/* Predicts the experts of `layer` for one token of each of n sequences into p->named. early: [n][top_k] the
  * choices of the early router, best first, or NULL. A choice of fewer experts ends with NO_EXPERT. */
 void predictor_predict(struct predictor *p, uint32_t layer, const uint32_t *early, uint32_t n);
-/* The layer has chosen [n][top_k]: counts how much of its prediction was right, if there was one. */
+/* Takes the layer's choice, [n][top_k], and counts how much of its prediction was right, if there was one. */
 void predictor_observe(struct predictor *p, uint32_t layer, const uint32_t *choice, uint32_t n);
 
 #endif

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "experts/context.h"
 
-/* Tokens in which a use loses half of its weight. */
+/* The number of tokens after which a use has half of its weight. */
 enum { HALF_LIFE_TOKENS = 128 };
 
 double ranking_half_life(uint32_t uses)
@@ -57,8 +57,8 @@ double ranking_worth(const struct ranking *r, struct expert_key key)
 
 bool ranking_pays(const struct ranking *r, double a, double b)
 {
-    /* Among experts of equal use chance alone decides who was used more. Half more uses, or half a use more
-     * to come, is less often chance; of the last use nothing more is known. */
+    /* Between experts of equal use only chance decides which was used more. 50 % more uses, or 0.5 more
+     * expected uses, are less often chance. With LRU nothing more is known. */
     double least = r->context ? 0.5 : r->half_life > 0 ? log2(1.5) : 0;
     return a > b + least;
 }
@@ -84,8 +84,8 @@ double ranking_worth_if_used(const struct ranking *r, struct expert_key key)
     return r->context ? context_worth(r->context, key.layer, key.expert) + 1 : uses_if_used(r, key);
 }
 
-/* The layer's recent uses, as parts of n: with their weights relative to the largest, which do not overflow.
- * */
+/* Computes each expert's share of the layer's recent uses, scaled to a sum of n. Weights relative to the
+ * largest do not overflow. */
 static void share_out(const struct ranking *r, uint32_t layer, uint32_t n)
 {
     const double *uses = r->worth + (uint64_t)layer * r->n_experts;

@@ -48,8 +48,8 @@ static int open_files(struct reader *r, enum reader_mode mode, const struct read
     return reader_files_open(f, r->work.model, e);
 }
 
-/* Each of the directories that experts are spread over counts as a disk, which is kept as busy as a single
- * one. */
+/* Returns the number of directories that experts are spread over. Each counts as a disk and is kept as busy
+ * as a single one. */
 static uint32_t n_disks(const struct reader *r)
 {
     return r->work.model->parts.spread.n_parts;
@@ -71,7 +71,7 @@ static int open_ring(struct reader *r, const struct reader_options *o, struct mo
     return rc == 0 ? reader_ring_start(r->ring, e) : rc;
 }
 
-/* Direct reads do not need io_uring, only their depth does. */
+/* Opens the ring, or the pool if io_uring is not available: direct reads do without it, with less depth. */
 static int open_ring_or_pool(struct reader *r, const struct reader_options *o, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
@@ -106,7 +106,7 @@ static int open_as(struct reader *r, enum reader_mode mode, const struct reader_
     return rc;
 }
 
-/* As open_as; a mode that cannot be had is a reason for the next one. */
+/* Opens the mode if it is available (*opened); else notes why as a reason for the next one. */
 static int try_as(struct reader *r, enum reader_mode mode, const struct reader_options *o, bool *opened,
                   struct moeflux_err *e)
 {

@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/model_dir_read.h"
 #include "experts/reader.h"
 
 enum { PAGE = READER_TARGET_ALIGN, SECTOR = 512 };
@@ -24,10 +25,10 @@ static int start(struct reader_files *f, const struct model_dir *m, struct moefl
     return f->fds ? 0 : ERR_MEMORY;
 }
 
-/* Of one extent; last: the expert's bytes end with it. */
+/* Handles one extent. last: it is the expert's last one. */
 typedef int extent_fn(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e);
 
-/* Calls fn for every extent of every expert until it returns something else than 0. */
+/* Calls fn for every extent of every expert until it fails. */
 static int each_extent(struct reader_files *f, extent_fn *fn, struct moeflux_err *e)
 {
     const struct config *c = &f->model->config;
@@ -96,7 +97,7 @@ int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, 
     return rc;
 }
 
-/* Each part of an expert in a plain file by its rows. */
+/* Loads each part of an expert in a plain file by the nodes that read its rows. */
 static void fetch_by_node(const struct reader_files *f, const struct mapped *m, const struct expert_layout *l,
                           uint64_t off)
 {
@@ -106,7 +107,7 @@ static void fetch_by_node(const struct reader_files *f, const struct mapped *m, 
         mapped_fetch_by_node(m, off + parts[i], parts[i + 1] - parts[i], f->shares);
 }
 
-int64_t reader_files_copy(const struct reader_files *f, const struct read_ask *a)
+int64_t reader_files_copy(const struct reader_files *f, const struct file_read *a)
 {
     const struct mapped *m = &f->maps[a->file];
     const struct expert_layout *l = &f->model->experts[a->layer];
@@ -115,8 +116,8 @@ int64_t reader_files_copy(const struct reader_files *f, const struct read_ask *a
     int64_t there = mapped_fetch(m, a->off, a->n);
     if (there <= 0 || a->dst == m->at + a->off)
         return there;
-    /* The bytes are in a slot then: the mapping's pages stay the page cache's, not ours, against the memory
-     * budget. */
+    /* The bytes are in a slot now. Dropping the mapping's pages keeps them out of our memory budget; they
+     * stay in the page cache. */
     memcpy(a->dst, m->at + a->off, (size_t)there);
     mapped_drop(m, a->off, (uint64_t)there);
     return mapped_there(m, a->off, (uint64_t)there);
@@ -153,8 +154,8 @@ static int open_direct(struct reader_files *f, const struct extent *x, bool last
     return 0;
 }
 
-/* Which block the file takes shows in what it reads. File systems may take the flag and refuse every read;
- * device memory may refuse to be read into. */
+/* Finds the block size of direct reads by trying. File systems may accept the flag and refuse every read;
+ * device memory may not be a valid target. */
 static int find_block(struct reader_files *f, uint32_t file, uint8_t *target, struct moeflux_err *e)
 {
     if (pread(f->fds[file], target, SECTOR, SECTOR) >= 0)

@@ -14,8 +14,8 @@ struct reader_pool {
     pthread_t *threads;
 };
 
-/* What the page cache has of the part, without waiting: the bytes read, or -errno. */
-static int64_t read_cached(const struct reader_work *w, const struct read_ask *a)
+/* Reads what the page cache has of the part, without waiting. Returns the bytes read, or -errno. */
+static int64_t read_cached(const struct reader_work *w, const struct file_read *a)
 {
     struct iovec to = {a->dst, a->n};
     ssize_t n = preadv2(w->files.fds[a->file], &to, 1, (off_t)a->off, RWF_NOWAIT);
@@ -24,7 +24,7 @@ static int64_t read_cached(const struct reader_work *w, const struct read_ask *a
 
 static int64_t read_some(struct reader_work *w, struct read_part *p)
 {
-    struct read_ask a = reader_work_ask(w, p);
+    struct file_read a = reader_work_next_read(w, p);
     if (w->files.maps)
         return reader_files_copy(&w->files, &a);
     if (reader_work_tries_cached(w, p)) {
@@ -33,8 +33,8 @@ static int64_t read_some(struct reader_work *w, struct read_part *p)
             return cached;
         if (cached >= 0 || cached == -EAGAIN)
             reader_work_take_over(w, p);
-        p->waits = true; /* also where the file system cannot tell */
-        a = reader_work_ask(w, p);
+        p->waits = true; /* also if the file system does not support RWF_NOWAIT */
+        a = reader_work_next_read(w, p);
     }
     ssize_t n = pread(w->files.fds[a.file], a.dst, a.n, (off_t)a.off);
     return n < 0 ? -errno : n;
@@ -45,7 +45,7 @@ static void *worker(void *arg)
     struct reader_work *w = arg;
     struct read_part *p;
     while ((p = reader_work_take(w)))
-        while (reader_work_got(w, p, read_some(w, p)))
+        while (reader_work_finish_read(w, p, read_some(w, p)))
             ;
     return NULL;
 }

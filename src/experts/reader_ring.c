@@ -17,10 +17,10 @@ struct reader_ring {
     bool has_ring, has_thread;
     pthread_t thread;
     int wake_fd;
-    uint64_t wake_count;      /* what the read of wake_fd brings; unused */
-    struct read_part **batch; /* [n_batch] what was prepared and not submitted; NULL: the read of wake_fd */
+    uint64_t wake_count;      /* result of the read of wake_fd; unused */
+    struct read_part **batch; /* [n_batch] prepared, not submitted; NULL: the read of wake_fd */
     uint32_t n_batch;
-    uint32_t n_in_flight;  /* parts that were submitted; the read of wake_fd is not counted */
+    uint32_t n_in_flight;  /* submitted parts, without the read of wake_fd */
     int broken;            /* errno of a submission that failed for good; nothing is submitted after it */
     struct iovec *regions; /* [n_regions], registered; set before the first read */
     uint32_t n_regions;
@@ -28,7 +28,8 @@ struct reader_ring {
 
 /* --- submission --- */
 
-/* A free entry there always is: every part in flight and the read of wake_fd have at most one each. */
+/* Prepares the read of wake_fd. There is always a free entry: each part in flight and this read have one at
+ * most. */
 static void prepare_wake(struct reader_ring *r)
 {
     struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
@@ -37,7 +38,7 @@ static void prepare_wake(struct reader_ring *r)
     r->batch[r->n_batch++] = NULL;
 }
 
-/* The registered region that holds the n bytes at `dst`, or -1. */
+/* Returns the registered region that contains the n bytes at `dst`, or -1. */
 static int region_of(const struct reader_ring *r, const uint8_t *dst, uint32_t n)
 {
     for (uint32_t i = 0; i < r->n_regions; i++) {
@@ -48,12 +49,12 @@ static int region_of(const struct reader_ring *r, const uint8_t *dst, uint32_t n
     return -1;
 }
 
-/* The ring is given all pieces of an expert before the first one has come. So its first byte tells whether
- * the page cache has the expert. */
+/* Tests by an expert's first byte whether the page cache has the expert. The ring gets all its pieces before
+ * the first one is read. */
 static void look_at_cache(struct reader_ring *r, struct read_part *p)
 {
     if (p == p->request->parts && reader_work_tries_cached(r->work, p)) {
-        struct read_ask a = reader_work_ask(r->work, p);
+        struct file_read a = reader_work_next_read(r->work, p);
         struct iovec to = {a.dst, 1};
         if (preadv2(r->work->files.fds[a.file], &to, 1, (off_t)a.off, RWF_NOWAIT) < 0 && errno == EAGAIN)
             reader_work_take_over(r->work, p);
@@ -68,22 +69,22 @@ static void prepare(struct reader_ring *r, struct read_part *p)
         return;
     }
     look_at_cache(r, p);
-    struct read_ask a = reader_work_ask(r->work, p);
+    struct file_read a = reader_work_next_read(r->work, p);
     struct io_uring_sqe *sqe = io_uring_get_sqe(&r->ring);
     int region = region_of(r, a.dst, a.n);
     if (region >= 0)
         io_uring_prep_read_fixed(sqe, (int)a.file, a.dst, a.n, a.off, region);
     else
         io_uring_prep_read(sqe, (int)a.file, a.dst, a.n, a.off);
-    /* The kernel's workers may block where a submission may not, and several copy from the page cache at
-     * once. */
+    /* The kernel's workers may block, which a submission may not, and several of them copy from the page
+     * cache in parallel. */
     bool blocking = p->n_stalls || !r->work->files.block;
     io_uring_sqe_set_flags(sqe, IOSQE_FIXED_FILE | (blocking ? IOSQE_ASYNC : 0));
     io_uring_sqe_set_data(sqe, p);
     r->batch[r->n_batch++] = p;
 }
 
-/* Keeps what the kernel did not take. */
+/* Counts what the kernel took of the batch, and keeps the rest. */
 static void count_submitted(struct reader_ring *r)
 {
     uint32_t n_left = (uint32_t)size_min(io_uring_sq_ready(&r->ring), r->n_batch);
@@ -94,7 +95,8 @@ static void count_submitted(struct reader_ring *r)
     r->n_batch = n_left;
 }
 
-/* The kernel may still write for parts that it took, so those are waited for; the others end here. */
+/* Fails all parts that the kernel did not take. Those that it took are waited for, since it may still write
+ * them. */
 static void break_off(struct reader_ring *r, int number)
 {
     r->broken = number;
@@ -125,7 +127,7 @@ static void complete(struct reader_ring *r, const struct io_uring_cqe *cqe)
         return;
     }
     r->n_in_flight--;
-    if (reader_work_got(r->work, p, cqe->res))
+    if (reader_work_finish_read(r->work, p, cqe->res))
         prepare(r, p);
 }
 
@@ -139,7 +141,7 @@ static void complete_all(struct reader_ring *r)
     }
 }
 
-/* Every request from now on fails with the error of the submission. */
+/* Waits for what is in flight; fails every later request with the error of the submission. */
 static void serve_broken(struct reader_ring *r)
 {
     struct io_uring_cqe *cqe;
@@ -156,7 +158,7 @@ static void *serve(void *arg)
 {
     struct reader_ring *r = arg;
     bool over = false;
-    /* Else the disk has nothing to do while the threads that compute hold all processors. */
+    /* Otherwise the disk is idle while the threads that compute hold all processors. */
     slice_shorten();
     prepare_wake(r);
     while (!over && !r->broken) {
@@ -174,8 +176,8 @@ static void *serve(void *arg)
 
 /* --- opening --- */
 
-/* Containers may allow the ring and forbid its use, and Linux before 5.6 has one that cannot read like this.
- * */
+/* Tries a read. Containers may allow a ring and forbid its use, and rings of Linux before 5.6 cannot read
+ * like this. */
 static int try_ring(struct reader_ring *r, struct moeflux_err *e)
 {
     static const uint64_t one = 1;

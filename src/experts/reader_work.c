@@ -7,12 +7,14 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "model/model_dir_read.h"
 
-/* What one thread copies at once from the page cache: an expert is shared out among threads. */
+/* Pieces of an expert that threads copy from the page cache: their number, their least bytes. */
 enum { COPY_PIECES = 8, COPY_PIECE_BYTES = 128 << 10 };
-/* A read that is interrupted so often without a byte in between is not going to come. */
+/* After so many interruptions without a byte in between a read counts as failed. MAX_ASK: bytes of one
+ * read. */
 enum { MAX_STALLS = 1000, MAX_ASK = 1 << 30 };
-/* Speculative parts in flight, for each disk: enough to keep it busy, few enough to be over soon. */
+/* The most speculative parts in flight on each disk: enough to keep it busy, few enough to end soon. */
 enum { MAX_SPECULATIVE = 8 };
 
 void reader_work_init(struct reader_work *w, const struct model_dir *m, const struct reader_hook *hook)
@@ -67,7 +69,7 @@ static void wake(struct reader_work *w)
         w->is_asleep = false;
 }
 
-/* A speculative read beside a demanded one would take its bandwidth. */
+/* Returns whether a speculative read may start. Next to a demanded read it would take its bandwidth. */
 static bool may_speculate(const struct reader_work *w)
 {
     uint64_t at_a_disk = (uint64_t)MAX_SPECULATIVE * w->model->parts.spread.n_parts;
@@ -76,7 +78,7 @@ static bool may_speculate(const struct reader_work *w)
     return w->speculative.first && (w->stopping || (is_idle && w->n_in_flight_speculative < most));
 }
 
-/* Where a part less flies, so that another may: threads that found too many in flight sleep. */
+/* Wakes threads after a part has ended: those that found too many in flight sleep. */
 static void wake_if_there_is_work(struct reader_work *w)
 {
     if (w->demanded.first || may_speculate(w))
@@ -131,8 +133,8 @@ static void add_part(struct read_request *q, struct extent x, uint64_t at, uint6
     q->parts[q->n_parts++] = (struct read_part){.request = q, .extent = x};
 }
 
-/* One piece of each extent in turn, which lie on different disks: as many reads wait for one as for the
- * others, also where few are in flight. */
+/* Adds pieces of the extents alternately. They lie on different disks, so that all have equally many reads
+ * queued, even if few are in flight. */
 static void add_in_turn(struct read_request *q, const struct extent *extents, uint32_t n, uint64_t piece)
 {
     for (uint64_t at = 0, n_left = n; n_left > 0; at += piece) {
@@ -145,13 +147,12 @@ static void add_in_turn(struct read_request *q, const struct extent *extents, ui
     }
 }
 
-/* Divides the expert into pieces of `piece` bytes, or larger ones where there were too many. */
+/* Divides the expert into pieces of `piece` bytes, or larger ones if these were too many. */
 static void fill_parts(const struct reader_work *w, struct read_request *q, uint64_t piece)
 {
     struct extent extents[EXPERT_MAX_EXTENTS];
     uint32_t n = model_dir_expert(w->model, q->layer, q->expert, extents);
-    /* Each extent adds at most one piece that is not full, so that all find room. Pieces end at whole blocks.
-     * */
+    /* Each extent adds at most one shorter piece, so that all find room. Pieces end at whole blocks. */
     uint64_t least =
         size_round_up(w->model->experts[q->layer].bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
     piece = size_max(piece, least);
@@ -171,7 +172,7 @@ static void fill_parts(const struct reader_work *w, struct read_request *q, uint
 
 void reader_work_add(struct reader_work *w, struct read_request *q)
 {
-    /* Which node gets which rows is told of whole experts. */
+    /* The nodes' shares of rows apply to whole experts. */
     bool is_whole = w->files.maps && w->files.shares;
     fill_parts(w, q, is_whole ? size_max(w->model->experts[q->layer].bytes, 1) : w->piece_bytes);
     pthread_mutex_lock(&w->lock);
@@ -198,7 +199,7 @@ uint32_t reader_work_split(struct reader_work *w, struct read_request *q)
     return q->n_parts;
 }
 
-/* Copies a part if the page cache holds all of it. A hook is not asked: it is for what a disk may do. */
+/* Copies a part if the page cache holds all of it. Does not call the hook, which is for answers of a disk. */
 static bool copy_cached(const struct reader_work *w, const struct read_part *p)
 {
     const struct extent *x = &p->extent;
@@ -207,7 +208,7 @@ static bool copy_cached(const struct reader_work *w, const struct read_part *p)
     return n >= 0 && (uint64_t)n == x->bytes;
 }
 
-/* The numbers of the part's bytes that must be finite. */
+/* Checks the scales and biases in the part's bytes. */
 static int check_part(const struct reader_work *w, const struct read_part *p, struct moeflux_err *e)
 {
     const struct read_request *q = p->request;
@@ -230,7 +231,7 @@ void reader_work_copy(struct reader_work *w, struct read_request *q, uint32_t i)
     if (last) {
         count_flights(w);
         w->n_in_flight--;
-        wake_if_there_is_work(w); /* no thread of the pool ends here and looks itself */
+        wake_if_there_is_work(w); /* the caller is no thread of the pool, which would look for work itself */
     }
     pthread_mutex_unlock(&w->lock);
     if (!last || !whole)
@@ -241,7 +242,7 @@ void reader_work_copy(struct reader_work *w, struct read_request *q, uint32_t i)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* The parts that were not taken will not be. */
+/* Drops the parts that were not taken. */
 static void cut_short(struct reader_work *w, struct read_request *q, int code)
 {
     if (q->queued)
@@ -258,7 +259,7 @@ enum reader_cancelled reader_work_cancel(struct reader_work *w, struct read_requ
     if (q->queued) {
         how = q->n_taken ? READER_CUT_SHORT : READER_CANCELLED;
         cut_short(w, q, ERR_INTERRUPTED);
-        err_set(&q->err, ERR_INTERRUPTED, "layer %u expert %u: the read was taken back", q->layer, q->expert);
+        err_set(&q->err, ERR_INTERRUPTED, "layer %u expert %u: the read was cancelled", q->layer, q->expert);
         w->stats.n_dropped += how == READER_CANCELLED;
         if (how == READER_CUT_SHORT && q->n_open == 0)
             publish(w, q);
@@ -336,17 +337,17 @@ void reader_work_count_submit(struct reader_work *w)
     pthread_mutex_unlock(&w->lock);
 }
 
-struct read_ask reader_work_ask(const struct reader_work *w, const struct read_part *p)
+struct file_read reader_work_next_read(const struct reader_work *w, const struct read_part *p)
 {
     const struct extent *x = &p->extent;
     uint64_t n = x->bytes - p->n_done;
     if (w->files.block)
         n = size_round_up(n, w->files.block);
-    return (struct read_ask){.layer = p->request->layer,
-                             .file = x->file,
-                             .n = (uint32_t)size_min(n, MAX_ASK),
-                             .off = x->off + p->n_done,
-                             .dst = p->request->dst + x->at + p->n_done};
+    return (struct file_read){.layer = p->request->layer,
+                              .file = x->file,
+                              .n = (uint32_t)size_min(n, MAX_ASK),
+                              .off = x->off + p->n_done,
+                              .dst = p->request->dst + x->at + p->n_done};
 }
 
 bool reader_work_tries_cached(const struct reader_work *w, const struct read_part *p)
@@ -374,7 +375,7 @@ void reader_work_take_over(struct reader_work *w, struct read_part *p)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Ends a part whose flight is over. True: it was the request's last one. */
+/* Ends a part. Returns whether it was the request's last one. */
 static bool end_part(struct reader_work *w, struct read_part *p, int code, const struct moeflux_err *why)
 {
     struct read_request *q = p->request;
@@ -430,7 +431,7 @@ static void fail_short(struct reader_work *w, struct read_part *p, uint64_t n)
     end(w, p, ERR_IO, &e);
 }
 
-/* How many bytes of the part are there after a read that brought n more. A direct read goes on at a whole
+/* Returns how many bytes of the part have arrived after a read of n more. A direct read continues at a whole
  * block. */
 static uint64_t advance(const struct reader_work *w, const struct read_part *p, uint64_t n)
 {
@@ -457,10 +458,10 @@ static bool stall(struct reader_work *w, struct read_part *p, int64_t result)
     return true;
 }
 
-bool reader_work_got(struct reader_work *w, struct read_part *p, int64_t result)
+bool reader_work_finish_read(struct reader_work *w, struct read_part *p, int64_t result)
 {
     if (w->hook)
-        result = w->hook->result(w->hook->ctx, p, reader_work_ask(w, p).dst, result);
+        result = w->hook->result(w->hook->ctx, p, reader_work_next_read(w, p).dst, result);
     if (result == -EINTR || result == -EAGAIN)
         return stall(w, p, result);
     if (result < 0) {

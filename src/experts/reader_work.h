@@ -1,8 +1,9 @@
-/* reader_work.h - the reads that wait, what to ask the system for, and what its answer means: shared by the
- * threads (reader_pool) and the ring (reader_ring) that carry reads out.
+/* reader_work.h - the queue of reads, which threads (reader_pool) or a ring (reader_ring) carry out.
  *
- *   reader_work_take -> a part -> { reader_work_ask -> the system reads -> reader_work_got } until it returns
- * false Each part is checked when it has come; the last one to end publishes the request. */
+ *   reader_work_take -> a part -> { reader_work_next_read -> the system reads -> reader_work_finish_read }
+ *   until the last returns false
+ *
+ * Each part is checked when it is complete. The last part to end finishes its request. */
 #ifndef MOEFLUX_EXPERTS_READER_WORK_H
 #define MOEFLUX_EXPERTS_READER_WORK_H
 
@@ -20,56 +21,56 @@ struct reader_work {
     const struct reader_hook *hook;
     struct reader_files files;
     uint32_t depth;       /* parts in flight at once */
-    uint64_t piece_bytes; /* of a part, but for the last of an extent */
-    pthread_mutex_t lock; /* all below, and the private members of requests */
+    uint64_t piece_bytes; /* size of a part, except for the last of an extent */
+    pthread_mutex_t lock; /* guards all below and the private members of requests */
     pthread_cond_t more, finished;
     struct read_list demanded, speculative;
     uint32_t n_in_flight, n_in_flight_speculative;
     bool stopping;
-    int wake_fd;    /* an eventfd that is told of new work; -1: `more` alone is */
-    bool is_asleep; /* whoever reads wake_fd waits for it */
+    int wake_fd;    /* an eventfd that is written when there is new work; -1: only `more` is signalled */
+    bool is_asleep; /* the reader of wake_fd waits for it */
     struct reader_stats stats;
-    uint64_t counted_ns; /* until when busy_ns and in_flight_ns are summed */
+    uint64_t counted_ns; /* time up to which busy_ns and in_flight_ns are summed */
 };
 
 void reader_work_init(struct reader_work *w, const struct model_dir *m, const struct reader_hook *hook);
-/* Nothing may be queued or flying. */
+/* Nothing may be queued or in flight. */
 void reader_work_free(struct reader_work *w);
 
 void reader_work_add(struct reader_work *w, struct read_request *q);
-/* reader_split and reader_copy, of files that are read through the page cache. */
+/* Implement reader_split and reader_copy for files that are read through the page cache. */
 uint32_t reader_work_split(struct reader_work *w, struct read_request *q);
 void reader_work_copy(struct reader_work *w, struct read_request *q, uint32_t i);
 enum reader_cancelled reader_work_cancel(struct reader_work *w, struct read_request *q);
 void reader_work_demand(struct reader_work *w, struct read_request *q);
-/* Blocks until the request is done; makes it demanded. */
+/* Makes the request demanded and waits until it is finished. */
 void reader_work_wait(struct reader_work *w, struct read_request *q);
-/* From now on reader_work_take ends when nothing is queued. */
+/* Makes reader_work_take end when nothing is queued. */
 void reader_work_stop(struct reader_work *w);
 
 /* Waits for a part that may be read now. NULL: reader_work_stop was called and nothing is queued. */
 struct read_part *reader_work_take(struct reader_work *w);
-/* Never waits. NULL: none may be read now; reader_work_add and reader_work_stop will write to wake_fd. *over:
- * there will be none, and none flies. */
+/* Takes a part without waiting. NULL: none may be read now; reader_work_add and reader_work_stop will write
+ * to wake_fd. *over: none will come, and none is in flight. */
 struct read_part *reader_work_take_or_sleep(struct reader_work *w, bool *over);
 
-/* A system call brought parts on their way. */
+/* Counts a system call that submitted parts. */
 void reader_work_count_submit(struct reader_work *w);
 
-/* What is missing of the part: n > 0 bytes. */
-struct read_ask reader_work_ask(const struct reader_work *w, const struct read_part *p);
+/* Returns the read of the part's missing bytes, n > 0. */
+struct file_read reader_work_next_read(const struct reader_work *w, const struct read_part *p);
 
-/* Whether the part is tried without waiting first (RWF_NOWAIT): through the page cache, from which pieces
- * come side by side. */
+/* Returns whether the part is first read without waiting (RWF_NOWAIT): reads through the page cache, where
+ * threads copy pieces in parallel. */
 bool reader_work_tries_cached(const struct reader_work *w, const struct read_part *p);
-/* The page cache lacks bytes of the part: from now on it waits, and it takes over the pieces behind it that
- * nobody has begun. */
+/* Makes a part whose bytes the page cache lacks wait for the disk. It takes over the pieces that follow it
+ * and have not begun. */
 void reader_work_take_over(struct reader_work *w, struct read_part *p);
 
-/* `result`: bytes read, or -errno. True: the part goes on with reader_work_ask. False: it has ended, well or
- * not. */
-bool reader_work_got(struct reader_work *w, struct read_part *p, int64_t result);
-/* Ends a part that cannot be read, because of an errno. */
+/* Takes the result of a read: bytes, or -errno. Returns true if the part continues with
+ * reader_work_next_read, false if it has ended, successfully or not. */
+bool reader_work_finish_read(struct reader_work *w, struct read_part *p, int64_t result);
+/* Ends a part whose read failed with an errno. */
 void reader_work_fail(struct reader_work *w, struct read_part *p, int number);
 
 #endif

@@ -11,11 +11,11 @@
 
 /* ---- the cache ---- */
 
-/* So long that a use counts as much at the end as at the beginning: of equal counts the older uses leave
- * first. */
+/* So long that a use counts as much at the end as at the beginning. Of equal counts the older use is
+ * evicted. */
 #define WITHOUT_END 1e12
 #define NEVER       UINT64_MAX
-/* Worth more than any number of uses. */
+/* A worth above that of any number of uses. */
 #define KNOWN 1e15
 
 struct replay {
@@ -24,10 +24,9 @@ struct replay {
     struct cache *cache;
     uint32_t *held; /* [n_held] slots */
     uint32_t n_held;
-    uint32_t *chosen; /* [n_experts]: a step's */
-    uint64_t *next;   /* [n_uses]: the step of the expert's next use; NULL: it plays no part */
-    /* For replay_ahead: the steps that are known behind the present one, and what experts are worth that are
-     * in none. */
+    uint32_t *chosen; /* [n_experts]: the experts of a step */
+    uint64_t *next;   /* [n_uses]: the step of the expert's next use; NULL: not used */
+    /* replay_ahead: known steps after the current one; worths of experts that are in none of them */
     uint64_t n_known;
     struct ranking uses;
 };
@@ -55,23 +54,23 @@ static double half_life_of(const struct trace *t, enum replay_policy policy)
     }
 }
 
-/* From the end to the beginning: what was seen last is what comes next. */
+/* Finds each use's next one by walking from the end to the beginning. */
 static int look_ahead(struct replay *r, struct moeflux_err *e)
 {
     const struct trace *t = r->trace;
     uint64_t n_keys = (uint64_t)t->shape.n_layers * t->shape.n_experts;
-    uint64_t *seen = mem_new(n_keys, sizeof *seen, e);
+    uint64_t *next_use = mem_new(n_keys, sizeof *next_use, e);
     r->next = mem_new(size_max(t->n_uses, 1), sizeof *r->next, e);
-    for (uint64_t i = 0; seen && i < n_keys; i++)
-        seen[i] = NEVER;
-    for (uint64_t s = t->n_steps; seen && r->next && s-- > 0;)
+    for (uint64_t i = 0; next_use && i < n_keys; i++)
+        next_use[i] = NEVER;
+    for (uint64_t s = t->n_steps; next_use && r->next && s-- > 0;)
         for (uint32_t i = 0; i < t->steps[s].n; i++) {
-            uint64_t *at = &seen[place_of(t, key_of(t, &t->steps[s], i))];
+            uint64_t *at = &next_use[place_of(t, key_of(t, &t->steps[s], i))];
             r->next[t->steps[s].first + i] = *at;
             *at = s;
         }
-    free(seen);
-    return seen && r->next ? 0 : ERR_MEMORY;
+    free(next_use);
+    return next_use && r->next ? 0 : ERR_MEMORY;
 }
 
 static int open_replay(struct replay *r, const struct trace *t, enum replay_policy policy, uint32_t n_slots,
@@ -107,8 +106,8 @@ static void release(struct replay *r)
         cache_unpin(r->cache, r->held[--r->n_held]);
 }
 
-/* Where the slots do not suffice for all of a step, those that it had so far are through: the store computes
- * in waves. */
+/* Pins an expert and returns whether it was resident. If a step needs more slots than there are, the slots it
+ * holds are released first, as the store computes such a step in several passes. */
 static bool take(struct replay *r, struct expert_key key)
 {
     struct expert_key gone;
@@ -125,7 +124,7 @@ static bool take(struct replay *r, struct expert_key key)
     return state == CACHE_HIT;
 }
 
-/* What the future makes an expert worth. */
+/* Sets the worths of a step's experts by their next uses. */
 static void look_up(struct replay *r, const struct trace_step *s)
 {
     for (uint32_t i = 0; i < s->n; i++) {
@@ -140,7 +139,7 @@ static void list_chosen(struct replay *r, const struct trace_step *s)
         r->chosen[i] = key_of(r->trace, s, i).expert;
 }
 
-/* Step `at` becomes known. An expert that an earlier known step has keeps that one's worth. */
+/* Makes step `at` known. An expert that is in an earlier known step keeps its worth. */
 static void foresee(struct replay *r, uint64_t at)
 {
     const struct trace *t = r->trace;
@@ -194,7 +193,7 @@ static void count(struct replay_result *to, const struct trace_step *s, uint32_t
     to->n_single_misses += s->n - n_hits;
 }
 
-/* As expert_store_want: what is there is pinned before anything has to leave. */
+/* Runs one step. Pins resident experts before anything is evicted, as expert_store_want does. */
 static uint32_t run_step(struct replay *r, const struct trace_step *s)
 {
     uint32_t n_hits = 0;
@@ -286,7 +285,7 @@ int replay_cover(uint32_t n_layers, uint32_t n_experts, const uint32_t *counts, 
     return 0;
 }
 
-/* Distances of one layer at a time. */
+/* Distances between uses, for one layer at a time. */
 struct reuse {
     uint64_t *last;      /* [n_experts]: the layer's evaluation, counted from 1; 0: not used yet */
     uint64_t *distances; /* [n_uses of the layer with the most] */

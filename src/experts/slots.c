@@ -5,9 +5,10 @@
 #include "base/err.h"
 #include "base/mem.h"
 
-/* Whole pages, so that direct reads can land in a slot. */
+/* Slots are whole pages, so that direct reads can fill them. */
 enum { PAGE = 4096 };
-/* One allocation of slots: far below what drivers refuse, large enough to keep their number small. */
+/* Bytes of one allocation: far below what drivers refuse, large enough to keep the number of allocations
+ * small. */
 #define CHUNK_BYTES ((uint64_t)1 << 30)
 
 uint64_t slots_stride(uint64_t expert_bytes)

@@ -6,50 +6,16 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "experts/reader.h"
-#include "experts/tiers.h"
-#include "experts/usage.h"
-#include "model/model_dir.h"
+#include "experts/store_state.h"
 #include "exec/exec.h"
+#include "model/model_dir_read.h"
 
-/* Reads in flight at once. */
-enum { MAX_IN_FLIGHT = 64 };
-/* Host slots that reads land in, where host memory is no cache: enough to keep the readers busy. */
+/* Bytes of host slots for reads if host memory is not used as a cache: enough to keep the readers busy. */
 #define LANDING_BYTES ((uint64_t)256 << 20)
-/* The host's memory grows in so many chunks, or in more of this size: drivers allow some thousands of
- * allocations. */
+/* Host memory is allocated in at most HOST_CHUNKS chunks of at least HOST_CHUNK_BYTES; drivers allow some
+ * thousand allocations. */
 enum { HOST_CHUNKS = 1024 };
 #define HOST_CHUNK_BYTES ((uint64_t)256 << 20)
-
-struct expert_store {
-    struct exec *exec;
-    const struct model_dir *model;
-    struct expert_layers layers; /* the store's own; others have empty rows in its tables */
-    uint32_t n_layers, n_experts;
-    struct tiers tiers;
-    struct reader *reader;
-    struct want *wants; /* [n_wants], those before n_brought have their slots */
-    uint32_t n_wants, n_brought, n_landed, max_wants;
-    struct held *held; /* [n_held] */
-    uint32_t n_held;
-    bool fills;                    /* as asked for */
-    uint64_t fill_at;              /* the next expert for fill_ahead: layer * n_experts + number */
-    uint32_t max_pinned, n_pinned; /* device slots of --pin: as planned, as loaded so far */
-    uint32_t *counts;              /* [n_layers][n_experts]: how often chosen, earlier runs included */
-    uint64_t *layer_wait_ns;
-    uint32_t max_prefetching; /* prefetches in flight at once */
-    bool in_place;            /* device slots are the mapped files */
-    const char *usage, *pin;  /* borrowed until expert_store_load */
-    struct expert_store_stats stats;
-};
-
-static uint64_t n_all(const struct model_dir *m, struct expert_layers layers)
-{
-    uint64_t n = 0;
-    for (uint32_t i = layers.first; i < layers.end; i++)
-        n += config_has_experts(&m->config, i) ? m->config.n_experts : 0;
-    return n;
-}
 
 uint64_t expert_store_floor_bytes(const struct model_dir *m)
 {
@@ -58,7 +24,7 @@ uint64_t expert_store_floor_bytes(const struct model_dir *m)
 
 uint64_t expert_store_full_bytes(const struct model_dir *m, struct expert_layers layers)
 {
-    return n_all(m, layers) * slots_stride(m->max_expert_bytes);
+    return store_n_experts(m, layers) * slots_stride(m->max_expert_bytes);
 }
 
 /* --- opening --- */
@@ -67,7 +33,7 @@ static uint32_t n_host_slots(const struct model_dir *m, struct expert_layers lay
 {
     uint64_t stride = slots_stride(m->max_expert_bytes);
     uint64_t n = bytes ? bytes / stride : size_min(LANDING_BYTES / stride, MAX_IN_FLIGHT);
-    return (uint32_t)size_min(size_max(n, m->config.top_k), n_all(m, layers));
+    return (uint32_t)size_min(size_max(n, m->config.top_k), store_n_experts(m, layers));
 }
 
 uint64_t expert_store_landing_bytes(const struct model_dir *m, struct expert_layers layers)
@@ -75,10 +41,10 @@ uint64_t expert_store_landing_bytes(const struct model_dir *m, struct expert_lay
     return n_host_slots(m, layers, 0) * slots_stride(m->max_expert_bytes);
 }
 
-/* Kernels load 16 bytes at once. */
+/* Bytes; kernels load 16 at once. */
 enum { KERNEL_ALIGN = 16 };
 
-/* Whether the layer has a file of its own with its experts one after the other, as convert writes them. */
+/* Returns whether the layer has a file of its own with its contiguous experts, as convert writes it. */
 static bool is_plain_file(const struct model_dir *m, uint32_t layer)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
@@ -100,7 +66,7 @@ bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *
     return may;
 }
 
-/* The mapped files as slots. */
+/* Makes the mapped files the device slots. */
 static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
 {
     const struct model_dir *m = s->model;
@@ -120,10 +86,10 @@ static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
     return rc;
 }
 
-/* Where device memory is host memory and every expert fits, the mapped files serve as slots: the page cache
- * holds them once for all programs. False: not possible here. If the device cannot import mapped files,
- * expert_store_describe_reader says so; if the reader cannot be opened, opening it again for slots tells why.
- * */
+/* Makes the mapped files the slots if device memory is host memory and every expert fits: then the page cache
+ * holds them once for all programs. Returns whether it did. If the device cannot import mapped files,
+ * expert_store_describe_reader says so. If the reader cannot be opened, the next attempt to open it reports
+ * why. */
 static bool try_in_place(struct expert_store *s, const struct expert_store_options *o)
 {
     struct moeflux_err why = {0};
@@ -147,7 +113,8 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
     return s->in_place;
 }
 
-/* As many slots as reads land in have their memory at once, the others get it as experts come. */
+/* Opens the host slots. Those that reads need have memory at once, the others get it when experts need
+ * them. */
 static int open_host_slots(struct expert_store *s, const struct expert_store_options *o,
                            struct moeflux_err *e)
 {
@@ -178,7 +145,7 @@ static int open_slots(struct expert_store *s, uint32_t n_slots, const struct exp
         t->landing = &t->host;
         t->keeps = o->host_slots_bytes > 0;
         rc = open_host_slots(s, o, e);
-        t->holds_all = t->keeps && t->host.slots.n == n_all(s->model, s->layers);
+        t->holds_all = t->keeps && t->host.slots.n == store_n_experts(s->model, s->layers);
     }
     return rc;
 }
@@ -253,7 +220,7 @@ static int allocate(struct expert_store *s, uint32_t n_slots, const struct exper
     s->held = mem_new((uint64_t)n_slots + s->max_wants, sizeof *s->held, e);
     s->counts = mem_new((uint64_t)s->n_layers * s->n_experts, sizeof *s->counts, e);
     s->layer_wait_ns = mem_new(s->n_layers, sizeof *s->layer_wait_ns, e);
-    /* Prefetches must not take the slots that the chosen experts need. */
+    /* Prefetches must leave the slots that chosen experts need. */
     uint32_t n_free = n_landing - (s->tiers.landing == &s->tiers.device ? o->n_pinned : 0);
     s->max_prefetching = n_free >= 2 * top_k ? (uint32_t)size_min(top_k, (n_free - top_k) / 2) : 0;
     s->max_prefetching = (uint32_t)size_min(s->max_prefetching, MAX_IN_FLIGHT / 4);
@@ -285,9 +252,10 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
     s->usage = o->usage;
     s->pin = o->pin;
     s->max_pinned = o->n_pinned;
-    int rc = allocate(
-        s, (uint32_t)size_min(o->budget_bytes / slots_stride(m->max_expert_bytes), n_all(m, s->layers)), o,
-        e);
+    int rc = allocate(s,
+                      (uint32_t)size_min(o->budget_bytes / slots_stride(m->max_expert_bytes),
+                                         store_n_experts(m, s->layers)),
+                      o, e);
     if (rc < 0) {
         expert_store_close(s);
         return rc;
@@ -301,7 +269,7 @@ void expert_store_close(struct expert_store *s)
     if (!s)
         return;
     struct tiers *t = &s->tiers;
-    tiers_await_copies(t); /* nobody may have waited for what moved up */
+    tiers_await_copies(t); /* promotions may still be in flight */
     if (s->in_place)       /* the slots lie in mappings, which reader_close unmaps */
         slots_close(&t->device.slots);
     reader_close(s->reader);
@@ -335,7 +303,7 @@ uint32_t expert_store_n_free_slots(const struct expert_store *s)
 
 bool expert_store_holds_all(const struct expert_store *s)
 {
-    return s->tiers.device.slots.n == n_all(s->model, s->layers);
+    return s->tiers.device.slots.n == store_n_experts(s->model, s->layers);
 }
 
 bool expert_store_copies_cached(const struct expert_store *s)
@@ -374,7 +342,7 @@ static int pin_some(struct expert_store *s, struct moeflux_err *e)
     return 0;
 }
 
-/* Starts wants until all are started or no slot is free. */
+/* Starts wants until all are started or no slot is free, and begins their reads. */
 static int bring_some(struct expert_store *s, struct moeflux_err *e)
 {
     int rc = pin_some(s, e);
@@ -391,8 +359,7 @@ static int land(struct expert_store *s, struct want *w, struct moeflux_err *e)
     return rc;
 }
 
-/* Copies to the device what has arrived. The first error is returned; the other reads are still waited for.
- * */
+/* Copies all wants that have arrived to the device. Returns the first error, after handling all of them. */
 static int land_arrived(struct expert_store *s, struct moeflux_err *e)
 {
     int first = 0;
@@ -431,7 +398,7 @@ bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t exp
 
 void expert_store_list_present(struct expert_store *s, uint32_t layer, bool *present)
 {
-    tiers_settle(&s->tiers);
+    tiers_finish_arrived(&s->tiers);
     for (uint32_t i = 0; i < s->n_experts; i++)
         present[i] = tiers_hold(&s->tiers, (struct expert_key){layer, i});
 }
@@ -446,7 +413,7 @@ int expert_store_check(const struct expert_store *s, struct moeflux_err *e)
     return s->in_place ? reader_check_mappings(s->reader, e) : 0;
 }
 
-/* Bit i: the i-th expert that was wanted is there, for the first 64. */
+/* Returns a mask: bit i says whether the i-th wanted expert, of the first 64, has landed. */
 static uint64_t landed_of(const struct expert_store *s)
 {
     uint64_t landed = 0;
@@ -456,14 +423,15 @@ static uint64_t landed_of(const struct expert_store *s)
     return landed;
 }
 
-/* After a failure: what is in flight must land before anything else. */
+/* Waits, after a failure, for the wants in flight, which must land before anything else happens. */
 static void give_up(struct expert_store *s)
 {
     s->n_wants = s->n_brought;
     expert_store_await(s, NULL);
 }
 
-/* Those that are in a slot come first: they are pinned before another one could take it. */
+/* Lists the wants. Experts that are in a slot come first, so that they are pinned before another one evicts
+ * them. */
 static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                       enum expert_use use)
 {
@@ -476,8 +444,8 @@ static void set_wants(struct expert_store *s, uint32_t layer, const uint32_t *ex
         }
 }
 
-/* The batch being recorded runs after the copies that fill the slots of what has landed, some of which began
- * before they were wanted. */
+/* Makes the batch being recorded run after the copies that fill the slots of landed wants. Some copies began
+ * before their experts were wanted. */
 static void wait_for_copies(struct expert_store *s)
 {
     uint64_t last = 0;
@@ -496,8 +464,8 @@ static void count_uses(struct expert_store *s, uint32_t layer, const uint32_t *e
     tiers_use(&s->tiers, layer, experts, n);
 }
 
-/* Where the host has room for all experts it gets all, in their order, while there is nothing else to read.
- * Those that left again before its memory had grown are met the next time round. */
+/* Reads all experts in their order into a host that has room for all, while there is nothing else to read.
+ * Experts that were evicted before the host's memory had grown are read in the next round. */
 static void fill_ahead(struct expert_store *s)
 {
     uint64_t first = (uint64_t)s->layers.first * s->n_experts, end = (uint64_t)s->layers.end * s->n_experts;
@@ -513,13 +481,13 @@ static void fill_ahead(struct expert_store *s)
 int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                       enum expert_use use, uint64_t *present, struct moeflux_err *e)
 {
-    tiers_settle(&s->tiers);
+    tiers_finish_arrived(&s->tiers);
     set_wants(s, layer, experts, n, use);
     count_uses(s, layer, experts, n);
     int rc = pin_some(s, e);
     tiers_cancel_prefetches(&s->tiers, layer, NULL, 0);
     in_flight_begin(&s->tiers.in_flight);
-    if (rc == 0 && s->tiers.in_flight.exec) /* what the page cache held is there now */
+    if (rc == 0 && s->tiers.in_flight.exec) /* what the page cache held has been copied */
         rc = land_arrived(s, e);
     int moved = tiers_submit_moves(&s->tiers, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : moved;
@@ -533,7 +501,7 @@ int expert_store_want(struct expert_store *s, uint32_t layer, const uint32_t *ex
     return rc;
 }
 
-/* Waits until one more want has landed. fails: an earlier one failed, so that nothing new is started. */
+/* Waits until one more want has landed. fails: an earlier one failed, so no new one is started. */
 static int land_some(struct expert_store *s, bool fails, struct moeflux_err *e)
 {
     uint32_t before = s->n_landed;
@@ -556,16 +524,16 @@ int expert_store_await_some(struct expert_store *s, uint64_t *present, struct mo
     return 0;
 }
 
-/* While the device computes: what was used on the host and is worth a device slot gets one, or slots are
- * emptied for the next wants. */
-static void move_up_or_out(struct expert_store *s)
+/* Runs while the device computes. After a single token: promotes experts that were used on the host and are
+ * worth a device slot. Else: empties slots for the next wants. */
+static void promote_or_demote(struct expert_store *s)
 {
     bool is_token = s->n_brought > 0 && s->wants[0].use == USE_TOKEN;
     if (!is_token)
         tiers_make_room(&s->tiers, s->model->config.top_k);
     for (uint32_t i = 0; is_token && i < s->n_brought; i++)
         if (s->wants[i].slot == CACHE_NO_SLOT)
-            tiers_lift(&s->tiers, s->wants[i].key);
+            tiers_promote_if_better(&s->tiers, s->wants[i].key);
 }
 
 int expert_store_await(struct expert_store *s, struct moeflux_err *e)
@@ -578,7 +546,7 @@ int expert_store_await(struct expert_store *s, struct moeflux_err *e)
     int moved = tiers_submit_moves(&s->tiers, first < 0 ? NULL : e);
     wait_for_copies(s);
     if (first == 0 && moved == 0 && !expert_store_holds_all(s))
-        move_up_or_out(s);
+        promote_or_demote(s);
     if (first == 0 && moved == 0)
         moved = tiers_submit_moves(&s->tiers, e);
     return first < 0 ? first : moved;
@@ -593,22 +561,22 @@ void expert_store_release(struct expert_store *s)
 void expert_store_prefetch(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
                            bool many)
 {
-    /* At least as many slots stay for what is wanted at the same time. */
+    /* Leaves at least as many slots for experts that are wanted at the same time. */
     uint32_t most = (uint32_t)size_min(s->tiers.landing->slots.n / 4, MAX_IN_FLIGHT / 2);
     tiers_cancel_prefetches(&s->tiers, layer, experts, n);
     tiers_prefetch(&s->tiers, layer, experts, n,
                    many ? (uint32_t)size_max(most, s->max_prefetching) : s->max_prefetching);
 }
 
-int expert_store_raise(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
-                       struct moeflux_err *e)
+int expert_store_promote(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n,
+                         struct moeflux_err *e)
 {
     const struct tiers *t = &s->tiers;
     uint32_t n_free = t->device.slots.n - s->n_pinned - s->n_held;
     if (t->landing == &t->device)
         return 0;
-    /* Half of the slots stay for what is wanted next and is not on the host. */
-    return tiers_raise(&s->tiers, layer, experts, n, n_free / 2, e);
+    /* Leaves half of the slots for experts that are wanted next and are not on the host. */
+    return tiers_promote_for_chunk(&s->tiers, layer, experts, n, n_free / 2, e);
 }
 
 /* --- without wanting --- */
@@ -618,7 +586,7 @@ bool expert_store_is_complete(struct expert_store *s)
     return tiers_are_complete(&s->tiers);
 }
 
-void expert_store_note(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n)
+void expert_store_record_use(struct expert_store *s, uint32_t layer, const uint32_t *experts, uint32_t n)
 {
     count_uses(s, layer, experts, n);
     for (uint32_t i = 0; i < n; i++) {
@@ -627,224 +595,14 @@ void expert_store_note(struct expert_store *s, uint32_t layer, const uint32_t *e
         s->stats.n_hits += is_on_device;
         s->stats.n_host_hits += !is_on_device;
         if (!is_on_device)
-            tiers_lift(&s->tiers, key);
+            tiers_promote_if_better(&s->tiers, key);
     }
 }
 
-int expert_store_move_up(struct expert_store *s, struct moeflux_err *e)
+int expert_store_submit_promotions(struct expert_store *s, struct moeflux_err *e)
 {
     int rc = tiers_submit_moves(&s->tiers, e);
-    tiers_settle(&s->tiers);
-    return rc;
-}
-
-/* --- filling the cache at the start --- */
-
-static int stopped(struct moeflux_err *e)
-{
-    return err_set(e, ERR_INTERRUPTED, "interrupted while reading the experts");
-}
-
-/* Experts on their way from the disk: with USE_TOKENS to device slots, with USE_TOKEN to those of a host that
- * keeps them. */
-struct load {
-    enum expert_use use;
-    bool stay; /* they are never released */
-    const struct moeflux_progress *progress;
-    uint64_t done_bytes, all_bytes;
-};
-
-/* Loads n keys into slots, where they are held until expert_store_release. */
-static int load_keys(struct expert_store *s, const struct expert_key *keys, uint32_t n, enum expert_use use,
-                     struct moeflux_err *e)
-{
-    s->n_wants = n;
-    s->n_brought = s->n_landed = 0;
-    for (uint32_t i = 0; i < n; i++)
-        s->wants[i] = (struct want){.key = keys[i], .use = use};
-    exec_begin(s->exec);
-    int rc = expert_store_await(s, e);
-    if (rc < 0)
-        exec_abandon(s->exec);
-    return rc < 0 ? rc : exec_finish(s->exec, e);
-}
-
-/* Of the experts in their files. */
-static uint64_t bytes_of(const struct expert_store *s, const struct expert_key *keys, uint32_t n)
-{
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < n; i++)
-        bytes += s->model->experts[keys[i].layer].bytes;
-    return bytes;
-}
-
-static int report(struct load *l, uint64_t bytes, struct moeflux_err *e)
-{
-    l->done_bytes += bytes;
-    bool goes_on = progress_report(l->progress, "reading experts", "B", l->done_bytes, l->all_bytes);
-    return goes_on ? 0 : stopped(e);
-}
-
-/* As load_keys, for any number of keys. */
-static int load_list(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct load *l,
-                     struct moeflux_err *e)
-{
-    int rc = 0;
-    for (uint32_t done = 0, here; rc == 0 && done < n; done += here) {
-        here = (uint32_t)size_min(n - done, s->max_wants);
-        rc = load_keys(s, keys + done, here, l->use, e);
-        if (rc == 0 && l->stay) {
-            s->n_pinned += s->n_held;
-            s->n_held = 0;
-        }
-        expert_store_release(s);
-        if (rc == 0)
-            rc = report(l, bytes_of(s, keys + done, here), e);
-    }
-    return rc;
-}
-
-/* Loads as many of the keys as there are empty host slots, whose memory is waited for. */
-static int load_on_host(struct expert_store *s, const struct expert_key *keys, uint32_t n, struct load *l,
-                        struct moeflux_err *e)
-{
-    int rc = 0;
-    l->use = USE_TOKEN;
-    for (uint32_t here = 0; rc == 0 && n > 0; keys += here, n -= here) {
-        here = tiers_make_host_room(&s->tiers, (uint32_t)size_min(n, MAX_IN_FLIGHT));
-        if (here == 0)
-            return report(l, bytes_of(s, keys, n), e); /* they stay where they are */
-        rc = load_list(s, keys, here, l, e);
-    }
-    return rc;
-}
-
-static int load_all(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
-{
-    struct expert_key *keys = mem_new(n_all(s->model, s->layers), sizeof *keys, e);
-    uint32_t n = 0;
-    if (!keys)
-        return ERR_MEMORY;
-    for (uint32_t layer = s->layers.first; layer < s->layers.end; layer++)
-        for (uint32_t i = 0; config_has_experts(&s->model->config, layer) && i < s->n_experts; i++)
-            keys[n++] = (struct expert_key){layer, i};
-    struct load l = {.use = USE_TOKENS, .progress = p, .all_bytes = bytes_of(s, keys, n)};
-    int rc = load_list(s, keys, n, &l, e);
-    free(keys);
-    if (rc < 0 || s->tiers.host.slots.n == 0)
-        return rc;
-    growing_free(s->tiers.growing); /* no more reads will follow */
-    s->tiers.growing = NULL;
-    slots_close(&s->tiers.host.slots);
-    return rc;
-}
-
-/* Loads the most used experts of a file: `most` of them into device slots, the next into host slots. */
-static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t most, bool stay,
-                      const struct moeflux_progress *p, struct moeflux_err *e)
-{
-    uint32_t n_host = s->tiers.host.slots.n;
-    uint32_t room = most + (stay || !s->tiers.keeps ? 0 : n_host);
-    struct expert_key *keys = mem_new(size_max(room, 1), sizeof *keys, e);
-    int n = keys ? usage_order(s->n_layers, s->n_experts, counts, keys, room, e) : ERR_MEMORY;
-    int rc = n;
-    if (n > 0) {
-        uint32_t n_up = (uint32_t)size_min((uint64_t)n, most);
-        struct load l = {
-            .use = USE_TOKENS, .stay = stay, .progress = p, .all_bytes = bytes_of(s, keys, (uint32_t)n)};
-        rc = load_list(s, keys, n_up, &l, e);
-        if (rc == 0)
-            rc = load_on_host(s, keys + n_up, (uint32_t)n - n_up, &l, e);
-    }
-    free(keys);
-    return rc;
-}
-
-/* Adds a file's counts of the layers to those at hand, as usage_read does. A file of another model may name
- * experts of a layer that has none here. */
-static int read_counts(const struct model_dir *m, struct expert_layers layers, const char *path,
-                       uint32_t *counts, struct moeflux_err *e)
-{
-    const struct config *c = &m->config;
-    int rc = usage_read(path, c->n_layers, c->n_experts, counts, e);
-    for (uint64_t i = 0; rc > 0 && i < (uint64_t)c->n_layers * c->n_experts; i++) {
-        uint32_t layer = (uint32_t)(i / c->n_experts);
-        if (counts[i] && !config_has_experts(c, layer))
-            return err_set(e, ERR_FORMAT, "%s: a count for layer %u, which has no experts", path, layer);
-        if (layer < layers.first || layer >= layers.end)
-            counts[i] = 0;
-    }
-    return rc;
-}
-
-/* The counts of the pin file, [n_layers][n_experts], or NULL with `e` filled. */
-static uint32_t *read_pin_file(const struct model_dir *m, struct expert_layers layers, const char *pin,
-                               struct moeflux_err *e)
-{
-    const struct config *c = &m->config;
-    uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
-    int rc = counts ? read_counts(m, layers, pin, counts, e) : ERR_MEMORY;
-    if (rc == 0)
-        err_set(e, ERR_IO, "--pin: there is no file %s", pin);
-    if (rc > 0)
-        return counts;
-    free(counts);
-    return NULL;
-}
-
-int expert_store_count_pinned(const struct model_dir *m, struct expert_layers layers, const char *pin,
-                              uint64_t budget_bytes, uint32_t *n_pinned, struct moeflux_err *e)
-{
-    uint64_t n_slots = budget_bytes / slots_stride(m->max_expert_bytes), room = 2 * (uint64_t)m->config.top_k;
-    uint64_t n_counts = (uint64_t)m->config.n_layers * m->config.n_experts, named = 0;
-    struct moeflux_err why = {0};
-    *n_pinned = 0;
-    uint32_t *counts = read_pin_file(m, layers, pin, &why);
-    if (!counts)
-        return err_set(e, why.code, "%s", why.text);
-    for (uint64_t i = 0; i < n_counts; i++)
-        named += counts[i] > 0;
-    free(counts);
-    if (n_slots >= n_all(m, layers) || named == 0)
-        return 0;
-    if (n_slots <= room)
-        return err_set(
-            e, ERR_NO_FIT,
-            "--pin: the cache has room for %llu experts, expected more than %llu (twice those of a token)",
-            (unsigned long long)n_slots, (unsigned long long)room);
-    *n_pinned = (uint32_t)size_min(named, size_min(n_slots / 2, n_slots - room));
-    return 0;
-}
-
-static int load_pinned(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
-{
-    struct moeflux_err why = {0};
-    uint32_t *counts = read_pin_file(s->model, s->layers, s->pin, &why);
-    int rc = counts ? load_named(s, counts, s->max_pinned, true, p, e) : err_set(e, why.code, "%s", why.text);
-    free(counts);
-    return rc;
-}
-
-static void seed_ranking(struct expert_store *s)
-{
-    for (uint32_t layer = 0; layer < s->n_layers; layer++)
-        for (uint32_t i = 0; i < s->n_experts; i++)
-            ranking_seed(&s->tiers.ranking, (struct expert_key){layer, i},
-                         s->counts[(uint64_t)layer * s->n_experts + i]);
-}
-
-int expert_store_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
-{
-    int rc = s->usage ? read_counts(s->model, s->layers, s->usage, s->counts, e) : 0;
-    if (rc < 0)
-        return rc;
-    seed_ranking(s);
-    if (expert_store_holds_all(s))
-        return load_all(s, p, e);
-    bool has_usage = rc > 0;
-    rc = s->max_pinned ? load_pinned(s, p, e) : 0;
-    if (rc == 0 && has_usage)
-        rc = load_named(s, s->counts, cache_n_empty(s->tiers.device.cache), false, p, e);
+    tiers_finish_arrived(&s->tiers);
     return rc;
 }
 

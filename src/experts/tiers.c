@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 
-/* Chunks of host memory that are asked for ahead of their use. */
+/* Chunks of host memory that are requested before they are needed. */
 enum { AHEAD = 4 };
 
 static uint64_t *entry_of(const struct tiers *t, struct expert_key key)
@@ -68,7 +68,7 @@ static int fail_again(const struct tiers *t, struct moeflux_err *e)
 int tiers_submit_moves(struct tiers *t, struct moeflux_err *e)
 {
     uint64_t ticket = 0;
-    /* The copies stay recorded, and so their slots pinned: a later batch of moves does not bring them. */
+    /* After a failure the copies stay recorded and their slots pinned: no later submission includes them. */
     if (t->fault.code || exec_move_submit(t->exec, &ticket, &t->fault) < 0)
         return fail_again(t, e);
     if (ticket == 0)
@@ -86,14 +86,15 @@ int tiers_submit_moves(struct tiers *t, struct moeflux_err *e)
     return 0;
 }
 
-/* What the table says of an expert that is not on the device and not wanted. */
+/* Returns the table's entry for an expert that is not on the device and not wanted. */
 static uint64_t address_on_host(const struct tiers *t, struct expert_key key)
 {
     bool is_there = t->is_complete && key.layer != UINT32_MAX;
     return is_there ? slots_address(&t->host.slots, cache_slot(t->host.cache, key)) : 0;
 }
 
-/* The device slot is about to be overwritten: copies its expert to the host, if it is worth a slot there. */
+/* Records the copy of an expert to the host if it is worth a slot there. Its device slot will be
+ * overwritten. */
 static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
 {
     struct expert_key gone;
@@ -118,17 +119,17 @@ static void demote(struct tiers *t, struct expert_key key, uint32_t device_slot)
     t->n_demoted++;
 }
 
-/* The device slot gets another expert. An empty one is nobody else's, so who takes it may stay. */
+/* Gives the device slot to another expert. An expert that takes an empty slot evicts none, so it may stay. */
 static void take_slot(struct tiers *t, struct expert_key gone, uint32_t slot, bool passes)
 {
     demote(t, gone, slot);
     t->passes[slot] = passes && gone.layer != UINT32_MAX;
 }
 
-/* c: what is to be known of the copy, is_spare aside. */
-static void promote(struct tiers *t, struct slot_copy c)
+/* Records a copy to the device. c: all fields except is_spare. */
+static void record_promotion(struct tiers *t, struct slot_copy c)
 {
-    /* A device slot is read by a demotion before a promotion overwrites it. */
+    /* A demotion must read its device slot before a promotion overwrites it. */
     if (t->moved_down)
         exec_move_order(t->exec);
     t->moved_down = false;
@@ -194,13 +195,14 @@ static bool has_room(const struct cache *c)
     return cache_least_worth(c) < (double)INFINITY;
 }
 
-/* Whether the want is used where the host has it, unless the device has it too. */
+/* Returns whether kernels use the wanted expert in its host slot, unless the device has it too. */
 static bool is_in_place(const struct tiers *t, const struct want *w)
 {
     return w->use == USE_TOKEN && t->landing == &t->host;
 }
 
-/* Whether the want can be started now: unpinned slots, and an entry of in_flight if it must be read. */
+/* Returns whether the want can start now: unpinned slots, and a free entry of in_flight if it must be
+ * read. */
 static bool can_bring(const struct tiers *t, const struct want *w)
 {
     const struct expert_key key = w->key;
@@ -228,7 +230,7 @@ static int bring_through_host(struct tiers *t, struct want *w, struct moeflux_er
         t->passes[w->slot] &= w->use == USE_CHUNK;
         return state < 0 ? state : WANT_DEVICE;
     }
-    /* The host slot first: a demotion may take the last free one. */
+    /* The host slot is pinned first, because a demotion may take the last free one. */
     int host = pin_landing(t, w->key, false, &w->host_slot, e);
     int state = host < 0 || is_in_place(t, w) ? host : cache_pin(t->device.cache, w->key, &w->slot, &gone, e);
     if (state < 0)
@@ -255,7 +257,7 @@ int tiers_bring(struct tiers *t, struct want *w, struct moeflux_err *e)
         return WANT_LATER;
     int found = t->landing == &t->device ? bring_to_mapped(t, w, e) : bring_through_host(t, w, e);
     w->landed = found == WANT_DEVICE || (found == WANT_HOST && w->slot == CACHE_NO_SLOT);
-    if (w->landed) /* of one that was read ahead the table knows nothing yet */
+    if (w->landed) /* the table has no entry yet for an expert that was prefetched */
         set_entry(t, w->key, address_of(t, w));
     return found;
 }
@@ -265,7 +267,7 @@ bool tiers_has_arrived(struct tiers *t, const struct want *w)
     return in_flight_is_done(&t->in_flight, w->host_slot == CACHE_NO_SLOT ? w->slot : w->host_slot);
 }
 
-/* The want could not be read. */
+/* Unpins the slots of a want that could not be read. */
 static void drop(struct tiers *t, const struct want *w)
 {
     if (w->host_slot != CACHE_NO_SLOT)
@@ -286,7 +288,7 @@ int tiers_land(struct tiers *t, struct want *w, struct moeflux_err *e)
         return rc;
     }
     if (has_host && has_device)
-        promote(t, (struct slot_copy){.slot = w->host_slot, .device_slot = w->slot, .key = w->key});
+        record_promotion(t, (struct slot_copy){.slot = w->host_slot, .device_slot = w->slot, .key = w->key});
     set_entry(t, w->key, address_of(t, w));
     return 0;
 }
@@ -300,7 +302,7 @@ struct held tiers_held(const struct want *w)
 static void release_on_host(struct tiers *t, const struct held *h)
 {
     bool is_on_device = cache_has(t->device.cache, h->key);
-    /* Of one that has moved up meanwhile it leads to the device. */
+    /* The entry of an expert that was promoted meanwhile leads to the device and stays. */
     if (*entry_of(t, h->key) == slots_address(&t->host.slots, h->slot))
         set_entry(t, h->key, address_on_host(t, h->key));
     if (is_on_device && !t->holds_all)
@@ -319,48 +321,48 @@ void tiers_release(struct tiers *t, const struct held *h)
         cache_unpin(t->device.cache, h->slot);
 }
 
-/* Has an expert that the host alone holds copied to the device; its slot there is pinned until the copy is
- * submitted. */
-static void lift(struct tiers *t, struct expert_key key, bool passes)
+/* Records the copy of an expert that only the host has to the device. Its device slot is pinned until the
+ * copy is submitted. */
+static void promote_from_host(struct tiers *t, struct expert_key key, bool passes)
 {
     struct slot_copy c = {.key = key, .is_ahead = true, .sets_entry = true};
     struct expert_key gone;
     (void)cache_pin(t->host.cache, key, &c.slot, &gone, NULL);
     (void)cache_pin(t->device.cache, key, &c.device_slot, &gone, NULL);
     take_slot(t, gone, c.device_slot, passes);
-    promote(t, c);
+    record_promotion(t, c);
 }
 
-static bool can_lift(const struct tiers *t, struct expert_key key)
+static bool can_promote(const struct tiers *t, struct expert_key key)
 {
     return !t->fault.code && !cache_has(t->device.cache, key) && cache_is_full(t->host.cache, key) &&
            has_room(t->device.cache) && t->n_copies + 2 <= MAX_COPIES;
 }
 
-void tiers_lift(struct tiers *t, struct expert_key key)
+void tiers_promote_if_better(struct tiers *t, struct expert_key key)
 {
-    /* More would keep the bus from what is wanted now. */
+    /* More copies would delay on the bus what is wanted now. */
     enum { MOST = 32 };
-    if (t->n_copies < MOST && can_lift(t, key) &&
+    if (t->n_copies < MOST && can_promote(t, key) &&
         ranking_pays(&t->ranking, ranking_worth(&t->ranking, key), cache_least_worth(t->device.cache)))
-        lift(t, key, false);
+        promote_from_host(t, key, false);
 }
 
-int tiers_raise(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most,
-                struct moeflux_err *e)
+int tiers_promote_for_chunk(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n,
+                            uint32_t most, struct moeflux_err *e)
 {
     uint32_t n_raised = 0;
     for (uint32_t i = 0; i < n && n_raised < most; i++) {
         const struct expert_key key = {layer, experts[i]};
-        if (can_lift(t, key)) {
-            lift(t, key, true);
+        if (can_promote(t, key)) {
+            promote_from_host(t, key, true);
             n_raised++;
         }
     }
     return n_raised ? tiers_submit_moves(t, e) : 0;
 }
 
-/* Every expert that the host alone has, or that is on its way up, gets its entry. */
+/* Sets the entry of every expert that only the host has, or whose promotion is in flight. */
 static void set_entries(struct tiers *t)
 {
     for (uint32_t layer = 0; layer < t->n_layers; layer++)
@@ -371,7 +373,8 @@ static void set_entries(struct tiers *t)
         }
 }
 
-/* Whether an entry may lead to a slot that is not full yet: a want's is set before its copy is done. */
+/* Returns whether an entry may lead to a slot that is not filled yet: a want's entry is set before its copy
+ * is done. */
 static bool is_ahead_of_copies(const struct tiers *t)
 {
     for (uint32_t i = 0; i < t->n_copies; i++) {
@@ -384,7 +387,7 @@ static bool is_ahead_of_copies(const struct tiers *t)
 
 bool tiers_are_complete(struct tiers *t)
 {
-    if (t->fault.code) /* who wants an expert is told */
+    if (t->fault.code) /* expert_store_want then returns the fault */
         return false;
     if (!t->is_complete && (!t->holds_all || cache_n_full(t->host.cache) < t->host.slots.n))
         return false;
@@ -402,13 +405,13 @@ static void grow(struct tiers *t)
     uint32_t n = growing_take(t->growing);
     if (n > 0)
         cache_grow(t->host.cache, n);
-    if (cache_n_empty(t->host.cache) < AHEAD * t->host.slots.n_per_chunk && growing_goes_on(t->growing))
-        growing_ask(t->growing, AHEAD);
+    if (cache_n_empty(t->host.cache) < AHEAD * t->host.slots.n_per_chunk && growing_has_more(t->growing))
+        growing_request(t->growing, AHEAD);
 }
 
-void tiers_settle(struct tiers *t)
+void tiers_finish_arrived(struct tiers *t)
 {
-    in_flight_settle(&t->in_flight);
+    in_flight_finish_arrived(&t->in_flight);
     end_copies(t);
     if (t->growing)
         grow(t);
@@ -457,12 +460,12 @@ void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, ui
     }
 }
 
-/* Waits for more host slots. False: there are no more to come. */
+/* Waits for more host slots. Returns false if no more will come. */
 static bool grow_now(struct tiers *t)
 {
     if (!t->growing)
         return false;
-    growing_ask(t->growing, AHEAD);
+    growing_request(t->growing, AHEAD);
     uint32_t n = growing_await(t->growing);
     cache_grow(t->host.cache, n);
     return n > 0;

@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/side_file.h"
-#include "experts/decimal.h"
+#include "experts/usage.h"
 
 #define HEAD "moeflux trace 1 "
 
@@ -136,14 +136,13 @@ struct parser {
     char *buffer; /* [cap] */
     size_t cap;
     uint64_t left, off;
-    const char *line, *end;  /* the line at hand, without its end */
+    const char *line, *end;  /* the current line, without its end */
     const char *next, *stop; /* what follows it in the buffer */
     unsigned long long n_lines;
     struct trace *t;
-    bool *is_there;  /* [n_experts] in the step at hand */
-    bool *has_layer; /* [n_layers] */
-    uint32_t pos,
-        n_expected; /* of the step at hand: the next token's place, how many more tokens belong to it */
+    bool *is_there;           /* [n_experts]: whether the current step has the expert */
+    bool *has_layer;          /* [n_layers] */
+    uint32_t pos, n_expected; /* current step: the next token's place, tokens still to come */
     uint64_t cap_steps, cap_uses;
 };
 
@@ -168,8 +167,8 @@ static int refill(struct parser *p, struct moeflux_err *e)
     return rc;
 }
 
-/* Takes the next line. Returns 1; 0 where the text ends before the line does, or the line is longer than any
- * that is legal. */
+/* Takes the next line. Returns 1; 0 if the text ends before the line does, or the line is too long to be
+ * legal. */
 static int next_line(struct parser *p, struct moeflux_err *e)
 {
     const char *end = memchr(p->next, '\n', (size_t)(p->stop - p->next));
@@ -189,7 +188,7 @@ static int next_line(struct parser *p, struct moeflux_err *e)
 static int take(const char **at, const char *end, uint64_t most, uint32_t *out)
 {
     uint64_t value;
-    if (!decimal_take(at, end, most, &value))
+    if (!usage_take_number(at, end, most, &value))
         return false;
     *out = (uint32_t)value;
     return true;
@@ -204,10 +203,10 @@ static int read_head(struct parser *p, struct moeflux_err *e)
         return rc;
     bool good = rc > 0 && (size_t)(p->end - at) > strlen(HEAD) && memcmp(at, HEAD, strlen(HEAD)) == 0;
     at += good ? strlen(HEAD) : 0;
-    good = good && take(&at, p->end, UINT32_MAX, &s->n_layers) && decimal_skip(&at, p->end, ' ') &&
-           take(&at, p->end, UINT32_MAX, &s->n_experts) && decimal_skip(&at, p->end, ' ') &&
-           take(&at, p->end, UINT32_MAX, &s->top_k) && decimal_skip(&at, p->end, ' ') &&
-           decimal_take(&at, p->end, (uint64_t)1 << 50, &s->expert_bytes) && at == p->end;
+    good = good && take(&at, p->end, UINT32_MAX, &s->n_layers) && usage_skip(&at, p->end, ' ') &&
+           take(&at, p->end, UINT32_MAX, &s->n_experts) && usage_skip(&at, p->end, ' ') &&
+           take(&at, p->end, UINT32_MAX, &s->top_k) && usage_skip(&at, p->end, ' ') &&
+           usage_take_number(&at, p->end, (uint64_t)1 << 50, &s->expert_bytes) && at == p->end;
     if (!good)
         return refuse(p, "\"" HEAD "LAYERS EXPERTS TOP_K EXPERT_BYTES\"", e);
     return is_possible(s) ? 0 : refuse(p, "a model that can be", e);
@@ -226,7 +225,7 @@ static int grow(void **array, uint64_t *cap, uint64_t need, size_t size, struct 
     return 0;
 }
 
-/* Begins a step, or goes on with the one at hand. */
+/* Begins a step or continues the current one. */
 static int begin_line(struct parser *p, uint32_t layer, uint32_t pos, uint32_t n_tokens,
                       struct moeflux_err *e)
 {
@@ -266,7 +265,7 @@ static bool take_weight(const char **at, const char *end)
         *at = p + 3;
         return true;
     }
-    if (!decimal_take(&p, end, UINT32_MAX, &whole) || !decimal_skip(&p, end, '.'))
+    if (!usage_take_number(&p, end, UINT32_MAX, &whole) || !usage_skip(&p, end, '.'))
         return false;
     *at = p;
     while (p < end && *p >= '0' && *p <= '9')
@@ -284,8 +283,8 @@ static int take_pairs(struct parser *p, const char *at, struct moeflux_err *e)
     for (; at < p->end; n++) {
         if (n == t->shape.top_k)
             return refuse(p, "no more experts than TOP_K", e);
-        if (!decimal_skip(&at, p->end, ' ') || !take(&at, p->end, UINT32_MAX, &expert) ||
-            !decimal_skip(&at, p->end, ':') || !take_weight(&at, p->end))
+        if (!usage_skip(&at, p->end, ' ') || !take(&at, p->end, UINT32_MAX, &expert) ||
+            !usage_skip(&at, p->end, ':') || !take_weight(&at, p->end))
             return refuse(p, "\"LAYER POS TOKENS EXPERT:WEIGHT ...\"", e);
         if (expert >= t->shape.n_experts) {
             char expected[48];
@@ -309,8 +308,8 @@ static int read_line(struct parser *p, struct moeflux_err *e)
     struct trace *t = p->t;
     const char *at = p->line;
     uint32_t layer, pos, n_tokens;
-    if (!take(&at, p->end, UINT32_MAX, &layer) || !decimal_skip(&at, p->end, ' ') ||
-        !take(&at, p->end, UINT32_MAX, &pos) || !decimal_skip(&at, p->end, ' ') ||
+    if (!take(&at, p->end, UINT32_MAX, &layer) || !usage_skip(&at, p->end, ' ') ||
+        !take(&at, p->end, UINT32_MAX, &pos) || !usage_skip(&at, p->end, ' ') ||
         !take(&at, p->end, UINT32_MAX, &n_tokens))
         return refuse(p, "\"LAYER POS TOKENS EXPERT:WEIGHT ...\" or \"end\"", e);
     int rc = begin_line(p, layer, pos, n_tokens, e);
@@ -345,7 +344,7 @@ static int read_lines(struct parser *p, struct moeflux_err *e)
     return rc < 0 ? rc : refuse(p, "nothing after \"end\"", e);
 }
 
-/* Tokens are counted at one layer, which every evaluation of the model passes. */
+/* Counts tokens at one layer, which every evaluation of the model passes, and the layers in use. */
 static void count_tokens(struct parser *p)
 {
     struct trace *t = p->t;

@@ -2,7 +2,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,26 +13,50 @@
 #include "base/mem.h"
 #include "base/side_file.h"
 #include "base/str.h"
-#include "experts/decimal.h"
 
 #define HEAD "moeflux usage 1"
 
-/* The longest lines there are: three numbers of ten digits, two blanks and the end; first and last with their
- * words. */
+/* Bytes of the longest lines: MAX_LINE for three numbers of ten digits, two blanks and the end; MAX_FRAME for
+ * the first and the last line. */
 enum { MAX_HEAD = 64, MAX_LINE = 33, MAX_FRAME = 128 };
 
 /* ---- reading ---- */
 
+bool usage_take_number(const char **at, const char *end, uint64_t most, uint64_t *out)
+{
+    const char *p = *at;
+    uint64_t value = 0;
+    for (; p < end && *p >= '0' && *p <= '9'; p++) {
+        uint64_t digit = (uint64_t)(*p - '0');
+        if (value > (most - digit) / 10 || digit > most)
+            return false;
+        value = value * 10 + digit;
+    }
+    if (p == *at || (**at == '0' && p - *at > 1))
+        return false;
+    *at = p;
+    *out = value;
+    return true;
+}
+
+bool usage_skip(const char **at, const char *end, char c)
+{
+    if (*at == end || **at != c)
+        return false;
+    ++*at;
+    return true;
+}
+
 struct parser {
     const char *path;
-    const char *line, *end; /* the line at hand, without its end */
+    const char *line, *end; /* the current line, without its end */
     const char *next, *stop;
     unsigned long long n_lines;
     uint32_t n_layers, n_experts;
-    uint32_t *counts; /* what the file says */
+    uint32_t *counts; /* the file's counts */
 };
 
-/* False at the end of the text. The last line has an end of its own, or the file was cut. */
+/* Takes the next line. Returns false if it has no end: the text is over, or the file was cut. */
 static bool next_line(struct parser *p)
 {
     const char *end = memchr(p->next, '\n', (size_t)(p->stop - p->next));
@@ -56,7 +79,7 @@ static int refuse(const struct parser *p, const char *expected, struct moeflux_e
 static bool take_number(const char **at, const char *end, bool last, uint32_t *out)
 {
     uint64_t value;
-    if (!decimal_take(at, end, UINT32_MAX, &value) || (last ? *at != end : !decimal_skip(at, end, ' ')))
+    if (!usage_take_number(at, end, UINT32_MAX, &value) || (last ? *at != end : !usage_skip(at, end, ' ')))
         return false;
     *out = (uint32_t)value;
     return true;
@@ -72,7 +95,8 @@ static int read_head(struct parser *p, struct moeflux_err *e)
     return refuse(p, expected, e);
 }
 
-/* Lines in order cannot say two things of one expert. `least`: the lowest place that may come. */
+/* Reads an expert's line. Lines must be in order, so that each expert has one. `least`: the lowest allowed
+ * place. */
 static int read_line(struct parser *p, uint64_t *least, struct moeflux_err *e)
 {
     const char *at = p->line;
@@ -146,7 +170,7 @@ int usage_read(const char *path, uint32_t n_layers, uint32_t n_experts, uint32_t
 
 int usage_read_shape(const char *path, uint32_t *n_layers, uint32_t *n_experts, struct moeflux_err *e)
 {
-    /* Of no model: what a file of counts says of more is its own fault. */
+    /* The most experts in all layers; no model has more. */
     enum { MOST = 1 << 24 };
     char head[MAX_HEAD];
     uint64_t size;

@@ -25,16 +25,16 @@ struct writer {
     struct utf8_stream utf8;
     struct tool_calls tools;
     struct stops stops;
-    uint32_t n_begun;    /* calls, those that failed among them */
-    enum chat_part part; /* of the characters that these hold back */
-    int32_t id;          /* the sampled token that no piece has brought yet; -1: none */
-    struct str shown;    /* bytes of the token at hand */
+    uint32_t n_begun;    /* tool calls, also failed ones */
+    enum chat_part part; /* part of the characters that utf8, tools and stops hold back */
+    int32_t id;          /* sampled token that is in no piece yet; -1: none */
+    struct str shown;    /* bytes of the current token */
     struct str fresh;    /* whole characters that neither `tools` nor `stops` has seen */
-    struct str ready;    /* to be given out */
+    struct str ready;    /* text of the next piece */
     struct channels channels;
-    bool is_free;    /* the answer thinks: its constraint has not begun */
+    bool is_free;    /* the answer is thinking: the constraint has not begun */
     bool may_think;  /* the next token may be the one that opens the thinking */
-    bool has_called; /* the call is whole that ends the answer */
+    bool has_called; /* the call that ends the answer is complete */
 };
 
 /* ---- pieces ---- */
@@ -71,7 +71,7 @@ static int give_ready(struct writer *w, enum chat_part part, struct moeflux_err 
     return rc;
 }
 
-/* Text of the answer, as far as it cannot become a stop text. */
+/* Gives out text of the answer. Holds back an end that may become a stop text. */
 static int give_answer(struct writer *w, const char *bytes, size_t n, struct moeflux_err *e)
 {
     int found = stops_push(&w->stops, bytes, n, &w->ready);
@@ -80,7 +80,7 @@ static int give_answer(struct writer *w, const char *bytes, size_t n, struct moe
     return give_ready(w, CHAT_ANSWER, e);
 }
 
-/* What may not become a stop text together with what follows. */
+/* Gives out what was held back: text that follows can no longer complete a stop text. */
 static int end_stops(struct writer *w, struct moeflux_err *e)
 {
     stops_end(&w->stops, &w->ready);
@@ -89,7 +89,7 @@ static int end_stops(struct writer *w, struct moeflux_err *e)
 
 /* ---- calls of tools ---- */
 
-/* The same call of the same answer has the same id. */
+/* Sets an id that is the same for the same call of the same answer. */
 static void name_call(const struct writer *w, struct answer_call *c)
 {
     const uint64_t of[] = {w->generator->seed, moeflux_session_position(w->generator->sequence), w->n_begun};
@@ -140,7 +140,7 @@ static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, si
 {
     struct writer *w = ctx;
     int rc = 0;
-    /* Behind a stop text there is nothing. */
+    /* Nothing after a stop text is shown. */
     if (w->answer->stop_text || w->has_called)
         return 0;
     switch (event) {
@@ -166,7 +166,7 @@ static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, si
 
 /* ---- tokens to pieces ---- */
 
-/* Gives out `fresh` as far as its meaning is certain. */
+/* Gives out `fresh`, except an end that may still become a call or a stop text. */
 static int give_fresh(struct writer *w, enum chat_part part, struct moeflux_err *e)
 {
     int rc = 0;
@@ -182,7 +182,7 @@ static int give_fresh(struct writer *w, enum chat_part part, struct moeflux_err 
     return rc;
 }
 
-/* A character, a call or a stop text must not be put together from bytes of two parts. */
+/* Ends a part: a character, a call or a stop text must not join bytes of two parts. */
 static int end_part(struct writer *w, struct moeflux_err *e)
 {
     utf8_stream_end(&w->utf8, &w->fresh);
@@ -192,7 +192,7 @@ static int end_part(struct writer *w, struct moeflux_err *e)
     return rc || w->answer->stop_text ? rc : end_stops(w, e);
 }
 
-/* A tag of a call may be a control token, and is text all the same. */
+/* Returns whether a control token is a tag of a tool call, which counts as text. */
 static bool is_tool_tag(const struct writer *w, int32_t id)
 {
     const char *bytes;
@@ -202,13 +202,13 @@ static bool is_tool_tag(const struct writer *w, int32_t id)
     return tool_form_has_tag(w->tools.form, bytes, n);
 }
 
-/* Which part the token belongs to; what is to be shown of it, in w->shown. */
+/* Returns the part that the token belongs to; w->shown gets the bytes to show. */
 static enum chat_part part_of(struct writer *w, int32_t id)
 {
     const struct tokenizer *t = w->generator->tokenizer;
     const char *bytes;
     bool is_tag = is_tool_tag(w, id);
-    /* The newlines behind it are not those behind a think block. */
+    /* Newlines after a tag are kept, unlike those after a think block. */
     w->filter.at_start &= !is_tag;
     if (w->options->chat && !is_tag)
         return chat_filter_push(&w->filter, &w->generator->chat, id, &w->shown);
@@ -239,14 +239,14 @@ static int write_token(struct writer *w, int32_t id, bool is_end, struct moeflux
 
 /* ---- the constraint ---- */
 
-/* Whether the template's thinking goes on, behind the token that was written. */
+/* Returns whether the thinking continues after the token that was written. */
 static bool is_thinking(struct writer *w, int32_t id)
 {
     const struct chat *chat = &w->generator->chat;
     return w->options->chat && (w->filter.inside_think || (w->may_think && id == chat->think_open));
 }
 
-/* Tells the constraint of the token that was written. */
+/* Advances the constraint by the token that was written. */
 static int follow(struct writer *w, int32_t id, struct moeflux_err *e)
 {
     struct constraint *c = w->options->constraint;
@@ -262,11 +262,11 @@ static int follow(struct writer *w, int32_t id, struct moeflux_err *e)
         return constraint_accept(c, id, e);
     if (w->is_free || w->part != CHAT_ANSWER)
         return 0;
-    /* What stands behind </think> in its own token. */
+    /* Text after </think> within the same token. */
     return constraint_accept_bytes(c, str_text(&w->shown), w->shown.len, e);
 }
 
-/* The only id of a mask; -1: there are others. */
+/* Returns the only id of a mask; -1: there are several, or none. */
 static int32_t only_id(const uint64_t *mask, uint32_t n_ids)
 {
     int32_t id = -1;
@@ -281,8 +281,8 @@ static int32_t only_id(const uint64_t *mask, uint32_t n_ids)
     return id;
 }
 
-/* Leaves the sampler the tokens that may come next. *forced: the only one, which needs no choice; -1: there
- * are others, or its probability is asked for. */
+/* Restricts the sampler to the tokens that may come next. *forced: the only such token, which needs no
+ * sampling; -1: there are several, or its probability is asked for. */
 static int constrain(struct writer *w, struct generator *s, int32_t *forced, struct moeflux_err *e)
 {
     const uint64_t *mask = NULL;
@@ -293,7 +293,7 @@ static int constrain(struct writer *w, struct generator *s, int32_t *forced, str
         return rc;
     if (mask && !w->may_think && !w->options->logprobs)
         *forced = only_id(mask, s->info.vocab_size);
-    /* Newlines at the beginning are the grammar's. */
+    /* Newlines at the beginning belong to the grammar. */
     w->filter.at_start = w->filter.at_start && w->is_free;
     sampler_set_mask(s->sampler, mask);
     if (w->may_think)
@@ -301,20 +301,20 @@ static int constrain(struct writer *w, struct generator *s, int32_t *forced, str
     return 0;
 }
 
-/* Behind a token that was written. Returns 1 if the answer goes on. */
+/* Advances the constraint after a token. Returns 1 if the answer continues. */
 static int go_on(struct writer *w, const struct generator *s, int32_t id, struct moeflux_err *e)
 {
     int rc = follow(w, id, e);
     if (rc)
         return rc;
-    /* A model that has no token for the end. */
+    /* A model without an end-of-text token ends where the grammar does. */
     bool ends = !w->is_free && s->info.n_eos == 0 && constraint_must_end(w->options->constraint);
     if (ends)
         w->answer->stop = ANSWER_EOS;
     return !ends;
 }
 
-/* Where the constraint begins: a model that opens its thinking itself may do so first. */
+/* Decides where the constraint begins: a model that opens its thinking itself may do so first. */
 static int begin_constraint(struct writer *w, const struct generator *s, struct moeflux_err *e)
 {
     if (!w->options->chat)
@@ -329,7 +329,7 @@ static int begin_constraint(struct writer *w, const struct generator *s, struct 
 
 /* ---- tokens ---- */
 
-/* The next token, from the logits of the last one. What takes part in the choice does so here. */
+/* Samples the next token from the logits of the last one, and records their log-probabilities. */
 static int choose(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                   struct moeflux_err *e)
 {
@@ -339,7 +339,7 @@ static int choose(struct answer *a, const struct answer_options *o, struct gener
                : rc;
 }
 
-/* Writes a token. Returns 1 if the answer goes on; else a->stop says what ended it. */
+/* Writes a token. Returns 1 if the answer continues; else a->stop is what ended it. */
 static int take(struct writer *w, const struct generator *s, int32_t id, struct moeflux_err *e)
 {
     struct answer *a = w->answer;
@@ -360,14 +360,14 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
            moeflux_session_position(s->sequence) + a->n_pending <= s->max_context;
 }
 
-/* Evaluates the tokens that are not part of the sequence yet, one or, behind forced ones, several, and
- * chooses the next one. A device that chooses keeps its logits to itself. */
+/* Evaluates the pending tokens (several after forced ones, else one) and samples the next one. If several are
+ * pending or logprobs are wanted, the host samples; a device that samples does not return its logits. */
 static int step(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                 struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence), n = a->n_pending;
     bool on_host = n > 1 || o->logprobs;
-    /* A constraint knows what the next token may be only when there is this one. */
+    /* A constraint knows the allowed next tokens only once this one is known. */
     bool more = a->tokens.n + 1 != (uint64_t)o->limit && !o->constraint;
     int rc = on_host ? generator_eval(s, a->tokens.ids + a->tokens.n - n, n, NULL, e)
                      : generator_step(s, *id, more, id, e);
@@ -377,7 +377,7 @@ static int step(struct answer *a, const struct answer_options *o, struct generat
     return !rc && on_host ? choose(a, o, s, id, e) : rc;
 }
 
-/* The next token. *id: the last one, -1 before the first. */
+/* Chooses the next token. *id: in: the last one, -1 before the first; out: the next one. */
 static int next(struct writer *w, struct generator *s, int32_t *id, struct moeflux_err *e)
 {
     int32_t forced = -1;
@@ -391,7 +391,7 @@ static int next(struct writer *w, struct generator *s, int32_t *id, struct moefl
     return 0;
 }
 
-/* Samples until something ends the answer; a->stop says what. */
+/* Samples until something ends the answer; a->stop is what. */
 static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
 {
     struct answer *a = w->answer;
@@ -411,7 +411,7 @@ static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
     }
 }
 
-/* What was held back comes out, unless a stop text or a call has ended the answer. */
+/* Gives out what was held back, unless a stop text or a call has ended the answer. */
 static int end(struct writer *w, struct moeflux_err *e)
 {
     if (w->answer->stop_text || w->has_called)

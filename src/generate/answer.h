@@ -23,28 +23,29 @@ struct answer_call {
 };
 
 enum answer_call_event {
-    ANSWER_CALL_BEGINS,    /* the name is there; no text */
-    ANSWER_CALL_ARGUMENTS, /* `text` goes on with them */
-    ANSWER_CALL_ENDS,      /* it is whole; no text */
-    ANSWER_CALL_FAILS,     /* it is none; what stood for it comes next, as text of the answer */
+    ANSWER_CALL_BEGINS,    /* the name is known; no text */
+    ANSWER_CALL_ARGUMENTS, /* `text` continues the arguments */
+    ANSWER_CALL_ENDS,      /* the call is complete; no text */
+    ANSWER_CALL_FAILS,     /* it is no call; its bytes follow as text of the answer */
 };
 
-/* What has come. Each sampled token comes once, at once, with the whole characters that it completes and that
- * can be shown, which may be none; what was held back comes with a later token or with none. */
+/* A part of the answer. Each sampled token gives one piece at once, with the whole characters that it
+ * completes and that can be shown, which may be none. Characters that were held back come with a later token,
+ * or in a piece without a token. */
 struct answer_piece {
-    int32_t id; /* -1: no token of its own */
+    int32_t id; /* the sampled token; -1: none */
     enum chat_part part;
     const char *text;
     size_t len;
-    const struct logprob *logprobs; /* of `id`: [1 + n_top], the token's own first (logprobs.h); NULL: none */
+    const struct logprob *logprobs; /* [1 + n_top], that of `id` first (logprobs.h); NULL: none */
     uint32_t n_top;
-    const struct answer_call *call; /* of CHAT_TOOL, else NULL */
-    /* Counts those that fail, too: clients put a call together from the pieces of one index. */
+    const struct answer_call *call; /* NULL unless part is CHAT_TOOL */
+    /* Failed calls count too: clients join the pieces of one index to one call. */
     uint32_t call_idx;
     enum answer_call_event event;
 };
 
-/* Where the answer goes as it comes. What the piece points to is borrowed for the call. */
+/* Receives the pieces as they come. Pointers in a piece are borrowed during the call. */
 struct answer_sink {
     int (*piece)(void *ctx, const struct answer_piece *p, struct moeflux_err *e);
     void *ctx;
@@ -53,18 +54,18 @@ struct answer_sink {
 struct answer_options {
     int64_t limit; /* tokens; negative: none */
     bool ignore_eos;
-    bool chat; /* the template's parts are told apart; else all text is answer */
-    const char *const
-        *stops; /* [n_stops] texts that end the answer and are not shown; not looked for in its thinking */
+    bool chat; /* separate the template's parts, such as thinking; false: all text is the answer */
+    /* [n_stops] texts that end the answer and are not shown. They are not searched in the thinking. */
+    const char *const *stops;
     size_t n_stops;
-    /* As text/chat/tool_calls.h has them: calls are told apart by the form of the model's chat template, if
-     * it is known. NULL: they are text. */
+    /* Tools (text/chat/tool_calls.h): calls are recognised by the form of the model's chat template, if it is
+     * known. NULL: calls are text. */
     const struct json_t *tools;
     bool one_call;  /* the first call ends the answer */
-    bool must_call; /* the constraint is of a call (tools_grammar) */
+    bool must_call; /* the constraint describes a call (tools_grammar) */
     bool logprobs;
-    uint32_t n_logprobs; /* of the likeliest tokens, at most LOGPROBS_MAX */
-    /* what the answer, without its thinking, must fit; NULL: nothing. It is moved on. */
+    uint32_t n_logprobs; /* number of likeliest tokens, at most LOGPROBS_MAX */
+    /* The answer without its thinking must fit it; NULL: any text. Advanced by each token. */
     struct constraint *constraint;
     struct answer_sink sink;
 };
@@ -75,29 +76,28 @@ enum answer_stop {
     ANSWER_CONTEXT,
     ANSWER_INTERRUPTED,
     ANSWER_STOP_TEXT, /* one of the options' stops */
-    ANSWER_TOOLS,     /* as ANSWER_EOS, with at least one call */
+    ANSWER_TOOLS,     /* ANSWER_EOS after at least one call */
     ANSWER_N_STOPS
 };
 
 struct answer { /* zeroed at first; freed with answer_free */
     struct str text, thinking;
-    struct token_list tokens; /* every sampled id, those of the end-of-text and of a stop text included */
-    struct logprobs logprobs; /* of each of them, where they were asked for */
+    struct token_list tokens; /* every sampled id, also of the end of text and of a stop text */
+    struct logprobs logprobs; /* one row for each token, if asked for */
     enum answer_stop stop;
-    /* of ANSWER_STOP_TEXT: the one that was found, borrowed from the options; else NULL */
-    const char *stop_text;
-    struct answer_call *calls; /* whole ones */
+    const char *stop_text;     /* the stop that was found, borrowed from the options; NULL: none */
+    struct answer_call *calls; /* [n_calls] complete calls */
     size_t n_calls, calls_cap;
-    uint32_t n_pending;      /* so many of the last `tokens` are not part of the sequence yet */
-    uint64_t first_token_ns; /* clock_ns() when the first id was there; 0: none */
-    uint64_t decode_ns;      /* from then to the end */
+    uint32_t n_pending;      /* last tokens that are not part of the sequence yet */
+    uint64_t first_token_ns; /* clock_ns() of the first token; 0: none */
+    uint64_t decode_ns;      /* time from the first token to the end */
     uint32_t n_decoded;      /* tokens evaluated in that time */
 };
 
-/* The prompt has been evaluated. A failure leaves in `a` what there was before it. */
+/* Samples an answer after the prompt, which has been evaluated. After a failure `a` has what came before. */
 int answer_run(struct answer *a, struct generator *s, const struct answer_options *o, struct moeflux_err *e);
 
-/* "eos", "length", "context", "interrupted", "stop" or "tool_calls". */
+/* Returns "eos", "length", "context", "interrupted", "stop" or "tool_calls". */
 const char *answer_stop_name(enum answer_stop stop);
 
 void answer_free(struct answer *a);

@@ -1,5 +1,5 @@
-/* answer_json.h - parts of an answer as JSON, in the form of OpenAI's chat completions. The caller owns what
- * is returned; NULL stands for lack of memory. */
+/* answer_json.h - parts of an answer as JSON, in the form of OpenAI's chat completions. The caller owns the
+ * results; NULL: no memory. */
 #ifndef MOEFLUX_GENERATE_ANSWER_JSON_H
 #define MOEFLUX_GENERATE_ANSWER_JSON_H
 
@@ -12,19 +12,19 @@ struct json_t;
 struct logprob;
 struct tokenizer;
 
-/* A text of bytes that need not be UTF-8. */
+/* Returns a string; bytes that are not UTF-8 become U+FFFD. */
 struct json_t *answer_json_text(const char *bytes, size_t n);
 
-/* One token: {"id", "token", "logprob", "bytes", "top_logprobs": [the same without the last]}. of: [1 +
- * n_top]. t: NULL: the texts are empty. A probability of 0 has the logarithm -9999. */
+/* Returns one token: {"id", "token", "logprob", "bytes", "top_logprobs": [the same without the last]}.
+ * of: [1 + n_top]. t: NULL: the texts are empty. A probability of 0 has the logarithm -9999. */
 struct json_t *answer_json_logprob(const struct tokenizer *t, const struct logprob *of, uint32_t n_top);
 
-/* A list with one for each token of the answer. */
+/* Returns an array with one of these for each token of the answer. */
 struct json_t *answer_json_logprobs(const struct tokenizer *t, const struct answer *a);
 
-/* {"id", "type": "function", "function": {"name", "arguments": a text}} */
+/* Returns {"id", "type": "function", "function": {"name", "arguments": a string}}. */
 struct json_t *answer_json_call(const struct answer_call *c);
-/* The answer's calls. */
+/* Returns an array of the answer's calls. */
 struct json_t *answer_json_calls(const struct answer *a);
 
 #endif

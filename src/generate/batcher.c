@@ -10,13 +10,14 @@
 
 struct batcher {
     struct moeflux_model *model;
-    uint32_t most; /* tokens of a group */
+    uint32_t most; /* most tokens of a group */
     uint32_t n_stages;
-    pthread_mutex_t lock;                      /* of what follows */
-    struct batcher_slot *first, **last;        /* those that wait, the oldest first */
-    uint32_t n_joined, n_waiting, n_under_way; /* threads; of those: that wait, whose tokens are evaluated */
+    pthread_mutex_t lock;               /* protects the members below */
+    struct batcher_slot *first, **last; /* waiting slots, the oldest first */
+    /* threads that joined, that wait, whose tokens are in flight */
+    uint32_t n_joined, n_waiting, n_in_flight;
     uint32_t n_slots;
-    bool is_taken; /* the first device: by a group that has not left it */
+    bool is_taken; /* a group is on the first device */
 };
 
 int batcher_new(struct batcher **out, struct moeflux_model *m, struct moeflux_err *e)
@@ -43,28 +44,29 @@ void batcher_free(struct batcher *b)
     free(b);
 }
 
-/* ---- which, and when; the lock is held ---- */
+/* ---- forming groups; the caller holds the lock ---- */
 
 static uint32_t group_size(const struct batcher *b)
 {
     return (uint32_t)size_min(b->most, div_up(b->n_joined, b->n_stages));
 }
 
-/* Whether a group begins: it is full, or nobody else can come before one that is under way is over. */
+/* Returns whether a group can begin: it is full, or every other thread waits or has its token in flight. */
 static bool is_ready(const struct batcher *b)
 {
-    uint32_t n_away = b->n_joined - b->n_waiting - b->n_under_way;
+    uint32_t n_away = b->n_joined - b->n_waiting - b->n_in_flight;
     return b->n_waiting > 0 && !b->is_taken && (b->n_waiting >= group_size(b) || n_away == 0);
 }
 
-/* The oldest one evaluates. */
+/* Wakes the thread that waits longest: it evaluates the group. */
 static void wake(struct batcher *b)
 {
     if (is_ready(b))
         pthread_cond_signal(&b->first->changed);
 }
 
-/* The oldest ones, in an order of their own: what the model has recorded ahead for them can be used then. */
+/* Takes the oldest slots, sorted by number: recordings that the model made ahead for the same slots in the
+ * same order can then be used. */
 static void take_group(struct batcher *b, struct batcher_slot *leader)
 {
     uint32_t n = (uint32_t)size_min(b->n_waiting, group_size(b));
@@ -80,7 +82,7 @@ static void take_group(struct batcher *b, struct batcher_slot *leader)
         b->last = &b->first;
     leader->n_group = n;
     b->n_waiting -= n;
-    b->n_under_way += n;
+    b->n_in_flight += n;
     b->is_taken = true;
 }
 
@@ -103,7 +105,7 @@ static void eval_each(struct batcher_slot *const *list, uint32_t n)
     }
 }
 
-/* A failure may be one sequence's fault alone: then each is tried by itself. */
+/* Evaluates a group. A failure may be the fault of one sequence: then each is evaluated alone. */
 static void eval_group(struct batcher *b, const struct batcher_slot *leader)
 {
     struct batcher_slot *const *list = leader->group;
@@ -128,14 +130,14 @@ static void eval_group(struct batcher *b, const struct batcher_slot *leader)
     }
 }
 
-/* With the lock, which it gives up meanwhile. */
+/* Evaluates a group. The caller holds the lock, which is released meanwhile. */
 static void lead(struct batcher *b, struct batcher_slot *leader)
 {
     take_group(b, leader);
     pthread_mutex_unlock(&b->lock);
     eval_group(b, leader);
     pthread_mutex_lock(&b->lock);
-    b->n_under_way -= leader->n_group;
+    b->n_in_flight -= leader->n_group;
     for (uint32_t i = 0; i < leader->n_group; i++) {
         leader->group[i]->is_done = true;
         pthread_cond_signal(&leader->group[i]->changed);
@@ -152,7 +154,7 @@ static void add(struct batcher *b, struct batcher_slot *slot)
     b->n_waiting++;
 }
 
-/* Appends a token to the generator's sequence; the logits after it are the generator's. */
+/* Appends a token to the generator's sequence; g->logits receives the logits after it. */
 static int eval(struct batcher_slot *slot, struct generator *g, int32_t id, struct moeflux_err *e)
 {
     struct batcher *b = slot->batcher;
@@ -189,13 +191,14 @@ static bool is_alone(struct batcher *b)
 static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux_err *e)
 {
     struct batcher_slot *slot = ctx;
-    /* The end of a prompt. */
+    /* The last token of a prompt. */
     if (!slot->has_joined)
         return moeflux_session_eval(g->sequence, &id, 1, &(struct moeflux_outputs){.logits = g->logits}, e);
     return eval(slot, g, id, e);
 }
 
-/* Where nobody else has an answer, the device may choose, and go on meanwhile. */
+/* Evaluates a token and samples the next one. If no other answer runs, the device may sample and begin the
+ * next evaluation. */
 static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int32_t *next,
                      struct moeflux_err *e)
 {

@@ -1,9 +1,9 @@
-/* batcher.h - answers on a thread each, whose tokens are evaluated together (moeflux_eval_batched).
+/* batcher.h - batched decode of answers that run on a thread each (moeflux_eval_batched).
  *
- * Who comes with a token waits for others; one of those that wait evaluates a group of them. Groups are as
- * large as keeps every device of the model busy: with n devices one behind the other there are n groups or
- * more, where there are as many answers; one begins on the first device when the one before has left it. What
- * a token gets does not depend on its group. */
+ * A thread with a token waits for others; then one of the waiting threads evaluates a group of tokens. The
+ * size of groups keeps every device of the model busy: with n consecutive devices there are at least n
+ * groups, if there are that many answers. A group begins on the first device when the previous one has left
+ * it. The results are batch-invariant. */
 #ifndef MOEFLUX_GENERATE_BATCHER_H
 #define MOEFLUX_GENERATE_BATCHER_H
 
@@ -13,23 +13,24 @@
 
 #include "moeflux.h"
 
-enum { BATCHER_MOST = 8 }; /* tokens of a group */
+enum { BATCHER_MOST = 8 }; /* most tokens of a group */
 
 struct answer;
 struct answer_options;
 struct batcher;
 struct generator;
 
-/* Of a thread; zeroed at first. */
+/* One thread's place in the batcher; zeroed at first. */
 struct batcher_slot {
-    void *of; /* the owner's */
+    void *owner; /* the thread's own pointer */
     struct batcher *batcher;
-    bool has_joined; /* the thread comes with token after token: others wait for it */
-    /* While the owner's thread evaluates a group: those in it. For a progress callback on that thread. */
+    bool has_joined; /* the thread decodes an answer: others wait for its tokens */
+    /* The slots of the group that this thread evaluates; n_group 0: none. A progress callback on the thread
+     * may read them. */
     struct batcher_slot *group[BATCHER_MOST];
     uint32_t n_group;
 
-    /* The batcher's own. */
+    /* Private to the batcher. */
     uint32_t number;
     struct moeflux_session *sequence;
     int32_t id;
@@ -41,15 +42,15 @@ struct batcher_slot {
     pthread_cond_t changed;
 };
 
-/* ERR_MEMORY. The model must outlive it. */
+/* Creates a batcher. The model must outlive it. ERR_MEMORY. */
 int batcher_new(struct batcher **out, struct moeflux_model *m, struct moeflux_err *e);
-/* Nobody has joined. NULL is legal. */
+/* Frees a batcher, once no answer runs. NULL is legal. */
 void batcher_free(struct batcher *b);
 
-/* From now on the generator's single tokens go through the batcher while an answer runs. It stays the slot's
- * thread's. */
+/* Sends the generator's single tokens through the batcher while an answer runs. The generator still belongs
+ * to the slot's thread. */
 void batcher_bind(struct batcher *b, struct batcher_slot *slot, struct generator *g);
-/* answer_run of a generator that was bound. */
+/* Does the work of answer_run with a generator that was bound. */
 int batcher_answer(struct batcher_slot *slot, struct answer *a, struct generator *g,
                    const struct answer_options *o, struct moeflux_err *e);
 

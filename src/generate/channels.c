@@ -14,13 +14,13 @@
 #include "text/chat/harmony.h"
 #include "text/chat/tool_calls.h"
 
-/* A message's header, with what ends the message before it. */
+/* The header of a message, with the tokens that end the previous message. */
 struct channel_head {
     struct token_list ids;
-    size_t n_before;  /* of these, those of another message's end, which the first message has not */
-    const char *tool; /* a call of it; NULL: none */
+    size_t n_before;  /* leading ids that end the previous message; the first message skips them */
+    const char *tool; /* the tool that it calls; NULL: none */
     bool is_thinking;
-    bool fits; /* with the tokens that have come */
+    bool fits; /* the tokens so far are its beginning */
 };
 
 static const char BEFORE[] = "<|end|><|start|>assistant";
@@ -52,14 +52,14 @@ static int add_head(struct channels *c, const char *tool, bool is_thinking, stru
     return rc;
 }
 
-/* The function that the call is of stands in front of its arguments. */
+/* Advances a constraint by the function's name, which comes before the arguments. */
 static int choose_tool(struct constraint *c, const char *tool, struct moeflux_err *e)
 {
     int rc = constraint_accept_bytes(c, tool, strlen(tool), e);
     return rc ? rc : constraint_accept_bytes(c, TOOL_NAME_END, sizeof TOOL_NAME_END - 1, e);
 }
 
-/* Headers of calls of the tools that the constraint knows. */
+/* Adds headers of calls, for the tools that the constraint allows. */
 static int add_tools(struct channels *c, const json_t *tools, struct moeflux_err *e)
 {
     int rc = 0;
@@ -72,7 +72,7 @@ static int add_tools(struct channels *c, const json_t *tools, struct moeflux_err
             return ERR_MEMORY;
         rc = choose_tool(trial, name, &why);
         constraint_free(trial);
-        if (rc == ERR_USAGE) /* it is not one of those that were asked for */
+        if (rc == ERR_USAGE) /* the constraint does not allow this tool */
             rc = 0;
         else
             rc = rc ? err_set(e, rc, "%s", why.text) : add_head(c, name, false, e);
@@ -80,7 +80,7 @@ static int add_tools(struct channels *c, const json_t *tools, struct moeflux_err
     return rc;
 }
 
-/* Where a header begins, of which so many tokens are there. */
+/* Begins a header of which n_done tokens are written. */
 static void begin_header(struct channels *c, size_t n_done)
 {
     c->at = CHANNELS_HEADER;
@@ -89,7 +89,7 @@ static void begin_header(struct channels *c, size_t n_done)
         c->heads[i].fits = !c->heads[i].is_thinking || !c->has_thought;
 }
 
-/* Where the prompt has left the answer. */
+/* Finds where the prompt has left the answer. */
 static void begin(struct channels *c, const struct answer_options *o, const struct chat_filter *f)
 {
     c->has_thought = !f->in_header;
@@ -161,7 +161,7 @@ static int accept_header(struct channels *c, int32_t id, struct moeflux_err *e)
     }
     c->n_done++;
     if (!any)
-        return err_set(e, ERR_USAGE, "token %d is none of a header that the answer may have", id);
+        return err_set(e, ERR_USAGE, "token %d fits no header that the answer may have", id);
     if (!whole)
         return 0;
     c->at = whole->is_thinking ? CHANNELS_THINKING : CHANNELS_TEXT;
@@ -176,7 +176,7 @@ int channels_accept(struct channels *c, int32_t id, struct moeflux_err *e)
         return accept_header(c, id, e);
     if (c->at == CHANNELS_TEXT)
         return constraint_accept(c->constraint, id, e);
-    /* The first token of BEFORE may be left out. */
+    /* A message may begin without the first token of BEFORE. */
     if (id == h->end || id == h->start)
         begin_header(c, id == h->end ? 1 : 2);
     return 0;

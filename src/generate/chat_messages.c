@@ -7,7 +7,7 @@
 #include "base/err.h"
 #include "base/json.h"
 
-/* What is wrong with message i; `what` follows its number. */
+/* Fails: `what` is wrong with message i. */
 static int wrong(const char *where, size_t i, const char *what, struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: message %zu: %s", where, i + 1, what);
@@ -32,8 +32,8 @@ static int check(const json_t *m, size_t i, const char *where, struct moeflux_er
     return 0;
 }
 
-/* The object that a call's arguments are the text of, by the rules for an answer's own calls (tool_calls.h),
- * which clients send back; NULL: it is none. */
+/* Parses the arguments of a call by the rules for an answer's calls (tool_calls.h), which clients send back.
+ * NULL: they are not an object. */
 static json_t *parse_arguments(const json_t *text)
 {
     const char *bytes = json_string_value(text);
@@ -54,8 +54,8 @@ static json_t *text_of(const json_t *object)
     return string;
 }
 
-/* Arguments in another form; NULL: they stay as they are. What a model wrote wrong, or a client has cut, must
- * not be the end of the conversation. */
+/* Returns arguments in another form; NULL: they stay as they are. Arguments that a model wrote wrong, or that
+ * a client has cut, must not end the conversation. */
 static json_t *changed_arguments(const json_t *arguments, enum call_arguments form)
 {
     if (json_is_string(arguments) && json_string_length(arguments) == 0)
@@ -68,7 +68,7 @@ static json_t *changed_arguments(const json_t *arguments, enum call_arguments fo
     return json_object();
 }
 
-/* One call of a copied message. */
+/* Converts one call of a copied message. */
 static int take_call(json_t *call, enum call_arguments form, size_t i, const char *where,
                      struct moeflux_err *e)
 {
@@ -97,7 +97,7 @@ static int take(const json_t *m, enum call_arguments form, json_t *to, size_t i,
     return rc;
 }
 
-/* What is to be answered is a question, or what a tool said. */
+/* Checks that the last message can be answered: a question, or the result of a tool. */
 static int check_last(const json_t *from, const char *where, struct moeflux_err *e)
 {
     size_t n = json_array_size(from);

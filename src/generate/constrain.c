@@ -22,13 +22,13 @@ enum { MAX_KEPT = 8 };
 struct kept {
     char *grammar;
     bool calls;               /* tags of calls are tokens */
-    struct constraint *start; /* at the beginning of an answer */
+    struct constraint *start; /* state at the beginning of an answer */
     uint64_t used;
 };
 
 struct constrain {
     pthread_mutex_t lock;
-    struct token_trie *tries[2]; /* of ordinary tokens; of these and the tags of calls */
+    struct token_trie *tries[2]; /* ordinary tokens; these and the tags of calls */
     struct kept kept[MAX_KEPT];
     uint64_t n_used;
 };
@@ -64,7 +64,7 @@ int constrain_schema(const struct json_t *schema, const char *name, struct str *
     return rc ? rc : constrain_check(out, name, e);
 }
 
-/* Ordinary tokens and the tags of calls. */
+/* Returns the text of an ordinary token or a tag of calls; false for others. */
 static bool text_with_tags(const void *ctx, int32_t id, struct token_text *out)
 {
     const struct tokenizer *t = ctx;
@@ -106,7 +106,7 @@ static void forget(struct kept *k)
     *k = (struct kept){0};
 }
 
-/* Calls that are messages have no tags in their text, but a token of their own that ends them. */
+/* Returns whether calls have tags. Calls that are messages have none, but a token that ends them. */
 static bool has_tags(const struct generator *s)
 {
     return !tool_form_is_message(tool_form_of(s->tokenizer));
@@ -142,7 +142,7 @@ static bool is_of(const struct kept *k, const char *grammar, bool calls)
     return k->grammar && k->calls == calls && strcmp(k->grammar, grammar) == 0;
 }
 
-/* With the lock. */
+/* Begins a constraint; the caller holds the lock. */
 static int begin_kept(struct generator *s, const char *grammar, bool calls, struct constraint **out,
                       struct moeflux_err *e)
 {
@@ -196,7 +196,7 @@ static void *make_ahead(void *ctx)
     struct constrain_ahead *a = ctx;
     const uint64_t *first;
     a->rc = begin(a->generator, a->grammar, a->calls, &a->made, &a->error);
-    /* What fails here fails again when the answer begins. */
+    /* A failure here is ignored: it comes again when the answer begins. */
     if (a->rc == 0)
         constraint_mask(a->made, &first, NULL);
     return NULL;

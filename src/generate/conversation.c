@@ -24,8 +24,8 @@ struct turn *conversation_add(struct conversation *c, struct moeflux_err *e)
     return t;
 }
 
-/* The messages as the template takes them. Thinking of past answers is given to it, which may leave it out;
- * the form of a family keeps it, even where there was none. */
+/* Makes the template's messages. They include the thinking of past answers, which the template may leave out.
+ * A family's built-in form gets it even if it is empty. */
 static int add_messages(const struct conversation *c, const struct chat *chat, json_t *messages,
                         struct moeflux_err *e)
 {
@@ -47,7 +47,7 @@ static int add_messages(const struct conversation *c, const struct chat *chat, j
     return rc;
 }
 
-/* The answers that are in the tokens as they were sampled. */
+/* Returns the answers that are in the tokens as they were sampled. */
 static struct chat_span *spans_of(const struct conversation *c, size_t *n, struct moeflux_err *e)
 {
     struct chat_span *spans = mem_new(c->n_turns + 1, sizeof *spans, e);
@@ -60,8 +60,7 @@ static struct chat_span *spans_of(const struct conversation *c, size_t *n, struc
     return spans;
 }
 
-/* Brings the tokens in line with the questions and answers, up to the opening of the last question's answer.
- * */
+/* Renders the questions and answers to tokens, up to the opening of the answer to the last question. */
 static int render(struct conversation *c, const struct chat *chat, struct moeflux_err *e)
 {
     json_t *messages = json_array();
@@ -77,7 +76,7 @@ static int render(struct conversation *c, const struct chat *chat, struct moeflu
         rc = chat_render(chat, &prompt, &text, e);
     if (!rc)
         rc = chat_extend(chat, &text, spans, n_spans, &c->tokens, &n_kept, e);
-    /* What was sampled and then left out is not there any more. */
+    /* Sampled tokens that the template left out are gone. */
     for (size_t i = 0; !rc && i < c->n_turns; i++) {
         struct turn *t = &c->turns[i];
         t->at = t->at < n_kept ? t->at : n_kept;
@@ -155,7 +154,7 @@ int conversation_answer(struct conversation *c, const struct generator *s, const
     struct turn *t = conversation_last(c);
     int32_t last = a->tokens.n ? a->tokens.ids[a->tokens.n - 1] : -1;
     bool end_of_turn = a->tokens.n && last == s->chat.turn_close;
-    /* Another end-of-text token does not belong into the middle of a conversation. */
+    /* An end-of-text token that is not the end of a turn must not stand in the middle of a conversation. */
     bool keep = end_of_turn || (a->stop != ANSWER_EOS && a->stop != ANSWER_TOOLS);
     size_t n = a->tokens.n && !keep ? a->tokens.n - 1 : a->tokens.n;
     int rc = copy_text(&t->answer, &a->text, e);

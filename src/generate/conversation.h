@@ -1,9 +1,9 @@
-/* conversation.h - questions and answers as texts and as the tokens that the model is given. The sequence is
- * brought in line with the tokens before each answer.
+/* conversation.h - questions and answers, as texts and as the tokens that the model gets. Before each answer
+ * the sequence is brought in line with the tokens.
  *
- * Each question renders the whole conversation by the template. The tokens that agree with it stay, answers
- * as they were sampled; where the template leaves something out that was there (old thinking), the tokens are
- * the rendering's from there on. */
+ * Each question renders the whole conversation with the template. The tokens of the common prefix stay;
+ * answers stay as they were sampled. If the template now leaves something out (old thinking), the tokens from
+ * there on are those of the new rendering. */
 #ifndef MOEFLUX_GENERATE_CONVERSATION_H
 #define MOEFLUX_GENERATE_CONVERSATION_H
 
@@ -20,8 +20,9 @@ struct moeflux_err;
 struct generator;
 
 struct turn {
-    uint32_t at; /* tokens before the question; the system text counts to the first question */
-    /* tokens with it and the opening of the answer. Both: at most those that a later rendering kept */
+    /* Tokens before the question (the system text is part of the first question), and tokens up to the
+     * opening of the answer. A later rendering that keeps fewer tokens lowers both. */
+    uint32_t at;
     uint32_t asked;
     bool answered;
     enum answer_stop stop;
@@ -35,31 +36,31 @@ struct conversation {  /* zeroed at first; freed with conversation_free */
     size_t n_turns, cap;
 };
 
-/* NULL: nothing was asked. */
+/* Returns the last turn; NULL: there is none. */
 struct turn *conversation_last(const struct conversation *c);
 
 /* Adds an empty turn at the end of the tokens. NULL with `e` filled. */
 struct turn *conversation_add(struct conversation *c, struct moeflux_err *e);
 
-/* Appends a question and renders the conversation. A last question without an answer leaves. On failure there
- * is no new question. *n_replaced as in tokenizer_encode. */
+/* Appends a question and renders the conversation. It replaces a last question without an answer. On failure
+ * there is no new question. *n_replaced as in tokenizer_encode. */
 int conversation_ask(struct conversation *c, const struct chat *chat, const char *text, size_t *n_replaced,
                      struct moeflux_err *e);
 
-/* On failure *to is empty. */
+/* Copies a conversation. On failure *to is empty. */
 int conversation_copy(struct conversation *to, const struct conversation *from, struct moeflux_err *e);
 
-/* Appends the answer to the last question and what the template puts between it and the next question. */
+/* Appends the answer to the last question, and the text that the template puts before the next question. */
 int conversation_answer(struct conversation *c, const struct generator *s, const struct answer *a,
                         struct moeflux_err *e);
 
-/* Takes the last answer away and renders up to the opening of another. */
+/* Removes the last answer and renders up to the opening of a new one. */
 int conversation_ask_again(struct conversation *c, const struct chat *chat, struct moeflux_err *e);
-/* Takes the last answer away; its question stays. */
+/* Removes the last answer; its question stays. */
 void conversation_unanswer(struct conversation *c);
-/* Takes the last question away, with its answer. */
+/* Removes the last question and its answer. */
 void conversation_undo(struct conversation *c);
-/* Takes all away but the system text. */
+/* Removes all questions and answers; the system text stays. */
 void conversation_clear(struct conversation *c);
 void conversation_free(struct conversation *c);
 

@@ -72,7 +72,7 @@ static void add_stats(struct moeflux_stats *to, const struct moeflux_stats *s)
     };
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
         *sums[i].to += sums[i].more;
-    /* They compute at the same time. */
+    /* Copies compute at the same time. */
     to->prefill_ns = size_max(to->prefill_ns, s->prefill_ns);
     to->decode_ns = size_max(to->decode_ns, s->decode_ns);
     to->work_ns = size_max(to->work_ns, s->work_ns);
@@ -95,7 +95,7 @@ int generator_use_chat(struct generator *s, enum chat_thinking thinking, const c
 {
     if (!s->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs", s->dir, what);
-    /* Finding out how a template behaves takes several renderings. */
+    /* chat_open is slow: it renders the template several times to see how it behaves. */
     if (s->has_chat && s->chat.thinking == thinking) {
         s->chat.now = time(NULL);
         return 0;
@@ -120,7 +120,7 @@ int generator_encode(const struct generator *s, const char *text, size_t len, en
     return rc;
 }
 
-/* Which ids may be sampled: padded vocabularies have rows that stand for nothing. */
+/* Returns the bitmap of ids that may be sampled: padded vocabularies have rows without a token. */
 static uint8_t *allowed_ids(const struct generator *s, struct moeflux_err *e)
 {
     uint8_t *bits = mem_new(s->info.vocab_size / 8 + 1, 1, e);
@@ -206,7 +206,7 @@ static int evaluate(struct generator *s, const int32_t *ids, size_t n, const str
         n == 1 && s->evaluator.token && outputs->logits && !outputs->each_logits && !outputs->hidden;
     int rc = single ? s->evaluator.token(s->evaluator.ctx, s, *ids, e)
                     : moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
-    /* After an interruption the sequence has the first of them only, after a failure none. */
+    /* After an interruption the sequence has only the first ids, after a failure none. */
     uint32_t after = moeflux_session_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)
         sampler_accept(s->sampler, ids[i]);
@@ -253,7 +253,7 @@ bool generator_is_eos(const struct generator *s, int32_t id)
     for (uint32_t i = 0; i < s->info.n_eos; i++)
         if (s->info.eos[i] == id)
             return true;
-    /* Configurations alone do not name it. */
+    /* A model's configuration may not list the end of a call. */
     return s->chat.harmony.is_used && id == s->chat.harmony.call;
 }
 

@@ -14,10 +14,10 @@ double logprobs_log_sum(const float *row, uint32_t n)
         largest = row[i] > largest ? row[i] : largest;
     for (uint32_t i = 0; i < n; i++)
         sum += exp((double)row[i] - (double)largest);
-    return (double)largest + log(fmax(sum, 1)); /* the largest alone adds 1 */
+    return (double)largest + log(fmax(sum, 1)); /* the largest logit alone adds 1 */
 }
 
-/* The ids of the n_top largest into out[].id, in their order. */
+/* Fills out[n_top] with the largest logits, in descending order. */
 static void find_top(struct logprob *out, uint32_t n_top, const float *logits, uint32_t n,
                      const uint8_t *allowed)
 {

@@ -11,11 +11,11 @@
 #include "generate/prefix.h"
 
 enum {
-    /* Of the file, so that it stays small: a checkpoint of a large model is 200 MB. */
+    /* Limits the size of the file: a checkpoint of a large model is 200 MB. */
     MOST_CHECKPOINTS = 6,
-    /* The next prompt often is this one with another end, a template's or a question's. */
+    /* The next prompt is often the same with another end: of the template, or another question. */
     TAIL_TOKENS = 128,
-    /* A shorter piece is not worth an evaluation of its own. */
+    /* A shorter piece of a prompt is not worth an evaluation of its own. */
     LEAST_GAP = 32,
 };
 
@@ -24,7 +24,7 @@ static void tell(const struct prompt_cache *pc, const char *text)
     pc->options.tell(pc->options.ctx, text);
 }
 
-/* Whether the file begins as a snapshot does: then it can only be one, perhaps broken. */
+/* Returns whether the file begins like a snapshot: then it is one, perhaps a damaged one. */
 static bool is_snapshot(const char *path)
 {
     /* "MFLX" as a little-endian number. */
@@ -50,7 +50,7 @@ static void warn(const struct prompt_cache *pc, const char *what, bool writes)
     tell(pc, text);
 }
 
-/* What the header tells: whether the file may be used, and whether it may be replaced. */
+/* Reads the header: whether the file can be used, and whether it may be replaced. */
 static int look_at(struct prompt_cache *pc, struct generator *s, struct moeflux_err *e)
 {
     struct moeflux_state_info info;
@@ -112,8 +112,8 @@ static void tell_reuse(const struct prompt_cache *pc, size_t n)
         tell(pc, text);
 }
 
-/* Where a later prompt may part from this one: behind the system text, where this one parts from the last (so
- * that a third one will do so there too), and a little before the end. */
+/* Chooses where a later prompt may differ from this one: after the system text, where this one differs from
+ * the last (a third one will probably differ there too), and a little before the end. */
 static struct prefix_stops choose_stops(const struct prompt_cache *pc, uint32_t n_same, uint32_t n)
 {
     uint32_t tail = n < 4 * TAIL_TOKENS ? 0 : n - TAIL_TOKENS, least = pc->n_reused + LEAST_GAP;
@@ -145,7 +145,8 @@ int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct
     for (uint32_t i = 0; i < pc->n_reused; i++)
         sampler_accept(s->sampler, ids[i]);
     if (in_pieces && pc->may_write) {
-        /* Copies at chunks' ends cost no evaluation: for prompts that part in the middle. */
+        /* Checkpoints at the ends of chunks cost no evaluation. They serve prompts that differ in the
+         * middle. */
         moeflux_session_set_checkpoint_every(s->sequence, n / 3 > 1024 ? n / 3 : 1024);
         struct prefix_stops st = choose_stops(pc, n_same, n);
         rc = prefix_feed(s, ids, n - 1, &st, e);

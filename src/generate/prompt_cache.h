@@ -1,4 +1,4 @@
-/* prompt_cache.h - the state after a prompt in a file, for the next prompt that begins like it. */
+/* prompt_cache.h - the state after a prompt in a file, for the next prompt with a common prefix. */
 #ifndef MOEFLUX_GENERATE_PROMPT_CACHE_H
 #define MOEFLUX_GENERATE_PROMPT_CACHE_H
 
@@ -13,33 +13,33 @@ struct token_list;
 
 struct prompt_cache_options {
     const char *path; /* borrowed; NULL: no cache */
-    bool read_only;   /* the file stays as it is */
+    bool read_only;   /* do not write the file */
     enum moeflux_state_format format;
-    /* Gets a line that the user should know and that stops nothing. */
+    /* Shows the user a line that is no failure. */
     void (*tell)(void *ctx, const char *text);
     void *ctx;
 };
 
 struct prompt_cache { /* zeroed at first */
     struct prompt_cache_options options;
-    bool may_write;               /* the file is of this model, broken, or not there */
-    bool loaded;                  /* the sequence is the file's */
-    uint32_t n_held;              /* tokens of the file */
+    bool may_write;               /* the file is of this model, damaged, or does not exist */
+    bool loaded;                  /* the sequence has the state of the file */
+    uint32_t n_held;              /* tokens in the file */
     uint32_t n_system;            /* tokens of the prompt up to the end of the system text; 0: not known */
-    uint32_t n_reused;            /* tokens of the prompt that were not computed */
-    struct moeflux_err unwritten; /* code 0: the file is written, or was not to be */
+    uint32_t n_reused;            /* tokens of the prompt that were not evaluated */
+    struct moeflux_err unwritten; /* why the file could not be written; code 0: it was, or need not be */
 };
 
-/* Loads the file into the empty sequence. What cannot be used is told: a broken file will be replaced, one of
- * another model, of another version or of something else stays as it is. Fails only when the device does, or
- * with ERR_INTERRUPTED. */
+/* Loads the file into the empty sequence. Reports a file that cannot be used: a damaged one will be replaced;
+ * one of another model or version, or with other content, stays as it is. ERR_DEVICE, ERR_INTERRUPTED. */
 int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options *o, struct generator *s,
                       struct moeflux_err *e);
 
-/* Evaluates the prompt behind what the sequence has of it, and tells how much that was. Writes the file
- * before the last token's evaluation, so that the same prompt finds all of itself but one (version 2, which
- * cannot be gone back in, after it); why a file could not be written is in pc->unwritten: the answer goes
- * before. The sampler must not have been told of the prompt. */
+/* Evaluates the part of the prompt that the sequence does not have, and reports how much was reused. Writes
+ * the file before the last token is evaluated, so that the same prompt reuses all but one token. Version 2
+ * has no checkpoints: it is written after the last token. A file that cannot be written is no failure: the
+ * answer has priority, and pc->unwritten has the reason. The sampler must be new: it accepts the prompt here.
+ * Errors: those of moeflux_session_reuse and moeflux_session_eval. */
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
                       const struct moeflux_outputs *outputs, struct moeflux_err *e);
 

@@ -11,9 +11,8 @@
 
 #define MAX_TOKENS ((size_t)1 << 22)
 
-/* What saving tokens must be worth. A piece of a prompt costs an evaluation, and a request before its turn
- * lets others wait. Where experts are read from disk, nearly all are read for every piece, and a lost result
- * is a long wait. */
+/* Fewer saved tokens are not worth it. A piece of a prompt costs an evaluation, and a request before its turn
+ * makes others wait. Where experts are read from disk, nearly all of them are read for every piece. */
 static const struct queue_worth worth_resident = {2, 1}, worth_streaming = {64, 32};
 
 int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e)
@@ -27,7 +26,7 @@ int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e)
     return rc;
 }
 
-/* ---- what is held ---- */
+/* ---- items ---- */
 
 bool queue_has_room(const struct queue *q)
 {
@@ -97,8 +96,8 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Where the others part from this one, if going back there saves more than the piece costs; and where this
- * one parted from the last, as those will that have not been read yet. */
+/* Chooses checkpoints: where other prompts differ from this one, if returning there saves more than the piece
+ * costs; and where this one differs from the last, because requests that are not read yet will, too. */
 static struct prefix_stops choose_stops(const struct queue *q, const struct queue_item *item,
                                         const struct token_list *own, uint32_t n_before, uint32_t n_reused)
 {
@@ -120,7 +119,7 @@ static struct prefix_stops choose_stops(const struct queue *q, const struct queu
     }
     if (n)
         qsort(parts, n, sizeof *parts, ascending);
-    /* The shallow ones first: they serve the most requests. */
+    /* Early positions come first: they serve the most requests. */
     for (uint32_t i = 0; i < n && st.n < room; i++)
         if ((uint64_t)(n - i) * (parts[i] - last) >= worth) {
             prefix_stop_at(&st, parts[i], 1);

@@ -22,8 +22,7 @@
 #define MAX_TOKENS ((int64_t)1 << 30)
 #define MAX_VALUES (1 << 18)
 
-/* Every field, and the other names of some. What is not here is refused: a mistyped "temp" must not be
- * ignored. */
+/* All fields with their other names. Others are refused: a mistyped "temp" must not be ignored. */
 static const struct {
     const char *name, *field;
 } names[] = {
@@ -123,7 +122,7 @@ char *request_key(const struct json_t *id, uint64_t line)
     return NULL;
 }
 
-/* What the errors begin with. */
+/* The beginning of error texts. */
 struct where {
     char text[40];
 };
@@ -140,7 +139,7 @@ static struct where where_of(const struct request *r)
 
 /* ---- fields ---- */
 
-/* The field that a name stands for, with "-" for "_" as flags have it; NULL: none. */
+/* Returns the field of a name, which may have "-" for "_" like a flag; NULL: none. */
 static const char *field_of(const char *name)
 {
     char plain[24];
@@ -185,7 +184,7 @@ static int parse(struct request *r, const char *text, size_t len, struct moeflux
         json_decref(root);
         return err_set(e, ERR_FORMAT, "line %" PRIu64 ": expected a JSON object", r->line);
     }
-    /* Known before anything else can be wrong. */
+    /* The id is read first, so that an error in another field can name it. */
     json_t *id = json_object_get(root, "id");
     bool id_ok = !id || json_is_null(id) || json_is_string(id) || json_is_integer(id);
     if (id && id_ok && json_object_set(r->fields, "id", id) == 0)
@@ -211,13 +210,13 @@ static void get_whole(struct json_view *v, const char *key, int64_t lo, int64_t 
         *out = n;
 }
 
-/* The sampler knows which values make sense. */
+/* Reads a number; the sampler checks its range. */
 static void get_real(struct json_view *v, const char *key, float *out)
 {
     *out = (float)json_view_real_or(v, key, (double)*out, -1e9, 1e9);
 }
 
-/* {"ID": -100 to 100, ...} */
+/* Reads {"ID": -100 to 100, ...}. */
 static int get_bias(struct request *r, struct json_view *v, struct moeflux_err *e)
 {
     json_t *object = (json_t *)(uintptr_t)json_view_object(v, "logit_bias"), *value;
@@ -244,7 +243,7 @@ static int get_bias(struct request *r, struct json_view *v, struct moeflux_err *
     return 0;
 }
 
-/* A text or a list of texts; a request's own take the place of the command line's. */
+/* Reads a string or an array of strings; they replace those of the command line. */
 static void get_stops(struct json_view *v, struct request_options *o)
 {
     const json_t *value = json_view_get(v, "stop");
@@ -268,7 +267,7 @@ static void get_stops(struct json_view *v, struct request_options *o)
     }
 }
 
-/* A number of tokens; or, as chats have it, true or false, and the number as top_logprobs. */
+/* Reads logprobs: a number of tokens or, in chats, true or false with the number in top_logprobs. */
 static void get_logprobs(struct json_view *v, struct request_options *o)
 {
     const json_t *value = json_view_get(v, "logprobs");
@@ -297,7 +296,7 @@ static int check_tool_choice(const struct json_view *v, const struct request_opt
     return 0;
 }
 
-/* "none" offers none. */
+/* Reads tool_choice; "none" means that no tools are offered. */
 static void get_tool_choice(struct json_view *v, struct request_options *o)
 {
     const json_t *choice = json_view_get(v, "tool_choice");
@@ -312,7 +311,7 @@ static void get_tool_choice(struct json_view *v, struct request_options *o)
     o->tool = json_string_value(json_member(json_member(choice, "function"), "name"));
 }
 
-/* A request's own tools take the place of the command line's. */
+/* Reads tools; they replace those of the command line. */
 static void get_tools(struct json_view *v, struct request_options *o)
 {
     const json_t *tools = json_view_get(v, "tools");
@@ -320,14 +319,14 @@ static void get_tools(struct json_view *v, struct request_options *o)
         v->rc = tools_check(tools, v->where, v->e);
         o->tools = json_array_size(tools) ? tools : NULL;
     }
-    /* A text that is raw has no place for them. */
+    /* A raw prompt cannot contain them. */
     if (!tools && o->raw)
         o->tools = NULL;
     o->one_call = !json_view_bool_or(v, "parallel_tool_calls", !o->one_call);
     get_tool_choice(v, o);
 }
 
-/* At most one of the fields that say what the answer must fit. */
+/* Reads the field that the answer must fit; there may be only one. */
 static int get_grammar(struct request *r, struct json_view *v, struct moeflux_err *e)
 {
     const json_t *schema = json_view_get(v, "json_schema");
@@ -360,8 +359,8 @@ static int get_grammar(struct request *r, struct json_view *v, struct moeflux_er
     return rc;
 }
 
-/* What the template is told beside the messages. Of thinking the answer's loop must know, too: the template
- * finds what it follows by either name. */
+/* Reads further variables of the template. The answer's loop also needs to know whether there is thinking, so
+ * both names of that variable are set, and the template finds the one it uses. */
 static void get_kwargs(struct json_view *v, struct request *r)
 {
     struct request_options *o = &r->options;
@@ -407,7 +406,7 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
         o->think = json_view_bool_or(&v, "think", false);
     }
     get_kwargs(&v, r);
-    /* A text that is raw has no place for the command line's. */
+    /* A raw prompt cannot contain the system text of the command line. */
     o->system = json_view_text_or(&v, "system", o->raw ? NULL : o->system);
     o->prompt = json_view_text_or(&v, "prompt", NULL);
     const json_t *messages = json_view_array(&v, "messages");
@@ -486,7 +485,7 @@ static int encode_raw(struct request *r, struct generator *s, const char *where,
     return generator_encode(s, prompt, strlen(prompt), SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
 }
 
-/* The grammar of the calls, whose form is the model's. */
+/* Makes the grammar of the calls in the model's form. */
 static int call_grammar(struct request *r, const struct generator *s, const char *where,
                         struct moeflux_err *e)
 {
@@ -499,8 +498,8 @@ static int call_grammar(struct request *r, const struct generator *s, const char
     return rc;
 }
 
-/* The messages, rendered. A form of the calls' arguments that the template does not take is an error to it;
- * the first one is told. */
+/* Renders the messages. A template fails if it does not take this form of the calls' arguments: then the next
+ * form is tried. If all fail, the first error is reported. */
 static int render_messages(struct request *r, struct generator *s, const json_t *given, const char *where,
                            struct moeflux_err *e)
 {
@@ -546,7 +545,7 @@ static int render_prompt(struct request *r, struct generator *s, const char *whe
 static int encode_chat(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
 {
     const json_t *given = json_object_get(r->fields, "messages");
-    /* Whether it thinks differs from request to request. */
+    /* Each request may switch thinking on or off. */
     int rc = generator_use_chat(s, request_thinking(&r->options), "a request", e);
     if (rc == ERR_UNSUPPORTED && r->options.by_kwargs) {
         r->options.think = r->options.no_think = false;

@@ -29,7 +29,7 @@ static void tell(const struct saved_sequences *v, const struct moeflux_err *e)
     v->tell(v->ctx, e->text);
 }
 
-/* Takes what it has over. */
+/* Takes ownership of the members of `x`. */
 static int add_item(struct saved_sequences *v, const struct saved_sequence *x, struct moeflux_err *e)
 {
     int rc = mem_grow((void **)&v->items, &v->cap, v->n + 1, sizeof *v->items, e);
@@ -55,7 +55,7 @@ static void remove_file(struct saved_sequences *v, size_t idx)
     forget(v, idx);
 }
 
-/* Nanoseconds; 0: the file is gone. */
+/* Returns the time of the last write in ns; 0: the file is gone. */
 static uint64_t written_at(const char *path)
 {
     struct stat st;
@@ -70,7 +70,7 @@ static int older_first(const void *a, const void *b)
     return (x->last_use > y->last_use) - (x->last_use < y->last_use);
 }
 
-/* Of files that an earlier program left, the time of writing is the last use. */
+/* Orders files of earlier runs: their last write counts as the last use. */
 static void order_by_age(struct saved_sequences *v)
 {
     if (v->n > 0)
@@ -96,7 +96,7 @@ static void make_room(struct saved_sequences *v)
     }
 }
 
-/* One of the directory's names. A broken or foreign file is left alone. */
+/* Indexes one file of the directory. A damaged or foreign file is left alone. */
 static int look_at(struct saved_sequences *v, const char *name, struct moeflux_err *e)
 {
     struct saved_sequence x = {0};
@@ -112,7 +112,7 @@ static int look_at(struct saved_sequences *v, const char *name, struct moeflux_e
     }
     state_places_free(&x.places);
     free(x.path);
-    /* What cannot be read is none of ours. */
+    /* A file that cannot be read does not belong to this model. */
     return rc ? 0 : ERR_MEMORY;
 }
 
@@ -172,7 +172,7 @@ int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux
 
 /* ---- saving ---- */
 
-/* Files of what is a beginning of the new one, which is on the disk. */
+/* Removes the files of prefixes of a new one, which is on the disk already. */
 static void supersede(struct saved_sequences *v, const struct state_places *fresh, const char *path)
 {
     for (size_t i = v->n; i-- > 0;) {

@@ -1,7 +1,8 @@
-/* saved_sequences.h - a directory of sequences' states, a file each, and which of them a prompt begins with.
+/* saved_sequences.h - a directory of sequence states, one file each, and which one has the longest common
+ * prefix with a prompt.
  *
- * A file appears whole or not at all, so that killing the program loses none. A sequence that goes on from a
- * saved one takes that file's place. */
+ * Files are replaced atomically, so that killing the program loses none. When a sequence that continues a
+ * saved one is saved, it replaces that file. */
 #ifndef MOEFLUX_GENERATE_SAVED_SEQUENCES_H
 #define MOEFLUX_GENERATE_SAVED_SEQUENCES_H
 
@@ -15,10 +16,10 @@ struct moeflux_err;
 struct moeflux_model;
 struct moeflux_session;
 
-/* What is kept; the files that were not used for longest go. The index of a file takes about 1.7 kB of
- * memory, and 4 bytes for each of its tokens. */
+/* Limits; the least recently used files are removed first. The index of a file takes about 1.7 kB of memory,
+ * and 4 bytes for each of its tokens. */
 struct saved_limits {
-    uint64_t bytes;   /* of all files; 0: no limit */
+    uint64_t bytes;   /* total of all files; 0: no limit */
     uint32_t n_files; /* 0: no limit */
 };
 
@@ -40,25 +41,25 @@ struct saved_sequences { /* zeroed: none */
     void *ctx;
 };
 
-/* Makes the directory if there is none and takes up its files of this model, the last written as the last
- * used. ERR_IO, ERR_MEMORY. */
+/* Creates the directory if there is none, and indexes its files of this model; the last written one counts as
+ * the last used. tell: shows the user a line that is no failure. ERR_IO, ERR_MEMORY. */
 int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, const char *dir,
                          const struct saved_limits *limits, void (*tell)(void *ctx, const char *text),
                          void *ctx, struct moeflux_err *e);
 
-/* Which file has the most of a prompt until one is added, and how many tokens need no evaluation then (0:
- * there is none). */
+/* Returns the index of the file with the most of a prompt; valid until one is added or loaded. *n_usable:
+ * tokens that need no evaluation then; 0: there is no such file. */
 uint32_t saved_sequences_find(struct saved_sequences *v, const int32_t *ids, uint32_t n, uint32_t *n_usable);
 
-/* Loads it into an empty sequence. A file that is broken or gone is told and forgotten: then the sequence
- * stays empty and this is no failure. ERR_INTERRUPTED, ERR_DEVICE. */
+/* Loads a file into an empty sequence. A file that is damaged or gone is no failure: it is reported and
+ * removed from the index, and the sequence stays empty. ERR_INTERRUPTED, ERR_DEVICE. */
 int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux_session *s,
                          struct moeflux_err *e);
 
-/* Saves a sequence; old files leave when there is too much. A failure is told. */
+/* Saves a sequence; removes old files above the limits. Reports a failure to the user. */
 void saved_sequences_add(struct saved_sequences *v, struct moeflux_session *s);
 
-/* The files stay. */
+/* Frees the index; the files stay. */
 void saved_sequences_close(struct saved_sequences *v);
 
 #endif

@@ -10,9 +10,9 @@
 enum {
     MOST_CHECKPOINTS = 4,
     LEAST_CHECKPOINTS = 2,
-    /* Fewer tokens are computed sooner than a file is read. */
+    /* Fewer tokens are evaluated faster than a file is read. */
     WORTH_LOADING = 64,
-    /* Shorter ones are not worth a file. */
+    /* Shorter sequences are not worth a file. */
     WORTH_SAVING = 64,
 };
 
@@ -20,10 +20,11 @@ struct entry {
     struct moeflux_session *session; /* NULL: the entry is free */
     bool used;
     bool changed; /* since it was loaded or saved */
-    /* tokens of the last prompt; the next one of a conversation mostly has them, but not all of the answer */
+    /* Tokens of the last prompt. The next prompt of a conversation usually keeps them, but not all of the
+     * answer. */
     uint32_t n_prompt;
     uint64_t last_use;
-    uint64_t bytes; /* of its state, when it was taken or given back */
+    uint64_t bytes; /* bytes of its state when it was last taken or put back */
 };
 
 struct sequences {
@@ -56,7 +57,7 @@ int sequences_new(struct sequences **out, struct moeflux_model *m, const struct 
     return 0;
 }
 
-/* ---- which ---- */
+/* ---- finding one ---- */
 
 static uint32_t usable(const struct entry *x, const int32_t *ids, uint32_t n)
 {
@@ -71,7 +72,8 @@ static uint32_t usable(const struct entry *x, const int32_t *ids, uint32_t n)
     return prefix_usable(&held, ids, n);
 }
 
-/* The one with the most of the prompt, of equal ones the least recently used; NULL: none has any. */
+/* Returns the idle sequence with the most of the prompt, of equal ones the least recently used; NULL: none
+ * has any of it. */
 static struct entry *find_best(struct sequences *q, const int32_t *ids, uint32_t n, uint32_t *most)
 {
     struct entry *best = NULL;
@@ -113,7 +115,7 @@ static struct entry *find_free(struct sequences *q)
     return NULL;
 }
 
-/* ---- coming and going ---- */
+/* ---- making and evicting ---- */
 
 static void save(struct sequences *q, struct entry *x)
 {
@@ -138,7 +140,7 @@ bool sequences_shrink(struct sequences *q)
     return x != NULL;
 }
 
-/* As many checkpoints as memory was kept free for, shared among all sequences. */
+/* Sets the cap of checkpoints: memory was kept free for a number that all sequences share. */
 static int share_checkpoints(struct sequences *q, struct moeflux_session *s, struct moeflux_err *e)
 {
     int rc = moeflux_session_set_checkpoint_cap(s, UINT32_MAX, e);
@@ -159,7 +161,7 @@ static int make_session(struct sequences *q, struct entry *x, struct moeflux_err
     return rc;
 }
 
-/* An empty one; the least recently used one leaves for it if there is no room. */
+/* Takes an empty sequence; evicts the least recently used one if there is no room. */
 static int take_empty(struct sequences *q, struct entry **out, struct moeflux_err *e)
 {
     struct entry *x = find_free(q);
@@ -188,7 +190,7 @@ static int use(struct sequences *q, struct entry *x, uint32_t n_prompt, struct m
     return 0;
 }
 
-/* A file that cannot be loaded leaves the sequence empty: the prompt is computed. */
+/* Loads the best file. If that fails, the sequence stays empty and the whole prompt is evaluated. */
 static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
                 struct moeflux_err *e)
 {
@@ -197,7 +199,7 @@ static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moef
     int rc = take_empty(q, &x, e);
     if (rc)
         return rc;
-    /* What had to leave memory for it may have changed the files' places, and their number. */
+    /* An eviction in take_empty may have added and removed files, so search again. */
     uint32_t idx = saved_sequences_find(&q->saved, ids, n, &n_usable);
     rc = n_usable ? saved_sequences_load(&q->saved, idx, x->session, e) : 0;
     if (rc)
@@ -205,7 +207,8 @@ static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moef
     return rc ? rc : use(q, x, n, out);
 }
 
-/* Whether going on there would lose more of another conversation than it saves, and need not. */
+/* Returns whether reusing `best` would lose more of another conversation than it saves, while a free entry
+ * exists. */
 static bool would_lose(struct sequences *q, const struct entry *best, uint32_t n_reused)
 {
     return best && 2 * (uint64_t)n_reused < best->n_prompt && find_free(q);
@@ -223,7 +226,7 @@ int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, struct m
         return load(q, ids, n, out, e);
     if (would_lose(q, best, in_memory))
         best = NULL;
-    /* Another conversation's rest leaves memory. */
+    /* The part after the common prefix belongs to another conversation: save it before it is cut. */
     if (best && in_memory + WORTH_SAVING < best->n_prompt)
         save(q, best);
     if (!best && (rc = take_empty(q, &best, e)))

@@ -40,7 +40,7 @@ int tools_check(const struct json_t *tools, const char *where, struct moeflux_er
     return rc;
 }
 
-/* As the member of an object, which json_read takes. */
+/* Parses the array as the member of an object, because json_read takes only objects. */
 static int parse(const char *text, size_t len, const char *path, json_t **root, struct moeflux_err *e)
 {
     static const char before[] = "{\"tools\":";
@@ -90,7 +90,7 @@ int tools_check_model(const struct generator *s, const char *where, struct moefl
         return 0;
     return err_set(
         e, ERR_UNSUPPORTED,
-        "%s: tools: the chat template of %s has no form for their calls that is known (Qwen3's, "
+        "%s: tools: the chat template of %s has no form of calls that is known (Qwen3's, "
         "Qwen3.5's, DeepSeek-V3's and V3.1's, Kimi-K2's, GLM-4.5's, MiniMax-M2's and gpt-oss's are)",
         where, s->dir);
 }

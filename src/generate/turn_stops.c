@@ -8,15 +8,15 @@
 #include "generate/prefix.h"
 #include "generate/request.h"
 
-/* A shorter piece is not worth an evaluation of its own. */
+/* A shorter piece of a prompt is not worth an evaluation of its own. */
 enum { LEAST_GAP = 8, LEAST_SYSTEM = 32 };
 
-/* How many tokens the prompt has in common with that of other messages; 0: they cannot be encoded. Takes
- * `messages` over. */
+/* Returns the length of the common prefix with the prompt of other messages; 0: they cannot be encoded. Takes
+ * ownership of `messages`. */
 static uint32_t common_with(const struct request *r, struct generator *g, json_t *messages)
 {
     struct request other = {.id = json_null(), .options = r->options, .fields = json_copy(r->fields)};
-    /* The grammar of calls is none of the prompt's. */
+    /* The grammar of calls is not part of the prompt. */
     other.options.must_call = false;
     struct moeflux_err ignored;
     uint32_t same = 0;
@@ -32,7 +32,7 @@ static void add(json_t *messages, const char *role, const char *text)
     json_array_append_new(messages, json_pack("{s: s, s: s}", "role", role, "content", text));
 }
 
-/* The messages so far, an answer and another question. */
+/* Returns the messages so far, with an answer and another question. */
 static json_t *next_turn(const json_t *messages)
 {
     json_t *next = json_copy((json_t *)(uintptr_t)messages);
@@ -41,7 +41,7 @@ static json_t *next_turn(const json_t *messages)
     return next;
 }
 
-/* The system text and another question; NULL: there is no system text. */
+/* Returns the system text and another question; NULL: there is no system text. */
 static json_t *other_start(const json_t *messages)
 {
     json_t *first = json_array_get(messages, 0);
@@ -60,12 +60,12 @@ void turn_stops_find(const struct request *r, struct generator *g, struct prefix
     uint32_t n = (uint32_t)r->tokens.n;
     *st = (struct prefix_stops){0};
     if (!json_array_size(messages)) {
-        /* A longer text, or the same again. */
+        /* The next prompt may be longer, or the same again. */
         prefix_stop_at(st, n - 1, 1);
         return;
     }
     uint32_t next = common_with(r, g, next_turn(messages));
-    /* All of it stays; the last one's logits are wanted first. */
+    /* The whole prompt stays; its last token is left to evaluate for its logits. */
     if (next == n)
         next = n - 1;
     json_t *start = other_start(messages);

@@ -1,6 +1,6 @@
-/* turn_stops.h - where the next request of a conversation will part from this one. A template writes what
- * comes after a question in one way before the answer and in another when the answer is there, so the places
- * are found by asking it. */
+/* turn_stops.h - positions where the next request of a conversation will differ from this one. A template
+ * may write the end of a question in another way once it has an answer, so the positions are found by
+ * rendering likely next requests. */
 #ifndef MOEFLUX_GENERATE_TURN_STOPS_H
 #define MOEFLUX_GENERATE_TURN_STOPS_H
 
@@ -8,7 +8,7 @@ struct generator;
 struct prefix_stops;
 struct request;
 
-/* r: encoded by g. Places that cannot be told are left out. */
+/* Fills `st` with the positions. r: encoded by g. Positions that cannot be found are left out. */
 void turn_stops_find(const struct request *r, struct generator *g, struct prefix_stops *st);
 
 #endif

@@ -4,14 +4,16 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/format.h"
 #include "model/family.h"
 #include "model/fused.h"
 #include "model/names.h"
+#include "model/packed.h"
 #include "model/quant_config.h"
 #include "model/safetensors.h"
 #include "model/tensor.h"
 
-/* Gives a .weight what the table says of it. */
+/* Gives a .weight the mode, bits and group of its entry in the table. */
 static int adopt_entry(struct tensor *t, const struct quant_config *q, struct moeflux_err *e)
 {
     struct quant_entry entry;
@@ -34,8 +36,7 @@ static int adopt_entry(struct tensor *t, const struct quant_config *q, struct mo
     return 0;
 }
 
-/* Gives `t` its canonical name and what is declared of it, or *keep = false when it is not part of the text
- * model. */
+/* Gives `t` its canonical name and declared bits. *keep is false if it is not part of the text model. */
 static int adopt_tensor(struct tensor *t, const struct config *c, const struct quant_config *q, bool *keep,
                         struct moeflux_err *e)
 {
@@ -53,7 +54,7 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
 }
 
 static int adopt_tensors(struct tensor_list *l, const struct config *c, const struct quant_config *q,
-                         struct moeflux_err *e)
+                         size_t *n_left_out, struct moeflux_err *e)
 {
     size_t kept = 0;
     int rc = 0;
@@ -68,8 +69,10 @@ static int adopt_tensors(struct tensor_list *l, const struct config *c, const st
     }
     if (rc < 0)
         return rc;
-    for (size_t i = kept; i < l->n; i++)
+    for (size_t i = kept; i < l->n; i++) {
+        *n_left_out += !names_ends_with(l->items[i].name, "rotary_emb.inv_freq");
         free(l->items[i].name);
+    }
     l->n = kept;
     return 0;
 }
@@ -79,7 +82,9 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
     struct safetensors s;
     int rc = safetensors_open(&s, m->path, e);
     if (rc == 0)
-        rc = adopt_tensors(&s.tensors, &m->config, q, e);
+        rc = adopt_tensors(&s.tensors, &m->config, q, &m->n_left_out, e);
+    if (rc == 0 && q->is_packed)
+        rc = packed_adopt(&s.tensors, format_of(q->expert_format)->group, m->path, e);
     if (rc == 0)
         rc = fused_split(&s.tensors, m->config.family->fused, &m->config, q->fp8.rows, m->path, e);
     if (rc == 0 && m->config.family->adopt)

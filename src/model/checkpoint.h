@@ -1,18 +1,19 @@
-/* checkpoint.h - the safetensors of a directory under canonical names, quantised or not. */
+/* checkpoint.h - opens the safetensors of a directory under canonical names, quantised or not. */
 #ifndef MOEFLUX_MODEL_CHECKPOINT_H
 #define MOEFLUX_MODEL_CHECKPOINT_H
 
-#include "model/model_dir.h"
+#include "model/model.h"
 
+struct moeflux_err;
 struct quant_config;
 
-/* Opens the safetensors in m->path (m->config is read already) and fills m->files and m->tensors: canonical
- * names, what is not text left out, declared bits from `q`. Checks the files, not yet the tensors against the
- * config. */
+/* Opens the safetensors in m->path and fills m->files and m->tensors. m->config must be read. Names become
+ * canonical, tensors that are not text are left out, bits are those that `q` declares. Checks the files, not
+ * yet the tensors against the config. ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY. */
 int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct moeflux_err *e);
 
-/* Whether the weights are as Hugging Face stores them: the convolution is [C, 1, taps], and then the norms
- * lie around 0 and not around 1. */
+/* Returns whether the weights are as Hugging Face stores them: the convolution is [C, 1, taps]. Then the
+ * norms' weights lie around 0 and not around 1. */
 bool checkpoint_is_hugging_face(const struct model_dir *m);
 
 #endif

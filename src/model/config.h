@@ -1,7 +1,7 @@
-/* config.h - a model described: its layers, dimensions and constants, read from config.json (or a manifest's
- * "config") and checked. A family's file (family.h) does the reading; above it only the description counts.
+/* config.h - describes a model: its layers, dimensions and constants. config_read.h fills the description
+ * from config.json (or a manifest's "config"). Floors above use it and do not ask for the family.
  *
- * Names: the field's terms. All counts are > 0 where the model uses them and 0 where it does not. */
+ * Names are those of the literature. Counts are > 0 if the model uses them, else 0. */
 #ifndef MOEFLUX_MODEL_CONFIG_H
 #define MOEFLUX_MODEL_CONFIG_H
 
@@ -13,7 +13,8 @@ struct moeflux_err;
 struct family;
 struct json_t;
 
-/* How the tokens of a layer meet. The numbers are in fingerprints of saved states: they stay. */
+/* The part of a layer that mixes tokens. The numbers are in fingerprints of saved states and must not
+ * change. */
 enum mixer_kind {
     MIXER_DELTA_NET,
     MIXER_ATTENTION, /* grouped-query attention */
@@ -24,11 +25,10 @@ enum mixer_kind {
 struct config_layer {
     enum mixer_kind mixer;
     bool has_experts; /* else its feed-forward part is dense */
-    bool has_window;  /* of attention */
+    bool has_window;  /* its attention sees the last attn_window positions only */
 };
 
-/* Norms of queries and keys in grouped-query attention: none, of each head, of all heads of a token together.
- * */
+/* Norms of queries and keys in grouped-query attention: none, one per head, one over all heads of a token. */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_ALL };
 
 enum { CONFIG_MAX_EOS = 16 };
@@ -44,18 +44,18 @@ struct rope_config {
 struct config {
     const struct family *family;
     uint32_t hidden, n_layers, vocab_size;
-    uint32_t max_context; /* max_position_embeddings, or what YaRN stretches to; 0: not said */
+    uint32_t max_context; /* tokens: max_position_embeddings, or what YaRN stretches to; 0: unknown */
     float rms_eps;
     bool tied;                   /* lm_head is the embedding */
-    struct config_layer *layers; /* [n_layers], owned; one at least has experts */
+    struct config_layer *layers; /* [n_layers], owned; at least one has experts */
 
-    /* attention: n_heads is everybody's, the next five are of grouped-query attention */
+    /* attention: n_heads is used by every mixer, the others by grouped-query attention alone */
     uint32_t n_heads, n_kv_heads, head_dim;
-    bool attn_gated; /* q_proj makes a gate beside each query */
+    bool attn_gated; /* q_proj computes a gate for each query, too */
     enum qk_norm attn_norm;
     bool attn_biased;     /* q_proj, k_proj and v_proj have biases */
-    bool attn_out_biased; /* and o_proj has */
-    bool attn_sinks;      /* a score more for each head, without a value */
+    bool attn_out_biased; /* o_proj has a bias */
+    bool attn_sinks;      /* each head has one more score, without a value */
     uint32_t attn_window; /* positions that a token sees in layers with a window */
     uint32_t rotary_dim;  /* rotated channels of a head; MLA: rope_dim */
     struct rope_config rope;
@@ -67,63 +67,59 @@ struct config {
     /* multi-head latent attention */
     uint32_t q_lora_rank; /* 0: plain q_proj */
     uint32_t kv_lora_rank, nope_dim, rope_dim, v_dim;
-    bool has_kv_b; /* the heads' matrices are kv_b_proj, else embed_q and unembed_out; the tensors say it */
+    bool has_kv_b; /* the heads' matrices are kv_b_proj, else embed_q and unembed_out; set from the tensors */
 
     /* feed-forward */
     uint32_t n_experts, moe_inner;
     uint32_t top_k;     /* routed experts of a token: the file's num_experts_per_tok, or the user's number */
-    uint32_t own_top_k; /* the file's */
-    float expert_share; /* of their weights that a token's experts need not exceed; 0: it has all top_k */
-    uint32_t shared_inner; /* of all shared experts together; 0: there is none */
+    uint32_t own_top_k; /* the file's top_k */
+    /* A token uses its best experts until their weights sum to this share of the total, (0, 1); 0: all
+     * top_k */
+    float expert_share;
+    uint32_t shared_inner; /* sum over all shared experts; 0: there is none */
     uint32_t dense_inner;
-    uint32_t first_dense, moe_freq; /* DeepSeek's way to say which layers are dense: for fingerprints alone */
-    bool sigmoid;                   /* the router's scores, in groups; else softmax */
+    uint32_t first_dense, moe_freq; /* DeepSeek's keys for dense layers; only fingerprints use them */
+    bool sigmoid;                   /* router: sigmoid scores, experts in groups; else softmax */
     uint32_t n_group, topk_group;
     float routed_scaling;
     bool norm_topk;
     bool experts_biased;
     float swiglu_limit; /* ops/experts/experts.h; 0: none */
 
-    int32_t eos[CONFIG_MAX_EOS]; /* union of all places that name end-of-text ids */
+    int32_t eos[CONFIG_MAX_EOS]; /* end-of-text ids of all files that name some, each once */
     uint32_t n_eos;
 };
 
-/* Channels of the delta net's convolution: 2 * n_k_heads * k_head_dim + n_v_heads * v_head_dim. */
+/* Returns the channels of the delta net's convolution. */
 static inline uint32_t config_conv_dim(const struct config *c)
 {
     return 2 * c->n_k_heads * c->k_head_dim + c->n_v_heads * c->v_head_dim;
 }
 
-/* The share of the weights that a token's experts carry at least; 1: all. */
+/* Returns the share of the router's weights that a token's experts have at least; 1: all. */
 static inline float config_expert_share(const struct config *c)
 {
     return c->expert_share > 0 ? c->expert_share : 1;
 }
 
-/* Whether layer i has routed experts. */
+/* Returns whether layer i has routed experts. */
 static inline bool config_has_experts(const struct config *c, uint32_t i)
 {
     return c->layers[i].has_experts;
 }
 
-/* The longest context a sequence may have, for models that do not say theirs too. */
+/* Returns the longest context of a sequence in tokens, with a default for models that give none. */
 static inline uint32_t config_longest_context(const struct config *c)
 {
     return c->max_context ? c->max_context : 262144;
 }
 
-/* Takes n of the experts for a token, of them as few as sum to `share` of the weights (ops/router/router.h).
- * n 0: as many as the file says; share 0 and 1: all n. ERR_USAGE: the router cannot choose so many, or the
- * share is not one. */
+/* Sets how many experts a token uses: n of a layer, and of these only as many as reach `share` of the weights
+ * (ops/router/router.h). n 0: the file's number; share 0 or 1: all n. ERR_USAGE: the router cannot choose n,
+ * or `share` is outside [0, 1]. */
 int config_set_active_experts(struct config *c, uint32_t n, float share, struct moeflux_err *e);
 
-/* Reads a configuration object (nested text_config or flat). `where` names the file in messages. ERR_FORMAT:
- * a key is missing, of the wrong type or out of range (the key is named); ERR_UNSUPPORTED: what this program
- * does not compute: an unknown model_type (those known are listed), a rope type, an activation, biases and
- * more. */
-int config_read(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e);
-
-/* Adds the eos ids of a generation_config.json object to c->eos (each once). */
+/* Adds the eos ids of a generation_config.json object to c->eos, each once. ERR_FORMAT. */
 int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e);
 
 void config_free(struct config *c);

@@ -35,7 +35,7 @@ int config_expect_empty(struct json_view *v, const char *key)
     return err_set(v->e, ERR_UNSUPPORTED, "%s: %s has %zu layers, expected none", v->where, key, n);
 }
 
-/* The places of rotary keys: new style rope_parameters before old style rope_scaling. */
+/* Returns a view of the rotary keys: rope_parameters (new style), else rope_scaling (old style). */
 static struct json_view rope_view(struct json_view *v)
 {
     const json_t *fresh = json_view_object(v, "rope_parameters");
@@ -43,7 +43,7 @@ static struct json_view rope_view(struct json_view *v)
     return (struct json_view){.objects = {fresh, old}, .where = v->where, .e = v->e, .rc = v->rc};
 }
 
-/* The flat keys behind these, key by key. */
+/* Returns a view that looks up each key in `rope` first, then among the flat keys. */
 static struct json_view with_flat_keys(const struct json_view *rope, const struct json_view *v)
 {
     struct json_view all = *rope;
@@ -127,19 +127,41 @@ int config_read_sigmoid_router(struct config *c, struct json_view *v)
     return rc < 0 ? rc : check_groups(c, v);
 }
 
+/* Reads a list with "dense" or "sparse" for each layer, which newer exports have, if it is there. */
+static int read_layer_types(struct config *c, struct json_view *v)
+{
+    const json_t *types = json_view_array(v, "mlp_layer_types");
+    if (v->rc < 0 || !types)
+        return v->rc;
+    if (json_array_size(types) != c->n_layers)
+        return err_set(v->e, ERR_FORMAT,
+                       "%s: mlp_layer_types has %zu entries, expected %u (num_hidden_layers)", v->where,
+                       json_array_size(types), c->n_layers);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const json_t *type = json_array_get(types, i);
+        if (!json_is_text(type, "dense") && !json_is_text(type, "sparse"))
+            return err_set(v->e, ERR_UNSUPPORTED, "%s: mlp_layer_types[%u] is neither dense nor sparse",
+                           v->where, i);
+        c->layers[i].has_experts = json_is_text(type, "sparse");
+    }
+    return 0;
+}
+
 int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_kind mixer)
 {
     uint32_t n_shared = json_view_u32_or(v, "n_shared_experts", 1, 1, CONFIG_MAX_SHARED);
     c->shared_inner = c->moe_inner * n_shared;
-    c->first_dense = json_view_u32_or(v, "first_k_dense_replace", 0, 0, CONFIG_MAX_LAYERS);
+    c->first_dense = json_view_u32_or(v, "first_k_dense_replace", c->first_dense, 0, CONFIG_MAX_LAYERS);
     c->moe_freq = json_view_u32_or(v, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
         c->layers[i] = (struct config_layer){mixer, i >= c->first_dense && i % c->moe_freq == 0, false};
-    return v->rc < 0 ? v->rc : config_read_dense(c, v);
+    int rc = v->rc < 0 ? v->rc : read_layer_types(c, v);
+    return rc < 0 ? rc : config_read_dense(c, v);
 }
 
-/* YaRN is switched on by its own keys: the context that it stretches to counts, if max_position_embeddings
- * still has the trained one. A trained one that is not said is max_position_embeddings, which stays then. */
+/* Sets the trained context and the longest one. A user switches YaRN on by adding its keys, and
+ * max_position_embeddings may still be the trained context: then the stretched one counts. If no trained
+ * context is given it is max_position_embeddings, which also stays the longest. */
 static void set_contexts(struct config *c)
 {
     double stretched = c->rope.factor * c->rope.original_context;

@@ -11,7 +11,7 @@
 #include "model/model_file.h"
 #include "model/tensor.h"
 
-/* Appends a projection of n weights. */
+/* Appends weights, scales and biases of a projection of n weights. */
 static void place_projection(uint32_t format, uint64_t n, uint64_t *w, uint64_t *s, uint64_t *b,
                              uint64_t *end)
 {
@@ -73,7 +73,7 @@ static int check_length(const struct model_dir *m, uint32_t layer, const struct 
                        "%s: %" PRIu64 " bytes, expected %" PRIu64 " (pieces of %u experts, %" PRIu64
                        " bytes each)",
                        f->path, f->bytes, expected, m->config.n_experts, each);
-    /* The 2-bit experts of other engines have the same file names. */
+    /* Other engines give files of 2-bit experts the same names. */
     uint64_t n = (uint64_t)m->config.moe_inner * m->config.hidden;
     if (f->bytes == 3 * format_all_bytes(format_of(FORMAT_Q2), n) * m->config.n_experts)
         return err_set(e, ERR_UNSUPPORTED, "%s: the experts have 2 bits, expected %u", f->path,
@@ -103,7 +103,7 @@ static int check_stripe(const struct model_dir *m, const struct spread *s, uint6
                    m->parts.file, s->stripe, expert_bytes, s->n_parts);
 }
 
-/* The layer's files lie one after the other in m->files, in the order of the parts. */
+/* Adds the layer's files to m->files, consecutively, in the order of the parts. */
 static int add_layer(struct model_dir *m, char *const dirs[], uint32_t layer, struct moeflux_err *e)
 {
     uint64_t bytes = m->experts[layer].bytes;
@@ -157,7 +157,8 @@ struct stack_part {
     enum dtype dtype;
 };
 
-/* Three parts of a projection [rows][cols], or two where its format has no biases; how many. */
+/* Describes the parts of a projection [rows][cols]: three, or two if its format has no biases. Returns how
+ * many. */
 static uint32_t describe_projection(uint32_t format, const char *const names[3], uint64_t n, uint64_t rows,
                                     uint64_t cols, const uint64_t at[3], struct stack_part *out)
 {
@@ -189,7 +190,7 @@ static const struct tensor *find_stack(const struct model_dir *m, uint32_t layer
 {
     char name[96];
     snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s", layer, part);
-    return model_dir_find(m, name);
+    return tensor_find(m->tensors, m->n_tensors, name);
 }
 
 static int check_part(const struct model_dir *m, uint32_t layer, const struct stack_part *p,

@@ -1,10 +1,9 @@
-/* family.h - a family of models: what it is called, how its configuration is read, what its tensors are
- * called.
+/* family.h - a family of models: its name, the reader of its configuration, the names of its tensors.
  *
- * A family is one file, family_X.c, and a line in family.c. Its reader describes every layer (config.h). The
- * floors above see the description, and of the family only its name and its tensors' names: src/arch builds
- * layers from it, schema.c their tensors. What a layer lacks for a new family, a mixer or an option of one,
- * goes there. */
+ * A family is one file, families/X.c, and a line in family.c. Its reader describes every layer (config.h).
+ * src/arch builds layers from that description, schema.c lists their tensors. The floors above use the
+ * description; of the family they use only its name and its tensors' names. A mixer or an option that no
+ * layer has yet goes to src/arch. */
 #ifndef MOEFLUX_MODEL_FAMILY_H
 #define MOEFLUX_MODEL_FAMILY_H
 
@@ -22,51 +21,51 @@ struct tensor_list;
 enum { FAMILY_MAX_TYPES = 3, FAMILY_LIST_TEXT = 512 };
 
 struct family {
-    const char *name; /* for people: "Qwen3.5-MoE" */
-    uint32_t id;      /* in fingerprints of saved states: stays, and is never given again */
-    const char *types[FAMILY_MAX_TYPES + 1]; /* values of model_type, NULL behind the last */
-    /* A key that no other family has: some converters leave model_type out of the manifest's config. NULL:
-     * there is none */
+    const char *name;                        /* shown to users: "Qwen3.5-MoE" */
+    uint32_t id;                             /* part of saved states' fingerprints: never changed or reused */
+    const char *types[FAMILY_MAX_TYPES + 1]; /* values of model_type; NULL ends the list */
+    /* A key that no other family has, or NULL. Some converters leave model_type out of the manifest's
+     * config. */
     const char *own_key;
-    /* the chat template of models that bring none, as text/chat/chat.h names it; NULL: unknown */
+    /* Chat template for models without one, by its name in text/chat/chat.h; NULL: unknown */
     const char *chat;
 
-    /* Reads what config_read leaves to it: mixers, feed-forward parts, RoPE. c->layers is there, all zero.
-     * Errors as config_read's: what no operation computes is refused by its key. */
+    /* Reads what config_read leaves to the family: mixers, feed-forward parts, RoPE. c->layers is allocated
+     * and zero. Returns config_read's errors. ERR_UNSUPPORTED names the key of what no operation computes. */
     int (*read)(struct config *c, struct json_view *v);
 
-    /* What configurations call moe_intermediate_size; NULL: that. */
+    /* The family's key for moe_intermediate_size; NULL: that one. */
     const char *inner_key;
-    /* Parts of tensors' names: the files', ours; behind the last NULL. NULL: none. */
+    /* Pairs of parts of tensor names: in files, canonical. A pair of NULL ends the list; NULL: none. */
     const char *const (*renamed)[2];
 
     /* Tensors below "model.layers.N.mlp."; NULL: the family has none. */
-    const char *router_bias; /* of a sigmoid router for the choice alone, else of its logits */
-    const char *shared_gate; /* the weight of the shared expert: a matrix of one row */
+    const char *router_bias; /* sigmoid router: added for the choice alone; else: added to the logits */
+    const char *shared_gate; /* computes the shared expert's weight: a matrix of one row */
     const char *shared;      /* the shared expert, before ".gate_proj" and so on */
 
-    /* Matrices that its files hold as one; NULL: none. */
-    const struct fused_matrix *fused; /* the last has no name */
-    /* Makes the tensors of checkpoints that have the experts in another form those of MLX, as far as the same
-     * bytes do; NULL: they have not. */
+    /* Matrices that files store as one, up to an entry without a name; NULL: none. */
+    const struct fused_matrix *fused;
+    /* Describes experts that a checkpoint stores in another form as MLX's tensors, where the same bytes
+     * serve. NULL: not needed. */
     int (*adopt)(struct tensor_list *l, const char *where, struct moeflux_err *e);
-    /* Its plain stacks of experts have the gate's and the up rows in turn, each row a column:
-     * [n_experts][hidden][2 inner], and down [n_experts][inner][hidden]. */
+    /* Unquantised stacks of experts are transposed, and gate and up rows are interleaved:
+     * [n_experts][hidden][2 inner], down [n_experts][inner][hidden]. */
     bool experts_by_columns;
 
     /* Conversion. */
-    const char *mlx_prefix; /* of MLX's names, before "model.": of models that came wrapped in others */
-    bool norms_less_one;    /* Hugging Face's files hold the weights of norms less 1 */
-    uint32_t gate_bits;     /* of the router and of shared_gate; 0: they are not quantised */
+    const char *mlx_prefix; /* what MLX's names have before "model.": the models were part of larger ones */
+    bool norms_less_one;    /* Hugging Face's files store the weights of norms minus 1 */
+    uint32_t gate_bits;     /* bits of the router and of shared_gate; 0: they are not quantised */
 };
 
-/* NULL: no family has this model_type, or this key. */
+/* Return the family with this model_type, or with an own_key that `v` has; NULL: there is none. */
 const struct family *family_find(const char *model_type);
 const struct family *family_of_keys(const struct json_view *v);
-/* All model types: "a, b or c". Returns `out`. */
+/* Writes all model types as "a, b or c". Returns `out`. */
 const char *family_list(char out[FAMILY_LIST_TEXT]);
 
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
-    family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss;
+    family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss, family_glm4moelite;
 
 #endif

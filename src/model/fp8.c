@@ -9,6 +9,7 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/model_dir_read.h"
 #include "model/names.h"
 #include "model/quant.h"
 #include "model/tensor.h"
@@ -30,7 +31,7 @@ int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct t
     char *name = names_replace_end(w->name, 0, "_scale_inv", e);
     if (!name)
         return ERR_MEMORY;
-    const struct tensor *s = model_dir_find(m, name);
+    const struct tensor *s = tensor_find(m->tensors, m->n_tensors, name);
     free(name);
     if (!s)
         return err_set(e, ERR_FORMAT, "%s: tensor %s is F8_E4M3, but there is no %s_scale_inv", file, w->name,
@@ -52,7 +53,8 @@ int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct t
     return 0;
 }
 
-/* Rows [row, row + n) of the scales as floats, in fresh memory; NULL with `e` filled. */
+/* Reads rows [row, row + n) of the scales as floats into fresh memory. Returns NULL with `e` filled on
+ * failure. */
 static float *read_scales(const struct model_dir *m, const struct tensor *s, uint64_t row, uint64_t n,
                           struct moeflux_err *e)
 {
@@ -78,7 +80,7 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
     return NULL;
 }
 
-/* A value that bfloat16 cannot hold is as bad as one that the file says is none. */
+/* Refuses a NaN code or a value that BF16 cannot hold. */
 static int fail_value(const struct model_dir *m, const struct tensor *w, uint64_t at, uint8_t code,
                       struct moeflux_err *e)
 {
@@ -88,7 +90,8 @@ static int fail_value(const struct model_dir *m, const struct tensor *w, uint64_
                    isnan(e4m3_to_float(code)) ? "NaN" : "beyond BF16's range with its scale", code);
 }
 
-/* Codes under one scale become BF16 at `to`; how many, up to the first that is no number. */
+/* Converts codes that share a scale to BF16 at `to`. Returns how many; it stops at the first that is not
+ * finite. */
 static uint64_t widen(const uint8_t *codes, uint64_t n, const float values[256], float scale, uint8_t *to)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -101,8 +104,8 @@ static uint64_t widen(const uint8_t *codes, uint64_t n, const float values[256],
     return n;
 }
 
-/* `at`: the first element's place in w. The codes lie at the end of the room: ascending, a value never
- * overwrites a code that is still to be read. */
+/* Converts n codes, the first of which is element `at` of w. They lie at the end of `room`: going upwards, no
+ * value overwrites a code that is still to be read. */
 static int widen_all(const struct model_dir *m, const struct tensor *w, const float *scales, uint64_t at,
                      uint64_t n, uint8_t *room, struct moeflux_err *e)
 {

@@ -7,12 +7,12 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "model/model_dir.h"
+#include "model/model.h"
 #include "model/names.h"
 #include "model/tensor.h"
 
-/* Where the name of the fused matrix ends in a tensor's name, before ".weight" and so on; NULL: it is none of
- * its tensors. */
+/* Returns where the fused matrix's name ends in the tensor's name, before ".weight" and so on; NULL: it is
+ * not one of its tensors. */
 static const char *tail_of(const struct tensor *t, const struct fused_matrix *f)
 {
     const char *tail = strrchr(t->name, '.');
@@ -21,8 +21,8 @@ static const char *tail_of(const struct tensor *t, const struct fused_matrix *f)
     return is_its ? tail : NULL;
 }
 
-/* A fused matrix as a tensor's rows have it: `of_each` of the matrix's rows, 1 but for scales of 8-bit
- * floats, are one row. */
+/* A fused matrix, and how many of its rows one row of the tensor covers (of_each): 1, except for scales of
+ * 8-bit floats. */
 struct fusion {
     const struct fused_matrix *matrix;
     const struct config *config;
@@ -50,7 +50,8 @@ static uint64_t rows_of_block(const struct fusion *f)
     return rows;
 }
 
-/* One part of `whole`, whose runs begin with number *run at row *row of a block; both move on. */
+/* Cuts one part out of `whole`. Its first run is number *run and begins at row *row of a block; both
+ * advance. */
 static int take_part(const struct tensor *whole, const struct fusion *f, int part, uint32_t *run,
                      uint64_t *row, struct tensor *out, struct moeflux_err *e)
 {
@@ -118,7 +119,7 @@ static int split(struct tensor_list *l, size_t at, const struct fusion *f, const
 int fused_split(struct tensor_list *l, const struct fused_matrix *fused, const struct config *c,
                 uint32_t fp8_rows, const char *where, struct moeflux_err *e)
 {
-    size_t n = l->n; /* parts are added behind */
+    size_t n = l->n; /* parts are appended after these */
     for (size_t i = 0; i < n; i++) {
         struct fusion x = {NULL, c, names_ends_with(l->items[i].name, "_scale_inv") ? fp8_rows : 1};
         for (const struct fused_matrix *f = fused; f && f->name && x.of_each > 0; f++)

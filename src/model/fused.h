@@ -1,4 +1,5 @@
-/* fused.h - matrices that a file holds as one: blocks of rows, each block with some rows of every matrix. */
+/* fused.h - splits matrices that a file stores as one: blocks of rows, each with some rows of every
+ * matrix. */
 #ifndef MOEFLUX_MODEL_FUSED_H
 #define MOEFLUX_MODEL_FUSED_H
 
@@ -10,23 +11,23 @@ struct tensor_list;
 
 enum { FUSED_MAX_PARTS = 2, FUSED_MAX_RUNS = 3 };
 
-/* A block's rows go in turn to the parts: the first `n_runs` runs to part 0, and so on. A part has all
- * blocks' rows of its first run, then those of its next. */
+/* A block is a list of runs of rows. Its first parts[0].n_runs runs belong to part 0, the next to part 1. A
+ * part is the rows of its first run in all blocks, then those of its second run, and so on. */
 struct fused_matrix {
-    const char *name; /* as names end, before ".weight" and so on: ".linear_attn.in_proj_qkvz" */
+    const char *name; /* end of the name before ".weight" and so on: ".linear_attn.in_proj_qkvz" */
     struct {
-        const char *name; /* in its place; NULL: there is no other part */
+        const char *name; /* what replaces it; NULL: there are no more parts */
         uint32_t n_runs;
     } parts[FUSED_MAX_PARTS];
     uint32_t (*n_blocks)(const struct config *c);
-    /* Rows of run i, counted through all parts. */
+    /* Returns the rows of run i; runs are counted through all parts. */
     uint32_t (*rows)(const struct config *c, uint32_t i);
 };
 
-/* Puts the parts in the place of all tensors of the list that are so fused: weights, scales and biases.
- * `fused`: the last has no name; NULL: there are none. fp8_rows: of the weight under one scale of 8-bit
- * floats; 0: there are none, and what is called as their scales stays. ERR_FORMAT names a tensor that has
- * other rows, ERR_UNSUPPORTED one with scales across two parts. */
+/* Replaces every fused tensor of the list, weights, scales and biases, by its parts. `fused`: ends with an
+ * entry without a name; NULL: none. fp8_rows: rows of the weight that share a scale of 8-bit floats; 0: there
+ * are no such scales, and tensors with their names stay. ERR_FORMAT names a tensor with an unexpected number
+ * of rows, ERR_UNSUPPORTED one with a scale that two parts share. */
 int fused_split(struct tensor_list *l, const struct fused_matrix *fused, const struct config *c,
                 uint32_t fp8_rows, const char *where, struct moeflux_err *e);
 

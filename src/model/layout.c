@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "model/spread.h"
 
-/* The first of two places where the file is; *out stays NULL when it is in neither. */
+/* Finds a file in the first of two places that has it; *out stays NULL if neither has. */
 static int first_of(const char *dir, const char *a, const char *b, char **out, struct moeflux_err *e)
 {
     const char *const places[] = {a, b};

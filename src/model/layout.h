@@ -1,4 +1,4 @@
-/* layout.h - where the parts of a model directory lie. */
+/* layout.h - finds the files of a model directory. */
 #ifndef MOEFLUX_MODEL_LAYOUT_H
 #define MOEFLUX_MODEL_LAYOUT_H
 
@@ -12,8 +12,8 @@ struct layout { /* owned paths; NULL: the directory has no such file */
     char *manifest, *weights, *experts; /* packed only; `experts` is the folder of the layer files */
 };
 
-/* Finds the parts: packed with everything in `dir`; packed with dir/artifacts, dir/root and dir/mlx; or plain
- * (config.json). ERR_IO when `dir` cannot be searched or is none of them. */
+/* Finds the files of a packed directory, of one that is packed with dir/artifacts, dir/root and dir/mlx, or
+ * of a plain one (config.json). ERR_IO: `dir` cannot be searched or is none of them. */
 int layout_find(struct layout *l, const char *dir, struct moeflux_err *e);
 void layout_free(struct layout *l);
 

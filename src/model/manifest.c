@@ -13,7 +13,8 @@
 
 #define MAX_MANIFEST_BYTES ((uint64_t)64 << 20)
 
-/* What a weight's codes are. Manifests of older versions say its bits at most. */
+/* Reads the mode, bits and group of a weight's codes. Manifests of older versions have no more than the
+ * bits. */
 static int read_codes(struct tensor *t, const json_t *entry, const char *path, struct moeflux_err *e)
 {
     struct quant_entry codes;

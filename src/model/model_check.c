@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/format.h"
+#include "model/model_dir_find.h"
 #include "model/names.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
@@ -16,7 +17,7 @@ static const char *path_of(const struct model_dir *m, const struct tensor *t)
     return m->files[t->file].path;
 }
 
-/* The .scales or .biases of a quantised weight; NULL in *out: not there. */
+/* Finds the .scales or .biases of a quantised weight; *out NULL: missing. */
 static int find_part(struct model_dir *m, const struct tensor *w, const char *tail, struct tensor **out,
                      struct moeflux_err *e)
 {
@@ -36,7 +37,7 @@ static int fail_missing(const struct model_dir *m, const struct tensor *w, const
                    tail);
 }
 
-/* Scales and biases are [the weight's rows][groups]. */
+/* Checks that scales or biases are [the weight's rows][groups]. */
 static int check_part(const struct model_dir *m, const struct tensor *w, const struct tensor *t,
                       struct moeflux_err *e)
 {
@@ -52,7 +53,7 @@ static int check_part(const struct model_dir *m, const struct tensor *w, const s
                    t->name, found, weight);
 }
 
-/* That a weight has the bits and groups that were declared. */
+/* Checks that a weight has the declared bits and groups. */
 static int check_width(const struct model_dir *m, struct tensor *t, const struct tensor *scales,
                        struct moeflux_err *e)
 {
@@ -70,7 +71,7 @@ static int check_width(const struct model_dir *m, struct tensor *t, const struct
                    cols ? 32 * (double)words / (double)cols : 0.0);
 }
 
-/* Affine codes have biases, which are like their scales; others have none. */
+/* Checks that affine codes have biases of their scales' dtype and shape, and others none. */
 static int check_biases(const struct model_dir *m, const struct tensor *w, const struct tensor *scales,
                         const struct tensor *biases, struct moeflux_err *e)
 {
@@ -118,7 +119,7 @@ static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_er
     return 0;
 }
 
-/* A projection's bias that nobody would add. */
+/* Returns whether it is a projection's bias vector that no operation adds. */
 static bool is_unknown_bias(const struct config *c, const char *name)
 {
     if (!names_ends_with(name, "_proj.bias"))

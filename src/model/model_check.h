@@ -1,16 +1,19 @@
-/* model_check.h - what must hold between an opened directory's tensors, and between them and the config. */
+/* model_check.h - checks an opened directory's tensors against each other and against the config. */
 #ifndef MOEFLUX_MODEL_MODEL_CHECK_H
 #define MOEFLUX_MODEL_MODEL_CHECK_H
 
-#include "model/model_dir.h"
+#include "model/model.h"
 
-/* Every U32 tensor is a .weight with the .scales, and .biases where it is affine, of fitting type and shape,
- * and its bits are those that were declared; where none were (0), they are filled in from the shapes, which
- * leave no choice. Gives the three their format. No projection has a bias vector. m->tensors must be sorted.
- * */
+struct moeflux_err;
+
+/* Checks that every U32 tensor is a .weight with .scales, and with .biases if it is affine, of fitting dtypes
+ * and shapes. Its bits must be those declared. No projection may have a bias vector. Fills in bits that are
+ * not declared (0) from the shapes, which allow one value only. Gives weight, scales and biases their format.
+ * m->tensors must be sorted. ERR_FORMAT, ERR_UNSUPPORTED. */
 int model_check_quantised(struct model_dir *m, struct moeflux_err *e);
 
-/* Every tensor that the config needs is there with its shape. Sets m->config.has_kv_b. */
+/* Checks that every tensor the config needs is present with its shape. Sets m->config.has_kv_b.
+ * ERR_FORMAT. */
 int model_check_complete(struct model_dir *m, struct moeflux_err *e);
 
 #endif

@@ -27,7 +27,7 @@ int model_file_add(struct model_file **files, uint32_t *n, const char *path, str
     return 0;
 }
 
-/* Pieces that lie so near each other are read together. */
+/* Bytes; pieces within a span of this size are fetched by one read. */
 enum { NEAR_BYTES = 32768 };
 
 uint64_t model_file_find_piece(const struct tensor_pieces *p, uint64_t from, uint64_t *n, uint64_t *later)
@@ -43,7 +43,8 @@ uint64_t model_file_find_piece(const struct tensor_pieces *p, uint64_t from, uin
     return from / bytes * p->period + p->runs[run].from + in_piece;
 }
 
-/* Reads bytes of a tensor in pieces from `from` on, n or as many as come at once; *done counts them. */
+/* Reads at most n bytes of a tensor in pieces, from byte `from`: those that one read fetches. *done counts
+ * them. */
 static int read_pieces(const struct model_file *f, const struct tensor *t, uint64_t from, uint64_t n,
                        uint8_t *dst, uint64_t *done, struct moeflux_err *e)
 {
@@ -55,7 +56,7 @@ static int read_pieces(const struct model_file *f, const struct tensor *t, uint6
         return file_read_at(f->fd, f->path, dst, *done, t->off + at, e);
     }
     uint64_t next, skip, each = 0;
-    skip = model_file_find_piece(p, from + first, &each, &next) - at; /* to the second piece */
+    skip = model_file_find_piece(p, from + first, &each, &next) - at; /* bytes to the second piece */
     uint64_t k = size_min(later, (NEAR_BYTES - skip - each) / p->period + 1);
     k = size_min(k, (n - first) / each);
     uint64_t span = k ? skip + (k - 1) * p->period + each : first;

@@ -36,6 +36,15 @@ static bool of_a_later_layer(const char *rest, uint32_t n_layers)
     return *end == '.' && layer >= n_layers;
 }
 
+static bool of_another_part(const char *rest)
+{
+    static const char *const parts[] = {"visual.", "vision_tower.", "mm_projector.", "mtp."};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (starts_with(rest, parts[i]))
+            return true;
+    return false;
+}
+
 int names_canonical(const char *source, uint32_t n_layers, char **out, struct moeflux_err *e)
 {
     *out = NULL;
@@ -46,7 +55,7 @@ int names_canonical(const char *source, uint32_t n_layers, char **out, struct mo
         *out = mem_text(name, e);
         return *out ? 0 : ERR_MEMORY;
     }
-    if (!starts_with(name, "model.") || starts_with(name, "model.visual.") || starts_with(name, "model.mtp."))
+    if (!starts_with(name, "model.") || of_another_part(name + strlen("model.")))
         return 0;
     const char *rest = name + strlen("model.");
     if (starts_with(rest, "language_model."))

@@ -1,4 +1,4 @@
-/* names.h - one naming for every checkpoint: model.X and lm_head.X. */
+/* names.h - gives the tensors of every checkpoint canonical names: model.X and lm_head.X. */
 #ifndef MOEFLUX_MODEL_NAMES_H
 #define MOEFLUX_MODEL_NAMES_H
 
@@ -8,18 +8,18 @@
 
 struct moeflux_err;
 
-/* The canonical form of a checkpoint's tensor name in *out (caller frees), or NULL in *out when the tensor is
- * not part of the text model: vision tower, multi-token prediction (also layers >= n_layers), rotary tables.
- * */
+/* Gives the canonical form of a checkpoint's tensor name in *out (caller frees). *out is NULL for a tensor
+ * that is not part of the text model: vision tower, multi-token prediction (also layers >= n_layers), rotary
+ * tables. ERR_MEMORY. */
 int names_canonical(const char *source, uint32_t n_layers, char **out, struct moeflux_err *e);
 
-/* Replaces in *name, which is the caller's and may be fresh memory then, each part of a family's list
- * (family.h) where it stands first. ERR_MEMORY. */
+/* Replaces the first occurrence of each part of a family's list (family.h) in *name. *name is the caller's,
+ * and may be reallocated. ERR_MEMORY. */
 int names_rename(char **name, const char *const (*renamed)[2], struct moeflux_err *e);
 
 bool names_ends_with(const char *name, const char *suffix);
 
-/* `name` with its last `cut` characters replaced by `tail`, in fresh memory; NULL with `e` filled. */
+/* Returns `name` with its last `cut` characters replaced by `tail`, in fresh memory; NULL with `e` filled. */
 char *names_replace_end(const char *name, size_t cut, const char *tail, struct moeflux_err *e);
 
 #endif

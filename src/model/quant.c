@@ -8,12 +8,11 @@
 
 /* --- encoding --- */
 
-/* Where `group` is a constant the compiler turns the loops into vector code without checks; it has to be
- * inline for that. */
+/* Inline so that `group` is a constant: then the compiler makes vector code without checks of the loops. */
 #define INLINE static inline __attribute__((always_inline))
 
-/* Smallest and largest value. Compared as integers in the order of the floats, which vectorises and puts NaN
- * beyond the infinities, so that looking at the two ends is enough to see one. */
+/* Finds the smallest and largest value. Integers in the order of the floats are compared: this vectorises and
+ * sorts NaN outside the infinities, so that checking the two ends finds every NaN. */
 INLINE void find_range(const float *x, uint32_t group, float *lo, float *hi)
 {
     int32_t key[QUANT_MAX_GROUP], min = INT32_MAX, max = INT32_MIN;
@@ -30,8 +29,8 @@ INLINE void find_range(const float *x, uint32_t group, float *lo, float *hi)
     memcpy(hi, &max, sizeof *hi);
 }
 
-/* Half to even without a library call (x86-64's base instruction set has none). From 2^23 on a float is
- * whole. */
+/* Rounds half to even without a library call (x86-64's base instruction set has no such instruction). Floats
+ * of 2^23 and more are whole. */
 static float round_even(float x)
 {
     float a = fabsf(x);
@@ -40,7 +39,7 @@ static float round_even(float x)
     return copysignf(a, x);
 }
 
-/* The end of the range that is larger in magnitude becomes the bias and is met exactly. */
+/* Chooses scale and bias. The end of the range with the larger magnitude becomes the bias and is exact. */
 static void choose_scale(float lo, float hi, float levels, uint16_t *scale, uint16_t *bias)
 {
     float s = fmaxf((hi - lo) / levels, 1e-7f);
@@ -52,9 +51,9 @@ static void choose_scale(float lo, float hi, float levels, uint16_t *scale, uint
     *bias = bf16_from_float(steps != 0 ? edge : 0);
 }
 
-/* rint((x - bias) / scale), clamped. Clamping first is the same, the limits being whole; the value then is
- * small enough for adding 2^23, which rounds to a whole number, ties to even, and leaves it in the low bits.
- * */
+/* Computes rint((x - bias) / scale), clamped. Clamping first gives the same, since the limits are whole. The
+ * value is then small enough for adding 2^23, which rounds to a whole number, ties to even, and leaves it in
+ * the low bits. */
 INLINE void find_codes(const float *x, uint32_t group, float scale, float bias, float levels, uint32_t *code)
 {
     float y[QUANT_MAX_GROUP] = {0};
@@ -135,7 +134,7 @@ bool quant_encode_f16(const uint16_t *w, uint64_t n_groups, const struct format 
     return ok;
 }
 
-/* The groups of 64 numbers that most files have get code of their own. */
+/* Groups of 64 numbers, which most files have, get specialised code. */
 bool quant_encode_bf16(const uint16_t *w, uint64_t n_groups, const struct format *f, uint8_t *codes,
                        uint16_t *scales, uint16_t *biases)
 {

@@ -95,8 +95,8 @@ int quant_config_entry(const struct json_t *object, uint32_t bits, const char *w
     return check_entry(out, where, what, e);
 }
 
-/* DeepSeek's own checkpoints, and others in their form. Which tensors are floats of 8 bits the files say
- * themselves. */
+/* Reads the block of checkpoints in DeepSeek's form. The tensors' dtypes say which of them are 8-bit
+ * floats. */
 static int read_fp8(struct quant_config *q, struct json_view *v)
 {
     const char *format = json_view_text_or(v, "fmt", "e4m3");
@@ -118,14 +118,49 @@ static int read_fp8(struct quant_config *q, struct json_view *v)
     return 0;
 }
 
+/* Reads the one group of compressed-tensors: whole numbers of 4 bits around 0, with a scale for each group of
+ * columns. */
+static int read_packed(struct quant_config *q, struct json_view *v)
+{
+    const json_t *groups = json_view_object(v, "config_groups");
+    const json_t *group = json_object_iter_value(json_object_iter((json_t *)(uintptr_t)groups));
+    struct json_view w = json_view_of(json_object_get(group, "weights"), v->where, v->e);
+    const char *format = json_view_text_or(v, "format", "none");
+    const char *type = json_view_text_or(&w, "type", "int"),
+               *strategy = json_view_text_or(&w, "strategy", "");
+    uint32_t bits = json_view_u32_or(&w, "num_bits", 0, 1, 64), size = 0;
+    bool is_symmetric = json_view_bool_or(&w, "symmetric", true);
+    bool has_order = json_view_get(&w, "actorder") && !json_is_false(json_view_get(&w, "actorder"));
+    if (!strcmp(strategy, "group"))
+        size = json_view_u32_or(&w, "group_size", 0, 1, 1 << 20);
+    if (v->rc < 0 || w.rc < 0)
+        return v->rc < 0 ? v->rc : w.rc;
+    q->expert_format = format_find_affine(bits, size, SCALE_BF16);
+    q->is_packed = true;
+    if (!strcmp(format, "pack-quantized") && json_object_size(groups) == 1 && !strcmp(type, "int") &&
+        bits == 4 && is_symmetric && !has_order && !json_member(group, "input_activations") &&
+        q->expert_format != FORMAT_NONE)
+        return 0;
+    return err_set(
+        v->e, ERR_UNSUPPORTED,
+        "%s: compressed-tensors: format %.32s, %zu config_groups, type %.32s, %u bits, %s, strategy "
+        "%.32s of %u; expected pack-quantized, one group, int, 4 bits, symmetric, group of 32, 64 or "
+        "128, without actorder and input_activations",
+        v->where, format, json_object_size(groups), type, bits, is_symmetric ? "symmetric" : "not symmetric",
+        strategy, size);
+}
+
 int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where,
                       struct moeflux_err *e)
 {
-    *q = (struct quant_config){.where = where, .rest.group = QUANT_DEFAULT_GROUP};
+    *q = (struct quant_config){
+        .where = where, .rest.group = QUANT_DEFAULT_GROUP, .expert_format = FORMAT_NONE};
     struct json_view top = {.objects = {root}, .where = where, .e = e};
     const json_t *block = json_view_object(&top, "quantization");
     if (!block)
         block = json_view_object(&top, "quantization_config");
+    if (!block && (block = json_view_object(&top, "text_config")))
+        block = json_object_get(block, "quantization_config");
     if (top.rc < 0 || !block)
         return top.rc;
     struct json_view v = {.objects = {block}, .where = where, .e = e};
@@ -134,13 +169,16 @@ int quant_config_read(struct quant_config *q, const struct json_t *root, const c
         return v.rc;
     if (method && !strcmp(method, "fp8"))
         return read_fp8(q, &v);
+    if (method && !strcmp(method, "compressed-tensors"))
+        return read_packed(q, &v);
     bool is_mxfp4 = method && !strcmp(method, quant_config_mode_name(QUANT_MXFP4));
-    /* MLX names none. Others' blocks, gptq's and awq's, have bits and group_size as MLX's have. */
+    /* MLX writes no quant_method. The blocks of gptq and awq have bits and group_size, too. */
     if (method && !is_mxfp4)
-        return err_set(e, ERR_UNSUPPORTED, "%s: quantization method %s, expected MLX's, fp8, mxfp4 or none",
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: quantization method %s, expected MLX's, fp8, mxfp4, compressed-tensors or none",
                        where, method);
     if (is_mxfp4 && !json_view_get(&v, "group_size")) {
-        q->mxfp4_experts = true;
+        q->expert_format = FORMAT_MXFP4;
         return 0;
     }
     q->block = block;

@@ -4,10 +4,10 @@
 
 #include "base/real.h"
 
-/* Where the correction range is empty the published code divides by this. */
+/* The published code divides by this if the correction range is empty. */
 static const double TWO_PI = 6.28318530717958647692, EMPTY_RANGE = 0.001;
 
-/* The dimension whose wave turns n times within the original context. */
+/* Returns the dimension whose wave makes n turns within the original context. */
 static double correction(const struct config *c, double n)
 {
     const struct rope_config *r = &c->rope;

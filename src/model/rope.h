@@ -1,4 +1,4 @@
-/* rope.h - a model's rotary embedding in numbers: frequencies, what cos and sin are multiplied with, softmax
+/* rope.h - computes the numbers of a model's rotary embedding: frequencies, factor of cos and sin, softmax
  * scale.
  *
  * Plain RoPE: theta^(-2i/D). YaRN: https://arxiv.org/abs/2309.00071, section 3, with the rounding of the
@@ -8,15 +8,15 @@
 
 #include "model/config.h"
 
-/* out [rotary_dim / 2]: the angle of pair i at position p is p * out[i]. Computed in double, rounded to
- * float32 as the models were trained and run. */
+/* Fills out [rotary_dim / 2]: the angle of pair i at position p is p * out[i]. Computes in double and rounds
+ * to float32, as the models were trained and run. */
 void rope_frequencies(const struct config *c, float *out);
 
-/* The factor of every cos and sin; 1 for plain RoPE. */
+/* Returns the factor of every cos and sin; 1 for plain RoPE. */
 double rope_multiplier(const struct config *c);
 
-/* The factor of the attention scores over keys of key_dim channels: 1/sqrt(key_dim), of latent attention with
- * YaRN's mscale_all_dim squared on top of it. */
+/* Returns the factor of the attention scores over keys of key_dim channels: 1/sqrt(key_dim). Latent attention
+ * with YaRN also multiplies by the square of mscale_all_dim's term. */
 double rope_softmax_scale(const struct config *c, uint32_t key_dim);
 
 #endif

@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "model/model_file.h"
 
-/* The published loaders' limit; the largest known headers are under 20 MB. */
+/* The limit of the published loaders; the largest known headers are under 20 MB. */
 #define MAX_HEADER_BYTES ((uint64_t)100 << 20)
 #define MAX_INDEX_BYTES  ((uint64_t)100 << 20)
 

@@ -1,7 +1,7 @@
-/* safetensors.h - the tensors of a checkpoint directory: one or many *.safetensors files, headers only.
+/* safetensors.h - lists the tensors of a checkpoint directory from the headers of its *.safetensors files.
  *
- * A file is a u64 header length n, n bytes of JSON, then data. With model.safetensors.index.json the files
- * are those of its weight_map, else every *.safetensors of the directory. */
+ * A file is a u64 header length n, n bytes of JSON, then data. The files are those of the weight_map in
+ * model.safetensors.index.json; without it, all *.safetensors of the directory. */
 #ifndef MOEFLUX_MODEL_SAFETENSORS_H
 #define MOEFLUX_MODEL_SAFETENSORS_H
 
@@ -13,15 +13,15 @@ struct safetensors {
     struct tensor_list tensors; /* names as in the files, sorted; off counts from the file's start */
 };
 
-/* Adds the tensors of one open file to `out` (file index `file`). Checks the header's length, its JSON, each
- * tensor's dtype, shape and offsets, and that no two share bytes. ERR_FORMAT names file and tensor. */
+/* Adds the tensors of one open file, whose index is `file`, to `out`. Checks the header's length, its JSON,
+ * each tensor's dtype, shape and offsets, and that no two share bytes. ERR_FORMAT names file and tensor. */
 int safetensors_read_header(const struct model_file *f, uint32_t file, struct tensor_list *out,
                             struct moeflux_err *e);
 
 /* Opens the checkpoint in `dir`. Nothing stays open on failure. */
 int safetensors_open(struct safetensors *s, const char *dir, struct moeflux_err *e);
 
-/* Half-opened and zeroed ones are legal. */
+/* Zeroed and half-opened ones are legal. */
 void safetensors_close(struct safetensors *s);
 
 #endif

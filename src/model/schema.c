@@ -97,7 +97,7 @@ static void latent(struct builder *b)
     in_layer(b, "self_attn.o_proj", c->hidden, c->n_heads * c->v_dim);
 }
 
-/* `where`: NULL, or what stands between "mlp." and the matrices' names. */
+/* Adds gate, up and down. `where`: the part of the names between "mlp." and the matrix, or NULL. */
 static void gated_mlp(struct builder *b, const char *where, uint32_t inner)
 {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
@@ -108,7 +108,7 @@ static void gated_mlp(struct builder *b, const char *where, uint32_t inner)
     }
 }
 
-/* A tensor that not every family has. */
+/* Adds a tensor that only some families have. */
 static void in_mlp(struct builder *b, const char *name, uint32_t rows, uint32_t cols)
 {
     char full[48];

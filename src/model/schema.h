@@ -1,4 +1,4 @@
-/* schema.h - the tensors that a configuration needs, without the routed experts. */
+/* schema.h - lists the tensors that a configuration needs, except the routed experts. */
 #ifndef MOEFLUX_MODEL_SCHEMA_H
 #define MOEFLUX_MODEL_SCHEMA_H
 
@@ -17,6 +17,7 @@ struct schema {
     size_t n, cap;
 };
 
+/* Builds the list. ERR_MEMORY. */
 int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e);
 void schema_free(struct schema *s);
 

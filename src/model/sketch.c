@@ -12,6 +12,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/family.h"
 #include "model/model_file.h"
@@ -45,9 +46,9 @@ static bool ends_with(const char *name, const char *tail)
     return tail[0] && n >= k && strcmp(name + n - k, tail) == 0;
 }
 
-/* The name as the family's files have it: of the whole that it may be a part of, with a part of it named
- * differently. The dot behind it lets that part stand at the end, as ".mlp.gate.". The first that is found
- * counts: MLX's files keep gate_proj, up_proj and down_proj where others have w1, w3 and w2. */
+/* Gives the name in the family's files: that of the fused matrix which contains it, with the family's renamed
+ * part. The dot appended to `base` matches parts at the end, such as ".mlp.gate.". The first match counts:
+ * MLX's files keep gate_proj, up_proj and down_proj where others have w1, w3 and w2. */
 static void spell(const struct family *f, const char *base, char name[NAME])
 {
     char whole[NAME];
@@ -67,18 +68,19 @@ static void spell(const struct family *f, const char *base, char name[NAME])
     name[strlen(name) - 1] = '\0';
 }
 
-/* What the table says, which spells names as MLX does. */
+/* Looks up `base` in the quantization table, which has MLX's names: those of a part of a larger model, or of
+ * the model alone. */
 static int look_up(const struct sketching *s, const char *base, struct quant_entry *out,
                    struct moeflux_err *e)
 {
     char name[NAME], with_prefix[2 * NAME];
     spell(s->m->config.family, base, name);
-    snprintf(with_prefix, sizeof with_prefix, "%s%s", s->m->config.family->mlx_prefix, name);
+    snprintf(with_prefix, sizeof with_prefix, "language_model.%s", name);
     int said = quant_config_matrix(&s->quant, with_prefix, out, e);
     return said == QUANT_SAID_NOTHING ? quant_config_matrix(&s->quant, name, out, e) : said;
 }
 
-/* Whether it is the router or the gate of the shared expert. */
+/* Returns whether it is the router or the shared expert's gate. */
 static bool is_gate(const struct family *f, const char *base)
 {
     char shared[NAME];
@@ -86,7 +88,7 @@ static bool is_gate(const struct family *f, const char *base)
     return ends_with(base, ".mlp.gate") || ends_with(base, shared);
 }
 
-/* FORMAT_* of a matrix that is not quantised is FORMAT_BF16. */
+/* Chooses the FORMAT_* of a matrix; FORMAT_BF16: not quantised. */
 static int choose(const struct sketching *s, const char *base, uint32_t cols, uint32_t *format,
                   struct moeflux_err *e)
 {
@@ -99,11 +101,11 @@ static int choose(const struct sketching *s, const char *base, uint32_t cols, ui
     if (!s->quant.block && gate)
         entry.bits = f->gate_bits;
     *format = said == QUANT_SAID_PLAIN ? FORMAT_BF16 : format_of_entry(&entry);
-    if (s->quant.mxfp4_experts) {
-        *format = strstr(base, ".switch_mlp.") ? FORMAT_MXFP4 : FORMAT_BF16;
+    if (s->quant.expert_format != FORMAT_NONE) {
+        *format = strstr(base, ".switch_mlp.") ? s->quant.expert_format : FORMAT_BF16;
         return 0;
     }
-    /* MLX leaves what it cannot or must not quantise as it is. */
+    /* MLX does not quantise what it cannot or must not. */
     if (said == QUANT_SAID_NOTHING &&
         ((gate && !f->gate_bits) || !format_takes_cols(format_of(*format), cols)))
         *format = FORMAT_BF16;
@@ -146,7 +148,7 @@ static int add_quantised(struct sketching *s, const struct schema_item *it, uint
     return rc == 0 && f->has_bias ? add_tensor(s, it->name, ".biases", &t, e) : rc;
 }
 
-/* Of the vectors, published files have two as float32. */
+/* Adds a vector: float32 for two that published files have so, else bf16. */
 static int add_vector(struct sketching *s, const struct schema_item *it, struct moeflux_err *e)
 {
     const char *bias = s->m->config.sigmoid ? s->m->config.family->router_bias : NULL;
@@ -256,7 +258,7 @@ int sketch_open(struct model_dir *m, const char *path, struct moeflux_err *e)
         rc = add_dense(&s, e);
     if (rc == 0)
         rc = add_experts(&s, e);
-    m->is_assumed = !s.quant.block && !s.quant.mxfp4_experts;
+    m->is_assumed = !s.quant.block && s.quant.expert_format == FORMAT_NONE;
     tensor_list_free(&s.tensors);
     json_decref(root);
     if (rc < 0)
@@ -266,7 +268,7 @@ int sketch_open(struct model_dir *m, const char *path, struct moeflux_err *e)
 
 /* --- a file to measure with --- */
 
-/* Numbers that no file system can leave out, and of which no scale is infinite or none. */
+/* Fills a piece with numbers that no file system can compress away, and that are finite as scales. */
 static void fill(uint8_t *piece, uint64_t *random)
 {
     for (uint64_t i = 0; i < PIECE_BYTES; i += sizeof *random) {
@@ -288,13 +290,13 @@ static int write_pieces(int fd, const char *path, uint64_t bytes, struct moeflux
     free(piece);
     if (rc == 0)
         rc = file_sync(fd, path, e);
-    /* Read from the disk then, where the system lets us. */
+    /* Drops it from the page cache where the system allows that, so that it is read from the disk. */
     if (rc == 0)
         posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
     return rc;
 }
 
-/* A file without a name in `dir`; *fd. */
+/* Creates a file without a name in `dir`. */
 static int new_file(const char *dir, uint64_t bytes, int *fd, struct moeflux_err *e)
 {
     *fd = open(dir, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
@@ -319,14 +321,14 @@ int sketch_make_file(struct model_dir *m, uint64_t bytes, uint32_t *layer, uint3
     free(dir);
     if (rc < 0)
         return rc;
-    /* Opened a second time, as readers do by path. */
+    /* Opens it a second time by path, as readers do. */
     snprintf(place, sizeof place, "/proc/self/fd/%d", fd);
     rc = model_file_add(&m->files, &m->n_files, place, e);
     if (rc < 0) {
         close(fd);
         return rc;
     }
-    /* The first descriptor is the one that the path stays true of. */
+    /* The path names the first descriptor, so that one must stay open. */
     close(m->files[0].fd);
     m->files[0].fd = fd;
     m->places[*layer] = (struct expert_place){.n_runs = 1, .n_parts = 1, .runs = {{0, 0, each, each, 0}}};

@@ -47,6 +47,17 @@ uint32_t tensor_dtype_bytes(enum dtype dtype)
     return dtype == DTYPE_OTHER ? 0 : dtypes[dtype].bytes;
 }
 
+bool tensor_is_float(enum dtype dtype)
+{
+    return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_GGUF;
+}
+
+int tensor_fail_dtype(const struct tensor *t, const char *expected, const char *where, struct moeflux_err *e)
+{
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s", where, t->name,
+                   tensor_dtype_name(t->dtype), expected);
+}
+
 static int read_shape(struct tensor *t, const json_t *shape, const char *where, struct moeflux_err *e)
 {
     size_t n = json_array_size(shape);

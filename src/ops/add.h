@@ -1,5 +1,7 @@
-/* add.h - a sum that was made elsewhere joins the hidden states: x[i] += y[i]; or biases join the rows of a
- * product: x[i] += y[i mod every]; or they are what a product will be added to: x[i] = y[i mod every]. */
+/* add.h - adds vectors, in one of three ways:
+ *   x[i] += y[i]              adds a sum made elsewhere to the hidden states
+ *   x[i] += y[i mod every]    adds biases to the rows of a product
+ *   x[i] = y[i mod every]     sets what a product will be added to */
 #ifndef MOEFLUX_OPS_ADD_H
 #define MOEFLUX_OPS_ADD_H
 
@@ -19,8 +21,8 @@ struct add {
 struct add_call {
     uint64_t y, x;  /* f32 [n], aligned to 16 bytes; y may be host memory (EXEC_HOST) */
     uint32_t n;     /* a multiple of 4, or of `every` */
-    uint32_t every; /* y is f32 [every]; 0: it is [n] */
-    bool sets;      /* x is set; with `every` alone */
+    uint32_t every; /* y is f32 [every]; 0: y is f32 [n] */
+    bool sets;      /* x is set instead of added to; only with `every` */
 };
 
 int add_open(struct add *op, struct exec *x, struct moeflux_err *e);

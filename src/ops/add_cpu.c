@@ -1,3 +1,4 @@
+/* The native implementation of add.h. */
 #include <string.h>
 
 #include "ops/add.h"

@@ -1,3 +1,4 @@
+/* The reference implementation of add.h. */
 #include "exec/host.h"
 #include "ops/add.h"
 

@@ -1,6 +1,6 @@
-/* cast_f16.h - vectors rounded to float16, for products that take their inputs so:
+/* cast_f16.h - rounds vectors to float16 for products that take their inputs in float16:
  *   dst[t] = x[t], or rms(x[t]) * norm = x[t] / sqrt(mean(x[t]^2) + eps) * norm
- * rounded to float16; what is larger than 65504 in size becomes it. */
+ * Values beyond +-65504 become +-65504. */
 #ifndef MOEFLUX_OPS_CAST_F16_H
 #define MOEFLUX_OPS_CAST_F16_H
 
@@ -19,11 +19,12 @@ struct cast_f16_call {
     uint64_t dst;               /* f16 [n][cols] */
     uint32_t n, cols, x_stride; /* cols and x_stride are multiples of 4 */
     float eps;
-    bool is_blocked; /* cols % 128 == 0: each 128 columns in the order of cast_f16_place */
+    bool is_blocked; /* each 128 columns are in the order of cast_f16_place; needs cols % 128 == 0 */
 };
 
-/* Where a blocked row has column c: of each 128 columns the eights 0, 4, 8, 12 come first, then 1, 5, 9, 13
- * and so on, and each eight is 0, 4, 1, 5, 2, 6, 3, 7, as kernels/lib/gemm_frag.glsl takes them. */
+/* Returns where column c stands in a blocked row. Of each 128 columns the groups of eight 0, 4, 8, 12 come
+ * first, then 1, 5, 9, 13 and so on; each group is in the order 0, 4, 1, 5, 2, 6, 3, 7.
+ * kernels/lib/gemm_frag.glsl reads this order. */
 static inline uint32_t cast_f16_place(uint32_t c)
 {
     return (c & ~127u) | (c >> 3 & 3u) << 5 | (c >> 5 & 3u) << 3 | (c & 3u) << 1 | (c >> 2 & 1u);

@@ -1,3 +1,4 @@
+/* The native implementation of cast_f16.h. */
 #include "cpu/team.h"
 #include "ops/cast_f16.h"
 #include "ops/loops.h"
@@ -5,7 +6,7 @@
 struct job {
     const struct cast_f16_call *call;
     const struct loops *loops;
-    float *rows; /* one a thread */
+    float *rows; /* one row a thread */
 };
 
 static void cast_token(void *ctx, uint32_t t, uint32_t thread)

@@ -1,3 +1,4 @@
+/* The reference implementation of cast_f16.h. */
 #include "ops/cast_f16.h"
 #include "base/f16.h"
 #include "ops/ref.h"

@@ -34,7 +34,7 @@ struct cpu_matrix loops_matrix(const struct weights *w)
                                .format = w->format};
 }
 
-/* A core reads so much in a few microseconds. */
+/* A core reads BLOCK_BYTES in a few microseconds. */
 enum { BLOCK_BYTES = 32768, LEAST_ROWS = 8 };
 
 uint32_t loops_block_rows(const struct weights *w)

@@ -1,10 +1,11 @@
+/* The loops of loops.h for one instruction set; the Makefile compiles this file once for each. */
 #include "ops/loops.h"
 
 #include "args.h"
 #include "cpu/vec.h"
 #include "cpu/math.h"
 
-/* Of the files beside this one. */
+/* Defined in attention/cpu_isa.c and delta/cpu_isa.c. */
 void VEC_NAME(attention_tile)(struct attention_tile *t);
 void VEC_NAME(delta_prepare)(const struct delta_unit *u);
 void VEC_NAME(delta_gates)(const struct delta_gate *g);
@@ -13,7 +14,7 @@ extern const struct loops VEC_NAME(loops);
 
 enum { SUMS = 4 };
 
-/* 8 or fewer numbers; what is missing counts as 0. */
+/* Loads up to 8 numbers; missing ones count as 0. */
 VEC_INLINE struct vec load_some(const float *p, uint32_t n)
 {
     return n >= VEC_LANES ? vec_load(p) : vec_load_n(p, n);
@@ -62,7 +63,7 @@ static void swiglu_limited_loop(const float *gate, const float *up, uint32_t n, 
 {
     struct vec most = vec_set1(limit), least = vec_set1(-limit), one = vec_set1(1), by = vec_set1(alpha);
     for (uint32_t c = 0; c < n; c += VEC_LANES) {
-        /* In this order a NaN stays one. */
+        /* The order of the operands keeps a NaN a NaN. */
         struct vec g = vec_min(most, load_some(gate + c, n - c));
         struct vec u = vec_max(least, vec_min(most, load_some(up + c, n - c)));
         g = vec_mul(g, math_sigmoid(vec_mul(by, g)));

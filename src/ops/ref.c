@@ -21,7 +21,7 @@ void ref_row(const struct weights *w, uint32_t row, double *out)
 
 double ref_dot(const double *a, const double *b, uint32_t n)
 {
-    /* Four sums: an addition need not wait for the one before. */
+    /* Four sums, so that an addition need not wait for the previous one. */
     double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
     uint32_t i = 0;
     for (; i + 4 <= n; i += 4) {

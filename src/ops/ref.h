@@ -7,9 +7,9 @@
 #include "exec/host.h"
 #include "ops/weights.h"
 
-/* Row `row` of a matrix as `cols` doubles (exact: q * scale + bias has one float32 value). */
+/* Writes row `row` of a matrix as `cols` doubles. This is exact: q * scale + bias has one float32 value. */
 void ref_row(const struct weights *w, uint32_t row, double *out);
-/* sum a[i] * b[i] */
+/* Returns sum a[i] * b[i]. */
 double ref_dot(const double *a, const double *b, uint32_t n);
 /* out[c] = x[c] * norm[c] / sqrt(mean(x^2) + eps); norm NULL: out = x. */
 void ref_norm(const float *x, const float *norm, uint32_t n, double eps, double *out);

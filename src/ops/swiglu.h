@@ -1,5 +1,5 @@
-/* swiglu.h - between the two products of a dense feed-forward part: dst[t] = silu(gate[t]) * up[t]. inner is
- * a multiple of 4. */
+/* swiglu.h - the activation between the two products of a dense feed-forward part: dst[t] = silu(gate[t]) *
+ * up[t]. inner is a multiple of 4. */
 #ifndef MOEFLUX_OPS_SWIGLU_H
 #define MOEFLUX_OPS_SWIGLU_H
 
@@ -16,7 +16,7 @@ struct swiglu {
 };
 
 struct swiglu_call {
-    uint64_t src; /* f32 [n][2 * inner], gate then up; aligned to 16 bytes, as dst */
+    uint64_t src; /* f32 [n][2 * inner], gate then up; aligned to 16 bytes, like dst */
     uint64_t dst; /* f32 [n][inner] */
     uint32_t n, inner;
 };

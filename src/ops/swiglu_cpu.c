@@ -1,3 +1,4 @@
+/* The native implementation of swiglu.h. */
 #include "cpu/team.h"
 #include "ops/loops.h"
 #include "ops/swiglu.h"

@@ -1,3 +1,4 @@
+/* The reference implementation of swiglu.h. */
 #include "ops/ref.h"
 #include "ops/swiglu.h"
 

@@ -7,24 +7,24 @@
 
 struct moeflux_err;
 
-/* W [rows][cols]: addresses as in kernels/args.h, format FORMAT_*. scales and biases are 0 for plain formats.
- * */
+/* W [rows][cols]: addresses as in kernels/args.h, format FORMAT_*. scales and biases are 0 for plain
+ * formats. */
 struct weights {
     uint64_t weight, scales, biases;
     uint32_t rows, cols, format;
 };
 
-/* Rows [first, first + n) of a matrix. Plain rows are a multiple of 4 bytes. */
+/* Returns rows [first, first + n) of a matrix. The bytes of a plain row are a multiple of 4. */
 struct weights weights_rows(const struct weights *w, uint32_t first, uint32_t n);
 
-/* Whether its numbers are not quantised. */
+/* Returns whether the numbers are not quantised. */
 bool weights_are_plain(const struct weights *w);
 
-/* Whether the fast kernels, which take PRODUCT_COLS columns at once, cannot read it. */
+/* Returns whether the fast kernels, which take PRODUCT_COLS columns at once, cannot read it. */
 bool weights_are_uneven(const struct weights *w);
 
-/* ERR_UNSUPPORTED: an empty matrix, or quantised rows that are no multiple of PRODUCT_COLS and of their
- * groups. `what` operation, for the message. */
+/* Checks a matrix. ERR_UNSUPPORTED: it is empty, or its quantised rows are not a multiple of PRODUCT_COLS and
+ * of their groups. `what` names the operation in the message. */
 int weights_check(const struct weights *w, const char *what, struct moeflux_err *e);
 
 #endif

@@ -8,12 +8,12 @@
 #include "ops/gqa/gqa.h"
 #include "selftest/kernel_test.h"
 
-/* As every product's head says; norms and RoPE have one rounding more than their inputs. */
+/* PRODUCT_BOUND: the tolerance in every product's head. Norms and RoPE round once more than their inputs. */
 static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
 static const double HALF_BOUND = 1e-3;          /* a number in float16 is rounded to either neighbour */
 static const double F16_ATTENTION_BOUND = 3e-3; /* queries, keys, probabilities and values are rounded */
 
-/* A cache's blocks: a long sequence has the same few again and again, but for the last, which is written. */
+/* A cache's blocks: a long sequence repeats the same few. Only the last, which is written, is its own. */
 enum { CACHE_BLOCKS = 8, MAX_CACHE_BLOCKS = 300 };
 
 static void make_blocks(struct kernel_test *l, struct test_buffer **blocks, uint32_t n, uint64_t numbers,
@@ -40,7 +40,7 @@ static void hide_blocks(struct kernel_test *l, const struct gqa_shape *c, uint32
     free(nans);
 }
 
-/* Softmax of prompts in shared memory, as where matrices do not lie in quads. */
+/* Softmax of prompts in shared memory, as where matrices do not have the known fragment layout. */
 static void share_softmax(struct attention *op)
 {
     op->gpu.f16 = op->gpu.f16_shared;
@@ -95,7 +95,8 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                                       .stride = stride,
                                       .layer_off = LAYER_OFF,
                                       .use_f16 = use_f16};
-        /* Twice, but for the reference, which keeps nothing: what the first leaves behind serves the next. */
+        /* Runs twice: the second run uses what the first one left. The reference keeps nothing and runs once.
+         * */
         for (int i = 0; i < (s == KT_REFERENCE ? 1 : 2) && !l->err.code; i++) {
             exec_begin(l->side[s]);
             gqa_run(&op, l->side[s], &call);

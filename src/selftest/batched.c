@@ -1,5 +1,5 @@
-/* The self-test's cases of tokens that are evaluated together: each gets, byte for byte, what it gets alone.
- * What it gets alone other cases compare with the reference. */
+/* The self-test's cases of batched decode: results are batch-invariant, byte for byte. Other cases compare
+ * the results of a single token with the reference. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ enum { MAX_SEGMENTS = 5 };
 struct product {
     uint32_t n_segments, rows[MAX_SEGMENTS], formats[MAX_SEGMENTS], cols;
     bool norm, add;
-    uint32_t head_dim; /* of heads that lack their norm; 0: they have it */
+    uint32_t head_dim; /* channels of heads whose norm is still to be applied; 0: it has been */
 };
 
 /* The same n random floats twice. */
@@ -68,7 +68,7 @@ static void run_product(struct kernel_test *l, const struct linear *op, const st
 
 static void name_product(const struct product *c, uint32_t n, char *text, size_t room)
 {
-    snprintf(text, room, "%ux%u %s%s%s%s%s, %u tokens together", c->rows[0], c->cols,
+    snprintf(text, room, "%ux%u %s%s%s%s%s, %u tokens batched", c->rows[0], c->cols,
              format_of(c->formats[0])->name, c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
              c->head_dim ? " heads" : "", c->add ? " add" : "", n);
 }
@@ -122,7 +122,7 @@ static void product_case(struct kernel_test *l, const struct product *c, uint32_
 
 enum { BLOCKS = 6, MOST = EXEC_MAX_INVARIANT };
 
-/* Sequences of n different lengths, whose positions have the same rows in the cache, but for the last one. */
+/* Runs sequences of n different lengths. All positions but the last one share their rows in the cache. */
 static void attention_case(struct kernel_test *l, const struct gqa_shape *c, const uint32_t *pos, uint32_t n)
 {
     struct exec *x = l->side[KT_DEVICE];
@@ -178,7 +178,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
         kt_finish(l, KT_DEVICE);
     }
     char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, %u sequences together", c->n_heads, c->n_kv_heads,
+    snprintf(text, sizeof text, "%u/%u heads of %u, %u sequences batched", c->n_heads, c->n_kv_heads,
              c->head_dim, n);
     exec_buffer_free(x, &partial);
     gqa_close(&op, x);

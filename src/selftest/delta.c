@@ -1,5 +1,4 @@
-/* The self-test's cases of the gated delta net: each form of the recurrence that is possible on the device.
- * */
+/* The self-test's cases of the gated delta net: each form of the recurrence that the device can run. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +9,7 @@
 #include "ops/delta/delta.h"
 #include "selftest/kernel_test.h"
 
-/* As every product's: of the largest output. */
+/* Relative to the largest output, as for every product. */
 static const double BOUND = 1e-5;
 
 enum kind {
@@ -29,7 +28,7 @@ struct bench {
         *scratch, *squares;
 };
 
-/* n rows as they stand before the convolution, and behind each the gates of a token. */
+/* Makes n rows as they are before the convolution, each followed by the gates of its token. */
 static struct test_buffer *make_rows(struct kernel_test *l, const struct delta_shape *c, enum kind kind,
                                      uint32_t n, uint32_t stride, const float *base)
 {
@@ -69,7 +68,7 @@ static void lay_out(struct kernel_test *l, const struct delta_shape *c, enum kin
     b->norm = kt_floats(l, c->v_dim, 0.5f, 1.5f);
     b->out_window = kt_bytes(l, NULL, 4 * (uint64_t)(c->conv_kernel - 1) * b->channels);
     b->state = kt_floats(l, (uint64_t)c->n_v * c->v_dim * c->k_dim, -1, 1);
-    /* In place for even numbers of tokens. */
+    /* Even numbers of tokens update the state in place. */
     b->state_out = n % 2 ? kt_bytes(l, NULL, 4 * (uint64_t)c->n_v * c->v_dim * c->k_dim) : b->state;
     b->out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_v * c->v_dim);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
@@ -141,7 +140,7 @@ static void many_case(struct kernel_test *l, const struct delta_shape *c, uint32
     delta_case(l, &shape, n, kind);
 }
 
-/* Results in float16 against those of the reference, rounded behind it. */
+/* Compares results in float16 with those of the reference, rounded afterwards. */
 static void f16_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, bool is_blocked)
 {
     struct bench b;

@@ -20,11 +20,10 @@ struct moe_shape {
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
     uint32_t shared_up_format;
     float limit;
-    bool ungated; /* the shared expert */
-    bool ties;    /* of all logits */
+    bool ungated; /* the shared expert has no gate */
+    bool ties;    /* all logits are equal */
     bool drops;   /* tokens have from one to top_k experts */
-    /* Other ways than the router's product making the shared rows and the choice being there, of few tokens:
-     * */
+    /* Paths for few tokens: the operation itself makes the shared rows, or chooses the experts. */
     bool makes_shared, chooses, plain_weights;
     bool biased;
     bool is_rest; /* kt_leaves */
@@ -41,7 +40,7 @@ static bool force_tile(struct experts_grouped *op, uint32_t tile)
     return has;
 }
 
-/* Places a projection behind *end. */
+/* Places a projection at *end and moves *end past it. */
 static void place_part(uint32_t format, uint64_t n, uint32_t *w, uint32_t *scales, uint32_t *biases,
                        uint64_t *end)
 {
@@ -79,7 +78,7 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
     return s;
 }
 
-/* A random expert: three matrices packed one behind the other. */
+/* Makes a random expert: three contiguous matrices. */
 static struct test_buffer *random_expert(struct kernel_test *l, const struct experts_shape *s, uint64_t bytes)
 {
     uint8_t *raw = mem_new(bytes, 1, &l->err);
@@ -120,8 +119,8 @@ static void run_experts(struct exec *x, const struct experts *op, const struct e
 {
     struct experts_call call = *all;
     exec_begin(x);
-    if (apart && all->shared_up &&
-        !experts_grouped_takes(&op->gpu.grouped, all)) { /* as where some experts arrive later */
+    /* The calls of a layer whose experts arrive at different times. */
+    if (apart && all->shared_up && !experts_grouped_takes(&op->gpu.grouped, all)) {
         call.skip = 1;
         experts_run_up(op, x, &call);
         call.skip = ~(uint64_t)1;
@@ -140,9 +139,9 @@ static void run_experts(struct exec *x, const struct experts *op, const struct e
 struct moe_case {
     const struct moe_shape *shape;
     struct experts_shape layout;
-    /* the device computes the shared expert by itself, behind the others, and the first expert before them */
+    /* the device computes the first expert before the others, and the shared one after them */
     bool apart;
-    uint32_t stride; /* of the router's product */
+    uint32_t stride; /* numbers from one row of the router's product to the next */
     struct test_buffer *table, *idx, *weights, *shared_in, *norm, *x, *act, *scratch, *f16, *up_biases,
         *down_biases;
     struct weights shared_gate[KT_SIDES], shared_up[KT_SIDES], shared_down[KT_SIDES];

@@ -10,6 +10,18 @@
 #include "base/mem.h"
 #include "ops/linear/gemm_plan.h"
 
+void kt_lock(struct kernel_test *l)
+{
+    if (l->share)
+        pthread_mutex_lock(&l->share->lock);
+}
+
+void kt_unlock(struct kernel_test *l)
+{
+    if (l->share)
+        pthread_mutex_unlock(&l->share->lock);
+}
+
 /* splitmix64 */
 uint64_t kt_random(struct kernel_test *l)
 {
@@ -69,7 +81,7 @@ static void put_scale(uint32_t scale, float x, void *scales, uint64_t i)
     uint8_t byte = (uint8_t)(127 + ilogbf(x)); /* E8M0 */
     int exponent = ilogbf(x) + 10;
     if (scale == SCALE_E4M3)
-        byte = (uint8_t)((exponent > 1 ? exponent : 1) * 8 + (int)(i % 8)); /* of scales near 2^-3 */
+        byte = (uint8_t)((exponent > 1 ? exponent : 1) * 8 + (int)(i % 8)); /* scales near 2^-3 */
     uint64_t bytes = scale == SCALE_F32 ? 4 : scale == SCALE_E8M0 || scale == SCALE_E4M3 ? 1 : 2;
     const void *from = bytes == 4 ? (const void *)&x : bytes == 1 ? (const void *)&byte : (const void *)&half;
     memcpy((uint8_t *)scales + i * bytes, from, bytes);
@@ -171,11 +183,11 @@ static bool takes_first(struct kernel_test *l, uint32_t at)
         return true;
     if (at >= share->n_cases || atomic_exchange(&share->taken[at], 1))
         return false;
-    pthread_mutex_lock(&share->lock);
+    kt_lock(l);
     share->n_taken++;
     if (l->request->progress)
         l->request->progress(l->request->ctx, share->n_taken, share->n_cases);
-    pthread_mutex_unlock(&share->lock);
+    kt_unlock(l);
     return true;
 }
 
@@ -314,11 +326,9 @@ static void report_row(struct kernel_test *l, const struct selftest_row *row)
 {
     if (!l->request->row)
         return;
-    if (l->share)
-        pthread_mutex_lock(&l->share->lock);
+    kt_lock(l);
     l->request->row(l->request->ctx, row);
-    if (l->share)
-        pthread_mutex_unlock(&l->share->lock);
+    kt_unlock(l);
 }
 
 void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound)

@@ -1,6 +1,5 @@
-/* kernel_test.h - one operation on two backends: the same random inputs on both sides, and the difference of
- * what they write. Several devices in turn may be compared with one run of the reference. Private to the
- * self-test. */
+/* kernel_test.h - runs one operation on two backends with the same random inputs and compares what they
+ * write. Several devices can be compared with one run of the reference. Private to the self-test. */
 #ifndef MOEFLUX_SELFTEST_KERNEL_TEST_H
 #define MOEFLUX_SELFTEST_KERNEL_TEST_H
 
@@ -32,9 +31,10 @@ struct kt_result {
     uint64_t n_bytes;
 };
 
-/* What the threads of one self-test share. Each walks over all cases and computes those that it takes first. */
+/* State shared by the threads of one self-test. Each visits all cases and computes those that it takes first.
+ * */
 struct kt_share {
-    pthread_mutex_t lock; /* for the caller's functions */
+    pthread_mutex_t lock; /* guards the caller's functions */
     atomic_uchar *taken;  /* [n_cases] */
     uint32_t n_cases, n_taken;
 };
@@ -44,7 +44,7 @@ struct kernel_test {
     enum kt_pass pass;
     struct kt_result *kept; /* [room], in the order of the comparisons */
     size_t n_kept, room;
-    size_t next; /* of the kept ones, in KT_RECALL */
+    size_t next; /* index of the next kept result, in KT_RECALL */
     const struct selftest *request;
     struct kt_share *share; /* NULL: this thread computes all cases */
     uint64_t rng;
@@ -59,6 +59,10 @@ struct kernel_test {
     struct test_buffer buffers[KT_MAX_BUFFERS];
     uint32_t n_buffers;
 };
+
+/* Hold back the other threads of the self-test, if there are any. */
+void kt_lock(struct kernel_test *l);
+void kt_unlock(struct kernel_test *l);
 
 uint64_t kt_random(struct kernel_test *l);
 /* Uniform in [low, high). */
@@ -77,9 +81,9 @@ struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *b
 
 /* Returns whether cases are left out that show no other path through a kernel than others do. */
 bool kt_is_brief(const struct kernel_test *l);
-/* Begins a case, before any of its buffers. Returns false if this thread does not compute it: the other part of
- * the grid has it (SELFTEST_FIRST, SELFTEST_REST), another thread took it, or cases are only counted. The random
- * numbers of a case depend on its group and its place there, not on what ran before. */
+/* Begins a case, before any of its buffers. Returns false if this thread does not compute it: the other part
+ * of the grid has it (SELFTEST_FIRST, SELFTEST_REST), another thread took it, or cases are only counted. The
+ * random numbers of a case depend on its group and its place there, not on what ran before. */
 bool kt_takes(struct kernel_test *l, bool is_rest);
 /* Begins the next group of cases. */
 void kt_begin_group(struct kernel_test *l, uint32_t group);
@@ -92,9 +96,9 @@ double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
 /* The same for n float16 numbers, n even; each difference is relative to the larger of the reference's number
  * and 1. */
 double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
-/* As kt_error for integers: 0 when all are equal, else 1. */
+/* The same for integers: 0 when all are equal, else 1. */
 double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
-/* Reports a result; of a failed test nothing. */
+/* Reports a result; does nothing after a failure. */
 void kt_row(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound);
 /* Reports the last result of a case and frees its buffers. */
 void kt_report(struct kernel_test *l, const char *kernel, const char *shape, double error, double bound);
@@ -109,12 +113,13 @@ void kt_forget(struct kernel_test *l);
  * says; and products that go through float16. */
 #define KT_PRODUCT_BOUND 1e-5
 #define KT_F16_BOUND     2e-3
-/* Of a product for n tokens that goes through float16 from `from` tokens on. */
+/* Returns the bound of a product for n tokens whose inputs are rounded to float16 from `from` tokens on. */
 double kt_product_bound(const struct kernel_test *l, uint32_t n, uint32_t from);
-/* What a device can be made to take one of. The host has none. */
+/* Returns whether the device has several kernels for an operation, so that a case can choose. Hosts do not.
+ * */
 bool kt_has_kernels(const struct kernel_test *l);
-/* Every kind of format, and groups and scales beside the usual ones: the first KT_N_KINDS differ in the
- * codes, the others in groups and scales alone. */
+/* Every kind of format, and unusual groups and scales. The first KT_N_KINDS differ in their codes, the others
+ * in groups and scales only. */
 enum { KT_N_KINDS = 12, KT_N_FORMATS = 20 };
 extern const uint32_t kt_formats[KT_N_FORMATS];
 

@@ -141,7 +141,7 @@ static void by_rows_case(struct kernel_test *l, const struct mla_shape *c, uint3
         form_case(l, &s, format, (struct bench){.n = n, .pos = pos, .n_heads = 2});
 }
 
-/* n_heads: at a time; 0: as many as there is room for. */
+/* n_heads: heads expanded at a time; 0: all that fit. */
 static void expanded_case(struct kernel_test *l, const struct mla_shape *c, uint32_t format, uint32_t pos,
                           uint32_t n, uint32_t n_heads)
 {
@@ -152,14 +152,14 @@ static void expanded_case(struct kernel_test *l, const struct mla_shape *c, uint
 
 void selftest_mla_cases(struct kernel_test *l)
 {
-    static const struct mla_shape
+    static const struct mla_shape /* fields in the order of mla.h */
         odd = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
         narrow = {3, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false},
         one = {1, 128, 12, 192, 64, true, 0.08f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
         uneven = {32, 64, 4, 64, 6, true, 0.1f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
         crowd = {64, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false},
         v3 = {16, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
-        /* on matrix units, where there are some: rows that fill tiles, and that do not */
+        /* matrix units, where present: rows that fill tiles, and rows that do not */
         v3_f16 = {128, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
         lite_f16 = {16, 64, 64, 128, 64, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
         many_f16 = {48, 64, 64, 128, 20, false, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},

@@ -252,8 +252,8 @@ static void embed_cases(struct kernel_test *l)
     embed_case(l, 64, 7168, FORMAT_Q4);
 }
 
-/* In one dispatch, or in several behind each other; in rows of several tiles; in all ways that a device has.
- * */
+/* Runs products of several formats: in one dispatch or in several; rows of several tiles; all paths that the
+ * device has. */
 static void mixed_linear_cases(struct kernel_test *l)
 {
     static const struct linear_shape shapes[] = {
@@ -297,8 +297,8 @@ static void mixed_linear_cases(struct kernel_test *l)
     l->is_rest = false;
 }
 
-/* Brief: each kind with one token and every second with many, first one of the two where no other case has
- * it; other groups and scales by turns with one or many. */
+/* Brief: each kind with one token, every second kind also with many. SELFTEST_FIRST takes only what no other
+ * case has. Other groups and scales get one token or many, alternately. */
 static void linear_format_cases(struct kernel_test *l)
 {
     for (uint32_t i = 0; i < KT_N_FORMATS; i++) {
@@ -440,7 +440,7 @@ static void linear_cases(struct kernel_test *l)
     linear_path_cases(l);
     stack_cases(l);
     linear_format_cases(l);
-    if (kt_has_kernels(l)) { /* in one tile and in several */
+    if (kt_has_kernels(l)) { /* one tile, then several */
         heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
         heads_case(l, &(struct linear_shape){1, {33}, {FORMAT_Q8}, 192, 1, false, false, LINEAR_GEMV}, 64);
         l->is_rest = true;
@@ -476,7 +476,7 @@ static const struct {
     {"linear_decode linear_decode_token linear_decode_long linear_prefill linear_plain "
      "matvec_transposed_groups matvec_transposed_plain",
      linear_cases, true},
-    {"together linear_decode linear_decode_token linear_decode_long attention_decode", selftest_batched_cases,
+    {"batched linear_decode linear_decode_token linear_decode_long attention_decode", selftest_batched_cases,
      false},
     {"router_softmax", selftest_softmax_cases, false},
     {"router_sigmoid", selftest_sigmoid_cases, false},
@@ -531,8 +531,8 @@ static void run_nv(struct kernel_test *l)
     l->heading[0] = '\0';
 }
 
-/* Runs all cases on one device: with all of its kernels, then with the kernels that devices without its optional
- * features use, which also run where everything has to be float32. */
+/* Runs all cases on one device: with all of its kernels, then with the kernels that devices without its
+ * optional features use, which also run where everything has to be float32. */
 static void run_cases(struct kernel_test *l)
 {
     run_groups(l, false);
@@ -548,20 +548,36 @@ static void run_cases(struct kernel_test *l)
     l->is_again = false;
 }
 
+/* Drivers are opened and closed by one thread at a time. */
+static int open_device(struct kernel_test *l, const struct exec_options *o)
+{
+    kt_lock(l);
+    int rc = exec_open(&l->side[KT_DEVICE], o, &l->err);
+    kt_unlock(l);
+    return rc;
+}
+
+static void close_device(struct kernel_test *l)
+{
+    kt_clear(l);
+    kt_lock(l);
+    exec_close(l->side[KT_DEVICE]);
+    kt_unlock(l);
+    l->side[KT_DEVICE] = NULL;
+}
+
 static int run_on(struct kernel_test *l, const struct exec_options *o)
 {
-    if (exec_open(&l->side[KT_DEVICE], o, &l->err) == 0)
+    if (open_device(l, o) == 0)
         run_cases(l);
     if (!l->err.code && l->request->ran)
         report_kernels(l);
-    kt_clear(l);
-    exec_close(l->side[KT_DEVICE]);
-    l->side[KT_DEVICE] = NULL;
+    close_device(l);
     return (int)l->err.code;
 }
 
-/* Runs the cases on the cpu with each instruction set that the processor has, or with the one that is asked for.
- * The reference takes most of the time and computes the cases once for all sets. */
+/* Runs the cases on the cpu with each instruction set that the processor has, or with the requested one. The
+ * reference takes most of the time and computes the cases once for all sets. */
 static int run_on_host(struct kernel_test *l)
 {
     const struct selftest *s = l->request;
@@ -614,7 +630,8 @@ static int run_on_gpu(const struct selftest *s, struct kt_share *share, struct m
     return rc;
 }
 
-/* Counts the cases; *is_host: the device is the cpu or the reference. */
+/* Counts the cases; *is_host: the device is the cpu or the reference. The device stays open: a driver that is
+ * unloaded before the threads that used it have ended would take their exit handlers with it. */
 static int count_cases(struct kernel_test *l, uint32_t *n, bool *is_host)
 {
     int rc = exec_open(&l->side[KT_DEVICE],
@@ -628,8 +645,6 @@ static int count_cases(struct kernel_test *l, uint32_t *n, bool *is_host)
     *n = l->n_seen;
     l->only_counts = false;
     l->n_seen = 0;
-    exec_close(l->side[KT_DEVICE]);
-    l->side[KT_DEVICE] = NULL;
     return 0;
 }
 
@@ -642,17 +657,21 @@ int selftest_run(const struct selftest *s, struct moeflux_err *e)
         return ERR_MEMORY;
     l->request = s;
     int rc = count_cases(l, &share.n_cases, &is_host);
+    struct exec *kept = l->side[KT_DEVICE];
+    l->side[KT_DEVICE] = NULL;
     if (rc == 0 && is_host)
         rc = run_on_host(l);
     if (rc < 0)
         *e = l->err;
-    rc = rc < 0 ? rc : l->n_failed;
+    else if (is_host)
+        rc = l->n_failed;
+    else {
+        share.taken = mem_new(share.n_cases, sizeof *share.taken, e);
+        rc = share.taken ? run_on_gpu(s, &share, e) : ERR_MEMORY;
+        free(share.taken);
+    }
+    exec_close(kept);
     free(l);
-    if (rc < 0 || is_host)
-        return rc;
-    share.taken = mem_new(share.n_cases, sizeof *share.taken, e);
-    rc = share.taken ? run_on_gpu(s, &share, e) : ERR_MEMORY;
-    free(share.taken);
     pthread_mutex_destroy(&share.lock);
     return rc;
 }

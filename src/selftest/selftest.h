@@ -9,7 +9,7 @@
 struct moeflux_err;
 
 struct selftest_row {
-    const char *kernel; /* as in kernels/ */
+    const char *kernel; /* its name in kernels/ */
     const char *shape;  /* valid during the call */
     double error;       /* largest |difference| / largest |reference|; NaN counts as infinite */
     double bound;
@@ -22,23 +22,24 @@ struct selftest_row {
 enum selftest_grid {
     SELFTEST_FULL,  /* all formats, with odd sizes and those of real models */
     SELFTEST_BRIEF, /* no case whose kernels differ only in size or format from those of a case that stays */
-    SELFTEST_FIRST, /* of SELFTEST_BRIEF: every kernel, each path through it once */
-    SELFTEST_REST,  /* of SELFTEST_BRIEF: the others */
+    SELFTEST_FIRST, /* part of SELFTEST_BRIEF: every kernel, each path through it once */
+    SELFTEST_REST,  /* the rest of SELFTEST_BRIEF */
 };
 
 struct selftest {
-    const char *device; /* as exec_open takes it */
-    const char *isa;    /* of the cpu: its instruction set; NULL: each that the processor has */
+    const char *device; /* exec_options.device */
+    const char *isa;    /* the cpu's instruction set; NULL: each that the processor has */
     const char *kernel; /* run only this one; NULL: all */
     void (*row)(void *ctx, const struct selftest_row *row);
-    /* At the end, once for each kernel that the device ran, with its name and variant. NULL: nobody asks. */
+    /* Called at the end, once for each kernel that the device ran, with its name and variant. May be NULL. */
     void (*ran)(void *ctx, const char *kernel, uint64_t times);
-    /* Before each case on a Vulkan device: its number, from 1, and how many there are. NULL: nobody asks. */
+    /* Called before each case on a Vulkan device: its number, from 1, and the number of cases. May be NULL.
+     * */
     void (*progress)(void *ctx, uint32_t case_number, uint32_t n_cases);
     void *ctx;
     enum selftest_grid grid;
-    /* Threads that compute cases of a Vulkan device, each with a logical device of its own; 0: one. The functions
-     * above are called by one thread at a time. */
+    /* Threads that compute cases of a Vulkan device, each with a logical device of its own; 0: one. The
+     * functions above are called by one thread at a time. */
     uint32_t n_threads;
 };
 

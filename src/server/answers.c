@@ -8,139 +8,142 @@
 #include "base/mem.h"
 #include "generate/generator.h"
 #include "api/completion.h"
-#include "server/exchange.h"
+#include "server/http_request.h"
 #include "server/jobs.h"
 #include "server/state.h"
 #include "server/workers.h"
 
-/* How often a client that may have gone away is looked at. */
+/* Interval of checks whether the client has disconnected. */
 enum { LOOK_MS = 100 };
 
 /* ---- whole ---- */
 
-/* False: the client is gone. */
-static bool keep_all(struct exchange *x, uint32_t idx)
+/* Collects the pieces of one choice until it is done. False: the client has disconnected. */
+static bool keep_all(struct http_request *req, uint32_t idx)
 {
     bool done = false;
     while (!done) {
-        struct job_piece *all = jobs_read(&x->server->jobs, x->jobs[idx], LOOK_MS, &done);
+        struct job_piece *all = jobs_read(&req->server->jobs, req->jobs[idx], LOOK_MS, &done);
         for (struct job_piece *p = all; p; p = p->next)
-            completion_keep(x->completion, idx, &p->piece);
+            completion_keep(req->completion, idx, &p->piece);
         jobs_free_pieces(all);
-        if (!done && exchange_is_gone(x))
+        if (!done && http_request_client_is_gone(req))
             return false;
     }
     return true;
 }
 
-static int reply_whole(struct exchange *x)
+static int reply_whole(struct http_request *req)
 {
     bool there = true;
-    exchange_set_waiting(x, true);
-    for (uint32_t i = 0; there && i < x->call.n_asks; i++) {
-        const struct ask_result *r = &x->call.asks[i].result;
-        there = keep_all(x, i);
+    http_request_set_waiting(req, true);
+    for (uint32_t i = 0; there && i < req->api.n_choices; i++) {
+        const struct choice_result *r = &req->api.choices[i].result;
+        there = keep_all(req, i);
         if (there && r->rc)
-            refusal_of(&x->no, r->rc, &r->error);
+            refusal_of(&req->refusal, r->rc, &r->error);
     }
-    exchange_set_waiting(x, false);
+    http_request_set_waiting(req, false);
     if (!there)
         return -1;
-    return x->no.status ? exchange_refuse(x) : exchange_reply_json(x, completion_json(x->completion));
+    return req->refusal.status ? http_request_refuse(req)
+                               : http_request_reply_json(req, completion_json(req->completion));
 }
 
 /* ---- as events ---- */
 
-/* Fills `out` with what there is, within LOOK_MS. */
-static void collect(struct exchange *x)
+/* Waits up to LOOK_MS for pieces and fills `out` with their events. */
+static void collect(struct http_request *req)
 {
     bool done = false;
-    struct job_piece *all = jobs_read(&x->server->jobs, x->jobs[x->at], LOOK_MS, &done);
+    struct job_piece *all = jobs_read(&req->server->jobs, req->jobs[req->at], LOOK_MS, &done);
     for (struct job_piece *p = all; p; p = p->next)
-        completion_send_piece(x->completion, x->at, &p->piece, &x->out);
+        completion_send_piece(req->completion, req->at, &p->piece, &req->out);
     jobs_free_pieces(all);
     if (!done)
         return;
-    completion_send_end(x->completion, x->at, &x->out);
-    x->at++;
-    if (x->at == x->call.n_asks) {
-        completion_send_last(x->completion, &x->out);
-        x->ended = true;
+    completion_send_end(req->completion, req->at, &req->out);
+    req->at++;
+    if (req->at == req->api.n_choices) {
+        completion_send_last(req->completion, &req->out);
+        req->ended = true;
     }
 }
 
 static long read_events(void *ctx, uint64_t pos, char *buf, size_t most)
 {
-    struct exchange *x = ctx;
+    struct http_request *req = ctx;
     (void)pos;
-    while (x->out_pos == x->out.len && !x->ended) {
-        str_clear(&x->out);
-        x->out_pos = 0;
-        collect(x);
-        if (x->out.len)
+    while (req->out_pos == req->out.len && !req->ended) {
+        str_clear(&req->out);
+        req->out_pos = 0;
+        collect(req);
+        if (req->out.len)
             continue;
-        if (exchange_is_gone(x))
+        if (http_request_client_is_gone(req))
             return -2;
-        if (clock_ns() - x->sent_ns > SERVER_ALIVE_S * (uint64_t)1000000000)
-            str_add_text(&x->out, ": still here\n\n");
+        if (clock_ns() - req->sent_ns > SERVER_ALIVE_S * (uint64_t)1000000000)
+            str_add_text(&req->out, ": still here\n\n");
     }
-    if (!str_ok(&x->out))
+    if (!str_ok(&req->out))
         return -2;
-    size_t n = x->out.len - x->out_pos;
+    size_t n = req->out.len - req->out_pos;
     if (n == 0)
         return -1;
     if (n > most)
         n = most;
-    memcpy(buf, x->out.data + x->out_pos, n);
-    x->out_pos += n;
-    x->sent_ns = clock_ns();
+    memcpy(buf, req->out.data + req->out_pos, n);
+    req->out_pos += n;
+    req->sent_ns = clock_ns();
     return (long)n;
 }
 
 /* ---- both ---- */
 
-static int make_jobs(struct exchange *x, struct moeflux_err *e)
+static int make_jobs(struct http_request *req, struct moeflux_err *e)
 {
-    x->jobs = mem_new(x->call.n_asks, sizeof *x->jobs, e);
-    for (uint32_t i = 0; x->jobs && i < x->call.n_asks; i++) {
-        if (!(x->jobs[i] = jobs_new(&x->call.asks[i], e)))
+    req->jobs = mem_new(req->api.n_choices, sizeof *req->jobs, e);
+    for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++) {
+        if (!(req->jobs[i] = jobs_new(&req->api.choices[i], e)))
             return ERR_MEMORY;
-        x->jobs[i]->home = workers_home(x->server->workers, &x->call.asks[i]);
+        req->jobs[i]->holder = workers_find_holder(req->server->workers, &req->api.choices[i]);
     }
-    return x->jobs ? 0 : ERR_MEMORY;
+    return req->jobs ? 0 : ERR_MEMORY;
 }
 
-static int answer(struct exchange *x, bool chat)
+static int answer(struct http_request *req, bool chat)
 {
-    struct server *s = x->server;
+    struct server *s = req->server;
     struct moeflux_err e;
-    int rc = call_read(&x->call, chat, str_text(&x->body), x->body.len, s->generator, &s->defaults, &x->no);
+    int rc = api_request_read(&req->api, chat, str_text(&req->body), req->body.len, s->generator,
+                              &s->defaults, &req->refusal);
     if (rc)
-        return exchange_refuse(x);
-    x->completion = completion_new(&x->call, s->options.name, s->generator->tokenizer, &e);
-    rc = x->completion ? make_jobs(x, &e) : (int)e.code;
+        return http_request_refuse(req);
+    req->completion = completion_new(&req->api, s->options.name, s->generator->tokenizer, &e);
+    rc = req->completion ? make_jobs(req, &e) : (int)e.code;
     if (!rc)
-        rc = jobs_add(&s->jobs, x->jobs, x->call.n_asks, &e);
+        rc = jobs_add(&s->jobs, req->jobs, req->api.n_choices, &e);
     if (rc == ERR_NO_FIT) {
-        refusal_set(&x->no, 429, NULL, "queue_full", "%s", e.text);
-        return exchange_refuse(x);
+        refusal_set(&req->refusal, 429, NULL, "queue_full", "%s", e.text);
+        return http_request_refuse(req);
     }
     if (rc) {
-        refusal_of(&x->no, rc, &e);
-        return exchange_refuse(x);
+        refusal_of(&req->refusal, rc, &e);
+        return http_request_refuse(req);
     }
-    /* What was asked takes memory that is not needed any more. */
-    str_free(&x->body);
-    x->sent_ns = clock_ns();
-    return x->call.stream ? exchange_reply_stream(x, "text/event-stream", read_events) : reply_whole(x);
+    /* The body is not needed any more. */
+    str_free(&req->body);
+    req->sent_ns = clock_ns();
+    return req->api.stream ? http_request_reply_stream(req, "text/event-stream", read_events)
+                           : reply_whole(req);
 }
 
-int answers_chat(struct exchange *x)
+int answers_chat(struct http_request *req)
 {
-    return answer(x, true);
+    return answer(req, true);
 }
 
-int answers_completion(struct exchange *x)
+int answers_completion(struct http_request *req)
 {
-    return answer(x, false);
+    return answer(req, false);
 }

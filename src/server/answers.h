@@ -1,10 +1,11 @@
-/* answers.h - the endpoints whose replies a model computes. */
+/* answers.h - the endpoints whose replies the model computes. */
 #ifndef MOEFLUX_SERVER_ANSWERS_H
 #define MOEFLUX_SERVER_ANSWERS_H
 
-struct exchange;
+struct http_request;
 
-int answers_chat(struct exchange *x);
-int answers_completion(struct exchange *x);
+/* Functions of struct endpoint. */
+int answers_chat(struct http_request *req);
+int answers_completion(struct http_request *req);
 
 #endif

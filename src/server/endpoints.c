@@ -8,7 +8,7 @@
 #include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "server/answers.h"
-#include "server/exchange.h"
+#include "server/http_request.h"
 #include "api/fields.h"
 #include "server/jobs.h"
 #include "server/metrics.h"
@@ -17,17 +17,17 @@
 #include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 
-/* ---- what is there ---- */
+/* ---- the server and its model ---- */
 
-static int reply_page(struct exchange *x)
+static int reply_page(struct http_request *req)
 {
-    x->is_page = true;
-    return exchange_reply(x, 200, "text/html; charset=utf-8", page_text(), page_bytes());
+    req->is_page = true;
+    return http_request_reply(req, 200, "text/html; charset=utf-8", page_text(), page_bytes());
 }
 
-static int reply_health(struct exchange *x)
+static int reply_health(struct http_request *req)
 {
-    return exchange_reply_json(x, json_pack("{s: s}", "status", "ok"));
+    return http_request_reply_json(req, json_pack("{s: s}", "status", "ok"));
 }
 
 static const char MODELS[] = "/v1/models/";
@@ -40,31 +40,31 @@ static json_t *model_json(const struct server *s)
                      (json_int_t)s->generator->max_context);
 }
 
-static int reply_models(struct exchange *x)
+static int reply_models(struct http_request *req)
 {
-    return exchange_reply_json(x,
-                               json_pack("{s: s, s: [o]}", "object", "list", "data", model_json(x->server)));
+    return http_request_reply_json(
+        req, json_pack("{s: s, s: [o]}", "object", "list", "data", model_json(req->server)));
 }
 
-/* The path goes on with a name. */
-static int reply_model(struct exchange *x)
+/* Answers MODELS followed by the name of a model. */
+static int reply_model(struct http_request *req)
 {
-    const char *name = x->url + sizeof MODELS - 1, *own = x->server->options.name;
+    const char *name = req->url + sizeof MODELS - 1, *own = req->server->options.name;
     if (strcmp(name, own) == 0)
-        return exchange_reply_json(x, model_json(x->server));
-    refusal_set(&x->no, 404, "model", "model_not_found", "there is no model %.100s here, but %.100s", name,
-                own);
-    return exchange_refuse(x);
+        return http_request_reply_json(req, model_json(req->server));
+    refusal_set(&req->refusal, 404, "model", "model_not_found",
+                "there is no model %.100s; the server has %.100s", name, own);
+    return http_request_refuse(req);
 }
 
-static int reply_metrics(struct exchange *x)
+static int reply_metrics(struct http_request *req)
 {
     struct str text = {0};
     uint32_t n_waiting, n_running;
-    jobs_count(&x->server->jobs, &n_waiting, &n_running);
-    metrics_text(&x->server->metrics, n_waiting, n_running, &text);
-    int rc = str_ok(&text) ? exchange_reply(x, 200, "text/plain; version=0.0.4; charset=utf-8",
-                                            str_text(&text), text.len)
+    jobs_count(&req->server->jobs, &n_waiting, &n_running);
+    metrics_text(&req->server->metrics, n_waiting, n_running, &text);
+    int rc = str_ok(&text) ? http_request_reply(req, 200, "text/plain; version=0.0.4; charset=utf-8",
+                                                str_text(&text), text.len)
                            : -1;
     str_free(&text);
     return rc;
@@ -72,7 +72,7 @@ static int reply_metrics(struct exchange *x)
 
 /* ---- tokens ---- */
 
-/* A token with its text; where that is no whole characters, its bytes. */
+/* Returns a token with its text, or with its bytes if they are not whole characters. */
 static json_t *piece_json(const struct tokenizer *t, int32_t id)
 {
     const char *bytes;
@@ -88,57 +88,57 @@ static json_t *piece_json(const struct tokenizer *t, int32_t id)
     return json_pack("{s: i, s: o}", "id", (int)id, "piece", piece);
 }
 
-static int encode(struct exchange *x, const json_t *in, struct token_list *ids)
+static int encode(struct http_request *req, const json_t *in, struct token_list *ids)
 {
-    const struct generator *g = x->server->generator;
+    const struct generator *g = req->server->generator;
     struct moeflux_err e;
     const json_t *content = fields_get(in, "content");
-    bool add_special = fields_bool(in, "add_special", false, &x->no);
-    bool special = fields_bool(in, "parse_special", true, &x->no);
+    bool add_special = fields_bool(in, "add_special", false, &req->refusal);
+    bool special = fields_bool(in, "parse_special", true, &req->refusal);
     if (!json_is_string(content))
-        refusal_field(&x->no, "content", "content: expected a text, found %s", fields_kind(content));
-    if (x->no.status)
+        refusal_field(&req->refusal, "content", "content: expected a text, found %s", fields_kind(content));
+    if (req->refusal.status)
         return -1;
     const char *text = json_string_value(content);
     size_t len = json_string_length(content);
     enum token_specials how = special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT;
     int rc = add_special ? generator_encode(g, text, len, how, ids, NULL, &e)
                          : tokenizer_encode(g->tokenizer, text, len, how, ids, NULL, &e);
-    return rc ? refusal_of(&x->no, rc, &e) : 0;
+    return rc ? refusal_of(&req->refusal, rc, &e) : 0;
 }
 
-static int reply_tokens(struct exchange *x)
+static int reply_tokens(struct http_request *req)
 {
     struct token_list ids = {0};
-    const struct tokenizer *t = x->server->generator->tokenizer;
-    json_t *in = fields_parse(str_text(&x->body), x->body.len, &x->no), *all = json_array();
-    bool with_pieces = in && fields_bool(in, "with_pieces", false, &x->no);
+    const struct tokenizer *t = req->server->generator->tokenizer;
+    json_t *in = fields_parse(str_text(&req->body), req->body.len, &req->refusal), *all = json_array();
+    bool with_pieces = in && fields_bool(in, "with_pieces", false, &req->refusal);
     if (in)
-        encode(x, in, &ids);
-    for (size_t i = 0; !x->no.status && i < ids.n; i++)
+        encode(req, in, &ids);
+    for (size_t i = 0; !req->refusal.status && i < ids.n; i++)
         json_array_append_new(all, with_pieces ? piece_json(t, ids.ids[i]) : json_integer(ids.ids[i]));
     token_list_free(&ids);
     json_decref(in);
-    if (!x->no.status)
-        return exchange_reply_json(x, json_pack("{s: o}", "tokens", all));
+    if (!req->refusal.status)
+        return http_request_reply_json(req, json_pack("{s: o}", "tokens", all));
     json_decref(all);
-    return exchange_refuse(x);
+    return http_request_refuse(req);
 }
 
-static int reply_text(struct exchange *x)
+static int reply_text(struct http_request *req)
 {
-    const struct generator *g = x->server->generator;
+    const struct generator *g = req->server->generator;
     struct str text = {0};
-    json_t *in = fields_parse(str_text(&x->body), x->body.len, &x->no);
-    const json_t *ids = in ? fields_array(in, "tokens", &x->no) : NULL;
+    json_t *in = fields_parse(str_text(&req->body), req->body.len, &req->refusal);
+    const json_t *ids = in ? fields_array(in, "tokens", &req->refusal) : NULL;
     if (in && !ids)
-        refusal_field(&x->no, "tokens", "tokens is missing");
-    for (size_t i = 0; !x->no.status && i < json_array_size(ids); i++) {
+        refusal_field(&req->refusal, "tokens", "tokens is missing");
+    for (size_t i = 0; !req->refusal.status && i < json_array_size(ids); i++) {
         const json_t *id = json_array_get(ids, i);
         int64_t k = json_is_integer(id) ? json_integer_value(id) : -1;
         const char *bytes;
         if (k < 0 || k >= (int64_t)g->info.vocab_size) {
-            refusal_field(&x->no, "tokens", "tokens: expected token ids from 0 to %u",
+            refusal_field(&req->refusal, "tokens", "tokens: expected token ids from 0 to %u",
                           g->info.vocab_size - 1);
             break;
         }
@@ -146,9 +146,10 @@ static int reply_text(struct exchange *x)
         str_add(&text, n ? bytes : "", n);
     }
     json_decref(in);
-    int rc = x->no.status ? exchange_refuse(x)
-                          : exchange_reply_json(x, json_pack("{s: o}", "content",
-                                                             answer_json_text(str_text(&text), text.len)));
+    int rc = req->refusal.status
+                 ? http_request_refuse(req)
+                 : http_request_reply_json(
+                       req, json_pack("{s: o}", "content", answer_json_text(str_text(&text), text.len)));
     str_free(&text);
     return rc;
 }
@@ -167,7 +168,7 @@ static const struct endpoint all[] = {
     {"POST", "/detokenize", false, reply_text},
 };
 
-/* A path that ends with a slash stands for all that begin like it. */
+/* Returns whether an endpoint serves a path. One that ends with a slash serves all paths below it. */
 static bool is_at(const struct endpoint *p, const char *path)
 {
     size_t n = strlen(p->path);

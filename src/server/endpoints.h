@@ -1,10 +1,11 @@
-/* endpoints.h - what is at which path. */
+/* endpoints.h - the table of paths and the functions that answer them. */
 #ifndef MOEFLUX_SERVER_ENDPOINTS_H
 #define MOEFLUX_SERVER_ENDPOINTS_H
 
 struct endpoint;
 
-/* NULL: nothing is there for this method. *other: the method that something is there for, or NULL. */
+/* Returns the endpoint of a path; NULL: there is none for this method. *other: a method for which there is
+ * one, or NULL. */
 const struct endpoint *endpoints_find(const char *method, const char *path, const char **other);
 
 #endif

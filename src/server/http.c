@@ -11,17 +11,17 @@
 #include "base/mem.h"
 #include "api/completion.h"
 #include "server/endpoints.h"
-#include "server/exchange.h"
+#include "server/http_request.h"
 #include "server/state.h"
 
-/* ---- may it ---- */
+/* ---- access ---- */
 
-static const char *header(const struct exchange *x, const char *name)
+static const char *header(const struct http_request *req, const char *name)
 {
-    return MHD_lookup_connection_value(x->connection, MHD_HEADER_KIND, name);
+    return MHD_lookup_connection_value(req->connection, MHD_HEADER_KIND, name);
 }
 
-/* "host:port" without the port; in brackets an IPv6 address. */
+/* Copies the host of "host:port"; an IPv6 address is in brackets. */
 static void host_of(const char *authority, char *host, size_t cap)
 {
     const char *end = authority[0] == '[' ? strchr(authority, ']') : strchr(authority, ':');
@@ -32,8 +32,8 @@ static void host_of(const char *authority, char *host, size_t cap)
     host[n] = '\0';
 }
 
-/* Whether a name that a browser used is one by which this server is known: a number, or its own. A page of
- * another site may have its own name point here. */
+/* Returns whether a host name in a browser's request is an address or this server's own name. Against DNS
+ * rebinding: another site may have its name point to this server. */
 static bool is_own_host(const struct server *s, const char *host)
 {
     unsigned char address[16];
@@ -41,102 +41,104 @@ static bool is_own_host(const struct server *s, const char *host)
            inet_pton(AF_INET, host, address) == 1 || inet_pton(AF_INET6, host, address) == 1;
 }
 
-/* Browsers say on whose behalf they ask: the server's own page, or one that the user has allowed. */
-static bool origin_is_allowed(struct exchange *x)
+/* Returns whether the page that sends the request may do so: the server's own page, or one that the user has
+ * allowed (--cors). Only browsers name an origin. */
+static bool origin_is_allowed(struct http_request *req)
 {
-    const char *origin = header(x, MHD_HTTP_HEADER_ORIGIN), *host = header(x, MHD_HTTP_HEADER_HOST);
-    const char *cors = x->server->options.cors;
+    const char *origin = header(req, MHD_HTTP_HEADER_ORIGIN), *host = header(req, MHD_HTTP_HEADER_HOST);
+    const char *cors = req->server->options.cors;
     char name[256];
     if (!origin)
         return true;
     if (cors && (strcmp(cors, "*") == 0 || strcmp(cors, origin) == 0)) {
-        x->cors = cors;
+        req->cors = cors;
         return true;
     }
     const char *authority = strstr(origin, "://");
     if (!authority || !host || strcmp(authority + 3, host) != 0)
         return false;
     host_of(host, name, sizeof name);
-    return is_own_host(x->server, name);
+    return is_own_host(req->server, name);
 }
 
-static bool key_is_right(const struct exchange *x)
+static bool key_is_right(const struct http_request *req)
 {
     static const char bearer[] = "Bearer ";
-    const char *shown = header(x, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *shown = header(req, MHD_HTTP_HEADER_AUTHORIZATION);
     return shown && strncasecmp(shown, bearer, strlen(bearer)) == 0 &&
-           keys_have(&x->server->keys, shown + strlen(bearer));
+           keys_have(&req->server->keys, shown + strlen(bearer));
 }
 
-static void look_at(struct exchange *x, const char *method)
+static void look_at(struct http_request *req, const char *method)
 {
-    const char *length = header(x, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    const struct endpoint *p = endpoints_find(method, x->url, &x->allowed);
-    bool allowed = origin_is_allowed(x);
-    if (strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0 && x->cors) {
-        x->preflight = true;
+    const char *length = header(req, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const struct endpoint *p = endpoints_find(method, req->url, &req->allowed);
+    bool allowed = origin_is_allowed(req);
+    if (strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0 && req->cors) {
+        req->preflight = true;
         return;
     }
-    x->endpoint = p;
+    req->endpoint = p;
     if (!allowed)
-        refusal_set(&x->no, 403, NULL, NULL, "pages of this origin may not use the server (--cors)");
-    else if ((!p || !p->open) && x->server->keys.len && !key_is_right(x))
-        refusal_set(&x->no, 401, NULL, "invalid_api_key", "the key is missing or wrong");
-    else if (!p && x->allowed)
-        refusal_set(&x->no, 405, NULL, NULL, "%.60s does not take the method %.20s", x->url, method);
+        refusal_set(&req->refusal, 403, NULL, NULL, "pages of this origin may not use the server (--cors)");
+    else if ((!p || !p->open) && req->server->keys.len && !key_is_right(req))
+        refusal_set(&req->refusal, 401, NULL, "invalid_api_key", "the key is missing or wrong");
+    else if (!p && req->allowed)
+        refusal_set(&req->refusal, 405, NULL, NULL, "%.60s does not take the method %.20s", req->url, method);
     else if (!p)
-        refusal_set(&x->no, 404, NULL, NULL, "there is nothing at %.200s", x->url);
+        refusal_set(&req->refusal, 404, NULL, NULL, "there is nothing at %.200s", req->url);
     else if (length && strtoull(length, NULL, 10) > SERVER_MAX_BODY)
-        refusal_set(&x->no, 413, NULL, NULL, "the body has %.20s bytes, at most %d are taken", length,
+        refusal_set(&req->refusal, 413, NULL, NULL, "the body has %.20s bytes, at most %d are taken", length,
                     SERVER_MAX_BODY);
 }
 
 /* ---- a request ---- */
 
-static struct exchange *begin(struct server *s, struct MHD_Connection *connection, const char *url)
+static struct http_request *begin(struct server *s, struct MHD_Connection *connection, const char *url)
 {
-    struct exchange *x = mem_new(1, sizeof *x, NULL);
-    if (!x)
+    struct http_request *req = mem_new(1, sizeof *req, NULL);
+    if (!req)
         return NULL;
-    *x = (struct exchange){.server = s, .connection = connection, .url = url, .begin_ns = clock_ns()};
+    *req = (struct http_request){.server = s, .connection = connection, .url = url, .begin_ns = clock_ns()};
     atomic_fetch_add(&s->n_open, 1);
-    return x;
+    return req;
 }
 
 static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
                 enum MHD_RequestTerminationCode how)
 {
     struct server *s = cls;
-    struct exchange *x = *con_cls;
+    struct http_request *req = *con_cls;
     (void)connection, (void)how;
-    if (!x)
+    if (!req)
         return;
-    completion_free(x->completion);
-    for (uint32_t i = 0; x->jobs && i < x->call.n_asks; i++)
-        jobs_release(&s->jobs, x->jobs[i]);
-    free(x->jobs);
-    call_free(&x->call);
-    str_free(&x->body);
-    str_free(&x->out);
-    free(x);
+    completion_free(req->completion);
+    for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++)
+        jobs_release(&s->jobs, req->jobs[i]);
+    free(req->jobs);
+    api_request_free(&req->api);
+    str_free(&req->body);
+    str_free(&req->out);
+    free(req);
     *con_cls = NULL;
     atomic_fetch_sub(&s->n_open, 1);
 }
 
-/* A part of the body. What is refused is read all the same, so that the client comes to read the reply. */
-static enum MHD_Result take_body(struct exchange *x, const char *data, size_t n)
+/* Appends a part of the body. The body of a refused request is read, too, so that the client reads the
+ * reply. */
+static enum MHD_Result take_body(struct http_request *req, const char *data, size_t n)
 {
-    if (clock_ns() - x->begin_ns > SERVER_TIMEOUT_S * (uint64_t)1000000000)
+    if (clock_ns() - req->begin_ns > SERVER_TIMEOUT_S * (uint64_t)1000000000)
         return MHD_NO;
-    if (!x->no.status && x->body.len + n > SERVER_MAX_BODY)
-        refusal_set(&x->no, 413, NULL, NULL, "the body has more than %d bytes", SERVER_MAX_BODY);
-    if (x->no.status) {
-        str_free(&x->body);
+    if (!req->refusal.status && req->body.len + n > SERVER_MAX_BODY)
+        refusal_set(&req->refusal, 413, NULL, NULL, "the body has more than %d bytes", SERVER_MAX_BODY);
+    if (req->refusal.status) {
+        str_free(&req->body);
         return MHD_YES;
     }
-    str_add(&x->body, data, n);
-    if (!str_ok(&x->body))
-        refusal_set(&x->no, 503, NULL, NULL, "out of memory for the body");
+    str_add(&req->body, data, n);
+    if (!str_ok(&req->body))
+        refusal_set(&req->refusal, 503, NULL, NULL, "out of memory for the body");
     return MHD_YES;
 }
 
@@ -144,23 +146,23 @@ static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, cons
                               const char *method, const char *version, const char *data, size_t *n,
                               void **con_cls)
 {
-    struct exchange *x = *con_cls;
+    struct http_request *req = *con_cls;
     (void)version;
-    if (!x) {
-        if (!(x = *con_cls = begin(cls, connection, url)))
+    if (!req) {
+        if (!(req = *con_cls = begin(cls, connection, url)))
             return MHD_NO;
-        look_at(x, method);
-        /* So much is not read for a refusal. */
-        return x->no.status == 413 && exchange_refuse(x) ? MHD_NO : MHD_YES;
+        look_at(req, method);
+        /* A body that is too large is not read at all. */
+        return req->refusal.status == 413 && http_request_refuse(req) ? MHD_NO : MHD_YES;
     }
     if (*n) {
-        enum MHD_Result taken = take_body(x, data, *n);
+        enum MHD_Result taken = take_body(req, data, *n);
         *n = 0;
         return taken;
     }
-    int rc = x->no.status   ? exchange_refuse(x)
-             : x->preflight ? exchange_reply(x, MHD_HTTP_NO_CONTENT, NULL, "", 0)
-                            : x->endpoint->answer(x);
+    int rc = req->refusal.status ? http_request_refuse(req)
+             : req->preflight    ? http_request_reply(req, MHD_HTTP_NO_CONTENT, NULL, "", 0)
+                                 : req->endpoint->answer(req);
     return rc ? MHD_NO : MHD_YES;
 }
 
@@ -182,7 +184,7 @@ int http_start(struct server *s, struct moeflux_err *e)
     return 0;
 }
 
-void http_close_door(struct server *s)
+void http_stop_accepting(struct server *s)
 {
     if (!s->daemon)
         return;

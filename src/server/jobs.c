@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-/* Deadlines are those of the clock that nobody sets. */
+/* Deadlines use the monotonic clock, which nobody sets. */
 static int init_cond(pthread_cond_t *c)
 {
     pthread_condattr_t a;
@@ -46,7 +46,7 @@ void jobs_free(struct jobs *q)
     pthread_mutex_destroy(&q->lock);
 }
 
-struct job *jobs_new(struct ask *ask, struct moeflux_err *e)
+struct job *jobs_new(struct choice *choice, struct moeflux_err *e)
 {
     struct job *j = mem_new(1, sizeof *j, e);
     if (j && init_cond(&j->changed) != 0) {
@@ -55,8 +55,8 @@ struct job *jobs_new(struct ask *ask, struct moeflux_err *e)
         return NULL;
     }
     if (j) {
-        j->ask = ask;
-        j->home = JOBS_ANYWHERE;
+        j->choice = choice;
+        j->holder = JOBS_NO_HOLDER;
     }
     return j;
 }
@@ -66,7 +66,7 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
     int rc = 0;
     pthread_mutex_lock(&q->lock);
     if (q->closed)
-        rc = err_set(e, ERR_INTERRUPTED, "the server is ending");
+        rc = err_set(e, ERR_INTERRUPTED, "the server is shutting down");
     else if (q->n_waiting >= q->most_waiting)
         rc = err_set(e, ERR_NO_FIT, "%u requests wait already", q->n_waiting);
     for (size_t i = 0; !rc && i < n; i++) {
@@ -85,8 +85,8 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
     return rc;
 }
 
-/* Whether no idle worker belongs to a group with fewer jobs; of equal ones the first has them, so that one
- * conversation stays where it is. */
+/* Returns whether this group is the one with an idle worker that has the fewest jobs. Of equal ones the first
+ * counts, so that a single conversation stays on one copy. */
 static bool has_fewest(const struct jobs *q, uint32_t group)
 {
     uint32_t own = q->groups[group].n_running;
@@ -98,23 +98,24 @@ static bool has_fewest(const struct jobs *q, uint32_t group)
     return true;
 }
 
-/* Whether the first job is to go home: the prompt that is computed anew elsewhere is worth one job more
- * there, and no more, since those whose prompts begin alike would all have one home. */
-static bool goes_home(const struct jobs *q)
+/* Returns whether the first job waits for its holder. Evaluating the prompt again on another copy costs about
+ * as much as one more job on the holder. It is not worth more than that: all prompts with a common prefix
+ * would have one holder. */
+static bool goes_to_holder(const struct jobs *q)
 {
-    uint32_t home = q->first->home, fewest = UINT32_MAX;
-    if (home == JOBS_ANYWHERE || q->groups[home].n_running >= q->groups[home].n_workers)
+    uint32_t holder = q->first->holder, fewest = UINT32_MAX;
+    if (holder == JOBS_NO_HOLDER || q->groups[holder].n_running >= q->groups[holder].n_workers)
         return false;
     for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++)
         if (q->groups[i].n_workers > 0 && q->groups[i].n_running < fewest)
             fewest = q->groups[i].n_running;
-    return q->groups[home].n_running <= fewest + 1;
+    return q->groups[holder].n_running <= fewest + 1;
 }
 
-/* Whether the first job is this group's to take. */
+/* Returns whether this group takes the first job. */
 static bool is_next(const struct jobs *q, uint32_t group)
 {
-    return goes_home(q) ? group == q->first->home : has_fewest(q, group);
+    return goes_to_holder(q) ? group == q->first->holder : has_fewest(q, group);
 }
 
 void jobs_add_worker(struct jobs *q, uint32_t group)
@@ -142,7 +143,7 @@ struct job *jobs_take(struct jobs *q, uint32_t group)
         q->groups[group].n_running++;
         q->n_waiting--;
         q->n_running++;
-        /* What was not another's to take may be now. */
+        /* The next job may belong to another group. */
         pthread_cond_broadcast(&q->more);
     }
     pthread_mutex_unlock(&q->lock);
@@ -204,7 +205,7 @@ void jobs_finish(struct jobs *q, struct job *j)
     j->state = JOB_DONE;
     q->n_running--;
     q->groups[j->group].n_running--;
-    /* The connection may free it as soon as the lock is open. */
+    /* The connection may free the job as soon as the lock is released. */
     pthread_cond_broadcast(&j->changed);
     pthread_cond_broadcast(&q->more);
     pthread_mutex_unlock(&q->lock);
@@ -233,7 +234,7 @@ void jobs_free_pieces(struct job_piece *p)
     }
 }
 
-/* The lock is held. */
+/* Removes a waiting job. The caller holds the lock. */
 static void unlink_waiting(struct jobs *q, struct job *j)
 {
     struct job *before = NULL;
@@ -271,7 +272,8 @@ void jobs_close(struct jobs *q)
     while (q->first) {
         struct job *j = q->first;
         unlink_waiting(q, j);
-        j->ask->result.rc = err_set(&j->ask->result.error, ERR_INTERRUPTED, "the server is ending");
+        j->choice->result.rc =
+            err_set(&j->choice->result.error, ERR_INTERRUPTED, "the server is shutting down");
         j->state = JOB_DONE;
         pthread_cond_broadcast(&j->changed);
     }

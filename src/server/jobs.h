@@ -1,7 +1,8 @@
-/* jobs.h - answers that are wanted, in the order in which they came, and what is there of each. A connection
- * makes a job, adds it and reads it; a worker takes it and fills it.
+/* jobs.h - the queue of choices to compute, and the pieces of each answer so far. A connection makes a job,
+ * adds it and reads its pieces; a worker takes it and produces them.
  *
  *   jobs_add -> WAITING -> jobs_take -> RUNNING -> jobs_finish -> DONE -> jobs_release
+ *
  * Locked: any thread may call. */
 #ifndef MOEFLUX_SERVER_JOBS_H
 #define MOEFLUX_SERVER_JOBS_H
@@ -11,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "api/ask.h"
+#include "api/choice.h"
 #include "base/err.h"
 #include "generate/answer.h"
 #include "text/chat/chat.h"
@@ -19,38 +20,38 @@
 /* A copy of a struct answer_piece. */
 struct job_piece {
     struct job_piece *next;
-    struct answer_piece piece; /* of the text, the probabilities and the call's name below */
-    struct answer_call call;   /* of ANSWER_CALL_BEGINS, without arguments */
+    struct answer_piece piece; /* points to the members below */
+    struct answer_call call;   /* set in ANSWER_CALL_BEGINS, without arguments */
     struct logprob *logprobs;  /* [1 + n_top]; NULL: none */
     char text[];
 };
 
-static const uint32_t JOBS_ANYWHERE = UINT32_MAX;
+static const uint32_t JOBS_NO_HOLDER = UINT32_MAX;
 
 enum job_state { JOB_NEW, JOB_WAITING, JOB_RUNNING, JOB_DONE };
 
 struct job { /* zeroed at first; freed with jobs_release */
-    /* Borrowed; the connection's, until the job is added, and the worker's while it is RUNNING: its scores
-     * and result. Then nobody writes it. */
-    struct ask *ask;
+    /* Borrowed. The connection writes it until the job is added; the worker writes its scores and result
+     * while the job is RUNNING. */
+    struct choice *choice;
 
-    /* The group whose copy has its prompt's beginning; JOBS_ANYWHERE: none. The connection's, until the job
-     * is added. */
-    uint32_t home;
+    /* The group whose copy of the model holds the state of the prompt's beginning; JOBS_NO_HOLDER: none. Set
+     * by the connection before the job is added. */
+    uint32_t holder;
 
     atomic_bool cancelled; /* nobody waits for it any more */
     uint64_t added_ns;
 
-    /* The jobs' own. */
+    /* Private to the queue. */
     pthread_cond_t changed;
     enum job_state state;
-    uint32_t group;   /* RUNNING: of the worker that has it */
-    struct job *next; /* WAITING */
+    uint32_t group;   /* while RUNNING: the group of its worker */
+    struct job *next; /* while WAITING */
     struct job_piece *first, *last;
 };
 
-/* Workers of one copy of the model. A job goes home where a worker is free, or about to be, and not much more
- * is under way than elsewhere; else to the copy with the fewest. */
+/* The workers of one copy of the model. A job goes to its holder if a worker there is not busy and at most
+ * one more job runs there than elsewhere; otherwise to the group with the fewest running jobs. */
 struct jobs_group {
     uint32_t n_workers, n_idle, n_running;
 };
@@ -64,35 +65,36 @@ struct jobs {
     bool closed;
 };
 
+/* Makes an empty queue. most_waiting: limit of waiting jobs. ERR_MEMORY. */
 int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e);
 void jobs_free(struct jobs *q);
 
-/* A new job of the caller's, for an ask that outlives it. ERR_MEMORY. */
-struct job *jobs_new(struct ask *ask, struct moeflux_err *e);
+/* Creates a job for a choice, which must outlive it; freed with jobs_release. NULL with `e` filled. */
+struct job *jobs_new(struct choice *choice, struct moeflux_err *e);
 
-/* Adds n of them, all or none. ERR_NO_FIT: too many wait; ERR_INTERRUPTED: nothing is taken any more. */
+/* Adds n jobs, all or none. ERR_NO_FIT: too many are waiting. ERR_INTERRUPTED: the queue is closed. */
 int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e);
 
-/* Before any job: a group (< MOEFLUX_MAX_DEVICES) has one worker more. */
+/* Registers a worker of a group (< MOEFLUX_MAX_DEVICES), before any job is added. */
 void jobs_add_worker(struct jobs *q, uint32_t group);
-/* The next one, for a worker of a group (< MOEFLUX_MAX_DEVICES); waits for it. NULL: there will be none. */
+/* Waits for the next job of a worker of this group (< MOEFLUX_MAX_DEVICES). NULL: the queue is closed. */
 struct job *jobs_take(struct jobs *q, uint32_t group);
 /* Appends a piece. ERR_MEMORY. */
 int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *p, struct moeflux_err *e);
-/* j->ask->result is filled. */
+/* Ends a job whose result is filled. */
 void jobs_finish(struct jobs *q, struct job *j);
 
-/* The pieces that have come since, the caller's now (jobs_free_pieces); waits for up to `ms` for one. *done:
- * these are the last. */
+/* Takes the pieces since the last call; waits up to `ms` for one. The caller frees them (jobs_free_pieces).
+ * *done: these are the last. */
 struct job_piece *jobs_read(struct jobs *q, struct job *j, uint32_t ms, bool *done);
 void jobs_free_pieces(struct job_piece *p);
 
-/* Cancels it, waits until no worker has it, and frees it. NULL is legal. */
+/* Cancels a job, waits until no worker has it, and frees it. NULL is legal. */
 void jobs_release(struct jobs *q, struct job *j);
 
-/* No more are taken: those that wait fail with ERR_INTERRUPTED, workers get NULL. */
+/* Closes the queue: waiting jobs fail with ERR_INTERRUPTED, workers get NULL. */
 void jobs_close(struct jobs *q);
-/* Waits for up to `ms` until none runs. */
+/* Waits up to `ms` until no job runs; returns whether that is so. */
 bool jobs_drained(struct jobs *q, uint32_t ms);
 
 void jobs_count(struct jobs *q, uint32_t *n_waiting, uint32_t *n_running);

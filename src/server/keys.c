@@ -8,7 +8,7 @@
 
 enum { MOST_BYTES = 1 << 16 };
 
-/* The next key from *at on; its length, or 0 at the end. */
+/* Finds the next key from *at on. Returns its length; 0: the end. */
 static size_t next_key(const struct keys *k, size_t *at, const char **key)
 {
     while (*at < k->len) {
@@ -36,10 +36,10 @@ int keys_read(struct keys *k, const char *path, struct moeflux_err *e)
     if (next_key(k, &at, &key))
         return 0;
     keys_free(k);
-    return err_set(e, ERR_USAGE, "%s: no key is in it", path);
+    return err_set(e, ERR_USAGE, "%s: contains no key", path);
 }
 
-/* Looks at every byte, whatever it finds. */
+/* Compares every byte, even after a difference. */
 static bool same(const char *a, const char *b, size_t n)
 {
     volatile unsigned char differ = 0;

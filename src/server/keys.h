@@ -1,4 +1,4 @@
-/* keys.h - the keys that clients may show, from a file with one a line. */
+/* keys.h - the API keys that clients may use, from a file with one key a line. */
 #ifndef MOEFLUX_SERVER_KEYS_H
 #define MOEFLUX_SERVER_KEYS_H
 
@@ -12,10 +12,11 @@ struct keys { /* zeroed: no key is needed; freed with keys_free */
     size_t len;
 };
 
-/* Blank lines and those that begin with # do not count. ERR_IO; ERR_USAGE: no key is in it. */
+/* Reads a file; blank lines and lines that begin with # do not count. ERR_IO, ERR_MEMORY, ERR_FORMAT (too
+ * large), ERR_USAGE (it contains no key). */
 int keys_read(struct keys *k, const char *path, struct moeflux_err *e);
 
-/* Whether `key` is one of them. The time depends on the lengths alone, not on how much of a key is right. */
+/* Returns whether `key` is one of them. The time depends only on the lengths, not on how many bytes match. */
 bool keys_have(const struct keys *k, const char *key);
 
 void keys_free(struct keys *k);

@@ -10,7 +10,7 @@
 
 enum { BACKLOG = 128 };
 
-/* The address as it stands in a URL. */
+/* Writes the socket's address as a URL. */
 static int tell_url(int fd, char *url, size_t cap, struct moeflux_err *e)
 {
     struct sockaddr_storage at = {0};
@@ -32,7 +32,7 @@ static int open_at(const struct addrinfo *a, const char *host, uint16_t port, st
     int on = 1, fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
     if (fd < 0)
         return err_errno(e, ERR_IO, "%s port %u", host, port);
-    /* A port whose last connections are not forgotten yet may be taken; one that is listened at may not. */
+    /* Allows a port with old connections in TIME_WAIT, but not one that another program listens on. */
     setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
     if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, BACKLOG) < 0) {
         int rc = err_errno(e, ERR_IO, "%s port %u", host, port);

@@ -7,8 +7,8 @@
 
 struct moeflux_err;
 
-/* Binds host and port and listens. url [cap]: "http://HOST:PORT" with the port that it is. Returns the
- * descriptor, ERR_USAGE (no such host) or ERR_IO (the port is in use, ...). */
+/* Binds host and port and listens. Returns the descriptor. url [cap]: "http://HOST:PORT" with the actual
+ * port. ERR_USAGE: no such host. ERR_IO: the port is in use, ... */
 int listener_open(const char *host, uint16_t port, char *url, size_t cap, struct moeflux_err *e);
 
 #endif

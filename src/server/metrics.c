@@ -118,11 +118,11 @@ void metrics_text(struct metrics *m, uint32_t n_waiting, uint32_t n_running, str
     pthread_mutex_lock(&m->lock);
     struct metrics now = *m;
     pthread_mutex_unlock(&m->lock);
-    counter(out, "http_requests_total", now.n_requests, "Requests that were replied to.");
-    counter(out, "http_errors_total", now.n_refused, "Of them with a status of 400 or more.");
+    counter(out, "http_requests_total", now.n_requests, "Requests with a reply.");
+    counter(out, "http_errors_total", now.n_refused, "Requests with a status of 400 or more.");
     counter(out, "answers_cancelled_total", now.n_cancelled, "Answers whose client went away.");
     counter(out, "answers_failed_total", now.n_failed, "Answers that failed.");
-    gauge(out, "requests_waiting", n_waiting, "Answers that wait for their turn.");
+    gauge(out, "requests_waiting", n_waiting, "Answers that wait in the queue.");
     gauge(out, "requests_running", n_running, "Answers that are computed now.");
     counter(out, "prompt_tokens_total", now.n_prompt, "Tokens of prompts, reused ones included.");
     counter(out, "cached_tokens_total", now.n_cached, "Tokens of prompts that were not computed again.");

@@ -1,5 +1,4 @@
-/* metrics.h - what the server has done, as numbers that a Prometheus server collects. Locked: any thread may
- * call. */
+/* metrics.h - counters of the server in the format of Prometheus. Locked: any thread may call. */
 #ifndef MOEFLUX_SERVER_METRICS_H
 #define MOEFLUX_SERVER_METRICS_H
 
@@ -16,31 +15,34 @@ enum { METRICS_BUCKETS = 12 };
 
 struct metrics {
     pthread_mutex_t lock;
-    uint64_t n_requests, n_refused, n_cancelled, n_failed; /* requests; of them answered with an error, ... */
+    uint64_t n_requests, n_refused, n_cancelled, n_failed; /* requests, those refused (>= 400); answers */
     uint64_t n_prompt, n_cached, n_answered;               /* tokens */
     uint64_t decode_ns;
-    uint64_t n_first, first_ns, first[METRICS_BUCKETS]; /* times to the first token */
-    struct moeflux_stats engine;                        /* as a worker saw it last */
+    /* Times to the first token: number, sum, histogram. */
+    uint64_t n_first, first_ns, first[METRICS_BUCKETS];
+    struct moeflux_stats engine; /* last values that a worker reported */
     struct sequences_counts sequences;
 };
 
+/* Sets all counters to 0. ERR_MEMORY. */
 int metrics_init(struct metrics *m, struct moeflux_err *e);
 void metrics_free(struct metrics *m);
 
-/* A request was answered with this status of HTTP. */
+/* Counts a reply with this HTTP status. */
 void metrics_request(struct metrics *m, unsigned status);
-/* A job's prompt is evaluated and its first token is there. */
+/* Counts the first token of a job, `ns` after the job was added. */
 void metrics_first_token(struct metrics *m, uint64_t ns);
 struct metrics_job {
     uint32_t n_prompt, n_cached, n_answered;
     uint64_t decode_ns;
     bool cancelled, failed;
 };
+/* Adds the counts of a job that has ended. */
 void metrics_job(struct metrics *m, const struct metrics_job *j);
-/* By whoever has the model. */
+/* Sets the statistics of the model and the sequences. */
 void metrics_engine(struct metrics *m, const struct moeflux_stats *engine, const struct sequences_counts *q);
 
-/* The text format of Prometheus, version 0.0.4. */
+/* Appends all metrics in the text format of Prometheus, version 0.0.4. */
 void metrics_text(struct metrics *m, uint32_t n_waiting, uint32_t n_running, struct str *out);
 
 #endif

@@ -21,7 +21,7 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     if (!s)
         return ERR_MEMORY;
     *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
-    s->defaults = (struct call_defaults){.options = o->request, .turns = true};
+    s->defaults = (struct api_request_defaults){.options = o->request, .turns = true};
     int rc = o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
     if (!rc)
         rc = jobs_init(&s->jobs, o->most_waiting, e);
@@ -63,7 +63,7 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
     int rc = generator_prepare(g, o->context, e);
     if (rc)
         return rc;
-    /* Texts are encoded by connections' threads, whoever has the model then. */
+    /* Connections encode texts in their own threads, whichever job the model computes: no progress calls. */
     tokenizer_set_progress(g->tokenizer, &(struct moeflux_progress){0});
     uint32_t n_copies = 1 + g->n_copies;
     struct sequences_options keep = {
@@ -90,7 +90,7 @@ const char *server_url(const struct server *s)
     return s->url;
 }
 
-/* Until the last bytes are handed over to their connections, or a client does not take them. */
+/* Waits until the connections have sent their last bytes; at most 2 s, because a client may not read them. */
 static void wait_for_replies(struct server *s)
 {
     const uint64_t most_ns = 2000000000;
@@ -109,10 +109,10 @@ static void free_sequences(struct server *s)
 
 void server_stop(struct server *s)
 {
-    http_close_door(s);
+    http_stop_accepting(s);
     jobs_close(&s->jobs);
     if (!jobs_drained(&s->jobs, s->options.grace_s * 1000))
-        workers_cut(s->workers);
+        workers_interrupt(s->workers);
     workers_join(s->workers);
     wait_for_replies(s);
     http_stop(s);

@@ -1,11 +1,11 @@
-/* server.h - a model for clients of OpenAI's API, over HTTP.
+/* server.h - serves a model over HTTP to clients of OpenAI's API.
  *
  *   server_new -> open a model with server_progress -> server_start -> ... -> server_stop -> server_free ->
  *   close the model
  *
- * Connections have a thread each (libmicrohttpd's), which reads requests, waits and writes. Answers are
- * computed by as many threads as may run side by side (workers.h). Requests name no files. There is no TLS:
- * that is a proxy's. */
+ * Each connection has a thread (libmicrohttpd's), which reads requests, waits and writes. A fixed number of
+ * worker threads compute the answers concurrently (workers.h). Requests cannot name files. There is no TLS:
+ * use a proxy. */
 #ifndef MOEFLUX_SERVER_SERVER_H
 #define MOEFLUX_SERVER_SERVER_H
 
@@ -17,47 +17,46 @@
 struct generator;
 struct server;
 
-struct server_options {   /* texts are borrowed */
-    const char *host;     /* a name or a number */
-    uint16_t port;        /* 0: any that is free */
-    const char *key_file; /* NULL: clients need no key */
-    /* the origin whose pages may use the server, "*": all; NULL: those of the server alone */
-    const char *cors;
-    const char *name;               /* of the model, as clients see it */
-    uint32_t context;               /* tokens of each sequence; 0: the default (generator_prepare) */
-    uint32_t parallel;              /* answers that take turns; >= 1 */
-    uint32_t sequences;             /* kept in memory, running ones included; >= parallel */
-    uint64_t state_bytes;           /* of those that do not run; 0: no limit */
-    const char *state_dir;          /* where those that leave memory are saved; NULL: nowhere */
-    uint64_t state_dir_bytes;       /* of its files; 0: no limit */
-    uint32_t state_dir_files;       /* their number; 0: no limit */
-    uint32_t most_waiting;          /* requests */
-    uint32_t grace_s;               /* for running answers at the end */
-    struct request_options request; /* what a request says nothing about */
-    /* Gets a line that the user should know and that stops nothing; any thread. */
+struct server_options {    /* strings are borrowed */
+    const char *host;      /* name or address */
+    uint16_t port;         /* 0: any free port */
+    const char *key_file;  /* NULL: clients need no key */
+    const char *cors;      /* origin whose pages may use the server; "*": all; NULL: only the server's page */
+    const char *name;      /* the model's name for clients */
+    uint32_t context;      /* tokens of each sequence; 0: the default (generator_prepare) */
+    uint32_t parallel;     /* concurrent answers; >= 1 */
+    uint32_t sequences;    /* most sequences in memory, also running ones; >= parallel */
+    uint64_t state_bytes;  /* most bytes of idle sequences; 0: no limit */
+    const char *state_dir; /* directory for evicted sequences; NULL: none */
+    uint64_t state_dir_bytes;       /* most bytes of its files; 0: no limit */
+    uint32_t state_dir_files;       /* most files; 0: no limit */
+    uint32_t most_waiting;          /* most jobs in the queue */
+    uint32_t grace_s;               /* time that running answers get after server_stop */
+    struct request_options request; /* values of fields that a request does not have */
+    /* Shows the user a line that is no failure; called on any thread. */
     void (*tell)(void *ctx, const char *text);
     void *ctx;
 };
 
-/* Reads the keys and takes the port. ERR_IO, ERR_USAGE, ERR_MEMORY. */
+/* Creates a server: reads the keys and binds the port. ERR_IO, ERR_USAGE, ERR_MEMORY. */
 int server_new(struct server **out, const struct server_options *o, struct moeflux_err *e);
 
-/* The progress to open the model with: `loading` until server_start, then whether somebody waits for what is
- * computed. */
+/* Returns the progress to open the model with. Until server_start it calls `loading`; then it stops an
+ * evaluation if no client waits for its result. */
 struct moeflux_progress server_progress(struct server *s, struct moeflux_progress loading);
 
-/* Accepts requests from now on. The generator was opened (generator_open); the server prepares it. It must
- * not be used or closed before server_free. */
+/* Begins to accept requests. The generator was opened (generator_open); the server prepares it. Do not use or
+ * close it before server_free. */
 int server_start(struct server *s, struct generator *g, struct moeflux_err *e);
 
-/* "http://127.0.0.1:8080", with the port that was taken. */
+/* Returns "http://127.0.0.1:8080", with the actual port. */
 const char *server_url(const struct server *s);
 
-/* Accepts no more, waits for up to grace_s for the answers that run, cuts what is left then, and saves the
+/* Stops accepting requests, waits up to grace_s for running answers, interrupts the rest, and saves the
  * sequences if there is a directory. */
 void server_stop(struct server *s);
 
-/* NULL and a server that was never started are legal. */
+/* Stops and frees the server. NULL and a server that was never started are legal. */
 void server_free(struct server *s);
 
 #endif

@@ -1,4 +1,4 @@
-/* state.h - what the parts of the server have in common. */
+/* state.h - the data that the files of the server share. */
 #ifndef MOEFLUX_SERVER_STATE_H
 #define MOEFLUX_SERVER_STATE_H
 
@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "api/call.h"
+#include "api/api_request.h"
 #include "server/jobs.h"
 #include "server/keys.h"
 #include "server/metrics.h"
@@ -19,9 +19,9 @@ struct workers;
 enum {
     SERVER_MAX_BODY = 16 << 20, /* bytes */
     SERVER_MAX_CONNECTIONS = 256,
-    SERVER_HEADER_BYTES = 32 << 10, /* of a request's line and headers */
-    SERVER_TIMEOUT_S = 60,          /* of a connection on which nothing moves, and of reading a body */
-    SERVER_ALIVE_S = 5,             /* between two signs of life in a stream */
+    SERVER_HEADER_BYTES = 32 << 10, /* most bytes of a request's line and headers */
+    SERVER_TIMEOUT_S = 60,          /* limit of an idle connection, and of reading a body */
+    SERVER_ALIVE_S = 5,             /* interval of keep-alive comments in a stream */
 };
 
 struct server {
@@ -30,17 +30,17 @@ struct server {
     struct jobs jobs;
     struct metrics metrics;
     struct workers *workers;
-    struct sequences *sequences[MOEFLUX_MAX_DEVICES]; /* of each copy of the model */
+    struct sequences *sequences[MOEFLUX_MAX_DEVICES]; /* one for each copy of the model */
     struct generator *generator;
-    struct call_defaults defaults;
+    struct api_request_defaults defaults;
     struct moeflux_progress loading;
-    int64_t created; /* seconds of the epoch */
-    int listener;    /* -1: the daemon's, or none */
+    int64_t created; /* seconds since the epoch */
+    int listener;    /* descriptor; -1: owned by the daemon, or none */
     struct MHD_Daemon *daemon;
     char url[128];
     bool has_jobs, has_metrics;
     atomic_bool started;
-    atomic_uint n_open; /* requests that are being answered */
+    atomic_uint n_open; /* open requests */
 };
 
 #endif

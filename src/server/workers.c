@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "api/ask.h"
+#include "api/choice.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -24,13 +24,13 @@ struct worker {
     struct generator generator;
     struct batcher_slot slot;
     struct job *job;
-    struct constrain_ahead constraint; /* of its answer */
+    struct constrain_ahead constraint; /* the constraint of the job's answer */
 };
 
-/* A copy of the model, and the workers' that compute on it. */
+/* What the workers of one copy of the model share. */
 struct copy {
     struct batcher *batcher;
-    pthread_mutex_t lock; /* of the sequences */
+    pthread_mutex_t lock; /* protects the sequences */
     bool has_lock;
     struct sequences *sequences;
 };
@@ -42,9 +42,9 @@ struct workers {
     struct jobs *jobs;
     struct metrics *metrics;
     const struct generator *generator;
-    pthread_key_t self; /* of a worker's thread: the worker */
-    atomic_bool cut;
-    _Atomic(uint64_t) told_ns; /* when the metrics were brought up to date */
+    pthread_key_t self; /* the worker of the calling thread */
+    atomic_bool interrupted;
+    _Atomic(uint64_t) told_ns; /* last update of the metrics */
 };
 
 struct workers *workers_new(uint32_t n, struct jobs *jobs, struct metrics *metrics, struct moeflux_err *e)
@@ -79,12 +79,12 @@ void workers_free(struct workers *w)
     free(w);
 }
 
-/* Whether somebody waits for what the thread computes: its own answer, or those whose tokens it evaluates. */
+/* Returns whether a client waits for what the thread computes: its own answer, or a group of tokens. */
 static bool is_wanted(const struct worker *k)
 {
     bool is = k->slot.n_group == 0 && k->job && !atomic_load(&k->job->cancelled);
     for (uint32_t i = 0; i < k->slot.n_group; i++) {
-        const struct worker *other = k->slot.group[i]->of;
+        const struct worker *other = k->slot.group[i]->owner;
         is = is || !atomic_load(&other->job->cancelled);
     }
     return is;
@@ -95,17 +95,17 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
     struct workers *w = ctx;
     const struct worker *k = pthread_getspecific(w->self);
     (void)what, (void)unit, (void)done, (void)total;
-    return !k || (!atomic_load(&w->cut) && is_wanted(k));
+    return !k || (!atomic_load(&w->interrupted) && is_wanted(k));
 }
 
 /* ---- which copy ---- */
 
-uint32_t workers_home(struct workers *w, const struct ask *ask)
+uint32_t workers_find_holder(struct workers *w, const struct choice *choice)
 {
-    enum { WORTH_IT = 32 }; /* tokens more than elsewhere: fewer are computed in no time */
-    const struct token_list *t = &ask->request.tokens;
-    uint32_t home = JOBS_ANYWHERE, most = 0, second = 0;
-    for (uint32_t i = 0; w->n_copies > 1 && !ask->score && i < w->n_copies; i++) {
+    enum { WORTH_IT = 32 }; /* tokens more than on other copies: fewer are evaluated in no time */
+    const struct token_list *t = &choice->request.tokens;
+    uint32_t holder = JOBS_NO_HOLDER, most = 0, second = 0;
+    for (uint32_t i = 0; w->n_copies > 1 && !choice->score && i < w->n_copies; i++) {
         struct copy *c = &w->copies[i];
         pthread_mutex_lock(&c->lock);
         uint32_t here = sequences_usable(c->sequences, t->ids, (uint32_t)t->n);
@@ -113,12 +113,12 @@ uint32_t workers_home(struct workers *w, const struct ask *ask)
         if (here > most) {
             second = most;
             most = here;
-            home = i;
+            holder = i;
         } else if (here > second) {
             second = here;
         }
     }
-    return most >= second + WORTH_IT ? home : JOBS_ANYWHERE;
+    return most >= second + WORTH_IT ? holder : JOBS_NO_HOLDER;
 }
 
 /* ---- metrics ---- */
@@ -144,7 +144,7 @@ static void tell_metrics(struct workers *w)
     metrics_engine(w->metrics, &stats, &all);
 }
 
-/* Several times a second, whoever comes by. */
+/* Updates the metrics several times a second, on whichever worker calls it. */
 static void tell_metrics_sometimes(struct workers *w)
 {
     const uint64_t often = 200000000;
@@ -161,13 +161,13 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     int rc = jobs_give(k->all->jobs, k->job, p, e);
     if (p->id < 0)
         return rc;
-    if (k->job->ask->result.n_answered++ == 0)
+    if (k->job->choice->result.n_answered++ == 0)
         metrics_first_token(k->all->metrics, clock_ns() - k->job->added_ns);
     tell_metrics_sometimes(k->all);
     return rc;
 }
 
-/* Those ahead of the sequence's position. */
+/* Returns the stops at or after a position. */
 static struct prefix_stops stops_from(const struct prefix_stops *all, uint32_t pos)
 {
     struct prefix_stops st = {0};
@@ -177,9 +177,9 @@ static struct prefix_stops stops_from(const struct prefix_stops *all, uint32_t p
     return st;
 }
 
-/* Checkpoints at the stops. The last one is passed over with the rest of the prompt, except that a single
- * token is always an evaluation of its own: the same prompt, asked again, has that one left and gets the same
- * bits. */
+/* Evaluates the prompt up to the stops and saves checkpoints there. The checkpoint at the last stop is saved
+ * while the rest of the prompt is evaluated, unless the rest is one token. That token is always an evaluation
+ * of its own: the same prompt, sent again, has only it left and gets the same bits. */
 static int feed(struct generator *g, const int32_t *ids, uint32_t n, struct prefix_stops *stops,
                 struct moeflux_err *e)
 {
@@ -196,15 +196,15 @@ static int prefill(struct worker *k, struct moeflux_err *e)
 {
     struct generator *g = &k->generator;
     struct job *j = k->job;
-    const int32_t *ids = j->ask->request.tokens.ids;
-    uint32_t n = (uint32_t)j->ask->request.tokens.n, n_reused;
+    const int32_t *ids = j->choice->request.tokens.ids;
+    uint32_t n = (uint32_t)j->choice->request.tokens.n, n_reused;
     int rc = moeflux_session_reuse(g->sequence, ids, n, &n_reused, e);
     if (rc)
         return rc;
-    j->ask->result.n_reused = n_reused;
-    struct sampler_options sampling = request_sampling(&j->ask->request.options, j->ask->seed);
+    j->choice->result.n_reused = n_reused;
+    struct sampler_options sampling = request_sampling(&j->choice->request.options, j->choice->seed);
     rc = generator_new_sampler(g, &sampling, ids, n_reused, e);
-    struct prefix_stops stops = stops_from(&j->ask->stops, n_reused);
+    struct prefix_stops stops = stops_from(&j->choice->stops, n_reused);
     if (!rc && moeflux_session_checkpoint_bytes(g->sequence))
         rc = feed(g, ids, n, &stops, e);
     uint32_t pos = moeflux_session_position(g->sequence);
@@ -219,7 +219,7 @@ static bool shrink(struct copy *c)
     return shrunk;
 }
 
-/* Memory that idle sequences have is given up for the one at hand. */
+/* Evaluates the prompt; frees memory of idle sequences if there is too little. */
 static int prefill_somehow(struct worker *k, struct moeflux_err *e)
 {
     int rc = prefill(k, e);
@@ -234,9 +234,9 @@ static int take_sequence(struct worker *k, struct moeflux_err *e)
     struct copy *c = k->copy;
     struct moeflux_session **s = &k->generator.sequence;
     pthread_mutex_lock(&c->lock);
-    int rc = j->ask->score ? sequences_take_empty(c->sequences, s, e)
-                           : sequences_take(c->sequences, j->ask->request.tokens.ids,
-                                            (uint32_t)j->ask->request.tokens.n, s, e);
+    int rc = j->choice->score ? sequences_take_empty(c->sequences, s, e)
+                              : sequences_take(c->sequences, j->choice->request.tokens.ids,
+                                               (uint32_t)j->choice->request.tokens.n, s, e);
     pthread_mutex_unlock(&c->lock);
     return rc;
 }
@@ -253,18 +253,18 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
 {
     struct generator *g = &k->generator;
     struct job *j = k->job;
-    const struct request_options *o = &j->ask->request.options;
+    const struct request_options *o = &j->choice->request.options;
     struct answer_options ao = request_answer(o);
     ao.sink = (struct answer_sink){give_piece, k};
     int rc = take_sequence(k, e);
     if (rc)
         return rc;
-    /* All have what one of them keeps of grammars. */
+    /* All workers use the grammars that the first one keeps. */
     request_constrain_ahead(o, &k->all->each[0].generator, &k->constraint);
     if (!o->raw)
         rc = generator_use_chat(g, request_thinking(o), "a request", e);
     if (!rc)
-        rc = j->ask->score ? ask_score(j->ask, g, e) : prefill_somehow(k, e);
+        rc = j->choice->score ? choice_score(j->choice, g, e) : prefill_somehow(k, e);
     int made = constrain_await(&k->constraint, &ao.constraint, rc ? NULL : e);
     rc = rc ? rc : made;
     if (!rc)
@@ -274,18 +274,18 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     return rc;
 }
 
-/* An answer that the server's end has cut is one. Where nothing of it has come yet, an empty one would look
- * like what the model says: the client is told, so that it can ask again. */
-static void refuse_unanswered(const struct answer *a, struct ask_result *r)
+/* Makes an answer that the end of the server cut off before its first token an error, so that the client can
+ * ask again: an empty answer would look like the model's. With tokens it stays an answer. */
+static void refuse_unanswered(const struct answer *a, struct choice_result *r)
 {
-    bool cut = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == ANSWER_INTERRUPTED);
-    if (cut && r->n_answered == 0)
-        r->rc = err_set(&r->error, ERR_INTERRUPTED, "the server is ending");
+    bool interrupted = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == ANSWER_INTERRUPTED);
+    if (interrupted && r->n_answered == 0)
+        r->rc = err_set(&r->error, ERR_INTERRUPTED, "the server is shutting down");
 }
 
 static void run(struct worker *k, struct job *j)
 {
-    struct ask_result *r = &j->ask->result;
+    struct choice_result *r = &j->choice->result;
     struct answer a = {0};
     k->job = j;
     r->rc = answer(k, &a, &r->error);
@@ -293,7 +293,7 @@ static void run(struct worker *k, struct job *j)
     refuse_unanswered(&a, r);
     tell_metrics(k->all);
     struct metrics_job counted = {
-        .n_prompt = (uint32_t)j->ask->request.tokens.n,
+        .n_prompt = (uint32_t)j->choice->request.tokens.n,
         .n_cached = r->n_reused,
         .n_answered = r->n_answered,
         .decode_ns = a.decode_ns,
@@ -338,7 +338,7 @@ static int make_worker(struct workers *w, uint32_t idx, struct moeflux_err *e)
     uint32_t copy = idx % w->n_copies;
     k->all = w;
     k->copy = &w->copies[copy];
-    k->slot.of = k;
+    k->slot.owner = k;
     generator_share(&k->generator, w->generator, copy);
     k->generator.logits = mem_new(k->generator.info.vocab_size, sizeof(float), e);
     if (!k->generator.logits)
@@ -370,9 +370,9 @@ int workers_start(struct workers *w, const struct generator *g, struct sequences
     return rc;
 }
 
-void workers_cut(struct workers *w)
+void workers_interrupt(struct workers *w)
 {
-    atomic_store(&w->cut, true);
+    atomic_store(&w->interrupted, true);
 }
 
 void workers_join(struct workers *w)

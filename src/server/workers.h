@@ -1,5 +1,5 @@
-/* workers.h - threads that answer jobs on one model or several copies of it, each job in a sequence of its
- * own. Their tokens are evaluated together (generate/batcher.h). */
+/* workers.h - threads that compute jobs on one model or several copies of it, each job in its own sequence,
+ * with batched decode (generate/batcher.h). */
 #ifndef MOEFLUX_SERVER_WORKERS_H
 #define MOEFLUX_SERVER_WORKERS_H
 
@@ -8,7 +8,7 @@
 
 enum { WORKERS_MAX = 64 };
 
-struct ask;
+struct choice;
 struct generator;
 struct jobs;
 struct metrics;
@@ -16,29 +16,30 @@ struct moeflux_err;
 struct sequences;
 struct workers;
 
-/* Lives longer than the model, whose progress it is. n: threads, at most WORKERS_MAX; nothing is started.
- * NULL with `e` filled. */
+/* Creates n workers, at most WORKERS_MAX; starts no thread. Must outlive the model, whose progress callback
+ * uses it. NULL with `e` filled. */
 struct workers *workers_new(uint32_t n, struct jobs *jobs, struct metrics *metrics, struct moeflux_err *e);
 
-/* Whether an evaluation is to go on: not when nobody waits for its answer any more. For moeflux_progress;
- * ctx: the workers. */
+/* Returns whether an evaluation should continue: false if no client waits for its answers any more. A
+ * function for moeflux_progress; ctx: the workers. */
 bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total);
 
-/* Starts them; `g` was prepared, sequences [1 + g->n_copies] are those of each copy, and all outlive the
- * workers. There are at least as many workers as copies. ERR_MEMORY: none runs. */
+/* Starts the threads. g: prepared. sequences: [1 + g->n_copies], one for each copy. Both must outlive the
+ * workers. There must be at least one worker for each copy. ERR_MEMORY: no thread runs. */
 int workers_start(struct workers *w, const struct generator *g, struct sequences *const *sequences,
                   struct moeflux_err *e);
 
-/* Of an ask that is to be a job: job.home. */
-uint32_t workers_home(struct workers *w, const struct ask *ask);
+/* Returns job.holder of a choice: the copy that holds the state of its prompt's beginning. */
+uint32_t workers_find_holder(struct workers *w, const struct choice *choice);
 
-/* Running answers end where they are, as if interrupted. */
-void workers_cut(struct workers *w);
+/* Ends running answers where they are, as if interrupted. */
+void workers_interrupt(struct workers *w);
 
-/* After jobs_close: waits until each has ended its job. NULL and workers that do not run are legal. */
+/* Waits until all workers have ended their jobs. Call jobs_close first. NULL and workers that do not run are
+ * legal. */
 void workers_join(struct workers *w);
 
-/* NULL is legal. No connection is left that may ask for a home. */
+/* Frees the workers. No connection may call workers_find_holder any more. NULL is legal. */
 void workers_free(struct workers *w);
 
 #endif

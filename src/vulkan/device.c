@@ -97,7 +97,7 @@ static bool has_compute_queue(const struct vk *vk, VkPhysicalDevice p, uint32_t 
     return false;
 }
 
-/* A family that can copy and nothing else drives the copy engines; without one the compute queue copies. */
+/* Returns the family that can only copy: it drives the copy engines. Without one the compute queue copies. */
 static uint32_t transfer_family(const struct vk *vk, VkPhysicalDevice p, uint32_t compute_family)
 {
     VkQueueFamilyProperties q[32];
@@ -110,7 +110,7 @@ static uint32_t transfer_family(const struct vk *vk, VkPhysicalDevice p, uint32_
     return compute_family;
 }
 
-/* Of a device with Vulkan 1.3. */
+/* Returns the limits of subgroups; p supports Vulkan 1.3. */
 static VkPhysicalDeviceVulkan13Properties subgroup_limits(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceVulkan13Properties v13 = {.sType =
@@ -122,8 +122,7 @@ static VkPhysicalDeviceVulkan13Properties subgroup_limits(const struct vk *vk, V
     return v13;
 }
 
-/* The kernels are specialised for one subgroup size: the pipeline asks for it, or the device knows no other.
- * */
+/* Kernels are specialised for one subgroup size: the pipeline requests it, or the device has no other. */
 static bool has_fixed_subgroups(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceVulkan13Properties v13 = subgroup_limits(vk, p);
@@ -131,8 +130,9 @@ static bool has_fixed_subgroups(const struct vk *vk, VkPhysicalDevice p)
            v13.minSubgroupSize == v13.maxSubgroupSize;
 }
 
-/* What the kernels and the streams are written for. All but the subgroup operations are Vulkan 1.3 core
- * features, named here because a driver may report a 1.3 device that lacks one. */
+/* Returns the first feature that kernels and streams need and the device lacks, or "". All except the
+ * subgroup operations are Vulkan 1.3 core features, checked here because a driver may report a 1.3 device
+ * that lacks one. */
 static const char *missing_feature(const struct vk *vk, VkPhysicalDevice p,
                                    const VkPhysicalDeviceProperties *props,
                                    const VkPhysicalDeviceSubgroupProperties *sub)
@@ -224,7 +224,7 @@ static int create_instance(struct vk *vk, VkInstance *out, struct moeflux_err *e
     return r == VK_SUCCESS ? vk_find_of_instance(vk, *out, e) : gpu_error(r, "vkCreateInstance", e);
 }
 
-/* Half-opened ones too. */
+/* The instance may be half open. */
 static void destroy_instance(struct vk *vk, VkInstance instance)
 {
     if (instance && vk->DestroyInstance)
@@ -248,7 +248,7 @@ static int best_first(const void *a, const void *b)
     return x->memory_bytes > y->memory_bytes ? -1 : x->memory_bytes < y->memory_bytes;
 }
 
-/* All devices, best first. Returns their number (0 is an error). */
+/* Finds all devices, best first. Returns their number; none is an error. */
 static int find_devices(const struct vk *vk, VkInstance instance, struct found *found, struct moeflux_err *e)
 {
     VkPhysicalDevice p[MAX_DEVICES];
@@ -326,7 +326,7 @@ static int choose(const struct found *found, int n, const char *which, struct mo
     return pick;
 }
 
-/* Whether float16 code may ask for denormals to be kept, whatever float32 does with its own. */
+/* Whether float16 code may keep denormals, whatever float32 code does with its own. */
 static bool has_denorm(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceVulkan12Properties props12 = {
@@ -389,7 +389,7 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
                                             .hostQueryReset = VK_TRUE,
                                             .shaderFloat16 = has_matrices || g->has_denorm,
                                             .vulkanMemoryModel = has_matrices,
-                                            /* Other kernels' atomics are of that scope. */
+                                            /* Atomics of other kernels have that scope. */
                                             .vulkanMemoryModelDeviceScope = has_matrices};
     VkPhysicalDeviceVulkan11Features v11 = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_1_FEATURES,
                                             .pNext = &v12,
@@ -465,8 +465,8 @@ static void read_limits(struct gpu *g)
     g->cuts_dispatches = p.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
 }
 
-/* The host caches device memory only where it is its own: of a card it maps a window, whole or small, that
- * writes are combined into. */
+/* The host caches device memory only where it is host memory. It maps a card's memory, in whole or in a small
+ * window, as write-combined. */
 static bool has_cached_local_memory(const VkPhysicalDeviceMemoryProperties *m)
 {
     const VkMemoryPropertyFlags want =

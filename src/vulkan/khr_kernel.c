@@ -1,4 +1,5 @@
-/* Numbers and operands: SPIR-V specification 1.6; SPV_NV_cooperative_matrix; SPV_KHR_cooperative_matrix. */
+/* Translates SPIR-V of NV's matrices to KHR's. Opcodes and operands: SPIR-V specification 1.6,
+ * SPV_NV_cooperative_matrix, SPV_KHR_cooperative_matrix. */
 #include "vulkan/khr_kernel.h"
 
 #include <stdbool.h>
@@ -42,17 +43,17 @@ enum {
 static const char extension_nv[] = "SPV_NV_cooperative_matrix",
                   extension_khr[] = "SPV_KHR_cooperative_matrix";
 
-/* What a matrix is used for, and how one lies in memory: constants that KHR's instructions name by an id. */
+/* A matrix's use and its order in memory: constants that KHR's instructions refer to by id. */
 enum { FIRST_FACTOR = 0, SECOND_FACTOR = 1, SUMS = 2, BY_ROWS = 0, BY_COLUMNS = 1, N_NUMBERS = 3 };
 
 struct translation {
-    uint32_t *out, *late; /* late: what main begins with */
+    uint32_t *out, *late; /* late: instructions to insert at the start of main */
     size_t n, n_late;
     bool is_in_main, begins;
-    uint32_t uint_type, float_type; /* of 32 bits */
+    uint32_t uint_type, float_type; /* ids of the 32-bit types */
     uint32_t false_id, true_id;     /* NV's BY_ROWS and BY_COLUMNS */
-    uint32_t second_id;             /* the number of rows of second factors */
-    uint32_t numbers;               /* the id of 0, those of 1 and 2 follow; 0: not there yet */
+    uint32_t second_id;             /* id of the number of rows of second factors */
+    uint32_t numbers;               /* id of the constant 0; those of 1 and 2 follow. 0: not declared yet */
     const char *fault;
 };
 
@@ -72,14 +73,14 @@ static void put_all(struct translation *t, const uint32_t *words, uint32_t n)
     t->n += n;
 }
 
-/* The same with another number. */
+/* Copies an instruction of n words with another opcode. */
 static void put_as(struct translation *t, uint32_t op, const uint32_t *in, uint32_t n)
 {
     put_head(t, op, n);
     put_all(t, in + 1, n - 1);
 }
 
-/* Before the first matrix type: behind what declares integers. */
+/* Declares the constants before the first matrix type, after the integer type. */
 static void put_numbers(struct translation *t)
 {
     if (t->numbers)
@@ -96,7 +97,7 @@ static void put_numbers(struct translation *t)
     }
 }
 
-/* NV: result, component, scope, rows, columns; KHR has the use behind them. */
+/* NV's operands are result, component, scope, rows, columns; KHR's has the use after them. */
 static void put_type(struct translation *t, const uint32_t *in)
 {
     bool is_second = t->second_id && in[4] == t->second_id;
@@ -115,8 +116,8 @@ static uint32_t order(struct translation *t, uint32_t is_by_columns)
     return t->numbers + (is_by_columns == t->true_id ? BY_COLUMNS : BY_ROWS);
 }
 
-/* NV: two words (result and its type, and the pointer as a third; or pointer and matrix), stride, order; KHR:
- * order, stride. */
+/* Translates a load or store. NV's operands are two or three words (load: result type, result, pointer;
+ * store: pointer, matrix), then stride and order; KHR's has order before stride. */
 static void put_access(struct translation *t, uint32_t op, const uint32_t *in, uint32_t n, uint32_t stride_at)
 {
     put_head(t, op, n);
@@ -147,8 +148,8 @@ static bool is_late(const struct translation *t, uint32_t id)
     return false;
 }
 
-/* With NV's form the numbers of a matrix that a lane has are a constant, and so is what is computed of that;
- * with KHR's both are results in a function. */
+/* Whether a constant has to move into main. In NV's form a matrix's length (numbers per lane) is a constant,
+ * and so is what is computed from it; in KHR's both are results inside a function. */
 static bool takes_late(struct translation *t, const uint32_t *in, uint32_t n)
 {
     bool is_length = in[3] == NV_LENGTH, is_late_too = is_length;
@@ -165,7 +166,7 @@ static bool takes_late(struct translation *t, const uint32_t *in, uint32_t n)
     return true;
 }
 
-/* Kernels are one function when they are optimised. Its variables come before all else. */
+/* Finds where main begins: an optimised kernel is one function. Its variables come before everything else. */
 static void follow(struct translation *t, uint32_t op)
 {
     if (op == OP_FUNCTION && t->is_in_main)
@@ -179,7 +180,7 @@ static void follow(struct translation *t, uint32_t op)
     t->begins |= op == OP_LABEL && t->n_late > 0;
 }
 
-/* What later instructions are looked up by. */
+/* Notes the ids that later instructions refer to. */
 static void learn(struct translation *t, uint32_t op, const uint32_t *in, uint32_t n)
 {
     if (op == OP_TYPE_INT && in[2] == 32 && in[3] == 0)
@@ -233,7 +234,7 @@ static void translate(struct translation *t, const uint32_t *in, uint32_t n)
 
 int khr_kernel(const uint32_t *words, size_t n, uint32_t **out, size_t *n_out, struct moeflux_err *e)
 {
-    /* An instruction grows by one word at most, and three constants come on top. */
+    /* An instruction grows by at most one word, and three constants are added. */
     size_t most = 2 * n + (size_t)4 * N_NUMBERS;
     struct translation t = {.out = mem_new(most + n, sizeof *t.out, e)};
     if (!t.out)

@@ -1,5 +1,5 @@
-/* khr_matrix.h - VK_KHR_cooperative_matrix for Vulkan headers older than 1.3.255: what this program uses of
- * it, with the registry's names and numbers. */
+/* khr_matrix.h - the part of VK_KHR_cooperative_matrix that this program uses, for Vulkan headers older than
+ * 1.3.255, with the registry's names and numbers. */
 #ifndef MOEFLUX_VULKAN_KHR_MATRIX_H
 #define MOEFLUX_VULKAN_KHR_MATRIX_H
 
@@ -11,7 +11,7 @@
 #define VK_STRUCTURE_TYPE_COOPERATIVE_MATRIX_PROPERTIES_KHR                 ((VkStructureType)1000506001)
 #define VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_COOPERATIVE_MATRIX_PROPERTIES_KHR ((VkStructureType)1000506002)
 
-/* The extension took them over from NV's, and left their numbers. */
+/* KHR's extension took these types over from NV's, with their numbers. */
 typedef VkComponentTypeNV VkComponentTypeKHR;
 typedef VkScopeNV VkScopeKHR;
 

@@ -17,7 +17,7 @@ int vk_open(struct vk *v, struct moeflux_err *e)
     if (!v->library)
         return err_set(e, ERR_DEVICE, "the Vulkan loader cannot be loaded (Debian: install libvulkan1): %s",
                        dlerror());
-    /* ISO C knows no conversion from an object's address to a function's. */
+    /* ISO C has no conversion from an object pointer to a function pointer. */
     *(void **)&v->GetInstanceProcAddr = dlsym(v->library, "vkGetInstanceProcAddr");
     if (!v->GetInstanceProcAddr)
         return missing("vkGetInstanceProcAddr", e);

@@ -1,11 +1,11 @@
-/* loader.h - the Vulkan functions that the program calls, found at run time: a machine without libvulkan runs
- * it on the CPU.
+/* loader.h - loads the Vulkan functions that the program calls at run time: a machine without libvulkan runs
+ * on the CPU.
  *
- * Functions of a device are asked for by device, so that calls skip the loader's dispatch. */
+ * Device functions are looked up per device, so that calls skip the loader's dispatch. */
 #ifndef MOEFLUX_VULKAN_LOADER_H
 #define MOEFLUX_VULKAN_LOADER_H
 
-/* No prototypes: a call that is not made through struct vk does not compile. */
+/* Without prototypes, a call that does not go through struct vk does not compile. */
 #ifndef VK_NO_PROTOTYPES
 #define VK_NO_PROTOTYPES
 #endif
@@ -15,7 +15,7 @@
 
 struct moeflux_err;
 
-/* each(NAME) for every function vkNAME, by what it is asked for with. */
+/* each(NAME) for every function vkNAME; the three lists differ in what it is looked up with. */
 #define VK_GLOBAL_FUNCTIONS(each) each(EnumerateInstanceVersion) each(CreateInstance)
 #define VK_INSTANCE_FUNCTIONS(each)                                                                          \
     each(DestroyInstance) each(EnumeratePhysicalDevices) each(EnumerateDeviceExtensionProperties)            \
@@ -49,13 +49,13 @@ struct vk {
     PFN_vkGetMemoryHostPointerPropertiesEXT GetMemoryHostPointerPropertiesEXT; /* NULL: not supported */
 };
 
-/* Loads the library and its global functions. ERR_DEVICE: it is not there, or no Vulkan loader. */
+/* Loads the library and its global functions. ERR_DEVICE: there is none, or it is no Vulkan loader. */
 int vk_open(struct vk *v, struct moeflux_err *e);
-/* Finds the functions of an instance, of a device. ERR_DEVICE names the one that is missing. */
+/* Look up the functions of an instance, of a device. ERR_DEVICE names the one that is missing. */
 int vk_find_of_instance(struct vk *v, VkInstance instance, struct moeflux_err *e);
 int vk_find_of_device(struct vk *v, VkDevice device, struct moeflux_err *e);
 bool vk_has_extension(const struct vk *vk, VkPhysicalDevice p, const char *name);
-/* After the instance was destroyed. A zeroed struct is legal. */
+/* Unloads the library. The instance must be destroyed. A zeroed struct is legal. */
 void vk_close(struct vk *v);
 
 #endif

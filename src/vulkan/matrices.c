@@ -4,7 +4,7 @@
 
 #include "vulkan/khr_matrix.h"
 
-/* What a driver says that it multiplies, in either extension's words. */
+/* A product that a driver supports, from either extension's list. */
 struct shape {
     uint32_t m, n, k;
     VkComponentTypeNV a, b, c, result;
@@ -60,8 +60,8 @@ static bool lists_khr(const struct vk *vk, VkInstance instance, VkPhysicalDevice
     return found;
 }
 
-/* A device that cannot be asked for a size has one. The largest workgroups of these kernels have 8 subgroups.
- * */
+/* A device whose subgroup size cannot be requested has only one. The largest workgroups of these kernels have
+ * 8 subgroups. */
 static bool has_lanes(const struct vk *vk, VkPhysicalDevice p)
 {
     VkPhysicalDeviceVulkan13Properties v13 = {.sType =

@@ -13,9 +13,8 @@
 
 enum { HUGE_PAGE = 2 << 20, OWN_BYTES = 32 << 20, POPULATORS = 4 };
 
-/* For each kind the wished properties, best first; the last is what Vulkan guarantees. Coherent always: no
- * flush is ever needed. Unmapped device memory is not asked for by exclusion: a type that is also mapped does
- * no harm. */
+/* The wanted properties of each kind, best first; the last is what Vulkan guarantees. Mapped types are always
+ * coherent, so no flush is needed. GPU_DEVICE does not exclude mapped types: they do no harm. */
 static const VkMemoryPropertyFlags wishes[][3] = {
     [GPU_DEVICE] = {LOCAL, LOCAL, 0},
     [GPU_INPUT] = {LOCAL | MAPPED, MAPPED, MAPPED},
@@ -35,7 +34,7 @@ static int find_type(const struct gpu *g, uint32_t allowed, enum gpu_memory kind
     return -1;
 }
 
-/* --- what there is --- */
+/* --- free and used memory --- */
 
 static VkPhysicalDeviceMemoryBudgetPropertiesEXT budget_of(const struct gpu *g)
 {
@@ -111,7 +110,7 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
         return err_set(e, ERR_DEVICE, "%s has no memory type for %llu bytes", g->info.name,
                        (unsigned long long)b->bytes);
     VkResult r = take(g, type, need.size, &b->memory);
-    /* What the host can map of a card may be 256 MiB, of which other programs take their part. */
+    /* The part of a card's memory that the host can map may be 256 MiB, shared with other programs. */
     int other = kind == GPU_DEVICE ? -1 : find_type(g, need.memoryTypeBits & ~local_types(g), kind);
     if (is_full(r) && other >= 0 && other != type) {
         type = other;
@@ -128,7 +127,7 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
     if (!(g->memory.memoryTypes[type].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT))
         return 0;
     if (kind == GPU_DEVICE && !g->is_unified)
-        /* write-combined memory behind a bus: reads of it would be very slow, so it is not offered */
+        /* write-combined memory across a bus is not mapped: reads of it would be very slow */
         return 0;
     void *host;
     r = g->vk.MapMemory(g->device, b->memory, 0, VK_WHOLE_SIZE, 0, &host);
@@ -162,7 +161,7 @@ static void find_address(struct gpu_buffer *b, const struct gpu *g)
     b->address = g->vk.GetBufferDeviceAddress(g->device, &where);
 }
 
-/* Memory types that host memory can be imported as. */
+/* Returns the memory types that host memory can be imported as. */
 static uint32_t importable_types(const struct gpu *g, const uint8_t *host)
 {
     PFN_vkGetMemoryHostPointerPropertiesEXT get = g->vk.GetMemoryHostPointerPropertiesEXT;
@@ -222,7 +221,7 @@ int gpu_buffer_import(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory
 
 struct pages {
     uint8_t *host;
-    uint64_t bytes, each; /* in all; of a part but the last */
+    uint64_t bytes, each; /* total; size of every part except the last */
     bool failed[POPULATORS];
 };
 
@@ -233,7 +232,7 @@ static void populate_part(void *ctx, uint32_t i)
     p->failed[i] = madvise(p->host + i * p->each, bytes, MADV_POPULATE_WRITE) != 0;
 }
 
-/* The system clears the pages: as fast as some threads do. */
+/* Populates the pages on several threads: the system clears them, which one thread does slowly. */
 static int populate(void *host, uint64_t bytes)
 {
     struct pages p = {
@@ -249,8 +248,8 @@ static int populate(void *host, uint64_t bytes)
     return 0;
 }
 
-/* Host memory of ours in large pages, which the driver only has to pin: an H200's takes 280 ms for a gigabyte
- * of its own, and 35 ms for one of ours, which takes 45 ms beside the driver. */
+/* Allocates host memory in huge pages, which the driver only has to pin. An H200's driver takes 280 ms to
+ * allocate a gigabyte itself, but 35 ms to pin one, whose allocation here takes 45 ms. */
 static int own_buffer(struct gpu_buffer *b, const struct gpu *g, uint64_t bytes)
 {
     uint64_t all = size_round_up(bytes, size_max(g->import_align, HUGE_PAGE));
@@ -270,7 +269,7 @@ static int own_buffer(struct gpu_buffer *b, const struct gpu *g, uint64_t bytes)
 int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,
                    struct moeflux_err *e)
 {
-    /* Kernels read 16-bit numbers in pairs, so the last word is a whole one. */
+    /* Kernels read 16-bit numbers in pairs, so the last word must be whole. */
     *b = (struct gpu_buffer){.bytes = size_round_up(size_max(bytes, 1), 4)};
     if (b->bytes > g->max_alloc_bytes)
         return err_set(e, ERR_UNSUPPORTED, "%s: a buffer of %llu bytes is needed, the driver allows %llu",

@@ -125,7 +125,7 @@ static int make(struct pipeline *p, const struct gpu *g, VkPipelineLayout layout
 
 int pipeline_make(struct pipeline_set *s, const struct gpu *g, int idx, struct moeflux_err *e)
 {
-    if (s->all[idx].is_coming) /* what fails there fails here too, which says why */
+    if (s->all[idx].is_coming) /* if it fails there, it fails again below, with the reason */
         (void)pipeline_await(s, NULL);
     struct pipeline *p = &s->all[idx];
     return p->handle ? 0 : make(p, g, s->layout, e);

@@ -66,11 +66,11 @@ void stream_close(struct stream *s)
 /* How often a waiting host asks whether to go on. */
 #define SLICE_NS ((uint64_t)50000000)
 
-/* A thread that sleeps is woken tens of microseconds late, as long as a short batch takes: so it looks this
- * long first. */
+/* A sleeping thread wakes up tens of microseconds late, which is as long as a short batch takes. So it polls
+ * this long first. */
 #define LOOK_NS ((uint64_t)100000)
 
-/* Not where the device's work is done by this machine's cores. */
+/* Polls for the ticket, except where the device computes on this machine's cores. */
 static bool look_for(const struct stream *s, uint64_t ticket, uint64_t ns)
 {
     uint64_t start = clock_ns(), most = s->gpu->is_cpu ? 0 : size_min(ns, LOOK_NS);
@@ -108,7 +108,7 @@ static int await(struct stream *s, uint64_t ticket, struct moeflux_err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* Hands out a finished batch's times, once. Time i is the span between stamps i and i + 1. */
+/* Reports a finished batch's times, once. Time i is the span between stamps i and i + 1. */
 static void collect_times(struct stream *s, struct stream_batch *b)
 {
     uint64_t stamps[STREAM_MAX_TIMES];
@@ -166,11 +166,11 @@ void stream_begin(struct stream *s)
     struct stream_batch *b = &s->ring[s->last_ticket % STREAM_RING];
     s->err = (struct moeflux_err){0};
     s->open = b;
-    s->parked = NULL;
+    s->deferred = NULL;
     s->after = NULL;
     if (b->ticket && stream_wait(s, b->ticket, &s->err) < 0)
         return;
-    /* Times of a batch that was parked and given up never arrive: asking for them would wait for ever. */
+    /* The times of a deferred batch that was dropped never arrive: reading them would wait for ever. */
     if (b->ticket)
         collect_times(s, b);
     b->ticket = 0;
@@ -210,7 +210,7 @@ void stream_dispatch(struct stream *s, const struct stream_work *w)
                                    .n_groups = (uint32_t)size_min(n_groups, UINT32_MAX)});
 }
 
-/* What the stream's commands do: a transfer queue knows no compute stage. */
+/* The stages of the stream's commands: a transfer queue has no compute stage. */
 static VkPipelineStageFlags2 work_stages(const struct stream *s)
 {
     VkPipelineStageFlags2 copies = VK_PIPELINE_STAGE_2_ALL_TRANSFER_BIT;
@@ -344,18 +344,18 @@ int stream_submit(struct stream *s, uint64_t *ticket, struct moeflux_err *e)
 
 void stream_defer(struct stream *s)
 {
-    s->parked = end_batch(s);
+    s->deferred = end_batch(s);
 }
 
 bool stream_is_deferred(const struct stream *s)
 {
-    return s->parked != NULL;
+    return s->deferred != NULL;
 }
 
 int stream_submit_deferred(struct stream *s, uint64_t *ticket, struct moeflux_err *e)
 {
-    struct stream_batch *b = s->parked;
-    s->parked = NULL;
+    struct stream_batch *b = s->deferred;
+    s->deferred = NULL;
     return queue_batch(s, b, ticket, e);
 }
 

@@ -23,7 +23,7 @@ void bench_keep(struct bench_time *best, const struct bench_time *t);
 /* " kernel 1.2 ..." in microseconds. */
 void bench_print_parts(const struct bench_time *t);
 
-/* Of n > 0 numbers, which get sorted. */
+/* Sorts n > 0 numbers and returns their median. */
 double bench_median(double *v, uint32_t n);
 
 #endif

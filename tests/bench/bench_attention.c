@@ -1,9 +1,11 @@
-/* bench_attention - the speed of one token's grouped-query attention on a device, with the cache's numbers in
- * float16.
- *   bench_attention [--device D] [--f32] [--shape HEADS KV_HEADS DIM ROTARY] POS... For a token at each
- * position it prints the time of a call in a chain of dependent ones, barriers included, and each kernel's
- * part. The calls go round as many layers' caches as fill 256 MB, at most 64, so that caches near the
- * processors are cold. --f32: the cache's numbers in float32. */
+/* bench_attention - the speed of one token's grouped-query attention on a device, with a float16 KV cache.
+ *
+ *   bench_attention [--device D] [--f32] [--shape HEADS KV_HEADS DIM ROTARY] POS...
+ *     --f32   the KV cache in float32
+ *
+ * Prints, for a token at each position, the time of a call in a chain of dependent ones, barriers included,
+ * and each kernel's part. The calls go round as many layers' caches as fill 256 MB, at most 64, so that
+ * caches near the processors are cold. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +115,7 @@ static int run_ns(struct bench *b, uint32_t n_calls, double *ns, struct moeflux_
     return rc;
 }
 
-/* Of a chain, what a submission costs taken off: the difference of two lengths. */
+/* Measures a call of a chain without the cost of a submission: the difference of two lengths. */
 static int measure_chain(struct bench *b, double *us, struct moeflux_err *e)
 {
     double v[REPS];

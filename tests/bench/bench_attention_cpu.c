@@ -1,12 +1,18 @@
-/* bench_attention_cpu - the speed of the cpu's attention for one token, beside a plain read of memory and the
- * peak of the multiply-add units.
- *   bench_attention_cpu [--isa NAME] [--threads N] [--reps N] [--shape TEXT] [POSITIONS ...] POSITIONS: 4096,
- * 16384 and 65536. --shape: those whose name has the text. Before each measurement all threads read more
- * memory than the caches hold, so that the cache of keys and values is cold and the machine's noise meets
- * both alike. Printed are medians: the time; what all threads would do in a second if the processor were
- * theirs alone, in bytes of keys and values and in multiply-adds; which shares that is of a plain read and of
- * the peak in the same turn; and the share of the larger limit of the two. Other programs change times by the
- * processor's clock least. */
+/* bench_attention_cpu - the speed of the cpu's attention for one token, compared with a plain read of memory
+ * and the peak of the multiply-add units.
+ *
+ *   bench_attention_cpu [--isa NAME] [--threads N] [--reps N] [--shape TEXT] [POSITIONS ...]
+ *     --shape     only shapes whose name contains TEXT
+ *     POSITIONS   default: 4096, 16384 and 65536
+ *
+ * Before each measurement all threads read more memory than the caches hold. So the KV cache is cold, and the
+ * machine's noise affects both measurements alike. Prints medians of:
+ *   - the time
+ *   - the work of all threads in a second if they had the processor to themselves, in bytes of keys and
+ *     values and in multiply-adds
+ *   - the shares of a plain read and of the peak, measured in the same turn, that these are
+ *   - the share of the larger limit of the two
+ * Other programs change times by the processor's clock least. */
 #include <argtable2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,13 +51,13 @@ static const struct {
 
 struct bench {
     const struct cpu_isa *isa;
-    struct team *team; /* for the limits; the operation's own has as many threads */
+    struct team *team; /* measures the limits; the operation's own has as many threads */
     struct exec *x;
     struct exec_buffer memory, table, q, dst, partial;
-    float *sums; /* of each block that is read, so that the reads are not left out */
+    float *sums; /* one for each block read, so that the compiler keeps the reads */
 };
 
-/* Of each repetition. */
+/* One entry for each repetition. */
 struct times {
     double wall[MAX_REPS], run[MAX_REPS], by_read[MAX_REPS], by_peak[MAX_REPS], of_limit[MAX_REPS];
 };

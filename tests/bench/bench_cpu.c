@@ -1,10 +1,14 @@
-/* bench_cpu - the speed of the products of src/cpu, beside a plain read of memory and the peak of the
+/* bench_cpu - the speed of the products of src/cpu, compared with a plain read of memory and the peak of the
  * multiply-add units.
+ *
  *   bench_cpu [--isa NAME] [--threads N] [--format NAME] [--one-token] [--cols N] [--reps N] [--megabytes N]
- * NAME: as base/format.h has them, "Q3 g32 f16". The matrix is larger than the caches (--megabytes, default
- * 256; gemm with many tokens takes some of its rows). What is compared is measured in turns, so that the
- * machine's noise meets all alike. Printed are the median and the best of the repetitions, and what a second
- * of processor time did on average, which other programs on the machine change least. */
+ *     --format      a name from base/format.h, such as "Q3 g32 f16"
+ *     --megabytes   size of the matrix, larger than the caches (256); gemm with many tokens takes some of its
+ *                   rows
+ *
+ * Measures the things it compares alternately, so that the machine's noise affects all alike. Prints the
+ * median and the best of the repetitions, and the average work in a second of processor time, which other
+ * programs on the machine change least. */
 #include <argtable2.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,7 +41,7 @@ struct bench {
     struct cpu_vector x[CPU_MAX_TOGETHER];
     float *numbers, *y, *packed; /* [MAX_TOKENS][cols], [rows][CPU_MAX_TOGETHER] or more, as numbers */
     void *scratch[MAX_THREADS];
-    uint64_t bytes; /* of the whole matrix, scales and biases included */
+    uint64_t bytes; /* size of the whole matrix, scales and biases included */
     uint32_t n;     /* vectors or tokens */
     uint32_t shift; /* the first strip of gemm: another one each time, so that the rows are cold */
 };
@@ -48,7 +52,7 @@ struct work {
     uint32_t n_blocks, n;
     double amount; /* what is done, in the unit printed */
     const char *unit;
-    double seconds[MAX_REPS], processor; /* of all repetitions */
+    double seconds[MAX_REPS], processor; /* processor: the time of all repetitions */
 };
 
 static void *must(void *p)

@@ -1,8 +1,11 @@
 /* bench_delta - the speed of the gated delta net in all of its forms, with the dims of Qwen3.5-35B-A3B.
- *   bench_delta [--device D] [--tiles] TOKENS [REPS] For a chunk of TOKENS it prints the device's time, the
- * fastest of REPS (3), and each kernel's part of it, and the processor's time, which is what counts on
- * software devices. The three forms' outputs are compared. --tiles: after them delta_prefill_walk with its
- * work shared in other ways. */
+ *
+ *   bench_delta [--device D] [--tiles] TOKENS [REPS]
+ *     --tiles   afterwards, delta_prefill_walk with its work divided in other ways
+ *
+ * Prints, for a chunk of TOKENS, the device's time, the fastest of REPS (3), each kernel's part of it, and
+ * the processor's time, which is the one that counts on software devices. Compares the outputs of the three
+ * forms. */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -75,7 +78,7 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
     return rc < 0 ? rc : b->other ? 0 : ERR_MEMORY;
 }
 
-/* From a state of zeros. */
+/* Starts from a state of zeros. */
 static int run(struct bench *b, const struct delta *op, struct bench_time *t, struct moeflux_err *e)
 {
     uint64_t window = (uint64_t)(b->shape.conv_kernel - 1) * b->channels * sizeof(float);

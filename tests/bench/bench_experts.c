@@ -1,10 +1,14 @@
 /* bench_experts - the speed of a chunk's routed experts by the shape of their tiles.
- *   bench_experts [OPTIONS] TOKENS... -d DEVICE -e EXPERTS (256) -k TOP_K (8) -s HIDDEN (2048) -i INNER (512)
- *     -q BITS of a weight (4) -r REPS (5) -f: float32 throughout -t GROUP,ROWS,ACROSS,DEPTH,ALONG: this tile
- *     alone (tests/bench/tiles.h) For each number of tokens: the device's time for sort, up and down, the
- *     fastest of REPS, with the sizes of tiles that the program has ("*": the one that it would take), and on
- *     devices with float16 tiles with others. GB/s: the weights of the experts that have tokens, read once.
- *     Every token chooses different experts at random. */
+ *
+ *   bench_experts [OPTIONS] TOKENS...
+ *     -d DEVICE   -e EXPERTS (256)   -k TOP_K (8)   -s HIDDEN (2048)   -i INNER (512)
+ *     -q BITS of a weight (4)   -r REPS (5)   -f: float32 throughout
+ *     -t GROUP,ROWS,ACROSS,DEPTH,ALONG: only this tile (tests/bench/tiles.h)
+ *
+ * Prints, for each number of tokens, the device's time for sort, up and down, the fastest of REPS. It
+ * measures the sizes of tiles that the program has ("*": the one that it would choose) and, on devices with
+ * float16 tiles, others. GB/s: the weights of the experts that have tokens, read once. Every token chooses
+ * different experts at random. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +30,7 @@ struct bench {
     struct experts_shape shape;
     uint64_t expert_bytes;
     uint32_t reps, n, n_used;    /* experts that have tokens */
-    struct experts_grouped many; /* as opened, with all tiles */
+    struct experts_grouped many; /* the operation as opened, with all tiles */
     struct experts op;
     struct exec_buffer pool, table, in, norm, idx, act, scratch;
     struct moeflux_err err; /* the first failure */

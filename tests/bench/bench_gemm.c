@@ -1,10 +1,14 @@
-/* bench_gemm - the cpu's products for many tokens, 4-bit weights as they lie in the file, beside a BLAS
- * library's sgemm on ready floats and the peak of the multiply-add units.
- *   bench_gemm [--blas LIBRARY] [--isa NAME] [--threads N] [--reps N] [TOKENS ...] TOKENS: 64 and 512.
- * LIBRARY: an OpenBLAS, also the one in numpy's wheel (numpy.libs/libscipy_openblas64_*.so). What is compared
- * runs in turns with a pause between, so that the machine's noise meets all alike and no thread of another
- * one's still spins. Printed are medians in G multiply-adds a second, by the wall's clock and in brackets for
- * a second of all threads' processor time, which other programs change least; and of each turn's ratios. */
+/* bench_gemm - the cpu's products for many tokens, on 4-bit weights as stored in the file, compared with a
+ * BLAS library's sgemm on ready floats and the peak of the multiply-add units.
+ *
+ *   bench_gemm [--blas LIBRARY] [--isa NAME] [--threads N] [--reps N] [TOKENS ...]
+ *     --blas   an OpenBLAS, also the one in numpy's wheel (numpy.libs/libscipy_openblas64_*.so)
+ *     TOKENS   default: 64 and 512
+ *
+ * Runs the things it compares alternately with a pause between, so that the machine's noise affects all alike
+ * and no thread of the other one still spins. Prints medians of 10^9 multiply-adds a second by wall time, in
+ * brackets the same by the processor time of all threads, which other programs change least, and medians of
+ * each turn's ratios. */
 #include <argtable2.h>
 #include <dlfcn.h>
 #include <stdio.h>
@@ -23,7 +27,7 @@
 #include "ops/linear/linear.h"
 
 enum { MAX_REPS = 100, MAX_CASES = 8, PEAK_BLOCKS = 64, PEAK_TURNS = 20000, MOST_TOKENS = 4096 };
-enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* of CBLAS */
+enum { ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112 }; /* CBLAS's constants */
 
 static const struct {
     uint32_t rows, cols;

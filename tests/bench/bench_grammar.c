@@ -1,6 +1,9 @@
-/* What a constraint costs a token: masks over a made vocabulary of 248,320 tokens while a document is
- * written. usage: bench_grammar [FILE.gbnf TEXTFILE] (without: JSON documents of schemas that are built in)
- * */
+/* bench_grammar - the cost of a constraint for each token: masks over a synthetic vocabulary of 248,320
+ * tokens while a document is written.
+ *
+ *   bench_grammar [FILE.gbnf TEXTFILE]
+ *
+ * Without arguments it takes JSON documents of built-in schemas. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +19,7 @@
 
 enum { N_IDS = 248320 };
 
-/* Of this thread: others may run beside it. */
+/* Returns the processor time of this thread only: others may run at the same time. */
 static uint64_t cpu_ns(void)
 {
     struct timespec t;

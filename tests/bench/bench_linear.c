@@ -1,15 +1,20 @@
 /* bench_linear - the speed of the dense products of a chunk.
- *   bench_linear [--device D] [--ways | --chain N [--shapes]] ROWS COLS TOKENS [FORMAT [REPS]] FORMAT: its
- * number, 0 q4, 1 q8, 2 bf16, 3 f32 and so on (kernels/args.h) Prints the device's time a product and
- * billions of multiply-adds a second, the fastest of REPS; for software devices also the same for a second of
- * processor time, which does not change with what else the machine does. --ways: with every kernel that the
- * operation has for more than one token ("*": the one that it would take when float16 is allowed), and on
- * devices with float16 tiles with those of tests/bench/tiles.h. The time to round the vectors to float16 is
- * not counted; GB/s: the weights, read once. The weights stay in a large cache from one run to the next.
- * --chain N: N matrices one after the other, each waiting for the one before, as in decoding; the time of one
- * by the host's clock, of many rounds less that of one. So their weights come from memory where N of them are
- * larger than the caches. --shapes: with one token, workgroups of several shapes in place of the one that is
- * chosen ("*"); with a few, rows and vectors that they take at once. */
+ *
+ *   bench_linear [--device D] [--ways | --chain N [--shapes]] ROWS COLS TOKENS [FORMAT [REPS]]
+ *     FORMAT      its number, 0 q4, 1 q8, 2 bf16, 3 f32 and so on (kernels/args.h)
+ *     --ways      every kernel that the operation has for more than one token ("*": the one that it would
+ *                 choose if float16 is allowed), and on devices with float16 tiles those of
+ *                 tests/bench/tiles.h. The time to round the vectors to float16 is not counted; GB/s: the
+ *                 weights, read once. The weights stay in a large cache from one run to the next.
+ *     --chain N   N matrices, each waiting for the one before, as in decoding; prints the time of one by the
+ *                 host's clock, of many rounds minus that of one. So their weights come from memory if N of
+ *                 them are larger than the caches.
+ *     --shapes    with one token, workgroups of several shapes in place of the chosen one ("*"); with a few,
+ *                 the numbers of rows and vectors that they take at once
+ *
+ * Prints the device's time for a product and 10^9 multiply-adds a second, the fastest of REPS; for software
+ * devices also the same for a second of processor time, which does not depend on other work of the machine.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -232,7 +237,7 @@ static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struc
  * kernel. */
 static int measure_few(struct chain *c, uint32_t n, uint32_t reps, struct moeflux_err *e)
 {
-    enum { BESIDE = GEMV_N_SPEC + 1, N_SPEC };
+    enum { SEVERAL = GEMV_N_SPEC + 1, N_SPEC };
     const struct exec_caps caps = exec_get_caps(c->b->x);
     const struct linear *op = &c->op[0];
     const struct gemv_shape shape = {op->rows, op->cols, 1, format_set(op->w[0].format), 1, op->rows, 1};
@@ -240,7 +245,7 @@ static int measure_few(struct chain *c, uint32_t n, uint32_t reps, struct moeflu
     int rc = 0;
     for (uint32_t tokens = 1; rc == 0 && tokens <= 4; tokens *= 2)
         for (uint32_t rows = 1; rc == 0 && rows <= 4; rows *= 2) {
-            uint32_t spec[N_SPEC] = {[BESIDE] = 1};
+            uint32_t spec[N_SPEC] = {[SEVERAL] = 1};
             memcpy(spec, one.spec, sizeof one.spec);
             spec[GEMV_ROWS] = rows;
             spec[GEMV_TOKENS] = tokens;

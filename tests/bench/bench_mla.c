@@ -1,8 +1,12 @@
 /* bench_mla - the speed of latent attention in both of its forms, with the dims of DeepSeek-V3.
- *   bench_mla [--device D] [--f32] [--kv-b] POS TOKENS [REPS] For a chunk of TOKENS from position POS on it
- * prints the device's time, the fastest of REPS, and each kernel's part of it; for software devices also the
- * processor's time. A single token is computed 32 times in a row. --f32: no float16 products. --kv-b: keys
- * and values stored as kv_b_proj, not as embed_q and unembed_out. */
+ *
+ *   bench_mla [--device D] [--f32] [--kv-b] POS TOKENS [REPS]
+ *     --f32    no float16 products
+ *     --kv-b   keys and values stored as kv_b_proj, not as embed_q and unembed_out
+ *
+ * Prints, for a chunk of TOKENS from position POS on, the device's time, the fastest of REPS, and each
+ * kernel's part of it; for software devices also the processor's time. A single token is computed 32 times in
+ * a row. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +18,8 @@
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
 
-/* Calls with a single token, and the layers whose caches they take by turns: a layer's positions are not in
- * the GPU's own caches any more when their turn comes again, as in a model. */
+/* Calls with a single token, which cycle through the KV caches of LAYERS layers. When a layer comes again,
+ * the GPU's own caches have lost its positions, as in a model. */
 enum { CALLS = 32, LAYERS = 8 };
 
 struct bench {
@@ -26,7 +30,7 @@ struct bench {
     uint32_t pos, n;
 };
 
-/* Of a block of the cache. */
+/* Returns the bytes of a layer in a block of the cache. */
 static uint64_t layer_bytes(const struct bench *b)
 {
     return ((uint64_t)(b->shape.latent_dim + b->shape.rope_dim) * kv_type_bytes(b->shape.kv_type))

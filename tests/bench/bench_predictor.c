@@ -1,12 +1,16 @@
-/* bench_predictor.c - what reading ahead and the cache's policies are worth on a real text. Not a test: `make
+/* bench_predictor.c - what reading ahead and the cache's policies gain on a real text. Not a test: `make
  * bench`.
  *
- *   build/tests/bench_predictor [-n TOKENS] [-d DEVICE] [-i IO] [DIR] Goes through a text token by token: the
- * one that the model writes itself, always taking the likeliest token, from each of several first tokens, so
- * that the routing is that of text. Prints the hit rate of each policy at 25, 50 and 75 % of the experts;
- * then, at each of these, for each predictor recall (of the chosen experts, how many it had named), precision
- * (of those named, how many were chosen), what was read ahead and used, and the speed. For devices whose
- * memory is the host's: --memory has to bound the cache. DIR is tests/models/tiny unless given. */
+ *   build/tests/bench_predictor [-n TOKENS] [-d DEVICE] [-i IO] [DIR]
+ *     DIR   the model; default: tests/models/tiny
+ *
+ * Goes through a text token by token. The model writes it itself: it always takes the most probable token,
+ * from each of several first tokens, so that the routing is that of text. Prints the hit rate of each policy
+ * at 25, 50 and 75 % of the experts; then, at each of these, for each predictor:
+ *   recall      the part of the chosen experts that it had named
+ *   precision   the part of the named experts that were chosen
+ *   and what was read ahead and used, and the speed
+ * It is for devices whose memory is the host's, since --memory has to bound the cache. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

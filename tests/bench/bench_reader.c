@@ -1,11 +1,13 @@
-/* bench_reader.c - how fast each mode reads a model's experts, beside fio on the same files. Not a test:
- * `make bench`.
+/* bench_reader.c - how fast each mode reads a model's experts, compared with fio on the same files. Not a
+ * test: `make bench`.
  *
- *   build/tests/bench_reader [-n EXPERTS] [-r ROUNDS] [-t THREADS] [-d DEPTH] [-w] DIR [MODE...] Reads
- * EXPERTS different experts in random order, from files whose pages were dropped (-w: as they are), DEPTH
- * requests at a time, and lets fio (where there is one) read as many blocks of an expert's size from the same
- * files with the same depth and engine. Rounds alternate between the two, because disks are seldom ours
- * alone; the table gives medians. fio's processor time is not seen, only its bandwidth. */
+ *   build/tests/bench_reader [-n EXPERTS] [-r ROUNDS] [-t THREADS] [-d DEPTH] [-w] DIR [MODE...]
+ *     -w   leaves the files' pages in the page cache; otherwise they are dropped
+ *
+ * Reads EXPERTS different experts in random order, DEPTH requests at a time. If fio is installed, it reads as
+ * many blocks of an expert's size from the same files with the same depth and engine. Rounds alternate
+ * between the two, because other programs often use the disk too; the table gives medians. fio's processor
+ * time is not measured, only its bandwidth. */
 #include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
@@ -20,6 +22,7 @@
 #include "bench.h"
 #include "base/str.h"
 #include "experts/reader.h"
+#include "model/model_dir.h"
 
 enum { MAX_ROUNDS = 99, ALIGN = 4096, HUGE_PAGE = 2 << 20 };
 
@@ -250,7 +253,7 @@ static void prepare(struct bench *b)
     if (!b->order || !b->requests ||
         posix_memalign((void **)&b->memory, HUGE_PAGE, b->n_requests * b->stride) != 0)
         die("out of memory", NULL);
-    /* As the slots of a host device are. */
+    /* The slots of a host device have huge pages, too. */
     madvise(b->memory, b->n_requests * b->stride, MADV_HUGEPAGE);
     memset(b->memory, 1, b->n_requests * b->stride);
     for (uint32_t i = 0; i < c->n_layers * c->n_experts; i++)

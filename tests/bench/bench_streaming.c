@@ -1,13 +1,17 @@
-/* bench_streaming.c - how well reading and computing overlap where memory holds a part of the experts. Not a
+/* bench_streaming.c - how well reading and computing overlap if memory holds a part of the experts. Not a
  * test: `make bench`.
  *
- *   build/tests/bench_streaming [-n TOKENS] [-r ROUNDS] [-t THREADS] [-p PERCENT,..] [-i MODE,..] DIR For
- * each percentage of the experts that has a slot and each way of reading (auto, mmap, pread, uring, direct),
- * ROUNDS times in turn, so that what else the machine does meets all three alike: compute TOKENS single
- * tokens with every expert in memory reads the bytes that the same cache lacks for them, if nothing is read
- * ahead, through a reader that always has more to do tokens the same tokens with that cache Prints the
- * medians in milliseconds a token, the part of what was read that those bytes are, and the ratio: the larger
- * of the first two divided by the third. 1 is a perfect overlap. Ids are random. */
+ *   build/tests/bench_streaming [-n TOKENS] [-r ROUNDS] [-t THREADS] [-p PERCENT,..] [-i MODE,..] DIR
+ *
+ * Measures, for each percentage of the experts that has a slot and each way of reading (auto, mmap, pread,
+ * uring, direct), ROUNDS times in rotation, so that other work of the machine affects all three alike:
+ *   compute  TOKENS single tokens with every expert in memory
+ *   reads    the bytes that the same cache lacks for them if nothing is read ahead, through a reader that
+ *            always has more to do
+ *   tokens   the same tokens with that cache
+ *
+ * Prints the medians in milliseconds a token, the part of what was read that those bytes are, and the ratio:
+ * the larger of the first two divided by the third. 1 is a perfect overlap. Ids are random. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +23,7 @@
 #include "base/mem.h"
 #include "bench.h"
 #include "experts/reader.h"
+#include "model/model_dir.h"
 #include "moeflux.h"
 
 enum { MAX_ROUNDS = 99, MAX_LIST = 8, PAGE = 4096, HUGE_PAGE = 2 << 20, N_REQUESTS = 64, N_WARM = 24 };
@@ -31,7 +36,7 @@ struct model {
     struct moeflux_session *s;
     float *logits;
     uint32_t vocab_size;
-    uint64_t random; /* of the next id: every model goes through the same ids */
+    uint64_t random; /* state that yields the next id: every model gets the same ids */
 };
 
 struct bench {
@@ -42,7 +47,7 @@ struct bench {
     uint8_t *memory; /* [N_REQUESTS][stride] */
     uint64_t stride;
     struct read_request requests[N_REQUESTS];
-    uint64_t random; /* of the next expert to read */
+    uint64_t random; /* state that yields the next expert to read */
     struct model resident;
 };
 
@@ -146,7 +151,8 @@ static double read_experts(struct bench *b, struct reader *r, uint32_t n)
 
 /* ---- the table ---- */
 
-/* With so much memory that a part of the experts has slots, whatever checkpoints take of it. */
+/* Returns options with so much memory that `percent` of the experts have slots, after the checkpoints' part.
+ * */
 static struct moeflux_options options_of(const struct bench *b, uint32_t percent, int mode)
 {
     uint64_t slot = size_round_up(b->needs.one_expert_bytes, PAGE);

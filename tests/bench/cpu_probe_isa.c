@@ -1,3 +1,4 @@
+/* The probes of cpu_probe.h, compiled once for each instruction set. */
 #include "cpu_probe.h"
 
 #include "cpu/pair.h"
@@ -19,7 +20,7 @@ static float read_all(const void *p, uint64_t n)
     return (float)ivec_largest(ivec_add(ivec_add(sum[0], sum[1]), ivec_add(sum[2], sum[3])));
 }
 
-/* As many sums as registers hold, so that none waits for another. */
+/* Keeps as many sums as fit the registers, so that none waits for another. */
 static float peak(uint64_t n)
 {
 #ifdef __AVX512F__

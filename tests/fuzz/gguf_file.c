@@ -11,6 +11,7 @@
 #include "convert/gguf/vocab.h"
 #include "fuzz/target.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "convert/gguf/gguf.h"
 #include "model/tensor.h"
 

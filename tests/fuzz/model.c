@@ -1,8 +1,12 @@
 /* A model with one change, opened and run by the reference backend. The first byte says what the rest is:
- *   c config.json m model_weights.json p config.json of a directory of safetensors h the header of
- *   model.safetensors; its data stay w changes of the weights: [file u8][offset u24][bytes u32] each; file 0:
- *   model_weights.bin, i: a layer's experts c, m and w change a small model as convert writes it; p and h one
- *   as mlx writes it. */
+ *   c  config.json
+ *   m  model_weights.json
+ *   p  config.json of a directory of safetensors
+ *   h  the header of model.safetensors; its data stay
+ *   w  changes of the weights: [file u8][offset u24][bytes u32] each; file 0: model_weights.bin,
+ *      i: a layer's experts
+ *
+ * c, m and w change a small model as convert writes it; p and h one as mlx writes it. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

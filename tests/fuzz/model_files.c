@@ -12,6 +12,7 @@
 #include "base/str.h"
 #include "fuzz/target.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_file.h"
@@ -187,7 +188,7 @@ void target_layout(const uint8_t *data, size_t n)
     remove_entries(dir);
 }
 
-/* The pieces of an expert that fills all stripes but for a byte, and of a small one. */
+/* Checks the pieces of an expert that is one byte short of filling all stripes, and of a small one. */
 static void use_spread(const struct spread *given)
 {
     const struct spread own = spread_of_layer(given, 12345678), *s = &own;

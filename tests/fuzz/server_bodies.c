@@ -3,15 +3,15 @@
 
 #include "fuzz/target.h"
 #include "generate/generator.h"
-#include "api/ask.h"
-#include "api/call.h"
+#include "api/choice.h"
+#include "api/api_request.h"
 #include "api/refusal.h"
 
-static void check_call(const struct call *c, const struct generator *g)
+static void check_request(const struct api_request *c, const struct generator *g)
 {
-    target_need(c->n_asks > 0 && c->n_asks % c->n == 0, "a call without its asks");
-    for (uint32_t i = 0; i < c->n_asks; i++) {
-        const struct ask *j = &c->asks[i];
+    target_need(c->n_choices > 0 && c->n_choices % c->n == 0, "a request without its choices");
+    for (uint32_t i = 0; i < c->n_choices; i++) {
+        const struct choice *j = &c->choices[i];
         size_t n = j->request.tokens.n;
         target_need(n > 0 && n <= g->max_context, "a prompt that is empty or too long");
         for (size_t k = 0; k < n; k++)
@@ -28,16 +28,16 @@ static void check_call(const struct call *c, const struct generator *g)
 void target_completions(const uint8_t *data, size_t n)
 {
     static struct generator g;
-    static const struct call_defaults defaults = {{.predict = 8,
-                                                   .seed = -1,
-                                                   .temp = 1,
-                                                   .top_p = 1,
-                                                   .repeat_penalty = 1,
-                                                   .logprobs = REQUEST_NO_LOGPROBS},
-                                                  .turns = true};
+    static const struct api_request_defaults defaults = {{.predict = 8,
+                                                          .seed = -1,
+                                                          .temp = 1,
+                                                          .top_p = 1,
+                                                          .repeat_penalty = 1,
+                                                          .logprobs = REQUEST_NO_LOGPROBS},
+                                                         .turns = true};
     struct moeflux_err e = {0};
-    struct refusal no = {0};
-    struct call c;
+    struct refusal refusal = {0};
+    struct api_request c;
     bool chat = n == 0 || data[0] != '#';
     if (!g.tokenizer)
         g = (struct generator){.dir = "tests/models/tiny",
@@ -45,12 +45,13 @@ void target_completions(const uint8_t *data, size_t n)
                                .info = {.vocab_size = 2048, .chat_template = "qwen3.5"},
                                .tokenizer = tokenizer_open("tests/models/tiny/tokenizer.json", &e)};
     target_need(g.tokenizer != NULL, "no tokenizer; run it from the repository's root");
-    int rc = call_read(&c, chat, (const char *)data + !chat, n - !chat, &g, &defaults, &no);
-    target_need((rc == 0) == (no.status == 0), "a refusal without its reason");
+    int rc = api_request_read(&c, chat, (const char *)data + !chat, n - !chat, &g, &defaults, &refusal);
+    target_need((rc == 0) == (refusal.status == 0), "a refusal without its reason");
     if (rc == 0)
-        check_call(&c, &g);
+        check_request(&c, &g);
     else
-        target_need(no.status >= 400 && no.text[0] && memchr(no.text, 0, sizeof no.text) != NULL,
+        target_need(refusal.status >= 400 && refusal.text[0] &&
+                        memchr(refusal.text, 0, sizeof refusal.text) != NULL,
                     "a refusal without a text");
-    call_free(&c);
+    api_request_free(&c);
 }

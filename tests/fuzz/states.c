@@ -9,7 +9,7 @@
 
 enum { CONTEXT = 64, HEADER_3 = 80 };
 
-/* So that what stands behind the checks is reached too. */
+/* Makes the checksums right, so that mutations reach the code past these checks. */
 static void repair_checksums(uint8_t *file, uint64_t n)
 {
     if (n < HEADER_3 + 8)

@@ -69,7 +69,7 @@ const char *target_file(const uint8_t *data, size_t n)
     return path;
 }
 
-/* In place: some file systems write a file that was cut to nothing first out to the disk at once. */
+/* Overwrites in place: some file systems write a file that was truncated first out to the disk at once. */
 void target_put(const char *path, const uint8_t *data, size_t n)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0666);

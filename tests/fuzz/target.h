@@ -19,17 +19,17 @@ void target_safetensors(const uint8_t *data, size_t n);
 void target_gguf(const uint8_t *data, size_t n);
 /* model_weights.json */
 void target_manifest(const uint8_t *data, size_t n);
-/* spread.json and, behind the first '|', part.json */
+/* spread.json and, after the first '|', part.json */
 void target_spread(const uint8_t *data, size_t n);
 /* which files a directory has: one a byte */
 void target_layout(const uint8_t *data, size_t n);
 /* tokenizer.json */
 void target_tokenizer(const uint8_t *data, size_t n);
-/* tiktoken.model, beside a fixed tokenizer_config.json */
+/* tiktoken.model, next to a fixed tokenizer_config.json */
 void target_tiktoken(const uint8_t *data, size_t n);
 /* a split pattern, NUL, text */
 void target_pattern(const uint8_t *data, size_t n);
-/* a chat template and, behind a NUL, the JSON that it is given */
+/* a chat template and, after a NUL, the JSON of its context */
 void target_jinja(const uint8_t *data, size_t n);
 /* a saved state; after '#' its checksums are made right */
 void target_snapshot(const uint8_t *data, size_t n);
@@ -43,7 +43,7 @@ void target_trace(const uint8_t *data, size_t n);
 void target_batch(const uint8_t *data, size_t n);
 /* an answer with calls of tools */
 void target_calls(const uint8_t *data, size_t n);
-/* a body of a request to the server: of a chat, or behind "#" of a completion */
+/* a body of a request to the server: of a chat, or after "#" of a completion */
 void target_completions(const uint8_t *data, size_t n);
 /* a list of token ids */
 void target_tokens(const uint8_t *data, size_t n);
@@ -54,7 +54,7 @@ void target_schema(const uint8_t *data, size_t n);
 /* a change of a model that is opened and run: see model.c */
 void target_model(const uint8_t *data, size_t n);
 
-/* Every name behind "target_". NULL ends the list. */
+/* All targets, with their names without "target_". A NULL name ends the list. */
 struct target {
     const char *name;
     void (*run)(const uint8_t *data, size_t n);

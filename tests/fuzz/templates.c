@@ -1,4 +1,4 @@
-/* Chat templates. */
+/* The fuzz target of chat templates: parses and renders them. */
 #include <jansson.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static void render(const struct jinja *t, const json_t *context)
     if (target_answered(rc, &e))
         check_text(&out, &authors);
     else
-        target_need(out.len == 0, "a text beside a failure");
+        target_need(out.len == 0, "a text in spite of a failure");
     str_free(&out);
     str_free(&authors);
 }
@@ -48,7 +48,7 @@ void target_jinja(const uint8_t *data, size_t n)
     const char *json = end ? (const char *)end + 1 : CONTEXT;
     json_t *context = json_loadb(json, end ? n - len - 1 : sizeof CONTEXT - 1, 0, NULL);
     if (!target_answered(jinja_parse(&t, (const char *)data, len, "t", &e), &e))
-        target_need(!t, "a template beside a failure");
+        target_need(!t, "a template in spite of a failure");
     if (t && json_is_object(context))
         render(t, context);
     json_decref(context);

@@ -66,19 +66,22 @@ void target_tiktoken(const uint8_t *data, size_t n)
 
 enum { MOST_STEPS = 1 << 14 };
 
-/* The pieces in a row are the text, and none is empty. */
+/* The pieces in a row are the text, except for what the split drops, and none is empty. */
 struct pieces {
     const char *next;
     size_t left;
+    bool drops;
 };
 
 static int take_piece(void *ctx, const char *bytes, size_t len, struct moeflux_err *e)
 {
     struct pieces *p = ctx;
     (void)e;
-    target_need(bytes == p->next && len > 0 && len <= p->left, "a piece that is not the text's next");
-    p->next += len;
-    p->left -= len;
+    size_t dropped = bytes >= p->next ? (size_t)(bytes - p->next) : SIZE_MAX;
+    target_need(len > 0 && dropped <= p->left && len <= p->left - dropped && (p->drops || dropped == 0),
+                "a piece that is not the text's next");
+    p->next += dropped + len;
+    p->left -= dropped + len;
     return 0;
 }
 
@@ -94,16 +97,17 @@ void target_pattern(const uint8_t *data, size_t n)
     for (int i = 0; i < 16; i++)
         str_add(&text, str_text(&clean), clean.len);
     bool literal = len > 0 && data[0] == '=';
-    enum pretokenize_join join = (enum pretokenize_join)(len % 4);
+    enum pretokenize_join join = (enum pretokenize_join)(len % PRETOKENIZE_N_JOINS);
+    bool drops = join == PRETOKENIZE_DROP_MATCHES || join == PRETOKENIZE_DROP_GAPS;
     int rc = pretokenize_add(&p, (const char *)data, len, literal, join, &e);
     if (target_answered(rc, &e)) {
-        struct pieces got = {text.data, text.len};
+        struct pieces got = {text.data, text.len, drops};
         struct work_limit limit = work_limit_for(text.len, p.n_splits, NULL);
         /* Fewer, for more inputs a second. */
         limit.left = limit.left < MOST_STEPS ? limit.left : MOST_STEPS;
         rc = pretokenize_run(&p, str_text(&text), text.len, &limit,
                              (struct pretokenize_sink){take_piece, &got}, &e);
-        target_need(!target_answered(rc, &e) || got.left == 0, "pieces that are not the whole text");
+        target_need(!target_answered(rc, &e) || drops || got.left == 0, "pieces that are not the whole text");
     }
     pretokenize_free(&p);
     str_free(&clean);

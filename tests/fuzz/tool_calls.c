@@ -7,7 +7,7 @@
 #include "fuzz/target.h"
 #include "text/chat/tool_calls.h"
 
-/* As far as tool_form_find reads them. */
+/* The parts of templates that tool_form_find looks for. */
 static const char *const templates[] = {"<tool_call>",
                                         "<tool_call><function=",
                                         "<｜tool▁call▁begin｜>",
@@ -23,7 +23,7 @@ static const char tools_json[] =
 
 struct heard {
     struct str all;     /* text, and whole calls as \1name\2arguments\3 */
-    size_t begin, open; /* of the last call and of its arguments */
+    size_t begin, open; /* where the last call and its arguments begin */
     size_t n_calls;
 };
 

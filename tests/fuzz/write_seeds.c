@@ -160,7 +160,7 @@ static void write_templates(struct seeds *s)
     put(s, "jinja", "", own_context, sizeof own_context - 1);
 }
 
-/* As many whole lines as the fuzzer's inputs may have. */
+/* Writes as many whole lines as fit the fuzzer's largest input. */
 static void write_tiktoken(struct seeds *s)
 {
     size_t n;

@@ -13,7 +13,7 @@ struct amx_emulated {
     struct amx_config config;
     uint8_t of[8][AMX_BYTES];
 };
-/* As the processor's registers do, they belong to the thread. */
+/* Belongs to the thread, like the processor's registers. */
 static _Thread_local struct amx_emulated amx;
 
 /* Bytes beyond those that a register is configured to have are spoilt. */

@@ -11,8 +11,8 @@ static void close_all(void)
     shelf = NULL;
 }
 
-/* Handlers run last one first. A driver may have its own, from when it was loaded; one of ours that was
- * registered later comes before it. The first call to close finds the shelf, the others nothing. */
+/* Handlers run in reverse order of registration. A driver may have registered its own when it was loaded;
+ * this one, registered later, runs before it. The first call closes the shelf, the others find nothing. */
 static void close_at_exit(void)
 {
     atexit(close_all);

@@ -1,10 +1,10 @@
-/* disk_room.h - a disk with as much room as a test wants. */
+/* disk_room.h - lets a test say how much room is on the disk. */
 #ifndef MOEFLUX_TESTS_DISK_ROOM_H
 #define MOEFLUX_TESTS_DISK_ROOM_H
 
 #include <stdint.h>
 
-/* From now on statvfs finds so many bytes free on every file system. UINT64_MAX: what there is. */
+/* Makes statvfs report `bytes` free bytes on every file system. UINT64_MAX: the real number again. */
 void disk_room_pretend(uint64_t bytes);
 
 #endif

@@ -1,3 +1,4 @@
+/* The probe of fixed_probe.h, compiled once for each instruction set. */
 #include "fixed_probe.h"
 
 #include "amx_emulated.h"

@@ -50,8 +50,8 @@ void gguf_writer_texts(struct gguf_writer *w, const char *key, const char *const
         gguf_writer_put_text(&w->values, texts[i]);
 }
 
-/* Q2_K: sixteen numbers of scale 15, all but one of them 0, beside sixteen of scale 1: four bits with one
- * scale lose much of those. */
+/* Q2_K: sixteen numbers of scale 15, all but one of them 0, followed by sixteen of scale 1. A 4-bit format
+ * with one scale for both loses much of the latter. */
 static uint8_t byte_of_q2_k(uint32_t i, uint8_t drawn)
 {
     if (i >= 80)
@@ -117,7 +117,7 @@ void gguf_writer_values(struct gguf_writer *w, uint32_t hidden, uint32_t inner)
 
 void gguf_writer_model(struct gguf_writer *w, uint32_t hidden, uint32_t inner, uint32_t type)
 {
-    /* Of everything but the experts. */
+    /* The type of everything except the experts. */
     enum { Q8_0 = 8 };
     gguf_writer_values(w, hidden, inner);
     gguf_writer_tensor(w, "token_embd.weight", Q8_0, hidden, 8, 1);

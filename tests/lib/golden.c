@@ -22,7 +22,7 @@ void golden_open(struct golden *g, const char *path)
     *g = (struct golden){0};
     check_ok(model_file_add(&file, &n_files, path, &e), &e);
     check_ok(safetensors_read_header(file, 0, &list, &e), &e);
-    /* In the file they may begin at any byte. */
+    /* Tensors may begin at any byte of the file. */
     uint64_t at = 0;
     for (size_t i = 0; i < list.n; i++)
         at += size_round_up(list.items[i].bytes, TENSOR_ALIGN);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 struct golden {
-    uint8_t *bytes; /* of all tensors, each aligned */
+    uint8_t *bytes; /* all tensors' data, each aligned */
     struct golden_tensor {
         char name[32];
         uint64_t shape[4];

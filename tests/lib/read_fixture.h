@@ -4,6 +4,7 @@
 #define MOEFLUX_TESTS_READ_FIXTURE_H
 
 #include "experts/reader.h"
+#include "model/model_dir.h"
 
 #define TINY "tests/models/tiny"
 enum { N_MODES = 4, PAGE = 4096, POISON = 0xa5 };
@@ -18,7 +19,8 @@ struct fixture {
 void open_packed(struct fixture *f, const char *src);
 void close_packed(struct fixture *f);
 
-/* For experts 0 to n - 1 of layer 0, each with poisoned memory of its own at a page. */
+/* Makes requests for experts 0 to n - 1 of layer 0, each with poisoned memory of its own, aligned to a page.
+ * */
 struct read_request *new_requests(const struct model_dir *m, uint32_t n);
 void free_requests(struct read_request *q, uint32_t n);
 /* The request has brought the bytes of its expert. */

@@ -11,8 +11,8 @@ struct sequence {
     uint32_t vocab;
 };
 
-/* With a KV cache of float32. device: NULL: $MOEFLUX_DEVICE, else the default one. n_slots: of the experts'
- * cache, with device memory apart from host memory; 0: every expert has one. */
+/* Opens a model with a float32 KV cache, and a session. device: NULL: $MOEFLUX_DEVICE, else the default one.
+ * n_slots: slots of the expert cache in device memory; 0: every expert has one. */
 struct sequence sequence_open(const char *dir, const char *device, uint32_t chunk, uint32_t n_slots,
                               uint32_t context);
 void sequence_close(struct sequence *q);
@@ -21,7 +21,7 @@ void sequence_close(struct sequence *q);
 void sequence_ids(const struct sequence *q, uint32_t kind, int32_t *ids, uint32_t n);
 /* One evaluation; logits [vocab] may be NULL. */
 void sequence_eval(struct sequence *q, const int32_t *ids, uint32_t n, float *logits);
-/* From an empty sequence: n ids in one evaluation, then `n_more` in another. */
+/* Clears the sequence, then evaluates n ids in one call and n_more in another. */
 void sequence_fresh(struct sequence *q, const int32_t *ids, uint32_t n, const int32_t *more, uint32_t n_more,
                     float *logits);
 /* The largest difference of two rows, in parts of the largest logit. */

@@ -27,7 +27,7 @@ static const char CONFIG[] =
 struct maker {
     struct st_writer w;
     struct fuzz random;
-    uint32_t interval; /* of layers with attention */
+    uint32_t interval; /* every interval-th layer has attention */
 };
 
 /* Numbers evenly between -scale and scale around `mean`. */

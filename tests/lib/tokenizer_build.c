@@ -100,7 +100,7 @@ json_t *tokenizer_build(void)
     return root;
 }
 
-/* An anonymous file: nothing is left behind, whatever happens to the test. */
+/* Uses an anonymous file: nothing remains on disk, even if the test crashes. */
 struct tokenizer *tokenizer_build_open_text(const char *text, size_t len, struct moeflux_err *e)
 {
     char path[64];

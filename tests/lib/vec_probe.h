@@ -23,7 +23,7 @@ enum vec_probe {
 typedef void vec_probe_fn(enum vec_probe what, const float *x, const float *y, const float *z, float *out,
                           uint64_t n);
 
-/* By the instruction set's idx. */
+/* Returns the probe of the instruction set with this idx. */
 vec_probe_fn *vec_probe(uint32_t isa_idx);
 
 #endif

@@ -1,3 +1,4 @@
+/* The probes of vec_probe.h, compiled once for each instruction set. */
 #include "vec_probe.h"
 
 #include "cpu/math.h"

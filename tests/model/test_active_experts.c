@@ -2,7 +2,7 @@
  * program computes them (tests/cli/active_experts.py), what is read, what is counted, what is refused.
  * MOEFLUX_DEVICE names another device.
  *
- * suites: gpu vulkan cpu fast long asan */
+ * suites: gpu vulkan cpu fast long asan-nightly */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,7 +72,8 @@ static uint64_t n_counted(const struct moeflux_stats *s)
     return s->n_hits + s->n_host_hits + s->n_misses;
 }
 
-/* At once and token by token, which other kernels compute; with slots for little more than a token, too. */
+/* All at once and token by token, which use different kernels; also with slots for little more than one
+ * token. */
 static void check_on(const char *device, const struct example *x)
 {
     struct moeflux_stats stats;
@@ -119,7 +120,7 @@ static void logits_and_counts_are_those_of_another_program(void **state)
 }
 
 /* The CPU takes the device's choice. */
-static void experts_on_the_cpu_beside_a_device_are_the_same(void **state)
+static void experts_on_the_cpu_next_to_a_device_are_the_same(void **state)
 {
     (void)state;
     struct golden g;
@@ -142,7 +143,7 @@ static void fill_ids(int32_t *ids, uint32_t n)
         ids[i] = (int32_t)((i * 37 + 11) % 700);
 }
 
-/* Chunks whose experts are sorted and come in waves, and tokens whose experts come as they are read. */
+/* Chunks whose experts are sorted and come in rounds, and tokens whose experts come as they are read. */
 static void a_share_streams_as_if_all_were_resident(void **state)
 {
     (void)state;
@@ -324,7 +325,7 @@ int main(void)
         cmocka_unit_test(the_models_own_number_and_all_of_the_weights_change_no_bit),
     };
     const struct CMUnitTest on_vulkan[] = {
-        cmocka_unit_test(experts_on_the_cpu_beside_a_device_are_the_same),
+        cmocka_unit_test(experts_on_the_cpu_next_to_a_device_are_the_same),
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(fewer_experts_are_fewer_bytes),

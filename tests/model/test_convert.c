@@ -147,7 +147,7 @@ static void any_number_of_threads_gives_the_same_bytes(void **state)
     tmp_tree_remove(tmp);
 }
 
-static void the_files_beside_the_weights_come_along(void **state)
+static void the_files_next_to_the_weights_come_along(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
@@ -552,7 +552,8 @@ static void sources_that_cannot_be_converted_are_refused(void **state)
         src, "config.json", "\"hidden_act\"",
         "\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 128, "
         "\"desc_act\": false, \"sym\": true}, \"hidden_act\"");
-    expect_refused(src, dst, ERR_UNSUPPORTED, "quantization method gptq, expected MLX's, fp8, mxfp4 or none");
+    expect_refused(src, dst, ERR_UNSUPPORTED,
+                   "quantization method gptq, expected MLX's, fp8, mxfp4, compressed-tensors or none");
     tmp_tree_replace(src, "config.json", "\"gptq\"", "\"awq\"");
     expect_refused(src, dst, ERR_UNSUPPORTED, "quantization method awq");
     tmp_tree_replace(src, "config.json", ", \"group_size\": 128", "");
@@ -876,7 +877,7 @@ int main(void)
         cmocka_unit_test(a_bf16_deepseek_gives_the_bytes_of_the_quantised_one),
         cmocka_unit_test(a_bf16_qwen3_gives_the_bytes_of_the_quantised_one),
         cmocka_unit_test(any_number_of_threads_gives_the_same_bytes),
-        cmocka_unit_test(the_files_beside_the_weights_come_along),
+        cmocka_unit_test(the_files_next_to_the_weights_come_along),
         cmocka_unit_test(the_manifest_describes_the_published_layout),
         cmocka_unit_test(checksums_are_the_plain_xxh3_of_every_file),
         cmocka_unit_test(the_result_counts_what_was_done),

@@ -69,7 +69,7 @@ static void expect_values(const struct rows *r, uint32_t number, const char *key
     float found[ROWS * COLS];
     if (!weight || !scales || !values || !biases == format_of(number)->has_bias)
         fail_msg("%s is not in the file", key);
-    /* From the middle too: a part begins at any group. */
+    /* A part may begin at any group, so the middle is tested too. */
     format_decode(format_of(number), weight, scales, biases, 0, COLS, found);
     format_decode(format_of(number), weight, scales, biases, COLS, COLS, found + COLS);
     if (memcmp((const void *)found, (const void *)values, sizeof found) != 0)
@@ -530,8 +530,8 @@ static void a_format_alone_is_one_part_and_its_constant_tells_it(void **state)
         assert_int_equal(format_set_part(set, 0), set);
         assert_int_equal(format_set_part(set, 1), 0);
         constant = format_constant(set);
-        assert_true(format_is_usual(number) == (constant < 1u << FORMAT_SET_OTHERS));
-        if (format_is_usual(number)) {
+        assert_true(format_is_basic(number) == (constant < 1u << FORMAT_SET_EXTENDED));
+        if (format_is_basic(number)) {
             assert_int_equal(constant, 1u << number);
             continue;
         }

@@ -76,7 +76,7 @@ static void expect_answer(struct fuzzed *f, bool look_closely)
     usual_state(f, f->pos == 0);
 }
 
-/* So that what stands behind the checks is reached too. */
+/* Lets the mutations pass the checks, so that the code after them is reached. */
 static void repair_checksums(uint8_t *file, size_t n)
 {
     if (n < HEADER_3 + 8)
@@ -89,7 +89,7 @@ static void repair_checksums(uint8_t *file, size_t n)
     memcpy(file + n - 8, &check, sizeof check);
 }
 
-/* In place: a file system that writes replaced files out at once makes thousands of them slow. */
+/* Written in place: a file system that syncs each replaced file makes thousands of them slow. */
 static void write_state(const struct fuzzed *f, const uint8_t *bytes, size_t n)
 {
     int fd = open(f->file, O_WRONLY | O_CREAT, 0666);

@@ -24,7 +24,7 @@
 
 #define MODELS "tests/models/gguf/"
 
-/* In the order of golden.safetensors. */
+/* Same order as golden.safetensors. */
 static const char *const files[] = {
     "qwen3moe.gguf", "qwen35moe.gguf", "qwen3next.gguf", "deepseek2-00001-of-00002.gguf",
     "glm4moe.gguf",  "minimax.gguf",   "gptoss.gguf"};
@@ -148,7 +148,7 @@ static void what_a_format_holds_is_taken_exactly(void **state)
     tmp_tree_remove(tmp);
 }
 
-/* Of K-quants and IQ4_XS, whose scales are products; all else stays exact. */
+/* The error of K-quants and IQ4_XS, whose scales are products; all other types are exact. */
 static void scales_are_rounded_where_that_is_asked_for(void **state)
 {
     (void)state;

@@ -4,7 +4,7 @@
  * the native CPU, less of what only repeats: see struct extent, main. MOEFLUX_DEVICE names another device
  * than the default one; MOEFLUX_TESTS a part of the tests, as "qwen_odd*".
  *
- * suites: check vulkan cpu parts long asan */
+ * suites: check vulkan cpu parts long asan widths */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,26 +24,32 @@ struct bounds {
     double logits, hidden, cosine;
 };
 
-/* Of case i of a golden file. Exceptions:
+/* Returns the bounds of case i of a golden file. Exceptions:
+ *
  *   deepseek-plain is sensitive. In float32, products of few tokens on Vulkan devices
  *   (kernels/lib/gemv_lanes.glsl) round about five times as much as others: 2.0e-5 of its hidden states on an
- *   H200, token by token as well as at once, and 1.9e-5 on lavapipe. The host backends are held to the bound
- *   of all models. Two models magnify roundings, whoever makes them, the golden outputs' float32 too, from
- *   which the reference (sums in double) is off by 5e-6 of the hidden states of both:
+ *   H200, token by token as well as at once, and 1.9e-5 on lavapipe. The host backends must meet the bound of
+ *   all models.
+ *
+ *   Two models magnify roundings of every implementation, also those of the golden outputs' float32. The
+ *   reference (sums in double) differs from the golden outputs by 5e-6 of the hidden states of both:
  *   - q3-g32, case 1: at position 1 of the third layer the delta net's terms cancel to a 69th, which its norm
  *     scales up again (to a 53rd at most in q5-g128-f32, mxfp4, q2-g32-f16, nvfp4). That layer alone makes
  *     1e-6 into 7e-6 on lavapipe, 1.5e-6 into 4e-6 on the CPU, 0.8e-6 into 3.4e-6 between reference and
  *     golden outputs. At the end the CPU is 6.4e-6 from the reference, lavapipe 9.7e-6, or token by token
  *     3.0e-6, with 16 lanes 5.1e-6: 1.5e-5 at most from the golden outputs.
- *   - deepseek-mixed-2-6, case 0: embeddings that are changed by 1e-4 change the second layer's outputs by
+ *   - deepseek-mixed-2-6, case 0: a change of 1e-4 in the embeddings changes the second layer's outputs by
  *     1.3e-3 (deepseek-nvfp4: 3.3e-4, qwen-odd: 1.4e-4). The CPU is up to 7.7e-6 from the reference, an H200
- *     1.2e-5 from the golden outputs, and 3.3e-5 in the logits. Prompts through float16: 3.0e-2 without any
- *     other choice of experts, found with the reference implementation, its products' inputs, weights and
- *     cache rounded to float16. In deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and
- *     4.8e-5, so rounding may turn it, and another expert moves the logits (found in the same way). In its
- *     other cases it is at least 9e-4. deepseek-small, deepseek-lone and the qwen3 models have short rows, in
- *     which fewer roundings cancel: prompts through float16 are off by 2.4e-3 of the hidden states of the
- *     first on an H200. */
+ *     1.2e-5 from the golden outputs, and 3.3e-5 in the logits.
+ *
+ *   Prompts through float16: 3.0e-2 without any other choice of experts. The reference implementation gave
+ *   this number, with its products' inputs, weights and cache rounded to float16.
+ *
+ *   In deepseek-odd's cases 3 and 4 the router's closest call is 1.1e-4 and 4.8e-5, so rounding may turn it,
+ *   and another expert moves the logits (found in the same way). In its other cases it is at least 9e-4.
+ *
+ *   deepseek-small, deepseek-lone and the qwen3 models have short rows, in which fewer roundings cancel:
+ *   prompts through float16 are off by 2.4e-3 of the hidden states of the first on an H200. */
 static struct bounds bounds_of(const struct moeflux_model *m, const char *golden, uint32_t i,
                                uint64_t n_tokens)
 {
@@ -68,7 +74,7 @@ static struct bounds bounds_of(const struct moeflux_model *m, const char *golden
 /* How much of a golden file is compared. The first case's continuation is followed to its end in any event.
  * */
 struct extent {
-    uint64_t most_tokens; /* of a prompt; longer ones are left out */
+    uint64_t most_tokens; /* longest prompt; longer ones are left out */
     uint64_t most_greedy; /* tokens of the other cases' continuations */
     uint32_t n_cases;     /* the first ones */
 };
@@ -238,8 +244,8 @@ static bool run_as(enum moeflux_prompt_type prompt_type, const char *dir, const 
     printf("%s on %s%s%s\n", dir, moeflux_model_get_info(m).device,
            moeflux_model_get_info(m).experts_resident ? "" : ", streaming",
            is_half ? ", float16 prompts" : "");
-    /* On lavapipe prompts of one to two blocks of the KV cache (longer ones go through the same kernels),
-     * with other subgroups than its own of one to two tiles. */
+    /* lavapipe gets prompts of one to two blocks of the KV cache, since longer ones use the same kernels;
+     * with other subgroup sizes than its own, prompts of one to two tiles. */
     const struct extent few = {getenv("LP_NATIVE_VECTOR_WIDTH") ? 100 : 400, 4, 5};
     run_cases(m, &g, golden, device == NULL && device_is_software() ? &few : &EVERYTHING);
     moeflux_model_close(m);
@@ -508,9 +514,10 @@ enum { N_RECIPES = sizeof recipes / sizeof *recipes, N_SHOWN = 2 };
 
 /* Small models of the other families (tests/models/families/README.md). The first has what only its family
  * has of kernels. */
-static const char *const families[] = {"glm-odd",    "glm-plain",   "next-odd",    "next-plain",
-                                       "kimi-odd",   "kimi-plain",  "minimax-odd", "minimax-plain",
-                                       "gptoss-odd", "gptoss-plain"};
+static const char *const families[] = {"glm-odd",     "glm-plain",    "next-odd",    "next-plain",
+                                       "kimi-odd",    "kimi-plain",   "minimax-odd", "minimax-plain",
+                                       "gptoss-odd",  "gptoss-plain", "kimi25-odd",  "kimi25-plain",
+                                       "glmlite-odd", "glmlite-plain"};
 enum { N_FAMILIES = sizeof families / sizeof *families, N_SHOWN_FAMILIES = 1 };
 
 static void run_each(const char *folder, const char *const *names, int n,
@@ -534,9 +541,9 @@ static void run_families(void (*run)(const char *dir, const char *golden), int n
     run_each("families", families, n, run);
 }
 
-/* In float32: rounded to float16, the inputs of these narrow models turn the router's choice (q3-g32 on an
- * H200: logits off by 3.3e-1). Kernels for matrices are held to their references in all formats by test_ops.
- * */
+/* Computed in float32: rounded to float16, the inputs of these narrow models change the router's choice
+ * (q3-g32 on an H200: logits off by 3.3e-1). Kernels for matrices are held to their references in all formats
+ * by test_ops. */
 static void run_on_device(const char *dir, const char *golden)
 {
     run_as(MOEFLUX_PROMPT_TYPE_F32, dir, golden, 0, NULL);
@@ -613,6 +620,8 @@ static void families_agree(void **state)
 {
     (void)state;
     run_families(run_on_device, device_is_software() ? N_SHOWN_FAMILIES : N_FAMILIES);
+    if (!device_is_software())
+        convert_and_run("tests/models/sources/kimi/hf", "tests/models/sources/kimi/golden.safetensors");
 }
 
 static void families_agree_on_the_reference_backend(void **state)
@@ -626,11 +635,13 @@ static void families_agree_converted_on_the_reference_backend(void **state)
 {
     (void)state;
     run_families(convert_and_run_on_reference, N_FAMILIES);
-    /* As published: tests/models/families/README.md. */
+    /* The published options: tests/models/families/README.md. */
     convert_and_run_on_reference("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
+    convert_and_run_on_reference("tests/models/sources/kimi/hf",
+                                 "tests/models/sources/kimi/golden.safetensors");
 }
 
-/* As many layers as have one with experts at least: dense ones count. */
+/* The fewest layers that include one with experts; dense layers count. */
 static uint32_t first_layer_with_experts(const char *dir)
 {
     struct moeflux_needs n;

@@ -152,7 +152,7 @@ static void say_mxfp4(const char *dir)
                      "[\"lm_head\"]},\n    \"hidden_act\"");
 }
 
-/* As a fine-tune of the numbers that the codes stood for leaves it. */
+/* The form that a fine-tune of the dequantised numbers has. */
 static void plain_experts_under_a_block_of_mxfp4_are_plain(void **state)
 {
     (void)state;
@@ -181,7 +181,7 @@ static void make_plain(struct st_writer *w, const struct tensor *t, const uint8_
                       sizeof zeros / 2);
 }
 
-static void plain_experts_beside_published_ones_are_refused(void **state)
+static void plain_experts_next_to_published_ones_are_refused(void **state)
 {
     (void)state;
     struct moeflux_err e = {0};
@@ -275,7 +275,7 @@ int main(void)
         cmocka_unit_test(published_experts_take_other_formats),
         cmocka_unit_test(plain_experts_may_be_wider_in_one_layer),
         cmocka_unit_test(plain_experts_under_a_block_of_mxfp4_are_plain),
-        cmocka_unit_test(plain_experts_beside_published_ones_are_refused),
+        cmocka_unit_test(plain_experts_next_to_published_ones_are_refused),
         cmocka_unit_test(a_published_checkpoint_wants_to_be_converted),
         cmocka_unit_test(stacks_of_another_shape_are_refused),
         cmocka_unit_test(any_chunk_gives_the_same_logits),

@@ -2,7 +2,7 @@
  * changes, what is read, what every backend computes, what is refused. MOEFLUX_DEVICE names another device.
  *
  *
- * suites: gpu vulkan cpu fast asan */
+ * suites: gpu vulkan cpu fast asan-nightly */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,7 +146,7 @@ static void a_larger_margin_reads_less_and_hits_more(void **state)
         }
 }
 
-/* With copies between two tiers, which of them are done when a slot is needed is a matter of time. */
+/* Which copies between two tiers are done when a slot is needed depends on time. */
 static void the_same_run_gives_the_same_bits_in_one_tier(void **state)
 {
     (void)state;
@@ -170,8 +170,8 @@ static void the_same_run_gives_the_same_bits_in_one_tier(void **state)
     }
 }
 
-/* With room for all experts but one, nothing leaves in a few tokens: in memory is what was chosen before, on
- * every backend and in both tiers of a device with memory of its own. */
+/* There is room for all experts except one, so nothing is evicted in a few tokens: the experts chosen before
+ * are resident, on every backend and in both tiers of a device with its own memory. */
 static void every_backend_computes_with_the_experts_taken(void **state)
 {
     (void)state;
@@ -199,8 +199,8 @@ static void every_backend_computes_with_the_experts_taken(void **state)
     }
 }
 
-/* The CPU computes the experts that were taken, beside a device. */
-static void experts_on_the_cpu_beside_a_device_are_preferred_too(void **state)
+/* The CPU computes the experts that replaced others, with a device for the rest. */
+static void experts_on_the_cpu_next_to_a_device_are_preferred_too(void **state)
 {
     (void)state;
     int32_t ids[MAX_TOKENS];
@@ -279,7 +279,7 @@ int main(void)
         cmocka_unit_test(every_backend_computes_with_the_experts_taken),
     };
     const struct CMUnitTest on_vulkan[] = {
-        cmocka_unit_test(experts_on_the_cpu_beside_a_device_are_preferred_too),
+        cmocka_unit_test(experts_on_the_cpu_next_to_a_device_are_preferred_too),
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(a_larger_margin_reads_less_and_hits_more),

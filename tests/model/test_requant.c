@@ -108,7 +108,7 @@ static void the_search_never_errs_more_than_min_and_max(void **state)
             first += g % 7 == 0 ? a : 0;
             second += g % 7 == 0 ? b : 0;
         }
-        /* Of ordinary numbers some of it goes. */
+        /* Ordinary numbers lose some of it. */
         assert_true(second < 0.97 * first);
     }
 }

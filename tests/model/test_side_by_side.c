@@ -1,4 +1,4 @@
-/* Several threads on one model: each gets what it gets alone, whatever the devices.
+/* Several threads on one model: results are batch-invariant, whatever the devices.
  *
  * suites: later vulkan cpu asan tsan */
 #include <pthread.h>
@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "cli/batch/item.h"
-#include "cli/batch/lanes.h"
+#include "cli/batch/workers.h"
 #include "device.h"
 #include "engine/engine.h"
 #include "exec/backend.h"
@@ -48,7 +48,7 @@ static void decode(struct runner *r)
         sequence_eval(&r->q, &ids[i], 1, next_row(r));
 }
 
-/* Prompts of one chunk and of several, with a checkpoint inside or behind them, and tokens. */
+/* Prompts of one chunk and of several, with a checkpoint inside or after them, and tokens. */
 static void *work(void *ctx)
 {
     struct runner *r = ctx;
@@ -106,7 +106,7 @@ static struct moeflux_model *open_model(const char *dir, const char *device, boo
     return open_staged(dir, device, streams, false);
 }
 
-/* Of n kinds from `first` on. */
+/* Runs n kinds, beginning with `first`. */
 static void run_alone(const char *dir, struct runner *to, uint32_t first, uint32_t n)
 {
     struct moeflux_model *m = open_model(dir, device_is_vulkan() ? device_name() : "cpu", false);
@@ -156,7 +156,7 @@ static void threads_get_what_each_gets_alone(void **state)
     }
 }
 
-/* Prompts of two chunks and of three, one of which begins where the other is still under way. */
+/* Prompts of two chunks and of three, one of which begins while the other is still in flight. */
 static void threads_do_on_a_device_named_twice(void **state)
 {
     (void)state;
@@ -183,14 +183,15 @@ static atomic_int n_waits_left;
 
 /* How often one device was at work while another was. */
 static struct {
-    pthread_mutex_t lock; /* of what follows */
+    pthread_mutex_t lock; /* lock of the fields below */
     pthread_cond_t met;
     int n_at_work, n_overlaps, n_in_vain;
     const struct exec *first; /* NULL: none waits for another */
 } work_seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .met = PTHREAD_COND_INITIALIZER};
 
-/* Until the first overlap a device behind the first holds its work back for a while: another thread reaches
- * the first then, however slow the machine. After a few times in vain none will come. With the lock. */
+/* Until the first overlap a device after the first holds its work back for a while, so that another thread
+ * reaches the first one even on a slow machine. After a few waits in vain it stops. The caller has the lock.
+ * */
 static void await_another(void)
 {
     enum { PATIENCE = 4 };
@@ -222,7 +223,7 @@ static int wait_and_see(struct exec *x, uint64_t ticket, struct moeflux_err *e)
     return rc;
 }
 
-/* In place of the devices' wait; gone with the model. */
+/* Replaces the devices' wait until the model is closed. */
 static struct backend *set_wait(struct moeflux_model *m, uint32_t first,
                                 int (*wait)(struct exec *, uint64_t, struct moeflux_err *))
 {
@@ -254,8 +255,8 @@ struct answering {
     pthread_t thread;
 };
 
-/* Before any evaluates a token all have one to evaluate: an answer that the batcher has alone is evaluated
- * beside the groups, and devices at work together are to be those of two groups. */
+/* All threads have a token before any is evaluated: the batcher evaluates a single answer next to the groups,
+ * and the devices that work at the same time must be those of two groups. */
 static int await_all(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
 {
     (void)p;
@@ -338,7 +339,7 @@ static void answer_all(struct generator *g, struct answering *list, bool side_by
     batcher_free(b);
 }
 
-/* On the devices, and that they worked at the same time. */
+/* Checks the answers on the devices, and that they worked at the same time. */
 static void answer_like(const struct answering *want, const char *devices)
 {
     struct generator g;
@@ -402,28 +403,28 @@ static struct batch_item *read_line(const struct generator *g, uint64_t line, in
         .options = {
             .predict = -1, .seed = 1, .repeat_penalty = 1, .top_p = 1, .logprobs = REQUEST_NO_LOGPROBS}};
     char text[128];
-    bool as_call = false;
+    bool as_openai = false;
     int len =
         snprintf(text, sizeof text,
                  "{\"raw\": true, \"prompt\": \"Once %d\", \"n\": %d, \"ignore_eos\": true}", (int)line, n);
-    check_ok(batch_item_read(&item, text, (size_t)len, line, 1000, g, &defaults, &as_call, &e), &e);
+    check_ok(batch_item_read(&item, text, (size_t)len, line, 1000, g, &defaults, &as_openai, &e), &e);
     check_ok(batch_item_encode(item, (struct generator *)g, &e), &e);
     return item;
 }
 
 /* n lines at once, from a number on; how many are answered. The others name the lost device. */
-static uint32_t answer_lines(struct batch_lanes *lanes, const struct generator *g, uint64_t from, uint32_t n,
-                             int length)
+static uint32_t answer_lines(struct batch_workers *workers, const struct generator *g, uint64_t from,
+                             uint32_t n, int length)
 {
     struct batch_done d;
     uint32_t n_answered = 0;
     for (uint32_t i = 0; i < n; i++) {
         struct batch_item *item = read_line(g, from + i, length);
-        struct ask *ask;
-        batch_lanes_begin(lanes, item, &batch_item_request(item, 0, &ask)->tokens, 0);
+        struct choice *choice;
+        batch_workers_begin(workers, item, &batch_item_request(item, 0, &choice)->tokens, 0);
     }
-    while (batch_lanes_n_running(lanes) > 0) {
-        if (!batch_lanes_await(lanes, 1000, &d))
+    while (batch_workers_n_running(workers) > 0) {
+        if (!batch_workers_await(workers, 1000, &d))
             continue;
         if (d.rc == 0)
             assert_non_null(d.line);
@@ -443,19 +444,19 @@ static void a_lost_device_ends_the_lines_on_it_and_no_others(void **state)
     (void)state;
     enum { LINES = 4 };
     struct generator g;
-    struct batch_lanes *lanes;
+    struct batch_workers *workers;
     struct moeflux_err e = {0};
     open_generator(&g, "cpu,cpu");
-    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
-    assert_int_equal(answer_lines(lanes, &g, 1, LINES, 5), LINES);
+    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
+    assert_int_equal(answer_lines(workers, &g, 1, LINES, 5), LINES);
     struct backend *broken = set_wait(g.model, 1, lose);
     atomic_store(&n_waits_left, 20);
-    assert_int_equal(answer_lines(lanes, &g, 1 + LINES, LINES, 60), 0);
+    assert_int_equal(answer_lines(workers, &g, 1 + LINES, LINES, 60), 0);
     /* A line is not waited for where all have failed, and it fails at once. */
-    assert_int_equal(answer_lines(lanes, &g, 1 + 2 * LINES, 1, 5), 0);
+    assert_int_equal(answer_lines(workers, &g, 1 + 2 * LINES, 1, 5), 0);
     reset_wait(g.model, broken);
-    assert_int_equal(answer_lines(lanes, &g, 2 + 2 * LINES, 1, 5), 1);
-    batch_lanes_free(lanes);
+    assert_int_equal(answer_lines(workers, &g, 2 + 2 * LINES, 1, 5), 1);
+    batch_workers_free(workers);
     generator_close(&g);
 }
 
@@ -471,27 +472,27 @@ static int take_buffer(struct exec *x, struct exec_buffer *b, enum exec_memory k
     return err_set(e, ERR_NO_FIT, "no room for another buffer");
 }
 
-/* As --batch does: one that finds no room waits until fewer run. Returns how many found none. */
-static uint32_t answer_in_turns(struct batch_lanes *lanes, struct batch_item **items, uint32_t n,
+/* Answers as --batch does: a line that finds no room waits until fewer run. Returns how many found none. */
+static uint32_t answer_in_turns(struct batch_workers *workers, struct batch_item **items, uint32_t n,
                                 char **lines)
 {
     uint32_t n_refused = 0, n_done = 0, waiting = (1u << n) - 1;
     while (n_done < n) {
         struct batch_done d;
-        struct ask *ask;
+        struct choice *choice;
         for (uint32_t i = 0; i < n; i++) {
-            if ((waiting >> i & 1) == 0 || batch_lanes_n_free(lanes) == 0)
+            if ((waiting >> i & 1) == 0 || batch_workers_n_free(workers) == 0)
                 continue;
             waiting &= ~(1u << i);
-            batch_lanes_begin(lanes, items[i], &batch_item_request(items[i], 0, &ask)->tokens, 0);
+            batch_workers_begin(workers, items[i], &batch_item_request(items[i], 0, &choice)->tokens, 0);
         }
-        if (!batch_lanes_await(lanes, 1000, &d))
+        if (!batch_workers_await(workers, 1000, &d))
             continue;
         uint32_t at = 0;
         while (items[at] != d.item)
             at++;
         if (d.rc == ERR_NO_FIT) {
-            assert_true(batch_lanes_shrink(lanes, &d));
+            assert_true(batch_workers_shrink(workers, &d));
             waiting |= 1u << at;
             n_refused++;
             continue;
@@ -503,7 +504,7 @@ static uint32_t answer_in_turns(struct batch_lanes *lanes, struct batch_item **i
     return n_refused;
 }
 
-/* Behind its tokens a result has times. */
+/* A result has times after its tokens. */
 static void assert_same_answer(const char *line, const char *wanted)
 {
     const char *end = strstr(wanted, "\"prompt_tokens\"");
@@ -511,16 +512,16 @@ static void assert_same_answer(const char *line, const char *wanted)
     assert_memory_equal(line, wanted, (size_t)(end - wanted));
 }
 
-static void refuse_the_only_one(struct batch_lanes *lanes, struct batch_item *item)
+static void refuse_the_only_one(struct batch_workers *workers, struct batch_item *item)
 {
     struct batch_done d;
-    struct ask *ask;
+    struct choice *choice;
     atomic_store(&n_to_refuse, 1);
-    batch_lanes_begin(lanes, item, &batch_item_request(item, 0, &ask)->tokens, 0);
-    while (!batch_lanes_await(lanes, 1000, &d)) {
+    batch_workers_begin(workers, item, &batch_item_request(item, 0, &choice)->tokens, 0);
+    while (!batch_workers_await(workers, 1000, &d)) {
     }
     sequence_refused(d.rc, &d.error, ERR_NO_FIT, "no room for another buffer");
-    assert_false(batch_lanes_shrink(lanes, &d));
+    assert_false(batch_workers_shrink(workers, &d));
 }
 
 /* Lines that find no room are answered one by one, and as they would be with room for all, also where all
@@ -530,33 +531,33 @@ static void lines_without_memory_wait(void **state)
     (void)state;
     enum { LINES = 3 };
     struct generator g;
-    struct batch_lanes *lanes;
+    struct batch_workers *workers;
     struct batch_item *items[LINES];
     char *wanted[LINES], *lines[LINES];
     struct moeflux_err e = {0};
     open_generator(&g, "cpu");
     for (uint32_t i = 0; i < LINES; i++)
         items[i] = read_line(&g, 1 + i, 20);
-    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
-    assert_int_equal(answer_in_turns(lanes, items, LINES, wanted), 0);
-    batch_lanes_free(lanes);
+    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
+    assert_int_equal(answer_in_turns(workers, items, LINES, wanted), 0);
+    batch_workers_free(workers);
 
     struct backend *b = set_wait(g.model, 0, g.model->stages[0].exec->backend->wait);
     b->buffer_new = take_buffer;
-    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
-    refuse_the_only_one(lanes, items[0]);
-    batch_lanes_free(lanes);
-    check_ok(batch_lanes_new(&lanes, &g, LINES, 1, &e), &e);
+    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
+    refuse_the_only_one(workers, items[0]);
+    batch_workers_free(workers);
+    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
     atomic_store(&n_to_refuse, LINES);
-    assert_int_equal(answer_in_turns(lanes, items, LINES, lines), LINES);
-    assert_int_equal(batch_lanes_n_free(lanes), 1);
+    assert_int_equal(answer_in_turns(workers, items, LINES, lines), LINES);
+    assert_int_equal(batch_workers_n_free(workers), 1);
     for (uint32_t i = 0; i < LINES; i++) {
         assert_same_answer(lines[i], wanted[i]);
         free(lines[i]);
         free(wanted[i]);
         batch_item_free(items[i]);
     }
-    batch_lanes_free(lanes);
+    batch_workers_free(workers);
     reset_wait(g.model, b);
     generator_close(&g);
 }

@@ -145,7 +145,7 @@ static void a_longer_state_continues_a_shorter_one(void **state)
 
 /* Rows of latents and rotary keys stand side by side in the cache and apart in a file. Here the halves of the
  * keys play them; the values stay where they are. */
-static void rows_side_by_side_are_told_apart(void **state)
+static void rows_side_by_side_are_distinguished(void **state)
 {
     (void)state;
     enum { N = 300, HALF = SMALL_KV_HEADS * SMALL_HEAD_DIM / 2 };
@@ -200,7 +200,7 @@ static void rows_side_by_side_are_told_apart(void **state)
 
 /* ---- refused files ---- */
 
-/* In place: a file system that writes replaced files out at once makes thousands of them slow. */
+/* Written in place: a file system that syncs each replaced file makes thousands of them slow. */
 static void change_byte(const struct place *p, size_t at, uint8_t value)
 {
     FILE *f = fopen(p->file, "r+b");
@@ -247,7 +247,7 @@ static void expect_refused(struct watched *w, int code, const char *text)
     assert_int_equal(moeflux_session_position(w->p->q.s), w->pos);
 }
 
-/* At position 0 a load fills the session itself, elsewhere a second one. */
+/* A load at position 0 fills the session itself, at other positions a second one. */
 static void watch_at(struct watched *w, struct place *p, bool empty)
 {
     const int32_t ids[] = {11, 12, 13, 14};
@@ -369,7 +369,7 @@ static void wrong_bodies_are_refused(void **state)
     struct watched w;
     for (int empty = 0; empty < 2; empty++) {
         watch_at(&w, &p, empty);
-        /* As long in all as two layers of 3. */
+        /* The total length equals two layers of 3. */
         snapshot_write(&file, 2, 3, uneven);
         write_file(&p, file.data, file.len);
         expect_refused(&w, ERR_FORMAT, "bytes, expected");
@@ -498,7 +498,7 @@ static void float16_rows_are_kept(void **state)
     }
 }
 
-/* With the checksum of what the file holds then: a crafted file has it too. */
+/* The checksum is made to fit the changed file, as in a crafted file. */
 static void float16_rows_that_are_not_finite_are_refused(void **state)
 {
     (void)state;
@@ -610,7 +610,7 @@ static void a_killed_save_leaves_the_old_file_or_the_new(void **state)
         of[i] = tmp_tree_read(p.file, &n[i]);
     }
     size_t n_files = tmp_tree_count(p.dir);
-    /* At random times within 8 ms, then, where a save takes longer than that, within more and more. */
+    /* Stops at random times within 8 ms; if a save takes longer, within more and more. */
     uint32_t n_kills = 0;
     for (; n_kills < KILLS || n_found[0] == 0 || n_found[1] == 0; n_kills++) {
         uint32_t most_ns = STEP_NS * (n_kills < KILLS ? KILLS : n_kills);
@@ -676,7 +676,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(written_files_load),
         cmocka_unit_test(a_longer_state_continues_a_shorter_one),
-        cmocka_unit_test(rows_side_by_side_are_told_apart),
+        cmocka_unit_test(rows_side_by_side_are_distinguished),
         cmocka_unit_test(every_truncation_is_refused),
         cmocka_unit_test(every_changed_header_byte_is_refused),
         cmocka_unit_test(every_changed_byte_of_version_3_is_refused),

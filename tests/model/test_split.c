@@ -163,7 +163,7 @@ static void large_chunks_are_the_devices(void **state)
     static const struct {
         const char *dir;
         bool all, little; /* layers with experts, else one; memory */
-        bool twice;       /* on two devices */
+        bool twice;       /* whether it runs on two devices */
     } splits[] = {{QWEN, true, true, false}, {DEEPSEEK, false, false, true}};
     for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
         struct moeflux_needs n;

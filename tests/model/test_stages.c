@@ -23,7 +23,7 @@ struct setup {
     bool streams;    /* few experts have slots */
     bool staged;     /* device memory counts as apart from the host's */
     enum moeflux_prefetch prefetch;
-    uint32_t n_cpu_layers; /* of moeflux_options */
+    uint32_t n_cpu_layers; /* moeflux_options.n_cpu_layers */
     bool brief;            /* the prompt is evaluated once */
     bool profile;
 };
@@ -128,7 +128,7 @@ static void decode(struct sequence *q, struct record *to)
     free(row);
 }
 
-/* A prompt of several chunks with all that can be asked for, and tokens behind it. */
+/* A prompt of several chunks with every output, and tokens after it. */
 static void run(struct sequence *q, bool brief, struct record *to)
 {
     struct moeflux_err e = {0};
@@ -217,8 +217,7 @@ static void a_device_named_twice_computes_what_it_does_alone(void **state)
                 {.dir = TINY, .device = "0,0", .streams = true, .staged = true});
 }
 
-/* The logits behind a prompt of several chunks; whether a copy that a stage has of its hidden states on the
- * host was written. */
+/* The logits after a prompt of several chunks; whether a stage wrote its host copy of the hidden states. */
 static bool crosses_by_the_host(struct sequence *q, float *row)
 {
     int32_t ids[N_PROMPT];
@@ -264,7 +263,7 @@ static void a_prompt_crosses_without_the_host_or_by_it(void **state)
     sequence_close(&b);
 }
 
-/* As with one device, and wherever the border is: in the middle of the CPU's layers, behind them. */
+/* The result equals that of one device, wherever the border is: inside the CPU's layers or after them. */
 static void each_device_has_experts_on_the_cpu(void **state)
 {
     (void)state;
@@ -296,7 +295,7 @@ static void a_device_that_needs_no_host_memory_gets_some(void **state)
     assert_true(p.checkpoint_bytes > 0 && p.n_checkpoints > 1);
 }
 
-/* One that is the cpu has nobody beside it. */
+/* A stage on the cpu has no second backend. */
 static void a_cpu_among_devices_computes_its_own_experts(void **state)
 {
     (void)state;
@@ -314,7 +313,7 @@ static void a_cpu_among_devices_computes_its_own_experts(void **state)
     sequence_close(&q);
 }
 
-/* By its index and by a part of its name it is the same one, whose memory its stages share. */
+/* Its index and a part of its name give the same device, whose memory its stages share. */
 static void a_device_has_one_index_by_all_its_names(void **state)
 {
     (void)state;
@@ -356,8 +355,8 @@ static void the_cpu_can_have_the_last_layers(void **state)
 
 enum { N_CHOICES = 10 };
 
-/* Tokens from id 1 on, each the choice of the one before: every one the host's, or only every fourth one. The
- * logits behind them go to `row`. */
+/* Decodes tokens from id 1 on, each sampled from the one before: on the host every time, or every fourth
+ * time. The logits after them go to `row`. */
 static void choose(struct sequence *q, const struct moeflux_sampler_options *o, bool on_host, int32_t *ids,
                    float *row)
 {
@@ -441,7 +440,7 @@ static void choices_of_hosts_are_those_of_one(void **state)
 
 /* ---- sequences ---- */
 
-static void sequences_together_get_what_each_gets_alone(void **state)
+static void batched_sequences_get_what_each_gets_alone(void **state)
 {
     (void)state;
     enum { N = 3 };
@@ -474,7 +473,7 @@ static void sequences_together_get_what_each_gets_alone(void **state)
     sequence_close(&q);
 }
 
-/* Saves behind a prompt with one setup, goes on with the other. */
+/* Saves after a prompt with one setup, continues with the other. */
 static void save_and_go_on(const struct setup *from, const struct setup *to, const char *path)
 {
     struct moeflux_err e = {0};
@@ -647,7 +646,7 @@ static void mend(struct breakage *b)
     b->of->backend = b->real;
 }
 
-/* By a token, a chunk, and as a prompt goes through all devices at once. */
+/* Appends one token, one chunk, and a prompt that is pipelined over all devices. */
 static void a_lost_device_is_named(void **state)
 {
     (void)state;
@@ -679,7 +678,7 @@ static void a_lost_device_is_named(void **state)
     sequence_close(&q);
 }
 
-/* For a sequence's states, and for what an evaluation is asked for. */
+/* Memory for a sequence's states and for the outputs of an evaluation. */
 static void a_device_that_runs_out_of_memory_is_named(void **state)
 {
     (void)state;
@@ -791,7 +790,7 @@ int main(void)
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(any_split_computes_what_one_device_does),
         cmocka_unit_test(streamed_experts_change_nothing),
-        cmocka_unit_test(sequences_together_get_what_each_gets_alone),
+        cmocka_unit_test(batched_sequences_get_what_each_gets_alone),
         cmocka_unit_test(choices_of_hosts_are_those_of_one),
         cmocka_unit_test(a_saved_state_does_not_depend_on_the_split),
         cmocka_unit_test(a_stopped_prompt_can_be_gone_on_with),

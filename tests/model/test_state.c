@@ -83,7 +83,7 @@ static const uint32_t POSITIONS[] = {1, 63, 64, 65, 1000};
 enum { N_POSITIONS = 5 };
 
 struct kept {
-    const char *files[2 * N_POSITIONS]; /* of both formats at each position */
+    const char *files[2 * N_POSITIONS]; /* files of both formats at each position */
     float *rows;                        /* [N_POSITIONS][N_ROWS][vocab]: of the run that never stopped */
 };
 
@@ -205,7 +205,7 @@ static void qwen3_odd_goes_on_across_backends(void **state)
 
 /* ---- the reference implementation's state ---- */
 
-/* state.v2 was written by the reference implementation behind the first tokens of case 0. */
+/* state.v2 was written by the reference implementation after the first tokens of case 0. */
 enum { N_REFERENCE = 5 };
 
 struct expected {
@@ -276,7 +276,7 @@ static void deepseek_odd_s_reference_state_is_ours(void **state)
 
 /* ---- cut ---- */
 
-/* A sequence of n tokens with a checkpoint behind `mark`, from a file. */
+/* Loads a sequence of n tokens with a checkpoint after `mark` from a file. */
 static const char *make_marked(struct sequence *q, const char *dir, const int32_t *ids, uint32_t mark,
                                uint32_t n)
 {

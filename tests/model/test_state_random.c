@@ -4,7 +4,7 @@
  * Tokens are one of two and sequences short, so that the runs from scratch are few: one gives the logits of
  * every prefix. MOEFLUX_ROUNDS: sequences of operations of each test (default below).
  *
- * suites: later long asan */
+ * suites: later long asan-nightly */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ static const int32_t IDS[2] = {5, 40};
 
 struct oracle {
     struct sequence q;
-    float (*logits)[SMALL_VOCAB]; /* by key: 1, then a bit for each token */
+    float (*logits)[SMALL_VOCAB]; /* index: key, which is 1, then a bit for each token */
     bool *has;
     uint32_t n_runs, at;
 };
@@ -167,7 +167,7 @@ struct world {
     struct file files[N_FILES];
     const char *broken;
     uint32_t most_marks;
-    /* of the step */
+    /* argument of the step */
     struct sequence *q;
     struct shadow *w;
     struct moeflux_err e;

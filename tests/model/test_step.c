@@ -198,7 +198,7 @@ static void a_checkpoint_amid_steps_is_exact(void **state)
     moeflux_sampler_free(s);
 }
 
-static void another_token_or_sampler_than_the_one_under_way_is_obeyed(void **state)
+static void another_token_or_sampler_than_the_one_in_flight_is_obeyed(void **state)
 {
     struct moeflux_sampler_options o = moeflux_sampler_defaults(), other = o;
     other.repeat_penalty = 3;
@@ -245,7 +245,7 @@ static void two_sessions_by_turns_do_not_meet(void **state)
                 assert_int_equal(step(&r, s[1], want[1][at], true), want[1][at + 1]);
             }
     }
-    moeflux_session_free(r.s); /* with a token under way */
+    moeflux_session_free(r.s); /* while a token is in flight */
     moeflux_sampler_free(s[0]);
     moeflux_sampler_free(s[1]);
 }
@@ -307,7 +307,7 @@ int main(void)
         cmocka_unit_test(sampled_tokens_are_those_of_the_host),
         cmocka_unit_test(a_token_begun_in_vain_leaves_no_trace),
         cmocka_unit_test(a_checkpoint_amid_steps_is_exact),
-        cmocka_unit_test(another_token_or_sampler_than_the_one_under_way_is_obeyed),
+        cmocka_unit_test(another_token_or_sampler_than_the_one_in_flight_is_obeyed),
         cmocka_unit_test(two_sessions_by_turns_do_not_meet),
         cmocka_unit_test(a_full_context_ends_the_steps),
         cmocka_unit_test(a_sampler_of_other_ids_is_refused),

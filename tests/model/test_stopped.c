@@ -15,12 +15,12 @@ enum { CONTEXT = 64 };
 
 static struct backend device;
 static atomic_bool is_busy;
-static atomic_uint n_settles;
+static atomic_uint n_waits;
 
-static int settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
+static int wait_idle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
     (void)x, (void)ns, (void)e;
-    n_settles++;
+    n_waits++;
     return is_busy ? 0 : 1;
 }
 
@@ -31,7 +31,7 @@ static struct moeflux_model *open_with(const struct moeflux_options *o)
     check_ok(moeflux_model_open(&m, o, &e), &e);
     is_busy = false;
     device = *m->stages[0].exec->backend;
-    device.settle = settle;
+    device.wait_idle = wait_idle;
     for (uint32_t i = 0; i < m->n_stages; i++)
         m->stages[i].exec->backend = &device;
     return m;
@@ -125,19 +125,19 @@ static bool listen(void *ctx, const char *what, const char *unit, uint64_t done,
     (void)what, (void)unit, (void)done, (void)total;
     c->n_calls++;
     c->n_elsewhere += !pthread_equal(c->thread, pthread_self());
-    if (n_settles > 1 && !c->stops)
+    if (n_waits > 1 && !c->stops)
         is_busy = false;
-    return !(n_settles > 1 && c->stops);
+    return !(n_waits > 1 && c->stops);
 }
 
 /* A prompt of several chunks, of which the second device is still at work on something else. */
-static int eval_behind_a_stop(struct caller *c, struct moeflux_err *e)
+static int eval_after_a_stop(struct caller *c, struct moeflux_err *e)
 {
     enum { N = 12 };
     int32_t ids[N];
     struct moeflux_session *s;
     *c = (struct caller){.thread = pthread_self(), .stops = c->stops};
-    n_settles = 0;
+    n_waits = 0;
     struct moeflux_model *m = open_with(&(struct moeflux_options){
         .dir = ODD, .device = "reference,reference", .chunk = 4, .progress = {listen, c}});
     for (int32_t i = 0; i < N; i++)
@@ -147,7 +147,7 @@ static int eval_behind_a_stop(struct caller *c, struct moeflux_err *e)
     is_busy = true;
     m->stages[1].is_stopped = true;
     int rc = moeflux_session_eval(s, ids, N, &(struct moeflux_outputs){0}, e);
-    assert_true(n_settles > 1);
+    assert_true(n_waits > 1);
     is_busy = false;
     moeflux_session_free(s);
     moeflux_model_close(m);
@@ -159,7 +159,7 @@ static void the_callback_is_asked_on_the_thread_of_the_evaluation(void **state)
     (void)state;
     struct caller c = {0};
     struct moeflux_err e = {0};
-    check_ok(eval_behind_a_stop(&c, &e), &e);
+    check_ok(eval_after_a_stop(&c, &e), &e);
     assert_true(c.n_calls > 0);
     assert_int_equal(c.n_elsewhere, 0);
 }
@@ -169,7 +169,7 @@ static void it_can_stop_what_waits_for_another_device(void **state)
     (void)state;
     struct caller c = {.stops = true};
     struct moeflux_err e = {0};
-    assert_int_equal(eval_behind_a_stop(&c, &e), ERR_INTERRUPTED);
+    assert_int_equal(eval_after_a_stop(&c, &e), ERR_INTERRUPTED);
     assert_int_equal(c.n_elsewhere, 0);
 }
 

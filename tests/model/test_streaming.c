@@ -30,7 +30,7 @@ static bool is_native(void)
     return device && strcmp(device, "cpu") == 0;
 }
 
-/* Of the host: without memory of its own. */
+/* The host: a device without its own memory. */
 static bool is_host(void)
 {
     const char *device = getenv("MOEFLUX_DEVICE");
@@ -92,7 +92,7 @@ struct subject {
     uint64_t slot_bytes;
     uint64_t fixed_bytes[2];          /* device memory not for experts: as it is, staged */
     int32_t ids[N_PROMPT + N_DECODE]; /* real text, so that the routing is real */
-    bool can[N_LAYOUTS][4];           /* by layout and way of reading */
+    bool can[N_LAYOUTS][4];           /* index: layout, way of reading */
     bool has_staged;                  /* the device has memory apart */
 };
 
@@ -347,7 +347,7 @@ static uint32_t new_pairs(const struct choice *c, bool covered[N_FACTORS][MAX_LE
     return n;
 }
 
-/* The fewest choices, as far as greed finds them, with every pair of levels that is sought. */
+/* The fewest choices that a greedy search finds which have every wanted pair of levels. */
 static uint32_t covering_choices(const struct subject *s, struct choice *out)
 {
     bool covered[N_FACTORS][MAX_LEVELS][N_FACTORS][MAX_LEVELS] = {0};
@@ -495,7 +495,7 @@ static void cut_layers(const struct subject *s, uint8_t **contents, size_t *n_by
     }
 }
 
-/* In place: the program has the file open. */
+/* Changed in place, since the program has the file open. */
 static void restore(const char *path, uint8_t *contents, size_t n_bytes)
 {
     FILE *f = fopen(path, "r+b");
@@ -535,7 +535,7 @@ static void check_shrinking(const struct subject *s, const struct choice *c, flo
                                   &e);
     if (rc != ERR_IO || !strstr(e.text, "layer ") || !strstr(e.text, "expert ") || !strstr(e.text, ".bin"))
         fail_msg("%s: %d, %s", name, rc, e.text);
-    /* Of a slow device's token the state before it is kept. */
+    /* A slow device keeps the state before a token. */
     uint32_t position = moeflux_session_position(q);
     if (position != 0 && position != N_PROMPT + n_good)
         fail_msg("%s: at %u after %u tokens", name, position, N_PROMPT + n_good);
@@ -698,7 +698,7 @@ int main(void)
     const struct CMUnitTest everywhere[] = {
         cmocka_unit_test(a_file_that_shrinks_ends_the_evaluation_and_no_more),
         cmocka_unit_test(a_trace_is_the_same_wherever_the_experts_are),
-        /* With shared experts, whose products fill the waits, and without. */
+        /* Tested with shared experts, whose products fill the waits, and without. */
         cmocka_unit_test(qwen_odd_logits_are_equal_over_all_pairs),
         cmocka_unit_test(qwen3_odd_logits_are_equal_over_all_pairs),
     };

@@ -20,7 +20,7 @@
 
 /* ---- what is counted ---- */
 
-static atomic_ullong n_allocations; /* of all threads */
+static atomic_ullong n_allocations; /* allocations by all threads */
 
 /* The linker gives these names. */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
@@ -135,7 +135,7 @@ static void allocates_nothing(const struct moeflux_options *o, const char *what)
     end(&r);
 }
 
-/* Each token chosen by a sampler, the next one under way where the device can begin it. */
+/* Each token is chosen by a sampler; the next one is in flight if the device can begin it. */
 static void steps_allocate_nothing(const struct moeflux_sampler_options *o)
 {
     enum { WARM = 5, COUNTED = 50 };
@@ -159,7 +159,7 @@ static const enum moeflux_prefetch PREFETCH[] = {MOEFLUX_PREFETCH_NONE, MOEFLUX_
                                                  MOEFLUX_PREFETCH_ROUTER, MOEFLUX_PREFETCH_BOTH};
 enum { N_PREFETCH = sizeof PREFETCH / sizeof *PREFETCH };
 
-/* On a Vulkan device the last of these combinations only: where a token takes long the others find nothing
+/* A Vulkan device gets the last of these combinations only: if a token takes long, the others find nothing
  * more. */
 static uint32_t first_combination(void)
 {

@@ -394,8 +394,8 @@ static void a_call_that_is_none_is_text_of_the_answer(void **state)
     json_decref(tools);
 }
 
-/* A client may have been told of the first one already. */
-static void a_call_behind_one_that_failed_is_another_one(void **state)
+/* A client may have the first one already. */
+static void a_call_after_one_that_failed_is_another_one(void **state)
 {
     char ids[2][32];
     json_t *tools = json_array();
@@ -513,7 +513,7 @@ int main(void)
         cmocka_unit_test(presence_and_frequency_penalty_look_at_the_answer_alone),
         cmocka_unit_test(calls_of_tools_come_apart_from_the_text),
         cmocka_unit_test(a_call_that_is_none_is_text_of_the_answer),
-        cmocka_unit_test(a_call_behind_one_that_failed_is_another_one),
+        cmocka_unit_test(a_call_after_one_that_failed_is_another_one),
         cmocka_unit_test(an_answer_that_has_to_call_a_tool_calls_it),
         cmocka_unit_test(tokens_that_a_grammar_forces_are_those_that_masks_give),
         cmocka_unit_test(a_stop_text_is_looked_for_in_the_text_and_not_in_calls),

@@ -8,9 +8,9 @@
 #include "check.h"
 #include "exec/exec.h"
 #include "model/config.h"
+#include "model/config_read.h"
 
-/* 33 layers, each with 64 MiB of keys and as much of values in a block: one and a bit too many for 32 bits.
- * */
+/* A block of 33 layers, each with 64 MiB of keys and of values, is one layer larger than 2^32 bytes. */
 static void a_cache_whose_places_need_more_than_32_bits_is_refused(void **state)
 {
     (void)state;

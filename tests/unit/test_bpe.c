@@ -16,8 +16,7 @@
 
 #define MAX_TOKENS 64
 
-/* The definition, word for word: find the adjacent pair of lowest rank, leftmost on a tie, merge it, again.
- * */
+/* The definition, word for word: merge the adjacent pair of lowest rank, the leftmost on a tie; repeat. */
 struct naive {
     int32_t result[MAX_TOKENS][MAX_TOKENS];
     uint32_t rank[MAX_TOKENS][MAX_TOKENS];

@@ -213,7 +213,7 @@ static void checkpoints_get_what_resident_experts_leave(void **state)
         assert_int_equal(b.slot_bytes, ALL);
         assert_int_equal(b.n_checkpoints, cases[i].n);
         assert_int_equal(b.map_bytes, GIB - FIXED - ALL - cases[i].n * cases[i].each);
-        /* On a device of its own only host memory counts for them. --memory has to hold a token's experts. */
+        /* Only host memory counts for them on a discrete device. --memory has to hold a token's experts. */
         if (cases[i].left < TOP_K * MIB)
             continue;
         b = share(discrete(GIB), with_checkpoints(cases[i].each, request(cases[i].left, FIXED + ALL, GIB)));
@@ -227,7 +227,7 @@ static void checkpoints_get_what_resident_experts_leave(void **state)
 static void checkpoints_get_an_eighth_of_what_streamed_experts_share(void **state)
 {
     (void)state;
-    /* Beside the experts of a token: 32 MiB. */
+    /* 32 MiB in addition to the experts of a token. */
     static const struct {
         uint64_t each;
         uint32_t n;
@@ -384,7 +384,7 @@ static int remove_root(void **state)
 
 #define with_root(f) cmocka_unit_test_setup_teardown(f, make_root, remove_root)
 
-/* --- experts on the CPU beside the device --- */
+/* --- experts on the CPU, the rest on the device --- */
 
 static struct budget_request split(uint32_t n_cpu_layers, uint64_t memory, uint64_t gpu_memory,
                                    uint64_t host_free)

@@ -8,7 +8,7 @@
 
 enum { N_LAYERS = 3, N_EXPERTS = 8 };
 
-/* A cache with the ranking that decides who leaves. */
+/* A cache with the ranking that decides which expert is evicted. */
 struct setup {
     struct ranking ranking;
     struct cache *cache;
@@ -44,7 +44,7 @@ static uint32_t load(struct setup *s, uint32_t layer, uint32_t expert)
     return slot;
 }
 
-/* Who leaves when `expert` of layer 0 comes. */
+/* Returns which expert is evicted when `expert` of layer 0 is loaded. */
 static uint32_t gone_for(struct setup *s, uint32_t expert)
 {
     struct expert_key gone;

@@ -169,7 +169,7 @@ static void a_tokenizer_without_the_control_tokens_is_refused(void **state)
             assert_int_equal(e.code, ERR_UNSUPPORTED);
             assert_non_null(strstr(e.text, names[n]));
         }
-        /* With thinking off the tags are only text of the prompt. */
+        /* The tags are only text of the prompt if thinking is off. */
         if (n < 2) {
             chats_refused(t, "qwen3.5", CHAT_THINKING_OFF);
         } else {

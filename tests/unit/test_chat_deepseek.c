@@ -50,8 +50,8 @@ static void add_tag(json_t *file, const char *tag, int32_t id)
     tokenizer_build_added(file, tag, known ? (int32_t)json_integer_value(known) : id, false, false);
 }
 
-/* The small tokenizer of the data file, with the tags of `tags` as tokens, and `template` beside it (NULL:
- * none). */
+/* The small tokenizer of the data file, with the tags of `tags` as tokens, and the chat template `template`
+ * (NULL: none). */
 static struct tokenizer *open_with(bool tags, const char *template)
 {
     struct moeflux_err e = {0};

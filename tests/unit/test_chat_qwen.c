@@ -14,7 +14,7 @@
 #include "tmp_tree.h"
 #include "tokens.h"
 
-/* With other words than the published ones. */
+/* Other words than the published ones. */
 #define TURNS_OF(role)                                                                                       \
     "{% for m in messages %}{{ '<|im_start|>' ~ " role " ~ '\\n' ~ m.content.split('</think>')[-1] ~ "       \
     "'<|im_end|>\\n' }}{% endfor %}"
@@ -26,7 +26,7 @@ static const char ALWAYS_THINKS[] = TURNS_OF("m.role") OPENS("{{ '<think>\\n' }}
 static const char SWITCHED[] =
     TURNS_OF("m.role") OPENS("{{ '<think>\\n' if enable_thinking else '<think>\\n\\n</think>\\n\\n' }}");
 
-/* The tiny model's tokenizer, which has all tags, with a template beside it (NULL: none). */
+/* The tiny model's tokenizer, which has all tags, with a chat template (NULL: none). */
 static struct tokenizer *open_with(const char *template)
 {
     struct moeflux_err e = {0};
@@ -146,7 +146,7 @@ static void a_past_answer_stands_without_thinking(void **state)
 
 /* ---- a conversation goes on ---- */
 
-/* Tokens of a first prompt with a sampled answer behind it; then those of the conversation with a second
+/* Tokens of a first prompt with a sampled answer after it; then those of the conversation with a second
  * question. */
 struct going_on {
     struct tokenizer *t;
@@ -156,7 +156,7 @@ struct going_on {
     uint32_t n_kept;
 };
 
-/* thinking: of the message; NULL: none. */
+/* thought: the message's thinking; NULL: none. */
 static void go_on(struct going_on *g, const char *template, enum chat_thinking thinking, const char *sampled,
                   bool ended, const char *thought, const char *answer)
 {
@@ -221,7 +221,8 @@ static void what_the_template_leaves_out_is_rendered_anew(void **state)
     (void)state;
     struct going_on g;
     struct token_list before = {0};
-    /* It opened the think block, and writes past answers without: all behind the role's token is new. */
+    /* It opened the think block, and writes past answers without it: everything after the role's token is
+     * new. */
     go_on(&g, ALWAYS_THINKS, CHAT_THINKING_AUTO, "hm</think>\n\n1<|im_end|>", true, "hm", "1");
     tokens_add(g.t, "<|im_start|>assistant\n<think>\n", &before);
     assert_int_equal(g.c.n_opening, before.n - 1);

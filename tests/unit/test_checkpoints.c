@@ -1,4 +1,4 @@
-/* Who stays among the checkpoints of a sequence.
+/* Which checkpoints of a sequence are kept and which are dropped.
  *
  * suites: check fast asan */
 #include <stdlib.h>
@@ -69,9 +69,9 @@ static void they_are_found_by_position(void **state)
     assert_int_equal(checkpoints_before(&c, 29)->pos, 20);
     assert_int_equal(checkpoints_before(&c, UINT32_MAX)->pos, 50);
     checkpoints_drop(&c, checkpoints_find(&c, 20));
-    checkpoints_drop_behind(&c, 40);
+    checkpoints_drop_after(&c, 40);
     expect(&c, 3, (const uint32_t[]){10, 30, 40});
-    checkpoints_drop_behind(&c, 0);
+    checkpoints_drop_after(&c, 0);
     expect(&c, 0, NULL);
     checkpoints_free(&c);
 }

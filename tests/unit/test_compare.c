@@ -26,7 +26,7 @@ static double log_sum_of(const float *row)
     return (double)(logl(sum) + 90);
 }
 
-/* As in the definition: probabilities first. */
+/* Follows the definition: probabilities first. */
 static double divergence_of(const float *p, const float *q)
 {
     long double sums[2] = {0}, kl = 0;
@@ -62,7 +62,7 @@ static void divergence_is_that_of_the_definition(void **state)
 
 /* ---- means ---- */
 
-static void the_error_of_a_mean_keeps_its_digits_beside_a_large_mean(void **state)
+static void the_error_of_a_large_mean_keeps_its_digits(void **state)
 {
     (void)state;
     struct average a = {0};
@@ -130,7 +130,7 @@ static void words_that_do_not_end_are_refused(void **state)
         struct words w = {0};
         struct moeflux_err e = {0};
         assert_int_equal(words_split(&w, texts[i], &e), ERR_USAGE);
-        assert_non_null(strstr(e.text, texts[i][strlen(texts[i]) - 1] == '\\' ? "behind" : "second"));
+        assert_non_null(strstr(e.text, texts[i][strlen(texts[i]) - 1] == '\\' ? "follows" : "second"));
         assert_null(w.argv);
     }
 }
@@ -165,7 +165,7 @@ static void rows_come_back_and_the_file_has_no_name(void **state)
     tmp_tree_remove(dir);
 }
 
-/* A token of the largest models takes 1 MB: what no disk holds is told with both sizes. */
+/* A token of the largest models takes 1 MB: a size that no disk holds is reported with both sizes. */
 static void what_does_not_fit_is_refused_with_the_numbers(void **state)
 {
     (void)state;
@@ -193,7 +193,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(divergence_is_that_of_the_definition),
-        cmocka_unit_test(the_error_of_a_mean_keeps_its_digits_beside_a_large_mean),
+        cmocka_unit_test(the_error_of_a_large_mean_keeps_its_digits),
         cmocka_unit_test(all_tokens_but_the_first_of_each_window_count),
         cmocka_unit_test(words_are_a_shell_s),
         cmocka_unit_test(words_that_do_not_end_are_refused),

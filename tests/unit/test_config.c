@@ -15,6 +15,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/family.h"
 
 #define QWEN     "tests/models/qwen-odd/mlx/config.json"
@@ -23,6 +24,64 @@
 #define GLM      "tests/models/families/glm-odd/config.json"
 #define GPT_OSS  "tests/models/families/gptoss-odd/config.json"
 #define MINIMAX  "tests/models/families/minimax-odd/config.json"
+
+/* Shapes and keys of published configurations */
+#define GLM_4_7                                                                                              \
+    "{\"architectures\": [\"Glm4MoeForCausalLM\"], \"attention_bias\": true, \"attention_dropout\": 0.0, "   \
+    "\"pad_token_id\": 151329, \"eos_token_id\": [151329, 151336, 151338], \"head_dim\": 128, "              \
+    "\"hidden_act\": "                                                                                       \
+    "\"silu\", \"hidden_size\": 5120, \"partial_rotary_factor\": 0.5, \"intermediate_size\": 12288, "        \
+    "\"max_position_embeddings\": 202752, \"model_type\": \"glm4_moe\", \"moe_intermediate_size\": 1536, "   \
+    "\"norm_topk_prob\": true, \"num_attention_heads\": 96, \"n_group\": 1, \"topk_group\": 1, "             \
+    "\"n_routed_experts\": 160, \"n_shared_experts\": 1, \"routed_scaling_factor\": 2.5, "                   \
+    "\"num_experts_per_tok\": 8, \"first_k_dense_replace\": 3, \"num_hidden_layers\": 92, "                  \
+    "\"num_key_value_heads\": 8, \"num_nextn_predict_layers\": 1, \"rms_norm_eps\": 1e-05, "                 \
+    "\"rope_scaling\": null, \"rope_theta\": 1000000, \"tie_word_embeddings\": false, \"use_cache\": true, " \
+    "\"use_qk_norm\": true, \"vocab_size\": 151552}"
+#define GLM_4_7_FLASH                                                                                        \
+    "{\"architectures\": [\"Glm4MoeLiteForCausalLM\"], \"attention_bias\": false, \"eos_token_id\": "        \
+    "[154820], "                                                                                             \
+    "\"hidden_act\": \"silu\", \"hidden_size\": 2048, \"intermediate_size\": 10240, "                        \
+    "\"max_position_embeddings\": 202752, \"model_type\": \"glm4_moe_lite\", \"moe_intermediate_size\": "    \
+    "1536, "                                                                                                 \
+    "\"topk_method\": \"noaux_tc\", \"norm_topk_prob\": true, \"num_attention_heads\": 20, \"n_group\": 1, " \
+    "\"topk_group\": 1, \"n_routed_experts\": 64, \"n_shared_experts\": 1, \"routed_scaling_factor\": 1.8, " \
+    "\"num_experts_per_tok\": 4, \"first_k_dense_replace\": 1, \"num_hidden_layers\": 47, "                  \
+    "\"num_key_value_heads\": 20, \"num_nextn_predict_layers\": 1, \"partial_rotary_factor\": 1.0, "         \
+    "\"rms_norm_eps\": 1e-05, \"rope_scaling\": null, \"rope_theta\": 1000000, \"tie_word_embeddings\": "    \
+    "false, "                                                                                                \
+    "\"q_lora_rank\": 768, \"kv_lora_rank\": 512, \"qk_nope_head_dim\": 192, \"qk_rope_head_dim\": 64, "     \
+    "\"v_head_dim\": 256, \"vocab_size\": 154880}"
+#define MINIMAX_M2_7                                                                                         \
+    "{\"architectures\": [\"MiniMaxM2ForCausalLM\"], \"attn_type_list\": [1, 1], \"bos_token_id\": 200019, " \
+    "\"eos_token_id\": 200020, \"head_dim\": 128, \"hidden_act\": \"silu\", \"hidden_size\": 3072, "         \
+    "\"intermediate_size\": 1536, \"max_position_embeddings\": 196608, \"model_type\": \"minimax_m2\", "     \
+    "\"mtp_transformer_layers\": 1, \"num_attention_heads\": 48, \"num_experts_per_tok\": 8, "               \
+    "\"num_hidden_layers\": 62, \"num_key_value_heads\": 8, \"num_local_experts\": 256, "                    \
+    "\"num_mtp_modules\": 3, "                                                                               \
+    "\"qk_norm_type\": \"per_layer\", \"rms_norm_eps\": 1e-06, \"rope_theta\": 5000000, \"rotary_dim\": "    \
+    "64, "                                                                                                   \
+    "\"scoring_func\": \"sigmoid\", \"shared_intermediate_size\": 0, \"tie_word_embeddings\": false, "       \
+    "\"use_mtp\": true, \"use_qk_norm\": true, \"use_routing_bias\": true, \"vocab_size\": 200064}"
+#define KIMI_K2_5                                                                                            \
+    "{\"architectures\": [\"KimiK25ForConditionalGeneration\"], \"eos_token_id\": 163586, "                  \
+    "\"media_placeholder_token_id\": 163605, \"model_type\": \"kimi_k25\", \"tie_word_embeddings\": false, " \
+    "\"vision_config\": {\"hidden_size\": 1152, \"num_hidden_layers\": 27}, \"text_config\": "               \
+    "{\"model_type\": "                                                                                      \
+    "\"kimi_k2\", \"attention_bias\": false, \"first_k_dense_replace\": 1, \"hidden_act\": \"silu\", "       \
+    "\"hidden_size\": 7168, \"intermediate_size\": 18432, \"kv_lora_rank\": 512, "                           \
+    "\"max_position_embeddings\": "                                                                          \
+    "262144, \"moe_intermediate_size\": 2048, \"moe_layer_freq\": 1, \"n_group\": 1, \"n_routed_experts\": " \
+    "384, "                                                                                                  \
+    "\"n_shared_experts\": 1, \"norm_topk_prob\": true, \"num_attention_heads\": 64, "                       \
+    "\"num_experts_per_tok\": 8, "                                                                           \
+    "\"num_hidden_layers\": 61, \"num_key_value_heads\": 64, \"num_nextn_predict_layers\": 0, "              \
+    "\"q_lora_rank\": "                                                                                      \
+    "1536, \"qk_nope_head_dim\": 128, \"qk_rope_head_dim\": 64, \"rms_norm_eps\": 1e-05, \"rope_scaling\": " \
+    "{\"beta_fast\": 32.0, \"beta_slow\": 1.0, \"factor\": 64.0, \"mscale\": 1.0, \"mscale_all_dim\": 1.0, " \
+    "\"original_max_position_embeddings\": 4096, \"type\": \"yarn\"}, \"rope_theta\": 50000.0, "             \
+    "\"routed_scaling_factor\": 2.827, \"scoring_func\": \"sigmoid\", \"topk_group\": 1, \"topk_method\": "  \
+    "\"noaux_tc\", \"v_head_dim\": 128, \"vocab_size\": 163840}}"
 
 static json_t *load(const char *path)
 {
@@ -99,6 +158,74 @@ static void expect_same(const struct config *a, const struct config *b)
     SAME(dense_inner), SAME(n_group), SAME(topk_group), SAME(routed_scaling), SAME(norm_topk);
     SAME(eos), SAME(n_eos);
 #undef SAME
+}
+
+#define FAMILY(name) "tests/models/families/" name "/config.json"
+
+static void a_larger_models_type_decides_the_family(void **state)
+{
+    (void)state;
+    static const char *const files[] = {FAMILY("kimi25-odd"), FAMILY("kimi25-plain")};
+    for (int i = 0; i < 2; i++) {
+        struct config c = read_ok(load(files[i])), flat = read_ok(flatten(load(files[i])));
+        assert_ptr_equal(c.family, &family_kimik2);
+        assert_ptr_equal(flat.family, i ? &family_deepseek3 : &family_kimik2);
+        flat.family = c.family;
+        expect_same(&c, &flat);
+        config_free(&flat);
+        config_free(&c);
+    }
+}
+
+static void dense_layers_are_the_first_ones_or_those_listed(void **state)
+{
+    (void)state;
+    struct config c = read_ok(load(FAMILY("glmlite-odd")));
+    assert_ptr_equal(c.family, &family_glm4moelite);
+    assert_true(!config_has_experts(&c, 0) && config_has_experts(&c, 1) && config_has_experts(&c, 2));
+    config_free(&c);
+    json_t *root = load(FAMILY("glmlite-odd"));
+    set(root, "first_k_dense_replace", "2");
+    c = read_ok(root);
+    assert_true(!config_has_experts(&c, 0) && !config_has_experts(&c, 1) && config_has_experts(&c, 2));
+    config_free(&c);
+    root = load(FAMILY("glmlite-odd"));
+    set(root, "mlp_layer_types", "[\"sparse\", \"dense\", \"sparse\"]");
+    c = read_ok(root);
+    assert_true(config_has_experts(&c, 0) && !config_has_experts(&c, 1) && config_has_experts(&c, 2));
+    config_free(&c);
+}
+
+/* Keys that the published configurations of further models have: their types, and what only they have. */
+static void further_published_models_are_read(void **state)
+{
+    (void)state;
+    json_t *root = load(DEEPSEEK);
+    set(root, "model_type", "\"joyai_llm_flash\"");
+    struct config c = read_ok(root), deepseek = read_ok(load(DEEPSEEK));
+    expect_same(&c, &deepseek);
+    config_free(&c);
+    config_free(&deepseek);
+    root = parse(GLM_4_7);
+    c = read_ok(root);
+    assert_ptr_equal(c.family, &family_glm4moe);
+    assert_int_equal(c.attn_norm, QK_NORM_HEADS);
+    assert_true(c.attn_biased && c.rotary_dim == 64 && c.n_eos == 3);
+    assert_true(!config_has_experts(&c, 2) && config_has_experts(&c, 3));
+    config_free(&c);
+    c = read_ok(parse(MINIMAX_M2_7));
+    assert_ptr_equal(c.family, &family_minimaxm2);
+    assert_true(c.rotary_dim == 64 && c.rope.theta == 5e6 && c.n_experts == 256);
+    config_free(&c);
+    c = read_ok(parse(GLM_4_7_FLASH));
+    assert_ptr_equal(c.family, &family_glm4moelite);
+    assert_true(c.q_lora_rank == 768 && c.v_dim == 256 && !c.rope.yarn && c.rope.theta == 1e6);
+    assert_true(!config_has_experts(&c, 0) && config_has_experts(&c, 46));
+    config_free(&c);
+    c = read_ok(parse(KIMI_K2_5));
+    assert_ptr_equal(c.family, &family_kimik2);
+    assert_true(c.rope.yarn && c.rope.factor == 64 && c.max_context == 262144 && !c.tied);
+    config_free(&c);
 }
 
 static void qwen_dimensions_are_read_from_the_nested_form(void **state)
@@ -200,7 +327,7 @@ static void qwen3_s_sparse_step_and_newer_keys_are_read(void **state)
     assert_int_equal(c.n_experts, 9);
     assert_false(c.norm_topk);
     assert_true(c.rope.yarn && c.rope.theta == 5000 && c.rope.factor == 4);
-    assert_int_equal(c.max_context, 4096); /* of 1,024, whatever max_position_embeddings says */
+    assert_int_equal(c.max_context, 4096); /* 4 times 1,024, whatever max_position_embeddings says */
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(config_has_experts(&c, i), i == 2);
     config_free(&c);
@@ -408,8 +535,8 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.attn_output_gate", "false", ERR_UNSUPPORTED, "attn_output_gate"},
     {QWEN, "text_config.mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
     {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED,
-     "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, glm4_moe, "
-     "qwen3_next, kimi_k2, minimax_m2, minimax or gpt_oss"},
+     "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, joyai_llm_flash, "
+     "glm4_moe, qwen3_next, kimi_k2, kimi_k25, minimax_m2, minimax, gpt_oss or glm4_moe_lite"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
     {GPT_OSS, "layer_types", "[\"sliding_attention\", \"linear_attention\"]", ERR_UNSUPPORTED,
      "layer_types[1] is linear_attention, expected sliding_attention or full_attention"},
@@ -479,7 +606,7 @@ static const struct refusal refusals[] = {
     {DEEPSEEK, "routed_scaling_factor", "0", ERR_FORMAT, "routed_scaling_factor"},
 };
 
-/* As transformers has it: max_position_embeddings. */
+/* transformers takes max_position_embeddings. */
 static void yarn_s_trained_context_is_the_model_s_where_it_is_not_said(void **state)
 {
     (void)state;
@@ -558,6 +685,9 @@ static void deep_nesting_is_refused_and_brackets_in_strings_do_not_count(void **
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_larger_models_type_decides_the_family),
+        cmocka_unit_test(dense_layers_are_the_first_ones_or_those_listed),
+        cmocka_unit_test(further_published_models_are_read),
         cmocka_unit_test(qwen_dimensions_are_read_from_the_nested_form),
         cmocka_unit_test(deepseek_dimensions_are_read),
         cmocka_unit_test(qwen3_dimensions_are_read),

@@ -38,7 +38,7 @@ static void what_comes_sooner_is_worth_more(void **state)
     static const uint32_t order[] = {3, 4, 5, 0, 1, 2};
     for (int i = 0; i + 1 < EXPERTS; i++)
         assert_true(context_worth(c, 1, order[i]) > context_worth(c, 1, order[i + 1]) + 0.05);
-    /* Of the layer that chose nothing nothing is known. */
+    /* Nothing is known of a layer that chose nothing. */
     assert_true(context_worth(c, 0, 3) == 0);
     context_free(c);
 }
@@ -76,7 +76,7 @@ static void several_tokens_at_once_teach_nothing(void **state)
     context_free(other);
 }
 
-static void a_cache_that_is_told_evicts_by_the_new_worths(void **state)
+static void a_reranked_cache_evicts_by_the_new_worths(void **state)
 {
     (void)state;
     enum { N = 4 };
@@ -166,7 +166,7 @@ int main(void)
         cmocka_unit_test(what_comes_sooner_is_worth_more),
         cmocka_unit_test(before_anything_is_learnt_the_shares_count),
         cmocka_unit_test(several_tokens_at_once_teach_nothing),
-        cmocka_unit_test(a_cache_that_is_told_evicts_by_the_new_worths),
+        cmocka_unit_test(a_reranked_cache_evicts_by_the_new_worths),
         cmocka_unit_test(a_new_worth_moves_neither_pinned_nor_spare_slots),
         cmocka_unit_test(a_ring_is_learnt),
     };

@@ -76,8 +76,8 @@ static float *run(const char *dir, const struct way *w, uint32_t *vocab)
     return run_on("", dir, w, vocab);
 }
 
-/* With the fastest set. name: of the hash, if it has_hash. least: slots of the smallest cache. Returns the
- * logits. */
+/* Runs with the fastest set. name: name of the hash, if it has_hash. least: slots of the smallest cache.
+ * Returns the logits. */
 static float *agree_as(const char *dir, const char *name, bool has_hash, uint32_t least, bool f16_cache,
                        enum moeflux_prompt_type type, uint32_t *n_vocab)
 {
@@ -166,6 +166,8 @@ static void other_families_have_the_same_bits_however_they_run(void **state)
     agree("tests/models/families/next-odd", "model-next-odd", 3, false);
     agree("tests/models/families/minimax-odd", "model-minimax-odd", 3, false);
     agree("tests/models/families/gptoss-odd", "model-gptoss-odd", 3, false);
+    agree("tests/models/families/glmlite-odd", "model-glmlite-odd", 4, false);
+    agree("tests/models/families/kimi25-odd", "model-kimi25-odd", 3, false);
 }
 
 static void tiny_has_the_same_bits_however_it_runs(void **state)

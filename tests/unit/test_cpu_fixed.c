@@ -13,7 +13,7 @@
 #include "cpu_lab.h"
 #include "fixed_probe.h"
 
-/* Every size of a tile of tokens, subs of a strip, blocks behind a panel, tokens behind a chunk. */
+/* Every size of a tile of tokens, subs of a strip, blocks after a panel, tokens after a chunk. */
 static const struct shape {
     uint32_t format;
     uint32_t rows, cols, tokens;
@@ -141,7 +141,7 @@ static float *product(const struct cpu_isa *isa, const struct cpu_matrix *w, con
     float *y = multiply(fixed_probe_for(isa), w, &in.x);
     if (isa->gemm_fixed) {
         float *real = multiply(isa->gemm_fixed, w, &in.x);
-        cpu_bits_equal("beside the emulation", isa->name, real, y, (uint64_t)n * w->rows);
+        cpu_bits_equal("next to the emulation", isa->name, real, y, (uint64_t)n * w->rows);
         free(real);
     }
     input_free(&in, n);
@@ -219,7 +219,7 @@ static void a_token_has_the_same_bits_among_any_others(void **state)
     cpu_lab_free(&l);
 }
 
-static void picked_tokens_are_packed_as_if_they_lay_together(void **state)
+static void picked_tokens_are_packed_as_if_they_were_contiguous(void **state)
 {
     (void)state;
     enum { N = 23, TOKENS = 50, COLS = 192, ROWS = 3 };
@@ -227,22 +227,22 @@ static void picked_tokens_are_packed_as_if_they_lay_together(void **state)
     struct cpu_random r = {631};
     uint32_t pick[N], idx = 0;
     cpu_lab_matrix(&l, FORMAT_Q4, ROWS, COLS, 632);
-    float *x = cpu_lab_floats(TOKENS * COLS, 630), *together = cpu_lab_room(N * COLS);
+    float *x = cpu_lab_floats(TOKENS * COLS, 630), *contiguous = cpu_lab_room(N * COLS);
     for (uint32_t t = 0; t < N; t++) {
         pick[t] = (uint32_t)(cpu_random_next(&r) % TOKENS);
-        memcpy(together + (uint64_t)t * COLS, x + (uint64_t)pick[t] * COLS, COLS * sizeof *x);
+        memcpy(contiguous + (uint64_t)t * COLS, x + (uint64_t)pick[t] * COLS, COLS * sizeof *x);
     }
     for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
         struct input a;
         input_new(&a, isa, &l.w, x, pick, TOKENS, N);
-        float *y = multiply(fixed_probe_for(isa), &l.w, &a.x), *want = product(isa, &l.w, together, N);
+        float *y = multiply(fixed_probe_for(isa), &l.w, &a.x), *want = product(isa, &l.w, contiguous, N);
         cpu_bits_equal("picked", isa->name, y, want, N * ROWS);
         free(y);
         free(want);
         input_free(&a, TOKENS);
     }
     free(x);
-    free(together);
+    free(contiguous);
     cpu_lab_free(&l);
 }
 
@@ -370,7 +370,7 @@ int main(void)
         cmocka_unit_test(each_output_is_one_chain_of_blocks_with_exact_sums),
         cmocka_unit_test(the_error_is_that_of_float32),
         cmocka_unit_test(a_token_has_the_same_bits_among_any_others),
-        cmocka_unit_test(picked_tokens_are_packed_as_if_they_lay_together),
+        cmocka_unit_test(picked_tokens_are_packed_as_if_they_were_contiguous),
         cmocka_unit_test(tiles_are_as_equal_as_they_can_be),
         cmocka_unit_test(threads_and_the_division_of_the_rows_change_no_bit),
         cmocka_unit_test(a_token_that_is_no_number_poisons_its_own_outputs_alone),

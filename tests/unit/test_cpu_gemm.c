@@ -18,7 +18,7 @@ struct shape {
 };
 
 #define OTHERS(f) {f, 1, 128, 1}, {f, 65, 384, 6}, {f, 33, 640, 13},
-/* Every number of tokens of a tile, of subs of a strip and of columns behind a panel. */
+/* Every number of tokens of a tile, of subs of a strip and of columns after a panel. */
 static const struct shape shapes[] = {
     {FORMAT_Q4, 1, 64, 1},
     {FORMAT_Q4, 64, 128, 1},
@@ -179,28 +179,29 @@ static void a_token_has_the_same_bits_among_any_others(void **state)
     cpu_lab_free(&l);
 }
 
-static void picked_tokens_are_packed_as_if_they_lay_together(void **state)
+static void picked_tokens_are_packed_as_if_they_were_contiguous(void **state)
 {
     (void)state;
     enum { N = 23, TOKENS = 50 };
     static const uint32_t widths[] = {1, 7, 16, 40, 320};
     for (uint32_t i = 0; i < 5; i++) {
         uint32_t cols = widths[i], pick[N], idx = 0;
-        float *x = cpu_lab_floats((uint64_t)TOKENS * cols, 630), *together = cpu_lab_room((uint64_t)N * cols);
+        float *x = cpu_lab_floats((uint64_t)TOKENS * cols, 630),
+              *contiguous = cpu_lab_room((uint64_t)N * cols);
         struct cpu_random r = {631};
         for (uint32_t t = 0; t < N; t++) {
             pick[t] = (uint32_t)(cpu_random_next(&r) % TOKENS);
-            memcpy(together + (uint64_t)t * cols, x + (uint64_t)pick[t] * cols, cols * sizeof *x);
+            memcpy(contiguous + (uint64_t)t * cols, x + (uint64_t)pick[t] * cols, cols * sizeof *x);
         }
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));)
             for (uint32_t n = 1; n <= N; n++) {
-                float *a = packed(isa, x, pick, n, cols), *b = packed(isa, together, NULL, n, cols);
+                float *a = packed(isa, x, pick, n, cols), *b = packed(isa, contiguous, NULL, n, cols);
                 cpu_bits_equal("picked", isa->name, a, b, (uint64_t)n * cols);
                 free(a);
                 free(b);
             }
         free(x);
-        free(together);
+        free(contiguous);
     }
 }
 
@@ -330,7 +331,7 @@ int main(void)
         cmocka_unit_test(each_output_is_one_chain_in_the_order_of_the_columns),
         cmocka_unit_test(the_error_is_that_of_float32),
         cmocka_unit_test(a_token_has_the_same_bits_among_any_others),
-        cmocka_unit_test(picked_tokens_are_packed_as_if_they_lay_together),
+        cmocka_unit_test(picked_tokens_are_packed_as_if_they_were_contiguous),
         cmocka_unit_test(the_tiles_are_as_equal_as_they_can_be),
         cmocka_unit_test(threads_and_the_division_of_the_rows_change_no_bit),
         cmocka_unit_test(a_token_that_is_no_number_poisons_its_own_outputs_alone),

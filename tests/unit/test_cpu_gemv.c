@@ -228,15 +228,15 @@ static void the_error_is_that_of_float32(void **state)
     }
 }
 
-static void each_of_several_vectors_gets_the_bits_it_gets_alone(void **state)
+static void results_of_several_vectors_are_batch_invariant(void **state)
 {
     (void)state;
     for (uint32_t s = 0; s < N_SHAPES; s++) {
         struct cpu_lab l;
         cpu_lab_matrix(&l, shapes[s].format, shapes[s].rows, shapes[s].cols, 200 + s);
         float *x = cpu_lab_floats((uint64_t)l.w.cols * CPU_MAX_TOGETHER, 300 + s);
-        float *together = cpu_lab_room(MAX_ROWS * CPU_MAX_TOGETHER);
-        static float alone[MAX_ROWS];
+        float *batched = cpu_lab_room(MAX_ROWS * CPU_MAX_TOGETHER);
+        static float single[MAX_ROWS];
         uint32_t idx = 0;
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
             struct cpu_vector v[CPU_MAX_TOGETHER];
@@ -244,17 +244,17 @@ static void each_of_several_vectors_gets_the_bits_it_gets_alone(void **state)
             for (uint32_t i = 0; i < CPU_MAX_TOGETHER; i++)
                 v[i] = cpu_lab_vector(isa, &l.w, x + (uint64_t)i * l.w.cols, &memory[i]);
             for (uint32_t n = 1; n <= CPU_MAX_TOGETHER; n++) {
-                run(isa, &l.w, v, n, together);
+                run(isa, &l.w, v, n, batched);
                 for (uint32_t i = 0; i < n; i++) {
-                    run(isa, &l.w, &v[i], 1, alone);
-                    cpu_bits_equal("together", isa->name, together + i * MAX_ROWS, alone, l.w.rows);
+                    run(isa, &l.w, &v[i], 1, single);
+                    cpu_bits_equal("batched", isa->name, batched + i * MAX_ROWS, single, l.w.rows);
                 }
             }
             for (uint32_t i = 0; i < CPU_MAX_TOGETHER; i++)
                 free(memory[i]);
         }
         free(x);
-        free(together);
+        free(batched);
         cpu_lab_free(&l);
     }
 }
@@ -460,7 +460,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_output_follows_the_rule_bit_for_bit),
         cmocka_unit_test(the_error_is_that_of_float32),
-        cmocka_unit_test(each_of_several_vectors_gets_the_bits_it_gets_alone),
+        cmocka_unit_test(results_of_several_vectors_are_batch_invariant),
         cmocka_unit_test(threads_and_the_division_of_the_rows_change_no_bit),
         cmocka_unit_test(a_value_that_is_no_number_poisons_every_output),
         cmocka_unit_test(zeros_give_zero),

@@ -134,7 +134,7 @@ static double c_library(enum vec_probe what, double a, double b, double c)
     }
 }
 
-/* In units of the last place of float32; what vec.h rounds once is right. */
+/* Error in units of the last place of float32; operations that vec.h rounds once are exact. */
 static double bound(enum vec_probe what)
 {
     switch (what) {
@@ -182,7 +182,7 @@ static void each_operation_agrees_with_the_c_library(void **state)
         }
 }
 
-/* Products whose sum with z lies at or beside the middle of two floats, of all sizes, normal or not. */
+/* Products whose sum with z lies at or next to the middle of two floats, of all sizes, normal or not. */
 static void fill_with_middles(void)
 {
     struct cpu_random r = {5};
@@ -247,7 +247,7 @@ static void a_square_is_turned(void **state)
     }
 }
 
-/* x rounded to `bits` bits behind the first one, none of them below 2^lowest. */
+/* x rounded to `bits` bits after the first one, none of them below 2^lowest. */
 static float rounded(float v, int bits, int lowest)
 {
     int exponent;

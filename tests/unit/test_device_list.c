@@ -1,5 +1,5 @@
-/* engine/plan/device_list.h and cli/report/device.h: GPUs of a made-up machine, and the memory nodes that
- * they are attached to.
+/* exec/devices.h, engine/plan/device_list.h and cli/report/device.h: GPUs of a made-up machine, and the
+ * memory nodes that they are attached to.
  *
  * suites: check fast asan */
 #include <stdio.h>
@@ -11,6 +11,7 @@
 #include "cli/report/device.h"
 #include "cli/output.h"
 #include "engine/plan/device_list.h"
+#include "exec/devices.h"
 #include "fake_nodes.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
@@ -18,14 +19,16 @@
 
 enum { MOST = 8 };
 
-/* GPUs at these addresses, one behind the other. */
+/* GPUs at these addresses, consecutively. */
 static uint32_t describe(const char *root, const char *const *addresses, uint32_t n,
                          struct moeflux_device *to)
 {
     for (uint32_t i = 0; i < n; i++) {
         struct gpu_info g = {.kind = "discrete", .name = "a GPU"};
+        struct exec_device d;
         snprintf(g.pci, sizeof g.pci, "%s", addresses[i]);
-        device_list_describe(&to[i], &g, i, root);
+        exec_describe_gpu(&d, &g, i, root);
+        device_list_convert(&to[i], &d);
     }
     return n;
 }
@@ -65,8 +68,8 @@ static void devices_of_one_node_are_named_together(void **state)
     tmp_tree_remove(root);
 }
 
-/* -1: the firmware does not tell. A driver without the extension gives no address. */
-static void what_the_system_does_not_say_is_not_told(void **state)
+/* -1: the firmware does not report a node. A driver without the extension gives no address. */
+static void what_the_system_does_not_say_is_not_reported(void **state)
 {
     static const char *const at[] = {"0000:01:00.0", "0000:02:00.0", "", "0000:03:00.0", "0000:04:00.0"};
     struct moeflux_device d[MOST];
@@ -86,7 +89,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_of_one_node_are_named_together),
-        cmocka_unit_test(what_the_system_does_not_say_is_not_told),
+        cmocka_unit_test(what_the_system_does_not_say_is_not_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,7 +112,7 @@ static void logits_do_not_depend_on_the_cache(void **state)
 }
 
 /* Pinned experts keep their slots: the experts of a chunk must go through the others. */
-static void pinned_experts_leave_room_for_every_wave(void **state)
+static void pinned_experts_leave_room_for_every_round(void **state)
 {
     (void)state;
     enum { TOP_K = 3 };
@@ -377,10 +377,10 @@ static void unreadable_experts_stop_the_evaluation(void **state)
 
 struct asker {                 /* counts the questions whether a prompt shall go on */
     uint32_t n_asked, stop_at; /* 0: never */
-    uint64_t done;             /* as told last */
+    uint64_t done;             /* last progress report */
 };
 
-static bool stop_when_told(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+static bool stop_on_request(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
 {
     struct asker *a = ctx;
     (void)unit;
@@ -401,7 +401,7 @@ static void stop_everywhere(uint32_t n_slots)
                                       .chunk = 16,
                                       .context = 1024,
                                       .memory_bytes = n_slots * (uint64_t)ODD_SLOT,
-                                      .progress = {stop_when_told, &a},
+                                      .progress = {stop_on_request, &a},
                                       .device = device_name()};
     int32_t ids[N_PROMPT];
     float part[ODD_VOCAB], whole[ODD_VOCAB];
@@ -445,7 +445,7 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest everywhere[] = {
         cmocka_unit_test(logits_do_not_depend_on_the_cache),
-        cmocka_unit_test(pinned_experts_leave_room_for_every_wave),
+        cmocka_unit_test(pinned_experts_leave_room_for_every_round),
         cmocka_unit_test(a_cleared_session_repeats_itself),
         cmocka_unit_test(two_sessions_do_not_disturb_each_other),
         cmocka_unit_test(bad_tokens_change_nothing),

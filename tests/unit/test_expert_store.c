@@ -1,4 +1,4 @@
-/* Experts of a card: a device whose memory is not mapped, beside a host that keeps experts too. The card is
+/* Experts of a card: a device whose memory is not mapped, with a host that keeps experts too. The card is
  * the reference's backend with memory that is hidden from the host, so that its moves can fail.
  *
  * suites: check fast asan */
@@ -8,6 +8,7 @@
 #include "check.h"
 #include "exec/backend.h"
 #include "experts/store.h"
+#include "experts/store_fill.h"
 #include "experts/slots.h"
 #include "experts/usage.h"
 #include "model/model_dir.h"
@@ -136,7 +137,7 @@ static int bring(struct place *p, const uint32_t *experts, uint32_t n, struct mo
 
 /* ---- the claims ---- */
 
-/* Of what a failed submission left behind nobody can tell what is where. */
+/* Nobody knows which data is where after a failed submission. */
 static void no_expert_is_given_out_after_moves_have_failed(void **state)
 {
     (void)state;
@@ -199,7 +200,7 @@ static uint32_t count_present(const struct place *p)
     return n;
 }
 
-static void a_host_that_is_filled_is_told_of(void **state)
+static void a_host_that_is_filled_reports_progress(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
@@ -207,7 +208,7 @@ static void a_host_that_is_filled_is_told_of(void **state)
     struct moeflux_err e = {0};
     struct listener l = {0};
     open_place(&p, write_usage(tmp));
-    check_ok(expert_store_load(p.store, &(struct moeflux_progress){listen, &l}, &e), &e);
+    check_ok(store_fill_load(p.store, &(struct moeflux_progress){listen, &l}, &e), &e);
     /* The device's are spare copies on the host. */
     assert_int_equal(count_present(&p), N_HOST);
     assert_int_equal(l.total, (N_DEVICE + N_HOST) * (uint64_t)p.model.experts[0].bytes);
@@ -225,7 +226,7 @@ static void a_host_that_is_filled_can_be_stopped(void **state)
     struct moeflux_err e = {0};
     open_place(&p, write_usage(tmp));
     struct listener l = {.until = N_DEVICE * (uint64_t)p.model.experts[0].bytes + 1};
-    assert_int_equal(expert_store_load(p.store, &(struct moeflux_progress){listen, &l}, &e), ERR_INTERRUPTED);
+    assert_int_equal(store_fill_load(p.store, &(struct moeflux_progress){listen, &l}, &e), ERR_INTERRUPTED);
     assert_string_equal(e.text, "interrupted while reading the experts");
     close_place(&p);
     tmp_tree_remove(tmp);
@@ -234,7 +235,7 @@ static void a_host_that_is_filled_can_be_stopped(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_host_that_is_filled_is_told_of),
+        cmocka_unit_test(a_host_that_is_filled_reports_progress),
         cmocka_unit_test(a_host_that_is_filled_can_be_stopped),
         cmocka_unit_test(no_expert_is_given_out_after_moves_have_failed),
     };

@@ -151,8 +151,7 @@ static struct moeflux_needs needs_of_layers(void)
     return n;
 }
 
-/* A device of a plan with the layers, memory of its own of so many bytes, all its experts or as many as fit.
- * */
+/* Adds a device with n_layers layers and memory of `bytes` bytes. It holds all experts that fit. */
 static void add_device(struct moeflux_plan *p, uint32_t n_layers, uint64_t bytes)
 {
     struct moeflux_plan_device *d = &p->devices[p->n_devices], *before = d - 1;
@@ -250,8 +249,7 @@ static void nothing_is_said_of_devices_without_a_speed(void **state)
     assert_true(split.token_s == 0 && split.n_layers[0] == 0);
 }
 
-/* Each device has its own layers' experts: those of the first layers leave the first device's memory alone.
- * */
+/* Each device has its own layers' experts. Those of the first layers do not use the first device's memory. */
 static void the_placement_of_several_devices_follows_each(void **state)
 {
     (void)state;

@@ -27,7 +27,7 @@
 
 /* What the two maps below make, and how they spoil it. */
 static struct {
-    size_t rows, cols;  /* of a block */
+    size_t rows, cols;  /* size of a block */
     const char *spoilt; /* the matrix that is damaged; NULL: none */
     enum damage { NAN_CODE, NAN_SCALE, HUGE_SCALE, NO_SCALES, FEW_SCALES, INTEGER_SCALES } damage;
 } plan;
@@ -262,7 +262,7 @@ static void any_part_of_a_matrix_can_be_read(void **state)
 
 /* --- matrices that hold several --- */
 
-/* A layer of Qwen3-Next with two key heads, each with its rows of q, k, v and z beside each other. */
+/* A layer of Qwen3-Next with two key heads, each with contiguous rows of q, k, v and z. */
 enum { NEXT_HIDDEN = 128, NEXT_INNER = 64, NEXT_VALUES = 4 * 32, NEXT_QKV = 2 * 2 * 32 + NEXT_VALUES };
 
 static const char NEXT[] =

@@ -17,6 +17,7 @@
 #include "convert/convert.h"
 #include "fuzz.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/manifest.h"
 #include "model/model_dir.h"
 #include "model/quant_config.h"
@@ -62,7 +63,7 @@ static void mutated_manifests_are_answered(void **state)
         json_decref(root);
         tensor_list_free(&l);
     }
-    /* Mutations that keep the manifest valid exist; without them the fuzzer would not reach behind the JSON.
+    /* Mutations that keep the manifest valid exist; without them the fuzzer would not get past the JSON.
      * */
     assert_true(n_good > ROUNDS / 100 && n_good < ROUNDS);
     tmp_tree_remove(dir);

@@ -68,7 +68,7 @@ static void mutated_files_and_indexes_are_answered(void **state)
     st_writer_finish(&w, dir, "m-1.safetensors");
     st_writer_add(&w, "model.c", "I64", "[1,1,1,1,2]", data, 16);
     st_writer_finish(&w, dir, "m-2.safetensors");
-    /* With and without the length field: a wrong length hides what comes behind it. */
+    /* Mutations with and without the length field: a wrong length hides what follows it. */
     fuzz_file(dir, "m-1.safetensors", 0, 1);
     fuzz_file(dir, "m-1.safetensors", 8, 2);
     tmp_tree_write_text(dir, "model.safetensors.index.json",

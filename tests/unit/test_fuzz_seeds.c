@@ -1,7 +1,6 @@
 /* The fuzzers' targets without a fuzzer: the inputs that they start from, those that once failed
  * (tests/fuzz/inputs, a folder for each target), and some mutations of both. `make fuzz` builds the fuzzers.
  *
- *
  * suites: check fast asan */
 #include <dirent.h>
 #include <stdio.h>

@@ -188,7 +188,7 @@ static int open_bytes(struct str *s, const char *what)
     return rc;
 }
 
-static void every_cut_is_told(void **state)
+static void every_cut_is_reported(void **state)
 {
     (void)state;
     struct str whole = {0}, s = {0};
@@ -360,7 +360,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_every_type_are_those_of_the_gguf_package),
         cmocka_unit_test(values_and_lists_are_read_by_their_kinds),
-        cmocka_unit_test(every_cut_is_told),
+        cmocka_unit_test(every_cut_is_reported),
         cmocka_unit_test(heads_that_are_not_read_are_refused),
         cmocka_unit_test(values_that_lie_are_refused),
         cmocka_unit_test(tensors_that_lie_are_refused),

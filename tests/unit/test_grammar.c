@@ -230,7 +230,7 @@ static void take(struct constraint *c, char byte, unsigned n)
     }
 }
 
-/* More places than are remembered: what was computed for those behind is given up. */
+/* More places than are remembered: the results for later ones are discarded. */
 static void a_long_text_is_counted_to_its_end_and_so_are_clones_of_it(void **state)
 {
     (void)state;
@@ -288,8 +288,8 @@ static bool can_end(const struct oracle *o, int32_t node)
     return n->kind == TREE_ALT ? any : all;
 }
 
-/* The ends of what the node matches from any of `from`, as bits. rest: what stands behind the node can come
- * to an end. */
+/* The ends of what the node matches from any of `from`, as bits. rest: what follows the node can come to an
+ * end. */
 static uint32_t match(struct oracle *o, int32_t node, uint32_t from, bool rest);
 
 static uint32_t match_seq(struct oracle *o, int32_t node, uint32_t from, bool rest)
@@ -370,7 +370,7 @@ static int oracle_takes(struct oracle *o, const char *text)
 
 /* ---- random grammars ---- */
 
-/* rule: whose body it is; calls of those behind it never recurse. */
+/* rule: whose body it is; calls of those after it never recurse. */
 static void random_node(struct fuzz *f, struct str *out, unsigned depth, unsigned rule)
 {
     static const char *const leaves[] = {"\"a\"", "\"b\"", "\"ab\"", "[ab]",

@@ -51,7 +51,7 @@ static void nothing_grows_that_was_not_asked_for(void **state)
     assert_int_equal(slots_usable(&f.slots), PER_CHUNK);
     assert_int_equal(growing_take(f.growing), 0);
     assert_int_equal(growing_await(f.growing), 0);
-    assert_true(growing_goes_on(f.growing));
+    assert_true(growing_has_more(f.growing));
     assert_int_equal(held_bytes(&f), PER_CHUNK * slots_stride(EXPERT_BYTES));
     close_fixture(&f);
 }
@@ -62,14 +62,14 @@ static void slots_grow_to_their_number_and_no_further(void **state)
     struct fixture f;
     open_fixture(&f, 1, EXPERT_BYTES);
     uint32_t n = slots_usable(&f.slots);
-    while (growing_goes_on(f.growing)) {
-        growing_ask(f.growing, 2);
+    while (growing_has_more(f.growing)) {
+        growing_request(f.growing, 2);
         n += growing_await(f.growing);
         assert_int_equal(slots_usable(&f.slots), n);
     }
     assert_int_equal(n, N_SLOTS);
     assert_int_equal(held_bytes(&f), N_SLOTS * slots_stride(EXPERT_BYTES));
-    growing_ask(f.growing, 2);
+    growing_request(f.growing, 2);
     assert_int_equal(growing_await(f.growing), 0);
     for (uint32_t i = 0; i < N_SLOTS; i++)
         memset(slots_host(&f.slots, i), (int)i, EXPERT_BYTES);
@@ -83,7 +83,7 @@ static void chunks_that_nobody_took_are_given_back(void **state)
     (void)state;
     struct fixture f;
     open_fixture(&f, 1, EXPERT_BYTES);
-    growing_ask(f.growing, 3);
+    growing_request(f.growing, 3);
     close_fixture(&f);
 }
 
@@ -93,9 +93,9 @@ static void where_memory_is_refused_growing_ends(void **state)
     (void)state;
     struct fixture f;
     open_fixture(&f, 0, (UINT64_C(1) << 63) - 2 * PAGE);
-    growing_ask(f.growing, 1);
+    growing_request(f.growing, 1);
     assert_int_equal(growing_await(f.growing), 0);
-    assert_false(growing_goes_on(f.growing));
+    assert_false(growing_has_more(f.growing));
     assert_int_equal(slots_usable(&f.slots), 0);
     assert_int_equal(held_bytes(&f), 0);
     close_fixture(&f);

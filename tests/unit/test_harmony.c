@@ -20,7 +20,7 @@
 #include "tmp_tree.h"
 #include "tokens.h"
 
-/* With other words than the published one. */
+/* Other words than the published one. */
 static const char TEMPLATE[] =
     "{{- '<|start|>system<|message|>Reasoning: ' ~ reasoning_effort|default('medium') ~ '<|end|>' }}"
     "{%- for m in messages %}"
@@ -39,7 +39,7 @@ static const char OPENS_FINAL[] =
     "{%- for m in messages %}{{- '<|start|>user<|message|>' ~ m.content ~ '<|end|>' }}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|start|>assistant<|channel|>final<|message|>' }}{%- endif %}";
 
-/* The tiny model's tokenizer with other control tokens, and a template beside it. Its answers end with
+/* The tiny model's tokenizer with other control tokens, and a chat template. Its answers end with
  * <|return|>. */
 static void write_with(const char *folder, const char *template)
 {
@@ -182,7 +182,7 @@ static void channels_are_thinking_and_answer(void **state)
     expect(&c, false, "<|channel|>final<|message|>Yes, final<|return|>", "", "Yes, final");
     expect(&c, false, "<|channel|>analysis<|message|>cut", "cut", "");
     expect(&c, false, "no channel", "", "");
-    /* What it says beside its calls is for the user. */
+    /* Text outside of the calls is for the user. */
     expect(&c, false,
            "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>I look."
            "<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final"

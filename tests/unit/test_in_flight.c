@@ -91,7 +91,7 @@ static void close_place(struct place *p)
     free(p->dst);
 }
 
-/* Of a read into slot 0. */
+/* The request of a read into slot 0. */
 static void check_bytes(const struct place *p, struct expert_key key)
 {
     struct extent x[EXPERT_MAX_EXTENTS];

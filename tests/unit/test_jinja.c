@@ -166,7 +166,7 @@ static void expect_authors(const char *template, const char *wanted_text, const 
     str_free(&authors);
 }
 
-static void bytes_of_the_context_are_told_from_the_templates(void **state)
+static void bytes_of_the_context_are_distinguished_from_the_templates(void **state)
 {
     (void)state;
     expect_authors("<s>{{ u }}", "<s><x>", "tttccc");
@@ -183,7 +183,7 @@ static void bytes_of_the_context_are_told_from_the_templates(void **state)
                    "tccctccct");
 }
 
-static void a_template_is_rendered_many_times_alike(void **state)
+static void a_template_renders_the_same_many_times(void **state)
 {
     (void)state;
     struct moeflux_err e = {0};
@@ -234,8 +234,8 @@ int main(void)
         cmocka_unit_test(errors_name_line_and_column),
         cmocka_unit_test(a_rendering_is_bounded),
         cmocka_unit_test(a_template_is_bounded),
-        cmocka_unit_test(bytes_of_the_context_are_told_from_the_templates),
-        cmocka_unit_test(a_template_is_rendered_many_times_alike),
+        cmocka_unit_test(bytes_of_the_context_are_distinguished_from_the_templates),
+        cmocka_unit_test(a_template_renders_the_same_many_times),
         cmocka_unit_test(every_beginning_of_a_template_is_read_or_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

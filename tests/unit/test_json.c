@@ -58,7 +58,7 @@ static void escapes_that_are_no_characters_become_one(void **state)
         {"\\udc00", NONE},
         {"a\\uDFFF", "a" NONE},
         {"\\ude00\\ud83d", NONE NONE},
-        /* Behind a backslash that is escaped there is no escape. */
+        /* No escape begins after an escaped backslash. */
         {"\\\\ud83d \\\\u0000", "\\ud83d \\u0000"},
         {"\\\\\\ud83d", "\\" NONE},
         {"\\\"\\ud83d", "\"" NONE},
@@ -76,7 +76,7 @@ static void escapes_that_are_no_characters_become_one(void **state)
         assert_string_equal(json_string_value(value), cases[i].read);
         assert_int_equal(json_string_length(value), strlen(cases[i].read));
         json_decref(root);
-        /* Wherever the text ends, nothing behind it is read. */
+        /* Nothing past the end of the text is read, wherever it ends. */
         for (size_t n = 0; n < text.len; n++) {
             char *cut = malloc(n ? n : 1);
             assert_non_null(cut);

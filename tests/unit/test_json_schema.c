@@ -56,7 +56,7 @@ static void without_keywords_any_value_fits(void **state)
           "[\n  1\n]", NULL, "", "01", "{a:1}", "[1,]", "\"\\ud83d\"", "\"\n\"", "nul", "1 ");
 }
 
-static void types_are_told_apart(void **state)
+static void types_are_distinguished(void **state)
 {
     (void)state;
     CHECK("{\"type\":\"string\"}", "\"\"", "\"\\\"\\\\\"", NULL, "1", "\"", "\"\\x\"");
@@ -234,7 +234,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_keywords_any_value_fits),
-        cmocka_unit_test(types_are_told_apart),
+        cmocka_unit_test(types_are_distinguished),
         cmocka_unit_test(objects_have_their_members_in_order),
         cmocka_unit_test(arrays_have_as_many_items_as_the_schema_says),
         cmocka_unit_test(texts_have_lengths_patterns_and_formats),

@@ -1,5 +1,5 @@
-/* Kernels with matrices, turned from NV's extension to KHR's: no driver here compiles them, so their
- * instructions are looked at.
+/* Kernels with matrices that are converted from NV's extension to KHR's. No driver here compiles them, so the
+ * test inspects their instructions.
  *
  * suites: check fast asan */
 #include <stdio.h>
@@ -12,9 +12,9 @@
 #include "vulkan/pipeline.h"
 
 static const char *const kernels[] = {
-    "linear_prefill_coop",          "linear_prefill_fragcoop",          "linear_prefill_othercoop",
-    "experts_prefill_up_coop",      "experts_prefill_up_fragcoop",      "experts_prefill_up_othercoop",
-    "experts_prefill_down_coop",    "experts_prefill_down_fragcoop",    "experts_prefill_down_othercoop",
+    "linear_prefill_coop",          "linear_prefill_fragcoop",          "linear_prefill_extcoop",
+    "experts_prefill_up_coop",      "experts_prefill_up_fragcoop",      "experts_prefill_up_extcoop",
+    "experts_prefill_down_coop",    "experts_prefill_down_fragcoop",    "experts_prefill_down_extcoop",
     "attention_prefill_coop",       "attention_latent_scores_coop",     "attention_latent_scores_fragcoop",
     "attention_latent_values_coop", "attention_latent_values_fragcoop", "matrices_probe_coop"};
 enum { N_KERNELS = sizeof kernels / sizeof *kernels, HEADER = 5, NO_USE = 3 };
@@ -26,8 +26,8 @@ enum { NV_FIRST = 5358, NV_LAST = 5362, NV_CAPABILITY = 5357, TYPE = 4456, LOAD,
 struct module {
     uint32_t *words;
     size_t n;
-    uint32_t *use;   /* of a matrix type, of a value of one, else NO_USE */
-    uint32_t *value; /* of a constant of one word, else UINT32_MAX */
+    uint32_t *use;   /* use of a matrix type or of a value of one, else NO_USE */
+    uint32_t *value; /* value of a constant of one word, else UINT32_MAX */
     bool names_khr, has_capability, is_in_main;
     uint32_t n_types[3], n_muladd, length;
 };
@@ -41,7 +41,7 @@ static void see_type(struct module *m, const uint32_t *in)
     m->n_types[m->use[in[1]]]++;
 }
 
-/* Of a load or a store; order: the id of BY_ROWS or BY_COLUMNS. */
+/* Checks a load or a store; order: the id of BY_ROWS or BY_COLUMNS. */
 static void see_access(const struct module *m, uint32_t order, uint32_t use)
 {
     assert_in_range(m->value[order], 0, 1);
@@ -135,7 +135,7 @@ static void kernels_are_turned_whole(void **state)
         struct module m = parse(out, n_out);
         assert_true(m.names_khr && m.has_capability);
         assert_int_equal(out[0], words[0]);
-        /* One of each: what comes from NV's first and second factors is told apart. */
+        /* One of each: the results of NV's first and second factors are distinguished. */
         for (uint32_t use = 0; use < 3; use++)
             assert_int_equal(m.n_types[use], 1);
         assert_true(m.n_muladd > 0 || strcmp(kernels[i], "matrices_probe_coop") == 0);
@@ -155,7 +155,7 @@ static void what_is_no_kernel_is_refused(void **state)
     memcpy(copy, words, sizeof copy);
     assert_int_equal(khr_kernel(words, 4, &out, &n_out, &e), ERR_DEVICE);
     assert_int_equal(khr_kernel(copy, 6, &out, &n_out, &e),
-                     ERR_DEVICE); /* of an instruction of two words one */
+                     ERR_DEVICE); /* one word of an instruction of two */
     assert_non_null(strstr(e.text, "expected whole instructions"));
     copy[5] &= 0xffff; /* an instruction of no words */
     assert_int_equal(khr_kernel(copy, 6, &out, &n_out, &e), ERR_DEVICE);

@@ -126,7 +126,7 @@ static const VkCooperativeMatrixPropertiesKHR OURS = {.MSize = 16,
                                                       .ResultType = VK_COMPONENT_TYPE_FLOAT32_NV,
                                                       .scope = VK_SCOPE_SUBGROUP_NV};
 
-/* Behind a shape that is not ours: a device as AMD's are, of 32 or 64 lanes. */
+/* Our shape follows another one: a device like AMD's, with 32 or 64 lanes. */
 static struct fake amd(void)
 {
     struct fake f = {.extensions = {VK_KHR_COOPERATIVE_MATRIX_EXTENSION_NAME},
@@ -229,7 +229,7 @@ static void a_shape_that_differs_in_anything_is_not_taken(void **state)
     check_khr(f, false);
 }
 
-static void what_kernels_need_beside_matrices_is_asked_for(void **state)
+static void what_kernels_need_in_addition_to_matrices_is_asked_for(void **state)
 {
     (void)state;
     struct fake f = amd();
@@ -291,7 +291,7 @@ int main(void)
         cmocka_unit_test(a_device_with_both_forms_has_both),
         cmocka_unit_test(one_form_does_without_the_other),
         cmocka_unit_test(a_shape_that_differs_in_anything_is_not_taken),
-        cmocka_unit_test(what_kernels_need_beside_matrices_is_asked_for),
+        cmocka_unit_test(what_kernels_need_in_addition_to_matrices_is_asked_for),
         cmocka_unit_test(subgroups_have_32_lanes_or_can),
         cmocka_unit_test(a_device_says_by_what_it_multiplies),
     };

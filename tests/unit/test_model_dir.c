@@ -355,7 +355,7 @@ static void parts_in_mlx_artifacts_and_root_are_found(void **state)
     tmp_tree_remove(tmp);
 }
 
-/* As upstream lays Cogito-V2 out: no model_type in the manifest, files for the layers with experts only. */
+/* Cogito-V2's layout upstream: no model_type in the manifest, files for the layers with experts only. */
 static void the_layout_of_cogito_opens(void **state)
 {
     (void)state;
@@ -453,7 +453,7 @@ static void a_missing_experts_folder_is_refused(void **state)
 
 /* --- manifests --- */
 
-/* A short manifest opens as far as its tensors: a missing one is then named. */
+/* A short manifest opens up to its tensors: a missing one is then named. */
 #define ENTRY(off, size, shape, dtype, more)                                                                 \
     "{\"tensors\":{\"x.y\":{\"offset\":" off ",\"size\":" size ",\"shape\":" shape ",\"dtype\":" dtype more  \
     "}}}"

@@ -21,7 +21,7 @@ static void expect(const char *in, const char *out)
     str_free(&got);
 }
 
-/* From the Unicode standard, section 3.11 and annex 15. */
+/* Cases of the Unicode standard, section 3.11 and annex 15. */
 static void characters_compose_as_the_standard_says(void **state)
 {
     (void)state;
@@ -49,6 +49,21 @@ static void the_longest_decomposition_comes_back(void **state)
     /* U+1F82: four characters apart */
     expect("\xe1\xbe\x82", "\xe1\xbe\x82");
     expect("\xce\xb1\xcc\x93\xcc\x80\xcd\x85", "\xe1\xbe\x82");
+}
+
+/* Marks of Unicode 10 and later have no class there, and newer compositions do not exist. */
+static void newer_characters_stay_as_in_the_published_library(void **state)
+{
+    (void)state;
+    expect("a\xe0\xa3\x8a\xcc\x81", "a\xe0\xa3\x8a\xcc\x81");
+    expect("a\xcc\xa3\xe0\xa3\x8a\xcc\x81", "\xe1\xba\xa1\xe0\xa3\x8a\xcc\x81");
+    expect("a\xcc\x81\xcc\xa3\xe0\xa3\x8a\xcc\xa3\xcc\x81",
+           "\xe1\xba\xa1\xcc\x81\xe0\xa3\x8a\xcc\xa3\xcc\x81");
+    expect("\xe1\xab\x81\xcc\x81\xcc\xa3", "\xe1\xab\x81\xcc\xa3\xcc\x81");
+    expect("e\xcc\x81\xe1\xab\x81", "\xc3\xa9\xe1\xab\x81");
+    expect("\xf0\x91\xa4\xb5\xf0\x91\xa4\xb0", "\xf0\x91\xa4\xb5\xf0\x91\xa4\xb0");
+    expect("\xeb\xa4\xbc\xe1\x86\xa7", "\xeb\xa4\xbc\xe1\x86\xa7");
+    expect("\xf0\x91\xa4\xb8", "\xf0\x91\xa4\xb8");
 }
 
 static void zero_bytes_are_characters(void **state)
@@ -83,6 +98,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(characters_compose_as_the_standard_says),
         cmocka_unit_test(the_longest_decomposition_comes_back),
+        cmocka_unit_test(newer_characters_stay_as_in_the_published_library),
         cmocka_unit_test(zero_bytes_are_characters),
         cmocka_unit_test(a_long_run_of_marks_is_ordered_stably),
     };

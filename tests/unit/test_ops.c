@@ -1,6 +1,7 @@
 /* Every kernel against its reference on MOEFLUX_DEVICE, else the first Vulkan device. Kernels that only work
- * together run once, together. On a software device MOEFLUX_PART names a part of the cases (device.h). usage:
- * test_ops [TESTS], a part of the tests, as "mla*"
+ * as a group run once. On a software device MOEFLUX_PART names a part of the cases (device.h).
+ *
+ * usage: test_ops [TESTS]     TESTS: a part of the tests, for example "mla*"
  *
  * suites: check vulkan parts long */
 #include <stdio.h>
@@ -45,7 +46,7 @@ static bool ends_in(const char *kernel, const char *variant)
     return n >= end && strcmp(kernel + n - end, variant) == 0;
 }
 
-/* Whether the kernel of that name with `more` behind it ran. */
+/* Returns whether the kernel of that name followed by `more` ran. */
 static bool ran_with(const struct seen *seen, const char *kernel, size_t n, const char *more)
 {
     for (int i = 0; i < MAX_KERNELS && seen->kernels[i]; i++)
@@ -66,7 +67,7 @@ static bool may_be_left_out(const struct seen *seen, const char *kernel)
            (is_of_one_format && ran_with(seen, kernel, plain, "_denorm"));
 }
 
-/* Of one format, as others that run with the first cases. */
+/* Returns whether it is for one format and runs with the rest: kernels like it run with the first cases. */
 static bool runs_with_the_rest(const char *kernel)
 {
     static const char *const kernels[] = {"linear_decode_long_q8", "linear_decode_long_bf16",
@@ -126,7 +127,7 @@ static void check(const char *const *kernels)
 static void embed_agrees_with_its_reference(void **state)
 {
     (void)state;
-    CHECK("embed", "embed_other");
+    CHECK("embed", "embed_ext");
 }
 
 static void cast_f16_agrees_with_its_reference(void **state)
@@ -144,18 +145,17 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "linear_decode_bf16", "linear_decode_f32", "linear_decode_token_q4", "linear_decode_token_q8",
           "linear_decode_token_bf16", "linear_decode_token_f32", "linear_decode_long_denorm",
           "linear_decode_long_q4", "linear_decode_long_q8", "linear_decode_long_bf16",
-          "linear_decode_long_f32", "linear_decode_other", "linear_decode_token_other",
-          "linear_decode_otherdenorm", "linear_decode_token_otherdenorm", "linear_prefill_other",
-          "linear_prefill_othercoop", "linear_plain_other", "matvec_transposed_groups_other",
-          "matvec_transposed_plain_other", "linear_prefill_fragcoop", "matrices_probe_coop",
-          "linear_prefill_split", "linear_prefill_split_other");
+          "linear_decode_long_f32", "linear_decode_ext", "linear_decode_token_ext", "linear_decode_extdenorm",
+          "linear_decode_token_extdenorm", "linear_prefill_ext", "linear_prefill_extcoop", "linear_plain_ext",
+          "matvec_transposed_groups_ext", "matvec_transposed_plain_ext", "linear_prefill_fragcoop",
+          "matrices_probe_coop", "linear_prefill_split", "linear_prefill_split_ext");
 }
 
-static void tokens_together_get_the_bits_of_each_alone(void **state)
+static void batched_decode_is_batch_invariant(void **state)
 {
     (void)state;
     struct seen seen = {.kernels = (const char *const[MAX_KERNELS]){NULL}};
-    run_cases("together", &seen);
+    run_cases("batched", &seen);
 }
 
 static void router_softmax_and_router_sigmoid_agree_with_their_references(void **state)
@@ -173,11 +173,11 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
           "experts_prefill_down_coop", "experts_decode_up_denorm", "experts_decode_down_denorm",
           "experts_decode_up_q4", "experts_decode_up_q8", "experts_decode_down_q4", "experts_decode_down_q8",
           "experts_decode_down_long", "experts_decode_down_long_denorm", "experts_decode_down_long_q4",
-          "experts_decode_down_long_q8", "experts_decode_up_other", "experts_decode_down_other",
-          "experts_decode_up_otherdenorm", "experts_decode_down_otherdenorm", "experts_decode_up_withq4",
-          "experts_decode_down_withq4", "experts_decode_up_withq4denorm", "experts_decode_down_withq4denorm",
-          "experts_prefill_up_other", "experts_prefill_down_other", "experts_prefill_up_othercoop",
-          "experts_prefill_down_othercoop", "matrices_probe_coop", "experts_prefill_up_fragcoop",
+          "experts_decode_down_long_q8", "experts_decode_up_ext", "experts_decode_down_ext",
+          "experts_decode_up_extdenorm", "experts_decode_down_extdenorm", "experts_decode_up_extq4",
+          "experts_decode_down_extq4", "experts_decode_up_extq4denorm", "experts_decode_down_extq4denorm",
+          "experts_prefill_up_ext", "experts_prefill_down_ext", "experts_prefill_up_extcoop",
+          "experts_prefill_down_extcoop", "matrices_probe_coop", "experts_prefill_up_fragcoop",
           "experts_prefill_down_fragcoop");
 }
 
@@ -198,7 +198,7 @@ static void gqa_prepare_and_attention_agree_with_their_references(void **state)
 static void mla_prepare_and_attention_over_latents_agree_with_their_references(void **state)
 {
     (void)state;
-    CHECK("mla_prepare", "mla_values", "mla_values_denorm", "mla_transpose_keys", "mla_transpose_keys_other",
+    CHECK("mla_prepare", "mla_values", "mla_values_denorm", "mla_transpose_keys", "mla_transpose_keys_ext",
           "mla_gather_rows", "attention_decode", "attention_prefill", "attention_merge",
           "attention_prefill_coop", "attention_latent_scores_coop", "attention_latent_values_coop",
           "attention_latent_scores_fragcoop", "attention_latent_values_fragcoop");
@@ -228,7 +228,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(embed_agrees_with_its_reference),
         cmocka_unit_test(cast_f16_agrees_with_its_reference),
         cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
-        cmocka_unit_test(tokens_together_get_the_bits_of_each_alone),
+        cmocka_unit_test(batched_decode_is_batch_invariant),
         cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
         cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),
@@ -241,7 +241,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest with_rest[] = {
         cmocka_unit_test(embed_agrees_with_its_reference),
         cmocka_unit_test(linear_and_matvec_transposed_agree_with_their_references),
-        cmocka_unit_test(tokens_together_get_the_bits_of_each_alone),
+        cmocka_unit_test(batched_decode_is_batch_invariant),
         cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
         cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),

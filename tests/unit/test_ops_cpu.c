@@ -1,7 +1,7 @@
 /* Every operation's native implementation against the reference, with each instruction set that this
  * processor has. The sizes of real models the fastest of them has in tests/cli/selftest.sh.
  *
- * suites: check fast long asan */
+ * suites: check fast long asan-nightly */
 #include <stdio.h>
 #include <string.h>
 

@@ -23,7 +23,7 @@ static void names_are(const struct predictor *p, const uint32_t *expected, uint3
         assert_int_equal(p->named[i], expected[i]);
 }
 
-static void a_sequence_alone_has_its_router_s_order_and_behind_it_what_was_chosen_before(void **state)
+static void a_single_sequence_has_its_router_s_order_then_what_was_chosen_before(void **state)
 {
     (void)state;
     static const uint32_t before[TOP_K] = {4, 9, 2}, early[TOP_K] = {7, 2, 5};
@@ -57,7 +57,7 @@ static void each_sequence_has_choices_of_its_own_before(void **state)
     predictor_observe(&p, 0, before, 2);
     predictor_predict(&p, 0, NULL, 2);
     names_are(&p, (const uint32_t[]){1, 4, 2, 3, 5}, 5);
-    /* Of the third nothing was seen. */
+    /* Nothing was seen of the third. */
     predictor_predict(&p, 0, NULL, 3);
     names_are(&p, (const uint32_t[]){1, 4, 2, 3, 5}, 5);
     predictor_forget(&p, 0);
@@ -80,7 +80,7 @@ static void sequences_are_remembered_while_others_are_evaluated(void **state)
     predictor_select(&p, (const uint32_t[]){5}, 1);
     predictor_predict(&p, 1, NULL, 1);
     names_are(&p, one, TOP_K);
-    /* In another group. */
+    /* The other group. */
     predictor_select(&p, (const uint32_t[]){PREDICTOR_PLACES - 1, 5}, 2);
     predictor_predict(&p, 1, NULL, 2);
     names_are(&p, (const uint32_t[]){6, 1, 5, 2, 4, 3}, 6);
@@ -108,7 +108,7 @@ static void different_experts_are_counted_and_choices_may_end_early(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_sequence_alone_has_its_router_s_order_and_behind_it_what_was_chosen_before),
+        cmocka_unit_test(a_single_sequence_has_its_router_s_order_then_what_was_chosen_before),
         cmocka_unit_test(what_several_sequences_want_comes_first_and_once),
         cmocka_unit_test(each_sequence_has_choices_of_its_own_before),
         cmocka_unit_test(sequences_are_remembered_while_others_are_evaluated),

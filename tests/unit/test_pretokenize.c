@@ -167,7 +167,7 @@ static void a_string_pattern_is_taken_literally(void **state)
     assert_int_equal(pretokenize_add(&p, ".*", 2, true, PRETOKENIZE_ISOLATED, NULL), 0);
     expect(&p, "ab.*c.*", 7, "ab|.*|c|.*|");
     pretokenize_free(&p);
-    /* Every character that stands for itself only behind a backslash, or never behind one. */
+    /* Every character that stands for itself only after a backslash, or never after one. */
     char every[127];
     for (char c = 1; c < 127; c++)
         every[c - 1] = c;
@@ -198,6 +198,21 @@ static void letters_fold_to_every_case(void **state)
     (void)state;
     expect_once("(?i:'s|'ll)", "it'S'\xc5\xbf'Ll's", "it|'S|'\xc5\xbf|'Ll|'s|");
     expect_once("\\p{Lu}\\P{L}|\\x{e9}", "aA1\xc3\xa9", "a|A1|\xc3\xa9|");
+}
+
+/* U+3006 is used with Han but is no Han; U+323AF is Han of Unicode 15. */
+static void a_script_s_name_means_its_own_characters(void **state)
+{
+    (void)state;
+    expect_once("\\p{Han}+", "\xe3\x80\x86\xe4\xb8\xad\xe3\x80\x85\xf0\xb2\x8e\xaf\xe3\x83\xbb",
+                "\xe3\x80\x86|\xe4\xb8\xad\xe3\x80\x85\xf0\xb2\x8e\xaf|\xe3\x83\xbb|");
+    expect_once("[\\p{Han}x]+", "a\xe3\x80\x86\xe4\xb8\xadx\xe3\x83\xbb",
+                "a\xe3\x80\x86|\xe4\xb8\xadx|\xe3\x83\xbb|");
+    expect_once("\\P{L}+", "a\xf0\x90\x97\x89 1", "a\xf0\x90\x97\x89| 1|");
+    expect_once("\\D+",
+                "1\xf0\x90\xb5\x80"
+                "a",
+                "1\xf0\x90\xb5\x80|a|");
 }
 
 static void refused(const char *pattern, int code, const char *part)
@@ -290,8 +305,7 @@ static void runaway_backtracking_is_an_error(void **state)
         2000, "bx");
 }
 
-/* PCRE2's own limits count neither the characters of a run that is not given back nor the starts of a match.
- * */
+/* PCRE2's limits count neither the characters of a possessive or atomic run nor the starts of a match. */
 static void patterns_whose_time_squares_with_the_text_are_an_error(void **state)
 {
     (void)state;
@@ -355,6 +369,7 @@ int main(void)
         cmocka_unit_test(a_later_split_sees_pieces_as_whole_texts),
         cmocka_unit_test(a_string_pattern_is_taken_literally),
         cmocka_unit_test(line_anchors_work_by_line),
+        cmocka_unit_test(a_script_s_name_means_its_own_characters),
         cmocka_unit_test(letters_fold_to_every_case),
         cmocka_unit_test(patterns_that_engines_read_differently_are_refused),
         cmocka_unit_test(bad_patterns_are_refused),

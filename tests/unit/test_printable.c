@@ -10,7 +10,7 @@
 
 #define BAD "\xef\xbf\xbd"
 
-/* In pieces of `step` bytes. */
+/* Filters in pieces of `step` bytes. */
 static void expect(const char *bytes, size_t n, size_t step, const char *expected)
 {
     struct printable p = {0};

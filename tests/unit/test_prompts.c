@@ -1,7 +1,7 @@
-/* Prompts from the inside: however a prompt is cut - in chunks, in submissions, in turns - the logits and the
- * states that it leaves are those of token after token. On a Vulkan device what depends on its kernels and
- * submissions, on hosts the rest too. MOEFLUX_DEVICE names another device; an argument or MOEFLUX_TESTS a
- * part of the tests, as "odd*".
+/* Prompts from the inside: however a prompt is cut - in chunks, in submissions, in alternation - the logits
+ * and the states that it leaves are those of token after token. On a Vulkan device what depends on its
+ * kernels and submissions, on hosts the rest too. MOEFLUX_DEVICE names another device; an argument or
+ * MOEFLUX_TESTS a part of the tests, as "odd*".
  *
  * suites: gpu vulkan cpu long asan */
 #include <math.h>
@@ -20,7 +20,7 @@ static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/ti
 /* The prompts reach into the KV cache's second block, of 256 tokens. */
 enum { MAX_VOCAB = 2048, N_PROMPT = 320 };
 
-/* Of float32 kernels, relative to the largest number compared. */
+/* Bound of float32 kernels, relative to the largest number compared. */
 #define BOUND 1e-4
 
 struct talk {
@@ -123,7 +123,7 @@ static void tiny_chunks_agree(void **state)
     chunks_agree(TINY, (const uint32_t[]){1, 64, N_PROMPT}, 3, N_PROMPT);
 }
 
-/* --- what a prompt leaves behind --- */
+/* --- the state after a prompt --- */
 
 static float *read_back(struct talk *t, const struct exec_buffer *b)
 {
@@ -134,8 +134,8 @@ static float *read_back(struct talk *t, const struct exec_buffer *b)
     return to;
 }
 
-/* Convolution windows (of two the current one) and delta states: recurrent = [layer][window, window, state].
- * */
+/* Compares the current one of two convolution windows and the delta states.
+ * recurrent = [layer][window, window, state]. */
 static double recurrent_error(struct talk *a, struct talk *b)
 {
     const struct config *c = &a->m->dir.config;
@@ -231,7 +231,7 @@ static void an_odd_later_turn_may_begin_anywhere(void **state)
 
 /* --- submissions --- */
 
-/* With next to no time for a submission every dispatch runs in pieces: the results must not show it. */
+/* Every dispatch runs in pieces if a submission has next to no time: the results must not show it. */
 static void odd_submissions_in_pieces_change_nothing(void **state)
 {
     (void)state;

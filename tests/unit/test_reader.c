@@ -107,7 +107,7 @@ static void every_mode_brings_the_same_bytes(void **state)
 
 static atomic_int page_cache_errno; /* 0: it has everything */
 
-/* In place of the system's, with its header's names: a read that must not wait brings everything, or fails.
+/* Replaces the system's, with its header's names: a read that must not wait brings everything, or fails.
  * */
 ssize_t preadv2(int fp, const struct iovec *iovec, int count, off_t offset, int flags)
 {
@@ -371,7 +371,7 @@ static void a_failed_extent_fails_the_expert(void **state)
 }
 
 struct slow {
-    atomic_uint n_ended; /* of the other reads */
+    atomic_uint n_ended; /* how many of the other reads ended */
     uint32_t n_others;
     bool again; /* the slow one is put back; else it keeps its thread */
 };
@@ -615,7 +615,7 @@ static bool reads_right(const struct model_dir *m, const struct reader_options *
     return says;
 }
 
-/* In a process that may not use io_uring: 0 when all is as it should be, else the number of the first fault.
+/* Runs in a process that may not use io_uring. Returns 0, or the number of the first fault.
  * */
 /* packed: NULL when direct reads do not work here. */
 static int live_without_io_uring(const struct model_dir *plain, const struct model_dir *packed, int number)

@@ -12,6 +12,7 @@
 #include "check.h"
 #include "convert/convert.h"
 #include "experts/reader.h"
+#include "model/model_dir.h"
 #include "tmp_tree.h"
 
 static const char TINY[] = "tests/models/tiny";
@@ -85,7 +86,7 @@ static void what_the_page_cache_holds_is_there_after_the_copies(void **state)
     close_fixture(&f);
 }
 
-/* Also for a system that keeps the pages although it was told that nobody needs them. */
+/* Also for a system that keeps the pages although nobody needs them. */
 static void the_rest_is_for_the_reader(void **state)
 {
     (void)state;

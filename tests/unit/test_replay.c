@@ -194,7 +194,7 @@ static void more_of_the_future_is_more_hits_up_to_the_best(void **state)
     assert_int_equal(sums[3], best);
 }
 
-/* An evaluation that needs more experts than there are slots computes in waves. */
+/* An evaluation that needs more experts than there are slots computes in rounds. */
 static void an_evaluation_larger_than_the_cache_is_replayed(void **state)
 {
     (void)state;

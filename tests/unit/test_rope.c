@@ -1,6 +1,5 @@
 /* Rotary frequencies and scales against the reference implementation's (numpy, double, rounded to float32).
  *
- *
  * suites: check fast asan */
 #include <float.h>
 #include <jansson.h>
@@ -10,6 +9,7 @@
 
 #include "check.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/rope.h"
 
 static const struct {

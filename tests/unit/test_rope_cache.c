@@ -44,7 +44,7 @@ static const float *expect_chunk(struct fixture *f, uint32_t n, uint32_t pos)
     return got;
 }
 
-static void chunks_behind_each_other_have_those_of_their_positions(void **state)
+static void consecutive_chunks_have_those_of_their_positions(void **state)
 {
     (void)state;
     struct fixture f;
@@ -61,7 +61,7 @@ static void chunks_behind_each_other_have_those_of_their_positions(void **state)
     tear_down(&f);
 }
 
-static void what_was_computed_ahead_is_for_the_chunk_behind_alone(void **state)
+static void what_was_computed_ahead_is_for_the_next_chunk_only(void **state)
 {
     (void)state;
     struct fixture f;
@@ -87,7 +87,7 @@ static void single_tokens_stay_at_one_address_and_end_what_was_ahead(void **stat
     expect_chunk(&f, 4, 0);
     rope_cache_go_ahead(&f.r, &f.m);
     expect_chunk(&f, 4, 4);
-    rope_cache_go_ahead(&f.r, &f.m); /* into the half of single tokens */
+    rope_cache_go_ahead(&f.r, &f.m); /* fills the half of single tokens */
     assert_ptr_equal(rope_cache_of_tokens(&f.r), tokens);
     memset(tokens, 0, DIM * sizeof *tokens);
     expect_chunk(&f, 4, 8);
@@ -97,8 +97,8 @@ static void single_tokens_stay_at_one_address_and_end_what_was_ahead(void **stat
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chunks_behind_each_other_have_those_of_their_positions),
-        cmocka_unit_test(what_was_computed_ahead_is_for_the_chunk_behind_alone),
+        cmocka_unit_test(consecutive_chunks_have_those_of_their_positions),
+        cmocka_unit_test(what_was_computed_ahead_is_for_the_next_chunk_only),
         cmocka_unit_test(single_tokens_stay_at_one_address_and_end_what_was_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

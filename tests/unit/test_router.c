@@ -78,7 +78,7 @@ static void check_on(struct exec *x, const struct example *c)
                      c->idx[i], (double)c->weights[i]);
 }
 
-/* With a NaN of either sign, or an infinity that softmax subtracts from itself, in each place of the logits.
+/* Puts a NaN of either sign, or an infinity that softmax subtracts from itself, in each place of the logits.
  * */
 static void check_nans_on(struct exec *x, const struct router_shape *shape)
 {
@@ -348,7 +348,7 @@ static void draw_logits(float *raw, uint32_t n, int kind)
     }
     if (kind > 2)
         raw[(uint32_t)random() % n] = broken[kind - 3];
-    if (kind == 3) /* of either sign */
+    if (kind == 3) /* either sign */
         raw[(uint32_t)random() % n] = copysignf(NAN, -1);
 }
 

@@ -26,7 +26,7 @@ static void mark(const char *present, bool *is_present)
         is_present[i] = strchr(present, (int)('0' + i)) != NULL;
 }
 
-/* Of k experts as the router leaves them; weights that no choice has tell whether they were written. */
+/* Makes k experts as the router leaves them; weights that no choice has show whether they were written. */
 static uint32_t run(const struct router_shape *s, const float *logits, const float *bias,
                     const struct example *x, uint32_t k, uint32_t *idx, float *weights)
 {
@@ -60,12 +60,12 @@ static void experts_in_memory_stand_in_within_the_margin(void **state)
         {"01234567", 100, 0, {0, 1, 2, 3}}, /* all experts */
         {"", 100, 0, {0, 1, 2, 3}},         /* none */
         {"45", 0, 0, {0, 1, 2, 3}},         /* no margin */
-        {"4", 0.25f, 0, {0, 1, 2, 3}},      /* as far away as the margin */
+        {"4", 0.25f, 0, {0, 1, 2, 3}},      /* exactly the margin lower */
         {"4", 0.26f, 1, {0, 1, 2, 4}},      /* less far: the worst one gives way */
         {"5", 0.26f, 0, {0, 1, 2, 3}},
         {"45", 0.6f, 1, {0, 1, 2, 4}}, /* then the next best is too far from the next worst */
         {"45", 1.1f, 2, {0, 1, 4, 5}},
-        {"34", 0.76f, 1, {0, 1, 3, 4}}, /* 3 is there: 2 gives way, 4 stands behind 3 */
+        {"34", 0.76f, 1, {0, 1, 3, 4}}, /* 3 is there: 2 is replaced, 4 comes after 3 */
         {"4567", 100, 2, {0, 1, 4, 5}}, /* the best two stay, whatever is there */
         {"67", 2.1f, 1, {0, 1, 2, 6}},
         {"1357", 2.6f, 1, {0, 1, 3, 5}}, /* the best absent one stays, too */
@@ -88,7 +88,7 @@ static void of_three_and_fewer_the_best_one_stays(void **state)
     }
 }
 
-/* As many as a share of the weights left: those behind them are no experts and stay what they are. */
+/* The number that a share of the weights left: the entries after them are no experts and do not change. */
 static void a_token_with_fewer_experts_keeps_their_number(void **state)
 {
     (void)state;
@@ -192,8 +192,7 @@ static void a_nan_leaves_the_choice_alone(void **state)
         assert_true(idx[i] == i && isnan(weights[i]));
 }
 
-/* It says the same as choosing by scores that are `margin` higher for experts in memory, the best ones aside.
- * */
+/* Choosing by scores that are `margin` higher for experts in memory, the best ones aside, gives the same. */
 static void the_choice_is_that_by_raised_scores(void **state)
 {
     (void)state;

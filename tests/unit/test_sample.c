@@ -135,14 +135,13 @@ static const struct sampler_options OPTIONS[] = {
 };
 enum { N_OPTIONS = sizeof OPTIONS / sizeof *OPTIONS };
 
-/* A hundred thousand tokens; on software devices, which take a hundred times longer, two and a half thousand.
- * */
+/* Draws 100,000 tokens. Software devices take a hundred times longer and draw 2,500. */
 static void tokens_of_seeded_runs_are_the_hosts(void **state)
 {
     (void)state;
     for (uint64_t seed = 0; seed < 5; seed++) {
         struct room r;
-        /* Of 1,500 ids more may be drawn than a workgroup has invocations. */
+        /* More of 1,500 ids may be drawn than a workgroup has invocations. */
         open_room(&r, device_name(), seed % 2 ? 1500 : 300);
         fill_rows(&r, seed);
         uint32_t n = exec_get_caps(r.x).is_software ? BATCH : 2000;
@@ -169,7 +168,7 @@ static void vocabularies_of_any_size_are_chosen_from(void **state)
     }
 }
 
-/* With every rule on devices that are not software; the rules themselves are shown above. */
+/* Devices that are not software run every rule; the rules themselves are tested above. */
 static void a_whole_vocabulary_agrees(void **state)
 {
     (void)state;

@@ -125,7 +125,7 @@ static void top_p_keeps_the_smallest_set_that_reaches_p(void **state)
     expect_kept(o, (double[8]){0, 40, 0, 20, 0, 16, 0, 0}, 76);
     o.top_p = 1e-9f;
     expect_kept(o, (double[8]){0, 1, 0, 0, 0, 0, 0, 0}, 1);
-    /* Of what top-k left: 40 of 76 is less than 0.6, 60 of 76 more. */
+    /* The share of what top-k left: 40 of 76 is less than 0.6, 60 of 76 more. */
     o.top_k = 3;
     o.top_p = 0.6f;
     expect_kept(o, (double[8]){0, 40, 0, 20, 0, 0, 0, 0}, 60);
@@ -248,8 +248,8 @@ static void presence_and_frequency_count_the_tokens_of_the_answer(void **state)
         sampler_accept(s, 0);
     assert_int_equal(pick(s, logits), 0);
     sampler_begin_answer(s);
-    /* The logits of 0 go 5, 4.25, 4, 3.75, 3.5, 3.25, 3 and those of 1 go 4, 3.25, 3: equal ones, lower id.
-     * */
+    /* The logits of 0 are 5, 4.25, 4, 3.75, 3.5, 3.25, 3 and those of 1 are 4, 3.25, 3. On a tie the lower id
+     * wins. */
     static const int32_t expected[] = {0, 0, 0, 1, 0, 0, 0, 1, 2};
     for (int i = 0; i < 9; i++) {
         int32_t id = pick(s, logits);
@@ -616,7 +616,7 @@ static void a_bias_is_added_to_the_logits_of_its_tokens(void **state)
     assert_int_equal(sampler_pick(s, logits, &e), 70);
     logits[100] = 5;
     assert_int_equal(sampler_pick(s, logits, &e), 100);
-    /* Words of which nothing may be chosen do not shift those behind them. */
+    /* Words of which nothing may be chosen do not shift later ones. */
     uint64_t mask[(N + 63) / 64] = {0, 0, UINT64_MAX, 0};
     sampler_set_mask(s, mask);
     assert_int_equal(sampler_pick(s, logits, &e), 150);

@@ -11,13 +11,13 @@
 #include "base/mem.h"
 #include "check.h"
 #include "model/config.h"
+#include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/manifest.h"
 #include "model/names.h"
 #include "model/schema.h"
 
-/* What the configurations of DeepSeek-V3 and Cogito-V2 say of their shapes; theirs is the old style of RoPE.
- * */
+/* The shapes in the configurations of DeepSeek-V3 and Cogito-V2, which use the old style of RoPE. */
 static const char COGITO[] =
     "{\"model_type\": \"deepseek_v3\", \"hidden_size\": 7168, \"num_hidden_layers\": 61, \"vocab_size\": "
     "128815,"

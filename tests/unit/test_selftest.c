@@ -1,4 +1,4 @@
-/* What the self-test makes of numbers that are none.
+/* How the self-test compares NaNs: the error is infinite, whatever numbers follow.
  *
  * suites: check fast asan */
 #include <math.h>
@@ -23,7 +23,7 @@ static void close_test(struct kernel_test *l)
         exec_close(l->side[s]);
 }
 
-static void a_number_behind_a_nan_does_not_hide_it(void **state)
+static void a_number_after_a_nan_does_not_hide_it(void **state)
 {
     (void)state;
     struct kernel_test l;
@@ -39,7 +39,7 @@ static void a_number_behind_a_nan_does_not_hide_it(void **state)
     close_test(&l);
 }
 
-static void a_half_behind_a_nan_does_not_hide_it(void **state)
+static void a_half_after_a_nan_does_not_hide_it(void **state)
 {
     (void)state;
     struct kernel_test l;
@@ -59,8 +59,8 @@ static void a_half_behind_a_nan_does_not_hide_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_number_behind_a_nan_does_not_hide_it),
-        cmocka_unit_test(a_half_behind_a_nan_does_not_hide_it),
+        cmocka_unit_test(a_number_after_a_nan_does_not_hide_it),
+        cmocka_unit_test(a_half_after_a_nan_does_not_hide_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ enum { N = 192 };
 
 static struct moeflux_model *model;
 static char *dir;
-static unsigned n_told;
+static unsigned n_messages;
 static const struct moeflux_outputs none;
 
 static int open_model(void **state)
@@ -37,10 +37,10 @@ static int close_model(void **state)
     return 0;
 }
 
-static void told(void *ctx, const char *text)
+static void count_message(void *ctx, const char *text)
 {
     (void)ctx, (void)text;
-    n_told++;
+    n_messages++;
 }
 
 static struct sequences *new_sequences(uint32_t most, uint64_t bytes, const char *files)
@@ -48,7 +48,7 @@ static struct sequences *new_sequences(uint32_t most, uint64_t bytes, const char
     struct moeflux_err e = {0};
     struct sequences *q;
     const struct sequences_options o = {
-        .max_context = SMALL_CONTEXT, .most = most, .bytes = bytes, .dir = files, .tell = told};
+        .max_context = SMALL_CONTEXT, .most = most, .bytes = bytes, .dir = files, .tell = count_message};
     check_ok(sequences_new(&q, model, &o, &e), &e);
     return q;
 }
@@ -148,7 +148,7 @@ static void those_that_leave_memory_are_found_in_files_by_a_later_program_too(vo
     (void)state;
     const char *files = tmp_tree_path(dir, "files");
     struct sequences *q = new_sequences(1, 0, files);
-    n_told = 0;
+    n_messages = 0;
     for (int32_t i = 0; i < 3; i++)
         assert_int_equal(ask(q, i, 1), 0);
     for (int32_t i = 0; i < 3; i++)
@@ -157,7 +157,7 @@ static void those_that_leave_memory_are_found_in_files_by_a_later_program_too(vo
     q = new_sequences(1, 0, files);
     for (int32_t i = 0; i < 3; i++)
         assert_int_equal(ask(q, i, 3), N / 2);
-    assert_int_equal(n_told, 0);
+    assert_int_equal(n_messages, 0);
     sequences_free(q);
 }
 
@@ -179,7 +179,7 @@ static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **st
     sequences_free(q);
     assert_int_equal(tmp_tree_count(files), 1);
     const struct sequences_options o = {
-        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_bytes = 1, .tell = told};
+        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_bytes = 1, .tell = count_message};
     check_ok(sequences_new(&q, model, &o, &e), &e);
     for (int32_t i = 4; i < 7; i++)
         ask(q, i, 1);
@@ -193,7 +193,7 @@ static struct sequences *with_files(const char *files, uint32_t most)
     struct moeflux_err e = {0};
     struct sequences *q;
     const struct sequences_options o = {
-        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_files = most, .tell = told};
+        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_files = most, .tell = count_message};
     check_ok(sequences_new(&q, model, &o, &e), &e);
     return q;
 }
@@ -237,7 +237,7 @@ static void a_later_program_keeps_the_files_that_were_written_last(void **state)
     sequences_free(q);
 }
 
-static void a_broken_file_is_told_and_the_prompt_computed(void **state)
+static void a_broken_file_is_reported_and_the_prompt_computed(void **state)
 {
     (void)state;
     const char *files = tmp_tree_path(dir, "broken");
@@ -245,14 +245,14 @@ static void a_broken_file_is_told_and_the_prompt_computed(void **state)
     ask(q, 1, 1);
     ask(q, 2, 1);
     ask(q, 3, 1);
-    n_told = 0;
+    n_messages = 0;
     assert_int_equal(sequences_count(q).n_saved, 2);
     /* Gone from under it. */
     char command[300];
     snprintf(command, sizeof command, "rm %s/*", files);
     assert_int_equal(system(command), 0);
     assert_int_equal(ask(q, 1, 2), 0);
-    assert_int_equal(n_told, 1);
+    assert_int_equal(n_messages, 1);
     sequences_free(q);
 }
 
@@ -267,7 +267,7 @@ int main(void)
         cmocka_unit_test(a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones),
         cmocka_unit_test(files_keep_to_their_number_and_the_last_used_stay),
         cmocka_unit_test(a_later_program_keeps_the_files_that_were_written_last),
-        cmocka_unit_test(a_broken_file_is_told_and_the_prompt_computed),
+        cmocka_unit_test(a_broken_file_is_reported_and_the_prompt_computed),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

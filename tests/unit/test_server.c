@@ -10,8 +10,8 @@
 
 #include "base/turns.h"
 #include "generate/generator.h"
-#include "api/ask.h"
-#include "api/call.h"
+#include "api/choice.h"
+#include "api/api_request.h"
 #include "server/jobs.h"
 #include "server/keys.h"
 #include "api/refusal.h"
@@ -27,10 +27,10 @@ static struct jobs new_queue(uint32_t most)
     return q;
 }
 
-static struct job *new_job(struct ask *ask)
+static struct job *new_job(struct choice *choice)
 {
     struct moeflux_err e = {0};
-    struct job *j = jobs_new(ask, &e);
+    struct job *j = jobs_new(choice, &e);
     assert_non_null(j);
     return j;
 }
@@ -41,9 +41,9 @@ static void jobs_are_taken_in_order_and_the_queue_has_an_end(void **state)
     struct moeflux_err e = {0};
     struct jobs q = new_queue(2);
     struct job *j[4];
-    struct ask ask = {0};
+    struct choice choice = {0};
     for (int i = 0; i < 4; i++)
-        j[i] = new_job(&ask);
+        j[i] = new_job(&choice);
     check_ok(jobs_add(&q, j, 1, &e), &e);
     /* A request of several jobs is one. */
     check_ok(jobs_add(&q, j + 1, 2, &e), &e);
@@ -63,10 +63,10 @@ static void a_released_job_waits_no_more(void **state)
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
     struct job *j[3];
-    struct ask ask = {0};
+    struct choice choice = {0};
     uint32_t n_waiting, n_running;
     for (int i = 0; i < 3; i++)
-        j[i] = new_job(&ask);
+        j[i] = new_job(&choice);
     check_ok(jobs_add(&q, j, 3, &e), &e);
     jobs_release(&q, j[1]);
     jobs_release(&q, j[2]);
@@ -84,20 +84,20 @@ static void *take_first(void *ctx)
 }
 
 /* The other group has an idle worker all the time. */
-static void a_job_goes_home_where_not_much_more_is_under_way(void **state)
+static void a_job_goes_home_where_not_much_more_is_in_flight(void **state)
 {
     (void)state;
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
     struct job *j[3];
-    struct ask ask = {0};
+    struct choice choice = {0};
     pthread_t first;
     void *got;
     uint32_t n_idle = 0;
     jobs_add_worker(&q, 0);
     for (int i = 0; i < 3; i++) {
-        j[i] = new_job(&ask);
-        j[i]->home = 1;
+        j[i] = new_job(&choice);
+        j[i]->holder = 1;
         jobs_add_worker(&q, 1);
     }
     assert_int_equal(pthread_create(&first, NULL, take_first, &q), 0);
@@ -124,15 +124,15 @@ static void closing_fails_what_waits_and_refuses_what_comes(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
-    struct ask ask = {0};
-    struct job *waits = new_job(&ask), *late = new_job(&ask);
+    struct choice choice = {0};
+    struct job *waits = new_job(&choice), *late = new_job(&choice);
     bool done;
     check_ok(jobs_add(&q, &waits, 1, &e), &e);
     jobs_close(&q);
     assert_null(jobs_take(&q, 0));
     assert_null(jobs_read(&q, waits, 0, &done));
     assert_true(done);
-    assert_int_equal(ask.result.rc, ERR_INTERRUPTED);
+    assert_int_equal(choice.result.rc, ERR_INTERRUPTED);
     assert_int_equal(jobs_add(&q, &late, 1, &e), ERR_INTERRUPTED);
     jobs_release(&q, waits);
     jobs_release(&q, late);
@@ -144,8 +144,8 @@ static void pieces_come_in_order_and_whole(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
-    struct ask ask = {0};
-    struct job *j = new_job(&ask);
+    struct choice choice = {0};
+    struct job *j = new_job(&choice);
     const struct logprob of[] = {{7, -0.5f}, {9, -0.25f}};
     bool done;
     check_ok(jobs_add(&q, &j, 1, &e), &e);
@@ -269,7 +269,7 @@ static struct generator tokenizer_alone(void)
     return g;
 }
 
-static const struct call_defaults defaults = {
+static const struct api_request_defaults defaults = {
     {.predict = -1, .seed = -1, .temp = 1, .top_p = 1, .repeat_penalty = 1, .logprobs = REQUEST_NO_LOGPROBS},
     .turns = true};
 
@@ -277,13 +277,13 @@ static void a_body_becomes_an_ask_for_each_choice(void **state)
 {
     (void)state;
     struct generator g = tokenizer_alone();
-    struct refusal no = {0};
-    struct call c;
-    if (call_read(&c, true, body, strlen(body), &g, &defaults, &no))
-        fail_msg("%s", no.text);
-    assert_int_equal(c.n_asks, 2);
+    struct refusal refusal = {0};
+    struct api_request c;
+    if (api_request_read(&c, true, body, strlen(body), &g, &defaults, &refusal))
+        fail_msg("%s", refusal.text);
+    assert_int_equal(c.n_choices, 2);
     for (uint32_t i = 0; i < 2; i++) {
-        const struct ask *j = &c.asks[i];
+        const struct choice *j = &c.choices[i];
         const struct request_options *o = &j->request.options;
         assert_int_equal(j->seed, 4 + i);
         assert_true(o->predict == 5 && o->n_stops == 2 && o->logprobs == 3 && !o->raw);
@@ -292,7 +292,7 @@ static void a_body_becomes_an_ask_for_each_choice(void **state)
         uint32_t last = j->stops.n ? j->stops.at[j->stops.n - 1] : 0;
         assert_true(last < j->request.tokens.n && last + 4 >= j->request.tokens.n);
     }
-    call_free(&c);
+    api_request_free(&c);
     tokenizer_free(g.tokenizer);
 }
 
@@ -301,12 +301,12 @@ static void a_body_that_is_cut_anywhere_is_refused(void **state)
     (void)state;
     struct generator g = tokenizer_alone();
     for (size_t n = 0; n < strlen(body); n++) {
-        struct refusal no = {0};
-        struct call c;
-        assert_int_equal(call_read(&c, true, body, n, &g, &defaults, &no), -1);
-        assert_int_equal(no.status, 400);
-        assert_true(no.text[0] != 0);
-        call_free(&c);
+        struct refusal refusal = {0};
+        struct api_request c;
+        assert_int_equal(api_request_read(&c, true, body, n, &g, &defaults, &refusal), -1);
+        assert_int_equal(refusal.status, 400);
+        assert_true(refusal.text[0] != 0);
+        api_request_free(&c);
     }
     tokenizer_free(g.tokenizer);
 }
@@ -316,7 +316,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_are_taken_in_order_and_the_queue_has_an_end),
         cmocka_unit_test(a_released_job_waits_no_more),
-        cmocka_unit_test(a_job_goes_home_where_not_much_more_is_under_way),
+        cmocka_unit_test(a_job_goes_home_where_not_much_more_is_in_flight),
         cmocka_unit_test(closing_fails_what_waits_and_refuses_what_comes),
         cmocka_unit_test(pieces_come_in_order_and_whole),
         cmocka_unit_test(threads_that_ask_get_their_turn_one_after_the_other),

@@ -163,7 +163,7 @@ static void a_replaced_file_keeps_its_owner_where_that_is_possible(void **state)
     assert_int_equal(st.st_mode & 07777, 0660);
 }
 
-/* As a user who is not in the file's group: its members would else be those of another group. */
+/* Runs as a user who is not in the file's group: its members would else be those of another group. */
 static void a_group_that_cannot_be_kept_gets_no_more_than_everybody(void **state)
 {
     const char *dir = *state, *path = tmp_tree_path(dir, "file");

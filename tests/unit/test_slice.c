@@ -1,4 +1,4 @@
-/* base/slice.h.
+/* base/slice.h: a thread's time slice becomes short, its policy and nice value stay.
  *
  * suites: check fast asan */
 #include <pthread.h>
@@ -28,7 +28,7 @@ struct change {
 static void *shorten(void *ctx)
 {
     struct change *c = ctx;
-    setpriority(PRIO_PROCESS, 0, NICE); /* of this thread alone */
+    setpriority(PRIO_PROCESS, 0, NICE); /* this thread's alone */
     syscall(SYS_sched_getattr, 0, &c->before, sizeof c->before, 0);
     slice_shorten();
     syscall(SYS_sched_getattr, 0, &c->after, sizeof c->after, 0);

@@ -1,4 +1,4 @@
-/* A device with little memory of its own beside a host that keeps the experts: what moves, what stays where
+/* A device with little memory, and a host that keeps the experts: what moves, what stays where
  * it is, and that the logits are those of a device that holds all. For a Vulkan device (MOEFLUX_DEVICE);
  * hosts have one memory.
  *
@@ -143,7 +143,7 @@ static void the_hosts_memory_grows_to_its_budget_and_no_further(void **state)
     assert_true(planned > 0 && planned * c.slot_bytes <= c.o.memory_bytes);
     assert_true(first > 0 && first < planned);
     struct moeflux_session *q = open_session(m);
-    /* It grows beside the evaluations, so how many there must be depends on the machine; each of them asks.
+    /* It grows during the evaluations, so how many there must be depends on the machine; each of them asks.
      * */
     for (uint32_t i = 0; i < MAX_CONTEXT / CHUNK && s.n_host_slots < planned; i++) {
         eval(q, i * CHUNK, CHUNK, NULL);
@@ -182,7 +182,7 @@ static void a_prompts_experts_leave_those_that_were_there(void **state)
     moeflux_model_reset_stats(m);
     eval(q, 0, CHUNK, NULL);
     moeflux_model_get_stats(m, &s);
-    /* By the last use alone, every expert of a chunk would find those before it in its slot. */
+    /* If only the last use counted, every expert of a chunk would find those before it in its slot. */
     assert_true(s.n_promoted < c.n_experts);
     moeflux_session_free(q);
     moeflux_model_close(m);
@@ -193,7 +193,7 @@ static void a_token_is_one_submission_once_the_host_has_all(void **state)
 {
     (void)state;
     struct card c = card_of(1, MOEFLUX_EXPERT_IO_PREAD);
-    /* The host's memory grows behind the prompts, so that some of their experts leave again. */
+    /* The host's memory grows after the prompts, so that some of their experts are evicted. */
     struct moeflux_model *m = open_card(&c, true, 1);
     struct moeflux_session *q = open_session(m);
     struct moeflux_stats s = {.n_submits = UINT64_MAX};
@@ -213,7 +213,7 @@ static void a_token_is_one_submission_once_the_host_has_all(void **state)
     moeflux_model_close(m);
 }
 
-/* Of a size that the program allocates itself, with an odd end. */
+/* The size is one that the program allocates itself, with an odd end. */
 static void large_host_memory_is_the_devices_too(void **state)
 {
     (void)state;

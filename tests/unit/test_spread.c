@@ -593,7 +593,7 @@ static void wait_all(struct reader *r, const struct model_dir *m, struct read_re
     free(q);
 }
 
-static void every_mode_brings_the_experts_together(void **state)
+static void every_mode_assembles_the_experts(void **state)
 {
     (void)state;
     static const enum reader_mode modes[] = {READER_MMAP, READER_PREAD, READER_URING, READER_DIRECT};
@@ -627,8 +627,8 @@ static void every_mode_brings_the_experts_together(void **state)
     }
 }
 
-/* Two disks. A read of one ends only when as many of the other have come: so each has one of the other beside
- * it, and the disks together take half the time. */
+/* Two disks. A read of one ends only when as many of the other have come: so each overlaps with one of the
+ * other, and both disks take half the time. */
 struct disks {
     pthread_mutex_t lock;
     pthread_cond_t came;
@@ -656,7 +656,7 @@ static int64_t read_batched(void *ctx, const struct read_part *p,
     return result;
 }
 
-static void every_read_of_one_disk_has_one_of_the_other_beside_it(void **state)
+static void two_disks_read_at_the_same_time(void **state)
 {
     (void)state;
     struct fixture f;
@@ -801,9 +801,9 @@ int main(void)
         cmocka_unit_test(a_part_that_was_moved_is_found_by_its_new_path),
         cmocka_unit_test(files_of_another_length_are_refused),
         cmocka_unit_test(descriptions_that_lie_are_refused_with_the_reason),
-        cmocka_unit_test(every_mode_brings_the_experts_together),
+        cmocka_unit_test(every_mode_assembles_the_experts),
         cmocka_unit_test(pieces_of_a_large_expert_ask_the_disks_in_turn),
-        cmocka_unit_test(every_read_of_one_disk_has_one_of_the_other_beside_it),
+        cmocka_unit_test(two_disks_read_at_the_same_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

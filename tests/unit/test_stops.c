@@ -27,7 +27,7 @@ static size_t find_first(const char *text, const char *const *stops, size_t n, i
     return strlen(text);
 }
 
-/* In pieces of 1 to most_piece bytes; out gets what is shown. */
+/* Filters pieces of 1 to most_piece bytes; out gets what is shown. */
 static int push_all(const char *text, const char *const *stops, size_t n, struct fuzz *f, uint32_t most_piece,
                     struct str *out)
 {

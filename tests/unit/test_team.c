@@ -1,4 +1,4 @@
-/* cpu/team.h and base/cores.h.
+/* cpu/team.h and base/cores.h: a team's threads run each block once; how many cores the process may use.
  *
  * suites: check fast asan tsan */
 #include <pthread.h>

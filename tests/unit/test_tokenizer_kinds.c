@@ -76,6 +76,116 @@ static void ids_are_those_of_the_published_library(void **state)
     json_decref(root);
 }
 
+/* ---- splits, merges and Unicode: ids and pieces of tokenizers 0.23.3 ---- */
+
+#define MAX_IDS 12
+
+static void expect_ids(const struct tokenizer *t, const char *what, const char *text,
+                       enum token_specials specials, const int32_t *want)
+{
+    struct token_list ids = {0};
+    struct moeflux_err e = {0};
+    check_ok(tokenizer_encode(t, text, strlen(text), specials, &ids, NULL, &e), &e);
+    for (size_t i = 0; i < ids.n || (i < MAX_IDS && want[i]); i++)
+        if (i >= MAX_IDS || i >= ids.n || ids.ids[i] != want[i])
+            fail_msg("%s: \"%s\": %zu ids, another one at %zu", what, text, ids.n, i);
+    token_list_free(&ids);
+}
+
+static void every_behaviour_of_a_split_is_obeyed(void **state)
+{
+    static const struct {
+        const char *behaviour;
+        int invert;
+        int32_t ids[MAX_IDS];
+    } cases[] = {
+        {"Isolated", 0, {97, 98, 98, 262, 98, 99, 98, 32, 120, 98}},
+        {"Isolated", 1, {97, 98, 98, 262, 98, 99, 98, 32, 120, 98}},
+        {"Removed", 0, {97, 262, 99, 32, 120}},
+        {"Removed", 1, {98, 98, 98, 98, 98}},
+        {"Contiguous", 0, {97, 260, 262, 98, 99, 98, 32, 120, 98}},
+        {"Contiguous", 1, {97, 260, 262, 98, 99, 98, 32, 120, 98}},
+        {"MergedWithPrevious", 0, {256, 98, 120, 256, 99, 98, 32, 263}},
+        {"MergedWithPrevious", 1, {97, 98, 261, 97, 98, 99, 98, 32, 120, 98}},
+        {"MergedWithNext", 0, {97, 98, 261, 97, 98, 99, 98, 32, 120, 98}},
+        {"MergedWithNext", 1, {256, 98, 120, 256, 99, 98, 32, 263}},
+    };
+    static const char *const pairs[][2] = {{"b", "b"}, {"b", "x"}, {"x", "a"}, {"x", "b"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct moeflux_err e = {0};
+        json_t *root = tokenizer_build(), *patterns = json_pack("[s]", "b");
+        tokenizer_build_splits(root, patterns);
+        json_decref(patterns);
+        json_t *steps = json_object_get(json_object_get(root, "pre_tokenizer"), "pretokenizers");
+        json_t *split = json_array_get(steps, 0);
+        json_object_set_new(split, "behavior", json_string(cases[i].behaviour));
+        json_object_set_new(split, "invert", json_boolean(cases[i].invert));
+        for (int k = 0; k < 4; k++) {
+            char both[3];
+            snprintf(both, sizeof both, "%s%s", pairs[k][0], pairs[k][1]);
+            tokenizer_build_token(root, both, 2, 260 + k);
+            tokenizer_build_merge(root, pairs[k][0], pairs[k][1]);
+        }
+        struct tokenizer *t = tokenizer_build_open(root, &e);
+        if (!t)
+            fail_msg("%s: %s", cases[i].behaviour, e.text);
+        expect_ids(t, cases[i].behaviour, "abbxabcb xb", SPECIALS_AS_TOKENS, cases[i].ids);
+        expect_ids(t, cases[i].behaviour, "", SPECIALS_AS_TOKENS, (int32_t[MAX_IDS]){0});
+        tokenizer_free(t);
+    }
+}
+
+static void a_merge_that_makes_a_control_token_is_left_out(void **state)
+{
+    json_t *root = tokenizer_build();
+    struct moeflux_err e = {0};
+    (void)state;
+    tokenizer_build_token(root, "abcd", 4, 259);
+    tokenizer_build_merge(root, "abc", "d");
+    tokenizer_build_added(root, "abcd", 259, false, true);
+    struct tokenizer *t = tokenizer_build_open(root, &e);
+    if (!t)
+        fail_msg("%s", e.text);
+    expect_ids(t, "tokens", "xabcdabc", SPECIALS_AS_TOKENS, (int32_t[MAX_IDS]){120, 259, 257});
+    expect_ids(t, "tokens", "abc d", SPECIALS_AS_TOKENS, (int32_t[MAX_IDS]){257, 32, 100});
+    /* A user's text never gives a control token. */
+    expect_ids(t, "text", "xabcdabc", SPECIALS_AS_TEXT, (int32_t[MAX_IDS]){120, 257, 100, 257});
+    tokenizer_free(t);
+}
+
+/* U+105C9, U+1FA89 and U+10D40 are of Unicode 16: a letter, a symbol and a digit. */
+static void characters_of_newer_unicode_have_their_categories(void **state)
+{
+    static const struct {
+        const char *pattern, *text;
+        int32_t ids[MAX_IDS];
+    } cases[] = {
+        {"\\s?\\p{L}+", " \xf0\x90\x97\x89", {260, 144, 151, 137}},
+        {"\\s?[\\p{S}\\p{N}]+", " \xf0\x9f\xaa\x89", {260, 159, 170, 137}},
+        {"\\s?[\\p{S}\\p{N}]+", " \xf0\x90\xb5\x80", {260, 144, 181, 128}},
+        {"\\d+|\\s?[^\\p{L}]", " \xf0\x90\x97\x89", {32, 240, 144, 151, 137}},
+        {"\\d+|\\s?[^\\p{L}]", " \xf0\x9f\xaa\x89", {260, 159, 170, 137}},
+        {"\\d+|\\s?[^\\p{L}]", "\xf0\x90\xb5\x80\xf0\x90\xb5\x80", {240, 144, 181, 261, 144, 181, 128}},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct moeflux_err e = {0};
+        json_t *root = tokenizer_build(), *patterns = json_pack("[s]", cases[i].pattern);
+        tokenizer_build_splits(root, patterns);
+        json_decref(patterns);
+        tokenizer_build_token(root, " \xf0", 2, 260);
+        tokenizer_build_merge(root, " ", "\xf0");
+        tokenizer_build_token(root, "\x80\xf0", 2, 261);
+        tokenizer_build_merge(root, "\x80", "\xf0");
+        struct tokenizer *t = tokenizer_build_open(root, &e);
+        if (!t)
+            fail_msg("%s: %s", cases[i].pattern, e.text);
+        expect_ids(t, cases[i].pattern, cases[i].text, SPECIALS_AS_TOKENS, cases[i].ids);
+        tokenizer_free(t);
+    }
+}
+
 /* ---- tiktoken's form ---- */
 
 #define TIKTOKEN "tests/data/tiktoken"
@@ -159,7 +269,9 @@ static void expect_bos(const char *post, int32_t bos)
 
 #define SPECIAL "{\"SpecialToken\": {\"id\": \"<end>\", \"type_id\": 0}}"
 #define TEXT    "{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}"
-#define IDS     "\"special_tokens\": {\"<end>\": {\"id\": \"<end>\", \"ids\": [258], \"tokens\": [\"<end>\"]}}"
+#define IDS                                                                                                  \
+    "\"special_tokens\": {\"<end>\": {\"id\": \"<end>\", \"ids\": [258], "                                   \
+    "\"tokens\": [\"<end>\"]}}"
 
 static void a_template_may_put_one_token_before_a_text(void **state)
 {
@@ -201,8 +313,8 @@ static void other_post_processors_are_refused(void **state)
     }
 }
 
-/* A directory with a tokenizer whose template puts <end> first, and `config` beside it. */
-static struct tokenizer *open_beside(const char *dir, const char *config, struct moeflux_err *e)
+/* A directory with a tokenizer whose template puts <end> first, and with `config`. */
+static struct tokenizer *open_with_config(const char *dir, const char *config, struct moeflux_err *e)
 {
     json_t *root = tokenizer_build();
     json_object_set_new(root, "post_processor",
@@ -227,6 +339,8 @@ static void the_configuration_wins_over_the_post_processor(void **state)
     } cases[] = {
         {"{}", 258},
         {"{\"bos_token\": \"<s>\"}", 258},
+        /* What transformers writes for a length without limit */
+        {"{\"model_max_length\": 1000000000000000019884624838656, \"bos_token\": \"<s>\"}", 258},
         {"{\"add_bos_token\": false, \"bos_token\": \"<s>\"}", -1},
         {"{\"add_bos_token\": true, \"bos_token\": \"<s>\"}", 300},
         {"{\"add_bos_token\": true, \"bos_token\": {\"__type\": \"AddedToken\", \"content\": \"<s>\"}}", 300},
@@ -235,7 +349,7 @@ static void the_configuration_wins_over_the_post_processor(void **state)
     char *tmp = tmp_tree_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_err e;
-        struct tokenizer *t = open_beside(tmp, cases[i].config, &e);
+        struct tokenizer *t = open_with_config(tmp, cases[i].config, &e);
         if (!t)
             fail_msg("%s: %s", cases[i].config, e.text);
         assert_int_equal(tokenizer_bos(t), cases[i].bos);
@@ -260,7 +374,7 @@ static void a_configuration_that_cannot_be_followed_is_refused(void **state)
     char *tmp = tmp_tree_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_err e;
-        if (open_beside(tmp, cases[i].config, &e) || !strstr(e.text, cases[i].text))
+        if (open_with_config(tmp, cases[i].config, &e) || !strstr(e.text, cases[i].text))
             fail_msg("%s: \"%s\", expected \"%s\"", cases[i].config, e.text, cases[i].text);
     }
     tmp_tree_remove(tmp);
@@ -271,10 +385,10 @@ static void the_chat_template_is_found_in_each_of_its_places(void **state)
     (void)state;
     char *tmp = tmp_tree_new();
     struct moeflux_err e;
-    struct tokenizer *t = open_beside(tmp, "{\"chat_template\": \"one\"}", &e);
+    struct tokenizer *t = open_with_config(tmp, "{\"chat_template\": \"one\"}", &e);
     assert_string_equal(tokenizer_chat_template(t), "one");
     tokenizer_free(t);
-    t = open_beside(
+    t = open_with_config(
         tmp,
         "{\"chat_template\": [{\"name\": \"tools\", \"template\": \"x\"}, {\"name\": \"default\", "
         "\"template\": \"two\"}]}",
@@ -282,7 +396,7 @@ static void the_chat_template_is_found_in_each_of_its_places(void **state)
     assert_string_equal(tokenizer_chat_template(t), "two");
     assert_null(tokenizer_tool_template(t));
     tokenizer_free(t);
-    t = open_beside(
+    t = open_with_config(
         tmp,
         "{\"chat_template\": [{\"name\": \"default\", \"template\": \"one\"}, {\"name\": \"tool_use\", "
         "\"template\": \"two\"}]}",
@@ -291,7 +405,7 @@ static void the_chat_template_is_found_in_each_of_its_places(void **state)
     assert_string_equal(tokenizer_tool_template(t), "two");
     tokenizer_free(t);
     tmp_tree_write_text(tmp, "chat_template.jinja", "three");
-    t = open_beside(tmp, "{\"chat_template\": \"one\"}", &e);
+    t = open_with_config(tmp, "{\"chat_template\": \"one\"}", &e);
     assert_string_equal(tokenizer_chat_template(t), "three");
     tokenizer_free(t);
     tmp_tree_remove(tmp);
@@ -308,7 +422,7 @@ static void the_special_tokens_texts_are_those_of_the_configuration(void **state
     char *tmp = tmp_tree_new();
     struct moeflux_err e;
     struct tokenizer *t =
-        open_beside(tmp, "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\"}", &e);
+        open_with_config(tmp, "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\"}", &e);
     assert_string_equal(special(t, "bos_token"), "<s>");
     assert_string_equal(special(t, "eos_token"), "</s>");
     assert_null(special(t, "pad_token"));
@@ -317,13 +431,13 @@ static void the_special_tokens_texts_are_those_of_the_configuration(void **state
     tmp_tree_write_text(
         tmp, "special_tokens_map.json",
         "{\"bos_token\": \"other\", \"pad_token\": {\"content\": \"<pad>\"}, \"additional\": 3}");
-    t = open_beside(tmp, "{\"bos_token\": \"<s>\", \"eos_token\": null}", &e);
+    t = open_with_config(tmp, "{\"bos_token\": \"<s>\", \"eos_token\": null}", &e);
     assert_string_equal(special(t, "bos_token"), "<s>");
     assert_string_equal(special(t, "pad_token"), "<pad>");
     assert_null(special(t, "eos_token"));
     tokenizer_free(t);
     tmp_tree_write_text(tmp, "special_tokens_map.json", "{\"bos_token\": ");
-    assert_null(open_beside(tmp, "{}", &e));
+    assert_null(open_with_config(tmp, "{}", &e));
     assert_non_null(strstr(e.text, "special_tokens_map.json"));
     tmp_tree_remove(tmp);
 }
@@ -332,6 +446,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_are_those_of_the_published_library),
+        cmocka_unit_test(every_behaviour_of_a_split_is_obeyed),
+        cmocka_unit_test(a_merge_that_makes_a_control_token_is_left_out),
+        cmocka_unit_test(characters_of_newer_unicode_have_their_categories),
         cmocka_unit_test(a_tiktoken_vocabulary_gives_the_ids_of_the_published_library),
         cmocka_unit_test(a_bad_tiktoken_vocabulary_is_refused_by_its_line),
         cmocka_unit_test(a_template_may_put_one_token_before_a_text),

@@ -1,5 +1,4 @@
-/* Calls of tools, told apart from the text of an answer: the forms of the families, whole, in pieces, and
- * broken.
+/* Calls of tools, separated from the text of an answer: the forms of the families, whole, in pieces, broken.
  *
  * suites: check fast asan */
 #include "check.h"
@@ -19,13 +18,14 @@
 #define END       "<｜tool▁call▁end｜>"
 #define SEP       "<｜tool▁sep｜>"
 
-/* As far as tool_form_find reads them. */
+/* The part that tool_form_find reads. */
 #define HERMES   "{{- '<tool_call>\\n{\"name\": \"' }}"
 #define XML      "{{- '\\n<tool_call>\\n<function=' + tool_call.name + '>\\n' }}"
 #define DEEPSEEK "{{'" BEGIN_ALL BEGIN "' + tool['type'] + '" SEP "'}}"
 
 #define KIMI    "{{ tool_call['id'] }}<|tool_call_argument_begin|>{{ arguments }}<|tool_call_end|>"
 #define GLM     "<tool_call>{{ tc.name }}\n<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n"
+#define GLM47   "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value>"
 #define MINIMAX "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}"
 
 static const char TOOLS[] =
@@ -61,7 +61,7 @@ static int hear(void *ctx, enum tool_event event, const char *bytes, size_t n, s
     return 0;
 }
 
-/* In pieces of 1 to `most` bytes. */
+/* Reads pieces of 1 to `most` bytes. */
 static struct heard listen(const char *template, const char *text, struct fuzz *f, size_t most)
 {
     struct moeflux_err e = {0};
@@ -208,6 +208,11 @@ static void calls_of_glm_are_found(void **state)
            "So.\n<tool_call>now\n</tool_call>\n<tool_call>put\n<arg_key>on</arg_key><arg_value>True</"
            "arg_value></tool_call>",
            "So.[now|{}][put|{\"on\": true}]");
+    /* GLM-4.7 writes no line ends. */
+    expect(GLM47,
+           "<tool_call>put<arg_key>path</arg_key><arg_value>a\nb</arg_value><arg_key>n</arg_key>"
+           "<arg_value>12</arg_value></tool_call><tool_call>now</tool_call>",
+           "[put|{\"path\": \"a\\nb\", \"n\": 12}][now|{}]");
     /* What is written on lines of its own keeps them. */
     expect(GLM, "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>\nx\n</arg_value>\n</tool_call>",
            "[put|{\"path\": \"\\nx\\n\"}]");
@@ -392,6 +397,7 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
         if (said[0] != '[' || said[h.all.len - 1] != ']' || strstr(said, "tool_call>"))
             fail_msg("%s\nis %s", str_text(&text), said);
         assert_true(!name || (strncmp(said, "[put|", 5) == 0 && h.n_calls == 1));
+        assert_true(strcmp(template, GLM47) != 0 || !strstr(str_text(&text), ">\n<"));
         if (strcmp(template, XML) == 0 && strncmp(said, "[put|", 5) == 0)
             assert_true(strncmp(said, "[put|{\"path\": \"", 15) == 0 && strstr(said, ", \"n\": "));
         str_free(&h.all);
@@ -407,7 +413,8 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
 
 static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state)
 {
-    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json", KIMI, GLM, MINIMAX};
+    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json",
+                                            KIMI,   GLM, GLM47,    MINIMAX};
     struct fuzz f = {11};
     (void)state;
     for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)

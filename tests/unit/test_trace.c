@@ -14,7 +14,7 @@
 
 static const struct trace_shape SHAPE = {.n_layers = 3, .n_experts = 5, .top_k = 2, .expert_bytes = 4096};
 #define HEAD "moeflux trace 1 3 5 2 4096\n"
-/* Two tokens together in layer 1, then one in layer 2. */
+/* Two tokens in one batch in layer 1, then one in layer 2. */
 static const char SOME_TEXT[] =
     HEAD "1 7 2 4:0.7500 0:0.2500\n1 8 2 0:1.0000 2:0.0000\n2 9 1 3:2.5000 4:nan\nend\n";
 
@@ -124,7 +124,7 @@ static void a_long_trace_comes_back_whole(void **state)
     tmp_tree_remove(p.dir);
 }
 
-/* As with a share of the weights. */
+/* The same as with a share of the weights. */
 static void a_choice_may_end_early(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 #include "cli/batch/answer.h"
 
-#include "api/ask.h"
+#include "api/choice.h"
 #include "api/completion.h"
 #include "base/clock.h"
 #include "base/err.h"
@@ -12,10 +12,10 @@
 #include "generate/generator.h"
 #include "text/grammar/constraint.h"
 
-/* Where the pieces of an answer go: of a line of OpenAI's form alone. */
+/* Keeps the pieces of an answer to a line in OpenAI's form. */
 struct keeper {
     struct completion *completion;
-    struct ask *ask;
+    struct choice *choice;
     uint32_t idx;
 };
 
@@ -23,12 +23,12 @@ static int keep_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
 {
     struct keeper *k = ctx;
     (void)e;
-    k->ask->result.n_answered += p->id >= 0;
+    k->choice->result.n_answered += p->id >= 0;
     completion_keep(k->completion, k->idx, p);
     return 0;
 }
 
-static int prefill(struct batch_asker *w, const struct request *r, uint64_t seed, struct stats *st,
+static int prefill(struct batch_answerer *w, const struct request *r, uint64_t seed, struct stats *st,
                    struct moeflux_err *e)
 {
     st->start_ns = clock_ns();
@@ -38,51 +38,51 @@ static int prefill(struct batch_asker *w, const struct request *r, uint64_t seed
     return rc;
 }
 
-/* Of tokens that the sequence has there are no logits: all are evaluated. */
-static int score(struct batch_asker *w, struct ask *ask, struct stats *st, struct moeflux_err *e)
+/* Scores the prompt's tokens. All are evaluated, since reused tokens have no logits. */
+static int score(struct batch_answerer *w, struct choice *choice, struct stats *st, struct moeflux_err *e)
 {
     st->start_ns = clock_ns();
     int rc = moeflux_session_clear(w->generator->sequence, e);
     if (!rc)
-        rc = ask_score(ask, w->generator, e);
+        rc = choice_score(choice, w->generator, e);
     st->prefill_ns = clock_ns() - st->start_ns;
-    st->n_prompt = (uint32_t)ask->request.tokens.n;
+    st->n_prompt = (uint32_t)choice->request.tokens.n;
     return rc;
 }
 
-static int run_answer(struct batch_asker *w, struct answer *a, const struct answer_options *o,
+static int run_answer(struct batch_answerer *w, struct answer *a, const struct answer_options *o,
                       struct moeflux_err *e)
 {
     return w->slot ? batcher_answer(w->slot, a, w->generator, o, e) : answer_run(a, w->generator, o, e);
 }
 
-/* One answer of those that the item wants. */
-static int answer_ask(struct batch_asker *w, struct batch_item *item, uint32_t idx, struct answer *a,
+/* Computes answer `idx` of those that the item wants. */
+static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_t idx, struct answer *a,
                       struct stats *st, struct moeflux_err *e)
 {
     struct generator *g = w->generator;
-    struct ask *ask;
-    const struct request *r = batch_item_request(item, idx, &ask);
+    struct choice *choice;
+    const struct request *r = batch_item_request(item, idx, &choice);
     const struct request_options *o = &r->options;
-    struct keeper keeper = {item->call.completion, ask, idx};
+    struct keeper keeper = {item->openai.completion, choice, idx};
     struct answer_options ao = request_answer(o);
-    if (ask)
+    if (choice)
         ao.sink = (struct answer_sink){keep_piece, &keeper};
-    /* Without -s every line has its own, so that the same prompt gets several answers. */
-    uint64_t seed = ask ? ask->seed : o->seed < 0 ? w->base_seed + item->line - 1 : (uint64_t)o->seed;
+    /* Without -s every line has a seed of its own, so that equal prompts get different answers. */
+    uint64_t seed = choice ? choice->seed : o->seed < 0 ? w->base_seed + item->line - 1 : (uint64_t)o->seed;
     struct constrain_ahead ahead;
     request_constrain_ahead(o, w->grammars, &ahead);
     int rc = o->raw ? 0 : generator_use_chat(g, request_thinking(o), "a request", e);
     if (!rc)
-        rc = ask && ask->score ? score(w, ask, st, e) : prefill(w, r, seed, st, e);
+        rc = choice && choice->score ? score(w, choice, st, e) : prefill(w, r, seed, st, e);
     int made = constrain_await(&ahead, &ao.constraint, rc ? NULL : e);
     rc = rc ? rc : made;
     if (!rc)
         rc = run_answer(w, a, &ao, e);
     constraint_free(ao.constraint);
-    if (ask) {
-        ask->result.n_reused = st->n_reused;
-        ask->result.stop = a->stop;
+    if (choice) {
+        choice->result.n_reused = st->n_reused;
+        choice->result.stop = a->stop;
     }
     w->counts.n_prompt += rc ? 0 : r->tokens.n;
     w->counts.n_computed += rc ? 0 : st->n_prompt;
@@ -90,28 +90,28 @@ static int answer_ask(struct batch_asker *w, struct batch_item *item, uint32_t i
     return rc;
 }
 
-/* What an attempt before has left. */
-static void forget(struct batch_item *item)
+/* Removes what an earlier attempt has left. */
+static void reset_item(struct batch_item *item)
 {
-    struct ask *ask;
-    for (uint32_t i = 0; i < batch_item_n_asks(item); i++) {
-        batch_item_request(item, i, &ask);
-        if (!ask)
+    struct choice *choice;
+    for (uint32_t i = 0; i < batch_item_n_choices(item); i++) {
+        batch_item_request(item, i, &choice);
+        if (!choice)
             return;
-        logprobs_free(&ask->scores);
-        ask->result = (struct ask_result){0};
+        logprobs_free(&choice->scores);
+        choice->result = (struct choice_result){0};
     }
-    completion_reset(item->call.completion);
+    completion_reset(item->openai.completion);
 }
 
-int batch_answer(struct batch_asker *w, struct batch_item *item, char **line, struct moeflux_err *e)
+int batch_answer(struct batch_answerer *w, struct batch_item *item, char **line, struct moeflux_err *e)
 {
-    uint32_t n = batch_item_n_asks(item);
+    uint32_t n = batch_item_n_choices(item);
     struct answer a = {0};
     struct stats st = {0};
     int rc = 0;
     *line = NULL;
-    forget(item);
+    reset_item(item);
     for (uint32_t i = 0; !rc && i < n; i++) {
         answer_free(&a);
         st = (struct stats){0};

@@ -11,10 +11,10 @@
 #include "base/mem.h"
 #include "cli/batch/answer.h"
 #include "cli/batch/item.h"
-#include "cli/batch/lanes.h"
+#include "cli/batch/workers.h"
 #include "cli/batch/progress.h"
 #include "cli/exit.h"
-#include "cli/options/form.h"
+#include "cli/options/answer_grammar.h"
 #include "cli/batch/lines.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
@@ -34,29 +34,29 @@
 struct batch { /* zeroed at first */
     const struct options *options;
     struct batch_defaults defaults;
-    struct json_t *tools; /* of the defaults; NULL: none */
-    struct str grammar;   /* of the defaults */
+    struct json_t *tools; /* --tools; NULL: none */
+    struct str grammar;   /* default of all requests; empty: none */
     struct bar bar;
     struct batch_progress progress;
     struct generator generator;
     struct lines lines;
     struct results results;
-    struct json_t *seen; /* key -> line, of the requests of this run */
-    struct queue queue;  /* requests in the order of the lines; each is `of` a struct batch_item */
-    bool at_end;         /* of the input */
-    bool as_call;        /* the last line was in OpenAI's form */
-    uint64_t n_done, n_failed, n_there;
-    uint32_t n_lanes; /* lines that are answered side by side; 1: one after the other, by `asker` */
-    struct batch_lanes *lanes;
-    struct batch_asker asker;
-    struct queue_item *at_hand; /* of the asker */
-    struct batch_counts counts; /* when all is done */
+    struct json_t *seen;                /* key -> line, for the requests of this run */
+    struct queue queue;                 /* requests in the order of the lines; item.of: a struct batch_item */
+    bool at_end;                        /* the input has ended */
+    bool as_openai;                     /* the last line was in OpenAI's form */
+    uint64_t n_done, n_failed, n_there; /* n_there: answered by an earlier run */
+    /* lines that are answered concurrently; 1: one at a time, by `answerer` */
+    uint32_t n_workers;
+    struct batch_workers *workers;
+    struct batch_answerer answerer;
+    struct queue_item *current; /* the answerer's */
+    struct batch_counts counts; /* set at the end */
 };
 
 /* ---- results ---- */
 
-/* Takes `line` over; NULL stands for lack of memory. What was parsed of the request takes memory that is not
- * needed any more. */
+/* Sets the result and takes over `line`; NULL: ERR_MEMORY. The parsed request is freed. */
 static int set_result(struct queue_item *item, char *line, struct moeflux_err *e)
 {
     item->result = line;
@@ -66,7 +66,8 @@ static int set_result(struct queue_item *item, char *line, struct moeflux_err *e
     return line ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
 }
 
-/* The request's own fault becomes its result; what would meet the next one too ends the run. */
+/* Turns a fault of the request itself into its result. A failure that would meet the next request too ends
+ * the run. */
 static int refuse_item(struct queue_item *item, int rc, struct moeflux_err *e)
 {
     if (rc != ERR_FORMAT && rc != ERR_USAGE && rc != ERR_UNSUPPORTED)
@@ -85,8 +86,7 @@ static int write_result(struct batch *b, struct queue_item *item, struct moeflux
     return rc;
 }
 
-/* Writes the results that there are; with --ordered only those at the front of the queue, unless the run
- * `ends`. */
+/* Writes the results in the queue. With --ordered only those at its front, unless the run ends. */
 static int write_done(struct batch *b, bool ends, struct moeflux_err *e)
 {
     int rc = 0;
@@ -123,14 +123,14 @@ static int remember(struct batch *b, const struct batch_item *r, struct moeflux_
     return 0;
 }
 
-/* text NULL: it was too long. */
+/* Adds a line to the queue. text NULL: it was too long. */
 static int take_line(struct batch *b, const char *text, size_t len, struct moeflux_err *e)
 {
     struct queue_item *item = queue_add(&b->queue);
     struct batch_item *r;
-    struct ask *ask;
+    struct choice *choice;
     int rc = batch_item_read(&r, text, len, b->lines.n, LINES_MAX_BYTES, &b->generator, &b->defaults,
-                             &b->as_call, e);
+                             &b->as_openai, e);
     item->of = r;
     if (rc == ERR_MEMORY)
         return rc;
@@ -145,7 +145,7 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
         rc = batch_item_encode(r, &b->generator, e);
     if (rc)
         return refuse_item(item, rc, e);
-    item->tokens = &batch_item_request(r, 0, &ask)->tokens;
+    item->tokens = &batch_item_request(r, 0, &choice)->tokens;
     return 0;
 }
 
@@ -162,7 +162,7 @@ static bool is_ours(const struct batch *b, uint64_t line)
     return (line - 1) % b->options->shard_n == b->options->shard_i - 1;
 }
 
-/* Takes what lines there are; waits for one only when there is nothing else to do. */
+/* Reads available lines into the queue. Waits for one only if the queue is empty. */
 static int fill(struct batch *b, struct moeflux_err *e)
 {
     while (!b->at_end && queue_has_room(&b->queue)) {
@@ -180,13 +180,13 @@ static int fill(struct batch *b, struct moeflux_err *e)
     return 0;
 }
 
-/* ---- one request after the other ---- */
+/* ---- one request at a time ---- */
 
 static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *n_reused,
                    struct moeflux_err *e)
 {
     struct batch *b = ctx;
-    int rc = queue_prefill(&b->queue, b->at_hand, r, seed, n_reused, e);
+    int rc = queue_prefill(&b->queue, b->current, r, seed, n_reused, e);
     bar_end(&b->bar);
     return rc;
 }
@@ -194,13 +194,14 @@ static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *
 static int compute(struct batch *b, struct queue_item *item, struct moeflux_err *e)
 {
     char *line;
-    b->at_hand = item;
-    int rc = batch_answer(&b->asker, item->of, &line, e);
+    b->current = item;
+    int rc = batch_answer(&b->answerer, item->of, &line, e);
     return rc ? refuse_item(item, rc, e) : set_result(item, line, e);
 }
 
-/* Of two failures the first is told; one of the results' file rather than an interruption. */
-static int worse(int rc, int of_results, const struct moeflux_err *why, struct moeflux_err *e)
+/* Returns the failure that is reported: the first one, except that a failure of the results' file replaces an
+ * interruption. */
+static int choose_failure(int rc, int of_results, const struct moeflux_err *why, struct moeflux_err *e)
 {
     if (!of_results || (rc && rc != ERR_INTERRUPTED))
         return rc;
@@ -219,9 +220,9 @@ static int compute_in_order(struct batch *b, struct moeflux_err *e)
             rc = err_set(e, ERR_INTERRUPTED, "interrupted");
         if (!rc && item)
             rc = compute(b, item, e);
-        /* What is done is kept, whatever ended the run. */
+        /* Finished results are written, whatever ended the run. */
         struct moeflux_err closing;
-        rc = worse(rc, write_done(b, rc != 0, &closing), &closing, e);
+        rc = choose_failure(rc, write_done(b, rc != 0, &closing), &closing, e);
         if (rc)
             return rc;
         if (b->at_end && b->queue.n == 0)
@@ -229,7 +230,7 @@ static int compute_in_order(struct batch *b, struct moeflux_err *e)
     }
 }
 
-/* ---- several side by side ---- */
+/* ---- several at the same time ---- */
 
 static struct queue_item *find_waiting(struct batch *b)
 {
@@ -239,7 +240,7 @@ static struct queue_item *find_waiting(struct batch *b)
     return NULL;
 }
 
-/* How much of the prompt the next requests begin with too. */
+/* Returns the length of the longest prefix that the prompt shares with a waiting request. */
 static uint32_t common_with_others(const struct batch *b, const struct queue_item *item)
 {
     uint32_t most = 0;
@@ -257,13 +258,13 @@ static uint32_t common_with_others(const struct batch *b, const struct queue_ite
 static void begin_waiting(struct batch *b)
 {
     struct queue_item *item;
-    while (batch_lanes_n_free(b->lanes) > 0 && (item = find_waiting(b))) {
+    while (batch_workers_n_free(b->workers) > 0 && (item = find_waiting(b))) {
         item->taken = true;
-        batch_lanes_begin(b->lanes, item->of, item->tokens, common_with_others(b, item));
+        batch_workers_begin(b->workers, item->of, item->tokens, common_with_others(b, item));
     }
 }
 
-/* What has not run for lack of memory waits until fewer run. */
+/* Takes a finished item. One that did not run for lack of memory waits until fewer run. */
 static int take_done(struct batch *b, const struct batch_done *d, struct moeflux_err *e)
 {
     size_t i = 0;
@@ -271,25 +272,25 @@ static int take_done(struct batch *b, const struct batch_done *d, struct moeflux
         i++;
     struct queue_item *item = &b->queue.items[i];
     item->taken = false;
-    if (d->rc == ERR_NO_FIT && batch_lanes_shrink(b->lanes, d))
+    if (d->rc == ERR_NO_FIT && batch_workers_shrink(b->workers, d))
         return 0;
     if (d->rc && e)
         *e = d->error;
     return d->rc ? refuse_item(item, d->rc, e) : set_result(item, d->line, e);
 }
 
-/* After a failure those that run are waited for, and what they gave is kept. */
+/* Waits after a failure for the running items and keeps their results. Returns rc. */
 static int drain(struct batch *b, int rc)
 {
     struct batch_done d;
     struct moeflux_err ignored;
-    while (batch_lanes_n_running(b->lanes) > 0)
-        if (batch_lanes_await(b->lanes, UINT16_MAX, &d))
+    while (batch_workers_n_running(b->workers) > 0)
+        if (batch_workers_await(b->workers, UINT16_MAX, &d))
             take_done(b, &d, &ignored);
     return rc;
 }
 
-static int compute_side_by_side(struct batch *b, struct moeflux_err *e)
+static int compute_concurrently(struct batch *b, struct moeflux_err *e)
 {
     enum { ASK_AGAIN_MS = 50 };
     for (;;) {
@@ -298,16 +299,16 @@ static int compute_side_by_side(struct batch *b, struct moeflux_err *e)
             rc = err_set(e, ERR_INTERRUPTED, "interrupted");
         if (!rc)
             begin_waiting(b);
-        /* More lines may come meanwhile. */
-        bool may_come = !b->at_end && batch_lanes_n_free(b->lanes) > 0;
+        /* More lines may come in the meantime. */
+        bool may_come = !b->at_end && batch_workers_n_free(b->workers) > 0;
         struct batch_done d;
-        if (!rc && batch_lanes_n_running(b->lanes) > 0 &&
-            batch_lanes_await(b->lanes, may_come ? ASK_AGAIN_MS : UINT16_MAX, &d))
+        if (!rc && batch_workers_n_running(b->workers) > 0 &&
+            batch_workers_await(b->workers, may_come ? ASK_AGAIN_MS : UINT16_MAX, &d))
             rc = take_done(b, &d, e);
         if (rc)
             rc = drain(b, rc);
         struct moeflux_err closing;
-        rc = worse(rc, write_done(b, rc != 0, &closing), &closing, e);
+        rc = choose_failure(rc, write_done(b, rc != 0, &closing), &closing, e);
         if (rc)
             return drain(b, rc);
         if (b->at_end && b->queue.n == 0)
@@ -315,29 +316,30 @@ static int compute_side_by_side(struct batch *b, struct moeflux_err *e)
     }
 }
 
-/* The lanes have sequences of their own. */
-static int make_lanes(struct batch *b, struct moeflux_err *e)
+/* Starts the workers. They have sequences of their own, so the generator's is freed. */
+static int make_workers(struct batch *b, struct moeflux_err *e)
 {
-    if (b->n_lanes == 1)
+    if (b->n_workers == 1)
         return 0;
     moeflux_session_free(b->generator.sequence);
     b->generator.sequence = NULL;
-    return batch_lanes_new(&b->lanes, &b->generator, b->n_lanes, b->defaults.base_seed, e);
+    return batch_workers_new(&b->workers, &b->generator, b->n_workers, b->defaults.base_seed, e);
 }
 
 /* ---- the run ---- */
 
-/* Lines side by side where nobody asked for a number: a group for each device. Those that share layers have
- * one more: while a group is handed over, or its tokens are chosen, no device is without another. */
-static uint32_t default_lanes(uint32_t n_devices, bool has_more)
+/* Returns how many lines are answered concurrently without --parallel: a group for each device. Devices that
+ * share the layers have one group more (has_more): while one is handed over, or its tokens are sampled, every
+ * device has another to compute. */
+static uint32_t default_workers(uint32_t n_devices, bool has_more)
 {
-    enum { LANES_OF_A_GROUP = 8, MOST_LANES = 64 };
+    enum { WORKERS_OF_A_GROUP = 8, MOST_WORKERS = 64 };
     uint64_t n_groups = (uint64_t)n_devices + has_more;
-    return n_devices > 1 ? (uint32_t)size_min(n_groups * LANES_OF_A_GROUP, MOST_LANES) : 1;
+    return n_devices > 1 ? (uint32_t)size_min(n_groups * WORKERS_OF_A_GROUP, MOST_WORKERS) : 1;
 }
 
-/* How many lines are answered side by side, and memory for so many. Where nobody asked for several and they
- * do not fit, without the group more, else one. */
+/* Chooses how many lines are answered concurrently, and opens the model with memory for them. Without
+ * --parallel, if they do not fit, tries it without the additional group, then with one line. */
 static int open_model(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
@@ -345,16 +347,16 @@ static int open_model(struct batch *b, struct moeflux_err *e)
     int rc = setup_n_devices(o, &n_devices, e);
     if (rc)
         return rc;
-    b->n_lanes = o->parallel ? (uint32_t)o->parallel : default_lanes(n_devices, !o->replicate);
-    if (o->replicate && b->n_lanes < n_devices)
+    b->n_workers = o->parallel ? (uint32_t)o->parallel : default_workers(n_devices, !o->replicate);
+    if (o->replicate && b->n_workers < n_devices)
         return err_set(e, ERR_USAGE,
                        "--parallel: expected at least %u with --replicate, a line a copy, found %u",
-                       n_devices, b->n_lanes);
-    rc = setup_open_for(&b->generator, o, &b->bar, b->n_lanes, bar_progress(&b->bar), e);
-    while (rc == ERR_NO_FIT && !o->parallel && !o->replicate && b->n_lanes > 1) {
-        uint32_t fewer = default_lanes(n_devices, false);
-        b->n_lanes = fewer < b->n_lanes ? fewer : 1;
-        rc = setup_open_for(&b->generator, o, &b->bar, b->n_lanes, bar_progress(&b->bar), e);
+                       n_devices, b->n_workers);
+    rc = setup_open_for(&b->generator, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
+    while (rc == ERR_NO_FIT && !o->parallel && !o->replicate && b->n_workers > 1) {
+        uint32_t fewer = default_workers(n_devices, false);
+        b->n_workers = fewer < b->n_workers ? fewer : 1;
+        rc = setup_open_for(&b->generator, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
     }
     return rc;
 }
@@ -362,7 +364,7 @@ static int open_model(struct batch *b, struct moeflux_err *e)
 static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
-    int rc = form_read(o, &b->grammar, e);
+    int rc = answer_grammar_read(o, &b->grammar, e);
     if (!rc && o->tools)
         rc = tools_read(o->tools, &b->tools, e);
     if (!rc && !(b->seen = json_object()))
@@ -377,18 +379,17 @@ static int start(struct batch *b, struct moeflux_err *e)
     if (!rc)
         rc = setup_start(&b->generator, o, (uint32_t)o->ctx_size, e);
     b->defaults.base_seed = b->generator.seed;
-    b->asker = (struct batch_asker){.generator = &b->generator,
-                                    .grammars = &b->generator,
-                                    .base_seed = b->generator.seed,
-                                    .prefill = prefill,
-                                    .ctx = b};
+    b->answerer = (struct batch_answerer){.generator = &b->generator,
+                                          .grammars = &b->generator,
+                                          .base_seed = b->generator.seed,
+                                          .prefill = prefill,
+                                          .ctx = b};
     if (!rc)
         rc = queue_init(&b->queue, &b->generator, e);
-    return rc ? rc : make_lanes(b, e);
+    return rc ? rc : make_workers(b, e);
 }
 
-/* The lines that are this run's, where that is worth reading the file twice: a terminal shows how many are
- * left. */
+/* Counts the lines of this run, for the time left on a terminal. This reads the file twice. */
 static int count_lines(const struct batch *b, uint64_t *n, struct moeflux_err *e)
 {
     struct lines all;
@@ -410,12 +411,12 @@ static int begin_progress(struct batch *b, const struct term *t, struct moeflux_
     int rc = t->err_dress && file_is_regular(b->options->batch) ? count_lines(b, &total, e) : 0;
     batch_progress_begin(&b->progress, t, total, !b->options->output);
     batch_progress_show(&b->progress, 0, 0, 0);
-    /* There is one line for both. */
+    /* The batch's progress and the bar would share one line. */
     b->bar.on = false;
     return rc;
 }
 
-static void tell(const struct batch *b)
+static void tell_counts(const struct batch *b)
 {
     char text[256], there[64] = "";
     if (b->n_there)
@@ -426,11 +427,11 @@ static void tell(const struct batch *b)
     exit_tell(b->options->log_level, EXIT_INFO, text);
 }
 
-/* Of prompts that are evaluated at the same time, the time of all together. */
+/* Returns the time for prompts. Those that are evaluated concurrently count once. */
 static uint64_t prefill_ns(const struct batch *b)
 {
     struct moeflux_stats stats;
-    if (!b->lanes)
+    if (!b->workers)
         return b->counts.prefill_ns;
     generator_get_stats(&b->generator, &stats);
     return stats.prefill_ns;
@@ -438,7 +439,7 @@ static uint64_t prefill_ns(const struct batch *b)
 
 static int finish(struct batch *b, struct moeflux_err *e)
 {
-    batch_lanes_free(b->lanes);
+    batch_workers_free(b->workers);
     while (b->queue.n > 0)
         drop_item(b, b->queue.n - 1);
     queue_free(&b->queue);
@@ -469,11 +470,11 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         rc = begin_progress(&b, t, e);
     if (!rc) {
         signals_hold(true);
-        rc = b.lanes ? compute_side_by_side(&b, e) : compute_in_order(&b, e);
+        rc = b.workers ? compute_concurrently(&b, e) : compute_in_order(&b, e);
         signals_hold(false);
-        b.counts = b.lanes ? batch_lanes_counts(b.lanes) : b.asker.counts;
+        b.counts = b.workers ? batch_workers_counts(b.workers) : b.answerer.counts;
         batch_progress_end(&b.progress);
-        tell(&b);
+        tell_counts(&b);
     }
     if (!rc && o->stats) {
         struct stats st = {.n_prompt = (uint32_t)b.counts.n_computed, .prefill_ns = prefill_ns(&b)};
@@ -482,7 +483,7 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     rc = setup_save_usage(&b.generator, o, rc, e);
     uint64_t n_failed = b.n_failed;
     struct moeflux_err closing;
-    rc = worse(rc, finish(&b, &closing), &closing, e);
+    rc = choose_failure(rc, finish(&b, &closing), &closing, e);
     if (!rc && n_failed)
         rc = err_set(e, ERR_FORMAT, "%" PRIu64 " of the requests failed; their results say why", n_failed);
     return rc;

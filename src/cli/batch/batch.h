@@ -1,4 +1,4 @@
-/* batch.h - --batch: many requests, one line of JSON each, answered with one loaded model. */
+/* batch.h - --batch: answers many requests, a line of JSON each, with one loaded model. */
 #ifndef MOEFLUX_CLI_BATCH_BATCH_H
 #define MOEFLUX_CLI_BATCH_BATCH_H
 
@@ -7,10 +7,10 @@ struct options;
 struct output;
 struct term;
 
-/* A result is written as soon as it is computed; with --ordered, when those of the lines before it are. Up to
- * 256 requests are held at a time, those with a common prefix are computed one after the other, and the
- * prefix once. ERR_FORMAT at the end when a request failed (its result says why); ERR_INTERRUPTED after
- * Ctrl-C, SIGTERM or SIGHUP, when the request at hand is done. */
+/* Runs --batch. A result is written as soon as it is computed; with --ordered, after those of the lines
+ * before it. Up to 256 requests are held at a time. Those with a common prefix are computed consecutively,
+ * and the prefix is computed once. ERR_FORMAT at the end if a request failed (its result says why).
+ * ERR_INTERRUPTED after Ctrl-C, SIGTERM or SIGHUP, when the current request is done. */
 int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
 #endif

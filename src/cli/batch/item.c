@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/ask.h"
+#include "api/choice.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "cli/output.h"
@@ -17,15 +17,15 @@
 
 /* ---- reading ---- */
 
-static int read_call(struct batch_item *b, const json_t *root, const struct generator *g,
-                     const struct batch_defaults *defaults, struct moeflux_err *e)
+static int read_openai(struct batch_item *b, const json_t *root, const struct generator *g,
+                       const struct batch_defaults *defaults, struct moeflux_err *e)
 {
-    struct call_defaults of = {.options = defaults->options};
-    b->is_call = true;
+    struct api_request_defaults of = {.options = defaults->options};
+    b->is_openai = true;
     if (of.options.seed < 0)
         of.options.seed = (int64_t)(defaults->base_seed + b->line - 1);
-    int rc = batch_call_read(&b->call, root, b->line, defaults->model, g, &of, e);
-    b->has_id = b->call.custom_id != NULL;
+    int rc = batch_line_read(&b->openai, root, b->line, defaults->model, g, &of, e);
+    b->has_id = b->openai.custom_id != NULL;
     return rc;
 }
 
@@ -37,17 +37,17 @@ static int read_own(struct batch_item *b, const char *text, size_t len, const st
     return rc;
 }
 
-/* What cannot be read has the form of the lines before. */
-static void give_form(struct batch_item *b, bool as_call)
+/* Gives a line that cannot be parsed the form of the lines before it. */
+static void give_form(struct batch_item *b, bool as_openai)
 {
-    if (!as_call || json_object_size(b->own.fields) > 0)
+    if (!as_openai || json_object_size(b->own.fields) > 0)
         return;
-    b->is_call = true;
-    b->call.line = b->line;
+    b->is_openai = true;
+    b->openai.line = b->line;
 }
 
 int batch_item_read(struct batch_item **out, const char *text, size_t len, uint64_t line, size_t max_bytes,
-                    const struct generator *g, const struct batch_defaults *defaults, bool *as_call,
+                    const struct generator *g, const struct batch_defaults *defaults, bool *as_openai,
                     struct moeflux_err *e)
 {
     struct batch_item *b = *out = mem_new(1, sizeof *b, e);
@@ -55,26 +55,26 @@ int batch_item_read(struct batch_item **out, const char *text, size_t len, uint6
         return ERR_MEMORY;
     int rc;
     b->line = line;
-    json_t *root = text ? batch_call_parse(text, len) : NULL;
+    json_t *root = text ? batch_line_parse(text, len) : NULL;
     if (root)
-        rc = read_call(b, root, g, defaults, e);
+        rc = read_openai(b, root, g, defaults, e);
     else if (text)
         rc = read_own(b, text, len, defaults, e);
     else
         rc = request_too_long(&b->own, line, max_bytes, e);
     json_decref(root);
-    if (!b->is_call && rc)
-        give_form(b, *as_call);
+    if (!b->is_openai && rc)
+        give_form(b, *as_openai);
     else
-        *as_call = b->is_call;
-    b->key = request_key(b->is_call ? b->call.custom_id : b->own.id, line);
+        *as_openai = b->is_openai;
+    b->key = request_key(b->is_openai ? b->openai.custom_id : b->own.id, line);
     return b->key ? rc : err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, line);
 }
 
 int batch_item_encode(struct batch_item *b, struct generator *g, struct moeflux_err *e)
 {
-    /* A call makes its tokens while it is read. */
-    if (b->is_call)
+    /* A line of OpenAI's form makes its tokens while it is read. */
+    if (b->is_openai)
         return 0;
     int rc = request_encode(&b->own, g, e);
     if (!rc && b->own.tokens.n > g->max_context)
@@ -83,15 +83,15 @@ int batch_item_encode(struct batch_item *b, struct generator *g, struct moeflux_
     return rc;
 }
 
-uint32_t batch_item_n_asks(const struct batch_item *b)
+uint32_t batch_item_n_choices(const struct batch_item *b)
 {
-    return b->is_call ? b->call.call.n_asks : 1;
+    return b->is_openai ? b->openai.request.n_choices : 1;
 }
 
-const struct request *batch_item_request(const struct batch_item *b, uint32_t idx, struct ask **ask)
+const struct request *batch_item_request(const struct batch_item *b, uint32_t idx, struct choice **choice)
 {
-    *ask = b->is_call ? &b->call.call.asks[idx] : NULL;
-    return *ask ? &(*ask)->request : &b->own;
+    *choice = b->is_openai ? &b->openai.request.choices[idx] : NULL;
+    return *choice ? &(*choice)->request : &b->own;
 }
 
 /* ---- results ---- */
@@ -109,12 +109,12 @@ static char *own_error(const struct batch_item *b, const char *text)
 
 char *batch_item_refused(struct batch_item *b, int rc, const struct moeflux_err *e)
 {
-    if (!b->is_call)
+    if (!b->is_openai)
         return own_error(b, e->text);
-    /* The body was read, or is what is at fault. */
-    if (b->call.completion)
-        refusal_of(&b->call.no, rc, e);
-    return b->call.no.status ? batch_call_answer(&b->call) : batch_call_error(&b->call, e->text);
+    /* There is a completion if the body was read, or is what is at fault. */
+    if (b->openai.completion)
+        refusal_of(&b->openai.refusal, rc, e);
+    return b->openai.refusal.status ? batch_line_answer(&b->openai) : batch_line_error(&b->openai, e->text);
 }
 
 static char *own_answer(const struct generator *s, const struct request *r, const struct answer *a,
@@ -136,7 +136,7 @@ static char *own_answer(const struct generator *s, const struct request *r, cons
 char *batch_item_answer(const struct batch_item *b, const struct generator *g, const struct answer *a,
                         const struct stats *st)
 {
-    return b->is_call ? batch_call_answer(&b->call) : own_answer(g, &b->own, a, st);
+    return b->is_openai ? batch_line_answer(&b->openai) : own_answer(g, &b->own, a, st);
 }
 
 void batch_item_free(struct batch_item *b)
@@ -144,7 +144,7 @@ void batch_item_free(struct batch_item *b)
     if (!b)
         return;
     request_free(&b->own);
-    batch_call_free(&b->call);
+    batch_line_free(&b->openai);
     free(b->key);
     free(b);
 }

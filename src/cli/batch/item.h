@@ -1,5 +1,5 @@
-/* item.h - a line of --batch in either form, ours (generate/request.h) or OpenAI's (api/batch_call.h), and
- * its result. */
+/* item.h - one line of --batch and its result, in moeflux's own form (generate/request.h) or in OpenAI's
+ * (api/batch_line.h). */
 #ifndef MOEFLUX_CLI_BATCH_ITEM_H
 #define MOEFLUX_CLI_BATCH_ITEM_H
 
@@ -7,47 +7,48 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "api/batch_call.h"
+#include "api/batch_line.h"
 #include "generate/request.h"
 
 struct answer;
-struct ask;
+struct choice;
 struct generator;
 struct moeflux_err;
 struct stats;
 
-/* What a line says nothing about. */
+/* Values for what a line leaves open. */
 struct batch_defaults {
     struct request_options options;
-    const char *model;  /* its name in answers of OpenAI's form */
-    uint64_t base_seed; /* of requests that have none: this and the number of the line */
+    const char *model;  /* name in answers of OpenAI's form */
+    uint64_t base_seed; /* seed of line n without one: base_seed + n - 1 */
 };
 
-struct batch_item { /* from malloc; freed with batch_item_free */
-    uint64_t line;
-    char *key;    /* request_key, of either form */
-    bool has_id;  /* the key is of an id */
-    bool is_call; /* OpenAI's form: `call`; else `own` */
+/* allocated by batch_item_read; freed with batch_item_free */
+struct batch_item {
+    uint64_t line;  /* line number, the first is 1 */
+    char *key;      /* identifies the result (request_key) */
+    bool has_id;    /* the key comes from an id, not from the line's number */
+    bool is_openai; /* OpenAI's form: `openai`; else `own` */
     struct request own;
-    struct batch_call call;
+    struct batch_line openai;
 };
 
-/* Reads a line, text NULL: it had more than max_bytes. as_call: what the lines before have shown, for one
- * that cannot be parsed; it is brought up to date. The item is there whenever *out is not NULL, also of a
- * line that is refused: ERR_FORMAT or ERR_USAGE, and batch_item_refused has the result. Tokens are not made
- * yet. ERR_MEMORY. */
+/* Reads a line. text NULL: the line had more than max_bytes. *as_openai: the form of the last line that could
+ * be parsed, which one that cannot be parsed takes; it is updated. A line of OpenAI's form gets its tokens
+ * here. ERR_FORMAT, ERR_USAGE: the line is refused; *out is an item all the same, for batch_item_refused.
+ * ERR_MEMORY. */
 int batch_item_read(struct batch_item **out, const char *text, size_t len, uint64_t line, size_t max_bytes,
-                    const struct generator *g, const struct batch_defaults *defaults, bool *as_call,
+                    const struct generator *g, const struct batch_defaults *defaults, bool *as_openai,
                     struct moeflux_err *e);
 
-/* Makes the tokens, and compares their number with the context. As request_encode. */
+/* Makes the tokens of a line of our form. ERR_USAGE: more than the context holds; else as request_encode. */
 int batch_item_encode(struct batch_item *b, struct generator *g, struct moeflux_err *e);
 
-/* How many answers it wants, and of each what is asked; *ask: NULL for a line of our form. */
-uint32_t batch_item_n_asks(const struct batch_item *b);
-const struct request *batch_item_request(const struct batch_item *b, uint32_t idx, struct ask **ask);
+/* How many answers the line wants, and the request of each. *choice: NULL for a line of our form. */
+uint32_t batch_item_n_choices(const struct batch_item *b);
+const struct request *batch_item_request(const struct batch_item *b, uint32_t idx, struct choice **choice);
 
-/* Results, one line each without its end, from malloc; NULL without memory. */
+/* Return the result as one line without its end, from malloc; NULL: no memory. */
 char *batch_item_answer(const struct batch_item *b, const struct generator *g, const struct answer *a,
                         const struct stats *st);
 char *batch_item_refused(struct batch_item *b, int rc, const struct moeflux_err *e);

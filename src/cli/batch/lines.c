@@ -10,10 +10,10 @@ int lines_open(struct lines *l, const char *path, struct moeflux_err *e)
     return input_open(&l->input, path, e);
 }
 
-/* Reads what there is. */
+/* Reads what is available. */
 static int read_more(struct lines *l, bool wait, struct moeflux_err *e)
 {
-    /* What was given out makes room. */
+    /* Lines that were returned make room. */
     if (l->at) {
         memmove(l->held.data, l->held.data + l->at, l->held.len - l->at);
         l->held.len -= l->at;
@@ -24,8 +24,8 @@ static int read_more(struct lines *l, bool wait, struct moeflux_err *e)
     return rc;
 }
 
-/* The `len` bytes from `at` on are a line; `end`: of its line end. */
-static int give(struct lines *l, size_t len, size_t end, const char **text, size_t *out_len)
+/* Returns the line of `len` bytes at `at`, whose line end has `end` bytes. */
+static int take_line(struct lines *l, size_t len, size_t end, const char **text, size_t *out_len)
 {
     bool fits = !l->too_long && len <= LINES_MAX_BYTES;
     *text = str_text(&l->held) + l->at;
@@ -44,7 +44,7 @@ int lines_next(struct lines *l, bool wait, const char **text, size_t *len, struc
         size_t left = l->held.len - l->at;
         const char *stop = memchr(start + seen, '\n', left - seen);
         if (stop || (l->ended && (left || l->too_long)))
-            return give(l, stop ? (size_t)(stop - start) : left, stop != NULL, text, len);
+            return take_line(l, stop ? (size_t)(stop - start) : left, stop != NULL, text, len);
         if (l->ended)
             return LINES_END;
         l->too_long |= left > LINES_MAX_BYTES;

@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "api/batch_call.h"
+#include "api/batch_line.h"
 #include "base/err.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -21,23 +21,24 @@
 #include "cli/output.h"
 #include "generate/request.h"
 
-/* Every result begins so, a cut one too. */
+/* The beginning of every result, also of a cut one. */
 static const char beginning[] = "{\"id\": ";
 
 enum line_kind { NO_RESULT, WANTED, UNWANTED };
 
-/* Whose result the object is: id and line are what request_key takes. NULL: it is none. */
+/* Returns the id of the request that the result `root` answers, and its line, as request_key takes them.
+ * NULL: it is no result. */
 static json_t *owner_of(json_t *root, uint64_t *line, bool *failed)
 {
     json_t *number = json_object_get(root, "line"), *error = json_object_get(root, "error");
     if (json_object_get(root, "custom_id"))
-        return batch_call_result(root, line, failed);
+        return batch_line_result(root, line, failed);
     *line = json_integer_value(number) > 0 ? (uint64_t)json_integer_value(number) : 0;
     *failed = error != NULL;
     return *line && (error || json_object_get(root, "text")) ? json_object_get(root, "id") : NULL;
 }
 
-/* Remembers a line's key, if the result is wanted. */
+/* Stores a line's key, if the result is wanted. */
 static enum line_kind take_line(struct results *r, const char *text, size_t len)
 {
     bool fits = json_count_values(text, len) <= JSON_MAX_LARGE, failed = false;
@@ -54,8 +55,8 @@ static enum line_kind take_line(struct results *r, const char *text, size_t len)
     return !id ? NO_RESULT : wanted ? WANTED : UNWANTED;
 }
 
-/* The bytes behind the last line end: a whole result that only lacks its end, or a cut one. */
-static int mend(struct results *r, const char *text, size_t len, uint64_t off, struct moeflux_err *e)
+/* Repairs the bytes after the last line end: a whole result that only lacks its line end, or a cut one. */
+static int repair_end(struct results *r, const char *text, size_t len, uint64_t off, struct moeflux_err *e)
 {
     char warning[600];
     size_t n = len < sizeof beginning - 1 ? len : sizeof beginning - 1;
@@ -68,12 +69,12 @@ static int mend(struct results *r, const char *text, size_t len, uint64_t off, s
                        r->path);
     if (ftruncate(r->fd, (off_t)off) < 0)
         return err_errno(e, ERR_IO, "%s", r->path);
-    snprintf(warning, sizeof warning, "%.400s: the last line was cut and is taken away", r->path);
+    snprintf(warning, sizeof warning, "%.400s: the last line was cut and is removed", r->path);
     exit_warn(warning);
     return 0;
 }
 
-/* Line by line: results files may be larger than memory. */
+/* Reads the file line by line: it may be larger than memory. */
 static int take_all(struct results *r, struct moeflux_err *e)
 {
     struct str held = {0};
@@ -101,12 +102,12 @@ static int take_all(struct results *r, struct moeflux_err *e)
     if (!rc && !str_ok(&held))
         rc = err_set(e, ERR_MEMORY, "%s: out of memory", r->path);
     if (!rc)
-        rc = mend(r, str_text(&held), held.len, off, e);
+        rc = repair_end(r, str_text(&held), held.len, off, e);
     str_free(&held);
     return rc;
 }
 
-/* Copies the wanted lines of the file, which is known to be all results. */
+/* Copies the wanted lines of the file, whose lines are known to be results. */
 static int copy_wanted(struct results *r, int to, struct moeflux_err *e)
 {
     struct lines all;
@@ -127,8 +128,7 @@ static int copy_wanted(struct results *r, int to, struct moeflux_err *e)
     return rc;
 }
 
-/* Replaces the file by one without the results that failed. Both are locked until the new one has the name.
- * */
+/* Replaces the file by one without the failed results. Both are locked until the new one has the name. */
 static int remove_unwanted(struct results *r, struct moeflux_err *e)
 {
     char text[600];
@@ -157,7 +157,7 @@ static int remove_unwanted(struct results *r, struct moeflux_err *e)
     return 0;
 }
 
-/* Whether the name still has the file: another run with --retry-failed may have replaced it just now. */
+/* Whether the path still names the open file: another run with --retry-failed may have just replaced it. */
 static bool is_current(const struct results *r)
 {
     struct stat own, named;
@@ -171,7 +171,7 @@ static int open_file(struct results *r, struct moeflux_err *e)
     r->fd = open(r->path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (r->fd < 0 || fstat(r->fd, &st) < 0)
         return err_errno(e, ERR_IO, "%s", r->path);
-    /* A pipe or a device has nothing that could be gone on with. */
+    /* A pipe or a device has no earlier results. */
     if (!S_ISREG(st.st_mode))
         return 0;
     if (flock(r->fd, LOCK_EX | LOCK_NB) < 0)
@@ -196,7 +196,7 @@ bool results_has(const struct results *r, const char *key)
     return json_object_get(r->there, key) != NULL;
 }
 
-/* Where the next line begins; -1 in what is no regular file. */
+/* Returns where the next line begins; -1: not a regular file. */
 static off_t end_of(int fd)
 {
     struct stat st;
@@ -208,7 +208,7 @@ static int append(struct results *r, const struct str *whole, struct moeflux_err
     struct moeflux_err why;
     off_t end = end_of(r->fd);
     int rc = file_write(r->fd, r->path, whole->data, whole->len, &why);
-    /* A full disk takes a part of the line. */
+    /* A full disk may have taken a part of the line. */
     bool cut = rc && end >= 0 && ftruncate(r->fd, end) < 0;
     return rc ? err_set(e, rc, "%.400s%s", why.text, cut ? "; the last line is cut, run again" : "") : 0;
 }

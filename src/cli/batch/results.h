@@ -1,5 +1,5 @@
-/* results.h - where the results of --batch go: a line of JSON each, to stdout or to the end of a file that
- * may have the results of an earlier run. */
+/* results.h - writes the results of --batch, a line of JSON each, to stdout or to the end of a file that may
+ * have the results of an earlier run. */
 #ifndef MOEFLUX_CLI_BATCH_RESULTS_H
 #define MOEFLUX_CLI_BATCH_RESULTS_H
 
@@ -10,26 +10,26 @@ struct json_t;
 struct output;
 
 struct results {
-    const char *path;   /* NULL: stdout */
-    int fd;             /* of the file; -1: none */
-    struct output *out; /* stdout */
-    bool failed;        /* a write has: nothing more is written */
-    bool retry;         /* results that failed are not wanted */
-    unsigned long n_unwanted;
-    struct json_t *there; /* keys (request_key) of what the file had at the start */
+    const char *path;         /* NULL: stdout */
+    int fd;                   /* the file; -1: none */
+    struct output *out;       /* stdout */
+    bool failed;              /* a write failed: nothing more is written */
+    bool retry;               /* failed results are removed and computed again */
+    unsigned long n_unwanted; /* failed results that the file had */
+    struct json_t *there;     /* keys (request_key) of the results that the file had */
 };
 
-/* Opens `path` (NULL: takes `out`) and reads which results it has, in either form. retry: those that failed
- * are taken out of the file, which appears whole or not at all, and count as not there. A last line that an
- * interruption cut is taken away, with a warning. ERR_FORMAT: a line that is no result, so that the file is
- * somebody else's: it stays as it is. ERR_USAGE: another run writes to it. ERR_IO, ERR_MEMORY. */
+/* Opens `path` (NULL: takes `out`) and reads which results it has, in either form. retry: failed results are
+ * removed from the file, which is replaced whole or not at all, and count as missing. A last line that an
+ * interruption cut is removed, with a warning. ERR_FORMAT: a line is no result, so the file is not ours and
+ * stays as it is. ERR_USAGE: another run writes to it. ERR_IO, ERR_MEMORY. */
 int results_open(struct results *r, const char *path, bool retry, struct output *out, struct moeflux_err *e);
 
-/* Whether an earlier run has answered this one. */
+/* Whether an earlier run has answered the request with this key. */
 bool results_has(const struct results *r, const char *key);
 
-/* Writes one line, at once. Of one that cannot be written nothing stays in the file. ERR_IO, also after an
- * earlier one; ERR_MEMORY. */
+/* Writes one line immediately. A line that cannot be written whole is removed again. ERR_IO, also for every
+ * line after a failed one; ERR_MEMORY. */
 int results_add(struct results *r, const char *line, struct moeflux_err *e);
 
 /* Waits until the results are on the disk, and closes. ERR_IO. */

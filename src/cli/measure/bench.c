@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "cli/measure/bench_table.h"
-#include "cli/measure/finite.h"
+#include "cli/measure/check_finite.h"
 #include "cli/options/options.h"
 #include "cli/prompt.h"
 #include "cli/setup.h"
@@ -20,11 +20,11 @@ struct bench {
     const struct options *options;
     struct generator generator;
     struct bar bar;
-    struct token_list ids; /* what is evaluated: ids[i % n] */
+    struct token_list ids; /* tokens to evaluate; after the last the first follows */
     const char *source;    /* "random ids" or "prompt" */
-    size_t at;
+    size_t at;             /* tokens that were taken from `ids` */
     struct bench_table *table;
-    /* With --bench-parallel: sequences beside the generator's, and where the logits of all go. */
+    /* --bench-parallel: further sequences besides the generator's, and their logits */
     uint32_t n_others;
     struct moeflux_session *others[BENCH_MAX_PARALLEL - 1];
     float *other_logits; /* [n_others][vocab_size] */
@@ -50,7 +50,7 @@ static int make_random_ids(struct bench *b, struct moeflux_err *e)
     return rc;
 }
 
-/* A given prompt is measured instead of random ids: its routing is that of real text. */
+/* Reads the user's prompt, to be measured instead of random ids: its routing is that of real text. */
 static int read_prompt_ids(struct bench *b, struct moeflux_err *e)
 {
     struct prompt p = {0};
@@ -71,25 +71,27 @@ static int read_prompt_ids(struct bench *b, struct moeflux_err *e)
     return rc;
 }
 
-/* The next n ids, wrapping around, into `out`. */
+/* Copies the next n ids into `out`. */
 static void take_ids(struct bench *b, int32_t *out, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         out[i] = b->ids.ids[b->at++ % b->ids.n];
 }
 
-/* Adds the time that it took to *ns; what a broken computation takes is no measurement. */
+/* Evaluates tokens and adds the time to *ns. Fails if the logits are not finite: the time of a broken
+ * computation is no measurement. */
 static int evaluate(struct generator *s, const int32_t *ids, size_t n, uint64_t *ns, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
     int rc = generator_eval(s, ids, n, NULL, e);
     *ns += clock_ns() - start;
     return rc ? rc
-              : finite_logits(s->logits, s->info.vocab_size, moeflux_session_position(s->sequence) - 1, e);
+              : check_finite_logits(s->logits, s->info.vocab_size, moeflux_session_position(s->sequence) - 1,
+                                    e);
 }
 
-/* n tokens one by one, from ids[0] on. Where all experts are resident they are the likeliest ones, as in a
- * run with --temp 0; else those given, since the ids decide which experts have to be read. */
+/* Decodes n tokens one by one, beginning with ids[0]. If all experts are resident, each next token is the
+ * likeliest, as with --temp 0. Else the given ids are used, since they decide which experts are read. */
 static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns, struct moeflux_err *e)
 {
     struct generator *s = &b->generator;
@@ -107,8 +109,8 @@ static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t 
     return rc;
 }
 
-/* n tokens of each sequence, one of each at a time. ids: [1 + n_others][n], so that each reads a text of its
- * own. */
+/* Decodes n tokens of each sequence, one of each in a batch. ids [1 + n_others][n]: each sequence has its own
+ * text. */
 static int decode_batched(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns,
                           struct moeflux_err *e)
 {
@@ -139,7 +141,7 @@ static int go_back_in(struct moeflux_session *s, uint32_t depth, struct moeflux_
     return depth ? moeflux_session_truncate(s, depth, e) : moeflux_session_clear(s, e);
 }
 
-/* Goes back to the first `depth` tokens: the same states in front of every measurement. */
+/* Goes back to the first `depth` tokens, so that every measurement begins with the same states. */
 static int go_back(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
     int rc = go_back_in(b->generator.sequence, depth, e);
@@ -148,7 +150,8 @@ static int go_back(struct bench *b, uint32_t depth, struct moeflux_err *e)
     return rc;
 }
 
-/* Nanoseconds for n tokens behind `depth` others: at once, or one by one after one that is not timed. */
+/* Measures the nanoseconds for n tokens after `depth` others: prefill at once, or decode one by one after a
+ * token that is not timed. */
 static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uint64_t *ns,
                    struct moeflux_err *e)
 {
@@ -171,8 +174,8 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uin
     return rc;
 }
 
-/* Evaluates `depth` tokens, once for all that is measured behind them. Without room for a checkpoint a
- * recurrent model evaluates them again before each repetition, which is not timed either. */
+/* Evaluates `depth` tokens, once for all measurements after them. Without room for a checkpoint a recurrent
+ * model evaluates them again before each repetition, which is not timed. */
 static int fill(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
     struct moeflux_session *s = b->generator.sequence;
@@ -214,8 +217,8 @@ static int bench_one(struct bench *b, bool decode, uint32_t n, uint32_t depth, s
     return rc;
 }
 
-/* Pipelines, caches and clocks settle in first runs that are not counted. Each length of prefill has one:
- * short prompts have other pipelines than long ones. */
+/* Runs once without timing, until pipelines, caches and clocks are ready. Each prefill length has its own
+ * run: short prompts use other pipelines than long ones. */
 static int warm_up(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
     const struct number_list *prompts = &b->options->bench_prompt;
@@ -260,7 +263,7 @@ static uint32_t largest(const struct number_list *l)
     return most;
 }
 
-/* Of the longest measurement, the warm-up's among them. */
+/* Returns the context of the longest measurement, warm-up included, in tokens. */
 static uint32_t needed_context(const struct options *o)
 {
     uint32_t prompt = largest(&o->bench_prompt), gen = largest(&o->bench_gen) + 1;
@@ -276,7 +279,7 @@ static int open_others(struct bench *b, struct moeflux_err *e)
     if (n <= 1)
         return 0;
     if (n > most)
-        return err_set(e, ERR_USAGE, "--bench-parallel %u: %s evaluates at most %u sequence%s together", n,
+        return err_set(e, ERR_USAGE, "--bench-parallel %u: %s decodes at most %u sequence%s in one batch", n,
                        s->info.device, most, most == 1 ? "" : "s");
     b->other_logits = mem_new((uint64_t)(n - 1) * s->info.vocab_size, sizeof(float), e);
     if (!b->other_logits)

@@ -1,4 +1,4 @@
-/* bench.h - --bench: tokens per second of prefill and decode, median and spread over repetitions. */
+/* bench.h - --bench: measures tokens per second of prefill and decode, median and spread over repetitions. */
 #ifndef MOEFLUX_CLI_MEASURE_BENCH_H
 #define MOEFLUX_CLI_MEASURE_BENCH_H
 
@@ -7,7 +7,7 @@ struct options;
 struct output;
 struct term;
 
-/* build: what the table names the program by. */
+/* Measures and prints a table, CSV or JSON. build: the program's version in it. */
 int bench_run(const struct options *o, const char *build, const struct term *t, struct output *out,
               struct moeflux_err *e);
 

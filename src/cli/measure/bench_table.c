@@ -11,7 +11,7 @@
 #include "cli/report/stats.h"
 #include "generate/generator.h"
 
-/* Scripts read CSV by position: new keys go to the end. What has no key is for people alone. */
+/* Scripts read CSV by position: new keys go to the end. Columns without a key are in the plain table only. */
 enum column {
     MODEL_TITLE,
     SIZE_TITLE,
@@ -64,7 +64,7 @@ static const struct table_column columns[N_COLUMNS] = {
     [PARALLEL] = {"parallel", NULL, 0},
 };
 
-/* "34.7B", "3.4M" */
+/* Writes "34.7B" or "3.4M". */
 static void show_count(char *buf, size_t cap, double n)
 {
     if (n >= 1e9)

@@ -1,5 +1,5 @@
-/* bench_table.h - what --bench prints: one row for each length and depth that was measured, as a table, CSV
- * or JSON. */
+/* bench_table.h - prints the results of --bench as a table, CSV or JSON: a row for each measured length and
+ * depth. */
 #ifndef MOEFLUX_CLI_MEASURE_BENCH_TABLE_H
 #define MOEFLUX_CLI_MEASURE_BENCH_TABLE_H
 
@@ -17,7 +17,7 @@ struct output;
 
 enum { BENCH_ROWS = 2 * NUMBER_LIST_MAX * NUMBER_LIST_MAX, BENCH_COLUMNS = 22 };
 
-/* n tokens behind `depth` others, of each of `parallel` sequences together. */
+/* n tokens after `depth` others, in each of `parallel` sequences that are decoded in one batch */
 struct bench_test {
     bool decode;
     uint32_t n, depth, parallel;
@@ -26,23 +26,23 @@ struct bench_test {
 struct bench_table {
     const char *build;
     char model[80];             /* "Qwen3.5-MoE 34.7B.A3.0B": architecture, parameters, active parameters */
-    char size[32];              /* of all weights: "19.5 GB" */
+    char size[32];              /* all weights: "19.5 GB" */
     const char *backend;        /* "vulkan", "cpu", "reference" */
-    double bytes, n_params;     /* of all weights */
+    double bytes, n_params;     /* all weights */
     char names[BENCH_ROWS][48]; /* "decode 64 x 4 @ d4096" */
     struct table_cell cells[BENCH_ROWS * BENCH_COLUMNS];
     size_t n_rows;
 };
 
-/* What is told of the model, from the files in `dir` and the opened generator, and the program's build; the
- * last two must outlive the table. */
+/* Fills what is the same in all rows, from the model files in `dir`, the opened generator and the program's
+ * build. The last two must outlive the table. */
 int bench_table_init(struct bench_table *t, const char *build, const char *dir, const struct generator *g,
                      struct moeflux_err *e);
 
-/* rates: tokens per second of the repetitions, of all sequences; sorts them. */
+/* Adds a row. rates [reps]: tokens per second of all sequences, one for each repetition; they are sorted. */
 void bench_table_add(struct bench_table *t, const struct bench_test *what, double *rates, size_t reps);
 
-/* ids: what was evaluated, "random ids" or "prompt". */
+/* Prints the table. ids: what was evaluated, "random ids" or "prompt". */
 int bench_table_print(const struct bench_table *t, const struct options *o, const struct generator *g,
                       const char *ids, struct output *out, struct moeflux_err *e);
 

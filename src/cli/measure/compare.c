@@ -27,10 +27,10 @@ struct compare {
     struct prompt text;
     struct token_list tokens;
     uint32_t context;     /* tokens of a window, the same for all */
-    struct row_file rows; /* logits of the first one, by scored token */
-    double *log_sums;     /* of each row */
-    float *row;           /* [vocab_size], as read back */
-    struct compared *at;  /* who is being evaluated */
+    struct row_file rows; /* logits of the first one, a row for each scored token */
+    double *log_sums;     /* [rows] ln of the sum of exponentials */
+    float *row;           /* [vocab_size] a row of the file */
+    struct compared *at;  /* the setting that is being evaluated */
 };
 
 /* ---- what is compared ---- */
@@ -94,7 +94,8 @@ static int same_tokens(const struct generator *a, const struct generator *b, str
     return 0;
 }
 
-/* The rules that split a text are no part of the vocabulary: whether the ids are the same is tried. */
+/* Checks that a model's tokenizer gives the same ids. The vocabulary is not enough: the rules that split the
+ * text may differ, so the text is encoded. */
 static int check_tokenizer(struct compare *c, const struct generator *first, const struct options *o,
                            struct moeflux_err *e)
 {
@@ -131,7 +132,7 @@ static int check_models(struct compare *c, const struct generator *first, struct
     return rc;
 }
 
-/* All that can be told before the first model is evaluated. */
+/* Checks everything that can be checked before the first model is evaluated. */
 static int prepare(struct compare *c, struct moeflux_err *e)
 {
     struct generator first;
@@ -147,7 +148,7 @@ static int prepare(struct compare *c, struct moeflux_err *e)
     return rc;
 }
 
-/* Windows that all models have room for. */
+/* Returns the largest window that all models have room for, in tokens. */
 static uint32_t common_context(const struct compare *c)
 {
     uint32_t context = c->options->ctx_size ? (uint32_t)c->options->ctx_size : GENERATOR_DEFAULT_CONTEXT;
@@ -157,7 +158,7 @@ static uint32_t common_context(const struct compare *c)
     return context;
 }
 
-/* Whether each can be run at all is asked before the first one takes its time. */
+/* Checks that all settings can run, before the first one takes its time. */
 static int check_plans(struct compare *c, struct moeflux_err *e)
 {
     struct moeflux_plan plan;
@@ -195,7 +196,7 @@ double compare_divergence(const float *p, double p_log_sum, const float *q, doub
         double log_p = (double)p[i] - p_log_sum, log_q = (double)q[i] - q_log_sum;
         sum += exp(log_p) * (log_p - log_q);
     }
-    /* What is below zero is rounding. */
+    /* A sum below zero is a rounding error. */
     return fmax(sum, 0);
 }
 
@@ -222,12 +223,12 @@ static int compare(void *ctx, const struct scored_row *r, struct moeflux_err *e)
     int rc = row_file_read(&c->rows, r->idx, c->row, e);
     if (rc)
         return rc;
-    average_add(&c->at->distance, compare_divergence(c->row, c->log_sums[r->idx], r->logits, r->log_sum, n));
+    average_add(&c->at->kl, compare_divergence(c->row, c->log_sums[r->idx], r->logits, r->log_sum, n));
     c->at->n_agreed += likeliest(c->row, n) == likeliest(r->logits, n);
     return 0;
 }
 
-/* What the choices were, where they can be seen. */
+/* Counts the experts of the setting that was evaluated. */
 static void count_experts(struct compared *at, const struct generator *g)
 {
     struct moeflux_stats s;
@@ -240,8 +241,9 @@ static void count_experts(struct compared *at, const struct generator *g)
     at->read_bytes = (double)s.read_bytes / (double)at->n_tokens;
 }
 
-/* Then all are evaluated token by token: a difference comes from the experts alone. */
-static bool prefers(const struct compare *c)
+/* Whether a setting has --prefer-resident. Then all are evaluated token by token, so that differences come
+ * from the experts only. */
+static bool any_prefers_resident(const struct compare *c)
 {
     for (uint32_t i = 0; i < c->n; i++)
         if (c->all[i].options.prefer_resident > 0)
@@ -255,7 +257,7 @@ static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *
     const struct options *o = &at->options;
     struct scoring scoring = {.generator = &g,
                               .tokens = &c->tokens,
-                              .by_token = prefers(c),
+                              .by_token = any_prefers_resident(c),
                               .row = at == c->all ? keep : compare,
                               .ctx = c};
     c->at = at;
@@ -274,7 +276,7 @@ static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *
         count_experts(at, &g);
     if (!rc)
         snprintf(at->device, sizeof at->device, "%s", g.info.device);
-    at->surprise = scoring.surprise;
+    at->nll = scoring.nll;
     at->ns = scoring.ns;
     generator_close(&g);
     return rc;

@@ -13,7 +13,7 @@
 #include "cli/report/stats.h"
 #include "cli/report/table.h"
 
-/* Scripts read CSV by position: new keys go to the end. What has no key is for people alone. */
+/* Scripts read CSV by position: new keys go to the end. Columns without a key are in the plain table only. */
 enum column {
     SETTING,
     EXPERT_BITS,
@@ -60,8 +60,8 @@ static const struct table_column columns[N_COLUMNS] = {
 static void fill_row(struct table_cell *row, const struct compared *c)
 {
     const struct moeflux_needs *n = &c->needs;
-    bool is_first = c->distance.n == 0;
-    double all_bytes = (double)n->dense_bytes + (double)n->expert_bytes, perplexity = exp(c->surprise.mean);
+    bool is_first = c->kl.n == 0;
+    double all_bytes = (double)n->dense_bytes + (double)n->expert_bytes, perplexity = exp(c->nll.mean);
     double expert_bytes = (double)n->token_expert_bytes * c->n_experts / n->top_k;
     double token_bytes = (double)n->token_dense_bytes + expert_bytes;
     row[SETTING].text = c->name;
@@ -70,10 +70,10 @@ static void fill_row(struct table_cell *row, const struct compared *c)
     row[TOKEN_MB].number = token_bytes / 1e6;
     row[TOKEN_BYTES].number = token_bytes;
     row[PERPLEXITY].number = perplexity;
-    row[PERPLEXITY_ERROR].number = perplexity * average_error(&c->surprise);
-    row[KL].number = row[KL_SHOWN].number = is_first ? (double)NAN : c->distance.mean;
-    row[KL_ERROR].number = row[KL_ERROR_SHOWN].number = is_first ? (double)NAN : average_error(&c->distance);
-    row[TOP1].number = is_first ? (double)NAN : 100 * (double)c->n_agreed / (double)c->distance.n;
+    row[PERPLEXITY_ERROR].number = perplexity * average_error(&c->nll);
+    row[KL].number = row[KL_SHOWN].number = is_first ? (double)NAN : c->kl.mean;
+    row[KL_ERROR].number = row[KL_ERROR_SHOWN].number = is_first ? (double)NAN : average_error(&c->kl);
+    row[TOP1].number = is_first ? (double)NAN : 100 * (double)c->n_agreed / (double)c->kl.n;
     row[RATE].number = stats_rate(c->n_tokens, c->ns);
     row[MODEL].text = c->options.model;
     row[DEVICE].text = c->device;
@@ -88,7 +88,7 @@ static int print(const struct options *o, const struct table *table, const struc
     if (o->json) {
         json_t *object = json_object();
         json_object_set_new(object, "text", output_json_text(o->perplexity, strlen(o->perplexity)));
-        json_object_set_new(object, "tokens_scored", json_integer((json_int_t)first->surprise.n));
+        json_object_set_new(object, "tokens_scored", json_integer((json_int_t)first->nll.n));
         json_object_set_new(object, "context", json_integer(context));
         json_object_set_new(object, "results", table_json(table));
         return output_json(out, object, e);
@@ -96,7 +96,7 @@ static int print(const struct options *o, const struct table *table, const struc
     if (!o->csv)
         output_addf(out,
                     "%" PRIu64 " tokens scored in windows of %" PRIu32 "; KL divergence from the first\n",
-                    first->surprise.n, context);
+                    first->nll.n, context);
     table_print(table, o->csv ? TABLE_CSV : TABLE_PLAIN, out);
     return output_flush(out, e);
 }

@@ -29,22 +29,22 @@ struct perplexity {
 
 static int print(const struct perplexity *s, struct moeflux_err *e)
 {
-    const struct average *surprise = &s->scoring.surprise;
-    double ppl = exp(surprise->mean), error = ppl * average_error(surprise);
-    /* Tokens stand for bytes: the scored ones for their share of the text. */
-    double bits = surprise->mean / log(2) * (double)s->tokens.n / (double)s->text.text.len;
+    const struct average *nll = &s->scoring.nll;
+    double ppl = exp(nll->mean), error = ppl * average_error(nll);
+    /* The mean of the scored tokens stands for all tokens: a window's first has no score. */
+    double bits = nll->mean / log(2) * (double)s->tokens.n / (double)s->text.text.len;
     double rate = stats_rate(s->tokens.n, s->scoring.ns);
     if (!s->options->json) {
         output_addf(s->out, "perplexity %.4f +- %.4f, %.4f bits per byte\n", ppl, error, bits);
         output_addf(s->out, "%" PRIu64 " tokens scored in %" PRIu64 " windows of %" PRIu32 ", %.1f tok/s\n",
-                    surprise->n, s->scoring.n_windows, s->generator.max_context, rate);
+                    nll->n, s->scoring.n_windows, s->generator.max_context, rate);
         return output_flush(s->out, e);
     }
     json_t *object = json_object();
     json_object_set_new(object, "perplexity", stats_number(ppl));
     json_object_set_new(object, "standard_error", stats_number(error));
     json_object_set_new(object, "bits_per_byte", stats_number(bits));
-    json_object_set_new(object, "tokens_scored", json_integer((json_int_t)surprise->n));
+    json_object_set_new(object, "tokens_scored", json_integer((json_int_t)nll->n));
     json_object_set_new(object, "windows", json_integer((json_int_t)s->scoring.n_windows));
     json_object_set_new(object, "context", json_integer(s->generator.max_context));
     json_object_set_new(object, "tok_s", stats_number(rate));

@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "cli/measure/finite.h"
+#include "cli/measure/check_finite.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "moeflux.h"
@@ -24,7 +24,7 @@ int probe_open(struct probe *p, const struct options *o, struct output *out, str
     return rc;
 }
 
-/* One line a row; nine digits give every float back exactly. */
+/* Prints a row as one line. Nine digits identify a float exactly. */
 static int print_row(struct probe *p, const float *row, struct moeflux_err *e)
 {
     for (uint32_t i = 0; i < p->vocab_size; i++)
@@ -34,7 +34,7 @@ static int print_row(struct probe *p, const float *row, struct moeflux_err *e)
 
 static int write_row(struct probe *p, uint32_t row_idx, const float *row, struct moeflux_err *e)
 {
-    int rc = finite_logits(row, p->vocab_size, p->all ? row_idx : p->n_tokens - 1, e);
+    int rc = check_finite_logits(row, p->vocab_size, p->all ? row_idx : p->n_tokens - 1, e);
     if (rc)
         return rc;
     if (p->text)
@@ -53,7 +53,7 @@ static int on_hidden(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const 
 {
     struct probe *p = ctx;
     uint64_t at = ((uint64_t)layer * p->n_tokens + pos) * p->width;
-    int rc = finite_hidden(rows, n, p->width, layer, pos, e);
+    int rc = check_finite_hidden(rows, n, p->width, layer, pos, e);
     return rc ? rc : tensor_file_write(&p->hidden_file, 0, at, rows, (uint64_t)n * p->width, e);
 }
 

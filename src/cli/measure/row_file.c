@@ -10,7 +10,7 @@
 #include "base/str.h"
 #include "cli/options/number.h"
 
-/* Told before the work: a disk that is full in the middle of it would have cost that time. */
+/* Checks the room before the work: a disk that becomes full in the middle of it would waste that time. */
 static int check_room(const struct row_file *f, const char *what, uint64_t n_rows, struct moeflux_err *e)
 {
     struct statvfs fs;

@@ -7,12 +7,12 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/progress.h"
-#include "cli/measure/finite.h"
+#include "cli/measure/check_finite.h"
 #include "cli/options/options.h"
 #include "cli/prompt.h"
 #include "generate/logprobs.h"
 
-/* Welford's way: differences of large sums would lose the digits of a small variance. */
+/* Welford's algorithm: differences of large sums would lose the digits of a small variance. */
 void average_add(struct average *a, double x)
 {
     double before = x - a->mean;
@@ -59,10 +59,10 @@ static int score(struct scoring *s, uint32_t pos, const float *logits, struct mo
     uint32_t n = s->generator->info.vocab_size;
     if (pos + 1 >= s->n_window)
         return 0;
-    if (finite_logits(logits, n, pos, &why))
+    if (check_finite_logits(logits, n, pos, &why))
         return err_set(e, ERR_DEVICE, "window %" PRIu64 ", %.400s", s->n_windows + 1, why.text);
-    const struct scored_row row = {s->surprise.n, logits, logprobs_log_sum(logits, n)};
-    average_add(&s->surprise, row.log_sum - (double)logits[s->window[pos + 1]]);
+    const struct scored_row row = {s->nll.n, logits, logprobs_log_sum(logits, n)};
+    average_add(&s->nll, row.log_sum - (double)logits[s->window[pos + 1]]);
     return s->row ? s->row(s->ctx, &row, e) : 0;
 }
 

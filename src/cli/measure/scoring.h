@@ -1,4 +1,5 @@
-/* scoring.h - a text's tokens, each foretold from those before it, in windows that begin anew. */
+/* scoring.h - scores how well a model predicts each token of a text from those before it, in independent
+ * windows. */
 #ifndef MOEFLUX_CLI_MEASURE_SCORING_H
 #define MOEFLUX_CLI_MEASURE_SCORING_H
 
@@ -10,28 +11,28 @@ struct moeflux_err;
 struct options;
 struct prompt;
 
-/* The mean of numbers that come one by one, and how far it may be off. */
+/* The running mean of numbers, and its error. */
 struct average {
     uint64_t n;
     double mean, squares; /* summed squares of the distances to the mean */
 };
 void average_add(struct average *a, double x);
-/* The standard error of the mean; NaN below two numbers. */
+/* Returns the standard error of the mean; NaN: fewer than two numbers. */
 double average_error(const struct average *a);
 
-/* The text of --perplexity as it is. */
+/* Reads the text of --perplexity. ERR_IO, ERR_USAGE: it is empty. */
 int scoring_read(struct prompt *p, const struct options *o, struct moeflux_err *e);
 
-/* Its ids; of the generator the tokenizer and the directory are used. ERR_USAGE: no tokenizer, fewer than two
- * tokens. */
+/* Encodes the text. Only the generator's tokenizer and directory are used. ERR_USAGE: no tokenizer, fewer
+ * than two tokens. */
 int scoring_encode(const struct prompt *p, const struct generator *g, const struct options *o,
                    struct token_list *ids, struct moeflux_err *e);
 
-/* How many of n tokens are scored in windows of `context`: all but the first one of each. */
+/* Returns how many of n tokens are scored in windows of `context` tokens: all except the first of each. */
 uint64_t scoring_count(size_t n, uint32_t context);
 
 struct scored_row {
-    uint64_t idx;        /* from 0, over all windows */
+    uint64_t idx;        /* index over all windows, the first is 0 */
     const float *logits; /* [vocab_size], finite */
     double log_sum;      /* ln of the sum of their exponentials */
 };
@@ -39,19 +40,19 @@ struct scored_row {
 struct scoring {
     struct generator *generator; /* started; its max_context is the window */
     const struct token_list *tokens;
-    /* one after the other, as an answer is generated: their experts depend on it (prefer_resident) */
+    /* tokens are evaluated one at a time, as in an answer: with prefer_resident the experts depend on it */
     bool by_token;
-    /* Told of each row that a token is scored by; NULL: nobody. A negative result ends the scoring. */
+    /* Gets each row that scores a token; NULL: nobody does. A negative result ends the scoring. */
     int (*row)(void *ctx, const struct scored_row *r, struct moeflux_err *e);
     void *ctx;
-    /* The result. */
-    struct average surprise; /* -ln p of the scored tokens */
-    uint64_t n_windows, ns;  /* ns: of the evaluations, without the scoring */
-    const int32_t *window;   /* ids of the window being evaluated */
+    /* the result */
+    struct average nll;     /* -ln p of the scored tokens */
+    uint64_t n_windows, ns; /* ns: the evaluations, without the scoring */
+    const int32_t *window;  /* [n_window] ids of the current window */
     uint32_t n_window;
 };
 
-/* ERR_USAGE: windows of one token. ERR_DEVICE: logits that are not finite. */
+/* Scores the tokens. ERR_USAGE: windows of one token. ERR_DEVICE: logits that are not finite. */
 int scoring_run(struct scoring *s, struct moeflux_err *e);
 
 #endif

@@ -47,7 +47,7 @@ int tensor_file_begin(struct tensor_file *f, const struct tensor_spec *specs, si
         at += f->bytes[i];
     }
     str_add_text(&header, "}");
-    /* Readers that map the file want its data aligned. */
+    /* Readers that map the file need aligned data. */
     while (header.len % 8)
         str_add_text(&header, " ");
     uint8_t length[8];

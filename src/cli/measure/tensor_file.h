@@ -1,5 +1,5 @@
-/* tensor_file.h - a safetensors file that is written in pieces and appears whole or not at all.
- * The bytes go to a temporary file beside it (base/side_file.h), which takes the name at the end. */
+/* tensor_file.h - writes a safetensors file in pieces; it appears whole or not at all.
+ * The bytes go to a temporary file in the same directory (base/side_file.h), which is renamed at the end. */
 #ifndef MOEFLUX_CLI_MEASURE_TENSOR_FILE_H
 #define MOEFLUX_CLI_MEASURE_TENSOR_FILE_H
 
@@ -21,12 +21,12 @@ struct tensor_spec {
 
 struct tensor_file {
     struct side_file file;
-    uint64_t offsets[TENSOR_FILE_MAX]; /* of each tensor's first byte in the file */
-    uint64_t bytes[TENSOR_FILE_MAX];
+    uint64_t offsets[TENSOR_FILE_MAX]; /* place of each tensor's first byte in the file */
+    uint64_t bytes[TENSOR_FILE_MAX];   /* size of each tensor */
 };
 
-/* Creates the temporary file, so that a directory that cannot be written is told before long work. ERR_IO; a
- * path that exists and is no regular file is refused. */
+/* Creates the temporary file, so that a directory that cannot be written is reported before long work.
+ * ERR_IO, also for a path that is there and is no regular file. */
 int tensor_file_create(struct tensor_file *f, const char *path, struct moeflux_err *e);
 
 /* Writes the header. n <= TENSOR_FILE_MAX. */

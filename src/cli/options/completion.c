@@ -7,7 +7,7 @@
 #include "cli/options/options.h"
 #include "cli/output.h"
 
-/* What may stand behind a flag. */
+/* What may follow a flag. */
 enum value {
     VALUE_NONE,
     VALUE_WORDS, /* the flag's choices */
@@ -24,7 +24,7 @@ static enum value value_of(const struct flag *f)
         return VALUE_WORDS;
     if (strcmp(f->value, "FILE") == 0 || strcmp(f->value, "MODEL") == 0)
         return VALUE_FILE;
-    /* A list ends in a directory too. */
+    /* "DIR,..": the last item of a list is completed like a single directory. */
     return strncmp(f->value, "DIR", 3) == 0 || f->kind == FLAG_OPERAND ? VALUE_DIR : VALUE_OTHER;
 }
 
@@ -35,7 +35,7 @@ static void put_words(const struct flag *f, struct output *out)
         output_addf(out, "%s%s", i ? " " : "", word);
 }
 
-/* Each of a flag's names with its dashes, `between` them. */
+/* Prints each of a flag's names with its dashes, and `between` between them. */
 static void put_names(const struct flag *f, const char *between, struct output *out)
 {
     const char *gap = "";
@@ -54,7 +54,13 @@ static bool is_flag(const struct flag *f)
     return f->kind != FLAG_HEADING && f->kind != FLAG_OPERAND;
 }
 
-/* The text between single quotes, with a backslash before each of `special`. */
+/* An operand that the help text leaves out is not completed. */
+static bool is_operand(const struct flag *f)
+{
+    return f->kind == FLAG_OPERAND && f->help;
+}
+
+/* Prints text that stands between single quotes, with a backslash before each character of `special`. */
 static void put_quoted(const char *text, const char *special, struct output *out)
 {
     for (; *text; text++) {
@@ -118,7 +124,8 @@ static void put_bash_value(const struct flag *f, struct output *out)
     }
 }
 
-/* The other commands, where the first word could be one; their operands. */
+/* Prints what a word without dashes may be: for run the other commands, if it is the first word; else the
+ * command's operand. */
 static void put_bash_operands(const struct defaults_command *c, struct output *out)
 {
     output_text(out, "        operands=''");
@@ -130,7 +137,7 @@ static void put_bash_operands(const struct defaults_command *c, struct output *o
         return;
     }
     for (size_t i = 0; i < c->n; i++)
-        if (c->flags[i].kind == FLAG_OPERAND) {
+        if (is_operand(&c->flags[i])) {
             put_bash_value(&c->flags[i], out);
             break;
         }
@@ -217,7 +224,7 @@ static void put_zsh_command(const struct defaults_command *c, struct output *out
     output_addf(out, "    %s)\n        specs=(\n", c == options_commands ? "*" : c->section);
     for (size_t i = 0; i < c->n; i++) {
         const struct flag *f = &c->flags[i];
-        if (f->kind == FLAG_OPERAND) {
+        if (is_operand(f)) {
             output_addf(out, "            '%u", ++n_operands);
             put_zsh_value(f, out);
             output_text(out, "'\n");
@@ -263,7 +270,8 @@ static void put_zsh(struct output *out)
                      "    _arguments -s $specs\n"
                      "}\n"
                      "\n"
-                     /* Loaded by name, the file is the function; sourced, it makes it known. */
+                     /* If the file is loaded by name it is the function itself; if it is sourced it registers
+                      * the function. */
                      "if [ \"$funcstack[1]\" = _moeflux ]; then\n"
                      "    _moeflux \"$@\"\n"
                      "else\n"
@@ -341,7 +349,7 @@ static void put_fish(struct output *out)
     }
     for (size_t i = 0; i < OPTIONS_COMMANDS; i++)
         for (size_t k = 0; k < options_commands[i].n; k++)
-            if (options_commands[i].flags[k].kind != FLAG_HEADING)
+            if (is_flag(&options_commands[i].flags[k]) || is_operand(&options_commands[i].flags[k]))
                 put_fish_flag(&options_commands[i], &options_commands[i].flags[k], out);
 }
 

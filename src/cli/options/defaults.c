@@ -20,10 +20,10 @@
 struct reading {
     struct defaults *d;
     const struct defaults_rules *rules;
-    const struct defaults_command *command; /* that runs */
-    const struct defaults_command *section; /* that the lines are for; NULL: all */
+    const struct defaults_command *command; /* the one that runs */
+    const struct defaults_command *section; /* the one that the current lines are for; NULL: all */
     uint32_t line;
-    struct default_value found[2][DEFAULTS_MAX]; /* for all commands, for this one */
+    struct default_value found[2][DEFAULTS_MAX]; /* [0]: for all commands, [1]: for this one */
     uint32_t n_found[2];
     void *scratch;
     struct moeflux_err *e;
@@ -45,7 +45,7 @@ static char *trim(char *text)
     return text;
 }
 
-/* "x y" without the quotation marks, which keep blanks at the ends. */
+/* Removes the quotation marks of "x y", which keep blanks at the ends. */
 static char *unquote(char *text)
 {
     size_t n = strlen(text);
@@ -55,7 +55,7 @@ static char *unquote(char *text)
     return text + 1;
 }
 
-/* A path below the home directory, as a shell would have written it. */
+/* Expands "~/" at the beginning of a path as a shell does. */
 static int expand(struct reading *r, const struct flag *f, const char **value)
 {
     const char *home = getenv("HOME");
@@ -70,7 +70,7 @@ static int expand(struct reading *r, const struct flag *f, const char **value)
     return 0;
 }
 
-/* The later line of a flag counts. */
+/* Keeps a value. A later line for the same flag replaces an earlier one. */
 static int keep(struct reading *r, const struct flag *f, const char *value)
 {
     int own = r->section != NULL;
@@ -85,7 +85,7 @@ static int keep(struct reading *r, const struct flag *f, const char *value)
     return 0;
 }
 
-/* The flag of this name in command `c`, if a file may set it. */
+/* Returns the flag of this name in command `c`, if a file may set it. *known: set if there is such a flag. */
 static const struct flag *find(const struct reading *r, const struct defaults_command *c, const char *name,
                                bool *known)
 {
@@ -125,7 +125,7 @@ static int take_value(struct reading *r, const char *name, const char *value)
     }
     if (!any)
         return refuse_name(r, name, known);
-    /* Another command's values are checked as well: a mistake is told before that command needs them. */
+    /* Values for other commands are checked, too: a mistake is reported before that command needs them. */
     struct moeflux_err why;
     int rc = flags_set(any, value, r->scratch, &why);
     return rc < 0 ? fail_at(r, why.text) : 0;
@@ -176,12 +176,12 @@ static int take_lines(struct reading *r)
     return rc;
 }
 
-/* d->path stays NULL where no directory is named or the file is not there. */
+/* Finds the file. d->path stays NULL without a home directory or without the file. */
 static int find_file(struct defaults *d, struct moeflux_err *e)
 {
     const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
     struct str path = {0};
-    /* A relative one is to be ignored, by the XDG's rules. */
+    /* The XDG specification says that a relative path is ignored. */
     if (config && config[0] == '/')
         str_addf(&path, "%s/moeflux/config", config);
     else if (home && home[0])
@@ -223,7 +223,7 @@ static bool has_flag(const struct default_value *v, uint32_t n, const struct fla
     return n > 0;
 }
 
-/* The environment's stands above the file's. */
+/* MOEFLUX_MODEL wins over the file: it is kept last. */
 static int take_model(struct reading *r)
 {
     const char *model = getenv("MOEFLUX_MODEL");

@@ -8,18 +8,18 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "cli/options/near.h"
+#include "cli/options/closest.h"
 #include "cli/options/number.h"
 
 enum { MAX_FLAGS = FLAGS_MAX, MAX_FAULTS = 4, HELP_COLUMN = 28 };
 
-/* argtable2's table: one entry a flag, then the end. */
+/* The table for argtable2: an entry for each flag, then the end. */
 struct parser {
     const struct flag *flags;
     size_t n;
-    bool (*takes)(const struct flag *f); /* NULL: all of them */
+    bool (*takes)(const struct flag *f); /* whether the flag is allowed; NULL: all are */
     void *args[MAX_FLAGS + 1];
-    const struct flag *owner[MAX_FLAGS]; /* of args[i] */
+    const struct flag *owner[MAX_FLAGS]; /* owner[i]: the flag that args[i] stands for */
     size_t n_args;
     struct arg_end *end;
 };
@@ -49,7 +49,7 @@ static int parser_build(struct parser *p, int argc, struct moeflux_err *e)
     return p->end ? 0 : err_set(e, ERR_MEMORY, "out of memory for the flags");
 }
 
-/* The flag as messages name it: "-n/--predict", "--temp", "SRC". */
+/* Writes the flag as messages name it: "-n/--predict", "--temp", "SRC". */
 static const char *flag_name(const struct flag *f, char *buf, size_t cap)
 {
     if (f->kind == FLAG_OPERAND)
@@ -81,7 +81,7 @@ static const struct flag *find_switch_with_value(const struct parser *p, int arg
     return NULL;
 }
 
-/* The word that a missing value belongs to: getopt's own, or the one before an empty value. */
+/* Returns the flag whose value is missing: the one that getopt names, or the word before an empty value. */
 static const char *owner_of_missing(const char *word, int argc, char **argv)
 {
     for (int a = 2; a < argc && !*word; a++)
@@ -90,26 +90,27 @@ static const char *owner_of_missing(const char *word, int argc, char **argv)
     return word;
 }
 
-/* An unknown option, "--tmep" or "--tmep=1", with the one that was probably meant. */
+/* Reports an unknown option, "--tmep" or "--tmep=1", and suggests the one that was probably meant. */
 static int unknown_option(const struct parser *p, const char *word, struct moeflux_err *e)
 {
     char name[64];
     size_t n = strcspn(word, "=");
     const char *dashes = strncmp(word, "--", 2) == 0 ? "--" : "";
     snprintf(name, sizeof name, "%.*s", (int)(n - strlen(dashes)), word + strlen(dashes));
-    struct near near = near_begin(name);
+    struct closest closest = closest_begin(name);
     for (size_t i = 0; i < p->n_args; i++)
         for (const char *at = p->owner[i]->longs; at && *at; at += strspn(at, ",")) {
             size_t len = strcspn(at, ",");
-            near_try(&near, at, len);
+            closest_try(&closest, at, len);
             at += len;
         }
-    if (near.best && n < sizeof name)
-        return err_set(e, ERR_USAGE, "unknown option %s: did you mean --%.*s?", word, (int)near.n, near.best);
+    if (closest.best && n < sizeof name)
+        return err_set(e, ERR_USAGE, "unknown option %s: did you mean --%.*s?", word, (int)closest.n,
+                       closest.best);
     return err_set(e, ERR_USAGE, "unknown option %s (--help lists them)", word);
 }
 
-/* Only the first fault is told: the others are often its consequence. */
+/* Reports only the first fault: the others are often its consequence. */
 static int first_fault(const struct parser *p, int argc, char **argv, struct moeflux_err *e)
 {
     char name[64];
@@ -117,7 +118,7 @@ static int first_fault(const struct parser *p, int argc, char **argv, struct moe
     const struct flag *given = find_switch_with_value(p, argc, argv);
     if (given)
         return err_set(e, ERR_USAGE, "%s takes no value", flag_name(given, name, sizeof name));
-    /* An argument's own error codes overlap with the parser's: whose code it is decides. */
+    /* Error codes of arguments and of the parser overlap: an error with a parent is the argument's. */
     for (size_t i = 0; i < p->n_args; i++)
         if (p->end->parent[0] == p->args[i] && p->owner[i]->kind == FLAG_OPERAND)
             return err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", word);
@@ -144,7 +145,7 @@ static int bad_value(const struct flag *f, const char *what, const char *found, 
                    found);
 }
 
-/* Which of "a, b or c" the word is, or -1. */
+/* Returns the index of the word in "a, b or c", or -1. */
 static int find_choice(const char *choices, const char *word)
 {
     size_t len = strlen(word);
@@ -221,7 +222,9 @@ static int parser_store(const struct parser *p, void *into, struct moeflux_err *
         const struct arg_str *arg = is_switch ? NULL : p->args[i];
         int count = is_switch ? ((const struct arg_lit *)p->args[i])->count : arg->count;
         if (count > 0 && p->takes && !p->takes(f))
-            rc = err_set(e, ERR_USAGE, "%s does not apply here", flag_name(f, name, sizeof name));
+            rc = f->kind == FLAG_OPERAND && arg
+                     ? err_set(e, ERR_USAGE, "unexpected argument \"%s\"", arg->sval[0])
+                     : err_set(e, ERR_USAGE, "%s does not apply here", flag_name(f, name, sizeof name));
         else if (is_switch)
             *(bool *)field |= count > 0;
         else if (f->kind == FLAG_TEXTS && count > 0)
@@ -235,7 +238,7 @@ static int parser_store(const struct parser *p, void *into, struct moeflux_err *
     return rc;
 }
 
-/* help: NULL: nothing wins over a fault. */
+/* help NULL: there is no such switch. */
 static bool help_was_given(const struct parser *p, const void *into, const bool *help)
 {
     for (size_t i = 0; i < p->n_args; i++)

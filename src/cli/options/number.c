@@ -40,7 +40,7 @@ bool number_real(const char *text, double *out)
     return true;
 }
 
-/* The factor of a size's suffix, 0 for an unknown one. */
+/* Returns the factor of a size's suffix; 0: an unknown one. */
 static double suffix_factor(const char *suffix)
 {
     static const char letters[] = "KMGT";
@@ -67,14 +67,14 @@ bool number_bytes(const char *text, uint64_t *out)
     if (!number_real(digits, &value) || factor == 0)
         return false;
     value *= factor;
-    /* 2^53: every byte count below is exact as a double. */
+    /* Byte counts below 2^53 are exact as doubles. */
     if (value < 1 || value > 9007199254740992.0)
         return false;
     *out = (uint64_t)value;
     return true;
 }
 
-/* Takes the next item of a list into `item` and moves *at behind it, to NULL after the last. False: it is too
+/* Copies the next item of a list into `item` and moves *at past it, to NULL after the last. False: it is too
  * long. */
 static bool next_item(const char **at, char *item, size_t cap)
 {

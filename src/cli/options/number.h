@@ -35,11 +35,11 @@ bool number_bytes(const char *text, uint64_t *out);
 /* Whole numbers in [lo, hi], separated by commas: at least one, at most NUMBER_LIST_MAX. */
 bool number_list(const char *text, int64_t lo, int64_t hi, struct number_list *out);
 
-/* The same of numbers above 0, "3,1", and of sizes, "20G,8G". */
+/* Lists of numbers above 0, "3,1", and of sizes, "20G,8G": at least one item, at most NUMBER_LIST_MAX. */
 bool number_shares(const char *text, struct share_list *out);
 bool number_bytes_list(const char *text, struct bytes_list *out);
 
-/* "1.23 GB" (powers of 1000, as file sizes and bandwidths are told). Returns buf. */
+/* Writes "1.23 GB" (powers of 1000, as usual for file sizes and bandwidths). Returns buf. */
 char *number_show_bytes(char *buf, size_t cap, double bytes);
 
 #endif

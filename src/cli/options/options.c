@@ -37,119 +37,127 @@
 #define MAY_OPERAND(value, f, help)           {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 1, NULL}
 #define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0, NULL}
 
-/* In the order of the enums of moeflux.h. */
-static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct", PREFETCH[] = "auto, none, previous, router or both",
+/* The order is that of the enums of moeflux.h. */
+static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct",
+                  PREFETCH[] = "auto, none, previous, router or both",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
                   EXPERTS[] = "gpu or cpu", COLOR[] = "auto, always or never";
-/* Some of the values of flags that take others too, or are checked elsewhere: for completion. */
-static const char DEVICES[] = "auto, cpu or reference", ISAS[] = "portable, avx2, avx512, amx, neon or dotprod",
+/* Values that completion offers: these flags take others too, or are checked elsewhere. */
+static const char DEVICES[] = "auto, cpu or reference",
+                  ISAS[] = "portable, avx2, avx512, amx, neon or dotprod",
                   STATES[] = "v2 or v3";
-/* In the order of the enums of convert/settings.h, without their first ones. */
+/* The order is that of the enums of convert/settings.h without their first value, which stands for none. */
 static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search",
                   QUANT_MODE[] = "affine, mxfp4, mxfp8 or nvfp4";
 
-/* In the order of enum exit_level. */
+/* The order is that of enum exit_level. */
 static const char LOG_LEVEL[] = "error, warn or info";
 
-/* What is said on stderr beside failures. */
+/* Which messages stderr gets. */
 #define SAY_FLAGS \
-    SWITCH("q", "quiet", quiet, "say nothing but failures (--log-level error)"), \
-    CHOICE("log-level", "LEVEL", log_level, LOG_LEVEL, "what to say on stderr: error, warn, info (info)")
+    SWITCH("q", "quiet", quiet, "print only errors (--log-level error)"), \
+    CHOICE("log-level", "LEVEL", log_level, LOG_LEVEL, "messages on stderr: error, warn, info (info)")
 
 /* How a model is opened and run. */
 #define MODEL_FLAGS \
     TEXT("m", "model", "DIR", model, "the model's directory"), \
-    TEXT_OF("device", "NAME,..", device, DEVICES, "auto, cpu, reference, GPU's index or name (auto)"), \
-    SHARES("tensor-split", "N,N,..", tensor_split, "shares of the layers, by device (by their memory)"), \
+    TEXT_OF("device", "NAME,..", device, DEVICES, "auto, cpu, reference, a GPU's index or name (auto)"), \
+    SHARES("tensor-split", "N,N,..", tensor_split, "each device's share of the layers (by memory)"), \
     TEXT_OF("cpu-isa", "NAME", cpu_isa, ISAS, "portable, avx2, avx512, amx, neon, dotprod (best)"), \
-    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "most tokens of prompt and answers (8192)"), \
-    INT("t", "threads", "N", threads, 1, 4096, "threads that compute, read and help (all cores)"), \
-    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, as 4G"), \
-    SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory for everything, of each GPU"), \
-    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"), \
-    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"), \
-    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"), \
-    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"), \
-    REAL(NULL, "prefer-resident", "X", prefer_resident, "... those in memory before others X better (0: off)"), \
-    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"), \
-    CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "auto, none, previous, router or both ahead (auto)"), \
-    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"), \
-    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"), \
-    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, "who leaves: auto, lru, frequency, context (auto)"), \
-    TEXT(NULL, "usage", "FILE", usage, "begin with the experts used before; update FILE"), \
-    TEXT(NULL, "pin", "FILE", pin, "keep the most used experts of a usage file"), \
-    TEXT(NULL, "trace", "FILE", trace, "write the router's choices (for inspect --trace)"), \
-    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once")
+    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "context size: tokens of prompt and answers (8192)"), \
+    INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"), \
+    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, e.g. 4G"), \
+    SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory to use on each GPU, e.g. 20G"), \
+    CHOICE("experts", "WHERE", experts, EXPERTS, "where routed experts are computed: gpu, cpu (gpu)"), \
+    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "compute the first N layers' experts on the CPU"), \
+    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, \
+        "routed experts per token (the model's number)"), \
+    REAL(NULL, "expert-share", "P", expert_share, "the fewest experts with P of the weights (1: all)"), \
+    REAL(NULL, "prefer-resident", "X", prefer_resident, "resident experts replace ones up to X better (0)"), \
+    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "read by: auto, mmap, pread, uring, direct (auto)"), \
+    CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "prefetch: auto, none, previous, router, both (auto)"), \
+    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "type of the KV cache: auto, f32, f16 (auto)"), \
+    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "arithmetic of prefill: auto, f32, f16 (auto)"), \
+    CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, \
+           "eviction: auto, lru, frequency, context (auto)"), \
+    TEXT(NULL, "usage", "FILE", usage, "preload the most used experts; update FILE"), \
+    TEXT(NULL, "pin", "FILE", pin, "pin the most used experts of a usage file"), \
+    TEXT(NULL, "trace", "FILE", trace, "record the router's choices for inspect --trace"), \
+    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "prompt tokens that are evaluated at once")
 
 /* How an answer is chosen. */
 #define SAMPLING_FLAGS \
-    INT("s", "seed", "N", seed, -1, MAX_SEED, "seed of the random choice (-1: draw one)"), \
-    REAL(NULL, "temp,temperature", "T", temp, "temperature, 0: always the likeliest (0.7)"), \
-    INT(NULL, "top-k", "N", top_k, 0, MAX_TOKENS, "choose among the N likeliest, 0: all (20)"), \
-    REAL(NULL, "top-p", "P", top_p, "... among the likeliest that sum to P (0.95)"), \
-    REAL(NULL, "min-p", "P", min_p, "... among those over P times the best (0)"), \
+    INT("s", "seed", "N", seed, -1, MAX_SEED, "random seed, -1: another one each time (-1)"), \
+    REAL(NULL, "temp,temperature", "T", temp, "temperature, 0: greedy (0.7)"), \
+    INT(NULL, "top-k", "N", top_k, 0, MAX_TOKENS, "sample from the N likeliest tokens, 0: all (20)"), \
+    REAL(NULL, "top-p", "P", top_p, "sample from the likeliest that sum to P (0.95)"), \
+    REAL(NULL, "min-p", "P", min_p, "drop tokens below P times the likeliest (0: off)"), \
     REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"), \
-    INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "tokens that the penalty looks at (64)")
+    INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "last tokens that the penalty applies to (64)")
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),
     MODEL_FLAGS,
-    SWITCH(NULL, "list-devices", list_devices, "list the devices"),
+    SWITCH(NULL, "list-devices", list_devices, "list the devices, and end"),
     HEADING("Prompt: one of -p, -f, --tokens-in, or standard input:"),
     TEXT("p", "prompt", "TEXT", prompt, "the prompt"),
-    TEXT("f", "file", "FILE", file, "the prompt from a file, - for stdin"),
-    TEXT(NULL, "tokens-in", "FILE", tokens_in, "token ids instead of text, - for stdin"),
-    TEXT(NULL, "system", "TEXT", system, "system text of the conversation"),
-    TEXT(NULL, "prompt-cache", "FILE", prompt_cache, "reuse what the prompt begins with; update FILE"),
-    TEXT(NULL, "prompt-cache-ro", "FILE", prompt_cache_ro, "... and leave FILE as it is"),
-    TEXT_OF("state-format", "NAME", state_format, STATES, "of --prompt-cache: v3, or v2, which holds less (v3)"),
-    TEXT(NULL, "resume", "NAME", resume, "go on with a saved conversation, or ask it one thing"),
-    SWITCH(NULL, "raw", raw, "take the prompt as it is: no chat template"),
-    SWITCH(NULL, "think", think, "think first (else: as the model does by itself)"),
+    TEXT("f", "file", "FILE", file, "read the prompt from a file, - for stdin"),
+    TEXT(NULL, "tokens-in", "FILE", tokens_in, "read token ids instead of text, - for stdin"),
+    TEXT(NULL, "system", "TEXT", system, "system prompt of the conversation"),
+    TEXT(NULL, "prompt-cache", "FILE", prompt_cache, "reuse the state of a common prefix; update FILE"),
+    TEXT(NULL, "prompt-cache-ro", "FILE", prompt_cache_ro, "like --prompt-cache, but leave FILE as it is"),
+    TEXT_OF("state-format", "NAME", state_format, STATES, "format of --prompt-cache: v3, v2 (v3)"),
+    TEXT(NULL, "resume", "NAME", resume, "continue a saved conversation (-p: one question)"),
+    SWITCH(NULL, "raw", raw, "use the prompt as it is, without the chat template"),
+    SWITCH(NULL, "think", think, "think first (default: the chat template's choice)"),
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
     SWITCH(NULL, "show-think", show_think, "print the thinking too"),
     HEADING("Answer:"),
-    INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "most tokens to generate, -1: until it ends (-1)"),
-    SWITCH(NULL, "ignore-eos", ignore_eos, "do not stop at the end-of-text tokens"),
+    INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "limit of generated tokens, -1: none (-1)"),
+    SWITCH(NULL, "ignore-eos", ignore_eos, "do not stop at end-of-text tokens"),
     SAMPLING_FLAGS,
-    REAL(NULL, "presence-penalty", "X", presence_penalty, "less likely once it is in the answer (0: off)"),
-    REAL(NULL, "frequency-penalty", "X", frequency_penalty, "... and for each time that it is (0: off)"),
+    REAL(NULL, "presence-penalty", "X", presence_penalty, "make tokens of the answer less likely (0: off)"),
+    REAL(NULL, "frequency-penalty", "X", frequency_penalty, "likewise, for each occurrence (0: off)"),
     TEXTS("stop", "TEXT", stop, "end the answer before this text; repeatable"),
-    TEXT(NULL, "tools", "FILE", tools, "tools that the answer may call (JSON)"),
-    INT(NULL, "logprobs", "N", logprobs, 0, LOGPROBS_MAX, "how likely each token was, and the N likeliest"),
-    TEXT(NULL, "json-schema", "FILE", json_schema, "answer in JSON that fits a schema (or its TEXT)"),
+    TEXT(NULL, "tools", "FILE", tools, "JSON file of tools that the model may call"),
+    INT(NULL, "logprobs", "N", logprobs, 0, LOGPROBS_MAX,
+        "print log-probabilities and the N likeliest tokens"),
+    TEXT(NULL, "json-schema", "FILE", json_schema, "answer in JSON that fits the schema (FILE or text)"),
     SWITCH(NULL, "json-object", json_object, "answer with a JSON object"),
-    TEXT(NULL, "grammar", "FILE", grammar, "answer in what a GBNF grammar allows"),
+    TEXT(NULL, "grammar", "FILE", grammar, "constrain the answer by a GBNF grammar"),
     HEADING("Many prompts:"),
-    TEXT(NULL, "batch", "FILE", batch, "answer every line of JSON, - for stdin"),
-    TEXT("o", "output", "FILE", output, "append the results; go on where they end"),
-    SWITCH(NULL, "retry-failed", retry_failed, "... and answer again what had an error"),
-    SWITCH(NULL, "ordered", ordered, "results in the order of the lines"),
-    TEXT(NULL, "shard", "I/N", shard, "take every N-th line, from line I on"),
-    INT(NULL, "parallel", "N", parallel, 1, 64, "answer N lines side by side"),
+    TEXT(NULL, "batch", "FILE", batch, "answer requests, one JSON per line, - for stdin"),
+    TEXT("o", "output", "FILE", output, "append results; skip requests that have one"),
+    SWITCH(NULL, "retry-failed", retry_failed, "with --output: repeat requests that failed"),
+    SWITCH(NULL, "ordered", ordered, "write results in the order of the lines"),
+    TEXT(NULL, "shard", "I/N", shard, "take every N-th line, beginning with line I"),
+    INT(NULL, "parallel", "N", parallel, 1, 64, "answer N requests at the same time"),
     SWITCH(NULL, "replicate", replicate, "the whole model on each device"),
     HEADING("Output:"),
-    CHOICE("color", "WHEN", color, COLOR, "bold and code of answers: auto, always, never (auto)"),
+    CHOICE("color", "WHEN", color, COLOR, "format answers: auto, always, never (auto)"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
     SWITCH(NULL, "json", json, "print one JSON object"),
     SWITCH(NULL, "csv", csv, "print tables as CSV"),
     SWITCH(NULL, "stats", stats, "print speeds and times on stderr"),
     SAY_FLAGS,
     TEXT(NULL, "logits", "FILE", logits, "write the last logits (safetensors; -: text)"),
-    SWITCH(NULL, "logits-all", logits_all, "... after every token of the prompt"),
+    SWITCH(NULL, "logits-all", logits_all, "with --logits: after every token of the prompt"),
     TEXT(NULL, "hidden", "FILE", hidden, "write the hidden states (safetensors)"),
     HEADING("Measure and check:"),
-    SWITCH(NULL, "plan", plan, "print what would be put where, and end"),
+    SWITCH(NULL, "plan", plan, "print what goes where in memory, and end"),
     SWITCH(NULL, "bench", bench, "measure prefill and decode speed"),
-    LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH, "prompt lengths to measure, 0: none (512)"),
-    LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH, "generation lengths to measure, 0: none (64)"),
+    LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH,
+         "prompt lengths to measure, 0: none (512)"),
+    LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH,
+         "generation lengths to measure, 0: none (64)"),
     LIST(NULL, "bench-depth", "N,..", bench_depth, 0, MAX_LENGTH, "tokens of context before each (0)"),
     INT(NULL, "bench-parallel", "N", bench_parallel, 1, BENCH_MAX_PARALLEL,
-        "sequences that decode together (1)"),
+        "sequences that decode in one batch (1)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),
-    TEXT(NULL, "perplexity", "FILE", perplexity, "how well the model predicts a text, - for stdin"),
-    TEXTS("compare", "SETTING", compare, "... beside another model or other flags; repeatable"),
-    SWITCH(NULL, "selftest", selftest, "compare every operation with the reference"),
+    TEXT(NULL, "perplexity", "FILE", perplexity, "measure the perplexity of a text, - for stdin"),
+    TEXTS("compare", "SETTING", compare, "perplexity with other flags or model; repeatable"),
+    SWITCH(NULL, "selftest", selftest, "check every operation; \"--selftest full\": all sizes"),
+    {FLAG_OPERAND, NULL, NULL, "WORD", NULL, AT(word), 0, 1, NULL},
     SWITCH("h", "help", help, "print this help"),
     SWITCH("V", "version", version, "print the version"),
 };
@@ -157,44 +165,46 @@ static const struct flag run_flags[] = {
 static const struct flag convert_flags[] = {
     OPERAND("SRC", src, "safetensors (MLX, bf16, f16, f32, fp8), or GGUF"),
     MAY_OPERAND("DST", dst, "directory to write; must not exist"),
-    INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "of a weight: 2, 3, 4, 5, 6 or 8 (4, or as in SRC)"),
-    INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns that share a scale: 32, 64, 128 (64)"),
-    INT(NULL, "expert-bits", "N", expert_bits, 1, MAX_TOKENS, "... of the routed experts (as --bits)"),
-    INT(NULL, "expert-group", "N", expert_group, 1, MAX_TOKENS, "... of theirs (as --group)"),
-    CHOICE("mode", "NAME", mode, QUANT_MODE, "mlx's: affine, mxfp4, mxfp8 or nvfp4 (affine)"),
-    CHOICE("expert-mode", "NAME", expert_mode, QUANT_MODE, "... of the routed experts (as --mode)"),
-    CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6 or _4_6"),
-    CHOICE("scales", "RULE", scales, SCALES, "minmax, or search: least error (with these: search)"),
-    TEXT(NULL, "spread", "DIR,..", spread, "put the experts into these too, on other disks"),
-    SWITCH(NULL, "half-scales", half_scales, "of a GGUF: Q4_K takes 5 bits a weight and not 6"),
-    SWITCH(NULL, "lossy", lossy, "of a GGUF: take what changes by more than 4 %"),
-    SWITCH(NULL, "verify", verify, "read DST again; --verify DST alone: at any time"),
+    INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "bits per weight: 2, 3, 4, 5, 6, 8 (4, or as in SRC)"),
+    INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns per scale: 32, 64, 128 (64)"),
+    INT(NULL, "expert-bits", "N", expert_bits, 1, MAX_TOKENS, "bits of the routed experts (as --bits)"),
+    INT(NULL, "expert-group", "N", expert_group, 1, MAX_TOKENS, "group of the routed experts (as --group)"),
+    CHOICE("mode", "NAME", mode, QUANT_MODE, "MLX format: affine, mxfp4, mxfp8, nvfp4 (affine)"),
+    CHOICE("expert-mode", "NAME", expert_mode, QUANT_MODE, "format of the routed experts (as --mode)"),
+    CHOICE("recipe", "NAME", recipe, RECIPE, "mlx-lm's mixed_2_6, _3_4, _3_6, _4_6"),
+    CHOICE("scales", "RULE", scales, SCALES, "minmax, search (search if a flag above is given)"),
+    TEXT(NULL, "spread", "DIR,..", spread, "spread the experts over these directories too"),
+    SWITCH(NULL, "half-scales", half_scales, "GGUF: round scales, so Q4_K takes 5 bits, not 6"),
+    SWITCH(NULL, "lossy", lossy, "GGUF: accept types that change by more than 4 %"),
+    SWITCH(NULL, "verify", verify, "check DST after writing; --verify DST: at any time"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
     SAY_FLAGS,
     SWITCH("h", "help", help, "print this help"),
 };
 
 static const struct flag inspect_flags[] = {
-    /* The name is the configuration file's. */
-    {FLAG_OPERAND, NULL, "model", "MODEL", "directory or config.json; not needed with these:", AT(model), 0, 1, NULL},
-    TEXT(NULL, "trace", "FILE", trace, "replay a run's trace: what more memory would buy"),
-    TEXT(NULL, "usage", "FILE", usage, "how evenly a usage file's experts are used"),
-    TEXT_OF("device", "NAME,..", device, DEVICES, "as for a run, below too"),
-    SHARES("tensor-split", "N,N,..", tensor_split, "shares of the layers, by device"),
+    /* The long name is for the configuration file. */
+    {FLAG_OPERAND, NULL, "model", "MODEL", "directory or config.json; optional with the next two",
+     AT(model), 0, 1, NULL},
+    TEXT(NULL, "trace", "FILE", trace, "replay a run's trace with other cache sizes"),
+    TEXT(NULL, "usage", "FILE", usage, "show how evenly the experts were used"),
+    TEXT_OF("device", "NAME,..", device, DEVICES, "as for a run, like the flags below"),
+    SHARES("tensor-split", "N,N,..", tensor_split, "each device's share of the layers"),
     TEXT_OF("cpu-isa", "NAME", cpu_isa, ISAS, "portable, avx2, avx512, amx, neon, dotprod (best)"),
-    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "tokens to keep room for (8192)"),
-    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints"),
-    SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory for everything"),
-    CHOICE("experts", "WHERE", experts, EXPERTS, "who computes the routed experts: gpu, cpu (gpu)"),
-    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "the CPU does, in the first N layers"),
-    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, "routed experts for a token (the model's number)"),
-    REAL(NULL, "expert-share", "P", expert_share, "... as few as carry P of their weights (1: all)"),
-    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "auto, mmap, pread, uring or direct (auto)"),
+    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "context size to plan for (8192)"),
+    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, e.g. 4G"),
+    SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory to use on each GPU, e.g. 20G"),
+    CHOICE("experts", "WHERE", experts, EXPERTS, "where routed experts are computed: gpu, cpu (gpu)"),
+    INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "compute the first N layers' experts on the CPU"),
+    INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS,
+        "routed experts per token (the model's number)"),
+    REAL(NULL, "expert-share", "P", expert_share, "the fewest experts with P of the weights (1: all)"),
+    CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "read by: auto, mmap, pread, uring, direct (auto)"),
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"),
-    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "numbers of the KV cache: auto, f32, f16 (auto)"),
-    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "products of prompts: auto, f32, f16 (auto)"),
-    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "tokens of a prompt computed at once"),
-    SWITCH(NULL, "no-measure", no_measure, "print only what files and memory tell"),
+    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "type of the KV cache: auto, f32, f16 (auto)"),
+    CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "arithmetic of prefill: auto, f32, f16 (auto)"),
+    INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "prompt tokens that are evaluated at once"),
+    SWITCH(NULL, "no-measure", no_measure, "do not measure speeds"),
     SWITCH(NULL, "json", json, "print one JSON object"),
     SWITCH("h", "help", help, "print this help"),
 };
@@ -206,28 +216,29 @@ static const struct flag completion_flags[] = {
 
 static const struct flag serve_flags[] = {
     HEADING("Server:"),
-    TEXT(NULL, "host", "NAME", host, "address to listen at (127.0.0.1: this machine alone)"),
-    INT(NULL, "port", "N", port, 0, 65535, "port, 0: any that is free (8080)"),
-    TEXT(NULL, "api-key-file", "FILE", api_key_file, "clients must show one of its keys, one a line"),
-    TEXT(NULL, "cors", "ORIGIN", cors, "pages of this origin may use it too, *: all"),
+    TEXT(NULL, "host", "NAME", host, "address to listen on (127.0.0.1: this machine only)"),
+    INT(NULL, "port", "N", port, 0, 65535, "port, 0: any free one (8080)"),
+    TEXT(NULL, "api-key-file", "FILE", api_key_file, "keys, one per line, of which clients send one"),
+    TEXT(NULL, "cors", "ORIGIN", cors, "origin whose pages may use the API, *: any"),
     TEXT(NULL, "alias", "NAME", alias, "the model's name for clients (the directory's)"),
-    INT(NULL, "parallel", "N", parallel, 1, 64, "answers side by side (1; 4 a device of several)"),
+    INT(NULL, "parallel", "N", parallel, 1, 64, "answers at a time (1; 4 per device of several)"),
     SWITCH(NULL, "replicate", replicate, "the whole model on each device"),
     INT(NULL, "queue", "N", queue, 1, 4096, "requests that may wait (64)"),
-    INT(NULL, "grace", "SECONDS", grace, 0, 3600, "for running answers when the server ends (10)"),
+    INT(NULL, "grace", "SECONDS", grace, 0, 3600, "time for running answers at the end (10)"),
     INT(NULL, "sequences", "N", sequences, 1, 1024, "conversations kept in memory (4, or --parallel)"),
-    BYTES(NULL, "state-memory", "SIZE", state_memory, "... at most so much of idle ones"),
-    TEXT(NULL, "state-dir", "DIR", state_dir, "save those that leave memory there"),
-    BYTES(NULL, "state-disk", "SIZE", state_disk, "... at most so much (16G)"),
-    INT(NULL, "state-files", "N", state_files, 1, 1000000, "... at most so many files (1000)"),
+    BYTES(NULL, "state-memory", "SIZE", state_memory, "limit of the memory of idle conversations"),
+    TEXT(NULL, "state-dir", "DIR", state_dir, "directory for conversations that leave memory"),
+    BYTES(NULL, "state-disk", "SIZE", state_disk, "limit of the size of --state-dir (16G)"),
+    INT(NULL, "state-files", "N", state_files, 1, 1000000, "limit of the files in --state-dir (1000)"),
     HEADING("Model:"),
     MODEL_FLAGS,
     SAY_FLAGS,
-    HEADING("Where a request says nothing:"),
-    TEXT(NULL, "system", "TEXT", system, "system text of a conversation without one"),
-    SWITCH(NULL, "think", think, "think first (else: as the model does by itself)"),
+    HEADING("Defaults of requests:"),
+    TEXT(NULL, "system", "TEXT", system, "system prompt of a conversation without one"),
+    SWITCH(NULL, "think", think, "think first (default: the chat template's choice)"),
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
-    INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "most tokens of a chat's answer, -1: until it ends (-1)"),
+    INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS,
+        "limit of tokens of a chat answer, -1: none (-1)"),
     SAMPLING_FLAGS,
     SWITCH("h", "help", help, "print this help"),
 };
@@ -270,7 +281,7 @@ static void set_defaults(struct options *o)
     };
 }
 
-/* After the check that none of them was given without --bench. */
+/* Runs after the check that none of them was given without --bench. */
 static void set_bench_defaults(struct options *o)
 {
     if (!o->bench_prompt.n)
@@ -293,7 +304,7 @@ static int check_needs(bool given, const char *flag, bool has, const char *other
     return given && !has ? err_set(e, ERR_USAGE, "%s goes with %s only", flag, other) : 0;
 }
 
-/* Where experts are computed, and how many. */
+/* Checks where experts are computed, and how many. */
 static int check_experts(const struct options *o, struct moeflux_err *e)
 {
     bool both = o->experts != OPTIONS_NOT_GIVEN && o->n_cpu_moe != OPTIONS_NOT_GIVEN;
@@ -343,7 +354,7 @@ static int check_prompt(const struct options *o, struct moeflux_err *e)
     return rc;
 }
 
-/* "2/8" */
+/* Reads "2/8". */
 static int parse_shard(struct options *o, struct moeflux_err *e)
 {
     const char *slash = o->shard ? strchr(o->shard, '/') : NULL;
@@ -364,7 +375,7 @@ static int parse_shard(struct options *o, struct moeflux_err *e)
     return 0;
 }
 
-/* Other work than answering has no state to keep. */
+/* Measurements and reports have no state to keep. */
 static int check_state(const struct options *o, struct moeflux_err *e)
 {
     static const char others[] = "--bench, --plan, --selftest, --list-devices or --perplexity";
@@ -413,7 +424,7 @@ static int check_batch(struct options *o, struct moeflux_err *e)
     return rc ? rc : parse_shard(o, e);
 }
 
-static int check_form(const struct options *o, struct moeflux_err *e)
+static int check_grammar(const struct options *o, struct moeflux_err *e)
 {
     const char *flag = o->json_schema ? "--json-schema" : o->json_object ? "--json-object" : "--grammar";
     bool other = o->bench || o->plan || o->selftest || o->list_devices || o->perplexity;
@@ -502,7 +513,7 @@ static int check_bench(struct options *o, struct moeflux_err *e)
     return rc;
 }
 
-/* The answer itself. */
+/* Checks how tokens are sampled and where the answer stops. */
 static int check_answer(const struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
@@ -512,7 +523,7 @@ static int check_answer(const struct options *o, struct moeflux_err *e)
     return sampler_check(&sampling, e);
 }
 
-/* Whether the CPU is among the devices; all: and no other is. */
+/* Whether the CPU is among the devices; all: whether it is the only one. */
 static bool names_cpu(const char *device, bool all)
 {
     uint32_t n = 0, n_cpu = 0;
@@ -524,14 +535,14 @@ static bool names_cpu(const char *device, bool all)
     return n_cpu > 0 && (!all || n_cpu == n);
 }
 
-/* Whether the CPU computes where the options leave it at that. */
+/* Whether --device, or its default, is the CPU alone. */
 static bool takes_cpu(const char *device)
 {
     struct moeflux_device all[2];
     struct moeflux_err ignored;
     if (device && strcmp(device, "auto") != 0)
         return names_cpu(device, true);
-    /* The default one comes first. */
+    /* The default device comes first. */
     return moeflux_list_devices(all, 2, &ignored) > 0 && strcmp(all[0].kind, "cpu") == 0;
 }
 
@@ -546,7 +557,7 @@ static int check_device(const struct options *o, struct moeflux_err *e)
     return err_set(e, ERR_USAGE, "--gpu-memory goes with a GPU; here the CPU computes, and --memory counts");
 }
 
-/* What a model is to be opened with: of a run, of one setting of --compare. */
+/* Checks the flags that a model is opened with, in a run or in one setting of --compare. */
 static int check_engine(const struct options *o, struct moeflux_err *e)
 {
     int rc = check_device(o, e);
@@ -576,7 +587,7 @@ static int check_run(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_batch(o, e);
     if (!rc)
-        rc = check_form(o, e);
+        rc = check_grammar(o, e);
     if (!rc)
         rc = check_output(o, e);
     if (!rc)
@@ -622,7 +633,7 @@ static int check_serve(struct options *o, struct moeflux_err *e)
     return rc ? rc : check_copies(o, e);
 }
 
-/* --- what the command line leaves open --- */
+/* --- the environment and the configuration file --- */
 
 static bool is_one_of(size_t at, const size_t *fields, size_t n)
 {
@@ -631,8 +642,8 @@ static bool is_one_of(size_t at, const size_t *fields, size_t n)
     return n > 0;
 }
 
-/* A file may hold what is of the machine, of the model or of taste; not what one call is about, and nothing
- * that makes a conversion another one unasked. */
+/* A configuration file may set what belongs to the machine, the model or taste. It may not set what one call
+ * is about, nor what would silently change the result of a conversion. */
 static bool may_set(const struct defaults_command *c, const struct flag *f)
 {
     static const size_t settings[] = {AT(show_think), AT(stats), AT(presence_penalty), AT(frequency_penalty),
@@ -658,12 +669,12 @@ static bool has(const struct defaults_command *c, const bool *given, size_t at)
     return false;
 }
 
-/* What goes with no flag of the command line stays away from it. */
+/* A setting is not used if the command line has a flag that excludes it. */
 static bool is_used(const struct defaults_command *c, const struct flag *f, const bool *given,
                     const void *into)
 {
     static const struct {
-        size_t at, beside;
+        size_t at, excluded_by;
     } rivals[] = {
         {AT(think), AT(no_think)},    {AT(no_think), AT(think)},      {AT(experts), AT(n_cpu_moe)},
         {AT(n_cpu_moe), AT(experts)}, {AT(system), AT(raw)},          {AT(system), AT(tokens_in)},
@@ -673,7 +684,7 @@ static bool is_used(const struct defaults_command *c, const struct flag *f, cons
     };
     const struct options *o = into;
     for (size_t i = 0; i < COUNT(rivals); i++)
-        if (rivals[i].at == f->at && has(c, given, rivals[i].beside))
+        if (rivals[i].at == f->at && has(c, given, rivals[i].excluded_by))
             return false;
     if (f->at == AT(gpu_memory) && has(c, given, AT(device)))
         return !takes_cpu(o->device);
@@ -695,7 +706,7 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
     return rc;
 }
 
-/* One directory alone is there to be verified. */
+/* A single directory is only verified. */
 static int check_convert(const struct options *o, struct moeflux_err *e)
 {
     bool settings = o->lossy || o->half_scales || o->bits || o->group || o->expert_bits || o->expert_group ||
@@ -724,6 +735,17 @@ static int check(struct options *o, struct moeflux_err *e)
     }
 }
 
+/* Checks the word without a flag: it may only follow --selftest. is_first: it is the first argument. */
+static int check_word(const struct options *o, bool is_first, struct moeflux_err *e)
+{
+    if (o->selftest)
+        return strcmp(o->word, "full") == 0
+                   ? 0
+                   : err_set(e, ERR_USAGE, "--selftest: expected nothing or \"full\", found \"%s\"", o->word);
+    return is_first ? which_model_refuse_word(o->word, e)
+                    : err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", o->word);
+}
+
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
     static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN, VERB_CONVERT, VERB_INSPECT, VERB_SERVE};
@@ -743,6 +765,10 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     int rc = flags_parse(c->flags, c->n, argc, argv, o, &o->help, e);
     if (rc && at == 0 && argc > 1 && argv[1][0] && argv[1][0] != '-')
         return which_model_refuse_word(argv[1], e);
+    if (rc)
+        return rc;
+    if (o->word && !o->help)
+        rc = check_word(o, o->word == argv[1], e);
     if (rc)
         return rc;
     if (at == 0 && (o->help || o->version))
@@ -772,8 +798,8 @@ void options_explain(const struct options *o, struct moeflux_err *e)
         err_set(e, first.code, "%s (the model is set by %s)", first.text, from);
 }
 
-/* Those of the first group. The context is that of all settings; a list of devices and a file that is written
- * are none of one setting's. */
+/* Whether a setting of --compare may have the flag: those of the group "Model:", except the context, which is
+ * the same for all, the list of devices and files that are written. */
 static bool is_of_setting(const struct flag *f)
 {
     const struct flag *end = run_flags + 1;
@@ -821,7 +847,7 @@ void options_help(const struct options *o, struct str *out)
     }
     str_add_text(out, "usage: moeflux -m DIR -p TEXT          one answer on stdout\n"
                       "       moeflux -m DIR                  a conversation (in a terminal)\n"
-                      "       moeflux -m DIR --batch FILE     an answer a line of JSON\n"
+                      "       moeflux -m DIR --batch FILE     one answer per line of JSON\n"
                       "       moeflux serve -m DIR            OpenAI's API on http://127.0.0.1:8080\n"
                       "       moeflux -m DIR --bench          speed of prefill and decode\n"
                       "       moeflux -m DIR --perplexity FILE [--compare SETTING]...\n"

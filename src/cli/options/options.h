@@ -45,100 +45,103 @@ struct options {
     int experts;                                                 /* 0: gpu, 1: cpu; OPTIONS_NOT_GIVEN */
     float expert_share, prefer_resident;
     int64_t n_cpu_moe;      /* layers; OPTIONS_NOT_GIVEN */
-    int64_t active_experts; /* 0: as many as the model's own */
+    int64_t active_experts; /* 0: the model's own number */
     int64_t ctx_size;       /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
-    uint64_t memory;                /* bytes; 0: from what is free */
-    struct bytes_list gpu_memory;   /* of each device, or one for all; none: from what is free */
-    struct share_list tensor_split; /* none: by the devices' memory */
+    uint64_t memory; /* bytes; 0: a share of what is free */
+    /* bytes: one for each device, or one for all; none: a share of what is free */
+    struct bytes_list gpu_memory;
+    struct share_list tensor_split; /* one for each device; none: by the devices' memory */
 
-    const char *prompt, *file, *tokens_in, *system; /* at most one of the first three */
-    const char *prompt_cache, *prompt_cache_ro;     /* at most one */
-    const char *state_format;                       /* "v2" or "v3"; NULL: v3 */
-    const char *resume;                             /* a session's name */
+    const char *prompt, *file, *tokens_in;      /* no more than one is given */
+    const char *system;                         /* text of the system message */
+    const char *prompt_cache, *prompt_cache_ro; /* no more than one is given */
+    const char *state_format;                   /* "v2" or "v3"; NULL: v3 */
+    const char *resume;                         /* name of a saved conversation */
     bool raw, think, no_think, show_think;
 
     bool ordered;               /* results in the order of the lines */
-    bool retry_failed;          /* results of `output` that are errors count as none */
-    int color;                  /* of answers: 0: on a terminal, 1: always, 2: never */
+    bool retry_failed;          /* failed results in `output` count as missing */
+    int color;                  /* formatted answers: 0: on a terminal, 1: always, 2: never */
     const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
-    const char *shard;          /* as given; the two that follow are what it says */
+    const char *shard;          /* "I/N"; shard_i and shard_n are its parts */
     uint32_t shard_i, shard_n;  /* every shard_n-th line from line shard_i on, 1 <= shard_i <= shard_n */
 
     int64_t predict; /* tokens; OPTIONS_NO_LIMIT; OPTIONS_NOT_GIVEN */
-    int64_t seed;    /* -1: draw one */
+    int64_t seed;    /* -1: a random one */
     float temp, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last;
     float presence_penalty, frequency_penalty;
     struct flag_texts stop;
     const char *tools;                 /* a file */
-    int64_t logprobs;                  /* of how many of the likeliest tokens; REQUEST_NO_LOGPROBS */
+    int64_t logprobs;                  /* number of likeliest tokens for each; REQUEST_NO_LOGPROBS */
     const char *json_schema, *grammar; /* files; json_schema may be the text itself */
-    bool json_object;                  /* at most one of these three */
+    bool json_object;                  /* no more than one of these three is given */
     bool ignore_eos;
 
     bool tokens_out, json, csv, stats, logits_all;
     const char *logits, *hidden; /* files; logits may be "-" */
     const char *perplexity;      /* a file, or "-" */
-    struct flag_texts compare;   /* as given; options_setting says what they are */
+    struct flag_texts compare;   /* one text for each --compare; options_setting parses them */
 
-    const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL but for host: not given */
+    const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL: not given (host always is) */
     int64_t port, queue, grace, sequences, state_files;         /* grace: seconds */
     int64_t parallel;                                           /* serve and --batch; 0: not given */
-    bool replicate;                                             /* likewise */
+    bool replicate;                                             /* serve and --batch */
     uint64_t state_memory, state_disk;                          /* bytes; 0: no limit */
 
     bool list_devices, selftest, bench, plan;
+    const char *word; /* a word without a flag: "full", with selftest */
     struct number_list bench_prompt, bench_gen, bench_depth;
     int64_t bench_reps;
-    int64_t bench_parallel; /* 0, 1: one sequence; at most BENCH_MAX_PARALLEL */
+    int64_t bench_parallel; /* sequences, at most BENCH_MAX_PARALLEL; 0 or 1: one */
 
     const char *shell; /* completion */
     bool help, version, quiet, verify, lossy, half_scales, no_measure;
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */
-    int recipe, scales, mode, expert_mode;          /* numbers of the choices; OPTIONS_NOT_GIVEN */
+    int recipe, scales, mode, expert_mode;          /* indices of the choices; OPTIONS_NOT_GIVEN */
 };
 
-/* Parses the command line, and takes from the environment and the configuration file what it leaves open
+/* Parses the command line. Flags that it lacks are taken from the environment and the configuration file
  * (defaults.h). ERR_USAGE names the flag at fault, or the file and line. options_free is legal after a
  * failure, too. */
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e);
 void options_free(struct options *o);
 
-/* The commands and their flags: run first, which has no name on the command line. */
+/* The commands and their flags. The first is run, which has no name on the command line. */
 enum { OPTIONS_COMMANDS = 4 };
 extern const struct defaults_command options_commands[OPTIONS_COMMANDS];
 
-/* Adds to the message of a failed run where the model that it is about was named, if not on the command line.
- * */
+/* Adds to the message of a failed run where the model was named, if that was not the command line. */
 void options_explain(const struct options *o, struct moeflux_err *e);
 
-/* A setting of --compare: `base` with what the words say otherwise, the flags of the model and of how it is
- * run alone; argv[0] is skipped. A first word that is no flag is the model's directory. ERR_USAGE. */
+/* Parses a setting of --compare into *out: `base` with the flags of argv, of which argv[0] is skipped. Only
+ * flags of the model and of how it runs are allowed. A first word that is no flag is the model's directory.
+ * ERR_USAGE. */
 int options_setting(const struct options *base, int argc, char **argv, struct options *out,
                     struct moeflux_err *e);
 
-/* The help text of the command line that was parsed (the main one, convert's, inspect's or serve's). */
+/* Appends the help text of the command that was parsed. */
 void options_help(const struct options *o, struct str *out);
 
-/* The model's name for clients: --alias, else its directory's. Borrowed. */
+/* Returns the model's name for clients: --alias, else its directory's name. Borrowed. */
 const char *options_model_name(const struct options *o);
 
-/* The CPU's instruction set: of the flag, else of MOEFLUX_CPU_ISA, which is a wish for the CPU alone; NULL:
- * the best. */
+/* Returns the name of the CPU's instruction set: --cpu-isa, else MOEFLUX_CPU_ISA, which counts only if the
+ * CPU computes. NULL: the best one. */
 const char *options_cpu_isa(const struct options *o);
 
-/* What the engine is to be opened with; `progress` stays as it is. */
+/* Fills what the engine is opened with; `progress` stays as it is. */
 void options_engine(const struct options *o, struct moeflux_options *out);
 
-/* How a prompt is to be answered, as far as a request of --batch does not say otherwise. */
+/* Returns how a prompt is answered; requests of --batch and of the server override its fields. */
 struct request_options options_request(const struct options *o);
-/* The sampler's options with `seed` put in. */
+/* Returns the sampler's options with this seed. */
 struct sampler_options options_sampling(const struct options *o, uint64_t seed);
 
-/* Whether the run writes files of logits or hidden states, and then generates nothing unless -n is given. */
+/* Whether the run writes logits or hidden states. It then generates nothing unless -n is given. */
 static inline bool options_probes(const struct options *o)
 {
     return o->logits || o->hidden;

@@ -15,7 +15,7 @@ static bool is_plain_backslash(char quote, char next)
     return quote == '\'' || (quote == '"' && next != '"' && next != '\\');
 }
 
-/* Copies the word at *at to *to without its quotes; moves both behind it. */
+/* Copies the word at *at to *to without its quotes; moves both past it. */
 static int copy_word(const char **at, char **to, struct moeflux_err *e)
 {
     char quote = '\0';
@@ -28,7 +28,7 @@ static int copy_word(const char **at, char **to, struct moeflux_err *e)
         if (c == '\\' && !is_plain_backslash(quote, (*at)[1]))
             c = *++*at;
         if (!c)
-            return err_set(e, ERR_USAGE, "nothing is behind the \\ at the end");
+            return err_set(e, ERR_USAGE, "nothing follows the \\ at the end");
         *(*to)++ = c;
     }
     *(*to)++ = '\0';
@@ -37,7 +37,7 @@ static int copy_word(const char **at, char **to, struct moeflux_err *e)
 
 int words_split(struct words *w, const char *text, struct moeflux_err *e)
 {
-    /* A blank or the end is behind each word. */
+    /* A blank or the end follows each word. */
     size_t len = strlen(text), n_most = len / 2 + 1;
     int rc = 0;
     *w = (struct words){.argc = 1, .argv = mem_new((n_most + 2) * sizeof(char *) + len + 2, 1, e)};

@@ -11,7 +11,7 @@ static const struct table_column columns[] = {
 };
 enum { N_COLUMNS = sizeof columns / sizeof *columns };
 
-/* The relative root mean square error. */
+/* Returns the relative root mean square error. */
 static double relative(double error, double squares)
 {
     return squares > 0 ? sqrt(error / squares) : 0;

@@ -1,4 +1,4 @@
-/* convert.h - what quantising cost, as a table. */
+/* convert.h - prints the errors of a quantisation as a table. */
 #ifndef MOEFLUX_CLI_REPORT_CONVERT_H
 #define MOEFLUX_CLI_REPORT_CONVERT_H
 
@@ -9,8 +9,8 @@
 struct moeflux_err;
 struct output;
 
-/* A line for each class of tensors that was quantised and one for all; nothing where none was. searched:
- * whether scales were searched, else those of the smallest and largest value are the ones that are stored. */
+/* Prints a line for each class of quantised tensors and one for all; nothing if none was quantised. searched:
+ * scales were searched; false: they come from the smallest and largest value of each group. */
 int convert_report_print(const struct convert_errors *x, bool searched, struct output *out,
                          struct moeflux_err *e);
 

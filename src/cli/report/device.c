@@ -27,7 +27,7 @@ struct device_texts {
     char memory[32], reads[40], usable[160];
 };
 
-/* Only the CPU's row has threads, an instruction set and a speed of memory. */
+/* Fills cells of which only the CPU's row has threads, an instruction set and a speed of memory. */
 static void fill_cpu_cells(struct table_cell *row, const struct moeflux_device *d, double bytes_s,
                            struct device_texts *texts)
 {
@@ -62,7 +62,7 @@ static void fill_row(struct table_cell *row, const struct moeflux_device *d, dou
 }
 
 /* Whether an earlier device is attached to the same node. */
-static bool is_told(const struct moeflux_device *all, uint32_t at)
+static bool is_printed(const struct moeflux_device *all, uint32_t at)
 {
     bool is = false;
     for (uint32_t i = 0; i < at; i++)
@@ -90,7 +90,7 @@ void device_report_nodes(const struct moeflux_device *all, uint32_t n, struct ou
     for (uint32_t i = 0; i < n; i++)
         n_known += all[i].memory_node >= 0;
     for (uint32_t i = 0; n_known > 1 && i < n; i++)
-        if (all[i].memory_node >= 0 && !is_told(all, i))
+        if (all[i].memory_node >= 0 && !is_printed(all, i))
             print_node(all, i, n, out);
 }
 

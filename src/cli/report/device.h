@@ -9,11 +9,11 @@ struct moeflux_err;
 struct options;
 struct output;
 
-/* As a table, CSV or JSON. */
+/* Prints the devices as a table, CSV or JSON. */
 int device_report_run(const struct options *o, struct output *out, struct moeflux_err *e);
 
-/* A line for each memory node of the machine with the devices that are attached to it, if two or more devices
- * have a known one: what crosses between those of one node stays in its memory. */
+/* Prints a line for each NUMA node of the machine with the devices attached to it, if the node of two or more
+ * devices is known. Data between devices of one node stays in that node's memory. */
 void device_report_nodes(const struct moeflux_device *all, uint32_t n, struct output *out);
 
 #endif

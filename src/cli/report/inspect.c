@@ -16,18 +16,18 @@
 #include "cli/report/use.h"
 #include "moeflux.h"
 
-/* What there is to tell. */
-struct findings {
+/* Everything that is reported. */
+struct inspection {
     struct moeflux_needs needs;
     struct moeflux_part parts[MOEFLUX_MAX_PARTS];
     uint32_t n_parts;
     struct moeflux_plan plan;
-    struct moeflux_err no_plan; /* why there is none; code 0: there is */
+    struct moeflux_err no_plan; /* why there is no plan; code 0: there is one */
     struct moeflux_speeds speeds;
     bool measured;
 };
 
-/* The context that the memory figures are given for, beside the model's own maximum. */
+/* Memory is given for this context, in tokens, and for the model's own maximum. */
 enum { SHORT_CONTEXT = 8192 };
 
 static uint64_t state_bytes(const struct moeflux_needs *n, uint64_t n_pos)
@@ -88,8 +88,8 @@ static bool is_even(const struct moeflux_needs *n)
     return n->expert_bytes == n->one_expert_bytes * n->n_experts * n->n_expert_layers;
 }
 
-/* Nothing where all experts lie in the model directory. */
-static void print_parts(struct output *out, const struct findings *f)
+/* Prints the directories that share the experts, unless there is only the model's. */
+static void print_parts(struct output *out, const struct inspection *f)
 {
     for (uint32_t i = 0; f->n_parts > 1 && i < f->n_parts; i++) {
         char name[32];
@@ -98,8 +98,8 @@ static void print_parts(struct output *out, const struct findings *f)
     }
 }
 
-/* Of a model that is not there yet: whether it has room where its configuration lies. */
-static void print_room(const struct options *o, const struct findings *f, struct output *out)
+/* Prints, for a configuration alone, whether the model has room on its disk. */
+static void print_room(const struct options *o, const struct inspection *f, struct output *out)
 {
     const struct moeflux_needs *n = &f->needs;
     struct statvfs fs;
@@ -110,7 +110,7 @@ static void print_room(const struct options *o, const struct findings *f, struct
                 room < n->dense_bytes + n->expert_bytes ? "too little for this model" : "");
 }
 
-static void print_sizes(const struct options *o, struct output *out, const struct findings *f)
+static void print_sizes(const struct options *o, struct output *out, const struct inspection *f)
 {
     const struct moeflux_needs *n = &f->needs;
     char note[96];
@@ -143,7 +143,7 @@ static void print_sizes(const struct options *o, struct output *out, const struc
     print_bytes(out, "  least", n->floor_bytes, "dense weights, a short context, one layer's experts");
 }
 
-static json_t *parts_json(const struct findings *f)
+static json_t *parts_json(const struct inspection *f)
 {
     json_t *paths = json_array();
     for (uint32_t i = 0; i < f->n_parts; i++)
@@ -151,7 +151,7 @@ static json_t *parts_json(const struct findings *f)
     return paths;
 }
 
-static json_t *needs_json(const struct options *o, const struct findings *f)
+static json_t *needs_json(const struct options *o, const struct inspection *f)
 {
     const struct moeflux_needs *n = &f->needs;
     const struct {
@@ -196,12 +196,12 @@ static json_t *needs_json(const struct options *o, const struct findings *f)
     return object;
 }
 
-static const struct moeflux_plan *plan_of(const struct findings *f)
+static const struct moeflux_plan *plan_of(const struct inspection *f)
 {
     return f->no_plan.code ? NULL : &f->plan;
 }
 
-static int print_json(const struct options *o, const struct findings *f, struct output *out,
+static int print_json(const struct options *o, const struct inspection *f, struct output *out,
                       struct moeflux_err *e)
 {
     json_t *object = needs_json(o, f);
@@ -215,7 +215,7 @@ static int print_json(const struct options *o, const struct findings *f, struct 
     return output_json(out, object, e);
 }
 
-static void print_plan(const struct findings *f, struct output *out)
+static void print_plan(const struct inspection *f, struct output *out)
 {
     output_text(out, "\n");
     if (plan_of(f))
@@ -224,8 +224,9 @@ static void print_plan(const struct findings *f, struct output *out)
         output_addf(out, "It cannot run here: %s\n", f->no_plan.text);
 }
 
-/* Only what the user asked for wrongly is a failure: a model that cannot run here can still be told about. */
-static int find_out(struct findings *f, const struct options *o, struct moeflux_err *e)
+/* Fills the report. A plan that fails is no failure unless the usage is wrong: a model that cannot run here
+ * is still described. */
+static int inspect_model(struct inspection *f, const struct options *o, struct moeflux_err *e)
 {
     struct moeflux_options engine = {0};
     options_engine(o, &engine);
@@ -249,8 +250,8 @@ int inspect_run(const struct options *o, struct output *out, struct moeflux_err 
 {
     if (o->trace || o->usage)
         return use_report_run(o, out, e);
-    struct findings f = {0};
-    int rc = find_out(&f, o, e);
+    struct inspection f = {0};
+    int rc = inspect_model(&f, o, e);
     if (rc)
         return rc;
     if (o->json)

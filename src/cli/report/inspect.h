@@ -1,4 +1,4 @@
-/* inspect.h - `moeflux inspect DIR`: what a model is and what it needs, from its files alone. */
+/* inspect.h - `moeflux inspect`: reports what a model is, what it needs, and how fast it can be here. */
 #ifndef MOEFLUX_CLI_REPORT_INSPECT_H
 #define MOEFLUX_CLI_REPORT_INSPECT_H
 
@@ -6,6 +6,8 @@ struct moeflux_err;
 struct options;
 struct output;
 
+/* Prints the report as text or JSON. Fails for wrong options and unreadable files; a model that cannot run
+ * here is no failure. With --trace or --usage it is use_report_run. */
 int inspect_run(const struct options *o, struct output *out, struct moeflux_err *e);
 
 #endif

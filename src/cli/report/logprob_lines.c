@@ -10,7 +10,7 @@
 
 enum { TEXT_COLUMNS = 16 };
 
-/* "-0.0123 "text"": a text in quotes, so that a space or a line feed is seen. */
+/* Adds "-0.0123 "text"": the text is quoted, so that a space or a line feed can be seen. */
 static void add(struct str *to, const struct tokenizer *t, const struct logprob *l, int columns)
 {
     const char *bytes = "";

@@ -1,12 +1,11 @@
-/* logprob_lines.h - how likely the tokens of an answer were, for people to read. */
+/* logprob_lines.h - prints the log-probabilities of an answer's tokens as lines for people. */
 #ifndef MOEFLUX_CLI_REPORT_LOGPROB_LINES_H
 #define MOEFLUX_CLI_REPORT_LOGPROB_LINES_H
 
 struct answer;
 struct tokenizer;
 
-/* Prints on stderr one line for each token of an answer with log-probabilities. t: NULL: ids instead of
- * texts. */
+/* Prints a line for each token on stderr, if the answer has log-probabilities. t NULL: ids, no texts. */
 void logprob_lines_say(const struct tokenizer *t, const struct answer *a);
 
 #endif

@@ -11,7 +11,7 @@
 #include "cli/output.h"
 #include "moeflux.h"
 
-/* UINT64_MAX: not known. note: "" for none. */
+/* bytes UINT64_MAX: not known; note "": none */
 static void print_bytes(struct output *out, const char *name, uint64_t bytes, const char *note)
 {
     char amount[32] = "unknown";
@@ -28,7 +28,7 @@ static void print_experts(struct output *out, const char *name, uint64_t n, cons
     print_bytes(out, name, n * p->slot_bytes, note);
 }
 
-/* What the CPU computes beside the device. */
+/* Prints the experts that the CPU computes for the device. */
 static void print_cpu(struct output *out, const struct moeflux_plan *p)
 {
     char layers[64];

@@ -11,8 +11,9 @@
 static const double HIT_RATES[] = {0, 0.25, 0.5, 0.8, 0.95, 1};
 enum { N_HIT_RATES = sizeof HIT_RATES / sizeof *HIT_RATES };
 
-/* The hits of a router without favourites: the share of the experts that device and host hold together. */
-static double held(const struct moeflux_plan *p)
+/* Returns the share of experts that device and host hold. It is the hit rate if the router uses all experts
+ * equally often. */
+static double held_share(const struct moeflux_plan *p)
 {
     double share = (double)(p->n_slots + p->n_host_slots + p->n_cpu_slots) / (double)p->n_experts;
     return share < 1 ? share : 1;
@@ -93,24 +94,24 @@ static void advise_on(const struct moeflux_plan *p, const struct moeflux_forecas
                  f->compute_s * 1e3, all);
 }
 
-/* One line, or "" where too little is known. */
+/* Writes one line of advice; "" if too little is known. */
 static void advise(const struct moeflux_needs *n, const struct moeflux_plan *p,
                    const struct moeflux_speeds *s, char *text, size_t cap)
 {
     text[0] = '\0';
     if (!p || s->kernel_bytes_s <= 0)
         return;
-    struct moeflux_forecast f = moeflux_make_forecast(n, p, s, held(p));
+    struct moeflux_forecast f = moeflux_make_forecast(n, p, s, held_share(p));
     if (p->experts_resident)
         snprintf(text, cap, "The device: all experts are resident, it computes for all of a token's %.1f ms",
                  f.compute_s * 1e3);
     else if (s->disk_bytes_s > 0)
-        advise_on(p, &f, held(p), text, cap);
+        advise_on(p, &f, held_share(p), text, cap);
 }
 
 /* --- the table --- */
 
-/* Negative: not known. */
+/* value < 0: not known */
 static void print_number(struct output *out, int width, int digits, double value)
 {
     if (value < 0)
@@ -139,7 +140,7 @@ static void print_row(struct output *out, const struct moeflux_speeds *s, double
 static void print_rows(const struct moeflux_needs *n, const struct moeflux_plan *p,
                        const struct moeflux_speeds *s, struct output *out)
 {
-    double here = p ? held(p) : -1;
+    double here = p ? held_share(p) : -1;
     for (int i = 0; i < N_HIT_RATES; i++) {
         if (here >= 0 && here < HIT_RATES[i] && (i == 0 || here > HIT_RATES[i - 1])) {
             struct moeflux_forecast f = moeflux_make_forecast(n, p, s, here);
@@ -152,7 +153,7 @@ static void print_rows(const struct moeflux_needs *n, const struct moeflux_plan 
 
 /* --- where to compute experts --- */
 
-/* The flags that ask for it. */
+/* Writes the flags that ask for this placement. */
 static void show_flags(const struct moeflux_needs *n, uint32_t n_cpu_layers, char *text, size_t cap)
 {
     if (n_cpu_layers == 0 || n_cpu_layers >= n->n_layers)
@@ -197,7 +198,7 @@ static int print_split(const struct moeflux_needs *n, const struct moeflux_plan 
     show_shares(&split, plan->n_devices, shares, sizeof shares);
     output_addf(out, "\n--tensor-split %s would be better: a token takes %.2f ms on all devices (now %.2f),",
                 shares, split.best_token_s * 1e3, split.token_s * 1e3);
-    output_addf(out, " of it %.2f on the slowest (now %.2f), which prompts wait for.\n",
+    output_addf(out, " of which %.2f on the slowest (now %.2f), which prompts wait for.\n",
                 split.best_slowest_s * 1e3, split.slowest_s * 1e3);
     return 0;
 }
@@ -330,8 +331,8 @@ void speed_report_json(const struct moeflux_needs *n, const struct moeflux_plan 
     json_object_set_new(object, "speeds", speeds_json(s));
     json_object_set_new(object, "forecast", rows);
     if (plan) {
-        struct moeflux_forecast f = moeflux_make_forecast(n, plan, s, held(plan));
-        json_object_set_new(object, "here", row_json(held(plan), &f));
+        struct moeflux_forecast f = moeflux_make_forecast(n, plan, s, held_share(plan));
+        json_object_set_new(object, "here", row_json(held_share(plan), &f));
     }
     json_object_set_new(object, "placement", placement_json(n, plan, s));
     json_object_set_new(object, "tensor_split", split_json(n, plan, s));

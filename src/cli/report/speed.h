@@ -1,5 +1,5 @@
-/* speed.h - in `moeflux inspect`: measured speeds, the tokens per second that they allow, and what would
- * help. */
+/* speed.h - part of `moeflux inspect`: prints measured speeds, the tokens per second that they allow, and
+ * advice. */
 #ifndef MOEFLUX_CLI_REPORT_SPEED_H
 #define MOEFLUX_CLI_REPORT_SPEED_H
 
@@ -10,11 +10,11 @@ struct moeflux_plan;
 struct moeflux_speeds;
 struct output;
 
-/* plan: NULL when there is none. ERR_MEMORY. */
+/* Prints them as text. plan NULL: there is none. ERR_MEMORY. */
 int speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                        const struct moeflux_speeds *s, struct output *out, struct moeflux_err *e);
 
-/* Adds "speeds", "forecast", "tensor_split" and "advice" to an object. */
+/* Adds "speeds", "forecast", "here", "placement", "tensor_split" and "advice" to an object. */
 void speed_report_json(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                        const struct moeflux_speeds *s, struct json_t *object);
 

@@ -45,7 +45,7 @@ static double part_of(uint64_t part, uint64_t whole)
     return whole ? (double)part / (double)whole : NAN;
 }
 
-/* Host memory of the checkpoints that there are. */
+/* Returns the host memory that the checkpoints take, in bytes. */
 static uint64_t checkpoint_bytes_of(const struct generator *s)
 {
     return s->sequence ? moeflux_session_list_checkpoints(s->sequence, NULL, 0) *
@@ -70,7 +70,8 @@ static void print_experts(const struct moeflux_stats *es, const char *io, struct
     str_addf(to, "\n%-12s %s\n", "read by", io);
 }
 
-/* What the disk allows where every token was decoded: no order of reads and computations is faster. */
+/* Prints the speed limit that the disk sets, if there was no prefill: no overlap of reads and computing is
+ * faster. */
 static void print_bound(const struct moeflux_stats *es, struct str *to)
 {
     char each[32];
@@ -94,7 +95,7 @@ static void print_hits(const struct moeflux_stats *es, struct str *to)
         str_addf(to, " on the device, %.1f %% on the host", 100 * part_of(es->n_host_hits, chosen));
     str_addf(to, "; %.1f %% from disk\n", 100 * part_of(es->n_misses, chosen));
     if (es->n_preferred)
-        str_addf(to, "%-12s %" PRIu64 " chosen experts, which were in memory, to better ones (%.1f %%)\n",
+        str_addf(to, "%-12s %" PRIu64 " resident experts to better ones that were not (%.1f %%)\n",
                  "preferred", es->n_preferred, 100 * part_of(es->n_preferred, chosen));
     if (es->n_promoted || es->n_demoted)
         str_addf(to, "%-12s %" PRIu64 " to the device, %" PRIu64 " to the host\n", "moved", es->n_promoted,
@@ -104,8 +105,8 @@ static void print_hits(const struct moeflux_stats *es, struct str *to)
 static void print_cpu(const struct moeflux_stats *es, struct str *to)
 {
     if (es->n_cpu_experts)
-        str_addf(to, "%-12s %" PRIu64 " chosen experts computed in %.3f s, with what it waited for them\n",
-                 "CPU", es->n_cpu_experts, (double)es->cpu_experts_ns / 1e9);
+        str_addf(to, "%-12s %" PRIu64 " chosen experts computed in %.3f s, waits for them included\n", "CPU",
+                 es->n_cpu_experts, (double)es->cpu_experts_ns / 1e9);
 }
 
 static void print_prefetch(const struct moeflux_stats *es, struct str *to)
@@ -129,7 +130,7 @@ static void print_waits(const struct moeflux_stats *es, struct str *to)
     str_addf(to, ", %.3f s for the device\n", (double)es->wait_gpu_ns / 1e9);
 }
 
-/* The layers that tokens waited for longest, the longest first. */
+/* Prints the layers that tokens waited for longest, the longest first. */
 static void print_worst_layers(const struct generator *s, struct str *to)
 {
     enum { MOST = 4 };
@@ -154,13 +155,13 @@ static void print_worst_layers(const struct generator *s, struct str *to)
         str_add_text(to, "\n");
 }
 
-/* While others worked. */
+/* Returns the seconds in which the device was idle while another one worked. */
 static double idle_s(const struct moeflux_stats *es, const struct moeflux_device_stats *d)
 {
     return es->work_ns > d->busy_ns ? (double)(es->work_ns - d->busy_ns) / 1e9 : 0.0;
 }
 
-/* A row for each of several devices. */
+/* Prints rows for each device if there are several. */
 static void print_devices(const struct moeflux_stats *es, struct str *to)
 {
     for (uint32_t i = 0; es->n_devices > 1 && i < es->n_devices; i++) {
@@ -176,7 +177,7 @@ static void print_devices(const struct moeflux_stats *es, struct str *to)
             str_addf(to, ", %" PRIu64 " on the host", d->n_host_slots);
         if (chosen)
             str_addf(to, "; hits %.1f %%", 100 * part_of(d->n_hits, chosen));
-        str_addf(to, "\n%-12s busy %.3f s, of it %.3f s waiting for the disk; idle %.3f s\n", "",
+        str_addf(to, "\n%-12s busy %.3f s, of which %.3f s waiting for the disk; idle %.3f s\n", "",
                  (double)d->busy_ns / 1e9, (double)d->wait_read_ns / 1e9, idle_s(es, d));
     }
 }
@@ -337,7 +338,7 @@ static void add_counts(json_t *object, const struct moeflux_stats *es, uint64_t 
         json_object_set_new(object, counts[i].key, json_integer((json_int_t)counts[i].value));
 }
 
-/* Null where nothing was counted. */
+/* Adds rates; null if nothing was counted. */
 static void add_rates(json_t *object, const struct moeflux_stats *es)
 {
     uint64_t chosen = es->n_hits + es->n_host_hits + es->n_misses;

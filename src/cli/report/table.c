@@ -12,7 +12,7 @@ static const struct table_cell *cell_at(const struct table *t, size_t row, size_
     return &t->cells[row * t->n_columns + column];
 }
 
-/* The cell's text; numbers that are not known (NaN) show as "-" in a table and as nothing in CSV. */
+/* Returns the cell's text. unknown: text for NaN, "-" in a table and "" in CSV. */
 static const char *cell_text(const struct table *t, size_t row, size_t column, const char *unknown, char *buf,
                              size_t cap)
 {
@@ -52,7 +52,7 @@ static void print_plain(const struct table *t, struct output *out)
     size_t last = t->n_columns - 1;
     while (last > 0 && !t->columns[last].title)
         last--;
-    /* row = -1 is the line of titles. */
+    /* Row -1 is the line of titles. */
     for (long row = -1; row < (long)t->n_rows; row++)
         for (size_t c = 0; c < t->n_columns; c++) {
             char buf[64];

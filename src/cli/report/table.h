@@ -1,4 +1,4 @@
-/* table.h - rows that are printed as an aligned table, as CSV or as a JSON array of objects. */
+/* table.h - prints rows as an aligned table, as CSV or as a JSON array of objects. */
 #ifndef MOEFLUX_CLI_REPORT_TABLE_H
 #define MOEFLUX_CLI_REPORT_TABLE_H
 
@@ -10,14 +10,14 @@ struct json_t;
 struct output;
 
 struct table_column {
-    const char *key;   /* in CSV and JSON; units in the name: "median_tok_s"; NULL: not there */
-    const char *title; /* in the plain table; NULL: not there */
-    int digits;        /* after the point; -1: a column of text, aligned left */
+    const char *key;   /* name in CSV and JSON, with the unit: "median_tok_s"; NULL: not in them */
+    const char *title; /* title in the plain table; NULL: not in it */
+    int digits;        /* digits after the point; -1: a column of text, aligned left */
 };
 
-struct table_cell { /* a column of text has `text`, one of numbers `number` */
-    const char *text;
-    double number;
+struct table_cell {
+    const char *text; /* used in a column of text */
+    double number;    /* used in a column of numbers; NaN: not known */
 };
 
 enum table_format { TABLE_PLAIN, TABLE_CSV };
@@ -30,7 +30,7 @@ struct table {
 
 void table_print(const struct table *t, enum table_format format, struct output *out);
 
-/* An array of one object per row, or NULL (no memory). The caller owns it. */
+/* Returns an array with an object for each row, owned by the caller; NULL: no memory. */
 struct json_t *table_json(const struct table *t);
 
 #endif

@@ -18,14 +18,14 @@
 #include "experts/usage.h"
 #include "moeflux.h"
 
-/* As --cache-policy calls them; no flag chooses lfu and best. */
+/* Names of --cache-policy; lfu and best cannot be chosen by a flag. */
 static const char *const policy_names[REPLAY_POLICIES] = {[REPLAY_FREQUENCY] = "frequency",
                                                           [REPLAY_CONTEXT] = "context",
                                                           [REPLAY_LRU] = "lru",
                                                           [REPLAY_LFU] = "lfu",
                                                           [REPLAY_BEST] = "best"};
 
-/* A size of the cache. */
+/* Results for one cache size. */
 struct row {
     uint32_t n_slots;
     bool is_plan;
@@ -34,51 +34,50 @@ struct row {
 
 enum { TENTHS = 10, MAX_ROWS = TENTHS + 1 };
 
-/* Tokens whose choices are known. */
+/* Numbers of tokens whose experts a cache might know ahead. */
 static const uint32_t known_tokens[] = {1, 2, 4, 8, 16};
 enum { N_KNOWN = sizeof known_tokens / sizeof *known_tokens, N_AHEAD = 2 };
 
-/* What foresight would be worth at a size. */
+/* What such foresight would be worth for one cache size. */
 struct ahead {
     uint32_t n_slots;
     struct replay_result frequency, context, best, known[N_KNOWN];
 };
 
-struct findings {
+struct trace_report {
     struct trace trace;
-    uint32_t n_all;            /* experts of the layers that were used */
+    uint32_t n_all;            /* experts in the layers that were used */
     uint32_t n_plan;           /* slots of the plan; 0: no model was given */
     struct row rows[MAX_ROWS]; /* [n_rows], ascending */
     uint32_t n_rows;
-    struct ahead ahead[N_AHEAD]; /* with a quarter and half of the experts */
+    struct ahead ahead[N_AHEAD]; /* caches for a quarter and for half of the experts */
     struct replay_layer *layers;
 };
 
 /* ---- numbers ---- */
 
-/* Single tokens are what waits for the disk; a trace that has none is told about as a whole. */
-static double hits_of(const struct findings *f, const struct replay_result *r)
+/* Returns the hit rate of single tokens, which are what waits for the disk; of all if there are none. */
+static double hits_of(const struct trace_report *f, const struct replay_result *r)
 {
     double hits = (double)(f->trace.n_single ? r->n_single_hits : r->n_hits);
     double misses = (double)(f->trace.n_single ? r->n_single_misses : r->n_misses);
     return hits + misses > 0 ? hits / (hits + misses) : 0;
 }
 
-static double token_bytes(const struct findings *f, const struct replay_result *r)
+static double token_bytes(const struct trace_report *f, const struct replay_result *r)
 {
     uint64_t misses = f->trace.n_single ? r->n_single_misses : r->n_misses;
     uint64_t tokens = f->trace.n_single ? f->trace.n_single : f->trace.n_batched;
     return tokens ? (double)misses * (double)f->trace.shape.expert_bytes / (double)tokens : 0;
 }
 
-static double slots_bytes(const struct findings *f, double n_slots)
+static double slots_bytes(const struct trace_report *f, double n_slots)
 {
     return n_slots * (double)f->trace.shape.expert_bytes;
 }
 
-/* The slots that give a policy such a part of hits, between two rows on a straight line; NAN: no row has that
- * many. */
-static double slots_for(const struct findings *f, enum replay_policy policy, double hits)
+/* Returns the slots with which a policy has this hit rate, interpolated between rows; NAN: none does. */
+static double slots_for(const struct trace_report *f, enum replay_policy policy, double hits)
 {
     double slots_before = 0, hits_before = 0;
     for (uint32_t i = 0; i < f->n_rows; i++) {
@@ -93,9 +92,9 @@ static double slots_for(const struct findings *f, enum replay_policy policy, dou
     return NAN;
 }
 
-/* ---- finding out ---- */
+/* ---- replays ---- */
 
-static int check_model(struct findings *f, const struct options *o, struct moeflux_err *e)
+static int check_model(struct trace_report *f, const struct options *o, struct moeflux_err *e)
 {
     const struct trace_shape *s = &f->trace.shape;
     struct moeflux_options engine = {0};
@@ -116,7 +115,7 @@ static int check_model(struct findings *f, const struct options *o, struct moefl
     return rc;
 }
 
-static void add_row(struct findings *f, uint32_t n_slots, bool is_plan)
+static void add_row(struct trace_report *f, uint32_t n_slots, bool is_plan)
 {
     uint32_t least = f->trace.shape.top_k;
     n_slots = n_slots < least ? least : n_slots;
@@ -127,7 +126,7 @@ static void add_row(struct findings *f, uint32_t n_slots, bool is_plan)
         f->rows[f->n_rows++] = (struct row){.n_slots = n_slots, .is_plan = is_plan};
 }
 
-static int fill_rows(struct findings *f, struct moeflux_err *e)
+static int fill_rows(struct trace_report *f, struct moeflux_err *e)
 {
     bool has_plan = f->n_plan == 0;
     int rc = 0;
@@ -146,7 +145,7 @@ static int fill_rows(struct findings *f, struct moeflux_err *e)
     return rc;
 }
 
-static int fill_ahead(struct findings *f, struct moeflux_err *e)
+static int fill_ahead(struct trace_report *f, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < N_AHEAD; i++) {
@@ -163,7 +162,7 @@ static int fill_ahead(struct findings *f, struct moeflux_err *e)
     return rc;
 }
 
-static int find_out(struct findings *f, const struct options *o, struct moeflux_err *e)
+static int replay_all(struct trace_report *f, const struct options *o, struct moeflux_err *e)
 {
     int rc = trace_read(&f->trace, o->trace, e);
     if (rc < 0)
@@ -184,7 +183,7 @@ static int find_out(struct findings *f, const struct options *o, struct moeflux_
 
 /* ---- as text ---- */
 
-/* The layers that were used. has_reuse: with the distances. */
+/* Adds a line for each layer that was used. has_reuse: with the distances between uses. */
 static void add_layers(const struct replay_layer *layers, uint32_t n_layers, bool has_reuse, struct str *to)
 {
     str_addf(to, "%5s %10s %8s  ", "layer", "uses", "experts");
@@ -204,7 +203,7 @@ static void add_layers(const struct replay_layer *layers, uint32_t n_layers, boo
     }
 }
 
-static void print_head(const struct findings *f, const struct options *o, struct output *out)
+static void print_head(const struct trace_report *f, const struct options *o, struct output *out)
 {
     const struct trace *t = &f->trace;
     char each[32], all[32];
@@ -220,7 +219,7 @@ static void print_head(const struct findings *f, const struct options *o, struct
                 t->n_single, t->n_batched, t->n_chunks, t->n_chunks == 1 ? "" : "s");
 }
 
-static void print_rows(const struct findings *f, struct output *out)
+static void print_rows(const struct trace_report *f, struct output *out)
 {
     output_addf(out, "Hits of %s, from an empty cache, and what a token reads\n",
                 f->trace.n_single ? "tokens that came one by one" : "all tokens");
@@ -243,8 +242,8 @@ static void print_rows(const struct findings *f, struct output *out)
     }
 }
 
-/* What more memory buys. */
-static void print_targets(const struct findings *f, struct output *out)
+/* Prints how much memory certain hit rates need, and what more memory than the plan's would save. */
+static void print_targets(const struct trace_report *f, struct output *out)
 {
     static const double targets[] = {0.5, 0.8, 0.9, 0.95};
     output_addf(out, "\nMemory for hits of %10s %10s\n", "frequency", "best");
@@ -271,8 +270,8 @@ static void print_targets(const struct findings *f, struct output *out)
     }
 }
 
-static void print_known(const struct findings *f, const char *what, const struct replay_result *r[N_AHEAD],
-                        struct output *out)
+static void print_known(const struct trace_report *f, const char *what,
+                        const struct replay_result *r[N_AHEAD], struct output *out)
 {
     output_addf(out, "%-11s", what);
     for (int i = 0; i < N_AHEAD; i++) {
@@ -284,8 +283,8 @@ static void print_known(const struct findings *f, const char *what, const struct
     output_text(out, "\n");
 }
 
-/* How far off the best is for what knows the past alone. */
-static void print_ahead(const struct findings *f, struct output *out)
+/* Prints how far policies that know only the past are from the best. */
+static void print_ahead(const struct trace_report *f, struct output *out)
 {
     const struct ahead *a = f->ahead;
     output_text(out,
@@ -304,7 +303,7 @@ static void print_ahead(const struct findings *f, struct output *out)
     print_known(f, "best", (const struct replay_result *[]){&a[0].best, &a[1].best}, out);
 }
 
-static int print_text(const struct findings *f, const struct options *o, struct output *out,
+static int print_text(const struct trace_report *f, const struct options *o, struct output *out,
                       struct moeflux_err *e)
 {
     struct str table = {0};
@@ -350,7 +349,7 @@ static json_t *layers_json(const struct replay_layer *layers, uint32_t n_layers,
     return all;
 }
 
-static json_t *row_json(const struct findings *f, const struct row *r)
+static json_t *row_json(const struct trace_report *f, const struct row *r)
 {
     json_t *row = json_object(), *hits = json_object(), *bytes = json_object();
     for (int p = 0; p < REPLAY_POLICIES; p++) {
@@ -365,7 +364,7 @@ static json_t *row_json(const struct findings *f, const struct row *r)
     return row;
 }
 
-static json_t *ahead_json(const struct findings *f)
+static json_t *ahead_json(const struct trace_report *f)
 {
     json_t *all = json_array();
     for (int i = 0; i < N_AHEAD; i++) {
@@ -382,7 +381,7 @@ static json_t *ahead_json(const struct findings *f)
     return all;
 }
 
-static int print_json(const struct findings *f, const struct options *o, struct output *out,
+static int print_json(const struct trace_report *f, const struct options *o, struct output *out,
                       struct moeflux_err *e)
 {
     const struct trace *t = &f->trace;
@@ -404,8 +403,8 @@ static int print_json(const struct findings *f, const struct options *o, struct 
 
 static int report_trace(const struct options *o, struct output *out, struct moeflux_err *e)
 {
-    struct findings f = {0};
-    int rc = find_out(&f, o, e);
+    struct trace_report f = {0};
+    int rc = replay_all(&f, o, e);
     if (rc == 0)
         rc = o->json ? print_json(&f, o, out, e) : print_text(&f, o, out, e);
     trace_free(&f.trace);
@@ -455,7 +454,7 @@ static int report_usage(const struct options *o, struct output *out, struct moef
         rc = moeflux_get_needs(o->model, &needs, e);
     if (rc < 0)
         return rc;
-    if (o->model) { /* then the file is read as that model's, and refused as such */
+    if (o->model) { /* usage_read refuses a file of another shape */
         n_layers = needs.n_layers;
         n_experts = needs.n_experts;
     }
@@ -505,7 +504,7 @@ void use_report_add(const struct moeflux_model *m, struct str *to)
 
 int use_report_tell(const struct options *o, uint64_t n_slots, struct moeflux_err *e)
 {
-    struct findings f = {0};
+    struct trace_report f = {0};
     struct str text = {0};
     struct replay_result now, best;
     int rc = trace_read(&f.trace, o->trace, e);

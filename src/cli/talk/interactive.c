@@ -10,8 +10,8 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/exit.h"
-#include "cli/options/form.h"
-#include "cli/options/near.h"
+#include "cli/options/answer_grammar.h"
+#include "cli/options/closest.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
@@ -27,15 +27,15 @@
 #include "generate/generator.h"
 #include "moeflux.h"
 
-/* Of a saved conversation, when it is taken up again. */
+/* SHOWN_TURNS: last turns that are printed when a saved conversation is resumed */
 enum { SHOWN_TURNS = 2 };
 
 /* ---- commands ---- */
 
 static int command_help(struct talk *t, const char *argument, struct moeflux_err *e);
 
-/* A command's failure is told; the conversation goes on. */
-static int told(int rc, const struct moeflux_err *e)
+/* Reports a command's failure, if rc is one. Returns 0: the conversation goes on. */
+static int report_failure(int rc, const struct moeflux_err *e)
 {
     if (rc)
         exit_report(rc, e);
@@ -50,7 +50,7 @@ static int command_clear(struct talk *t, const char *argument, struct moeflux_er
     return talk_clear(t, e);
 }
 
-/* Whether the user says yes to `question`, which tells what is lost. */
+/* Whether the user says yes to `question`, which says what is lost. */
 static bool agrees(struct talk *t, const char *question)
 {
     const char *answer;
@@ -73,7 +73,8 @@ static int show_system(const struct talk *t)
     return 0;
 }
 
-/* Asks only where something is lost: a saved conversation stays in its file. */
+/* Shows the system text, or replaces it. Asks before only if turns would be lost: a saved conversation has
+ * its file. */
 static int command_system(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     const struct conversation *c = &t->conversation;
@@ -108,14 +109,14 @@ static int command_retry(struct talk *t, const char *argument, struct moeflux_er
     return talk_retry(t, e);
 }
 
-/* The text as the user's editor leaves it, from its first word on, in *start. 0: there is one; 1: none, which
- * has been told. */
-static int edited(struct talk *t, struct str *text, const char **start, struct moeflux_err *e)
+/* Lets the user edit the text. *start: its first word. Returns 0; 1: there is no text, which has been
+ * reported. */
+static int edit_text(struct talk *t, struct str *text, const char **start, struct moeflux_err *e)
 {
     int rc = editor_run(text, e);
     signals_clear();
     if (rc) {
-        told(rc, e);
+        report_failure(rc, e);
         return 1;
     }
     *start = str_text(text) + strspn(str_text(text), " \t\r\n");
@@ -134,7 +135,7 @@ static int command_edit(struct talk *t, const char *argument, struct moeflux_err
     int rc = 0;
     if (last)
         str_add(&text, str_text(&last->question), last->question.len);
-    if (edited(t, &text, &start, e) == 0) {
+    if (edit_text(t, &text, &start, e) == 0) {
         if (last && strcmp(start, str_text(&last->question)) == 0) {
             talk_note(t, "[the question is the same: /retry asks it again]");
         } else {
@@ -152,7 +153,7 @@ static int command_write(struct talk *t, const char *argument, struct moeflux_er
     const char *start;
     str_add_text(&text, argument);
     int rc = 0;
-    if (edited(t, &text, &start, e) == 0) {
+    if (edit_text(t, &text, &start, e) == 0) {
         say("[%zu] %s\n", t->conversation.n_turns + 1, start);
         rc = talk_ask(t, start, e);
     }
@@ -175,7 +176,7 @@ static int command_save(struct talk *t, const char *argument, struct moeflux_err
     char text[128];
     const char *name = *argument ? argument : t->name;
     if (!name)
-        return told(err_set(e, ERR_USAGE, "/save NAME: under which name?"), e);
+        return report_failure(err_set(e, ERR_USAGE, "/save NAME: under which name?"), e);
     bool is_own = t->name && strcmp(t->name, name) == 0;
     int rc = saved_check_name(name, e);
     if (!rc && !is_own && saved_exists(name))
@@ -185,27 +186,27 @@ static int command_save(struct talk *t, const char *argument, struct moeflux_err
     if (!rc && !copy)
         rc = ERR_MEMORY;
     if (rc)
-        return told(rc, e);
+        return report_failure(rc, e);
     free(t->name);
     t->name = copy;
-    /* The state goes into a file of its own. */
+    /* Under another name the state is written again. */
     t->is_kept = t->is_kept && is_own;
     t->seen = is_own ? t->seen : 0;
     rc = talk_keep(t, true, e);
     snprintf(text, sizeof text, "[saved as %s, and after each answer from now on]", t->name);
     if (!rc)
         talk_note(t, text);
-    return told(rc, e);
+    return report_failure(rc, e);
 }
 
 static int command_load(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     if (!*argument)
-        return told(err_set(e, ERR_USAGE, "/load NAME: which session? (/sessions lists them)"), e);
+        return report_failure(err_set(e, ERR_USAGE, "/load NAME: which session? (/sessions lists them)"), e);
     int rc = talk_load(t, argument, e);
     if (!rc)
         talk_show(t, SHOWN_TURNS);
-    return told(rc, e);
+    return report_failure(rc, e);
 }
 
 static int command_delete(struct talk *t, const char *argument, struct moeflux_err *e)
@@ -219,7 +220,7 @@ static int command_delete(struct talk *t, const char *argument, struct moeflux_e
     }
     if (!rc)
         talk_note(t, "[deleted]");
-    return told(rc, e);
+    return report_failure(rc, e);
 }
 
 static int command_sessions(struct talk *t, const char *argument, struct moeflux_err *e)
@@ -229,7 +230,7 @@ static int command_sessions(struct talk *t, const char *argument, struct moeflux
     int rc = saved_list(t->name, &list, e);
     say_text(&list);
     str_free(&list);
-    return told(rc, e);
+    return report_failure(rc, e);
 }
 
 static int command_stats(struct talk *t, const char *argument, struct moeflux_err *e)
@@ -301,14 +302,14 @@ static int run_command(struct talk *t, const char *text, struct moeflux_err *e)
     size_t n = strcspn(text, " \t\n");
     const char *argument = text + n + strspn(text + n, " \t\n");
     snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), text);
-    struct near near = near_begin(word);
+    struct closest closest = closest_begin(word);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strlen(commands[i].name) == n && strncmp(commands[i].name, text, n) == 0)
             return commands[i].run(t, argument, e);
-        near_try(&near, commands[i].name, strlen(commands[i].name));
+        closest_try(&closest, commands[i].name, strlen(commands[i].name));
     }
-    if (near.best)
-        say("unknown command %s: did you mean %s?\n", word, near.best);
+    if (closest.best)
+        say("unknown command %s: did you mean %s?\n", word, closest.best);
     else
         say("unknown command %s; /help lists them (a question may begin with a blank and a slash)\n", word);
     return 0;
@@ -316,8 +317,7 @@ static int run_command(struct talk *t, const char *text, struct moeflux_err *e)
 
 /* ---- the loop ---- */
 
-/* Reads a question, which may be several lines with a backslash at their ends. Ctrl-D gives up one that was
- * begun. */
+/* Reads a question; a line that ends in a backslash goes on in the next. Ctrl-D gives up a begun one. */
 static enum line_event read_question(struct talk *t, struct str *question)
 {
     const char *text;
@@ -347,7 +347,7 @@ static int handle_question(struct talk *t, const struct str *question, struct mo
     bool is_command = text[0] == '/' && text[1] != '/';
     if (!*start)
         return 0;
-    /* The blank before a slash is part of the line that is recalled. */
+    /* The history keeps a blank before a slash, so that a recalled line is a question again. */
     line_remember(t->line, *start == '/' ? text : start);
     if (is_command)
         return run_command(t, text, e);
@@ -371,7 +371,8 @@ static int loop(struct talk *t, struct moeflux_err *e)
     return rc;
 }
 
-/* What could not be kept is lost now: the program fails. Why was told. */
+/* Saves the conversation at the end. If something could not be saved, the run fails; the reason has been
+ * reported. */
 static int end(struct talk *t, int rc, struct moeflux_err *e)
 {
     bool kept = talk_keep_quietly(t, true) && !line_lost_history(t->line);
@@ -388,7 +389,7 @@ static void greet(const struct talk *t)
     talk_note(t, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the program");
 }
 
-/* A name that cannot be resumed is told before the model is loaded. */
+/* Checks before the model is loaded that the conversation can be resumed. */
 static int check_resume(const struct options *o, struct moeflux_err *e)
 {
     struct saved s = {0};
@@ -406,7 +407,7 @@ static int start(struct talk *t, struct moeflux_err *e)
         str_add_text(&t->conversation.system, o->system);
     int rc = check_resume(o, e);
     if (!rc)
-        rc = form_read(o, &t->grammar, e);
+        rc = answer_grammar_read(o, &t->grammar, e);
     if (!rc)
         rc = setup_open(&t->generator, o, &t->bar, e);
     if (!rc)

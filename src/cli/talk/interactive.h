@@ -1,4 +1,4 @@
-/* interactive.h - a conversation in a terminal: turns with the sequence kept, commands, Ctrl-C. */
+/* interactive.h - a conversation in a terminal, with commands; the sequence is kept between turns. */
 #ifndef MOEFLUX_CLI_TALK_INTERACTIVE_H
 #define MOEFLUX_CLI_TALK_INTERACTIVE_H
 
@@ -7,11 +7,11 @@ struct options;
 struct output;
 struct term;
 
-/* Runs until /quit or Ctrl-D. */
+/* Talks until /quit or Ctrl-D. After a failed question or command the conversation goes on. */
 int interactive_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e);
 
-/* The same conversation in a script: --resume NAME with a prompt is one question more. ERR_INTERRUPTED after
- * Ctrl-C; what was said is printed and kept. */
+/* Asks one question more in a saved conversation: --resume NAME with a prompt, as in a script.
+ * ERR_INTERRUPTED after Ctrl-C; the answer so far is printed and saved. */
 int interactive_continue(const struct options *o, const struct term *t, struct output *out,
                          struct moeflux_err *e);
 

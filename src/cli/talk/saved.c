@@ -68,7 +68,7 @@ bool saved_exists(const char *name)
 
 /* ---- writing ---- */
 
-/* JSON readers need not take a NUL inside a text, ours does not. */
+/* Returns the text with each NUL replaced by U+FFFD: our JSON reader takes none. */
 static json_t *text_json(const struct str *s)
 {
     struct str clean = {0};
@@ -121,7 +121,7 @@ static json_t *conversation_json(const struct conversation *c, const char *model
     return object;
 }
 
-/* 0: there is no such file. */
+/* Hashes a file. *hash 0: there is no such file. */
 static int hash_file(const char *path, uint64_t *hash, struct moeflux_err *e)
 {
     char *text;
@@ -137,9 +137,9 @@ static int hash_file(const char *path, uint64_t *hash, struct moeflux_err *e)
     return 0;
 }
 
-/* Keeps the other programs that write to the directory of `path` waiting until the descriptor is closed. -1:
- * it cannot be locked (on NFS no directory can). Saving goes on then: what is lost is another program's save
- * within the same millisecond, and a refusal would lose this one's for certain. */
+/* Locks the directory of `path` against other programs until the returned descriptor is closed. -1: it cannot
+ * be locked (no directory on NFS can). Saving goes on then: at worst another program's save in the same
+ * millisecond is lost, and a refusal would lose this one for certain. */
 static int lock_directory(const char *path)
 {
     char *dir = strndup(path, (size_t)(strrchr(path, '/') - path));
@@ -152,7 +152,8 @@ static int lock_directory(const char *path)
     return fd;
 }
 
-/* What has not changed is not written: looking at a session in a second program is no change to the first. */
+/* Writes the file if the text has changed. So looking at a session in a second program changes nothing for
+ * the first. */
 static int write_unless_changed(const char *path, const char *text, uint64_t *seen, struct moeflux_err *e)
 {
     uint64_t there, own = XXH3_64bits(text, strlen(text));
@@ -177,7 +178,7 @@ static int write_text(const char *path, const char *text, uint64_t *seen, struct
 int saved_write(const char *name, const struct conversation *c, const char *model, uint64_t fingerprint,
                 uint64_t *seen, struct moeflux_err *e)
 {
-    /* The directory may be another when the session is continued. */
+    /* The current directory may be another one when the session is continued. */
     char *real = realpath(model, NULL), *path = saved_text_path(name, e);
     json_t *object = conversation_json(c, real ? real : model, fingerprint);
     char *text = object ? json_dumps(object, JSON_COMPACT) : NULL;
@@ -224,7 +225,7 @@ static int get_stop(struct json_view *v, enum answer_stop *stop)
     return v->rc ? v->rc : err_set(v->e, ERR_FORMAT, "%s: stop_reason: found \"%s\"", v->where, name);
 }
 
-/* Positions ascend from turn to turn; only the last question may lack an answer. */
+/* Reads a turn. Positions ascend from turn to turn; only the last question may lack an answer. */
 static int get_turn(struct conversation *c, const json_t *item, bool is_last, const char *path,
                     struct moeflux_err *e)
 {
@@ -237,7 +238,7 @@ static int get_turn(struct conversation *c, const json_t *item, bool is_last, co
         return err_set(e, ERR_FORMAT, "%s: turn %zu: expected an object", path, c->n_turns);
     t->answered = json_view_get(&v, "answer") != NULL;
     t->at = json_view_u32(&v, "tokens_before", least, all);
-    /* A question whose tokens a later rendering changed has none. */
+    /* tokens_asked is 0 if a later rendering changed the question's tokens. */
     t->asked = v.rc ? 0 : json_view_u32(&v, "tokens_asked", t->at + !t->answered, all);
     get_text(&v, "question", &t->question);
     get_text(&v, "thinking", &t->thinking);

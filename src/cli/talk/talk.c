@@ -39,7 +39,7 @@ void talk_note(const struct talk *t, const char *text)
     say("\n");
 }
 
-/* ---- the sequence follows the conversation ---- */
+/* ---- evaluation ---- */
 
 static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct moeflux_err *e)
 {
@@ -47,14 +47,14 @@ static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct moeflux
     return generator_new_sampler(&t->generator, &sampling, t->conversation.tokens.ids, n, e);
 }
 
-/* A checkpoint saves work; without the memory for it there is more to do later. */
+/* Makes a checkpoint. Without memory for it later work takes longer, which is no failure. */
 static int checkpoint(struct generator *s, struct moeflux_err *e)
 {
     int rc = moeflux_session_checkpoint(s->sequence, e);
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
-/* /retry begins here: with the logits that the question left, instead of with the question. */
+/* Keeps the logits after the question and a checkpoint, so that /retry need not evaluate it again. */
 static int keep_first(struct talk *t, struct moeflux_err *e)
 {
     struct generator *s = &t->generator;
@@ -68,8 +68,8 @@ static int keep_first(struct talk *t, struct moeflux_err *e)
     return 0;
 }
 
-/* With a checkpoint where the next question's prompt will part from this one; without recurrent layers it can
- * anywhere. */
+/* Evaluates tokens, with a checkpoint where the next question's prompt will differ from this one. Without
+ * recurrent layers a sequence can go back to any position. */
 static int evaluate_question(struct generator *s, const int32_t *ids, uint32_t n, struct moeflux_err *e)
 {
     uint32_t last = s->chat.n_opening;
@@ -82,7 +82,7 @@ static int evaluate_question(struct generator *s, const int32_t *ids, uint32_t n
     return rc ? rc : generator_eval(s, ids + n - last, last, NULL, e);
 }
 
-/* Evaluates what the sequence lacks of the conversation up to the last question's end. */
+/* Evaluates the part of the conversation, up to the last question's end, that the sequence lacks. */
 static int evaluate(struct talk *t, struct moeflux_err *e)
 {
     struct generator *s = &t->generator;
@@ -108,8 +108,8 @@ static int evaluate(struct talk *t, struct moeflux_err *e)
     return rc ? rc : keep_first(t, e);
 }
 
-/* To the last question's end, by its checkpoint. False: by evaluating. */
-static bool evaluated_before(struct talk *t)
+/* Restores the checkpoint at the last question's end. False: there is none. */
+static bool restore_question(struct talk *t)
 {
     struct generator *s = &t->generator;
     uint32_t at = t->first_at;
@@ -152,10 +152,10 @@ static void tell_stop(const struct talk *t)
         talk_note(t, "[the context is full: /clear starts a new conversation, -c makes it larger]");
 }
 
-/* Answers the last question. An answer that failed leaves the question without one. */
+/* Answers the last question. A failure leaves it without an answer. */
 static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
 {
-    /* A question that was asked is kept before its answer, which may take long. */
+    /* The question is saved before its answer, which may take long. */
     talk_keep_quietly(t, false);
     answer_free(&t->answer);
     t->answer.stop = ANSWER_INTERRUPTED;
@@ -174,11 +174,11 @@ static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
     return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->generator, &t->answer, e) : 0;
 }
 
-static int answer_or_tell(struct talk *t, bool evaluated, struct moeflux_err *e)
+static int answer_or_report(struct talk *t, bool evaluated, struct moeflux_err *e)
 {
     int rc = answer_last(t, evaluated, e);
     if (rc && (t->out->fault.code || t->is_script)) {
-        /* The question is kept for another try, as what was said to it is. */
+        /* The question is saved for another try, with what was answered. */
         talk_keep_quietly(t, false);
         return rc;
     }
@@ -190,8 +190,8 @@ static int answer_or_tell(struct talk *t, bool evaluated, struct moeflux_err *e)
     return 0;
 }
 
-/* Puts the question behind what was said, or (`instead`) in the place of the last one. Asked on a copy: a
- * question that does not fit leaves all as it was. */
+/* Appends the question, or replaces the last one (`instead`). Works on a copy: a question that does not fit
+ * changes nothing. */
 static int put_question(struct talk *t, const char *text, bool instead, struct moeflux_err *e)
 {
     struct conversation next;
@@ -222,7 +222,7 @@ static int ask(struct talk *t, const char *text, bool instead, struct moeflux_er
         exit_report(rc, e);
     if (rc)
         return t->is_script ? rc : 0;
-    return answer_or_tell(t, false, e);
+    return answer_or_report(t, false, e);
 }
 
 int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
@@ -245,13 +245,13 @@ int talk_retry(struct talk *t, struct moeflux_err *e)
     if (last->answered && last->stop != ANSWER_INTERRUPTED && t->options->temp == 0)
         talk_note(t, "[--temp 0 gives the same answer each time]");
     int rc = conversation_ask_again(&t->conversation, &t->generator.chat, e);
-    bool evaluated = !rc && evaluated_before(t);
+    bool evaluated = !rc && restore_question(t);
     t->generator.seed++;
     t->is_reseeded = true;
     if (!rc)
         rc = evaluated ? new_sampler(t, t->generator.seed, last->asked, e) : 0;
     if (!rc)
-        return answer_or_tell(t, evaluated, e);
+        return answer_or_report(t, evaluated, e);
     exit_report(rc, e);
     return 0;
 }
@@ -285,8 +285,8 @@ int talk_clear(struct talk *t, struct moeflux_err *e)
 
 /* ---- files ---- */
 
-/* Whether enough has come to write it all again: so that the time for it stays in proportion to the
- * conversation. */
+/* Whether the sequence has grown by an eighth, at least 256 tokens, since its state was saved. So the time
+ * for saving stays in proportion to the conversation. */
 static bool has_grown(const struct talk *t)
 {
     uint32_t least = t->n_kept / 8 > 256 ? t->n_kept / 8 : 256;
@@ -307,7 +307,7 @@ static int keep_state(struct talk *t, struct moeflux_err *e)
     return rc;
 }
 
-/* Another program has gone on with the session of this name: both conversations are kept. */
+/* Saves the conversation under another name, since another program has changed the session: both are kept. */
 static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct moeflux_err *e)
 {
     enum { MOST = 99 };
@@ -388,7 +388,7 @@ static int check_saved(const struct talk *t, const char *name, const struct save
     return 0;
 }
 
-/* Without it the tokens are computed again, which is all that is lost. */
+/* Loads the state. Without it the tokens are evaluated again, which only takes time. */
 static int load_state(struct talk *t, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};

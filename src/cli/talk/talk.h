@@ -1,4 +1,4 @@
-/* talk.h - a conversation with an opened model: asking, answering, going back, keeping it under a name. */
+/* talk.h - a conversation with an opened model: asks, answers, goes back, and saves it under a name. */
 #ifndef MOEFLUX_CLI_TALK_TALK_H
 #define MOEFLUX_CLI_TALK_TALK_H
 
@@ -23,44 +23,44 @@ struct talk { /* zeroed at first */
     struct output *out;
     struct line *line;
     struct bar bar;
-    struct str grammar; /* that every answer must fit; empty: none */
+    struct str grammar; /* every answer must fit it; empty: none */
     struct generator generator;
     struct conversation conversation;
     struct answer answer; /* the last one */
-    struct stats stats;   /* of the last answer */
-    float *first_logits;  /* [vocab_size], after the last question, for /retry; NULL until there are some */
-    uint32_t first_at;    /* the question's end, where they and a checkpoint are; 0: nowhere */
-    char *name;           /* of the saved conversation; NULL: it has none */
-    uint64_t seen;        /* hash of its text's file as it was read or written last; 0: neither */
-    uint32_t n_kept;      /* tokens of the state in its file */
-    bool is_kept;         /* the sequence has not changed since */
-    bool is_reseeded;     /* the sampler has to be made again with the generator's seed */
+    struct stats stats;   /* the last answer's */
+    float *first_logits;  /* [vocab_size] logits after the last question, used by /retry; NULL: none yet */
+    uint32_t first_at;    /* position of first_logits and of a checkpoint; 0: they are not valid */
+    char *name;           /* name of the saved conversation; NULL: it is not saved */
+    uint64_t seen;        /* hash of NAME.json when it was last read or written; 0: never */
+    uint32_t n_kept;      /* tokens of the state in NAME.state */
+    bool is_kept;         /* the sequence has not changed since then */
+    bool is_reseeded;     /* the sampler must be made again with the generator's seed */
     bool quit;
-    bool is_script; /* there is one question: failures are returned, nobody could use a command */
+    bool is_script; /* there is one question only: failures are returned, since no command can follow */
 };
 
-/* A dim line on stderr. */
+/* Prints a dim line on stderr. */
 void talk_note(const struct talk *t, const char *text);
 
-/* Asks and answers on `out`. What fails is told, and the conversation goes on; only a lost stdout is
- * returned. Of a script every failure is. */
+/* Asks a question and prints the answer on `out`. A failure is reported, and the conversation goes on; only a
+ * failed stdout is returned. With is_script every failure is returned. */
 int talk_ask(struct talk *t, const char *text, struct moeflux_err *e);
-/* The same in the place of the last question, which stays where the new one does not fit. */
+/* Asks a question instead of the last one, which stays if the new one does not fit the context. */
 int talk_ask_instead(struct talk *t, const char *text, struct moeflux_err *e);
-/* The last question again, with another seed. */
+/* Answers the last question again, with another seed. */
 int talk_retry(struct talk *t, struct moeflux_err *e);
-/* Back before the last question. */
+/* Removes the last question and its answer. */
 int talk_undo(struct talk *t, struct moeflux_err *e);
 
-/* An empty conversation without a name, with the same system text. */
+/* Begins an empty conversation without a name, with the same system text. */
 int talk_clear(struct talk *t, struct moeflux_err *e);
 
-/* Writes a conversation that has a name: its text always, its state when it has grown much, or (`all`) has
+/* Saves a conversation that has a name: the text always, the state if it has grown much; with `all` if it has
  * changed. */
 int talk_keep(struct talk *t, bool all, struct moeflux_err *e);
-/* The same at a moment when a failure can only be told. False: it was. */
+/* Saves it and reports a failure instead of returning it. False: it failed. */
 bool talk_keep_quietly(struct talk *t, bool all);
-/* Replaces the conversation by a saved one. On failure there still is the old one. */
+/* Replaces the conversation by a saved one. After a failure to read it the old one is still there. */
 int talk_load(struct talk *t, const char *name, struct moeflux_err *e);
 
 /* Prints the last `n` questions and answers on stderr. */

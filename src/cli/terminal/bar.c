@@ -44,7 +44,7 @@ static void draw(struct bar *b, const char *unit, uint64_t done, uint64_t total,
     show_amount(speed, sizeof speed, unit, rate);
     show_time(left, sizeof left, rate > 0 ? (double)(total - done) / rate : 0);
     int n_tail = snprintf(tail, sizeof tail, "%3u%%", (unsigned)(100.0 * (double)done / (double)total));
-    if (rate > 0) /* else there is no speed to tell yet */
+    if (rate > 0) /* else the speed is not known yet */
         snprintf(tail + n_tail, sizeof tail - (size_t)n_tail, "  %s/s  %s left", speed, left);
     int room = term_width() - 1 - (int)strlen(b->what) - (int)strlen(tail) - 6;
     int n = room < MIN_CELLS ? MIN_CELLS : room > MAX_CELLS ? MAX_CELLS : room;
@@ -84,10 +84,15 @@ struct moeflux_progress bar_progress(struct bar *b)
     return (struct moeflux_progress){.report = report, .ctx = b};
 }
 
-void bar_end(struct bar *b)
+void bar_hide(struct bar *b)
 {
     if (b->shown)
         say_escape(term_erase_line);
     b->shown = false;
+}
+
+void bar_end(struct bar *b)
+{
+    bar_hide(b);
     b->start_ns = 0;
 }

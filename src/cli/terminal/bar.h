@@ -1,5 +1,5 @@
-/* bar.h - a progress bar on stderr: only on a terminal, only for work that has taken over a second.
- * It also answers the work's question whether to go on: Ctrl-C stops it. */
+/* bar.h - a progress bar on stderr, only on a terminal and for work that takes over a second. It also tells
+ * the work to stop after Ctrl-C. */
 #ifndef MOEFLUX_CLI_TERMINAL_BAR_H
 #define MOEFLUX_CLI_TERMINAL_BAR_H
 
@@ -11,18 +11,21 @@
 
 struct bar {
     bool on;       /* stderr is a terminal that takes escape sequences */
-    bool shown;    /* a line stands there */
-    char what[48]; /* the step being told */
+    bool shown;    /* the bar is on the screen */
+    char what[48]; /* the current step */
     uint64_t start_ns, drawn_ns;
-    uint64_t start_done; /* done when the step began: kept work of an earlier run has no speed */
+    /* amount done when the step began: work of an earlier run does not count for the speed */
+    uint64_t start_done;
 };
 
 void bar_init(struct bar *b, const struct term *t);
 
-/* For the options of work that reports; `b` must outlive it. */
+/* Returns the callback that work reports to; `b` must outlive the work. */
 struct moeflux_progress bar_progress(struct bar *b);
 
-/* Wipes the line; before anything else is printed. The next report begins a new step. */
+/* Wipes the line, before something else is printed; the next report draws it again. */
+void bar_hide(struct bar *b);
+/* Wipes the line. The next report begins a new step. */
 void bar_end(struct bar *b);
 
 #endif

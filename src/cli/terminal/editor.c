@@ -19,7 +19,7 @@ static const char *choose(void)
     return visual && *visual ? visual : editor && *editor ? editor : "vi";
 }
 
-/* By the shell, since the variable may hold flags too. */
+/* Runs the editor through the shell, since the variable may contain flags. */
 static int run_editor(const char *editor, const char *path, struct moeflux_err *e)
 {
     struct str command = {0};
@@ -29,7 +29,7 @@ static int run_editor(const char *editor, const char *path, struct moeflux_err *
         return err_set(e, ERR_MEMORY, "out of memory");
     pid_t pid = fork();
     if (pid == 0) {
-        /* What this program ignores (signals.c) would be ignored in all that the editor starts. */
+        /* Signals that this program ignores (signals.c) would be ignored in the editor and what it starts. */
         signal(SIGPIPE, SIG_DFL);
         signal(SIGXFSZ, SIG_DFL);
         execl("/bin/sh", "sh", "-c", command.data, "sh", path, (char *)NULL);
@@ -38,7 +38,7 @@ static int run_editor(const char *editor, const char *path, struct moeflux_err *
     str_free(&command);
     if (pid < 0)
         return err_errno(e, ERR_IO, "%s", editor);
-    /* Ctrl-C is the editor's while it runs. */
+    /* Ctrl-C belongs to the editor while it runs. */
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
     }
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)

@@ -15,7 +15,7 @@ static void give(struct keyboard *k, int key)
     k->ready[k->n_ready++] = (uint16_t)key;
 }
 
-/* The sequence is over. key 0: it stands for nothing. */
+/* Ends the sequence. key 0: it gives nothing. */
 static void end(struct keyboard *k, int key)
 {
     if (k->as_is && key != KEY_PASTED)
@@ -28,8 +28,8 @@ static void end(struct keyboard *k, int key)
     k->alt = false;
 }
 
-/* Control keys that the editor has a use for; the others would show as ^X or wait for a second key. Those
- * that send signals are the terminal's. */
+/* Whether the line editor uses the control key. Others would show as ^X or wait for a second key. Keys that
+ * send signals never get here. */
 static bool is_useful(char c)
 {
     static const char useful[] = "\001\002\004\005\006\007\b\n\013\014\r\016\020\022\024\025\027\031";
@@ -78,7 +78,7 @@ static int number_key(unsigned number, unsigned modifiers)
     }
 }
 
-/* "ESC [ 1 ; 5 C": parameters, then the last byte. */
+/* Decodes "ESC [ 1 ; 5 C": parameters, then the last byte. */
 static int csi_key(const struct keyboard *k, const char *parameters, char last)
 {
     char *rest;
@@ -92,7 +92,7 @@ static int csi_key(const struct keyboard *k, const char *parameters, char last)
     return last == '~' ? number_key(number, modifiers) : letter_key(last, modifiers);
 }
 
-/* The keypad, where it sends no plain digits; and cursor keys of terminals in that mode. */
+/* Decodes the keypad, if it sends no plain digits, and cursor keys in application mode. */
 static int ss3_key(const struct keyboard *k, char last)
 {
     static const char from[] = "MXjklmnopqrstuvwxy", to[] = "\r=*+,-./0123456789";
@@ -129,7 +129,7 @@ static int alt_key(char c)
     }
 }
 
-/* A character of several bytes that belongs to a sequence: the others follow. */
+/* Drops the following bytes of a character whose first byte ended a sequence. */
 static void skip_rest(struct keyboard *k, char first)
 {
     unsigned char c = (unsigned char)first;
@@ -144,7 +144,8 @@ static void begin_paste(struct keyboard *k)
     k->alt = false;
 }
 
-/* rxvt ends those of keys with Shift with a byte that stands before the last one elsewhere. */
+/* Whether a byte ends a CSI sequence. rxvt ends those with Shift with "$", which other terminals send before
+ * the last byte. */
 static bool is_last(char byte)
 {
     return (byte >= '@' && byte <= '~') || byte == '$';

@@ -1,6 +1,6 @@
-/* keyboard.h - the bytes that a terminal sends as keys: text, the keys that a line editor has a use for, and
- * pasted texts. What else a keyboard has (function keys, Insert, pages, keys with modifiers) gives nothing,
- * so that no part of its escape sequence ends up in the line. */
+/* keyboard.h - decodes the bytes that a terminal sends into keys: text, keys of the line editor, and pasted
+ * texts. Other keys (function keys, Insert, pages, keys with modifiers) give nothing, so that no part of
+ * their escape sequences gets into the line. */
 #ifndef MOEFLUX_CLI_TERMINAL_KEYBOARD_H
 #define MOEFLUX_CLI_TERMINAL_KEYBOARD_H
 
@@ -9,7 +9,7 @@
 
 #include "base/str.h"
 
-/* Beyond the bytes, which stand for themselves: parts of a character, or control keys. */
+/* Keys below 256 are bytes: parts of a character, or control keys. */
 enum key {
     KEY_LEFT = 256,
     KEY_RIGHT,
@@ -34,34 +34,34 @@ enum keyboard_state {
     KEYBOARD_PASTE
 };
 
-/* Longer sequences are no key's. */
+/* No key sends a longer sequence, in bytes. */
 enum { KEYBOARD_MAX_SEQUENCE = 32 };
 
 struct keyboard { /* zeroed at first */
-    /* sequences that are no paste are passed on byte by byte: the editor has bindings of its own */
+    /* sequences other than pastes are passed on byte by byte: the user's .editrc has bindings for them */
     bool as_is;
     struct str pasted;
     enum keyboard_state state;
     bool alt;                             /* a second escape came before the sequence */
-    uint32_t n_skip;                      /* bytes of a character that stands for nothing, if they come */
-    uint32_t n;                           /* of `sequence` */
-    char sequence[KEYBOARD_MAX_SEQUENCE]; /* what has come of it, the escapes included */
+    uint32_t n_skip;                      /* following bytes to drop: the rest of a character in a sequence */
+    uint32_t n;                           /* bytes in `sequence` */
+    char sequence[KEYBOARD_MAX_SEQUENCE]; /* the sequence so far, escapes included */
     uint16_t ready[KEYBOARD_MAX_SEQUENCE + 1];
-    uint32_t n_ready, at; /* keys that wait in `ready` from `at` on */
+    uint32_t n_ready, at; /* keys in `ready`; those from `at` on were not returned yet */
 };
 
-/* Takes a byte; only when keyboard_next has nothing left. */
+/* Takes a byte. Only allowed when keyboard_next has returned -1. */
 void keyboard_push(struct keyboard *k, char byte);
-/* The next key, or -1: more bytes are needed. */
+/* Returns the next key; -1: more bytes are needed. */
 int keyboard_next(struct keyboard *k);
 
-/* Whether a sequence is not whole, which may be one key (Esc, Alt-[) if nothing follows within
- * KEYBOARD_WAIT_MS: then keyboard_give_up. */
+/* Whether a sequence has begun. If nothing follows within KEYBOARD_WAIT_MS it is a single key (Esc, Alt-[):
+ * call keyboard_give_up then. */
 bool keyboard_waits(const struct keyboard *k);
 enum { KEYBOARD_WAIT_MS = 500 };
 void keyboard_give_up(struct keyboard *k);
 
-/* Forgets what is not whole. */
+/* Drops an unfinished sequence. */
 void keyboard_reset(struct keyboard *k);
 void keyboard_free(struct keyboard *k);
 

@@ -32,16 +32,16 @@ enum { HISTORY_LINES = 1000 };
 struct line {
     EditLine *edit;
     History *history;
-    char *history_path; /* NULL: not kept */
+    char *history_path; /* NULL: the history is not saved */
     bool lost_history;
     const char *prompt;
     struct str text;
-    bool pastes;       /* the terminal is asked to say where pasted text begins and ends */
-    mbstate_t partial; /* of a character that arrives in pieces */
+    bool pastes;       /* the terminal marks where pasted text begins and ends */
+    mbstate_t partial; /* state of a character that arrives in pieces */
     struct keyboard keyboard;
 };
 
-/* Keys reach libedit as characters that nobody types: of the C1 set, from 0x80 on. */
+/* Keys are passed to libedit as characters that nobody types: those of the C1 set, from 0x80 on. */
 enum { CODES = 0x80, END_OF_CODES = 0xA0 };
 static const char *const bindings[][2] = {
     {"\\200", "ed-prev-char"},        {"\\201", "ed-next-char"},        {"\\202", "ed-prev-history"},
@@ -58,7 +58,7 @@ static char *show_prompt(EditLine *edit)
     return (char *)(uintptr_t)l->prompt;
 }
 
-static void tell_pastes(EditLine *edit, bool on)
+static void set_paste_marks(EditLine *edit, bool on)
 {
     struct line *l = NULL;
     el_get(edit, EL_CLIENTDATA, &l);
@@ -66,8 +66,8 @@ static void tell_pastes(EditLine *edit, bool on)
         say_escape(on ? term_paste_on : term_paste_off);
 }
 
-/* A pasted text becomes a part of the line, its line ends too. What else of it could move the cursor is made
- * visible. */
+/* Inserts the pasted text into the line, line ends included. Other characters that could move the cursor are
+ * made visible. */
 static unsigned char insert_pasted(EditLine *edit, wint_t c)
 {
     struct line *l = NULL;
@@ -88,20 +88,21 @@ static unsigned char insert_pasted(EditLine *edit, wint_t c)
     return rc < 0 ? CC_ERROR : CC_REFRESH;
 }
 
-/* After Ctrl-Z the shell has the terminal in its own mode, which libedit does not notice by itself. */
+/* Sets the terminal's mode and draws the line again: after Ctrl-Z the shell has changed the mode, and libedit
+ * does not notice. */
 static void draw_again(EditLine *edit)
 {
     el_set(edit, EL_PREP_TERM, 0);
     el_set(edit, EL_PREP_TERM, 1);
     el_resize(edit);
-    tell_pastes(edit, true);
+    set_paste_marks(edit, true);
     say_escape(term_erase_line);
     el_set(edit, EL_REFRESH);
 }
 
-/* The waiting is done in signals_wait: at Ctrl-C the terminal throws away the keys before it, also those that
- * poll has told of, and a read that waits for them would not hear it. libedit asks for reads that wait with
- * each line. */
+/* Makes reads return at once; signals_wait does the waiting. At Ctrl-C the terminal drops the keys before it,
+ * even if poll has reported them, and a blocking read for them would not notice the signal. libedit sets
+ * blocking reads again with each line. */
 static void read_without_waiting(void)
 {
     struct termios terminal;
@@ -117,14 +118,14 @@ static bool has_hung_up(void)
     return poll(&terminal, 1, 0) != 0;
 }
 
-/* Whether the rest of a sequence comes. A signal is heard by who reads on. */
+/* Whether the rest of a sequence comes soon. A signal counts as yes: the next read handles it. */
 static bool comes_soon(void)
 {
     struct pollfd terminal = {.fd = STDIN_FILENO, .events = POLLIN};
     return poll(&terminal, 1, KEYBOARD_WAIT_MS) != 0;
 }
 
-/* Reads a byte of the terminal into the keys: 1; 0 at its end, -1 when the line is to end. */
+/* Reads a byte of the terminal into the keyboard. Returns 1; 0: the terminal's end; -1: the line must end. */
 static int read_byte(EditLine *edit, struct line *l)
 {
     for (;;) {
@@ -150,7 +151,7 @@ static int read_byte(EditLine *edit, struct line *l)
     }
 }
 
-/* The character that the key completes: 1, or 0. */
+/* Decodes a key. Returns 1: *out is a character; 0: more bytes are needed. */
 static int decode(struct line *l, int key, wchar_t *out)
 {
     char byte = (char)key;
@@ -168,7 +169,7 @@ static int decode(struct line *l, int key, wchar_t *out)
     return *out < CODES || *out >= END_OF_CODES;
 }
 
-/* libedit's own reader waits on when Ctrl-C comes; this one gives up, so that the prompt hears it. */
+/* Reads a character for libedit. Its own reader goes on waiting after Ctrl-C; this one ends the line. */
 static int read_char(EditLine *edit, wchar_t *out)
 {
     struct line *l = NULL;
@@ -189,7 +190,7 @@ static void load_history(struct line *l)
     history(l->history, &event, H_SETSIZE, HISTORY_LINES);
     history(l->history, &event, H_SETUNIQUE, 1);
     l->history_path = place_of_state("history");
-    /* A link to /dev/null says that none is wanted. */
+    /* A link to /dev/null means that no history is wanted. */
     if (l->history_path && file_exists(l->history_path) && !file_is_regular(l->history_path)) {
         free(l->history_path);
         l->history_path = NULL;
@@ -198,8 +199,7 @@ static void load_history(struct line *l)
         history(l->history, &event, H_LOAD, l->history_path);
 }
 
-/* Characters beyond ASCII are edited as characters only under a UTF-8 locale. Numbers stay in the C locale.
- * */
+/* Chooses a UTF-8 locale, which editing of non-ASCII characters needs. Numbers keep the C locale. */
 static void choose_locale(void)
 {
     setlocale(LC_CTYPE, "");
@@ -207,7 +207,7 @@ static void choose_locale(void)
         setlocale(LC_CTYPE, "C.UTF-8");
 }
 
-/* The user's own .editrc comes after the bindings, and has the keys that it names. */
+/* Binds keys. The user's .editrc is read after the ordinary bindings and may change them. */
 static void bind_keys(struct line *l)
 {
     el_set(l->edit, EL_EDITOR, "emacs");
@@ -215,8 +215,8 @@ static void bind_keys(struct line *l)
     el_wset(l->edit, EL_ADDFN, L"moeflux-insert-pasted", L"insert a pasted text", insert_pasted);
     el_set(l->edit, EL_BIND, "^R", "em-inc-search-prev", NULL);
     el_set(l->edit, EL_BIND, "^W", "ed-delete-prev-word", NULL);
-    /* Ctrl-S would stop all output, as if the program hung; CR LF of a pasted text would come as two of the
-     * same. */
+    /* ixon: Ctrl-S would stop all output, as if the program hung. inlcr, icrnl: CR LF in pasted text would
+     * become two equal characters. */
     el_set(l->edit, EL_SETTY, "-d", "-ixon", "-inlcr", "-icrnl", NULL);
     l->keyboard.as_is = el_source(l->edit, NULL) == 0;
     for (size_t i = 0; i < sizeof bindings / sizeof *bindings; i++)
@@ -269,9 +269,9 @@ enum line_event line_read(struct line *l, const char *prompt, const char **text)
     str_clear(&l->text);
     keyboard_reset(&l->keyboard);
     signals_catch_editing(true);
-    tell_pastes(l->edit, true);
+    set_paste_marks(l->edit, true);
     const char *got = el_gets(l->edit, &n);
-    tell_pastes(l->edit, false);
+    set_paste_marks(l->edit, false);
     signals_catch_editing(false);
     bool interrupted = signals_interrupted();
     signals_clear();
@@ -289,8 +289,8 @@ enum line_event line_read(struct line *l, const char *prompt, const char **text)
     return interrupted ? LINE_INTERRUPTED : got && str_ok(&l->text) ? LINE_TEXT : LINE_END;
 }
 
-/* libedit wants a stream. The file is the user's alone: its older versions see to that and need a file for
- * it, its newer ones do not. */
+/* Saves the history, readable by the user only. libedit needs a stream. Its older versions set the mode
+ * themselves, for which they need a file; newer ones do not. */
 static int save_history(const struct line *l, struct moeflux_err *e)
 {
     HistEvent event;

@@ -7,7 +7,7 @@ static const char bold_on[] = "\033[1m", bold_off[] = "\033[22m", code_on[] = "\
 
 enum { FENCE_MARKS = 3, MOST_BLANKS = 3, MOST_HASHES = 6 };
 
-/* Of what stands behind marks: a blank, a line's end, or nothing. */
+/* Whether the character next to marks is a blank, a line's end, or none. */
 static bool is_blank(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\0';
@@ -72,7 +72,7 @@ static void end_hashes(struct markdown *m, char next, struct output *out)
     put_run(m, out);
 }
 
-/* next: what follows the marks; 0: nothing. */
+/* next: the character after the marks; 0: none */
 static void end_run(struct markdown *m, char next, struct output *out)
 {
     if (m->run == '`')

@@ -71,7 +71,7 @@ static void put_text(struct printer *p, enum chat_part part, const char *text, s
     put(p, text, len);
 }
 
-/* A line of JSON for each call, once it is whole. */
+/* Prints a line of JSON for each tool call when it is complete. */
 static int put_call(struct printer *p, const struct answer_piece *piece, struct moeflux_err *e)
 {
     if (piece->event != ANSWER_CALL_ENDS)

@@ -1,4 +1,4 @@
-/* printer.h - an answer on stdout as it comes: text or ids, thinking hidden, dim or plain. */
+/* printer.h - prints an answer on stdout as it comes: text or ids, with thinking hidden, dim or plain. */
 #ifndef MOEFLUX_CLI_TERMINAL_PRINTER_H
 #define MOEFLUX_CLI_TERMINAL_PRINTER_H
 
@@ -17,20 +17,20 @@ enum printer_thinking { PRINTER_HIDDEN, PRINTER_DIM, PRINTER_PLAIN };
 struct printer {
     struct output *out;
     bool ids;                       /* token ids instead of text */
-    enum printer_thinking thinking; /* plain: between lines <think> and </think> */
-    bool colors;                    /* the answer's markdown is dressed */
+    enum printer_thinking thinking; /* plain: between the lines <think> and </think> */
+    bool colors;                    /* markdown is formatted */
     struct markdown markdown;
     bool any, line_open; /* something was printed; the last line has no end yet */
     bool in_thinking;
 };
 
-/* On a terminal thinking is shown dim (plain where it takes no escape sequences), else with --show-think
- * only. */
+/* Begins an answer. A terminal shows thinking dim, or plain if it takes no escape sequences. Files and pipes
+ * get it with --show-think only. */
 void printer_init(struct printer *p, struct output *out, const struct options *o, const struct term *t);
 
 struct answer_sink printer_sink(struct printer *p);
 
-/* Ends the last line. 0 or the output's failure. */
+/* Ends the last line. Returns 0 or the output's failure. */
 int printer_end(struct printer *p, struct moeflux_err *e);
 
 #endif

@@ -14,8 +14,8 @@ static void occupy_closed_streams(void)
     for (int fd = 0; fd <= 2; fd++) {
         if (fcntl(fd, F_GETFD) >= 0)
             continue;
-        /* open takes the lowest free number, which is fd. A stream nobody reads: stderr's text may vanish,
-         * stdout's must fail, hence read-only. */
+        /* open takes the lowest free number, which is fd. Text for a closed stderr may vanish, text for
+         * stdout must fail, hence read-only. */
         int got = open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY);
         if (got > fd)
             close(got);

@@ -31,7 +31,7 @@ static void decode_bf16(const uint8_t *block, float *out)
 
 /* --- groups of 32 --- */
 
-/* Low halves of 16 bytes are numbers 0 to 15, high ones 16 to 31. */
+/* Splits 16 bytes: low halves are numbers 0 to 15, high halves 16 to 31. */
 static void split_halves(const uint8_t *bytes, uint8_t codes[GGUF_GROUP])
 {
     for (int i = 0; i < 16; i++) {
@@ -40,7 +40,7 @@ static void split_halves(const uint8_t *bytes, uint8_t codes[GGUF_GROUP])
     }
 }
 
-/* A fifth bit: bit i of the word is that of number i. */
+/* Adds a fifth bit: bit i of the word is that of number i. */
 static void add_fifth(const uint8_t *word, uint8_t codes[GGUF_GROUP])
 {
     for (int i = 0; i < GGUF_GROUP; i++)
@@ -85,7 +85,7 @@ static void groups_q8_0(const uint8_t *b, struct gguf_group *g)
         g->codes[i] = b[2 + i] ^ 0x80;
 }
 
-/* Scale and minimum i of the eight of a block, 6 bits each in 12 bytes. */
+/* Unpacks scale and minimum i of the eight of a block: 6 bits each in 12 bytes. */
 static void six_bits(const uint8_t *q, int i, uint8_t *scale, uint8_t *least)
 {
     if (i < 4) {
@@ -97,8 +97,8 @@ static void six_bits(const uint8_t *q, int i, uint8_t *scale, uint8_t *least)
     }
 }
 
-/* Q4_K and Q5_K: 64 numbers in 32 bytes, those of the low halves first. high: a fifth bit of each, or NULL.
- * */
+/* Decodes Q4_K and Q5_K: 64 numbers in 32 bytes, those of the low halves first. high: a fifth bit of each, or
+ * NULL. */
 static void groups_k(const uint8_t *b, const uint8_t *high, const uint8_t *low, struct gguf_group *g)
 {
     float d = half_at(b), least_of_all = half_at(b + 2);
@@ -198,7 +198,7 @@ DECODE_GROUPS(mxfp4, 1)
 
 /* --- groups of 16 --- */
 
-/* Two bits of number i of a block: 128 numbers in 32 bytes, 32 in each pair of bits. */
+/* Returns the two bits of number i of a block: 128 numbers in 32 bytes, 32 in each pair of bits. */
 static int two_bits(const uint8_t *q, int i)
 {
     return q[i / 128 * 32 + i % 32] >> (i % 128 / 32 * 2) & 3;

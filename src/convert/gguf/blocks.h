@@ -1,8 +1,9 @@
-/* blocks.h - the types of GGUF tensors that are read, and the numbers that their blocks stand for.
+/* blocks.h - decodes the supported types of GGUF tensors.
  *
- * A row is blocks of `block` numbers, `bytes` each. In most types a group of 32 numbers is value = code *
- * scale + bias with whole codes: those are exact in a storage format of as many bits whose scales hold them.
- * In some, scales go with 16 numbers, which no affine format has; these are known as numbers alone. */
+ * A row is blocks of `block` numbers, `bytes` bytes each. In most types groups of 32 numbers are value = code
+ * * scale + bias with whole codes. A storage format with as many bits, whose scales can represent theirs,
+ * holds these exactly. In some types 16 numbers share a scale, which no affine format has; these are decoded
+ * to numbers only. */
 #ifndef MOEFLUX_CONVERT_GGUF_BLOCKS_H
 #define MOEFLUX_CONVERT_GGUF_BLOCKS_H
 
@@ -26,23 +27,24 @@ struct gguf_group {
 struct gguf_type {
     const char *name;
     uint32_t block, bytes;
-    uint32_t bits;  /* of the codes of groups of 32; 0: there are none */
-    uint32_t scale; /* SCALE_* that holds a group's scale and bias */
-    /* where bits is 0 or not to be had: the affine codes of 32 that lose little; 0: plain numbers */
+    uint32_t bits;  /* bits of a code in groups of 32; 0: it has no such groups */
+    uint32_t scale; /* SCALE_* that represents a group's scale and bias exactly */
+    /* bits of affine codes in groups of 32 that lose little, if `bits` is 0 or unavailable; 0: plain
+     * numbers */
     uint32_t instead;
     void (*decode)(const uint8_t *block, float *out); /* [block] numbers, in float32 as ggml computes them */
-    void (*groups)(const uint8_t *block, struct gguf_group *out); /* [block / 32], where bits > 0 */
+    void (*groups)(const uint8_t *block, struct gguf_group *out); /* [block / 32]; NULL if bits is 0 */
 };
 
-/* NULL: the type is not read. */
+/* Returns the type, or NULL if it is not supported. */
 const struct gguf_type *gguf_type_find(uint32_t type);
-/* The name of any type that ggml has or had; NULL: it has no such type. */
+/* Returns the name of any type that ggml has or had; NULL: there is no such type. */
 const char *gguf_type_name(uint32_t type);
-/* "F32, F16, ... or MXFP4" */
+/* Writes "F32, F16, ... or MXFP4". */
 enum { GGUF_TYPE_LIST = 160 };
 const char *gguf_type_list(char out[GGUF_TYPE_LIST]);
 
-/* An MXFP4 block as the storage format has it: 16 bytes of codes, and the scale's byte. */
+/* Reorders an MXFP4 block for the storage format: 16 bytes of codes, and the scale's byte. */
 void gguf_mxfp4(const uint8_t *block, uint8_t codes[16], uint8_t *scale);
 
 #endif

@@ -11,10 +11,10 @@
 
 enum { MAX_NAME = 64, MAX_KEY = 128, LIST_TEXT = 256 };
 
-/* What is being made; the first failure sticks. */
+/* The configuration being made; the first failure sticks. */
 struct making {
     const struct gguf *g;
-    const char *arch; /* the keys' prefix */
+    const char *arch; /* prefix of the keys */
     json_t *out;
     int rc;
     struct moeflux_err *e;
@@ -43,7 +43,7 @@ static void put(struct making *m, const char *ours, json_t *value)
         m->rc = err_set(m->e, ERR_MEMORY, "out of memory for config.json");
 }
 
-/* Of a list, which some architectures have a layer each: the largest. */
+/* Gives a whole number; the largest of a list, which some architectures have with an item per layer. */
 static bool largest(struct making *m, const struct gguf_value *v, uint64_t *out)
 {
     uint32_t *list;
@@ -58,7 +58,7 @@ static bool largest(struct making *m, const struct gguf_value *v, uint64_t *out)
     return true;
 }
 
-/* A whole number; `fallback` where the key is absent, and an error where that is negative. */
+/* Returns a whole number; `fallback` if the key is missing, which is an error if `fallback` is negative. */
 static uint64_t whole(struct making *m, const char *theirs, int64_t fallback)
 {
     const struct gguf_value *v = find(m, theirs);
@@ -87,7 +87,7 @@ static void put_whole(struct making *m, const char *ours, uint64_t n)
     put(m, ours, json_integer((json_int_t)n));
 }
 
-/* How a key of ours follows from one of theirs. */
+/* How a key of config.json follows from one of the file; MAY: it may be missing. */
 enum how { WHOLE, WHOLE_MAY, REAL, REAL_MAY, FLAG_MAY };
 struct pair {
     const char *ours, *theirs;
@@ -159,7 +159,7 @@ static void put_pairs(struct making *m, const struct pair *pairs)
         put_pair(m, pairs);
 }
 
-/* The part of head_dim that turns, so that reading it gives the same number of channels. */
+/* Puts the rotary part of head_dim, so that reading it gives the same number of channels. */
 static void put_rotary_part(struct making *m)
 {
     uint64_t head_dim = whole(m, "attention.key_length", 0), dims = whole(m, "rope.dimension_count", 0);
@@ -171,7 +171,7 @@ static void put_rotary_part(struct making *m)
     put(m, "partial_rotary_factor", json_real(part));
 }
 
-/* llama.cpp's factor of YaRN's logarithm is a tenth of DeepSeek's mscale. */
+/* Puts YaRN's parameters. llama.cpp's factor of the logarithm is a tenth of DeepSeek's mscale. */
 static void put_yarn(struct making *m)
 {
     json_t *rope = json_object(), *flat = m->out;
@@ -209,7 +209,7 @@ static void put_rope(struct making *m)
     free(type);
 }
 
-/* Control tokens that end an answer wherever they are; a file names one or two of them. */
+/* Adds known control tokens that end an answer in every model. A file names only one or two. */
 static void add_known_eos(struct making *m, json_t *ids)
 {
     static const char *const known[] = {"<|endoftext|>", "<|im_end|>", "<|eot_id|>",
@@ -229,7 +229,7 @@ static void add_known_eos(struct making *m, json_t *ids)
     m->rc = rc;
 }
 
-/* The tokens that end an answer: of a text, of a turn, of a message. */
+/* Puts the tokens that end an answer: end of text, of turn, of message. */
 static void put_eos(struct making *m)
 {
     static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
@@ -244,7 +244,8 @@ static void put_eos(struct making *m)
     put(m, "eos_token_id", ids);
 }
 
-/* Multi-token-prediction layers lie behind the model's own; they are not used. */
+/* Puts the keys that all families have. Multi-token-prediction layers follow the model's own and are not
+ * used. */
 static void put_common(struct making *m)
 {
     const struct gguf_tensor *embedding = gguf_find_tensor(m->g, "token_embd.weight");
@@ -255,7 +256,7 @@ static void put_common(struct making *m)
     put_pairs(m, common);
     uint64_t layers = whole(m, "block_count", -1), more = whole(m, "nextn_predict_layers", 0);
     if (m->rc == 0 && more >= layers)
-        fail_key(m, "nextn_predict_layers", "as many as there are layers");
+        fail_key(m, "nextn_predict_layers", "expected fewer than block_count");
     put_whole(m, "num_hidden_layers", layers - more);
     put_whole(m, "vocab_size", embedding->shape[1] <= INT32_MAX ? embedding->shape[1] : 0);
     put(m, "tie_word_embeddings", json_boolean(!has_tensor(m, "output.weight")));
@@ -272,7 +273,7 @@ static const struct pair softmax_experts[] = {
     {0},
 };
 
-/* llama.cpp makes the weights of a token's experts sum to 1 without being told. */
+/* llama.cpp always makes the weights of a token's experts sum to 1; files have no key for it. */
 static void put_qwen3moe(struct making *m)
 {
     put_pairs(m, attention);
@@ -301,14 +302,14 @@ static void put_hybrid(struct making *m)
         put_whole(m, "linear_value_head_dim", values / heads);
 }
 
-/* Scores are sigmoids (2) or, also where nothing is said, a softmax. */
+/* Puts the router's scores: sigmoid (2), else softmax, also if the key is missing. */
 static void put_scoring(struct making *m)
 {
     put(m, "scoring_func", json_string(whole(m, "expert_gating_func", 1) == 2 ? "sigmoid" : "softmax"));
     put(m, "norm_topk_prob", json_boolean(whole(m, "expert_weights_norm", 0) != 0));
 }
 
-/* Files with absorbed matrices say the heads' own sizes under other keys. */
+/* Files with absorbed matrices have the heads' own sizes under other keys. */
 static void put_deepseek2(struct making *m)
 {
     static const struct pair latent[] = {
@@ -328,6 +329,13 @@ static void put_deepseek2(struct making *m)
         fail_key(m, "rope.dimension_count", "expected fewer than a key has");
     put_whole(m, "qk_nope_head_dim", key - rope);
     put_whole(m, "v_head_dim", value);
+}
+
+/* The first files of GLM-4.7-Flash say softmax, which is wrong. */
+static void put_glm4moe_lite(struct making *m)
+{
+    put_deepseek2(m);
+    put(m, "scoring_func", json_string("sigmoid"));
 }
 
 static void put_glm4moe(struct making *m)
@@ -352,7 +360,8 @@ static void put_minimax_m2(struct making *m)
     put_pairs(m, experts);
 }
 
-/* What llama.cpp knows of it by itself: windows in every other layer, and YaRN's range as it is computed. */
+/* llama.cpp has built in that every other layer has a window, which is also our reader's default, and that
+ * YaRN's range is not rounded. */
 static void put_gpt_oss(struct making *m)
 {
     static const struct pair experts[] = {
@@ -370,14 +379,19 @@ static void put_gpt_oss(struct making *m)
 
 static const struct {
     const char *arch;       /* general.architecture */
-    const char *pre;        /* tokenizer.ggml.pre that makes it another family; NULL: any */
+    const char *pre;        /* tokenizer.ggml.pre that tells the family from others; NULL: any */
     const char *model_type; /* model/family.h */
     void (*put)(struct making *m);
 } families[] = {
-    {"qwen3moe", NULL, "qwen3_moe", put_qwen3moe},       {"qwen3next", NULL, "qwen3_next", put_hybrid},
-    {"qwen35moe", NULL, "qwen3_5_moe_text", put_hybrid}, {"deepseek2", "kimi-k2", "kimi_k2", put_deepseek2},
-    {"deepseek2", NULL, "deepseek_v3", put_deepseek2},   {"glm4moe", NULL, "glm4_moe", put_glm4moe},
-    {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},  {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
+    {"qwen3moe", NULL, "qwen3_moe", put_qwen3moe},
+    {"qwen3next", NULL, "qwen3_next", put_hybrid},
+    {"qwen35moe", NULL, "qwen3_5_moe_text", put_hybrid},
+    {"deepseek2", "kimi-k2", "kimi_k2", put_deepseek2},
+    {"deepseek2", "glm4", "glm4_moe_lite", put_glm4moe_lite},
+    {"deepseek2", NULL, "deepseek_v3", put_deepseek2},
+    {"glm4moe", NULL, "glm4_moe", put_glm4moe},
+    {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},
+    {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 

@@ -12,7 +12,7 @@
 #include "convert/gguf/blocks.h"
 #include "model/model_file.h"
 
-/* Longer ones are no names. Counts are bounded by the file's length: an entry takes bytes of it. */
+/* Limits of lengths. Counts are bounded by the file's length, since an entry takes bytes of it. */
 enum {
     MAX_KEY = 1 << 16,
     MAX_NAME = 256,
@@ -29,8 +29,8 @@ enum {
 struct reading {
     struct gguf *g;
     uint32_t file;
-    uint64_t at;      /* of the next byte */
-    uint64_t from, n; /* what of the file is in `bytes` */
+    uint64_t at;      /* offset of the next byte */
+    uint64_t from, n; /* the part of the file in `bytes`: first byte, length */
     uint8_t bytes[READ_BYTES];
 };
 
@@ -86,7 +86,7 @@ static int take_u64(struct reading *r, uint64_t *out, const char *what, struct m
     return take(r, out, sizeof *out, what, e);
 }
 
-/* A name in fresh memory. */
+/* Reads a name into fresh memory. */
 static int take_name(struct reading *r, uint64_t max, char **out, const char *what, struct moeflux_err *e)
 {
     uint64_t n = 0;
@@ -112,7 +112,7 @@ static const uint8_t kind_bytes[GGUF_KINDS] = {
     [GGUF_F32] = 4, [GGUF_BOOL] = 1, [GGUF_U64] = 8, [GGUF_I64] = 8, [GGUF_F64] = 8,
 };
 
-/* A number of a kind, little endian. */
+/* Sets a number from its little-endian bytes. */
 static void set_number(struct gguf_value *v, enum gguf_kind kind, const uint8_t *bytes)
 {
     uint64_t word = 0;
@@ -307,7 +307,7 @@ int gguf_texts_open(struct gguf_texts *t, const struct gguf *g, const struct ggu
     return t->bytes ? 0 : ERR_MEMORY;
 }
 
-/* Appends n bytes of the list; the header was read to its end, so they are there. */
+/* Appends n bytes of the list. The header was read to its end, so the file has them. */
 static int add_bytes(struct gguf_texts *t, uint64_t n, struct str *to, struct moeflux_err *e)
 {
     const struct model_file *f = &t->g->files[0];
@@ -369,7 +369,7 @@ static int fail_type(const struct model_file *f, const struct gguf_tensor *t, st
                    t->type, gguf_type_list(known));
 }
 
-/* Sizes of the shape in whole blocks. */
+/* Computes the tensor's size; its rows must be whole blocks. */
 static int size_tensor(const struct model_file *f, struct gguf_tensor *t, struct moeflux_err *e)
 {
     const struct gguf_type *type = gguf_type_find(t->type);
@@ -416,7 +416,7 @@ static int take_tensor(struct reading *r, struct gguf_tensor *t, struct moeflux_
     return rc < 0 ? rc : size_tensor(f, t, e);
 }
 
-/* The tensors [first, n) have offsets from `data` on. */
+/* Places the tensors [first, n), whose offsets count from `data`. */
 static int place_tensors(struct gguf *g, size_t first, uint64_t data, struct moeflux_err *e)
 {
     for (size_t i = first; i < g->n_tensors; i++) {
@@ -501,7 +501,7 @@ static void free_values(struct gguf *g)
     free(g->values);
 }
 
-/* Opens a file; its values go to `values`: g itself for the first, another for those of the other splits. */
+/* Opens a file. Its values go to `values`: g itself for the first file, another one for the other splits. */
 static int add_file(struct gguf *g, const char *path, struct gguf *values, struct moeflux_err *e)
 {
     uint64_t n_tensors = 0, n_values = 0, align = 0;
@@ -527,7 +527,7 @@ static int add_file(struct gguf *g, const char *path, struct gguf *values, struc
 
 /* --- a split set --- */
 
-/* A whole number of the first file's, `fallback` where it is not there. */
+/* Reads a whole number of the file; `fallback` if it is missing. */
 static int read_count(const struct gguf *values, const char *path, const char *key, uint64_t fallback,
                       uint64_t *out, struct moeflux_err *e)
 {
@@ -538,7 +538,7 @@ static int read_count(const struct gguf *values, const char *path, const char *k
     return err_set(e, ERR_FORMAT, "%s: key %s: expected a whole number", path, key);
 }
 
-/* The name of file `i` (from 0) of n, as that of the first is written. */
+/* Makes the name of file `i` (from 0) of n in the form of the first one's. */
 static int split_path(const char *first, uint64_t i, uint64_t n, char **out, struct moeflux_err *e)
 {
     char tail[48];

@@ -1,10 +1,12 @@
-/* gguf.h - GGUF files: the metadata and the list of tensors of one file, or of a split set
+/* gguf.h - reads the metadata and the list of tensors of a GGUF file, or of a split set
  * (NAME-00001-of-0000N.gguf).
  *
- * A file is "GGUF", u32 version, u64 tensors, u64 values; the values: key, u32 kind, content; the tensors:
- * name, u32 dimensions, their sizes (innermost first), u32 type, u64 offset; then the tensors' bytes,
- * aligned. Little endian. The headers are read once, piece by piece; contents of lists and tensors on
- * request. Everything is checked against the file's length. */
+ * A file is "GGUF", u32 version, u64 number of tensors, u64 number of values; the values: key, u32 kind,
+ * content; the tensors: name, u32 number of dimensions, their sizes (innermost first), u32 type, u64 offset;
+ * then the tensors' bytes, aligned. All is little endian.
+ *
+ * Opening reads the headers once, piece by piece. Contents of lists and tensors are read on request.
+ * Everything is checked against the file's length. */
 #ifndef MOEFLUX_CONVERT_GGUF_GGUF_H
 #define MOEFLUX_CONVERT_GGUF_GGUF_H
 
@@ -12,7 +14,7 @@
 #include <stdint.h>
 
 #include "base/str.h"
-#include "model/model_dir.h"
+#include "model/model.h"
 
 struct moeflux_err;
 
@@ -35,10 +37,10 @@ enum gguf_kind {
 
 struct gguf_value {
     char *key;
-    enum gguf_kind kind; /* of the value, or of a list's items */
+    enum gguf_kind kind; /* kind of the value, or of a list's items */
     bool is_list;
-    uint64_t n;          /* of a list: items */
-    uint64_t off, bytes; /* in the first file: the content of a text (without its length) or of a list */
+    uint64_t n;          /* items of a list */
+    uint64_t off, bytes; /* place in the first file of a text (without its length) or of a list's content */
     union {
         uint64_t whole; /* unsigned numbers and bool */
         int64_t signed_whole;
@@ -52,53 +54,54 @@ struct gguf_tensor {
     char *name;
     uint32_t type; /* blocks.h */
     uint32_t n_dims;
-    uint64_t shape[GGUF_MAX_DIMS]; /* innermost first; 1 behind the last */
+    uint64_t shape[GGUF_MAX_DIMS]; /* innermost first; 1 after the last */
     uint32_t file;
-    uint64_t off, bytes; /* in the file */
+    uint64_t off, bytes; /* place in the file */
 };
 
 struct gguf {
     struct model_file *files; /* open for reading */
     uint32_t n_files;
-    struct gguf_value *values; /* of the first file, sorted by key */
+    struct gguf_value *values; /* those of the first file, sorted by key */
     size_t n_values, cap_values;
-    struct gguf_tensor *tensors; /* of all files, sorted by name */
+    struct gguf_tensor *tensors; /* those of all files, sorted by name */
     size_t n_tensors, cap_tensors;
 };
 
-/* Opens `path` and, where it is the first of a split set, the others beside it. ERR_FORMAT, ERR_UNSUPPORTED
- * (another version, a tensor type that is not read): the file, what was expected and what was found. On
- * failure nothing stays open. */
+/* Opens `path` and, if it is the first of a split set, the other files of the set in its directory.
+ * ERR_FORMAT, ERR_UNSUPPORTED (another version, an unsupported tensor type) name the file, what was expected
+ * and what was found. On failure nothing stays open. */
 int gguf_open(struct gguf *g, const char *path, struct moeflux_err *e);
 /* Zeroed ones are legal. */
 void gguf_close(struct gguf *g);
 
-/* NULL: it is not there. */
+/* Return the value or tensor of this name, or NULL. */
 const struct gguf_value *gguf_find(const struct gguf *g, const char *key);
 const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *name);
 
-/* Of a whole number or bool that is not negative; false: it is something else. */
+/* Gives the value if it is a bool or a whole number that is not negative. Returns whether it is. `v` may be
+ * NULL. */
 bool gguf_whole(const struct gguf_value *v, uint64_t *out);
-/* Of any number. */
+/* Gives the value if it is a number. Returns whether it is. */
 bool gguf_real(const struct gguf_value *v, double *out);
-/* A text in fresh memory, at most `max` bytes; bytes of 0 are ERR_FORMAT. */
+/* Reads a text of at most `max` bytes into fresh memory. ERR_FORMAT: it is longer, or has a byte of 0. */
 int gguf_text(const struct gguf *g, const struct gguf_value *v, uint64_t max, char **out,
               struct moeflux_err *e);
-/* A list of whole numbers of at most 32 bits, in fresh memory; negative ones are ERR_FORMAT. */
+/* Reads a list of whole numbers of at most 32 bits into fresh memory. ERR_FORMAT: one is negative. */
 int gguf_u32_list(const struct gguf *g, const struct gguf_value *v, uint32_t **out, struct moeflux_err *e);
 
-/* Walks through a list of texts: gguf_texts_next puts one after another into `text`. Reads of the file are
- * large. */
+/* An iterator over a list of texts. It reads the file in large pieces. */
 struct gguf_texts {
     const struct gguf *g;
     const struct gguf_value *v;
-    uint64_t next, off; /* item, and where it begins */
-    uint64_t from, n;   /* what of the file is in `bytes` */
+    uint64_t next, off; /* the next item, and its place in the file */
+    uint64_t from, n;   /* the part of the file in `bytes`: first byte, length */
     uint8_t *bytes;
 };
 int gguf_texts_open(struct gguf_texts *t, const struct gguf *g, const struct gguf_value *v,
                     struct moeflux_err *e);
-/* 1, or 0 behind the last. The text may hold any bytes; ERR_FORMAT: more than 64 KiB. */
+/* Puts the next text into `text`. Returns 1, or 0 after the last. A text may have any bytes. ERR_FORMAT: it
+ * has more than 64 KiB. */
 int gguf_texts_next(struct gguf_texts *t, struct str *text, struct moeflux_err *e);
 void gguf_texts_close(struct gguf_texts *t);
 

@@ -16,7 +16,7 @@ static const struct name whole[] = {
     {"output.weight", "lm_head.weight"},
 };
 
-/* Behind "blk.N." and "model.layers.N." */
+/* Names after "blk.N." and after "model.layers.N." */
 static const struct name in_layer[] = {
     {"attn_norm.weight", "input_layernorm.weight"},
     {"ffn_norm.weight", "post_attention_layernorm.weight"},
@@ -72,7 +72,7 @@ static const char *find(const struct name *names, size_t n, const char *theirs)
     return NULL;
 }
 
-/* Tensors whose names are the family's own; "" where it has none. */
+/* Finds a name that the family defines; "": the family has no such tensor. */
 static const char *find_of_family(const struct family *f, const char *theirs, char out[GGUF_NAMES_LENGTH])
 {
     static const char *const parts[] = {"gate", "up", "down"};

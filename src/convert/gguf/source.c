@@ -20,18 +20,18 @@
 #include "model/names.h"
 #include "model/tensor.h"
 
-/* Where the heads of values stand: unit v * groups + k of the file's is our unit k * per + v. Units of rows
- * or of columns, from `first` on. */
+/* Order of the value heads: unit v * groups + k of the file is our unit k * per + v. Units are rows or
+ * columns, beginning at `first`. */
 struct head_order {
     uint64_t first, unit;
-    uint64_t groups, per; /* groups 0: the file's order is ours */
+    uint64_t groups, per; /* groups 0: the order is the same */
 };
 
 struct gguf_place {
     const struct gguf_tensor *tensor;
     const struct gguf_type *type;
     struct head_order rows, cols;
-    bool is_decay; /* stored as -exp(x) */
+    bool is_decay; /* the file stores -exp(x) */
 };
 
 /* --- opening --- */
@@ -41,7 +41,7 @@ static const struct gguf_place *place_of(const struct gguf_source *s, const stru
     return &s->places[t->off];
 }
 
-/* The tensors of Qwen3.5's delta nets whose value heads stand in another order in the file. */
+/* Sets the order of tensors in Qwen3.5's delta net whose value heads the file has in another order. */
 static void find_order(struct gguf_place *p, const struct config *c, const char *name)
 {
     struct head_order heads = {.unit = c->v_head_dim, .groups = c->n_k_heads};
@@ -65,7 +65,7 @@ static void find_order(struct gguf_place *p, const struct config *c, const char 
     }
 }
 
-/* A shape whose head order divides it, so that no place is outside. */
+/* Checks that the head order divides the shape, so that no place is outside. */
 static int check_order(const struct gguf_source *s, const struct tensor *t, struct moeflux_err *e)
 {
     const struct gguf_place *p = place_of(s, t);
@@ -92,8 +92,8 @@ static void describe(struct tensor *t, const struct gguf_tensor *from, size_t pl
     t->off = place;
 }
 
-/* The packed format has a convolution's taps as its second dimension; a matrix of one row may be a vector in
- * the file. */
+/* Changes a shape to the packed format's: a convolution's taps are the second dimension, and a vector of the
+ * file may be a matrix of one row. */
 static void adopt_shape(struct tensor *t, const struct config *c, const char *name)
 {
     const char *gate = c->family->shared_gate;
@@ -130,7 +130,7 @@ static int add_tensor(struct gguf_source *s, const struct config *c, const struc
     return rc < 0 ? rc : check_order(s, &l->items[l->n - 1], e);
 }
 
-/* Files may hold kv_b beside the two that are made of it. */
+/* Returns whether it is a kv_b for which the file also has the two matrices made of it. */
 static bool is_double(const struct gguf *g, const char *name)
 {
     unsigned layer;
@@ -186,7 +186,7 @@ void gguf_source_close(struct gguf_source *s, struct model_dir *m)
 
 /* --- formats --- */
 
-/* Whether groups of 32 columns stay together. */
+/* Returns whether reordering keeps groups of 32 columns together. */
 static bool keeps_groups(const struct gguf_place *p)
 {
     return p->cols.groups == 0 || p->cols.unit % GGUF_GROUP == 0;
@@ -249,7 +249,8 @@ uint32_t gguf_source_expert_format(const struct gguf_source *s, const struct ten
 
 /* --- reading --- */
 
-/* Where our number `at` is in the file's tensor; *n is cut to what follows it there. */
+/* Returns where our number `at` is in the file's tensor. *n is reduced to the numbers that are contiguous
+ * there. */
 static uint64_t find(const struct tensor *t, const struct gguf_place *p, uint64_t at, uint64_t *n)
 {
     const struct head_order *o = p->rows.groups ? &p->rows : &p->cols;
@@ -261,7 +262,7 @@ static uint64_t find(const struct tensor *t, const struct gguf_place *p, uint64_
     }
     if (!o->groups)
         return at;
-    /* Units stand in a line of `length` numbers of the order: all rows, or the columns of one. */
+    /* Units are reordered within `length` numbers: all rows, or the columns of one row. */
     uint64_t length = p->rows.groups ? UINT64_MAX : p->tensor->shape[0];
     uint64_t line = at / length * length, in_line = at - line, first = o->first * width;
     if (in_line < first) {
@@ -273,14 +274,14 @@ static uint64_t find(const struct tensor *t, const struct gguf_place *p, uint64_
     return line + first + (number % o->per * o->groups + number / o->per) * unit + in_unit;
 }
 
-/* Whole blocks that are read at once. */
+/* Bytes of whole blocks that one read fetches. */
 enum { CHUNK_BYTES = 1 << 16 };
 
-/* What is done with `n` numbers from `from` on of a block. */
+/* Uses n numbers of a block, beginning at `from`. */
 typedef int (*use_fn)(void *ctx, const struct gguf_place *p, const uint8_t *block, uint64_t from, uint64_t n,
                       struct moeflux_err *e);
 
-/* Hands over numbers [at, at + n) of the file's tensor, block by block. */
+/* Calls a use_fn for numbers [at, at + n) of the file's tensor, block by block. */
 static int walk_file(const struct gguf_source *s, const struct gguf_place *p, uint64_t at, uint64_t n,
                      use_fn use, void *ctx, struct moeflux_err *e)
 {
@@ -337,7 +338,7 @@ int gguf_source_read(const struct gguf_source *s, const struct tensor *t, uint64
 
 #define MAX_HALF 65504.0f
 
-/* Codes that are being written. */
+/* State of writing codes. */
 struct writing {
     const struct gguf_source *source;
     const struct format *format;
@@ -351,7 +352,7 @@ static int fail_scale(const struct writing *w, const struct gguf_place *p, float
                    w->source->file.files[p->tensor->file].path, p->tensor->name, (double)x, w->format->name);
 }
 
-/* What the numbers of a group become with its scale and bias rounded to float16. */
+/* Adds the errors of a group whose scale and bias are rounded to float16. */
 static void measure(const struct gguf_group *g, const struct format *f, struct convert_error *sum)
 {
     float scale = f16_to_float(f16_from_float(g->scale)), bias = f16_to_float(f16_from_float(g->bias));
@@ -366,7 +367,7 @@ static void measure(const struct gguf_group *g, const struct format *f, struct c
     convert_error_add(sum, &x);
 }
 
-/* Exactly or, where that is asked for, rounded; or not at all. */
+/* Writes a scale: exactly, or rounded if that is allowed; else fails. */
 static int put_scale(const struct writing *w, const struct gguf_place *p, uint8_t **to, float x,
                      struct moeflux_err *e)
 {

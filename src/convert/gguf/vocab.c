@@ -13,20 +13,20 @@
 
 enum { MAX_NAME = 64, KNOWN_TEXT = 256 };
 #define MAX_TEMPLATE ((uint64_t)4 << 20)
-/* What text/tokenizer/file.c takes. */
+/* Bytes; the limit of text/tokenizer/file.c. */
 #define MAX_FILE ((size_t)256 << 20)
 
 /* tokenizer.ggml.token_type */
 enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN = 2, TOKEN_CONTROL = 3, TOKEN_USER = 4, TOKEN_UNUSED = 5 };
 
-/* How texts are split, as the models' own tokenizer.json files have it. Up to three patterns, one inside the
- * other. */
+/* How texts are split, from the models' own tokenizer.json files. Up to three patterns, each of which splits
+ * the pieces of the one before. */
 enum { MAX_PATTERNS = 3 };
 #define CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define SPACES       "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LETTERS      "[^\\r\\n\\p{L}\\p{N}]?\\p{L}+"
 #define SIGNS        " ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
-/* Words by capitals: o200k's. */
+/* o200k's pattern of words, which end before a capital. */
 #define CAPITALS(upper, lower)                                                                               \
     "[^\\r\\n\\p{L}\\p{N}]?" upper "*" lower "+" CONTRACTIONS "?|[^\\r\\n\\p{L}\\p{N}]?" upper "+" lower     \
     "*" CONTRACTIONS "?|\\p{N}{1,3}|"
@@ -37,8 +37,8 @@ enum { MAX_PATTERNS = 3 };
 #define O200K        CAPITALS(UPPER, LOWER) " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
 static const struct split {
     const char *name; /* tokenizer.ggml.pre */
-    bool nfc;         /* the tokenizer brings texts into NFC, which the file does not say */
-    bool whole;       /* a piece that is a token is taken without merging */
+    bool nfc;         /* the tokenizer normalises texts to NFC; the file does not say so */
+    bool whole;       /* a piece that is a token is used without merging */
     const char *patterns[MAX_PATTERNS];
 } splits[] = {
     {"qwen2", true, false, {CONTRACTIONS "|" LETTERS "|\\p{N}|" SIGNS "|" SPACES}},
@@ -103,7 +103,7 @@ static int find_split(const struct gguf *g, const struct split **out, struct moe
 
 /* --- JSON --- */
 
-/* A text in quotes; false: it is not UTF-8. */
+/* Adds a text in quotes. Returns false if it is not UTF-8. */
 static bool add_quoted(struct str *out, const char *text, size_t n)
 {
     if (!utf8_is_valid(text, n))
@@ -185,7 +185,7 @@ static int check_size(const struct lists *l, const struct str *out, struct moefl
     return err_set(e, ERR_FORMAT, "%s: a tokenizer of more than %zu bytes", path_of(l->g), MAX_FILE);
 }
 
-/* The tokens that are added ones, or those that are not. */
+/* Adds the tokens that are "added" ones, or the others. */
 static int add_tokens(const struct lists *l, bool added, struct str *out, struct moeflux_err *e)
 {
     struct gguf_texts t;
@@ -269,7 +269,7 @@ int gguf_vocab_tokenizer(const struct gguf *g, struct str *out, struct moeflux_e
 
 /* --- tokenizer_config.json --- */
 
-/* The text of token `id`. 1: it is there. */
+/* Reads the text of token `id`. Returns 1; 0: there is no such token. */
 static int find_token(const struct gguf *g, uint64_t id, struct str *text, struct moeflux_err *e)
 {
     const struct gguf_value *tokens = gguf_find(g, "tokenizer.ggml.tokens");
@@ -330,7 +330,7 @@ bool gguf_vocab_is_there(const struct gguf *g)
     char *name = NULL;
     if (!v)
         return false;
-    bool is_there = gguf_text(g, v, MAX_NAME, &name, NULL) < 0 || /* its reader tells */
+    bool is_there = gguf_text(g, v, MAX_NAME, &name, NULL) < 0 || /* its reader reports that */
                     (strcmp(name, "none") != 0 && strcmp(name, "no_vocab") != 0);
     free(name);
     return is_there;

@@ -1,8 +1,7 @@
-/* vocab.h - the tokenizer of a GGUF file as tokenizer.json and tokenizer_config.json, which
- * text/tokenizer/tokenizer.h reads.
+/* vocab.h - makes tokenizer.json and tokenizer_config.json (text/tokenizer/tokenizer.h) from a GGUF file.
  *
- * Byte-level BPE alone: the vocabulary, its merges, and how texts are split, which tokenizer.ggml.pre names.
- * */
+ * Only byte-level BPE: the vocabulary, its merges, and the splitting of texts that tokenizer.ggml.pre
+ * names. */
 #ifndef MOEFLUX_CONVERT_GGUF_VOCAB_H
 #define MOEFLUX_CONVERT_GGUF_VOCAB_H
 
@@ -13,13 +12,13 @@
 struct gguf;
 struct moeflux_err;
 
-/* ERR_FORMAT: a list is missing, or they differ in length. ERR_UNSUPPORTED: another kind of tokenizer, or a
- * name that is not known; those that are are listed. */
+/* Append the file's text to `out`. ERR_FORMAT: a list is missing, or lists differ in length. ERR_UNSUPPORTED:
+ * another kind of tokenizer, or an unknown tokenizer.ggml.pre; the message lists the known ones. */
 int gguf_vocab_tokenizer(const struct gguf *g, struct str *out, struct moeflux_err *e);
 int gguf_vocab_config(const struct gguf *g, struct str *out, struct moeflux_err *e);
-/* Empty where the file has none. */
+/* Appends the chat template; nothing if the file has none. */
 int gguf_vocab_template(const struct gguf *g, struct str *out, struct moeflux_err *e);
-/* Whether the file has a tokenizer at all. */
+/* Returns whether the file has a tokenizer. */
 bool gguf_vocab_is_there(const struct gguf *g);
 
 #endif

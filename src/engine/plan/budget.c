@@ -13,7 +13,7 @@ static uint64_t minus(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* UINT64_MAX stands for a sum that overflows. */
+/* Returns UINT64_MAX for a sum that overflows. */
 static uint64_t plus(uint64_t a, uint64_t b)
 {
     uint64_t sum;
@@ -25,13 +25,13 @@ static double mib(uint64_t bytes)
     return (double)bytes / 1048576.0;
 }
 
-/* What is left for others: the page cache that reads go through, the desktop, our own small allocations. */
+/* Leaves a tenth for others: the page cache of reads, the desktop, the program's own small allocations. */
 static uint64_t with_margin(uint64_t free_bytes)
 {
     return free_bytes / 10 * 9;
 }
 
-/* The smaller of what was requested and what is free. Without a request a margin is left. */
+/* Returns the smaller of what was requested and what is free. Without a request it leaves a margin. */
 static uint64_t limit_of(uint64_t requested, uint64_t free_bytes)
 {
     return requested ? size_min(requested, free_bytes) : with_margin(free_bytes);
@@ -43,7 +43,7 @@ static int refuse(const char *flag, uint64_t bytes, uint64_t least, struct moefl
                    mib(bytes), mib(least));
 }
 
-/* What the experts of one side ask for. */
+/* The memory that the experts of one side need. */
 struct side {
     uint64_t need, least; /* both 0: it has none */
 };
@@ -69,7 +69,7 @@ static int check_device(const struct budget_request *w, uint64_t device, uint64_
 }
 
 /* Divides `room` between checkpoints and experts. Returns the number of checkpoints. need: bytes of all
- * experts that belong there; least: bytes that experts get in any case. */
+ * experts of that memory; least: bytes that experts get in any case. */
 static uint32_t share_checkpoints(const struct budget_request *w, uint64_t room, uint64_t need,
                                   uint64_t least, uint64_t *experts)
 {
@@ -83,7 +83,7 @@ static uint32_t share_checkpoints(const struct budget_request *w, uint64_t room,
     return n ? (uint32_t)n : 1;
 }
 
-/* Divides `room`, which holds the least of both, in proportion to what they need. */
+/* Divides `room`, which holds at least the minimum of both, in proportion to what they need. */
 static void divide(uint64_t room, struct side a, struct side b, uint64_t *to_a, uint64_t *to_b)
 {
     if (plus(a.need, b.need) <= room) {
@@ -109,16 +109,16 @@ static int share_host(const struct budget_request *w, uint64_t most, struct side
     return 0;
 }
 
-/* Experts without a device slot are cached in host memory as far as it goes. All reads land there, so it
- * holds at least one token's experts of one layer. */
+/* Divides host memory if the device has its own. Experts without a device slot are cached there while there
+ * is room. All reads land there, so it holds at least one token's experts of one layer. */
 static int share_apart(const struct model_dir *m, const struct budget_request *w, struct side gpu,
                        struct side cpu, struct budget *out, struct moeflux_err *e)
 {
     uint64_t missing = minus(gpu.need, out->slot_bytes), floor = missing ? expert_store_floor_bytes(m) : 0;
     uint64_t most =
         w->memory_bytes ? limit_of(w->memory_bytes, w->host_free_bytes) : w->host_free_bytes / 4 * 3;
-    /* Where there is room for all experts the host holds all: those on the device are copies, and nothing
-     * moves back. */
+    /* If there is room for all experts, the host holds all: those on the device are copies, and none has to
+     * be copied back. */
     bool holds_all = missing && plus(plus(gpu.need, cpu.need), w->cpu_scratch_bytes) <= most;
     const struct side tier = {holds_all ? gpu.need : size_max(missing, floor), floor};
     uint64_t least = plus(floor, cpu.least);
@@ -133,7 +133,7 @@ static int share_apart(const struct model_dir *m, const struct budget_request *w
                       out, e);
 }
 
-/* Device memory is host memory, and has `room` for experts. */
+/* Divides the memory if device memory is host memory. room: bytes that the device has for experts. */
 static int share_unified(const struct budget_request *w, uint64_t room, struct side gpu, struct side cpu,
                          struct budget *out, struct moeflux_err *e)
 {
@@ -159,7 +159,7 @@ int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
         least = size_max(least, plus(gpu.least, cpu.least));
     if (w->memory_bytes && w->memory_bytes < least)
         return refuse("--memory is", w->memory_bytes, least, e);
-    /* A software device names a heap of a fixed size and allocates from the host. */
+    /* A software device reports a heap of a fixed size but allocates host memory. */
     out->device_bytes =
         limit_of(w->gpu_memory_bytes, caps->is_software ? w->host_free_bytes : caps->free_bytes);
     if (caps->is_unified)

@@ -1,5 +1,5 @@
-/* budget.h - divides memory among weights, states, checkpoints and experts. Arithmetic only: the caller says
- * what is free. */
+/* budget.h - divides memory among weights, states, checkpoints and experts. Arithmetic only: the caller
+ * passes what is free. */
 #ifndef MOEFLUX_ENGINE_PLAN_BUDGET_H
 #define MOEFLUX_ENGINE_PLAN_BUDGET_H
 
@@ -12,51 +12,53 @@ struct exec_caps;
 struct model_dir;
 
 struct budget_request {                      /* bytes */
-    struct expert_layers layers;             /* of the device: all, or with several devices a share */
-    uint64_t weights_bytes;                  /* dense ones of these layers */
+    struct expert_layers layers;             /* the device's layers: all, or a share */
+    uint64_t weights_bytes;                  /* dense weights of these layers */
     uint64_t memory_bytes, gpu_memory_bytes; /* --memory, --gpu-memory; 0: not given */
-    uint64_t scratch_bytes;                  /* activations, states and what the driver takes */
+    uint64_t scratch_bytes;                  /* activations, states and the driver's memory */
     uint64_t host_free_bytes;                /* host_memory_free; UINT64_MAX: not known */
-    uint64_t checkpoint_bytes;               /* host memory of one; 0: they take none */
-    /* The first n_cpu_layers have their routed experts computed by the CPU, beside the device. */
+    uint64_t checkpoint_bytes;               /* host memory of one checkpoint; 0: none */
+    /* the CPU computes the routed experts of the first so many layers */
     uint32_t n_cpu_layers;
-    uint64_t cpu_scratch_bytes; /* host memory for it */
+    uint64_t cpu_scratch_bytes; /* host memory that the CPU needs for that */
 };
 
-/* Checkpoints of a sequence: as many as fit in BUDGET_CHECKPOINT_BYTES, within these bounds, where there is
+/* A sequence has as many checkpoints as fit in BUDGET_CHECKPOINT_BYTES, within these bounds, if there is
  * room. */
 #define BUDGET_CHECKPOINT_BYTES ((uint64_t)1 << 30)
 enum { BUDGET_LEAST_CHECKPOINTS = 6, BUDGET_MOST_CHECKPOINTS = 32 };
 
 struct budget { /* bytes */
-    /* Device slots for experts: at least expert_store_floor_bytes, at most expert_store_full_bytes of the
-     * layers that the device computes; 0 where it computes none. */
+    /* device slots for experts: at least expert_store_floor_bytes, at most expert_store_full_bytes of the
+     * layers that the device computes; 0: it computes none */
     uint64_t slot_bytes;
-    /* Host memory for the experts that the CPU computes: likewise. */
+    /* host memory for the experts that the CPU computes, with the same bounds */
     uint64_t cpu_slot_bytes;
-    /* Host slots (page-locked memory) that reads land in: at least expert_store_floor_bytes, at most what the
-     * device slots do not hold. 0 where device memory is host memory, and where the device holds every
-     * expert. */
+    /* host slots (page-locked memory) that reads land in: at least expert_store_floor_bytes, at most the
+     * experts that the device slots do not hold. 0: device memory is host memory, or the device holds every
+     * expert */
     uint64_t host_bytes;
-    /* The most checkpoints of a sequence: at least 1. */
+    /* the most checkpoints of a sequence; at least 1 */
     uint32_t n_checkpoints;
-    /* Host memory left for mapped files. */
+    /* host memory left for mapped files */
     uint64_t map_bytes;
-    /* What the device may hold in all: weights, states and slots; checkpoints too where it is host memory. */
+    /* the most that the device may hold: weights, states and slots; checkpoints too if it is host memory */
     uint64_t device_bytes;
 };
 
 /* Divides the memory.
- *   device memory is host memory: --gpu-memory bounds weights, states, checkpoints and slots, --memory the
- *   last two; a device of its own: --gpu-memory bounds weights, states and slots, --memory the host tier and
- *   checkpoints. Where all experts fit, checkpoints get what is left. Else they get an eighth of the memory
- *   beyond the smallest cache. Where the CPU computes the experts of some layers, their slots are host
- *   memory: --memory bounds them too. What there is of it is shared out in proportion to what each side
- *   lacks. One checkpoint is always allowed, even above the bounds, so that no model is refused for it.
- *   Defaults: 9/10 of the free device memory (and of the free host memory, where that is the same). Host
- *   slots: for every expert without a device slot, in at most 3/4 of the free host memory. A request above
- *   what is free is cut to what is free. ERR_NO_FIT with the numbers: weights, states and the smallest cache
- *   do not fit. */
+ * - Device memory is host memory: --gpu-memory bounds weights, states, checkpoints and slots; --memory
+ *   bounds checkpoints and slots.
+ * - The device has its own memory: --gpu-memory bounds weights, states and slots; --memory bounds host slots
+ *   and checkpoints.
+ * - Checkpoints get what is left if all experts fit. Otherwise they get an eighth of the memory beyond the
+ *   smallest cache. One checkpoint is always allowed, even above the bounds: no model is refused for it.
+ * - If the CPU computes the experts of some layers, their slots are host memory, which --memory bounds too.
+ *   Both sides share it in proportion to what each lacks.
+ * - Defaults: 9/10 of the free device memory (and of the free host memory if that is the same). Host slots
+ *   for every expert without a device slot, in at most 3/4 of the free host memory. A request above what is
+ *   free is reduced to what is free.
+ * ERR_NO_FIT with the numbers: weights, states and the smallest cache do not fit. */
 int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
                        const struct budget_request *w, struct budget *out, struct moeflux_err *e);
 

@@ -1,11 +1,11 @@
-/* How long a token should take: sums of bytes and of waits. */
+/* Estimates how long a token takes, from sums of bytes and of waits. */
 #include "engine/plan/decode_forecast.h"
 
 #include "base/mem.h"
 #include "engine/engine.h"
 
-/* Of one layer: two projections in and out of the mixer, the mixer, router, choice, experts up and down,
- * norms. */
+/* A layer's dispatches: projections into and out of the mixer, the mixer, router, choice, experts up and
+ * down, norms. */
 enum { DISPATCHES_PER_LAYER = 10 };
 
 static double seconds(double bytes, double bytes_s)
@@ -13,8 +13,8 @@ static double seconds(double bytes, double bytes_s)
     return bytes_s > 0 ? bytes / bytes_s : 0;
 }
 
-/* What the CPU computes comes from memory. A server's caches may hold the matrix that its products were
- * measured with. */
+/* Returns the speed of the CPU's products, at most that of memory: a server's caches may hold the matrix that
+ * was measured. */
 static double cpu_bytes_s(const struct moeflux_speeds *s)
 {
     bool is_bound = s->memory_bytes_s > 0 && s->memory_bytes_s < s->cpu_bytes_s;
@@ -29,28 +29,28 @@ double forecast_part_s(const struct forecast_part *p, const struct moeflux_devic
            p->n_layers * DISPATCHES_PER_LAYER * device->dispatch_s + p->n_waits * device->round_trip_s;
 }
 
-/* The share of cached experts that are on the device. The router chooses those as often as others. */
+/* Returns the share of cached experts that are on the device, assuming that all are chosen equally often. */
 static double on_device(const struct moeflux_plan *p)
 {
-    /* The host may have copies of those on the device. */
+    /* The host may hold copies of the device's experts. */
     uint64_t held = p ? size_min(p->n_slots + p->n_host_slots, p->n_experts - p->n_cpu_experts) : 0;
     return held ? (double)p->n_slots / (double)held : 1;
 }
 
-/* The share of the experts that the CPU computes. */
+/* Returns the share of the experts that the CPU computes. */
 static double on_cpu(const struct moeflux_plan *p)
 {
     return p && p->n_experts ? (double)p->n_cpu_experts / (double)p->n_experts : 0;
 }
 
-/* Whether the device finds every expert that it computes in its own memory or the host's. */
+/* Whether every expert that the device computes is in its own memory or the host's. */
 static bool finds_all(const struct moeflux_plan *p)
 {
     return p->experts_resident || (!p->is_unified && p->n_host_slots >= p->n_experts - p->n_cpu_experts);
 }
 
-/* How often the host waits for a device: for the choice of every layer, unless the devices find all experts;
- * then for each of them. A device waits as long for what the CPU computes. */
+/* Returns how often the host waits for a device: for the choice of every layer, unless the devices have all
+ * experts; then once for each device. A wait for the CPU's experts takes a device as long. */
 static double n_waits(const struct moeflux_needs *n, const struct moeflux_plan *p)
 {
     if (!p)
@@ -71,18 +71,18 @@ struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, con
     f.disk_s = seconds(experts * (1 - hits), s->disk_bytes_s);
     f.copy_s = seconds(device * (1 - hits * on_device(plan)), s->copy_bytes_s);
     f.apart_s = f.compute_s + f.copy_s + f.disk_s;
-    /* Reads overlap with the device only if they are prefetched. What lies on the host is read over the bus,
-     * by products or by copies before them: neither overlaps with others. */
+    /* Reads overlap with the device only if they are prefetched. Experts on the host are read over the bus,
+     * by products or by copies before them: neither overlaps with other work. */
     f.overlapped_s = f.disk_s > f.compute_s + f.copy_s ? f.disk_s : f.compute_s + f.copy_s;
     return f;
 }
 
 /* --- where to compute experts --- */
 
-/* Slots that devices with memory of their own have for the experts of all but the first n_cpu layers, of
- * which there are `need`. Several devices each have their layers' alone. Layers without experts come first,
- * as in every family. */
-static uint64_t slots_beside(const struct moeflux_needs *n, const struct moeflux_plan *plan, uint32_t n_cpu,
+/* Returns the slots that devices with their own memory have for the experts after the first n_cpu layers.
+ * need: the number of these experts. Each of several devices holds only its own layers' experts. Layers
+ * without experts come first, as in every family. */
+static uint64_t device_slots(const struct moeflux_needs *n, const struct moeflux_plan *plan, uint32_t n_cpu,
                              uint64_t need)
 {
     uint64_t slots = 0;
@@ -96,7 +96,7 @@ static uint64_t slots_beside(const struct moeflux_needs *n, const struct moeflux
     return plan->n_devices > 1 ? slots : size_min(plan->device_room_bytes / plan->slot_bytes, need);
 }
 
-/* The plan with the experts of the first n_cpu layers on the CPU. */
+/* Returns the plan with the experts of the first n_cpu layers on the CPU. */
 static struct moeflux_plan moved(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                                  uint32_t n_cpu)
 {
@@ -113,8 +113,8 @@ static struct moeflux_plan moved(const struct moeflux_needs *n, const struct moe
         p.n_slots = all - p.n_cpu_slots;
         p.n_host_slots = 0;
     } else {
-        p.n_slots = slots_beside(n, plan, n_cpu, need);
-        /* The host keeps all where it has room for all. */
+        p.n_slots = device_slots(n, plan, n_cpu, need);
+        /* The host keeps all if it has room for all. */
         uint64_t below = host >= need + p.n_cpu_experts && p.n_slots < need ? need : need - p.n_slots;
         uint64_t wanted = below + p.n_cpu_experts, there = size_min(host, wanted);
         p.n_cpu_slots = there * p.n_cpu_experts / size_max(wanted, 1);
@@ -124,7 +124,7 @@ static struct moeflux_plan moved(const struct moeflux_needs *n, const struct moe
     return p;
 }
 
-/* Of a router without favourites. */
+/* Returns seconds per token, assuming that the router chooses all experts equally often. */
 static double token_s(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                       const struct moeflux_speeds *s, uint32_t n_cpu)
 {

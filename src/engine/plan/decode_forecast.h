@@ -1,4 +1,4 @@
-/* decode_forecast.h - how long a part of a token should take, by bytes and waits. */
+/* decode_forecast.h - estimates how long a part of a token takes, from bytes and waits. */
 #ifndef MOEFLUX_ENGINE_PLAN_DECODE_FORECAST_H
 #define MOEFLUX_ENGINE_PLAN_DECODE_FORECAST_H
 
@@ -7,15 +7,15 @@
 struct moeflux_device_speeds;
 struct moeflux_speeds;
 
-/* Some layers of a token on one device. */
+/* The work of some layers on one device for a token. */
 struct forecast_part {
-    double device_bytes, cpu_bytes;  /* weights that the device multiplies, that the CPU does beside it */
-    double copied_bytes, disk_bytes; /* of them: to the device first, from disk */
-    double n_waits;                  /* of the host for the device */
+    double device_bytes, cpu_bytes;  /* weights that the device multiplies, and that the CPU multiplies */
+    double copied_bytes, disk_bytes; /* weights that are copied to the device first, and read from disk */
+    double n_waits;                  /* waits of the host for the device */
     uint32_t n_layers;
 };
 
-/* Of the machine only the disk and the CPU count. A speed that was not measured takes no time. */
+/* Returns seconds. machine: only its disk and CPU count. A speed that was not measured takes no time. */
 double forecast_part_s(const struct forecast_part *p, const struct moeflux_device_speeds *device,
                        const struct moeflux_speeds *machine);
 

@@ -1,82 +1,37 @@
-/* The devices of this machine, as moeflux.h lists them. */
+/* Lists the devices of this machine for moeflux.h. */
 #include "engine/plan/device_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-#include "base/cores.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "cpu/nodes.h"
-#include "cpu/isa.h"
+#include "exec/devices.h"
 #include "moeflux.h"
-#include "vulkan/device.h"
 
-/* Room for the Vulkan devices of one machine. */
-enum { MAX_GPUS = 64 };
-
-static void add_nodes(struct moeflux_device *d)
+void device_list_convert(struct moeflux_device *to, const struct exec_device *from)
 {
-    struct nodes nodes;
-    size_t at = strlen(d->name);
-    if (nodes_read(&nodes, "", NULL) < 0)
-        return;
-    if (nodes.n > 1)
-        snprintf(d->name + at, sizeof d->name - at, ", %u NUMA nodes", nodes.n);
-    nodes_free(&nodes);
-}
-
-static void describe_cpu(struct moeflux_device *d)
-{
-    long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    *d = (struct moeflux_device){
-        .option = "cpu", .kind = "cpu", .usable = true, .n_threads = cores_useful(""), .memory_node = -1};
-    cores_name("", d->name, sizeof d->name);
-    add_nodes(d);
-    snprintf(d->isa, sizeof d->isa, "%s", cpu_isa_find(NULL, NULL)->name);
-    if (pages > 0 && page_bytes > 0)
-        d->memory_bytes = (uint64_t)pages * (uint64_t)page_bytes;
-}
-
-void device_list_describe(struct moeflux_device *d, const struct gpu_info *from, uint32_t idx,
-                          const char *root)
-{
-    *d = (struct moeflux_device){.memory_bytes = from->memory_bytes,
-                                 .subgroup_size = from->subgroup_size,
-                                 .memory_node = from->pci[0] ? nodes_of_pci(root, from->pci) : -1,
-                                 .usable = !from->missing[0],
-                                 .is_default = idx == 0 && gpu_is_preferred(from)};
-    snprintf(d->option, sizeof d->option, "%u", idx);
-    snprintf(d->name, sizeof d->name, "%s", from->name);
-    snprintf(d->kind, sizeof d->kind, "%s", from->kind);
-    snprintf(d->driver, sizeof d->driver, "%s", from->driver);
-    snprintf(d->matrices, sizeof d->matrices, "%s", matrices_name(from->matrices));
-    snprintf(d->why_not, sizeof d->why_not, "%s", from->missing);
+    *to = (struct moeflux_device){.memory_bytes = from->memory_bytes,
+                                  .subgroup_size = from->subgroup_size,
+                                  .n_threads = from->n_threads,
+                                  .memory_node = from->memory_node,
+                                  .usable = from->is_usable,
+                                  .is_default = from->is_default};
+    snprintf(to->option, sizeof to->option, "%s", from->option);
+    snprintf(to->name, sizeof to->name, "%s", from->name);
+    snprintf(to->kind, sizeof to->kind, "%s", from->kind);
+    snprintf(to->driver, sizeof to->driver, "%s", from->driver);
+    snprintf(to->matrices, sizeof to->matrices, "%s", from->matrices);
+    snprintf(to->isa, sizeof to->isa, "%s", from->isa);
+    snprintf(to->why_not, sizeof to->why_not, "%s", from->why_not);
 }
 
 int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflux_err *e)
 {
-    struct moeflux_err none = {0};
-    struct gpu_info *all = mem_new(MAX_GPUS, sizeof *all, e);
-    uint32_t at = 0, n_preferred = 0;
-    int n = all ? gpu_list(all, MAX_GPUS, &none) : ERR_MEMORY;
-    /* No loader, no driver: there is the CPU. */
-    if (n == ERR_DEVICE)
-        n = 0;
-    else if (n < 0 && all && e)
-        *e = none;
-    while (n > (int)n_preferred && gpu_is_preferred(&all[n_preferred]))
-        n_preferred++;
-    for (int i = 0; i <= n && at < cap; i++) {
-        if (i == (int)n_preferred) {
-            describe_cpu(&out[at]);
-            out[at++].is_default = n_preferred == 0;
-        }
-        if (i < n && at < cap)
-            device_list_describe(&out[at++], &all[i], (uint32_t)i, "");
-    }
+    struct exec_device *all = mem_new(EXEC_MAX_DEVICES, sizeof *all, e);
+    int n = all ? exec_list_devices(all, EXEC_MAX_DEVICES, e) : ERR_MEMORY;
+    for (int i = 0; i < n && (uint32_t)i < cap; i++)
+        device_list_convert(&out[i], &all[i]);
     free(all);
-    return n < 0 ? n : n + 1;
+    return n;
 }

@@ -8,7 +8,7 @@
 #include "base/mem.h"
 #include "engine/plan/load_plan.h"
 
-/* Room for the devices of one machine. */
+/* The most devices of one machine that are looked at. */
 enum { MAX_LISTED = 64 };
 
 static int add(struct devices *d, const char *name, size_t len, struct moeflux_err *e)
@@ -19,7 +19,8 @@ static int add(struct devices *d, const char *name, size_t len, struct moeflux_e
         return err_set(e, ERR_USAGE, "--device: device %u has no name, expected names between commas",
                        d->n + 1);
     if (len == 3 && memcmp(name, "all", len) == 0)
-        return err_set(e, ERR_USAGE, "--device: all stands for every GPU, beside it nothing can be named");
+        return err_set(e, ERR_USAGE,
+                       "--device: all stands for every GPU, no other device can be named with it");
     if (len >= sizeof d->names[0])
         return err_set(e, ERR_USAGE, "--device: a name of %zu bytes, expected less than %zu", len,
                        sizeof d->names[0]);
@@ -33,8 +34,7 @@ static bool is_gpu(const struct moeflux_device *d)
     return d->usable && strcmp(d->kind, "cpu") != 0 && strcmp(d->kind, "software") != 0;
 }
 
-/* "all", where is_all is set; else the whole of `option` if it is a device's exact name: then there is one.
- * */
+/* Adds all GPUs if is_all is set; else adds `option` if the whole of it is a device's exact name. */
 static int add_listed(struct devices *d, const char *option, bool is_all, struct moeflux_err *e)
 {
     struct moeflux_device *list = mem_new(MAX_LISTED, sizeof *list, e);
@@ -54,7 +54,7 @@ static int add_listed(struct devices *d, const char *option, bool is_all, struct
     return rc;
 }
 
-/* Whether an item is no name of a Vulkan device: a host backend, or an index. */
+/* Whether an item is not a Vulkan device's name but a host backend or an index. */
 static bool is_plain(const char *item, size_t len)
 {
     static const char *const hosts[] = {"cpu", "reference", "auto"};
@@ -64,8 +64,8 @@ static bool is_plain(const char *item, size_t len)
     return strspn(item, "0123456789") >= len;
 }
 
-/* Whether all of it may be one device's name, commas and all. Where it cannot, nobody asks the Vulkan loader:
- * that takes a slow driver half a second, and the cpu needs none. */
+/* Whether the whole option may be one device's name, with its commas. If not, Vulkan is not loaded: that
+ * takes a slow driver half a second, and the cpu does not need it. */
 static bool may_be_a_name(const char *option)
 {
     for (const char *at = option; at;) {
@@ -109,7 +109,7 @@ int devices_open(struct devices *d, const struct moeflux_options *o, const struc
         has_cpu = has_cpu || strcmp(d->names[i], "cpu") == 0;
     for (uint32_t i = 0; rc == 0 && i < d->n; i++) {
         one.device = d->names[i][0] ? d->names[i] : NULL;
-        /* An instruction set is the cpu's, beside others too. */
+        /* The instruction set applies only to the cpu. */
         one.cpu_isa = d->n > 1 && has_cpu && strcmp(d->names[i], "cpu") != 0 ? NULL : o->cpu_isa;
         rc = load_plan_open_device(&d->execs[i], &one, h, devices_cpu(d), e);
     }
@@ -158,8 +158,8 @@ int devices_check_shares(const struct moeflux_options *o, uint32_t n, uint32_t n
     return 0;
 }
 
-/* A boundary lies where the sum of the shares before it says, rounded, with a layer at least on both sides of
- * each. */
+/* Each boundary is at the rounded sum of the shares before it, with at least one layer on both of its
+ * sides. */
 int devices_share_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
                          uint32_t n_layers, struct expert_layers *out, struct moeflux_err *e)
 {

@@ -12,7 +12,7 @@
 
 enum { NAME = 32, MOST_SHARES = 4 };
 
-/* Appends to the text in out, which has room for n characters; what does not fit is left out. */
+/* Appends to the text in out, which has room for n characters; a text that does not fit is cut. */
 __attribute__((format(printf, 3, 4))) static void add(char *out, size_t n, const char *format, ...)
 {
     size_t at = strlen(out);
@@ -45,7 +45,7 @@ static uint32_t largest(const uint64_t amounts[FORMAT_END])
     return best;
 }
 
-/* ", down 6 bits g64 in 12 of 40 layers" for each format that some have. */
+/* Adds ", down 6 bits g64 in 12 of 40 layers" for each format that some layers have. */
 static void add_layers(char *out, size_t n, const char *what, const uint64_t layers[FORMAT_END],
                        uint32_t n_layers)
 {

@@ -9,12 +9,12 @@
 
 enum { MAX_PATH = 1024 };
 
-/* How a version of the cgroups names its files. */
+/* The file names of a version of the cgroups. */
 struct cgroup {
-    const char *line;  /* how its line in /proc/self/cgroup begins, behind the number */
-    const char *mount; /* below the root */
+    const char *line;  /* start of its line in /proc/self/cgroup, after the number */
+    const char *mount; /* path below the root */
     const char *limit, *usage;
-    const char *caches[2]; /* lines of memory.stat: page cache, children included */
+    const char *caches[2]; /* lines of memory.stat with the page cache, children included */
 };
 
 static const struct cgroup versions[] = {
@@ -26,8 +26,8 @@ static const struct cgroup versions[] = {
      {"total_inactive_file", "total_active_file"}},
 };
 
-/* The number behind the word `name` in a file of such lines; the first number of the file where name is NULL.
- * UINT64_MAX when there is none ("max", no such file). */
+/* Returns the number after the word `name` at the start of a line of the file; the file's first number if
+ * name is NULL. UINT64_MAX: there is none ("max", no such file). */
 static uint64_t find_number(const char *path, const char *name)
 {
     char line[256], *end;
@@ -62,8 +62,8 @@ static uint64_t minus(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* What one group leaves. Its usage includes the page cache, which does not count here: it is dropped when
- * memory is needed. */
+/* Returns the bytes that one group leaves. Its usage includes the page cache, which does not count here: it
+ * is dropped when memory is needed. */
 static uint64_t left_by(const char *dir, const struct cgroup *v)
 {
     uint64_t limit = number_in(dir, v->limit, NULL), usage = number_in(dir, v->usage, NULL);
@@ -76,7 +76,7 @@ static uint64_t left_by(const char *dir, const struct cgroup *v)
     return minus(limit, usage);
 }
 
-/* This process's group of a version: the path behind "7:memory:" or "0::". */
+/* Finds this process's group of a version: the path after "7:memory:" or "0::". */
 static bool find_group(const char *root, const struct cgroup *v, char *path, size_t cap)
 {
     char file[MAX_PATH], line[MAX_PATH];
@@ -104,7 +104,7 @@ static uint64_t cgroup_free(const char *root, const struct cgroup *v)
         return least;
     snprintf(dir, sizeof dir, "%s%s%s", root, v->mount, group);
     size_t top = strlen(root) + strlen(v->mount);
-    /* In a container the path may be one that only the host sees; its mount is then the group itself. */
+    /* A container may report a path that only the host sees; its mount is then the group itself. */
     while (strlen(dir) >= top) {
         least = size_min(least, left_by(dir, v));
         *strrchr(dir, '/') = '\0';

@@ -14,24 +14,26 @@
 #include "engine/plan/host_memory.h"
 #include "engine/test_hooks.h"
 #include "experts/context.h"
+#include "experts/store_fill.h"
 #include "model/sketch.h"
 
-/* Tokens of a chunk unless the caller says otherwise. Results differ in the last digits between chunk sizes,
- * so the choice follows the kind of the device and its total memory: never its speed, nor the memory that is
- * free now. Larger chunks gain little more: lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s
- * by 128 and by 256; the cpu 3.4 s for 512 tokens by 64, 3.1 by 128, 2.9 by 256 and 512 (64 experts, of which
- * models have more); an H200 did 4,400 and 6,600 tok/s by 512 and 2,048. */
+/* Default tokens per chunk. Results differ in the last digits between chunk sizes. So the default depends on
+ * the kind of the device and its total memory, never on its speed or on free memory. Larger chunks gain
+ * little: lavapipe takes 28 s of processor time for 256 tokens by 32, 22 s by 128 and by 256. The cpu takes
+ * 3.4 s for 512 tokens by 64, 3.1 by 128, 2.9 by 256 and 512 (64 experts; models have more). An H200 did
+ * 4,400 tok/s by 512 and 6,600 by 2,048. */
 enum { CHUNK_SOFTWARE = 128, CHUNK_CPU = 512, CHUNK_GPU = 512, CHUNK_GPU_LARGE = 2048, MAX_READERS = 16 };
-/* Large chunks take half a gigabyte of activations: little on a device with so much memory. */
+/* Large chunks need half a gigabyte for activations, which is little on a device with at least this
+ * memory. */
 #define LARGE_GPU ((uint64_t)20 << 30)
 /* lavapipe silently ends a shader's loops after 65,535 iterations; the delta net takes about 60 per token. */
 enum { CHUNK_SOFTWARE_MAX = 512, CHUNK_GPU_MAX = 4096 };
 enum { DEFAULT_CONTEXT = 8192 };
-/* Tokens of an expert, on average, from which copying it to the device is faster than computing it on the
- * CPU; slots for such copies. */
+/* The average number of tokens per expert from which copying it to the device is faster than computing it on
+ * the CPU; the number of slots for such copies. */
 enum { PROMPT_TOKENS = 8, PROMPT_SLOTS = 64 };
 #define PROMPT_BYTES ((uint64_t)512 << 20)
-/* Device memory that the driver of a discrete device takes: kernels, command buffers (an H200: 63 MB). */
+/* Device memory that the driver of a discrete device needs for kernels and command buffers (H200: 63 MB). */
 enum { DRIVER_BYTES = 64 << 20 };
 
 int load_plan_choose_chunk(uint32_t *out, uint32_t requested, const struct exec_caps *caps,
@@ -60,8 +62,8 @@ static uint32_t choose_context(uint32_t requested, const struct config *c)
     return (uint32_t)size_min(requested ? requested : DEFAULT_CONTEXT, config_longest_context(c));
 }
 
-/* The KV cache grows in blocks. Of the recurrent states there are two (stage_state.recurrent_next), and
- * n_older. */
+/* Sizes the states. The KV cache grows in blocks. There are 2 + n_older recurrent states
+ * (stage_state.recurrent_next, older). */
 static void size_states(struct load_plan *p, const struct model_dir *m, uint32_t n_older)
 {
     uint64_t pos_bytes = 0, recurrent_bytes = 0;
@@ -80,14 +82,14 @@ static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, s
     struct exec_caps caps = exec_get_caps(x);
     if (requested == MOEFLUX_PROMPT_TYPE_F32)
         exec_keep_f32(x);
-    if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.has_coopmat)
+    if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.prompt_is_f16)
         return err_set(e, ERR_UNSUPPORTED,
                        "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
                        caps.name);
     return 0;
 }
 
-/* The caller's enums may have any value. */
+/* Checks an enum of the caller, which may have any value. */
 static int check_choice(const char *option, int value, int last, struct moeflux_err *e)
 {
     if (value >= 0 && value <= last)
@@ -121,7 +123,7 @@ enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)
     return modes[o->expert_io];
 }
 
-/* What is said of a device that computes elsewhere is a mistake. */
+/* Refuses options of the cpu for another device. */
 static int check_device(struct exec_caps caps, const struct moeflux_options *o, struct moeflux_err *e)
 {
     if (!caps.is_native && !o->n_cpu_layers && o->cpu_isa)
@@ -130,7 +132,7 @@ static int check_device(struct exec_caps caps, const struct moeflux_options *o, 
     return 0;
 }
 
-/* Takes the experts that the options ask for; rc: of opening. */
+/* Sets the number of active experts from the options; rc: result of opening the model. */
 static int set_experts(struct model_dir *m, const struct moeflux_options *o, int rc, struct moeflux_err *e)
 {
     if (rc < 0)
@@ -148,7 +150,7 @@ int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, s
 
 int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
 {
-    /* A file of another kind than a configuration gets model_dir_open's message. */
+    /* model_dir_open has the message for a file that is no configuration. */
     size_t n = strlen(o->dir);
     bool is_config = n > 5 && strcmp(o->dir + n - 5, ".json") == 0 && file_is_regular(o->dir);
     int rc = is_config ? sketch_open(m, o->dir, e) : model_dir_open(m, o->dir, e);
@@ -156,11 +158,11 @@ int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o
 }
 
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                        const struct exec *beside, struct moeflux_err *e)
+                        const struct exec *threads_of, struct moeflux_err *e)
 {
     const struct exec_options x = {.device = o->device,
                                    .profile = o->profile,
-                                   .beside = beside,
+                                   .shares_threads_with = threads_of,
                                    .staged = h && h->staged,
                                    .shelf = h ? h->shelf : NULL,
                                    .n_threads = o->n_threads,
@@ -177,28 +179,29 @@ int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, cons
 }
 
 int load_plan_open_device(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
-                          const struct exec *beside, struct moeflux_err *e)
+                          const struct exec *threads_of, struct moeflux_err *e)
 {
-    int rc = load_plan_open_exec(out, o, h, beside, e);
+    int rc = load_plan_open_exec(out, o, h, threads_of, e);
     if (rc < 0)
         return rc;
     return set_prompt_type(*out, o->prompt_type, e);
 }
 
-/* If prompts are computed in float16, a float16 cache loses nothing more. It takes half the memory, and
+/* If prompts are computed in float16, a float16 cache loses no more precision. It takes half the memory, and
  * attention need not convert it (H200, 16,384 tokens: 7,060 tok/s against 5,950). */
 enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
 {
     bool is_auto = requested == MOEFLUX_KV_TYPE_AUTO;
-    return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->has_coopmat) ? KV_TYPE_F16 : KV_TYPE_F32;
+    return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->kv_default_is_f16) ? KV_TYPE_F16
+                                                                                    : KV_TYPE_F32;
 }
 
-int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *beside,
+int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const struct exec *threads_of,
                        struct moeflux_err *e)
 {
     const struct exec_options x = {.device = "cpu",
                                    .profile = o->profile,
-                                   .beside = beside,
+                                   .shares_threads_with = threads_of,
                                    .n_threads = o->n_threads,
                                    .isa = o->cpu_isa};
     int rc = exec_open(out, &x, e);
@@ -207,7 +210,7 @@ int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const
     return rc;
 }
 
-/* The smallest chunk that the device computes. */
+/* Returns the smallest chunk that the device computes in the CPU's layers. */
 static uint64_t device_chunk(const struct config *c)
 {
     return ((uint64_t)PROMPT_TOKENS * c->n_experts + c->top_k - 1) / c->top_k;
@@ -218,8 +221,8 @@ bool load_plan_takes_device(const struct config *c, uint32_t n)
     return n >= device_chunk(c);
 }
 
-/* Two waves, one that computes and one that is copied. Where device memory is host memory, nothing needs to
- * be copied, and the CPU is as near to it. */
+/* Sizes the slots for two rounds, one that is computed and one that is copied. If device memory is host
+ * memory there are none: nothing needs to be copied, and the CPU reads it equally fast. */
 static void size_prompt_slots(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
 {
     const struct expert_layers layers = p->cpu_layers;
@@ -245,8 +248,8 @@ bool load_plan_has_cpu_layers(const struct load_plan *p)
     return p->cpu_layers.end > p->cpu_layers.first;
 }
 
-/* Which layers' experts are the CPU's. It follows the options alone, so that results do not depend on what is
- * free. */
+/* Chooses the layers whose experts the CPU computes. Only the options decide, so that results do not depend
+ * on free memory. */
 static void choose_side(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
                         const struct moeflux_options *o)
 {
@@ -264,9 +267,9 @@ static int count_pinned(struct load_plan *p, const struct model_dir *m, const ch
     const struct expert_layers device = load_plan_device_layers(p), cpu = p->cpu_layers;
     int rc = 0;
     if (p->budget.slot_bytes)
-        rc = expert_store_count_pinned(m, device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
+        rc = store_fill_count_pinned(m, device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
     if (rc == 0 && p->budget.cpu_slot_bytes)
-        rc = expert_store_count_pinned(m, cpu, pin, p->budget.cpu_slot_bytes, &p->n_pinned[1], e);
+        rc = store_fill_count_pinned(m, cpu, pin, p->budget.cpu_slot_bytes, &p->n_pinned[1], e);
     return rc;
 }
 
@@ -280,18 +283,18 @@ static uint64_t expert_bytes_of(const struct model_dir *m, struct expert_layers 
     return bytes;
 }
 
-/* Whether the mapped files can be the dense weights. A copy is the program's own; mapped pages the system may
- * give up for others, and not before it must where the whole model leaves a quarter of the memory. So the
- * rule is that of the experts' reader, for all of the device's layers, and who asks for experts that are not
- * mapped has none of it mapped. */
+/* Whether the dense weights are used in their mapped files. The system may drop mapped pages for other
+ * programs, but a copy belongs to this program. It does not have to drop them while the whole model leaves a
+ * quarter of the memory free. So the rule is that of the experts' reader, for all of the device's layers; if
+ * the options forbid mapped experts, nothing is mapped. */
 static bool maps_weights(const struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
 {
     return caps->is_native && (p->io == READER_AUTO || p->io == READER_MMAP) &&
            p->weights_bytes + expert_bytes_of(m, p->layers) <= p->host_free_bytes / 4 * 3;
 }
 
-/* What a policy that learns keeps on the host is taken from the experts' memory there. Where all have a slot,
- * it learns nothing. */
+/* Takes the memory that a learning cache policy needs on the host from the experts' memory there. If all
+ * experts have a slot, the policy learns nothing. */
 static void pay_for_policy(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
                            const struct moeflux_options *o)
 {
@@ -313,8 +316,8 @@ uint64_t load_plan_fixed_bytes(const struct load_plan *p)
     return p->weights_bytes + p->state_bytes + p->activation_bytes + p->driver_bytes;
 }
 
-/* Whether a dense tensor is with a share of the layers: the embedding is with the first, what stands behind
- * them with the last. */
+/* Whether a dense tensor belongs to a share of the layers. The embedding belongs to the first layer, what
+ * comes after the layers to the last. */
 static bool is_with(const struct model_dir *m, const struct tensor *t, struct expert_layers layers)
 {
     static const char layer[] = "model.layers.", embedding[] = "model.embed_tokens.";

@@ -1,4 +1,4 @@
-/* Speeds of disk and device, measured with the model's own files and the kernels of a run. */
+/* Measures the speeds of disk and device with the model's own files and the kernels of a run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,10 +18,10 @@
 
 #define DISK_NS  ((uint64_t)1000000000)
 #define BATCH_NS ((uint64_t)20000000)
-/* Of a file that is written to measure the disk: what a fast one reads in a tenth of a second. */
+/* Size of the file that is written to measure the disk: a fast disk reads it in a tenth of a second. */
 #define SKETCH_BYTES ((uint64_t)512 << 20)
-/* Far larger than the caches of a GPU, of a CPU. A software device is limited by its cores, so little is
- * enough. */
+/* Sizes of the measured matrix: far larger than the caches of a GPU or CPU. A software device is limited by
+ * its cores, so a small one is enough. */
 #define MATRIX_GPU_BYTES       ((uint64_t)256 << 20)
 #define MATRIX_CPU_BYTES       ((uint64_t)256 << 20)
 #define MATRIX_SOFTWARE_BYTES  ((uint64_t)16 << 20)
@@ -32,12 +32,12 @@ enum { MATRIX_COLS = 2048, SMALL_ROWS_GPU = 512, SMALL_ROWS_SOFTWARE = 8, N_BATC
 
 /* --- the disk --- */
 
-struct wave {
+struct disk_test {
     struct model_dir *model;
     struct reader *reader;
     uint32_t *order; /* [n_all] layer * n_experts + expert, shuffled */
     uint32_t n_all;
-    uint64_t stride, bytes; /* of a target; that were asked for */
+    uint64_t stride, bytes; /* size of a target; bytes requested so far */
     uint8_t *memory;        /* [top_k][stride] */
     struct read_request *requests;
 };
@@ -53,12 +53,12 @@ static void shuffle(uint32_t *order, uint32_t n)
     }
 }
 
-/* The experts that are read: those before n_experts of the layers [first, end). */
+/* The experts that are read: the first n_experts of the layers [first, end). */
 struct stretch {
     uint32_t first, end, n_experts;
 };
 
-/* Of a model without files, those of one that is written for this. */
+/* Writes a file with experts for a model without files, and returns which they are. */
 static int make_stretch(struct model_dir *m, struct stretch *out, struct moeflux_err *e)
 {
     int rc = sketch_make_file(m, SKETCH_BYTES, &out->first, &out->n_experts, e);
@@ -66,7 +66,7 @@ static int make_stretch(struct model_dir *m, struct stretch *out, struct moeflux
     return rc;
 }
 
-static int prepare(struct wave *w, const struct stretch *of, struct moeflux_err *e)
+static int prepare(struct disk_test *w, const struct stretch *of, struct moeflux_err *e)
 {
     const struct config *c = &w->model->config;
     w->stride = size_round_up(w->model->max_expert_bytes, READER_TARGET_ALIGN);
@@ -78,7 +78,7 @@ static int prepare(struct wave *w, const struct stretch *of, struct moeflux_err 
     if (!w->memory)
         return err_set(e, ERR_MEMORY, "out of memory: %llu bytes were asked for",
                        (unsigned long long)(c->top_k * w->stride));
-    /* Else the first reads would also pay for page faults. */
+    /* Touched now, so that the first reads do not include page faults. */
     memset(w->memory, 1, c->top_k * w->stride);
     for (uint32_t i = of->first * c->n_experts; i < of->end * c->n_experts; i++)
         if (config_has_experts(c, i / c->n_experts) && i % c->n_experts < of->n_experts)
@@ -88,7 +88,7 @@ static int prepare(struct wave *w, const struct stretch *of, struct moeflux_err 
 }
 
 /* Reads experts [first, first + n) of the order, all at once. */
-static int read_wave(struct wave *w, uint32_t first, uint32_t n, struct moeflux_err *e)
+static int read_batch(struct disk_test *w, uint32_t first, uint32_t n, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; i < n; i++) {
@@ -107,13 +107,13 @@ static int read_wave(struct wave *w, uint32_t first, uint32_t n, struct moeflux_
     return rc;
 }
 
-static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct moeflux_err *e)
+static int read_for_a_second(struct disk_test *w, struct moeflux_speeds *out, struct moeflux_err *e)
 {
     uint32_t top_k = w->model->config.top_k, done = 0;
     uint64_t start = clock_ns(), ns = 0;
     while (done < w->n_all && ns < DISK_NS) {
         uint32_t n = (uint32_t)size_min(top_k, w->n_all - done);
-        int rc = read_wave(w, done, n, e);
+        int rc = read_batch(w, done, n, e);
         if (rc < 0)
             return rc;
         done += n;
@@ -124,8 +124,8 @@ static int read_for_a_second(struct wave *w, struct moeflux_speeds *out, struct 
     return 0;
 }
 
-/* Measures the mode that the caller asked for, else the first that works of direct, uring and pread. */
-static int open_reader(struct wave *w, const struct moeflux_options *o, struct moeflux_err *e)
+/* Opens the mode that the caller requested, else the first that works of direct, uring and pread. */
+static int open_reader(struct disk_test *w, const struct moeflux_options *o, struct moeflux_err *e)
 {
     struct reader_options r = {.mode = load_plan_reader_mode(o),
                                .n_threads = load_plan_n_readers(o->n_threads)};
@@ -134,7 +134,7 @@ static int open_reader(struct wave *w, const struct moeflux_options *o, struct m
 
 static void measure_disk(struct model_dir *m, const struct moeflux_options *o, struct moeflux_speeds *out)
 {
-    struct wave w = {.model = m};
+    struct disk_test w = {.model = m};
     struct moeflux_err e = {0};
     struct stretch all = {0, m->config.n_layers, m->config.n_experts};
     int rc = m->is_sketch ? make_stretch(m, &all, &e) : 0;
@@ -161,7 +161,7 @@ struct product {
     struct exec *exec;
     struct exec_buffer matrix, x, y;
     struct linear op;
-    uint64_t bytes; /* of the matrix */
+    uint64_t bytes; /* size of the matrix */
 };
 
 static uint64_t row_bytes(void)
@@ -220,10 +220,10 @@ struct timing {
     struct exec *exec;
     void (*record)(void *ctx, uint32_t n); /* records n repetitions of what is timed */
     void *ctx;
-    double round_trip_s; /* of the submission, not counted */
+    double round_trip_s; /* time of an empty submission, subtracted */
 };
 
-/* Nanoseconds of a batch of n. */
+/* Measures the nanoseconds of a batch of n. */
 static int time_batch(const struct timing *t, uint32_t n, uint64_t *ns, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
@@ -234,8 +234,9 @@ static int time_batch(const struct timing *t, uint32_t n, uint64_t *ns, struct m
     return rc;
 }
 
-/* Seconds of one repetition: the fastest of several batches, since others may use the device too. The first
- * batch warms up; the second tells how many repetitions make a batch long enough for the clock. */
+/* Measures the seconds of one repetition: the fastest of several batches, since other programs may use the
+ * device too. The first batch warms up; the second shows how many repetitions make a batch long enough for
+ * the clock. */
 static int time_one(const struct timing *t, double *each_s, struct moeflux_err *e)
 {
     uint64_t ns, best = UINT64_MAX;
@@ -294,7 +295,8 @@ static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moe
     return rc;
 }
 
-/* The cost of a dispatch that computes next to nothing. On a GPU a product of a layer's size already does. */
+/* Measures the cost of a dispatch that computes almost nothing. A product of a layer's size is such a
+ * dispatch on a GPU. */
 static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct moeflux_err *e)
 {
     struct product p;
@@ -310,7 +312,7 @@ static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct m
     return rc;
 }
 
-/* Copies of experts: one after the other, on the copy engines where there are some. */
+/* Times copies of experts, one after the other, on the copy engines if the device has some. */
 static int time_moves(struct exec *x, const struct exec_buffer *to, const struct exec_buffer *from,
                       uint64_t piece, uint64_t *ns, struct moeflux_err *e)
 {
@@ -346,7 +348,8 @@ static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflu
     return rc;
 }
 
-/* The CPU beside a device: what experts would be computed at. A CPU that cannot be measured has no speed. */
+/* Measures the CPU's products, the speed of experts on the CPU next to a device. If it cannot be measured,
+ * the speed stays 0. */
 static void measure_cpu(const struct moeflux_options *o, struct moeflux_speeds *out)
 {
     struct exec *x = NULL;
@@ -375,7 +378,7 @@ static struct moeflux_device_speeds speeds_of(const struct moeflux_speeds *one)
                                           .copy_bytes_s = one->copy_bytes_s};
 }
 
-/* Adds a device that has this share of the layers to the sums of times that a token takes on all. */
+/* Adds a device with this share of the layers to the sums of a token's times on all devices. */
 static void add_speeds(struct moeflux_speeds *sum, const struct moeflux_speeds *one, double share)
 {
     sum->kernel_bytes_s += one->kernel_bytes_s > 0 ? share / one->kernel_bytes_s : 0;
@@ -384,7 +387,7 @@ static void add_speeds(struct moeflux_speeds *sum, const struct moeflux_speeds *
     sum->round_trip_s += share * one->round_trip_s;
 }
 
-/* Several devices have the speed at which a token passes through the layers of all. */
+/* Measures the devices. The speed of several is that of a token that passes through the layers of all. */
 static int measure_execs(const struct devices *d, const struct model_dir *m, const struct moeflux_options *o,
                          struct moeflux_speeds *out, struct moeflux_err *e)
 {
@@ -446,7 +449,7 @@ int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_e
     return memory_speed_measure(n_threads ? n_threads : cores_useful(""), spare, bytes_s, e);
 }
 
-/* Whether an opened device is the one of the list. */
+/* Whether the opened device is d. */
 static bool is_same(const struct moeflux_speeds *s, bool is_native, const struct moeflux_device *d)
 {
     return strcmp(d->kind, "cpu") == 0 ? is_native : strcmp(d->name, s->device) == 0;
@@ -467,7 +470,7 @@ static double products_of(const struct moeflux_device *d, const struct moeflux_o
     return rc == 0 ? s.kernel_bytes_s : 0;
 }
 
-/* Software devices run on the same cores as the CPU's own code, so they are not asked. */
+/* Measures the other devices. Software devices run on the same cores as the cpu, so they are left out. */
 static void measure_others(const struct moeflux_options *o, bool is_native, struct moeflux_speeds *out)
 {
     enum { MAX_LISTED = 16 };
@@ -506,7 +509,7 @@ int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks 
     measure_disk(&m, o, out);
     measure_device(&m, o, h, out, &is_native);
     model_dir_close(&m);
-    /* A machine too full for the test has no speed of memory. */
+    /* If there is too little memory for the test, the speed of memory stays 0. */
     struct moeflux_err ignored;
     out->n_threads = o->n_threads ? o->n_threads : cores_useful("");
     if (moeflux_measure_memory(out->n_threads, &out->memory_bytes_s, &ignored) < 0)

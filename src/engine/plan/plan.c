@@ -1,4 +1,4 @@
-/* The plan as moeflux.h shows it. */
+/* Converts the plan to the one of moeflux.h. */
 #include <stdio.h>
 #include <string.h>
 
@@ -78,8 +78,9 @@ static void fill(struct moeflux_plan *to, const struct stage_plan *plan, const s
     to->experts_resident = to->n_slots + to->n_cpu_slots == to->n_experts;
 }
 
-/* Whether direct reads work depends on the memory they land in. It is tried with one page of the memory that
- * slots have: slots of x, of the layers and so many bytes. */
+/* Describes how experts are read. Whether direct reads work depends on the memory that they land in, so it is
+ * tried with one page of the kind of memory that slots have. x, layers, slot_bytes: the slots' device, layers
+ * and size. */
 static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
                           struct exec *x, struct expert_layers layers, uint64_t slot_bytes,
                           struct moeflux_err *e)
@@ -105,7 +106,7 @@ static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, co
     return rc;
 }
 
-/* Of the experts that the device computes, if there are any, else of the CPU's. */
+/* Describes the reads of the experts that the device computes, if there are any, else of the CPU's. */
 static int describe_side(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
                          struct exec *x, const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -120,7 +121,7 @@ static int describe_side(struct moeflux_plan *to, const struct load_plan *p, con
     return rc;
 }
 
-/* Of the first device with experts. */
+/* Describes the reads of the first device with experts. */
 static int describe_first(struct moeflux_plan *to, const struct stage_plan *plan, const struct model_dir *m,
                           const struct devices *d, const struct moeflux_options *o, struct moeflux_err *e)
 {

@@ -1,5 +1,6 @@
-/* How layers would best be shared out to several devices, by what was measured of each: advice alone, as
- * measurements are. A layer counts as any other, but for the first ones without experts. */
+/* Finds the best split of the layers among several devices from their measured speeds. It is only advice,
+ * since measurements must not change results. All layers count the same, except the first ones without
+ * experts. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +10,14 @@
 #include "engine/plan/decode_forecast.h"
 #include "moeflux.h"
 
-/* A token passes the devices one after the other, a prompt's chunks are on all at once: there the slowest
- * device holds the others. Its time counts for a quarter beside the sum of all. So devices whose speeds
- * differ by less share the layers, and of others the faster one has as many as it has room for. */
+/* A token passes the devices one after the other, so the sum of their times counts. A prompt's chunks are on
+ * all devices at once, where the slowest holds up the others: its time is added with this weight. So devices
+ * whose speeds differ by less share the layers; otherwise the faster one gets as many as it has room for. */
 static const double WEIGHT_OF_SLOWEST = 0.25;
-/* What is not better by so much may be worse: speeds are measured to some percent. */
+/* A smaller gain may be a loss: speeds are measured to some percent. */
 static const double LEAST_GAIN = 0.05;
-/* From one search to the next the slowest device has to be so much faster; a search of so many. */
+/* Each search demands a slowest device that is faster by this factor; there are at most MOST_STEPS
+ * searches. */
 static const double STEP = 0.97;
 enum { MOST_STEPS = 100 };
 
@@ -24,9 +26,8 @@ struct advice {
     const struct moeflux_plan *plan;
     const struct moeflux_speeds *speeds;
     uint32_t n, n_layers;
-    double unified_bytes, unified_layers; /* of all devices whose memory is the host's */
-    /* of the experts that devices have no room for, the share that the host has none for */
-    double missing_from_host;
+    double unified_bytes, unified_layers; /* sums over the devices whose memory is the host's */
+    double missing_from_host; /* share of the experts without device slots that have no host slot either */
     double *cost; /* [n][n_layers + 1][n_layers + 1]: seconds of a device with the layers from .. end - 1 */
 };
 
@@ -40,7 +41,7 @@ static uint32_t first_with_experts(const struct advice *a, uint32_t from)
     return (uint32_t)size_max(from, a->needs->n_layers - a->needs->n_expert_layers);
 }
 
-/* Layers with experts that the device computes, of its own: the CPU has the first ones. */
+/* Returns how many layers with experts the device computes; the CPU has the first ones. */
 static uint32_t n_with_experts(const struct advice *a, uint32_t from, uint32_t end)
 {
     uint32_t first = (uint32_t)size_max(first_with_experts(a, from), a->plan->n_cpu_layers);
@@ -58,19 +59,19 @@ static uint64_t fixed_of(const struct moeflux_plan_device *d)
     return d->weights_bytes + d->state_bytes + d->activation_bytes + d->driver_bytes;
 }
 
-/* Bytes for experts on a device with n layers. */
+/* Returns the bytes for experts on a device with n layers. */
 static double room_of(const struct advice *a, uint32_t device, uint32_t n)
 {
     const struct moeflux_plan_device *d = &a->plan->devices[device];
     double now = d->end_layer - d->first_layer, dense = (double)a->needs->token_dense_bytes / a->n_layers;
     double fixed = (double)(d->weights_bytes + d->activation_bytes + d->driver_bytes) + (n - now) * dense +
                    (double)d->state_bytes * n / now;
-    if (d->is_unified) /* one memory: a part of it goes with each layer */
+    if (d->is_unified) /* one memory for all: each layer has a part of it */
         return a->unified_bytes * fmin(1, n / a->unified_layers);
     return (double)d->device_bytes - fixed;
 }
 
-/* Of a token; infinite where it does not fit. */
+/* Returns the seconds of a token on a device with these layers; infinite if they do not fit. */
 static double time_of(const struct advice *a, uint32_t device, uint32_t from, uint32_t end)
 {
     const struct moeflux_needs *n = a->needs;
@@ -89,7 +90,7 @@ static double time_of(const struct advice *a, uint32_t device, uint32_t from, ui
         .copied_bytes = is_unified ? 0 : experts * missing,
         .disk_bytes = from_disk,
         .n_layers = end - from,
-        /* as of a whole token: for what the CPU computes both wait */
+        /* counted like a whole token's: host and device each wait for the CPU's experts */
         .n_waits = n_on_cpu(a, from, end) + (from_disk > 0 ? end - from : 1.0 + n_on_cpu(a, from, end))};
     return forecast_part_s(&p, s, a->speeds);
 }
@@ -137,8 +138,9 @@ static void add_times(const struct advice *a, struct split *s)
     }
 }
 
-/* The split with the least sum in which no device takes longer than `most`: device by device, for each layer
- * that it may end before. least [n + 1][n_layers + 1], where from: room. False: there is none. */
+/* Finds the split with the smallest sum in which no device takes longer than `most`, device by device, for
+ * each layer that a device may end before. least: [n + 1][n_layers + 1]; where: the same size, scratch.
+ * Returns false if there is none. */
 static bool search(const struct advice *a, double most, double *least, uint32_t *where, struct split *out)
 {
     uint64_t row = a->n_layers + 1;
@@ -162,7 +164,7 @@ static bool search(const struct advice *a, double most, double *least, uint32_t 
     return true;
 }
 
-/* Searches again and again, each time for a faster slowest device. */
+/* Searches repeatedly, each time for a split with a faster slowest device. */
 static int find_best(const struct advice *a, struct split *best, struct moeflux_err *e)
 {
     uint64_t n = (a->n + 1) * (uint64_t)(a->n_layers + 1);

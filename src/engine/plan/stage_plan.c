@@ -7,10 +7,10 @@
 #include "engine/run/pipeline.h"
 #include "model/model_dir.h"
 
-/* What a device asks of this machine's memory. */
+/* The host memory that a device needs. */
 struct demand {
     uint64_t least, most;                 /* bytes */
-    uint64_t experts_least, experts_most; /* of these, what --memory bounds */
+    uint64_t experts_least, experts_most; /* the parts of these that --memory bounds */
 };
 
 static uint64_t minus(uint64_t a, uint64_t b)
@@ -18,8 +18,8 @@ static uint64_t minus(uint64_t a, uint64_t b)
     return a > b ? a - b : 0;
 }
 
-/* Where device memory is host memory, everything; else the experts that the device has no room for, and the
- * CPU's. */
+/* Returns the demand: everything if device memory is host memory; else the experts that the device has no
+ * room for, and the CPU's. */
 static struct demand demand_of(const struct load_plan *p, const struct model_dir *m,
                                const struct exec_caps *caps, uint64_t gpu_memory)
 {
@@ -35,8 +35,9 @@ static struct demand demand_of(const struct load_plan *p, const struct model_dir
     return (struct demand){floor, most, floor, most};
 }
 
-/* A part of `all`: the least that is asked for, of the rest in proportion to what more is, and of what is
- * left behind that as much as others get, for checkpoints. All parts together: all. */
+/* Returns one device's part of `all`; the parts add up to `all`. It is the device's least demand plus a share
+ * of the rest in proportion to what it could use more. What is left after that is divided equally, for
+ * checkpoints. */
 static uint64_t part_of(uint64_t all, uint64_t least, uint64_t most, uint64_t sum_least, uint64_t sum_most,
                         uint32_t n)
 {
@@ -48,14 +49,13 @@ static uint64_t part_of(uint64_t all, uint64_t least, uint64_t most, uint64_t su
            (uint64_t)((double)(all - sum_least) * (double)(most - least) / (double)(sum_most - sum_least));
 }
 
-/* Of free memory a plan takes no more than three quarters. */
+/* Returns the free memory that a plan for `bytes` needs: a plan uses at most three quarters of it. */
 static uint64_t with_margin(uint64_t bytes)
 {
     return bytes / 3 * 4 + 4;
 }
 
-/* The host's memory for each device, by what it needs of it: it decides how fast experts come, not what is
- * computed. */
+/* Divides host memory among the devices by what each needs. It affects how fast experts come, not results. */
 static int share_memory(struct load_share *shares, const struct demand *of, uint32_t n, uint64_t free_bytes,
                         uint64_t memory, struct moeflux_err *e)
 {
@@ -81,9 +81,10 @@ static int share_memory(struct load_share *shares, const struct demand *of, uint
     return 0;
 }
 
-/* One chunk and one type of the KV cache for all: what the least of the devices takes by itself. */
-static int choose_batch_invariant(const struct exec_caps *caps, uint32_t n, const struct moeflux_options *o,
-                                  struct load_share *out, struct moeflux_err *e)
+/* Chooses one chunk and one type of the KV cache for all devices: the smallest that any of them would
+ * choose. */
+static int choose_common(const struct exec_caps *caps, uint32_t n, const struct moeflux_options *o,
+                         struct load_share *out, struct moeflux_err *e)
 {
     int rc = load_plan_choose_chunk(&out->max_chunk, o->chunk, &caps[0], e);
     out->kv_type = load_plan_choose_kv_type(o->kv_type, &caps[0]);
@@ -98,7 +99,7 @@ static int choose_batch_invariant(const struct exec_caps *caps, uint32_t n, cons
     return rc;
 }
 
-/* How often a device is there: its memory is shared then. */
+/* Returns how often a device is listed: its memory is divided by that. */
 static uint64_t n_uses(const struct exec_caps *caps, uint32_t n, uint32_t which)
 {
     uint64_t uses = 0;
@@ -121,7 +122,7 @@ static int share(struct stage_plan *out, const struct model_dir *m, const struct
     struct demand demands[MOEFLUX_MAX_DEVICES] = {0};
     int rc = devices_share_layers(o, caps, out->n, m->config.n_layers, layers, e);
     if (rc == 0)
-        rc = choose_batch_invariant(caps, out->n, o, &shares[0], e);
+        rc = choose_common(caps, out->n, o, &shares[0], e);
     out->host_free_bytes = host_memory_free("");
     for (uint32_t i = 0; rc == 0 && i < out->n; i++) {
         shares[i] = (struct load_share){.layers = layers[i],
@@ -139,13 +140,13 @@ static int share(struct stage_plan *out, const struct model_dir *m, const struct
     return rc;
 }
 
-/* What a device may use where its files are mapped. */
+/* Returns the memory of slots that mapped files may serve as. */
 static uint64_t mapped_bytes(const struct load_plan *p, const struct exec_caps *caps)
 {
     return p->budget.cpu_slot_bytes + (caps->is_unified ? p->budget.slot_bytes : 0);
 }
 
-/* Each device's reader may map what all of them leave, and counts what others have mapped as there. */
+/* Lets each device's reader map what all devices leave free, in addition to what the others have mapped. */
 static void share_mappings(struct stage_plan *p, const struct exec_caps *caps)
 {
     uint64_t left = 0, mapped = 0;
@@ -175,7 +176,7 @@ static int make_several(struct stage_plan *out, const struct model_dir *m, const
     return rc;
 }
 
-/* Somebody has to compute what the CPU beside it does not. */
+/* Refuses --n-cpu-moe without a GPU for the rest of the model. */
 static int check_cpu_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
                             struct moeflux_err *e)
 {

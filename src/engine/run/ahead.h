@@ -1,22 +1,21 @@
-/* ahead.h - what is recorded on a stage while its device computes: the next tokens of the sequences that come
- * next.
+/* ahead.h - records the next tokens on a stage while its device computes ("ahead").
  *
- * The commands of a token do not depend on its id, so they are there when it comes. Where groups of sequences
- * take turns on several devices, the group that comes next is the one that came behind this one the last
- * time. A guess that is wrong costs the recording. */
+ * The commands of a token do not depend on its id, so they can be ready before the id is known. If groups of
+ * sequences alternate on several devices, the next group is guessed: the one that came after this group the
+ * last time. A wrong guess costs the recording. */
 #ifndef MOEFLUX_ENGINE_RUN_AHEAD_H
 #define MOEFLUX_ENGINE_RUN_AHEAD_H
 
 #include "engine/run/stage_run.h"
 
-/* Whether the work is what was recorded ahead: exec_submit_deferred computes it. */
+/* Whether the work is what was recorded ahead, so that exec_submit_deferred computes it. */
 bool ahead_is_recorded(const struct work *w, const struct stage *at);
-/* The work has come to the stage: notes its next tokens, and behind whom they come. `each` has room for what
- * the pass refers to. True, with *next: what to record now, in a batch of its own that is parked, and then to
- * tell ahead_recorded of. */
+/* Notes that the work has come to the stage, after which group, and what its next tokens are. Returns true,
+ * with *next, if something should be recorded now: in a deferred batch of its own, followed by
+ * ahead_recorded. each: room for what *next refers to. */
 bool ahead_choose(const struct work *w, const struct pass *here,
-                  struct arch_sequence each[MOEFLUX_MOST_TOGETHER], struct pass *next);
-/* done: it is parked; else nothing is. */
+                  struct arch_sequence each[MOEFLUX_MAX_BATCHED], struct pass *next);
+/* Notes whether the recording succeeded; if not, no batch is deferred. */
 void ahead_recorded(struct stage *at, bool done);
 
 #endif

@@ -1,5 +1,5 @@
-/* Decoding several sequences together: a token of each in one pass, so that weights and experts are read once
- * for all. */
+/* Batched decode: one token of each of several sequences in one pass, so that weights and experts are read
+ * once for all. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -19,7 +19,7 @@ uint32_t moeflux_max_batched(const struct moeflux_model *m)
     uint32_t max_invariant = m->max_chunk;
     for (uint32_t i = 0; i < m->n_stages; i++)
         max_invariant = (uint32_t)size_min(max_invariant, stage_max_invariant(&m->stages[i]));
-    return m->trace || m->prefer.margin > 0 ? 1 : (uint32_t)size_min(max_invariant, MOEFLUX_MOST_TOGETHER);
+    return m->trace || m->prefer.margin > 0 ? 1 : (uint32_t)size_min(max_invariant, MOEFLUX_MAX_BATCHED);
 }
 
 static int check(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, struct moeflux_err *e)
@@ -27,11 +27,11 @@ static int check(struct moeflux_session *const *list, const int32_t *ids, uint32
     const struct moeflux_model *m = list[0]->model;
     int rc = 0;
     if (n > moeflux_max_batched(m))
-        return err_set(e, ERR_USAGE, "%u sequences together, expected 1 to %u", n, moeflux_max_batched(m));
+        return err_set(e, ERR_USAGE, "a batch of %u sequences, expected 1 to %u", n, moeflux_max_batched(m));
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         for (uint32_t k = 0; k < i; k++)
             if (list[i] == list[k])
-                return err_set(e, ERR_USAGE, "sequences %u and %u of those together are the same", k, i);
+                return err_set(e, ERR_USAGE, "sequences %u and %u of the batch are the same", k, i);
         rc = list[i]->model == m ? sequence_check(list[i], &ids[i], 1, e)
                                  : err_set(e, ERR_USAGE, "sequence %u is of another model than the first", i);
     }
@@ -41,7 +41,7 @@ static int check(struct moeflux_session *const *list, const int32_t *ids, uint32
 static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
                 struct moeflux_err *e)
 {
-    /* A single token may have its experts predicted. */
+    /* Experts are predicted for a single token. */
     if (n == 1)
         return moeflux_session_eval(list[0], ids, 1, &(struct moeflux_outputs){.logits = logits[0]}, e);
     struct moeflux_model *m = list[0]->model;

@@ -5,14 +5,14 @@
 #include "args.h"
 #include "base/mem.h"
 
-/* Experts of a wave: enough to keep a device busy, few enough to be loaded soon. Wave tables: as many as may
- * be in use. */
-enum { WAVE_EXPERTS = 32, WAVE_TABLES = MOEFLUX_WAVE_TABLES };
+/* The most experts of a round: enough to keep a device busy, few enough to be loaded soon. The most round
+ * tables in use. */
+enum { ROUND_EXPERTS = 32, ROUND_TABLES = MOEFLUX_ROUND_TABLES };
 
-/* Collects the different experts of tokens from `from` on, as many tokens as the slots allow. Returns the
- * tokens. */
-static uint32_t gather_wave(const struct pass *p, const struct expert_side *side, uint32_t from,
-                            uint32_t *n_wanted)
+/* Collects the different experts of tokens from `from` on, for as many tokens as the slots allow. Returns the
+ * number of tokens. */
+static uint32_t gather_round(const struct pass *p, const struct expert_side *side, uint32_t from,
+                             uint32_t *n_wanted)
 {
     struct moeflux_model *m = p->m;
     uint32_t top_k = m->dir.config.top_k, slots = expert_store_n_free_slots(side->store), t = from;
@@ -76,7 +76,7 @@ void chosen_compute(const struct pass *p, const struct arch_experts *x)
 }
 
 /* Ends the batch and releases the experts that it used. */
-static int finish_wave(const struct expert_side *side, struct moeflux_err *e)
+static int finish_round(const struct expert_side *side, struct moeflux_err *e)
 {
     int rc = exec_finish(side->exec, e);
     expert_store_release(side->store);
@@ -91,8 +91,8 @@ static int bring(const struct expert_side *side, uint32_t layer, const uint32_t 
     return rc < 0 ? rc : expert_store_await(side->store, e);
 }
 
-/* The different experts of the chunk. Cached ones come first, so that they are used before they could be
- * evicted. */
+/* Collects the different experts of the chunk. Cached ones come first, so that they are used before they
+ * could be evicted. */
 static uint32_t gather_all(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
@@ -110,22 +110,22 @@ static uint32_t gather_all(const struct pass *p, uint32_t layer)
     return n;
 }
 
-/* A table that has the addresses of this wave's experts alone. */
-static uint64_t wave_table(const struct pass *p, uint32_t wave, uint32_t layer, const uint32_t *experts,
-                           uint32_t n)
+/* Makes a table with the addresses of only this round's experts. */
+static uint64_t round_table(const struct pass *p, uint32_t round_idx, uint32_t layer, const uint32_t *experts,
+                            uint32_t n)
 {
     const struct moeflux_model *m = p->m;
     const struct expert_side *side = pass_side(p, layer);
-    uint64_t off = (uint64_t)(wave % WAVE_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
-    uint64_t *table = (uint64_t *)(void *)(side->waves.host + off);
+    uint64_t off = (uint64_t)(round_idx % ROUND_TABLES) * m->dir.config.n_experts * sizeof(uint64_t);
+    uint64_t *table = (uint64_t *)(void *)(side->round_tables.host + off);
     memset(table, 0, m->dir.config.n_experts * sizeof *table);
     for (uint32_t i = 0; i < n; i++)
         table[experts[i]] = expert_store_address(side->store, layer, experts[i]);
-    return side->waves.address + off;
+    return side->round_tables.address + off;
 }
 
-/* A chunk of many tokens chooses nearly every expert. So those of the next layer are read while this layer's
- * experts and the next layer's mixer compute. */
+/* Reads all experts of the next layer while this layer's experts and the next layer's mixer compute: a chunk
+ * of many tokens chooses nearly every expert. */
 static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
@@ -136,25 +136,25 @@ static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moef
     for (uint32_t i = 0; i < n_experts; i++)
         p->at->wanted[i] = i;
     expert_store_prefetch(pass_side(p, next)->store, next, p->at->wanted, n_experts, true);
-    return expert_store_raise(pass_side(p, next)->store, next, p->at->wanted, n_experts, e);
+    return expert_store_promote(pass_side(p, next)->store, next, p->at->wanted, n_experts, e);
 }
 
-/* The experts of many tokens: each is loaded once and multiplied with all its tokens. While one wave
- * computes, the next one is read. A wave waits for earlier ones only if slots run out. */
-static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+/* Computes the experts of many tokens: each is loaded once and multiplied with all its tokens. While one
+ * round computes, the next one is read. A round waits for earlier ones only if slots run out. */
+static int expert_rounds(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     const struct expert_side *side = pass_side(p, layer);
     uint32_t n_all = gather_all(p, layer), slots = expert_store_n_free_slots(side->store), n_held = 0,
-             wave = 0;
-    uint32_t most = (uint32_t)size_max(size_min(slots / 2, WAVE_EXPERTS), m->dir.config.top_k);
+             round_idx = 0;
+    uint32_t most = (uint32_t)size_max(size_min(slots / 2, ROUND_EXPERTS), m->dir.config.top_k);
     struct arch_experts x = chosen_part(side, layer, 0, p->chunk.n);
     int rc = 0;
-    for (uint32_t from = 0, n; rc == 0 && from < n_all; from += n, wave++) {
+    for (uint32_t from = 0, n; rc == 0 && from < n_all; from += n, round_idx++) {
         uint64_t ticket;
         n = (uint32_t)size_min(most, n_all - from);
-        if (n_held + n > slots || (wave > 0 && wave % WAVE_TABLES == 0)) {
-            rc = finish_wave(side, e);
+        if (n_held + n > slots || (round_idx > 0 && round_idx % ROUND_TABLES == 0)) {
+            rc = finish_round(side, e);
             n_held = 0;
         }
         if (rc == 0)
@@ -162,10 +162,10 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
         if (rc < 0)
             return rc;
         n_held += n;
-        x.table = wave_table(p, wave, layer, p->at->wanted + from, n);
-        x.more_waves = from + n < n_all;
+        x.table = round_table(p, round_idx, layer, p->at->wanted + from, n);
+        x.more_rounds = from + n < n_all;
         chosen_compute(p, &x);
-        if (x.more_waves) {
+        if (x.more_rounds) {
             rc = exec_submit(side->exec, &ticket, e);
             exec_begin(side->exec);
         }
@@ -175,7 +175,7 @@ static int expert_waves(const struct pass *p, uint32_t layer, struct moeflux_err
     return rc;
 }
 
-/* Prefetches the likelier predicted experts of a layer: so many for each sequence. */
+/* Prefetches the likeliest predicted experts of a layer, `each` for each sequence. */
 static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
 {
     uint32_t n = pass_n_decoding(p);
@@ -186,7 +186,7 @@ static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
                           (uint32_t)size_min(p->at->predictor.n_named, (uint64_t)n * each), false);
 }
 
-/* The choice of `layer` is known: the disk has something to do while its experts compute. */
+/* Prefetches experts of the next layer, to keep the disk busy while those of `layer` compute. */
 static void read_ahead_of_next(const struct pass *p, uint32_t layer)
 {
     uint32_t next = pass_next_moe(p, layer);
@@ -204,8 +204,8 @@ void chosen_predict_again(const struct pass *p, uint32_t layer)
     read_ahead(p, layer, div_up(m->dir.config.top_k, is_first ? 4 : 2));
 }
 
-/* Names those of the wanted experts that `which` has, for the first half: by their places in the choice of
- * one token, by a table of several. */
+/* Selects the wanted experts whose bits `which` has, for up: by their indices in the choice of one token, by
+ * a table for several tokens. */
 static void name_part(const struct pass *p, struct arch_experts *x, uint64_t which)
 {
     const uint32_t *wanted = p->at->wanted;
@@ -217,24 +217,24 @@ static void name_part(const struct pass *p, struct arch_experts *x, uint64_t whi
     for (uint32_t i = 0; which; i++, which >>= 1)
         if (which & 1)
             some[n++] = wanted[i];
-    x->table = wave_table(p, 0, x->layer, some, n);
+    x->table = round_table(p, 0, x->layer, some, n);
 }
 
-/* The first half of those experts that are there; in a batch of its own, so that it begins now. */
+/* Submits up for the experts that are resident, in a batch of its own so that it begins now. */
 static int submit_up(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
                      uint64_t which, struct moeflux_err *e)
 {
     uint64_t ticket;
     name_part(p, x, which);
     run_up(p, x);
-    x->skip_shared = true; /* it is among them */
+    x->skip_shared = true; /* this call computed it */
     int rc = exec_submit(side->exec, &ticket, e);
     exec_begin(side->exec);
     return rc;
 }
 
-/* Each expert begins as it comes, where an operation that was recorded is over: the cores have nothing else
- * to do, and then less is left to compute once the last one is there. *done: those that began. */
+/* Computes each expert as soon as it is read, on a host backend: its cores are idle, and less is left to
+ * compute when the last expert arrives. *done: bits of the experts computed. */
 static int up_as_they_come(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
                            uint64_t all, uint64_t *done, struct moeflux_err *e)
 {
@@ -250,8 +250,8 @@ static int up_as_they_come(const struct pass *p, const struct expert_side *side,
     return rc;
 }
 
-/* Begins with the wanted experts that are there and gathers the others; those left for the second half's
- * batch are named in x. */
+/* Computes up for the wanted experts that are resident and waits for the others. The experts that are left
+ * for down's batch are selected in x. */
 static int up_in_parts(const struct pass *p, const struct expert_side *side, struct arch_experts *x,
                        uint64_t all, uint64_t done, struct moeflux_err *e)
 {
@@ -266,9 +266,10 @@ static int up_in_parts(const struct pass *p, const struct expert_side *side, str
     return 0;
 }
 
-/* The experts of some tokens, n different ones in p->at->wanted. Cached ones are computed while the others
- * are read; of several tokens where the host computes. Each expert writes its own part of the activations;
- * they are summed afterwards in the router's order. So the result does not depend on the order of arrival. */
+/* Computes the experts of some tokens, n different ones in p->at->wanted. Cached ones are computed while the
+ * others are read; with several tokens only on a host backend. Each expert writes its own part of the
+ * activations, and the parts are summed afterwards in the router's order. So the result does not depend on
+ * the order of arrival. */
 static int wanted_experts(const struct pass *p, struct arch_experts *x, uint32_t n, struct moeflux_err *e)
 {
     const struct expert_side *side = pass_side(p, x->layer);
@@ -291,16 +292,16 @@ static int wanted_experts(const struct pass *p, struct arch_experts *x, uint32_t
     return 0;
 }
 
-/* The experts of a few tokens: as many tokens at once as the slots allow. */
-static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+/* Computes the experts of a few tokens, for as many tokens at once as the slots allow. */
+static int token_rounds(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     const struct expert_side *side = pass_side(p, layer);
     int rc = 0;
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
-        uint32_t n_wanted, n = gather_wave(p, side, from, &n_wanted);
+        uint32_t n_wanted, n = gather_round(p, side, from, &n_wanted);
         struct arch_experts x = chosen_part(side, layer, from, n);
-        if (from > 0) /* the wave before this one still uses its slots */
-            rc = finish_wave(side, e);
+        if (from > 0) /* the previous round still uses its slots */
+            rc = finish_round(side, e);
         if (rc == 0)
             rc = wanted_experts(p, &x, n_wanted, e);
         from += n;
@@ -308,13 +309,13 @@ static int token_waves(const struct pass *p, uint32_t layer, struct moeflux_err 
     return rc;
 }
 
-/* Whether the experts of the chunk come in waves of experts, not of tokens. */
-static bool takes_waves(const struct pass *p, uint32_t layer)
+/* Whether the chunk is divided into rounds of experts, not of tokens. */
+static bool takes_rounds(const struct pass *p, uint32_t layer)
 {
     if (pass_n_decoding(p) > 0)
         return false;
-    return pass_is_on_cpu(p, layer) ? host_experts_takes_waves(&p->at->host.experts, p->chunk.n)
-                                    : arch_takes_waves(p->at->arch, p->chunk.n);
+    return pass_is_on_cpu(p, layer) ? host_experts_takes_rounds(&p->at->host.experts, p->chunk.n)
+                                    : arch_takes_rounds(p->at->arch, p->chunk.n);
 }
 
 uint64_t chosen_n_all(const struct pass *p)
@@ -342,15 +343,15 @@ int chosen_see(const struct pass *p, struct moeflux_err *e)
             continue;
         const uint32_t *choice = (const uint32_t *)(const void *)p->at->seen.host + (uint64_t)layer * top_k;
         uint32_t n = pass_n_chosen(p, choice);
-        expert_store_note(store, layer, choice, n);
+        expert_store_record_use(store, layer, choice, n);
         p->at->n_choices++;
         p->at->n_chosen += n;
         n_seen++;
     }
-    return n_seen ? expert_store_move_up(store, e) : 0;
+    return n_seen ? expert_store_submit_promotions(store, e) : 0;
 }
 
-/* Puts experts that are in memory in the place of others, where the scores are close. */
+/* Replaces chosen experts by resident ones if the scores are close. */
 static void prefer_experts(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
@@ -371,9 +372,9 @@ int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
     chosen_count(p);
     if (m->trace)
         trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, pass_choice(p), pass_weights(p));
-    /* Of a chunk of many tokens the next one comes behind the last. */
+    /* The token that comes next follows the last one of a chunk. */
     uint32_t n = pass_n_decoding(p) > 0 ? p->chunk.n : 1;
     predictor_observe(&p->at->predictor, layer,
                       pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
-    return takes_waves(p, layer) ? expert_waves(p, layer, e) : token_waves(p, layer, e);
+    return takes_rounds(p, layer) ? expert_rounds(p, layer, e) : token_rounds(p, layer, e);
 }

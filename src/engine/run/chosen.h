@@ -1,27 +1,27 @@
-/* chosen.h - the experts that the router chose: brought into memory, computed, those of the next layer read
- * ahead. */
+/* chosen.h - loads and computes the experts that the router chose, and prefetches those of the next layer. */
 #ifndef MOEFLUX_ENGINE_RUN_CHOSEN_H
 #define MOEFLUX_ENGINE_RUN_CHOSEN_H
 
 #include "engine/run/pass.h"
 
-/* Those of tokens from .. from + n - 1, by the side's table. */
+/* Returns the experts of tokens from .. from + n - 1, with the side's table. */
 struct arch_experts chosen_part(const struct expert_side *side, uint32_t layer, uint32_t from, uint32_t n);
-/* Up and down, on the side that the layer's experts are on. */
+/* Runs up and down, on the side that has the layer's experts. */
 void chosen_compute(const struct pass *p, const struct arch_experts *x);
-/* Where a prediction can be seen at once, a second one before the layer's mixer replaces the first, which was
- * made before the last layer's experts. With a random router 0.78 of the chosen experts are named instead of
- * 0.67, the likeliest four by 0.9. For the first layer there is only this one, for the embedding: 0.44, the
- * likeliest two by 0.7. What is read in vain takes the disk's time, so both name the likelier half, of the
- * first layer a quarter. */
+/* Predicts a layer's experts again, if the host sees predictions at once. This prediction, made before the
+ * layer's mixer, replaces the first one, made before the last layer's experts. With a random router it names
+ * 0.78 of the chosen experts instead of 0.67; the likeliest four are right with 0.9. The first layer has only
+ * this one, from the embedding: 0.44, the likeliest two 0.7. Useless reads take the disk's time, so both name
+ * only the likelier half, for the first layer a quarter. */
 void chosen_predict_again(const struct pass *p, uint32_t layer);
-/* Experts of all tokens of the chunk together. */
+/* Returns the number of chosen experts, summed over the tokens of the chunk. */
 uint64_t chosen_n_all(const struct pass *p);
-/* Into the statistics. */
+/* Adds the chunk's choices to the statistics. */
 void chosen_count(const struct pass *p);
-/* What the token chose in the layers that it passed without the host; its last batch is over. */
+/* Notes the token's choices in the layers that it passed without the host. Its last batch must be
+ * finished. */
 int chosen_see(const struct pass *p, struct moeflux_err *e);
-/* The experts that the router chose, which the host knows now. */
+/* Loads and computes the experts of a layer whose choice the host knows now. */
 int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e);
 
 #endif

@@ -5,8 +5,7 @@
 
 #include "base/mem.h"
 
-/* More than any device's gpu.import_align, so that whole pages of all devices are imported, and few of them
- * have to be pinned. */
+/* A multiple of any device's gpu.import_align, and large, so that few pages have to be pinned. */
 enum { PAGE = 2 << 20 };
 
 void crossing_open(struct crossing *c, struct exec *from, struct exec *to, uint64_t bytes)

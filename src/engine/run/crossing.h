@@ -1,19 +1,21 @@
-/* crossing.h - host memory that two devices see: what one copies into it the other copies out of it, and the
- * host does not touch it.
+/* crossing.h - the way of hidden states from one stage's device to the next: host memory that both devices
+ * import. One device copies into it, the other out of it; the host does not touch it.
  *
- * Two halves, by turns: while one device reads what it was handed, the other may write what comes behind it.
- * */
+ * It has two halves that are used alternately: while one device reads a chunk, the other may write the
+ * next. */
 #ifndef MOEFLUX_ENGINE_RUN_CROSSING_H
 #define MOEFLUX_ENGINE_RUN_CROSSING_H
 
+#include <stddef.h>
+
 #include "exec/exec.h"
 
-struct crossing { /* zeroed: there is none */
+struct crossing { /* zeroed: unused */
     uint8_t *pages;
     uint64_t half_bytes;
     struct exec *from, *to;
-    struct exec_buffer out, in; /* the same pages, as each of the two devices sees them */
-    uint32_t next; /* the half that is written next: the first device's work, one behind the other */
+    struct exec_buffer out, in; /* the same pages, imported by `from` and by `to` */
+    uint32_t next;              /* the half that is written next */
 };
 
 /* A part of a buffer. */
@@ -22,10 +24,10 @@ struct crossing_half {
     uint64_t off;
 };
 
-/* bytes: of a half. Where a device cannot import host memory, or there is none, there is no crossing: then
- * the host has to copy. */
+/* Opens a crossing; bytes: size of a half. It stays zeroed if a device cannot import host memory or memory is
+ * short: then the host has to copy. */
 void crossing_open(struct crossing *c, struct exec *from, struct exec *to, uint64_t bytes);
-/* Neither device uses it any more, and both are still open. */
+/* Closes it. Neither device may use it any more, and both must still be open. */
 void crossing_close(struct crossing *c);
 
 static inline bool crossing_is_there(const struct crossing *c)
@@ -33,7 +35,7 @@ static inline bool crossing_is_there(const struct crossing *c)
     return c->pages != NULL;
 }
 
-/* A half as the first device sees it, and as the second one does. */
+/* Return a half, as seen by the first device and by the second. */
 struct crossing_half crossing_out(const struct crossing *c, uint32_t half);
 struct crossing_half crossing_in(const struct crossing *c, uint32_t half);
 

@@ -11,7 +11,7 @@
 #include "engine/run/stage_run.h"
 #include "engine/run/stage_turn.h"
 
-/* Of a stage that has no other work: the ids for the first, positions for all. */
+/* Fills the inputs of an idle stage: the ids of the first stage, the positions of all. */
 static void fill_inputs(const struct work *w, const int32_t *ids, struct pass *p)
 {
     struct moeflux_model *m = w->m;
@@ -58,7 +58,7 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
     return rc;
 }
 
-/* ---- tokens, every expert where the device finds it ---- */
+/* ---- tokens, with every expert where the device can read it ---- */
 
 int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e)
 {
@@ -70,8 +70,9 @@ int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, 
     return rc;
 }
 
-/* is_ahead: it was recorded before. next: what to record while the device computes, or NULL. A choice is a
- * submission of its own: it goes by what the sampler is at, which a recording ahead cannot know. */
+/* Decodes tokens. is_ahead: they were recorded ahead. next: what to record while the device computes, or
+ * NULL. Sampling is a submission of its own: it depends on the sampler's state, which a recording ahead
+ * cannot know. */
 static int decode_tokens(const struct work *w, const struct pass *p, bool is_ahead, const struct pass *next,
                          struct moeflux_err *e)
 {
@@ -96,19 +97,19 @@ static int decode_tokens(const struct work *w, const struct pass *p, bool is_ahe
     return rc < 0 ? rc : waited;
 }
 
-/* Decode with every expert where the device finds it, a token of each of a list of sequences. */
+/* Decodes a token of each of a list of sequences, with every expert where the device can read it. */
 static int decode_stage(const struct work *w, const struct pass *p, struct moeflux_err *e)
 {
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
     struct pass next;
     bool is_ahead = ahead_is_recorded(w, p->at), goes_on = ahead_choose(w, p, each, &next);
     int rc = stage_end(p, decode_tokens(w, p, is_ahead, goes_on ? &next : NULL, e), e);
     return rc == 0 && !w->is_batched ? chosen_see(p, e) : rc;
 }
 
-/* ---- chunks, and tokens whose experts the host has to bring ---- */
+/* ---- chunks, and tokens whose experts the host has to load ---- */
 
-/* Whether the progress callback lets the evaluation go on. A single token is not shown as progress. */
+/* Calls the progress callback; returns whether to go on. A single token is not reported as progress. */
 static bool go_on(void *ctx)
 {
     struct moeflux_session *s = ctx;
@@ -121,31 +122,31 @@ static bool go_on(void *ctx)
     return yes;
 }
 
-/* The place of a sequence, or that of the one which did not come for longest. */
+/* Returns the place of a sequence, or that of the least recently seen one. */
 static uint32_t find_place(const struct stage *at, uint64_t mark)
 {
-    const struct followed *f = at->followed;
+    const struct tracked_sequence *f = at->tracked;
     uint32_t oldest = 0;
     for (uint32_t i = 0; i < PREDICTOR_PLACES; i++) {
         if (f[i].mark == mark)
             return i;
-        if (f[i].came < f[oldest].came)
+        if (f[i].last_use < f[oldest].last_use)
             oldest = i;
     }
     return oldest;
 }
 
-void forward_follow(const struct work *w, struct stage *at)
+void forward_track(const struct work *w, struct stage *at)
 {
-    uint32_t places[MOEFLUX_MOST_TOGETHER];
+    uint32_t places[MOEFLUX_MAX_BATCHED];
     uint32_t n = w->is_batched ? w->n : 1, here = w->is_batched ? 1 : w->n;
-    uint64_t now = ++at->n_followed;
+    uint64_t now = ++at->n_tracked;
     for (uint32_t i = 0; i < n; i++) {
         const struct moeflux_session *s = w->list[i];
-        struct followed *f = &at->followed[places[i] = find_place(at, s->mark)];
+        struct tracked_sequence *f = &at->tracked[places[i] = find_place(at, s->mark)];
         if (f->mark != s->mark || f->pos != s->pos)
             predictor_forget(&at->predictor, places[i]);
-        *f = (struct followed){s->mark, s->pos + here, now};
+        *f = (struct tracked_sequence){s->mark, s->pos + here, now};
     }
     predictor_select(&at->predictor, places, n);
 }
@@ -160,7 +161,7 @@ static int run_tokens(const struct pass *p, struct moeflux_err *e)
 
 /* ---- all stages ---- */
 
-/* What is used in mapped files: the dense weights, the experts of both sides. */
+/* Mapped files may hold the dense weights and the experts of all sides. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
 {
     int rc = 0;
@@ -173,8 +174,8 @@ int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
     return rc;
 }
 
-/* on: submissions stay short where the work may be stopped, and tokens of several sequences get what each
- * would get alone. */
+/* Sets (on) or ends the modes that the work needs: watched submissions if it may be stopped, batch-invariant
+ * results in batched decode. */
 static void set_up(const struct work *w, const struct stage *at, bool on)
 {
     struct exec *execs[] = {at->exec, at->sides[SIDE_HOST].exec};
@@ -188,8 +189,7 @@ static void set_up(const struct work *w, const struct stage *at, bool on)
     }
 }
 
-/* Whether a token passes the layers of the stage without the host, and nothing but its logits is asked for.
- * */
+/* Whether a token passes the stage's layers without the host, and only its logits are wanted. */
 static bool is_plain(const struct work *w, const struct pass *p)
 {
     const struct moeflux_outputs *o = w->outputs;
@@ -208,16 +208,16 @@ static void copy_logits(const struct work *w, float *const *logits, uint32_t hal
         memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
 }
 
-/* What is to be computed: ids [work.n]; logits [work.n] of tokens of several sequences; last: of a chunk, its
- * last logits are asked for (outputs->logits). */
+/* The inputs of an evaluation: ids [work.n]; logits [work.n] in batched decode; last: a chunk's last logits
+ * are wanted (outputs->logits). */
 struct input {
     const int32_t *ids;
     float *const *logits;
     bool last;
 };
 
-/* Behind the last stage: gives it back, unless the work keeps it, and hands out the logits; a copy can wait
- * for that. NULL: they stay there. */
+/* Ends the work on the last stage: gives the stage back, unless the work keeps it, and copies the logits to
+ * the caller (NULL: not). A host copy is read after the stage was given back. */
 static void end_tokens(const struct work *w, float *const *logits, uint32_t half, bool keeps, int rc)
 {
     struct stage *at = &w->m->stages[w->m->n_stages - 1];
@@ -231,23 +231,24 @@ static void end_tokens(const struct work *w, float *const *logits, uint32_t half
         stage_give(at);
 }
 
-/* The work on one stage, whose turn it has. Where it ends there it gives it back, unless it keeps it. */
+/* Runs the work on one stage, whose turn it has. If it ends there, it gives the stage back, unless it keeps
+ * it. */
 static int run_stage(const struct work *w, const struct input *in, struct stage *at, bool keeps,
                      struct moeflux_err *e)
 {
-    struct arch_sequence each[MOEFLUX_MOST_TOGETHER];
+    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
     bool is_end = at == &w->m->stages[w->m->n_stages - 1];
     struct pass p = stage_pass(w, at, each);
     bool plain = is_plain(w, &p), has_rows = is_end && (plain || w->is_batched);
     float *const *logits = w->is_batched ? in->logits : &w->outputs->logits;
     p.chooses = plain && stage_chooses(w, at);
-    p.half = plain && ahead_is_recorded(w, at) ? at->ahead.parked.half : 1 - at->last_half;
+    p.half = plain && ahead_is_recorded(w, at) ? at->ahead.deferred.half : 1 - at->last_half;
     if (has_rows)
         stage_begin_logits(at, p.half);
     fill_inputs(w, in->ids, &p);
     set_up(w, at, true);
     if (!plain)
-        forward_follow(w, at);
+        forward_track(w, at);
     int rc = plain ? decode_stage(w, &p, e) : w->is_batched ? run_tokens(&p, e) : stage_run(&p, in->last, e);
     set_up(w, at, false);
     if (has_rows)
@@ -257,7 +258,7 @@ static int run_stage(const struct work *w, const struct input *in, struct stage 
     return rc;
 }
 
-/* The first stage is free for other sequences. */
+/* Reports that the first stage is free for other sequences. */
 static void tell_left(const struct work *w)
 {
     struct moeflux_session *s = w->list[0];
@@ -266,14 +267,15 @@ static void tell_left(const struct work *w)
     s->left = NULL;
 }
 
-/* What is written by an evaluation and is of the model, not of a stage: then there is one at a time. */
+/* Whether the evaluation writes data that belongs to the model, not to a stage: then it must be the only
+ * one. */
 static bool is_only_one(const struct work *w)
 {
     return w->m->trace || w->m->prefer.margin > 0 || w->outputs->hidden;
 }
 
-/* From stage to stage. *start: when it had the first one. On return it has none; but the first, where there
- * is one at a time, until release_first. */
+/* Runs the work from stage to stage. *start: when it got the first one. On return it has no stage, except the
+ * first one if it must be the only evaluation; release_first gives that back. */
 static int run_stages(const struct work *w, const struct input *in, uint64_t *start, struct moeflux_err *e)
 {
     struct moeflux_model *m = w->m;
@@ -302,7 +304,7 @@ static int run_stages(const struct work *w, const struct input *in, uint64_t *st
     return rc;
 }
 
-/* After run_stages that had the first one. */
+/* Must be called after a run_stages that got the first stage. */
 static void release_first(const struct work *w)
 {
     if (is_only_one(w))

@@ -6,13 +6,14 @@
 #include "base/mem.h"
 #include "engine/run/chosen.h"
 
-/* Behind the last layer whose experts the CPU computes: so many are recorded before it is done, and so many
- * at a time while the device computes those before them. A layer takes the host 27 us to record and a large
- * GPU 40 to compute. */
+/* Layers recorded after the last layer whose experts the CPU computes: LAYERS_AHEAD before the CPU is done,
+ * then LAYERS_AT_ONCE at a time while the device computes the ones before. Recording a layer takes the host
+ * 27 us, computing it takes a large GPU 40 us. */
 enum { LAYERS_AHEAD = 2, LAYERS_AT_ONCE = 4 };
 
-/* Records the copies of what the host needs besides the choice: the weights, and for the CPU's experts the
- * hidden states. The shared expert changes those meanwhile, so they are copied even where they are mapped. */
+/* Records the copies of what the host needs besides the choice: the weights, and the hidden states for the
+ * CPU's experts. The shared expert changes the hidden states meanwhile, so they are copied even if they are
+ * mapped. */
 static void copy_to_host(const struct pass *p, bool computes)
 {
     struct moeflux_model *m = p->m;
@@ -25,8 +26,8 @@ static void copy_to_host(const struct pass *p, bool computes)
                   (uint64_t)p->chunk.n * c->top_k * sizeof(float));
 }
 
-/* Makes the choice and records what the host needs to see of a layer: the router's choice, a prediction, what
- * the CPU computes with. */
+/* Makes the choice and records the copies of what the host needs of a layer: the router's choice, a
+ * prediction, the inputs of the CPU's experts. */
 static void show_choice(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
@@ -48,7 +49,7 @@ static void show_choice(const struct pass *p, uint32_t layer)
                   p->chunk.n * bytes);
 }
 
-/* The choice of a layer that the token passes without the host is seen when the batch is over. */
+/* Records the copy of a choice that the host needs only after the batch. */
 static void show_later(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
@@ -57,7 +58,7 @@ static void show_later(const struct pass *p, uint32_t layer)
     p->at->is_seen[layer] = true;
 }
 
-/* Records layers from `layer` on, up to one whose choice the host has to see. Returns that one, or `end`. */
+/* Records layers from `layer` on, up to one whose choice the host needs. Returns that one, or `end`. */
 static uint32_t record_layers(const struct pass *p, uint32_t layer, uint32_t end)
 {
     struct moeflux_model *m = p->m;
@@ -87,8 +88,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer, uint32_t end
     return layer;
 }
 
-/* The chosen experts on the device. *next: the next layer whose choice the host has to see, or the end of the
- * stage's layers. */
+/* Computes the chosen experts on the device. *next: the next layer whose choice the host needs, or the end of
+ * the stage's layers. */
 static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
     int rc = exec_finish(p->at->exec, e);
@@ -101,8 +102,7 @@ static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *nex
     return rc;
 }
 
-/* Submits the batch that ends with the choice, and behind it the shared expert. *choice: the ticket of the
- * first. */
+/* Submits the batch that ends with the choice, then the shared expert. *choice: the first one's ticket. */
 static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
@@ -111,13 +111,13 @@ static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice,
     exec_begin(p->at->exec);
     if (rc < 0 || !m->dir.config.shared_inner)
         return rc;
-    arch_shared_expert(p->at->arch, &p->chunk, layer, p->at->sides[SIDE_DEVICE].waves.address);
+    arch_shared_expert(p->at->arch, &p->chunk, layer, p->at->sides[SIDE_DEVICE].round_tables.address);
     rc = exec_submit(p->at->exec, &shared, e);
     exec_begin(p->at->exec);
     return rc;
 }
 
-/* Records the sum of the CPU's experts and the layers behind; returns as record_layers. */
+/* Records the addition of the CPU's experts and the layers after it. Returns what record_layers returns. */
 static uint32_t record_sum(const struct pass *p, uint32_t layer, uint32_t end)
 {
     arch_add_experts(p->at->arch, &p->chunk, p->at->host.sum.address);
@@ -125,8 +125,8 @@ static uint32_t record_sum(const struct pass *p, uint32_t layer, uint32_t end)
     return record_layers(p, layer + 1, end);
 }
 
-/* Submits what was recorded up to the layer *next, and goes on from there: the device begins with the first
- * layers while the others are recorded. *next: as experts_on_device. */
+/* Submits what was recorded up to the layer *next and records the layers from there, so that the device
+ * starts while the rest is recorded. *next: as in experts_on_device. */
 static int record_the_rest(const struct pass *p, uint32_t *next, struct moeflux_err *e)
 {
     uint32_t end = p->at->layers.end, to = *next;
@@ -141,7 +141,7 @@ static int record_the_rest(const struct pass *p, uint32_t *next, struct moeflux_
     return rc;
 }
 
-/* The chosen experts into host.sum. */
+/* Computes the sum of the chosen experts in host.sum. */
 static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct stage *at = p->at;
@@ -158,9 +158,9 @@ static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_e
     return rc;
 }
 
-/* The chosen experts on the CPU, while the device computes the shared one; *next: as experts_on_device. The
- * batch that adds their sum is recorded while the device is on its way to the choice. A watched one is
- * submitted in pieces: it has to wait. */
+/* Computes the chosen experts on the CPU while the device computes the shared one. *next: as in
+ * experts_on_device. The batch that adds their sum is recorded while the device still computes up to the
+ * choice, unless it is watched: then it may be submitted in pieces, so it has to wait for the sum. */
 static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
     uint32_t end = p->at->layers.end;

@@ -1,4 +1,4 @@
-/* pass.h - a chunk of tokens on its way through the layers, and what its parts have in common. */
+/* pass.h - a forward pass: a chunk of tokens on its way through a stage's layers. */
 #ifndef MOEFLUX_ENGINE_RUN_PASS_H
 #define MOEFLUX_ENGINE_RUN_PASS_H
 
@@ -7,50 +7,53 @@
 struct pass {
     struct moeflux_session *s;
     struct moeflux_model *m;
-    struct stage *at; /* where it is: the functions below are of this stage and its layers */
+    struct stage *at; /* the stage that the pass is on; the functions below concern this stage's layers */
     struct arch_chunk chunk;
     const struct moeflux_outputs *outputs;
-    uint64_t start_ns; /* on this stage */
-    uint32_t half;     /* of the stage's host copies of logits: the one that it writes */
-    bool chooses;      /* it writes none: the logits are for a choice on the device (work.choice) */
-    struct progress_at *progress; /* NULL: another thread tells of it (pipeline.h) */
-    /* From where the device copies the hidden states that go into the stage, and where to those that come
-     * out. NULL: the host sees the device's own */
+    uint64_t start_ns;            /* when it came to this stage */
+    uint32_t half;                /* which of the stage's two host copies of logits it writes */
+    bool chooses;                 /* it writes none: the device samples from the logits (work.choice) */
+    struct progress_at *progress; /* NULL: another thread reports it (pipeline.h) */
+    /* source and target of the copies of the hidden states that enter and leave the stage; NULL: the device's
+     * own are mapped */
     struct crossing_half in, out;
     bool is_watched; /* it may take long: submissions are kept short, and the caller may stop it */
 };
 
 /* Copies the output of layer `layer` (0: the embedding) if hidden states are asked for. */
 void pass_copy_hidden(const struct pass *p, uint32_t layer);
-/* The router's choice, where the host sees it: u32 [n][top_k]. */
+/* Returns the host's copy of the router's choice, u32 [n][top_k]. */
 uint32_t *pass_choice(const struct pass *p);
-/* How many experts a token has: with a share of the weights, as few as stand before NO_EXPERT. */
+/* Returns the number of a token's experts. It may be less than top_k if the choice ends with NO_EXPERT
+ * (--expert-share). */
 uint32_t pass_n_chosen(const struct pass *p, const uint32_t *choice);
-/* The predicted experts of the next layer; NULL if none were recorded. */
+/* Returns the predicted experts of the next layer; NULL if none were recorded. */
 const uint32_t *pass_prediction(const struct pass *p);
-/* The weights of the choice, where the host sees them. */
+/* Returns the host's copy of the choice's weights. */
 float *pass_weights(const struct pass *p);
+/* Whether the CPU computes a layer's experts for this pass. */
 bool pass_is_on_cpu(const struct pass *p, uint32_t layer);
-/* Who computes a layer's experts. */
+/* Returns the side that computes a layer's experts. */
 const struct expert_side *pass_side(const struct pass *p, uint32_t layer);
-/* The batches that used experts are finished. */
+/* Releases the experts in use; the batches that used them must be finished. */
 void pass_release(const struct stage *at);
-/* The next layer that has experts; UINT32_MAX stands before the first layer of the model. Behind the stage's
- * last layer: none. */
+/* Returns the next layer with experts after `layer` (UINT32_MAX: before the first); past the stage's last
+ * layer: none. */
 uint32_t pass_next_moe(const struct pass *p, uint32_t layer);
-/* Whether there may be something to read for a layer with experts; one behind the stage's last is none. */
+/* Whether experts of a layer may have to be read; false past the stage's last layer. */
 bool pass_reads_ahead(const struct pass *p, uint32_t layer);
-/* Sequences of which a single token is evaluated; 0: it is a chunk of many tokens of one. */
+/* Returns the number of sequences that a single token is evaluated of; 0: a chunk of many tokens of one
+ * sequence. */
 uint32_t pass_n_decoding(const struct pass *p);
-/* Whether a layer's router is applied early: for single tokens. */
+/* Whether a layer's router is applied early, to predict its experts; only for single tokens. */
 bool pass_predicts(const struct pass *p, uint32_t layer);
-/* Whether a token's batch goes on behind the layer without the host: all experts are where the device reads
- * them. What it chose is seen when the batch is over (stage.seen). */
+/* Whether a token's batch goes on after the layer without the host, since the device can read all experts.
+ * The host sees the choice when the batch is finished (stage.seen). */
 bool pass_goes_on(const struct pass *p, uint32_t layer);
-/* Whether it does so behind every layer. */
+/* Whether it does so after every layer. */
 bool pass_is_at_once(const struct pass *p);
-/* Whether experts in memory may stand in for others: of a chunk of many tokens nearly all experts are chosen
- * anyway. */
+/* Whether resident experts may replace chosen ones (prefer.h). Not for chunks of many tokens: they choose
+ * nearly all experts anyway. */
 bool pass_prefers(const struct pass *p, uint32_t layer);
 
 #endif

@@ -14,25 +14,25 @@
 /* How long the caller waits before it asks its callback again. */
 enum { SLICE_NS = 50000000 };
 
-struct line;
+struct prompt_pipeline;
 
-struct station { /* one stage */
-    struct line *line;
+struct worker { /* one stage and its thread */
+    struct prompt_pipeline *pipeline;
     uint32_t idx;
     uint32_t n_done;     /* chunks that it has handed over */
-    uint32_t first_half; /* of the crossing into the next stage: chunk 0's */
-    bool has_turn;       /* of its stage; from the first chunk to the last one */
+    uint32_t first_half; /* chunk 0's half of the crossing to the next stage */
+    bool has_turn;       /* it holds its stage, from the first chunk to the last one */
     int rc;
     struct moeflux_err err;
 };
 
-struct line {
+struct prompt_pipeline {
     struct moeflux_session *s;
     struct moeflux_model *m;
     const struct pipeline_call *call;
-    struct station stations[MOEFLUX_MAX_DEVICES];
-    pthread_mutex_t lock; /* of n_done */
-    pthread_cond_t moved;
+    struct worker workers[MOEFLUX_MAX_DEVICES];
+    pthread_mutex_t lock; /* lock of n_done */
+    pthread_cond_t moved; /* some n_done has changed, or the pipeline stops */
     atomic_bool stops;
 };
 
@@ -65,9 +65,9 @@ bool pipeline_takes(struct moeflux_session *s, const struct moeflux_outputs *out
     return m->n_stages > 1 && !m->trace && !outputs->hidden && make_older(s);
 }
 
-/* ---- recurrent states: a model without any keeps no older ones (make_older), and nothing moves ---- */
+/* ---- recurrent states: without any, make_older makes none, and nothing moves ---- */
 
-/* A chunk is finished: its state is the current one, older ones stand behind it, and the oldest is written
+/* Makes a finished chunk's state the current one. Older ones follow it, and the oldest is overwritten
  * next. */
 static void move_on(struct stage_state *on, uint32_t n_older)
 {
@@ -80,7 +80,7 @@ static void move_on(struct stage_state *on, uint32_t n_older)
         on->older[0] = current;
 }
 
-/* Back by n chunks. */
+/* Goes back by n chunks. */
 static void move_back(struct stage_state *on, uint32_t n)
 {
     if (n == 0)
@@ -90,23 +90,23 @@ static void move_back(struct stage_state *on, uint32_t n)
     on->older[n - 1] = current;
 }
 
-/* ---- the line ---- */
+/* ---- the workers ---- */
 
-static uint32_t tokens_of(const struct line *l, uint32_t chunk)
+static uint32_t tokens_of(const struct prompt_pipeline *l, uint32_t chunk)
 {
     return (uint32_t)size_min(l->call->n - chunk * l->m->max_chunk, l->m->max_chunk);
 }
 
-static bool go_on_beside(void *ctx)
+static bool go_on_worker(void *ctx)
 {
-    const struct line *l = ctx;
+    const struct prompt_pipeline *l = ctx;
     return !atomic_load(&l->stops);
 }
 
-/* The caller's, which alone talks to its callback. */
+/* The caller's thread, the only one that calls the progress callback. */
 static bool go_on(void *ctx)
 {
-    struct line *l = ctx;
+    struct prompt_pipeline *l = ctx;
     struct moeflux_model *m = l->m;
     struct progress_at *at = &l->s->progress_at;
     uint64_t here = (uint64_t)at->here * at->layer / m->dir.config.n_layers;
@@ -118,15 +118,15 @@ static bool go_on(void *ctx)
     return !atomic_load(&l->stops);
 }
 
-static bool is_caller(const struct station *t)
+static bool is_caller(const struct worker *t)
 {
-    return t->idx + 1 == t->line->m->n_stages;
+    return t->idx + 1 == t->pipeline->m->n_stages;
 }
 
-/* Waits until a station has handed over n chunks. False: the line stops. */
-static bool await_chunks(struct station *t, const struct station *other, uint32_t n)
+/* Waits until a worker has handed over n chunks. False: the pipeline stops. */
+static bool await_chunks(struct worker *t, const struct worker *other, uint32_t n)
 {
-    struct line *l = t->line;
+    struct prompt_pipeline *l = t->pipeline;
     pthread_mutex_lock(&l->lock);
     while (other->n_done < n && !atomic_load(&l->stops)) {
         struct timespec until;
@@ -145,7 +145,7 @@ static bool await_chunks(struct station *t, const struct station *other, uint32_
     return is_there && !atomic_load(&l->stops);
 }
 
-static void fill_inputs(const struct line *l, struct pass *p, uint32_t chunk)
+static void fill_inputs(const struct prompt_pipeline *l, struct pass *p, uint32_t chunk)
 {
     struct stage *at = p->at;
     uint32_t from = chunk * l->m->max_chunk, n = tokens_of(l, chunk);
@@ -154,7 +154,7 @@ static void fill_inputs(const struct line *l, struct pass *p, uint32_t chunk)
     p->chunk.rope = rope_cache_of_chunk(&at->rope, l->m, n, l->s->pos + from);
 }
 
-static struct work work_of(struct line *l, uint32_t chunk)
+static struct work work_of(struct prompt_pipeline *l, uint32_t chunk)
 {
     return (struct work){.m = l->m,
                          .list = &l->s,
@@ -167,21 +167,21 @@ static struct work work_of(struct line *l, uint32_t chunk)
                          .outputs = l->call->outputs};
 }
 
-/* ---- what crosses: where both devices see the memory, no thread copies it ----
+/* ---- hidden states: if both devices see the memory of a crossing, no thread copies them ----
  *
- * Chunks have the halves of a crossing by turns. When a station begins chunk c, it has handed over chunk c -
- * 1, so the next one had finished chunk c - 2 (hand_over), which was the last in the same half. The next
- * prompt goes on with the other half: when it begins, the next stage may still be at the last chunk of this
- * one, and its own second chunk is behind hand_over's wait for that stage. After a stop a device may still
- * read or write a half: who takes its stage waits for that (stage_enter), and what it makes of what it reads
- * is dropped. */
+ * Chunks use the two halves of a crossing alternately. When a worker begins chunk c, it has handed over
+ * chunk c - 1. So the next worker had finished chunk c - 2 (hand_over), which was the last in the same half.
+ * The next prompt continues with the other half: when it begins, the next stage may still compute this
+ * prompt's last chunk, and its own second chunk comes after hand_over's wait for that stage. After a stop a
+ * device may still read or write a half. Whoever takes its stage waits for that (stage_enter), and the result
+ * of what it reads is dropped. */
 
-static uint32_t half_of(const struct station *t, uint32_t chunk)
+static uint32_t half_of(const struct worker *t, uint32_t chunk)
 {
     return (t->first_half + chunk) & 1;
 }
 
-static void choose_halves(const struct station *t, uint32_t chunk, struct pass *p)
+static void choose_halves(const struct worker *t, uint32_t chunk, struct pass *p)
 {
     const struct stage *at = p->at;
     if (crossing_is_there(&at->crossing))
@@ -190,11 +190,11 @@ static void choose_halves(const struct station *t, uint32_t chunk, struct pass *
         p->in = crossing_in(&at[-1].crossing, half_of(t - 1, chunk));
 }
 
-/* For the first chunk. asks: of the thread that calls, which may be another station's. On failure it does not
- * have the turn. */
-static int take_stage(struct station *t, bool (*asks)(void *ctx), struct moeflux_err *e)
+/* Takes the worker's stage for the first chunk. asks: the watch of the calling thread, which may be another
+ * worker's. On failure the worker does not have the turn. */
+static int take_stage(struct worker *t, bool (*asks)(void *ctx), struct moeflux_err *e)
 {
-    struct line *l = t->line;
+    struct prompt_pipeline *l = t->pipeline;
     struct stage *at = &l->m->stages[t->idx];
     const struct work all = {.m = l->m, .list = &l->s, .n = l->call->n};
     int rc = stage_enter_watched(l->m, at, &(struct exec_watch){asks, l}, e);
@@ -202,43 +202,43 @@ static int take_stage(struct station *t, bool (*asks)(void *ctx), struct moeflux
         return rc;
     t->has_turn = true;
     t->first_half = at->crossing.next;
-    stage_watch(at, &(struct exec_watch){is_caller(t) ? go_on : go_on_beside, l});
-    forward_follow(&all, at);
+    stage_watch(at, &(struct exec_watch){is_caller(t) ? go_on : go_on_worker, l});
+    forward_track(&all, at);
     return 0;
 }
 
-/* Other sequences may be begun behind the last chunk. */
-static void give_stage(struct station *t, int rc)
+/* Gives the worker's stage back after the last chunk; others may use it then. */
+static void give_stage(struct worker *t, int rc)
 {
-    struct stage *at = &t->line->m->stages[t->idx];
+    struct stage *at = &t->pipeline->m->stages[t->idx];
     if (!t->has_turn)
         return;
     stage_watch(at, NULL);
-    /* One that was cut short may still write to its next state. */
+    /* A chunk that was stopped may still write to its next state. */
     at->is_stopped |= rc < 0;
     at->crossing.next = half_of(t, t->n_done);
     t->has_turn = false;
     stage_give(at);
 }
 
-/* The chunk's hidden states, when the next stage has what was before them behind it. */
-static int hand_over(struct station *t, const struct work *w, uint32_t chunk)
+/* Hands the chunk's hidden states over when the next stage has finished the chunk before. */
+static int hand_over(struct worker *t, const struct work *w, uint32_t chunk)
 {
     if (is_caller(t))
         return 0;
     if (!await_chunks(t, t + 1, chunk))
         return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
-    const struct stage *at = &t->line->m->stages[t->idx];
-    int rc = chunk == 0 ? take_stage(t + 1, go_on_beside, &t->err) : 0;
+    const struct stage *at = &t->pipeline->m->stages[t->idx];
+    int rc = chunk == 0 ? take_stage(t + 1, go_on_worker, &t->err) : 0;
     if (rc == 0 && !crossing_is_there(&at->crossing))
         stage_hand_over(w, at);
     return rc;
 }
 
-/* One chunk on one stage. */
-static int run_chunk(struct station *t, uint32_t chunk)
+/* Runs one chunk on one stage. */
+static int run_chunk(struct worker *t, uint32_t chunk)
 {
-    struct line *l = t->line;
+    struct prompt_pipeline *l = t->pipeline;
     struct stage *at = &l->m->stages[t->idx];
     struct stage_state *on = &l->s->on[t->idx];
     const struct work w = work_of(l, chunk);
@@ -259,10 +259,10 @@ static int run_chunk(struct station *t, uint32_t chunk)
     return 0;
 }
 
-static void *run_station(void *ctx)
+static void *run_worker(void *ctx)
 {
-    struct station *t = ctx;
-    struct line *l = t->line;
+    struct worker *t = ctx;
+    struct prompt_pipeline *l = t->pipeline;
     for (uint32_t i = 0; i < l->call->n_chunks; i++) {
         if (is_caller(t)) {
             struct progress_at *at = &l->s->progress_at;
@@ -283,26 +283,26 @@ static void *run_station(void *ctx)
         if (t->rc < 0)
             break;
     }
-    /* After a failure another station may be about to take it: pipeline_run gives it back. */
+    /* After a failure another worker may be about to take the stage: pipeline_run gives it back. */
     if (t->rc == 0)
         give_stage(t, 0);
     return NULL;
 }
 
-/* All stations at once; the last one on this thread. */
-static int run_stations(struct line *l, struct moeflux_err *e)
+/* Runs all workers at once, the last one on this thread. */
+static int run_workers(struct prompt_pipeline *l, struct moeflux_err *e)
 {
     pthread_t threads[MOEFLUX_MAX_DEVICES];
     uint32_t n = l->m->n_stages, n_started = 0;
     int rc = 0;
     while (rc == 0 && n_started + 1 < n) {
-        if (pthread_create(&threads[n_started], NULL, run_station, &l->stations[n_started]))
+        if (pthread_create(&threads[n_started], NULL, run_worker, &l->workers[n_started]))
             rc = err_set(e, ERR_MEMORY, "a thread for a device cannot be made");
         else
             n_started++;
     }
     if (rc == 0)
-        run_station(&l->stations[n - 1]);
+        run_worker(&l->workers[n - 1]);
     else
         atomic_store(&l->stops, true);
     for (uint32_t i = 0; i < n_started; i++)
@@ -310,12 +310,12 @@ static int run_stations(struct line *l, struct moeflux_err *e)
     return rc;
 }
 
-/* The fault that stopped the line: others were only interrupted by it. */
-static int result_of(const struct line *l, struct moeflux_err *e)
+/* Returns the fault that stopped the pipeline; it only interrupted the other workers. */
+static int result_of(const struct prompt_pipeline *l, struct moeflux_err *e)
 {
-    const struct station *at = NULL;
+    const struct worker *at = NULL;
     for (uint32_t i = 0; i < l->m->n_stages; i++) {
-        const struct station *t = &l->stations[i];
+        const struct worker *t = &l->workers[i];
         if (t->rc < 0 && (!at || at->rc == ERR_INTERRUPTED))
             at = t;
     }
@@ -324,14 +324,14 @@ static int result_of(const struct line *l, struct moeflux_err *e)
     return at ? at->rc : 0;
 }
 
-/* All stages go to where the last one is. Returns the tokens of the finished chunks. */
-static uint32_t settle(struct line *l)
+/* Moves all stages to the last one's position. Returns the number of tokens of the finished chunks. */
+static uint32_t align_stages(struct prompt_pipeline *l)
 {
     struct moeflux_session *s = l->s;
-    uint32_t n = l->m->n_stages, chunks = l->stations[n - 1].n_done, all = l->call->n_chunks;
+    uint32_t n = l->m->n_stages, chunks = l->workers[n - 1].n_done, all = l->call->n_chunks;
     uint32_t tokens = chunks == all ? l->call->n : chunks * l->m->max_chunk;
     for (uint32_t i = 0; l->m->recurrent_state_bytes && i < n; i++)
-        move_back(&s->on[i], l->stations[i].n_done - chunks);
+        move_back(&s->on[i], l->workers[i].n_done - chunks);
     bool is_kept = chunks == all && l->call->keep;
     s->parity ^= (chunks - is_kept) & 1;
     memmove(s->history + s->pos, l->call->ids, tokens * sizeof *s->history);
@@ -343,7 +343,7 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
                  struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
-    struct line l = {
+    struct prompt_pipeline l = {
         .s = s, .m = m, .call = c, .lock = PTHREAD_MUTEX_INITIALIZER, .moved = PTHREAD_COND_INITIALIZER};
     uint32_t n = m->n_stages;
     assert(n > 1 && n <= MOEFLUX_MAX_DEVICES);
@@ -352,22 +352,22 @@ int pipeline_run(struct moeflux_session *s, const struct pipeline_call *c, uint3
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < n; i++)
-        l.stations[i] = (struct station){.line = &l, .idx = i};
+        l.workers[i] = (struct worker){.pipeline = &l, .idx = i};
     s->progress_at.from = s->progress_at.before;
     s->progress_at.here = 0;
-    rc = take_stage(&l.stations[0], go_on, e);
+    rc = take_stage(&l.workers[0], go_on, e);
     if (rc < 0) {
         s->progress_at.is_stopped = rc == ERR_INTERRUPTED;
         return rc;
     }
     uint64_t start = clock_ns();
     s->is_stopped = true;
-    rc = run_stations(&l, e);
+    rc = run_workers(&l, e);
     if (rc == 0)
         rc = result_of(&l, e);
     for (uint32_t i = 0; i < n; i++)
-        give_stage(&l.stations[i], rc);
-    *n_done = settle(&l);
+        give_stage(&l.workers[i], rc);
+    *n_done = align_stages(&l);
     m->step_ns = (clock_ns() - start) / c->n_chunks;
     s->is_stopped = rc < 0;
     pthread_mutex_destroy(&l.lock);

@@ -1,8 +1,8 @@
-/* prefer.h - experts in memory before others with nearly the same scores (ops/router/prefer.h), for single
- * tokens of layers whose experts are streamed.
+/* prefer.h - prefers resident experts to others with nearly the same scores (ops/router/prefer.h), for single
+ * tokens in layers whose experts are streamed.
  *
- * The host waits for the choice of such a layer anyway; it takes the router's logits too, changes the choice,
- * and the device computes with what it finds. Private to the forward pass, as struct moeflux_model is. */
+ * The host waits for the choice of such a layer anyway. It gets the router's logits too and changes the
+ * choice; the device computes with the result. Private to the forward pass, as struct moeflux_model is. */
 #ifndef MOEFLUX_ENGINE_RUN_PREFER_H
 #define MOEFLUX_ENGINE_RUN_PREFER_H
 
@@ -18,18 +18,18 @@ struct pass;
 
 struct prefer {
     float margin;         /* 0: off, the rest is unused */
-    float *bias;          /* [n_layers][n_experts] of a sigmoid router */
+    float *bias;          /* [n_layers][n_experts]: a sigmoid router's; NULL: none */
     bool *is_present;     /* [n_experts] */
-    float *room;          /* router_prefer_call */
-    uint64_t n_preferred; /* statistics: experts taken in place of better ones */
+    float *room;          /* router_prefer_call.room */
+    uint64_t n_preferred; /* statistics: experts taken instead of better ones */
 };
 
-/* After the layers are open. margin 0: nothing is allocated. */
+/* Opens it; the layers must be open. margin 0: allocates nothing. */
 int prefer_open(struct moeflux_model *m, float margin, struct moeflux_err *e);
-void prefer_close(struct moeflux_model *m); /* one that is not open is legal */
+void prefer_close(struct moeflux_model *m); /* zeroed is legal */
 /* Records the copy of the logits to the host, in the batch that makes the choice. */
 void prefer_show(const struct pass *p);
-/* Changes the choice of one token: n experts and their weights, on the host. Whether it did. */
+/* Changes the choice of one token: n experts and their weights, on the host. Returns whether it did. */
 bool prefer_choose(const struct pass *p, struct expert_store *store, uint32_t layer, uint32_t n,
                    uint32_t *idx, float *weights);
 

@@ -1,8 +1,8 @@
-/* rope_cache.h - cosines and sines by which a stage's attention rotates (RoPE).
+/* rope_cache.h - cosines and sines of the rotary embedding (RoPE) for a stage's attention.
  *
- * Those of 2,048 positions take a core more than a millisecond. So there is room for two chunks: while the
- * device has one, the host computes those of as many positions behind it, which most likely come next. Of the
- * thread that has the stage's turn. */
+ * A core takes more than a millisecond for 2,048 positions. So there is room for two chunks: while the device
+ * uses one, the host computes those of the positions that follow it, which most likely come next. Only the
+ * thread with the stage's turn uses it. */
 #ifndef MOEFLUX_ENGINE_RUN_ROPE_CACHE_H
 #define MOEFLUX_ENGINE_RUN_ROPE_CACHE_H
 
@@ -12,24 +12,25 @@ struct moeflux_model;
 
 struct rope_cache {
     struct exec_buffer room; /* f32 [2][max_chunk][rotary_dim / 2][2] */
-    uint32_t half;           /* that the chunk at hand has, */
-    uint32_t pos, n;         /* and its positions */
-    bool is_ahead;           /* the other half has the n positions behind them */
+    uint32_t half;           /* the half of the current chunk */
+    uint32_t pos, n;         /* the current chunk's first position and length */
+    bool is_ahead;           /* the other half has the next n positions */
 };
 
-/* Room for chunks of the model. */
+/* Allocates room for chunks of the model. */
 int rope_cache_open(struct rope_cache *r, struct exec *x, const struct moeflux_model *m,
                     struct moeflux_err *e);
 void rope_cache_close(struct rope_cache *r, struct exec *x);
 
-/* cos and sin of positions pos .. pos + n - 1, f32 [n][rotary_dim / 2][2]. */
+/* Computes cos and sin of positions pos .. pos + n - 1, f32 [n][rotary_dim / 2][2]. */
 void rope_cache_fill(const struct moeflux_model *m, float *out, uint32_t n, uint32_t pos);
-/* The address of a chunk's; computes them unless that was done ahead. The device is idle. */
-uint64_t rope_cache_of_chunk(struct rope_cache *r, const struct moeflux_model *m, uint32_t n, uint32_t pos);
-/* While the device has that chunk: computes those of what comes behind it. */
-void rope_cache_go_ahead(struct rope_cache *r, const struct moeflux_model *m);
-/* Where the caller puts those of single tokens, always at the same address (room.address). The device is
+/* Returns the address of a chunk's values; computes them unless that was done ahead. The device must be
  * idle. */
+uint64_t rope_cache_of_chunk(struct rope_cache *r, const struct moeflux_model *m, uint32_t n, uint32_t pos);
+/* Computes the values of the next positions while the device uses the current chunk's. */
+void rope_cache_go_ahead(struct rope_cache *r, const struct moeflux_model *m);
+/* Returns where the caller writes the values of single tokens, always at the same address (room.address). The
+ * device must be idle. */
 float *rope_cache_of_tokens(struct rope_cache *r);
 
 #endif

@@ -8,6 +8,7 @@
 #include "engine/plan/load_plan.h"
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
+#include "experts/store_fill.h"
 
 bool stage_has_cpu_layers(const struct stage *at)
 {
@@ -36,7 +37,7 @@ static int open_arch(struct stage *at, struct moeflux_model *m, const struct loa
     return rc;
 }
 
-/* Inputs, and host copies of what the host has to see and cannot. */
+/* Makes the inputs, and host copies of what the host needs and is not mapped. */
 static int make_buffers(struct stage *at, const struct moeflux_model *m, const struct moeflux_options *o,
                         struct moeflux_err *e)
 {
@@ -87,29 +88,29 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
     if (!at->wanted || !at->is_wanted || !at->is_seen)
         return ERR_MEMORY;
     int rc = predictor_open(&at->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k,
-                            MOEFLUX_MOST_TOGETHER, e);
+                            MOEFLUX_MAX_BATCHED, e);
     if (rc == 0)
         rc = open_arch(at, m, p, before, e);
     return rc < 0 ? rc : make_buffers(at, m, o, e);
 }
 
-/* budget of 0: the side has no layers with experts. */
+/* A budget of 0 means that the side has no layers with experts. */
 static int open_side(struct moeflux_model *m, struct expert_side *s, const struct expert_store_options *o,
                      enum moeflux_prefetch prefetch, struct moeflux_err *e)
 {
-    uint64_t tables = (uint64_t)MOEFLUX_WAVE_TABLES * m->dir.config.n_experts * sizeof(uint64_t);
-    int rc = s->exec ? exec_buffer_new(s->exec, &s->waves, EXEC_INPUT, tables, e) : 0;
+    uint64_t tables = (uint64_t)MOEFLUX_ROUND_TABLES * m->dir.config.n_experts * sizeof(uint64_t);
+    int rc = s->exec ? exec_buffer_new(s->exec, &s->round_tables, EXEC_INPUT, tables, e) : 0;
     if (rc == 0 && s->exec)
-        memset(s->waves.host, 0, s->waves.bytes);
+        memset(s->round_tables.host, 0, s->round_tables.bytes);
     if (rc < 0 || o->budget_bytes == 0)
         return rc;
     s->computes_at_once = exec_get_caps(s->exec).is_host;
     rc = expert_store_open(&s->store, s->exec, &m->dir, o, e);
     s->reads_ahead = rc == 0 && (prefetch != MOEFLUX_PREFETCH_AUTO || !expert_store_copies_cached(s->store));
-    return rc < 0 ? rc : expert_store_load(s->store, &m->progress, e);
+    return rc < 0 ? rc : store_fill_load(s->store, &m->progress, e);
 }
 
-/* Which experts a side has, in which memory, and which of them stay. */
+/* Sets which experts each side has, in which memory, and which are pinned. */
 static void set_options(struct expert_store_options to[EXPERT_SIDES], const struct moeflux_model *m,
                         const struct load_plan *p, const struct moeflux_options *o)
 {
@@ -137,14 +138,14 @@ static void set_options(struct expert_store_options to[EXPERT_SIDES], const stru
     to[SIDE_PROMPT].host_bytes += p->budget.cpu_slot_bytes; /* they are the same files */
 }
 
-/* The CPU that computes experts beside the device, and what crosses between the two. */
+/* Opens the CPU that computes experts next to the device, and the buffers between the two. */
 static int open_host(struct stage *at, const struct moeflux_model *m, const struct moeflux_options *o,
-                     const struct exec *beside, struct moeflux_err *e)
+                     const struct exec *threads_of, struct moeflux_err *e)
 {
     uint64_t hidden = (uint64_t)at->max_cpu_chunk * m->dir.config.hidden * sizeof(float);
     const struct arch_span layers = {at->cpu_layers.first, at->cpu_layers.end};
     struct expert_side *s = &at->sides[SIDE_HOST];
-    int rc = load_plan_open_cpu(&s->exec, o, beside, e);
+    int rc = load_plan_open_cpu(&s->exec, o, threads_of, e);
     if (rc == 0)
         rc = host_experts_open(&at->host.experts, s->exec, &m->dir, layers, at->max_cpu_chunk, e);
     if (rc == 0)
@@ -161,8 +162,8 @@ bool stage_holds_all(const struct stage *at)
 }
 
 int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct load_plan *p,
-                       const struct moeflux_options *o, const struct test_hooks *h, const struct exec *beside,
-                       struct moeflux_err *e)
+                       const struct moeflux_options *o, const struct test_hooks *h,
+                       const struct exec *threads_of, struct moeflux_err *e)
 {
     struct expert_store_options options[EXPERT_SIDES] = {0};
     set_options(options, m, p, o);
@@ -170,7 +171,7 @@ int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct l
         options[i].host_chunk_bytes = h->host_chunk_bytes;
     at->sides[SIDE_DEVICE].exec = at->exec;
     at->sides[SIDE_PROMPT].exec = options[SIDE_PROMPT].budget_bytes ? at->exec : NULL;
-    int rc = stage_has_cpu_layers(at) ? open_host(at, m, o, beside, e) : 0;
+    int rc = stage_has_cpu_layers(at) ? open_host(at, m, o, threads_of, e) : 0;
     for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
         rc = open_side(m, &at->sides[i], &options[i], o->prefetch, e);
     return rc;
@@ -180,7 +181,7 @@ static void close_side(struct expert_side *s)
 {
     expert_store_close(s->store);
     if (s->exec)
-        exec_buffer_free(s->exec, &s->waves);
+        exec_buffer_free(s->exec, &s->round_tables);
 }
 
 void stage_close(struct stage *at)

@@ -7,17 +7,18 @@
 struct load_plan;
 struct test_hooks;
 
-/* With `exec`, `layers` and `maps_weights` set: loads the weights and makes what is computed with. before:
- * the bytes of weights that earlier stages have loaded. */
+/* Loads the weights and opens the operations and buffers; `exec`, `layers` and `maps_weights` must be set.
+ * before: bytes of weights that earlier stages have loaded. */
 int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan *p,
                const struct moeflux_options *o, uint64_t before, struct moeflux_err *e);
-/* What crosses from it to the next stage without the host, where that is possible. Both are open. */
+/* Opens the crossing to the next stage, if possible. Both stages must be open. */
 void stage_open_crossing(struct stage *at);
-/* Its experts, and the CPU that computes those of at->cpu_layers. beside: exec_options.beside of that one. */
+/* Opens its experts, and the CPU that computes those of at->cpu_layers. threads_of: the CPU's
+ * exec_options.shares_threads_with. */
 int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct load_plan *p,
-                       const struct moeflux_options *o, const struct test_hooks *h, const struct exec *beside,
-                       struct moeflux_err *e);
-/* All but the exec; that of the next stage is open too. Half-opened ones are legal. */
+                       const struct moeflux_options *o, const struct test_hooks *h,
+                       const struct exec *threads_of, struct moeflux_err *e);
+/* Closes everything except the exec; the next stage's exec must be open too. The stage may be half open. */
 void stage_close(struct stage *at);
 /* Whether the CPU computes experts of some of its layers. */
 bool stage_has_cpu_layers(const struct stage *at);

@@ -7,9 +7,9 @@
 #include "engine/run/chosen.h"
 #include "engine/run/layers.h"
 
-/* Rows of the head at once, where those of a whole chunk are asked for. */
+/* Rows of the head at once, if the logits of a whole chunk are wanted. */
 enum { LOGIT_ROWS = 4 };
-_Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS && (int)MOEFLUX_MOST_TOGETHER <= (int)ARCH_HEAD_ROWS,
+_Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS && (int)MOEFLUX_MAX_BATCHED <= (int)ARCH_HEAD_ROWS,
                "rows of logits");
 
 /* Records the head for tokens from .. from + n - 1 and the copy of their logits to the host. */
@@ -78,8 +78,8 @@ static int last_logits(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
-/* What may be stopped leaves the recurrent state as it is. The KV cache needs no copy: the next chunk writes
- * the same positions again. */
+/* Work that may be stopped does not change the recurrent state in place. The KV cache needs no copy: the next
+ * chunk writes the same positions again. */
 struct arch_sequence stage_sequence(const struct work *w, uint32_t i, const struct stage *at)
 {
     const struct moeflux_session *s = w->list[i];
@@ -99,8 +99,7 @@ bool stage_chooses(const struct work *w, const struct stage *at)
     return w->choice && at == &w->m->stages[w->m->n_stages - 1];
 }
 
-struct pass stage_pass(const struct work *w, struct stage *at,
-                       struct arch_sequence each[MOEFLUX_MOST_TOGETHER])
+struct pass stage_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_BATCHED])
 {
     struct pass p = {.s = w->is_batched ? NULL : w->list[0],
                      .m = w->m,
@@ -131,7 +130,7 @@ static bool is_last(const struct pass *p)
     return p->at == &p->m->stages[p->m->n_stages - 1];
 }
 
-/* Where the host sees the hidden states that go into a stage, and those that come out. */
+/* Returns the host's view of the hidden states that enter and leave a stage. */
 static uint8_t *hidden_states(const struct stage *at)
 {
     return at->view.x.host ? at->view.x.host : at->x.host;
@@ -194,7 +193,7 @@ int stage_record_tokens(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
-/* Of a chunk that another may follow. */
+/* Finishes a chunk that another may follow. */
 static int finish(const struct pass *p, struct moeflux_err *e)
 {
     struct stage *at = p->at;

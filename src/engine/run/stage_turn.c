@@ -16,8 +16,8 @@ static bool ask_callback(void *ctx)
     return progress_report(&m->progress, "reading the prompt", "tok", 0, 0);
 }
 
-static int settle(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
-                  struct moeflux_err *e)
+static int wait_for_device(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
+                           struct moeflux_err *e)
 {
     enum { SLICE_NS = 50000000 };
     int rc = at == m->stages ? step_wait_idle(m, e) : 0;
@@ -33,14 +33,14 @@ static int settle(struct moeflux_model *m, struct stage *at, const struct exec_w
 
 int stage_wait_idle(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
 {
-    return settle(m, at, &(struct exec_watch){ask_callback, m}, e);
+    return wait_for_device(m, at, &(struct exec_watch){ask_callback, m}, e);
 }
 
 int stage_enter_watched(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
                         struct moeflux_err *e)
 {
     stage_take(at);
-    int rc = settle(m, at, w, e);
+    int rc = wait_for_device(m, at, w, e);
     if (rc < 0)
         stage_give(at);
     return rc;

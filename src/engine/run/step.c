@@ -1,15 +1,15 @@
-/* Decoding token by token: the device that has the logits chooses the next token, and they need not cross to
- * the host.
+/* Decoding token by token. The device that computes the logits also samples the next token, so the logits
+ * need not cross to the host.
  *
- * Where all experts are resident on one device, the next token's evaluation begins before the host knows the
- * token. The choice stays there, the embedding of the next token reads it, so the next token is submitted
- * while this one is computed. The host follows one token behind, and when it wants no more or another token,
- * that one was in vain: its row of the KV cache is written again, and its recurrent state went to
- * recurrent_next, which becomes the current one only with the token.
+ * If all experts are resident on one device, the next token's evaluation begins before the host knows the
+ * token: the sampled id stays on the device, where the embedding of the next token reads it. So the next
+ * token is submitted while this one is computed, and the host follows one token later. If the host wants no
+ * more tokens, or another one, the token in flight is wasted. Its row of the KV cache is overwritten. Its
+ * recurrent state is in recurrent_next, which becomes the current one only when the token is accepted.
  *
- * Of several devices the last one chooses, where a token passes it without the host. The id has to go by way
- * of the host to the first one's embedding, as hidden states do from device to device: the next token begins
- * when the host has read the choice, with what is recorded ahead (ahead.h). */
+ * If there are several devices, the last one samples, provided that a token passes it without the host. The
+ * id has to go through the host to the first device's embedding, as hidden states go from device to device.
+ * So the next token begins when the host has read the id, with the commands recorded ahead (ahead.h). */
 #include "engine/run/step.h"
 
 #include <stdlib.h>
@@ -55,7 +55,7 @@ int step_open(struct moeflux_model *m, struct moeflux_err *e)
 {
     struct step_room *r = &m->step;
     uint32_t vocab = m->dir.config.vocab_size;
-    /* A host has the logits where the sampler reads them. */
+    /* The sampler reads a host backend's logits directly. */
     if (last_stage(m)->computes_at_once)
         return 0;
     r->blocked_copy = mem_new(div_up(vocab, 64), sizeof *r->blocked_copy, e);
@@ -77,13 +77,13 @@ void step_close(struct moeflux_model *m)
     free(r->blocked_copy);
 }
 
-/* ---- the token that is under way ---- */
+/* ---- the token in flight ---- */
 
 int step_wait_idle(struct moeflux_model *m, struct moeflux_err *e)
 {
-    bool is_under_way = m->step.session != NULL;
+    bool is_in_flight = m->step.session != NULL;
     m->step.session = NULL;
-    return is_under_way ? exec_wait(m->stages[0].exec, m->step.ticket, e) : 0;
+    return is_in_flight ? exec_wait(m->stages[0].exec, m->step.ticket, e) : 0;
 }
 
 static void make_choice(struct choice *c, const struct sampler *sampler, uint32_t ahead, const int32_t *next)
@@ -100,7 +100,7 @@ static bool is_same(const struct choice *a, const struct choice *b)
            a->n_recent == b->n_recent && memcmp(a->recent, b->recent, a->n_recent * sizeof *a->recent) == 0;
 }
 
-/* Whether the token under way is this one, to choose as the sampler would. */
+/* Whether the token in flight is this one, followed by the sampling that the sampler would do now. */
 static bool has_begun(const struct moeflux_session *s, int32_t id, const struct sampler *sampler)
 {
     const struct moeflux_model *m = s->model;
@@ -109,7 +109,7 @@ static bool has_begun(const struct moeflux_session *s, int32_t id, const struct 
            memcmp(r->blocked_copy, sampler_blocked(sampler), r->blocked.bytes) == 0;
 }
 
-/* Whether the last device can, where the token passes it without the host. */
+/* Whether the last device can sample, provided that the token passes it without the host. */
 static bool device_chooses(const struct moeflux_model *m, const struct sampler *sampler)
 {
     const struct sampler_rule rule = sampler_next_rule(sampler, 0);
@@ -118,7 +118,7 @@ static bool device_chooses(const struct moeflux_model *m, const struct sampler *
 
 /* ---- choices ---- */
 
-/* A token that the host knows; returns where the device finds its id. None of this half is under way. */
+/* Writes a token's id for the device and returns its address. No token of this half may be in flight. */
 static uint64_t give_id(struct step_room *r, int32_t id, uint64_t half, const struct sampler *sampler)
 {
     memcpy(r->ids.host + half * sizeof id, &id, sizeof id);
@@ -127,7 +127,7 @@ static uint64_t give_id(struct step_room *r, int32_t id, uint64_t half, const st
     return r->ids.address + half * sizeof id;
 }
 
-/* Records the choice behind the token whose id is at `last`. */
+/* Records the sampling after the token whose id is at `last`. */
 static void record_choice(const struct moeflux_model *m, const struct choice *c, uint64_t last, uint64_t half)
 {
     const struct step_room *r = &m->step;
@@ -167,10 +167,10 @@ void step_end_choice(const struct moeflux_model *m, struct device_choice *c)
     c->is_made = true;
 }
 
-/* ---- one token behind ---- */
+/* ---- one token in flight ---- */
 
-/* Submits the token at `pos`, whose id is at `id`, with the choice of the one behind it. It reads the
- * recurrent state of `from` and leaves its own in `to`. */
+/* Submits the token at `pos`, whose id is at `id`, and the sampling of the next one. It reads the recurrent
+ * state in `from` and writes its own to `to`. */
 static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const struct choice *c,
                   const struct exec_buffer *from, const struct exec_buffer *to, uint64_t *ticket,
                   struct moeflux_err *e)
@@ -195,7 +195,7 @@ static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const st
     return rc;
 }
 
-/* Begins the token at hand. */
+/* Begins the current token. */
 static int begin(struct moeflux_session *s, int32_t id, const struct sampler *sampler, uint64_t *ticket,
                  struct moeflux_err *e)
 {
@@ -204,8 +204,8 @@ static int begin(struct moeflux_session *s, int32_t id, const struct sampler *sa
     return submit(s, s->pos, at, &r->wanted, &s->on[0].recurrent, &s->on[0].recurrent_next, ticket, e);
 }
 
-/* Begins the token behind the one at hand, which is the device's choice; there is room for it. If that fails,
- * it is begun when its time comes. */
+/* Begins the token after the current one, whose id the device samples; there is room for it. If that fails,
+ * it is begun when it is the current one. */
 static void begin_next(struct moeflux_session *s, int32_t id, const struct sampler *sampler)
 {
     struct step_room *r = &s->model->step;
@@ -245,7 +245,7 @@ static int step_on_device(struct moeflux_session *s, int32_t id, struct sampler 
     return 0;
 }
 
-/* With the turn of the one stage. */
+/* Takes the only stage's turn, runs the step and gives the turn back. */
 static int take_step(struct moeflux_session *s, int32_t id, struct sampler *sampler, bool more,
                      uint32_t result[2], struct moeflux_err *e)
 {
@@ -254,7 +254,7 @@ static int take_step(struct moeflux_session *s, int32_t id, struct sampler *samp
     if (rc < 0)
         return rc;
     stage_take(s->model->stages);
-    /* A token that is begun for nothing lets others wait. */
+    /* A wasted token would delay threads that wait for the stage. */
     goes_on = goes_on && !turns_are_wanted(&s->model->stages[0].turn);
     make_choice(&s->model->step.wanted, sampler, 0, NULL);
     rc = step_on_device(s, id, sampler, goes_on, result, e);
@@ -271,7 +271,7 @@ static int refuse(const struct moeflux_session *s, const struct moeflux_err *why
     return err_set(e, why->code, "position %u: %.400s", s->pos - 1, why->text);
 }
 
-/* What a device has chosen. */
+/* Takes the id that a device has sampled. */
 static int take_choice(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2],
                        int32_t *next, struct moeflux_err *e)
 {
@@ -285,7 +285,7 @@ static int take_choice(const struct moeflux_session *s, struct sampler *sampler,
     return 0;
 }
 
-/* The host chooses where no device can. */
+/* Evaluates the token and waits; the host samples if no device can. */
 static int step_and_wait(struct moeflux_session *s, int32_t id, struct sampler *sampler, int32_t *next,
                          struct moeflux_err *e)
 {

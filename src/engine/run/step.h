@@ -1,4 +1,4 @@
-/* step.h - moeflux_session_step for those who have the sampler itself. */
+/* step.h - moeflux_session_step for callers inside the project: they pass the sampler itself. */
 #ifndef MOEFLUX_ENGINE_RUN_STEP_H
 #define MOEFLUX_ENGINE_RUN_STEP_H
 

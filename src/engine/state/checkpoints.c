@@ -53,13 +53,13 @@ void checkpoints_trim(struct checkpoints *c)
 
 void checkpoints_drop(struct checkpoints *c, struct checkpoint *which)
 {
-    size_t behind = (size_t)(c->items + c->n - which) - 1;
+    size_t n_after = (size_t)(c->items + c->n - which) - 1;
     free(which->recurrent);
-    memmove(which, which + 1, behind * sizeof *which);
+    memmove(which, which + 1, n_after * sizeof *which);
     c->n--;
 }
 
-void checkpoints_drop_behind(struct checkpoints *c, uint32_t pos)
+void checkpoints_drop_after(struct checkpoints *c, uint32_t pos)
 {
     while (c->n > 0 && c->items[c->n - 1].pos > pos)
         checkpoints_drop(c, &c->items[c->n - 1]);

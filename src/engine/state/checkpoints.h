@@ -1,8 +1,8 @@
-/* checkpoints.h - copies of a sequence's recurrent state in host memory, by position. Knows nothing of
+/* checkpoints.h - copies of a sequence's recurrent state in host memory, by position. It does not use
  * devices.
  *
- * Ascending by position. If there are more than the cap, the least recently used one is dropped, but never
- * the last one. */
+ * They are in ascending order. If there are more than the cap, the least recently used one is dropped, but
+ * never the last one. */
 #ifndef MOEFLUX_ENGINE_STATE_CHECKPOINTS_H
 #define MOEFLUX_ENGINE_STATE_CHECKPOINTS_H
 
@@ -24,18 +24,20 @@ struct checkpoints {
     uint64_t clock;
 };
 
-/* The one at `pos`, or NULL. */
+/* Returns the checkpoint at `pos`, or NULL. */
 struct checkpoint *checkpoints_find(struct checkpoints *c, uint32_t pos);
-/* The last one at or before `pos`, or NULL. */
+/* Returns the last checkpoint at or before `pos`, or NULL. */
 struct checkpoint *checkpoints_before(struct checkpoints *c, uint32_t pos);
+/* Marks a checkpoint as just used. */
 void checkpoints_touch(struct checkpoints *c, struct checkpoint *used);
-/* Adds one at a position that has none, counts it as used now, and takes ownership of its bytes. ERR_MEMORY:
- * nothing changed. */
+/* Adds a checkpoint at a position that has none, marks it as just used and takes ownership of its bytes.
+ * ERR_MEMORY: nothing has changed. */
 int checkpoints_add(struct checkpoints *c, const struct checkpoint *one, struct moeflux_err *e);
 /* Drops checkpoints until there are no more than the cap. */
 void checkpoints_trim(struct checkpoints *c);
 void checkpoints_drop(struct checkpoints *c, struct checkpoint *which);
-void checkpoints_drop_behind(struct checkpoints *c, uint32_t pos);
+/* Drops the checkpoints after `pos`. */
+void checkpoints_drop_after(struct checkpoints *c, uint32_t pos);
 void checkpoints_free(struct checkpoints *c);
 
 #endif

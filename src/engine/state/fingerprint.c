@@ -1,4 +1,5 @@
-/* The fingerprint of a model: a hash of enough samples to tell models apart, and few enough to be quick. */
+/* Computes a model's fingerprint: a hash of samples, enough to tell models apart, few enough to be
+ * quick. */
 #include <string.h>
 #include <xxhash.h>
 
@@ -7,7 +8,7 @@
 #include "engine/engine.h"
 #include "model/family.h"
 
-/* Bytes of a sample; three of each tensor, four of the first and last expert of each layer. */
+/* Bytes of a sample. Each tensor has three samples, the first and last expert of each layer four each. */
 enum { SAMPLE = 1024, EXPERT_SAMPLE = 256 };
 
 static void add(XXH3_state_t *h, const void *bytes, uint64_t n)
@@ -51,7 +52,7 @@ static void add_config(XXH3_state_t *h, const struct config *c)
     }
 }
 
-/* Nothing for the first formats there were: a model that has only those keeps its fingerprint, and its saved
+/* Adds a format, except the oldest ones: so models with only those keep their fingerprint and saved
  * states. */
 static void add_format(XXH3_state_t *h, uint32_t format)
 {
@@ -59,8 +60,8 @@ static void add_format(XXH3_state_t *h, uint32_t format)
         add(h, &format, sizeof format);
 }
 
-/* A_log may be widened on the way to the packed layout; routed experts are sampled as experts, since layouts
- * name them differently. */
+/* Whether a tensor is sampled. Not A_log, which the packed layout may store wider. Routed experts are sampled
+ * as experts, since layouts name them differently. */
 static bool is_sampled(const char *name)
 {
     const char *dot = strrchr(name, '.');
@@ -85,7 +86,7 @@ static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct t
     return rc;
 }
 
-/* Bytes of an expert at `at` in its slot, as many as the projection of this format has in scales. */
+/* Adds bytes of an expert from offset `at` of its slot, as many as a projection of this format has scales. */
 static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
                            uint32_t format, uint64_t at, struct moeflux_err *e)
 {
@@ -145,7 +146,7 @@ static int compute(const struct moeflux_model *m, uint64_t *out, struct moeflux_
     return rc;
 }
 
-/* Threads that ask for it at once each compute the same. */
+/* Threads that call it at the same time each compute the same value. */
 int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e)
 {
     pthread_mutex_lock(&m->lock);

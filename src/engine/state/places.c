@@ -29,7 +29,7 @@ static int read_places(struct state_places *p, int fd, const struct snapshot *h,
 {
     struct snapshot without = *h;
     without.n_checkpoints = 0;
-    /* The checkpoints stand at the end, before a checksum. */
+    /* The checkpoints are at the end of the file, before a checksum. */
     uint64_t at = snapshot_bytes(m, &without) - sizeof(uint64_t);
     uint64_t each = h->n_checkpoints ? (h->bytes - snapshot_bytes(m, &without)) / h->n_checkpoints : 0;
     p->ids = mem_new(h->n_tokens, sizeof *p->ids, e);

@@ -1,5 +1,5 @@
-/* Going back: truncation, checkpoints, reuse of a prefix. The KV cache of earlier positions stays valid, so
- * only the recurrent state has to be restored. */
+/* Goes back in a sequence: truncation, checkpoints, reuse of a prefix. The KV cache of earlier positions
+ * stays valid, so only the recurrent state has to be restored. */
 #include <stdlib.h>
 
 #include "base/mem.h"
@@ -11,14 +11,14 @@ static bool is_recurrent(const struct moeflux_session *s)
     return s->model->recurrent_state_bytes > 0;
 }
 
-/* Batches of a failed evaluation may still write. */
+/* Waits for batches of a failed evaluation, which may still write. */
 static int drain(struct exec *x, struct moeflux_err *e)
 {
     exec_begin(x);
     return exec_finish(x, e);
 }
 
-/* The recurrent states of a checkpoint, which has the stages' one after the other. */
+/* Restores the recurrent states of a checkpoint, which has those of all stages one after the other. */
 static int put_back(struct moeflux_session *s, const struct checkpoint *c, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
@@ -37,7 +37,7 @@ static int put_back(struct moeflux_session *s, const struct checkpoint *c, struc
     return rc;
 }
 
-/* To a checkpoint, or with NULL to position 0. On failure the sequence is empty. */
+/* Goes to a checkpoint, or to position 0 (NULL). On failure the sequence is empty. */
 static int go_to(struct moeflux_session *s, struct checkpoint *c, struct moeflux_err *e)
 {
     if (!c)
@@ -81,8 +81,8 @@ int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moe
     for (uint32_t i = from; i < pos; i++)
         if (s->history[i] < 0)
             return err_set(e, ERR_USAGE,
-                           "cannot cut at token %u: token %u is not known, and no checkpoint is behind it",
-                           pos, i);
+                           "cannot cut at token %u: token %u is not known, and no checkpoint follows it", pos,
+                           i);
     rc = go_to(s, c, e);
     if (rc < 0 || from == pos)
         return rc;

@@ -9,8 +9,8 @@
 #include "base/mem.h"
 #include "engine/engine.h"
 
-/* The first layer with rows counts from 1; files of the original moeflux have attention in every interval-th
- * layer. */
+/* Returns the number, from 1, of the first layer with rows. In files of the original moeflux every
+ * interval-th layer has attention. */
 static uint32_t interval_of(const struct moeflux_model *m)
 {
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
@@ -19,7 +19,7 @@ static uint32_t interval_of(const struct moeflux_model *m)
     return 0;
 }
 
-/* The first layer's that has rows, or that has none. */
+/* Returns the state of the first layer that has rows, or of the first that has none. */
 static const struct arch_state *first_state(const struct moeflux_model *m, bool has_rows)
 {
     static const struct arch_state none;
@@ -63,7 +63,7 @@ void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type
     }
 }
 
-/* The layers' part. */
+/* Returns the bytes of the layers' part. */
 static uint64_t body_bytes(const struct moeflux_model *m, const struct snapshot *h)
 {
     uint64_t bytes = 0, number = kv_type_bytes(h->kv);

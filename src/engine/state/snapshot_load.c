@@ -1,5 +1,5 @@
-/* Reads a sequence's state. Header and lengths are checked first; the rest goes piece by piece into memory
- * that is not in use yet. */
+/* Loads a sequence's saved state. Header and lengths are checked first; then the rest is read piece by piece
+ * into memory that is not in use yet. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,16 +14,16 @@
 #include "engine/state/snapshot.h"
 #include "engine/run/stage_turn.h"
 
-/* The first error sticks; then everything else does nothing. */
+/* The first error sticks: later calls do nothing. */
 struct source {
     int fd;
     const char *path;
-    struct moeflux_session *s; /* that is filled */
-    const struct stage *stage; /* of the layer at hand, and what the sequence has there */
-    const struct stage_state *on;
+    struct moeflux_session *s;    /* the session to fill */
+    const struct stage *stage;    /* stage of the current layer */
+    const struct stage_state *on; /* the session's state on that stage */
     XXH3_state_t *hash;
     uint8_t *piece, *rows; /* [SNAPSHOT_PIECE] each: what was read last; rows with gaps between them */
-    enum kv_type kv;       /* in the file */
+    enum kv_type kv;       /* number type of rows in the file */
     uint64_t at, total;
     int rc;
     struct moeflux_err *e;
@@ -36,7 +36,7 @@ static int source_open(struct source *r, const char *path, struct moeflux_err *e
     return r->fd < 0 ? r->fd : 0;
 }
 
-/* What it takes to read more than the header. */
+/* Allocates what is needed to read more than the header. */
 static int source_prepare(struct source *r, struct moeflux_err *e)
 {
     r->hash = XXH3_createState();
@@ -75,7 +75,7 @@ static bool all_finite(const void *numbers, uint64_t n, enum kv_type type)
     return type == KV_TYPE_F16 ? f16_all_finite(numbers, n) : float_all_finite(numbers, n);
 }
 
-/* No number of a state is infinite or NaN: what is computed from one would be none either. */
+/* Reads numbers and refuses infinities and NaN, which would spread to all results. */
 static void get_numbers(struct source *r, void *to, uint64_t bytes, enum kv_type type)
 {
     uint64_t size = kv_type_bytes(type), n = bytes / size, i = 0;
@@ -99,8 +99,8 @@ static void get_device(struct source *r, const struct exec_buffer *to, uint64_t 
     }
 }
 
-/* Rows with gaps between them, or of another type in the file. The gaps hold rows of the other kind, which do
- * not change. */
+/* Reads rows with gaps between them, or of another type in the file. The gaps hold rows of the other kind,
+ * which must not change. */
 static void get_apart(struct source *r, const struct exec_buffer *to, const struct arch_rows *rows,
                       uint32_t n)
 {
@@ -138,7 +138,7 @@ static void get_rows(struct source *r, const struct arch_rows *rows, uint32_t n_
     }
 }
 
-/* The state goes to parity 0. */
+/* Reads a layer's state into the buffers of parity 0. */
 static void get_layer(struct source *r, uint32_t layer, uint32_t n_tokens)
 {
     struct moeflux_model *m = r->s->model;
@@ -168,7 +168,7 @@ static void get_ids(struct source *r, uint32_t n)
                             s->history[i], vocab - 1);
 }
 
-/* `after`: the position of the one before. */
+/* Reads a checkpoint. after: position of the one before. */
 static void get_checkpoint(struct source *r, uint32_t *after, uint32_t n_tokens)
 {
     struct moeflux_model *m = r->s->model;
@@ -218,9 +218,9 @@ static int get_all(struct source *r, const struct snapshot *h)
     return r->rc;
 }
 
-/* ---- what is checked before ---- */
+/* ---- checks before loading ---- */
 
-/* Versions 1 and 2 have the number of tokens only before the rows. */
+/* Finds the number of tokens, which versions 1 and 2 have only before the rows. */
 static int find_length(const struct source *r, const struct moeflux_model *m, struct snapshot *h,
                        struct moeflux_err *e)
 {
@@ -244,7 +244,7 @@ static int find_length(const struct source *r, const struct moeflux_model *m, st
     return 0;
 }
 
-/* All layers must have the same number of tokens: else the size is wrong, or reading finds it. */
+/* Checks the file's size. Reading checks that all layers have the same number of tokens. */
 static int check_length(const struct source *r, const struct moeflux_session *s, const struct snapshot *h,
                         struct moeflux_err *e)
 {
@@ -289,7 +289,7 @@ static int check_file(struct source *r, const struct moeflux_session *s, struct 
     return rc < 0 ? rc : check_length(r, s, h, e);
 }
 
-/* ---- putting it in place ---- */
+/* ---- loading ---- */
 
 static int fill(struct source *r, struct moeflux_session *to, const struct snapshot *h, struct moeflux_err *e)
 {
@@ -301,7 +301,7 @@ static int fill(struct source *r, struct moeflux_session *to, const struct snaps
         rc = stage_enter(to->model, at, e);
         if (rc < 0)
             break;
-        exec_begin(at->exec); /* waits for whatever may still write to the states */
+        exec_begin(at->exec); /* waits for work that may still write to the states */
         rc = exec_finish(at->exec, e);
         stage_give(at);
     }
@@ -316,7 +316,7 @@ static int fill(struct source *r, struct moeflux_session *to, const struct snaps
     return rc;
 }
 
-/* An empty session is loaded in place, and cleared again if that fails. */
+/* Loads into an empty session, and clears it if that fails. */
 static int load_here(struct source *r, struct moeflux_session *s, const struct snapshot *h,
                      struct moeflux_err *e)
 {
@@ -328,8 +328,8 @@ static int load_here(struct source *r, struct moeflux_session *s, const struct s
     return rc;
 }
 
-/* Else a second session is loaded, and swapped with the first one at the end. */
-static int load_beside(struct source *r, struct moeflux_session *s, const struct snapshot *h,
+/* Loads a second session and swaps the two at the end. */
+static int load_second(struct source *r, struct moeflux_session *s, const struct snapshot *h,
                        struct moeflux_err *e)
 {
     struct moeflux_session *fresh;
@@ -361,7 +361,7 @@ int moeflux_session_load(struct moeflux_session *s, const char *path, struct moe
     if (rc == 0)
         rc = source_prepare(&r, e);
     if (rc == 0)
-        rc = s->pos == 0 ? load_here(&r, s, &h, e) : load_beside(&r, s, &h, e);
+        rc = s->pos == 0 ? load_here(&r, s, &h, e) : load_second(&r, s, &h, e);
     source_close(&r);
     return rc;
 }

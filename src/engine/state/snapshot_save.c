@@ -1,4 +1,4 @@
-/* Writes a sequence's state, piece by piece. */
+/* Saves a sequence's state, piece by piece. */
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,15 +12,15 @@
 #include "engine/state/snapshot.h"
 #include "engine/run/stage_turn.h"
 
-/* The first error sticks; then everything else does nothing. */
+/* The first error sticks: later calls do nothing. */
 struct writer {
     struct side_file side;
     struct moeflux_session *s;
-    const struct stage *at; /* of the layer at hand, and what the sequence has there */
-    const struct stage_state *on;
+    const struct stage *at;       /* stage of the current layer */
+    const struct stage_state *on; /* the session's state on that stage */
     XXH3_state_t *hash;
     uint8_t *piece, *rows; /* [SNAPSHOT_PIECE] each: what is written next; rows with gaps between them */
-    enum kv_type kv;       /* in the file */
+    enum kv_type kv;       /* number type of rows in the file */
     uint64_t done, total;
     int rc;
     struct moeflux_err *e;
@@ -66,7 +66,7 @@ static void put_device(struct writer *w, const struct exec_buffer *from, uint64_
     }
 }
 
-/* Rows with gaps between them, or of another type in the file. */
+/* Writes rows with gaps between them, or of another type in the file. */
 static void put_apart(struct writer *w, const struct exec_buffer *from, const struct arch_rows *r, uint32_t n)
 {
     enum kv_type type = w->s->model->kv_type;

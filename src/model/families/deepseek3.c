@@ -1,5 +1,5 @@
-/* DeepSeek-V3 and models of its shape (Cogito-V2): latent attention in all layers, the first of which are
- * dense; experts in groups, of which a biased router chooses, and shared ones beside them. */
+/* DeepSeek-V3 and models of its shape (Cogito-V2, JoyAI-LLM-Flash): latent attention in all layers, of which
+ * the first are dense; experts in groups with a biased router, and shared experts. */
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
@@ -34,7 +34,7 @@ int config_read_latent(struct config *c, struct json_view *v)
 const struct family family_deepseek3 = {
     .name = "DeepSeek-V3",
     .id = 1,
-    .types = {"deepseek_v3"},
+    .types = {"deepseek_v3", "joyai_llm_flash"},
     .own_key = "kv_lora_rank",
     .read = config_read_latent,
     .router_bias = "gate.e_score_correction_bias",

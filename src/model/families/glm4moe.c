@@ -1,6 +1,6 @@
 /* GLM-4.5 and GLM-4.6: grouped-query attention without gates in all layers, with biases and, in the larger
- * models, norms of queries and keys; the first layers dense, experts with a biased router and a shared one in
- * the others. */
+ * models, norms of queries and keys. The first layers are dense; the others have experts with a biased router
+ * and a shared expert. */
 #include "base/json.h"
 #include "model/config.h"
 #include "model/config_parts.h"

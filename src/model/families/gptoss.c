@@ -1,5 +1,5 @@
-/* gpt-oss: grouped-query attention with sinks and biases, in every other layer with a window; experts with
- * biases and a limited activation, of which a router with biases chooses; none shared. */
+/* gpt-oss: grouped-query attention with sinks and biases, and with a window in every other layer; experts
+ * with biases and a clamped activation, a router with biases, no shared expert. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,8 @@
 
 static const char WINDOW[] = "sliding_attention", FULL[] = "full_attention";
 
-/* Without layer_types every other layer has a window, the first one too. */
+/* Reads which layers have a window. Without layer_types every other layer has one, beginning with the
+ * first. */
 static int read_layers(struct config *c, struct json_view *v)
 {
     const json_t *types = json_view_array(v, "layer_types");
@@ -28,7 +29,7 @@ static int read_layers(struct config *c, struct json_view *v)
     return v->rc;
 }
 
-/* Biases of all experts are counted in 32 bits. */
+/* Checks that the biases of all experts can be counted in 32 bits. */
 static int check_biases(const struct config *c, const struct json_view *v)
 {
     uint64_t most = c->hidden > 2 * c->moe_inner ? c->hidden : 2 * c->moe_inner;
@@ -40,7 +41,7 @@ static int check_biases(const struct config *c, const struct json_view *v)
 
 static int read(struct config *c, struct json_view *v)
 {
-    /* Older exports have another name for it. */
+    /* Older exports have another name for num_experts_per_tok. */
     bool is_older = !json_view_get(v, "num_experts_per_tok") && json_view_get(v, "experts_per_token");
     c->n_experts = json_view_u32(v, "num_local_experts", 1, CONFIG_MAX_EXPERTS);
     c->top_k =
@@ -60,7 +61,7 @@ static int read(struct config *c, struct json_view *v)
 
 /* --- experts as they were published --- */
 
-/* A stack [n_experts][rows] of rows, in which a gate's row stands before each up row, or of down's. */
+/* A stack [n_experts][rows]: gate and up rows interleaved, beginning with gate, or down's rows. */
 static const struct stack {
     const char *tail, *names[2];
     uint32_t n_dims;
@@ -92,7 +93,7 @@ static int check_stack(const struct tensor *t, const struct stack *s, const char
                         s->n_dims);
 }
 
-/* The gate's rows (part 0), the up rows (1), or all of down's. */
+/* Takes the gate rows (part 0), the up rows (part 1), or all rows of down. */
 static int take_rows(const struct tensor *whole, const struct stack *s, uint32_t part, struct tensor *out,
                      struct moeflux_err *e)
 {
@@ -136,7 +137,7 @@ static int split_stack(struct tensor_list *l, size_t at, const struct stack *s, 
 
 static int adopt(struct tensor_list *l, const char *where, struct moeflux_err *e)
 {
-    size_t n = l->n; /* up rows are added behind */
+    size_t n = l->n; /* up rows are appended after these */
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++)
         for (int k = 0; k < N_STACKS; k++)

@@ -1,6 +1,6 @@
 /* MiniMax-M2: grouped-query attention with one norm over all heads' queries and one over all keys; experts
- * with a biased router in all layers, none shared. Earlier models of the name have linear attention, which is
- * refused. */
+ * with a biased router in all layers, no shared expert. Earlier models of this name have linear attention and
+ * are refused. */
 #include <jansson.h>
 #include <string.h>
 
@@ -10,8 +10,8 @@
 #include "model/config_parts.h"
 #include "model/family.h"
 
-/* Lists with 1 or full_attention for softmax attention, layer by layer. Exports have one, the other or none.
- * */
+/* Checks that all layers have softmax attention: 1 in attn_type_list, full_attention in layer_types. Exports
+ * have one list, the other or neither. */
 static int check_layers(const struct config *c, struct json_view *v)
 {
     const json_t *numbers = json_view_array(v, "attn_type_list"), *types = json_view_array(v, "layer_types");
@@ -28,7 +28,7 @@ static int check_layers(const struct config *c, struct json_view *v)
     return v->rc;
 }
 
-/* rotary_dim, or what newer exports have: partial_rotary_factor. */
+/* Reads rotary_dim; newer exports have partial_rotary_factor instead. */
 static int read_rotary(struct config *c, struct json_view *v)
 {
     int rc = config_read_attention(c, v, 0.5);

@@ -1,5 +1,5 @@
-/* Qwen3.5-MoE: gated grouped-query attention in every n-th layer, delta net in the others; experts in all
- * layers, a shared one beside them. */
+/* Qwen3.5-MoE: gated grouped-query attention in every n-th layer, delta net in the others; experts and a
+ * shared expert in all layers. */
 #include <jansson.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Qwen3-MoE (Qwen3-30B-A3B, Qwen3-235B-A22B, Qwen3-Coder): grouped-query attention without gates in all
- * layers, experts without a shared one, dense layers where the configuration says so. */
+ * layers, experts without a shared expert, dense layers if the configuration lists some. */
 #include <jansson.h>
 
 #include "base/err.h"
@@ -8,7 +8,8 @@
 #include "model/family.h"
 #include "base/json.h"
 
-/* A layer is dense if it is in mlp_only_layers or not one of every decoder_sparse_step. */
+/* Reads which layers are dense: those in mlp_only_layers, and those whose number is no multiple of
+ * decoder_sparse_step. */
 static int read_layers(struct config *c, struct json_view *v)
 {
     uint32_t step = json_view_u32_or(v, "decoder_sparse_step", 1, 1, CONFIG_MAX_LAYERS);
@@ -28,7 +29,7 @@ static int read_layers(struct config *c, struct json_view *v)
 
 static int read(struct config *c, struct json_view *v)
 {
-    /* Newer exports have another name for it. */
+    /* Newer exports have another name for num_experts. */
     bool is_newer = !json_view_get(v, "num_experts") && json_view_get(v, "num_local_experts");
     c->n_experts = json_view_u32(v, is_newer ? "num_local_experts" : "num_experts", 1, CONFIG_MAX_EXPERTS);
     c->top_k = json_view_u32(v, "num_experts_per_tok", 1, CONFIG_MAX_EXPERTS);

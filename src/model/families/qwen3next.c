@@ -1,6 +1,6 @@
-/* Qwen3-Next: as Qwen3.5-MoE, but that its files hold the delta net's first products as two matrices. Of each
- * key head there are rows of its query, its key, its value heads' values and their gates z; and of its value
- * heads the rates b, then a. */
+/* Qwen3-Next: as Qwen3.5-MoE, but its files store the delta net's input projections as two fused matrices.
+ * Each key head has a block of rows: in the first its query, its key, its value heads' values and their gates
+ * z; in the second its value heads' rates b, then a. */
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"

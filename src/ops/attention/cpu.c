@@ -9,26 +9,26 @@
 #include "ops/attention/attention.h"
 #include "ops/loops.h"
 
-/* Up to FEW tokens go one by one, as if each were alone. ROWS: queries of a block of work; from PANEL_ROWS on
- * that share a key head, keys are turned into panels: for fewer that takes longer than it saves. */
+/* FEW: most tokens that are computed one by one, which makes them batch-invariant. ROWS: queries of a block
+ * of work. PANEL_ROWS: fewest queries of a key head for which keys are turned into panels; for fewer, that
+ * takes longer than it saves. */
 enum { FEW = LOOPS_FEW, ROWS = 128, PANEL_ROWS = 32 };
-/* Key heads whose rows lie side by side are read together when one alone has less than a page. */
+/* Key heads whose rows are contiguous are read together if one alone has less than a page. */
 enum { MOST_HEADS = 8, PAGE_FLOATS = 1024 };
-/* Positions are split in parts of multiples of SPLIT_STEP, for one token into MOST_SPLITS at most; of many
- * tokens they are split until there are ENOUGH_BLOCKS. Numbers of positions decide this, never numbers of
- * threads. */
+/* Splits are multiples of SPLIT_STEP positions, at most MOST_SPLITS for one token. With many tokens there are
+ * as many splits as give ENOUGH_BLOCKS. The number of positions decides this, never the number of threads. */
 enum { WHOLE = 16 /* channels */, SPLIT_STEP = 64, MOST_SPLITS = 64, LONG_STEP = 256, ENOUGH_BLOCKS = 64 };
 
 _Static_assert(SPLIT_STEP % ATTENTION_POSITIONS == 0 && (1 << KV_BLOCK_SHIFT) % SPLIT_STEP == 0,
                "a tile's positions lie in one block of the cache");
 
-/* How a call is divided. A block of work is some rows of some key heads over one part of the positions. */
+/* How a call is divided. A block of work is some rows of some key heads over one split of the positions. */
 struct division {
     uint32_t group;      /* query heads of a key head */
-    uint32_t n_rows;     /* of a key head: tokens times group */
-    uint32_t row_blocks; /* of a key head */
-    uint32_t heads;      /* key heads at once */
-    uint32_t first;      /* position that any token sees, or one before it: a part's first */
+    uint32_t n_rows;     /* rows of a key head: tokens times group */
+    uint32_t row_blocks; /* row blocks of a key head */
+    uint32_t heads;      /* key heads of a block */
+    uint32_t first;      /* first position of the first split: the first that any token sees, rounded down */
     uint32_t split, n_splits;
 };
 
@@ -38,7 +38,7 @@ struct job {
     const struct loops *loops;
     struct division by;
     uint32_t key_dim, value_dim; /* rounded up to whole vectors */
-    float *memory;               /* of each thread */
+    float *memory;               /* thread_floats for each thread */
     uint64_t thread_floats;
     float *partial; /* [n][n_heads][n_splits][value_dim + 2]: sums, top, total */
 };
@@ -82,10 +82,10 @@ uint64_t attention_cpu_partial_bytes(const struct attention_shape *s, uint32_t n
 
 /* ---- a thread's memory ---- */
 
-/* For a block's rows, and for keys and values that are not in memory as the loops read them. */
+/* Memory for a block's rows, and for keys and values that the loops cannot read where they lie. */
 struct room {
     float *wide_keys, *wide_values, *zeros;
-    struct attention_tile tile; /* of the first key head, with room for all rows */
+    struct attention_tile tile; /* the first key head's tile, with memory for all rows */
 };
 
 static uint64_t place(struct room *r, float *memory, uint32_t key_dim, uint32_t value_dim)
@@ -125,7 +125,7 @@ static uint64_t place(struct room *r, float *memory, uint32_t key_dim, uint32_t 
     return used;
 }
 
-/* The tile of the i-th key head: its rows stand behind those before. */
+/* Returns the tile of the i-th key head. Its rows follow those of the heads before. */
 static struct attention_tile tile_of(const struct room *r, uint32_t i)
 {
     struct attention_tile t = r->tile;
@@ -154,7 +154,7 @@ static const void *row_at(const struct job *j, uint32_t pos, uint32_t value, uin
            i * (value ? s->value_dim : s->key_dim) * kv_type_bytes(s->kv_type);
 }
 
-/* A tile's rows where they lie, or as floats with zeros behind their channels in `wide`. */
+/* Returns a tile's rows where they lie, or copied to `wide` as floats with zeros after their channels. */
 static const uint8_t *rows_at(const struct job *j, const struct attention_tile *t, uint32_t value,
                               uint32_t kv_head, float *wide, uint64_t *stride)
 {
@@ -184,8 +184,8 @@ static bool lies_in_place(const struct room *r, const struct attention_tile *t)
     return t->keys != (const uint8_t *)r->wide_keys && t->values != (const uint8_t *)r->wide_values;
 }
 
-/* Positions from `first` on, as many as a tile has. Where the values are the first channels of the keys, the
- * channels behind them belong to the key and are left out when the results are written. */
+/* Sets the tile's positions, as many as it has from `first` on. If the values are the first channels of the
+ * keys, a tile adds up the keys' other channels too; they are left out when the results are written. */
 static void show_positions(const struct job *j, const struct room *r, struct attention_tile *t,
                            uint32_t kv_head, uint32_t first, uint32_t end)
 {
@@ -236,7 +236,7 @@ static float *partial_at(const struct job *j, uint32_t t, uint32_t head, uint32_
 
 /* ---- blocks of work ---- */
 
-/* Where a row of a key head belongs. */
+/* The token and query head of a row. */
 struct row {
     uint32_t token, head;
 };
@@ -302,12 +302,12 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     memset(r.zeros, 0, j->key_dim * sizeof *r.zeros);
     for (uint32_t h = 0; h < n_heads; h++) {
         tiles[h] = tile_of(&r, h);
-        /* The sinks are of the first part. */
+        /* The first split has the sinks. */
         begin_rows(j, &tiles[h], kv_head + h, first_row, j->shape->sinks && split == 0);
     }
     uint32_t begin = j->by.first + split * j->by.split;
     uint32_t end = (uint32_t)size_min((uint64_t)begin + j->by.split, tiles[0].ends[r.tile.n_rows - 1]);
-    /* Of tokens that see less than all, these rows may begin behind the part's first. */
+    /* These rows may see nothing of the split's first positions if there is a window. */
     uint32_t hidden = tiles[0].begins[0] / ATTENTION_POSITIONS * ATTENTION_POSITIONS;
     for (uint32_t pos = begin > hidden ? begin : hidden; pos < end; pos += ATTENTION_POSITIONS)
         for (uint32_t h = 0; h < n_heads; h += tiles[h].n_heads) {
@@ -320,7 +320,7 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
         end_rows(j, &tiles[h], kv_head + h, first_row, split);
 }
 
-/* Adds up the parts of one head of a token, into the first of them. A part without positions has top
+/* Adds up the splits of one head of a token into the first of them. A split without positions has top
  * -INFINITY. */
 static void merge_head(void *ctx, uint32_t i, uint32_t thread)
 {

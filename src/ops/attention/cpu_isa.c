@@ -1,3 +1,4 @@
+/* A tile of attention (cpu.h) for one instruction set; the Makefile compiles this file once for each. */
 #include "ops/attention/cpu.h"
 
 #include <string.h>
@@ -9,7 +10,7 @@
 void VEC_NAME(attention_tile)(struct attention_tile *t);
 
 enum { POSITIONS = ATTENTION_POSITIONS, POSITION_VECS = POSITIONS / VEC_LANES };
-/* Sums that are under way at once: in registers, beside what they are made of. */
+/* The sums in flight at once fit the registers together with their operands. */
 #ifdef __AVX512F__
 #define FLOATS       struct pair
 #define FLOATS_(op)  pair_##op
@@ -23,14 +24,14 @@ enum { DOTS = 8, DOT_ROWS = 4, SCORE_ROWS = 3, VALUE_ROWS = 2, PANEL_ROWS = 4, P
 #endif
 enum {
     LANES = sizeof(FLOATS) / sizeof(float),
-    PASSES = PAIR_LANES / LANES, /* over the 16 lanes of a score */
+    PASSES = PAIR_LANES / LANES, /* passes over the 16 lanes of a score */
     PANEL_PAIRS = POSITIONS / PAIR_LANES,
     VALUES = 4, /* positions whose values are added at once */
-    AHEAD = 8,  /* positions from what is read to what is fetched */
-    LINE = 64,  /* bytes */
+    AHEAD = 8,  /* positions between the one that is read and the one that is prefetched */
+    LINE = 64,  /* bytes of a cache line */
 };
 
-/* ---- few rows: keys and values as they lie in memory, position after position */
+/* ---- few rows: keys and values as they lie in memory, one position after the other */
 
 VEC_INLINE uint64_t bytes_of(uint64_t numbers, bool f16)
 {
@@ -43,8 +44,8 @@ VEC_INLINE FLOATS load(const uint8_t *row, uint32_t c, bool f16)
                : FLOATS_(load)((const float *)(const void *)(row + bytes_of(c, false)));
 }
 
-/* Where keys (values) of a position and head lie, and what is needed AHEAD positions later: behind the keys
- * come the values, behind these the next keys. */
+/* The first returns where the key (value) of a position and head lies; the second what is needed AHEAD
+ * positions later: the keys, then the values, then the next tile's keys. */
 VEC_INLINE const uint8_t *row_at(const struct attention_tile *t, bool value, uint32_t pos, uint32_t head,
                                  bool f16)
 {
@@ -63,11 +64,11 @@ VEC_INLINE const uint8_t *row_ahead(const struct attention_tile *t, bool value, 
     return value ? t->next_keys + (row - t->keys) : row;
 }
 
-/* The lines of n positions that are needed later, for a head's part of the loop over this head's channels:
- * line after line where nothing lies between the positions, which is what processors foresee best. */
+/* The cache lines of n positions that are needed later. The loop over a head's channels prefetches its part
+ * of them. If the positions are contiguous, it prefetches line after line, which processors predict best. */
 struct ahead {
     const uint8_t *from;
-    uint64_t step, apart; /* bytes from line to line, from position to position */
+    uint64_t step, apart; /* bytes between lines, between positions */
 };
 
 VEC_INLINE struct ahead ahead_of(const struct attention_tile *t, bool value, uint32_t pos, uint32_t head,
@@ -86,7 +87,7 @@ VEC_INLINE void fetch(const struct ahead *a, uint32_t c, uint32_t p, bool f16)
         __builtin_prefetch(a->from + bytes_of(c, f16) / LINE * a->step + p * a->apart);
 }
 
-/* Scores of some rows of a head and some positions, all of them or DOTS: sums in 16 lanes. */
+/* Computes the scores of some rows of a head and n positions, at most DOTS scores: sums in 16 lanes. */
 VEC_INLINE void dots(const struct attention_tile *t, uint32_t head, uint32_t row, uint32_t pos, int rows,
                      int n, bool fetches, bool f16)
 {
@@ -141,7 +142,7 @@ VEC_INLINE void dots(const struct attention_tile *t, uint32_t head, uint32_t row
                (size_t)n * sizeof *sums);
 }
 
-/* n positions with all rows, `rows` at once. */
+/* Computes the scores of n positions and all rows, `rows` at a time. */
 VEC_INLINE void dots_of_positions(const struct attention_tile *t, uint32_t pos, int rows, int n, bool f16)
 {
     for (uint32_t head = 0; head < t->n_heads; head++) {
@@ -238,14 +239,14 @@ VEC_INLINE void add_values(const struct attention_tile *t, bool f16)
         values_of_positions(t, pos, 1, f16);
 }
 
-/* ---- many rows: panels, in the order in which some rows after others read them */
+/* ---- many rows: panels, in the order in which one group of rows after the other reads them */
 
 static const float *float_row(const uint8_t *rows, uint64_t at)
 {
     return (const float *)(const void *)rows + at;
 }
 
-/* The keys with positions beside each other. */
+/* Transposes the keys: the positions of a channel become contiguous. */
 static void make_panel(const struct attention_tile *t)
 {
     for (uint32_t p = 0; p < POSITIONS; p += VEC_LANES)
@@ -300,7 +301,7 @@ static void score_by_panel(const struct attention_tile *t)
         panel_rows(t, row, 1);
 }
 
-/* What was added up before counts relative to a larger score now. */
+/* Scales the earlier sums down to a larger score. */
 static void rescale(const struct attention_tile *t, uint32_t row, float top)
 {
     struct vec by = math_exp(vec_set1(t->top[row] - top));
@@ -341,8 +342,8 @@ static void weigh(const struct attention_tile *t, uint32_t row)
     vec_store(total, sum);
 }
 
-/* In rows whose distance is a power of two the same channels of all positions fall into a few lines of the
- * first cache. */
+/* Copies the values into a panel. If the distance of the rows is a power of two, the same channels of all
+ * positions would share a few lines of the first-level cache. */
 static void make_value_panel(const struct attention_tile *t)
 {
     for (uint32_t p = 0; p < t->n; p++)
@@ -351,7 +352,7 @@ static void make_value_panel(const struct attention_tile *t)
                        pair_load(float_row(t->values, p * t->value_stride) + c));
 }
 
-/* Adds n times 16 channels from c on to the sums of some rows. */
+/* Adds n times 16 channels, from c on, to the sums of some rows. */
 VEC_INLINE void panel_values(const struct attention_tile *t, uint32_t row, uint32_t c, int rows, int n)
 {
     float *sums = t->sums + (uint64_t)row * t->value_dim + c;
@@ -391,8 +392,8 @@ VEC_INLINE void panel_values_of_all(const struct attention_tile *t, uint32_t c, 
         panel_values(t, row, c, 1, n);
 }
 
-/* The next keys, a part of them for each part of the channels: from `done` to the part that ends with channel
- * c. */
+/* Prefetches the next keys, a part of them for each part of the channels: from `done` to the part that ends
+ * with channel c. Returns the new `done`. */
 static uint32_t fetch_keys(const struct attention_tile *t, uint32_t done, uint32_t c)
 {
     for (; done < (uint64_t)t->n * c / t->value_dim; done++)

@@ -2,11 +2,11 @@
 
 #include "args.h"
 #include "base/mem.h"
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 
-/* TILE, STEP and CHUNK of kernels/attention/latent.glsl; a workgroup's shared memory; workgroups of the
- * second pass that keep a GPU busy; bytes of the weights between the passes, where one token has less, so
- * that they stay near the processors. */
+/* TILE, STEP and CHUNK are those of kernels/attention/latent.glsl. SHARED_BYTES: shared memory of a
+ * workgroup. WANTED_GROUPS: workgroups of the second pass that keep a GPU busy. WEIGHT_BYTES: the weights
+ * between the passes, small enough to stay in the GPU's cache; one token may need more. */
 enum {
     TILE = 128,
     STEP = 64,
@@ -15,8 +15,8 @@ enum {
     WANTED_GROUPS = 132,
     WEIGHT_BYTES = 32 << 20
 };
-/* Pairs of a row and a position from which on it is faster than kernels/attention/decode.comp, as a tile
- * costs the same with few rows: 2,048 positions of 128 heads. */
+/* Fewest (row, position) pairs for which this is faster than kernels/attention/decode.comp: 2,048 positions
+ * of 128 heads. A tile costs the same with few rows. */
 enum { LEAST_PAIRS = 128 * 2048 };
 
 bool attention_latent_is_possible(const struct attention_shape *s, const struct exec_caps *caps)
@@ -34,11 +34,13 @@ int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_e
         {"attention_latent_scores_coop", "attention_latent_values_coop"},
         {"attention_latent_scores_fragcoop", "attention_latent_values_fragcoop"}};
     uint32_t bytes = sizeof(struct attention_latent_args);
-    int quads = quads_probe(x, e);
-    if (quads < 0)
-        return quads;
-    int rc = exec_kernel(x, &op->gpu.latent_scores, names[quads][0], bytes, spec, KV_N_SPEC, e);
-    return rc < 0 ? rc : exec_kernel(x, &op->gpu.latent_values, names[quads][1], bytes, spec, KV_N_SPEC, e);
+    int has_known_layout = fragment_layout_probe(x, e);
+    if (has_known_layout < 0)
+        return has_known_layout;
+    int rc = exec_kernel(x, &op->gpu.latent_scores, names[has_known_layout][0], bytes, spec, KV_N_SPEC, e);
+    return rc < 0 ? rc
+                  : exec_kernel(x, &op->gpu.latent_values, names[has_known_layout][1], bytes, spec, KV_N_SPEC,
+                                e);
 }
 
 bool attention_latent_takes(const struct attention *op, uint32_t n, uint32_t n_pos)
@@ -49,7 +51,7 @@ bool attention_latent_takes(const struct attention *op, uint32_t n, uint32_t n_p
 /* How some tokens of a chunk are computed. */
 struct pass {
     uint32_t n, rows, width, splits, share;
-    uint64_t weights, chunks, bytes; /* offsets in the scratch memory, behind the splits' parts */
+    uint64_t weights, chunks, bytes; /* offsets in the scratch memory, after the splits' parts */
 };
 
 static struct pass plan_pass(const struct attention_shape *s, uint32_t n, uint32_t n_pos)
@@ -77,8 +79,8 @@ struct attention_parts attention_latent_parts(const struct attention *op, uint32
 
 uint64_t attention_latent_bytes(const struct attention_shape *s, uint32_t n, uint32_t n_pos)
 {
-    /* Of the splits' parts most where all tokens go at once, of the rest where positions are most: one tile
-     * of rows more than there are may be padding. */
+    /* The splits' parts take most when all tokens are computed at once, the rest when there are most
+     * positions. Padding adds up to one tile of rows. */
     uint64_t width = size_round_up(n_pos, TILE), token = s->n_heads * width * sizeof(uint16_t);
     uint64_t weights = size_max(token, WEIGHT_BYTES) + TILE * width * sizeof(uint16_t);
     uint64_t tiles = div_up(n * s->n_heads, TILE), pieces = s->value_dim / TILE;

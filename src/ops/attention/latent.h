@@ -9,18 +9,18 @@
 
 #include "ops/attention/attention.h"
 
-/* The device and the shape's dims allow it; the cache is in float16. */
+/* Returns whether the device and the shape's dims allow it; the cache must be float16. */
 bool attention_latent_is_possible(const struct attention_shape *s, const struct exec_caps *caps);
 int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_err *e);
-/* It is worth it for n tokens that see n_pos positions; false where it was not opened. */
+/* Returns whether it is the faster way for n tokens that see n_pos positions; false if it was not opened. */
 bool attention_latent_takes(const struct attention *op, uint32_t n, uint32_t n_pos);
-/* Bytes of scratch for chunks of up to n tokens that see up to n_pos positions. */
+/* Returns the bytes of scratch for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t attention_latent_bytes(const struct attention_shape *s, uint32_t n, uint32_t n_pos);
-/* Of one token that sees n_pos positions. */
+/* Returns what one token that sees n_pos positions leaves in `partial`. */
 struct attention_parts attention_latent_parts(const struct attention *op, uint32_t n_pos);
 void attention_latent_run(const struct attention *op, struct exec *x, const struct attention_call *call);
 
-/* The splits' parts, at call->partial for `rows` rows, into call->dst. */
+/* Joins the splits of `rows` rows at call->partial and writes call->dst. */
 void attention_merge_run(const struct attention *op, struct exec *x, const struct attention_call *call,
                          uint32_t rows, uint32_t splits);
 

@@ -1,10 +1,11 @@
+/* The reference implementation of attention.h. */
 #include <math.h>
 
 #include "base/mem.h"
 #include "ops/attention/attention.h"
 #include "ops/ref.h"
 
-/* The key (value = 0) or value (1) of a position. */
+/* Returns the key (value = 0) or the value (value = 1) of a position. */
 static const void *row_at(const struct attention_shape *s, const struct attention_call *c, uint32_t pos,
                           uint32_t value, uint32_t kv_head)
 {
@@ -16,7 +17,7 @@ static const void *row_at(const struct attention_shape *s, const struct attentio
            i * (value ? s->value_dim : s->key_dim) * kv_type_bytes(s->kv_type);
 }
 
-/* Of the query heads that share a key head. */
+/* Scratch for the query heads that share a key head. */
 struct ref_scratch {
     double *queries; /* [heads][key_dim] */
     double *scores;  /* [heads][positions] */
@@ -30,7 +31,7 @@ static void widen(enum kv_type type, const void *row, uint32_t n, double *out)
         out[i] = kv_rows_get(type, row, i);
 }
 
-/* Scores become weights; returns their sum. sink: one more score, of which only the sum has a weight. */
+/* Turns scores into weights and returns their sum. sink: one more score, which counts in the sum only. */
 static double ref_softmax(double *scores, uint32_t n, double sink)
 {
     double top = sink, total = 0;
@@ -43,7 +44,8 @@ static double ref_softmax(double *scores, uint32_t n, double sink)
     return total + exp(sink - top);
 }
 
-/* Token t's query heads of key head g over all its positions. A row is widened once for all of them. */
+/* Computes token t's query heads of key head g over all its positions. A row is widened once for all of
+ * them. */
 static void ref_group(const struct attention_shape *s, const struct attention_call *c, uint32_t t, uint32_t g,
                       const struct ref_scratch *r)
 {

@@ -1,3 +1,4 @@
+/* The Vulkan implementation of attention.h: plans for the device, the choice of a kernel, dispatches. */
 #include <string.h>
 
 #include "args.h"
@@ -5,23 +6,24 @@
 #include "ops/attention/attention.h"
 #include "ops/attention/latent.h"
 #include "ops/linear/gemm_plan.h"
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 
-/* Most positions of one split. lavapipe silently ends a shader's loops after 65,535 turns, all loops
- * together; attention/prefill.comp takes up to three turns a position. */
+/* SOFTWARE_SPLIT_POSITIONS: most positions of a split on lavapipe. It silently ends a shader's loops after
+ * 65,535 iterations in all; attention/prefill.comp takes up to three a position. */
 enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
 
-/* BLOCK of attention/decode.comp: the rows that a lane takes at once; the most channels of a row that it
- * should have; room in a lane's registers for fours of channels, of queries and of sums. */
+/* ROWS_AT_ONCE: BLOCK of attention/decode.comp, the rows that a lane takes at once. LANE_CHANNELS: most
+ * channels of a row that a lane should have. LANE_FOURS: groups of four channels of queries and sums that fit
+ * a lane's registers. */
 enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
-/* Its lanes that keep a GPU busy: workgroups of 512 on 132 processors. */
+/* Lanes of attention/decode.comp that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512 };
-/* Its query heads of a team and lanes of a workgroup, at most. */
+/* Limits for attention/decode.comp: query heads of a team, lanes of a workgroup. */
 struct decode_width {
     uint32_t heads, lanes;
 };
-static const struct decode_width usual_width = {4, 512};
-/* Its constants, behind those of kv_cache.h. */
+static const struct decode_width default_width = {4, 512};
+/* The constants of attention/decode.comp after those of kv_cache.h. */
 enum {
     LANES_SPEC = KV_N_SPEC,
     FOURS_SPEC,
@@ -33,25 +35,27 @@ enum {
     SINKS_SPEC,
     DECODE_N_SPEC
 };
-/* Most splits that the last workgroup merges, and positions up to which that takes less time than a dispatch:
- * on an H200 14.7 us in all for 2,048 positions, in two dispatches 12.8. */
+/* MERGED_SPLITS: most splits that the last workgroup merges. MERGED_POSITIONS: most positions for which that
+ * takes less time than a dispatch; for 2,048 positions it takes 14.7 us in all on an H200, two dispatches
+ * 12.8. */
 enum { MERGED_SPLITS = 32, MERGED_POSITIONS = 1024 };
-/* One token's kernels, by the positions that it sees. Few heads a team are little code and many splits, which
- * counts while a dispatch has little to read; many heads share what they read. A decoded token of 16 layers,
- * four with attention of 16/2 heads of 256, on an H200, in us, with 1, 2 and 4 heads: 748, 752, 760 behind no
- * positions; 819, 798, 804 behind 8,192; 982, 893, 888 behind 32,768. Workgroups of 256 take 23.4 us a layer
- * behind 16,384, of 512 24.9. */
+/* The kernels of one token, by the positions that it sees. Few heads a team mean little code and many splits,
+ * which counts while a dispatch has little to read; many heads share what they read. A decoded token of 16
+ * layers, four with attention of 16/2 heads of 256, takes on an H200, in us, with 1, 2 and 4 heads: 748, 752,
+ * 760 after no positions; 819, 798, 804 after 8,192; 982, 893, 888 after 32,768. A layer after 16,384
+ * positions takes 23.4 us with workgroups of 256, 24.9 with 512. */
 static const struct {
     uint32_t most_positions;
     struct decode_width width;
 } ranges[ATTENTION_RANGES] = {{MERGED_POSITIONS, {1, 512}}, {12288, {2, 512}}, {UINT32_MAX, {4, 256}}};
-/* Fours of channels of a workgroup of attention/merge.comp, more where that makes more workgroups than run at
- * once; its invocations; splits that are worth sharing out among them. */
+/* attention/merge.comp. MERGE_COLS: groups of four channels of a workgroup; more if there would be more
+ * workgroups than run at once (MERGE_GROUPS). MERGE_GROUP: its invocations. MERGE_MANY: fewest splits that
+ * are shared out among them. */
 enum { MERGE_COLS = 16, MERGE_GROUPS = 512, MERGE_GROUP = 256, MERGE_MANY = 4 };
 
-/* ROWS of attention/prefill.comp; its workgroups that keep a GPU busy; positions that are worth a split;
- * tokens from which its tiles are better filled than not; value channels that its registers and shared memory
- * have room for. */
+/* attention/prefill.comp. PREFILL_ROWS: its ROWS. PREFILL_GROUPS: workgroups that keep a GPU busy.
+ * PREFILL_SPLIT_POSITIONS: fewest positions worth a split. PREFILL_TOKENS: fewest tokens that fill most of
+ * its tiles. PREFILL_MAX_DIM, _LATENT: value channels that fit its registers and shared memory. */
 enum {
     PREFILL_ROWS = ATTENTION_PREFILL_ROWS,
     PREFILL_GROUPS = 512,
@@ -59,25 +63,25 @@ enum {
     PREFILL_TOKENS = 16
 };
 enum { PREFILL_MAX_DIM = 256, PREFILL_MAX_LATENT = 512 };
-/* Bytes of shared memory that its float32 mapping takes. */
+/* Bytes of shared memory of attention/prefill.comp's float32 mapping. */
 enum { PREFILL_SHARED = 28 * 1024 };
-/* Its constants, behind those of kv_cache.h. */
+/* The constants of attention/prefill.comp after those of kv_cache.h. */
 enum {
     ROWS_SPEC = KV_N_SPEC,
-    QUADS_SPEC,
+    KNOWN_LAYOUT_SPEC,
     POSITIONS_SPEC,
     PREFILL_WINDOW_SPEC,
     PREFILL_SINKS_SPEC,
     PREFILL_N_SPEC
 };
-/* Positions from which on one token's heads, where they fill a tile, are faster there, too: on an H200 128
- * heads over latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions, in
- * attention/decode.comp 0.18 for 5,000 and 0.56 for 16,384. */
+/* Fewest positions for which attention/prefill.comp is faster for one token, too, if the token's heads fill a
+ * tile. On an H200 128 heads over latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions;
+ * in attention/decode.comp 0.18 for 5,000 and 0.56 for 16,384. */
 enum { LONG_POSITIONS = 12288 };
-/* Channels of keys and values for which one subgroup's registers have room in attention_prefill_coop; of
- * more, two share the work. On an H200 keys of 192 and values of 128 take 26.0 ms alone and 27.8 shared
- * (14,336 + 2,048 positions, 128 heads), keys and values of 256 take 3.9 ms alone, when registers spill, and
- * 2.3 shared. */
+/* Most channels of keys and values that fit one subgroup's registers in attention_prefill_coop; for more, two
+ * subgroups share the work. On an H200 keys of 192 and values of 128 take 26.0 ms alone and 27.8 shared
+ * (14,336 + 2,048 positions, 128 heads). Keys and values of 256 take 3.9 ms alone, because registers spill,
+ * and 2.3 shared. */
 enum { MOST_ALONE = 384 };
 
 static uint32_t at_least_one(uint32_t n)
@@ -93,7 +97,8 @@ static uint32_t power_of_two_from(uint32_t n)
     return p;
 }
 
-/* Lanes that share a row. The rows that a subgroup looks at side by side lie in one block of the cache. */
+/* Returns the lanes that share a row. The rows that a subgroup looks at concurrently lie in one block of the
+ * cache. */
 static uint32_t lanes_for(uint32_t subgroup, uint32_t dim)
 {
     uint32_t least = div_up(subgroup * ROWS_AT_ONCE, 1 << KV_BLOCK_SHIFT);
@@ -101,14 +106,14 @@ static uint32_t lanes_for(uint32_t subgroup, uint32_t dim)
     return at_least_one((uint32_t)size_min(lanes, subgroup));
 }
 
-/* Fours of channels of a lane. */
+/* Returns the groups of four channels of a lane. */
 static uint32_t fours_of(const struct attention_plan *p, uint32_t dim)
 {
     return div_up(dim, 4 * p->fours * p->lanes) * p->fours;
 }
 
-/* Query heads of a team: more share the loads of a key head, but their queries and sums fill a GPU's
- * registers. */
+/* Returns the query heads of a team. More heads share the loads of a key head, but their queries and sums
+ * fill a GPU's registers. */
 static uint32_t heads_for(const struct attention_plan *p, const struct attention_shape *s, uint32_t heads)
 {
     uint32_t all = power_of_two_from(s->n_heads / s->n_kv_heads);
@@ -118,7 +123,7 @@ static uint32_t heads_for(const struct attention_plan *p, const struct attention
     return heads;
 }
 
-/* Bytes of shared memory of attention/decode.comp. */
+/* Returns the bytes of shared memory of attention/decode.comp. */
 static uint64_t decode_shared_bytes(const struct attention_plan *p, const struct attention_shape *s)
 {
     uint64_t tree = p->members > 1 ? (uint64_t)p->teams * (p->members / 2) * p->heads *
@@ -190,7 +195,7 @@ static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *
     return rc;
 }
 
-/* Of a call. */
+/* Returns the counters of a call. */
 static uint32_t n_counters(const struct attention *op)
 {
     return op->shape.n_kv_heads * op->gpu.fresh[0].plan.blocks;
@@ -206,7 +211,7 @@ static int open_counters(struct attention *op, struct exec *x, struct moeflux_er
     return rc;
 }
 
-/* The constants of attention/decode.comp, but for those of one token. */
+/* Sets the constants of attention/decode.comp, except those of one token. */
 static void decode_spec(const struct attention_shape *s, const struct attention_plan *p,
                         uint32_t spec[DECODE_N_SPEC])
 {
@@ -229,7 +234,7 @@ static void decode_spec(const struct attention_shape *s, const struct attention_
     memcpy(spec, all, sizeof all);
 }
 
-/* Longer ranges are compiled when a token comes there. */
+/* Longer ranges are compiled when a token needs them. */
 static int open_fresh(struct attention *op, struct exec *x, const struct exec_caps *caps,
                       struct moeflux_err *e)
 {
@@ -254,7 +259,7 @@ static int open_decode(struct attention *op, struct exec *x, const struct exec_c
     uint32_t spec[DECODE_N_SPEC];
     bool prepares = !s->latent && !s->flat;
     decode_spec(s, &op->gpu.plan, spec);
-    /* Prompts alone have keys and values outside the cache, or several tokens that are not prepared here. */
+    /* Only prompts have keys and values outside the cache, or several tokens that are not prepared here. */
     int rc = (s->flat || prepares ? exec_kernel_later : exec_kernel)(
         x, &op->gpu.decode, "attention_decode", sizeof(struct attention_decode_args), spec, DECODE_N_SPEC, e);
     if (rc == 0 && prepares)
@@ -262,18 +267,20 @@ static int open_decode(struct attention *op, struct exec *x, const struct exec_c
     return rc < 0 ? rc : open_merge(op, x, e);
 }
 
-/* Positions of a tile of attention/prefill_coop.glsl; rows and positions where softmax runs in registers. */
-enum { F16_POSITIONS = 32, QUADS_ROWS = 128, QUADS_POSITIONS = 64 };
+/* F16_POSITIONS: positions of a tile of attention/prefill_coop.glsl. FRAG_ROWS, FRAG_POSITIONS: rows and
+ * positions if softmax runs in registers. */
+enum { F16_POSITIONS = 32, FRAG_ROWS = 128, FRAG_POSITIONS = 64 };
 
-/* Shared memory of attention_prefill_coop: the queries or a tile's keys and values, scores, weights. */
-static uint64_t f16_shared_bytes(const struct attention_shape *s, uint32_t positions, bool has_quads)
+/* Returns the bytes of shared memory of attention_prefill_coop: the queries or a tile's keys and values,
+ * scores, weights. */
+static uint64_t f16_shared_bytes(const struct attention_shape *s, uint32_t positions, bool has_known_layout)
 {
     uint64_t key = s->key_dim / 8 + 1, value = s->value_dim / 8 + 1;
-    uint64_t softmax = has_quads ? 8 : (uint64_t)PREFILL_ROWS * (9 + 5);
+    uint64_t softmax = has_known_layout ? 8 : (uint64_t)PREFILL_ROWS * (9 + 5);
     return 16 * (size_max(PREFILL_ROWS * key, positions * (key + value)) + softmax);
 }
 
-/* The kernels in float16; tiles: the constants so far. */
+/* Opens the float16 kernels. tiles: the constants so far. */
 static int open_f16(struct attention *op, struct exec *x, uint32_t tiles[PREFILL_N_SPEC],
                     struct moeflux_err *e)
 {
@@ -285,13 +292,13 @@ static int open_f16(struct attention *op, struct exec *x, uint32_t tiles[PREFILL
     tiles[1] = is_alone ? 128 : 256;
     int rc =
         exec_kernel_later(x, &op->gpu.f16_shared, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC, e);
-    if (rc == 0 && is_alone && f16_shared_bytes(s, QUADS_POSITIONS, true) <= most)
-        rc = quads_probe(x, e);
+    if (rc == 0 && is_alone && f16_shared_bytes(s, FRAG_POSITIONS, true) <= most)
+        rc = fragment_layout_probe(x, e);
     if (rc > 0) {
-        op->gpu.f16_rows = tiles[ROWS_SPEC] = QUADS_ROWS;
-        tiles[1] = 2 * QUADS_ROWS;
-        tiles[POSITIONS_SPEC] = QUADS_POSITIONS;
-        tiles[QUADS_SPEC] = 1;
+        op->gpu.f16_rows = tiles[ROWS_SPEC] = FRAG_ROWS;
+        tiles[1] = 2 * FRAG_ROWS;
+        tiles[POSITIONS_SPEC] = FRAG_POSITIONS;
+        tiles[KNOWN_LAYOUT_SPEC] = 1;
     }
     return rc < 0 ? rc
                   : exec_kernel_later(x, &op->gpu.f16, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC,
@@ -319,7 +326,7 @@ static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err
     op->gpu.f16_from = UINT32_MAX;
     if (op->gpu.plan.prefill_from == UINT32_MAX)
         return 0;
-    /* Prompts alone need it, but for long sequences. */
+    /* Only prompts need it, and very long sequences. */
     rc = (op->gpu.plan.long_from < UINT32_MAX ? exec_kernel : exec_kernel_later)(
         x, &op->gpu.prefill, "attention_prefill", bytes, tiles, PREFILL_N_SPEC, e);
     if (rc < 0 || s->latent || !gemm_has_f16(x) || s->key_dim % 16 || s->value_dim % 16 ||
@@ -331,14 +338,14 @@ static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
-    op->gpu.plan = plan_for(&op->shape, &caps, usual_width);
+    op->gpu.plan = plan_for(&op->shape, &caps, default_width);
     int rc = open_decode(op, x, &caps, e);
     if (rc == 0 && attention_latent_is_possible(&op->shape, &caps))
         rc = attention_latent_open(op, x, e);
     return rc < 0 ? rc : open_prefill(op, x, e);
 }
 
-/* Workgroups of attention/prefill.comp along the rows. */
+/* Returns the workgroups of attention/prefill.comp along the rows. */
 static uint32_t prefill_tiles(const struct attention_shape *s, uint32_t n, uint32_t rows)
 {
     return div_up(n * (s->n_heads / s->n_kv_heads), rows);
@@ -349,13 +356,13 @@ static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n
     return n >= p->prefill_from || n_pos >= p->long_from;
 }
 
-/* Positions that some token of the call sees. */
+/* Returns how many positions some token of the call sees. */
 static uint32_t n_seen(const struct attention *op, const struct attention_call *call)
 {
     return call->pos + call->n - attention_first(&op->shape, call->pos);
 }
 
-/* The kernel of a token that is prepared there. */
+/* Returns the kernel for a token that attention prepares itself. */
 static const struct attention_range *range_of(const struct attention *op, const struct attention_call *call)
 {
     uint32_t i = 0, n = n_seen(op, call);
@@ -369,13 +376,13 @@ static const struct attention_plan *plan_of(const struct attention *op, const st
     return call->fresh ? &range_of(op, call)->plan : &op->gpu.plan;
 }
 
-/* The last workgroup of a token's attention merges the splits. */
+/* Returns whether the last workgroup of a token's attention merges the splits. */
 static bool is_merged(const struct attention *op, const struct attention_call *call)
 {
     return call->fresh && n_seen(op, call) <= MERGED_POSITIONS;
 }
 
-/* Splits of the n_pos positions that the call sees: enough workgroups, none of them idle. */
+/* Returns the splits of the n_pos positions that the call sees: enough workgroups, none of them idle. */
 static uint32_t splits_for(const struct attention *op, const struct attention_call *call, uint32_t n_pos)
 {
     const struct attention_plan *p = plan_of(op, call);
@@ -393,8 +400,8 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
 {
     if (caps->is_host)
         return caps->is_native ? attention_cpu_partial_bytes(s, n_pos) : 0;
-    const struct attention_plan p = plan_for(s, caps, usual_width);
-    /* n or fewer tokens never have more parts than these: see splits_for. What is whole has none. */
+    const struct attention_plan p = plan_for(s, caps, default_width);
+    /* n or fewer tokens never have more splits than these (splits_for). What is whole has none. */
     uint32_t least = div_up(n_pos, p.most_positions), splits = p.max_splits;
     for (uint32_t i = 0; i < ATTENTION_RANGES && !s->latent && !s->flat; i++)
         splits = (uint32_t)size_max(splits, plan_for(s, caps, ranges[i].width).max_splits);
@@ -431,7 +438,7 @@ static void run_prefill(const struct attention *op, struct exec *x, const struct
                   call->n_kv_heads * splits, 1);
 }
 
-/* place: of the call among those side by side. */
+/* place: index of the call among the concurrent ones. */
 static void run_decode(const struct attention *op, struct exec *x, const struct attention_call *call,
                        uint32_t place, uint32_t splits, bool is_whole)
 {
@@ -496,7 +503,7 @@ static bool is_whole(const struct attention *op, uint32_t splits)
     return splits == 1 && !op->shape.gated;
 }
 
-/* The splits, and then what joins them, where that is another dispatch. */
+/* Computes the splits, and then joins them if that takes another dispatch. */
 static void run_splits(const struct attention *op, struct exec *x, const struct attention_call *call,
                        uint32_t place)
 {

@@ -9,11 +9,11 @@
 #include "ops/delta/delta.h"
 #include "ops/loops.h"
 
-/* Tokens of a block of preparations. */
+/* Tokens of a block of preparation. */
 enum { TOKENS = 16 };
 
 /* A token's prepared row: queries [n_k][key], keys [n_k][key], values [n_v][value], decays [n_v], betas
- * [n_v], where a head's channels are rounded up to whole vectors. */
+ * [n_v]. A head's channels are rounded up to whole vectors. */
 struct layout {
     uint32_t key, value; /* floats of a head */
     uint64_t k, v, decay, beta, row;
@@ -25,9 +25,9 @@ struct job {
     const struct loops *loops;
     struct layout at;
     float *prepared;
-    float *turned; /* room of delta_unit, one a thread */
+    float *turned; /* delta_unit's scratch, one a thread */
     uint64_t turned_floats;
-    const float **rows; /* likewise: [TOKENS + taps - 1] */
+    const float **rows; /* one a thread: [TOKENS + taps - 1] */
     uint32_t n_channels;
 };
 
@@ -52,7 +52,7 @@ uint64_t delta_cpu_scratch(const struct delta_shape *s, uint32_t n)
     return n * lay_out(s).row;
 }
 
-/* Row r of [window; chunk] before the convolution. */
+/* Returns row r of [window; chunk] before the convolution. */
 static const float *before_conv(const struct job *j, uint32_t r)
 {
     uint32_t held = j->shape->conv_kernel - 1;
@@ -77,7 +77,8 @@ static void run_gates(const struct job *j, uint32_t t)
     j->loops->delta_gates(&g);
 }
 
-/* Some tokens of one head: queries, keys, values, and behind the last head the gates. */
+/* Prepares some tokens of one head: queries, keys, values; the unit after the last head computes the
+ * gates. */
 static void prepare_block(void *ctx, uint32_t block, uint32_t thread)
 {
     const struct job *j = ctx;

@@ -1,28 +1,28 @@
-/* cpu.h - the gated delta net on the CPU: what does not depend on the state for all tokens at once, then each
- * value head's state from token to token. Private to delta. */
+/* cpu.h - the gated delta net on the CPU: first what does not depend on the state, for all tokens at once;
+ * then each value head's state, token by token. Private to delta. */
 #ifndef MOEFLUX_OPS_DELTA_CPU_H
 #define MOEFLUX_OPS_DELTA_CPU_H
 
 #include <stdint.h>
 
-/* A head's channels of some tokens: the convolution, silu, and for queries and keys the division by their
+/* A head's channels of some tokens: convolution and silu; queries and keys are then divided by their
  * length. */
 struct delta_unit {
-    const float *const
-        *rows;         /* token t's inputs are rows[t .. t + taps - 1], from the head's first channel on */
+    /* token t's inputs are rows[t .. t + taps - 1], from the head's first channel on */
+    const float *const *rows;
     const float *conv; /* [dim][taps] */
-    float *turned;     /* room: [taps][dim] */
+    float *turned;     /* scratch: [taps][dim] */
     uint32_t dim, taps, n;
     float divisor; /* y / |y| / divisor; 0: y */
-    float *out;    /* [n] rows, zeros behind the channels up to a whole vector */
+    float *out;    /* [n] rows; zeros fill up the channels to a whole vector */
     uint64_t out_stride;
 };
 
 /* A value head over n tokens. */
 struct delta_head {
-    const float *q, *k, *v, *z;       /* of the first token; q and k with zeros up to a whole vector */
-    const float *decay, *beta, *norm; /* likewise; norm [v_dim] */
-    uint64_t stride, z_stride;        /* from token to token: q, k, v, decay, beta; z */
+    const float *q, *k, *v, *z;       /* the first token's; zeros fill up q and k to a whole vector */
+    const float *decay, *beta, *norm; /* the first token's decay and beta; norm [v_dim] */
+    uint64_t stride, z_stride;        /* distance between tokens: of q, k, v, decay, beta; of z */
     float *state;                     /* [v_dim][k_dim] */
     float *out;
     uint64_t out_stride;

@@ -1,3 +1,5 @@
+/* The loops of the gated delta net (cpu.h) for one instruction set; the Makefile compiles this file once for
+ * each. */
 #include "ops/delta/cpu.h"
 
 #include "cpu/vec.h"
@@ -23,7 +25,7 @@ VEC_INLINE void store_some(float *p, struct vec v, uint32_t n)
         vec_store_n(p, v, n);
 }
 
-/* ---- before the state ---- */
+/* ---- what does not depend on the state ---- */
 
 static void prepare_token(const struct delta_unit *u, uint32_t t)
 {
@@ -67,7 +69,7 @@ void VEC_NAME(delta_gates)(const struct delta_gate *g)
 
 /* ---- the state ---- */
 
-/* acc[i] += 8 or fewer columns of row i of the state, times k; all rows are `stride` floats apart. */
+/* acc[i] += up to 8 columns of row i of the state, times k. The rows are `stride` floats apart. */
 VEC_INLINE void read_columns(const float *state, uint64_t stride, const float *k, uint32_t left, int n,
                              struct vec *acc)
 {
@@ -91,7 +93,7 @@ VEC_INLINE void write_columns(float *state, uint64_t stride, const float *k, con
     }
 }
 
-/* One token and n rows of the state from r on. */
+/* Computes one token and n rows of the state, from r on. */
 VEC_INLINE void step(const struct delta_head *h, uint32_t t, uint32_t r, int n)
 {
     const float *q = h->q + t * h->stride, *k = h->k + t * h->stride, *v = h->v + t * h->stride + r;
@@ -140,7 +142,7 @@ static void gated_norm(const struct delta_head *h, uint32_t t)
 void VEC_NAME(delta_walk)(const struct delta_head *h)
 {
     uint32_t r = 0;
-    /* Some rows go through all tokens: they stay in the first cache. */
+    /* Some rows go through all tokens, so that they stay in the first-level cache. */
     for (; r + ROWS <= h->v_dim; r += ROWS)
         for (uint32_t t = 0; t < h->n; t++)
             step(h, t, r, ROWS);

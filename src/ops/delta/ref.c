@@ -1,4 +1,6 @@
+/* The reference implementation of delta.h. */
 #include <math.h>
+#include <stddef.h>
 
 #include "args.h"
 #include "ops/delta/delta.h"
@@ -14,7 +16,7 @@ static uint32_t channels(const struct work *a)
     return 2 * a->s->n_k * a->s->k_dim + a->s->n_v * a->s->v_dim;
 }
 
-/* Row r of [window; chunk] before the convolution. */
+/* Returns row r of [window; chunk] before the convolution. */
 static double before_conv(const struct work *a, uint32_t r, uint32_t channel)
 {
     uint32_t held = a->s->conv_kernel - 1;
@@ -37,7 +39,7 @@ static double softplus(double x)
     return fmax(x, 0) + log1p(exp(-fabs(x)));
 }
 
-/* v = conv outputs of n channels from `first` on, divided by their length and by `divisor`. */
+/* Sets v to the conv outputs of n channels from `first` on, divided by their length and by `divisor`. */
 static void unit_vector(const struct work *a, uint32_t t, uint32_t first, uint32_t n, double divisor,
                         double *v)
 {
@@ -50,7 +52,7 @@ static void unit_vector(const struct work *a, uint32_t t, uint32_t first, uint32
         v[c] /= sqrt(squares + 1e-6) * divisor;
 }
 
-/* One token of one value head: updates S and leaves o in `out`. */
+/* Computes one token of one value head: updates S and writes o to `out`. */
 static void ref_step(const struct work *a, uint32_t t, uint32_t head, double *q, double *k, double *out)
 {
     uint32_t key_head = head / (a->s->n_v / a->s->n_k), dk = a->s->k_dim, dv = a->s->v_dim;

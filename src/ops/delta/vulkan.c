@@ -1,3 +1,4 @@
+/* The Vulkan implementation of delta.h: chooses the kernels of kernels/delta/ and dispatches them. */
 #include <stdbool.h>
 
 #include "args.h"
@@ -5,9 +6,9 @@
 #include "base/mem.h"
 #include "ops/delta/delta.h"
 
-/* Lanes that share a row of S: enough to read 128 bytes side by side, few enough for short sums over the row.
- * Lanes of a head: what all of a workgroup do besides rows takes longer the more there are (H200, 35B-A3B:
- * 6.2 us with 512, 6.5 with 1,024). */
+/* DECODE_PARTS: lanes that share a row of S; enough to read 128 contiguous bytes, few enough for short sums
+ * over the row. DECODE_GROUP: lanes of a head. The work besides the rows, which all lanes of a workgroup take
+ * part in, takes longer the more there are (H200, 35B-A3B: 6.2 us with 512, 6.5 with 1,024). */
 enum { DECODE_PARTS = 8, DECODE_GROUP = 512 };
 
 static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)
@@ -35,13 +36,13 @@ uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps
     return (uint64_t)n * prepared_row(s) + (uint64_t)div_up(n, DELTA_BLOCK) * s->n_v * DELTA_COEFS;
 }
 
-/* Lanes that share a row of delta_prefill_scan. Tokens from which on it and delta_prefill_walk are the faster
- * way (H200). */
+/* SCAN_PARTS: lanes that share a row of delta_prefill_scan. SCAN_FROM, WALK_FROM: fewest tokens for which it
+ * and delta_prefill_walk are the faster way (H200). */
 enum { SCAN_PARTS = 8, SCAN_FROM = 16, WALK_FROM = 32, PREP_WORKGROUP = 128 };
 /* A workgroup of delta_prefill_walk has 32 rows of 128 columns, so that the rows of 32 heads keep 128
- * workgroups busy: two for 8 lanes each take half the reads of shared memory that one would. The tokens of a
- * stage take longer than memory does to answer. bench_delta --tiles compares (H200, 2,048 tokens of 35B-A3B:
- * 290 us; stages of 8 tokens 330, of 32 290, one row for 8 lanes 330, four 599). */
+ * workgroups busy. Two rows for 8 lanes need half the shared memory reads of one. The tokens of a stage take
+ * longer to compute than memory takes to answer. bench_delta --tiles compares (H200, 2,048 tokens of 35B-A3B:
+ * 290 us; stages of 8 tokens 330, of 32 290; one row for 8 lanes 330, four 599). */
 enum { WALK_WORKGROUP = 128, WALK_EACH = 2, WALK_STAGE = 16, WALK_COLS = 16 };
 
 static uint32_t tile_rows(const struct delta_tile *t)
@@ -76,7 +77,7 @@ static bool tile_fits(const struct delta_tile *t, const struct delta_shape *s, c
            tile_bytes(t, s) <= c->max_shared_bytes;
 }
 
-/* Leaves op->gpu.walk_from as it is where the device cannot do it. */
+/* Leaves op->gpu.walk_from unchanged if the device cannot run it. */
 static int open_walk(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
@@ -133,20 +134,21 @@ static int open_chunk_kernels(struct delta *op, struct exec *x, const struct del
     return rc == 0 && s->form != DELTA_TOKENS ? open_walk(op, x, s, e) : rc;
 }
 
-/* The lanes of a workgroup that has so many rows of a head. */
+/* Returns the lanes of a workgroup for `rows` rows of a head. */
 static uint32_t decode_group(const struct exec_caps *c, uint32_t rows, uint32_t parts, uint32_t most)
 {
     uint64_t lanes = size_round_up(size_min((uint64_t)rows * parts, most), c->subgroup_size);
     return (uint32_t)size_min(lanes, c->max_workgroup - c->max_workgroup % c->subgroup_size);
 }
 
-/* Processors enough that a head for each leaves most of them idle. */
+/* Opens the kernel with several workgroups a head. It pays on devices where one workgroup a head leaves most
+ * processors idle. */
 static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct moeflux_err *e)
 {
     const struct delta_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
     uint32_t rows = s->v_dim / HEAD_SQUARES, channels = 2 * s->k_dim + rows;
-    /* The rows are few: more lanes share one, and each channel has its own. */
+    /* There are few rows, so more lanes share one, and each channel has a lane of its own. */
     uint32_t most = (uint32_t)size_min(caps.subgroup_size, s->k_dim);
     parts = 2 * parts <= most ? 2 * parts : parts;
     uint32_t workgroup =
@@ -216,7 +218,7 @@ static void run_walk(const struct delta *op, struct exec *x, const struct delta_
     exec_dispatch(x, &op->gpu.walk, &walk, s->n_v, div_up(s->v_dim, op->gpu.walk_rows), 1);
 }
 
-/* `a` is what the single kernel would get. */
+/* a: the single kernel's arguments. */
 static void run_chunk(const struct delta *op, struct exec *x, const struct delta_call *call,
                       const struct delta_args *a)
 {

@@ -1,3 +1,4 @@
+/* The native implementation of embed.h. */
 #include "cpu/team.h"
 #include "cpu/isa.h"
 #include "ops/embed/embed.h"

@@ -1,5 +1,5 @@
-/* embed.h - rows of the embedding matrix: out[t] = W[ids[t]], dequantised exactly. W [vocab][cols] in any
- * storage format, cols a multiple of PRODUCT_COLS; ids i32 [n], each < vocab (the caller checks). */
+/* embed.h - rows of the embedding matrix: out[t] = W[ids[t]], dequantised exactly. W [vocab][cols] has any
+ * storage format; cols is a multiple of PRODUCT_COLS. The caller checks that each id < vocab. */
 #ifndef MOEFLUX_OPS_EMBED_EMBED_H
 #define MOEFLUX_OPS_EMBED_EMBED_H
 
@@ -23,7 +23,7 @@ struct embed_call {
     uint32_t n;
 };
 
-/* ERR_UNSUPPORTED when the shape breaks the rule above. */
+/* ERR_UNSUPPORTED: cols is not a multiple of PRODUCT_COLS. */
 int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e);
 void embed_run(const struct embed *op, struct exec *x, const struct embed_call *call);
 

@@ -1,3 +1,4 @@
+/* The reference implementation of embed.h. */
 #include "ops/embed/embed.h"
 #include "ops/ref.h"
 

@@ -1,3 +1,4 @@
+/* The Vulkan implementation of embed.h. */
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
@@ -10,7 +11,7 @@ int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e)
     const struct gemv_shape shape = {w->rows, w->cols, 1, format_set(w->format), 1, w->rows, 0};
     struct gemv_plan p = gemv_plan_for(x, &shape);
     op->gpu.workgroup = p.workgroup;
-    const char *name = format_is_usual(w->format) ? "embed" : "embed_other";
+    const char *name = format_is_basic(w->format) ? "embed" : "embed_ext";
     return exec_kernel(x, &op->gpu.kernel, name, sizeof(struct embed_args), p.spec, GEMV_N_SPEC, e);
 }
 

@@ -1,3 +1,4 @@
+/* The native implementation of experts.h. */
 #include <string.h>
 
 #include "args.h"
@@ -8,10 +9,10 @@
 #include "ops/linear/linear.h"
 #include "ops/loops.h"
 
-/* A (token, slot) pair is t * top_k + k. Pairs of one expert stand together, so that its weights are read
- * once. */
+/* The (token, slot) pairs of one expert. A pair is t * top_k + k. Pairs are sorted by expert, so that its
+ * weights are read once. */
 struct group {
-    uint64_t expert; /* its address */
+    uint64_t expert; /* address */
     uint32_t first, n, idx;
 };
 
@@ -20,31 +21,30 @@ struct job {
     const struct experts_call *call;
     const struct loops *loops;
     const struct cpu_isa *isa;
-    uint32_t *pairs; /* by expert */
+    uint32_t *pairs; /* sorted by expert */
     struct group *groups;
-    uint32_t n_groups, cols; /* of the products */
-    /* Inputs as gemv takes them: of up one a token, of down one a pair and behind them the shared expert's,
-     * one a token. */
+    uint32_t n_groups, cols; /* cols: columns of the products */
+    /* Inputs for gemv. up: one a token. down: one a pair, then the shared expert's, one a token. */
     struct cpu_vector *x;
-    uint32_t per_input; /* pairs that share one */
+    uint32_t per_input; /* pairs that share an input */
     float *floats;
     uint8_t *digits;
-    uint64_t digits_bytes; /* of one */
-    /* Inputs as gemm takes them: [pair, by expert][cols], and which they are. Or as gemm_fixed does, of each
-     * group. */
+    uint64_t digits_bytes; /* bytes of one input */
+    /* Inputs for gemm: packed [pair, sorted by expert][cols], and the index of each (picks). For gemm_fixed:
+     * one for each group. */
     float *packed;
     uint32_t *picks;
     bool is_many, takes_fixed;
     struct cpu_fixed *fixed;
-    /* Of each thread: gemm's or gemm_fixed's, and products of a block of rows. */
+    /* Each thread's scratch: gemm's or gemm_fixed's, and the products of a block of rows. */
     uint8_t *rooms;
     uint64_t gemm_bytes, room_bytes;
     uint32_t n_pairs, block_rows, n_blocks;
-    float *parts; /* of down: [thread][n_pairs + n][block_rows], or for many tokens [n_pairs][hidden] */
+    float *parts; /* down only: [thread][n_pairs + n][block_rows]; for many tokens [n_pairs][hidden] */
 };
 
-/* Up to FEW tokens of a chunk meet their experts as if each were alone; of a larger chunk, experts with that
- * many. Tokens of several sequences all do. */
+/* FEW: chunks of up to that many tokens are computed token by token, which makes them batch-invariant. So are
+ * experts with up to that many tokens of a larger chunk, and tokens of several sequences. */
 enum { FEW = LOOPS_FEW, LEAST_ROWS = 8, BLOCKS_A_THREAD = 4, STRIP = CPU_STRIP_ROWS };
 
 static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, uint32_t rows, uint32_t cols,
@@ -63,7 +63,7 @@ static bool takes_many(const struct experts_call *c, const struct host *h)
     return c->chunk > FEW && !h->is_batch_invariant;
 }
 
-/* ---- who meets which expert ---- */
+/* ---- which pair meets which expert ---- */
 
 static bool is_there(const struct job *j, uint64_t pair)
 {
@@ -77,7 +77,7 @@ static bool takes_part(const struct job *j, uint32_t pair, uint64_t skip)
     return is_there(j, pair) && table[host_words(j->call->idx)[pair]] != 0 && (k >= 64 || !(skip >> k & 1));
 }
 
-/* Fills pairs and groups. False: no memory. */
+/* Fills pairs and groups. Returns false if there is no memory. */
 static bool sort_pairs(struct job *j, struct host *h, uint64_t skip)
 {
     uint32_t n_experts = j->shape->n_experts, n_pairs = j->call->n * j->shape->top_k, at = 0;
@@ -112,7 +112,7 @@ static bool is_few(const struct job *j, const struct group *g)
 
 /* ---- products ---- */
 
-/* Inputs for gemm_fixed, of the groups that take it. */
+/* Places the inputs for gemm_fixed of the groups that take it. */
 static void place_fixed(struct job *j, struct host *h)
 {
     uint64_t bytes = 0;
@@ -129,7 +129,7 @@ static void place_fixed(struct job *j, struct host *h)
     }
 }
 
-/* Room for inputs and results; n_floats of floats. False: no memory. */
+/* Allocates inputs and results; n_floats: size of `floats`. Returns false if there is no memory. */
 static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t widest, uint64_t n_floats)
 {
     uint32_t most = 0;
@@ -161,7 +161,7 @@ static void place_input(const struct job *j, uint32_t i, const float *x, uint32_
     j->isa->quantise(&j->x[i], x);
 }
 
-/* Makes a group's inputs ready for gemm: rows of x, cols apart; or for gemm_fixed: those of j->x. */
+/* Prepares a group's inputs: for gemm from x, whose rows are `cols` apart; for gemm_fixed from j->x. */
 static void pack_group(const struct job *j, const struct group *g, const float *x)
 {
     uint32_t *picks = j->picks + g->first;
@@ -187,7 +187,7 @@ static float *products_of(const struct job *j, uint32_t thread)
     return (float *)(void *)(j->rooms + thread * j->room_bytes + j->gemm_bytes);
 }
 
-/* Rows of a group's matrix times the inputs of all its pairs: [pair][rows]. */
+/* Multiplies rows of a group's matrix with the inputs of all its pairs: [pair][rows]. */
 static void multiply(const struct job *j, const struct group *g, const struct weights *rows, uint32_t thread,
                      float *out)
 {
@@ -218,7 +218,7 @@ static void multiply(const struct job *j, const struct group *g, const struct we
         .w = &m, .x = x, .n = g->n, .last = rows->rows, .y = out, .y_stride = rows->rows});
 }
 
-/* Of a group's products, [n][n_rows]; `at`: of the first row's bias. */
+/* Adds the biases to a group's products [n][n_rows]. at: index of the first row's bias. */
 static void add_biases(const struct job *j, uint64_t biases, uint64_t at, uint32_t n, uint32_t n_rows,
                        float *products)
 {
@@ -247,7 +247,7 @@ static void divide_rows(struct job *j, uint32_t rows, uint32_t block_rows)
     j->n_blocks = div_up(rows, j->block_rows);
 }
 
-/* For blocks that gemm may take. */
+/* Rounds to whole strips if gemm may take the blocks. */
 static uint32_t whole_strips(const struct job *j, uint32_t block_rows)
 {
     return j->is_many ? (uint32_t)size_max(block_rows / STRIP, 1) * STRIP : block_rows;
@@ -332,7 +332,7 @@ static void shared_act(const struct job *j, uint32_t t, float *out)
     j->loops->swiglu(from, from + inner, inner, out);
 }
 
-/* What the shared expert of a token counts. */
+/* Returns the weight of a token's shared expert. */
 static float shared_weight(const struct job *j, uint32_t t)
 {
     const struct experts_call *c = j->call;
@@ -343,7 +343,7 @@ static float shared_weight(const struct job *j, uint32_t t)
     return w;
 }
 
-/* The activations of a pair, or of a token's shared expert. */
+/* Prepares the activations of a pair, or of a token's shared expert. */
 static void prepare_act(void *ctx, uint32_t i, uint32_t thread)
 {
     const struct job *j = ctx;
@@ -363,7 +363,7 @@ static void prepare_act(void *ctx, uint32_t i, uint32_t thread)
         place_input(j, i, act, c->shared_down.cols);
 }
 
-/* Parts of a block of rows: of all pairs, then of the shared experts. */
+/* Computes a block of rows of all parts: of all pairs, then of the shared experts. */
 static void multiply_all(const struct job *j, uint32_t first, uint32_t n_rows, uint32_t thread, float *parts)
 {
     const struct experts_call *c = j->call;
@@ -401,7 +401,7 @@ static void down_block_of_few(void *ctx, uint32_t block, uint32_t thread)
         float sum[LOOPS_MAX_BLOCK_ROWS] = {0}, *x = host_floats_mut(c->x) + (uint64_t)t * s->hidden + first;
         for (uint32_t k = 0; k < s->top_k; k++) {
             uint64_t pair = (uint64_t)t * s->top_k + k;
-            if (!is_there(j, pair)) /* nor behind it */
+            if (!is_there(j, pair)) /* the token has no more experts */
                 break;
             j->loops->add_scaled(sum, parts + pair * n_rows, host_floats(c->weights)[pair], n_rows);
         }
@@ -452,7 +452,7 @@ static void down_block_of_many(void *ctx, uint32_t block, uint32_t thread)
                n_rows * sizeof *some);
 }
 
-/* Adds a token's parts, and makes the activations of its shared expert. */
+/* Adds up a token's parts, and computes the activations of its shared expert. */
 static void mix_token(void *ctx, uint32_t t, uint32_t thread)
 {
     const struct job *j = ctx;
@@ -500,8 +500,8 @@ static int down_of_many(struct job *j, struct host *h)
                       h);
 }
 
-/* Rows of a block for a few tokens, in which every expert's rows are read: as many as leave each thread some
- * blocks, so that the reads of an expert are long. */
+/* Returns the rows of a block for a few tokens, which reads these rows of every expert: as many as leave each
+ * thread some blocks, so that the reads of an expert are long. */
 static uint32_t few_rows(uint32_t hidden, uint32_t n_threads)
 {
     uint32_t rows = hidden / (BLOCKS_A_THREAD * n_threads) / LEAST_ROWS * LEAST_ROWS;
@@ -513,7 +513,8 @@ uint64_t experts_cpu_scratch(const struct experts_shape *s, uint32_t n)
     return n > FEW ? (uint64_t)n * s->top_k * s->hidden : 0;
 }
 
-/* Packed inputs of all pairs. The tiles of more than FEW tokens have at most half as many places again. */
+/* Returns the bytes of packed inputs of all pairs. The tiles of more than FEW tokens have at most half as
+ * many places again. */
 static uint64_t packed_bytes(uint32_t cols, uint64_t pairs, bool has_fixed)
 {
     uint64_t floats = pairs * cols * sizeof(float);
@@ -545,7 +546,7 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
     uint32_t rows = loops_block_rows(&down);
     j.is_many = takes_many(c, h);
     j.takes_fixed = h->takes_fixed && j.is_many && cpu_format_takes_fixed(s->down_format);
-    /* A block of a few tokens reads its rows of every expert. */
+    /* A block of few tokens reads its rows of every expert. */
     divide_rows(&j, s->hidden,
                 j.is_many ? whole_strips(&j, rows) : (uint32_t)few_rows(s->hidden, team_n_threads(h->team)));
     if (!sort_pairs(&j, h, 0) ||

@@ -16,7 +16,7 @@ static const struct op down_op = {.name = "experts_down",
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *s, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
-    *op = (struct experts){.shape = *s, .waves_from = caps.is_native ? LOOPS_FEW + 1 : UINT32_MAX};
+    *op = (struct experts){.shape = *s, .rounds_from = caps.is_native ? LOOPS_FEW + 1 : UINT32_MAX};
     const struct weights up = {.rows = s->inner, .cols = s->hidden, .format = s->up_format},
                          down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
     int rc = weights_check(&up, "experts", e);
@@ -28,12 +28,11 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
         return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of %d",
                        s->hidden, s->inner, PRODUCT_COLS);
     if ((s->biased || s->limit > 0) && s->shared_inner)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "experts: biases or a limit, expected no shared expert beside them");
+        return err_set(e, ERR_UNSUPPORTED, "experts: biases or a limit, expected no shared expert");
     return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
 }
 
-/* In front of act's end there is room for the experts' addresses. */
+/* After the activations there is space for the experts' addresses. */
 uint64_t experts_act_row(const struct experts_shape *s)
 {
     return experts_act_floats(s, true) + size_round_up(2 * (uint64_t)s->top_k, 4);
@@ -52,9 +51,9 @@ uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *
     return experts_grouped_scratch(s, n, shared_inner);
 }
 
-bool experts_takes_waves(const struct experts *op, uint32_t chunk)
+bool experts_takes_rounds(const struct experts *op, uint32_t chunk)
 {
-    return chunk >= op->waves_from;
+    return chunk >= op->rounds_from;
 }
 
 bool experts_makes_shared(const struct experts *op, uint32_t chunk)

@@ -6,22 +6,23 @@
 #include "ops/experts/experts.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/gemm_plan.h"
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 
-/* The least tokens of a tile on any device, which bounds the number of tiles; bytes of a tile's entry. */
+/* LEAST_TILE: fewest tokens of a tile on any device, which bounds the number of tiles. TILE_BYTES: bytes of a
+ * tile's entry. */
 enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
-/* Subgroups of a workgroup of tiles in registers. With few tokens the up projection's share the columns of a
- * quarter of the rows: more workgroups, which end more evenly (35B-A3B, 64 tokens: half of the rows 121 us in
- * place of 129 on an H200, a quarter 137 in place of 148 on an H100). */
+/* Subgroups of a workgroup of tiles in registers. With few tokens the subgroups of the up projection share
+ * the columns of a quarter of the rows: more workgroups, which end more evenly. (35B-A3B, 64 tokens: half of
+ * the rows 121 us instead of 129 on an H200, a quarter 137 instead of 148 on an H100.) */
 enum { ALONG_ROWS = 4, FEW_UP_ROWS = 1, FEW_UP_PARTS = 4 };
 
-/* Whether tiles go by kernels/lib/gemm_frag.glsl. 1, 0 or an error. */
+/* Returns whether kernels/lib/gemm_frag.glsl can compute the tiles: 1, 0 or an error. */
 static int may_use_registers(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                              struct moeflux_err *e)
 {
     return op->is_f16 && s->up_format == FORMAT_Q4 && s->down_format == FORMAT_Q4 &&
                    s->hidden % GEMM_FRAG_COLS == 0 && s->inner % GEMM_FRAG_COLS == 0
-               ? quads_probe(x, e)
+               ? fragment_layout_probe(x, e)
                : 0;
 }
 
@@ -36,7 +37,7 @@ static struct gemm_plan plan_for(const struct experts_grouped *op, const struct 
                       : gemm_plan_for(x, size, format_set(format));
 }
 
-/* Adds tiles for `from` tokens an expert and more. */
+/* Adds tiles for experts with at least `from` tokens. */
 static int add_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                      enum gemm_tile size, bool is_blocked, uint32_t from, struct moeflux_err *e)
 {
@@ -54,9 +55,9 @@ static int add_tiles(struct experts_grouped *op, struct exec *x, const struct ex
                                 &down, e);
 }
 
-/* An expert's tokens are as many as chance gives it: a tile has room for more than the average. In the
- * largest of float16 an empty half costs little. Those in registers are the faster ones at any number (H200,
- * 35B-A3B, 2,048 tokens: of 32 697 us, of 64 736, the largest 990), and they skip what a tile has not. */
+/* The number of an expert's tokens is random, so a tile holds more than the average. In the largest float16
+ * tile an empty half costs little. Tiles in registers are faster at any number of tokens, and skip what a
+ * tile does not have. (H200, 35B-A3B, 2,048 tokens: tiles of 32 take 697 us, of 64 736, the largest 990.) */
 static int open_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                       struct moeflux_err *e)
 {
@@ -93,7 +94,7 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
     return rc < 0 ? rc : open_tiles(op, x, s, e);
 }
 
-/* The scratch memory's parts, each on a 16-byte boundary. */
+/* The parts of the scratch memory, each on a 16-byte boundary. */
 struct scratch {
     uint64_t tiles, rows, f16, shared_act, parts, end;
 };
@@ -134,9 +135,9 @@ static const struct experts_tiles *tiles_for(const struct experts_grouped *op, c
 /* What a call computes. */
 struct share {
     uint32_t slots;    /* pairs of a token */
-    uint32_t n_pairs;  /* of routed experts, of all tokens */
-    uint32_t n_shared; /* tokens whose shared expert is among the pairs: in the last wave */
-    uint32_t n_joined; /* that may be among the sorted ones */
+    uint32_t n_pairs;  /* pairs of routed experts, of all tokens */
+    uint32_t n_shared; /* tokens whose shared expert is among the pairs: in the last round */
+    uint32_t n_joined; /* tokens whose shared expert may be among the sorted pairs */
 };
 
 static struct share share_of(const struct experts_shape *s, const struct experts_call *call)
@@ -148,7 +149,7 @@ static struct share share_of(const struct experts_shape *s, const struct experts
                           .n_joined = joins ? call->n : 0};
 }
 
-/* Tiles there can be: every expert may leave one partly filled. */
+/* Returns the largest possible number of tiles: every expert may leave one partly filled. */
 static uint32_t most_tiles(const struct experts_shape *s, const struct share *of, uint32_t tokens)
 {
     return div_up(of->n_joined, tokens) + of->n_pairs / tokens +
@@ -211,14 +212,14 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                              .x_stride = s->hidden,
                                              .eps = s->eps,
                                              .is_blocked = t->is_blocked});
-    if (op->is_f16) /* sorting has nothing to do with it */
+    if (op->is_f16) /* the sort does not depend on it */
         exec_concurrent(x);
     run_sort(op, x, s, call, t);
     exec_dispatch(x, &t->up, &up, div_up(s->inner, t->up_rows / 2), most_tiles(s, &of, t->tokens), 1);
 }
 
-/* Adds up the experts' outputs. A shared expert that is not among the pairs: what its down projection meets.
- * */
+/* Adds up the experts' outputs. If the shared expert is not among the pairs, also computes its down
+ * projection's input. */
 static void run_mix(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                     const struct experts_call *call)
 {

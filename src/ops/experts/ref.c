@@ -1,10 +1,12 @@
+/* The reference implementation of experts.h. */
 #include <math.h>
+#include <stddef.h>
 
 #include "args.h"
 #include "ops/experts/experts.h"
 #include "ops/ref.h"
 
-/* Part of an expert at byte offsets of the shape. */
+/* Returns the part of an expert at the shape's byte offsets. */
 static struct weights part(uint64_t expert, uint32_t w, uint32_t s, uint32_t b, uint32_t rows, uint32_t cols,
                            uint32_t format)
 {
@@ -16,7 +18,7 @@ static uint64_t expert_of(const struct experts_call *c, uint64_t slot)
     return ((const uint64_t *)host_at(c->table))[host_words(c->idx)[slot]];
 }
 
-/* The experts of a token. */
+/* Returns the number of a token's experts. */
 static uint32_t n_experts_of(const struct experts_shape *s, const struct experts_call *c, uint32_t t)
 {
     const uint32_t *idx = host_words(c->idx) + (uint64_t)t * s->top_k;
@@ -26,17 +28,17 @@ static uint32_t n_experts_of(const struct experts_shape *s, const struct experts
     return n;
 }
 
-/* act of a token, or of its shared expert. */
+/* Returns act of a token's k-th expert; k = top_k: of its shared expert. */
 static float *act_of(const struct experts_shape *s, const struct experts_call *c, uint32_t t, uint32_t k)
 {
     return host_floats_mut(c->act) + t * experts_act_floats(s, c->shared_up != NULL) + (uint64_t)k * s->inner;
 }
 
-/* A row of each expert's matrix as doubles. Tokens that share an expert share it: widening takes longer than
- * a product. */
+/* One row of each expert's matrix as doubles. Tokens that share an expert share the row, because widening
+ * takes longer than a product. */
 struct widened {
     double *rows;   /* [n_experts][cols] */
-    uint32_t *made; /* [n_experts]: 1 + the number of the row that is there; 0: none */
+    uint32_t *made; /* [n_experts]: 1 + index of the widened row; 0: none */
     uint32_t cols;
 };
 
@@ -50,7 +52,7 @@ static bool make_room(struct widened *w, struct host *h, uint32_t n_experts, uin
     return w->rows && w->made;
 }
 
-/* Row r of an expert's matrix. */
+/* Returns row r of an expert's matrix. */
 static const double *widen(struct widened *w, uint32_t expert, const struct weights *matrix, uint32_t r)
 {
     double *row = w->rows + (uint64_t)expert * w->cols;
@@ -80,7 +82,7 @@ static double ref_act(const struct experts_shape *s, double g, double u)
     return g * ref_sigmoid(EXPERTS_ALPHA * g) * (fmax(fmin(u, limit), -limit) + 1);
 }
 
-/* Row r of the experts of a token, whose vector is p. */
+/* Computes row r of a token's experts. p: the token's vector. */
 static void ref_up_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t, uint32_t r,
                          const double *p, struct widened *gates, struct widened *ups)
 {
@@ -101,7 +103,7 @@ static void ref_up_token(const struct experts_shape *s, const struct experts_cal
     }
 }
 
-/* The same of the shared expert, of all tokens: factor silu(gate p) * (up p). */
+/* Computes row r of the shared expert for all tokens: factor * silu(gate p) * (up p). */
 static void ref_up_shared(const struct experts_shape *s, const struct experts_call *c, uint32_t r,
                           const double *p, double *gate, double *up)
 {
@@ -158,7 +160,7 @@ static void widen_inputs(const struct experts_shape *s, const struct experts_cal
                                  : ref_silu((double)rows[i]) * (double)rows[inner + i];
 }
 
-/* Row r of the routed experts of a token, weighted. */
+/* Returns row r of a token's routed experts, weighted and added up. */
 static double ref_down_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t,
                              uint32_t r, const double *in, struct widened *rows)
 {

@@ -1,3 +1,4 @@
+/* The Vulkan implementation of experts.h: kernels for each part of the formats, their layout, dispatches. */
 #include <assert.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 #include "ops/linear/gemv_plan.h"
 #include "ops/router/router.h"
 
-/* The kernels' own constants. */
+/* The kernels' constants after gemv.glsl's. */
 enum {
     UP_EXPERTS = EXPERTS_FIRST_SPEC,
     UP_TOP_K,
@@ -29,13 +30,13 @@ enum {
 };
 _Static_assert((int)GEMV_N_SPEC <= EXPERTS_FIRST_SPEC, "constants of gemv.glsl and of the experts overlap");
 
-/* Whether a format is in a part of a set. */
+/* Returns whether a format is in a part of a set. */
 static bool is_in(uint32_t format, uint32_t part)
 {
     return (format_set(format) & ~part) == 0;
 }
 
-/* The kernels for a format; the sets of the shape have all that calls name. */
+/* The kernels for a format. The shape's sets contain all formats that calls name. */
 static const struct experts_up *up_for(const struct experts *op, uint32_t format)
 {
     uint32_t i = 0;
@@ -54,7 +55,7 @@ static const struct experts_down *down_for(const struct experts *op, uint32_t fo
     return &op->gpu.down[i];
 }
 
-/* What the experts' kernels for a part of a set, or for such a format beside FORMAT_Q4, begin with. */
+/* Returns the name of the kernel for a part of a set, or for an extended format together with FORMAT_Q4. */
 static const char *name_of(struct exec *x, uint32_t formats, const char *plain, const char *with_q4,
                            const char *with_q4_denorm)
 {
@@ -63,12 +64,12 @@ static const char *name_of(struct exec *x, uint32_t formats, const char *plain, 
     return exec_get_caps(x).has_denorm ? with_q4_denorm : with_q4;
 }
 
-/* Tokens whose rows are shared out when there are several. */
+/* A call of several tokens has this many rows in its plan. */
 enum { SEVERAL_TOKENS = 4 };
 typedef int gemv_kernel_fn(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                            const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
 
-/* spec: all but the plan's. */
+/* spec: all constants; the plan's are filled in here. */
 static int make_up(struct exec *x, struct experts_up_kernels *up, const char *name, bool chooses,
                    uint32_t spec[UP_N_SPEC], const struct gemv_plan *plan, gemv_kernel_fn *make,
                    struct moeflux_err *e)
@@ -84,8 +85,8 @@ static int make_up(struct exec *x, struct experts_up_kernels *up, const char *na
 
 static int open_up(struct experts *op, struct exec *x, struct experts_up *up, struct moeflux_err *e)
 {
-    const char *name = name_of(x, up->formats, "experts_decode_up", "experts_decode_up_withq4",
-                               "experts_decode_up_withq4denorm");
+    const char *name = name_of(x, up->formats, "experts_decode_up", "experts_decode_up_extq4",
+                               "experts_decode_up_extq4denorm");
     const struct experts_shape *s = &op->shape;
     uint64_t rows = is_in(s->up_format, up->formats) ? experts_act_floats(s, true) : s->shared_inner;
     const struct gemv_shape shape = {
@@ -95,7 +96,7 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, st
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
         [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops,
         [UP_BIASED] = s->biased};
-    memcpy(&spec[UP_LIMIT], &s->limit, sizeof s->limit); /* a float */
+    memcpy(&spec[UP_LIMIT], &s->limit, sizeof s->limit); /* the constant is a float */
     struct gemv_shape all = shape;
     all.rows *= SEVERAL_TOKENS;
     int rc = make_up(x, &up->one, name, s->chooses, spec, &plan, gemv_kernel, e);
@@ -103,28 +104,28 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, st
     return rc < 0 ? rc : make_up(x, &up->several, name, s->chooses, spec, &longer, gemv_kernel_later, e);
 }
 
-/* Columns of all slots that half of shared memory holds. */
+/* Returns the columns of all slots that fit half of shared memory. */
 static uint32_t most_cols(const struct exec_caps *c)
 {
     return (c->max_shared_bytes / 2 - 1024) / 4;
 }
 
-/* Subgroups of a workgroup are for slots first, so that each has one expert, then for more rows. */
+/* A workgroup's subgroups go to slots first, so that each has one expert, then to more rows. */
 enum { DOWN_ROWS = 4, DOWN_GROUP = 256 };
-/* Pieces of a row that a lane holds at once; vec4s of activations. */
+/* Limits: pieces of a row that a lane holds at once, vec4s of activations. */
 enum { MAX_STEPS = 2, MAX_ACTS = 8 };
-/* Fewer neighbours read too little of a row at a time. */
+/* Fewer neighbouring lanes would read too little of a row at a time. */
 enum { LEAST_LANES = 4 };
 
-/* How a part's kernel is laid out. */
+/* The layout of a part's kernel. */
 struct down_shape {
     uint32_t formats;
-    bool is_shared; /* no routed expert is in these formats: the shared one is alone, and has all subgroups */
-    uint32_t inner; /* columns that decide about lanes */
-    uint32_t slots; /* of a round, at most */
+    bool is_shared; /* no routed expert has these formats: the shared one has all subgroups */
+    uint32_t inner; /* columns that decide the number of lanes */
+    uint32_t slots; /* most slots of a pass over shared memory */
 };
 
-/* The steps with which the kernel has all columns of all slots at once; 0: it is not possible. */
+/* Returns the steps with which the kernel holds all columns of all slots at once; 0: not possible. */
 static uint32_t whole_steps(const struct exec_caps *c, const struct experts_shape *s,
                             const struct down_shape *d, const uint32_t spec[DOWN_N_SPEC])
 {
@@ -137,13 +138,13 @@ static uint32_t whole_steps(const struct exec_caps *c, const struct experts_shap
     return fits ? pieces / lanes : 0;
 }
 
-/* Whether kernels/experts/decode_down_long.comp takes the shape: two slots' activations are half of shared
- * memory at most. */
+/* Returns whether kernels/experts/decode_down_long.comp takes the shape: two slots' activations need at most
+ * half of shared memory. */
 static bool can_go_long(const struct exec_caps *c, const struct experts_shape *s)
 {
     uint64_t bytes = 2 * (uint64_t)s->inner * sizeof(float);
     uint32_t pieces = gemv_pieces(s->inner, format_set(s->down_format));
-    return format_is_usual(s->down_format) && !s->drops && !s->biased && s->top_k < DOWN_LONG_SLOTS &&
+    return format_is_basic(s->down_format) && !s->drops && !s->biased && s->top_k < DOWN_LONG_SLOTS &&
            s->hidden >= DOWN_ROWS && bytes <= c->max_shared_bytes / 2 && pieces > 0 &&
            pieces % c->subgroup_size == 0 && s->inner % PRODUCT_COLS == 0;
 }
@@ -158,7 +159,8 @@ static int open_long_down(struct experts *op, struct exec *x, struct moeflux_err
                        sizeof(struct experts_decode_down_args), plan.spec, GEMV_N_SPEC, e);
 }
 
-/* Few rows a subgroup where a workgroup for each processor would else be missing: the shared expert alone. */
+/* Returns the rows of a subgroup. The shared expert alone takes few, if otherwise some processors had no
+ * workgroup. */
 static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape *s, bool is_shared,
                           uint32_t subgroup_rows)
 {
@@ -168,8 +170,7 @@ static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape 
     return rows;
 }
 
-/* Of rows that divide into no more than a few equal parts: the most lanes of which an eighth at most has
- * nothing in the last turn. */
+/* Returns the most lanes that add at most an eighth of idle pieces to a row; for rows of few pieces. */
 static uint32_t lanes_with_few_idle(uint32_t most, uint32_t pieces)
 {
     uint32_t lanes = most;
@@ -188,7 +189,7 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
                                        (uint64_t)(most / slots / PRODUCT_COLS) * PRODUCT_COLS);
     uint32_t teams =
         (uint32_t)size_max(1, size_min(DOWN_GROUP, c->max_workgroup) / ((uint64_t)slots * c->subgroup_size));
-    /* Pieces of 16 bytes of a row: those of 4-bit codes are the widest. */
+    /* Counts 16-byte pieces of a row of 4-bit codes, which have the most columns. */
     while (2 * lanes <= c->subgroup_size && d->inner / 32 % (2 * lanes) == 0)
         lanes *= 2;
     if (lanes < LEAST_LANES)
@@ -207,7 +208,7 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
     spec[DOWN_BIASED] = s->biased;
 }
 
-/* Every slot's format may need steps of its own. */
+/* Returns the steps that suffice for both formats, or 0. */
 static uint32_t steps_with_q4(const struct exec_caps *c, const struct experts_shape *s,
                               const struct down_shape *d, const uint32_t spec[DOWN_N_SPEC])
 {
@@ -229,15 +230,15 @@ static int open_down_with_q4(struct experts *op, struct exec *x, struct moeflux_
     down->rows = spec[DOWN_TEAMS] * (c.subgroup_size / spec[DOWN_LANES]) * spec[GEMV_ROWS];
     spec[GEMV_STEPS] = steps_with_q4(&c, s, &d, spec);
     const char *name =
-        name_of(x, down->formats, "", "experts_decode_down_withq4", "experts_decode_down_withq4denorm");
+        name_of(x, down->formats, "", "experts_decode_down_extq4", "experts_decode_down_extq4denorm");
     return gemv_kernel(x, &down->kernel, name, sizeof(struct experts_decode_down_args), spec, DOWN_N_SPEC, e);
 }
 
-/* Another format than the usual ones and FORMAT_Q4; 0: they do not meet. formats: of all layers. */
+/* Returns the set of an extended format and FORMAT_Q4; 0: they do not meet. formats: those of all layers. */
 static uint32_t set_with_q4(uint32_t routed, uint32_t formats)
 {
     uint32_t q4 = format_set(FORMAT_Q4);
-    return format_is_usual(routed) ? 0 : (formats & q4) ? format_set(routed) | q4 : 0;
+    return format_is_basic(routed) ? 0 : (formats & q4) ? format_set(routed) | q4 : 0;
 }
 
 static int open_with_q4(struct experts *op, struct exec *x, struct moeflux_err *e)
@@ -280,7 +281,7 @@ static int open_down(struct experts *op, struct exec *x, struct experts_down *do
     return gemv_kernel(x, &op->gpu.whole_down.kernel, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
 }
 
-/* Kernels for each part of the sets: the usual formats together, each other one. */
+/* Opens the kernels for each part of the sets: one for all basic formats, one for each extended format. */
 static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
@@ -309,7 +310,7 @@ int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *
         rc = open_with_q4(op, x, e);
     if (rc == 0)
         rc = experts_grouped_open(&op->gpu.grouped, x, &op->shape, e);
-    op->waves_from = op->gpu.grouped.from;
+    op->rounds_from = op->gpu.grouped.from;
     op->gpu.makes_shared_below = op->gpu.grouped.joins_shared ? UINT32_MAX : op->gpu.grouped.from;
     return rc;
 }
@@ -332,7 +333,7 @@ bool experts_vulkan_chooses(const struct experts *op, const struct experts_call 
     return op->gpu.chooses && !call->only_shared && !experts_grouped_takes(&op->gpu.grouped, call);
 }
 
-/* Slots from a->first_slot on. */
+/* Computes n_slots slots from a->first_slot on. */
 static void run_up(const struct experts *op, struct exec *x, const struct experts_call *call,
                    const struct experts_up *up, const struct experts_decode_up_args *a, uint32_t n_slots)
 {
@@ -382,7 +383,8 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
     bool has_shared = s->shared_inner && call->shared_up && !call->skip_shared;
     const struct experts_up *routed = up_for(op, s->up_format),
                             *shared = has_shared ? up_for(op, shared_format) : routed;
-    /* Every part of a call whose experts come in parts, so that each row has the same bits. */
+    /* A call that computes only some experts uses the same kernel for them, so that each row has the same
+     * bits. */
     if (op->gpu.up_with_q4.formats && !call->only_shared && shared_format == FORMAT_Q4)
         routed = shared = &op->gpu.up_with_q4;
     bool apart = has_shared && shared != routed;
@@ -395,7 +397,7 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
         run_up(op, x, call, shared, &a, 1);
 }
 
-/* Slots from first_slot on up to end_slot. */
+/* Computes slots [first_slot, end_slot). */
 static void run_down(struct exec *x, const struct experts_down *k, struct experts_decode_down_args a,
                      uint32_t first_slot, uint32_t end_slot)
 {
@@ -437,11 +439,10 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
         .act_stride = (uint32_t)experts_act_floats(s, true),
         .n = call->n};
     const struct experts_down *routed = down_for(op, s->down_format), *shared = down_for(op, a.shared_format);
-    bool apart = !call->only_shared && shared != routed,
-         is_batch_invariant = a.shared_format == s->down_format;
+    bool apart = !call->only_shared && shared != routed, has_one_format = a.shared_format == s->down_format;
     bool is_whole =
         op->gpu.has_whole_down &&
-        (!has_shared || apart || (a.shared_in == 0 && a.shared_inner == s->inner && is_batch_invariant));
+        (!has_shared || apart || (a.shared_in == 0 && a.shared_inner == s->inner && has_one_format));
     const struct experts_down *whole = &op->gpu.whole_down;
     if (apart && op->gpu.down_with_q4.formats && a.shared_format == FORMAT_Q4) {
         run_down(x, &op->gpu.down_with_q4, a, 0, s->top_k + 1);

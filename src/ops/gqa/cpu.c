@@ -1,3 +1,4 @@
+/* The native implementation of gqa.h. */
 #include <string.h>
 
 #include "cpu/team.h"
@@ -11,13 +12,13 @@ struct job {
     float *rooms; /* room_of(shape), one a thread */
 };
 
-/* A thread's: the keys of a token, and queries, keys or values with their biases. */
+/* Returns the floats of a thread's scratch: a token's keys, and queries, keys or values with their biases. */
 static uint64_t room_of(const struct gqa_shape *s)
 {
     return ((uint64_t)s->n_kv_heads + s->n_heads) * s->head_dim;
 }
 
-/* n numbers of a token's row: where they stand, or with their biases in `room`. */
+/* Returns n numbers of a token's row: in place, or with their biases in `room`. */
 static const float *with_bias(const struct job *j, const float *row, uint64_t at, uint64_t n, float *room)
 {
     const float *bias = host_floats(j->call->bias);
@@ -28,14 +29,14 @@ static const float *with_bias(const struct job *j, const float *row, uint64_t at
     return room;
 }
 
-/* n heads, `step` apart, into dst, where they stand in a row. */
+/* Norms and turns n heads, `step` apart, into dst, where they are contiguous. */
 static void norm_and_turn(const struct job *j, uint32_t t, const float *src, uint64_t step, uint32_t n,
                           uint64_t norm, float *dst)
 {
     const struct gqa_shape *s = j->shape;
     const float *rope = host_floats(j->call->rope) + (uint64_t)t * s->rotary_dim;
     uint32_t d = s->head_dim;
-    bool is_one = s->norm == ATTENTION_NORM_ALL; /* heads without gates stand in a row */
+    bool is_one = s->norm == ATTENTION_NORM_ALL; /* there are no gates then, so the heads are contiguous */
     if (is_one)
         j->loops->norm(src, host_floats(norm), n * d, s->eps, dst);
     for (uint32_t h = 0; h < n; h++, dst += d) {
@@ -45,7 +46,7 @@ static void norm_and_turn(const struct job *j, uint32_t t, const float *src, uin
     }
 }
 
-/* One token: too little work to be shared. */
+/* Prepares one token, which is too little work to be shared. */
 static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
 {
     const struct job *j = ctx;
@@ -53,7 +54,7 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
     const struct gqa_call *call = j->call;
     const struct kv_rows cache = {call->blocks, call->layer_off, s->n_kv_heads, s->head_dim, s->kv_type};
     uint32_t d = s->head_dim;
-    uint64_t step = (1 + s->gated) * (uint64_t)d; /* from a query to the next */
+    uint64_t step = (1 + s->gated) * (uint64_t)d; /* distance between queries */
     uint64_t n_keys = (uint64_t)s->n_kv_heads * d, keys_at = s->n_heads * step;
     const float *row = host_floats(call->qkv) + (uint64_t)t * call->stride;
     float *keys = j->rooms + thread * room_of(s), *room = keys + n_keys;

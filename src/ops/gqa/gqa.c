@@ -33,8 +33,7 @@ int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct m
         rc = err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
                      s->rotary_dim, s->head_dim);
     if (rc == 0 && s->gated && (s->biased || s->norm == ATTENTION_NORM_ALL))
-        rc = err_set(e, ERR_UNSUPPORTED,
-                     "attention: gates, expected no biases and no norm of all heads beside them");
+        rc = err_set(e, ERR_UNSUPPORTED, "attention: gates, expected no biases and no norm of all heads");
     return rc < 0 || exec_get_caps(x).is_host ? rc : gqa_vulkan_open(op, x, e);
 }
 
@@ -50,7 +49,7 @@ uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *ca
     return s->n_heads ? attention_partial_bytes(&attention, caps, n, n_pos) : 0;
 }
 
-/* Whether attention prepares the call's queries, keys and values. */
+/* Returns whether attention prepares the call's queries, keys and values itself. */
 static bool is_fresh(const struct gqa *op, const struct gqa_call *call)
 {
     return call->n == 1 && attention_prepares(&op->attention);

@@ -1,11 +1,15 @@
-/* gqa.h - grouped-query attention between its projections, two operations, of one token on Vulkan a single
- * one:
- *   prepare: qkv += bias, where it is biased; q_h = rope(rms(q_h) * q_norm), k_g = rope(rms(k_g) * k_norm),
- *               without norms q_h = rope(q_h), k_g = rope(k_g); k and v go into the cache. A norm of all
- *               heads takes rms over all queries, and over all keys, of a token. attention: out_h =
- *               softmax_p(q_h . k_p / sqrt(head_dim)) v_p, gated: * sigmoid(gate_h) (attention.h, with sinks
- *               and windows) RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by
- *               the caller's cos and sin. */
+/* gqa.h - grouped-query attention between its projections. Two operations; on Vulkan a single token needs
+ * only one:
+ *   prepare:    qkv += bias                        if biased
+ *               q_h = rope(rms(q_h) * q_norm)      without norms: q_h = rope(q_h)
+ *               k_g = rope(rms(k_g) * k_norm)      without norms: k_g = rope(k_g)
+ *               writes k and v into the cache
+ *               A norm of all heads takes rms over all queries, and over all keys, of a token.
+ *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p      gated: * sigmoid(gate_h)
+ *               (attention.h, with sinks and windows)
+ *
+ * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and
+ * sin. */
 #ifndef MOEFLUX_OPS_GQA_GQA_H
 #define MOEFLUX_OPS_GQA_GQA_H
 
@@ -18,10 +22,10 @@ struct gqa_shape {
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     float eps;
     enum kv_type kv_type;
-    bool gated;               /* a gate stands behind each query */
-    enum attention_norm norm; /* of queries and keys; ATTENTION_NORM_ALL: not gated */
-    bool biased;              /* queries, keys and values are projected with a bias; not gated */
-    bool sinks;               /* attention.h; likewise the next */
+    bool gated;               /* a gate follows each query */
+    enum attention_norm norm; /* norms of queries and keys; ATTENTION_NORM_ALL excludes `gated` */
+    bool biased;              /* queries, keys and values have biases; excludes `gated` */
+    bool sinks;               /* see attention.h, also for window */
     uint32_t window;
 };
 
@@ -33,30 +37,31 @@ struct gqa {
 
 struct gqa_call {
     uint64_t qkv; /* f32 [n][stride]: n_heads x (query, gated: gate), keys, values */
-    uint64_t q_norm,
-        k_norm; /* f32 [head_dim], of all heads [n_heads * head_dim] and [n_kv_heads * head_dim]; 0 without */
-    uint64_t bias;       /* f32, as a row of qkv; 0 without */
-    uint64_t sinks;      /* f32 [n_heads]; 0 without */
+    /* f32 [head_dim], or for a norm of all heads [n_heads * head_dim], [n_kv_heads * head_dim]; 0: none */
+    uint64_t q_norm, k_norm;
+    uint64_t bias;       /* f32, laid out like a row of qkv; 0: none */
+    uint64_t sinks;      /* f32 [n_heads]; 0: none */
     uint64_t rope;       /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t blocks;     /* u64 table of the cache's blocks */
     uint64_t q, partial; /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */
     uint64_t dst;        /* f32 [n][n_heads * head_dim] */
     uint32_t n, pos, stride, layer_off;
-    bool use_f16; /* many tokens may go through float16 where the device is fast at it */
+    bool use_f16; /* many tokens may be computed in float16 if the device is fast at it */
 };
 
-/* ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, rotary_dim is even and at
- * most head_dim, and with gates there are no biases and no norm of all heads. qkv, q and the cache are
- * aligned to 16 bytes. Of call.n >= attention.gpu.f16_from tokens, queries, keys and values are rounded to
- * float16 before they are multiplied, if the call allows it. */
+/* Opens the operation. ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, and
+ * rotary_dim is even and at most head_dim. Gates exclude biases and a norm of all heads. qkv, q and the cache
+ * are aligned to 16 bytes. If the call allows it and has at least attention.gpu.f16_from tokens, queries,
+ * keys and values are rounded to float16 before they are multiplied. */
 int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct moeflux_err *e);
 void gqa_close(struct gqa *op, struct exec *x);
-/* Bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without heads. */
+/* Returns the bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without
+ * heads. */
 uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
                            uint32_t n_pos);
 void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call);
-/* n <= EXEC_MAX_INVARIANT calls of one token each, of different sequences, with memory of their own for
- * `partial`: each gets the bits that it gets alone. */
+/* Runs n <= EXEC_MAX_INVARIANT calls of one token each, from different sequences, each with a `partial` of
+ * its own. The result is batch-invariant. */
 void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n);
 
 /* The implementations of prepare. */

@@ -1,3 +1,4 @@
+/* The reference implementation of gqa.h. */
 #include "ops/gqa/gqa.h"
 #include "ops/ref.h"
 
@@ -10,8 +11,8 @@ static void ref_heads(const struct gqa_shape *s, const struct gqa_call *call, co
             *out = row[at + h * step + c] + (s->biased ? host_floats(call->bias)[at + h * step + c] : 0);
 }
 
-/* Heads, with their biases, and their norm into `out`: all of a kind when they have one norm together. n: of
- * channels. */
+/* Norms heads that already have their biases into `out`; with a norm of all heads, all of a kind at once. n:
+ * number of channels. */
 static void ref_normed(const struct gqa_shape *s, const float *in, const float *norm, uint32_t n, double *out)
 {
     uint32_t each = s->norm == ATTENTION_NORM_ALL ? n : s->head_dim;
@@ -33,7 +34,7 @@ static void ref_rope(const struct gqa_shape *s, const double *head, const float 
     }
 }
 
-/* in, out, key: the heads of a kind, and one. */
+/* Scratch: in, out for all heads of a kind; key for one head. */
 static void ref_token(const struct gqa_shape *s, const struct gqa_call *call, uint32_t t, float *in,
                       double *out, float *key)
 {
@@ -42,7 +43,7 @@ static void ref_token(const struct gqa_shape *s, const struct gqa_call *call, ui
     const float *row = host_floats(call->qkv) + (uint64_t)t * call->stride;
     const float *rope = host_floats(call->rope) + (uint64_t)t * s->rotary_dim;
     float *q = host_floats_mut(call->q) + (uint64_t)t * s->n_heads * d;
-    uint64_t step = (1 + s->gated) * (uint64_t)d; /* from a query to the next */
+    uint64_t step = (1 + s->gated) * (uint64_t)d; /* distance between queries */
     uint64_t keys = s->n_heads * step, values = keys + (uint64_t)kv * d;
     ref_heads(s, call, row, 0, step, s->n_heads, in);
     ref_normed(s, in, host_floats(call->q_norm), s->n_heads * d, out);
@@ -63,7 +64,7 @@ int gqa_prepare_ref(const void *self, const void *what, struct host *h)
 {
     const struct gqa *op = self;
     const struct gqa_call *call = what;
-    uint64_t n = (uint64_t)op->shape.n_heads * op->shape.head_dim; /* keys are no more */
+    uint64_t n = (uint64_t)op->shape.n_heads * op->shape.head_dim; /* not fewer than the keys' channels */
     float *in = host_scratch(h, n, sizeof *in), *key = host_scratch(h, op->shape.head_dim, sizeof *key);
     double *out = host_scratch(h, n, sizeof *out);
     for (uint32_t t = 0; in && key && out && t < call->n; t++)

@@ -1,3 +1,4 @@
+/* The Vulkan implementation of gqa.h's prepare. */
 #include "args.h"
 #include "base/mem.h"
 #include "ops/gqa/gqa.h"

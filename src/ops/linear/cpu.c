@@ -1,3 +1,4 @@
+/* The native implementation of linear.h. */
 #include "base/mem.h"
 #include "cpu/team.h"
 #include "cpu/isa.h"
@@ -10,20 +11,20 @@ struct job {
     const struct loops *loops;
     const struct cpu_isa *isa;
     uint32_t n_stacked;
-    bool quantises;    /* some matrix needs its input so: for gemv or gemm_fixed */
+    bool quantises;    /* some matrix needs a quantised input: for gemv or gemm_fixed */
     bool packs, fixes; /* some matrix takes gemm, gemm_fixed */
-    /* The inputs, of matrix h of the stack those of token t at [h * n + t]. */
-    float *normed; /* [n_stacked * n][cols]; NULL: as they are */
+    /* The inputs; token t's input of matrix h of a stack is [h * n + t]. */
+    float *normed; /* [n_stacked * n][cols]; NULL: the inputs as they are */
     struct cpu_vector *x;
     uint8_t *digits;
-    uint64_t digits_bytes;   /* of one */
-    float *packed;           /* for gemm, of matrix h at h * n * cols */
-    uint32_t n_packs;        /* of a matrix */
-    struct cpu_fixed *fixed; /* for gemm_fixed, of matrix h */
-    /* Of each thread: gemm's or gemm_fixed's, and results that are to be added. */
+    uint64_t digits_bytes;   /* bytes of one input */
+    float *packed;           /* gemm only: matrix h's input at h * n * cols */
+    uint32_t n_packs;        /* pieces of work that pack a matrix's input */
+    struct cpu_fixed *fixed; /* gemm_fixed only: matrix h's input */
+    /* Each thread's scratch: gemm's or gemm_fixed's, and results to be added. */
     uint8_t *rooms;
     uint64_t gemm_bytes, room_bytes;
-    /* Blocks of rows, those of a segment one after the other, of a stack for each of its matrices. */
+    /* Blocks of rows; those of a segment are contiguous, repeated for each matrix of a stack. */
     uint32_t block_rows[LINEAR_MAX_SEGMENTS], first_block[LINEAR_MAX_SEGMENTS + 1];
 };
 
@@ -87,13 +88,13 @@ static void pack_fixed_some(void *ctx, uint32_t i, uint32_t thread)
         .x = j->x + (uint64_t)h * j->call->n, .to = &j->fixed[h], .first = tile, .last = tile + 1});
 }
 
-/* Whether so many tokens of the call meet the matrix as gemm_fixed has them. */
+/* Returns whether gemm_fixed computes the matrix's products in this call. */
 static bool takes_fixed(const struct host *host, const struct linear_call *c, const struct weights *w)
 {
     return host->takes_fixed && !is_few(host, c) && cpu_format_takes_fixed(w->format);
 }
 
-/* Rows of matrix h with all tokens; y: the first row's place. */
+/* Computes rows of matrix h for all tokens. y: where the first row's results go. */
 static void run_rows(const struct job *j, const struct cpu_matrix *rows, uint32_t h, uint32_t thread,
                      float *y)
 {
@@ -138,7 +139,7 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     run_rows(j, &rows, h, thread, host_floats_mut(c->y) + (uint64_t)h * c->y_step + row + first);
 }
 
-/* The rows of a stack are those of one matrix in the file, so they are divided as such. */
+/* The rows of a stack are those of one matrix in the file, so they are divided like one. */
 static void run_blocks(struct job *j, struct host *host)
 {
     uint32_t n = j->op->n_segments;

@@ -6,8 +6,8 @@
 #include "base/format.h"
 #include "exec/kernel.h"
 
-/* Invocations of a workgroup along the rows and along the tokens; bytes of shared memory that the largest
- * tile takes. */
+/* SIDE: invocations of a workgroup along the rows and along the tokens. MOST_SHARED: bytes of shared memory
+ * of the largest tile. */
 enum { SIDE = 16, MOST_SHARED = 22 * 1024 };
 
 bool gemm_is_possible(const struct exec *x)
@@ -18,7 +18,7 @@ bool gemm_is_possible(const struct exec *x)
 
 struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats)
 {
-    /* Of an invocation, and the columns of a step. */
+    /* An invocation's rows and tokens, and the columns of a step. */
     static const struct {
         uint32_t rows, tokens, depth;
     } shapes[GEMM_TILES] = {[GEMM_TILE_16] = {4, 1, 64},
@@ -31,7 +31,7 @@ struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32
         .spec = {c.subgroup_size, SIDE * SIDE, rows, tokens, shapes[tile].depth, format_constant(formats), 1},
         .rows = SIDE * rows,
         .tokens = SIDE * tokens,
-        .variant = formats >> FORMAT_SET_OTHERS ? "_other" : ""};
+        .variant = formats >> FORMAT_SET_EXTENDED ? "_ext" : ""};
 }
 
 bool gemm_has_f16(const struct exec *x)
@@ -39,7 +39,7 @@ bool gemm_has_f16(const struct exec *x)
     return exec_get_caps(x).has_coopmat;
 }
 
-/* Of a workgroup of kernels/lib/gemm_coop.glsl: invocations, matrices of sums along rows and tokens of each
+/* A workgroup of kernels/lib/gemm_coop.glsl: invocations, matrices of sums along rows and tokens of each
  * subgroup of 32, subgroups along the tokens. */
 struct f16_shape {
     uint32_t group, rows, across, along;
@@ -77,13 +77,13 @@ struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, ui
                                        format_constant(formats), h->along},
                               .rows = f16_rows(h),
                               .tokens = f16_tokens(h),
-                              .variant = formats >> FORMAT_SET_OTHERS ? "_othercoop" : "_coop"};
+                              .variant = formats >> FORMAT_SET_EXTENDED ? "_extcoop" : "_coop"};
 }
 
 struct gemm_plan gemm_frag_plan_for(const struct exec *x, uint32_t tokens, uint32_t along_rows,
                                     uint32_t parts)
 {
-    enum { LANES = 32, ROWS = 4 }; /* rows of an invocation, of both halves of the block */
+    enum { LANES = 32, ROWS = 4 }; /* rows of an invocation, in both halves of the block */
     return (struct gemm_plan){.spec = {exec_get_caps(x).subgroup_size, LANES * along_rows * parts, ROWS,
                                        tokens / 4, GEMM_FRAG_COLS, format_constant(format_set(FORMAT_Q4)),
                                        parts},

@@ -8,16 +8,16 @@
 #include "exec/kernel.h"
 #include "vulkan/pipeline.h"
 
-/* Where the device does not say how many processors it has. */
+/* Assumed if the device does not report its number of processors. */
 enum { FEW_PROCESSORS = 32 };
-/* Bytes of the name of a kernel with its variant. */
+/* Bytes of a kernel's name with its variant. */
 enum { KERNEL_NAME = 64 };
-/* Subgroups that share a block of rows at most, and the pieces of each row that a lane holds at once; where
- * rows are few, so that a block has one or two, they may be more, so that such rows are one tile
+/* MAX_SPLIT: most subgroups that share a block of rows. MAX_STEPS: most pieces of each row that a lane holds
+ * at once. MAX_ROW_STEPS: the same for so few rows that a block has one or two; such rows become one tile
  * (DeepSeek-V3's router, 256 x 7,168 in bf16). */
 enum { MAX_SPLIT = 8, MAX_STEPS = 2, MAX_ROW_STEPS = 4 };
-/* The least subgroup that does so instead of going through its row in a loop: adding up what smaller ones
- * have takes longer (lavapipe, 8 lanes: 8,192 x 2,048 in 51 ms in place of 20). */
+/* The smallest subgroup that shares rows instead of going through its row in a loop. Adding up the sums of
+ * smaller ones takes longer (lavapipe, 8 lanes: 8,192 x 2,048 in 51 ms instead of 20). */
 enum { SPLIT_SUBGROUP = 16 };
 
 static uint32_t round_down_pow2(uint32_t n)
@@ -27,7 +27,7 @@ static uint32_t round_down_pow2(uint32_t n)
     return n;
 }
 
-/* Equal tiles of at most half of shared memory. */
+/* Returns the columns of equal tiles, each at most half of shared memory. */
 static uint32_t tile_for(const struct exec_caps *c, uint32_t cols, uint32_t tokens)
 {
     uint32_t most = (c->max_shared_bytes / 2 / tokens - 128) / 4;
@@ -40,16 +40,16 @@ static uint32_t processors_of(const struct exec_caps *c)
     return c->n_processors ? c->n_processors : c->is_software ? 1 : FEW_PROCESSORS;
 }
 
-/* How the columns of a tile are shared out. */
+/* How the columns of a tile are divided. */
 struct share {
     uint32_t split, steps; /* steps 0: in a loop */
-    uint32_t lanes;        /* of a workgroup, about */
-    bool is_full;          /* no lane is without a piece */
+    uint32_t lanes;        /* lanes of a workgroup, approximately */
+    bool is_full;          /* every lane has a piece */
 };
 
-static bool is_other(uint32_t formats)
+static bool is_extended(uint32_t formats)
 {
-    return formats >> FORMAT_SET_OTHERS != 0;
+    return formats >> FORMAT_SET_EXTENDED != 0;
 }
 
 static uint32_t piece_cols(uint32_t bits)
@@ -59,14 +59,15 @@ static uint32_t piece_cols(uint32_t bits)
 
 bool gemv_has_steps(const struct exec_caps *c, uint32_t formats)
 {
-    return !is_other(formats) || c->has_denorm;
+    return !is_extended(formats) || c->has_denorm;
 }
 
-/* The pieces of a row in the format that has most of them and in the one that has fewest. */
+/* Counts the pieces of a row in the format with the most and in the one with the fewest. */
 static void count_pieces(uint32_t cols, uint32_t formats, uint32_t *most, uint32_t *fewest)
 {
-    *most = *fewest = is_other(formats) ? cols / piece_cols(FORMAT_WORD_BITS(format_constant(formats))) : 0;
-    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
+    *most = *fewest =
+        is_extended(formats) ? cols / piece_cols(FORMAT_WORD_BITS(format_constant(formats))) : 0;
+    for (uint32_t i = 0; i < FORMAT_SET_EXTENDED; i++)
         if (formats >> i & 1) {
             uint32_t pieces = cols / piece_cols(format_of(i)->bits);
             *most = (uint32_t)size_max(*most, pieces);
@@ -81,9 +82,10 @@ uint32_t gemv_pieces(uint32_t cols, uint32_t formats)
     return most == fewest ? most : 0;
 }
 
-/* Rows that are one tile, where a lane can hold its part of some rows in registers. Up to two pieces a lane
- * one subgroup takes a row; of longer rows each of several takes as little as it can. The format with the
- * most pieces decides; too few lanes would have work in one with less than half as many. */
+/* Shares rows that are one tile, if a lane can hold its part of some rows in registers. Up to two pieces a
+ * lane, one subgroup takes a row; several subgroups share a longer row, each as little of it as possible. The
+ * format with the most pieces decides. In a format with less than half as many, too few lanes would have
+ * work. */
 static bool share_whole(const struct exec_caps *c, uint32_t cols, uint32_t formats, uint32_t most_steps,
                         struct share *out)
 {
@@ -105,8 +107,8 @@ static bool share_whole(const struct exec_caps *c, uint32_t cols, uint32_t forma
     return best > 0;
 }
 
-/* Subgroups that share rows make up for rows that are few, so that a lane has one step or two, which it keeps
- * in flight. */
+/* If there are few rows, several subgroups share each, so that a lane has one or two steps, which it keeps in
+ * flight. */
 static struct share share_in_loops(const struct exec_caps *c, const struct gemv_shape *s, uint32_t tile)
 {
     struct share h = {.split = 1, .lanes = tile > 4096 ? 512 : 256};
@@ -117,7 +119,8 @@ static struct share share_in_loops(const struct exec_caps *c, const struct gemv_
     return h;
 }
 
-/* Of a workgroup: as many as there are lanes for, in whole groups of those that share rows. */
+/* Returns the subgroups of a workgroup: one for each subgroup_size lanes, in whole groups of those that share
+ * rows. */
 static uint32_t subgroups_for(const struct exec_caps *c, uint32_t lanes, uint32_t split)
 {
     uint32_t n = (uint32_t)size_min(size_max(lanes, (uint64_t)split * c->subgroup_size), c->max_workgroup) /
@@ -125,10 +128,11 @@ static uint32_t subgroups_for(const struct exec_caps *c, uint32_t lanes, uint32_
     return split * round_down_pow2((uint32_t)size_max(1, n / split));
 }
 
-/* Most lanes of a workgroup that streams: shared memory has room for few such workgroups a processor. Least
- * subgroups of it; least rows a processor that make up for bringing a long vector to all of them. */
+/* STREAM_LANES: most lanes of a workgroup that streams; only few such workgroups a processor fit shared
+ * memory. STREAM_SUBGROUPS: its fewest subgroups. STREAM_ROWS: fewest rows a processor that repay loading a
+ * long vector on all of them. */
 enum { STREAM_LANES = 512, STREAM_SUBGROUPS = 8, STREAM_ROWS = 32 };
-/* Where workgroups are threads, which share the machine's cores. */
+/* The workgroups of a software device are threads, which share the machine's cores. */
 enum { SOFTWARE_PROCESSORS = 8 };
 
 static uint32_t stream_processors(const struct exec_caps *c)
@@ -136,11 +140,11 @@ static uint32_t stream_processors(const struct exec_caps *c)
     return c->is_software ? SOFTWARE_PROCESSORS : processors_of(c);
 }
 
-/* Columns that a subgroup takes at once of rows that stream: they are many, in one usual format. 0: they
- * cannot. */
+/* Returns the columns that a subgroup takes at once of rows that stream: many rows in one basic format. 0:
+ * not possible. */
 static uint32_t stream_cols(const struct exec_caps *c, const struct gemv_shape *s)
 {
-    bool is_one = s->formats < 1u << FORMAT_SET_OTHERS && (s->formats & (s->formats - 1)) == 0;
+    bool is_one = s->formats < 1u << FORMAT_SET_EXTENDED && (s->formats & (s->formats - 1)) == 0;
     uint32_t format = 0;
     while (is_one && s->formats >> format > 1)
         format++;
@@ -149,8 +153,8 @@ static uint32_t stream_cols(const struct exec_caps *c, const struct gemv_shape *
     return is_one && is_large && s->tokens == 1 && s->cols % cols == 0 ? cols : 0;
 }
 
-/* One workgroup a processor, or fewer, all alike: every matrix ends with one that may have less to do. tile:
- * columns that shared memory has room for; most: blocks of a workgroup. */
+/* Returns a plan with at most one workgroup a processor, all of one size; only the last one of every matrix
+ * may have less to do. tile: columns that fit shared memory; most: most blocks of a workgroup. */
 static struct gemv_plan plan_stream(const struct exec_caps *c, const struct gemv_shape *s, uint32_t tile,
                                     uint32_t most)
 {
@@ -176,13 +180,13 @@ static struct gemv_plan plan_stream(const struct exec_caps *c, const struct gemv
                               .tokens = 1};
 }
 
-/* What one workgroup of a processor may take of shared memory. */
+/* Returns the bytes of shared memory that one workgroup of a processor may take. */
 static uint64_t stream_bytes(const struct exec_caps *c)
 {
     return (uint64_t)c->max_shared_bytes / 4 * 3;
 }
 
-/* Rows that are too long for share_whole and yet fit shared memory, if not twice. */
+/* Plans rows that are too long for share_whole but fit shared memory once. */
 static bool stream_blocks(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *out)
 {
     uint64_t bytes = (uint64_t)s->cols * sizeof(float);
@@ -210,9 +214,9 @@ uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s)
     return cols;
 }
 
-/* One vector of matrices with few rows may fill more than half of shared memory where its rows are whole
- * then: in two tiles the second one's weights would be asked for when the first is done (DeepSeek-V3's 2,112
- * x 7,168: 2 us of 10 less on an H100). */
+/* One vector times matrices with few rows may fill more than half of shared memory if its rows are whole
+ * then. With two tiles the second one's weights would be loaded only after the first (DeepSeek-V3's 2,112 x
+ * 7,168: 2 us of 10 less on an H100). */
 static bool is_whole(const struct exec_caps *c, const struct gemv_shape *s, struct share *out)
 {
     bool fits = tile_for(c, s->cols, s->tokens) == s->cols;
@@ -223,16 +227,16 @@ static bool is_whole(const struct exec_caps *c, const struct gemv_shape *s, stru
                              (is_few && share_whole(c, s->cols, s->formats, MAX_ROW_STEPS, out)));
 }
 
-/* Blocks of short rows one after the other, with the next one's pieces under way, where one at a time would
- * leave lanes without a piece, and workgroups little to do (DeepSeek-V3's 24,576 x 1,536: a quarter of the
- * lanes' steps; 5 us of 16 less on an H100). */
+/* Streams blocks of short rows, with the next block's pieces in flight, if otherwise lanes would have no
+ * piece and workgroups little to do (DeepSeek-V3's 24,576 x 1,536: a quarter of the lanes' steps; 5 us of 16
+ * less on an H100). */
 static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s, const struct share *h,
                           struct gemv_plan *out)
 {
     enum { ROWS = 2, LANES = 256, GROUPS = 4, LEAST_ROWS = 64 };
     uint32_t processors = stream_processors(c), subgroup = c->subgroup_size;
     uint32_t subgroups = (uint32_t)size_min(LANES, c->max_workgroup) / subgroup;
-    bool is_one = !is_other(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    bool is_one = !is_extended(s->formats) && (s->formats & (s->formats - 1)) == 0;
     if (s->n_apart == 0 || s->tokens > 1 || s->matrices > 1 || !is_one || h->is_full || h->split > 1 ||
         s->rows < LEAST_ROWS * processors || (s->least && s->least < ROWS))
         return false;
@@ -285,7 +289,7 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                               .tokens = s->tokens};
 }
 
-/* Shared memory of kernels/lib/gemv.glsl for one matrix. */
+/* Returns the bytes of shared memory of kernels/lib/gemv.glsl for one matrix. */
 static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
 {
     uint32_t subgroups = p->workgroup / p->spec[GEMV_SUBGROUP];
@@ -293,19 +297,21 @@ static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
     return tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
 }
 
-/* Subgroups that keep a processor busy with several vectors; vectors from which on blocks one after the other
- * pay (H200: 12,288 x 2,048 with four vectors 22.9 us in place of 28, with two 15.5 in place of 12). */
-enum { BESIDE_SUBGROUPS = 16, BESIDE_VECTORS = 4 };
+/* CONCURRENT_SUBGROUPS: subgroups that keep a processor busy with several vectors. CONCURRENT_VECTORS: fewest
+ * vectors for which consecutive blocks pay (H200: 12,288 x 2,048 with four vectors 22.9 us instead of 28,
+ * with two 15.5 instead of 12). */
+enum { CONCURRENT_SUBGROUPS = 16, CONCURRENT_VECTORS = 4 };
 
-/* Blocks of rows one after the other in place of one: bringing several vectors to a workgroup takes as long
- * as a block. A lane's pieces come in the same order. */
+/* Gives a workgroup consecutive blocks of rows instead of one: loading several vectors takes as long as a
+ * block. The order of a lane's pieces stays. */
 static void stream_concurrent(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
 {
     uint32_t pieces = gemv_pieces(s->cols, s->formats), subgroups = p->workgroup / c->subgroup_size;
-    bool is_one = !is_other(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    bool is_one = !is_extended(s->formats) && (s->formats & (s->formats - 1)) == 0;
     bool can = s->n_apart > 0 && p->spec[GEMV_STEPS] > 0 && is_one &&
                pieces % (p->spec[GEMV_SPLIT] * c->subgroup_size) == 0;
-    uint32_t groups = (uint32_t)size_max(1, (uint64_t)stream_processors(c) * BESIDE_SUBGROUPS / subgroups);
+    uint32_t groups =
+        (uint32_t)size_max(1, (uint64_t)stream_processors(c) * CONCURRENT_SUBGROUPS / subgroups);
     uint32_t blocks = div_up(div_up(s->rows, p->workgroup_rows), groups);
     if (!can || blocks < 2)
         return;
@@ -323,14 +329,14 @@ struct gemv_plan gemv_plan_longer(const struct exec *x, const struct gemv_shape 
     return p;
 }
 
-/* Most lanes of widen's workgroups; workgroups a processor from which on it pays where subgroups do not share
- * rows. */
+/* WIDE_LANES: most lanes of widen's workgroups. WIDE_GROUPS: fewest workgroups a processor for which it pays
+ * if subgroups do not share rows. */
 enum { WIDE_LANES = 512, WIDE_GROUPS = 4 };
 
-/* Twice as many rows a workgroup, so that fewer of them bring the vector to shared memory, where processors
- * stay busy: on an H200 12,352 and 9,216 rows of 2,048 columns take 0.5 us less in workgroups of 256 than of
- * 128, 2,048 rows of 4,096 columns, which four subgroups share, 0.4 us less in 128 workgroups of 512 than in
- * 256 of half as many. */
+/* Doubles the rows of a workgroup if processors stay busy, so that fewer workgroups load the vector. On an
+ * H200 12,352 and 9,216 rows of 2,048 columns take 0.5 us less in workgroups of 256 than of 128. 2,048 rows
+ * of 4,096 columns, each shared by four subgroups, take 0.4 us less in 128 workgroups of 512 than in 256 of
+ * 256. */
 static void widen(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
 {
     uint32_t groups = div_up(s->rows, p->workgroup_rows), processors = processors_of(c);
@@ -343,9 +349,10 @@ static void widen(const struct exec_caps *c, const struct gemv_shape *s, struct 
     p->spec[GEMV_WORKGROUP] = p->workgroup;
 }
 
-/* The workgroup orders the sum of a norm's squares, the other constants that of a product: neither depends on
- * `tokens`. (Four and eight sequences of the 35B-A3B shape: 893 and 1,057 tok/s on an H100; 828 and 950 where
- * several tokens kept the narrow workgroups, with sums of squares as if they had the wide ones.) */
+/* The workgroup's size determines the order of the sum of a norm's squares, the other constants that of a
+ * product; neither depends on `tokens`. (Four and eight sequences of the 35B-A3B shape: 893 and 1,057 tok/s
+ * on an H100; 828 and 950 when several tokens kept the narrow workgroups, with sums of squares as in wide
+ * ones.) */
 struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_shape *s,
                                       const struct gemv_plan *one, uint32_t tokens)
 {
@@ -355,17 +362,18 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
     while (tokens > 1 && gemv_shared_bytes(&p, tokens) > c.max_shared_bytes)
         tokens /= 2;
     p.tokens = p.spec[GEMV_TOKENS] = tokens;
-    if (tokens >= BESIDE_VECTORS)
+    if (tokens >= CONCURRENT_VECTORS)
         stream_concurrent(&c, s, &p);
     return p;
 }
 
-/* As the Makefile's VARIANTS have them; NULL where `formats`, the kernel's constant, are several. */
+/* Returns the name that the Makefile's VARIANTS have for a format; NULL if `formats`, the kernel's constant,
+ * are several. */
 static const char *variant_of(uint32_t formats)
 {
-    static const char *const names[FORMAT_SET_OTHERS] = {
+    static const char *const names[FORMAT_SET_EXTENDED] = {
         [FORMAT_Q4] = "q4", [FORMAT_Q8] = "q8", [FORMAT_BF16] = "bf16", [FORMAT_F32] = "f32"};
-    for (uint32_t i = 0; i < FORMAT_SET_OTHERS; i++)
+    for (uint32_t i = 0; i < FORMAT_SET_EXTENDED; i++)
         if (formats == 1u << i)
             return names[i];
     return NULL;
@@ -374,9 +382,9 @@ static const char *variant_of(uint32_t formats)
 static void name_variant(const struct exec *x, const char *name, const uint32_t *spec, char full[KERNEL_NAME])
 {
     bool has_denorm = exec_get_caps(x).has_denorm;
-    const char *variant = is_other(spec[GEMV_FORMATS]) ? has_denorm ? "otherdenorm" : "other"
-                          : has_denorm                 ? "denorm"
-                                                       : variant_of(spec[GEMV_FORMATS]);
+    const char *variant = is_extended(spec[GEMV_FORMATS]) ? has_denorm ? "extdenorm" : "ext"
+                          : has_denorm                    ? "denorm"
+                                                          : variant_of(spec[GEMV_FORMATS]);
     snprintf(full, KERNEL_NAME, "%s_%s", name, variant ? variant : "");
     if (!pipeline_find_name(full))
         snprintf(full, KERNEL_NAME, "%s", name);

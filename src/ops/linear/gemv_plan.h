@@ -10,7 +10,7 @@ struct exec_caps;
 struct kernel;
 struct moeflux_err;
 
-/* The constants of gemv.glsl in order. */
+/* The specialisation constants of gemv.glsl, in order. */
 enum {
     GEMV_SUBGROUP,
     GEMV_WORKGROUP,
@@ -24,46 +24,46 @@ enum {
     GEMV_N_SPEC
 };
 struct gemv_shape {
-    uint32_t rows; /* of the whole dispatch: all segments, experts */
+    uint32_t rows; /* rows of all segments and experts of the dispatch */
     uint32_t cols;
     uint32_t tokens;   /* vectors at once: 1 or 4 */
-    uint32_t formats;  /* a part of a set (format_set_part): how the matrices are stored */
+    uint32_t formats;  /* formats of the matrices: a part of a set (format_set_part) */
     uint32_t matrices; /* MATRICES of the kernel */
     uint32_t least;    /* rows of the smallest matrix; 0: four or more */
-    /* matrices that workgroups do not share, about equally large; 0: the kernel does not know STREAM */
+    /* number of matrices of about equal size that share no workgroup; 0: the kernel does not know STREAM */
     uint32_t n_apart;
 };
-/* The specialisation of gemv.glsl for a device, and the rows (of each matrix) that one workgroup computes. */
+/* The specialisation of gemv.glsl for a device, and the rows of each matrix that one workgroup computes. */
 struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
-/* The pieces of a row in a part of a set of formats, as kernels/lib/gemv_lanes.glsl and, where
- * gemv_has_steps, gemv_other.glsl have them; 0: not in all formats as many. */
+/* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_extended.glsl cut
+ * it; 0: their number differs between these formats. */
 uint32_t gemv_pieces(uint32_t cols, uint32_t formats);
-/* Whether the kernels for a part of a set of formats can take all pieces of a row at once (STEPS). */
+/* Returns whether the kernels for these formats can take all pieces of a row at once (STEPS). */
 bool gemv_has_steps(const struct exec_caps *c, uint32_t formats);
 
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
-/* A plan for one vector of the shape, for up to `tokens` at once: as many as shared memory has room for. Each
- * gets the bits that it gets alone. */
+/* Turns the shape's plan for one vector into one for up to `tokens` vectors at once, as many as fit shared
+ * memory. The results are batch-invariant. */
 struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_shape *s,
                                       const struct gemv_plan *one, uint32_t tokens);
-/* A plan for fewer rows, for all of the shape's: a workgroup may take several blocks, in the same order of
- * sums. */
+/* Turns a plan for fewer rows into one for all of the shape's. A workgroup may take several blocks; the order
+ * of the sums stays. */
 struct gemv_plan gemv_plan_longer(const struct exec *x, const struct gemv_shape *s,
                                   const struct gemv_plan *few);
-/* For kernels that take the vector in parts of `cols` columns, two of which are a TILE. */
+/* Returns a plan for kernels that take the vector in parts of `cols` columns; a TILE holds two parts. */
 struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *s, uint32_t cols);
-/* Such parts of rows that gemv_plan_for has no better way for; 0: there are none. */
+/* Returns the columns of such a part if gemv_plan_for has no better plan for the rows; else 0. */
 uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s);
 
-/* exec_kernel with the variant that suits best: NAME_denorm where the device has that, NAME_q4 and so on for
- * a format that has one, else NAME; for a format that is not usual NAME_otherdenorm or NAME_other. spec
- * begins with a plan's. */
+/* Opens the variant that suits best: NAME_denorm on devices that keep float16 denormals, NAME_q4 and so on
+ * for a basic format that has one, NAME_extdenorm or NAME_ext for an extended format, else NAME. spec
+ * begins with a plan's constants. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
-/* The same with exec_kernel_later. */
+/* Does the same with exec_kernel_later. */
 int gemv_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                       const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e);
 

@@ -1,13 +1,14 @@
 /* linear.h - products of matrices that share an input, fused into one:
- *   y[t] = [W_0; W_1; ...] f(x[t]), f(x) = x, or rms(x) * norm = x / sqrt(mean(x^2) + eps) * norm Each W_i
- * [rows_i][cols] has its own storage format; where cols is no multiple of PRODUCT_COLS all are plain, and a
- * GPU takes a slow path. The outputs stand one after the other in a row of y. With `add` the result is added
- * to y: the residual connection.
+ *   y[t] = [W_0; W_1; ...] f(x[t]),  f(x) = x, or rms(x) * norm = x / sqrt(mean(x^2) + eps) * norm
+ * Each W_i [rows_i][cols] has its own storage format. If cols is not a multiple of PRODUCT_COLS, all are
+ * plain, and a GPU takes a slow path. The outputs are contiguous in a row of y. With `add` the result is
+ * added to y: the residual connection.
  *
- * A stack is a matrix W whose parts meet different vectors of a token; step >= rows from one part to the
- * next:
+ * A stack is a matrix W whose parts meet different vectors of a token; step >= rows is the distance between
+ * the parts:
  *   y[t][h * y_step + r] = sum_c W[h * step + r][c] x[t][h * x_step + c],   r < rows
- * A call may take some of the stack: its first matrix meets x[t] and gives y[t] from their starts on. */
+ * A call may take a part of the stack: its first matrix meets x[t] and gives y[t], both from their
+ * beginning. */
 #ifndef MOEFLUX_OPS_LINEAR_LINEAR_H
 #define MOEFLUX_OPS_LINEAR_LINEAR_H
 
@@ -20,12 +21,15 @@
 #include "ops/cast_f16.h"
 #include "ops/weights.h"
 
-/* Which kernel a Vulkan device takes, by the number of tokens: kernels/linear/decode_token.comp or, where it
- * does not suit, kernels/linear/decode.comp for one token (gemv), two, and four at a time of up to
- * EXEC_MAX_INVARIANT, each of which gets the bits that it gets alone; kernels/linear/decode.comp or, where
- * rows are few, kernels/linear/prefill_split.comp for four at a time of some more,
- * kernels/linear/prefill.comp (gemm) for many. The last five multiply float16 numbers, which
- * kernels/cast_f16.comp makes of their input first. */
+/* The kernel that a Vulkan device takes, by the number of tokens:
+ *   GEMV                one token: kernels/linear/decode_token.comp or, if that does not suit,
+ *                       kernels/linear/decode.comp
+ *   GEMV_TWO, _FEW      up to EXEC_MAX_INVARIANT tokens, two or four at a time, by the same kernels;
+ *                       batch-invariant
+ *   GEMV_SOME, SPLIT    some more, four at a time: kernels/linear/decode.comp or, if there are few rows,
+ *                       kernels/linear/prefill_split.comp
+ *   GEMM, F16_...       many: kernels/linear/prefill.comp, F16_... on inputs that kernels/cast_f16.comp has
+ *                       rounded to float16 */
 enum linear_path {
     LINEAR_GEMV,
     LINEAR_GEMV_TWO,
@@ -45,78 +49,80 @@ enum linear_path {
 /* The dispatch of one path. */
 struct linear_plan {
     struct kernel kernel;
-    uint32_t blocks;                                /* of rows */
+    uint32_t blocks;                                /* blocks of rows */
     uint32_t later_blocks[LINEAR_MAX_SEGMENTS - 1]; /* see linear_args */
-    uint32_t tokens;                                /* of a workgroup */
+    uint32_t tokens;                                /* tokens of a workgroup */
 };
 
-/* Neighbouring matrices that kernels take together: of the usual formats, or of one other. */
+/* Neighbouring matrices that one kernel takes in one dispatch: all in basic formats, or in one extended
+ * format. */
 struct linear_part {
     struct linear_plan paths[LINEAR_PATHS];
     uint32_t first, n;  /* segments */
-    uint32_t row, rows; /* of the output */
-    uint64_t segments;  /* the paths' tables, one behind the other */
-    /* Of those before LINEAR_GEMV_SOME where kernels/linear/decode_token.comp is their kernel: all but the
-     * call's part. base 0: it is not. */
+    uint32_t row, rows; /* rows of the output */
+    uint64_t segments;  /* the paths' tables, contiguous */
+    /* Arguments of the paths before LINEAR_GEMV_SOME that use kernels/linear/decode_token.comp, except the
+     * call's own. base 0: the path does not use it. */
     struct linear_decode_token_args token[LINEAR_GEMV_SOME];
-    bool is_long; /* it is kernels/linear/decode_long.comp, with the same arguments */
-    struct kernel heads[LINEAR_GEMV_SOME]; /* the same for calls with squares, where head_dim is set */
+    bool is_long; /* the kernel is kernels/linear/decode_long.comp, with the same arguments */
+    struct kernel heads[LINEAR_GEMV_SOME]; /* the same for calls with squares; open if head_dim is set */
 };
 
 struct linear_vulkan {
     struct linear_part parts[LINEAR_MAX_SEGMENTS];
     uint32_t n_parts;
-    uint32_t head_dim;           /* of calls with squares; 0: they are not expected */
-    uint32_t from[LINEAR_PATHS]; /* the fewest tokens of each path; UINT32_MAX: the device has it not */
+    uint32_t head_dim;           /* head_dim of calls with squares; 0: none are expected */
+    uint32_t from[LINEAR_PATHS]; /* fewest tokens of each path; UINT32_MAX: not on this device */
     struct cast_f16 cast;
     struct exec_buffer segments; /* the parts' tables */
 };
 
 struct linear {
-    struct weights w[LINEAR_MAX_SEGMENTS]; /* of a stack its first matrix */
-    uint32_t n_segments, cols, rows; /* rows: of all segments together, in a stack of one of its matrices */
+    struct weights w[LINEAR_MAX_SEGMENTS]; /* a stack: its first matrix */
+    uint32_t n_segments, cols, rows;       /* rows: of all segments; a stack: of one matrix */
     uint32_t n_stacked, step;
-    uint32_t f16_from; /* tokens from which on products may go through float16; UINT32_MAX: never */
+    uint32_t f16_from; /* fewest tokens whose products may be computed in float16; UINT32_MAX: never */
     struct linear_vulkan gpu;
 };
 
 struct linear_call {
     uint64_t x, norm, y; /* addresses: f32 [n][x_stride]; f32 [cols] or 0; f32 [n][y_stride] */
     uint32_t x_stride, y_stride, n;
-    /* of a stack; 0: all meet one vector. x, x_stride and x_step are multiples of 4 floats unless the path is
-     * the slow one */
+    /* Distances within a stack; 0: all parts meet one vector. x, x_stride and x_step are multiples of 4
+     * floats, except on the slow path. */
     uint32_t x_step, y_step;
-    uint32_t first_stacked, n_stacked; /* of a stack: which; n_stacked 0: all */
-    uint32_t chunk; /* where the call is a part of a chunk: its tokens, which choose the path; 0: n does */
+    uint32_t first_stacked, n_stacked; /* the part of a stack; n_stacked 0: all */
+    uint32_t chunk; /* tokens of the chunk that the call is a part of; they choose the path; 0: n does */
     bool add;
-    float eps; /* of the norm */
-    /* f32 [n][cols / head_dim][HEAD_SQUARES]: x is made of heads of head_dim channels that lack the factor of
-     * their norm, f = 1 / sqrt(sum of the head's squares / head_dim + eps). Where linear_takes_squares,
-     * without norm. 0: none */
+    float eps; /* added to the norm's mean */
+    /* f32 [n][cols / head_dim][HEAD_SQUARES]: x consists of heads of head_dim channels that lack the factor
+     * of their norm, f = 1 / sqrt(sum of the head's squares / head_dim + eps). Only if linear_takes_squares,
+     * and without norm. 0: x is complete */
     uint64_t squares;
     uint32_t head_dim;
-    /* f16 [n][cols], of a stack [n][n_stacked * x_step]: products may go through float16 where the device is
-     * fast at it. 0: float32 throughout */
+    /* f16 [n][cols], a stack's [n][n_stacked * x_step]: products may be computed in float16 if the device is
+     * fast at it. 0: always float32 */
     uint64_t f16_scratch;
-    /* f16_scratch has x in float16 already, blocked (cast_f16.h) where linear_takes_blocked; without norm */
+    /* f16_scratch already holds x in float16, blocked (cast_f16.h) if linear_takes_blocked; without norm */
     bool is_cast;
-    /* x and y are f16, x aligned to 16 bytes; only where linear_takes_f16(n), and without norm and add */
+    /* x and y are f16, x aligned to 16 bytes; only if linear_takes_f16(n), without norm and add */
     bool is_f16;
 };
 
-/* 1 to LINEAR_MAX_SEGMENTS matrices with equal cols. ERR_UNSUPPORTED names a shape that does not fit. */
+/* Opens a product of 1 to LINEAR_MAX_SEGMENTS matrices with equal cols. ERR_UNSUPPORTED names a shape that
+ * does not fit. */
 int linear_open(struct linear *op, struct exec *x, const struct weights *w, uint32_t n,
                 struct moeflux_err *e);
-/* A stack: w is the first of n_stacked matrices, each of which begins `step` rows after the one before. */
+/* Opens a stack: w is the first of n_stacked matrices, which begin `step` rows apart. */
 int linear_open_stack(struct linear *op, struct exec *x, const struct weights *w, uint32_t n_stacked,
                       uint32_t step, struct moeflux_err *e);
 void linear_close(struct linear *op, struct exec *x);
-/* Whether n tokens go through float16 when the call has scratch for it. */
+/* Returns whether n tokens are computed in float16 when the call has scratch for it. */
 bool linear_takes_f16(const struct linear *op, uint32_t n);
-/* And whether its input is blocked then. */
+/* Returns whether the float16 input of n tokens is blocked. */
 bool linear_takes_blocked(const struct linear *op, uint32_t n);
-/* Calls of up to EXEC_MAX_INVARIANT tokens will have squares of such heads, where the device can: then
- * linear_takes_squares says yes. */
+/* Announces calls of up to EXEC_MAX_INVARIANT tokens with squares of heads of head_dim channels. If the
+ * device can take them, linear_takes_squares then returns true. */
 int linear_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e);
 bool linear_takes_squares(const struct linear *op);
 void linear_run(const struct linear *op, struct exec *x, const struct linear_call *call);
@@ -126,8 +132,8 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
 int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t head_dim, struct moeflux_err *e);
 bool linear_vulkan_takes_blocked(const struct linear *op, uint32_t n);
 void linear_vulkan(const void *self, const void *what, struct exec *x);
-/* Memory that the native implementation takes by itself for n tokens of so many columns. has_fixed: of the
- * caps. */
+/* Returns the bytes that the native implementation allocates by itself for n tokens of `cols` columns.
+ * has_fixed: exec_caps. */
 uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed);
 op_host_fn linear_cpu, linear_ref;
 

@@ -1,10 +1,12 @@
+/* The reference implementation of linear.h. */
 #include <math.h>
+#include <stddef.h>
 
 #include "ops/linear/linear.h"
 #include "ops/ref.h"
 
-/* Matrix `h` of those of the stack that take part, segment i; the outputs of the segments before stand before
- * `first`. */
+/* Computes segment i of the h-th matrix that takes part of the stack. first: outputs of the segments
+ * before. */
 static void ref_segment(const struct linear *op, const struct linear_call *c, uint32_t i, uint32_t h,
                         uint32_t first, const double *in, double *row)
 {
@@ -20,7 +22,7 @@ static void ref_segment(const struct linear *op, const struct linear_call *c, ui
     }
 }
 
-/* The norms of heads that lack theirs. */
+/* Applies the norms that heads still lack. */
 static void ref_heads(const struct linear_call *c, uint32_t cols, double *in)
 {
     const float *squares = host_floats(c->squares);

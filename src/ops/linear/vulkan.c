@@ -1,33 +1,35 @@
+/* The Vulkan implementation of linear.h: groups the matrices, chooses a kernel for each path, and
+ * dispatches. */
 #include <string.h>
 
 #include "base/format.h"
 #include "base/mem.h"
-#include "exec/quads.h"
+#include "exec/fragment_layout.h"
 #include "ops/linear/gemm_plan.h"
 #include "ops/linear/gemv_plan.h"
 #include "ops/linear/linear.h"
 
-/* Tokens at once in kernels/linear/decode.comp and kernels/linear/plain.comp. */
+/* Most tokens at once in kernels/linear/decode.comp and kernels/linear/plain.comp. */
 enum { FEW_TOKENS = 4 };
-/* Rows up to which LINEAR_SPLIT is faster than LINEAR_GEMV_SOME (257 x 2,048 on an H100: 64 tokens 11 us, 18
- * otherwise; 512 tokens 67, 101 in tiles). */
+/* Most rows for which LINEAR_SPLIT is faster than LINEAR_GEMV_SOME (257 x 2,048 on an H100: 64 tokens 11 us
+ * instead of 18; 512 tokens 67, 101 in tiles). */
 enum { SPLIT_MOST_ROWS = 1024 };
-/* Rows from which LINEAR_F16_REGISTERS has workgroups enough without smaller tiles. */
+/* Fewest rows for which LINEAR_F16_REGISTERS has enough workgroups without smaller tiles. */
 enum { MANY_ROWS = 6000 };
 /* The constants of kernels/linear/plain.comp. */
 enum { PLAIN_N_SPEC = 4 };
-/* Those of kernels/linear/prefill_split.comp, and what one of its workgroups computes. */
+/* The constants of kernels/linear/prefill_split.comp, and what one of its workgroups computes. */
 enum { SPLIT_N_SPEC = 5, SPLIT_GROUP = 256, SPLIT_ROWS = 8, SPLIT_TOKENS = 4 };
-/* Those of kernels/linear/decode_token.comp behind those of lib/gemv.glsl. */
-enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_BESIDE, TOKEN_N_SPEC };
+/* The constants of kernels/linear/decode_token.comp after those of lib/gemv.glsl. */
+enum { TOKEN_HEAD_SHIFT = GEMV_N_SPEC, TOKEN_SEVERAL, TOKEN_N_SPEC };
 
-/* kernels/linear/plain.comp alone takes them. */
+/* Returns whether only kernels/linear/plain.comp takes the matrices. */
 static bool is_uneven(const struct linear *op)
 {
     return weights_are_uneven(&op->w[0]);
 }
 
-/* What a path's kernel computes in a workgroup, and how it is made. */
+/* What a workgroup of a path's kernel computes, and how the kernel is specialised. */
 struct tile {
     enum { TILE_PLAIN, TILE_GEMV, TILE_LONG, TILE_SPLIT, TILE_GEMM } kind;
     union {
@@ -36,19 +38,19 @@ struct tile {
         struct gemv_plan gemv;
         struct gemm_plan gemm;
     };
-    uint32_t rows, tokens; /* of a workgroup */
+    uint32_t rows, tokens; /* a workgroup's */
 };
 
-/* Takes float16 inputs that are blocked (ops/cast_f16.h). */
+/* Returns whether the path takes blocked float16 inputs (ops/cast_f16.h). */
 static bool is_in_registers(enum linear_path path)
 {
     return path == LINEAR_F16_REGISTERS || path == LINEAR_F16_REGISTERS_LARGE;
 }
 
-/* With few tokens a matrix has few tiles: subgroups share its columns, so that there are enough to ask for
- * the weights. Small tiles take few registers, so that all of them are under way at once (H100, 64 tokens:
- * 12,352 x 2,048 with 32 tokens and 64 rows a tile in place of 64 and 128, and 2,048 x 4,096 with 16 tokens
- * in place of 32: 23.5 us on average, 31.8 before). */
+/* A matrix has few tiles if there are few tokens. Subgroups share its columns, so that there are enough of
+ * them to load the weights. Small tiles take few registers, so that all of them run at once. (H100, 64
+ * tokens: 12,352 x 2,048 with 32 tokens and 64 rows a tile instead of 64 and 128, and 2,048 x 4,096 with 16
+ * tokens instead of 32: 23.5 us on average instead of 31.8.) */
 static struct gemm_plan registers_plan(const struct exec *x, enum linear_path path, uint32_t rows)
 {
     if (path == LINEAR_F16_REGISTERS_LARGE)
@@ -56,7 +58,7 @@ static struct gemm_plan registers_plan(const struct exec *x, enum linear_path pa
     return rows >= MANY_ROWS ? gemm_frag_plan_for(x, 32, 2, 2) : gemm_frag_plan_for(x, 16, 1, 8);
 }
 
-/* Tokens at once of a path before LINEAR_GEMV_SOME, at most. */
+/* Returns the most tokens at once of a path before LINEAR_GEMV_SOME. */
 static uint32_t tokens_of(enum linear_path path)
 {
     return path == LINEAR_GEMV ? 1 : path == LINEAR_GEMV_TWO ? 2 : FEW_TOKENS;
@@ -75,7 +77,7 @@ static enum gemm_tile gemm_tile_for(enum linear_path path)
     }
 }
 
-/* formats, here and below: a part of a set, see base/format.h. */
+/* formats, here and below: a part of a set (base/format.h). */
 static struct tile plain_tile(const struct exec *x, enum linear_path path, uint32_t formats)
 {
     struct exec_caps c = exec_get_caps(x);
@@ -88,7 +90,7 @@ static struct tile plain_tile(const struct exec *x, enum linear_path path, uint3
         .tokens = tokens};
 }
 
-/* An invocation for eight columns. */
+/* Gives an invocation eight columns. */
 static struct tile split_tile(const struct exec *x, uint32_t cols, uint32_t formats)
 {
     struct exec_caps c = exec_get_caps(x);
@@ -113,7 +115,8 @@ static uint64_t lowest_address(const struct weights *w, uint32_t n)
     return low / 4 * 4;
 }
 
-/* Words from base to address, a multiple of 4; false where the count does not fit. */
+/* Sets *out to the words from base to address. Returns false if their number does not fit or address is not a
+ * multiple of 4. */
 static bool words_from(uint64_t base, uint64_t address, uint32_t *out)
 {
     uint64_t words = (address - base) / 4;
@@ -121,7 +124,7 @@ static bool words_from(uint64_t base, uint64_t address, uint32_t *out)
     return words <= UINT32_MAX && address % 4 == 0;
 }
 
-/* Whether kernels/linear/decode_token.comp suits; then *out tells it of the segments. */
+/* Returns whether kernels/linear/decode_token.comp suits the segments; if so, *out describes them. */
 static bool describe_token(const struct linear *op, const struct linear_part *part, uint32_t workgroup_rows,
                            struct linear_decode_token_args *out)
 {
@@ -138,7 +141,7 @@ static bool describe_token(const struct linear *op, const struct linear_part *pa
         row += w->rows;
         block += div_up(w->rows, workgroup_rows);
         all.end_row[i] = row;
-        all.call |= (format_is_usual(w->format) ? w->format : 0) << 2 * i;
+        all.call |= (format_is_basic(w->format) ? w->format : 0) << 2 * i;
         suits = words_from(all.base, w->weight, &all.weight[i]);
         if (suits && f->scale_bytes)
             suits = words_from(all.base, w->scales, &all.scales[i]);
@@ -183,35 +186,35 @@ static struct tile tile_for(const struct exec *x, enum linear_path path, const s
         .kind = cols ? TILE_LONG : TILE_GEMV, .gemv = p, .rows = p.workgroup_rows, .tokens = p.tokens};
 }
 
-/* kernels/linear/decode_token.comp or decode_long.comp. */
+/* Opens kernels/linear/decode_token.comp or decode_long.comp. */
 static int make_token_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
                              uint32_t head_shift, struct moeflux_err *e)
 {
-    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = head_shift, [TOKEN_BESIDE] = path != LINEAR_GEMV};
+    uint32_t spec[TOKEN_N_SPEC] = {[TOKEN_HEAD_SHIFT] = head_shift, [TOKEN_SEVERAL] = path != LINEAR_GEMV};
     memcpy(spec, t->gemv.spec, sizeof t->gemv.spec);
     return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(
         x, k, t->kind == TILE_LONG ? "linear_decode_long" : "linear_decode_token",
         sizeof(struct linear_decode_token_args), spec, TOKEN_N_SPEC, e);
 }
 
-/* What prompts alone need is compiled when one needs it. */
+/* Kernels that only prompts need are compiled when one needs them. */
 static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
-                       bool is_usual, struct moeflux_err *e)
+                       bool is_basic, struct moeflux_err *e)
 {
     const uint32_t bytes = sizeof(struct linear_args);
     if (t->kind == TILE_PLAIN)
         return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(
-            x, k, is_usual ? "linear_plain" : "linear_plain_other", bytes, t->plain, PLAIN_N_SPEC, e);
+            x, k, is_basic ? "linear_plain" : "linear_plain_ext", bytes, t->plain, PLAIN_N_SPEC, e);
     if (t->kind == TILE_SPLIT)
-        return exec_kernel_later(x, k, is_usual ? "linear_prefill_split" : "linear_prefill_split_other",
-                                 bytes, t->split, SPLIT_N_SPEC, e);
+        return exec_kernel_later(x, k, is_basic ? "linear_prefill_split" : "linear_prefill_split_ext", bytes,
+                                 t->split, SPLIT_N_SPEC, e);
     if (t->kind == TILE_GEMM)
         return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
     return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(x, k, "linear_decode", bytes, t->gemv.spec,
                                                                    GEMV_N_SPEC, e);
 }
 
-/* table: the part's of the path, an entry for each of its segments. */
+/* table: the path's table of the part, an entry for each of its segments. */
 static int plan_path(struct linear *op, enum linear_path path, struct linear_part *part, struct exec *x,
                      struct linear_segment *table, struct moeflux_err *e)
 {
@@ -233,17 +236,17 @@ static int plan_path(struct linear *op, enum linear_path path, struct linear_par
                                            .first_block = plan->blocks};
         plan->blocks += div_up(w->rows, t.rows);
     }
-    bool is_usual = format_is_usual(op->w[part->first].format);
+    bool is_basic = format_is_basic(op->w[part->first].format);
     part->is_long |= t.kind == TILE_LONG;
     if (path < LINEAR_GEMV_SOME && t.kind != TILE_PLAIN &&
         describe_token(op, part, t.rows, &part->token[path]))
         return make_token_kernel(x, &plan->kernel, &t, path, 0, e);
-    return make_kernel(x, &plan->kernel, &t, path, is_usual, e);
+    return make_kernel(x, &plan->kernel, &t, path, is_basic, e);
 }
 
 static bool goes_with(uint32_t a, uint32_t b)
 {
-    return a == b || (format_is_usual(a) && format_is_usual(b));
+    return a == b || (format_is_basic(a) && format_is_basic(b));
 }
 
 static void find_parts(struct linear *op)
@@ -257,34 +260,34 @@ static void find_parts(struct linear *op)
     }
 }
 
-/* A part's tables lie behind those of the parts before. */
+/* Returns the index of a part's table; the parts' tables are contiguous. */
 static uint64_t first_entry(const struct linear_part *part, uint32_t path)
 {
     return (uint64_t)part->first * LINEAR_PATHS + (uint64_t)path * part->n;
 }
 
-/* Rows times tokens of 32 tiles of 64 x 64, of 48 where there is LINEAR_SPLIT, and of 256 of 128 x 128; of
- * 128 in float16, of 64 x 64 and of 128 x 128; of 264 in registers, of 128 x 64. */
+/* Fewest rows times tokens. GEMM_WORK: 32 tiles of 64 x 64, GEMM_WORK_AFTER_SPLIT: 48. GEMM_LARGE_WORK: 256
+ * of 128 x 128. F16_WORK: 128 of 64 x 64, F16_LARGE_WORK: of 128 x 128. REGISTERS_WORK: 264 of 128 x 64. */
 enum {
     GEMM_WORK = 32 * 64 * 64,
-    GEMM_WORK_BEHIND_SPLIT = 48 * 64 * 64,
+    GEMM_WORK_AFTER_SPLIT = 48 * 64 * 64,
     GEMM_LARGE_WORK = 256 * 128 * 128,
     F16_WORK = 128 * 64 * 64,
     F16_LARGE_WORK = 128 * 128 * 128,
     REGISTERS_WORK = 264 * 128 * 64
 };
 
-/* Whether LINEAR_F16_REGISTERS is possible. 1, 0 or an error. */
+/* Returns whether LINEAR_F16_REGISTERS is possible: 1, 0 or an error. */
 static int may_use_registers(const struct linear *op, struct exec *x, struct moeflux_err *e)
 {
     bool suits = op->cols % GEMM_FRAG_COLS == 0 && op->n_stacked == 1 && !is_uneven(op);
     for (uint32_t i = 0; i < op->n_segments; i++)
         suits = suits && op->w[i].format == FORMAT_Q4;
-    return suits ? quads_probe(x, e) : 0;
+    return suits ? fragment_layout_probe(x, e) : 0;
 }
 
-/* The number of tokens from which each path is the fastest. */
-static void set_limits(struct linear *op, const struct exec *x, bool has_quads)
+/* Sets the number of tokens from which each path is the fastest. */
+static void set_limits(struct linear *op, const struct exec *x, bool has_known_layout)
 {
     bool has_gemm = gemm_is_possible(x) && !is_uneven(op), has_f16 = gemm_has_f16(x) && !is_uneven(op);
     uint32_t rows = op->rows * op->n_stacked, *from = op->gpu.from;
@@ -295,14 +298,16 @@ static void set_limits(struct linear *op, const struct exec *x, bool has_quads)
     bool splits = rows <= SPLIT_MOST_ROWS && !is_uneven(op);
     from[LINEAR_SPLIT] = splits ? EXEC_MAX_INVARIANT + 1 : UINT32_MAX;
     /* Few tiles leave most of a GPU idle. */
-    uint32_t gemm_work = splits ? GEMM_WORK_BEHIND_SPLIT : GEMM_WORK;
+    uint32_t gemm_work = splits ? GEMM_WORK_AFTER_SPLIT : GEMM_WORK;
     from[LINEAR_GEMM] = has_gemm ? (uint32_t)size_max(16, gemm_work / rows) : UINT32_MAX;
     from[LINEAR_GEMM_LARGE] = has_gemm ? (uint32_t)size_max(256, GEMM_LARGE_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_SMALL] = has_f16 ? 32 : UINT32_MAX;
-    from[LINEAR_F16_REGISTERS] = has_quads ? 33 : UINT32_MAX;
-    from[LINEAR_F16_GEMM] = has_f16 ? (uint32_t)size_max(has_quads ? 97 : 64, F16_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS] = has_known_layout ? 33 : UINT32_MAX;
+    from[LINEAR_F16_GEMM] =
+        has_f16 ? (uint32_t)size_max(has_known_layout ? 97 : 64, F16_WORK / rows) : UINT32_MAX;
     from[LINEAR_F16_GEMM_LARGE] = has_f16 ? (uint32_t)size_max(512, F16_LARGE_WORK / rows) : UINT32_MAX;
-    from[LINEAR_F16_REGISTERS_LARGE] = has_quads ? (uint32_t)size_max(97, REGISTERS_WORK / rows) : UINT32_MAX;
+    from[LINEAR_F16_REGISTERS_LARGE] =
+        has_known_layout ? (uint32_t)size_max(97, REGISTERS_WORK / rows) : UINT32_MAX;
     op->f16_from = from[LINEAR_F16_GEMM_SMALL];
 }
 
@@ -311,10 +316,10 @@ int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
     struct linear_segment table[LINEAR_PATHS * LINEAR_MAX_SEGMENTS] = {0};
     uint32_t n = op->n_segments;
     int rc = 0;
-    int has_quads = may_use_registers(op, x, e);
-    if (has_quads < 0)
-        return has_quads;
-    set_limits(op, x, has_quads);
+    int has_known_layout = may_use_registers(op, x, e);
+    if (has_known_layout < 0)
+        return has_known_layout;
+    set_limits(op, x, has_known_layout);
     if (gemm_has_f16(x))
         rc = cast_f16_open(&op->gpu.cast, x, e);
     find_parts(op);
@@ -362,7 +367,7 @@ int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t hea
     return rc;
 }
 
-/* The input in float16, with its norm, takes the place of the float32 one. */
+/* Replaces the float32 input by a float16 one, with its norm. */
 static void cast_input(const struct linear *op, struct exec *x, const struct linear_call *call,
                        bool is_blocked, struct linear_args *a)
 {
@@ -387,7 +392,7 @@ static enum linear_path path_of(const struct linear *op, const struct linear_cal
     /* The kernels read eight float16 numbers at once. */
     bool may_cast = (call->f16_scratch || call->is_f16) && call->x_step % 8 == 0;
     uint32_t path = may_cast ? LINEAR_PATHS - 1 : LINEAR_GEMM_LARGE;
-    /* What is float16 already is not blocked. */
+    /* Inputs that already are float16 are not blocked. */
     while ((call->chunk ? call->chunk : call->n) < op->gpu.from[path] ||
            (call->is_f16 && is_in_registers((enum linear_path)path)))
         path--;
@@ -415,7 +420,7 @@ static void run_token(const struct linear_part *part, struct exec *x, enum linea
                   div_up(call->n, plan->tokens), 1);
 }
 
-/* a: all but what the part adds. */
+/* a: all arguments except the part's. */
 static void run_part(const struct linear_part *part, struct exec *x, enum linear_path path,
                      const struct linear_call *call, struct linear_args *a)
 {

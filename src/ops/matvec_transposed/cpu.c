@@ -1,3 +1,4 @@
+/* The native implementation of matvec_transposed.h. */
 #include <string.h>
 
 #include "base/mem.h"
@@ -6,7 +7,7 @@
 #include "ops/loops.h"
 #include "ops/matvec_transposed/matvec_transposed.h"
 
-/* Columns of a block; rows that are widened at once. */
+/* COLS: columns of a block. ROWS: rows that are widened at once. */
 enum { COLS = LOOPS_COLS, ROWS = 64 };
 
 struct job {
@@ -14,11 +15,11 @@ struct job {
     const struct matvec_transposed_call *call;
     const struct loops *loops;
     const struct cpu_isa *isa;
-    uint32_t n_blocks; /* of a matrix */
+    uint32_t n_blocks; /* blocks of a matrix */
 };
 
-/* Some columns of one matrix with all tokens. Each output is one chain of fused multiply-adds in the order of
- * the rows. */
+/* Computes some columns of one matrix for all tokens. Each output is one chain of fused multiply-adds in the
+ * order of the rows. */
 static void run_block(void *ctx, uint32_t block, uint32_t thread)
 {
     const struct job *j = ctx;

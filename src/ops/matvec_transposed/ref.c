@@ -1,9 +1,10 @@
+/* The reference implementation of matvec_transposed.h. */
 #include <string.h>
 
 #include "ops/matvec_transposed/matvec_transposed.h"
 #include "ops/ref.h"
 
-/* Matrix h: sums [n][cols]; row: room for one of its rows. */
+/* Computes matrix h. Scratch: sums [n][cols], row [cols]. */
 static void ref_matrix(const struct matvec_transposed *op, const struct matvec_transposed_call *c, uint32_t h,
                        double *sums, double *row)
 {

@@ -1,9 +1,11 @@
+/* The Vulkan implementation of matvec_transposed.h. */
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
 #include "ops/matvec_transposed/matvec_transposed.h"
 
-/* Invocations for one token: each has few rows, whose loads wait for one another. */
+/* Invocations of a workgroup for one token. Each has few rows, because the loads of its rows wait for one
+ * another. */
 enum { ONE_GROUP = 512 };
 
 static uint32_t group_of(const struct exec_caps *caps, uint32_t most)
@@ -17,13 +19,14 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     enum { LANES = 32, GROUP_SPEC = 1, TOKENS_SPEC = 3 };
     struct exec_caps caps = exec_get_caps(x);
     bool is_uneven = op->w.rows % 4 || weights_are_uneven(&op->w);
-    bool is_usual = format_is_usual(op->w.format);
-    const char *name = is_usual ? "matvec_transposed_groups" : "matvec_transposed_groups_other";
+    bool is_basic = format_is_basic(op->w.format);
+    const char *name = is_basic ? "matvec_transposed_groups" : "matvec_transposed_groups_ext";
     if (is_uneven)
-        name = is_usual ? "matvec_transposed_plain" : "matvec_transposed_plain_other";
+        name = is_basic ? "matvec_transposed_plain" : "matvec_transposed_plain_ext";
     const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
     uint32_t group = group_of(&caps, 256), one_group = is_uneven ? group : group_of(&caps, ONE_GROUP);
-    uint32_t lanes = (uint32_t)size_min(LANES, group); /* with eight columns each; the others share them */
+    /* lanes of eight columns each; all others share their rows */
+    uint32_t lanes = (uint32_t)size_min(LANES, group);
     uint32_t spec[] = {caps.subgroup_size, one_group, format_constant(format_set(op->w.format)), 1, lanes};
     op->gpu.cols = is_uneven ? group : 8 * lanes;
     int rc = exec_kernel(x, &op->gpu.one, name, bytes, spec, n_spec, e);

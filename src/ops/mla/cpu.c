@@ -1,3 +1,4 @@
+/* The native implementation of mla.h's prepare. */
 #include <string.h>
 
 #include "cpu/team.h"
@@ -8,7 +9,7 @@ struct job {
     const struct mla_shape *shape;
     const struct mla_prepare_call *to;
     const struct loops *loops;
-    float *keys; /* a row of the cache, one a thread */
+    float *keys; /* one row of the cache for each thread */
 };
 
 static void turn(const struct job *j, uint32_t t, const float *src, float *dst)

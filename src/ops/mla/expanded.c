@@ -6,19 +6,20 @@
 #include "ops/attention/latent.h"
 #include "ops/mla/mla.h"
 
-/* Bytes of the keys and values of some heads; positions that become them at once. */
+/* ROOM: bytes of the keys and values of some heads. BLOCK: positions whose keys and values are made at
+ * once. */
 enum { ROOM = 192 << 20, BLOCK = 4096 };
-/* The fewest tokens: products in float16 begin with so many. */
+/* The fewest tokens: float16 products begin with that many. */
 enum { FROM = 32 };
-/* The set of the usual formats: layers may store their matrices differently. */
-enum { ALL_FORMATS = (1 << FORMAT_SET_OTHERS) - 1 };
-/* What a channel of a query and a position costs in either form, in products of the matrices (bench_mla, dims
- * of DeepSeek-V3). In a microsecond an H200 computes 46 million products of matrices and 50 million of
- * expanded channels, both through float16, and of absorbed channels 54 million on matrix units and 8.9
- * million in float32; with float16 forbidden 10, 5.4 and 8.1. */
+/* The set of the basic formats; layers may store their matrices differently. */
+enum { ALL_FORMATS = (1 << FORMAT_SET_EXTENDED) - 1 };
+/* The cost of a channel of a query and a position in either form, in products of the matrices (bench_mla,
+ * dims of DeepSeek-V3). In a microsecond an H200 computes 46 million products of matrices and 50 million of
+ * expanded channels, both in float16, and of absorbed channels 54 million on matrix units and 8.9 million in
+ * float32. Without float16 the numbers are 10, 5.4 and 8.1. */
 static const struct mla_pair_cost F16 = {0.85, 0.93}, F16_FLOAT = {5.2, 0.93}, FLOAT = {1.3, 1.9};
-/* Of expanded channels where softmax runs in registers: 92 million. */
-static const double EXPANDED_IN_QUADS = 0.5;
+/* The cost of expanded channels if softmax runs in registers: 92 million a microsecond. */
+static const double EXPANDED_IN_FRAGMENTS = 0.5;
 
 static uint32_t key_dim(const struct mla_shape *s)
 {
@@ -30,7 +31,7 @@ static enum kv_type type_for(const struct exec_caps *caps)
     return caps->has_coopmat ? KV_TYPE_F16 : KV_TYPE_F32;
 }
 
-/* Bytes of one head's key and value. */
+/* Returns the bytes of one head's key and value. */
 static uint64_t pair_bytes(const struct mla_shape *s, enum kv_type type)
 {
     return (uint64_t)(key_dim(s) + s->v_dim) * kv_type_bytes(type);
@@ -47,8 +48,8 @@ static struct attention_shape attention_of(const struct mla_shape *s, enum kv_ty
                                     .kv_type = type};
 }
 
-/* The scratch memory's parts, each on a 16-byte boundary: all heads' key matrices, where they have to be
- * transposed, latents of a block of positions, keys and values of n_heads heads, parts of results. */
+/* The parts of the scratch memory, each on a 16-byte boundary: all heads' key matrices if they must be
+ * transposed, latents of a block of positions, keys and values of n_heads heads, splits of results. */
 struct scratch {
     uint64_t matrices, latents, keys, values, partial;
 };
@@ -66,7 +67,7 @@ static struct scratch lay_out(const struct mla_shape *s, enum kv_type type, uint
     return at;
 }
 
-/* Heads whose keys and values there is room for; 0: of not even one. */
+/* Returns the number of heads whose keys and values fit; 0: not even one. */
 static uint32_t heads_for(const struct mla_shape *s, enum kv_type type, uint64_t room, uint32_t n_pos)
 {
     return (uint32_t)size_min(room / (pair_bytes(s, type) * n_pos), s->n_heads);
@@ -83,22 +84,22 @@ static struct mla_pair_cost cost_for(const struct mla_shape *s, const struct exe
     return attention_latent_is_possible(&absorbed, caps) ? F16 : F16_FLOAT;
 }
 
-/* What a head's query costs with one position. */
+/* Returns the cost of a head's query with one position. */
 static struct mla_pair_cost pair_costs(const struct mla_shape *s, struct mla_pair_cost one)
 {
     return (struct mla_pair_cost){.absorbed = one.absorbed * (2 * s->latent_dim + s->rope_dim),
                                   .expanded = one.expanded * (key_dim(s) + s->v_dim)};
 }
 
-/* Attention needs keys and values of fours of channels; the products with latents, and key matrices that are
- * transposed, come in PRODUCT_COLS. */
+/* Attention needs keys and values of a multiple of 4 channels; the products with latents, and transposed key
+ * matrices, need multiples of PRODUCT_COLS. */
 static bool fits(const struct mla_shape *s)
 {
     return s->v_dim % 4 == 0 && s->latent_dim % PRODUCT_COLS == 0 &&
            s->nope_dim % (s->keys_by_rows ? 4 : PRODUCT_COLS) == 0;
 }
 
-/* Whether the device takes this form for any chunk. */
+/* Returns whether the device takes this form for any chunk. */
 static bool is_ever_taken(const struct mla_shape *s, const struct exec_caps *caps)
 {
     const struct mla_pair_cost pair = pair_costs(s, cost_for(s, caps));
@@ -114,7 +115,7 @@ uint64_t mla_expanded_bytes(const struct mla_shape *s, const struct exec_caps *c
     const struct attention_shape attention = attention_of(s, type);
     if (n < FROM || !is_ever_taken(s, caps))
         return 0;
-    /* Fewer heads are at work where there are more positions, so that any number of them may take all the
+    /* The more positions, the fewer heads are computed at a time, so any number of positions may take all the
      * room. */
     uint64_t pairs = size_min((uint64_t)n_pos * s->n_heads, ROOM / pair_bytes(s, type));
     const struct scratch at = lay_out(s, type, 0, n_pos, 0);
@@ -122,7 +123,7 @@ uint64_t mla_expanded_bytes(const struct mla_shape *s, const struct exec_caps *c
            attention_partial_bytes(&attention, caps, n, n_pos);
 }
 
-/* For the key matrices that are transposed into scratch memory. */
+/* Opens what transposes the key matrices into scratch memory and multiplies with them. */
 static int open_transposed(struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
                            uint64_t scratch, uint32_t group, struct moeflux_err *e)
 {
@@ -132,7 +133,7 @@ static int open_transposed(struct mla_expanded *op, struct exec *x, const struct
     const uint32_t bytes = sizeof(struct mla_transpose_keys_args);
     int rc = exec_kernel_later(x, &op->transpose, "mla_transpose_keys", bytes, transpose, 3, e);
     if (rc == 0)
-        rc = exec_kernel_later(x, &op->transpose_other, "mla_transpose_keys_other", bytes, transpose, 3, e);
+        rc = exec_kernel_later(x, &op->transpose_extended, "mla_transpose_keys_ext", bytes, transpose, 3, e);
     return rc < 0 ? rc : linear_open_stack(&op->keys, x, &first, s->n_heads, first.rows, e);
 }
 
@@ -158,7 +159,7 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
         rc = attention_open(&op->attention, x, &attention, e);
     struct mla_pair_cost one = cost_for(s, &caps);
     if (op->attention.gpu.f16_rows > ATTENTION_PREFILL_ROWS)
-        one.expanded = EXPANDED_IN_QUADS;
+        one.expanded = EXPANDED_IN_FRAGMENTS;
     op->pair = pair_costs(s, one);
     return rc;
 }
@@ -177,7 +178,7 @@ bool mla_expanded_can(const struct mla_expanded *op, const struct mla_shape *s, 
     return heads_for(s, op->type, op->room, call->pos + call->n) > 0;
 }
 
-/* By what a head costs. */
+/* Compares what a head costs in both forms. */
 bool mla_expanded_is_faster(const struct mla_expanded *op, const struct mla_shape *s, uint32_t n,
                             uint32_t pos)
 {
@@ -187,7 +188,7 @@ bool mla_expanded_is_faster(const struct mla_expanded *op, const struct mla_shap
     return expanded < absorbed;
 }
 
-/* What is at work at a time: heads from `first` on. */
+/* The heads that are computed at a time: n_heads from `first` on. */
 struct part {
     struct scratch at;
     uint32_t first, n_heads, n_pos;
@@ -197,21 +198,21 @@ static void run_transpose(const struct mla_expanded *op, struct exec *x, const s
                           const struct mla_call *call, const struct part *p)
 {
     const struct weights *w = &call->matrices->stored;
-    bool is_usual = format_is_usual(w->format);
+    bool is_basic = format_is_basic(w->format);
     const struct mla_transpose_keys_args a = {.weight = w->weight,
                                               .scales = w->scales,
                                               .biases = w->biases,
                                               .dst = p->at.matrices,
-                                              .format = is_usual ? w->format
+                                              .format = is_basic ? w->format
                                                                  : format_constant(format_set(w->format)),
                                               .latent_dim = s->latent_dim,
                                               .nope_dim = s->nope_dim,
                                               .first_head = p->first};
-    exec_dispatch(x, is_usual ? &op->transpose : &op->transpose_other, &a, s->latent_dim / MLA_TRANSPOSE_TILE,
-                  s->nope_dim / PRODUCT_COLS, p->n_heads);
+    exec_dispatch(x, is_basic ? &op->transpose : &op->transpose_extended, &a,
+                  s->latent_dim / MLA_TRANSPOSE_TILE, s->nope_dim / PRODUCT_COLS, p->n_heads);
 }
 
-/* Keys and values of positions [pos, pos + n). */
+/* Makes keys and values of positions [pos, pos + n). */
 static void run_block(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
                       const struct mla_call *call, const struct part *p, uint32_t pos, uint32_t n)
 {
@@ -234,7 +235,7 @@ static void run_block(const struct mla_expanded *op, struct exec *x, const struc
                                   .n_stacked = p->n_heads,
                                   .chunk = p->n_pos,
                                   .is_f16 = op->type == KV_TYPE_F16};
-    if (pos == 0 && !s->keys_by_rows) /* the transposed matrices are elsewhere */
+    if (pos == 0 && !s->keys_by_rows) /* the transposed matrices lie elsewhere */
         exec_concurrent(x);
     exec_dispatch(x, &op->rows, &a, n, 1, 1);
     product.first_stacked = s->keys_by_rows ? p->first : 0;
@@ -243,7 +244,7 @@ static void run_block(const struct mla_expanded *op, struct exec *x, const struc
     product.y_stride = p->n_heads * s->v_dim;
     product.y_step = s->v_dim;
     product.first_stacked = p->first;
-    exec_concurrent(x); /* other rows of the same latents */
+    exec_concurrent(x); /* other rows from the same latents */
     linear_run(&call->matrices->values, x, &product);
 }
 

@@ -8,7 +8,7 @@ static const struct op prepare_op = {.name = "mla_prepare",
                                      .cpu = mla_prepare_cpu,
                                      .reference = mla_prepare_ref};
 
-/* Tokens at once: enough to fill a device. 256 of 128 heads take 140 MB. */
+/* Tokens at once: enough to fill a device. 256 tokens of 128 heads take 140 MB of scratch. */
 enum { SLICE_HOST = 32, SLICE_GPU = 256 };
 
 static struct attention_shape attention_of(const struct mla_shape *s)
@@ -57,7 +57,7 @@ static int open_values(struct mla_matrices *m, struct exec *x, const struct mla_
     return rc < 0 || exec_get_caps(x).is_host ? rc : mla_joined_open(&m->joined, x, s, values, step, e);
 }
 
-/* Per head the keys of kv_b_proj, then its values. */
+/* kv_b_proj holds each head's keys, then its values. */
 static int open_by_rows(struct mla_matrices *m, struct exec *x, const struct mla_shape *s,
                         const struct weights *w, struct moeflux_err *e)
 {
@@ -90,8 +90,8 @@ void mla_matrices_close(struct mla_matrices *m, struct exec *x)
     linear_close(&m->values, x);
 }
 
-/* The scratch memory's parts for a slice of n tokens, each on a 16-byte boundary: the queries as the cache's
- * rows meet them, what they find there, parts of it, inputs of the products in float16. */
+/* The parts of the scratch memory for a slice of n tokens, each on a 16-byte boundary: the absorbed queries,
+ * attention's result, the products' float16 inputs, attention's splits. */
 struct scratch {
     uint64_t q, ctx, f16, partial;
 };
@@ -118,7 +118,7 @@ uint64_t mla_scratch_bytes(const struct mla_shape *s, const struct exec_caps *ca
     return size_max(absorbed, mla_expanded_bytes(s, caps, n, n_pos));
 }
 
-/* The queries as they meet the latents. */
+/* Turns the queries into the form that meets the latents. */
 static void run_embed(const struct mla *op, struct exec *x, const struct mla_call *call, uint32_t chunk,
                       uint64_t dst, uint64_t f16_scratch)
 {
@@ -187,7 +187,7 @@ static void run_slice(const struct mla *op, struct exec *x, const struct mla_cal
         parts = attention_parts_of(&op->attention, &attend);
     attend.leaves_parts = parts.n_splits > 0;
     run_embed(op, x, call, chunk, at.q, f16_scratch);
-    exec_concurrent(x); /* other channels of the same rows */
+    exec_concurrent(x); /* it writes other channels of the same rows */
     exec_op(x, &prepare_op, op, &(struct mla_prepare_call){call, at.q, s->n_heads * row, row, s->latent_dim});
     attention_run(&op->attention, x, &attend);
     if (attend.leaves_parts)

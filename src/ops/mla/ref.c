@@ -1,3 +1,4 @@
+/* The reference implementation of mla.h's prepare. */
 #include "ops/mla/mla.h"
 #include "ops/ref.h"
 
@@ -25,7 +26,7 @@ int mla_prepare_ref(const void *self, const void *what, struct host *host)
     for (uint32_t t = 0; latent && key && t < call->n; t++) {
         const float *kv = host_floats(call->kv) + (uint64_t)t * call->kv_stride + call->kv_at;
         const float *turn =
-            host_floats(call->rope) + (uint64_t)t * s->rope_dim; /* cosine, sine of each pair */
+            host_floats(call->rope) + (uint64_t)t * s->rope_dim; /* cosine and sine of each pair */
         ref_norm(kv, host_floats(call->norm), s->latent_dim, (double)s->eps, latent);
         for (uint32_t c = 0; c < s->latent_dim; c++)
             key[c] = (float)latent[c];

@@ -1,3 +1,4 @@
+/* The Vulkan implementation of mla.h's prepare, and of one token's values. */
 #include <string.h>
 
 #include "args.h"
@@ -55,14 +56,15 @@ static uint32_t next_pow2(uint32_t n)
     return p;
 }
 
-/* Of kernels/mla/values.comp: the vector with its gaps, and four sums of each invocation. */
+/* Returns the bytes of shared memory of kernels/mla/values.comp: the vector with its gaps, and four sums of
+ * each invocation. */
 static uint64_t shared_bytes(const struct exec_caps *c, const struct mla_shape *s, uint32_t subgroups)
 {
     return 8 * (uint64_t)s->latent_dim + 16 * (uint64_t)subgroups * c->subgroup_size;
 }
 
-/* Workgroups as large as the device's largest, so that few of them join a head's parts; but nearly all
- * processors should have one. */
+/* Returns the subgroups of a workgroup: as many as the device allows, so that few workgroups join a head's
+ * splits; but nearly all processors should have one. */
 static uint32_t subgroups_for(const struct exec_caps *c, const struct mla_shape *s, const struct gemv_plan *p)
 {
     uint32_t rows = p->spec[GEMV_ROWS], split = p->spec[GEMV_SPLIT], least = p->workgroup / c->subgroup_size;
@@ -82,7 +84,7 @@ int mla_joined_open(struct mla_joined *j, struct exec *x, const struct mla_shape
     const struct gemv_shape shape = {
         s->n_heads * s->v_dim, s->latent_dim, 1, format_set(values->format), 1, s->v_dim, 0};
     *j = (struct mla_joined){0};
-    if (weights_are_uneven(values) || !format_is_usual(values->format))
+    if (weights_are_uneven(values) || !format_is_basic(values->format))
         return 0;
     struct gemv_plan p = gemv_plan_for(x, &shape);
     uint32_t subgroups = subgroups_for(&caps, s, &p), group = subgroups * caps.subgroup_size, cols = 1;

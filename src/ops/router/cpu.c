@@ -1,3 +1,4 @@
+/* The native implementation of router.h. */
 #include <math.h>
 #include <string.h>
 
@@ -10,10 +11,10 @@ struct job {
     const struct router_shape *shape;
     const struct router_call *call;
     const struct loops *loops;
-    float *room; /* 3 n_experts a thread */
+    float *room; /* [3 n_experts] for each thread */
 };
 
-/* The k best of n, best first, of equals the first. */
+/* Finds the k best of n, best first, the first on a tie. */
 static void choose(const float *scores, uint32_t n, uint32_t k, uint32_t *idx)
 {
     uint32_t n_held = 0;
@@ -27,7 +28,7 @@ static void choose(const float *scores, uint32_t n, uint32_t k, uint32_t *idx)
     }
 }
 
-/* The sum of those of w[n] that stay rather than w[k]. */
+/* Returns the sum of those of w[n] that stay in preference to w[k]. */
 static float sum_before(const float *w, uint32_t n, uint32_t k)
 {
     float sum = 0;
@@ -39,7 +40,7 @@ static float sum_before(const float *w, uint32_t n, uint32_t k)
     return sum;
 }
 
-/* Leaves out what the share of the sum does not need: room has n_experts. Returns how many stay. */
+/* Leaves out what the share of the sum does not need. room: [n_experts]. Returns how many stay. */
 static uint32_t keep_share(const struct router_shape *s, float *room, uint32_t *idx, float *w)
 {
     uint32_t n = s->top_k, n_stay = 0;
@@ -86,7 +87,7 @@ static void softmax_token(const struct job *j, const float *logits, float *room,
         weights[k] /= sum;
 }
 
-/* Sets t of the experts of all but the best groups to -INFINITY; of equal groups the last ones leave. */
+/* Sets t of the experts of all but the best groups to -INFINITY; on a tie the last groups are dropped. */
 static void drop_groups(const struct router_shape *s, float *t, float *scores)
 {
     uint32_t size = s->n_experts / s->n_groups;

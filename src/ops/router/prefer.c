@@ -14,7 +14,7 @@ static float sigmoid(float x)
 
 /* ---- scores ---- */
 
-/* Whether fewer than keep_groups come before group g. */
+/* Returns whether fewer than keep_groups groups are better than group g. */
 static bool is_kept(const struct router_shape *s, const float *groups, uint32_t g)
 {
     uint32_t n_before = 0;
@@ -23,7 +23,7 @@ static bool is_kept(const struct router_shape *s, const float *groups, uint32_t 
     return n_before < s->keep_groups;
 }
 
-/* Experts of groups that leave get a NaN, which no comparison takes. */
+/* Gives experts of dropped groups a NaN, which loses every comparison. */
 static void drop_groups(const struct router_shape *s, float *t, float *groups)
 {
     uint32_t size = s->n_experts / s->n_groups;
@@ -55,7 +55,7 @@ static bool has(const uint32_t *idx, uint32_t n, uint32_t expert)
     return false;
 }
 
-/* The best expert in memory that was not chosen; of equals the first. */
+/* Returns the best resident expert that was not chosen, the first on a tie. */
 static uint32_t best_present(const struct router_shape *s, const struct router_prefer_call *call,
                              const float *scores, const uint32_t *idx, uint32_t n)
 {
@@ -73,7 +73,7 @@ static bool comes_before(const float *scores, uint32_t a, uint32_t b)
     return a < b ? scores[a] >= scores[b] : scores[a] > scores[b];
 }
 
-/* Puts `expert` in the place of idx[k], in the order of the scores. */
+/* Replaces idx[k] by `expert` and keeps the order of the scores. */
 static void replace(const float *scores, uint32_t *idx, uint32_t n, uint32_t k, uint32_t expert)
 {
     for (; k + 1 < n && comes_before(scores, idx[k + 1], expert); k++)
@@ -83,7 +83,7 @@ static void replace(const float *scores, uint32_t *idx, uint32_t n, uint32_t k, 
     idx[k] = expert;
 }
 
-/* The place of the worst expert chosen, from place `first` on, that is absent; n: there is none. */
+/* Returns the place of the worst chosen expert, from place `first` on, that is not resident; n: none. */
 static uint32_t worst_absent(const struct router_prefer_call *call, uint32_t first, uint32_t n,
                              const uint32_t *idx)
 {
@@ -134,7 +134,7 @@ static void weigh_sigmoid(const struct router_shape *s, const float *logits, uin
 uint32_t router_prefer(const struct router_shape *shape, const struct router_prefer_call *call, uint32_t n,
                        uint32_t *idx, float *weights)
 {
-    uint32_t first = n < 4 ? 1 : 2; /* those before stay */
+    uint32_t first = n < 4 ? 1 : 2; /* those before always stay */
     for (uint32_t k = 0; k < n; k++)
         if (isnan(weights[k]))
             return 0;

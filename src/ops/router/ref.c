@@ -1,3 +1,4 @@
+/* The reference implementation of router.h. */
 #include <math.h>
 
 #include "args.h"
@@ -12,7 +13,7 @@ static bool was_chosen(const uint32_t *idx, uint32_t k, uint32_t expert)
     return false;
 }
 
-/* The best expert besides the first k of idx; of equals the first. */
+/* Returns the best expert that is not among the first k of idx, the first on a tie. */
 static uint32_t best_left(const float *scores, uint32_t n_experts, const uint32_t *idx, uint32_t k)
 {
     uint32_t best = UINT32_MAX;
@@ -22,8 +23,8 @@ static uint32_t best_left(const float *scores, uint32_t n_experts, const uint32_
     return best;
 }
 
-/* Takes the greatest of w[n] until what was taken sums to the share. Returns how many that are; they stand
- * first then. */
+/* Takes the greatest of w[n] until they sum to the share, and moves them to the front. Returns how many they
+ * are. */
 static uint32_t ref_keep_share(const struct router_shape *shape, double *w, uint32_t *idx, bool *stays)
 {
     uint32_t n = shape->top_k, n_taken = 0, at = 0;
@@ -52,7 +53,7 @@ static uint32_t ref_keep_share(const struct router_shape *shape, double *w, uint
     return n_taken;
 }
 
-/* Of a token: numbers of top_k experts. */
+/* A token's scratch: top_k entries each. */
 struct ref_room {
     double *w;
     bool *stays;
@@ -78,7 +79,8 @@ static void ref_softmax_token(const struct router_shape *shape, const float *log
         weights[k] = (float)(w[k] / sum);
 }
 
-/* The score of each expert and t, which the choice goes by, in float32 as the models were trained. */
+/* Sets s, the score of each expert, and t, which the choice goes by, in float32 as the models were
+ * trained. */
 static void ref_scores(const struct router_shape *shape, const float *bias, const float *logits, float *s,
                        float *t)
 {

@@ -1,14 +1,17 @@
 /* router.h - chooses the experts of each token from the router's logits, best first, the lower index on a
  * tie.
  *   softmax: the top_k largest; weights renormalised over the chosen (norm) or left as probabilities over all
- *   n_experts sigmoid: s = sigmoid(logit), t = s + bias. The experts stand in n_groups equal groups one after
- *   the other; a group's score is the sum of its two largest t; the keep_groups best groups stay, and of
- *   their experts the top_k largest t are chosen. Weights are s * scale, with norm s / (sum of the chosen s +
- *   1e-20) * scale. (The bias-corrected choice of DeepSeek-V3, arXiv 2412.19437, section 2.1.2.) With a
- *   share, of the chosen those stay that have the greatest weights, as few as sum to at least `share` of all
- *   that were chosen; of equal weights the first. They stand first, in the order of the choice, and weigh as
- *   if they alone had been chosen. Behind them idx is NO_EXPERT and weights are 0. A NaN among a token's
- *   logits makes all its weights NaN, so that it reaches the model's logits; its experts are legal. */
+ *            n_experts
+ *   sigmoid: s = sigmoid(logit), t = s + bias. The experts form n_groups contiguous groups of equal size. A
+ *            group's score is the sum of its two largest t. The keep_groups best groups stay, and the top_k
+ *            largest t among their experts are chosen. Weights are s * scale, with norm s / (sum of the
+ *            chosen s + 1e-20) * scale. (The bias-corrected choice of DeepSeek-V3, arXiv 2412.19437, section
+ *            2.1.2.)
+ * With a share only the chosen experts with the greatest weights stay: the fewest whose weights sum to at
+ * least `share` of all the chosen ones', the first on a tie. They stand first, in the order of the choice,
+ * and are weighted as if they alone had been chosen. After them idx is NO_EXPERT and weights are 0.
+ * A NaN among a token's logits makes all its weights NaN, so that it reaches the model's logits; its experts
+ * are valid all the same. */
 #ifndef MOEFLUX_OPS_ROUTER_ROUTER_H
 #define MOEFLUX_OPS_ROUTER_ROUTER_H
 
@@ -21,10 +24,10 @@
 struct router_shape {
     uint32_t n_experts, top_k;
     bool norm;
-    bool sigmoid;                   /* the rest is for it */
-    uint32_t n_groups, keep_groups; /* one group: no choice of groups */
+    bool sigmoid;                   /* the next three are for sigmoid only */
+    uint32_t n_groups, keep_groups; /* n_groups 1: no choice of groups */
     float scale;
-    float share; /* of either: 0: all stay, else less than 1 */
+    float share; /* softmax and sigmoid; below 1; 0: all chosen experts stay */
 };
 
 struct router {
@@ -33,19 +36,19 @@ struct router {
 };
 
 struct router_call {
-    uint64_t logits;       /* f32 [n][stride], the first n_experts of a row */
+    uint64_t logits;       /* f32 [n][stride]; each row begins with n_experts logits */
     uint64_t bias;         /* sigmoid: f32 [n_experts] */
     uint64_t idx, weights; /* out: u32 [n][top_k], f32 [n][top_k] */
     uint32_t n, stride;
 };
 
-/* ERR_UNSUPPORTED unless 1 <= top_k <= n_experts and, for the sigmoid, n_groups divides n_experts,
- * keep_groups is 1 to n_groups and top_k experts stand in that many groups, and share is at least 0 and less
- * than 1. */
+/* Opens the operation. ERR_UNSUPPORTED unless 1 <= top_k <= n_experts and 0 <= share < 1. For the sigmoid
+ * n_groups divides n_experts, keep_groups is 1 to n_groups, and keep_groups groups hold at least top_k
+ * experts. */
 int router_open(struct router *op, struct exec *x, const struct router_shape *shape, struct moeflux_err *e);
 void router_run(const struct router *op, struct exec *x, const struct router_call *call);
 
-/* A group's score: the sum of its two largest t, or the only one. */
+/* Returns a group's score: the sum of its two largest t, or its only one. */
 float router_group_score(const float *t, uint32_t size);
 
 /* The implementations. */

@@ -1,3 +1,4 @@
+/* The Vulkan implementation of router.h. */
 #include "args.h"
 #include "base/mem.h"
 #include "ops/router/router.h"

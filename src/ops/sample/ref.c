@@ -1,4 +1,4 @@
-/* The definition in plain loops, by sorting. */
+/* The reference implementation of sample.h: plain loops and sorting. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,8 @@ static int put(const struct sample_call *c, uint32_t id, uint32_t fault)
     return 0;
 }
 
-/* The ids that are not blocked; returns how many. *fault: what is wrong with the logits of *at. */
+/* Takes the ids that are not blocked and returns how many they are. *fault: what is wrong with the logit of
+ * *at. */
 static uint32_t take_items(const struct sample *op, const struct sample_call *c, struct item *items,
                            uint32_t *fault, uint32_t *at)
 {
@@ -71,7 +72,7 @@ static uint64_t sum_of(const struct item *items, uint32_t n)
     return sum;
 }
 
-/* Sorted items, of which the first is not infinite. */
+/* Draws from sorted items, of which the first is not infinite. */
 static uint32_t draw(const struct sampler_rule *r, struct item *items, uint32_t n)
 {
     uint32_t kept = 0;

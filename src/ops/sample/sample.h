@@ -1,5 +1,5 @@
-/* sample.h - the choice of the next token from its logits: what sample/sampler.h would choose, as far as
- * sample_takes says. Two dispatches on Vulkan. */
+/* sample.h - chooses the next token from its logits, as sample/sampler.h would, for the rules that
+ * sample_takes names. Two dispatches on Vulkan. */
 #ifndef MOEFLUX_OPS_SAMPLE_SAMPLE_H
 #define MOEFLUX_OPS_SAMPLE_SAMPLE_H
 
@@ -13,7 +13,7 @@
 enum { SAMPLE_MAX_RECENT = 4096 };
 
 struct sample {
-    uint32_t n; /* ids */
+    uint32_t n; /* number of token ids */
     struct {    /* vulkan */
         struct kernel largest, greedy, draw;
     } gpu;
@@ -24,17 +24,17 @@ struct sample_call {
     uint64_t logits;  /* f32 [n] */
     uint64_t blocked; /* u32 [n / 32, rounded up]: sampler_blocked */
     uint64_t recent;  /* i32 [n_recent]: sampler_recent */
-    uint64_t last;    /* i32: the token that the logits follow */
+    uint64_t last;    /* i32: the token before the logits' position */
     uint64_t scratch; /* [sample_scratch], 16-byte aligned */
-    uint64_t id;      /* i32: the choice; 0 where there is none, so that it can be looked up all the same */
-    /* u32 [2]: the choice and SAMPLE_OK, or the first id at fault and a SAMPLE_ fault (args.h) */
+    uint64_t id;      /* i32: the choice; 0 if there is none, which is still a valid row of the embedding */
+    /* u32 [2]: the choice and SAMPLE_OK, or the first faulty id and a SAMPLE_ fault (args.h) */
     uint64_t result;
     uint32_t n_recent;
 };
 
 int sample_open(struct sample *op, struct exec *x, uint32_t n, struct moeflux_err *e);
 uint64_t sample_scratch(uint32_t n); /* bytes */
-/* Whether it can choose by this rule. */
+/* Returns whether it can choose by this rule. */
 bool sample_takes(const struct sample *op, const struct sampler_rule *r);
 void sample_run(const struct sample *op, struct exec *x, const struct sample_call *call);
 

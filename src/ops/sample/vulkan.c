@@ -1,12 +1,13 @@
+/* The Vulkan implementation of sample.h. */
 #include "args.h"
 #include "base/mem.h"
 #include "ops/sample/sample.h"
 
-/* DRAW_LEAST: the digits' values, which a workgroup of draw looks at at once; what no device has less than.
- * */
+/* DRAW_LEAST: number of digit values that a workgroup of draw looks at at once; no device has smaller
+ * limits. */
 enum { WORKGROUP = 256, DRAW_LEAST = 128, DRAW_MOST = 1024 };
 
-/* Of the one workgroup that draws: large for many ids. */
+/* Returns the size of the one workgroup that draws: large for many ids. */
 static uint32_t draw_workgroup(uint32_t n, const struct exec_caps *caps)
 {
     uint32_t lanes = DRAW_LEAST;

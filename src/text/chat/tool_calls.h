@@ -9,6 +9,7 @@
  *                           <|tool_call_argument_begin|>{...}<|tool_call_end|> ... <|tool_calls_section_end|>
  *   gpt-oss                 messages with a recipient, in the form that harmony.h shows
  *   GLM-4.5                 <tool_call>f\n<arg_key>p</arg_key>\n<arg_value>value</arg_value>\n</tool_call>
+ *   GLM-4.7                 the same without line ends
  *   MiniMax-M2              <minimax:tool_call>\n<invoke name="f">\n<parameter name="p">value</parameter>\n
  *                           </invoke>\n</minimax:tool_call>
  *

@@ -332,6 +332,19 @@ static int read_parameters(struct tool_calls *t)
     return TOOL_WAIT;
 }
 
+/* Reads the function's name. GLM-4.5 ends its line, GLM-4.7 begins the next tag. */
+static int read_plain_name(struct tool_calls *t, const char *close)
+{
+    size_t n;
+    const char *rest = tool_rest(t, &n);
+    const char *line = memchr(rest, '\n', n), *tag = *close == '\n' ? memchr(rest, '<', n) : NULL;
+    if (!tag || (line && line < tag))
+        return tool_read_name(t, close, &t->name);
+    int got = tool_read_name(t, "<", &t->name);
+    t->at -= got == TOOL_GO;
+    return got;
+}
+
 static int read_plain(struct tool_calls *t)
 {
     const struct tool_plain *p = t->form->plain;
@@ -339,7 +352,7 @@ static int read_plain(struct tool_calls *t)
     size_t begin = t->at;
     int got = tool_expect(t, p->name_open);
     if (got == TOOL_GO)
-        got = tool_read_name(t, p->name_close, &t->name);
+        got = read_plain_name(t, p->name_close);
     if (got == TOOL_WAIT)
         t->at = begin;
     if (got != TOOL_GO)
@@ -360,12 +373,11 @@ static int read_plain(struct tool_calls *t)
 
 #define TAGGED .call_open = "<tool_call>", .call_close = "</tool_call>", .padding = "\n", .between = "\n"
 
-static const struct tool_plain qwen = {"<function=",   ">",           "<parameter=", ">", NULL,
-                                       "</parameter>", "</function>", true},
-                               glm = {"",   "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
-                                      NULL, false},
-                               minimax = {"",   "\">", "<parameter name=\"", "\">", NULL, "</parameter>",
-                                          NULL, false};
+static const struct tool_plain
+    qwen = {"<function=", ">", "<parameter=", ">", NULL, "</parameter>", "</function>", true, false},
+    glm = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, false},
+    glm47 = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, true},
+    minimax = {"", "\">", "<parameter name=\"", "\">", NULL, "</parameter>", NULL, false, false};
 
 const struct tool_form tool_forms[] = {
     {.marks = {"<" BAR "tool" BLOCK "call" BLOCK "begin" BAR ">", "```json"},
@@ -406,6 +418,14 @@ const struct tool_form tool_forms[] = {
      .padding = "",
      .between = "\n",
      .plain = &minimax,
+     .read = read_plain,
+     .write = tool_write_plain},
+    {.marks = {"<tool_call>{function-name}<arg_key>"},
+     .call_open = "<tool_call>",
+     .call_close = "</tool_call>",
+     .padding = "",
+     .between = "",
+     .plain = &glm47,
      .read = read_plain,
      .write = tool_write_plain},
     {.marks = {"<tool_call>", "<arg_key>"},

@@ -18,6 +18,7 @@ struct tool_plain {
     const char *value_close;
     const char *end;  /* follows the last parameter; NULL: call_close does */
     bool is_on_lines; /* a newline before and after a value belongs to the tags */
+    bool is_tight;    /* tags are written without white space between them */
 };
 
 struct tool_form {

@@ -191,7 +191,7 @@ static int add_parameters(const struct tool_plain *p, const json_t *parameters, 
         add_literal(&g->calls, key);
         add_literal(&g->calls, p->key_close);
         if (p->value_open) {
-            add_literal(&g->calls, "\n");
+            add_literal(&g->calls, p->is_tight ? "" : "\n");
             add_literal(&g->calls, p->value_open);
         }
         add_literal(&g->calls, p->is_on_lines ? "\n" : "");
@@ -201,7 +201,8 @@ static int add_parameters(const struct tool_plain *p, const json_t *parameters, 
         str_add_text(&g->calls, " ");
         add_literal(&g->calls, p->is_on_lines ? "\n" : "");
         add_literal(&g->calls, p->value_close);
-        str_addf(&g->calls, "\"\\n\" )%s ", is_required(parameters, key) ? "" : "?");
+        add_literal(&g->calls, p->is_tight ? "" : "\n");
+        str_addf(&g->calls, ")%s ", is_required(parameters, key) ? "" : "?");
         if (rc)
             break;
     }
@@ -217,8 +218,8 @@ int tool_write_plain(const struct tool_form *f, const struct json_t *function, s
         return (int)g->e->code;
     add_literal(&g->calls, p->name_open);
     add_literal(&g->calls, name_of(function));
-    add_literal(&g->calls, p->name_close);
-    add_literal(&g->calls, strchr(p->name_close, '\n') ? "" : "\n");
+    add_literal(&g->calls, p->is_tight ? "" : p->name_close);
+    add_literal(&g->calls, p->is_tight || strchr(p->name_close, '\n') ? "" : "\n");
     int rc = check_keywords(schema, place.text, g->e);
     if (!rc)
         rc = add_parameters(p, schema, place.text, g);

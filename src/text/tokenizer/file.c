@@ -50,21 +50,33 @@ static int read_normalizer(struct tokenizer *t, const json_t *root, struct moefl
 
 /* ---- pre_tokenizer ---- */
 
-/* Reads "behavior". "Removed" is not supported: it loses text that decoding cannot restore. */
+/* Reads "behavior" and "invert". Inverted, the gaps count as matches and the matches as gaps. Contiguous
+ * joins neighbours of the same kind, and gaps never touch, so inverting does not change it. */
 static int read_behavior(const json_t *step, const char *where, enum pretokenize_join *join,
                          struct moeflux_err *e)
 {
-    static const char *const names[] = {[PRETOKENIZE_ISOLATED] = "Isolated",
-                                        [PRETOKENIZE_CONTIGUOUS] = "Contiguous",
-                                        [PRETOKENIZE_WITH_PREVIOUS] = "MergedWithPrevious",
-                                        [PRETOKENIZE_WITH_NEXT] = "MergedWithNext"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (json_is_text(json_object_get(step, "behavior"), names[i])) {
-            *join = (enum pretokenize_join)i;
+    static const struct {
+        const char *name;
+        enum pretokenize_join plain, inverted;
+    } kinds[] = {
+        {"Isolated", PRETOKENIZE_ISOLATED, PRETOKENIZE_ISOLATED},
+        {"Removed", PRETOKENIZE_DROP_MATCHES, PRETOKENIZE_DROP_GAPS},
+        {"Contiguous", PRETOKENIZE_CONTIGUOUS, PRETOKENIZE_CONTIGUOUS},
+        {"MergedWithPrevious", PRETOKENIZE_WITH_PREVIOUS, PRETOKENIZE_WITH_NEXT},
+        {"MergedWithNext", PRETOKENIZE_WITH_NEXT, PRETOKENIZE_WITH_PREVIOUS},
+    };
+    struct json_view v = json_view_of(step, where, e);
+    bool invert = json_view_bool_or(&v, "invert", false);
+    if (v.rc < 0)
+        return v.rc;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (json_is_text(json_object_get(step, "behavior"), kinds[i].name)) {
+            *join = invert ? kinds[i].inverted : kinds[i].plain;
             return 0;
         }
     return err_set(e, ERR_UNSUPPORTED,
-                   "%s: behavior %s, expected Isolated, Contiguous, MergedWithPrevious or MergedWithNext",
+                   "%s: behavior %s, expected Isolated, Removed, Contiguous, MergedWithPrevious or "
+                   "MergedWithNext",
                    where, json_quote_member(step, "behavior").text);
 }
 
@@ -74,10 +86,6 @@ static int read_split(struct tokenizer *t, const json_t *step, const char *where
     int rc = read_behavior(step, where, &join, e);
     if (rc < 0)
         return rc;
-    struct json_view v = json_view_of(step, where, e);
-    json_view_need_false(&v, "invert", false);
-    if (v.rc < 0)
-        return v.rc;
     const json_t *pattern = json_object_get(step, "pattern");
     const json_t *regex = json_object_get(pattern, "Regex");
     const json_t *text = regex ? regex : json_object_get(pattern, "String");

@@ -254,11 +254,10 @@ static int read_merge(struct reading *r, struct jsonscan *s, size_t rank, struct
     rc = find_part(r, (struct jsonscan_text){whole->data, whole->len}, rank, &result, e);
     if (rc < 0)
         return rc;
-    /* Otherwise a user who types a control token's text would get the token. */
-    if (r->t->vocab.tokens[result].special)
-        return err_set(e, ERR_FORMAT, "model.merges[%zu]: makes the control token %s", rank,
-                       quote_bytes(whole->data, whole->len).text);
-    bpe_add(&r->t->bpe, left, right, (uint32_t)rank, result);
+    /* A merge that makes a control token never applies where control tokens are looked for: the search for
+     * them comes first. It is left out, because elsewhere a user who types the text would get the token. */
+    if (!r->t->vocab.tokens[result].special)
+        bpe_add(&r->t->bpe, left, right, (uint32_t)rank, result);
     return 0;
 }
 

@@ -1,13 +1,17 @@
 #include "text/tokenizer/pattern.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
+#include <pcre2.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/quote.h"
 #include "base/str.h"
+#include "text/tokenizer/newer_unicode.h"
 
 #define SPACES                                                                                               \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{" \
@@ -75,15 +79,52 @@ static void keep(struct translation *t, size_t n)
     t->at += n;
 }
 
-/* Copies \p{..} and \x{..} whole: their braces are not a quantifier. */
-static int keep_braced_escape(struct translation *t)
+static bool is_script(const char *name, size_t len)
+{
+    char pattern[32];
+    int code, n = snprintf(pattern, sizeof pattern, "\\p{sc:%.*s}", (int)len, name);
+    PCRE2_SIZE at;
+    if (n < 0 || (size_t)n >= sizeof pattern)
+        return false;
+    pcre2_code *script = pcre2_compile((PCRE2_SPTR)pattern, (PCRE2_SIZE)n, PCRE2_UTF, &code, &at, NULL);
+    pcre2_code_free(script);
+    return script != NULL;
+}
+
+/* Writes \p{name} or \P{name}. PCRE2 means a script's extensions by its name, Oniguruma the script. A set's
+ * members cannot express the complement of several ranges; there \P{..} has PCRE2's characters. */
+static void add_property(struct translation *t, bool negated, const char *name, size_t len)
+{
+    struct str newer = {0};
+    newer_unicode_add(name, len, &newer);
+    bool is_set = newer.len > 0 && !t->in_set;
+    if (is_set)
+        str_add_text(t->out, negated ? "[^" : "[");
+    str_addf(t->out, "\\%c{%s%.*s}", negated && !is_set ? 'P' : 'p', is_script(name, len) ? "sc:" : "",
+             (int)len, name);
+    if (!negated || is_set)
+        str_add(t->out, str_text(&newer), newer.len);
+    if (is_set)
+        str_add_text(t->out, "]");
+    str_free(&newer);
+}
+
+/* Takes \p{..}, \P{..} or \x{..} whole: their braces are not a quantifier. */
+static int take_braced_escape(struct translation *t)
 {
     if (t->at + 2 >= t->len || t->p[t->at + 2] != '{')
         return refuse(t, "an escape that needs {braces}");
     const char *close = memchr(t->p + t->at, '}', t->len - t->at);
     if (!close)
         return refuse(t, "an escape without its closing brace");
-    keep(t, (size_t)(close - (t->p + t->at)) + 1);
+    const char *name = t->p + t->at + 3;
+    size_t len = (size_t)(close - name);
+    if (t->p[t->at + 1] == 'x') {
+        keep(t, len + 4);
+        return 0;
+    }
+    add_property(t, t->p[t->at + 1] == 'P', name, len);
+    t->at += len + 4;
     return 0;
 }
 
@@ -101,9 +142,14 @@ static int translate_escape(struct translation *t)
         return 0;
     }
     if (c == 'p' || c == 'P' || c == 'x')
-        return keep_braced_escape(t);
+        return take_braced_escape(t);
+    if (c == 'd' || c == 'D') {
+        add_property(t, c == 'D', "Nd", 2);
+        t->at += 2;
+        return 0;
+    }
     bool is_word = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    if (is_word && !strchr("rntfdD", c))
+    if (is_word && !strchr("rntf", c))
         return refuse(t, "an escape whose meaning differs between regular expression engines");
     keep(t, 2);
     return 0;

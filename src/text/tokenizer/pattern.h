@@ -1,7 +1,8 @@
 /* pattern.h - translates a split pattern of tokenizer.json to PCRE2's syntax. A part of the tokenizer.
  *
  * The files are written for Oniguruma (Ruby syntax, UTF-8). What means the same in both engines is kept. \s
- * and \S are spelt out as the Unicode property White_Space, because PCRE2 counts U+180E as a space. What
+ * and \S are spelt out as the Unicode property White_Space, because PCRE2 counts U+180E as a space. \p{..}
+ * and \d get the characters of newer Unicode versions (newer_unicode.h). What
  * means something else in PCRE2 (nested sets, \h, \w, (?m), {,n}, backtracking verbs, ...) is refused. */
 #ifndef MOEFLUX_TEXT_TOKENIZER_PATTERN_H
 #define MOEFLUX_TEXT_TOKENIZER_PATTERN_H

@@ -181,18 +181,26 @@ static bool joins(enum pretokenize_join join, bool a_is_match, bool b_is_match)
     case PRETOKENIZE_WITH_NEXT:
         return a_is_match && !b_is_match;
     case PRETOKENIZE_ISOLATED:
+    case PRETOKENIZE_DROP_MATCHES:
+    case PRETOKENIZE_DROP_GAPS:
+    case PRETOKENIZE_N_JOINS:
         break;
     }
     return false;
 }
 
+static bool drops(enum pretokenize_join join, bool is_match)
+{
+    return join == (is_match ? PRETOKENIZE_DROP_MATCHES : PRETOKENIZE_DROP_GAPS);
+}
+
 static int cut(struct run *r, size_t split, const char *text, size_t len);
 
-/* Takes the segment after `held`. Joins the two, or passes `held` to the next split. */
+/* Takes the segment after `held`. Drops it, joins the two, or passes `held` to the next split. */
 static int take(struct run *r, size_t split, const char *text, struct segment *held, struct segment next)
 {
     int rc = 0;
-    if (next.end == next.start)
+    if (next.end == next.start || drops(r->p->splits[split]->join, next.is_match))
         return 0;
     if (held->end > held->start && joins(r->p->splits[split]->join, held->is_match, next.is_match))
         next.start = held->start;
@@ -219,7 +227,7 @@ static int cut(struct run *r, size_t split, const char *text, size_t len)
             return rc;
         done = end;
     }
-    return cut(r, split + 1, text + held.start, held.end - held.start);
+    return held.end > held.start ? cut(r, split + 1, text + held.start, held.end - held.start) : 0;
 }
 
 int pretokenize_run(const struct pretokenizer *p, const char *text, size_t len, struct work_limit *limit,

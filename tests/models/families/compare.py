@@ -12,12 +12,16 @@ import mlx.core as mx
 import numpy as np
 import torch
 from safetensors.numpy import load_file, save_file
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 HERE = Path(__file__).parent
 BOUND = 1e-5  # of the largest logit; both sides compute in float32
 # Names of types that transformers does not have, and of an expert's matrices where they are others.
 TYPES = {"kimi_k2": "deepseek_v3", "minimax": "minimax_m2"}
+# What a larger model has around its text model, small.
+VISION = {"kimi_k25": {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32,
+                       "pos_emb_height": 4, "pos_emb_width": 4}}
+NOT_TEXT = "vision_tower.", "mm_projector."
 PARTS = {"minimax": {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}}
 
 
@@ -82,6 +86,11 @@ def rewrite(name, to):
     if config["model_type"] == "gpt_oss" and config["rope_scaling"] is None:  # for which transformers takes YaRN
         config["rope_parameters"] = {"rope_type": "default", "rope_theta": config["rope_theta"]}
         del config["rope_scaling"]
+    if config["model_type"] in VISION:
+        config |= {"vision_config": VISION[config["model_type"]], "projection_hidden_size": 32}
+    if config["model_type"] == "glm4_moe_lite" and "first_k_dense_replace" in config:
+        n = config["first_k_dense_replace"]
+        config["mlp_layer_types"] = ["dense"] * n + ["sparse"] * (config["num_hidden_layers"] - n)
     to.mkdir(parents=True, exist_ok=True)
     save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
     (to / "config.json").write_text(json.dumps(config))
@@ -89,9 +98,11 @@ def rewrite(name, to):
 
 def compare(name, path):
     """The largest difference of any case's last logits, relative; None where the greedy text differs or a tensor is left."""
-    model, report = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="eager",
-                                                         output_loading_info=True)
-    left = {kind: sorted(names)[:3] for kind, names in report.items() if names}
+    kind = json.loads((path / "config.json").read_text())["model_type"]
+    auto = AutoModelForImageTextToText if kind in VISION else AutoModelForCausalLM
+    model, report = auto.from_pretrained(path, dtype=torch.float32, attn_implementation="eager", output_loading_info=True)
+    left = {kind: [x for x in sorted(names) if not any(part in x for part in NOT_TEXT)][:3] for kind, names in report.items()}
+    left = {kind: names for kind, names in left.items() if names}
     golden, worst, same = load_file(HERE / f"{name}.golden.safetensors"), 0.0, not left
     for case in range(sum(k.endswith(".tokens") for k in golden)):
         ids, wanted = golden[f"case{case}.tokens"].tolist(), golden[f"case{case}.last_logits"]

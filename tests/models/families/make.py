@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.models import deepseek_v3, glm4_moe, gpt_oss, minimax, qwen3_next, rope_utils
+from mlx_lm.models import deepseek_v3, glm4_moe, glm4_moe_lite, gpt_oss, kimi_k25, minimax, qwen3_next, rope_utils
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -163,6 +163,67 @@ KIMI_PLAIN = KIMI_ODD | {
                      "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 0.5},
 }
 
+# From K2.5 on: the text model of a larger one, whose configuration and tensors' names contain it. The second's text part has
+# the type that transformers gives it.
+KIMI25 = {
+    "architectures": ["KimiK25ForConditionalGeneration"],
+    "model_type": "kimi_k25",
+    "eos_token_id": 1,
+    "tie_word_embeddings": False,
+}
+KIMI25_ODD = KIMI25 | {"text_config": KIMI_ODD | {"num_attention_heads": 5, "num_key_value_heads": 5}}
+KIMI25_PLAIN = KIMI25 | {"text_config": KIMI_PLAIN | {"model_type": "deepseek_v3", "first_k_dense_replace": 1}}
+
+GLM_LITE = COMMON | {
+    "architectures": ["Glm4MoeLiteForCausalLM"],
+    "model_type": "glm4_moe_lite",
+    "attention_bias": False,
+    "rope_theta": 1000000.0,
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "num_nextn_predict_layers": 1,
+}
+
+# Five heads whose values are wider than their keys without the rotated part, 9 experts. The first layer is dense without being
+# named so.
+GLM_LITE_ODD = GLM_LITE | {
+    "rms_norm_eps": 1e-05,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 5,
+    "num_hidden_layers": 3,
+    "q_lora_rank": 192,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 128,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 9,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 4,
+    "routed_scaling_factor": 1.8,
+}
+
+# Two dense layers, two shared experts, two groups, keys wider than values.
+GLM_LITE_PLAIN = GLM_LITE | {
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 3,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 128,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 32,
+    "v_head_dim": 32,
+    "n_group": 2,
+    "topk_group": 1,
+    "n_routed_experts": 8,
+    "n_shared_experts": 2,
+    "routed_scaling_factor": 1.0,
+    "first_k_dense_replace": 2,
+}
+
 MINIMAX = COMMON | {
     "architectures": ["MiniMaxM2ForCausalLM"],
     "model_type": "minimax",
@@ -239,6 +300,10 @@ MODELS = {
     "next-plain": (NEXT_PLAIN, qwen3_next, qwen3_next.Qwen3NextDecoderLayer, mx.float16, 4, 64),
     "kimi-odd": (KIMI_ODD, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, mx.bfloat16, 4, 64),
     "kimi-plain": (KIMI_PLAIN, deepseek_v3, deepseek_v3.DeepseekV3DecoderLayer, mx.float16, 4, 32),
+    "kimi25-odd": (KIMI25_ODD, kimi_k25, deepseek_v3.DeepseekV3DecoderLayer, mx.bfloat16, 4, 32),
+    "kimi25-plain": (KIMI25_PLAIN, kimi_k25, deepseek_v3.DeepseekV3DecoderLayer, mx.float16, 4, 64),
+    "glmlite-odd": (GLM_LITE_ODD, glm4_moe_lite, glm4_moe_lite.Glm4MoeLiteDecoderLayer, mx.bfloat16, 4, 32),
+    "glmlite-plain": (GLM_LITE_PLAIN, glm4_moe_lite, glm4_moe_lite.Glm4MoeLiteDecoderLayer, mx.float16, 4, 64),
     "minimax-odd": (MINIMAX_ODD, minimax, minimax.MiniMaxDecoderLayer, mx.bfloat16, 4, 64),
     "minimax-plain": (MINIMAX_PLAIN, minimax, minimax.MiniMaxDecoderLayer, mx.float16, 4, 32),
     "gptoss-odd": (GPT_OSS_ODD, gpt_oss, gpt_oss.TransformerBlock, mx.bfloat16, 4, 32, "mxfp4"),
@@ -259,6 +324,7 @@ GPT_OSS_HF = GPT_OSS_ODD | {
 
 # Tokens of the prompts; the first case has logits and hidden states of all of them.
 PROMPTS, GREEDY = (19, 1, 90), 10
+LONGER = {"kimi25-odd", "kimi25-plain", "glmlite-odd", "glmlite-plain"}
 
 
 def experts_alone(path, module):
@@ -266,11 +332,14 @@ def experts_alone(path, module):
     return True if "experts" in path else {"group_size": 64, "bits": 8}
 
 
-def golden(path, layer):
+def golden(path, layer, prompts=PROMPTS):
     """The model as it was written, in float32: codes stay, scales and everything else become float32."""
     model, _ = load_model(path)
     with_dtype(model, mx.float32)
-    return outputs(model, layer, COMMON["vocab_size"], PROMPTS, GREEDY, 1)
+    if layer is glm4_moe_lite.Glm4MoeLiteDecoderLayer:  # transformers leaves these at their class's default, mlx-lm does not
+        for x in model.layers:
+            x.self_attn.q_a_layernorm.eps = x.self_attn.kv_a_layernorm.eps = 1e-6
+    return outputs(model, layer, COMMON["vocab_size"], prompts, GREEDY, 1)
 
 
 def in_turn(gate, up):
@@ -331,7 +400,7 @@ def main():
         save_model(to / name, model)
         (to / name / "model.safetensors.index.json").unlink()
         save_config(config, to / name / "config.json")
-        mx.save_safetensors(str(to / f"{name}.golden.safetensors"), golden(to / name, layer))
+        mx.save_safetensors(str(to / f"{name}.golden.safetensors"), golden(to / name, layer, (19, 1, 65, 300) if name in LONGER else PROMPTS))
         print(name)
 
 

@@ -1,0 +1,377 @@
+#include "api/api_request.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/choice.h"
+#include "api/fields.h"
+#include "api/messages.h"
+#include "api/refusal.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "generate/generator.h"
+#include "generate/turn_stops.h"
+
+#define MAX_SEED   (((int64_t)1 << 53) - 1)
+#define MAX_TOKENS ((int64_t)1 << 30)
+
+enum { DEFAULT_COMPLETION = 16 };
+
+/* ---- sampling ---- */
+
+static const struct {
+    const char *name, *field; /* name in the API, name in generate/request.h */
+    double lo, hi;
+} reals[] = {
+    {"temperature", "temp", 0, 100},
+    {"top_p", "top_p", 0, 1},
+    {"min_p", "min_p", 0, 1},
+    {"repeat_penalty", "repeat_penalty", 0, 100},
+    {"repetition_penalty", "repeat_penalty", 0, 100},
+    {"presence_penalty", "presence_penalty", -2, 2},
+    {"frequency_penalty", "frequency_penalty", -2, 2},
+};
+
+static const struct {
+    const char *name, *field;
+    int64_t lo, hi;
+} wholes[] = {
+    /* If several are given, the one that is last in this list wins. */
+    {"max_tokens", "n", 0, MAX_TOKENS},
+    {"max_completion_tokens", "n", 0, MAX_TOKENS},
+    {"repeat_last_n", "repeat_last_n", 0, 1 << 20},
+};
+
+static void set(json_t *out, const char *field, json_t *value, struct refusal *refusal)
+{
+    if (json_object_set_new(out, field, value) < 0)
+        refusal_set(refusal, 503, NULL, NULL, "out of memory for the request");
+}
+
+static void read_sampling(const json_t *in, bool chat, json_t *out, struct refusal *refusal)
+{
+    if (!chat)
+        set(out, "n", json_integer(DEFAULT_COMPLETION), refusal);
+    for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++) {
+        int64_t n = fields_int(in, wholes[i].name, -1, wholes[i].lo, wholes[i].hi, refusal);
+        if (n >= 0)
+            set(out, wholes[i].field, json_integer(n), refusal);
+    }
+    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
+        double x = fields_real(in, reals[i].name, NAN, reals[i].lo, reals[i].hi, refusal);
+        /* top_p 0 means the likeliest token alone; a very small value keeps just that. */
+        if (x == 0 && strcmp(reals[i].field, "top_p") == 0)
+            x = 1e-9;
+        if (!isnan(x))
+            set(out, reals[i].field, json_real(x), refusal);
+    }
+    /* Clients send -1 or 0 for "all". */
+    int64_t top_k = fields_int(in, "top_k", -2, -1, MAX_TOKENS, refusal);
+    if (top_k >= -1)
+        set(out, "top_k", json_integer(top_k > 0 ? top_k : 0), refusal);
+    if (fields_bool(in, "ignore_eos", false, refusal))
+        set(out, "ignore_eos", json_true(), refusal);
+}
+
+/* ---- unsupported fields ---- */
+
+/* Refuses unsupported fields that would change the answer: they must not be ignored. */
+static void refuse_unknown(const json_t *in, struct refusal *refusal)
+{
+    static const char *const names[] = {"suffix", "functions", "function_call", "audio"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *value = fields_get(in, names[i]);
+        bool empty = !value || (json_is_object(value) && json_object_size(value) == 0) ||
+                     (json_is_array(value) && json_array_size(value) == 0) ||
+                     (json_is_string(value) && json_string_length(value) == 0);
+        if (!empty)
+            refusal_set(refusal, 400, names[i], "unsupported_parameter", "%s is not supported", names[i]);
+    }
+    const json_t *kinds = fields_array(in, "modalities", refusal);
+    for (size_t i = 0; i < json_array_size(kinds); i++) {
+        const char *kind = json_string_value(json_array_get(kinds, i));
+        if (!kind || strcmp(kind, "text") != 0)
+            refusal_set(refusal, 400, "modalities", "unsupported_parameter",
+                        "modalities: only \"text\" is supported");
+    }
+}
+
+/* ---- the form of the answer ---- */
+
+static void read_form(struct api_request *c, const json_t *in, struct refusal *refusal)
+{
+    const json_t *options = fields_object(in, "stream_options", refusal);
+    c->n = (uint32_t)fields_int(in, "n", 1, 1, API_REQUEST_MAX_CHOICES, refusal);
+    c->stream = fields_bool(in, "stream", false, refusal);
+    c->include_usage = options && fields_bool(options, "include_usage", false, refusal);
+    if (options && !c->stream)
+        refusal_field(refusal, "stream_options", "stream_options goes with stream only");
+    fields_text(in, "model", refusal);
+    if (fields_int(in, "best_of", c->n, 1, API_REQUEST_MAX_CHOICES, refusal) != c->n)
+        refusal_set(refusal, 400, "best_of", "unsupported_parameter", "best_of must be equal to n");
+    c->echo = !c->chat && fields_bool(in, "echo", false, refusal);
+}
+
+static void set_schema(json_t *out, const json_t *schema, const char *place, struct refusal *refusal)
+{
+    if (json_is_object(schema))
+        set(out, "json_schema", json_incref((json_t *)(uintptr_t)schema), refusal);
+    else
+        refusal_field(refusal, "response_format", "response_format: %s: expected an object, found %s", place,
+                      fields_kind(schema));
+}
+
+/* Reads {"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "json_object"}; some clients add
+ * "schema" to the latter. */
+static void read_format(const json_t *in, json_t *out, struct refusal *refusal)
+{
+    const json_t *format = fields_object(in, "response_format", refusal);
+    const char *type = format ? fields_text(format, "type", refusal) : "text";
+    const json_t *named = format ? fields_object(format, "json_schema", refusal) : NULL;
+    const json_t *direct = format ? fields_get(format, "schema") : NULL;
+    if (!type)
+        refusal_field(refusal, "response_format", "response_format: type is missing");
+    else if (strcmp(type, "json_object") == 0 && direct)
+        set_schema(out, direct, "schema", refusal);
+    else if (strcmp(type, "json_object") == 0)
+        set(out, "json_object", json_true(), refusal);
+    else if (strcmp(type, "json_schema") == 0)
+        set_schema(out, named ? fields_get(named, "schema") : NULL, "json_schema.schema", refusal);
+    else if (strcmp(type, "text") != 0)
+        refusal_field(refusal, "response_format",
+                      "response_format: expected the type text, json_object or json_schema, found \"%.40s\"",
+                      type);
+}
+
+/* Copies the fields that generate/request.c takes unchanged; it checks them. */
+static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *refusal)
+{
+    static const struct {
+        const char *name;
+        bool of_chats;
+    } names[] = {{"logit_bias", false},
+                 {"stop", false},
+                 {"logprobs", false},
+                 {"top_logprobs", false},
+                 {"grammar", false},
+                 {"tools", true},
+                 {"tool_choice", true},
+                 {"parallel_tool_calls", true},
+                 {"chat_template_kwargs", true}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const json_t *value = fields_get(in, names[i].name);
+        if (value && (chat || !names[i].of_chats))
+            set(out, names[i].name, json_incref((json_t *)(uintptr_t)value), refusal);
+    }
+}
+
+static void read_logprobs(struct api_request *c, const json_t *in, struct refusal *refusal)
+{
+    const json_t *value = fields_get(in, "logprobs");
+    if (c->chat)
+        c->logprobs = fields_bool(in, "logprobs", false, refusal);
+    else if (json_is_boolean(value))
+        refusal_field(refusal, "logprobs", "logprobs: expected a whole number, found %s", fields_kind(value));
+    else
+        c->logprobs = value != NULL;
+}
+
+/* ---- prompts ---- */
+
+/* Refuses the body for an error of generate/request.c: "the request: FIELD: ...", "the request: FIELD goes
+ * with ..." or "the request: FIELD is ...". */
+static int refuse_request(struct refusal *refusal, int rc, const struct moeflux_err *e)
+{
+    static const char begin[] = "the request: ";
+    const char *text = e->text;
+    size_t n = strlen(begin);
+    if (strncmp(text, begin, n) != 0 || rc == ERR_MEMORY)
+        return refusal_of(refusal, rc, e);
+    text += n;
+    char field[sizeof refusal->param];
+    size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
+    bool named = len < sizeof field && (text[len] == ':' || strncmp(text + len, " goes with", 10) == 0 ||
+                                        strncmp(text + len, " is ", 4) == 0);
+    snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
+    /* Fields that have another name in the API. */
+    const char *name = strcmp(field, "json_schema") == 0 ? "response_format"
+                       : strncmp(text, "message ", 8) == 0 || strncmp(text, "the last message", 16) == 0
+                           ? "messages"
+                           : field;
+    return refusal_field(refusal, name, "%s", text);
+}
+
+static int add_tokens(struct request *r, const json_t *ids, const struct generator *g,
+                      struct refusal *refusal)
+{
+    struct moeflux_err e;
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_t *id = json_array_get(ids, i);
+        int64_t n = json_integer_value(id);
+        if (!json_is_integer(id) || n < 0 || n >= (int64_t)g->info.vocab_size)
+            return refusal_field(refusal, "prompt", "prompt: expected token ids from 0 to %u",
+                                 g->info.vocab_size - 1);
+        int rc = token_list_add(&r->tokens, (int32_t)n, &e);
+        if (rc)
+            return refusal_of(refusal, rc, &e);
+    }
+    return 0;
+}
+
+static bool is_ids(const json_t *value)
+{
+    return json_is_array(value) && json_is_integer(json_array_get(value, 0));
+}
+
+/* Makes the request for one prompt: a text or token ids. */
+static int take_prompt(struct request *r, const json_t *prompt, json_t *fields, struct generator *g,
+                       const struct request_options *defaults, struct refusal *refusal)
+{
+    struct moeflux_err e;
+    bool ids = is_ids(prompt);
+    if (!ids && !json_is_string(prompt))
+        return refusal_field(refusal, "prompt",
+                             "prompt: expected a text, token ids, or an array of these, found %s",
+                             fields_kind(prompt));
+    set(fields, "raw", json_true(), refusal);
+    set(fields, "prompt", ids ? json_string("ids") : json_incref((json_t *)(uintptr_t)prompt), refusal);
+    if (refusal->status)
+        return -1;
+    int rc = request_take(r, fields, defaults, &e);
+    if (!rc && !ids && *r->options.prompt)
+        rc = request_encode(r, g, &e);
+    if (rc)
+        return refuse_request(refusal, rc, &e);
+    if (ids && add_tokens(r, prompt, g, refusal))
+        return -1;
+    return r->tokens.n ? 0 : refusal_field(refusal, "prompt", "prompt: it is empty");
+}
+
+static int take_messages(struct request *r, const json_t *in, json_t *fields, struct generator *g,
+                         const struct request_options *defaults, struct refusal *refusal)
+{
+    struct moeflux_err e;
+    json_t *messages = messages_read(fields_array(in, "messages", refusal), refusal);
+    if (!messages)
+        return -1;
+    set(fields, "messages", messages, refusal);
+    if (refusal->status)
+        return -1;
+    int rc = request_take(r, fields, defaults, &e);
+    if (!rc)
+        rc = request_encode(r, g, &e);
+    return rc ? refuse_request(refusal, rc, &e) : 0;
+}
+
+/* ---- choices ---- */
+
+static int check_length(const struct request *r, const struct generator *g, struct refusal *refusal)
+{
+    if (r->tokens.n <= g->max_context)
+        return 0;
+    return refusal_set(refusal, 400, NULL, "context_length_exceeded",
+                       "the prompt has %zu tokens, the context holds %u", r->tokens.n, g->max_context);
+}
+
+/* Makes the next choice. prompt NULL: of the messages. */
+static int make_choice(struct api_request *c, const json_t *in, const json_t *sampling, const json_t *prompt,
+                       uint64_t seed, struct generator *g, const struct api_request_defaults *defaults,
+                       struct refusal *refusal)
+{
+    struct choice *a = &c->choices[c->n_choices++];
+    a->seed = seed;
+    a->score = c->echo && c->logprobs;
+    json_t *fields = json_deep_copy(sampling);
+    if (!fields)
+        return refusal_set(refusal, 503, NULL, NULL, "out of memory for the request");
+    int rc = prompt ? take_prompt(&a->request, prompt, fields, g, &defaults->options, refusal)
+                    : take_messages(&a->request, in, fields, g, &defaults->options, refusal);
+    json_decref(fields);
+    if (!rc)
+        rc = check_length(&a->request, g, refusal);
+    if (!rc && defaults->turns)
+        turn_stops_find(&a->request, g, &a->stops);
+    return rc;
+}
+
+static int choose_seed(const json_t *in, const struct api_request_defaults *defaults, uint64_t *seed,
+                       struct refusal *refusal)
+{
+    struct moeflux_err e;
+    const json_t *given = fields_get(in, "seed");
+    int64_t n = fields_int(in, "seed", defaults->options.seed, INT64_MIN, INT64_MAX, refusal);
+    *seed = (uint64_t)n & MAX_SEED;
+    if ((given && n != -1) || (!given && n >= 0))
+        return 0;
+    int rc = generator_draw_seed(seed, &e);
+    return rc ? refusal_of(refusal, rc, &e) : 0;
+}
+
+static int make_choices(struct api_request *c, const json_t *in, const json_t *sampling, struct generator *g,
+                        const struct api_request_defaults *defaults, struct refusal *refusal)
+{
+    const json_t *prompt = c->chat ? NULL : fields_get(in, "prompt");
+    bool many = json_is_array(prompt) && !is_ids(prompt);
+    size_t n_prompts = many ? json_array_size(prompt) : 1;
+    struct moeflux_err e;
+    uint64_t seed = 0;
+    if (!c->chat && !prompt)
+        return refusal_field(refusal, "prompt", "prompt is missing");
+    if (n_prompts == 0 || n_prompts * c->n > API_REQUEST_MAX_CHOICES)
+        return refusal_field(refusal, "prompt",
+                             "%zu prompts with %u choices each, expected 1 to %d choices in all", n_prompts,
+                             c->n, API_REQUEST_MAX_CHOICES);
+    if (!(c->choices = mem_new(n_prompts * c->n, sizeof *c->choices, &e)))
+        return refusal_of(refusal, ERR_MEMORY, &e);
+    int rc = choose_seed(in, defaults, &seed, refusal);
+    for (size_t i = 0; !rc && i < n_prompts * c->n; i++)
+        rc = make_choice(c, in, sampling, many ? json_array_get(prompt, i / c->n) : prompt, seed + i % c->n,
+                         g, defaults, refusal);
+    return rc;
+}
+
+int api_request_take(struct api_request *c, bool chat, const struct json_t *in, const struct generator *g,
+                     const struct api_request_defaults *defaults, struct refusal *refusal)
+{
+    json_t *sampling = json_object();
+    *c = (struct api_request){.chat = chat};
+    if (!sampling)
+        return refusal_set(refusal, 503, NULL, NULL, "out of memory for the request");
+    read_form(c, in, refusal);
+    read_sampling(in, chat, sampling, refusal);
+    read_logprobs(c, in, refusal);
+    read_format(in, sampling, refusal);
+    pass_on(in, chat, sampling, refusal);
+    refuse_unknown(in, refusal);
+    if (!refusal->status) {
+        struct generator own;
+        generator_share(&own, g, 0);
+        make_choices(c, in, sampling, &own, defaults, refusal);
+        generator_unshare(&own);
+    }
+    json_decref(sampling);
+    return refusal->status ? -1 : 0;
+}
+
+int api_request_read(struct api_request *c, bool chat, const char *body, size_t len,
+                     const struct generator *g, const struct api_request_defaults *defaults,
+                     struct refusal *refusal)
+{
+    json_t *in = fields_parse(body, len, refusal);
+    *c = (struct api_request){.chat = chat};
+    int rc = in ? api_request_take(c, chat, in, g, defaults, refusal) : -1;
+    json_decref(in);
+    return rc;
+}
+
+void api_request_free(struct api_request *c)
+{
+    for (uint32_t i = 0; i < c->n_choices; i++)
+        choice_free(&c->choices[i]);
+    free(c->choices);
+    *c = (struct api_request){0};
+}

@@ -1,0 +1,47 @@
+/* api_request.h - the body of a request for completions in OpenAI's form: checked fields and choices. */
+#ifndef MOEFLUX_API_API_REQUEST_H
+#define MOEFLUX_API_API_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "generate/request.h"
+
+struct choice;
+struct generator;
+struct json_t;
+struct refusal;
+
+enum { API_REQUEST_MAX_CHOICES = 128 };
+
+struct api_request { /* zeroed at first; freed with api_request_free */
+    bool chat;       /* a chat; false: the completion of a text */
+    bool stream, include_usage;
+    bool echo; /* the reply begins with the prompt */
+    bool logprobs;
+    uint32_t n; /* choices for each prompt */
+    uint32_t n_choices;
+    struct choice *choices; /* [n_choices], ordered by prompt */
+};
+
+/* Values of fields that the body does not have. */
+struct api_request_defaults {
+    struct request_options options;
+    bool turns; /* fill choice.stops: positions where the next request of a conversation will differ */
+};
+
+/* Reads a body and makes its choices with their tokens. g: prepared (generator_prepare); a copy of it runs
+ * the templates. Returns 0, or -1 with the refusal filled. */
+int api_request_read(struct api_request *c, bool chat, const char *body, size_t len,
+                     const struct generator *g, const struct api_request_defaults *defaults,
+                     struct refusal *refusal);
+
+/* Does the same with a parsed object, such as the body of a batch line. */
+int api_request_take(struct api_request *c, bool chat, const struct json_t *in, const struct generator *g,
+                     const struct api_request_defaults *defaults, struct refusal *refusal);
+
+/* Frees all but the struct itself; a zeroed one is legal. */
+void api_request_free(struct api_request *c);
+
+#endif

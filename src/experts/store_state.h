@@ -1,0 +1,43 @@
+/* store_state.h - what an expert store consists of. Private to store.c and store_fill.c. */
+#ifndef MOEFLUX_EXPERTS_STORE_STATE_H
+#define MOEFLUX_EXPERTS_STORE_STATE_H
+
+#include "experts/store.h"
+#include "experts/tiers.h"
+#include "model/model.h"
+
+/* The most reads in flight. */
+enum { MAX_IN_FLIGHT = 64 };
+
+struct expert_store {
+    struct exec *exec;
+    const struct model_dir *model;
+    struct expert_layers layers; /* the store's own; others have empty rows in its tables */
+    uint32_t n_layers, n_experts;
+    struct tiers tiers;
+    struct reader *reader;
+    struct want *wants; /* [n_wants], those before n_brought have their slots */
+    uint32_t n_wants, n_brought, n_landed, max_wants;
+    struct held *held; /* [n_held] */
+    uint32_t n_held;
+    bool fills;                    /* the option of this name */
+    uint64_t fill_at;              /* the next expert for fill_ahead: layer * n_experts + number */
+    uint32_t max_pinned, n_pinned; /* device slots of --pin: planned; loaded so far */
+    uint32_t *counts;              /* [n_layers][n_experts]: choices, including those of earlier runs */
+    uint64_t *layer_wait_ns;
+    uint32_t max_prefetching; /* prefetches in flight at once */
+    bool in_place;            /* device slots are the mapped files */
+    const char *usage, *pin;  /* borrowed until store_fill_load */
+    struct expert_store_stats stats;
+};
+
+/* Returns the number of experts in all of the layers. */
+static inline uint64_t store_n_experts(const struct model_dir *m, struct expert_layers layers)
+{
+    uint64_t n = 0;
+    for (uint32_t i = layers.first; i < layers.end; i++)
+        n += config_has_experts(&m->config, i) ? m->config.n_experts : 0;
+    return n;
+}
+
+#endif

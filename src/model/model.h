@@ -1,0 +1,122 @@
+/* model.h - a model on disk as data: its tensors, files, expert layouts, and struct model_dir, which holds
+ * them. Types alone: model_dir.h opens a model, model_dir_find.h and model_dir_read.h look into an open
+ * one. */
+#ifndef MOEFLUX_MODEL_MODEL_H
+#define MOEFLUX_MODEL_MODEL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "model/config.h"
+#include "model/spread.h"
+
+enum dtype {
+    DTYPE_U32,
+    DTYPE_BF16,
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_I32,
+    DTYPE_F8_E4M3,
+    DTYPE_U8,
+    DTYPE_OTHER, /* known, but not supported */
+    DTYPE_GGUF,  /* any type of a GGUF file; counts as float32 (convert/gguf/source.h) */
+};
+
+enum { TENSOR_MAX_DIMS = 8 };
+
+/* How MLX quantises: codes with scales and biases, or small floats with scales alone. */
+enum quant_mode { QUANT_AFFINE, QUANT_MXFP4, QUANT_MXFP8, QUANT_NVFP4 };
+
+/* A tensor that a fused tensor of the file contains in pieces. The fused one is n_blocks blocks of `period`
+ * bytes, and every run of a block is a piece. The tensor is the pieces of run 0 of all blocks, then those of
+ * run 1, and so on. n_runs 0: the tensor is contiguous. */
+enum { TENSOR_MAX_RUNS = 3 };
+struct tensor_pieces {
+    uint32_t n_runs;
+    uint64_t period, n_blocks;
+    struct {
+        uint64_t from, bytes; /* offset in the block, length */
+    } runs[TENSOR_MAX_RUNS];
+};
+
+struct tensor {
+    char *name; /* canonical */
+    enum dtype dtype;
+    uint32_t n_dims;
+    uint64_t shape[TENSOR_MAX_DIMS];
+    /* quantised weights (U32) only, else 0: bits of a code; columns that share a scale */
+    uint32_t bits, group;
+    enum quant_mode mode; /* quantised weights only */
+    /* FORMAT_* of a quantised weight, also in its scales and biases; else FORMAT_NONE */
+    uint32_t format;
+    uint32_t file; /* index into model_dir.files */
+    /* off: from the file's start; of a tensor in pieces, where its first block begins */
+    uint64_t off, bytes;
+    struct tensor_pieces pieces;
+};
+
+struct model_file {
+    char *path;
+    int fd;
+    uint64_t bytes;
+};
+
+/* Size of the blocks of weights that share a scale in a checkpoint with 8-bit floats (fp8.h); 0 in others. */
+struct fp8_blocks {
+    uint32_t rows, cols;
+};
+
+struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
+    uint32_t format; /* FORMAT_*; FORMAT_NONE: 8-bit floats (fp8.h), which are converted before they run */
+    uint32_t rows, cols;
+    const struct tensor *weight;
+    const struct tensor *scales, *biases; /* NULL where the format has none */
+};
+
+/* One contiguous run of an expert's bytes. */
+struct extent {
+    uint32_t file; /* index into model_dir.files */
+    uint64_t off;  /* bytes from the file's start */
+    uint64_t bytes;
+    uint64_t at; /* its place in the expert's slot: bytes from the slot's start */
+};
+enum { EXPERT_MAX_EXTENTS = 9 };
+
+/* FORMAT_* of each projection; all are quantised. gate and up have the same format, since one operation
+ * computes both. */
+struct expert_formats {
+    uint32_t gate, up, down;
+};
+
+/* Places of an expert's weights (_w), scales (_s) and biases (_b) in a slot, in bytes from its start. All
+ * experts of a layer have the same. Formats without biases have empty ones. gate, up: [moe_inner][hidden];
+ * down: [hidden][moe_inner]. */
+struct expert_layout {
+    struct expert_formats formats;
+    uint64_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
+    uint64_t bytes; /* size of the whole expert */
+};
+
+struct model_dir {
+    char *path;
+    bool packed;
+    bool is_sketch;  /* has no files (sketch.h) */
+    bool is_assumed; /* a sketch whose formats are assumed */
+    struct config config;
+    struct fp8_blocks fp8;
+    struct model_file *files;
+    uint32_t n_files;
+    struct tensor *tensors; /* [n_tensors], sorted by name */
+    size_t n_tensors;
+    size_t n_left_out; /* tensors of a checkpoint that are of its other parts: vision, more tokens */
+    struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
+    uint64_t max_expert_bytes;     /* size of the largest expert, so of a slot for any */
+    char *tokenizer_path;          /* tokenizer.json or tiktoken.model; NULL when the directory has none */
+    uint64_t dense_bytes;          /* all tensors except the routed experts */
+    uint64_t expert_bytes;         /* all routed experts on disk */
+    struct spread_dirs parts;      /* directories of the experts; plain: one */
+    struct expert_place *places;   /* the layers' experts; private */
+};
+
+#endif

@@ -1,0 +1,97 @@
+#include "model/model_dir_find.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/format.h"
+#include "model/fp8.h"
+#include "model/tensor.h"
+
+const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
+{
+    return tensor_find(m->tensors, m->n_tensors, name);
+}
+
+static int find_part(const struct model_dir *m, const char *base, const char *tail, const struct tensor **out,
+                     struct moeflux_err *e)
+{
+    char name[256];
+    int n = snprintf(name, sizeof name, "%s%s", base, tail);
+    *out = n > 0 && (size_t)n < sizeof name ? model_dir_find(m, name) : NULL;
+    if (*out)
+        return 0;
+    err_set(e, ERR_FORMAT, "%s: tensor %s%s is missing", m->path, base, tail);
+    return ERR_FORMAT;
+}
+
+static int check_shape(const struct model_dir *m, const struct tensor *t, uint64_t rows, uint64_t cols,
+                       struct moeflux_err *e)
+{
+    if (t->n_dims >= 2 && tensor_rows(t) == rows && tensor_cols(t) == cols)
+        return 0;
+    char found[TENSOR_SHAPE_TEXT];
+    tensor_shape_text(t, found);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected [%" PRIu64 ", %" PRIu64 "]",
+                   m->files[t->file].path, t->name, found, rows, cols);
+}
+
+static int quantised_matrix(const struct model_dir *m, const char *base, struct matrix *out,
+                            struct moeflux_err *e)
+{
+    const struct tensor *w = out->weight;
+    const struct format *f = format_of(out->format = w->format);
+    int rc = find_part(m, base, ".scales", &out->scales, e);
+    if (rc == 0 && f->has_bias)
+        rc = find_part(m, base, ".biases", &out->biases, e);
+    if (rc == 0)
+        rc = check_shape(m, out->scales, out->rows, out->cols / f->group, e);
+    if (rc == 0 && f->has_bias)
+        rc = check_shape(m, out->biases, out->rows, out->cols / f->group, e);
+    if (rc == 0)
+        rc = check_shape(m, w, out->rows, (uint64_t)out->cols * f->bits / 32, e);
+    if (rc == 0 && !format_takes_cols(f, out->cols))
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %u inputs, expected a multiple of %u",
+                       m->files[w->file].path, w->name, out->cols, f->group);
+    return rc;
+}
+
+int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols,
+                     struct matrix *out, struct moeflux_err *e)
+{
+    *out = (struct matrix){.rows = rows, .cols = cols};
+    int rc = find_part(m, base, ".weight", &out->weight, e);
+    if (rc < 0)
+        return rc;
+    if (out->weight->dtype == DTYPE_U32)
+        return quantised_matrix(m, base, out, e);
+    if (out->weight->dtype == DTYPE_F8_E4M3) {
+        const struct tensor *block_scales;
+        out->format = FORMAT_NONE;
+        rc = check_shape(m, out->weight, rows, cols, e);
+        return rc < 0 ? rc : fp8_scales(m, out->weight, &block_scales, e);
+    }
+    if (!tensor_is_float(out->weight->dtype))
+        return tensor_fail_dtype(out->weight, "U32, BF16, F16 or F32", m->files[out->weight->file].path, e);
+    out->format = out->weight->dtype == DTYPE_BF16   ? FORMAT_BF16
+                  : out->weight->dtype == DTYPE_F16  ? FORMAT_F16
+                  : out->weight->dtype == DTYPE_GGUF ? out->weight->format
+                                                     : FORMAT_F32;
+    return check_shape(m, out->weight, rows, cols, e);
+}
+
+int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
+                     struct moeflux_err *e)
+{
+    int rc = find_part(m, name, "", out, e);
+    if (rc < 0)
+        return rc;
+    const struct tensor *t = *out;
+    if (!tensor_is_float(t->dtype))
+        return tensor_fail_dtype(t, "BF16, F16 or F32", m->files[t->file].path, e);
+    uint64_t found = t->bytes / tensor_dtype_bytes(t->dtype);
+    if (found != n)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " elements, expected %" PRIu64,
+                       m->files[t->file].path, t->name, found, n);
+    return 0;
+}

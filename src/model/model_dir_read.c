@@ -1,0 +1,159 @@
+#include "model/model_dir_read.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/f16.h"
+#include "base/file.h"
+#include "base/format.h"
+#include "base/mem.h"
+#include "model/expert_places.h"
+#include "model/model_file.h"
+#include "model/tensor.h"
+
+/* Returns whether n bytes of scales or biases are finite. */
+static bool scales_are_finite(const struct format *f, const uint8_t *bytes, uint64_t n)
+{
+    if (f->scale == SCALE_BF16)
+        return bf16_all_finite(bytes, n / 2);
+    if (f->scale == SCALE_F16)
+        return f16_all_finite(bytes, n / 2);
+    if (f->scale == SCALE_F32)
+        return float_all_finite(bytes, n / 4);
+    uint8_t mask = f->scale == SCALE_E4M3 ? 0x7f : 0xff; /* all of these bits set: NaN */
+    bool bad = false;
+    for (uint64_t i = 0; i < n; i++)
+        bad |= (bytes[i] & mask) == mask;
+    return !bad;
+}
+
+static int check_finite(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n,
+                        const uint8_t *bytes, struct moeflux_err *e)
+{
+    if (t->format == FORMAT_NONE || t->dtype == DTYPE_U32)
+        return 0;
+    const struct format *f = format_of(t->format);
+    uint64_t skip = (f->scale_bytes - from % f->scale_bytes) % f->scale_bytes; /* the rest of a cut number */
+    if (n <= skip || scales_are_finite(f, bytes + skip, n - skip))
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path, t->name);
+}
+
+int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
+                   struct moeflux_err *e)
+{
+    const struct model_file *f = &m->files[t->file];
+    if (from > t->bytes || n > t->bytes - from)
+        return err_set(e, ERR_USAGE,
+                       "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " of %" PRIu64 " were asked for",
+                       f->path, t->name, from, n, t->bytes);
+    int rc = model_file_read(m->files, t, from, n, dst, e);
+    return rc < 0 ? rc : check_finite(m, t, from, n, dst, e);
+}
+
+bool model_dir_check_bytes(const struct tensor *t, const uint8_t *bytes, uint64_t n)
+{
+    return t->format == FORMAT_NONE || scales_are_finite(format_of(t->format), bytes, n);
+}
+
+int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, const uint8_t *bytes,
+                           struct moeflux_err *e)
+{
+    return check_finite(m, t, 0, t->bytes, bytes, e);
+}
+
+/* Widens 16-bit values in the upper half of dst to floats. Going upwards, no float overwrites a value that is
+ * still to be read. */
+static void widen_in_place(float *dst, uint64_t n, enum dtype dtype)
+{
+    const uint8_t *src = (const uint8_t *)dst + 2 * n;
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t bits;
+        memcpy(&bits, src + 2 * i, sizeof bits);
+        dst[i] = dtype == DTYPE_BF16 ? bf16_to_float(bits) : f16_to_float(bits);
+    }
+}
+
+int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e)
+{
+    if (!tensor_is_float(t->dtype))
+        return tensor_fail_dtype(t, "BF16, F16 or F32", m->files[t->file].path, e);
+    uint64_t n = t->bytes / tensor_dtype_bytes(t->dtype);
+    uint64_t skip = t->dtype == DTYPE_F32 ? 0 : 2 * n;
+    int rc = model_dir_read(m, t, 0, t->bytes, (uint8_t *)dst + skip, e);
+    if (rc < 0)
+        return rc;
+    if (t->dtype != DTYPE_F32)
+        widen_in_place(dst, n, t->dtype);
+    for (uint64_t i = 0; i < n; i++)
+        if (!isfinite(dst[i]))
+            return err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
+                           m->files[t->file].path, t->name, i);
+    return 0;
+}
+
+/* --- experts --- */
+
+uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, struct extent *out)
+{
+    const struct expert_place *p = &m->places[layer];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->n_runs; i++) {
+        const struct expert_run *r = &p->runs[i];
+        struct extent x = {r->file + (expert + i) % p->n_parts, r->off + expert * r->stride, r->bytes, r->at};
+        struct extent *last = n ? &out[n - 1] : NULL;
+        if (last && last->file == x.file && last->off + last->bytes == x.off &&
+            last->at + last->bytes == x.at)
+            last->bytes += x.bytes;
+        else
+            out[n++] = x;
+    }
+    return n;
+}
+
+int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, uint64_t at, uint64_t n,
+                          uint8_t *dst, struct moeflux_err *e)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    uint32_t n_extents = model_dir_expert(m, layer, expert, x);
+    int rc = 0;
+    for (uint32_t i = 0; i < n_extents && rc == 0; i++) {
+        const struct model_file *f = &m->files[x[i].file];
+        uint64_t from = size_max(at, x[i].at), to = size_min(at + n, x[i].at + x[i].bytes);
+        if (from < to)
+            rc = file_read_at(f->fd, f->path, dst + (from - at), to - from, x[i].off + (from - x[i].at), e);
+    }
+    return rc;
+}
+
+int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
+                                const uint8_t *slot, uint64_t from, uint64_t to, struct moeflux_err *e)
+{
+    const struct expert_layout *l = &m->experts[layer];
+    const struct format *gate = format_of(l->formats.gate), *up = format_of(l->formats.up),
+                        *down = format_of(l->formats.down);
+    const struct {
+        const char *name;
+        const struct format *format;
+        uint64_t from, to;
+    } parts[] = {
+        {"gate_proj.scales", gate, l->gate_s, l->gate_b}, {"gate_proj.biases", gate, l->gate_b, l->up_w},
+        {"up_proj.scales", up, l->up_s, l->up_b},         {"up_proj.biases", up, l->up_b, l->down_w},
+        {"down_proj.scales", down, l->down_s, l->down_b}, {"down_proj.biases", down, l->down_b, l->bytes},
+    };
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        uint64_t first = size_max(from, parts[i].from), end = size_min(to, parts[i].to);
+        if (first < end && !scales_are_finite(parts[i].format, slot + first, end - first))
+            return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
+                           expert, parts[i].name);
+    }
+    return 0;
+}
+
+int model_dir_check_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, const uint8_t *slot,
+                           struct moeflux_err *e)
+{
+    return model_dir_check_expert_part(m, layer, expert, slot, 0, m->experts[layer].bytes, e);
+}

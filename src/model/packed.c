@@ -1,0 +1,95 @@
+#include "model/packed.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/f16.h"
+#include "model/names.h"
+#include "model/tensor.h"
+
+static const char CODES[] = ".weight_packed", SCALES[] = ".weight_scale", SHAPE[] = ".weight_shape";
+/* Codes are stored as q + OFFSET, which is at most LARGEST. */
+enum { OFFSET = 8, LARGEST = 15 };
+
+/* Gives `t` the name with another end. */
+static int rename(struct tensor *t, const char *end, const char *tail, struct moeflux_err *e)
+{
+    char *name = names_replace_end(t->name, strlen(end), tail, e);
+    if (!name)
+        return ERR_MEMORY;
+    free(t->name);
+    t->name = name;
+    return 0;
+}
+
+static int adopt_codes(struct tensor *t, uint32_t group, const char *where, struct moeflux_err *e)
+{
+    if (!strstr(t->name, ".mlp.experts."))
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s is packed, expected only experts to be", where,
+                       t->name);
+    if (t->dtype != DTYPE_I32 || t->n_dims != 2)
+        return tensor_fail_dtype(t, "I32 of two dimensions", where, e);
+    t->dtype = DTYPE_U32;
+    t->mode = QUANT_AFFINE;
+    t->bits = 4;
+    t->group = group;
+    return rename(t, CODES, ".weight", e);
+}
+
+/* The list may move when the biases are added, so `at` is an index. */
+static int adopt_scales(struct tensor_list *l, size_t at, const char *where, struct moeflux_err *e)
+{
+    if (l->items[at].dtype != DTYPE_BF16)
+        return tensor_fail_dtype(&l->items[at], "BF16", where, e);
+    int rc = rename(&l->items[at], SCALES, ".scales", e);
+    if (rc < 0)
+        return rc;
+    struct tensor biases = l->items[at];
+    biases.name = names_replace_end(biases.name, strlen("scales"), "biases", e);
+    return biases.name ? tensor_list_add(l, &biases, e) : ERR_MEMORY;
+}
+
+static int adopt(struct tensor_list *l, size_t at, uint32_t group, const char *where, struct moeflux_err *e)
+{
+    static const char *const unknown[] = {".weight_zero_point", ".weight_g_idx"};
+    struct tensor *t = &l->items[at];
+    for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
+        if (names_ends_with(t->name, unknown[i]))
+            return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: expected packed experts without it", where,
+                           t->name);
+    if (names_ends_with(t->name, CODES))
+        return adopt_codes(t, group, where, e);
+    return names_ends_with(t->name, SCALES) ? adopt_scales(l, at, where, e) : 0;
+}
+
+int packed_adopt(struct tensor_list *l, uint32_t group, const char *where, struct moeflux_err *e)
+{
+    size_t n = 0;
+    int rc = 0;
+    /* The matrices' shapes follow from the configuration and are checked against it. */
+    for (size_t i = 0; i < l->n; i++)
+        if (names_ends_with(l->items[i].name, SHAPE))
+            free(l->items[i].name);
+        else
+            l->items[n++] = l->items[i];
+    l->n = n;
+    for (size_t i = 0; i < n && rc == 0; i++)
+        rc = adopt(l, i, group, where, e);
+    return rc;
+}
+
+bool packed_biases(const uint8_t *scales, uint64_t n, uint8_t *biases)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t bits;
+        memcpy(&bits, scales + 2 * i, sizeof bits);
+        float scale = bf16_to_float(bits);
+        if (!isfinite(LARGEST * scale))
+            return false;
+        bits = bf16_from_float(-OFFSET * scale);
+        memcpy(biases + 2 * i, &bits, sizeof bits);
+    }
+    return true;
+}

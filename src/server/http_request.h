@@ -1,0 +1,67 @@
+/* http_request.h - one HTTP request and its reply. The thread of its connection does all the work for it. */
+#ifndef MOEFLUX_SERVER_HTTP_REQUEST_H
+#define MOEFLUX_SERVER_HTTP_REQUEST_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/str.h"
+#include "api/api_request.h"
+#include "api/refusal.h"
+
+struct MHD_Connection;
+struct completion;
+struct http_request;
+struct job;
+struct json_t;
+struct server;
+
+struct endpoint {
+    const char *method, *path;
+    bool open; /* needs no API key */
+    /* Answers a request whose body was read. Returns 0, or -1: close the connection. */
+    int (*answer)(struct http_request *req);
+};
+
+struct http_request {
+    struct server *server;
+    struct MHD_Connection *connection;
+    const struct endpoint *endpoint; /* NULL: refused */
+    const char *url;                 /* borrowed */
+    const char *allowed;             /* the method that is allowed, if the one used is not; else NULL */
+    bool is_page;                    /* the reply is the chat page */
+    bool preflight;                  /* a browser's CORS preflight request */
+    const char *cors;                /* origin that may read the reply; NULL: none */
+    uint64_t begin_ns;
+    struct str body;
+    struct refusal refusal; /* status 0: none */
+
+    /* Used by completions only. */
+    struct api_request api;
+    struct job **jobs; /* [api.n_choices], one for each choice; NULL: none */
+    struct completion *completion;
+    uint32_t at; /* index of the job whose events are sent */
+    struct str out;
+    size_t out_pos; /* bytes of `out` that were sent */
+    uint64_t sent_ns;
+    bool ended;
+};
+
+/* Returns whether the client has disconnected, if the system knows. */
+bool http_request_client_is_gone(const struct http_request *req);
+/* Switches the connection's timeout off while an answer is computed and nothing is sent. */
+void http_request_set_waiting(const struct http_request *req, bool waiting);
+
+/* Sends a reply. This and the functions below return 0, or -1: close the connection. */
+int http_request_reply(struct http_request *req, unsigned status, const char *type, const char *bytes,
+                       size_t n);
+/* Sends JSON with status 200. Takes ownership of `value`; NULL stands for lack of memory. */
+int http_request_reply_json(struct http_request *req, struct json_t *value);
+/* Sends the refusal. */
+int http_request_refuse(struct http_request *req);
+/* Sends the bytes of `read`, which returns their number until it returns -1 (the end) or -2 (a failure). */
+int http_request_reply_stream(struct http_request *req, const char *type,
+                              long (*read)(void *http_request, uint64_t pos, char *buf, size_t most));
+
+#endif

@@ -1,0 +1,36 @@
+/* serve.h - the verb `serve`: chooses how many answers run at the same time, opens the model, and serves
+ * until the caller's `wait` returns. */
+#ifndef MOEFLUX_SERVER_SERVE_H
+#define MOEFLUX_SERVER_SERVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "moeflux.h"
+#include "server/server.h"
+
+struct generator;
+
+struct serve_options {
+    /* parallel and sequences: the user's numbers; 0: chosen here */
+    struct server_options server;
+    uint32_t n_devices;              /* >= 1 */
+    bool replicate;                  /* each device has a copy of the whole model */
+    struct moeflux_progress loading; /* shown while the model opens */
+    /* Opens the model with `progress`, and keeps memory free for the contexts of n_sequences. */
+    int (*open)(void *ctx, struct generator *g, uint32_t n_sequences, struct moeflux_progress progress,
+                struct moeflux_err *e);
+    /* Called once, when requests are accepted. */
+    void (*listening)(void *ctx, const char *url);
+    /* Returns when the server is to end. */
+    void (*wait)(void *ctx);
+    /* Called last, before the model is closed. rc: how the run ended. Returns rc, or its own failure. */
+    int (*ended)(void *ctx, const struct generator *g, int rc, struct moeflux_err *e);
+    void *ctx;
+};
+
+/* Runs the server from start to end. ERR_USAGE: fewer parallel answers than copies; else what `open`, `ended`
+ * and the server return. */
+int serve_run(const struct serve_options *o, struct moeflux_err *e);
+
+#endif
