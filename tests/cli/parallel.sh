@@ -24,6 +24,7 @@ claim shards_that_are_interrupted_continue_with_the_same_command
 # Ctrl-C in a terminal interrupts parallel and all that it runs: they are a process group.
 setsid env --default-signal=INT "$@" >"$tmp/out" 2>"$tmp/err" &
 pid=$!
+# shellcheck disable=SC2317 # called by await
 has_results() { [ "$(n_results)" -ge "$1" ]; }
 await -p $pid has_results 3
 kill -s INT -- -$pid
@@ -31,6 +32,7 @@ wait $pid
 n=$(n_results)
 { [ "$n" -ge 3 ] && [ "$n" -lt 40 ]; } || fault "$n results"
 # What parallel ran may end after it; it locks its results.
+# shellcheck disable=SC2317 # called by await
 unlocked() { for file in "$tmp"/answers.*.jsonl; do flock -n "$file" true || return 1; done; }
 await unlocked
 cat "$tmp"/answers.*.jsonl | sort >"$tmp/before"

@@ -110,7 +110,7 @@ run 0 "$MOEFLUX" inspect --trace "$tmp/long" --json
 json_is '[a["slots"] for a in j["ahead"]]' '[64, 128]'
 json_is 'all([k["tokens"] for k in a["known"]] == [1, 2, 4, 8, 16] for a in j["ahead"])' True
 hits='[a["frequency"], *(k["hits"] for k in a["known"][:3])]'
-json_is "all($hits == sorted(set($hits)) and $hits[3] <= a['best'] for a in j['ahead'])" True
+json_is "all($hits == sorted(set($hits)) and ${hits}[3] <= a['best'] for a in j['ahead'])" True
 
 # The trace is long enough for the policy to learn from it.
 claim the_policy_that_learns_has_more_hits

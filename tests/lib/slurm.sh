@@ -33,8 +33,10 @@ END_OF_SCRIPT
 # submit: prints the job's number.
 submit() { sbatch --parsable "$job" "$model" questions.jsonl answers; }
 n_results() { cat answers.*.jsonl 2>/dev/null | wc -l; }
+# shellcheck disable=SC2317 # called by await
 has_ended() { [ -z "$(squeue -h -j "$1" 2>/dev/null)" ]; }
 # has_results N JOB: at least N, or the job has ended.
+# shellcheck disable=SC2317 # called by await
 has_results() { [ "$(n_results)" -ge "$1" ] || has_ended "$2"; }
 # whole: every line of every file is JSON, and no id is there twice.
 whole() {
