@@ -90,8 +90,7 @@ static int run_job(const struct job *j, bool is_full)
     struct teller t = {j->said, clock_ns()};
     const struct selftest s = {.device = j->device,
                                .kernel = j->group->kernel,
-                               .brief = !is_full,
-                               .part = SELFTEST_FIRST,
+                               .grid = is_full ? SELFTEST_FULL : SELFTEST_FIRST,
                                .row = tell_row,
                                .ran = tell_kernel,
                                .ctx = &t};
