@@ -1,6 +1,7 @@
 /* lanes - every kernel against its reference on the interpreter (tests/lib/spirv), at 4 to 128 lanes.
  *
- * usage: lanes [full] [-v] [GROUP...]     full: all shapes; -v: a line for each case; GROUP: as "linear_prefill"
+ * usage: lanes [full] [-v] [LANES...] [GROUP...]
+ *     full: all shapes; -v: a line for each case; LANES: 4 to 128; GROUP: as "linear_prefill"
  *
  * A group of kernels on one device is a job; as many jobs run at a time as there are cores, each in a process of its
  * own, so that a crash fails one job. A case is a test, and so is a kernel of the build: it fails where no job ran it.
@@ -53,7 +54,7 @@ static const char *const kernel_names[] = {
 enum { N_KERNELS = sizeof kernel_names / sizeof *kernel_names };
 
 struct lanes {
-    bool is_full, is_verbose;
+    bool is_full, is_verbose, wants_size[N_SIZES];
     struct job jobs[MOST_JOBS];
     uint32_t n_jobs, n_at_once;
     bool ran[N_KERNELS][N_SIZES];
@@ -103,9 +104,20 @@ static int run_job(const struct job *j, bool is_full)
 
 /* --- all jobs --- */
 
+static uint32_t size_of(unsigned lanes)
+{
+    uint32_t i = 0;
+    while (sizes[i] != lanes)
+        i++;
+    return i;
+}
+
 static void add_job(struct lanes *a, const struct group *g, unsigned lanes, const char *form)
 {
-    struct job *j = &a->jobs[a->n_jobs++];
+    struct job *j = &a->jobs[a->n_jobs];
+    if (!a->wants_size[size_of(lanes)])
+        return;
+    a->n_jobs++;
     *j = (struct job){.group = g, .lanes = lanes};
     snprintf(j->device, sizeof j->device, "interpreted-%u%s", lanes, form);
 }
@@ -132,14 +144,6 @@ static bool start_job(struct lanes *a, struct job *j)
     if (j->pid == 0)
         _exit(run_job(j, a->is_full));
     return j->pid > 0;
-}
-
-static uint32_t size_of(unsigned lanes)
-{
-    uint32_t i = 0;
-    while (sizes[i] != lanes)
-        i++;
-    return i;
 }
 
 static void note_kernel(struct lanes *a, const char *name, unsigned lanes)
@@ -233,13 +237,14 @@ static void print_table(struct lanes *a)
         print_kernel(a, i);
 }
 
-static bool is_wanted(const struct group *g, int argc, char **argv)
+/* Whether an argument is this, or none names a group; of numbers alike. */
+static bool is_wanted(const char *this, bool is_number, int argc, char **argv)
 {
     bool is_named = false, are_some = false;
     for (int i = 1; i < argc; i++) {
-        bool is_option = strcmp(argv[i], "full") == 0 || argv[i][0] == '-';
-        are_some |= !is_option;
-        is_named |= !is_option && strcmp(argv[i], g->kernel) == 0;
+        bool is_other = strcmp(argv[i], "full") == 0 || argv[i][0] == '-' || (atoi(argv[i]) > 0) != is_number;
+        are_some |= !is_other;
+        is_named |= !is_other && strcmp(argv[i], this) == 0;
     }
     return is_named || !are_some;
 }
@@ -256,8 +261,14 @@ int main(int argc, char **argv)
         a->is_full |= strcmp(argv[i], "full") == 0;
         a->is_verbose |= strcmp(argv[i], "-v") == 0;
     }
+    for (uint32_t i = 0; i < N_SIZES; i++) {
+        char number[8];
+        snprintf(number, sizeof number, "%u", sizes[i]);
+        a->wants_size[i] = is_wanted(number, true, argc, argv);
+        are_all &= a->wants_size[i];
+    }
     for (uint32_t i = 0; i < N_GROUPS; i++) {
-        if (is_wanted(&groups[i], argc, argv))
+        if (is_wanted(groups[i].kernel, false, argc, argv))
             add_jobs(a, &groups[i]);
         else
             are_all = false;

@@ -32,12 +32,13 @@ void spirv_fault(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lan
 
 static void set_mask(struct spirv_lanes *s, uint32_t block)
 {
-    s->n_active = 0;
-    for (uint32_t l = 0; l < s->n; l++) {
+    uint32_t n_active = 0, n = s->n;
+    for (uint32_t l = 0; l < n; l++) {
         s->mask[l] = s->where[l] == block ? UINT32_MAX : 0;
-        s->n_active += s->mask[l] & 1;
+        n_active += s->mask[l] & 1;
     }
-    s->is_full = s->n_active == s->n_live;
+    s->n_active = n_active;
+    s->is_full = n_active == s->n_live;
     s->block = block;
     s->insn = 0;
 }
@@ -45,8 +46,8 @@ static void set_mask(struct spirv_lanes *s, uint32_t block)
 /* Goes on with the lanes that are at the earliest block. */
 static void choose_lanes(struct spirv_lanes *s)
 {
-    uint32_t first = HAS_RETURNED;
-    for (uint32_t l = 0; l < s->n; l++)
+    uint32_t first = HAS_RETURNED, n = s->n;
+    for (uint32_t l = 0; l < n; l++)
         first = s->where[l] < first ? s->where[l] : first;
     if (first == HAS_RETURNED)
         s->stop = SPIRV_DONE;
@@ -56,17 +57,17 @@ static void choose_lanes(struct spirv_lanes *s)
 
 static void blend(const struct spirv_lanes *s, uint32_t *restrict d, const uint32_t *restrict a, uint32_t n_slots)
 {
-    for (uint32_t i = 0; i < n_slots; i++, d += s->n, a += s->n)
-        for (uint32_t l = 0; l < s->n; l++)
+    for (uint32_t i = 0, n = s->n; i < n_slots; i++, d += n, a += n)
+        for (uint32_t l = 0; l < n; l++)
             d[l] = (d[l] & ~s->mask[l]) | (a[l] & s->mask[l]);
 }
 
 static void blend_wide(const struct spirv_lanes *s, void *to, const void *from, uint32_t n_slots)
 {
-    uint64_t *d = to;
-    const uint64_t *a = from;
-    for (uint32_t i = 0; i < n_slots; i += 2, d += s->n, a += s->n)
-        for (uint32_t l = 0; l < s->n; l++)
+    uint64_t *restrict d = to;
+    const uint64_t *restrict a = from;
+    for (uint32_t i = 0, n = s->n; i < n_slots; i += 2, d += n, a += n)
+        for (uint32_t l = 0; l < n; l++)
             d[l] = s->mask[l] ? a[l] : d[l];
 }
 
@@ -100,6 +101,13 @@ static void copy_edge(struct spirv_lanes *s, const struct spirv_edge *edge)
         spirv_put(s, spirv_slot(s, copies[i].d), at, copies[i].n, copies[i].is_wide);
 }
 
+/* Active lanes are at a block. */
+static void place(struct spirv_lanes *s, uint32_t block)
+{
+    for (uint32_t l = 0, n = s->n; l < n; l++)
+        s->where[l] = (s->where[l] & ~s->mask[l]) | (block & s->mask[l]);
+}
+
 /* All active lanes go the same way. */
 static void follow(struct spirv_lanes *s, const struct spirv_edge *edge)
 {
@@ -108,9 +116,7 @@ static void follow(struct spirv_lanes *s, const struct spirv_edge *edge)
     s->insn = 0;
     if (s->is_full)
         return;
-    for (uint32_t l = 0; l < s->n; l++)
-        if (s->mask[l])
-            s->where[l] = edge->block;
+    place(s, edge->block);
     choose_lanes(s);
 }
 
@@ -137,13 +143,13 @@ static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint3
     s->is_full = false;
     for (uint32_t i = 0; i < b->n_edges; i++) {
         const struct spirv_edge *edge = &s->p->edges[b->first_edge + i];
-        bool is_taken = false;
-        for (uint32_t l = 0; l < s->n; l++) {
-            s->mask[l] = active[l] && choices[l] == i ? UINT32_MAX : 0;
-            s->where[l] = s->mask[l] ? edge->block : s->where[l];
-            is_taken |= s->mask[l] != 0;
+        uint32_t taken = 0;
+        for (uint32_t l = 0, n = s->n; l < n; l++) {
+            s->mask[l] = choices[l] == i ? active[l] : 0;
+            taken |= s->mask[l];
         }
-        if (is_taken)
+        place(s, edge->block);
+        if (taken)
             copy_edge(s, edge);
     }
     choose_lanes(s);
@@ -153,16 +159,16 @@ static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint3
 static bool is_uniform_branch(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t *edge)
 {
     const uint32_t *condition = spirv_slot(s, b->condition);
-    uint32_t n_true = 0, first = 0, differ = 0;
+    uint32_t n_true = 0, first = 0, differ = 0, n = s->n;
     if (b->end == SPIRV_BRANCH) {
-        for (uint32_t l = 0; l < s->n; l++)
+        for (uint32_t l = 0; l < n; l++)
             n_true += condition[l] & s->mask[l];
         *edge = n_true == 0;
         return n_true == 0 || n_true == s->n_active;
     }
     while (!s->mask[first])
         first++;
-    for (uint32_t l = 0; l < s->n; l++)
+    for (uint32_t l = 0; l < n; l++)
         differ |= (condition[l] ^ condition[first]) & s->mask[l];
     *edge = choice(s, b, first);
     return differ == 0;
