@@ -9,7 +9,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -68,11 +70,18 @@ struct teller {
     uint64_t since;
 };
 
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 /* row KERNEL OK SKIPPED ERROR BOUND MS SHAPE */
 static void tell_row(void *ctx, const struct selftest_row *row)
 {
     struct teller *t = ctx;
-    uint64_t now = clock_ns();
+    uint64_t now = cpu_ns();
     fprintf(t->to, "row %s %d %d %.2e %.0e %llu %s\n", row->kernel, row->ok, row->skipped, row->error, row->bound,
             (unsigned long long)(now - t->since) / 1000000, row->shape);
     t->since = now;
@@ -88,7 +97,7 @@ static void tell_kernel(void *ctx, const char *kernel, uint64_t times)
 static int run_job(const struct job *j, bool is_full)
 {
     struct moeflux_err e = {0};
-    struct teller t = {j->said, clock_ns()};
+    struct teller t = {j->said, cpu_ns()};
     const struct selftest s = {.device = j->device,
                                .kernel = j->group->kernel,
                                .grid = is_full ? SELFTEST_FULL : SELFTEST_FIRST,
@@ -276,7 +285,9 @@ int main(int argc, char **argv)
     run_jobs(a);
     if (are_all)
         print_table(a);
-    printf("%u jobs, %.0f s\n", a->n_jobs, (double)(clock_ns() - start) * 1e-9);
+    struct rusage used;
+    getrusage(RUSAGE_CHILDREN, &used);
+    printf("%u jobs, %.0f s, %ld s of processors\n", a->n_jobs, (double)(clock_ns() - start) * 1e-9, (long)used.ru_utime.tv_sec);
     printf("%d passed, %d failed, %d skipped\n", a->n_passed, a->n_failed, a->n_skipped);
     return a->n_failed > 0;
 }
