@@ -82,8 +82,8 @@ static void tell_row(void *ctx, const struct selftest_row *row)
 {
     struct teller *t = ctx;
     uint64_t now = cpu_ns();
-    fprintf(t->to, "row %s %d %d %.2e %.0e %llu %s\n", row->kernel, row->ok, row->skipped, row->error, row->bound,
-            (unsigned long long)(now - t->since) / 1000000, row->shape);
+    fprintf(t->to, "row %s %d %d %.2e %.0e %llu %s\n", row->kernel, row->ok, row->skipped, row->error,
+            row->bound, (unsigned long long)(now - t->since) / 1000000, row->shape);
     t->since = now;
     fflush(t->to);
 }
@@ -173,8 +173,8 @@ static void read_row(struct lanes *a, const struct job *j, const char *line)
     a->n_failed += !ok;
     a->n_skipped += skipped;
     if (!ok || a->is_verbose)
-        printf("%s %-22s %-16s %s (bound %s) %u ms  %s", ok ? skipped ? "SKIP" : "ok  " : "FAIL", j->device, kernel, error,
-               bound, ms, line + at);
+        printf("%s %-22s %-16s %s (bound %s) %u ms  %s", ok ? skipped ? "SKIP" : "ok  " : "FAIL", j->device,
+               kernel, error, bound, ms, line + at);
 }
 
 static void end_job(struct lanes *a, struct job *j, int status)
@@ -287,7 +287,8 @@ int main(int argc, char **argv)
         print_table(a);
     struct rusage used;
     getrusage(RUSAGE_CHILDREN, &used);
-    printf("%u jobs, %.0f s, %ld s of processors\n", a->n_jobs, (double)(clock_ns() - start) * 1e-9, (long)used.ru_utime.tv_sec);
+    printf("%u jobs, %.0f s, %ld s of processors\n", a->n_jobs, (double)(clock_ns() - start) * 1e-9,
+           (long)used.ru_utime.tv_sec);
     printf("%d passed, %d failed, %d skipped\n", a->n_passed, a->n_failed, a->n_skipped);
     return a->n_failed > 0;
 }

@@ -167,8 +167,8 @@ static void instruction(struct spirv_compiler *c, uint32_t label, const uint32_t
         phi(c, label, in, n);
     else if (op == OP_UNDEF)
         compile_set(c, in[2], in[1], compile_constant(c, NULL, compile_type(c, in[1])->n_slots));
-    else if (!compile_math(c, op, in, n) && !compile_composite(c, op, in, n) && !compile_memory(c, op, in, n) &&
-             !compile_group(c, op, in, n))
+    else if (!compile_math(c, op, in, n) && !compile_composite(c, op, in, n) &&
+             !compile_memory(c, op, in, n) && !compile_group(c, op, in))
         compile_fail(c, "an instruction that no kernel has used so far", op);
 }
 
@@ -197,50 +197,34 @@ static void compile_block(struct spirv_compiler *c, uint32_t label)
 
 /* --- edges --- */
 
-static void add_copy(struct spirv_compiler *c, struct spirv_edge *edge, uint32_t d, uint32_t a, uint32_t n, bool is_wide)
+static void add_copy(struct spirv_compiler *c, struct spirv_edge *edge, const struct spirv_copy *copy)
 {
     struct spirv_program *p = c->p;
-    if (d == a || n == 0)
-        return;
     p->copies = compile_room(c, p->copies, &c->copy_room, p->n_copies, sizeof *p->copies);
     if (c->failed)
         return;
-    p->copies[p->n_copies++] = (struct spirv_copy){.d = d, .a = a, .n = n, .is_wide = is_wide};
+    p->copies[p->n_copies++] = *copy;
     edge->n_copies++;
-}
-
-static void find_order(struct spirv_program *p, struct spirv_edge *edge)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < edge->n_copies; i++) {
-        const struct spirv_copy *written = &p->copies[edge->first_copy + i];
-        n += written->n;
-        for (uint32_t j = i + 1; j < edge->n_copies; j++) {
-            const struct spirv_copy *read = &p->copies[edge->first_copy + j];
-            edge->is_parallel |= written->d < read->a + read->n && read->a < written->d + written->n;
-        }
-    }
-    p->most_numbers = n > p->most_numbers ? n : p->most_numbers;
 }
 
 static void compile_edge(struct spirv_compiler *c, struct spirv_edge *edge)
 {
     const struct spirv_module *m = c->m;
+    uint32_t n_numbers = 0;
     edge->block = c->block_of[edge->label] - 1;
     edge->first_copy = (uint32_t)c->p->n_copies;
-    for (uint32_t at = m->at[edge->label]; !c->failed; at += spirv_length_at(m, at)) {
-        const uint32_t *in = m->words + at;
-        if (spirv_op_at(m, at) != OP_PHI && spirv_op_at(m, at) != OP_LABEL)
-            break;
-        c->at = at;
-        for (uint32_t i = 3; spirv_op_at(m, at) == OP_PHI && i < spirv_length_at(m, at); i += 2)
-            if (in[i + 1] == edge->from) {
-                uint32_t slots = compile_type(c, in[1])->n_slots;
-                add_copy(c, edge, c->values[in[2]].slot, compile_slot(c, in[i]), slots,
-                         compile_kind(c, in[1]) == SPIRV_LONG);
-            }
+    c->at = m->at[edge->label];
+    while (c->at += spirv_length_at(m, c->at), spirv_op_at(m, c->at) == OP_PHI && !c->failed) {
+        const uint32_t *in = m->words + c->at;
+        for (uint32_t i = 3; i < spirv_length_at(m, c->at); i += 2) {
+            struct spirv_copy copy = {.d = c->values[in[2]].slot, .n = compile_type(c, in[1])->n_slots};
+            if (in[i + 1] != edge->from || (copy.a = compile_slot(c, in[i])) == copy.d)
+                continue;
+            add_copy(c, edge, &copy);
+            n_numbers += copy.n;
+        }
     }
-    find_order(c->p, edge);
+    c->p->most_numbers = n_numbers > c->p->most_numbers ? n_numbers : c->p->most_numbers;
 }
 
 /* --- the program --- */
@@ -269,7 +253,9 @@ static void global_variables(struct spirv_compiler *c)
 
 static uint32_t moved(const struct spirv_program *p, uint32_t slot)
 {
-    return slot == SPIRV_NO_SLOT ? slot : slot >= CONSTANT_SLOT ? slot - CONSTANT_SLOT : slot + p->n_constants;
+    return slot == SPIRV_NO_SLOT   ? slot
+           : slot >= CONSTANT_SLOT ? slot - CONSTANT_SLOT
+                                   : slot + p->n_constants;
 }
 
 /* Registers come after the constants, now that these are counted. */
@@ -326,7 +312,8 @@ int spirv_compile(struct spirv_program *p, const struct spirv_module *m, const s
     c.block_of = mem_new(m->bound, sizeof *c.block_of, e);
     c.is_visited = mem_new(m->bound, sizeof *c.is_visited, e);
     c.is_reached = mem_new(m->bound, sizeof *c.is_reached, e);
-    c.failed = !c.types || !c.values || !c.order || !c.position || !c.block_of || !c.is_visited || !c.is_reached;
+    c.failed =
+        !c.types || !c.values || !c.order || !c.position || !c.block_of || !c.is_visited || !c.is_reached;
     if (!c.failed)
         compile_all(&c);
     free(c.types);
@@ -344,7 +331,6 @@ int spirv_compile(struct spirv_program *p, const struct spirv_module *m, const s
 void spirv_program_free(struct spirv_program *p)
 {
     free(p->constants);
-    free(p->is_wide);
     free(p->insns);
     free(p->blocks);
     free(p->edges);

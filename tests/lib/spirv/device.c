@@ -92,12 +92,14 @@ static uint64_t mapped_bytes(uint64_t bytes)
     return size_round_up(size_max(bytes, 1), PAGE) + PAGE;
 }
 
-static int interpreted_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e)
+static int interpreted_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
+                                  struct moeflux_err *e)
 {
     (void)kind;
     void *p = mmap(NULL, mapped_bytes(b->bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return err_set(e, ERR_NO_FIT, "out of memory: %llu bytes were asked for", (unsigned long long)b->bytes);
+        return err_set(e, ERR_NO_FIT, "out of memory: %llu bytes were asked for",
+                       (unsigned long long)b->bytes);
     mprotect((uint8_t *)p + mapped_bytes(b->bytes) - PAGE, PAGE, PROT_NONE);
     memset(p, 0xff, mapped_bytes(b->bytes) - PAGE);
     b->host = p;
@@ -106,8 +108,8 @@ static int interpreted_buffer_new(struct exec *x, struct exec_buffer *b, enum ex
     return spirv_memory_add(&interpreted_of(x)->memory, b->address, size_round_up(b->bytes, 4), e);
 }
 
-static int interpreted_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
-                                     struct moeflux_err *e)
+static int interpreted_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
+                                     uint8_t *host, struct moeflux_err *e)
 {
     (void)kind;
     b->host = host;
@@ -138,8 +140,8 @@ static int interpreted_stage_end(struct exec *x, struct moeflux_err *e)
     return 0;
 }
 
-static int interpreted_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
-                            struct moeflux_err *e)
+static int interpreted_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst,
+                            uint64_t bytes, struct moeflux_err *e)
 {
     (void)x, (void)e;
     memcpy(dst, b->host + off, bytes);
@@ -182,14 +184,14 @@ static int prepare(struct interpreted *v, struct prepared *k, struct moeflux_err
     }
     free(by_khr);
     if (rc == 0 && (k->program.n_lanes > MOST_WORKGROUP || k->program.shared_bytes > MOST_SHARED))
-        rc = err_set(e, ERR_DEVICE, "%s: %u lanes with %u bytes of shared memory", k->name, k->program.n_lanes,
-                     k->program.shared_bytes);
+        rc = err_set(e, ERR_DEVICE, "%s: %u lanes with %u bytes of shared memory", k->name,
+                     k->program.n_lanes, k->program.shared_bytes);
     k->is_ready = rc == 0;
     return rc;
 }
 
-int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
-                      uint32_t n_spec, struct moeflux_err *e)
+int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
 {
     struct interpreted *v = interpreted_of(x);
     *k = (struct kernel){.args_bytes = args_bytes};
@@ -221,7 +223,8 @@ int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t arg
     return exec_kernel_later(x, k, name, args_bytes, spec, n_spec, e);
 }
 
-void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy, uint32_t gz)
+void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
+                   uint32_t gz)
 {
     struct interpreted *v = interpreted_of(x);
     struct prepared *p = &v->kernels[k->pipeline];
@@ -307,7 +310,8 @@ static const struct backend interpreted_backend = {.close = interpreted_close,
 
 static bool read_name(struct interpreted *v, const char *device)
 {
-    static const char *const forms[] = {[IN_QUADS] = "", [IN_ROWS] = "-rows", [DENORM] = "-denorm", [PLAIN] = "-plain"};
+    static const char *const forms[] = {
+        [IN_QUADS] = "", [IN_ROWS] = "-rows", [DENORM] = "-denorm", [PLAIN] = "-plain"};
     char rest[16] = "";
     int n = sscanf(device, "interpreted-%u%15s", &v->lanes, rest);
     if (n < 1 || v->lanes < 4 || v->lanes > SPIRV_MOST_LANES || (v->lanes & (v->lanes - 1)))
@@ -330,7 +334,8 @@ int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moe
         return ERR_MEMORY;
     if (!read_name(v, o->device)) {
         free(v);
-        return err_set(e, ERR_DEVICE, "no device named %s: expected interpreted-4 to interpreted-128", o->device);
+        return err_set(e, ERR_DEVICE, "no device named %s: expected interpreted-4 to interpreted-128",
+                       o->device);
     }
     const char *seed = getenv("MOEFLUX_SEED");
     v->base.backend = &interpreted_backend;

@@ -35,7 +35,7 @@ struct spirv_buffer {
 };
 
 struct spirv_memory {
-    struct spirv_buffer **buffers; /* by address */
+    struct spirv_buffer **buffers; /* sorted by address */
     size_t n_buffers, room;
     struct spirv_buffer *last;
     /* Shared memory of the workgroup that runs. */

@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "math.h"
 #include "numbers.h"
 
 enum { HAS_RETURNED = UINT32_MAX };
@@ -24,8 +25,8 @@ void spirv_fault(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lan
     va_end(list);
     if (n > 0 && (size_t)n < sizeof m->fault)
         snprintf(m->fault + n, sizeof m->fault - (size_t)n,
-                 " (%s, %u lanes: SPIR-V word %u, workgroup %u %u %u, lane %u)", s->p->name, s->size, i->at, g[0], g[1],
-                 g[2], s->first + lane);
+                 " (%s, %u lanes: SPIR-V word %u, workgroup %u %u %u, lane %u)", s->p->name, s->size, i->at,
+                 g[0], g[1], g[2], s->first + lane);
 }
 
 /* --- masks --- */
@@ -55,50 +56,28 @@ static void choose_lanes(struct spirv_lanes *s)
         set_mask(s, first);
 }
 
-static void blend(const struct spirv_lanes *s, uint32_t *restrict d, const uint32_t *restrict a, uint32_t n_slots)
+void spirv_put(const struct spirv_lanes *s, uint32_t *restrict d, const uint32_t *restrict a,
+               uint32_t n_slots)
 {
-    for (uint32_t i = 0, n = s->n; i < n_slots; i++, d += n, a += n)
+    if (s->is_full)
+        memcpy(d, a, (size_t)n_slots * s->n * sizeof *d);
+    for (uint32_t i = 0, n = s->n; i < n_slots && !s->is_full; i++, d += n, a += n)
         for (uint32_t l = 0; l < n; l++)
             d[l] = (d[l] & ~s->mask[l]) | (a[l] & s->mask[l]);
 }
 
-static void blend_wide(const struct spirv_lanes *s, void *to, const void *from, uint32_t n_slots)
-{
-    uint64_t *restrict d = to;
-    const uint64_t *restrict a = from;
-    for (uint32_t i = 0, n = s->n; i < n_slots; i += 2, d += n, a += n)
-        for (uint32_t l = 0; l < n; l++)
-            d[l] = s->mask[l] ? a[l] : d[l];
-}
-
-void spirv_put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint32_t n_slots, bool is_wide)
-{
-    if (s->is_full)
-        memcpy(d, a, (size_t)n_slots * s->n * sizeof *d);
-    else if (is_wide)
-        blend_wide(s, d, a, n_slots);
-    else
-        blend(s, d, a, n_slots);
-}
-
 /* --- flow --- */
 
+/* All numbers are read before one is written. */
 static void copy_edge(struct spirv_lanes *s, const struct spirv_edge *edge)
 {
     const struct spirv_copy *copies = s->p->copies + edge->first_copy;
     uint32_t *at = s->run->temporary;
-    for (uint32_t i = 0; i < edge->n_copies; i++) {
-        const uint32_t *from = spirv_slot(s, copies[i].a);
-        size_t n = (size_t)copies[i].n * s->n;
-        if (edge->is_parallel)
-            memcpy(at, from, n * sizeof *at);
-        else
-            spirv_put(s, spirv_slot(s, copies[i].d), from, copies[i].n, copies[i].is_wide);
-        at += n;
-    }
+    for (uint32_t i = 0; i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
+        memcpy(at, spirv_slot(s, copies[i].a), (size_t)copies[i].n * s->n * sizeof *at);
     at = s->run->temporary;
-    for (uint32_t i = 0; edge->is_parallel && i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
-        spirv_put(s, spirv_slot(s, copies[i].d), at, copies[i].n, copies[i].is_wide);
+    for (uint32_t i = 0; i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
+        spirv_put(s, spirv_slot(s, copies[i].d), at, copies[i].n);
 }
 
 /* Active lanes are at a block. */
@@ -201,14 +180,11 @@ static void leave(struct spirv_lanes *s)
 
 static void compute(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    size_t n = (size_t)i->n * s->n;
-    uint32_t *d = spirv_slot(s, i->d);
-    if (s->is_full || i->d == i->a) {
-        i->pure(n, d, spirv_slot(s, i->a), spirv_slot(s, i->b), spirv_slot(s, i->c));
-        return;
-    }
-    i->pure(n, s->run->temporary, spirv_slot(s, i->a), spirv_slot(s, i->b), spirv_slot(s, i->c));
-    spirv_put(s, d, s->run->temporary, i->n_out, i->is_wide);
+    uint32_t *d = spirv_slot(s, i->d), *z = s->is_full ? d : s->run->temporary;
+    math_compute(i->math, (size_t)i->n * s->n, z, spirv_slot(s, i->a), spirv_slot(s, i->b),
+                 spirv_slot(s, i->c));
+    if (z != d)
+        spirv_put(s, d, z, i->n_out);
 }
 
 /* Until a barrier of the workgroup, or the end. */
@@ -223,10 +199,10 @@ static void run_team(struct spirv_lanes *s)
             s->run->n_lane_operations += b->n_numbers * s->n_active;
         while (s->insn < b->n && s->stop == SPIRV_RUNS) {
             const struct spirv_insn *i = &insns[s->insn++];
-            if (i->pure)
-                compute(s, i);
-            else
+            if (i->run)
                 i->run(s, i);
+            else
+                compute(s, i);
         }
         if (s->stop != SPIRV_RUNS)
             return;
@@ -241,37 +217,35 @@ static void run_team(struct spirv_lanes *s)
 
 /* --- workgroups --- */
 
-static void set_builtin(struct spirv_lanes *s, uint32_t builtin, uint32_t *r)
+static uint32_t builtin(const struct spirv_lanes *s, uint32_t number, uint32_t lane, uint32_t i)
 {
-    const struct spirv_run *run = s->run;
-    const uint32_t *size = s->p->group, *group = run->group;
-    for (uint32_t l = 0; l < s->n; l++) {
-        uint32_t at = s->first + l;
-        const uint32_t local[3] = {at % size[0], at / size[0] % size[1], at / (size[0] * size[1])};
-        for (uint32_t i = 0; i < 3; i++) {
-            uint32_t *to = r + (size_t)i * s->n + l;
-            if (builtin == BUILTIN_NUM_WORKGROUPS)
-                *to = run->groups[i];
-            else if (builtin == BUILTIN_WORKGROUP_ID)
-                *to = group[i];
-            else if (builtin == BUILTIN_WORKGROUP_SIZE)
-                *to = size[i];
-            else if (builtin == BUILTIN_LOCAL_ID)
-                *to = local[i];
-            else if (builtin == BUILTIN_GLOBAL_ID)
-                *to = group[i] * size[i] + local[i];
-        }
-        if (builtin == BUILTIN_LOCAL_INDEX)
-            r[l] = at;
-        else if (builtin == BUILTIN_SUBGROUP_SIZE)
-            r[l] = s->size;
-        else if (builtin == BUILTIN_NUM_SUBGROUPS)
-            r[l] = (s->p->n_lanes + s->size - 1) / s->size;
-        else if (builtin == BUILTIN_SUBGROUP_ID)
-            r[l] = at / s->size;
-        else if (builtin == BUILTIN_LANE)
-            r[l] = l % s->size;
+    const uint32_t *size = s->p->group, at = s->first + lane;
+    const uint32_t local[3] = {at % size[0], at / size[0] % size[1], at / (size[0] * size[1])};
+    switch (number) {
+    case BUILTIN_NUM_WORKGROUPS:
+        return s->run->groups[i];
+    case BUILTIN_WORKGROUP_ID:
+        return s->run->group[i];
+    case BUILTIN_LOCAL_ID:
+        return local[i];
+    case BUILTIN_GLOBAL_ID:
+        return s->run->group[i] * size[i] + local[i];
+    case BUILTIN_SUBGROUP_SIZE:
+        return s->size;
+    case BUILTIN_NUM_SUBGROUPS:
+        return (s->p->n_lanes + s->size - 1) / s->size;
+    case BUILTIN_SUBGROUP_ID:
+        return at / s->size;
+    default:
+        return lane % s->size;
     }
+}
+
+static void set_builtin(struct spirv_lanes *s, uint32_t number, uint32_t slot)
+{
+    for (uint32_t i = 0; i < (number < BUILTIN_SUBGROUP_SIZE ? 3 : 1); i++)
+        for (uint32_t l = 0; l < s->n; l++)
+            spirv_slot(s, slot + i)[l] = builtin(s, number, l, i);
 }
 
 static void begin_team(struct spirv_lanes *s)
@@ -287,7 +261,7 @@ static void begin_team(struct spirv_lanes *s)
     memset(s->epochs, 0, sizeof s->epochs);
     s->orders_buffers = false;
     for (uint32_t i = 0; i < s->p->n_builtins; i++)
-        set_builtin(s, s->p->builtins[i].builtin, spirv_slot(s, s->p->builtins[i].slot));
+        set_builtin(s, s->p->builtins[i].builtin, s->p->builtins[i].slot);
 }
 
 /* xorshift64 */
@@ -344,18 +318,9 @@ static void run_workgroup(struct spirv_run *run, bool is_first)
 
 static void put_constants(const struct spirv_program *p, uint32_t *r, uint32_t n)
 {
-    for (uint32_t i = 0; i < p->n_constants; i++) {
-        if (p->is_wide[i]) {
-            for (uint32_t l = 0; l < n; l++) {
-                r[(size_t)i * n + 2 * l] = p->constants[i];
-                r[(size_t)i * n + 2 * l + 1] = p->constants[i + 1];
-            }
-            i++;
-            continue;
-        }
+    for (uint32_t i = 0; i < p->n_constants; i++)
         for (uint32_t l = 0; l < n; l++)
             r[(size_t)i * n + l] = p->constants[i];
-    }
 }
 
 /* Matrices are spread over the lanes of one subgroup. */
@@ -379,20 +344,17 @@ static int open_run(struct spirv_run *run, const struct spirv_program *p, struct
         return ERR_MEMORY;
     put_constants(p, run->registers, n);
     for (uint32_t i = 0; i < run->n_teams; i++) {
-        run->teams[i] = (struct spirv_lanes){.p = p,
-                                             .run = run,
-                                             .r = run->registers + i * each,
-                                             .n = n,
-                                             .size = p->lanes,
-                                             .first = i * n};
+        run->teams[i] = (struct spirv_lanes){
+            .p = p, .run = run, .r = run->registers + i * each, .n = n, .size = p->lanes, .first = i * n};
         if (i > 0)
             memcpy(run->teams[i].r, run->registers, (size_t)p->n_constants * n * sizeof *run->registers);
     }
     return spirv_memory_begin(run->memory, p->shared_bytes, e);
 }
 
-int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, const void *args, uint32_t args_bytes,
-                   const uint32_t groups[3], uint64_t seed, uint64_t *n_lane_operations, struct moeflux_err *e)
+int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, const void *args,
+                   uint32_t args_bytes, const uint32_t groups[3], uint64_t seed, uint64_t *n_lane_operations,
+                   struct moeflux_err *e)
 {
     struct spirv_run run = {.memory = memory,
                             .args = args,
