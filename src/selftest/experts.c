@@ -304,11 +304,13 @@ static void joined_cases(struct kernel_test *l)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
     moe_case_of(l, &shapes[0], FORMAT_Q4, true);
+    l->is_long = true;
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
         moe_case(l,
                  &(struct moe_shape){6, 2, 640, 384, 384, FORMAT_Q4, 110, .makes_shared = true, .tile = tile,
                                      .shared_up_format = FORMAT_Q4, .is_rest = tile > 1},
                  FORMAT_Q4);
+    l->is_long = false;
 }
 
 /* One token, and the few that the same kernels take: up chooses, and computes the shared expert's gate and up

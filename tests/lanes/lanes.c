@@ -1,7 +1,7 @@
 /* lanes - every kernel against its reference on the interpreter (tests/lib/spirv), at 4 to 128 lanes.
  *
  * usage: lanes [full] [-v] [LANES...] [GROUP...]
- *     full: all shapes; -v: a line for each case; LANES: 4 to 128; GROUP: as "linear_prefill"
+ *     full: all shapes, else short ones; -v: a line for each case; LANES: 4 to 128; GROUP: as "linear_prefill"
  *
  * A group of kernels on one device is a job; as many jobs run at a time as there are cores, each in a process of its
  * own, so that a crash fails one job. A case is a test, and so is a kernel of the build: it fails where no job ran it.
@@ -100,7 +100,7 @@ static int run_job(const struct job *j, bool is_full)
     struct teller t = {j->said, cpu_ns()};
     const struct selftest s = {.device = j->device,
                                .kernel = j->group->kernel,
-                               .grid = is_full ? SELFTEST_FULL : SELFTEST_FIRST,
+                               .grid = is_full ? SELFTEST_FULL : SELFTEST_SHORT,
                                .row = tell_row,
                                .ran = tell_kernel,
                                .ctx = &t};

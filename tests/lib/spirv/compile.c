@@ -158,18 +158,41 @@ static void end_block(struct spirv_compiler *c, struct spirv_block *b, const uin
     }
 }
 
-static void instruction(struct spirv_compiler *c, uint32_t label, const uint32_t *in, uint32_t n)
+static const struct {
+    uint32_t first, last;
+    compile_fn *fn;
+} instructions[] = {{OP_COPY_LOGICAL, OP_COPY_LOGICAL, compile_copy},
+                    {OP_VARIABLE, OP_VARIABLE, compile_variable},
+                    {OP_LOAD, OP_LOAD, compile_load},
+                    {OP_STORE, OP_STORE, compile_store},
+                    {OP_ACCESS_CHAIN, OP_IN_BOUNDS_CHAIN, compile_chain},
+                    {OP_SHUFFLE, OP_SHUFFLE, compile_shuffle},
+                    {OP_CONSTRUCT, OP_CONSTRUCT, compile_construct},
+                    {OP_EXTRACT, OP_EXTRACT, compile_extract},
+                    {OP_INSERT, OP_INSERT, compile_insert},
+                    {OP_U_CONVERT, OP_U_CONVERT, compile_convert},
+                    {OP_F_CONVERT, OP_F_CONVERT, compile_convert},
+                    {OP_BITCAST, OP_BITCAST, compile_bitcast},
+                    {OP_DOT, OP_DOT, compile_fold},
+                    {OP_ANY, OP_ALL, compile_fold},
+                    {OP_CONTROL_BARRIER, OP_MEMORY_BARRIER, compile_barrier},
+                    {OP_ATOMIC_ADD, OP_ATOMIC_ADD, compile_atomic},
+                    {OP_ATOMIC_OR, OP_ATOMIC_OR, compile_atomic},
+                    {OP_ELECT, OP_GROUP_F_MAX, compile_group},
+                    {OP_KHR_MATRIX_LOAD, OP_KHR_MATRIX_STORE, compile_matrix},
+                    {OP_KHR_MULADD, OP_KHR_MULADD, compile_muladd},
+                    {OP_KHR_LENGTH, OP_KHR_LENGTH, compile_length},
+                    {OP_NV_MATRIX_LOAD, OP_NV_MATRIX_STORE, compile_matrix},
+                    {OP_NV_MULADD, OP_NV_MULADD, compile_muladd},
+                    {OP_NV_LENGTH, OP_NV_LENGTH, compile_length},
+                    {0, UINT32_MAX, compile_math}};
+
+void compile_instruction(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
-    uint32_t op = in[0] & 0xffff;
-    if (op == OP_LABEL || op == OP_LOOP_MERGE || op == OP_SELECTION_MERGE)
-        return;
-    if (op == OP_PHI)
-        phi(c, label, in, n);
-    else if (op == OP_UNDEF)
-        compile_set(c, in[2], in[1], compile_constant(c, NULL, compile_type(c, in[1])->n_slots));
-    else if (!compile_math(c, op, in, n) && !compile_composite(c, op, in, n) &&
-             !compile_memory(c, op, in, n) && !compile_group(c, op, in))
-        compile_fail(c, "an instruction that no kernel has used so far", op);
+    uint32_t op = in[0] & 0xffff, i = 0;
+    while (op < instructions[i].first || op > instructions[i].last)
+        i++;
+    instructions[i].fn(c, in, n);
 }
 
 static void compile_block(struct spirv_compiler *c, uint32_t label)
@@ -180,7 +203,13 @@ static void compile_block(struct spirv_compiler *c, uint32_t label)
     struct spirv_block b = {.label = label, .first = (uint32_t)p->n_insns};
     for (; at < end && !c->failed; at += spirv_length_at(m, at)) {
         c->at = at;
-        instruction(c, label, m->words + at, spirv_length_at(m, at));
+        uint32_t op = spirv_op_at(m, at);
+        if (op == OP_PHI)
+            phi(c, label, m->words + at, spirv_length_at(m, at));
+        else if (op == OP_UNDEF)
+            compile_value(c, m->words[at + 2]);
+        else if (op != OP_LABEL && op != OP_LOOP_MERGE && op != OP_SELECTION_MERGE)
+            compile_instruction(c, m->words + at, spirv_length_at(m, at));
     }
     c->at = end;
     if (!c->failed)

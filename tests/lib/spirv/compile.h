@@ -98,11 +98,13 @@ uint32_t compile_math_of(struct spirv_compiler *c, uint32_t op, uint32_t n, uint
                          uint32_t b, uint32_t third);
 /* Copies n slots to a place that is there. */
 void compile_move(struct spirv_compiler *c, uint32_t d, uint32_t a, uint32_t n);
-/* False: the instruction is none of these. `in` begins at the instruction's number: number, type, id, operands. */
-bool compile_math(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n);
-bool compile_composite(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n);
-bool compile_memory(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n);
-bool compile_group(struct spirv_compiler *c, uint32_t op, const uint32_t *in);
-void compile_variable(struct spirv_compiler *c, const uint32_t *in, uint32_t n);
+/* `in` begins at the instruction's number: number, type, id, operands; n words. */
+typedef void compile_fn(struct spirv_compiler *c, const uint32_t *in, uint32_t n);
+compile_fn compile_math, compile_fold, compile_bitcast, compile_convert, compile_copy;
+compile_fn compile_construct, compile_extract, compile_insert, compile_shuffle;
+compile_fn compile_variable, compile_chain, compile_load, compile_store, compile_atomic;
+compile_fn compile_matrix, compile_muladd, compile_length, compile_group, compile_barrier;
+/* Any instruction that is not about the flow. */
+compile_fn compile_instruction;
 
 #endif

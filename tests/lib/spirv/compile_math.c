@@ -62,13 +62,8 @@ static void set(struct spirv_compiler *c, const uint32_t *in, uint32_t slot)
                 is_half(c, in[1]) ? compile_math_of(c, MATH_ROUND_HALF, n, n, slot, slot, slot) : slot);
 }
 
-static bool has_math(uint32_t op)
-{
-    return math_compute(op, 0, NULL, NULL, NULL, NULL);
-}
-
 /* Up to three operands, number by number; a condition or a factor may be one for all. */
-static bool by_numbers(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n, uint32_t first)
+static void by_numbers(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n, uint32_t first)
 {
     uint32_t slots[3], each[3], n_out = compile_type(c, in[1])->n_slots, numbers = n_out, each_has_all = 0;
     if (op == OP_ADD_CARRY || op == OP_U_MUL_EXTENDED || op == MATH_UNPACK_HALF)
@@ -83,7 +78,7 @@ static bool by_numbers(struct spirv_compiler *c, uint32_t op, const uint32_t *in
         slots[1]++;
     if (each_has_all == 3 || op == MATH_PACK_HALF) {
         set(c, in, compile_math_of(c, op, numbers, n_out, slots[0], slots[1], slots[2]));
-        return true;
+        return;
     }
     bool is_constant =
         compile_is_constant(slots[0]) && compile_is_constant(slots[1]) && compile_is_constant(slots[2]);
@@ -92,12 +87,13 @@ static bool by_numbers(struct spirv_compiler *c, uint32_t op, const uint32_t *in
         math_into(c, op, d + i, 1, 1,
                   (const uint32_t[]){slots[0] + each[0] * i, slots[1] + each[1] * i, slots[2] + each[2] * i});
     set(c, in, d);
-    return true;
 }
 
 /* A vector's numbers with each other: a dot product, any, all. */
-static void fold(struct spirv_compiler *c, uint32_t op, const uint32_t *in)
+void compile_fold(struct spirv_compiler *c, const uint32_t *in, uint32_t n_words)
 {
+    uint32_t op = in[0] & 0xffff;
+    (void)n_words;
     uint32_t n = compile_type_of(c, in[3])->n_slots, a = compile_slot(c, in[3]), sum = 0;
     uint32_t with = op == OP_DOT ? OP_F_ADD : op == OP_ANY ? OP_BIT_OR : OP_BIT_AND;
     uint32_t b = op == OP_DOT ? compile_slot(c, in[4]) : a;
@@ -109,8 +105,9 @@ static void fold(struct spirv_compiler *c, uint32_t op, const uint32_t *in)
 }
 
 /* Bits of a number as another type's: those of two float16 have an order of their own, all others are the same. */
-static void bitcast(struct spirv_compiler *c, const uint32_t *in)
+void compile_bitcast(struct spirv_compiler *c, const uint32_t *in, uint32_t n_words)
 {
+    (void)n_words;
     uint32_t a = compile_slot(c, in[3]), from = compile_value(c, in[3])->type, slot = a;
     bool packs = is_half(c, from), unpacks = is_half(c, in[1]);
     uint32_t n = compile_type(c, packs ? in[1] : from)->n_slots, each = packs ? 1 : 2;
@@ -126,8 +123,9 @@ static void bitcast(struct spirv_compiler *c, const uint32_t *in)
 }
 
 /* Numbers of less than 32 bits have zeros above. */
-static void convert(struct spirv_compiler *c, const uint32_t *in)
+void compile_convert(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
+    (void)n;
     const struct spirv_type *to = compile_type(c, in[1]);
     uint32_t bits = compile_scalar(c, to)->bits, slot = compile_slot(c, in[3]);
     for (uint32_t i = 0, mask; bits < 32 && i < to->n_slots && compile_scalar(c, to)->form == FORM_INT; i++) {
@@ -139,32 +137,17 @@ static void convert(struct spirv_compiler *c, const uint32_t *in)
     set(c, in, slot);
 }
 
-bool compile_math(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n)
+void compile_math(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
-    switch (op) {
-    case OP_EXT_INST:
-        return has_math(MATH_EXTENDED + in[4]) && by_numbers(c, MATH_EXTENDED + in[4], in, n, 5);
-    case OP_VECTOR_TIMES_SCALAR:
-    case OP_MATRIX_TIMES_SCALAR:
-        return by_numbers(c, OP_F_MUL, in, n, 3);
-    case OP_DOT:
-    case OP_ANY:
-    case OP_ALL:
-        fold(c, op, in);
-        return true;
-    case OP_BITCAST:
-        bitcast(c, in);
-        return true;
-    case OP_U_CONVERT:
-    case OP_F_CONVERT:
-        convert(c, in);
-        return true;
-    case OP_COPY_LOGICAL:
-        compile_set(c, in[2], in[1], compile_slot(c, in[3]));
-        return true;
-    default:
-        return has_math(op) && by_numbers(c, op, in, n, 3);
-    }
+    uint32_t op = in[0] & 0xffff, first = op == OP_EXT_INST ? 5 : 3;
+    if (op == OP_EXT_INST)
+        op = MATH_EXTENDED + in[4];
+    if (op == OP_VECTOR_TIMES_SCALAR || op == OP_MATRIX_TIMES_SCALAR)
+        op = OP_F_MUL;
+    if (math_compute(op, 0, NULL, NULL, NULL, NULL))
+        by_numbers(c, op, in, n, first);
+    else
+        compile_fail(c, "an instruction that no kernel has used so far", op);
 }
 
 /* --- composites --- */
@@ -181,7 +164,7 @@ static void follow(struct spirv_compiler *c, uint32_t type, const uint32_t *path
     }
 }
 
-static void construct(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+void compile_construct(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     const struct spirv_type *t = compile_type(c, in[1]);
     bool is_constant = true, fills = t->form == FORM_MATRIX && n == 4;
@@ -196,7 +179,7 @@ static void construct(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
     compile_set(c, in[2], in[1], d);
 }
 
-static void insert(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+void compile_insert(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     uint32_t element, offset, slots = compile_type(c, in[1])->n_slots;
     uint32_t old = compile_slot(c, in[4]), part = compile_slot(c, in[3]), d = compile_new_slots(c, slots);
@@ -206,7 +189,7 @@ static void insert(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
     compile_set(c, in[2], in[1], d);
 }
 
-static void shuffle(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+void compile_shuffle(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     uint32_t a = compile_slot(c, in[3]), b = compile_slot(c, in[4]),
              n_first = compile_type_of(c, in[3])->n_slots;
@@ -219,24 +202,15 @@ static void shuffle(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
     compile_set(c, in[2], in[1], d);
 }
 
-bool compile_composite(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n)
+void compile_extract(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     uint32_t element, offset;
-    switch (op) {
-    case OP_CONSTRUCT:
-        construct(c, in, n);
-        return true;
-    case OP_EXTRACT:
-        follow(c, compile_value(c, in[3])->type, in + 4, n - 4, &element, &offset);
-        compile_set(c, in[2], in[1], compile_slot(c, in[3]) + offset);
-        return true;
-    case OP_INSERT:
-        insert(c, in, n);
-        return true;
-    case OP_SHUFFLE:
-        shuffle(c, in, n);
-        return true;
-    default:
-        return false;
-    }
+    follow(c, compile_value(c, in[3])->type, in + 4, n - 4, &element, &offset);
+    compile_set(c, in[2], in[1], compile_slot(c, in[3]) + offset);
+}
+
+void compile_copy(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+{
+    (void)n;
+    compile_set(c, in[2], in[1], compile_slot(c, in[3]));
 }

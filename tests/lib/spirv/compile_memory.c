@@ -70,7 +70,7 @@ static void add_index(struct spirv_compiler *c, struct spirv_value *v, uint32_t 
     v->dynamic = d;
 }
 
-static void chain(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+void compile_chain(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     struct spirv_value v = *compile_value(c, in[3]);
     uint32_t type = compile_type(c, v.type)->element, storage = compile_type(c, v.type)->storage;
@@ -150,7 +150,7 @@ static void access_value(struct spirv_compiler *c, const struct spirv_value *v, 
         emit_access(c, v, is_store ? spirv_store : spirv_load, slots, slot, 0, 0);
 }
 
-static void load(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+void compile_load(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     const struct spirv_value v = *compile_value(c, in[3]);
     bool is_input = compile_type(c, v.type)->storage == STORAGE_INPUT && v.dynamic == SPIRV_NO_SLOT;
@@ -160,27 +160,31 @@ static void load(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
     compile_set(c, in[2], in[1], d);
 }
 
-static void store(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+void compile_store(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     const struct spirv_value v = *compile_value(c, in[1]);
     access_value(c, &v, compile_value(c, in[2])->type, compile_slot(c, in[2]), in, n, 3, true);
 }
 
-static void atomic(struct spirv_compiler *c, uint32_t op, const uint32_t *in)
+void compile_atomic(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
+    (void)n;
     const struct spirv_value v = *compile_value(c, in[3]);
     uint32_t d = compile_new_slots(c, 1), operand = compile_slot(c, in[6]);
     struct spirv_insn *i = emit_access(c, &v, spirv_atomic, 1, d, 0, SPIRV_MORE(4, false, 4));
     i->b = operand;
-    i->math = op == OP_ATOMIC_ADD ? OP_I_ADD : OP_BIT_OR;
+    i->math = (in[0] & 0xffff) == OP_ATOMIC_ADD ? OP_I_ADD : OP_BIT_OR;
     compile_set(c, in[2], in[1], d);
 }
 
 /* --- matrices --- */
 
 /* b: stride in bytes; more: bytes of a number, flags and columns (run.h). */
-static void access_matrix(struct spirv_compiler *c, const uint32_t *in, bool is_store, bool is_nv)
+void compile_matrix(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
+    uint32_t op = in[0] & 0xffff;
+    bool is_nv = op >= OP_NV_MATRIX_TYPE, is_store = op == OP_NV_MATRIX_STORE || op == OP_KHR_MATRIX_STORE;
+    (void)n;
     const struct spirv_value v = *compile_value(c, is_store ? in[1] : in[3]);
     const uint32_t *at = is_store ? in + 3 : in + 4;
     const struct spirv_type *t = compile_type(c, is_store ? compile_value(c, in[2])->type : in[1]);
@@ -200,8 +204,9 @@ static void access_matrix(struct spirv_compiler *c, const uint32_t *in, bool is_
         compile_set(c, in[2], in[1], d);
 }
 
-static void muladd(struct spirv_compiler *c, const uint32_t *in)
+void compile_muladd(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
+    (void)n;
     const struct spirv_type *t = compile_type(c, in[1]), *a = compile_type_of(c, in[3]);
     uint32_t d = compile_new_slots(c, t->n_slots);
     if (t->rows != 16 || t->cols != 16 || a->cols != 16)
@@ -215,42 +220,8 @@ static void muladd(struct spirv_compiler *c, const uint32_t *in)
     compile_set(c, in[2], in[1], d);
 }
 
-bool compile_memory(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n)
+void compile_length(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
-    switch (op) {
-    case OP_VARIABLE:
-        compile_variable(c, in, n);
-        return true;
-    case OP_ACCESS_CHAIN:
-    case OP_IN_BOUNDS_CHAIN:
-        chain(c, in, n);
-        return true;
-    case OP_LOAD:
-        load(c, in, n);
-        return true;
-    case OP_STORE:
-        store(c, in, n);
-        return true;
-    case OP_NV_MATRIX_LOAD:
-    case OP_KHR_MATRIX_LOAD:
-        access_matrix(c, in, false, op == OP_NV_MATRIX_LOAD);
-        return true;
-    case OP_NV_MATRIX_STORE:
-    case OP_KHR_MATRIX_STORE:
-        access_matrix(c, in, true, op == OP_NV_MATRIX_STORE);
-        return true;
-    case OP_NV_MULADD:
-    case OP_KHR_MULADD:
-        muladd(c, in);
-        return true;
-    case OP_KHR_LENGTH:
-        compile_set(c, in[2], in[1], compile_constant_1(c, compile_type(c, in[3])->n_slots));
-        return true;
-    case OP_ATOMIC_ADD:
-    case OP_ATOMIC_OR:
-        atomic(c, op, in);
-        return true;
-    default:
-        return false;
-    }
+    (void)n;
+    compile_set(c, in[2], in[1], compile_constant_1(c, compile_type(c, in[3])->n_slots));
 }

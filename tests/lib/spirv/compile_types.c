@@ -223,10 +223,7 @@ static void computed_constant(struct spirv_compiler *c, const uint32_t *in, uint
     again[1] = in[1];
     again[2] = in[2];
     memcpy(again + 3, in + 4, (n - 4) * sizeof *in);
-    if (in[3] == OP_NV_LENGTH)
-        compile_set(c, in[2], in[1], compile_constant_1(c, compile_type(c, in[4])->n_slots));
-    else if (!compile_math(c, in[3], again, n - 1) && !compile_composite(c, in[3], again, n - 1))
-        compile_fail(c, "a constant's instruction", in[3]);
+    compile_instruction(c, again, n - 1);
 }
 
 static void make_constant(struct spirv_compiler *c, uint32_t id)
@@ -255,7 +252,7 @@ static void make_constant(struct spirv_compiler *c, uint32_t id)
         break;
     case OP_CONSTANT_COMPOSITE:
     case OP_SPEC_COMPOSITE:
-        compile_composite(c, OP_CONSTRUCT, in, n);
+        compile_construct(c, in, n);
         break;
     case OP_SPEC_OP:
         computed_constant(c, in, n);

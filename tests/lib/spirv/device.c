@@ -126,14 +126,6 @@ static void interpreted_buffer_free(struct exec *x, struct exec_buffer *b)
         munmap(b->host, mapped_bytes(b->bytes));
 }
 
-static void *interpreted_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
-                               struct moeflux_err *e)
-{
-    (void)x, (void)b, (void)off, (void)bytes;
-    err_set(e, ERR_DEVICE, "a buffer without memory");
-    return NULL;
-}
-
 static int interpreted_stage_end(struct exec *x, struct moeflux_err *e)
 {
     (void)x, (void)e;
@@ -290,7 +282,6 @@ static const struct backend interpreted_backend = {.close = interpreted_close,
                                                    .buffer_new = interpreted_buffer_new,
                                                    .buffer_import = interpreted_buffer_import,
                                                    .buffer_free = interpreted_buffer_free,
-                                                   .stage = interpreted_stage,
                                                    .stage_end = interpreted_stage_end,
                                                    .read = interpreted_read,
                                                    .watch = nothing,

@@ -16,9 +16,8 @@ static uint32_t result_at(uint32_t op)
     bool has_none = op < OP_EXT_INST || (op > OP_EXT_INST && op < OP_TYPE_VOID) ||
                     op == OP_TYPE_FORWARD_POINTER || op == OP_FUNCTION_END || op == OP_STORE ||
                     op == OP_DECORATE || op == OP_MEMBER_DECORATE || op == OP_CONTROL_BARRIER ||
-                    op == OP_MEMORY_BARRIER ||
-                    (op >= OP_LOOP_MERGE && op <= OP_UNREACHABLE) || op == OP_EXECUTION_MODE_ID ||
-                    op == OP_KHR_MATRIX_STORE || op == OP_NV_MATRIX_STORE;
+                    op == OP_MEMORY_BARRIER || (op >= OP_LOOP_MERGE && op <= OP_UNREACHABLE) ||
+                    op == OP_EXECUTION_MODE_ID || op == OP_KHR_MATRIX_STORE || op == OP_NV_MATRIX_STORE;
     return op == OP_UNDEF || !has_none ? 2 : 0;
 }
 

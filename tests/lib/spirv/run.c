@@ -103,8 +103,6 @@ static void follow(struct spirv_lanes *s, const struct spirv_edge *edge)
 static uint32_t choice(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t lane)
 {
     uint32_t value = spirv_slot(s, b->condition)[lane];
-    if (b->end == SPIRV_BRANCH)
-        return value ? 0 : 1;
     for (uint32_t i = 0; i + 1 < b->n_edges; i++)
         if (s->p->literals[b->first_literal + i] == value)
             return i + 1;
@@ -160,8 +158,9 @@ static void branch(struct spirv_lanes *s, const struct spirv_block *b)
         follow(s, &s->p->edges[b->first_edge + edge]);
         return;
     }
-    for (uint32_t l = 0; l < s->n; l++)
-        choices[l] = s->mask[l] ? choice(s, b, l) : 0;
+    const uint32_t *condition = spirv_slot(s, b->condition);
+    for (uint32_t l = 0, n = s->n; l < n; l++)
+        choices[l] = b->end == SPIRV_BRANCH ? condition[l] == 0 : choice(s, b, l);
     part(s, b, choices);
 }
 
@@ -248,7 +247,7 @@ static void set_builtin(struct spirv_lanes *s, uint32_t number, uint32_t slot)
             spirv_slot(s, slot + i)[l] = builtin(s, number, l, i);
 }
 
-static void begin_team(struct spirv_lanes *s)
+static void begin_team(struct spirv_lanes *s, bool is_first)
 {
     s->n_active = s->n_live = 0;
     for (uint32_t l = 0; l < s->n; l++) {
@@ -261,7 +260,9 @@ static void begin_team(struct spirv_lanes *s)
     memset(s->epochs, 0, sizeof s->epochs);
     s->orders_buffers = false;
     for (uint32_t i = 0; i < s->p->n_builtins; i++)
-        set_builtin(s, s->p->builtins[i].builtin, s->p->builtins[i].slot);
+        if (s->p->builtins[i].builtin == BUILTIN_WORKGROUP_ID ||
+            s->p->builtins[i].builtin == BUILTIN_GLOBAL_ID || is_first)
+            set_builtin(s, s->p->builtins[i].builtin, s->p->builtins[i].slot);
 }
 
 /* xorshift64 */
@@ -307,7 +308,7 @@ static void run_workgroup(struct spirv_run *run, bool is_first)
     spirv_memory_begin_workgroup(run->memory, is_first);
     for (uint32_t i = 0; i < run->n_teams; i++) {
         order[i] = i;
-        begin_team(&run->teams[i]);
+        begin_team(&run->teams[i], is_first);
     }
     do {
         shuffle(run, order, run->n_teams);
