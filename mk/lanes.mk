@@ -1,11 +1,13 @@
 # mk/lanes.mk - kernels on the interpreter (tests/lib/spirv): `make lanes`, `make lanes-full`.
 
 # The loops over lanes are what takes the time.
-LANES_OPT := -O3 $(if $(shell grep -m1 -o avx2 /proc/cpuinfo 2>/dev/null),$(AVX2)) -fno-strict-aliasing -fno-math-errno -fno-trapping-math
+LANES_OPT := -O3 $(if $(shell grep -m1 -o avx2 /proc/cpuinfo 2>/dev/null),$(AVX2)) \
+             -fno-strict-aliasing -fno-math-errno -fno-trapping-math
 LANES_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/lib/spirv/*.c))
 $(LANES_OBJ): ALL_CFLAGS := $(ALL_CFLAGS) $(if $(SAN),,$(LANES_OPT))
 
-# The interpreter comes before the archive, which has Vulkan's backend. The whole program is for tests, and never installed.
+# The interpreter comes before the archive, which has Vulkan's backend. The whole program is for tests: it is never
+# installed.
 LANES_BIN := $(BUILD)/lanes/lanes $(BUILD)/lanes/moeflux
 $(BUILD)/lanes/lanes: $(BUILD)/tests/lanes/lanes.o
 $(BUILD)/lanes/moeflux: $(BUILD)/main.o
@@ -37,7 +39,8 @@ lanes: $(BUILD)/lanes/lanes
 
 # All shapes, and a trained model.
 lanes-full: $(LANES_BIN)
-	answer=$$($(BUILD)/lanes/moeflux -m tests/models/tiny --device interpreted-64 --temp 0 --no-think -p 'What is 47 + 38?'); \
+	answer=$$($(BUILD)/lanes/moeflux -m tests/models/tiny --device interpreted-64 --temp 0 --no-think \
+	    -p 'What is 47 + 38?'); \
 	    [ "$$answer" = 85 ] || { echo "the tiny model answers $$answer"; exit 1; }
 	$(BUILD)/lanes/lanes full
 

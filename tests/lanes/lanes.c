@@ -1,11 +1,11 @@
-/* lanes - every kernel against its reference on the interpreter (tests/lib/spirv), at 4 to 128 lanes.
+/* lanes - every kernel against its reference on the interpreter (tests/lib/spirv), 4 to 128 lanes.
  *
  * usage: lanes [full] [-v] [LANES...] [GROUP...]
  *     full: all shapes, else short ones; -v: a line for each case; LANES: 4 to 128; GROUP: as "linear_prefill"
  *
- * A group of kernels on one device is a job; as many jobs run at a time as there are cores, each in a process of its
- * own, so that a crash fails one job. A case is a test, and so is a kernel of the build: it fails where no job ran it.
- * Prints a table of kernels and sizes; the last line has the counts. */
+ * A group of kernels on one device is a job; as many jobs run at a time as there are cores, each in a
+ * process of its own, so that a crash fails one job. A case is a test, and so is a kernel of the build: it
+ * fails where no job ran it. Prints a table of kernels and sizes; the last line has the counts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,7 +131,8 @@ static void add_job(struct lanes *a, const struct group *g, unsigned lanes, cons
     snprintf(j->device, sizeof j->device, "interpreted-%u%s", lanes, form);
 }
 
-/* Kernels with matrices have 32 lanes on each device: two devices, with one form of matrices each, show them. */
+/* Kernels with matrices have 32 lanes on each device: two devices, with one form of matrices each, show
+ * them. */
 static void add_jobs(struct lanes *a, const struct group *g)
 {
     if (g->variants & HAS_MATRICES) {

@@ -1,5 +1,5 @@
-/* Faults that are planted in small kernels (tests/lanes/faults): the interpreter reports each, at every size of a
- * subgroup, and does not report the same kernel once it is mended.
+/* Faults that are planted in small kernels (tests/lanes/faults): the interpreter reports each, at every size
+ * of a subgroup, and does not report the same kernel once it is mended.
  *
  * suites: check fast asan */
 #include <string.h>

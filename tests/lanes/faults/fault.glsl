@@ -1,5 +1,5 @@
-// fault.glsl - what the planted faults share (tests/unit/test_lanes.c): a workgroup of 128 lanes reads x and writes
-// y, 128 numbers each. Each kernel is compiled twice: as it stands, and with MENDED defined.
+// fault.glsl - what the planted faults share (tests/unit/test_lanes.c): a workgroup of 128 lanes reads x and
+// writes y, 128 numbers each. Each kernel is compiled twice: as it stands, and with MENDED defined.
 #extension GL_EXT_buffer_reference : require
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_shader_subgroup_arithmetic : require

@@ -18,7 +18,8 @@ static uint32_t terminator(const struct spirv_module *m, uint32_t label)
     return at;
 }
 
-/* A construct's merge and continue blocks are visited first, so they come last in the reverse of what is left. */
+/* A construct's merge and continue blocks are visited first, so they come last in the reverse of what is
+ * left. */
 static void visit(struct spirv_compiler *c, uint32_t label)
 {
     const struct spirv_module *m = c->m;

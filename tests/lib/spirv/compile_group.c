@@ -2,8 +2,8 @@
 #include "compile.h"
 #include "run.h"
 
-/* One operand or two, at in[first]. math: how two numbers of a sum are added; imm: 0 a sum of all lanes, 1 and 2 of
- * those up to or before each; more: the instruction. */
+/* One operand or two, at in[first]. math: how two numbers of a sum are added; imm: 0 a sum of all lanes, 1
+ * and 2 of those up to or before each; more: the instruction. */
 static const struct {
     uint32_t op;
     spirv_run_fn *run;

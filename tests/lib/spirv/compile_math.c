@@ -104,7 +104,8 @@ void compile_fold(struct spirv_compiler *c, const uint32_t *in, uint32_t n_words
     set(c, in, sum);
 }
 
-/* Bits of a number as another type's: those of two float16 have an order of their own, all others are the same. */
+/* Bits of a number as another type's: those of two float16 have an order of their own, all others are the
+ * same. */
 void compile_bitcast(struct spirv_compiler *c, const uint32_t *in, uint32_t n_words)
 {
     (void)n_words;

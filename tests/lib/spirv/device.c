@@ -1,11 +1,12 @@
-/* The backend of test programs in the place of Vulkan's (src/exec/exec_vulkan.c): a program that is linked with this
- * file has it in place of that. Its devices are named
+/* The backend of test programs in the place of Vulkan's (src/exec/exec_vulkan.c): a program that is linked
+ * with this file has it in place of that. Its devices are named
  *   interpreted-LANES          4 to 128; matrices in quads, in KHR's form; float16 denormals
  *   interpreted-LANES-rows     the same with matrices row by row, in NV's form
  *   interpreted-LANES-denorm   no matrices
  *   interpreted-LANES-plain    neither matrices nor denormals
- * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does. Memory is
- * host memory, each buffer between pages that nobody has; new buffers have NaNs. Operations run at once. */
+ * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
+ * Memory is host memory, each buffer between pages that nobody has; new buffers have NaNs. Operations run at
+ * once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,9 @@
 /* Instructions of a subgroup. Sums go from lane 0 on in order.
  *
- * SPIR-V lets lanes that part compute sums and ballots of those that are active. Kernels here never mean that:
- * it is a fault while a lane that has not returned is elsewhere. Elections are made for lanes that part. An exchange
- * is a fault where the other lane is not active: pairs of lanes may exchange in a branch that both take. */
+ * SPIR-V lets lanes that part compute sums and ballots of those that are active. Kernels here never mean
+ * that: it is a fault while a lane that has not returned is elsewhere. Elections are made for lanes that
+ * part. An exchange is a fault where the other lane is not active: pairs of lanes may exchange in a branch
+ * that both take. */
 #include <string.h>
 
 #include "math.h"

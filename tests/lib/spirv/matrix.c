@@ -1,6 +1,6 @@
-/* Cooperative matrices of a subgroup: 16 x 16, float16 factors, float32 sums in the order of the columns. Which lane
- * has which number Vulkan leaves open: a program has one of two ways, in quads (kernels/lib/quads.glsl) or row by row,
- * so that no kernel relies on either unasked. */
+/* Cooperative matrices of a subgroup: 16 x 16, float16 factors, float32 sums in the order of the columns.
+ * Which lane has which number Vulkan leaves open: a program has one of two ways, in quads
+ * (kernels/lib/quads.glsl) or row by row, so that no kernel relies on either unasked. */
 #include <math.h>
 #include <string.h>
 

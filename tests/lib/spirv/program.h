@@ -1,5 +1,6 @@
-/* program.h - a kernel made ready for one set of constants and one subgroup size: flat instructions whose operands
- * are slots. A slot is a 32-bit number of each lane: slot s of a team lies at registers + s * lanes.
+/* program.h - a kernel made ready for one set of constants and one subgroup size: flat instructions whose
+ * operands are slots. A slot is a 32-bit number of each lane: slot s of a team lies at registers + s *
+ * lanes.
  *
  *   bool            0 or 1
  *   int, uint       narrow ones with zeros above

@@ -1,8 +1,10 @@
-/* run.h - a kernel's state while it runs, and the instructions that look at more than a lane's own registers.
+/* run.h - a kernel's state while it runs, and the instructions that look at more than a lane's own
+ * registers.
  *
- * Lanes go in lockstep under a mask: the lanes at the earliest block run, the others wait, so that all meet at a
- * construct's merge block. Small subgroups go with others, for speed, as a team of up to 64 lanes; instructions of a
- * subgroup see its own lanes alone. The teams of a workgroup take turns at barriers, in a random order. */
+ * Lanes go in lockstep under a mask: the lanes at the earliest block run, the others wait, so that all meet
+ * at a construct's merge block. Small subgroups go with others, for speed, as a team of up to 64 lanes;
+ * instructions of a subgroup see its own lanes alone. The teams of a workgroup take turns at barriers, in a
+ * random order. */
 #ifndef MOEFLUX_TESTS_SPIRV_RUN_H
 #define MOEFLUX_TESTS_SPIRV_RUN_H
 
@@ -63,8 +65,8 @@ void spirv_put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint
 
 /* --- memory (memory.c) --- */
 
-/* d: the registers, n numbers; a, imm, storage: where; more: SPIRV_MORE. An atomic has its operand at b and `math`.
- * A variable of the lane's own begins at slot c, has `more` slots and is accessed at b + a. */
+/* d: the registers, n numbers; a, imm, storage: where; more: SPIRV_MORE. An atomic has its operand at b and
+ * `math`. A variable of the lane's own begins at slot c, has `more` slots and is accessed at b + a. */
 enum { SPIRV_IS_HALF = 256 };
 #define SPIRV_MORE(bytes, is_half, align) ((bytes) | (is_half ? SPIRV_IS_HALF : 0u) | (align) << 16)
 spirv_run_fn spirv_load, spirv_store, spirv_atomic;
