@@ -1,7 +1,8 @@
 /* lanes - every kernel against its reference on the interpreter (tests/lib/spirv), 4 to 128 lanes.
  *
  * usage: lanes [full] [-v] [LANES...] [GROUP...]
- *     full: all shapes, else short ones; -v: a line for each case; LANES: 4 to 128; GROUP: as "linear_prefill"
+ *     full: all shapes, else short ones; -v: a line for each case; LANES: 4 to 128
+ *     GROUP: the first kernel of a group, as "linear_prefill"
  *
  * A group of kernels on one device is a job; as many jobs run at a time as there are cores, each in a
  * process of its own, so that a crash fails one job. A case is a test, and so is a kernel of the build: it
