@@ -26,7 +26,7 @@ struct moe_shape {
     /* Paths for few tokens: the operation itself makes the shared rows, or chooses the experts. */
     bool makes_shared, chooses, plain_weights;
     bool biased;
-    bool is_rest, is_long; /* as kernel_test's */
+    bool is_rest, is_long; /* kernel_test.h */
 };
 
 /* Whether the operation has tiles of so many sizes; from now on it has the last of these alone. */
@@ -301,6 +301,7 @@ static void joined_cases(struct kernel_test *l)
          .shared_up_format = FORMAT_Q4},
         {12, 4, 192, 64, 64, FORMAT_Q4, 40, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
+        {6, 2, 256, 128, 128, FORMAT_Q4, 40, .makes_shared = true, .shared_up_format = FORMAT_Q4},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
