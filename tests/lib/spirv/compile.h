@@ -3,7 +3,7 @@
 #define MOEFLUX_TESTS_SPIRV_COMPILE_H
 
 #include "base/err.h"
-#include "math.h"
+#include "lane_math.h"
 #include "module.h"
 #include "numbers.h"
 #include "program.h"
@@ -93,7 +93,7 @@ void compile_set(struct spirv_compiler *c, uint32_t id, uint32_t type, uint32_t 
 /* --- instructions (compile_math.c, compile_memory.c) --- */
 
 struct spirv_insn *compile_emit(struct spirv_compiler *c, const struct spirv_insn *i);
-/* Computes n numbers (math.h), at once what depends on constants alone. Returns the slot of the result. */
+/* Computes n numbers (lane_math.h), at once what depends on constants alone. Returns the slot of the result. */
 uint32_t compile_math_of(struct spirv_compiler *c, uint32_t op, uint32_t n, uint32_t n_out, uint32_t a,
                          uint32_t b, uint32_t third);
 /* Copies n slots to a place that is there. */

@@ -24,8 +24,8 @@ static void math_into(struct spirv_compiler *c, uint32_t op, uint32_t d, uint32_
     if (n == 0 || c->failed)
         return;
     if (compile_is_constant(d))
-        math_compute(op, n, k + (d - CONSTANT_SLOT), k + (from[0] - CONSTANT_SLOT),
-                     k + (from[1] - CONSTANT_SLOT), k + (from[2] - CONSTANT_SLOT));
+        lane_math(op, n, k + (d - CONSTANT_SLOT), k + (from[0] - CONSTANT_SLOT),
+                  k + (from[1] - CONSTANT_SLOT), k + (from[2] - CONSTANT_SLOT));
     else
         compile_emit(
             c, &(struct spirv_insn){
@@ -145,7 +145,7 @@ void compile_math(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
         op = MATH_EXTENDED + in[4];
     if (op == OP_VECTOR_TIMES_SCALAR || op == OP_MATRIX_TIMES_SCALAR)
         op = OP_F_MUL;
-    if (math_compute(op, 0, NULL, NULL, NULL, NULL))
+    if (lane_math(op, 0, NULL, NULL, NULL, NULL))
         by_numbers(c, op, in, n, first);
     else
         compile_fail(c, "an instruction that no kernel has used so far", op);

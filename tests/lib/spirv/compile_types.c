@@ -162,7 +162,7 @@ const struct spirv_type *compile_scalar(struct spirv_compiler *c, const struct s
 
 bool compile_is_constant(uint32_t slot)
 {
-    return slot >= CONSTANT_SLOT || slot == SPIRV_NO_SLOT;
+    return slot >= CONSTANT_SLOT; /* SPIRV_NO_SLOT, too */
 }
 
 uint32_t compile_new_slots(struct spirv_compiler *c, uint32_t n)

@@ -6,7 +6,7 @@
  * that both take. */
 #include <string.h>
 
-#include "math.h"
+#include "lane_math.h"
 #include "numbers.h"
 #include "run.h"
 
@@ -133,7 +133,7 @@ static void reduce(const struct spirv_lanes *s, const struct spirv_insn *i, uint
     for (uint32_t l = first; l < first + s->size; l++) {
         if (!s->mask[l])
             continue;
-        math_compute(i->math, 1, &next, &sum, &a[l], &a[l]);
+        lane_math(i->math, 1, &next, &sum, &a[l], &a[l]);
         if (i->imm != REDUCE)
             d[l] = i->imm == INCLUSIVE ? next : sum;
         sum = next;

@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "math.h"
+#include "lane_math.h"
 #include "numbers.h"
 #include "run.h"
 
@@ -267,16 +267,15 @@ uint32_t spirv_get(const uint8_t *at, uint32_t more)
         memcpy(&number, at, 4);
     else
         memcpy(&number, at, more & 255);
-    return more & SPIRV_IS_HALF && math_compute(MATH_BITS_HALF, 1, &value, &number, &number, &number)
-               ? value
-               : number;
+    return more & SPIRV_IS_HALF && lane_math(MATH_BITS_HALF, 1, &value, &number, &number, &number) ? value
+                                                                                                   : number;
 }
 
 void spirv_set(uint8_t *at, uint32_t more, uint32_t value)
 {
     uint32_t number = value;
     if (more & SPIRV_IS_HALF)
-        math_compute(MATH_HALF_BITS, 1, &number, &value, &value, &value);
+        lane_math(MATH_HALF_BITS, 1, &number, &value, &value, &value);
     memcpy(at, &number, more & 255);
 }
 
@@ -347,7 +346,7 @@ void spirv_atomic(struct spirv_lanes *s, const struct spirv_insn *i)
         if (!at)
             continue;
         memcpy(&d[l], at, 4);
-        math_compute(i->math, 1, &after, &d[l], &operand[l], &operand[l]);
+        lane_math(i->math, 1, &after, &d[l], &operand[l], &operand[l]);
         memcpy(at, &after, 4);
     }
 }

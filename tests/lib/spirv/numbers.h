@@ -1,5 +1,5 @@
 /* numbers.h - SPIR-V's numbers that kernels use (specification 1.6, SPV_NV_cooperative_matrix,
- * SPV_KHR_cooperative_matrix); those of arithmetic are in math.c. */
+ * SPV_KHR_cooperative_matrix); those of arithmetic are in lane_math.c. */
 #ifndef MOEFLUX_TESTS_SPIRV_NUMBERS_H
 #define MOEFLUX_TESTS_SPIRV_NUMBERS_H
 

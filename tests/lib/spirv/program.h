@@ -28,7 +28,7 @@ typedef void spirv_run_fn(struct spirv_lanes *s, const struct spirv_insn *i);
 
 struct spirv_insn {
     spirv_run_fn *run;   /* NULL: math */
-    uint32_t math;       /* math.h; lanes that are not active are computed too, and dropped */
+    uint32_t math;       /* lane_math.h; lanes that are not active are computed too, and dropped */
     uint32_t n;          /* numbers of a lane that are computed */
     uint32_t n_out;      /* slots of d */
     uint32_t d, a, b, c; /* slots */

@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "math.h"
+#include "lane_math.h"
 #include "numbers.h"
 
 enum { HAS_RETURNED = UINT32_MAX };
@@ -180,8 +180,7 @@ static void leave(struct spirv_lanes *s)
 static void compute(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     uint32_t *d = spirv_slot(s, i->d), *z = s->is_full ? d : s->run->temporary;
-    math_compute(i->math, (size_t)i->n * s->n, z, spirv_slot(s, i->a), spirv_slot(s, i->b),
-                 spirv_slot(s, i->c));
+    lane_math(i->math, (size_t)i->n * s->n, z, spirv_slot(s, i->a), spirv_slot(s, i->b), spirv_slot(s, i->c));
     if (z != d)
         spirv_put(s, d, z, i->n_out);
 }

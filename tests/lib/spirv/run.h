@@ -68,7 +68,7 @@ void spirv_put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint
 /* d: the registers, n numbers; a, imm, storage: where; more: SPIRV_MORE. An atomic has its operand at b and
  * `math`. A variable of the lane's own begins at slot c, has `more` slots and is accessed at b + a. */
 enum { SPIRV_IS_HALF = 256 };
-#define SPIRV_MORE(bytes, is_half, align) ((bytes) | (is_half ? SPIRV_IS_HALF : 0u) | (align) << 16)
+#define SPIRV_MORE(bytes, is_half, align) ((bytes) | ((is_half) ? SPIRV_IS_HALF : 0u) | (align) << 16)
 spirv_run_fn spirv_load, spirv_store, spirv_atomic;
 /* d = a * imm + b; a is below `more`, or that is 0. b may be SPIRV_NO_SLOT. */
 spirv_run_fn spirv_index;

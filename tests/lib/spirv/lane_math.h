@@ -1,6 +1,6 @@
-/* math.h - instructions that compute each lane's numbers from that lane's own. */
-#ifndef MOEFLUX_TESTS_SPIRV_MATH_H
-#define MOEFLUX_TESTS_SPIRV_MATH_H
+/* lane_math.h - instructions that compute each lane's numbers from that lane's own. */
+#ifndef MOEFLUX_TESTS_SPIRV_LANE_MATH_H
+#define MOEFLUX_TESTS_SPIRV_LANE_MATH_H
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -12,6 +12,6 @@ enum { MATH_MOVE = 1 << 17, MATH_ROUND_HALF, MATH_HALF_BITS, MATH_BITS_HALF, MAT
 
 /* Computes n numbers of each operand; d overlaps none. What has two results writes 2 n numbers. False: there
  * is no such instruction. */
-bool math_compute(uint32_t op, size_t n, void *d, const void *a, const void *b, const void *c);
+bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, const void *c);
 
 #endif

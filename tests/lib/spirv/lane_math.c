@@ -1,5 +1,5 @@
 /* Arithmetic over lanes. The loops are the compiler's to vectorise. */
-#include "math.h"
+#include "lane_math.h"
 
 #include <math.h>
 #include <string.h>
@@ -55,6 +55,7 @@ static inline uint64_t address(uint32_t low, uint32_t high, uint32_t idx, uint32
     return ((uint64_t)high << 32 | low) + (uint64_t)idx * stride;
 }
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): types, and names of numbers. */
 /* z from x, y and w, which are names of one number of each operand. */
 #define LOOP(out, in, body)                                                                                  \
     {                                                                                                        \
@@ -79,9 +80,10 @@ static inline uint64_t address(uint32_t low, uint32_t high, uint32_t idx, uint32
 #define IF_F32(op, expr)  ROW(op, uint32_t, float, expr)
 #define EXT_U32(op, expr) U32(MATH_EXTENDED + op, expr)
 #define EXT_F32(op, expr) F32(MATH_EXTENDED + op, expr)
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 /* SPIR-V leaves a division by zero open: it gives 0 here. Comments name SPIR-V's instructions. */
-bool math_compute(uint32_t op, size_t n, void *d, const void *a, const void *b, const void *c)
+bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, const void *c)
 {
     // clang-format off
     switch (op) {
