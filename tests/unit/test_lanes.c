@@ -17,12 +17,13 @@ struct kernel {
     size_t n;
 };
 #define KERNEL(name) static const uint32_t name##_words[] =
+#define WORDS(name)                                                                                          \
+    {                                                                                                        \
+        name##_words, sizeof name##_words / sizeof *name##_words                                             \
+    }
 #define PAIR(name)                                                                                           \
     {                                                                                                        \
-        {name##_words, sizeof name##_words / sizeof *name##_words},                                          \
-        {                                                                                                    \
-            name##_mended_words, sizeof name##_mended_words / sizeof *name##_mended_words                    \
-        }                                                                                                    \
+        WORDS(name), WORDS(name##_mended)                                                                    \
     }
 #include "lanes/faults/faults.inc"
 

@@ -23,9 +23,9 @@ static uint32_t terminator(const struct spirv_module *m, uint32_t label)
 static void visit(struct spirv_compiler *c, uint32_t label)
 {
     const struct spirv_module *m = c->m;
-    if (label >= m->bound || c->is_visited[label])
+    if (label >= m->bound || c->labels[label].is_visited)
         return;
-    c->is_visited[label] = 1;
+    c->labels[label].is_visited = true;
     uint32_t at = m->at[label], end = terminator(m, label), n = spirv_length_at(m, end);
     const uint32_t *in = m->words + end;
     for (; at < end; at += spirv_length_at(m, at)) {
@@ -60,8 +60,8 @@ static void sort_blocks(struct spirv_compiler *c)
         c->order[i] = other;
     }
     for (uint32_t i = 0; i < c->n_order; i++)
-        c->position[c->order[i]] = i;
-    c->is_reached[m->words[at + 1]] = 1;
+        c->labels[c->order[i]].position = i;
+    c->labels[m->words[at + 1]].is_reached = true;
 }
 
 /* --- one block --- */
@@ -74,14 +74,14 @@ static void add_edge(struct spirv_compiler *c, struct spirv_block *b, uint32_t l
         return;
     p->edges[p->n_edges++] = (struct spirv_edge){.label = label, .from = b->label};
     b->n_edges++;
-    c->is_reached[label] = 1;
+    c->labels[label].is_reached = true;
 }
 
 static bool has_edge(const struct spirv_compiler *c, uint32_t from, uint32_t label)
 {
-    if (!c->block_of[from])
+    if (!c->labels[from].block)
         return false;
-    const struct spirv_block *b = &c->p->blocks[c->block_of[from] - 1];
+    const struct spirv_block *b = &c->p->blocks[c->labels[from].block - 1];
     for (uint32_t i = 0; i < b->n_edges; i++)
         if (c->p->edges[b->first_edge + i].label == label)
             return true;
@@ -94,7 +94,8 @@ static void phi(struct spirv_compiler *c, uint32_t label, const uint32_t *in, ui
     uint32_t n_known = 0, only = 0;
     bool is_header = false;
     for (uint32_t i = 3; i < n; i += 2) {
-        is_header |= c->position[in[i + 1]] >= c->position[label] && c->is_visited[in[i + 1]];
+        is_header |=
+            c->labels[in[i + 1]].position >= c->labels[label].position && c->labels[in[i + 1]].is_visited;
         if (has_edge(c, in[i + 1], label)) {
             n_known++;
             only = in[i];
@@ -222,7 +223,7 @@ static void compile_block(struct spirv_compiler *c, uint32_t label)
     if (c->failed)
         return;
     p->blocks[p->n_blocks++] = b;
-    c->block_of[label] = (uint32_t)p->n_blocks;
+    c->labels[label].block = (uint32_t)p->n_blocks;
 }
 
 /* --- edges --- */
@@ -241,7 +242,7 @@ static void compile_edge(struct spirv_compiler *c, struct spirv_edge *edge)
 {
     const struct spirv_module *m = c->m;
     uint32_t n_numbers = 0;
-    edge->block = c->block_of[edge->label] - 1;
+    edge->block = c->labels[edge->label].block - 1;
     edge->first_copy = (uint32_t)c->p->n_copies;
     c->at = m->at[edge->label];
     while (c->at += spirv_length_at(m, c->at), spirv_op_at(m, c->at) == OP_PHI && !c->failed) {
@@ -318,7 +319,7 @@ static void compile_all(struct spirv_compiler *c)
     global_variables(c);
     sort_blocks(c);
     for (uint32_t i = 0; i < c->n_order && !c->failed; i++)
-        if (c->is_reached[c->order[i]])
+        if (c->labels[c->order[i]].is_reached)
             compile_block(c, c->order[i]);
     size_t n = p->n_insns;
     for (size_t i = 0; i < p->n_edges && !c->failed; i++)
@@ -338,21 +339,14 @@ int spirv_compile(struct spirv_program *p, const struct spirv_module *m, const s
     c.types = mem_new(m->bound, sizeof *c.types, e);
     c.values = mem_new(m->bound, sizeof *c.values, e);
     c.order = mem_new(m->bound, sizeof *c.order, e);
-    c.position = mem_new(m->bound, sizeof *c.position, e);
-    c.block_of = mem_new(m->bound, sizeof *c.block_of, e);
-    c.is_visited = mem_new(m->bound, sizeof *c.is_visited, e);
-    c.is_reached = mem_new(m->bound, sizeof *c.is_reached, e);
-    c.failed =
-        !c.types || !c.values || !c.order || !c.position || !c.block_of || !c.is_visited || !c.is_reached;
+    c.labels = mem_new(m->bound, sizeof *c.labels, e);
+    c.failed = !c.types || !c.values || !c.order || !c.labels;
     if (!c.failed)
         compile_all(&c);
     free(c.types);
     free(c.values);
     free(c.order);
-    free(c.position);
-    free(c.block_of);
-    free(c.is_visited);
-    free(c.is_reached);
+    free(c.labels);
     if (c.failed)
         spirv_program_free(p);
     return c.failed ? ERR_UNSUPPORTED : 0;

@@ -53,12 +53,12 @@ struct spirv_compiler {
     uint32_t n_registers;
     uint32_t at; /* the instruction that is compiled */
     size_t insn_room, block_room, edge_room, copy_room, literal_room, constant_room;
-    /* Blocks, by label id. */
     uint32_t *order, n_order; /* labels, as spirv_program.blocks are sorted */
-    uint8_t *is_visited;      /* [bound] */
-    uint32_t *position;       /* [bound] in order */
-    uint32_t *block_of;       /* [bound] in p->blocks, plus 1; 0: it is not reached */
-    uint8_t *is_reached;      /* [bound] */
+    struct spirv_label {
+        uint32_t position; /* the label's in order */
+        uint32_t block;    /* in p->blocks, plus 1; 0: it is not reached */
+        bool is_visited, is_reached;
+    } * labels; /* [bound] */
 };
 
 /* Keeps the first error; the text names the kernel and the word. */
