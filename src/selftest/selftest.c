@@ -406,8 +406,8 @@ static void linear_cases(struct kernel_test *l)
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 192, 1, true, false, LINEAR_GEMV},
         {1, {256}, {FORMAT_Q4}, 18432, 1, false, true, LINEAR_GEMV},
         {1, {257}, {FORMAT_Q8}, 18432, 1, true, true, LINEAR_GEMV},
-        {1, {258}, {FORMAT_BF16}, 9216, 1, true, false, LINEAR_GEMV},
-        {1, {259}, {FORMAT_F32}, 9216, 1, false, true, LINEAR_GEMV},
+        {1, {258}, {FORMAT_BF16}, 18432, 1, true, false, LINEAR_GEMV},
+        {1, {259}, {FORMAT_F32}, 18432, 1, false, true, LINEAR_GEMV},
         /* One token: a part of the lanes' last pieces; more segments than the arguments have room for. */
         {1, {70}, {FORMAT_Q4}, 1472, 1, true, false, LINEAR_GEMV},
         {5, {64, 37, 3, 130, 9}, {FORMAT_Q4}, 512, 1, true, true, LINEAR_GEMV}, /* zeros: FORMAT_Q4 */

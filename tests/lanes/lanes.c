@@ -108,7 +108,7 @@ static int run_job(const struct job *j, bool is_full)
     int rc = selftest_run(&s, &e);
     if (rc < 0)
         fprintf(j->said, "error %s\n", e.text);
-    fflush(j->said);
+    fflush(NULL);
     return rc < 0;
 }
 
@@ -225,27 +225,30 @@ static void run_jobs(struct lanes *a)
 
 /* --- the table --- */
 
-static void print_kernel(struct lanes *a, uint32_t i)
+static void print_kernel(struct lanes *a, uint32_t i, bool are_all)
 {
     bool ran = false;
-    printf("%-36s", kernel_names[i]);
-    for (uint32_t k = 0; k < N_SIZES; k++) {
-        printf(" %4s", a->ran[i][k] ? "x" : ".");
+    for (uint32_t k = 0; k < N_SIZES; k++)
         ran |= a->ran[i][k];
-    }
+    if (!ran && !are_all)
+        return;
+    printf("%-36s", kernel_names[i]);
+    for (uint32_t k = 0; k < N_SIZES; k++)
+        printf(" %4s", a->ran[i][k] ? "x" : ".");
     printf("%s\n", ran ? "" : "  FAILED: it did not run");
     a->n_passed += ran;
     a->n_failed += !ran;
 }
 
-static void print_table(struct lanes *a)
+/* are_all: all jobs ran; otherwise kernels that did not run are left out. */
+static void print_table(struct lanes *a, bool are_all)
 {
     printf("%-36s", "kernel");
     for (uint32_t k = 0; k < N_SIZES; k++)
         printf(" %4u", sizes[k]);
     printf("\n");
     for (uint32_t i = 0; i < N_KERNELS; i++)
-        print_kernel(a, i);
+        print_kernel(a, i, are_all);
 }
 
 /* Whether an argument is this, or none names a group; of numbers alike. */
@@ -285,8 +288,7 @@ int main(int argc, char **argv)
             are_all = false;
     }
     run_jobs(a);
-    if (are_all)
-        print_table(a);
+    print_table(a, are_all);
     struct rusage used;
     getrusage(RUSAGE_CHILDREN, &used);
     printf("%u jobs, %.0f s, %ld s of processors\n", a->n_jobs, (double)(clock_ns() - start) * 1e-9,

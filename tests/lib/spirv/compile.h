@@ -56,7 +56,7 @@ struct spirv_compiler {
     uint32_t *order, n_order; /* labels, as spirv_program.blocks are sorted */
     struct spirv_label {
         uint32_t position; /* the label's in order */
-        uint32_t block;    /* in p->blocks, plus 1; 0: it is not reached */
+        uint32_t block;    /* index in p->blocks, plus 1; 0: not reached */
         bool is_visited, is_reached;
     } * labels; /* [bound] */
 };
@@ -93,7 +93,7 @@ void compile_set(struct spirv_compiler *c, uint32_t id, uint32_t type, uint32_t 
 /* --- instructions (compile_math.c, compile_memory.c) --- */
 
 struct spirv_insn *compile_emit(struct spirv_compiler *c, const struct spirv_insn *i);
-/* Computes n numbers (lane_math.h), at once what depends on constants alone. Returns the slot of the result. */
+/* Computes n numbers (lane_math.h), at once what depends on constants alone. Returns the result's slot. */
 uint32_t compile_math_of(struct spirv_compiler *c, uint32_t op, uint32_t n, uint32_t n_out, uint32_t a,
                          uint32_t b, uint32_t third);
 /* Copies n slots to a place that is there. */

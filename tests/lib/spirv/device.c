@@ -5,6 +5,7 @@
  *   interpreted-LANES-denorm   no matrices
  *   interpreted-LANES-plain    neither matrices nor denormals
  * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
+ * MOEFLUX_LANES_SPEED prints the lane operations of a second.
  * Memory is host memory, each buffer between pages that nobody has; new buffers have NaNs. Operations run at
  * once. */
 #include <stdio.h>
