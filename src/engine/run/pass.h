@@ -13,7 +13,7 @@ struct pass {
     uint64_t start_ns;            /* when it came to this stage */
     uint32_t half;                /* which of the stage's two host copies of logits it writes */
     bool chooses;                 /* it writes none: the device samples from the logits (work.choice) */
-    struct progress_at *progress; /* NULL: another thread reports it (pipeline.h) */
+    struct progress_at *progress; /* NULL: another thread reports it (forward.h) */
     /* source and target of the copies of the hidden states that enter and leave the stage; NULL: the device's
      * own are mapped */
     struct crossing_half in, out;

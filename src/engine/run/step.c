@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "engine/run/forward.h"
+#include "engine/run/work.h"
 #include "engine/sequence.h"
 #include "engine/state/rewind.h"
 
@@ -188,7 +189,7 @@ static int submit(struct moeflux_session *s, uint32_t pos, uint64_t id, const st
                                             .kv_blocks = s->on[0].table.address,
                                             .recurrent = from->address,
                                             .recurrent_out = to->address}};
-    int rc = forward_record_token(s, &chunk, e);
+    int rc = work_record_token(s, &chunk, e);
     record_choice(m, c, id, at);
     if (rc == 0)
         return exec_submit(m->stages[0].exec, ticket, e);
