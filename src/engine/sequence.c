@@ -4,7 +4,6 @@
 #include <string.h>
 
 #include "args.h"
-#include "base/clock.h"
 #include "base/mem.h"
 #include "engine/run/forward.h"
 #include "engine/state/rewind.h"
@@ -184,7 +183,7 @@ const int32_t *moeflux_session_history(const struct moeflux_session *s)
     return s->history;
 }
 
-void sequence_swap_states(struct moeflux_session *s)
+void sequence_accept(struct moeflux_session *s, int32_t id)
 {
     for (uint32_t i = 0; i < s->model->n_stages; i++) {
         struct stage_state *on = &s->on[i];
@@ -192,11 +191,6 @@ void sequence_swap_states(struct moeflux_session *s)
         on->recurrent = on->recurrent_next;
         on->recurrent_next = recurrent;
     }
-}
-
-void sequence_accept(struct moeflux_session *s, int32_t id)
-{
-    sequence_swap_states(s);
     s->history[s->pos++] = id;
     s->parity ^= 1;
 }

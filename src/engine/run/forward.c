@@ -32,6 +32,7 @@ struct forward {
     struct moeflux_session *s; /* the first sequence */
     bool has_threads;          /* the workers run concurrently */
     bool is_watched;
+    bool runs_on; /* work.runs_on */
     /* the evaluation writes data that belongs to the model, not to a stage: it keeps the first stage to
      * the end, so that it is the only one */
     bool is_only_one;
@@ -166,10 +167,11 @@ static uint32_t n_older_of(const struct worker *t)
 }
 
 /* Whether the states move with the chunks. Those of several sequences move when all are accepted; a token
- * that cannot be stopped changes them in place. */
+ * that cannot be stopped changes them in place, unless the one after it may be in flight. */
 static bool moves(const struct forward *l)
 {
-    return l->is_watched && !l->call->is_batched && l->m->recurrent_state_bytes;
+    bool has_states = l->m->recurrent_state_bytes || l->call->n_chunks == 1;
+    return (l->is_watched || l->runs_on) && !l->call->is_batched && has_states;
 }
 
 static bool go_on_worker(void *ctx)
@@ -229,6 +231,7 @@ static struct work work_of(const struct forward *l, uint32_t chunk)
                          .keep = is_end ? c->keep : 0,
                          .is_batched = c->is_batched,
                          .is_watched = l->is_watched,
+                         .runs_on = l->runs_on,
                          .is_last = is_end && c->is_last,
                          .is_moving = c->n_chunks > 1,
                          .ahead = from,
@@ -244,7 +247,7 @@ static struct work work_of(const struct forward *l, uint32_t chunk)
  * chunk c - 1. So the next worker had finished chunk c - 2 (hand_over), which was the last in the same
  * half. The next prompt continues with the other half: when it begins, the next stage may still compute
  * this prompt's last chunk, and its own second chunk comes after hand_over's wait for that stage. After a
- * stop a device may still read or write a half. Whoever takes its stage waits for that (stage_enter), and
+ * stop a device may still read or write a half. Whoever takes its stage waits for that (work_enter), and
  * the result of what it reads is dropped. A token's commands are recorded before it is known whether
  * another sequence comes first, so its hidden states are always in the same place (stage.x). */
 
@@ -276,7 +279,7 @@ static int take_stage(struct worker *t, bool (*asks)(void *ctx), struct moeflux_
     struct forward *l = t->forward;
     struct stage *at = stage_of(t);
     const struct work w = work_of(l, 0);
-    int rc = stage_enter_watched(l->m, at, &(struct exec_watch){asks, l}, e);
+    int rc = work_enter(&w, at, &(struct exec_watch){asks, l}, e);
     if (rc < 0)
         return rc;
     t->has_turn = true;
@@ -478,6 +481,8 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
                         .lock = PTHREAD_MUTEX_INITIALIZER,
                         .moved = PTHREAD_COND_INITIALIZER};
     uint32_t chunks = 0;
+    assert(m->n_stages > 0 && m->n_stages <= MOEFLUX_MAX_DEVICES);
+    l.runs_on = s->choice && !c->is_batched && !l.is_watched && m->resident && m->n_stages == 1;
     for (uint32_t i = 0; i < m->n_stages; i++)
         l.workers[i] = (struct worker){.forward = &l, .idx = i};
     *n_done = 0;
