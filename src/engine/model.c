@@ -1,14 +1,14 @@
-/* An opened model: directory, device, weights, experts. */
+#include "engine/model.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/engine.h"
 #include "engine/plan/devices.h"
 #include "engine/plan/load_plan.h"
-#include "engine/run/stage.h"
 #include "engine/plan/stage_plan.h"
+#include "engine/sequence.h"
 #include "engine/test_hooks.h"
 #include "experts/usage.h"
 #include "model/family.h"
@@ -255,6 +255,17 @@ int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, s
     return err_set(e, why.code, "device %u of %u (%.100s, layers %u to %u): %.300s",
                    (unsigned)(at - m->stages) + 1, m->n_stages, exec_get_caps(at->exec).name,
                    at->layers.first, at->layers.end - 1, why.text);
+}
+
+bool model_is_idle(struct moeflux_model *m)
+{
+    bool is = true;
+    for (uint32_t i = 0; is && i < m->n_stages; i++) {
+        stage_take(&m->stages[i]);
+        is = stage_is_idle(&m->stages[i]);
+        stage_give(&m->stages[i]);
+    }
+    return is;
 }
 
 /* Returns the first store; it speaks for all about how experts are read. */

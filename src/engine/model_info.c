@@ -3,12 +3,14 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arch/arch.h"
 #include "base/cores.h"
 #include "base/mem.h"
-#include "engine/engine.h"
 #include "engine/plan/format_text.h"
 #include "engine/plan/load_plan.h"
+#include "experts/store.h"
 #include "model/family.h"
+#include "model/model_dir.h"
 #include "selftest/selftest.h"
 
 /* Counts the parameters of the dense tensors, without scales and biases of quantised ones. */
@@ -40,7 +42,7 @@ static uint64_t embedding_bytes(const struct model_dir *d)
     return bytes;
 }
 
-void model_info_needs(const struct model_dir *d, struct moeflux_needs *out)
+static void fill_needs(const struct model_dir *d, struct moeflux_needs *out)
 {
     const struct config *c = &d->config;
     uint64_t expert_params = 3 * (uint64_t)c->hidden * c->moe_inner, n_moe = 0;
@@ -96,7 +98,7 @@ int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs
     int rc = load_plan_look_at_model(&d, o, e);
     if (rc < 0)
         return rc;
-    model_info_needs(&d, out);
+    fill_needs(&d, out);
     model_dir_close(&d);
     return 0;
 }

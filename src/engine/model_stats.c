@@ -2,8 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "engine/engine.h"
-#include "engine/run/stage_turn.h"
+#include "engine/model.h"
 
 static void add_store_stats(struct moeflux_stats *to, const struct expert_store *store)
 {
@@ -117,7 +116,7 @@ static void begin(struct work_count *c)
     c->n_since = c->n_tokens;
 }
 
-void model_count_begin(struct moeflux_model *m, enum work_kind kind)
+void model_stats_begin(struct moeflux_model *m, enum work_kind kind)
 {
     pthread_mutex_lock(&m->lock);
     begin(&m->counts[kind]);
@@ -141,7 +140,7 @@ static void end(struct work_count *c, uint32_t n_tokens)
         add_time(c);
 }
 
-void model_count_end(struct moeflux_model *m, enum work_kind kind, uint32_t n_tokens)
+void model_stats_end(struct moeflux_model *m, enum work_kind kind, uint32_t n_tokens)
 {
     pthread_mutex_lock(&m->lock);
     end(&m->counts[kind], n_tokens);

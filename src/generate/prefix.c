@@ -2,8 +2,6 @@
 
 #include <string.h>
 
-#include "generate/generator.h"
-
 void prefix_stop_at(struct prefix_stops *st, uint32_t pos, uint32_t gap)
 {
     uint32_t i = 0;
@@ -33,24 +31,4 @@ uint32_t prefix_usable(const struct prefix_held *h, const int32_t *ids, uint32_t
     for (uint32_t i = 0; i < h->n_checkpoints && h->checkpoints[i] <= same; i++)
         at = h->checkpoints[i];
     return at;
-}
-
-static int feed_to(struct generator *s, const int32_t *ids, uint32_t to, struct moeflux_err *e)
-{
-    uint32_t pos = moeflux_session_position(s->sequence);
-    return to > pos ? generator_feed(s, ids + pos, to - pos, e) : 0;
-}
-
-int prefix_feed(struct generator *s, const int32_t *ids, uint32_t to, const struct prefix_stops *st,
-                struct moeflux_err *e)
-{
-    int rc = 0;
-    for (uint32_t i = 0; !rc && i < st->n; i++) {
-        if (st->at[i] < moeflux_session_position(s->sequence) || st->at[i] > to)
-            continue;
-        rc = feed_to(s, ids, st->at[i], e);
-        if (!rc)
-            rc = moeflux_session_checkpoint(s->sequence, e);
-    }
-    return rc ? rc : feed_to(s, ids, to, e);
 }

@@ -9,9 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct moeflux_err;
-struct generator;
-
 enum { PREFIX_MAX_STOPS = 16 };
 struct prefix_stops { /* zeroed at first */
     uint32_t n;
@@ -35,11 +32,5 @@ struct prefix_held {
 };
 /* Returns how many tokens of the prompt ids [n], n >= 1, need no evaluation (moeflux_session_reuse). */
 uint32_t prefix_usable(const struct prefix_held *h, const int32_t *ids, uint32_t n);
-
-/* Evaluates ids from the sequence's position up to `to`, without logits, and saves checkpoints at the stops
- * in between. The sequence must be a prefix of ids. Does nothing when the position is `to`. Errors: those of
- * moeflux_session_eval and moeflux_session_checkpoint. */
-int prefix_feed(struct generator *s, const int32_t *ids, uint32_t to, const struct prefix_stops *st,
-                struct moeflux_err *e);
 
 #endif

@@ -8,7 +8,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "generate/generator.h"
-#include "generate/prefix.h"
+#include "generate/prefill.h"
 
 enum {
     /* Limits the size of the file: a checkpoint of a large model is 200 MB. */
@@ -130,32 +130,31 @@ static struct prefix_stops choose_stops(const struct prompt_cache *pc, uint32_t 
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
                       const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
-    const int32_t *ids = prompt->ids;
-    uint32_t n = (uint32_t)prompt->n;
+    struct prefill p = {.ids = prompt->ids, .n = (uint32_t)prompt->n};
+    uint32_t n = p.n;
     if (!pc->options.path)
-        return generator_eval(s, ids, n, outputs, e);
+        return prefill_run(s, &p, outputs, e);
     bool in_pieces =
         moeflux_session_checkpoint_bytes(s->sequence) > 0 && pc->options.format == MOEFLUX_STATE_V3;
-    uint32_t n_same = prefix_common(moeflux_session_history(s->sequence), pc->n_held, ids, n);
+    uint32_t n_same = prefix_common(moeflux_session_history(s->sequence), pc->n_held, p.ids, n);
     bool known = n_same >= n - 1 && pc->n_held <= n;
-    int rc = moeflux_session_reuse(s->sequence, ids, n, &pc->n_reused, e);
+    int rc = prefill_begin(s, &p, &pc->n_reused, e);
     if (rc)
         return rc;
     tell_reuse(pc, n);
     for (uint32_t i = 0; i < pc->n_reused; i++)
-        sampler_accept(s->sampler, ids[i]);
+        sampler_accept(s->sampler, p.ids[i]);
     if (in_pieces && pc->may_write) {
         /* Checkpoints at the ends of chunks cost no evaluation. They serve prompts that differ in the
          * middle. */
         moeflux_session_set_checkpoint_every(s->sequence, n / 3 > 1024 ? n / 3 : 1024);
-        struct prefix_stops st = choose_stops(pc, n_same, n);
-        rc = prefix_feed(s, ids, n - 1, &st, e);
+        p.stops = choose_stops(pc, n_same, n);
+        rc = prefill_feed(s, &p, n - 1, e);
     }
     if (!rc && in_pieces && pc->may_write && !known)
         save(pc, s);
-    uint32_t pos = moeflux_session_position(s->sequence);
     if (!rc)
-        rc = generator_eval(s, ids + pos, n - pos, outputs, e);
+        rc = prefill_run(s, &p, outputs, e);
     if (!rc && !in_pieces && pc->may_write && !known)
         save(pc, s);
     return rc;

@@ -39,7 +39,7 @@ int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options
  * the file before the last token is evaluated, so that the same prompt reuses all but one token. Version 2
  * has no checkpoints: it is written after the last token. A file that cannot be written is no failure: the
  * answer has priority, and pc->unwritten has the reason. The sampler must be new: it accepts the prompt here.
- * Errors: those of moeflux_session_reuse and moeflux_session_eval. */
+ * Errors: those of prefill_begin and prefill_run. */
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
                       const struct moeflux_outputs *outputs, struct moeflux_err *e);
 

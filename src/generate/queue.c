@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "generate/generator.h"
-#include "generate/prefix.h"
+#include "generate/prefill.h"
 #include "moeflux.h"
 
 #define MAX_TOKENS ((size_t)1 << 22)
@@ -132,18 +132,12 @@ int queue_prefill(struct queue *q, const struct queue_item *item, const struct r
                   uint32_t *n_reused, struct moeflux_err *e)
 {
     struct generator *g = q->generator;
-    const int32_t *ids = r->tokens.ids;
-    uint32_t n = (uint32_t)r->tokens.n, n_before = common_with_sequence(q, &r->tokens);
-    int rc = moeflux_session_reuse(g->sequence, ids, n, n_reused, e);
+    uint32_t n_before = common_with_sequence(q, &r->tokens);
+    const struct sampler_options sampling = request_sampling(&r->options, seed);
+    struct prefill p = {.ids = r->tokens.ids, .n = (uint32_t)r->tokens.n, .sampling = &sampling};
+    int rc = prefill_begin(g, &p, n_reused, e);
     if (rc)
         return rc;
-    struct sampler_options sampling = request_sampling(&r->options, seed);
-    rc = generator_new_sampler(g, &sampling, ids, *n_reused, e);
-    if (!rc && moeflux_session_checkpoint_bytes(g->sequence)) {
-        struct prefix_stops stops = choose_stops(q, item, &r->tokens, n_before, *n_reused);
-        uint32_t to = stops.n ? stops.at[stops.n - 1] : *n_reused;
-        rc = prefix_feed(g, ids, to, &stops, e);
-    }
-    uint32_t pos = moeflux_session_position(g->sequence);
-    return rc ? rc : generator_eval(g, ids + pos, n - pos, NULL, e);
+    p.stops = choose_stops(q, item, &r->tokens, n_before, *n_reused);
+    return prefill_run(g, &p, NULL, e);
 }

@@ -52,7 +52,7 @@ struct queue_item *queue_choose(struct queue *q);
 
 /* Evaluates the prompt of `r`, with logits, and makes a sampler with `seed`. r: the item's request, or one of
  * its several requests. *n_reused: tokens that the sequence had already. Errors: those of
- * moeflux_session_reuse and generator_eval. */
+ * prefill_begin and prefill_run. */
 int queue_prefill(struct queue *q, const struct queue_item *item, const struct request *r, uint64_t seed,
                   uint32_t *n_reused, struct moeflux_err *e);
 

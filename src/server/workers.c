@@ -12,6 +12,7 @@
 #include "generate/batcher.h"
 #include "generate/constrain.h"
 #include "generate/generator.h"
+#include "generate/prefill.h"
 #include "generate/sequences.h"
 #include "server/jobs.h"
 #include "server/metrics.h"
@@ -167,48 +168,17 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     return rc;
 }
 
-/* Returns the stops at or after a position. */
-static struct prefix_stops stops_from(const struct prefix_stops *all, uint32_t pos)
-{
-    struct prefix_stops st = {0};
-    for (uint32_t i = 0; i < all->n; i++)
-        if (all->at[i] >= pos)
-            st.at[st.n++] = all->at[i];
-    return st;
-}
-
-/* Evaluates the prompt up to the stops and saves checkpoints there. The checkpoint at the last stop is saved
- * while the rest of the prompt is evaluated, unless the rest is one token. That token is always an evaluation
- * of its own: the same prompt, sent again, has only it left and gets the same bits. */
-static int feed(struct generator *g, const int32_t *ids, uint32_t n, struct prefix_stops *stops,
-                struct moeflux_err *e)
-{
-    uint32_t last = stops->n ? stops->at[stops->n - 1] : 0, pos = moeflux_session_position(g->sequence);
-    bool passes = last > pos && last + 1 < n;
-    stops->n -= passes;
-    int rc = prefix_feed(g, ids, stops->n ? stops->at[stops->n - 1] : pos, stops, e);
-    if (passes)
-        moeflux_session_checkpoint_at(g->sequence, last);
-    return rc;
-}
-
 static int prefill(struct worker *k, struct moeflux_err *e)
 {
-    struct generator *g = &k->generator;
-    struct job *j = k->job;
-    const int32_t *ids = j->choice->request.tokens.ids;
-    uint32_t n = (uint32_t)j->choice->request.tokens.n, n_reused;
-    int rc = moeflux_session_reuse(g->sequence, ids, n, &n_reused, e);
-    if (rc)
-        return rc;
-    j->choice->result.n_reused = n_reused;
-    struct sampler_options sampling = request_sampling(&j->choice->request.options, j->choice->seed);
-    rc = generator_new_sampler(g, &sampling, ids, n_reused, e);
-    struct prefix_stops stops = stops_from(&j->choice->stops, n_reused);
-    if (!rc && moeflux_session_checkpoint_bytes(g->sequence))
-        rc = feed(g, ids, n, &stops, e);
-    uint32_t pos = moeflux_session_position(g->sequence);
-    return rc ? rc : generator_eval(g, ids + pos, n - pos, NULL, e);
+    struct choice *c = k->job->choice;
+    const struct sampler_options sampling = request_sampling(&c->request.options, c->seed);
+    const struct prefill p = {.ids = c->request.tokens.ids,
+                              .n = (uint32_t)c->request.tokens.n,
+                              .sampling = &sampling,
+                              .stops = c->stops,
+                              .passes_last = true};
+    int rc = prefill_begin(&k->generator, &p, &c->result.n_reused, e);
+    return rc ? rc : prefill_run(&k->generator, &p, NULL, e);
 }
 
 static bool shrink(struct copy *c)

@@ -11,7 +11,7 @@
 #include "cli/batch/item.h"
 #include "cli/batch/workers.h"
 #include "device.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "exec/backend.h"
 #include "generate/answer.h"
 #include "generate/batcher.h"

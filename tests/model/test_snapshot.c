@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "check.h"
 #include "device.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "engine/test_hooks.h"
 #include "fuzz.h"
 #include "sequence.h"

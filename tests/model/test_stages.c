@@ -7,7 +7,7 @@
 
 #include "device.h"
 #include "engine/plan/devices.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "exec/backend.h"
 #include "sequence.h"
 #include "tmp_tree.h"

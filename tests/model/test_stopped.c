@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "check.h"
-#include "engine/engine.h"
+#include "engine/session.h"
 #include "exec/backend.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx";

@@ -13,7 +13,7 @@
 #include "base/mem.h"
 #include "check.h"
 #include "device.h"
-#include "engine/engine.h"
+#include "engine/sequence.h"
 #include "tmp_tree.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny";

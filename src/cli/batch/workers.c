@@ -9,7 +9,7 @@
 #include "generate/batcher.h"
 #include "generate/constrain.h"
 #include "generate/generator.h"
-#include "generate/prefix.h"
+#include "generate/prefill.h"
 #include "generate/request.h"
 
 enum worker_state { WORKER_FREE, WORKER_RUNNING, WORKER_DONE };
@@ -43,56 +43,35 @@ struct batch_workers {
 
 /* ---- a prompt ---- */
 
-/* Returns how many tokens of the prompt the worker's sequence has in whole chunks. Their results are those of
- * a run from the beginning. */
-static uint32_t n_usable(const struct worker *x, const int32_t *ids, uint32_t n)
+static struct prefill prefill_of(const struct worker *x, const struct token_list *tokens)
 {
-    struct moeflux_session *s = x->generator.sequence;
-    uint32_t chunk = x->all->chunk, points[16], best = 0;
-    if (!s || n == 0)
-        return 0;
-    size_t n_held = size_min(moeflux_session_position(s), x->n_prompt);
-    uint32_t whole = prefix_common(moeflux_session_history(s), n_held, ids, n - 1) / chunk * chunk;
-    if (moeflux_session_checkpoint_bytes(s) == 0)
-        return whole;
-    uint32_t n_points = moeflux_session_list_checkpoints(s, points, 16);
-    for (uint32_t i = 0; i < n_points && i < 16; i++)
-        if (points[i] <= whole && points[i] % chunk == 0 && points[i] > best)
-            best = points[i];
-    return best;
+    return (struct prefill){
+        .ids = tokens->ids, .n = (uint32_t)tokens->n, .chunk = x->all->chunk, .n_held = x->n_prompt};
 }
 
-static int go_back(const struct worker *x, uint32_t pos, struct moeflux_err *e)
+/* Returns how many tokens of the prompt the worker's sequence has. */
+static uint32_t n_usable(const struct worker *x, const struct token_list *tokens)
 {
-    struct moeflux_session *s = x->generator.sequence;
-    if (pos == 0)
-        return moeflux_session_clear(s, e);
-    return moeflux_session_checkpoint_bytes(s) ? moeflux_session_restore(s, pos, e)
-                                               : moeflux_session_truncate(s, pos, e);
+    const struct prefill p = prefill_of(x, tokens);
+    return x->generator.sequence ? prefill_whole_chunks(&p, x->generator.sequence) : 0;
 }
 
 static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *n_reused,
                    struct moeflux_err *e)
 {
     struct worker *x = ctx;
-    struct generator *g = &x->generator;
-    const int32_t *ids = r->tokens.ids;
-    uint32_t n = (uint32_t)r->tokens.n, stop = x->n_common / x->all->chunk * x->all->chunk;
-    *n_reused = n_usable(x, ids, n);
+    uint32_t stop = x->n_common / x->all->chunk * x->all->chunk;
+    const struct sampler_options sampling = request_sampling(&r->options, seed);
+    struct prefill p = prefill_of(x, &r->tokens);
+    p.sampling = &sampling;
     x->n_prompt = 0;
-    int rc = go_back(x, *n_reused, e);
+    int rc = prefill_begin(&x->generator, &p, n_reused, e);
     if (rc)
         return rc;
-    struct sampler_options sampling = request_sampling(&r->options, seed);
-    rc = generator_new_sampler(g, &sampling, ids, *n_reused, e);
-    if (!rc && moeflux_session_checkpoint_bytes(g->sequence) && stop > *n_reused && stop < n) {
-        struct prefix_stops stops = {1, {stop}};
-        rc = prefix_feed(g, ids, stop, &stops, e);
-    }
-    uint32_t pos = moeflux_session_position(g->sequence);
-    if (!rc)
-        rc = generator_eval(g, ids + pos, n - pos, NULL, e);
-    x->n_prompt = rc ? 0 : n;
+    if (stop > *n_reused && stop < p.n)
+        prefix_stop_at(&p.stops, stop, 1);
+    rc = prefill_run(&x->generator, &p, NULL, e);
+    x->n_prompt = rc ? 0 : p.n;
     return rc;
 }
 
@@ -241,7 +220,7 @@ static struct worker *choose(const struct batch_workers *all, const struct token
         struct worker *x = &all->each[i];
         if (x->state != WORKER_FREE)
             continue;
-        uint32_t load = load_of(all, x->copy), has = n_usable(x, tokens->ids, (uint32_t)tokens->n);
+        uint32_t load = load_of(all, x->copy), has = n_usable(x, tokens);
         uint32_t worth = has + (x->generator.sequence != NULL);
         if (best && (load > least || (load == least && worth <= most)))
             continue;

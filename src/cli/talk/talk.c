@@ -20,6 +20,7 @@
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
 #include "generate/constrain.h"
+#include "generate/prefill.h"
 #include "moeflux.h"
 #include "text/grammar/constraint.h"
 
@@ -68,30 +69,18 @@ static int keep_first(struct talk *t, struct moeflux_err *e)
     return 0;
 }
 
-/* Evaluates tokens, with a checkpoint where the next question's prompt will differ from this one. Without
- * recurrent layers a sequence can go back to any position. */
-static int evaluate_question(struct generator *s, const int32_t *ids, uint32_t n, struct moeflux_err *e)
-{
-    uint32_t last = s->chat.n_opening;
-    int rc = 0;
-    if (last == 0 || last >= n || moeflux_session_checkpoint_bytes(s->sequence) == 0)
-        return generator_eval(s, ids, n, NULL, e);
-    rc = generator_feed(s, ids, n - last, e);
-    if (!rc)
-        rc = checkpoint(s, e);
-    return rc ? rc : generator_eval(s, ids + n - last, last, NULL, e);
-}
-
 /* Evaluates the part of the conversation, up to the last question's end, that the sequence lacks. */
 static int evaluate(struct talk *t, struct moeflux_err *e)
 {
     struct generator *s = &t->generator;
-    const int32_t *ids = t->conversation.tokens.ids;
-    uint32_t n = conversation_last(&t->conversation)->asked, before = moeflux_session_position(s->sequence);
-    uint32_t old_first = t->first_at, n_reused;
+    struct prefill p = {.ids = t->conversation.tokens.ids, .n = conversation_last(&t->conversation)->asked};
+    uint32_t before = moeflux_session_position(s->sequence), old_first = t->first_at, n_reused;
+    /* The next question's prompt will differ from this one there. */
+    if (s->chat.n_opening > 0 && s->chat.n_opening < p.n)
+        prefix_stop_at(&p.stops, p.n - s->chat.n_opening, 1);
     t->is_kept = false;
     t->first_at = 0;
-    int rc = moeflux_session_reuse(s->sequence, ids, n, &n_reused, e);
+    int rc = prefill_begin(s, &p, &n_reused, e);
     if (!rc && (n_reused != before || t->is_reseeded))
         rc = new_sampler(t, s->seed, n_reused, e);
     t->is_reseeded = false;
@@ -100,9 +89,9 @@ static int evaluate(struct talk *t, struct moeflux_err *e)
         moeflux_session_drop_checkpoint(s->sequence, old_first, NULL);
     if (!rc)
         rc = checkpoint(s, e);
-    t->stats = (struct stats){.n_prompt = n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
+    t->stats = (struct stats){.n_prompt = p.n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
     if (!rc)
-        rc = evaluate_question(s, ids + n_reused, n - n_reused, e);
+        rc = prefill_run(s, &p, NULL, e);
     t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
     bar_end(&t->bar);
     return rc ? rc : keep_first(t, e);

@@ -2,7 +2,7 @@
 #include "engine/plan/decode_forecast.h"
 
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "moeflux.h"
 
 /* A layer's dispatches: projections into and out of the mixer, the mixer, router, choice, experts up and
  * down, norms. */

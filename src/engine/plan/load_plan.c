@@ -10,12 +10,12 @@
 #include "args.h"
 #include "base/mem.h"
 #include "base/file.h"
-#include "engine/engine.h"
 #include "engine/plan/host_memory.h"
 #include "engine/test_hooks.h"
 #include "experts/context.h"
 #include "experts/store_fill.h"
 #include "model/sketch.h"
+#include "ops/sample/sample.h"
 
 /* Default tokens per chunk. Results differ in the last digits between chunk sizes. So the default depends on
  * the kind of the device and its total memory, never on its speed or on free memory. Larger chunks gain

@@ -9,7 +9,6 @@
 #include "base/mem.h"
 #include "cpu/memory_speed.h"
 #include "engine/plan/devices.h"
-#include "engine/engine.h"
 #include "engine/plan/host_memory.h"
 #include "engine/plan/load_plan.h"
 #include "engine/test_hooks.h"

@@ -4,9 +4,9 @@
 
 #include "base/mem.h"
 #include "engine/plan/devices.h"
-#include "engine/engine.h"
 #include "engine/plan/stage_plan.h"
 #include "engine/test_hooks.h"
+#include "model/model_dir.h"
 
 static struct moeflux_plan_device describe(const struct load_plan *p, const struct model_dir *m,
                                            const struct exec_caps *caps)

@@ -4,8 +4,8 @@
 
 #include "base/mem.h"
 #include "engine/run/batched.h"
-
-#include "engine/engine.h"
+#include "engine/run/forward.h"
+#include "engine/sequence.h"
 
 static uint32_t stage_max_invariant(const struct stage *at)
 {
@@ -45,6 +45,15 @@ static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_
     if (n == 1)
         return moeflux_session_eval(list[0], ids, 1, &(struct moeflux_outputs){.logits = logits[0]}, e);
     struct moeflux_model *m = list[0]->model;
+    const struct moeflux_outputs none = {0};
+    const struct forward_call c = {.list = list,
+                                   .ids = ids,
+                                   .n = n,
+                                   .n_chunks = 1,
+                                   .is_batched = true,
+                                   .outputs = &none,
+                                   .logits = logits};
+    uint32_t n_done;
     int rc = check(list, ids, n, e);
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         rc = sequence_make_ready(list[i], e);
@@ -53,9 +62,10 @@ static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_
     }
     if (rc < 0)
         return rc;
-    model_count_begin(m, WORK_DECODE);
-    rc = forward_batched(list, ids, n, logits, e);
-    model_count_end(m, WORK_DECODE, rc < 0 ? 0 : n);
+    model_stats_begin(m, WORK_DECODE);
+    list[0]->progress_at = (struct progress_at){.total = 1, .what = "generating"};
+    rc = forward_run(&c, &n_done, e);
+    model_stats_end(m, WORK_DECODE, rc < 0 ? 0 : n);
     if (rc < 0)
         return rc;
     for (uint32_t i = 0; i < n; i++)

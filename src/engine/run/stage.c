@@ -5,7 +5,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/model.h"
 #include "engine/plan/load_plan.h"
+#include "engine/run/work.h"
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
 #include "experts/store_fill.h"
@@ -205,4 +207,65 @@ void stage_close(struct stage *at)
     free(at->wanted);
     free(at->is_wanted);
     free(at->is_seen);
+}
+
+/* ---- the turn ---- */
+
+static bool ask_callback(void *ctx)
+{
+    const struct moeflux_model *m = ctx;
+    return progress_report(&m->progress, "reading the prompt", "tok", 0, 0);
+}
+
+int stage_wait_idle(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
+                    struct moeflux_err *e)
+{
+    enum { SLICE_NS = 50000000 };
+    const struct exec_watch own = {ask_callback, m};
+    w = w ? w : &own;
+    int rc = work_drop_ahead(at, e);
+    while (rc == 0 && at->is_stopped) {
+        int done = model_fault(m, at, exec_wait_idle(at->exec, SLICE_NS, e), e);
+        at->is_stopped = done == 0;
+        rc = done < 0 ? done : 0;
+        if (done == 0 && !w->go_on(w->ctx))
+            rc = err_set(e, ERR_INTERRUPTED, "interrupted while the device was busy");
+    }
+    return rc;
+}
+
+int stage_enter(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
+{
+    stage_take(at);
+    int rc = stage_wait_idle(m, at, NULL, e);
+    if (rc < 0)
+        stage_give(at);
+    return rc;
+}
+
+int stage_enter_all(struct moeflux_model *m, struct moeflux_err *e)
+{
+    for (uint32_t i = 0; i < m->n_stages; i++) {
+        int rc = stage_enter(m, &m->stages[i], e);
+        for (uint32_t k = 0; rc < 0 && k < i; k++)
+            stage_give(&m->stages[k]);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+void stage_give_all(struct moeflux_model *m)
+{
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        stage_give(&m->stages[i]);
+}
+
+bool stage_is_idle(struct stage *at)
+{
+    enum { PATIENCE_NS = 250000000 };
+    work_drop_ahead(at, NULL);
+    if (at->is_stopped && at->exec && exec_wait_idle(at->exec, PATIENCE_NS, NULL) != 0)
+        at->is_stopped = false;
+    return !at->is_stopped;
 }

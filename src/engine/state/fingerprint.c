@@ -5,7 +5,7 @@
 
 #include "base/format.h"
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/model.h"
 #include "model/family.h"
 
 /* Bytes of a sample. Each tensor has three samples, the first and last expert of each layer four each. */

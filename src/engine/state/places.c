@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/model.h"
 #include "engine/state/snapshot.h"
 
 static int check(const struct snapshot *h, struct moeflux_model *m, const char *path, struct moeflux_err *e)

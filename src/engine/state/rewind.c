@@ -1,10 +1,9 @@
-/* Goes back in a sequence: truncation, checkpoints, reuse of a prefix. The KV cache of earlier positions
- * stays valid, so only the recurrent state has to be restored. */
+#include "engine/state/rewind.h"
+
 #include <stdlib.h>
 
 #include "base/mem.h"
-#include "engine/engine.h"
-#include "engine/run/stage_turn.h"
+#include "engine/sequence.h"
 
 static bool is_recurrent(const struct moeflux_session *s)
 {
@@ -55,7 +54,7 @@ static int go_to(struct moeflux_session *s, struct checkpoint *c, struct moeflux
     return 0;
 }
 
-void sequence_roll_back(struct moeflux_session *s)
+void rewind_after_failure(struct moeflux_session *s)
 {
     sequence_set_position(s, s->pos, s->parity);
     if (s->is_stopped && sequence_recover(s, NULL) == 0)
@@ -125,8 +124,8 @@ static int read_states(struct moeflux_session *s, bool kept, uint8_t *to, struct
     return rc;
 }
 
-int sequence_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32_t parity,
-                        struct moeflux_err *e)
+int rewind_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32_t parity,
+                      struct moeflux_err *e)
 {
     uint64_t bytes = s->model->recurrent_state_bytes;
     uint8_t *recurrent = NULL;
@@ -151,7 +150,7 @@ int sequence_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint
 int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
 {
     int rc = sequence_make_ready(s, e);
-    return rc < 0 || s->pos == 0 ? rc : sequence_checkpoint(s, false, s->pos, s->parity, e);
+    return rc < 0 || s->pos == 0 ? rc : rewind_checkpoint(s, false, s->pos, s->parity, e);
 }
 
 void moeflux_session_checkpoint_at(struct moeflux_session *s, uint32_t pos)

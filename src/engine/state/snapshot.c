@@ -7,7 +7,7 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/model.h"
 
 /* Returns the number, from 1, of the first layer with rows. In files of the original moeflux every
  * interval-th layer has attention. */

@@ -10,9 +10,8 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "engine/engine.h"
+#include "engine/sequence.h"
 #include "engine/state/snapshot.h"
-#include "engine/run/stage_turn.h"
 
 /* The first error sticks: later calls do nothing. */
 struct source {

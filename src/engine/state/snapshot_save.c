@@ -8,9 +8,8 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/side_file.h"
-#include "engine/engine.h"
+#include "engine/sequence.h"
 #include "engine/state/snapshot.h"
-#include "engine/run/stage_turn.h"
 
 /* The first error sticks: later calls do nothing. */
 struct writer {

@@ -1,0 +1,62 @@
+/* model.h - an opened model. The public interface is moeflux.h. */
+#ifndef MOEFLUX_ENGINE_MODEL_H
+#define MOEFLUX_ENGINE_MODEL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/model_stats.h"
+#include "engine/run/prefer.h"
+#include "engine/run/stage.h"
+#include "engine/run/step.h"
+#include "experts/trace.h"
+#include "model/model_dir.h"
+#include "moeflux.h"
+
+struct moeflux_model {
+    struct model_dir dir;
+    struct stage stages[MOEFLUX_MAX_DEVICES];
+    uint32_t n_stages;
+    char device_names[512]; /* names of all devices, joined by " + " */
+    uint32_t n_cpu_layers;  /* moeflux_options.n_cpu_layers, at most all */
+    struct prefer prefer;
+    struct trace_writer *trace; /* NULL: choices are not recorded */
+    struct moeflux_progress progress;
+    /* every expert is in a device slot: no layer waits for the router's choice. False with a trace */
+    bool resident;
+    bool computes_at_once; /* some stage's computes_at_once is set */
+    uint32_t max_chunk;
+    enum kv_type kv_type;
+    uint32_t n_checkpoints; /* the most that a session may have */
+
+    uint64_t recurrent_state_bytes; /* sum over all stages */
+    float *inverse_frequencies;     /* [rotary_dim / 2] */
+    double rope_multiplier;         /* factor of cos and sin */
+
+    struct step_room step; /* belongs to the last stage */
+
+    _Atomic(uint64_t) step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
+    _Atomic(uint64_t) n_marks; /* moeflux_session.mark */
+
+    pthread_mutex_t lock; /* lock of the fields up to to_free */
+    struct work_count counts[WORK_KINDS];
+    bool has_fingerprint;
+    uint64_t fingerprint;
+    struct moeflux_session *to_free; /* list of sessions that were closed while a device was still busy */
+    /* lock of the stages' `kept`, from the evaluation that writes it until it is read (sequence.c); taken
+     * before any stage */
+    pthread_mutex_t keeping;
+    bool has_locks;
+};
+
+/* Returns the stage that computes a layer. */
+struct stage *model_stage(struct moeflux_model *m, uint32_t layer);
+const struct arch_state *model_state(const struct moeflux_model *m, uint32_t layer);
+/* Returns rc. If there are several devices, adds the device's name to the text of ERR_DEVICE and
+ * ERR_NO_FIT. */
+int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e);
+
+/* Waits a moment for the devices after a stopped evaluation; returns whether they have finished. */
+bool model_is_idle(struct moeflux_model *m);
+
+#endif

@@ -1,0 +1,34 @@
+/* sequence.h - evaluates the tokens of a sequence in chunks, and keeps its memory. */
+#ifndef MOEFLUX_ENGINE_SEQUENCE_H
+#define MOEFLUX_ENGINE_SEQUENCE_H
+
+#include "engine/session.h"
+
+/* Checks whether n tokens can be appended. ERR_USAGE. */
+int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_err *e);
+/* Allocates the KV cache for positions below `end`. ERR_NO_FIT: the sequence does not change. */
+int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
+
+/* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the
+ * states. */
+int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
+
+/* Makes recurrent_next the current recurrent state and appends the token whose evaluation wrote it. */
+void sequence_accept(struct moeflux_session *s, int32_t id);
+
+/* Sets the number of tokens to `pos`. Drops later checkpoints, and what was recorded or predicted for the
+ * sequence. */
+void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity);
+
+/* Appends n tokens in chunks, as moeflux_session_eval does. The caller has reserved memory for them. what:
+ * name in progress reports. ids may point into s->history, where these ids belong. */
+int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
+                 const struct moeflux_outputs *outputs, const char *what, struct moeflux_err *e);
+/* Waits for the devices after a stopped evaluation and restores the recurrent state from its backup. Calls
+ * the progress callback meanwhile. ERR_INTERRUPTED. */
+int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);
+/* Frees the sessions that were closed while a device was busy, unless one still is. Waits a moment for that
+ * if there are any. */
+void sequence_free_closed(struct moeflux_model *m);
+
+#endif

@@ -1,0 +1,54 @@
+/* session.h - a sequence: its states on the stages, its tokens and checkpoints. The public interface is
+ * moeflux.h. */
+#ifndef MOEFLUX_ENGINE_SESSION_H
+#define MOEFLUX_ENGINE_SESSION_H
+
+#include "engine/model.h"
+#include "engine/state/checkpoints.h"
+
+/* The state of an evaluation for the progress callback: tokens before this chunk, in it, in all; the current
+ * layer. */
+struct progress_at {
+    uint32_t before, here, total, layer;
+    uint32_t from;    /* tokens before the pipelined chunks that this one belongs to (forward.h) */
+    const char *what; /* name in progress reports */
+    bool is_stopped;  /* the callback said stop */
+};
+
+/* The state of a sequence on one stage. */
+struct stage_state {
+    struct exec_buffer recurrent; /* arch_view.recurrent_state_bytes */
+    /* the state after the next tokens is written here; the two are swapped when the tokens are accepted */
+    struct exec_buffer recurrent_next;
+    /* earlier states (forward.h); made on first use */
+    struct exec_buffer older[MOEFLUX_MAX_DEVICES - 1];
+    struct exec_buffer *blocks; /* KV cache, [n_blocks] */
+    struct exec_buffer table;   /* u64 [max_blocks]: the blocks' addresses */
+};
+
+struct moeflux_session {
+    struct moeflux_model *model;
+    uint32_t max_context, pos;
+    uint32_t parity;               /* which of the double-buffered states is current */
+    struct stage_state *on;        /* [n_stages] */
+    uint32_t n_blocks, max_blocks; /* KV cache blocks on each stage */
+    bool is_stopped;               /* a chunk was stopped: the device may still write to recurrent_next */
+    int32_t *history;              /* [max_context]: the tokens' ids, -1: not known */
+    float *logits;                 /* [vocab_size]: for sampling on the host (step.c); made on first use */
+    struct device_choice *choice;  /* sampling after the current token; NULL: its logits go to the host */
+    struct checkpoints checkpoints;
+    uint32_t checkpoint_every; /* tokens; 0: never */
+    uint32_t checkpoint_at;    /* a position that the next evaluation passes; 0: none */
+    /* unique number of the sequence's content: no other sequence has it, and going back gives a new one */
+    uint64_t mark;
+    /* progress of the current evaluation; in batched decode the first sequence's is used */
+    struct progress_at progress_at;
+    /* called once when the evaluation has left the first stage, then cleared; may be NULL */
+    void (*left)(void *ctx);
+    void *left_ctx;
+    /* a failure left an invalid recurrent state, and pos is 0; sequence_make_ready clears the sequence */
+    bool needs_clear;
+    struct moeflux_session *next_to_free;
+};
+
+#endif

@@ -1,0 +1,18 @@
+/* rewind.h - goes back in a sequence: truncation, checkpoints, reuse of a prefix.
+ *
+ * The KV cache of earlier positions stays valid, so only the recurrent state has to be restored. */
+#ifndef MOEFLUX_ENGINE_STATE_REWIND_H
+#define MOEFLUX_ENGINE_STATE_REWIND_H
+
+#include "engine/session.h"
+
+/* Makes a checkpoint at `pos` of the recurrent state, or of the stages' `kept`. One that exists already is
+ * marked as used. ERR_MEMORY, ERR_DEVICE. */
+int rewind_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32_t parity,
+                      struct moeflux_err *e);
+
+/* Restores the states of s->pos after a chunk there failed, if possible; else goes to the newest
+ * checkpoint. */
+void rewind_after_failure(struct moeflux_session *s);
+
+#endif

@@ -1,0 +1,92 @@
+#include "generate/prefill.h"
+
+#include "base/err.h"
+#include "generate/generator.h"
+
+/* ---- what is reused ---- */
+
+uint32_t prefill_whole_chunks(const struct prefill *p, const struct moeflux_session *s)
+{
+    uint32_t pos = moeflux_session_position(s), points[16], best = 0;
+    if (p->n == 0)
+        return 0;
+    uint32_t n_held = pos < p->n_held ? pos : p->n_held;
+    uint32_t same = prefix_common(moeflux_session_history(s), n_held, p->ids, p->n - 1);
+    uint32_t whole = same / p->chunk * p->chunk;
+    if (moeflux_session_checkpoint_bytes(s) == 0)
+        return whole;
+    uint32_t n_points = moeflux_session_list_checkpoints(s, points, 16);
+    for (uint32_t i = 0; i < n_points && i < 16; i++)
+        if (points[i] <= whole && points[i] % p->chunk == 0 && points[i] > best)
+            best = points[i];
+    return best;
+}
+
+static int go_back(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
+{
+    if (pos == 0)
+        return moeflux_session_clear(s, e);
+    return moeflux_session_checkpoint_bytes(s) ? moeflux_session_restore(s, pos, e)
+                                               : moeflux_session_truncate(s, pos, e);
+}
+
+int prefill_begin(struct generator *g, const struct prefill *p, uint32_t *n_reused, struct moeflux_err *e)
+{
+    int rc = 0;
+    if (p->chunk)
+        rc = go_back(g->sequence, *n_reused = prefill_whole_chunks(p, g->sequence), e);
+    else
+        rc = moeflux_session_reuse(g->sequence, p->ids, p->n, n_reused, e);
+    return rc || !p->sampling ? rc : generator_new_sampler(g, p->sampling, p->ids, *n_reused, e);
+}
+
+/* ---- the rest ---- */
+
+static int feed_to(struct generator *g, const struct prefill *p, uint32_t to, struct moeflux_err *e)
+{
+    uint32_t pos = moeflux_session_position(g->sequence);
+    return to > pos ? generator_feed(g, p->ids + pos, to - pos, e) : 0;
+}
+
+/* Without memory for a checkpoint later work takes longer, which is no failure. */
+static int checkpoint(struct moeflux_session *s, struct moeflux_err *e)
+{
+    int rc = moeflux_session_checkpoint(s, e);
+    return rc == ERR_MEMORY ? 0 : rc;
+}
+
+static int feed(struct generator *g, const struct prefill *p, uint32_t n_stops, uint32_t to,
+                struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i < n_stops; i++) {
+        uint32_t at = p->stops.at[i];
+        if (at < moeflux_session_position(g->sequence) || at > to)
+            continue;
+        rc = feed_to(g, p, at, e);
+        if (!rc)
+            rc = checkpoint(g->sequence, e);
+    }
+    return rc ? rc : feed_to(g, p, to, e);
+}
+
+int prefill_feed(struct generator *g, const struct prefill *p, uint32_t to, struct moeflux_err *e)
+{
+    return feed(g, p, p->stops.n, to, e);
+}
+
+int prefill_run(struct generator *g, const struct prefill *p, const struct moeflux_outputs *outputs,
+                struct moeflux_err *e)
+{
+    uint32_t n = moeflux_session_checkpoint_bytes(g->sequence) ? p->stops.n : 0;
+    uint32_t last = n ? p->stops.at[n - 1] : 0, pos = moeflux_session_position(g->sequence);
+    bool passes = p->passes_last && last > pos && last + 1 < p->n;
+    n -= passes;
+    int rc = n ? feed(g, p, n, p->stops.at[n - 1], e) : 0;
+    if (rc)
+        return rc;
+    if (passes)
+        moeflux_session_checkpoint_at(g->sequence, last);
+    pos = moeflux_session_position(g->sequence);
+    return generator_eval(g, p->ids + pos, p->n - pos, outputs, e);
+}
