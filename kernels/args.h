@@ -360,13 +360,14 @@ struct attention_decode_args {
     ADDR keys;    /* the cache's table of blocks; FLAT: the keys [positions][n_kv_heads][key_dim] */
     ADDR values;  /* FLAT: [positions][n_kv_heads][value_dim]; PREPARE: gqa_prepare_args' bias */
     ADDR partial; /* out */
-    ADDR q_norm, k_norm, rope; /* PREPARE only; see gqa_prepare_args */
-    ADDR dst, counters;        /* MERGED only: out [n_heads][value_dim]; zeros, one for each block of heads */
-    ADDR sinks;                /* f32 [n_heads]; SINKS only */
+    ADDR q_norm;  /* PREPARE: see gqa_prepare_args; RATIO: u32 [n][rotary_dim], each token's list of blocks */
+    ADDR k_norm, rope;  /* PREPARE only; see gqa_prepare_args */
+    ADDR dst, counters; /* MERGED only: out [n_heads][value_dim]; zeros, one for each block of heads */
+    ADDR sinks;         /* f32 [n_heads]; SINKS only */
     U32 n, pos, n_heads, n_kv_heads, layer_off, n_splits;
     F32 scale;
     U32 q_stride, dst_stride;
-    U32 rotary_dim; /* PREPARE only */
+    U32 rotary_dim; /* PREPARE, RATIO only */
     F32 eps;        /* PREPARE only */
     U32 is;         /* ATTENTION_* */
 };
@@ -560,5 +561,89 @@ struct delta_prefill_out_args {
     U32 pad;
 };
 ARGS_SIZE(delta_prefill_out_args, 56);
+
+/* Residual streams (ops/streams/streams.h). x, its norm and `up` are [n][n_streams][hidden]. */
+struct streams_begin_args {
+    ADDR src; /* [n][hidden] */
+    ADDR x;   /* out: n_streams copies of src */
+    U32 n, hidden, n_streams, pad;
+};
+ARGS_SIZE(streams_begin_args, 32);
+
+struct streams_norm_args {
+    ADDR x;
+    ADDR add;  /* [n][hidden], added to each stream; 0: x stays as it is */
+    ADDR by;   /* [n][by_stride]: n_streams logits, which weigh `add` */
+    ADDR norm; /* f32 [n_streams][hidden] */
+    ADDR dst;  /* out; 0: only x is changed */
+    U32 n, hidden, n_streams, by_stride;
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(streams_norm_args, 64);
+
+struct streams_low_args {
+    ADDR low; /* [n][stride]: the first `rank` numbers, in place */
+    U32 n, rank, stride, n_streams;
+};
+ARGS_SIZE(streams_low_args, 24);
+
+struct streams_mix_args {
+    ADDR up, normed;
+    ADDR dst; /* out [n][hidden] */
+    U32 n, hidden, n_streams, pad;
+};
+ARGS_SIZE(streams_mix_args, 40);
+
+/* N-gram rows (ops/ngram/ngram.h). u and x are [n][n_streams][hidden]. */
+struct ngram_gate_args {
+    ADDR proj; /* [n][stride]: keys [n_streams][hidden], then the value [hidden] */
+    ADDR x;
+    ADDR x_norm, k_norm, u_norm; /* f32 [n_streams][hidden] */
+    ADDR u, gates;               /* out; gates [n][n_streams] */
+    U32 n, stride, hidden, n_streams;
+    F32 scale, eps;
+};
+ARGS_SIZE(ngram_gate_args, 80);
+
+struct ngram_conv_args {
+    ADDR proj;                  /* see ngram_gate_args */
+    ADDR conv;                  /* f32 [n_streams * hidden][taps] */
+    ADDR u, gates;              /* the chunk's */
+    ADDR window_in, window_out; /* [(taps - 1) * dilation][n_streams * hidden]: u before the chunk, out */
+    ADDR x;                     /* changed in place */
+    U32 n, stride, hidden, n_streams, dilation, pad;
+};
+ARGS_SIZE(ngram_conv_args, 80);
+
+/* The indexer (ops/indexer/indexer.h). */
+struct indexer_prepare_args {
+    ADDR proj;                  /* [n][stride]: n_heads queries [dim], then the key [dim] */
+    ADDR q_norm, k_norm;        /* f32 [dim] */
+    ADDR rope;                  /* [n][rotary_dim]: cos and sin of each pair */
+    ADDR window_in, window_out; /* [ratio - 1][dim + rotary_dim] */
+    ADDR q;                     /* out [n][n_heads][dim] */
+    ADDR blocks;                /* ADDR [position >> KV_BLOCK_SHIFT] */
+    U32 n, pos, stride, n_heads;
+    U32 layer_off; /* bytes from a block's start to this layer's rows */
+    F32 eps;
+};
+ARGS_SIZE(indexer_prepare_args, 88);
+
+struct indexer_scores_args {
+    ADDR q;       /* [n][n_heads][dim] */
+    ADDR weights; /* [n][weight_stride]; WEIGHTED only */
+    ADDR blocks;  /* see indexer_prepare_args */
+    ADDR scores;  /* out [n][score_stride] */
+    U32 n, pos, layer_off, score_stride, weight_stride, pad;
+};
+ARGS_SIZE(indexer_scores_args, 56);
+
+struct indexer_choose_args {
+    ADDR scores; /* [n][score_stride] */
+    ADDR chosen; /* out u32 [n][list_stride] */
+    U32 pos, ratio, budget, score_stride, list_stride, pad;
+};
+ARGS_SIZE(indexer_choose_args, 40);
 
 #endif

@@ -3,6 +3,8 @@
 //   s_p = log2(e) scale q . k_p,  p <= pos + t, over the split's positions
 // A single whole split writes sum_p 2^(s_p - m) v_p / l.
 //   WINDOW   only positions p > pos + t - WINDOW are read
+//   RATIO    only the positions of the blocks in the token's list are read (ops/attention/choice.h). p counts
+//            them in the order of the list
 //   SINKS    a head's sink is one more score of the first split, with a value of zero
 //   LATENT   a position has one row for all heads: the key; its first VALUE_DIM channels are the value
 //   PREPARE  (one token) queries, key and value come as they are projected. Every workgroup norms and turns
@@ -45,6 +47,8 @@ layout(constant_id = 13) const uint NORM = NORM_HEADS; // PREPARE only, like BIA
 layout(constant_id = 14) const uint BIASED = 0;
 layout(constant_id = 15) const uint WINDOW = 0; // 0: no window
 layout(constant_id = 16) const uint SINKS = 0;
+layout(constant_id = 17) const uint RATIO = 0; // positions of a block in the list; 0: there is no list
+layout(constant_id = 18) const uint BUDGET = 0; // finished blocks in the list
 
 layout(push_constant, std430) uniform Args { attention_decode_args a; };
 
@@ -104,6 +108,8 @@ void find_work()
     first = (block % blocks * TEAMS + team) * HEADS;
     token = gl_WorkGroupID.y;
     uint n_pos = a.pos + token + 1;
+    if (RATIO != 0)
+        n_pos = BUDGET * RATIO + n_pos % RATIO;
     begin = WINDOW > 0 && n_pos > WINDOW ? n_pos - WINDOW : 0;
     uint base = begin / STEP * STEP, n = n_pos - base;
     uint share = ((n + a.n_splits - 1) / a.n_splits + STEP - 1) / STEP * STEP;
@@ -150,15 +156,23 @@ vec4 four_of(uvec4 unit, uint i)
                   : vec4(unpackHalf2x16(unit.z), unpackHalf2x16(unit.w));
 }
 
+// Returns the position in the cache of the p-th one that the token sees; RATIO only.
+uint listed(uint p)
+{
+    return U32s(a.q_norm).v[token * a.rotary_dim + p / max(RATIO, 1)] * RATIO + p % max(RATIO, 1);
+}
+
 // Start loading this lane's part of the STEP rows from p on. p is a multiple of STEP, so the rows lie in one
-// block of the cache. Rows past the last repeat it.
+// block of the cache, except with RATIO. Rows past the last repeat it.
 void fetch_keys(uint p)
 {
     uint last = to - 1, base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
-    uvec2 rows = key_row(base);
+    uvec2 rows = RATIO != 0 ? uvec2(0) : key_row(base);
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
         uint i = min(base + b * ROWS + mine, last) - base;
         uvec2 row = addr_add(rows, i * (KV_BYTES * KEY_DIM) * a.n_kv_heads);
+        if (RATIO != 0)
+            row = key_row(listed(base + i));
         [[unroll]] for (uint j = 0; j < KEY_UNITS; j++) {
             uint u = j * LANES + lane;
             keys[b][j] = KEY_ROW % LANES == 0 || u < KEY_ROW ? unit_at(row, u) : uvec4(0);
@@ -169,10 +183,12 @@ void fetch_keys(uint p)
 void fetch_values(uint p)
 {
     uint last = to - 1, base = min(p, last) / STEP * STEP, mine = gl_SubgroupInvocationID / LANES;
-    uvec2 rows = value_row(base);
+    uvec2 rows = RATIO != 0 ? uvec2(0) : value_row(base);
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
         uint i = min(base + b * ROWS + mine, last) - base;
         uvec2 row = addr_add(rows, i * (KV_BYTES * VALUE_DIM) * a.n_kv_heads);
+        if (RATIO != 0)
+            row = value_row(listed(base + i));
         [[unroll]] for (uint j = 0; j < VALUE_UNITS; j++) {
             uint u = j * LANES + lane;
             values[b][j] = VALUE_ROW % LANES == 0 || u < VALUE_ROW ? unit_at(row, u) : uvec4(0);

@@ -22,6 +22,7 @@ layout(constant_id = 5) const uint TAPS = 4; // conv_kernel
 // norm and their sums of squares of o are written instead; there is only one token then.
 layout(constant_id = 6) const uint BLOCKS = 1;
 layout(constant_id = 7) const uint REPEATS = 1; // value heads of a key head
+layout(constant_id = 8) const uint SIGMOID = 0; // 1: the output gate is sigmoid(z)
 
 const uint V_ROWS = V_DIM / BLOCKS; // rows of a workgroup
 const uint ROW_STEP = WORKGROUP / PARTS;
@@ -188,7 +189,7 @@ void store_outputs(uint head, uint token)
         uint c = out_channel(i);
         if (c < V_ROWS)
             F32s(a.dst).v[token * a.n_v * V_DIM + first_row(head) + c] =
-                core[c] * factor * norm[i] * silu(z[i]);
+                core[c] * factor * norm[i] * (SIGMOID != 0 ? sigmoid(z[i]) : silu(z[i]));
     }
 }
 

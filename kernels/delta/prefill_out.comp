@@ -12,6 +12,7 @@ layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint V_DIM = 128;
 
 layout(constant_id = 2) const uint FORM = 2; // FORM_* of put_halves.glsl; 2: float32, in place
+layout(constant_id = 3) const uint SIGMOID = 0; // 1: the output gate is sigmoid(z)
 
 const uint FOURS = V_DIM / 4, HELD = (FOURS + SUBGROUP - 1) / SUBGROUP;
 
@@ -32,8 +33,10 @@ void main()
         uint c = i * SUBGROUP + gl_SubgroupInvocationID, z_at = t * a.stride + a.z_at + head * V_DIM + 4 * c;
         if (c < FOURS) {
             vec4 z;
-            [[unroll]] for (uint j = 0; j < 4; j++)
-                z[j] = silu(F32s(a.proj).v[z_at + j]);
+            [[unroll]] for (uint j = 0; j < 4; j++) {
+                z[j] = F32s(a.proj).v[z_at + j];
+                z[j] = SIGMOID != 0 ? sigmoid(z[j]) : silu(z[j]);
+            }
             vec4 v = o[i] * factor * F32x4s(a.norm).v[c] * z;
             if (FORM == 2)
                 F32x4s(a.dst).v[row + first + c] = v;

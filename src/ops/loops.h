@@ -19,6 +19,7 @@ struct attention_tile;
 struct delta_gate;
 struct delta_head;
 struct delta_unit;
+struct indexer_tile;
 
 struct loops {
     /* out[c] = x[c] / sqrt(mean(x^2) + eps) * norm[c]; norm NULL: out = x. */
@@ -45,11 +46,12 @@ struct loops {
      * i + 1]). */
     void (*turn)(float *x, const float *angles, uint32_t n, uint32_t apart);
 
-    /* see ops/attention/cpu.h and ops/delta/cpu.h */
+    /* see ops/attention/cpu.h, ops/delta/cpu.h and ops/indexer/cpu.h */
     void (*attention_tile)(struct attention_tile *t);
     void (*delta_prepare)(const struct delta_unit *u);
     void (*delta_gates)(const struct delta_gate *g);
     void (*delta_walk)(const struct delta_head *h);
+    void (*indexer_scores)(const struct indexer_tile *t);
 };
 
 /* Returns the loops of the host's instruction set. */

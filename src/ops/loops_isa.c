@@ -5,11 +5,12 @@
 #include "cpu/vec.h"
 #include "cpu/math.h"
 
-/* Defined in attention/cpu_isa.c and delta/cpu_isa.c. */
+/* Defined in attention/cpu_isa.c, delta/cpu_isa.c and indexer/cpu_isa.c. */
 void VEC_NAME(attention_tile)(struct attention_tile *t);
 void VEC_NAME(delta_prepare)(const struct delta_unit *u);
 void VEC_NAME(delta_gates)(const struct delta_gate *g);
 void VEC_NAME(delta_walk)(const struct delta_head *h);
+void VEC_NAME(indexer_scores)(const struct indexer_tile *t);
 extern const struct loops VEC_NAME(loops);
 
 enum { SUMS = 4 };
@@ -156,4 +157,5 @@ const struct loops VEC_NAME(loops) = {
     .delta_prepare = VEC_NAME(delta_prepare),
     .delta_gates = VEC_NAME(delta_gates),
     .delta_walk = VEC_NAME(delta_walk),
+    .indexer_scores = VEC_NAME(indexer_scores),
 };

@@ -47,6 +47,39 @@ static void share_softmax(struct attention *op)
     op->gpu.f16_rows = ATTENTION_PREFILL_ROWS;
 }
 
+/* Lists of random blocks (ops/attention/choice.h); rows of tokens that see everything are out of range. */
+static struct test_buffer *make_lists(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos,
+                                      uint32_t n)
+{
+    const struct kv_choice *choice = &c->choice;
+    uint64_t numbers = (uint64_t)n * (choice->budget + 1);
+    uint32_t *lists = choice->ratio ? mem_new(numbers, sizeof *lists, &l->err) : NULL, *to = lists;
+    if (!lists)
+        return kt_bytes(l, NULL, 4);
+    memset(lists, 0xff, numbers * sizeof *lists);
+    for (uint32_t t = 0; t < n; t++, to += choice->budget + 1) {
+        uint32_t n_blocks = (pos + t + 1) / choice->ratio, left = choice->budget;
+        if (pos + t < kv_choice_from(choice))
+            continue;
+        for (uint32_t b = 0; b < n_blocks; b++)
+            if (kt_random(l) % (n_blocks - b) < left)
+                to[choice->budget - left--] = b;
+        to[choice->budget] = n_blocks;
+    }
+    struct test_buffer *chosen = kt_bytes(l, lists, numbers * sizeof *lists);
+    free(lists);
+    return chosen;
+}
+
+static void describe_positions(const struct gqa_shape *c, char *text, size_t size)
+{
+    *text = '\0';
+    if (c->window)
+        snprintf(text, size, ", window %u", c->window);
+    if (c->choice.ratio)
+        snprintf(text, size, ", %u blocks of %u", c->choice.budget, c->choice.ratio);
+}
+
 /* use_f16: products may go through float16; shares: see share_softmax. */
 static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
                               bool use_f16, bool shares)
@@ -68,6 +101,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
     struct test_buffer *qn = kt_floats(l, (uint64_t)c->n_heads * c->head_dim, 0.5f, 3),
                        *kn = kt_floats(l, (uint64_t)c->n_kv_heads * c->head_dim, 0.5f, 3);
     struct test_buffer *bias = kt_floats(l, stride, -1, 1), *sinks = kt_floats(l, c->n_heads, -3, 12);
+    struct test_buffer *chosen = make_lists(l, c, pos, n);
     struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
@@ -87,6 +121,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                                       .sinks = c->sinks ? sinks->on[s].address : 0,
                                       .rope = rope->on[s].address,
                                       .blocks = table->on[s].address,
+                                      .chosen = chosen->on[s].address,
                                       .q = q->on[s].address,
                                       .partial = partial.address,
                                       .dst = out->on[s].address,
@@ -106,9 +141,8 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
         gqa_close(&op, l->side[s]);
     }
     static const char *const norms[] = {", without norms", "", ", one norm"};
-    char text[160], window[24] = "";
-    if (c->window)
-        snprintf(window, sizeof window, ", window %u", c->window);
+    char text[160], window[40];
+    describe_positions(c, window, sizeof window);
     snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s, %u + %u positions%s%s%s", c->n_heads,
              c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", norms[c->norm],
              c->biased ? ", biased" : "", c->sinks ? ", sinks" : "", window, pos, n,
@@ -133,32 +167,33 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
 }
 
 static const struct gqa_shape
-    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
-    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
-    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
-    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
-    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
-    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
-    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
-    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
     /* without gates, all channels rotated */
-    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
-    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
-    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0},
+    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
     /* one token: heads that teams do not share evenly, one head a group, more heads than a workgroup has, few
      * channels */
-    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0},
-    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0},
-    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
-    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0},
-    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0},
+    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
     /* biases, with norms and without */
-    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true, false, 0},
-    bare = {6, 2, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, false, 0}, /* and no norms */
-    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false, false, 0},
+    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true, false, 0, {0}},
+    bare = {6,    2,     20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE,
+            true, false, 0,  {0}}, /* and no norms */
+    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false, false, 0, {0}},
     /* one norm of all heads */
-    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0},
-    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0};
+    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0, {0}},
+    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0, {0}};
 
 /* Sinks, in whole and in parts; windows of less than a step of positions, of parts of tiles, of several
  * splits, of more positions than there are. */
@@ -169,18 +204,18 @@ static void window_cases(struct kernel_test *l)
         struct gqa_shape shape;
         uint32_t pos, n;
     } cases[] = {
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0}, 5, 1},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0}, 1500, 1},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5}, 254, 5},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 128}, 1030, 1},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 600}, 2100, 3},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 7}, 0, 70},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 33}, 300, 40},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 1}, 700, 1},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 128}, 127, 1},
-        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700}, 1400, 33},
-        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3}, 40, 1},
-        {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0}, 100, 90},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 5, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 1500, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5, {0}}, 254, 5},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 128, {0}}, 1030, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 600, {0}}, 2100, 3},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 7, {0}}, 0, 70},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 33, {0}}, 300, 40},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 1, {0}}, 700, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 128, {0}}, 127, 1},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700, {0}}, 1400, 33},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3, {0}}, 40, 1},
+        {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 100, 90},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const struct gqa_shape *c = &cases[i].shape;
@@ -191,6 +226,32 @@ static void window_cases(struct kernel_test *l)
             attention_case(l, c, cases[i].pos, cases[i].n, false);
             attention_case_of(l, c, cases[i].pos, cases[i].n, true, true);
         }
+    }
+    l->is_rest = false;
+}
+
+/* Lists: of single positions, of blocks that lie in two blocks of the cache; several splits; tokens with and
+ * without lists; many tokens. */
+static void choice_cases(struct kernel_test *l)
+{
+    enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
+    static const struct {
+        struct gqa_shape shape;
+        uint32_t pos, n;
+    } cases[] = {
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}}, 300, 1},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 8}}, 30, 9},
+        {{4, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 0, {1, 70}}, 60, 33},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}}, 1500, 3},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {16, 1}}, 31, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, false, 0, {128, 2}}, 900, 5},
+        {{24, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 512}},
+         2500,
+         1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        l->is_rest = i >= N_FIRST;
+        attention_case(l, &cases[i].shape, cases[i].pos, cases[i].n, true);
     }
     l->is_rest = false;
 }
@@ -255,6 +316,7 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &tiny_f16, 700, 17, false);
     attention_case(l, &plain_f16, 40, 5, true);
     window_cases(l);
+    choice_cases(l);
     l->is_rest = true;
     attention_case(l, &biased, 1500, 1, true);
     attention_case(l, &biased, 40, 37, true);

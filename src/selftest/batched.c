@@ -122,6 +122,23 @@ static void product_case(struct kernel_test *l, const struct product *c, uint32_
 
 enum { BLOCKS = 6, MOST = EXEC_MAX_INVARIANT };
 
+/* A list for each sequence: every second block, then the unfinished one. */
+static const struct test_buffer *make_lists(struct kernel_test *l, const struct kv_choice *c,
+                                            const uint32_t *pos, uint32_t n)
+{
+    uint32_t *lists = mem_new((uint64_t)n * (c->budget + 1), sizeof *lists, &l->err), *to = lists;
+    if (!lists)
+        return kt_bytes(l, NULL, 4);
+    for (uint32_t i = 0; i < n; i++, to += c->budget + 1) {
+        for (uint32_t b = 0; b < c->budget; b++)
+            to[b] = 2 * b;
+        to[c->budget] = c->ratio ? (pos[i] + 1) / c->ratio : 0;
+    }
+    const struct test_buffer *chosen = kt_bytes(l, lists, (uint64_t)n * (c->budget + 1) * sizeof *lists);
+    free(lists);
+    return chosen;
+}
+
 /* Runs sequences of n different lengths. All positions but the last one share their rows in the cache. */
 static void attention_case(struct kernel_test *l, const struct gqa_shape *c, const uint32_t *pos, uint32_t n)
 {
@@ -145,8 +162,10 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     }
     const struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
                              *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
-    const struct test_buffer *norm = kt_floats(l, c->head_dim, 0.5f, 3), *q = kt_bytes(l, NULL, 4 * row);
+    const struct test_buffer *norm = kt_floats(l, c->head_dim, 0.5f, 3),
+                             *q = kt_bytes(l, NULL, 4 * (uint64_t)n * row);
     const struct test_buffer *bias = kt_floats(l, stride, -1, 1);
+    const struct test_buffer *chosen = make_lists(l, &c->choice, pos, n);
     twins(l, n * row, out);
     uint64_t partial_bytes = size_round_up(gqa_partial_bytes(c, &caps, 1, longest), 16);
     struct exec_buffer partial = {0};
@@ -155,19 +174,20 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     if (gqa_open(&op, x, c, &l->err) == 0)
         exec_buffer_new(x, &partial, EXEC_DEVICE, size_max(n * partial_bytes, 16), &l->err);
     for (uint32_t i = 0; i < n; i++)
-        calls[i] = (struct gqa_call){.qkv = qkv->on[KT_DEVICE].address + (uint64_t)i * stride * sizeof(float),
-                                     .q_norm = norm->on[KT_DEVICE].address,
-                                     .k_norm = norm->on[KT_DEVICE].address,
-                                     .bias = c->biased ? bias->on[KT_DEVICE].address : 0,
-                                     .rope = rope->on[KT_DEVICE].address +
-                                             (uint64_t)i * c->rotary_dim * sizeof(float),
-                                     .blocks = tables[i]->on[KT_DEVICE].address,
-                                     .q = q->on[KT_DEVICE].address,
-                                     .partial = partial.address + i * partial_bytes,
-                                     .dst = out[0]->on[KT_DEVICE].address + i * row * sizeof(float),
-                                     .n = 1,
-                                     .pos = pos[i],
-                                     .stride = stride};
+        calls[i] = (struct gqa_call){
+            .qkv = qkv->on[KT_DEVICE].address + (uint64_t)i * stride * sizeof(float),
+            .q_norm = norm->on[KT_DEVICE].address,
+            .k_norm = norm->on[KT_DEVICE].address,
+            .bias = c->biased ? bias->on[KT_DEVICE].address : 0,
+            .rope = rope->on[KT_DEVICE].address + (uint64_t)i * c->rotary_dim * sizeof(float),
+            .blocks = tables[i]->on[KT_DEVICE].address,
+            .q = q->on[KT_DEVICE].address + i * row * sizeof(float),
+            .chosen = chosen->on[KT_DEVICE].address + (uint64_t)i * (c->choice.budget + 1) * sizeof(uint32_t),
+            .partial = partial.address + i * partial_bytes,
+            .dst = out[0]->on[KT_DEVICE].address + i * row * sizeof(float),
+            .n = 1,
+            .pos = pos[i],
+            .stride = stride};
     exec_begin(x);
     gqa_run_concurrent(&op, x, calls, n);
     kt_finish(l, KT_DEVICE);
@@ -178,8 +198,8 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
         kt_finish(l, KT_DEVICE);
     }
     char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u, %u sequences batched", c->n_heads, c->n_kv_heads,
-             c->head_dim, n);
+    snprintf(text, sizeof text, "%u/%u heads of %u%s, %u sequences batched", c->n_heads, c->n_kv_heads,
+             c->head_dim, c->choice.ratio ? ", chosen blocks" : "", n);
     exec_buffer_free(x, &partial);
     gqa_close(&op, x);
     kt_report(l, "attention", text, is_other(l, out, n * row * sizeof(float)), 0);
@@ -219,11 +239,25 @@ void selftest_batched_cases(struct kernel_test *l)
         {2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 5120, true, true, 0}, /* whole, with 16 lanes */
         {2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 7168, true, true, 0}, /* and on a GPU */
         {1, {258}, {FORMAT_BF16}, 9216, true, false, 0}};
-    static const struct gqa_shape odd = {6,     2,     64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS,
-                                         false, false, 0},
-                                  plain = {6,     3,           36,    36,
-                                           1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS,
-                                           true,  false,       0};
+    static const struct gqa_shape odd = {.n_heads = 6,
+                                         .n_kv_heads = 2,
+                                         .head_dim = 64,
+                                         .rotary_dim = 32,
+                                         .eps = 1e-6f,
+                                         .kv_type = KV_TYPE_F32,
+                                         .gated = true,
+                                         .norm = ATTENTION_NORM_HEADS};
+    static const struct gqa_shape plain = {.n_heads = 6,
+                                           .n_kv_heads = 3,
+                                           .head_dim = 36,
+                                           .rotary_dim = 36,
+                                           .eps = 1e-6f,
+                                           .kv_type = KV_TYPE_F16,
+                                           .norm = ATTENTION_NORM_HEADS,
+                                           .biased = true};
+    struct gqa_shape chosen = odd;
+    chosen.kv_type = KV_TYPE_F16;
+    chosen.choice = (struct kv_choice){.ratio = 4, .budget = 50};
     static const uint32_t pos[MOST] = {700, 0, 255, 1023, 1024, 1300, 31, 256};
     uint32_t most = exec_get_caps(l->side[KT_DEVICE]).max_invariant,
              n_products = sizeof products / sizeof *products;
@@ -237,4 +271,5 @@ void selftest_batched_cases(struct kernel_test *l)
     product_case(l, &products[0], 2);
     attention_case(l, &odd, pos, most);
     attention_case(l, &plain, pos, 3);
+    attention_case(l, &chosen, pos, most);
 }

@@ -112,7 +112,8 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
     }
     char text[128];
     snprintf(text, sizeof text, "%u/%u heads of %ux%u, %u taps, %u token%s%s%s", c->n_v, c->n_k, c->v_dim,
-             c->k_dim, c->conv_kernel, n, n > 1 ? "s" : "", kind_names[kind], form_names[c->form]);
+             c->k_dim, c->conv_kernel, n, n > 1 ? "s" : "", kind_names[kind],
+             c->sigmoid ? ", sigmoid" : form_names[c->form]);
     double error = fmax(kt_error(l, b.out, (uint64_t)n * c->n_v * c->v_dim),
                         kt_error(l, b.state, (uint64_t)c->n_v * c->v_dim * c->k_dim));
     error = fmax(error, kt_error(l, b.state_out, (uint64_t)c->n_v * c->v_dim * c->k_dim));
@@ -178,14 +179,16 @@ static void f16_case(struct kernel_test *l, const struct delta_shape *c, uint32_
 
 void selftest_delta_cases(struct kernel_test *l)
 {
-    static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}},
-                                    odd = {2, 6, 64, 128, 4, 1e-6f, DELTA_FASTER, {0}},
-                                    a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}},
-                                    narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}},
-                                    crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}},
-                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}},
-                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}},
-                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}};
+    static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}, false},
+                                    odd = {2, 6, 64, 128, 4, 1e-6f, DELTA_FASTER, {0}, false},
+                                    a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}, false},
+                                    narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}, false},
+                                    crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}, false},
+                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}, false},
+                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, false},
+                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}, false},
+                                    sigmoid = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, true},
+                                    even_sigmoid = {1, 2, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, true};
     delta_case(l, &narrow, 1, PLAIN);
     delta_case(l, &narrow, 3, STEEP);
     delta_case(l, &tiny, 1, PLAIN);
@@ -194,6 +197,8 @@ void selftest_delta_cases(struct kernel_test *l)
     delta_case(l, &narrow, 19, STEEP);
     delta_case(l, &tiny, 40, STEEP);
     delta_case(l, &crooked, 70, CUT);
+    delta_case(l, &sigmoid, 3, PLAIN);
+    delta_case(l, &even_sigmoid, 40, PLAIN);
     if (!exec_get_caps(l->side[KT_DEVICE]).is_host) {
         shared_case(l, &eighths, PLAIN);
         shared_case(l, &tiny, STEEP);

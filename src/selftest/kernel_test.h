@@ -135,5 +135,8 @@ void selftest_sample_cases(struct kernel_test *l);
 void selftest_swiglu_cases(struct kernel_test *l);
 void selftest_batched_cases(struct kernel_test *l);
 void selftest_add_cases(struct kernel_test *l);
+void selftest_streams_cases(struct kernel_test *l);
+void selftest_ngram_cases(struct kernel_test *l);
+void selftest_indexer_cases(struct kernel_test *l);
 
 #endif

@@ -494,6 +494,9 @@ static const struct {
     {"sample_largest sample_greedy sample_draw", selftest_sample_cases, false},
     {"swiglu", selftest_swiglu_cases, false},
     {"add", selftest_add_cases, false},
+    {"streams_begin streams_norm streams_low streams_mix", selftest_streams_cases, false},
+    {"ngram_gate ngram_conv", selftest_ngram_cases, false},
+    {"indexer_prepare indexer_scores indexer_choose", selftest_indexer_cases, false},
 };
 
 static void run_groups(struct kernel_test *l, bool only_matrices)

@@ -223,6 +223,24 @@ static void add_agrees_with_its_reference(void **state)
     CHECK("add");
 }
 
+static void streams_agree_with_their_reference(void **state)
+{
+    (void)state;
+    CHECK("streams_begin", "streams_norm", "streams_low", "streams_mix");
+}
+
+static void ngram_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("ngram_gate", "ngram_conv");
+}
+
+static void indexer_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("indexer_prepare", "indexer_scores", "indexer_choose");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -238,6 +256,9 @@ int main(int argc, char **argv)
         cmocka_unit_test(sample_chooses_what_its_reference_chooses),
         cmocka_unit_test(swiglu_agrees_with_its_reference),
         cmocka_unit_test(add_agrees_with_its_reference),
+        cmocka_unit_test(streams_agree_with_their_reference),
+        cmocka_unit_test(ngram_agrees_with_its_reference),
+        cmocka_unit_test(indexer_agrees_with_its_reference),
     };
     const struct CMUnitTest with_rest[] = {
         cmocka_unit_test(embed_agrees_with_its_reference),
@@ -248,6 +269,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(delta_agrees_with_its_reference),
         cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
+        cmocka_unit_test(indexer_agrees_with_its_reference),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

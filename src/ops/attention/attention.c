@@ -19,6 +19,8 @@ static int check(const struct attention_shape *s, struct moeflux_err *e)
                        s->key_dim);
     if (s->latent && (s->sinks || s->window))
         return err_set(e, ERR_UNSUPPORTED, "attention: latents, expected neither sinks nor a window");
+    if (s->choice.ratio && (s->flat || s->window))
+        return err_set(e, ERR_UNSUPPORTED, "attention: an indexer, expected no window");
     return 0;
 }
 
@@ -40,9 +42,30 @@ bool attention_prepares(const struct attention *op)
     return op->gpu.fresh[0].kernel.args_bytes > 0;
 }
 
+/* Returns the call for n tokens from the first-th on. */
+static struct attention_call part_of(const struct attention *op, const struct attention_call *call,
+                                     uint32_t first, uint32_t n)
+{
+    struct attention_call part = *call;
+    part.q += (uint64_t)first * call->q_stride * sizeof(float);
+    part.dst += (uint64_t)first * call->dst_stride * sizeof(float);
+    part.gates += (uint64_t)first * call->gate_stride * sizeof(float);
+    part.chosen += (uint64_t)first * (op->shape.choice.budget + 1) * sizeof(uint32_t);
+    part.pos += first;
+    part.n = n;
+    return part;
+}
+
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call)
 {
-    exec_op(x, &attention_op, op, call);
+    uint32_t from = kv_choice_from(&op->shape.choice), n = from > call->pos ? from - call->pos : 0;
+    if (n == 0 || n >= call->n) {
+        exec_op(x, &attention_op, op, call);
+        return;
+    }
+    const struct attention_call whole = part_of(op, call, 0, n), chosen = part_of(op, call, n, call->n - n);
+    exec_op(x, &attention_op, op, &whole);
+    exec_op(x, &attention_op, op, &chosen);
 }
 
 void attention_run_concurrent(const struct attention *op, struct exec *x, const struct attention_call *calls,

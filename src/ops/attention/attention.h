@@ -3,6 +3,7 @@
  *   with gates:    o_h * sigmoid(gate_h)
  *   with sinks:    the softmax runs over one more score, sink_h, whose value is zero
  *   with a window: p > pos + t - window
+ *   with a choice: p is in one of the blocks that an indexer chose for the token (choice.h)
  * Keys and values lie in the KV cache (kv_cache.h), with two exceptions:
  *   latent: there are no values; the first value_dim channels of a key are its value, and all heads share the
  *           keys
@@ -15,6 +16,7 @@
 
 #include "exec/kernel.h"
 #include "exec/op.h"
+#include "ops/attention/choice.h"
 #include "ops/attention/kv_cache.h"
 
 /* Norms of queries and keys: none, one for each head, one over all heads. The kernels use these numbers. */
@@ -30,6 +32,7 @@ struct attention_shape {
     uint32_t window; /* number of positions that a token sees, including its own; 0: all */
     float scale;
     enum kv_type kv_type;
+    struct kv_choice choice; /* never with `flat` or a window */
 };
 
 /* Rows of a workgroup of kernels/attention/prefill.comp in float32; f16_rows is the float16 kernel's
@@ -63,6 +66,7 @@ struct attention {
         /* f16 for devices whose matrices do not have the known fragment layout (exec/fragment_layout.h) */
         struct kernel f16_shared;
         uint32_t f16_rows;                          /* rows of a workgroup of f16 */
+        struct kernel chosen;                       /* decode for tokens with a list of blocks */
         struct kernel latent_scores, latent_values; /* see latent.h */
         struct kernel few_merge;                    /* merge for few splits */
         uint32_t merge_cols, few_merge_cols;        /* groups of four channels in a workgroup */
@@ -88,7 +92,11 @@ struct attention_call {
     uint64_t sinks;        /* f32 [n_heads]; shapes with sinks only */
     uint64_t gates; /* shapes with gates only: f32 [n][gate_stride], head h's gates at (2 h + 1) value_dim */
     uint64_t dst;   /* f32 [n][dst_stride]: n_heads x value_dim */
-    const struct attention_fresh *fresh; /* NULL: queries are prepared, keys and values are in the cache */
+    /* u32 [n][choice.budget + 1]: each token's list of blocks; shapes with a choice only. Rows of tokens that
+     * see everything are not read. */
+    uint64_t chosen;
+    /* NULL: queries are prepared, keys and values are in the cache. Never if the token has a list. */
+    const struct attention_fresh *fresh;
     uint32_t n, pos, q_stride, dst_stride, gate_stride, layer_off;
     /* heads of this call: the shape's, or a part of them in the same proportion */
     uint32_t n_heads, n_kv_heads;
@@ -114,6 +122,8 @@ bool attention_prepares(const struct attention *op);
 /* Returns the bytes of `partial` for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t attention_partial_bytes(const struct attention_shape *shape, const struct exec_caps *caps,
                                  uint32_t n, uint32_t n_pos);
+/* Tokens that see everything have the bits of a shape without a choice in a call of them alone. The others'
+ * results depend on their number only by whether there are more than EXEC_MAX_INVARIANT in the call. */
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call);
 /* Returns what a call leaves in `partial` on the Vulkan backend. */
 struct attention_parts attention_parts_of(const struct attention *op, const struct attention_call *call);
@@ -126,6 +136,12 @@ void attention_run_concurrent(const struct attention *op, struct exec *x, const 
 static inline uint32_t attention_first(const struct attention_shape *s, uint32_t pos)
 {
     return s->window && pos >= s->window ? pos + 1 - s->window : 0;
+}
+
+/* Returns whether the call's tokens have lists; of the calls that implementations get, all have or none. */
+static inline bool attention_has_lists(const struct attention_shape *s, const struct attention_call *c)
+{
+    return c->pos >= kv_choice_from(&s->choice);
 }
 
 /* The implementations. */

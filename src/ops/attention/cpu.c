@@ -37,6 +37,7 @@ struct job {
     const struct attention_call *call;
     const struct loops *loops;
     struct division by;
+    const uint32_t *list; /* blocks of the only token; NULL: it sees everything. Tiles count its positions */
     uint32_t key_dim, value_dim; /* rounded up to whole vectors */
     float *memory;               /* thread_floats for each thread */
     uint64_t thread_floats;
@@ -53,6 +54,8 @@ static struct division divide(const struct attention_shape *s, const struct atte
     struct division d = {.group = s->n_heads / s->n_kv_heads, .heads = 1};
     d.first = attention_first(s, c->pos) / SPLIT_STEP * SPLIT_STEP;
     uint32_t n_pos = c->pos + c->n - d.first, splits = MOST_SPLITS;
+    if (attention_has_lists(s, c))
+        n_pos = kv_choice_n_seen(&s->choice, c->pos);
     d.n_rows = c->n * d.group;
     d.row_blocks = div_up(d.n_rows, ROWS);
     uint32_t blocks = c->n_kv_heads * d.row_blocks;
@@ -154,21 +157,43 @@ static const void *row_at(const struct job *j, uint32_t pos, uint32_t value, uin
            i * (value ? s->value_dim : s->key_dim) * kv_type_bytes(s->kv_type);
 }
 
-/* Returns a tile's rows where they lie, or copied to `wide` as floats with zeros after their channels. */
+/* Returns the p-th of a token's positions. */
+static uint32_t listed(const struct job *j, uint32_t p)
+{
+    uint32_t ratio = j->shape->choice.ratio;
+    return j->list[p / ratio] * ratio + p % ratio;
+}
+
+/* Copies the rows of a tile of a list's positions to `wide` as they are stored. */
+static const uint8_t *gather_rows(const struct job *j, const struct attention_tile *t, uint32_t value,
+                                  uint32_t kv_head, float *wide)
+{
+    uint64_t bytes =
+        (uint64_t)(value ? j->shape->value_dim : j->shape->key_dim) * kv_type_bytes(j->shape->kv_type);
+    uint8_t *to = (uint8_t *)(void *)wide;
+    for (uint32_t p = 0; p < t->n; p++)
+        memcpy(to + p * bytes, row_at(j, listed(j, t->first + p), value, kv_head), bytes);
+    return to;
+}
+
+/* Returns a tile's rows where they lie, or copied to `wide` as floats with zeros after their channels. Rows
+ * of a list are always copied. */
 static const uint8_t *rows_at(const struct job *j, const struct attention_tile *t, uint32_t value,
                               uint32_t kv_head, float *wide, uint64_t *stride)
 {
     const struct attention_shape *s = j->shape;
     uint32_t dim = value ? s->value_dim : s->key_dim, padded = whole_vectors(dim);
-    const uint8_t *from = row_at(j, t->first, value, kv_head);
+    bool is_ready = dim == padded && (s->kv_type == KV_TYPE_F32 || t->f16);
+    const uint8_t *from = j->list ? NULL : row_at(j, t->first, value, kv_head);
     uint64_t step = (uint64_t)j->call->n_kv_heads * dim;
-    if (dim == padded && (s->kv_type == KV_TYPE_F32 || t->f16)) {
-        *stride = step;
-        return from;
+    if (is_ready) {
+        *stride = j->list ? dim : step;
+        return j->list ? gather_rows(j, t, value, kv_head, wide) : from;
     }
     for (uint32_t p = 0; p < t->n; p++) {
         float *to = wide + (uint64_t)p * padded;
-        const uint8_t *row = from + p * step * kv_type_bytes(s->kv_type);
+        const uint8_t *row = j->list ? row_at(j, listed(j, t->first + p), value, kv_head)
+                                     : from + p * step * kv_type_bytes(s->kv_type);
         if (s->kv_type == KV_TYPE_F16)
             j->loops->load_f16(row, dim, to);
         else
@@ -258,7 +283,7 @@ static void begin_rows(const struct job *j, struct attention_tile *t, uint32_t k
         float *to = t->q + (uint64_t)i * j->key_dim;
         for (uint32_t d = 0; d < j->key_dim; d++)
             to[d] = d < s->key_dim ? q[d] * s->scale : 0;
-        t->ends[i] = c->pos + at.token + 1;
+        t->ends[i] = j->list ? kv_choice_n_seen(&s->choice, c->pos) : c->pos + at.token + 1;
         t->begins[i] = attention_first(s, c->pos + at.token);
         t->top[i] = has_sinks ? host_floats(c->sinks)[at.head] : -INFINITY;
         memset(t->total + (uint64_t)i * VEC_LANES, 0, VEC_LANES * sizeof(float));
@@ -347,6 +372,7 @@ static void run_tokens(const struct attention_shape *s, const struct attention_c
 {
     j->call = c;
     j->by = divide(s, c);
+    j->list = attention_has_lists(s, c) ? host_words(c->chosen) : NULL;
     if (j->by.heads == 0)
         return;
     team_for(h->team, div_up(c->n_kv_heads, j->by.heads) * j->by.row_blocks * j->by.n_splits, run_block, j);
@@ -368,13 +394,16 @@ int attention_cpu(const void *self, const void *what, struct host *h)
     j.memory = host_scratch(h, team_n_threads(h->team) * j.thread_floats, sizeof(float));
     if (!j.memory)
         return host_error(h);
-    if (call->n > FEW)
+    /* Each token has its own list. */
+    bool is_many = call->n > FEW && !attention_has_lists(s, call);
+    if (is_many)
         run_tokens(s, call, &j, h);
-    for (uint32_t t = 0; call->n <= FEW && t < call->n; t++) {
+    for (uint32_t t = 0; !is_many && t < call->n; t++) {
         struct attention_call one = *call;
         one.q += (uint64_t)t * call->q_stride * sizeof(float);
         one.dst += (uint64_t)t * call->dst_stride * sizeof(float);
         one.gates += (uint64_t)t * call->gate_stride * sizeof(float);
+        one.chosen += (uint64_t)t * (s->choice.budget + 1) * sizeof(uint32_t);
         one.pos += t;
         one.n = 1;
         run_tokens(s, &one, &j, h);

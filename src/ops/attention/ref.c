@@ -44,6 +44,16 @@ static double ref_softmax(double *scores, uint32_t n, double sink)
     return total + exp(sink - top);
 }
 
+/* Returns the p-th of the positions that token t sees; from: the first without a list. */
+static uint32_t position(const struct attention_shape *s, const struct attention_call *c, uint32_t t,
+                         uint32_t from, uint32_t p)
+{
+    if (!attention_has_lists(s, c))
+        return from + p;
+    const uint32_t *list = host_words(c->chosen) + (uint64_t)t * (s->choice.budget + 1);
+    return list[p / s->choice.ratio] * s->choice.ratio + p % s->choice.ratio;
+}
+
 /* Computes token t's query heads of key head g over all its positions. A row is widened once for all of
  * them. */
 static void ref_group(const struct attention_shape *s, const struct attention_call *c, uint32_t t, uint32_t g,
@@ -51,10 +61,12 @@ static void ref_group(const struct attention_shape *s, const struct attention_ca
 {
     uint32_t from = attention_first(s, c->pos + t), n_pos = c->pos + t + 1 - from;
     uint32_t heads = c->n_heads / c->n_kv_heads, first = g * heads;
+    if (attention_has_lists(s, c))
+        n_pos = kv_choice_n_seen(&s->choice, c->pos + t);
     const float *q = host_floats(c->q) + (uint64_t)t * c->q_stride + (uint64_t)first * s->key_dim;
     widen(KV_TYPE_F32, q, heads * s->key_dim, r->queries);
     for (uint32_t p = 0; p < n_pos; p++) {
-        widen(s->kv_type, row_at(s, c, from + p, 0, g), s->key_dim, r->row);
+        widen(s->kv_type, row_at(s, c, position(s, c, t, from, p), 0, g), s->key_dim, r->row);
         for (uint32_t h = 0; h < heads; h++)
             r->scores[(uint64_t)h * n_pos + p] =
                 ref_dot(r->queries + (uint64_t)h * s->key_dim, r->row, s->key_dim) * (double)s->scale;
@@ -69,7 +81,8 @@ static void ref_group(const struct attention_shape *s, const struct attention_ca
             r->scores[(uint64_t)h * n_pos + p] /= total;
     }
     for (uint32_t p = 0; p < n_pos; p++) {
-        widen(s->kv_type, row_at(s, c, from + p, s->latent ? 0 : 1, g), s->value_dim, r->row);
+        widen(s->kv_type, row_at(s, c, position(s, c, t, from, p), s->latent ? 0 : 1, g), s->value_dim,
+              r->row);
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t i = 0; i < s->value_dim; i++)
                 r->sums[(uint64_t)h * s->value_dim + i] += r->scores[(uint64_t)h * n_pos + p] * r->row[i];

@@ -33,6 +33,8 @@ enum {
     BIASED_SPEC,
     WINDOW_SPEC,
     SINKS_SPEC,
+    RATIO_SPEC,
+    BUDGET_SPEC,
     DECODE_N_SPEC
 };
 /* MERGED_SPLITS: most splits that the last workgroup merges. MERGED_POSITIONS: most positions for which that
@@ -264,6 +266,11 @@ static int open_decode(struct attention *op, struct exec *x, const struct exec_c
         x, &op->gpu.decode, "attention_decode", sizeof(struct attention_decode_args), spec, DECODE_N_SPEC, e);
     if (rc == 0 && prepares)
         rc = open_fresh(op, x, caps, e);
+    spec[RATIO_SPEC] = s->choice.ratio;
+    spec[BUDGET_SPEC] = s->choice.budget;
+    if (rc == 0 && s->choice.ratio)
+        rc = exec_kernel_later(x, &op->gpu.chosen, "attention_decode", sizeof(struct attention_decode_args),
+                               spec, DECODE_N_SPEC, e);
     return rc < 0 ? rc : open_merge(op, x, e);
 }
 
@@ -356,9 +363,25 @@ static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n
     return n >= p->prefill_from || n_pos >= p->long_from;
 }
 
+/* Returns the most positions that a token with a list sees. */
+static uint32_t n_listed(const struct kv_choice *c)
+{
+    return c->budget * c->ratio + c->ratio - 1;
+}
+
+/* Returns the splits of a list's positions: for few tokens as many as one alone would have. */
+static uint32_t splits_of_lists(const struct attention_shape *s, const struct attention_plan *p, uint32_t n)
+{
+    uint32_t n_pos = n_listed(&s->choice), least = div_up(n_pos, p->most_positions);
+    uint64_t useful = size_min(p->max_splits, div_up(n_pos, p->min_positions));
+    return (uint32_t)size_max(least, n <= EXEC_MAX_INVARIANT ? useful : 1);
+}
+
 /* Returns how many positions some token of the call sees. */
 static uint32_t n_seen(const struct attention *op, const struct attention_call *call)
 {
+    if (attention_has_lists(&op->shape, call))
+        return n_listed(&op->shape.choice);
     return call->pos + call->n - attention_first(&op->shape, call->pos);
 }
 
@@ -388,6 +411,8 @@ static uint32_t splits_for(const struct attention *op, const struct attention_ca
     const struct attention_plan *p = plan_of(op, call);
     uint32_t n = call->n;
     uint64_t useful = size_min(p->max_splits / n, div_up(n_pos, p->min_positions));
+    if (attention_has_lists(&op->shape, call))
+        return splits_of_lists(&op->shape, p, n);
     if (takes_prefill(p, n, n_pos)) {
         uint64_t groups = (uint64_t)call->n_kv_heads * prefill_tiles(&op->shape, n, PREFILL_ROWS);
         useful = size_min(PREFILL_GROUPS / groups, n_pos / PREFILL_SPLIT_POSITIONS);
@@ -408,6 +433,11 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
     uint64_t parts = s->n_heads * size_max(s->gated || least > 1 ? (uint64_t)n * least : 0, splits);
     if (takes_prefill(&p, n, n_pos))
         parts = size_max(parts, (uint64_t)PREFILL_GROUPS * PREFILL_ROWS);
+    if (n_pos > kv_choice_from(&s->choice)) {
+        uint64_t few = size_min(n, EXEC_MAX_INVARIANT);
+        parts = size_max(parts, s->n_heads * size_max(few * splits_of_lists(s, &p, (uint32_t)few),
+                                                      (uint64_t)n * splits_of_lists(s, &p, UINT32_MAX)));
+    }
     uint64_t bytes = parts * (s->value_dim + 2) * sizeof(float);
     return attention_latent_is_possible(s, caps) ? size_max(bytes, attention_latent_bytes(s, n, n_pos))
                                                  : bytes;
@@ -444,33 +474,36 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
 {
     const struct attention_shape *s = &op->shape;
     const struct attention_fresh none = {0}, *fresh = call->fresh ? call->fresh : &none;
+    bool has_lists = attention_has_lists(s, call);
     uint32_t is = is_whole ? ATTENTION_WHOLE : is_merged(op, call) ? ATTENTION_MERGED : 0;
     is |= s->gated ? ATTENTION_GATED : 0;
-    const struct attention_decode_args a = {.q = call->q,
-                                            .keys = s->flat ? call->keys : call->blocks,
-                                            .values = call->fresh ? fresh->bias : call->values,
-                                            .partial = is_whole ? call->dst : call->partial,
-                                            .q_norm = fresh->q_norm,
-                                            .k_norm = fresh->k_norm,
-                                            .rope = fresh->rope,
-                                            .dst = call->dst,
-                                            .counters = op->gpu.counters.address +
-                                                        (uint64_t)place * n_counters(op) * sizeof(uint32_t),
-                                            .sinks = call->sinks,
-                                            .n = call->n,
-                                            .pos = call->pos,
-                                            .n_heads = call->n_heads,
-                                            .n_kv_heads = call->n_kv_heads,
-                                            .layer_off = call->layer_off,
-                                            .n_splits = splits,
-                                            .scale = s->scale,
-                                            .q_stride = call->q_stride,
-                                            .dst_stride = call->dst_stride,
-                                            .rotary_dim = fresh->rotary_dim,
-                                            .eps = fresh->eps,
-                                            .is = is};
-    exec_dispatch(x, call->fresh ? &range_of(op, call)->kernel : &op->gpu.decode, &a,
-                  call->n_kv_heads * plan_of(op, call)->blocks * splits, call->n, 1);
+    const struct attention_decode_args a = {
+        .q = call->q,
+        .keys = s->flat ? call->keys : call->blocks,
+        .values = call->fresh ? fresh->bias : call->values,
+        .partial = is_whole ? call->dst : call->partial,
+        .q_norm = has_lists ? call->chosen : fresh->q_norm,
+        .k_norm = fresh->k_norm,
+        .rope = fresh->rope,
+        .dst = call->dst,
+        .counters = op->gpu.counters.address + (uint64_t)place * n_counters(op) * sizeof(uint32_t),
+        .sinks = call->sinks,
+        .n = call->n,
+        .pos = call->pos,
+        .n_heads = call->n_heads,
+        .n_kv_heads = call->n_kv_heads,
+        .layer_off = call->layer_off,
+        .n_splits = splits,
+        .scale = s->scale,
+        .q_stride = call->q_stride,
+        .dst_stride = call->dst_stride,
+        .rotary_dim = has_lists ? s->choice.budget + 1 : fresh->rotary_dim,
+        .eps = fresh->eps,
+        .is = is};
+    const struct kernel *kernel = has_lists     ? &op->gpu.chosen
+                                  : call->fresh ? &range_of(op, call)->kernel
+                                                : &op->gpu.decode;
+    exec_dispatch(x, kernel, &a, call->n_kv_heads * plan_of(op, call)->blocks * splits, call->n, 1);
 }
 
 void attention_merge_run(const struct attention *op, struct exec *x, const struct attention_call *call,
@@ -508,7 +541,7 @@ static void run_splits(const struct attention *op, struct exec *x, const struct 
                        uint32_t place)
 {
     uint32_t splits = splits_of(op, call);
-    if (takes_prefill(&op->gpu.plan, call->n, call->pos + call->n))
+    if (!attention_has_lists(&op->shape, call) && takes_prefill(&op->gpu.plan, call->n, call->pos + call->n))
         run_prefill(op, x, call, splits, is_whole(op, splits));
     else
         run_decode(op, x, call, place, splits, is_whole(op, splits));
@@ -526,7 +559,8 @@ static void merge(const struct attention *op, struct exec *x, const struct atten
 
 static bool goes_by_latents(const struct attention *op, const struct attention_call *call)
 {
-    return call->use_f16 && attention_latent_takes(op, call->n, call->pos + call->n);
+    return call->use_f16 && !attention_has_lists(&op->shape, call) &&
+           attention_latent_takes(op, call->n, call->pos + call->n);
 }
 
 struct attention_parts attention_parts_of(const struct attention *op, const struct attention_call *call)

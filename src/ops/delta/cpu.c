@@ -135,7 +135,8 @@ static void walk_head(void *ctx, uint32_t head, uint32_t thread)
                                  .n = c->n,
                                  .k_dim = s->k_dim,
                                  .v_dim = s->v_dim,
-                                 .eps = s->eps};
+                                 .eps = s->eps,
+                                 .sigmoid = s->sigmoid};
     j->loops->delta_walk(&h);
 }
 

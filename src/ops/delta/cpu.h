@@ -3,6 +3,7 @@
 #ifndef MOEFLUX_OPS_DELTA_CPU_H
 #define MOEFLUX_OPS_DELTA_CPU_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* A head's channels of some tokens: convolution and silu; queries and keys are then divided by their
@@ -28,6 +29,7 @@ struct delta_head {
     uint64_t out_stride;
     uint32_t n, k_dim, v_dim;
     float eps;
+    bool sigmoid; /* delta_shape's */
 };
 
 /* exp(-exp(a_log) softplus(a + bias)), sigmoid(b) */

@@ -135,7 +135,8 @@ static void gated_norm(const struct delta_head *h, uint32_t t)
     for (uint32_t c = 0; c < h->v_dim; c += VEC_LANES) {
         uint32_t n = h->v_dim - c;
         struct vec o = vec_mul(vec_mul(load_some(out + c, n), by), load_some(h->norm + c, n));
-        store_some(out + c, vec_mul(o, math_silu(load_some(z + c, n))), n);
+        struct vec gate = load_some(z + c, n);
+        store_some(out + c, vec_mul(o, h->sigmoid ? math_sigmoid(gate) : math_silu(gate)), n);
     }
 }
 

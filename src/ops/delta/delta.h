@@ -4,7 +4,7 @@
  *   q = y_q / |y_q| / sqrt(k_dim), k = y_k / |y_k| (eps 1e-6 inside the root, on the sum of squares)
  *   decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b)
  *   S = decay S;  m = S k;  S = S + beta (y_v - m) k^T;  o = S q
- *   dst_j = rms(o) * norm * silu(z_j)
+ *   dst_j = rms(o) * norm * silu(z_j), or * sigmoid(z_j)
  * State S: f32 [n_v][v_dim][k_dim]. Window: f32 [conv_kernel - 1][channels], oldest first, the values before
  * the convolution, channels = 2 n_k k_dim + n_v v_dim. The window is read from one buffer and written to
  * another. The state may be, too; then the old one stays as it was.
@@ -41,6 +41,7 @@ struct delta_shape {
     float eps;
     enum delta_form form;
     struct delta_tile tile; /* zeros: chosen by the device and the dims */
+    bool sigmoid;           /* the output gate is sigmoid(z) */
 };
 
 /* Output forms of the last kernel for many tokens; kernels/delta/prefill_out.comp uses these numbers. */

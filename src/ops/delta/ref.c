@@ -95,7 +95,8 @@ static void ref_gated_norm(const struct work *a, uint32_t t, uint32_t head, cons
     }
     double factor = a->c->squares ? 1 : 1 / sqrt(squares / dv + (double)a->s->eps);
     for (uint32_t r = 0; r < dv; r++)
-        dst[r] = (float)(o[r] * factor * (double)host_floats(a->c->norm)[r] * ref_silu((double)z[r]));
+        dst[r] = (float)(o[r] * factor * (double)host_floats(a->c->norm)[r] *
+                         (a->s->sigmoid ? ref_sigmoid : ref_silu)((double)z[r]));
 }
 
 int delta_ref(const void *self, const void *what, struct host *host)

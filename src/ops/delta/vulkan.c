@@ -125,9 +125,9 @@ static int open_chunk_kernels(struct delta *op, struct exec *x, const struct del
         return 0;
     int rc = open_prep(op, x, s, e);
     for (uint32_t form = 0; rc == 0 && form < DELTA_OUT_FORMS; form++) {
-        const uint32_t out[] = {subgroup, s->v_dim, form};
+        const uint32_t out[] = {subgroup, s->v_dim, form, s->sigmoid};
         rc = exec_kernel_later(x, &op->gpu.out[form], "delta_prefill_out",
-                               sizeof(struct delta_prefill_out_args), out, 3, e);
+                               sizeof(struct delta_prefill_out_args), out, 4, e);
     }
     if (rc == 0)
         rc = open_scan(op, x, s, e);
@@ -154,11 +154,11 @@ static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct 
     uint32_t workgroup =
         decode_group(&caps, (uint32_t)size_max(rows, div_up(channels, parts)), parts, DECODE_GROUP);
     bool pays = caps.n_processors >= 2 * s->n_v;
-    const uint32_t spec[] = {caps.subgroup_size, workgroup,      parts,        s->k_dim,
-                             s->v_dim,           s->conv_kernel, HEAD_SQUARES, s->n_v / s->n_k};
+    const uint32_t spec[] = {caps.subgroup_size, workgroup,    parts,           s->k_dim,  s->v_dim,
+                             s->conv_kernel,     HEAD_SQUARES, s->n_v / s->n_k, s->sigmoid};
     op->gpu.has_shared = s->v_dim % HEAD_SQUARES == 0 && (pays || s->form == DELTA_SHARED);
     return op->gpu.has_shared
-               ? exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 8, e)
+               ? exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 9, e)
                : 0;
 }
 
@@ -172,9 +172,9 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
                        s->k_dim, s->v_dim, caps.max_shared_bytes);
     uint32_t parts = parts_for(&caps, s->k_dim);
     uint32_t workgroup = decode_group(&caps, s->v_dim, parts, DECODE_GROUP);
-    const uint32_t spec[] = {caps.subgroup_size, workgroup,      parts, s->k_dim,
-                             s->v_dim,           s->conv_kernel, 1,     s->n_v / s->n_k};
-    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 8, e);
+    const uint32_t spec[] = {caps.subgroup_size, workgroup, parts,           s->k_dim,  s->v_dim,
+                             s->conv_kernel,     1,         s->n_v / s->n_k, s->sigmoid};
+    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 9, e);
     if (rc == 0)
         rc = open_shared(op, x, parts, e);
     return rc < 0 ? rc : open_chunk_kernels(op, x, s, e);

@@ -20,6 +20,7 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
                                     .biased = s->biased,
                                     .sinks = s->sinks,
                                     .window = s->window,
+                                    .choice = s->choice,
                                     .scale = (float)(1 / sqrt((double)s->head_dim)),
                                     .kv_type = s->kv_type};
 }
@@ -52,7 +53,8 @@ uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *ca
 /* Returns whether attention prepares the call's queries, keys and values itself. */
 static bool is_fresh(const struct gqa *op, const struct gqa_call *call)
 {
-    return call->n == 1 && attention_prepares(&op->attention);
+    return call->n == 1 && call->pos < kv_choice_from(&op->shape.choice) &&
+           attention_prepares(&op->attention);
 }
 
 static struct attention_fresh fresh_of(const struct gqa *op, const struct gqa_call *call)
@@ -70,6 +72,7 @@ static struct attention_call attention_call_of(const struct gqa *op, const struc
                                    .blocks = call->blocks,
                                    .partial = call->partial,
                                    .sinks = call->sinks,
+                                   .chosen = call->chosen,
                                    .gates = call->qkv,
                                    .dst = call->dst,
                                    .n = call->n,
@@ -97,14 +100,22 @@ void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_c
 {
     struct attention_fresh fresh[EXEC_MAX_INVARIANT];
     struct attention_call attention[EXEC_MAX_INVARIANT];
-    for (uint32_t i = 0; i < n; i++) {
-        if (!is_fresh(op, &calls[i])) {
+    bool is_first = true;
+    if (!attention_prepares(&op->attention)) {
+        for (uint32_t i = 0; i < n; i++)
             gqa_run(op, x, &calls[i]);
-            continue;
-        }
-        fresh[i] = fresh_of(op, &calls[i]);
-        attention[i] = attention_call_of(op, &calls[i], &fresh[i]);
+        return;
     }
-    if (n > 0 && is_fresh(op, calls))
-        attention_run_concurrent(&op->attention, x, attention, n);
+    for (uint32_t i = 0; i < n; i++) {
+        bool prepares = is_fresh(op, &calls[i]);
+        fresh[i] = fresh_of(op, &calls[i]);
+        attention[i] = attention_call_of(op, &calls[i], prepares ? &fresh[i] : NULL);
+        if (prepares)
+            continue;
+        if (!is_first)
+            exec_concurrent(x);
+        exec_op(x, &prepare_op, op, &calls[i]);
+        is_first = false;
+    }
+    attention_run_concurrent(&op->attention, x, attention, n);
 }

@@ -25,8 +25,9 @@ struct gqa_shape {
     bool gated;               /* a gate follows each query */
     enum attention_norm norm; /* norms of queries and keys; ATTENTION_NORM_ALL excludes `gated` */
     bool biased;              /* queries, keys and values have biases; excludes `gated` */
-    bool sinks;               /* see attention.h, also for window */
+    bool sinks;               /* see attention.h, also for window and choice */
     uint32_t window;
+    struct kv_choice choice;
 };
 
 struct gqa {
@@ -43,6 +44,7 @@ struct gqa_call {
     uint64_t sinks;      /* f32 [n_heads]; 0: none */
     uint64_t rope;       /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t blocks;     /* u64 table of the cache's blocks */
+    uint64_t chosen;     /* u32 [n][choice.budget + 1], see attention_call; 0: none */
     uint64_t q, partial; /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */
     uint64_t dst;        /* f32 [n][n_heads * head_dim] */
     uint32_t n, pos, stride, layer_off;
@@ -61,7 +63,7 @@ uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *ca
                            uint32_t n_pos);
 void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call);
 /* Runs n <= EXEC_MAX_INVARIANT calls of one token each, from different sequences, each with a `partial` of
- * its own. The result is batch-invariant. */
+ * its own, and with a choice also a `q`. The result is batch-invariant. */
 void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n);
 
 /* The implementations of prepare. */

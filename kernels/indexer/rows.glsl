@@ -1,0 +1,10 @@
+// rows.glsl - where the indexer's rows lie in the cache. Includers define DIM and RATIO and include
+// lib/kv_cache.glsl.
+
+// Returns the address of index block b's row: it lies in the cache block that has the index block's first
+// position.
+uvec2 index_row(uvec2 blocks, uint layer_off, uint b)
+{
+    uint p = b * RATIO, row = (p & ((1u << KV_BLOCK_SHIFT) - 1)) / RATIO;
+    return addr_add(Addrs(blocks).v[p >> KV_BLOCK_SHIFT], layer_off + KV_BYTES * row * DIM);
+}

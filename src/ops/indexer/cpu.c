@@ -1,0 +1,194 @@
+/* The native implementation of indexer.h. */
+#include "ops/indexer/cpu.h"
+
+#include <string.h>
+
+#include "args.h"
+#include "base/mem.h"
+#include "cpu/team.h"
+#include "ops/indexer/indexer.h"
+#include "ops/loops.h"
+
+/* Tokens whose scores are kept at the same time. */
+enum { TOKENS = 64 };
+
+struct job {
+    const struct indexer_shape *shape;
+    const struct indexer_call *call;
+    const struct loops *loops;
+    float *rooms;             /* dim + rotary_dim floats a thread */
+    float *scores;            /* [TOKENS][n_blocks] */
+    uint32_t first, n_scored; /* tokens whose scores are kept */
+    uint32_t n_blocks;
+};
+
+static uint32_t width_of(const struct indexer_shape *s)
+{
+    return s->dim + s->rotary_dim;
+}
+
+/* Returns a token's key in [window; chunk], and its cosines and sines. */
+static const float *key_at(const struct job *j, uint32_t r)
+{
+    const struct indexer_shape *s = j->shape;
+    uint32_t held = s->choice.ratio - 1;
+    return r < held ? host_floats(j->call->window_in) + (uint64_t)r * width_of(s)
+                    : host_floats(j->call->proj) + (uint64_t)(r - held) * j->call->stride +
+                          (uint64_t)s->n_heads * s->dim;
+}
+
+static const float *rope_at(const struct job *j, uint32_t r)
+{
+    const struct indexer_shape *s = j->shape;
+    uint32_t held = s->choice.ratio - 1;
+    return r < held ? key_at(j, r) + s->dim
+                    : host_floats(j->call->rope) + (uint64_t)(r - held) * s->rotary_dim;
+}
+
+static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
+{
+    const struct job *j = ctx;
+    const struct indexer_shape *s = j->shape;
+    const struct indexer_call *c = j->call;
+    uint32_t d = s->dim, pairs = s->rotary_dim / 2, ratio = s->choice.ratio;
+    const float *row = host_floats(c->proj) + (uint64_t)t * c->stride;
+    float *q = host_floats_mut(c->q) + (uint64_t)t * s->n_heads * d;
+    float *mean = j->rooms + (uint64_t)thread * width_of(s);
+    for (uint32_t h = 0; h < s->n_heads; h++, row += d, q += d) {
+        j->loops->norm(row, host_floats(c->q_norm), d, s->eps, q);
+        j->loops->turn(q, rope_at(j, ratio - 1 + t), pairs, pairs);
+    }
+    if ((c->pos + t + 1) % ratio)
+        return;
+    for (uint32_t i = 0; i < d; i++) {
+        mean[i] = key_at(j, t)[i];
+        for (uint32_t k = 1; k < ratio; k++)
+            mean[i] += key_at(j, t + k)[i];
+        mean[i] /= (float)ratio;
+    }
+    j->loops->norm(mean, host_floats(c->k_norm), d, s->eps, mean);
+    j->loops->turn(mean, rope_at(j, t), pairs, pairs);
+    loops_put_row(j->loops, s->kv_type, mean, d, indexer_row(s, c, (c->pos + t) / ratio));
+}
+
+int indexer_prepare_cpu(const void *self, const void *what, struct host *h)
+{
+    const struct indexer_shape *s = &((const struct indexer *)self)->shape;
+    struct job j = {.shape = s, .call = what, .loops = loops_of(h)};
+    j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * width_of(s), sizeof *j.rooms);
+    if (!j.rooms)
+        return host_error(h);
+    team_for(h->team, j.call->n, prepare_token, &j);
+    for (uint32_t r = 0; r + 1 < s->choice.ratio; r++) {
+        float *to = host_floats_mut(j.call->window_out) + (uint64_t)r * width_of(s);
+        memcpy(to, key_at(&j, j.call->n + r), s->dim * sizeof *to);
+        memcpy(to + s->dim, rope_at(&j, j.call->n + r), s->rotary_dim * sizeof *to);
+    }
+    return host_error(h);
+}
+
+static uint32_t n_finished(const struct job *j, uint32_t t)
+{
+    return (j->call->pos + t + 1) / j->shape->choice.ratio;
+}
+
+/* Computes a token's scores of the rows in one block of the cache; i: index of the token's scores. */
+static void score_token(const struct job *j, uint32_t i, uint32_t piece, uint32_t thread)
+{
+    const struct indexer_shape *s = j->shape;
+    const struct indexer_call *c = j->call;
+    uint32_t t = j->first + i, ratio = s->choice.ratio;
+    /* The rows of the index blocks that begin in the piece. */
+    uint32_t begin = div_up(piece << KV_BLOCK_SHIFT, ratio),
+             end = div_up((piece + 1) << KV_BLOCK_SHIFT, ratio);
+    end = (uint32_t)size_min(end, n_finished(j, t));
+    if (begin >= end)
+        return;
+    const struct indexer_tile tile = {
+        .q = host_floats(c->q) + (uint64_t)t * s->n_heads * s->dim,
+        .weights = s->weighted ? host_floats(c->weights) + (uint64_t)t * c->weight_stride : NULL,
+        .rows = indexer_row(s, c, begin),
+        .wide = j->rooms + (uint64_t)thread * width_of(s),
+        .scores = j->scores + (uint64_t)i * j->n_blocks + begin,
+        .n_heads = s->n_heads,
+        .dim = s->dim,
+        .n = end - begin,
+        .f16 = s->kv_type == KV_TYPE_F16};
+    j->loops->indexer_scores(&tile);
+}
+
+/* A piece's rows stay in the nearest cache for all tokens. */
+static void score_piece(void *ctx, uint32_t piece, uint32_t thread)
+{
+    const struct job *j = ctx;
+    for (uint32_t i = 0; i < j->n_scored; i++)
+        score_token(j, i, piece, thread);
+}
+
+/* Returns an integer with the order of the numbers; -0 equals 0. */
+static uint32_t ordered(float x)
+{
+    uint32_t bits;
+    x += 0.0f;
+    memcpy(&bits, &x, sizeof bits);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+/* Returns the budget-th largest of n scores as `ordered` gives it, digit by digit; *n_equal: how many of the
+ * scores that equal it are among the largest. */
+static uint32_t threshold_of(const float *scores, uint32_t n, uint32_t budget, uint32_t *n_equal)
+{
+    enum { DIGIT = 8, DIGITS = 1 << DIGIT };
+    uint32_t top = 0, known = 0;
+    for (uint32_t shift = 32; shift > 0;) {
+        uint32_t counts[DIGITS] = {0}, digit = DIGITS - 1;
+        shift -= DIGIT;
+        for (uint32_t i = 0; i < n; i++)
+            if ((ordered(scores[i]) & known) == top)
+                counts[ordered(scores[i]) >> shift & (DIGITS - 1)]++;
+        for (; digit > 0 && counts[digit] < budget; digit--)
+            budget -= counts[digit];
+        top |= digit << shift;
+        known |= (uint32_t)(DIGITS - 1) << shift;
+    }
+    *n_equal = budget;
+    return top;
+}
+
+static void choose_token(void *ctx, uint32_t i, uint32_t thread)
+{
+    const struct job *j = ctx;
+    const struct indexer_shape *s = j->shape;
+    uint32_t t = j->first + i, n = n_finished(j, t), n_equal, n_chosen = 0;
+    const float *scores = j->scores + (uint64_t)i * j->n_blocks;
+    uint32_t *list = (uint32_t *)host_at(j->call->chosen) + (uint64_t)t * indexer_list_stride(s);
+    uint32_t least = threshold_of(scores, n, s->choice.budget, &n_equal);
+    (void)thread;
+    for (uint32_t b = 0; b < n && n_chosen < s->choice.budget; b++) {
+        uint32_t score = ordered(scores[b]);
+        if (score > least || (score == least && n_equal > 0))
+            list[n_chosen++] = b;
+        n_equal -= score == least && n_equal > 0;
+    }
+    if ((j->call->pos + t + 1) % s->choice.ratio)
+        list[s->choice.budget] = n;
+}
+
+int indexer_choose_cpu(const void *self, const void *what, struct host *h)
+{
+    const struct indexer_shape *s = &((const struct indexer *)self)->shape;
+    struct job j = {.shape = s, .call = what, .loops = loops_of(h)};
+    uint32_t n = j.call->n, n_pos = j.call->pos + n;
+    j.first = indexer_n_whole(s, j.call);
+    j.n_blocks = n_pos / s->choice.ratio;
+    j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * width_of(s), sizeof *j.rooms);
+    j.scores = host_scratch(h, size_min(n - j.first, TOKENS) * j.n_blocks, sizeof *j.scores);
+    if (!j.rooms || !j.scores)
+        return host_error(h);
+    for (; j.first < n; j.first += TOKENS) {
+        j.n_scored = (uint32_t)size_min(n - j.first, TOKENS);
+        team_for(h->team, div_up(n_pos, 1 << KV_BLOCK_SHIFT), score_piece, &j);
+        team_for(h->team, j.n_scored, choose_token, &j);
+    }
+    return host_error(h);
+}

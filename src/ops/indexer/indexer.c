@@ -1,0 +1,79 @@
+#include "ops/indexer/indexer.h"
+
+#include "args.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "exec/host.h"
+
+static const struct op prepare_op = {.name = "indexer_prepare",
+                                     .vulkan = indexer_prepare_vulkan,
+                                     .cpu = indexer_prepare_cpu,
+                                     .reference = indexer_prepare_ref};
+static const struct op choose_op = {.name = "indexer_choose",
+                                    .vulkan = indexer_choose_vulkan,
+                                    .cpu = indexer_choose_cpu,
+                                    .reference = indexer_choose_ref};
+
+int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape *s, struct moeflux_err *e)
+{
+    *op = (struct indexer){.shape = *s};
+    if (s->n_heads == 0 || s->dim == 0 || s->dim % 4 || s->rotary_dim % 2 || s->rotary_dim > s->dim)
+        return err_set(e, ERR_UNSUPPORTED, "indexer: %u heads of %u channels, %u of them rotary", s->n_heads,
+                       s->dim, s->rotary_dim);
+    if (s->choice.ratio == 0 || s->choice.ratio > 1 << KV_BLOCK_SHIFT || s->choice.budget == 0)
+        return err_set(e, ERR_UNSUPPORTED, "indexer: %u blocks of %u positions, expected at most %d",
+                       s->choice.budget, s->choice.ratio, 1 << KV_BLOCK_SHIFT);
+    return exec_get_caps(x).is_host ? 0 : indexer_vulkan_open(op, x, e);
+}
+
+uint32_t indexer_block_bytes(const struct indexer_shape *s)
+{
+    return div_up(1 << KV_BLOCK_SHIFT, s->choice.ratio) * s->dim * kv_type_bytes(s->kv_type);
+}
+
+uint64_t indexer_window(const struct indexer_shape *s)
+{
+    return (uint64_t)(s->choice.ratio - 1) * (s->dim + s->rotary_dim);
+}
+
+uint64_t indexer_scratch(const struct indexer_shape *s, const struct exec_caps *caps, uint32_t n,
+                         uint32_t n_pos)
+{
+    return caps->is_host || n_pos <= kv_choice_from(&s->choice) ? 0 : indexer_vulkan_scratch(s, n, n_pos);
+}
+
+void *indexer_row(const struct indexer_shape *s, const struct indexer_call *c, uint32_t b)
+{
+    uint32_t pos = b * s->choice.ratio, row = (pos & ((1u << KV_BLOCK_SHIFT) - 1)) / s->choice.ratio;
+    uint64_t block = ((const uint64_t *)host_at(c->blocks))[pos >> KV_BLOCK_SHIFT];
+    return host_at(block + c->layer_off + (uint64_t)row * s->dim * kv_type_bytes(s->kv_type));
+}
+
+uint32_t indexer_n_whole(const struct indexer_shape *s, const struct indexer_call *c)
+{
+    uint32_t from = kv_choice_from(&s->choice);
+    return from <= c->pos ? 0 : (uint32_t)size_min(from - c->pos, c->n);
+}
+
+void indexer_prepare_run(const struct indexer *op, struct exec *x, const struct indexer_call *call)
+{
+    exec_op(x, &prepare_op, op, call);
+}
+
+void indexer_choose_run(const struct indexer *op, struct exec *x, const struct indexer_call *call)
+{
+    if (indexer_n_whole(&op->shape, call) < call->n)
+        exec_op(x, &choose_op, op, call);
+}
+
+void indexer_run(const struct indexer *op, struct exec *x, const struct indexer_call *calls, uint32_t n_calls)
+{
+    if (n_calls > 1 && !exec_get_caps(x).is_host) {
+        indexer_vulkan_concurrent(op, x, calls, n_calls);
+        return;
+    }
+    for (uint32_t i = 0; i < n_calls; i++) {
+        indexer_prepare_run(op, x, &calls[i]);
+        indexer_choose_run(op, x, &calls[i]);
+    }
+}

@@ -1,0 +1,94 @@
+/* indexer.h - chooses the positions that attention reads. Two operations for a chunk of tokens, for each
+ * token t at position p with index queries q_h and one index key k:
+ *   prepare:  q_h = rope(rms(q_h) * q_norm)
+ *             for each block of `ratio` positions that ends in the chunk:
+ *             row = rope(rms(mean of the block's k) * k_norm), turned as the block's first position is
+ *   choose:   score_b = sum_h w_h max(q_h . row_b, 0) over the finished blocks b, (b + 1) ratio <= p + 1
+ *             the list of choice.h: the `budget` blocks with the largest scores; the lower index wins a tie
+ * Without weights w_h = 1. Positive factors of all scores do not matter and are left out.
+ *
+ * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels. Rows are stored in blocks of
+ * the cache: a cache block holds, at layer_off, the rows of the index blocks that begin in it, [][dim].
+ * Window: f32 [ratio - 1][dim + rotary_dim], the last ratio - 1 tokens' keys as they are projected, each with
+ * its cosines and sines, oldest first. It is read from one buffer and written to another. */
+#ifndef MOEFLUX_OPS_INDEXER_INDEXER_H
+#define MOEFLUX_OPS_INDEXER_INDEXER_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "exec/kernel.h"
+#include "exec/op.h"
+#include "ops/attention/choice.h"
+#include "ops/attention/kv_cache.h"
+
+struct indexer_shape {
+    uint32_t n_heads, dim, rotary_dim;
+    struct kv_choice choice; /* ratio is at most 1 << KV_BLOCK_SHIFT, budget at least 1 */
+    bool weighted;           /* calls have weights */
+    float eps;
+    enum kv_type kv_type; /* type of the rows' numbers: f32 or f16 */
+};
+
+struct indexer {
+    struct indexer_shape shape;
+    struct { /* vulkan */
+        struct kernel prepare, choose;
+        struct kernel one, some; /* scores of one token, of tiles of some_tokens */
+        uint32_t some_tokens;
+    } gpu;
+};
+
+struct indexer_call {
+    uint64_t proj;                  /* f32 [n][stride]: n_heads queries [dim], then the key [dim] */
+    uint64_t q_norm, k_norm;        /* f32 [dim] */
+    uint64_t rope;                  /* f32 [n][rotary_dim / 2][2]: cos, sin */
+    uint64_t window_in, window_out; /* unused if ratio is 1 */
+    uint64_t blocks;                /* u64 table of the cache's blocks */
+    uint64_t q;                     /* scratch: f32 [n][n_heads][dim], 16-byte aligned */
+    uint64_t weights; /* f32 [n][weight_stride]: n_heads, then unused; shapes with weights only */
+    uint64_t scores;  /* scratch: indexer_scratch floats */
+    /* u32 [n][indexer_list_stride]: the lists. Rows of tokens that see everything are not written. */
+    uint64_t chosen;
+    uint32_t n, pos, stride, layer_off, weight_stride;
+};
+
+/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, or rotary_dim odd or more than dim. */
+int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape *shape,
+                 struct moeflux_err *e);
+/* Returns the bytes of the rows in a block of the cache. */
+uint32_t indexer_block_bytes(const struct indexer_shape *s);
+/* Returns the floats of a window, and of scratch for chunks of up to n tokens that see up to n_pos positions;
+ * 0 if none of them needs a choice. */
+uint64_t indexer_window(const struct indexer_shape *s);
+uint64_t indexer_scratch(const struct indexer_shape *s, const struct exec_caps *caps, uint32_t n,
+                         uint32_t n_pos);
+/* Returns the numbers between two tokens' lists. */
+static inline uint32_t indexer_list_stride(const struct indexer_shape *s)
+{
+    return s->choice.budget + 1;
+}
+
+/* Runs both operations for a chunk, or for n_calls <= EXEC_MAX_INVARIANT chunks of different sequences, which
+ * then run concurrently if the device can do that. A token's list does not depend on the other tokens. */
+void indexer_run(const struct indexer *op, struct exec *x, const struct indexer_call *calls,
+                 uint32_t n_calls);
+/* Runs one of them. */
+void indexer_prepare_run(const struct indexer *op, struct exec *x, const struct indexer_call *call);
+void indexer_choose_run(const struct indexer *op, struct exec *x, const struct indexer_call *call);
+
+/* Returns the address of block b's row on the host. */
+void *indexer_row(const struct indexer_shape *s, const struct indexer_call *c, uint32_t b);
+/* Returns how many of the call's first tokens see everything. */
+uint32_t indexer_n_whole(const struct indexer_shape *s, const struct indexer_call *c);
+
+/* The implementations. */
+int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *e);
+void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x);
+void indexer_choose_vulkan(const void *self, const void *what, struct exec *x);
+void indexer_vulkan_concurrent(const struct indexer *op, struct exec *x, const struct indexer_call *calls,
+                               uint32_t n);
+uint64_t indexer_vulkan_scratch(const struct indexer_shape *s, uint32_t n, uint32_t n_pos);
+op_host_fn indexer_prepare_cpu, indexer_prepare_ref, indexer_choose_cpu, indexer_choose_ref;
+
+#endif

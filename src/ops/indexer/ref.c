@@ -1,0 +1,124 @@
+/* The reference implementation of indexer.h. */
+#include <stdlib.h>
+
+#include "ops/indexer/indexer.h"
+#include "ops/ref.h"
+
+/* Returns number i of row r of [window; chunk]: a token's key, then its cosines and sines. */
+static float held_at(const struct indexer_shape *s, const struct indexer_call *c, uint32_t r, uint32_t i)
+{
+    uint32_t held = s->choice.ratio - 1;
+    if (r < held)
+        return host_floats(c->window_in)[(uint64_t)r * (s->dim + s->rotary_dim) + i];
+    r -= held;
+    return i < s->dim ? host_floats(c->proj)[(uint64_t)r * c->stride + (uint64_t)s->n_heads * s->dim + i]
+                      : host_floats(c->rope)[(uint64_t)r * s->rotary_dim + i - s->dim];
+}
+
+/* Turns a head as row r of [window; chunk]. */
+static void ref_turn(const struct indexer_shape *s, const struct indexer_call *c, uint32_t r,
+                     const double *head, float *dst)
+{
+    uint32_t pairs = s->rotary_dim / 2;
+    for (uint32_t i = 0; i < s->dim; i++) {
+        uint32_t pair = i < pairs ? i : i - pairs;
+        double y = head[i];
+        if (i < s->rotary_dim)
+            y = y * (double)held_at(s, c, r, s->dim + 2 * pair) +
+                (i < pairs ? -head[i + pairs] : head[pair]) * (double)held_at(s, c, r, s->dim + 2 * pair + 1);
+        dst[i] = (float)y;
+    }
+}
+
+static void ref_block(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t, float *mean,
+                      double *normed)
+{
+    const struct kv_rows rows = {.dim = s->dim, .type = s->kv_type};
+    for (uint32_t i = 0; i < s->dim; i++) {
+        double sum = 0;
+        for (uint32_t j = 0; j < s->choice.ratio; j++)
+            sum += (double)held_at(s, c, t + j, i);
+        mean[i] = (float)(sum / s->choice.ratio);
+    }
+    ref_norm(mean, host_floats(c->k_norm), s->dim, (double)s->eps, normed);
+    ref_turn(s, c, t, normed, mean);
+    kv_rows_put(&rows, indexer_row(s, c, (c->pos + t) / s->choice.ratio), mean);
+}
+
+int indexer_prepare_ref(const void *self, const void *what, struct host *h)
+{
+    const struct indexer_shape *s = &((const struct indexer *)self)->shape;
+    const struct indexer_call *c = what;
+    uint32_t held = s->choice.ratio - 1, width = s->dim + s->rotary_dim;
+    float *mean = host_scratch(h, s->dim, sizeof *mean);
+    double *normed = host_scratch(h, s->dim, sizeof *normed);
+    for (uint32_t t = 0; mean && normed && t < c->n; t++) {
+        for (uint32_t i = 0; i < s->n_heads; i++) {
+            ref_norm(host_floats(c->proj) + (uint64_t)t * c->stride + (uint64_t)i * s->dim,
+                     host_floats(c->q_norm), s->dim, (double)s->eps, normed);
+            ref_turn(s, c, held + t, normed, host_floats_mut(c->q) + ((uint64_t)t * s->n_heads + i) * s->dim);
+        }
+        if ((c->pos + t + 1) % s->choice.ratio == 0)
+            ref_block(s, c, t, mean, normed);
+    }
+    for (uint32_t r = 0; r < held; r++)
+        for (uint32_t i = 0; i < width; i++)
+            host_floats_mut(c->window_out)[(uint64_t)r * width + i] = held_at(s, c, c->n + r, i);
+    return host_error(h);
+}
+
+struct scored {
+    float score;
+    uint32_t block;
+};
+
+static int by_score(const void *a, const void *b)
+{
+    const struct scored *x = a, *y = b;
+    if (x->score != y->score)
+        return x->score < y->score ? 1 : -1;
+    return x->block < y->block ? -1 : 1;
+}
+
+static int by_block(const void *a, const void *b)
+{
+    const uint32_t *x = a, *y = b;
+    return (*x > *y) - (*x < *y);
+}
+
+static void ref_token(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t,
+                      struct scored *all)
+{
+    uint32_t n = (c->pos + t + 1) / s->choice.ratio;
+    uint32_t *list = (uint32_t *)host_at(c->chosen) + (uint64_t)t * indexer_list_stride(s);
+    const float *q = host_floats(c->q) + (uint64_t)t * s->n_heads * s->dim;
+    for (uint32_t b = 0; b < n; b++) {
+        const void *row = indexer_row(s, c, b);
+        double score = 0;
+        for (uint32_t i = 0; i < s->n_heads; i++) {
+            double dot = 0, w = 1;
+            for (uint32_t k = 0; k < s->dim; k++)
+                dot += (double)q[(uint64_t)i * s->dim + k] * kv_rows_get(s->kv_type, row, k);
+            if (s->weighted)
+                w = (double)host_floats(c->weights)[(uint64_t)t * c->weight_stride + i];
+            score += dot > 0 ? w * dot : 0;
+        }
+        all[b] = (struct scored){(float)score, b};
+    }
+    qsort(all, n, sizeof *all, by_score);
+    for (uint32_t i = 0; i < s->choice.budget; i++)
+        list[i] = all[i].block;
+    qsort(list, s->choice.budget, sizeof *list, by_block);
+    if ((c->pos + t + 1) % s->choice.ratio)
+        list[s->choice.budget] = n;
+}
+
+int indexer_choose_ref(const void *self, const void *what, struct host *h)
+{
+    const struct indexer_shape *s = &((const struct indexer *)self)->shape;
+    const struct indexer_call *c = what;
+    struct scored *all = host_scratch(h, (c->pos + c->n) / s->choice.ratio, sizeof *all);
+    for (uint32_t t = indexer_n_whole(s, c); all && t < c->n; t++)
+        ref_token(s, c, t, all);
+    return host_error(h);
+}

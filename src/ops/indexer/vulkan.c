@@ -1,0 +1,169 @@
+/* The Vulkan implementation of indexer.h. */
+#include "args.h"
+#include "base/mem.h"
+#include "ops/indexer/indexer.h"
+
+/* SCORE_GROUP: lanes of indexer/scores.comp. SCORE_KEYS: its rows of a tile. SCORE_VECTORS: queries of a tile
+ * if there are many tokens. CHOOSE_GROUP: lanes of indexer/choose.comp. */
+enum { SCORE_GROUP = 128, SCORE_KEYS = 32, SCORE_VECTORS = 32, CHOOSE_GROUP = 512, PREPARE_GROUP = 128 };
+/* Scores that are kept at the same time; many tokens go in several steps. */
+enum { MOST_SCORES = 16 << 20 };
+/* The constants of indexer/scores.comp: its own, those of kv_cache.h, its own. */
+enum { WEIGHTED_SPEC = KV_N_SPEC, SCORES_N_SPEC };
+
+static uint32_t group_of(const struct exec_caps *caps, uint32_t wanted)
+{
+    uint32_t most = caps->max_workgroup - caps->max_workgroup % caps->subgroup_size;
+    return (uint32_t)size_min(size_round_up(wanted, caps->subgroup_size), most);
+}
+
+static int open_scores(struct indexer *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct indexer_shape *s = &op->shape;
+    const struct exec_caps caps = exec_get_caps(x);
+    uint32_t spec[SCORES_N_SPEC] = {caps.subgroup_size,
+                                    group_of(&caps, SCORE_GROUP),
+                                    s->dim,
+                                    s->n_heads,
+                                    1,
+                                    SCORE_KEYS,
+                                    s->choice.ratio,
+                                    [KV_SPEC] = s->kv_type,
+                                    [WEIGHTED_SPEC] = s->weighted};
+    const uint32_t bytes = sizeof(struct indexer_scores_args);
+    int rc = exec_kernel(x, &op->gpu.one, "indexer_scores", bytes, spec, SCORES_N_SPEC, e);
+    op->gpu.some_tokens = spec[4] = s->n_heads < SCORE_VECTORS ? SCORE_VECTORS / s->n_heads : 1;
+    return rc < 0 ? rc : exec_kernel_later(x, &op->gpu.some, "indexer_scores", bytes, spec, SCORES_N_SPEC, e);
+}
+
+int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct indexer_shape *s = &op->shape;
+    const struct exec_caps caps = exec_get_caps(x);
+    const uint32_t prepare[KV_N_SPEC] = {caps.subgroup_size,
+                                         group_of(&caps, (uint32_t)size_min(s->dim, PREPARE_GROUP)),
+                                         s->dim,
+                                         s->rotary_dim,
+                                         s->choice.ratio,
+                                         [KV_SPEC] = s->kv_type};
+    const uint32_t choose[] = {caps.subgroup_size, group_of(&caps, CHOOSE_GROUP)};
+    int rc = exec_kernel(x, &op->gpu.prepare, "indexer_prepare", sizeof(struct indexer_prepare_args), prepare,
+                         KV_N_SPEC, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->gpu.choose, "indexer_choose", sizeof(struct indexer_choose_args), choose, 2,
+                         e);
+    return rc < 0 ? rc : open_scores(op, x, e);
+}
+
+/* Returns the tokens whose scores of n_blocks blocks are kept at the same time. Fewer blocks never need more
+ * scores in all than indexer_vulkan_scratch returns. */
+static uint32_t tokens_at_once(uint32_t n, uint32_t n_blocks)
+{
+    return (uint32_t)size_max(1, size_min(n, MOST_SCORES / size_max(n_blocks, 1)));
+}
+
+uint64_t indexer_vulkan_scratch(const struct indexer_shape *s, uint32_t n, uint32_t n_pos)
+{
+    uint64_t n_blocks = n_pos / s->choice.ratio;
+    return size_min(n * n_blocks, size_max(MOST_SCORES, n_blocks));
+}
+
+void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct indexer *op = self;
+    const struct indexer_shape *s = &op->shape;
+    const struct indexer_call *c = what;
+    const struct indexer_prepare_args a = {.proj = c->proj,
+                                           .q_norm = c->q_norm,
+                                           .k_norm = c->k_norm,
+                                           .rope = c->rope,
+                                           .window_in = c->window_in,
+                                           .window_out = c->window_out,
+                                           .q = c->q,
+                                           .blocks = c->blocks,
+                                           .n = c->n,
+                                           .pos = c->pos,
+                                           .stride = c->stride,
+                                           .n_heads = s->n_heads,
+                                           .layer_off = c->layer_off,
+                                           .eps = s->eps};
+    exec_dispatch(x, &op->gpu.prepare, &a, s->n_heads + 1, (uint32_t)size_max(c->n, s->choice.ratio - 1), 1);
+}
+
+/* Computes the scores of n tokens from the first-th on. */
+static void run_scores(const struct indexer *op, struct exec *x, const struct indexer_call *c, uint32_t first,
+                       uint32_t n)
+{
+    const struct indexer_shape *s = &op->shape;
+    uint32_t n_blocks = (c->pos + first + n) / s->choice.ratio;
+    const struct indexer_scores_args a = {.q = c->q + (uint64_t)first * s->n_heads * s->dim * sizeof(float),
+                                          .weights =
+                                              c->weights + (uint64_t)first * c->weight_stride * sizeof(float),
+                                          .blocks = c->blocks,
+                                          .scores = c->scores,
+                                          .n = n,
+                                          .pos = c->pos + first,
+                                          .layer_off = c->layer_off,
+                                          .score_stride = (c->pos + c->n) / s->choice.ratio,
+                                          .weight_stride = c->weight_stride};
+    exec_dispatch(x, n == 1 ? &op->gpu.one : &op->gpu.some, &a, div_up(n_blocks, SCORE_KEYS),
+                  div_up(n, n == 1 ? 1 : op->gpu.some_tokens), 1);
+}
+
+static void run_choose(const struct indexer *op, struct exec *x, const struct indexer_call *c, uint32_t first,
+                       uint32_t n)
+{
+    const struct indexer_shape *s = &op->shape;
+    uint32_t stride = indexer_list_stride(s);
+    const struct indexer_choose_args a = {.scores = c->scores,
+                                          .chosen = c->chosen + (uint64_t)first * stride * sizeof(uint32_t),
+                                          .pos = c->pos + first,
+                                          .ratio = s->choice.ratio,
+                                          .budget = s->choice.budget,
+                                          .score_stride = (c->pos + c->n) / s->choice.ratio,
+                                          .list_stride = stride};
+    exec_dispatch(x, &op->gpu.choose, &a, n, 1, 1);
+}
+
+void indexer_choose_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct indexer *op = self;
+    const struct indexer_call *c = what;
+    uint32_t first = indexer_n_whole(&op->shape, c);
+    uint32_t step = tokens_at_once(c->n, (c->pos + c->n) / op->shape.choice.ratio);
+    for (; first < c->n; first += step) {
+        uint32_t n = (uint32_t)size_min(c->n - first, step);
+        run_scores(op, x, c, first, n);
+        run_choose(op, x, c, first, n);
+    }
+}
+
+/* Returns whether the call goes with the others: its tokens are few, and some of them need a choice. */
+static bool is_short(const struct indexer *op, const struct indexer_call *c)
+{
+    return c->n == 1 && indexer_n_whole(&op->shape, c) == 0;
+}
+
+void indexer_vulkan_concurrent(const struct indexer *op, struct exec *x, const struct indexer_call *calls,
+                               uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0)
+            exec_concurrent(x);
+        indexer_prepare_vulkan(op, &calls[i], x);
+    }
+    for (int pass = 0; pass < 2; pass++) {
+        bool is_first = true;
+        for (uint32_t i = 0; i < n; i++) {
+            if (!is_short(op, &calls[i]))
+                continue;
+            if (!is_first)
+                exec_concurrent(x);
+            (pass ? run_choose : run_scores)(op, x, &calls[i], 0, 1);
+            is_first = false;
+        }
+    }
+    for (uint32_t i = 0; i < n; i++)
+        if (!is_short(op, &calls[i]))
+            indexer_choose_vulkan(op, &calls[i], x);
+}

@@ -1,0 +1,62 @@
+#include "ops/streams/streams.h"
+
+#include <string.h>
+
+#include "base/err.h"
+#include "exec/host.h"
+
+static const struct op begin_op = {.name = "streams_begin",
+                                   .vulkan = streams_begin_vulkan,
+                                   .cpu = streams_begin_host,
+                                   .reference = streams_begin_host};
+static const struct op norm_op = {.name = "streams_norm",
+                                  .vulkan = streams_norm_vulkan,
+                                  .cpu = streams_norm_cpu,
+                                  .reference = streams_norm_ref};
+static const struct op low_op = {.name = "streams_low",
+                                 .vulkan = streams_low_vulkan,
+                                 .cpu = streams_low_cpu,
+                                 .reference = streams_low_ref};
+static const struct op mix_op = {.name = "streams_mix",
+                                 .vulkan = streams_mix_vulkan,
+                                 .cpu = streams_mix_cpu,
+                                 .reference = streams_mix_ref};
+
+int streams_open(struct streams *op, struct exec *x, const struct streams_shape *s, struct moeflux_err *e)
+{
+    *op = (struct streams){.shape = *s};
+    if (s->n_streams == 0 || s->hidden == 0 || s->hidden % 4)
+        return err_set(e, ERR_UNSUPPORTED, "residual: %u streams of %u channels, expected a multiple of 4",
+                       s->n_streams, s->hidden);
+    return exec_get_caps(x).is_host ? 0 : streams_vulkan_open(op, x, e);
+}
+
+void streams_begin_run(const struct streams *op, struct exec *x, const struct streams_begin_call *call)
+{
+    exec_op(x, &begin_op, op, call);
+}
+
+void streams_norm_run(const struct streams *op, struct exec *x, const struct streams_norm_call *call)
+{
+    exec_op(x, &norm_op, op, call);
+}
+
+void streams_low_run(const struct streams *op, struct exec *x, const struct streams_low_call *call)
+{
+    exec_op(x, &low_op, op, call);
+}
+
+void streams_mix_run(const struct streams *op, struct exec *x, const struct streams_mix_call *call)
+{
+    exec_op(x, &mix_op, op, call);
+}
+
+int streams_begin_host(const void *self, const void *what, struct host *h)
+{
+    const struct streams_shape *s = &((const struct streams *)self)->shape;
+    const struct streams_begin_call *c = what;
+    for (uint64_t i = 0; i < (uint64_t)c->n * s->n_streams; i++)
+        memcpy(host_floats_mut(c->x) + i * s->hidden, host_floats(c->src) + i / s->n_streams * s->hidden,
+               s->hidden * sizeof(float));
+    return host_error(h);
+}

@@ -1,0 +1,71 @@
+/* The Vulkan implementation of streams.h. */
+#include "args.h"
+#include "base/mem.h"
+#include "ops/streams/streams.h"
+
+enum { WORKGROUP = 256 };
+
+int streams_vulkan_open(struct streams *op, struct exec *x, struct moeflux_err *e)
+{
+    const struct exec_caps caps = exec_get_caps(x);
+    uint32_t most = caps.max_workgroup - caps.max_workgroup % caps.subgroup_size;
+    uint32_t group = (uint32_t)size_min(size_round_up(WORKGROUP, caps.subgroup_size), most);
+    const uint32_t spec[] = {caps.subgroup_size, group, div_up(op->shape.hidden / 4, group)};
+    op->gpu.workgroup = group;
+    int rc = exec_kernel(x, &op->gpu.begin, "streams_begin", sizeof(struct streams_begin_args), spec, 2, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->gpu.norm, "streams_norm", sizeof(struct streams_norm_args), spec, 3, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->gpu.low, "streams_low", sizeof(struct streams_low_args), spec, 2, e);
+    if (rc == 0)
+        rc = exec_kernel(x, &op->gpu.mix, "streams_mix", sizeof(struct streams_mix_args), spec, 2, e);
+    return rc;
+}
+
+void streams_begin_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct streams *op = self;
+    const struct streams_begin_call *c = what;
+    const struct streams_begin_args a = {
+        .src = c->src, .x = c->x, .n = c->n, .hidden = op->shape.hidden, .n_streams = op->shape.n_streams};
+    exec_dispatch(x, &op->gpu.begin, &a, div_up(op->shape.hidden / 4, op->gpu.workgroup), c->n, 1);
+}
+
+void streams_norm_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct streams *op = self;
+    const struct streams_norm_call *c = what;
+    const struct streams_norm_args a = {.x = c->x,
+                                        .add = c->add,
+                                        .by = c->by,
+                                        .norm = c->norm,
+                                        .dst = c->dst,
+                                        .n = c->n,
+                                        .hidden = op->shape.hidden,
+                                        .n_streams = op->shape.n_streams,
+                                        .by_stride = c->by_stride,
+                                        .eps = op->shape.eps};
+    exec_dispatch(x, &op->gpu.norm, &a, op->shape.n_streams, c->n, 1);
+}
+
+void streams_low_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct streams *op = self;
+    const struct streams_low_call *c = what;
+    const struct streams_low_args a = {
+        .low = c->low, .n = c->n, .rank = c->rank, .stride = c->stride, .n_streams = op->shape.n_streams};
+    exec_dispatch(x, &op->gpu.low, &a, div_up(c->rank, op->gpu.workgroup), c->n, 1);
+}
+
+void streams_mix_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct streams *op = self;
+    const struct streams_mix_call *c = what;
+    const struct streams_mix_args a = {.up = c->up,
+                                       .normed = c->normed,
+                                       .dst = c->dst,
+                                       .n = c->n,
+                                       .hidden = op->shape.hidden,
+                                       .n_streams = op->shape.n_streams};
+    exec_dispatch(x, &op->gpu.mix, &a, div_up(op->shape.hidden / 4, op->gpu.workgroup), c->n, 1);
+}
