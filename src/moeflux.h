@@ -342,29 +342,32 @@ uint32_t moeflux_session_position(const struct moeflux_session *s);
  * _INTERRUPTED. */
 int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e);
 
-/* The state of a sequence is its position, the rows of the KV cache, the recurrent state and the ids of its
- * tokens. After each call below it equals the state of a fresh run over the tokens that remain: byte for byte
- * if that run has the same chunk boundaries, else within the tolerance of chunk sizes.
+/* The state of a sequence is its position, the rows of the KV cache, the recurrent state and the ids of
+ * its tokens. After each call below it equals the state of a fresh run over the tokens that remain: byte
+ * for byte if that run has the same chunk boundaries, else within the tolerance of chunk sizes.
  *
- * The rows of attention can be cut at any position. A recurrent state exists only after the last token. A
- * checkpoint is a copy of it in host memory (moeflux_session_checkpoint_bytes) that the sequence can return
- * to. Position 0 always counts as a checkpoint; it takes no memory and is not listed. Models without
- * recurrent layers need no copies: their checkpoints are positions only. */
+ * The rows of attention can be cut at any position. Attention with a window keeps the rows of the window
+ * and of at least one chunk before it; what is older is overwritten. A recurrent state exists only after
+ * the last token. A checkpoint is a copy of windows and recurrent states in host memory
+ * (moeflux_session_checkpoint_bytes) that the sequence can return to. Position 0 always counts as a
+ * checkpoint; it takes no memory and is not listed. Models with neither need no copies: their checkpoints
+ * are positions only. */
 
 /* Returns the ids of the tokens so far, [moeflux_session_position]; -1: not known, because the state was
  * loaded from a file without ids. Borrowed until the next call that changes the sequence. */
 const int32_t *moeflux_session_history(const struct moeflux_session *s);
 
-/* Cuts the sequence to its first `pos` tokens and drops later checkpoints. With recurrent layers it restores
- * the nearest checkpoint at or before `pos` and evaluates the tokens from there to `pos` again, with progress
- * reports. pos = moeflux_session_position changes nothing. Errors: _USAGE (pos is greater, or a token to
- * evaluate again is not known; nothing changes); else those of moeflux_session_eval. */
+/* Cuts the sequence to its first `pos` tokens and drops later checkpoints. With recurrent layers, or if a
+ * window no longer has the rows before `pos`, it restores the nearest checkpoint at or before `pos` and
+ * evaluates the tokens from there to `pos` again, with progress reports. pos = moeflux_session_position
+ * changes nothing. Errors: _USAGE (pos is greater, or a token to evaluate again is not known; nothing
+ * changes); else those of moeflux_session_eval. */
 int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e);
 
 /* Prepares the sequence for the prompt ids [n], n >= 1. It keeps the longest common prefix that needs no
- * evaluation (with recurrent layers, up to a checkpoint), and at most n - 1 tokens, because the logits of the
- * last one are wanted. *n_reused is the number of tokens kept, which is the position now. The caller then
- * evaluates ids + *n_reused. Errors: those of moeflux_session_truncate. */
+ * evaluation (with recurrent layers or dropped rows of a window, up to a checkpoint), and at most n - 1
+ * tokens, because the logits of the last one are wanted. *n_reused is the number of tokens kept, which is
+ * the position now. The caller then evaluates ids + *n_reused. Errors: those of moeflux_session_truncate. */
 int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
                           struct moeflux_err *e);
 
@@ -383,8 +386,8 @@ int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, str
 int moeflux_session_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct moeflux_err *e);
 uint32_t moeflux_session_checkpoint_cap(const struct moeflux_session *s);
 /* Makes evaluations of several chunks save checkpoints themselves: after the first chunk that reaches or
- * passes a multiple of `n` tokens, but not after the last chunk. 0, the default: never. No effect without
- * recurrent layers. */
+ * passes a multiple of `n` tokens, but not after the last chunk. 0, the default: never. No effect if a
+ * checkpoint has 0 bytes. */
 void moeflux_session_set_checkpoint_every(struct moeflux_session *s, uint32_t n);
 /* Makes the next evaluation save a checkpoint at `pos` if it reaches or passes it. The chunk is not cut
  * there, so that the checkpoint costs no evaluation of its own. The request holds for one evaluation, even if
@@ -392,34 +395,36 @@ void moeflux_session_set_checkpoint_every(struct moeflux_session *s, uint32_t n)
 void moeflux_session_checkpoint_at(struct moeflux_session *s, uint32_t pos);
 /* Fills `pos` with up to `cap` positions of checkpoints, ascending; returns the number of checkpoints. */
 uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint32_t *pos, uint32_t cap);
-/* Returns the host memory of one checkpoint in bytes; 0 without recurrent layers. */
+/* Returns the host memory of one checkpoint in bytes; 0 without recurrent layers and windows. */
 uint64_t moeflux_session_checkpoint_bytes(const struct moeflux_session *s);
 
 /* Formats of a snapshot, the file of a state. Versions 1 and 2 are those of the original moeflux (magic
- * MFLX): float32 rows of the KV cache and recurrent states, without ids and without anything that identifies
- * the weights. Version 3 adds the ids, the model's fingerprint, the type of the KV rows, the checkpoints and
- * a checksum. Version 1 can only be read. */
+ * MFLX): float32 rows of the KV cache and recurrent states, without ids and without anything that
+ * identifies the weights. Version 3 adds the ids, the model's fingerprint, the type of the KV rows, the
+ * checkpoints and a checksum. Version 4 has only the last rows of windows; it is written in place of
+ * version 3 for models with windows. Version 1 can only be read. */
 enum moeflux_state_format { MOEFLUX_STATE_V2 = 2, MOEFLUX_STATE_V3 = 3 };
 
 /* Returns the bytes of the file that moeflux_session_save would write now. */
 uint64_t moeflux_session_state_bytes(const struct moeflux_session *s, enum moeflux_state_format format);
 /* Writes the state to a new file and renames it: `path` has the old bytes or the new ones, after a power
- * failure too. The session does not change. Uses a buffer of one MiB. Version 2 widens float16 rows. Errors:
- * _IO, _DEVICE, _MEMORY, _INTERRUPTED, _USAGE (no such format). */
+ * failure too. The session does not change. Uses a buffer of one MiB. Version 2 widens float16 rows.
+ * Errors: _IO, _DEVICE, _MEMORY, _INTERRUPTED, _USAGE (no such format), _UNSUPPORTED (version 2, and a
+ * window has dropped rows). */
 int moeflux_session_save(struct moeflux_session *s, const char *path, enum moeflux_state_format format,
                          struct moeflux_err *e);
 /* Replaces the session's state by that of a file of any version. Unless the position is 0, device memory
  * holds both states while it loads. After version 1 or 2 the ids are not known. A float16 cache rounds the
- * rows of versions 1 and 2; version 3 must have the cache's type. Errors, none of which changes the session:
- * _IO; _FORMAT (no snapshot, cut, damaged, of another model or another type of rows); _NO_FIT (more tokens
- * than max_context, or no memory); _INTERRUPTED. The text names the file, what was expected and what was
- * found. */
+ * rows of versions 1 and 2; versions 3 and 4 must have the cache's type. Errors, none of which changes the
+ * session: _IO; _FORMAT (no snapshot, cut, damaged, of another model or another type of rows); _NO_FIT
+ * (more tokens than max_context, or no memory); _INTERRUPTED. The text names the file, what was expected
+ * and what was found. */
 int moeflux_session_load(struct moeflux_session *s, const char *path, struct moeflux_err *e);
 
 struct moeflux_state_info {
     uint32_t version;
     uint32_t n_layers;
-    bool has_tokens;   /* true in version 3; else the next three members are 0 */
+    bool has_tokens;   /* true in versions 3 and 4; else the next three members are 0 */
     uint32_t n_tokens; /* the position */
     uint32_t n_checkpoints;
     uint64_t fingerprint; /* the model's */
@@ -542,8 +547,8 @@ struct moeflux_needs {
     uint64_t one_expert_bytes;      /* the largest expert: layers may store theirs differently */
     uint64_t token_dense_bytes;     /* weights read from memory for each token, without routed experts */
     uint64_t token_expert_bytes;    /* routed experts for each token: top_k of each layer with experts */
-    uint64_t kv_bytes_per_pos;      /* one position of float32 rows */
-    uint64_t recurrent_state_bytes; /* one sequence, with the backup that lets a chunk be undone */
+    uint64_t kv_bytes_per_pos;      /* one position of float32 rows, without those of windows */
+    uint64_t recurrent_state_bytes; /* one sequence: recurrent states with their backup, and windows */
     /* Least memory to run: dense weights, states of a short context, top_k experts of one layer. */
     uint64_t floor_bytes;
 };

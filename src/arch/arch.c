@@ -3,76 +3,105 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-#include "arch/dense.h"
 #include "arch/embed_head.h"
 #include "arch/loader.h"
-#include "arch/mixer.h"
 #include "arch/moe.h"
+#include "arch/part.h"
 #include "arch/scratch.h"
 #include "args.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "model/config.h"
 
-static const struct mixer *const mixers[MIXER_KINDS] = {
-    [MIXER_DELTA_NET] = &mixer_delta_net,
-    [MIXER_ATTENTION] = &mixer_gqa,
-    [MIXER_LATENT] = &mixer_latent,
+/* The kinds of parts that are one list of operations. */
+static const struct part *const kinds[PART_KINDS] = {
+    [PART_DELTA_NET] = &part_delta_net,
+    [PART_ATTENTION] = &part_gqa,
+    [PART_LATENT] = &part_latent,
+    [PART_DENSE] = &part_dense,
 };
 
 struct layer {
-    uint64_t norm;        /* before the mixer */
-    struct moe_layer moe; /* a dense layer has only its norm */
-    struct dense_layer dense;
+    uint64_t norms[CONFIG_MAX_BLOCKS];
+    struct moe_layer moe; /* zero in a layer without experts */
 };
 
 struct arch {
-    struct mixer_room room;
+    struct part_room room;
     struct embed_head embed_head;
-    void *mixers[MIXER_KINDS]; /* NULL: no layer uses this kind */
+    void *parts[CONFIG_MAX_PARTS]; /* NULL: no open layer has it */
     struct layer *layers;
-    struct arch_state *states; /* [n_layers] */
+    struct arch_stores *stores; /* [n_layers] */
     struct moe moe;
-    struct dense dense;
 };
 
-static bool has_mixer(const struct mixer_room *r, uint32_t kind)
+static const struct part *kind_of(const struct part_config *p)
 {
-    for (uint32_t i = r->layers.first; i < r->layers.end; i++)
-        if (r->config->layers[i].mixer == kind)
-            return true;
+    return kinds[p->kind];
+}
+
+/* Returns whether an open layer has part i of the configuration, and it is one list of operations. */
+static bool has_part(const struct config *c, struct arch_span layers, uint32_t i)
+{
+    for (uint32_t k = layers.first; kind_of(&c->parts[i]) && k < layers.end; k++)
+        for (uint32_t b = 0; b < c->layers[k].n_blocks; b++)
+            if (c->layers[k].blocks[b].part == i)
+                return true;
     return false;
 }
 
 /* ---- states ---- */
 
-struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_type type)
+struct arch_stores arch_stores_of(const struct config *c, uint32_t layer, enum kv_type type)
 {
-    return mixers[c->layers[layer].mixer]->state(c, type);
+    struct arch_stores s = {0};
+    for (uint32_t b = 0; b < c->layers[layer].n_blocks; b++) {
+        const struct part_config *p = config_part(c, layer, b);
+        if (kind_of(p) && kind_of(p)->stores)
+            kind_of(p)->stores(p, type, &s);
+    }
+    /* A window of the whole context drops nothing. */
+    for (uint32_t i = 0; i < s.n; i++)
+        if (s.of[i].kind == ARCH_WINDOW && s.of[i].window >= config_longest_context(c)) {
+            s.of[i].kind = ARCH_ROWS;
+            s.of[i].window = 0;
+        }
+    return s;
 }
 
-/* Gives every layer its offsets in the KV blocks and in the recurrent state. Operations take offsets in 32
- * bits. */
-static int lay_out_states(struct arch *a, struct arch_view *view, struct moeflux_err *e)
+void arch_add_sizes(struct arch_store_sizes *to, const struct arch_stores *s)
 {
-    const struct config *c = a->room.config;
-    for (uint32_t i = a->room.layers.first; i < a->room.layers.end; i++) {
-        struct arch_state *s = &a->states[i];
-        *s = arch_state_of(c, i, a->room.kv_type);
-        uint64_t row = (uint64_t)(s->rows[0].n + s->rows[1].n) * kv_type_bytes(a->room.kv_type);
-        for (int k = 0; k < 2; k++)
-            s->rows[k].off += view->kv_block_bytes;
-        s->window_off += view->recurrent_state_bytes;
-        s->delta_off += view->recurrent_state_bytes;
-        view->kv_block_bytes += row << KV_BLOCK_SHIFT;
-        view->recurrent_state_bytes += 2 * s->window_bytes + s->delta_bytes;
+    for (uint32_t i = 0; i < s->n; i++) {
+        const struct arch_store *t = &s->of[i];
+        uint64_t block = t->kind == ARCH_FIXED ? 0 : arch_store_bytes(t) * arch_store_block_rows(t);
+        to->kv_block += t->kind == ARCH_ROWS ? block : 0;
+        to->ring_block += t->kind == ARCH_WINDOW ? block : 0;
+        to->recurrent += t->kind == ARCH_FIXED ? t->copies * arch_store_bytes(t) : 0;
+        if (t->kind == ARCH_WINDOW && t->window > to->window)
+            to->window = t->window;
     }
-    if (view->kv_block_bytes > UINT32_MAX)
+}
+
+/* Gives every layer its offsets in the blocks and in the recurrent state. Operations take offsets in 32
+ * bits. */
+static int lay_out_stores(struct arch *a, struct arch_view *view, struct moeflux_err *e)
+{
+    struct arch_store_sizes *z = &view->sizes;
+    for (uint32_t i = a->room.layers.first; i < a->room.layers.end; i++) {
+        struct arch_stores *s = &a->stores[i];
+        *s = arch_stores_of(a->room.config, i, a->room.kv_type);
+        const uint64_t off[] = {
+            [ARCH_ROWS] = z->kv_block, [ARCH_WINDOW] = z->ring_block, [ARCH_FIXED] = z->recurrent};
+        for (uint32_t k = 0; k < s->n; k++)
+            s->of[k].off += off[s->of[k].kind];
+        arch_add_sizes(z, s);
+    }
+    uint64_t most = size_max(z->kv_block, z->ring_block);
+    if (most > UINT32_MAX)
         return err_set(e, ERR_UNSUPPORTED,
                        "KV cache: layers %u to %u have %" PRIu64
                        " bytes for %u tokens, expected at most %" PRIu32,
-                       a->room.layers.first, a->room.layers.end - 1, view->kv_block_bytes,
-                       1u << KV_BLOCK_SHIFT, UINT32_MAX);
+                       a->room.layers.first, a->room.layers.end - 1, most, 1u << KV_BLOCK_SHIFT, UINT32_MAX);
     return 0;
 }
 
@@ -85,30 +114,47 @@ static void allocate_floats(struct scratch *to, struct exec_buffer *b, uint64_t 
         scratch_floats(to, b, n);
 }
 
+static void widen(struct part_needs *all, const struct part_needs *one)
+{
+    all->proj = size_max(all->proj, one->proj);
+    all->mixed = size_max(all->mixed, one->mixed);
+    all->widest = size_max(all->widest, one->widest);
+    for (int i = 0; i < PART_OWN_BUFFERS; i++)
+        all->own[i] = size_max(all->own[i], one->own[i]);
+}
+
+/* Fills needs [PART_KINDS] with the most that the parts of a kind need. Returns the most of all kinds. */
+static struct part_needs measure(const struct config *c, struct arch_span layers,
+                                 const struct exec_caps *caps, uint32_t max_chunk, struct part_needs *needs)
+{
+    struct part_needs all = {.widest = size_max(c->hidden, c->shared_inner)};
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        struct part_needs one;
+        if (!has_part(c, layers, i))
+            continue;
+        kind_of(&c->parts[i])->needs(c, &c->parts[i], caps, max_chunk, &one);
+        widen(&needs[c->parts[i].kind], &one);
+        widen(&all, &one);
+    }
+    return all;
+}
+
 static void allocate(struct arch *a, const struct exec_caps *caps, struct scratch *to)
 {
-    struct mixer_room *r = &a->room;
+    struct part_room *r = &a->room;
     const struct config *c = r->config;
-    uint64_t n = r->max_chunk, proj = 0, mixed = 0;
-    uint64_t widest = size_max(size_max(c->hidden, c->shared_inner), c->dense_inner);
-    for (uint32_t kind = 0; kind < MIXER_KINDS; kind++) {
-        struct mixer_needs needs;
-        if (!has_mixer(r, kind))
-            continue;
-        mixers[kind]->needs(c, caps, r->max_chunk, &needs);
-        proj = size_max(proj, needs.proj);
-        mixed = size_max(mixed, needs.mixed);
-        widest = size_max(widest, needs.widest);
-        for (int i = 0; i < MIXER_OWN_BUFFERS; i++)
-            allocate_floats(to, &r->own[kind][i], needs.own[i]);
-    }
-    scratch_floats(to, &r->proj, n * proj);
-    scratch_floats(to, &r->mixed, n * mixed);
+    struct part_needs needs[PART_KINDS] = {0};
+    const struct part_needs all = measure(c, r->layers, caps, r->max_chunk, needs);
+    uint64_t n = r->max_chunk;
+    for (uint32_t kind = 0; kind < PART_KINDS; kind++)
+        for (int i = 0; i < PART_OWN_BUFFERS; i++)
+            allocate_floats(to, &r->own[kind][i], needs[kind].own[i]);
+    scratch_floats(to, &r->proj, n * all.proj);
+    scratch_floats(to, &r->mixed, n * all.mixed);
     if (r->uses_f16)
-        scratch_floats(to, &r->f16_scratch, n * widest / 2);
-    a->moe.f16_scratch = a->dense.f16_scratch = r->f16_scratch.address;
+        scratch_floats(to, &r->f16_scratch, n * all.widest / 2);
+    a->moe.f16_scratch = r->f16_scratch.address;
     embed_head_allocate(&a->embed_head, c, r->layers, r->max_chunk, to);
-    dense_allocate(&a->dense, c, r->max_chunk, to);
     moe_allocate(&a->moe, c, caps, r->max_chunk, to);
     r->x = a->embed_head.x.address;
 }
@@ -126,25 +172,31 @@ uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, con
 uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk)
 {
     const struct experts_shape experts = {.top_k = c->top_k, .hidden = c->hidden, .inner = c->moe_inner};
-    const struct mixer_room all = {.config = c, .layers = {0, c->n_layers}};
-    uint64_t widest = size_max(size_max(c->hidden, c->shared_inner), c->dense_inner);
-    for (uint32_t kind = 0; kind < MIXER_KINDS; kind++) {
-        struct mixer_needs needs = {0};
-        if (has_mixer(&all, kind))
-            mixers[kind]->needs(c, caps, max_chunk, &needs);
-        widest = size_max(widest, needs.widest);
-    }
+    struct part_needs needs[PART_KINDS] = {0};
+    uint64_t widest = measure(c, (struct arch_span){0, c->n_layers}, caps, max_chunk, needs).widest;
     return caps->is_native ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk, caps->has_fixed),
                                       experts_cpu_host_bytes(&experts, max_chunk, caps->has_fixed))
                            : 0;
 }
 
-static int open_mixers(struct arch *a, struct moeflux_err *e)
+static int open_parts(struct arch *a, struct moeflux_err *e)
 {
+    const struct config *c = a->room.config;
     int rc = 0;
-    for (uint32_t kind = 0; rc == 0 && kind < MIXER_KINDS; kind++)
-        if (has_mixer(&a->room, kind))
-            rc = mixers[kind]->open(&a->mixers[kind], &a->room, e);
+    for (uint32_t i = 0; rc == 0 && i < c->n_parts; i++)
+        if (has_part(c, a->room.layers, i))
+            rc = kind_of(&c->parts[i])->open(&a->parts[i], &a->room, &c->parts[i], e);
+    return rc;
+}
+
+static int load_norms(struct arch *a, struct loader *l, uint32_t i, struct moeflux_err *e)
+{
+    const struct config_layer *y = &a->room.config->layers[i];
+    int rc = 0;
+    for (uint32_t b = 0; rc == 0 && b < y->n_blocks; b++) {
+        const struct part_tensor norm = part_norm(a->room.config, &y->blocks[b]);
+        rc = loader_vectors(l, i, &norm, 1, &a->layers[i].norms[b], e);
+    }
     return rc;
 }
 
@@ -152,16 +204,16 @@ static int load_layer(struct arch *a, struct loader *l, uint32_t i, struct moefl
 {
     const struct config *c = a->room.config;
     struct layer *y = &a->layers[i];
-    enum mixer_kind mixer = c->layers[i].mixer;
-    int rc = loader_layer_vector(l, i, "input_layernorm.weight", c->hidden, &y->norm, e);
-    if (rc == 0)
-        rc = loader_layer_vector(l, i, "post_attention_layernorm.weight", c->hidden, &y->moe.norm, e);
-    if (rc == 0)
-        rc = mixers[mixer]->load(a->mixers[mixer], l, i, e);
-    if (rc < 0)
-        return rc;
-    return config_has_experts(c, i) ? moe_load_layer(&a->moe, l, i, &y->moe, e)
-                                    : dense_load_layer(l, i, &y->dense, e);
+    int rc = load_norms(a, l, i, e);
+    for (uint32_t b = 0; rc == 0 && b < c->layers[i].n_blocks; b++) {
+        const struct part_config *p = config_part(c, i, b);
+        struct part_tensor t[PART_MAX_TENSORS];
+        part_tensors(c, p, t);
+        rc = kind_of(p) ? kind_of(p)->load(a->parts[c->layers[i].blocks[b].part], l, i, t, e)
+                        : moe_load_layer(&a->moe, l, i, t, &y->moe, e);
+    }
+    y->moe.norm = y->norms[c->layers[i].n_blocks - 1];
+    return rc;
 }
 
 static int load(struct arch *a, struct loader *l, struct moeflux_err *e)
@@ -176,30 +228,28 @@ void arch_close(struct arch *a)
 {
     if (!a)
         return;
-    struct mixer_room *r = &a->room;
-    for (uint32_t i = 0; a->layers && i < r->config->n_layers; i++) {
+    struct part_room *r = &a->room;
+    for (uint32_t i = 0; a->layers && i < r->config->n_layers; i++)
         moe_close_layer(&a->layers[i].moe, r->exec);
-        dense_close_layer(&a->layers[i].dense, r->exec);
-    }
-    for (uint32_t kind = 0; kind < MIXER_KINDS; kind++) {
-        mixers[kind]->close(a->mixers[kind]);
-        for (int i = 0; i < MIXER_OWN_BUFFERS; i++)
+    for (uint32_t i = 0; i < r->config->n_parts; i++)
+        if (a->parts[i])
+            kind_of(&r->config->parts[i])->close(a->parts[i]);
+    for (uint32_t kind = 0; kind < PART_KINDS; kind++)
+        for (int i = 0; i < PART_OWN_BUFFERS; i++)
             exec_buffer_free(r->exec, &r->own[kind][i]);
-    }
     struct exec_buffer *buffers[] = {&r->proj, &r->mixed, &r->f16_scratch};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(r->exec, buffers[i]);
     embed_head_close(&a->embed_head, r->exec);
-    dense_close(&a->dense);
     moe_close(&a->moe);
     free(a->layers);
-    free(a->states);
+    free(a->stores);
     free(a);
 }
 
 static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
 {
-    view->states = a->states;
+    view->stores = a->stores;
     view->scratch_bytes = scratch_bytes;
     view->max_context = config_longest_context(a->room.config);
     view->x = a->embed_head.x;
@@ -215,18 +265,18 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
         return ERR_MEMORY;
     const struct exec_caps caps = exec_get_caps(r->exec);
     struct scratch made = {.exec = r->exec, .e = e};
-    a->room = (struct mixer_room){.exec = r->exec,
-                                  .config = r->config,
-                                  .layers = r->layers,
-                                  .max_chunk = r->max_chunk,
-                                  .kv_type = r->kv_type,
-                                  .uses_f16 = caps.prompt_is_f16};
-    a->moe.exec = a->dense.exec = r->exec;
+    a->room = (struct part_room){.exec = r->exec,
+                                 .config = r->config,
+                                 .layers = r->layers,
+                                 .max_chunk = r->max_chunk,
+                                 .kv_type = r->kv_type,
+                                 .uses_f16 = caps.prompt_is_f16};
+    a->moe.exec = r->exec;
     a->layers = mem_new(r->config->n_layers, sizeof *a->layers, e);
-    a->states = mem_new(r->config->n_layers, sizeof *a->states, e);
-    int rc = a->layers && a->states ? 0 : ERR_MEMORY;
+    a->stores = mem_new(r->config->n_layers, sizeof *a->stores, e);
+    int rc = a->layers && a->stores ? 0 : ERR_MEMORY;
     if (rc == 0)
-        rc = lay_out_states(a, view, e);
+        rc = lay_out_stores(a, view, e);
     if (rc == 0) {
         allocate(a, &caps, &made);
         rc = made.rc;
@@ -234,11 +284,9 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
     if (rc == 0)
         rc = moe_begin(&a->moe, r, e);
     if (rc == 0)
-        rc = open_mixers(a, e);
+        rc = open_parts(a, e);
     if (rc == 0)
         rc = load(a, r->loader, e);
-    if (rc == 0)
-        rc = dense_open(&a->dense, r->exec, r->config, e);
     if (rc == 0)
         rc = moe_open(&a->moe, r, e);
     if (rc < 0) {
@@ -259,15 +307,20 @@ void arch_embed(const struct arch *a, const struct arch_chunk *c)
 
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
 {
-    const struct layer *y = &a->layers[layer];
-    enum mixer_kind mixer = a->room.config->layers[layer].mixer;
-    mixers[mixer]->run(
-        a->mixers[mixer],
-        &(struct mixer_call){.chunk = c, .state = &a->states[layer], .norm = y->norm, .layer = layer});
-    if (config_has_experts(a->room.config, layer))
-        moe_score(&a->moe, &y->moe, a->room.x, c->n);
-    else
-        dense_run(&a->dense, &y->dense, a->room.x, y->moe.norm, c->n);
+    const struct config_layer *y = &a->room.config->layers[layer];
+    for (uint32_t b = 0; b < y->n_blocks; b++) {
+        const struct part *part = kind_of(config_part(a->room.config, layer, b));
+        const struct part_call call = {.chunk = c,
+                                       .stores = &a->stores[layer],
+                                       .norm = a->layers[layer].norms[b],
+                                       .in = a->room.x,
+                                       .out = a->room.x,
+                                       .layer = layer};
+        if (part)
+            part->run(a->parts[y->blocks[b].part], &call);
+        else
+            moe_score(&a->moe, &a->layers[layer].moe, call.in, c->n);
+    }
 }
 
 void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)

@@ -1,6 +1,5 @@
 /* arch.h - a model's layers as the engine sees them: weights, and the lists of operations that make a layer.
- * They are built from the description in config.h: a mixer (mixer.h), then experts (moe.h) or a dense part
- * (dense.h).
+ * They are the blocks that config.h describes: parts (part.h), and experts (moe.h) in the last block.
  *
  * A layer is two lists. before_experts ends with the router's logits; experts_up and experts_down compute the
  * routed and shared experts and the residual. If every expert is in the table, experts_up makes the router's
@@ -14,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "args.h"
 #include "model/config.h"
 #include "exec/exec.h"
 #include "ops/attention/kv_cache.h"
@@ -25,9 +25,10 @@ struct router_shape;
 
 /* The position of a sequence and the addresses of its state, as operations take them. */
 struct arch_sequence {
-    uint32_t pos;       /* position of the first token */
-    uint32_t parity;    /* 0 or 1, flips with every chunk: which of the double-buffered states is read */
-    uint64_t kv_blocks; /* u64 table of the KV cache's blocks */
+    uint32_t pos;         /* position of the first token */
+    uint32_t parity;      /* 0 or 1, flips with every chunk: which of the double-buffered states is read */
+    uint64_t kv_blocks;   /* u64 table of the KV cache's blocks */
+    uint64_t ring_blocks; /* u64 table of the windows' blocks; those of the ring return in turn */
     /* Recurrent state of all layers before and after the chunk, zero at position 0. Equal addresses: updated
      * in place. */
     uint64_t recurrent, recurrent_out;
@@ -37,7 +38,7 @@ struct arch_sequence {
 struct arch_chunk {
     uint32_t n;
     uint64_t ids;                     /* i32 [n] */
-    uint64_t rope;                    /* f32 [n][rotary_dim / 2][2]: cos, sin */
+    uint64_t rope;                    /* f32 [n][dim / 2][2]: cos, sin; for each table, one after the other */
     struct arch_sequence of;          /* the tokens are at of.pos .. of.pos + n - 1 */
     const struct arch_sequence *each; /* [n], then `of` is unused; NULL: one sequence */
     /* 0 < keep < n: the recurrent state after the first `keep` tokens is written to `kept`, with the other
@@ -79,35 +80,60 @@ struct arch_request {
     bool has_host_experts;
 };
 
-/* One kind of rows in the KV cache. The row of position p is in block p >> KV_BLOCK_SHIFT, at off plus stride
- * times p's index in the block. */
-struct arch_rows {
-    uint64_t off;    /* bytes from the block's start */
-    uint32_t stride; /* bytes from one position to the next */
-    uint32_t n;      /* numbers in a row, of type arch_request.kv_type; 0: the layer has no such rows */
+/* One array of a layer's state for a sequence.
+ *   rows     a row for every `stride` positions, in the blocks of the KV cache
+ *   window   such rows, of which only the last `window` are read again, in a ring of blocks of their own
+ *   fixed    a recurrence, in the recurrent state */
+enum arch_store_kind { ARCH_ROWS, ARCH_WINDOW, ARCH_FIXED };
+
+struct arch_store {
+    enum arch_store_kind kind;
+    enum kv_type type;
+    uint64_t width;  /* numbers of a row, or of one copy of a fixed store */
+    uint32_t stride; /* rows: positions of a row, a power of two up to those of a block */
+    uint32_t window; /* window: rows that a token sees, with its own */
+    uint32_t copies; /* fixed: 1, or 2 consecutive ones of which [parity] is current */
+    uint64_t off;    /* bytes from the block's start, or from the recurrent state's */
+    uint32_t pitch;  /* rows: bytes from one row to the next */
 };
 
-/* The layout of one layer's state, for saving it. A layer has rows or a recurrent state, not both. */
-struct arch_state {
-    /* Attention: keys (normalised and rotated) and values, [n_kv_heads][head_dim]. MLA: latents (normalised)
-     * [kv_lora_rank] and rotary keys (rotated, every channel at its own index) [rope_dim]. */
-    struct arch_rows rows[2];
-    /* Delta net, in the recurrent state: two consecutive windows f32 [conv_kernel - 1][channels], of which
-     * [parity] is the current one, and S f32 [n_v_heads][v_head_dim][k_head_dim]. 0 bytes: none. */
-    uint64_t window_off, window_bytes; /* window_bytes: one window */
-    uint64_t delta_off, delta_bytes;
-    /* Layers with rows, as saved states describe them: heads, channels of a head's key, whether a row is a
-     * latent. */
-    uint32_t n_heads, head_dim;
-    bool is_latent;
+/* The stores of a layer, as its parts define them; saved states have them in this order.
+ *   attention   keys (normalised and rotated), values: [n_kv_heads][head_dim]
+ *   latent      latents (normalised) [kv_lora_rank], rotary keys (rotated, every channel at its own index)
+ *   delta net   last inputs of the convolution [conv_kernel - 1][channels], then
+ *               S [n_v_heads][v_head_dim][k_head_dim] */
+enum { ARCH_MAX_STORES = 4 };
+struct arch_stores {
+    uint32_t n;
+    struct arch_store of[ARCH_MAX_STORES];
 };
+
+/* Returns the bytes of a row, or of one copy of a fixed store. */
+static inline uint64_t arch_store_bytes(const struct arch_store *t)
+{
+    return t->width * kv_type_bytes(t->type);
+}
+
+/* Returns the rows of a store in one block. */
+static inline uint32_t arch_store_block_rows(const struct arch_store *t)
+{
+    return (1u << KV_BLOCK_SHIFT) / t->stride;
+}
+
+/* The bytes that a sequence needs: in a block of the KV cache, in a block of the ring of windows, and for the
+ * recurrent state. */
+struct arch_store_sizes {
+    uint64_t kv_block, ring_block, recurrent;
+    uint32_t window; /* the largest window; 0: none */
+};
+/* Adds a layer's stores. */
+void arch_add_sizes(struct arch_store_sizes *to, const struct arch_stores *s);
 
 /* The properties and buffers of open layers that the engine uses. */
 struct arch_view {
-    uint64_t kv_block_bytes;        /* one block of the KV cache, all open layers */
-    uint64_t recurrent_state_bytes; /* 0: no layer is recurrent, the sequence can be cut anywhere */
-    /* [n_layers]; borrowed until close. Zero for layers that are not open */
-    const struct arch_state *states;
+    struct arch_store_sizes sizes; /* all open layers */
+    /* [n_layers]; borrowed until close. Empty for layers that are not open */
+    const struct arch_stores *stores;
     uint64_t scratch_bytes;            /* size of its buffers for activations */
     uint32_t max_context;              /* tokens, by the configuration or a default */
     struct exec_buffer x;              /* f32 [max_chunk][hidden]: the hidden states */
@@ -122,8 +148,8 @@ struct arch_view {
 
 struct arch;
 
-/* Returns the layout of a layer's state for a sequence, with offsets as if there were no other layer. */
-struct arch_state arch_state_of(const struct config *c, uint32_t layer, enum kv_type type);
+/* Returns a layer's stores for a sequence, with offsets as if there were no other layer. */
+struct arch_stores arch_stores_of(const struct config *c, uint32_t layer, enum kv_type type);
 /* Returns arch_view.scratch_bytes before anything is open. */
 uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, const struct exec_caps *caps,
                             uint32_t max_chunk);

@@ -1,67 +1,107 @@
-#include "arch/dense.h"
+/* A dense feed-forward part:
+ *   [gate, up] = W norm(x);  silu(gate) * up;  x += down   (3 dispatches) */
+#include <stdlib.h>
 
 #include "arch/loader.h"
-#include "arch/scratch.h"
+#include "arch/part.h"
 #include "base/err.h"
-#include "model/config.h"
+#include "base/mem.h"
+#include "ops/linear/linear.h"
+#include "ops/swiglu.h"
 
-void dense_allocate(struct dense *d, const struct config *c, uint32_t n, struct scratch *to)
+struct dense_layer {
+    struct linear gate_up, down;
+};
+
+struct dense {
+    const struct part_room *room;
+    uint32_t inner;
+    struct swiglu swiglu;
+    struct dense_layer *layers; /* [n_layers] */
+};
+
+/* indices into room->own */
+enum { GATE_UP, ACT };
+
+static void dense_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
+                        uint32_t max_chunk, struct part_needs *out)
 {
-    if (!c->dense_inner)
+    uint64_t n = (uint64_t)max_chunk * p->dense.inner;
+    (void)c, (void)caps;
+    *out = (struct part_needs){.widest = p->dense.inner, .own = {[GATE_UP] = 2 * n, [ACT] = n}};
+}
+
+static void dense_close(void *self)
+{
+    struct dense *d = self;
+    if (!d)
         return;
-    scratch_floats(to, &d->gate_up, 2 * (uint64_t)n * c->dense_inner);
-    scratch_floats(to, &d->act, (uint64_t)n * c->dense_inner);
+    for (uint32_t i = 0; d->layers && i < d->room->config->n_layers; i++) {
+        linear_close(&d->layers[i].gate_up, d->room->exec);
+        linear_close(&d->layers[i].down, d->room->exec);
+    }
+    free(d->layers);
+    free(d);
 }
 
-int dense_open(struct dense *d, struct exec *x, const struct config *c, struct moeflux_err *e)
+static int dense_open(void **self, const struct part_room *room, const struct part_config *p,
+                      struct moeflux_err *e)
 {
-    d->exec = x;
-    d->config = c;
-    return c->dense_inner ? swiglu_open(&d->swiglu, x, e) : 0;
+    struct dense *d = *self = mem_new(1, sizeof *d, e);
+    if (!d)
+        return ERR_MEMORY;
+    d->room = room;
+    d->inner = p->dense.inner;
+    d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
+    int rc = d->layers ? swiglu_open(&d->swiglu, room->exec, e) : ERR_MEMORY;
+    if (rc < 0) {
+        dense_close(d);
+        *self = NULL;
+    }
+    return rc;
 }
 
-void dense_close(struct dense *d)
+static int dense_load(void *self, struct loader *l, uint32_t layer, const struct part_tensor *t,
+                      struct moeflux_err *e)
 {
-    exec_buffer_free(d->exec, &d->gate_up);
-    exec_buffer_free(d->exec, &d->act);
+    struct dense_layer *y = &((struct dense *)self)->layers[layer];
+    int rc = loader_fused(l, layer, t + DENSE_GATE, 2, &y->gate_up, e);
+    return rc < 0 ? rc : loader_fused(l, layer, t + DENSE_DOWN, 1, &y->down, e);
 }
 
-int dense_load_layer(struct loader *l, uint32_t layer, struct dense_layer *out, struct moeflux_err *e)
+static void dense_run(const void *self, const struct part_call *call)
 {
-    const struct config *c = l->config;
-    const struct loader_part gate_up[] = {{"mlp.gate_proj", c->dense_inner}, {"mlp.up_proj", c->dense_inner}};
-    const struct loader_part down = {"mlp.down_proj", c->hidden};
-    int rc = loader_fused(l, layer, gate_up, 2, c->hidden, &out->gate_up, e);
-    return rc < 0 ? rc : loader_fused(l, layer, &down, 1, c->dense_inner, &out->down, e);
-}
-
-void dense_close_layer(struct dense_layer *y, struct exec *x)
-{
-    linear_close(&y->gate_up, x);
-    linear_close(&y->down, x);
-}
-
-void dense_run(const struct dense *d, const struct dense_layer *y, uint64_t x, uint64_t norm, uint32_t n)
-{
-    uint32_t inner = d->config->dense_inner;
-    linear_run(&y->gate_up, d->exec,
-               &(struct linear_call){.x = x,
-                                     .norm = norm,
-                                     .y = d->gate_up.address,
-                                     .x_stride = d->config->hidden,
-                                     .y_stride = 2 * inner,
+    const struct dense *d = self;
+    const struct part_room *r = d->room;
+    const struct dense_layer *y = &d->layers[call->layer];
+    const struct exec_buffer *own = r->own[PART_DENSE];
+    uint32_t n = call->chunk->n;
+    linear_run(&y->gate_up, r->exec,
+               &(struct linear_call){.x = call->in,
+                                     .norm = call->norm,
+                                     .y = own[GATE_UP].address,
+                                     .x_stride = r->config->hidden,
+                                     .y_stride = 2 * d->inner,
                                      .n = n,
-                                     .eps = d->config->rms_eps,
-                                     .f16_scratch = d->f16_scratch});
-    swiglu_run(
-        &d->swiglu, d->exec,
-        &(struct swiglu_call){.src = d->gate_up.address, .dst = d->act.address, .n = n, .inner = inner});
-    linear_run(&y->down, d->exec,
-               &(struct linear_call){.x = d->act.address,
-                                     .y = x,
-                                     .x_stride = inner,
-                                     .y_stride = d->config->hidden,
+                                     .eps = r->config->rms_eps,
+                                     .f16_scratch = r->f16_scratch.address});
+    swiglu_run(&d->swiglu, r->exec,
+               &(struct swiglu_call){
+                   .src = own[GATE_UP].address, .dst = own[ACT].address, .n = n, .inner = d->inner});
+    linear_run(&y->down, r->exec,
+               &(struct linear_call){.x = own[ACT].address,
+                                     .y = call->out,
+                                     .x_stride = d->inner,
+                                     .y_stride = r->config->hidden,
                                      .n = n,
                                      .add = true,
-                                     .f16_scratch = d->f16_scratch});
+                                     .f16_scratch = r->f16_scratch.address});
 }
+
+const struct part part_dense = {
+    .needs = dense_needs,
+    .open = dense_open,
+    .close = dense_close,
+    .load = dense_load,
+    .run = dense_run,
+};

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "model/model_dir.h"
+#include "model/part_tensors.h"
 
 static uint64_t act_floats(const struct config *c, uint32_t n)
 {
@@ -22,17 +23,6 @@ uint64_t host_experts_bytes(const struct config *c, uint32_t max_chunk)
                             experts_cpu_scratch(&s, max_chunk));
 }
 
-static int load_norm(struct host_experts *h, const struct model_dir *m, uint32_t layer, struct moeflux_err *e)
-{
-    char name[96];
-    const struct tensor *t;
-    uint32_t hidden = h->config->hidden;
-    snprintf(name, sizeof name, "model.layers.%u.post_attention_layernorm.weight", layer);
-    int rc = model_dir_vector(m, name, hidden, &t, e);
-    float *to = (float *)(void *)h->norms.host + (uint64_t)(layer - h->layers.first) * hidden;
-    return rc < 0 ? rc : model_dir_read_f32(m, t, to, e);
-}
-
 /* The number of a layer's biases of gate and up rows, and of all. */
 static uint64_t up_biases(const struct config *c)
 {
@@ -44,22 +34,21 @@ static uint64_t biases_of_layer(const struct config *c)
     return c->experts_biased ? up_biases(c) + (uint64_t)c->n_experts * c->hidden : 0;
 }
 
-static int load_biases(struct host_experts *h, const struct model_dir *m, uint32_t layer,
-                       struct moeflux_err *e)
+/* Loads the norm before a layer's experts, and their biases. */
+static int load_layer(struct host_experts *h, const struct model_dir *m, uint32_t layer,
+                      struct moeflux_err *e)
 {
-    static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     const struct config *c = h->config;
-    float *to = (float *)(void *)h->biases.host + (layer - h->layers.first) * biases_of_layer(c);
-    int rc = 0;
-    for (int i = 0; i < 3 && rc == 0; i++) {
-        char name[96];
-        const struct tensor *t;
-        uint64_t n = (uint64_t)c->n_experts * (i < 2 ? c->moe_inner : c->hidden);
-        snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s.bias", layer, names[i]);
-        rc = model_dir_vector(m, name, n, &t, e);
-        if (rc == 0)
-            rc = model_dir_read_f32(m, t, to, e);
-        to += n;
+    const struct config_layer *y = &c->layers[layer];
+    uint32_t n_before = layer - h->layers.first;
+    struct part_tensor norm = part_norm(c, &y->blocks[y->n_blocks - 1]), t[PART_MAX_TENSORS];
+    int rc = model_dir_read_vector(m, layer, &norm,
+                                   (float *)(void *)h->norms.host + (uint64_t)n_before * c->hidden, e);
+    float *to = (float *)(void *)h->biases.host + n_before * biases_of_layer(c);
+    part_tensors(c, config_part(c, layer, y->n_blocks - 1), t);
+    for (int i = 0; c->experts_biased && i < 3 && rc == 0; i++) {
+        rc = model_dir_read_vector(m, layer, &t[EXPERTS_BIASES + i], to, e);
+        to += t[EXPERTS_BIASES + i].cols;
     }
     return rc;
 }
@@ -105,11 +94,8 @@ int host_experts_open(struct host_experts *h, struct exec *x, const struct model
     if (rc == 0)
         rc = allocate(h, &h->experts[0].shape, max_chunk, e);
     for (uint32_t i = layers.first; rc == 0 && i < layers.end; i++)
-        if (config_has_experts(&m->config, i)) {
-            rc = load_norm(h, m, i, e);
-            if (rc == 0 && m->config.experts_biased)
-                rc = load_biases(h, m, i, e);
-        }
+        if (config_has_experts(&m->config, i))
+            rc = load_layer(h, m, i, e);
     if (rc < 0)
         host_experts_close(h);
     return rc;

@@ -9,10 +9,9 @@
 #include <stdlib.h>
 
 #include "arch/loader.h"
-#include "arch/mixer.h"
+#include "arch/part.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "model/config.h"
 #include "model/rope.h"
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
@@ -30,7 +29,8 @@ struct latent_layer {
 };
 
 struct latent {
-    const struct mixer_room *room;
+    const struct part_room *room;
+    const struct latent_config *config;
     struct mla op;
     struct latent_layer *layers; /* [n_layers] */
 };
@@ -39,54 +39,58 @@ struct latent {
 enum { Q, SCRATCH };
 
 /* The number of rows of all heads' queries. */
-static uint32_t q_rows(const struct config *c)
+static uint32_t q_rows(const struct latent_config *c)
 {
     return c->n_heads * (c->nope_dim + c->rope_dim);
 }
 
 /* The index of the latent in the outputs of the fused product; the number of these outputs. */
-static uint32_t kv_at(const struct config *c)
+static uint32_t kv_at(const struct latent_config *c)
 {
     return c->q_lora_rank ? c->q_lora_rank : q_rows(c);
 }
 
-static uint32_t in_rows(const struct config *c)
+static uint32_t in_rows(const struct latent_config *c)
 {
     return kv_at(c) + c->kv_lora_rank + c->rope_dim;
 }
 
-static struct mla_shape shape_of(const struct config *c, enum kv_type type)
+static struct mla_shape shape_of(const struct config *c, const struct latent_config *m, enum kv_type type)
 {
-    return (struct mla_shape){.n_heads = c->n_heads,
-                              .nope_dim = c->nope_dim,
-                              .rope_dim = c->rope_dim,
-                              .latent_dim = c->kv_lora_rank,
-                              .v_dim = c->v_dim,
-                              .interleaved = c->rope_interleave,
-                              .scale = (float)rope_softmax_scale(c, c->nope_dim + c->rope_dim),
+    return (struct mla_shape){.n_heads = m->n_heads,
+                              .nope_dim = m->nope_dim,
+                              .rope_dim = m->rope_dim,
+                              .latent_dim = m->kv_lora_rank,
+                              .v_dim = m->v_dim,
+                              .interleaved = m->interleaved,
+                              .scale =
+                                  (float)rope_softmax_scale(&c->ropes[m->rope], m->nope_dim + m->rope_dim),
                               .eps = LATENT_EPS,
                               .kv_type = type,
                               .keys_by_rows = c->has_kv_b};
 }
 
-static void latent_needs(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
-                         struct mixer_needs *out)
+static void latent_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
+                         uint32_t max_chunk, struct part_needs *out)
 {
-    const struct mla_shape shape = shape_of(c, KV_TYPE_F32);
-    uint64_t ctx = (uint64_t)c->n_heads * c->v_dim;
-    *out = (struct mixer_needs){.proj = in_rows(c), .mixed = ctx, .widest = size_max(ctx, c->q_lora_rank)};
-    out->own[Q] = c->q_lora_rank ? (uint64_t)max_chunk * q_rows(c) : 0;
+    const struct latent_config *m = &p->latent;
+    const struct mla_shape shape = shape_of(c, m, KV_TYPE_F32);
+    uint64_t ctx = (uint64_t)m->n_heads * m->v_dim;
+    *out = (struct part_needs){.proj = in_rows(m), .mixed = ctx, .widest = size_max(ctx, m->q_lora_rank)};
+    out->own[Q] = m->q_lora_rank ? (uint64_t)max_chunk * q_rows(m) : 0;
     out->own[SCRATCH] = mla_scratch_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
 }
 
-static struct arch_state latent_state(const struct config *c, enum kv_type type)
+static void latent_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
 {
-    uint32_t number = kv_type_bytes(type), rank = c->kv_lora_rank, stride = (rank + c->rope_dim) * number;
-    return (struct arch_state){.rows = {{.off = 0, .stride = stride, .n = rank},
-                                        {.off = (uint64_t)rank * number, .stride = stride, .n = c->rope_dim}},
-                               .n_heads = c->n_heads,
-                               .head_dim = c->nope_dim + c->rope_dim,
-                               .is_latent = true};
+    const struct latent_config *c = &p->latent;
+    uint32_t number = kv_type_bytes(type), rank = c->kv_lora_rank;
+    struct arch_store t = {
+        .kind = ARCH_ROWS, .type = type, .width = rank, .stride = 1, .pitch = (rank + c->rope_dim) * number};
+    out->of[out->n++] = t;
+    t.width = c->rope_dim;
+    t.off = (uint64_t)rank * number;
+    out->of[out->n++] = t;
 }
 
 static void latent_close(void *self)
@@ -106,15 +110,17 @@ static void latent_close(void *self)
     free(d);
 }
 
-static int latent_open(void **self, const struct mixer_room *room, struct moeflux_err *e)
+static int latent_open(void **self, const struct part_room *room, const struct part_config *p,
+                       struct moeflux_err *e)
 {
-    const struct mla_shape shape = shape_of(room->config, room->kv_type);
+    const struct mla_shape shape = shape_of(room->config, &p->latent, room->kv_type);
     struct latent *d = *self = mem_new(1, sizeof *d, e);
     if (!d)
         return ERR_MEMORY;
     d->room = room;
+    d->config = &p->latent;
     d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
-    uint64_t scratch = room->own[MIXER_LATENT][SCRATCH].address;
+    uint64_t scratch = room->own[PART_LATENT][SCRATCH].address;
     int rc = d->layers ? mla_open(&d->op, room->exec, &shape, scratch, e) : ERR_MEMORY;
     if (rc < 0) {
         latent_close(d);
@@ -123,84 +129,67 @@ static int latent_open(void **self, const struct mixer_room *room, struct moeflu
     return rc;
 }
 
-static int load_query(struct latent *d, struct loader *l, uint32_t layer, struct moeflux_err *e)
+/* Loads the matrices of the heads: one, or two. */
+static int load_heads(struct latent *d, struct loader *l, uint32_t layer, const struct part_tensor *t,
+                      struct moeflux_err *e)
 {
-    const struct config *c = d->room->config;
-    struct latent_layer *y = &d->layers[layer];
-    const struct loader_part in[] = {{c->q_lora_rank ? "self_attn.q_a_proj" : "self_attn.q_proj", kv_at(c)},
-                                     {"self_attn.kv_a_proj_with_mqa", c->kv_lora_rank + c->rope_dim}};
-    const struct loader_part q_b = {"self_attn.q_b_proj", q_rows(c)};
-    int rc = loader_fused(l, layer, in, 2, c->hidden, &y->in, e);
-    if (rc == 0 && c->q_lora_rank)
-        rc = loader_layer_vector(l, layer, "self_attn.q_a_layernorm.weight", c->q_lora_rank, &y->q_norm, e);
-    if (rc == 0 && c->q_lora_rank)
-        rc = loader_fused(l, layer, &q_b, 1, c->q_lora_rank, &y->q_b, e);
-    return rc;
-}
-
-/* Loads the matrices of the heads. */
-static int load_heads(struct latent *d, struct loader *l, uint32_t layer, struct moeflux_err *e)
-{
-    const struct config *c = d->room->config;
-    const struct loader_part kv_b = {"self_attn.kv_b_proj", c->n_heads * (c->nope_dim + c->v_dim)},
-                             embed = {"self_attn.embed_q", c->n_heads * c->kv_lora_rank},
-                             unembed = {"self_attn.unembed_out", c->n_heads * c->v_dim};
     struct weights w[2];
-    int rc = c->has_kv_b ? loader_parts(l, layer, &kv_b, 1, c->kv_lora_rank, w, e)
-                         : loader_parts(l, layer, &embed, 1, c->nope_dim, w, e);
-    if (rc == 0 && !c->has_kv_b)
-        rc = loader_parts(l, layer, &unembed, 1, c->kv_lora_rank, w + 1, e);
+    const struct part_tensor *first = t[LATENT_KV_B].cols ? &t[LATENT_KV_B] : &t[LATENT_EMBED_Q];
+    int rc = loader_parts(l, layer, first, t[LATENT_KV_B].cols ? 1 : 2, w, e);
     return rc < 0 ? rc : mla_matrices_open(&d->layers[layer].mla, d->room->exec, &d->op.shape, w, e);
 }
 
-static int latent_load(void *self, struct loader *l, uint32_t layer, struct moeflux_err *e)
+static int latent_load(void *self, struct loader *l, uint32_t layer, const struct part_tensor *t,
+                       struct moeflux_err *e)
 {
     struct latent *d = self;
-    const struct config *c = d->room->config;
     struct latent_layer *y = &d->layers[layer];
-    const struct loader_part out = {"self_attn.o_proj", c->hidden};
-    int rc = load_query(d, l, layer, e);
+    const struct part_tensor in[] = {t[LATENT_Q_A], t[LATENT_KV_A]};
+    int rc = loader_fused(l, layer, in, 2, &y->in, e);
     if (rc == 0)
-        rc =
-            loader_layer_vector(l, layer, "self_attn.kv_a_layernorm.weight", c->kv_lora_rank, &y->kv_norm, e);
+        rc = loader_vectors(l, layer, t + LATENT_Q_NORM, 1, &y->q_norm, e);
+    if (rc == 0 && t[LATENT_Q_B].cols)
+        rc = loader_fused(l, layer, t + LATENT_Q_B, 1, &y->q_b, e);
     if (rc == 0)
-        rc = load_heads(d, l, layer, e);
-    return rc < 0 ? rc : loader_fused(l, layer, &out, 1, c->n_heads * c->v_dim, &y->out, e);
+        rc = loader_vectors(l, layer, t + LATENT_KV_NORM, 1, &y->kv_norm, e);
+    if (rc == 0)
+        rc = load_heads(d, l, layer, t, e);
+    return rc < 0 ? rc : loader_fused(l, layer, t + LATENT_OUT, 1, &y->out, e);
 }
 
 /* Computes the queries of all heads. Returns their address; tokens are *stride floats apart. */
-static uint64_t run_query(const struct latent *d, const struct mixer_call *call, uint32_t *stride)
+static uint64_t run_query(const struct latent *d, const struct part_call *call, uint32_t *stride)
 {
-    const struct mixer_room *r = d->room;
+    const struct part_room *r = d->room;
     const struct latent_layer *y = &d->layers[call->layer];
-    uint64_t q = r->own[MIXER_LATENT][Q].address;
-    *stride = in_rows(r->config);
-    mixer_project(r, &y->in, call, *stride);
-    if (!r->config->q_lora_rank)
+    uint64_t q = r->own[PART_LATENT][Q].address;
+    *stride = in_rows(d->config);
+    part_project(r, &y->in, call, *stride);
+    if (!d->config->q_lora_rank)
         return r->proj.address;
     linear_run(&y->q_b, r->exec,
                &(struct linear_call){.x = r->proj.address,
                                      .norm = y->q_norm,
                                      .y = q,
                                      .x_stride = *stride,
-                                     .y_stride = q_rows(r->config),
+                                     .y_stride = q_rows(d->config),
                                      .n = call->chunk->n,
                                      .eps = LATENT_EPS,
                                      .f16_scratch = r->f16_scratch.address});
-    *stride = q_rows(r->config);
+    *stride = q_rows(d->config);
     return q;
 }
 
 /* q: the queries of the chunk. */
-static void attend(const struct latent *d, const struct mixer_call *call, const struct mixer_part *part,
+static void attend(const struct latent *d, const struct part_call *call, const struct part_tokens *part,
                    uint64_t q, uint32_t stride)
 {
-    const struct mixer_room *r = d->room;
+    const struct part_room *r = d->room;
     const struct latent_layer *y = &d->layers[call->layer];
     uint64_t from = part->from * sizeof(float);
     mla_run(&d->op, r->exec,
             &(struct mla_call){.q = q + from * stride,
-                               .kv = r->proj.address + from * in_rows(r->config),
+                               .kv = r->proj.address + from * in_rows(d->config),
                                .norm = y->kv_norm,
                                .rope = part->rope,
                                .blocks = part->of.kv_blocks,
@@ -210,26 +199,26 @@ static void attend(const struct latent *d, const struct mixer_call *call, const 
                                .n = part->n,
                                .pos = part->of.pos,
                                .q_stride = stride,
-                               .kv_stride = in_rows(r->config),
-                               .kv_at = kv_at(r->config),
-                               .layer_off = (uint32_t)call->state->rows[0].off});
+                               .kv_stride = in_rows(d->config),
+                               .kv_at = kv_at(d->config),
+                               .layer_off = (uint32_t)call->stores->of[0].off});
 }
 
-static void latent_run(const void *self, const struct mixer_call *call)
+static void latent_run(const void *self, const struct part_call *call)
 {
     const struct latent *d = self;
     uint32_t stride;
     uint64_t q = run_query(d, call, &stride);
-    for (uint32_t i = 0; i < mixer_n_parts(call->chunk); i++) {
-        const struct mixer_part part = mixer_part(d->room, call->chunk, i);
+    for (uint32_t i = 0; i < part_n_sequences(call->chunk); i++) {
+        const struct part_tokens part = part_tokens_of(d->room, call->chunk, d->config->rope, i);
         attend(d, call, &part, q, stride);
     }
-    mixer_add(d->room, &d->layers[call->layer].out, call->chunk->n, false);
+    part_add(d->room, &d->layers[call->layer].out, call, false);
 }
 
-const struct mixer mixer_latent = {
+const struct part part_latent = {
     .needs = latent_needs,
-    .state = latent_state,
+    .stores = latent_stores,
     .open = latent_open,
     .close = latent_close,
     .load = latent_load,

@@ -10,6 +10,7 @@
 #include "cpu/nodes.h"
 #include "base/pool.h"
 #include "model/model_dir.h"
+#include "model/part_tensors.h"
 #include "ops/linear/linear.h"
 
 /* Small tensors are packed into allocations of this size. A tensor of a quarter of it or more gets its own,
@@ -204,6 +205,14 @@ static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *addre
     return rc;
 }
 
+enum { NAME = 128 };
+
+static const char *name_of(uint32_t layer, const struct part_tensor *t, char out[NAME])
+{
+    snprintf(out, NAME, "model.layers.%u.%s", layer, t->name);
+    return out;
+}
+
 int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t cols, struct weights *out,
                   struct moeflux_err *e)
 {
@@ -256,52 +265,49 @@ int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *addr
     return rc < 0 ? rc : tell(l, bytes, e);
 }
 
-int loader_biases(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n,
-                  uint64_t *address, struct moeflux_err *e)
+int loader_vectors(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,
+                   uint64_t *address, struct moeflux_err *e)
 {
-    uint64_t rows = 0, done = 0, bytes = 0;
+    uint64_t all = 0, done = 0, bytes = 0;
     for (uint32_t i = 0; i < n; i++)
-        rows += parts[i].rows;
-    float *values = mem_new(rows, sizeof *values, e);
+        all += t[i].cols;
+    if (all == 0)
+        return 0;
+    float *values = mem_new(all, sizeof *values, e);
     int rc = values ? 0 : ERR_MEMORY;
     for (uint32_t i = 0; i < n && rc == 0; i++) {
-        char name[128];
-        snprintf(name, sizeof name, "model.layers.%u.%s.bias", layer, parts[i].name);
-        rc = read_vector(l, name, parts[i].rows, values + done, &bytes, e);
-        done += parts[i].rows;
+        char name[NAME];
+        if (t[i].cols > 0)
+            rc = read_vector(l, name_of(layer, &t[i], name), t[i].cols, values + done, &bytes, e);
+        done += t[i].cols;
     }
     if (rc == 0)
-        rc = put_vector(l, values, rows, address, e);
+        rc = put_vector(l, values, all, address, e);
     free(values);
     return rc < 0 ? rc : tell(l, bytes, e);
 }
 
-int loader_parts(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,
+int loader_parts(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,
                  struct weights *out, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; i < n && rc == 0; i++) {
-        char name[128];
-        snprintf(name, sizeof name, "model.layers.%u.%s", layer, parts[i].name);
-        rc = loader_matrix(l, name, parts[i].rows, cols, &out[i], e);
+        char name[NAME];
+        if (t[i].cols > 0)
+            rc = loader_matrix(l, name_of(layer, &t[i], name), t[i].rows, t[i].cols, out++, e);
     }
     return rc;
 }
 
-int loader_fused(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,
+int loader_fused(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,
                  struct linear *out, struct moeflux_err *e)
 {
     struct weights w[LINEAR_MAX_SEGMENTS];
-    int rc = loader_parts(l, layer, parts, n, cols, w, e);
-    return rc < 0 ? rc : linear_open(out, l->exec, w, n, e);
-}
-
-int loader_layer_vector(struct loader *l, uint32_t layer, const char *what, uint64_t n, uint64_t *address,
-                        struct moeflux_err *e)
-{
-    char name[128];
-    snprintf(name, sizeof name, "model.layers.%u.%s", layer, what);
-    return loader_vector(l, name, n, address, e);
+    uint32_t n_there = 0;
+    for (uint32_t i = 0; i < n; i++)
+        n_there += t[i].cols > 0;
+    int rc = loader_parts(l, layer, t, n, w, e);
+    return rc < 0 ? rc : linear_open(out, l->exec, w, n_there, e);
 }
 
 int loader_finish(struct loader *l, struct moeflux_err *e)

@@ -15,6 +15,7 @@ struct config;
 struct moeflux_err;
 struct linear;
 struct model_dir;
+struct part_tensor;
 struct pool;
 
 struct loader {
@@ -53,21 +54,17 @@ int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t co
 /* Loads a BF16 or F32 tensor of n elements as float32. */
 int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct moeflux_err *e);
 
-/* A matrix of a layer, by its name below "model.layers.N.". */
-struct loader_part {
-    const char *name;
-    uint32_t rows;
-};
-/* Loads matrices with equal columns. */
-int loader_parts(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,
+/* The following load the tensors t [n] of a layer (model/part_tensors.h); those that are absent are left
+ * out. */
+
+/* Loads matrices. */
+int loader_parts(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,
                  struct weights *out, struct moeflux_err *e);
-/* Does the same and opens them as one fused product. */
-int loader_fused(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n, uint32_t cols,
+/* Loads matrices with equal columns as one product. */
+int loader_fused(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,
                  struct linear *out, struct moeflux_err *e);
-/* Loads the biases of the same matrices (NAME.bias) as one vector of float32. */
-int loader_biases(struct loader *l, uint32_t layer, const struct loader_part *parts, uint32_t n,
-                  uint64_t *address, struct moeflux_err *e);
-int loader_layer_vector(struct loader *l, uint32_t layer, const char *what, uint64_t n, uint64_t *address,
-                        struct moeflux_err *e);
+/* Loads vectors as one of float32. *address stays if all are absent. */
+int loader_vectors(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,
+                   uint64_t *address, struct moeflux_err *e);
 
 #endif

@@ -1,6 +1,5 @@
 #include "arch/moe.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "arch/arch.h"
@@ -12,15 +11,7 @@
 #include "model/config.h"
 #include "model/family.h"
 #include "model/model_dir.h"
-
-enum { NAME = 64 };
-
-/* Writes a name below "model.layers.N."; `part`: a matrix of the shared expert, or "". */
-static const char *mlp_name(char out[NAME], const char *name, const char *part)
-{
-    snprintf(out, NAME, "mlp.%s%s", name, part);
-    return out;
-}
+#include "model/part_tensors.h"
 
 /* Whether a gate weights the shared expert. */
 static bool has_shared_gate(const struct config *c)
@@ -45,22 +36,14 @@ static int open_router(const struct config *c, struct exec *x, const struct weig
 }
 
 /* Loads the rows once; several products use them. */
-static int load_router(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
-                       struct moeflux_err *e)
+static int load_router(struct moe *m, struct loader *l, uint32_t layer, const struct part_tensor *t,
+                       struct moe_layer *out, struct moeflux_err *e)
 {
-    const struct config *c = l->config;
-    struct loader_part parts[4] = {{"mlp.gate", c->n_experts}};
+    const struct part_tensor rows[] = {t[EXPERTS_ROUTER], t[EXPERTS_SHARED_GATE], t[EXPERTS_GATE],
+                                       t[EXPERTS_UP]};
     struct weights w[4];
-    char names[3][NAME];
-    uint32_t n = 1;
-    if (has_shared_gate(c))
-        parts[n++] = (struct loader_part){mlp_name(names[0], c->family->shared_gate, ""), 1};
-    if (c->shared_inner) {
-        const char *shared = c->family->shared;
-        parts[n++] = (struct loader_part){mlp_name(names[1], shared, ".gate_proj"), c->shared_inner};
-        parts[n++] = (struct loader_part){mlp_name(names[2], shared, ".up_proj"), c->shared_inner};
-    }
-    int rc = loader_parts(l, layer, parts, n, c->hidden, w, e);
+    uint32_t n = 1u + m->shared_gate + 2u * (l->config->shared_inner > 0);
+    int rc = loader_parts(l, layer, rows, 4, w, e);
     if (rc < 0)
         return rc;
     if (n > 1) {
@@ -68,45 +51,31 @@ static int load_router(struct moe *m, struct loader *l, uint32_t layer, struct m
         kind->up_formats |= format_set(w[n - 1].format);
         kind->has_mixed_up |= w[n - 2].format != w[n - 1].format || weights_are_uneven(&w[n - 1]);
     }
-    return open_router(c, l->exec, w, n, out, e);
+    return open_router(l->config, l->exec, w, n, out, e);
 }
 
-static int load_shared_down(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
-                            struct moeflux_err *e)
+static int load_shared_down(struct moe *m, struct loader *l, uint32_t layer, const struct part_tensor *t,
+                            struct moe_layer *out, struct moeflux_err *e)
 {
-    char name[NAME];
-    const struct loader_part down = {mlp_name(name, l->config->family->shared, ".down_proj"),
-                                     l->config->hidden};
-    int rc = loader_parts(l, layer, &down, 1, l->config->shared_inner, &out->shared_down, e);
+    int rc = loader_parts(l, layer, t + EXPERTS_DOWN, 1, &out->shared_down, e);
     if (rc < 0)
         return rc;
     m->experts[out->kind].shared_formats |= format_set(out->shared_down.format);
     return linear_open(&out->shared_out, l->exec, &out->shared_down, 1, e);
 }
 
-static int load_biases(struct loader *l, uint32_t layer, struct experts_biases *out, struct moeflux_err *e)
+int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct part_tensor *t,
+                   struct moe_layer *out, struct moeflux_err *e)
 {
-    const struct config *c = l->config;
-    const struct loader_part up[] = {{"mlp.switch_mlp.gate_proj", c->n_experts * c->moe_inner},
-                                     {"mlp.switch_mlp.up_proj", c->n_experts * c->moe_inner}},
-                             down[] = {{"mlp.switch_mlp.down_proj", c->n_experts * c->hidden}};
-    int rc = loader_biases(l, layer, up, 2, &out->gate_up, e);
-    return rc < 0 ? rc : loader_biases(l, layer, down, 1, &out->down, e);
-}
-
-int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
-                   struct moeflux_err *e)
-{
-    const struct config *c = l->config;
-    char name[NAME];
     out->kind = m->kinds.of_layer[layer];
-    int rc = load_router(m, l, layer, out, e);
-    if (rc == 0 && c->family->router_bias)
-        rc = loader_layer_vector(l, layer, mlp_name(name, c->family->router_bias, ""), c->n_experts,
-                                 &out->bias, e);
-    if (rc == 0 && c->experts_biased)
-        rc = load_biases(l, layer, &out->biases, e);
-    return rc < 0 || !c->shared_inner ? rc : load_shared_down(m, l, layer, out, e);
+    int rc = load_router(m, l, layer, t, out, e);
+    if (rc == 0)
+        rc = loader_vectors(l, layer, t + EXPERTS_ROUTER_BIAS, 1, &out->bias, e);
+    if (rc == 0)
+        rc = loader_vectors(l, layer, t + EXPERTS_BIASES, 2, &out->biases.gate_up, e);
+    if (rc == 0)
+        rc = loader_vectors(l, layer, t + EXPERTS_BIASES + 2, 1, &out->biases.down, e);
+    return rc < 0 || !l->config->shared_inner ? rc : load_shared_down(m, l, layer, t, out, e);
 }
 
 void moe_close_layer(struct moe_layer *y, struct exec *x)
@@ -168,8 +137,8 @@ static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
     experts.down_formats |= kind->shared_formats;
     experts.up_formats |= kind->up_formats;
     experts.shared_inner = kind->has_mixed_up ? 0 : c->shared_inner;
-    experts.chooses = !c->sigmoid && !experts.drops;
-    experts.norm_topk = c->norm_topk;
+    experts.chooses = !c->router.sigmoid && !experts.drops;
+    experts.norm_topk = c->router.norm;
     return experts_open(&kind->experts, m->exec, &experts, e);
 }
 
@@ -184,7 +153,7 @@ bool moe_takes_rounds(const struct moe *m, uint32_t n)
 /* Whether the router's bias is part of its logits, as in a softmax router. */
 static bool has_logit_bias(const struct config *c)
 {
-    return !c->sigmoid && c->family->router_bias;
+    return !c->router.sigmoid && c->family->router_bias;
 }
 
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
@@ -192,11 +161,11 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
     const struct config *c = r->config;
     const struct router_shape router = {.n_experts = c->n_experts,
                                         .top_k = c->top_k,
-                                        .norm = c->norm_topk,
-                                        .sigmoid = c->sigmoid,
-                                        .n_groups = c->n_group,
-                                        .keep_groups = c->topk_group,
-                                        .scale = c->routed_scaling,
+                                        .norm = c->router.norm,
+                                        .sigmoid = c->router.sigmoid,
+                                        .n_groups = c->router.n_groups,
+                                        .keep_groups = c->router.keep_groups,
+                                        .scale = c->router.scale,
                                         .share = c->expert_share};
     int rc = router_open(&m->router, r->exec, &router, e);
     for (uint32_t i = 0; rc == 0 && i < m->kinds.n; i++)

@@ -24,6 +24,7 @@ struct config;
 struct expert_layout;
 struct moeflux_err;
 struct loader;
+struct part_tensor;
 struct scratch;
 
 struct moe_layer {
@@ -68,9 +69,9 @@ struct moe {
 
 /* Prepares for loading layers. */
 int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
-/* Loads layer `layer`, except its norm. */
-int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, struct moe_layer *out,
-                   struct moeflux_err *e);
+/* Loads the tensors t (model/part_tensors.h) of a layer; not its norm. moe_allocate must have been called. */
+int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct part_tensor *t,
+                   struct moe_layer *out, struct moeflux_err *e);
 void moe_close_layer(struct moe_layer *y, struct exec *x);
 
 /* Returns the shape of the routed experts. */

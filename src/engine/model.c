@@ -9,6 +9,7 @@
 #include "engine/plan/load_plan.h"
 #include "engine/plan/stage_plan.h"
 #include "engine/sequence.h"
+#include "engine/state/stores.h"
 #include "engine/test_hooks.h"
 #include "experts/usage.h"
 #include "model/family.h"
@@ -17,11 +18,13 @@
 static int make_frequencies(struct moeflux_model *m, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
-    m->inverse_frequencies = mem_new(size_max(c->rotary_dim / 2, 1), sizeof(float), e);
+    m->inverse_frequencies = mem_new(size_max(rope_floats(c, c->n_ropes) / 2, 1), sizeof(float), e);
     if (!m->inverse_frequencies)
         return ERR_MEMORY;
-    rope_frequencies(c, m->inverse_frequencies);
-    m->rope_multiplier = rope_multiplier(c);
+    for (uint32_t i = 0; i < c->n_ropes; i++) {
+        rope_frequencies(&c->ropes[i], m->inverse_frequencies + rope_floats(c, i) / 2);
+        m->rope_multipliers[i] = rope_multiplier(&c->ropes[i]);
+    }
     return 0;
 }
 
@@ -92,8 +95,9 @@ static int open_stages(struct moeflux_model *m, const struct stage_plan *p, cons
         struct stage *at = &m->stages[i];
         rc = model_fault(m, at, stage_open(at, m, &p->of[i], o, before, e), e);
         before = at->loader.end_bytes;
-        at->recurrent_off = m->recurrent_state_bytes;
-        m->recurrent_state_bytes += at->view.recurrent_state_bytes;
+        at->checkpoint_off = m->checkpoint_bytes;
+        m->recurrent_state_bytes += at->view.sizes.recurrent;
+        m->checkpoint_bytes += rc == 0 ? stores_checkpoint_bytes(at) : 0;
     }
     for (uint32_t i = 0; rc == 0 && i + 1 < m->n_stages; i++)
         stage_open_crossing(&m->stages[i]);
@@ -239,12 +243,12 @@ struct stage *model_stage(struct moeflux_model *m, uint32_t layer)
     return &m->stages[i];
 }
 
-const struct arch_state *model_state(const struct moeflux_model *m, uint32_t layer)
+const struct arch_stores *model_stores(const struct moeflux_model *m, uint32_t layer)
 {
     uint32_t i = 0;
     while (i + 1 < m->n_stages && layer >= m->stages[i].layers.end)
         i++;
-    return &m->stages[i].view.states[layer];
+    return &m->stages[i].view.stores[layer];
 }
 
 int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e)

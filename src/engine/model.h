@@ -29,9 +29,10 @@ struct moeflux_model {
     enum kv_type kv_type;
     uint32_t n_checkpoints; /* the most that a session may have */
 
-    uint64_t recurrent_state_bytes; /* sum over all stages */
-    float *inverse_frequencies;     /* [rotary_dim / 2] */
-    double rope_multiplier;         /* factor of cos and sin */
+    uint64_t recurrent_state_bytes;            /* sum over all stages */
+    uint64_t checkpoint_bytes;                 /* one checkpoint; 0: sequences can be cut anywhere */
+    float *inverse_frequencies;                /* [dim / 2] of each table, one after the other */
+    double rope_multipliers[CONFIG_MAX_ROPES]; /* factors of cos and sin */
 
     struct step_room step; /* belongs to the last stage */
 
@@ -51,7 +52,7 @@ struct moeflux_model {
 
 /* Returns the stage that computes a layer. */
 struct stage *model_stage(struct moeflux_model *m, uint32_t layer);
-const struct arch_state *model_state(const struct moeflux_model *m, uint32_t layer);
+const struct arch_stores *model_stores(const struct moeflux_model *m, uint32_t layer);
 /* Returns rc. If there are several devices, adds the device's name to the text of ERR_DEVICE and
  * ERR_NO_FIT. */
 int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e);

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "engine/plan/format_text.h"
 #include "engine/plan/load_plan.h"
+#include "engine/state/stores.h"
 #include "experts/store.h"
 #include "model/family.h"
 #include "model/model_dir.h"
@@ -55,7 +56,6 @@ static void fill_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .expert_share = config_expert_share(c),
                                   .moe_inner = c->moe_inner,
                                   .max_context = c->max_context,
-                                  .window = c->attn_window,
                                   .packed = d->packed,
                                   .is_sketch = d->is_sketch,
                                   .is_assumed = d->is_assumed,
@@ -65,17 +65,20 @@ static void fill_needs(const struct model_dir *d, struct moeflux_needs *out)
     snprintf(out->architecture, sizeof out->architecture, "%s", c->family->name);
     format_text_experts(d, out->expert_formats, sizeof out->expert_formats);
     format_text_dense(d, out->dense_formats, sizeof out->dense_formats);
+    struct arch_store_sizes sizes = {0};
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        const struct arch_state s = arch_state_of(c, i, KV_TYPE_F32);
-        out->n_attention += s.rows[0].n > 0;
-        out->n_windowed += c->layers[i].has_window;
-        out->kv_bytes_per_pos += ((uint64_t)s.rows[0].n + s.rows[1].n) * sizeof(float);
-        /* A dispatch reads one window and writes the other. Everything exists twice: the backup allows a
-         * chunk to be undone. */
-        out->recurrent_state_bytes += 2 * (2 * s.window_bytes + s.delta_bytes);
+        const struct arch_stores s = arch_stores_of(c, i, KV_TYPE_F32);
+        out->n_attention += stores_has_rows(&s);
+        out->n_windowed += config_window(c, i) > 0;
+        out->window = (uint32_t)size_max(out->window, config_window(c, i));
+        arch_add_sizes(&sizes, &s);
         n_moe += config_has_experts(c, i);
         out->token_expert_bytes += c->top_k * d->experts[i].bytes;
     }
+    /* The recurrent state exists twice: the backup allows a chunk to be undone. */
+    out->kv_bytes_per_pos = sizes.kv_block >> KV_BLOCK_SHIFT;
+    out->recurrent_state_bytes =
+        2 * sizes.recurrent + stores_ring_blocks(sizes.window, 1, 0) * sizes.ring_block;
     out->n_expert_layers = (uint32_t)n_moe;
     out->n_expert_params = n_moe * c->n_experts * expert_params;
     out->n_params = dense_params(d) + out->n_expert_params;

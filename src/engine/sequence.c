@@ -7,18 +7,34 @@
 #include "base/mem.h"
 #include "engine/run/forward.h"
 #include "engine/state/rewind.h"
+#include "engine/state/stores.h"
 
 enum { DEFAULT_CHECKPOINTS = 4 };
 
-static int allocate_on(struct stage_state *on, uint32_t max_blocks, struct stage *at, struct moeflux_err *e)
+/* Makes a table of `entries` for n blocks, none for n = 0. */
+static int make_table(struct block_table *t, uint32_t n, uint32_t entries, struct stage *at,
+                      struct moeflux_err *e)
 {
-    on->blocks = mem_new(max_blocks, sizeof *on->blocks, e);
-    if (!on->blocks)
-        return ERR_MEMORY;
-    int rc = exec_buffer_new(at->exec, &on->table, EXEC_INPUT, 8 * (uint64_t)max_blocks, e);
+    if (n == 0)
+        return 0;
+    t->n = n;
+    t->blocks = mem_new(n, sizeof *t->blocks, e);
+    return t->blocks ? exec_buffer_new(at->exec, &t->table, EXEC_INPUT, 8 * (uint64_t)entries, e)
+                     : ERR_MEMORY;
+}
+
+static int allocate_on(const struct moeflux_session *s, struct stage_state *on, struct stage *at,
+                       struct moeflux_err *e)
+{
+    const struct arch_store_sizes *z = &at->view.sizes;
+    uint32_t ring = stores_ring_blocks(z->window, s->model->max_chunk,
+                                       forward_n_older((uint32_t)(on - s->on), s->model->n_stages));
+    int rc = make_table(&on->tables[ARCH_ROWS], z->kv_block ? s->max_blocks : 0, s->max_blocks, at, e);
     if (rc == 0)
-        rc = exec_buffer_new(at->exec, &on->recurrent, EXEC_DEVICE,
-                             size_max(at->view.recurrent_state_bytes, 4), e);
+        rc = make_table(&on->tables[ARCH_WINDOW], (uint32_t)size_min(ring, s->max_blocks), s->max_blocks, at,
+                        e);
+    if (rc == 0)
+        rc = exec_buffer_new(at->exec, &on->recurrent, EXEC_DEVICE, size_max(z->recurrent, 4), e);
     if (rc == 0)
         rc = exec_buffer_new(at->exec, &on->recurrent_next, EXEC_DEVICE, on->recurrent.bytes, e);
     if (rc == 0)
@@ -35,27 +51,33 @@ static int allocate(struct moeflux_session *s, struct moeflux_err *e)
     int rc = s->on && s->history ? 0 : ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         stage_take(&m->stages[i]);
-        rc = model_fault(m, &m->stages[i], allocate_on(&s->on[i], s->max_blocks, &m->stages[i], e), e);
+        rc = model_fault(m, &m->stages[i], allocate_on(s, &s->on[i], &m->stages[i], e), e);
         stage_give(&m->stages[i]);
     }
     return rc < 0 ? rc : moeflux_session_clear(s, e);
 }
 
-static void free_on(struct stage_state *on, uint32_t n_blocks, struct stage *at)
+static void free_table(struct block_table *t, struct stage *at)
+{
+    for (uint32_t i = 0; t->blocks && i < t->n; i++) {
+        at->state_bytes -= t->blocks[i].address ? t->blocks[i].bytes : 0;
+        exec_buffer_free(at->exec, &t->blocks[i]);
+    }
+    exec_buffer_free(at->exec, &t->table);
+    free(t->blocks);
+}
+
+static void free_on(struct stage_state *on, struct stage *at)
 {
     at->state_bytes -= on->recurrent_next.address ? 2 * on->recurrent.bytes : 0;
-    for (uint32_t i = 0; on->blocks && i < n_blocks; i++) {
-        at->state_bytes -= on->blocks[i].address ? on->blocks[i].bytes : 0;
-        exec_buffer_free(at->exec, &on->blocks[i]);
-    }
+    for (int i = 0; i < 2; i++)
+        free_table(&on->tables[i], at);
     exec_buffer_free(at->exec, &on->recurrent);
     exec_buffer_free(at->exec, &on->recurrent_next);
     for (size_t i = 0; i < sizeof on->older / sizeof *on->older; i++) {
         at->state_bytes -= on->older[i].address ? on->older[i].bytes : 0;
         exec_buffer_free(at->exec, &on->older[i]);
     }
-    exec_buffer_free(at->exec, &on->table);
-    free(on->blocks);
 }
 
 int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, uint32_t max_context,
@@ -87,7 +109,7 @@ static void free_states(struct moeflux_session *s)
     struct moeflux_model *m = s->model;
     for (uint32_t i = 0; s->on && i < m->n_stages; i++) {
         stage_take(&m->stages[i]);
-        free_on(&s->on[i], s->max_blocks, &m->stages[i]);
+        free_on(&s->on[i], &m->stages[i]);
         stage_give(&m->stages[i]);
     }
     free(s->on);
@@ -143,19 +165,30 @@ void moeflux_session_free(struct moeflux_session *s)
     free_closed(s->model, s);
 }
 
-/* Adds the next block of the KV cache on one stage, unless it exists or the stage has no attention. */
-static int add_block(struct moeflux_session *s, struct stage *at, struct stage_state *on,
+/* Fills the next entry of a table. Its block is allocated unless it exists. */
+static int add_block(struct block_table *t, uint32_t entry, uint64_t bytes, struct stage *at,
                      struct moeflux_err *e)
 {
-    struct exec_buffer *b = &on->blocks[s->n_blocks];
-    if (at->view.kv_block_bytes == 0 || b->address)
+    if (t->n == 0)
         return 0;
-    int rc = exec_buffer_new(at->exec, b, EXEC_DEVICE, at->view.kv_block_bytes, e);
-    if (rc < 0)
-        return rc;
-    ((uint64_t *)(void *)on->table.host)[s->n_blocks] = b->address;
-    at->state_bytes += b->bytes;
+    struct exec_buffer *b = &t->blocks[entry % t->n];
+    if (!b->address) {
+        int rc = exec_buffer_new(at->exec, b, EXEC_DEVICE, bytes, e);
+        if (rc < 0)
+            return rc;
+        at->state_bytes += b->bytes;
+    }
+    ((uint64_t *)(void *)t->table.host)[entry] = b->address;
     return 0;
+}
+
+static int add_blocks(struct moeflux_session *s, uint32_t stage, struct moeflux_err *e)
+{
+    struct stage *at = &s->model->stages[stage];
+    const struct arch_store_sizes *z = &at->view.sizes;
+    struct block_table *t = s->on[stage].tables;
+    int rc = add_block(&t[ARCH_ROWS], s->n_blocks, z->kv_block, at, e);
+    return rc < 0 ? rc : add_block(&t[ARCH_WINDOW], s->n_blocks, z->ring_block, at, e);
 }
 
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e)
@@ -165,7 +198,7 @@ int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err
     for (; s->n_blocks < need; s->n_blocks++)
         for (uint32_t i = 0; i < m->n_stages; i++) {
             stage_take(&m->stages[i]);
-            int rc = model_fault(m, &m->stages[i], add_block(s, &m->stages[i], &s->on[i], e), e);
+            int rc = model_fault(m, &m->stages[i], add_blocks(s, i, e), e);
             stage_give(&m->stages[i]);
             if (rc < 0)
                 return rc;
@@ -197,6 +230,7 @@ void sequence_accept(struct moeflux_session *s, int32_t id)
 
 void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t parity)
 {
+    s->window_from = pos > 0 ? stores_window_from(s) : 0;
     s->pos = pos;
     s->parity = parity;
     s->mark = atomic_fetch_add(&s->model->n_marks, 1) + 1;
@@ -261,7 +295,7 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
 static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struct moeflux_err *e)
 {
     uint32_t every = s->checkpoint_every;
-    if (every == 0 || s->model->recurrent_state_bytes == 0 || s->pos / every == (s->pos - n_new) / every)
+    if (every == 0 || s->model->checkpoint_bytes == 0 || s->pos / every == (s->pos - n_new) / every)
         return 0;
     int rc = moeflux_session_checkpoint(s, e);
     return rc == ERR_MEMORY ? 0 : rc;
@@ -275,8 +309,8 @@ static bool make_kept(struct moeflux_model *m)
         if (at->kept.address)
             continue;
         stage_take(at);
-        int rc = exec_buffer_new(at->exec, &at->kept, EXEC_DEVICE,
-                                 size_max(at->view.recurrent_state_bytes, 4), NULL);
+        int rc =
+            exec_buffer_new(at->exec, &at->kept, EXEC_DEVICE, size_max(at->view.sizes.recurrent, 4), NULL);
         at->state_bytes += rc == 0 ? at->kept.bytes : 0;
         stage_give(at);
         if (rc < 0)
@@ -300,7 +334,7 @@ static int checkpoint_after(struct moeflux_session *s, uint32_t keep, struct moe
 static void cut(struct moeflux_session *s, struct forward_call *c, uint32_t most)
 {
     const struct moeflux_model *m = s->model;
-    uint32_t every = m->recurrent_state_bytes ? s->checkpoint_every : 0, left = c->n, at = s->checkpoint_at;
+    uint32_t every = m->checkpoint_bytes ? s->checkpoint_every : 0, left = c->n, at = s->checkpoint_at;
     bool ends = false;
     c->n = 0;
     while (!ends && c->n < left && c->n_chunks < most) {

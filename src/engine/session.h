@@ -15,15 +15,21 @@ struct progress_at {
     bool is_stopped;  /* the callback said stop */
 };
 
+/* Blocks of rows. The table has an address for every block of the context, that of blocks[i % n]. */
+struct block_table {
+    struct exec_buffer *blocks; /* [n], made when the sequence reaches them */
+    uint32_t n;
+    struct exec_buffer table; /* u64 [max_blocks] */
+};
+
 /* The state of a sequence on one stage. */
 struct stage_state {
-    struct exec_buffer recurrent; /* arch_view.recurrent_state_bytes */
+    struct exec_buffer recurrent; /* arch_view.sizes.recurrent */
     /* the state after the next tokens is written here; the two are swapped when the tokens are accepted */
     struct exec_buffer recurrent_next;
     /* earlier states (forward.h); made on first use */
     struct exec_buffer older[MOEFLUX_MAX_DEVICES - 1];
-    struct exec_buffer *blocks; /* KV cache, [n_blocks] */
-    struct exec_buffer table;   /* u64 [max_blocks]: the blocks' addresses */
+    struct block_table tables[2]; /* [ARCH_ROWS], [ARCH_WINDOW] */
 };
 
 struct moeflux_session {
@@ -31,7 +37,8 @@ struct moeflux_session {
     uint32_t max_context, pos;
     uint32_t parity;               /* which of the double-buffered states is current */
     struct stage_state *on;        /* [n_stages] */
-    uint32_t n_blocks, max_blocks; /* KV cache blocks on each stage */
+    uint32_t n_blocks, max_blocks; /* entries of the block tables: in use, in all */
+    uint32_t window_from;          /* windows have no rows of earlier positions (stores_window_from) */
     bool is_stopped;               /* a chunk was stopped: the device may still write to recurrent_next */
     int32_t *history;              /* [max_context]: the tokens' ids, -1: not known */
     float *logits;                 /* [vocab_size]: for sampling on the host (step.c); made on first use */

@@ -33,10 +33,33 @@ int config_add_eos(struct config *c, const struct json_t *root, const char *wher
     return !value || json_is_null(value) ? 0 : read_eos_of(c, value, where, e);
 }
 
+const struct part_config *config_first(const struct config *c, enum part_kind kind)
+{
+    static const struct part_config none;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (c->parts[i].kind == kind)
+            return &c->parts[i];
+    return &none;
+}
+
+const struct part_config *config_mixer(const struct config *c, uint32_t layer)
+{
+    uint32_t block = 0;
+    while (config_part(c, layer, block)->kind >= PART_MIXERS)
+        block++;
+    return config_part(c, layer, block);
+}
+
+uint32_t config_window(const struct config *c, uint32_t layer)
+{
+    const struct part_config *p = config_mixer(c, layer);
+    return p->kind == PART_ATTENTION ? p->gqa.window : 0;
+}
+
 /* Returns the most experts that the router can choose. */
 static uint32_t most_active(const struct config *c)
 {
-    return c->sigmoid ? c->n_experts / c->n_group * c->topk_group : c->n_experts;
+    return c->router.sigmoid ? c->n_experts / c->router.n_groups * c->router.keep_groups : c->n_experts;
 }
 
 int config_set_active_experts(struct config *c, uint32_t n, float share, struct moeflux_err *e)
@@ -44,7 +67,7 @@ int config_set_active_experts(struct config *c, uint32_t n, float share, struct 
     uint32_t most = most_active(c);
     if (n > most && most < c->n_experts)
         return err_set(e, ERR_USAGE, "--active-experts %u, expected at most %u (%u groups of %u experts)", n,
-                       most, c->topk_group, c->n_experts / c->n_group);
+                       most, c->router.keep_groups, c->n_experts / c->router.n_groups);
     if (n > most)
         return err_set(e, ERR_USAGE, "--active-experts %u, expected at most %u (experts of a layer)", n,
                        most);

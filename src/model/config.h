@@ -13,32 +13,90 @@ struct moeflux_err;
 struct family;
 struct json_t;
 
-/* The part of a layer that mixes tokens. The numbers are in fingerprints of saved states and must not
- * change. */
-enum mixer_kind {
-    MIXER_DELTA_NET,
-    MIXER_ATTENTION, /* grouped-query attention */
-    MIXER_LATENT,    /* multi-head latent attention */
-    MIXER_KINDS
-};
-
-struct config_layer {
-    enum mixer_kind mixer;
-    bool has_experts; /* else its feed-forward part is dense */
-    bool has_window;  /* its attention sees the last attn_window positions only */
+/* The kinds of parts that layers consist of. The mixers, in which the tokens of a sequence meet, come
+ * first. The numbers are in fingerprints of saved states and must not change. */
+enum part_kind {
+    PART_DELTA_NET,
+    PART_ATTENTION, /* grouped-query attention */
+    PART_LATENT,    /* multi-head latent attention */
+    PART_DENSE,     /* feed-forward */
+    PART_EXPERTS,   /* routed experts, and a shared one; described in struct config */
+    PART_KINDS,
+    PART_MIXERS = PART_DENSE
 };
 
 /* Norms of queries and keys in grouped-query attention: none, one per head, one over all heads of a token. */
 enum qk_norm { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_ALL };
 
-enum { CONFIG_MAX_EOS = 16 };
+struct gqa_config {
+    uint32_t n_heads, n_kv_heads, head_dim;
+    uint32_t rope;   /* index into config.ropes */
+    uint32_t window; /* positions that a token sees, with its own; 0: all */
+    enum qk_norm norm;
+    bool gated;      /* q_proj computes a gate for each query, too */
+    bool biased;     /* q_proj, k_proj and v_proj have biases */
+    bool out_biased; /* o_proj has a bias */
+    bool sinks;      /* each head has one more score, without a value */
+};
 
+struct delta_config {
+    uint32_t n_k_heads, n_v_heads, k_head_dim, v_head_dim, conv_kernel;
+};
+
+struct latent_config {
+    uint32_t n_heads;
+    uint32_t q_lora_rank; /* 0: plain q_proj */
+    uint32_t kv_lora_rank, nope_dim, rope_dim, v_dim;
+    uint32_t rope;    /* index into config.ropes */
+    bool interleaved; /* rotates the pairs (2i, 2i+1) instead of (i, i + rope_dim/2) */
+};
+
+struct dense_config {
+    uint32_t inner;
+};
+
+/* One description of a part; layers that share it have equal shapes and options. */
+struct part_config {
+    enum part_kind kind;
+    union {
+        struct gqa_config gqa;
+        struct delta_config delta;
+        struct latent_config latent;
+        struct dense_config dense;
+    };
+};
+
+/* A step of a layer: x += part(norm(x)). A residual other than this sum, a norm after the part and a
+ * factor are further fields of a block. A table look-up is a further kind of part. */
+struct config_block {
+    uint32_t part;    /* index into config.parts */
+    const char *norm; /* weights of the norm before it, a tensor below "model.layers.N." */
+};
+
+enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_MAX_ROPES = 2 };
+
+/* A layer's blocks, in order. Routed experts are in its last block. */
+struct config_layer {
+    uint32_t n_blocks;
+    struct config_block blocks[CONFIG_MAX_BLOCKS];
+};
+
+/* A table of rotary angles. */
 struct rope_config {
+    uint32_t dim;  /* rotated channels of a head, even */
     bool yarn;     /* false: plain RoPE */
     bool truncate; /* YaRN: floor and ceil the correction range */
     double theta;
     double factor, original_context, beta_fast, beta_slow; /* YaRN */
     double mscale, mscale_all_dim, attention_factor;       /* YaRN; 0: absent */
+};
+
+/* How a router chooses experts (ops/router/router.h). */
+struct router_config {
+    bool sigmoid; /* sigmoid scores, experts in groups; else softmax */
+    uint32_t n_groups, keep_groups;
+    float scale;
+    bool norm;
 };
 
 struct config {
@@ -48,41 +106,23 @@ struct config {
     float rms_eps;
     bool tied;                   /* lm_head is the embedding */
     struct config_layer *layers; /* [n_layers], owned; at least one has experts */
+    struct part_config parts[CONFIG_MAX_PARTS];
+    uint32_t n_parts;
+    struct rope_config ropes[CONFIG_MAX_ROPES];
+    uint32_t n_ropes;
+    /* MLA: the heads' matrices are kv_b_proj, else embed_q and unembed_out; set from the tensors */
+    bool has_kv_b;
 
-    /* attention: n_heads is used by every mixer, the others by grouped-query attention alone */
-    uint32_t n_heads, n_kv_heads, head_dim;
-    bool attn_gated; /* q_proj computes a gate for each query, too */
-    enum qk_norm attn_norm;
-    bool attn_biased;     /* q_proj, k_proj and v_proj have biases */
-    bool attn_out_biased; /* o_proj has a bias */
-    bool attn_sinks;      /* each head has one more score, without a value */
-    uint32_t attn_window; /* positions that a token sees in layers with a window */
-    uint32_t rotary_dim;  /* rotated channels of a head; MLA: rope_dim */
-    struct rope_config rope;
-    bool rope_interleave; /* pairs (2i, 2i+1) instead of (i, i + rotary_dim/2) */
-
-    /* gated delta net */
-    uint32_t n_k_heads, n_v_heads, k_head_dim, v_head_dim, conv_kernel;
-
-    /* multi-head latent attention */
-    uint32_t q_lora_rank; /* 0: plain q_proj */
-    uint32_t kv_lora_rank, nope_dim, rope_dim, v_dim;
-    bool has_kv_b; /* the heads' matrices are kv_b_proj, else embed_q and unembed_out; set from the tensors */
-
-    /* feed-forward */
+    /* experts, the same in all layers that have some */
     uint32_t n_experts, moe_inner;
     uint32_t top_k;     /* routed experts of a token: the file's num_experts_per_tok, or the user's number */
     uint32_t own_top_k; /* the file's top_k */
     /* A token uses its best experts until their weights sum to this share of the total, (0, 1); 0: all
      * top_k */
     float expert_share;
-    uint32_t shared_inner; /* sum over all shared experts; 0: there is none */
-    uint32_t dense_inner;
+    uint32_t shared_inner;          /* sum over all shared experts; 0: there is none */
     uint32_t first_dense, moe_freq; /* DeepSeek's keys for dense layers; only fingerprints use them */
-    bool sigmoid;                   /* router: sigmoid scores, experts in groups; else softmax */
-    uint32_t n_group, topk_group;
-    float routed_scaling;
-    bool norm_topk;
+    struct router_config router;
     bool experts_biased;
     float swiglu_limit; /* ops/experts/experts.h; 0: none */
 
@@ -91,9 +131,9 @@ struct config {
 };
 
 /* Returns the channels of the delta net's convolution. */
-static inline uint32_t config_conv_dim(const struct config *c)
+static inline uint32_t config_conv_dim(const struct delta_config *d)
 {
-    return 2 * c->n_k_heads * c->k_head_dim + c->n_v_heads * c->v_head_dim;
+    return 2 * d->n_k_heads * d->k_head_dim + d->n_v_heads * d->v_head_dim;
 }
 
 /* Returns the share of the router's weights that a token's experts have at least; 1: all. */
@@ -102,11 +142,25 @@ static inline float config_expert_share(const struct config *c)
     return c->expert_share > 0 ? c->expert_share : 1;
 }
 
+/* Returns the description of a block's part. */
+static inline const struct part_config *config_part(const struct config *c, uint32_t layer, uint32_t block)
+{
+    return &c->parts[c->layers[layer].blocks[block].part];
+}
+
 /* Returns whether layer i has routed experts. */
 static inline bool config_has_experts(const struct config *c, uint32_t i)
 {
-    return c->layers[i].has_experts;
+    uint32_t n = c->layers[i].n_blocks;
+    return n > 0 && config_part(c, i, n - 1)->kind == PART_EXPERTS;
 }
+
+/* Returns the first description of this kind, or one with all fields 0. */
+const struct part_config *config_first(const struct config *c, enum part_kind kind);
+/* Returns the description of the layer's first mixer. */
+const struct part_config *config_mixer(const struct config *c, uint32_t layer);
+/* Returns the positions that layer i's mixer sees; 0: all. */
+uint32_t config_window(const struct config *c, uint32_t layer);
 
 /* Returns the longest context of a sequence in tokens, with a default for models that give none. */
 static inline uint32_t config_longest_context(const struct config *c)

@@ -1,39 +1,120 @@
 #include "model/config_parts.h"
 
+#include <assert.h>
 #include <jansson.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/err.h"
-#include "model/config.h"
 #include "base/json.h"
 
 static const double BIG = 1e30;
 
-int config_check_multiples(const struct config_multiple *m, size_t n, const struct json_view *v)
+void config_check_multiple(struct json_view *v, const char *key, uint64_t value, uint64_t of)
 {
-    for (size_t i = 0; i < n; i++)
-        if (m[i].value % m[i].of != 0)
-            return err_set(v->e, ERR_FORMAT, "%s: %s is %llu, expected a multiple of %llu", v->where,
-                           m[i].key, (unsigned long long)m[i].value, (unsigned long long)m[i].of);
-    return 0;
+    if (v->rc == 0 && value % of != 0)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s is %llu, expected a multiple of %llu", v->where, key,
+                        (unsigned long long)value, (unsigned long long)of);
 }
 
-int config_expect(struct json_view *v, const char *key, bool expected)
+void config_expect(struct json_view *v, const char *key, bool expected)
 {
     bool found = json_view_bool_or(v, key, expected);
-    if (v->rc < 0 || found == expected)
-        return v->rc;
-    return err_set(v->e, ERR_UNSUPPORTED, "%s: %s is %s, expected %s", v->where, key,
-                   found ? "true" : "false", expected ? "true" : "false");
+    if (v->rc == 0 && found != expected)
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s is %s, expected %s", v->where, key,
+                        found ? "true" : "false", expected ? "true" : "false");
 }
 
-int config_expect_empty(struct json_view *v, const char *key)
+static void expect_text(struct json_view *v, const char *key, const char *expected)
+{
+    const char *found = json_view_text_or(v, key, expected);
+    if (v->rc == 0 && strcmp(found, expected) != 0)
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s is %s, expected %s", v->where, key, found, expected);
+}
+
+void config_expect_empty(struct json_view *v, const char *key)
 {
     size_t n = json_array_size(json_view_array(v, key));
-    if (v->rc < 0 || n == 0)
-        return v->rc;
-    return err_set(v->e, ERR_UNSUPPORTED, "%s: %s has %zu layers, expected none", v->where, key, n);
+    if (v->rc == 0 && n > 0)
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s has %zu layers, expected none", v->where, key, n);
 }
+
+void config_expect_ones(struct json_view *v, const char *key)
+{
+    const json_t *list = json_view_array(v, key);
+    for (size_t i = 0; v->rc == 0 && i < json_array_size(list); i++)
+        if (json_integer_value(json_array_get(list, i)) != 1)
+            v->rc =
+                err_set(v->e, ERR_UNSUPPORTED, "%s: %s[%zu] is not 1, softmax attention", v->where, key, i);
+}
+
+/* ---- layers ---- */
+
+struct part_config *config_add_part(struct config *c, enum part_kind kind)
+{
+    assert(c->n_parts < CONFIG_MAX_PARTS);
+    struct part_config *p = &c->parts[c->n_parts++];
+    p->kind = kind;
+    return p;
+}
+
+/* Returns the only description of this kind; adds it if there is none. */
+static struct part_config *only(struct config *c, enum part_kind kind)
+{
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        if (c->parts[i].kind == kind)
+            return &c->parts[i];
+    return config_add_part(c, kind);
+}
+
+static void set_feed_forward(struct config *c, uint32_t i, bool has_experts)
+{
+    c->layers[i].blocks[1].part = (uint32_t)(only(c, has_experts ? PART_EXPERTS : PART_DENSE) - c->parts);
+}
+
+void config_set_layer(struct config *c, uint32_t i, const struct part_config *mixer, bool has_experts)
+{
+    c->layers[i] = (struct config_layer){
+        2,
+        {{(uint32_t)(mixer - c->parts), "input_layernorm.weight"}, {0, "post_attention_layernorm.weight"}}};
+    set_feed_forward(c, i, has_experts);
+}
+
+void config_set_layers(struct config *c, const struct part_config *const *mixers, uint32_t n)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        config_set_layer(c, i, mixers[i % n], true);
+}
+
+/* Returns the list `key` if it has an entry for each layer; NULL: it is absent, or v->rc is set. */
+static const json_t *list_of_layers(const struct config *c, struct json_view *v, const char *key)
+{
+    const json_t *list = json_view_array(v, key);
+    if (v->rc == 0 && list && json_array_size(list) != c->n_layers)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s has %zu entries, expected %u (num_hidden_layers)", v->where,
+                        key, json_array_size(list), c->n_layers);
+    return v->rc == 0 ? list : NULL;
+}
+
+void config_read_layer_types(struct config *c, struct json_view *v, const struct config_layer_type *types,
+                             size_t n)
+{
+    const json_t *list = list_of_layers(c, v, "layer_types");
+    for (uint32_t i = 0; v->rc == 0 && list && i < c->n_layers; i++) {
+        const char *type = json_string_value(json_array_get(list, i));
+        size_t k = 0;
+        while (k < n && (!type || strcmp(type, types[k].name) != 0))
+            k++;
+        if (k < n)
+            config_set_layer(c, i, types[k].mixer, true);
+        else
+            v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: layer_types[%u] is %s, expected %s%s%s", v->where, i,
+                            type ? type : "no string", types[0].name, n > 1 ? " or " : "",
+                            n > 1 ? types[1].name : "");
+    }
+}
+
+/* ---- attention ---- */
 
 /* Returns a view of the rotary keys: rope_parameters (new style), else rope_scaling (old style). */
 static struct json_view rope_view(struct json_view *v)
@@ -52,128 +133,208 @@ static struct json_view with_flat_keys(const struct json_view *rope, const struc
     return all;
 }
 
-int config_read_attention(struct config *c, struct json_view *v, double part)
+void config_read_attention(struct config *c, struct json_view *v, struct gqa_config *g, double part)
 {
-    uint32_t even_heads = (c->hidden + c->n_heads - 1) / c->n_heads;
-    c->n_kv_heads = json_view_u32(v, "num_key_value_heads", 1, CONFIG_MAX_HEADS);
-    c->head_dim = json_view_u32_or(v, "head_dim", even_heads, 1, CONFIG_MAX_HEAD_DIM);
+    g->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
+    uint32_t even_heads = v->rc == 0 ? (c->hidden + g->n_heads - 1) / g->n_heads : 0;
+    g->n_kv_heads = json_view_u32(v, "num_key_value_heads", 1, CONFIG_MAX_HEADS);
+    g->head_dim = json_view_u32_or(v, "head_dim", even_heads, 1, CONFIG_MAX_HEAD_DIM);
     struct json_view rope = rope_view(v), all = with_flat_keys(&rope, v);
     part = json_view_real_or(&all, "partial_rotary_factor", part, 0, 1);
-    if (all.rc < 0)
-        return all.rc;
-    c->rotary_dim = (uint32_t)((double)c->head_dim * part);
-    if (!json_view_get(v, "head_dim") && c->hidden % c->n_heads != 0)
-        return err_set(v->e, ERR_FORMAT,
-                       "%s: head_dim is missing and hidden_size %u is not a multiple of %u heads", v->where,
-                       c->hidden, c->n_heads);
-    const struct config_multiple multiples[] = {
-        {"num_attention_heads", c->n_heads, c->n_kv_heads},
-        {"head_dim", c->head_dim, CONFIG_FOUR},
-    };
-    int rc = config_check_multiples(multiples, 2, v);
-    if (rc == 0 && (c->rotary_dim == 0 || c->rotary_dim % 2 != 0))
-        rc = err_set(v->e, ERR_FORMAT,
-                     "%s: partial_rotary_factor: %u rotary channels, expected an even number above 0",
-                     v->where, c->rotary_dim);
-    return rc;
+    v->rc = all.rc;
+    if (v->rc < 0)
+        return;
+    uint32_t rotary = c->ropes[0].dim = (uint32_t)((double)g->head_dim * part);
+    c->n_ropes = 1;
+    if (!json_view_get(v, "head_dim") && c->hidden % g->n_heads != 0)
+        v->rc = err_set(v->e, ERR_FORMAT,
+                        "%s: head_dim is missing and hidden_size %u is not a multiple of %u heads", v->where,
+                        c->hidden, g->n_heads);
+    config_check_multiple(v, "num_attention_heads", g->n_heads, g->n_kv_heads);
+    config_check_multiple(v, "head_dim", g->head_dim, CONFIG_FOUR);
+    if (v->rc == 0 && (rotary == 0 || rotary % 2 != 0))
+        v->rc = err_set(v->e, ERR_FORMAT,
+                        "%s: partial_rotary_factor: %u rotary channels, expected an even number above 0",
+                        v->where, rotary);
 }
 
-int config_read_dense(struct config *c, struct json_view *v)
+void config_read_rotary_dim(struct config *c, struct json_view *v, const struct gqa_config *g)
+{
+    c->ropes[0].dim = json_view_u32_or(v, "rotary_dim", c->ropes[0].dim, 2, g->head_dim);
+    config_check_multiple(v, "rotary_dim", c->ropes[0].dim, 2);
+}
+
+void config_read_hybrid(struct config *c, struct json_view *v)
+{
+    struct part_config *full = config_add_part(c, PART_ATTENTION),
+                       *linear = config_add_part(c, PART_DELTA_NET);
+    struct delta_config *d = &linear->delta;
+    d->n_k_heads = json_view_u32(v, "linear_num_key_heads", 1, CONFIG_MAX_HEADS);
+    d->n_v_heads = json_view_u32(v, "linear_num_value_heads", 1, CONFIG_MAX_HEADS);
+    d->k_head_dim = json_view_u32(v, "linear_key_head_dim", 1, CONFIG_MAX_HEAD_DIM);
+    d->v_head_dim = json_view_u32(v, "linear_value_head_dim", 1, CONFIG_MAX_HEAD_DIM);
+    d->conv_kernel = json_view_u32_or(v, "linear_conv_kernel_dim", 4, 2, CONFIG_MAX_CONV);
+    config_read_experts(c, v, "num_experts");
+    c->shared_inner = json_view_u32(v, "shared_expert_intermediate_size", 1, CONFIG_MAX_INNER);
+    json_view_u32_or(v, "decoder_sparse_step", 1, 1, 1);
+    full->gqa = (struct gqa_config){.gated = true, .norm = QK_NORM_HEADS};
+    config_expect(v, "attn_output_gate", true);
+    config_expect(v, "attention_bias", false);
+    config_expect_empty(v, "mlp_only_layers");
+    config_read_attention(c, v, &full->gqa, 0.25);
+    if (v->rc < 0)
+        return;
+    config_check_multiple(v, "linear_num_value_heads", d->n_v_heads, d->n_k_heads);
+    config_check_multiple(v, "shared_expert_intermediate_size", c->shared_inner, PRODUCT_COLS);
+    uint32_t every = json_view_u32_or(v, "full_attention_interval", 4, 1, CONFIG_MAX_LAYERS);
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
+        config_set_layer(c, i, (i + 1) % every == 0 ? full : linear, true);
+    const struct config_layer_type types[] = {{"linear_attention", linear}, {"full_attention", full}};
+    config_read_layer_types(c, v, types, 2);
+    config_read_rope(c, v, true);
+}
+
+void config_read_latent(struct config *c, struct json_view *v)
+{
+    struct part_config *mixer = config_add_part(c, PART_LATENT);
+    struct latent_config *m = &mixer->latent;
+    m->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
+    m->q_lora_rank = json_view_u32_or(v, "q_lora_rank", 0, 1, CONFIG_MAX_RANK);
+    m->kv_lora_rank = json_view_u32(v, "kv_lora_rank", 1, CONFIG_MAX_RANK);
+    m->nope_dim = json_view_u32(v, "qk_nope_head_dim", 1, CONFIG_MAX_HEAD_DIM);
+    m->rope_dim = json_view_u32(v, "qk_rope_head_dim", 1, CONFIG_MAX_HEAD_DIM);
+    m->v_dim = json_view_u32(v, "v_head_dim", 1, CONFIG_MAX_HEAD_DIM);
+    m->interleaved = json_view_bool_or(v, "rope_interleave", true);
+    c->ropes[0].dim = m->rope_dim;
+    c->n_ropes = 1;
+    config_check_multiple(v, "qk_nope_head_dim", m->nope_dim, CONFIG_FOUR);
+    config_check_multiple(v, "qk_rope_head_dim", m->rope_dim, CONFIG_FOUR);
+    config_check_multiple(v, "kv_lora_rank", m->kv_lora_rank, CONFIG_FOUR);
+    config_expect_empty(v, "mlp_only_layers");
+    config_expect(v, "attention_bias", false);
+    config_read_sigmoid_router(c, v);
+    config_read_first_dense(c, v, mixer);
+    config_read_rope(c, v, true);
+}
+
+/* ---- feed-forward ---- */
+
+/* Returns `key`, or its other name if only that one is there. */
+static const char *key_or(const struct json_view *v, const char *key, const char *other)
+{
+    return !json_view_get(v, key) && json_view_get(v, other) ? other : key;
+}
+
+void config_read_experts(struct config *c, struct json_view *v, const char *key)
+{
+    const char *top_k = key_or(v, "num_experts_per_tok", "experts_per_token");
+    c->n_experts = json_view_u32(v, key_or(v, key, "num_local_experts"), 1, CONFIG_MAX_EXPERTS);
+    c->top_k = json_view_u32(v, top_k, 1, CONFIG_MAX_EXPERTS);
+}
+
+/* Reads the size of the dense part if a layer has one. */
+static void read_dense(struct config *c, struct json_view *v)
 {
     uint32_t i = 0;
-    while (i < c->n_layers && config_has_experts(c, i))
+    while (v->rc == 0 && i < c->n_layers && config_has_experts(c, i))
         i++;
-    if (i == c->n_layers)
-        return 0;
-    c->dense_inner = json_view_u32(v, "intermediate_size", 1, CONFIG_MAX_INNER);
-    const struct config_multiple inner = {"intermediate_size", c->dense_inner, CONFIG_FOUR};
-    return v->rc < 0 ? v->rc : config_check_multiples(&inner, 1, v);
+    if (v->rc < 0 || i == c->n_layers)
+        return;
+    struct dense_config *d = &only(c, PART_DENSE)->dense;
+    d->inner = json_view_u32(v, "intermediate_size", 1, CONFIG_MAX_INNER);
+    config_check_multiple(v, "intermediate_size", d->inner, CONFIG_FOUR);
 }
 
-static int check_groups(const struct config *c, const struct json_view *v)
+void config_read_dense_list(struct config *c, struct json_view *v, const struct part_config *mixer)
 {
-    uint32_t per_group = c->n_experts / c->n_group;
-    if (c->n_group > 1 && per_group < 2)
-        return err_set(v->e, ERR_FORMAT, "%s: n_group is %u of %u experts, expected groups of at least 2",
-                       v->where, c->n_group, c->n_experts);
-    if (c->topk_group > c->n_group)
-        return err_set(v->e, ERR_FORMAT, "%s: topk_group is %u, expected at most n_group = %u", v->where,
-                       c->topk_group, c->n_group);
-    if (c->top_k > (uint64_t)c->topk_group * per_group)
-        return err_set(v->e, ERR_FORMAT,
-                       "%s: num_experts_per_tok is %u, expected at most %u (%u groups of %u)", v->where,
-                       c->top_k, c->topk_group * per_group, c->topk_group, per_group);
-    return 0;
+    uint32_t step = json_view_u32_or(v, "decoder_sparse_step", 1, 1, CONFIG_MAX_LAYERS);
+    const json_t *dense = json_view_array(v, "mlp_only_layers");
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
+        config_set_layer(c, i, mixer, (i + 1) % step == 0);
+    for (size_t i = 0; v->rc == 0 && i < json_array_size(dense); i++) {
+        const json_t *layer = json_array_get(dense, i);
+        json_int_t n = json_is_integer(layer) ? json_integer_value(layer) : -1;
+        if (n >= 0 && n < c->n_layers)
+            set_feed_forward(c, (uint32_t)n, false);
+        else
+            v->rc = err_set(v->e, ERR_FORMAT, "%s: mlp_only_layers[%zu]: expected a layer below %u", v->where,
+                            i, c->n_layers);
+    }
+    read_dense(c, v);
 }
 
-int config_read_sigmoid_router(struct config *c, struct json_view *v)
+static void check_groups(const struct config *c, struct json_view *v)
 {
-    c->sigmoid = true;
-    c->n_experts = json_view_u32(v, "n_routed_experts", 1, CONFIG_MAX_EXPERTS);
-    c->top_k = json_view_u32(v, "num_experts_per_tok", 1, CONFIG_MAX_EXPERTS);
-    c->n_group = json_view_u32_or(v, "n_group", 1, 1, CONFIG_MAX_EXPERTS);
-    c->topk_group = json_view_u32_or(v, "topk_group", 1, 1, CONFIG_MAX_EXPERTS);
-    c->routed_scaling = (float)json_view_real_or(v, "routed_scaling_factor", 1, 1e-6, 1e6);
-    const char *method = json_view_text_or(v, "topk_method", "noaux_tc");
-    const char *scoring = json_view_text_or(v, "scoring_func", "sigmoid");
-    if (v->rc < 0)
-        return v->rc;
-    if (strcmp(method, "noaux_tc") != 0)
-        return err_set(v->e, ERR_UNSUPPORTED, "%s: topk_method is %s, expected noaux_tc", v->where, method);
-    if (strcmp(scoring, "sigmoid") != 0)
-        return err_set(v->e, ERR_UNSUPPORTED, "%s: scoring_func is %s, expected sigmoid", v->where, scoring);
-    const struct config_multiple experts = {"n_routed_experts", c->n_experts, c->n_group};
-    int rc = config_check_multiples(&experts, 1, v);
-    return rc < 0 ? rc : check_groups(c, v);
+    const struct router_config *r = &c->router;
+    uint32_t per_group = c->n_experts / r->n_groups;
+    if (r->n_groups > 1 && per_group < 2)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: n_group is %u of %u experts, expected groups of at least 2",
+                        v->where, r->n_groups, c->n_experts);
+    else if (r->keep_groups > r->n_groups)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: topk_group is %u, expected at most n_group = %u", v->where,
+                        r->keep_groups, r->n_groups);
+    else if (c->top_k > (uint64_t)r->keep_groups * per_group)
+        v->rc =
+            err_set(v->e, ERR_FORMAT, "%s: num_experts_per_tok is %u, expected at most %u (%u groups of %u)",
+                    v->where, c->top_k, r->keep_groups * per_group, r->keep_groups, per_group);
+}
+
+void config_read_sigmoid_router(struct config *c, struct json_view *v)
+{
+    struct router_config *r = &c->router;
+    r->sigmoid = true;
+    config_read_experts(c, v, "n_routed_experts");
+    r->n_groups = json_view_u32_or(v, "n_group", 1, 1, CONFIG_MAX_EXPERTS);
+    r->keep_groups = json_view_u32_or(v, "topk_group", 1, 1, CONFIG_MAX_EXPERTS);
+    r->scale = (float)json_view_real_or(v, "routed_scaling_factor", 1, 1e-6, 1e6);
+    expect_text(v, "topk_method", "noaux_tc");
+    expect_text(v, "scoring_func", "sigmoid");
+    config_check_multiple(v, "n_routed_experts", c->n_experts, r->n_groups);
+    if (v->rc == 0)
+        check_groups(c, v);
 }
 
 /* Reads a list with "dense" or "sparse" for each layer, which newer exports have, if it is there. */
-static int read_layer_types(struct config *c, struct json_view *v)
+static void read_mlp_types(struct config *c, struct json_view *v)
 {
-    const json_t *types = json_view_array(v, "mlp_layer_types");
-    if (v->rc < 0 || !types)
-        return v->rc;
-    if (json_array_size(types) != c->n_layers)
-        return err_set(v->e, ERR_FORMAT,
-                       "%s: mlp_layer_types has %zu entries, expected %u (num_hidden_layers)", v->where,
-                       json_array_size(types), c->n_layers);
-    for (uint32_t i = 0; i < c->n_layers; i++) {
+    const json_t *types = list_of_layers(c, v, "mlp_layer_types");
+    for (uint32_t i = 0; v->rc == 0 && types && i < c->n_layers; i++) {
         const json_t *type = json_array_get(types, i);
-        if (!json_is_text(type, "dense") && !json_is_text(type, "sparse"))
-            return err_set(v->e, ERR_UNSUPPORTED, "%s: mlp_layer_types[%u] is neither dense nor sparse",
-                           v->where, i);
-        c->layers[i].has_experts = json_is_text(type, "sparse");
+        if (json_is_text(type, "dense") || json_is_text(type, "sparse"))
+            set_feed_forward(c, i, json_is_text(type, "sparse"));
+        else
+            v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: mlp_layer_types[%u] is neither dense nor sparse",
+                            v->where, i);
     }
-    return 0;
 }
 
-int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_kind mixer)
+void config_read_first_dense(struct config *c, struct json_view *v, const struct part_config *mixer)
 {
-    uint32_t n_shared = json_view_u32_or(v, "n_shared_experts", 1, 1, CONFIG_MAX_SHARED);
-    c->shared_inner = c->moe_inner * n_shared;
+    c->shared_inner = c->moe_inner * json_view_u32_or(v, "n_shared_experts", 1, 1, CONFIG_MAX_SHARED);
     c->first_dense = json_view_u32_or(v, "first_k_dense_replace", c->first_dense, 0, CONFIG_MAX_LAYERS);
     c->moe_freq = json_view_u32_or(v, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
-        c->layers[i] = (struct config_layer){mixer, i >= c->first_dense && i % c->moe_freq == 0, false};
-    int rc = v->rc < 0 ? v->rc : read_layer_types(c, v);
-    return rc < 0 ? rc : config_read_dense(c, v);
+        config_set_layer(c, i, mixer, i >= c->first_dense && i % c->moe_freq == 0);
+    read_mlp_types(c, v);
+    read_dense(c, v);
 }
+
+/* ---- rotary angles ---- */
 
 /* Sets the trained context and the longest one. A user switches YaRN on by adding its keys, and
  * max_position_embeddings may still be the trained context: then the stretched one counts. If no trained
  * context is given it is max_position_embeddings, which also stays the longest. */
-static void set_contexts(struct config *c)
+static void set_contexts(struct config *c, struct rope_config *r)
 {
-    double stretched = c->rope.factor * c->rope.original_context;
-    if (c->rope.original_context < 1)
-        c->rope.original_context = c->max_context;
+    double stretched = r->factor * r->original_context;
+    if (r->original_context < 1)
+        r->original_context = c->max_context;
     else if (c->max_context && stretched > c->max_context)
         c->max_context = stretched < UINT32_MAX ? (uint32_t)stretched : UINT32_MAX;
 }
 
-static int read_yarn(struct config *c, struct json_view *rope)
+static void read_yarn(struct config *c, struct rope_config *r, struct json_view *rope)
 {
-    struct rope_config *r = &c->rope;
     r->yarn = true;
     r->factor = json_view_real_or(rope, "factor", 0, 1, BIG);
     r->original_context = json_view_real_or(rope, "original_max_position_embeddings", 0, 1, BIG);
@@ -184,31 +345,34 @@ static int read_yarn(struct config *c, struct json_view *rope)
     r->attention_factor = json_view_real_or(rope, "attention_factor", 0, 0, BIG);
     r->truncate = json_view_bool_or(rope, "truncate", true);
     if (rope->rc < 0)
-        return rope->rc;
-    set_contexts(c);
+        return;
+    set_contexts(c, r);
     if (r->factor < 1 || r->original_context < 1)
-        return err_set(rope->e, ERR_FORMAT, "%s: rope_type yarn: key %s is missing", rope->where,
-                       r->factor < 1 ? "factor" : "original_max_position_embeddings");
-    if (r->theta <= 1)
-        return err_set(rope->e, ERR_FORMAT, "%s: rope_theta is %g, expected more than 1 for rope_type yarn",
-                       rope->where, r->theta);
-    return 0;
+        rope->rc = err_set(rope->e, ERR_FORMAT, "%s: rope_type yarn: key %s is missing", rope->where,
+                           r->factor < 1 ? "factor" : "original_max_position_embeddings");
+    else if (r->theta <= 1)
+        rope->rc =
+            err_set(rope->e, ERR_FORMAT, "%s: rope_theta is %g, expected more than 1 for rope_type yarn",
+                    rope->where, r->theta);
 }
 
-int config_read_rope(struct config *c, struct json_view *v, bool takes_yarn)
+void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn)
 {
+    struct rope_config *r = &c->ropes[0];
     struct json_view rope = rope_view(v), all = with_flat_keys(&rope, v);
-    c->rope.truncate = true;
-    c->rope.theta = json_view_real_or(&all, "rope_theta", 10000, 1, BIG);
+    r->truncate = true;
+    r->theta = json_view_real_or(&all, "rope_theta", 10000, 1, BIG);
     const char *type = json_view_text_or(&rope, "rope_type", NULL);
     if (!type)
         type = json_view_text_or(&rope, "type", "default");
-    if (all.rc < 0 || rope.rc < 0)
-        return all.rc < 0 ? all.rc : rope.rc;
-    if (!strcmp(type, "default"))
-        return 0;
-    if (!takes_yarn || strcmp(type, "yarn") != 0)
-        return err_set(v->e, ERR_UNSUPPORTED, "%s: rope_type is %s, expected default%s", v->where, type,
-                       takes_yarn ? " or yarn" : "");
-    return read_yarn(c, &rope);
+    v->rc = all.rc < 0 ? all.rc : rope.rc;
+    if (v->rc < 0 || !strcmp(type, "default"))
+        return;
+    if (takes_yarn && !strcmp(type, "yarn")) {
+        read_yarn(c, r, &rope);
+        v->rc = rope.rc;
+    } else {
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: rope_type is %s, expected default%s", v->where, type,
+                        takes_yarn ? " or yarn" : "");
+    }
 }

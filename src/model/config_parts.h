@@ -30,39 +30,59 @@ enum {
  * vector. */
 enum { CONFIG_FOUR = 4 };
 
-struct config_multiple {
-    const char *key;
-    uint64_t value, of;
+/* The functions below do nothing if v->rc is an error, and set it if they fail: ERR_FORMAT, or
+ * ERR_UNSUPPORTED for what no operation computes. The text names the key. */
+
+/* Check that a value is a multiple of `of`; that a switch is `expected`, the value of an absent one; that
+ * a list is empty or absent; that it has a 1 for each layer or is absent. */
+void config_check_multiple(struct json_view *v, const char *key, uint64_t value, uint64_t of);
+void config_expect(struct json_view *v, const char *key, bool expected);
+void config_expect_empty(struct json_view *v, const char *key);
+void config_expect_ones(struct json_view *v, const char *key);
+
+/* Adds a description of a part and returns it; its fields are 0. */
+struct part_config *config_add_part(struct config *c, enum part_kind kind);
+/* Makes layer i two blocks: norm and this mixer, norm and a feed-forward part. */
+void config_set_layer(struct config *c, uint32_t i, const struct part_config *mixer, bool has_experts);
+/* Does so for all layers, with experts: layer i has mixers[i % n]. */
+void config_set_layers(struct config *c, const struct part_config *const *mixers, uint32_t n);
+
+/* Reads layer_types: layer i has the mixer whose name is entry i, and experts. Absent: the layers stay. */
+struct config_layer_type {
+    const char *name;
+    const struct part_config *mixer;
 };
-/* Checks that each value is a multiple of its `of`. ERR_FORMAT names the first that is not. */
-int config_check_multiples(const struct config_multiple *m, size_t n, const struct json_view *v);
+void config_read_layer_types(struct config *c, struct json_view *v, const struct config_layer_type *types,
+                             size_t n);
 
-/* Check that a switch is `expected` (the value of an absent one), and that a list is empty or absent.
- * ERR_UNSUPPORTED. */
-int config_expect(struct json_view *v, const char *key, bool expected);
-int config_expect_empty(struct json_view *v, const char *key);
+/* Reads the heads of grouped-query attention, and how many channels the first table of angles rotates:
+ * partial_rotary_factor (absent: `part`) of head_dim. */
+void config_read_attention(struct config *c, struct json_view *v, struct gqa_config *g, double part);
+/* Reads rotary_dim, which some exports have in place of partial_rotary_factor. */
+void config_read_rotary_dim(struct config *c, struct json_view *v, const struct gqa_config *g);
 
-/* Reads grouped-query attention: n_kv_heads, head_dim and rotary_dim, which is partial_rotary_factor (absent:
- * `part`) of head_dim. */
-int config_read_attention(struct config *c, struct json_view *v, double part);
+/* Reads n_experts, under `key` or the name that newer exports have for it, and top_k. */
+void config_read_experts(struct config *c, struct json_view *v, const char *key);
 
-/* Reads dense_inner if a layer is dense. c->layers must be filled. */
-int config_read_dense(struct config *c, struct json_view *v);
+/* Reads which layers are dense: those in mlp_only_layers, and those whose number is no multiple of
+ * decoder_sparse_step. All have this mixer. Also reads the size of the dense part. */
+void config_read_dense_list(struct config *c, struct json_view *v, const struct part_config *mixer);
 
 /* Reads DeepSeek-V3's router: sigmoid scores with a bias for the choice, groups; also n_experts and top_k. */
-int config_read_sigmoid_router(struct config *c, struct json_view *v);
+void config_read_sigmoid_router(struct config *c, struct json_view *v);
 
-/* Reads DeepSeek-V3's keys for layers of which the first are dense, all with this mixer; also dense_inner and
- * shared_inner. */
-int config_read_first_dense(struct config *c, struct json_view *v, enum mixer_kind mixer);
+/* Reads DeepSeek-V3's keys for layers of which the first are dense, all with this mixer; also the sizes of
+ * the dense part and of the shared experts. */
+void config_read_first_dense(struct config *c, struct json_view *v, const struct part_config *mixer);
 
-/* Reads what Qwen3-Next and Qwen3.5 have in common (model/families/qwen35moe.c). */
-int config_read_hybrid(struct config *c, struct json_view *v);
+/* Reads what Qwen3-Next and Qwen3.5 have in common: gated attention, delta net, a shared expert. */
+void config_read_hybrid(struct config *c, struct json_view *v);
 
-/* Reads what DeepSeek-V3 and Kimi-K2 have in common (model/families/deepseek3.c). */
-int config_read_latent(struct config *c, struct json_view *v);
+/* Reads what DeepSeek-V3 and Kimi-K2 have in common: latent attention, dense layers before those with
+ * experts. */
+void config_read_latent(struct config *c, struct json_view *v);
 
-/* Reads RoPE. c->rotary_dim must be set. takes_yarn: rope_type may be yarn. */
-int config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);
+/* Reads the first table of angles. Its dim must be set. takes_yarn: rope_type may be yarn. */
+void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);
 
 #endif

@@ -46,32 +46,32 @@ static int check_supported(struct json_view *v)
     return 0;
 }
 
-static int read_common(struct config *c, struct json_view *v)
+static void read_common(struct config *c, struct json_view *v)
 {
     c->hidden = json_view_u32(v, "hidden_size", 1, CONFIG_MAX_HIDDEN);
     c->n_layers = json_view_u32(v, "num_hidden_layers", 1, CONFIG_MAX_LAYERS);
     c->vocab_size = json_view_u32(v, "vocab_size", 1, CONFIG_MAX_VOCAB);
-    c->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
     c->max_context = json_view_u32_or(v, "max_position_embeddings", 0, 1, UINT32_MAX);
     c->rms_eps = (float)json_view_real_or(v, "rms_norm_eps", 1e-6, 1e-30, 1);
     c->tied = json_view_bool_or(v, "tie_word_embeddings", false);
     const char *inner = c->family->inner_key ? c->family->inner_key : "moe_intermediate_size";
     c->moe_inner = json_view_u32(v, inner, 1, CONFIG_MAX_INNER);
-    c->norm_topk = json_view_bool_or(v, "norm_topk_prob", true);
-    c->routed_scaling = 1;
-    const struct config_multiple multiples[] = {
-        {"hidden_size", c->hidden, PRODUCT_COLS},
-        {inner, c->moe_inner, PRODUCT_COLS},
-    };
-    return v->rc < 0 ? v->rc : config_check_multiples(multiples, 2, v);
+    c->router.norm = json_view_bool_or(v, "norm_topk_prob", true);
+    c->router.scale = 1;
+    config_check_multiple(v, "hidden_size", c->hidden, PRODUCT_COLS);
+    config_check_multiple(v, inner, c->moe_inner, PRODUCT_COLS);
 }
 
 static int check_experts(const struct config *c, const struct json_view *v)
 {
+    uint64_t rows = c->hidden > 2 * c->moe_inner ? c->hidden : 2 * c->moe_inner;
     uint32_t i = 0;
     if (c->top_k > c->n_experts)
         return err_set(v->e, ERR_FORMAT, "%s: num_experts_per_tok is %u, expected at most %u experts",
                        v->where, c->top_k, c->n_experts);
+    if (c->experts_biased && rows * c->n_experts > UINT32_MAX)
+        return err_set(v->e, ERR_UNSUPPORTED, "%s: biases of %u experts of %u and %u rows, expected fewer",
+                       v->where, c->n_experts, c->moe_inner, c->hidden);
     while (i < c->n_layers && !config_has_experts(c, i))
         i++;
     if (i == c->n_layers)
@@ -86,15 +86,15 @@ static int read_all(struct config *c, struct json_view *v)
     if (rc == 0)
         rc = check_supported(v);
     if (rc == 0)
-        rc = read_common(c, v);
-    if (rc < 0)
-        return rc;
+        read_common(c, v);
+    if (rc < 0 || v->rc < 0)
+        return rc < 0 ? rc : v->rc;
     c->layers = mem_new(c->n_layers, sizeof *c->layers, v->e);
     if (!c->layers)
         return ERR_MEMORY;
-    rc = c->family->read(c, v);
+    c->family->read(c, v);
     c->own_top_k = c->top_k;
-    return rc < 0 ? rc : check_experts(c, v);
+    return v->rc < 0 ? v->rc : check_experts(c, v);
 }
 
 int config_read(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e)

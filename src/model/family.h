@@ -31,8 +31,8 @@ struct family {
     const char *chat;
 
     /* Reads what config_read leaves to the family: mixers, feed-forward parts, RoPE. c->layers is allocated
-     * and zero. Returns config_read's errors. ERR_UNSUPPORTED names the key of what no operation computes. */
-    int (*read)(struct config *c, struct json_view *v);
+     * and zero. Fails by v->rc (config_parts.h). */
+    void (*read)(struct config *c, struct json_view *v);
 
     /* The family's key for moe_intermediate_size; NULL: that one. */
     const char *inner_key;

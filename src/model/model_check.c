@@ -120,27 +120,29 @@ static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_er
 }
 
 /* Returns whether it is a projection's bias vector that no operation adds. */
-static bool is_unknown_bias(const struct config *c, const char *name)
+static bool is_unknown_bias(const struct schema *s, const char *name)
 {
     if (!names_ends_with(name, "_proj.bias"))
         return false;
-    if (strstr(name, ".switch_mlp."))
-        return !c->experts_biased;
-    bool has = names_ends_with(name, ".o_proj.bias") ? c->attn_out_biased : c->attn_biased;
-    return !has || !strstr(name, ".self_attn.");
+    for (size_t i = 0; i < s->n; i++)
+        if (!strcmp(s->items[i].name, name))
+            return false;
+    return true;
 }
 
 int model_check_quantised(struct model_dir *m, struct moeflux_err *e)
 {
-    int rc = 0;
+    struct schema s;
+    int rc = schema_build(&s, &m->config, e);
     for (size_t i = 0; i < m->n_tensors && rc == 0; i++) {
         struct tensor *t = &m->tensors[i];
-        if (is_unknown_bias(&m->config, t->name))
-            return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
-                           path_of(m, t), t->name);
-        if (t->dtype == DTYPE_U32)
+        if (is_unknown_bias(&s, t->name))
+            rc = err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
+                         path_of(m, t), t->name);
+        else if (t->dtype == DTYPE_U32)
             rc = check_weight(m, t, e);
     }
+    schema_free(&s);
     return rc;
 }
 

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -10,7 +11,10 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "model/expert_places.h"
+#include "model/model_dir_find.h"
 #include "model/model_file.h"
+#include "model/part_tensors.h"
+#include "model/schema.h"
 #include "model/tensor.h"
 
 /* Returns whether n bytes of scales or biases are finite. */
@@ -92,6 +96,16 @@ int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float 
             return err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
                            m->files[t->file].path, t->name, i);
     return 0;
+}
+
+int model_dir_read_vector(const struct model_dir *m, uint32_t layer, const struct part_tensor *t, float *dst,
+                          struct moeflux_err *e)
+{
+    char name[SCHEMA_NAME];
+    const struct tensor *at;
+    snprintf(name, sizeof name, "model.layers.%u.%s", layer, t->name);
+    int rc = model_dir_vector(m, name, t->cols, &at, e);
+    return rc < 0 ? rc : model_dir_read_f32(m, at, dst, e);
 }
 
 /* --- experts --- */

@@ -6,6 +6,7 @@
 #include "model/model.h"
 
 struct moeflux_err;
+struct part_tensor;
 
 /* Reads a tensor's bytes [from, from + n) into dst. ERR_FORMAT: a scale or bias (names ending in .scales or
  * .biases) is not finite. ERR_USAGE: the tensor has fewer bytes. */
@@ -20,6 +21,10 @@ int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, co
 
 /* Reads n BF16, F16 or F32 elements and widens them to float; non-finite values are ERR_FORMAT. */
 int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e);
+
+/* Reads a vector of a layer (part_tensors.h) as model_dir_read_f32 does. */
+int model_dir_read_vector(const struct model_dir *m, uint32_t layer, const struct part_tensor *t, float *dst,
+                          struct moeflux_err *e);
 
 /* Lists the extents of one expert in ascending slot order, adjacent ones merged (packed: one in each part).
  * Returns their number; 0: a layer without experts. out: [EXPERT_MAX_EXTENTS]. */

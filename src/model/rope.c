@@ -7,26 +7,32 @@
 /* The published code divides by this if the correction range is empty. */
 static const double TWO_PI = 6.28318530717958647692, EMPTY_RANGE = 0.001;
 
-/* Returns the dimension whose wave makes n turns within the original context. */
-static double correction(const struct config *c, double n)
+uint32_t rope_floats(const struct config *c, uint32_t n)
 {
-    const struct rope_config *r = &c->rope;
-    return c->rotary_dim * real_log(r->original_context / (n * TWO_PI)) / (2 * real_log(r->theta));
+    uint32_t floats = 0;
+    for (uint32_t i = 0; i < n; i++)
+        floats += c->ropes[i].dim;
+    return floats;
 }
 
-void rope_frequencies(const struct config *c, float *out)
+/* Returns the dimension whose wave makes n turns within the original context. */
+static double correction(const struct rope_config *r, double n)
 {
-    const struct rope_config *r = &c->rope;
+    return r->dim * real_log(r->original_context / (n * TWO_PI)) / (2 * real_log(r->theta));
+}
+
+void rope_frequencies(const struct rope_config *r, float *out)
+{
     double low = 0, high = 0;
     if (r->yarn) {
-        low = correction(c, r->beta_fast);
-        high = correction(c, r->beta_slow);
+        low = correction(r, r->beta_fast);
+        high = correction(r, r->beta_slow);
         low = fmax(r->truncate ? floor(low) : low, 0);
-        high = fmin(r->truncate ? ceil(high) : high, c->rotary_dim - 1.0);
+        high = fmin(r->truncate ? ceil(high) : high, r->dim - 1.0);
     }
     double range = high != low ? high - low : EMPTY_RANGE;
-    for (uint32_t i = 0; i < c->rotary_dim / 2; i++) {
-        double wave = real_pow(r->theta, 2.0 * i / c->rotary_dim);
+    for (uint32_t i = 0; i < r->dim / 2; i++) {
+        double wave = real_pow(r->theta, 2.0 * i / r->dim);
         double ramp = fmin(fmax((i - low) / range, 0), 1);
         out[i] = (float)(r->yarn ? (1 - ramp) / wave + ramp / (r->factor * wave) : 1 / wave);
     }
@@ -37,9 +43,8 @@ static double magnitude(const struct rope_config *r, double k)
     return r->factor > 1 ? 0.1 * k * real_log(r->factor) + 1 : 1;
 }
 
-double rope_multiplier(const struct config *c)
+double rope_multiplier(const struct rope_config *r)
 {
-    const struct rope_config *r = &c->rope;
     if (!r->yarn)
         return 1;
     if (r->attention_factor > 0)
@@ -49,9 +54,8 @@ double rope_multiplier(const struct config *c)
     return magnitude(r, 1);
 }
 
-double rope_softmax_scale(const struct config *c, uint32_t key_dim)
+double rope_softmax_scale(const struct rope_config *r, uint32_t key_dim)
 {
-    const struct rope_config *r = &c->rope;
     double scale = 1 / sqrt(key_dim);
     double m = r->yarn && r->mscale_all_dim > 0 ? magnitude(r, r->mscale_all_dim) : 1;
     return scale * m * m;

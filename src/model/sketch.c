@@ -151,7 +151,7 @@ static int add_quantised(struct sketching *s, const struct schema_item *it, uint
 /* Adds a vector: float32 for two that published files have so, else bf16. */
 static int add_vector(struct sketching *s, const struct schema_item *it, struct moeflux_err *e)
 {
-    const char *bias = s->m->config.sigmoid ? s->m->config.family->router_bias : NULL;
+    const char *bias = s->m->config.router.sigmoid ? s->m->config.family->router_bias : NULL;
     bool wide = ends_with(it->name, ".A_log") || (bias && ends_with(it->name, bias));
     const struct tensor t =
         describe(wide ? DTYPE_F32 : DTYPE_BF16, 1, it->cols, (wide ? 4 : 2) * (uint64_t)it->cols);

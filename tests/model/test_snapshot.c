@@ -156,7 +156,7 @@ static void rows_side_by_side_are_distinguished(void **state)
                                           .device = i < 2 ? "reference" : getenv("MOEFLUX_DEVICE"),
                                           .kv_type = formats[i % 2]};
         struct moeflux_err e = {0};
-        struct arch_state states[SMALL_LAYERS];
+        struct arch_stores stores[SMALL_LAYERS];
         int32_t ids[N + 3];
         float want[SMALL_VOCAB], got[SMALL_VOCAB];
         uint8_t *whole, *halves;
@@ -170,15 +170,15 @@ static void rows_side_by_side_are_distinguished(void **state)
         sequence_fresh(&p.q, NULL, 0, ids, N, NULL);
         save(&p, MOEFLUX_STATE_V2);
         whole = tmp_tree_read(p.file, NULL);
-        const struct arch_state *real = p.q.m->stages[0].view.states;
-        memcpy(states, real, sizeof states);
+        const struct arch_stores *real = p.q.m->stages[0].view.stores;
+        memcpy(stores, real, sizeof stores);
         for (uint32_t layer = 1; layer < SMALL_LAYERS; layer += 2) {
-            struct arch_rows *rows = states[layer].rows;
+            struct arch_store *rows = stores[layer].of;
             rows[1] = rows[0];
-            rows[0].n = rows[1].n = HALF;
-            rows[1].off += rows[0].stride / 2;
+            rows[0].width = rows[1].width = HALF;
+            rows[1].off += rows[0].pitch / 2;
         }
-        p.q.m->stages[0].view.states = states;
+        p.q.m->stages[0].view.stores = stores;
         save(&p, MOEFLUX_STATE_V2);
         halves = tmp_tree_read(p.file, NULL);
         const float *keys = layer_of(whole, 1, N), *first = layer_of(halves, 1, N);
@@ -189,7 +189,7 @@ static void rows_side_by_side_are_distinguished(void **state)
         }
         check_ok(moeflux_session_clear(p.q.s, &e), &e);
         check_ok(moeflux_session_load(p.q.s, p.file, &e), &e);
-        p.q.m->stages[0].view.states = real;
+        p.q.m->stages[0].view.stores = real;
         sequence_eval(&p.q, ids + N, 3, got);
         assert_memory_equal(got, want, sizeof want);
         free(whole);

@@ -14,6 +14,7 @@
 
 #include "check.h"
 #include "convert/convert.h"
+#include "engine/session.h"
 #include "golden.h"
 #include "sequence.h"
 #include "small_model.h"
@@ -358,7 +359,7 @@ static void is_cut_anywhere(const char *model)
     struct moeflux_err e = {0};
     sequence_ids(&q, 1, ids, 260);
     sequence_ids(&q, 7, more, 3);
-    assert_int_equal(moeflux_session_checkpoint_bytes(q.s), 0);
+    assert_true((moeflux_session_checkpoint_bytes(q.s) > 0) == !strcmp(model, GPT_OSS));
     for (uint32_t i = 0; i < sizeof p / sizeof *p; i++) {
         sequence_fresh(&q, NULL, 0, ids, p[i] + 1, NULL);
         moeflux_model_reset_stats(q.m);
@@ -388,6 +389,80 @@ static void gptoss_odd_is_cut_anywhere(void **state)
 {
     (void)state;
     is_cut_anywhere(GPT_OSS);
+}
+
+/* Evaluates n tokens in chunks of 64, with checkpoints after 640 and 1536 of them. */
+static void fill_windows(struct sequence *q, const int32_t *ids, uint32_t n)
+{
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_clear(q->s, &e), &e);
+    for (uint32_t pos = 0; pos < n;) {
+        uint32_t end = pos < 640 ? 640 : pos < 1536 ? 1536 : n;
+        sequence_eval(q, ids + pos, end - pos, NULL);
+        check_ok(end < n ? moeflux_session_checkpoint(q->s, &e) : 0, &e);
+        pos = end;
+    }
+}
+
+enum { WINDOW_TOKENS = 1900 };
+
+static void a_window_that_has_dropped_rows_goes_back_by_checkpoints(void **state)
+{
+    static const struct {
+        uint32_t pos, n_again;
+    } cuts[] = {{1890, 0}, {1500, 0}, {1270, 630}, {700, 60}, {640, 0}, {600, 600}};
+    struct sequence q = sequence_open(GPT_OSS, NULL, 64, 0, 2048);
+    struct moeflux_err e = {0};
+    struct moeflux_stats stats;
+    int32_t ids[WINDOW_TOKENS], more[3];
+    float got[MAX_VOCAB], want[MAX_VOCAB];
+    (void)state;
+    sequence_ids(&q, 1, ids, WINDOW_TOKENS);
+    sequence_ids(&q, 7, more, 3);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        fill_windows(&q, ids, WINDOW_TOKENS);
+        assert_true(q.s->on[0].tables[ARCH_WINDOW].n < q.s->n_blocks);
+        moeflux_model_reset_stats(q.m);
+        check_ok(moeflux_session_truncate(q.s, cuts[i].pos, &e), &e);
+        moeflux_model_get_stats(q.m, &stats);
+        assert_int_equal(stats.n_prefill_tokens + stats.n_decode_tokens, cuts[i].n_again);
+        sequence_eval(&q, more, 3, got);
+        sequence_fresh(&q, ids, cuts[i].pos, more, 3, want);
+        assert_true(sequence_distance(&q, got, want) <= sequence_tolerance(&q));
+    }
+    sequence_close(&q);
+}
+
+static void a_saved_state_has_the_last_rows_of_windows(void **state)
+{
+    struct sequence q = sequence_open(GPT_OSS, NULL, 64, 0, 2048);
+    struct moeflux_err e = {0};
+    struct moeflux_state_info info;
+    int32_t ids[WINDOW_TOKENS], more[3];
+    float got[MAX_VOCAB], want[MAX_VOCAB];
+    char *dir = tmp_tree_new();
+    const char *path = tmp_tree_path(dir, "state");
+    (void)state;
+    sequence_ids(&q, 1, ids, WINDOW_TOKENS);
+    sequence_ids(&q, 7, more, 3);
+    fill_windows(&q, ids, WINDOW_TOKENS);
+    check_ok(moeflux_session_save(q.s, path, MOEFLUX_STATE_V3, &e), &e);
+    assert_int_equal(moeflux_session_save(q.s, tmp_tree_path(dir, "old"), MOEFLUX_STATE_V2, &e),
+                     ERR_UNSUPPORTED);
+    check_ok(moeflux_read_state_info(path, &info, &e), &e);
+    assert_true(info.version == 4 && info.n_checkpoints == 2);
+    assert_int_equal(info.bytes, moeflux_session_state_bytes(q.s, MOEFLUX_STATE_V3));
+    sequence_eval(&q, more, 3, want);
+    check_ok(moeflux_session_clear(q.s, &e), &e);
+    check_ok(moeflux_session_load(q.s, path, &e), &e);
+    sequence_eval(&q, more, 3, got);
+    assert_memory_equal(got, want, q.vocab * sizeof *got);
+    check_ok(moeflux_session_restore(q.s, 640, &e), &e);
+    sequence_eval(&q, more, 3, got);
+    sequence_fresh(&q, ids, 640, more, 3, want);
+    assert_memory_equal(got, want, q.vocab * sizeof *got);
+    tmp_tree_remove(dir);
+    sequence_close(&q);
 }
 
 /* ---- reused ---- */
@@ -644,6 +719,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(deepseek_odd_is_cut_anywhere),
         cmocka_unit_test(qwen3_odd_is_cut_anywhere),
         cmocka_unit_test(gptoss_odd_is_cut_anywhere),
+        cmocka_unit_test(a_window_that_has_dropped_rows_goes_back_by_checkpoints),
+        cmocka_unit_test(a_saved_state_has_the_last_rows_of_windows),
         cmocka_unit_test(qwen_odd_s_reference_state_is_ours),
         cmocka_unit_test(deepseek_odd_s_reference_state_is_ours),
         cmocka_unit_test(a_cut_sequence_goes_on_as_a_fresh_one),

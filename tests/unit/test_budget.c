@@ -24,11 +24,15 @@ static struct model_dir make_model(uint64_t expert_bytes)
 {
     static struct config_layer layers[N_LAYERS];
     for (uint32_t i = 0; i < N_LAYERS; i++)
-        layers[i].has_experts = true;
-    return (struct model_dir){
-        .config = {.layers = layers, .n_layers = N_LAYERS, .n_experts = N_EXPERTS, .top_k = TOP_K},
-        .dense_bytes = DENSE_MIB * MIB,
-        .max_expert_bytes = expert_bytes};
+        layers[i].n_blocks = 1;
+    return (struct model_dir){.config = {.layers = layers,
+                                         .parts = {{.kind = PART_EXPERTS}},
+                                         .n_parts = 1,
+                                         .n_layers = N_LAYERS,
+                                         .n_experts = N_EXPERTS,
+                                         .top_k = TOP_K},
+                              .dense_bytes = DENSE_MIB * MIB,
+                              .max_expert_bytes = expert_bytes};
 }
 
 static struct exec_caps unified(uint64_t free_bytes)

@@ -12,9 +12,8 @@ static void add(struct checkpoints *c, uint32_t pos)
     uint8_t *recurrent = malloc(1);
     assert_non_null(recurrent);
     *recurrent = (uint8_t)pos;
-    check_ok(
-        checkpoints_add(c, &(struct checkpoint){.pos = pos, .parity = pos & 1, .recurrent = recurrent}, &e),
-        &e);
+    check_ok(checkpoints_add(c, &(struct checkpoint){.pos = pos, .parity = pos & 1, .state = recurrent}, &e),
+             &e);
 }
 
 /* The positions, and that each still has its own bytes and parity. */
@@ -23,7 +22,7 @@ static void expect(const struct checkpoints *c, size_t n, const uint32_t *pos)
     assert_int_equal(c->n, n);
     for (size_t i = 0; i < n; i++) {
         assert_int_equal(c->items[i].pos, pos[i]);
-        assert_int_equal(*c->items[i].recurrent, pos[i]);
+        assert_int_equal(*c->items[i].state, pos[i]);
         assert_int_equal(c->items[i].parity, pos[i] & 1);
     }
 }

@@ -137,25 +137,44 @@ static json_t *flatten(json_t *root)
     return root;
 }
 
+static const struct gqa_config *gqa_of(const struct config *c)
+{
+    return &config_first(c, PART_ATTENTION)->gqa;
+}
+
+static const struct delta_config *delta_of(const struct config *c)
+{
+    return &config_first(c, PART_DELTA_NET)->delta;
+}
+
+static const struct latent_config *latent_of(const struct config *c)
+{
+    return &config_first(c, PART_LATENT)->latent;
+}
+
+static uint32_t dense_inner(const struct config *c)
+{
+    return config_first(c, PART_DENSE)->dense.inner;
+}
+
 /* Field by field: the padding between them is nobody's. */
 static void expect_same(const struct config *a, const struct config *b)
 {
 #define SAME(field) assert_memory_equal(&a->field, &b->field, sizeof a->field)
     assert_int_equal(a->n_layers, b->n_layers);
+    assert_int_equal(a->n_parts, b->n_parts);
     for (uint32_t i = 0; i < a->n_layers; i++) {
-        assert_int_equal(a->layers[i].mixer, b->layers[i].mixer);
-        assert_int_equal(a->layers[i].has_experts, b->layers[i].has_experts);
+        assert_int_equal(a->layers[i].n_blocks, b->layers[i].n_blocks);
+        for (uint32_t k = 0; k < a->layers[i].n_blocks; k++)
+            assert_int_equal(a->layers[i].blocks[k].part, b->layers[i].blocks[k].part);
     }
     SAME(family), SAME(hidden), SAME(vocab_size), SAME(max_context), SAME(rms_eps), SAME(tied);
-    SAME(n_heads), SAME(n_kv_heads), SAME(head_dim), SAME(attn_gated), SAME(rotary_dim);
-    SAME(rope_interleave), SAME(sigmoid);
-    SAME(rope.yarn), SAME(rope.truncate), SAME(rope.theta), SAME(rope.factor), SAME(rope.original_context);
-    SAME(rope.beta_fast), SAME(rope.beta_slow), SAME(rope.mscale), SAME(rope.mscale_all_dim);
-    SAME(rope.attention_factor);
-    SAME(n_k_heads), SAME(n_v_heads), SAME(k_head_dim), SAME(v_head_dim), SAME(conv_kernel);
-    SAME(q_lora_rank), SAME(kv_lora_rank), SAME(nope_dim), SAME(rope_dim), SAME(v_dim);
+    SAME(parts), SAME(router.sigmoid), SAME(ropes[0].dim);
+    SAME(ropes[0].yarn), SAME(ropes[0].truncate), SAME(ropes[0].theta), SAME(ropes[0].factor);
+    SAME(ropes[0].original_context), SAME(ropes[0].beta_fast), SAME(ropes[0].beta_slow);
+    SAME(ropes[0].mscale), SAME(ropes[0].mscale_all_dim), SAME(ropes[0].attention_factor);
     SAME(n_experts), SAME(top_k), SAME(moe_inner), SAME(shared_inner), SAME(first_dense), SAME(moe_freq);
-    SAME(dense_inner), SAME(n_group), SAME(topk_group), SAME(routed_scaling), SAME(norm_topk);
+    SAME(router.n_groups), SAME(router.keep_groups), SAME(router.scale), SAME(router.norm);
     SAME(eos), SAME(n_eos);
 #undef SAME
 }
@@ -209,22 +228,23 @@ static void further_published_models_are_read(void **state)
     root = parse(GLM_4_7);
     c = read_ok(root);
     assert_ptr_equal(c.family, &family_glm4moe);
-    assert_int_equal(c.attn_norm, QK_NORM_HEADS);
-    assert_true(c.attn_biased && c.rotary_dim == 64 && c.n_eos == 3);
+    assert_int_equal(gqa_of(&c)->norm, QK_NORM_HEADS);
+    assert_true(gqa_of(&c)->biased && c.ropes[0].dim == 64 && c.n_eos == 3);
     assert_true(!config_has_experts(&c, 2) && config_has_experts(&c, 3));
     config_free(&c);
     c = read_ok(parse(MINIMAX_M2_7));
     assert_ptr_equal(c.family, &family_minimaxm2);
-    assert_true(c.rotary_dim == 64 && c.rope.theta == 5e6 && c.n_experts == 256);
+    assert_true(c.ropes[0].dim == 64 && c.ropes[0].theta == 5e6 && c.n_experts == 256);
     config_free(&c);
     c = read_ok(parse(GLM_4_7_FLASH));
     assert_ptr_equal(c.family, &family_glm4moelite);
-    assert_true(c.q_lora_rank == 768 && c.v_dim == 256 && !c.rope.yarn && c.rope.theta == 1e6);
+    assert_true(latent_of(&c)->q_lora_rank == 768 && latent_of(&c)->v_dim == 256 && !c.ropes[0].yarn &&
+                c.ropes[0].theta == 1e6);
     assert_true(!config_has_experts(&c, 0) && config_has_experts(&c, 46));
     config_free(&c);
     c = read_ok(parse(KIMI_K2_5));
     assert_ptr_equal(c.family, &family_kimik2);
-    assert_true(c.rope.yarn && c.rope.factor == 64 && c.max_context == 262144 && !c.tied);
+    assert_true(c.ropes[0].yarn && c.ropes[0].factor == 64 && c.max_context == 262144 && !c.tied);
     config_free(&c);
 }
 
@@ -239,20 +259,20 @@ static void qwen_dimensions_are_read_from_the_nested_form(void **state)
     assert_int_equal(c.max_context, 4096);
     assert_false(c.tied);
     assert_true(c.rms_eps == 1e-6f);
-    assert_int_equal(c.n_heads, 6);
-    assert_int_equal(c.n_kv_heads, 2);
-    assert_int_equal(c.head_dim, 64);
-    assert_int_equal(c.rotary_dim, 32);
-    assert_true(c.rope.theta == 10000 && !c.rope.yarn && !c.rope_interleave);
-    assert_int_equal(config_conv_dim(&c), 1024);
-    assert_int_equal(c.conv_kernel, 4);
+    assert_int_equal(gqa_of(&c)->n_heads, 6);
+    assert_int_equal(gqa_of(&c)->n_kv_heads, 2);
+    assert_int_equal(gqa_of(&c)->head_dim, 64);
+    assert_int_equal(c.ropes[0].dim, 32);
+    assert_true(c.ropes[0].theta == 10000 && !c.ropes[0].yarn && !latent_of(&c)->interleaved);
+    assert_int_equal(config_conv_dim(delta_of(&c)), 1024);
+    assert_int_equal(delta_of(&c)->conv_kernel, 4);
     assert_int_equal(c.n_experts, 12);
     assert_int_equal(c.top_k, 3);
     assert_int_equal(c.moe_inner, 64);
     assert_int_equal(c.shared_inner, 192);
-    assert_true(c.norm_topk);
+    assert_true(c.router.norm);
     for (uint32_t i = 0; i < 6; i++) {
-        assert_int_equal(c.layers[i].mixer, i % 3 == 2 ? MIXER_ATTENTION : MIXER_DELTA_NET);
+        assert_int_equal(config_mixer(&c, i)->kind, i % 3 == 2 ? PART_ATTENTION : PART_DELTA_NET);
         assert_true(config_has_experts(&c, i));
     }
     assert_int_equal(c.n_eos, 2);
@@ -266,23 +286,23 @@ static void deepseek_dimensions_are_read(void **state)
     (void)state;
     struct config c = read_ok(load(DEEPSEEK));
     assert_ptr_equal(c.family, &family_deepseek3);
-    assert_int_equal(c.q_lora_rank, 192);
-    assert_int_equal(c.kv_lora_rank, 128);
-    assert_int_equal(c.nope_dim, 64);
-    assert_int_equal(c.rope_dim, 32);
-    assert_int_equal(c.rotary_dim, 32);
-    assert_int_equal(c.v_dim, 64);
-    assert_int_equal(c.n_group, 4);
-    assert_int_equal(c.topk_group, 2);
-    assert_true(c.routed_scaling == 2.5f);
-    assert_int_equal(c.dense_inner, 320);
+    assert_int_equal(latent_of(&c)->q_lora_rank, 192);
+    assert_int_equal(latent_of(&c)->kv_lora_rank, 128);
+    assert_int_equal(latent_of(&c)->nope_dim, 64);
+    assert_int_equal(latent_of(&c)->rope_dim, 32);
+    assert_int_equal(c.ropes[0].dim, 32);
+    assert_int_equal(latent_of(&c)->v_dim, 64);
+    assert_int_equal(c.router.n_groups, 4);
+    assert_int_equal(c.router.keep_groups, 2);
+    assert_true(c.router.scale == 2.5f);
+    assert_int_equal(dense_inner(&c), 320);
     assert_int_equal(c.shared_inner, 64);
-    assert_true(c.rope_interleave && c.rope.yarn && c.rope.truncate);
-    assert_true(c.rope.factor == 40 && c.rope.original_context == 64);
-    assert_true(c.rope.beta_fast == 32 && c.rope.beta_slow == 1);
-    assert_true(c.rope.mscale == 1 && c.rope.mscale_all_dim == 1 && c.rope.attention_factor == 0);
+    assert_true(latent_of(&c)->interleaved && c.ropes[0].yarn && c.ropes[0].truncate);
+    assert_true(c.ropes[0].factor == 40 && c.ropes[0].original_context == 64);
+    assert_true(c.ropes[0].beta_fast == 32 && c.ropes[0].beta_slow == 1);
+    assert_true(c.ropes[0].mscale == 1 && c.ropes[0].mscale_all_dim == 1 && c.ropes[0].attention_factor == 0);
     for (uint32_t i = 0; i < 5; i++) {
-        assert_int_equal(c.layers[i].mixer, MIXER_LATENT);
+        assert_int_equal(config_mixer(&c, i)->kind, PART_LATENT);
         assert_int_equal(config_has_experts(&c, i), i >= 2);
     }
     assert_int_equal(c.n_eos, 1);
@@ -294,18 +314,18 @@ static void qwen3_dimensions_are_read(void **state)
     (void)state;
     struct config c = read_ok(load(QWEN3));
     assert_ptr_equal(c.family, &family_qwen3moe);
-    assert_int_equal(c.n_heads, 6);
-    assert_int_equal(c.n_kv_heads, 3);
-    assert_int_equal(c.head_dim, 20);
-    assert_int_equal(c.rotary_dim, 20);
-    assert_true(c.rope.theta == 1e6 && !c.rope.yarn && !c.rope_interleave);
-    assert_true(c.tied && c.norm_topk && !c.attn_gated && !c.sigmoid);
+    assert_int_equal(gqa_of(&c)->n_heads, 6);
+    assert_int_equal(gqa_of(&c)->n_kv_heads, 3);
+    assert_int_equal(gqa_of(&c)->head_dim, 20);
+    assert_int_equal(c.ropes[0].dim, 20);
+    assert_true(c.ropes[0].theta == 1e6 && !c.ropes[0].yarn && !latent_of(&c)->interleaved);
+    assert_true(c.tied && c.router.norm && !gqa_of(&c)->gated && !c.router.sigmoid);
     assert_int_equal(c.n_experts, 4);
     assert_int_equal(c.top_k, 2);
     assert_int_equal(c.shared_inner, 0);
-    assert_int_equal(c.dense_inner, 100);
+    assert_int_equal(dense_inner(&c), 100);
     for (uint32_t i = 0; i < 3; i++) {
-        assert_int_equal(c.layers[i].mixer, MIXER_ATTENTION);
+        assert_int_equal(config_mixer(&c, i)->kind, PART_ATTENTION);
         assert_int_equal(config_has_experts(&c, i), i != 1);
     }
     config_free(&c);
@@ -325,8 +345,8 @@ static void qwen3_s_sparse_step_and_newer_keys_are_read(void **state)
         "\"original_max_position_embeddings\": 1024}");
     struct config c = read_ok(root);
     assert_int_equal(c.n_experts, 9);
-    assert_false(c.norm_topk);
-    assert_true(c.rope.yarn && c.rope.theta == 5000 && c.rope.factor == 4);
+    assert_false(c.router.norm);
+    assert_true(c.ropes[0].yarn && c.ropes[0].theta == 5000 && c.ropes[0].factor == 4);
     assert_int_equal(c.max_context, 4096); /* 4 times 1,024, whatever max_position_embeddings says */
     for (uint32_t i = 0; i < 3; i++)
         assert_int_equal(config_has_experts(&c, i), i == 2);
@@ -341,7 +361,7 @@ static void qwen3_without_dense_layers_needs_no_intermediate_size(void **state)
     set(root, "mlp_only_layers", "null");
     set(root, "intermediate_size", NULL);
     struct config c = read_ok(root);
-    assert_int_equal(c.dense_inner, 0);
+    assert_int_equal(dense_inner(&c), 0);
     config_free(&c);
 }
 
@@ -410,8 +430,8 @@ static void rope_parameters_win_key_by_key(void **state)
     set(root, "text_config.rope_scaling", "{\"rope_theta\": 1, \"partial_rotary_factor\": 1.0}");
     set(root, "text_config.partial_rotary_factor", "0.25");
     struct config c = read_ok(root);
-    assert_true(c.rope.theta == 5000);
-    assert_int_equal(c.rotary_dim, 64);
+    assert_true(c.ropes[0].theta == 5000);
+    assert_int_equal(c.ropes[0].dim, 64);
     config_free(&c);
 }
 
@@ -435,14 +455,14 @@ static void defaults_fill_what_may_be_absent(void **state)
     set(root, "num_attention_heads", "4");
     set(root, "hidden_size", "256");
     struct config c = read_ok(root);
-    assert_true(c.rope.theta == 10000);
-    assert_int_equal(c.head_dim, 64);
-    assert_int_equal(c.rotary_dim, 16);
-    assert_int_equal(c.conv_kernel, 4);
+    assert_true(c.ropes[0].theta == 10000);
+    assert_int_equal(gqa_of(&c)->head_dim, 64);
+    assert_int_equal(c.ropes[0].dim, 16);
+    assert_int_equal(delta_of(&c)->conv_kernel, 4);
     assert_int_equal(c.max_context, 0);
     assert_int_equal(c.n_eos, 0);
-    assert_int_equal(c.layers[3].mixer, MIXER_ATTENTION);
-    assert_int_equal(c.layers[2].mixer, MIXER_DELTA_NET);
+    assert_int_equal(config_mixer(&c, 3)->kind, PART_ATTENTION);
+    assert_int_equal(config_mixer(&c, 2)->kind, PART_DELTA_NET);
     config_free(&c);
 }
 
@@ -452,7 +472,7 @@ static void a_null_q_lora_rank_means_a_plain_projection(void **state)
     json_t *root = load(DEEPSEEK);
     set(root, "q_lora_rank", "null");
     struct config c = read_ok(root);
-    assert_int_equal(c.q_lora_rank, 0);
+    assert_int_equal(latent_of(&c)->q_lora_rank, 0);
     config_free(&c);
 }
 
@@ -479,9 +499,8 @@ static void layers_of_gpt_oss_have_windows_in_turn_where_nothing_is_said(void **
     set(root, "swiglu_limit", NULL);
     struct config c = read_ok(root);
     assert_ptr_equal(c.family, &family_gptoss);
-    assert_true(c.layers[0].has_window && !c.layers[1].has_window && c.layers[2].has_window);
-    assert_int_equal(c.attn_window, 5);
-    assert_true(c.swiglu_limit == 7 && c.rope.yarn && !c.rope.truncate);
+    assert_true(config_window(&c, 0) == 5 && !config_window(&c, 1) && config_window(&c, 2) == 5);
+    assert_true(c.swiglu_limit == 7 && c.ropes[0].yarn && !c.ropes[0].truncate);
     config_free(&c);
 }
 
@@ -538,12 +557,13 @@ static const struct refusal refusals[] = {
      "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, joyai_llm_flash, "
      "glm4_moe, qwen3_next, kimi_k2, kimi_k25, minimax_m2, minimax, gpt_oss or glm4_moe_lite"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
-    {GPT_OSS, "layer_types", "[\"sliding_attention\", \"linear_attention\"]", ERR_UNSUPPORTED,
-     "layer_types[1] is linear_attention, expected sliding_attention or full_attention"},
-    {GPT_OSS, "layer_types", "[\"full_attention\"]", ERR_UNSUPPORTED, "layer_types[1] is missing"},
+    {GPT_OSS, "layer_types", "[\"sliding_attention\", \"linear_attention\", \"full_attention\"]",
+     ERR_UNSUPPORTED, "layer_types[1] is linear_attention, expected sliding_attention or full_attention"},
+    {GPT_OSS, "layer_types", "[\"full_attention\"]", ERR_FORMAT, "layer_types has 1 entries, expected 3"},
     {MINIMAX, "layer_types", "[\"full_attention\", \"linear_attention\"]", ERR_UNSUPPORTED,
      "layer_types[1] is linear_attention, expected full_attention"},
-    {MINIMAX, "layer_types", "[1]", ERR_UNSUPPORTED, "layer_types[0] is no string, expected full_attention"},
+    {MINIMAX, "layer_types", "[1, 2]", ERR_UNSUPPORTED,
+     "layer_types[0] is no string, expected full_attention"},
     {MINIMAX, "attn_type_list", "[1, 0]", ERR_UNSUPPORTED, "attn_type_list[1] is not 1"},
     {GPT_OSS, "sliding_window", NULL, ERR_FORMAT, "key sliding_window is missing"},
     {GPT_OSS, "sliding_window", "0", ERR_FORMAT, "sliding_window is 0"},
@@ -615,7 +635,7 @@ static void yarn_s_trained_context_is_the_model_s_where_it_is_not_said(void **st
     set(root, "rope_parameters.original_max_position_embeddings", NULL);
     set(root, "max_position_embeddings", "5000");
     struct config c = read_ok(json_incref(root));
-    assert_true(c.rope.yarn && c.rope.original_context == 5000 && c.max_context == 5000);
+    assert_true(c.ropes[0].yarn && c.ropes[0].original_context == 5000 && c.max_context == 5000);
     config_free(&c);
     set(root, "max_position_embeddings", NULL);
     assert_int_equal(config_read(&c, root, "config.json", &e), ERR_FORMAT);

@@ -99,7 +99,7 @@ static void fuzz_config(const char *path, uint64_t seed)
         expect_answer(rc, &e);
         if (rc == 0)
             assert_true(c.n_layers > 0 && c.hidden % 64 == 0 && c.top_k <= c.n_experts &&
-                        c.rotary_dim % 2 == 0);
+                        c.ropes[0].dim % 2 == 0);
         config_free(&c);
         rc = quant_config_read(&q, root, "config.json", &e);
         expect_answer(rc, &e);

@@ -321,9 +321,10 @@ static void the_manifest_alone_configures_a_packed_directory(void **state)
     const struct config *x = &a.config, *y = &b.config;
     assert_memory_equal(x->layers, y->layers, 6 * sizeof *x->layers);
     assert_memory_equal(x->eos, y->eos, sizeof x->eos);
-    assert_int_equal(x->rotary_dim, y->rotary_dim);
-    assert_true(x->rope.theta == y->rope.theta && x->rms_eps == y->rms_eps);
-    assert_int_equal(config_conv_dim(x), config_conv_dim(y));
+    assert_int_equal(x->ropes[0].dim, y->ropes[0].dim);
+    assert_true(x->ropes[0].theta == y->ropes[0].theta && x->rms_eps == y->rms_eps);
+    assert_int_equal(config_conv_dim(&config_first(x, PART_DELTA_NET)->delta),
+                     config_conv_dim(&config_first(y, PART_DELTA_NET)->delta));
     assert_int_equal(x->n_experts, y->n_experts);
     assert_int_equal(x->max_context, y->max_context);
     model_dir_close(&a);
@@ -376,7 +377,7 @@ static void the_layout_of_cogito_opens(void **state)
     tmp_tree_replace(dir, "artifacts/model_weights.json", "\"model_type\"", "\"kind\"");
     struct model_dir m = model_dirs_open(dir);
     assert_ptr_equal(m.config.family, &family_deepseek3);
-    assert_true(m.config.rope.yarn && m.config.rope.factor == 40.0);
+    assert_true(m.config.ropes[0].yarn && m.config.ropes[0].factor == 40.0);
     assert_int_equal(m.n_files, 1 + 3);
     assert_non_null(strstr(m.files[1].path, "root/packed_experts/layer_02.bin"));
     for (uint32_t i = 0; i < 5; i++)

@@ -139,13 +139,14 @@ static float *read_back(struct talk *t, const struct exec_buffer *b)
 static double recurrent_error(struct talk *a, struct talk *b)
 {
     const struct config *c = &a->m->dir.config;
-    uint64_t window = (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c);
-    uint64_t delta = (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim;
+    const struct delta_config *d = &config_first(c, PART_DELTA_NET)->delta;
+    uint64_t window = (uint64_t)(d->conv_kernel - 1) * config_conv_dim(d);
+    uint64_t delta = (uint64_t)d->n_v_heads * d->v_head_dim * d->k_head_dim;
     float *x = read_back(a, &a->s->on[0].recurrent), *y = read_back(b, &b->s->on[0].recurrent), *from = x,
           *with = y;
     double worst = 0;
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        if (c->layers[i].mixer == MIXER_ATTENTION)
+        if (config_mixer(c, i)->kind == PART_ATTENTION)
             continue;
         worst =
             fmax(worst, relative_error(from + a->s->parity * window, with + b->s->parity * window, window));
@@ -163,13 +164,15 @@ static double recurrent_error(struct talk *a, struct talk *b)
 static double kv_error(struct talk *a, struct talk *b, uint32_t n)
 {
     const struct config *c = &a->m->dir.config;
-    uint64_t row = (uint64_t)c->n_kv_heads * c->head_dim, half = row << KV_BLOCK_SHIFT;
+    const struct gqa_config *g = &config_first(c, PART_ATTENTION)->gqa;
+    uint64_t row = (uint64_t)g->n_kv_heads * g->head_dim, half = row << KV_BLOCK_SHIFT;
     double worst = 0;
     assert_true(a->s->n_blocks == b->s->n_blocks && a->s->n_blocks == div_up(n, 1u << KV_BLOCK_SHIFT));
     for (uint32_t i = 0; i < a->s->n_blocks; i++) {
         uint64_t here = size_min(n - (i << KV_BLOCK_SHIFT), 1u << KV_BLOCK_SHIFT);
-        float *x = read_back(a, &a->s->on[0].blocks[i]), *y = read_back(b, &b->s->on[0].blocks[i]);
-        for (uint64_t at = 0; at < a->s->on[0].blocks[i].bytes / sizeof(float); at += half)
+        float *x = read_back(a, &a->s->on[0].tables[ARCH_ROWS].blocks[i]),
+              *y = read_back(b, &b->s->on[0].tables[ARCH_ROWS].blocks[i]);
+        for (uint64_t at = 0; at < a->s->on[0].tables[ARCH_ROWS].blocks[i].bytes / sizeof(float); at += half)
             worst = fmax(worst, relative_error(x + at, y + at, here * row));
         free(x);
         free(y);

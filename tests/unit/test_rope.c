@@ -187,11 +187,12 @@ static void check_case(size_t i, const char *key)
     struct config c;
     float found[32];
     read_case(i, key, &c);
-    assert_int_equal(c.rotary_dim, cases[i].rope);
-    rope_frequencies(&c, found);
-    check_frequencies(cases[i].name, found, cases[i].frequencies, c.rotary_dim / 2);
-    assert_true(fabs(rope_multiplier(&c) - cases[i].multiplier) < 1e-14);
-    assert_true(fabs(rope_softmax_scale(&c, cases[i].nope + cases[i].rope) - cases[i].softmax_scale) < 1e-14);
+    assert_int_equal(c.ropes[0].dim, cases[i].rope);
+    rope_frequencies(&c.ropes[0], found);
+    check_frequencies(cases[i].name, found, cases[i].frequencies, c.ropes[0].dim / 2);
+    assert_true(fabs(rope_multiplier(&c.ropes[0]) - cases[i].multiplier) < 1e-14);
+    assert_true(fabs(rope_softmax_scale(&c.ropes[0], cases[i].nope + cases[i].rope) -
+                     cases[i].softmax_scale) < 1e-14);
     config_free(&c);
 }
 
@@ -264,10 +265,10 @@ static void yarn_of_a_part_of_the_head_is_the_reference_s(void **state)
     json_object_set_new(root, "rope_theta", json_real(1e7));
     json_object_set_new(root, "rope_scaling", rope);
     check_ok(config_read(&c, root, "config.json", &e), &e);
-    assert_int_equal(c.rotary_dim, 64);
-    rope_frequencies(&c, found);
+    assert_int_equal(c.ropes[0].dim, 64);
+    rope_frequencies(&c.ropes[0], found);
     check_frequencies("next", found, expected.frequencies, 32);
-    assert_true(fabs(rope_multiplier(&c) - expected.multiplier) < 1e-14);
+    assert_true(fabs(rope_multiplier(&c.ropes[0]) - expected.multiplier) < 1e-14);
     config_free(&c);
     json_decref(root);
 }
@@ -275,13 +276,13 @@ static void yarn_of_a_part_of_the_head_is_the_reference_s(void **state)
 static void a_plain_model_has_plain_powers(void **state)
 {
     (void)state;
-    struct config c = {.rotary_dim = 32, .rope.theta = 1e7};
+    const struct rope_config r = {.dim = 32, .theta = 1e7};
     float found[16];
-    rope_frequencies(&c, found);
+    rope_frequencies(&r, found);
     for (uint32_t i = 0; i < 16; i++)
         assert_true(found[i] == (float)(1 / pow(1e7, i / 16.0)));
-    assert_true(rope_multiplier(&c) == 1.0);
-    assert_true(rope_softmax_scale(&c, 64) == 0.125);
+    assert_true(rope_multiplier(&r) == 1.0);
+    assert_true(rope_softmax_scale(&r, 64) == 0.125);
 }
 
 static void yarn_with_a_base_of_one_is_refused(void **state)

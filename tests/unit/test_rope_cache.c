@@ -6,9 +6,9 @@
 #include "check.h"
 #include "engine/session.h"
 
-enum { CHUNK = 8, DIM = 6 };
+enum { CHUNK = 8, DIM = 6, SECOND_DIM = 4 };
 
-static float frequencies[DIM / 2] = {1, 0.1f, 0.003f};
+static float frequencies[(DIM + SECOND_DIM) / 2] = {1, 0.1f, 0.003f, 1, 0.2f};
 
 struct fixture {
     struct exec *x;
@@ -16,16 +16,24 @@ struct fixture {
     struct rope_cache r;
 };
 
-static void set_up(struct fixture *f)
+static void set_up_tables(struct fixture *f, uint32_t n)
 {
     struct moeflux_err e = {0};
     memset(f, 0, sizeof *f);
     f->m.max_chunk = CHUNK;
-    f->m.dir.config.rotary_dim = DIM;
+    f->m.dir.config.ropes[0].dim = DIM;
     f->m.inverse_frequencies = frequencies;
-    f->m.rope_multiplier = 1.5;
+    f->m.dir.config.ropes[1].dim = SECOND_DIM;
+    f->m.dir.config.n_ropes = n;
+    f->m.rope_multipliers[0] = 1.5;
+    f->m.rope_multipliers[1] = 2;
     check_ok(exec_open(&f->x, &(struct exec_options){.device = "reference"}, &e), &e);
     check_ok(rope_cache_open(&f->r, f->x, &f->m, &e), &e);
+}
+
+static void set_up(struct fixture *f)
+{
+    set_up_tables(f, 1);
 }
 
 static void tear_down(struct fixture *f)
@@ -95,11 +103,30 @@ static void single_tokens_stay_at_one_address_and_end_what_was_ahead(void **stat
     tear_down(&f);
 }
 
+static void a_second_table_follows_the_rows_of_the_first(void **state)
+{
+    (void)state;
+    struct fixture f;
+    set_up_tables(&f, 2);
+    for (uint32_t n = 4, pos = 5; n > 2; pos += n--) {
+        const float *got = (const float *)(uintptr_t)rope_cache_of_chunk(&f.r, &f.m, n, pos);
+        for (uint32_t t = 0; t < n; t++) {
+            float one[DIM + SECOND_DIM];
+            rope_cache_fill_token(&f.m, one, 1, 0, pos + t);
+            assert_memory_equal(got + t * DIM, one, DIM * sizeof *one);
+            assert_memory_equal(got + n * DIM + t * SECOND_DIM, one + DIM, SECOND_DIM * sizeof *one);
+        }
+        rope_cache_go_ahead(&f.r, &f.m);
+    }
+    tear_down(&f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(consecutive_chunks_have_those_of_their_positions),
         cmocka_unit_test(what_was_computed_ahead_is_for_the_next_chunk_only),
+        cmocka_unit_test(a_second_table_follows_the_rows_of_the_first),
         cmocka_unit_test(single_tokens_stay_at_one_address_and_end_what_was_ahead),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

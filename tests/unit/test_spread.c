@@ -710,7 +710,7 @@ static void open_large(struct large *l)
         assert_true(l->files[i].fd >= 0);
     }
     uint64_t end = 8 * MIB;
-    l->layer.has_experts = true;
+    l->layer.n_blocks = 1;
     l->place = (struct expert_place){
         .n_runs = 2, .n_parts = 2, .runs = {{0, 0, 4 * MIB, 4 * MIB, 0}, {0, 0, 4 * MIB, 4 * MIB, 4 * MIB}}};
     l->expert = (struct expert_layout){.formats = {FORMAT_Q4, FORMAT_Q4, FORMAT_Q4},
@@ -723,7 +723,11 @@ static void open_large(struct large *l)
                                        .down_s = end,
                                        .down_b = end,
                                        .bytes = end};
-    l->m = (struct model_dir){.config = {.n_layers = 1, .n_experts = 1, .layers = &l->layer},
+    l->m = (struct model_dir){.config = {.n_layers = 1,
+                                         .n_experts = 1,
+                                         .layers = &l->layer,
+                                         .parts = {{.kind = PART_EXPERTS}},
+                                         .n_parts = 1},
                               .files = l->files,
                               .n_files = 2,
                               .experts = &l->expert,

@@ -44,13 +44,14 @@ static const struct gguf_place *place_of(const struct gguf_source *s, const stru
 /* Sets the order of tensors in Qwen3.5's delta net whose value heads the file has in another order. */
 static void find_order(struct gguf_place *p, const struct config *c, const char *name)
 {
-    struct head_order heads = {.unit = c->v_head_dim, .groups = c->n_k_heads};
-    uint64_t before = 2ull * c->n_k_heads * c->k_head_dim;
+    const struct delta_config *d = &config_first(c, PART_DELTA_NET)->delta;
+    struct head_order heads = {.unit = d->v_head_dim, .groups = d->n_k_heads};
+    uint64_t before = 2ull * d->n_k_heads * d->k_head_dim;
     const char *part = strstr(name, ".linear_attn.");
-    if (!part || c->family->fused || !c->n_k_heads)
+    if (!part || c->family->fused || !d->n_k_heads)
         return;
     part += strlen(".linear_attn.");
-    heads.per = c->n_v_heads / c->n_k_heads;
+    heads.per = d->n_v_heads / d->n_k_heads;
     if (!strcmp(part, "in_proj_z.weight")) {
         p->rows = heads;
     } else if (!strcmp(part, "in_proj_qkv.weight") || !strcmp(part, "conv1d.weight")) {

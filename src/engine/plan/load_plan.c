@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/file.h"
 #include "engine/plan/host_memory.h"
+#include "engine/state/stores.h"
 #include "engine/test_hooks.h"
 #include "experts/context.h"
 #include "experts/store_fill.h"
@@ -62,19 +63,21 @@ static uint32_t choose_context(uint32_t requested, const struct config *c)
     return (uint32_t)size_min(requested ? requested : DEFAULT_CONTEXT, config_longest_context(c));
 }
 
-/* Sizes the states. The KV cache grows in blocks. There are 2 + n_older recurrent states
- * (stage_state.recurrent_next, older). */
+/* Sizes the states. The KV cache grows in blocks, up to the ring's size for windows. There are 2 + n_older
+ * recurrent states (stage_state.recurrent_next, older). */
 static void size_states(struct load_plan *p, const struct model_dir *m, uint32_t n_older)
 {
-    uint64_t pos_bytes = 0, recurrent_bytes = 0;
+    struct arch_store_sizes z = {0};
+    uint64_t windows = 0, blocks = div_up(p->context, 1u << KV_BLOCK_SHIFT);
     for (uint32_t i = p->layers.first; i < p->layers.end; i++) {
-        const struct arch_state s = arch_state_of(&m->config, i, p->kv_type);
-        pos_bytes += ((uint64_t)s.rows[0].n + s.rows[1].n) * kv_type_bytes(p->kv_type);
-        recurrent_bytes += 2 * s.window_bytes + s.delta_bytes;
+        const struct arch_stores s = arch_stores_of(&m->config, i, p->kv_type);
+        arch_add_sizes(&z, &s);
+        for (uint32_t k = 0; k < s.n; k++)
+            windows += stores_window_bytes(&s.of[k]);
     }
-    p->state_bytes =
-        (2 + n_older) * recurrent_bytes + size_round_up(p->context, 1u << KV_BLOCK_SHIFT) * pos_bytes;
-    p->checkpoint_bytes = recurrent_bytes;
+    uint64_t ring = size_min(blocks, stores_ring_blocks(z.window, p->max_chunk, n_older));
+    p->state_bytes = (2 + n_older) * z.recurrent + blocks * z.kv_block + ring * z.ring_block;
+    p->checkpoint_bytes = z.recurrent + windows;
 }
 
 static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, struct moeflux_err *e)

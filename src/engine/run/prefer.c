@@ -1,32 +1,25 @@
 #include "engine/run/prefer.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/mem.h"
 #include "engine/run/pass.h"
 #include "model/family.h"
+#include "model/part_tensors.h"
 #include "ops/router/router.h"
 #include "ops/router/prefer.h"
-
-static int read_bias(struct moeflux_model *m, uint32_t layer, struct moeflux_err *e)
-{
-    const struct config *c = &m->dir.config;
-    const struct tensor *t;
-    char name[96];
-    snprintf(name, sizeof name, "model.layers.%u.mlp.%s", layer, c->family->router_bias);
-    int rc = model_dir_vector(&m->dir, name, c->n_experts, &t, e);
-    return rc < 0 ? rc : model_dir_read_f32(&m->dir, t, m->prefer.bias + (uint64_t)layer * c->n_experts, e);
-}
 
 static int read_biases(struct moeflux_model *m, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
+    struct part_tensor t[PART_MAX_TENSORS];
+    part_tensors(c, config_first(c, PART_EXPERTS), t);
     m->prefer.bias = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *m->prefer.bias, e);
     int rc = m->prefer.bias ? 0 : ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < c->n_layers; i++)
         if (config_has_experts(c, i))
-            rc = read_bias(m, i, e);
+            rc = model_dir_read_vector(&m->dir, i, &t[EXPERTS_ROUTER_BIAS],
+                                       m->prefer.bias + (uint64_t)i * c->n_experts, e);
     return rc;
 }
 
@@ -38,7 +31,7 @@ int prefer_open(struct moeflux_model *m, float margin, struct moeflux_err *e)
     if (!(margin > 0))
         return 0;
     p->is_present = mem_new(c->n_experts, sizeof *p->is_present, e);
-    p->room = mem_new((uint64_t)c->n_experts + c->n_group, sizeof *p->room, e);
+    p->room = mem_new((uint64_t)c->n_experts + c->router.n_groups, sizeof *p->room, e);
     if (!p->is_present || !p->room)
         return ERR_MEMORY;
     int rc = c->family->router_bias ? read_biases(m, e) : 0;

@@ -2,6 +2,7 @@
 
 #include "base/real.h"
 #include "engine/model.h"
+#include "model/rope.h"
 
 static uint64_t half_bytes(const struct rope_cache *r)
 {
@@ -16,7 +17,8 @@ static float *half_of(const struct rope_cache *r, uint32_t half)
 int rope_cache_open(struct rope_cache *r, struct exec *x, const struct moeflux_model *m,
                     struct moeflux_err *e)
 {
-    uint64_t bytes = (uint64_t)m->max_chunk * m->dir.config.rotary_dim * sizeof(float);
+    uint64_t bytes =
+        (uint64_t)m->max_chunk * rope_floats(&m->dir.config, m->dir.config.n_ropes) * sizeof(float);
     return exec_buffer_new(x, &r->room, EXEC_INPUT, 2 * bytes, e);
 }
 
@@ -25,21 +27,36 @@ void rope_cache_close(struct rope_cache *r, struct exec *x)
     exec_buffer_free(x, &r->room);
 }
 
+static void fill_row(const struct moeflux_model *m, uint32_t table, float *out, uint32_t pos)
+{
+    const struct config *c = &m->dir.config;
+    const float *inverse = m->inverse_frequencies + rope_floats(c, table) / 2;
+    for (uint32_t i = 0; i < c->ropes[table].dim / 2; i++) {
+        /* The angle is rounded to float32, as the reference computes it. */
+        float angle = (float)pos * inverse[i];
+        *out++ = (float)(real_cos((double)angle) * m->rope_multipliers[table]);
+        *out++ = (float)(real_sin((double)angle) * m->rope_multipliers[table]);
+    }
+}
+
+void rope_cache_fill_token(const struct moeflux_model *m, float *out, uint32_t n, uint32_t idx, uint32_t pos)
+{
+    const struct config *c = &m->dir.config;
+    for (uint32_t k = 0; k < c->n_ropes; k++)
+        fill_row(m, k, out + (size_t)n * rope_floats(c, k) + (size_t)idx * c->ropes[k].dim, pos);
+}
+
 void rope_cache_fill(const struct moeflux_model *m, float *out, uint32_t n, uint32_t pos)
 {
-    uint32_t n_angles = m->dir.config.rotary_dim / 2;
     for (uint32_t t = 0; t < n; t++)
-        for (uint32_t i = 0; i < n_angles; i++) {
-            /* The angle is rounded to float32, as the reference computes it. */
-            float angle = (float)(pos + t) * m->inverse_frequencies[i];
-            *out++ = (float)(real_cos((double)angle) * m->rope_multiplier);
-            *out++ = (float)(real_sin((double)angle) * m->rope_multiplier);
-        }
+        rope_cache_fill_token(m, out, n, t, pos + t);
 }
 
 uint64_t rope_cache_of_chunk(struct rope_cache *r, const struct moeflux_model *m, uint32_t n, uint32_t pos)
 {
-    if (r->is_ahead && pos == r->pos + r->n && n <= r->n)
+    /* The place of a second table depends on the number of tokens. */
+    bool fits = n == r->n || (n < r->n && m->dir.config.n_ropes == 1);
+    if (r->is_ahead && pos == r->pos + r->n && fits)
         r->half ^= 1;
     else
         rope_cache_fill(m, half_of(r, r->half), n, pos);

@@ -11,7 +11,7 @@
 struct moeflux_model;
 
 struct rope_cache {
-    struct exec_buffer room; /* f32 [2][max_chunk][rotary_dim / 2][2] */
+    struct exec_buffer room; /* f32 [2][max_chunk][dim / 2][2] for each table */
     uint32_t half;           /* the half of the current chunk */
     uint32_t pos, n;         /* the current chunk's first position and length */
     bool is_ahead;           /* the other half has the next n positions */
@@ -22,8 +22,10 @@ int rope_cache_open(struct rope_cache *r, struct exec *x, const struct moeflux_m
                     struct moeflux_err *e);
 void rope_cache_close(struct rope_cache *r, struct exec *x);
 
-/* Computes cos and sin of positions pos .. pos + n - 1, f32 [n][rotary_dim / 2][2]. */
+/* Computes cos and sin of positions pos .. pos + n - 1, f32 [n][dim / 2][2] for each table. */
 void rope_cache_fill(const struct moeflux_model *m, float *out, uint32_t n, uint32_t pos);
+/* Computes those of token idx of n, which is at `pos`, in the same layout. */
+void rope_cache_fill_token(const struct moeflux_model *m, float *out, uint32_t n, uint32_t idx, uint32_t pos);
 /* Returns the address of a chunk's values; computes them unless that was done ahead. The device must be
  * idle. */
 uint64_t rope_cache_of_chunk(struct rope_cache *r, const struct moeflux_model *m, uint32_t n, uint32_t pos);

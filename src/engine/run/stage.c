@@ -35,7 +35,7 @@ static int open_arch(struct stage *at, struct moeflux_model *m, const struct loa
         rc = loader_use_in_place(&at->loader, e);
     if (rc == 0)
         rc = arch_open(&at->arch, &r, &at->view, e);
-    assert(rc < 0 || at->view.states);
+    assert(rc < 0 || at->view.stores);
     return rc;
 }
 

@@ -84,7 +84,7 @@ struct stage {
     struct exec *exec;
     struct expert_layers layers;
     struct arch *arch;
-    struct arch_view view; /* `states` has only its own layers */
+    struct arch_view view; /* `stores` has only its own layers */
     struct loader loader;
     struct expert_side sides[EXPERT_SIDES];
     bool computes_at_once; /* a host backend: nothing can be recorded ahead */
@@ -135,7 +135,7 @@ struct stage {
     uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
     uint64_t busy_ns;             /* statistics: time of evaluations on this stage */
     uint64_t state_bytes;         /* states of all sessions */
-    uint64_t recurrent_off;       /* offset of its part in a checkpoint */
+    uint64_t checkpoint_off;      /* offset of its part in a checkpoint */
 };
 
 /* Loads the weights and opens the operations and buffers; `exec`, `layers` and `maps_weights` must be set.

@@ -5,6 +5,7 @@
 
 #include "args.h"
 #include "base/mem.h"
+#include "model/rope.h"
 #include "engine/run/forward.h"
 #include "engine/sequence.h"
 

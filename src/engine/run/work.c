@@ -92,7 +92,8 @@ static struct arch_sequence sequence_of(const struct work *w, uint32_t i, const 
     bool is_swapped = moves && !w->is_moving && w->flips % 2 != 0;
     return (struct arch_sequence){.pos = s->pos + w->ahead,
                                   .parity = s->parity ^ (w->flips & 1),
-                                  .kv_blocks = on->table.address,
+                                  .kv_blocks = on->tables[ARCH_ROWS].table.address,
+                                  .ring_blocks = on->tables[ARCH_WINDOW].table.address,
                                   .recurrent = (is_swapped ? on->recurrent_next : on->recurrent).address,
                                   .recurrent_out =
                                       (moves && !is_swapped ? on->recurrent_next : on->recurrent).address};
@@ -233,7 +234,8 @@ static enum pass_ahead state_ahead(const struct work *w, const struct stage *at)
     for (uint32_t i = 0; is && i < a->n; i++) {
         const struct arch_sequence have = a->each[i], want = sequence_of(w, i, at);
         is = have.pos == want.pos && have.parity == want.parity && have.kv_blocks == want.kv_blocks &&
-             have.recurrent == want.recurrent && have.recurrent_out == want.recurrent_out;
+             have.ring_blocks == want.ring_blocks && have.recurrent == want.recurrent &&
+             have.recurrent_out == want.recurrent_out;
     }
     if (is && a->is_in_flight)
         is = w->runs_on && a->id == w->ids[0] && step_is_next(w->m, w->choice);
@@ -500,7 +502,7 @@ static void fill_inputs(const struct work *w, struct pass *p)
     }
     float *to = rope_cache_of_tokens(&at->rope, p->half, &p->chunk.rope);
     for (uint32_t i = 0; i < w->n; i++)
-        rope_cache_fill(m, to + (size_t)i * m->dir.config.rotary_dim, 1, w->list[i]->pos + w->ahead);
+        rope_cache_fill_token(m, to, w->n, i, w->list[i]->pos + w->ahead);
 }
 
 /* Whether a token passes the stage's layers without the host, and only its logits are wanted. */

@@ -54,7 +54,7 @@ void checkpoints_trim(struct checkpoints *c)
 void checkpoints_drop(struct checkpoints *c, struct checkpoint *which)
 {
     size_t n_after = (size_t)(c->items + c->n - which) - 1;
-    free(which->recurrent);
+    free(which->state);
     memmove(which, which + 1, n_after * sizeof *which);
     c->n--;
 }
@@ -68,7 +68,7 @@ void checkpoints_drop_after(struct checkpoints *c, uint32_t pos)
 void checkpoints_free(struct checkpoints *c)
 {
     for (size_t i = 0; i < c->n; i++)
-        free(c->items[i].recurrent);
+        free(c->items[i].state);
     free(c->items);
     *c = (struct checkpoints){0};
 }

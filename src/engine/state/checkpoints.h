@@ -1,5 +1,5 @@
-/* checkpoints.h - copies of a sequence's recurrent state in host memory, by position. It does not use
- * devices.
+/* checkpoints.h - copies of a sequence's recurrent state and windows in host memory, by position. It does
+ * not use devices.
  *
  * They are in ascending order. If there are more than the cap, the least recently used one is dropped, but
  * never the last one. */
@@ -14,7 +14,7 @@ struct moeflux_err;
 struct checkpoint {
     uint32_t pos, parity;
     uint64_t last_use;
-    uint8_t *recurrent; /* [arch_view.recurrent_state_bytes], owned; NULL where there is no recurrent state */
+    uint8_t *state; /* [moeflux_model.checkpoint_bytes], owned; NULL for 0 bytes */
 };
 
 struct checkpoints {

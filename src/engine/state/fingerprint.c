@@ -16,20 +16,67 @@ static void add(XXH3_state_t *h, const void *bytes, uint64_t n)
     XXH3_64bits_update(h, bytes, n);
 }
 
-/* The dimensions and constants that states depend on. The EOS ids and the longest context are left out: a
- * user may change them. */
+/* Adds the dimensions of the parts, in the order of the first saved states: each kind's first description. */
+static void add_parts(XXH3_state_t *h, const struct config *c)
+{
+    const struct gqa_config *g = &config_first(c, PART_ATTENTION)->gqa;
+    const struct delta_config *d = &config_first(c, PART_DELTA_NET)->delta;
+    const struct latent_config *m = &config_first(c, PART_LATENT)->latent;
+    const struct rope_config *r = &c->ropes[0];
+    const uint32_t counts[] = {g->n_heads + m->n_heads,
+                               g->n_kv_heads,
+                               g->head_dim,
+                               r->dim,
+                               d->n_k_heads,
+                               d->n_v_heads,
+                               d->k_head_dim,
+                               d->v_head_dim,
+                               d->conv_kernel,
+                               m->q_lora_rank,
+                               m->kv_lora_rank,
+                               m->nope_dim,
+                               m->rope_dim,
+                               m->v_dim,
+                               c->n_experts,
+                               c->top_k,
+                               c->moe_inner,
+                               c->shared_inner,
+                               c->first_dense,
+                               c->moe_freq,
+                               config_first(c, PART_DENSE)->dense.inner,
+                               c->router.n_groups,
+                               c->router.keep_groups,
+                               c->router.norm,
+                               m->interleaved,
+                               r->yarn,
+                               r->truncate};
+    add(h, counts, sizeof counts);
+}
+
+/* Adds what the layers have: mixers, and windows. */
+static void add_layers(XXH3_state_t *h, const struct config *c)
+{
+    uint32_t window = 0;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        window = (uint32_t)size_max(window, config_window(c, i));
+    if (window)
+        add(h, &window, sizeof window);
+    if (c->swiglu_limit > 0)
+        add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        uint32_t kind = (uint32_t)config_mixer(c, i)->kind | (uint32_t)(config_window(c, i) > 0) << 8;
+        add(h, &kind, sizeof kind);
+    }
+}
+
+/* Adds the dimensions and constants that states depend on. The EOS ids and the longest context are left
+ * out: a user may change them. */
 static void add_config(XXH3_state_t *h, const struct config *c)
 {
-    const uint32_t counts[] = {
-        c->family->id, c->hidden,       c->n_layers,    c->vocab_size,   c->tied,         c->n_heads,
-        c->n_kv_heads, c->head_dim,     c->rotary_dim,  c->n_k_heads,    c->n_v_heads,    c->k_head_dim,
-        c->v_head_dim, c->conv_kernel,  c->q_lora_rank, c->kv_lora_rank, c->nope_dim,     c->rope_dim,
-        c->v_dim,      c->n_experts,    c->top_k,       c->moe_inner,    c->shared_inner, c->first_dense,
-        c->moe_freq,   c->dense_inner,  c->n_group,     c->topk_group,   c->norm_topk,    c->rope_interleave,
-        c->rope.yarn,  c->rope.truncate};
-    const struct rope_config *r = &c->rope;
+    const uint32_t counts[] = {c->family->id, c->hidden, c->n_layers, c->vocab_size, c->tied};
+    const struct rope_config *r = &c->ropes[0];
     const double constants[] = {(double)c->rms_eps,
-                                (double)c->routed_scaling,
+                                (double)c->router.scale,
                                 r->theta,
                                 r->factor,
                                 r->original_context,
@@ -39,17 +86,11 @@ static void add_config(XXH3_state_t *h, const struct config *c)
                                 r->mscale_all_dim,
                                 r->attention_factor};
     add(h, counts, sizeof counts);
+    add_parts(h, c);
     add(h, constants, sizeof constants);
     if (c->expert_share > 0)
         add(h, &c->expert_share, sizeof c->expert_share);
-    if (c->attn_window)
-        add(h, &c->attn_window, sizeof c->attn_window);
-    if (c->swiglu_limit > 0)
-        add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
-    for (uint32_t i = 0; i < c->n_layers; i++) {
-        uint32_t kind = (uint32_t)c->layers[i].mixer | (uint32_t)c->layers[i].has_window << 8;
-        add(h, &kind, sizeof kind);
-    }
+    add_layers(h, c);
 }
 
 /* Adds a format, except the oldest ones: so models with only those keep their fingerprint and saved

@@ -15,7 +15,7 @@ static int check(const struct snapshot *h, struct moeflux_model *m, const char *
     int rc = moeflux_model_fingerprint(m, &own, e);
     if (rc < 0)
         return rc;
-    if (h->version != 3 || h->fingerprint != own)
+    if (h->version < 3 || h->fingerprint != own)
         return err_set(e, ERR_FORMAT, "%s: a state of another model or version", path);
     rc = snapshot_check_words(h, m, path, e);
     if (!rc && h->bytes != snapshot_bytes(m, h))
@@ -31,18 +31,20 @@ static int read_places(struct state_places *p, int fd, const struct snapshot *h,
     without.n_checkpoints = 0;
     /* The checkpoints are at the end of the file, before a checksum. */
     uint64_t at = snapshot_bytes(m, &without) - sizeof(uint64_t);
+    /* Version 3 has checkpoints without their windows, which are not loaded. */
+    uint32_t n = h->version >= snapshot_version(m) ? h->n_checkpoints : 0;
     uint64_t each = h->n_checkpoints ? (h->bytes - snapshot_bytes(m, &without)) / h->n_checkpoints : 0;
     p->ids = mem_new(h->n_tokens, sizeof *p->ids, e);
-    p->checkpoints = mem_new(h->n_checkpoints, sizeof *p->checkpoints, e);
+    p->checkpoints = mem_new(n, sizeof *p->checkpoints, e);
     if (!p->ids || !p->checkpoints)
         return ERR_MEMORY;
     int rc = file_read_at(fd, path, p->ids, h->n_tokens * sizeof *p->ids, snapshot_header_bytes(3), e);
-    for (uint32_t i = 0; !rc && i < h->n_checkpoints; i++)
+    for (uint32_t i = 0; !rc && i < n; i++)
         rc = file_read_at(fd, path, &p->checkpoints[i], sizeof *p->checkpoints, at + i * each, e);
     p->n_tokens = h->n_tokens;
-    p->n_checkpoints = h->n_checkpoints;
+    p->n_checkpoints = n;
     p->bytes = h->bytes;
-    p->recurrent = m->recurrent_state_bytes > 0;
+    p->recurrent = m->checkpoint_bytes > 0;
     return rc;
 }
 

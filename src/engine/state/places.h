@@ -16,8 +16,8 @@ struct state_places { /* freed with state_places_free */
     uint32_t *checkpoints; /* [n_checkpoints], positions, ascending */
 };
 
-/* Reads a file of version 3 of this model. Does not check the checksum of the states. ERR_IO; ERR_FORMAT: not
- * such a file; ERR_MEMORY. On failure `p` is empty. */
+/* Reads a file of version 3 or 4 of this model. Does not check the checksum of the states. ERR_IO;
+ * ERR_FORMAT: not such a file; ERR_MEMORY. On failure `p` is empty. */
 int state_places_read(struct state_places *p, struct moeflux_model *m, const char *path,
                       struct moeflux_err *e);
 void state_places_free(struct state_places *p);

@@ -4,11 +4,7 @@
 
 #include "base/mem.h"
 #include "engine/sequence.h"
-
-static bool is_recurrent(const struct moeflux_session *s)
-{
-    return s->model->recurrent_state_bytes > 0;
-}
+#include "engine/state/stores.h"
 
 /* Waits for batches of a failed evaluation, which may still write. */
 static int drain(struct exec *x, struct moeflux_err *e)
@@ -17,7 +13,7 @@ static int drain(struct exec *x, struct moeflux_err *e)
     return exec_finish(x, e);
 }
 
-/* Restores the recurrent states of a checkpoint, which has those of all stages one after the other. */
+/* Restores the recurrent states and windows of a checkpoint. */
 static int put_back(struct moeflux_session *s, const struct checkpoint *c, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
@@ -28,9 +24,11 @@ static int put_back(struct moeflux_session *s, const struct checkpoint *c, struc
         if (rc < 0)
             break;
         rc = drain(at->exec, e);
-        if (rc == 0 && c->recurrent)
-            rc = exec_write(at->exec, &s->on[i].recurrent, 0, c->recurrent + at->recurrent_off,
-                            at->view.recurrent_state_bytes, e);
+        if (rc == 0 && at->view.sizes.recurrent)
+            rc = exec_write(at->exec, &s->on[i].recurrent, 0, c->state + at->checkpoint_off,
+                            at->view.sizes.recurrent, e);
+        if (rc == 0 && c->state)
+            rc = stores_write_windows(s, i, c->pos, c->state + at->checkpoint_off, e);
         stage_give(at);
     }
     return rc;
@@ -50,7 +48,10 @@ static int go_to(struct moeflux_session *s, struct checkpoint *c, struct moeflux
     }
     s->needs_clear = false;
     checkpoints_touch(&s->checkpoints, c);
+    bool holds = stores_holds_windows(s, pos);
     sequence_set_position(s, pos, parity);
+    if (!holds)
+        s->window_from = stores_first_in_windows(s->model, pos);
     return 0;
 }
 
@@ -60,7 +61,7 @@ void rewind_after_failure(struct moeflux_session *s)
     if (s->is_stopped && sequence_recover(s, NULL) == 0)
         return;
     s->is_stopped = false;
-    if (is_recurrent(s))
+    if (s->model->recurrent_state_bytes)
         go_to(s, checkpoints_before(&s->checkpoints, s->pos), NULL);
 }
 
@@ -71,7 +72,7 @@ int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moe
     int rc = sequence_make_ready(s, e);
     if (rc < 0 || pos == s->pos)
         return rc;
-    if (!is_recurrent(s)) {
+    if (stores_can_cut(s, pos)) {
         sequence_set_position(s, pos, s->parity);
         return 0;
     }
@@ -100,7 +101,7 @@ int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_
     int rc = sequence_make_ready(s, e);
     if (rc < 0)
         return rc;
-    if (same < s->pos && !is_recurrent(s))
+    if (same < s->pos && stores_can_cut(s, same))
         rc = moeflux_session_truncate(s, same, e);
     else if (same < s->pos)
         rc = go_to(s, checkpoints_before(&s->checkpoints, same), e);
@@ -108,7 +109,7 @@ int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_
     return rc;
 }
 
-static int read_states(struct moeflux_session *s, bool kept, uint8_t *to, struct moeflux_err *e)
+static int read_states(struct moeflux_session *s, bool kept, uint32_t pos, uint8_t *to, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
     int rc = 0;
@@ -117,8 +118,11 @@ static int read_states(struct moeflux_session *s, bool kept, uint8_t *to, struct
         rc = stage_enter(m, at, e);
         if (rc < 0)
             break;
-        rc = exec_read(at->exec, kept ? &at->kept : &s->on[i].recurrent, 0, to + at->recurrent_off,
-                       at->view.recurrent_state_bytes, e);
+        if (at->view.sizes.recurrent)
+            rc = exec_read(at->exec, kept ? &at->kept : &s->on[i].recurrent, 0, to + at->checkpoint_off,
+                           at->view.sizes.recurrent, e);
+        if (rc == 0)
+            rc = stores_read_windows(s, i, pos, to + at->checkpoint_off, e);
         stage_give(at);
     }
     return rc;
@@ -127,23 +131,23 @@ static int read_states(struct moeflux_session *s, bool kept, uint8_t *to, struct
 int rewind_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32_t parity,
                       struct moeflux_err *e)
 {
-    uint64_t bytes = s->model->recurrent_state_bytes;
-    uint8_t *recurrent = NULL;
+    uint64_t bytes = s->model->checkpoint_bytes;
+    uint8_t *state = NULL;
     int rc = 0;
     struct checkpoint *here = checkpoints_find(&s->checkpoints, pos);
     if (here) {
         checkpoints_touch(&s->checkpoints, here);
         return 0;
     }
-    if (bytes && !(recurrent = mem_new(bytes, 1, e)))
+    if (bytes && !(state = mem_new(bytes, 1, e)))
         return ERR_MEMORY;
     if (bytes)
-        rc = read_states(s, kept, recurrent, e);
+        rc = read_states(s, kept, pos, state, e);
     if (rc == 0)
         rc = checkpoints_add(&s->checkpoints,
-                             &(struct checkpoint){.pos = pos, .parity = parity, .recurrent = recurrent}, e);
+                             &(struct checkpoint){.pos = pos, .parity = parity, .state = state}, e);
     if (rc < 0)
-        free(recurrent);
+        free(state);
     return rc;
 }
 
@@ -210,5 +214,5 @@ uint32_t moeflux_session_list_checkpoints(const struct moeflux_session *s, uint3
 
 uint64_t moeflux_session_checkpoint_bytes(const struct moeflux_session *s)
 {
-    return s->model->recurrent_state_bytes;
+    return s->model->checkpoint_bytes;
 }

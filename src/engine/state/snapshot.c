@@ -7,39 +7,73 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "engine/model.h"
+#include "engine/state/stores.h"
 
-/* Returns the number, from 1, of the first layer with rows. In files of the original moeflux every
- * interval-th layer has attention. */
-static uint32_t interval_of(const struct moeflux_model *m)
+uint32_t snapshot_version(const struct moeflux_model *m)
 {
-    for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        if (model_state(m, i)->rows[0].n)
-            return i + 1;
-    return 0;
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
+        const struct arch_stores *s = model_stores(m, i);
+        const struct arch_store *a = &s->of[0], *b = &s->of[1];
+        if (s->n != 2 || a->kind != b->kind || a->kind == ARCH_WINDOW || a->stride > 1 || b->stride > 1)
+            return 4;
+    }
+    return 3;
 }
 
-/* Returns the state of the first layer that has rows, or of the first that has none. */
-static const struct arch_state *first_state(const struct moeflux_model *m, bool has_rows)
+/* ---- the layout of the stores ---- */
+
+/* Fills the words of versions 1 to 3, which have one shape for all layers with attention and one for the
+ * others. In files of the original moeflux every interval-th layer has attention. */
+static void old_words(const struct moeflux_model *m, uint32_t *words)
 {
-    static const struct arch_state none;
-    for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        if ((model_state(m, i)->rows[0].n > 0) == has_rows)
-            return model_state(m, i);
-    return &none;
+    const struct config *c = &m->dir.config;
+    uint32_t rows = 0, fixed = 0;
+    while (rows < c->n_layers && !stores_has_rows(model_stores(m, rows)))
+        rows++;
+    while (fixed < c->n_layers && stores_has_rows(model_stores(m, fixed)))
+        fixed++;
+    if (rows < c->n_layers) {
+        const struct part_config *p = config_mixer(c, rows);
+        const struct latent_config *l = p->kind == PART_LATENT ? &p->latent : NULL;
+        words[SNAPSHOT_INTERVAL] = rows + 1;
+        words[SNAPSHOT_HEADS] = l ? l->n_heads : p->gqa.n_kv_heads;
+        words[SNAPSHOT_HEAD_DIM] = l ? l->nope_dim + l->rope_dim : p->gqa.head_dim;
+        words[SNAPSHOT_LATENT] = l ? l->kv_lora_rank : 0;
+        words[SNAPSHOT_ROPE] = l ? l->rope_dim : 0;
+    }
+    if (fixed < c->n_layers) {
+        words[SNAPSHOT_WINDOW] = (uint32_t)arch_store_bytes(&model_stores(m, fixed)->of[0]);
+        words[SNAPSHOT_RECURRENT] = (uint32_t)arch_store_bytes(&model_stores(m, fixed)->of[1]);
+    }
 }
 
-struct snapshot snapshot_of_model(const struct moeflux_model *m)
+/* Fills the words of version 4: the number of stores, and a hash of what they have apart from the type. */
+static void new_words(const struct moeflux_model *m, uint32_t *words)
 {
-    const struct arch_state *rows = first_state(m, true), *recurrent = first_state(m, false);
-    return (struct snapshot){.words = {[SNAPSHOT_LAYERS] = m->dir.config.n_layers,
-                                       [SNAPSHOT_INTERVAL] = interval_of(m),
-                                       [SNAPSHOT_HEADS] = rows->n_heads,
-                                       [SNAPSHOT_HEAD_DIM] = rows->head_dim,
-                                       [SNAPSHOT_WINDOW] = (uint32_t)recurrent->window_bytes,
-                                       [SNAPSHOT_RECURRENT] = (uint32_t)recurrent->delta_bytes,
-                                       [SNAPSHOT_LATENT] = rows->is_latent ? rows->rows[0].n : 0,
-                                       [SNAPSHOT_ROPE] = rows->is_latent ? rows->rows[1].n : 0}};
+    uint64_t hash = 0;
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
+        for (uint32_t k = 0; k < model_stores(m, i)->n; k++) {
+            const struct arch_store *t = &model_stores(m, i)->of[k];
+            const uint64_t layout[] = {hash, i, t->kind, t->width, t->stride, t->window};
+            hash = XXH3_64bits(layout, sizeof layout);
+            words[1]++;
+        }
+    memcpy(words + 2, &hash, sizeof hash);
+}
+
+struct snapshot snapshot_of_model(const struct moeflux_model *m, uint32_t version)
+{
+    struct snapshot h = {.version = version, .words = {[SNAPSHOT_LAYERS] = m->dir.config.n_layers}};
+    if (version < 4)
+        old_words(m, h.words);
+    else
+        new_words(m, h.words);
+    return h;
+}
+
+uint32_t snapshot_first_row(const struct arch_store *t, const struct snapshot *h)
+{
+    return h->version < 4 ? 0 : stores_first_row(t, h->n_tokens);
 }
 
 void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type from, uint32_t n)
@@ -66,27 +100,35 @@ void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type
 /* Returns the bytes of the layers' part. */
 static uint64_t body_bytes(const struct moeflux_model *m, const struct snapshot *h)
 {
-    uint64_t bytes = 0, number = kv_type_bytes(h->kv);
+    uint64_t bytes = 0;
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
-        const struct arch_state *y = model_state(m, i);
-        uint64_t row = ((uint64_t)y->rows[0].n + y->rows[1].n) * number;
-        bytes += row ? sizeof(int32_t) + h->n_tokens * row : 0;
-        bytes += y->window_bytes + y->delta_bytes;
+        const struct arch_stores *s = model_stores(m, i);
+        bytes += stores_has_rows(s) ? sizeof(int32_t) : 0;
+        for (uint32_t k = 0; k < s->n; k++) {
+            const struct arch_store *t = &s->of[k];
+            uint64_t rows = stores_n_rows(t, h->n_tokens) - snapshot_first_row(t, h);
+            bytes += t->kind == ARCH_FIXED ? arch_store_bytes(t) : rows * t->width * kv_type_bytes(h->kv);
+        }
     }
     return bytes;
 }
 
-static uint64_t checkpoint_bytes(const struct moeflux_model *m)
+static uint64_t checkpoint_bytes(const struct moeflux_model *m, uint32_t version)
 {
     uint64_t bytes = sizeof(uint32_t);
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
-        bytes += model_state(m, i)->window_bytes + model_state(m, i)->delta_bytes;
+        for (uint32_t k = 0; k < model_stores(m, i)->n; k++) {
+            const struct arch_store *t = &model_stores(m, i)->of[k];
+            bytes += t->kind == ARCH_FIXED ? arch_store_bytes(t) : 0;
+            bytes += version < 4 ? 0 : stores_window_bytes(t);
+        }
     return bytes;
 }
 
 uint32_t snapshot_header_bytes(uint32_t version)
 {
-    static const uint32_t bytes[] = {[1] = 32, [2] = 40, [3] = SNAPSHOT_MAX_HEADER};
+    static const uint32_t bytes[] = {
+        [1] = 32, [2] = 40, [3] = SNAPSHOT_MAX_HEADER, [4] = SNAPSHOT_MAX_HEADER};
     return version < sizeof bytes / sizeof *bytes ? bytes[version] : 0;
 }
 
@@ -95,12 +137,13 @@ uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h)
     uint64_t bytes = snapshot_header_bytes(h->version) + body_bytes(m, h);
     if (h->version < 3)
         return bytes;
-    return bytes + h->n_tokens * sizeof(int32_t) + h->n_checkpoints * checkpoint_bytes(m) + sizeof(uint64_t);
+    return bytes + h->n_tokens * sizeof(int32_t) + h->n_checkpoints * checkpoint_bytes(m, h->version) +
+           sizeof(uint64_t);
 }
 
 /* ---- the header ---- */
 
-/* Version 3's fields after the words. */
+/* The fields of versions 3 and 4 after the words. */
 struct tail {
     uint32_t kv, n_tokens, n_checkpoints, zero;
     uint64_t fingerprint, bytes, check;
@@ -157,7 +200,7 @@ int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t 
         return err_set(e, ERR_FORMAT, "%s: not a snapshot of a state (no MFLX at its start)", path);
     want = snapshot_header_bytes(head[1]);
     if (want == 0)
-        return err_set(e, ERR_FORMAT, "%s: a snapshot of version %u, expected 1 to 3", path, head[1]);
+        return err_set(e, ERR_FORMAT, "%s: a snapshot of version %u, expected 1 to 4", path, head[1]);
     if (bytes < want)
         return err_set(e, ERR_FORMAT, "%s: cut after %llu bytes, the header alone has %u", path,
                        (unsigned long long)bytes, want);
@@ -165,7 +208,7 @@ int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t 
     memcpy(h->words, in + sizeof head, sizeof h->words);
     if (h->version == 1)
         h->words[SNAPSHOT_LATENT] = h->words[SNAPSHOT_ROPE] = 0;
-    return h->version == 3 ? decode_tail(h, in, path, bytes, e) : 0;
+    return h->version >= 3 ? decode_tail(h, in, path, bytes, e) : 0;
 }
 
 int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m, const char *path,
@@ -179,7 +222,9 @@ int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m
                                                       [SNAPSHOT_RECURRENT] = "bytes of a recurrent state",
                                                       [SNAPSHOT_LATENT] = "rank of the latents",
                                                       [SNAPSHOT_ROPE] = "size of the rotary keys"};
-    const struct snapshot want = snapshot_of_model(m);
+    const struct snapshot want = snapshot_of_model(m, h->version);
+    if (h->version >= 4 && memcmp(h->words, want.words, sizeof want.words) != 0)
+        return err_set(e, ERR_FORMAT, "%s: a state of another model: its layers keep other rows", path);
     for (uint32_t i = 0; i < SNAPSHOT_WORDS; i++)
         if (h->words[i] != want.words[i])
             return err_set(e, ERR_FORMAT, "%s: a state of another model: its %s is %u, this model's %u", path,
@@ -200,7 +245,7 @@ int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, st
     if (rc == 0)
         *out = (struct moeflux_state_info){.version = h.version,
                                            .n_layers = h.words[SNAPSHOT_LAYERS],
-                                           .has_tokens = h.version == 3,
+                                           .has_tokens = h.version >= 3,
                                            .n_tokens = h.n_tokens,
                                            .n_checkpoints = h.n_checkpoints,
                                            .fingerprint = h.fingerprint,

@@ -1,4 +1,4 @@
-/* snapshot.h - the file format of a sequence's saved state, versions 1 to 3. Little-endian, no padding.
+/* snapshot.h - the file format of a sequence's saved state, versions 1 to 4. Little-endian, no padding.
  *
  *   header      u32 magic, version, layers, interval of full attention (1: every layer), key/value heads
  *               (MLA: heads), head size (MLA: nope + rope), bytes of a convolution window, bytes of S;
@@ -6,10 +6,14 @@
  *               u32 kv_lora_rank, rope_dim; that is all of version 2 (40 bytes)
  *               u32 type of the rows, tokens n, checkpoints c, 0; u64 fingerprint, bytes of the file,
  *               XXH3 of the header before it; version 3 (80 bytes)
- *   version 3   i32 [n] ids, -1: not known
- *   each layer  rows: i32 n, [n][first kind], [n][second kind]; recurrence: current window, S
- *   version 3   c times, ascending: u32 position, each recurrent layer's window and S;
- *               u64 XXH3 of all bytes before it */
+ *               version 4 has after the layers: u32 number of all stores, u64 XXH3 of their layout, 4 zeros
+ *   from 3 on   i32 [n] ids, -1: not known
+ *   each layer  i32 n if it has rows; its stores (arch.h) in order: rows [n], fixed: the current copy;
+ *               windows: rows [n], in version 4 those that the next token may see
+ *   from 3 on   c times, ascending: u32 position, each layer's fixed stores, in version 4 also its windows
+ *               [window - 1], zeros after the last row; u64 XXH3 of all bytes before it
+ *
+ * A model is saved in version 3 if every layer has two stores, rows of all positions or fixed; else in 4. */
 #ifndef MOEFLUX_ENGINE_STATE_SNAPSHOT_H
 #define MOEFLUX_ENGINE_STATE_SNAPSHOT_H
 
@@ -20,7 +24,7 @@
 
 enum { SNAPSHOT_MAGIC = 0x4D464C58, SNAPSHOT_MAX_HEADER = 80, SNAPSHOT_PIECE = 1 << 20 };
 
-/* Properties that the file and the model must share. */
+/* Properties that the file and the model must share, in versions 1 to 3. */
 enum snapshot_word {
     SNAPSHOT_LAYERS,
     SNAPSHOT_INTERVAL,
@@ -35,15 +39,19 @@ enum snapshot_word {
 
 struct snapshot {
     uint32_t version;
-    uint32_t words[SNAPSHOT_WORDS]; /* version 1: the last two are 0 */
+    uint32_t words[SNAPSHOT_WORDS]; /* version 1: the last two are 0; version 4: layers, the layout */
     enum kv_type kv;                /* number type of the rows; float32 before version 3 */
     uint32_t n_tokens;              /* not in the header before version 3 */
-    uint32_t n_checkpoints;         /* version 3, like the rest */
+    uint32_t n_checkpoints;         /* versions 3 and 4, like the rest */
     uint64_t fingerprint, bytes;
 };
 
+/* Returns the version that states of the model are saved in by default. */
+uint32_t snapshot_version(const struct moeflux_model *m);
 /* Returns a snapshot with the words of the model. */
-struct snapshot snapshot_of_model(const struct moeflux_model *m);
+struct snapshot snapshot_of_model(const struct moeflux_model *m, uint32_t version);
+/* Returns the first row of a store in a file; the end is stores_n_rows. */
+uint32_t snapshot_first_row(const struct arch_store *t, const struct snapshot *h);
 /* Copies the n numbers of a row from one type to another. */
 void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type from, uint32_t n);
 /* Returns the bytes of the header; 0: no such version. */
@@ -54,7 +62,7 @@ uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h)
 /* Fills out [SNAPSHOT_MAX_HEADER], returns the header's bytes. */
 uint32_t snapshot_encode(const struct snapshot *h, uint8_t *out);
 /* Reads the header of an open file of `bytes` bytes. ERR_IO; ERR_FORMAT: no snapshot, an unknown version, too
- * short; in version 3 also a wrong checksum of the header or length. */
+ * short; from version 3 on also a wrong checksum of the header or length. */
 int snapshot_read_header(struct snapshot *h, int fd, const char *path, uint64_t bytes, struct moeflux_err *e);
 /* Compares the words with the model's. ERR_FORMAT names the first that differs. */
 int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m, const char *path,

@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "engine/sequence.h"
 #include "engine/state/snapshot.h"
+#include "engine/state/stores.h"
 
 /* The first error sticks: later calls do nothing. */
 struct source {
@@ -100,60 +101,60 @@ static void get_device(struct source *r, const struct exec_buffer *to, uint64_t 
 
 /* Reads rows with gaps between them, or of another type in the file. The gaps hold rows of the other kind,
  * which must not change. */
-static void get_apart(struct source *r, const struct exec_buffer *to, const struct arch_rows *rows,
-                      uint32_t n)
+static void get_apart(struct source *r, const struct arch_store *t, const struct stores_run *run)
 {
     struct exec *x = r->stage->exec;
-    enum kv_type type = r->s->model->kv_type;
-    uint64_t wide = (uint64_t)rows->n * kv_type_bytes(r->kv), bytes = (uint64_t)rows->n * kv_type_bytes(type);
-    uint32_t most = (uint32_t)(SNAPSHOT_PIECE / size_max(rows->stride, wide));
+    uint64_t wide = t->width * kv_type_bytes(r->kv), bytes = arch_store_bytes(t);
+    uint32_t most = (uint32_t)(SNAPSHOT_PIECE / size_max(t->pitch, wide));
     assert(most > 0);
-    for (uint32_t done = 0, here; r->rc == 0 && done < n; done += here) {
-        here = (uint32_t)size_min(n - done, most);
-        uint64_t at = rows->off + (uint64_t)done * rows->stride;
-        uint64_t span = (uint64_t)(here - 1) * rows->stride + bytes;
+    for (uint32_t done = 0, here; r->rc == 0 && done < run->n; done += here) {
+        here = (uint32_t)size_min(run->n - done, most);
+        uint64_t at = run->off + (uint64_t)done * t->pitch;
+        uint64_t span = (uint64_t)(here - 1) * t->pitch + bytes;
         get_numbers(r, r->piece, here * wide, r->kv);
         if (r->rc == 0)
-            r->rc = exec_read(x, to, at, r->rows, span, r->e);
+            r->rc = exec_read(x, run->block, at, r->rows, span, r->e);
         for (uint32_t i = 0; r->rc == 0 && i < here; i++)
-            snapshot_copy_row(r->rows + (uint64_t)i * rows->stride, type, r->piece + i * wide, r->kv,
-                              rows->n);
+            snapshot_copy_row(r->rows + (uint64_t)i * t->pitch, t->type, r->piece + i * wide, r->kv,
+                              (uint32_t)t->width);
         if (r->rc == 0)
-            r->rc = exec_write(x, to, at, r->rows, span, r->e);
+            r->rc = exec_write(x, run->block, at, r->rows, span, r->e);
     }
 }
 
-static void get_rows(struct source *r, const struct arch_rows *rows, uint32_t n_tokens)
+/* Reads rows in order, so that in a ring later ones replace earlier ones. */
+static void get_rows(struct source *r, const struct arch_store *t, const struct snapshot *h)
 {
-    uint64_t bytes = (uint64_t)rows->n * kv_type_bytes(r->kv);
-    bool is_whole = rows->stride == bytes && r->kv == r->s->model->kv_type;
-    for (uint32_t pos = 0, n; r->rc == 0 && rows->n && pos < n_tokens; pos += n) {
-        n = (uint32_t)size_min(n_tokens - pos, 1u << KV_BLOCK_SHIFT);
-        const struct exec_buffer *block = &r->on->blocks[pos >> KV_BLOCK_SHIFT];
-        if (is_whole)
-            get_device(r, block, rows->off, n * bytes, r->kv);
+    uint32_t end = stores_n_rows(t, h->n_tokens);
+    for (uint32_t row = snapshot_first_row(t, h); r->rc == 0 && row < end;) {
+        const struct stores_run run = stores_run_at(r->on, t, row, end);
+        if (t->pitch == t->width * kv_type_bytes(r->kv) && r->kv == t->type)
+            get_device(r, run.block, run.off, (uint64_t)run.n * t->pitch, r->kv);
         else
-            get_apart(r, block, rows, n);
+            get_apart(r, t, &run);
+        row += run.n;
     }
 }
 
-/* Reads a layer's state into the buffers of parity 0. */
-static void get_layer(struct source *r, uint32_t layer, uint32_t n_tokens)
+/* Reads a layer's stores; fixed ones into the copy of parity 0. */
+static void get_layer(struct source *r, uint32_t layer, const struct snapshot *h)
 {
     struct moeflux_model *m = r->s->model;
-    const struct arch_state *y = model_state(m, layer);
+    const struct arch_stores *y = model_stores(m, layer);
     r->stage = model_stage(m, layer);
     r->on = &r->s->on[r->stage - m->stages];
-    if (y->rows[0].n) {
+    if (stores_has_rows(y)) {
         int32_t n = 0;
         get(r, &n, sizeof n);
-        if (r->rc == 0 && n != (int32_t)n_tokens)
-            r->rc = err_set(r->e, ERR_FORMAT, "%s: a layer has %d tokens, expected %u", r->path, n, n_tokens);
+        if (r->rc == 0 && n != (int32_t)h->n_tokens)
+            r->rc =
+                err_set(r->e, ERR_FORMAT, "%s: a layer has %d tokens, expected %u", r->path, n, h->n_tokens);
     }
-    get_rows(r, &y->rows[0], n_tokens);
-    get_rows(r, &y->rows[1], n_tokens);
-    get_device(r, &r->on->recurrent, y->window_off, y->window_bytes, KV_TYPE_F32);
-    get_device(r, &r->on->recurrent, y->delta_off, y->delta_bytes, KV_TYPE_F32);
+    for (uint32_t i = 0; i < y->n; i++)
+        if (y->of[i].kind == ARCH_FIXED)
+            get_device(r, &r->on->recurrent, y->of[i].off, arch_store_bytes(&y->of[i]), y->of[i].type);
+        else
+            get_rows(r, &y->of[i], h);
 }
 
 static void get_ids(struct source *r, uint32_t n)
@@ -167,32 +168,43 @@ static void get_ids(struct source *r, uint32_t n)
                             s->history[i], vocab - 1);
 }
 
-/* Reads a checkpoint. after: position of the one before. */
-static void get_checkpoint(struct source *r, uint32_t *after, uint32_t n_tokens)
+/* Reads a checkpoint's stores. */
+static void get_checkpoint_state(struct source *r, uint8_t *state, const struct snapshot *h)
+{
+    struct moeflux_model *m = r->s->model;
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
+        for (uint32_t k = 0; r->rc == 0 && k < model_stores(m, i)->n; k++) {
+            const struct stage *at = model_stage(m, i);
+            const struct arch_store *t = &model_stores(m, i)->of[k];
+            uint8_t *part = state + at->checkpoint_off;
+            if (t->kind == ARCH_FIXED)
+                get_numbers(r, part + t->off, arch_store_bytes(t), t->type);
+            else if (t->kind == ARCH_WINDOW && h->version >= 4)
+                get_numbers(r, part + stores_checkpoint_off(at, i, k), stores_window_bytes(t), t->type);
+        }
+}
+
+/* Reads a checkpoint. after: position of the one before. Those of version 3 lack the windows, if there are
+ * some, and are left out then. */
+static void get_checkpoint(struct source *r, uint32_t *after, const struct snapshot *h)
 {
     struct moeflux_model *m = r->s->model;
     uint32_t pos = 0;
     get(r, &pos, sizeof pos);
-    if (r->rc == 0 && (pos <= *after || pos > n_tokens))
+    if (r->rc == 0 && (pos <= *after || pos > h->n_tokens))
         r->rc = err_set(r->e, ERR_FORMAT, "%s: a checkpoint at token %u, expected %u to %u", r->path, pos,
-                        *after + 1, n_tokens);
+                        *after + 1, h->n_tokens);
     *after = pos;
-    uint8_t *recurrent = NULL;
-    if (r->rc == 0 && m->recurrent_state_bytes && !(recurrent = mem_new(m->recurrent_state_bytes, 1, r->e)))
+    uint8_t *state = NULL;
+    if (r->rc == 0 && m->checkpoint_bytes && !(state = mem_new(m->checkpoint_bytes, 1, r->e)))
         r->rc = ERR_MEMORY;
-    for (uint32_t i = 0; r->rc == 0 && i < m->dir.config.n_layers; i++) {
-        const struct arch_state *y = model_state(m, i);
-        if (!y->delta_bytes)
-            continue;
-        uint8_t *state = recurrent + model_stage(m, i)->recurrent_off;
-        get_numbers(r, state + y->window_off, y->window_bytes, KV_TYPE_F32);
-        get_numbers(r, state + y->delta_off, y->delta_bytes, KV_TYPE_F32);
-    }
     if (r->rc == 0)
-        r->rc = checkpoints_add(&r->s->checkpoints, &(struct checkpoint){.pos = pos, .recurrent = recurrent},
-                                r->e);
-    if (r->rc < 0)
-        free(recurrent);
+        get_checkpoint_state(r, state, h);
+    bool is_whole = h->version >= snapshot_version(m);
+    if (r->rc == 0 && is_whole)
+        r->rc = checkpoints_add(&r->s->checkpoints, &(struct checkpoint){.pos = pos, .state = state}, r->e);
+    if (r->rc < 0 || !is_whole)
+        free(state);
 }
 
 static int get_all(struct source *r, const struct snapshot *h)
@@ -201,16 +213,16 @@ static int get_all(struct source *r, const struct snapshot *h)
     uint8_t header[SNAPSHOT_MAX_HEADER];
     uint32_t after = 0;
     get(r, header, snapshot_header_bytes(h->version));
-    if (h->version == 3)
+    if (h->version >= 3)
         get_ids(r, h->n_tokens);
     for (uint32_t i = 0; r->rc == 0 && i < s->model->dir.config.n_layers; i++)
-        get_layer(r, i, h->n_tokens);
+        get_layer(r, i, h);
     for (uint32_t i = 0; r->rc == 0 && i < h->n_checkpoints; i++)
-        get_checkpoint(r, &after, h->n_tokens);
+        get_checkpoint(r, &after, h);
     for (uint32_t i = 0; h->version < 3 && i < h->n_tokens; i++)
         s->history[i] = -1;
     uint64_t want = XXH3_64bits_digest(r->hash), found = want;
-    if (h->version == 3)
+    if (h->version >= 3)
         get(r, &found, sizeof found);
     if (r->rc == 0 && found != want)
         r->rc = err_set(r->e, ERR_FORMAT, "%s: the checksum is wrong, the file is damaged", r->path);
@@ -226,8 +238,9 @@ static int find_length(const struct source *r, const struct moeflux_model *m, st
     uint64_t off = snapshot_header_bytes(h->version);
     int32_t n = 0;
     uint32_t i = 0;
-    for (; i < m->dir.config.n_layers && !model_state(m, i)->rows[0].n; i++)
-        off += model_state(m, i)->window_bytes + model_state(m, i)->delta_bytes;
+    for (; i < m->dir.config.n_layers && !stores_has_rows(model_stores(m, i)); i++)
+        for (uint32_t k = 0; k < model_stores(m, i)->n; k++)
+            off += arch_store_bytes(&model_stores(m, i)->of[k]);
     if (i == m->dir.config.n_layers)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: without attention layers version %u does not tell the position", r->path,
@@ -265,11 +278,11 @@ static int check_model(const struct source *r, struct moeflux_model *m, const st
     int rc = snapshot_check_words(h, m, r->path, e);
     if (rc < 0)
         return rc;
-    if (h->version == 3 && h->kv != m->kv_type)
+    if (h->version >= 3 && h->kv != m->kv_type)
         return err_set(e, ERR_FORMAT, "%s: its KV cache is %s, this one's %s", r->path, types[h->kv],
                        types[m->kv_type]);
-    rc = h->version == 3 ? moeflux_model_fingerprint(m, &fingerprint, e) : 0;
-    if (rc == 0 && h->version == 3 && fingerprint != h->fingerprint)
+    rc = h->version >= 3 ? moeflux_model_fingerprint(m, &fingerprint, e) : 0;
+    if (rc == 0 && h->version >= 3 && fingerprint != h->fingerprint)
         return err_set(e, ERR_FORMAT,
                        "%s: a state of another model, or of other experts for a token (--active-experts, "
                        "--expert-share, --prefer-resident): its fingerprint is %016llx, this model's %016llx",
@@ -320,10 +333,12 @@ static int load_here(struct source *r, struct moeflux_session *s, const struct s
                      struct moeflux_err *e)
 {
     int rc = fill(r, s, h, e);
-    if (rc == 0)
+    if (rc == 0) {
         sequence_set_position(s, h->n_tokens, 0);
-    else
+        s->window_from = stores_first_in_windows(s->model, h->n_tokens);
+    } else {
         moeflux_session_clear(s, NULL);
+    }
     return rc;
 }
 

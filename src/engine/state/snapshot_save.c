@@ -10,6 +10,7 @@
 #include "base/side_file.h"
 #include "engine/sequence.h"
 #include "engine/state/snapshot.h"
+#include "engine/state/stores.h"
 
 /* The first error sticks: later calls do nothing. */
 struct writer {
@@ -66,63 +67,69 @@ static void put_device(struct writer *w, const struct exec_buffer *from, uint64_
 }
 
 /* Writes rows with gaps between them, or of another type in the file. */
-static void put_apart(struct writer *w, const struct exec_buffer *from, const struct arch_rows *r, uint32_t n)
+static void put_apart(struct writer *w, const struct arch_store *t, const struct stores_run *run)
 {
-    enum kv_type type = w->s->model->kv_type;
-    uint64_t wide = (uint64_t)r->n * kv_type_bytes(w->kv), here_bytes = (uint64_t)r->n * kv_type_bytes(type);
-    uint32_t most = (uint32_t)(SNAPSHOT_PIECE / size_max(r->stride, wide));
+    uint64_t wide = t->width * kv_type_bytes(w->kv), here_bytes = arch_store_bytes(t);
+    uint32_t most = (uint32_t)(SNAPSHOT_PIECE / size_max(t->pitch, wide));
     assert(most > 0);
-    for (uint32_t done = 0, here; w->rc == 0 && done < n; done += here) {
-        here = (uint32_t)size_min(n - done, most);
-        w->rc = exec_read(w->at->exec, from, r->off + (uint64_t)done * r->stride, w->rows,
-                          (uint64_t)(here - 1) * r->stride + here_bytes, w->e);
+    for (uint32_t done = 0, here; w->rc == 0 && done < run->n; done += here) {
+        here = (uint32_t)size_min(run->n - done, most);
+        w->rc = exec_read(w->at->exec, run->block, run->off + (uint64_t)done * t->pitch, w->rows,
+                          (uint64_t)(here - 1) * t->pitch + here_bytes, w->e);
         for (uint32_t i = 0; i < here; i++)
-            snapshot_copy_row(w->piece + i * wide, w->kv, w->rows + (uint64_t)i * r->stride, type, r->n);
+            snapshot_copy_row(w->piece + i * wide, w->kv, w->rows + (uint64_t)i * t->pitch, t->type,
+                              (uint32_t)t->width);
         put(w, w->piece, here * wide);
     }
 }
 
-static void put_rows(struct writer *w, const struct arch_rows *r)
+static void put_rows(struct writer *w, const struct arch_store *t, const struct snapshot *h)
 {
-    uint64_t bytes = (uint64_t)r->n * kv_type_bytes(w->kv);
-    bool is_whole = r->stride == bytes && w->kv == w->s->model->kv_type;
-    for (uint32_t pos = 0, n; w->rc == 0 && r->n && pos < w->s->pos; pos += n) {
-        n = (uint32_t)size_min(w->s->pos - pos, 1u << KV_BLOCK_SHIFT);
-        const struct exec_buffer *block = &w->on->blocks[pos >> KV_BLOCK_SHIFT];
-        if (is_whole)
-            put_device(w, block, r->off, n * bytes);
+    uint32_t end = stores_n_rows(t, h->n_tokens);
+    for (uint32_t row = snapshot_first_row(t, h); w->rc == 0 && row < end;) {
+        const struct stores_run run = stores_run_at(w->on, t, row, end);
+        if (t->pitch == t->width * kv_type_bytes(w->kv) && w->kv == t->type)
+            put_device(w, run.block, run.off, (uint64_t)run.n * t->pitch);
         else
-            put_apart(w, block, r, n);
+            put_apart(w, t, &run);
+        row += run.n;
     }
 }
 
-static void put_layer(struct writer *w, uint32_t layer)
+static void put_layer(struct writer *w, uint32_t layer, const struct snapshot *h)
 {
     const struct moeflux_session *s = w->s;
-    const struct arch_state *y = model_state(s->model, layer);
+    const struct arch_stores *y = model_stores(s->model, layer);
     int32_t n = (int32_t)s->pos;
     w->at = model_stage(s->model, layer);
     w->on = &s->on[w->at - s->model->stages];
-    if (y->rows[0].n)
+    if (stores_has_rows(y))
         put(w, &n, sizeof n);
-    put_rows(w, &y->rows[0]);
-    put_rows(w, &y->rows[1]);
-    put_device(w, &w->on->recurrent, y->window_off + s->parity * y->window_bytes, y->window_bytes);
-    put_device(w, &w->on->recurrent, y->delta_off, y->delta_bytes);
+    for (uint32_t i = 0; i < y->n; i++) {
+        const struct arch_store *t = &y->of[i];
+        uint64_t bytes = arch_store_bytes(t), at = t->copies > 1 ? s->parity * bytes : 0;
+        if (t->kind == ARCH_FIXED)
+            put_device(w, &w->on->recurrent, t->off + at, bytes);
+        else
+            put_rows(w, t, h);
+    }
 }
 
 static void put_checkpoint(struct writer *w, const struct checkpoint *c)
 {
     struct moeflux_model *m = w->s->model;
     put(w, &c->pos, sizeof c->pos);
-    for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
-        const struct arch_state *y = model_state(m, i);
-        if (!y->delta_bytes)
-            continue;
-        const uint8_t *state = c->recurrent + model_stage(m, i)->recurrent_off;
-        put(w, state + y->window_off + c->parity * y->window_bytes, y->window_bytes);
-        put(w, state + y->delta_off, y->delta_bytes);
-    }
+    for (uint32_t i = 0; i < m->dir.config.n_layers; i++)
+        for (uint32_t k = 0; k < model_stores(m, i)->n; k++) {
+            const struct stage *at = model_stage(m, i);
+            const struct arch_store *t = &model_stores(m, i)->of[k];
+            uint64_t bytes = arch_store_bytes(t);
+            const uint8_t *part = c->state + at->checkpoint_off;
+            if (t->kind == ARCH_FIXED)
+                put(w, part + t->off + (t->copies > 1 ? c->parity * bytes : 0), bytes);
+            else if (t->kind == ARCH_WINDOW)
+                put(w, part + stores_checkpoint_off(at, i, k), stores_window_bytes(t));
+        }
 }
 
 static void put_all(struct writer *w, const struct snapshot *h)
@@ -130,10 +137,10 @@ static void put_all(struct writer *w, const struct snapshot *h)
     struct moeflux_session *s = w->s;
     uint8_t header[SNAPSHOT_MAX_HEADER];
     put(w, header, snapshot_encode(h, header));
-    if (h->version == 3)
+    if (h->version >= 3)
         put(w, s->history, s->pos * sizeof *s->history);
     for (uint32_t i = 0; i < s->model->dir.config.n_layers; i++)
-        put_layer(w, i);
+        put_layer(w, i, h);
     if (h->version < 3)
         return;
     for (size_t i = 0; i < s->checkpoints.n; i++)
@@ -144,11 +151,11 @@ static void put_all(struct writer *w, const struct snapshot *h)
 
 static struct snapshot snapshot_of(const struct moeflux_session *s, enum moeflux_state_format format)
 {
-    struct snapshot h = snapshot_of_model(s->model);
-    h.version = (uint32_t)format;
-    h.kv = format == MOEFLUX_STATE_V3 ? s->model->kv_type : KV_TYPE_F32;
+    bool is_old = format != MOEFLUX_STATE_V3;
+    struct snapshot h = snapshot_of_model(s->model, is_old ? (uint32_t)format : snapshot_version(s->model));
+    h.kv = is_old ? KV_TYPE_F32 : s->model->kv_type;
     h.n_tokens = s->pos;
-    h.n_checkpoints = format == MOEFLUX_STATE_V3 ? (uint32_t)s->checkpoints.n : 0;
+    h.n_checkpoints = is_old ? 0 : (uint32_t)s->checkpoints.n;
     h.bytes = snapshot_bytes(s->model, &h);
     return h;
 }
@@ -167,6 +174,10 @@ int moeflux_session_save(struct moeflux_session *s, const char *path, enum moefl
     int rc = sequence_make_ready(s, e);
     if (rc < 0)
         return rc;
+    if (format == MOEFLUX_STATE_V2 && stores_window_from(s) > 0)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: version 2 has all rows of windows, and those before token %u are gone", path,
+                       stores_window_from(s));
     struct snapshot h = snapshot_of(s, format);
     if (format == MOEFLUX_STATE_V3)
         rc = moeflux_model_fingerprint(s->model, &h.fingerprint, e);

@@ -2,20 +2,18 @@
  * models, norms of queries and keys. The first layers are dense; the others have experts with a biased router
  * and a shared expert. */
 #include "base/json.h"
-#include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
 
-static int read(struct config *c, struct json_view *v)
+static void read(struct config *c, struct json_view *v)
 {
-    c->attn_norm = json_view_bool_or(v, "use_qk_norm", false) ? QK_NORM_HEADS : QK_NORM_NONE;
-    c->attn_biased = json_view_bool_or(v, "attention_bias", false);
-    int rc = v->rc < 0 ? v->rc : config_read_attention(c, v, 0.5);
-    if (rc == 0)
-        rc = config_read_sigmoid_router(c, v);
-    if (rc == 0)
-        rc = config_read_first_dense(c, v, MIXER_ATTENTION);
-    return rc < 0 ? rc : config_read_rope(c, v, false);
+    struct part_config *mixer = config_add_part(c, PART_ATTENTION);
+    mixer->gqa.norm = json_view_bool_or(v, "use_qk_norm", false) ? QK_NORM_HEADS : QK_NORM_NONE;
+    mixer->gqa.biased = json_view_bool_or(v, "attention_bias", false);
+    config_read_attention(c, v, &mixer->gqa, 0.5);
+    config_read_sigmoid_router(c, v);
+    config_read_first_dense(c, v, mixer);
+    config_read_rope(c, v, false);
 }
 
 const struct family family_glm4moe = {

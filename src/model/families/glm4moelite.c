@@ -1,13 +1,12 @@
 /* GLM-4.7-Flash: DeepSeek-V3's layers with the experts in one group and without YaRN. The first layer is
  * dense if the configuration does not say which are. */
-#include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
 
-static int read(struct config *c, struct json_view *v)
+static void read(struct config *c, struct json_view *v)
 {
     c->first_dense = 1;
-    return config_read_latent(c, v);
+    config_read_latent(c, v);
 }
 
 const struct family family_glm4moelite = {

@@ -1,24 +1,24 @@
 /* Qwen3-Next: as Qwen3.5-MoE, but its files store the delta net's input projections as two fused matrices.
  * Each key head has a block of rows: in the first its query, its key, its value heads' values and their gates
  * z; in the second its value heads' rates b, then a. */
-#include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
 
 static uint32_t key_heads(const struct config *c)
 {
-    return c->n_k_heads;
-}
-
-static uint32_t qkvz_rows(const struct config *c, uint32_t run)
-{
-    return run < 2 ? c->k_head_dim : c->n_v_heads / c->n_k_heads * c->v_head_dim;
+    return config_first(c, PART_DELTA_NET)->delta.n_k_heads;
 }
 
 static uint32_t ba_rows(const struct config *c, uint32_t run)
 {
     (void)run;
-    return c->n_v_heads / c->n_k_heads;
+    return config_first(c, PART_DELTA_NET)->delta.n_v_heads / key_heads(c);
+}
+
+static uint32_t qkvz_rows(const struct config *c, uint32_t run)
+{
+    const struct delta_config *d = &config_first(c, PART_DELTA_NET)->delta;
+    return run < 2 ? d->k_head_dim : ba_rows(c, run) * d->v_head_dim;
 }
 
 static const struct fused_matrix fused[] = {

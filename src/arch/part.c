@@ -1,26 +1,29 @@
-#include "arch/mixer.h"
+#include "arch/part.h"
 
 #include "model/config.h"
+#include "model/rope.h"
 #include "ops/linear/linear.h"
 
-uint32_t mixer_n_parts(const struct arch_chunk *c)
+uint32_t part_n_sequences(const struct arch_chunk *c)
 {
     return c->each ? c->n : 1;
 }
 
-struct mixer_part mixer_part(const struct mixer_room *r, const struct arch_chunk *c, uint32_t idx)
+struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
+                                  uint32_t idx)
 {
-    uint64_t rope_row = r->config->rotary_dim * sizeof(float);
+    uint64_t row = r->config->ropes[rope].dim * sizeof(float);
+    uint64_t table = c->rope + (uint64_t)c->n * rope_floats(r->config, rope) * sizeof(float);
     if (!c->each)
-        return (struct mixer_part){.n = c->n, .rope = c->rope, .of = c->of};
-    return (struct mixer_part){.from = idx, .n = 1, .rope = c->rope + idx * rope_row, .of = c->each[idx]};
+        return (struct part_tokens){.n = c->n, .rope = table, .of = c->of};
+    return (struct part_tokens){.from = idx, .n = 1, .rope = table + idx * row, .of = c->each[idx]};
 }
 
-void mixer_project(const struct mixer_room *r, const struct linear *w, const struct mixer_call *call,
-                   uint32_t stride)
+void part_project(const struct part_room *r, const struct linear *w, const struct part_call *call,
+                  uint32_t stride)
 {
     linear_run(w, r->exec,
-               &(struct linear_call){.x = r->x,
+               &(struct linear_call){.x = call->in,
                                      .norm = call->norm,
                                      .y = r->proj.address,
                                      .x_stride = r->config->hidden,
@@ -30,14 +33,14 @@ void mixer_project(const struct mixer_room *r, const struct linear *w, const str
                                      .f16_scratch = r->f16_scratch.address});
 }
 
-void mixer_add(const struct mixer_room *r, const struct linear *w, uint32_t n, bool is_cast)
+void part_add(const struct part_room *r, const struct linear *w, const struct part_call *call, bool is_cast)
 {
     linear_run(w, r->exec,
                &(struct linear_call){.x = r->mixed.address,
-                                     .y = r->x,
+                                     .y = call->out,
                                      .x_stride = w->cols,
                                      .y_stride = r->config->hidden,
-                                     .n = n,
+                                     .n = call->chunk->n,
                                      .add = true,
                                      .f16_scratch = r->f16_scratch.address,
                                      .is_cast = is_cast});
