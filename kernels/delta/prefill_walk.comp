@@ -162,8 +162,8 @@ void take_block(uint block, uint first, uint row)
     }
 }
 
-// Whether a row has a j-th group of four columns in the state. Others are not read: the state may be written in
-// place.
+// Whether a row has a j-th group of four columns in the state. Others are not read: the state may be written
+// in place.
 bool has_state(uint row, uint j)
 {
     return row < V_DIM && j * PARTS + part < FOURS;

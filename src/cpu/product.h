@@ -70,10 +70,10 @@ struct cpu_vector {
 };
 
 enum {
-    CPU_BLOCK = 64,       /* columns with one step */
-    CPU_FEW_TOKENS = 5,   /* see above */
-    CPU_MAX_TOGETHER = 8, /* vectors that gemv takes at once */
-    CPU_TILE_TOKENS = 6,  /* most tokens whose sums gemm keeps in registers */
+    CPU_BLOCK = 64,      /* columns with one step */
+    CPU_FEW_TOKENS = 5,  /* see above */
+    CPU_MAX_BATCHED = 8, /* vectors that gemv takes at once */
+    CPU_TILE_TOKENS = 6, /* most tokens whose sums gemm keeps in registers */
     /* tokens that use widened weights before the next ones do; their x fit the second-level cache */
     CPU_CHUNK_TOKENS = 384,
     CPU_STRIP_ROWS = 64, /* rows that gemm takes at once: a range should be a multiple of this */
@@ -93,7 +93,7 @@ void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory);
 /* Fills a placed vector from x [cols], cols a multiple of 64. v keeps x, which must stay valid. */
 typedef void cpu_quantise_fn(struct cpu_vector *v, const float *x);
 
-/* Computes y[i * y_stride + r] for rows first <= r < last and n vectors i. 1 <= n <= CPU_MAX_TOGETHER. */
+/* Computes y[i * y_stride + r] for rows first <= r < last and n vectors i. 1 <= n <= CPU_MAX_BATCHED. */
 struct cpu_gemv_call {
     const struct cpu_matrix *w;
     const struct cpu_vector *x; /* [n] */

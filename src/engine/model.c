@@ -266,7 +266,7 @@ bool model_is_idle(struct moeflux_model *m)
     bool is = true;
     for (uint32_t i = 0; is && i < m->n_stages; i++) {
         stage_take(&m->stages[i]);
-        is = stage_is_idle(m, &m->stages[i]);
+        is = stage_is_idle(&m->stages[i]);
         stage_give(&m->stages[i]);
     }
     return is;

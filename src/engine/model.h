@@ -34,7 +34,7 @@ struct moeflux_model {
     float *inverse_frequencies;                /* [dim / 2] of each table, one after the other */
     double rope_multipliers[CONFIG_MAX_ROPES]; /* factors of cos and sin */
 
-    struct step_room step; /* belongs to the last stage; only the thread with its turn uses it */
+    struct step_room step; /* belongs to the last stage */
 
     _Atomic(uint64_t) step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
     _Atomic(uint64_t) n_marks; /* moeflux_session.mark */

@@ -4,10 +4,8 @@
 #include <string.h>
 
 #include "args.h"
-#include "base/clock.h"
 #include "base/mem.h"
 #include "engine/run/forward.h"
-#include "engine/run/pipeline.h"
 #include "engine/state/rewind.h"
 #include "engine/state/stores.h"
 
@@ -30,7 +28,7 @@ static int allocate_on(const struct moeflux_session *s, struct stage_state *on, 
 {
     const struct arch_store_sizes *z = &at->view.sizes;
     uint32_t ring = stores_ring_blocks(z->window, s->model->max_chunk,
-                                       pipeline_n_older((uint32_t)(on - s->on), s->model->n_stages));
+                                       forward_n_older((uint32_t)(on - s->on), s->model->n_stages));
     int rc = make_table(&on->tables[ARCH_ROWS], z->kv_block ? s->max_blocks : 0, s->max_blocks, at, e);
     if (rc == 0)
         rc = make_table(&on->tables[ARCH_WINDOW], (uint32_t)size_min(ring, s->max_blocks), s->max_blocks, at,
@@ -218,7 +216,7 @@ const int32_t *moeflux_session_history(const struct moeflux_session *s)
     return s->history;
 }
 
-void sequence_swap_states(struct moeflux_session *s)
+void sequence_accept(struct moeflux_session *s, int32_t id)
 {
     for (uint32_t i = 0; i < s->model->n_stages; i++) {
         struct stage_state *on = &s->on[i];
@@ -226,11 +224,6 @@ void sequence_swap_states(struct moeflux_session *s)
         on->recurrent = on->recurrent_next;
         on->recurrent_next = recurrent;
     }
-}
-
-void sequence_accept(struct moeflux_session *s, int32_t id)
-{
-    sequence_swap_states(s);
     s->history[s->pos++] = id;
     s->parity ^= 1;
 }
@@ -326,19 +319,6 @@ static bool make_kept(struct moeflux_model *m)
     return true;
 }
 
-/* Returns after how many of a chunk's *n tokens to keep the state; 0: it is not kept. Without memory for it,
- * the chunk is shortened to end there. */
-static uint32_t keep_in_chunk(struct moeflux_session *s, uint32_t *n)
-{
-    uint32_t at = s->checkpoint_at;
-    if (at <= s->pos || at >= s->pos + *n)
-        return 0;
-    if (make_kept(s->model))
-        return at - s->pos;
-    *n = at - s->pos;
-    return 0;
-}
-
 /* Makes the checkpoint after a chunk that had checkpoint_at inside it, or ended there. */
 static int checkpoint_after(struct moeflux_session *s, uint32_t keep, struct moeflux_err *e)
 {
@@ -349,27 +329,27 @@ static int checkpoint_after(struct moeflux_session *s, uint32_t keep, struct moe
     return rc == ERR_MEMORY ? 0 : rc;
 }
 
-/* Returns how many whole chunks from here on can be pipelined: up to the next checkpoint, or to the end. *n:
- * their tokens; *keep: forward_chunk's `keep` for the last one. */
-static uint32_t count_chunks(struct moeflux_session *s, uint32_t left, uint32_t *n, uint32_t *keep)
+/* Chooses what is evaluated at once: at most `most` chunks of the call's n tokens, up to the next
+ * checkpoint. Without memory to keep the state inside a chunk, the chunk ends at the checkpoint. */
+static void cut(struct moeflux_session *s, struct forward_call *c, uint32_t most)
 {
     const struct moeflux_model *m = s->model;
-    uint32_t every = m->checkpoint_bytes ? s->checkpoint_every : 0, chunks = 0, at = s->checkpoint_at;
+    uint32_t every = m->checkpoint_bytes ? s->checkpoint_every : 0, left = c->n, at = s->checkpoint_at;
     bool ends = false;
-    *n = *keep = 0;
-    while (!ends && *n < left) {
-        uint32_t here = (uint32_t)size_min(left - *n, m->max_chunk), pos = s->pos + *n;
+    c->n = 0;
+    while (!ends && c->n < left && c->n_chunks < most) {
+        uint32_t here = (uint32_t)size_min(left - c->n, m->max_chunk), pos = s->pos + c->n;
         bool has_mark = at > pos && at < pos + here;
-        *n += here;
-        *keep = has_mark && make_kept(s->model) ? at - pos : 0;
-        if (has_mark && !*keep) { /* that chunk must end at the mark */
-            *n -= here;
-            return chunks;
+        c->keep = has_mark && make_kept(s->model) ? at - pos : 0;
+        if (has_mark && !c->keep) {
+            if (c->n_chunks > 0)
+                return;
+            here = at - pos;
         }
-        chunks++;
+        c->n += here;
+        c->n_chunks++;
         ends = has_mark || at == pos + here || (every && (pos + here) / every != pos / every);
     }
-    return chunks;
 }
 
 /* Undoes the stopped chunk: now, or before the next evaluation if a device is still busy with it. */
@@ -379,41 +359,20 @@ static int stop_at(struct moeflux_session *s, uint32_t done, uint32_t n, struct 
     return rc < 0 ? rc : err_set(e, ERR_INTERRUPTED, "interrupted after %u of %u tokens", done, n);
 }
 
-/* Evaluates one chunk, or as many as can be pipelined. *here: their tokens; after a failure, those that were
- * finished. */
-static int eval_some(struct moeflux_session *s, const int32_t *ids, uint32_t left, uint32_t *here,
-                     uint32_t *keep, const struct moeflux_outputs *outputs, struct moeflux_err *e)
-{
-    uint32_t n = 0, chunks = 0;
-    if (left > s->model->max_chunk && pipeline_takes(s, outputs))
-        chunks = count_chunks(s, left, &n, keep);
-    if (chunks > 1) {
-        const struct pipeline_call c = {
-            .ids = ids, .n = n, .n_chunks = chunks, .keep = *keep, .last = n == left, .outputs = outputs};
-        return pipeline_run(s, &c, here, e);
-    }
-    n = (uint32_t)size_min(left, s->model->max_chunk);
-    *keep = keep_in_chunk(s, &n);
-    s->progress_at.here = n;
-    s->progress_at.layer = 0;
-    int rc = forward_chunk(s, ids, n, *keep, n == left, outputs, e);
-    *here = rc < 0 ? 0 : n;
-    if (rc == 0)
-        memmove(s->history + s->pos - n, ids, n * sizeof *ids);
-    return rc;
-}
-
-/* Runs eval_some and makes the checkpoint after it; *rest: the result of the latter. */
+/* Evaluates one chunk, or several at once, and makes the checkpoint after them. *here: their tokens; after
+ * a failure, those that were finished. *rest: the result of the checkpoint. */
 static int eval_part(struct moeflux_session *s, const int32_t *ids, uint32_t left, uint32_t *here,
                      const struct moeflux_outputs *outputs, int *rest, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
-    uint32_t keep;
+    struct forward_call c = {.list = &s, .ids = ids, .n = left, .outputs = outputs};
     bool keeps = m->recurrent_state_bytes && s->checkpoint_at > s->pos;
     if (keeps)
         pthread_mutex_lock(&m->keeping);
-    int rc = eval_some(s, ids, left, here, &keep, outputs, e);
-    *rest = rc == 0 ? checkpoint_after(s, keep, e) : 0;
+    cut(s, &c, left > m->max_chunk && forward_takes_chunks(s, outputs) ? UINT32_MAX : 1);
+    c.is_last = c.n == left;
+    int rc = forward_run(&c, here, e);
+    *rest = rc == 0 ? checkpoint_after(s, c.keep, e) : 0;
     if (keeps)
         pthread_mutex_unlock(&m->keeping);
     return rc;

@@ -13,9 +13,7 @@ int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err
  * states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
 
-/* Makes recurrent_next the current recurrent state. */
-void sequence_swap_states(struct moeflux_session *s);
-/* Does the same and appends the token whose evaluation wrote recurrent_next. */
+/* Makes recurrent_next the current recurrent state and appends the token whose evaluation wrote it. */
 void sequence_accept(struct moeflux_session *s, int32_t id);
 
 /* Sets the number of tokens to `pos`. Drops later checkpoints, and what was recorded or predicted for the

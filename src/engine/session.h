@@ -10,7 +10,7 @@
  * layer. */
 struct progress_at {
     uint32_t before, here, total, layer;
-    uint32_t from;    /* tokens before the pipelined chunks that this one belongs to (pipeline.h) */
+    uint32_t from;    /* tokens before the pipelined chunks that this one belongs to (forward.h) */
     const char *what; /* name in progress reports */
     bool is_stopped;  /* the callback said stop */
 };
@@ -27,7 +27,7 @@ struct stage_state {
     struct exec_buffer recurrent; /* arch_view.sizes.recurrent */
     /* the state after the next tokens is written here; the two are swapped when the tokens are accepted */
     struct exec_buffer recurrent_next;
-    /* earlier states (pipeline.h); made on first use */
+    /* earlier states (forward.h); made on first use */
     struct exec_buffer older[MOEFLUX_MAX_DEVICES - 1];
     struct block_table tables[2]; /* [ARCH_ROWS], [ARCH_WINDOW] */
 };

@@ -119,7 +119,7 @@ static struct exec_caps host_caps(const struct exec *x)
                               .is_software = true,
                               .is_unified = true,
                               .has_fixed = takes_fixed(h),
-                              .max_invariant = CPU_MAX_TOGETHER,
+                              .max_invariant = CPU_MAX_BATCHED,
                               .subgroup_size = 8,
                               .max_workgroup = 1024,
                               .max_shared_bytes = 32768,

@@ -304,7 +304,9 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &small, 1023, 1, true);
     attention_case(l, &small, 1024, 1, true);
     attention_case(l, &small, 1025, 1, true);
+    l->is_long = true;
     attention_case(l, &odd, 66000, 1, true);
+    l->is_long = false;
     attention_case(l, &odd, 254, 5, true);
     attention_case(l, &odd, 700, 1, true);
     /* Tiles: rows that do not fill them, positions within and past the first, splits. */

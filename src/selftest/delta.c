@@ -14,12 +14,12 @@ static const double BOUND = 1e-5;
 
 enum kind {
     PLAIN,
-    STEEP, /* heads whose decays are 1, and such whose decays are 0 (exp(-1e4)) */
-    CUT,   /* the same, but from token to token */
-    ALIKE, /* keys and queries that hardly change, updates as large as they can be, decays near 1 */
+    STEEP,   /* heads whose decays are 1, and such whose decays are 0 (exp(-1e4)) */
+    CUT,     /* the same, but from token to token */
+    SIMILAR, /* keys and queries that hardly change, updates as large as they can be, decays near 1 */
     N_KINDS
 };
-static const char *const kind_names[] = {"", ", steep", ", cut", ", alike"};
+static const char *const kind_names[] = {"", ", steep", ", cut", ", similar"};
 static const char *const form_names[] = {"", ", in one", ", by tokens", ", by blocks", ", shared"};
 
 struct bench {
@@ -37,9 +37,9 @@ static struct test_buffer *make_rows(struct kernel_test *l, const struct delta_s
     for (uint64_t i = 0; v && i < (uint64_t)n * stride; i++) {
         uint32_t at = (uint32_t)(i % stride);
         v[i] = kt_uniform(l, -2, 2);
-        if (kind == ALIKE && at < 2 * c->n_k * c->k_dim)
+        if (kind == SIMILAR && at < 2 * c->n_k * c->k_dim)
             v[i] = base[at] + v[i] * 1e-3f;
-        if (kind == ALIKE && at >= b_at)
+        if (kind == SIMILAR && at >= b_at)
             v[i] = at < b_at + c->n_v ? 12 + v[i] : -12 + v[i];
         if (kind == CUT && at >= b_at + c->n_v)
             v[i] *= 500;
@@ -203,7 +203,7 @@ void selftest_delta_cases(struct kernel_test *l)
         shared_case(l, &eighths, PLAIN);
         shared_case(l, &tiny, STEEP);
         l->is_rest = true;
-        shared_case(l, &wide_eighths, ALIKE);
+        shared_case(l, &wide_eighths, SIMILAR);
         l->is_rest = false;
         f16_case(l, &tiny, 40, true);
         f16_case(l, &odd, 19, false);
@@ -215,9 +215,9 @@ void selftest_delta_cases(struct kernel_test *l)
     for (uint32_t n = 1; n < 6; n++)
         many_case(l, &narrow, n, CUT);
     many_case(l, &odd, 65, CUT);
-    many_case(l, &odd, 300, ALIKE);
+    many_case(l, &odd, 300, SIMILAR);
     l->is_rest = true;
-    many_case(l, &wide, 18, ALIKE);
+    many_case(l, &wide, 18, SIMILAR);
     many_case(l, &wide, 50, PLAIN);
     many_case(l, &odd, 603, PLAIN);
     delta_case(l, &odd, 2, PLAIN);
@@ -229,5 +229,5 @@ void selftest_delta_cases(struct kernel_test *l)
     delta_case(l, &a3b, 1, PLAIN);
     if (!exec_get_caps(l->side[KT_DEVICE]).is_host)
         shared_case(l, &a3b, PLAIN);
-    many_case(l, &a3b, 20, ALIKE);
+    many_case(l, &a3b, 20, SIMILAR);
 }

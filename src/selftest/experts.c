@@ -26,7 +26,7 @@ struct moe_shape {
     /* Paths for few tokens: the operation itself makes the shared rows, or chooses the experts. */
     bool makes_shared, chooses, plain_weights;
     bool biased;
-    bool is_rest; /* kt_leaves */
+    bool is_rest, is_long; /* kernel_test.h */
 };
 
 /* Whether the operation has tiles of so many sizes; from now on it has the last of these alone. */
@@ -255,6 +255,7 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
 /* down_format: of the routed experts' down projections. */
 static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format, bool apart)
 {
+    l->is_long = c->is_long;
     if (!kt_takes(l, c->is_rest || l->is_rest))
         return;
     struct moe_case m = {.shape = c, .apart = apart};
@@ -300,6 +301,7 @@ static void joined_cases(struct kernel_test *l)
          .shared_up_format = FORMAT_Q4},
         {12, 4, 192, 64, 64, FORMAT_Q4, 40, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
+        {6, 2, 256, 128, 128, FORMAT_Q4, 40, .makes_shared = true, .shared_up_format = FORMAT_Q4},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
@@ -307,7 +309,7 @@ static void joined_cases(struct kernel_test *l)
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
         moe_case(l,
                  &(struct moe_shape){6, 2, 640, 384, 384, FORMAT_Q4, 110, .makes_shared = true, .tile = tile,
-                                     .shared_up_format = FORMAT_Q4, .is_rest = tile > 1},
+                                     .shared_up_format = FORMAT_Q4, .is_rest = tile > 1, .is_long = true},
                  FORMAT_Q4);
 }
 
@@ -331,7 +333,8 @@ static void choosing_cases(struct kernel_test *l)
         {12, 4, 192, 64, 64, FORMAT_Q4, 1, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
         {3, 2, 4608, 128, 64, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
-        {12, 10, 320, 1024, 1024, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 10, 320, 1024, 1024, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4,
+         .is_long = true},
         {5, 3, 192, 1024, 0, FORMAT_Q8, 1, .ungated = true},
         {5, 3, 320, 1024, 0, FORMAT_BF16, 1, .ungated = true},
     };

@@ -194,7 +194,9 @@ static bool takes_first(struct kernel_test *l, uint32_t at)
 bool kt_takes(struct kernel_test *l, bool is_rest)
 {
     const enum selftest_grid grid = l->request->grid;
-    if (l->err.code || (grid == SELFTEST_FIRST && is_rest) || (grid == SELFTEST_REST && !is_rest))
+    const bool is_first = grid == SELFTEST_FIRST || grid == SELFTEST_SHORT;
+    if (l->err.code || (is_first && is_rest) || (grid == SELFTEST_REST && !is_rest) ||
+        (grid == SELFTEST_SHORT && l->is_long))
         return false;
     const uint32_t at = l->n_seen++;
     l->rng = 20250607 + ((uint64_t)l->group << 32) + l->n_in_group++;

@@ -54,6 +54,7 @@ struct kernel_test {
     int n_failed;
     char heading[320];      /* names the device in rows in place of its name; "": nothing does */
     bool is_rest;           /* the cases that come are for SELFTEST_REST */
+    bool is_long;           /* they are not for SELFTEST_SHORT */
     bool is_again;          /* the cases have run with all kernels of the device */
     struct moeflux_err err; /* the first failure; later calls do nothing */
     struct test_buffer buffers[KT_MAX_BUFFERS];

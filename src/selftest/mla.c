@@ -174,15 +174,18 @@ void selftest_mla_cases(struct kernel_test *l)
     mla_case(l, &odd, FORMAT_F32, 254, 5);
     mla_case(l, &odd, FORMAT_F32, 700, 1);
     mla_case(l, &odd, FORMAT_Q4, 0, 70);
-    mla_case(l, &odd, FORMAT_Q4, 100, 300);
     mla_case(l, &narrow, FORMAT_Q4, 16383, 1);
+    mla_case(l, &lite_f16, FORMAT_Q4, 16383, 1);
+    l->is_long = true;
+    mla_case(l, &odd, FORMAT_Q4, 100, 300);
     mla_case(l, &narrow, FORMAT_Q4, 40000, 2);
     mla_case(l, &crowd, FORMAT_Q4, 12300, 1);
+    expanded_case(l, &odd_f16, FORMAT_Q4, 100, 300, 2);
+    l->is_long = false;
     mla_case(l, &odd_f16, FORMAT_Q4, 250, 9);
     mla_case(l, &odd_f16, FORMAT_F32, 600, 1);
     form_case(l, &uneven, FORMAT_Q4, (struct bench){.n = 40});
     expanded_case(l, &narrow, FORMAT_BF16, 250, 40, 0);
-    expanded_case(l, &odd_f16, FORMAT_Q4, 100, 300, 2);
     by_rows_case(l, &narrow, FORMAT_BF16, 250, 40);
     by_rows_case(l, &odd, FORMAT_F32, 254, 1);
     mla_case(l, &lone_f16, FORMAT_BF16, 3, 20);
@@ -195,7 +198,6 @@ void selftest_mla_cases(struct kernel_test *l)
     mla_case(l, &narrow_f16, FORMAT_Q4, 30, 40);
     mla_case(l, &lite_f16, FORMAT_Q4, 0, 1);
     mla_case(l, &lite_f16, FORMAT_Q4, 700, 1);
-    mla_case(l, &lite_f16, FORMAT_Q4, 16383, 1);
     mla_case(l, &crowd, FORMAT_Q4, 13000, 3);
     expanded_case(l, &odd, FORMAT_Q4, 900, 64, 3);
     mla_case(l, &lone, FORMAT_F32, 255, 1);
@@ -209,9 +211,8 @@ void selftest_mla_cases(struct kernel_test *l)
     expanded_case(l, &narrow_f16, FORMAT_Q4, 4200, 32, 0);
     expanded_case(l, &odd, FORMAT_F32, 0, 70, 1);
     l->is_rest = false;
-    if (kt_is_brief(l))
+    if (kt_is_brief(l)) /* what follows has the sizes of DeepSeek's models and others */
         return;
-    /* The same paths with the sizes of DeepSeek's models and others. */
     mla_case(l, &v3, FORMAT_Q4, 700, 20);
     mla_case(l, &many_f16, FORMAT_Q4, 5503, 1);
     mla_case(l, &many_f16, FORMAT_Q4, 1100, 5);

@@ -342,9 +342,12 @@ static void linear_format_cases(struct kernel_test *l)
 static void linear_path_cases(struct kernel_test *l)
 {
     for (enum linear_path path = LINEAR_GEMV_FEW; kt_has_kernels(l) && path < LINEAR_PATHS; path++) {
+        /* Products in registers are of 4 bits alone. */
+        bool is_plain = path == LINEAR_F16_REGISTERS || path == LINEAR_F16_REGISTERS_LARGE;
+        const uint32_t other = is_plain ? FORMAT_Q4 : FORMAT_Q8;
         l->is_rest = path == LINEAR_GEMM_LARGE;
         linear_case(l, &(struct linear_shape){
-                           3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, 75, true, true, path});
+                           3, {131, 1, 77}, {FORMAT_Q4, other, FORMAT_Q4}, 512, 75, true, true, path});
         l->is_rest = true;
         if (!kt_is_brief(l) || path != LINEAR_GEMV_FEW)
             linear_case(l, &(struct linear_shape){
@@ -402,6 +405,9 @@ static void linear_cases(struct kernel_test *l)
         {1, {129}, {FORMAT_F32}, 256, 5, false, true, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q4}, 192, 1, true, false, LINEAR_GEMV},
         {1, {256}, {FORMAT_Q4}, 18432, 1, false, true, LINEAR_GEMV},
+        {1, {257}, {FORMAT_Q8}, 18432, 1, true, true, LINEAR_GEMV},
+        {1, {258}, {FORMAT_BF16}, 18432, 1, true, false, LINEAR_GEMV},
+        {1, {259}, {FORMAT_F32}, 18432, 1, false, true, LINEAR_GEMV},
         /* One token: a part of the lanes' last pieces; more segments than the arguments have room for. */
         {1, {70}, {FORMAT_Q4}, 1472, 1, true, false, LINEAR_GEMV},
         {5, {64, 37, 3, 130, 9}, {FORMAT_Q4}, 512, 1, true, true, LINEAR_GEMV}, /* zeros: FORMAT_Q4 */
@@ -422,9 +428,6 @@ static void linear_cases(struct kernel_test *l)
         {1, {2500}, {FORMAT_Q4}, 4608, 1, true, false, LINEAR_GEMV}, /* long rows */
         {3, {230, 1, 77}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q8}, 5120, 1, true, true, LINEAR_GEMV},
         {1, {4500}, {FORMAT_Q4}, 10240, 1, true, true, LINEAR_GEMV},
-        {1, {257}, {FORMAT_Q8}, 18432, 1, true, true, LINEAR_GEMV},
-        {1, {258}, {FORMAT_BF16}, 9216, 1, true, false, LINEAR_GEMV},
-        {1, {259}, {FORMAT_F32}, 9216, 1, false, true, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 7, true, false, LINEAR_GEMV},
         {1, {1}, {FORMAT_Q4}, 64, 17, true, false, LINEAR_GEMV},
         {1, {200}, {FORMAT_Q8}, 64, 64, false, false, LINEAR_GEMV},

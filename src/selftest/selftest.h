@@ -24,6 +24,7 @@ enum selftest_grid {
     SELFTEST_BRIEF, /* no case whose kernels differ only in size or format from those of a case that stays */
     SELFTEST_FIRST, /* part of SELFTEST_BRIEF: every kernel, each path through it once */
     SELFTEST_REST,  /* the rest of SELFTEST_BRIEF */
+    SELFTEST_SHORT, /* part of SELFTEST_FIRST for an interpreter, without its longest cases */
 };
 
 struct selftest {

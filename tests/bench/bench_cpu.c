@@ -38,8 +38,8 @@ struct bench {
     const struct cpu_isa *isa;
     struct team *team;
     struct cpu_matrix w;
-    struct cpu_vector x[CPU_MAX_TOGETHER];
-    float *numbers, *y, *packed; /* [MAX_TOKENS][cols], [rows][CPU_MAX_TOGETHER] or more, as numbers */
+    struct cpu_vector x[CPU_MAX_BATCHED];
+    float *numbers, *y, *packed; /* [MAX_TOKENS][cols], [rows][CPU_MAX_BATCHED] or more, as numbers */
     void *scratch[MAX_THREADS];
     uint64_t bytes; /* size of the whole matrix, scales and biases included */
     uint32_t n;     /* vectors or tokens */
@@ -101,7 +101,7 @@ static void prepare(struct bench *b, uint32_t format, uint32_t cols, uint64_t me
     b->numbers = must(malloc(MAX_TOKENS * cols * sizeof(float)));
     for (uint64_t i = 0; i < (uint64_t)MAX_TOKENS * cols; i++)
         b->numbers[i] = (float)(i * 2654435761u % 1000) / 500 - 1;
-    for (uint32_t i = 0; i < CPU_MAX_TOGETHER; i++) {
+    for (uint32_t i = 0; i < CPU_MAX_BATCHED; i++) {
         cpu_vector_place(&b->x[i], cols, must(aligned_alloc(64, cpu_vector_bytes(cols))));
         b->x[i].x = b->numbers + (uint64_t)i * cols;
         if (cpu_format_takes_digits(format))
@@ -109,7 +109,7 @@ static void prepare(struct bench *b, uint32_t format, uint32_t cols, uint64_t me
     }
     b->packed = must(aligned_alloc(64, MAX_TOKENS * cols * sizeof(float)));
     uint64_t y_bytes =
-        size_max((uint64_t)rows * CPU_MAX_TOGETHER, (uint64_t)GEMM_ROWS * MAX_TOKENS) * sizeof(float);
+        size_max((uint64_t)rows * CPU_MAX_BATCHED, (uint64_t)GEMM_ROWS * MAX_TOKENS) * sizeof(float);
     b->y = must(malloc(y_bytes));
     memset(b->y, 0, y_bytes);
     for (uint32_t i = 0; i < team_n_threads(b->team); i++)
@@ -224,7 +224,7 @@ static void one_token(struct bench *b, uint32_t reps)
     double weights = (double)b->w.rows * b->w.cols, bytes = (double)b->bytes;
     all[0] = (struct work){"plain read", run_read, blocks, 0, bytes, "GB/s", {0}, 0};
     all[1] = (struct work){"gemv", run_gemv, blocks, 1, bytes, "GB/s", {0}, 0};
-    for (uint32_t v = 1; v <= CPU_MAX_TOGETHER; v += v < 6 ? 1 : 2, n++) {
+    for (uint32_t v = 1; v <= CPU_MAX_BATCHED; v += v < 6 ? 1 : 2, n++) {
         all[n] = (struct work){"", run_gemv, blocks, v, weights * v, "G multiply-adds/s", {0}, 0};
         snprintf(all[n].name, sizeof all[n].name, "gemv, %u vectors", v);
     }

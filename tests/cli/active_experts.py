@@ -1,13 +1,12 @@
 #!/usr/bin/python3
-"""Writes tests/data/active_experts.safetensors: logits of models with other numbers of experts for a token
-than their
-configurations say, by another program: numpy and float32, token by token. test_active_experts reads it.
+"""Writes tests/data/active_experts.safetensors, which test_active_experts reads: logits of models with other
+numbers of experts per token than in their configurations. Another program computes them in float32.
 
   case<N>.tokens  i32 [n]        the prompt
-  case<N>.active  i32 [1]        experts for a token
-  case<N>.share   f32 [1]        of their weights; 1: all
-  case<N>.chosen  i32 [1]        experts that were chosen, of all tokens and layers
-  case<N>.logits  f32 [vocab]    after the prompt
+  case<N>.active  i32 [1]        experts per token
+  case<N>.share   f32 [1]        share of their weights to use; 1: all
+  case<N>.chosen  i32 [1]        number of experts used, over all tokens and layers
+  case<N>.logits  f32 [vocab]    logits after the prompt
 The cases of a model follow those of the models before it, in the order of MODELS.
 
 usage: active_experts.py REFERENCE OUT, where REFERENCE is the folder of that program's reference.py"""
@@ -24,13 +23,12 @@ CASES = {
     "deepseek-odd/mlx": ((2, 1), (8, 1), (4, 0.6), (8, 0.5)),
 }
 N_TOKENS = 7
-# A choice closer than this may be another one after other roundings.
+# Rounding may change a choice that is closer than this.
 LEAST_GAP = 1e-4
 
 
 class Share:
-    """Takes the place of the program's choice: of the k experts those with the greatest weights, until they
-    sum to P."""
+    """Replaces the program's choice: keeps the largest of the k experts' weights, up to the share."""
 
     def __init__(self, module, config, share):
         self.topk, self.sigmoid = module.topk, module.sigmoid
@@ -46,7 +44,8 @@ class Share:
 
     def choose(self, p, k):
         chosen = self.topk(p, k)
-        if len(p) != self.n_experts:  # one share for each group
+        # This is a choice of groups.
+        if len(p) != self.n_experts:
             return chosen
         weights = (self.scores if self.is_biased else p)[chosen].astype(np.float64)
         weights = weights / weights.sum()
@@ -96,7 +95,7 @@ def main():
             while gap < LEAST_GAP:
                 seed += 1
                 tokens, logits, gap, kept = logits_of(reference, "tests/models/" + model, active, share, seed)
-            print(f"{model} {active} {share}: seed {seed}, closest call {gap:.1e}, {np.mean(kept):.2f} experts a token")
+            print(f"{model} {active} {share}: seed {seed}, gap {gap:.1e}, {np.mean(kept):.2f} experts")
             out[f"case{n}.tokens"] = tokens
             out[f"case{n}.active"] = np.array([active], np.int32)
             out[f"case{n}.share"] = np.array([share], np.float32)

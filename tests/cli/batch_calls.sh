@@ -21,7 +21,7 @@ fails 1 "^moeflux: $tmp/notes: line 1 .*no result" -m "$model" --batch /dev/null
 claim a_server_starts
 "$MOEFLUX" serve -m "$model" --device cpu --port 0 -c 256 >"$tmp/served" 2>"$tmp/log" &
 server=$!
-await -p $server grep -q 'listening on' "$tmp/log"
+await -p $server has_lines 1 "$tmp/log"
 end_claim
 python3 tests/cli/batch_calls.py "$MOEFLUX" "$model" "$(sed -n 's/^moeflux: listening on //p' "$tmp/log")" ||
     n_failed=$((n_failed + 1))

@@ -1,5 +1,5 @@
 #!/bin/sh
-# --perplexity with --compare: the table against logits that were dumped, and what is refused.
+# --perplexity with --compare: its table agrees with dumped logits; what it refuses.
 # suites: check fast long asan-nightly
 . tests/lib/cli.sh
 
@@ -10,7 +10,7 @@ near() {
         fault "$1 is not within $3 of $2"
 }
 
-# Quantised in another way: of the experts' codes the last bit is lost.
+# The same model quantised more coarsely: the experts' codes lack their last bit.
 model=tests/models/tiny
 coarse="$tmp/the coarse one"
 cp -r $model "$coarse"
@@ -26,7 +26,8 @@ for name, tensor in json.loads(data[8:8 + n]).items():
 open(sys.argv[1], 'wb').write(data)
 END
 text=$tmp/text
-printf 'Once upon a time there was a kind cat. It liked 12 dogs. What is 47 + 38? The capital of Iceland.' \
+printf \
+    'Once upon a time there was a kind cat. It liked 12 dogs. What is 47 + 38? The capital of Iceland.' \
     >"$text"
 mkdir "$tmp/kept"
 export TMPDIR="$tmp/kept"
@@ -85,52 +86,53 @@ json_is '{r["bytes_per_token"] for r in j["results"]}' "{$bytes}"
 claim the_table_has_a_line_for_each_setting
 run 0 "$MOEFLUX" -m $model --perplexity "$text" --compare "-m '$coarse'" --compare '-t 1' --stats
 [ "$(wc -l <"$tmp/out")" -eq 5 ] || fault "$(cat "$tmp/out")"
-out_has '^setting  *expert bits  *bits  *MB/token  *perplexity  *+-  *KL  *+-  *top-1 %  *tok/s  *hits %  *kB read$'
+out_has '^setting  *expert bits  *bits  *MB/token  *perplexity  *+-  *KL  *+-  *top-1 % '
+out_has ' top-1 %  *tok/s  *hits %  *kB read$'
 out_has '^-t 1  *4.50 .* 0.000000  0.000000   100.00 '
 [ "$(grep -c '^device time ' "$tmp/err")" -eq 3 ] ||
     fault "the speeds of each are not on stderr: $(cat "$tmp/err")"
 
 claim only_flags_of_the_model_are_a_setting
 set -- -m $model --perplexity "$text" --compare
-fails 2 '^moeflux: --compare "--temp 3": --temp does not apply here$' "$@" '--temp 3'
-fails 2 '^moeflux: --compare "-c 9": -c/--ctx-size does not apply here$' "$@" '-c 9'
-fails 2 '--usage does not apply here' "$@" '--usage x'
-fails 2 '--trace does not apply here' "$@" '--trace x'
-fails 2 '--list-devices does not apply here' "$@" --list-devices
-fails 2 '--json does not apply here' "$@" "$model --json"
-fails 2 '--compare does not apply here' "$@" '--compare x'
-fails 2 '-h/--help does not apply here' "$@" --help
-fails 2 '^moeflux: --compare "--foo": unknown option --foo' "$@" --foo
-fails 2 '^moeflux: --compare "-m": -m needs a value' "$@" -m
-fails 2 '--kv-type: expected auto, f32 or f16, found "f64"' "$@" '--kv-type f64'
-fails 2 'unexpected argument "b"' "$@" "$model b"
-fails 2 '--experts and --n-cpu-moe exclude each other' "$@" '--experts cpu --n-cpu-moe 2'
-fails 2 "the last ' has no second one" "$@" "-m '$model"
-fails 2 'nothing follows the \\ at the end' "$@" "a\\"
-fails 2 'compare needs a value\|compare: expected a value' "$@" ''
+fails 2 '^moeflux: --compare "--temp 3": --temp [a-z ]*$' "$@" '--temp 3'
+fails 2 '^moeflux: --compare "-c 9": -c/--ctx-size [a-z ]*$' "$@" '-c 9'
+fails 2 '^moeflux: --compare "--usage x": --usage [a-z ]*$' "$@" '--usage x'
+fails 2 '^moeflux: --compare "--trace x": --trace [a-z ]*$' "$@" '--trace x'
+fails 2 '^moeflux: --compare "--list-devices": --list-devices [a-z ]*$' "$@" --list-devices
+fails 2 "^moeflux: --compare \"$model --json\": --json [a-z ]*$" "$@" "$model --json"
+fails 2 '^moeflux: --compare "--compare x": --compare [a-z ]*$' "$@" '--compare x'
+fails 2 '^moeflux: --compare "--help": -h/--help [a-z ]*$' "$@" --help
+fails 2 '^moeflux: --compare "--foo": .*--foo (--help ' "$@" --foo
+fails 2 '^moeflux: --compare "-m": -m .*value' "$@" -m
+fails 2 '^moeflux: --compare "--kv-type f64": --kv-type: .* auto, f32 or f16, .*"f64"$' "$@" '--kv-type f64'
+fails 2 "^moeflux: --compare \"$model b\": .*\"b\"" "$@" "$model b"
+fails 2 '": --experts .*--n-cpu-moe ' "$@" '--experts cpu --n-cpu-moe 2'
+fails 2 "^moeflux: --compare \"-m '$model\": .* ' " "$@" "-m '$model"
+fails 2 '^moeflux: --compare "a\\": .* \\ ' "$@" "a\\"
+fails 2 '^moeflux: --compare .*value' "$@" ''
 
 claim compare_goes_with_perplexity_and_a_model
-fails 2 '^moeflux: --compare goes with --perplexity only' -m $model --compare $model
-fails 2 '^moeflux: --compare goes with --perplexity only' -m $model -p x --compare $model
-fails 2 '-m DIR is missing' --perplexity "$text" --compare $model
-fails 2 '^moeflux: --csv goes with' -m $model --perplexity "$text" --csv
-fails 2 '--compare and --usage exclude' "$@" $model --usage "$tmp/usage"
-fails 2 '-c 1: expected windows of at least 2' "$@" $model -c 1
-fails 2 '-c 1: expected windows of at least 2' -m $model --perplexity "$text" -c 1
+fails 2 '^moeflux: --compare .*--perplexity ' -m $model --compare $model
+fails 2 '^moeflux: --compare .*--perplexity ' -m $model -p x --compare $model
+fails 2 ' -m DIR ' --perplexity "$text" --compare $model
+fails 2 '^moeflux: --csv .*--compare ' -m $model --perplexity "$text" --csv
+fails 2 '--compare .*--usage ' "$@" $model --usage "$tmp/usage"
+fails 2 '^moeflux: -c 1: .* 2 ' "$@" $model -c 1
+fails 2 '^moeflux: -c 1: .* 2 ' -m $model --perplexity "$text" -c 1
 set -- -m $model --perplexity "$text"
 for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16; do set -- "$@" --compare "-t $i"; done
-fails 2 '^moeflux: --compare is given 16 times, expected at most 15$' "$@"
+fails 2 '^moeflux: --compare .* 16 .* 15$' "$@"
 
 claim what_cannot_be_compared_is_refused_before_anything_is_evaluated
 set -- -m $model --perplexity "$text" --compare
 fails 1 "^moeflux: $tmp/none: No such file" "$@" "$tmp/none"
 cp -r tests/models/deepseek-small/mlx "$tmp/small"
-fails 2 "^moeflux: $tmp/small: expected 2048 tokens in the vocabulary, as $model has, found 97$" "$@" \
-    "$tmp/small"
+fails 2 "^moeflux: $tmp/small: .* 2048 .*$model .* 97$" "$@" "$tmp/small"
 cp -r $model "$tmp/other"
 rm "$tmp/other/tokenizer.json"
-fails 2 "^moeflux: $tmp/other has no tokenizer.json, which --perplexity needs$" "$@" "$tmp/other"
-fails 2 "^moeflux: $tmp/other has no tokenizer.json" -m "$tmp/other" --perplexity "$text" --compare $model
+fails 2 "^moeflux: $tmp/other .*tokenizer.json.*--perplexity " "$@" "$tmp/other"
+fails 2 "^moeflux: $tmp/other .*tokenizer.json.*--perplexity " -m "$tmp/other" --perplexity "$text" \
+    --compare $model
 # Two tokens change places.
 python3 - $model/tokenizer.json "$tmp/other/tokenizer.json" <<'END'
 import json, sys
@@ -140,39 +142,32 @@ a, b = (next(k for k in v if v[k] == i) for i in (1000, 1001))
 v[a], v[b] = v[b], v[a]
 json.dump(j, open(sys.argv[2], 'w'))
 END
-fails 2 "^moeflux: $tmp/other: expected the tokenizer of $model: token 1000 is \"" "$@" "$tmp/other"
+fails 2 "^moeflux: $tmp/other: .*tokenizer of $model: token 1000 .*\" sto\".*\"ndle\"" "$@" "$tmp/other"
 python3 - $model/tokenizer.json "$tmp/other/tokenizer.json" <<'END'
 import json, sys
 j = json.load(open(sys.argv[1]))
 j['model']['merges'] = j['model']['merges'][::-1]
 json.dump(j, open(sys.argv[2], 'w'))
 END
-fails 2 "^moeflux: $tmp/other: expected the tokenizer of $model; it splits the text otherwise$" "$@" \
-    "$tmp/other"
-fails 3 "^moeflux: --memory 1K: .*[0-9]" "$@" '--memory 1K'
+fails 2 "^moeflux: $tmp/other: .*tokenizer of $model; .*text" "$@" "$tmp/other"
+fails 3 '^moeflux: --memory 1K: .* 0.00 MiB.* 0.11 MiB' "$@" '--memory 1K'
 : >"$tmp/empty"
-fails 2 "$tmp/empty: the prompt is empty" -m $model --perplexity "$tmp/empty" --compare $model
+fails 2 "^moeflux: $tmp/empty: .*empty" -m $model --perplexity "$tmp/empty" --compare $model
 printf a >"$tmp/empty"
-fails 2 "$tmp/empty: 1 token, expected at least 2" -m $model --perplexity "$tmp/empty" --compare $model
-fails 1 "$tmp/no: No such file" -m $model --perplexity "$tmp/no" --compare $model
-TMPDIR="$tmp/no" fails 1 "^moeflux: $tmp/no: a temporary file: No such file" "$@" $model
+fails 2 "^moeflux: $tmp/empty: 1 token, .* 2" -m $model --perplexity "$tmp/empty" --compare $model
+fails 1 "^moeflux: $tmp/no: No such file" -m $model --perplexity "$tmp/no" --compare $model
+TMPDIR="$tmp/no" fails 1 "^moeflux: $tmp/no: .*: No such file" "$@" $model
 nothing_kept
 
 claim an_interruption_leaves_nothing
-for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do cat "$text" "$text" "$text" "$text" "$text"; \
-    done >"$tmp/long"
+for i in $(seq 100); do cat "$text"; done >"$tmp/long"
 "$MOEFLUX" -m $model --device reference --perplexity "$tmp/long" --compare '--kv-type f16' >"$tmp/out" \
     2>"$tmp/err" &
 pid=$!
-until find "/proc/$pid/fd" -lname "$tmp/kept/moeflux-*" | grep -q .; do
-    kill -0 $pid 2>/dev/null || break
-    sleep 0.1
-done
+await -p $pid has_open $pid "$tmp/kept/moeflux-*"
 nothing_kept
 kill -INT $pid
-got=0
-wait $pid || got=$?
-[ "$got" -eq 130 ] || fault "status $got: $(cat "$tmp/err")"
+ends 130 $pid
 out_empty
 err_empty
 nothing_kept

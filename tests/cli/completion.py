@@ -1,10 +1,9 @@
-"""Types lines with tabs into a real shell, in which `moeflux` only prints its words, and compares what came
-of them.
+"""Types lines with tabs into a real shell, in which `moeflux` only prints its arguments, and compares these.
 
 usage: completion.py bash|zsh|fish SCRIPT DIRECTORY [ROOT]
-SCRIPT: -, the one that is installed where the shell looks. DIRECTORY: an empty one for the files that are
-completed. ROOT: of
-the system whose shell it is, which has DIRECTORY."""
+  SCRIPT     -: the installed one
+  DIRECTORY  empty, for the files that are completed
+  ROOT       the root of the shell's system, above DIRECTORY"""
 import os
 import pty
 import re
@@ -15,7 +14,7 @@ import time
 shell, script, where = sys.argv[1:4]
 root = sys.argv[4] if len(sys.argv) > 4 else ""
 
-# What is typed, and the words that moeflux then gets.
+# What is typed, and the arguments that moeflux gets.
 CASES = [
     ("moeflux --kv-type f3\t", "--kv-type f32"),
     ("moeflux --kv-type=f3\t", "--kv-type=f32"),
@@ -64,8 +63,11 @@ os.makedirs(os.path.join(where, "models"))
 open(os.path.join(where, "keys.txt"), "w").close()
 argv, start = START[shell]
 if shell == "fish" and script == "-":
-    argv = ["fish", "-i"]  # without its configuration it does not look where packages put theirs
-load = f"source {script}" if script != "-" else "source /usr/share/bash-completion/bash_completion" if shell == "bash" else "true"
+    # The scripts of packages are found by fish's configuration.
+    argv = ["fish", "-i"]
+load = f"source {script}" if script != "-" else "true"
+if shell == "bash" and script == "-":
+    load = "source /usr/share/bash-completion/bash_completion"
 pid, fd = pty.fork()
 if pid == 0:
     if root:
@@ -80,7 +82,7 @@ bad = [] if ready else [f"the shell did not start: {said[-400:]!r}"]
 for typed, wanted in CASES if ready else []:
     os.write(fd, (typed + "\n").encode())
     got, said = read_until(fd, r"GOT<([^>]*)>", 60)
-    # zsh writes --flag=value for the same, and takes the slash of a directory away where the word ends.
+    # zsh writes --flag=value, and removes the slash of a directory at the end of a word.
     same = [re.sub(r"^(--[a-z-]+)=", r"\1 ", re.sub(r" (--[a-z-]+)=", r" \1 ", w)).rstrip(" /")
             for w in (got or "", wanted)]
     if got is None or same[0] != same[1]:

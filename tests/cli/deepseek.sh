@@ -1,12 +1,11 @@
 #!/bin/sh
-# DeepSeek's family through the program: what begins a prompt, templates and thinking, conversions run alike.
-# The model is
-# random, so ids are looked at and no text.
+# DeepSeek's family through the program: what begins a prompt, templates and thinking, and that conversions
+# give the same tokens. The model is random, so ids are compared and no texts.
 # suites: check asan-nightly
 . tests/lib/cli.sh
 
 if "$MOEFLUX" inspect --no-measure tests/models/deepseek-odd/mlx 2>/dev/null |
-    grep -q 'models of the type deepseek_v3 cannot be run'; then
+    grep -q 'deepseek_v3 cannot be run'; then
     echo "SKIP deepseek: this program has no architecture for deepseek_v3"
     exit 0
 fi
@@ -22,7 +21,7 @@ json.dump(file, open(sys.argv[1] + '/tokenizer.json', 'w'))
 config = {'add_bos_token': True, 'bos_token': {'content': '<｜begin▁of▁sentence｜>'}}
 json.dump(config, open(sys.argv[1] + '/tokenizer_config.json', 'w'))
 END
-# bos_token, `before` the messages, the turns, `opening` of an answer
+# template BEFORE OPENING: the chat template; BEFORE comes before the messages, OPENING begins an answer.
 template() {
     cat >"$model/chat_template.jinja" <<END
 {{- bos_token -}} $1
@@ -35,7 +34,7 @@ template() {
 END
 }
 
-# The ids of the prompt that the arguments make.
+# prompt_ids FLAG...: writes the ids of the prompt to $tmp/ids.
 prompt_ids() {
     run 0 "$MOEFLUX" -m "$model" "$@" --logits "$tmp/logits"
     python3 tests/lib/tensors.py ids "$tmp/logits" tokens >"$tmp/ids"
@@ -51,13 +50,13 @@ prompt_ids --raw -p "${begin}hi"
 ids_are "$plain"
 
 claim the_models_own_template_says_how_turns_look
-fails 1 'neither chat_template.jinja nor a chat_template in' -m "$model" -p hi -n 1
+fails 1 'chat_template.jinja .* chat_template ' -m "$model" -p hi -n 1
 template '' ''
 prompt_ids -p 'hi'
 ids_are "0 700 ${plain#0 } 701"
 prompt_ids -p 'hi' --no-think
 ids_are "0 700 ${plain#0 } 701"
-fails 1 "has no thinking" -m "$model" -p hi -n 1 --think
+fails 1 "template.*--think " -m "$model" -p hi -n 1 --think
 
 claim cogito_thinks_when_it_is_asked_to
 template "{{- 'Enable deep thinking subroutine.' if enable_thinking -}}" \
@@ -71,10 +70,11 @@ prompt_ids -p 'hi' --think --system 'Be brief.'
 [ "$(count 0) $(count 700) $(count 701)" = '1 1 1' ] || fault "the prompt is $(cat "$tmp/ids")"
 
 claim batches_reuse_whole_prefixes_and_answer_as_single_runs
-cat >"$tmp/batch" <<'END'
+hi='{"role": "user", "content": "hi"}' ho='{"role": "assistant", "content": "ho"}'
+cat >"$tmp/batch" <<END
 {"id": 1, "system": "Be brief and kind to all.", "prompt": "hi"}
 {"id": 2, "system": "Be brief and kind to all.", "prompt": "ho"}
-{"id": 3, "system": "Be brief and kind to all.", "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}, {"role": "user", "content": "hi"}]}
+{"id": 3, "system": "Be brief and kind to all.", "messages": [$hi, $ho, $hi]}
 END
 run 0 "$MOEFLUX" -m "$model" --temp 0 -n 6 --ignore-eos --ordered --batch "$tmp/batch"
 cp "$tmp/out" "$tmp/many"
@@ -87,12 +87,12 @@ python3 - "$tmp/many" "$tmp/single" <<'END' || fault "many: $(cat "$tmp/many") s
 import json, sys
 many, single = ([json.loads(line) for line in open(path)] for path in sys.argv[1:])
 assert len(many) == 3 and [r['tokens'] for r in many[:2]] == [r['tokens'] for r in single]
-# The second has another word in the question, the third goes on from the whole first prompt.
+# The second question differs in a word; the third prompt continues the whole first one.
 assert many[0]['reused_tokens'] == 0 and many[1]['prompt_tokens'] - many[1]['reused_tokens'] <= 3, many
 assert many[2]['reused_tokens'] == many[0]['prompt_tokens'], many
 END
 
-claim every_form_of_the_model_says_the_same
+claim every_form_of_the_model_gives_the_same_tokens
 echo 0 5 6 7 100 >"$tmp/in"
 run 0 "$MOEFLUX" -m tests/models/sources/deepseek/mlx --tokens-in "$tmp/in" --temp 0 -n 12 --ignore-eos \
     --tokens-out

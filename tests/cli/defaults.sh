@@ -1,5 +1,5 @@
 #!/bin/sh
-# What the command line leaves open: MOEFLUX_MODEL, the configuration file, and how much is said on stderr.
+# What the command line leaves open: MOEFLUX_MODEL, the configuration file; --log-level.
 # suites: check fast asan
 . tests/lib/cli.sh
 
@@ -7,35 +7,34 @@ export MOEFLUX_DEVICE=cpu
 model=tests/models/tiny
 file=$tmp/config/moeflux/config
 mkdir -p "$tmp/config/moeflux"
-# settings LINE...: the configuration file.
+# settings LINE...: writes the configuration file.
 settings() { printf '%s\n' "$@" >"$file"; }
 ask() { run 0 "$MOEFLUX" "$@" -p 'What is 47 + 38?' -n 40; }
 
 claim a_flag_wins_over_the_environment_and_that_over_the_file
 settings 'model = /of/the/file'
-fails 1 "/of/the/file: .* (the model is set by $file:1)" -p x
-MOEFLUX_MODEL=/of/the/environment fails 1 '/of/the/environment: .* (the model is set by MOEFLUX_MODEL)' -p x
-MOEFLUX_MODEL=/of/the/environment fails 1 '^moeflux: /of/a/flag: No such file or directory$' -m /of/a/flag \
-    -p x
+fails 1 "^moeflux: /of/the/file: .* $file:1)$" -p x
+MOEFLUX_MODEL=/of/the/environment fails 1 '^moeflux: /of/the/environment: .* MOEFLUX_MODEL)$' -p x
+MOEFLUX_MODEL=/of/the/environment fails 1 '^moeflux: /of/a/flag: [^(]*$' -m /of/a/flag -p x
 settings "model = $model" 'temp = 0' 'no-think = true'
 ask
 out_is 85
 settings '# nothing'
 MOEFLUX_MODEL=$model run 0 "$MOEFLUX" --temp 0 --no-think -p 'What is 47 + 38?'
 out_is 85
-MOEFLUX_MODEL='' fails 2 'DIR is missing.*MOEFLUX_MODEL' -p x
+MOEFLUX_MODEL='' fails 2 ' -m DIR .*MOEFLUX_MODEL' -p x
 
 claim plan_and_inspect_say_where_settings_come_from
 settings "model = $model" 'threads = 1' '[inspect]' 'ctx-size = 99'
 run 0 "$MOEFLUX" --plan -c 100
 out_has "^  threads  *1  $file:2$"
 out_has "^  model  *$model  $file:1$"
-! grep -q 'ctx-size' "$tmp/out" || fault 'a setting of another command is told'
+out_lacks ctx-size
 MOEFLUX_MODEL=$model run 0 "$MOEFLUX" inspect --no-measure
 out_has "^  model  *$model  MOEFLUX_MODEL$"
 out_has '^  states .*  99 tokens (-c)$'
 run 0 "$MOEFLUX" --plan --json
-grep -q "\"threads\": {\"value\": \"1\", \"from\": \"$file:2\"}" "$tmp/out" || fault "$(cat "$tmp/out")"
+out_has "\"threads\": {\"value\": \"1\", \"from\": \"$file:2\"}"
 
 claim a_line_for_a_command_wins_and_a_later_one_over_an_earlier
 settings "model = $model" '[run]' 'threads = 2' 'threads = 1' '[serve]' 'threads = 3'
@@ -52,41 +51,41 @@ run 0 "$MOEFLUX" --raw -p 'Hello' -n 1 --usage "$tmp/u" --n-cpu-moe 0
 settings "model = $model" 'quiet = true'
 run 2 "$MOEFLUX" --log-level much -p x
 run 0 "$MOEFLUX" --raw -p 'Hello' -n 1 --log-level info --active-experts 2
-err_has '^moeflux: 2 of 32 experts'
+err_line '^moeflux: 2 of 32 '
 
 claim a_path_may_begin_at_home
 ln -s "$PWD/$model" "$tmp/of-home"
-# shellcheck disable=SC2088 # the program is to expand it
+# shellcheck disable=SC2088 # the program expands it
 settings 'model = ~/of-home'
 HOME=$tmp run 0 "$MOEFLUX" --plan
 HOME=$tmp run 0 "$MOEFLUX" inspect --no-measure
 
-# bad TEXT LINE...: refused with this text at the last line.
+# bad PATTERN LINE...: the last line is refused.
 bad() {
-    text=$1
+    wrong=$1
     shift
     settings "$@"
-    fails 2 "^moeflux: $file:$#: $text" -m "$model" -p x
+    fails 2 "^moeflux: $file:$#: $wrong" -m "$model" -p x
 }
 
-claim what_the_file_may_not_say_is_refused_with_its_line
-bad 'unknown setting tmep, expected' '# a comment' '' 'tmep = 0'
-bad '--temp: expected a number, found "hot"' 'temp = hot'
-bad '--port: expected a whole number from 0 to 65535, found "x"' 'port = x'
-bad '--stats: expected true or false, found "yes"' 'stats = yes'
-bad '--device: expected a value' 'device ='
-bad 'expected NAME = VALUE' 'temp'
-bad 'expected \[run\], \[serve\], \[inspect\] or \[convert\], found \[srve\]' '[srve]'
-bad 'expected \[run\]' '['
-bad 'prompt is for the command line' 'prompt = x'
-bad 'help is for the command line' 'help = true'
-bad 'unknown setting port for \[run\]' '[run]' 'port = 80'
-bad 'unknown setting , expected' '= 3'
-bad '-m/--model: expected a value' 'model = ""'
+claim a_bad_setting_is_refused_with_its_line
+bad '.*setting tmep, ' '# a comment' '' 'tmep = 0'
+bad '--temp: .*"hot"$' 'temp = hot'
+bad '--port: .* 0 to 65535, .*"x"$' 'port = x'
+bad '--stats: .*true or false, .*"yes"$' 'stats = yes'
+bad '--device: .*value, .*""$' 'device ='
+bad '.*NAME = VALUE' 'temp'
+bad '.*\[run\], \[serve\], \[inspect\] or \[convert\], .*\[srve\]$' '[srve]'
+bad '.*\[run\], \[serve\], \[inspect\] or \[convert\], .*\[$' '['
+bad 'prompt .*command line' 'prompt = x'
+bad 'help .*command line' 'help = true'
+bad '.*setting port .*\[run\]' '[run]' 'port = 80'
+bad '.*setting , ' '= 3'
+bad '-m/--model: .*value, .*""$' 'model = ""'
 printf 'temp = 0\0' >"$file"
-fails 2 "$file: expected text, found a zero byte" -m "$model" -p x
+fails 2 "^moeflux: $file: .*zero byte" -m "$model" -p x
 settings 'experts = cpu' 'n-cpu-moe = 1'
-fails 2 "exclude each other (set elsewhere: experts by $file:1, n-cpu-moe by $file:2)" -m "$model" -p x
+fails 2 "--experts .*--n-cpu-moe .*experts .*$file:1, n-cpu-moe .*$file:2" -m "$model" -p x
 run 0 "$MOEFLUX" --help
 err_empty
 run 0 "$MOEFLUX" --version
@@ -106,20 +105,21 @@ run 0 env -u HOME -u XDG_CONFIG_HOME "$MOEFLUX" -m "$model" --raw -p Hello -n 1
 XDG_CONFIG_HOME=config HOME=/nowhere run 0 "$MOEFLUX" -m "$model" --raw -p Hello -n 1
 mkdir -p "$tmp/home/.config/moeflux"
 cp "$file" "$tmp/home/.config/moeflux/config"
-XDG_CONFIG_HOME='' HOME=$tmp/home fails 2 "$tmp/home/.config/moeflux/config:1: expected NAME" -m "$model" -p x
+XDG_CONFIG_HOME='' HOME=$tmp/home fails 2 "$tmp/home/.config/moeflux/config:1: .*NAME = VALUE" -m "$model" \
+    -p x
 
-claim log_level_says_what_stderr_gets
+claim log_level_chooses_what_goes_to_stderr
 settings "model = $model"
 printf 'a \377 b' >"$tmp/bytes"
 run 0 "$MOEFLUX" --raw -f "$tmp/bytes" -n 1
-err_has 'not all UTF-8'
+err_line 'UTF-8: 1 '
 run 0 "$MOEFLUX" --raw -f "$tmp/bytes" -n 1 --log-level warn
-err_has 'not all UTF-8'
+err_line 'UTF-8: 1 '
 run 0 "$MOEFLUX" --raw -f "$tmp/bytes" -n 1 -q
 err_empty
 echo '{"prompt": "Hello"}' >"$tmp/batch"
 run 0 "$MOEFLUX" --batch "$tmp/batch" -n 1 --raw
-err_has '1 answered, 0 failed'
+err_line '^moeflux: 1 answered, 0 failed'
 run 0 "$MOEFLUX" --batch "$tmp/batch" -n 1 --raw --log-level warn
 err_empty
 run 0 "$MOEFLUX" -q --stats --raw -p Hello -n 1
@@ -128,6 +128,6 @@ run 1 "$MOEFLUX" -q -m /nowhere -p x
 one_line
 run 0 "$MOEFLUX" convert -q "$model" "$tmp/converted"
 err_empty
-fails 2 '--log-level: expected error, warn or info, found "loud"' --log-level loud -p x
+fails 2 '--log-level: .* error, warn or info, .*"loud"$' --log-level loud -p x
 
 report

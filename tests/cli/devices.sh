@@ -1,5 +1,5 @@
 #!/bin/sh
-# Which device computes, and what a machine without a GPU, or without Vulkan, can do.
+# Which device computes, and what works on a machine without a GPU, or without Vulkan.
 # suites: check drivers fast asan-nightly
 . tests/lib/cli.sh
 
@@ -7,7 +7,7 @@ model=tests/models/qwen-odd/mlx
 echo 1 2 3 5 8 >"$tmp/ids"
 set -- -m "$model" --tokens-in "$tmp/ids" --temp 0 -n 4 --ignore-eos
 
-# A software device is used when it is named, never by itself: the CPU is faster.
+# A software device computes only when --device names it: the CPU is faster.
 claim without_a_gpu_the_cpu_computes
 run 0 "$MOEFLUX" --list-devices --json -t 1
 cp "$tmp/out" "$tmp/listed"
@@ -21,7 +21,7 @@ claim a_software_device_computes_when_it_is_named
 run 0 "$MOEFLUX" -m "$model" --device 0 --plan --json
 json_is 'j["device"].startswith("CPU (")' False
 
-claim kernels_compiled_late_are_counted
+claim kernels_that_are_compiled_after_the_load_are_counted
 seq 1 40 >"$tmp/long"
 run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/long" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
 err_has '^kernels  *[1-9][0-9]* compiled in '
@@ -30,7 +30,7 @@ echo 7 >"$tmp/one"
 run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/one" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
 json_is 'j["stats"]["compiled_kernels"]' 0
 
-# Products of the router that are infinite, with both signs: NaN in the softmax over them.
+# Infinite products of the router, of both signs, make a NaN in their softmax.
 claim infinities_in_the_router_end_the_run_on_every_device
 run 0 "$MOEFLUX" convert "$model" "$tmp/broken"
 python3 - "$tmp/broken" <<'END'
@@ -44,13 +44,13 @@ with open(folder + '/model_weights.bin', 'r+b') as f:
         f.write(struct.pack('<H', 0x7f7f) * (tensor['size'] // 2))
 END
 for device in 0 cpu reference; do
-    fails 1 '^moeflux: position 39: the logit of token [0-9]* is -*\(nan\|inf\), expected a finite number$' \
+    fails 1 '^moeflux: position 39: .* token [0-9]* .* -*\(nan\|inf\), ' \
         -m "$tmp/broken" --device "$device" --tokens-in "$tmp/long" --logits "$tmp/refused"
 done
 [ -z "$(find "$tmp" -name 'refused*')" ] || fault "a failed run wrote $(find "$tmp" -name 'refused*')"
 rm -r "$tmp/broken"
 
-# A file that is no library stands in for the loader.
+# The file in the loader's place is no library.
 mkdir "$tmp/no-loader"
 echo none >"$tmp/no-loader/libvulkan.so.1"
 without_loader() {
@@ -75,58 +75,57 @@ err_empty
 claim a_device_that_was_asked_for_needs_the_vulkan_loader
 without_loader 1 "$@" --device 0
 one_line
-err_has '^moeflux: --device 0: the Vulkan loader cannot be loaded .*libvulkan.so.1'
+err_has "^moeflux: --device 0: .*$tmp/no-loader/libvulkan.so.1"
 run 1 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" "$@" --device llvmpipe
 one_line
-err_has '^moeflux: --device llvmpipe: .*no Vulkan driver is installed'
+err_has '^moeflux: --device llvmpipe: .*Vulkan driver'
 run 0 env VK_DRIVER_FILES=/nonexistent VK_ICD_FILENAMES=/nonexistent "$MOEFLUX" "$@" --tokens-out
 out_is "$(cat "$tmp/want")"
 
-# The dynamic linker tells which libraries a program looks for while it runs.
-claim what_needs_no_gpu_does_not_ask_the_vulkan_loader
+# The dynamic linker logs which libraries the program looks for while it runs.
+claim what_needs_no_gpu_does_not_load_vulkan
 looked_for_vulkan() {
     rm -f "$tmp"/linker.*
     run "$1" env LD_DEBUG=libs LD_DEBUG_OUTPUT="$tmp/linker" "$MOEFLUX" -m "$model" --plan --device "$2"
     grep -q libvulkan "$tmp"/linker.*
 }
 for device in cpu cpu,cpu reference,cpu; do
-    looked_for_vulkan 0 "$device" && fault "--device $device asked the loader"
+    looked_for_vulkan 0 "$device" && fault "--device $device loads Vulkan"
 done
-looked_for_vulkan 2 cpu,nobody || fault 'the linker does not tell'
+looked_for_vulkan 2 cpu,nobody || fault 'the linker does not log it'
 
 claim devices_are_listed_with_the_cpu
-run 0 "$MOEFLUX" --list-devices
+cpu='[(d["threads"], d["usable"], d["memory_bytes_s"] > 1e8) for d in j["devices"] if d["device"] == "cpu"]'
+json_is "$cpu" "[(1, 'yes', True)]" "$tmp/listed"
+json_is 'sum(d["default"] == "yes" for d in j["devices"])' 1 "$tmp/listed"
+without_loader 0 --list-devices
 err_empty
 out_has '^cpu  .*  [1-9][0-9]*  [0-9.]* .B/s  yes$'
-cp "$tmp/listed" "$tmp/out"
-json_is '[(d["threads"], d["usable"], d["memory_bytes_s"] > 1e8) for d in j["devices"] if d["device"] == "cpu"]' "[(1, 'yes', True)]"
-json_is 'sum(d["default"] == "yes" for d in j["devices"])' 1
-without_loader 0 --list-devices --json
-json_is '[(d["device"], d["default"]) for d in j["devices"]]' "[('cpu', 'yes')]"
+[ "$(grep -c '  yes$' "$tmp/out") $(grep -c '^[a-z0-9]*  .* .B/s ' "$tmp/out")" = '1 1' ] ||
+    fault "$(cat "$tmp/out")"
 
 claim inspect_measures_memory_and_names_a_faster_device
 run 0 "$MOEFLUX" inspect "$model" --device cpu -t 1
-out_has '^  memory  *[0-9.]* .B/s  read by 1 thread$'
+out_has '^  memory  *[0-9.]* .B/s  .* 1 thread$'
+out_lacks '--tensor-split'
 run 0 "$MOEFLUX" inspect "$model" --device reference
-out_has '^--device [^ ]* would be faster: .* multiplies at '
+out_has '^--device [^ ]* .*faster: '
 
 # The reference multiplies a hundred times slower than the CPU.
 claim inspect_names_a_better_split
 run 0 "$MOEFLUX" inspect "$model" --device cpu,reference
 out_has '^    on device 2  *[0-9.]* .B/s$'
-out_has '^--tensor-split 5,1 would be better: a token takes [0-9.]* ms on all devices (now [0-9.]*), of which '
+out_has '^--tensor-split 5,1 .* [0-9.]* ms .*[0-9.]*'
 run 0 "$MOEFLUX" inspect "$model" --device reference,cpu --tensor-split 1,5 --json
 json_is 'j["tensor_split"]["is_better"], j["tensor_split"]["best"]' "(False, '1,5')"
 json_is 'j["speeds"]["devices"][0]["kernel_bytes_s"] < j["speeds"]["devices"][1]["kernel_bytes_s"]' True
-run 0 "$MOEFLUX" inspect "$model" --device cpu --json
-json_is 'j["tensor_split"]' None
 
 claim every_instruction_set_gives_the_same_logits_in_float32
 sets=$("$MOEFLUX" --selftest --device cpu --cpu-isa none 2>&1 | sed 's/.*there are //')
 n=0
 for isa in $sets; do
     "$MOEFLUX" -m "$model" --cpu-isa "$isa" --device cpu --plan >"$tmp/out" 2>"$tmp/err" || {
-        err_has 'this processor does not have it'
+        err_has "'$isa'.* processor does not have it"
         continue
     }
     out_has "^Plan for CPU ($isa, "
@@ -137,7 +136,8 @@ for isa in $sets; do
 done
 [ "$n" -gt 0 ] || fault "no instruction set ran: $sets"
 
-# The kernel lists amx_int8 whether or not it lets the process use it.
+# A processor may have amx_int8 and the kernel may refuse it to the process, so a run decides whether there is
+# a set amx.
 claim amx_is_a_set_of_its_own
 case " $sets " in *' amx '*)
     if [ -e "$tmp/logits-amx" ]; then
@@ -147,9 +147,9 @@ case " $sets " in *' amx '*)
         run 0 "$MOEFLUX" --list-devices
         out_has '^cpu .* amx '
     else
-        fails 2 "instruction set 'amx': this processor does not have it" "$@" --device cpu --cpu-isa amx
+        fails 2 "'amx': .*processor does not" "$@" --device cpu --cpu-isa amx
     fi ;;
-*) fails 2 "instruction set 'amx' is of another family of processors" "$@" --device cpu --cpu-isa amx ;;
+*) fails 2 "'amx' .*family of processors" "$@" --device cpu --cpu-isa amx ;;
 esac
 
 claim the_flag_wins_over_the_environment
@@ -158,8 +158,8 @@ out_has '^Plan for CPU (portable, '
 run 0 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device cpu --cpu-isa portable --plan
 out_has '^Plan for CPU (portable, '
 run 2 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device cpu --plan
-err_has "instruction set 'none' is unknown; there are portable "
-# It is a wish for the CPU: other devices do not mind.
+err_line "'none' .* portable "
+# Other devices ignore it.
 run 0 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device reference --plan
 
 claim threads_and_the_affinity_mask_are_obeyed
@@ -170,15 +170,15 @@ out_has '^Plan for CPU (.*, 1 thread)'
 
 claim flags_that_do_not_apply_are_refused
 for verb in --plan --bench; do
-    fails 2 '--gpu-memory goes with a GPU' -m "$model" $verb --device cpu --gpu-memory 1G
+    fails 2 '--gpu-memory .*GPU.*--memory ' -m "$model" $verb --device cpu --gpu-memory 1G
 done
-fails 2 '--gpu-memory goes with a GPU' "$@" --device cpu --gpu-memory 1G
-fails 2 '--gpu-memory goes with a GPU' inspect "$model" --device cpu --gpu-memory 1G
-fails 2 "instruction set 'sse9' is unknown; there are portable " "$@" --device cpu --cpu-isa sse9
-fails 2 "instruction set 'sse9' is unknown" --selftest --device cpu --cpu-isa sse9
+fails 2 '--gpu-memory .*GPU.*--memory ' "$@" --device cpu --gpu-memory 1G
+fails 2 '--gpu-memory .*GPU.*--memory ' inspect "$model" --device cpu --gpu-memory 1G
+fails 2 "'sse9' .*; .* portable " "$@" --device cpu --cpu-isa sse9
+fails 2 "'sse9' .*; .* portable " --selftest --device cpu --cpu-isa sse9
 case $(uname -m) in x86_64) other=neon ;; *) other=avx2 ;; esac
-fails 2 "instruction set '$other' is of another family of processors" "$@" --device cpu --cpu-isa $other
-fails 2 '--cpu-isa portable goes with --device cpu' "$@" --device reference --cpu-isa portable
+fails 2 "'$other' .*family of processors; .* portable " "$@" --device cpu --cpu-isa $other
+fails 2 '--cpu-isa portable .*--device cpu; .* reference ' "$@" --device reference --cpu-isa portable
 
 claim several_devices_share_the_layers
 run 0 "$MOEFLUX" "$@" --device cpu --tokens-out
@@ -187,7 +187,7 @@ run 0 "$MOEFLUX" "$@" --device cpu,cpu --tensor-split 2,1 --tokens-out --stats
 out_is "$(cat "$tmp/want")"
 err_has '^device 1  *layers 0 to 3, CPU'
 err_has '^device 2  *layers 4 to 5, CPU'
-err_has 'busy [0-9.]* s, of which [0-9.]* s waiting for the disk; idle'
+err_has 'busy [0-9.]* s, .* [0-9.]* s .*disk; idle'
 run 0 "$MOEFLUX" -m "$model" --device cpu,cpu --tensor-split 5,1 --plan
 out_has '^Plan for CPU (.*) + CPU (.*)'
 out_has '^  1: layers 0 to 4  CPU'
@@ -197,25 +197,22 @@ json_is '[(d["first_layer"], d["layers"]) for d in j["devices"]]' '[(0, 3), (3, 
 run 0 "$MOEFLUX" "$@" --device cpu,cpu --stats --json
 json_is '[d["layers"] for d in j["stats"]["devices"]]' '[3, 3]'
 
-claim what_cannot_be_shared_out_is_refused
+claim layers_that_cannot_be_split_are_refused
 for value in 0 1,0 -1,1 '1,' ',1' x nan,1 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17; do
-    fails 2 '--tensor-split: expected numbers above 0 with commas, as 3,1, found' "$@" --device cpu,cpu \
-        --tensor-split "$value"
+    fails 2 "--tensor-split: .*3,1, .*\"$value\"$" "$@" --device cpu,cpu --tensor-split "$value"
 done
-fails 2 '--tensor-split has 3 shares, expected 2: one for each device' "$@" --device cpu,cpu --tensor-split \
-    1,1,1
-fails 2 '--gpu-memory has 2 sizes, expected one, or 3' "$@" --device cpu,reference,cpu --gpu-memory 1G,2G
-fails 2 '--gpu-memory: expected a size like 512M, 4G or 1.5GiB, or several' "$@" --gpu-memory 1G,x
-fails 2 '--gpu-memory goes with a GPU' "$@" --device cpu,cpu --gpu-memory 1G
-fails 2 '--device: device 2 has no name' "$@" --device cpu,
-fails 2 '--device names 7 devices, the model has 6 layers' "$@" --device cpu,cpu,cpu,cpu,cpu,cpu,cpu
-fails 2 'need a GPU for the rest of the model; CPU (.*) computes everything' "$@" --device cpu,cpu \
-    --n-cpu-moe 1
-fails 2 '--device 99: no such device among' "$@" --device cpu,99
-fails 2 'all stands for every GPU' "$@" --device cpu,all
-fails 3 'device 2 of 2 (reference .*, layers 3 to 5): the model needs at least .* --gpu-memory is 1.0 MiB' \
-    "$@" --device reference,reference --gpu-memory 1G,1M
-fails 2 'selftest checks one device' --selftest --device cpu,cpu
-fails 3 '--memory is .* on 2 devices need' "$@" --device cpu,cpu --memory 1k
+fails 2 '--tensor-split .* 3 .* 2: .*device' "$@" --device cpu,cpu --tensor-split 1,1,1
+fails 2 '--gpu-memory .* 2 .* 3: .*device' "$@" --device cpu,reference,cpu --gpu-memory 1G,2G
+fails 2 '--gpu-memory: .*512M, 4G or 1.5GiB, .*"1G,x"$' "$@" --gpu-memory 1G,x
+fails 2 '--gpu-memory .*GPU.*--memory ' "$@" --device cpu,cpu --gpu-memory 1G
+fails 2 '--device: device 2 .*name' "$@" --device cpu,
+fails 2 '--device .* 7 devices, .* 6 layers' "$@" --device cpu,cpu,cpu,cpu,cpu,cpu,cpu
+fails 2 '--n-cpu-moe .*GPU.*; CPU (.*--device$' "$@" --device cpu,cpu --n-cpu-moe 1
+fails 2 '--device 99: .*--list-devices' "$@" --device cpu,99
+fails 2 '--device: all .*GPU' "$@" --device cpu,all
+fails 3 'device 2 of 2 (reference .*, layers 3 to 5): .* MiB .*--gpu-memory .* 1.0 MiB' "$@" --device \
+    reference,reference --gpu-memory 1G,1M
+fails 2 '--selftest .*--device ' --selftest --device cpu,cpu
+fails 3 '--memory .* 0.00 MiB, .* 2 devices .* MiB' "$@" --device cpu,cpu --memory 1k
 
 report

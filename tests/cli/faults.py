@@ -1,40 +1,43 @@
 #!/usr/bin/python3
-"""Disks that fail under the program: fault_shim.c, and files that shrink. usage: faults.py PROGRAM MODEL
-MODEL is a packed directory of tests/models/tiny that may be spoilt."""
-import os, re, subprocess, sys, tempfile
-from terminal import GREEDY, MODEL, PROGRAM, Terminal, preloaded
+"""Reads that fail: a disk with faults (fault_shim.c), and files that shrink.
 
-# A few slots, so that nearly every expert is read again and again.
+usage: faults.py PROGRAM MODEL
+  MODEL  a conversion of tests/models/tiny, which the test may damage"""
+import os, re, subprocess, sys
+from terminal import GREEDY, MODEL, PROGRAM, Terminal, preloaded, run_tests
+
+# There are few slots, so nearly every expert is read again and again.
 STREAM = ['--memory', '400K', '-t', '2']
 QUESTION, ANSWER = 'What is the capital of Iceland?', 'The capital of Iceland is Reykjavík.'
 FOREVER = 10**9
-FAULT = r'layer \d+ expert \d+: ' + re.escape(MODEL) + r'/packed_experts/layer_\d\d\.bin: \d+ of \d+ bytes at offset \d+'
+FAULT = r'layer \d+ expert \d+: ' + re.escape(MODEL) + \
+    r'/packed_experts/layer_\d\d\.bin: \d+ of \d+ bytes at offset \d+'
 PREFETCH = ('none', 'previous', 'router', 'both')
 SUM, SUM_ANSWER = 'What is 47 + 38?', '85'
 
 
 class Disk:
-    """A disk whose reads suffer what `set` says."""
+    """A disk whose reads have the fault that set() chooses."""
 
     def __init__(self, folder):
         self.control = os.path.join(folder, 'fault')
         self.environment = {'MOEFLUX_FAULT': self.control, **preloaded('fault_shim')}
 
     def set(self, kind=None, first=0, last=FOREVER):
-        # One step, so that no read sees half of it.
+        # A rename, so that no read sees half of the file.
         with open(self.control + '.new', 'w') as f:
             f.write(f'{kind} {first} {last}' if kind else 'none')
         os.rename(self.control + '.new', self.control)
 
     def ask(self, *arguments, question=QUESTION):
-        return subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, *STREAM, '--expert-io', 'pread', '-p',
-                               question, *arguments],
+        return subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, *STREAM, '--expert-io', 'pread',
+                               '-p', question, *arguments],
                               capture_output=True, text=True, stdin=subprocess.DEVNULL,
                               env={**os.environ, **self.environment})
 
 
 def must_fail(result, pattern):
-    """Status 1, one line that says where, and of the answer nothing but its true beginning."""
+    """Status 1, one line that names the place, and a true beginning of the answer."""
     lines = result.stderr.splitlines()
     assert result.returncode == 1 and len(lines) == 1, (result.returncode, result.stderr)
     assert re.fullmatch(r'moeflux: ' + pattern, lines[0]), (lines[0], pattern)
@@ -51,7 +54,7 @@ def n_reads(disk, prefetch):
     return int(re.search(r'"reads": (\d+)', text)[1])
 
 
-def failed_reads_are_told_and_end_the_run(folder):
+def failed_reads_are_reported_and_end_the_run(folder):
     disk = Disk(folder)
     for kind, what in (('eio', FAULT + ': Input/output error'),
                        ('enospc', FAULT + ': No space left on device'),
@@ -65,7 +68,7 @@ def failed_reads_are_told_and_end_the_run(folder):
 def a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning(folder):
     disk = Disk(folder)
     seen = set()
-    # The number of reads varies from run to run with predictions; without them it is fixed.
+    # Without predictions the number of reads is the same in each run.
     n = n_reads(disk, 'none')
     for prefetch in PREFETCH:
         for part in (0.3, 0.6, 0.95):
@@ -73,7 +76,7 @@ def a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning(folder):
             result = disk.ask('--prefetch', prefetch)
             must_fail(result, FAULT + ': Input/output error')
             seen.add(result.stdout)
-    assert len(seen) > 2, f'the faults did not come in the middle of the answer: {seen}'
+    assert len(seen) > 2, f'no fault came in the middle of the answer: {seen}'
 
 
 def one_failed_read_ends_the_run_or_was_not_needed(folder):
@@ -98,12 +101,11 @@ def short_slow_and_interrupted_reads_change_nothing(folder):
 
 
 def ask_in_vain(t, pattern):
-    """Asks a question that a disk keeps from being answered: nothing is said but why, and that /retry asks
-    it again."""
+    """Asks a question that gets no answer: one line has the reason, the next one /retry."""
     text = t.ask(SUM)
     lines = re.sub(r'\x1b\[[0-9;]*[A-Za-z]', '', text).split('\n')
     assert len(lines) == 3 and re.fullmatch('moeflux: ' + pattern, lines[0]), text
-    assert lines[1:] == ['[the question has no answer: /retry asks it again]', '> '], text
+    assert '/retry' in lines[1] and lines[2] == '> ', text
 
 
 def the_conversation_survives_a_failed_read(folder):
@@ -113,7 +115,7 @@ def the_conversation_survives_a_failed_read(folder):
     t.wait_for_prompt()
     assert ANSWER in t.ask(QUESTION)
     disk.set('eio')
-    # It fails as long as the disk does, and the program stays.
+    # A question fails while the disk does; the program goes on.
     for _ in range(2):
         ask_in_vain(t, FAULT + ': Input/output error')
     disk.set()
@@ -131,9 +133,8 @@ def cut(path, keep):
 
 
 def the_conversation_survives_a_file_that_shrinks(folder):
-    files = [os.path.join(MODEL, 'packed_experts', name)
-             for name in sorted(os.listdir(MODEL + '/packed_experts'))
-             if name.endswith('.bin')]
+    names = sorted(name for name in os.listdir(MODEL + '/packed_experts') if name.endswith('.bin'))
+    files = [os.path.join(MODEL, 'packed_experts', name) for name in names]
     for mode in ('mmap', 'pread', 'uring', 'direct'):
         t = Terminal(GREEDY + STREAM + ['--expert-io', mode], folder)
         t.wait_for_prompt()
@@ -151,20 +152,11 @@ def the_conversation_survives_a_file_that_shrinks(folder):
 
 
 def main():
-    n_failed = 0
-    for test in (failed_reads_are_told_and_end_the_run,
-                 a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning,
-                 one_failed_read_ends_the_run_or_was_not_needed, short_slow_and_interrupted_reads_change_nothing,
-                 the_conversation_survives_a_failed_read, the_conversation_survives_a_file_that_shrinks):
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                test(folder)
-                print(f'[       OK ] {test.__name__}', flush=True)
-            except (AssertionError, OSError, TypeError, subprocess.CalledProcessError) as fault:
-                n_failed += 1
-                print(f'    {test.__name__}: {type(fault).__name__}: {fault}')
-                print(f'[  FAILED  ] {test.__name__}', flush=True)
-    return n_failed > 0
+    return run_tests(failed_reads_are_reported_and_end_the_run,
+                     a_disk_that_dies_in_the_answer_ends_it_with_its_true_beginning,
+                     one_failed_read_ends_the_run_or_was_not_needed,
+                     short_slow_and_interrupted_reads_change_nothing, the_conversation_survives_a_failed_read,
+                     the_conversation_survives_a_file_that_shrinks)
 
 
 if __name__ == '__main__':

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The command line over disks that fail; tests/cli/faults.py (reads) and write_faults.py have the claims.
+# The command line on disks that fail: tests/cli/faults.py (reads) and write_faults.py have the claims.
 # suites: later long asan-nightly
 . tests/lib/cli.sh
 

@@ -1,13 +1,12 @@
 #!/usr/bin/python3
-"""The line editor: keys, pasted texts, what is a question. usage: prompt.py PROGRAM MODEL"""
-import json, os, re, subprocess, sys, tempfile
+"""The line editor: keys, pasted texts, commands and questions. usage: prompt.py PROGRAM MODEL"""
+import json, os, re, subprocess, sys
 
 from terminal import GREEDY, MODEL, PROGRAM, PROMPT, Terminal, run_tests
 
 CONTINUED = PROMPT.replace(b'> ', rb'\. ')
 LEFT, RIGHT, UP, DOWN, HOME, END = '\x1b[D', '\x1b[C', '\x1b[A', '\x1b[B', '\x1b[H', '\x1b[F'
-# Keys that have an effect at "/write one two" with the cursor after it, and what comes of "X" typed after
-# them.
+# Keys with an effect, typed after "/write one two", and the line that has an "X" typed after them.
 EFFECTS = {
     'Home': (['\x1b[H', '\x1bOH', '\x1b[1~', '\x1b[7~', '\x01'], 'X/write one two'),
     'End': ([LEFT * 5 + end for end in ('\x1b[F', '\x1bOF', '\x1b[4~', '\x1b[8~', '\x05')],
@@ -18,9 +17,8 @@ EFFECTS = {
     'Backspace': (['\x7f', '\x08'], '/write one twX'),
     'Ctrl-Left, Alt-Left, Alt-B': (['\x1b[1;5D', '\x1b[1;3D', '\x1b\x1b[D', '\x1bOd', '\x1b[5D', '\x1bb'],
                                    '/write one Xtwo'),
-    'Ctrl-Right, Alt-Right, Alt-F': (['\x1bb' * 2 + word for word in ('\x1b[1;5C', '\x1b[1;3C', '\x1b\x1b[C',
-            '\x1bOc',
-                                                                     '\x1bf')], '/write oneX two'),
+    'Ctrl-Right, Alt-Right, Alt-F': (['\x1bb' * 2 + word for word in (
+        '\x1b[1;5C', '\x1b[1;3C', '\x1b\x1b[C', '\x1bOc', '\x1bf')], '/write oneX two'),
     'Ctrl-W, Alt-Backspace': (['\x17', '\x1b\x7f', '\x1b\x08'], '/write one X'),
     'Alt-D, Ctrl-Delete': (['\x1bb' + delete for delete in ('\x1bd', '\x1b[3;5~', '\x1b[3;3~', '\x1b[3^')],
                            '/write one X'),
@@ -30,25 +28,23 @@ EFFECTS = {
     'Up, Down': (['\x1b[A\x1b[B', '\x10\x0e', '\x1bOA\x1bOB'], '/write one twoX'),
     'keypad': (['\x1bOp\x1bOy\x1bOk\x1bOn'], '/write one two09+.X'),
 }
-# What else a usual keyboard sends: nothing comes of it.
+# Other keys of a usual keyboard have no effect.
 NOTHING = {
-    'F1 to F4': ['\x1bO' + c for c in 'PQRS'] + ['\x1b[1%d~' % i for i in range(1, 5)] + ['\x1b[[' + c
-            for c in 'ABCDE'],
+    'F1 to F4': ['\x1bO' + c for c in 'PQRS'] + ['\x1b[1%d~' % i for i in range(1, 5)] +
+                ['\x1b[[' + c for c in 'ABCDE'],
     'F5 to F12': ['\x1b[%d~' % i for i in (15, 17, 18, 19, 20, 21, 23, 24)],
-    'F keys with modifiers': ['\x1b[1;%dP' % i for i in range(2, 9)] + ['\x1b[%d;%d~' % (k, i) for k in (15,
-            24)
-                                                                      for i in range(2, 9)] + ['\x1b[23$',
-                                                                              '\x1b[24@'],
+    'F keys with modifiers': ['\x1b[1;%dP' % i for i in range(2, 9)] + ['\x1b[23$', '\x1b[24@'] +
+                             ['\x1b[%d;%d~' % (k, i) for k in (15, 24) for i in range(2, 9)],
     'Insert': ['\x1b[2~', '\x1b[2;2~', '\x1b[2;5~'],
     'PgUp, PgDn': ['\x1b[5~', '\x1b[6~', '\x1b[5;2~', '\x1b[6;5~', '\x1b[5$'],
     'Shift and arrows': ['\x1b[1;2' + c for c in 'ABCD'] + ['\x1b[' + c for c in 'abcd'],
     'Shift, Ctrl and arrows': ['\x1b[1;%d%s' % (m, c) for m in (4, 6, 8) for c in 'ABCD'],
     'Ctrl or Alt, Up and Down': ['\x1b[1;%d%s' % (m, c) for m in (3, 5) for c in 'AB'] + ['\x1bOa', '\x1bOb'],
-    'Home and End with modifiers': ['\x1b[1;%d%s' % (m, c) for m in range(2, 9) for c in 'HF'] + ['\x1b[7^',
-            '\x1b[8$'],
+    'Home and End with modifiers': ['\x1b[1;%d%s' % (m, c) for m in range(2, 9) for c in 'HF'] +
+                                   ['\x1b[7^', '\x1b[8$'],
     'Shift-Delete, Shift-Tab': ['\x1b[3;2~', '\x1b[Z'],
-    'Alt and letters': ['\x1b' + c for c in 'aceghijklmnopqrstuvwxyzACEGZ0129.,;-=/<>#!'] + ['\x1b\r',
-            '\x1bé', '\x1b日'],
+    'Alt and letters': ['\x1b' + c for c in 'aceghijklmnopqrstuvwxyzACEGZ0129.,;-=/<>#!'] +
+                       ['\x1b\r', '\x1bé', '\x1b日'],
     'Tab and control keys': ['\t', '\0', '\x0f', '\x11', '\x13', '\x16', '\x18', '\x1d', '\x1e', '\x1f'],
     'keypad 5, Menu, Windows': ['\x1b[E', '\x1bOE', '\x1b[29~', '\x1b[34~'],
     'keys of newer protocols': ['\x1b[97;5u', '\x1b[27;5;97~', '\x1b[57358u', '\x1b[I', '\x1b[O'],
@@ -56,7 +52,7 @@ NOTHING = {
 
 
 class Prompt(Terminal):
-    """The prompt's /write shows its argument and asks nothing."""
+    """A conversation whose /write keeps its argument in a file and asks nothing."""
 
     def __init__(self, state, *arguments, **environment):
         self.shown = os.path.join(state, 'shown')
@@ -65,12 +61,12 @@ class Prompt(Terminal):
         self.wait_for_prompt()
 
     def written(self):
-        """The argument of the /write that has ended, without the line end that is added."""
+        """Returns the argument of the last /write, without the line end that is added to it."""
         with open(self.shown) as f:
             return f.read()[:-1]
 
-    def settle(self, text):
-        """Types the text, which is shown as it is, and forgets what was shown."""
+    def type_shown(self, text):
+        """Types the text and waits until it is shown."""
         self.type(text)
         self.wait_for(re.escape(text.encode()))
 
@@ -83,8 +79,8 @@ def every_key_of_a_keyboard_has_its_effect_or_none(state):
     t = Prompt(state)
     for name, (sequences, line) in EFFECTS.items():
         for sequence in sequences:
-            t.settle('/write one two')
-            # A line that is no command any more is cut, and put back after one.
+            t.type_shown('/write one two')
+            # A line that is no command any more becomes the argument of one: it is cut and pasted.
             t.type(sequence + 'X')
             t.type('\x01\x0b\x19\r' if line[0] == '/' else '\x01\x0b/write \x19\r')
             t.wait_for_prompt()
@@ -92,9 +88,9 @@ def every_key_of_a_keyboard_has_its_effect_or_none(state):
             assert t.written() == expected, (name, sequence, t.written())
     for name, sequences in NOTHING.items():
         for sequence in sequences:
-            t.settle('/write one')
+            t.type_shown('/write one')
             t.type(sequence)
-            # What is typed next comes alone: the key itself has drawn nothing.
+            # The next letter is drawn as usual.
             t.type('X')
             t.wait_for(rb'X')
             t.type('\r')
@@ -105,7 +101,7 @@ def every_key_of_a_keyboard_has_its_effect_or_none(state):
 
 def unbound_keys_draw_nothing(state):
     t = Prompt(state)
-    t.settle('/write one')
+    t.type_shown('/write one')
     t.type(''.join(sum(NOTHING.values(), [])) + 'X')
     drawn = t.wait_for(rb'X')
     assert drawn == 'X', drawn
@@ -120,11 +116,11 @@ def an_editrc_of_the_user_has_the_keys(state):
     with open(path, 'w') as f:
         f.write('bind "\\e[5~" ed-move-to-beg\n')
     t = Prompt(state, EDITRC=path)
-    t.settle('write one')
+    t.type_shown('write one')
     t.type('\x1b[5~/\r')
     t.wait_for_prompt()
     assert t.written() == 'one'
-    t.settle('/write one')
+    t.type_shown('/write one')
     t.type('\x1b[200~ a\rb\x1b[201~\r')
     t.wait_for_prompt()
     assert t.written() == 'one a\nb'
@@ -146,20 +142,20 @@ def a_pasted_text_is_one_question(state):
     t.type('/write \x1b[200~a\r\nb\nc\té日\x1b]0;title\x07\x1b[201~\r')
     t.wait_for_prompt()
     assert t.written() == 'a\nb\nc\té日\ufffd]0;title\ufffd', t.written()
-    # Recalled whole.
+    # The history has it whole.
     t.type(UP)
     t.wait_for('é日'.encode())
     t.type('\r')
     t.wait_for_prompt()
     assert t.written() == 'a\nb\nc\té日\ufffd]0;title\ufffd', t.written()
-    # Longer than the terminal has lines.
+    # A text may have more lines than the terminal.
     long = '\n'.join(f'line {i}' for i in range(300))
     t.type('/write ' + pasted(long))
     t.wait_for(rb'line 299')
     t.type('\r')
     t.wait_for_prompt()
     assert t.written() == long
-    # Ctrl-C gives it up, also one whose end has not come.
+    # Ctrl-C discards a pasted text, even one that has not ended.
     for given_up in (pasted('one\ntwo'), '\x1b[200~one\rtwo'):
         t.type('/write ' + given_up)
         t.wait_for(rb'/write ')
@@ -183,7 +179,7 @@ def a_pasted_text_is_asked_as_it_is(state):
         ['The code of Max is 5128. The river was very quiet.\nWhat is the code of Max?'], turns
 
 
-def ctrl_d_gives_up_a_continued_question(state):
+def ctrl_d_discards_a_continued_question(state):
     t = Prompt(state)
     for typed in ('\x04', 'x\\\r'):
         t.type('What is \\\r')
@@ -206,7 +202,7 @@ def a_question_may_begin_with_a_slash(state):
     t.ask('//etc is one too?')
     shown = t.ask('/show')
     assert '[1] /bin is a directory?' in shown and '[2] /etc is one too?' in shown, shown
-    # The line is recalled as it was typed.
+    # The history has the line as it was typed.
     t.type(UP * 3)
     t.wait_for(rb' /bin is a directory\?')
     t.type('\x15')
@@ -235,7 +231,7 @@ def a_saved_conversation_is_not_lost_by_a_new_system_text(state):
     t.quit()
 
 
-def markdown_is_dressed_on_a_terminal_and_kept_as_it_is(state):
+def markdown_has_colours_on_a_terminal_only(state):
     text = '# Sum\nIt is **85**, see `sum.c`:\n```\n47 + 38\n```\n'
     grammar = os.path.join(state, 'grammar')
     with open(grammar, 'w') as f:
@@ -243,18 +239,17 @@ def markdown_is_dressed_on_a_terminal_and_kept_as_it_is(state):
     bold, code = '\x1b[1m%s\x1b[22m', '\x1b[36m%s\x1b[39m'
     dressed = bold % '# Sum' + '\nIt is ' + bold % '**85**' + ', see ' + code % '`sum.c`' + ':\n' + \
         code % '```\n47 + 38\n```' + '\n'
-    for environment, flags, expected in (({}, [], dressed), ({'NO_COLOR': '1'}, [], text), ({'TERM': 'dumb'},
-            [], text),
-                                         ({}, ['--color', 'never'], text),
+    for environment, flags, expected in (({}, [], dressed), ({'NO_COLOR': '1'}, [], text),
+                                         ({'TERM': 'dumb'}, [], text), ({}, ['--color', 'never'], text),
                                          ({'NO_COLOR': '1'}, ['--color', 'always'], dressed)):
         t = Terminal([*GREEDY, '-p', 'What is 47 + 38?', '--grammar', grammar, *flags], state, **environment)
         assert t.end() == 0
         seen = re.sub(rb'[^\n]*\r\x1b\[K', b'', t.seen).decode()
         assert seen == expected, (environment, flags, seen)
     for flags, expected in ([], text), (['--color', 'always'], dressed):
-        piped = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '-p', 'What is 47 + 38?', '--grammar',
-                                grammar, *flags],
-                               check=True, capture_output=True, stdin=subprocess.DEVNULL).stdout.decode()
+        piped = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '-p', 'What is 47 + 38?', '--grammar', grammar,
+                                *flags], check=True, capture_output=True, stdin=subprocess.DEVNULL)
+        piped = piped.stdout.decode()
         assert piped == expected, (flags, piped)
     t = Prompt(state, '--grammar', grammar)
     t.ask('What is 47 + 38?')
@@ -267,10 +262,10 @@ def markdown_is_dressed_on_a_terminal_and_kept_as_it_is(state):
 def main():
     return run_tests(every_key_of_a_keyboard_has_its_effect_or_none, unbound_keys_draw_nothing,
                      an_editrc_of_the_user_has_the_keys, a_pasted_text_is_one_question,
-                     a_pasted_text_is_asked_as_it_is, ctrl_d_gives_up_a_continued_question,
+                     a_pasted_text_is_asked_as_it_is, ctrl_d_discards_a_continued_question,
                      a_question_may_begin_with_a_slash, several_lines_are_written_in_an_editor,
                      a_saved_conversation_is_not_lost_by_a_new_system_text,
-                     markdown_is_dressed_on_a_terminal_and_kept_as_it_is)
+                     markdown_has_colours_on_a_terminal_only)
 
 
 if __name__ == '__main__':

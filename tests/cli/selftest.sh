@@ -1,6 +1,5 @@
 #!/bin/sh
-# moeflux --selftest; tests/unit/test_ops.c and tests/unit/test_ops_cpu.c run the same cases to their end on
-# all kinds of devices.
+# moeflux --selftest. test_ops and test_ops_cpu run the same cases on all kinds of devices.
 # suites: later long
 . tests/lib/cli.sh
 
@@ -15,18 +14,18 @@ n=$(grep -c '  ok$' "$tmp/out")
 skipped=$(grep -c '  SKIP$' "$tmp/out")
 [ "$n" -gt 100 ] || fault "$n cases"
 [ "$skipped" -lt 10 ] || fault "$skipped skipped"
-out_has "^$((n + skipped)) cases, 0 failed, $skipped skipped: this device has no kernels for them\$"
+out_has "^$((n + skipped)) cases, 0 failed, $skipped skipped"
 
 claim an_instruction_set_that_is_named_is_the_only_one
 [ "$(grep -c '^CPU (' "$tmp/out")" -eq 1 ] || fault "$(grep '^CPU (' "$tmp/out")"
 out_has "^CPU ($last, "
 
-# The slowest comes first; to see it end would take long. Nothing of an earlier run may end the wait.
+# The slowest set comes first; the test does not wait for its end.
 claim the_selftest_begins_with_the_lowest_set_when_none_is_named
 rm -f "$tmp/out"
 "$MOEFLUX" --selftest --device cpu >"$tmp/out" 2>"$tmp/err" &
 pid=$!
-while [ ! -s "$tmp/out" ] && kill -0 $pid 2>/dev/null; do sleep 0.1; done
+await -p $pid has_lines 1 "$tmp/out"
 kill $pid
 wait $pid
 out_has '^CPU (portable, '

@@ -1,5 +1,6 @@
 #!/bin/sh
-# `moeflux serve` with the embedded model, over a real socket.
+# `moeflux serve` with the small trained model, over a socket; tests/cli/server_client.py has the claims on
+# answers.
 # suites: check asan
 . tests/lib/cli.sh
 
@@ -8,20 +9,17 @@ run 0 "$MOEFLUX" convert tests/models/tiny "$model"
 server='' url=''
 trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null; fi; rm -rf "$tmp"' EXIT
 
-# start FLAG...: a server on a free port.
+# start FLAG...: starts a server on a free port.
 start() {
     rm -f "$tmp/log"
     "$MOEFLUX" serve -m "$model" --device cpu --port 0 "$@" >"$tmp/served" 2>"$tmp/log" &
     server=$!
-    until grep -qs 'listening on' "$tmp/log"; do
-        kill -0 "$server" 2>/dev/null || break
-        sleep 0.05
-    done
+    await -p "$server" has_lines 1 "$tmp/log"
     url=$(sed -n 's/^moeflux: listening on //p' "$tmp/log")
     [ -n "$url" ] || fault "the server did not start: $(cat "$tmp/log")"
 }
 
-# stop [SIGNAL]: it ends with status 0 and has said nothing but where it listens.
+# stop [SIGNAL]: the server ends with status 0 and has printed only where it listens.
 stop() {
     kill "-${1:-TERM}" "$server"
     stopped
@@ -31,13 +29,13 @@ stopped() {
     wait "$server" || got=$?
     server=''
     [ "$got" -eq 0 ] || fault "the server ended with status $got: $(cat "$tmp/log")"
-    [ "$(wc -l <"$tmp/log")" -eq 1 ] || fault "it said: $(cat "$tmp/log")"
+    [ "$(wc -l <"$tmp/log")" -eq 1 ] || fault "on stderr: $(cat "$tmp/log")"
     [ ! -s "$tmp/served" ] || fault "it printed: $(cat "$tmp/served")"
 }
 
-# holds CLAIM [ARGUMENT...]: of tests/lib/server_client.py
+# holds CLAIM [ARGUMENT...]: a claim of tests/cli/server_client.py
 holds() {
-    python3 tests/lib/server_client.py "$url" "$@" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
+    python3 tests/cli/server_client.py "$url" "$@" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
 }
 holds_claim() {
     claim "$1"
@@ -47,7 +45,7 @@ holds_claim() {
 start -c 256
 holds_claim whole_answers_and_events_say_the_same
 holds_claim a_conversation_computes_its_new_tokens_only
-holds_claim two_conversations_by_turns_keep_what_they_have
+holds_claim two_alternating_conversations_keep_their_prefixes
 holds_claim completions_take_texts_ids_and_lists
 holds_claim the_same_seed_gives_the_same_text
 holds_claim echo_and_logprobs_score_a_prompt
@@ -58,7 +56,7 @@ holds_claim tokens_and_texts_are_inverse
 holds_claim wrong_requests_are_refused_by_name
 holds_claim broken_http_does_not_end_it
 holds_claim a_client_that_hangs_up_stops_its_answer
-holds_claim pages_of_others_may_not_use_it
+holds_claim pages_of_other_sites_are_refused
 holds_claim the_page_is_whole
 holds_claim models_health_and_metrics_are_there
 
@@ -66,10 +64,10 @@ claim a_port_in_use_is_one_line
 port=${url##*:}
 fails 1 "127.0.0.1 port $port: Address already in use" serve -m "$model" --device cpu --port "$port"
 
-# The port is taken, so that one that begins to listen ends as well.
+# The port is taken, so a server that is not refused cannot listen either.
 claim no_output_replaces_a_file_of_the_model
 for flag in --trace --usage; do
-    fails 2 "^moeflux: $flag: $model/tokenizer.json lies in the model directory $model and would" \
+    fails 2 "^moeflux: $flag: $model/tokenizer.json .* $model " \
         serve -m "$model" --device cpu --port "$port" $flag "$model/tokenizer.json"
 done
 
@@ -90,10 +88,16 @@ done
 
 claim tools_are_called_and_their_results_answered
 cat >"$model/chat_template.jinja" <<'END'
-{%- if tools %}{{- '<|im_start|>system\n# Tools\n<tools>\n' + tools | tojson + '\n</tools>\nReply with <tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n' }}{%- endif %}
+{%- if tools %}
+{{- '<|im_start|>system\n# Tools\n<tools>\n' + tools | tojson + '\n</tools>\nReply with <tool_call>\n' }}
+{{- '{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call><|im_end|>\n' }}
+{%- endif %}
 {%- for m in messages %}
 {{- '<|im_start|>' + ('user' if m.role == 'tool' else m.role) + '\n' + (m.content or '') }}
-{%- for c in m.tool_calls or [] %}{{- '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments | tojson + '}\n</tool_call>' }}{%- endfor %}
+{%- for c in m.tool_calls or [] %}
+{{- '\n<tool_call>\n{"name": "' + c.function.name + '", "arguments": ' + c.function.arguments | tojson }}
+{{- '}\n</tool_call>' }}
+{%- endfor %}
 {{- '<|im_end|>\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\n' }}{%- endif %}
@@ -101,7 +105,7 @@ END
 start
 holds tools_are_called_and_their_results_answered
 holds_claim calls_may_be_sent_back
-holds_claim thinking_that_a_template_does_not_know_is_left_aside
+holds_claim a_template_without_thinking_ignores_the_switch
 stop
 
 claim calls_may_be_sent_back_to_a_template_of_objects
@@ -110,7 +114,9 @@ cat >"$model/chat_template.jinja" <<'END'
 {{- '<|im_start|>' + ('user' if m.role == 'tool' else m.role) + '\n' + (m.content or '') }}
 {%- for c in m.tool_calls or [] %}
 {{- '\n<tool_call>\n<function=' + c.function.name + '>\n' }}
-{%- for name, value in c.function.arguments | items %}{{- '<parameter=' + name + '>\n' + value | string + '\n</parameter>\n' }}{%- endfor %}
+{%- for name, value in c.function.arguments | items %}
+{{- '<parameter=' + name + '>\n' + value | string + '\n</parameter>\n' }}
+{%- endfor %}
 {{- '</function>\n</tool_call>' }}{%- endfor %}
 {{- '<|im_end|>\n' }}
 {%- endfor %}
@@ -124,7 +130,7 @@ claim thinking_is_switched_by_either_name
 cat >"$model/chat_template.jinja" <<'END'
 {%- for m in messages %}{{- '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{%- endfor %}
 {%- if add_generation_prompt %}
-{{- '<|im_start|>assistant\n' + ('<think>\n' if thinking is defined and thinking else '<think>\n\n</think>\n\n') }}
+{{- '<|im_start|>assistant\n<think>\n' + ('' if thinking is defined and thinking else '\n</think>\n\n') }}
 {%- endif %}
 END
 start
@@ -132,19 +138,19 @@ holds thinking_is_switched_by_either_name
 stop
 rm "$model/chat_template.jinja"
 
-claim the_queue_has_an_end
+claim a_full_queue_refuses_requests
 start --queue 1
-holds the_queue_has_an_end
+holds a_full_queue_refuses_requests
 stop INT
 
-claim answers_side_by_side_are_those_alone
+claim concurrent_answers_are_those_of_single_requests
 start --parallel 3
-holds answers_side_by_side_are_those_alone 3
+holds concurrent_answers_are_those_of_single_requests 3
 stop
 
-claim they_are_where_experts_come_from_files
+claim they_are_with_experts_from_files
 start --parallel 8 --memory 3M --expert-io uring
-holds answers_side_by_side_are_those_alone 8
+holds concurrent_answers_are_those_of_single_requests 8
 stop
 
 claim a_key_is_needed
@@ -154,12 +160,12 @@ holds a_key_is_needed secret-one
 holds a_key_is_needed secret-two
 stop
 
-claim a_page_that_was_named_may_use_it
+claim a_page_of_a_named_site_may_use_it
 start --cors https://chat.example
-holds a_page_that_was_named_may_use_it
+holds a_page_of_a_named_site_may_use_it
 stop
 
-claim sequences_that_leave_memory_are_found_in_files
+claim evicted_sequences_are_read_from_files
 start --sequences 1 --state-dir "$tmp/states"
 holds leave_two_conversations
 holds both_conversations_are_known
@@ -176,7 +182,7 @@ start --sequences 1 --state-dir "$tmp/states"
 holds both_conversations_are_known
 stop
 
-claim a_damaged_state_is_told_and_computed_again
+claim a_damaged_state_is_reported_and_computed_again
 for file in "$tmp/states"/*.moeflux-state; do
     printf x | dd of="$file" bs=1 seek=3000 conv=notrunc 2>/dev/null
 done
@@ -186,18 +192,18 @@ holds both_conversations_are_known
 kill -TERM "$server"
 wait "$server" || fault 'it failed'
 server=''
-grep -q 'checksum' "$tmp/log" || fault "it said: $(cat "$tmp/log")"
+grep -q "$tmp/states/.*checksum" "$tmp/log" || fault "on stderr: $(cat "$tmp/log")"
 
 claim faults_at_the_start_are_one_line
-fails 2 '-m DIR is missing' serve
-fails 2 'port' serve -m "$model" --port 70000
-fails 2 'sequences' serve -m "$model" --parallel 4 --sequences 2
-fails 2 'host' serve -m "$model" --host no.such.host.invalid
-fails 2 'state-files: expected a whole number from 1' serve -m "$model" --state-files 0
-fails 1 'No such file' serve -m "$model" --api-key-file "$tmp/none" --port 0
+fails 2 ' -m DIR ' serve
+fails 2 '--port: .* 0 to 65535, .*"70000"$' serve -m "$model" --port 70000
+fails 2 '--sequences: .* 4 .*--parallel, .* 2$' serve -m "$model" --parallel 4 --sequences 2
+fails 2 '--host no.such.host.invalid: ' serve -m "$model" --host no.such.host.invalid
+fails 2 '--state-files: .* 1 to .*"0"$' serve -m "$model" --state-files 0
+fails 1 "^moeflux: $tmp/none: No such file" serve -m "$model" --api-key-file "$tmp/none" --port 0
 : >"$tmp/empty"
-fails 2 'no key' serve -m "$model" --api-key-file "$tmp/empty" --port 0
-fails 1 'missing' serve -m "$tmp/missing" --port 0
-fails 1 'keys/x' serve -m "$model" --port 0 --state-dir "$tmp/keys/x"
+fails 2 "^moeflux: $tmp/empty: .*key" serve -m "$model" --api-key-file "$tmp/empty" --port 0
+fails 1 "^moeflux: $tmp/missing: No such file" serve -m "$tmp/missing" --port 0
+fails 1 "^moeflux: $tmp/keys/x: Not a directory" serve -m "$model" --port 0 --state-dir "$tmp/keys/x"
 
 report

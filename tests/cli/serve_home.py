@@ -1,51 +1,38 @@
-"""A conversation that began on the second copy of a model goes on there, with the same text.
+"""A conversation that began on the second copy of a model continues there, with the same text.
 
 usage: serve_home.py MOEFLUX MODEL"""
 import json
-import re
-import subprocess
 import sys
-import urllib.request
+
+from server import Server
 
 program, model = sys.argv[1:]
 
 
-class Server:
-    def __init__(self, *flags):
-        self.run = subprocess.Popen([program, 'serve', '-m', model, '--port', '0', '-c', '512', *flags],
-                                    stderr=subprocess.PIPE, text=True)
-        self.url = re.search(r'listening on (\S+)', self.run.stderr.readline())[1]
+def start(server, prompt, n, stream=False):
+    return server.complete(prompt=prompt, max_tokens=n, temperature=0, stream=stream, ignore_eos=True)
 
-    def open(self, prompt, n, stream=False):
-        body = {'prompt': prompt, 'max_tokens': n, 'temperature': 0, 'stream': stream, 'ignore_eos': True}
-        call = urllib.request.Request(self.url + '/v1/completions', json.dumps(body).encode(),
-                                      {'Content-Type': 'application/json'})
-        return urllib.request.urlopen(call, timeout=300)
 
-    def ask(self, prompt, n):
-        with self.open(prompt, n) as answer:
-            said = json.load(answer)
-        return said['choices'][0]['text'], said['usage']
-
-    def end(self):
-        self.run.terminate()
-        assert self.run.wait() == 0, self.run.stderr.read()
+def ask(server, prompt, n):
+    with start(server, prompt, n) as answer:
+        reply = json.load(answer)
+    return reply['choices'][0]['text'], reply['usage']
 
 
 FIRST = 'Once there were nine owls in the old barn. ' * 8
-alone = Server('--device', 'cpu')
-text, _ = alone.ask(FIRST, 10)
-want, _ = alone.ask(FIRST + text + ' Then', 10)
-alone.end()
+single = Server(program, model, '-c', '512', '--device', 'cpu')
+text, _ = ask(single, FIRST, 10)
+want, _ = ask(single, FIRST + text + ' Then', 10)
+single.end()
 
-copies = Server('--device', 'cpu,cpu', '--replicate', '--parallel', '4')
-# While the first copy is busy the conversation begins on the second one; when it goes on, neither is.
-busy = copies.open('The river was very quiet.', 300, stream=True)
+copies = Server(program, model, '-c', '512', '--device', 'cpu,cpu', '--replicate', '--parallel', '4')
+# The conversation begins on the second copy, since the first one is busy. When it continues, neither is busy.
+busy = start(copies, 'The river was very quiet.', 300, stream=True)
 busy.readline()
-have, before = copies.ask(FIRST, 10)
+have, before = ask(copies, FIRST, 10)
 assert have == text, (have, text)
 busy.read()
-have, usage = copies.ask(FIRST + text + ' Then', 10)
+have, usage = ask(copies, FIRST + text + ' Then', 10)
 copies.end()
 assert have == want, (have, want)
 assert usage['prompt_tokens_details']['cached_tokens'] >= before['prompt_tokens'] - 1, (before, usage)

@@ -1,9 +1,10 @@
 #!/usr/bin/python3
-"""Saved conversations, in a pseudo-terminal. usage: sessions.py PROGRAM MODEL"""
-import fcntl, functools, json, os, re, shlex, signal, subprocess, sys, tempfile, time
+"""Saved conversations, in a terminal and in scripts. usage: sessions.py PROGRAM MODEL"""
+import fcntl, functools, json, os, re, shlex, signal, subprocess, sys, tempfile
 
 import terminal
-from terminal import GREEDY, MODEL, PROGRAM, PROMPT, Terminal, run_once, wait_until
+from terminal import GREEDY, MODEL, PROGRAM, Terminal, run_once, run_tests
+from waiting import wait_until
 
 CODE = 'The code of Max is 5128. The river was very quiet. What is the code of Max?'
 AGAIN = 'What is the code of Max?'
@@ -31,13 +32,13 @@ def saved(state, name):
 
 
 def line(text):
-    """The answer: what is said up to the end of the line."""
+    """Returns the answer: the text up to the end of its line."""
     return text.split('\n')[0]
 
 
 @functools.cache
 def unbroken(*questions):
-    """What a conversation that never stopped says to the last of the questions."""
+    """Returns the answer to the last question in a conversation that is not interrupted."""
     with tempfile.TemporaryDirectory() as state:
         t, _ = start(state)
         answers = [line(t.ask(q)) for q in questions]
@@ -46,13 +47,13 @@ def unbroken(*questions):
 
 
 @functools.cache
-def alone(question):
+def answer_without_history(question):
     return line(run_once('--no-think', '-p', question))
 
 
-def a_saved_conversation_goes_on_in_another_process(state):
+def a_saved_conversation_continues_in_another_process(state):
     expected = unbroken(CODE, SUM, AGAIN)
-    assert expected != alone(AGAIN), 'the question does not tell kept from lost'
+    assert expected != answer_without_history(AGAIN)
     t, _ = start(state)
     t.ask(CODE)
     assert 'saved as codes' in t.ask('/save codes')
@@ -60,13 +61,13 @@ def a_saved_conversation_goes_on_in_another_process(state):
     assert '* codes' in t.ask('/sessions')
     quit(t)
     for suffix in ('json', 'state'):
-        assert os.stat(os.path.join(folder(state),
-                                    'codes.' + suffix)).st_mode & 0o077 == 0, 'others can read it'
+        mode = os.stat(os.path.join(folder(state), 'codes.' + suffix)).st_mode
+        assert mode & 0o077 == 0, 'others can read it'
     t, banner = start(state, '--resume', 'codes')
     assert CODE in banner and '5128' in banner and '85' in banner, banner
     assert line(t.ask(AGAIN)) == expected
     stats = t.ask('/stats')
-    # Everything before the last answer's end token is there already.
+    # The state has all tokens except for the end token of the last answer.
     assert int(re.search(r'prompt +(\d+) tokens', stats)[1]) < 30, stats
     assert CODE in t.ask('/show')
     quit(t)
@@ -100,7 +101,7 @@ def undo_goes_back_before_the_question(state):
     assert line(t.ask(AGAIN)) == unbroken(CODE, AGAIN)
     for _ in range(2):
         t.ask('/undo')
-    assert line(t.ask(AGAIN)) == alone(AGAIN)
+    assert line(t.ask(AGAIN)) == answer_without_history(AGAIN)
     quit(t)
 
 
@@ -122,10 +123,9 @@ def retry_gives_another_answer_in_place_of_the_last(state):
     assert len(set(sizes)) == 1, sizes
     assert len(saved(state, 's')['turns']) == 1
     quit(t)
-    # The seed that --stats tells gives that answer by itself.
+    # A single run with the seed that /stats shows gives the same answer.
     said = subprocess.run([PROGRAM, '-m', MODEL, *flags, '-s', '5', '-p', 'Tell me a story.'],
-                          capture_output=True,
-                           text=True, stdin=subprocess.DEVNULL, check=True).stdout
+                          capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True).stdout
     assert line(said) == line(answers[2]), (said, answers)
     t, _ = start(state)
     t.ask(SUM)
@@ -144,16 +144,13 @@ def edit_asks_the_changed_question(state):
     script = os.path.join(state, 'editor')
     t, _ = start(state, VISUAL='sh ' + shlex.quote(script))
     t.ask(SUM)
-    for editor, told in (('true', 'is the same'), ('truncate -s 0 "$1"', 'empty'), ('false',
-            'ended with status 1'),
-                         (r'printf "a\000b" >"$1"', 'NUL byte'),
-                         ('no-such-editor "$1"', 'ended with status 127'),
-                         # What moeflux ignores its editor does not.
-                         ('kill -PIPE $$', 'ended with status 141'), ('ulimit -c 0; kill -XFSZ $$',
-                                 'ended with status 153')):
+    for editor, reason in (('true', 'is the same'), ('truncate -s 0 "$1"', 'empty'), ('false', 'status 1'),
+                           (r'printf "a\000b" >"$1"', 'NUL'), ('no-such-editor "$1"', 'status 127'),
+                           # The editor does not ignore the signals that moeflux ignores.
+                           ('kill -PIPE $$', 'status 141'), ('ulimit -c 0; kill -XFSZ $$', 'status 153')):
         with open(script, 'w') as f:
             f.write(editor)
-        assert told in t.ask('/edit'), (editor, told)
+        assert reason in t.ask('/edit'), (editor, reason)
         assert 'What is 47 + 38?' in t.ask('/show')
     quit(t)
 
@@ -281,22 +278,22 @@ def broken_texts_and_other_models_are_refused(state):
     good = saved(state, 's')
     turn = good['turns'][0]
     t, _ = start(state)
-    for change, told in (({'fingerprint': '0123456789abcdef'}, 'another model'), ({'fingerprint': 'x'},
-            'fingerprint'),
-                         ({'tokens': [1, -2]}, 'token'), ({'tokens': [99999] * 40}, 'token'),
-                         ({'moeflux_session': 2}, 'moeflux_session'), ({'turns': 3}, 'turns'),
-                         ({'turns': [turn, turn]}, 'tokens_before'), ({'turns': []}, 'no questions'),
-                         ({'turns': [{**turn, 'tokens_asked': 10**9}]}, 'tokens_asked'),
-                         ({'turns': [{**turn, 'stop_reason': 'x'}]}, 'stop_reason')):
+    for change, field in (({'fingerprint': '0123456789abcdef'}, 'another model'),
+                          ({'fingerprint': 'x'}, 'fingerprint'), ({'tokens': [1, -2]}, 'token'),
+                          ({'tokens': [99999] * 40}, 'token'), ({'moeflux_session': 2}, 'moeflux_session'),
+                          ({'turns': 3}, 'turns'), ({'turns': [turn, turn]}, 'tokens_before'),
+                          ({'turns': []}, 'no questions'),
+                          ({'turns': [{**turn, 'tokens_asked': 10**9}]}, 'tokens_asked'),
+                          ({'turns': [{**turn, 'stop_reason': 'x'}]}, 'stop_reason')):
         with open(path, 'w') as f:
             json.dump({**good, **change}, f)
         said = t.ask('/load s')
-        assert told in said, (change, said)
+        assert field in said, (change, said)
         if 'fingerprint' in change:
             other = Terminal([*GREEDY, '--resume', 's'], state)
             status = other.end()
             said = re.sub(rb'[^\n]*\r\x1b\[K', b'', other.seen).decode()
-            assert status in (1, 2) and told in said and said.count('\n') == 1, (change, status, said)
+            assert status in (1, 2) and field in said and said.count('\n') == 1, (change, status, said)
     with open(path, 'w') as f:
         f.write(json.dumps(good)[:-9])
     assert 's.json' in t.ask('/load s')
@@ -315,17 +312,17 @@ def two_programs_with_one_session_lose_nothing(state):
     a.ask('/save codes')
     b, banner = start(state, '--resume', 'codes')
     assert CODE in banner, banner
-    # Looking at it and going is no change.
+    # A program that opens it and ends makes no change.
     c, _ = start(state, '--resume', 'codes')
     quit(c)
     assert 'changed' not in b.ask(SUM)
-    told = a.ask(ICELAND)
-    assert told.count('session codes was changed by another program') == 1 and 'saved as codes-2' in told, told
-    assert 'Reykjav' in told, told
+    said = a.ask(ICELAND)
+    assert said.count('session codes was changed by another program') == 1, said
+    assert 'saved as codes-2' in said and 'Reykjav' in said, said
     assert 'changed' not in a.ask(AGAIN) + b.ask(AGAIN)
     assert '* codes-2' in a.ask('/sessions')
     assert '* codes ' in b.ask('/sessions')
-    # The other way round, at the end of the program and by a name that is taken.
+    # The other program finds the change too, and that codes-2 is taken.
     c, _ = start(state, '--resume', 'codes')
     c.ask(SUM)
     b.type('/undo\r')
@@ -339,15 +336,14 @@ def two_programs_with_one_session_lose_nothing(state):
     files = [name + suffix for name in ('codes', 'codes-2', 'codes-3') for suffix in ('.json', '.state')]
     assert sorted(os.listdir(folder(state))) == sorted(files), os.listdir(folder(state))
     t, _ = start(state, '--resume', 'codes-2')
-    # Deleted elsewhere: it is made again. Then another one of that name comes up.
+    # A session that another program deleted is saved again, unless there is a new one of its name.
     os.unlink(os.path.join(folder(state), 'codes-2.json'))
     assert 'changed' not in t.ask(SUM)
     assert len(questions('codes-2')) == 4
     other, _ = start(state, '--resume', 'codes')
     other.ask('/delete codes-2')
     assert 'saved as codes-2,' in other.ask('/save codes-2')
-    told = t.ask('/save ' + 'codes-2')
-    assert 'saved as codes-2-2,' in told, told
+    assert 'saved as codes-2-2,' in t.ask('/save codes-2')
     quit(t)
     quit(other)
 
@@ -363,7 +359,7 @@ def a_save_waits_for_the_save_of_another_program(state):
     t, _ = start(state)
     t.ask(CODE)
     t.ask('/save s')
-    # Another program looks at the file and is about to replace it.
+    # Another program has the lock and is about to replace the file.
     lock = os.open(folder(state), os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     before = saved(state, 's')
@@ -375,18 +371,18 @@ def a_save_waits_for_the_save_of_another_program(state):
     with open(os.path.join(folder(state), 's.json'), 'w') as f:
         json.dump(other, f)
     os.close(lock)
-    told = t.wait_for_prompt()
-    assert 'session s was changed by another program' in told and 'saved as s-2' in told, told
+    said = t.wait_for_prompt()
+    assert 'session s was changed by another program' in said and 'saved as s-2' in said, said
     assert saved(state, 's') == other
     quit(t)
 
 
-def what_killed_saves_left_goes(state):
+def files_of_killed_saves_are_removed(state):
     t, _ = start(state)
     t.ask(SUM)
     t.ask('/save s')
-    left = [os.path.join(folder(state), f's.{kind}.moeflux-part{i}') for kind in ('json', 'state')
-            for i in (0, 2)]
+    names = [f's.{kind}.moeflux-part{i}' for kind in ('json', 'state') for i in (0, 2)]
+    left = [os.path.join(folder(state), name) for name in names]
     left.append(os.path.join(state, 'moeflux', 'history.moeflux-part0'))
     for path in left:
         open(path, 'w').close()
@@ -423,7 +419,7 @@ def the_history_is_kept_and_a_link_to_nowhere_stays(state):
 
 
 def control_characters_of_a_session_reach_no_terminal(state):
-    """Texts, model and file name of a session are another's words."""
+    """Texts, model and file name of a session may come from others."""
     evil = 'pwned \x1b]0;title\x07 \u009b31m red'
     t, _ = start(state)
     t.ask(SUM)
@@ -440,27 +436,28 @@ def control_characters_of_a_session_reach_no_terminal(state):
     said = [banner, t.ask('/show'), listing]
     quit(t)
     assert 'pwned \ufffd]0;title\ufffd \ufffd31m red' in banner, banner
-    # The line editor draws what is typed, with sequences of its own.
+    # The line editor draws with sequences of its own.
     for text in map(lambda s: re.sub(r'\x1b\[[0-9;]*[A-Za-z]', '', s), said):
         assert not re.search('[\x00-\x08\x0b-\x1f\x7f-\x9f]', text), text
     assert '\n* other' not in listing and '\ufffd* other' in listing, listing
     assert not any('\x1b[31m' in text for text in said), said
 
 
-def old_thinking_leaves_as_the_models_template_says(state):
-    """The conversation says what one prompt with all messages gives, and keeps what both begin with."""
+def the_template_decides_whether_old_thinking_stays(state):
+    """The conversation has the answer to one prompt with all messages, and reuses their common prefix."""
     model = os.path.join(state, 'model')
     os.mkdir(model)
     for name in os.listdir(MODEL):
         os.symlink(os.path.join(os.path.abspath(MODEL), name), os.path.join(model, name))
     with open(os.path.join(model, 'chat_template.jinja'), 'w') as f:
-        f.write("{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
+        f.write("{% for m in messages %}"
+                "{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
                 "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n<think>\\n' }}{% endif %}")
     requests = os.path.join(state, 'requests')
     with open(requests, 'w') as f:
         json.dump({'messages': [{'role': 'user', 'content': SUM}, {'role': 'assistant', 'content': '85'},
                                 {'role': 'user', 'content': ICELAND}]}, f)
-    alone = json.loads(subprocess.run([PROGRAM, '-m', model, '--temp', '0', '--batch', requests], check=True,
+    single = json.loads(subprocess.run([PROGRAM, '-m', model, '--temp', '0', '--batch', requests], check=True,
                                       capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout)
     try:
         terminal.MODEL = model
@@ -475,15 +472,15 @@ def old_thinking_leaves_as_the_models_template_says(state):
         terminal.MODEL = MODEL
     first, second = saved(state, 'thoughts')['turns']
     assert first['thinking'] and first['answer'] == '85', first
-    assert [second.get('thinking', ''), second['answer']] == [alone.get('thinking', ''),
-            alone['text']], (second, alone)
-    assert second['tokens_asked'] == alone['prompt_tokens'], (second, alone)
+    assert second.get('thinking', '') == single.get('thinking', ''), (second, single)
+    assert second['answer'] == single['text'], (second, single)
+    assert second['tokens_asked'] == single['prompt_tokens'], (second, single)
     assert int(re.search(r'reused +(\d+) tokens', stats)[1]) >= 15, stats
 
 
-def a_script_goes_on_with_a_saved_conversation(state):
+def a_script_continues_a_saved_conversation(state):
     expected, then = unbroken(CODE, AGAIN), unbroken(CODE, AGAIN, SUM)
-    assert expected != alone(AGAIN), 'the question does not tell kept from lost'
+    assert expected != answer_without_history(AGAIN)
     t, _ = start(state)
     t.ask(CODE)
     t.ask('/save s')
@@ -491,27 +488,25 @@ def a_script_goes_on_with_a_saved_conversation(state):
 
     def ask(*arguments, status=0, text=None):
         stdin = {'input': text} if text else {'stdin': subprocess.DEVNULL}
-        ran = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '--resume', 's', *arguments],
-                             capture_output=True, text=True,
-                             env={**os.environ, 'XDG_STATE_HOME': state}, **stdin)
+        ran = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '--resume', 's', *arguments], text=True,
+                             capture_output=True, env={**os.environ, 'XDG_STATE_HOME': state}, **stdin)
         assert ran.returncode == status, (ran.returncode, ran.stderr)
         return ran
     assert ask('-p', AGAIN).stdout == expected + '\n'
     assert ask(text=SUM).stdout == then + '\n'
     turns = saved(state, 's')['turns']
-    assert [turn['question'] for turn in turns] == [CODE, AGAIN, SUM] and all(turn['answer']
-            for turn in turns), turns
-    # What cannot be asked changes nothing and says why.
+    assert [turn['question'] for turn in turns] == [CODE, AGAIN, SUM], turns
+    assert all(turn['answer'] for turn in turns), turns
+    # A question that cannot be asked changes nothing; one line has the reason.
     before = saved(state, 's')
     for arguments, status in (['-p', 'x ' * 200, '-c', '200'], 2), (['-p', ' '], 2):
         ran = ask(*arguments, status=status)
         assert ran.stdout == '' and ran.stderr.count('\n') == 1 and ran.stderr.startswith('moeflux: '), ran
         assert saved(state, 's') == before
-    # Ctrl-C keeps what was said.
-    script = subprocess.Popen([PROGRAM, '-m', MODEL, *GREEDY, '--ignore-eos', '--resume', 's', '-p',
-                               'Tell me a story.'],
-                              stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, env={**os.environ,
-                                      'XDG_STATE_HOME': state},
+    # Ctrl-C keeps the beginning of the answer.
+    script = subprocess.Popen([PROGRAM, '-m', MODEL, *GREEDY, '--ignore-eos', '--resume', 's',
+                               '-p', 'Tell me a story.'], stdout=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                              env={**os.environ, 'XDG_STATE_HOME': state},
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     begin = os.read(script.stdout.fileno(), 1)
     script.send_signal(signal.SIGINT)
@@ -535,28 +530,20 @@ def help_lists_the_commands(state):
 
 
 def main():
-    n_failed = 0
-    for test in (a_saved_conversation_goes_on_in_another_process,
-                 load_replaces_the_conversation_and_clear_leaves_the_file, undo_goes_back_before_the_question,
-                 retry_gives_another_answer_in_place_of_the_last, edit_asks_the_changed_question,
-                 an_edited_question_that_does_not_fit_leaves_the_old_one, names_are_checked,
-                 a_crash_loses_only_the_unfinished_answer, ctrl_c_keeps_the_question_and_what_was_said,
-                 ctrl_c_in_a_long_question_keeps_it_for_retry,
-                 a_lost_or_broken_state_costs_time_and_nothing_else, broken_texts_and_other_models_are_refused,
-                 two_programs_with_one_session_lose_nothing, a_save_waits_for_the_save_of_another_program,
-                 what_killed_saves_left_goes, control_characters_of_a_session_reach_no_terminal,
-                 the_history_is_kept_and_a_link_to_nowhere_stays,
-                 old_thinking_leaves_as_the_models_template_says, a_script_goes_on_with_a_saved_conversation,
-                 help_lists_the_commands):
-        with tempfile.TemporaryDirectory() as state:
-            try:
-                test(state)
-                print(f'[       OK ] {test.__name__}', flush=True)
-            except (AssertionError, OSError, KeyError, TypeError, subprocess.CalledProcessError) as fault:
-                n_failed += 1
-                print(f'    {test.__name__}: {type(fault).__name__}: {fault}')
-                print(f'[  FAILED  ] {test.__name__}', flush=True)
-    return n_failed > 0
+    return run_tests(a_saved_conversation_continues_in_another_process,
+                     load_replaces_the_conversation_and_clear_leaves_the_file,
+                     undo_goes_back_before_the_question,
+                     retry_gives_another_answer_in_place_of_the_last, edit_asks_the_changed_question,
+                     an_edited_question_that_does_not_fit_leaves_the_old_one, names_are_checked,
+                     a_crash_loses_only_the_unfinished_answer, ctrl_c_keeps_the_question_and_what_was_said,
+                     ctrl_c_in_a_long_question_keeps_it_for_retry,
+                     a_lost_or_broken_state_costs_time_and_nothing_else,
+                     broken_texts_and_other_models_are_refused, two_programs_with_one_session_lose_nothing,
+                     a_save_waits_for_the_save_of_another_program, files_of_killed_saves_are_removed,
+                     control_characters_of_a_session_reach_no_terminal,
+                     the_history_is_kept_and_a_link_to_nowhere_stays,
+                     the_template_decides_whether_old_thinking_stays, a_script_continues_a_saved_conversation,
+                     help_lists_the_commands)
 
 
 if __name__ == '__main__':

@@ -1,11 +1,11 @@
 #!/bin/sh
-# State that is kept: --prompt-cache, and saved conversations in a terminal (tests/cli/sessions.py), with the
-# embedded model.
+# Saved states: --prompt-cache, and conversations in a terminal (tests/cli/sessions.py), with the small
+# trained model.
 # suites: check long asan-nightly
 . tests/lib/cli.sh
 
 model=$tmp/tiny
-# ids N SEED...: N ids of each seed
+# ids N SEED...: prints N ids of each seed.
 ids() {
     python3 -c 'import random, sys
 n = [int(x) for x in sys.argv[1:]]
@@ -24,7 +24,7 @@ run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/first" --prompt-cache "$tmp/cache"
 err_empty
 json_is 'j["prompt_tokens"], j["reused_tokens"]' '(1400, 0)'
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/second" --prompt-cache-ro "$tmp/cache"
-err_has "^moeflux: $tmp/cache: [0-9]* of 1500 tokens of the prompt reused$"
+err_line "^moeflux: $tmp/cache: [0-9]* of 1500 tokens "
 json_is 'j["prompt_tokens"] == 1500 and 8 * (1500 - j["reused_tokens"]) <= 1500' True
 cached=$(json 'j["tokens"]')
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/second"
@@ -42,7 +42,7 @@ run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/first" --prompt-cache "$tmp/cache"
 json_is 'j["tokens"], j["reused_tokens"]' "($whole, 199)"
 [ "$(stat -c %i "$tmp/cache")" = "$inode" ] || fault "the file was written again"
 
-claim a_third_prompt_goes_back_to_where_the_first_two_parted
+claim a_third_prompt_reuses_the_common_prefix_of_the_first_two
 ids 200 3 90 4 >"$tmp/first"
 ids 200 3 90 5 >"$tmp/second"
 ids 200 3 90 6 >"$tmp/third"
@@ -59,8 +59,8 @@ text=$(ids 120 7)
 rm "$tmp/cache"
 run 0 "$MOEFLUX" "$@" --no-think --system "$text" -p 'What is 47 + 38?' --prompt-cache "$tmp/cache"
 json_is 'j["text"]' 85
-run 0 "$MOEFLUX" "$@" --no-think --system "$text" -p 'What is the capital of Iceland?' --prompt-cache \
-    "$tmp/cache" --stats
+run 0 "$MOEFLUX" "$@" --no-think --system "$text" -p 'What is the capital of Iceland?' --stats \
+    --prompt-cache "$tmp/cache"
 json_is 'j["reused_tokens"] > 120' True
 err_has '^reused  *[0-9]* tokens$'
 err_has '^memory .* states, [0-9.]* .B checkpoints'
@@ -75,8 +75,7 @@ size=$(wc -c <"$tmp/good")
 broken() {
     run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/first" --prompt-cache "$tmp/cache"
     json_is 'j["tokens"], j["reused_tokens"]' "($whole, 0)"
-    [ "$(wc -l <"$tmp/err")" -eq 1 ] || fault "not one line: $(cat "$tmp/err")"
-    err_has "^moeflux: $tmp/cache: .*; the prompt is computed without it, the file will be replaced$"
+    err_line "^moeflux: $tmp/cache: .*replaced$"
     cmp -s "$tmp/cache" "$tmp/good" || fault "the file was not replaced by the right one"
 }
 # tests/model/test_snapshot.c has every truncation and every changed byte of a header.
@@ -90,30 +89,30 @@ for at in 4 $((size / 2)); do
     broken "$@"
 done
 
-claim files_of_others_are_named_and_left_alone
-left_alone() {
+claim files_of_others_are_named_and_kept
+unchanged() {
     cp "$tmp/cache" "$tmp/before"
     run 0 "$MOEFLUX" "$@"
     json_is 'j["reused_tokens"]' 0
-    err_has "^moeflux: $tmp/cache: .*; the prompt is computed without it, the file stays as it is$"
+    err_line "^moeflux: $tmp/cache: "
     cmp -s "$tmp/cache" "$tmp/before" || fault "the file was changed"
 }
 echo 'Notes of mine' >"$tmp/cache"
-left_alone "$@" --tokens-in "$tmp/first" --prompt-cache "$tmp/cache"
+unchanged "$@" --tokens-in "$tmp/first" --prompt-cache "$tmp/cache"
 cp tests/models/qwen-odd/state.v2 "$tmp/cache"
-left_alone "$@" --tokens-in "$tmp/first" --prompt-cache "$tmp/cache"
+unchanged "$@" --tokens-in "$tmp/first" --prompt-cache "$tmp/cache"
 cp "$tmp/good" "$tmp/cache"
 echo 1 2 3 >"$tmp/few"
-left_alone -m tests/models/qwen-odd/mlx --temp 0 --json -n 2 --tokens-in "$tmp/few" --prompt-cache \
+unchanged -m tests/models/qwen-odd/mlx --temp 0 --json -n 2 --tokens-in "$tmp/few" --prompt-cache \
     "$tmp/cache"
-left_alone "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" -c 100
+unchanged "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" -c 100
 
 claim a_read_only_cache_is_never_written
 cp "$tmp/good" "$tmp/cache"
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/few" --prompt-cache-ro "$tmp/cache"
 cmp -s "$tmp/cache" "$tmp/good" || fault "the file was changed"
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/few" --prompt-cache-ro "$tmp/none"
-err_has "^moeflux: $tmp/none: No such file or directory; the prompt is computed without it$"
+err_line "^moeflux: $tmp/none: No such file"
 [ ! -e "$tmp/none" ] || fault "a file was made"
 : >"$tmp/cache"
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/few" --prompt-cache-ro "$tmp/cache"
@@ -138,25 +137,26 @@ run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" --state
 err_empty
 [ "$(od -An -tx4 -N8 "$tmp/cache")" = ' 4d464c58 00000002' ] ||
     fault "it begins with $(od -An -tx4 -N8 "$tmp/cache")"
-left_alone "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache"
-fails 2 'state-format: expected v2 or v3' "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" \
+unchanged "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache"
+fails 2 '--state-format: .* v2 or v3, .*"v1"$' "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" \
     --state-format v1
-fails 2 'state-format goes with --prompt-cache' "$@" --tokens-in "$tmp/few" --state-format v2
+fails 2 '--state-format .*--prompt-cache ' "$@" --tokens-in "$tmp/few" --state-format v2
 
-claim places_and_flags_that_make_no_sense_are_refused
-fails 1 'prompt-cache.*no/cache' "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/no/cache"
-fails 2 'exclude each other' "$@" --tokens-in "$tmp/few" --prompt-cache x --prompt-cache-ro y
-fails 2 'exclude each other' "$@" --tokens-in "$tmp/few" --prompt-cache x --hidden y
-fails 2 'exclude each other' "$@" --tokens-in "$tmp/few" --prompt-cache x --logits y --logits-all
-fails 2 'resume and --json or --tokens-out exclude' "$@" -p x --resume y
-fails 2 'resume and --tokens-in or --raw exclude' -m "$model" -p x --raw --resume y
-fails 2 'resume and --tools exclude' -m "$model" -p x --tools z --resume y
-fails 2 'resume and --logits or --hidden exclude' -m "$model" -p x --logits z --resume y
-fails 2 'exclude each other' "$@" --system x --resume y
-fails 2 'exclude each other' -m "$model" --bench --prompt-cache x
-fails 2 'exclude each other' -m "$model" --plan --resume x
-fails 2 'there is no session' -m "$model" -p x --resume y
-fails 2 'the prompt is empty' -m "$model" --resume y
+claim bad_places_and_flags_are_refused
+fails 1 "^moeflux: --prompt-cache $tmp/no/cache: No such file" "$@" --tokens-in "$tmp/few" --prompt-cache \
+    "$tmp/no/cache"
+fails 2 '--prompt-cache .*--prompt-cache-ro ' "$@" --tokens-in "$tmp/few" --prompt-cache x --prompt-cache-ro y
+fails 2 '--prompt-cache .*--hidden' "$@" --tokens-in "$tmp/few" --prompt-cache x --hidden y
+fails 2 '--prompt-cache .*--logits-all' "$@" --tokens-in "$tmp/few" --prompt-cache x --logits y --logits-all
+fails 2 '--resume .*--json .*--tokens-out ' "$@" -p x --resume y
+fails 2 '--resume .*--tokens-in .*--raw ' -m "$model" -p x --raw --resume y
+fails 2 '--resume .*--tools ' -m "$model" -p x --tools z --resume y
+fails 2 '--resume .*--logits .*--hidden ' -m "$model" -p x --logits z --resume y
+fails 2 '--resume .*--system ' -m "$model" -p x --system x --resume y
+fails 2 '--prompt-cache .*--bench' -m "$model" --bench --prompt-cache x
+fails 2 '--resume .*--plan' -m "$model" --plan --resume x
+fails 2 'session y .*/y.json' -m "$model" -p x --resume y
+fails 2 '^moeflux: stdin: .*empty' -m "$model" --resume y
 
 claim last_logits_come_with_a_cache_too
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/first" --logits "$tmp/without"

@@ -2,30 +2,22 @@
 """The program in a terminal: a conversation typed into a pseudo-terminal. usage: terminal.py PROGRAM MODEL"""
 import os, pty, re, select, signal, subprocess, sys, tempfile, termios, time
 
+from waiting import PATIENCE_S, wait_until
+
 PROGRAM, MODEL = sys.argv[1:3]
 GREEDY = ['--temp', '0', '--no-think']
 PROMPT = rb'(?m)^(\x1b\[[0-9;?]*[A-Za-z])*> '
-# Nothing here is a limit on speed: it only ends a test that hangs.
-PATIENCE_S = 300
 
 
 def preloaded(shim):
-    """The environment of a program with tests/SHIM.c between it and the system."""
+    """Returns the environment of a program with tests/lib/SHIM.c between it and the system."""
     library = os.path.join(os.path.dirname(PROGRAM), 'tests', shim + '.so')
     assert os.path.exists(library), library
     environment = {'LD_PRELOAD': library}
-    # The sanitizer wants to be the first library.
+    # The sanitizer's library must otherwise be the first one.
     if 'ASAN_OPTIONS' in os.environ:
         environment['ASAN_OPTIONS'] = os.environ['ASAN_OPTIONS'] + ':verify_asan_link_order=0'
     return environment
-
-
-def wait_until(condition, what):
-    """Waits at most a minute, which no test needs: it only ends one that hangs."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, f'not within a minute: {what}'
-        time.sleep(0.02)
 
 
 class Terminal:
@@ -36,14 +28,13 @@ class Terminal:
             os.environ.pop('NO_COLOR', None)
             os.environ.update({'TERM': 'xterm', 'XDG_STATE_HOME': state, 'EDITRC': '/nonexistent',
                                **environment})
-            # A shell starts what runs in the background with some of them ignored, and nohup does.
+            # A program in the background of a shell, or under nohup, inherits that some signals are ignored.
             for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             os.execv(PROGRAM, [PROGRAM, '-m', MODEL] + arguments)
 
     def read(self):
-        """Reads what there is or comes within a tenth of a second; False when the program has closed the
-        terminal."""
+        """Reads what comes within 0.1 s. Returns False when the program has closed the terminal."""
         if not select.select([self.fd], [], [], 0.1)[0]:
             return True
         try:
@@ -54,9 +45,10 @@ class Terminal:
         return bool(data)
 
     def wait(self, what, condition):
-        end = time.time() + PATIENCE_S
+        """Reads until the condition is true, and returns its value."""
+        end = time.monotonic() + PATIENCE_S
         while not (result := condition()):
-            assert time.time() < end and self.read(), f'{what} did not come: {self.seen[-500:]}'
+            assert time.monotonic() < end and self.read(), f'{what} did not come: {self.seen[-500:]}'
         return result
 
     def wait_for(self, pattern):
@@ -83,10 +75,13 @@ class Terminal:
         return self.wait_for_prompt()
 
     def end(self):
-        end = time.time() + PATIENCE_S
+        """Reads until the program ends, and returns its status."""
+        end = time.monotonic() + PATIENCE_S
         while self.read():
-            assert time.time() < end, f'the end did not come: {self.seen[-500:]}'
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+            assert time.monotonic() < end, f'the end did not come: {self.seen[-500:]}'
+        ended = []
+        wait_until(lambda: ended.append(os.waitpid(self.pid, os.WNOHANG)) or ended[-1][0], 'the program ends')
+        return os.waitstatus_to_exitcode(ended[-1][1])
 
 
 def run_once(*arguments):
@@ -141,7 +136,7 @@ def keeps_the_conversation_until_clear(state):
     assert t.end() == 0
 
 
-def commands_are_listed_and_unknown_ones_hinted_at(state):
+def commands_are_listed_and_suggested(state):
     t = Terminal(GREEDY, state)
     t.wait_for_prompt()
     text = t.ask('/help')
@@ -183,13 +178,13 @@ def what_ends_the_program_leaves_the_terminal_as_it_was(state):
         assert termios.tcgetattr(t.fd)[3] & (termios.ICANON | termios.ECHO) == termios.ICANON | termios.ECHO
 
 
-def ctrl_c_is_heard_before_the_prompt_listens(state):
+def ctrl_c_before_the_prompt_reads_keys_is_not_lost(state):
     t = Terminal(GREEDY, state, **preloaded('late_shim'))
     t.wait_for_prompt()
     for _ in range(3):
         t.type(b'\x03')
         assert '/quit' in t.wait_for_prompt()
-    # The terminal throws away the keys before a Ctrl-C, also when the program is about to read them.
+    # A Ctrl-C discards the keys before it, even those that the program is about to read.
     t.type(b'abc')
     t.wait_for(b'abc')
     t.type(b'\x03')
@@ -201,23 +196,21 @@ def ctrl_c_is_heard_before_the_prompt_listens(state):
 
 def ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later(state):
     system = 'The river was very quiet. Leo likes bread and honey. The mouse ate some berries. ' * 20
-    # The reference: the native CPU has read it before the line about it is due.
+    # The reference is slow enough for a line about its progress.
     t = Terminal(GREEDY + ['--device', 'reference', '-c', '8192', '--chunk', '256', '--system', system],
                  state)
     t.wait_for_prompt()
     t.type('What is 16 + 55?\r')
     t.wait_for(rb'reading the prompt.*%')
     t.type(b'\x03')
-    begin = time.time()
     text = t.wait_for_prompt()
     assert 'stopped' in text and '71' not in text, text
-    print(f'    stopped after {time.time() - begin:.2f} s')
     assert '85' in t.ask('What is 47 + 38?')
     t.type(b'\x04')
     assert t.end() == 0
 
 
-def a_prompt_that_outgrows_the_context_is_told_and_the_session_lives(state):
+def a_prompt_that_outgrows_the_context_is_reported_and_the_session_lives(state):
     t = Terminal(GREEDY + ['-c', '40'], state)
     t.wait_for_prompt()
     text = t.ask(' '.join('x' * 35))
@@ -269,13 +262,13 @@ def thinking_is_dim_on_a_terminal_that_can_show_it(state):
 
 
 def filtered(text):
-    """What src/text/printable.h leaves of a valid text."""
+    """Returns what src/text/printable.h makes of a valid text."""
     return re.sub('[\\x00-\\x08\\x0b-\\x1f\\x7f-\\x9f]', '\ufffd', text.replace('\r\n', '\n'))
 
 
 def control_characters_of_the_model_reach_a_pipe_and_no_terminal(state):
     n_controls = 0
-    for seed in range(1, 7):
+    for seed in range(1, 4):
         arguments = ['--raw', '-p', 'Once', '-n', '150', '--ignore-eos', '--temp', '4', '--top-k', '0',
                      '--top-p', '1',
                      '-s', str(seed)]
@@ -286,7 +279,7 @@ def control_characters_of_the_model_reach_a_pipe_and_no_terminal(state):
         seen = re.sub(rb'[^\n]*\r\x1b\[K', b'', t.seen).decode()
         assert seen == filtered(raw), (seed, seen, raw)
         n_controls += raw != filtered(raw)
-    assert n_controls > 2, 'the model has said no control characters'
+    assert n_controls > 1, 'the model has said no control characters'
 
 
 def control_characters_of_file_names_reach_no_terminal(state):
@@ -307,11 +300,11 @@ def control_characters_of_the_history_reach_no_terminal(state):
             f.write('_HiStOrY_V2_\n' + text.replace(' ', '\\040') + '\n')
         t = Terminal(GREEDY, state)
         t.wait_for_prompt()
-        # Keys are handled in order: when the letter is drawn, the history's line is.
+        # The line of the history is drawn before the letter, since keys are handled in order.
         t.type(b'\x1b[AZ')
         seen = t.wait_for(b'Z')
         t.type(b'\x03')
-        # The bell and the colours are the editor's own; a line that is no UTF-8 it leaves out.
+        # The bell and the colours are the editor's own. It leaves out a line that is not UTF-8.
         seen += t.wait_for_prompt()
         assert '\x1b]' not in seen and '\x9b' not in seen, (text, seen)
         assert 'pwned' in seen or '\\233' in text and '\\302' not in text, (text, seen)
@@ -319,15 +312,15 @@ def control_characters_of_the_history_reach_no_terminal(state):
         assert t.end() == 0
 
 
-def run_tests(*tests, faults=(AssertionError, OSError, subprocess.CalledProcessError)):
-    """Runs each in a directory of its own, prints cmocka's lines, and returns whether one failed."""
+def run_tests(*tests):
+    """Runs each test in a directory of its own, prints cmocka's lines, and returns whether one failed."""
     n_failed = 0
     for test in tests:
         with tempfile.TemporaryDirectory() as folder:
             try:
-                test(folder)
+                test(os.path.realpath(folder))
                 print(f'[       OK ] {test.__name__}', flush=True)
-            except faults as fault:
+            except Exception as fault:
                 n_failed += 1
                 print(f'    {test.__name__}: {type(fault).__name__}: {str(fault)[:1500]}')
                 print(f'[  FAILED  ] {test.__name__}', flush=True)
@@ -336,10 +329,12 @@ def run_tests(*tests, faults=(AssertionError, OSError, subprocess.CalledProcessE
 
 def main():
     return run_tests(answers_turn_after_turn, keeps_the_conversation_until_clear,
-                     commands_are_listed_and_unknown_ones_hinted_at, ctrl_c_stops_the_answer_and_not_the_program,
-                     what_ends_the_program_leaves_the_terminal_as_it_was, ctrl_c_is_heard_before_the_prompt_listens,
+                     commands_are_listed_and_suggested, ctrl_c_stops_the_answer_and_not_the_program,
+                     what_ends_the_program_leaves_the_terminal_as_it_was,
+                     ctrl_c_before_the_prompt_reads_keys_is_not_lost,
                      ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later,
-                     a_prompt_that_outgrows_the_context_is_told_and_the_session_lives, history_outlives_the_program,
+                     a_prompt_that_outgrows_the_context_is_reported_and_the_session_lives,
+                     history_outlives_the_program,
                      lines_that_end_in_a_backslash_go_on, thinking_is_dim_on_a_terminal_that_can_show_it,
                      control_characters_of_the_model_reach_a_pipe_and_no_terminal,
                      control_characters_of_file_names_reach_no_terminal,

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs with many threads at work, on the reference, which has none of its own: for `make tsan` above all.
+# Runs with many threads, above all for `make tsan`. The device is the reference, which has no threads of its
+# own.
 # suites: later long tsan
 . tests/lib/cli.sh
 
@@ -7,7 +8,7 @@ run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/tiny"
 for i in 1 2 3; do
     echo "{\"id\": $i, \"prompt\": \"What is 1$i + 23?\"}"
 done >"$tmp/in"
-# A seventh of the experts has room.
+# The memory has room for a seventh of the experts.
 set -- -m "$tmp/tiny" --device reference --memory 1M -t 4 --prefetch both --temp 0 --no-think -n 3 --batch \
     "$tmp/in"
 
@@ -33,13 +34,9 @@ for i in 1 2 3 4 5 6 7 8; do
 done >"$tmp/in"
 env --default-signal=INT "$MOEFLUX" "$@" -o "$tmp/results" 2>"$tmp/err" &
 program=$!
-until [ -s "$tmp/results" ] || ! kill -0 $program 2>/dev/null; do
-    sleep 0.05
-done
+await -p $program has_lines 1 "$tmp/results"
 kill -INT $program
-got=0
-wait $program || got=$?
-[ "$got" -eq 130 ] || fault "status $got: $(cat "$tmp/err")"
+ends 130 $program
 n=$(wc -l <"$tmp/results")
 { [ "$n" -ge 1 ] && [ "$n" -lt 8 ]; } || fault "$n results of 8"
 

@@ -1,14 +1,18 @@
-/* lanes - every kernel against its reference on the interpreter (tests/lib/spirv), at 4 to 128 lanes.
+/* lanes - every kernel against its reference on the interpreter (tests/lib/spirv), 4 to 128 lanes.
  *
- * usage: lanes [full] [-v] [GROUP...]     full: all shapes; -v: a line for each case; GROUP: as "linear_prefill"
+ * usage: lanes [full] [-v] [LANES...] [GROUP...]
+ *     full: all shapes, else short ones; -v: a line for each case; LANES: 4 to 128
+ *     GROUP: the first kernel of a group, as "linear_prefill"
  *
- * A group of kernels on one device is a job; as many jobs run at a time as there are cores, each in a process of its
- * own, so that a crash fails one job. A case is a test, and so is a kernel of the build: it fails where no job ran it.
- * Prints a table of kernels and sizes; the last line has the counts. */
+ * A group of kernels on one device is a job; as many jobs run at a time as there are cores, each in a
+ * process of its own, so that a crash fails one job. A case is a test, and so is a kernel of the build: it
+ * fails where no job ran it. Prints a table of kernels and sizes; the last line has the counts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -53,7 +57,7 @@ static const char *const kernel_names[] = {
 enum { N_KERNELS = sizeof kernel_names / sizeof *kernel_names };
 
 struct lanes {
-    bool is_full, is_verbose;
+    bool is_full, is_verbose, wants_size[N_SIZES];
     struct job jobs[MOST_JOBS];
     uint32_t n_jobs, n_at_once;
     bool ran[N_KERNELS][N_SIZES];
@@ -67,13 +71,20 @@ struct teller {
     uint64_t since;
 };
 
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
 /* row KERNEL OK SKIPPED ERROR BOUND MS SHAPE */
 static void tell_row(void *ctx, const struct selftest_row *row)
 {
     struct teller *t = ctx;
-    uint64_t now = clock_ns();
-    fprintf(t->to, "row %s %d %d %.2e %.0e %llu %s\n", row->kernel, row->ok, row->skipped, row->error, row->bound,
-            (unsigned long long)(now - t->since) / 1000000, row->shape);
+    uint64_t now = cpu_ns();
+    fprintf(t->to, "row %s %d %d %.2e %.0e %llu %s\n", row->kernel, row->ok, row->skipped, row->error,
+            row->bound, (unsigned long long)(now - t->since) / 1000000, row->shape);
     t->since = now;
     fflush(t->to);
 }
@@ -87,31 +98,42 @@ static void tell_kernel(void *ctx, const char *kernel, uint64_t times)
 static int run_job(const struct job *j, bool is_full)
 {
     struct moeflux_err e = {0};
-    struct teller t = {j->said, clock_ns()};
+    struct teller t = {j->said, cpu_ns()};
     const struct selftest s = {.device = j->device,
                                .kernel = j->group->kernel,
-                               .brief = !is_full,
-                               .part = SELFTEST_FIRST,
+                               .grid = is_full ? SELFTEST_FULL : SELFTEST_SHORT,
                                .row = tell_row,
                                .ran = tell_kernel,
                                .ctx = &t};
     int rc = selftest_run(&s, &e);
     if (rc < 0)
         fprintf(j->said, "error %s\n", e.text);
-    fflush(j->said);
+    fflush(NULL);
     return rc < 0;
 }
 
 /* --- all jobs --- */
 
+static uint32_t size_of(unsigned lanes)
+{
+    uint32_t i = 0;
+    while (sizes[i] != lanes)
+        i++;
+    return i;
+}
+
 static void add_job(struct lanes *a, const struct group *g, unsigned lanes, const char *form)
 {
-    struct job *j = &a->jobs[a->n_jobs++];
+    struct job *j = &a->jobs[a->n_jobs];
+    if (!a->wants_size[size_of(lanes)])
+        return;
+    a->n_jobs++;
     *j = (struct job){.group = g, .lanes = lanes};
     snprintf(j->device, sizeof j->device, "interpreted-%u%s", lanes, form);
 }
 
-/* Kernels with matrices have 32 lanes on each device: two devices, with one form of matrices each, show them. */
+/* Kernels with matrices have 32 lanes on each device: two devices, with one form of matrices each, show
+ * them. */
 static void add_jobs(struct lanes *a, const struct group *g)
 {
     if (g->variants & HAS_MATRICES) {
@@ -135,14 +157,6 @@ static bool start_job(struct lanes *a, struct job *j)
     return j->pid > 0;
 }
 
-static uint32_t size_of(unsigned lanes)
-{
-    uint32_t i = 0;
-    while (sizes[i] != lanes)
-        i++;
-    return i;
-}
-
 static void note_kernel(struct lanes *a, const char *name, unsigned lanes)
 {
     for (uint32_t i = 0; i < N_KERNELS; i++)
@@ -161,8 +175,8 @@ static void read_row(struct lanes *a, const struct job *j, const char *line)
     a->n_failed += !ok;
     a->n_skipped += skipped;
     if (!ok || a->is_verbose)
-        printf("%s %-22s %-16s %s (bound %s) %u ms  %s", ok ? skipped ? "SKIP" : "ok  " : "FAIL", j->device, kernel, error,
-               bound, ms, line + at);
+        printf("%s %-22s %-16s %s (bound %s) %u ms  %s", ok ? skipped ? "SKIP" : "ok  " : "FAIL", j->device,
+               kernel, error, bound, ms, line + at);
 }
 
 static void end_job(struct lanes *a, struct job *j, int status)
@@ -211,36 +225,40 @@ static void run_jobs(struct lanes *a)
 
 /* --- the table --- */
 
-static void print_kernel(struct lanes *a, uint32_t i)
+static void print_kernel(struct lanes *a, uint32_t i, bool are_all)
 {
     bool ran = false;
-    printf("%-36s", kernel_names[i]);
-    for (uint32_t k = 0; k < N_SIZES; k++) {
-        printf(" %4s", a->ran[i][k] ? "x" : ".");
+    for (uint32_t k = 0; k < N_SIZES; k++)
         ran |= a->ran[i][k];
-    }
+    if (!ran && !are_all)
+        return;
+    printf("%-36s", kernel_names[i]);
+    for (uint32_t k = 0; k < N_SIZES; k++)
+        printf(" %4s", a->ran[i][k] ? "x" : ".");
     printf("%s\n", ran ? "" : "  FAILED: it did not run");
     a->n_passed += ran;
     a->n_failed += !ran;
 }
 
-static void print_table(struct lanes *a)
+/* are_all: all jobs ran; otherwise kernels that did not run are left out. */
+static void print_table(struct lanes *a, bool are_all)
 {
     printf("%-36s", "kernel");
     for (uint32_t k = 0; k < N_SIZES; k++)
         printf(" %4u", sizes[k]);
     printf("\n");
     for (uint32_t i = 0; i < N_KERNELS; i++)
-        print_kernel(a, i);
+        print_kernel(a, i, are_all);
 }
 
-static bool is_wanted(const struct group *g, int argc, char **argv)
+/* Whether an argument is this, or none names a group; of numbers alike. */
+static bool is_wanted(const char *this, bool is_number, int argc, char **argv)
 {
     bool is_named = false, are_some = false;
     for (int i = 1; i < argc; i++) {
-        bool is_option = strcmp(argv[i], "full") == 0 || argv[i][0] == '-';
-        are_some |= !is_option;
-        is_named |= !is_option && strcmp(argv[i], g->kernel) == 0;
+        bool is_other = strcmp(argv[i], "full") == 0 || argv[i][0] == '-' || (atoi(argv[i]) > 0) != is_number;
+        are_some |= !is_other;
+        is_named |= !is_other && strcmp(argv[i], this) == 0;
     }
     return is_named || !are_some;
 }
@@ -257,16 +275,24 @@ int main(int argc, char **argv)
         a->is_full |= strcmp(argv[i], "full") == 0;
         a->is_verbose |= strcmp(argv[i], "-v") == 0;
     }
+    for (uint32_t i = 0; i < N_SIZES; i++) {
+        char number[8];
+        snprintf(number, sizeof number, "%u", sizes[i]);
+        a->wants_size[i] = is_wanted(number, true, argc, argv);
+        are_all &= a->wants_size[i];
+    }
     for (uint32_t i = 0; i < N_GROUPS; i++) {
-        if (is_wanted(&groups[i], argc, argv))
+        if (is_wanted(groups[i].kernel, false, argc, argv))
             add_jobs(a, &groups[i]);
         else
             are_all = false;
     }
     run_jobs(a);
-    if (are_all)
-        print_table(a);
-    printf("%u jobs, %.0f s\n", a->n_jobs, (double)(clock_ns() - start) * 1e-9);
+    print_table(a, are_all);
+    struct rusage used;
+    getrusage(RUSAGE_CHILDREN, &used);
+    printf("%u jobs, %.0f s, %ld s of processors\n", a->n_jobs, (double)(clock_ns() - start) * 1e-9,
+           (long)used.ru_utime.tv_sec);
     printf("%d passed, %d failed, %d skipped\n", a->n_passed, a->n_failed, a->n_skipped);
     return a->n_failed > 0;
 }

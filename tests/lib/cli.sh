@@ -26,12 +26,11 @@ export XDG_STATE_HOME="$tmp/state" XDG_CONFIG_HOME="$tmp/config"
 unset NO_COLOR MOEFLUX_MODEL
 # The program takes what is piped in as part of a prompt.
 exec </dev/null
-# One Python process evaluates the expressions of the script, since to start it takes longer than a run. It
-# ends
-# with the script.
-mkfifo "$tmp/questions" "$tmp/values"
-python3 -I -S tests/lib/json_values.py <"$tmp/questions" >"$tmp/values" &
-exec 8>"$tmp/questions" 9<"$tmp/values"
+# One Python process evaluates all expressions of the script: its start takes longer than a run of the program.
+mkfifo "$tmp/json.questions" "$tmp/json.values"
+python3 -I -S tests/lib/json_values.py <"$tmp/json.questions" >"$tmp/json.values" &
+exec 8>"$tmp/json.questions" 9<"$tmp/json.values"
+rm "$tmp/json.questions" "$tmp/json.values"
 
 end_claim() {
     if [ -n "$name" ] && [ "$faults" -eq 0 ]; then
@@ -76,6 +75,12 @@ err_line() {
     grep -q '^moeflux: .' "$tmp/err" ||
         fault "stderr does not begin with 'moeflux: ': $(head -c 300 "$tmp/err")"
     err_has "$1"
+}
+
+# A failure: one line on stderr, nothing on stdout.
+one_line() {
+    out_empty
+    err_line ''
 }
 
 # fails STATUS PATTERN ARGUMENT...: the program with these arguments prints nothing but one line on stderr.
@@ -123,7 +128,10 @@ await() {
         sleep 0.05
     done
 }
-has_lines() { [ "$(wc -l <"$2")" -ge "$1" ]; }
+# has_lines N FILE: at least N.
+has_lines() { [ -e "$2" ] && [ "$(wc -l <"$2")" -ge "$1" ]; }
+# has_open PID PATTERN: the process has opened a file of this path.
+has_open() { find "/proc/$1/fd" -lname "$2" 2>/dev/null | grep -q .; }
 
 # ends STATUS PID: waits for the process.
 ends() {

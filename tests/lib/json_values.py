@@ -1,10 +1,8 @@
 #!/usr/bin/python3
 """Evaluates Python expressions over JSON files for tests/lib/cli.sh.
 
-Two lines of stdin, a file and an expression, give one line of stdout: the value or the exception, in which
-"\\n"
-stands for a line end. In an expression `j` is the object in the file, `r` the list of the objects in its
-lines."""
+Two lines of stdin, a file and an expression, give one line of stdout: the value or the exception, where "\\n"
+is a line end. In an expression `j` is the object in the file, `r` the list of the objects in its lines."""
 import json
 import sys
 

@@ -1,9 +1,8 @@
 # shellcheck shell=sh
-# A Slurm of one node, sourced by tests/lib/slurm.sh: its daemons, its authentication (munge) and all of
-# their files are the caller's
-# own, in a directory, so that it runs without rights and next to another one. Packages: slurm-wlm munge.
+# A Slurm of one node for tests/lib/slurm.sh, which sources this file after cli.sh. The caller owns its daemons,
+# its authentication (munge) and all their files, so it needs no rights. Packages: slurm-wlm munge.
 
-# slurm_start DIR: until it takes jobs; 1: it did not start, DIR has the logs.
+# slurm_start DIR: returns when it takes jobs; 1: it did not start, DIR has the logs.
 slurm_start() {
     slurm_dir=$1
     slurm_host=$(hostname -s)
@@ -42,13 +41,9 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 EOF
     export SLURM_CONF="$1/slurm.conf"
     slurmctld && slurmd || return 1
-    slurm_tries=0
-    until [ "$(sinfo -h -o %t 2>/dev/null)" = idle ]; do
-        slurm_tries=$((slurm_tries + 1))
-        [ "$slurm_tries" -lt 300 ] || return 1
-        sleep 0.1
-    done
+    await slurm_is_idle
 }
+slurm_is_idle() { [ "$(sinfo -h -o %t 2>/dev/null)" = idle ]; }
 
 slurm_stop() {
     for slurm_file in slurmd.pid slurmctld.pid munge/pid; do

@@ -1,12 +1,11 @@
 #!/usr/bin/python3
-"""Safetensors files for the shell tests; standard library only.
+"""Reads and compares safetensors files for the shell tests, with the standard library only.
 
   tensors.py shape FILE           "name dtype d0xd1..." of each tensor, sorted
   tensors.py ids FILE NAME        an I32 tensor as decimal numbers
-  tensors.py perplexity FILE      of the I32 tensor "tokens" by the rows of "logits" before each
-  tensors.py compare A B          mean KL divergence of the rows of "logits" of B from those of A (all but
-  the last row), its
-                                  standard error, percent of rows with the same largest element
+  tensors.py perplexity FILE      of the I32 tensor "tokens": row i of "logits" predicts token i + 1
+  tensors.py compare A B          mean KL divergence of the rows of "logits" of B from those of A without the
+                                  last row, its standard error, percent of rows with the same largest element
   tensors.py diff A NAME B NAME   "max|a - b|  max|b|  elements" of two F32 tensors with equally many elements
 """
 import array, json, math, struct, sys

@@ -408,7 +408,7 @@ static void expect_equal_conversion(const char *src,
     tmp_tree_remove(tmp);
 }
 
-static void names_of_the_vision_class_convert_alike_without_vision_and_mtp(void **state)
+static void names_of_the_vision_class_convert_to_the_same_without_vision_and_mtp(void **state)
 {
     (void)state;
     expect_equal_conversion(QWEN_HF, vision_class, 0, QWEN_LAYERS);
@@ -421,7 +421,7 @@ static void experts_one_by_one_convert_as_fused_ones(void **state)
     expect_equal_conversion(DEEPSEEK_HF, split_experts, 1, 3);
 }
 
-static void mlx_names_without_a_prefix_convert_alike(void **state)
+static void mlx_names_without_a_prefix_convert_to_the_same(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
@@ -883,9 +883,9 @@ int main(void)
         cmocka_unit_test(the_result_counts_what_was_done),
         cmocka_unit_test(down_projections_with_other_bits_than_the_rest_keep_them),
         cmocka_unit_test(gate_and_up_projections_of_other_bits_are_refused),
-        cmocka_unit_test(names_of_the_vision_class_convert_alike_without_vision_and_mtp),
+        cmocka_unit_test(names_of_the_vision_class_convert_to_the_same_without_vision_and_mtp),
         cmocka_unit_test(experts_one_by_one_convert_as_fused_ones),
-        cmocka_unit_test(mlx_names_without_a_prefix_convert_alike),
+        cmocka_unit_test(mlx_names_without_a_prefix_convert_to_the_same),
         cmocka_unit_test(a_bf16_decay_is_widened),
         cmocka_unit_test(a_tied_model_needs_no_head),
         cmocka_unit_test(a_destination_that_exists_is_left_alone),

@@ -135,7 +135,7 @@ static void run_batched(struct moeflux_model *m, struct runner *want, uint32_t n
     }
 }
 
-static void threads_get_what_each_gets_alone(void **state)
+static void threads_results_equal_those_of_one_thread(void **state)
 {
     (void)state;
     static const struct {
@@ -246,7 +246,7 @@ static void reset_wait(struct moeflux_model *m, struct backend *b)
 
 struct answering {
     struct generator g;
-    struct batcher_slot seat;
+    struct batcher_slot slot;
     struct answer answer;
     int rc;
     struct moeflux_err e;
@@ -271,7 +271,7 @@ static void *answer(void *ctx)
 {
     struct answering *x = ctx;
     const struct answer_options o = {.limit = LENGTH - x->idx, .ignore_eos = true, .sink = {await_all, x}};
-    x->rc = batcher_answer(&x->seat, &x->answer, &x->g, &o, &x->e);
+    x->rc = batcher_answer(&x->slot, &x->answer, &x->g, &o, &x->e);
     return NULL;
 }
 
@@ -300,7 +300,7 @@ static void begin_answer(struct answering *x, const struct generator *g, struct 
     x->g.logits = malloc(g->info.vocab_size * sizeof(float));
     check_ok(moeflux_session_new(&x->g.sequence, g->model, CONTEXT, &e), &e);
     check_ok(generator_new_sampler(&x->g, &sampling, NULL, 0, &e), &e);
-    batcher_bind(b, &x->seat, &x->g);
+    batcher_bind(b, &x->slot, &x->g);
     sequence_ids(&q, idx, ids, 4 + 7 * idx);
     check_ok(generator_eval(&x->g, ids, 4 + 7 * idx, NULL, &e), &e);
 }
@@ -324,7 +324,7 @@ static void answer_all(struct generator *g, struct answering *list, bool side_by
         begin_answer(&list[i], g, b, i);
         list[i].start = side_by_side ? &start : NULL;
     }
-    /* The chunks of a prompt were at work together, too. */
+    /* The chunks of a prompt overlapped, too. */
     work_seen.n_overlaps = work_seen.n_in_vain = 0;
     work_seen.first = side_by_side ? g->model->stages[0].exec : NULL;
     for (uint32_t i = 0; i < ANSWERS; i++)
@@ -348,7 +348,7 @@ static void answer_like(const struct answering *want, const char *devices)
     struct backend *b = set_wait(g.model, 0, wait_and_see);
     answer_all(&g, have, true);
     reset_wait(g.model, b);
-    print_message("%s: %d times at work together\n", devices, work_seen.n_overlaps);
+    print_message("%s: %d overlaps\n", devices, work_seen.n_overlaps);
     assert_true((work_seen.n_overlaps > 0) == (g.model->n_stages > 1));
     for (uint32_t i = 0; i < ANSWERS; i++) {
         check_ok(have[i].rc, &have[i].e);
@@ -361,7 +361,7 @@ static void answer_like(const struct answering *want, const char *devices)
     generator_close(&g);
 }
 
-static void answers_are_alike(const char *alone, const char *const *devices, size_t n)
+static void answers_are_equal(const char *alone, const char *const *devices, size_t n)
 {
     struct generator g;
     struct answering want[ANSWERS];
@@ -377,14 +377,14 @@ static void answers_are_alike(const char *alone, const char *const *devices, siz
 static void answers_are_the_same_and_devices_work_at_the_same_time(void **state)
 {
     (void)state;
-    answers_are_alike("cpu", (const char *const[]){"cpu", "cpu,cpu", "cpu,cpu,cpu"}, 3);
+    answers_are_equal("cpu", (const char *const[]){"cpu", "cpu,cpu", "cpu,cpu,cpu"}, 3);
 }
 
 /* Groups take turns there, each with commands that were recorded ahead. */
 static void answers_are_the_same_on_a_device_named_twice(void **state)
 {
     (void)state;
-    answers_are_alike("0", (const char *const[]){"0,0"}, 1);
+    answers_are_equal("0", (const char *const[]){"0,0"}, 1);
 }
 
 /* ---- a lost device ---- */
@@ -569,7 +569,7 @@ int main(void)
         cmocka_unit_test(answers_are_the_same_on_a_device_named_twice),
     };
     const struct CMUnitTest on_hosts[] = {
-        cmocka_unit_test(threads_get_what_each_gets_alone),
+        cmocka_unit_test(threads_results_equal_those_of_one_thread),
         cmocka_unit_test(answers_are_the_same_and_devices_work_at_the_same_time),
         cmocka_unit_test(a_lost_device_ends_the_lines_on_it_and_no_others),
         cmocka_unit_test(lines_without_memory_wait),

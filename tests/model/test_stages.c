@@ -168,7 +168,7 @@ static void check_same(const struct record *a, const struct record *b, const str
 }
 
 /* The first setup's results are those of all. */
-static void check_alike(const struct setup *u, size_t n)
+static void check_same_logits(const struct setup *u, size_t n)
 {
     struct record first = record_of(&u[0]);
     for (size_t i = 1; i < n; i++) {
@@ -179,42 +179,44 @@ static void check_alike(const struct setup *u, size_t n)
     free(first.bytes);
 }
 
-#define CHECK_ALIKE(...)                                                                                     \
+#define CHECK_SAME_LOGITS(...)                                                                               \
     do {                                                                                                     \
         const struct setup setups_[] = {__VA_ARGS__};                                                        \
-        check_alike(setups_, sizeof setups_ / sizeof *setups_);                                              \
+        check_same_logits(setups_, sizeof setups_ / sizeof *setups_);                                        \
     } while (0)
 
 static void any_split_computes_what_one_device_does(void **state)
 {
     (void)state;
-    CHECK_ALIKE({.dir = ODD, .device = "cpu"}, {.dir = ODD, .device = "cpu,cpu"},
-                {.dir = ODD, .device = "cpu,cpu", .shares = {5, 1}},
-                {.dir = ODD, .device = "cpu,cpu,cpu", .shares = {1, 3, 2}});
-    CHECK_ALIKE({.dir = TINY, .device = "cpu"}, {.dir = TINY, .device = "cpu,cpu", .shares = {1, 7}});
-    CHECK_ALIKE({.dir = DEEPSEEK, .device = "cpu"}, {.dir = DEEPSEEK, .device = "cpu,cpu"},
-                {.dir = DEEPSEEK, .device = "cpu,cpu", .shares = {1, 100}});
-    CHECK_ALIKE({.dir = QWEN3, .device = "reference"}, {.dir = QWEN3, .device = "reference,reference"});
+    CHECK_SAME_LOGITS({.dir = ODD, .device = "cpu"}, {.dir = ODD, .device = "cpu,cpu"},
+                      {.dir = ODD, .device = "cpu,cpu", .shares = {5, 1}},
+                      {.dir = ODD, .device = "cpu,cpu,cpu", .shares = {1, 3, 2}});
+    CHECK_SAME_LOGITS({.dir = TINY, .device = "cpu"}, {.dir = TINY, .device = "cpu,cpu", .shares = {1, 7}});
+    CHECK_SAME_LOGITS({.dir = DEEPSEEK, .device = "cpu"}, {.dir = DEEPSEEK, .device = "cpu,cpu"},
+                      {.dir = DEEPSEEK, .device = "cpu,cpu", .shares = {1, 100}});
+    CHECK_SAME_LOGITS({.dir = QWEN3, .device = "reference"}, {.dir = QWEN3, .device = "reference,reference"});
 }
 
 static void streamed_experts_change_nothing(void **state)
 {
     (void)state;
-    CHECK_ALIKE({.dir = ODD, .device = "cpu"}, {.dir = ODD, .device = "cpu,cpu", .streams = true},
-                {.dir = ODD,
-                 .device = "cpu,cpu",
-                 .shares = {5, 1},
-                 .streams = true,
-                 .prefetch = MOEFLUX_PREFETCH_NONE},
-                {.dir = ODD, .device = "cpu,cpu,cpu", .streams = true, .prefetch = MOEFLUX_PREFETCH_BOTH});
-    CHECK_ALIKE({.dir = DEEPSEEK, .device = "cpu"}, {.dir = DEEPSEEK, .device = "cpu,cpu", .streams = true});
+    CHECK_SAME_LOGITS(
+        {.dir = ODD, .device = "cpu"}, {.dir = ODD, .device = "cpu,cpu", .streams = true},
+        {.dir = ODD,
+         .device = "cpu,cpu",
+         .shares = {5, 1},
+         .streams = true,
+         .prefetch = MOEFLUX_PREFETCH_NONE},
+        {.dir = ODD, .device = "cpu,cpu,cpu", .streams = true, .prefetch = MOEFLUX_PREFETCH_BOTH});
+    CHECK_SAME_LOGITS({.dir = DEEPSEEK, .device = "cpu"},
+                      {.dir = DEEPSEEK, .device = "cpu,cpu", .streams = true});
 }
 
 static void a_device_named_twice_computes_what_it_does_alone(void **state)
 {
     (void)state;
-    CHECK_ALIKE({.dir = TINY, .device = "0"}, {.dir = TINY, .device = "0,0", .shares = {3, 1}},
-                {.dir = TINY, .device = "0,0", .streams = true, .staged = true});
+    CHECK_SAME_LOGITS({.dir = TINY, .device = "0"}, {.dir = TINY, .device = "0,0", .shares = {3, 1}},
+                      {.dir = TINY, .device = "0,0", .streams = true, .staged = true});
 }
 
 /* The logits after a prompt of several chunks; whether a stage wrote its host copy of the hidden states. */
@@ -267,9 +269,9 @@ static void a_prompt_crosses_without_the_host_or_by_it(void **state)
 static void each_device_has_experts_on_the_cpu(void **state)
 {
     (void)state;
-    CHECK_ALIKE({.dir = TINY, .device = "0", .n_cpu_layers = UINT32_MAX, .brief = true},
-                {.dir = TINY, .device = "0,0", .n_cpu_layers = UINT32_MAX, .brief = true});
-    CHECK_ALIKE(
+    CHECK_SAME_LOGITS({.dir = TINY, .device = "0", .n_cpu_layers = UINT32_MAX, .brief = true},
+                      {.dir = TINY, .device = "0,0", .n_cpu_layers = UINT32_MAX, .brief = true});
+    CHECK_SAME_LOGITS(
         {.dir = TINY, .device = "0", .n_cpu_layers = 3, .brief = true},
         {.dir = TINY,
          .device = "0,0",
@@ -440,7 +442,7 @@ static void choices_of_hosts_are_those_of_one(void **state)
 
 /* ---- sequences ---- */
 
-static void batched_sequences_get_what_each_gets_alone(void **state)
+static void batched_logits_equal_those_of_each_sequence(void **state)
 {
     (void)state;
     enum { N = 3 };
@@ -790,7 +792,7 @@ int main(void)
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(any_split_computes_what_one_device_does),
         cmocka_unit_test(streamed_experts_change_nothing),
-        cmocka_unit_test(batched_sequences_get_what_each_gets_alone),
+        cmocka_unit_test(batched_logits_equal_those_of_each_sequence),
         cmocka_unit_test(choices_of_hosts_are_those_of_one),
         cmocka_unit_test(a_saved_state_does_not_depend_on_the_split),
         cmocka_unit_test(a_stopped_prompt_can_be_gone_on_with),

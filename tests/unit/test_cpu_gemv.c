@@ -234,23 +234,23 @@ static void results_of_several_vectors_are_batch_invariant(void **state)
     for (uint32_t s = 0; s < N_SHAPES; s++) {
         struct cpu_lab l;
         cpu_lab_matrix(&l, shapes[s].format, shapes[s].rows, shapes[s].cols, 200 + s);
-        float *x = cpu_lab_floats((uint64_t)l.w.cols * CPU_MAX_TOGETHER, 300 + s);
-        float *batched = cpu_lab_room(MAX_ROWS * CPU_MAX_TOGETHER);
+        float *x = cpu_lab_floats((uint64_t)l.w.cols * CPU_MAX_BATCHED, 300 + s);
+        float *batched = cpu_lab_room(MAX_ROWS * CPU_MAX_BATCHED);
         static float single[MAX_ROWS];
         uint32_t idx = 0;
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
-            struct cpu_vector v[CPU_MAX_TOGETHER];
-            void *memory[CPU_MAX_TOGETHER];
-            for (uint32_t i = 0; i < CPU_MAX_TOGETHER; i++)
+            struct cpu_vector v[CPU_MAX_BATCHED];
+            void *memory[CPU_MAX_BATCHED];
+            for (uint32_t i = 0; i < CPU_MAX_BATCHED; i++)
                 v[i] = cpu_lab_vector(isa, &l.w, x + (uint64_t)i * l.w.cols, &memory[i]);
-            for (uint32_t n = 1; n <= CPU_MAX_TOGETHER; n++) {
+            for (uint32_t n = 1; n <= CPU_MAX_BATCHED; n++) {
                 run(isa, &l.w, v, n, batched);
                 for (uint32_t i = 0; i < n; i++) {
                     run(isa, &l.w, &v[i], 1, single);
                     cpu_bits_equal("batched", isa->name, batched + i * MAX_ROWS, single, l.w.rows);
                 }
             }
-            for (uint32_t i = 0; i < CPU_MAX_TOGETHER; i++)
+            for (uint32_t i = 0; i < CPU_MAX_BATCHED; i++)
                 free(memory[i]);
         }
         free(x);

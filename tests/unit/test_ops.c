@@ -78,13 +78,14 @@ static bool runs_with_the_rest(const char *kernel)
     return false;
 }
 
+/* MOEFLUX_PART=first on a GPU shows that the cases of `--selftest` run every kernel. */
 static enum selftest_grid grid(void)
 {
-    if (!device_is_software())
-        return SELFTEST_FULL;
     if (!device_runs_part("first"))
         return SELFTEST_REST;
-    return device_runs_part("rest") ? SELFTEST_BRIEF : SELFTEST_FIRST;
+    if (!device_runs_part("rest"))
+        return SELFTEST_FIRST;
+    return device_is_software() ? SELFTEST_BRIEF : SELFTEST_FULL;
 }
 
 /* Runs the cases of a group: none fails. */

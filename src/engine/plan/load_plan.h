@@ -23,7 +23,7 @@ struct load_share {
     struct expert_layers layers;
     uint64_t memory_bytes, gpu_memory_bytes; /* like moeflux_options' */
     uint64_t host_free_bytes;                /* the device's share of host_memory_free */
-    uint32_t n_older;                        /* older recurrent states of a sequence (pipeline_n_older) */
+    uint32_t n_older;                        /* older recurrent states of a sequence (forward_n_older) */
     uint32_t max_chunk;
     enum kv_type kv_type;
 };

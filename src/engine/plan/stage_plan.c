@@ -4,7 +4,7 @@
 #include "base/mem.h"
 #include "engine/plan/devices.h"
 #include "engine/plan/host_memory.h"
-#include "engine/run/pipeline.h"
+#include "engine/run/forward.h"
 #include "model/model_dir.h"
 
 /* The host memory that a device needs. */
@@ -129,7 +129,7 @@ static int share(struct stage_plan *out, const struct model_dir *m, const struct
                                         .memory_bytes = o->memory_bytes,
                                         .gpu_memory_bytes = gpu_memory_of(o, &caps[i], i),
                                         .host_free_bytes = out->host_free_bytes,
-                                        .n_older = pipeline_n_older(i, out->n),
+                                        .n_older = forward_n_older(i, out->n),
                                         .max_chunk = shares[0].max_chunk,
                                         .kv_type = shares[0].kv_type};
         load_plan_begin(&out->of[i], m, &caps[i], o, &shares[i]);

@@ -45,6 +45,15 @@ static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_
     if (n == 1)
         return moeflux_session_eval(list[0], ids, 1, &(struct moeflux_outputs){.logits = logits[0]}, e);
     struct moeflux_model *m = list[0]->model;
+    const struct moeflux_outputs none = {0};
+    const struct forward_call c = {.list = list,
+                                   .ids = ids,
+                                   .n = n,
+                                   .n_chunks = 1,
+                                   .is_batched = true,
+                                   .outputs = &none,
+                                   .logits = logits};
+    uint32_t n_done;
     int rc = check(list, ids, n, e);
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         rc = sequence_make_ready(list[i], e);
@@ -54,7 +63,8 @@ static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_
     if (rc < 0)
         return rc;
     model_stats_begin(m, WORK_DECODE);
-    rc = forward_batched(list, ids, n, logits, e);
+    list[0]->progress_at = (struct progress_at){.total = 1, .what = "generating"};
+    rc = forward_run(&c, &n_done, e);
     model_stats_end(m, WORK_DECODE, rc < 0 ? 0 : n);
     if (rc < 0)
         return rc;

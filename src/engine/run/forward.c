@@ -1,49 +1,58 @@
 #include "engine/run/forward.h"
 
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <time.h>
 
-#include "args.h"
 #include "base/clock.h"
 #include "base/mem.h"
-#include "base/real.h"
-#include "engine/run/ahead.h"
-#include "engine/run/chosen.h"
-#include "engine/sequence.h"
+#include "engine/run/work.h"
 
-/* Fills the inputs of an idle stage: the ids of the first stage, the positions of all. */
-static int fill_inputs(const struct work *w, const int32_t *ids, struct pass *p, struct moeflux_err *e)
-{
-    struct moeflux_model *m = w->m;
-    struct stage *at = p->at;
-    if (at == m->stages)
-        memcpy(at->ids.host, ids, w->n * sizeof *ids);
-    if (pass_n_decoding(p) == 0) {
-        const struct moeflux_session *s = w->list[0];
-        const struct ngram_text text = {s->history, ids, s->pos};
-        p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, s->pos);
-        return ngram_rows_read(&at->ngrams, &m->dir, &text, s->pos, w->n, 0, e);
-    }
-    int rc = 0;
-    float *to = rope_cache_of_tokens(&at->rope);
-    for (uint32_t i = 0; i < w->n; i++)
-        rope_cache_fill_token(m, to, w->n, i, w->list[i]->pos);
-    for (uint32_t i = 0; rc == 0 && i < w->n; i++) {
-        const struct moeflux_session *s = w->list[i];
-        const struct ngram_text text = {s->history, ids + i, s->pos};
-        rc = ngram_rows_read(&at->ngrams, &m->dir, &text, s->pos, 1, i, e);
-    }
-    return rc;
-}
+/* How long the caller waits before it asks its callback again. */
+enum { SLICE_NS = 50000000 };
 
-static int hand_out_hidden(const struct work *w, struct moeflux_err *e)
+struct forward;
+
+struct worker { /* one stage */
+    struct forward *forward;
+    uint32_t idx;
+    uint32_t n_done;       /* chunks that it has handed over */
+    uint32_t first_half;   /* chunk 0's half of the crossing to the next stage */
+    bool has_turn;         /* it holds its stage, from the first chunk to the last one */
+    struct work_rows rows; /* only those of the last stage are there */
+    int rc;
+    struct moeflux_err err;
+};
+
+struct forward {
+    const struct forward_call *call;
+    struct moeflux_model *m;
+    struct moeflux_session *s; /* the first sequence */
+    bool has_threads;          /* the workers run concurrently */
+    bool is_watched;
+    bool runs_on; /* work.runs_on */
+    /* the evaluation writes data that belongs to the model, not to a stage: it keeps the first stage to
+     * the end, so that it is the only one */
+    bool is_only_one;
+    struct worker workers[MOEFLUX_MAX_DEVICES];
+    pthread_mutex_t lock; /* lock of n_done */
+    pthread_cond_t moved; /* some n_done has changed, or the pipeline stops */
+    atomic_bool stops;
+};
+
+/* ---- hidden states for the caller ---- */
+
+static int hand_out_hidden(const struct forward *l, struct moeflux_err *e)
 {
-    struct moeflux_model *m = w->m;
+    struct moeflux_model *m = l->m;
     uint64_t layer_floats = (uint64_t)m->max_chunk * config_width(&m->dir.config);
     int rc = 0;
-    for (uint32_t i = 0; rc == 0 && w->outputs->hidden && i <= m->dir.config.n_layers; i++) {
+    for (uint32_t i = 0; rc == 0 && l->call->outputs->hidden && i <= m->dir.config.n_layers; i++) {
         const struct stage *at = model_stage(m, i ? i - 1 : 0);
-        rc = w->outputs->hidden(
-            w->outputs->ctx, i, w->list[0]->pos, w->n,
+        rc = l->call->outputs->hidden(
+            l->call->outputs->ctx, i, l->s->pos, l->call->n,
             (const float *)(const void *)at->hidden.host + (i - at->layers.first) * layer_floats, e);
     }
     return rc;
@@ -59,87 +68,12 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
         if (!at->hidden.host)
             rc = model_fault(m, at,
                              exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
-                                             n * m->max_chunk * config_width(&m->dir.config) * sizeof(float),
-                                             e),
+                                             n * m->max_chunk * config_width(&m->dir.config) * sizeof(float), e),
                              e);
         stage_give(at);
     }
     return rc;
 }
-
-/* ---- tokens, with every expert where the device can read it ---- */
-
-int forward_record_token(struct moeflux_session *s, const struct arch_chunk *c, struct moeflux_err *e)
-{
-    struct moeflux_outputs none = {0};
-    struct stage *at = s->model->stages;
-    const struct pass p = {.s = s, .m = s->model, .at = at, .outputs = &none, .chunk = *c};
-    int rc = work_record_layers(&p, e);
-    arch_head(at->arch, 0, 1);
-    return rc;
-}
-
-/* Decodes tokens. is_ahead: they were recorded ahead. next: what to record while the device computes, or
- * NULL. Sampling is a submission of its own: it depends on the sampler's state, which a recording ahead
- * cannot know. */
-static int decode_tokens(const struct work *w, const struct pass *p, bool is_ahead, const struct pass *next,
-                         struct moeflux_err *e)
-{
-    struct exec *x = p->at->exec;
-    uint64_t ticket = 0;
-    int rc = is_ahead ? 0 : work_record_tokens(p, e);
-    if (rc == 0)
-        rc = is_ahead ? exec_submit_deferred(x, &ticket, e) : exec_submit(x, &ticket, e);
-    if (rc < 0)
-        return rc;
-    if (p->chooses)
-        rc = step_submit_choice(p->m, w->choice, &ticket, e);
-    if (rc == 0 && next) {
-        ahead_recorded(p->at, false);
-        rc = work_record_tokens(next, e);
-        exec_defer(x);
-        ahead_recorded(p->at, rc == 0);
-    }
-    int waited = exec_wait(x, ticket, rc < 0 ? NULL : e);
-    if (rc == 0 && waited == 0 && p->chooses)
-        step_end_choice(p->m, w->choice);
-    return rc < 0 ? rc : waited;
-}
-
-/* Decodes a token of each of a list of sequences, with every expert where the device can read it. */
-static int decode_stage(const struct work *w, const struct pass *p, struct moeflux_err *e)
-{
-    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
-    struct pass next;
-    bool is_ahead = ahead_is_recorded(w, p->at), goes_on = ahead_choose(w, p, each, &next);
-    int rc = work_end(p, decode_tokens(w, p, is_ahead, goes_on ? &next : NULL, e), e);
-    return rc == 0 && !w->is_batched ? chosen_see(p, e) : rc;
-}
-
-/* ---- chunks, and tokens whose experts the host has to load ---- */
-
-/* Calls the progress callback; returns whether to go on. A single token is not reported as progress. */
-static bool go_on(void *ctx)
-{
-    struct moeflux_session *s = ctx;
-    struct progress_at *at = &s->progress_at;
-    uint32_t n_layers = s->model->dir.config.n_layers;
-    uint64_t part = (uint64_t)at->here * at->layer / n_layers;
-    bool yes = progress_report(&s->model->progress, at->what, "tok", at->total > 1 ? at->before + part : 0,
-                               at->total > 1 ? at->total : 0);
-    at->is_stopped |= !yes;
-    return yes;
-}
-
-static int run_tokens(const struct pass *p, struct moeflux_err *e)
-{
-    int rc = work_record_tokens(p, e);
-    if (rc == 0)
-        rc = exec_finish(p->at->exec, e);
-    return work_end(p, rc, e);
-}
-
-/* ---- all stages ---- */
 
 /* Mapped files may hold the dense weights and the experts of all sides. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
@@ -154,200 +88,421 @@ int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
     return rc;
 }
 
-/* Sets (on) or ends the modes that the work needs: watched submissions if it may be stopped, batch-invariant
- * results in batched decode. */
-static void set_up(const struct work *w, const struct stage *at, bool on)
+/* ---- recurrent states: without any, make_older makes none, and nothing moves ---- */
+
+uint32_t forward_n_older(uint32_t stage, uint32_t n_stages)
 {
-    struct exec *execs[] = {at->exec, at->sides[SIDE_HOST].exec};
-    for (size_t i = 0; i < sizeof execs / sizeof *execs; i++) {
-        if (!execs[i])
-            continue;
-        if (w->is_watched)
-            exec_watch(execs[i], on ? &(struct exec_watch){go_on, w->list[0]} : NULL);
-        if (w->is_batched)
-            exec_set_batch_invariant(execs[i], on);
+    return n_stages - 1 - stage;
+}
+
+static bool make_older(struct moeflux_session *s)
+{
+    struct moeflux_model *m = s->model;
+    for (uint32_t i = 0; m->recurrent_state_bytes && i < m->n_stages; i++)
+        for (uint32_t k = 0; k < forward_n_older(i, m->n_stages); k++) {
+            struct exec_buffer *b = &s->on[i].older[k];
+            if (b->address)
+                continue;
+            stage_take(&m->stages[i]);
+            int rc = exec_buffer_new(m->stages[i].exec, b, EXEC_DEVICE, s->on[i].recurrent.bytes, NULL);
+            m->stages[i].state_bytes += rc == 0 ? b->bytes : 0;
+            stage_give(&m->stages[i]);
+            if (rc < 0)
+                return false;
+        }
+    return true;
+}
+
+bool forward_takes_chunks(struct moeflux_session *s, const struct moeflux_outputs *outputs)
+{
+    const struct moeflux_model *m = s->model;
+    return m->n_stages > 1 && !m->trace && !outputs->hidden && make_older(s);
+}
+
+/* Makes a finished chunk's state the current one. Older ones follow it, and the oldest is overwritten
+ * next. */
+static void move_on(struct stage_state *on, uint32_t n_older)
+{
+    const struct exec_buffer current = on->recurrent;
+    on->recurrent = on->recurrent_next;
+    on->recurrent_next = n_older ? on->older[n_older - 1] : current;
+    for (uint32_t k = n_older; k > 1; k--)
+        on->older[k - 1] = on->older[k - 2];
+    if (n_older)
+        on->older[0] = current;
+}
+
+/* Goes back by n chunks. Without older states (one chunk) the last one is where the next would be written. */
+static void move_back(struct stage_state *on, uint32_t n, uint32_t n_older)
+{
+    if (n == 0)
+        return;
+    struct exec_buffer *last = n_older ? &on->older[n - 1] : &on->recurrent_next;
+    const struct exec_buffer current = on->recurrent;
+    on->recurrent = *last;
+    *last = current;
+}
+
+/* ---- the workers ---- */
+
+static bool is_last(const struct worker *t)
+{
+    return t->idx + 1 == t->forward->m->n_stages;
+}
+
+/* Whether the worker runs on the caller's thread, the only one that calls the progress callback. */
+static bool is_caller(const struct worker *t)
+{
+    return !t->forward->has_threads || is_last(t);
+}
+
+static struct stage *stage_of(const struct worker *t)
+{
+    return &t->forward->m->stages[t->idx];
+}
+
+static uint32_t n_older_of(const struct worker *t)
+{
+    return t->forward->call->n_chunks > 1 ? forward_n_older(t->idx, t->forward->m->n_stages) : 0;
+}
+
+/* Whether the states move with the chunks. Those of several sequences move when all are accepted; a token
+ * that cannot be stopped changes them in place, unless the one after it may be in flight. */
+static bool moves(const struct forward *l)
+{
+    bool has_states = l->m->recurrent_state_bytes || l->call->n_chunks == 1;
+    return (l->is_watched || l->runs_on) && !l->call->is_batched && has_states;
+}
+
+static bool go_on_worker(void *ctx)
+{
+    const struct forward *l = ctx;
+    return !atomic_load(&l->stops);
+}
+
+/* Calls the progress callback; returns whether to go on. A single token is not reported as progress. */
+static bool go_on(void *ctx)
+{
+    struct forward *l = ctx;
+    struct progress_at *at = &l->s->progress_at;
+    uint64_t here = (uint64_t)at->here * at->layer / l->m->dir.config.n_layers;
+    bool is_prompt = at->total > 1;
+    if (!atomic_load(&l->stops) &&
+        !progress_report(&l->m->progress, at->what, "tok", is_prompt ? at->before + here : 0,
+                         is_prompt ? at->total : 0)) {
+        at->is_stopped = true;
+        atomic_store(&l->stops, true);
     }
+    return !atomic_load(&l->stops);
 }
 
-/* Whether a token passes the stage's layers without the host, and only its logits are wanted. */
-static bool is_plain(const struct work *w, const struct pass *p)
+/* Waits until a worker has handed over n chunks. False: the pipeline stops. */
+static bool await_chunks(struct worker *t, const struct worker *other, uint32_t n)
 {
-    const struct moeflux_outputs *o = w->outputs;
-    if (w->is_watched || o->each_logits || o->hidden || !(w->is_batched || (w->n == 1 && o->logits)))
-        return false;
-    if (w->m->trace || stage_has_cpu_layers(p->at))
-        return false;
-    return stage_holds_all(p->at) || (!w->is_batched && pass_is_at_once(p));
+    struct forward *l = t->forward;
+    pthread_mutex_lock(&l->lock);
+    while (other->n_done < n && !atomic_load(&l->stops)) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += SLICE_NS;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        pthread_cond_timedwait(&l->moved, &l->lock, &until);
+        pthread_mutex_unlock(&l->lock);
+        if (is_caller(t))
+            go_on(l);
+        pthread_mutex_lock(&l->lock);
+    }
+    bool is_there = other->n_done >= n;
+    pthread_mutex_unlock(&l->lock);
+    return is_there && !atomic_load(&l->stops);
 }
 
-static void copy_logits(const struct work *w, float *const *logits, uint32_t half)
+static struct work work_of(const struct forward *l, uint32_t chunk)
 {
-    uint32_t vocab = w->m->dir.config.vocab_size;
-    const float *rows = work_logits(&w->m->stages[w->m->n_stages - 1], half);
-    for (uint32_t i = 0; i < w->n; i++)
-        memcpy(logits[i], rows + (uint64_t)i * vocab, vocab * sizeof(float));
+    const struct forward_call *c = l->call;
+    uint32_t from = chunk * l->m->max_chunk;
+    bool is_end = chunk + 1 == c->n_chunks;
+    return (struct work){.m = l->m,
+                         .list = c->list,
+                         .ids = c->ids + from,
+                         .n = is_end ? c->n - from : l->m->max_chunk,
+                         .n_all = c->n - from,
+                         .keep = is_end ? c->keep : 0,
+                         .is_batched = c->is_batched,
+                         .is_watched = l->is_watched,
+                         .runs_on = l->runs_on,
+                         .is_last = is_end && c->is_last,
+                         .is_moving = c->n_chunks > 1,
+                         .ahead = from,
+                         .flips = chunk,
+                         .outputs = c->outputs,
+                         .logits = c->logits,
+                         .choice = c->is_batched ? NULL : l->s->choice};
 }
 
-/* The inputs of an evaluation: ids [work.n]; logits [work.n] in batched decode; last: a chunk's last logits
- * are wanted (outputs->logits). */
-struct input {
-    const int32_t *ids;
-    float *const *logits;
-    bool last;
-};
+/* ---- hidden states: if both devices see the memory of a crossing, no thread copies a prompt's ----
+ *
+ * Chunks use the two halves of a crossing alternately. When a worker begins chunk c, it has handed over
+ * chunk c - 1. So the next worker had finished chunk c - 2 (hand_over), which was the last in the same
+ * half. The next prompt continues with the other half: when it begins, the next stage may still compute
+ * this prompt's last chunk, and its own second chunk comes after hand_over's wait for that stage. After a
+ * stop a device may still read or write a half. Whoever takes its stage waits for that (work_enter), and
+ * the result of what it reads is dropped. A token's commands are recorded before it is known whether
+ * another sequence comes first, so its hidden states are always in the same place (stage.x). */
 
-/* Ends the work on the last stage: gives the stage back, unless the work keeps it, and copies the logits to
- * the caller (NULL: not). A host copy is read after the stage was given back. */
-static void end_tokens(const struct work *w, float *const *logits, uint32_t half, bool keeps, int rc)
+static bool crosses(const struct forward *l, const struct stage *at)
 {
-    struct stage *at = &w->m->stages[w->m->n_stages - 1];
-    bool is_copy = at->logits.host != NULL;
-    if (is_copy && !keeps)
-        stage_give(at);
-    if (rc == 0 && logits)
-        copy_logits(w, logits, half);
-    work_end_logits(at, half);
-    if (!is_copy && !keeps)
-        stage_give(at);
+    return !l->call->is_batched && l->call->n > 1 && crossing_is_there(&at->crossing);
 }
 
-/* Runs the work on one stage, whose turn it has. If it ends there, it gives the stage back, unless it keeps
- * it. */
-static int run_stage(const struct work *w, const struct input *in, struct stage *at, bool keeps,
-                     struct moeflux_err *e)
+static uint32_t half_of(const struct worker *t, uint32_t chunk)
 {
-    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
-    bool is_end = at == &w->m->stages[w->m->n_stages - 1];
-    struct pass p = work_pass(w, at, each);
-    bool plain = is_plain(w, &p), has_rows = is_end && (plain || w->is_batched);
-    float *const *logits = w->is_batched ? in->logits : &w->outputs->logits;
-    p.chooses = plain && work_chooses(w, at);
-    p.half = plain && ahead_is_recorded(w, at) ? at->ahead.deferred.half : 1 - at->last_half;
-    if (has_rows)
-        work_begin_logits(at, p.half);
-    int rc = fill_inputs(w, in->ids, &p, e);
-    set_up(w, at, true);
-    if (rc == 0 && !plain)
-        work_track(w, at);
-    if (rc == 0)
-        rc = plain ? decode_stage(w, &p, e) : w->is_batched ? run_tokens(&p, e) : work_run(&p, in->last, e);
-    set_up(w, at, false);
-    if (has_rows)
-        end_tokens(w, p.chooses ? NULL : logits, p.half, keeps, rc);
-    else if (!keeps && (is_end || rc < 0))
-        stage_give(at);
-    return rc;
+    return (t->first_half + chunk) & 1;
+}
+
+static void choose_halves(const struct worker *t, uint32_t chunk, struct pass *p)
+{
+    const struct stage *at = p->at;
+    if (crosses(t->forward, at))
+        p->out = crossing_out(&at->crossing, half_of(t, chunk));
+    if (t->idx > 0 && crosses(t->forward, at - 1))
+        p->in = crossing_in(&at[-1].crossing, half_of(t - 1, chunk));
+}
+
+/* ---- a stage ---- */
+
+/* Takes the worker's stage for the first chunk. asks: the watch of the calling thread, which may be another
+ * worker's. On failure the worker does not have the turn. */
+static int take_stage(struct worker *t, bool (*asks)(void *ctx), struct moeflux_err *e)
+{
+    struct forward *l = t->forward;
+    struct stage *at = stage_of(t);
+    const struct work w = work_of(l, 0);
+    int rc = work_enter(&w, at, &(struct exec_watch){asks, l}, e);
+    if (rc < 0)
+        return rc;
+    t->has_turn = true;
+    t->first_half = at->crossing.next;
+    work_set_up(&w, at, &(struct exec_watch){is_caller(t) ? go_on : go_on_worker, l}, true);
+    return 0;
+}
+
+/* Gives the worker's stage back after the last chunk; others may use it then. */
+static void give_stage(struct worker *t, int rc)
+{
+    struct forward *l = t->forward;
+    struct stage *at = stage_of(t);
+    const struct work w = work_of(l, 0);
+    if (!t->has_turn)
+        return;
+    work_set_up(&w, at, NULL, false);
+    /* A chunk that was stopped may still write to its next state. */
+    at->is_stopped |= rc < 0 && l->is_watched;
+    at->crossing.next = half_of(t, t->n_done);
+    t->has_turn = false;
+    stage_give(at);
 }
 
 /* Reports that the first stage is free for other sequences. */
-static void tell_left(const struct work *w)
+static void tell_left(const struct forward *l)
 {
-    struct moeflux_session *s = w->list[0];
-    if (s->left)
-        s->left(s->left_ctx);
-    s->left = NULL;
+    if (l->s->left)
+        l->s->left(l->s->left_ctx);
+    l->s->left = NULL;
 }
 
-/* Whether the evaluation writes data that belongs to the model, not to a stage: then it must be the only
- * one. */
-static bool is_only_one(const struct work *w)
+/* Ends the worker's part with the result rc, unless that was done. A host copy of logits is read after the
+ * stage was given back. */
+static void leave_stage(struct worker *t, int rc)
 {
-    return w->m->trace || w->m->prefer.margin > 0 || w->outputs->hidden;
+    struct forward *l = t->forward;
+    const struct work w = work_of(l, 0);
+    bool has_rows = t->rows.is_there, is_copy = has_rows && stage_of(t)->logits.host;
+    t->rows.is_there = false;
+    if (has_rows && !is_copy)
+        work_end_rows(&w, &t->rows, rc);
+    if (t->idx > 0 || !l->is_only_one)
+        give_stage(t, rc);
+    if (has_rows && is_copy)
+        work_end_rows(&w, &t->rows, rc);
 }
 
-/* Runs the work from stage to stage. *start: when it got the first one. On return it has no stage, except the
- * first one if it must be the only evaluation; release_first gives that back. */
-static int run_stages(const struct work *w, const struct input *in, uint64_t *start, struct moeflux_err *e)
+/* Hands the chunk's hidden states over when the next stage has finished the chunk before. */
+static int hand_over(struct worker *t, const struct work *w, uint32_t chunk)
 {
-    struct moeflux_model *m = w->m;
-    bool keeps_first = is_only_one(w);
+    if (is_last(t))
+        return 0;
+    if (!await_chunks(t, t + 1, chunk))
+        return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
+    int rc = chunk == 0 ? take_stage(t + 1, is_caller(t) ? go_on : go_on_worker, &t->err) : 0;
+    if (rc == 0 && !crosses(t->forward, stage_of(t)))
+        work_hand_over(w, stage_of(t));
+    return rc;
+}
+
+/* Runs one chunk on one stage. */
+static int run_chunk(struct worker *t, uint32_t chunk)
+{
+    struct forward *l = t->forward;
+    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
+    struct progress_at *progress = &l->s->progress_at;
+    const struct work w = work_of(l, chunk);
+    struct pass p = work_pass(&w, stage_of(t), each);
+    if (is_caller(t)) {
+        progress->before = progress->from + chunk * l->m->max_chunk;
+        progress->here = w.n;
+        progress->layer = p.at->layers.first;
+    } else {
+        p.progress = NULL;
+    }
+    choose_halves(t, chunk, &p);
+    int rc = work_run(&w, &p, &t->rows, &t->err);
+    if (rc == 0)
+        rc = hand_over(t, &w, chunk);
+    if (rc == 0 && moves(l))
+        move_on(&l->s->on[t->idx], n_older_of(t));
+    return rc;
+}
+
+static void *run_worker(void *ctx)
+{
+    struct worker *t = ctx;
+    struct forward *l = t->forward;
+    for (uint32_t i = 0; t->rc == 0 && i < l->call->n_chunks; i++) {
+        if (t->idx > 0 && !await_chunks(t, t - 1, i + 1))
+            t->rc = err_set(&t->err, ERR_INTERRUPTED, "interrupted");
+        else
+            t->rc = run_chunk(t, i);
+        pthread_mutex_lock(&l->lock);
+        t->n_done += t->rc == 0;
+        pthread_mutex_unlock(&l->lock);
+        if (t->rc < 0)
+            atomic_store(&l->stops, true);
+        pthread_cond_broadcast(&l->moved);
+    }
+    /* After a failure another worker may be about to take the stage: forward_run gives it back. */
+    if (t->rc == 0)
+        leave_stage(t, 0);
+    if (t->rc == 0 && t->idx == 0 && !l->is_only_one && !is_last(t))
+        tell_left(l);
+    return NULL;
+}
+
+/* Runs all workers: the last one on this thread, the others on threads of their own if they run
+ * concurrently. */
+static int run_workers(struct forward *l, struct moeflux_err *e)
+{
+    pthread_t threads[MOEFLUX_MAX_DEVICES];
+    uint32_t n = l->m->n_stages, n_started = 0;
     int rc = 0;
-    *start = 0;
-    for (uint32_t i = 0; i < m->n_stages && rc == 0; i++) {
-        struct stage *at = &m->stages[i];
-        rc = stage_enter(m, at, e);
-        w->list[0]->progress_at.is_stopped |= rc == ERR_INTERRUPTED;
-        if (i == 0 && rc < 0)
-            return rc;
-        if (i == 0)
-            *start = clock_ns();
-        if (i > 0 && rc == 0)
-            work_hand_over(w, at - 1);
-        if (i > 1 || (i == 1 && !keeps_first)) {
-            stage_give(at - 1);
-            if (i == 1)
-                tell_left(w);
-        }
-        if (rc < 0)
-            return rc;
-        rc = run_stage(w, in, at, i == 0 && keeps_first, e);
+    for (uint32_t i = 0; !l->has_threads && i + 1 < n; i++)
+        if (run_worker(&l->workers[i]), l->workers[i].rc < 0)
+            return 0;
+    while (l->has_threads && rc == 0 && n_started + 1 < n) {
+        if (pthread_create(&threads[n_started], NULL, run_worker, &l->workers[n_started]))
+            rc = err_set(e, ERR_MEMORY, "a thread for a device cannot be made");
+        else
+            n_started++;
     }
+    if (rc == 0)
+        run_worker(&l->workers[n - 1]);
+    else
+        atomic_store(&l->stops, true);
+    for (uint32_t i = 0; i < n_started; i++)
+        pthread_join(threads[i], NULL);
     return rc;
 }
 
-/* Must be called after a run_stages that got the first stage. */
-static void release_first(const struct work *w)
+/* Returns the fault that stopped the workers; it only interrupted the others. */
+static int result_of(const struct forward *l, struct moeflux_err *e)
 {
-    if (is_only_one(w))
-        stage_give(w->m->stages);
-    tell_left(w);
+    const struct worker *at = NULL;
+    for (uint32_t i = 0; i < l->m->n_stages; i++) {
+        const struct worker *t = &l->workers[i];
+        if (t->rc < 0 && (!at || at->rc == ERR_INTERRUPTED))
+            at = t;
+    }
+    if (at && e)
+        *e = at->err;
+    return at ? at->rc : 0;
 }
 
-int forward_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
-                    struct moeflux_err *e)
+/* Moves all stages to the position after `chunks` chunks, and the sequence too. Returns the number of their
+ * tokens. */
+static uint32_t align_stages(struct forward *l, uint32_t chunks)
 {
-    struct moeflux_model *m = list[0]->model;
-    const struct moeflux_outputs none = {0};
-    const struct work w = {.m = m,
-                           .list = list,
-                           .n = n,
-                           .is_batched = true,
-                           .is_watched = m->step_ns > QUICK_NS,
-                           .outputs = &none};
-    uint64_t start;
-    int rc = forward_check_files(m, e);
-    if (rc < 0)
-        return rc;
-    list[0]->progress_at = (struct progress_at){.total = 1, .what = "generating"};
-    rc = run_stages(&w, &(struct input){.ids = ids, .logits = logits}, &start, e);
-    if (start) {
-        release_first(&w);
-        m->step_ns = clock_ns() - start;
+    struct moeflux_session *s = l->s;
+    uint32_t all = l->call->n_chunks, tokens = chunks == all ? l->call->n : chunks * l->m->max_chunk;
+    for (uint32_t i = 0; moves(l) && i < l->m->n_stages; i++)
+        move_back(&s->on[i], l->workers[i].n_done - chunks, n_older_of(&l->workers[i]));
+    bool is_kept = chunks == all && l->call->keep;
+    s->parity ^= (chunks - is_kept) & 1;
+    memmove(s->history + s->pos, l->call->ids, tokens * sizeof *s->history);
+    s->pos += tokens;
+    return tokens;
+}
+
+/* ---- all stages ---- */
+
+/* Runs the evaluation, which has the first stage, and gives all stages back. *chunks: those that were
+ * finished. */
+static int run(struct forward *l, uint32_t *chunks, struct moeflux_err *e)
+{
+    uint64_t start = clock_ns();
+    uint32_t n = l->m->n_stages;
+    int rc = run_workers(l, e);
+    if (rc == 0)
+        rc = result_of(l, e);
+    *chunks = l->workers[n - 1].n_done;
+    for (uint32_t i = n; i-- > 1;)
+        leave_stage(&l->workers[i], rc);
+    l->m->step_ns = (clock_ns() - start) / l->call->n_chunks;
+    if (rc == 0) {
+        rc = hand_out_hidden(l, e);
+        *chunks = rc < 0 ? 0 : *chunks;
     }
+    leave_stage(&l->workers[0], rc);
+    give_stage(&l->workers[0], rc);
     return rc;
 }
 
-int forward_chunk(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t keep, bool last,
-                  const struct moeflux_outputs *outputs, struct moeflux_err *e)
+int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_err *e)
 {
+    struct moeflux_session *s = c->list[0];
     struct moeflux_model *m = s->model;
-    const struct work w = {.m = m,
-                           .list = &s,
-                           .n = n,
-                           .keep = keep,
-                           .is_watched = n > 1 || m->step_ns > QUICK_NS,
-                           .outputs = outputs,
-                           .choice = s->choice};
-    uint64_t start;
-    int rc = outputs->hidden ? make_hidden_buffers(m, e) : 0;
+    const struct moeflux_outputs *o = c->outputs;
+    struct forward l = {.call = c,
+                        .m = m,
+                        .s = s,
+                        .has_threads = c->n_chunks > 1,
+                        .is_watched = (c->n > 1 && !c->is_batched) || m->step_ns > QUICK_NS,
+                        .is_only_one = c->n_chunks == 1 && (m->trace || m->prefer.margin > 0 || o->hidden),
+                        .lock = PTHREAD_MUTEX_INITIALIZER,
+                        .moved = PTHREAD_COND_INITIALIZER};
+    uint32_t chunks = 0;
+    assert(m->n_stages > 0 && m->n_stages <= MOEFLUX_MAX_DEVICES);
+    l.runs_on = s->choice && !c->is_batched && !l.is_watched && m->resident && m->n_stages == 1 &&
+                !m->stages[0].ngrams.tables; /* the host must know a token to read its rows */
+    for (uint32_t i = 0; i < m->n_stages; i++)
+        l.workers[i] = (struct worker){.forward = &l, .idx = i};
+    *n_done = 0;
+    int rc = o->hidden ? make_hidden_buffers(m, e) : 0;
     if (rc == 0)
         rc = forward_check_files(m, e);
+    s->progress_at.from = s->progress_at.before;
+    s->progress_at.here = 0;
+    if (rc == 0)
+        rc = take_stage(&l.workers[0], go_on, e);
     if (rc < 0)
         return rc;
-    s->is_stopped = w.is_watched;
-    rc = run_stages(&w, &(struct input){.ids = ids, .last = last}, &start, e);
-    s->is_stopped &= rc < 0;
-    if (rc == 0 && w.is_watched)
-        sequence_swap_states(s);
-    if (start) {
-        m->step_ns = clock_ns() - start;
-        rc = rc < 0 ? rc : hand_out_hidden(&w, e);
-        release_first(&w);
-    }
-    s->is_stopped &= start != 0;
-    if (rc < 0)
-        return rc;
-    s->pos += n;
-    s->parity ^= keep ? 0 : 1;
-    return 0;
+    s->is_stopped = l.is_watched && !c->is_batched;
+    rc = run(&l, &chunks, e);
+    if (!c->is_batched)
+        *n_done = align_stages(&l, chunks);
+    s->is_stopped = s->is_stopped && rc < 0;
+    tell_left(&l);
+    pthread_mutex_destroy(&l.lock);
+    pthread_cond_destroy(&l.moved);
+    return rc;
 }

@@ -4,16 +4,20 @@
 
 #include "engine/session.h"
 
+/* Whether a pass was recorded ahead (work.h): its batch is deferred, or it was submitted too. */
+enum pass_ahead { PASS_NOT_AHEAD, PASS_DEFERRED, PASS_IN_FLIGHT };
+
 struct pass {
     struct moeflux_session *s;
     struct moeflux_model *m;
     struct stage *at; /* the stage that the pass is on; the functions below concern this stage's layers */
     struct arch_chunk chunk;
     const struct moeflux_outputs *outputs;
-    uint64_t start_ns;            /* when it came to this stage */
+    uint64_t start_ns; /* when it came to this stage */
+    enum pass_ahead ahead;
     uint32_t half;                /* which of the stage's two host copies of logits it writes */
     bool chooses;                 /* it writes none: the device samples from the logits (work.choice) */
-    struct progress_at *progress; /* NULL: another thread reports it (pipeline.h) */
+    struct progress_at *progress; /* NULL: another thread reports it (forward.h) */
     /* source and target of the copies of the hidden states that enter and leave the stage; NULL: the device's
      * own are mapped */
     struct crossing_half in, out;

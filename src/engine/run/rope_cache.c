@@ -72,8 +72,9 @@ void rope_cache_go_ahead(struct rope_cache *r, const struct moeflux_model *m)
     r->is_ahead = true;
 }
 
-float *rope_cache_of_tokens(struct rope_cache *r)
+float *rope_cache_of_tokens(struct rope_cache *r, uint32_t half, uint64_t *address)
 {
     r->is_ahead = false;
-    return half_of(r, 0);
+    *address = r->room.address + half * half_bytes(r);
+    return half_of(r, half);
 }

@@ -31,8 +31,8 @@ void rope_cache_fill_token(const struct moeflux_model *m, float *out, uint32_t n
 uint64_t rope_cache_of_chunk(struct rope_cache *r, const struct moeflux_model *m, uint32_t n, uint32_t pos);
 /* Computes the values of the next positions while the device uses the current chunk's. */
 void rope_cache_go_ahead(struct rope_cache *r, const struct moeflux_model *m);
-/* Returns where the caller writes the values of single tokens, always at the same address (room.address). The
- * device must be idle. */
-float *rope_cache_of_tokens(struct rope_cache *r);
+/* Returns where the caller writes the values of single tokens, which the device reads at *address, one of two
+ * places. The device must not use that one. */
+float *rope_cache_of_tokens(struct rope_cache *r, uint32_t half, uint64_t *address);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/mem.h"
 #include "engine/model.h"
 #include "engine/plan/load_plan.h"
+#include "engine/run/work.h"
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
 #include "experts/store_fill.h"
@@ -213,27 +214,19 @@ void stage_close(struct stage *at)
 
 /* ---- the turn ---- */
 
-void stage_take(struct stage *at)
-{
-    turns_begin(&at->turn);
-}
-
-void stage_give(struct stage *at)
-{
-    turns_end(&at->turn);
-}
-
 static bool ask_callback(void *ctx)
 {
     const struct moeflux_model *m = ctx;
     return progress_report(&m->progress, "reading the prompt", "tok", 0, 0);
 }
 
-static int wait_for_device(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
-                           struct moeflux_err *e)
+int stage_wait_idle(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
+                    struct moeflux_err *e)
 {
     enum { SLICE_NS = 50000000 };
-    int rc = at == m->stages ? step_wait_idle(m, e) : 0;
+    const struct exec_watch own = {ask_callback, m};
+    w = w ? w : &own;
+    int rc = work_drop_ahead(at, e);
     while (rc == 0 && at->is_stopped) {
         int done = model_fault(m, at, exec_wait_idle(at->exec, SLICE_NS, e), e);
         at->is_stopped = done == 0;
@@ -244,24 +237,13 @@ static int wait_for_device(struct moeflux_model *m, struct stage *at, const stru
     return rc;
 }
 
-int stage_wait_idle(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
-{
-    return wait_for_device(m, at, &(struct exec_watch){ask_callback, m}, e);
-}
-
-int stage_enter_watched(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
-                        struct moeflux_err *e)
+int stage_enter(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
 {
     stage_take(at);
-    int rc = wait_for_device(m, at, w, e);
+    int rc = stage_wait_idle(m, at, NULL, e);
     if (rc < 0)
         stage_give(at);
     return rc;
-}
-
-int stage_enter(struct moeflux_model *m, struct stage *at, struct moeflux_err *e)
-{
-    return stage_enter_watched(m, at, &(struct exec_watch){ask_callback, m}, e);
 }
 
 int stage_enter_all(struct moeflux_model *m, struct moeflux_err *e)
@@ -282,11 +264,10 @@ void stage_give_all(struct moeflux_model *m)
         stage_give(&m->stages[i]);
 }
 
-bool stage_is_idle(struct moeflux_model *m, struct stage *at)
+bool stage_is_idle(struct stage *at)
 {
     enum { PATIENCE_NS = 250000000 };
-    if (at == m->stages)
-        step_wait_idle(m, NULL);
+    work_drop_ahead(at, NULL);
     if (at->is_stopped && at->exec && exec_wait_idle(at->exec, PATIENCE_NS, NULL) != 0)
         at->is_stopped = false;
     return !at->is_stopped;

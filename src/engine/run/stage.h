@@ -44,6 +44,10 @@ enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, SIDE_PROMPT, EXPERT_SIDES };
 /* The recording of one token of each of some sequences: the states that it reads and writes. */
 struct recorded {
     uint32_t n; /* sequences; 0: nothing is recorded */
+    /* it was submitted too, since the device itself samples the token's id; else its batch is deferred */
+    bool is_in_flight;
+    int32_t id;      /* the token in flight */
+    uint64_t ticket; /* exec_wait's, if it is in flight */
     bool is_batched;
     bool chooses;  /* pass.chooses */
     uint32_t half; /* pass.half */
@@ -52,10 +56,10 @@ struct recorded {
 };
 
 enum { AHEAD_GROUPS = 4 };
-/* The recording ahead on a stage (ahead.h). */
+/* The recording ahead on a stage (work.h). */
 struct ahead {
-    struct recorded deferred; /* what the deferred batch (exec_is_deferred) has recorded */
-    struct recorded wanted;   /* what to record next */
+    struct recorded next;   /* what was recorded ahead */
+    struct recorded wanted; /* what to record next */
     struct {
         struct recorded next; /* the group's next tokens */
         uint32_t next_group;  /* index of the group that came after it the last time */
@@ -155,21 +159,27 @@ bool stage_has_cpu_layers(const struct stage *at);
 bool stage_holds_all(const struct stage *at);
 
 /* Take and give back the turn. Another thread may give it back. */
-void stage_take(struct stage *at);
-void stage_give(struct stage *at);
-/* Waits until no stopped or dropped work is in flight on the device; the caller has the turn. Calls the
- * progress callback meanwhile. ERR_INTERRUPTED. */
-int stage_wait_idle(struct moeflux_model *m, struct stage *at, struct moeflux_err *e);
+static inline void stage_take(struct stage *at)
+{
+    turns_begin(&at->turn);
+}
+
+static inline void stage_give(struct stage *at)
+{
+    turns_end(&at->turn);
+}
+
+/* Drops what was recorded ahead, and waits until no stopped or dropped work is in flight on the device; the
+ * caller has the turn. Calls `w` meanwhile; NULL: the progress callback. ERR_INTERRUPTED. */
+int stage_wait_idle(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
+                    struct moeflux_err *e);
 /* Runs stage_take and stage_wait_idle. On failure the caller does not have the turn. */
 int stage_enter(struct moeflux_model *m, struct stage *at, struct moeflux_err *e);
-/* Does the same with w instead of the progress callback: for threads that must not call it, or that report
- * more. */
-int stage_enter_watched(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
-                        struct moeflux_err *e);
 /* Enters all stages. */
 int stage_enter_all(struct moeflux_model *m, struct moeflux_err *e);
 void stage_give_all(struct moeflux_model *m);
-/* Waits a moment; returns whether nothing is in flight. The caller has the turn. */
-bool stage_is_idle(struct moeflux_model *m, struct stage *at);
+/* Drops what was recorded ahead and waits a moment; returns whether nothing is in flight. The caller has the
+ * turn. */
+bool stage_is_idle(struct stage *at);
 
 #endif

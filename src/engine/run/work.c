@@ -22,20 +22,23 @@ static void record_head(const struct pass *p, uint32_t from, uint32_t n)
                   (uint64_t)n * p->m->dir.config.vocab_size * sizeof(float));
 }
 
-const float *work_logits(const struct stage *at, uint32_t half)
+/* Returns the last stage's logits of a few tokens: f32 [n][vocab_size]. If they are a host copy, they stay
+ * valid until end_logits, even if the stage computes something else, which uses the other half.
+ * begin_logits must be called before they are computed. */
+static const float *logits_of(const struct stage *at, uint32_t half)
 {
     return (const float *)(const void *)(at->view.logits.host
                                              ? at->view.logits.host
                                              : at->logits.host + half * at->view.logits.bytes);
 }
 
-void work_begin_logits(struct stage *at, uint32_t half)
+static void begin_logits(struct stage *at, uint32_t half)
 {
     pthread_mutex_lock(&at->reading[half]);
     at->last_half = half;
 }
 
-void work_end_logits(struct stage *at, uint32_t half)
+static void end_logits(struct stage *at, uint32_t half)
 {
     pthread_mutex_unlock(&at->reading[half]);
 }
@@ -45,7 +48,7 @@ static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float
                     struct moeflux_err *e)
 {
     record_head(p, from, n);
-    *rows = work_logits(p->at, p->half);
+    *rows = logits_of(p->at, p->half);
     return exec_finish(p->at->exec, e);
 }
 
@@ -78,14 +81,15 @@ static int last_logits(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
-/* Work that may be stopped does not change the recurrent state in place. The KV cache needs no copy: the next
- * chunk writes the same positions again. */
-struct arch_sequence work_sequence(const struct work *w, uint32_t i, const struct stage *at)
+/* Returns the position of sequence i of the work, and its state on the stage. Work that may be stopped, or
+ * has a token after it in flight, does not change the recurrent state in place. The KV cache needs no copy:
+ * the next chunk writes the same positions again. */
+static struct arch_sequence sequence_of(const struct work *w, uint32_t i, const struct stage *at)
 {
     const struct moeflux_session *s = w->list[i];
     const struct stage_state *on = &s->on[at - w->m->stages];
-    bool moves = w->is_batched || w->is_watched;
-    bool is_swapped = moves && !w->is_pipelined && w->flips % 2 != 0;
+    bool moves = w->is_batched || w->is_watched || w->runs_on;
+    bool is_swapped = moves && !w->is_moving && w->flips % 2 != 0;
     return (struct arch_sequence){.pos = s->pos + w->ahead,
                                   .parity = s->parity ^ (w->flips & 1),
                                   .kv_blocks = on->tables[ARCH_ROWS].table.address,
@@ -95,7 +99,8 @@ struct arch_sequence work_sequence(const struct work *w, uint32_t i, const struc
                                       (moves && !is_swapped ? on->recurrent_next : on->recurrent).address};
 }
 
-bool work_chooses(const struct work *w, const struct stage *at)
+/* Whether the next token is sampled on this stage, if the token passes it without the host. */
+static bool chooses(const struct work *w, const struct stage *at)
 {
     return w->choice && at == &w->m->stages[w->m->n_stages - 1];
 }
@@ -118,11 +123,11 @@ struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequen
                                .keep = w->keep,
                                .kept = at->kept.address}};
     if (!w->is_batched) {
-        p.chunk.of = work_sequence(w, 0, at);
+        p.chunk.of = sequence_of(w, 0, at);
         return p;
     }
     for (uint32_t i = 0; i < w->n; i++)
-        each[i] = work_sequence(w, i, at);
+        each[i] = sequence_of(w, i, at);
     p.chunk.each = each;
     return p;
 }
@@ -141,10 +146,12 @@ static uint32_t find_place(const struct stage *at, uint64_t mark)
     return oldest;
 }
 
-void work_track(const struct work *w, struct stage *at)
+/* Selects the predictor's places for the work's sequences and notes their positions after the work. What the
+ * predictor has seen of a sequence counts only if the sequence goes on from there. */
+static void track(const struct work *w, struct stage *at)
 {
     uint32_t places[MOEFLUX_MAX_BATCHED];
-    uint32_t n = w->is_batched ? w->n : 1, here = w->is_batched ? 1 : w->n;
+    uint32_t n = w->is_batched ? w->n : 1, here = w->is_batched ? 1 : w->n_all;
     uint64_t now = ++at->n_tracked;
     for (uint32_t i = 0; i < n; i++) {
         const struct moeflux_session *s = w->list[i];
@@ -178,7 +185,7 @@ void work_hand_over(const struct work *w, const struct stage *at)
         memcpy(hidden_states(at + 1), hidden_states(at), hidden_bytes(w->m, w->n));
 }
 
-int work_record_layers(const struct pass *p, struct moeflux_err *e)
+static int record_layers(const struct pass *p, struct moeflux_err *e)
 {
     const struct stage *at = p->at;
     exec_begin(at->exec);
@@ -197,14 +204,153 @@ static void record_hidden_states(const struct pass *p)
         exec_copy(p->at->exec, p->out.buffer, p->out.off, &p->at->view.x, 0, hidden_bytes(p->m, p->chunk.n));
 }
 
-void work_watch(const struct stage *at, const struct exec_watch *w)
+void work_set_up(const struct work *w, const struct stage *at, const struct exec_watch *watch, bool on)
 {
-    exec_watch(at->exec, w);
-    if (at->sides[SIDE_HOST].exec)
-        exec_watch(at->sides[SIDE_HOST].exec, w);
+    struct exec *execs[] = {at->exec, at->sides[SIDE_HOST].exec};
+    for (size_t i = 0; i < sizeof execs / sizeof *execs; i++) {
+        if (!execs[i])
+            continue;
+        if (w->is_watched)
+            exec_watch(execs[i], on ? watch : NULL);
+        if (w->is_batched)
+            exec_set_batch_invariant(execs[i], on);
+    }
 }
 
-int work_end(const struct pass *p, int rc, struct moeflux_err *e)
+/* ---- what is recorded ahead ---- */
+
+static bool is_same_group(const struct recorded *a, const struct work *w)
+{
+    bool is = a->n == w->n && a->is_batched == w->is_batched;
+    for (uint32_t i = 0; is && i < a->n; i++)
+        is = a->marks[i] == w->list[i]->mark;
+    return is;
+}
+
+/* Returns whether the work is what was recorded ahead. */
+static enum pass_ahead state_ahead(const struct work *w, const struct stage *at)
+{
+    const struct recorded *a = &at->ahead.next;
+    bool is = is_same_group(a, w) && a->chooses == chooses(w, at);
+    for (uint32_t i = 0; is && i < a->n; i++) {
+        const struct arch_sequence have = a->each[i], want = sequence_of(w, i, at);
+        is = have.pos == want.pos && have.parity == want.parity && have.kv_blocks == want.kv_blocks &&
+             have.ring_blocks == want.ring_blocks && have.recurrent == want.recurrent &&
+             have.recurrent_out == want.recurrent_out;
+    }
+    if (is && a->is_in_flight)
+        is = w->runs_on && a->id == w->ids[0] && step_is_next(w->m, w->choice);
+    else
+        is = is && exec_is_deferred(at->exec);
+    return !is ? PASS_NOT_AHEAD : a->is_in_flight ? PASS_IN_FLIGHT : PASS_DEFERRED;
+}
+
+/* Whether each sequence has room for a token after the current one. */
+static bool may_go_on(const struct work *w)
+{
+    bool may = true;
+    for (uint32_t i = 0; i < w->n; i++)
+        may = may && w->list[i]->pos + 1 < w->list[i]->max_context;
+    return may;
+}
+
+/* Returns the index of the work's group, or of the least recently seen one. */
+static uint32_t find(const struct ahead *a, const struct work *w)
+{
+    uint32_t oldest = 0;
+    for (uint32_t i = 0; i < AHEAD_GROUPS; i++) {
+        if (is_same_group(&a->groups[i].next, w))
+            return i;
+        if (a->groups[i].last_use < a->groups[oldest].last_use)
+            oldest = i;
+    }
+    return oldest;
+}
+
+/* Returns the work's next tokens. The states that they refer to may be gone when they are recorded; then the
+ * recording is never used. */
+static struct recorded next_of(const struct work *w, const struct stage *at)
+{
+    struct work after = *w;
+    struct recorded r = {
+        .n = may_go_on(w) ? w->n : 0, .is_batched = w->is_batched, .chooses = chooses(w, at)};
+    after.ahead = after.flips = 1;
+    for (uint32_t i = 0; i < r.n; i++) {
+        r.each[i] = sequence_of(&after, i, at);
+        r.marks[i] = w->list[i]->mark;
+    }
+    return r;
+}
+
+/* Notes that the work has come to the stage, after which group, and what its next tokens are. Returns true,
+ * with *next, if something should be recorded now: in a batch of its own, followed by note_ahead. The
+ * batch is submitted if at->ahead.wanted.is_in_flight, else deferred. each: room for what *next refers to. */
+static bool choose_ahead(const struct work *w, const struct pass *here,
+                         struct arch_sequence each[MOEFLUX_MAX_BATCHED], struct pass *next)
+{
+    struct stage *at = here->at;
+    struct ahead *a = &at->ahead;
+    uint32_t own = find(a, w);
+    if (!is_same_group(&a->groups[own].next, w))
+        a->groups[own].next_group = own;
+    a->groups[own].next = next_of(w, at);
+    a->groups[own].last_use = ++a->clock;
+    a->groups[a->last].next_group = own;
+    a->last = own;
+    a->wanted = a->groups[w->runs_on ? own : a->groups[own].next_group].next;
+    a->wanted.half = 1 - here->half;
+    a->wanted.is_in_flight = w->runs_on;
+    /* A wasted token would delay threads that wait for the stage. */
+    if (w->runs_on && (!w->choice->more || turns_are_wanted(&at->turn)))
+        return false;
+    if (a->wanted.n == 0 || at->computes_at_once)
+        return false;
+    const struct work after = {.m = w->m, .list = w->list, .n = a->wanted.n, .outputs = w->outputs};
+    *next = work_pass(&after, at, NULL);
+    memcpy(each, a->wanted.each, a->wanted.n * sizeof *each);
+    next->s = NULL;
+    next->progress = NULL;
+    next->half = a->wanted.half;
+    next->chooses = a->wanted.chooses;
+    next->chunk.of = each[0];
+    next->chunk.each = a->wanted.is_batched ? each : NULL;
+    float *rope = rope_cache_of_tokens(&at->rope, next->half, &next->chunk.rope);
+    if (a->wanted.is_in_flight) {
+        rope_cache_fill(w->m, rope, 1, each[0].pos);
+        next->chunk.ids = step_id(w->m, here->half);
+    }
+    return true;
+}
+
+/* Notes whether the recording succeeded; if not, nothing is recorded. */
+static void note_ahead(struct stage *at, bool done)
+{
+    at->ahead.next = at->ahead.wanted;
+    at->ahead.next.n = done ? at->ahead.wanted.n : 0;
+}
+
+int work_drop_ahead(struct stage *at, struct moeflux_err *e)
+{
+    struct recorded *a = &at->ahead.next;
+    bool is = a->n > 0 && a->is_in_flight;
+    a->n = is ? 0 : a->n;
+    return is ? exec_wait(at->exec, a->ticket, e) : 0;
+}
+
+/* ---- a pass ---- */
+
+int work_enter(const struct work *w, struct stage *at, const struct exec_watch *watch, struct moeflux_err *e)
+{
+    stage_take(at);
+    if (chooses(w, at))
+        step_begin(w->m, w->choice);
+    int rc = state_ahead(w, at) == PASS_IN_FLIGHT ? 0 : stage_wait_idle(w->m, at, watch, e);
+    if (rc < 0)
+        stage_give(at);
+    return rc;
+}
+
+static int end_pass(const struct pass *p, int rc, struct moeflux_err *e)
 {
     if (rc < 0)
         exec_abandon(p->at->exec);
@@ -214,9 +360,9 @@ int work_end(const struct pass *p, int rc, struct moeflux_err *e)
     return model_fault(p->m, p->at, rc, e);
 }
 
-int work_record_tokens(const struct pass *p, struct moeflux_err *e)
+static int record_tokens(const struct pass *p, struct moeflux_err *e)
 {
-    int rc = work_record_layers(p, e);
+    int rc = record_layers(p, e);
     if (is_last(p))
         record_head(p, 0, p->chunk.n);
     else
@@ -237,9 +383,9 @@ static int finish(const struct pass *p, struct moeflux_err *e)
     return exec_wait(at->exec, ticket, e);
 }
 
-static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
+static int compute_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
-    int rc = work_record_layers(p, e);
+    int rc = record_layers(p, e);
     if (rc == 0 && !is_last(p))
         record_hidden_states(p);
     if (rc == 0 && is_last(p) && p->outputs->each_logits)
@@ -248,14 +394,173 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
         rc = last_logits(p, e);
     else if (rc == 0)
         rc = finish(p, e);
-    return work_end(p, rc, e);
+    return end_pass(p, rc, e);
 }
 
-int work_run(const struct pass *p, bool last, struct moeflux_err *e)
+static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
     memset(p->at->is_seen, 0, p->m->dir.config.n_layers * sizeof *p->at->is_seen);
-    work_begin_logits(p->at, p->half);
-    int rc = run_chunk(p, last, e);
-    work_end_logits(p->at, p->half);
+    begin_logits(p->at, p->half);
+    int rc = compute_chunk(p, last, e);
+    end_logits(p->at, p->half);
     return rc < 0 ? rc : chosen_see(p, e);
+}
+
+static int run_tokens(const struct pass *p, struct moeflux_err *e)
+{
+    int rc = record_tokens(p, e);
+    if (rc == 0)
+        rc = exec_finish(p->at->exec, e);
+    return end_pass(p, rc, e);
+}
+
+/* ---- tokens, with every expert where the device can read it ---- */
+
+/* Submits the tokens, unless they are in flight. *ticket: of the batch that ends with their logits, or with
+ * the choice. If they were deferred, sampling is a submission of its own: it depends on the sampler's
+ * state, which a deferred recording cannot know. */
+static int submit_tokens(const struct work *w, const struct pass *p, uint64_t *ticket, struct moeflux_err *e)
+{
+    struct exec *x = p->at->exec;
+    bool is_deferred = p->ahead == PASS_DEFERRED;
+    *ticket = p->at->ahead.next.ticket;
+    note_ahead(p->at, false);
+    if (p->ahead == PASS_IN_FLIGHT)
+        return 0;
+    int rc = is_deferred ? exec_submit_deferred(x, ticket, e) : record_tokens(p, e);
+    if (rc < 0 || (is_deferred && !p->chooses))
+        return rc;
+    if (is_deferred)
+        exec_begin(x);
+    if (p->chooses)
+        step_record(p->m, w->choice, p->half);
+    return exec_submit(x, ticket, e);
+}
+
+/* Records the next tokens while the device computes. If a token that would be in flight cannot be, it is
+ * begun when it is the current one. */
+static int record_next(const struct work *w, const struct pass *next, struct moeflux_err *e)
+{
+    struct exec *x = next->at->exec;
+    struct recorded *wanted = &next->at->ahead.wanted;
+    int rc = record_tokens(next, wanted->is_in_flight ? NULL : e);
+    if (wanted->is_in_flight) {
+        step_record_next(w->m, w->choice, next->half);
+        if (rc == 0)
+            rc = exec_submit(x, &wanted->ticket, NULL);
+        if (rc < 0)
+            exec_abandon(x);
+    } else {
+        exec_defer(x);
+    }
+    note_ahead(next->at, rc == 0);
+    return wanted->is_in_flight ? 0 : rc;
+}
+
+/* Decodes tokens. next: what to record ahead, or NULL. */
+static int decode_tokens(const struct work *w, const struct pass *p, const struct pass *next,
+                         struct moeflux_err *e)
+{
+    uint64_t ticket;
+    int rc = submit_tokens(w, p, &ticket, e);
+    if (rc < 0)
+        return rc;
+    if (next)
+        rc = record_next(w, next, e);
+    int waited = exec_wait(p->at->exec, ticket, rc < 0 ? NULL : e);
+    rc = rc < 0 ? rc : waited;
+    if (rc < 0)
+        work_drop_ahead(p->at, NULL);
+    else if (p->chooses)
+        step_end(p->m, w->choice, p->half);
+    if (rc == 0 && p->chooses)
+        p->at->ahead.next.id = (int32_t)w->choice->result[0];
+    return rc;
+}
+
+/* Decodes a token of each of a list of sequences, with every expert where the device can read it. */
+static int decode_stage(const struct work *w, const struct pass *p, struct moeflux_err *e)
+{
+    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
+    struct pass next;
+    bool goes_on = choose_ahead(w, p, each, &next);
+    int rc = end_pass(p, decode_tokens(w, p, goes_on ? &next : NULL, e), e);
+    return rc == 0 && !w->is_batched ? chosen_see(p, e) : rc;
+}
+
+/* ---- a stage ---- */
+
+/* Reads the tokens' n-gram rows, if layers of the stage have tables. */
+static int read_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
+{
+    uint32_t n_sequences = w->is_batched ? w->n : 1, n = w->is_batched ? 1 : w->n;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < n_sequences; i++) {
+        const struct moeflux_session *s = w->list[i];
+        /* Chunks of one evaluation have contiguous ids, and are not in the history yet. */
+        const struct ngram_text text = {s->history, w->ids + i - w->ahead, s->pos};
+        rc = ngram_rows_read(&at->ngrams, &w->m->dir, &text, s->pos + w->ahead, n, i, e);
+    }
+    return rc;
+}
+
+/* Fills the inputs of the first stage, the ids, and of all, the positions. The device must not use them. */
+static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err *e)
+{
+    struct moeflux_model *m = w->m;
+    struct stage *at = p->at;
+    if (at == m->stages)
+        memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
+    if (pass_n_decoding(p) == 0) {
+        p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, p->chunk.of.pos);
+        return read_rows(w, at, e);
+    }
+    float *to = rope_cache_of_tokens(&at->rope, p->half, &p->chunk.rope);
+    for (uint32_t i = 0; i < w->n; i++)
+        rope_cache_fill_token(m, to, w->n, i, w->list[i]->pos + w->ahead);
+    return read_rows(w, at, e);
+}
+
+/* Whether a token passes the stage's layers without the host, and only its logits are wanted. */
+static bool is_plain(const struct work *w, const struct pass *p)
+{
+    const struct moeflux_outputs *o = w->outputs;
+    if (w->is_watched || o->each_logits || o->hidden || !(w->is_batched || (w->n == 1 && o->logits)))
+        return false;
+    if (w->m->trace || stage_has_cpu_layers(p->at))
+        return false;
+    return stage_holds_all(p->at) || (!w->is_batched && pass_is_at_once(p));
+}
+
+int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struct moeflux_err *e)
+{
+    struct stage *at = p->at;
+    bool plain = is_plain(w, p);
+    p->chooses = plain && chooses(w, at);
+    p->ahead = plain ? state_ahead(w, at) : PASS_NOT_AHEAD;
+    p->half = p->ahead ? at->ahead.next.half : 1 - at->last_half;
+    *rows = (struct work_rows){
+        .is_there = is_last(p) && (plain || w->is_batched), .is_wanted = !p->chooses, .half = p->half};
+    if (rows->is_there)
+        begin_logits(at, p->half);
+    int rc = p->ahead != PASS_IN_FLIGHT ? fill_inputs(w, p, e) : 0;
+    if (rc < 0)
+        return rc;
+    if (!plain && w->ahead == 0)
+        track(w, at);
+    if (plain)
+        return decode_stage(w, p, e);
+    return w->is_batched ? run_tokens(p, e) : run_chunk(p, w->is_last, e);
+}
+
+void work_end_rows(const struct work *w, const struct work_rows *rows, int rc)
+{
+    const struct moeflux_model *m = w->m;
+    struct stage *at = &w->m->stages[m->n_stages - 1];
+    const float *from = logits_of(at, rows->half);
+    float *const *to = w->is_batched ? w->logits : &w->outputs->logits;
+    uint32_t vocab = m->dir.config.vocab_size;
+    for (uint32_t i = 0; rc == 0 && rows->is_wanted && i < w->n; i++)
+        memcpy(to[i], from + (uint64_t)i * vocab, vocab * sizeof(float));
+    end_logits(at, rows->half);
 }

@@ -1,4 +1,16 @@
-/* work.h - runs tokens on one stage, from the hidden states that enter it to those that leave it. */
+/* work.h - an evaluation on one stage, from the hidden states that enter it to those that leave it. The next
+ * tokens are recorded while the device computes ("ahead").
+ *
+ * The commands of a token do not depend on its id, so they can be ready before the id is known. Then they
+ * are deferred, and submitted when the host knows the id. If groups of sequences alternate on several
+ * devices, the next group is guessed: the one that came after this group the last time. A wrong guess costs
+ * the recording.
+ *
+ * If one device holds all experts and samples (work.runs_on), the id stays on the device: the next token
+ * reads it there. So it is submitted as soon as it is recorded, and is in flight while the host follows one
+ * token later. If the host wants no more tokens, or another one, the token in flight is wasted. Its row of
+ * the KV cache is overwritten. Its recurrent state is in the buffer that becomes the current one only when
+ * the token is accepted. */
 #ifndef MOEFLUX_ENGINE_RUN_WORK_H
 #define MOEFLUX_ENGINE_RUN_WORK_H
 
@@ -8,47 +20,49 @@
 struct work {
     struct moeflux_model *m;
     struct moeflux_session *const *list;
+    const int32_t *ids; /* [n] */
     uint32_t n;
-    uint32_t keep; /* arch_chunk.keep */
+    uint32_t n_all; /* n, and the tokens of the chunks that follow at once */
+    uint32_t keep;  /* arch_chunk.keep */
     bool is_batched, is_watched;
-    /* the recurrent states move with each chunk (pipeline.h), not with the sequences' positions */
-    bool is_pipelined;
+    /* one device holds all experts and samples: the token after it may be in flight (see above) */
+    bool runs_on;
+    bool is_last; /* outputs->logits are those of this chunk */
+    /* the recurrent states move with each chunk (forward.h), not with the sequences' positions */
+    bool is_moving;
     uint32_t ahead; /* positions between the sequence's end and the first token */
     uint32_t flips; /* evaluations between the sequence's end and this one */
     const struct moeflux_outputs *outputs;
+    float *const *logits;         /* [n], in batched decode */
     struct device_choice *choice; /* sampling on the device; NULL: the host gets the logits */
 };
 
-/* Returns the position of sequence i of the work, and its state on the stage. */
-struct arch_sequence work_sequence(const struct work *w, uint32_t i, const struct stage *at);
-/* Whether the next token is sampled on this stage, if the token passes it without the host. */
-bool work_chooses(const struct work *w, const struct stage *at);
+/* Logits of a few tokens on the last stage, which work_end_rows copies to the caller. */
+struct work_rows {
+    bool is_there;
+    bool is_wanted; /* false: the device samples from them */
+    uint32_t half;  /* pass.half */
+};
+
 /* Returns the work's pass on one stage. each: room for what the pass refers to; NULL: one sequence. */
 struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_BATCHED]);
-/* Begins a batch with the embedding, or with the hidden states of the stage before, and records the
- * layers. */
-int work_record_layers(const struct pass *p, struct moeflux_err *e);
-/* Does the same and records the stage's output: the tokens' logits on the last stage, else the hidden
- * states. */
-int work_record_tokens(const struct pass *p, struct moeflux_err *e);
-/* Runs a chunk from begin to end, with work_begin_logits and work_end_logits. last: outputs->logits are
- * those of this chunk. */
-int work_run(const struct pass *p, bool last, struct moeflux_err *e);
-/* Calls exec_watch for every exec of the stage. */
-void work_watch(const struct stage *at, const struct exec_watch *w);
-/* Ends a pass with the result rc. Returns rc; the text names the device at fault. */
-int work_end(const struct pass *p, int rc, struct moeflux_err *e);
+/* Takes the turn of a stage and waits until nothing else is in flight there (stage_wait_idle). On failure
+ * the caller does not have the turn. */
+int work_enter(const struct work *w, struct stage *at, const struct exec_watch *watch, struct moeflux_err *e);
+/* Waits for the token in flight, if there is one, and drops its results. Must be called before any other use
+ * of the stage, whose turn the caller has. */
+int work_drop_ahead(struct stage *at, struct moeflux_err *e);
+/* Sets (on) or ends the modes that the work needs on a stage: `watch` if it is watched, batch-invariant
+ * results in batched decode. */
+void work_set_up(const struct work *w, const struct stage *at, const struct exec_watch *watch, bool on);
+/* Runs the pass of a work from begin to end; the caller has the stage's turn. If *rows are there, it must
+ * call work_end_rows with the result. A host copy of them (stage.logits) stays valid when the stage is
+ * given back. */
+int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struct moeflux_err *e);
+/* Copies the rows to the caller if rc is 0. */
+void work_end_rows(const struct work *w, const struct work_rows *rows, int rc);
 /* Copies the hidden states of a finished stage to the input of the next one, which must be idle. The caller
  * has the turn of both. Not needed if the stages have a crossing. */
 void work_hand_over(const struct work *w, const struct stage *at);
-/* Selects the predictor's places for the work's sequences and notes their positions after the work. What the
- * predictor has seen of a sequence counts only if the sequence goes on from there. */
-void work_track(const struct work *w, struct stage *at);
-/* Returns the last stage's logits of a few tokens: f32 [n][vocab_size]. If they are a host copy, they stay
- * valid until work_end_logits, even if the stage computes something else, which uses the other half.
- * work_begin_logits must be called before they are computed. */
-const float *work_logits(const struct stage *at, uint32_t half);
-void work_begin_logits(struct stage *at, uint32_t half);
-void work_end_logits(struct stage *at, uint32_t half);
 
 #endif

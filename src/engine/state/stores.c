@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "base/mem.h"
-#include "engine/run/pipeline.h"
+#include "engine/run/forward.h"
 
 enum { BLOCK = 1 << KV_BLOCK_SHIFT, MIN_UNDO = 256, STEPS = 2 };
 
@@ -54,7 +54,7 @@ uint32_t stores_window_from(const struct moeflux_session *s)
 {
     uint32_t from = s->window_from;
     for (uint32_t i = 0; i < s->model->n_stages; i++) {
-        uint64_t end = s->pos + reach(s->model->max_chunk, pipeline_n_older(i, s->model->n_stages));
+        uint64_t end = s->pos + reach(s->model->max_chunk, forward_n_older(i, s->model->n_stages));
         uint64_t blocks = (end + BLOCK - 1) / BLOCK, ring = s->on[i].tables[ARCH_WINDOW].n;
         if (ring > 0 && ring < s->max_blocks && blocks > ring)
             from = (uint32_t)size_max(from, (blocks - ring) * BLOCK);

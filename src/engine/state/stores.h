@@ -10,7 +10,7 @@
 
 #include "engine/session.h"
 
-/* Returns how many blocks a stage's ring has; 0 without a window. n_older: pipeline_n_older. */
+/* Returns how many blocks a stage's ring has; 0 without a window. n_older: forward_n_older. */
 uint32_t stores_ring_blocks(uint32_t window, uint32_t max_chunk, uint32_t n_older);
 
 /* Returns whether a layer has rows, or a window. */

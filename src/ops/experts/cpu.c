@@ -211,7 +211,7 @@ static void multiply(const struct job *j, const struct group *g, const struct we
                                              .scratch = j->rooms + thread * j->room_bytes});
         return;
     }
-    struct cpu_vector x[CPU_MAX_TOGETHER];
+    struct cpu_vector x[CPU_MAX_BATCHED];
     for (uint32_t i = 0; i < g->n; i++)
         x[i] = j->x[j->pairs[g->first + i] / j->per_input];
     j->isa->gemv(&(struct cpu_gemv_call){

@@ -18,13 +18,14 @@ static uint32_t terminator(const struct spirv_module *m, uint32_t label)
     return at;
 }
 
-/* A construct's merge and continue blocks are visited first, so they come last in the reverse of what is left. */
+/* A construct's merge and continue blocks are visited first, so they come last in the reverse of what is
+ * left. */
 static void visit(struct spirv_compiler *c, uint32_t label)
 {
     const struct spirv_module *m = c->m;
-    if (label >= m->bound || c->is_visited[label])
+    if (label >= m->bound || c->labels[label].is_visited)
         return;
-    c->is_visited[label] = 1;
+    c->labels[label].is_visited = true;
     uint32_t at = m->at[label], end = terminator(m, label), n = spirv_length_at(m, end);
     const uint32_t *in = m->words + end;
     for (; at < end; at += spirv_length_at(m, at)) {
@@ -59,8 +60,8 @@ static void sort_blocks(struct spirv_compiler *c)
         c->order[i] = other;
     }
     for (uint32_t i = 0; i < c->n_order; i++)
-        c->position[c->order[i]] = i;
-    c->is_reached[m->words[at + 1]] = 1;
+        c->labels[c->order[i]].position = i;
+    c->labels[m->words[at + 1]].is_reached = true;
 }
 
 /* --- one block --- */
@@ -73,14 +74,14 @@ static void add_edge(struct spirv_compiler *c, struct spirv_block *b, uint32_t l
         return;
     p->edges[p->n_edges++] = (struct spirv_edge){.label = label, .from = b->label};
     b->n_edges++;
-    c->is_reached[label] = 1;
+    c->labels[label].is_reached = true;
 }
 
 static bool has_edge(const struct spirv_compiler *c, uint32_t from, uint32_t label)
 {
-    if (!c->block_of[from])
+    if (!c->labels[from].block)
         return false;
-    const struct spirv_block *b = &c->p->blocks[c->block_of[from] - 1];
+    const struct spirv_block *b = &c->p->blocks[c->labels[from].block - 1];
     for (uint32_t i = 0; i < b->n_edges; i++)
         if (c->p->edges[b->first_edge + i].label == label)
             return true;
@@ -93,7 +94,8 @@ static void phi(struct spirv_compiler *c, uint32_t label, const uint32_t *in, ui
     uint32_t n_known = 0, only = 0;
     bool is_header = false;
     for (uint32_t i = 3; i < n; i += 2) {
-        is_header |= c->position[in[i + 1]] >= c->position[label] && c->is_visited[in[i + 1]];
+        is_header |=
+            c->labels[in[i + 1]].position >= c->labels[label].position && c->labels[in[i + 1]].is_visited;
         if (has_edge(c, in[i + 1], label)) {
             n_known++;
             only = in[i];
@@ -158,18 +160,41 @@ static void end_block(struct spirv_compiler *c, struct spirv_block *b, const uin
     }
 }
 
-static void instruction(struct spirv_compiler *c, uint32_t label, const uint32_t *in, uint32_t n)
+static const struct {
+    uint32_t first, last;
+    compile_fn *fn;
+} instructions[] = {{OP_COPY_LOGICAL, OP_COPY_LOGICAL, compile_copy},
+                    {OP_VARIABLE, OP_VARIABLE, compile_variable},
+                    {OP_LOAD, OP_LOAD, compile_load},
+                    {OP_STORE, OP_STORE, compile_store},
+                    {OP_ACCESS_CHAIN, OP_IN_BOUNDS_CHAIN, compile_chain},
+                    {OP_SHUFFLE, OP_SHUFFLE, compile_shuffle},
+                    {OP_CONSTRUCT, OP_CONSTRUCT, compile_construct},
+                    {OP_EXTRACT, OP_EXTRACT, compile_extract},
+                    {OP_INSERT, OP_INSERT, compile_insert},
+                    {OP_U_CONVERT, OP_U_CONVERT, compile_convert},
+                    {OP_F_CONVERT, OP_F_CONVERT, compile_convert},
+                    {OP_BITCAST, OP_BITCAST, compile_bitcast},
+                    {OP_DOT, OP_DOT, compile_fold},
+                    {OP_ANY, OP_ALL, compile_fold},
+                    {OP_CONTROL_BARRIER, OP_MEMORY_BARRIER, compile_barrier},
+                    {OP_ATOMIC_ADD, OP_ATOMIC_ADD, compile_atomic},
+                    {OP_ATOMIC_OR, OP_ATOMIC_OR, compile_atomic},
+                    {OP_ELECT, OP_GROUP_F_MAX, compile_group},
+                    {OP_KHR_MATRIX_LOAD, OP_KHR_MATRIX_STORE, compile_matrix},
+                    {OP_KHR_MULADD, OP_KHR_MULADD, compile_muladd},
+                    {OP_KHR_LENGTH, OP_KHR_LENGTH, compile_length},
+                    {OP_NV_MATRIX_LOAD, OP_NV_MATRIX_STORE, compile_matrix},
+                    {OP_NV_MULADD, OP_NV_MULADD, compile_muladd},
+                    {OP_NV_LENGTH, OP_NV_LENGTH, compile_length},
+                    {0, UINT32_MAX, compile_math}};
+
+void compile_instruction(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
-    uint32_t op = in[0] & 0xffff;
-    if (op == OP_LABEL || op == OP_LOOP_MERGE || op == OP_SELECTION_MERGE)
-        return;
-    if (op == OP_PHI)
-        phi(c, label, in, n);
-    else if (op == OP_UNDEF)
-        compile_set(c, in[2], in[1], compile_constant(c, NULL, compile_type(c, in[1])->n_slots));
-    else if (!compile_math(c, op, in, n) && !compile_composite(c, op, in, n) && !compile_memory(c, op, in, n) &&
-             !compile_group(c, op, in, n))
-        compile_fail(c, "an instruction that no kernel has used so far", op);
+    uint32_t op = in[0] & 0xffff, i = 0;
+    while (op < instructions[i].first || op > instructions[i].last)
+        i++;
+    instructions[i].fn(c, in, n);
 }
 
 static void compile_block(struct spirv_compiler *c, uint32_t label)
@@ -180,7 +205,13 @@ static void compile_block(struct spirv_compiler *c, uint32_t label)
     struct spirv_block b = {.label = label, .first = (uint32_t)p->n_insns};
     for (; at < end && !c->failed; at += spirv_length_at(m, at)) {
         c->at = at;
-        instruction(c, label, m->words + at, spirv_length_at(m, at));
+        uint32_t op = spirv_op_at(m, at);
+        if (op == OP_PHI)
+            phi(c, label, m->words + at, spirv_length_at(m, at));
+        else if (op == OP_UNDEF)
+            compile_value(c, m->words[at + 2]);
+        else if (op != OP_LABEL && op != OP_LOOP_MERGE && op != OP_SELECTION_MERGE)
+            compile_instruction(c, m->words + at, spirv_length_at(m, at));
     }
     c->at = end;
     if (!c->failed)
@@ -192,55 +223,39 @@ static void compile_block(struct spirv_compiler *c, uint32_t label)
     if (c->failed)
         return;
     p->blocks[p->n_blocks++] = b;
-    c->block_of[label] = (uint32_t)p->n_blocks;
+    c->labels[label].block = (uint32_t)p->n_blocks;
 }
 
 /* --- edges --- */
 
-static void add_copy(struct spirv_compiler *c, struct spirv_edge *edge, uint32_t d, uint32_t a, uint32_t n, bool is_wide)
+static void add_copy(struct spirv_compiler *c, struct spirv_edge *edge, const struct spirv_copy *copy)
 {
     struct spirv_program *p = c->p;
-    if (d == a || n == 0)
-        return;
     p->copies = compile_room(c, p->copies, &c->copy_room, p->n_copies, sizeof *p->copies);
     if (c->failed)
         return;
-    p->copies[p->n_copies++] = (struct spirv_copy){.d = d, .a = a, .n = n, .is_wide = is_wide};
+    p->copies[p->n_copies++] = *copy;
     edge->n_copies++;
-}
-
-static void find_order(struct spirv_program *p, struct spirv_edge *edge)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < edge->n_copies; i++) {
-        const struct spirv_copy *written = &p->copies[edge->first_copy + i];
-        n += written->n;
-        for (uint32_t j = i + 1; j < edge->n_copies; j++) {
-            const struct spirv_copy *read = &p->copies[edge->first_copy + j];
-            edge->is_parallel |= written->d < read->a + read->n && read->a < written->d + written->n;
-        }
-    }
-    p->most_numbers = n > p->most_numbers ? n : p->most_numbers;
 }
 
 static void compile_edge(struct spirv_compiler *c, struct spirv_edge *edge)
 {
     const struct spirv_module *m = c->m;
-    edge->block = c->block_of[edge->label] - 1;
+    uint32_t n_numbers = 0;
+    edge->block = c->labels[edge->label].block - 1;
     edge->first_copy = (uint32_t)c->p->n_copies;
-    for (uint32_t at = m->at[edge->label]; !c->failed; at += spirv_length_at(m, at)) {
-        const uint32_t *in = m->words + at;
-        if (spirv_op_at(m, at) != OP_PHI && spirv_op_at(m, at) != OP_LABEL)
-            break;
-        c->at = at;
-        for (uint32_t i = 3; spirv_op_at(m, at) == OP_PHI && i < spirv_length_at(m, at); i += 2)
-            if (in[i + 1] == edge->from) {
-                uint32_t slots = compile_type(c, in[1])->n_slots;
-                add_copy(c, edge, c->values[in[2]].slot, compile_slot(c, in[i]), slots,
-                         compile_kind(c, in[1]) == SPIRV_LONG);
-            }
+    c->at = m->at[edge->label];
+    while (c->at += spirv_length_at(m, c->at), spirv_op_at(m, c->at) == OP_PHI && !c->failed) {
+        const uint32_t *in = m->words + c->at;
+        for (uint32_t i = 3; i < spirv_length_at(m, c->at); i += 2) {
+            struct spirv_copy copy = {.d = c->values[in[2]].slot, .n = compile_type(c, in[1])->n_slots};
+            if (in[i + 1] != edge->from || (copy.a = compile_slot(c, in[i])) == copy.d)
+                continue;
+            add_copy(c, edge, &copy);
+            n_numbers += copy.n;
+        }
     }
-    find_order(c->p, edge);
+    c->p->most_numbers = n_numbers > c->p->most_numbers ? n_numbers : c->p->most_numbers;
 }
 
 /* --- the program --- */
@@ -269,7 +284,9 @@ static void global_variables(struct spirv_compiler *c)
 
 static uint32_t moved(const struct spirv_program *p, uint32_t slot)
 {
-    return slot == SPIRV_NO_SLOT ? slot : slot >= CONSTANT_SLOT ? slot - CONSTANT_SLOT : slot + p->n_constants;
+    return slot == SPIRV_NO_SLOT   ? slot
+           : slot >= CONSTANT_SLOT ? slot - CONSTANT_SLOT
+                                   : slot + p->n_constants;
 }
 
 /* Registers come after the constants, now that these are counted. */
@@ -302,7 +319,7 @@ static void compile_all(struct spirv_compiler *c)
     global_variables(c);
     sort_blocks(c);
     for (uint32_t i = 0; i < c->n_order && !c->failed; i++)
-        if (c->is_reached[c->order[i]])
+        if (c->labels[c->order[i]].is_reached)
             compile_block(c, c->order[i]);
     size_t n = p->n_insns;
     for (size_t i = 0; i < p->n_edges && !c->failed; i++)
@@ -322,20 +339,14 @@ int spirv_compile(struct spirv_program *p, const struct spirv_module *m, const s
     c.types = mem_new(m->bound, sizeof *c.types, e);
     c.values = mem_new(m->bound, sizeof *c.values, e);
     c.order = mem_new(m->bound, sizeof *c.order, e);
-    c.position = mem_new(m->bound, sizeof *c.position, e);
-    c.block_of = mem_new(m->bound, sizeof *c.block_of, e);
-    c.is_visited = mem_new(m->bound, sizeof *c.is_visited, e);
-    c.is_reached = mem_new(m->bound, sizeof *c.is_reached, e);
-    c.failed = !c.types || !c.values || !c.order || !c.position || !c.block_of || !c.is_visited || !c.is_reached;
+    c.labels = mem_new(m->bound, sizeof *c.labels, e);
+    c.failed = !c.types || !c.values || !c.order || !c.labels;
     if (!c.failed)
         compile_all(&c);
     free(c.types);
     free(c.values);
     free(c.order);
-    free(c.position);
-    free(c.block_of);
-    free(c.is_visited);
-    free(c.is_reached);
+    free(c.labels);
     if (c.failed)
         spirv_program_free(p);
     return c.failed ? ERR_UNSUPPORTED : 0;
@@ -344,7 +355,6 @@ int spirv_compile(struct spirv_program *p, const struct spirv_module *m, const s
 void spirv_program_free(struct spirv_program *p)
 {
     free(p->constants);
-    free(p->is_wide);
     free(p->insns);
     free(p->blocks);
     free(p->edges);

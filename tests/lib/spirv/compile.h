@@ -3,7 +3,7 @@
 #define MOEFLUX_TESTS_SPIRV_COMPILE_H
 
 #include "base/err.h"
-#include "arithmetic.h"
+#include "lane_math.h"
 #include "module.h"
 #include "numbers.h"
 #include "program.h"
@@ -21,13 +21,12 @@ enum spirv_form {
 };
 struct spirv_type {
     enum spirv_form form;
-    uint32_t bits;           /* of a scalar, or of a composite's scalars where all are alike */
-    bool is_signed;
+    uint32_t bits;           /* those of a scalar, or of a composite's scalars where all are alike */
     uint32_t element, count; /* type id; count 0: an array without end */
     uint32_t n_slots;
-    uint32_t bytes, stride;  /* in memory */
-    uint32_t storage;        /* of a pointer */
-    uint32_t rows, cols;     /* of a matrix */
+    uint32_t bytes, stride; /* bytes in memory */
+    uint32_t storage;       /* a pointer's */
+    uint32_t rows, cols;    /* a matrix's */
     bool is_second;
 };
 
@@ -39,8 +38,8 @@ struct spirv_value {
     bool is_known;
     /* A pointer into memory that has no address: an offset, in slots (function's variables) or bytes. */
     uint32_t base, dynamic; /* dynamic: a slot, or SPIRV_NO_SLOT */
-    uint32_t first, size;   /* of the variable */
-    uint32_t more_bytes;    /* of an address: what is to be added to the slot */
+    uint32_t first, size;   /* the variable's */
+    uint32_t more_bytes;    /* an address's: what is to be added to the slot */
 };
 
 struct spirv_compiler {
@@ -53,13 +52,13 @@ struct spirv_compiler {
     struct spirv_value *values; /* [bound] */
     uint32_t n_registers;
     uint32_t at; /* the instruction that is compiled */
-    size_t insn_room, block_room, edge_room, copy_room, literal_room, constant_room, wide_room;
-    /* Blocks, by label id. */
-    uint32_t *order, n_order;   /* labels, as spirv_program.blocks are sorted */
-    uint8_t *is_visited;        /* [bound] */
-    uint32_t *position;         /* [bound] in order */
-    uint32_t *block_of;         /* [bound] in p->blocks, plus 1; 0: it is not reached */
-    uint8_t *is_reached;        /* [bound] */
+    size_t insn_room, block_room, edge_room, copy_room, literal_room, constant_room;
+    uint32_t *order, n_order; /* labels, as spirv_program.blocks are sorted */
+    struct spirv_label {
+        uint32_t position; /* the label's in order */
+        uint32_t block;    /* index in p->blocks, plus 1; 0: not reached */
+        bool is_visited, is_reached;
+    } * labels; /* [bound] */
 };
 
 /* Keeps the first error; the text names the kernel and the word. */
@@ -72,12 +71,11 @@ void *compile_room(struct spirv_compiler *c, void *array, size_t *room, size_t n
 const struct spirv_type *compile_type(struct spirv_compiler *c, uint32_t id);
 /* The type of an id's value. */
 const struct spirv_type *compile_type_of(struct spirv_compiler *c, uint32_t id);
-/* A composite's element: its type's id, and where it is in slots and bytes. False: there is none. */
-bool compile_element(struct spirv_compiler *c, uint32_t type, uint32_t idx, uint32_t *element, uint32_t *slots,
-                     uint32_t *bytes);
+/* A composite's element: its type's id, and where it is in slots and bytes. */
+void compile_element(struct spirv_compiler *c, uint32_t type, uint32_t idx, uint32_t *element,
+                     uint32_t *slots, uint32_t *bytes);
 /* The scalar type of a scalar, a vector or a matrix. */
 const struct spirv_type *compile_scalar(struct spirv_compiler *c, const struct spirv_type *t);
-enum spirv_kind compile_kind(struct spirv_compiler *c, uint32_t type);
 
 /* Returns the value of an id, a constant's when it is first asked for. */
 struct spirv_value *compile_value(struct spirv_compiler *c, uint32_t id);
@@ -95,16 +93,18 @@ void compile_set(struct spirv_compiler *c, uint32_t id, uint32_t type, uint32_t 
 /* --- instructions (compile_math.c, compile_memory.c) --- */
 
 struct spirv_insn *compile_emit(struct spirv_compiler *c, const struct spirv_insn *i);
-/* Computes at once what depends on constants alone. Returns the slot of the result. */
-uint32_t compile_pure(struct spirv_compiler *c, spirv_pure_fn *fn, uint32_t n, uint32_t n_out, bool is_wide, uint32_t a,
-                      uint32_t b, uint32_t third);
-/* Copies n slots to a place that is there; is_wide: they are numbers of 64 bits. */
-void compile_move(struct spirv_compiler *c, uint32_t d, uint32_t a, uint32_t n, bool is_wide);
-/* False: the instruction is none of these. `in` begins at the instruction's number: number, type, id, operands. */
-bool compile_math(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n);
-bool compile_composite(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n);
-bool compile_memory(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n);
-bool compile_group(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n);
-void compile_variable(struct spirv_compiler *c, const uint32_t *in, uint32_t n);
+/* Computes n numbers (lane_math.h), at once what depends on constants alone. Returns the result's slot. */
+uint32_t compile_math_of(struct spirv_compiler *c, uint32_t op, uint32_t n, uint32_t n_out, uint32_t a,
+                         uint32_t b, uint32_t third);
+/* Copies n slots to a place that is there. */
+void compile_move(struct spirv_compiler *c, uint32_t d, uint32_t a, uint32_t n);
+/* `in` begins at the instruction's number: number, type, id, operands; n words. */
+typedef void compile_fn(struct spirv_compiler *c, const uint32_t *in, uint32_t n);
+compile_fn compile_math, compile_fold, compile_bitcast, compile_convert, compile_copy;
+compile_fn compile_construct, compile_extract, compile_insert, compile_shuffle;
+compile_fn compile_variable, compile_chain, compile_load, compile_store, compile_atomic;
+compile_fn compile_matrix, compile_muladd, compile_length, compile_group, compile_barrier;
+/* Any instruction that is not about the flow. */
+compile_fn compile_instruction;
 
 #endif

@@ -2,98 +2,55 @@
 #include "compile.h"
 #include "run.h"
 
-/* OpGroupNonUniform of each number by itself: `more` is the instruction, imm the operation (0 reduce, 1 inclusive,
- * 2 exclusive, 3 clusters of `c` lanes). */
-static void reduce(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n)
+/* One operand or two, at in[first]. math: how two numbers of a sum are added; imm: 0 a sum of all lanes, 1
+ * and 2 of those up to or before each; more: the instruction. */
+static const struct {
+    uint32_t op;
+    spirv_run_fn *run;
+    uint32_t first, n, math;
+} rows[] = {{OP_ELECT, spirv_elect, 4, 0, 0},
+            {OP_BALLOT, spirv_ballot, 4, 1, 0},
+            {OP_BALLOT_BIT_COUNT, spirv_ballot_count, 5, 1, 0},
+            {OP_BALLOT_FIND_LSB, spirv_ballot_find, 4, 1, 0},
+            {OP_BROADCAST, spirv_exchange, 4, 2, 0},
+            {OP_BROADCAST_FIRST, spirv_exchange, 4, 1, 0},
+            {OP_GROUP_SHUFFLE, spirv_exchange, 4, 2, 0},
+            {OP_SHUFFLE_XOR, spirv_exchange, 4, 2, 0},
+            {OP_GROUP_I_ADD, spirv_reduce, 5, 1, OP_I_ADD},
+            {OP_GROUP_F_ADD, spirv_reduce, 5, 1, OP_F_ADD},
+            {OP_GROUP_U_MIN, spirv_reduce, 5, 1, MATH_EXTENDED + 38},
+            {OP_GROUP_U_MAX, spirv_reduce, 5, 1, MATH_EXTENDED + 41},
+            {OP_GROUP_F_MAX, spirv_reduce, 5, 1, MATH_EXTENDED + 40}};
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+void compile_group(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
-    const struct spirv_type *t = compile_type(c, in[1]);
-    uint32_t d = compile_new_slots(c, t->n_slots);
-    compile_emit(c, &(struct spirv_insn){.run = spirv_reduce,
-                                         .n = t->n_slots,
+    uint32_t slots = compile_type(c, in[1])->n_slots, d = compile_new_slots(c, slots), k = 0;
+    (void)n;
+    while (k < N_ROWS && rows[k].op != (in[0] & 0xffff))
+        k++;
+    if (k == N_ROWS) {
+        compile_fail(c, "an instruction that no kernel has used so far", in[0] & 0xffff);
+        return;
+    }
+    const uint32_t *operands = in + rows[k].first;
+    compile_emit(c, &(struct spirv_insn){.run = rows[k].run,
+                                         .math = rows[k].math,
+                                         .n = slots,
                                          .d = d,
-                                         .a = compile_slot(c, in[5]),
-                                         .c = n > 6 ? compile_slot(c, in[6]) : SPIRV_NO_SLOT,
-                                         .imm = in[4],
-                                         .more = op});
+                                         .a = rows[k].n ? compile_slot(c, operands[0]) : SPIRV_NO_SLOT,
+                                         .b = rows[k].n > 1 ? compile_slot(c, operands[1]) : SPIRV_NO_SLOT,
+                                         .imm = rows[k].first > 4 ? in[4] : 0,
+                                         .more = rows[k].op});
     compile_set(c, in[2], in[1], d);
 }
 
-/* a: the value, b: which lane; more: the instruction. */
-static void exchange(struct spirv_compiler *c, uint32_t op, const uint32_t *in, spirv_run_fn *run)
+/* imm: the scope; more: the semantics. */
+void compile_barrier(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
-    const struct spirv_type *t = compile_type(c, in[1]);
-    uint32_t d = compile_new_slots(c, t->n_slots);
-    bool has_lane = op != OP_BROADCAST_FIRST;
-    compile_emit(c, &(struct spirv_insn){.run = run,
-                                         .n = t->n_slots,
-                                         .d = d,
-                                         .a = compile_slot(c, in[4]),
-                                         .b = has_lane ? compile_slot(c, in[5]) : SPIRV_NO_SLOT,
-                                         .more = op});
-    compile_set(c, in[2], in[1], d);
-}
-
-/* What has one operand, at `operand`, 0: none. */
-static void ask(struct spirv_compiler *c, uint32_t op, const uint32_t *in, spirv_run_fn *run, uint32_t operand,
-                uint32_t imm)
-{
-    uint32_t n = compile_type(c, in[1])->n_slots, d = compile_new_slots(c, n);
-    compile_emit(c, &(struct spirv_insn){.run = run,
-                                         .n = n,
-                                         .d = d,
-                                         .a = operand ? compile_slot(c, in[operand]) : SPIRV_NO_SLOT,
-                                         .imm = imm,
-                                         .more = op});
-    compile_set(c, in[2], in[1], d);
-}
-
-static void barrier(struct spirv_compiler *c, uint32_t op, const uint32_t *in)
-{
-    bool is_control = op == OP_CONTROL_BARRIER;
+    bool is_control = (in[0] & 0xffff) == OP_CONTROL_BARRIER;
     compile_emit(c, &(struct spirv_insn){.run = is_control ? spirv_control_barrier : spirv_memory_barrier,
                                          .n = 1,
                                          .imm = compile_number(c, in[1]),
-                                         .more = compile_number(c, in[is_control ? 3 : 2])});
-}
-
-bool compile_group(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n)
-{
-    switch (op) {
-    case OP_ELECT:
-        ask(c, op, in, spirv_elect, 0, 0);
-        return true;
-    case OP_GROUP_ALL:
-    case OP_GROUP_ANY:
-        ask(c, op, in, spirv_vote, 4, 0);
-        return true;
-    case OP_BALLOT:
-        ask(c, op, in, spirv_ballot, 4, 0);
-        return true;
-    case OP_BALLOT_BIT_COUNT:
-        ask(c, op, in, spirv_ballot_count, 5, in[4]);
-        return true;
-    case OP_BALLOT_FIND_LSB:
-    case OP_BALLOT_FIND_MSB:
-        ask(c, op, in, spirv_ballot_find, 4, 0);
-        return true;
-    case OP_BROADCAST:
-    case OP_BROADCAST_FIRST:
-        exchange(c, op, in, spirv_broadcast);
-        return true;
-    case OP_GROUP_SHUFFLE:
-    case OP_SHUFFLE_XOR:
-    case OP_SHUFFLE_UP:
-    case OP_SHUFFLE_DOWN:
-        exchange(c, op, in, spirv_shuffle_lanes);
-        return true;
-    case OP_CONTROL_BARRIER:
-    case OP_MEMORY_BARRIER:
-        barrier(c, op, in);
-        return true;
-    default:
-        if (op < OP_GROUP_I_ADD || op > OP_GROUP_LOGICAL_XOR)
-            return false;
-        reduce(c, op, in, n);
-        return true;
-    }
+                                         .more = compile_number(c, in[n - 1])});
 }

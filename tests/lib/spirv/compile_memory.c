@@ -39,7 +39,7 @@ void compile_variable(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
         if (in[3] == STORAGE_INPUT)
             input_variable(c, in[2], v.base);
         if (n > 4)
-            compile_move(c, v.base, compile_slot(c, in[4]), t->n_slots, false);
+            compile_move(c, v.base, compile_slot(c, in[4]), t->n_slots);
         break;
     default:
         compile_fail(c, "a variable's storage class", in[3]);
@@ -55,24 +55,22 @@ static bool is_in_slots(uint32_t storage)
 }
 
 /* Adds an index that is no constant; `count` elements, 0: no end. */
-static void add_index(struct spirv_compiler *c, struct spirv_value *v, uint32_t storage, uint32_t id, uint32_t stride,
-                      uint32_t count)
+static void add_index(struct spirv_compiler *c, struct spirv_value *v, uint32_t storage, uint32_t id,
+                      uint32_t stride, uint32_t count)
 {
     uint32_t slot = compile_slot(c, id);
     if (storage == STORAGE_BUFFER) {
-        bool is_signed = compile_type_of(c, id)->is_signed;
-        v->slot = compile_pure(c, is_signed ? spirv_address_signed : spirv_address, 1, 2, true, v->slot, slot,
-                               compile_constant_1(c, stride));
-        /* The stride is read for each lane, as a slot. */
+        v->slot = compile_math_of(c, MATH_ADDRESS, 1, 2, v->slot, slot, compile_constant_1(c, stride));
         return;
     }
     uint32_t d = compile_new_slots(c, 1);
-    compile_emit(c, &(struct spirv_insn){
-                        .run = spirv_index, .n = 1, .d = d, .a = slot, .b = v->dynamic, .imm = stride, .more = count});
+    compile_emit(
+        c, &(struct spirv_insn){
+               .run = spirv_index, .n = 1, .d = d, .a = slot, .b = v->dynamic, .imm = stride, .more = count});
     v->dynamic = d;
 }
 
-static void chain(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+void compile_chain(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     struct spirv_value v = *compile_value(c, in[3]);
     uint32_t type = compile_type(c, v.type)->element, storage = compile_type(c, v.type)->storage;
@@ -80,8 +78,7 @@ static void chain(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
         const struct spirv_type *t = compile_type(c, type);
         uint32_t slots, bytes, element, idx = compile_slot(c, in[i]);
         bool is_constant = compile_is_constant(idx);
-        if (!compile_element(c, type, is_constant ? compile_number(c, in[i]) : 0, &element, &slots, &bytes))
-            return;
+        compile_element(c, type, is_constant ? compile_number(c, in[i]) : 0, &element, &slots, &bytes);
         if (t->form == FORM_VECTOR)
             bytes = is_constant ? compile_number(c, in[i]) * compile_type(c, element)->bytes : 0;
         if (is_constant) {
@@ -101,146 +98,115 @@ static void chain(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 
 /* --- loads and stores --- */
 
-static void access_vector(struct spirv_compiler *c, const struct spirv_value *v, const struct spirv_type *t,
-                          uint32_t slot, uint32_t bytes, uint32_t align, bool is_store)
+static struct spirv_insn *emit_access(struct spirv_compiler *c, const struct spirv_value *v,
+                                      spirv_run_fn *run, uint32_t n, uint32_t slot, uint32_t bytes,
+                                      uint32_t more)
 {
-    const struct spirv_type *scalar = compile_scalar(c, t);
+    static struct spirv_insn dropped;
     uint32_t storage = compile_type(c, v->type)->storage;
-    bool is_half = scalar->form == FORM_FLOAT && scalar->bits == 16, is_wide = scalar->n_slots == 2;
-    uint32_t each = scalar->form == FORM_POINTER ? 8 : scalar->bytes;
-    struct spirv_insn i = {.n = is_wide ? t->n_slots / 2 : t->n_slots,
-                           .is_wide = is_wide,
-                           .d = slot,
-                           .more = SPIRV_MORE(each, is_half, bytes % align ? 1 : align)};
-    if (storage == STORAGE_BUFFER) {
-        i.run = is_store ? spirv_store_buffer : spirv_load_buffer;
-        i.a = v->slot;
-        i.imm = v->more_bytes + bytes;
-    } else {
-        i.run = storage == STORAGE_PUSH_CONSTANT ? spirv_load_push : is_store ? spirv_store_shared : spirv_load_shared;
-        i.a = v->dynamic;
-        i.imm = v->base + bytes;
-    }
-    compile_emit(c, &i);
+    bool is_buffer = storage == STORAGE_BUFFER, is_own = is_in_slots(storage);
+    struct spirv_insn *i =
+        compile_emit(c, &(struct spirv_insn){.run = run,
+                                             .n = n,
+                                             .d = slot,
+                                             .a = is_buffer ? v->slot : v->dynamic,
+                                             .b = is_own ? v->base : SPIRV_NO_SLOT,
+                                             .c = is_own ? v->first : SPIRV_NO_SLOT,
+                                             .imm = (is_buffer ? v->more_bytes : v->base) + bytes,
+                                             .more = is_own ? v->size : more,
+                                             .storage = is_own ? STORAGE_FUNCTION : storage});
+    return i ? i : &dropped;
 }
 
 /* A composite's vectors one by one. */
 static void access_parts(struct spirv_compiler *c, const struct spirv_value *v, uint32_t type, uint32_t slot,
                          uint32_t bytes, uint32_t align, bool is_store)
 {
-    const struct spirv_type *t = compile_type(c, type);
+    const struct spirv_type *t = compile_type(c, type), *scalar = compile_scalar(c, t);
     if (t->form != FORM_ARRAY && t->form != FORM_STRUCT) {
-        access_vector(c, v, t, slot, bytes, align, is_store);
+        uint32_t each = t->form == FORM_POINTER ? 4 : scalar->bytes;
+        bool is_half = scalar->form == FORM_FLOAT && each == 2;
+        emit_access(c, v, is_store ? spirv_store : spirv_load, t->n_slots, slot, bytes,
+                    SPIRV_MORE(each, is_half, bytes % align ? 1 : align));
         return;
     }
-    for (uint32_t i = 0; i < t->count && !c->failed; i++) {
-        uint32_t element, slots, offset;
-        if (compile_element(c, type, i, &element, &slots, &offset))
-            access_parts(c, v, element, slot + slots, bytes + offset, align, is_store);
+    for (uint32_t i = 0, element, slots, offset; i < t->count && !c->failed; i++) {
+        compile_element(c, type, i, &element, &slots, &offset);
+        access_parts(c, v, element, slot + slots, bytes + offset, align, is_store);
     }
 }
 
-/* mask: where the memory operands begin; 0: there are none. */
-static uint32_t alignment(const uint32_t *in, uint32_t n, uint32_t mask)
+/* at: where the memory operands begin. */
+static void access_value(struct spirv_compiler *c, const struct spirv_value *v, uint32_t type, uint32_t slot,
+                         const uint32_t *in, uint32_t n, uint32_t at, bool is_store)
 {
-    enum { VOLATILE = 1, ALIGNED = 2 };
-    return mask < n && in[mask] & ALIGNED && mask + 1 < n ? in[mask + 1] : 1;
+    enum { ALIGNED = 2 };
+    uint32_t slots = compile_type(c, type)->n_slots;
+    if (!is_in_slots(compile_type(c, v->type)->storage))
+        access_parts(c, v, type, slot, 0, at + 1 < n && in[at] & ALIGNED ? in[at + 1] : 1, is_store);
+    else if (v->dynamic == SPIRV_NO_SLOT)
+        compile_move(c, is_store ? v->base : slot, is_store ? slot : v->base, slots);
+    else
+        emit_access(c, v, is_store ? spirv_store : spirv_load, slots, slot, 0, 0);
 }
 
-static void access_slots(struct spirv_compiler *c, const struct spirv_value *v, uint32_t slot, uint32_t n, bool is_wide,
-                         bool is_store)
-{
-    if (v->dynamic == SPIRV_NO_SLOT) {
-        compile_move(c, is_store ? v->base : slot, is_store ? slot : v->base, n, is_wide);
-        return;
-    }
-    compile_emit(c, &(struct spirv_insn){.run = is_store ? spirv_store_private : spirv_load_private,
-                                         .n = n,
-                                         .is_wide = is_wide,
-                                         .d = slot,
-                                         .a = v->dynamic,
-                                         .b = v->base,
-                                         .c = v->first,
-                                         .more = v->size});
-}
-
-static void load(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+void compile_load(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     const struct spirv_value v = *compile_value(c, in[3]);
-    uint32_t storage = compile_type(c, v.type)->storage, slots = compile_type(c, in[1])->n_slots;
-    if (storage == STORAGE_INPUT && v.dynamic == SPIRV_NO_SLOT) {
-        compile_set(c, in[2], in[1], v.base);
-        return;
-    }
-    uint32_t d = compile_new_slots(c, slots);
-    if (is_in_slots(storage))
-        access_slots(c, &v, d, slots, compile_kind(c, in[1]) == SPIRV_LONG, false);
-    else
-        access_parts(c, &v, in[1], d, 0, alignment(in, n, 4), false);
+    bool is_input = compile_type(c, v.type)->storage == STORAGE_INPUT && v.dynamic == SPIRV_NO_SLOT;
+    uint32_t d = is_input ? v.base : compile_new_slots(c, compile_type(c, in[1])->n_slots);
+    if (!is_input)
+        access_value(c, &v, in[1], d, in, n, 4, false);
     compile_set(c, in[2], in[1], d);
 }
 
-static void store(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+void compile_store(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     const struct spirv_value v = *compile_value(c, in[1]);
-    uint32_t type = compile_value(c, in[2])->type, slot = compile_slot(c, in[2]);
-    if (is_in_slots(compile_type(c, v.type)->storage))
-        access_slots(c, &v, slot, compile_type(c, type)->n_slots, compile_kind(c, type) == SPIRV_LONG, true);
-    else
-        access_parts(c, &v, type, slot, 0, alignment(in, n, 3), true);
+    access_value(c, &v, compile_value(c, in[2])->type, compile_slot(c, in[2]), in, n, 3, true);
 }
 
-static void atomic(struct spirv_compiler *c, uint32_t op, const uint32_t *in)
+void compile_atomic(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
-    bool is_store = op == OP_ATOMIC_STORE;
-    const struct spirv_value v = *compile_value(c, is_store ? in[1] : in[3]);
-    bool is_buffer = compile_type(c, v.type)->storage == STORAGE_BUFFER;
-    uint32_t d = compile_new_slots(c, 1), operand = op == OP_ATOMIC_LOAD ? d : compile_slot(c, in[is_store ? 4 : 6]);
-    compile_emit(c, &(struct spirv_insn){.run = is_buffer ? spirv_atomic_buffer : spirv_atomic_shared,
-                                         .n = 1,
-                                         .d = d,
-                                         .a = is_buffer ? v.slot : v.dynamic,
-                                         .b = operand,
-                                         .imm = is_buffer ? v.more_bytes : v.base,
-                                         .more = op});
-    if (!is_store)
-        compile_set(c, in[2], in[1], d);
+    (void)n;
+    const struct spirv_value v = *compile_value(c, in[3]);
+    uint32_t d = compile_new_slots(c, 1), operand = compile_slot(c, in[6]);
+    struct spirv_insn *i = emit_access(c, &v, spirv_atomic, 1, d, 0, SPIRV_MORE(4, false, 4));
+    i->b = operand;
+    i->math = (in[0] & 0xffff) == OP_ATOMIC_ADD ? OP_I_ADD : OP_BIT_OR;
+    compile_set(c, in[2], in[1], d);
 }
 
 /* --- matrices --- */
 
-/* c: stride in bytes, a number of each lane; more: bytes of a number, is_by_columns at 256; b: the type's id, for
- * the rows and columns of matrix.c. */
-static void access_matrix(struct spirv_compiler *c, const uint32_t *in, bool is_store, bool is_nv)
+/* b: stride in bytes; more: bytes of a number, flags and columns (run.h). */
+void compile_matrix(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
-    uint32_t pointer = is_store ? in[1] : in[3], object = is_store ? in[2] : 0, at = is_store ? 3 : 4;
-    const struct spirv_value v = *compile_value(c, pointer);
-    const struct spirv_type *to = compile_type(c, v.type);
-    uint32_t type = is_store ? compile_value(c, object)->type : in[1];
-    const struct spirv_type *t = compile_type(c, type);
+    uint32_t op = in[0] & 0xffff;
+    bool is_nv = op >= OP_NV_MATRIX_TYPE, is_store = op == OP_NV_MATRIX_STORE || op == OP_KHR_MATRIX_STORE;
+    (void)n;
+    const struct spirv_value v = *compile_value(c, is_store ? in[1] : in[3]);
+    const uint32_t *at = is_store ? in + 3 : in + 4;
+    const struct spirv_type *t = compile_type(c, is_store ? compile_value(c, in[2])->type : in[1]);
     /* A pointer to an array is one to its first element. */
-    uint32_t element = to->element;
-    while (compile_type(c, element)->form == FORM_ARRAY)
-        element = compile_type(c, element)->element;
-    uint32_t each = compile_constant_1(c, compile_type(c, element)->bytes);
-    uint32_t stride = compile_slot(c, is_nv ? in[at] : in[at + 1]), order = compile_number(c, is_nv ? in[at + 1] : in[at]);
-    uint32_t d = is_store ? compile_slot(c, object) : compile_new_slots(c, t->n_slots);
-    bool is_buffer = to->storage == STORAGE_BUFFER;
-    compile_emit(c, &(struct spirv_insn){.run = is_store ? spirv_matrix_store : spirv_matrix_load,
-                                         .n = t->n_slots,
-                                         .is_wide = is_buffer,
-                                         .d = d,
-                                         .a = is_buffer ? compile_slot(c, pointer) : v.dynamic,
-                                         .b = compile_pure(c, spirv_math(OP_I_MUL, SPIRV_INT), 1, 1, false, stride, each, each),
-                                         .imm = is_buffer ? 0 : v.base,
-                                         .more = t->bits / 8 | (order ? 256u : 0u) | (t->is_second ? 512u : 0u) |
-                                                 t->cols << 16});
+    const struct spirv_type *number = compile_type(c, compile_type(c, v.type)->element);
+    while (number->form == FORM_ARRAY)
+        number = compile_type(c, number->element);
+    uint32_t each = compile_constant_1(c, number->bytes), stride = compile_slot(c, is_nv ? at[0] : at[1]);
+    uint32_t order = compile_number(c, is_nv ? at[1] : at[0]);
+    uint32_t d = is_store ? compile_slot(c, in[2]) : compile_new_slots(c, t->n_slots);
+    stride = compile_math_of(c, OP_I_MUL, 1, 1, stride, each, each);
+    emit_access(c, &v, is_store ? spirv_matrix_store : spirv_matrix_load, t->n_slots, d, 0,
+                t->bits / 8 | (order ? MATRIX_BY_COLUMNS : 0) | (t->is_second ? MATRIX_IS_SECOND : 0) |
+                    t->cols << 16)
+        ->b = stride;
     if (!is_store)
         compile_set(c, in[2], in[1], d);
 }
 
-static void muladd(struct spirv_compiler *c, const uint32_t *in)
+void compile_muladd(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
+    (void)n;
     const struct spirv_type *t = compile_type(c, in[1]), *a = compile_type_of(c, in[3]);
     uint32_t d = compile_new_slots(c, t->n_slots);
     if (t->rows != 16 || t->cols != 16 || a->cols != 16)
@@ -254,41 +220,8 @@ static void muladd(struct spirv_compiler *c, const uint32_t *in)
     compile_set(c, in[2], in[1], d);
 }
 
-bool compile_memory(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t n)
+void compile_length(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
-    switch (op) {
-    case OP_VARIABLE:
-        compile_variable(c, in, n);
-        return true;
-    case OP_ACCESS_CHAIN:
-    case OP_IN_BOUNDS_CHAIN:
-        chain(c, in, n);
-        return true;
-    case OP_LOAD:
-        load(c, in, n);
-        return true;
-    case OP_STORE:
-        store(c, in, n);
-        return true;
-    case OP_NV_MATRIX_LOAD:
-    case OP_KHR_MATRIX_LOAD:
-        access_matrix(c, in, false, op == OP_NV_MATRIX_LOAD);
-        return true;
-    case OP_NV_MATRIX_STORE:
-    case OP_KHR_MATRIX_STORE:
-        access_matrix(c, in, true, op == OP_NV_MATRIX_STORE);
-        return true;
-    case OP_NV_MULADD:
-    case OP_KHR_MULADD:
-        muladd(c, in);
-        return true;
-    case OP_KHR_LENGTH:
-        compile_set(c, in[2], in[1], compile_constant_1(c, compile_type(c, in[3])->n_slots));
-        return true;
-    default:
-        if (op < OP_ATOMIC_LOAD || op > OP_ATOMIC_XOR)
-            return false;
-        atomic(c, op, in);
-        return true;
-    }
+    (void)n;
+    compile_set(c, in[2], in[1], compile_constant_1(c, compile_type(c, in[3])->n_slots));
 }

@@ -22,18 +22,13 @@ void *compile_room(struct spirv_compiler *c, void *array, size_t *room, size_t n
 
 /* --- types --- */
 
-static uint32_t natural_offset(struct spirv_compiler *c, const uint32_t *in, uint32_t idx)
-{
-    uint32_t bytes = 0;
-    for (uint32_t i = 0; i < idx; i++)
-        bytes += compile_type(c, in[2 + i])->bytes;
-    return bytes;
-}
-
 static uint32_t member_offset(struct spirv_compiler *c, const uint32_t *in, uint32_t idx)
 {
-    uint32_t offset;
-    return spirv_decoration(c->m, in[1], idx, DECORATION_OFFSET, &offset) ? offset : natural_offset(c, in, idx);
+    uint32_t offset = 0;
+    if (!spirv_decoration(c->m, in[1], idx, DECORATION_OFFSET, &offset))
+        for (uint32_t i = 0; i < idx; i++)
+            offset += compile_type(c, in[2 + i])->bytes;
+    return offset;
 }
 
 static void read_struct(struct spirv_compiler *c, const uint32_t *in, uint32_t n, struct spirv_type *t)
@@ -72,7 +67,8 @@ static void read_matrix(struct spirv_compiler *c, const uint32_t *in, uint32_t n
     if (n > 6)
         t->is_second = compile_number(c, in[6]) == 1;
     else
-        t->is_second = spirv_decoration(c->m, in[4], UINT32_MAX, DECORATION_SPEC_ID, &spec) && spec == MATRIX_SECOND_SPEC;
+        t->is_second = spirv_decoration(c->m, in[4], UINT32_MAX, DECORATION_SPEC_ID, &spec) &&
+                       spec == MATRIX_SECOND_SPEC;
     t->count = t->n_slots = t->rows * t->cols / c->request->lanes;
 }
 
@@ -84,13 +80,10 @@ static void read_type(struct spirv_compiler *c, const uint32_t *in, uint32_t n, 
         break;
     case OP_TYPE_INT:
     case OP_TYPE_FLOAT:
+        *t = (struct spirv_type){.bits = in[2], .bytes = in[2] / 8, .n_slots = 1};
         t->form = (in[0] & 0xffff) == OP_TYPE_INT ? FORM_INT : FORM_FLOAT;
-        t->bits = in[2];
-        t->is_signed = n > 3 && in[3];
-        t->bytes = in[2] / 8;
-        t->n_slots = in[2] > 32 ? 2 : 1;
-        if (t->form == FORM_FLOAT && in[2] > 32)
-            compile_fail(c, "bits of a float", in[2]);
+        if (in[2] > 32)
+            compile_fail(c, "bits of a number", in[2]);
         break;
     case OP_TYPE_VECTOR:
         t->form = FORM_VECTOR;
@@ -108,7 +101,8 @@ static void read_type(struct spirv_compiler *c, const uint32_t *in, uint32_t n, 
         read_struct(c, in, n, t);
         break;
     case OP_TYPE_POINTER: /* what it points to may be declared later */
-        *t = (struct spirv_type){.form = FORM_POINTER, .element = in[3], .storage = in[2], .bytes = 8, .bits = 64};
+        *t = (struct spirv_type){
+            .form = FORM_POINTER, .element = in[3], .storage = in[2], .bytes = 8, .bits = 64};
         t->n_slots = in[2] == STORAGE_BUFFER ? 2 : 0;
         break;
     case OP_NV_MATRIX_TYPE:
@@ -138,27 +132,23 @@ const struct spirv_type *compile_type_of(struct spirv_compiler *c, uint32_t id)
     return compile_type(c, compile_value(c, id)->type);
 }
 
-bool compile_element(struct spirv_compiler *c, uint32_t type, uint32_t idx, uint32_t *element, uint32_t *slots,
-                     uint32_t *bytes)
+void compile_element(struct spirv_compiler *c, uint32_t type, uint32_t idx, uint32_t *element,
+                     uint32_t *slots, uint32_t *bytes)
 {
     const struct spirv_type *t = compile_type(c, type);
     const uint32_t *in = spirv_def(c->m, type);
+    *element = *slots = *bytes = 0;
     if (t->form < FORM_VECTOR || t->form == FORM_POINTER || (idx >= t->count && t->count)) {
         compile_fail(c, "no element", idx);
-        return false;
+        return;
     }
-    *slots = *bytes = 0;
-    if (t->form != FORM_STRUCT) {
-        *element = t->element;
-        *slots = idx * (t->form == FORM_MATRIX ? 1 : compile_type(c, t->element)->n_slots);
-        *bytes = idx * t->stride;
-        return true;
-    }
-    for (uint32_t i = 0; i < idx; i++)
+    *element = t->form == FORM_STRUCT ? in[2 + idx] : t->element;
+    *bytes = t->form == FORM_STRUCT ? member_offset(c, in, idx) : idx * t->stride;
+    *slots = t->form == FORM_MATRIX ? idx : idx * compile_type(c, *element)->n_slots;
+    if (t->form == FORM_STRUCT)
+        *slots = 0;
+    for (uint32_t i = 0; t->form == FORM_STRUCT && i < idx; i++)
         *slots += compile_type(c, in[2 + i])->n_slots;
-    *element = in[2 + idx];
-    *bytes = member_offset(c, in, idx);
-    return true;
 }
 
 const struct spirv_type *compile_scalar(struct spirv_compiler *c, const struct spirv_type *t)
@@ -168,21 +158,11 @@ const struct spirv_type *compile_scalar(struct spirv_compiler *c, const struct s
     return t;
 }
 
-enum spirv_kind compile_kind(struct spirv_compiler *c, uint32_t type)
-{
-    const struct spirv_type *t = compile_scalar(c, compile_type(c, type));
-    if (t->form == FORM_FLOAT)
-        return SPIRV_FLOAT;
-    if (t->form == FORM_POINTER || t->bits == 64)
-        return SPIRV_LONG;
-    return t->form == FORM_BOOL ? SPIRV_BOOL : SPIRV_INT;
-}
-
 /* --- slots --- */
 
 bool compile_is_constant(uint32_t slot)
 {
-    return slot >= CONSTANT_SLOT || slot == SPIRV_NO_SLOT;
+    return slot >= CONSTANT_SLOT; /* SPIRV_NO_SLOT, too */
 }
 
 uint32_t compile_new_slots(struct spirv_compiler *c, uint32_t n)
@@ -192,24 +172,13 @@ uint32_t compile_new_slots(struct spirv_compiler *c, uint32_t n)
     return first;
 }
 
-static void add_constant(struct spirv_compiler *c, uint32_t number)
-{
-    struct spirv_program *p = c->p;
-    p->constants = compile_room(c, p->constants, &c->constant_room, p->n_constants, sizeof *p->constants);
-    p->is_wide = compile_room(c, p->is_wide, &c->wide_room, p->n_constants, sizeof *p->is_wide);
-    if (c->failed)
-        return;
-    p->constants[p->n_constants] = number;
-    p->is_wide[p->n_constants++] = 0;
-}
-
 uint32_t compile_constant(struct spirv_compiler *c, const uint32_t *numbers, uint32_t n)
 {
-    if (c->p->n_constants & 1) /* numbers of 64 bits are computed where they lie */
-        add_constant(c, 0);
-    uint32_t first = c->p->n_constants;
+    struct spirv_program *p = c->p;
+    uint32_t first = p->n_constants;
+    p->constants = compile_room(c, p->constants, &c->constant_room, first + n, sizeof *p->constants);
     for (uint32_t i = 0; i < n && !c->failed; i++)
-        add_constant(c, numbers ? numbers[i] : 0);
+        p->constants[p->n_constants++] = numbers ? numbers[i] : 0;
     return CONSTANT_SLOT + first;
 }
 
@@ -220,7 +189,8 @@ uint32_t compile_constant_1(struct spirv_compiler *c, uint32_t number)
 
 void compile_set(struct spirv_compiler *c, uint32_t id, uint32_t type, uint32_t slot)
 {
-    c->values[id] = (struct spirv_value){.type = type, .slot = slot, .is_known = true, .dynamic = SPIRV_NO_SLOT};
+    c->values[id] =
+        (struct spirv_value){.type = type, .slot = slot, .is_known = true, .dynamic = SPIRV_NO_SLOT};
 }
 
 /* --- constants --- */
@@ -232,18 +202,13 @@ static uint32_t spec_value(struct spirv_compiler *c, uint32_t id, uint32_t other
     return is_given ? c->request->spec[n] : otherwise;
 }
 
-static uint32_t scalar_constant(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
+static uint32_t scalar_constant(struct spirv_compiler *c, const uint32_t *in)
 {
     const struct spirv_type *t = compile_type(c, in[1]);
     uint32_t word = (in[0] & 0xffff) == OP_SPEC_CONSTANT ? spec_value(c, in[2], in[3]) : in[3];
-    if (t->bits == 64) {
-        uint32_t slot = compile_constant(c, (const uint32_t[]){word, n > 4 ? in[4] : 0}, 2);
-        c->p->is_wide[slot - CONSTANT_SLOT] = 1;
-        return slot;
-    }
-    uint32_t slot = compile_constant_1(c, t->bits < 32 && t->form == FORM_INT ? word & ((1u << t->bits) - 1) : word);
-    return t->form == FORM_FLOAT && t->bits == 16 ? compile_pure(c, spirv_bits_half, 1, 1, false, slot, slot, slot)
-                                                  : slot;
+    uint32_t slot = compile_constant_1(c, word);
+    bool is_half = t->form == FORM_FLOAT && t->bits == 16;
+    return is_half ? compile_math_of(c, MATH_BITS_HALF, 1, 1, slot, slot, slot) : slot;
 }
 
 /* OpSpecConstantOp: the instruction without its number, then as in a function. */
@@ -258,10 +223,7 @@ static void computed_constant(struct spirv_compiler *c, const uint32_t *in, uint
     again[1] = in[1];
     again[2] = in[2];
     memcpy(again + 3, in + 4, (n - 4) * sizeof *in);
-    if (in[3] == OP_NV_LENGTH)
-        compile_set(c, in[2], in[1], compile_constant_1(c, compile_type(c, in[4])->n_slots));
-    else if (!compile_math(c, in[3], again, n - 1) && !compile_composite(c, in[3], again, n - 1))
-        compile_fail(c, "a constant's instruction", in[3]);
+    compile_instruction(c, again, n - 1);
 }
 
 static void make_constant(struct spirv_compiler *c, uint32_t id)
@@ -273,7 +235,7 @@ static void make_constant(struct spirv_compiler *c, uint32_t id)
     switch (in[0] & 0xffff) {
     case OP_CONSTANT:
     case OP_SPEC_CONSTANT:
-        compile_set(c, id, in[1], scalar_constant(c, in, n));
+        compile_set(c, id, in[1], scalar_constant(c, in));
         break;
     case OP_CONSTANT_TRUE:
     case OP_CONSTANT_FALSE:
@@ -281,23 +243,17 @@ static void make_constant(struct spirv_compiler *c, uint32_t id)
         break;
     case OP_SPEC_TRUE:
     case OP_SPEC_FALSE:
-        compile_set(c, id, in[1], compile_constant_1(c, spec_value(c, id, (in[0] & 0xffff) == OP_SPEC_TRUE) != 0));
+        compile_set(c, id, in[1],
+                    compile_constant_1(c, spec_value(c, id, (in[0] & 0xffff) == OP_SPEC_TRUE) != 0));
         break;
     case OP_CONSTANT_NULL:
     case OP_UNDEF:
         compile_set(c, id, in[1], compile_constant(c, NULL, compile_type(c, in[1])->n_slots));
         break;
     case OP_CONSTANT_COMPOSITE:
-    case OP_SPEC_COMPOSITE: {
-        uint32_t again[64];
-        if (n > 64) {
-            compile_fail(c, "parts", n);
-            break;
-        }
-        memcpy(again, in, n * sizeof *in);
-        compile_composite(c, OP_CONSTRUCT, again, n);
+    case OP_SPEC_COMPOSITE:
+        compile_construct(c, in, n);
         break;
-    }
     case OP_SPEC_OP:
         computed_constant(c, in, n);
         break;
@@ -318,11 +274,8 @@ struct spirv_value *compile_value(struct spirv_compiler *c, uint32_t id)
 uint32_t compile_slot(struct spirv_compiler *c, uint32_t id)
 {
     struct spirv_value *v = compile_value(c, id);
-    if (v->more_bytes) {
-        uint32_t bytes = compile_constant_1(c, v->more_bytes);
-        return compile_pure(c, spirv_add_bytes, 1, 2, true, v->slot, bytes, bytes);
-    }
-    return v->slot;
+    uint32_t bytes = v->more_bytes ? compile_constant_1(c, v->more_bytes) : 0;
+    return bytes ? compile_math_of(c, MATH_ADDRESS, 1, 2, v->slot, bytes, compile_constant_1(c, 1)) : v->slot;
 }
 
 uint32_t compile_number(struct spirv_compiler *c, uint32_t id)

@@ -1,11 +1,13 @@
-/* The backend of test programs in the place of Vulkan's (src/exec/exec_vulkan.c): a program that is linked with this
- * file has it in place of that. Its devices are named
+/* The backend of test programs in the place of Vulkan's (src/exec/exec_vulkan.c): a program that is linked
+ * with this file has it in place of that. Its devices are named
  *   interpreted-LANES          4 to 128; matrices in quads, in KHR's form; float16 denormals
  *   interpreted-LANES-rows     the same with matrices row by row, in NV's form
  *   interpreted-LANES-denorm   no matrices
  *   interpreted-LANES-plain    neither matrices nor denormals
- * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does. Memory is
- * host memory, each buffer between pages that nobody has; new buffers have NaNs. Operations run at once. */
+ * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
+ * MOEFLUX_LANES_SPEED prints the lane operations of a second.
+ * Memory is host memory, each buffer between pages that nobody has; new buffers have NaNs. Operations run at
+ * once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -92,12 +94,14 @@ static uint64_t mapped_bytes(uint64_t bytes)
     return size_round_up(size_max(bytes, 1), PAGE) + PAGE;
 }
 
-static int interpreted_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e)
+static int interpreted_buffer_new(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
+                                  struct moeflux_err *e)
 {
     (void)kind;
     void *p = mmap(NULL, mapped_bytes(b->bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        return err_set(e, ERR_NO_FIT, "out of memory: %llu bytes were asked for", (unsigned long long)b->bytes);
+        return err_set(e, ERR_NO_FIT, "out of memory: %llu bytes were asked for",
+                       (unsigned long long)b->bytes);
     mprotect((uint8_t *)p + mapped_bytes(b->bytes) - PAGE, PAGE, PROT_NONE);
     memset(p, 0xff, mapped_bytes(b->bytes) - PAGE);
     b->host = p;
@@ -106,8 +110,8 @@ static int interpreted_buffer_new(struct exec *x, struct exec_buffer *b, enum ex
     return spirv_memory_add(&interpreted_of(x)->memory, b->address, size_round_up(b->bytes, 4), e);
 }
 
-static int interpreted_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
-                                     struct moeflux_err *e)
+static int interpreted_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
+                                     uint8_t *host, struct moeflux_err *e)
 {
     (void)kind;
     b->host = host;
@@ -124,22 +128,14 @@ static void interpreted_buffer_free(struct exec *x, struct exec_buffer *b)
         munmap(b->host, mapped_bytes(b->bytes));
 }
 
-static void *interpreted_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,
-                               struct moeflux_err *e)
-{
-    (void)x, (void)b, (void)off, (void)bytes;
-    err_set(e, ERR_DEVICE, "a buffer without memory");
-    return NULL;
-}
-
 static int interpreted_stage_end(struct exec *x, struct moeflux_err *e)
 {
     (void)x, (void)e;
     return 0;
 }
 
-static int interpreted_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst, uint64_t bytes,
-                            struct moeflux_err *e)
+static int interpreted_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst,
+                            uint64_t bytes, struct moeflux_err *e)
 {
     (void)x, (void)e;
     memcpy(dst, b->host + off, bytes);
@@ -182,14 +178,14 @@ static int prepare(struct interpreted *v, struct prepared *k, struct moeflux_err
     }
     free(by_khr);
     if (rc == 0 && (k->program.n_lanes > MOST_WORKGROUP || k->program.shared_bytes > MOST_SHARED))
-        rc = err_set(e, ERR_DEVICE, "%s: %u lanes with %u bytes of shared memory", k->name, k->program.n_lanes,
-                     k->program.shared_bytes);
+        rc = err_set(e, ERR_DEVICE, "%s: %u lanes with %u bytes of shared memory", k->name,
+                     k->program.n_lanes, k->program.shared_bytes);
     k->is_ready = rc == 0;
     return rc;
 }
 
-int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
-                      uint32_t n_spec, struct moeflux_err *e)
+int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
+                      const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
 {
     struct interpreted *v = interpreted_of(x);
     *k = (struct kernel){.args_bytes = args_bytes};
@@ -221,7 +217,8 @@ int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t arg
     return exec_kernel_later(x, k, name, args_bytes, spec, n_spec, e);
 }
 
-void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy, uint32_t gz)
+void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
+                   uint32_t gz)
 {
     struct interpreted *v = interpreted_of(x);
     struct prepared *p = &v->kernels[k->pipeline];
@@ -287,7 +284,6 @@ static const struct backend interpreted_backend = {.close = interpreted_close,
                                                    .buffer_new = interpreted_buffer_new,
                                                    .buffer_import = interpreted_buffer_import,
                                                    .buffer_free = interpreted_buffer_free,
-                                                   .stage = interpreted_stage,
                                                    .stage_end = interpreted_stage_end,
                                                    .read = interpreted_read,
                                                    .watch = nothing,
@@ -307,7 +303,8 @@ static const struct backend interpreted_backend = {.close = interpreted_close,
 
 static bool read_name(struct interpreted *v, const char *device)
 {
-    static const char *const forms[] = {[IN_QUADS] = "", [IN_ROWS] = "-rows", [DENORM] = "-denorm", [PLAIN] = "-plain"};
+    static const char *const forms[] = {
+        [IN_QUADS] = "", [IN_ROWS] = "-rows", [DENORM] = "-denorm", [PLAIN] = "-plain"};
     char rest[16] = "";
     int n = sscanf(device, "interpreted-%u%15s", &v->lanes, rest);
     if (n < 1 || v->lanes < 4 || v->lanes > SPIRV_MOST_LANES || (v->lanes & (v->lanes - 1)))
@@ -330,7 +327,8 @@ int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moe
         return ERR_MEMORY;
     if (!read_name(v, o->device)) {
         free(v);
-        return err_set(e, ERR_DEVICE, "no device named %s: expected interpreted-4 to interpreted-128", o->device);
+        return err_set(e, ERR_DEVICE, "no device named %s: expected interpreted-4 to interpreted-128",
+                       o->device);
     }
     const char *seed = getenv("MOEFLUX_SEED");
     v->base.backend = &interpreted_backend;

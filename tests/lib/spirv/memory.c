@@ -6,7 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "arithmetic.h"
+#include "lane_math.h"
 #include "numbers.h"
 #include "run.h"
 
@@ -27,7 +27,8 @@ static size_t place_of(const struct spirv_memory *m, uint64_t address)
 
 static bool holds(const struct spirv_buffer *b, uint64_t address, uint64_t bytes)
 {
-    return address >= b->address && address - b->address <= b->bytes && b->bytes - (address - b->address) >= bytes;
+    return address >= b->address && address - b->address <= b->bytes &&
+           b->bytes - (address - b->address) >= bytes;
 }
 
 static struct spirv_buffer *find_buffer(struct spirv_memory *m, uint64_t address, uint64_t bytes)
@@ -145,8 +146,8 @@ static void note(struct spirv_access *a, const struct spirv_access *now, uint32_
         a->lane = SPIRV_SEVERAL;
 }
 
-static void report_race(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, const struct spirv_access *a,
-                        const char *what)
+static void report_race(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane,
+                        const struct spirv_access *a, const char *what)
 {
     if (a->subgroup == SPIRV_SEVERAL)
         spirv_fault(s, i, lane, "race: %s, and so do several subgroups", what);
@@ -157,8 +158,8 @@ static void report_race(struct spirv_lanes *s, const struct spirv_insn *i, uint3
 }
 
 /* Words that an access covers in whole. */
-static void touch_words(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, struct spirv_word *words,
-                        uint64_t at, uint32_t bytes, bool is_store, uint32_t since)
+static void touch_words(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane,
+                        struct spirv_word *words, uint64_t at, uint32_t bytes, bool is_store, uint32_t since)
 {
     uint32_t subgroup = (s->first + lane) / s->size;
     const struct spirv_access now = {.epoch = s->run->memory->epoch,
@@ -180,16 +181,16 @@ static void touch_words(struct spirv_lanes *s, const struct spirv_insn *i, uint3
 
 /* --- where an access is --- */
 
-/* The bytes of a lane's access to a buffer, or NULL once it was reported. */
-uint8_t *spirv_buffer_at(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, uint64_t address,
-                         uint32_t bytes, enum spirv_use use)
+static uint8_t *buffer_at(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, uint64_t address,
+                          uint32_t bytes, enum spirv_use use)
 {
     struct spirv_memory *m = s->run->memory;
     struct spirv_buffer *b = find_buffer(m, address, bytes);
     if (!b) {
         size_t at = place_of(m, address);
         uint64_t end = at ? m->buffers[at - 1]->address + m->buffers[at - 1]->bytes : 0;
-        spirv_fault(s, i, lane, "%s of %u bytes outside of every buffer: %lld bytes from the end of the one before",
+        spirv_fault(s, i, lane,
+                    "%s of %u bytes outside of every buffer: %lld bytes from the end of the one before",
                     use == SPIRV_READS ? "read" : "write", bytes, (long long)(address - end));
         return NULL;
     }
@@ -200,269 +201,168 @@ uint8_t *spirv_buffer_at(struct spirv_lanes *s, const struct spirv_insn *i, uint
     return (uint8_t *)(uintptr_t)address;
 }
 
-uint8_t *spirv_shared_at(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, uint32_t at, uint32_t bytes,
-                         enum spirv_use use)
+static uint8_t *shared_at(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, uint64_t at,
+                          uint32_t bytes, enum spirv_use use)
 {
     struct spirv_memory *m = s->run->memory;
     if (at > m->shared_bytes || bytes > m->shared_bytes - at) {
-        spirv_fault(s, i, lane, "access to byte %u of %u bytes of shared memory", at, m->shared_bytes);
+        spirv_fault(s, i, lane, "access to byte %u of %u bytes of shared memory", (uint32_t)at,
+                    m->shared_bytes);
         return NULL;
     }
-    for (uint32_t w = at / 4; w <= (at + bytes - 1) / 4; w++) {
+    for (uint64_t w = at / 4; w <= (at + bytes - 1) / 4; w++) {
         if (use != SPIRV_READS && m->shared_since[w] < m->workgroup_epoch)
             m->shared_since[w] = m->epoch;
         if (use != SPIRV_WRITES && m->shared_since[w] < m->workgroup_epoch)
-            spirv_fault(s, i, lane, "read of shared memory that nobody wrote, byte %u", 4 * w);
+            spirv_fault(s, i, lane, "read of shared memory that nobody wrote, byte %u", (uint32_t)(4 * w));
     }
     if (use != SPIRV_ATOMIC)
         touch_words(s, i, lane, m->shared_words, at, bytes, use == SPIRV_WRITES, m->epoch);
     return m->shared + at;
 }
 
-/* The bytes of all active lanes; NULL for the others. False: there was a fault. */
-static bool locate(struct spirv_lanes *s, const struct spirv_insn *i, bool is_buffer, enum spirv_use use,
+uint64_t spirv_place(const struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane)
+{
+    const uint32_t *a = i->a == SPIRV_NO_SLOT ? NULL : spirv_slot(s, i->a);
+    uint64_t high = i->storage == STORAGE_BUFFER ? (uint64_t)a[s->n + lane] << 32 : 0;
+    return (a ? high | a[lane] : 0) + i->imm;
+}
+
+uint8_t *spirv_at(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, uint64_t place,
+                  uint32_t bytes, enum spirv_use use)
+{
+    if (i->storage == STORAGE_BUFFER)
+        return buffer_at(s, i, lane, place, bytes, use);
+    if (i->storage == STORAGE_WORKGROUP)
+        return shared_at(s, i, lane, place, bytes, use);
+    if (place <= s->run->args_bytes && bytes <= s->run->args_bytes - place)
+        return (uint8_t *)(uintptr_t)s->run->args + place;
+    spirv_fault(s, i, lane, "read of byte %u of %u bytes of arguments", (uint32_t)place, s->run->args_bytes);
+    return NULL;
+}
+
+/* The bytes of all active lanes. False: there was a fault. */
+static bool locate(struct spirv_lanes *s, const struct spirv_insn *i, enum spirv_use use,
                    uint8_t *at[SPIRV_MOST_LANES])
 {
-    uint32_t each = i->more & 255, bytes = i->n * each, align = i->more >> 16;
-    const uint64_t *addresses = is_buffer ? (const uint64_t *)(const void *)spirv_slot(s, i->a) : NULL;
-    const uint32_t *offsets = !is_buffer && i->a != SPIRV_NO_SLOT ? spirv_slot(s, i->a) : NULL;
+    uint32_t bytes = i->n * (i->more & 255), align = i->storage == STORAGE_BUFFER ? i->more >> 16 : 1;
     for (uint32_t l = 0; l < s->n; l++) {
-        at[l] = NULL;
         if (!s->mask[l])
             continue;
-        uint64_t place = (addresses ? addresses[l] : offsets ? offsets[l] : 0) + i->imm;
-        at[l] = is_buffer ? spirv_buffer_at(s, i, l, place, bytes, use)
-                          : spirv_shared_at(s, i, l, (uint32_t)place, bytes, use);
-        if (!at[l])
-            return false;
-        if (align > 1 && is_buffer && place % align)
+        uint64_t place = spirv_place(s, i, l);
+        if (place % align)
             spirv_fault(s, i, l, "an address that is no multiple of %u", align);
+        if (!(at[l] = spirv_at(s, i, l, place, bytes, use)))
+            return false;
     }
     return true;
 }
 
 /* --- moving numbers --- */
 
-static uint64_t get(const uint8_t *from, uint32_t bytes)
+uint32_t spirv_get(const uint8_t *at, uint32_t more)
 {
-    uint64_t number = 0;
-    memcpy(&number, from, bytes);
-    return number;
-}
-
-static void load_words(struct spirv_lanes *s, const struct spirv_insn *i, uint8_t *const *at)
-{
-    for (uint32_t k = 0; k < i->n; k++) {
-        uint32_t *d = spirv_slot(s, i->d + k);
-        for (uint32_t l = 0; l < s->n; l++)
-            if (s->mask[l])
-                memcpy(&d[l], at[l] + 4 * k, 4);
-    }
-}
-
-static void load_others(struct spirv_lanes *s, const struct spirv_insn *i, uint8_t *const *at)
-{
-    uint32_t each = i->more & 255;
-    for (uint32_t k = 0; k < i->n; k++) {
-        uint32_t *d = spirv_slot(s, i->d + (i->is_wide ? 2 * k : k));
-        for (uint32_t l = 0; l < s->n; l++) {
-            if (!s->mask[l])
-                continue;
-            uint64_t number = get(at[l] + each * k, each);
-            uint32_t low = (uint32_t)number;
-            if (i->is_wide)
-                memcpy(d + 2 * l, &number, 8);
-            else if (i->more & 256)
-                spirv_bits_half(1, &d[l], &low, NULL, NULL);
-            else
-                d[l] = low;
-        }
-    }
-}
-
-static void store_all(struct spirv_lanes *s, const struct spirv_insn *i, uint8_t *const *at)
-{
-    uint32_t each = i->more & 255;
-    for (uint32_t k = 0; k < i->n; k++) {
-        const uint32_t *d = spirv_slot(s, i->d + (i->is_wide ? 2 * k : k));
-        for (uint32_t l = 0; l < s->n; l++) {
-            if (!s->mask[l])
-                continue;
-            uint32_t number = d[l];
-            if (i->more & 256)
-                spirv_half_bits(1, &number, &d[l], NULL, NULL);
-            memcpy(at[l] + each * k, i->is_wide ? (const void *)(d + 2 * l) : &number, each);
-        }
-    }
-}
-
-static void load(struct spirv_lanes *s, const struct spirv_insn *i, bool is_buffer)
-{
-    uint8_t *at[SPIRV_MOST_LANES];
-    if (!locate(s, i, is_buffer, SPIRV_READS, at))
-        return;
-    if ((i->more & 511) == 4)
-        load_words(s, i, at);
+    uint32_t number = 0, value;
+    if ((more & 255) == 4)
+        memcpy(&number, at, 4);
     else
-        load_others(s, i, at);
+        memcpy(&number, at, more & 255);
+    return more & SPIRV_IS_HALF && lane_math(MATH_BITS_HALF, 1, &value, &number, &number, &number) ? value
+                                                                                                   : number;
 }
 
-static void store(struct spirv_lanes *s, const struct spirv_insn *i, bool is_buffer)
+void spirv_set(uint8_t *at, uint32_t more, uint32_t value)
 {
-    uint8_t *at[SPIRV_MOST_LANES];
-    if (locate(s, i, is_buffer, SPIRV_WRITES, at))
-        store_all(s, i, at);
+    uint32_t number = value;
+    if (more & SPIRV_IS_HALF)
+        lane_math(MATH_HALF_BITS, 1, &number, &value, &value, &value);
+    memcpy(at, &number, more & 255);
 }
 
-void spirv_load_buffer(struct spirv_lanes *s, const struct spirv_insn *i)
-{
-    load(s, i, true);
-}
-void spirv_store_buffer(struct spirv_lanes *s, const struct spirv_insn *i)
-{
-    store(s, i, true);
-}
-void spirv_load_shared(struct spirv_lanes *s, const struct spirv_insn *i)
-{
-    load(s, i, false);
-}
-void spirv_store_shared(struct spirv_lanes *s, const struct spirv_insn *i)
-{
-    store(s, i, false);
-}
-
-void spirv_load_push(struct spirv_lanes *s, const struct spirv_insn *i)
-{
-    uint8_t *at[SPIRV_MOST_LANES];
-    uint32_t bytes = (i->more & 255) * i->n;
-    const uint32_t *offsets = i->a == SPIRV_NO_SLOT ? NULL : spirv_slot(s, i->a);
-    for (uint32_t l = 0; l < s->n; l++) {
-        uint32_t place = s->mask[l] ? (offsets ? offsets[l] : 0) + i->imm : 0;
-        at[l] = (uint8_t *)(uintptr_t)s->run->args + place;
-        if (s->mask[l] && (place > s->run->args_bytes || bytes > s->run->args_bytes - place)) {
-            spirv_fault(s, i, l, "read of byte %u of %u bytes of arguments", place, s->run->args_bytes);
-            return;
-        }
-    }
-    if ((i->more & 511) == 4)
-        load_words(s, i, at);
-    else
-        load_others(s, i, at);
-}
-
-/* --- variables of a lane --- */
-
-/* Whether all active lanes have the same number. */
-static bool is_uniform(const struct spirv_lanes *s, const uint32_t *numbers, uint32_t *one)
-{
-    uint32_t first = 0, differ = 0;
-    while (!s->mask[first])
-        first++;
-    *one = numbers[first];
-    for (uint32_t l = 0; l < s->n; l++)
-        differ |= (numbers[l] ^ *one) & s->mask[l];
-    return differ == 0;
-}
-
+/* A variable of the lane's own: all lanes at the same place, or each at its own. */
 static void access_private(struct spirv_lanes *s, const struct spirv_insn *i, bool is_store)
 {
     const uint32_t *offsets = spirv_slot(s, i->a);
-    uint32_t same, before = i->b - i->c;
-    bool is_same = is_uniform(s, offsets, &same);
-    for (uint32_t l = 0; l < s->n; l++) {
+    uint32_t before = i->b - i->c, first = 0, differ = 0;
+    while (!s->mask[first])
+        first++;
+    for (uint32_t l = 0; l < s->n; l++)
+        differ |= (offsets[l] ^ offsets[first]) & s->mask[l];
+    for (uint32_t l = first; l < (differ ? s->n : first + 1); l++) {
         if (!s->mask[l])
             continue;
         if (offsets[l] > i->more || before + offsets[l] + i->n > i->more) {
             spirv_fault(s, i, l, "element %u of a variable of %u numbers", before + offsets[l], i->more);
             return;
         }
-        if (is_same)
-            break;
-        for (uint32_t k = 0; k < i->n; k++) {
+        for (uint32_t k = 0; differ && k < i->n; k++) {
             uint32_t *there = spirv_slot(s, i->b + offsets[l] + k), *here = spirv_slot(s, i->d + k);
             *(is_store ? there + l : here + l) = is_store ? here[l] : there[l];
         }
     }
-    uint32_t *here = spirv_slot(s, i->d), *there = spirv_slot(s, i->b + (is_same ? same : 0));
-    if (is_same)
-        spirv_put(s, is_store ? there : here, is_store ? here : there, i->n, i->is_wide);
+    uint32_t *here = spirv_slot(s, i->d), *there = spirv_slot(s, i->b + (differ ? 0 : offsets[first]));
+    if (!differ)
+        spirv_put(s, is_store ? there : here, is_store ? here : there, i->n);
 }
 
-void spirv_load_private(struct spirv_lanes *s, const struct spirv_insn *i)
+void spirv_load(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    access_private(s, i, false);
+    uint8_t *at[SPIRV_MOST_LANES];
+    if (i->storage == STORAGE_FUNCTION) {
+        access_private(s, i, false);
+        return;
+    }
+    bool is_there = locate(s, i, SPIRV_READS, at);
+    for (uint32_t k = 0; k < i->n && is_there; k++) {
+        uint32_t *d = spirv_slot(s, i->d + k), each = i->more & 255;
+        for (uint32_t l = 0; l < s->n; l++)
+            if (s->mask[l])
+                d[l] = spirv_get(at[l] + each * k, i->more);
+    }
 }
-void spirv_store_private(struct spirv_lanes *s, const struct spirv_insn *i)
+
+void spirv_store(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    access_private(s, i, true);
+    uint8_t *at[SPIRV_MOST_LANES];
+    if (i->storage == STORAGE_FUNCTION) {
+        access_private(s, i, true);
+        return;
+    }
+    bool is_there = locate(s, i, SPIRV_WRITES, at);
+    for (uint32_t k = 0; k < i->n && is_there; k++) {
+        const uint32_t *d = spirv_slot(s, i->d + k), each = i->more & 255;
+        for (uint32_t l = 0; l < s->n; l++)
+            if (s->mask[l])
+                spirv_set(at[l] + each * k, i->more, d[l]);
+    }
+}
+
+void spirv_atomic(struct spirv_lanes *s, const struct spirv_insn *i)
+{
+    uint32_t *d = spirv_slot(s, i->d), after;
+    const uint32_t *operand = spirv_slot(s, i->b);
+    for (uint32_t l = 0; l < s->n; l++) {
+        uint8_t *at = s->mask[l] ? spirv_at(s, i, l, spirv_place(s, i, l), 4, SPIRV_ATOMIC) : NULL;
+        if (!at)
+            continue;
+        memcpy(&d[l], at, 4);
+        lane_math(i->math, 1, &after, &d[l], &operand[l], &operand[l]);
+        memcpy(at, &after, 4);
+    }
 }
 
 void spirv_index(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    const uint32_t *idx = spirv_slot(s, i->a), *before = i->b == SPIRV_NO_SLOT ? NULL : spirv_slot(s, i->b);
-    uint32_t *restrict d = spirv_slot(s, i->d), bad = 0, end = i->more ? i->more : UINT32_MAX, stride = i->imm;
-    for (uint32_t l = 0; l < s->n; l++)
+    const uint32_t *idx = spirv_slot(s, i->a), *before = spirv_slot(s, i->b == SPIRV_NO_SLOT ? i->a : i->b);
+    uint32_t *restrict d = spirv_slot(s, i->d);
+    const uint32_t n = s->n, end = i->more ? i->more : UINT32_MAX, stride = i->imm,
+                   added = i->b == SPIRV_NO_SLOT ? 0 : UINT32_MAX;
+    uint32_t bad = 0;
+    for (uint32_t l = 0; l < n; l++) {
         bad |= idx[l] >= end ? s->mask[l] : 0;
-    for (uint32_t l = 0; bad && l < s->n; l++)
+        d[l] = (d[l] & ~s->mask[l]) | ((idx[l] * stride + (before[l] & added)) & s->mask[l]);
+    }
+    for (uint32_t l = 0; bad && l < n; l++)
         if (s->mask[l] && idx[l] >= end)
             spirv_fault(s, i, l, "element %u of an array of %u", idx[l], i->more);
-    if (!before)
-        for (uint32_t l = 0; l < s->n; l++)
-            d[l] = (d[l] & ~s->mask[l]) | (idx[l] * stride & s->mask[l]);
-    else
-        for (uint32_t l = 0; l < s->n; l++)
-            d[l] = (d[l] & ~s->mask[l]) | ((idx[l] * stride + before[l]) & s->mask[l]);
-}
-
-/* --- atomics --- */
-
-static uint32_t changed(uint32_t op, uint32_t x, uint32_t y)
-{
-    static const struct {
-        uint32_t atomic, op;
-    } same[] = {{OP_ATOMIC_ADD, OP_I_ADD}, {OP_ATOMIC_SUB, OP_I_SUB}, {OP_ATOMIC_AND, OP_BIT_AND},
-                {OP_ATOMIC_OR, OP_BIT_OR}, {OP_ATOMIC_XOR, OP_BIT_XOR}};
-    uint32_t z = y;
-    if (op == OP_ATOMIC_LOAD)
-        return x;
-    for (size_t i = 0; i < sizeof same / sizeof *same; i++)
-        if (same[i].atomic == op)
-            spirv_math(same[i].op, SPIRV_INT)(1, &z, &x, &y, &y);
-    if (op >= OP_ATOMIC_S_MIN && op <= OP_ATOMIC_U_MAX) {
-        bool is_signed = op == OP_ATOMIC_S_MIN || op == OP_ATOMIC_S_MAX, is_min = op <= OP_ATOMIC_U_MIN;
-        bool is_less = is_signed ? (int32_t)x < (int32_t)y : x < y;
-        z = is_less == is_min ? x : y;
-    }
-    return z;
-}
-
-static void change(struct spirv_lanes *s, const struct spirv_insn *i, bool is_buffer)
-{
-    const uint64_t *addresses = is_buffer ? (const uint64_t *)(const void *)spirv_slot(s, i->a) : NULL;
-    const uint32_t *offsets = !is_buffer && i->a != SPIRV_NO_SLOT ? spirv_slot(s, i->a) : NULL;
-    uint32_t *d = spirv_slot(s, i->d), before;
-    const uint32_t *operand = spirv_slot(s, i->b);
-    for (uint32_t l = 0; l < s->n; l++) {
-        if (!s->mask[l])
-            continue;
-        uint64_t place = (addresses ? addresses[l] : offsets ? offsets[l] : 0) + i->imm;
-        uint8_t *at = is_buffer ? spirv_buffer_at(s, i, l, place, 4, SPIRV_ATOMIC)
-                                : spirv_shared_at(s, i, l, (uint32_t)place, 4, SPIRV_ATOMIC);
-        if (!at)
-            return;
-        memcpy(&before, at, 4);
-        uint32_t after = changed(i->more, before, operand[l]);
-        memcpy(at, &after, 4);
-        if (i->more != OP_ATOMIC_STORE)
-            d[l] = before;
-    }
-}
-
-void spirv_atomic_buffer(struct spirv_lanes *s, const struct spirv_insn *i)
-{
-    change(s, i, true);
-}
-void spirv_atomic_shared(struct spirv_lanes *s, const struct spirv_insn *i)
-{
-    change(s, i, false);
 }

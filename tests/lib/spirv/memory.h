@@ -2,11 +2,11 @@
  *
  * Two lanes of a workgroup that touch one 32-bit word, one of them writing, need a barrier in between:
  *   lanes of different subgroups   OpControlBarrier of the workgroup
- *   lanes of one subgroup          that, or OpControlBarrier of the subgroup. Lockstep orders nothing: devices that
- *                                  run lanes apart are allowed
- * For buffers the barrier's semantics, or those of an OpMemoryBarrier before it, include buffers. Atomic accesses are
- * exempt, and so are accesses of less than a word. Reads of a buffer count in the first workgroup of a dispatch, and
- * in the others once the dispatch has written to that buffer. */
+ *   lanes of one subgroup          that, or OpControlBarrier of the subgroup. Lockstep orders nothing:
+ *                                  devices that run lanes apart are allowed
+ * For buffers the barrier's semantics, or those of an OpMemoryBarrier before it, include buffers. Atomic
+ * accesses are exempt, and so are accesses of less than a word. Reads of a buffer count in the first
+ * workgroup of a dispatch, and in the others once the dispatch has written to that buffer. */
 #ifndef MOEFLUX_TESTS_SPIRV_MEMORY_H
 #define MOEFLUX_TESTS_SPIRV_MEMORY_H
 
@@ -35,7 +35,7 @@ struct spirv_buffer {
 };
 
 struct spirv_memory {
-    struct spirv_buffer **buffers; /* by address */
+    struct spirv_buffer **buffers; /* sorted by address */
     size_t n_buffers, room;
     struct spirv_buffer *last;
     /* Shared memory of the workgroup that runs. */

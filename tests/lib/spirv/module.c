@@ -13,11 +13,11 @@ static uint32_t result_at(uint32_t op)
     if ((op >= OP_TYPE_VOID && op <= OP_TYPE_FUNCTION) || op == OP_LABEL || op == OP_KHR_MATRIX_TYPE ||
         op == OP_NV_MATRIX_TYPE)
         return 1;
-    bool has_none = op < OP_EXT_INST || (op > OP_EXT_INST && op < OP_TYPE_VOID) || op == OP_TYPE_FORWARD_POINTER ||
-                    op == OP_FUNCTION_END || op == OP_STORE || op == OP_DECORATE || op == OP_MEMBER_DECORATE ||
-                    op == OP_CONTROL_BARRIER || op == OP_MEMORY_BARRIER || op == OP_ATOMIC_STORE ||
-                    (op >= OP_LOOP_MERGE && op <= OP_UNREACHABLE) || op == OP_EXECUTION_MODE_ID ||
-                    op == OP_KHR_MATRIX_STORE || op == OP_NV_MATRIX_STORE;
+    bool has_none = op < OP_EXT_INST || (op > OP_EXT_INST && op < OP_TYPE_VOID) ||
+                    op == OP_TYPE_FORWARD_POINTER || op == OP_FUNCTION_END || op == OP_STORE ||
+                    op == OP_DECORATE || op == OP_MEMBER_DECORATE || op == OP_CONTROL_BARRIER ||
+                    op == OP_MEMORY_BARRIER || (op >= OP_LOOP_MERGE && op <= OP_UNREACHABLE) ||
+                    op == OP_EXECUTION_MODE_ID || op == OP_KHR_MATRIX_STORE || op == OP_NV_MATRIX_STORE;
     return op == OP_UNDEF || !has_none ? 2 : 0;
 }
 
@@ -40,7 +40,8 @@ static int learn(struct spirv_module *m, uint32_t at, uint32_t n, struct moeflux
     if (result)
         m->at[in[result]] = at;
     if (op == OP_DECORATE && n >= 3)
-        return add_decoration(m, &(struct spirv_decoration_of){in[1], UINT32_MAX, in[2], n > 3 ? in[3] : 0}, e);
+        return add_decoration(m, &(struct spirv_decoration_of){in[1], UINT32_MAX, in[2], n > 3 ? in[3] : 0},
+                              e);
     if (op == OP_MEMBER_DECORATE && n >= 4)
         return add_decoration(m, &(struct spirv_decoration_of){in[1], in[2], in[3], n > 4 ? in[4] : 0}, e);
     if ((op == OP_EXECUTION_MODE && in[2] == MODE_LOCAL_SIZE) ||

@@ -17,11 +17,11 @@ struct spirv_module {
     const uint32_t *words;
     size_t n;
     uint32_t bound;
-    uint32_t *at;       /* [bound] the word that an id's instruction begins at; 0: there is none */
+    uint32_t *at; /* [bound] the word that an id's instruction begins at; 0: there is none */
     struct spirv_decoration_of *decorations;
     size_t n_decorations, room;
-    uint32_t size_at;   /* the execution mode that has the workgroup's size; 0: none */
-    uint32_t main_at;   /* OpFunction */
+    uint32_t size_at; /* the execution mode that has the workgroup's size; 0: none */
+    uint32_t main_at; /* OpFunction */
 };
 
 /* Checks the lengths of all instructions; other rules are spirv-val's. ERR_FORMAT, ERR_MEMORY. */

@@ -1,10 +1,11 @@
-/* program.h - a kernel made ready for one set of constants and one subgroup size: flat instructions whose operands
- * are slots. A slot is a 32-bit number of each lane: slot s of a subgroup lies at registers + s * lanes.
+/* program.h - a kernel made ready for one set of constants and one subgroup size: flat instructions whose
+ * operands are slots. A slot is a 32-bit number of each lane: slot s of a team lies at registers + s *
+ * lanes.
  *
  *   bool            0 or 1
- *   int, uint       of less than 32 bits: zeros above
+ *   int, uint       narrow ones with zeros above
  *   float16         as a float32 of the same value
- *   64 bits         two slots: uint64_t[lanes]; addresses of buffers too
+ *   addresses       two slots, the low word first
  *   composites      their numbers in order
  *   matrices        numbers of each lane (matrix.c)
  * The first n_constants slots hold constants. */
@@ -22,31 +23,27 @@ struct spirv_lanes;
 
 enum { SPIRV_MOST_LANES = 128, SPIRV_NO_SLOT = 0x7fffffff, SPIRV_MOST_BUILTINS = 16 };
 
-/* Computes n numbers of each operand; lanes that are not active are computed too, and dropped by the caller. */
-typedef void spirv_pure_fn(size_t n, void *d, const void *a, const void *b, const void *c);
 /* Reads and writes the registers of active lanes. */
 typedef void spirv_run_fn(struct spirv_lanes *s, const struct spirv_insn *i);
 
 struct spirv_insn {
-    spirv_pure_fn *pure; /* NULL: run */
-    spirv_run_fn *run;
+    spirv_run_fn *run;   /* NULL: math */
+    uint32_t math;       /* lane_math.h; lanes that are not active are computed too, and dropped */
     uint32_t n;          /* numbers of a lane that are computed */
     uint32_t n_out;      /* slots of d */
-    bool is_wide;        /* d has 64 bits a number */
     uint32_t d, a, b, c; /* slots */
     uint32_t imm, more;  /* what `run` says */
+    uint32_t storage;    /* where a load, a store or an atomic is */
     uint32_t at;         /* the SPIR-V instruction's first word */
 };
 
 struct spirv_copy {
     uint32_t d, a, n;
-    bool is_wide;
 };
 struct spirv_edge {
     uint32_t label, block;         /* where it leads; block: in spirv_program.blocks */
     uint32_t from;                 /* label */
     uint32_t first_copy, n_copies; /* what OpPhi takes */
-    bool is_parallel;              /* a copy writes what another reads */
 };
 
 enum spirv_end { SPIRV_RETURN, SPIRV_JUMP, SPIRV_BRANCH, SPIRV_SWITCH };
@@ -56,7 +53,7 @@ struct spirv_block {
     uint32_t condition;           /* slot */
     uint32_t first_edge, n_edges; /* BRANCH: true, false; SWITCH: default, literals */
     uint32_t first_literal;
-    uint64_t n_numbers; /* of all instructions: the work of a lane */
+    uint64_t n_numbers; /* the work of a lane: those of all instructions */
 };
 
 struct spirv_program {
@@ -65,9 +62,8 @@ struct spirv_program {
     uint32_t shared_bytes;
     uint32_t n_constants, n_slots, most_numbers;
     uint32_t *constants; /* [n_constants] */
-    uint8_t *is_wide;    /* [n_constants] */
     struct spirv_insn *insns;
-    struct spirv_block *blocks; /* in an order where a construct's merge block follows its other blocks */
+    struct spirv_block *blocks; /* sorted so that a construct's merge block follows its other blocks */
     struct spirv_edge *edges;
     struct spirv_copy *copies;
     uint32_t *literals;

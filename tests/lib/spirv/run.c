@@ -8,6 +8,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "lane_math.h"
 #include "numbers.h"
 
 enum { HAS_RETURNED = UINT32_MAX };
@@ -24,20 +25,21 @@ void spirv_fault(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lan
     va_end(list);
     if (n > 0 && (size_t)n < sizeof m->fault)
         snprintf(m->fault + n, sizeof m->fault - (size_t)n,
-                 " (%s, %u lanes: SPIR-V word %u, workgroup %u %u %u, lane %u)", s->p->name, s->size, i->at, g[0], g[1],
-                 g[2], s->first + lane);
+                 " (%s, %u lanes: SPIR-V word %u, workgroup %u %u %u, lane %u)", s->p->name, s->size, i->at,
+                 g[0], g[1], g[2], s->first + lane);
 }
 
 /* --- masks --- */
 
 static void set_mask(struct spirv_lanes *s, uint32_t block)
 {
-    s->n_active = 0;
-    for (uint32_t l = 0; l < s->n; l++) {
+    uint32_t n_active = 0, n = s->n;
+    for (uint32_t l = 0; l < n; l++) {
         s->mask[l] = s->where[l] == block ? UINT32_MAX : 0;
-        s->n_active += s->mask[l] & 1;
+        n_active += s->mask[l] & 1;
     }
-    s->is_full = s->n_active == s->n_live;
+    s->n_active = n_active;
+    s->is_full = n_active == s->n_live;
     s->block = block;
     s->insn = 0;
 }
@@ -45,8 +47,8 @@ static void set_mask(struct spirv_lanes *s, uint32_t block)
 /* Goes on with the lanes that are at the earliest block. */
 static void choose_lanes(struct spirv_lanes *s)
 {
-    uint32_t first = HAS_RETURNED;
-    for (uint32_t l = 0; l < s->n; l++)
+    uint32_t first = HAS_RETURNED, n = s->n;
+    for (uint32_t l = 0; l < n; l++)
         first = s->where[l] < first ? s->where[l] : first;
     if (first == HAS_RETURNED)
         s->stop = SPIRV_DONE;
@@ -54,50 +56,35 @@ static void choose_lanes(struct spirv_lanes *s)
         set_mask(s, first);
 }
 
-static void blend(const struct spirv_lanes *s, uint32_t *restrict d, const uint32_t *restrict a, uint32_t n_slots)
-{
-    for (uint32_t i = 0; i < n_slots; i++, d += s->n, a += s->n)
-        for (uint32_t l = 0; l < s->n; l++)
-            d[l] = (d[l] & ~s->mask[l]) | (a[l] & s->mask[l]);
-}
-
-static void blend_wide(const struct spirv_lanes *s, void *to, const void *from, uint32_t n_slots)
-{
-    uint64_t *d = to;
-    const uint64_t *a = from;
-    for (uint32_t i = 0; i < n_slots; i += 2, d += s->n, a += s->n)
-        for (uint32_t l = 0; l < s->n; l++)
-            d[l] = s->mask[l] ? a[l] : d[l];
-}
-
-void spirv_put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint32_t n_slots, bool is_wide)
+void spirv_put(const struct spirv_lanes *s, uint32_t *restrict d, const uint32_t *restrict a,
+               uint32_t n_slots)
 {
     if (s->is_full)
         memcpy(d, a, (size_t)n_slots * s->n * sizeof *d);
-    else if (is_wide)
-        blend_wide(s, d, a, n_slots);
-    else
-        blend(s, d, a, n_slots);
+    for (uint32_t i = 0, n = s->n; i < n_slots && !s->is_full; i++, d += n, a += n)
+        for (uint32_t l = 0; l < n; l++)
+            d[l] = (d[l] & ~s->mask[l]) | (a[l] & s->mask[l]);
 }
 
 /* --- flow --- */
 
+/* All numbers are read before one is written. */
 static void copy_edge(struct spirv_lanes *s, const struct spirv_edge *edge)
 {
     const struct spirv_copy *copies = s->p->copies + edge->first_copy;
     uint32_t *at = s->run->temporary;
-    for (uint32_t i = 0; i < edge->n_copies; i++) {
-        const uint32_t *from = spirv_slot(s, copies[i].a);
-        size_t n = (size_t)copies[i].n * s->n;
-        if (edge->is_parallel)
-            memcpy(at, from, n * sizeof *at);
-        else
-            spirv_put(s, spirv_slot(s, copies[i].d), from, copies[i].n, copies[i].is_wide);
-        at += n;
-    }
+    for (uint32_t i = 0; i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
+        memcpy(at, spirv_slot(s, copies[i].a), (size_t)copies[i].n * s->n * sizeof *at);
     at = s->run->temporary;
-    for (uint32_t i = 0; edge->is_parallel && i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
-        spirv_put(s, spirv_slot(s, copies[i].d), at, copies[i].n, copies[i].is_wide);
+    for (uint32_t i = 0; i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
+        spirv_put(s, spirv_slot(s, copies[i].d), at, copies[i].n);
+}
+
+/* Active lanes are at a block. */
+static void place(struct spirv_lanes *s, uint32_t block)
+{
+    for (uint32_t l = 0, n = s->n; l < n; l++)
+        s->where[l] = (s->where[l] & ~s->mask[l]) | (block & s->mask[l]);
 }
 
 /* All active lanes go the same way. */
@@ -108,9 +95,7 @@ static void follow(struct spirv_lanes *s, const struct spirv_edge *edge)
     s->insn = 0;
     if (s->is_full)
         return;
-    for (uint32_t l = 0; l < s->n; l++)
-        if (s->mask[l])
-            s->where[l] = edge->block;
+    place(s, edge->block);
     choose_lanes(s);
 }
 
@@ -118,8 +103,6 @@ static void follow(struct spirv_lanes *s, const struct spirv_edge *edge)
 static uint32_t choice(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t lane)
 {
     uint32_t value = spirv_slot(s, b->condition)[lane];
-    if (b->end == SPIRV_BRANCH)
-        return value ? 0 : 1;
     for (uint32_t i = 0; i + 1 < b->n_edges; i++)
         if (s->p->literals[b->first_literal + i] == value)
             return i + 1;
@@ -137,13 +120,13 @@ static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint3
     s->is_full = false;
     for (uint32_t i = 0; i < b->n_edges; i++) {
         const struct spirv_edge *edge = &s->p->edges[b->first_edge + i];
-        bool is_taken = false;
-        for (uint32_t l = 0; l < s->n; l++) {
-            s->mask[l] = active[l] && choices[l] == i ? UINT32_MAX : 0;
-            s->where[l] = s->mask[l] ? edge->block : s->where[l];
-            is_taken |= s->mask[l] != 0;
+        uint32_t taken = 0;
+        for (uint32_t l = 0, n = s->n; l < n; l++) {
+            s->mask[l] = choices[l] == i ? active[l] : 0;
+            taken |= s->mask[l];
         }
-        if (is_taken)
+        place(s, edge->block);
+        if (taken)
             copy_edge(s, edge);
     }
     choose_lanes(s);
@@ -153,16 +136,16 @@ static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint3
 static bool is_uniform_branch(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t *edge)
 {
     const uint32_t *condition = spirv_slot(s, b->condition);
-    uint32_t n_true = 0, first = 0, differ = 0;
+    uint32_t n_true = 0, first = 0, differ = 0, n = s->n;
     if (b->end == SPIRV_BRANCH) {
-        for (uint32_t l = 0; l < s->n; l++)
+        for (uint32_t l = 0; l < n; l++)
             n_true += condition[l] & s->mask[l];
         *edge = n_true == 0;
         return n_true == 0 || n_true == s->n_active;
     }
     while (!s->mask[first])
         first++;
-    for (uint32_t l = 0; l < s->n; l++)
+    for (uint32_t l = 0; l < n; l++)
         differ |= (condition[l] ^ condition[first]) & s->mask[l];
     *edge = choice(s, b, first);
     return differ == 0;
@@ -175,8 +158,9 @@ static void branch(struct spirv_lanes *s, const struct spirv_block *b)
         follow(s, &s->p->edges[b->first_edge + edge]);
         return;
     }
-    for (uint32_t l = 0; l < s->n; l++)
-        choices[l] = s->mask[l] ? choice(s, b, l) : 0;
+    const uint32_t *condition = spirv_slot(s, b->condition);
+    for (uint32_t l = 0, n = s->n; l < n; l++)
+        choices[l] = b->end == SPIRV_BRANCH ? condition[l] == 0 : choice(s, b, l);
     part(s, b, choices);
 }
 
@@ -195,14 +179,10 @@ static void leave(struct spirv_lanes *s)
 
 static void compute(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    size_t n = (size_t)i->n * s->n;
-    uint32_t *d = spirv_slot(s, i->d);
-    if (s->is_full || i->d == i->a) {
-        i->pure(n, d, spirv_slot(s, i->a), spirv_slot(s, i->b), spirv_slot(s, i->c));
-        return;
-    }
-    i->pure(n, s->run->temporary, spirv_slot(s, i->a), spirv_slot(s, i->b), spirv_slot(s, i->c));
-    spirv_put(s, d, s->run->temporary, i->n_out, i->is_wide);
+    uint32_t *d = spirv_slot(s, i->d), *z = s->is_full ? d : s->run->temporary;
+    lane_math(i->math, (size_t)i->n * s->n, z, spirv_slot(s, i->a), spirv_slot(s, i->b), spirv_slot(s, i->c));
+    if (z != d)
+        spirv_put(s, d, z, i->n_out);
 }
 
 /* Until a barrier of the workgroup, or the end. */
@@ -217,10 +197,10 @@ static void run_team(struct spirv_lanes *s)
             s->run->n_lane_operations += b->n_numbers * s->n_active;
         while (s->insn < b->n && s->stop == SPIRV_RUNS) {
             const struct spirv_insn *i = &insns[s->insn++];
-            if (i->pure)
-                compute(s, i);
-            else
+            if (i->run)
                 i->run(s, i);
+            else
+                compute(s, i);
         }
         if (s->stop != SPIRV_RUNS)
             return;
@@ -235,40 +215,38 @@ static void run_team(struct spirv_lanes *s)
 
 /* --- workgroups --- */
 
-static void set_builtin(struct spirv_lanes *s, uint32_t builtin, uint32_t *r)
+static uint32_t builtin(const struct spirv_lanes *s, uint32_t number, uint32_t lane, uint32_t i)
 {
-    const struct spirv_run *run = s->run;
-    const uint32_t *size = s->p->group, *group = run->group;
-    for (uint32_t l = 0; l < s->n; l++) {
-        uint32_t at = s->first + l;
-        const uint32_t local[3] = {at % size[0], at / size[0] % size[1], at / (size[0] * size[1])};
-        for (uint32_t i = 0; i < 3; i++) {
-            uint32_t *to = r + (size_t)i * s->n + l;
-            if (builtin == BUILTIN_NUM_WORKGROUPS)
-                *to = run->groups[i];
-            else if (builtin == BUILTIN_WORKGROUP_ID)
-                *to = group[i];
-            else if (builtin == BUILTIN_WORKGROUP_SIZE)
-                *to = size[i];
-            else if (builtin == BUILTIN_LOCAL_ID)
-                *to = local[i];
-            else if (builtin == BUILTIN_GLOBAL_ID)
-                *to = group[i] * size[i] + local[i];
-        }
-        if (builtin == BUILTIN_LOCAL_INDEX)
-            r[l] = at;
-        else if (builtin == BUILTIN_SUBGROUP_SIZE)
-            r[l] = s->size;
-        else if (builtin == BUILTIN_NUM_SUBGROUPS)
-            r[l] = (s->p->n_lanes + s->size - 1) / s->size;
-        else if (builtin == BUILTIN_SUBGROUP_ID)
-            r[l] = at / s->size;
-        else if (builtin == BUILTIN_LANE)
-            r[l] = l % s->size;
+    const uint32_t *size = s->p->group, at = s->first + lane;
+    const uint32_t local[3] = {at % size[0], at / size[0] % size[1], at / (size[0] * size[1])};
+    switch (number) {
+    case BUILTIN_NUM_WORKGROUPS:
+        return s->run->groups[i];
+    case BUILTIN_WORKGROUP_ID:
+        return s->run->group[i];
+    case BUILTIN_LOCAL_ID:
+        return local[i];
+    case BUILTIN_GLOBAL_ID:
+        return s->run->group[i] * size[i] + local[i];
+    case BUILTIN_SUBGROUP_SIZE:
+        return s->size;
+    case BUILTIN_NUM_SUBGROUPS:
+        return (s->p->n_lanes + s->size - 1) / s->size;
+    case BUILTIN_SUBGROUP_ID:
+        return at / s->size;
+    default:
+        return lane % s->size;
     }
 }
 
-static void begin_team(struct spirv_lanes *s)
+static void set_builtin(struct spirv_lanes *s, uint32_t number, uint32_t slot)
+{
+    for (uint32_t i = 0; i < (number < BUILTIN_SUBGROUP_SIZE ? 3 : 1); i++)
+        for (uint32_t l = 0; l < s->n; l++)
+            spirv_slot(s, slot + i)[l] = builtin(s, number, l, i);
+}
+
+static void begin_team(struct spirv_lanes *s, bool is_first)
 {
     s->n_active = s->n_live = 0;
     for (uint32_t l = 0; l < s->n; l++) {
@@ -281,7 +259,9 @@ static void begin_team(struct spirv_lanes *s)
     memset(s->epochs, 0, sizeof s->epochs);
     s->orders_buffers = false;
     for (uint32_t i = 0; i < s->p->n_builtins; i++)
-        set_builtin(s, s->p->builtins[i].builtin, spirv_slot(s, s->p->builtins[i].slot));
+        if (s->p->builtins[i].builtin == BUILTIN_WORKGROUP_ID ||
+            s->p->builtins[i].builtin == BUILTIN_GLOBAL_ID || is_first)
+            set_builtin(s, s->p->builtins[i].builtin, s->p->builtins[i].slot);
 }
 
 /* xorshift64 */
@@ -327,7 +307,7 @@ static void run_workgroup(struct spirv_run *run, bool is_first)
     spirv_memory_begin_workgroup(run->memory, is_first);
     for (uint32_t i = 0; i < run->n_teams; i++) {
         order[i] = i;
-        begin_team(&run->teams[i]);
+        begin_team(&run->teams[i], is_first);
     }
     do {
         shuffle(run, order, run->n_teams);
@@ -338,18 +318,9 @@ static void run_workgroup(struct spirv_run *run, bool is_first)
 
 static void put_constants(const struct spirv_program *p, uint32_t *r, uint32_t n)
 {
-    for (uint32_t i = 0; i < p->n_constants; i++) {
-        if (p->is_wide[i]) {
-            for (uint32_t l = 0; l < n; l++) {
-                r[(size_t)i * n + 2 * l] = p->constants[i];
-                r[(size_t)i * n + 2 * l + 1] = p->constants[i + 1];
-            }
-            i++;
-            continue;
-        }
+    for (uint32_t i = 0; i < p->n_constants; i++)
         for (uint32_t l = 0; l < n; l++)
             r[(size_t)i * n + l] = p->constants[i];
-    }
 }
 
 /* Matrices are spread over the lanes of one subgroup. */
@@ -373,20 +344,17 @@ static int open_run(struct spirv_run *run, const struct spirv_program *p, struct
         return ERR_MEMORY;
     put_constants(p, run->registers, n);
     for (uint32_t i = 0; i < run->n_teams; i++) {
-        run->teams[i] = (struct spirv_lanes){.p = p,
-                                             .run = run,
-                                             .r = run->registers + i * each,
-                                             .n = n,
-                                             .size = p->lanes,
-                                             .first = i * n};
+        run->teams[i] = (struct spirv_lanes){
+            .p = p, .run = run, .r = run->registers + i * each, .n = n, .size = p->lanes, .first = i * n};
         if (i > 0)
             memcpy(run->teams[i].r, run->registers, (size_t)p->n_constants * n * sizeof *run->registers);
     }
     return spirv_memory_begin(run->memory, p->shared_bytes, e);
 }
 
-int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, const void *args, uint32_t args_bytes,
-                   const uint32_t groups[3], uint64_t seed, uint64_t *n_lane_operations, struct moeflux_err *e)
+int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, const void *args,
+                   uint32_t args_bytes, const uint32_t groups[3], uint64_t seed, uint64_t *n_lane_operations,
+                   struct moeflux_err *e)
 {
     struct spirv_run run = {.memory = memory,
                             .args = args,
