@@ -306,9 +306,9 @@ struct moeflux_outputs {
     /* Receives the logits after each token, in order: row [vocab_size], valid during the call. A negative
      * result ends the evaluation with that code. */
     int (*each_logits)(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e);
-    /* Receives hidden states: rows [n][hidden] of the positions pos to pos + n - 1. Layer 0 is the embedding,
-     * layer i the output of layer i. Chunks come in ascending order of pos, layers ascending within a
-     * chunk. */
+    /* Receives hidden states: rows [n][hidden] of the positions pos to pos + n - 1; [n][streams][hidden] if the
+     * residual has several streams. Layer 0 is the embedding, layer i the output of layer i. Chunks come in
+     * ascending order of pos, layers ascending within a chunk. */
     int (*hidden)(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows,
                   struct moeflux_err *e);
     void *ctx;
@@ -541,6 +541,7 @@ struct moeflux_needs {
     bool is_assumed;           /* is_sketch without a quantization table: formats of `moeflux convert` */
     uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;           /* the resident part, on disk and in memory */
+    uint64_t table_bytes;           /* n-gram tables on disk; a token reads some rows */
     uint64_t expert_bytes;          /* all routed experts */
     char expert_formats[192];       /* "3 bits g64, down 6 bits g64 in 12 of 40 layers" */
     char dense_formats[128];        /* the rest, by share of its bytes: "4 bits g64 91 %, bf16 9 %" */

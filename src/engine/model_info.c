@@ -10,17 +10,20 @@
 #include "engine/plan/load_plan.h"
 #include "engine/state/stores.h"
 #include "experts/store.h"
+#include "model/table.h"
 #include "model/family.h"
 #include "model/model_dir.h"
 #include "selftest/selftest.h"
 
 /* Counts the parameters of the dense tensors, without scales and biases of quantised ones. */
-static uint64_t dense_params(const struct model_dir *d)
+static uint64_t params_of(const struct model_dir *d, bool is_table)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct tensor *t = &d->tensors[i];
         size_t len = strlen(t->name);
+        if (table_has(t->name) != is_table)
+            continue;
         if (strstr(t->name, ".switch_mlp.") || (len > 7 && strcmp(t->name + len - 7, ".scales") == 0) ||
             (len > 7 && strcmp(t->name + len - 7, ".biases") == 0))
             continue;
@@ -60,6 +63,7 @@ static void fill_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .is_sketch = d->is_sketch,
                                   .is_assumed = d->is_assumed,
                                   .dense_bytes = d->dense_bytes,
+                                  .table_bytes = d->table_bytes,
                                   .expert_bytes = d->expert_bytes,
                                   .one_expert_bytes = d->max_expert_bytes};
     snprintf(out->architecture, sizeof out->architecture, "%s", c->family->name);
@@ -81,8 +85,8 @@ static void fill_needs(const struct model_dir *d, struct moeflux_needs *out)
         2 * sizes.recurrent + stores_ring_blocks(sizes.window, 1, 0) * sizes.ring_block;
     out->n_expert_layers = (uint32_t)n_moe;
     out->n_expert_params = n_moe * c->n_experts * expert_params;
-    out->n_params = dense_params(d) + out->n_expert_params;
-    out->n_active_params = dense_params(d) + n_moe * c->top_k * expert_params;
+    out->n_params = params_of(d, false) + params_of(d, true) + out->n_expert_params;
+    out->n_active_params = params_of(d, false) + n_moe * c->top_k * expert_params;
     /* A token reads all dense weights except the embedding, of which it reads one row. */
     out->token_dense_bytes = d->dense_bytes - (c->tied ? 0 : embedding_bytes(d));
     uint64_t context = size_min(1024, config_longest_context(c));

@@ -1,5 +1,6 @@
 #include "model/table.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,8 @@
 
 /* Bytes of codes, of scales or of biases in a row: at most TABLE_MAX_COLS numbers of four bytes. */
 enum { TABLE_MAX_COLS = 4096, NAME = 128 };
+/* Rows that the disk reads concurrently: they lie far apart, and one after the other each would cost a latency. */
+enum { AT_ONCE = 256 };
 
 bool table_has(const char *name)
 {
@@ -130,11 +133,31 @@ static int read_row(const struct model_dir *m, const struct table_shard *s, uint
     return 0;
 }
 
+static void expect_bytes(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n)
+{
+    if (t && t->pieces.n_runs == 0)
+        (void)posix_fadvise(m->files[t->file].fd, (off_t)(t->off + from), (off_t)n, POSIX_FADV_WILLNEED);
+}
+
+/* Makes the system begin to read a row, without waiting for it. */
+static void expect_row(const struct model_dir *m, const struct table_shard *s, uint32_t row, uint32_t cols)
+{
+    const struct matrix *w = &s->matrix;
+    const struct format *f = format_of(w->format);
+    uint64_t at = (uint64_t)(row - s->first) * cols, n_scales = format_scale_bytes(f, cols);
+    expect_bytes(m, w->weight, format_code_bytes(f, at), format_code_bytes(f, cols));
+    expect_bytes(m, w->scales, format_scale_bytes(f, at), n_scales);
+    expect_bytes(m, w->biases, format_scale_bytes(f, at), n_scales);
+}
+
 int table_read(const struct table *t, const struct model_dir *m, const uint32_t *rows, uint64_t n, float *out,
                struct moeflux_err *e)
 {
     int rc = 0;
-    for (uint64_t i = 0; rc == 0 && i < n; i++)
+    for (uint64_t i = 0; rc == 0 && i < n; i++) {
+        for (uint64_t k = i; i % AT_ONCE == 0 && k < n && k < i + AT_ONCE; k++)
+            expect_row(m, shard_of(t, rows[k]), rows[k], t->cols);
         rc = read_row(m, shard_of(t, rows[i]), rows[i], t->cols, out + i * t->cols, e);
+    }
     return rc;
 }

@@ -119,6 +119,8 @@ static void print_sizes(const struct options *o, struct output *out, const struc
     snprintf(note, sizeof note, "%s%.3f MB each", is_even(n) ? "" : "up to ",
              (double)n->one_expert_bytes / 1e6);
     print_bytes(out, "  routed experts", n->expert_bytes, note);
+    if (n->table_bytes)
+        print_bytes(out, "  n-gram tables", n->table_bytes, "stay on disk, a token reads some rows");
     output_addf(out, "%-22s %s\n", "  dense formats", n->dense_formats);
     output_addf(out, "%-22s %s\n", "  expert formats", n->expert_formats);
     print_parts(out, f);
@@ -173,6 +175,7 @@ static json_t *needs_json(const struct options *o, const struct inspection *f)
         {"active_params", n->n_active_params},
         {"dense_bytes", n->dense_bytes},
         {"expert_bytes", n->expert_bytes},
+        {"table_bytes", n->table_bytes},
         {"one_expert_bytes", n->one_expert_bytes},
         {"token_dense_bytes", n->token_dense_bytes},
         {"token_expert_bytes", n->token_expert_bytes},
