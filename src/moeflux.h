@@ -306,9 +306,9 @@ struct moeflux_outputs {
     /* Receives the logits after each token, in order: row [vocab_size], valid during the call. A negative
      * result ends the evaluation with that code. */
     int (*each_logits)(void *ctx, uint32_t pos, const float *row, struct moeflux_err *e);
-    /* Receives hidden states: rows [n][hidden] of the positions pos to pos + n - 1; [n][streams][hidden] if the
-     * residual has several streams. Layer 0 is the embedding, layer i the output of layer i. Chunks come in
-     * ascending order of pos, layers ascending within a chunk. */
+    /* Receives hidden states: rows [n][hidden] of the positions pos to pos + n - 1; [n][streams][hidden]
+     * if the residual has several streams. Layer 0 is the embedding, layer i the output of layer i. Chunks
+     * come in ascending order of pos, layers ascending within a chunk. */
     int (*hidden)(void *ctx, uint32_t layer, uint32_t pos, uint32_t n, const float *rows,
                   struct moeflux_err *e);
     void *ctx;

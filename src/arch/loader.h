@@ -57,8 +57,8 @@ int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *addr
 /* Loads n numbers. */
 int loader_put(struct loader *l, const float *values, uint64_t n, uint64_t *address, struct moeflux_err *e);
 
-/* The following load the tensors t [n] of a layer (model/part_tensors.h), or with LOADER_NO_LAYER tensors below
- * "model."; those that are absent are left out. */
+/* The following load the tensors t [n] of a layer (model/part_tensors.h), or with LOADER_NO_LAYER tensors
+ * below "model."; those that are absent are left out. */
 #define LOADER_NO_LAYER UINT32_MAX
 
 /* Loads matrices. */

@@ -99,8 +99,8 @@ void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
  * (arch_experts.chooses). */
 void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n);
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
-/* Compute the two halves of the experts: the first reads x, the second adds to `out`; both f32 [chunk][hidden], those
- * of the whole chunk. */
+/* Compute the two halves of the experts: the first reads x, the second adds to `out`; both f32
+ * [chunk][hidden], those of the whole chunk. */
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
             const struct arch_experts *part);
 void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint32_t chunk,

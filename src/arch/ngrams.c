@@ -1,8 +1,8 @@
 /* N-gram rows, before a layer's mixer:
  *   [keys, value] = W rows;  ngram (ops/ngram/ngram.h), which adds them to all streams
  *
- * The caller has read the rows (arch_chunk.ngrams). The recurrent state has two windows of the convolution, one
- * read while the other is written. */
+ * The caller has read the rows (arch_chunk.ngrams). The recurrent state has two windows of the convolution,
+ * one read while the other is written. */
 #include <stdlib.h>
 
 #include "arch/loader.h"

@@ -82,8 +82,8 @@ uint32_t part_n_sequences(const struct arch_chunk *c);
 struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
                                   uint32_t idx);
 
-/* Returns how many runs of tokens have a recurrent state of their own, and fills parts [PART_MOST_TOKENS]: those of
- * each sequence, or with a state kept inside the chunk those before it and those after it. */
+/* Returns how many runs of tokens have a recurrent state of their own, and fills parts [PART_MOST_TOKENS]:
+ * those of each sequence, or with a state kept inside the chunk those before it and those after it. */
 enum { PART_MOST_TOKENS = EXEC_MAX_INVARIANT };
 uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
                                 struct part_tokens *parts);
@@ -91,7 +91,7 @@ uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chu
 /* Computes proj = W norm(in); the rows of proj are `stride` floats apart. */
 void part_project(const struct part_room *r, const struct linear *w, const struct part_call *call,
                   uint32_t stride);
-/* Computes out += W mixed, or without `adds` out = W mixed. is_cast: the input is in f16_scratch (linear_call.is_cast). */
+/* Computes out += W mixed, or without `adds` out = W mixed. is_cast: see linear_call, with f16_scratch. */
 void part_add(const struct part_room *r, const struct linear *w, const struct part_call *call, bool is_cast);
 
 #endif

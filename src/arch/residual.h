@@ -1,5 +1,5 @@
-/* residual.h - a residual of several streams (model/config.h streams_config): the mixes before parts and before
- * the head. A part's input and its output are one vector of a token:
+/* residual.h - a residual of several streams (model/config.h streams_config): the mixes before parts and
+ * before the head. A part's input and its output are one vector of a token:
  *   mix:  in = low-rank mix of the normed streams
  *   add:  x_s += w_s out, with weights w that the mix has computed
  * The operations are those of ops/streams/streams.h. */

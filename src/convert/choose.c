@@ -31,8 +31,8 @@ static bool fits(const struct format *f, uint64_t cols)
     return format_takes_cols(f, cols) && cols % PRODUCT_COLS == 0;
 }
 
-/* Returns the format with groups that divide a table's rows; FORMAT_NONE: there is none. Operations do not read
- * tables, so other limits of matrices do not hold. */
+/* Returns the format with groups that divide a table's rows; FORMAT_NONE: there is none. Operations do not
+ * read tables, so other limits of matrices do not hold. */
 static uint32_t format_of_table(uint32_t format, uint64_t cols)
 {
     const struct format *f = format_of(format);

@@ -62,7 +62,7 @@ struct ngram_config {
     struct ngram_table table;
     uint32_t width; /* numbers of a token's residual */
     uint32_t inner; /* numbers of all rows of a token */
-    uint32_t taps;  /* of the convolution, whose dilation is table.size */
+    uint32_t taps;  /* taps of the convolution; its dilation is table.size */
 };
 
 struct latent_config {
@@ -89,9 +89,9 @@ struct part_config {
     };
 };
 
-/* A step of a layer: x += part(norm(x)), or with streams: a mix of them, the part, and its output weighted for
- * each stream. N-gram rows are added to all streams. A norm after the part and a factor are further fields of
- * a block. */
+/* A step of a layer: x += part(norm(x)), or with streams: a mix of them, the part, and its output weighted
+ * for each stream. N-gram rows are added to all streams. A norm after the part and a factor are further
+ * fields of a block. */
 struct config_block {
     uint32_t part; /* index into config.parts */
     /* Tensors below "model.layers.N.": weights of the norm before it; what mixes the streams before it. NULL:
@@ -103,7 +103,7 @@ struct config_block {
  * (ops/streams/streams.h). */
 struct streams_config {
     uint32_t n;    /* 0: plain */
-    uint32_t rank; /* of the mix */
+    uint32_t rank; /* rank of the mix */
 };
 
 enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_MAX_ROPES = 2 };

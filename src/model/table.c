@@ -17,7 +17,7 @@
 
 /* Bytes of codes, of scales or of biases in a row: at most TABLE_MAX_COLS numbers of four bytes. */
 enum { TABLE_MAX_COLS = 4096, NAME = 128 };
-/* Rows that the disk reads concurrently: they lie far apart, and one after the other each would cost a latency. */
+/* Rows that the disk reads concurrently: they lie far apart, and each would cost a latency. */
 enum { AT_ONCE = 256 };
 
 bool table_has(const char *name)

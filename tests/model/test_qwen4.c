@@ -1,5 +1,5 @@
-/* Qwen3.8-Flash-Next's states on small published models, converted: chunks of any size, going back, snapshots,
- * batched decode, streamed experts. Its logits are test_golden.c's.
+/* Qwen3.8-Flash-Next's states on small published models, converted: chunks of any size, going back,
+ * snapshots, batched decode, streamed experts. Its logits are test_golden.c's.
  *
  * suites: check asan */
 #include <setjmp.h>

@@ -64,12 +64,11 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         struct stage *at = &m->stages[i];
         uint64_t n = at->layers.end - at->layers.first + 1;
+        uint64_t floats = n * m->max_chunk * config_width(&m->dir.config);
         stage_take(at);
         if (!at->hidden.host)
             rc = model_fault(m, at,
-                             exec_buffer_new(at->exec, &at->hidden, EXEC_HOST,
-                                             n * m->max_chunk * config_width(&m->dir.config) * sizeof(float), e),
-                             e);
+                             exec_buffer_new(at->exec, &at->hidden, EXEC_HOST, floats * sizeof(float), e), e);
         stage_give(at);
     }
     return rc;

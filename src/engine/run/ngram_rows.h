@@ -1,5 +1,5 @@
-/* ngram_rows.h - reads the n-gram rows of a chunk's tokens from disk to a stage's input (arch_chunk.ngrams). They
- * are known as soon as the tokens are. */
+/* ngram_rows.h - reads the n-gram rows of a chunk's tokens from disk to a stage's input (arch_chunk.ngrams).
+ * They are known as soon as the tokens are. */
 #ifndef MOEFLUX_ENGINE_RUN_NGRAM_ROWS_H
 #define MOEFLUX_ENGINE_RUN_NGRAM_ROWS_H
 
@@ -30,8 +30,8 @@ bool ngram_rows_are_needed(const struct config *c);
 int ngram_rows_open(struct ngram_rows *r, struct exec *x, const struct model_dir *d,
                     struct expert_layers layers, uint32_t max_chunk, struct moeflux_err *e);
 void ngram_rows_close(struct ngram_rows *r, struct exec *x); /* zeroed is legal */
-/* Reads the rows of the n tokens from position `pos` on, for places at .. at + n - 1 of the chunk. No operation may
- * be reading them. ERR_USAGE: a token before them is not known. */
+/* Reads the rows of the n tokens from position `pos` on, for places at .. at + n - 1 of the chunk. No
+ * operation may be reading them. ERR_USAGE: a token before them is not known. */
 int ngram_rows_read(struct ngram_rows *r, const struct model_dir *d, const struct ngram_text *t, uint32_t pos,
                     uint32_t n, uint32_t at, struct moeflux_err *e);
 

@@ -1,5 +1,5 @@
-/* Qwen3.8-Flash-Next: Qwen3.5's mixers, with an indexer in attention; several residual streams; rows of n-gram
- * tables before some layers' mixers. Its vision and its multi-token prediction are left out. */
+/* Qwen3.8-Flash-Next: Qwen3.5's mixers, with an indexer in attention; several residual streams; rows of
+ * n-gram tables before some layers' mixers. Its vision and its multi-token prediction are left out. */
 #include <jansson.h>
 
 #include "args.h"

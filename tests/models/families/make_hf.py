@@ -72,9 +72,9 @@ QWEN4_PLAIN = QWEN4 | {
     },
 }
 
-# Three streams, a low rank that groups of 64 do not divide, tables in two layers with 2-grams to 4-grams, five experts, heads of
-# 40 channels of which 12 are rotated, blocks of two positions, the output gate left out, a vision part, and a layer for
-# multi-token prediction.
+# Three streams, a low rank that groups of 64 do not divide, tables in two layers with 2-grams to 4-grams, five experts,
+# heads of 40 channels of which 12 are rotated, blocks of two positions, the output gate left out, a vision part, and a
+# layer for multi-token prediction.
 QWEN4_ODD = QWEN4 | {
     "num_hidden_layers": 4,
     "layer_types": ["linear_attention", "full_attention", "linear_attention", "full_attention"],
@@ -187,7 +187,7 @@ def write(name, keys, folder):
         other.unlink()
     config = json.loads((folder / "config.json").read_text())
     text = config.get("text_config", config)
-    text["layer_types"] = keys["layer_types"]  # as published
+    text["layer_types"] = keys["layer_types"]  # names of the published file
     if name == "qw4-odd":
         text["mtp_num_hidden_layers"] = 1
         tensors = load_file(folder / "model.safetensors")
