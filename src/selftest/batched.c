@@ -122,7 +122,8 @@ static void product_case(struct kernel_test *l, const struct product *c, uint32_
 
 enum { BLOCKS = 6, MOST = EXEC_MAX_INVARIANT };
 
-/* A list for each sequence: every second block, then the unfinished one. */
+/* A list for each sequence: blocks spread over the finished ones, then the unfinished one. Those of sequences
+ * that see everything are not read. */
 static const struct test_buffer *make_lists(struct kernel_test *l, const struct kv_choice *c,
                                             const uint32_t *pos, uint32_t n)
 {
@@ -130,9 +131,10 @@ static const struct test_buffer *make_lists(struct kernel_test *l, const struct 
     if (!lists)
         return kt_bytes(l, NULL, 4);
     for (uint32_t i = 0; i < n; i++, to += c->budget + 1) {
+        uint32_t n_blocks = c->ratio ? (pos[i] + 1) / c->ratio : 0;
         for (uint32_t b = 0; b < c->budget; b++)
-            to[b] = 2 * b;
-        to[c->budget] = c->ratio ? (pos[i] + 1) / c->ratio : 0;
+            to[b] = b * n_blocks / c->budget;
+        to[c->budget] = n_blocks;
     }
     const struct test_buffer *chosen = kt_bytes(l, lists, (uint64_t)n * (c->budget + 1) * sizeof *lists);
     free(lists);
