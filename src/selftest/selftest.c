@@ -427,7 +427,6 @@ static void linear_cases(struct kernel_test *l)
         {2, {40, 70}, {FORMAT_Q4, FORMAT_F32}, 2048, 1, false, true, LINEAR_GEMV},
         {1, {2500}, {FORMAT_Q4}, 4608, 1, true, false, LINEAR_GEMV}, /* long rows */
         {3, {230, 1, 77}, {FORMAT_Q8, FORMAT_Q8, FORMAT_Q8}, 5120, 1, true, true, LINEAR_GEMV},
-        {1, {4500}, {FORMAT_Q4}, 10240, 1, true, true, LINEAR_GEMV},
         {3, {12, 1, 384}, {FORMAT_Q8, FORMAT_BF16, FORMAT_Q4}, 192, 7, true, false, LINEAR_GEMV},
         {1, {1}, {FORMAT_Q4}, 64, 17, true, false, LINEAR_GEMV},
         {1, {200}, {FORMAT_Q8}, 64, 64, false, false, LINEAR_GEMV},
@@ -436,6 +435,9 @@ static void linear_cases(struct kernel_test *l)
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         linear_case(l, &shapes[i]);
+    l->is_long = true; /* enough rows for linear_decode_long on a large GPU */
+    linear_case(l, &(struct linear_shape){1, {4500}, {FORMAT_Q4}, 10240, 1, true, true, LINEAR_GEMV});
+    l->is_long = false;
     l->is_rest = true;
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         linear_case(l, &rest[i]);
