@@ -33,7 +33,7 @@ uint n_blocks(uint t)
     return (a.pos + t + 1) / RATIO;
 }
 
-// Loads FOURS groups of channels from the c4-th on; zeros past the last.
+// Loads FOURS groups of channels from the c4-th on; zeros past the last, and in place of vectors past the last.
 void load(uint c4)
 {
     uint first = gl_WorkGroupID.x * KEYS, last = n_blocks(a.n - 1) - 1;
@@ -44,10 +44,10 @@ void load(uint c4)
             v = cache_four(index_row(a.blocks, a.layer_off, min(first + key, last)), c4 + c);
         rows[c * KEYS + key] = v;
     }
-    for (uint i = gl_LocalInvocationID.x; i < VECTORS * FOURS; i += WORKGROUP) {
+    for (uint i = gl_LocalInvocationID.x; i < EACH * GROUPS * FOURS; i += WORKGROUP) {
         uint vector = i / FOURS, c = i % FOURS, t = min(gl_WorkGroupID.y * TOKENS + vector / HEADS, a.n - 1);
         vec4 v = vec4(0.0);
-        if (c4 + c < DIM / 4)
+        if (vector < VECTORS && c4 + c < DIM / 4)
             v = four_at(a.q, (t * HEADS + vector % HEADS) * (DIM / 4) + c4 + c);
         queries[c * EACH * GROUPS + vector] = v;
     }

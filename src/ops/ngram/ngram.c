@@ -1,6 +1,7 @@
 #include "ops/ngram/ngram.h"
 
 #include "base/err.h"
+#include "base/mem.h"
 
 static const struct op ngram_op = {
     .name = "ngram", .vulkan = ngram_vulkan, .cpu = ngram_cpu, .reference = ngram_ref};
@@ -14,10 +15,11 @@ int ngram_open(struct ngram *op, struct exec *x, const struct ngram_shape *s, st
     return exec_get_caps(x).is_host ? 0 : ngram_vulkan_open(op, x, e);
 }
 
-/* u of each token, then the gates g. */
+/* u of each token, then the gates g. A token's part is whole vectors, so that tokens of several sequences can have
+ * consecutive parts. */
 uint64_t ngram_scratch(const struct ngram_shape *s, uint32_t n)
 {
-    return (uint64_t)n * s->n_streams * (s->hidden + 1);
+    return n * size_round_up((uint64_t)s->n_streams * (s->hidden + 1), 4);
 }
 
 uint64_t ngram_window(const struct ngram_shape *s)

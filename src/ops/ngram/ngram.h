@@ -36,13 +36,13 @@ struct ngram_call {
     uint64_t conv;                   /* f32 [S H][taps] */
     uint64_t window_in, window_out;
     uint64_t x;         /* f32 [n][S][H], in place */
-    uint64_t scratch;   /* ngram_scratch floats */
+    uint64_t scratch;   /* ngram_scratch floats; a multiple of 16 */
     uint32_t n, stride; /* stride is a multiple of 4 */
 };
 
 /* ERR_UNSUPPORTED: hidden is not a multiple of 4, fewer than 2 taps, or no dilation. */
 int ngram_open(struct ngram *op, struct exec *x, const struct ngram_shape *shape, struct moeflux_err *e);
-/* Returns the number of floats of scratch for n tokens, and of the window. */
+/* Returns the number of floats of scratch for n tokens, n times that of one, and of the window. */
 uint64_t ngram_scratch(const struct ngram_shape *s, uint32_t n);
 uint64_t ngram_window(const struct ngram_shape *s);
 void ngram_run(const struct ngram *op, struct exec *x, const struct ngram_call *call);

@@ -132,6 +132,7 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     U32(200, ~x)                 /* Not */
     EXT_F32(2, rintf(x))         /* RoundEven */
     EXT_F32(4, fabsf(x))         /* FAbs */
+    EXT_F32(6, (float)((x > 0) - (x < 0))) /* FSign */
     EXT_F32(8, floorf(x))        /* Floor */
     EXT_F32(9, ceilf(x))         /* Ceil */
     EXT_F32(27, expf(x))         /* Exp */
