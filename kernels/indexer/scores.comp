@@ -33,7 +33,8 @@ uint n_blocks(uint t)
     return (a.pos + t + 1) / RATIO;
 }
 
-// Loads FOURS groups of channels from the c4-th on; zeros past the last, and in place of vectors past the last.
+// Loads FOURS groups of channels from the c4-th on; zeros past the last, and in place of vectors past the
+// last.
 void load(uint c4)
 {
     uint first = gl_WorkGroupID.x * KEYS, last = n_blocks(a.n - 1) - 1;

@@ -15,8 +15,8 @@ int ngram_open(struct ngram *op, struct exec *x, const struct ngram_shape *s, st
     return exec_get_caps(x).is_host ? 0 : ngram_vulkan_open(op, x, e);
 }
 
-/* u of each token, then the gates g. A token's part is whole vectors, so that tokens of several sequences can have
- * consecutive parts. */
+/* u of each token, then the gates g. A token's part is whole vectors, so that tokens of several sequences can
+ * have consecutive parts. */
 uint64_t ngram_scratch(const struct ngram_shape *s, uint32_t n)
 {
     return n * size_round_up((uint64_t)s->n_streams * (s->hidden + 1), 4);
