@@ -142,7 +142,7 @@ static void gqa_stores(const struct part_config *p, enum kv_type type, struct ar
     const struct gqa_config *c = &p->gqa;
     struct arch_store t = {.kind = c->window ? ARCH_WINDOW : ARCH_ROWS,
                            .type = type,
-                           .width = c->n_kv_heads * c->head_dim,
+                           .width = (uint64_t)c->n_kv_heads * c->head_dim,
                            .stride = 1,
                            .window = c->window};
     t.pitch = (uint32_t)arch_store_bytes(&t);

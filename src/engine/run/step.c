@@ -112,7 +112,7 @@ static void record(const struct moeflux_model *m, const struct step_rule *c, uin
                                      .last = last,
                                      .scratch = r->scratch.address,
                                      .id = step_id(m, half),
-                                     .result = r->results.address + half * 2 * sizeof(uint32_t),
+                                     .result = r->results.address + (uint64_t)half * 2 * sizeof(uint32_t),
                                      .n_recent = c->n_recent});
 }
 

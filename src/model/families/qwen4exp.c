@@ -24,7 +24,7 @@ static void read_table(const struct config *c, struct json_view *v, struct ngram
     n->taps = json_view_u32_or(v, "ple_conv_kernel_size", 4, 2, CONFIG_MAX_CONV);
     if (v->rc < 0)
         return;
-    config_check_multiple(v, "ple_embed_dim", n->inner, (n->table.size - 1) * n->table.heads);
+    config_check_multiple(v, "ple_embed_dim", n->inner, (uint64_t)(n->table.size - 1) * n->table.heads);
     config_check_multiple(v, "ple_embed_dim", n->inner, CONFIG_FOUR);
     if (v->rc == 0 &&
         (!json_is_integer(eos) || json_integer_value(eos) < 0 || json_integer_value(eos) >= c->vocab_size))
