@@ -98,7 +98,7 @@ void ngram_hash_rows(const struct ngram_hash *h, const uint32_t *before, const u
 
 void ngram_advance(const struct ngram_hash *h, uint32_t *before, const uint32_t *tokens, uint32_t n)
 {
-    uint32_t next[NGRAM_MAX_SIZE];
+    uint32_t next[NGRAM_MAX_SIZE] = {0};
     for (uint32_t i = 1; i < h->size; i++)
         next[h->size - 1 - i] = token_at(h, before, tokens, n, i);
     memcpy(before, next, (h->size - 1) * sizeof *before);
