@@ -333,8 +333,7 @@ static void choosing_cases(struct kernel_test *l)
         {12, 4, 192, 64, 64, FORMAT_Q4, 1, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
         {3, 2, 4608, 128, 64, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
-        {12, 10, 320, 1024, 1024, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4,
-         .is_long = true},
+        {12, 10, 320, 1024, 1024, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {5, 3, 192, 1024, 0, FORMAT_Q8, 1, .ungated = true},
         {5, 3, 320, 1024, 0, FORMAT_BF16, 1, .ungated = true},
     };
