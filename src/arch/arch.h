@@ -10,6 +10,7 @@
 #ifndef MOEFLUX_ARCH_ARCH_H
 #define MOEFLUX_ARCH_ARCH_H
 
+#include <assert.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -101,6 +102,8 @@ struct arch_store {
 /* The stores of a layer, as its parts define them; saved states have them in this order.
  *   attention   keys (normalised and rotated), values: [n_kv_heads][head_dim]
  *   latent      latents (normalised) [kv_lora_rank], rotary keys (rotated, every channel at its own index)
+ *   indexer     after attention's: index keys, then the window of the unfinished block
+ *   n-grams     last inputs of the convolution [(taps - 1) * dilation][streams][hidden]
  *   delta net   last inputs of the convolution [conv_kernel - 1][channels], then
  *               S [n_v_heads][v_head_dim][k_head_dim] */
 enum { ARCH_MAX_STORES = 4 };
@@ -108,6 +111,12 @@ struct arch_stores {
     uint32_t n;
     struct arch_store of[ARCH_MAX_STORES];
 };
+
+static inline void arch_add_store(struct arch_stores *s, const struct arch_store *t)
+{
+    assert(s->n < ARCH_MAX_STORES);
+    s->of[s->n++] = *t;
+}
 
 /* Returns the bytes of a row, or of one copy of a fixed store. */
 static inline uint64_t arch_store_bytes(const struct arch_store *t)

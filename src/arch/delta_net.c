@@ -61,11 +61,11 @@ static void delta_net_stores(const struct part_config *p, enum kv_type type, str
                            .width = (uint64_t)(c->conv_kernel - 1) * config_conv_dim(c),
                            .copies = 2};
     (void)type;
-    out->of[out->n++] = t;
+    arch_add_store(out, &t);
     t.off = 2 * arch_store_bytes(&t);
     t.width = (uint64_t)c->n_v_heads * c->v_head_dim * c->k_head_dim;
     t.copies = 1;
-    out->of[out->n++] = t;
+    arch_add_store(out, &t);
 }
 
 static void delta_net_close(void *self)

@@ -129,12 +129,12 @@ static void index_stores(const struct index_config *x, uint64_t off, enum kv_typ
 {
     struct arch_store t = {.kind = ARCH_ROWS, .type = type, .width = x->dim, .stride = x->ratio, .off = off};
     t.pitch = (uint32_t)arch_store_bytes(&t);
-    out->of[out->n++] = t;
+    arch_add_store(out, &t);
     if (x->ratio > 1)
-        out->of[out->n++] = (struct arch_store){.kind = ARCH_FIXED,
-                                                .type = KV_TYPE_F32,
-                                                .width = (uint64_t)(x->ratio - 1) * (x->dim + x->rotary_dim),
-                                                .copies = 2};
+        arch_add_store(out, &(struct arch_store){.kind = ARCH_FIXED,
+                                                 .type = KV_TYPE_F32,
+                                                 .width = (uint64_t)(x->ratio - 1) * (x->dim + x->rotary_dim),
+                                                 .copies = 2});
 }
 
 static void gqa_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
@@ -146,9 +146,9 @@ static void gqa_stores(const struct part_config *p, enum kv_type type, struct ar
                            .stride = 1,
                            .window = c->window};
     t.pitch = (uint32_t)arch_store_bytes(&t);
-    out->of[out->n++] = t;
+    arch_add_store(out, &t);
     t.off = (uint64_t)t.pitch << KV_BLOCK_SHIFT;
-    out->of[out->n++] = t;
+    arch_add_store(out, &t);
     if (c->index.n_heads)
         index_stores(&c->index, 2 * t.off, type, out);
 }

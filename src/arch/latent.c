@@ -87,10 +87,10 @@ static void latent_stores(const struct part_config *p, enum kv_type type, struct
     uint32_t number = kv_type_bytes(type), rank = c->kv_lora_rank;
     struct arch_store t = {
         .kind = ARCH_ROWS, .type = type, .width = rank, .stride = 1, .pitch = (rank + c->rope_dim) * number};
-    out->of[out->n++] = t;
+    arch_add_store(out, &t);
     t.width = c->rope_dim;
     t.off = (uint64_t)rank * number;
-    out->of[out->n++] = t;
+    arch_add_store(out, &t);
 }
 
 static void latent_close(void *self)

@@ -55,11 +55,11 @@ static void ngrams_needs(const struct config *c, const struct part_config *p, co
 static void ngrams_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
 {
     (void)type;
-    out->of[out->n++] =
-        (struct arch_store){.kind = ARCH_FIXED,
-                            .type = KV_TYPE_F32,
-                            .width = (uint64_t)(p->ngrams.taps - 1) * p->ngrams.table.size * p->ngrams.width,
-                            .copies = 2};
+    arch_add_store(out, &(struct arch_store){.kind = ARCH_FIXED,
+                                             .type = KV_TYPE_F32,
+                                             .width = (uint64_t)(p->ngrams.taps - 1) * p->ngrams.table.size *
+                                                      p->ngrams.width,
+                                             .copies = 2});
 }
 
 static void ngrams_close(void *self)

@@ -31,17 +31,6 @@ static bool fits(const struct format *f, uint64_t cols)
     return format_takes_cols(f, cols) && cols % PRODUCT_COLS == 0;
 }
 
-/* Returns the format with groups that divide a table's rows; FORMAT_NONE: there is none. Operations do not
- * read tables, so other limits of matrices do not hold. */
-static uint32_t format_of_table(uint32_t format, uint64_t cols)
-{
-    const struct format *f = format_of(format);
-    if (format_takes_cols(f, cols))
-        return format;
-    return f->scheme == SCHEME_AFFINE && cols % 32 == 0 ? format_find_affine(f->bits, 32, f->scale)
-                                                        : FORMAT_NONE;
-}
-
 static int check_group(const struct convert_wish *w, const char *what, uint64_t cols, struct moeflux_err *e)
 {
     if (!w->group || cols % w->group == 0)
@@ -148,7 +137,7 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     if (p->quantised && found == w->format)
         return 0;
     if (table_has(name)) {
-        *format = format_of_table(found, w->cols);
+        *format = table_format(found, w->cols);
         return 0;
     }
     int rc = check_group(&wish, what, w->cols, e);

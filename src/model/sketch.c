@@ -18,6 +18,7 @@
 #include "model/model_file.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
+#include "model/table.h"
 #include "model/tensor.h"
 
 #define MAX_CONFIG_BYTES ((uint64_t)16 << 20)
@@ -171,6 +172,30 @@ static int add_item(struct sketching *s, const struct schema_item *it, struct mo
                                  : add_quantised(s, it, format, e);
 }
 
+/* Adds the n-gram table of a layer, if it has one, in the format that `convert` chooses. */
+static int add_table(struct sketching *s, uint32_t layer, struct moeflux_err *e)
+{
+    const struct ngram_config *c = table_of_layer(&s->m->config, layer);
+    struct schema_item it = {0};
+    struct ngram_hash hash;
+    uint32_t format = FORMAT_BF16;
+    int rc = c ? ngram_hash_make(&hash, &c->table, e) : 0;
+    if (!c || rc < 0)
+        return rc;
+    table_name(layer, it.name);
+    it.rows = hash.n_rows;
+    it.cols = c->inner / hash.n_heads;
+    struct quant_entry entry = {QUANT_AFFINE, 4, QUANT_DEFAULT_GROUP};
+    int said = s->quant.block ? look_up(s, it.name, &entry, e) : QUANT_SAID_NOTHING;
+    if (said < 0)
+        return said;
+    if (said != QUANT_SAID_PLAIN)
+        format = table_format(format_of_entry(&entry), it.cols);
+    const struct tensor plain = describe(DTYPE_BF16, it.rows, it.cols, 2 * (uint64_t)it.rows * it.cols);
+    return format == FORMAT_BF16 || format == FORMAT_NONE ? add_tensor(s, it.name, ".weight", &plain, e)
+                                                          : add_quantised(s, &it, format, e);
+}
+
 static int add_dense(struct sketching *s, struct moeflux_err *e)
 {
     struct model_dir *m = s->m;
@@ -182,6 +207,8 @@ static int add_dense(struct sketching *s, struct moeflux_err *e)
     for (size_t i = 0; i < schema.n && rc == 0; i++)
         rc = add_item(s, &schema.items[i], e);
     schema_free(&schema);
+    for (uint32_t i = 0; rc == 0 && i < m->config.n_layers; i++)
+        rc = add_table(s, i, e);
     if (rc == 0)
         rc = tensor_list_sort(&s->tensors, s->path, e);
     if (rc < 0)
@@ -190,7 +217,7 @@ static int add_dense(struct sketching *s, struct moeflux_err *e)
     m->n_tensors = s->tensors.n;
     s->tensors = (struct tensor_list){0};
     for (size_t i = 0; i < m->n_tensors; i++)
-        m->dense_bytes += m->tensors[i].bytes;
+        *(table_has(m->tensors[i].name) ? &m->table_bytes : &m->dense_bytes) += m->tensors[i].bytes;
     return 0;
 }
 

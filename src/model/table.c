@@ -16,13 +16,27 @@
 #define TABLE ".ple.ple_embedding.ngram_embedding"
 
 /* Bytes of codes, of scales or of biases in a row: at most TABLE_MAX_COLS numbers of four bytes. */
-enum { TABLE_MAX_COLS = 4096, NAME = 128 };
+enum { TABLE_MAX_COLS = 4096 };
 /* Rows that the disk reads concurrently: they lie far apart, and each would cost a latency. */
 enum { AT_ONCE = 256 };
 
 bool table_has(const char *name)
 {
     return strstr(name, TABLE ".") != NULL;
+}
+
+uint32_t table_format(uint32_t format, uint64_t cols)
+{
+    const struct format *f = format_of(format);
+    if (format_takes_cols(f, cols))
+        return format;
+    return f->scheme == SCHEME_AFFINE && cols % 32 == 0 ? format_find_affine(f->bits, 32, f->scale)
+                                                        : FORMAT_NONE;
+}
+
+void table_name(uint32_t layer, char *name)
+{
+    snprintf(name, TABLE_NAME, "model.layers.%u" TABLE, layer);
 }
 
 const struct ngram_config *table_of_layer(const struct config *c, uint32_t layer)
@@ -47,16 +61,17 @@ static int add_shard(struct table *t, size_t *cap, const struct matrix *w, uint3
 /* Finds one tensor, or shards 0, 1 and so on until the table is complete. */
 static int find_shards(struct table *t, const struct model_dir *m, uint32_t layer, struct moeflux_err *e)
 {
-    char base[NAME], name[NAME + 8];
+    char whole[TABLE_NAME], base[TABLE_NAME + 24], name[sizeof base + 8];
     size_t cap = 0;
     uint64_t first = 0;
-    snprintf(name, sizeof name, "model.layers.%u" TABLE ".weight", layer);
+    table_name(layer, whole);
+    snprintf(name, sizeof name, "%s.weight", whole);
     bool is_whole = model_dir_find(m, name) != NULL;
     while (first < t->hash.n_rows) {
         struct matrix w;
-        int n = snprintf(base, sizeof base, "model.layers.%u" TABLE, layer);
+        snprintf(base, sizeof base, "%s", whole);
         if (!is_whole)
-            snprintf(base + n, sizeof base - (size_t)n, ".shard_%u", t->n_shards);
+            snprintf(base, sizeof base, "%s.shard_%u", whole, t->n_shards);
         snprintf(name, sizeof name, "%s.weight", base);
         const struct tensor *weight = model_dir_find(m, name);
         uint64_t rows = weight ? tensor_rows(weight) : t->hash.n_rows - first;

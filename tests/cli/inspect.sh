@@ -68,7 +68,7 @@ done
 
 claim configurations_of_all_families_have_the_sizes_of_their_models
 for dir in tests/models/families/*/; do
-    # Published checkpoints, which inspect does not open yet.
+    # Published checkpoints; the claim below converts them.
     case $dir in *qw4*) continue ;; esac
     run 0 "$MOEFLUX" inspect "$dir" --no-measure --json --device cpu
     wanted=$(json 'j["expert_bytes"], j["one_expert_bytes"], j["params"]')
@@ -96,13 +96,14 @@ run 0 "$MOEFLUX" inspect tests/models/gptoss/mxfp4/config.json --no-measure --js
 json_is 'j["window_layers"], j["window"], j["attention_layers"], j["formats_assumed"]' '(1, 9, 2, False)'
 
 claim a_configuration_without_a_table_has_the_formats_that_convert_makes
-for dir in tests/models/sources/qwen/hf tests/models/sources/deepseek/hf; do
+for dir in tests/models/families/qw4-plain tests/models/families/qw4-odd tests/models/sources/qwen/hf \
+    tests/models/sources/deepseek/hf; do
     rm -rf "$tmp/made"
     run 0 "$MOEFLUX" convert "$dir" "$tmp/made"
     run 0 "$MOEFLUX" inspect "$tmp/made" --no-measure --json --device cpu
-    wanted=$(json 'j["dense_bytes"], j["expert_bytes"], j["token_expert_bytes"], j["params"]')
+    wanted=$(json 'j["dense_bytes"], j["expert_bytes"], j["token_expert_bytes"], j["params"], j["table_bytes"]')
     run 0 "$MOEFLUX" inspect "$dir/config.json" --no-measure --json --device cpu
-    json_is 'j["dense_bytes"], j["expert_bytes"], j["token_expert_bytes"], j["params"]' "$wanted"
+    json_is 'j["dense_bytes"], j["expert_bytes"], j["token_expert_bytes"], j["params"], j["table_bytes"]' "$wanted"
     json_is 'j["formats_assumed"]' True
 done
 run 0 "$MOEFLUX" inspect "$dir/config.json" --no-measure

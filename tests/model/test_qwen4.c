@@ -196,6 +196,8 @@ static void what_is_not_computed_is_refused(void **state)
            "output_gate_type is tanh");
     refuse("\"ngram_size\": 3", "\"ngram_size\": 5", ERR_FORMAT, "ngram_size");
     refuse("\"ngram_vocab_size_base\": 300", "\"ngram_vocab_size_base\": 900", ERR_FORMAT, "shard_4");
+    refuse("\"ple_layer_ids\": [\n  2", "\"ple_layer_ids\": [\n  3", ERR_UNSUPPORTED,
+           "layer 3 has attention");
     refuse("\"hc_count\": 4", "\"hc_count\": 2", ERR_FORMAT, "hyper_connection");
 }
 

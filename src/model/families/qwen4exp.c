@@ -44,6 +44,10 @@ static void read_tables(struct config *c, struct json_view *v)
         if (layer < 1 || layer > c->n_layers)
             v->rc = err_set(v->e, ERR_FORMAT, "%s: ple_layer_ids[%zu]: expected a layer from 1 to %u",
                             v->where, i, c->n_layers);
+        else if (config_part(c, (uint32_t)layer - 1, 0)->kind != PART_DELTA_NET)
+            v->rc = err_set(v->e, ERR_UNSUPPORTED,
+                            "%s: ple_layer_ids[%zu]: layer %u has attention, expected linear_attention",
+                            v->where, i, (uint32_t)layer);
     }
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
         bool has = false;
