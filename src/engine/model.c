@@ -68,7 +68,7 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
             const struct exec_caps other = exec_get_caps(d.execs[k]);
             m->stages[i].is_again |= devices_are_one(&caps, &other);
         }
-        m->computes_at_once |= m->stages[i].computes_at_once = caps.is_host;
+        m->computes_at_once |= m->stages[i].computes_at_once = caps.runs_at_once;
     }
     rc = stage_plan_make(p, &m->dir, &d, o, e);
     if (rc < 0)

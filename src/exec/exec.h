@@ -38,13 +38,14 @@ enum { EXEC_MAX_INVARIANT = 8 };
 
 /* The properties of a device. Code above the operations asks for properties, never which backend it is. */
 struct exec_caps {
-    const char *name;   /* the device's name; borrowed */
-    uint32_t index;     /* a Vulkan device's index among those of this machine */
-    bool is_host;       /* operations run at once on this CPU: nothing is recorded ahead, no kernels exist */
-    bool is_native;     /* a host backend made for speed; false on a host: the reference */
-    bool is_software;   /* it computes on this machine's cores: host backends, software Vulkan devices */
-    bool is_unified;    /* EXEC_DEVICE memory is mapped */
-    bool prompt_is_f16; /* products of prompts may use float16 factors, with float32 sums */
+    const char *name;       /* the device's name; borrowed */
+    uint32_t index;         /* a Vulkan device's index among those of this machine */
+    bool is_host;           /* operations run on this CPU; no kernels exist */
+    bool runs_at_once;      /* recording an operation runs it: nothing can be recorded ahead */
+    bool is_native;         /* a host backend made for speed; false on a host: the reference */
+    bool is_software;       /* it computes on this machine's cores: host backends, software Vulkan devices */
+    bool is_unified;        /* EXEC_DEVICE memory is mapped */
+    bool prompt_is_f16;     /* products of prompts may use float16 factors, with float32 sums */
     bool kv_default_is_f16; /* the KV cache is float16 unless the caller chooses */
     bool has_coopmat; /* kernels named X_coop can run: float16 matrix units. Only ops and selftest ask */
     bool uses_khr;    /* they run in VK_KHR_cooperative_matrix's form */

@@ -115,6 +115,7 @@ static struct exec_caps host_caps(const struct exec *x)
     const struct exec_host *h = (const struct exec_host *)x;
     return (struct exec_caps){.name = h->name,
                               .is_host = true,
+                              .runs_at_once = true,
                               .is_native = h->is_native,
                               .is_software = true,
                               .is_unified = true,

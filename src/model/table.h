@@ -31,8 +31,8 @@ int table_read(const struct table *t, const struct model_dir *m, const uint32_t 
 
 /* Returns whether a tensor holds rows of a table. */
 bool table_has(const char *name);
-/* Returns the format with groups that divide a table's rows; FORMAT_NONE: there is none. Operations do not read
- * tables, so other limits of matrices do not hold. */
+/* Returns the format with groups that divide a table's rows; FORMAT_NONE: there is none. Operations do not
+ * read tables, so other limits of matrices do not hold. */
 uint32_t table_format(uint32_t format, uint64_t cols);
 /* Writes the name of a layer's whole table, without ".weight", to name [TABLE_NAME]. */
 enum { TABLE_NAME = 80 };

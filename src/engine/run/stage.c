@@ -108,7 +108,7 @@ static int open_side(struct moeflux_model *m, struct expert_side *s, const struc
         memset(s->round_tables.host, 0, s->round_tables.bytes);
     if (rc < 0 || o->budget_bytes == 0)
         return rc;
-    s->computes_at_once = exec_get_caps(s->exec).is_host;
+    s->computes_at_once = exec_get_caps(s->exec).runs_at_once;
     rc = expert_store_open(&s->store, s->exec, &m->dir, o, e);
     s->reads_ahead = rc == 0 && (prefetch != MOEFLUX_PREFETCH_AUTO || !expert_store_copies_cached(s->store));
     return rc < 0 ? rc : store_fill_load(s->store, &m->progress, e);

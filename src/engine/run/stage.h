@@ -33,7 +33,7 @@ struct expert_side {
     struct exec *exec;
     struct expert_store *store; /* NULL: no layer is on this side */
     bool reads_ahead;           /* experts are prefetched, if there is a predictor */
-    bool computes_at_once;      /* a host backend: recording an operation runs it */
+    bool computes_at_once;      /* exec_caps.runs_at_once */
     /* u64 [MOEFLUX_ROUND_TABLES][n_experts]: each a table of one round's experts */
     struct exec_buffer round_tables;
 };
@@ -88,7 +88,7 @@ struct stage {
     struct arch_view view; /* `stores` has only its own layers */
     struct loader loader;
     struct expert_side sides[EXPERT_SIDES];
-    bool computes_at_once; /* a host backend: nothing can be recorded ahead */
+    bool computes_at_once; /* exec_caps.runs_at_once */
     bool maps_weights;     /* load_plan.maps_weights */
     bool is_again;         /* an earlier stage is on the same device */
     /* the first of its layers, whose experts belong to SIDE_HOST and SIDE_PROMPT; often none. The experts of

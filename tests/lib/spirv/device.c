@@ -73,6 +73,7 @@ static struct exec_caps interpreted_caps(const struct exec *x)
     const struct interpreted *v = (const struct interpreted *)x;
     return (struct exec_caps){.name = v->name,
                               .max_invariant = EXEC_MAX_INVARIANT,
+                              .runs_at_once = true,
                               .is_software = true,
                               .is_unified = true,
                               .has_coopmat = v->form < DENORM && !x->keeps_f32,
