@@ -75,11 +75,11 @@ static void expect_equal(const struct safetensors *s, uint32_t layer, uint32_t e
         uint16_t scale;
         memcpy(&scale, theirs + 2 * (i / GROUP), sizeof scale);
         float want = (float)((codes[i / 2] >> (i % 2 * 4) & 15) - 8) * bf16_to_float(scale);
-        assert_true(memcmp(&values[i], &want, sizeof want) == 0 || (values[i] == 0 && want == 0));
+        assert_true(values[i] == want);
     }
 }
 
-static void packed_experts_keep_their_numbers_bit_for_bit(void **state)
+static void packed_experts_keep_their_numbers(void **state)
 {
     (void)state;
     struct model_dir m;
@@ -231,7 +231,7 @@ static void tensors_of_another_form_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_experts_keep_their_numbers_bit_for_bit),
+        cmocka_unit_test(packed_experts_keep_their_numbers),
         cmocka_unit_test(a_bias_is_exact_for_every_scale_that_is_not_too_large),
         cmocka_unit_test(packed_experts_take_other_formats),
         cmocka_unit_test(other_schemes_are_refused),
