@@ -7,13 +7,15 @@ LANES_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard tests/lib/spirv/*.c))
 $(LANES_OBJ): ALL_CFLAGS := $(ALL_CFLAGS) $(if $(SAN),,$(LANES_OPT))
 
 # The interpreter comes before the archive, which has Vulkan's backend. The whole program is for tests: it is never
-# installed.
-LANES_BIN := $(BUILD)/lanes/lanes $(BUILD)/lanes/moeflux
+# installed. LANES_MODELS: tests of whole models.
+LANES_MODELS := $(patsubst %,$(BUILD)/lanes/%,test_qwen4 test_golden)
+LANES_BIN := $(BUILD)/lanes/lanes $(BUILD)/lanes/moeflux $(LANES_MODELS)
+$(LANES_MODELS): $(BUILD)/lanes/%: $(BUILD)/tests/model/%.o
 $(BUILD)/lanes/lanes: $(BUILD)/tests/lanes/lanes.o
 $(BUILD)/lanes/moeflux: $(BUILD)/main.o
 $(LANES_BIN): $(LANES_OBJ) $(BUILD)/tests/all.a $(SAN_OBJ)
 	@mkdir -p $(@D)
-	$(CC) $(ALL_LDFLAGS) -o $@ $(filter-out %.a,$^) $(filter %.a,$^) $(ALL_LDLIBS)
+	$(LINK)
 
 # The names of all kernels, for its table.
 $(BUILD)/lanes/names.inc: $(SHADERS)/kernels/names
@@ -37,11 +39,13 @@ $(BUILD)/tests/test_lanes: $(LANES_OBJ)
 lanes: $(BUILD)/lanes/lanes
 	$(BUILD)/lanes/lanes
 
-# All shapes, and a trained model.
+# All shapes, whole models, and a trained model.
 lanes-full: $(LANES_BIN)
 	answer=$$($(BUILD)/lanes/moeflux -m tests/models/tiny --device interpreted-64 --temp 0 --no-think \
 	    -p 'What is 47 + 38?'); \
 	    [ "$$answer" = 85 ] || { echo "the tiny model answers $$answer"; exit 1; }
+	MOEFLUX_DEVICE=interpreted-64 $(BUILD)/lanes/test_qwen4
+	MOEFLUX_DEVICE=interpreted-64 MOEFLUX_TESTS=qwen_odd_agrees $(BUILD)/lanes/test_golden
 	$(BUILD)/lanes/lanes full
 
 -include $(LANES_OBJ:.o=.d) $(BUILD)/tests/lanes/lanes.d

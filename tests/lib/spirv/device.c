@@ -77,6 +77,7 @@ static struct exec_caps interpreted_caps(const struct exec *x)
                               .is_software = true,
                               .is_unified = true,
                               .has_coopmat = v->form < DENORM && !x->keeps_f32,
+                              .prompt_is_f16 = v->form < DENORM && !x->keeps_f32,
                               .uses_khr = v->form == IN_QUADS && !x->keeps_f32,
                               .has_denorm = v->form != PLAIN && !x->forbids_denorm,
                               .subgroup_size = v->lanes,
