@@ -4,7 +4,7 @@
 //
 // Grid: x = blocks of BLOCK_ROWS rows of `hidden`, y = tiles of experts/prefill_sort.comp. float32 sums.
 // Tolerance 1e-5 of the largest output.
-// variants: plain coop fragcoop ext extcoop
+// variants: plain coop fragcoop ext extcoop blk blkcoop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"

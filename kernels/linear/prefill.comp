@@ -6,7 +6,7 @@
 // Grid: x = blocks of BLOCK_ROWS rows of consecutive segments, y = tiles of TILE_TOKENS tokens, z = matrices
 // of a stack from first_stacked on, each with its own part of x and of y. The norm's factor is applied at the
 // end, so one pass over x is enough. float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain coop fragcoop ext extcoop
+// variants: plain coop fragcoop ext extcoop blk blkcoop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"

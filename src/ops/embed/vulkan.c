@@ -1,4 +1,6 @@
 /* The Vulkan implementation of embed.h. */
+#include <stdio.h>
+
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
@@ -11,7 +13,8 @@ int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e)
     const struct gemv_shape shape = {w->rows, w->cols, 1, format_set(w->format), 1, w->rows, 0};
     struct gemv_plan p = gemv_plan_for(x, &shape);
     op->gpu.workgroup = p.workgroup;
-    const char *name = format_is_basic(w->format) ? "embed" : "embed_ext";
+    char name[16];
+    snprintf(name, sizeof name, "embed%s", gemv_suffix(shape.formats));
     return exec_kernel(x, &op->gpu.kernel, name, sizeof(struct embed_args), p.spec, GEMV_N_SPEC, e);
 }
 

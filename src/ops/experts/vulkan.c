@@ -111,7 +111,7 @@ static uint32_t most_cols(const struct exec_caps *c)
 }
 
 /* A workgroup's subgroups go to slots first, so that each has one expert, then to more rows. */
-enum { DOWN_ROWS = 4, DOWN_GROUP = 256 };
+enum { DOWN_ROWS = 4, DOWN_BLOCK_ROWS = 2, DOWN_GROUP = 256 };
 /* Limits: pieces of a row that a lane holds at once, vec4s of activations. */
 enum { MAX_STEPS = 2, MAX_ACTS = 8 };
 /* Fewer neighbouring lanes would read too little of a row at a time. */
@@ -161,11 +161,11 @@ static int open_long_down(struct experts *op, struct exec *x, struct moeflux_err
 
 /* Returns the rows of a subgroup. The shared expert alone takes few, if otherwise some processors had no
  * workgroup. */
-static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape *s, bool is_shared,
-                          uint32_t subgroup_rows)
+static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape *s,
+                          const struct down_shape *d, uint32_t subgroup_rows)
 {
-    uint32_t rows = DOWN_ROWS;
-    while (is_shared && rows > 1 && s->hidden / (subgroup_rows * rows) < c->n_processors)
+    uint32_t rows = format_part_is_block(d->formats) ? DOWN_BLOCK_ROWS : DOWN_ROWS;
+    while (d->is_shared && rows > 1 && s->hidden / (subgroup_rows * rows) < c->n_processors)
         rows /= 2;
     return rows;
 }
@@ -196,7 +196,7 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
         lanes = lanes_with_few_idle(c->subgroup_size, d->inner / 32);
     spec[GEMV_SUBGROUP] = c->subgroup_size;
     spec[GEMV_WORKGROUP] = slots * teams * c->subgroup_size;
-    spec[GEMV_ROWS] = down_rows(c, s, d->is_shared, teams * (c->subgroup_size / lanes));
+    spec[GEMV_ROWS] = down_rows(c, s, d, teams * (c->subgroup_size / lanes));
     spec[GEMV_TOKENS] = 1;
     spec[GEMV_TILE] = slots * area;
     spec[GEMV_FORMATS] = format_constant(d->formats);
@@ -238,7 +238,8 @@ static int open_down_with_q4(struct experts *op, struct exec *x, struct moeflux_
 static uint64_t set_with_q4(uint32_t routed, uint64_t formats)
 {
     uint64_t q4 = format_set(FORMAT_Q4);
-    return format_is_basic(routed) ? 0 : (formats & q4) ? format_set(routed) | q4 : 0;
+    bool is_extended = format_part_is_extended(format_set(routed));
+    return is_extended && (formats & q4) ? format_set(routed) | q4 : 0;
 }
 
 static int open_with_q4(struct experts *op, struct exec *x, struct moeflux_err *e)

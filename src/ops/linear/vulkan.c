@@ -1,5 +1,6 @@
 /* The Vulkan implementation of linear.h: groups the matrices, chooses a kernel for each path, and
  * dispatches. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/format.h"
@@ -200,15 +201,17 @@ static int make_token_kernel(struct exec *x, struct kernel *k, const struct tile
 
 /* Kernels that only prompts need are compiled when one needs them. */
 static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
-                       bool is_basic, struct moeflux_err *e)
+                       uint64_t formats, struct moeflux_err *e)
 {
     const uint32_t bytes = sizeof(struct linear_args);
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", t->kind == TILE_PLAIN ? "linear_plain" : "linear_prefill_split",
+             gemv_suffix(formats));
     if (t->kind == TILE_PLAIN)
-        return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(
-            x, k, is_basic ? "linear_plain" : "linear_plain_ext", bytes, t->plain, PLAIN_N_SPEC, e);
+        return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(x, k, name, bytes, t->plain,
+                                                                       PLAIN_N_SPEC, e);
     if (t->kind == TILE_SPLIT)
-        return exec_kernel_later(x, k, is_basic ? "linear_prefill_split" : "linear_prefill_split_ext", bytes,
-                                 t->split, SPLIT_N_SPEC, e);
+        return exec_kernel_later(x, k, name, bytes, t->split, SPLIT_N_SPEC, e);
     if (t->kind == TILE_GEMM)
         return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
     return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(x, k, "linear_decode", bytes, t->gemv.spec,
@@ -237,12 +240,11 @@ static int plan_path(struct linear *op, enum linear_path path, struct linear_par
                                            .first_block = plan->blocks};
         plan->blocks += div_up(w->rows, t.rows);
     }
-    bool is_basic = format_is_basic(op->w[part->first].format);
     part->is_long |= t.kind == TILE_LONG;
     if (path < LINEAR_GEMV_SOME && t.kind != TILE_PLAIN &&
         describe_token(op, part, t.rows, &part->token[path]))
         return make_token_kernel(x, &plan->kernel, &t, path, 0, e);
-    return make_kernel(x, &plan->kernel, &t, path, is_basic, e);
+    return make_kernel(x, &plan->kernel, &t, path, format_set(op->w[part->first].format), e);
 }
 
 static bool goes_with(uint32_t a, uint32_t b)

@@ -1,7 +1,10 @@
 /* The Vulkan implementation of matvec_transposed.h. */
+#include <stdio.h>
+
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "ops/linear/gemv_plan.h"
 #include "ops/matvec_transposed/matvec_transposed.h"
 
 /* Invocations of a workgroup for one token. Each has few rows, because the loads of its rows wait for one
@@ -19,10 +22,9 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     enum { LANES = 32, GROUP_SPEC = 1, TOKENS_SPEC = 3 };
     struct exec_caps caps = exec_get_caps(x);
     bool is_uneven = op->w.rows % 4 || weights_are_uneven(&op->w);
-    bool is_basic = format_is_basic(op->w.format);
-    const char *name = is_basic ? "matvec_transposed_groups" : "matvec_transposed_groups_ext";
-    if (is_uneven)
-        name = is_basic ? "matvec_transposed_plain" : "matvec_transposed_plain_ext";
+    char name[64];
+    snprintf(name, sizeof name, "matvec_transposed_%s%s", is_uneven ? "plain" : "groups",
+             gemv_suffix(format_set(op->w.format)));
     const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
     uint32_t group = group_of(&caps, 256), one_group = is_uneven ? group : group_of(&caps, ONE_GROUP);
     /* lanes of eight columns each; all others share their rows */

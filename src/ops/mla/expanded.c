@@ -127,13 +127,17 @@ uint64_t mla_expanded_bytes(const struct mla_shape *s, const struct exec_caps *c
 static int open_transposed(struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
                            uint64_t scratch, uint32_t group, struct moeflux_err *e)
 {
-    const uint32_t transpose[] = {exec_get_caps(x).subgroup_size, group, ALL_FORMATS};
+    uint32_t transpose[] = {exec_get_caps(x).subgroup_size, group, ALL_FORMATS};
     const struct weights first = {
         .weight = scratch, .rows = s->nope_dim, .cols = s->latent_dim, .format = FORMAT_F32};
     const uint32_t bytes = sizeof(struct mla_transpose_keys_args);
     int rc = exec_kernel_later(x, &op->transpose, "mla_transpose_keys", bytes, transpose, 3, e);
     if (rc == 0)
         rc = exec_kernel_later(x, &op->transpose_extended, "mla_transpose_keys_ext", bytes, transpose, 3, e);
+    for (uint32_t i = 0; rc == 0 && i < FORMAT_END - FORMAT_BLOCK_FIRST; i++) {
+        transpose[2] = format_constant(format_set(FORMAT_BLOCK_FIRST + i));
+        rc = exec_kernel_later(x, &op->transpose_blocks[i], "mla_transpose_keys_blk", bytes, transpose, 3, e);
+    }
     return rc < 0 ? rc : linear_open_stack(&op->keys, x, &first, s->n_heads, first.rows, e);
 }
 
@@ -208,8 +212,11 @@ static void run_transpose(const struct mla_expanded *op, struct exec *x, const s
                                               .latent_dim = s->latent_dim,
                                               .nope_dim = s->nope_dim,
                                               .first_head = p->first};
-    exec_dispatch(x, is_basic ? &op->transpose : &op->transpose_extended, &a,
-                  s->latent_dim / MLA_TRANSPOSE_TILE, s->nope_dim / PRODUCT_COLS, p->n_heads);
+    const struct kernel *k = is_basic ? &op->transpose
+                             : format_is_block(w->format)
+                                 ? &op->transpose_blocks[w->format - FORMAT_BLOCK_FIRST]
+                                 : &op->transpose_extended;
+    exec_dispatch(x, k, &a, s->latent_dim / MLA_TRANSPOSE_TILE, s->nope_dim / PRODUCT_COLS, p->n_heads);
 }
 
 /* Makes keys and values of positions [pos, pos + n). */
