@@ -11,7 +11,7 @@ void main()
 {
     uint c = gl_GlobalInvocationID.x * 8;
     uint token = gl_WorkGroupID.y;
-    fill_book();
+    fill_book(a.scales);
     if (HAS_BOOK)
         barrier();
     if (c >= a.cols)

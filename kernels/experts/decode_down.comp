@@ -250,7 +250,7 @@ void main()
             if (round > 0 || from > 0)
                 barrier();
             else
-                fill_book();
+                fill_book(uvec2(a.down_s, a.down_b));
             if (STEPS > 0)
                 put_all_acts();
             else

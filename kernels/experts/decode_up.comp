@@ -209,7 +209,7 @@ void main()
         if (from > 0)
             barrier();
         else
-            fill_book();
+            fill_book(uvec2(a.gate_s, a.gate_b));
         squares[0] += put_vector(0, a.x, token * a.hidden, a.norm, from, n / 4);
         if (from + TILE >= hidden)
             share_sums(squares);

@@ -17,6 +17,11 @@ uint input_row(uint t)
     return tile_pair(this_tile(), t) * a.inner;
 }
 
+uvec2 book_address()
+{
+    return uvec2(a.down_s, a.down_b);
+}
+
 uint input_tokens()
 {
     return this_tile().z;

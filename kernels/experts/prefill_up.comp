@@ -22,6 +22,11 @@ uint input_row(uint t)
     return tile_pair(this_tile(), t) / a.slots * a.hidden;
 }
 
+uvec2 book_address()
+{
+    return uvec2(a.gate_s, a.gate_b);
+}
+
 uint input_tokens()
 {
     return this_tile().z;

@@ -26,7 +26,7 @@ struct Eight { // eight neighbouring elements of a row or a vector
 // Other formats have no code book.
 const bool HAS_BOOK = false;
 
-void fill_book()
+void fill_book(uvec2 books)
 {
 }
 

@@ -1,5 +1,5 @@
-// dequant_blocks.glsl - dequant.glsl for one block format: FORMATS is its word (args.h), a constant, so that a
-// driver drops the code of all others. src/base/format_blocks.c has the formulas in plain C.
+// dequant_blocks.glsl - dequant.glsl for one block format: FORMATS is its word (args.h), a constant, so that
+// a driver drops the code of all others. src/base/format_blocks.c has the formulas in plain C.
 //
 // All block formats are read in the same form. A part is 32 neighbouring columns of a row; four quarters of
 // eight columns each have codes of one byte, its two halves a scale and an offset each:
@@ -23,7 +23,7 @@ const uint NUMBER = FORMAT_WORD_NUMBER(FORMATS);
 #define ROW_BYTES(name, number, cols, bytes, x) +(NUMBER == (number) ? bytes : 0u)
 const uint BLOCK_COLS = 0u FORMAT_TABLE_BLOCKS(ROW_COLS, 0);
 const uint BLOCK_BYTES = 0u FORMAT_TABLE_BLOCKS(ROW_BYTES, 0);
-const uint PARTS = BLOCK_COLS / 32; // of a block
+const uint PARTS = BLOCK_COLS / 32; // parts of a block
 const bool IS_ALIGNED = BLOCK_BYTES % 4 == 0;
 // The numbers 4 and 2 as constants that only a driver knows: glslc must not multiply the code by unrolling.
 const uint QUARTERS = BLOCK_COLS > 0 ? 4 : 0, HALVES = QUARTERS / 2;
@@ -66,9 +66,9 @@ const bool HAS_BOOK = BOOK_WORDS > 0;
 shared uint book[BOOK_WORDS > 0 ? BOOK_WORDS : 1];
 
 #define BOOK_WORD(word) uint(word)
-const uvec4 IQ4_BYTES = uvec4(CODEBOOK_IQ4(BOOK_WORD)) ^ 0x80808080u;
-// Twice the values of E2M1 numbers: 0, 1, 2, 3, 4, 6, 8, 12 and their negatives, plus 128.
-const uvec4 E2M1_BYTES = uvec4(0x83828180u, 0x8c888684u, 0x7d7e7f80u, 0x74787a7cu);
+const uvec4 IQ4_BYTES = uvec4(CODEBOOK_IQ4(BOOK_WORD));
+// Twice the values of E2M1 numbers: 0, 1, 2, 3, 4, 6, 8, 12 and their negatives.
+const uvec4 E2M1_BYTES = uvec4(0x03020100u, 0x0c080604u, 0xfdfeff00u, 0xf4f8fafcu);
 
 uint byte_of_16(uvec4 bytes, uint i)
 {
@@ -76,32 +76,25 @@ uint byte_of_16(uvec4 bytes, uint i)
     return word >> 8 * (i & 3u) & 0xffu;
 }
 
-#define FILL_BOOK(name)                                                     \
-    if (IS_##name) {                                                        \
-        const uint words[] = uint[](CODEBOOK_##name(BOOK_WORD));            \
-        for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP) \
-            book[i] = words[i];                                             \
-    }
-#define IS_IQ2_XXS IS(IQ2_XXS)
-#define IS_IQ2_XS  IS(IQ2_XS)
-#define IS_IQ2_S   IS(IQ2_S)
-#define IS_IQ3_XXS IS(IQ3_XXS)
-#define IS_IQ3_S   IS(IQ3_S)
+// The first word of the format's code book in memory (src/exec/code_books.h).
+const uint XS_AT = CODEBOOK_IQ2_XXS_ENTRIES / 2, S_AT = XS_AT + CODEBOOK_IQ2_XS_ENTRIES / 2;
+const uint IQ3_AT = S_AT + CODEBOOK_IQ2_S_ENTRIES / 2, IQ3_S_AT = IQ3_AT + CODEBOOK_IQ3_XXS_ENTRIES / 2;
+const uint IQ1_AT = IQ3_S_AT + CODEBOOK_IQ3_S_ENTRIES / 2;
+const uint BOOK_AT = IS(IQ2_XS)  ? XS_AT :
+                     IS(IQ2_S)   ? S_AT :
+                     IS(IQ3_XXS) ? IQ3_AT :
+                     IS(IQ3_S)   ? IQ3_S_AT :
+                     IS_IQ1      ? IQ1_AT :
+                                   0;
 
-// Fills the code book. All invocations call it, and a barrier follows before the first product.
-void fill_book()
+// Fills the code book in shared memory; books: the address of all. All invocations call it, and a barrier
+// follows before the first product.
+void fill_book(uvec2 books)
 {
-    FILL_BOOK(IQ2_XXS)
-    FILL_BOOK(IQ2_XS)
-    FILL_BOOK(IQ2_S)
-    FILL_BOOK(IQ3_XXS)
-    FILL_BOOK(IQ3_S)
-    FILL_BOOK(IQ1)
-    if (IS_IQ4 || IS_E2M1) {
-        uvec4 bytes = IS_IQ4 ? IQ4_BYTES : E2M1_BYTES;
-        for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP)
-            book[i] = byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8;
-    }
+    uvec4 bytes = IS_IQ4 ? IQ4_BYTES : E2M1_BYTES;
+    for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP)
+        book[i] = HAS_GRID ? Words(books).v[BOOK_AT + i] :
+                             (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
 }
 
 // Returns entry i of 16 bits.
@@ -161,8 +154,8 @@ uvec2 words_at(Block b, uint byte)
     return v;
 }
 
-// A part as it is loaded: `head` has the scales, and codes that are no bytes of quarters; `low` and `high` have
-// each quarter's bytes.
+// A part as it is loaded: `head` has the scales, and codes that are no bytes of quarters; `low` and `high`
+// have each quarter's bytes.
 struct Part {
     uvec4 head;
     uvec2 low[4], high[4];
@@ -414,7 +407,8 @@ uvec2 iq2_bytes(uvec4 h, uint j)
 
 uvec2 iq3_bytes(uvec4 h, uint j)
 {
-    uint codes = (j < 2 ? h.y : h.z) >> 16 * (j & 1u), first = codes & 0xffu, second = codes >> 8 & 0xffu, signs;
+    uint codes = (j < 2 ? h.y : h.z) >> 16 * (j & 1u);
+    uint first = codes & 0xffu, second = codes >> 8 & 0xffu, signs;
     if (IS(IQ3_XXS)) {
         signs = all_signs(h.w >> 7 * j);
     } else {
@@ -431,8 +425,8 @@ uvec2 iq3_bytes(uvec4 h, uint j)
     return uvec2(signed_bytes(v.x, spread_bits(signs)), signed_bytes(v.y, spread_bits(signs >> 4)));
 }
 
-// A code c means c - 1, to which 1/8 is added or from which 1/8 is subtracted. The bytes are eight times that,
-// plus ZERO.
+// A code c means c - 1, to which 1/8 is added or from which 1/8 is subtracted. The bytes are eight times
+// that, plus ZERO.
 uvec2 iq1_bytes(uvec4 h, uint j)
 {
     uint entry, bits;

@@ -162,7 +162,7 @@ void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint 
     }
     choose_rows(first, second, row, second_row);
     fetch_rows(format, 0, true);
-    fill_book();
+    fill_book(book_address());
 
     for (uint from = 0; from < first.cols; from += DEPTH) {
         barrier();

@@ -1,7 +1,7 @@
-// gemv_blocks.glsl - gemv_lanes.glsl's pieces for matrices that are all in one block format. A piece is a part
-// of dequant_blocks.glsl: 32 columns of a row. Its loads are in flight until it is added; its bytes and scales
-// are made then. A half of a part adds scale * sum((byte - ZERO) x) + bias * sum(x). The order of the sums
-// depends on the columns alone.
+// gemv_blocks.glsl - gemv_lanes.glsl's pieces for matrices that are all in one block format. A piece is a
+// part of dequant_blocks.glsl: 32 columns of a row. Its loads are in flight until it is added; its bytes and
+// scales are made then. A half of a part adds scale * sum((byte - ZERO) x) + bias * sum(x). The order of the
+// sums depends on the columns alone.
 
 struct Step {
     Part parts[MAX_ROWS];

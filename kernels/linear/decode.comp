@@ -35,7 +35,7 @@ void main()
         if (from > 0)
             barrier();
         else
-            fill_book();
+            fill_book(seg.scales);
         [[unroll]] for (uint t = 0; t < TOKENS; t++)
             squares[t] += put_vector(t, a.x,
                                      min(token + t, a.n - 1) * a.x_stride + gl_WorkGroupID.z * a.x_step,

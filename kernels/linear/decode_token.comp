@@ -183,7 +183,7 @@ void main()
         if (from > 0)
             barrier();
         else
-            fill_book();
+            fill_book(uvec2(a.scales[0], a.scales[1]));
         put_columns(squares, from, n / 4);
         if (from + TILE >= cols)
             share_sums(squares);

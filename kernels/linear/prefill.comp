@@ -27,6 +27,11 @@ uint input_row(uint t)
     return min(gl_WorkGroupID.y * TILE_TOKENS + t, a.n - 1) * a.x_stride + gl_WorkGroupID.z * a.x_step;
 }
 
+uvec2 book_address()
+{
+    return find_segment().scales;
+}
+
 uint input_tokens()
 {
     return min(a.n - gl_WorkGroupID.y * TILE_TOKENS, TILE_TOKENS);

@@ -104,7 +104,7 @@ void main()
         acc[k] = 0.0;
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         squares[t] = 0.0;
-    fill_book();
+    fill_book(seg.scales);
     if (HAS_BOOK)
         barrier();
     for (uint i = gl_LocalInvocationID.x; i < a.cols / 8; i += WORKGROUP) {

@@ -77,7 +77,7 @@ void main()
     float acc[MAX_ACC];
     [[unroll]] for (uint i = 0; i < 8 * TOKENS; i++)
         acc[i] = 0.0;
-    fill_book();
+    fill_book(a.scales);
     if (HAS_BOOK)
         barrier();
     if (unit < a.cols / 8) {

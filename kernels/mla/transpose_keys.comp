@@ -26,7 +26,7 @@ shared float tile[COLS * (TILE + 1)];
 void main()
 {
     uint first = gl_WorkGroupID.x * TILE, col = gl_WorkGroupID.y * COLS, h = gl_WorkGroupID.z;
-    fill_book();
+    fill_book(a.scales);
     if (HAS_BOOK)
         barrier();
     Matrix m = Matrix(a.weight, a.scales, a.biases, a.format, 0, a.nope_dim);

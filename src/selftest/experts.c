@@ -402,8 +402,8 @@ static void moe_format_cases(struct kernel_test *l)
                      FORMAT_Q3);
 }
 
-/* Experts in block formats as GGUF files have them: down projections with more bits, a shared expert in another
- * format. */
+/* Experts in block formats as GGUF files have them: down projections with more bits, a shared expert in
+ * another format. */
 static void moe_block_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {

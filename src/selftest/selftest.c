@@ -342,8 +342,8 @@ static void linear_format_cases(struct kernel_test *l)
     transposed_case(l, 2, 7, 33, FORMAT_F16, 3);
 }
 
-/* Block formats: each with one token, and next to others; paths and stacks with a few of them. Brief: the paths
- * with one of those with a code book, and with one whose blocks begin at any byte. */
+/* Block formats: each with one token, and next to others; paths and stacks with a few of them. Brief: the
+ * paths with one of those with a code book, and with one whose blocks begin at any byte. */
 static void linear_block_cases(struct kernel_test *l)
 {
     for (uint32_t f = FORMAT_BLOCK_FIRST; f < FORMAT_END; f++) {

@@ -4,6 +4,7 @@
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/code_books.h"
 #include "ops/embed/embed.h"
 #include "ops/linear/gemv_plan.h"
 
@@ -14,6 +15,9 @@ int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e)
     struct gemv_plan p = gemv_plan_for(x, &shape);
     op->gpu.workgroup = p.workgroup;
     char name[16];
+    int rc = format_is_block(w->format) ? code_books_open(x, e) : 0;
+    if (rc < 0)
+        return rc;
     snprintf(name, sizeof name, "embed%s", gemv_suffix(shape.formats));
     return exec_kernel(x, &op->gpu.kernel, name, sizeof(struct embed_args), p.spec, GEMV_N_SPEC, e);
 }
@@ -24,7 +28,7 @@ void embed_vulkan(const void *self, const void *what, struct exec *x)
     const struct embed_call *call = what;
     const struct weights *w = &op->weights;
     const struct embed_args a = {.weight = w->weight,
-                                 .scales = w->scales,
+                                 .scales = format_is_block(w->format) ? code_books_address(x) : w->scales,
                                  .biases = w->biases,
                                  .ids = call->ids,
                                  .dst = call->dst,

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/code_books.h"
 #include "ops/experts/experts.h"
 #include "ops/linear/gemv_plan.h"
 #include "ops/router/router.h"
@@ -305,8 +306,12 @@ static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
 
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
+    const struct experts_shape *s = &op->shape;
+    uint64_t all = format_set(s->up_format) | format_set(s->down_format) | s->up_formats | s->down_formats;
+    int rc = all >> FORMAT_SET_BLOCKS ? code_books_open(x, e) : 0;
     op->gpu.chooses = op->shape.chooses;
-    int rc = open_parts(op, x, e);
+    if (rc == 0)
+        rc = open_parts(op, x, e);
     if (rc == 0)
         rc = open_with_q4(op, x, e);
     if (rc == 0)
@@ -344,7 +349,12 @@ static void run_up(const struct experts *op, struct exec *x, const struct expert
     if (a->first_slot + n_slots > s->top_k)
         longest = (uint32_t)size_max(s->inner, s->shared_inner);
     const struct experts_up_kernels *k = call->n > 1 ? &up->several : &up->one;
-    exec_dispatch(x, chooses ? &k->choosing : &k->kernel, a, div_up(longest, k->rows), n_slots, call->n);
+    struct experts_decode_up_args args = *a;
+    if (format_part_is_block(up->formats)) {
+        args.gate_s = (uint32_t)code_books_address(x);
+        args.gate_b = (uint32_t)(code_books_address(x) >> 32);
+    }
+    exec_dispatch(x, chooses ? &k->choosing : &k->kernel, &args, div_up(longest, k->rows), n_slots, call->n);
 }
 
 void experts_up_vulkan(const void *self, const void *what, struct exec *x)
@@ -404,6 +414,10 @@ static void run_down(struct exec *x, const struct experts_down *k, struct expert
 {
     a.first_slot = first_slot;
     a.end_slot = end_slot;
+    if (format_part_is_block(k->formats)) {
+        a.down_s = (uint32_t)code_books_address(x);
+        a.down_b = (uint32_t)(code_books_address(x) >> 32);
+    }
     exec_dispatch(x, &k->kernel, &a, div_up(a.hidden, k->rows), a.n, 1);
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/code_books.h"
 #include "exec/fragment_layout.h"
 #include "ops/linear/gemm_plan.h"
 #include "ops/linear/gemv_plan.h"
@@ -148,6 +149,10 @@ static bool describe_token(const struct linear *op, const struct linear_part *pa
             suits = words_from(all.base, w->scales, &all.scales[i]);
         if (suits && f->has_bias)
             suits = words_from(all.base, w->biases, &all.biases[i]);
+    }
+    if (format_is_block(first->format)) { /* the address of the code books */
+        all.scales[0] = (uint32_t)first->scales;
+        all.scales[1] = (uint32_t)(first->scales >> 32);
     }
     if (suits)
         *out = all;
@@ -314,11 +319,25 @@ static void set_limits(struct linear *op, const struct exec *x, bool has_known_l
     op->f16_from = from[LINEAR_F16_GEMM_SMALL];
 }
 
+/* Block formats have no scales: the kernels get the address of the code books in their place. */
+static int place_books(struct linear *op, struct exec *x, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < op->n_segments; i++)
+        if (format_is_block(op->w[i].format)) {
+            rc = code_books_open(x, e);
+            op->w[i].scales = code_books_address(x);
+        }
+    return rc;
+}
+
 int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
 {
     struct linear_segment table[LINEAR_PATHS * LINEAR_MAX_SEGMENTS] = {0};
     uint32_t n = op->n_segments;
-    int rc = 0;
+    int rc = place_books(op, x, e);
+    if (rc < 0)
+        return rc;
     int has_known_layout = may_use_registers(op, x, e);
     if (has_known_layout < 0)
         return has_known_layout;

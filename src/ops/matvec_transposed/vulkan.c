@@ -4,6 +4,7 @@
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/code_books.h"
 #include "ops/linear/gemv_plan.h"
 #include "ops/matvec_transposed/matvec_transposed.h"
 
@@ -31,7 +32,9 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     uint32_t lanes = (uint32_t)size_min(LANES, group);
     uint32_t spec[] = {caps.subgroup_size, one_group, format_constant(format_set(op->w.format)), 1, lanes};
     op->gpu.cols = is_uneven ? group : 8 * lanes;
-    int rc = exec_kernel(x, &op->gpu.one, name, bytes, spec, n_spec, e);
+    int rc = format_is_block(op->w.format) ? code_books_open(x, e) : 0;
+    if (rc == 0)
+        rc = exec_kernel(x, &op->gpu.one, name, bytes, spec, n_spec, e);
     spec[GROUP_SPEC] = group;
     spec[TOKENS_SPEC] = TRANSPOSED_TOKENS;
     return rc < 0 ? rc : exec_kernel_later(x, &op->gpu.several, name, bytes, spec, n_spec, e);
@@ -42,7 +45,8 @@ void matvec_transposed_vulkan(const void *self, const void *what, struct exec *x
     const struct matvec_transposed *op = self;
     const struct matvec_transposed_call *call = what;
     const struct matvec_transposed_args a = {.weight = op->w.weight,
-                                             .scales = op->w.scales,
+                                             .scales = format_is_block(op->w.format) ? code_books_address(x)
+                                                                                     : op->w.scales,
                                              .biases = op->w.biases,
                                              .x = call->x,
                                              .y = call->y,
