@@ -339,7 +339,7 @@ vec2 scales_of(uvec4 h, uint part, uint k)
         if (IS(Q3_K))
             v.x = d * float(int(h.y >> 8 * k & 63u) - 32);
         if (IS(Q6_K))
-            v.x = d * float(bitfieldExtract(int(h.y), int(8 * k), 8));
+            v.x = d * float(int(h.y << 24 - 8 * k) >> 24);
         if (IS(Q4_K) || IS(Q5_K)) {
             uvec3 bytes = h.yzw >> 8 * (part & 3u) & 0xffu;
             uint scale = part < 4 ? bytes.x & 63u : bytes.z & 15u | bytes.x >> 6 << 4;

@@ -421,7 +421,9 @@ static void moe_block_cases(struct kernel_test *l)
     moe_case(l, &shapes[1], FORMAT_G_Q6_K);
     moe_case(l, &shapes[2], FORMAT_G_Q3_K);
     moe_case(l, &shapes[3], FORMAT_G_IQ4_NL);
+    l->is_rest = true;
     moe_case_of(l, &shapes[0], FORMAT_G_Q5_K, true);
+    l->is_rest = false;
     moe_case(l,
              &(struct moe_shape){7, 3, 192, 64, 0, FORMAT_G_MXFP4, 1, .ungated = true, .chooses = true,
                                  .biased = true, .limit = 1, .is_rest = true},
