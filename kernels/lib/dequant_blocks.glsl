@@ -91,7 +91,9 @@ const uint BOOK_AT = IS(IQ2_XS)  ? XS_AT :
 // follows before the first product.
 void fill_book(uvec2 books)
 {
-    uvec4 bytes = IS_IQ4 ? IQ4_BYTES : E2M1_BYTES;
+    // By components: Mesa 22 folds a choice of a constant between vectors into the wrong one.
+    uvec4 bytes = uvec4(IS_IQ4 ? IQ4_BYTES.x : E2M1_BYTES.x, IS_IQ4 ? IQ4_BYTES.y : E2M1_BYTES.y,
+                        IS_IQ4 ? IQ4_BYTES.z : E2M1_BYTES.z, IS_IQ4 ? IQ4_BYTES.w : E2M1_BYTES.w);
     for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP)
         book[i] = HAS_GRID ? Words(books).v[BOOK_AT + i] :
                              (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;

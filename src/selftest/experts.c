@@ -415,12 +415,17 @@ static void moe_block_cases(struct kernel_test *l)
          .is_rest = true},
         {12, 4, 256, 256, 64, FORMAT_G_IQ1_M, 2, .drops = true, .is_rest = true},
     };
+    for (uint32_t f = FORMAT_BLOCK_FIRST; !kt_is_brief(l) && f < FORMAT_END; f++) {
+        moe_case(l, &(struct moe_shape){12, 3, 512, 256, 256, f, 1 + f % 3, .tile = 0}, f);
+        moe_case(l, &(struct moe_shape){12, 3, 512, 256, 256, f, 70, .tile = 0}, f);
+    }
+    moe_case(l, &shapes[3], FORMAT_G_IQ4_NL);
+    moe_case(l, &(struct moe_shape){12, 3, 256, 256, 256, FORMAT_G_IQ2_S, 70, .tile = 0}, FORMAT_G_Q4_0);
     if (!kt_has_kernels(l))
         return;
     moe_case(l, &shapes[0], FORMAT_G_IQ3_XXS);
     moe_case(l, &shapes[1], FORMAT_G_Q6_K);
     moe_case(l, &shapes[2], FORMAT_G_Q3_K);
-    moe_case(l, &shapes[3], FORMAT_G_IQ4_NL);
     l->is_rest = true;
     moe_case_of(l, &shapes[0], FORMAT_G_Q5_K, true);
     l->is_rest = false;
@@ -428,11 +433,6 @@ static void moe_block_cases(struct kernel_test *l)
              &(struct moe_shape){7, 3, 192, 64, 0, FORMAT_G_MXFP4, 1, .ungated = true, .chooses = true,
                                  .biased = true, .limit = 1, .is_rest = true},
              FORMAT_G_MXFP4);
-    moe_case(l, &(struct moe_shape){12, 3, 256, 256, 256, FORMAT_G_IQ2_S, 70, .tile = 0}, FORMAT_G_Q4_0);
-    for (uint32_t f = FORMAT_BLOCK_FIRST; !kt_is_brief(l) && f < FORMAT_END; f++) {
-        moe_case(l, &(struct moe_shape){12, 3, 512, 256, 256, f, 1 + f % 3, .tile = 0}, f);
-        moe_case(l, &(struct moe_shape){12, 3, 512, 256, 256, f, 70, .tile = 0}, f);
-    }
     l->is_rest = true;
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile += kt_is_brief(l) ? EXPERTS_MAX_TILES - 1 : 1)
         moe_case(l, &(struct moe_shape){6, 2, 768, 512, 64, FORMAT_G_Q5_0 + tile, 110, .tile = tile},

@@ -360,7 +360,7 @@ static void linear_block_cases(struct kernel_test *l)
         if (!kt_is_brief(l) || f % 8 == 2)
             transposed_case(l, 3, 36, 512, f, f % 2 ? 1 : 21);
     }
-    for (enum linear_path path = LINEAR_GEMV_FEW; path < LINEAR_PATHS; path++)
+    for (enum linear_path path = LINEAR_GEMV_FEW; kt_has_kernels(l) && path < LINEAR_PATHS; path++)
         for (uint32_t f = FORMAT_BLOCK_FIRST; f < FORMAT_END; f++) {
             l->is_rest = f != FORMAT_G_Q4_K || path == LINEAR_GEMV_FEW || path == LINEAR_GEMM_LARGE;
             if (!kt_is_brief(l) || f == FORMAT_G_Q4_K || f == FORMAT_G_IQ2_XS || f == FORMAT_G_MXFP4)
@@ -482,8 +482,7 @@ static void linear_cases(struct kernel_test *l)
     linear_path_cases(l);
     stack_cases(l);
     linear_format_cases(l);
-    if (kt_has_kernels(l))
-        linear_block_cases(l);
+    linear_block_cases(l);
     if (kt_has_kernels(l)) { /* one tile, then several */
         heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
         heads_case(l, &(struct linear_shape){1, {33}, {FORMAT_Q8}, 192, 1, false, false, LINEAR_GEMV}, 64);
