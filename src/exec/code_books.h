@@ -9,8 +9,8 @@
 struct exec;
 struct moeflux_err;
 
-/* Loads the code books unless they are there. Operations call it at open if a kernel of theirs takes a block
- * format. */
+/* Loads the code books unless they are there. An operation calls it at open if one of its kernels takes a
+ * block format. */
 int code_books_open(struct exec *x, struct moeflux_err *e);
 /* Returns their address; 0: not loaded. */
 uint64_t code_books_address(const struct exec *x);
