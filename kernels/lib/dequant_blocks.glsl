@@ -91,7 +91,7 @@ const uint BOOK_AT = IS(IQ2_XS)  ? XS_AT :
 // follows before the first product.
 void fill_book(uvec2 books)
 {
-    // By components: Mesa 22 folds a choice of a constant between vectors into the wrong one.
+    // Mesa 22 folds a constant choice between vectors wrongly, between numbers correctly.
     uvec4 bytes = uvec4(IS_IQ4 ? IQ4_BYTES.x : E2M1_BYTES.x, IS_IQ4 ? IQ4_BYTES.y : E2M1_BYTES.y,
                         IS_IQ4 ? IQ4_BYTES.z : E2M1_BYTES.z, IS_IQ4 ? IQ4_BYTES.w : E2M1_BYTES.w);
     for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP)

@@ -24,7 +24,7 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     struct exec_caps caps = exec_get_caps(x);
     bool is_uneven = op->w.rows % 4 || weights_are_uneven(&op->w);
     char name[64];
-    snprintf(name, sizeof name, "matvec_transposed_%s%s", is_uneven ? "plain" : "groups",
+    snprintf(name, sizeof name, "%s%s", is_uneven ? "matvec_transposed_plain" : "matvec_transposed_groups",
              gemv_suffix(format_set(op->w.format)));
     const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
     uint32_t group = group_of(&caps, 256), one_group = is_uneven ? group : group_of(&caps, ONE_GROUP);
