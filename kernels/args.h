@@ -52,7 +52,9 @@
 /* Block formats, the types of ggml that GGUF files have: BLOCK_ROW(name, number, columns, bytes, x), of a
  * block. A row of a matrix is blocks, each with its codes, scales and offsets; there are no planes of scales
  * and biases. Their values are those of ggml's formulas in float32 (src/base/format_blocks.c). In C and GLSL
- * their names begin with FORMAT_G_. */
+ * their names begin with FORMAT_G_. Kernels get the address of all code books (src/exec/code_books.h) in
+ * place of scales: in `scales`; the first two words of linear_decode_token_args.scales; gate_s and gate_b;
+ * down_s and down_b. */
 #define FORMAT_TABLE_BLOCKS(BLOCK_ROW, x)                                                                    \
     BLOCK_ROW(Q4_0, 0xb0, 32, 18, x)                                                                         \
     BLOCK_ROW(Q4_1, 0xb1, 32, 20, x)                                                                         \

@@ -1,6 +1,6 @@
 // embed.comp - out[t] = row ids[t] of the embedding matrix, dequantised exactly.
 // Grid: x = blocks of WORKGROUP * 8 columns, y = tokens; an invocation writes eight columns.
-// variants: plain ext
+// variants: plain ext blk
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -11,6 +11,9 @@ void main()
 {
     uint c = gl_GlobalInvocationID.x * 8;
     uint token = gl_WorkGroupID.y;
+    fill_book(a.scales);
+    if (HAS_BOOK)
+        barrier();
     if (c >= a.cols)
         return;
     uint row = U32s(a.ids).v[token];

@@ -13,7 +13,7 @@
 // no condition and do not wait for one another. DROPS: the address of a slot may be 0; such a slot has no
 // columns.
 // Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
-// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm
+// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -103,6 +103,12 @@ void fetch_slot_as(const uint format, Slot s, uint from)
         [[unroll]] for (uint k = 0; k < STEPS; k++)
             if (k < steps_of(format))
                 load_rows(held[k], format, s, i + k * LANES);
+    } else if (LOADS_IN_LOOP) {
+        [[dont_unroll]] for (uint k = 0; k < 2; k++) {
+            now = next;
+            if (i + k * LANES < pieces)
+                load_rows(next, format, s, from / cols + i + k * LANES);
+        }
     } else {
         if (i < pieces)
             load_rows(now, format, s, from / cols + i);
@@ -243,6 +249,8 @@ void main()
             fetch_slot(s, from);
             if (round > 0 || from > 0)
                 barrier();
+            else
+                fill_book(uvec2(a.down_s, a.down_b));
             if (STEPS > 0)
                 put_all_acts();
             else

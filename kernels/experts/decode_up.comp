@@ -14,7 +14,7 @@
 // names and that is not skipped.
 // BIASED: products get the expert's biases. LIMIT: see ops/experts/experts.h.
 // DROPS: idx may be NO_EXPERT. Nothing is computed then, and the address is 0.
-// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm
+// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk
 #version 460
 #define MATRICES 2
 #include "lib/memory.glsl"
@@ -208,6 +208,8 @@ void main()
             store_all_choices(token);
         if (from > 0)
             barrier();
+        else
+            fill_book(uvec2(a.gate_s, a.gate_b));
         squares[0] += put_vector(0, a.x, token * a.hidden, a.norm, from, n / 4);
         if (from + TILE >= hidden)
             share_sums(squares);

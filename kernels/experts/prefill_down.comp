@@ -4,7 +4,7 @@
 //
 // Grid: x = blocks of BLOCK_ROWS rows of `hidden`, y = tiles of experts/prefill_sort.comp. float32 sums.
 // Tolerance 1e-5 of the largest output.
-// variants: plain coop fragcoop ext extcoop
+// variants: plain coop fragcoop ext extcoop blk blkcoop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"
@@ -15,6 +15,11 @@ layout(push_constant, std430) uniform Args { experts_prefill_down_args a; };
 uint input_row(uint t)
 {
     return tile_pair(this_tile(), t) * a.inner;
+}
+
+uvec2 book_address()
+{
+    return uvec2(a.down_s, a.down_b);
 }
 
 uint input_tokens()

@@ -6,7 +6,7 @@
 //
 // Grid: x = blocks of BLOCK_ROWS / 2 rows of `inner` (gate and up rows meet in one invocation), y = tiles of
 // experts/prefill_sort.comp. float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain coop fragcoop ext extcoop
+// variants: plain coop fragcoop ext extcoop blk blkcoop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"
@@ -20,6 +20,11 @@ layout(buffer_reference, std430,
 uint input_row(uint t)
 {
     return tile_pair(this_tile(), t) / a.slots * a.hidden;
+}
+
+uvec2 book_address()
+{
+    return uvec2(a.gate_s, a.gate_b);
 }
 
 uint input_tokens()

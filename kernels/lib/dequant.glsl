@@ -4,6 +4,7 @@
 // The includer defines FORMATS, a set of basic formats (args.h). Build variants:
 //   ONLY_FORMAT   there is code for that one format only
 //   EXTENDED      dequant_extended.glsl instead, for the one extended format that FORMATS names
+//   BLOCKS        dequant_blocks.glsl instead, for the one block format that FORMATS names
 //   WITH_Q4       (with EXTENDED) some matrices are FORMAT_Q4; FORMAT_NONE stands for the extended format of
 //                 the others
 #ifndef DEQUANT_GLSL
@@ -18,6 +19,16 @@ struct Matrix {
 struct Eight { // eight neighbouring elements of a row or a vector
     vec4 a, b;
 };
+
+#ifdef BLOCKS
+#include "lib/dequant_blocks.glsl"
+#else
+// Other formats have no code book.
+const bool HAS_BOOK = false;
+
+void fill_book(uvec2 books)
+{
+}
 
 #ifdef EXTENDED
 #include "lib/dequant_extended.glsl"
@@ -110,6 +121,8 @@ float plain_at(uvec2 weight, uint format, uint at)
         return bf16_at(weight, at);
     return F32s(weight).v[at];
 }
+
+#endif
 
 #endif
 

@@ -1,6 +1,8 @@
 // dequant_extended.glsl - dequant.glsl for one extended format: FORMATS is its word (args.h), a constant.
 // RUN_TIME_WORD, if defined, replaces it by a word that is known at run time. Functions have one return,
 // because glslc 2023.2 takes long over several, or crashes.
+#include "lib/small_floats.glsl"
+
 #ifdef RUN_TIME_WORD
 #define BITS        FORMAT_WORD_BITS(RUN_TIME_WORD)
 #define SCHEME      FORMAT_WORD_SCHEME(RUN_TIME_WORD)
@@ -19,41 +21,6 @@ const uint SCALE = FORMAT_WORD_SCALE(FORMATS);
         const uint FORMAT = FORMAT_NONE;   \
         call;                              \
     }
-
-// Turns the exponent and mantissa bits of a small float into a float32. `size` has them in the place of a
-// float32's, `least` is the exponent that is added. f = 2^(least - 127) (1 + mantissa) if the small exponent
-// is 0; there the true value is 2 f - 2^(least - 126), which is less than f. Elsewhere f is the true value,
-// and not more than that. No float32 denormal occurs, which devices may flush. With E2M1, least = 126:
-//   exponent 0, mantissa 1    f = 0.75, 2 f - 1 = 0.5    0.5
-//   exponent 1, mantissa 1    f = 1.5,  2 f - 1 = 2      1.5
-float float_of(uint size, const uint least)
-{
-    float f = uintBitsToFloat(size + (least << 23));
-    return min(f, 2.0 * f - uintBitsToFloat(least + 1u << 23));
-}
-
-float with_sign(float size, uint sign)
-{
-    return uintBitsToFloat(floatBitsToUint(size) | sign);
-}
-
-// Returns a finite float16: sign, 5 bits of exponent, 10 of mantissa.
-float f16_value(uint bits)
-{
-    return with_sign(float_of((bits & 0x7fffu) << 13, 112), (bits & 0x8000u) << 16);
-}
-
-// Returns an E4M3 number: sign, 4 bits of exponent, 3 of mantissa; no NaN.
-float e4m3_value(uint bits)
-{
-    return with_sign(float_of((bits & 0x7fu) << 20, 120), (bits & 0x80u) << 24);
-}
-
-// Returns an E2M1 number: sign, 2 bits of exponent, 1 of mantissa: 0, 0.5, 1, 1.5, 2, 3, 4, 6.
-float e2m1_value(uint bits)
-{
-    return with_sign(float_of((bits & 7u) << 22, 126), (bits & 8u) << 28);
-}
 
 // Returns codes below 2^23 as floats without a conversion instruction (see code_value in dequant.glsl).
 vec4 code_values(uvec4 codes)

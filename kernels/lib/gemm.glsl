@@ -59,6 +59,9 @@ uint input_row(uint t);
 // Returns the tokens of this workgroup's tile, at most TILE_TOKENS.
 uint input_tokens();
 
+// Returns the address of the code books; block formats only.
+uvec2 book_address();
+
 // Each mapping defines
 //   half_row, tile_token  the row (in its half of the block) and the token (of the tile) of an invocation's
 //                         sums

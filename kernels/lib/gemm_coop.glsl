@@ -4,7 +4,7 @@
 // are multiplied 16 x 16 x 16 at a time (matrices.glsl), sums in float32. While a step is multiplied, the
 // next one is loaded. Two invocations load a row: each loads 32 neighbouring columns at a time, and the
 // scales and biases of eight groups at once, because with few tokens a product waits for its weights.
-// gemm_coop_extended.glsl has the loads of extended formats.
+// gemm_coop_extended.glsl has the loads of extended formats, gemm_coop_blocks.glsl those of block formats.
 #ifndef GEMM_COOP_GLSL
 #define GEMM_COOP_GLSL
 
@@ -90,6 +90,8 @@ void choose_rows(Matrix first, Matrix second, uint row, uint second_row)
 
 #ifdef EXTENDED
 #include "lib/gemm_coop_extended.glsl"
+#elif defined(BLOCKS)
+#include "lib/gemm_coop_blocks.glsl"
 #else
 
 // Returns eight groups' scales or biases: words 4 * i .. of their array, whose last word is `last`.
@@ -160,6 +162,7 @@ void multiply_as(const uint format, Matrix first, Matrix second, uint row, uint 
     }
     choose_rows(first, second, row, second_row);
     fetch_rows(format, 0, true);
+    fill_book(book_address());
 
     for (uint from = 0; from < first.cols; from += DEPTH) {
         barrier();

@@ -105,6 +105,7 @@ void multiply(out float factors[16], Matrix first, Matrix second, uint row,
         squares[i] = 0.0;
     }
 
+    fill_book(book_address());
     for (uint from = 0; from < first.cols; from += DEPTH) {
         barrier();
         vec4 n = vec4(1.0);

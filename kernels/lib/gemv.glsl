@@ -25,14 +25,14 @@ layout(constant_id = 4) const uint TILE = 2048;
 #ifdef ONLY_FORMAT
 const uint FORMATS = 1u << ONLY_FORMAT;
 #else
-// bit f: some matrix of the dispatch is stored as FORMAT_f; EXTENDED: a format's word
+// bit f: some matrix of the dispatch is stored as FORMAT_f; EXTENDED, BLOCKS: a format's word
 layout(constant_id = 5) const uint FORMATS = 0xffffffff;
 #endif
 // subgroups that share a block of rows, each with its part of the columns
 layout(constant_id = 6) const uint SPLIT = 1;
 // 0: a lane takes its pieces in a loop. Otherwise a row is one tile of TILE columns, of which a lane takes at
 // most STEPS pieces in any format: all are loaded at once, and the loops are unrolled.
-#if defined(EXTENDED) && !defined(DENORM)
+#if (defined(EXTENDED) && !defined(DENORM)) || defined(BLOCKS)
 const uint STEPS = 0;
 #else
 layout(constant_id = 7) const uint STEPS = 0;
@@ -40,7 +40,7 @@ layout(constant_id = 7) const uint STEPS = 0;
 // STREAM > 0 (with STEPS 0): a row is one tile that may be too long for a lane to hold its part. A workgroup
 // takes STREAM consecutive blocks of rows. Each lane has its pieces of all of them in one sequence, with the
 // next one always in flight. Many short rows may be taken in this way, too. All matrices have one format.
-#ifdef EXTENDED
+#if defined(EXTENDED) || defined(BLOCKS)
 const uint STREAM = 0;
 #else
 layout(constant_id = 8) const uint STREAM = 0;

@@ -1,7 +1,7 @@
 // gemv_lanes.glsl - the products of gemv.glsl with columns on lanes. A piece is 16 bytes of a row: 32, 16, 8
 // or 4 columns, by format. gemv_basic.glsl has the pieces of the basic formats, gemv_extended.glsl those of
-// the extended ones. Lanes take neighbouring pieces, SPLIT subgroups a share each. The sums over the lanes
-// come last.
+// the extended ones, gemv_blocks.glsl those of block formats. Lanes take neighbouring pieces, SPLIT subgroups
+// a share each. The sums over the lanes come last.
 //
 // A product of a few microseconds waits for memory and instructions, not for arithmetic. So a lane has at
 // least two steps (a step is a piece of each of its rows) in flight, the first ones before the barrier that
@@ -129,8 +129,16 @@ float sum_on(vec4 x, float sum)
 #include "lib/gemv_both.glsl"
 #elif defined(EXTENDED)
 #include "lib/gemv_extended.glsl"
+#elif defined(BLOCKS)
+#include "lib/gemv_blocks.glsl"
 #else
 #include "lib/gemv_basic.glsl"
+#endif
+
+#ifdef BLOCKS
+const bool LOADS_IN_LOOP = true; // a load is so much code that each copy of it is a third of glslc's time
+#else
+const bool LOADS_IN_LOOP = false;
 #endif
 
 Step now, next;                       // this lane's steps, in a loop
@@ -201,6 +209,12 @@ void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n
                 else
                     load_step(held[k], format, m, row, 0, i + k * piece_step());
             }
+    } else if (LOADS_IN_LOOP) {
+        [[dont_unroll]] for (uint k = 0; k < 2; k++) {
+            now = next;
+            if (i + k * piece_step() < pieces)
+                load_step(next, format, m, row, from, i + k * piece_step());
+        }
     } else {
         if (i < pieces)
             load_step(now, format, m, row, from, i);

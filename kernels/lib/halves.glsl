@@ -13,7 +13,11 @@ uvec4 halves(Eight e)
     return uvec4(packHalf2x16(e.a.xy), packHalf2x16(e.a.zw), packHalf2x16(e.b.xy), packHalf2x16(e.b.zw));
 }
 
-#ifdef EXTENDED
+#ifdef BLOCKS
+
+#define Run Part
+
+#elif defined(EXTENDED)
 
 struct Run { // 32 neighbouring elements of a row in stored form: BITS words
     uint v[17];

@@ -7,7 +7,7 @@
 // first_stacked on, each with its own part of x and of y. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS
 // rows of one segment. x goes through shared memory in tiles of TILE columns. The norm's factor is applied at
 // the end, so one pass is enough. float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain denorm q4 q8 bf16 f32 ext extdenorm
+// variants: plain denorm q4 q8 bf16 f32 ext extdenorm blk
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -34,6 +34,8 @@ void main()
         fetch_product(m, row, from, n);
         if (from > 0)
             barrier();
+        else
+            fill_book(seg.scales);
         [[unroll]] for (uint t = 0; t < TOKENS; t++)
             squares[t] += put_vector(t, a.x,
                                      min(token + t, a.n - 1) * a.x_stride + gl_WorkGroupID.z * a.x_step,

@@ -4,7 +4,7 @@
 // Grid: x = the row blocks of consecutive segments, y = tokens / TOKENS. A workgroup computes SUBGROUPS /
 // SPLIT * BLOCK_ROWS rows of one segment, with STREAM that many blocks. Formula and tolerance are those of
 // linear/decode.comp. The order of the float32 sums does not depend on TOKENS: results are batch-invariant.
-// variants: plain denorm q4 q8 bf16 f32 ext extdenorm
+// variants: plain denorm q4 q8 bf16 f32 ext extdenorm blk
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"
@@ -182,6 +182,8 @@ void main()
         fetch_product(m, row, from, n);
         if (from > 0)
             barrier();
+        else
+            fill_book(uvec2(a.scales[0], a.scales[1]));
         put_columns(squares, from, n / 4);
         if (from + TILE >= cols)
             share_sums(squares);

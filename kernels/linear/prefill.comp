@@ -6,7 +6,7 @@
 // Grid: x = blocks of BLOCK_ROWS rows of consecutive segments, y = tiles of TILE_TOKENS tokens, z = matrices
 // of a stack from first_stacked on, each with its own part of x and of y. The norm's factor is applied at the
 // end, so one pass over x is enough. float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain coop fragcoop ext extcoop
+// variants: plain coop fragcoop ext extcoop blk blkcoop
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"
@@ -25,6 +25,11 @@ linear_segment find_segment()
 uint input_row(uint t)
 {
     return min(gl_WorkGroupID.y * TILE_TOKENS + t, a.n - 1) * a.x_stride + gl_WorkGroupID.z * a.x_step;
+}
+
+uvec2 book_address()
+{
+    return find_segment().scales;
 }
 
 uint input_tokens()

@@ -8,7 +8,7 @@
 // for memory. So all invocations of a workgroup share the columns, eight at a time, and each starts all its
 // loads at once. float32 sums: of an invocation, of its subgroup, of the workgroup. Tolerance 1e-5 of the
 // largest output.
-// variants: plain ext
+// variants: plain ext blk
 #version 460
 #include "lib/memory.glsl"
 
@@ -104,6 +104,9 @@ void main()
         acc[k] = 0.0;
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         squares[t] = 0.0;
+    fill_book(seg.scales);
+    if (HAS_BOOK)
+        barrier();
     for (uint i = gl_LocalInvocationID.x; i < a.cols / 8; i += WORKGROUP) {
         Eight x[TOKENS];
         load_tokens(i, x, squares);

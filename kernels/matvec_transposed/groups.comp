@@ -3,7 +3,7 @@
 // rows is a multiple of 4, cols of PRODUCT_COLS. Grid: x = cols / (8 * LANES), y = tokens / TOKENS, z =
 // matrices. A lane has eight neighbouring columns. SLICES lanes share them; each takes every SLICES-th group
 // of four rows. float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain ext
+// variants: plain ext blk
 #version 460
 #include "lib/memory.glsl"
 
@@ -77,6 +77,9 @@ void main()
     float acc[MAX_ACC];
     [[unroll]] for (uint i = 0; i < 8 * TOKENS; i++)
         acc[i] = 0.0;
+    fill_book(a.scales);
+    if (HAS_BOOK)
+        barrier();
     if (unit < a.cols / 8) {
         BY_FORMAT(a.format, add_slice(FORMAT, m, unit, slice, token, acc))
     }

@@ -61,6 +61,7 @@ struct exec {
     bool keeps_f32, forbids_denorm, prefers_nv;
     /* fragment_layout.h: NV's, KHR's */
     enum exec_fragment_layout { EXEC_LAYOUT_UNKNOWN, EXEC_LAYOUT_NO, EXEC_LAYOUT_YES } fragment_layout[2];
+    struct exec_buffer code_books; /* code_books.h */
     /* exec_set_batch_invariant */
     bool is_batch_invariant;
     bool is_watched;

@@ -22,8 +22,10 @@ int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_er
 
 void exec_close(struct exec *x)
 {
-    if (x)
-        x->backend->close(x);
+    if (!x)
+        return;
+    exec_buffer_free(x, &x->code_books);
+    x->backend->close(x);
 }
 
 struct exec_caps exec_get_caps(const struct exec *x)

@@ -402,6 +402,44 @@ static void moe_format_cases(struct kernel_test *l)
                      FORMAT_Q3);
 }
 
+/* Experts in block formats as GGUF files have them: down projections with more bits, a shared expert in
+ * another format. */
+static void moe_block_cases(struct kernel_test *l)
+{
+    static const struct moe_shape shapes[] = {
+        {12, 3, 256, 256, 256, FORMAT_G_IQ2_XXS, 1, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_G_Q8_0},
+        {12, 3, 512, 256, 128, FORMAT_G_Q4_K, 3, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_G_Q4_K, .is_rest = true},
+        {33, 5, 256, 512, 64, FORMAT_G_Q2_K, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4,
+         .is_rest = true},
+        {12, 4, 256, 256, 64, FORMAT_G_IQ1_M, 2, .drops = true, .is_rest = true},
+    };
+    for (uint32_t f = FORMAT_BLOCK_FIRST; !kt_is_brief(l) && f < FORMAT_END; f++) {
+        moe_case(l, &(struct moe_shape){12, 3, 512, 256, 256, f, 1 + f % 3, .tile = 0}, f);
+        moe_case(l, &(struct moe_shape){12, 3, 512, 256, 256, f, 70, .tile = 0}, f);
+    }
+    moe_case(l, &shapes[3], FORMAT_G_IQ4_NL);
+    moe_case(l, &(struct moe_shape){12, 3, 256, 256, 256, FORMAT_G_IQ2_S, 70, .tile = 0}, FORMAT_G_Q4_0);
+    if (!kt_has_kernels(l))
+        return;
+    moe_case(l, &shapes[0], FORMAT_G_IQ3_XXS);
+    moe_case(l, &shapes[1], FORMAT_G_Q6_K);
+    moe_case(l, &shapes[2], FORMAT_G_Q3_K);
+    l->is_rest = true;
+    moe_case_of(l, &shapes[0], FORMAT_G_Q5_K, true);
+    l->is_rest = false;
+    moe_case(l,
+             &(struct moe_shape){7, 3, 192, 64, 0, FORMAT_G_MXFP4, 1, .ungated = true, .chooses = true,
+                                 .biased = true, .limit = 1, .is_rest = true},
+             FORMAT_G_MXFP4);
+    l->is_rest = true;
+    for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile += kt_is_brief(l) ? EXPERTS_MAX_TILES - 1 : 1)
+        moe_case(l, &(struct moe_shape){6, 2, 768, 512, 64, FORMAT_G_Q5_0 + tile, 110, .tile = tile},
+                 FORMAT_G_IQ1_S);
+    l->is_rest = false;
+}
+
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void moe_sizes(struct kernel_test *l)
 {
@@ -472,6 +510,7 @@ void selftest_experts_cases(struct kernel_test *l)
     choosing_cases(l);
     biased_cases(l);
     moe_format_cases(l);
+    moe_block_cases(l);
     moe_sizes(l);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a
      * tile; rows of less than a tile's and of more; groups by the eight and others. */

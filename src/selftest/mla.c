@@ -211,6 +211,11 @@ void selftest_mla_cases(struct kernel_test *l)
     expanded_case(l, &narrow_f16, FORMAT_Q4, 4200, 32, 0);
     expanded_case(l, &odd, FORMAT_F32, 0, 70, 1);
     l->is_rest = false;
+    expanded_case(l, &odd, FORMAT_G_Q8_0, 60, 40, 0);
+    l->is_rest = true;
+    mla_case(l, &odd, FORMAT_G_IQ4_NL, 100, 1);
+    by_rows_case(l, &narrow, FORMAT_G_Q5_1, 30, 40);
+    l->is_rest = false;
     if (kt_is_brief(l)) /* what follows has the sizes of DeepSeek's models and others */
         return;
     mla_case(l, &v3, FORMAT_Q4, 700, 20);

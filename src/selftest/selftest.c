@@ -242,10 +242,14 @@ static void transposed_case(struct kernel_test *l, uint32_t heads, uint32_t rows
 
 static void embed_cases(struct kernel_test *l)
 {
-    for (uint32_t format = 0; format < FORMAT_END; format++) {
+    for (uint32_t format = 0; format < FORMAT_BLOCK_FIRST; format++) {
         l->is_rest = format >= FORMAT_KINDS;
-        if (format_of(format)->bits && !(format_is_block(format) && kt_has_kernels(l)))
-            embed_case(l, format < FORMAT_KINDS ? 1003 : 37, format_is_block(format) ? 512 : 384, format);
+        if (format_of(format)->bits)
+            embed_case(l, format < FORMAT_KINDS ? 1003 : 37, 384, format);
+    }
+    for (uint32_t format = FORMAT_BLOCK_FIRST; format < FORMAT_END; format++) {
+        l->is_rest = format != FORMAT_G_Q6_K && format != FORMAT_G_IQ3_S && format != FORMAT_G_MXFP4;
+        embed_case(l, 37, 1280, format);
     }
     l->is_rest = false;
     embed_case(l, 3, 64, FORMAT_Q4);
@@ -336,6 +340,39 @@ static void linear_format_cases(struct kernel_test *l)
     stack_case(l, 3, 37, 128, FORMAT_NVFP4, 31);
     l->is_rest = false;
     transposed_case(l, 2, 7, 33, FORMAT_F16, 3);
+}
+
+/* Block formats: each with one token, and next to others; paths and stacks with a few of them. Brief: the
+ * paths with one of those with a code book, and with one whose blocks begin at any byte. */
+static void linear_block_cases(struct kernel_test *l)
+{
+    for (uint32_t f = FORMAT_BLOCK_FIRST; f < FORMAT_END; f++) {
+        l->is_rest = f != FORMAT_G_Q4_K && f != FORMAT_G_IQ2_S && f != FORMAT_G_MXFP4;
+        linear_case(l, &(struct linear_shape){1, {131}, {f}, 1280, 1, true, f % 2, LINEAR_GEMV});
+        l->is_rest = true;
+        if (!kt_is_brief(l) || f % 4 == 0)
+            linear_case(l,
+                        &(struct linear_shape){
+                            3, {130, 1, 33}, {f, f, FORMAT_Q3}, 512, 3 + f % 3, false, f % 2, LINEAR_GEMV});
+        if (!kt_is_brief(l) || f % 4 == 1)
+            linear_case(
+                l, &(struct linear_shape){2, {1031, 70}, {f, FORMAT_Q8}, 256, 75, true, f % 2, LINEAR_GEMV});
+        if (!kt_is_brief(l) || f % 8 == 2)
+            transposed_case(l, 3, 36, 512, f, f % 2 ? 1 : 21);
+    }
+    for (enum linear_path path = LINEAR_GEMV_FEW; kt_has_kernels(l) && path < LINEAR_PATHS; path++)
+        for (uint32_t f = FORMAT_BLOCK_FIRST; f < FORMAT_END; f++) {
+            l->is_rest = f != FORMAT_G_Q4_K || path == LINEAR_GEMV_FEW || path == LINEAR_GEMM_LARGE;
+            if (!kt_is_brief(l) || f == FORMAT_G_Q4_K || f == FORMAT_G_IQ2_XS || f == FORMAT_G_MXFP4)
+                linear_case(l, &(struct linear_shape){2, {131, 70}, {f, f}, 768, 75, true, f % 2, path});
+        }
+    l->is_rest = false;
+    stack_case(l, 3, 37, 256, FORMAT_G_Q5_K, 1);
+    transposed_case(l, 3, 36, 256, FORMAT_G_IQ4_XS, 3);
+    l->is_rest = true;
+    stack_case(l, 3, 37, 64, FORMAT_G_NVFP4, 31);
+    linear_case(l, &(struct linear_shape){1, {67}, {FORMAT_G_Q6_K}, 18432, 2, true, true, LINEAR_GEMV});
+    l->is_rest = false;
 }
 
 /* Every path, whatever the number of tokens. */
@@ -445,6 +482,7 @@ static void linear_cases(struct kernel_test *l)
     linear_path_cases(l);
     stack_cases(l);
     linear_format_cases(l);
+    linear_block_cases(l);
     if (kt_has_kernels(l)) { /* one tile, then several */
         heads_case(l, &(struct linear_shape){1, {70}, {FORMAT_Q4}, 4096, 1, false, true, LINEAR_GEMV}, 128);
         heads_case(l, &(struct linear_shape){1, {33}, {FORMAT_Q8}, 192, 1, false, false, LINEAR_GEMV}, 64);

@@ -12,7 +12,7 @@
 #include "device.h"
 #include "selftest/selftest.h"
 
-enum { MAX_KERNELS = 40 };
+enum { MAX_KERNELS = 48 };
 
 struct seen {
     const char *const *kernels;  /* up to a NULL */
@@ -128,7 +128,7 @@ static void check(const char *const *kernels)
 static void embed_agrees_with_its_reference(void **state)
 {
     (void)state;
-    CHECK("embed", "embed_ext");
+    CHECK("embed", "embed_ext", "embed_blk");
 }
 
 static void cast_f16_agrees_with_its_reference(void **state)
@@ -149,7 +149,9 @@ static void linear_and_matvec_transposed_agree_with_their_references(void **stat
           "linear_decode_long_f32", "linear_decode_ext", "linear_decode_token_ext", "linear_decode_extdenorm",
           "linear_decode_token_extdenorm", "linear_prefill_ext", "linear_prefill_extcoop", "linear_plain_ext",
           "matvec_transposed_groups_ext", "matvec_transposed_plain_ext", "linear_prefill_fragcoop",
-          "matrices_probe_coop", "linear_prefill_split", "linear_prefill_split_ext");
+          "matrices_probe_coop", "linear_prefill_split", "linear_prefill_split_ext", "linear_decode_blk",
+          "linear_decode_token_blk", "linear_prefill_blk", "linear_prefill_blkcoop",
+          "linear_prefill_split_blk", "matvec_transposed_groups_blk");
 }
 
 static void batched_decode_is_batch_invariant(void **state)
@@ -179,7 +181,9 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
           "experts_decode_down_extq4", "experts_decode_up_extq4denorm", "experts_decode_down_extq4denorm",
           "experts_prefill_up_ext", "experts_prefill_down_ext", "experts_prefill_up_extcoop",
           "experts_prefill_down_extcoop", "matrices_probe_coop", "experts_prefill_up_fragcoop",
-          "experts_prefill_down_fragcoop");
+          "experts_prefill_down_fragcoop", "experts_decode_up_blk", "experts_decode_down_blk",
+          "experts_prefill_up_blk", "experts_prefill_down_blk", "experts_prefill_up_blkcoop",
+          "experts_prefill_down_blkcoop");
 }
 
 static void delta_agrees_with_its_reference(void **state)
@@ -200,9 +204,10 @@ static void mla_prepare_and_attention_over_latents_agree_with_their_references(v
 {
     (void)state;
     CHECK("mla_prepare", "mla_values", "mla_values_denorm", "mla_transpose_keys", "mla_transpose_keys_ext",
-          "mla_gather_rows", "attention_decode", "attention_prefill", "attention_merge",
-          "attention_prefill_coop", "attention_latent_scores_coop", "attention_latent_values_coop",
-          "attention_latent_scores_fragcoop", "attention_latent_values_fragcoop");
+          "mla_transpose_keys_blk", "mla_gather_rows", "attention_decode", "attention_prefill",
+          "attention_merge", "attention_prefill_coop", "attention_latent_scores_coop",
+          "attention_latent_values_coop", "attention_latent_scores_fragcoop",
+          "attention_latent_values_fragcoop");
 }
 
 static void sample_chooses_what_its_reference_chooses(void **state)

@@ -1,7 +1,10 @@
 /* The Vulkan implementation of embed.h. */
+#include <stdio.h>
+
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/code_books.h"
 #include "ops/embed/embed.h"
 #include "ops/linear/gemv_plan.h"
 
@@ -11,7 +14,11 @@ int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e)
     const struct gemv_shape shape = {w->rows, w->cols, 1, format_set(w->format), 1, w->rows, 0};
     struct gemv_plan p = gemv_plan_for(x, &shape);
     op->gpu.workgroup = p.workgroup;
-    const char *name = format_is_basic(w->format) ? "embed" : "embed_ext";
+    char name[16];
+    int rc = format_is_block(w->format) ? code_books_open(x, e) : 0;
+    if (rc < 0)
+        return rc;
+    snprintf(name, sizeof name, "embed%s", gemv_suffix(shape.formats));
     return exec_kernel(x, &op->gpu.kernel, name, sizeof(struct embed_args), p.spec, GEMV_N_SPEC, e);
 }
 
@@ -21,7 +28,7 @@ void embed_vulkan(const void *self, const void *what, struct exec *x)
     const struct embed_call *call = what;
     const struct weights *w = &op->weights;
     const struct embed_args a = {.weight = w->weight,
-                                 .scales = w->scales,
+                                 .scales = format_is_block(w->format) ? code_books_address(x) : w->scales,
                                  .biases = w->biases,
                                  .ids = call->ids,
                                  .dst = call->dst,

@@ -3,6 +3,7 @@
 #include "args.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/code_books.h"
 #include "ops/experts/experts.h"
 #include "ops/linear/linear.h"
 #include "ops/linear/gemm_plan.h"
@@ -179,29 +180,33 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
     const struct experts_tiles *t = tiles_for(op, s, call);
     const struct share of = share_of(s, call);
     const struct scratch at = lay_out(s, call->scratch, call->n, of.slots, call->shared_down.cols);
-    const struct experts_prefill_up_args up = {.x = op->is_f16 ? at.f16 : call->x,
-                                               .norm = op->is_f16 ? 0 : call->norm,
-                                               .table = call->table,
-                                               .rows = at.rows,
-                                               .tiles = at.tiles,
-                                               .act = call->act,
-                                               .shared_up = of.n_shared ? call->shared_up->gpu.address : 0,
-                                               .logits = call->shared_in,
-                                               .biases = s->biased ? call->biases.gate_up : 0,
-                                               .slots = of.slots,
-                                               .hidden = s->hidden,
-                                               .inner = s->inner,
-                                               .format = s->up_format,
-                                               .gate_w = s->gate_w,
-                                               .gate_s = s->gate_s,
-                                               .gate_b = s->gate_b,
-                                               .up_w = s->up_w,
-                                               .up_s = s->up_s,
-                                               .up_b = s->up_b,
-                                               .eps = s->eps,
-                                               .stride = s->biased ? s->n_experts : call->shared_stride,
-                                               .gate_at = s->shared_gate ? s->n_experts : 0,
-                                               .limit = s->limit};
+    struct experts_prefill_up_args up = {.x = op->is_f16 ? at.f16 : call->x,
+                                         .norm = op->is_f16 ? 0 : call->norm,
+                                         .table = call->table,
+                                         .rows = at.rows,
+                                         .tiles = at.tiles,
+                                         .act = call->act,
+                                         .shared_up = of.n_shared ? call->shared_up->gpu.address : 0,
+                                         .logits = call->shared_in,
+                                         .biases = s->biased ? call->biases.gate_up : 0,
+                                         .slots = of.slots,
+                                         .hidden = s->hidden,
+                                         .inner = s->inner,
+                                         .format = s->up_format,
+                                         .gate_w = s->gate_w,
+                                         .gate_s = s->gate_s,
+                                         .gate_b = s->gate_b,
+                                         .up_w = s->up_w,
+                                         .up_s = s->up_s,
+                                         .up_b = s->up_b,
+                                         .eps = s->eps,
+                                         .stride = s->biased ? s->n_experts : call->shared_stride,
+                                         .gate_at = s->shared_gate ? s->n_experts : 0,
+                                         .limit = s->limit};
+    if (format_is_block(s->up_format)) {
+        up.gate_s = (uint32_t)code_books_address(x);
+        up.gate_b = (uint32_t)(code_books_address(x) >> 32);
+    }
     if (op->is_f16)
         cast_f16_run(&op->cast, x,
                      &(struct cast_f16_call){.x = call->x,
@@ -250,22 +255,26 @@ void experts_grouped_down(const struct experts_grouped *op, struct exec *x, cons
     const struct experts_tiles *t = tiles_for(op, s, call);
     const struct share of = share_of(s, call);
     const struct scratch at = lay_out(s, call->scratch, call->n, of.slots, call->shared_down.cols);
-    const struct experts_prefill_down_args down = {.act = call->act,
-                                                   .table = call->table,
-                                                   .rows = at.rows,
-                                                   .tiles = at.tiles,
-                                                   .dst = at.parts,
-                                                   .shared_w = call->shared_down.weight,
-                                                   .shared_s = call->shared_down.scales,
-                                                   .shared_b = call->shared_down.biases,
-                                                   .biases = s->biased ? call->biases.down : 0,
-                                                   .hidden = s->hidden,
-                                                   .inner = s->inner,
-                                                   .format = s->down_format,
-                                                   .down_w = s->down_w,
-                                                   .down_s = s->down_s,
-                                                   .down_b = s->down_b};
+    struct experts_prefill_down_args down = {.act = call->act,
+                                             .table = call->table,
+                                             .rows = at.rows,
+                                             .tiles = at.tiles,
+                                             .dst = at.parts,
+                                             .shared_w = call->shared_down.weight,
+                                             .shared_s = call->shared_down.scales,
+                                             .shared_b = call->shared_down.biases,
+                                             .biases = s->biased ? call->biases.down : 0,
+                                             .hidden = s->hidden,
+                                             .inner = s->inner,
+                                             .format = s->down_format,
+                                             .down_w = s->down_w,
+                                             .down_s = s->down_s,
+                                             .down_b = s->down_b};
     uint32_t tiles = most_tiles(s, &of, t->tokens);
+    if (format_is_block(s->down_format)) {
+        down.down_s = (uint32_t)code_books_address(x);
+        down.down_b = (uint32_t)(code_books_address(x) >> 32);
+    }
     if (tiles > 0)
         exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->down_rows), tiles, 1);
     if (call->more)

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/code_books.h"
 #include "ops/experts/experts.h"
 #include "ops/linear/gemv_plan.h"
 #include "ops/router/router.h"
@@ -111,7 +112,7 @@ static uint32_t most_cols(const struct exec_caps *c)
 }
 
 /* A workgroup's subgroups go to slots first, so that each has one expert, then to more rows. */
-enum { DOWN_ROWS = 4, DOWN_GROUP = 256 };
+enum { DOWN_ROWS = 4, DOWN_BLOCK_ROWS = 2, DOWN_GROUP = 256 };
 /* Limits: pieces of a row that a lane holds at once, vec4s of activations. */
 enum { MAX_STEPS = 2, MAX_ACTS = 8 };
 /* Fewer neighbouring lanes would read too little of a row at a time. */
@@ -161,11 +162,11 @@ static int open_long_down(struct experts *op, struct exec *x, struct moeflux_err
 
 /* Returns the rows of a subgroup. The shared expert alone takes few, if otherwise some processors had no
  * workgroup. */
-static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape *s, bool is_shared,
-                          uint32_t subgroup_rows)
+static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape *s,
+                          const struct down_shape *d, uint32_t subgroup_rows)
 {
-    uint32_t rows = DOWN_ROWS;
-    while (is_shared && rows > 1 && s->hidden / (subgroup_rows * rows) < c->n_processors)
+    uint32_t rows = format_part_is_block(d->formats) ? DOWN_BLOCK_ROWS : DOWN_ROWS;
+    while (d->is_shared && rows > 1 && s->hidden / (subgroup_rows * rows) < c->n_processors)
         rows /= 2;
     return rows;
 }
@@ -196,7 +197,7 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
         lanes = lanes_with_few_idle(c->subgroup_size, d->inner / 32);
     spec[GEMV_SUBGROUP] = c->subgroup_size;
     spec[GEMV_WORKGROUP] = slots * teams * c->subgroup_size;
-    spec[GEMV_ROWS] = down_rows(c, s, d->is_shared, teams * (c->subgroup_size / lanes));
+    spec[GEMV_ROWS] = down_rows(c, s, d, teams * (c->subgroup_size / lanes));
     spec[GEMV_TOKENS] = 1;
     spec[GEMV_TILE] = slots * area;
     spec[GEMV_FORMATS] = format_constant(d->formats);
@@ -238,7 +239,8 @@ static int open_down_with_q4(struct experts *op, struct exec *x, struct moeflux_
 static uint64_t set_with_q4(uint32_t routed, uint64_t formats)
 {
     uint64_t q4 = format_set(FORMAT_Q4);
-    return format_is_basic(routed) ? 0 : (formats & q4) ? format_set(routed) | q4 : 0;
+    bool is_extended = format_part_is_extended(format_set(routed));
+    return is_extended && (formats & q4) ? format_set(routed) | q4 : 0;
 }
 
 static int open_with_q4(struct experts *op, struct exec *x, struct moeflux_err *e)
@@ -304,8 +306,12 @@ static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
 
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
+    const struct experts_shape *s = &op->shape;
+    uint64_t all = format_set(s->up_format) | format_set(s->down_format) | s->up_formats | s->down_formats;
+    int rc = all >> FORMAT_SET_BLOCKS ? code_books_open(x, e) : 0;
     op->gpu.chooses = op->shape.chooses;
-    int rc = open_parts(op, x, e);
+    if (rc == 0)
+        rc = open_parts(op, x, e);
     if (rc == 0)
         rc = open_with_q4(op, x, e);
     if (rc == 0)
@@ -343,7 +349,12 @@ static void run_up(const struct experts *op, struct exec *x, const struct expert
     if (a->first_slot + n_slots > s->top_k)
         longest = (uint32_t)size_max(s->inner, s->shared_inner);
     const struct experts_up_kernels *k = call->n > 1 ? &up->several : &up->one;
-    exec_dispatch(x, chooses ? &k->choosing : &k->kernel, a, div_up(longest, k->rows), n_slots, call->n);
+    struct experts_decode_up_args args = *a;
+    if (format_part_is_block(up->formats)) {
+        args.gate_s = (uint32_t)code_books_address(x);
+        args.gate_b = (uint32_t)(code_books_address(x) >> 32);
+    }
+    exec_dispatch(x, chooses ? &k->choosing : &k->kernel, &args, div_up(longest, k->rows), n_slots, call->n);
 }
 
 void experts_up_vulkan(const void *self, const void *what, struct exec *x)
@@ -403,6 +414,10 @@ static void run_down(struct exec *x, const struct experts_down *k, struct expert
 {
     a.first_slot = first_slot;
     a.end_slot = end_slot;
+    if (format_part_is_block(k->formats)) {
+        a.down_s = (uint32_t)code_books_address(x);
+        a.down_b = (uint32_t)(code_books_address(x) >> 32);
+    }
     exec_dispatch(x, &k->kernel, &a, div_up(a.hidden, k->rows), a.n, 1);
 }
 

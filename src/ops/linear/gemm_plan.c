@@ -5,10 +5,11 @@
 #include "args.h"
 #include "base/format.h"
 #include "exec/kernel.h"
+#include "ops/linear/gemv_plan.h"
 
 /* SIDE: invocations of a workgroup along the rows and along the tokens. MOST_SHARED: bytes of shared memory
- * of the largest tile. */
-enum { SIDE = 16, MOST_SHARED = 22 * 1024 };
+ * of the largest tile, with a code book. */
+enum { SIDE = 16, MOST_SHARED = 22 * 1024 + GEMV_BOOK_BYTES };
 
 bool gemm_is_possible(const struct exec *x)
 {
@@ -31,7 +32,7 @@ struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint64
         .spec = {c.subgroup_size, SIDE * SIDE, rows, tokens, shapes[tile].depth, format_constant(formats), 1},
         .rows = SIDE * rows,
         .tokens = SIDE * tokens,
-        .variant = formats >> FORMAT_SET_EXTENDED ? "_ext" : ""};
+        .variant = gemv_suffix(formats)};
 }
 
 bool gemm_has_f16(const struct exec *x)
@@ -71,13 +72,15 @@ struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, ui
                                                         [GEMM_TILE_128] = {256, 4, 2, 4}};
     struct exec_caps c = exec_get_caps(x);
     const struct f16_shape *h = &shapes[tile];
-    while (h > shapes && f16_shared_bytes(h) > c.max_shared_bytes)
+    while (h > shapes && f16_shared_bytes(h) + GEMV_BOOK_BYTES > c.max_shared_bytes)
         h--;
     return (struct gemm_plan){.spec = {c.subgroup_size, h->group, h->rows, 8 * h->across, F16_DEPTH,
                                        format_constant(formats), h->along},
                               .rows = f16_rows(h),
                               .tokens = f16_tokens(h),
-                              .variant = formats >> FORMAT_SET_EXTENDED ? "_extcoop" : "_coop"};
+                              .variant = format_part_is_block(formats)      ? "_blkcoop"
+                                         : format_part_is_extended(formats) ? "_extcoop"
+                                                                            : "_coop"};
 }
 
 struct gemm_plan gemm_frag_plan_for(const struct exec *x, uint32_t tokens, uint32_t along_rows,

@@ -15,7 +15,7 @@ enum { GEMM_N_SPEC = 7 };
 struct gemm_plan {
     uint32_t spec[GEMM_N_SPEC];
     uint32_t rows, tokens; /* size of a workgroup's tile */
-    const char *variant;   /* suffix of the kernel's name: "", "_coop", "_fragcoop", "_ext", "_extcoop" */
+    const char *variant;   /* suffix of the kernel's name: "", "_coop", "_fragcoop", "_blk" .. */
 };
 
 /* Returns whether the device can run kernels/lib/gemm.glsl. */

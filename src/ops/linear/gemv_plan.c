@@ -47,26 +47,35 @@ struct share {
     bool is_full;          /* every lane has a piece */
 };
 
+/* Returns whether a part is one format, extended or of blocks. */
 static bool is_extended(uint64_t formats)
 {
     return formats >> FORMAT_SET_EXTENDED != 0;
 }
+
+enum { BLOCK_PIECE = 32 }; /* columns of a piece of a block format */
 
 static uint32_t piece_cols(uint32_t bits)
 {
     return bits > 6 ? 128 / bits : 32;
 }
 
+/* Returns the columns of a piece of a part that is not basic. */
+static uint32_t piece_cols_of(uint64_t formats)
+{
+    return format_part_is_block(formats) ? BLOCK_PIECE
+                                         : piece_cols(FORMAT_WORD_BITS(format_constant(formats)));
+}
+
 bool gemv_has_steps(const struct exec_caps *c, uint64_t formats)
 {
-    return !is_extended(formats) || c->has_denorm;
+    return !is_extended(formats) || (c->has_denorm && !format_part_is_block(formats));
 }
 
 /* Counts the pieces of a row in the format with the most and in the one with the fewest. */
 static void count_pieces(uint32_t cols, uint64_t formats, uint32_t *most, uint32_t *fewest)
 {
-    *most = *fewest =
-        is_extended(formats) ? cols / piece_cols(FORMAT_WORD_BITS(format_constant(formats))) : 0;
+    *most = *fewest = is_extended(formats) ? cols / piece_cols_of(formats) : 0;
     for (uint32_t i = 0; i < FORMAT_SET_EXTENDED; i++)
         if (formats >> i & 1) {
             uint32_t pieces = cols / piece_cols(format_of(i)->bits);
@@ -261,7 +270,8 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
     const struct exec_caps c = exec_get_caps(x);
     uint32_t tile = tile_for(&c, s->cols, s->tokens), subgroup = c.subgroup_size;
     uint32_t processors = processors_of(&c);
-    uint32_t rows = s->tokens > 1 ? 2 : 4 / s->matrices;
+    /* A piece of a block format takes several times as many registers as others. */
+    uint32_t rows = s->tokens > 1 ? 2 : (format_part_is_block(s->formats) ? 2 : 4) / s->matrices;
     struct share h;
     bool whole = is_whole(&c, s, &h);
     tile = whole ? s->cols : tile;
@@ -289,12 +299,13 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                               .tokens = s->tokens};
 }
 
-/* Returns the bytes of shared memory of kernels/lib/gemv.glsl for one matrix. */
+/* Returns the bytes of shared memory of kernels/lib/gemv.glsl for one matrix, with a code book. */
 static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
 {
+    uint64_t book = FORMAT_WORD_SCHEME(p->spec[GEMV_FORMATS]) == SCHEME_BLOCK ? GEMV_BOOK_BYTES : 0;
     uint32_t subgroups = p->workgroup / p->spec[GEMV_SUBGROUP];
     uint64_t vectors = (uint64_t)16 * 8 * (p->spec[GEMV_TILE] / 32 + 1), sums = sizeof(float) * subgroups;
-    return tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
+    return book + tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
 }
 
 /* CONCURRENT_SUBGROUPS: subgroups that keep a processor busy with several vectors. CONCURRENT_VECTORS: fewest
@@ -382,12 +393,19 @@ static const char *variant_of(uint64_t formats)
 static void name_variant(const struct exec *x, const char *name, const uint32_t *spec, char full[KERNEL_NAME])
 {
     bool has_denorm = exec_get_caps(x).has_denorm;
-    const char *variant = is_extended(spec[GEMV_FORMATS]) ? has_denorm ? "extdenorm" : "ext"
-                          : has_denorm                    ? "denorm"
-                                                          : variant_of(spec[GEMV_FORMATS]);
+    uint32_t formats = spec[GEMV_FORMATS];
+    const char *variant = FORMAT_WORD_SCHEME(formats) == SCHEME_BLOCK ? "blk"
+                          : is_extended(formats)                      ? has_denorm ? "extdenorm" : "ext"
+                          : has_denorm                                ? "denorm"
+                                                                      : variant_of(formats);
     snprintf(full, KERNEL_NAME, "%s_%s", name, variant ? variant : "");
     if (!pipeline_find_name(full))
         snprintf(full, KERNEL_NAME, "%s", name);
+}
+
+const char *gemv_suffix(uint64_t formats)
+{
+    return format_part_is_block(formats) ? "_blk" : is_extended(formats) ? "_ext" : "";
 }
 
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,

@@ -23,6 +23,8 @@ enum {
     GEMV_STREAM,
     GEMV_N_SPEC
 };
+/* Most bytes of shared memory of a code book (kernels/lib/dequant_blocks.glsl). */
+enum { GEMV_BOOK_BYTES = 4096 };
 struct gemv_shape {
     uint32_t rows; /* rows of all segments and experts of the dispatch */
     uint32_t cols;
@@ -58,9 +60,13 @@ struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *
 /* Returns the columns of such a part if gemv_plan_for has no better plan for the rows; else 0. */
 uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s);
 
+/* Returns the end of the name of a kernel that has no variants but those for a part of a set: "", "_ext",
+ * "_blk". */
+const char *gemv_suffix(uint64_t formats);
+
 /* Opens the variant that suits best: NAME_denorm on devices that keep float16 denormals, NAME_q4 and so on
- * for a basic format that has one, NAME_extdenorm or NAME_ext for an extended format, else NAME. spec
- * begins with a plan's constants. */
+ * for a basic format that has one, NAME_extdenorm or NAME_ext for an extended format, NAME_blk for a block
+ * format, else NAME. spec begins with a plan's constants. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
 /* Does the same with exec_kernel_later. */

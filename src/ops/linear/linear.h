@@ -54,8 +54,8 @@ struct linear_plan {
     uint32_t tokens;                                /* tokens of a workgroup */
 };
 
-/* Neighbouring matrices that one kernel takes in one dispatch: all in basic formats, or in one extended
- * format. */
+/* Neighbouring matrices that one kernel takes in one dispatch: all in basic formats, or in one extended or
+ * block format. */
 struct linear_part {
     struct linear_plan paths[LINEAR_PATHS];
     uint32_t first, n;  /* segments */

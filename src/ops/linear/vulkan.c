@@ -1,9 +1,11 @@
 /* The Vulkan implementation of linear.h: groups the matrices, chooses a kernel for each path, and
  * dispatches. */
+#include <stdio.h>
 #include <string.h>
 
 #include "base/format.h"
 #include "base/mem.h"
+#include "exec/code_books.h"
 #include "exec/fragment_layout.h"
 #include "ops/linear/gemm_plan.h"
 #include "ops/linear/gemv_plan.h"
@@ -148,6 +150,10 @@ static bool describe_token(const struct linear *op, const struct linear_part *pa
         if (suits && f->has_bias)
             suits = words_from(all.base, w->biases, &all.biases[i]);
     }
+    if (format_is_block(first->format)) { /* the address of the code books */
+        all.scales[0] = (uint32_t)first->scales;
+        all.scales[1] = (uint32_t)(first->scales >> 32);
+    }
     if (suits)
         *out = all;
     return suits;
@@ -200,15 +206,17 @@ static int make_token_kernel(struct exec *x, struct kernel *k, const struct tile
 
 /* Kernels that only prompts need are compiled when one needs them. */
 static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, enum linear_path path,
-                       bool is_basic, struct moeflux_err *e)
+                       uint64_t formats, struct moeflux_err *e)
 {
     const uint32_t bytes = sizeof(struct linear_args);
+    char name[64];
+    snprintf(name, sizeof name, "%s%s", t->kind == TILE_PLAIN ? "linear_plain" : "linear_prefill_split",
+             gemv_suffix(formats));
     if (t->kind == TILE_PLAIN)
-        return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(
-            x, k, is_basic ? "linear_plain" : "linear_plain_ext", bytes, t->plain, PLAIN_N_SPEC, e);
+        return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(x, k, name, bytes, t->plain,
+                                                                       PLAIN_N_SPEC, e);
     if (t->kind == TILE_SPLIT)
-        return exec_kernel_later(x, k, is_basic ? "linear_prefill_split" : "linear_prefill_split_ext", bytes,
-                                 t->split, SPLIT_N_SPEC, e);
+        return exec_kernel_later(x, k, name, bytes, t->split, SPLIT_N_SPEC, e);
     if (t->kind == TILE_GEMM)
         return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
     return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(x, k, "linear_decode", bytes, t->gemv.spec,
@@ -237,12 +245,11 @@ static int plan_path(struct linear *op, enum linear_path path, struct linear_par
                                            .first_block = plan->blocks};
         plan->blocks += div_up(w->rows, t.rows);
     }
-    bool is_basic = format_is_basic(op->w[part->first].format);
     part->is_long |= t.kind == TILE_LONG;
     if (path < LINEAR_GEMV_SOME && t.kind != TILE_PLAIN &&
         describe_token(op, part, t.rows, &part->token[path]))
         return make_token_kernel(x, &plan->kernel, &t, path, 0, e);
-    return make_kernel(x, &plan->kernel, &t, path, is_basic, e);
+    return make_kernel(x, &plan->kernel, &t, path, format_set(op->w[part->first].format), e);
 }
 
 static bool goes_with(uint32_t a, uint32_t b)
@@ -312,11 +319,25 @@ static void set_limits(struct linear *op, const struct exec *x, bool has_known_l
     op->f16_from = from[LINEAR_F16_GEMM_SMALL];
 }
 
+/* Block formats have no scales: the kernels get the address of the code books in their place. */
+static int place_books(struct linear *op, struct exec *x, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < op->n_segments; i++)
+        if (format_is_block(op->w[i].format)) {
+            rc = code_books_open(x, e);
+            op->w[i].scales = code_books_address(x);
+        }
+    return rc;
+}
+
 int linear_vulkan_open(struct linear *op, struct exec *x, struct moeflux_err *e)
 {
     struct linear_segment table[LINEAR_PATHS * LINEAR_MAX_SEGMENTS] = {0};
     uint32_t n = op->n_segments;
-    int rc = 0;
+    int rc = place_books(op, x, e);
+    if (rc < 0)
+        return rc;
     int has_known_layout = may_use_registers(op, x, e);
     if (has_known_layout < 0)
         return has_known_layout;

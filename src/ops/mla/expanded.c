@@ -2,6 +2,7 @@
 
 #include "args.h"
 #include "base/format.h"
+#include "exec/code_books.h"
 #include "base/mem.h"
 #include "ops/attention/latent.h"
 #include "ops/mla/mla.h"
@@ -127,13 +128,19 @@ uint64_t mla_expanded_bytes(const struct mla_shape *s, const struct exec_caps *c
 static int open_transposed(struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
                            uint64_t scratch, uint32_t group, struct moeflux_err *e)
 {
-    const uint32_t transpose[] = {exec_get_caps(x).subgroup_size, group, ALL_FORMATS};
+    uint32_t transpose[] = {exec_get_caps(x).subgroup_size, group, ALL_FORMATS};
     const struct weights first = {
         .weight = scratch, .rows = s->nope_dim, .cols = s->latent_dim, .format = FORMAT_F32};
     const uint32_t bytes = sizeof(struct mla_transpose_keys_args);
     int rc = exec_kernel_later(x, &op->transpose, "mla_transpose_keys", bytes, transpose, 3, e);
     if (rc == 0)
         rc = exec_kernel_later(x, &op->transpose_extended, "mla_transpose_keys_ext", bytes, transpose, 3, e);
+    if (rc == 0)
+        rc = code_books_open(x, e);
+    for (uint32_t i = 0; rc == 0 && i < FORMAT_END - FORMAT_BLOCK_FIRST; i++) {
+        transpose[2] = format_constant(format_set(FORMAT_BLOCK_FIRST + i));
+        rc = exec_kernel_later(x, &op->transpose_blocks[i], "mla_transpose_keys_blk", bytes, transpose, 3, e);
+    }
     return rc < 0 ? rc : linear_open_stack(&op->keys, x, &first, s->n_heads, first.rows, e);
 }
 
@@ -199,17 +206,20 @@ static void run_transpose(const struct mla_expanded *op, struct exec *x, const s
 {
     const struct weights *w = &call->matrices->stored;
     bool is_basic = format_is_basic(w->format);
-    const struct mla_transpose_keys_args a = {.weight = w->weight,
-                                              .scales = w->scales,
-                                              .biases = w->biases,
-                                              .dst = p->at.matrices,
-                                              .format = is_basic ? w->format
-                                                                 : format_constant(format_set(w->format)),
-                                              .latent_dim = s->latent_dim,
-                                              .nope_dim = s->nope_dim,
-                                              .first_head = p->first};
-    exec_dispatch(x, is_basic ? &op->transpose : &op->transpose_extended, &a,
-                  s->latent_dim / MLA_TRANSPOSE_TILE, s->nope_dim / PRODUCT_COLS, p->n_heads);
+    const struct mla_transpose_keys_args a = {
+        .weight = w->weight,
+        .scales = format_is_block(w->format) ? code_books_address(x) : w->scales,
+        .biases = w->biases,
+        .dst = p->at.matrices,
+        .format = is_basic ? w->format : format_constant(format_set(w->format)),
+        .latent_dim = s->latent_dim,
+        .nope_dim = s->nope_dim,
+        .first_head = p->first};
+    const struct kernel *k = is_basic ? &op->transpose
+                             : format_is_block(w->format)
+                                 ? &op->transpose_blocks[w->format - FORMAT_BLOCK_FIRST]
+                                 : &op->transpose_extended;
+    exec_dispatch(x, k, &a, s->latent_dim / MLA_TRANSPOSE_TILE, s->nope_dim / PRODUCT_COLS, p->n_heads);
 }
 
 /* Makes keys and values of positions [pos, pos + n). */

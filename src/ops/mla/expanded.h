@@ -8,6 +8,7 @@
 #ifndef MOEFLUX_OPS_MLA_EXPANDED_H
 #define MOEFLUX_OPS_MLA_EXPANDED_H
 
+#include "args.h"
 #include "exec/kernel.h"
 #include "ops/attention/attention.h"
 #include "ops/linear/linear.h"
@@ -23,6 +24,7 @@ struct mla_pair_cost {
 
 struct mla_expanded {
     struct kernel transpose, transpose_extended, rows;
+    struct kernel transpose_blocks[FORMAT_END - FORMAT_BLOCK_FIRST]; /* one a block format */
     /* product with the transposed key matrices in scratch memory; unused if keys are stored by rows */
     struct linear keys;
     struct attention attention;

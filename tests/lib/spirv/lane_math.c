@@ -125,11 +125,13 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     IF_F32(188, x <= y)          /* FOrdLessThanEqual */
     IF_F32(190, x >= y)          /* FOrdGreaterThanEqual */
     U32(194, x >> (y & 31))      /* ShiftRightLogical */
+    U32(195, (uint32_t)((int32_t)x >> (y & 31))) /* ShiftRightArithmetic */
     U32(196, x << (y & 31))      /* ShiftLeftLogical */
     U32(197, x | y)              /* BitwiseOr */
     U32(198, x ^ y)              /* BitwiseXor */
     U32(199, x & y)              /* BitwiseAnd */
     U32(200, ~x)                 /* Not */
+    U32(205, (uint32_t)__builtin_popcount(x)) /* BitCount */
     EXT_F32(2, rintf(x))         /* RoundEven */
     EXT_F32(4, fabsf(x))         /* FAbs */
     EXT_F32(6, (float)((x > 0) - (x < 0))) /* FSign */

@@ -1,0 +1,74 @@
+// gemv_blocks.glsl - gemv_lanes.glsl's pieces for matrices that are all in one block format. A piece is a
+// part of dequant_blocks.glsl: 32 columns of a row. Its loads are in flight until it is added; its bytes and
+// scales are made then. A half of a part adds scale * sum((byte - ZERO) x) + bias * sum(x). The order of the
+// sums depends on the columns alone.
+
+struct Step {
+    Part parts[MAX_ROWS];
+    uint place; // the part's place in its block, the same in all rows
+};
+
+void begin_step(out Step s)
+{
+    s.place = 0;
+}
+
+uint piece_vecs(const uint format)
+{
+    return 8;
+}
+
+// Loads piece i of row r's matrix; the row starts at element `row_at`.
+void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales, uvec2 biases,
+                uint row_at, uint i)
+{
+    s.place = i % PARTS;
+    s.parts[r] = load_part_of(block_at(weight, row_at / BLOCK_COLS + i / PARTS), s.place);
+}
+
+// Adds half k of a step. x_at: the place of the piece's first columns in the tile.
+void add_half(inout float acc[MAX_ACC], Step s, uint x_at, uint k)
+{
+    const uint n_rows = MATRICES * ROWS;
+    vec2 parts[MAX_ACC];
+    float sum[4];
+    [[unroll]] for (uint i = 0; i < SUMS; i++)
+        parts[i] = vec2(0.0);
+    [[unroll]] for (uint t = 0; t < TOKENS; t++)
+        sum[t] = 0.0;
+    [[unroll]] for (uint j = 2 * k; j < 2 * k + HALVES; j++) {
+        vec4 x[4], y[4];
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            uint at = x_at + t * XS_STRIDE + 2 * j * (UNITS + 1);
+            x[t] = xs[at];
+            y[t] = xs[at + UNITS + 1];
+            if (HAS_BIAS)
+                sum[t] = sum_on(y[t], sum_on(x[t], sum[t]));
+        }
+        [[unroll]] for (uint r = 0; r < n_rows; r++) {
+            uvec2 bytes = bytes_of(s.parts[r].head, s.parts[r].low[j], s.parts[r].high[j], s.place, j);
+            vec4 v = codes_in(bytes.x), w = codes_in(bytes.y);
+            [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+                uint i = r * TOKENS + t;
+                parts[i] = fma(v.yw, x[t].yw, fma(v.xz, x[t].xz, parts[i]));
+                parts[i] = fma(w.yw, y[t].yw, fma(w.xz, y[t].xz, parts[i]));
+            }
+        }
+    }
+    [[unroll]] for (uint r = 0; r < n_rows; r++) {
+        vec2 scale = scales_of(s.parts[r].head, s.place, k);
+        [[unroll]] for (uint t = 0; t < TOKENS; t++) {
+            uint i = r * TOKENS + t;
+            acc[i] = fma(scale.x, parts[i].x + parts[i].y, HAS_BIAS ? fma(scale.y, sum[t], acc[i]) : acc[i]);
+        }
+    }
+}
+
+// Adds one step, columns from 4 * c4 on of the tile.
+void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
+{
+    // The vec4s of a piece lie in different rows of one column of the transposed layout.
+    uint at = xs_index(0, c4);
+    [[unroll]] for (uint k = 0; k < HALVES; k++)
+        add_half(acc, s, at, k);
+}
