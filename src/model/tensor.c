@@ -29,6 +29,8 @@ const char *tensor_dtype_name(enum dtype dtype)
 {
     if (dtype == DTYPE_GGUF)
         return "GGUF";
+    if (dtype == DTYPE_BLOCKS)
+        return "blocks";
     return dtype == DTYPE_OTHER ? "another dtype" : dtypes[dtype].name;
 }
 
@@ -44,7 +46,7 @@ uint32_t tensor_dtype_bytes(enum dtype dtype)
 {
     if (dtype == DTYPE_GGUF)
         return sizeof(float);
-    return dtype == DTYPE_OTHER ? 0 : dtypes[dtype].bytes;
+    return dtype == DTYPE_OTHER || dtype == DTYPE_BLOCKS ? 0 : dtypes[dtype].bytes;
 }
 
 bool tensor_is_float(enum dtype dtype)

@@ -18,7 +18,7 @@ const char *tensor_dtype_name(enum dtype dtype);
 /* Returns DTYPE_OTHER for a name that is unknown or not supported. */
 enum dtype tensor_find_dtype(const char *name);
 
-/* Returns the bytes of one element; 0 for DTYPE_OTHER. */
+/* Returns the bytes of one element; 0 for DTYPE_OTHER and DTYPE_BLOCKS. */
 uint32_t tensor_dtype_bytes(enum dtype dtype);
 
 /* Returns whether unquantised matrices and vectors may have this dtype. */

@@ -6,13 +6,13 @@
 #include "args.h"
 #include "base/err.h"
 #include "base/format.h"
-#include "convert/gguf/config.h"
+#include "model/gguf/config.h"
 #include "convert/gguf/source.h"
-#include "convert/gguf/vocab.h"
+#include "text/tokenizer/gguf_vocab.h"
 #include "fuzz/target.h"
 #include "model/config.h"
 #include "model/config_read.h"
-#include "convert/gguf/gguf.h"
+#include "base/gguf.h"
 #include "model/tensor.h"
 
 enum { SOME = 512, GROUP = 32 };

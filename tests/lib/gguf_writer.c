@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "convert/gguf/gguf.h"
+#include "base/gguf.h"
 #include "convert/gguf/blocks.h"
 #include "tmp_tree.h"
 

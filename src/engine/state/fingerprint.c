@@ -88,6 +88,8 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
         window = (uint32_t)size_max(window, config_window(c, i));
     if (window)
         add(h, &window, sizeof window);
+    if (config_first(c, PART_DELTA_NET)->delta.tiled)
+        add(h, &config_first(c, PART_DELTA_NET)->delta.tiled, sizeof(bool));
     if (c->swiglu_limit > 0)
         add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
     for (uint32_t i = 0; i < c->n_layers; i++) {

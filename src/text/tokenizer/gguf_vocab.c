@@ -1,4 +1,4 @@
-#include "convert/gguf/vocab.h"
+#include "text/tokenizer/gguf_vocab.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/quote.h"
-#include "convert/gguf/gguf.h"
+#include "base/gguf.h"
 #include "text/utf8.h"
 
 enum { MAX_NAME = 64, KNOWN_TEXT = 256 };
@@ -322,16 +322,4 @@ int gguf_vocab_template(const struct gguf *g, struct str *out, struct moeflux_er
         str_add_text(out, text);
     free(text);
     return check_str(out, rc, e);
-}
-
-bool gguf_vocab_is_there(const struct gguf *g)
-{
-    const struct gguf_value *v = gguf_find(g, "tokenizer.ggml.model");
-    char *name = NULL;
-    if (!v)
-        return false;
-    bool is_there = gguf_text(g, v, MAX_NAME, &name, NULL) < 0 || /* its reader reports that */
-                    (strcmp(name, "none") != 0 && strcmp(name, "no_vocab") != 0);
-    free(name);
-    return is_there;
 }
