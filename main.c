@@ -118,7 +118,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     if (o->help)
         return verbs_help(o, out, e);
     const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
-    if (model && which_model_check(model, o->verb == VERB_CONVERT, e))
+    if (model && which_model_check(model, e))
         return (int)e->code;
     bool evaluates = o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_SERVE ||
                      o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;

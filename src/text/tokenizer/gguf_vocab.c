@@ -138,10 +138,17 @@ static void add_split(struct str *out, const struct split *s)
 
 /* --- the lists --- */
 
+enum { N_CONTROLS = 4 };
+static const char *const control_keys[N_CONTROLS] = {
+    "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eom_token_id"};
+
 struct lists {
     const struct gguf *g;
     const struct gguf_value *tokens, *merges;
     uint32_t *types; /* NULL: all are normal */
+    /* ids that keys of the file give control tokens; UINT64_MAX: the file has no such key */
+    uint64_t controls[N_CONTROLS];
 };
 
 static int find_lists(struct lists *l, const struct gguf *g, struct moeflux_err *e)
@@ -153,6 +160,9 @@ static int find_lists(struct lists *l, const struct gguf *g, struct moeflux_err 
     if (!l->tokens || !l->merges)
         return err_set(e, ERR_FORMAT, "%s: key tokenizer.ggml.%s is missing", path_of(g),
                        l->tokens ? "merges" : "tokens");
+    for (int i = 0; i < N_CONTROLS; i++)
+        if (!gguf_whole(gguf_find(g, control_keys[i]), &l->controls[i]))
+            l->controls[i] = UINT64_MAX;
     if (!types)
         return 0;
     if (types->n != l->tokens->n)
@@ -161,9 +171,28 @@ static int find_lists(struct lists *l, const struct gguf *g, struct moeflux_err 
     return gguf_u32_list(g, types, &l->types, e);
 }
 
-static uint32_t type_of(const struct lists *l, uint64_t id)
+/* Returns whether the text has the form of a control token: <|...|>, or with fullwidth bars. */
+static bool looks_like_control(const struct str *text)
 {
-    return l->types ? l->types[id] : TOKEN_NORMAL;
+    static const char *const forms[][2] = {{"<|", "|>"}, {"<\uff5c", "\uff5c>"}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        size_t a = strlen(forms[i][0]), b = strlen(forms[i][1]);
+        if (text->len > a + b && !memcmp(text->data, forms[i][0], a) &&
+            !memcmp(text->data + text->len - b, forms[i][1], b))
+            return true;
+    }
+    return false;
+}
+
+/* Some files mark control tokens as normal ones, whose text a user could write. llama.cpp corrects these,
+ * too. */
+static uint32_t type_of(const struct lists *l, uint64_t id, const struct str *text)
+{
+    uint32_t type = l->types ? l->types[id] : TOKEN_NORMAL;
+    bool is_named = false;
+    for (int i = 0; i < N_CONTROLS; i++)
+        is_named = is_named || l->controls[i] == id;
+    return type == TOKEN_NORMAL && (is_named || looks_like_control(text)) ? TOKEN_CONTROL : type;
 }
 
 static bool is_added(uint32_t type)
@@ -193,7 +222,7 @@ static int add_tokens(const struct lists *l, bool added, struct str *out, struct
     bool first = true;
     int rc = gguf_texts_open(&t, l->g, l->tokens, e);
     for (uint64_t id = 0; rc == 0 && (rc = gguf_texts_next(&t, &text, e)) > 0; id++) {
-        uint32_t type = type_of(l, id);
+        uint32_t type = type_of(l, id, &text);
         rc = 0;
         if (type == TOKEN_UNUSED || is_added(type) != added)
             continue;

@@ -11,6 +11,7 @@
 #include "text/tokenizer/work_limit.h"
 #include "text/tokenizer/config.h"
 #include "text/tokenizer/file.h"
+#include "text/tokenizer/gguf_file.h"
 #include "text/tokenizer/tiktoken.h"
 #include "text/utf8.h"
 
@@ -35,6 +36,8 @@ void token_list_free(struct token_list *l)
 
 static int read_files(const char *path, struct tokenizer *t, struct moeflux_err *e)
 {
+    if (tokenizer_is_gguf(path))
+        return tokenizer_gguf_read(path, t, e);
     int rc =
         tokenizer_is_tiktoken(path) ? tokenizer_tiktoken_read(path, t, e) : tokenizer_file_read(path, t, e);
     return rc < 0 ? rc : tokenizer_config_read(t, path, e);
