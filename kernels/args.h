@@ -29,6 +29,7 @@
  *   AFFINE      value = code * scale + bias
  *   E2M1, E4M3  value = code * scale, the code being a float of 4 or 8 bits: sign, exponent, mantissa
  *   PLAIN       the numbers themselves
+ * Block formats (FORMAT_TABLE_BLOCKS) are not in this table.
  * A format's number is that of its kind. An affine format adds FORMAT_GROUP_x if its groups are not of 64
  * columns, and FORMAT_SCALE_x if its scales and biases are not bf16. src/base/format.h has C's view of a
  * format, kernels/lib/dequant.glsl that of the shaders. */
@@ -48,6 +49,34 @@
     ROW(MXFP8, 9, 8, 32, E4M3, E8M0, x)                                                                      \
     ROW(NVFP4, 10, 4, 16, E2M1, E4M3, x)                                                                     \
     ROW(F16, 11, 16, 1, PLAIN, NONE, x)
+/* Block formats, the types of ggml that GGUF files have: BLOCK_ROW(name, number, columns, bytes, x), of a
+ * block. A row of a matrix is blocks, each with its codes, scales and offsets; there are no planes of scales
+ * and biases. Their values are those of ggml's formulas in float32 (src/base/format_blocks.c). In C and GLSL
+ * their names begin with FORMAT_G_. */
+#define FORMAT_TABLE_BLOCKS(BLOCK_ROW, x)                                                                    \
+    BLOCK_ROW(Q4_0, 0xb0, 32, 18, x)                                                                         \
+    BLOCK_ROW(Q4_1, 0xb1, 32, 20, x)                                                                         \
+    BLOCK_ROW(Q5_0, 0xb2, 32, 22, x)                                                                         \
+    BLOCK_ROW(Q5_1, 0xb3, 32, 24, x)                                                                         \
+    BLOCK_ROW(Q8_0, 0xb4, 32, 34, x)                                                                         \
+    BLOCK_ROW(Q2_K, 0xb5, 256, 84, x)                                                                        \
+    BLOCK_ROW(Q3_K, 0xb6, 256, 110, x)                                                                       \
+    BLOCK_ROW(Q4_K, 0xb7, 256, 144, x)                                                                       \
+    BLOCK_ROW(Q5_K, 0xb8, 256, 176, x)                                                                       \
+    BLOCK_ROW(Q6_K, 0xb9, 256, 210, x)                                                                       \
+    BLOCK_ROW(IQ1_S, 0xba, 256, 50, x)                                                                       \
+    BLOCK_ROW(IQ1_M, 0xbb, 256, 56, x)                                                                       \
+    BLOCK_ROW(IQ2_XXS, 0xbc, 256, 66, x)                                                                     \
+    BLOCK_ROW(IQ2_XS, 0xbd, 256, 74, x)                                                                      \
+    BLOCK_ROW(IQ2_S, 0xbe, 256, 82, x)                                                                       \
+    BLOCK_ROW(IQ3_XXS, 0xbf, 256, 98, x)                                                                     \
+    BLOCK_ROW(IQ3_S, 0xc0, 256, 110, x)                                                                      \
+    BLOCK_ROW(IQ4_NL, 0xc1, 32, 18, x)                                                                       \
+    BLOCK_ROW(IQ4_XS, 0xc2, 256, 136, x)                                                                     \
+    BLOCK_ROW(TQ1_0, 0xc3, 256, 54, x)                                                                       \
+    BLOCK_ROW(TQ2_0, 0xc4, 256, 66, x)                                                                       \
+    BLOCK_ROW(MXFP4, 0xc5, 32, 17, x)                                                                        \
+    BLOCK_ROW(NVFP4, 0xc6, 64, 36, x)
 /* The constant_id of the number 16, the rows of a product's second factor, which VK_NV_cooperative_matrix
  * cannot name otherwise (lib/matrices.glsl, src/vulkan/khr_kernel.h). Higher than all other constant_ids. */
 #define MATRIX_SECOND_SPEC 31
@@ -55,6 +84,7 @@
 #define SCHEME_AFFINE      1
 #define SCHEME_E2M1        2
 #define SCHEME_E4M3        3
+#define SCHEME_BLOCK       4
 /* The type of scales and biases. E8M0: 2^(byte - 127). */
 #define SCALE_NONE         0
 #define SCALE_BF16         1
@@ -71,29 +101,39 @@
 #define FORMAT_SCALE_BF16  0x00
 #define FORMAT_SCALE_F16   0x40
 #define FORMAT_SCALE_F32   0x80
-#define FORMAT_END         0xb0 /* numbers are below this */
+#define FORMAT_BLOCK_FIRST 0xb0 /* numbers of block formats are consecutive, those of others below */
+#define FORMAT_END         0xc7 /* numbers are below this */
 #define FORMAT_NONE        0xff /* the number of no format */
-/* A set of formats: bit f for a basic format f. An extended format has a bit for its kind, from bit
- * FORMAT_SET_EXTENDED on; if it is affine, also one of 3 bits for its group and one of 3 for its scales. */
+/* A set of formats, 64 bits: bit f for a basic format f. An extended format has a bit for its kind, from bit
+ * FORMAT_SET_EXTENDED on; if it is affine, also one of 3 bits for its group and one of 3 for its scales. A
+ * block format has one bit, from bit FORMAT_SET_BLOCKS on. */
 #define FORMAT_SET_EXTENDED 4
 #define FORMAT_SET_GROUPS   20
 #define FORMAT_SET_SCALES   23
-/* The constant FORMATS of kernels named X_ext, which take matrices of one extended format. All other
- * kernels' FORMATS is a set, which is always less than such a word. */
+#define FORMAT_SET_BLOCKS   26
+/* The constant FORMATS of kernels that take matrices of one extended format, or of one block format. All
+ * other kernels' FORMATS is a set of basic formats, which is always less than such a word. */
 #define FORMAT_WORD(bits, scheme, group_shift, scale)                                                        \
-    ((bits) | (scheme) << 5 | (group_shift) << 7 | (scale) << 10)
+    ((bits) | (scheme) << 5 | (group_shift) << 8 | (scale) << 11)
 #define FORMAT_WORD_BITS(word)        ((word)&31u)
-#define FORMAT_WORD_SCHEME(word)      ((word) >> 5 & 3u)
-#define FORMAT_WORD_GROUP_SHIFT(word) ((word) >> 7 & 7u)
-#define FORMAT_WORD_SCALE(word)       ((word) >> 10 & 7u)
+#define FORMAT_WORD_SCHEME(word)      ((word) >> 5 & 7u)
+#define FORMAT_WORD_GROUP_SHIFT(word) ((word) >> 8 & 7u)
+#define FORMAT_WORD_SCALE(word)       ((word) >> 11 & 7u)
+#define FORMAT_WORD_BLOCK(number)     (SCHEME_BLOCK << 5 | (number) << 8)
+#define FORMAT_WORD_NUMBER(word)      ((word) >> 8) /* a block format's number */
 #ifdef VULKAN
 #define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) const uint FORMAT_##name = (number);
+#define BLOCK_NUMBER(name, number, cols, bytes, x)                 const uint FORMAT_G_##name = (number);
 FORMAT_TABLE_BASIC(FORMAT_NUMBER, 0)
+FORMAT_TABLE_BLOCKS(BLOCK_NUMBER, 0)
 #else
 #define FORMAT_NUMBER(name, number, bits, group, scheme, scale, x) FORMAT_##name = (number),
+#define BLOCK_NUMBER(name, number, cols, bytes, x)                 FORMAT_G_##name = (number),
 enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_KINDS };
+enum { FORMAT_TABLE_BLOCKS(BLOCK_NUMBER, 0) FORMAT_PAST_BLOCKS };
 #endif
 #undef FORMAT_NUMBER
+#undef BLOCK_NUMBER
 
 /* Columns that the product kernels take at once. Rows of quantised numbers are a multiple of them. Rows of
  * plain numbers that are not go to a slower kernel. */

@@ -51,8 +51,8 @@ struct moe_layer {
 /* The layers whose routed experts have the same formats. */
 struct moe_kind {
     struct experts experts;
-    uint32_t shared_formats; /* formats of the layers' shared_down, a format_set */
-    uint32_t up_formats;     /* formats of the shared expert's gate and up rows, a format_set */
+    uint64_t shared_formats; /* formats of the layers' shared_down, a format_set */
+    uint64_t up_formats;     /* formats of the shared expert's gate and up rows, a format_set */
     bool has_mixed_up;       /* some layer's shared gate and up rows differ in format */
 };
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/f16.h"
+#include "base/format_blocks.h"
 #include "base/mem.h"
 
 #define BYTES_NONE 0
@@ -35,15 +36,33 @@
 #define ROWS_E4M3(name, number, bits, group, scale)  ONE(name, number, bits, group, E4M3, scale)
 #define FORMAT_ROWS(name, number, bits, group, scheme, scale, x)                                             \
     ROWS_##scheme(#name, number, bits, group, scale),
-static const struct format formats[FORMAT_END] = {FORMAT_TABLE(FORMAT_ROWS, 0)};
+#define BLOCK_FORMAT_ROWS(row_name, number, cols, bytes, x)                                                  \
+    [number] = {.name = #row_name,                                                                           \
+                .bits = (bytes)*8 / (cols),                                                                  \
+                .group = (cols),                                                                             \
+                .scheme = SCHEME_BLOCK,                                                                      \
+                .block_bytes = (bytes)},
+static const struct format formats[FORMAT_END] = {FORMAT_TABLE(FORMAT_ROWS, 0)
+                                                      FORMAT_TABLE_BLOCKS(BLOCK_FORMAT_ROWS, 0)};
 
 _Static_assert(FORMAT_SET_EXTENDED == FORMAT_F32 + 1 &&
                    FORMAT_SET_EXTENDED + FORMAT_KINDS <= FORMAT_SET_GROUPS,
                "too many kinds");
+_Static_assert(FORMAT_END == FORMAT_PAST_BLOCKS && FORMAT_END < FORMAT_NONE &&
+                   FORMAT_SET_BLOCKS + FORMAT_END - FORMAT_BLOCK_FIRST <= 64,
+               "too many block formats");
+#define CONSECUTIVE(name, number, cols, bytes, x) +1
+_Static_assert(FORMAT_BLOCK_FIRST + (0 FORMAT_TABLE_BLOCKS(CONSECUTIVE, 0)) == FORMAT_END,
+               "a number is missing");
 
 const struct format *format_of(uint32_t number)
 {
     return &formats[number];
+}
+
+bool format_is_block(uint32_t number)
+{
+    return number >= FORMAT_BLOCK_FIRST && number < FORMAT_END;
 }
 
 uint32_t format_find_affine(uint32_t bits, uint32_t group, uint32_t scale)
@@ -68,19 +87,21 @@ bool format_is_basic(uint32_t number)
     return number < FORMAT_SET_EXTENDED;
 }
 
-uint32_t format_set(uint32_t number)
+uint64_t format_set(uint32_t number)
 {
     if (format_is_basic(number))
-        return 1u << number;
-    uint32_t set = 1u << (FORMAT_SET_EXTENDED + (number & FORMAT_KIND_MASK));
+        return 1ull << number;
+    if (format_is_block(number))
+        return 1ull << (FORMAT_SET_BLOCKS + number - FORMAT_BLOCK_FIRST);
+    uint64_t set = 1ull << (FORMAT_SET_EXTENDED + (number & FORMAT_KIND_MASK));
     if (formats[number].scheme == SCHEME_AFFINE)
-        set |= 1u << (FORMAT_SET_GROUPS + (number >> FORMAT_GROUP_SHIFT & 3)) |
-               1u << (FORMAT_SET_SCALES + (number >> FORMAT_SCALE_SHIFT & 3));
+        set |= 1ull << (FORMAT_SET_GROUPS + (number >> FORMAT_GROUP_SHIFT & 3)) |
+               1ull << (FORMAT_SET_SCALES + (number >> FORMAT_SCALE_SHIFT & 3));
     return set;
 }
 
 /* Returns the i-th format of a set that is not in FORMAT_TABLE_BASIC; FORMAT_NONE past the last. */
-static uint32_t find_extended(uint32_t set, uint32_t i)
+static uint32_t find_other(uint64_t set, uint32_t i)
 {
     for (uint32_t number = FORMAT_SET_EXTENDED; number < FORMAT_END; number++)
         if (formats[number].bits && (format_set(number) & ~set) == 0 && i-- == 0)
@@ -88,13 +109,23 @@ static uint32_t find_extended(uint32_t set, uint32_t i)
     return FORMAT_NONE;
 }
 
-uint32_t format_set_part(uint32_t set, uint32_t i)
+uint64_t format_set_part(uint64_t set, uint32_t i)
 {
-    uint32_t basic = set & ((1u << FORMAT_SET_EXTENDED) - 1);
+    uint64_t basic = set & ((1u << FORMAT_SET_EXTENDED) - 1);
     if (basic && i == 0)
         return basic;
-    uint32_t extended = find_extended(set, i - (basic != 0));
-    return extended == FORMAT_NONE ? 0 : format_set(extended);
+    uint32_t other = find_other(set, i - (basic != 0));
+    return other == FORMAT_NONE ? 0 : format_set(other);
+}
+
+bool format_part_is_block(uint64_t part)
+{
+    return part >> FORMAT_SET_BLOCKS != 0;
+}
+
+bool format_part_is_extended(uint64_t part)
+{
+    return part >> FORMAT_SET_EXTENDED != 0 && !format_part_is_block(part);
 }
 
 static uint32_t shift_of(uint32_t group)
@@ -105,11 +136,14 @@ static uint32_t shift_of(uint32_t group)
     return shift;
 }
 
-uint32_t format_constant(uint32_t part)
+uint32_t format_constant(uint64_t part)
 {
     if (part >> FORMAT_SET_EXTENDED == 0)
-        return part;
-    const struct format *f = format_of(find_extended(part, 0));
+        return (uint32_t)part;
+    uint32_t number = find_other(part, 0);
+    if (format_is_block(number))
+        return FORMAT_WORD_BLOCK(number);
+    const struct format *f = format_of(number);
     return FORMAT_WORD(f->bits, f->scheme, shift_of(f->group), f->scale);
 }
 
@@ -156,6 +190,8 @@ bool format_takes_cols(const struct format *f, uint64_t cols)
 
 uint64_t format_code_bytes(const struct format *f, uint64_t n)
 {
+    if (f->scheme == SCHEME_BLOCK)
+        return n / f->group * f->block_bytes;
     return n / 8 * f->bits + n % 8 * f->bits / 8;
 }
 
@@ -232,6 +268,15 @@ static void decode_group(const struct format *f, const void *weight, uint64_t fi
     }
 }
 
+/* Decodes n numbers of one block. */
+static void decode_block(const struct format *f, const void *weight, uint64_t first, uint64_t n, float *out)
+{
+    float numbers[FORMAT_MAX_BLOCK];
+    const uint8_t *block = (const uint8_t *)weight + first / f->group * f->block_bytes;
+    format_block_decode((uint32_t)(f - formats), block, numbers);
+    memcpy(out, numbers + first % f->group, n * sizeof *out);
+}
+
 void format_decode(const struct format *f, const void *weight, const void *scales, const void *biases,
                    uint64_t first, uint64_t n, float *out)
 {
@@ -243,7 +288,10 @@ void format_decode(const struct format *f, const void *weight, const void *scale
     for (uint64_t i = 0; i < n; i += some) {
         uint64_t at = first + i, group = at / f->group;
         some = size_min(n - i, (group + 1) * f->group - at);
-        decode_group(f, weight, at, some, format_scale(f->scale, scales, group),
-                     f->has_bias ? format_scale(f->scale, biases, group) : 0, out + i);
+        if (f->scheme == SCHEME_BLOCK)
+            decode_block(f, weight, at, some, out + i);
+        else
+            decode_group(f, weight, at, some, format_scale(f->scale, scales, group),
+                         f->has_bias ? format_scale(f->scale, biases, group) : 0, out + i);
     }
 }

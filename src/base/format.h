@@ -10,16 +10,20 @@
 
 struct format {
     const char *name;     /* "Q4", "Q3 g32 f16" */
-    uint32_t bits;        /* bits of a code or a number */
-    uint32_t group;       /* columns that share a scale and a bias; 1: plain */
+    uint32_t bits;        /* bits of a code or a number; block formats: of a number in all, rounded down */
+    uint32_t group;       /* columns that share a scale and a bias; 1: plain; block formats: of a block */
     uint32_t scheme;      /* SCHEME_* */
     uint32_t scale;       /* SCALE_*, the type of scales and biases */
-    uint32_t scale_bytes; /* bytes of one scale or one bias; 0: plain */
-    bool has_bias;
+    uint32_t scale_bytes; /* bytes of one scale or one bias; 0: plain and block formats */
+    uint32_t block_bytes; /* bytes of a block; 0: no block format */
+    bool has_bias;        /* there are biases next to the codes and scales */
 };
 
 /* Returns the format with this number (< FORMAT_END). Its `bits` are 0 if there is none. */
 const struct format *format_of(uint32_t number);
+
+/* Returns whether it is a block format. */
+bool format_is_block(uint32_t number);
 
 /* Returns the number of the affine format with these bits of a code, columns of a group and type of scales
  * (SCALE_*); FORMAT_NONE: there is none. */
@@ -30,13 +34,16 @@ bool format_has_group(uint32_t group);
 /* Returns whether it is one of the formats that kernels take mixed in one dispatch (FORMAT_TABLE_BASIC). */
 bool format_is_basic(uint32_t number);
 /* Returns the set of this format alone, encoded as in kernels/args.h. The union of sets is their |. It has
- * every combination of the kinds, groups and scales of its members outside FORMAT_TABLE_BASIC. */
-uint32_t format_set(uint32_t number);
+ * every combination of the kinds, groups and scales of its extended members. */
+uint64_t format_set(uint32_t number);
 /* Returns the i-th part of a set that needs its own kernel: all its formats of FORMAT_TABLE_BASIC, or one of
  * its other formats. 0: past the last part. */
-uint32_t format_set_part(uint32_t set, uint32_t i);
+uint64_t format_set_part(uint64_t set, uint32_t i);
 /* Returns the kernels' constant FORMATS for such a part. */
-uint32_t format_constant(uint32_t part);
+uint32_t format_constant(uint64_t part);
+/* Returns whether a part is one block format, and whether it is one extended format. */
+bool format_part_is_block(uint64_t part);
+bool format_part_is_extended(uint64_t part);
 
 /* List the bits and the groups of all affine formats, for messages: "4 or 8", "64". */
 enum { FORMAT_LIST_TEXT = 64 };
@@ -46,15 +53,16 @@ const char *format_list_groups(char out[FORMAT_LIST_TEXT]);
 /* Returns whether rows of `cols` columns consist of whole groups. */
 bool format_takes_cols(const struct format *f, uint64_t cols);
 
-/* Return the bytes of `n` adjacent codes or numbers, and of their scales. The first one begins a group and n
- * is a number of whole groups; any n in a plain format. Rows are contiguous: n may span a row or a matrix. */
+/* Return the bytes of `n` adjacent codes, numbers or blocks, and of their scales. The first one begins a
+ * group and n is a number of whole groups; any n in a plain format. Rows are contiguous: n may span a row or
+ * a matrix. */
 uint64_t format_code_bytes(const struct format *f, uint64_t n);
 uint64_t format_scale_bytes(const struct format *f, uint64_t n);
 /* Returns the bytes of the codes with their scales and biases. */
 uint64_t format_all_bytes(const struct format *f, uint64_t n);
 
-/* Decodes n numbers of a matrix from number `first` on. Rounds to float32 as mlx does: code * scale, then +
- * bias. scales, biases: of the whole matrix; not used if the format has none. Pointers may have any
+/* Decodes n numbers of a matrix from number `first` on. Rounds to float32 as mlx and ggml do: code * scale,
+ * then + bias. scales, biases: of the whole matrix; not used if the format has none. Pointers may have any
  * alignment. */
 void format_decode(const struct format *f, const void *weight, const void *scales, const void *biases,
                    uint64_t first, uint64_t n, float *out);

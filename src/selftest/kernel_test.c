@@ -8,6 +8,7 @@
 #include "base/f16.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "selftest/random_blocks.h"
 #include "ops/linear/gemm_plan.h"
 
 void kt_lock(struct kernel_test *l)
@@ -118,6 +119,11 @@ static void random_numbers(struct kernel_test *l, uint32_t format, uint8_t *to, 
     }
 }
 
+static uint32_t next_bits(void *ctx)
+{
+    return (uint32_t)kt_random(ctx);
+}
+
 /* The parts of a matrix that is not of float32 numbers. */
 static void random_parts(struct kernel_test *l, uint32_t format, uint64_t n, uint32_t cols,
                          struct test_buffer *parts[3])
@@ -127,7 +133,10 @@ static void random_parts(struct kernel_test *l, uint32_t format, uint64_t n, uin
     uint8_t *raw = mem_new(codes + 2 * scales, 1, &l->err);
     if (!raw)
         return;
-    random_numbers(l, format, raw, codes, cols);
+    if (format_is_block(format))
+        random_blocks_fill(format, n / f->group, 1 / sqrtf((float)cols), next_bits, l, raw);
+    else
+        random_numbers(l, format, raw, codes, cols);
     parts[0] = kt_bytes(l, raw, codes);
     if (scales)
         random_groups(l, f, raw + codes, raw + codes + scales, n / f->group, cols);

@@ -244,8 +244,8 @@ static void embed_cases(struct kernel_test *l)
 {
     for (uint32_t format = 0; format < FORMAT_END; format++) {
         l->is_rest = format >= FORMAT_KINDS;
-        if (format_of(format)->bits)
-            embed_case(l, format < FORMAT_KINDS ? 1003 : 37, 384, format);
+        if (format_of(format)->bits && !(format_is_block(format) && kt_has_kernels(l)))
+            embed_case(l, format < FORMAT_KINDS ? 1003 : 37, format_is_block(format) ? 512 : 384, format);
     }
     l->is_rest = false;
     embed_case(l, 3, 64, FORMAT_Q4);

@@ -13,6 +13,7 @@
 #include "check.h"
 #include "convert/convert.h"
 #include "convert/encode.h"
+#include "golden.h"
 #include "model/model_file.h"
 #include "model/quant_config.h"
 #include "model/safetensors.h"
@@ -108,7 +109,7 @@ static void every_format_has_the_values_of_mlx(void **state)
     for (uint32_t i = 0; i < FORMAT_END; i++) {
         const struct format *f = format_of(i);
         char key[48], mode[16] = "affine";
-        if (f->bits == 0 || f->scheme == SCHEME_PLAIN)
+        if (f->bits == 0 || f->scheme == SCHEME_PLAIN || f->scheme == SCHEME_BLOCK)
             continue;
         for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)
             if (quant_config_mode_format(m) == i)
@@ -517,6 +518,70 @@ static void manifests_that_lie_about_experts_are_refused(void **state)
     tmp_tree_remove(tmp);
 }
 
+/* --- block formats --- */
+
+/* FNV-1a of the numbers' words. */
+static uint32_t hash_of(const float *numbers, uint32_t n)
+{
+    uint32_t h = 0x811c9dc5;
+    for (uint32_t i = 0, word; i < n; i++) {
+        memcpy(&word, &numbers[i], sizeof word);
+        h = (h ^ word) * 0x01000193;
+    }
+    return h;
+}
+
+static const struct golden_tensor *blocks_find(const struct golden *g, const char *type, const char *what)
+{
+    char name[32];
+    snprintf(name, sizeof name, "%s.%s", type, what);
+    for (uint32_t i = 0; i < g->n; i++)
+        if (strcmp(g->tensors[i].name, name) == 0)
+            return &g->tensors[i];
+    fail_msg("no tensor %s", name);
+    return NULL;
+}
+
+static void blocks_have_the_numbers_of_the_gguf_package(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_open(&g, "tests/models/gguf/blocks.safetensors");
+    for (uint32_t number = FORMAT_BLOCK_FIRST; number < FORMAT_END; number++) {
+        const struct format *f = format_of(number);
+        const struct golden_tensor *blocks = blocks_find(&g, f->name, "blocks");
+        const uint32_t *hashes = blocks_find(&g, f->name, "hashes")->data;
+        assert_int_equal(blocks->shape[1], f->block_bytes);
+        assert_true(blocks->shape[0] >= 24);
+        for (uint64_t b = 0; b < blocks->shape[0]; b++) {
+            float numbers[COLS];
+            format_decode(f, blocks->data, NULL, NULL, b * f->group, f->group, numbers);
+            if (hash_of(numbers, f->group) != hashes[b])
+                fail_msg("%s: block %u differs", f->name, (unsigned)b);
+        }
+    }
+    golden_close(&g);
+}
+
+static void numbers_inside_of_blocks_are_those_of_whole_blocks(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_open(&g, "tests/models/gguf/blocks.safetensors");
+    for (uint32_t number = FORMAT_BLOCK_FIRST; number < FORMAT_END; number++) {
+        const struct format *f = format_of(number);
+        const void *blocks = blocks_find(&g, f->name, "blocks")->data;
+        float all[3 * COLS], some[3 * COLS];
+        format_decode(f, blocks, NULL, NULL, 0, (uint64_t)3 * f->group, all);
+        for (uint32_t first = 0; first < 2 * f->group; first += 7) {
+            uint32_t n = 3 * f->group - first - 5;
+            format_decode(f, blocks, NULL, NULL, first, n, some);
+            assert_memory_equal(some, all + first, n * sizeof *some);
+        }
+    }
+    golden_close(&g);
+}
+
 /* --- sets, as kernels know them --- */
 
 static void a_format_alone_is_one_part_and_its_constant_tells_it(void **state)
@@ -524,7 +589,8 @@ static void a_format_alone_is_one_part_and_its_constant_tells_it(void **state)
     (void)state;
     for (uint32_t number = 0; number < FORMAT_END; number++) {
         const struct format *f = format_of(number);
-        uint32_t set = format_set(number), constant;
+        uint64_t set = format_set(number);
+        uint32_t constant;
         if (!f->bits)
             continue;
         assert_int_equal(format_set_part(set, 0), set);
@@ -535,8 +601,14 @@ static void a_format_alone_is_one_part_and_its_constant_tells_it(void **state)
             assert_int_equal(constant, 1u << number);
             continue;
         }
-        assert_int_equal(FORMAT_WORD_BITS(constant), f->bits);
         assert_int_equal(FORMAT_WORD_SCHEME(constant), f->scheme);
+        assert_true(format_part_is_block(set) == format_is_block(number));
+        assert_true(format_part_is_extended(set) == !format_is_block(number));
+        if (format_is_block(number)) {
+            assert_int_equal(FORMAT_WORD_NUMBER(constant), number);
+            continue;
+        }
+        assert_int_equal(FORMAT_WORD_BITS(constant), f->bits);
         assert_int_equal(1u << FORMAT_WORD_GROUP_SHIFT(constant), f->group);
         assert_int_equal(FORMAT_WORD_SCALE(constant), f->scale);
     }
@@ -546,10 +618,10 @@ static void a_united_set_has_a_part_for_each_of_its_formats(void **state)
 {
     (void)state;
     static const uint32_t formats[] = {
-        FORMAT_Q4,   FORMAT_BF16, FORMAT_Q3, FORMAT_Q6 + FORMAT_GROUP_32, FORMAT_Q4 + FORMAT_SCALE_F16,
-        FORMAT_MXFP4};
+        FORMAT_Q4,    FORMAT_BF16,   FORMAT_Q3,     FORMAT_Q6 + FORMAT_GROUP_32, FORMAT_Q4 + FORMAT_SCALE_F16,
+        FORMAT_MXFP4, FORMAT_G_Q4_0, FORMAT_G_NVFP4};
     enum { N = sizeof formats / sizeof *formats };
-    uint32_t set = 0, usual = format_set(FORMAT_Q4) | format_set(FORMAT_BF16);
+    uint64_t set = 0, usual = format_set(FORMAT_Q4) | format_set(FORMAT_BF16);
     for (int i = 0; i < N; i++)
         set |= format_set(formats[i]);
     assert_int_equal(format_set_part(set, 0), usual);
@@ -565,6 +637,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_format_alone_is_one_part_and_its_constant_tells_it),
+        cmocka_unit_test(blocks_have_the_numbers_of_the_gguf_package),
+        cmocka_unit_test(numbers_inside_of_blocks_are_those_of_whole_blocks),
         cmocka_unit_test(a_united_set_has_a_part_for_each_of_its_formats),
         cmocka_unit_test(every_format_has_the_values_of_mlx),
         cmocka_unit_test(small_floats_are_made_with_the_bytes_of_mlx),

@@ -1,9 +1,9 @@
-/* blocks.h - decodes the supported types of GGUF tensors.
+/* blocks.h - the types of GGUF tensors, as conversion reads them.
  *
- * A row is blocks of `block` numbers, `bytes` bytes each. In most types groups of 32 numbers are value = code
+ * A row is blocks of `block` numbers, `bytes` bytes each. In many types groups of 32 numbers are value = code
  * * scale + bias with whole codes. A storage format with as many bits, whose scales can represent theirs,
- * holds these exactly. In some types 16 numbers share a scale, which no affine format has; these are decoded
- * to numbers only. */
+ * holds these exactly. In the other types fewer numbers share a scale, which no affine format has, or codes
+ * are far apart; these are decoded to numbers only. */
 #ifndef MOEFLUX_CONVERT_GGUF_BLOCKS_H
 #define MOEFLUX_CONVERT_GGUF_BLOCKS_H
 
@@ -27,21 +27,25 @@ struct gguf_group {
 struct gguf_type {
     const char *name;
     uint32_t block, bytes;
-    uint32_t bits;  /* bits of a code in groups of 32; 0: it has no such groups */
-    uint32_t scale; /* SCALE_* that represents a group's scale and bias exactly */
+    uint32_t format; /* FORMAT_* of the blocks as they are */
+    uint32_t bits;   /* bits of a code in groups of 32; 0: it has no such groups */
+    uint32_t scale;  /* SCALE_* that represents a group's scale and bias exactly */
     /* bits of affine codes in groups of 32 that lose little, if `bits` is 0 or unavailable; 0: plain
      * numbers */
     uint32_t instead;
-    void (*decode)(const uint8_t *block, float *out); /* [block] numbers, in float32 as ggml computes them */
-    void (*groups)(const uint8_t *block, struct gguf_group *out); /* [block / 32]; NULL if bits is 0 */
+    int32_t below; /* added to a code of the block format, gives the code of a group, which is not negative */
 };
 
+/* Decodes one block to [block] numbers, in float32 as ggml computes them. */
+void gguf_type_decode(const struct gguf_type *t, const uint8_t *block, float *out);
+/* Takes one block apart; `bits` is not 0. out: [block / 32]. */
+void gguf_type_groups(const struct gguf_type *t, const uint8_t *block, struct gguf_group *out);
 /* Returns the type, or NULL if it is not supported. */
 const struct gguf_type *gguf_type_find(uint32_t type);
 /* Returns the name of any type that ggml has or had; NULL: there is no such type. */
 const char *gguf_type_name(uint32_t type);
 /* Writes "F32, F16, ... or MXFP4". */
-enum { GGUF_TYPE_LIST = 160 };
+enum { GGUF_TYPE_LIST = 240 };
 const char *gguf_type_list(char out[GGUF_TYPE_LIST]);
 
 /* Reorders an MXFP4 block for the storage format: 16 bytes of codes, and the scale's byte. */

@@ -296,7 +296,7 @@ static int add_numbers(void *ctx, const struct gguf_place *p, const uint8_t *blo
 {
     float all[GGUF_MAX_BLOCK], **out = ctx;
     (void)e;
-    p->type->decode(block, all);
+    gguf_type_decode(p->type, block, all);
     memcpy(*out, all + from, n * sizeof *all);
     *out += n;
     return 0;
@@ -384,7 +384,7 @@ static int add_groups(void *ctx, const struct gguf_place *p, const uint8_t *bloc
         w->codes += GGUF_GROUP / 2;
         return isfinite(e8m0_to_float(*w->scales++)) ? 0 : fail_scale(w, p, NAN, e);
     }
-    p->type->groups(block, all);
+    gguf_type_groups(p->type, block, all);
     bool rounds = w->format->scale == SCALE_F16 && p->type->scale != SCALE_F16;
     for (uint64_t i = from / GGUF_GROUP; rc == 0 && i < (from + n) / GGUF_GROUP; i++) {
         if (rounds && w->sum)

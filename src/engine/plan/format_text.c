@@ -32,7 +32,7 @@ static const char *name_of(uint32_t format, char out[NAME])
         return out;
     }
     snprintf(out, NAME, "%s", f->name);
-    for (char *c = out; *c; c++)
+    for (char *c = out; *c && f->scheme != SCHEME_BLOCK; c++) /* ggml's own names stay */
         *c = (char)tolower((unsigned char)*c);
     return out;
 }

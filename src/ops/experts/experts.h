@@ -35,7 +35,7 @@ struct experts_shape {
     /* FORMAT_* of the routed experts' gate and up; of their down projections */
     uint32_t up_format, down_format;
     /* set (base/format.h): formats of the routed and of all layers' shared down projections */
-    uint32_t down_formats;
+    uint64_t down_formats;
     /* byte offsets of the parts in an expert */
     uint32_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
     float eps;
@@ -43,7 +43,7 @@ struct experts_shape {
     /* rows of the shared expert's gate and up if up may compute them (all layers store both in the same
      * format); 0: up may not */
     uint32_t shared_inner;
-    uint32_t up_formats; /* set: formats of the routed and of all layers' shared gate and up */
+    uint64_t up_formats; /* set: formats of the routed and of all layers' shared gate and up */
     bool chooses;        /* up may be asked to choose with a softmax router; norm_topk: that router's norm */
     bool norm_topk;
     bool drops; /* idx may be NO_EXPERT; never with `chooses` */
@@ -72,11 +72,12 @@ struct experts_up_kernels {
     struct kernel kernel, choosing;
 };
 struct experts_up {
-    uint32_t formats;
+    uint64_t formats;
     struct experts_up_kernels one, several; /* calls of one token, of several */
 };
 struct experts_down {
-    uint32_t formats, rows;
+    uint64_t formats;
+    uint32_t rows;
     struct kernel kernel;
 };
 enum { EXPERTS_MAX_PARTS = 12 };

@@ -31,7 +31,7 @@ enum {
 _Static_assert((int)GEMV_N_SPEC <= EXPERTS_FIRST_SPEC, "constants of gemv.glsl and of the experts overlap");
 
 /* Returns whether a format is in a part of a set. */
-static bool is_in(uint32_t format, uint32_t part)
+static bool is_in(uint32_t format, uint64_t part)
 {
     return (format_set(format) & ~part) == 0;
 }
@@ -56,7 +56,7 @@ static const struct experts_down *down_for(const struct experts *op, uint32_t fo
 }
 
 /* Returns the name of the kernel for a part of a set, or for an extended format together with FORMAT_Q4. */
-static const char *name_of(struct exec *x, uint32_t formats, const char *plain, const char *with_q4,
+static const char *name_of(struct exec *x, uint64_t formats, const char *plain, const char *with_q4,
                            const char *with_q4_denorm)
 {
     if (format_set_part(formats, 1) == 0)
@@ -119,7 +119,7 @@ enum { LEAST_LANES = 4 };
 
 /* The layout of a part's kernel. */
 struct down_shape {
-    uint32_t formats;
+    uint64_t formats;
     bool is_shared; /* no routed expert has these formats: the shared one has all subgroups */
     uint32_t inner; /* columns that decide the number of lanes */
     uint32_t slots; /* most slots of a pass over shared memory */
@@ -235,9 +235,9 @@ static int open_down_with_q4(struct experts *op, struct exec *x, struct moeflux_
 }
 
 /* Returns the set of an extended format and FORMAT_Q4; 0: they do not meet. formats: those of all layers. */
-static uint32_t set_with_q4(uint32_t routed, uint32_t formats)
+static uint64_t set_with_q4(uint32_t routed, uint64_t formats)
 {
-    uint32_t q4 = format_set(FORMAT_Q4);
+    uint64_t q4 = format_set(FORMAT_Q4);
     return format_is_basic(routed) ? 0 : (formats & q4) ? format_set(routed) | q4 : 0;
 }
 
@@ -285,7 +285,7 @@ static int open_down(struct experts *op, struct exec *x, struct experts_down *do
 static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
-    uint32_t ups = format_set(s->up_format) | (s->shared_inner ? s->up_formats : 0), downs = s->down_formats;
+    uint64_t ups = format_set(s->up_format) | (s->shared_inner ? s->up_formats : 0), downs = s->down_formats;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && format_set_part(ups, i); i++) {
         if (i == EXPERTS_MAX_PARTS)

@@ -16,7 +16,7 @@ bool gemm_is_possible(const struct exec *x)
     return c.max_workgroup >= SIDE * SIDE && c.max_shared_bytes >= MOST_SHARED;
 }
 
-struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats)
+struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint64_t formats)
 {
     /* An invocation's rows and tokens, and the columns of a step. */
     static const struct {
@@ -62,7 +62,7 @@ static uint32_t f16_shared_bytes(const struct f16_shape *h)
     return (f16_rows(h) + f16_tokens(h)) * (F16_DEPTH / 8 + 1) * 16 + h->group * 32;
 }
 
-struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats)
+struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint64_t formats)
 {
     /* The fastest of those that tests/bench/tiles.c lists, on an H200. */
     static const struct f16_shape shapes[GEMM_TILES] = {[GEMM_TILE_16] = {64, 2, 1, 1},

@@ -26,12 +26,12 @@ bool gemm_is_possible(const struct exec *x);
 enum gemm_tile { GEMM_TILE_16, GEMM_TILE_32, GEMM_TILE_64, GEMM_TILE_128, GEMM_TILES };
 
 /* Returns the plan for matrices in `formats`, a part of a set (format_set_part). */
-struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats);
+struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint64_t formats);
 
 /* The same with float16 tiles and float32 sums, accurate to 2e-3 of the largest output, on devices with
  * gemm_has_f16. The tile is smaller if the device has no room for this one. */
 bool gemm_has_f16(const struct exec *x);
-struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint32_t formats);
+struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, uint64_t formats);
 
 /* Returns the plan for kernels/lib/gemm_frag.glsl: float16 tiles of up to 64 tokens for FORMAT_Q4, in
  * registers only, on devices whose matrices have the known fragment layout (exec/fragment_layout.h). Columns

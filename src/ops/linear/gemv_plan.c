@@ -47,7 +47,7 @@ struct share {
     bool is_full;          /* every lane has a piece */
 };
 
-static bool is_extended(uint32_t formats)
+static bool is_extended(uint64_t formats)
 {
     return formats >> FORMAT_SET_EXTENDED != 0;
 }
@@ -57,13 +57,13 @@ static uint32_t piece_cols(uint32_t bits)
     return bits > 6 ? 128 / bits : 32;
 }
 
-bool gemv_has_steps(const struct exec_caps *c, uint32_t formats)
+bool gemv_has_steps(const struct exec_caps *c, uint64_t formats)
 {
     return !is_extended(formats) || c->has_denorm;
 }
 
 /* Counts the pieces of a row in the format with the most and in the one with the fewest. */
-static void count_pieces(uint32_t cols, uint32_t formats, uint32_t *most, uint32_t *fewest)
+static void count_pieces(uint32_t cols, uint64_t formats, uint32_t *most, uint32_t *fewest)
 {
     *most = *fewest =
         is_extended(formats) ? cols / piece_cols(FORMAT_WORD_BITS(format_constant(formats))) : 0;
@@ -75,7 +75,7 @@ static void count_pieces(uint32_t cols, uint32_t formats, uint32_t *most, uint32
         }
 }
 
-uint32_t gemv_pieces(uint32_t cols, uint32_t formats)
+uint32_t gemv_pieces(uint32_t cols, uint64_t formats)
 {
     uint32_t most, fewest;
     count_pieces(cols, formats, &most, &fewest);
@@ -86,7 +86,7 @@ uint32_t gemv_pieces(uint32_t cols, uint32_t formats)
  * lane, one subgroup takes a row; several subgroups share a longer row, each as little of it as possible. The
  * format with the most pieces decides. In a format with less than half as many, too few lanes would have
  * work. */
-static bool share_whole(const struct exec_caps *c, uint32_t cols, uint32_t formats, uint32_t most_steps,
+static bool share_whole(const struct exec_caps *c, uint32_t cols, uint64_t formats, uint32_t most_steps,
                         struct share *out)
 {
     uint32_t pieces, fewest, best = 0, subgroup = c->subgroup_size;
@@ -369,7 +369,7 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
 
 /* Returns the name that the Makefile's VARIANTS have for a format; NULL if `formats`, the kernel's constant,
  * are several. */
-static const char *variant_of(uint32_t formats)
+static const char *variant_of(uint64_t formats)
 {
     static const char *const names[FORMAT_SET_EXTENDED] = {
         [FORMAT_Q4] = "q4", [FORMAT_Q8] = "q8", [FORMAT_BF16] = "bf16", [FORMAT_F32] = "f32"};

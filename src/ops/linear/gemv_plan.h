@@ -27,7 +27,7 @@ struct gemv_shape {
     uint32_t rows; /* rows of all segments and experts of the dispatch */
     uint32_t cols;
     uint32_t tokens;   /* vectors at once: 1 or 4 */
-    uint32_t formats;  /* formats of the matrices: a part of a set (format_set_part) */
+    uint64_t formats;  /* formats of the matrices: a part of a set (format_set_part) */
     uint32_t matrices; /* MATRICES of the kernel */
     uint32_t least;    /* rows of the smallest matrix; 0: four or more */
     /* number of matrices of about equal size that share no workgroup; 0: the kernel does not know STREAM */
@@ -40,9 +40,9 @@ struct gemv_plan {
 };
 /* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_extended.glsl cut
  * it; 0: their number differs between these formats. */
-uint32_t gemv_pieces(uint32_t cols, uint32_t formats);
+uint32_t gemv_pieces(uint32_t cols, uint64_t formats);
 /* Returns whether the kernels for these formats can take all pieces of a row at once (STEPS). */
-bool gemv_has_steps(const struct exec_caps *c, uint32_t formats);
+bool gemv_has_steps(const struct exec_caps *c, uint64_t formats);
 
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s);
 /* Turns the shape's plan for one vector into one for up to `tokens` vectors at once, as many as fit shared

@@ -78,7 +78,7 @@ static enum gemm_tile gemm_tile_for(enum linear_path path)
 }
 
 /* formats, here and below: a part of a set (base/format.h). */
-static struct tile plain_tile(const struct exec *x, enum linear_path path, uint32_t formats)
+static struct tile plain_tile(const struct exec *x, enum linear_path path, uint64_t formats)
 {
     struct exec_caps c = exec_get_caps(x);
     uint32_t subgroups = (uint32_t)size_max(1, size_min(256, c.max_workgroup) / c.subgroup_size);
@@ -91,7 +91,7 @@ static struct tile plain_tile(const struct exec *x, enum linear_path path, uint3
 }
 
 /* Gives an invocation eight columns. */
-static struct tile split_tile(const struct exec *x, uint32_t cols, uint32_t formats)
+static struct tile split_tile(const struct exec *x, uint32_t cols, uint64_t formats)
 {
     struct exec_caps c = exec_get_caps(x);
     uint32_t group =
@@ -156,7 +156,8 @@ static bool describe_token(const struct linear *op, const struct linear_part *pa
 static struct tile tile_for(const struct exec *x, enum linear_path path, const struct linear *op,
                             const struct linear_part *part)
 {
-    uint32_t formats = 0, least = UINT32_MAX;
+    uint64_t formats = 0;
+    uint32_t least = UINT32_MAX;
     for (uint32_t i = 0; i < part->n; i++) {
         formats |= format_set(op->w[part->first + i].format);
         least = (uint32_t)size_min(least, op->w[part->first + i].rows);
