@@ -12,6 +12,7 @@
 #include "cli/exit.h"
 #include "cli/report/inspect.h"
 #include "cli/talk/interactive.h"
+#include "cli/options/model_defaults.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/measure/perplexity.h"
@@ -170,6 +171,8 @@ int main(int argc, char **argv)
     t.quiet = o.log_level < EXIT_INFO;
     if (o.color)
         t.out_dress = o.color == 1;
+    if (!rc)
+        rc = model_defaults_take(&o, &e);
     if (!rc) {
         startup_skip_software_drivers(&o);
         rc = dispatch(&o, &t, &out, &e);

@@ -2,68 +2,64 @@
 
 #include <stddef.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "args.h"
-#include "base/format.h"
+
+/* Columns and bytes of a block. */
+#define COLS_BYTES(name, number, cols, bytes, x) COLS_##name = (cols), BYTES_##name = (bytes),
+enum { FORMAT_TABLE_BLOCKS(COLS_BYTES, 0) };
 
 /* The index is the type's number in a file. */
+#define PLAIN(number, name, bytes) [number] = {#name, 1, bytes, FORMAT_##name},
+#define BLOCKS(number, name)       [number] = {#name, COLS_##name, BYTES_##name, FORMAT_G_##name},
+#define NOT_READ(number, name)     [number] = {#name, 0, 0, FORMAT_NONE},
 static const struct ggml_type types[] = {
-    [GGML_TYPE_F32] = {"F32", 1, 4},
-    [GGML_TYPE_F16] = {"F16", 1, 2},
-    [2] = {"Q4_0", 32, 18},
-    [3] = {"Q4_1", 32, 20},
-    [4] = {"Q4_2", 0, 0},
-    [5] = {"Q4_3", 0, 0},
-    [6] = {"Q5_0", 32, 22},
-    [7] = {"Q5_1", 32, 24},
-    [8] = {"Q8_0", 32, 34},
-    [9] = {"Q8_1", 0, 0},
-    [10] = {"Q2_K", 256, 84},
-    [11] = {"Q3_K", 256, 110},
-    [12] = {"Q4_K", 256, 144},
-    [13] = {"Q5_K", 256, 176},
-    [14] = {"Q6_K", 256, 210},
-    [15] = {"Q8_K", 0, 0},
-    [16] = {"IQ2_XXS", 256, 66},
-    [17] = {"IQ2_XS", 256, 74},
-    [18] = {"IQ3_XXS", 256, 98},
-    [19] = {"IQ1_S", 256, 50},
-    [20] = {"IQ4_NL", 32, 18},
-    [21] = {"IQ3_S", 256, 110},
-    [22] = {"IQ2_S", 256, 82},
-    [23] = {"IQ4_XS", 256, 136},
-    [24] = {"I8", 0, 0},
-    [25] = {"I16", 0, 0},
-    [26] = {"I32", 0, 0},
-    [27] = {"I64", 0, 0},
-    [28] = {"F64", 0, 0},
-    [29] = {"IQ1_M", 256, 56},
-    [GGML_TYPE_BF16] = {"BF16", 1, 2},
-    [31] = {"Q4_0_4_4", 0, 0},
-    [32] = {"Q4_0_4_8", 0, 0},
-    [33] = {"Q4_0_8_8", 0, 0},
-    [34] = {"TQ1_0", 256, 54},
-    [35] = {"TQ2_0", 256, 66},
-    [39] = {"MXFP4", 32, 17},
-    [40] = {"NVFP4", 64, 36},
+    /* clang-format off */
+    PLAIN(GGML_TYPE_F32, F32, 4)
+    PLAIN(GGML_TYPE_F16, F16, 2)
+    BLOCKS(2, Q4_0)
+    BLOCKS(3, Q4_1)
+    NOT_READ(4, Q4_2)
+    NOT_READ(5, Q4_3)
+    BLOCKS(6, Q5_0)
+    BLOCKS(7, Q5_1)
+    BLOCKS(8, Q8_0)
+    NOT_READ(9, Q8_1)
+    BLOCKS(10, Q2_K)
+    BLOCKS(11, Q3_K)
+    BLOCKS(12, Q4_K)
+    BLOCKS(13, Q5_K)
+    BLOCKS(14, Q6_K)
+    NOT_READ(15, Q8_K)
+    BLOCKS(16, IQ2_XXS)
+    BLOCKS(17, IQ2_XS)
+    BLOCKS(18, IQ3_XXS)
+    BLOCKS(19, IQ1_S)
+    BLOCKS(20, IQ4_NL)
+    BLOCKS(21, IQ3_S)
+    BLOCKS(22, IQ2_S)
+    BLOCKS(23, IQ4_XS)
+    NOT_READ(24, I8)
+    NOT_READ(25, I16)
+    NOT_READ(26, I32)
+    NOT_READ(27, I64)
+    NOT_READ(28, F64)
+    BLOCKS(29, IQ1_M)
+    PLAIN(GGML_TYPE_BF16, BF16, 2)
+    NOT_READ(31, Q4_0_4_4)
+    NOT_READ(32, Q4_0_4_8)
+    NOT_READ(33, Q4_0_8_8)
+    BLOCKS(34, TQ1_0)
+    BLOCKS(35, TQ2_0)
+    BLOCKS(39, MXFP4)
+    BLOCKS(40, NVFP4)
+    /* clang-format on */
 };
 enum { N_TYPES = sizeof types / sizeof *types };
 
 const struct ggml_type *ggml_type_find(uint32_t number)
 {
     return number < N_TYPES && types[number].name ? &types[number] : NULL;
-}
-
-/* Plain types have our own formats; formats of blocks have ggml's names. */
-uint32_t ggml_type_format(uint32_t number)
-{
-    const struct ggml_type *t = ggml_type_find(number);
-    if (!t || t->block == 0)
-        return FORMAT_NONE;
-    if (t->block == 1)
-        return number == GGML_TYPE_F32 ? FORMAT_F32 : number == GGML_TYPE_F16 ? FORMAT_F16 : FORMAT_BF16;
-    return FORMAT_NONE;
 }
 
 const char *ggml_type_list(char out[GGML_TYPE_LIST])

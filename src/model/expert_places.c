@@ -11,15 +11,18 @@
 #include "model/model_file.h"
 #include "model/tensor.h"
 
+/* Kernels read blocks by words of up to 16 bytes. */
+enum { BLOCKS_ALIGN = 16 };
+
 /* Appends weights, scales and biases of a projection of n weights. */
 static void place_projection(uint32_t format, uint64_t n, uint64_t *w, uint64_t *s, uint64_t *b,
                              uint64_t *end)
 {
     const struct format *f = format_of(format);
-    *w = *end;
+    *w = f->scheme == SCHEME_BLOCK ? size_round_up(*end, BLOCKS_ALIGN) : *end;
     *s = *w + format_code_bytes(f, n);
     *b = *s + format_scale_bytes(f, n);
-    *end += format_all_bytes(f, n);
+    *end = *w + format_all_bytes(f, n);
 }
 
 struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f)

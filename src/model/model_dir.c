@@ -202,7 +202,8 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
 static void count_dense_bytes(struct model_dir *m)
 {
     for (size_t i = 0; i < m->n_tensors; i++)
-        *(table_has(m->tensors[i].name) ? &m->table_bytes : &m->dense_bytes) += m->tensors[i].bytes;
+        *(table_has(m->tensors[i].name) ? &m->table_bytes : &m->dense_bytes) +=
+            tensor_loaded_bytes(&m->tensors[i]);
     if (!m->packed)
         m->dense_bytes -= m->expert_bytes;
 }

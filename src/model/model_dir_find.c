@@ -56,17 +56,6 @@ static int quantised_matrix(const struct model_dir *m, const char *base, struct 
     return rc;
 }
 
-/* Operations take PRODUCT_COLS columns of blocks at once. */
-static int check_blocks(const struct model_dir *m, const struct matrix *w, struct moeflux_err *e)
-{
-    const struct tensor *t = w->weight;
-    int rc = check_shape(m, t, w->rows, w->cols, e);
-    if (rc < 0 || w->cols % PRODUCT_COLS == 0)
-        return rc;
-    return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: rows of %u numbers of %s, expected a multiple of %u",
-                   m->files[t->file].path, t->name, w->cols, format_of(w->format)->name, PRODUCT_COLS);
-}
-
 int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols,
                      struct matrix *out, struct moeflux_err *e)
 {
@@ -83,8 +72,8 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
         return rc < 0 ? rc : fp8_scales(m, out->weight, &block_scales, e);
     }
     if (out->weight->dtype == DTYPE_BLOCKS) {
-        out->format = out->weight->format;
-        return check_blocks(m, out, e);
+        out->format = tensor_is_widened(out->weight) ? FORMAT_F32 : out->weight->format;
+        return check_shape(m, out->weight, rows, cols, e);
     }
     if (!tensor_is_float(out->weight->dtype))
         return tensor_fail_dtype(out->weight, "U32, BF16, F16 or F32", m->files[out->weight->file].path, e);

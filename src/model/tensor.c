@@ -54,6 +54,16 @@ bool tensor_is_float(enum dtype dtype)
     return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_GGUF;
 }
 
+bool tensor_is_widened(const struct tensor *t)
+{
+    return t->dtype == DTYPE_BLOCKS && tensor_cols(t) % PRODUCT_COLS != 0;
+}
+
+uint64_t tensor_loaded_bytes(const struct tensor *t)
+{
+    return tensor_is_widened(t) ? tensor_rows(t) * tensor_cols(t) * sizeof(float) : t->bytes;
+}
+
 int tensor_fail_dtype(const struct tensor *t, const char *expected, const char *where, struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s", where, t->name,

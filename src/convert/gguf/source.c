@@ -88,13 +88,11 @@ static int add_place(struct gguf_source *s, const struct config *c, const struct
                      struct tensor *t, struct moeflux_err *e)
 {
     struct gguf_place *p = &s->places[s->n_places];
-    char known[GGUF_TYPE_LIST];
     *p = (struct gguf_place){
         .tensor = from, .type = gguf_type_find(from->type), .is_decay = t->change == TENSOR_LOG_OF_NEGATED};
     if (!p->type)
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: type %s, expected %s",
-                       s->file.files[from->file].path, from->name, ggml_type_find(from->type)->name,
-                       gguf_type_list(known));
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: type %s is not converted",
+                       s->file.files[from->file].path, from->name, ggml_type_find(from->type)->name);
     find_order(p, c, t->name);
     t->dtype = DTYPE_GGUF;
     t->format = FORMAT_NONE;

@@ -5,10 +5,8 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "base/ggml_type.h"
 #include "base/gguf.h"
 #include "base/mem.h"
-#include "args.h"
 #include "model/config_read.h"
 #include "model/family.h"
 #include "model/fused.h"
@@ -50,24 +48,11 @@ static int take_files(struct model_dir *m, struct gguf *g, struct moeflux_err *e
     return 0;
 }
 
-static int check_types(const struct gguf *g, const struct gguf_tensor *const *from,
-                       const struct tensor_list *l, struct moeflux_err *e)
-{
-    for (size_t i = 0; i < l->n; i++)
-        if (l->items[i].dtype == DTYPE_BLOCKS && l->items[i].format == FORMAT_NONE)
-            return err_set(e, ERR_UNSUPPORTED,
-                           "%s: tensor %s: type %s is not computed in place; moeflux convert takes the file",
-                           g->files[from[i]->file].path, from[i]->name, ggml_type_find(from[i]->type)->name);
-    return 0;
-}
-
 static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
 {
     const struct gguf_tensor **from = mem_new(g->n_tensors, sizeof *from, e);
     struct tensor_list l = {0};
     int rc = from ? gguf_tensors_list(g, &m->config, &l, from, &m->n_left_out, e) : ERR_MEMORY;
-    if (rc == 0)
-        rc = check_types(g, from, &l, e);
     if (rc == 0)
         rc = fused_split(&l, m->config.family->fused, &m->config, 0, m->path, e);
     if (rc == 0)

@@ -27,7 +27,7 @@ static void describe(struct tensor *t, const struct gguf_tensor *from)
                          .off = from->off,
                          .bytes = from->bytes};
     if (t->dtype == DTYPE_BLOCKS)
-        t->format = ggml_type_format(from->type);
+        t->format = ggml_type_find(from->type)->format;
     for (uint32_t i = 0; i < from->n_dims; i++)
         t->shape[i] = from->shape[from->n_dims - 1 - i];
 }
