@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/ggml_type.h"
+#include "base/gguf.h"
 #include "base/format.h"
 #include "check.h"
 #include "convert/convert.h"
@@ -24,7 +26,7 @@
 /* Same order as golden.safetensors. The first file's gate and up have different types. */
 static const char *const files[] = {
     NULL,           "qwen35moe.gguf", "qwen3next.gguf", "deepseek2-00001-of-00002.gguf",
-    "glm4moe.gguf", "minimax.gguf",   "gptoss.gguf",    "qwen3moe-even.gguf"};
+    "glm4moe.gguf", "minimax.gguf",   "gptoss.gguf",    "qwen3moe_even.gguf"};
 enum { N_FILES = sizeof files / sizeof *files, MAX_VOCAB = 512 };
 
 static const char *path_of(uint32_t i)
@@ -122,8 +124,14 @@ static void write_model(uint32_t type, bool as_f32, const char *dir, const char 
                     {"blk.0.attn_k.weight", 256, 64, 1},         {"blk.0.attn_v.weight", 256, 64, 1},
                     {"blk.0.ffn_gate_exps.weight", 256, 256, 2}, {"blk.0.ffn_up_exps.weight", 256, 256, 2},
                     {"blk.0.ffn_down_exps.weight", 256, 256, 2}};
-    static const char *const norms[] = {"output_norm.weight", "blk.0.attn_norm.weight",
-                                        "blk.0.ffn_norm.weight"};
+    static const struct {
+        const char *name;
+        uint64_t cols, rows;
+        float middle;
+    } plain[] = {{"output_norm.weight", 256, 1, 1},       {"blk.0.attn_norm.weight", 256, 1, 1},
+                 {"blk.0.ffn_norm.weight", 256, 1, 1},    {"blk.0.attn_q_norm.weight", 64, 1, 1},
+                 {"blk.0.attn_k_norm.weight", 64, 1, 1},  {"blk.0.attn_output.weight", 64, 256, 0},
+                 {"blk.0.ffn_gate_inp.weight", 256, 2, 0}};
     const struct ggml_type *t = ggml_type_find(type);
     struct gguf_writer w = {0};
     uint64_t seed = type + 1;
@@ -141,12 +149,15 @@ static void write_model(uint32_t type, bool as_f32, const char *dir, const char 
         free(blocks);
         free(numbers);
     }
-    for (int i = 0; i < 3; i++)
-        gguf_writer_tensor(&w, norms[i], GGML_TYPE_F32, 256, 1, 1);
-    gguf_writer_tensor(&w, "blk.0.attn_q_norm.weight", GGML_TYPE_F32, 64, 1, 1);
-    gguf_writer_tensor(&w, "blk.0.attn_k_norm.weight", GGML_TYPE_F32, 64, 1, 1);
-    gguf_writer_tensor(&w, "blk.0.attn_output.weight", GGML_TYPE_F32, 64, 256, 1);
-    gguf_writer_tensor(&w, "blk.0.ffn_gate_inp.weight", GGML_TYPE_F32, 256, 2, 1);
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        uint64_t n = plain[i].cols * plain[i].rows;
+        float *numbers = malloc(n * sizeof *numbers);
+        assert_non_null(numbers);
+        for (uint64_t k = 0; k < n; k++)
+            numbers[k] = plain[i].middle + ((float)(next_random(&seed) % 1024) / 512 - 1) * 0.1f;
+        gguf_writer_bytes(&w, plain[i].name, GGML_TYPE_F32, plain[i].cols, plain[i].rows, 1, numbers);
+        free(numbers);
+    }
     gguf_writer_finish(&w, dir, name);
 }
 
@@ -223,42 +234,41 @@ static void convert_gives_the_same_numbers(void **state)
 
 /* ---- tokenizers */
 
-/* Opens the tokenizer of a file with these tokens, all of them marked as normal. */
-static struct tokenizer *open_tokens(const char *tmp, const char *const *tokens, uint64_t n, uint32_t eos)
+/* Sets a number of 32 bits in the file's metadata: item i of a list, or the number itself. */
+static void patch(const struct gguf *g, char *bytes, const char *key, uint32_t i, uint32_t n)
 {
-    static const char *const merges[] = {"h e"};
-    struct gguf_writer w = {0};
-    struct moeflux_err e = {0};
-    gguf_writer_model(&w, 256, 256, 8);
-    gguf_writer_text(&w, "tokenizer.ggml.model", "gpt2");
-    gguf_writer_text(&w, "tokenizer.ggml.pre", "qwen2");
-    gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, n);
-    gguf_writer_texts(&w, "tokenizer.ggml.merges", merges, 1);
-    gguf_writer_whole(&w, "tokenizer.ggml.eos_token_id", eos);
-    gguf_writer_finish(&w, tmp, "t.gguf");
-    struct tokenizer *t = tokenizer_open(tmp_tree_path(tmp, "t.gguf"), &e);
-    if (!t)
-        fail_msg("%s", e.text);
-    return t;
+    const struct gguf_value *v = gguf_find(g, key);
+    assert_non_null(v);
+    /* A number is the end of its entry, after the key and its kind. */
+    char *at = v->is_list ? bytes + v->off + 4 * (size_t)i : NULL;
+    for (size_t k = 0; !at; k++)
+        if (!memcmp(bytes + k, key, strlen(key)))
+            at = bytes + k + strlen(key) + 4;
+    memcpy(at, &n, sizeof n);
 }
 
 static void control_tokens_that_are_marked_as_normal_act_as_control_tokens(void **state)
 {
     (void)state;
-    static const char *const tokens[] = {"h",
-                                         "e",
-                                         "he",
-                                         "<|im_end|>",
-                                         "</s>",
-                                         "<\xef\xbd\x9c"
-                                         "end\xef\xbd\x9c>",
-                                         "<|"};
-    char *tmp = tmp_tree_new();
-    struct tokenizer *t = open_tokens(tmp, tokens, sizeof tokens / sizeof *tokens, 4);
-    static const bool is_control[] = {false, false, false, true, true, true, false};
-    for (int32_t i = 0; i < 7; i++)
-        assert_int_equal(tokenizer_is_special(t, i), is_control[i]);
+    enum { HE = 256, END = 262, PAD = 271, NORMAL = 1 };
+    struct gguf g;
+    struct moeflux_err e = {0};
+    char *bytes, *tmp = tmp_tree_new();
+    size_t len;
+    check_ok(file_read_text(path_of(N_FILES - 1), 1 << 20, &bytes, &len, &e), &e);
+    check_ok(gguf_open(&g, path_of(N_FILES - 1), &e), &e);
+    /* <|end|> looks like a control token, and the key of the end of text names [PAD271]. */
+    patch(&g, bytes, "tokenizer.ggml.token_type", END, NORMAL);
+    patch(&g, bytes, "tokenizer.ggml.token_type", PAD, NORMAL);
+    patch(&g, bytes, "tokenizer.ggml.eos_token_id", 0, PAD);
+    gguf_close(&g);
+    tmp_tree_write(tmp, "t.gguf", bytes, len);
+    struct tokenizer *t = tokenizer_open(tmp_tree_path(tmp, "t.gguf"), &e);
+    if (!t)
+        fail_msg("%s", e.text);
+    assert_true(tokenizer_is_special(t, END) && tokenizer_is_special(t, PAD) && !tokenizer_is_special(t, HE));
     tokenizer_free(t);
+    free(bytes);
     tmp_tree_remove(tmp);
 }
 
