@@ -620,6 +620,20 @@ static int add_splits(struct gguf *g, struct moeflux_err *e)
     return rc;
 }
 
+bool gguf_is_file(const char *path)
+{
+    char magic[4] = "";
+    size_t n = strlen(path);
+    if (!file_is_regular(path))
+        return false;
+    int fd = file_open_read(path, NULL, NULL);
+    bool begins = fd >= 0 && file_read_at(fd, path, magic, sizeof magic, 0, NULL) == 0 &&
+                  !memcmp(magic, "GGUF", sizeof magic);
+    if (fd >= 0)
+        close(fd);
+    return begins || (n > 5 && !strcmp(path + n - 5, ".gguf"));
+}
+
 int gguf_open(struct gguf *g, const char *path, struct moeflux_err *e)
 {
     *g = (struct gguf){0};

@@ -73,6 +73,8 @@ struct gguf {
     size_t n_tensors, cap_tensors;
 };
 
+/* Returns whether a regular file begins as a GGUF file does, or has the name of one. */
+bool gguf_is_file(const char *path);
 /* Opens `path` and, if it is the first of a split set, the other files of the set in its directory.
  * ERR_FORMAT, ERR_UNSUPPORTED (another version, an unsupported tensor type) name the file, what was expected
  * and what was found. On failure nothing stays open. */

@@ -405,8 +405,7 @@ static void a_failed_extent_fails_the_expert(void **state)
         enum reader_mode mode = usable.modes[k];
         static const char *const words[] = {"layer 1 expert 5", "model.safetensors", "Input/output error",
                                             NULL};
-        for (uint32_t n = 1; n <= 9; n += 4)
-            one_of_many_fails(&m, mode, 0, EIO, n, words);
+        one_of_many_fails(&m, mode, 0, EIO, UINT32_MAX, words);
     }
     model_dir_close(&m);
 }

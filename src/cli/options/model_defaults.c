@@ -1,11 +1,9 @@
 #include "cli/options/model_defaults.h"
 
 #include "base/err.h"
-#include "base/file.h"
 #include "base/gguf.h"
 #include "cli/options/options.h"
 #include "sample/sampler.h"
-#include "text/tokenizer/gguf_file.h"
 
 static void take_real(const struct gguf *g, const char *key, bool is_given, float *to)
 {
@@ -44,8 +42,7 @@ int model_defaults_take(struct options *o, struct moeflux_err *e)
 {
     struct gguf g;
     bool samples = o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_SERVE;
-    if (!samples || !o->model || !file_is_regular(o->model) || !tokenizer_is_gguf(o->model) ||
-        gguf_open(&g, o->model, NULL) < 0)
+    if (!samples || !o->model || !gguf_is_file(o->model) || gguf_open(&g, o->model, NULL) < 0)
         return 0;
     int rc = take(o, &g, e);
     gguf_close(&g);

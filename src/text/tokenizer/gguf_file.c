@@ -1,27 +1,11 @@
 #include "text/tokenizer/gguf_file.h"
 
-#include <string.h>
-#include <unistd.h>
-
 #include "base/err.h"
-#include "base/file.h"
 #include "base/gguf.h"
 #include "base/mem.h"
 #include "text/tokenizer/config.h"
 #include "text/tokenizer/file.h"
 #include "text/tokenizer/gguf_vocab.h"
-
-bool tokenizer_is_gguf(const char *path)
-{
-    char magic[4];
-    uint64_t bytes;
-    int fd = file_open_read(path, &bytes, NULL);
-    bool is = fd >= 0 && file_read_at(fd, path, magic, sizeof magic, 0, NULL) == 0 &&
-              !memcmp(magic, "GGUF", sizeof magic);
-    if (fd >= 0)
-        close(fd);
-    return is;
-}
 
 static int read_template(const struct gguf *g, struct tokenizer *t, struct moeflux_err *e)
 {

@@ -2,13 +2,8 @@
 #ifndef MOEFLUX_TEXT_TOKENIZER_GGUF_FILE_H
 #define MOEFLUX_TEXT_TOKENIZER_GGUF_FILE_H
 
-#include <stdbool.h>
-
 struct moeflux_err;
 struct tokenizer;
-
-/* Returns whether the file begins as a GGUF file does. */
-bool tokenizer_is_gguf(const char *path);
 
 /* Fills the zeroed `t`, with its first token and its chat template. On failure `t` is partly filled. Errors as
  * tokenizer_open. */

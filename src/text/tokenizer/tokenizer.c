@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/gguf.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "text/tokenizer/nfc.h"
@@ -36,7 +37,7 @@ void token_list_free(struct token_list *l)
 
 static int read_files(const char *path, struct tokenizer *t, struct moeflux_err *e)
 {
-    if (tokenizer_is_gguf(path))
+    if (gguf_is_file(path))
         return tokenizer_gguf_read(path, t, e);
     int rc =
         tokenizer_is_tiktoken(path) ? tokenizer_tiktoken_read(path, t, e) : tokenizer_file_read(path, t, e);
