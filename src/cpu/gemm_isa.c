@@ -196,25 +196,26 @@ VEC_INLINE void widen_plain(const struct strip *s, uint32_t first, uint32_t from
  * widen_affine. */
 static void widen_rows(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, float *to)
 {
-    enum { PART = CPU_BLOCK };
+    enum { MOST = 256 }; /* columns: a whole block of a block format */
     const struct cpu_matrix *w = s->call->w;
-    uint32_t bits = format_of(w->format)->bits;
-    uint64_t bytes = row_bytes(w, bits), begin = (uint64_t)from * bits / 8;
-    uint64_t next = from + n < w->cols ? (uint64_t)n * bits / 8 : CPU_STRIP_ROWS * bytes - begin;
-    float wide[ROWS][PART];
+    const struct format *f = format_of(w->format);
+    const uint32_t at_once = format_is_block(w->format) ? MOST : CPU_BLOCK;
+    uint64_t bytes = format_code_bytes(f, w->cols), begin = bytes * from / w->cols;
+    uint64_t next = from + n < w->cols ? bytes * n / w->cols : CPU_STRIP_ROWS * bytes - begin;
+    float wide[ROWS][MOST];
     const uint8_t *rows[ROWS], *codes[ROWS];
     rows_of(s, first, w->weight, bytes, codes);
     for (int i = 0; i < ROWS; i++)
         rows[i] = (const uint8_t *)wide[i];
-    for (uint32_t c = from; c < from + n; c += PART) {
-        uint32_t part = from + n - c < PART ? from + n - c : PART;
+    for (uint32_t c = from; c < from + n; c += at_once) {
+        uint32_t part = from + n - c < at_once ? from + n - c : at_once;
+        uint32_t padded = (part + WORDS_A_TURN - 1) / WORDS_A_TURN * WORDS_A_TURN;
         for (uint32_t i = 0; i < ROWS; i++) {
             uint32_t r = s->first + first + i;
-            const uint8_t *then = codes[i] + (uint64_t)c * bits / 8 + next;
-            __builtin_prefetch(then);
-            if (bits > 8)
-                __builtin_prefetch(then + 64);
-            memset(wide[i] + part, 0, (PART - part) * sizeof *wide[i]);
+            const uint8_t *then = codes[i] + bytes * c / w->cols + next;
+            for (uint32_t k = 0; k < part * f->bits / 8 + 1; k += 64)
+                __builtin_prefetch(then + k);
+            memset(wide[i] + part, 0, (padded - part) * sizeof *wide[i]);
             VEC_NAME(widen)(w, r < s->call->last ? r : s->call->last - 1, c, part, wide[i]);
         }
         for (uint32_t k = 0; k < part; k += WORDS_A_TURN) {

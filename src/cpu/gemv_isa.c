@@ -334,6 +334,10 @@ void VEC_NAME(gemv)(const struct cpu_gemv_call *call)
                                     [FORMAT_F16] = {NULL, NULL, rows_of_f16},
                                     [FORMAT_F32] = {NULL, NULL, rows_of_f32}};
     struct form f = form_of(call->w);
+    if (format_is_block(call->w->format)) {
+        VEC_NAME(gemv_blocks)(call);
+        return;
+    }
 #ifdef CPU_ISA_avx512
     if (is_for_vbmi(f)) {
         gemv_avx512vbmi(call);

@@ -20,7 +20,7 @@ bool cpu_format_takes_fixed(uint32_t format)
 bool cpu_format_takes_digits(uint32_t format)
 {
     uint32_t scheme = format_of(format)->scheme;
-    return scheme == SCHEME_AFFINE || scheme == SCHEME_E2M1;
+    return scheme == SCHEME_AFFINE || scheme == SCHEME_E2M1 || scheme == SCHEME_BLOCK;
 }
 
 static uint64_t padded_blocks(uint32_t cols)
@@ -29,16 +29,16 @@ static uint64_t padded_blocks(uint32_t cols)
 }
 
 /* Returns the floats and integers of a vector with that many padded blocks: steps and sums of 64, of 32, of
- * 128, of the lanes. */
+ * 128, of 16; integers of the lanes. */
 static uint64_t vector_words(uint64_t blocks)
 {
-    return 2 * blocks + 2 * blocks + size_round_up(blocks / 2, 8) + blocks * LANES;
+    return 2 * blocks + 2 * blocks + size_round_up(blocks / 2, 8) + 4 * blocks + 4 * blocks * LANES;
 }
 
 uint64_t cpu_vector_bytes(uint32_t cols)
 {
     uint64_t blocks = padded_blocks(cols);
-    return size_round_up(vector_words(blocks) * sizeof(float), 64) + blocks / 2 * PAIR_BYTES;
+    return size_round_up(vector_words(blocks) * sizeof(float), 64) + 2 * (blocks / 2 * PAIR_BYTES);
 }
 
 void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory)
@@ -49,9 +49,14 @@ void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory)
                              .steps = steps,
                              .sums = steps + blocks,
                              .sums_32 = steps + 2 * blocks,
-                             .sums_128 = steps + 4 * blocks};
+                             .sums_16 = steps + 4 * blocks,
+                             .sums_128 = steps + 8 * blocks};
     v->shifted = (int32_t *)(void *)(v->sums_128 + size_round_up(blocks / 2, 8));
+    v->lanes_all = v->shifted + blocks * LANES;
+    v->lanes_high = v->lanes_all + blocks * LANES;
+    v->lanes_low = v->lanes_high + blocks * LANES;
     v->digits = (int8_t *)memory + size_round_up(vector_words(blocks) * sizeof(float), 64);
+    v->column_digits = v->digits + blocks / 2 * PAIR_BYTES;
 }
 
 uint32_t cpu_n_tiles(uint32_t n)

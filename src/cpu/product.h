@@ -20,6 +20,11 @@
  * E2M1 codes (MXFP4, NVFP4) count as twice their value, whole numbers from -12 to 12, and their scales as
  * half of them. They have no biases, so acc[0] begins at 0.
  * The error is that of float32: largest / rms of the outputs about 2e-6.
+ * Block formats: codes are signed, and lane l sums over 8 columns from cpu_block_lane(l) on, so that lanes 0,
+ * 1, 4 and 5 have a block's first 32 columns. f and acc are as above, with the scales of 16 columns. A third
+ * accumulator begins at 0: lane l of it sums fma(bias, sum of the 16 columns' x, .) over the lots of 16
+ * columns with number l mod 8 in the order of the lanes, 4 of a block. y = vec_sum((acc[0] + acc[1]) + the
+ * third).
  * Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in
  * order; a row's end is filled with zeros.
  *
@@ -47,6 +52,13 @@ bool cpu_format_takes_fixed(uint32_t format);
 /* Returns whether gemv reads a vector's digits, not its floats. */
 bool cpu_format_takes_digits(uint32_t format);
 
+/* Returns the first of a block's 8 columns that lane l of 8 has in block formats: 0, 8, 32, 40, 16, 24, 48,
+ * 56. */
+static inline uint32_t cpu_block_lane(uint32_t l)
+{
+    return (l & 1) * 8 + (l >> 1 & 1) * 32 + (l >> 2) * 16;
+}
+
 /* A row-major matrix, rows without gaps, any alignment, any format of base/format.h. The cols of quantised
  * numbers are a multiple of 64 and of the group. */
 struct cpu_matrix {
@@ -67,6 +79,12 @@ struct cpu_vector {
     /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: the last index 4 l + i is column
      * 8 l + 2 i (+ 1) of the block. */
     int8_t *digits;
+    /* For block formats. sums_16: sums of 16 columns, those of cpu_block_lane(2 i) on for i < 4 of a block.
+     * lanes_all, lanes_high, lanes_low [block][lane]: sums of x / step, of d0 * 256 + d1, and of d2.
+     * column_digits [pairs of blocks][3 digits][first, second 32 columns][2 blocks][32]. */
+    float *sums_16;
+    int32_t *lanes_all, *lanes_high, *lanes_low;
+    int8_t *column_digits;
 };
 
 enum {

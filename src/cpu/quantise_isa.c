@@ -46,10 +46,50 @@ VEC_INLINE void sum_halves(struct vec x, float out[2])
     }
 }
 
+/* Puts the bytes of even and of odd columns into the order of the columns. */
+VEC_INLINE void interleave(struct ivec even, struct ivec odd, int8_t *first, int8_t *second)
+{
+#ifdef VEC_AVX
+    __m256i low = _mm256_unpacklo_epi8((__m256i)even.a, (__m256i)odd.a),
+            high = _mm256_unpackhi_epi8((__m256i)even.a, (__m256i)odd.a);
+    _mm256_storeu_si256((__m256i *)(void *)first, _mm256_permute2x128_si256(low, high, 0x20));
+    _mm256_storeu_si256((__m256i *)(void *)second, _mm256_permute2x128_si256(low, high, 0x31));
+#else
+    enum { HALF = CPU_BLOCK / 2 };
+    int8_t bytes[2][HALF];
+    ivec_store(bytes[0], even);
+    ivec_store(bytes[1], odd);
+    for (int i = 0; i < HALF; i++) {
+        first[i] = bytes[i % 2][i / 2];
+        second[i] = bytes[i % 2][HALF / 2 + i / 2];
+    }
+#endif
+}
+
+/* Sets what block formats need: the sums of 16 columns and of the lanes' digits. total: sums of 8 columns;
+ * all: sums of x / step; low: sums of the last digit. */
+static void put_lanes(const struct cpu_vector *v, uint32_t b, struct vec total, struct ivec all,
+                      struct ivec low)
+{
+    float sums[VEC_LANES], *sums_16 = v->sums_16 + (size_t)4 * b;
+    int32_t wholes[VEC_LANES], lows[VEC_LANES];
+    vec_store(sums, total);
+    ivec_store(wholes, all);
+    ivec_store(lows, low);
+    for (uint32_t l = 0; l < VEC_LANES; l++) {
+        uint32_t from = cpu_block_lane(l) / VEC_LANES;
+        v->lanes_all[(size_t)b * VEC_LANES + l] = wholes[from];
+        v->lanes_high[(size_t)b * VEC_LANES + l] = (wholes[from] - lows[from]) / 256;
+        v->lanes_low[(size_t)b * VEC_LANES + l] = lows[from];
+        sums_16[l / 2] = sums[from / 2 * 2] + sums[from / 2 * 2 + 1];
+    }
+}
+
 /* Sets the parts of v for block b from its columns at x. */
 static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *x)
 {
-    int8_t *digits = v->digits + (size_t)b / 2 * PAIR_DIGITS + (size_t)b % 2 * (CPU_BLOCK / 2);
+    size_t at = (size_t)b / 2 * PAIR_DIGITS + (size_t)b % 2 * (CPU_BLOCK / 2);
+    int8_t *digits = v->digits + at, *in_order = v->column_digits + at;
     const void *rows[VEC_LANES];
     struct ivec columns[VEC_LANES]; /* lane l of columns[i]: column 8 l + i */
     for (size_t l = 0; l < VEC_LANES; l++)
@@ -61,22 +101,29 @@ static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *
     v->sums[b] = vec_sum(total);
     sum_halves(total, v->sums_32 + (size_t)2 * b);
 
-    struct ivec all = ivec_set1(0);
+    struct ivec all = ivec_set1(0), low = all, packed[2][3];
     float step = step_of(columns);
     struct vec by = vec_set1(step > 0 ? step : 1);
     for (size_t odd = 0; odd < 2; odd++) {
-        struct ivec packed[3] = {ivec_set1(0), ivec_set1(0), ivec_set1(0)};
+        for (int k = 0; k < 3; k++)
+            packed[odd][k] = ivec_set1(0);
         for (size_t i = 0; i < 4 && step > 0; i++) {
             struct ivec d[3];
             struct ivec whole = ivec_nearest(vec_div(vec_bits(columns[2 * i + odd]), by));
             all = ivec_add(all, whole);
             split(whole, d);
+            low = ivec_add(low, d[2]);
             for (int k = 0; k < 3; k++)
-                packed[k] = ivec_or(packed[k], ivec_left(ivec_and(d[k], ivec_set1(255)), 8 * (int)i));
+                packed[odd][k] =
+                    ivec_or(packed[odd][k], ivec_left(ivec_and(d[k], ivec_set1(255)), 8 * (int)i));
         }
         for (size_t k = 0; k < 3; k++)
-            ivec_store(digits + k * 2 * CPU_BLOCK + odd * CPU_BLOCK, packed[k]);
+            ivec_store(digits + k * 2 * CPU_BLOCK + odd * CPU_BLOCK, packed[odd][k]);
     }
+    for (size_t k = 0; k < 3; k++)
+        interleave(packed[0][k], packed[1][k], in_order + k * 2 * CPU_BLOCK,
+                   in_order + k * 2 * CPU_BLOCK + CPU_BLOCK);
+    put_lanes(v, b, total, all, low);
     v->steps[b] = step;
     ivec_store(v->shifted + (size_t)b * VEC_LANES, ivec_add(ivec_left(all, 3), ivec_left(all, 2)));
 }

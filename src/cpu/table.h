@@ -18,6 +18,8 @@ extern const struct cpu_isa VEC_NAME(cpu_isa);
 
 cpu_quantise_fn SHARED_NAME(quantise);
 cpu_gemv_fn SHARED_NAME(gemv);
+cpu_gemv_fn SHARED_NAME(gemv_blocks);
+cpu_widen_fn SHARED_NAME(widen_blocks);
 cpu_pack_fn SHARED_NAME(pack);
 cpu_gemm_fn VEC_NAME(gemm);
 cpu_widen_fn VEC_NAME(widen);

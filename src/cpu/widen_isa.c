@@ -65,6 +65,10 @@ VEC_INLINE void widen_halves(const struct cpu_matrix *w, bool is_bf16, uint64_t 
 void VEC_NAME(widen)(const struct cpu_matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out)
 {
     uint64_t first = (uint64_t)row * w->cols + col;
+    if (format_is_block(w->format)) {
+        SHARED_NAME(widen_blocks)(w, row, col, n, out);
+        return;
+    }
     int kind = (int)(w->format & FORMAT_KIND_MASK);
     switch (kind) {
 #define BLOCKS(KIND)                                                                                         \

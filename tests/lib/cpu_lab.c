@@ -2,12 +2,15 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/f16.h"
 #include "base/format.h"
+#include "base/format_blocks.h"
 #include "check.h"
+#include "selftest/random_blocks.h"
 
 static void *room(uint64_t bytes)
 {
@@ -25,11 +28,9 @@ static uint16_t to_bf16(float v)
 
 const char *cpu_lab_format(uint32_t format, char out[CPU_LAB_NAME])
 {
-    const char *name = format_of(format)->name;
-    size_t i = 0;
-    for (; name[i] && i + 1 < CPU_LAB_NAME; i++)
-        out[i] = (char)(name[i] == ' ' ? '-' : tolower(name[i]));
-    out[i] = 0;
+    snprintf(out, CPU_LAB_NAME, "%s%s", format_is_block(format) ? "g-" : "", format_of(format)->name);
+    for (char *c = out; *c; c++)
+        *c = (char)(*c == ' ' ? '-' : tolower(*c));
     return out;
 }
 
@@ -78,6 +79,11 @@ static void fill_numbers(uint32_t format, uint64_t bytes, void *to, struct cpu_r
     }
 }
 
+static uint32_t next_bits(void *ctx)
+{
+    return (uint32_t)(cpu_random_next(ctx) >> 32);
+}
+
 void cpu_lab_matrix(struct cpu_lab *l, uint32_t format, uint32_t rows, uint32_t cols, uint64_t seed)
 {
     const struct format *f = format_of(format);
@@ -85,7 +91,10 @@ void cpu_lab_matrix(struct cpu_lab *l, uint32_t format, uint32_t rows, uint32_t 
     uint64_t n = (uint64_t)rows * cols, bytes = format_code_bytes(f, n), groups = format_scale_bytes(f, n);
     *l = (struct cpu_lab){.weight = room(bytes), .scales = room(groups), .biases = room(groups)};
     l->w = (struct cpu_matrix){l->weight, l->scales, l->biases, rows, cols, format};
-    fill_numbers(format, bytes, l->weight, &r);
+    if (format_is_block(format))
+        random_blocks_fill(format, n / f->group, 0.1f, next_bits, &r, l->weight);
+    else
+        fill_numbers(format, bytes, l->weight, &r);
     if (f->scale_bytes > 0)
         fill_groups(l, f, n / f->group, &r);
 }
@@ -141,6 +150,13 @@ double cpu_lab_weight(const struct cpu_matrix *w, uint32_t row, uint32_t col)
     const struct format *f = format_of(w->format);
     uint64_t i = (uint64_t)row * w->cols + col, g = i / f->group;
     float value;
+    if (format_is_block(w->format) && format_block_has_bias(w->format)) { /* format_decode rounds twice */
+        struct format_block b;
+        uint32_t at = (uint32_t)(i % f->group);
+        format_block_unpack(w->format, (const uint8_t *)w->weight + g * f->block_bytes, &b);
+        return b.codes[at] * (double)b.scales[at / FORMAT_BLOCK_PART] +
+               (double)b.biases[at / FORMAT_BLOCK_PART];
+    }
     if (f->has_bias)
         return format_code(w->weight, f->bits, i) * (double)format_scale(f->scale, w->scales, g) +
                (double)format_scale(f->scale, w->biases, g);

@@ -21,7 +21,7 @@ float *cpu_lab_floats(uint64_t n, uint64_t seed);
 /* n floats of NaN, aligned to 64. Freed by the caller. */
 float *cpu_lab_room(uint64_t n);
 
-/* The format's name as cpu_bits.txt has it: "q3-g32-f16". */
+/* The format's name as cpu_bits.txt has it: "q3-g32-f16", "g-q4_k" of a block format. */
 enum { CPU_LAB_NAME = 24 };
 const char *cpu_lab_format(uint32_t format, char out[CPU_LAB_NAME]);
 
@@ -32,7 +32,15 @@ const char *cpu_lab_format(uint32_t format, char out[CPU_LAB_NAME]);
         FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16, FORMAT_Q4 + FORMAT_GROUP_32,                         \
         FORMAT_Q4 + FORMAT_GROUP_128 + FORMAT_SCALE_F16, FORMAT_Q5 + FORMAT_GROUP_32 + FORMAT_SCALE_F32,     \
         FORMAT_Q6 + FORMAT_GROUP_128, FORMAT_Q6 + FORMAT_SCALE_F16, FORMAT_Q8 + FORMAT_GROUP_32,             \
-        FORMAT_Q8 + FORMAT_GROUP_128 + FORMAT_SCALE_F32
+        FORMAT_Q8 + FORMAT_GROUP_128 + FORMAT_SCALE_F32, CPU_LAB_SHORT_BLOCKS, CPU_LAB_BLOCKS
+/* Block formats of 32 or 64 columns, and of 256. */
+#define CPU_LAB_SHORT_BLOCKS                                                                                 \
+    FORMAT_G_Q4_0, FORMAT_G_Q4_1, FORMAT_G_Q5_0, FORMAT_G_Q5_1, FORMAT_G_Q8_0, FORMAT_G_IQ4_NL,              \
+        FORMAT_G_MXFP4, FORMAT_G_NVFP4
+#define CPU_LAB_BLOCKS                                                                                       \
+    FORMAT_G_Q2_K, FORMAT_G_Q3_K, FORMAT_G_Q4_K, FORMAT_G_Q5_K, FORMAT_G_Q6_K, FORMAT_G_IQ1_S,               \
+        FORMAT_G_IQ1_M, FORMAT_G_IQ2_XXS, FORMAT_G_IQ2_XS, FORMAT_G_IQ2_S, FORMAT_G_IQ3_XXS, FORMAT_G_IQ3_S, \
+        FORMAT_G_IQ4_XS, FORMAT_G_TQ1_0, FORMAT_G_TQ2_0
 
 /* One weight, exact. */
 double cpu_lab_weight(const struct cpu_matrix *w, uint32_t row, uint32_t col);

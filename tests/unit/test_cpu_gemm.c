@@ -18,6 +18,7 @@ struct shape {
 };
 
 #define OTHERS(f) {f, 1, 128, 1}, {f, 65, 384, 6}, {f, 33, 640, 13},
+#define OF_256(f) {f, 1, 256, 1}, {f, 33, 768, 7},
 /* Every number of tokens of a tile, of subs of a strip and of columns after a panel. */
 static const struct shape shapes[] = {
     {FORMAT_Q4, 1, 64, 1},
@@ -56,7 +57,14 @@ static const struct shape shapes[] = {
                         OTHERS(FORMAT_MXFP8) OTHERS(FORMAT_NVFP4){FORMAT_F16, 3, 1, 1},
     {FORMAT_F16, 15, 15, 2},
     {FORMAT_F16, 70, 17, 7},
-    {FORMAT_F16, 65, 257, 6}};
+    {FORMAT_F16, 65, 257, 6},
+    OTHERS(FORMAT_G_Q4_0) OTHERS(FORMAT_G_Q4_1) OTHERS(FORMAT_G_Q5_0) OTHERS(FORMAT_G_Q5_1)
+        OTHERS(FORMAT_G_Q8_0) OTHERS(FORMAT_G_IQ4_NL) OTHERS(FORMAT_G_MXFP4) OTHERS(FORMAT_G_NVFP4)
+            OF_256(FORMAT_G_Q2_K) OF_256(FORMAT_G_Q3_K) OF_256(FORMAT_G_Q4_K) OF_256(FORMAT_G_Q5_K)
+                OF_256(FORMAT_G_Q6_K) OF_256(FORMAT_G_IQ1_S) OF_256(FORMAT_G_IQ1_M) OF_256(FORMAT_G_IQ2_XXS)
+                    OF_256(FORMAT_G_IQ2_XS) OF_256(FORMAT_G_IQ2_S) OF_256(FORMAT_G_IQ3_XXS)
+                        OF_256(FORMAT_G_IQ3_S) OF_256(FORMAT_G_IQ4_XS) OF_256(FORMAT_G_TQ1_0)
+                            OF_256(FORMAT_G_TQ2_0)};
 static const uint32_t formats[] = {CPU_LAB_FORMATS};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_FORMATS = sizeof formats / sizeof *formats };
 
@@ -243,7 +251,7 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
 static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
 {
     (void)state;
-    enum { ROWS = 203, COLS = 384, N = 17 };
+    enum { ROWS = 203, COLS = 256, N = 17 };
     struct moeflux_err e = {0};
     const struct cpu_isa *isa = cpu_isa_find(NULL, &e);
     for (uint32_t k = 0; k < N_FORMATS; k++) {
@@ -259,7 +267,7 @@ static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
         for (uint32_t n = 1; n <= 5; n += 2) {
             struct team *t = team_new(n, &e);
             assert_non_null(t);
-            for (s.rows_a_block = 1; s.rows_a_block < 300; s.rows_a_block += 21) {
+            for (s.rows_a_block = 1; s.rows_a_block < 300; s.rows_a_block += format_is_block(f) ? 140 : 21) {
                 memset(y, 0xff, sizeof *y * N * 256);
                 team_for(t, (ROWS + s.rows_a_block - 1) / s.rows_a_block, run_block, &s);
                 for (uint32_t i = 0; i < N; i++) {
@@ -283,7 +291,7 @@ static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
 static void a_token_that_is_no_number_poisons_its_own_outputs_alone(void **state)
 {
     (void)state;
-    enum { ROWS = 70, COLS = 128, N = 8, BAD = 4 };
+    enum { ROWS = 70, COLS = 256, N = 8, BAD = 4 };
     for (uint32_t k = 0; k < N_FORMATS; k++) {
         uint32_t f = formats[k];
         struct cpu_lab l;
@@ -309,9 +317,9 @@ static void a_matrix_may_lie_at_any_address(void **state)
     for (uint32_t k = 0; k < N_FORMATS; k++) {
         uint32_t f = formats[k];
         struct cpu_lab l, odd;
-        cpu_lab_matrix(&l, f, 70, 384, 660);
+        cpu_lab_matrix(&l, f, 70, 768, 660);
         cpu_lab_move(&odd, &l.w);
-        float *x = cpu_lab_floats(3 * 384, 661);
+        float *x = cpu_lab_floats(3 * 768, 661);
         uint32_t idx = 0;
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
             float *want = product(isa, &l.w, x, 3), *y = product(isa, &odd.w, x, 3);

@@ -10,6 +10,7 @@
 
 #include "base/f16.h"
 #include "base/format.h"
+#include "base/format_blocks.h"
 #include "cpu/team.h"
 #include "check.h"
 #include "cpu_lab.h"
@@ -21,6 +22,7 @@ struct shape {
 
 #define OTHERS(f) {f, 1, 64}, {f, 5, 128}, {f, 6, 192}, {f, 17, 576}, {f, 3, 4160},
 #define OF_128(f) {f, 1, 128}, {f, 6, 384}, {f, 9, 1152}, {f, 3, 4224},
+#define OF_256(f) {f, 1, 256}, {f, 5, 768}, {f, 3, 4352},
 static const struct shape shapes[] = {
     {FORMAT_Q4, 1, 64},
     {FORMAT_Q4, 5, 128},
@@ -58,7 +60,14 @@ static const struct shape shapes[] = {
                                 OF_128(FORMAT_Q5 + FORMAT_GROUP_128 + FORMAT_SCALE_F32){FORMAT_F16, 1, 1},
     {FORMAT_F16, 3, 15},
     {FORMAT_F16, 9, 17},
-    {FORMAT_F16, 4, 1000}};
+    {FORMAT_F16, 4, 1000},
+    OTHERS(FORMAT_G_Q4_0) OTHERS(FORMAT_G_Q4_1) OTHERS(FORMAT_G_Q5_0) OTHERS(FORMAT_G_Q5_1)
+        OTHERS(FORMAT_G_Q8_0) OTHERS(FORMAT_G_IQ4_NL) OTHERS(FORMAT_G_MXFP4) OTHERS(FORMAT_G_NVFP4)
+            OF_256(FORMAT_G_Q2_K) OF_256(FORMAT_G_Q3_K) OF_256(FORMAT_G_Q4_K) OF_256(FORMAT_G_Q5_K)
+                OF_256(FORMAT_G_Q6_K) OF_256(FORMAT_G_IQ1_S) OF_256(FORMAT_G_IQ1_M) OF_256(FORMAT_G_IQ2_XXS)
+                    OF_256(FORMAT_G_IQ2_XS) OF_256(FORMAT_G_IQ2_S) OF_256(FORMAT_G_IQ3_XXS)
+                        OF_256(FORMAT_G_IQ3_S) OF_256(FORMAT_G_IQ4_XS) OF_256(FORMAT_G_TQ1_0)
+                            OF_256(FORMAT_G_TQ2_0)};
 static const uint32_t formats[] = {CPU_LAB_FORMATS};
 enum {
     N_SHAPES = sizeof shapes / sizeof *shapes,
@@ -112,22 +121,32 @@ static float group_of(const struct cpu_matrix *w, const void *values, uint32_t r
     return f->scheme == SCHEME_E2M1 ? v / 2 : v;
 }
 
+/* Computes x's digits over 8 columns times whole numbers, in the way of the rule. */
+static float rule_lane(const float *x, float step, const int codes[8])
+{
+    int32_t sum[3] = {0};
+    for (int i = 0; i < 8; i++) {
+        int32_t v = step > 0 ? (int32_t)rintf(x[i] / step) : 0, d[3];
+        d[2] = ((v & 255) ^ 128) - 128;
+        v = (v - d[2]) / 256;
+        d[1] = ((v & 255) ^ 128) - 128;
+        d[0] = (v - d[1]) / 256;
+        for (int k = 0; k < 3; k++)
+            sum[k] += codes[i] * d[k];
+    }
+    return fmaf(fmaf((float)sum[0], 256, (float)sum[1]), 256, (float)sum[2]);
+}
+
 static void rule_block(const struct cpu_matrix *w, uint32_t row, uint32_t b, const float *x, float acc[8])
 {
     float step = rule_step(x + 64 * b);
     for (uint32_t l = 0; l < 8; l++) {
-        int32_t sum[3] = {0};
-        for (uint32_t c = 64 * b + 8 * l; c < 64 * b + 8 * l + 8; c++) {
-            int32_t v = step > 0 ? (int32_t)rintf(x[c] / step) : 0, d[3];
-            d[2] = ((v & 255) ^ 128) - 128;
-            v = (v - d[2]) / 256;
-            d[1] = ((v & 255) ^ 128) - 128;
-            d[0] = (v - d[1]) / 256;
-            for (int k = 0; k < 3; k++)
-                sum[k] += code(w, row, c) * d[k];
-        }
-        float f = fmaf(fmaf((float)sum[0], 256, (float)sum[1]), 256, (float)sum[2]);
-        acc[l] = fmaf(f, group_of(w, w->scales, row, 64 * b + 8 * l) * step, acc[l]);
+        uint32_t from = 64 * b + 8 * l;
+        int codes[8];
+        for (uint32_t i = 0; i < 8; i++)
+            codes[i] = code(w, row, from + i);
+        float f = rule_lane(x + from, step, codes);
+        acc[l] = fmaf(f, group_of(w, w->scales, row, from) * step, acc[l]);
     }
 }
 
@@ -141,10 +160,52 @@ static float rule_group(const float *x, uint32_t group)
     return rule_sum(half);
 }
 
+/* The sum of 8 columns in their order. */
+static float rule_eight(const float *x)
+{
+    float sum = x[0];
+    for (int i = 1; i < 8; i++)
+        sum += x[i];
+    return sum;
+}
+
+/* The rule for block formats. */
+static float rule_of_blocks(const struct cpu_matrix *w, uint32_t row, const float *x)
+{
+    static const uint32_t first[8] = {0, 8, 32, 40, 16, 24, 48, 56};
+    const struct format *f = format_of(w->format);
+    bool has_bias = format_block_has_bias(w->format);
+    float acc[2][8] = {{0}}, third[8] = {0};
+    for (uint32_t c = 0, lot = 0; c < w->cols; c += 64)
+        for (uint32_t l = 0; l < 8; l++) {
+            uint32_t col = c + first[l], at = col % f->group;
+            uint64_t block = ((uint64_t)row * w->cols + col) / f->group;
+            struct format_block b;
+            int codes[8];
+            format_block_unpack(w->format, (const uint8_t *)w->weight + block * f->block_bytes, &b);
+            for (uint32_t i = 0; i < 8; i++)
+                codes[i] = b.codes[at + i];
+            float step = rule_step(x + c), *to = &acc[c / 64 % 2][l];
+            *to = fmaf(rule_lane(x + col, step, codes), b.scales[at / 16] * step, *to);
+            if (has_bias && l % 2 == 0) {
+                float sum = rule_eight(x + col) + rule_eight(x + col + 8);
+                third[lot % 8] = fmaf(b.biases[at / 16], sum, third[lot % 8]);
+                lot++;
+            }
+        }
+    for (int l = 0; l < 8; l++) {
+        acc[0][l] = (acc[0][l] + acc[1][l]) + third[l];
+        acc[1][l] = 0;
+    }
+    return tree(acc);
+}
+
 static float rule(const struct cpu_matrix *w, uint32_t row, const float *x)
 {
     float acc[2][8] = {{0}};
     const struct format *f = format_of(w->format);
+    if (format_is_block(w->format))
+        return rule_of_blocks(w, row, x);
     if (!cpu_format_takes_digits(w->format)) {
         for (uint32_t c = 0; c < w->cols; c++)
             acc[c / 8 % 2][c % 8] = fmaf((float)cpu_lab_weight(w, row, c), x[c], acc[c / 8 % 2][c % 8]);
@@ -311,8 +372,8 @@ static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
 static void expect_all(uint32_t f, float at_100, bool nan)
 {
     struct cpu_lab l;
-    cpu_lab_matrix(&l, f, 20, 384, 80);
-    float *x = cpu_lab_floats(384, 81), y[MAX_ROWS];
+    cpu_lab_matrix(&l, f, 20, 768, 80);
+    float *x = cpu_lab_floats(768, 81), y[MAX_ROWS];
     x[100] = at_100;
     uint32_t idx = 0;
     for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
@@ -401,9 +462,9 @@ static void a_matrix_may_lie_at_any_address(void **state)
     for (uint32_t i = 0; i < N_FORMATS; i++) {
         uint32_t f = formats[i];
         struct cpu_lab l, odd;
-        cpu_lab_matrix(&l, f, 70, 384, 660);
+        cpu_lab_matrix(&l, f, 70, 768, 660);
         cpu_lab_move(&odd, &l.w);
-        float *x = cpu_lab_floats(384, 661);
+        float *x = cpu_lab_floats(768, 661);
         uint32_t idx = 0;
         float want[MAX_ROWS], y[MAX_ROWS];
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {

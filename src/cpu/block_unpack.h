@@ -1,0 +1,132 @@
+/* block_unpack.h - takes apart units of block formats (block_codes.h): codes, scales and biases.
+ *
+ * Types that have functions for vectors here are unpacked where they lie; `type` is a constant then. All
+ * other types, and all types of processors without AVX2, go through base/format_blocks.h. Scales and biases
+ * are in the order of the lanes (product.h): 4 lots of 16 columns of each block, those of cpu_block_lane(2
+ * i). */
+#ifndef MOEFLUX_CPU_BLOCK_UNPACK_H
+#define MOEFLUX_CPU_BLOCK_UNPACK_H
+
+#include "base/codebook.h"
+#include "base/format_blocks.h"
+#include "cpu/block_codes.h"
+
+/* Stands for a type that is not a constant. Its codes count as those of Q8_0. */
+#define BLOCK_ANY FORMAT_END
+VEC_INLINE int block_code_type(int type)
+{
+    return type == BLOCK_ANY ? FORMAT_G_Q8_0 : type;
+}
+
+/* The most bytes of a unit of several blocks: 8 of Q8_0. */
+enum { UNIT_MOST_BYTES = 8 * 34 };
+
+struct unit {
+    const uint8_t *p;         /* the unit's first block */
+    struct format_block some; /* what the unit has, for BLOCK_ANY */
+};
+
+/* Takes n blocks of a type that is not a constant apart; missing ones count as zeros. cols, bytes: of a
+ * block. */
+static __attribute__((noinline, unused)) void unit_open(struct unit *u, uint32_t type, const uint8_t *p,
+                                                        uint32_t n, uint32_t cols, uint32_t bytes)
+{
+    bool has_bias = format_block_has_bias(type);
+    u->p = p;
+    memset(&u->some, 0, sizeof u->some);
+    if (cols == UNIT_COLS) {
+        format_block_unpack(type, p, &u->some);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct format_block b;
+        uint32_t parts = cols / PART_COLS;
+        format_block_unpack(type, p + (size_t)i * bytes, &b);
+        memcpy(u->some.codes + (size_t)i * cols, b.codes, cols);
+        memcpy(u->some.scales + (size_t)i * parts, b.scales, parts * sizeof *b.scales);
+        if (has_bias)
+            memcpy(u->some.biases + (size_t)i * parts, b.biases, parts * sizeof *b.biases);
+    }
+}
+
+/* Puts the 16 lots of a unit into the order of the lanes. */
+VEC_INLINE struct pair unit_in_order(const float *parts)
+{
+    float out[UNIT_PARTS];
+    for (uint32_t i = 0; i < UNIT_PARTS; i++)
+        out[i] = parts[i / 4 * 4 + cpu_block_lane(i % 4 * 2) / PART_COLS];
+    return pair_load(out);
+}
+
+#ifdef VEC_AVX
+#include "cpu/block_unpack_avx.h"
+#else
+#define UNIT_KNOWN(each)
+#endif
+
+/* Returns the codes of blocks 2 i and 2 i + 1. */
+VEC_INLINE struct block_codes unit_codes(const struct unit *u, uint32_t i, int type)
+{
+    const int8_t *codes = u->some.codes + (size_t)i * 2 * CPU_BLOCK;
+#ifdef VEC_AVX
+    const __m256i sign = _mm256_set1_epi8((char)0x80);
+    __m256i first[2], second[2];
+    for (uint32_t k = 0; k < 2; k++, codes += CPU_BLOCK) {
+        if (type != BLOCK_ANY) {
+            unit_block(u->p, 2 * i + k, type, &first[k], &second[k]);
+            continue;
+        }
+        first[k] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)codes), sign);
+        second[k] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(codes + HALF_COLS)), sign);
+    }
+    return block_codes_of(first, second);
+#else
+    struct block_codes c;
+    (void)type;
+    memcpy(c.of, codes, sizeof c.of);
+    return c;
+#endif
+}
+
+/* Stores the codes of a block, 128 added. */
+VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, uint8_t out[CPU_BLOCK])
+{
+    const int8_t *codes = u->some.codes + (size_t)block * CPU_BLOCK;
+#ifdef VEC_AVX
+    if (type != BLOCK_ANY) {
+        const __m256i by = _mm256_set1_epi8((char)(128 - block_shift(type)));
+        __m256i first, second;
+        unit_block(u->p, block, type, &first, &second);
+        _mm256_storeu_si256((__m256i *)out, _mm256_add_epi8(first, by));
+        _mm256_storeu_si256((__m256i *)(out + HALF_COLS), _mm256_add_epi8(second, by));
+        return;
+    }
+#endif
+    (void)type;
+    for (uint32_t i = 0; i < CPU_BLOCK; i++)
+        out[i] = (uint8_t)codes[i] ^ 0x80;
+}
+
+/* Returns the unit's scales. */
+VEC_INLINE struct pair unit_scales(const struct unit *u, int type)
+{
+#ifdef VEC_AVX
+    if (type != BLOCK_ANY)
+        return unit_known_scales(u->p, type);
+#endif
+    (void)type;
+    return unit_in_order(u->some.scales);
+}
+
+/* Returns the unit's biases; the format has some. */
+VEC_INLINE struct pair unit_biases(const struct unit *u, int type)
+{
+#ifdef VEC_AVX
+    if (type != BLOCK_ANY)
+        return unit_known_biases(u->p, type);
+#endif
+    (void)type;
+    return unit_in_order(u->some.biases);
+}
+
+#endif

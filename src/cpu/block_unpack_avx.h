@@ -1,0 +1,404 @@
+/* block_unpack_avx.h - the part of block_unpack.h for AVX2 and AVX-512. Reads no byte outside of the unit. */
+#ifndef MOEFLUX_CPU_BLOCK_UNPACK_AVX_H
+#define MOEFLUX_CPU_BLOCK_UNPACK_AVX_H
+
+/* The types: each(name, columns, bytes, has_bias). */
+#define UNIT_KNOWN(each)                                                                                     \
+    each(Q4_0, 32, 18, false) each(Q8_0, 32, 34, false) each(Q2_K, 256, 84, true)                            \
+        each(Q3_K, 256, 110, false) each(Q4_K, 256, 144, true) each(Q5_K, 256, 176, true)                    \
+            each(Q6_K, 256, 210, false) each(IQ4_NL, 32, 18, false) each(IQ4_XS, 256, 136, false)
+
+VEC_INLINE __m256i unit_load(const uint8_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)p);
+}
+
+/* Loads 16 bytes at p and 16 at q. */
+VEC_INLINE __m256i unit_two(const uint8_t *p, const uint8_t *q)
+{
+    return _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
+                                   _mm_loadu_si128((const __m128i *)q), 1);
+}
+
+VEC_INLINE float unit_half(const uint8_t *p)
+{
+    uint16_t h;
+    memcpy(&h, p, sizeof h);
+    return _cvtsh_ss(h);
+}
+
+VEC_INLINE uint32_t unit_word(const uint8_t *p)
+{
+    uint32_t w;
+    memcpy(&w, p, sizeof w);
+    return w;
+}
+
+/* Returns n bits of each byte from bit `from` on, shifted up by `to`. */
+VEC_INLINE __m256i unit_bits(__m256i v, int from, int n, int to)
+{
+    v = from > to ? _mm256_srli_epi16(v, from - to) : _mm256_slli_epi16(v, to - from);
+    return _mm256_and_si256(v, _mm256_set1_epi8((char)(((1 << n) - 1) << to)));
+}
+
+/* Unpacks 16 bytes at p and 16 at q: low halves are columns 0 to 15 of 32, high halves 16 to 31. */
+VEC_INLINE void unit_nibbles(const uint8_t *p, const uint8_t *q, __m256i *first, __m256i *second)
+{
+    __m256i v = unit_two(p, q), low = unit_bits(v, 0, 4, 0), high = unit_bits(v, 4, 4, 0);
+    *first = _mm256_permute2x128_si256(low, high, 0x20);
+    *second = _mm256_permute2x128_si256(low, high, 0x31);
+}
+
+/* Returns 0xff in the bytes whose bit in a word is set, else 0. */
+VEC_INLINE __m256i unit_mask(uint32_t word)
+{
+    const __m256i bytes = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bits = _mm256_set1_epi64x((long long)0x8040201008040201);
+    __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)word), bytes);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(v, bits), bits);
+}
+
+/* The same nibbles with a fifth bit, bit i of a word for column i. */
+VEC_INLINE __m256i unit_fifth(__m256i codes, const uint8_t *word)
+{
+    return _mm256_or_si256(codes, _mm256_and_si256(unit_mask(unit_word(word)), _mm256_set1_epi8(16)));
+}
+
+/* Looks codes of 4 bits up in twice the values of E2M1, 16 added. */
+VEC_INLINE __m256i unit_e2m1(__m256i codes)
+{
+    const __m128i values = _mm_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
+}
+
+/* Looks codes of 4 bits up in the values of IQ4_NL, 128 added. */
+VEC_INLINE __m256i unit_uneven(__m256i codes)
+{
+    const __m128i values = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153,
+                                         (char)166, (char)181, (char)197, (char)217, (char)241);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
+}
+
+/* Unpacks columns 0 to 31 and 32 to 63 of block b of Q6_K: 128 columns have 64 bytes of low halves, and 32
+ * bytes of upper bits. */
+VEC_INLINE void unit_q6_k(const uint8_t *p, uint32_t b, __m256i *first, __m256i *second)
+{
+    const uint8_t *low = p + (size_t)64 * (b / 2);
+    int odd = (int)(b % 2);
+    __m256i high = unit_load(p + 128 + (size_t)32 * (b / 2));
+    *first = _mm256_or_si256(unit_bits(unit_load(low), 4 * odd, 4, 0), unit_bits(high, 4 * odd, 2, 4));
+    *second =
+        _mm256_or_si256(unit_bits(unit_load(low + 32), 4 * odd, 4, 0), unit_bits(high, 4 * odd + 2, 2, 4));
+}
+
+/* Puts four times seven bits into bytes and adds to each an eighth that makes the number of ones even. */
+VEC_INLINE uint32_t unit_even_signs(uint32_t w)
+{
+    uint32_t s = (w & 0x7f) | (w << 1 & 0x7f00) | (w << 2 & 0x7f0000) | (w << 3 & 0x7f000000), p = s;
+    p ^= p >> 4 & 0x0f0f0f0f;
+    p ^= p >> 2 & 0x3f3f3f3f;
+    p ^= p >> 1 & 0x7f7f7f7f;
+    return s | (p & 0x01010101) << 7;
+}
+
+/* Negates the bytes whose sign is set and adds `shift`. */
+VEC_INLINE __m256i unit_signed(__m256i sizes, uint32_t signs, int shift)
+{
+    __m256i m = unit_mask(signs);
+    sizes = _mm256_sub_epi8(_mm256_xor_si256(sizes, m), m);
+    return _mm256_add_epi8(sizes, _mm256_set1_epi8((char)shift));
+}
+
+VEC_INLINE __m256i unit_four_entries(const uint64_t *book, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+{
+    return _mm256_setr_epi64x((long long)book[a], (long long)book[b], (long long)book[c], (long long)book[d]);
+}
+
+/* Looks 8 entries up; bit i of `high` is the ninth bit of index i. */
+VEC_INLINE __m256i unit_eight_entries(const uint32_t *book, const uint8_t *low, uint32_t high)
+{
+    __m256i idx = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)low));
+    __m256i bits = _mm256_srlv_epi32(_mm256_set1_epi32((int)high), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+    idx = _mm256_or_si256(idx, _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(1)), 8));
+    return _mm256_i32gather_epi32((const int *)(const void *)book, idx, 4);
+}
+
+/* Unpacks group g of 32 columns of a type with a code book, with its shift. */
+VEC_INLINE __m256i unit_book(const uint8_t *p, uint32_t g, int type)
+{
+    const uint8_t *q = p + 2 + (size_t)8 * g;
+    const int shift = block_shift(type);
+    uint32_t s, h;
+    uint64_t w;
+    switch (type) {
+    case FORMAT_G_IQ2_XXS:
+        return unit_signed(unit_four_entries(codebook_iq2_xxs, q[0], q[1], q[2], q[3]),
+                           unit_even_signs(unit_word(q + 4)), shift);
+    case FORMAT_G_IQ2_XS:
+        memcpy(&w, q, sizeof w);
+        s = (uint32_t)((w >> 9 & 0x7f) | (w >> 18 & 0x3f80) | (w >> 27 & 0x1fc000) | (w >> 36 & 0xfe00000));
+        return unit_signed(
+            unit_four_entries(codebook_iq2_xs, w & 511, w >> 16 & 511, w >> 32 & 511, w >> 48 & 511),
+            unit_even_signs(s), shift);
+    case FORMAT_G_IQ2_S:
+        q = p + 2 + (size_t)4 * g;
+        h = p[66 + g];
+        return unit_signed(unit_four_entries(codebook_iq2_s, q[0] | (h << 8 & 768), q[1] | (h << 6 & 768),
+                                             q[2] | (h << 4 & 768), q[3] | (h << 2 & 768)),
+                           unit_word(q + 32), shift);
+    case FORMAT_G_IQ3_XXS:
+        return unit_signed(unit_eight_entries(codebook_iq3_xxs, q, 0),
+                           unit_even_signs(unit_word(p + 66 + (size_t)4 * g)), shift);
+    default: /* FORMAT_G_IQ3_S */
+        return unit_signed(unit_eight_entries(codebook_iq3_s, q, p[66 + g]),
+                           unit_word(p + 74 + (size_t)4 * g), shift);
+    }
+}
+
+/* Unpacks the codes of block b of a unit, with their shift. */
+VEC_INLINE void unit_block(const uint8_t *p, uint32_t b, int type, __m256i *first, __m256i *second)
+{
+    const int odd = (int)(b % 2), bit = 2 * (int)b;
+    const __m256i sign = _mm256_set1_epi8((char)0x80);
+    __m256i v;
+    switch (type) {
+    case FORMAT_G_Q8_0:
+        *first = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 2), sign);
+        *second = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 36), sign);
+        break;
+    case FORMAT_G_Q4_0:
+    case FORMAT_G_IQ4_NL:
+        unit_nibbles(p + (size_t)36 * b + 2, p + (size_t)36 * b + 20, first, second);
+        break;
+    case FORMAT_G_Q4_1:
+        unit_nibbles(p + (size_t)40 * b + 4, p + (size_t)40 * b + 24, first, second);
+        break;
+    case FORMAT_G_Q5_0:
+        unit_nibbles(p + (size_t)44 * b + 6, p + (size_t)44 * b + 28, first, second);
+        *first = unit_fifth(*first, p + (size_t)44 * b + 2);
+        *second = unit_fifth(*second, p + (size_t)44 * b + 24);
+        break;
+    case FORMAT_G_Q5_1:
+        unit_nibbles(p + (size_t)48 * b + 8, p + (size_t)48 * b + 32, first, second);
+        *first = unit_fifth(*first, p + (size_t)48 * b + 4);
+        *second = unit_fifth(*second, p + (size_t)48 * b + 28);
+        break;
+    case FORMAT_G_MXFP4:
+        unit_nibbles(p + (size_t)34 * b + 1, p + (size_t)34 * b + 18, first, second);
+        *first = unit_e2m1(*first);
+        *second = unit_e2m1(*second);
+        break;
+    case FORMAT_G_IQ4_XS:
+        unit_nibbles(p + 8 + (size_t)32 * b, p + 24 + (size_t)32 * b, first, second);
+        break;
+    case FORMAT_G_Q4_K:
+        v = unit_load(p + 16 + (size_t)32 * b);
+        *first = unit_bits(v, 0, 4, 0);
+        *second = unit_bits(v, 4, 4, 0);
+        break;
+    case FORMAT_G_Q5_K:
+        v = unit_load(p + 16);
+        *first = unit_bits(v, bit, 1, 4);
+        *second = unit_bits(v, bit + 1, 1, 4);
+        v = unit_load(p + 48 + (size_t)32 * b);
+        *first = _mm256_or_si256(*first, unit_bits(v, 0, 4, 0));
+        *second = _mm256_or_si256(*second, unit_bits(v, 4, 4, 0));
+        break;
+    case FORMAT_G_Q2_K:
+        v = unit_load(p + 16 + (size_t)32 * (b / 2));
+        *first = unit_bits(v, 4 * odd, 2, 0);
+        *second = unit_bits(v, 4 * odd + 2, 2, 0);
+        break;
+    case FORMAT_G_Q3_K:
+        v = unit_load(p);
+        *first = unit_bits(v, bit, 1, 2);
+        *second = unit_bits(v, bit + 1, 1, 2);
+        v = unit_load(p + 32 + (size_t)32 * (b / 2));
+        *first = _mm256_or_si256(*first, unit_bits(v, 4 * odd, 2, 0));
+        *second = _mm256_or_si256(*second, unit_bits(v, 4 * odd + 2, 2, 0));
+        break;
+    case FORMAT_G_Q6_K:
+        unit_q6_k(p, b, first, second);
+        break;
+    default: /* a code book */
+        *first = unit_book(p, 2 * b, type);
+        *second = unit_book(p, 2 * b + 1, type);
+        break;
+    }
+    if (type == FORMAT_G_IQ4_NL || type == FORMAT_G_IQ4_XS) {
+        *first = unit_uneven(*first);
+        *second = unit_uneven(*second);
+    }
+}
+
+/* Returns 8 signed bytes, of groups of 32 columns, in the order of the lanes. */
+VEC_INLINE __m128i unit_of_groups(uint64_t bytes)
+{
+    const __m128i order = _mm_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7);
+    return _mm_shuffle_epi8(_mm_cvtsi64_si128((long long)bytes), order);
+}
+
+/* The same for 16 bytes, of 16 columns each. */
+VEC_INLINE __m128i unit_of_parts(__m128i bytes)
+{
+    const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
+    return _mm_shuffle_epi8(bytes, order);
+}
+
+/* Returns signed bytes times a float. */
+VEC_INLINE struct pair unit_times(__m128i bytes, float by)
+{
+#ifdef __AVX512F__
+    struct pair v = {_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes))};
+#else
+    struct pair v = pair_of((struct vec){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes))},
+                            (struct vec){_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))});
+#endif
+    return pair_mul(v, pair_set1(by));
+}
+
+/* Eight numbers of 6 bits in 12 bytes, as in Q4_K: the scales; with `is_least` the minima. */
+VEC_INLINE uint64_t unit_six_bits(const uint8_t *q, bool is_least)
+{
+    uint32_t low = unit_word(q + (is_least ? 4 : 0)), high = unit_word(q + 8) >> (is_least ? 4 : 0);
+    uint32_t upper = (high & 0x0f0f0f0f) | (low >> 2 & 0x30303030);
+    return (uint64_t)upper << 32 | (low & 0x3f3f3f3f);
+}
+
+/* Sixteen numbers of 6 bits in 12 bytes, as in Q3_K. */
+VEC_INLINE __m128i unit_q3_scales(const uint8_t *q)
+{
+    uint32_t a = unit_word(q), b = unit_word(q + 4), c = unit_word(q + 8);
+    const uint32_t low = 0x0f0f0f0f, high = 0x30303030;
+    __m128i v = _mm_setr_epi32((int)((a & low) | (c << 4 & high)), (int)((b & low) | (c << 2 & high)),
+                               (int)((a >> 4 & low) | (c & high)), (int)((b >> 4 & low) | (c >> 2 & high)));
+    return _mm_sub_epi8(v, _mm_set1_epi8(32));
+}
+
+/* Eight numbers of 6 bits as in IQ4_XS: low halves in 4 bytes at p + 4, two bits each at p + 2. */
+VEC_INLINE uint64_t unit_iq4_scales(const uint8_t *p)
+{
+    uint64_t low = unit_word(p + 4), high = unit_word(p) >> 16, out = 0;
+    for (int i = 0; i < 8; i++)
+        out |= ((low >> 4 * i & 15) | (high >> 2 * i & 3) << 4) << 8 * i;
+    /* The upper bits keep a byte from borrowing from the next one. */
+    return ((out | 0x8080808080808080) - 0x2020202020202020) ^ 0x8080808080808080;
+}
+
+/* Repeats 8 floats, of groups of 32 columns, in the order of the lanes. */
+VEC_INLINE struct pair unit_floats(__m256 v)
+{
+    return pair_of((struct vec){_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(0, 1, 0, 1, 2, 3, 2, 3))},
+                   (struct vec){_mm256_permutevar8x32_ps(v, _mm256_setr_epi32(4, 5, 4, 5, 6, 7, 6, 7))});
+}
+
+/* Loads the float16 numbers of 8 blocks of 32 columns. */
+VEC_INLINE struct pair unit_halves(const uint8_t *p, size_t bytes)
+{
+    uint16_t h[8];
+    for (size_t i = 0; i < 8; i++)
+        memcpy(&h[i], p + i * bytes, sizeof h[i]);
+    return unit_floats(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h)));
+}
+
+/* Loads the scales of 8 blocks of MXFP4: 2^(byte - 128). Those of bytes 0 and 1 are denormal floats. */
+VEC_INLINE struct pair unit_mxfp4_scales(const uint8_t *p)
+{
+    int32_t bytes[8];
+    for (size_t i = 0; i < 8; i++)
+        bytes[i] = p[17 * i];
+    __m256i e = _mm256_loadu_si256((const __m256i *)(const void *)bytes);
+    __m256i bits = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+    __m256i least = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    bits = _mm256_blendv_epi8(bits, least, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e));
+    return unit_floats(_mm256_castsi256_ps(bits));
+}
+
+/* Returns 2 s + 1 as bytes, s being the upper half of every byte `step` bytes apart. */
+VEC_INLINE uint64_t unit_odd_scales(const uint8_t *p, size_t step)
+{
+    uint64_t out = 0;
+    for (size_t i = 0; i < 8; i++)
+        out |= (uint64_t)(p[step * i] >> 4) << (8 * i + 1);
+    return out | 0x0101010101010101;
+}
+
+/* Returns 2 s + 1 for the 16 halves of 8 bytes, the lower one of each first. */
+VEC_INLINE __m128i unit_odd_halves(const uint8_t *p)
+{
+    const __m128i low = _mm_set1_epi8(15);
+    __m128i v = _mm_loadl_epi64((const __m128i *)p);
+    v = _mm_unpacklo_epi8(_mm_and_si128(v, low), _mm_and_si128(_mm_srli_epi16(v, 4), low));
+    return _mm_or_si128(_mm_add_epi8(v, v), _mm_set1_epi8(1));
+}
+
+VEC_INLINE struct pair unit_book_scales(const uint8_t *p, int type)
+{
+    const float d = unit_half(p);
+    uint64_t w;
+    switch (type) {
+    case FORMAT_G_IQ2_XXS:
+        return unit_times(unit_of_groups(unit_odd_scales(p + 9, 8)), d / 8);
+    case FORMAT_G_IQ2_XS:
+        return unit_times(unit_of_parts(unit_odd_halves(p + 66)), d / 8);
+    case FORMAT_G_IQ2_S:
+        return unit_times(unit_of_parts(unit_odd_halves(p + 74)), d / 8);
+    case FORMAT_G_IQ3_XXS:
+        return unit_times(unit_of_groups(unit_odd_scales(p + 69, 4)), d / 4);
+    default: /* FORMAT_G_IQ3_S: 8 halves of 4 bytes */
+        w = unit_word(p + 106);
+        w = (w | w << 16) & 0x0000ffff0000ffff;
+        w = (w | w << 8) & 0x00ff00ff00ff00ff;
+        w = (w | w << 4) & 0x0f0f0f0f0f0f0f0f;
+        return unit_times(unit_of_groups(w << 1 | 0x0101010101010101), d);
+    }
+}
+
+VEC_INLINE struct pair unit_known_scales(const uint8_t *p, int type)
+{
+    __m128i v;
+    switch (type) {
+    case FORMAT_G_Q8_0:
+        return unit_halves(p, 34);
+    case FORMAT_G_Q4_0:
+    case FORMAT_G_IQ4_NL:
+        return unit_halves(p, 18);
+    case FORMAT_G_Q4_1:
+        return unit_halves(p, 20);
+    case FORMAT_G_Q5_0:
+        return unit_halves(p, 22);
+    case FORMAT_G_Q5_1:
+        return unit_halves(p, 24);
+    case FORMAT_G_MXFP4:
+        return unit_mxfp4_scales(p);
+    case FORMAT_G_Q4_K:
+    case FORMAT_G_Q5_K:
+        return unit_times(unit_of_groups(unit_six_bits(p + 4, false)), unit_half(p));
+    case FORMAT_G_IQ4_XS:
+        return unit_times(unit_of_groups(unit_iq4_scales(p)), unit_half(p));
+    case FORMAT_G_Q2_K:
+        v = _mm_and_si128(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8(15));
+        return unit_times(unit_of_parts(v), unit_half(p + 80));
+    case FORMAT_G_Q3_K:
+        return unit_times(unit_of_parts(unit_q3_scales(p + 96)), unit_half(p + 108));
+    case FORMAT_G_Q6_K:
+        v = _mm_loadu_si128((const __m128i *)(p + 192));
+        return unit_times(unit_of_parts(v), unit_half(p + 208));
+    default: /* a code book */
+        return unit_book_scales(p, type);
+    }
+}
+
+VEC_INLINE struct pair unit_known_biases(const uint8_t *p, int type)
+{
+    if (type == FORMAT_G_Q4_1)
+        return unit_halves(p + 2, 20);
+    if (type == FORMAT_G_Q5_1)
+        return unit_halves(p + 2, 24);
+    if (type != FORMAT_G_Q2_K)
+        return unit_times(unit_of_groups(unit_six_bits(p + 4, true)), -unit_half(p + 2));
+    __m128i v = _mm_srli_epi16(_mm_loadu_si128((const __m128i *)p), 4);
+    return unit_times(unit_of_parts(_mm_and_si128(v, _mm_set1_epi8(15))), -unit_half(p + 82));
+}
+
+#endif
