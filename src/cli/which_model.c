@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/gguf.h"
 #include "cli/options/closest.h"
 #include "model/spread.h"
 
@@ -36,20 +37,11 @@ static bool begins_with(int fd, const char *beginning)
            memcmp(start, beginning, n) == 0;
 }
 
-static bool is_gguf(const char *path)
-{
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    bool is = begins_with(fd, "GGUF");
-    if (fd >= 0)
-        close(fd);
-    return is;
-}
-
 static int check_file(const char *path, struct moeflux_err *e)
 {
     char *parent = file_parent(path, NULL);
     int rc = 0;
-    if (parent && !is_gguf(path) && ends_with(path, ".safetensors"))
+    if (parent && !gguf_is_file(path) && ends_with(path, ".safetensors"))
         rc = err_set(e, ERR_FORMAT, "%s: a file of a model: name its directory, %s", path, parent);
     free(parent);
     return rc;
@@ -175,7 +167,7 @@ int which_model_refuse_word(const char *word, struct moeflux_err *e)
     if (file_is_dir(word))
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a model's directory goes after -m (-m %s)",
                        word, word);
-    if (is_gguf(word))
+    if (gguf_is_file(word))
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a GGUF file goes after -m (-m %s)", word,
                        word);
     if (which_model_check(word, &why))

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/err.h"
-#include "base/file.h"
+#include "base/gguf.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
@@ -232,7 +232,7 @@ int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)
     *m = (struct model_dir){.parts.spread.n_parts = 1};
     struct opening o = {.m = m};
     m->path = mem_text(path, e);
-    int rc = !m->path ? ERR_MEMORY : file_is_regular(path) ? gguf_open_model(m, e) : open_dir(&o, path, e);
+    int rc = !m->path ? ERR_MEMORY : gguf_is_file(path) ? gguf_open_model(m, e) : open_dir(&o, path, e);
     if (rc == 0)
         count_dense_bytes(m);
     if (rc < 0)

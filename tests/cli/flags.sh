@@ -93,7 +93,7 @@ printf 'version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n' >"$
 next 1 "^moeflux: $tmp/gguf: .*GGUF.* $tmp/gguf/x.gguf\$" "$tmp/gguf"
 for what in "$tmp/gguf/x.gguf" "$tmp/renamed"; do
     next 1 "^moeflux: $what: .*byte 4 of 5" "$what"
-    fails 2 "\"$what\".* -m $what" "$what"
+    fails 2 "\"$what\".*-m $what" "$what"
 done
 fails 2 '--lossy: tests/models/qwen3-odd/hf .*GGUF' convert tests/models/qwen3-odd/hf "$tmp/converted" --lossy
 fails 2 '--half-scales: tests/models/qwen3-odd/hf .*GGUF' convert tests/models/qwen3-odd/hf "$tmp/converted" \

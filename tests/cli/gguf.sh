@@ -54,7 +54,7 @@ claim a_file_answers_with_its_own_tokenizer_and_template
 run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device reference -p 'hello the' -n 5 --temp 0 --json
 json_is 'j["prompt_tokens"], len(j["tokens"])' '(5, 5)'
 tokens=$(sed -n 's/.*"tokens": \(\[[^]]*\]\).*/\1/p' "$tmp/out")
-run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device reference -p 'hello the' -n 5 --temp 0 --json --memory 330K
+run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device reference -p 'hello the' -n 5 --temp 0 --json --memory 80K
 json_is 'j["tokens"]' "$tokens"
 json_is 'j["stats"]["reads"] > 0' True
 
