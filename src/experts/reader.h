@@ -9,8 +9,9 @@
  * and a more urgent request does not wait long. What the page cache lacks is read by one large read instead,
  * which is faster. Disks that experts are spread over (model/spread.h) read at the same time.
  *
- * Every extent is read in full or the request fails. A read that fails is tried again, READER_RETRIES times. Scales and biases are checked to be finite, so that bad
- * bytes never reach a kernel. A failed request leaves garbage in its own dst; the reader goes on.
+ * Every extent is read in full or the request fails. A read that fails is tried again, READER_RETRIES times.
+ * Scales and biases are checked to be finite, so that bad bytes never reach a kernel. A failed request leaves
+ * garbage in its own dst; the reader goes on.
  *
  * Demanded requests precede speculative ones. A speculative part starts only if no demanded one waits or is
  * in flight. Only a few are in flight at once, so that the disk is soon free for a demanded one.

@@ -325,7 +325,7 @@ static void files_that_contradict_themselves_are_refused(void **state)
     gguf_writer_tensor(&w, "rope_freqs.weight", 0, 32, 1, 1);
     expect_refused(&w, ERR_UNSUPPORTED, "tensor rope_freqs.weight: not one that Qwen3-MoE has");
     gguf_writer_model(&w, 256, 256, Q8_0);
-    w.values.data[w.values.len - 12 - 6] = '6'; /* in the last key's name: attention.layer_norm_rms_epsilon */
+    w.values.data[w.values.len - 12 - 6] = '6'; /* changes the last key's name */
     expect_refused(&w, ERR_FORMAT, "attention.layer_norm_rms_epsilon: is missing");
     gguf_writer_values(&w, 256, 256);
     gguf_writer_tensor(&w, "token_embd.weight", Q8_0, 256, 8, 1);

@@ -5,8 +5,9 @@
 struct moeflux_err;
 struct options;
 
-/* Sets what neither the command line nor the user's file gives from the keys general.sampling.* of a GGUF file.
- * Other models change nothing, nor do files that cannot be opened. ERR_FORMAT: a value is out of range. */
+/* Sets what neither the command line nor the user's file gives from the keys general.sampling.* of a GGUF
+ * file. Other models change nothing, nor do files that cannot be opened. ERR_FORMAT: a value is out of
+ * range. */
 int model_defaults_take(struct options *o, struct moeflux_err *e);
 
 #endif

@@ -17,7 +17,8 @@ int gguf_config_make(const struct gguf *g, struct json_t **out, struct moeflux_e
 uint64_t gguf_config_block_count(const struct gguf *g);
 /* Returns whether the file has a tokenizer. */
 bool gguf_config_has_tokenizer(const struct gguf *g);
-/* Returns whether llama.cpp's converter changes the order of this model's value heads (delta_config.tiled). */
+/* Returns whether llama.cpp's converter changes the order of this model's value heads
+ * (delta_config.tiled). */
 bool gguf_config_tiles_heads(const struct config *c);
 
 #endif

@@ -15,7 +15,8 @@ enum gguf_names_kind {
     GGUF_NAMES_OTHER_PART /* vision, multi-token prediction */
 };
 
-/* Puts the canonical name of a tensor of the text model into `out`. UNKNOWN: the family has no such tensor. */
+/* Puts the canonical name of a tensor of the text model into `out`. UNKNOWN: the family has no such
+ * tensor. */
 enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH]);
 
 #endif

@@ -5,8 +5,8 @@
 struct moeflux_err;
 struct tokenizer;
 
-/* Fills the zeroed `t`, with its first token and its chat template. On failure `t` is partly filled. Errors as
- * tokenizer_open. */
+/* Fills the zeroed `t`, with its first token and its chat template. On failure `t` is partly filled.
+ * Errors as tokenizer_open. */
 int tokenizer_gguf_read(const char *path, struct tokenizer *t, struct moeflux_err *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* gguf_vocab.h - makes tokenizer.json and tokenizer_config.json (text/tokenizer/tokenizer.h) from a GGUF file.
+/* gguf_vocab.h - makes tokenizer.json and tokenizer_config.json (text/tokenizer/tokenizer.h) from a GGUF
+ * file.
  *
  * Only byte-level BPE: the vocabulary, its merges, and the splitting of texts that tokenizer.ggml.pre
  * names. */
