@@ -145,17 +145,28 @@ float *cpu_lab_room(uint64_t n)
     return v;
 }
 
+/* One weight of a block, exact: format_decode would round twice. */
+static double block_weight(uint32_t format, const struct format_block *b, uint32_t at)
+{
+    double value = b->codes[at] * (double)b->scales[at / FORMAT_BLOCK_PART];
+    return format_block_has_bias(format) ? value + (double)b->biases[at / FORMAT_BLOCK_PART] : value;
+}
+
+static void unpack(const struct cpu_matrix *w, uint64_t i, struct format_block *b)
+{
+    const struct format *f = format_of(w->format);
+    format_block_unpack(w->format, (const uint8_t *)w->weight + i / f->group * f->block_bytes, b);
+}
+
 double cpu_lab_weight(const struct cpu_matrix *w, uint32_t row, uint32_t col)
 {
     const struct format *f = format_of(w->format);
     uint64_t i = (uint64_t)row * w->cols + col, g = i / f->group;
+    struct format_block b;
     float value;
-    if (format_is_block(w->format) && format_block_has_bias(w->format)) { /* format_decode rounds twice */
-        struct format_block b;
-        uint32_t at = (uint32_t)(i % f->group);
-        format_block_unpack(w->format, (const uint8_t *)w->weight + g * f->block_bytes, &b);
-        return b.codes[at] * (double)b.scales[at / FORMAT_BLOCK_PART] +
-               (double)b.biases[at / FORMAT_BLOCK_PART];
+    if (format_is_block(w->format)) {
+        unpack(w, i, &b);
+        return block_weight(w->format, &b, (uint32_t)(i % f->group));
     }
     if (f->has_bias)
         return format_code(w->weight, f->bits, i) * (double)format_scale(f->scale, w->scales, g) +
@@ -166,10 +177,17 @@ double cpu_lab_weight(const struct cpu_matrix *w, uint32_t row, uint32_t col)
 
 void cpu_lab_product(const struct cpu_matrix *w, const float *x, double *y)
 {
+    const uint32_t group = format_of(w->format)->group;
+    bool is_block = format_is_block(w->format);
+    struct format_block b;
     for (uint32_t r = 0; r < w->rows; r++) {
         y[r] = 0;
-        for (uint32_t c = 0; c < w->cols; c++)
-            y[r] += cpu_lab_weight(w, r, c) * (double)x[c];
+        for (uint32_t c = 0; c < w->cols; c++) {
+            if (is_block && c % group == 0)
+                unpack(w, (uint64_t)r * w->cols + c, &b);
+            y[r] +=
+                (is_block ? block_weight(w->format, &b, c % group) : cpu_lab_weight(w, r, c)) * (double)x[c];
+        }
     }
 }
 
