@@ -41,20 +41,20 @@ END
 }
 
 claim inspect_reports_types_and_what_is_left_out
-run 0 "$MOEFLUX" inspect "$files/glm4moe.gguf" --no-measure --device reference
+run 0 "$MOEFLUX" inspect "$files/glm4moe.gguf" --no-measure --device cpu
 out_has '^layout  *GGUF'
 out_has '^left out  *[0-9]* tensors'
 out_has '^layers  *2,'
 out_has '^  expert formats  *Q[45]_[01]'
-run 0 "$MOEFLUX" inspect "$files/deepseek2-00001-of-00002.gguf" --no-measure --json --device reference
+run 0 "$MOEFLUX" inspect "$files/deepseek2-00001-of-00002.gguf" --no-measure --json --device cpu
 json_is 'j["gguf"], j["packed"], j["tensors_left_out"]' '(True, False, 0)'
 json_is 'j["expert_formats"]' MXFP4
 
 claim a_file_answers_with_its_own_tokenizer_and_template
-run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device reference -p 'hello the' -n 5 --temp 0 --json
+run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json
 json_is 'j["prompt_tokens"], len(j["tokens"])' '(5, 5)'
 tokens=$(sed -n 's/.*"tokens": \(\[[^]]*\]\).*/\1/p' "$tmp/out")
-run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device reference -p 'hello the' -n 5 --temp 0 --json --memory 80K
+run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json --memory 80K
 json_is 'j["tokens"]' "$tokens"
 json_is 'j["stats"]["reads"] > 0' True
 
@@ -62,25 +62,43 @@ claim settings_of_the_sampler_come_from_the_file
 with_keys "$files/qwen3moe_even.gguf" "$tmp/greedy.gguf" general.sampling.temp=0
 with_keys "$files/qwen3moe_even.gguf" "$tmp/bad.gguf" general.sampling.top_p=7
 for i in 1 2 3; do
-    run 0 "$MOEFLUX" -m "$tmp/greedy.gguf" --device reference -p 'hello the' -n 12 -s $i
+    run 0 "$MOEFLUX" -m "$tmp/greedy.gguf" --device cpu -p 'hello the' -n 12 -s $i
     cp "$tmp/out" "$tmp/greedy.$i"
 done
 cat "$tmp/greedy.1" "$tmp/greedy.1" >"$tmp/twice"
 cat "$tmp/greedy.2" "$tmp/greedy.3" | cmp -s - "$tmp/twice" || fault 'seeds differ at temperature 0'
 for i in 1 2 3; do
-    run 0 "$MOEFLUX" -m "$tmp/greedy.gguf" --device reference -p 'hello the' -n 12 -s $i --temp 5
+    run 0 "$MOEFLUX" -m "$tmp/greedy.gguf" --device cpu -p 'hello the' -n 12 -s $i --temp 5
     cp "$tmp/out" "$tmp/hot.$i"
 done
 cmp -s "$tmp/hot.1" "$tmp/hot.2" && fault '--temp has no effect'
-fails 1 "^moeflux: $tmp/bad.gguf: .*general.sampling.*top-p" -m "$tmp/bad.gguf" --device reference -p x
-run 0 "$MOEFLUX" -m "$tmp/bad.gguf" --device reference -p x -n 1 --top-p 0.9
+fails 1 "^moeflux: $tmp/bad.gguf: .*general.sampling.*top-p" -m "$tmp/bad.gguf" --device cpu -p x
+run 0 "$MOEFLUX" -m "$tmp/bad.gguf" --device cpu -p x -n 1 --top-p 0.9
+
+claim the_server_answers_from_a_file
+server=''
+trap 'if [ -n "$server" ]; then kill "$server" 2>/dev/null; fi; rm -rf "$tmp"' EXIT
+"$MOEFLUX" serve -m "$files/qwen35moe.gguf" --device cpu --port 0 >"$tmp/served" 2>"$tmp/log" &
+server=$!
+await -p "$server" has_lines 1 "$tmp/log"
+url=$(sed -n 's/^moeflux: listening on //p' "$tmp/log")
+run 0 "$python" -I -c '
+import json, sys, urllib.request
+body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3, "temperature": 0}
+head = {"Content-Type": "application/json"}
+request = urllib.request.Request(sys.argv[1] + "/v1/chat/completions", json.dumps(body).encode(), head)
+print(urllib.request.urlopen(request).read().decode())' "$url"
+json_is 'j["model"], j["usage"]["prompt_tokens"], j["usage"]["completion_tokens"]' "('qwen35moe.gguf', 4, 3)"
+kill "$server"
+wait "$server" || fault "the server ended with status $?"
+server=''
 
 claim files_that_cannot_run_are_refused_with_one_line
-fails 1 "^moeflux: $files/qwen3moe.gguf: .*Q4_K.*Q5_K" -m "$files/qwen3moe.gguf" --device reference -p x
+fails 1 "^moeflux: $files/qwen3moe.gguf: .*Q4_K.*Q5_K" -m "$files/qwen3moe.gguf" --device cpu -p x
 fails 2 "^moeflux: $files/deepseek2-00002-of-00002.gguf: .*00001-of-00002.gguf" \
-    -m "$files/deepseek2-00002-of-00002.gguf" --device reference -p x
+    -m "$files/deepseek2-00002-of-00002.gguf" --device cpu -p x
 head -c 100000 "$files/glm4moe.gguf" | head -c 60000 >"$tmp/cut.gguf"
-fails 1 "^moeflux: $tmp/cut.gguf: .*cut off" -m "$tmp/cut.gguf" --device reference -p x
-fails 1 "^moeflux: $tmp/cut.gguf: .*cut off" inspect "$tmp/cut.gguf" --device reference
+fails 1 "^moeflux: $tmp/cut.gguf: .*cut off" -m "$tmp/cut.gguf" --device cpu -p x
+fails 1 "^moeflux: $tmp/cut.gguf: .*cut off" inspect "$tmp/cut.gguf" --device cpu
 
 report
