@@ -12,6 +12,7 @@
 #include "cli/exit.h"
 #include "cli/report/inspect.h"
 #include "cli/talk/interactive.h"
+#include "cli/options/model_defaults.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/measure/perplexity.h"
@@ -118,7 +119,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     if (o->help)
         return verbs_help(o, out, e);
     const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
-    if (model && which_model_check(model, o->verb == VERB_CONVERT, e))
+    if (model && which_model_check(model, e))
         return (int)e->code;
     bool evaluates = o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_SERVE ||
                      o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;
@@ -170,6 +171,8 @@ int main(int argc, char **argv)
     t.quiet = o.log_level < EXIT_INFO;
     if (o.color)
         t.out_dress = o.color == 1;
+    if (!rc)
+        rc = model_defaults_take(&o, &e);
     if (!rc) {
         startup_skip_software_drivers(&o);
         rc = dispatch(&o, &t, &out, &e);

@@ -60,6 +60,12 @@ struct moeflux_progress {
     void *ctx;
 };
 
+/* Shows the user a line about something that did not stop the work. */
+struct moeflux_warning {
+    void (*tell)(void *ctx, const char *text); /* NULL: nothing is shown */
+    void *ctx;
+};
+
 /* --- a model --- */
 
 /* Threads may use one model at the same time, each with its own sessions. Evaluations pass the model's
@@ -179,6 +185,8 @@ struct moeflux_options {
     uint32_t context;   /* tokens of state that memory is kept free for; 0: 8192, or the model's maximum */
     bool profile;       /* time every kernel (moeflux_stats.ops) */
     struct moeflux_progress progress; /* reports loading weights and evaluating prompts */
+    /* Called from any thread, once for each device: a read of an expert failed and was tried again. */
+    struct moeflux_warning warning;
 };
 
 /* Opens and checks a model and loads its weights. The caller owns *out (moeflux_model_close); NULL on
@@ -536,9 +544,11 @@ struct moeflux_needs {
     uint32_t n_expert_layers;  /* layers with routed experts */
     uint32_t top_k, own_top_k; /* experts of a token: with the options, in the model's configuration */
     float expert_share;        /* 1: a token has all top_k. The members below count all of them */
-    bool packed;               /* layout on disk; false: plain safetensors */
-    bool is_sketch;            /* `dir` is only a config.json: sizes are computed, there are no files */
-    bool is_assumed;           /* is_sketch without a quantization table: formats of `moeflux convert` */
+    bool packed;               /* layout on disk; false: plain safetensors, or GGUF */
+    bool is_gguf;
+    bool is_sketch;      /* `dir` is only a config.json: sizes are computed, there are no files */
+    bool is_assumed;     /* is_sketch without a quantization table: formats of `moeflux convert` */
+    uint32_t n_left_out; /* tensors of other parts: vision, multi-token prediction */
     uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;           /* the resident part, on disk and in memory */
     uint64_t table_bytes;           /* n-gram tables on disk; a token reads some rows */

@@ -23,6 +23,7 @@ layout(constant_id = 5) const uint TAPS = 4; // conv_kernel
 layout(constant_id = 6) const uint BLOCKS = 1;
 layout(constant_id = 7) const uint REPEATS = 1; // value heads of a key head
 layout(constant_id = 8) const uint SIGMOID = 0; // 1: the output gate is sigmoid(z)
+layout(constant_id = 9) const uint TILED = 0; // 1: the value heads of key head k are k, k + n_k, ...
 
 const uint V_ROWS = V_DIM / BLOCKS; // rows of a workgroup
 const uint ROW_STEP = WORKGROUP / PARTS;
@@ -51,7 +52,7 @@ uint first_row(uint head)
 // Returns the model's channel for index c of conv_out.
 uint channel_of(uint head, uint c)
 {
-    uint key_head = head / REPEATS;
+    uint key_head = TILED != 0 ? head % a.n_k : head / REPEATS;
     if (c < K_DIM)
         return key_head * K_DIM + c;
     if (c < 2 * K_DIM)
@@ -96,7 +97,7 @@ void convolve()
 // Stores what the next chunk needs of the last token and its predecessors.
 void keep_window(uint head)
 {
-    bool first = head % REPEATS == 0 && gl_WorkGroupID.y == 0;
+    bool first = (TILED != 0 ? head < a.n_k : head % REPEATS == 0) && gl_WorkGroupID.y == 0;
     [[unroll]] for (uint i = 0; i < CONVS; i++) {
         uint c = place(i), channel = channel_of(head, min(c, CHANNELS - 1));
         if (c < CHANNELS && (first || c >= 2 * K_DIM))

@@ -9,6 +9,7 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint K_DIM = 128; // a multiple of 4
+layout(constant_id = 2) const uint TILED = 0;   // 1: the value heads of key head k are k, k + n_k, ...
 
 layout(push_constant, std430) uniform Args { delta_prefill_blocks_args a; };
 
@@ -83,5 +84,5 @@ void main()
     first = gl_WorkGroupID.x * DELTA_BLOCK;
     multiply(key_head);
     for (uint h = gl_SubgroupInvocationID; h < heads; h += SUBGROUP)
-        weigh(key_head * heads + h);
+        weigh(TILED != 0 ? h * a.n_k + key_head : key_head * heads + h);
 }

@@ -16,6 +16,7 @@ layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint PARTS = 8; // a power of two, at most SUBGROUP
 layout(constant_id = 2) const uint K_DIM = 128; // a multiple of 4
 layout(constant_id = 3) const uint V_DIM = 128;
+layout(constant_id = 4) const uint TILED = 0; // 1: the value heads of key head k are k, k + n_k, ...
 
 const uint COLS4 = (K_DIM / 4 + PARTS - 1) / PARTS; // a lane's groups of four columns
 
@@ -51,7 +52,8 @@ vec3 row_sums(vec3 x)
 
 void main()
 {
-    uint head = gl_WorkGroupID.x, key_head = head / (a.n_v / a.n_k), part = gl_SubgroupInvocationID % PARTS;
+    uint head = gl_WorkGroupID.x, part = gl_SubgroupInvocationID % PARTS;
+    uint key_head = TILED != 0 ? head % a.n_k : head / (a.n_v / a.n_k);
     uint mine = gl_WorkGroupID.y * (SUBGROUP / PARTS) + gl_SubgroupInvocationID / PARTS,
          row = min(mine, V_DIM - 1);
     uint at = (head * V_DIM + row) * K_DIM / 4;

@@ -21,6 +21,7 @@ layout(constant_id = 3) const uint EACH = 2;
 layout(constant_id = 4) const uint STAGE = 16;  // a multiple of DELTA_BLOCK
 layout(constant_id = 5) const uint K_DIM = 128; // K_DIM and V_DIM are multiples of 4
 layout(constant_id = 6) const uint V_DIM = 128;
+layout(constant_id = 7) const uint TILED = 0; // 1: the value heads of key head k are k, k + n_k, ...
 
 layout(push_constant, std430) uniform Args { delta_prefill_walk_args a; };
 
@@ -178,7 +179,7 @@ uint state_at(uint row, uint j)
 void main()
 {
     head = gl_WorkGroupID.x;
-    key_head = head / (a.n_v / a.n_k);
+    key_head = TILED != 0 ? head % a.n_k : head / (a.n_v / a.n_k);
     row0 = gl_WorkGroupID.y * ROWS;
     part = gl_SubgroupInvocationID / SIDE;
     uint row = row0 + (gl_SubgroupID * SIDE + gl_SubgroupInvocationID % SIDE) * EACH;

@@ -34,7 +34,8 @@ static struct delta_shape shape_of(const struct config *c, const struct delta_co
                                 .v_dim = d->v_head_dim,
                                 .conv_kernel = d->conv_kernel,
                                 .eps = c->rms_eps,
-                                .sigmoid = d->sigmoid};
+                                .sigmoid = d->sigmoid,
+                                .tiled = d->tiled};
 }
 
 /* The number of outputs of the fused product. */

@@ -6,11 +6,13 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "cpu/nodes.h"
 #include "base/pool.h"
 #include "model/model_dir.h"
 #include "model/part_tensors.h"
+#include "model/tensor.h"
 #include "ops/linear/linear.h"
 
 /* Small tensors are packed into allocations of this size. A tensor of a quarter of it or more gets its own,
@@ -216,6 +218,23 @@ static const char *name_of(uint32_t layer, const struct part_tensor *t, char out
     return out;
 }
 
+/* Loads blocks as float32 numbers. */
+static int load_widened(struct loader *l, const struct matrix *m, uint64_t *address, struct moeflux_err *e)
+{
+    const struct tensor *t = m->weight;
+    uint64_t n = (uint64_t)m->rows * m->cols;
+    float *numbers = mem_new(n, sizeof *numbers, e);
+    uint8_t *blocks = mem_new(t->bytes, 1, e);
+    int rc = numbers && blocks ? model_dir_read(l->dir, t, 0, t->bytes, blocks, e) : ERR_MEMORY;
+    if (rc == 0) {
+        format_decode(format_of(t->format), blocks, NULL, NULL, 0, n, numbers);
+        rc = loader_put(l, numbers, n, address, e);
+    }
+    free(numbers);
+    free(blocks);
+    return rc < 0 ? rc : tell(l, n * sizeof *numbers, e);
+}
+
 int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t cols, struct weights *out,
                   struct moeflux_err *e)
 {
@@ -224,6 +243,8 @@ int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t co
     if (rc < 0)
         return rc;
     *out = (struct weights){.rows = rows, .cols = cols, .format = m.format};
+    if (tensor_is_widened(m.weight))
+        return load_widened(l, &m, &out->weight, e);
     rc = load_tensor(l, m.weight, &out->weight, e);
     if (rc == 0 && m.scales)
         rc = load_tensor(l, m.scales, &out->scales, e);

@@ -2,8 +2,8 @@
 #ifndef MOEFLUX_BASE_PROGRESS_H
 #define MOEFLUX_BASE_PROGRESS_H
 
-/* The public header includes no other file of the project. This floor uses only its struct
- * moeflux_progress. */
+/* The public header includes no other file of the project. This floor uses only its structs
+ * moeflux_progress and moeflux_warning. */
 #include "moeflux.h"
 
 /* Returns whether to continue. p and p->report may be NULL. */

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/gguf.h"
 #include "base/str.h"
 #include "cli/options/options.h"
 #include "moeflux.h"
@@ -104,6 +105,8 @@ static int check_output(const char *flag, const char *path, const char *beginnin
     struct stat st;
     if (!path || strcmp(path, "-") == 0)
         return 0;
+    if (gguf_is_file(path)) /* it may be part of the model's split set */
+        return err_set(e, ERR_USAGE, "%s: %s is a GGUF file and would be replaced", flag, path);
     const char *holder = NULL;
     bool exists = stat(path, &st) == 0;
     if (exists && !(beginning && begins_with(path, beginning)))

@@ -113,10 +113,16 @@ static int open_copies(struct generator *s, const struct moeflux_options *engine
     return rc;
 }
 
+static void warn(void *ctx, const char *text)
+{
+    const struct options *o = ctx;
+    exit_tell(o->log_level, EXIT_WARN, text);
+}
+
 int setup_open_for(struct generator *s, const struct options *o, struct bar *bar, uint32_t n_sequences,
                    struct moeflux_progress progress, struct moeflux_err *e)
 {
-    struct moeflux_options engine = {.progress = progress};
+    struct moeflux_options engine = {.progress = progress, .warning = {warn, (void *)(uintptr_t)o}};
     *s = (struct generator){0};
     options_engine(o, &engine);
     int rc = o->usage ? place_check("--usage", o->usage, e) : 0;

@@ -10,6 +10,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "base/gguf.h"
 #include "cli/options/closest.h"
 #include "model/spread.h"
 
@@ -36,34 +37,22 @@ static bool begins_with(int fd, const char *beginning)
            memcmp(start, beginning, n) == 0;
 }
 
-static int refuse_gguf(const char *path, const char *what, struct moeflux_err *e)
+static int check_file(const char *path, struct moeflux_err *e)
 {
-    return err_set(
-        e, ERR_UNSUPPORTED,
-        "%s: %s, which has to be converted first: moeflux convert FILE.gguf DIR (of a split set the "
-        "first file), and then the model is DIR",
-        path, what);
-}
-
-static int check_file(const char *path, bool is_source, struct moeflux_err *e)
-{
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC), rc = 0;
     char *parent = file_parent(path, NULL);
-    if (begins_with(fd, "GGUF") || ends_with(path, ".gguf"))
-        rc = is_source ? 0 : refuse_gguf(path, "a GGUF file", e);
-    else if (parent && ends_with(path, ".safetensors"))
+    int rc = 0;
+    if (parent && !gguf_is_file(path) && ends_with(path, ".safetensors"))
         rc = err_set(e, ERR_FORMAT, "%s: a file of a model: name its directory, %s", path, parent);
     free(parent);
-    if (fd >= 0)
-        close(fd);
     return rc;
 }
 
 /* What a directory has. */
 struct contents {
-    bool manifest, config, safetensors, gguf, pytorch;
+    bool manifest, config, safetensors, pytorch;
     bool part;         /* a part of a model's experts: it gets its own error later, and --verify takes it */
     char pointer[256]; /* the name of a file that git-lfs has not fetched; "": none */
+    char gguf[256];    /* the first GGUF file by name, not one of vision; "": none */
     char inner[300];   /* a directory in it that has a config.json; "": none */
 };
 
@@ -97,7 +86,9 @@ static void look_at(struct contents *c, int dir, const char *name)
     c->config |= strcmp(name, "config.json") == 0;
     c->part |= strcmp(name, SPREAD_PART_FILE) == 0;
     c->safetensors |= weights;
-    c->gguf |= ends_with(name, ".gguf");
+    if (ends_with(name, ".gguf") && strncmp(name, "mmproj", 6) != 0 &&
+        (!c->gguf[0] || strcmp(name, c->gguf) < 0))
+        snprintf(c->gguf, sizeof c->gguf, "%s", name);
     c->pytorch |= ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth");
     if (!weights && !ends_with(name, ".json"))
         return;
@@ -132,8 +123,9 @@ static int check_dir(const char *path, struct moeflux_err *e)
             "%s: safetensors files without a config.json: a model needs its repository's .json files "
             "too",
             path);
-    if (c.gguf)
-        return refuse_gguf(path, "a directory of GGUF files", e);
+    if (c.gguf[0])
+        return err_set(e, ERR_UNSUPPORTED, "%s: a directory of GGUF files: name the file, for example %s/%s",
+                       path, path, c.gguf);
     if (c.pytorch)
         return err_set(
             e, ERR_UNSUPPORTED,
@@ -151,12 +143,12 @@ static int check_dir(const char *path, struct moeflux_err *e)
         path);
 }
 
-int which_model_check(const char *path, bool is_source, struct moeflux_err *e)
+int which_model_check(const char *path, struct moeflux_err *e)
 {
     if (file_is_dir(path))
         return check_dir(path, e);
     if (file_exists(path))
-        return check_file(path, is_source, e);
+        return check_file(path, e);
     if (ends_with(path, ".gguf"))
         return 0;
     return is_repository(path)
@@ -175,7 +167,10 @@ int which_model_refuse_word(const char *word, struct moeflux_err *e)
     if (file_is_dir(word))
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a model's directory goes after -m (-m %s)",
                        word, word);
-    if (which_model_check(word, false, &why))
+    if (gguf_is_file(word))
+        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a GGUF file goes after -m (-m %s)", word,
+                       word);
+    if (which_model_check(word, &why))
         return err_set(e, ERR_USAGE, "%s", why.text);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         closest_try(&closest, verbs[i], strlen(verbs[i]));

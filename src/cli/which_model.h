@@ -3,15 +3,13 @@
 #ifndef MOEFLUX_CLI_WHICH_MODEL_H
 #define MOEFLUX_CLI_WHICH_MODEL_H
 
-#include <stdbool.h>
-
 struct moeflux_err;
 
-/* Checks the path of -m, inspect, or convert SRC (is_source: it may be a GGUF file). ERR_IO: the name of a
- * repository. ERR_UNSUPPORTED: a GGUF file, a directory of them, or a directory with files of PyTorch only.
+/* Checks the path of -m, inspect, or convert SRC. ERR_IO: the name of a repository. ERR_UNSUPPORTED: a
+ * directory of GGUF files, or a directory with files of PyTorch only.
  * ERR_FORMAT: pointers of git-lfs, or a file instead of its directory. 0: it looks like a model, or what is
  * wrong is left to its reader. */
-int which_model_check(const char *path, bool is_source, struct moeflux_err *e);
+int which_model_check(const char *path, struct moeflux_err *e);
 
 /* Refuses a first word that is no verb. ERR_USAGE says which verb, or -m, was probably meant. */
 int which_model_refuse_word(const char *word, struct moeflux_err *e);

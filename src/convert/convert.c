@@ -13,7 +13,8 @@
 #include "convert/target.h"
 #include "convert/verify.h"
 #include "convert/work.h"
-#include "convert/gguf/vocab.h"
+#include "model/gguf/config.h"
+#include "text/tokenizer/gguf_vocab.h"
 
 /* Bytes for JSON, tokenizer and directories; a tokenizer.json has 7 to 20 MB. */
 #define ROOM_FOR_SMALL_FILES ((uint64_t)64 << 20)
@@ -71,7 +72,7 @@ enum { N_GGUF_TEXTS = sizeof gguf_texts / sizeof *gguf_texts };
 static int check_gguf_texts(const struct gguf *g, struct moeflux_err *e)
 {
     int rc = 0;
-    for (int i = 0; i < N_GGUF_TEXTS && rc == 0 && gguf_vocab_is_there(g); i++) {
+    for (int i = 0; i < N_GGUF_TEXTS && rc == 0 && gguf_config_has_tokenizer(g); i++) {
         struct str text = {0};
         rc = gguf_texts[i].make(g, &text, e);
         str_free(&text);
@@ -132,7 +133,7 @@ static int make_gguf_texts(struct conversion *c, struct moeflux_err *e)
 {
     const struct gguf *g = &c->plan.gguf.file;
     int rc = 0;
-    for (int i = 0; i < N_GGUF_TEXTS && rc == 0 && gguf_vocab_is_there(g); i++) {
+    for (int i = 0; i < N_GGUF_TEXTS && rc == 0 && gguf_config_has_tokenizer(g); i++) {
         struct str text = {0};
         rc = gguf_texts[i].make(g, &text, e);
         if (rc == 0 && text.len > 0)

@@ -15,7 +15,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "convert/choose.h"
-#include "convert/gguf/config.h"
+#include "model/gguf/config.h"
 #include "model/model_file.h"
 #include "model/checkpoint.h"
 #include "model/config_read.h"

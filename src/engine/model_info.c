@@ -5,6 +5,7 @@
 
 #include "arch/arch.h"
 #include "base/cores.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "engine/plan/format_text.h"
 #include "engine/plan/load_plan.h"
@@ -24,9 +25,15 @@ static uint64_t params_of(const struct model_dir *d, bool is_table)
         size_t len = strlen(t->name);
         if (table_has(t->name) != is_table)
             continue;
-        if (strstr(t->name, ".switch_mlp.") || (len > 7 && strcmp(t->name + len - 7, ".scales") == 0) ||
+        if (strstr(t->name, ".switch_mlp.") || strstr(t->name, ".mlp.experts.") ||
+            (len > 7 && strcmp(t->name + len - 7, ".scales") == 0) ||
             (len > 7 && strcmp(t->name + len - 7, ".biases") == 0))
             continue;
+        if (t->dtype == DTYPE_BLOCKS) {
+            const struct format *f = format_of(t->format);
+            n += t->bytes / f->block_bytes * f->group;
+            continue;
+        }
         uint64_t width = t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 ? 16 : t->bits ? t->bits : 32;
         n += t->bytes * 8 / width;
     }
@@ -60,6 +67,8 @@ static void fill_needs(const struct model_dir *d, struct moeflux_needs *out)
                                   .moe_inner = c->moe_inner,
                                   .max_context = c->max_context,
                                   .packed = d->packed,
+                                  .is_gguf = d->is_gguf,
+                                  .n_left_out = (uint32_t)d->n_left_out,
                                   .is_sketch = d->is_sketch,
                                   .is_assumed = d->is_assumed,
                                   .dense_bytes = d->dense_bytes,

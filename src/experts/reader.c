@@ -195,6 +195,7 @@ int reader_open(struct reader **out, const struct model_dir *m, const struct rea
     if (!r)
         return ERR_MEMORY;
     reader_work_init(&r->work, m, o->hook);
+    r->work.warning = o->warning;
     r->host_bytes = o->host_bytes;
     int rc = o->mode == READER_AUTO ? open_auto(r, o, e) : open_asked(r, o, e);
     if (rc < 0) {

@@ -9,8 +9,9 @@
  * and a more urgent request does not wait long. What the page cache lacks is read by one large read instead,
  * which is faster. Disks that experts are spread over (model/spread.h) read at the same time.
  *
- * Every extent is read in full or the request fails. Scales and biases are checked to be finite, so that bad
- * bytes never reach a kernel. A failed request leaves garbage in its own dst; the reader goes on.
+ * Every extent is read in full or the request fails. A read that fails is tried again, READER_RETRIES times.
+ * Scales and biases are checked to be finite, so that bad bytes never reach a kernel. A failed request leaves
+ * garbage in its own dst; the reader goes on.
  *
  * Demanded requests precede speculative ones. A speculative part starts only if no demanded one waits or is
  * in flight. Only a few are in flight at once, so that the disk is soon free for a demanded one.
@@ -24,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/err.h"
+#include "base/progress.h"
 #include "model/model.h"
 
 struct node_shares;
@@ -47,6 +49,7 @@ enum reader_mode {
 enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
 /* The least bytes of a piece, except for the last of an extent: of direct reads; of reads through the page
  * cache, where a piece is one thread's copy. */
+enum { READER_RETRIES = 2 };
 enum { READER_PIECE_BYTES = 512 << 10, READER_CACHED_PIECE_BYTES = 1 << 20, READER_MAX_PARTS = 24 };
 
 /* "auto", "mmap", "pread", "uring" or "direct". */
@@ -60,6 +63,7 @@ struct read_part {
     struct extent extent;
     uint64_t n_done;
     uint32_t n_stalls; /* consecutive EINTR and EAGAIN */
+    uint32_t n_errors; /* other errors; after READER_RETRIES of them the next one fails the request */
     bool speculative;
     bool waits; /* it may wait for the disk, not only take what the page cache holds */
 };
@@ -106,6 +110,8 @@ struct reader_options {
     const struct reader_region *regions;
     uint32_t n_regions;
     const struct reader_hook *hook; /* NULL; outlives the reader */
+    /* Called once, from a thread of the reader: a read failed and is tried again. */
+    struct moeflux_warning warning;
 };
 
 /* The model directory must outlive the reader. ERR_UNSUPPORTED says why the requested mode is not available
@@ -165,6 +171,7 @@ struct reader_stats {
     uint64_t n_failed, n_dropped;
     uint64_t n_promoted;         /* queued speculative requests that became demanded */
     uint64_t n_continued;        /* reads that were short or interrupted, and continued */
+    uint64_t n_retried;          /* reads that failed and were tried again */
     uint64_t busy_ns;            /* time with at least one read in flight */
     uint64_t in_flight_ns;       /* sum over reads; in_flight_ns / busy_ns is the average queue depth */
     uint64_t n_parts, n_submits; /* pieces read; system calls that io_uring took for them */

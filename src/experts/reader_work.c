@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -408,15 +409,43 @@ static void end(struct reader_work *w, struct read_part *p, int code, const stru
     pthread_mutex_unlock(&w->lock);
 }
 
-void reader_work_fail(struct reader_work *w, struct read_part *p, int number)
+/* Describes a read that failed with an errno. */
+static void describe(const struct reader_work *w, const struct read_part *p, int number,
+                     struct moeflux_err *e)
 {
     const struct read_request *q = p->request;
     const struct extent *x = &p->extent;
-    struct moeflux_err e;
     errno = number;
-    err_errno(&e, ERR_IO, "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64,
+    err_errno(e, ERR_IO, "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64,
               q->layer, q->expert, w->model->files[x->file].path, p->n_done, x->bytes, x->off);
+}
+
+void reader_work_fail(struct reader_work *w, struct read_part *p, int number)
+{
+    struct moeflux_err e;
+    describe(w, p, number, &e);
     end(w, p, ERR_IO, &e);
+}
+
+/* Has a failed read tried again, unless it has failed too often: disks and network file systems recover from
+ * some errors. Returns whether it will be. */
+static bool retry(struct reader_work *w, struct read_part *p, int number)
+{
+    struct moeflux_err e;
+    char text[sizeof e.text + 32];
+    if (p->n_errors == READER_RETRIES)
+        return false;
+    p->n_errors++;
+    pthread_mutex_lock(&w->lock);
+    bool first = w->stats.n_retried++ == 0 && !w->has_warned;
+    w->has_warned |= first;
+    pthread_mutex_unlock(&w->lock);
+    if (first && w->warning.tell) {
+        describe(w, p, number, &e);
+        snprintf(text, sizeof text, "%s; the read is tried again", e.text);
+        w->warning.tell(w->warning.ctx, text);
+    }
+    return true;
 }
 
 static void fail_short(struct reader_work *w, struct read_part *p, uint64_t n)
@@ -465,6 +494,8 @@ bool reader_work_finish_read(struct reader_work *w, struct read_part *p, int64_t
     if (result == -EINTR || result == -EAGAIN)
         return stall(w, p, result);
     if (result < 0) {
+        if (retry(w, p, (int)-result))
+            return true;
         reader_work_fail(w, p, (int)-result);
         return false;
     }

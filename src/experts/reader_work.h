@@ -19,6 +19,7 @@ struct read_list {
 struct reader_work {
     const struct model_dir *model;
     const struct reader_hook *hook;
+    struct moeflux_warning warning;
     struct reader_files files;
     uint32_t depth;       /* parts in flight at once */
     uint64_t piece_bytes; /* size of a part, except for the last of an extent */
@@ -30,6 +31,7 @@ struct reader_work {
     int wake_fd;    /* an eventfd that is written when there is new work; -1: only `more` is signalled */
     bool is_asleep; /* the reader of wake_fd waits for it */
     struct reader_stats stats;
+    bool has_warned;     /* the warning was given */
     uint64_t counted_ns; /* time up to which busy_ns and in_flight_ns are summed */
 };
 

@@ -98,6 +98,7 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
         return false;
     const struct reader_options r = {.mode = o->io,
                                      .n_threads = o->n_threads,
+                                     .warning = o->warning,
                                      .host_bytes = o->host_bytes + o->budget_bytes,
                                      .in_place = true,
                                      .shares = caps.shares};
@@ -192,6 +193,7 @@ static int open_reader(struct expert_store *s, const struct expert_store_options
         slots_region(landing, i, &regions[i].base, &regions[i].bytes);
     const struct reader_options r = {.mode = o->io,
                                      .n_threads = o->n_threads,
+                                     .warning = o->warning,
                                      .host_bytes = o->host_bytes,
                                      .regions = regions,
                                      .n_regions = landing->n_chunks};

@@ -43,8 +43,9 @@ struct expert_store_options {
     uint64_t host_chunk_bytes; /* size of one allocation of host slots; 0: a default */
     uint32_t n_threads;        /* reading threads */
     enum reader_mode io;
-    uint64_t host_bytes;     /* host memory available for mapped files */
-    double half_life;        /* the caches' ranking, in uses */
+    struct moeflux_warning warning; /* reader_options.warning */
+    uint64_t host_bytes;            /* host memory available for mapped files */
+    double half_life;               /* the caches' ranking, in uses */
     bool fills;              /* if the host has room for all experts, an idle disk reads all, chosen or not */
     bool learns;             /* eviction takes earlier choices into account (ranking_learn) */
     const char *usage, *pin; /* files of counts, or NULL; borrowed until store_fill_load */

@@ -55,6 +55,7 @@ struct gqa_config {
 struct delta_config {
     uint32_t n_k_heads, n_v_heads, k_head_dim, v_head_dim, conv_kernel;
     bool sigmoid; /* the output gate is sigmoid(z), else silu(z) */
+    bool tiled;   /* value head h has key head h mod n_k_heads, else h / (n_v_heads / n_k_heads) */
 };
 
 /* A table of n-gram rows (ngram.h, table.h) and what adds them to the residual (ops/ngram/ngram.h). */

@@ -11,15 +11,18 @@
 #include "model/model_file.h"
 #include "model/tensor.h"
 
+/* Kernels read blocks by words of up to 16 bytes. */
+enum { BLOCKS_ALIGN = 16 };
+
 /* Appends weights, scales and biases of a projection of n weights. */
 static void place_projection(uint32_t format, uint64_t n, uint64_t *w, uint64_t *s, uint64_t *b,
                              uint64_t *end)
 {
     const struct format *f = format_of(format);
-    *w = *end;
+    *w = f->scheme == SCHEME_BLOCK ? size_round_up(*end, BLOCKS_ALIGN) : *end;
     *s = *w + format_code_bytes(f, n);
     *b = *s + format_scale_bytes(f, n);
-    *end += format_all_bytes(f, n);
+    *end = *w + format_all_bytes(f, n);
 }
 
 struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f)
@@ -32,7 +35,7 @@ struct expert_layout expert_places_layout(const struct config *c, const struct e
     return l;
 }
 
-static int new_places(struct model_dir *m, struct moeflux_err *e)
+int expert_places_begin(struct model_dir *m, struct moeflux_err *e)
 {
     m->experts = mem_new(m->config.n_layers, sizeof *m->experts, e);
     m->places = mem_new(m->config.n_layers, sizeof *m->places, e);
@@ -49,7 +52,8 @@ static int check_formats(const struct model_dir *m, uint32_t layer, const struct
                    m->path, layer, format_of(f->gate)->name, format_of(f->up)->name);
 }
 
-static int lay_out(struct model_dir *m, uint32_t layer, const struct expert_formats *f, struct moeflux_err *e)
+int expert_places_lay_out(struct model_dir *m, uint32_t layer, const struct expert_formats *f,
+                          struct moeflux_err *e)
 {
     int rc = check_formats(m, layer, f, e);
     if (rc < 0)
@@ -130,7 +134,7 @@ int expert_places_from_files(struct model_dir *m, const char *dir, const struct 
 {
     const struct spread *s = &m->parts.spread;
     char *dirs[SPREAD_MAX_PARTS] = {mem_text(dir, e)};
-    int rc = dirs[0] ? new_places(m, e) : ERR_MEMORY;
+    int rc = dirs[0] ? expert_places_begin(m, e) : ERR_MEMORY;
     for (uint32_t i = 1; i < s->n_parts && rc == 0; i++) {
         rc = spread_check_part(&m->parts, i, e);
         if (rc == 0 && !(dirs[i] = file_join(m->parts.paths[i], "packed_experts", e)))
@@ -139,7 +143,7 @@ int expert_places_from_files(struct model_dir *m, const char *dir, const struct 
     for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++) {
         if (!config_has_experts(&m->config, i))
             continue;
-        rc = lay_out(m, i, &f[i], e);
+        rc = expert_places_lay_out(m, i, &f[i], e);
         if (rc == 0)
             rc = add_layer(m, dirs, i, e);
     }
@@ -234,7 +238,7 @@ static int lay_out_stacks(struct model_dir *m, uint32_t layer, struct moeflux_er
         rc = find_format(m, layer, "up_proj.weight", &f.up, e);
     if (rc == 0)
         rc = find_format(m, layer, "down_proj.weight", &f.down, e);
-    return rc < 0 ? rc : lay_out(m, layer, &f, e);
+    return rc < 0 ? rc : expert_places_lay_out(m, layer, &f, e);
 }
 
 static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
@@ -258,7 +262,7 @@ static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *
 
 int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e)
 {
-    int rc = new_places(m, e);
+    int rc = expert_places_begin(m, e);
     for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++) {
         if (!config_has_experts(&m->config, i))
             continue;

@@ -21,6 +21,7 @@ enum dtype {
     DTYPE_U8,
     DTYPE_OTHER, /* known, but not supported */
     DTYPE_GGUF,  /* any type of a GGUF file; counts as float32 (convert/gguf/source.h) */
+    DTYPE_BLOCKS /* a GGUF file's blocks as they lie; the format says which */
 };
 
 enum { TENSOR_MAX_DIMS = 8 };
@@ -40,6 +41,12 @@ struct tensor_pieces {
     } runs[TENSOR_MAX_RUNS];
 };
 
+/* What reading a vector changes in its numbers. */
+enum tensor_change {
+    TENSOR_AS_IS,
+    TENSOR_LOG_OF_NEGATED /* log(-x) */
+};
+
 struct tensor {
     char *name; /* canonical */
     enum dtype dtype;
@@ -54,6 +61,7 @@ struct tensor {
     /* off: from the file's start; of a tensor in pieces, where its first block begins */
     uint64_t off, bytes;
     struct tensor_pieces pieces;
+    enum tensor_change change;
 };
 
 struct model_file {
@@ -101,6 +109,7 @@ struct expert_layout {
 struct model_dir {
     char *path;
     bool packed;
+    bool is_gguf;
     bool is_sketch;  /* has no files (sketch.h) */
     bool is_assumed; /* a sketch whose formats are assumed */
     struct config config;
@@ -112,7 +121,7 @@ struct model_dir {
     size_t n_left_out; /* tensors of a checkpoint that are of its other parts: vision, more tokens */
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;     /* size of the largest expert, so of a slot for any */
-    char *tokenizer_path;          /* tokenizer.json or tiktoken.model; NULL when the directory has none */
+    char *tokenizer_path;          /* tokenizer.json, tiktoken.model or the GGUF file; NULL: none */
     uint64_t dense_bytes;          /* all tensors except the routed experts and the tables */
     uint64_t table_bytes;          /* n-gram tables, whose rows are read from disk */
     uint64_t expert_bytes;         /* all routed experts on disk */

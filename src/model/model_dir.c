@@ -5,12 +5,14 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/gguf.h"
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "model/checkpoint.h"
 #include "model/config_read.h"
 #include "model/expert_places.h"
+#include "model/gguf/open.h"
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_check.h"
@@ -200,9 +202,29 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
 static void count_dense_bytes(struct model_dir *m)
 {
     for (size_t i = 0; i < m->n_tensors; i++)
-        *(table_has(m->tensors[i].name) ? &m->table_bytes : &m->dense_bytes) += m->tensors[i].bytes;
+        *(table_has(m->tensors[i].name) ? &m->table_bytes : &m->dense_bytes) +=
+            tensor_loaded_bytes(&m->tensors[i]);
     if (!m->packed)
         m->dense_bytes -= m->expert_bytes;
+}
+
+/* Opens the files of a directory. */
+static int open_dir(struct opening *o, const char *path, struct moeflux_err *e)
+{
+    struct model_dir *m = o->m;
+    int rc = layout_find(&o->layout, path, e);
+    if (rc == 0) {
+        m->packed = o->layout.packed;
+        rc = m->packed ? open_packed(o, e) : open_plain(o, e);
+    }
+    if (rc == 0) {
+        m->tokenizer_path = o->layout.tokenizer;
+        o->layout.tokenizer = NULL;
+    }
+    layout_free(&o->layout);
+    json_decref(o->config);
+    json_decref(o->manifest);
+    return rc;
 }
 
 int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)
@@ -210,19 +232,9 @@ int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)
     *m = (struct model_dir){.parts.spread.n_parts = 1};
     struct opening o = {.m = m};
     m->path = mem_text(path, e);
-    int rc = m->path ? layout_find(&o.layout, path, e) : ERR_MEMORY;
-    if (rc == 0) {
-        m->packed = o.layout.packed;
-        rc = m->packed ? open_packed(&o, e) : open_plain(&o, e);
-    }
-    if (rc == 0) {
+    int rc = !m->path ? ERR_MEMORY : gguf_is_file(path) ? gguf_open_model(m, e) : open_dir(&o, path, e);
+    if (rc == 0)
         count_dense_bytes(m);
-        m->tokenizer_path = o.layout.tokenizer;
-        o.layout.tokenizer = NULL;
-    }
-    layout_free(&o.layout);
-    json_decref(o.config);
-    json_decref(o.manifest);
     if (rc < 0)
         model_dir_close(m);
     return rc;

@@ -1,10 +1,11 @@
-/* model_dir.h - opens a model directory: config, named tensors, places of the experts on disk.
+/* model_dir.h - opens a model directory or file: config, named tensors, places of the experts on disk.
  *
- * Two layouts:
+ * Three layouts:
  *   packed: model_weights.json (manifest) + model_weights.bin + packed_experts/layer_NN.bin;
  *           with spread.json experts lie in several directories (spread.h)
  *   plain:  config.json + *.safetensors with MLX names, sharded or not;
  *           an expert is up to nine extents in the shards
+ *   GGUF:   a file, or the first of a split set; an expert is three extents, or two
  *
  * Opening checks everything against the files: offsets, sizes, dtypes, shapes, bits, lengths of layer files.
  * It reads no tensor's contents. Tensor names are canonical: model.X and lm_head.X. */

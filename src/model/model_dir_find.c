@@ -71,6 +71,10 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
         rc = check_shape(m, out->weight, rows, cols, e);
         return rc < 0 ? rc : fp8_scales(m, out->weight, &block_scales, e);
     }
+    if (out->weight->dtype == DTYPE_BLOCKS) {
+        out->format = tensor_is_widened(out->weight) ? FORMAT_F32 : out->weight->format;
+        return check_shape(m, out->weight, rows, cols, e);
+    }
     if (!tensor_is_float(out->weight->dtype))
         return tensor_fail_dtype(out->weight, "U32, BF16, F16 or F32", m->files[out->weight->file].path, e);
     out->format = out->weight->dtype == DTYPE_BF16   ? FORMAT_BF16

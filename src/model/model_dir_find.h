@@ -9,9 +9,9 @@ struct moeflux_err;
 /* Returns the tensor with this name, or NULL. */
 const struct tensor *model_dir_find(const struct model_dir *m, const char *name);
 
-/* Finds a matrix by its base name ("model.layers.0.mlp.gate"): quantised (weight, scales, biases), or plain
- * BF16, F16 or F32 (weight). Checks presence, dtypes, shapes [rows][cols] and bits: ERR_FORMAT,
- * ERR_UNSUPPORTED. */
+/* Finds a matrix by its base name ("model.layers.0.mlp.gate"): quantised (weight, scales, biases), or
+ * plain BF16, F16 or F32 (weight), or blocks (FORMAT_F32: they are widened, tensor_is_widened). Checks
+ * presence, dtypes, shapes [rows][cols] and bits: ERR_FORMAT, ERR_UNSUPPORTED. */
 int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows, uint32_t cols,
                      struct matrix *out, struct moeflux_err *e);
 

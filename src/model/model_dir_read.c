@@ -36,7 +36,7 @@ static bool scales_are_finite(const struct format *f, const uint8_t *bytes, uint
 static int check_finite(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n,
                         const uint8_t *bytes, struct moeflux_err *e)
 {
-    if (t->format == FORMAT_NONE || t->dtype == DTYPE_U32)
+    if (t->format == FORMAT_NONE || t->dtype == DTYPE_U32 || t->dtype == DTYPE_BLOCKS)
         return 0;
     const struct format *f = format_of(t->format);
     uint64_t skip = (f->scale_bytes - from % f->scale_bytes) % f->scale_bytes; /* the rest of a cut number */
@@ -59,7 +59,8 @@ int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t f
 
 bool model_dir_check_bytes(const struct tensor *t, const uint8_t *bytes, uint64_t n)
 {
-    return t->format == FORMAT_NONE || scales_are_finite(format_of(t->format), bytes, n);
+    return t->format == FORMAT_NONE || t->dtype == DTYPE_BLOCKS ||
+           scales_are_finite(format_of(t->format), bytes, n);
 }
 
 int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, const uint8_t *bytes,
@@ -91,6 +92,8 @@ int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float 
         return rc;
     if (t->dtype != DTYPE_F32)
         widen_in_place(dst, n, t->dtype);
+    for (uint64_t i = 0; i < n && t->change == TENSOR_LOG_OF_NEGATED; i++)
+        dst[i] = (float)log(-(double)dst[i]);
     for (uint64_t i = 0; i < n; i++)
         if (!isfinite(dst[i]))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
@@ -159,7 +162,8 @@ int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint3
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         uint64_t first = size_max(from, parts[i].from), end = size_min(to, parts[i].to);
-        if (first < end && !scales_are_finite(parts[i].format, slot + first, end - first))
+        if (first < end && parts[i].format->scale != SCALE_NONE &&
+            !scales_are_finite(parts[i].format, slot + first, end - first))
             return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
                            expert, parts[i].name);
     }

@@ -29,6 +29,8 @@ const char *tensor_dtype_name(enum dtype dtype)
 {
     if (dtype == DTYPE_GGUF)
         return "GGUF";
+    if (dtype == DTYPE_BLOCKS)
+        return "blocks";
     return dtype == DTYPE_OTHER ? "another dtype" : dtypes[dtype].name;
 }
 
@@ -44,12 +46,22 @@ uint32_t tensor_dtype_bytes(enum dtype dtype)
 {
     if (dtype == DTYPE_GGUF)
         return sizeof(float);
-    return dtype == DTYPE_OTHER ? 0 : dtypes[dtype].bytes;
+    return dtype == DTYPE_OTHER || dtype == DTYPE_BLOCKS ? 0 : dtypes[dtype].bytes;
 }
 
 bool tensor_is_float(enum dtype dtype)
 {
     return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_GGUF;
+}
+
+bool tensor_is_widened(const struct tensor *t)
+{
+    return t->dtype == DTYPE_BLOCKS && tensor_cols(t) % PRODUCT_COLS != 0;
+}
+
+uint64_t tensor_loaded_bytes(const struct tensor *t)
+{
+    return tensor_is_widened(t) ? tensor_rows(t) * tensor_cols(t) * sizeof(float) : t->bytes;
 }
 
 int tensor_fail_dtype(const struct tensor *t, const char *expected, const char *where, struct moeflux_err *e)

@@ -18,8 +18,14 @@ const char *tensor_dtype_name(enum dtype dtype);
 /* Returns DTYPE_OTHER for a name that is unknown or not supported. */
 enum dtype tensor_find_dtype(const char *name);
 
-/* Returns the bytes of one element; 0 for DTYPE_OTHER. */
+/* Returns the bytes of one element; 0 for DTYPE_OTHER and DTYPE_BLOCKS. */
 uint32_t tensor_dtype_bytes(enum dtype dtype);
+
+/* Returns whether blocks become F32 numbers when they are loaded: operations take PRODUCT_COLS columns of
+ * blocks at once, and the rows are no multiple of that. */
+bool tensor_is_widened(const struct tensor *t);
+/* Returns the bytes that the tensor takes in memory. */
+uint64_t tensor_loaded_bytes(const struct tensor *t);
 
 /* Returns whether unquantised matrices and vectors may have this dtype. */
 bool tensor_is_float(enum dtype dtype);

@@ -113,7 +113,9 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
     char text[128];
     snprintf(text, sizeof text, "%u/%u heads of %ux%u, %u taps, %u token%s%s%s", c->n_v, c->n_k, c->v_dim,
              c->k_dim, c->conv_kernel, n, n > 1 ? "s" : "", kind_names[kind],
-             c->sigmoid ? ", sigmoid" : form_names[c->form]);
+             c->sigmoid ? ", sigmoid"
+             : c->tiled ? ", tiled"
+                        : form_names[c->form]);
     double error = fmax(kt_error(l, b.out, (uint64_t)n * c->n_v * c->v_dim),
                         kt_error(l, b.state, (uint64_t)c->n_v * c->v_dim * c->k_dim));
     error = fmax(error, kt_error(l, b.state_out, (uint64_t)c->n_v * c->v_dim * c->k_dim));
@@ -179,16 +181,17 @@ static void f16_case(struct kernel_test *l, const struct delta_shape *c, uint32_
 
 void selftest_delta_cases(struct kernel_test *l)
 {
-    static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}, false},
-                                    odd = {2, 6, 64, 128, 4, 1e-6f, DELTA_FASTER, {0}, false},
-                                    a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}, false},
-                                    narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}, false},
-                                    crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}, false},
-                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}, false},
-                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, false},
-                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}, false},
-                                    sigmoid = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, true},
-                                    even_sigmoid = {1, 2, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, true};
+    static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
+                                    odd = {2, 6, 64, 128, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
+                                    a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
+                                    narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}, false, false},
+                                    crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}, false, false},
+                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
+                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, false, false},
+                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
+                                    sigmoid = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, true, false},
+                                    even_sigmoid = {1, 2, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, true, false},
+                                    tiled = {2, 6, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, false, true};
     delta_case(l, &narrow, 1, PLAIN);
     delta_case(l, &narrow, 3, STEEP);
     delta_case(l, &tiny, 1, PLAIN);
@@ -199,9 +202,11 @@ void selftest_delta_cases(struct kernel_test *l)
     delta_case(l, &crooked, 70, CUT);
     delta_case(l, &sigmoid, 3, PLAIN);
     delta_case(l, &even_sigmoid, 40, PLAIN);
+    delta_case(l, &tiled, 3, PLAIN);
     if (!exec_get_caps(l->side[KT_DEVICE]).is_host) {
         shared_case(l, &eighths, PLAIN);
         shared_case(l, &tiny, STEEP);
+        shared_case(l, &tiled, PLAIN);
         l->is_rest = true;
         shared_case(l, &wide_eighths, SIMILAR);
         l->is_rest = false;
@@ -212,6 +217,7 @@ void selftest_delta_cases(struct kernel_test *l)
         many_case(l, &tiny, 150, kind);
         many_case(l, &narrow, 33, kind);
     }
+    many_case(l, &tiled, 33, PLAIN);
     for (uint32_t n = 1; n < 6; n++)
         many_case(l, &narrow, n, CUT);
     many_case(l, &odd, 65, CUT);

@@ -1,4 +1,5 @@
-/* A GGUF file: its headers, its lists, and what a conversion makes of them before it writes anything. */
+/* A GGUF file: its headers, its lists, the model and the tokenizer that it is as it lies, and what a
+ * conversion makes of it before it writes anything. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,14 +7,16 @@
 #include "args.h"
 #include "base/err.h"
 #include "base/format.h"
-#include "convert/gguf/config.h"
+#include "model/gguf/config.h"
 #include "convert/gguf/source.h"
-#include "convert/gguf/vocab.h"
+#include "text/tokenizer/gguf_vocab.h"
 #include "fuzz/target.h"
 #include "model/config.h"
 #include "model/config_read.h"
-#include "convert/gguf/gguf.h"
+#include "base/gguf.h"
+#include "model/model_dir.h"
 #include "model/tensor.h"
+#include "text/tokenizer/tokenizer.h"
 
 enum { SOME = 512, GROUP = 32 };
 
@@ -69,6 +72,7 @@ static void use_source(struct gguf_source *s, const struct config *c)
             use_tensor(s, &m.tensors[i]);
     struct tensor_list l = {m.tensors, m.n_tensors, m.n_tensors};
     tensor_list_free(&l);
+    free(m.files);
     free(s->places);
     s->places = NULL;
 }
@@ -85,14 +89,53 @@ static void use_vocab(const struct gguf *g)
     str_free(&text);
 }
 
+/* Every expert of a layer lies in its file and in its slot. */
+static void use_experts(const struct model_dir *m, uint32_t layer)
+{
+    struct extent x[EXPERT_MAX_EXTENTS];
+    const uint32_t some[] = {0, m->config.n_experts - 1};
+    for (int k = 0; k < 2; k++) {
+        uint32_t n = model_dir_expert(m, layer, some[k], x);
+        for (uint32_t i = 0; i < n; i++)
+            target_need(x[i].off + x[i].bytes <= m->files[x[i].file].bytes &&
+                            x[i].at + x[i].bytes <= m->experts[layer].bytes,
+                        "an expert outside of its file or slot");
+    }
+}
+
+static void use_in_place(const char *path)
+{
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    uint8_t bytes[SOME];
+    if (!target_answered(model_dir_open(&m, path, &e), &e))
+        return;
+    for (size_t i = 0; i < m.n_tensors; i++) {
+        const struct tensor *t = &m.tensors[i];
+        uint64_t n_bytes = t->bytes < SOME ? t->bytes : SOME;
+        target_answered(model_dir_read(&m, t, t->bytes - n_bytes, n_bytes, bytes, &e), &e);
+    }
+    for (uint32_t i = 0; i < m.config.n_layers; i++)
+        if (config_has_experts(&m.config, i))
+            use_experts(&m, i);
+    if (m.tokenizer_path) {
+        struct tokenizer *t = tokenizer_open(m.tokenizer_path, &e);
+        target_answered(t ? 0 : (int)e.code, &e);
+        tokenizer_free(t);
+    }
+    model_dir_close(&m);
+}
+
 void target_gguf(const uint8_t *data, size_t n)
 {
     struct gguf_source s = {.places = NULL};
     struct moeflux_err e = {0};
     struct config c;
     json_t *config = NULL;
-    if (!target_answered(gguf_open(&s.file, target_file(data, n), &e), &e))
+    const char *path = target_file(data, n);
+    if (!target_answered(gguf_open(&s.file, path, &e), &e))
         return;
+    use_in_place(path);
     use_values(&s.file);
     use_vocab(&s.file);
     if (target_answered(gguf_config_make(&s.file, &config, &e), &e) &&

@@ -15,7 +15,7 @@ struct moeflux_err;
 void target_config(const uint8_t *data, size_t n);
 /* the JSON header of a safetensors file; after '#' the whole file */
 void target_safetensors(const uint8_t *data, size_t n);
-/* a GGUF file: its metadata, tokenizer, tensors' names and numbers */
+/* a GGUF file: its metadata, tokenizer, tensors' names and numbers, the model in place */
 void target_gguf(const uint8_t *data, size_t n);
 /* model_weights.json */
 void target_manifest(const uint8_t *data, size_t n);

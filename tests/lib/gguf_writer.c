@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "check.h"
-#include "convert/gguf/gguf.h"
-#include "convert/gguf/blocks.h"
+#include "base/ggml_type.h"
+#include "base/gguf.h"
 #include "tmp_tree.h"
 
 enum { ALIGN = 32 };
@@ -64,7 +64,7 @@ static uint8_t byte_of_q2_k(uint32_t i, uint8_t drawn)
 /* Byte i of a block, which makes numbers that are finite. */
 static uint8_t byte_of(uint32_t type, uint32_t i, uint8_t drawn)
 {
-    if (type == GGUF_F32_TYPE)
+    if (type == GGML_TYPE_F32)
         return (uint8_t)(i == 3 ? 0x3f : i == 2 ? drawn & 127 : drawn);
     if (type == 10)
         return byte_of_q2_k(i, drawn);
@@ -72,12 +72,13 @@ static uint8_t byte_of(uint32_t type, uint32_t i, uint8_t drawn)
     return i == 1 || i == 3 ? 0x1c : drawn;
 }
 
-void gguf_writer_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint64_t cols, uint64_t rows,
-                        uint64_t depth)
+/* Adds a tensor's description and begins its data. Returns the bytes of its data. */
+static uint64_t begin_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint64_t cols,
+                             uint64_t rows, uint64_t depth)
 {
-    const struct gguf_type *t = gguf_type_find(type);
+    const struct ggml_type *t = ggml_type_find(type);
     const uint64_t shape[] = {cols, rows, depth};
-    uint32_t seed = (uint32_t)w->data.len + 1, n_dims = depth > 1 ? 3 : rows > 1 ? 2 : 1;
+    uint32_t n_dims = depth > 1 ? 3 : rows > 1 ? 2 : 1;
     assert_non_null(t);
     while (w->data.len % ALIGN)
         gguf_writer_put(&w->data, 0, 1);
@@ -88,11 +89,26 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, uint32_t type, 
     gguf_writer_put(&w->tensors, type, 4);
     gguf_writer_put(&w->tensors, w->data.len, 8);
     w->n_tensors++;
-    for (uint64_t b = 0; b < cols / t->block * rows * depth; b++)
-        for (uint32_t i = 0; i < t->bytes; i++) {
-            seed = seed * 1664525u + 1013904223u;
-            gguf_writer_put(&w->data, byte_of(type, i, (uint8_t)(seed >> 24)), 1);
-        }
+    return cols / t->block * t->bytes * rows * depth;
+}
+
+void gguf_writer_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint64_t cols, uint64_t rows,
+                        uint64_t depth)
+{
+    uint32_t seed = (uint32_t)w->data.len + 1;
+    uint64_t n = begin_tensor(w, name, type, cols, rows, depth);
+    for (uint64_t i = 0; i < n; i++) {
+        seed = seed * 1664525u + 1013904223u;
+        gguf_writer_put(&w->data,
+                        byte_of(type, (uint32_t)(i % ggml_type_find(type)->bytes), (uint8_t)(seed >> 24)), 1);
+    }
+}
+
+void gguf_writer_bytes(struct gguf_writer *w, const char *name, uint32_t type, uint64_t cols, uint64_t rows,
+                       uint64_t depth, const void *bytes)
+{
+    uint64_t n = begin_tensor(w, name, type, cols, rows, depth);
+    str_add(&w->data, bytes, n);
 }
 
 void gguf_writer_values(struct gguf_writer *w, uint32_t hidden, uint32_t inner)

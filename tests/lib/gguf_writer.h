@@ -23,6 +23,10 @@ void gguf_writer_texts(struct gguf_writer *w, const char *key, const char *const
 void gguf_writer_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint64_t cols, uint64_t rows,
                         uint64_t depth);
 
+/* A tensor of these bytes. */
+void gguf_writer_bytes(struct gguf_writer *w, const char *name, uint32_t type, uint64_t cols, uint64_t rows,
+                       uint64_t depth, const void *bytes);
+
 /* Values and tensors of a Qwen3-MoE of one layer with 2 experts: hidden and inner columns, experts of `type`.
  * */
 void gguf_writer_values(struct gguf_writer *w, uint32_t hidden, uint32_t inner);

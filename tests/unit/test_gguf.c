@@ -14,7 +14,7 @@
 #include "check.h"
 #include "gguf_writer.h"
 #include "golden.h"
-#include "convert/gguf/gguf.h"
+#include "base/gguf.h"
 #include "convert/gguf/blocks.h"
 #include "tmp_tree.h"
 

@@ -277,9 +277,51 @@ static void a_failed_read_names_its_expert_and_the_reader_goes_on(void **state)
         enum reader_mode mode = usable.modes[k];
         static const char *const words[] = {
             "layer 1 expert 5", "layer_01.bin", "offset 138240", "27648", "Input/output error", NULL};
-        one_of_many_fails(&f.model, mode, 0, EIO, 1, words);
+        one_of_many_fails(&f.model, mode, 0, EIO, 1 + READER_RETRIES, words);
         static const char *const busy[] = {"layer 1 expert 5", "offset 138240", "unavailable", NULL};
         one_of_many_fails(&f.model, mode, 0, EAGAIN, UINT32_MAX, busy);
+    }
+    close_packed(&f);
+}
+
+struct warnings {
+    uint32_t n;
+    char text[600];
+};
+
+static void keep_warning(void *ctx, const char *text)
+{
+    struct warnings *w = ctx;
+    snprintf(w->text, sizeof w->text, "%s", text);
+    w->n++;
+}
+
+static void failed_reads_are_tried_again_with_one_warning(void **state)
+{
+    (void)state;
+    struct fixture f;
+    open_packed(&f, TINY);
+    struct mode_list usable = modes_of(&f.model);
+    for (uint32_t k = 0; k < usable.n; k++) {
+        struct warnings told = {0};
+        struct trouble t = {.layer = 1, .expert = 5, .number = EIO, .n_left = READER_RETRIES};
+        const struct reader_hook hook = {make_trouble, &t};
+        pthread_mutex_init(&t.lock, NULL);
+        struct reader *r = open_reader(&f.model, &(struct reader_options){.mode = usable.modes[k],
+                                                                          .n_threads = 4,
+                                                                          .hook = &hook,
+                                                                          .warning = {keep_warning, &told}});
+        read_and_compare(r, &f.model, 1, 16);
+        assert_int_equal(t.n_left, 0);
+        t.n_left = READER_RETRIES;
+        read_and_compare(r, &f.model, 1, 16);
+        assert_int_equal(reader_get_stats(r).n_retried, 2 * READER_RETRIES);
+        assert_int_equal(reader_get_stats(r).n_failed, 0);
+        assert_int_equal(told.n, 1);
+        if (!strstr(told.text,
+                    "layer_01.bin: 0 of 27648 bytes at offset 138240: Input/output error; the read is"))
+            fail_msg("found \"%s\"", told.text);
+        reader_close(r);
     }
     close_packed(&f);
 }
@@ -294,8 +336,7 @@ static void a_failed_piece_fails_the_expert(void **state)
     struct mode_list usable = modes_of(&f.model);
     for (uint32_t k = 0; k < usable.n; k++) {
         static const char *const words[] = {"layer 1 expert 5", "layer_01.bin", "Input/output error", NULL};
-        for (uint32_t n = 1; n <= 7; n += 3)
-            one_of_many_fails(&f.model, usable.modes[k], PAGE, EIO, n, words);
+        one_of_many_fails(&f.model, usable.modes[k], PAGE, EIO, UINT32_MAX, words);
     }
     close_packed(&f);
 }
@@ -364,8 +405,7 @@ static void a_failed_extent_fails_the_expert(void **state)
         enum reader_mode mode = usable.modes[k];
         static const char *const words[] = {"layer 1 expert 5", "model.safetensors", "Input/output error",
                                             NULL};
-        for (uint32_t n = 1; n <= 9; n += 4)
-            one_of_many_fails(&m, mode, 0, EIO, n, words);
+        one_of_many_fails(&m, mode, 0, EIO, UINT32_MAX, words);
     }
     model_dir_close(&m);
 }
@@ -672,6 +712,7 @@ int main(void)
         cmocka_unit_test(direct_reads_that_end_inside_a_block_go_on_at_its_start),
         cmocka_unit_test(interrupted_reads_are_repeated),
         cmocka_unit_test(a_failed_read_names_its_expert_and_the_reader_goes_on),
+        cmocka_unit_test(failed_reads_are_tried_again_with_one_warning),
         cmocka_unit_test(a_failed_piece_fails_the_expert),
         cmocka_unit_test(pieces_are_as_large_as_asked_for),
         cmocka_unit_test(what_the_page_cache_lacks_is_one_read),

@@ -691,6 +691,31 @@ static bool is_used(const struct defaults_command *c, const struct flag *f, cons
     return c->flags != inspect_flags || f->at != AT(model) || !(o->trace || o->usage);
 }
 
+static bool is_used_default(const struct defaults *d, const struct flag *f)
+{
+    for (uint32_t i = 0; i < d->n_used; i++)
+        if (d->used[i].flag == f)
+            return true;
+    return false;
+}
+
+/* Notes which settings of the sampler are the user's. */
+static void note_given(struct options *o, const struct defaults_command *c, const bool *given)
+{
+    struct {
+        size_t at;
+        bool *given;
+    } const sampling[] = {
+        {AT(temp), &o->given.temp},   {AT(top_p), &o->given.top_p},
+        {AT(min_p), &o->given.min_p}, {AT(repeat_penalty), &o->given.repeat_penalty},
+        {AT(top_k), &o->given.top_k}, {AT(repeat_last), &o->given.repeat_last},
+    };
+    for (size_t i = 0; i < c->n; i++)
+        for (size_t k = 0; k < COUNT(sampling) && c->flags[i].kind != FLAG_HEADING; k++)
+            if (c->flags[i].at == sampling[k].at && (given[i] || is_used_default(&o->defaults, &c->flags[i])))
+                *sampling[k].given = true;
+}
+
 static int take_defaults(struct options *o, const struct defaults_command *c, int argc, char **argv,
                          struct moeflux_err *e)
 {
@@ -700,6 +725,8 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
     int rc = scratch ? flags_given(c->flags, c->n, argc, argv, given, e) : ERR_MEMORY;
     if (rc == 0)
         rc = defaults_apply(&o->defaults, &rules, c, given, o, scratch, e);
+    if (rc == 0)
+        note_given(o, c, given);
     free(scratch);
     if (o->quiet)
         o->log_level = EXIT_ERROR;

@@ -72,6 +72,9 @@ struct options {
     float temp, top_p, min_p, repeat_penalty;
     int64_t top_k, repeat_last;
     float presence_penalty, frequency_penalty;
+    struct options_given {
+        bool temp, top_p, min_p, repeat_penalty, top_k, repeat_last;
+    } given; /* set by the command line or the user's file; else a model may set them */
     struct flag_texts stop;
     const char *tools;                 /* a file */
     int64_t logprobs;                  /* number of likeliest tokens for each; REQUEST_NO_LOGPROBS */

@@ -68,7 +68,10 @@ static void print_shape(struct output *out, const struct moeflux_needs *n)
                 n->is_assumed  ? "a configuration alone; formats as moeflux convert makes them: 4 bits"
                 : n->is_sketch ? "a configuration alone; formats by its quantization table"
                 : n->packed    ? "packed (moeflux convert)"
+                : n->is_gguf   ? "GGUF, as it is"
                                : "safetensors, as they are");
+    if (n->n_left_out)
+        output_addf(out, "%-22s %u tensors of vision or multi-token prediction\n", "left out", n->n_left_out);
     if (n->n_windowed)
         snprintf(windows, sizeof windows, ", %u attention to %u positions", n->n_windowed, n->window);
     output_addf(out, "%-22s %u, %u of them full attention%s\n", "layers", n->n_layers,
@@ -188,6 +191,8 @@ static json_t *needs_json(const struct options *o, const struct inspection *f)
     json_object_set_new(object, "model", output_json_text(o->model, strlen(o->model)));
     json_object_set_new(object, "architecture", json_string(n->architecture));
     json_object_set_new(object, "packed", n->is_sketch ? json_null() : json_boolean(n->packed));
+    json_object_set_new(object, "gguf", json_boolean(n->is_gguf));
+    json_object_set_new(object, "tensors_left_out", json_integer(n->n_left_out));
     json_object_set_new(object, "config_alone", json_boolean(n->is_sketch));
     json_object_set_new(object, "formats_assumed", json_boolean(n->is_assumed));
     json_object_set_new(object, "parts", parts_json(f));

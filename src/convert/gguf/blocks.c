@@ -1,6 +1,6 @@
 #include "convert/gguf/blocks.h"
 
-#include <stdio.h>
+#include <stddef.h>
 
 #include "args.h"
 #include "base/format.h"
@@ -84,26 +84,4 @@ const struct gguf_type *gguf_type_find(uint32_t type)
         if (types[i].number == type)
             return &types[i].type;
     return NULL;
-}
-
-const char *gguf_type_name(uint32_t type)
-{
-    static const char *const others[] = {
-        [4] = "Q4_2", [5] = "Q4_3", [9] = "Q8_1", [15] = "Q8_K",     [24] = "I8",       [25] = "I16",
-        [26] = "I32", [27] = "I64", [28] = "F64", [31] = "Q4_0_4_4", [32] = "Q4_0_4_8", [33] = "Q4_0_8_8",
-    };
-    const struct gguf_type *read = gguf_type_find(type);
-    if (read)
-        return read->name;
-    return type < sizeof others / sizeof *others ? others[type] : NULL;
-}
-
-const char *gguf_type_list(char out[GGUF_TYPE_LIST])
-{
-    size_t at = 0;
-    for (size_t i = 0; i < N_TYPES && at < GGUF_TYPE_LIST; i++) {
-        const char *between = i == 0 ? "" : i + 1 < N_TYPES ? ", " : " or ";
-        at += (size_t)snprintf(out + at, GGUF_TYPE_LIST - at, "%s%s", between, types[i].type.name);
-    }
-    return out;
 }

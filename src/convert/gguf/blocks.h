@@ -42,12 +42,6 @@ void gguf_type_decode(const struct gguf_type *t, const uint8_t *block, float *ou
 void gguf_type_groups(const struct gguf_type *t, const uint8_t *block, struct gguf_group *out);
 /* Returns the type, or NULL if it is not supported. */
 const struct gguf_type *gguf_type_find(uint32_t type);
-/* Returns the name of any type that ggml has or had; NULL: there is no such type. */
-const char *gguf_type_name(uint32_t type);
-/* Writes "F32, F16, ... or MXFP4". */
-enum { GGUF_TYPE_LIST = 240 };
-const char *gguf_type_list(char out[GGUF_TYPE_LIST]);
-
 /* Reorders an MXFP4 block for the storage format: 16 bytes of codes, and the scale's byte. */
 void gguf_mxfp4(const uint8_t *block, uint8_t codes[16], uint8_t *scale);
 

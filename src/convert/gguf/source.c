@@ -11,8 +11,10 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/ggml_type.h"
 #include "base/mem.h"
-#include "convert/gguf/names.h"
+#include "model/gguf/config.h"
+#include "model/gguf/tensors.h"
 #include "model/family.h"
 #include "model/fused.h"
 #include "convert/gguf/blocks.h"
@@ -48,7 +50,7 @@ static void find_order(struct gguf_place *p, const struct config *c, const char 
     struct head_order heads = {.unit = d->v_head_dim, .groups = d->n_k_heads};
     uint64_t before = 2ull * d->n_k_heads * d->k_head_dim;
     const char *part = strstr(name, ".linear_attn.");
-    if (!part || c->family->fused || !d->n_k_heads)
+    if (!part || !gguf_config_tiles_heads(c) || !d->n_k_heads)
         return;
     part += strlen(".linear_attn.");
     heads.per = d->n_v_heads / d->n_k_heads;
@@ -81,92 +83,62 @@ static int check_order(const struct gguf_source *s, const struct tensor *t, stru
                    p->rows.groups ? "rows" : "columns", o->first + o->unit * o->groups * o->per);
 }
 
-static void describe(struct tensor *t, const struct gguf_tensor *from, size_t place)
+/* Counts the tensor as float32 and notes where it is. */
+static int add_place(struct gguf_source *s, const struct config *c, const struct gguf_tensor *from,
+                     struct tensor *t, struct moeflux_err *e)
 {
-    *t = (struct tensor){
-        .dtype = DTYPE_GGUF, .n_dims = from->n_dims, .format = FORMAT_NONE, .file = from->file};
-    t->bytes = sizeof(float);
-    for (uint32_t i = 0; i < from->n_dims; i++) {
-        t->shape[i] = from->shape[from->n_dims - 1 - i];
-        t->bytes *= t->shape[i];
-    }
-    t->off = place;
-}
-
-/* Changes a shape to the packed format's: a convolution's taps are the second dimension, and a vector of the
- * file may be a matrix of one row. */
-static void adopt_shape(struct tensor *t, const struct config *c, const char *name)
-{
-    const char *gate = c->family->shared_gate;
-    if (names_ends_with(name, ".conv1d.weight") && t->n_dims == 2)
-        t->shape[t->n_dims++] = 1;
-    if (gate && t->n_dims == 1 && strstr(name, gate)) {
-        t->shape[1] = t->shape[0];
-        t->shape[0] = 1;
-        t->n_dims = 2;
-    }
-}
-
-static int add_tensor(struct gguf_source *s, const struct config *c, const struct gguf_tensor *from,
-                      struct tensor_list *l, struct moeflux_err *e)
-{
-    char name[GGUF_NAMES_LENGTH];
-    bool skipped;
-    struct tensor t;
-    if (!gguf_names_find(c, from->name, name, &skipped))
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: not one that %s has",
-                       s->file.files[from->file].path, from->name, c->family->name);
-    if (skipped)
-        return 0;
     struct gguf_place *p = &s->places[s->n_places];
     *p = (struct gguf_place){
-        .tensor = from, .type = gguf_type_find(from->type), .is_decay = names_ends_with(name, ".A_log")};
-    find_order(p, c, name);
-    describe(&t, from, s->n_places++);
-    adopt_shape(&t, c, name);
-    t.name = mem_text(name, e);
-    if (!t.name)
-        return ERR_MEMORY;
-    int rc = tensor_list_add(l, &t, e);
-    return rc < 0 ? rc : check_order(s, &l->items[l->n - 1], e);
-}
-
-/* Returns whether it is a kv_b for which the file also has the two matrices made of it. */
-static bool is_double(const struct gguf *g, const char *name)
-{
-    unsigned layer;
-    char part[64];
-    int n = 0;
-    if (sscanf(name, "blk.%9u.attn_kv_b.weight%n", &layer, &n) != 1 || n == 0)
-        return false;
-    snprintf(part, sizeof part, "blk.%u.attn_k_b.weight", layer);
-    return gguf_find_tensor(g, part) != NULL;
+        .tensor = from, .type = gguf_type_find(from->type), .is_decay = t->change == TENSOR_LOG_OF_NEGATED};
+    if (!p->type)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: type %s is not converted",
+                       s->file.files[from->file].path, from->name, ggml_type_find(from->type)->name);
+    find_order(p, c, t->name);
+    t->dtype = DTYPE_GGUF;
+    t->format = FORMAT_NONE;
+    t->change = TENSOR_AS_IS;
+    t->off = s->n_places++;
+    t->bytes = sizeof(float);
+    for (uint32_t i = 0; i < t->n_dims; i++)
+        t->bytes *= t->shape[i];
+    return check_order(s, t, e);
 }
 
 static int add_tensors(struct gguf_source *s, struct model_dir *m, struct tensor_list *l,
                        struct moeflux_err *e)
 {
     const struct gguf *g = &s->file;
+    const struct gguf_tensor **from = mem_new(g->n_tensors, sizeof *from, e);
     s->places = mem_new(g->n_tensors, sizeof *s->places, e);
-    int rc = s->places ? 0 : ERR_MEMORY;
-    for (size_t i = 0; rc == 0 && i < g->n_tensors; i++)
-        if (!is_double(g, g->tensors[i].name))
-            rc = add_tensor(s, &m->config, &g->tensors[i], l, e);
+    int rc = s->places && from ? gguf_tensors_list(g, &m->config, l, from, &m->n_left_out, e) : ERR_MEMORY;
+    for (size_t i = 0; rc == 0 && i < l->n; i++)
+        rc = add_place(s, &m->config, from[i], &l->items[i], e);
+    free(from);
     if (rc == 0)
         rc = fused_split(l, m->config.family->fused, &m->config, 0, m->path, e);
     return rc < 0 ? rc : tensor_list_sort(l, m->path, e);
+}
+
+/* Lends the open files to `m`. */
+static int lend_files(const struct gguf_source *s, struct model_dir *m, struct moeflux_err *e)
+{
+    m->files = mem_new(s->file.n_files, sizeof *m->files, e);
+    for (uint32_t i = 0; m->files && i < s->file.n_files; i++)
+        m->files[i] = (struct model_file){s->file.files[i].path, s->file.files[i].fd, s->file.files[i].bytes};
+    m->n_files = m->files ? s->file.n_files : 0;
+    return m->files ? 0 : ERR_MEMORY;
 }
 
 int gguf_source_open(struct gguf_source *s, struct model_dir *m, struct moeflux_err *e)
 {
     struct tensor_list l = {0};
     int rc = add_tensors(s, m, &l, e);
+    if (rc == 0)
+        rc = lend_files(s, m, e);
     if (rc < 0) {
         tensor_list_free(&l);
         return rc;
     }
-    m->files = s->file.files;
-    m->n_files = s->file.n_files;
     m->tensors = l.items;
     m->n_tensors = l.n;
     for (size_t i = 0; i < m->n_tensors; i++)
@@ -176,7 +148,8 @@ int gguf_source_open(struct gguf_source *s, struct model_dir *m, struct moeflux_
 
 void gguf_source_close(struct gguf_source *s, struct model_dir *m)
 {
-    if (s->file.files && m->files == s->file.files) {
+    if (s->file.files) {
+        free(m->files);
         m->files = NULL;
         m->n_files = 0;
     }
@@ -287,7 +260,7 @@ static int walk_file(const struct gguf_source *s, const struct gguf_place *p, ui
                      use_fn use, void *ctx, struct moeflux_err *e)
 {
     const struct gguf_tensor *t = p->tensor;
-    const struct model_file *f = &s->file.files[t->file];
+    const struct gguf_file *f = &s->file.files[t->file];
     uint64_t block = p->type->block, bytes = p->type->bytes, end = at + n;
     uint8_t chunk[CHUNK_BYTES];
     int rc = 0;

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 #include "convert/encode.h"
-#include "convert/gguf/gguf.h"
+#include "base/gguf.h"
 #include "model/model.h"
 
 struct format;

@@ -125,6 +125,7 @@ static void set_options(struct expert_store_options to[EXPERT_SIDES], const stru
         to[i].half_life = is_lru ? 0 : ranking_half_life(c->n_layers * c->top_k);
         to[i].n_threads = p->n_readers;
         to[i].io = p->io;
+        to[i].warning = o->warning;
         to[i].host_bytes = p->budget.map_bytes;
     }
     to[SIDE_DEVICE].fills = o->prefetch != MOEFLUX_PREFETCH_NONE;

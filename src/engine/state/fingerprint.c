@@ -88,6 +88,8 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
         window = (uint32_t)size_max(window, config_window(c, i));
     if (window)
         add(h, &window, sizeof window);
+    if (config_first(c, PART_DELTA_NET)->delta.tiled)
+        add(h, &config_first(c, PART_DELTA_NET)->delta.tiled, sizeof(bool));
     if (c->swiglu_limit > 0)
         add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -156,17 +158,26 @@ static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct t
     return rc;
 }
 
-/* Adds bytes of an expert from offset `at` of its slot, as many as a projection of this format has scales. */
+/* Adds bytes of an expert from offset `at` of its slot, as many as a projection of this format has scales, or
+ * as a sample has. */
 static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
                            uint32_t format, uint64_t at, struct moeflux_err *e)
 {
     uint8_t sample[EXPERT_SAMPLE];
     const uint64_t weights = (uint64_t)d->config.moe_inner * d->config.hidden;
-    uint64_t n = size_min(format_scale_bytes(format_of(format), weights), sizeof sample);
+    const struct format *f = format_of(format);
+    uint64_t n = size_min(f->scale_bytes ? format_scale_bytes(f, weights) : format_code_bytes(f, weights),
+                          sizeof sample);
     int rc = model_dir_read_expert(d, layer, expert, at, n, sample, e);
     if (rc == 0)
         add(h, sample, n);
     return rc;
+}
+
+/* Formats without scales are sampled at their weights. */
+static uint64_t sampled_at(uint32_t format, uint64_t weights, uint64_t scales)
+{
+    return format_of(format)->scale_bytes ? scales : weights;
 }
 
 static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
@@ -177,7 +188,10 @@ static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer
     const struct {
         uint32_t format;
         uint64_t at;
-    } parts[] = {{f->gate, y->gate_s}, {f->up, y->up_s}, {f->down, y->down_s}, {f->down, y->down_w}};
+    } parts[] = {{f->gate, sampled_at(f->gate, y->gate_w, y->gate_s)},
+                 {f->up, sampled_at(f->up, y->up_w, y->up_s)},
+                 {f->down, sampled_at(f->down, y->down_w, y->down_s)},
+                 {f->down, y->down_w}};
     int rc = 0;
     add_format(h, f->up);
     add_format(h, f->down);

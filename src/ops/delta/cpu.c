@@ -117,7 +117,7 @@ static void walk_head(void *ctx, uint32_t head, uint32_t thread)
     const struct job *j = ctx;
     const struct delta_shape *s = j->shape;
     const struct delta_call *c = j->call;
-    uint32_t key_head = head / (s->n_v / s->n_k);
+    uint32_t key_head = delta_key_head(s, head);
     (void)thread;
     const struct delta_head h = {.q = j->prepared + (uint64_t)key_head * j->at.key,
                                  .k = j->prepared + j->at.k + (uint64_t)key_head * j->at.key,

@@ -1,5 +1,5 @@
-/* delta.h - the gated delta net between its projections. Per token and value head j (key head j / (n_v /
- * n_k)):
+/* delta.h - the gated delta net between its projections. Per token and value head j (its key head:
+ * delta_key_head):
  *   y = silu(causal conv over conv_kernel taps) of the q, k, v channels
  *   q = y_q / |y_q| / sqrt(k_dim), k = y_k / |y_k| (eps 1e-6 inside the root, on the sum of squares)
  *   decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b)
@@ -42,7 +42,14 @@ struct delta_shape {
     enum delta_form form;
     struct delta_tile tile; /* zeros: chosen by the device and the dims */
     bool sigmoid;           /* the output gate is sigmoid(z) */
+    bool tiled;             /* order of the value heads */
 };
+
+/* Returns the key head of a value head: those of key head k are contiguous, or k, k + n_k, k + 2 n_k, ... */
+static inline uint32_t delta_key_head(const struct delta_shape *s, uint32_t head)
+{
+    return s->tiled ? head % s->n_k : head / (s->n_v / s->n_k);
+}
 
 /* Output forms of the last kernel for many tokens; kernels/delta/prefill_out.comp uses these numbers. */
 enum { DELTA_OUT_F16, DELTA_OUT_BLOCKED, DELTA_OUT_F32, DELTA_OUT_FORMS };

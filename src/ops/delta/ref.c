@@ -55,7 +55,7 @@ static void unit_vector(const struct work *a, uint32_t t, uint32_t first, uint32
 /* Computes one token of one value head: updates S and writes o to `out`. */
 static void ref_step(const struct work *a, uint32_t t, uint32_t head, double *q, double *k, double *out)
 {
-    uint32_t key_head = head / (a->s->n_v / a->s->n_k), dk = a->s->k_dim, dv = a->s->v_dim;
+    uint32_t key_head = delta_key_head(a->s, head), dk = a->s->k_dim, dv = a->s->v_dim;
     const float *ba =
         host_floats(a->c->proj) + (uint64_t)t * a->c->stride + channels(a) + (uint64_t)a->s->n_v * dv;
     float *state = host_floats_mut(a->c->state_out) + (uint64_t)head * dv * dk;

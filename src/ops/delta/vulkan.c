@@ -84,26 +84,27 @@ static int open_walk(struct delta *op, struct exec *x, const struct delta_shape 
     const struct delta_tile t = choose_tile(s, &caps);
     if (!tile_fits(&t, s, &caps))
         return 0;
-    const uint32_t blocks[] = {caps.subgroup_size, s->k_dim},
-                   walk[] = {caps.subgroup_size, t.workgroup, t.parts, t.each, t.stage, s->k_dim, s->v_dim};
+    const uint32_t blocks[] = {caps.subgroup_size, s->k_dim, s->tiled},
+                   walk[] = {caps.subgroup_size, t.workgroup, t.parts, t.each, t.stage,
+                             s->k_dim,           s->v_dim,    s->tiled};
     op->gpu.walk_from = s->form == DELTA_BLOCKS ? 1 : WALK_FROM;
     op->gpu.walk_rows = tile_rows(&t);
     int rc = exec_kernel_later(x, &op->gpu.blocks, "delta_prefill_blocks",
-                               sizeof(struct delta_prefill_blocks_args), blocks, 2, e);
+                               sizeof(struct delta_prefill_blocks_args), blocks, 3, e);
     return rc < 0 ? rc
                   : exec_kernel_later(x, &op->gpu.walk, "delta_prefill_walk",
-                                      sizeof(struct delta_prefill_walk_args), walk, 7, e);
+                                      sizeof(struct delta_prefill_walk_args), walk, 8, e);
 }
 
 static int open_scan(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint32_t subgroup = caps.subgroup_size, parts = (uint32_t)size_min(SCAN_PARTS, subgroup);
-    const uint32_t scan[] = {subgroup, parts, s->k_dim, s->v_dim};
+    const uint32_t scan[] = {subgroup, parts, s->k_dim, s->v_dim, s->tiled};
     op->gpu.scan_from = s->form != DELTA_FASTER ? 1 : SCAN_FROM;
     op->gpu.scan_rows = subgroup / parts;
     return exec_kernel_later(x, &op->gpu.scan, "delta_prefill_scan", sizeof(struct delta_prefill_scan_args),
-                             scan, 4, e);
+                             scan, 5, e);
 }
 
 static int open_prep(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
@@ -154,11 +155,11 @@ static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct 
     uint32_t workgroup =
         decode_group(&caps, (uint32_t)size_max(rows, div_up(channels, parts)), parts, DECODE_GROUP);
     bool pays = caps.n_processors >= 2 * s->n_v;
-    const uint32_t spec[] = {caps.subgroup_size, workgroup,    parts,           s->k_dim,  s->v_dim,
-                             s->conv_kernel,     HEAD_SQUARES, s->n_v / s->n_k, s->sigmoid};
+    const uint32_t spec[] = {caps.subgroup_size, workgroup,    parts,           s->k_dim,   s->v_dim,
+                             s->conv_kernel,     HEAD_SQUARES, s->n_v / s->n_k, s->sigmoid, s->tiled};
     op->gpu.has_shared = s->v_dim % HEAD_SQUARES == 0 && (pays || s->form == DELTA_SHARED);
     return op->gpu.has_shared
-               ? exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 9, e)
+               ? exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 10, e)
                : 0;
 }
 
@@ -172,9 +173,9 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
                        s->k_dim, s->v_dim, caps.max_shared_bytes);
     uint32_t parts = parts_for(&caps, s->k_dim);
     uint32_t workgroup = decode_group(&caps, s->v_dim, parts, DECODE_GROUP);
-    const uint32_t spec[] = {caps.subgroup_size, workgroup, parts,           s->k_dim,  s->v_dim,
-                             s->conv_kernel,     1,         s->n_v / s->n_k, s->sigmoid};
-    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 9, e);
+    const uint32_t spec[] = {caps.subgroup_size, workgroup, parts,           s->k_dim,   s->v_dim,
+                             s->conv_kernel,     1,         s->n_v / s->n_k, s->sigmoid, s->tiled};
+    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 10, e);
     if (rc == 0)
         rc = open_shared(op, x, parts, e);
     return rc < 0 ? rc : open_chunk_kernels(op, x, s, e);

@@ -179,8 +179,8 @@ static int read_special_texts(struct tokenizer *t, json_t *root, struct moeflux_
     return 0;
 }
 
-static int read_config_text(struct tokenizer *t, const char *text, size_t len, const char *where,
-                            struct moeflux_err *e)
+int tokenizer_config_read_text(struct tokenizer *t, const char *text, size_t len, const char *where,
+                               struct moeflux_err *e)
 {
     json_t *root = NULL;
     int rc = json_read(text, len, where, MAX_CONFIG_VALUES, &root, e);
@@ -219,7 +219,7 @@ int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_
     size_t len = 0;
     int rc = tokenizer_config_sibling(path, "tokenizer_config.json", &where, &text, &len, e);
     if (rc == 0 && text)
-        rc = read_config_text(t, text, len, where, e);
+        rc = tokenizer_config_read_text(t, text, len, where, e);
     free(text);
     free(where);
     where = text = NULL;

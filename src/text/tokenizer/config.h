@@ -21,5 +21,8 @@ int tokenizer_config_sibling(const char *path, const char *name, char **where, c
 /* Reads tokenizer_config.json and chat_template.jinja from the directory of `path`, if they exist. The
  * former's add_bos_token and bos_token override the post_processor. `t` must have its tokens already. */
 int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_err *e);
+/* Does the same with the text of a tokenizer_config.json; `where` is for messages. */
+int tokenizer_config_read_text(struct tokenizer *t, const char *text, size_t len, const char *where,
+                               struct moeflux_err *e);
 
 #endif

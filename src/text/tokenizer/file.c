@@ -319,15 +319,21 @@ static int read_text(struct tokenizer *t, const char *text, size_t len, struct m
     return rc;
 }
 
+int tokenizer_file_read_text(const char *path, const char *text, size_t len, struct tokenizer *t,
+                             struct moeflux_err *e)
+{
+    struct moeflux_err fault = {0};
+    int rc = read_text(t, text, len, &fault);
+    return rc < 0 ? err_set(e, fault.code, "%s: %s", path, fault.text) : 0;
+}
+
 int tokenizer_file_read(const char *path, struct tokenizer *t, struct moeflux_err *e)
 {
     char *text = NULL;
     size_t len = 0;
-    struct moeflux_err fault = {0};
     int rc = file_read_text(path, MAX_FILE_BYTES, &text, &len, e);
-    if (rc < 0)
-        return rc;
-    rc = read_text(t, text, len, &fault);
+    if (rc == 0)
+        rc = tokenizer_file_read_text(path, text, len, t, e);
     free(text);
-    return rc < 0 ? err_set(e, fault.code, "%s: %s", path, fault.text) : 0;
+    return rc;
 }

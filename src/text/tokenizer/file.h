@@ -31,5 +31,8 @@ struct tokenizer {
 /* Fills the zeroed `t`. After a failure it is partly filled and may be passed to tokenizer_free. Errors as
  * tokenizer_open; each names `path`. */
 int tokenizer_file_read(const char *path, struct tokenizer *t, struct moeflux_err *e);
+/* Does the same with the file's text. */
+int tokenizer_file_read_text(const char *path, const char *text, size_t len, struct tokenizer *t,
+                             struct moeflux_err *e);
 
 #endif

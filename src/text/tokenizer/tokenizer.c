@@ -5,12 +5,14 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/gguf.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "text/tokenizer/nfc.h"
 #include "text/tokenizer/work_limit.h"
 #include "text/tokenizer/config.h"
 #include "text/tokenizer/file.h"
+#include "text/tokenizer/gguf_file.h"
 #include "text/tokenizer/tiktoken.h"
 #include "text/utf8.h"
 
@@ -35,6 +37,8 @@ void token_list_free(struct token_list *l)
 
 static int read_files(const char *path, struct tokenizer *t, struct moeflux_err *e)
 {
+    if (gguf_is_file(path))
+        return tokenizer_gguf_read(path, t, e);
     int rc =
         tokenizer_is_tiktoken(path) ? tokenizer_tiktoken_read(path, t, e) : tokenizer_file_read(path, t, e);
     return rc < 0 ? rc : tokenizer_config_read(t, path, e);

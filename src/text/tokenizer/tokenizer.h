@@ -26,7 +26,8 @@ int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e);
 void token_list_free(struct token_list *l);
 
 /* Reads `path` (a tokenizer.json, or a vocabulary in tiktoken's format: *.model, *.tiktoken), and
- * tokenizer_config.json and chat_template.jinja from its directory. Returns NULL with `e` filled: ERR_IO,
+ * tokenizer_config.json and chat_template.jinja from its directory; or a GGUF file, which has all of these.
+ * Returns NULL with `e` filled: ERR_IO,
  * ERR_FORMAT (what is wrong and where), ERR_UNSUPPORTED (not byte-level BPE), ERR_MEMORY. */
 struct tokenizer *tokenizer_open(const char *path, struct moeflux_err *e);
 void tokenizer_free(struct tokenizer *t);

@@ -164,13 +164,12 @@ def add_heads(m, c):
     m.w.add_value_length(c["head_dim"])
 
 
-def qwen3moe(path):
+def qwen3moe(path, kinds=(("gate_exps", "Q4_K"), ("up_exps", "Q5_K"))):
     """K-quants, whose rows are 256 columns; gate and up of different types."""
     c = BASE | {"model_type": "qwen3_moe", "hidden_size": 256, "num_experts": EXPERTS, "moe_intermediate_size": 64,
                 "intermediate_size": 64, "num_hidden_layers": 1}
     m = Model(path, "qwen3moe", [("token_embd", "Q4_0"), ("attn_output", "Q8_0"), ("output", "IQ4_XS"), ("attn_q.", "Q4_K"),
-                                 ("attn_k.", "Q5_K"), ("attn_v.", "F16"), ("gate_exps", "Q4_K"), ("up_exps", "Q5_K"),
-                                 ("down_exps", "Q8_0")])
+                                 ("attn_k.", "Q5_K"), ("attn_v.", "F16"), *kinds, ("down_exps", "Q8_0")])
     m.tokenizer("qwen2")
     m.common(c, 1)
     add_heads(m, c)
@@ -180,6 +179,11 @@ def qwen3moe(path):
     m.experts(0, 256, 64)
     m.close()
     return m.hf, c
+
+
+def qwen3moe_even(path):
+    """Gate and up of one type, as files have them that are used in place."""
+    return qwen3moe(path, (("gate_exps", "Q3_K"), ("up_exps", "Q3_K")))
 
 
 def grouped(x, keys, per, unit, axis=0):
@@ -433,7 +437,7 @@ def main():
     out = Path(sys.argv[1])
     out.mkdir(exist_ok=True)
     mx.set_default_device(mx.cpu)
-    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax, gptoss)}
+    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax, gptoss, qwen3moe_even)}
     types(out)
     golden = {}
     for n, name in enumerate(makers):

@@ -1,4 +1,4 @@
-#include "convert/gguf/vocab.h"
+#include "text/tokenizer/gguf_vocab.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/quote.h"
-#include "convert/gguf/gguf.h"
+#include "base/gguf.h"
 #include "text/utf8.h"
 
 enum { MAX_NAME = 64, KNOWN_TEXT = 256 };
@@ -138,10 +138,17 @@ static void add_split(struct str *out, const struct split *s)
 
 /* --- the lists --- */
 
+enum { N_CONTROLS = 4 };
+static const char *const control_keys[N_CONTROLS] = {
+    "tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eom_token_id"};
+
 struct lists {
     const struct gguf *g;
     const struct gguf_value *tokens, *merges;
     uint32_t *types; /* NULL: all are normal */
+    /* ids that keys of the file give control tokens; UINT64_MAX: the file has no such key */
+    uint64_t controls[N_CONTROLS];
 };
 
 static int find_lists(struct lists *l, const struct gguf *g, struct moeflux_err *e)
@@ -153,6 +160,9 @@ static int find_lists(struct lists *l, const struct gguf *g, struct moeflux_err 
     if (!l->tokens || !l->merges)
         return err_set(e, ERR_FORMAT, "%s: key tokenizer.ggml.%s is missing", path_of(g),
                        l->tokens ? "merges" : "tokens");
+    for (int i = 0; i < N_CONTROLS; i++)
+        if (!gguf_whole(gguf_find(g, control_keys[i]), &l->controls[i]))
+            l->controls[i] = UINT64_MAX;
     if (!types)
         return 0;
     if (types->n != l->tokens->n)
@@ -161,9 +171,28 @@ static int find_lists(struct lists *l, const struct gguf *g, struct moeflux_err 
     return gguf_u32_list(g, types, &l->types, e);
 }
 
-static uint32_t type_of(const struct lists *l, uint64_t id)
+/* Returns whether the text has the form of a control token: <|...|>, or with fullwidth bars. */
+static bool looks_like_control(const struct str *text)
 {
-    return l->types ? l->types[id] : TOKEN_NORMAL;
+    static const char *const forms[][2] = {{"<|", "|>"}, {"<\uff5c", "\uff5c>"}};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        size_t a = strlen(forms[i][0]), b = strlen(forms[i][1]);
+        if (text->len > a + b && !memcmp(text->data, forms[i][0], a) &&
+            !memcmp(text->data + text->len - b, forms[i][1], b))
+            return true;
+    }
+    return false;
+}
+
+/* Some files mark control tokens as normal ones, whose text a user could write. llama.cpp corrects these,
+ * too. */
+static uint32_t type_of(const struct lists *l, uint64_t id, const struct str *text)
+{
+    uint32_t type = l->types ? l->types[id] : TOKEN_NORMAL;
+    bool is_named = false;
+    for (int i = 0; i < N_CONTROLS; i++)
+        is_named = is_named || l->controls[i] == id;
+    return type == TOKEN_NORMAL && (is_named || looks_like_control(text)) ? TOKEN_CONTROL : type;
 }
 
 static bool is_added(uint32_t type)
@@ -193,7 +222,7 @@ static int add_tokens(const struct lists *l, bool added, struct str *out, struct
     bool first = true;
     int rc = gguf_texts_open(&t, l->g, l->tokens, e);
     for (uint64_t id = 0; rc == 0 && (rc = gguf_texts_next(&t, &text, e)) > 0; id++) {
-        uint32_t type = type_of(l, id);
+        uint32_t type = type_of(l, id, &text);
         rc = 0;
         if (type == TOKEN_UNUSED || is_added(type) != added)
             continue;
@@ -322,16 +351,4 @@ int gguf_vocab_template(const struct gguf *g, struct str *out, struct moeflux_er
         str_add_text(out, text);
     free(text);
     return check_str(out, rc, e);
-}
-
-bool gguf_vocab_is_there(const struct gguf *g)
-{
-    const struct gguf_value *v = gguf_find(g, "tokenizer.ggml.model");
-    char *name = NULL;
-    if (!v)
-        return false;
-    bool is_there = gguf_text(g, v, MAX_NAME, &name, NULL) < 0 || /* its reader reports that */
-                    (strcmp(name, "none") != 0 && strcmp(name, "no_vocab") != 0);
-    free(name);
-    return is_there;
 }

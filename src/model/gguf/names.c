@@ -1,4 +1,4 @@
-#include "convert/gguf/names.h"
+#include "model/gguf/names.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -91,22 +91,32 @@ static const char *find_of_family(const struct family *f, const char *theirs, ch
     return out[0] ? out : NULL;
 }
 
-bool gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH], bool *skipped)
+static bool begins_with(const char *name, const char *start)
+{
+    return !strncmp(name, start, strlen(start));
+}
+
+enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH])
 {
     unsigned layer = 0;
     int n = 0;
     char own[GGUF_NAMES_LENGTH];
     const char *ours = find(whole, sizeof whole / sizeof *whole, name);
-    *skipped = !strncmp(name, "rope_", 5);
     if (ours) {
         snprintf(out, GGUF_NAMES_LENGTH, "%s", ours);
-        return true;
+        return GGUF_NAMES_OURS;
     }
-    if (*skipped || sscanf(name, "blk.%9u.%n", &layer, &n) != 1 || n == 0)
-        return *skipped;
-    *skipped = layer >= c->n_layers;
+    if (begins_with(name, "v.") || begins_with(name, "mm."))
+        return GGUF_NAMES_OTHER_PART;
+    /* YaRN's tables follow from keys; rope_freqs would change the angles. */
+    if (begins_with(name, "rope_factors_"))
+        return GGUF_NAMES_UNUSED;
+    if (sscanf(name, "blk.%9u.%n", &layer, &n) != 1 || n == 0)
+        return GGUF_NAMES_UNKNOWN;
+    if (layer >= c->n_layers)
+        return GGUF_NAMES_OTHER_PART;
     if (!(ours = find(in_layer, sizeof in_layer / sizeof *in_layer, name + n)))
         ours = find_of_family(c->family, name + n, own);
     snprintf(out, GGUF_NAMES_LENGTH, "model.layers.%u.%.80s", layer, ours ? ours : "");
-    return ours || *skipped;
+    return ours ? GGUF_NAMES_OURS : GGUF_NAMES_UNKNOWN;
 }

@@ -1,11 +1,10 @@
-/* vocab.h - makes tokenizer.json and tokenizer_config.json (text/tokenizer/tokenizer.h) from a GGUF file.
+/* gguf_vocab.h - makes tokenizer.json and tokenizer_config.json (text/tokenizer/tokenizer.h) from a GGUF
+ * file.
  *
  * Only byte-level BPE: the vocabulary, its merges, and the splitting of texts that tokenizer.ggml.pre
  * names. */
-#ifndef MOEFLUX_CONVERT_GGUF_VOCAB_H
-#define MOEFLUX_CONVERT_GGUF_VOCAB_H
-
-#include <stdbool.h>
+#ifndef MOEFLUX_TEXT_TOKENIZER_GGUF_VOCAB_H
+#define MOEFLUX_TEXT_TOKENIZER_GGUF_VOCAB_H
 
 #include "base/str.h"
 
@@ -18,7 +17,5 @@ int gguf_vocab_tokenizer(const struct gguf *g, struct str *out, struct moeflux_e
 int gguf_vocab_config(const struct gguf *g, struct str *out, struct moeflux_err *e);
 /* Appends the chat template; nothing if the file has none. */
 int gguf_vocab_template(const struct gguf *g, struct str *out, struct moeflux_err *e);
-/* Returns whether the file has a tokenizer. */
-bool gguf_vocab_is_there(const struct gguf *g);
 
 #endif

@@ -1,4 +1,4 @@
-#include "convert/gguf/config.h"
+#include "model/gguf/config.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -7,7 +7,9 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "convert/gguf/gguf.h"
+#include "base/gguf.h"
+#include "model/config.h"
+#include "model/family.h"
 
 enum { MAX_NAME = 64, MAX_KEY = 128, LIST_TEXT = 256 };
 
@@ -399,6 +401,16 @@ static int fail_arch(const struct making *m, struct moeflux_err *e)
 {
     char known[LIST_TEXT] = "";
     size_t at = 0;
+    uint64_t n_experts = 0;
+    const struct gguf_value *v = find(m, "expert_count");
+    if (!strcmp(m->arch, "clip"))
+        return err_set(e, ERR_UNSUPPORTED, "%s: the vision part of a model: name the file of its text part",
+                       path_of(m));
+    if (!v || (gguf_whole(v, &n_experts) && n_experts == 0))
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s: general.architecture is %s without experts, a dense model: llama.cpp or mlx-lm run it",
+            path_of(m), m->arch);
     for (size_t i = 0; i < N_FAMILIES && at < sizeof known; i++)
         if (!families[i].pre)
             at += (size_t)snprintf(known + at, sizeof known - at, "%s%s",
@@ -406,8 +418,8 @@ static int fail_arch(const struct making *m, struct moeflux_err *e)
                                    : i + 1 < N_FAMILIES ? ", "
                                                         : " or ",
                                    families[i].arch);
-    return err_set(e, ERR_UNSUPPORTED, "%s: general.architecture is %s, expected %s", path_of(m), m->arch,
-                   known);
+    return err_set(e, ERR_UNSUPPORTED, "%s: general.architecture is %s, expected %s; llama.cpp may run it",
+                   path_of(m), m->arch, known);
 }
 
 static int make(struct making *m, const char *pre, struct moeflux_err *e)
@@ -448,4 +460,35 @@ int gguf_config_make(const struct gguf *g, struct json_t **out, struct moeflux_e
     free(name);
     free(split);
     return rc;
+}
+
+uint64_t gguf_config_block_count(const struct gguf *g)
+{
+    const struct gguf_value *arch = gguf_find(g, "general.architecture");
+    char *name = NULL;
+    uint64_t n = 0;
+    if (!arch || gguf_text(g, arch, MAX_NAME, &name, NULL) < 0)
+        return 0;
+    const struct making m = {.g = g, .arch = name};
+    gguf_whole(find(&m, "block_count"), &n);
+    free(name);
+    return n;
+}
+
+bool gguf_config_has_tokenizer(const struct gguf *g)
+{
+    const struct gguf_value *v = gguf_find(g, "tokenizer.ggml.model");
+    char *name = NULL;
+    if (!v)
+        return false;
+    bool has = gguf_text(g, v, MAX_NAME, &name, NULL) < 0 || /* its reader reports that */
+               (strcmp(name, "none") != 0 && strcmp(name, "no_vocab") != 0);
+    free(name);
+    return has;
+}
+
+/* Families with fused matrices keep their order. */
+bool gguf_config_tiles_heads(const struct config *c)
+{
+    return !c->family->fused;
 }

@@ -7,14 +7,13 @@
  *
  * Opening reads the headers once, piece by piece. Contents of lists and tensors are read on request.
  * Everything is checked against the file's length. */
-#ifndef MOEFLUX_CONVERT_GGUF_GGUF_H
-#define MOEFLUX_CONVERT_GGUF_GGUF_H
+#ifndef MOEFLUX_BASE_GGUF_H
+#define MOEFLUX_BASE_GGUF_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "base/str.h"
-#include "model/model.h"
 
 struct moeflux_err;
 
@@ -52,15 +51,21 @@ enum { GGUF_MAX_DIMS = 4 };
 
 struct gguf_tensor {
     char *name;
-    uint32_t type; /* blocks.h */
+    uint32_t type; /* number; ggml_type.h */
     uint32_t n_dims;
     uint64_t shape[GGUF_MAX_DIMS]; /* innermost first; 1 after the last */
     uint32_t file;
     uint64_t off, bytes; /* place in the file */
 };
 
+struct gguf_file {
+    char *path;
+    int fd;
+    uint64_t bytes;
+};
+
 struct gguf {
-    struct model_file *files; /* open for reading */
+    struct gguf_file *files; /* open for reading */
     uint32_t n_files;
     struct gguf_value *values; /* those of the first file, sorted by key */
     size_t n_values, cap_values;
@@ -68,6 +73,8 @@ struct gguf {
     size_t n_tensors, cap_tensors;
 };
 
+/* Returns whether a regular file begins as a GGUF file does, or has the name of one. */
+bool gguf_is_file(const char *path);
 /* Opens `path` and, if it is the first of a split set, the other files of the set in its directory.
  * ERR_FORMAT, ERR_UNSUPPORTED (another version, an unsupported tensor type) name the file, what was expected
  * and what was found. On failure nothing stays open. */

@@ -1,0 +1,13 @@
+/* model_defaults.h - takes settings of the sampler from the model's file. */
+#ifndef MOEFLUX_CLI_OPTIONS_MODEL_DEFAULTS_H
+#define MOEFLUX_CLI_OPTIONS_MODEL_DEFAULTS_H
+
+struct moeflux_err;
+struct options;
+
+/* Sets what neither the command line nor the user's file gives from the keys general.sampling.* of a GGUF
+ * file. Other models change nothing, nor do files that cannot be opened. ERR_FORMAT: a value is out of
+ * range. */
+int model_defaults_take(struct options *o, struct moeflux_err *e);
+
+#endif

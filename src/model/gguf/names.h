@@ -1,0 +1,22 @@
+/* names.h - translates names of a GGUF file's tensors to those of the model's own checkpoint. */
+#ifndef MOEFLUX_MODEL_GGUF_NAMES_H
+#define MOEFLUX_MODEL_GGUF_NAMES_H
+
+#include <stddef.h>
+
+struct config;
+
+enum { GGUF_NAMES_LENGTH = 128 };
+
+enum gguf_names_kind {
+    GGUF_NAMES_UNKNOWN,
+    GGUF_NAMES_OURS,
+    GGUF_NAMES_UNUSED,    /* follows from the configuration: rotary tables */
+    GGUF_NAMES_OTHER_PART /* vision, multi-token prediction */
+};
+
+/* Puts the canonical name of a tensor of the text model into `out`. UNKNOWN: the family has no such
+ * tensor. */
+enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH]);
+
+#endif

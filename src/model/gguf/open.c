@@ -1,0 +1,124 @@
+#include "model/gguf/open.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/gguf.h"
+#include "base/mem.h"
+#include "model/config_read.h"
+#include "model/family.h"
+#include "model/fused.h"
+#include "model/gguf/config.h"
+#include "model/gguf/experts.h"
+#include "model/gguf/tensors.h"
+#include "model/model.h"
+#include "model/model_check.h"
+#include "model/schema.h"
+#include "model/table.h"
+#include "model/tensor.h"
+
+static int read_config(struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
+{
+    json_t *config = NULL;
+    int rc = gguf_config_make(g, &config, e);
+    if (rc == 0)
+        rc = config_read(&m->config, config, m->path, e);
+    json_decref(config);
+    /* Value heads stay where llama.cpp's converter has put them. */
+    for (uint32_t i = 0; rc == 0 && i < m->config.n_parts; i++)
+        if (m->config.parts[i].kind == PART_DELTA_NET)
+            m->config.parts[i].delta.tiled = gguf_config_tiles_heads(&m->config);
+    return rc;
+}
+
+/* Takes the open files over from `g`. */
+static int take_files(struct model_dir *m, struct gguf *g, struct moeflux_err *e)
+{
+    m->files = mem_new(g->n_files, sizeof *m->files, e);
+    if (!m->files)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < g->n_files; i++) {
+        m->files[i] = (struct model_file){g->files[i].path, g->files[i].fd, g->files[i].bytes};
+        g->files[i].path = NULL;
+    }
+    m->n_files = g->n_files;
+    g->n_files = 0;
+    return 0;
+}
+
+static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
+{
+    const struct gguf_tensor **from = mem_new(g->n_tensors, sizeof *from, e);
+    struct tensor_list l = {0};
+    int rc = from ? gguf_tensors_list(g, &m->config, &l, from, &m->n_left_out, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = fused_split(&l, m->config.family->fused, &m->config, 0, m->path, e);
+    if (rc == 0)
+        rc = tensor_list_sort(&l, m->path, e);
+    free(from);
+    if (rc < 0) {
+        tensor_list_free(&l);
+        return rc;
+    }
+    m->tensors = l.items;
+    m->n_tensors = l.n;
+    return 0;
+}
+
+/* Returns whether an operation reads the tensor. */
+static bool is_read(const struct schema *s, const char *name)
+{
+    size_t n = strlen(name), tail = strlen(".weight");
+    if (strstr(name, ".switch_mlp.") || strstr(name, ".mlp.experts.") || table_has(name))
+        return true;
+    bool is_weight = n > tail && !strcmp(name + n - tail, ".weight");
+    for (size_t i = 0; i < s->n; i++) {
+        const char *own = s->items[i].name;
+        if (!strcmp(own, name) ||
+            (is_weight && s->items[i].rows && strlen(own) == n - tail && !strncmp(own, name, n - tail)))
+            return true;
+    }
+    return false;
+}
+
+/* Refuses tensors that other layers do not have, which nothing would read. */
+static int check_all_are_read(const struct model_dir *m, struct moeflux_err *e)
+{
+    struct schema s;
+    int rc = schema_build(&s, &m->config, e);
+    for (size_t i = 0; rc == 0 && i < m->n_tensors; i++)
+        if (!is_read(&s, m->tensors[i].name))
+            rc = err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: nothing reads it; %s has none in this layer",
+                         m->files[m->tensors[i].file].path, m->tensors[i].name, m->config.family->name);
+    schema_free(&s);
+    return rc;
+}
+
+int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
+{
+    struct gguf g;
+    m->is_gguf = true;
+    int rc = gguf_open(&g, m->path, e);
+    if (rc < 0)
+        return rc;
+    rc = read_config(m, &g, e);
+    if (rc == 0)
+        rc = read_tensors(m, &g, e);
+    bool has_vocab = rc == 0 && gguf_config_has_tokenizer(&g);
+    if (rc == 0)
+        rc = take_files(m, &g, e);
+    gguf_close(&g);
+    if (rc == 0)
+        rc = model_check_quantised(m, e);
+    if (rc == 0)
+        rc = model_check_complete(m, e);
+    if (rc == 0)
+        rc = check_all_are_read(m, e);
+    if (rc == 0)
+        rc = gguf_experts_place(m, e);
+    if (rc == 0 && has_vocab && !(m->tokenizer_path = mem_text(m->path, e)))
+        rc = ERR_MEMORY;
+    return rc;
+}

@@ -1,0 +1,418 @@
+/* GGUF files used as they lie: logits of every family against mlx-lm's on the same numbers, streamed experts,
+ * tokenizers, what convert makes of the same file, refusals.
+ *
+ * suites: check fast asan vulkan cpu */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/ggml_type.h"
+#include "base/gguf.h"
+#include "base/format.h"
+#include "check.h"
+#include "convert/convert.h"
+#include "golden.h"
+#include "gguf_writer.h"
+#include "model/model_dir.h"
+#include "selftest/random_blocks.h"
+#include "sequence.h"
+#include "text/tokenizer/tokenizer.h"
+#include "tmp_tree.h"
+
+#define MODELS "tests/models/gguf/"
+
+/* Same order as golden.safetensors. The first file's gate and up have different types. */
+static const char *const files[] = {
+    NULL,           "qwen35moe.gguf", "qwen3next.gguf", "deepseek2-00001-of-00002.gguf",
+    "glm4moe.gguf", "minimax.gguf",   "gptoss.gguf",    "qwen3moe_even.gguf"};
+enum { N_FILES = sizeof files / sizeof *files, MAX_VOCAB = 512 };
+
+static const char *path_of(uint32_t i)
+{
+    static char path[96];
+    snprintf(path, sizeof path, MODELS "%s", files[i]);
+    return path;
+}
+
+/* ---- logits */
+
+/* The largest difference of the logits, in parts of the largest logit, after all tokens in one chunk or after
+ * each. */
+static double distance(const char *path, const struct golden *g, uint32_t n, bool at_once)
+{
+    const struct golden_tensor *tokens = golden_find(g, n, "tokens"), *logits = golden_find(g, n, "logits");
+    struct sequence q = sequence_open(path, NULL, 64, 0, 64);
+    const int32_t *ids = tokens->data;
+    float got[MAX_VOCAB];
+    double most = 0, apart = 0;
+    uint32_t n_tokens = (uint32_t)tokens->shape[0];
+    assert_true(q.vocab == logits->shape[1] && q.vocab <= MAX_VOCAB);
+    for (uint32_t i = at_once ? n_tokens - 1 : 0; i < n_tokens; i++) {
+        const float *want = (const float *)logits->data + (uint64_t)i * q.vocab;
+        sequence_eval(&q, at_once ? ids : &ids[i], at_once ? n_tokens : 1, got);
+        for (uint32_t k = 0; k < q.vocab; k++) {
+            most = fmax(most, fabs((double)want[k]));
+            apart = fmax(apart, fabs((double)got[k] - (double)want[k]));
+        }
+    }
+    sequence_close(&q);
+    return apart / most;
+}
+
+static void logits_are_those_of_the_numbers_in_the_file(void **state)
+{
+    (void)state;
+    struct golden g;
+    golden_open(&g, MODELS "golden.safetensors");
+    for (uint32_t i = 1; i < N_FILES; i++)
+        for (int at_once = 0; at_once < 2; at_once++) {
+            double x = distance(path_of(i), &g, i, at_once);
+            printf("%s, %s: %.1e\n", files[i], at_once ? "a chunk" : "token by token", x);
+            if (!(x < 1e-4))
+                fail_msg("%s: logits are off by %g of the largest", files[i], x);
+        }
+    golden_close(&g);
+}
+
+/* ---- streaming */
+
+/* Logits after a prompt and three more tokens. slots: of the cache of experts; 0: all are resident. */
+static void evaluate(const char *path, uint32_t slots, float *out)
+{
+    struct sequence q = sequence_open(path, NULL, 16, slots, 64);
+    int32_t ids[24];
+    assert_true(q.vocab <= MAX_VOCAB);
+    sequence_ids(&q, 1, ids, 24);
+    sequence_eval(&q, ids, 21, out);
+    for (uint32_t i = 0; i < 3; i++)
+        sequence_eval(&q, &ids[21 + i], 1, out + (size_t)(1 + i) * MAX_VOCAB);
+    sequence_close(&q);
+}
+
+static void streamed_experts_give_the_same_bits(void **state)
+{
+    (void)state;
+    static float resident[4 * MAX_VOCAB], streamed[4 * MAX_VOCAB];
+    for (uint32_t i = 1; i < N_FILES; i++) {
+        memset(resident, 0, sizeof resident);
+        memset(streamed, 0, sizeof streamed);
+        evaluate(path_of(i), 0, resident);
+        evaluate(path_of(i), 2, streamed);
+        if (memcmp(resident, streamed, sizeof resident) != 0)
+            fail_msg("%s: streamed logits differ", files[i]);
+    }
+}
+
+/* ---- types */
+
+static uint32_t next_random(void *ctx)
+{
+    uint64_t *s = ctx;
+    *s = *s * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*s >> 33);
+}
+
+/* Writes a model whose matrices are random blocks of a type, or the same numbers as F32. */
+static void write_model(uint32_t type, bool as_f32, const char *dir, const char *name)
+{
+    static const struct {
+        const char *name;
+        uint64_t cols, rows, depth;
+    } matrices[] = {{"token_embd.weight", 256, 32, 1},           {"blk.0.attn_q.weight", 256, 64, 1},
+                    {"blk.0.attn_k.weight", 256, 64, 1},         {"blk.0.attn_v.weight", 256, 64, 1},
+                    {"blk.0.ffn_gate_exps.weight", 256, 256, 2}, {"blk.0.ffn_up_exps.weight", 256, 256, 2},
+                    {"blk.0.ffn_down_exps.weight", 256, 256, 2}};
+    static const struct {
+        const char *name;
+        uint64_t cols, rows;
+        float middle;
+    } plain[] = {{"output_norm.weight", 256, 1, 1},       {"blk.0.attn_norm.weight", 256, 1, 1},
+                 {"blk.0.ffn_norm.weight", 256, 1, 1},    {"blk.0.attn_q_norm.weight", 64, 1, 1},
+                 {"blk.0.attn_k_norm.weight", 64, 1, 1},  {"blk.0.attn_output.weight", 64, 256, 0},
+                 {"blk.0.ffn_gate_inp.weight", 256, 2, 0}};
+    const struct ggml_type *t = ggml_type_find(type);
+    struct gguf_writer w = {0};
+    uint64_t seed = type + 1;
+    gguf_writer_values(&w, 256, 256);
+    for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
+        uint64_t cols = matrices[i].cols, rows = matrices[i].rows, depth = matrices[i].depth,
+                 n = cols * rows * depth;
+        uint8_t *blocks = malloc(n / t->block * t->bytes);
+        float *numbers = malloc(n * sizeof *numbers);
+        assert_true(blocks && numbers);
+        random_blocks_fill(t->format, n / t->block, 0.06f, next_random, &seed, blocks);
+        format_decode(format_of(t->format), blocks, NULL, NULL, 0, n, numbers);
+        gguf_writer_bytes(&w, matrices[i].name, as_f32 ? GGML_TYPE_F32 : type, cols, rows, depth,
+                          as_f32 ? (const void *)numbers : blocks);
+        free(blocks);
+        free(numbers);
+    }
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++) {
+        uint64_t n = plain[i].cols * plain[i].rows;
+        float *numbers = malloc(n * sizeof *numbers);
+        assert_non_null(numbers);
+        for (uint64_t k = 0; k < n; k++)
+            numbers[k] = plain[i].middle + ((float)(next_random(&seed) % 1024) / 512 - 1) * 0.1f;
+        gguf_writer_bytes(&w, plain[i].name, GGML_TYPE_F32, plain[i].cols, plain[i].rows, 1, numbers);
+        free(numbers);
+    }
+    gguf_writer_finish(&w, dir, name);
+}
+
+static void every_type_gives_the_logits_of_its_numbers(void **state)
+{
+    (void)state;
+    static float blocks[4 * MAX_VOCAB], numbers[4 * MAX_VOCAB];
+    char *tmp = tmp_tree_new();
+    uint32_t n_types = 0;
+    for (uint32_t type = 0; type < 64; type++) {
+        const struct ggml_type *t = ggml_type_find(type);
+        double most = 0, apart = 0;
+        if (!t || t->block < 2)
+            continue;
+        n_types++;
+        write_model(type, false, tmp, "blocks.gguf");
+        write_model(type, true, tmp, "numbers.gguf");
+        evaluate(tmp_tree_path(tmp, "blocks.gguf"), 0, blocks);
+        evaluate(tmp_tree_path(tmp, "numbers.gguf"), 0, numbers);
+        for (size_t i = 0; i < 4 * (size_t)MAX_VOCAB; i++) {
+            most = fmax(most, fabs((double)numbers[i]));
+            apart = fmax(apart, fabs((double)numbers[i] - (double)blocks[i]));
+        }
+        if (!(most > 0 && apart < 1e-4 * most))
+            fail_msg("%s: logits are off by %g of %g", t->name, apart, most);
+    }
+    assert_int_equal(n_types, 23);
+    tmp_tree_remove(tmp);
+}
+
+/* ---- convert */
+
+/* Value heads in another order and blocks of other formats make sums of another order. */
+static void convert_gives_the_same_numbers(void **state)
+{
+    (void)state;
+    static float lying[4 * MAX_VOCAB], converted[4 * MAX_VOCAB];
+    char *tmp = tmp_tree_new();
+    struct moeflux_err e = {0};
+    struct convert_result r;
+    for (uint32_t i = 1; i < N_FILES; i++) {
+        const char *dst = tmp_tree_path(tmp, files[i]);
+        const struct convert_options o = {.src = path_of(i), .dst = dst, .n_threads = 2};
+        double most = 0, apart = 0;
+        check_ok(convert_run(&o, &r, &e), &e);
+        if (r.errors.of[CONVERT_CLASS_EXPERTS].weights) /* K-quants are quantised anew */
+            continue;
+        evaluate(path_of(i), 0, lying);
+        evaluate(dst, 0, converted);
+        for (size_t k = 0; k < 4 * (size_t)MAX_VOCAB; k++) {
+            most = fmax(most, fabs((double)converted[k]));
+            apart = fmax(apart, fabs((double)lying[k] - (double)converted[k]));
+        }
+        if (!(most > 0 && apart < 1e-4 * most))
+            fail_msg("%s: logits are off by %g of %g", files[i], apart, most);
+        char json[256];
+        snprintf(json, sizeof json, "%s/tokenizer.json", dst);
+        struct tokenizer *a = tokenizer_open(path_of(i), &e), *b = tokenizer_open(json, &e);
+        assert_true(a && b);
+        static const char text[] = "hello the <think>12<|end|> ~ \xc3\xa9 [PAD270]";
+        struct token_list x = {0}, y = {0};
+        check_ok(tokenizer_encode(a, text, strlen(text), SPECIALS_AS_TOKENS, &x, NULL, &e), &e);
+        check_ok(tokenizer_encode(b, text, strlen(text), SPECIALS_AS_TOKENS, &y, NULL, &e), &e);
+        assert_true(x.n > 8 && x.n == y.n && !memcmp(x.ids, y.ids, x.n * sizeof *x.ids));
+        assert_string_equal(tokenizer_chat_template(a), tokenizer_chat_template(b));
+        assert_true(tokenizer_bos(a) == tokenizer_bos(b) && tokenizer_n_ids(a) == tokenizer_n_ids(b));
+        token_list_free(&x);
+        token_list_free(&y);
+        tokenizer_free(a);
+        tokenizer_free(b);
+    }
+    tmp_tree_remove(tmp);
+}
+
+/* ---- tokenizers */
+
+/* Sets a number of 32 bits in the file's metadata: item i of a list, or the number itself. */
+static void patch(const struct gguf *g, char *bytes, const char *key, uint32_t i, uint32_t n)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    assert_non_null(v);
+    /* A number is the end of its entry, after the key and its kind. */
+    char *at = v->is_list ? bytes + v->off + 4 * (size_t)i : NULL;
+    for (size_t k = 0; !at; k++)
+        if (!memcmp(bytes + k, key, strlen(key)))
+            at = bytes + k + strlen(key) + 4;
+    memcpy(at, &n, sizeof n);
+}
+
+static void control_tokens_that_are_marked_as_normal_act_as_control_tokens(void **state)
+{
+    (void)state;
+    enum { HE = 256, END = 262, PAD = 271, NORMAL = 1 };
+    struct gguf g;
+    struct moeflux_err e = {0};
+    char *bytes, *tmp = tmp_tree_new();
+    size_t len;
+    check_ok(file_read_text(path_of(N_FILES - 1), 1 << 20, &bytes, &len, &e), &e);
+    check_ok(gguf_open(&g, path_of(N_FILES - 1), &e), &e);
+    /* <|end|> looks like a control token, and the key of the end of text names [PAD271]. */
+    patch(&g, bytes, "tokenizer.ggml.token_type", END, NORMAL);
+    patch(&g, bytes, "tokenizer.ggml.token_type", PAD, NORMAL);
+    patch(&g, bytes, "tokenizer.ggml.eos_token_id", 0, PAD);
+    gguf_close(&g);
+    tmp_tree_write(tmp, "t.gguf", bytes, len);
+    struct tokenizer *t = tokenizer_open(tmp_tree_path(tmp, "t.gguf"), &e);
+    if (!t)
+        fail_msg("%s", e.text);
+    assert_true(tokenizer_is_special(t, END) && tokenizer_is_special(t, PAD) && !tokenizer_is_special(t, HE));
+    tokenizer_free(t);
+    free(bytes);
+    tmp_tree_remove(tmp);
+}
+
+/* ---- what is refused */
+
+static void expect_refused(struct gguf_writer *w, int code, const char *what)
+{
+    char *tmp = tmp_tree_new();
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    gguf_writer_finish(w, tmp, "x.gguf");
+    int rc = model_dir_open(&m, tmp_tree_path(tmp, "x.gguf"), &e);
+    if (rc != code || !strstr(e.text, what) || !strstr(e.text, "x.gguf") || strchr(e.text, '\n'))
+        fail_msg("expected %d \"%s\", found %d \"%s\"", code, what, rc, e.text);
+    tmp_tree_remove(tmp);
+}
+
+enum { Q8_0 = 8 };
+
+static void models_that_do_not_run_are_refused_by_name(void **state)
+{
+    (void)state;
+    struct gguf_writer w = {0};
+    gguf_writer_text(&w, "general.architecture", "llama");
+    expect_refused(&w, ERR_UNSUPPORTED, "llama without experts, a dense model: llama.cpp or mlx-lm run it");
+    gguf_writer_text(&w, "general.architecture", "qwen3");
+    gguf_writer_whole(&w, "qwen3.expert_count", 0);
+    expect_refused(&w, ERR_UNSUPPORTED, "a dense model");
+    gguf_writer_text(&w, "general.architecture", "grok");
+    gguf_writer_whole(&w, "grok.expert_count", 8);
+    expect_refused(&w, ERR_UNSUPPORTED, "general.architecture is grok, expected qwen3moe, qwen3next");
+    gguf_writer_text(&w, "general.architecture", "clip");
+    expect_refused(&w, ERR_UNSUPPORTED, "the vision part of a model: name the file of its text part");
+    gguf_writer_text(&w, "general.architecture", "qwen3moe");
+    gguf_writer_tensor(&w, "token_embd.weight", Q8_0, 256, 8, 1);
+    gguf_writer_whole(&w, "qwen3moe.expert_count", 2);
+    expect_refused(&w, ERR_FORMAT, "key qwen3moe.embedding_length: is missing");
+}
+
+static void files_that_contradict_themselves_are_refused(void **state)
+{
+    (void)state;
+    struct gguf_writer w = {0};
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    gguf_writer_tensor(&w, "blk.1.attn_norm.weight", 0, 256, 1, 1);
+    expect_refused(&w, ERR_FORMAT, "tensor blk.1.attn_norm.weight: block_count is 1");
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    gguf_writer_tensor(&w, "blk.0.attn_sinks.weight", 0, 1, 1, 1);
+    expect_refused(&w, ERR_UNSUPPORTED, "nothing reads it; Qwen3-MoE has none in this layer");
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    gguf_writer_tensor(&w, "blk.0.attn_q.scale", 0, 1, 1, 1);
+    expect_refused(&w, ERR_UNSUPPORTED, "tensor blk.0.attn_q.scale: not one that Qwen3-MoE has");
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    gguf_writer_tensor(&w, "rope_freqs.weight", 0, 32, 1, 1);
+    expect_refused(&w, ERR_UNSUPPORTED, "tensor rope_freqs.weight: not one that Qwen3-MoE has");
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    w.values.data[w.values.len - 12 - 6] = '6'; /* changes the last key's name */
+    expect_refused(&w, ERR_FORMAT, "attention.layer_norm_rms_epsilon: is missing");
+    gguf_writer_values(&w, 256, 256);
+    gguf_writer_tensor(&w, "token_embd.weight", Q8_0, 256, 8, 1);
+    expect_refused(&w, ERR_FORMAT, "tensor model.norm.weight is missing");
+}
+
+/* What expert and head sizes say is checked against the tensors' shapes. */
+static void sizes_that_contradict_the_tensors_are_refused(void **state)
+{
+    (void)state;
+    struct gguf_writer w = {0}, tensors = {0};
+    gguf_writer_model(&tensors, 256, 256, Q8_0);
+    gguf_writer_values(&w, 256, 128);
+    str_free(&tensors.values);
+    tensors.values = w.values;
+    expect_refused(&tensors, ERR_FORMAT,
+                   "mlp.switch_mlp.gate_proj.weight: shape [2, 256, 256], expected [2, 128, 256]");
+    w = tensors = (struct gguf_writer){0};
+    gguf_writer_model(&tensors, 256, 256, Q8_0);
+    gguf_writer_values(&w, 128, 256);
+    str_free(&tensors.values);
+    tensors.values = w.values;
+    expect_refused(&tensors, ERR_FORMAT, "model.embed_tokens.weight: shape [8, 256], expected [8, 128]");
+}
+
+static void gate_and_up_of_different_types_are_refused(void **state)
+{
+    (void)state;
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    assert_int_equal(model_dir_open(&m, MODELS "qwen3moe.gguf", &e), ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "gate_proj is Q4_K and up_proj Q5_K, expected equal formats"));
+}
+
+/* ---- what is left out */
+
+static void vision_and_multi_token_prediction_are_left_out_and_counted(void **state)
+{
+    (void)state;
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    struct gguf_writer w = {0};
+    char *tmp = tmp_tree_new();
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    gguf_writer_tensor(&w, "v.blk.0.attn_q.weight", Q8_0, 256, 8, 1);
+    gguf_writer_tensor(&w, "mm.0.weight", Q8_0, 256, 8, 1);
+    gguf_writer_finish(&w, tmp, "x.gguf");
+    check_ok(model_dir_open(&m, tmp_tree_path(tmp, "x.gguf"), &e), &e);
+    assert_int_equal(m.n_left_out, 2);
+    assert_true(m.is_gguf && !m.tokenizer_path);
+    model_dir_close(&m);
+    check_ok(model_dir_open(&m, MODELS "glm4moe.gguf", &e), &e);
+    assert_true(m.n_left_out > 0 && m.config.n_layers == 2);
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+/* ---- a saved state */
+
+static void fingerprints_tell_files_apart(void **state)
+{
+    (void)state;
+    uint64_t prints[N_FILES];
+    for (uint32_t i = 1; i < N_FILES; i++) {
+        struct sequence q = sequence_open(path_of(i), NULL, 16, 0, 64);
+        struct moeflux_err e = {0};
+        check_ok(moeflux_model_fingerprint(q.m, &prints[i], &e), &e);
+        for (uint32_t k = 1; k < i; k++)
+            assert_true(prints[k] != prints[i]);
+        sequence_close(&q);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_those_of_the_numbers_in_the_file),
+        cmocka_unit_test(streamed_experts_give_the_same_bits),
+        cmocka_unit_test(every_type_gives_the_logits_of_its_numbers),
+        cmocka_unit_test(convert_gives_the_same_numbers),
+        cmocka_unit_test(control_tokens_that_are_marked_as_normal_act_as_control_tokens),
+        cmocka_unit_test(models_that_do_not_run_are_refused_by_name),
+        cmocka_unit_test(files_that_contradict_themselves_are_refused),
+        cmocka_unit_test(sizes_that_contradict_the_tensors_are_refused),
+        cmocka_unit_test(gate_and_up_of_different_types_are_refused),
+        cmocka_unit_test(vision_and_multi_token_prediction_are_left_out_and_counted),
+        cmocka_unit_test(fingerprints_tell_files_apart),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
