@@ -86,13 +86,16 @@ static void narrow(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out
 
 static void plus_one(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
 {
-    if (dtype == DTYPE_F32)
-        memcpy(out, in, n * sizeof(float));
-    else
-        widen(dtype, in, n, out);
-    for (uint64_t i = 0; i < n; i++) {
+    for (uint64_t i = 0; i < n && dtype != DTYPE_F32; i++) {
+        uint16_t bits;
+        memcpy(&bits, in + 2 * i, sizeof bits);
+        bits = dtype == DTYPE_BF16 ? bf16_from_float(bf16_to_float(bits) + 1.0f)
+                                   : f16_from_float(f16_to_float(bits) + 1.0f);
+        memcpy(out + 2 * i, &bits, sizeof bits);
+    }
+    for (uint64_t i = 0; i < n && dtype == DTYPE_F32; i++) {
         float x;
-        memcpy(&x, out + 4 * i, sizeof x);
+        memcpy(&x, in + 4 * i, sizeof x);
         x += 1.0f;
         memcpy(out + 4 * i, &x, sizeof x);
     }

@@ -172,8 +172,7 @@ static int add_simple(struct convert_plan *p, enum convert_step step, const stru
                       struct moeflux_err *e)
 {
     struct convert_item *it = add_item(p, step, src, e);
-    bool is_wide = step == CONVERT_WIDEN || step == CONVERT_PLUS_ONE || src->dtype == DTYPE_GGUF;
-    enum dtype dtype = is_wide ? DTYPE_F32 : src->dtype;
+    enum dtype dtype = step == CONVERT_WIDEN || src->dtype == DTYPE_GGUF ? DTYPE_F32 : src->dtype;
     if (step == CONVERT_NARROW)
         dtype = src->format == FORMAT_F16 ? DTYPE_F16 : DTYPE_BF16;
     return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;

@@ -15,7 +15,7 @@ struct json_t;
 enum convert_step {
     CONVERT_COPY,     /* the same bytes */
     CONVERT_WIDEN,    /* BF16 or F16 becomes F32 */
-    CONVERT_PLUS_ONE, /* w + 1 as F32: norms that are stored minus 1 */
+    CONVERT_PLUS_ONE, /* w + 1 in the tensor's dtype: norms that are stored minus 1 */
     CONVERT_QUANTISE, /* a BF16, F16, F32, F8_E4M3 or quantised matrix becomes weight, scales and biases */
     CONVERT_NARROW,   /* a GGUF file's F16 or BF16, read as float32, becomes F16 or BF16 again */
     CONVERT_REPACK,   /* a GGUF file's codes and scales become weight, scales and biases, exactly */
