@@ -10,6 +10,7 @@
 #include "cli/options/completion.h"
 #include "cli/report/device.h"
 #include "cli/exit.h"
+#include "cli/hub.h"
 #include "cli/report/inspect.h"
 #include "cli/talk/interactive.h"
 #include "cli/options/options.h"
@@ -170,6 +171,8 @@ int main(int argc, char **argv)
     t.quiet = o.log_level < EXIT_INFO;
     if (o.color)
         t.out_dress = o.color == 1;
+    if (!rc && !o.help)
+        rc = hub_use(&o, &e);
     if (!rc) {
         startup_skip_software_drivers(&o);
         rc = dispatch(&o, &t, &out, &e);

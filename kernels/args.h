@@ -47,7 +47,9 @@
     ROW(MXFP4, 8, 4, 32, E2M1, E8M0, x)                                                                      \
     ROW(MXFP8, 9, 8, 32, E4M3, E8M0, x)                                                                      \
     ROW(NVFP4, 10, 4, 16, E2M1, E4M3, x)                                                                     \
-    ROW(F16, 11, 16, 1, PLAIN, NONE, x)
+    ROW(F16, 11, 16, 1, PLAIN, NONE, x)                                                                      \
+    ROW(FP8, 12, 8, 128, E4M3, F32, x)                                                                       \
+    ROW(FP8_32, 13, 8, 32, E4M3, F32, x)
 /* The constant_id of the number 16, the rows of a product's second factor, which VK_NV_cooperative_matrix
  * cannot name otherwise (lib/matrices.glsl, src/vulkan/khr_kernel.h). Higher than all other constant_ids. */
 #define MATRIX_SECOND_SPEC 31

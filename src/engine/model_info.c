@@ -26,9 +26,13 @@ static uint64_t params_of(const struct model_dir *d, bool is_table)
         if (table_has(t->name) != is_table)
             continue;
         if (expert_tensors_has(t->name) || (len > 7 && strcmp(t->name + len - 7, ".scales") == 0) ||
-            (len > 7 && strcmp(t->name + len - 7, ".biases") == 0))
+            (len > 7 && strcmp(t->name + len - 7, ".biases") == 0) ||
+            (len > 10 && strcmp(t->name + len - 10, "_scale_inv") == 0))
             continue;
-        uint64_t width = t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 ? 16 : t->bits ? t->bits : 32;
+        uint64_t width = t->dtype == DTYPE_F8_E4M3                         ? 8
+                         : t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 ? 16
+                         : t->bits                                         ? t->bits
+                                                                           : 32;
         n += t->bytes * 8 / width;
     }
     return n;

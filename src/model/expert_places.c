@@ -3,13 +3,17 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/mem.h"
 #include "model/expert_tensors.h"
+#include "model/extent_rule.h"
+#include "model/fp8.h"
 #include "model/model_file.h"
+#include "model/names.h"
 #include "model/tensor.h"
 
 /* Appends weights, scales and biases of a projection of n weights. */
@@ -158,11 +162,19 @@ struct projection {
     enum expert_proj proj;
     uint32_t format;
     uint64_t at[N_PARTS]; /* places of the parts in a slot */
+    struct expert_place *place;
 };
 
-static uint32_t format_of_tensor(const struct tensor *t)
+static bool is_fp8(uint32_t format)
+{
+    return format == FORMAT_FP8 || format == FORMAT_FP8_32;
+}
+
+static uint32_t format_of_tensor(const struct model_dir *m, const struct tensor *t)
 {
     switch (t->dtype) {
+    case DTYPE_F8_E4M3:
+        return fp8_format(&m->fp8, (uint32_t)tensor_cols(t));
     case DTYPE_BF16:
         return FORMAT_BF16;
     case DTYPE_F16:
@@ -193,15 +205,14 @@ static int find_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
             e, ERR_UNSUPPORTED,
             "%s: tensor %s: transposed experts do not run as they lie; run `moeflux convert` first",
             file_of(m, t), t->name);
-    if (format_of_tensor(t) != p->format)
+    if (format_of_tensor(m, t) != p->format)
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: %s, expected %s as in the layer's other experts",
                        file_of(m, t), t->name, tensor_dtype_name(t->dtype), format_of(p->format)->name);
+    if (t->dtype == DTYPE_F8_E4M3)
+        return part ? fp8_scales(m, t, &out->t, e) : 0;
     if (tails[part])
         out->t = expert_tensors_part(m, t, tails[part]); /* was checked with the codes */
-    if (out->t->pieces.n_runs == 0)
-        return 0;
-    return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: interleaved rows do not run as they lie",
-                   file_of(m, t), t->name);
+    return 0;
 }
 
 /* Returns where the part begins in its file. */
@@ -210,30 +221,85 @@ static struct expert_spot spot_of(const struct expert_tensor *x)
     return (struct expert_spot){x->t->file, x->t->off + x->at * (x->t->bytes / x->of)};
 }
 
+/* Returns whether the experts' scales are those of packed.h, whose biases follow from them. */
+static bool is_centred(const struct model_dir *m, const struct tensor *scales)
+{
+    char *name = names_replace_end(scales->name, strlen("scales"), "biases", NULL);
+    const struct tensor *b = name ? tensor_find(m->tensors, m->n_tensors, name) : NULL;
+    free(name);
+    return b && b->file == scales->file && b->off == scales->off;
+}
+
+/* Sets the rule of a part, whose tensor is `t`, if its bytes do not lie in a slot as in the file. */
+static void set_rule(struct model_dir *m, const struct expert_layout *l, const struct projection *p,
+                     uint32_t part, const struct tensor *t, struct extent_rule *out)
+{
+    const uint64_t ups[N_PARTS] = {l->up_w, l->up_s, l->up_b};
+    uint32_t rows = p->proj == EXPERT_DOWN ? m->config.hidden : m->config.moe_inner,
+             cols = p->proj == EXPERT_DOWN ? m->config.moe_inner : m->config.hidden;
+    uint64_t bytes = t->bytes / m->config.n_experts;
+    if (t->pieces.n_runs)
+        *out = (struct extent_rule){.change = EXTENT_ROWS,
+                                    .at = p->at[part],
+                                    .end = ups[part] + bytes,
+                                    .second_at = ups[part],
+                                    .row_bytes = t->pieces.runs[0].bytes};
+    else if (part == 1 && is_fp8(p->format))
+        *out = extent_rule_blocks(&m->fp8, t->dtype, rows, cols, format_of(p->format)->group, p->at[part]);
+    else if (part == 1 && is_centred(m, t))
+        *out = (struct extent_rule){.change = EXTENT_CENTRED,
+                                    .at = p->at[1],
+                                    .end = p->at[2] +
+                                           format_scale_bytes(format_of(p->format), (uint64_t)rows * cols),
+                                    .second_at = p->at[2]};
+    m->has_rules |= out->change != EXTENT_SAME;
+}
+
+/* Returns whether the run of another part fills this one too: interleaved up rows come with gate's, the
+ * biases of packed.h with their scales. */
+static bool comes_along(const struct projection *p, uint32_t part, const struct tensor *t)
+{
+    const struct expert_place *place = p->place;
+    bool is_up = p->proj == EXPERT_UP && t->pieces.n_runs;
+    return is_up || (part == 2 && place->rules[place->n_runs - 1].change == EXTENT_CENTRED);
+}
+
+/* Finds the spot of each expert's part. */
+static int find_spots(struct model_dir *m, uint32_t layer, const struct projection *p, uint32_t part,
+                      enum dtype dtype, struct expert_spot **out, struct moeflux_err *e)
+{
+    uint32_t n = m->config.n_experts;
+    struct expert_spot *spots = *out = mem_new(n, sizeof *spots, e);
+    int rc = spots ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        struct expert_tensor x;
+        rc = find_part(m, layer, i, p, part, &x, e);
+        if (rc == 0 && x.t->dtype != dtype)
+            rc = tensor_fail_dtype(x.t, tensor_dtype_name(dtype), file_of(m, x.t), e);
+        if (rc == 0)
+            spots[i] = spot_of(&x);
+    }
+    return rc;
+}
+
 /* Appends the run of a part. Experts of a stack have a stride, others a spot each. */
 static int add_run(struct model_dir *m, uint32_t layer, const struct projection *p, uint32_t part,
                    struct moeflux_err *e)
 {
-    struct expert_place *place = &m->places[layer];
+    struct expert_place *place = p->place;
     struct expert_tensor x;
-    uint64_t n = m->config.n_experts;
     int rc = find_part(m, layer, 0, p, part, &x, e);
-    if (rc < 0)
+    if (rc < 0 || comes_along(p, part, x.t))
         return rc;
-    struct expert_spot first = spot_of(&x), *spots = NULL;
-    uint64_t bytes = x.t->bytes / x.of;
-    if (x.of == 1) {
-        spots = place->spots[place->n_runs] = mem_new(n, sizeof *spots, e);
-        rc = spots ? 0 : ERR_MEMORY;
-    }
-    for (uint32_t i = 0; spots && i < n && rc == 0; i++) {
-        rc = find_part(m, layer, i, p, part, &x, e);
-        if (rc == 0)
-            spots[i] = spot_of(&x);
-    }
-    place->runs[place->n_runs++] =
-        (struct expert_run){first.file, first.off, spots ? 0 : x.of / n * bytes, bytes, p->at[part]};
+    struct expert_spot first = spot_of(&x);
+    uint64_t n = m->config.n_experts, bytes = x.t->bytes / x.of * (x.t->pieces.n_runs ? 2 : 1);
+    set_rule(m, &m->experts[layer], p, part, x.t, &place->rules[place->n_runs]);
+    place->runs[place->n_runs] =
+        (struct expert_run){first.file, first.off, x.of > 1 ? x.of / n * bytes : 0, bytes, p->at[part]};
     m->expert_bytes += n * bytes;
+    if (x.of == 1)
+        rc = find_spots(m, layer, p, part, x.t->dtype, &place->spots[place->n_runs], e);
+    place->n_runs++;
     return rc;
 }
 
@@ -257,7 +323,7 @@ static int find_formats(const struct model_dir *m, uint32_t layer, uint32_t form
         rc = expert_tensors_find(m, layer, 0, proj, &x, e);
         if (rc < 0)
             return rc;
-        formats[proj] = format_of_tensor(x.t);
+        formats[proj] = format_of_tensor(m, x.t);
         if (formats[proj] == FORMAT_NONE)
             rc = err_set(e, ERR_UNSUPPORTED,
                          "%s: tensor %s: %s experts do not run as they lie; run `moeflux "
@@ -276,10 +342,11 @@ static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *
     if (rc < 0)
         return rc;
     const struct expert_layout *l = &m->experts[layer];
-    const struct projection all[] = {{EXPERT_GATE, f[EXPERT_GATE], {l->gate_w, l->gate_s, l->gate_b}},
-                                     {EXPERT_UP, f[EXPERT_UP], {l->up_w, l->up_s, l->up_b}},
-                                     {EXPERT_DOWN, f[EXPERT_DOWN], {l->down_w, l->down_s, l->down_b}}};
-    m->places[layer].n_parts = 1;
+    struct expert_place *at = &m->places[layer];
+    const struct projection all[] = {{EXPERT_GATE, f[EXPERT_GATE], {l->gate_w, l->gate_s, l->gate_b}, at},
+                                     {EXPERT_UP, f[EXPERT_UP], {l->up_w, l->up_s, l->up_b}, at},
+                                     {EXPERT_DOWN, f[EXPERT_DOWN], {l->down_w, l->down_s, l->down_b}, at}};
+    at->n_parts = 1;
     for (int i = 0; i < EXPERT_PROJS && rc == 0; i++)
         rc = place_projection_of(m, layer, &all[i], e);
     return rc;

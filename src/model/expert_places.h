@@ -26,6 +26,7 @@ struct expert_place {
     /* [n_experts] of a run whose experts lie anywhere, owned; then file, off and stride are unused. NULL: a
      * run with a stride */
     struct expert_spot *spots[EXPERT_MAX_EXTENTS];
+    struct extent_rule rules[EXPERT_MAX_EXTENTS]; /* the runs' rules */
 };
 
 /* Returns the layout of an expert's slot: gate, up, down, and of each the weight, scales and biases, if

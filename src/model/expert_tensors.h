@@ -1,5 +1,5 @@
-/* expert_tensors.h - finds the matrices of routed experts among a checkpoint's tensors. They are stacks of all
- * experts, stacks with gate above up, or tensors of one expert each. */
+/* expert_tensors.h - finds the matrices of routed experts among a checkpoint's tensors. They are stacks of
+ * all experts, stacks with gate above up, or tensors of one expert each. */
 #ifndef MOEFLUX_MODEL_EXPERT_TENSORS_H
 #define MOEFLUX_MODEL_EXPERT_TENSORS_H
 

@@ -11,10 +11,13 @@
 #include "model/checkpoint.h"
 #include "model/config_read.h"
 #include "model/expert_places.h"
+#include "model/expert_tensors.h"
+#include "model/fp8.h"
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_check.h"
 #include "model/model_file.h"
+#include "model/names.h"
 #include "model/quant_config.h"
 #include "model/table.h"
 #include "model/tensor.h"
@@ -176,18 +179,7 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
         rc = quant_config_read(&q, o->config, o->layout.config, e);
     if (rc < 0)
         return rc;
-    if (q.expert_format == FORMAT_MXFP4)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: the experts are mxfp4 with interleaved gate and up rows; run `moeflux "
-                       "convert` first",
-                       m->path);
-    if (q.is_packed)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: the experts are packed by compressed-tensors; run `moeflux convert` first",
-                       m->path);
-    if (q.fp8.rows)
-        return err_set(e, ERR_UNSUPPORTED, "%s: the experts are 8-bit floats; run `moeflux convert` first",
-                       m->path);
+    m->fp8 = q.fp8;
     rc = checkpoint_open(m, &q, e);
     if (rc == 0)
         rc = check_tensors(m, e);
@@ -197,12 +189,19 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
     return rc < 0 ? rc : expert_places_from_tensors(m, e);
 }
 
+/* Counts a tensor, except numbers of routed experts, which are counted with their places. */
+static void count_bytes(struct model_dir *m, const struct tensor *t)
+{
+    if (table_has(t->name))
+        m->table_bytes += t->bytes;
+    else if (!expert_tensors_has(t->name) || names_ends_with(t->name, "_proj.bias"))
+        m->dense_bytes += fp8_memory(m, t);
+}
+
 static void count_dense_bytes(struct model_dir *m)
 {
     for (size_t i = 0; i < m->n_tensors; i++)
-        *(table_has(m->tensors[i].name) ? &m->table_bytes : &m->dense_bytes) += m->tensors[i].bytes;
-    if (!m->packed)
-        m->dense_bytes -= m->expert_bytes;
+        count_bytes(m, &m->tensors[i]);
 }
 
 int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -12,6 +13,7 @@
 #include "base/mem.h"
 #include "model/checkpoint.h"
 #include "model/expert_places.h"
+#include "model/extent_rule.h"
 #include "model/model_dir_find.h"
 #include "model/model_file.h"
 #include "model/part_tensors.h"
@@ -120,13 +122,15 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_runs; i++) {
         const struct expert_run *r = &p->runs[i];
-        struct extent x = {r->file + (expert + i) % p->n_parts, r->off + expert * r->stride, r->bytes, r->at};
+        const struct extent_rule *rule = p->rules[i].change == EXTENT_SAME ? NULL : &p->rules[i];
+        struct extent x = {
+            r->file + (expert + i) % p->n_parts, r->off + expert * r->stride, r->bytes, r->at, rule, 0};
         if (p->spots[i]) {
             x.file = p->spots[i][expert].file;
             x.off = p->spots[i][expert].off;
         }
         struct extent *last = n ? &out[n - 1] : NULL;
-        if (last && last->file == x.file && last->off + last->bytes == x.off &&
+        if (last && !rule && !last->rule && last->file == x.file && last->off + last->bytes == x.off &&
             last->at + last->bytes == x.at)
             last->bytes += x.bytes;
         else
@@ -135,16 +139,41 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
     return n;
 }
 
+/* Reads extents with a rule to a whole slot, and of it bytes [at, at + n) to dst. */
+static int read_by_rules(const struct model_dir *m, const struct extent *x, uint32_t n_extents,
+                         const struct expert_layout *l, uint64_t at, uint64_t n, uint8_t *dst,
+                         struct moeflux_err *e)
+{
+    uint8_t *slot = mem_new(l->bytes, 1, e);
+    int rc = slot ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; i < n_extents && rc == 0; i++) {
+        const struct model_file *f = &m->files[x[i].file];
+        const struct extent_rule *r = x[i].rule;
+        if (!r || r->at >= at + n || r->end <= at)
+            continue;
+        uint8_t *bytes = mem_new(x[i].bytes, 1, e);
+        rc = bytes ? file_read_at(f->fd, f->path, bytes, x[i].bytes, x[i].off, e) : ERR_MEMORY;
+        if (rc == 0 && !extent_rule_place(r, 0, bytes, x[i].bytes, slot))
+            rc = err_set(e, ERR_FORMAT, "%s: a scale at offset %" PRIu64 " is not finite", f->path, x[i].off);
+        free(bytes);
+        uint64_t from = size_max(at, r->at), to = size_min(at + n, r->end);
+        if (rc == 0)
+            memcpy(dst + (from - at), slot + from, to - from);
+    }
+    free(slot);
+    return rc;
+}
+
 int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, uint64_t at, uint64_t n,
                           uint8_t *dst, struct moeflux_err *e)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
     uint32_t n_extents = model_dir_expert(m, layer, expert, x);
-    int rc = 0;
+    int rc = m->has_rules ? read_by_rules(m, x, n_extents, &m->experts[layer], at, n, dst, e) : 0;
     for (uint32_t i = 0; i < n_extents && rc == 0; i++) {
         const struct model_file *f = &m->files[x[i].file];
         uint64_t from = size_max(at, x[i].at), to = size_min(at + n, x[i].at + x[i].bytes);
-        if (from < to)
+        if (from < to && !x[i].rule)
             rc = file_read_at(f->fd, f->path, dst + (from - at), to - from, x[i].off + (from - x[i].at), e);
     }
     return rc;

@@ -1,6 +1,7 @@
 #include "publish.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -81,10 +82,16 @@ static float *decode_plain(const struct publisher *p, const struct tensor *t, ui
     return out;
 }
 
+static void add_to_map(struct publisher *p, const char *name, uint32_t shard)
+{
+    char file[NAME];
+    snprintf(file, sizeof file, "model-%05u-of-%05u.safetensors", shard + 1, SHARDS);
+    json_object_set_new(p->map, name, json_string(file));
+}
+
 static void emit(struct publisher *p, const char *name, const char *dtype, const char *shape, const float *x,
                  uint64_t n)
 {
-    char file[NAME];
     uint32_t shard = p->form.sharded ? p->n++ % SHARDS : 0;
     bool is_f32 = !strcmp(dtype, "F32"), is_f16 = !strcmp(dtype, "F16");
     uint16_t *halves = malloc(n * sizeof *halves + 1);
@@ -96,22 +103,89 @@ static void emit(struct publisher *p, const char *name, const char *dtype, const
     st_writer_add(&p->shards[shard], name, dtype, shape, is_f32 ? (const void *)x : halves,
                   n * (is_f32 ? 4 : 2));
     free(halves);
-    snprintf(file, sizeof file, "model-%05u-of-%05u.safetensors", shard + 1, SHARDS);
-    json_object_set_new(p->map, name, json_string(file));
+    add_to_map(p, name, shard);
+}
+
+/* Returns the E4M3 number that is nearest to x. */
+static uint8_t nearest_code(float x)
+{
+    uint8_t low = 0, high = 0x7e;
+    float size = fabsf(x);
+    while (high - low > 1) {
+        uint8_t mid = (uint8_t)((low + high) / 2);
+        *(e4m3_to_float(mid) <= size ? &low : &high) = mid;
+    }
+    uint8_t code = size - e4m3_to_float(low) <= e4m3_to_float(high) - size ? low : high;
+    return (uint8_t)(code | (signbit(x) ? 0x80 : 0));
+}
+
+static float scale_of(const float *x, uint64_t rows, uint64_t cols, uint64_t row, uint64_t col,
+                      uint64_t block)
+{
+    float most = 0;
+    for (uint64_t r = row; r < rows && r < row + block; r++)
+        for (uint64_t c = col; c < cols && c < col + block; c++)
+            most = fmaxf(most, fabsf(x[r * cols + c]));
+    return most > 0 ? most / 448 : 1;
+}
+
+/* Writes a matrix as 8-bit floats, or as the numbers that these stand for. */
+static void emit_blocks(struct publisher *p, const char *name, uint64_t rows, uint64_t cols, const float *x)
+{
+    uint64_t block = p->form.block, wide = (cols + block - 1) / block, high = (rows + block - 1) / block;
+    float *scales = malloc(wide * high * sizeof *scales), *numbers = malloc(rows * cols * sizeof *numbers);
+    uint8_t *codes = malloc(rows * cols);
+    char shape[64], other[NAME + 80];
+    assert_true(scales && numbers && codes);
+    for (uint64_t i = 0; i < wide * high; i++)
+        scales[i] = scale_of(x, rows, cols, i / wide * block, i % wide * block, block);
+    for (uint64_t i = 0; i < rows * cols; i++) {
+        float scale = scales[i / cols / block * wide + i % cols / block];
+        codes[i] = nearest_code(x[i] / scale);
+        numbers[i] = e4m3_to_float(codes[i]) * scale;
+    }
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols);
+    if (p->form.widened) {
+        emit(p, name, "F32", shape, numbers, rows * cols);
+    } else {
+        uint32_t shard = p->form.sharded ? p->n % SHARDS : 0;
+        st_writer_add(&p->shards[shard], name, "F8_E4M3", shape, codes, rows * cols);
+        snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)high, (unsigned)wide);
+        snprintf(other, sizeof other, "%s_scale_inv", name);
+        add_to_map(p, name, shard);
+        emit(p, other, "F32", shape, scales, wide * high);
+    }
+    free(scales);
+    free(numbers);
+    free(codes);
+}
+
+/* Writes a matrix. Embeddings and routers stay as they are. */
+static void emit_matrix(struct publisher *p, const char *name, uint64_t rows, uint64_t cols, const float *x)
+{
+    char shape[64];
+    bool stays = strstr(name, "embed") || strstr(name, "lm_head") ||
+                 names_ends_with(name, "mlp.gate.weight") || names_ends_with(name, "moe.gate.weight") ||
+                 names_ends_with(name, "_expert_gate.weight") || strstr(name, "in_proj_b") ||
+                 strstr(name, "in_proj_a") || strstr(name, "kv_b_proj");
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols);
+    if (p->form.block && !stays)
+        emit_blocks(p, name, rows, cols, x);
+    else
+        emit(p, name, p->form.dtype, shape, x, rows * cols);
 }
 
 /* Writes a stack of experts [n][rows][cols] as one tensor each. */
 static void emit_experts(struct publisher *p, const char *stem, const char *proj, uint64_t n, uint64_t rows,
                          uint64_t cols, const float *x)
 {
-    char name[NAME + 64], shape[64];
+    char name[NAME + 64];
     const char *as = proj;
     if (strstr(stem, "block_sparse_moe"))
         as = !strcmp(proj, "gate_proj") ? "w1" : !strcmp(proj, "up_proj") ? "w3" : "w2";
-    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols);
     for (uint64_t i = 0; i < n; i++) {
         snprintf(name, sizeof name, "%sexperts.%u.%s.weight", stem, (unsigned)i, as);
-        emit(p, name, p->form.dtype, shape, x + i * rows * cols, rows * cols);
+        emit_matrix(p, name, rows, cols, x + i * rows * cols);
     }
 }
 
@@ -189,7 +263,10 @@ static void publish_tensor(struct publisher *p, const struct tensor *t)
         like.shape[2] = t->shape[1];
     }
     tensor_shape_text(&like, shape);
-    emit(p, t->name, is_vector ? "F32" : p->form.dtype, shape, x, n);
+    if (like.n_dims == 2)
+        emit_matrix(p, t->name, like.shape[0], like.shape[1], x);
+    else
+        emit(p, t->name, is_vector ? "F32" : p->form.dtype, shape, x, n);
     free(x);
 }
 
@@ -207,6 +284,10 @@ static void finish(struct publisher *p, const char *to, json_t *config)
 {
     json_object_del(config, "quantization");
     json_object_del(config, "quantization_config");
+    if (p->form.block && !p->form.widened)
+        json_object_set_new(config, "quantization_config",
+                            json_pack("{s:s, s:s, s:[i, i]}", "quant_method", "fp8", "fmt", "e4m3",
+                                      "weight_block_size", (int)p->form.block, (int)p->form.block));
     char *text = json_dumps(config, JSON_INDENT(1));
     assert_non_null(text);
     tmp_tree_write_text(to, "config.json", text);

@@ -676,6 +676,8 @@ static void published_checkpoints_agree_as_they_lie(void **state)
     (void)state;
     run_each("families", published, N_PUBLISHED, run_as_published);
     run_each("families", published, N_PUBLISHED, run_as_float16);
+    run_as_published("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
+    run_as_published("tests/models/sources/kimi/hf", "tests/models/sources/kimi/golden.safetensors");
 }
 
 /* Some are run with tensors of one expert each and in several files, others with stacks in one file. */

@@ -16,6 +16,7 @@
 #include "experts/context.h"
 #include "experts/store_fill.h"
 #include "model/expert_tensors.h"
+#include "model/fp8.h"
 #include "model/sketch.h"
 #include "model/table.h"
 #include "ops/sample/sample.h"
@@ -344,7 +345,7 @@ static uint64_t dense_bytes_of(const struct model_dir *m, struct expert_layers l
     if (layers.first == 0 && layers.end == m->config.n_layers)
         return m->dense_bytes;
     for (size_t i = 0; i < m->n_tensors; i++)
-        bytes += is_with(m, &m->tensors[i], layers) ? m->tensors[i].bytes : 0;
+        bytes += is_with(m, &m->tensors[i], layers) ? fp8_memory(m, &m->tensors[i]) : 0;
     return bytes;
 }
 
