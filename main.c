@@ -10,6 +10,7 @@
 #include "cli/options/completion.h"
 #include "cli/report/device.h"
 #include "cli/exit.h"
+#include "cli/hub.h"
 #include "cli/report/inspect.h"
 #include "cli/talk/interactive.h"
 #include "cli/options/model_defaults.h"
@@ -171,6 +172,8 @@ int main(int argc, char **argv)
     t.quiet = o.log_level < EXIT_INFO;
     if (o.color)
         t.out_dress = o.color == 1;
+    if (!rc && !o.help)
+        rc = hub_use(&o, &e);
     if (!rc)
         rc = model_defaults_take(&o, &e);
     if (!rc) {

@@ -48,7 +48,9 @@
     ROW(MXFP4, 8, 4, 32, E2M1, E8M0, x)                                                                      \
     ROW(MXFP8, 9, 8, 32, E4M3, E8M0, x)                                                                      \
     ROW(NVFP4, 10, 4, 16, E2M1, E4M3, x)                                                                     \
-    ROW(F16, 11, 16, 1, PLAIN, NONE, x)
+    ROW(F16, 11, 16, 1, PLAIN, NONE, x)                                                                      \
+    ROW(FP8, 12, 8, 128, E4M3, F32, x)                                                                       \
+    ROW(FP8_32, 13, 8, 32, E4M3, F32, x)
 /* Block formats, the types of ggml that GGUF files have: BLOCK_ROW(name, number, columns, bytes, x), of a
  * block. A row of a matrix is blocks, each with its codes, scales and offsets; there are no planes of scales
  * and biases. Their values are those of ggml's formulas in float32 (src/base/format_blocks.c). In C and GLSL

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "cpu/nodes.h"
 #include "base/pool.h"
+#include "model/fp8.h"
 #include "model/model_dir.h"
 #include "model/part_tensors.h"
 #include "model/tensor.h"
@@ -235,6 +236,25 @@ static int load_widened(struct loader *l, const struct matrix *m, uint64_t *addr
     return rc < 0 ? rc : tell(l, n * sizeof *numbers, e);
 }
 
+/* Loads 8-bit floats as they are, with the scales of their groups; or their numbers as float32, if no format
+ * takes their columns. */
+static int load_fp8(struct loader *l, const struct matrix *m, struct weights *out, struct moeflux_err *e)
+{
+    const struct format *f = format_of(out->format = fp8_format(&l->dir->fp8, m->cols));
+    bool is_plain = f->group == 1;
+    uint64_t n = (uint64_t)m->rows * m->cols / f->group;
+    int rc = is_plain ? 0 : load_tensor(l, m->weight, &out->weight, e);
+    float *values = rc == 0 ? mem_new(n, sizeof *values, e) : NULL;
+    if (!values)
+        return rc < 0 ? rc : ERR_MEMORY;
+    rc =
+        is_plain ? fp8_read_f32(l->dir, m->weight, values, e) : fp8_read_scales(l->dir, m->weight, values, e);
+    if (rc == 0)
+        rc = loader_put(l, values, n, is_plain ? &out->weight : &out->scales, e);
+    free(values);
+    return rc < 0 ? rc : tell(l, n * sizeof *values, e);
+}
+
 int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t cols, struct weights *out,
                   struct moeflux_err *e)
 {
@@ -245,6 +265,8 @@ int loader_matrix(struct loader *l, const char *base, uint32_t rows, uint32_t co
     *out = (struct weights){.rows = rows, .cols = cols, .format = m.format};
     if (tensor_is_widened(m.weight))
         return load_widened(l, &m, &out->weight, e);
+    if (m.format == FORMAT_NONE)
+        return load_fp8(l, &m, out, e);
     rc = load_tensor(l, m.weight, &out->weight, e);
     if (rc == 0 && m.scales)
         rc = load_tensor(l, m.scales, &out->scales, e);

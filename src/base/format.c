@@ -14,6 +14,9 @@
 #define BYTES_F32  4
 #define BYTES_E8M0 1
 #define BYTES_E4M3 1
+/* F32 in a row of the table expands to the type's name (args.h). */
+#define BYTES_float BYTES_F32
+#define SCALE_float SCALE_F32
 
 #define ONE(row_name, number, row_bits, row_group, row_scheme, row_scale)                                    \
     [number] = {.name = (row_name),                                                                          \

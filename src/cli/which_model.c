@@ -11,17 +11,9 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/gguf.h"
+#include "cli/hub.h"
 #include "cli/options/closest.h"
 #include "model/spread.h"
-
-/* Whether the path looks like "Qwen/Qwen3-30B-A3B": two words of letters, digits, ".", "_" and "-". */
-static bool is_repository(const char *path)
-{
-    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
-    size_t n = strspn(path, letters);
-    size_t more = path[n] == '/' ? strspn(path + n + 1, letters) : 0;
-    return n > 0 && path[0] != '.' && more > 0 && path[n + 1 + more] == '\0';
-}
 
 static bool ends_with(const char *name, const char *end)
 {
@@ -151,11 +143,11 @@ int which_model_check(const char *path, struct moeflux_err *e)
         return check_file(path, e);
     if (ends_with(path, ".gguf"))
         return 0;
-    return is_repository(path)
+    return hub_is_name(path)
                ? err_set(e, ERR_IO,
-                         "%s: no such directory; a repository of that name is fetched by \"hf download %s "
-                         "--local-dir DIR\", and then the model is DIR",
-                         path, path)
+                         "%s: no such directory; a repository of that name is fetched by \"hf download %s\", "
+                         "and then -m %s is the model",
+                         path, path, path)
                : 0;
 }
 

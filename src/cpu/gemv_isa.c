@@ -158,10 +158,16 @@ VEC_INLINE void plain_row(const struct cpu_gemv_call *call, uint32_t row, const 
     }
 }
 
-enum { MXFP8_GROUP = 32 };
+/* Columns that are taken at once; a divisor of every group of such formats. */
+enum { E4M3_COLS = 32 };
 
-/* Computes the weights of a group, each a number times a power of two. If all are normal, it multiplies
- * 2^-120 of the number with 2^120 times the scale: the same product, rounded once. */
+VEC_INLINE bool is_e4m3(int kind)
+{
+    return kind == FORMAT_MXFP8 || kind == FORMAT_FP8 || kind == FORMAT_FP8_32;
+}
+
+/* Multiplies 32 numbers with a power of two. If all are normal, it multiplies 2^-120 of the number with 2^120
+ * times the scale: the same product, rounded once. */
 VEC_INLINE void mxfp8_weights(const uint8_t *p, const uint8_t *scale, struct pair out[2])
 {
 #ifdef VEC_AVX
@@ -178,16 +184,31 @@ VEC_INLINE void mxfp8_weights(const uint8_t *p, const uint8_t *scale, struct pai
     out[1] = pair_mul(pair_load_e4m3(p + PAIR_LANES), s);
 }
 
-/* Multiplies n_rows rows of MXFP8 with n vectors. One vector takes several rows, because the sums of one row
- * would wait for each other. */
-VEC_INLINE void mxfp8_rows(const struct cpu_gemv_call *call, uint32_t row, uint32_t n_rows,
-                           const struct cpu_vector *x, uint32_t n, float *y)
+VEC_INLINE void fp8_weights(const uint8_t *p, float scale, struct pair out[2])
+{
+    struct pair s = pair_set1(scale);
+#ifdef VEC_AVX
+    if (scale < 128 && scale > -128 && e4m3_are_normal(p)) {
+        s = pair_set1(scale * 0x1p120f);
+        out[0] = pair_mul(pair_load_e4m3_small(p), s);
+        out[1] = pair_mul(pair_load_e4m3_small(p + PAIR_LANES), s);
+        return;
+    }
+#endif
+    out[0] = pair_mul(pair_load_e4m3(p), s);
+    out[1] = pair_mul(pair_load_e4m3(p + PAIR_LANES), s);
+}
+
+/* Multiplies n_rows rows of 8-bit floats with n vectors. One vector takes several rows, because the sums of
+ * one row would wait for each other. */
+VEC_INLINE void e4m3_rows(const struct cpu_gemv_call *call, uint32_t row, uint32_t n_rows,
+                          const struct cpu_vector *x, uint32_t n, struct form f, float *y)
 {
     const struct cpu_matrix *w = call->w;
     struct pair acc[BATCH];
     for (uint32_t i = 0; i < n_rows * n; i++)
         acc[i] = pair_set1(0);
-    for (uint32_t c = 0; c < w->cols; c += MXFP8_GROUP) {
+    for (uint32_t c = 0; c < w->cols; c += E4M3_COLS) {
         /* The prefetch distance counts in the order in which the rows are read; at their end it reaches the
          * next rows. */
         uint64_t ahead = AHEAD / n_rows;
@@ -197,7 +218,10 @@ VEC_INLINE void mxfp8_rows(const struct cpu_gemv_call *call, uint32_t row, uint3
             const uint8_t *p = (const uint8_t *)w->weight + at;
             struct pair v[2];
             __builtin_prefetch(p + ahead);
-            mxfp8_weights(p, (const uint8_t *)w->scales + at / MXFP8_GROUP, v);
+            if (f.kind == FORMAT_MXFP8)
+                mxfp8_weights(p, (const uint8_t *)w->scales + at / E4M3_COLS, v);
+            else
+                fp8_weights(p, scales_one(w->scales, SCALE_F32, at / (uint64_t)f.group), v);
             for (uint32_t k = 0; k < 2; k++)
                 for (uint32_t i = 0; i < n; i++)
                     acc[r * n + i] =
@@ -212,8 +236,8 @@ VEC_INLINE void mxfp8_rows(const struct cpu_gemv_call *call, uint32_t row, uint3
 VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, uint32_t i, int n, struct form f)
 {
     float *y = call->y + i * call->y_stride + row;
-    if (f.kind == FORMAT_MXFP8)
-        mxfp8_rows(call, row, 1, &call->x[i], (uint32_t)n, y);
+    if (is_e4m3((int)f.kind))
+        e4m3_rows(call, row, 1, &call->x[i], (uint32_t)n, f, y);
     else if (f.kind == FORMAT_BF16 || f.kind == FORMAT_F16 || f.kind == FORMAT_F32)
         plain_row(call, row, &call->x[i], n, f.kind, y);
     else
@@ -224,8 +248,8 @@ VEC_INLINE void some_rows(const struct cpu_gemv_call *call, uint32_t first, uint
                           struct form f)
 {
     const uint32_t n_rows = BATCH / (uint32_t)n;
-    for (; f.kind == FORMAT_MXFP8 && n_rows > 1 && last - first >= n_rows; first += n_rows)
-        mxfp8_rows(call, first, n_rows, &call->x[i], (uint32_t)n, call->y + i * call->y_stride + first);
+    for (; is_e4m3((int)f.kind) && n_rows > 1 && last - first >= n_rows; first += n_rows)
+        e4m3_rows(call, first, n_rows, &call->x[i], (uint32_t)n, f, call->y + i * call->y_stride + first);
     for (uint32_t r = first; r < last; r++)
         one_row(call, r, i, n, f);
 }
@@ -310,6 +334,8 @@ ROWS(rows_of_bf16, FORMAT_BF16, 1, 1, SCALE_NONE)
 ROWS(rows_of_f16, FORMAT_F16, 1, 1, SCALE_NONE)
 ROWS(rows_of_f32, FORMAT_F32, 1, 1, SCALE_NONE)
 ROWS(rows_of_mxfp8, FORMAT_MXFP8, 32, 2, SCALE_E8M0)
+ROWS(rows_of_fp8, FORMAT_FP8, 128, 1, SCALE_F32)
+ROWS(rows_of_fp8_32, FORMAT_FP8_32, 32, 2, SCALE_F32)
 AFFINE(Q4)
 AFFINE(Q8)
 AFFINE(Q2)
@@ -330,6 +356,8 @@ void VEC_NAME(gemv)(const struct cpu_gemv_call *call)
                                     [FORMAT_MXFP4] = {NULL, NULL, BODY(parts, MXFP4)},
                                     [FORMAT_NVFP4] = {NULL, NULL, BODY(parts, NVFP4)},
                                     [FORMAT_MXFP8] = {NULL, NULL, rows_of_mxfp8},
+                                    [FORMAT_FP8] = {NULL, rows_of_fp8, NULL},
+                                    [FORMAT_FP8_32] = {NULL, NULL, rows_of_fp8_32},
                                     [FORMAT_BF16] = {NULL, NULL, rows_of_bf16},
                                     [FORMAT_F16] = {NULL, NULL, rows_of_f16},
                                     [FORMAT_F32] = {NULL, NULL, rows_of_f32}};

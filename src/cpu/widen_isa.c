@@ -35,12 +35,12 @@ VEC_INLINE void widen_blocks(const struct cpu_matrix *w, int kind, uint64_t firs
         widen_codes(codes, kind, f, w, (first + c) >> shift, out + c);
 }
 
-static void widen_mxfp8(const struct cpu_matrix *w, uint64_t first, uint32_t n, float *out)
+static void widen_e4m3(const struct cpu_matrix *w, uint64_t first, uint32_t n, float *out)
 {
-    enum { GROUP = 32 };
+    const struct format *f = format_of(w->format);
     const uint8_t *p = (const uint8_t *)w->weight + first;
     for (uint32_t c = 0; c < n; c += PAIR_LANES) {
-        struct pair scale = pair_set1(scales_one(w->scales, SCALE_E8M0, (first + c) / GROUP));
+        struct pair scale = pair_set1(scales_one(w->scales, f->scale, (first + c) / f->group));
         pair_store(out + c, pair_mul(pair_load_e4m3(p + c), scale));
     }
 }
@@ -85,7 +85,9 @@ void VEC_NAME(widen)(const struct cpu_matrix *w, uint32_t row, uint32_t col, uin
         BLOCKS(FORMAT_NVFP4)
 #undef BLOCKS
     case FORMAT_MXFP8:
-        widen_mxfp8(w, first, n, out);
+    case FORMAT_FP8:
+    case FORMAT_FP8_32:
+        widen_e4m3(w, first, n, out);
         break;
     case FORMAT_F32:
         memcpy(out, (const uint8_t *)w->weight + 4 * first, n * sizeof *out);

@@ -61,6 +61,7 @@ struct read_request;
 struct read_part {
     struct read_request *request;
     struct extent extent;
+    uint8_t *staged; /* where an extent with a rule is read to */
     uint64_t n_done;
     uint32_t n_stalls; /* consecutive EINTR and EAGAIN */
     uint32_t n_errors; /* other errors; after READER_RETRIES of them the next one fails the request */
@@ -147,7 +148,7 @@ void reader_start(struct reader *r, struct read_request *q);
  *   n = reader_split -> reader_copy of each i < n, in any threads -> reader_is_done, or reader_start
  *
  * reader_copy skips pieces that are not cached. reader_split takes a request whose first four members are
- * filled in; it returns 0 in modes other than pread. */
+ * filled in; it returns 0 in modes other than pread, and for models whose bytes are rearranged. */
 uint32_t reader_split(struct reader *r, struct read_request *q);
 void reader_copy(struct reader *r, struct read_request *q, uint32_t i);
 /* Returns whether reader_wait would return at once. */

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "model/extent_rule.h"
 #include "model/model_dir_read.h"
 
 /* Pieces of an expert that threads copy from the page cache: their number, their least bytes. */
@@ -21,6 +22,7 @@ enum { MAX_SPECULATIVE = 8 };
 void reader_work_init(struct reader_work *w, const struct model_dir *m, const struct reader_hook *hook)
 {
     *w = (struct reader_work){.model = m, .hook = hook, .wake_fd = -1};
+    staging_init(&w->staging);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->more, NULL);
     pthread_cond_init(&w->finished, NULL);
@@ -29,6 +31,7 @@ void reader_work_init(struct reader_work *w, const struct model_dir *m, const st
 void reader_work_free(struct reader_work *w)
 {
     reader_files_close(&w->files);
+    staging_free(&w->staging);
     pthread_cond_destroy(&w->finished);
     pthread_cond_destroy(&w->more);
     pthread_mutex_destroy(&w->lock);
@@ -130,6 +133,7 @@ static void add_part(struct read_request *q, struct extent x, uint64_t at, uint6
 {
     x.off += at;
     x.at += at;
+    x.from += at;
     x.bytes = size_min(piece, x.bytes - at);
     q->parts[q->n_parts++] = (struct read_part){.request = q, .extent = x};
 }
@@ -148,15 +152,20 @@ static void add_in_turn(struct read_request *q, const struct extent *extents, ui
     }
 }
 
+/* Returns the bytes of a piece of an expert with n extents. Each extent adds at most one shorter piece, so
+ * that all find room. Pieces end at whole blocks. */
+static uint64_t piece_of(uint64_t expert_bytes, uint32_t n, uint64_t piece)
+{
+    uint64_t least = size_round_up(expert_bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
+    return size_max(piece, least);
+}
+
 /* Divides the expert into pieces of `piece` bytes, or larger ones if these were too many. */
 static void fill_parts(const struct reader_work *w, struct read_request *q, uint64_t piece)
 {
     struct extent extents[EXPERT_MAX_EXTENTS];
     uint32_t n = model_dir_expert(w->model, q->layer, q->expert, extents);
-    /* Each extent adds at most one shorter piece, so that all find room. Pieces end at whole blocks. */
-    uint64_t least =
-        size_round_up(w->model->experts[q->layer].bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
-    piece = size_max(piece, least);
+    piece = piece_of(w->model->experts[q->layer].bytes, n, piece);
     q->n_taken = q->n_copied = 0;
     q->queued = q->done = false;
     q->code = 0;
@@ -171,12 +180,21 @@ static void fill_parts(const struct reader_work *w, struct read_request *q, uint
     q->n_open = q->n_parts;
 }
 
+/* Returns the size that pieces of the layer's experts are to have. The nodes' shares of rows apply to whole
+ * experts. */
+static uint64_t wanted_piece(const struct reader_work *w, uint64_t expert_bytes)
+{
+    return w->files.maps && w->files.shares ? size_max(expert_bytes, 1) : w->piece_bytes;
+}
+
 void reader_work_add(struct reader_work *w, struct read_request *q)
 {
-    /* The nodes' shares of rows apply to whole experts. */
-    bool is_whole = w->files.maps && w->files.shares;
-    fill_parts(w, q, is_whole ? size_max(w->model->experts[q->layer].bytes, 1) : w->piece_bytes);
+    fill_parts(w, q, wanted_piece(w, w->model->experts[q->layer].bytes));
     pthread_mutex_lock(&w->lock);
+    if (w->staging.bytes == 0) {
+        uint64_t most = w->model->max_expert_bytes;
+        w->staging.bytes = piece_of(most, EXPERT_MAX_EXTENTS, wanted_piece(w, most));
+    }
     if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
         q->code = err_set(&q->err, ERR_USAGE,
                           "layer %u expert %u: direct reads need memory at multiples of %d, not %p", q->layer,
@@ -192,6 +210,8 @@ void reader_work_add(struct reader_work *w, struct read_request *q)
 uint32_t reader_work_split(struct reader_work *w, struct read_request *q)
 {
     uint64_t bytes = w->model->experts[q->layer].bytes;
+    if (w->model->has_rules)
+        return 0;
     fill_parts(w, q, size_max(size_round_up(bytes / COPY_PIECES, READER_TARGET_ALIGN), COPY_PIECE_BYTES));
     pthread_mutex_lock(&w->lock);
     count_flights(w);
@@ -311,13 +331,25 @@ static bool is_drained(const struct reader_work *w)
     return w->stopping && !w->demanded.first && !w->speculative.first;
 }
 
+/* Gives a part memory if it needs some. Returns false if there is none; then the part has failed. */
+static bool stage(struct reader_work *w, struct read_part *p)
+{
+    p->staged = p->extent.rule ? staging_take(&w->staging) : NULL;
+    if (p->staged || !p->extent.rule)
+        return true;
+    reader_work_fail(w, p, ENOMEM);
+    return false;
+}
+
 struct read_part *reader_work_take(struct reader_work *w)
 {
     struct read_part *p;
-    pthread_mutex_lock(&w->lock);
-    while (!(p = take(w)) && !is_drained(w))
-        pthread_cond_wait(&w->more, &w->lock);
-    pthread_mutex_unlock(&w->lock);
+    do {
+        pthread_mutex_lock(&w->lock);
+        while (!(p = take(w)) && !is_drained(w))
+            pthread_cond_wait(&w->more, &w->lock);
+        pthread_mutex_unlock(&w->lock);
+    } while (p && !stage(w, p));
     return p;
 }
 
@@ -328,7 +360,7 @@ struct read_part *reader_work_take_or_sleep(struct reader_work *w, bool *over)
     w->is_asleep = !p;
     *over = !p && is_drained(w) && w->n_in_flight == 0;
     pthread_mutex_unlock(&w->lock);
-    return p;
+    return !p || stage(w, p) ? p : reader_work_take_or_sleep(w, over);
 }
 
 void reader_work_count_submit(struct reader_work *w)
@@ -348,7 +380,7 @@ struct file_read reader_work_next_read(const struct reader_work *w, const struct
                               .file = x->file,
                               .n = (uint32_t)size_min(n, MAX_ASK),
                               .off = x->off + p->n_done,
-                              .dst = p->request->dst + x->at + p->n_done};
+                              .dst = (p->staged ? p->staged : p->request->dst + x->at) + p->n_done};
 }
 
 bool reader_work_tries_cached(const struct reader_work *w, const struct read_part *p)
@@ -358,7 +390,7 @@ bool reader_work_tries_cached(const struct reader_work *w, const struct read_par
 
 static bool follows(const struct extent *x, const struct extent *before)
 {
-    return x->file == before->file && x->off == before->off + before->bytes &&
+    return !x->rule && !before->rule && x->file == before->file && x->off == before->off + before->bytes &&
            x->at == before->at + before->bytes;
 }
 
@@ -374,6 +406,19 @@ void reader_work_take_over(struct reader_work *w, struct read_part *p)
             unlink_request(w, q);
     }
     pthread_mutex_unlock(&w->lock);
+}
+
+/* Puts the part's bytes to their places in the slot, and checks them. */
+static int place_part(const struct reader_work *w, const struct read_part *p, struct moeflux_err *e)
+{
+    const struct read_request *q = p->request;
+    const struct extent *x = &p->extent;
+    if (!x->rule)
+        return check_part(w, p, e);
+    if (extent_rule_place(x->rule, x->from, p->staged, x->bytes, q->dst))
+        return 0;
+    return err_set(e, ERR_FORMAT, "layer %u expert %u: %.300s: a scale at offset %" PRIu64 " is not finite",
+                   q->layer, q->expert, w->model->files[x->file].path, x->off);
 }
 
 /* Ends a part. Returns whether it was the request's last one. */
@@ -399,9 +444,12 @@ static void end(struct reader_work *w, struct read_part *p, int code, const stru
     struct read_request *q = p->request;
     struct moeflux_err bad = {0};
     if (code == 0) {
-        code = check_part(w, p, &bad);
+        code = place_part(w, p, &bad);
         why = &bad;
     }
+    if (p->staged)
+        staging_give(&w->staging, p->staged);
+    p->staged = NULL;
     if (!end_part(w, p, code, why))
         return;
     pthread_mutex_lock(&w->lock);

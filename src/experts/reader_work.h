@@ -11,6 +11,7 @@
 
 #include "experts/reader.h"
 #include "experts/reader_files.h"
+#include "experts/staging.h"
 
 struct read_list {
     struct read_request *first, *last;
@@ -21,9 +22,10 @@ struct reader_work {
     const struct reader_hook *hook;
     struct moeflux_warning warning;
     struct reader_files files;
-    uint32_t depth;       /* parts in flight at once */
-    uint64_t piece_bytes; /* size of a part, except for the last of an extent */
-    pthread_mutex_t lock; /* guards all below and the private members of requests */
+    uint32_t depth;         /* parts in flight at once */
+    uint64_t piece_bytes;   /* size of a part, except for the last of an extent */
+    struct staging staging; /* buffers of parts whose extent has a rule */
+    pthread_mutex_t lock;   /* guards all below and the private members of requests */
     pthread_cond_t more, finished;
     struct read_list demanded, speculative;
     uint32_t n_in_flight, n_in_flight_speculative;

@@ -10,6 +10,18 @@
 #include "model/config_parts.h"
 #include "model/family.h"
 
+/* Returns whether no key speaks of experts. */
+static bool is_dense(const struct json_view *v)
+{
+    static const char *const keys[] = {
+        "num_experts",           "n_routed_experts", "num_local_experts", "num_experts_per_tok",
+        "moe_intermediate_size", "moe_num_experts",  "n_experts"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (json_view_get(v, keys[i]))
+            return false;
+    return true;
+}
+
 /* Returns the family of the whole model. Its text part alone may have another's model_type: Kimi-K2.5's has
  * DeepSeek-V3's. */
 static const struct family *whole_family(const struct json_view *v)
@@ -32,6 +44,9 @@ static int read_family(struct config *c, struct json_view *v)
         return 0;
     if (!type)
         return err_set(v->e, ERR_FORMAT, "%s: key model_type is missing", v->where);
+    if (is_dense(v))
+        return err_set(v->e, ERR_UNSUPPORTED,
+                       "%s: model_type is %s, a dense model: llama.cpp or mlx-lm run it", v->where, type);
     return err_set(v->e, ERR_UNSUPPORTED, "%s: model_type is %s, expected %s", v->where, type,
                    family_list(known));
 }

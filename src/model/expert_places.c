@@ -3,12 +3,17 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "model/expert_tensors.h"
+#include "model/extent_rule.h"
+#include "model/fp8.h"
 #include "model/model_file.h"
+#include "model/names.h"
 #include "model/tensor.h"
 
 /* Kernels read blocks by words of up to 16 bytes. */
@@ -152,123 +157,218 @@ int expert_places_from_files(struct model_dir *m, const char *dir, const struct 
     return rc;
 }
 
-/* --- stacks --- */
+/* --- tensors --- */
 
-struct stack_part {
-    const char *name;
-    uint64_t at;
-    uint64_t shape[3];
-    enum dtype dtype;
+/* The parts of one projection in a checkpoint: codes or numbers, scales, biases. */
+enum { N_PARTS = 3 };
+
+struct projection {
+    enum expert_proj proj;
+    uint32_t format;
+    uint64_t at[N_PARTS]; /* places of the parts in a slot */
+    struct expert_place *place;
 };
 
-/* Describes the parts of a projection [rows][cols]: three, or two if its format has no biases. Returns how
- * many. */
-static uint32_t describe_projection(uint32_t format, const char *const names[3], uint64_t n, uint64_t rows,
-                                    uint64_t cols, const uint64_t at[3], struct stack_part *out)
+static bool is_fp8(uint32_t format)
 {
-    const struct format *f = format_of(format);
-    enum dtype dtype = tensor_scale_dtype(f);
-    out[0] = (struct stack_part){names[0], at[0], {n, rows, cols * f->bits / 32}, DTYPE_U32};
-    out[1] = (struct stack_part){names[1], at[1], {n, rows, cols / f->group}, dtype};
-    out[2] = (struct stack_part){names[2], at[2], {n, rows, cols / f->group}, dtype};
-    return f->has_bias ? 3 : 2;
+    return format == FORMAT_FP8 || format == FORMAT_FP8_32;
 }
 
-static uint32_t describe_parts(const struct model_dir *m, uint32_t layer,
-                               struct stack_part parts[EXPERT_MAX_EXTENTS])
+static uint32_t format_of_tensor(const struct model_dir *m, const struct tensor *t)
 {
-    static const char *const gate[] = {"gate_proj.weight", "gate_proj.scales", "gate_proj.biases"},
-                             *const up[] = {"up_proj.weight", "up_proj.scales", "up_proj.biases"},
-                             *const down[] = {"down_proj.weight", "down_proj.scales", "down_proj.biases"};
-    const struct config *c = &m->config;
-    const struct expert_layout *l = &m->experts[layer];
-    uint64_t n = c->n_experts, h = c->hidden, in = c->moe_inner;
-    const uint64_t gates[] = {l->gate_w, l->gate_s, l->gate_b}, ups[] = {l->up_w, l->up_s, l->up_b},
-                   downs[] = {l->down_w, l->down_s, l->down_b};
-    uint32_t n_parts = describe_projection(l->formats.gate, gate, n, in, h, gates, parts);
-    n_parts += describe_projection(l->formats.up, up, n, in, h, ups, parts + n_parts);
-    return n_parts + describe_projection(l->formats.down, down, n, h, in, downs, parts + n_parts);
+    switch (t->dtype) {
+    case DTYPE_F8_E4M3:
+        return fp8_format(&m->fp8, (uint32_t)tensor_cols(t));
+    case DTYPE_BF16:
+        return FORMAT_BF16;
+    case DTYPE_F16:
+        return FORMAT_F16;
+    case DTYPE_F32:
+        return FORMAT_F32;
+    default:
+        return t->format;
+    }
 }
 
-static const struct tensor *find_stack(const struct model_dir *m, uint32_t layer, const char *part)
+static const char *file_of(const struct model_dir *m, const struct tensor *t)
 {
-    char name[96];
-    snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s", layer, part);
-    return tensor_find(m->tensors, m->n_tensors, name);
+    return m->files[t->file].path;
 }
 
-static int check_part(const struct model_dir *m, uint32_t layer, const struct stack_part *p,
-                      const struct tensor *t, struct moeflux_err *e)
+/* Finds an expert's part of a projection, with the tensor that its codes are in. */
+static int find_part(const struct model_dir *m, uint32_t layer, uint32_t expert, const struct projection *p,
+                     uint32_t part, struct expert_tensor *out, struct moeflux_err *e)
 {
-    if (!t)
-        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.%s is missing", m->path,
-                       layer, p->name);
-    struct tensor wanted = {.n_dims = 3, .shape = {p->shape[0], p->shape[1], p->shape[2]}};
-    char found[TENSOR_SHAPE_TEXT], expected[TENSOR_SHAPE_TEXT];
-    tensor_shape_text(t, found);
-    tensor_shape_text(&wanted, expected);
-    bool same = t->n_dims == 3 && t->dtype == p->dtype;
-    for (int i = 0; i < 3; i++)
-        same = same && t->shape[i] == p->shape[i];
-    if (same)
-        return 0;
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s %s, expected %s %s", m->files[t->file].path, t->name,
-                   tensor_dtype_name(t->dtype), found, tensor_dtype_name(p->dtype), expected);
-}
-
-static int find_format(const struct model_dir *m, uint32_t layer, const char *part, uint32_t *format,
-                       struct moeflux_err *e)
-{
-    const struct tensor *t = find_stack(m, layer, part);
-    if (!t)
-        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.%s is missing", m->path,
-                       layer, part);
-    if (t->format == FORMAT_NONE)
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: %s, expected quantised experts (U32)",
-                       m->files[t->file].path, t->name, tensor_dtype_name(t->dtype));
-    *format = t->format;
+    static const char *const tails[N_PARTS] = {NULL, "scales", "biases"};
+    int rc = expert_tensors_find(m, layer, expert, p->proj, out, e);
+    if (rc < 0)
+        return rc;
+    const struct tensor *t = out->t;
+    if (expert_tensors_by_columns(m, t))
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s: tensor %s: transposed experts do not run as they lie; run `moeflux convert` first",
+            file_of(m, t), t->name);
+    if (format_of_tensor(m, t) != p->format)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: %s, expected %s as in the layer's other experts",
+                       file_of(m, t), t->name, tensor_dtype_name(t->dtype), format_of(p->format)->name);
+    if (t->dtype == DTYPE_F8_E4M3)
+        return part ? fp8_scales(m, t, &out->t, e) : 0;
+    if (tails[part])
+        out->t = expert_tensors_part(m, t, tails[part]); /* was checked with the codes */
     return 0;
 }
 
-static int lay_out_stacks(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
+/* Returns where the part begins in its file. */
+static struct expert_spot spot_of(const struct expert_tensor *x)
 {
-    struct expert_formats f = {0};
-    int rc = find_format(m, layer, "gate_proj.weight", &f.gate, e);
-    if (rc == 0)
-        rc = find_format(m, layer, "up_proj.weight", &f.up, e);
-    if (rc == 0)
-        rc = find_format(m, layer, "down_proj.weight", &f.down, e);
-    return rc < 0 ? rc : expert_places_lay_out(m, layer, &f, e);
+    return (struct expert_spot){x->t->file, x->t->off + x->at * (x->t->bytes / x->of)};
+}
+
+/* Returns whether the experts' scales are those of packed.h, whose biases follow from them. */
+static bool is_centred(const struct model_dir *m, const struct tensor *scales)
+{
+    char *name = names_replace_end(scales->name, strlen("scales"), "biases", NULL);
+    const struct tensor *b = name ? tensor_find(m->tensors, m->n_tensors, name) : NULL;
+    free(name);
+    return b && b->file == scales->file && b->off == scales->off;
+}
+
+/* Sets the rule of a part, whose tensor is `t`, if its bytes do not lie in a slot as in the file. */
+static void set_rule(struct model_dir *m, const struct expert_layout *l, const struct projection *p,
+                     uint32_t part, const struct tensor *t, struct extent_rule *out)
+{
+    const uint64_t ups[N_PARTS] = {l->up_w, l->up_s, l->up_b};
+    uint32_t rows = p->proj == EXPERT_DOWN ? m->config.hidden : m->config.moe_inner,
+             cols = p->proj == EXPERT_DOWN ? m->config.moe_inner : m->config.hidden;
+    uint64_t bytes = t->bytes / m->config.n_experts;
+    if (t->pieces.n_runs)
+        *out = (struct extent_rule){.change = EXTENT_ROWS,
+                                    .at = p->at[part],
+                                    .end = ups[part] + bytes,
+                                    .second_at = ups[part],
+                                    .row_bytes = t->pieces.runs[0].bytes};
+    else if (part == 1 && is_fp8(p->format))
+        *out = extent_rule_blocks(&m->fp8, t->dtype, rows, cols, format_of(p->format)->group, p->at[part]);
+    else if (part == 1 && is_centred(m, t))
+        *out = (struct extent_rule){.change = EXTENT_CENTRED,
+                                    .at = p->at[1],
+                                    .end = p->at[2] +
+                                           format_scale_bytes(format_of(p->format), (uint64_t)rows * cols),
+                                    .second_at = p->at[2]};
+    m->has_rules |= out->change != EXTENT_SAME;
+}
+
+/* Returns whether the run of another part fills this one too: interleaved up rows come with gate's, the
+ * biases of packed.h with their scales. */
+static bool comes_along(const struct projection *p, uint32_t part, const struct tensor *t)
+{
+    const struct expert_place *place = p->place;
+    bool is_up = p->proj == EXPERT_UP && t->pieces.n_runs;
+    return is_up || (part == 2 && place->rules[place->n_runs - 1].change == EXTENT_CENTRED);
+}
+
+/* Finds the spot of each expert's part. */
+static int find_spots(struct model_dir *m, uint32_t layer, const struct projection *p, uint32_t part,
+                      enum dtype dtype, struct expert_spot **out, struct moeflux_err *e)
+{
+    uint32_t n = m->config.n_experts;
+    struct expert_spot *spots = *out = mem_new(n, sizeof *spots, e);
+    int rc = spots ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        struct expert_tensor x;
+        rc = find_part(m, layer, i, p, part, &x, e);
+        if (rc == 0 && x.t->dtype != dtype)
+            rc = tensor_fail_dtype(x.t, tensor_dtype_name(dtype), file_of(m, x.t), e);
+        if (rc == 0)
+            spots[i] = spot_of(&x);
+    }
+    return rc;
+}
+
+/* Appends the run of a part. Experts of a stack have a stride, others a spot each. */
+static int add_run(struct model_dir *m, uint32_t layer, const struct projection *p, uint32_t part,
+                   struct moeflux_err *e)
+{
+    struct expert_place *place = p->place;
+    struct expert_tensor x;
+    int rc = find_part(m, layer, 0, p, part, &x, e);
+    if (rc < 0 || comes_along(p, part, x.t))
+        return rc;
+    struct expert_spot first = spot_of(&x);
+    uint64_t n = m->config.n_experts, bytes = x.t->bytes / x.of * (x.t->pieces.n_runs ? 2 : 1);
+    set_rule(m, &m->experts[layer], p, part, x.t, &place->rules[place->n_runs]);
+    place->runs[place->n_runs] =
+        (struct expert_run){first.file, first.off, x.of > 1 ? x.of / n * bytes : 0, bytes, p->at[part]};
+    m->expert_bytes += n * bytes;
+    if (x.of == 1)
+        rc = find_spots(m, layer, p, part, x.t->dtype, &place->spots[place->n_runs], e);
+    place->n_runs++;
+    return rc;
+}
+
+static int place_projection_of(struct model_dir *m, uint32_t layer, const struct projection *p,
+                               struct moeflux_err *e)
+{
+    const struct format *f = format_of(p->format);
+    uint32_t n_parts = f->group == 1 ? 1 : 2u + f->has_bias;
+    int rc = 0;
+    for (uint32_t i = 0; i < n_parts && rc == 0; i++)
+        rc = add_run(m, layer, p, i, e);
+    return rc;
+}
+
+static int find_formats(const struct model_dir *m, uint32_t layer, uint32_t formats[EXPERT_PROJS],
+                        struct moeflux_err *e)
+{
+    int rc = 0;
+    for (enum expert_proj proj = EXPERT_GATE; proj < EXPERT_PROJS && rc == 0; proj++) {
+        struct expert_tensor x;
+        rc = expert_tensors_find(m, layer, 0, proj, &x, e);
+        if (rc < 0)
+            return rc;
+        formats[proj] = format_of_tensor(m, x.t);
+        if (formats[proj] == FORMAT_NONE)
+            rc = err_set(e, ERR_UNSUPPORTED,
+                         "%s: tensor %s: %s experts do not run as they lie; run `moeflux "
+                         "convert` first",
+                         file_of(m, x.t), x.t->name, tensor_dtype_name(x.t->dtype));
+    }
+    return rc;
 }
 
 static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
 {
-    struct stack_part parts[EXPERT_MAX_EXTENTS];
-    struct expert_place *place = &m->places[layer];
-    uint32_t n = describe_parts(m, layer, parts);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct tensor *t = find_stack(m, layer, parts[i].name);
-        int rc = check_part(m, layer, &parts[i], t, e);
-        if (rc < 0)
-            return rc;
-        uint64_t bytes = t->bytes / m->config.n_experts;
-        place->runs[i] = (struct expert_run){t->file, t->off, bytes, bytes, parts[i].at};
-        m->expert_bytes += t->bytes;
-    }
-    place->n_runs = n;
-    place->n_parts = 1;
-    return 0;
+    uint32_t f[EXPERT_PROJS] = {0};
+    int rc = find_formats(m, layer, f, e);
+    if (rc == 0)
+        rc = expert_places_lay_out(m, layer, &(struct expert_formats){f[EXPERT_GATE], f[EXPERT_UP], f[EXPERT_DOWN]}, e);
+    if (rc < 0)
+        return rc;
+    const struct expert_layout *l = &m->experts[layer];
+    struct expert_place *at = &m->places[layer];
+    const struct projection all[] = {{EXPERT_GATE, f[EXPERT_GATE], {l->gate_w, l->gate_s, l->gate_b}, at},
+                                     {EXPERT_UP, f[EXPERT_UP], {l->up_w, l->up_s, l->up_b}, at},
+                                     {EXPERT_DOWN, f[EXPERT_DOWN], {l->down_w, l->down_s, l->down_b}, at}};
+    at->n_parts = 1;
+    for (int i = 0; i < EXPERT_PROJS && rc == 0; i++)
+        rc = place_projection_of(m, layer, &all[i], e);
+    return rc;
 }
 
-int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e)
+int expert_places_from_tensors(struct model_dir *m, struct moeflux_err *e)
 {
     int rc = expert_places_begin(m, e);
-    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++) {
-        if (!config_has_experts(&m->config, i))
-            continue;
-        rc = lay_out_stacks(m, i, e);
-        if (rc == 0)
+    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
+        if (config_has_experts(&m->config, i))
             rc = place_layer(m, i, e);
-    }
     return rc;
+}
+
+void expert_places_free(struct expert_place *places, uint32_t n_layers)
+{
+    for (uint32_t i = 0; places && i < n_layers; i++)
+        for (uint32_t k = 0; k < EXPERT_MAX_EXTENTS; k++)
+            free(places[i].spots[k]);
+    free(places);
 }

@@ -8,7 +8,9 @@
 #include "base/err.h"
 #include "base/f16.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "base/mem.h"
+#include "model/extent_rule.h"
 #include "model/model_dir_read.h"
 #include "model/names.h"
 #include "model/quant.h"
@@ -36,9 +38,9 @@ int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct t
     if (!s)
         return err_set(e, ERR_FORMAT, "%s: tensor %s is F8_E4M3, but there is no %s_scale_inv", file, w->name,
                        w->name);
-    if (s->dtype != DTYPE_F32 && s->dtype != DTYPE_BF16)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected F32 or BF16", m->files[s->file].path,
-                       s->name, tensor_dtype_name(s->dtype));
+    if (s->dtype != DTYPE_F32 && s->dtype != DTYPE_BF16 && s->dtype != DTYPE_F8_E8M0)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected F32, BF16 or F8_E8M0",
+                       m->files[s->file].path, s->name, tensor_dtype_name(s->dtype));
     uint64_t rows = blocks(w->shape[0], m->fp8.rows), cols = blocks(w->shape[1], m->fp8.cols);
     if (s->n_dims != 2 || s->shape[0] != rows || s->shape[1] != cols) {
         char found[TENSOR_SHAPE_TEXT], weight[TENSOR_SHAPE_TEXT];
@@ -66,6 +68,8 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
     int rc = model_dir_read(m, s, row * s->shape[1] * width, count * width, raw, e);
     for (uint64_t i = 0; i < count && rc == 0; i++) {
         uint16_t half;
+        if (width == 1)
+            out[i] = e8m0_to_float(raw[i]);
         if (width == 2) {
             memcpy(&half, raw + 2 * i, sizeof half);
             out[i] = bf16_to_float(half);
@@ -78,6 +82,67 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
         return out;
     free(out);
     return NULL;
+}
+
+uint32_t fp8_format(const struct fp8_blocks *b, uint32_t cols)
+{
+    static const uint32_t formats[] = {FORMAT_FP8, FORMAT_FP8_32};
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const struct format *f = format_of(formats[i]);
+        if (cols % PRODUCT_COLS == 0 && format_takes_cols(f, cols) && b->cols % f->group == 0)
+            return formats[i];
+    }
+    return FORMAT_F32;
+}
+
+uint64_t fp8_memory(const struct model_dir *m, const struct tensor *t)
+{
+    if (m->fp8.rows && names_ends_with(t->name, "_scale_inv"))
+        return 0;
+    if (!m->fp8.rows || t->dtype != DTYPE_F8_E4M3)
+        return tensor_loaded_bytes(t);
+    const struct format *f = format_of(fp8_format(&m->fp8, (uint32_t)tensor_cols(t)));
+    return format_all_bytes(f, t->bytes);
+}
+
+int fp8_read_scales(const struct model_dir *m, const struct tensor *w, float *out, struct moeflux_err *e)
+{
+    const struct tensor *s;
+    int rc = fp8_scales(m, w, &s, e);
+    if (rc < 0)
+        return rc;
+    uint32_t rows = (uint32_t)w->shape[0], cols = (uint32_t)w->shape[1];
+    uint32_t group = format_of(fp8_format(&m->fp8, cols))->group;
+    const struct extent_rule rule = extent_rule_blocks(&m->fp8, s->dtype, rows, cols, group, 0);
+    uint8_t *bytes = mem_new(s->bytes, 1, e);
+    rc = bytes ? model_dir_read(m, s, 0, s->bytes, bytes, e) : ERR_MEMORY;
+    if (rc == 0 && !extent_rule_place(&rule, 0, bytes, s->bytes, (uint8_t *)out))
+        rc = err_set(e, ERR_FORMAT, "%s: tensor %s: a scale is not finite", m->files[s->file].path, s->name);
+    free(bytes);
+    return rc;
+}
+
+int fp8_read_f32(const struct model_dir *m, const struct tensor *w, float *out, struct moeflux_err *e)
+{
+    const struct tensor *s;
+    int rc = fp8_scales(m, w, &s, e);
+    if (rc < 0)
+        return rc;
+    uint64_t n = w->bytes, cols = w->shape[1], wide = blocks(cols, m->fp8.cols);
+    float *scales = read_scales(m, s, 0, s->shape[0], e);
+    if (!scales)
+        return (int)e->code;
+    /* Going upwards, no number overwrites a code that is still to be read. */
+    const uint8_t *codes = (const uint8_t *)out + 3 * n;
+    rc = model_dir_read(m, w, 0, n, (uint8_t *)out + 3 * n, e);
+    for (uint64_t i = 0; i < n && rc == 0; i++) {
+        out[i] = e4m3_to_float(codes[i]) * scales[i / cols / m->fp8.rows * wide + i % cols / m->fp8.cols];
+        if (!isfinite(out[i]))
+            rc = err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
+                         m->files[w->file].path, w->name, i);
+    }
+    free(scales);
+    return rc;
 }
 
 /* Refuses a NaN code or a value that BF16 cannot hold. */

@@ -19,6 +19,7 @@ enum dtype {
     DTYPE_I32,
     DTYPE_F8_E4M3,
     DTYPE_U8,
+    DTYPE_F8_E8M0,
     DTYPE_OTHER, /* known, but not supported */
     DTYPE_GGUF,  /* any type of a GGUF file; counts as float32 (convert/gguf/source.h) */
     DTYPE_BLOCKS /* a GGUF file's blocks as they lie; the format says which */
@@ -82,12 +83,32 @@ struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
     const struct tensor *scales, *biases; /* NULL where the format has none */
 };
 
+/* How a run of bytes in a file becomes bytes of a slot (extent_rule.h), if they are not the same. */
+enum extent_change {
+    EXTENT_SAME,
+    EXTENT_ROWS,    /* rows of two matrices in turn */
+    EXTENT_CENTRED, /* BF16 scales of codes around 0 (packed.h); the slot has biases too */
+    /* one scale for a block of rows and columns; the slot has float32 for each group of a row */
+    EXTENT_BLOCKS,
+};
+struct extent_rule {
+    enum extent_change change;
+    uint64_t at, end; /* range of the slot that the run fills, in bytes */
+    /* the second matrix's or the biases' place in the slot; EXTENT_ROWS: a row's length */
+    uint64_t second_at, row_bytes;
+    /* EXTENT_BLOCKS: of the scales; rows and columns of a block; columns of a group; shape of the weights */
+    enum dtype dtype;
+    uint32_t block_rows, block_cols, group, rows, cols;
+};
+
 /* One contiguous run of an expert's bytes. */
 struct extent {
     uint32_t file; /* index into model_dir.files */
     uint64_t off;  /* bytes from the file's start */
     uint64_t bytes;
-    uint64_t at; /* its place in the expert's slot: bytes from the slot's start */
+    uint64_t at; /* its place in the expert's slot: bytes from the slot's start; unused with a rule */
+    const struct extent_rule *rule; /* NULL: the slot gets the bytes as they are */
+    uint64_t from;                  /* bytes of the run before this extent; used by a rule */
 };
 enum { EXPERT_MAX_EXTENTS = 9 };
 
@@ -114,6 +135,7 @@ struct model_dir {
     bool is_assumed; /* a sketch whose formats are assumed */
     struct config config;
     struct fp8_blocks fp8;
+    bool norms_less_one; /* norms are stored minus 1 (checkpoint.h) */
     struct model_file *files;
     uint32_t n_files;
     struct tensor *tensors; /* [n_tensors], sorted by name */
@@ -127,6 +149,7 @@ struct model_dir {
     uint64_t expert_bytes;         /* all routed experts on disk */
     struct spread_dirs parts;      /* directories of the experts; plain: one */
     struct expert_place *places;   /* the layers' experts; private */
+    bool has_rules;                /* some extents of experts have a rule */
 };
 
 #endif

@@ -13,10 +13,13 @@
 #include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/gguf/open.h"
+#include "model/expert_tensors.h"
+#include "model/fp8.h"
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_check.h"
 #include "model/model_file.h"
+#include "model/names.h"
 #include "model/quant_config.h"
 #include "model/table.h"
 #include "model/tensor.h"
@@ -178,34 +181,29 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
         rc = quant_config_read(&q, o->config, o->layout.config, e);
     if (rc < 0)
         return rc;
-    if (q.expert_format == FORMAT_MXFP4)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: the experts are mxfp4 with interleaved gate and up rows; run `moeflux "
-                       "convert` first",
-                       m->path);
-    if (q.is_packed)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: the experts are packed by compressed-tensors; run `moeflux convert` first",
-                       m->path);
-    if (!q.block)
-        return err_set(e, ERR_UNSUPPORTED, "%s: the experts are not quantised%s; run `moeflux convert` first",
-                       m->path, q.fp8.rows ? " to MLX's codes" : "");
+    m->fp8 = q.fp8;
     rc = checkpoint_open(m, &q, e);
     if (rc == 0)
         rc = check_tensors(m, e);
-    if (rc == 0 && checkpoint_is_hugging_face(m))
+    if (rc == 0 && q.block && checkpoint_is_hugging_face(m))
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: quantised, but the norms are still as in a Hugging Face checkpoint", m->path);
-    return rc < 0 ? rc : expert_places_from_stacks(m, e);
+    return rc < 0 ? rc : expert_places_from_tensors(m, e);
+}
+
+/* Counts a tensor, except numbers of routed experts, which are counted with their places. */
+static void count_bytes(struct model_dir *m, const struct tensor *t)
+{
+    if (table_has(t->name))
+        m->table_bytes += t->bytes;
+    else if (!expert_tensors_has(t->name) || names_ends_with(t->name, "_proj.bias"))
+        m->dense_bytes += fp8_memory(m, t);
 }
 
 static void count_dense_bytes(struct model_dir *m)
 {
     for (size_t i = 0; i < m->n_tensors; i++)
-        *(table_has(m->tensors[i].name) ? &m->table_bytes : &m->dense_bytes) +=
-            tensor_loaded_bytes(&m->tensors[i]);
-    if (!m->packed)
-        m->dense_bytes -= m->expert_bytes;
+        count_bytes(m, &m->tensors[i]);
 }
 
 /* Opens the files of a directory. */
@@ -245,9 +243,9 @@ void model_dir_close(struct model_dir *m)
     struct tensor_list tensors = {m->tensors, m->n_tensors, m->n_tensors};
     tensor_list_free(&tensors);
     model_file_close_all(m->files, m->n_files);
+    expert_places_free(m->places, m->config.n_layers);
     config_free(&m->config);
     spread_free(&m->parts);
-    free(m->places);
     free(m->experts);
     free(m->tokenizer_path);
     free(m->path);

@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -10,7 +11,9 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "model/checkpoint.h"
 #include "model/expert_places.h"
+#include "model/extent_rule.h"
 #include "model/model_dir_find.h"
 #include "model/model_file.h"
 #include "model/part_tensors.h"
@@ -94,6 +97,9 @@ int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float 
         widen_in_place(dst, n, t->dtype);
     for (uint64_t i = 0; i < n && t->change == TENSOR_LOG_OF_NEGATED; i++)
         dst[i] = (float)log(-(double)dst[i]);
+    float add = checkpoint_is_less_one(m, t->name) ? 1 : 0;
+    for (uint64_t i = 0; add != 0 && i < n; i++)
+        dst[i] += add;
     for (uint64_t i = 0; i < n; i++)
         if (!isfinite(dst[i]))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
@@ -119,9 +125,15 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n_runs; i++) {
         const struct expert_run *r = &p->runs[i];
-        struct extent x = {r->file + (expert + i) % p->n_parts, r->off + expert * r->stride, r->bytes, r->at};
+        const struct extent_rule *rule = p->rules[i].change == EXTENT_SAME ? NULL : &p->rules[i];
+        struct extent x = {
+            r->file + (expert + i) % p->n_parts, r->off + expert * r->stride, r->bytes, r->at, rule, 0};
+        if (p->spots[i]) {
+            x.file = p->spots[i][expert].file;
+            x.off = p->spots[i][expert].off;
+        }
         struct extent *last = n ? &out[n - 1] : NULL;
-        if (last && last->file == x.file && last->off + last->bytes == x.off &&
+        if (last && !rule && !last->rule && last->file == x.file && last->off + last->bytes == x.off &&
             last->at + last->bytes == x.at)
             last->bytes += x.bytes;
         else
@@ -130,16 +142,41 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
     return n;
 }
 
+/* Reads extents with a rule to a whole slot, and of it bytes [at, at + n) to dst. */
+static int read_by_rules(const struct model_dir *m, const struct extent *x, uint32_t n_extents,
+                         const struct expert_layout *l, uint64_t at, uint64_t n, uint8_t *dst,
+                         struct moeflux_err *e)
+{
+    uint8_t *slot = mem_new(l->bytes, 1, e);
+    int rc = slot ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; i < n_extents && rc == 0; i++) {
+        const struct model_file *f = &m->files[x[i].file];
+        const struct extent_rule *r = x[i].rule;
+        if (!r || r->at >= at + n || r->end <= at)
+            continue;
+        uint8_t *bytes = mem_new(x[i].bytes, 1, e);
+        rc = bytes ? file_read_at(f->fd, f->path, bytes, x[i].bytes, x[i].off, e) : ERR_MEMORY;
+        if (rc == 0 && !extent_rule_place(r, 0, bytes, x[i].bytes, slot))
+            rc = err_set(e, ERR_FORMAT, "%s: a scale at offset %" PRIu64 " is not finite", f->path, x[i].off);
+        free(bytes);
+        uint64_t from = size_max(at, r->at), to = size_min(at + n, r->end);
+        if (rc == 0)
+            memcpy(dst + (from - at), slot + from, to - from);
+    }
+    free(slot);
+    return rc;
+}
+
 int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, uint64_t at, uint64_t n,
                           uint8_t *dst, struct moeflux_err *e)
 {
     struct extent x[EXPERT_MAX_EXTENTS];
     uint32_t n_extents = model_dir_expert(m, layer, expert, x);
-    int rc = 0;
+    int rc = m->has_rules ? read_by_rules(m, x, n_extents, &m->experts[layer], at, n, dst, e) : 0;
     for (uint32_t i = 0; i < n_extents && rc == 0; i++) {
         const struct model_file *f = &m->files[x[i].file];
         uint64_t from = size_max(at, x[i].at), to = size_min(at + n, x[i].at + x[i].bytes);
-        if (from < to)
+        if (from < to && !x[i].rule)
             rc = file_read_at(f->fd, f->path, dst + (from - at), to - from, x[i].off + (from - x[i].at), e);
     }
     return rc;
@@ -149,21 +186,23 @@ int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint3
                                 const uint8_t *slot, uint64_t from, uint64_t to, struct moeflux_err *e)
 {
     const struct expert_layout *l = &m->experts[layer];
+    uint64_t n = (uint64_t)m->config.moe_inner * m->config.hidden;
     const struct format *gate = format_of(l->formats.gate), *up = format_of(l->formats.up),
                         *down = format_of(l->formats.down);
     const struct {
         const char *name;
         const struct format *format;
-        uint64_t from, to;
+        uint64_t at;
+        bool there;
     } parts[] = {
-        {"gate_proj.scales", gate, l->gate_s, l->gate_b}, {"gate_proj.biases", gate, l->gate_b, l->up_w},
-        {"up_proj.scales", up, l->up_s, l->up_b},         {"up_proj.biases", up, l->up_b, l->down_w},
-        {"down_proj.scales", down, l->down_s, l->down_b}, {"down_proj.biases", down, l->down_b, l->bytes},
+        {"gate_proj.scales", gate, l->gate_s, true}, {"gate_proj.biases", gate, l->gate_b, gate->has_bias},
+        {"up_proj.scales", up, l->up_s, true},       {"up_proj.biases", up, l->up_b, up->has_bias},
+        {"down_proj.scales", down, l->down_s, true}, {"down_proj.biases", down, l->down_b, down->has_bias},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        uint64_t first = size_max(from, parts[i].from), end = size_min(to, parts[i].to);
-        if (first < end && parts[i].format->scale != SCALE_NONE &&
-            !scales_are_finite(parts[i].format, slot + first, end - first))
+        uint64_t bytes = parts[i].there ? format_scale_bytes(parts[i].format, n) : 0;
+        uint64_t first = size_max(from, parts[i].at), end = size_min(to, parts[i].at + bytes);
+        if (first < end && !scales_are_finite(parts[i].format, slot + first, end - first))
             return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
                            expert, parts[i].name);
     }

@@ -384,7 +384,9 @@ const uint32_t kt_formats[KT_N_FORMATS] = {FORMAT_Q4,
                                            FORMAT_Q5 + FORMAT_GROUP_32 + FORMAT_SCALE_F32,
                                            FORMAT_Q6 + FORMAT_GROUP_128,
                                            FORMAT_Q8 + FORMAT_GROUP_32,
-                                           FORMAT_Q8 + FORMAT_SCALE_F32};
+                                           FORMAT_Q8 + FORMAT_SCALE_F32,
+                                           FORMAT_FP8,
+                                           FORMAT_FP8_32};
 
 bool kt_has_kernels(const struct kernel_test *l)
 {

@@ -36,8 +36,13 @@ run 0 "$MOEFLUX" inspect tests/models/formats/mxfp4 --no-measure --device refere
 json_is 'j["expert_formats"]' mxfp4
 run 0 "$MOEFLUX" inspect tests/models/formats/q2-g32-f16 --no-measure --device reference
 out_has '^  expert formats  *2 bits g32 f16$'
-fails 1 '^moeflux: tests/models/sources/qwen/hf: .*moeflux convert' inspect tests/models/sources/qwen/hf \
-    --no-measure
+run 0 "$MOEFLUX" inspect tests/models/sources/qwen/hf --no-measure --device reference
+out_has '^  routed experts  *1.47 MB'
+out_has '^  expert formats  *bf16$'
+run 0 "$MOEFLUX" inspect tests/models/sources/kimi/hf --no-measure --device reference
+out_has '^  expert formats  *4 bits g32$'
+run 0 "$MOEFLUX" inspect tests/models/gptoss/mxfp4 --no-measure --device reference
+out_has '^  expert formats  *mxfp4$'
 
 claim inspect_as_json_is_one_object
 run 0 "$MOEFLUX" inspect "$model" --json --memory 98304

@@ -814,6 +814,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
 void options_free(struct options *o)
 {
     defaults_free(&o->defaults);
+    free(o->hub_path);
 }
 
 void options_explain(const struct options *o, struct moeflux_err *e)

@@ -37,7 +37,8 @@ enum { BENCH_MAX_PARALLEL = 8 };
 
 struct options {
     enum verb verb;
-    int log_level; /* enum exit_level */
+    int log_level;  /* enum exit_level */
+    char *hub_path; /* the snapshot that `model` or `src` stands for; NULL: none */
     struct defaults defaults;
 
     const char *model, *device, *cpu_isa, *usage, *pin, *trace;

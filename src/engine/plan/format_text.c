@@ -8,7 +8,9 @@
 #include <string.h>
 
 #include "base/format.h"
+#include "model/expert_tensors.h"
 #include "model/model_dir.h"
+#include "model/names.h"
 
 enum { NAME = 32, MOST_SHARES = 4 };
 
@@ -22,13 +24,17 @@ __attribute__((format(printf, 3, 4))) static void add(char *out, size_t n, const
     va_end(args);
 }
 
-static const char *name_of(uint32_t format, char out[NAME])
+static const char *name_of(const struct model_dir *d, uint32_t format, char out[NAME])
 {
     static const char *const scales[] = {[SCALE_F16] = " f16", [SCALE_F32] = " f32"};
     const struct format *f = format_of(format);
     bool has_scale = f->scheme == SCHEME_AFFINE && f->scale != SCALE_BF16;
     if (f->scheme == SCHEME_AFFINE) {
         snprintf(out, NAME, "%u bits g%u%s", f->bits, f->group, has_scale ? scales[f->scale] : "");
+        return out;
+    }
+    if (format == FORMAT_FP8 || format == FORMAT_FP8_32) {
+        snprintf(out, NAME, "fp8 %ux%u", d->fp8.rows, d->fp8.cols);
         return out;
     }
     snprintf(out, NAME, "%s", f->name);
@@ -46,13 +52,13 @@ static uint32_t largest(const uint64_t amounts[FORMAT_END])
 }
 
 /* Adds ", down 6 bits g64 in 12 of 40 layers" for each format that some layers have. */
-static void add_layers(char *out, size_t n, const char *what, const uint64_t layers[FORMAT_END],
-                       uint32_t n_layers)
+static void add_layers(const struct model_dir *d, char *out, size_t n, const char *what,
+                       const uint64_t layers[FORMAT_END], uint32_t n_layers)
 {
     char name[NAME];
     for (uint32_t i = 0; i < FORMAT_END; i++)
         if (layers[i] > 0)
-            add(out, n, ", %s%s in %" PRIu64 " of %u layers", what, name_of(i, name), layers[i], n_layers);
+            add(out, n, ", %s%s in %" PRIu64 " of %u layers", what, name_of(d, i, name), layers[i], n_layers);
 }
 
 void format_text_experts(const struct model_dir *d, char *out, size_t n)
@@ -70,14 +76,16 @@ void format_text_experts(const struct model_dir *d, char *out, size_t n)
     }
     uint32_t usual = largest(up);
     up[usual] = 0;
-    snprintf(out, n, "%s", name_of(usual, name));
-    add_layers(out, n, "", up, n_layers);
-    add_layers(out, n, "down ", down, n_layers);
+    snprintf(out, n, "%s", name_of(d, usual, name));
+    add_layers(d, out, n, "", up, n_layers);
+    add_layers(d, out, n, "down ", down, n_layers);
 }
 
-static uint32_t format_of_tensor(const struct tensor *t)
+static uint32_t format_of_tensor(const struct model_dir *d, const struct tensor *t)
 {
     switch (t->dtype) {
+    case DTYPE_F8_E4M3:
+        return d->fp8.rows ? FORMAT_FP8 : FORMAT_NONE;
     case DTYPE_BF16:
         return t->format != FORMAT_NONE ? t->format : FORMAT_BF16;
     case DTYPE_F16:
@@ -95,8 +103,8 @@ void format_text_dense(const struct model_dir *d, char *out, size_t n)
     char name[NAME];
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct tensor *t = &d->tensors[i];
-        uint32_t format = format_of_tensor(t);
-        if (strstr(t->name, ".switch_mlp.") || strstr(t->name, ".mlp.experts.") || format == FORMAT_NONE)
+        uint32_t format = format_of_tensor(d, t);
+        if (expert_tensors_has(t->name) || names_ends_with(t->name, "_scale_inv") || format == FORMAT_NONE)
             continue;
         bytes[format] += t->bytes;
         all += t->bytes;
@@ -106,7 +114,7 @@ void format_text_dense(const struct model_dir *d, char *out, size_t n)
         uint32_t format = largest(bytes);
         if (bytes[format] == 0)
             return;
-        add(out, n, "%s%s %.3g %%", i ? ", " : "", name_of(format, name),
+        add(out, n, "%s%s %.3g %%", i ? ", " : "", name_of(d, format, name),
             100 * (double)bytes[format] / (double)all);
         bytes[format] = 0;
     }

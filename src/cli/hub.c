@@ -1,0 +1,240 @@
+#include "cli/hub.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/err.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/mem.h"
+#include "cli/options/options.h"
+
+#define INDEX           "model.safetensors.index.json"
+#define MAX_INDEX_BYTES ((uint64_t)100 << 20)
+
+bool hub_is_name(const char *text)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+    size_t n = strspn(text, letters);
+    size_t more = text[n] == '/' ? strspn(text + n + 1, letters) : 0;
+    return n > 0 && text[0] != '.' && more > 0 && text[n + 1 + more] == '\0';
+}
+
+/* --- the cache --- */
+
+/* Returns the value of a variable that is set and not empty, else NULL. */
+static const char *setting(const char *name)
+{
+    const char *value = getenv(name);
+    return value && *value ? value : NULL;
+}
+
+/* Returns the directory of the cache; NULL: no variable names one, or no memory. */
+static char *find_cache(struct moeflux_err *e)
+{
+    static const struct {
+        const char *variable, *inside;
+    } places[] = {{"HF_HUB_CACHE", NULL},
+                  {"HF_HOME", "hub"},
+                  {"XDG_CACHE_HOME", "huggingface/hub"},
+                  {"HOME", ".cache/huggingface/hub"}};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const char *dir = setting(places[i].variable);
+        if (dir)
+            return places[i].inside ? file_join(dir, places[i].inside, e) : mem_text(dir, e);
+    }
+    err_set(e, ERR_IO, "no cache of Hugging Face's tools: neither HF_HOME nor HOME is set");
+    return NULL;
+}
+
+/* Returns the directory of a repository. */
+static char *find_repository(const char *cache, const char *name, struct moeflux_err *e)
+{
+    char folder[512];
+    int org = (int)strcspn(name, "/");
+    int n = snprintf(folder, sizeof folder, "models--%.*s--%s", org, name, name + org + 1);
+    if (n < 0 || (size_t)n >= sizeof folder) {
+        err_set(e, ERR_IO, "%s: the name of a repository is too long", name);
+        return NULL;
+    }
+    return file_join(cache, folder, e);
+}
+
+/* --- a snapshot --- */
+
+struct snapshot {
+    char *path;
+    struct timespec changed;
+    bool is_main;                /* refs/main names it */
+    uint32_t n_files, n_missing; /* that a model needs */
+};
+
+static void look_for(struct snapshot *s, const char *file)
+{
+    char *path = file_join(s->path, file, NULL);
+    s->n_files++;
+    s->n_missing += !path || !file_exists(path);
+    free(path);
+}
+
+/* Counts the files that the index names. */
+static int look_for_shards(struct snapshot *s, const char *index, struct moeflux_err *e)
+{
+    json_t *root = NULL, *value, *seen = json_object();
+    const char *name;
+    int rc = seen ? json_read_file(index, MAX_INDEX_BYTES, JSON_MAX_LARGE, &root, e)
+                  : err_set(e, ERR_MEMORY, "out of memory");
+    json_object_foreach(json_object_get(root, "weight_map"), name, value)
+    {
+        const char *file = json_string_value(value);
+        if (file && !json_object_get(seen, file)) {
+            json_object_set(seen, file, json_true());
+            look_for(s, file);
+        }
+    }
+    json_decref(seen);
+    json_decref(root);
+    return rc;
+}
+
+/* Counts the weights of a snapshot without an index: there must be one file. */
+static void look_for_weights(struct snapshot *s)
+{
+    uint32_t n = 0;
+    DIR *d = opendir(s->path);
+    for (struct dirent *x; d && (x = readdir(d));) {
+        const char *dot = strrchr(x->d_name, '.');
+        if (dot && !strcmp(dot, ".safetensors")) {
+            n++;
+            look_for(s, x->d_name);
+        }
+    }
+    if (d)
+        closedir(d);
+    s->n_files += n == 0;
+    s->n_missing += n == 0;
+}
+
+static int look_at(struct snapshot *s, struct moeflux_err *e)
+{
+    char *index = file_join(s->path, INDEX, e);
+    int rc = index ? 0 : ERR_MEMORY;
+    look_for(s, "config.json");
+    if (rc == 0 && file_exists(index))
+        rc = look_for_shards(s, index, e);
+    else if (rc == 0)
+        look_for_weights(s);
+    free(index);
+    return rc;
+}
+
+/* --- the choice --- */
+
+/* Returns whether `a` precedes `b`: complete ones first, then refs/main's, then newer ones. */
+static bool is_better(const struct snapshot *a, const struct snapshot *b)
+{
+    if (!b->path || (a->n_missing == 0) != (b->n_missing == 0))
+        return !b->path || a->n_missing == 0;
+    if (a->is_main != b->is_main)
+        return a->is_main;
+    if (a->changed.tv_sec != b->changed.tv_sec)
+        return a->changed.tv_sec > b->changed.tv_sec;
+    return a->changed.tv_nsec > b->changed.tv_nsec;
+}
+
+/* Takes a directory of snapshots/ as *best if it is better. */
+static int consider(struct snapshot *best, const char *snapshots, const char *revision, const char *main,
+                    struct moeflux_err *e)
+{
+    struct stat st;
+    struct snapshot s = {.path = file_join(snapshots, revision, e), .is_main = !strcmp(revision, main)};
+    if (!s.path)
+        return ERR_MEMORY;
+    bool is_dir = stat(s.path, &st) == 0 && S_ISDIR(st.st_mode);
+    int rc = 0;
+    if (is_dir) {
+        s.changed = st.st_mtim;
+        rc = look_at(&s, e);
+    }
+    if (rc == 0 && is_dir && is_better(&s, best)) {
+        free(best->path);
+        *best = s;
+        return 0;
+    }
+    free(s.path);
+    return rc;
+}
+
+/* Reads the revision in refs/main; "": there is none. */
+static void read_main(const char *repository, char *out, size_t room)
+{
+    char *path = file_join(repository, "refs/main", NULL), *text = NULL;
+    size_t n = 0;
+    out[0] = '\0';
+    if (path && file_exists(path) && file_read_text(path, room - 1, &text, &n, NULL) == 0)
+        snprintf(out, room, "%.*s", (int)strcspn(text, "\r\n "), text);
+    free(text);
+    free(path);
+}
+
+static int choose(const char *repository, struct snapshot *best, struct moeflux_err *e)
+{
+    char main[128];
+    char *snapshots = file_join(repository, "snapshots", e);
+    DIR *d = snapshots ? opendir(snapshots) : NULL;
+    int rc = snapshots ? 0 : ERR_MEMORY;
+    read_main(repository, main, sizeof main);
+    for (struct dirent *x; rc == 0 && d && (x = readdir(d));)
+        if (x->d_name[0] != '.')
+            rc = consider(best, snapshots, x->d_name, main, e);
+    if (d)
+        closedir(d);
+    free(snapshots);
+    return rc;
+}
+
+int hub_find(const char *name, char **path, struct moeflux_err *e)
+{
+    struct snapshot best = {0};
+    char *cache = find_cache(e), *repository = cache ? find_repository(cache, name, e) : NULL;
+    int rc = repository ? choose(repository, &best, e) : (int)e->code;
+    if (rc == 0 && !best.path)
+        rc = err_set(e, ERR_IO,
+                     "%s: no such directory, and %s has no snapshot of the repository; \"hf download %s\" "
+                     "fetches it",
+                     name, cache, name);
+    else if (rc == 0 && best.n_missing)
+        rc = err_set(e, ERR_IO, "%s: %u of %u files missing in %s: hf download %s again", name,
+                     best.n_missing, best.n_files, best.path, name);
+    if (rc == 0) {
+        *path = best.path;
+        best.path = NULL;
+    }
+    free(best.path);
+    free(repository);
+    free(cache);
+    return rc;
+}
+
+int hub_use(struct options *o, struct moeflux_err *e)
+{
+    bool is_source = o->verb == VERB_CONVERT;
+    const char **model = is_source ? &o->src : &o->model;
+    const char *name = is_source && !o->dst ? NULL : *model;
+    if (!name || !hub_is_name(name) || file_exists(name) || file_is_dir(name))
+        return 0;
+    size_t n = strlen(name);
+    if (n > strlen(".gguf") && !strcmp(name + n - strlen(".gguf"), ".gguf"))
+        return 0;
+    int rc = hub_find(name, &o->hub_path, e);
+    if (rc < 0)
+        return rc;
+    if (!is_source && !o->alias)
+        o->alias = strchr(name, '/') + 1;
+    *model = o->hub_path;
+    return 0;
+}

@@ -1,0 +1,29 @@
+/* hub.h - finds models by the names of their repositories ("Qwen/Qwen3-30B-A3B") in the cache of Hugging
+ * Face's tools:
+ *
+ *   CACHE/models--ORG--NAME/refs/main           the revision that the name stood for last
+ *   CACHE/models--ORG--NAME/snapshots/REVISION  a directory of links to files
+ *
+ * CACHE is HF_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else
+ * ~/.cache/huggingface/hub. */
+#ifndef MOEFLUX_CLI_HUB_H
+#define MOEFLUX_CLI_HUB_H
+
+#include <stdbool.h>
+
+struct moeflux_err;
+struct options;
+
+/* Returns whether the text has the form of a repository's name: two words of letters, digits, ".", "_" and
+ * "-". */
+bool hub_is_name(const char *text);
+
+/* Finds the snapshot of a repository that has all files: refs/main's, else the newest. *path: fresh memory.
+ * ERR_IO: the cache has none. The message counts the files that are missing, and says how to fetch them. */
+int hub_find(const char *name, char **path, struct moeflux_err *e);
+
+/* Replaces the name of a repository in `o` (-m, inspect's argument, or convert's source) by its snapshot,
+ * unless a directory or file has this name. */
+int hub_use(struct options *o, struct moeflux_err *e);
+
+#endif

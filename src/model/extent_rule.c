@@ -1,0 +1,95 @@
+#include "model/extent_rule.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/f16.h"
+#include "base/mem.h"
+#include "model/packed.h"
+#include "model/tensor.h"
+
+struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, enum dtype dtype, uint32_t rows,
+                                      uint32_t cols, uint32_t group, uint64_t at)
+{
+    return (struct extent_rule){.change = EXTENT_BLOCKS,
+                                .at = at,
+                                .end = at + (uint64_t)rows * (cols / group) * sizeof(float),
+                                .dtype = dtype,
+                                .block_rows = b->rows,
+                                .block_cols = b->cols,
+                                .group = group,
+                                .rows = rows,
+                                .cols = cols};
+}
+
+static float scale_at(const uint8_t *bytes, enum dtype dtype, uint64_t i)
+{
+    float x;
+    uint16_t half;
+    switch (dtype) {
+    case DTYPE_BF16:
+        memcpy(&half, bytes + 2 * i, sizeof half);
+        return bf16_to_float(half);
+    case DTYPE_F8_E8M0:
+        return e8m0_to_float(bytes[i]);
+    default:
+        memcpy(&x, bytes + 4 * i, sizeof x);
+        return x;
+    }
+}
+
+/* Writes the scale of block number `i` to its rows and groups. */
+static void put_block(const struct extent_rule *r, uint64_t i, float scale, uint8_t *slot)
+{
+    uint64_t wide = div_up(r->cols, r->block_cols), groups = r->cols / r->group;
+    uint64_t row = i / wide * r->block_rows, last_row = size_min(row + r->block_rows, r->rows);
+    uint64_t first = i % wide * r->block_cols / r->group,
+             last = size_min(first + r->block_cols / r->group, groups);
+    for (; row < last_row; row++)
+        for (uint64_t g = first; g < last; g++)
+            memcpy(slot + r->at + (row * groups + g) * sizeof scale, &scale, sizeof scale);
+}
+
+static bool place_blocks(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
+                         uint8_t *slot)
+{
+    uint32_t width = tensor_dtype_bytes(r->dtype);
+    for (uint64_t i = 0; i < n / width; i++) {
+        float scale = scale_at(bytes, r->dtype, i);
+        if (!isfinite(scale))
+            return false;
+        put_block(r, from / width + i, scale, slot);
+    }
+    return true;
+}
+
+static void place_rows(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
+                       uint8_t *slot)
+{
+    while (n > 0) {
+        uint64_t row = from / r->row_bytes, in_row = from % r->row_bytes;
+        uint64_t some = size_min(r->row_bytes - in_row, n);
+        memcpy(slot + (row % 2 ? r->second_at : r->at) + row / 2 * r->row_bytes + in_row, bytes, some);
+        bytes += some;
+        from += some;
+        n -= some;
+    }
+}
+
+static bool place_centred(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
+                          uint8_t *slot)
+{
+    memcpy(slot + r->at + from, bytes, n);
+    return packed_biases(bytes, n / 2, slot + r->second_at + from);
+}
+
+bool extent_rule_place(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
+                       uint8_t *slot)
+{
+    if (r->change == EXTENT_BLOCKS)
+        return place_blocks(r, from, bytes, n, slot);
+    if (r->change == EXTENT_CENTRED)
+        return place_centred(r, from, bytes, n, slot);
+    place_rows(r, from, bytes, n, slot);
+    return true;
+}
