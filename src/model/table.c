@@ -1,24 +1,19 @@
 #include "model/table.h"
 
-#include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/f16.h"
 #include "base/format.h"
 #include "base/mem.h"
 #include "model/model_dir_find.h"
-#include "model/model_dir_read.h"
 #include "model/tensor.h"
 
 #define TABLE ".ple.ple_embedding.ngram_embedding"
 
-/* Bytes of codes, of scales or of biases in a row: at most TABLE_MAX_COLS numbers of four bytes. */
 enum { TABLE_MAX_COLS = 4096 };
-/* Rows that the disk reads concurrently: they lie far apart, and each would cost a latency. */
-enum { AT_ONCE = 256 };
 
 bool table_has(const char *name)
 {
@@ -55,6 +50,8 @@ static int add_shard(struct table *t, size_t *cap, const struct matrix *w, uint3
     t->shards = shards;
     if (rc == 0)
         t->shards[t->n_shards++] = (struct table_shard){*w, first};
+    if (rc == 0)
+        t->row_bytes = (uint32_t)size_max(t->row_bytes, format_all_bytes(format_of(w->format), t->cols));
     return rc;
 }
 
@@ -126,53 +123,34 @@ static const struct table_shard *shard_of(const struct table *t, uint32_t row)
     return &t->shards[lo];
 }
 
-static int read_row(const struct model_dir *m, const struct table_shard *s, uint32_t row, uint32_t cols,
-                    float *out, struct moeflux_err *e)
+/* The same position of a row in its codes, scales and biases. */
+uint32_t table_find_row(const struct table *t, uint32_t row, struct table_run out[TABLE_RUNS])
 {
-    uint8_t codes[4 * TABLE_MAX_COLS], scales[TABLE_MAX_COLS], biases[TABLE_MAX_COLS];
-    const struct matrix *w = &s->matrix;
-    const struct format *f = format_of(w->format);
-    uint64_t at = (uint64_t)(row - s->first) * cols, n_scales = format_scale_bytes(f, cols);
-    int rc = model_dir_read(m, w->weight, format_code_bytes(f, at), format_code_bytes(f, cols), codes, e);
-    if (rc == 0 && w->scales)
-        rc = model_dir_read(m, w->scales, format_scale_bytes(f, at), n_scales, scales, e);
-    if (rc == 0 && w->biases)
-        rc = model_dir_read(m, w->biases, format_scale_bytes(f, at), n_scales, biases, e);
-    if (rc < 0)
-        return rc;
-    format_decode(f, codes, scales, biases, 0, cols, out);
-    for (uint32_t i = 0; i < cols; i++)
-        if (!isfinite(out[i]))
-            return err_set(e, ERR_FORMAT, "%s: tensor %s: row %u is not finite",
-                           m->files[w->weight->file].path, w->weight->name, row - s->first);
-    return 0;
+    const struct table_shard *s = shard_of(t, row);
+    const struct format *f = format_of(s->matrix.format);
+    const struct tensor *parts[TABLE_RUNS] = {s->matrix.weight, s->matrix.scales, s->matrix.biases};
+    uint64_t at = (uint64_t)(row - s->first) * t->cols;
+    uint32_t n = 0;
+    for (int i = 0; i < TABLE_RUNS; i++)
+        if (parts[i])
+            out[n++] = (struct table_run){
+                .file = parts[i]->file,
+                .bytes = (uint32_t)(i ? format_scale_bytes(f, t->cols) : format_code_bytes(f, t->cols)),
+                .off = parts[i]->off + (i ? format_scale_bytes(f, at) : format_code_bytes(f, at))};
+    return n;
 }
 
-static void expect_bytes(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n)
+int table_decode(const struct table *t, const struct model_dir *m, uint32_t row, const uint8_t *raw,
+                 float *out, struct moeflux_err *e)
 {
-    if (t && t->pieces.n_runs == 0)
-        (void)posix_fadvise(m->files[t->file].fd, (off_t)(t->off + from), (off_t)n, POSIX_FADV_WILLNEED);
-}
-
-/* Makes the system begin to read a row, without waiting for it. */
-static void expect_row(const struct model_dir *m, const struct table_shard *s, uint32_t row, uint32_t cols)
-{
-    const struct matrix *w = &s->matrix;
-    const struct format *f = format_of(w->format);
-    uint64_t at = (uint64_t)(row - s->first) * cols, n_scales = format_scale_bytes(f, cols);
-    expect_bytes(m, w->weight, format_code_bytes(f, at), format_code_bytes(f, cols));
-    expect_bytes(m, w->scales, format_scale_bytes(f, at), n_scales);
-    expect_bytes(m, w->biases, format_scale_bytes(f, at), n_scales);
-}
-
-int table_read(const struct table *t, const struct model_dir *m, const uint32_t *rows, uint64_t n, float *out,
-               struct moeflux_err *e)
-{
-    int rc = 0;
-    for (uint64_t i = 0; rc == 0 && i < n; i++) {
-        for (uint64_t k = i; i % AT_ONCE == 0 && k < n && k < i + AT_ONCE; k++)
-            expect_row(m, shard_of(t, rows[k]), rows[k], t->cols);
-        rc = read_row(m, shard_of(t, rows[i]), rows[i], t->cols, out + i * t->cols, e);
-    }
-    return rc;
+    const struct table_shard *s = shard_of(t, row);
+    const struct format *f = format_of(s->matrix.format);
+    uint64_t codes = format_code_bytes(f, t->cols), scales = format_scale_bytes(f, t->cols);
+    uint8_t copy[4 * TABLE_MAX_COLS];
+    memcpy(copy, raw, format_all_bytes(f, t->cols));
+    format_decode(f, copy, copy + codes, copy + codes + scales, 0, t->cols, out);
+    if (float_all_finite(out, t->cols))
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: row %u is not finite",
+                   m->files[s->matrix.weight->file].path, s->matrix.weight->name, row - s->first);
 }

@@ -1,5 +1,5 @@
 /* table.h - the rows of an n-gram table on disk: one tensor, or shards of consecutive rows as published
- * checkpoints have them. Rows are read where they lie, at the storage format of the file. */
+ * checkpoints have them. Says where the bytes of a row are and decodes them; experts/row_reader.h reads. */
 #ifndef MOEFLUX_MODEL_TABLE_H
 #define MOEFLUX_MODEL_TABLE_H
 
@@ -15,7 +15,8 @@ struct table_shard {
 
 struct table {
     struct ngram_hash hash;
-    uint32_t cols; /* numbers of a row */
+    uint32_t cols;      /* numbers of a row */
+    uint32_t row_bytes; /* the most bytes of a row in the files, all its runs; at most 4 cols */
     uint32_t n_shards;
     struct table_shard *shards; /* owned; by increasing rows */
 };
@@ -25,9 +26,20 @@ struct table {
 int table_open(struct table *t, const struct model_dir *m, uint32_t layer, const struct ngram_config *c,
                struct moeflux_err *e);
 void table_close(struct table *t); /* zeroed is legal */
-/* Reads n rows as float32, [n][cols]. ERR_FORMAT: a number is not finite. */
-int table_read(const struct table *t, const struct model_dir *m, const uint32_t *rows, uint64_t n, float *out,
-               struct moeflux_err *e);
+/* Contiguous bytes of a row in a file. */
+struct table_run {
+    uint32_t file; /* index into model_dir.files */
+    uint32_t bytes;
+    uint64_t off; /* bytes from the file's start */
+};
+/* A row's codes, scales and biases. */
+enum { TABLE_RUNS = 3 };
+/* Lists the runs of a row, whose bytes table_decode takes in this order. Returns their number. */
+uint32_t table_find_row(const struct table *t, uint32_t row, struct table_run out[TABLE_RUNS]);
+/* Decodes a row to float32, [cols]. raw: the bytes of its runs; may be out's last row_bytes. ERR_FORMAT: a
+ * number is not finite. */
+int table_decode(const struct table *t, const struct model_dir *m, uint32_t row, const uint8_t *raw,
+                 float *out, struct moeflux_err *e);
 
 /* Returns whether a tensor holds rows of a table. */
 bool table_has(const char *name);
