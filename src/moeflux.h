@@ -600,7 +600,7 @@ struct moeflux_plan {
     uint64_t n_cpu_experts, n_cpu_slots;         /* their experts; those that host memory has room for */
     /* Most bytes of experts on the device, and on the host where that is other memory (else 0). */
     uint64_t device_room_bytes, host_room_bytes;
-    uint64_t cpu_scratch_bytes; /* host memory for computing experts on the CPU */
+    uint64_t cpu_scratch_bytes; /* host memory for computing experts on the CPU, and for n-gram rows */
     bool experts_resident;      /* every expert has a slot: nothing is read after open */
     char expert_io[1200];       /* how experts are read, and why */
     uint32_t n_devices;         /* devices that share the layers; the members above are their sums */
