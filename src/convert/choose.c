@@ -150,8 +150,8 @@ static bool experts_are_exact(const struct convert_plan *p, uint32_t layer, bool
 {
     struct convert_run run;
     bool exact = true;
-    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && exact; proj++)
-        if (down == (proj == CONVERT_DOWN))
+    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN && exact; proj++)
+        if (down == (proj == EXPERT_DOWN))
             exact = convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0 &&
                     gguf_source_holds(&p->gguf, run.t, format);
     return exact;
@@ -177,11 +177,11 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
 static void find_gguf_formats(const struct convert_plan *p, uint32_t layer, struct expert_formats *out)
 {
     struct convert_run runs[3];
-    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++)
+    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN; proj++)
         if (convert_plan_expert(p, layer, 0, proj, &runs[proj], NULL) < 0)
             return;
-    out->gate = out->up = gguf_source_expert_format(&p->gguf, runs[CONVERT_GATE].t, runs[CONVERT_UP].t);
-    out->down = gguf_source_expert_format(&p->gguf, runs[CONVERT_DOWN].t, runs[CONVERT_DOWN].t);
+    out->gate = out->up = gguf_source_expert_format(&p->gguf, runs[EXPERT_GATE].t, runs[EXPERT_UP].t);
+    out->down = gguf_source_expert_format(&p->gguf, runs[EXPERT_DOWN].t, runs[EXPERT_DOWN].t);
 }
 
 int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert_formats *out,

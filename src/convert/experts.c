@@ -41,11 +41,11 @@ struct place {
     uint32_t format;
 };
 
-static struct place place_of(const struct expert_layout *l, enum convert_proj proj)
+static struct place place_of(const struct expert_layout *l, enum expert_proj proj)
 {
-    const struct place at[] = {[CONVERT_GATE] = {l->gate_w, l->gate_s, l->gate_b, l->formats.gate},
-                               [CONVERT_UP] = {l->up_w, l->up_s, l->up_b, l->formats.up},
-                               [CONVERT_DOWN] = {l->down_w, l->down_s, l->down_b, l->formats.down}};
+    const struct place at[] = {[EXPERT_GATE] = {l->gate_w, l->gate_s, l->gate_b, l->formats.gate},
+                               [EXPERT_UP] = {l->up_w, l->up_s, l->up_b, l->formats.up},
+                               [EXPERT_DOWN] = {l->down_w, l->down_s, l->down_b, l->formats.down}};
     return at[proj];
 }
 
@@ -174,7 +174,7 @@ static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_
 {
     uint8_t *source = slot + p->experts[layer].bytes;
     int rc = 0;
-    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && rc == 0; proj++) {
+    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN && rc == 0; proj++) {
         struct place to = place_of(&p->experts[layer], proj);
         struct convert_run run;
         rc = convert_plan_expert(p, layer, expert, proj, &run, e);
@@ -197,7 +197,7 @@ static int change_expert(const struct convert_plan *p, uint32_t layer, uint32_t 
     uint8_t *source = slot + p->experts[layer].bytes;
     uint64_t n = (uint64_t)p->src.config.moe_inner * p->src.config.hidden;
     int rc = copy_expert(p, layer, expert, source, e);
-    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN && rc == 0; proj++) {
+    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN && rc == 0; proj++) {
         struct place from = place_of(&p->src.experts[layer], proj), to = place_of(&p->experts[layer], proj);
         if (!change_matrix(p, n, source, &from, slot, &to, block, sum))
             rc = err_set(e, ERR_FORMAT, "%s: layer %u expert %u: a value is not finite", p->src.path, layer,

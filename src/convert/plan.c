@@ -20,6 +20,7 @@
 #include "model/checkpoint.h"
 #include "model/config_read.h"
 #include "model/expert_places.h"
+#include "model/expert_tensors.h"
 #include "model/family.h"
 #include "model/fp8.h"
 #include "model/layout.h"
@@ -125,7 +126,6 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         rc = open_unquantised(p, &l, src, &q, e);
     }
     layout_free(&l);
-    p->plus_one = rc == 0 && p->src.config.family->norms_less_one && checkpoint_is_hugging_face(&p->src);
     return rc;
 }
 
@@ -242,19 +242,6 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
     return stays ? add_copy(p, &w, e) : add_quantised(p, CONVERT_QUANTISE, &w, format, e);
 }
 
-static bool is_shifted_norm(const char *name)
-{
-    static const char *const tails[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
-                                        ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",
-                                        ".q_layernorm.weight",      ".k_layernorm.weight",
-                                        ".norm_key.weight",         ".norm_query.weight",
-                                        ".norm_conv.weight",        ".hc_norm.weight"};
-    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
-        if (names_ends_with(name, tails[i]))
-            return true;
-    return !strcmp(name, "model.norm.weight");
-}
-
 static int plan_vector(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
 {
     const struct tensor *t;
@@ -264,11 +251,11 @@ static int plan_vector(struct convert_plan *p, const struct schema_item *s, stru
     enum convert_step step = CONVERT_COPY;
     if (names_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32 && t->dtype != DTYPE_GGUF)
         step = CONVERT_WIDEN;
-    else if (p->plus_one && is_shifted_norm(t->name))
+    else if (checkpoint_is_less_one(&p->src, t->name))
         step = CONVERT_PLUS_ONE;
     rc = add_simple(p, step, t, e);
     /* [C, 1, taps] and [C, taps, 1] are the same bytes; the packed format has the second. */
-    if (rc == 0 && p->plus_one && names_ends_with(t->name, ".conv1d.weight")) {
+    if (rc == 0 && p->src.norms_less_one && names_ends_with(t->name, ".conv1d.weight")) {
         struct tensor *out = &p->items[p->n_items - 1].out[0];
         out->shape[1] = out->shape[2];
         out->shape[2] = 1;
@@ -309,72 +296,6 @@ static int plan_dense(struct convert_plan *p, struct moeflux_err *e)
 
 /* --- experts of an unquantised source --- */
 
-static const char *const proj_names[] = {"gate_proj", "up_proj", "down_proj"};
-
-/* One matrix of one expert inside a tensor: number `at` of `of` equal blocks of [rows][cols] weights. */
-struct block {
-    const struct tensor *t;
-    uint64_t at, of;
-};
-
-/* Finds the tensor that contains the matrix: a fused stack [E, 2I, H] (gate above up), a stack [E, rows,
- * cols], or a tensor of its own. */
-static struct block find_block(const struct convert_plan *p, uint32_t layer, uint32_t expert,
-                               enum convert_proj proj)
-{
-    char name[128];
-    uint64_t n = p->src.config.n_experts;
-    bool down = proj == CONVERT_DOWN;
-    const struct tensor *t;
-    snprintf(name, sizeof name, "model.layers.%u.mlp.%s.%s", layer,
-             p->src.config.family->experts_by_columns ? "switch_mlp" : "experts",
-             down ? "down_proj" : "gate_up_proj");
-    if ((t = model_dir_find(&p->src, name)))
-        return down ? (struct block){t, expert, n} : (struct block){t, 2ull * expert + proj, 2 * n};
-    snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s.weight", layer, proj_names[proj]);
-    if ((t = model_dir_find(&p->src, name)))
-        return (struct block){t, expert, n};
-    snprintf(name, sizeof name, "model.layers.%u.mlp.experts.%u.%s.weight", layer, expert, proj_names[proj]);
-    return (struct block){model_dir_find(&p->src, name), 0, 1};
-}
-
-/* Returns whether it is a family's transposed stack; those have no .weight in their names. */
-static bool by_columns(const struct convert_plan *p, const struct tensor *t)
-{
-    return p->src.config.family->experts_by_columns && !names_ends_with(t->name, ".weight");
-}
-
-static int check_block(const struct convert_plan *p, const struct block *b, uint64_t rows, uint64_t cols,
-                       struct moeflux_err *e)
-{
-    const struct tensor *t = b->t;
-    const char *file = p->src.files[t->file].path;
-    bool is_plain =
-        t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 || t->dtype == DTYPE_F32 || t->dtype == DTYPE_GGUF;
-    if (!is_plain && t->dtype != DTYPE_F8_E4M3 &&
-        ((t->format != FORMAT_MXFP4 && t->format != p->expert_format) || t->dtype != DTYPE_U32))
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected BF16, F16, F32 or F8_E4M3", file, t->name,
-                       tensor_dtype_name(t->dtype));
-    uint64_t n = p->src.config.n_experts;
-    struct tensor wanted = {.n_dims = 2, .shape = {rows, cols}};
-    if (b->of > 1)
-        wanted = (struct tensor){.n_dims = 3, .shape = {n, rows * (b->of / n), cols}};
-    if (by_columns(p, t))
-        wanted = (struct tensor){.n_dims = 3, .shape = {n, cols, rows * (b->of / n)}};
-    if (t->dtype == DTYPE_U32)
-        wanted.shape[wanted.n_dims - 1] = cols * t->bits / 32;
-    bool same = t->n_dims == wanted.n_dims;
-    for (uint32_t i = 0; same && i < t->n_dims; i++)
-        same = t->shape[i] == wanted.shape[i];
-    const struct tensor *scales;
-    if (same)
-        return t->dtype == DTYPE_F8_E4M3 ? fp8_scales(&p->src, t, &scales, e) : 0;
-    char found[TENSOR_SHAPE_TEXT], expected[TENSOR_SHAPE_TEXT];
-    tensor_shape_text(t, found);
-    tensor_shape_text(&wanted, expected);
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected %s", file, t->name, found, expected);
-}
-
 enum dtype convert_plan_dtype(const struct tensor *t)
 {
     if (t->dtype == DTYPE_GGUF)
@@ -412,35 +333,34 @@ int convert_plan_check_error(const struct convert_plan *p, const struct tensor *
                    format_of(format)->name, 100 * lost, 100 * CONVERT_MAX_LOSS);
 }
 
-static int find_scales(const struct convert_plan *p, const struct tensor *codes, const struct tensor **out,
-                       struct moeflux_err *e)
+/* Checks that codes are those of the configuration. */
+static int check_codes(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
 {
-    char *name = names_replace_end(codes->name, strlen("weight"), "scales", e);
-    *out = name ? model_dir_find(&p->src, name) : NULL; /* its presence was checked with the codes */
-    free(name);
-    return *out ? 0 : ERR_MEMORY;
+    if (t->dtype != DTYPE_U32 || t->format == FORMAT_MXFP4 || t->format == p->expert_format)
+        return 0;
+    return tensor_fail_dtype(t, "BF16, F16, F32 or F8_E4M3", p->src.files[t->file].path, e);
 }
 
-int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
+int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum expert_proj proj,
                         struct convert_run *out, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
-    uint64_t rows = proj == CONVERT_DOWN ? c->hidden : c->moe_inner;
-    uint64_t cols = proj == CONVERT_DOWN ? c->moe_inner : c->hidden;
-    struct block b = find_block(p, layer, expert, proj);
-    if (!b.t)
-        return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: no tensor with its %s", p->src.path, layer,
-                       expert, proj_names[proj]);
-    int rc = check_block(p, &b, rows, cols, e);
+    uint64_t rows = proj == EXPERT_DOWN ? c->hidden : c->moe_inner;
+    uint64_t cols = proj == EXPERT_DOWN ? c->moe_inner : c->hidden;
+    struct expert_tensor b;
+    int rc = expert_tensors_find(&p->src, layer, expert, proj, &b, e);
+    if (rc == 0)
+        rc = check_codes(p, b.t, e);
     if (rc < 0)
         return rc;
     uint64_t bytes = b.t->bytes / b.of, width = tensor_dtype_bytes(b.t->dtype), parts = b.of / c->n_experts;
     *out = (struct convert_run){.t = b.t, .first = b.at * bytes / width, .n = rows * cols, .cols = cols};
     if (b.t->dtype == DTYPE_U32) {
         out->first = b.at * rows * cols;
-        return find_scales(p, b.t, &out->scales, e);
+        out->scales = expert_tensors_part(&p->src, b.t, "scales"); /* was checked with the codes */
+        return 0;
     }
-    if (by_columns(p, b.t)) {
+    if (expert_tensors_by_columns(&p->src, b.t)) {
         out->block = parts * rows * cols;
         out->first = expert * out->block;
         out->skip = parts > 1 ? (uint64_t)proj : 0;
@@ -467,7 +387,7 @@ static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
     const struct config *c = &p->src.config;
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         for (uint32_t i = 0; config_has_experts(c, layer) && i < c->n_experts; i++)
-            for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
+            for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN; proj++) {
                 struct convert_run run;
                 int rc = convert_plan_expert(p, layer, i, proj, &run, e);
                 if (rc == 0)
@@ -484,7 +404,7 @@ static bool has_codes(const struct convert_plan *p)
     const struct config *c = &p->src.config;
     bool found = false;
     for (uint32_t layer = 0; layer < c->n_layers && !found; layer++)
-        for (enum convert_proj proj = CONVERT_GATE; config_has_experts(c, layer) && proj <= CONVERT_DOWN;
+        for (enum expert_proj proj = EXPERT_GATE; config_has_experts(c, layer) && proj <= EXPERT_DOWN;
              proj++) {
             struct convert_run run;
             found = found || (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0 && run.scales);
@@ -512,7 +432,7 @@ static uint64_t run_room(const struct convert_run *run)
 static uint64_t source_room(const struct convert_plan *p, uint32_t layer)
 {
     uint64_t most = 0;
-    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
+    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN; proj++) {
         struct convert_run run;
         if (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0)
             most = size_max(most, run_room(&run));
@@ -558,7 +478,7 @@ uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
     uint64_t bytes = 0;
     if (p->quantised)
         return p->src.experts[layer].bytes * p->src.config.n_experts;
-    for (enum convert_proj proj = CONVERT_GATE; proj <= CONVERT_DOWN; proj++) {
+    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN; proj++) {
         struct convert_run run;
         if (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0)
             bytes += run_bytes(p, &run);

@@ -6,6 +6,7 @@
 #include "convert/encode.h"
 #include "convert/settings.h"
 #include "convert/gguf/source.h"
+#include "model/expert_tensors.h"
 #include "model/model_dir.h"
 
 struct format;
@@ -50,7 +51,6 @@ struct convert_plan {
     bool quantised;         /* the source holds MLX codes already */
     uint32_t expert_format; /* FORMAT_* of its experts, if they alone have codes; else FORMAT_NONE */
     bool is_packed;         /* they are in the form of model/packed.h */
-    bool plus_one;          /* its norms are stored minus 1 */
     uint32_t bits, group;   /* format of most matrices */
     struct json_t *config;  /* config.json, and its text */
     char *config_text;
@@ -78,8 +78,6 @@ struct convert_run {
     const struct tensor *scales; /* if t has codes */
 };
 
-enum convert_proj { CONVERT_GATE, CONVERT_UP, CONVERT_DOWN };
-
 /* Returns the bytes of a layer's experts in the source. */
 uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer);
 /* Returns whether the layer's experts of a quantised source change. */
@@ -106,7 +104,7 @@ int convert_plan_check_error(const struct convert_plan *p, const struct tensor *
 
 /* Finds an expert's gate, up or down matrix in a source that is not MLX's: in a fused or plain stack, or in a
  * tensor of its own. ERR_FORMAT: it is missing, or has another shape or dtype. */
-int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum convert_proj proj,
+int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, enum expert_proj proj,
                         struct convert_run *out, struct moeflux_err *e);
 
 #endif

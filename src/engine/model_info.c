@@ -11,6 +11,7 @@
 #include "engine/state/stores.h"
 #include "experts/store.h"
 #include "model/table.h"
+#include "model/expert_tensors.h"
 #include "model/family.h"
 #include "model/model_dir.h"
 #include "selftest/selftest.h"
@@ -24,7 +25,7 @@ static uint64_t params_of(const struct model_dir *d, bool is_table)
         size_t len = strlen(t->name);
         if (table_has(t->name) != is_table)
             continue;
-        if (strstr(t->name, ".switch_mlp.") || (len > 7 && strcmp(t->name + len - 7, ".scales") == 0) ||
+        if (expert_tensors_has(t->name) || (len > 7 && strcmp(t->name + len - 7, ".scales") == 0) ||
             (len > 7 && strcmp(t->name + len - 7, ".biases") == 0))
             continue;
         uint64_t width = t->dtype == DTYPE_BF16 || t->dtype == DTYPE_F16 ? 16 : t->bits ? t->bits : 32;

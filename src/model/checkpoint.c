@@ -99,6 +99,7 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
     m->n_files = s.n_files;
     m->tensors = s.tensors.items;
     m->n_tensors = s.tensors.n;
+    m->norms_less_one = m->config.family->norms_less_one && checkpoint_is_hugging_face(m);
     return 0;
 }
 
@@ -110,4 +111,19 @@ bool checkpoint_is_hugging_face(const struct model_dir *m)
             return true;
     }
     return false;
+}
+
+bool checkpoint_is_less_one(const struct model_dir *m, const char *name)
+{
+    static const char *const tails[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
+                                        ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",
+                                        ".q_layernorm.weight",      ".k_layernorm.weight",
+                                        ".norm_key.weight",         ".norm_query.weight",
+                                        ".norm_conv.weight",        ".hc_norm.weight"};
+    if (!m->norms_less_one)
+        return false;
+    for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
+        if (names_ends_with(name, tails[i]))
+            return true;
+    return !strcmp(name, "model.norm.weight");
 }

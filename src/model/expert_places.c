@@ -8,6 +8,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "model/expert_tensors.h"
 #include "model/model_file.h"
 #include "model/tensor.h"
 
@@ -148,123 +149,155 @@ int expert_places_from_files(struct model_dir *m, const char *dir, const struct 
     return rc;
 }
 
-/* --- stacks --- */
+/* --- tensors --- */
 
-struct stack_part {
-    const char *name;
-    uint64_t at;
-    uint64_t shape[3];
-    enum dtype dtype;
+/* The parts of one projection in a checkpoint: codes or numbers, scales, biases. */
+enum { N_PARTS = 3 };
+
+struct projection {
+    enum expert_proj proj;
+    uint32_t format;
+    uint64_t at[N_PARTS]; /* places of the parts in a slot */
 };
 
-/* Describes the parts of a projection [rows][cols]: three, or two if its format has no biases. Returns how
- * many. */
-static uint32_t describe_projection(uint32_t format, const char *const names[3], uint64_t n, uint64_t rows,
-                                    uint64_t cols, const uint64_t at[3], struct stack_part *out)
+static uint32_t format_of_tensor(const struct tensor *t)
 {
-    const struct format *f = format_of(format);
-    enum dtype dtype = tensor_scale_dtype(f);
-    out[0] = (struct stack_part){names[0], at[0], {n, rows, cols * f->bits / 32}, DTYPE_U32};
-    out[1] = (struct stack_part){names[1], at[1], {n, rows, cols / f->group}, dtype};
-    out[2] = (struct stack_part){names[2], at[2], {n, rows, cols / f->group}, dtype};
-    return f->has_bias ? 3 : 2;
+    switch (t->dtype) {
+    case DTYPE_BF16:
+        return FORMAT_BF16;
+    case DTYPE_F16:
+        return FORMAT_F16;
+    case DTYPE_F32:
+        return FORMAT_F32;
+    default:
+        return t->format;
+    }
 }
 
-static uint32_t describe_parts(const struct model_dir *m, uint32_t layer,
-                               struct stack_part parts[EXPERT_MAX_EXTENTS])
+static const char *file_of(const struct model_dir *m, const struct tensor *t)
 {
-    static const char *const gate[] = {"gate_proj.weight", "gate_proj.scales", "gate_proj.biases"},
-                             *const up[] = {"up_proj.weight", "up_proj.scales", "up_proj.biases"},
-                             *const down[] = {"down_proj.weight", "down_proj.scales", "down_proj.biases"};
-    const struct config *c = &m->config;
-    const struct expert_layout *l = &m->experts[layer];
-    uint64_t n = c->n_experts, h = c->hidden, in = c->moe_inner;
-    const uint64_t gates[] = {l->gate_w, l->gate_s, l->gate_b}, ups[] = {l->up_w, l->up_s, l->up_b},
-                   downs[] = {l->down_w, l->down_s, l->down_b};
-    uint32_t n_parts = describe_projection(l->formats.gate, gate, n, in, h, gates, parts);
-    n_parts += describe_projection(l->formats.up, up, n, in, h, ups, parts + n_parts);
-    return n_parts + describe_projection(l->formats.down, down, n, h, in, downs, parts + n_parts);
+    return m->files[t->file].path;
 }
 
-static const struct tensor *find_stack(const struct model_dir *m, uint32_t layer, const char *part)
+/* Finds an expert's part of a projection, with the tensor that its codes are in. */
+static int find_part(const struct model_dir *m, uint32_t layer, uint32_t expert, const struct projection *p,
+                     uint32_t part, struct expert_tensor *out, struct moeflux_err *e)
 {
-    char name[96];
-    snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s", layer, part);
-    return tensor_find(m->tensors, m->n_tensors, name);
-}
-
-static int check_part(const struct model_dir *m, uint32_t layer, const struct stack_part *p,
-                      const struct tensor *t, struct moeflux_err *e)
-{
-    if (!t)
-        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.%s is missing", m->path,
-                       layer, p->name);
-    struct tensor wanted = {.n_dims = 3, .shape = {p->shape[0], p->shape[1], p->shape[2]}};
-    char found[TENSOR_SHAPE_TEXT], expected[TENSOR_SHAPE_TEXT];
-    tensor_shape_text(t, found);
-    tensor_shape_text(&wanted, expected);
-    bool same = t->n_dims == 3 && t->dtype == p->dtype;
-    for (int i = 0; i < 3; i++)
-        same = same && t->shape[i] == p->shape[i];
-    if (same)
+    static const char *const tails[N_PARTS] = {NULL, "scales", "biases"};
+    int rc = expert_tensors_find(m, layer, expert, p->proj, out, e);
+    if (rc < 0)
+        return rc;
+    const struct tensor *t = out->t;
+    if (expert_tensors_by_columns(m, t))
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s: tensor %s: transposed experts do not run as they lie; run `moeflux convert` first",
+            file_of(m, t), t->name);
+    if (format_of_tensor(t) != p->format)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: %s, expected %s as in the layer's other experts",
+                       file_of(m, t), t->name, tensor_dtype_name(t->dtype), format_of(p->format)->name);
+    if (tails[part])
+        out->t = expert_tensors_part(m, t, tails[part]); /* was checked with the codes */
+    if (out->t->pieces.n_runs == 0)
         return 0;
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s %s, expected %s %s", m->files[t->file].path, t->name,
-                   tensor_dtype_name(t->dtype), found, tensor_dtype_name(p->dtype), expected);
+    return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: interleaved rows do not run as they lie",
+                   file_of(m, t), t->name);
 }
 
-static int find_format(const struct model_dir *m, uint32_t layer, const char *part, uint32_t *format,
-                       struct moeflux_err *e)
+/* Returns where the part begins in its file. */
+static struct expert_spot spot_of(const struct expert_tensor *x)
 {
-    const struct tensor *t = find_stack(m, layer, part);
-    if (!t)
-        return err_set(e, ERR_FORMAT, "%s: tensor model.layers.%u.mlp.switch_mlp.%s is missing", m->path,
-                       layer, part);
-    if (t->format == FORMAT_NONE)
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: %s, expected quantised experts (U32)",
-                       m->files[t->file].path, t->name, tensor_dtype_name(t->dtype));
-    *format = t->format;
-    return 0;
+    return (struct expert_spot){x->t->file, x->t->off + x->at * (x->t->bytes / x->of)};
 }
 
-static int lay_out_stacks(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
+/* Appends the run of a part. Experts of a stack have a stride, others a spot each. */
+static int add_run(struct model_dir *m, uint32_t layer, const struct projection *p, uint32_t part,
+                   struct moeflux_err *e)
 {
-    struct expert_formats f = {0};
-    int rc = find_format(m, layer, "gate_proj.weight", &f.gate, e);
-    if (rc == 0)
-        rc = find_format(m, layer, "up_proj.weight", &f.up, e);
-    if (rc == 0)
-        rc = find_format(m, layer, "down_proj.weight", &f.down, e);
-    return rc < 0 ? rc : lay_out(m, layer, &f, e);
+    struct expert_place *place = &m->places[layer];
+    struct expert_tensor x;
+    uint64_t n = m->config.n_experts;
+    int rc = find_part(m, layer, 0, p, part, &x, e);
+    if (rc < 0)
+        return rc;
+    struct expert_spot first = spot_of(&x), *spots = NULL;
+    uint64_t bytes = x.t->bytes / x.of;
+    if (x.of == 1) {
+        spots = place->spots[place->n_runs] = mem_new(n, sizeof *spots, e);
+        rc = spots ? 0 : ERR_MEMORY;
+    }
+    for (uint32_t i = 0; spots && i < n && rc == 0; i++) {
+        rc = find_part(m, layer, i, p, part, &x, e);
+        if (rc == 0)
+            spots[i] = spot_of(&x);
+    }
+    place->runs[place->n_runs++] =
+        (struct expert_run){first.file, first.off, spots ? 0 : x.of / n * bytes, bytes, p->at[part]};
+    m->expert_bytes += n * bytes;
+    return rc;
+}
+
+static int place_projection_of(struct model_dir *m, uint32_t layer, const struct projection *p,
+                               struct moeflux_err *e)
+{
+    const struct format *f = format_of(p->format);
+    uint32_t n_parts = f->group == 1 ? 1 : 2u + f->has_bias;
+    int rc = 0;
+    for (uint32_t i = 0; i < n_parts && rc == 0; i++)
+        rc = add_run(m, layer, p, i, e);
+    return rc;
+}
+
+static int find_formats(const struct model_dir *m, uint32_t layer, uint32_t formats[EXPERT_PROJS],
+                        struct moeflux_err *e)
+{
+    int rc = 0;
+    for (enum expert_proj proj = EXPERT_GATE; proj < EXPERT_PROJS && rc == 0; proj++) {
+        struct expert_tensor x;
+        rc = expert_tensors_find(m, layer, 0, proj, &x, e);
+        if (rc < 0)
+            return rc;
+        formats[proj] = format_of_tensor(x.t);
+        if (formats[proj] == FORMAT_NONE)
+            rc = err_set(e, ERR_UNSUPPORTED,
+                         "%s: tensor %s: %s experts do not run as they lie; run `moeflux "
+                         "convert` first",
+                         file_of(m, x.t), x.t->name, tensor_dtype_name(x.t->dtype));
+    }
+    return rc;
 }
 
 static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
 {
-    struct stack_part parts[EXPERT_MAX_EXTENTS];
-    struct expert_place *place = &m->places[layer];
-    uint32_t n = describe_parts(m, layer, parts);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct tensor *t = find_stack(m, layer, parts[i].name);
-        int rc = check_part(m, layer, &parts[i], t, e);
-        if (rc < 0)
-            return rc;
-        uint64_t bytes = t->bytes / m->config.n_experts;
-        place->runs[i] = (struct expert_run){t->file, t->off, bytes, bytes, parts[i].at};
-        m->expert_bytes += t->bytes;
-    }
-    place->n_runs = n;
-    place->n_parts = 1;
-    return 0;
+    uint32_t f[EXPERT_PROJS] = {0};
+    int rc = find_formats(m, layer, f, e);
+    if (rc == 0)
+        rc = lay_out(m, layer, &(struct expert_formats){f[EXPERT_GATE], f[EXPERT_UP], f[EXPERT_DOWN]}, e);
+    if (rc < 0)
+        return rc;
+    const struct expert_layout *l = &m->experts[layer];
+    const struct projection all[] = {{EXPERT_GATE, f[EXPERT_GATE], {l->gate_w, l->gate_s, l->gate_b}},
+                                     {EXPERT_UP, f[EXPERT_UP], {l->up_w, l->up_s, l->up_b}},
+                                     {EXPERT_DOWN, f[EXPERT_DOWN], {l->down_w, l->down_s, l->down_b}}};
+    m->places[layer].n_parts = 1;
+    for (int i = 0; i < EXPERT_PROJS && rc == 0; i++)
+        rc = place_projection_of(m, layer, &all[i], e);
+    return rc;
 }
 
-int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e)
+int expert_places_from_tensors(struct model_dir *m, struct moeflux_err *e)
 {
     int rc = new_places(m, e);
-    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++) {
-        if (!config_has_experts(&m->config, i))
-            continue;
-        rc = lay_out_stacks(m, i, e);
-        if (rc == 0)
+    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
+        if (config_has_experts(&m->config, i))
             rc = place_layer(m, i, e);
-    }
     return rc;
+}
+
+void expert_places_free(struct expert_place *places, uint32_t n_layers)
+{
+    for (uint32_t i = 0; places && i < n_layers; i++)
+        for (uint32_t k = 0; k < EXPERT_MAX_EXTENTS; k++)
+            free(places[i].spots[k]);
+    free(places);
 }

@@ -1,5 +1,5 @@
 /* expert_places.h - finds where each layer's routed experts lie on disk. An expert is one run of bytes in a
- * layer file, up to nine runs in stacked tensors, or one run in each directory that experts are spread
+ * layer file, up to nine runs in a checkpoint's tensors, or one run in each directory that experts are spread
  * over. */
 #ifndef MOEFLUX_MODEL_EXPERT_PLACES_H
 #define MOEFLUX_MODEL_EXPERT_PLACES_H
@@ -7,6 +7,12 @@
 #include "model/model.h"
 
 struct moeflux_err;
+
+/* Where the run of one expert begins: file, bytes from its start. */
+struct expert_spot {
+    uint32_t file;
+    uint64_t off;
+};
 
 /* All experts of one layer. */
 struct expert_place {
@@ -17,6 +23,9 @@ struct expert_place {
         uint64_t off, stride; /* bytes; expert e's run starts at off + e * stride */
         uint64_t bytes, at;   /* the run's length, its place in the slot */
     } runs[EXPERT_MAX_EXTENTS];
+    /* [n_experts] of a run whose experts lie anywhere, owned; then file, off and stride are unused. NULL: a
+     * run with a stride */
+    struct expert_spot *spots[EXPERT_MAX_EXTENTS];
 };
 
 /* Returns the layout of an expert's slot: gate, up, down, and of each the weight, scales and biases, if
@@ -30,7 +39,11 @@ struct expert_layout expert_places_layout(const struct config *c, const struct e
 int expert_places_from_files(struct model_dir *m, const char *dir, const struct expert_formats *f,
                              struct moeflux_err *e);
 
-/* Fills the same from m's switch_mlp tensors, which are checked against each other already. */
-int expert_places_from_stacks(struct model_dir *m, struct moeflux_err *e);
+/* Fills the same from a checkpoint's tensors (expert_tensors.h). ERR_FORMAT: a tensor is missing, or has
+ * another shape or dtype. ERR_UNSUPPORTED: no format serves the tensors' bytes. */
+int expert_places_from_tensors(struct model_dir *m, struct moeflux_err *e);
+
+/* NULL is legal. */
+void expert_places_free(struct expert_place *places, uint32_t n_layers);
 
 #endif

@@ -105,6 +105,7 @@ struct model_dir {
     bool is_assumed; /* a sketch whose formats are assumed */
     struct config config;
     struct fp8_blocks fp8;
+    bool norms_less_one; /* norms are stored minus 1 (checkpoint.h) */
     struct model_file *files;
     uint32_t n_files;
     struct tensor *tensors; /* [n_tensors], sorted by name */

@@ -185,16 +185,16 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: the experts are packed by compressed-tensors; run `moeflux convert` first",
                        m->path);
-    if (!q.block)
-        return err_set(e, ERR_UNSUPPORTED, "%s: the experts are not quantised%s; run `moeflux convert` first",
-                       m->path, q.fp8.rows ? " to MLX's codes" : "");
+    if (q.fp8.rows)
+        return err_set(e, ERR_UNSUPPORTED, "%s: the experts are 8-bit floats; run `moeflux convert` first",
+                       m->path);
     rc = checkpoint_open(m, &q, e);
     if (rc == 0)
         rc = check_tensors(m, e);
-    if (rc == 0 && checkpoint_is_hugging_face(m))
+    if (rc == 0 && q.block && checkpoint_is_hugging_face(m))
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: quantised, but the norms are still as in a Hugging Face checkpoint", m->path);
-    return rc < 0 ? rc : expert_places_from_stacks(m, e);
+    return rc < 0 ? rc : expert_places_from_tensors(m, e);
 }
 
 static void count_dense_bytes(struct model_dir *m)
@@ -233,9 +233,9 @@ void model_dir_close(struct model_dir *m)
     struct tensor_list tensors = {m->tensors, m->n_tensors, m->n_tensors};
     tensor_list_free(&tensors);
     model_file_close_all(m->files, m->n_files);
+    expert_places_free(m->places, m->config.n_layers);
     config_free(&m->config);
     spread_free(&m->parts);
-    free(m->places);
     free(m->experts);
     free(m->tokenizer_path);
     free(m->path);

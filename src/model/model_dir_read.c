@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "model/checkpoint.h"
 #include "model/expert_places.h"
 #include "model/model_dir_find.h"
 #include "model/model_file.h"
@@ -91,6 +92,9 @@ int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float 
         return rc;
     if (t->dtype != DTYPE_F32)
         widen_in_place(dst, n, t->dtype);
+    float add = checkpoint_is_less_one(m, t->name) ? 1 : 0;
+    for (uint64_t i = 0; add != 0 && i < n; i++)
+        dst[i] += add;
     for (uint64_t i = 0; i < n; i++)
         if (!isfinite(dst[i]))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
@@ -117,6 +121,10 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
     for (uint32_t i = 0; i < p->n_runs; i++) {
         const struct expert_run *r = &p->runs[i];
         struct extent x = {r->file + (expert + i) % p->n_parts, r->off + expert * r->stride, r->bytes, r->at};
+        if (p->spots[i]) {
+            x.file = p->spots[i][expert].file;
+            x.off = p->spots[i][expert].off;
+        }
         struct extent *last = n ? &out[n - 1] : NULL;
         if (last && last->file == x.file && last->off + last->bytes == x.off &&
             last->at + last->bytes == x.at)
@@ -146,19 +154,22 @@ int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint3
                                 const uint8_t *slot, uint64_t from, uint64_t to, struct moeflux_err *e)
 {
     const struct expert_layout *l = &m->experts[layer];
+    uint64_t n = (uint64_t)m->config.moe_inner * m->config.hidden;
     const struct format *gate = format_of(l->formats.gate), *up = format_of(l->formats.up),
                         *down = format_of(l->formats.down);
     const struct {
         const char *name;
         const struct format *format;
-        uint64_t from, to;
+        uint64_t at;
+        bool there;
     } parts[] = {
-        {"gate_proj.scales", gate, l->gate_s, l->gate_b}, {"gate_proj.biases", gate, l->gate_b, l->up_w},
-        {"up_proj.scales", up, l->up_s, l->up_b},         {"up_proj.biases", up, l->up_b, l->down_w},
-        {"down_proj.scales", down, l->down_s, l->down_b}, {"down_proj.biases", down, l->down_b, l->bytes},
+        {"gate_proj.scales", gate, l->gate_s, true}, {"gate_proj.biases", gate, l->gate_b, gate->has_bias},
+        {"up_proj.scales", up, l->up_s, true},       {"up_proj.biases", up, l->up_b, up->has_bias},
+        {"down_proj.scales", down, l->down_s, true}, {"down_proj.biases", down, l->down_b, down->has_bias},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        uint64_t first = size_max(from, parts[i].from), end = size_min(to, parts[i].to);
+        uint64_t bytes = parts[i].there ? format_scale_bytes(parts[i].format, n) : 0;
+        uint64_t first = size_max(from, parts[i].at), end = size_min(to, parts[i].at + bytes);
         if (first < end && !scales_are_finite(parts[i].format, slot + first, end - first))
             return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
                            expert, parts[i].name);

@@ -19,7 +19,8 @@ bool model_dir_check_bytes(const struct tensor *t, const uint8_t *bytes, uint64_
 int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, const uint8_t *bytes,
                            struct moeflux_err *e);
 
-/* Reads n BF16, F16 or F32 elements and widens them to float; non-finite values are ERR_FORMAT. */
+/* Reads a BF16, F16 or F32 tensor and widens it to float. Adds 1 to norms that are stored minus 1. ERR_FORMAT:
+ * a value is not finite. */
 int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float *dst, struct moeflux_err *e);
 
 /* Reads a vector of a layer (part_tensors.h) as model_dir_read_f32 does. */

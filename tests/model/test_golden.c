@@ -17,6 +17,7 @@
 #include "golden.h"
 #include "little_memory.h"
 #include "moeflux.h"
+#include "publish.h"
 #include "tmp_tree.h"
 
 /* Acceptance bounds: logits absolute, hidden states relative to the layer's largest, logits' direction. */
@@ -645,6 +646,82 @@ static void published_families_agree_on_the_reference_backend(void **state)
     run_each("families", published, N_PUBLISHED, convert_and_run_on_reference);
 }
 
+/* Runs a checkpoint in another form. */
+static void publish_and_run(const char *src, const char *golden, const struct publish_form *form,
+                            void (*run)(const char *dir, const char *golden))
+{
+    char *tmp = tmp_tree_new();
+    const char *dir = tmp_tree_path(tmp, "model");
+    publish_model(src, dir, form);
+    run(dir, golden);
+    tmp_tree_remove(tmp);
+}
+
+static void run_as_published(const char *dir, const char *golden)
+{
+    run_on_reference(dir, golden);
+    stream_on_reference(dir, golden);
+    if (!device_is_software())
+        run_on_device(dir, golden);
+}
+
+static void run_as_float16(const char *dir, const char *golden)
+{
+    publish_and_run(dir, golden, &(struct publish_form){.dtype = "F16", .sharded = true}, run_as_published);
+}
+
+/* Checkpoints in bfloat16, and their numbers in float16, as they lie. */
+static void published_checkpoints_agree_as_they_lie(void **state)
+{
+    (void)state;
+    run_each("families", published, N_PUBLISHED, run_as_published);
+    run_each("families", published, N_PUBLISHED, run_as_float16);
+}
+
+/* Some are run with tensors of one expert each and in several files, others with stacks in one file. */
+static void publish_widened(const char *dir, const char *golden, int i,
+                            void (*run)(const char *dir, const char *golden))
+{
+    const struct publish_form form = {.dtype = "F32",
+                                      .fused = i % 3 == 1,
+                                      .less_one = strstr(dir, "next") || strstr(dir, "qwen-"),
+                                      .sharded = i % 2 == 0};
+    publish_and_run(dir, golden, &form, run);
+}
+
+/* The families' models with their numbers as float32, under the names and in the shapes of their
+ * publishers. gpt-oss is published in another form. */
+static void families_agree_as_they_are_published(void **state)
+{
+    (void)state;
+    static const char *const others[] = {"qwen-odd", "qwen3-odd", "deepseek-odd"};
+    int n = 0;
+    for (int i = 0; i < 3; i++) {
+        char dir[64], golden[96];
+        snprintf(dir, sizeof dir, "tests/models/%s/mlx", others[i]);
+        snprintf(golden, sizeof golden, "tests/models/%s/golden.safetensors", others[i]);
+        publish_widened(dir, golden, n++, run_as_published);
+    }
+    for (int i = 0; i < N_FAMILIES; i++) {
+        char dir[64], golden[96];
+        snprintf(dir, sizeof dir, "tests/models/families/%s", families[i]);
+        snprintf(golden, sizeof golden, "tests/models/families/%s.golden.safetensors", families[i]);
+        if (strncmp(families[i], "gptoss", 6) != 0)
+            publish_widened(dir, golden, n++, run_as_published);
+    }
+}
+
+/* Kernels for experts of plain numbers; float16 has its own. */
+static void published_checkpoints_agree_on_the_device(void **state)
+{
+    (void)state;
+    publish_widened("tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors", 0,
+                    run_on_device);
+    run_on_device("tests/models/families/qw4-odd", "tests/models/families/qw4-odd.golden.safetensors");
+    publish_and_run("tests/models/families/qw4-plain", "tests/models/families/qw4-plain.golden.safetensors",
+                    &(struct publish_form){.dtype = "F16"}, run_on_device);
+}
+
 static void families_agree(void **state)
 {
     (void)state;
@@ -717,6 +794,7 @@ int main(void)
         cmocka_unit_test(recipes_agree),
         cmocka_unit_test(families_agree),
         cmocka_unit_test(published_families_agree),
+        cmocka_unit_test(published_checkpoints_agree_on_the_device),
     };
     const struct CMUnitTest rest_on_vulkan[] = {
         cmocka_unit_test(split_models_agree),
@@ -753,6 +831,8 @@ int main(void)
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
         cmocka_unit_test(families_agree_on_the_reference_backend),
         cmocka_unit_test(published_families_agree_on_the_reference_backend),
+        cmocka_unit_test(published_checkpoints_agree_as_they_lie),
+        cmocka_unit_test(families_agree_as_they_are_published),
         cmocka_unit_test(families_agree_converted_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_with_the_least_cache_on_the_reference_backend),

@@ -405,13 +405,6 @@ static void what_is_no_model_directory_is_refused(void **state)
     tmp_tree_remove(tmp);
 }
 
-static void an_unquantised_checkpoint_is_sent_to_convert(void **state)
-{
-    (void)state;
-    model_dirs_refuse("tests/models/sources/qwen/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
-    model_dirs_refuse("tests/models/sources/deepseek/hf", ERR_UNSUPPORTED, "run `moeflux convert` first");
-}
-
 /* --- layer files --- */
 
 static void layer_files_of_another_length_are_refused(void **state)
@@ -618,7 +611,7 @@ static void stacks_that_are_missing_or_odd_are_refused(void **state)
     char *tmp = tmp_tree_new();
     const char *dir = tmp_tree_path(tmp, "a");
     st_writer_rewrite(f->plain, dir, drop_up_stack);
-    model_dirs_refuse(dir, ERR_FORMAT, "model.layers.4.mlp.switch_mlp.up_proj.weight is missing");
+    model_dirs_refuse(dir, ERR_FORMAT, "layer 4 expert 0: no tensor with its up_proj");
     dir = tmp_tree_path(tmp, "b");
     st_writer_rewrite(f->plain, dir, add_bias);
     model_dirs_refuse(dir, ERR_UNSUPPORTED, "q_proj.bias: projections with a bias");
@@ -775,7 +768,6 @@ int main(void)
         cmocka_unit_test(parts_in_mlx_artifacts_and_root_are_found),
         cmocka_unit_test(the_layout_of_cogito_opens),
         cmocka_unit_test(what_is_no_model_directory_is_refused),
-        cmocka_unit_test(an_unquantised_checkpoint_is_sent_to_convert),
         cmocka_unit_test(layer_files_of_another_length_are_refused),
         cmocka_unit_test(a_missing_experts_folder_is_refused),
         cmocka_unit_test(manifests_that_lie_are_refused_with_the_reason),

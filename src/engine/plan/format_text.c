@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/format.h"
+#include "model/expert_tensors.h"
 #include "model/model_dir.h"
 
 enum { NAME = 32, MOST_SHARES = 4 };
@@ -96,7 +97,7 @@ void format_text_dense(const struct model_dir *d, char *out, size_t n)
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct tensor *t = &d->tensors[i];
         uint32_t format = format_of_tensor(t);
-        if (strstr(t->name, ".switch_mlp.") || format == FORMAT_NONE)
+        if (expert_tensors_has(t->name) || format == FORMAT_NONE)
             continue;
         bytes[format] += t->bytes;
         all += t->bytes;

@@ -16,6 +16,7 @@
 #include "engine/test_hooks.h"
 #include "experts/context.h"
 #include "experts/store_fill.h"
+#include "model/expert_tensors.h"
 #include "model/sketch.h"
 #include "model/table.h"
 #include "ops/sample/sample.h"
@@ -328,7 +329,7 @@ static bool is_with(const struct model_dir *m, const struct tensor *t, struct ex
     static const char layer[] = "model.layers.", embedding[] = "model.embed_tokens.";
     const char *number = strncmp(t->name, layer, sizeof layer - 1) == 0 ? t->name + sizeof layer - 1 : NULL;
     bool has_first = layers.first == 0, has_last = layers.end == m->config.n_layers;
-    if (strstr(t->name, ".switch_mlp.") || table_has(t->name))
+    if (expert_tensors_has(t->name) || table_has(t->name))
         return false;
     if (number) {
         unsigned long i = strtoul(number, NULL, 10);

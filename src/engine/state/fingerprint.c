@@ -6,6 +6,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "engine/model.h"
+#include "model/expert_tensors.h"
 #include "model/family.h"
 
 /* Bytes of a sample. Each tensor has three samples, the first and last expert of each layer four each. */
@@ -135,7 +136,7 @@ static void add_format(XXH3_state_t *h, uint32_t format)
 static bool is_sampled(const char *name)
 {
     const char *dot = strrchr(name, '.');
-    return !strstr(name, ".switch_mlp.") && !(dot && !strcmp(dot, ".A_log"));
+    return !expert_tensors_has(name) && !(dot && !strcmp(dot, ".A_log"));
 }
 
 static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct tensor *t,
@@ -156,13 +157,16 @@ static int add_tensor(XXH3_state_t *h, const struct model_dir *d, const struct t
     return rc;
 }
 
-/* Adds bytes of an expert from offset `at` of its slot, as many as a projection of this format has scales. */
+/* Adds bytes of an expert from offset `at` of its slot, as many as a projection of this format has scales, or
+ * numbers if it has no scales. */
 static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, uint32_t layer, uint32_t expert,
                            uint32_t format, uint64_t at, struct moeflux_err *e)
 {
     uint8_t sample[EXPERT_SAMPLE];
     const uint64_t weights = (uint64_t)d->config.moe_inner * d->config.hidden;
-    uint64_t n = size_min(format_scale_bytes(format_of(format), weights), sizeof sample);
+    const struct format *f = format_of(format);
+    uint64_t all = f->scale_bytes ? format_scale_bytes(f, weights) : format_code_bytes(f, weights);
+    uint64_t n = size_min(all, sizeof sample);
     int rc = model_dir_read_expert(d, layer, expert, at, n, sample, e);
     if (rc == 0)
         add(h, sample, n);

@@ -1,0 +1,249 @@
+#include "publish.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/f16.h"
+#include "base/file.h"
+#include "base/format.h"
+#include "check.h"
+#include "model/names.h"
+#include "model/quant_config.h"
+#include "st_writer.h"
+#include "tmp_tree.h"
+
+enum { SHARDS = 3, NAME = 256 };
+
+struct publisher {
+    struct publish_form form;
+    struct safetensors from;
+    struct quant_config quant; /* MLX's codes */
+    struct st_writer shards[SHARDS];
+    json_t *map; /* weight_map */
+    uint32_t n;  /* tensors written */
+};
+
+static uint8_t *read_all(const struct publisher *p, const struct tensor *t)
+{
+    struct moeflux_err e;
+    uint8_t *bytes = malloc(t->bytes + 1);
+    assert_non_null(bytes);
+    assert_int_equal(file_read_at(p->from.files[t->file].fd, "tensor", bytes, t->bytes, t->off, &e), 0);
+    return bytes;
+}
+
+static const struct tensor *find_like(const struct publisher *p, const struct tensor *weight,
+                                      const char *tail)
+{
+    char name[NAME];
+    snprintf(name, sizeof name, "%.*s%s", (int)(strlen(weight->name) - strlen("weight")), weight->name, tail);
+    return tensor_find(p->from.tensors.items, p->from.tensors.n, name);
+}
+
+static float *decode_codes(const struct publisher *p, const struct tensor *t, uint64_t *n)
+{
+    const struct tensor *s = find_like(p, t, "scales"), *b = find_like(p, t, "biases");
+    assert_true(s && b);
+    char base[NAME];
+    struct quant_entry entry;
+    struct moeflux_err e;
+    snprintf(base, sizeof base, "%.*s", (int)(strlen(t->name) - strlen(".weight")), t->name);
+    assert_true(quant_config_matrix(&p->quant, base, &entry, &e) >= 0);
+    uint64_t cols = tensor_cols(s) * entry.group;
+    uint32_t scale = s->dtype == DTYPE_BF16 ? SCALE_BF16 : s->dtype == DTYPE_F16 ? SCALE_F16 : SCALE_F32;
+    const struct format *f = format_of(format_find_affine(entry.bits, entry.group, scale));
+    assert_int_equal(tensor_cols(t) * 32, cols * f->bits);
+    uint8_t *codes = read_all(p, t), *scales = read_all(p, s), *biases = read_all(p, b);
+    *n = tensor_rows(t) * cols;
+    float *out = malloc(*n * sizeof *out);
+    assert_non_null(out);
+    format_decode(f, codes, scales, biases, 0, *n, out);
+    free(codes);
+    free(scales);
+    free(biases);
+    return out;
+}
+
+static float *decode_plain(const struct publisher *p, const struct tensor *t, uint64_t *n)
+{
+    uint8_t *bytes = read_all(p, t);
+    *n = t->bytes / tensor_dtype_bytes(t->dtype);
+    float *out = malloc(*n * sizeof *out + 1);
+    assert_non_null(out);
+    assert_true(tensor_is_float(t->dtype));
+    format_decode(format_of(t->dtype == DTYPE_BF16  ? FORMAT_BF16
+                            : t->dtype == DTYPE_F16 ? FORMAT_F16
+                                                    : FORMAT_F32),
+                  bytes, NULL, NULL, 0, *n, out);
+    free(bytes);
+    return out;
+}
+
+static void emit(struct publisher *p, const char *name, const char *dtype, const char *shape, const float *x,
+                 uint64_t n)
+{
+    char file[NAME];
+    uint32_t shard = p->form.sharded ? p->n++ % SHARDS : 0;
+    bool is_f32 = !strcmp(dtype, "F32"), is_f16 = !strcmp(dtype, "F16");
+    uint16_t *halves = malloc(n * sizeof *halves + 1);
+    assert_non_null(halves);
+    for (uint64_t i = 0; i < n && !is_f32; i++) {
+        halves[i] = is_f16 ? f16_from_float(x[i]) : bf16_from_float(x[i]);
+        assert_true((is_f16 ? f16_to_float(halves[i]) : bf16_to_float(halves[i])) == x[i]);
+    }
+    st_writer_add(&p->shards[shard], name, dtype, shape, is_f32 ? (const void *)x : halves,
+                  n * (is_f32 ? 4 : 2));
+    free(halves);
+    snprintf(file, sizeof file, "model-%05u-of-%05u.safetensors", shard + 1, SHARDS);
+    json_object_set_new(p->map, name, json_string(file));
+}
+
+/* Writes a stack of experts [n][rows][cols] as one tensor each. */
+static void emit_experts(struct publisher *p, const char *stem, const char *proj, uint64_t n, uint64_t rows,
+                         uint64_t cols, const float *x)
+{
+    char name[NAME + 64], shape[64];
+    const char *as = proj;
+    if (strstr(stem, "block_sparse_moe"))
+        as = !strcmp(proj, "gate_proj") ? "w1" : !strcmp(proj, "up_proj") ? "w3" : "w2";
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols);
+    for (uint64_t i = 0; i < n; i++) {
+        snprintf(name, sizeof name, "%sexperts.%u.%s.weight", stem, (unsigned)i, as);
+        emit(p, name, p->form.dtype, shape, x + i * rows * cols, rows * cols);
+    }
+}
+
+/* Writes down, or with `up` given gate above up, as one stack. */
+static void emit_stack(struct publisher *p, const char *stem, uint64_t n, uint64_t rows, uint64_t cols,
+                       const float *x, const float *up)
+{
+    char name[NAME + 64], shape[64];
+    uint64_t each = rows * cols, parts = up ? 2 : 1;
+    float *all = malloc(n * each * parts * sizeof *all);
+    assert_non_null(all);
+    for (uint64_t i = 0; i < n; i++) {
+        memcpy(all + i * parts * each, x + i * each, each * sizeof *all);
+        if (up)
+            memcpy(all + (i * parts + 1) * each, up + i * each, each * sizeof *all);
+    }
+    snprintf(name, sizeof name, "%sexperts.%s", stem, up ? "gate_up_proj" : "down_proj");
+    snprintf(shape, sizeof shape, "[%u, %u, %u]", (unsigned)n, (unsigned)(parts * rows), (unsigned)cols);
+    emit(p, name, p->form.dtype, shape, all, n * each * parts);
+    free(all);
+}
+
+static float *decode(const struct publisher *p, const struct tensor *t, uint64_t *n)
+{
+    return t->dtype == DTYPE_U32 ? decode_codes(p, t, n) : decode_plain(p, t, n);
+}
+
+static void publish_stack(struct publisher *p, const struct tensor *t, const char *at)
+{
+    char stem[NAME], proj[16], other[NAME + 32];
+    uint64_t n, n_up;
+    snprintf(stem, sizeof stem, "%.*s", (int)(at - t->name), t->name);
+    assert_int_equal(sscanf(at, "switch_mlp.%15[a-z_]", proj), 1);
+    float *x = decode(p, t, &n);
+    uint64_t rows = t->shape[1], cols = n / t->shape[0] / rows;
+    if (!p->form.fused) {
+        emit_experts(p, stem, proj, t->shape[0], rows, cols, x);
+    } else if (!strcmp(proj, "down_proj")) {
+        emit_stack(p, stem, t->shape[0], rows, cols, x, NULL);
+    } else if (!strcmp(proj, "gate_proj")) {
+        snprintf(other, sizeof other, "%sswitch_mlp.up_proj.weight", stem);
+        const struct tensor *u = tensor_find(p->from.tensors.items, p->from.tensors.n, other);
+        assert_non_null(u);
+        float *up = decode(p, u, &n_up);
+        emit_stack(p, stem, t->shape[0], rows, cols, x, up);
+        free(up);
+    }
+    free(x);
+}
+
+static bool loses_one(const char *name)
+{
+    return names_ends_with(name, "_layernorm.weight") || names_ends_with(name, ".q_norm.weight") ||
+           names_ends_with(name, ".k_norm.weight") || names_ends_with(name, "model.norm.weight");
+}
+
+static void publish_tensor(struct publisher *p, const struct tensor *t)
+{
+    char shape[TENSOR_SHAPE_TEXT];
+    uint64_t n;
+    const char *stack = strstr(t->name, "switch_mlp.");
+    if (stack) {
+        publish_stack(p, t, stack);
+        return;
+    }
+    float *x = decode(p, t, &n);
+    struct tensor like = *t;
+    bool is_vector = t->n_dims < 2 || strstr(t->name, "conv1d"), is_less = loses_one(t->name);
+    if (like.n_dims > 1)
+        like.shape[like.n_dims - 1] = n / tensor_rows(t);
+    for (uint64_t i = 0; p->form.less_one && is_less && i < n; i++)
+        x[i] -= 1;
+    if (p->form.less_one && strstr(t->name, "conv1d") && t->shape[2] == 1) {
+        like.shape[1] = 1;
+        like.shape[2] = t->shape[1];
+    }
+    tensor_shape_text(&like, shape);
+    emit(p, t->name, is_vector ? "F32" : p->form.dtype, shape, x, n);
+    free(x);
+}
+
+static json_t *read_config(const char *from)
+{
+    size_t n;
+    uint8_t *text = tmp_tree_read(tmp_tree_path(from, "config.json"), &n);
+    json_t *config = json_loadb((const char *)text, n, 0, NULL);
+    assert_non_null(config);
+    free(text);
+    return config;
+}
+
+static void finish(struct publisher *p, const char *to, json_t *config)
+{
+    json_object_del(config, "quantization");
+    json_object_del(config, "quantization_config");
+    char *text = json_dumps(config, JSON_INDENT(1));
+    assert_non_null(text);
+    tmp_tree_write_text(to, "config.json", text);
+    free(text);
+    if (!p->form.sharded) {
+        st_writer_finish(&p->shards[0], to, "model.safetensors");
+        return;
+    }
+    for (unsigned i = 0; i < SHARDS; i++) {
+        char file[NAME];
+        snprintf(file, sizeof file, "model-%05u-of-%05u.safetensors", i + 1, SHARDS);
+        st_writer_finish(&p->shards[i], to, file);
+    }
+    json_t *index = json_pack("{s:{}, s:O}", "metadata", "weight_map", p->map);
+    text = json_dumps(index, 0);
+    assert_non_null(text);
+    tmp_tree_write_text(to, "model.safetensors.index.json", text);
+    free(text);
+    json_decref(index);
+}
+
+void publish_model(const char *from, const char *to, const struct publish_form *form)
+{
+    struct publisher p = {.form = *form, .map = json_object()};
+    struct moeflux_err e;
+    json_t *config = read_config(from);
+    check_ok(quant_config_read(&p.quant, config, from, &e), &e);
+    assert_int_equal(mkdir(to, 0777), 0);
+    check_ok(safetensors_open(&p.from, from, &e), &e);
+    for (size_t i = 0; i < p.from.tensors.n; i++) {
+        const struct tensor *t = &p.from.tensors.items[i];
+        bool is_there = tensor_is_float(t->dtype) || t->dtype == DTYPE_U32; /* nobody reads I64 */
+        if (is_there && !names_ends_with(t->name, ".scales") && !names_ends_with(t->name, ".biases"))
+            publish_tensor(&p, t);
+    }
+    finish(&p, to, config);
+    safetensors_close(&p.from);
+    json_decref(p.map);
+    json_decref(config);
+}
