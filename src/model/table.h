@@ -8,9 +8,17 @@
 
 struct moeflux_err;
 
+/* 8-bit floats have matrix.format FORMAT_NONE. */
 struct table_shard {
     struct matrix matrix;
     uint32_t first; /* row of the table */
+    struct {        /* 8-bit floats (fp8.h) */
+        const struct tensor *scales;
+        struct fp8_blocks blocks;
+        uint32_t type, row_bytes; /* SCALE_*; bytes of a row's scales */
+        uint8_t only[4];          /* the scale, if it is the only one of the shard */
+        bool has_only;
+    } fp8;
 };
 
 struct table {
@@ -19,6 +27,7 @@ struct table {
     uint32_t row_bytes; /* the most bytes of a row in the files, all its runs; at most 4 cols */
     uint32_t n_shards;
     struct table_shard *shards; /* owned; by increasing rows */
+    float fp8_values[256];
 };
 
 /* Finds and checks the table of a layer that has one. ERR_FORMAT: a shard is missing, or the rows are not as
