@@ -243,6 +243,7 @@ struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
     uint64_t read_bytes, read_ns;    /* reads of experts; time with at least one in flight */
     uint64_t read_depth_ns;          /* summed over reads: divided by read_ns, the average queue depth */
     uint64_t n_reads;                /* experts read */
+    uint64_t n_rows, wait_rows_ns;   /* rows of n-gram tables read; part of wait_read_ns */
     uint64_t wait_read_ns;           /* time in which evaluations waited for the disk */
     uint64_t wait_gpu_ns;            /* time in which the host waited for the device */
     uint64_t n_compiled, compile_ns; /* kernels compiled at their first use; evaluations waited for them */
