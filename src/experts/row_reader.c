@@ -215,7 +215,8 @@ static void read_by_ring(struct batch *b)
 
 /* --- by threads --- */
 
-/* Reads an op with or without waiting for the disk. Returns 1, ERR_INTERRUPTED if it would have to wait, or an error. */
+/* Reads an op with or without waiting for the disk. Returns 1, ERR_INTERRUPTED if it would have to wait, or
+ * an error. */
 static int read_op(const struct row_reader *r, struct row_op *op, int flags, int *number)
 {
     int rc = 0;

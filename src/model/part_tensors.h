@@ -86,9 +86,9 @@ void part_streams(const struct config *c, const char *name, bool is_last, struct
 /* The mix before the head, below "model.". */
 #define PART_LAST_MIX "hyper_connection_mixer"
 
-/* The delta net's input projections as two matrices (fused.h). Each key head has a block of rows: in the first
- * its query, its key, its value heads' values and their gates z; in the second its value heads' rates b, then
- * a. */
+/* The delta net's input projections as two matrices (fused.h). Each key head has a block of rows: in the
+ * first its query, its key, its value heads' values and their gates z; in the second its value heads' rates
+ * b, then a. */
 extern const struct fused_matrix part_fused_delta_net[];
 
 #endif

@@ -6,7 +6,8 @@
  *          otherwise the table's pages are dropped before each measurement
  *     -n   random rows of each measurement (16384)
  *
- * The last line, "one by one", is a pread of each row after the system was asked to read 256 of them ahead. */
+ * The last line, "one by one", is a pread of each row after the system was asked to read 256 of them
+ * ahead. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>

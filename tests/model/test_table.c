@@ -19,7 +19,7 @@ static const char PLAIN[] = "tests/models/families/qw4-plain", MLX[] = "tests/mo
 static const char TABLE[] = ".ple_embedding.ngram_embedding.";
 
 enum form { FOR_ALL, FOR_SHARDS, FOR_ROWS, FOR_NONE, OF_ANOTHER_SHAPE, NAN_CODE, FORMS };
-static enum form form; /* of the model that write_fp8 makes */
+static enum form form; /* the model that write_fp8 makes */
 
 static uint8_t code_of(float x)
 {

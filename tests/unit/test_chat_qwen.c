@@ -1,5 +1,5 @@
-/* Templates with <|im_start|> turns: the model's own, which wins over its family's form, Qwen3's form, and the
- * variables of Qwen3.8's. Qwen3.5's is in test_chat.c.
+/* Templates with <|im_start|> turns: the model's own, which wins over its family's form, Qwen3's form, and
+ * the variables of Qwen3.8's. Qwen3.5's is in test_chat.c.
  *
  * suites: check fast asan */
 #include <jansson.h>

@@ -28,7 +28,7 @@ struct rows_reading {
     struct pool *pool;        /* one thread */
     bool is_short;            /* the thread has short slices */
     uint32_t n;               /* tokens */
-    uint32_t *rows;           /* as ngram_rows.rows */
+    uint32_t *rows;           /* like ngram_rows.rows */
     uint64_t *order;          /* [max_chunk * n_heads]: row and index, sorted */
     struct row_piece *pieces; /* [max_chunk * n_heads * TABLE_RUNS] */
     float *values;            /* [n_tables][max_chunk][n_heads][cols] */

@@ -43,7 +43,7 @@ struct ngram_text {
 
 struct ngram_rows_options {
     const struct model_dir *dir; /* must outlive the rows */
-    struct expert_layers layers; /* of the stage */
+    struct expert_layers layers; /* the stage's */
     uint32_t max_chunk;
     enum reader_mode io;
     uint64_t host_bytes; /* row_reader_options.host_bytes */
@@ -72,7 +72,8 @@ void ngram_rows_start(struct ngram_rows *r);
 /* Returns whether ngram_rows_wait would return at once. */
 bool ngram_rows_are_there(const struct ngram_rows *r);
 /* Waits for the rows and copies them to `room`, which no operation may be reading. Then starts those added
- * since. Does nothing if none were started. Asks the watch of `x` every 50 ms. ERR_INTERRUPTED, ERR_IO, ERR_FORMAT. */
+ * since. Does nothing if none were started. Asks the watch of `x` every 50 ms. ERR_INTERRUPTED, ERR_IO,
+ * ERR_FORMAT. */
 int ngram_rows_wait(struct ngram_rows *r, const struct exec *x, struct moeflux_err *e);
 
 #endif
