@@ -21,8 +21,8 @@ struct fp8_blocks fp8_blocks_of(const struct model_dir *m, const struct tensor *
                                 const struct tensor *scales);
 /* Fills in the value of each code. */
 void fp8_values(float values[256]);
-/* Decodes the n codes of a row as fp8_read does, to float32. scales: those of the row, one of `block`
- * columns, of the type SCALE_F32 or SCALE_BF16. A value that is not finite is infinite or NaN in `out`. */
+/* Decodes the n codes of a row to float32, which is not rounded to BF16. scales: those of the row, one of
+ * `block` columns, of the type SCALE_F32 or SCALE_BF16. A NaN code gives NaN. */
 void fp8_decode(const uint8_t *codes, const float values[256], const uint8_t *scales, uint32_t scale,
                 uint32_t block, uint64_t n, float *out);
 
