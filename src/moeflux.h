@@ -256,6 +256,7 @@ struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
     uint64_t read_bytes, read_ns;    /* reads of experts; time with at least one in flight */
     uint64_t read_depth_ns;          /* summed over reads: divided by read_ns, the average queue depth */
     uint64_t n_reads;                /* experts read */
+    uint64_t n_rows, wait_rows_ns;   /* rows of n-gram tables read; part of wait_read_ns */
     uint64_t wait_read_ns;           /* time in which evaluations waited for the disk */
     uint64_t wait_gpu_ns;            /* time in which the host waited for the device */
     uint64_t n_compiled, compile_ns; /* kernels compiled at their first use; evaluations waited for them */
@@ -616,7 +617,7 @@ struct moeflux_plan {
     uint64_t n_cpu_experts, n_cpu_slots;         /* their experts; those that host memory has room for */
     /* Most bytes of experts on the device, and on the host where that is other memory (else 0). */
     uint64_t device_room_bytes, host_room_bytes;
-    uint64_t cpu_scratch_bytes; /* host memory for computing experts on the CPU */
+    uint64_t cpu_scratch_bytes; /* host memory for computing experts on the CPU, and for n-gram rows */
     bool experts_resident;      /* every expert has a slot: nothing is read after open */
     char expert_io[1200];       /* how experts are read, and why */
     uint32_t n_devices;         /* devices that share the layers; the members above are their sums */

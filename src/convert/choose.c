@@ -137,7 +137,8 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     if (p->quantised && found == w->format)
         return 0;
     if (table_has(name)) {
-        *format = table_format(found, w->cols);
+        bool stays = w->weight->dtype == DTYPE_F8_E4M3 && !convert_settings_give_bits(&p->settings);
+        *format = stays ? FORMAT_NONE : table_format(found, w->cols);
         return 0;
     }
     int rc = check_group(&wish, what, w->cols, e);

@@ -61,7 +61,11 @@ static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)
         return f16_all_finite(values, n);
     if (t->dtype == DTYPE_U8) /* scales: a byte is a power of two or a small float */
         return model_dir_check_bytes(t, values, n);
-    return t->dtype != DTYPE_F32 || float_all_finite(values, n);
+    const uint8_t *codes = values;
+    bool has_nan = false;
+    for (uint64_t i = 0; t->dtype == DTYPE_F8_E4M3 && i < n; i++)
+        has_nan |= (codes[i] & 0x7f) == 0x7f;
+    return t->dtype == DTYPE_F32 ? float_all_finite(values, n) : !has_nan;
 }
 
 static void widen(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
@@ -201,8 +205,11 @@ static uint64_t source_bytes(const struct dense *d, const struct block *b)
 static int read_block(const struct dense *d, const struct block *b, struct convert_scratch s,
                       struct moeflux_err *e)
 {
+    const struct tensor *src = b->item->src;
     if (b->item->step == CONVERT_REPACK)
         return 0;
+    if (b->item->step == CONVERT_COPY && src->dtype == DTYPE_F8_E4M3) /* the codes themselves */
+        return model_file_read(d->plan->src.files, src, b->first, b->n, s.in, e);
     return b->item->scales ? read_quantised(d, b, s, e)
                            : convert_plan_read(d->plan, b->item->src, b->first, b->n, s.in, e);
 }

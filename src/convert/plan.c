@@ -235,7 +235,7 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
                           w.format == FORMAT_F16 || w.format == FORMAT_BF16 ? CONVERT_NARROW : CONVERT_COPY,
                           w.weight, e);
     bool stays = format == FORMAT_NONE;
-    if (stays && w.weight->dtype == DTYPE_F8_E4M3)
+    if (stays && w.weight->dtype == DTYPE_F8_E4M3 && !table_has(w.weight->name))
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: tensor %s: F8_E4M3, expected BF16, F16 or F32: it is not quantised",
                        p->src.files[w.weight->file].path, w.weight->name);
@@ -255,7 +255,8 @@ static int plan_vector(struct convert_plan *p, const struct schema_item *s, stru
         step = CONVERT_PLUS_ONE;
     rc = add_simple(p, step, t, e);
     /* [C, 1, taps] and [C, taps, 1] are the same bytes; the packed format has the second. */
-    if (rc == 0 && p->src.norms_less_one && names_ends_with(t->name, ".conv1d.weight")) {
+    if (rc == 0 && p->src.norms_less_one && names_ends_with(t->name, ".conv1d.weight") &&
+        tensor_cols(t) != 1) {
         struct tensor *out = &p->items[p->n_items - 1].out[0];
         out->shape[1] = out->shape[2];
         out->shape[2] = 1;
@@ -277,6 +278,11 @@ static int plan_table(struct convert_plan *p, uint32_t layer, struct moeflux_err
         snprintf(s.name, sizeof s.name, "%.*s", (int)(strlen(w->weight->name) - strlen(".weight")),
                  w->weight->name);
         rc = plan_matrix(p, &s, e);
+        /* All shards may have the same scale. */
+        const struct tensor *scales = t.shards[i].fp8.scales;
+        bool stays = scales && p->items[p->n_items - 1].step == CONVERT_COPY;
+        if (rc == 0 && stays && (i == 0 || scales != t.shards[i - 1].fp8.scales))
+            rc = add_simple(p, CONVERT_COPY, scales, e);
     }
     table_close(&t);
     return rc;

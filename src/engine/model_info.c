@@ -13,6 +13,7 @@
 #include "experts/store.h"
 #include "model/table.h"
 #include "model/expert_tensors.h"
+#include "model/fp8.h"
 #include "model/family.h"
 #include "model/model_dir.h"
 #include "selftest/selftest.h"
@@ -28,7 +29,7 @@ static uint64_t params_of(const struct model_dir *d, bool is_table)
             continue;
         if (expert_tensors_has(t->name) || (len > 7 && strcmp(t->name + len - 7, ".scales") == 0) ||
             (len > 7 && strcmp(t->name + len - 7, ".biases") == 0) ||
-            (len > 10 && strcmp(t->name + len - 10, "_scale_inv") == 0))
+            fp8_is_scales(t))
             continue;
         if (t->dtype == DTYPE_BLOCKS) {
             const struct format *f = format_of(t->format);

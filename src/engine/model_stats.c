@@ -92,6 +92,9 @@ static void add_stage(struct moeflux_stats *to, const struct stage *at)
     to->n_predictable += at->predictor.n_predictable;
     to->n_cpu_experts += at->host.n_computed;
     to->cpu_experts_ns += at->host.ns;
+    to->n_rows += at->ngrams.n_read;
+    to->wait_rows_ns += at->ngrams.wait_ns;
+    to->wait_read_ns += at->ngrams.wait_ns;
     if (at->sides[SIDE_HOST].store)
         to->n_cpu_slots += expert_store_get_stats(at->sides[SIDE_HOST].store).n_slots;
     to->weights_bytes += at->loader.device_bytes;
@@ -196,6 +199,7 @@ void moeflux_model_reset_stats(struct moeflux_model *m)
     for (uint32_t k = 0; k < m->n_stages; k++) {
         struct stage *at = &m->stages[k];
         at->n_choices = at->n_chosen = at->busy_ns = at->host.n_computed = at->host.ns = 0;
+        at->ngrams.n_read = at->ngrams.wait_ns = 0;
         at->predictor.n_predicted = at->predictor.n_right = at->predictor.n_predictable = 0;
         for (int i = 0; i < EXPERT_SIDES; i++)
             if (at->sides[i].store)

@@ -370,6 +370,7 @@ static int eval_part(struct moeflux_session *s, const int32_t *ids, uint32_t lef
     if (keeps)
         pthread_mutex_lock(&m->keeping);
     cut(s, &c, left > m->max_chunk && forward_takes_chunks(s, outputs) ? UINT32_MAX : 1);
+    c.n_after = left - c.n;
     c.is_last = c.n == left;
     int rc = forward_run(&c, here, e);
     *rest = rc == 0 ? checkpoint_after(s, c.keep, e) : 0;

@@ -132,9 +132,14 @@ void exec_watch(struct exec *x, const struct exec_watch *w)
     x->backend->watch(x);
 }
 
+bool exec_goes_on(const struct exec *x)
+{
+    return !x->watch.go_on || x->watch.go_on(x->watch.ctx);
+}
+
 void exec_ask_watch(struct exec *x)
 {
-    if (!x->fault.code && x->watch.go_on && !x->watch.go_on(x->watch.ctx))
+    if (!x->fault.code && !exec_goes_on(x))
         err_set(&x->fault, ERR_INTERRUPTED, "interrupted");
 }
 

@@ -138,6 +138,8 @@ struct exec_watch {
 };
 /* Sets the watch, or removes it (NULL). Must not be called while a batch is being recorded. */
 void exec_watch(struct exec *x, const struct exec_watch *w);
+/* Asks the watch. Returns true if there is none. */
+bool exec_goes_on(const struct exec *x);
 /* Limits submissions to `ns` instead of a fifth of a second. Tests use it. */
 void exec_set_pace(struct exec *x, uint64_t ns);
 /* Waits at most `ns` until the device has finished everything. Returns 1, or 0: it has not. */

@@ -133,39 +133,48 @@ int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *
 
 /* --- direct --- */
 
+int reader_files_open_again(const struct model_file *file, int flags, struct moeflux_err *e)
+{
+    struct stat now, then;
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);
+    if (fd < 0)
+        return err_errno(e, ERR_UNSUPPORTED, "%s cannot be opened for %sreads", file->path,
+                         flags & O_DIRECT ? "direct " : "");
+    int rc = file_need_regular(fd, file->path, NULL, e);
+    if (rc == 0 && (fstat(fd, &now) < 0 || fstat(file->fd, &then) < 0))
+        rc = err_errno(e, ERR_IO, "%s", file->path);
+    if (rc == 0 && (now.st_dev != then.st_dev || now.st_ino != then.st_ino))
+        rc = err_set(e, ERR_IO, "%s was replaced by another file", file->path);
+    if (rc == 0)
+        return fd;
+    close(fd);
+    return rc;
+}
+
 static int open_direct(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
 {
     (void)last;
-    const struct model_file *file = &f->model->files[x->file];
     if (f->fds[x->file] >= 0)
         return 0;
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_DIRECT | O_NONBLOCK);
-    if (fd < 0)
-        return err_errno(e, ERR_UNSUPPORTED, "%s cannot be opened for direct reads", file->path);
-    f->fds[x->file] = fd;
-    int rc = file_need_regular(fd, file->path, NULL, e);
-    if (rc < 0)
-        return rc;
-    struct stat now, then;
-    if (fstat(fd, &now) < 0 || fstat(file->fd, &then) < 0)
-        return err_errno(e, ERR_IO, "%s", file->path);
-    if (now.st_dev != then.st_dev || now.st_ino != then.st_ino)
-        return err_set(e, ERR_IO, "%s was replaced by another file", file->path);
-    return 0;
+    int fd = reader_files_open_again(&f->model->files[x->file], O_DIRECT, e);
+    f->fds[x->file] = fd < 0 ? -1 : fd;
+    return fd < 0 ? fd : 0;
 }
 
-/* Finds the block size of direct reads by trying. File systems may accept the flag and refuse every read;
- * device memory may not be a valid target. */
-static int find_block(struct reader_files *f, uint32_t file, uint8_t *target, struct moeflux_err *e)
+/* Finds the block size by trying. File systems may accept the flag and refuse every read; device memory may
+ * not be a valid target. */
+int reader_files_find_block(int fd, const char *path, uint8_t *target, uint32_t *block, struct moeflux_err *e)
 {
-    if (pread(f->fds[file], target, SECTOR, SECTOR) >= 0)
+    if (*block <= SECTOR && pread(fd, target, SECTOR, SECTOR) >= 0) {
+        *block = SECTOR;
         return 0;
-    f->block = PAGE;
-    if (pread(f->fds[file], target, PAGE, PAGE) >= 0)
+    }
+    *block = PAGE;
+    if (pread(fd, target, PAGE, PAGE) >= 0)
         return 0;
     if (errno == EFAULT)
         return err_set(e, ERR_UNSUPPORTED, "the slots' memory cannot be the target of direct reads");
-    return err_errno(e, ERR_UNSUPPORTED, "%s: direct read", f->model->files[file].path);
+    return err_errno(e, ERR_UNSUPPORTED, "%s: direct read", path);
 }
 
 static int check_aligned(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
@@ -189,7 +198,7 @@ static int open_all_direct(struct reader_files *f, uint8_t *target, struct moefl
     int rc = each_extent(f, open_direct, e);
     for (uint32_t i = 0; i < f->model->n_files && rc == 0; i++)
         if (f->fds[i] >= 0)
-            rc = find_block(f, i, target, e);
+            rc = reader_files_find_block(f->fds[i], f->model->files[i].path, target, &f->block, e);
     return rc < 0 ? rc : each_extent(f, check_aligned, e);
 }
 

@@ -99,7 +99,8 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
     m->n_files = s.n_files;
     m->tensors = s.tensors.items;
     m->n_tensors = s.tensors.n;
-    m->norms_less_one = m->config.family->norms_less_one && checkpoint_is_hugging_face(m);
+    m->norms_less_one = m->config.family->mlx_norms_less_one ||
+                        (m->config.family->norms_less_one && checkpoint_is_hugging_face(m));
     return 0;
 }
 

@@ -248,8 +248,10 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
                                     .end = ups[part] + bytes,
                                     .second_at = ups[part],
                                     .row_bytes = t->pieces.runs[0].bytes};
-    else if (part == 1 && is_fp8(p->format))
-        *out = extent_rule_blocks(&m->fp8, t->dtype, rows, cols, format_of(p->format)->group, p->at[part]);
+    else if (part == 1 && is_fp8(p->format)) {
+        const struct fp8_blocks of = fp8_blocks_of(m, rows, cols, t);
+        *out = extent_rule_blocks(&of, t->dtype, rows, cols, format_of(p->format)->group, p->at[part]);
+    }
     else if (part == 1 && is_centred(m, t))
         *out = (struct extent_rule){.change = EXTENT_CENTRED,
                                     .at = p->at[1],

@@ -54,9 +54,10 @@ struct family {
     bool experts_by_columns;
 
     /* Conversion. */
-    const char *mlx_prefix; /* what MLX's names have before "model.": the models were part of larger ones */
-    bool norms_less_one;    /* Hugging Face's files store the weights of norms minus 1 */
-    uint32_t gate_bits;     /* bits of the router and of shared_gate; 0: they are not quantised */
+    const char *mlx_prefix;  /* what MLX's names have before "model.": the models were part of larger ones */
+    bool norms_less_one;     /* Hugging Face's files store the weights of norms minus 1 */
+    bool mlx_norms_less_one; /* MLX's do so, too */
+    uint32_t gate_bits;      /* bits of the router and of shared_gate; 0: they are not quantised */
 };
 
 /* Return the family with this model_type, or with an own_key that `v` has; NULL: there is none. */

@@ -21,51 +21,96 @@ static uint64_t blocks(uint64_t n, uint32_t block)
     return (n + block - 1) / block;
 }
 
+static uint64_t count(const struct tensor *t)
+{
+    return t->bytes / tensor_dtype_bytes(t->dtype);
+}
+
+struct fp8_blocks fp8_blocks_of(const struct model_dir *m, uint32_t rows, uint32_t cols,
+                                const struct tensor *scales)
+{
+    if (count(scales) == 1)
+        return (struct fp8_blocks){rows, cols};
+    bool is_column = scales->n_dims == 1 || (scales->n_dims == 2 && scales->shape[1] == 1);
+    return is_column && scales->shape[0] == rows ? (struct fp8_blocks){1, cols} : m->fp8;
+}
+
+/* Finds the tensor with one of the endings in place of the last `cut` characters of the weight's name. */
+static int find_scales(const struct model_dir *m, const char *weight, size_t cut, const struct tensor **out,
+                       struct moeflux_err *e)
+{
+    static const char *const tails[] = {"weight_scale_inv", "weight_scale"};
+    for (size_t i = 0; i < sizeof tails / sizeof *tails && !*out; i++) {
+        char *name = names_replace_end(weight, cut, tails[i], e);
+        if (!name)
+            return ERR_MEMORY;
+        *out = tensor_find(m->tensors, m->n_tensors, name);
+        free(name);
+    }
+    return 0;
+}
+
+static struct fp8_blocks blocks_of(const struct model_dir *m, const struct tensor *w, const struct tensor *s)
+{
+    return fp8_blocks_of(m, (uint32_t)w->shape[0], (uint32_t)w->shape[1], s);
+}
+
+static int check_shape(const struct model_dir *m, const struct tensor *w, const struct tensor *s,
+                       struct moeflux_err *e)
+{
+    const struct fp8_blocks block = blocks_of(m, w, s);
+    const char *file = m->files[s->file].path;
+    if (!block.rows)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: tensor %s: F8_E4M3, expected BF16 or F32 without quant_method fp8 in config.json",
+                       m->files[w->file].path, w->name);
+    if (s->dtype != DTYPE_F32 && s->dtype != DTYPE_BF16 && s->dtype != DTYPE_F8_E8M0)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected F32, BF16 or F8_E8M0", file, s->name,
+                       tensor_dtype_name(s->dtype));
+    uint64_t rows = blocks(w->shape[0], block.rows), cols = blocks(w->shape[1], block.cols);
+    bool has_blocks = s->n_dims == 2 && s->shape[0] == rows && s->shape[1] == cols;
+    if (has_blocks || (cols == 1 && count(s) == rows))
+        return 0;
+    char found[TENSOR_SHAPE_TEXT], weight[TENSOR_SHAPE_TEXT];
+    tensor_shape_text(s, found);
+    tensor_shape_text(w, weight);
+    return err_set(e, ERR_FORMAT,
+                   "%s: tensor %s: shape %s, expected [%" PRIu64 ", %" PRIu64
+                   "]: blocks of %u x %u in the weight's %s",
+                   file, s->name, found, rows, cols, block.rows, block.cols, weight);
+}
+
 int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out,
                struct moeflux_err *e)
 {
-    const char *file = m->files[w->file].path;
+    const char *file = m->files[w->file].path, *shard = strstr(w->name, ".shard");
     *out = NULL;
-    if (!m->fp8.rows || w->n_dims != 2)
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: F8_E4M3, expected BF16 or F32%s", file, w->name,
-                       m->fp8.rows ? " for other than two dimensions"
-                                   : " without quant_method fp8 in config.json");
-    char *name = names_replace_end(w->name, 0, "_scale_inv", e);
-    if (!name)
-        return ERR_MEMORY;
-    const struct tensor *s = tensor_find(m->tensors, m->n_tensors, name);
-    free(name);
-    if (!s)
+    if (w->n_dims != 2 || !names_ends_with(w->name, ".weight"))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: tensor %s: F8_E4M3, expected BF16 or F32 for other than two dimensions", file,
+                       w->name);
+    int rc = find_scales(m, w->name, strlen("weight"), out, e);
+    if (rc == 0 && !*out && shard)
+        rc = find_scales(m, w->name, strlen(shard + 1), out, e);
+    if (rc < 0)
+        return rc;
+    if (!*out)
         return err_set(e, ERR_FORMAT, "%s: tensor %s is F8_E4M3, but there is no %s_scale_inv", file, w->name,
                        w->name);
-    if (s->dtype != DTYPE_F32 && s->dtype != DTYPE_BF16 && s->dtype != DTYPE_F8_E8M0)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected F32, BF16 or F8_E8M0",
-                       m->files[s->file].path, s->name, tensor_dtype_name(s->dtype));
-    uint64_t rows = blocks(w->shape[0], m->fp8.rows), cols = blocks(w->shape[1], m->fp8.cols);
-    if (s->n_dims != 2 || s->shape[0] != rows || s->shape[1] != cols) {
-        char found[TENSOR_SHAPE_TEXT], weight[TENSOR_SHAPE_TEXT];
-        tensor_shape_text(s, found);
-        tensor_shape_text(w, weight);
-        return err_set(e, ERR_FORMAT,
-                       "%s: tensor %s: shape %s, expected [%" PRIu64 ", %" PRIu64
-                       "]: blocks of %u x %u in the weight's %s",
-                       m->files[s->file].path, s->name, found, rows, cols, m->fp8.rows, m->fp8.cols, weight);
-    }
-    *out = s;
-    return 0;
+    return check_shape(m, w, *out, e);
 }
 
 /* Reads rows [row, row + n) of the scales as floats into fresh memory. Returns NULL with `e` filled on
  * failure. */
 static float *read_scales(const struct model_dir *m, const struct tensor *s, uint64_t row, uint64_t n,
-                          struct moeflux_err *e)
+                          uint64_t cols, struct moeflux_err *e)
 {
-    uint64_t width = tensor_dtype_bytes(s->dtype), count = n * s->shape[1];
+    uint64_t width = tensor_dtype_bytes(s->dtype), count = n * cols;
     float *out = mem_new(count, sizeof *out, e);
     if (!out)
         return NULL;
     uint8_t *raw = (uint8_t *)out + count * (sizeof *out - width);
-    int rc = model_dir_read(m, s, row * s->shape[1] * width, count * width, raw, e);
+    int rc = model_dir_read(m, s, row * cols * width, count * width, raw, e);
     for (uint64_t i = 0; i < count && rc == 0; i++) {
         uint16_t half;
         if (width == 1)
@@ -76,7 +121,7 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
         }
         if (!isfinite(out[i]))
             rc = err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
-                         m->files[s->file].path, s->name, row * s->shape[1] + i);
+                         m->files[s->file].path, s->name, row * cols + i);
     }
     if (rc == 0)
         return out;
@@ -95,11 +140,16 @@ uint32_t fp8_format(const struct fp8_blocks *b, uint32_t cols)
     return FORMAT_F32;
 }
 
+bool fp8_is_scales(const struct tensor *t)
+{
+    return names_ends_with(t->name, ".weight_scale_inv") || names_ends_with(t->name, ".weight_scale");
+}
+
 uint64_t fp8_memory(const struct model_dir *m, const struct tensor *t)
 {
-    if (m->fp8.rows && names_ends_with(t->name, "_scale_inv"))
+    if (fp8_is_scales(t))
         return 0;
-    if (!m->fp8.rows || t->dtype != DTYPE_F8_E4M3)
+    if (t->dtype != DTYPE_F8_E4M3)
         return tensor_loaded_bytes(t);
     const struct format *f = format_of(fp8_format(&m->fp8, (uint32_t)tensor_cols(t)));
     return format_all_bytes(f, t->bytes);
@@ -113,7 +163,8 @@ int fp8_read_scales(const struct model_dir *m, const struct tensor *w, float *ou
         return rc;
     uint32_t rows = (uint32_t)w->shape[0], cols = (uint32_t)w->shape[1];
     uint32_t group = format_of(fp8_format(&m->fp8, cols))->group;
-    const struct extent_rule rule = extent_rule_blocks(&m->fp8, s->dtype, rows, cols, group, 0);
+    const struct fp8_blocks of = blocks_of(m, w, s);
+    const struct extent_rule rule = extent_rule_blocks(&of, s->dtype, rows, cols, group, 0);
     uint8_t *bytes = mem_new(s->bytes, 1, e);
     rc = bytes ? model_dir_read(m, s, 0, s->bytes, bytes, e) : ERR_MEMORY;
     if (rc == 0 && !extent_rule_place(&rule, 0, bytes, s->bytes, (uint8_t *)out))
@@ -128,15 +179,16 @@ int fp8_read_f32(const struct model_dir *m, const struct tensor *w, float *out, 
     int rc = fp8_scales(m, w, &s, e);
     if (rc < 0)
         return rc;
-    uint64_t n = w->bytes, cols = w->shape[1], wide = blocks(cols, m->fp8.cols);
-    float *scales = read_scales(m, s, 0, s->shape[0], e);
+    const struct fp8_blocks of = blocks_of(m, w, s);
+    uint64_t n = w->bytes, cols = w->shape[1], wide = blocks(cols, of.cols);
+    float *scales = read_scales(m, s, 0, blocks(w->shape[0], of.rows), wide, e);
     if (!scales)
         return (int)e->code;
     /* Going upwards, no number overwrites a code that is still to be read. */
     const uint8_t *codes = (const uint8_t *)out + 3 * n;
     rc = model_dir_read(m, w, 0, n, (uint8_t *)out + 3 * n, e);
     for (uint64_t i = 0; i < n && rc == 0; i++) {
-        out[i] = e4m3_to_float(codes[i]) * scales[i / cols / m->fp8.rows * wide + i % cols / m->fp8.cols];
+        out[i] = e4m3_to_float(codes[i]) * scales[i / cols / of.rows * wide + i % cols / of.cols];
         if (!isfinite(out[i]))
             rc = err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
                          m->files[w->file].path, w->name, i);
@@ -171,18 +223,17 @@ static uint64_t widen(const uint8_t *codes, uint64_t n, const float values[256],
 
 /* Converts n codes, the first of which is element `at` of w. They lie at the end of `room`: going upwards, no
  * value overwrites a code that is still to be read. */
-static int widen_all(const struct model_dir *m, const struct tensor *w, const float *scales, uint64_t at,
-                     uint64_t n, uint8_t *room, struct moeflux_err *e)
+static int widen_all(const struct model_dir *m, const struct tensor *w, struct fp8_blocks of,
+                     const float *scales, uint64_t at, uint64_t n, uint8_t *room, struct moeflux_err *e)
 {
-    uint64_t cols = w->shape[1], wide = blocks(cols, m->fp8.cols), top = at / cols / m->fp8.rows;
+    uint64_t cols = w->shape[1], wide = blocks(cols, of.cols), top = at / cols / of.rows;
     const uint8_t *codes = room + 3 * n;
     float values[256];
-    for (int i = 0; i < 256; i++)
-        values[i] = e4m3_to_float((uint8_t)i);
+    fp8_values(values);
     for (uint64_t done = 0; done < n;) {
-        uint64_t row = (at + done) / cols, col = (at + done) % cols, block = col / m->fp8.cols;
-        uint64_t end = size_min(size_min((block + 1) * m->fp8.cols, cols), col + n - done);
-        float scale = scales[(row / m->fp8.rows - top) * wide + block];
+        uint64_t row = (at + done) / cols, col = (at + done) % cols, block = col / of.cols;
+        uint64_t end = size_min(size_min((block + 1) * of.cols, cols), col + n - done);
+        float scale = scales[(row / of.rows - top) * wide + block];
         uint64_t ok = widen(codes + done, end - col, values, scale, room + 2 * done);
         if (ok < end - col)
             return fail_value(m, w, at + done + ok, codes[done + ok], e);
@@ -198,13 +249,31 @@ int fp8_read(const struct model_dir *m, const struct tensor *w, uint64_t first, 
     int rc = fp8_scales(m, w, &s, e);
     if (rc < 0 || n == 0)
         return rc;
-    uint64_t block = w->shape[1] * m->fp8.rows, top = first / block, end = (first + n - 1) / block + 1;
-    float *scales = read_scales(m, s, top, end - top, e);
+    const struct fp8_blocks of = blocks_of(m, w, s);
+    uint64_t block = w->shape[1] * of.rows, top = first / block, end = (first + n - 1) / block + 1;
+    float *scales = read_scales(m, s, top, end - top, blocks(w->shape[1], of.cols), e);
     if (!scales)
         return (int)e->code;
     rc = model_dir_read(m, w, first, n, (uint8_t *)out + 3 * n, e);
     if (rc == 0)
-        rc = widen_all(m, w, scales, first, n, out, e);
+        rc = widen_all(m, w, of, scales, first, n, out, e);
     free(scales);
     return rc;
+}
+
+void fp8_values(float values[256])
+{
+    for (int i = 0; i < 256; i++)
+        values[i] = e4m3_to_float((uint8_t)i);
+}
+
+void fp8_decode(const uint8_t *codes, const float values[256], const uint8_t *scales, uint32_t scale,
+                uint32_t block, uint64_t n, float *out)
+{
+    float by = 1;
+    for (uint64_t i = 0; i < n; i++) {
+        if (i % block == 0)
+            by = format_scale(scale, scales, i / block);
+        out[i] = values[codes[i]] * by;
+    }
 }

@@ -1,8 +1,10 @@
 /* fp8.h - reads checkpoints with 8-bit floats: F8_E4M3 weights [rows][cols] with one scale per block.
  *
- * value(r, c) = e4m3(r, c) * weight_scale_inv[r / block rows][c / block cols], in float32, rounded to BF16,
- * as DeepSeek's own tool does. e4m3 (the "fn" form): 1 sign, 4 exponent bits (bias 7), 3 mantissa bits; no
- * infinities, 0x7f and 0xff are NaN, the largest value is 448. https://arxiv.org/abs/2209.05433 */
+ * value(r, c) = e4m3(r, c) * scale[r / block rows][c / block cols], in float32, rounded to BF16, as
+ * DeepSeek's own tool does. The scales are NAME_scale_inv or NAME_scale of a weight NAME; all shards of an
+ * n-gram table (table.h) may have one. A single number is the scale of all weights, a column of them has one
+ * of each row. e4m3 (the "fn" form): 1 sign, 4 exponent bits (bias 7), 3 mantissa bits; no infinities, 0x7f
+ * and 0xff are NaN, the largest value is 448. https://arxiv.org/abs/2209.05433 */
 #ifndef MOEFLUX_MODEL_FP8_H
 #define MOEFLUX_MODEL_FP8_H
 
@@ -10,10 +12,21 @@
 
 struct moeflux_err;
 
-/* Finds the scales of the F8_E4M3 matrix `w` and checks their shape by m->fp8. ERR_FORMAT,
- * ERR_UNSUPPORTED. */
+/* Finds the scales of the F8_E4M3 matrix `w` and checks their shape, by m->fp8 if they have blocks.
+ * ERR_FORMAT, ERR_UNSUPPORTED. */
 int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct tensor **out,
                struct moeflux_err *e);
+/* Returns the blocks of a matrix [rows][cols] with these scales. */
+struct fp8_blocks fp8_blocks_of(const struct model_dir *m, uint32_t rows, uint32_t cols,
+                                const struct tensor *scales);
+/* Returns whether a tensor is the scales of a matrix of 8-bit floats. */
+bool fp8_is_scales(const struct tensor *t);
+/* Fills in the value of each code. */
+void fp8_values(float values[256]);
+/* Decodes the n codes of a row to float32, which is not rounded to BF16. scales: those of the row, one of
+ * `block` columns, of the type SCALE_F32 or SCALE_BF16. A NaN code gives NaN. */
+void fp8_decode(const uint8_t *codes, const float values[256], const uint8_t *scales, uint32_t scale,
+                uint32_t block, uint64_t n, float *out);
 
 /* Returns the FORMAT_* that holds 8-bit floats [rows][cols] as they are: FORMAT_FP8 or FORMAT_FP8_32, which
  * have a float32 scale for a group of columns in each row. FORMAT_F32: none does, numbers are computed

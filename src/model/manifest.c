@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "model/names.h"
 #include "model/quant_config.h"
+#include "model/table.h"
 
 #define MAX_MANIFEST_BYTES ((uint64_t)64 << 20)
 
@@ -30,7 +31,8 @@ static int read_codes(struct tensor *t, const json_t *entry, const char *path, s
 static int check_plain(const struct tensor *t, struct json_view *v, struct moeflux_err *e)
 {
     bool is_scale = names_ends_with(t->name, ".scales");
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 &&
+    bool is_table = t->dtype == DTYPE_F8_E4M3 && table_has(t->name);
+    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 && !is_table &&
         !(is_scale && t->dtype == DTYPE_U8))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: dtype %s, expected U32, BF16, F16%s F32%s", v->where,
                        t->name, tensor_dtype_name(t->dtype), is_scale ? "," : " or",

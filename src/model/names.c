@@ -86,3 +86,9 @@ int names_rename(char **name, const char *const (*renamed)[2], struct moeflux_er
     }
     return 0;
 }
+
+const char *const names_of_mixtral[][2] = {{".block_sparse_moe.", ".mlp."},
+                                           {".w1.", ".gate_proj."},
+                                           {".w2.", ".down_proj."},
+                                           {".w3.", ".up_proj."},
+                                           {0}};

@@ -16,6 +16,8 @@ int names_canonical(const char *source, uint32_t n_layers, char **out, struct mo
 /* Replaces the first occurrence of each part of a family's list (family.h) in *name. *name is the caller's,
  * and may be reallocated. ERR_MEMORY. */
 int names_rename(char **name, const char *const (*renamed)[2], struct moeflux_err *e);
+/* A table for it: the names of Mixtral's experts, which other models have, too. */
+extern const char *const names_of_mixtral[][2];
 
 bool names_ends_with(const char *name, const char *suffix);
 

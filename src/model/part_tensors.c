@@ -165,3 +165,32 @@ void part_streams(const struct config *c, const char *name, bool is_last, struct
         snprintf(out[i].name, sizeof out[i].name, "%s.%s", name, parts[i]);
     }
 }
+
+static uint32_t key_heads(const struct config *c)
+{
+    return config_first(c, PART_DELTA_NET)->delta.n_k_heads;
+}
+
+static uint32_t ba_rows(const struct config *c, uint32_t run)
+{
+    (void)run;
+    return config_first(c, PART_DELTA_NET)->delta.n_v_heads / key_heads(c);
+}
+
+static uint32_t qkvz_rows(const struct config *c, uint32_t run)
+{
+    const struct delta_config *d = &config_first(c, PART_DELTA_NET)->delta;
+    return run < 2 ? d->k_head_dim : ba_rows(c, run) * d->v_head_dim;
+}
+
+const struct fused_matrix part_fused_delta_net[] = {
+    {".linear_attn.in_proj_qkvz",
+     {{".linear_attn.in_proj_qkv", 3}, {".linear_attn.in_proj_z", 1}},
+     key_heads,
+     qkvz_rows},
+    {".linear_attn.in_proj_ba",
+     {{".linear_attn.in_proj_b", 1}, {".linear_attn.in_proj_a", 1}},
+     key_heads,
+     ba_rows},
+    {0},
+};

@@ -4,6 +4,7 @@
 #define MOEFLUX_MODEL_PART_TENSORS_H
 
 #include "model/config.h"
+#include "model/fused.h"
 
 enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 14 };
 
@@ -84,5 +85,10 @@ struct part_tensor part_norm(const struct config *c, const struct config_block *
 void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out);
 /* The mix before the head, below "model.". */
 #define PART_LAST_MIX "hyper_connection_mixer"
+
+/* The delta net's input projections as two matrices (fused.h). Each key head has a block of rows: in the
+ * first its query, its key, its value heads' values and their gates z; in the second its value heads' rates
+ * b, then a. */
+extern const struct fused_matrix part_fused_delta_net[];
 
 #endif

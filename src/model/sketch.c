@@ -185,6 +185,9 @@ static int add_table(struct sketching *s, uint32_t layer, struct moeflux_err *e)
     table_name(layer, it.name);
     it.rows = hash.n_rows;
     it.cols = c->inner / hash.n_heads;
+    const struct tensor codes = describe(DTYPE_F8_E4M3, it.rows, it.cols, (uint64_t)it.rows * it.cols);
+    if (s->quant.fp8.rows)
+        return add_tensor(s, it.name, ".weight", &codes, e);
     struct quant_entry entry = {QUANT_AFFINE, 4, QUANT_DEFAULT_GROUP};
     int said = s->quant.block ? look_up(s, it.name, &entry, e) : QUANT_SAID_NOTHING;
     if (said < 0)

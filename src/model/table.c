@@ -1,24 +1,21 @@
 #include "model/table.h"
 
-#include <fcntl.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/f16.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "model/fp8.h"
 #include "model/model_dir_find.h"
 #include "model/model_dir_read.h"
 #include "model/tensor.h"
 
 #define TABLE ".ple.ple_embedding.ngram_embedding"
 
-/* Bytes of codes, of scales or of biases in a row: at most TABLE_MAX_COLS numbers of four bytes. */
 enum { TABLE_MAX_COLS = 4096 };
-/* Rows that the disk reads concurrently: they lie far apart, and each would cost a latency. */
-enum { AT_ONCE = 256 };
 
 bool table_has(const char *name)
 {
@@ -47,47 +44,76 @@ const struct ngram_config *table_of_layer(const struct config *c, uint32_t layer
     return NULL;
 }
 
-static int add_shard(struct table *t, size_t *cap, const struct matrix *w, uint32_t first,
-                     struct moeflux_err *e)
+/* Finds the scales of 8-bit floats. A single one is read now. */
+static int find_fp8(const struct model_dir *m, struct table_shard *s, struct moeflux_err *e)
+{
+    const struct tensor *w = s->matrix.weight, *scales;
+    int rc = fp8_scales(m, w, &scales, e);
+    if (rc < 0)
+        return rc;
+    uint32_t bytes = tensor_dtype_bytes(scales->dtype);
+    s->fp8.scales = scales;
+    s->fp8.blocks = fp8_blocks_of(m, (uint32_t)w->shape[0], (uint32_t)w->shape[1], scales);
+    s->fp8.type = scales->dtype == DTYPE_F32 ? SCALE_F32 : SCALE_BF16;
+    s->fp8.row_bytes = div_up(s->matrix.cols, s->fp8.blocks.cols) * bytes;
+    s->fp8.has_only = scales->bytes == bytes;
+    return s->fp8.has_only ? model_dir_read(m, scales, 0, bytes, s->fp8.only, e) : 0;
+}
+
+static int add_shard(struct table *t, size_t *cap, const struct model_dir *m, const struct matrix *w,
+                     uint32_t first, struct moeflux_err *e)
 {
     void *shards = t->shards;
     int rc = mem_grow(&shards, cap, t->n_shards + 1, sizeof *t->shards, e);
     t->shards = shards;
-    if (rc == 0)
-        t->shards[t->n_shards++] = (struct table_shard){*w, first};
+    if (rc < 0)
+        return rc;
+    struct table_shard *s = &t->shards[t->n_shards++];
+    *s = (struct table_shard){.matrix = *w, .first = first};
+    if (w->format != FORMAT_NONE) {
+        t->row_bytes = (uint32_t)size_max(t->row_bytes, format_all_bytes(format_of(w->format), t->cols));
+        return 0;
+    }
+    rc = find_fp8(m, s, e);
+    t->row_bytes = (uint32_t)size_max(t->row_bytes, t->cols + (uint64_t)s->fp8.row_bytes);
     return rc;
+}
+
+/* Writes the name of a shard, without ".weight", in the form that the directory has. */
+static void name_shard(const struct model_dir *m, uint32_t layer, uint32_t i, char *name, size_t size)
+{
+    char whole[TABLE_NAME], weight[TABLE_NAME + 32];
+    table_name(layer, whole);
+    snprintf(weight, sizeof weight, "%s.weight", whole);
+    if (model_dir_find(m, weight)) {
+        snprintf(name, size, "%s", whole);
+        return;
+    }
+    snprintf(weight, sizeof weight, "%s.shards.0.weight", whole); /* MLX */
+    snprintf(name, size, model_dir_find(m, weight) ? "%s.shards.%u" : "%s.shard_%u", whole, i);
 }
 
 /* Finds one tensor, or shards 0, 1 and so on until the table is complete. */
 static int find_shards(struct table *t, const struct model_dir *m, uint32_t layer, struct moeflux_err *e)
 {
-    char whole[TABLE_NAME], base[TABLE_NAME + 24], name[sizeof base + 8];
+    char base[TABLE_NAME + 24], name[sizeof base + 8];
     size_t cap = 0;
     uint64_t first = 0;
-    table_name(layer, whole);
-    snprintf(name, sizeof name, "%s.weight", whole);
-    bool is_whole = model_dir_find(m, name) != NULL;
-    while (first < t->hash.n_rows) {
+    int rc = 0;
+    while (rc == 0 && first < t->hash.n_rows) {
         struct matrix w;
-        snprintf(base, sizeof base, "%s", whole);
-        if (!is_whole)
-            snprintf(base, sizeof base, "%s.shard_%u", whole, t->n_shards);
+        name_shard(m, layer, t->n_shards, base, sizeof base);
         snprintf(name, sizeof name, "%s.weight", base);
         const struct tensor *weight = model_dir_find(m, name);
         uint64_t rows = weight ? tensor_rows(weight) : t->hash.n_rows - first;
         if (rows == 0 || rows > t->hash.n_rows - first)
             rows = t->hash.n_rows - first; /* the message about the shape names them */
-        int rc = model_dir_matrix(m, base, (uint32_t)rows, t->cols, &w, e);
-        if (rc == 0 && w.format == FORMAT_NONE)
-            rc = err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: F8_E4M3, expected BF16, F16 or F32", m->path,
-                         name);
+        rc = model_dir_matrix(m, base, (uint32_t)rows, t->cols, &w, e);
         if (rc == 0)
-            rc = add_shard(t, &cap, &w, (uint32_t)first, e);
-        if (rc < 0)
-            return rc;
+            rc = add_shard(t, &cap, m, &w, (uint32_t)first, e);
         first += rows;
     }
-    return 0;
+    return rc;
 }
 
 int table_open(struct table *t, const struct model_dir *m, uint32_t layer, const struct ngram_config *c,
@@ -101,6 +127,7 @@ int table_open(struct table *t, const struct model_dir *m, uint32_t layer, const
     if (t->cols > TABLE_MAX_COLS)
         return err_set(e, ERR_UNSUPPORTED, "%s: n-gram rows of %u numbers, expected at most %d", m->path,
                        t->cols, TABLE_MAX_COLS);
+    fp8_values(t->fp8_values);
     rc = find_shards(t, m, layer, e);
     if (rc < 0)
         table_close(t);
@@ -126,53 +153,51 @@ static const struct table_shard *shard_of(const struct table *t, uint32_t row)
     return &t->shards[lo];
 }
 
-static int read_row(const struct model_dir *m, const struct table_shard *s, uint32_t row, uint32_t cols,
-                    float *out, struct moeflux_err *e)
+/* Adds the run of `bytes` bytes from `at` on in a tensor, if there is one. */
+static uint32_t add_run(const struct tensor *t, uint64_t at, uint64_t bytes, uint32_t n,
+                        struct table_run *out)
 {
-    uint8_t codes[4 * TABLE_MAX_COLS], scales[TABLE_MAX_COLS], biases[TABLE_MAX_COLS];
+    if (t)
+        out[n] = (struct table_run){.file = t->file, .bytes = (uint32_t)bytes, .off = t->off + at};
+    return n + (t != NULL);
+}
+
+uint32_t table_find_row(const struct table *t, uint32_t row, struct table_run out[TABLE_RUNS])
+{
+    const struct table_shard *s = shard_of(t, row);
     const struct matrix *w = &s->matrix;
-    const struct format *f = format_of(w->format);
-    uint64_t at = (uint64_t)(row - s->first) * cols, n_scales = format_scale_bytes(f, cols);
-    int rc = model_dir_read(m, w->weight, format_code_bytes(f, at), format_code_bytes(f, cols), codes, e);
-    if (rc == 0 && w->scales)
-        rc = model_dir_read(m, w->scales, format_scale_bytes(f, at), n_scales, scales, e);
-    if (rc == 0 && w->biases)
-        rc = model_dir_read(m, w->biases, format_scale_bytes(f, at), n_scales, biases, e);
-    if (rc < 0)
-        return rc;
-    format_decode(f, codes, scales, biases, 0, cols, out);
-    for (uint32_t i = 0; i < cols; i++)
-        if (!isfinite(out[i]))
-            return err_set(e, ERR_FORMAT, "%s: tensor %s: row %u is not finite",
-                           m->files[w->weight->file].path, w->weight->name, row - s->first);
-    return 0;
-}
-
-static void expect_bytes(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n)
-{
-    if (t && t->pieces.n_runs == 0)
-        (void)posix_fadvise(m->files[t->file].fd, (off_t)(t->off + from), (off_t)n, POSIX_FADV_WILLNEED);
-}
-
-/* Makes the system begin to read a row, without waiting for it. */
-static void expect_row(const struct model_dir *m, const struct table_shard *s, uint32_t row, uint32_t cols)
-{
-    const struct matrix *w = &s->matrix;
-    const struct format *f = format_of(w->format);
-    uint64_t at = (uint64_t)(row - s->first) * cols, n_scales = format_scale_bytes(f, cols);
-    expect_bytes(m, w->weight, format_code_bytes(f, at), format_code_bytes(f, cols));
-    expect_bytes(m, w->scales, format_scale_bytes(f, at), n_scales);
-    expect_bytes(m, w->biases, format_scale_bytes(f, at), n_scales);
-}
-
-int table_read(const struct table *t, const struct model_dir *m, const uint32_t *rows, uint64_t n, float *out,
-               struct moeflux_err *e)
-{
-    int rc = 0;
-    for (uint64_t i = 0; rc == 0 && i < n; i++) {
-        for (uint64_t k = i; i % AT_ONCE == 0 && k < n && k < i + AT_ONCE; k++)
-            expect_row(m, shard_of(t, rows[k]), rows[k], t->cols);
-        rc = read_row(m, shard_of(t, rows[i]), rows[i], t->cols, out + i * t->cols, e);
+    uint32_t in = row - s->first;
+    uint64_t at = (uint64_t)in * t->cols;
+    if (w->format == FORMAT_NONE) {
+        uint32_t n = add_run(w->weight, at, t->cols, 0, out);
+        return s->fp8.has_only
+                   ? n
+                   : add_run(s->fp8.scales, (uint64_t)(in / s->fp8.blocks.rows) * s->fp8.row_bytes,
+                             s->fp8.row_bytes, n, out);
     }
-    return rc;
+    const struct format *f = format_of(w->format);
+    uint64_t scales_at = format_scale_bytes(f, at), scales = format_scale_bytes(f, t->cols);
+    uint32_t n = add_run(w->weight, format_code_bytes(f, at), format_code_bytes(f, t->cols), 0, out);
+    n = add_run(w->scales, scales_at, scales, n, out);
+    return add_run(w->biases, scales_at, scales, n, out);
+}
+
+int table_decode(const struct table *t, const struct model_dir *m, uint32_t row, const uint8_t *raw,
+                 float *out, struct moeflux_err *e)
+{
+    const struct table_shard *s = shard_of(t, row);
+    const struct format *f = format_of(s->matrix.format);
+    uint8_t copy[4 * TABLE_MAX_COLS];
+    memcpy(copy, raw, t->row_bytes);
+    if (s->matrix.format == FORMAT_NONE) {
+        const uint8_t *scales = s->fp8.has_only ? s->fp8.only : copy + t->cols;
+        fp8_decode(copy, t->fp8_values, scales, s->fp8.type, s->fp8.blocks.cols, t->cols, out);
+    } else {
+        uint64_t codes = format_code_bytes(f, t->cols), scales = format_scale_bytes(f, t->cols);
+        format_decode(f, copy, copy + codes, copy + codes + scales, 0, t->cols, out);
+    }
+    if (float_all_finite(out, t->cols))
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: row %u is not finite",
+                   m->files[s->matrix.weight->file].path, s->matrix.weight->name, row - s->first);
 }

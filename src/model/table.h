@@ -1,5 +1,5 @@
 /* table.h - the rows of an n-gram table on disk: one tensor, or shards of consecutive rows as published
- * checkpoints have them. Rows are read where they lie, at the storage format of the file. */
+ * checkpoints have them. Says where the bytes of a row are and decodes them; experts/row_reader.h reads. */
 #ifndef MOEFLUX_MODEL_TABLE_H
 #define MOEFLUX_MODEL_TABLE_H
 
@@ -8,16 +8,26 @@
 
 struct moeflux_err;
 
+/* 8-bit floats have matrix.format FORMAT_NONE. */
 struct table_shard {
     struct matrix matrix;
     uint32_t first; /* row of the table */
+    struct {        /* 8-bit floats (fp8.h) */
+        const struct tensor *scales;
+        struct fp8_blocks blocks;
+        uint32_t type, row_bytes; /* SCALE_*; bytes of a row's scales */
+        uint8_t only[4];          /* the scale, if it is the only one of the shard */
+        bool has_only;
+    } fp8;
 };
 
 struct table {
     struct ngram_hash hash;
-    uint32_t cols; /* numbers of a row */
+    uint32_t cols;      /* numbers of a row */
+    uint32_t row_bytes; /* the most bytes of a row in the files, all its runs; at most 4 cols */
     uint32_t n_shards;
     struct table_shard *shards; /* owned; by increasing rows */
+    float fp8_values[256];
 };
 
 /* Finds and checks the table of a layer that has one. ERR_FORMAT: a shard is missing, or the rows are not as
@@ -25,9 +35,20 @@ struct table {
 int table_open(struct table *t, const struct model_dir *m, uint32_t layer, const struct ngram_config *c,
                struct moeflux_err *e);
 void table_close(struct table *t); /* zeroed is legal */
-/* Reads n rows as float32, [n][cols]. ERR_FORMAT: a number is not finite. */
-int table_read(const struct table *t, const struct model_dir *m, const uint32_t *rows, uint64_t n, float *out,
-               struct moeflux_err *e);
+/* Contiguous bytes of a row in a file. */
+struct table_run {
+    uint32_t file; /* index into model_dir.files */
+    uint32_t bytes;
+    uint64_t off; /* bytes from the file's start */
+};
+/* A row's codes, scales and biases. */
+enum { TABLE_RUNS = 3 };
+/* Lists the runs of a row, whose bytes table_decode takes in this order. Returns their number. */
+uint32_t table_find_row(const struct table *t, uint32_t row, struct table_run out[TABLE_RUNS]);
+/* Decodes a row to float32, [cols]. raw: the bytes of its runs; may be out's last row_bytes. ERR_FORMAT: a
+ * number is not finite. */
+int table_decode(const struct table *t, const struct model_dir *m, uint32_t row, const uint8_t *raw,
+                 float *out, struct moeflux_err *e);
 
 /* Returns whether a tensor holds rows of a table. */
 bool table_has(const char *name);

@@ -74,12 +74,12 @@ done
 claim configurations_of_all_families_have_the_sizes_of_their_models
 for dir in tests/models/families/*/; do
     # Published checkpoints; the claim below converts them.
-    case $dir in *qw4*) continue ;; esac
+    case $dir in *qw4-plain/ | *qw4-odd/) continue ;; esac
     run 0 "$MOEFLUX" inspect "$dir" --no-measure --json --device cpu
-    wanted=$(json 'j["expert_bytes"], j["one_expert_bytes"], j["params"]')
+    wanted=$(json 'j["expert_bytes"], j["one_expert_bytes"], j["params"], j["table_bytes"]')
     dense=$(json 'j["dense_bytes"]')
     run 0 "$MOEFLUX" inspect "${dir}config.json" --no-measure --json --device cpu
-    json_is 'j["expert_bytes"], j["one_expert_bytes"], j["params"]' "$wanted"
+    json_is 'j["expert_bytes"], j["one_expert_bytes"], j["params"], j["table_bytes"]' "$wanted"
     # The files have some small vectors as float32, others than the configuration implies.
     json_is "abs(j['dense_bytes'] - $dense) <= 1024" True
 done
@@ -99,6 +99,13 @@ run 0 "$MOEFLUX" inspect tests/models/families/gptoss-odd --no-measure --device 
 out_has '^layers  *3, 1 .*attention, 2 .* 5 positions$'
 run 0 "$MOEFLUX" inspect tests/models/gptoss/mxfp4/config.json --no-measure --json --device cpu
 json_is 'j["window_layers"], j["window"], j["attention_layers"], j["formats_assumed"]' '(1, 9, 2, False)'
+
+claim a_table_of_a_published_8_bit_model_stays_as_it_is
+mkdir "$tmp/fp8"
+sed '0,/{/s//{"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},/' \
+    tests/models/families/qw4-plain/config.json >"$tmp/fp8/config.json"
+run 0 "$MOEFLUX" inspect "$tmp/fp8/config.json" --no-measure --json --device cpu
+json_is 'j["table_bytes"]' $((1280 * 32))
 
 claim a_configuration_without_a_table_has_the_formats_that_convert_makes
 for dir in tests/models/families/qw4-plain tests/models/families/qw4-odd tests/models/sources/qwen/hf \

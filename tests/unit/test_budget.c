@@ -434,7 +434,7 @@ static void host_memory_is_shared_out_by_what_each_side_lacks(void **state)
     assert_int_equal(b.cpu_slot_bytes, TOP_K * MIB);
     check_refused(unified(GIB), split(1, 2 * TOP_K * MIB - 1, 0, GIB), "--memory is 4.00 MiB");
     check_refused(discrete(GIB), split(4, TOP_K * MIB, 0, GIB),
-                  "the CPU's activations need 1.00 MiB and the experts of one token and layer 2.00 MiB");
+                  "the host's activations need 1.00 MiB and the experts of one token and layer 2.00 MiB");
 }
 
 int main(void)

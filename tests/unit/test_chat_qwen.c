@@ -1,5 +1,5 @@
-/* Templates with <|im_start|> turns: the model's own, which wins over its family's form, and Qwen3's form.
- * Qwen3.5's is in test_chat.c.
+/* Templates with <|im_start|> turns: the model's own, which wins over its family's form, Qwen3's form, and
+ * the variables of Qwen3.8's. Qwen3.5's is in test_chat.c.
  *
  * suites: check fast asan */
 #include <jansson.h>
@@ -10,6 +10,7 @@
 #include "chats.h"
 #include "check.h"
 #include "text/chat/chat.h"
+#include "text/chat/tool_calls.h"
 #include "text/tokenizer/tokenizer.h"
 #include "tmp_tree.h"
 #include "tokens.h"
@@ -276,6 +277,87 @@ static void the_block_that_the_model_opens_is_thinking(void **state)
     expect_answer(PLAIN, CHAT_THINKING_AUTO, "3<|im_end|>", "", "3");
 }
 
+/* ---- Qwen3.8: a sentence about the effort, thinking that stays, calls as Qwen3.5's ---- */
+
+static const char EFFORT[] =
+    "{% set effort = reasoning_effort|default('xhigh') %}"
+    "{% if effort not in ('xhigh', 'medium', 'low') %}{{ raise_exception('no effort ' ~ effort) }}{% endif %}"
+    "{% if (enable_thinking is undefined or enable_thinking) and effort != 'medium' %}"
+    "{{ '<|im_start|>system\nThink: ' ~ effort ~ '<|im_end|>\n' }}{% endif %}"
+    "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' }}"
+    "{% if m.role == 'assistant' %}"
+    "{{ '<think>\n' ~ (m.reasoning_content or '')|trim ~ '\n</think>\n\n' }}{% endif %}"
+    "{{ m.content|trim }}"
+    "{% for call in m.tool_calls or [] %}{% set tool_call = call.function %}"
+    "{{- '\n<tool_call>\n<function=' + tool_call.name + '>\n' }}"
+    "{% for k, v in tool_call.arguments|items %}"
+    "{{ '<parameter=' ~ k ~ '>\n' ~ (v if v is string else v|tojson) ~ '\n</parameter>\n' }}{% endfor %}"
+    "{{ '</function>\n</tool_call>' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}" OPENS("{{ '<think>\n' if enable_thinking is undefined or "
+                                             "enable_thinking else '<think>\n\n</think>\n\n' }}");
+#define ASKED     "<|im_start|>user\nhi<|im_end|>\n"
+#define THINKS    "<|im_start|>assistant\n<think>\n"
+#define TOLD(how) "<|im_start|>system\nThink: " how "<|im_end|>\n"
+
+static void an_effort_reaches_the_template_as_one_of_its_variables(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *kwargs, *want; /* want NULL: refused */
+    } cases[] = {
+        {"{}", TOLD("xhigh") ASKED THINKS},
+        {"{\"reasoning_effort\": \"xhigh\"}", TOLD("xhigh") ASKED THINKS},
+        {"{\"reasoning_effort\": \"low\"}", TOLD("low") ASKED THINKS},
+        {"{\"reasoning_effort\": \"medium\"}", ASKED THINKS},
+        {"{\"reasoning_effort\": \"high\"}", NULL},
+        {"{\"enable_thinking\": false}", ASKED "<|im_start|>assistant\n<think>\n\n</think>\n\n"},
+    };
+    struct tokenizer *t = open_with(EFFORT);
+    struct chat c;
+    chats_open(&c, t, NULL, CHAT_THINKING_AUTO);
+    assert_true(c.opens_inside);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct moeflux_err e = {0};
+        struct chat_text text = {0};
+        json_t *messages = chats_messages("user", " hi "), *kwargs = json_loads(cases[i].kwargs, 0, NULL);
+        int rc = chat_render(&c, &(struct chat_prompt){messages, NULL, kwargs, true}, &text, &e);
+        assert_true(cases[i].want ? rc == 0 : rc < 0 && strstr(e.text, "no effort high"));
+        if (cases[i].want)
+            assert_string_equal(str_text(&text.text), cases[i].want);
+        chat_text_free(&text);
+        json_decref(messages);
+        json_decref(kwargs);
+    }
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void thinking_and_calls_of_past_answers_stay(void **state)
+{
+    (void)state;
+    static const char messages[] =
+        "[{\"role\": \"user\", \"content\": \"hi\"}, {\"role\": \"assistant\", \"content\": \"ho\", "
+        "\"reasoning_content\": \"hm\", \"tool_calls\": [{\"type\": \"function\", \"function\": {\"name\": "
+        "\"put\", \"arguments\": {\"path\": \"a b\", \"n\": [1, 2]}}}]}]";
+    struct tokenizer *t = open_with(EFFORT);
+    struct moeflux_err e = {0};
+    struct chat_text text = {0};
+    struct chat c;
+    chats_open(&c, t, NULL, CHAT_THINKING_AUTO);
+    json_t *list = json_loads(messages, 0, NULL);
+    check_ok(chat_render(&c, &(struct chat_prompt){list, NULL, NULL, true}, &text, &e), &e);
+    assert_string_equal(str_text(&text.text), TOLD("xhigh") ASKED
+                        "<|im_start|>assistant\n<think>\nhm\n</think>\n\nho\n<tool_call>\n"
+                        "<function=put>\n<parameter=path>\na b\n</parameter>\n<parameter=n>\n"
+                        "[1, 2]\n</parameter>\n</function>\n</tool_call><|im_end|>\n" THINKS);
+    assert_ptr_equal(tool_form_of(t), tool_form_find("<tool_call>\n<function=f>"));
+    assert_ptr_not_equal(tool_form_of(t), tool_form_find("<tool_call>"));
+    chat_text_free(&text);
+    json_decref(list);
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -288,6 +370,8 @@ int main(void)
         cmocka_unit_test(a_sampled_answer_stays_as_it_is),
         cmocka_unit_test(what_the_template_leaves_out_is_rendered_anew),
         cmocka_unit_test(the_block_that_the_model_opens_is_thinking),
+        cmocka_unit_test(an_effort_reaches_the_template_as_one_of_its_variables),
+        cmocka_unit_test(thinking_and_calls_of_past_answers_stay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

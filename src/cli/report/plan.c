@@ -28,13 +28,14 @@ static void print_experts(struct output *out, const char *name, uint64_t n, cons
     print_bytes(out, name, n * p->slot_bytes, note);
 }
 
-/* Prints the experts that the CPU computes for the device. */
+/* Prints the experts that the CPU computes for the device, and what else the host keeps for it. */
 static void print_cpu(struct output *out, const struct moeflux_plan *p)
 {
     char layers[64];
     snprintf(layers, sizeof layers, "for those of the first %" PRIu32 " layers", p->n_cpu_layers);
-    print_experts(out, "experts on CPU", p->n_cpu_slots, p);
-    print_bytes(out, "CPU's activations", p->cpu_scratch_bytes, layers);
+    if (p->n_cpu_layers)
+        print_experts(out, "experts on CPU", p->n_cpu_slots, p);
+    print_bytes(out, "host's activations", p->cpu_scratch_bytes, p->n_cpu_layers ? layers : "n-gram rows");
 }
 
 static void print_checkpoints(struct output *out, const struct moeflux_plan *p)
@@ -87,7 +88,7 @@ void plan_report_print(const struct moeflux_plan *p, struct output *out)
     if (p->driver_bytes)
         print_bytes(out, "the driver's own", p->driver_bytes, "set aside");
     print_experts(out, "experts on device", p->n_slots, p);
-    if (p->n_cpu_layers)
+    if (p->n_cpu_layers || p->cpu_scratch_bytes)
         print_cpu(out, p);
     if (p->n_pinned)
         print_experts(out, "of them pinned", p->n_pinned, p);

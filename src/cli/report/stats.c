@@ -109,6 +109,13 @@ static void print_cpu(const struct moeflux_stats *es, struct str *to)
                  es->n_cpu_experts, (double)es->cpu_experts_ns / 1e9);
 }
 
+static void print_rows(const struct moeflux_stats *es, struct str *to)
+{
+    if (es->n_rows)
+        str_addf(to, "%-12s %" PRIu64 " rows of n-gram tables, waited for %.3f s\n", "rows", es->n_rows,
+                 (double)es->wait_rows_ns / 1e9);
+}
+
 static void print_prefetch(const struct moeflux_stats *es, struct str *to)
 {
     if (!es->n_predicted)
@@ -232,6 +239,7 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     print_hits(&es, to);
     print_cpu(&es, to);
     print_prefetch(&es, to);
+    print_rows(&es, to);
     print_waits(&es, to);
     print_worst_layers(s, to);
     use_report_add(s->model, to);
@@ -390,6 +398,8 @@ struct json_t *stats_engine_json(const struct generator *s)
     json_object_set_new(object, "compile_s", json_real((double)es.compile_ns / 1e9));
     json_object_set_new(object, "read_s", json_real((double)es.read_ns / 1e9));
     json_object_set_new(object, "wait_read_s", json_real((double)es.wait_read_ns / 1e9));
+    json_object_set_new(object, "rows", json_integer((json_int_t)es.n_rows));
+    json_object_set_new(object, "wait_rows_s", json_real((double)es.wait_rows_ns / 1e9));
     json_object_set_new(object, "wait_device_s", json_real((double)es.wait_gpu_ns / 1e9));
     json_object_set_new(object, "cpu_experts_s", json_real((double)es.cpu_experts_ns / 1e9));
     json_object_set_new(object, "layer_wait_s", layer_waits_json(s));

@@ -125,7 +125,7 @@ static int share_apart(const struct model_dir *m, const struct budget_request *w
     if (w->cpu_scratch_bytes && most < plus(w->cpu_scratch_bytes, least))
         return err_set(
             e, ERR_NO_FIT,
-            "%s %.2f MiB, the CPU's activations need %.2f MiB and the experts of one token and layer "
+            "%s %.2f MiB, the host's activations need %.2f MiB and the experts of one token and layer "
             "%.2f MiB",
             w->memory_bytes ? "--memory leaves" : "free host memory is", mib(most), mib(w->cpu_scratch_bytes),
             mib(least));
@@ -173,8 +173,7 @@ int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
     rc = caps->is_unified ? share_unified(w, room, gpu, cpu, out, e) : share_apart(m, w, gpu, cpu, out, e);
     uint64_t taken = plus(w->checkpoint_bytes * out->n_checkpoints,
                           caps->is_unified ? fixed + out->slot_bytes : out->host_bytes);
-    if (w->n_cpu_layers)
-        taken = plus(taken, plus(out->cpu_slot_bytes, w->cpu_scratch_bytes));
+    taken = plus(taken, plus(out->cpu_slot_bytes, w->cpu_scratch_bytes));
     out->map_bytes = minus(w->host_free_bytes, taken);
     return rc;
 }

@@ -20,7 +20,7 @@ struct budget_request {                      /* bytes */
     uint64_t checkpoint_bytes;               /* host memory of one checkpoint; 0: none */
     /* the CPU computes the routed experts of the first so many layers */
     uint32_t n_cpu_layers;
-    uint64_t cpu_scratch_bytes; /* host memory that the CPU needs for that */
+    uint64_t cpu_scratch_bytes; /* host memory for that, and for n-gram rows on their way to the device */
 };
 
 /* A sequence has as many checkpoints as fit in BUDGET_CHECKPOINT_BYTES, within these bounds, if there is

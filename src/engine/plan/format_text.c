@@ -9,6 +9,7 @@
 
 #include "base/format.h"
 #include "model/expert_tensors.h"
+#include "model/fp8.h"
 #include "model/model_dir.h"
 #include "model/names.h"
 
@@ -104,7 +105,7 @@ void format_text_dense(const struct model_dir *d, char *out, size_t n)
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct tensor *t = &d->tensors[i];
         uint32_t format = format_of_tensor(d, t);
-        if (expert_tensors_has(t->name) || names_ends_with(t->name, "_scale_inv") || format == FORMAT_NONE)
+        if (expert_tensors_has(t->name) || fp8_is_scales(t) || format == FORMAT_NONE)
             continue;
         bytes[format] += t->bytes;
         all += t->bytes;

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/file.h"
 #include "engine/plan/host_memory.h"
+#include "engine/run/ngram_rows.h"
 #include "engine/state/stores.h"
 #include "engine/test_hooks.h"
 #include "experts/context.h"
@@ -378,7 +379,12 @@ void load_plan_begin(struct load_plan *out, const struct model_dir *m, const str
     const struct arch_span span = {share->layers.first, share->layers.end};
     size_states(out, m, share->n_older);
     out->driver_bytes = caps->is_unified ? 0 : DRIVER_BYTES;
+    uint64_t rows = ngram_rows_host_bytes(&m->config, share->layers, out->max_chunk);
+    if (!caps->is_unified)
+        out->cpu_scratch_bytes += rows;
     out->activation_bytes = arch_scratch_bytes(&m->config, span, caps, out->max_chunk) +
+                            ngram_rows_room_bytes(&m->config, share->layers, out->max_chunk) +
+                            (caps->is_unified ? rows : 0) +
                             arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +
                             (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
 }

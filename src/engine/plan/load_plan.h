@@ -44,7 +44,7 @@ struct load_plan {
     struct budget budget;
     struct expert_layers cpu_layers; /* the first of `layers`, whose routed experts the CPU computes */
     uint32_t max_cpu_chunk;          /* the largest chunk whose experts the CPU computes */
-    uint64_t cpu_scratch_bytes;      /* host memory that the CPU needs for that, without slots */
+    uint64_t cpu_scratch_bytes;      /* budget_request.cpu_scratch_bytes; without slots */
     /* the part of activation_bytes for slots of experts that the device computes in large chunks; 0: it
      * computes none */
     uint64_t prompt_slot_bytes;

@@ -227,6 +227,7 @@ static struct work work_of(const struct forward *l, uint32_t chunk)
                          .ids = c->ids + from,
                          .n = is_end ? c->n - from : l->m->max_chunk,
                          .n_all = c->n - from,
+                         .n_after = is_end ? c->n_after : c->n - from - l->m->max_chunk + c->n_after,
                          .keep = is_end ? c->keep : 0,
                          .is_batched = c->is_batched,
                          .is_watched = l->is_watched,

@@ -18,7 +18,8 @@ struct forward_call {
     struct moeflux_session *const *list;
     const int32_t *ids; /* [n] */
     uint32_t n, n_chunks;
-    bool is_batched; /* one token of each of n sequences: n_chunks is 1 */
+    uint32_t n_after; /* tokens that will probably follow in another call; their ids follow the n */
+    bool is_batched;  /* one token of each of n sequences: n_chunks is 1 */
     /* the recurrent state after so many tokens of the last chunk goes to the stages' `kept` (arch_chunk);
      * 0: it is not kept */
     uint32_t keep;

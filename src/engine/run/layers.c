@@ -58,21 +58,38 @@ static void show_later(const struct pass *p, uint32_t layer)
     p->at->is_seen[layer] = true;
 }
 
-/* Records layers from `layer` on, up to one whose choice the host needs. Returns that one, or `end`. */
-static uint32_t record_layers(const struct pass *p, uint32_t layer, uint32_t end)
+/* Waits for the n-gram rows. If they are late, the device begins with the layers before. */
+static int await_rows(const struct pass *p, struct moeflux_err *e)
+{
+    struct stage *at = p->at;
+    uint64_t ticket;
+    int rc = 0;
+    if (!ngram_rows_are_there(&at->ngrams)) {
+        rc = exec_submit(at->exec, &ticket, e);
+        exec_begin(at->exec);
+    }
+    return rc < 0 ? rc : ngram_rows_wait(&at->ngrams, at->exec, e);
+}
+
+/* Records layers from `layer` on, up to one whose choice the host needs. *next: that one, or `end`. */
+static int record_layers(const struct pass *p, uint32_t layer, uint32_t end, uint32_t *next,
+                         struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     for (; layer < end; layer++) {
         const struct expert_side *side = pass_side(p, layer);
         if (p->progress)
             p->progress->layer = layer;
+        int rc = p->awaits_rows && layer == p->at->ngrams.first_layer ? await_rows(p, e) : 0;
+        if (rc < 0)
+            return rc;
         chosen_predict_again(p, layer);
         arch_before_experts(p->at->arch, &p->chunk, layer);
         if (config_has_experts(&m->dir.config, layer)) {
             bool holds_all = expert_store_holds_all(side->store);
             if (pass_is_on_cpu(p, layer) || m->trace || !(holds_all || pass_goes_on(p, layer))) {
                 show_choice(p, layer);
-                return layer;
+                break;
             }
             struct arch_experts x = chosen_part(side, layer, 0, p->chunk.n);
             x.chooses = true;
@@ -85,7 +102,8 @@ static uint32_t record_layers(const struct pass *p, uint32_t layer, uint32_t end
         exec_split(p->at->exec);
         pass_copy_hidden(p, layer + 1);
     }
-    return layer;
+    *next = layer;
+    return 0;
 }
 
 /* Computes the chosen experts on the device. *next: the next layer whose choice the host needs, or the end of
@@ -98,8 +116,7 @@ static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *nex
     if (rc == 0)
         rc = chosen_run(p, layer, e);
     pass_copy_hidden(p, layer + 1);
-    *next = rc == 0 ? record_layers(p, layer + 1, p->at->layers.end) : layer;
-    return rc;
+    return rc < 0 ? rc : record_layers(p, layer + 1, p->at->layers.end, next, e);
 }
 
 /* Submits the batch that ends with the choice, then the shared expert. *choice: the first one's ticket. */
@@ -117,12 +134,13 @@ static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice,
     return rc;
 }
 
-/* Records the addition of the CPU's experts and the layers after it. Returns what record_layers returns. */
-static uint32_t record_sum(const struct pass *p, uint32_t layer, uint32_t end)
+/* Records the addition of the CPU's experts and the layers after it, as record_layers does. */
+static int record_sum(const struct pass *p, uint32_t layer, uint32_t end, uint32_t *next,
+                      struct moeflux_err *e)
 {
     arch_add_experts(p->at->arch, &p->chunk, p->at->host.sum.address);
     pass_copy_hidden(p, layer + 1);
-    return record_layers(p, layer + 1, end);
+    return record_layers(p, layer + 1, end, next, e);
 }
 
 /* Submits what was recorded up to the layer *next and records the layers from there, so that the device
@@ -136,7 +154,8 @@ static int record_the_rest(const struct pass *p, uint32_t *next, struct moeflux_
         rc = exec_submit(p->at->exec, &ticket, e);
         exec_begin(p->at->exec);
         to = (uint32_t)size_min(to + LAYERS_AT_ONCE, end);
-        *next = record_layers(p, *next, to);
+        if (rc == 0)
+            rc = record_layers(p, *next, to, next, e);
     }
     return rc;
 }
@@ -158,26 +177,36 @@ static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_e
     return rc;
 }
 
+/* Returns the end of the layers that are recorded before the CPU has computed `layer`: none that would wait
+ * for n-gram rows, which may submit what was recorded. */
+static uint32_t end_ahead(const struct pass *p, uint32_t layer)
+{
+    uint32_t end = p->at->layers.end, rows = p->at->ngrams.first_layer;
+    if (layer + 1 >= p->m->n_cpu_layers)
+        end = (uint32_t)size_min(layer + 1 + LAYERS_AHEAD, end);
+    return p->awaits_rows && rows > layer ? (uint32_t)size_min(end, rows) : end;
+}
+
 /* Computes the chosen experts on the CPU while the device computes the shared one. *next: as in
  * experts_on_device. The batch that adds their sum is recorded while the device still computes up to the
  * choice, unless it is watched: then it may be submitted in pieces, so it has to wait for the sum. */
 static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
-    uint32_t end = p->at->layers.end;
-    uint32_t ahead = layer + 1 < p->m->n_cpu_layers ? end : (uint32_t)size_min(layer + 1 + LAYERS_AHEAD, end);
+    uint32_t end = p->at->layers.end, ahead = end_ahead(p, layer);
     uint64_t choice;
     int rc = submit_choice(p, layer, &choice, e);
     if (rc < 0)
         return rc;
     exec_wake(p->at->sides[SIDE_HOST].exec);
     if (!p->is_watched)
-        *next = record_sum(p, layer, ahead);
-    rc = exec_wait(p->at->exec, choice, e);
+        rc = record_sum(p, layer, ahead, next, e);
+    int waited = exec_wait(p->at->exec, choice, rc < 0 ? NULL : e);
+    rc = rc < 0 ? rc : waited;
     pass_release(p->at);
     if (rc == 0)
         rc = compute_on_cpu(p, layer, e);
     if (rc == 0 && p->is_watched)
-        *next = record_sum(p, layer, end);
+        rc = record_sum(p, layer, end, next, e);
     else if (rc == 0 && *next == ahead)
         rc = record_the_rest(p, next, e);
     return rc;
@@ -185,9 +214,9 @@ static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, 
 
 int layers_run(const struct pass *p, struct moeflux_err *e)
 {
-    int rc = 0;
-    uint32_t end = p->at->layers.end;
-    for (uint32_t i = record_layers(p, p->at->layers.first, end); rc == 0 && i < end;)
+    uint32_t end = p->at->layers.end, i;
+    int rc = record_layers(p, p->at->layers.first, end, &i, e);
+    while (rc == 0 && i < end)
         rc = pass_is_on_cpu(p, i) ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
     return rc;
 }

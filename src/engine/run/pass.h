@@ -21,7 +21,8 @@ struct pass {
     /* source and target of the copies of the hidden states that enter and leave the stage; NULL: the device's
      * own are mapped */
     struct crossing_half in, out;
-    bool is_watched; /* it may take long: submissions are kept short, and the caller may stop it */
+    bool awaits_rows; /* its n-gram rows are being read (ngram_rows.h) */
+    bool is_watched;  /* it may take long: submissions are kept short, and the caller may stop it */
 };
 
 /* Copies the output of layer `layer` (0: the embedding) if hidden states are asked for. */

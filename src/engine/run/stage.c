@@ -40,18 +40,19 @@ static int open_arch(struct stage *at, struct moeflux_model *m, const struct loa
 }
 
 /* Makes the inputs, and host copies of what the host needs and is not mapped. */
-static int make_buffers(struct stage *at, const struct moeflux_model *m, const struct moeflux_options *o,
-                        struct moeflux_err *e)
+static int make_buffers(struct stage *at, const struct moeflux_model *m, const struct load_plan *p,
+                        const struct moeflux_options *o, struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     const struct arch_view *v = &at->view;
     uint64_t n = m->max_chunk;
+    const struct ngram_rows_options rows = {&m->dir, at->layers, m->max_chunk, p->io, p->budget.map_bytes};
     bool sees_weights = stage_has_cpu_layers(at) || o->trace || o->prefer_resident > 0;
     int rc = exec_buffer_new(at->exec, &at->ids, EXEC_INPUT, n * sizeof(int32_t), e);
     if (rc == 0)
         rc = rope_cache_open(&at->rope, at->exec, m, e);
     if (rc == 0)
-        rc = ngram_rows_open(&at->ngrams, at->exec, &m->dir, at->layers, m->max_chunk, e);
+        rc = ngram_rows_open(&at->ngrams, at->exec, &rows, e);
     if (rc == 0 && !v->idx.host)
         rc = exec_buffer_new(at->exec, &at->choice, EXEC_HOST, v->idx.bytes + v->predicted.bytes, e);
     if (rc == 0 && !v->idx.host)
@@ -95,7 +96,7 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
                             MOEFLUX_MAX_BATCHED, e);
     if (rc == 0)
         rc = open_arch(at, m, p, before, e);
-    return rc < 0 ? rc : make_buffers(at, m, o, e);
+    return rc < 0 ? rc : make_buffers(at, m, p, o, e);
 }
 
 /* A budget of 0 means that the side has no layers with experts. */

@@ -457,6 +457,17 @@ static int record_next(const struct work *w, const struct pass *next, struct moe
     return wanted->is_in_flight ? 0 : rc;
 }
 
+/* Begins to read the n-gram rows of the token that was sampled after the work's. */
+static void guess_rows(const struct work *w, struct stage *at, int32_t next)
+{
+    const struct moeflux_session *s = w->list[0];
+    const int32_t ids[] = {w->ids[0], next};
+    const struct ngram_text text = {s->history, ids, s->pos};
+    ngram_rows_clear(&at->ngrams);
+    if (w->choice->result[1] == SAMPLE_OK && ngram_rows_add(&at->ngrams, &text, s->pos + 1, 1, NULL) == 0)
+        ngram_rows_start(&at->ngrams);
+}
+
 /* Decodes tokens. next: what to record ahead, or NULL. */
 static int decode_tokens(const struct work *w, const struct pass *p, const struct pass *next,
                          struct moeflux_err *e)
@@ -473,8 +484,10 @@ static int decode_tokens(const struct work *w, const struct pass *p, const struc
         work_drop_ahead(p->at, NULL);
     else if (p->chooses)
         step_end(p->m, w->choice, p->half);
-    if (rc == 0 && p->chooses)
+    if (rc == 0 && p->chooses) {
         p->at->ahead.next.id = (int32_t)w->choice->result[0];
+        guess_rows(w, p->at, p->at->ahead.next.id);
+    }
     return rc;
 }
 
@@ -490,18 +503,27 @@ static int decode_stage(const struct work *w, const struct pass *p, struct moefl
 
 /* ---- a stage ---- */
 
-/* Reads the tokens' n-gram rows, if layers of the stage have tables. */
-static int read_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
+/* Begins to read the rows of the work's tokens, and notes those of the chunk that follows. */
+static int start_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
 {
     uint32_t n_sequences = w->is_batched ? w->n : 1, n = w->is_batched ? 1 : w->n;
+    const struct moeflux_session *s = w->list[0];
     int rc = 0;
+    ngram_rows_clear(&at->ngrams);
     for (uint32_t i = 0; rc == 0 && i < n_sequences; i++) {
-        const struct moeflux_session *s = w->list[i];
+        s = w->list[i];
         /* Chunks of one evaluation have contiguous ids, and are not in the history yet. */
         const struct ngram_text text = {s->history, w->ids + i - w->ahead, s->pos};
-        rc = ngram_rows_read(&at->ngrams, &w->m->dir, &text, s->pos + w->ahead, n, i, e);
+        rc = ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead, n, e);
     }
-    return rc;
+    if (rc < 0)
+        return rc;
+    ngram_rows_start(&at->ngrams);
+    if (w->n_after == 0)
+        return 0;
+    const struct ngram_text text = {s->history, w->ids - w->ahead, s->pos};
+    return ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead + n,
+                          (uint32_t)size_min(w->n_after, w->m->max_chunk), e);
 }
 
 /* Fills the inputs of the first stage, the ids, and of all, the positions. The device must not use them. */
@@ -513,12 +535,12 @@ static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err 
         memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
     if (pass_n_decoding(p) == 0) {
         p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, p->chunk.of.pos);
-        return read_rows(w, at, e);
+        return start_rows(w, at, e);
     }
     float *to = rope_cache_of_tokens(&at->rope, p->half, &p->chunk.rope);
     for (uint32_t i = 0; i < w->n; i++)
         rope_cache_fill_token(m, to, w->n, i, w->list[i]->pos + w->ahead);
-    return read_rows(w, at, e);
+    return start_rows(w, at, e);
 }
 
 /* Whether a token passes the stage's layers without the host, and only its logits are wanted. */
@@ -544,6 +566,9 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
     if (rows->is_there)
         begin_logits(at, p->half);
     int rc = p->ahead != PASS_IN_FLIGHT ? fill_inputs(w, p, e) : 0;
+    p->awaits_rows = p->ahead == PASS_NOT_AHEAD;
+    if (rc == 0 && p->ahead == PASS_DEFERRED)
+        rc = ngram_rows_wait(&at->ngrams, at->exec, e);
     if (rc < 0)
         return rc;
     if (!plain && w->ahead == 0)

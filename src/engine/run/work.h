@@ -22,8 +22,9 @@ struct work {
     struct moeflux_session *const *list;
     const int32_t *ids; /* [n] */
     uint32_t n;
-    uint32_t n_all; /* n, and the tokens of the chunks that follow at once */
-    uint32_t keep;  /* arch_chunk.keep */
+    uint32_t n_all;   /* n, and the tokens of the chunks that follow at once */
+    uint32_t n_after; /* tokens that will follow the work's; their ids follow its own */
+    uint32_t keep;    /* arch_chunk.keep */
     bool is_batched, is_watched;
     /* one device holds all experts and samples: the token after it may be in flight (see above) */
     bool runs_on;

@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "model/config_parts.h"
 #include "model/family.h"
+#include "model/names.h"
 
 static void read(struct config *c, struct json_view *v)
 {
@@ -23,19 +24,13 @@ static void read(struct config *c, struct json_view *v)
     config_read_rope(c, v, true);
 }
 
-static const char *const renamed[][2] = {{".block_sparse_moe.", ".mlp."},
-                                         {".w1.", ".gate_proj."},
-                                         {".w2.", ".down_proj."},
-                                         {".w3.", ".up_proj."},
-                                         {0}};
-
 const struct family family_minimaxm2 = {
     .name = "MiniMax-M2",
     .id = 6,
     .types = {"minimax_m2", "minimax"},
     .read = read,
     .inner_key = "intermediate_size",
-    .renamed = renamed,
+    .renamed = names_of_mixtral,
     .router_bias = "e_score_correction_bias",
     .mlx_prefix = "",
     .gate_bits = 8,

@@ -97,5 +97,6 @@ const struct family family_qwen4exp = {
     .shared = "shared_expert",
     .mlx_prefix = "language_model.",
     .norms_less_one = true,
+    .mlx_norms_less_one = true,
     .gate_bits = 8,
 };

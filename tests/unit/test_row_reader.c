@@ -1,0 +1,182 @@
+/* Reads of many small pieces in every mode: what arrives, and what a cut file or a stop gives.
+ *
+ * suites: check fast asan tsan */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/mem.h"
+#include "check.h"
+#include "experts/row_reader.h"
+#include "tmp_tree.h"
+
+/* The file ends inside a block of every size. */
+enum { BYTES = 300013, N = 700, MAX_BYTES = 640 };
+
+struct files {
+    char *tmp;
+    struct model_file files[2];
+    struct model_dir dir;
+    uint8_t *bytes[2];
+};
+static struct files all;
+
+static int make_files(void **state)
+{
+    (void)state;
+    all.tmp = tmp_tree_new();
+    uint32_t random = 1;
+    for (int i = 0; i < 2; i++) {
+        struct moeflux_err e;
+        all.bytes[i] = malloc(BYTES);
+        for (uint32_t k = 0; k < BYTES; k++)
+            all.bytes[i][k] = (uint8_t)((random = random * 1664525u + 1013904223u) >> 24);
+        const char *path = tmp_tree_path(all.tmp, i ? "second" : "first");
+        int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+        assert_true(fd >= 0);
+        check_ok(file_write(fd, path, all.bytes[i], BYTES, &e), &e);
+        check_ok(file_sync(fd, path, &e), &e);
+        all.files[i] = (struct model_file){(char *)path, fd, BYTES};
+    }
+    all.dir = (struct model_dir){.files = all.files, .n_files = 2};
+    return 0;
+}
+
+static int remove_files(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        close(all.files[i].fd);
+        free(all.bytes[i]);
+    }
+    tmp_tree_remove(all.tmp);
+    return 0;
+}
+
+/* Opens a reader. NULL: the system does not have the mode, which is reported. */
+static struct row_reader *open_mode(enum reader_mode mode)
+{
+    static const bool is_read[2] = {true, true};
+    struct moeflux_err e;
+    struct row_reader *r = NULL;
+    const struct row_reader_options o = {.mode = mode, .max_bytes = MAX_BYTES, .host_bytes = 1 << 20};
+    int rc = row_reader_open(&r, &all.dir, is_read, &o, &e);
+    if (rc == ERR_UNSUPPORTED && (mode == READER_URING || mode == READER_DIRECT)) {
+        printf("SKIP CASE: %s\n", e.text);
+        return NULL;
+    }
+    check_ok(rc, &e);
+    assert_true(mode == READER_AUTO ? row_reader_get_mode(r) != READER_AUTO : row_reader_get_mode(r) == mode);
+    return r;
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const struct row_piece *x = a, *y = b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
+    return (x->off > y->off) - (x->off < y->off);
+}
+
+/* Random pieces: some overlap, some are adjacent, two end with their files. */
+static void draw(struct row_piece *pieces, uint8_t *room, bool sorted)
+{
+    uint32_t random = 5;
+    for (uint32_t i = 0; i < N; i++) {
+        random = random * 1664525u + 1013904223u;
+        struct row_piece *p = &pieces[i];
+        p->file = random >> 31;
+        p->bytes = 1 + (random >> 8) % MAX_BYTES;
+        random = random * 1664525u + 1013904223u;
+        p->off = i < 2 ? BYTES - p->bytes : (random >> 8) % (BYTES - p->bytes);
+        if (i > 2 && i % 3 == 0) {
+            p->file = p[-1].file;
+            p->off = size_min(p[-1].off + p[-1].bytes, BYTES - p->bytes);
+        }
+        p->dst = room + (uint64_t)i * MAX_BYTES;
+    }
+    if (sorted)
+        qsort(pieces, N, sizeof *pieces, by_place);
+}
+
+static void pieces_arrive_in_every_mode(void **state)
+{
+    (void)state;
+    static const atomic_bool stops;
+    struct row_piece pieces[N];
+    uint8_t *room = malloc((size_t)N * MAX_BYTES);
+    for (int k = 0; k < 2 * (READER_DIRECT + 1); k++) {
+        struct moeflux_err e;
+        struct row_reader *r = open_mode((enum reader_mode)(k / 2));
+        draw(pieces, room, k % 2);
+        for (uint32_t n = r ? N : 0; n > 0; n /= 3) {
+            memset(room, 0, (size_t)N * MAX_BYTES);
+            check_ok(row_reader_read(r, pieces, n, &stops, &e), &e);
+            for (uint32_t i = 0; i < n; i++)
+                assert_memory_equal(pieces[i].dst, all.bytes[pieces[i].file] + pieces[i].off,
+                                    pieces[i].bytes);
+        }
+        row_reader_close(r);
+    }
+    free(room);
+}
+
+static void a_stopped_read_starts_nothing(void **state)
+{
+    (void)state;
+    static const atomic_bool stops = true;
+    struct row_piece pieces[N];
+    uint8_t *room = calloc(N, MAX_BYTES);
+    draw(pieces, room, true);
+    for (enum reader_mode mode = READER_MMAP; mode <= READER_DIRECT; mode++) {
+        struct moeflux_err e;
+        struct row_reader *r = open_mode(mode);
+        if (r)
+            assert_int_equal(row_reader_read(r, pieces, N, &stops, &e), ERR_INTERRUPTED);
+        row_reader_close(r);
+    }
+    for (size_t i = 0; i < (size_t)N * MAX_BYTES; i++)
+        assert_int_equal(room[i], 0);
+    free(room);
+}
+
+/* Must be the last test: it cuts the second file. */
+static void a_cut_file_is_named_and_the_reader_goes_on(void **state)
+{
+    (void)state;
+    static const atomic_bool stops;
+    struct row_reader *readers[READER_DIRECT + 1] = {NULL};
+    struct row_piece pieces[N];
+    uint8_t *room = malloc((size_t)N * MAX_BYTES);
+    draw(pieces, room, true);
+    for (enum reader_mode mode = READER_MMAP; mode <= READER_DIRECT; mode++)
+        readers[mode] = open_mode(mode);
+    assert_int_equal(ftruncate(all.files[1].fd, BYTES / 2), 0);
+    for (enum reader_mode mode = READER_MMAP; mode <= READER_DIRECT; mode++) {
+        struct moeflux_err e;
+        if (!readers[mode])
+            continue;
+        assert_int_equal(row_reader_read(readers[mode], pieces, N, &stops, &e), ERR_IO);
+        assert_non_null(strstr(e.text, all.files[1].path));
+        assert_non_null(strstr(e.text, "then the file ends"));
+        assert_int_equal(pieces[0].file, 0);
+        memset(room, 0, (size_t)N * MAX_BYTES);
+        check_ok(row_reader_read(readers[mode], pieces, 1, &stops, &e), &e);
+        assert_memory_equal(pieces[0].dst, all.bytes[0] + pieces[0].off, pieces[0].bytes);
+        row_reader_close(readers[mode]);
+    }
+    free(room);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pieces_arrive_in_every_mode),
+        cmocka_unit_test(a_stopped_read_starts_nothing),
+        cmocka_unit_test(a_cut_file_is_named_and_the_reader_goes_on),
+    };
+    return cmocka_run_group_tests(tests, make_files, remove_files);
+}
