@@ -264,16 +264,17 @@ static __attribute__((noinline)) void block_sums(const int8_t *codes, const int8
 VEC_INLINE struct pair block_dot(struct block_codes c, const struct cpu_vector *x, size_t b, int type)
 {
     const int8_t *digits = block_digits(x, b);
-    float f[PAIR_LANES];
+    struct vec v[2];
     (void)type;
     for (size_t i = 0; i < 2; i++) {
         int32_t s[3][VEC_LANES];
         for (size_t k = 0; k < 3; k++)
             block_sums(c.of[i], digits + k * DIGIT_BYTES + i * HALF_COLS, s[k]);
         for (size_t l = 0; l < VEC_LANES; l++)
-            f[i * VEC_LANES + l] = vec_fma_lane((float)(s[0][l] * 256 + s[1][l]), 256, (float)s[2][l]);
+            s[0][l] = s[0][l] * 256 + s[1][l];
+        v[i] = vec_fma(vec_from_int(ivec_load(s[0])), vec_set1(256), vec_from_int(ivec_load(s[2])));
     }
-    return pair_load(f);
+    return pair_of(v[0], v[1]);
 }
 #endif
 

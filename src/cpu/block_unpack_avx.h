@@ -275,14 +275,25 @@ VEC_INLINE __m128i unit_q3_scales(const uint8_t *q)
     return _mm_sub_epi8(v, _mm_set1_epi8(32));
 }
 
+/* Spreads 8 halves of bytes over 8 bytes. */
+VEC_INLINE uint64_t unit_spread_halves(uint32_t halves)
+{
+    uint64_t w = halves;
+    w = (w | w << 16) & 0x0000ffff0000ffff;
+    w = (w | w << 8) & 0x00ff00ff00ff00ff;
+    return (w | w << 4) & 0x0f0f0f0f0f0f0f0f;
+}
+
 /* Eight numbers of 6 bits as in IQ4_XS: low halves in 4 bytes at p + 4, two bits each at p + 2. */
 VEC_INLINE uint64_t unit_iq4_scales(const uint8_t *p)
 {
-    uint64_t low = unit_word(p + 4), high = unit_word(p) >> 16, out = 0;
-    for (int i = 0; i < 8; i++)
-        out |= ((low >> 4 * i & 15) | (high >> 2 * i & 3) << 4) << 8 * i;
+    const uint64_t top = 0x8080808080808080;
+    uint64_t high = unit_word(p) >> 16;
+    high = (high | high << 24) & 0x000000ff000000ff;
+    high = (high | high << 12) & 0x000f000f000f000f;
+    high = (high | high << 6) & 0x0303030303030303;
     /* The upper bits keep a byte from borrowing from the next one. */
-    return ((out | 0x8080808080808080) - 0x2020202020202020) ^ 0x8080808080808080;
+    return ((unit_spread_halves(unit_word(p + 4)) | high << 4 | top) - 0x2020202020202020) ^ top;
 }
 
 /* Repeats 8 floats, of groups of 32 columns, in the order of the lanes. */
@@ -346,10 +357,7 @@ VEC_INLINE struct pair unit_book_scales(const uint8_t *p, int type)
     case FORMAT_G_IQ3_XXS:
         return unit_times(unit_of_groups(unit_odd_scales(p + 69, 4)), d / 4);
     default: /* FORMAT_G_IQ3_S: 8 halves of 4 bytes */
-        w = unit_word(p + 106);
-        w = (w | w << 16) & 0x0000ffff0000ffff;
-        w = (w | w << 8) & 0x00ff00ff00ff00ff;
-        w = (w | w << 4) & 0x0f0f0f0f0f0f0f0f;
+        w = unit_spread_halves(unit_word(p + 106));
         return unit_times(unit_of_groups(w << 1 | 0x0101010101010101), d);
     }
 }

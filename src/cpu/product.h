@@ -79,7 +79,7 @@ struct cpu_vector {
     /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: the last index 4 l + i is column
      * 8 l + 2 i (+ 1) of the block. */
     int8_t *digits;
-    /* For block formats. sums_16: sums of 16 columns, those of cpu_block_lane(2 i) on for i < 4 of a block.
+    /* What block formats need. sums_16 [block][4]: sums of 16 columns, those from cpu_block_lane(2 i) on.
      * lanes_all, lanes_high, lanes_low [block][lane]: sums of x / step, of d0 * 256 + d1, and of d2.
      * column_digits [pairs of blocks][3 digits][first, second 32 columns][2 blocks][32]. */
     float *sums_16;
