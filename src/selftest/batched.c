@@ -215,6 +215,7 @@ void selftest_batched_cases(struct kernel_test *l)
         {3, {131, 1, 77}, {FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, 512, true, true, 0},
         {1, {70}, {FORMAT_Q4}, 4096, false, true, 128},
         {1, {131}, {FORMAT_MXFP4}, 384, true, false, 0},
+        {2, {131, 70}, {FORMAT_G_IQ2_S, FORMAT_G_IQ2_S}, 768, true, false, 0},
         {1, {257}, {FORMAT_Q8}, 18432, true, true, 0}, /* long rows */
         {3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, true, false, 0},
         {1, {37}, {FORMAT_BF16}, 33, true, true, 0},
@@ -264,8 +265,8 @@ void selftest_batched_cases(struct kernel_test *l)
     static const uint32_t pos[MOST] = {700, 0, 255, 1023, 1024, 1300, 31, 256};
     uint32_t most = exec_get_caps(l->side[KT_DEVICE]).max_invariant,
              n_products = sizeof products / sizeof *products;
-    for (uint32_t i = 0; i < (kt_is_brief(l) ? n_products / 2 : n_products); i++) {
-        l->is_rest = i > 2;
+    for (uint32_t i = 0; i < (kt_is_brief(l) ? (n_products + 1) / 2 : n_products); i++) {
+        l->is_rest = i > 3;
         product_case(l, &products[i], most);
         if (!kt_is_brief(l))
             product_case(l, &products[i], 2 + i % 2);
