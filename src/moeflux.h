@@ -446,8 +446,8 @@ int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, st
 
 struct moeflux_tokenizer;
 
-/* Opens a tokenizer. path: a tokenizer.json or tiktoken.model, whose companion files in the same directory are
- * read too, or a GGUF file (moeflux_model_info.tokenizer_path). The caller owns *out
+/* Opens a tokenizer. path: a tokenizer.json or tiktoken.model, whose companion files in the same directory
+ * are read too, or a GGUF file (moeflux_model_info.tokenizer_path). The caller owns *out
  * (moeflux_tokenizer_close). Errors: _IO, _FORMAT, _UNSUPPORTED (not a byte-level BPE tokenizer), _MEMORY. */
 int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e);
 void moeflux_tokenizer_close(struct moeflux_tokenizer *t); /* NULL is legal */
