@@ -129,7 +129,7 @@ enum { MOEFLUX_MAX_DEVICES = 16 };
 
 /* Zero or NULL in any member but `dir` means the default. Errors are those of moeflux_model_open. */
 struct moeflux_options {
-    const char *dir; /* model directory */
+    const char *dir; /* model directory, or GGUF file */
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. Otherwise "cpu", "reference", or
      * a Vulkan device (also a software one) by its index (moeflux_device), its name or a part of the name.
      * Several devices, separated by commas (unless the whole text is the name of one device), or "all" (every
@@ -452,9 +452,9 @@ int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, st
 
 struct moeflux_tokenizer;
 
-/* Opens a tokenizer. path: a tokenizer.json or tiktoken.model (moeflux_model_info.tokenizer_path); its
- * companion files in the same directory are read too. The caller owns *out (moeflux_tokenizer_close). Errors:
- * _IO, _FORMAT, _UNSUPPORTED (not a byte-level BPE tokenizer), _MEMORY. */
+/* Opens a tokenizer. path: a tokenizer.json or tiktoken.model, whose companion files in the same directory
+ * are read too, or a GGUF file (moeflux_model_info.tokenizer_path). The caller owns *out
+ * (moeflux_tokenizer_close). Errors: _IO, _FORMAT, _UNSUPPORTED (not a byte-level BPE tokenizer), _MEMORY. */
 int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e);
 void moeflux_tokenizer_close(struct moeflux_tokenizer *t); /* NULL is legal */
 

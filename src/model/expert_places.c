@@ -53,8 +53,9 @@ static int check_formats(const struct model_dir *m, uint32_t layer, const struct
     if (f->gate == f->up)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
-                   "%s: layer %u: the experts' gate_proj is %s and up_proj %s, expected equal formats",
-                   m->path, layer, format_of(f->gate)->name, format_of(f->up)->name);
+                   "%s: layer %u: the experts' gate_proj is %s and up_proj %s, expected equal formats%s",
+                   m->path, layer, format_of(f->gate)->name, format_of(f->up)->name,
+                   m->is_gguf ? "; moeflux convert makes them equal" : "");
 }
 
 int expert_places_lay_out(struct model_dir *m, uint32_t layer, const struct expert_formats *f,

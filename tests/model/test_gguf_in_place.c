@@ -330,6 +330,10 @@ static void files_that_contradict_themselves_are_refused(void **state)
     gguf_writer_values(&w, 256, 256);
     gguf_writer_tensor(&w, "token_embd.weight", Q8_0, 256, 8, 1);
     expect_refused(&w, ERR_FORMAT, "tensor model.norm.weight is missing");
+    static const char *const tokens[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"};
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, 9);
+    expect_refused(&w, ERR_FORMAT, "tokenizer.ggml.tokens has 9 tokens, token_embd.weight 8 rows");
 }
 
 /* What expert and head sizes say is checked against the tensors' shapes. */

@@ -61,7 +61,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
 
 /* How a model is opened and run. */
 #define MODEL_FLAGS \
-    TEXT("m", "model", "DIR", model, "the model's directory"), \
+    TEXT("m", "model", "DIR", model, "the model's directory, or a GGUF file"), \
     TEXT_OF("device", "NAME,..", device, DEVICES, "auto, cpu, reference, a GPU's index or name (auto)"), \
     SHARES("tensor-split", "N,N,..", tensor_split, "each device's share of the layers (by memory)"), \
     TEXT_OF("cpu-isa", "NAME", cpu_isa, ISAS, "portable, avx2, avx512, amx, neon, dotprod (best)"), \
