@@ -125,8 +125,10 @@ static void get_apart(struct source *r, const struct arch_store *t, const struct
 /* Reads rows in order, so that in a ring later ones replace earlier ones. */
 static void get_rows(struct source *r, const struct arch_store *t, const struct snapshot *h)
 {
-    uint32_t end = stores_n_rows(t, h->n_tokens);
-    for (uint32_t row = snapshot_first_row(t, h); r->rc == 0 && row < end;) {
+    uint32_t first = snapshot_first_row(t, h), end = stores_n_rows(t, h->n_tokens);
+    if (t->kind == ARCH_WINDOW && r->rc == 0)
+        r->rc = stores_clear_before(r->stage, r->on, t, first, r->e);
+    for (uint32_t row = first; r->rc == 0 && row < end;) {
         const struct stores_run run = stores_run_at(r->on, t, row, end);
         if (t->pitch == t->width * kv_type_bytes(r->kv) && r->kv == t->type)
             get_device(r, run.block, run.off, (uint64_t)run.n * t->pitch, r->kv);

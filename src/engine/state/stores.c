@@ -1,6 +1,7 @@
 #include "engine/state/stores.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 #include "base/mem.h"
 #include "engine/run/forward.h"
@@ -48,6 +49,19 @@ struct stores_run stores_run_at(const struct stage_state *on, const struct arch_
     return (struct stores_run){.block = &b->blocks[row / per % b->n],
                                .off = t->off + (uint64_t)in_block * t->pitch,
                                .n = (uint32_t)size_min(end - row, per - in_block)};
+}
+
+int stores_clear_before(const struct stage *at, const struct stage_state *on, const struct arch_store *t,
+                        uint32_t row, struct moeflux_err *e)
+{
+    const struct stores_run run = stores_run_at(on, t, row - row % arch_store_block_rows(t), row);
+    uint64_t bytes = (uint64_t)run.n * t->pitch;
+    uint8_t *zeros = mem_new(bytes, 1, e);
+    int rc = zeros ? 0 : ERR_MEMORY;
+    if (rc == 0 && bytes > 0)
+        rc = exec_write(at->exec, run.block, run.off, zeros, bytes, e);
+    free(zeros);
+    return rc;
 }
 
 uint32_t stores_window_from(const struct moeflux_session *s)
@@ -101,12 +115,13 @@ uint64_t stores_checkpoint_bytes(const struct stage *at)
     return stores_checkpoint_off(at, at->layers.end, 0);
 }
 
-/* Copies the rows of one window. Exactly one of `to` and `from` is not NULL. */
+/* Copies the rows of one window. Exactly one of `to` and `from` is not NULL. clears: earlier rows are not
+ * there. */
 static int move_window(const struct stage *at, const struct stage_state *on, const struct arch_store *t,
-                       uint32_t pos, uint8_t *to, const uint8_t *from, struct moeflux_err *e)
+                       uint32_t pos, bool clears, uint8_t *to, const uint8_t *from, struct moeflux_err *e)
 {
     uint32_t first = stores_first_row(t, pos), end = stores_n_rows(t, pos);
-    int rc = 0;
+    int rc = clears ? stores_clear_before(at, on, t, first, e) : 0;
     assert(t->pitch == arch_store_bytes(t));
     for (uint32_t row = first; rc == 0 && row < end;) {
         struct stores_run run = stores_run_at(on, t, row, end);
@@ -122,14 +137,15 @@ static int move_windows(const struct moeflux_session *s, uint32_t stage, uint32_
                         const uint8_t *from, struct moeflux_err *e)
 {
     const struct stage *at = &s->model->stages[stage];
+    bool clears = from && !stores_holds_windows(s, pos);
     int rc = 0;
     for (uint32_t i = at->layers.first; i < at->layers.end; i++)
         for (uint32_t k = 0; rc == 0 && k < at->view.stores[i].n; k++) {
             const struct arch_store *t = &at->view.stores[i].of[k];
             uint64_t off = stores_checkpoint_off(at, i, k);
             if (t->kind == ARCH_WINDOW)
-                rc =
-                    move_window(at, &s->on[stage], t, pos, to ? to + off : NULL, from ? from + off : NULL, e);
+                rc = move_window(at, &s->on[stage], t, pos, clears, to ? to + off : NULL,
+                                 from ? from + off : NULL, e);
         }
     return rc;
 }

@@ -30,6 +30,11 @@ struct stores_run {
 struct stores_run stores_run_at(const struct stage_state *on, const struct arch_store *t, uint32_t row,
                                 uint32_t end);
 
+/* Clears the rows before `row` in its block. Attention reads whole tiles: rows that a window hides have a
+ * weight of 0, but memory that nobody has written may be NaN. */
+int stores_clear_before(const struct stage *at, const struct stage_state *on, const struct arch_store *t,
+                        uint32_t row, struct moeflux_err *e);
+
 /* Returns the first position that a token at `pos` sees in some window. */
 uint32_t stores_first_in_windows(const struct moeflux_model *m, uint32_t pos);
 /* Returns whether a token at `pos` finds all rows that it sees in the windows. */
