@@ -102,8 +102,9 @@ enum { FORMAT_TABLE(FORMAT_NUMBER, 0) FORMAT_KINDS };
 /* Positions of one block of the KV cache: 1 << KV_BLOCK_SHIFT. */
 #define KV_BLOCK_SHIFT 8
 /* How the cache's numbers are stored; the values of enum kv_type. */
-#define KV_F32 0
-#define KV_F16 1
+#define KV_F32  0
+#define KV_F16  1
+#define KV_Q8_0 2
 
 struct embed_args {
     ADDR weight, scales, biases; /* [vocab][cols] */

@@ -111,7 +111,12 @@ enum moeflux_cache_policy {
 enum moeflux_prompt_type { MOEFLUX_PROMPT_TYPE_AUTO, MOEFLUX_PROMPT_TYPE_F32, MOEFLUX_PROMPT_TYPE_F16 };
 
 /* The type of the rows of the KV cache. AUTO: the same type as in prompts. */
-enum moeflux_kv_type { MOEFLUX_KV_TYPE_AUTO, MOEFLUX_KV_TYPE_F32, MOEFLUX_KV_TYPE_F16 };
+enum moeflux_kv_type {
+    MOEFLUX_KV_TYPE_AUTO,
+    MOEFLUX_KV_TYPE_F32,
+    MOEFLUX_KV_TYPE_F16,
+    MOEFLUX_KV_TYPE_Q8_0,
+};
 
 /* The most devices that share a model. */
 enum { MOEFLUX_MAX_DEVICES = 16 };
@@ -548,7 +553,7 @@ struct moeflux_needs {
     uint64_t one_expert_bytes;      /* the largest expert: layers may store theirs differently */
     uint64_t token_dense_bytes;     /* weights read from memory for each token, without routed experts */
     uint64_t token_expert_bytes;    /* routed experts for each token: top_k of each layer with experts */
-    uint64_t kv_bytes_per_pos;      /* one position of float32 rows, without those of windows */
+    uint64_t kv_bytes_per_pos;      /* rows of one position, without those of windows */
     uint64_t recurrent_state_bytes; /* one sequence: recurrent states with their backup, and windows */
     /* Least memory to run: dense weights, states of a short context, top_k experts of one layer. */
     uint64_t floor_bytes;
@@ -556,7 +561,8 @@ struct moeflux_needs {
 /* Reads what a model needs. dir: a model directory, or a file named X.json, which is a configuration alone;
  * moeflux_make_plan and moeflux_measure take the same. Errors: _IO, _FORMAT, _UNSUPPORTED, _MEMORY. */
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
-/* Does the same with the options' active_experts and expert_share. Other options but `dir` are not used.
+/* Does the same with the options' active_experts, expert_share and kv_type (AUTO: float32). Other options but
+ * `dir` are not used.
  * Errors: also _USAGE. */
 int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e);
 

@@ -26,7 +26,7 @@
 // float32; the device's exp2. Tolerance 1e-5 of the largest output after the merge.
 #version 460
 #include "lib/memory.glsl"
-#include "lib/kv_cache.glsl"
+#include "lib/kv_store.glsl"
 #include "lib/math.glsl"
 
 layout(local_size_x_id = 1) in;
@@ -139,21 +139,21 @@ uvec2 value_row(uint p)
     return cache_row(a.keys, a.layer_off, p, 1, kv_head, a.n_kv_heads, KEY_DIM);
 }
 
-uvec4 unit_at(uvec2 row, uint u)
+// Returns unit u of a row of dim numbers as it is stored.
+uvec4 unit_at(uvec2 row, uint dim, uint u)
 {
     if (KV_TYPE == KV_F32)
         return floatBitsToUint(four_at(row, u));
     if (FOURS == 2)
-        return F16x8s(row).v[u];
+        return stored_eight(row, dim, u);
+    if (KV_TYPE == KV_Q8_0)
+        return uvec4(U32s(row).v[u], 0, floatBitsToUint(q8_scale(row, dim, 4 * u)), 0);
     return uvec4(two_at(row, u), 0, 0);
 }
 
 vec4 four_of(uvec4 unit, uint i)
 {
-    if (KV_TYPE == KV_F32)
-        return uintBitsToFloat(unit);
-    return i == 0 ? vec4(unpackHalf2x16(unit.x), unpackHalf2x16(unit.y))
-                  : vec4(unpackHalf2x16(unit.z), unpackHalf2x16(unit.w));
+    return KV_TYPE == KV_F32 ? uintBitsToFloat(unit) : stored_four(unit, i);
 }
 
 // Returns the position in the cache of the p-th one that the token sees; RATIO only.
@@ -170,12 +170,12 @@ void fetch_keys(uint p)
     uvec2 rows = RATIO != 0 ? uvec2(0) : key_row(base);
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
         uint i = min(base + b * ROWS + mine, last) - base;
-        uvec2 row = addr_add(rows, i * (KV_BYTES * KEY_DIM) * a.n_kv_heads);
+        uvec2 row = addr_add(rows, i * row_bytes(KEY_DIM) * a.n_kv_heads);
         if (RATIO != 0)
             row = key_row(listed(base + i));
         [[unroll]] for (uint j = 0; j < KEY_UNITS; j++) {
             uint u = j * LANES + lane;
-            keys[b][j] = KEY_ROW % LANES == 0 || u < KEY_ROW ? unit_at(row, u) : uvec4(0);
+            keys[b][j] = KEY_ROW % LANES == 0 || u < KEY_ROW ? unit_at(row, KEY_DIM, u) : uvec4(0);
         }
     }
 }
@@ -186,12 +186,12 @@ void fetch_values(uint p)
     uvec2 rows = RATIO != 0 ? uvec2(0) : value_row(base);
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
         uint i = min(base + b * ROWS + mine, last) - base;
-        uvec2 row = addr_add(rows, i * (KV_BYTES * VALUE_DIM) * a.n_kv_heads);
+        uvec2 row = addr_add(rows, i * row_bytes(VALUE_DIM) * a.n_kv_heads);
         if (RATIO != 0)
             row = value_row(listed(base + i));
         [[unroll]] for (uint j = 0; j < VALUE_UNITS; j++) {
             uint u = j * LANES + lane;
-            values[b][j] = VALUE_ROW % LANES == 0 || u < VALUE_ROW ? unit_at(row, u) : uvec4(0);
+            values[b][j] = VALUE_ROW % LANES == 0 || u < VALUE_ROW ? unit_at(row, VALUE_DIM, u) : uvec4(0);
         }
     }
 }
@@ -230,9 +230,11 @@ Channel load_channel(uint src, uvec2 norm, uint norms, uint c)
     return ch;
 }
 
-// Stores channels 2 * i and 2 * i + 1 of a row of the cache. Returns them as they are stored.
+// Stores channels 2 * i and 2 * i + 1 of a row of the cache, except of q8_0. Returns them as they are stored.
 vec2 store_two(uvec2 row, uint i, vec2 v, bool is_mine)
 {
+    if (KV_TYPE == KV_Q8_0)
+        return v;
     if (KV_TYPE == KV_F16) {
         uint two = packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
         if (is_mine)
@@ -244,6 +246,30 @@ vec2 store_two(uvec2 row, uint i, vec2 v, bool is_mine)
         F32s(row).v[2 * i + 1] = v.y;
     }
     return v;
+}
+
+vec4 staged_four(uint at)
+{
+    return stage[at];
+}
+
+// Stores the q8_0 row whose numbers are at `at` in shared memory, and replaces them by those that are stored.
+void store_row(uvec2 row, uint at, bool is_mine)
+{
+    const uint EACH = (KEY_DIM / 4 + SUBGROUP - 1) / SUBGROUP; // groups of four channels of a lane
+    vec4 stored[EACH];
+    subgroupBarrier();
+    [[unroll]] for (uint j = 0; j < EACH; j++) {
+        uint i = min(j * SUBGROUP + gl_SubgroupInvocationID, KEY_DIM / 4 - 1);
+        float scale = unpackHalf2x16(packHalf2x16(vec2(min(staged_scale(at, KEY_DIM, 4 * i), 65504.0)))).x;
+        stored[j] = q8_codes(staged_codes(at, KEY_DIM, i)) * scale;
+    }
+    if (is_mine)
+        store_staged(row, at, KEY_DIM, gl_SubgroupInvocationID, SUBGROUP);
+    subgroupBarrier();
+    [[unroll]] for (uint j = 0; j < EACH; j++)
+        if (j * SUBGROUP + gl_SubgroupInvocationID < KEY_DIM / 4)
+            stage[at + j * SUBGROUP + gl_SubgroupInvocationID] = stored[j];
 }
 
 // Prepares row i of the workgroup's block: its queries, then the new key and the new value. One subgroup
@@ -287,6 +313,8 @@ void prepare_row(uint i, vec2 factors)
                 stage[at].zw = v;
         }
     }
+    if (KV_TYPE == KV_Q8_0 && !is_query)
+        store_row(row, i * KEY_DIM / 4, first == team * HEADS);
 }
 
 // Returns 1 / rms of the n numbers from `at` on; every subgroup computes it.

@@ -15,11 +15,6 @@ const float LOG2_E = 1.44269504;
 
 vec4 next_queries[4][2];
 
-uint halves2(vec2 v)
-{
-    return packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
-}
-
 // Starts loading a step of the queries: one unit of every 32nd row.
 void fetch_queries(uint step)
 {

@@ -105,6 +105,8 @@ uvec2 value_row(uint p)
     return cache_row(a.keys, a.layer_off, p, LATENT != 0 ? 0 : 1, kv_head, a.n_kv_heads, KEY_DIM);
 }
 
+const uint VALUE_ROW_DIM = LATENT != 0 ? KEY_DIM : VALUE_DIM; // numbers of the row that has the value
+
 // Returns a row's index among all tokens, heads and splits.
 uint partial_index(uint row)
 {
@@ -169,7 +171,7 @@ void stage_queries_and_keys(uint at, uint depth)
         if (c4 < FOURS && row < ROWS)
             v = F32x4s(a.q).v[query_row(row) + c4] * a.scale;
         else if (c4 < FOURS)
-            v = cache_four(key_row(at + row - ROWS), c4);
+            v = cache_four(key_row(at + row - ROWS), KEY_DIM, c4);
         stage[row * STRIDE + u % DEPTH] = v;
     }
 }
@@ -241,7 +243,7 @@ void add_tile(uint at)
     for (uint p = 0; p < POSITIONS; p += VALUES) {
         barrier();
         for (uint u = gl_LocalInvocationID.x; u < V; u += WORKGROUP)
-            stage[u] = cache_four(value_row(at + p + u / VALUE_FOURS), u % VALUE_FOURS);
+            stage[u] = cache_four(value_row(at + p + u / VALUE_FOURS), VALUE_ROW_DIM, u % VALUE_FOURS);
         barrier();
         [[unroll]] for (uint v = 0; v < VALUES; v++) {
             float w[EACH];

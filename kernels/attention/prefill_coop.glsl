@@ -88,12 +88,18 @@ void load_queries()
     sum = 0.0;
 }
 
-// Returns channels 8 * unit .. of a row.
-uvec4 load_eight(uvec2 row, uint unit)
+// Returns channels 8 * unit .. of a row of dim numbers, as they are stored or, of float32, as halves.
+uvec4 load_eight(uvec2 row, uint dim, uint unit)
 {
-    if (KV_TYPE == KV_F16)
-        return F16x8s(row).v[unit];
-    return halves8(F32x4s(row).v[2 * unit], F32x4s(row).v[2 * unit + 1]);
+    if (KV_TYPE == KV_F32)
+        return halves8(F32x4s(row).v[2 * unit], F32x4s(row).v[2 * unit + 1]);
+    return stored_eight(row, dim, unit);
+}
+
+// Returns what load_eight returned as halves.
+uvec4 loaded_halves(uvec4 eight)
+{
+    return KV_TYPE == KV_Q8_0 ? halves8(stored_four(eight, 0), stored_four(eight, 1)) : eight;
 }
 
 // Starts loading a tile. Its rows are contiguous, because a tile lies in one block of the cache. Rows past
@@ -101,15 +107,16 @@ uvec4 load_eight(uvec2 row, uint unit)
 void fetch_tile(uint at)
 {
     uvec2 keys = key_row(at), values = value_row(at);
-    uint key_step = KV_BYTES * a.n_kv_heads * KEY_DIM, value_step = KV_BYTES * a.n_kv_heads * VALUE_DIM;
+    uint key_step = a.n_kv_heads * row_bytes(KEY_DIM), value_step = a.n_kv_heads * row_bytes(VALUE_DIM);
     uint last = min(POSITIONS, to - at) - 1;
     [[unroll]] for (uint i = 0; i < MY_KEY_UNITS; i++) {
         uint u = gl_LocalInvocationID.x + i * WORKGROUP;
-        next_keys[i] = load_eight(addr_add(keys, min(u / KEY_UNITS, last) * key_step), u % KEY_UNITS);
+        next_keys[i] = load_eight(addr_add(keys, min(u / KEY_UNITS, last) * key_step), KEY_DIM,
+                                  u % KEY_UNITS);
     }
     [[unroll]] for (uint i = 0; i < MY_VALUE_UNITS; i++) {
         uint u = gl_LocalInvocationID.x + i * WORKGROUP;
-        next_values[i] = load_eight(addr_add(values, min(u / VALUE_UNITS, last) * value_step),
+        next_values[i] = load_eight(addr_add(values, min(u / VALUE_UNITS, last) * value_step), VALUE_DIM,
                                     u % VALUE_UNITS);
     }
 }
@@ -120,12 +127,12 @@ void keep_tile()
     [[unroll]] for (uint i = 0; i < MY_KEY_UNITS; i++) {
         uint u = gl_LocalInvocationID.x + i * WORKGROUP;
         if (u < POSITIONS * KEY_UNITS)
-            tile[u / KEY_UNITS * K_STRIDE + u % KEY_UNITS] = next_keys[i];
+            tile[u / KEY_UNITS * K_STRIDE + u % KEY_UNITS] = loaded_halves(next_keys[i]);
     }
     [[unroll]] for (uint i = 0; i < MY_VALUE_UNITS; i++) {
         uint u = gl_LocalInvocationID.x + i * WORKGROUP;
         if (u < POSITIONS * VALUE_UNITS)
-            tile[V_TILE + u / VALUE_UNITS * V_STRIDE + u % VALUE_UNITS] = next_values[i];
+            tile[V_TILE + u / VALUE_UNITS * V_STRIDE + u % VALUE_UNITS] = loaded_halves(next_values[i]);
     }
 }
 

@@ -6,7 +6,7 @@
 // everything is loaded at once and the code stays short. float32 sums. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
-#include "lib/kv_cache.glsl"
+#include "lib/kv_store.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
@@ -19,7 +19,7 @@ const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
 layout(push_constant, std430) uniform Args { gqa_prepare_args a; };
 
-shared float head[PER_LANE * WORKGROUP];
+shared float head[(PER_LANE * WORKGROUP + 3) / 4 * 4];
 shared float sums[SUBGROUPS];
 
 float workgroup_sum(float x)
@@ -108,11 +108,29 @@ void store_query(uvec2 dst, Channel ch[PER_LANE])
     }
 }
 
+vec4 staged_four(uint at)
+{
+    return vec4(head[4 * at], head[4 * at + 1], head[4 * at + 2], head[4 * at + 3]);
+}
+
+void store_q8(uvec2 dst, Channel ch[PER_LANE])
+{
+    barrier(); // norm_and_rope has read what it staged
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        head[i * WORKGROUP + gl_LocalInvocationID.x] = ch[i].v;
+    barrier();
+    store_staged(dst, 0, a.head_dim, gl_LocalInvocationID.x, WORKGROUP);
+}
+
 // A lane with an even channel also writes its neighbour's channel if numbers have two bytes.
 void store_cache(uvec2 dst, Channel ch[PER_LANE])
 {
     if (KV_TYPE == KV_F32) {
         store_query(dst, ch);
+        return;
+    }
+    if (KV_TYPE == KV_Q8_0) {
+        store_q8(dst, ch);
         return;
     }
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {

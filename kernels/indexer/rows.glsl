@@ -6,5 +6,5 @@
 uvec2 index_row(uvec2 blocks, uint layer_off, uint b)
 {
     uint p = b * RATIO, row = (p & ((1u << KV_BLOCK_SHIFT) - 1)) / RATIO;
-    return addr_add(Addrs(blocks).v[p >> KV_BLOCK_SHIFT], layer_off + KV_BYTES * row * DIM);
+    return addr_add(Addrs(blocks).v[p >> KV_BLOCK_SHIFT], layer_off + row * row_bytes(DIM));
 }

@@ -42,7 +42,7 @@ void load(uint c4)
         uint key = i / FOURS, c = i % FOURS;
         vec4 v = vec4(0.0);
         if (c4 + c < DIM / 4)
-            v = cache_four(index_row(a.blocks, a.layer_off, min(first + key, last)), c4 + c);
+            v = cache_four(index_row(a.blocks, a.layer_off, min(first + key, last)), DIM, c4 + c);
         rows[c * KEYS + key] = v;
     }
     for (uint i = gl_LocalInvocationID.x; i < EACH * GROUPS * FOURS; i += WORKGROUP) {

@@ -1,4 +1,5 @@
-// kv_cache.glsl - rows of the KV cache: where they lie and how their numbers are stored.
+// kv_cache.glsl - rows of the KV cache: where they lie and how their numbers are stored
+// (ops/attention/kv_cache.h).
 // FLAT: the same numbers outside the cache, keys [positions][n][dim] and values likewise.
 #ifndef KV_CACHE_GLSL
 #define KV_CACHE_GLSL
@@ -6,32 +7,73 @@
 layout(constant_id = 7) const uint KV_TYPE = KV_F32;
 layout(constant_id = 8) const uint FLAT = 0;
 
-const uint KV_BYTES = KV_TYPE == KV_F16 ? 2 : 4; // bytes of a number
+const uint Q8_BLOCK = 32; // numbers that share a scale
 
 layout(buffer_reference, std430, buffer_reference_align = 8) buffer Pairs { uvec2 v[]; };
 // eight halves
 layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer F16x8s { uvec4 v[]; };
 
+// Returns the bytes of a row of dim numbers.
+uint row_bytes(uint dim)
+{
+    if (KV_TYPE == KV_Q8_0)
+        return (dim + 2 * ((dim + Q8_BLOCK - 1) / Q8_BLOCK) + 7) / 8 * 8;
+    return (KV_TYPE == KV_F16 ? 2 : 4) * dim;
+}
+
 // Returns the key (value = 0) or value (1) of a head at position p. blocks: the table. Rows are
-// [2][positions][n][dim].
+// [2][positions][n].
 uvec2 cache_row(uvec2 blocks, uint layer_off, uint p, uint value, uint kv_head, uint n, uint dim)
 {
     uvec2 block = Addrs(blocks).v[p >> KV_BLOCK_SHIFT];
     uint row = (value << KV_BLOCK_SHIFT) + (p & ((1u << KV_BLOCK_SHIFT) - 1));
-    return addr_add(block, layer_off + KV_BYTES * (row * n + kv_head) * dim);
+    return addr_add(block, layer_off + (row * n + kv_head) * row_bytes(dim));
 }
 
 // Returns a head's FLAT row at position p.
 uvec2 flat_row(uvec2 rows, uint p, uint kv_head, uint n, uint dim)
 {
-    return addr_add(rows, KV_BYTES * (p * n + kv_head) * dim);
+    return addr_add(rows, (p * n + kv_head) * row_bytes(dim));
 }
 
-// Returns channels 4 * i .. of a row.
-vec4 cache_four(uvec2 row, uint i)
+// Returns four q8_0 codes as numbers, by way of the integers 2^23 + 128 + code, which floats hold exactly.
+vec4 q8_codes(uint codes)
+{
+    uvec4 u = (uvec4(codes ^ 0x80808080u) >> uvec4(0, 8, 16, 24)) & 0xffu;
+    return uintBitsToFloat(u | 0x4b000000u) - 8388736.0;
+}
+
+// Returns the scale of channel c of a q8_0 row of dim numbers.
+float q8_scale(uvec2 row, uint dim, uint c)
+{
+    uint block = c / Q8_BLOCK;
+    return unpackHalf2x16(U32s(row).v[dim / 4 + block / 2] >> block % 2 * 16).x;
+}
+
+// Returns channels 8 * i .. of a row as they are stored; not of float32. dim: numbers of the row.
+uvec4 stored_eight(uvec2 row, uint dim, uint i)
+{
+    if (KV_TYPE == KV_Q8_0)
+        return uvec4(two_at(row, i), floatBitsToUint(q8_scale(row, dim, 8 * i)), 0);
+    return F16x8s(row).v[i];
+}
+
+// Returns half h of channels in the form that stored_eight returns.
+vec4 stored_four(uvec4 eight, uint h)
+{
+    if (KV_TYPE == KV_Q8_0)
+        return q8_codes(h == 0 ? eight.x : eight.y) * uintBitsToFloat(eight.z);
+    uvec2 two = h == 0 ? eight.xy : eight.zw;
+    return vec4(unpackHalf2x16(two.x), unpackHalf2x16(two.y));
+}
+
+// Returns channels 4 * i .. of a row of dim numbers.
+vec4 cache_four(uvec2 row, uint dim, uint i)
 {
     if (KV_TYPE == KV_F32)
         return four_at(row, i);
+    if (KV_TYPE == KV_Q8_0)
+        return q8_codes(U32s(row).v[i]) * q8_scale(row, dim, 4 * i);
     uvec2 packed = two_at(row, i);
     return vec4(unpackHalf2x16(packed.x), unpackHalf2x16(packed.y));
 }

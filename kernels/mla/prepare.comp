@@ -5,18 +5,20 @@
 // float32 sums. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
-#include "lib/kv_cache.glsl"
+#include "lib/kv_store.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint INTERLEAVED = 0; // 1: pairs (2i, 2i + 1); 0: (i, i + rope_dim / 2)
+layout(constant_id = 3) const uint ROW_DIM = 576;   // latent_dim + rope_dim
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
 layout(push_constant, std430) uniform Args { mla_prepare_args a; };
 
 shared float sums[SUBGROUPS];
+shared vec4 staged[KV_TYPE == KV_Q8_0 ? ROW_DIM / 4 : 1];
 
 float workgroup_sum(float x)
 {
@@ -47,10 +49,20 @@ vec2 turned(uint token, uvec2 from, uint src, uint pair)
     return vec2(fma(u, co, -across), fma(v, co, along));
 }
 
-// Stores channels 2 * i and 2 * i + 1 of a row of the cache.
+vec4 staged_four(uint at)
+{
+    return staged[at];
+}
+
+// Stores channels 2 * i and 2 * i + 1 of a row of the cache; of q8_0 in shared memory.
 void store_two(uvec2 row, uint i, vec2 v)
 {
-    if (KV_TYPE == KV_F16) {
+    if (KV_TYPE == KV_Q8_0) {
+        if (i % 2 == 0)
+            staged[i / 2].xy = v;
+        else
+            staged[i / 2].zw = v;
+    } else if (KV_TYPE == KV_F16) {
         U32s(row).v[i] = packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
     } else {
         F32s(row).v[2 * i] = v.x;
@@ -84,6 +96,10 @@ void write_row(uint token)
     }
     for (uint i = gl_LocalInvocationID.x; i < a.rope_dim / 2; i += WORKGROUP)
         store_two(dst, a.latent_dim / 2 + i, key_two(token, rope_src, i));
+    if (KV_TYPE == KV_Q8_0) {
+        barrier();
+        store_staged(dst, 0, ROW_DIM, gl_LocalInvocationID.x, WORKGROUP);
+    }
 }
 
 void main()

@@ -92,6 +92,7 @@ struct arch_store {
     enum arch_store_kind kind;
     enum kv_type type;
     uint64_t width;  /* numbers of a row, or of one copy of a fixed store */
+    uint32_t head;   /* numbers that make a row of kv_cache.h; 0: each by itself, never with q8_0 */
     uint32_t stride; /* rows: positions of a row, a power of two up to those of a block */
     uint32_t window; /* window: rows that a token sees, with its own */
     uint32_t copies; /* fixed: 1, or 2 consecutive ones of which [parity] is current */
@@ -101,7 +102,8 @@ struct arch_store {
 
 /* The stores of a layer, as its parts define them; saved states have them in this order.
  *   attention   keys (normalised and rotated), values: [n_kv_heads][head_dim]
- *   latent      latents (normalised) [kv_lora_rank], rotary keys (rotated, every channel at its own index)
+ *   latent      latents (normalised) [kv_lora_rank], rotary keys (rotated, every channel at its own index);
+ *               with q8_0 both are one store
  *   indexer     after attention's: index keys, then the window of the unfinished block
  *   n-grams     last inputs of the convolution [(taps - 1) * dilation][streams][hidden]
  *   delta net   last inputs of the convolution [conv_kernel - 1][channels], then
@@ -118,10 +120,17 @@ static inline void arch_add_store(struct arch_stores *s, const struct arch_store
     s->of[s->n++] = *t;
 }
 
+/* Returns the bytes of a row if its numbers are stored as `type`. */
+static inline uint64_t arch_row_bytes(const struct arch_store *t, enum kv_type type)
+{
+    uint32_t head = t->head ? t->head : 1;
+    return t->width / head * kv_row_bytes(type, head);
+}
+
 /* Returns the bytes of a row, or of one copy of a fixed store. */
 static inline uint64_t arch_store_bytes(const struct arch_store *t)
 {
-    return t->width * kv_type_bytes(t->type);
+    return arch_row_bytes(t, t->type);
 }
 
 /* Returns the rows of a store in one block. */

@@ -123,11 +123,22 @@ static void gqa_needs(const struct config *c, const struct part_config *p, const
     out->own[CHOSEN] = (uint64_t)max_chunk * (g->index.budget + 1);
 }
 
+/* Returns the type of index keys; blocks are chosen by them, so they keep more bits than q8_0 has. */
+static enum kv_type index_type(enum kv_type type)
+{
+    return type == KV_TYPE_Q8_0 ? KV_TYPE_F16 : type;
+}
+
 /* off: where the rows of keys and values end in a block. */
 static void index_stores(const struct index_config *x, uint64_t off, enum kv_type type,
                          struct arch_stores *out)
 {
-    struct arch_store t = {.kind = ARCH_ROWS, .type = type, .width = x->dim, .stride = x->ratio, .off = off};
+    struct arch_store t = {.kind = ARCH_ROWS,
+                           .type = index_type(type),
+                           .width = x->dim,
+                           .head = x->dim,
+                           .stride = x->ratio,
+                           .off = off};
     t.pitch = (uint32_t)arch_store_bytes(&t);
     arch_add_store(out, &t);
     if (x->ratio > 1)
@@ -143,6 +154,7 @@ static void gqa_stores(const struct part_config *p, enum kv_type type, struct ar
     struct arch_store t = {.kind = c->window ? ARCH_WINDOW : ARCH_ROWS,
                            .type = type,
                            .width = (uint64_t)c->n_kv_heads * c->head_dim,
+                           .head = c->head_dim,
                            .stride = 1,
                            .window = c->window};
     t.pitch = (uint32_t)arch_store_bytes(&t);
@@ -182,7 +194,8 @@ static int gqa_part_open(void **self, const struct part_room *room, const struct
     q->layers = mem_new(room->config->n_layers, sizeof *q->layers, e);
     int rc = q->layers ? gqa_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
     if (rc == 0 && q->config->index.n_heads) {
-        const struct indexer_shape index = indexer_of(room->config, &q->config->index, room->kv_type);
+        const struct indexer_shape index =
+            indexer_of(room->config, &q->config->index, index_type(room->kv_type));
         rc = indexer_open(&q->indexer, room->exec, &index, e);
     }
     if (rc == 0 && q->config->out_biased)

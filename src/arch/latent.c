@@ -84,12 +84,21 @@ static void latent_needs(const struct config *c, const struct part_config *p, co
 static void latent_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
 {
     const struct latent_config *c = &p->latent;
-    uint32_t number = kv_type_bytes(type), rank = c->kv_lora_rank;
-    struct arch_store t = {
-        .kind = ARCH_ROWS, .type = type, .width = rank, .stride = 1, .pitch = (rank + c->rope_dim) * number};
+    uint32_t rank = c->kv_lora_rank, row = rank + c->rope_dim;
+    struct arch_store t = {.kind = ARCH_ROWS,
+                           .type = type,
+                           .width = row,
+                           .head = row,
+                           .stride = 1,
+                           .pitch = kv_row_bytes(type, row)};
+    if (type == KV_TYPE_Q8_0) { /* the scales of both come after the codes of both */
+        arch_add_store(out, &t);
+        return;
+    }
+    t.width = t.head = rank;
     arch_add_store(out, &t);
-    t.width = c->rope_dim;
-    t.off = (uint64_t)rank * number;
+    t.width = t.head = c->rope_dim;
+    t.off = kv_row_bytes(type, rank);
     arch_add_store(out, &t);
 }
 

@@ -46,7 +46,7 @@ static uint64_t embedding_bytes(const struct model_dir *d)
     return bytes;
 }
 
-static void fill_needs(const struct model_dir *d, struct moeflux_needs *out)
+static void fill_needs(const struct model_dir *d, enum kv_type type, struct moeflux_needs *out)
 {
     const struct config *c = &d->config;
     uint64_t expert_params = 3 * (uint64_t)c->hidden * c->moe_inner, n_moe = 0;
@@ -71,7 +71,7 @@ static void fill_needs(const struct model_dir *d, struct moeflux_needs *out)
     format_text_dense(d, out->dense_formats, sizeof out->dense_formats);
     struct arch_store_sizes sizes = {0};
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        const struct arch_stores s = arch_stores_of(c, i, KV_TYPE_F32);
+        const struct arch_stores s = arch_stores_of(c, i, type);
         out->n_attention += stores_has_rows(&s);
         out->n_windowed += config_window(c, i) > 0;
         out->window = (uint32_t)size_max(out->window, config_window(c, i));
@@ -105,7 +105,7 @@ int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs
     int rc = load_plan_look_at_model(&d, o, e);
     if (rc < 0)
         return rc;
-    fill_needs(&d, out);
+    fill_needs(&d, load_plan_choose_kv_type(o->kv_type, &(struct exec_caps){0}), out);
     model_dir_close(&d);
     return 0;
 }

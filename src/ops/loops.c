@@ -21,7 +21,17 @@ void loops_put_row(const struct loops *l, enum kv_type type, const float *from, 
     if (type == KV_TYPE_F16)
         l->store_f16(from, n, row);
     else
-        memcpy(row, from, n * sizeof *from);
+        kv_row_put(type, from, n, row);
+}
+
+void loops_get_row(const struct loops *l, enum kv_type type, const void *row, uint32_t n, float *out)
+{
+    if (type == KV_TYPE_F16)
+        l->load_f16(row, n, out);
+    else if (type == KV_TYPE_Q8_0)
+        l->load_q8(row, n, out);
+    else
+        memcpy(out, row, n * sizeof *out);
 }
 
 struct cpu_matrix loops_matrix(const struct weights *w)

@@ -39,6 +39,8 @@ struct loops {
      * number. */
     void (*store_f16)(const float *x, uint32_t n, void *out);
     void (*load_f16)(const void *x, uint32_t n, float *out);
+    /* Widens a q8_0 row of n numbers (kv_cache.h). */
+    void (*load_q8)(const void *row, uint32_t n, float *out);
     /* y[c] = y[c] + sum_r x[r] * rows[r][c] in the order of the rows, c < n; from 0 when `first`. rows:
      * [n_rows][LOOPS_COLS]. */
     void (*add_rows)(float *y, const float *x, const float *rows, uint32_t n_rows, uint32_t n, bool first);
@@ -57,8 +59,9 @@ struct loops {
 /* Returns the loops of the host's instruction set. */
 const struct loops *loops_of(const struct host *h);
 
-/* Writes a row of n channels into a KV cache. */
+/* Write a row of n channels into a KV cache, and read it. All sets write the same bits. */
 void loops_put_row(const struct loops *l, enum kv_type type, const float *from, uint32_t n, void *row);
+void loops_get_row(const struct loops *l, enum kv_type type, const void *row, uint32_t n, float *out);
 
 /* Returns the matrix in the form that cpu/product.h takes. */
 struct cpu_matrix loops_matrix(const struct weights *w);

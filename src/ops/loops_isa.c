@@ -116,6 +116,30 @@ static void load_f16_loop(const void *x, uint32_t n, float *out)
     }
 }
 
+/* Compilers make vectors of a block of known size. A product is rounded once, so all sets give the same
+ * bits. */
+VEC_INLINE void load_q8_block(const int8_t *codes, float scale, uint32_t n, float *out)
+{
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (float)codes[i] * scale;
+}
+
+static void load_q8_loop(const void *row, uint32_t n, float *out)
+{
+    const int8_t *codes = row;
+    const uint8_t *from = (const uint8_t *)row + n;
+    float scales[VEC_LANES];
+    for (uint32_t c = 0, b = 0; c < n; c += KV_Q8_BLOCK, b++) {
+        uint32_t left = (n - c + KV_Q8_BLOCK - 1) / KV_Q8_BLOCK;
+        if (b % VEC_LANES == 0)
+            load_f16_loop(from + b * sizeof(uint16_t), left < VEC_LANES ? left : VEC_LANES, scales);
+        if (c + KV_Q8_BLOCK <= n)
+            load_q8_block(codes + c, scales[b % VEC_LANES], KV_Q8_BLOCK, out + c);
+        else
+            load_q8_block(codes + c, scales[b % VEC_LANES], n - c, out + c);
+    }
+}
+
 static void add_rows_loop(float *y, const float *x, const float *rows, uint32_t n_rows, uint32_t n,
                           bool first)
 {
@@ -151,6 +175,7 @@ const struct loops VEC_NAME(loops) = {
     .add_scaled = add_scaled_loop,
     .store_f16 = store_f16_loop,
     .load_f16 = load_f16_loop,
+    .load_q8 = load_q8_loop,
     .add_rows = add_rows_loop,
     .turn = turn_loop,
     .attention_tile = VEC_NAME(attention_tile),

@@ -1,4 +1,5 @@
 /* The self-test's cases of grouped-query attention. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,28 +9,32 @@
 #include "ops/gqa/gqa.h"
 #include "selftest/kernel_test.h"
 
-/* PRODUCT_BOUND: the tolerance in every product's head. Norms and RoPE round once more than their inputs. */
-static const double PRODUCT_BOUND = 1e-5, SIMPLE_BOUND = 2e-6;
-static const double HALF_BOUND = 1e-3;          /* a number in float16 is rounded to either neighbour */
-static const double F16_ATTENTION_BOUND = 3e-3; /* queries, keys, probabilities and values are rounded */
+/* Norms and RoPE round once more than their inputs. With F16, queries, keys, probabilities and values are
+ * rounded. */
+static const double SIMPLE_BOUND = 2e-6, F16_BOUND = 3e-3;
+/* Tolerances by the type of the cache, of its rows (kt_cache_error) and of results. In float16 a number is
+ * rounded to either neighbour. In q8_0 that holds for scales, and a number between two codes may become
+ * either; the result may be the value of one position (Q8_BOUND), and is as exact as with float32 if both
+ * sides have the same codes. */
+static const double CACHE_BOUNDS[] = {2e-6, 1e-3, 1.07}, BOUNDS[] = {1e-5, F16_BOUND, 1e-5};
+static const double Q8_BOUND = 1.0 / 127 + F16_BOUND;
 
 /* A cache's blocks: a long sequence repeats the same few. Only the last, which is written, is its own. */
 enum { CACHE_BLOCKS = 8, MAX_CACHE_BLOCKS = 300 };
 
-static void make_blocks(struct kernel_test *l, struct test_buffer **blocks, uint32_t n, uint64_t numbers,
-                        enum kv_type type)
+static void make_blocks(struct kernel_test *l, struct test_buffer **blocks, uint32_t n,
+                        const struct kt_rows *rows)
 {
     for (uint32_t i = 0; i < n; i++)
-        blocks[i] =
-            i < CACHE_BLOCKS - 1 || i + 1 == n ? kt_cache(l, numbers, type) : blocks[i % (CACHE_BLOCKS - 1)];
+        blocks[i] = i < CACHE_BLOCKS - 1 || i + 1 == n ? kt_cache(l, rows) : blocks[i % (CACHE_BLOCKS - 1)];
 }
 
 /* Blocks that a window hides from all tokens are NaN: who reads them, whatever for, hands that on. */
 static void hide_blocks(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos,
-                        struct test_buffer **blocks, uint64_t numbers)
+                        struct test_buffer **blocks, const struct kt_rows *rows)
 {
     uint32_t n = c->window && pos >= c->window ? (pos + 1 - c->window) >> KV_BLOCK_SHIFT : 0;
-    uint64_t bytes = numbers * kv_type_bytes(c->kv_type);
+    uint64_t bytes = rows->off + rows->n * kv_row_bytes(rows->type, rows->dim);
     uint8_t *nans = n ? mem_new(bytes, 1, &l->err) : NULL;
     if (!nans)
         return;
@@ -90,11 +95,11 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
     bool is_f16 = false;
     uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim;
     uint32_t n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1;
-    uint64_t block =
-        LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
+    const struct kt_rows rows = {LAYER_OFF, ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads, c->head_dim,
+                                 c->kv_type};
     struct test_buffer *blocks[MAX_CACHE_BLOCKS];
-    make_blocks(l, blocks, n_blocks, block, c->kv_type);
-    hide_blocks(l, c, pos, blocks, block);
+    make_blocks(l, blocks, n_blocks, &rows);
+    hide_blocks(l, c, pos, blocks, &rows);
     struct test_buffer *table = kt_table(l, blocks, n_blocks);
     struct test_buffer *qkv = kt_floats(l, (uint64_t)n * stride, -2, 2),
                        *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
@@ -141,23 +146,22 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
         gqa_close(&op, l->side[s]);
     }
     static const char *const norms[] = {", without norms", "", ", one norm"};
+    static const char *const caches[] = {"", ", f16 cache", ", q8_0 cache"};
     char text[160], window[40];
     describe_positions(c, window, sizeof window);
     snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s, %u + %u positions%s%s%s", c->n_heads,
              c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", norms[c->norm],
-             c->biased ? ", biased" : "", c->sinks ? ", sinks" : "", window, pos, n,
-             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", is_f16 ? ", f16" : "",
-             shares ? ", softmax in shared memory" : "");
+             c->biased ? ", biased" : "", c->sinks ? ", sinks" : "", window, pos, n, caches[c->kv_type],
+             is_f16 ? ", f16" : "", shares ? ", softmax in shared memory" : "");
     /* One token's queries may stay inside attention. */
     double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
-    bool is_half = c->kv_type == KV_TYPE_F16;
-    double cache =
-        is_half ? kt_f16_error(l, blocks[n_blocks - 1], block) : kt_error(l, blocks[n_blocks - 1], block);
+    double cache = kt_cache_error(l, blocks[n_blocks - 1], &rows);
     double error = kt_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);
     if (n > 1)
         kt_row(l, "gqa_prepare", text, heads, SIMPLE_BOUND);
-    kt_row(l, "kv_cache", text, cache, is_half ? HALF_BOUND : SIMPLE_BOUND);
-    kt_report(l, "attention", text, error, is_f16 || is_half ? F16_ATTENTION_BOUND : PRODUCT_BOUND);
+    kt_row(l, "kv_cache", text, cache, CACHE_BOUNDS[c->kv_type]);
+    double bound = c->kv_type == KV_TYPE_Q8_0 && cache > 0 ? Q8_BOUND : BOUNDS[c->kv_type];
+    kt_report(l, "attention", text, error, fmax(bound, is_f16 ? F16_BOUND : 0));
 }
 
 static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos, uint32_t n,
@@ -256,6 +260,43 @@ static void choice_cases(struct kernel_test *l)
     l->is_rest = false;
 }
 
+/* Rows of q8_0: whole blocks, a part of one, an odd number of blocks, dims that 8 does not divide. One token
+ * and several, their ranges, tiles, matrix units, a window with sinks, lists. */
+static void q8_cases(struct kernel_test *l)
+{
+    enum { N_FIRST = 7 }; /* what comes then is for SELFTEST_REST */
+    static const struct {
+        struct gqa_shape shape;
+        uint32_t pos, n;
+    } cases[] = {
+        {{6, 2, 64, 32, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 700, 1},
+        {{3, 1, 20, 6, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 250, 9},
+        {{4, 2, 96, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 200, 64},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 33, {0}}, 300, 40},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}}, 1500, 3},
+        {{5, 1, 20, 10, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_ALL, true, false, 0, {0}}, 40, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 128, {0}}, 1030, 1},
+        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 1500, 1},
+        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 0, 1},
+        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 130, 19},
+        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 13000, 1},
+        {{12, 2, 36, 36, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 254, 5},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}}, 300, 1},
+        {{4, 4, 80, 20, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 100, 90},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct gqa_shape *c = &cases[i].shape;
+        l->is_rest = i >= N_FIRST;
+        attention_case(l, c, cases[i].pos, cases[i].n, true);
+        /* The other kernels of prompts. */
+        if (cases[i].n >= 16 && c->head_dim % 16 == 0 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
+            attention_case(l, c, cases[i].pos, cases[i].n, false);
+            attention_case_of(l, c, cases[i].pos, cases[i].n, true, true);
+        }
+    }
+    l->is_rest = false;
+}
+
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void attention_sizes(struct kernel_test *l)
 {
@@ -317,6 +358,7 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &plain_f16, 40, 5, true);
     window_cases(l);
     choice_cases(l);
+    q8_cases(l);
     l->is_rest = true;
     attention_case(l, &biased, 1500, 1, true);
     attention_case(l, &biased, 40, 37, true);

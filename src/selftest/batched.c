@@ -147,18 +147,18 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     struct exec *x = l->side[KT_DEVICE];
     const struct exec_caps caps = exec_get_caps(x);
     uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim, longest = 0;
-    uint64_t row = (uint64_t)c->n_heads * c->head_dim,
-             block = ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads * c->head_dim;
+    uint64_t row = (uint64_t)c->n_heads * c->head_dim;
+    const struct kt_rows rows = {0, ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads, c->head_dim, c->kv_type};
     struct test_buffer *blocks[BLOCKS], *out[2], *tables[MOST];
     if (!kt_takes(l, l->is_rest))
         return;
     for (uint32_t i = 0; i + 1 < BLOCKS; i++)
-        blocks[i] = kt_cache(l, block, c->kv_type);
+        blocks[i] = kt_cache(l, &rows);
     for (uint32_t i = 0; i < n; i++) {
         struct test_buffer *own[BLOCKS];
         uint32_t last = pos[i] >> KV_BLOCK_SHIFT;
         memcpy(own, blocks, last * sizeof *own);
-        own[last] = kt_cache(l, block, c->kv_type);
+        own[last] = kt_cache(l, &rows);
         tables[i] = kt_table(l, own, last + 1);
         longest = (uint32_t)size_max(longest, pos[i] + 1);
     }
@@ -200,8 +200,9 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
         kt_finish(l, KT_DEVICE);
     }
     char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u%s, %u sequences batched", c->n_heads, c->n_kv_heads,
-             c->head_dim, c->choice.ratio ? ", chosen blocks" : "", n);
+    snprintf(text, sizeof text, "%u/%u heads of %u%s%s, %u sequences batched", c->n_heads, c->n_kv_heads,
+             c->head_dim, c->choice.ratio ? ", chosen blocks" : "",
+             c->kv_type == KV_TYPE_Q8_0 ? ", q8_0 cache" : "", n);
     exec_buffer_free(x, &partial);
     gqa_close(&op, x);
     kt_report(l, "attention", text, is_other(l, out, n * row * sizeof(float)), 0);
@@ -257,7 +258,7 @@ void selftest_batched_cases(struct kernel_test *l)
                                            .kv_type = KV_TYPE_F16,
                                            .norm = ATTENTION_NORM_HEADS,
                                            .biased = true};
-    struct gqa_shape chosen = odd;
+    struct gqa_shape chosen = odd, plain_q8 = plain;
     chosen.kv_type = KV_TYPE_F16;
     chosen.choice = (struct kv_choice){.ratio = 4, .budget = 50};
     static const uint32_t pos[MOST] = {700, 0, 255, 1023, 1024, 1300, 31, 256};
@@ -274,4 +275,7 @@ void selftest_batched_cases(struct kernel_test *l)
     attention_case(l, &odd, pos, most);
     attention_case(l, &plain, pos, 3);
     attention_case(l, &chosen, pos, most);
+    chosen.kv_type = plain_q8.kv_type = KV_TYPE_Q8_0;
+    attention_case(l, &plain_q8, pos, most);
+    attention_case(l, &chosen, pos, 3);
 }

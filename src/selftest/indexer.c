@@ -23,14 +23,14 @@ struct bench {
 /* Small integers, so that scores are exact and many of them are equal. */
 static struct test_buffer *integers(struct kernel_test *l, uint64_t n, enum kv_type type)
 {
-    uint8_t *v = mem_new(n, kv_type_bytes(type), &l->err);
+    uint8_t *v = mem_new(n, kv_row_bytes(type, 1), &l->err);
     for (uint64_t i = 0; v && i < n; i++) {
         float x = (float)(kt_random(l) % 5) - 2;
         uint16_t half = f16_from_float(x);
-        memcpy(v + i * kv_type_bytes(type), type == KV_TYPE_F16 ? (const void *)&half : (const void *)&x,
-               kv_type_bytes(type));
+        memcpy(v + i * kv_row_bytes(type, 1), type == KV_TYPE_F16 ? (const void *)&half : (const void *)&x,
+               kv_row_bytes(type, 1));
     }
-    struct test_buffer *t = kt_bytes(l, v, v ? n * kv_type_bytes(type) : 0);
+    struct test_buffer *t = kt_bytes(l, v, v ? n * kv_row_bytes(type, 1) : 0);
     free(v);
     return t;
 }
@@ -41,7 +41,7 @@ static void lay_out(struct kernel_test *l, const struct indexer_shape *s, uint32
 {
     *b = (struct bench){.n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1,
                         .stride = (s->n_heads + 1) * s->dim + 4,
-                        .block = (LAYER_OFF + indexer_block_bytes(s)) / kv_type_bytes(s->kv_type)};
+                        .block = (LAYER_OFF + indexer_block_bytes(s)) / kv_row_bytes(s->kv_type, 1)};
     for (uint32_t i = 0; i < b->n_blocks; i++)
         b->blocks[i] = i < OWN_BLOCKS || i + 2 >= b->n_blocks ? integers(l, b->block, s->kv_type)
                                                               : b->blocks[i % OWN_BLOCKS];

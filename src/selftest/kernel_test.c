@@ -63,15 +63,29 @@ struct test_buffer *kt_floats(struct kernel_test *l, uint64_t n, float low, floa
     return t;
 }
 
-struct test_buffer *kt_cache(struct kernel_test *l, uint64_t n, enum kv_type type)
+/* The blocks of q8_0 have scales that differ much. */
+static void random_row(struct kernel_test *l, enum kv_type type, uint32_t dim, float *row)
 {
-    uint16_t *halves = type == KV_TYPE_F16 ? mem_new(n, sizeof *halves, &l->err) : NULL;
-    if (!halves)
-        return kt_floats(l, n, -1, 1);
-    for (uint64_t i = 0; i < n; i++)
-        halves[i] = f16_from_float(kt_uniform(l, -1, 1));
-    struct test_buffer *t = kt_bytes(l, halves, n * sizeof *halves);
-    free(halves);
+    float most = 1;
+    for (uint32_t i = 0; i < dim; i++) {
+        if (type == KV_TYPE_Q8_0 && i % KV_Q8_BLOCK == 0)
+            most = kt_uniform(l, 0.1f, 1);
+        row[i] = kt_uniform(l, -most, most);
+    }
+}
+
+struct test_buffer *kt_cache(struct kernel_test *l, const struct kt_rows *r)
+{
+    uint32_t bytes = kv_row_bytes(r->type, r->dim);
+    float *row = mem_new(r->dim, sizeof *row, &l->err);
+    uint8_t *all = mem_new(r->off + r->n * bytes, 1, &l->err);
+    for (uint64_t i = 0; row && all && i < r->n; i++) {
+        random_row(l, r->type, r->dim, row);
+        kv_row_put(r->type, row, r->dim, all + r->off + i * bytes);
+    }
+    struct test_buffer *t = kt_bytes(l, all, all ? r->off + r->n * bytes : 0);
+    free(row);
+    free(all);
     return t;
 }
 
@@ -272,23 +286,58 @@ double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
     return worst / (largest > 0 ? largest : 1);
 }
 
-double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
+/* Compares what two rows of q8_0 have in units of the reference's scales. Adds up the differences. */
+static double q8_row_error(const void *a, const void *b, uint32_t dim, double *sum)
 {
-    uint16_t *a = mem_new(n, sizeof *a, &l->err), *b = mem_new(n, sizeof *b, &l->err);
-    double worst = INFINITY;
-    if (read_both(l, t, n * sizeof *a, a, b) == 0) {
-        worst = 0;
-        for (uint64_t i = 0; i < n; i++) {
-            double want = (double)f16_to_float(b[i]), d = fabs((double)f16_to_float(a[i]) - want);
-            d /= fmax(fabs(want), 1);
+    double worst = 0;
+    for (uint32_t i = 0; i < dim; i++) {
+        double unit = (double)kv_row_scale(b, dim, i / KV_Q8_BLOCK);
+        double d =
+            fabs((double)kv_row_get(KV_TYPE_Q8_0, a, dim, i) - (double)kv_row_get(KV_TYPE_Q8_0, b, dim, i));
+        d = d == 0 ? 0 : d / unit;
+        worst = isnan(worst) || d <= worst ? worst : d; /* a NaN wins, and stays */
+        *sum += d;
+    }
+    return worst;
+}
+
+static double row_error(const struct kt_rows *r, const void *a, const void *b)
+{
+    double worst = 0;
+    for (uint32_t i = 0; i < r->dim; i++) {
+        double want = (double)kv_row_get(r->type, b, r->dim, i);
+        double d = fabs((double)kv_row_get(r->type, a, r->dim, i) - want) / fmax(fabs(want), 1);
+        worst = isnan(worst) || d <= worst ? worst : d;
+    }
+    return worst;
+}
+
+double kt_cache_error(struct kernel_test *l, const struct test_buffer *t, const struct kt_rows *r)
+{
+    if (r->type == KV_TYPE_F32)
+        return kt_error(l, t, r->off / sizeof(float) + r->n * r->dim);
+    uint64_t row = kv_row_bytes(r->type, r->dim), bytes = r->off + r->n * row;
+    uint8_t *a = mem_new(bytes, 1, &l->err), *b = mem_new(bytes, 1, &l->err);
+    double worst = INFINITY, sum = 0;
+    if (read_both(l, t, bytes, a, b) == 0) {
+        worst = memcmp(a, b, r->off) == 0 ? 0 : INFINITY;
+        for (uint64_t i = 0, at = r->off; i < r->n; i++, at += row) {
+            double d = r->type == KV_TYPE_Q8_0 ? q8_row_error(a + at, b + at, r->dim, &sum)
+                                               : row_error(r, a + at, b + at);
             worst = isnan(worst) || d <= worst ? worst : d;
         }
+        worst = fmax(worst, KT_MEAN_CODES * sum / (double)(r->n * r->dim));
         if (isnan(worst))
             worst = INFINITY;
     }
     free(a);
     free(b);
     return worst;
+}
+
+double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
+{
+    return kt_cache_error(l, t, &(struct kt_rows){0, n, 1, KV_TYPE_F16});
 }
 
 double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_t n)

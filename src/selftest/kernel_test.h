@@ -70,8 +70,14 @@ uint64_t kt_random(struct kernel_test *l);
 float kt_uniform(struct kernel_test *l, float low, float high);
 /* n floats in [low, high). Borrowed until kt_clear. */
 struct test_buffer *kt_floats(struct kernel_test *l, uint64_t n, float low, float high);
-/* n numbers of a KV cache in [-1, 1). */
-struct test_buffer *kt_cache(struct kernel_test *l, uint64_t n, enum kv_type type);
+/* Rows of a KV cache after `off` bytes of other layers, which are zeros. */
+struct kt_rows {
+    uint64_t off, n;
+    uint32_t dim;
+    enum kv_type type;
+};
+/* Rows of random numbers in [-1, 1). */
+struct test_buffer *kt_cache(struct kernel_test *l, const struct kt_rows *rows);
 /* Given bytes; NULL: zeros. */
 struct test_buffer *kt_bytes(struct kernel_test *l, const void *bytes, uint64_t n);
 /* A random matrix whose outputs are about as large as its inputs; its place on each side in at[]. */
@@ -94,9 +100,13 @@ int kt_n_sides(const struct kernel_test *l);
 void kt_finish(struct kernel_test *l, int side);
 /* Compares n floats of a buffer that both sides wrote. */
 double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
-/* The same for n float16 numbers, n even; each difference is relative to the larger of the reference's number
- * and 1. */
+/* The same for n float16 numbers; each difference is relative to the larger of the reference's number and
+ * 1. */
 double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
+/* The same for rows of a KV cache. Of q8_0 it counts codes: the largest difference, or KT_MEAN_CODES times
+ * the mean, whichever is larger. Infinite if bytes before the rows differ. */
+double kt_cache_error(struct kernel_test *l, const struct test_buffer *t, const struct kt_rows *rows);
+enum { KT_MEAN_CODES = 30 };
 /* The same for integers: 0 when all are equal, else 1. */
 double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_t n);
 /* Reports a result; does nothing after a failure. */

@@ -12,6 +12,9 @@
 /* Products of up to 512 terms, scores, products again. From 32 tokens on the products may go through float16.
  * */
 static const double PREP_BOUND = 2e-6, ATTENTION_BOUND = 1e-5, F16_BOUND = 4e-3;
+/* The rows of the cache by their type, as in attention.c; a number of q8_0 may have either of two codes,
+ * and with the same codes results are as exact as with float32. */
+static const double CACHE_BOUNDS[] = {2e-6, 1e-3, 1.07}, Q8_BOUND = 1.0 / 127 + 4e-3;
 
 /* A long sequence has the same few blocks again and again: its chunk then fits into one slice of the absorbed
  * form. */
@@ -19,7 +22,7 @@ enum { LAYER_OFF = 256, KV_AT = 7, DIFFERENT_BLOCKS = 4, MAX_BLOCKS = 260 };
 
 /* The memory of a case. */
 struct bench {
-    uint64_t block_numbers;
+    struct kt_rows rows;
     uint32_t n, pos, n_blocks, q_stride, kv_stride;
     uint32_t n_heads; /* that the expanded form has room for; 0: its own choice */
     struct test_buffer *blocks[MAX_BLOCKS], *table, *q, *kv, *norm, *rope, *out;
@@ -30,11 +33,10 @@ static void lay_out(struct kernel_test *l, const struct mla_shape *c, uint32_t f
 {
     uint32_t row = c->latent_dim + c->rope_dim;
     b->n_blocks = ((b->pos + b->n - 1) >> KV_BLOCK_SHIFT) + 1;
-    b->block_numbers = LAYER_OFF / kv_type_bytes(c->kv_type) + ((uint64_t)1 << KV_BLOCK_SHIFT) * row;
+    b->rows = (struct kt_rows){LAYER_OFF, 1 << KV_BLOCK_SHIFT, row, c->kv_type};
     b->kv_stride = KV_AT + row + 1;
     for (uint32_t i = 0; i < b->n_blocks; i++)
-        b->blocks[i] = i < DIFFERENT_BLOCKS ? kt_cache(l, b->block_numbers, c->kv_type)
-                                            : b->blocks[i % DIFFERENT_BLOCKS];
+        b->blocks[i] = i < DIFFERENT_BLOCKS ? kt_cache(l, &b->rows) : b->blocks[i % DIFFERENT_BLOCKS];
     b->table = kt_table(l, b->blocks, b->n_blocks);
     b->q_stride = c->n_heads * (c->nope_dim + c->rope_dim) + 4;
     b->q = kt_floats(l, (uint64_t)b->n * b->q_stride, -2, 2);
@@ -70,7 +72,7 @@ static void run_side(struct kernel_test *l, const struct mla_shape *c, const str
         rc = mla_open(&op, x, c, scratch.address, &l->err);
     if (b->n_heads)
         op.expanded.room = (uint64_t)b->n_heads * (c->nope_dim + c->rope_dim + c->v_dim) *
-                           kv_type_bytes(op.expanded.type) * (b->pos + b->n);
+                           kv_row_bytes(op.expanded.type, 1) * (b->pos + b->n);
     if (rc == 0)
         rc = mla_matrices_open(&matrices, x, c, b->matrices[s], &l->err);
     if (rc == 0) {
@@ -105,19 +107,21 @@ static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t
     lay_out(l, c, format, &b);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++)
         run_side(l, c, &b, s);
+    static const char *const caches[] = {"", ", f16 cache", ", q8_0 cache"};
     char text[112];
     snprintf(text, sizeof text, "%u heads of %u + %u, latent %u, v %u, %u + %u positions%s%s%s", c->n_heads,
-             c->nope_dim, c->rope_dim, c->latent_dim, c->v_dim, pos, n,
-             c->kv_type == KV_TYPE_F16 ? ", f16 cache" : "", c->form == MLA_EXPANDED ? ", expanded" : "",
-             c->keys_by_rows ? ", kv_b" : "");
+             c->nope_dim, c->rope_dim, c->latent_dim, c->v_dim, pos, n, caches[c->kv_type],
+             c->form == MLA_EXPANDED ? ", expanded" : "", c->keys_by_rows ? ", kv_b" : "");
     double cache = 0;
     for (uint32_t i = 0; i < b.n_blocks && i < DIFFERENT_BLOCKS; i++)
-        if (c->kv_type == KV_TYPE_F32) /* float16 may be rounded to either neighbour: the results show it */
-            cache = fmax(cache, kt_error(l, b.blocks[i], b.block_numbers));
+        cache = fmax(cache, kt_cache_error(l, b.blocks[i], &b.rows));
     double error = kt_error(l, b.out, (uint64_t)n * c->n_heads * c->v_dim);
-    kt_row(l, "mla_prepare", text, cache, PREP_BOUND);
-    bool is_f16 = c->kv_type == KV_TYPE_F16 || (n >= 32 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat);
-    kt_report(l, "mla", text, error, is_f16 ? F16_BOUND : ATTENTION_BOUND);
+    kt_row(l, "mla_prepare", text, cache, CACHE_BOUNDS[c->kv_type]);
+    bool is_q8 = c->kv_type == KV_TYPE_Q8_0;
+    bool is_f16 =
+        c->kv_type == KV_TYPE_F16 || ((n >= 32 || is_q8) && exec_get_caps(l->side[KT_DEVICE]).has_coopmat);
+    double bound = is_q8 && cache > 0 ? Q8_BOUND : is_f16 ? F16_BOUND : ATTENTION_BOUND;
+    kt_report(l, "mla", text, error, bound);
 }
 
 static void mla_case(struct kernel_test *l, const struct mla_shape *c, uint32_t format, uint32_t pos,
@@ -148,6 +152,23 @@ static void expanded_case(struct kernel_test *l, const struct mla_shape *c, uint
     struct mla_shape s = *c;
     s.form = MLA_EXPANDED;
     form_case(l, &s, format, (struct bench){.n = n, .pos = pos, .n_heads = n_heads});
+}
+
+/* Rows of q8_0 in both forms: whole blocks, a part of one, matrix units. */
+static void q8_cases(struct kernel_test *l)
+{
+    static const struct mla_shape /* fields in the order of mla.h */
+        odd = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false},
+        lone = {2, 32, 8, 76, 12, true, 0.15f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false},
+        lite = {16, 64, 64, 128, 64, true, 0.135f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false};
+    mla_case(l, &odd, FORMAT_Q4, 254, 3);
+    mla_case(l, &lone, FORMAT_BF16, 3, 20);
+    expanded_case(l, &odd, FORMAT_Q4, 100, 40, 2);
+    mla_case(l, &lite, FORMAT_Q4, 16383, 1);
+    l->is_rest = true;
+    mla_case(l, &odd, FORMAT_Q4, 600, 1);
+    mla_case(l, &lite, FORMAT_Q4, 900, 37);
+    l->is_rest = false;
 }
 
 void selftest_mla_cases(struct kernel_test *l)
@@ -192,6 +213,7 @@ void selftest_mla_cases(struct kernel_test *l)
     expanded_case(l, &odd, FORMAT_Q3, 60, 40, 0);
     expanded_case(l, &narrow, FORMAT_MXFP4, 0, 33, 0);
     by_rows_case(l, &lone_f16, FORMAT_BF16, 3, 20);
+    q8_cases(l);
     l->is_rest = true;
     mla_case(l, &one, FORMAT_Q4, 0, 3);
     mla_case(l, &one, FORMAT_Q4, 513, 1);

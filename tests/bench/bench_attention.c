@@ -1,6 +1,6 @@
 /* bench_attention - the speed of one token's grouped-query attention on a device, with a float16 KV cache.
  *
- *   bench_attention [--device D] [--f32] [--shape HEADS KV_HEADS DIM ROTARY] POS...
+ *   bench_attention [--device D] [--f32 | --q8] [--shape HEADS KV_HEADS DIM ROTARY] POS...
  *     --f32   the KV cache in float32
  *
  * Prints, for a token at each position, the time of a call in a chain of dependent ones, barriers included,
@@ -29,7 +29,7 @@ struct bench {
 
 static uint64_t layer_bytes(const struct bench *b)
 {
-    return ((uint64_t)2 * b->shape.n_kv_heads * b->shape.head_dim * kv_type_bytes(b->shape.kv_type))
+    return ((uint64_t)2 * b->shape.n_kv_heads * kv_row_bytes(b->shape.kv_type, b->shape.head_dim))
            << KV_BLOCK_SHIFT;
 }
 
@@ -161,6 +161,8 @@ int main(int argc, char **argv)
     for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
         if (strcmp(argv[at], "--f32") == 0) {
             b.shape.kv_type = KV_TYPE_F32;
+        } else if (strcmp(argv[at], "--q8") == 0) {
+            b.shape.kv_type = KV_TYPE_Q8_0;
         } else if (strcmp(argv[at], "--shape") == 0 && at + 4 < argc) {
             uint32_t *dims[] = {&b.shape.n_heads, &b.shape.n_kv_heads, &b.shape.head_dim,
                                 &b.shape.rotary_dim};
@@ -171,9 +173,10 @@ int main(int argc, char **argv)
         }
     }
     if (at == argc)
-        return fprintf(stderr,
-                       "usage: bench_attention [--device D] [--f32] [--shape HEADS KV_HEADS DIM ROTARY] "
-                       "POS...\n"),
+        return fprintf(
+                   stderr,
+                   "usage: bench_attention [--device D] [--f32 | --q8] [--shape HEADS KV_HEADS DIM ROTARY] "
+                   "POS...\n"),
                2;
     for (; at < argc; at++) {
         struct moeflux_err e = {0};

@@ -64,8 +64,8 @@ struct times {
 
 static uint64_t cache_bytes(const struct attention_shape *s, uint64_t positions)
 {
-    return positions * s->n_kv_heads * (s->key_dim + (s->latent ? 0 : s->value_dim)) *
-           kv_type_bytes(s->kv_type);
+    return positions * s->n_kv_heads *
+           (kv_row_bytes(s->kv_type, s->key_dim) + (s->latent ? 0 : kv_row_bytes(s->kv_type, s->value_dim)));
 }
 
 /* Words that are small numbers as float32 and as two float16. */
@@ -172,13 +172,13 @@ static int run_once(struct bench *b, const struct attention *op, uint32_t positi
 static void print(const char *name, const struct attention_shape *s, uint32_t positions, struct times *t,
                   uint32_t reps)
 {
+    static const char *const types[] = {"f32", "f16", "q8 "};
     double bytes = (double)cache_bytes(s, positions);
     double pairs = (double)positions * s->n_heads * (s->key_dim + s->value_dim),
            run = bench_median(t->run, reps);
-    printf("%-18s %s %7u %8.3f %7.1f %6.2f %8.1f %6.2f %6.2f\n", name,
-           s->kv_type == KV_TYPE_F16 ? "f16" : "f32", positions, bench_median(t->wall, reps) * 1e3,
-           bytes / run * 1e-9, bench_median(t->by_read, reps), pairs / run * 1e-9,
-           bench_median(t->by_peak, reps), bench_median(t->of_limit, reps));
+    printf("%-18s %s %7u %8.3f %7.1f %6.2f %8.1f %6.2f %6.2f\n", name, types[s->kv_type], positions,
+           bench_median(t->wall, reps) * 1e3, bytes / run * 1e-9, bench_median(t->by_read, reps),
+           pairs / run * 1e-9, bench_median(t->by_peak, reps), bench_median(t->of_limit, reps));
 }
 
 static int measure(struct bench *b, const char *name, const struct attention_shape *s, uint32_t positions,
@@ -217,10 +217,10 @@ static int measure_all(struct bench *b, const char *part, const uint32_t *positi
     printf("%-18s %s %7s %8s %7s %6s %8s %6s %6s\n", "shape", "kv ", "tokens", "ms", "GB/s", "memory",
            "G fma/s", "peak", "limit");
     for (size_t i = 0; rc == 0 && i < sizeof shapes / sizeof *shapes; i++)
-        for (int f16 = 0; f16 < 2 && strstr(shapes[i].name, part); f16++)
+        for (int type = 0; type < 3 && strstr(shapes[i].name, part); type++)
             for (uint32_t p = 0; rc == 0 && p < n; p++) {
                 struct attention_shape s = shapes[i].of;
-                s.kv_type = f16 ? KV_TYPE_F16 : KV_TYPE_F32;
+                s.kv_type = (enum kv_type)type;
                 s.scale = 1.0f / 16;
                 rc = measure(b, shapes[i].name, &s, positions[p], reps, e);
             }

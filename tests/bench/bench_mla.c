@@ -33,7 +33,7 @@ struct bench {
 /* Returns the bytes of a layer in a block of the cache. */
 static uint64_t layer_bytes(const struct bench *b)
 {
-    return ((uint64_t)(b->shape.latent_dim + b->shape.rope_dim) * kv_type_bytes(b->shape.kv_type))
+    return (uint64_t)kv_row_bytes(b->shape.kv_type, b->shape.latent_dim + b->shape.rope_dim)
            << KV_BLOCK_SHIFT;
 }
 

@@ -104,7 +104,7 @@ fails 2 '^moeflux: --compare "--compare x": --compare [a-z ]*$' "$@" '--compare 
 fails 2 '^moeflux: --compare "--help": -h/--help [a-z ]*$' "$@" --help
 fails 2 '^moeflux: --compare "--foo": .*--foo (--help ' "$@" --foo
 fails 2 '^moeflux: --compare "-m": -m .*value' "$@" -m
-fails 2 '^moeflux: --compare "--kv-type f64": --kv-type: .* auto, f32 or f16, .*"f64"$' "$@" '--kv-type f64'
+fails 2 '^moeflux: --compare "--kv-type f64": --kv-type: .* auto, f32, f16 or q8_0, .*"f64"$' "$@" '--kv-type f64'
 fails 2 "^moeflux: --compare \"$model b\": .*\"b\"" "$@" "$model b"
 fails 2 '": --experts .*--n-cpu-moe ' "$@" '--experts cpu --n-cpu-moe 2'
 fails 2 "^moeflux: --compare \"-m '$model\": .* ' " "$@" "-m '$model"

@@ -161,7 +161,7 @@ choices() {
 choices --expert-io 'auto, mmap, pread, uring or direct' auto mmap pread uring direct
 choices --prefetch 'auto, none, previous, router or both' auto none previous router both
 choices --cache-policy 'auto, lru, frequency or context' auto lru frequency context
-choices --kv-type 'auto, f32 or f16' auto f32 f16
+choices --kv-type 'auto, f32, f16 or q8_0' auto f32 f16 q8_0
 choices --experts 'gpu or cpu' gpu cpu
 choices --prompt-type 'auto, f32 or f16' auto f32 f16
 choices --color 'auto, always or never' auto always never

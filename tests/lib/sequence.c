@@ -9,6 +9,12 @@
 struct sequence sequence_open(const char *dir, const char *device, uint32_t chunk, uint32_t n_slots,
                               uint32_t context)
 {
+    return sequence_open_kv(dir, device, MOEFLUX_KV_TYPE_AUTO, chunk, n_slots, context);
+}
+
+struct sequence sequence_open_kv(const char *dir, const char *device, enum moeflux_kv_type type,
+                                 uint32_t chunk, uint32_t n_slots, uint32_t context)
+{
     struct sequence q = {0};
     struct moeflux_plan p;
     struct moeflux_err e = {0};
@@ -17,6 +23,7 @@ struct sequence sequence_open(const char *dir, const char *device, uint32_t chun
                                 .chunk = chunk,
                                 .context = context,
                                 .device = device ? device : getenv("MOEFLUX_DEVICE"),
+                                .kv_type = type,
                                 .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
     check_ok(device_make_plan(&o, &p, &e), &e);
     if (n_slots) {

@@ -15,6 +15,9 @@ struct sequence {
  * n_slots: slots of the expert cache in device memory; 0: every expert has one. */
 struct sequence sequence_open(const char *dir, const char *device, uint32_t chunk, uint32_t n_slots,
                               uint32_t context);
+/* The same with another KV cache. */
+struct sequence sequence_open_kv(const char *dir, const char *device, enum moeflux_kv_type type,
+                                 uint32_t chunk, uint32_t n_slots, uint32_t context);
 void sequence_close(struct sequence *q);
 
 /* ids [n] that differ from one `kind` to the next and repeat late. */

@@ -176,6 +176,7 @@ static void rows_side_by_side_are_distinguished(void **state)
             struct arch_store *rows = stores[layer].of;
             rows[1] = rows[0];
             rows[0].width = rows[1].width = HALF;
+            rows[0].head = rows[1].head = HALF;
             rows[1].off += rows[0].pitch / 2;
         }
         p.q.m->stages[0].view.stores = stores;
@@ -453,25 +454,26 @@ static void states_longer_than_the_context_do_not_fit(void **state)
     place_close(&p);
 }
 
-/* ---- float16 rows ---- */
+/* ---- rows of other types ---- */
 
-static struct sequence open_half(const char *model, const char *device)
+static struct sequence open_narrow(const char *model, const char *device, enum moeflux_kv_type type)
 {
     struct sequence q = {.vocab = SMALL_VOCAB};
     struct moeflux_err e = {0};
-    const struct moeflux_options o = {.dir = model, .device = device, .kv_type = MOEFLUX_KV_TYPE_F16};
+    const struct moeflux_options o = {.dir = model, .device = device, .kv_type = type};
     check_ok(device_open_model(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, CONTEXT, &e), &e);
     return q;
 }
 
-static void float16_rows_are_kept(void **state)
+/* refusal: what loading into a float32 cache reports. distance: the most that the other cache's logits may
+ * differ by. */
+static void rows_are_kept(enum moeflux_kv_type type, const char *refusal, float distance)
 {
-    (void)state;
     enum { N = 300 };
     for (size_t i = 0; i < 2; i++) {
         struct place p = place_open("reference");
-        struct sequence q = open_half(p.model, i ? getenv("MOEFLUX_DEVICE") : "reference");
+        struct sequence q = open_narrow(p.model, i ? getenv("MOEFLUX_DEVICE") : "reference", type);
         struct moeflux_err e = {0};
         int32_t ids[N + 3];
         float want[SMALL_VOCAB], got[SMALL_VOCAB];
@@ -486,11 +488,11 @@ static void float16_rows_are_kept(void **state)
             assert_memory_equal(got, want, sizeof want);
             int rc = moeflux_session_load(p.q.s, p.file, &e);
             if (format == 3) {
-                sequence_refused(rc, &e, ERR_FORMAT, "float16, this one's float32");
+                sequence_refused(rc, &e, ERR_FORMAT, refusal);
             } else {
                 check_ok(rc, &e);
                 sequence_eval(&p.q, ids + N, 3, got);
-                assert_true(sequence_distance(&q, got, want) <= 2e-2f);
+                assert_true(sequence_distance(&q, got, want) <= distance);
             }
         }
         sequence_close(&q);
@@ -498,17 +500,30 @@ static void float16_rows_are_kept(void **state)
     }
 }
 
-/* The checksum is made to fit the changed file, as in a crafted file. */
-static void float16_rows_that_are_not_finite_are_refused(void **state)
+static void float16_rows_are_kept(void **state)
 {
     (void)state;
+    rows_are_kept(MOEFLUX_KV_TYPE_F16, "float16, this one's float32", 2e-2f);
+}
+
+/* Numbers that were codes get the same codes again. */
+static void q8_0_rows_are_kept(void **state)
+{
+    (void)state;
+    rows_are_kept(MOEFLUX_KV_TYPE_Q8_0, "q8_0, this one's float32", 5e-2f);
+}
+
+/* The checksum is made to fit the changed file, as in a crafted file. row: bytes of a row; place: offset in
+ * it of a number, or of q8_0 of a scale. */
+static void expect_bad_numbers_refused(enum moeflux_kv_type type, size_t row, size_t place)
+{
     static const uint16_t bad[] = {0x7c00, 0xfc00, 0x7e00, 0x7c01};
-    /* The last numbers in front of the checksum are a layer's values. */
-    enum { N = 5, BEFORE_CHECKSUM = 8, ROW = SMALL_HEAD_DIM * SMALL_KV_HEADS };
+    /* The last rows in front of the checksum are a layer's values. */
+    enum { N = 5, BEFORE_CHECKSUM = 8 };
     struct place p = place_open("reference");
     const char *dir = tmp_tree_path(p.dir, "attention");
     assert_int_equal(mkdir(dir, 0777), 0);
-    struct sequence q = open_half(small_model_make_attention(dir, 3), "reference");
+    struct sequence q = open_narrow(small_model_make_attention(dir, 3), "reference", type);
     int32_t ids[N];
     struct moeflux_err e = {0};
     size_t n;
@@ -517,7 +532,7 @@ static void float16_rows_that_are_not_finite_are_refused(void **state)
     check_ok(moeflux_session_save(q.s, p.file, MOEFLUX_STATE_V3, &e), &e);
     uint8_t *file = tmp_tree_read(p.file, &n);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        size_t at = n - BEFORE_CHECKSUM - 2 * (1 + i * ROW);
+        size_t at = n - BEFORE_CHECKSUM - (1 + i) * row + place;
         uint16_t was;
         memcpy(&was, file + at, sizeof was);
         memcpy(file + at, &bad[i], sizeof was);
@@ -532,6 +547,18 @@ static void float16_rows_that_are_not_finite_are_refused(void **state)
     free(file);
     sequence_close(&q);
     place_close(&p);
+}
+
+static void float16_rows_that_are_not_finite_are_refused(void **state)
+{
+    (void)state;
+    expect_bad_numbers_refused(MOEFLUX_KV_TYPE_F16, 2 * SMALL_HEAD_DIM, 2 * SMALL_HEAD_DIM - 2);
+}
+
+static void q8_0_rows_whose_scales_are_not_finite_are_refused(void **state)
+{
+    (void)state;
+    expect_bad_numbers_refused(MOEFLUX_KV_TYPE_Q8_0, SMALL_HEAD_DIM + 8, SMALL_HEAD_DIM);
 }
 
 /* ---- what a header tells, and formats that cannot be written ---- */
@@ -684,7 +711,9 @@ int main(void)
         cmocka_unit_test(foreign_files_are_refused),
         cmocka_unit_test(states_longer_than_the_context_do_not_fit),
         cmocka_unit_test(float16_rows_are_kept),
+        cmocka_unit_test(q8_0_rows_are_kept),
         cmocka_unit_test(float16_rows_that_are_not_finite_are_refused),
+        cmocka_unit_test(q8_0_rows_whose_scales_are_not_finite_are_refused),
         cmocka_unit_test(headers_tell_what_they_know),
         cmocka_unit_test(a_killed_save_leaves_the_old_file_or_the_new),
         cmocka_unit_test(an_interrupted_save_or_load_changes_nothing),

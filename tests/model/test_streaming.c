@@ -681,7 +681,7 @@ static void choices_that_there_are_not_are_refused(void **state)
         {{.dir = ODD, .cache_policy = (enum moeflux_cache_policy) - 1}, "cache_policy is -1"},
         {{.dir = ODD, .expert_io = (enum moeflux_expert_io)5}, "expert_io is 5"},
         {{.dir = ODD, .prompt_type = (enum moeflux_prompt_type)3}, "prompt_type is 3"},
-        {{.dir = ODD, .kv_type = (enum moeflux_kv_type)3}, "kv_type is 3"},
+        {{.dir = ODD, .kv_type = (enum moeflux_kv_type)4}, "kv_type is 4"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_model *m;

@@ -24,7 +24,7 @@ struct way {
     uint32_t n_threads;
     enum moeflux_expert_io io;
     uint32_t slots; /* 0: all experts stay */
-    bool f16_cache;
+    enum moeflux_kv_type cache;
     enum moeflux_prompt_type prompt_type;
 };
 
@@ -47,7 +47,7 @@ static float *run_on(const char *root, const char *dir, const struct way *w, uin
                                 .cpu_isa = w->isa,
                                 .n_threads = w->n_threads,
                                 .expert_io = w->io,
-                                .kv_type = w->f16_cache ? MOEFLUX_KV_TYPE_F16 : MOEFLUX_KV_TYPE_F32,
+                                .kv_type = w->cache ? w->cache : MOEFLUX_KV_TYPE_F32,
                                 .prompt_type = w->prompt_type,
                                 .context = 64,
                                 .chunk = CHUNK};
@@ -78,17 +78,17 @@ static float *run(const char *dir, const struct way *w, uint32_t *vocab)
 
 /* Runs with the fastest set. name: name of the hash, if it has_hash. least: slots of the smallest cache.
  * Returns the logits. */
-static float *agree_as(const char *dir, const char *name, bool has_hash, uint32_t least, bool f16_cache,
-                       enum moeflux_prompt_type type, uint32_t *n_vocab)
+static float *agree_as(const char *dir, const char *name, bool has_hash, uint32_t least,
+                       enum moeflux_kv_type cache, enum moeflux_prompt_type type, uint32_t *n_vocab)
 {
     const struct way others[] = {
-        {NULL, 2, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache, type},
-        {NULL, 5, MOEFLUX_EXPERT_IO_PREAD, 0, f16_cache, type},
-        {NULL, 1, MOEFLUX_EXPERT_IO_PREAD, least, f16_cache, type},
-        {NULL, 2, MOEFLUX_EXPERT_IO_MMAP, 2 * least + 1, f16_cache, type},
+        {NULL, 2, MOEFLUX_EXPERT_IO_AUTO, 0, cache, type},
+        {NULL, 5, MOEFLUX_EXPERT_IO_PREAD, 0, cache, type},
+        {NULL, 1, MOEFLUX_EXPERT_IO_PREAD, least, cache, type},
+        {NULL, 2, MOEFLUX_EXPERT_IO_MMAP, 2 * least + 1, cache, type},
     };
     uint32_t vocab;
-    float *want = run(dir, &(struct way){NULL, 1, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache, type}, &vocab);
+    float *want = run(dir, &(struct way){NULL, 1, MOEFLUX_EXPERT_IO_AUTO, 0, cache, type}, &vocab);
     if (has_hash)
         cpu_bits_check(name, "the fastest set", want, (uint64_t)N_ROWS * vocab);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -102,18 +102,18 @@ static float *agree_as(const char *dir, const char *name, bool has_hash, uint32_
     return want;
 }
 
-static void agree(const char *dir, const char *name, uint32_t least, bool f16_cache)
+static void agree(const char *dir, const char *name, uint32_t least, enum moeflux_kv_type cache)
 {
     uint32_t vocab, idx = 0;
-    float *want = agree_as(dir, name, true, least, f16_cache, MOEFLUX_PROMPT_TYPE_F32, &vocab);
+    float *want = agree_as(dir, name, true, least, cache, MOEFLUX_PROMPT_TYPE_F32, &vocab);
     for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
         /* The bits of its products are held by test_cpu_fixed on every processor. */
         if (isa->gemm_fixed) {
             char own[64];
             snprintf(own, sizeof own, "%s-%s", name, isa->name);
-            free(agree_as(dir, own, false, least, f16_cache, MOEFLUX_PROMPT_TYPE_AUTO, &vocab));
+            free(agree_as(dir, own, false, least, cache, MOEFLUX_PROMPT_TYPE_AUTO, &vocab));
         }
-        const struct way w = {isa->name, 2, MOEFLUX_EXPERT_IO_AUTO, 0, f16_cache, MOEFLUX_PROMPT_TYPE_F32};
+        const struct way w = {isa->name, 2, MOEFLUX_EXPERT_IO_AUTO, 0, cache, MOEFLUX_PROMPT_TYPE_F32};
         float *got = run(dir, &w, &vocab);
         cpu_bits_equal(name, isa->name, got, want, (uint64_t)N_ROWS * vocab);
         free(got);
@@ -124,56 +124,64 @@ static void agree(const char *dir, const char *name, uint32_t least, bool f16_ca
 static void qwen_odd_has_the_same_bits_however_it_runs(void **state)
 {
     (void)state;
-    agree("tests/models/qwen-odd/mlx", "model-qwen-odd", 3, false);
+    agree("tests/models/qwen-odd/mlx", "model-qwen-odd", 3, MOEFLUX_KV_TYPE_F32);
 }
 
 static void qwen_odd_with_a_f16_cache_has_the_same_bits_however_it_runs(void **state)
 {
     (void)state;
-    agree("tests/models/qwen-odd/mlx", "model-qwen-odd-f16", 3, true);
+    agree("tests/models/qwen-odd/mlx", "model-qwen-odd-f16", 3, MOEFLUX_KV_TYPE_F16);
+}
+
+static void a_q8_0_cache_has_the_same_bits_however_it_runs(void **state)
+{
+    (void)state;
+    agree("tests/models/qwen-odd/mlx", "model-qwen-odd-q8", 3, MOEFLUX_KV_TYPE_Q8_0);
+    agree("tests/models/deepseek-odd/mlx", "model-deepseek-odd-q8", 4, MOEFLUX_KV_TYPE_Q8_0);
+    agree("tests/models/families/gptoss-odd", "model-gptoss-odd-q8", 3, MOEFLUX_KV_TYPE_Q8_0);
 }
 
 static void deepseek_odd_has_the_same_bits_however_it_runs(void **state)
 {
     (void)state;
-    agree("tests/models/deepseek-odd/mlx", "model-deepseek-odd", 4, false);
+    agree("tests/models/deepseek-odd/mlx", "model-deepseek-odd", 4, MOEFLUX_KV_TYPE_F32);
 }
 
 static void deepseek_plain_has_the_same_bits_however_it_runs(void **state)
 {
     (void)state;
-    agree("tests/models/deepseek-plain/mlx", "model-deepseek-plain", 3, false);
+    agree("tests/models/deepseek-plain/mlx", "model-deepseek-plain", 3, MOEFLUX_KV_TYPE_F32);
 }
 
 static void qwen3_odd_has_the_same_bits_however_it_runs(void **state)
 {
     (void)state;
-    agree("tests/models/qwen3-odd/mlx", "model-qwen3-odd", 2, false);
+    agree("tests/models/qwen3-odd/mlx", "model-qwen3-odd", 2, MOEFLUX_KV_TYPE_F32);
 }
 
 static void qwen3_plain_has_the_same_bits_however_it_runs(void **state)
 {
     (void)state;
-    agree("tests/models/qwen3-plain/mlx", "model-qwen3-plain", 3, false);
+    agree("tests/models/qwen3-plain/mlx", "model-qwen3-plain", 3, MOEFLUX_KV_TYPE_F32);
 }
 
 /* Biases and norms of queries and keys in all their forms. */
 static void other_families_have_the_same_bits_however_they_run(void **state)
 {
     (void)state;
-    agree("tests/models/families/glm-odd", "model-glm-odd", 3, false);
-    agree("tests/models/families/glm-plain", "model-glm-plain", 3, false);
-    agree("tests/models/families/next-odd", "model-next-odd", 3, false);
-    agree("tests/models/families/minimax-odd", "model-minimax-odd", 3, false);
-    agree("tests/models/families/gptoss-odd", "model-gptoss-odd", 3, false);
-    agree("tests/models/families/glmlite-odd", "model-glmlite-odd", 4, false);
-    agree("tests/models/families/kimi25-odd", "model-kimi25-odd", 3, false);
+    agree("tests/models/families/glm-odd", "model-glm-odd", 3, MOEFLUX_KV_TYPE_F32);
+    agree("tests/models/families/glm-plain", "model-glm-plain", 3, MOEFLUX_KV_TYPE_F32);
+    agree("tests/models/families/next-odd", "model-next-odd", 3, MOEFLUX_KV_TYPE_F32);
+    agree("tests/models/families/minimax-odd", "model-minimax-odd", 3, MOEFLUX_KV_TYPE_F32);
+    agree("tests/models/families/gptoss-odd", "model-gptoss-odd", 3, MOEFLUX_KV_TYPE_F32);
+    agree("tests/models/families/glmlite-odd", "model-glmlite-odd", 4, MOEFLUX_KV_TYPE_F32);
+    agree("tests/models/families/kimi25-odd", "model-kimi25-odd", 3, MOEFLUX_KV_TYPE_F32);
 }
 
 static void tiny_has_the_same_bits_however_it_runs(void **state)
 {
     (void)state;
-    agree("tests/models/tiny", "model-tiny", 4, false);
+    agree("tests/models/tiny", "model-tiny", 4, MOEFLUX_KV_TYPE_F32);
 }
 
 static void memory_nodes_change_no_bit(void **state)
@@ -202,6 +210,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen_odd_has_the_same_bits_however_it_runs),
         cmocka_unit_test(qwen_odd_with_a_f16_cache_has_the_same_bits_however_it_runs),
+        cmocka_unit_test(a_q8_0_cache_has_the_same_bits_however_it_runs),
         cmocka_unit_test(deepseek_odd_has_the_same_bits_however_it_runs),
         cmocka_unit_test(deepseek_plain_has_the_same_bits_however_it_runs),
         cmocka_unit_test(qwen3_odd_has_the_same_bits_however_it_runs),

@@ -41,6 +41,7 @@
 static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct",
                   PREFETCH[] = "auto, none, previous, router or both",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
+                  KV_TYPE[] = "auto, f32, f16 or q8_0",
                   EXPERTS[] = "gpu or cpu", COLOR[] = "auto, always or never";
 /* Values that completion offers: these flags take others too, or are checked elsewhere. */
 static const char DEVICES[] = "auto, cpu or reference",
@@ -76,7 +77,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
     REAL(NULL, "prefer-resident", "X", prefer_resident, "resident experts replace ones up to X better (0)"), \
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "read by: auto, mmap, pread, uring, direct (auto)"), \
     CHOICE("prefetch", "WHAT", prefetch, PREFETCH, "prefetch: auto, none, previous, router, both (auto)"), \
-    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "type of the KV cache: auto, f32, f16 (auto)"), \
+    CHOICE("kv-type", "TYPE", kv_type, KV_TYPE, "type of the KV cache: auto, f32, f16, q8_0 (auto)"), \
     CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "arithmetic of prefill: auto, f32, f16 (auto)"), \
     CHOICE("cache-policy", "NAME", cache_policy, CACHE_POLICY, \
            "eviction: auto, lru, frequency, context (auto)"), \
@@ -201,7 +202,7 @@ static const struct flag inspect_flags[] = {
     REAL(NULL, "expert-share", "P", expert_share, "the fewest experts with P of the weights (1: all)"),
     CHOICE("expert-io", "MODE", expert_io, EXPERT_IO, "read by: auto, mmap, pread, uring, direct (auto)"),
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"),
-    CHOICE("kv-type", "TYPE", kv_type, NUMBER_TYPE, "type of the KV cache: auto, f32, f16 (auto)"),
+    CHOICE("kv-type", "TYPE", kv_type, KV_TYPE, "type of the KV cache: auto, f32, f16, q8_0 (auto)"),
     CHOICE("prompt-type", "TYPE", prompt_type, NUMBER_TYPE, "arithmetic of prefill: auto, f32, f16 (auto)"),
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "prompt tokens that are evaluated at once"),
     SWITCH(NULL, "no-measure", no_measure, "do not measure speeds"),

@@ -111,7 +111,7 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
     if (rc == 0)
         rc = check_choice("prompt_type", (int)o->prompt_type, MOEFLUX_PROMPT_TYPE_F16, e);
     if (rc == 0)
-        rc = check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_F16, e);
+        rc = check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_Q8_0, e);
     if (rc == 0 && !(o->prefer_resident >= 0 && isfinite(o->prefer_resident)))
         rc = err_set(e, ERR_USAGE, "--prefer-resident %g, expected 0 or more", (double)o->prefer_resident);
     return rc;
@@ -196,6 +196,8 @@ int load_plan_open_device(struct exec **out, const struct moeflux_options *o, co
 enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const struct exec_caps *caps)
 {
     bool is_auto = requested == MOEFLUX_KV_TYPE_AUTO;
+    if (requested == MOEFLUX_KV_TYPE_Q8_0)
+        return KV_TYPE_Q8_0;
     return requested == MOEFLUX_KV_TYPE_F16 || (is_auto && caps->kv_default_is_f16) ? KV_TYPE_F16
                                                                                     : KV_TYPE_F32;
 }

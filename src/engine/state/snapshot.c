@@ -1,10 +1,10 @@
 #include "engine/state/snapshot.h"
 
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 #include <xxhash.h>
 
-#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "engine/state/stores.h"
@@ -84,24 +84,28 @@ uint32_t snapshot_first_row(const struct arch_store *t, const struct snapshot *h
     return h->version < 4 ? 0 : stores_first_row(t, h->n_tokens);
 }
 
-void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type from, uint32_t n)
+enum kv_type snapshot_row_type(const struct arch_store *t, const struct snapshot *h)
 {
+    return h->version < 3 ? KV_TYPE_F32 : t->type;
+}
+
+void snapshot_copy_row(const struct arch_store *t, void *dst, enum kv_type to, const void *src,
+                       enum kv_type from)
+{
+    uint32_t head = t->head ? t->head : 1;
     if (to == from) {
-        memcpy(dst, src, (size_t)n * kv_type_bytes(to));
+        memcpy(dst, src, arch_row_bytes(t, to));
         return;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        float wide;
-        uint16_t narrow;
-        if (to == KV_TYPE_F32) {
-            memcpy(&narrow, (const uint8_t *)src + (size_t)i * sizeof narrow, sizeof narrow);
-            wide = f16_to_float(narrow);
-            memcpy((uint8_t *)dst + (size_t)i * sizeof wide, &wide, sizeof wide);
-        } else {
-            memcpy(&wide, (const uint8_t *)src + (size_t)i * sizeof wide, sizeof wide);
-            narrow = f16_from_float(wide);
-            memcpy((uint8_t *)dst + (size_t)i * sizeof narrow, &narrow, sizeof narrow);
-        }
+    assert(to == KV_TYPE_F32 || from == KV_TYPE_F32);
+    for (uint64_t done = 0; done < t->width; done += head) {
+        if (to == KV_TYPE_F32)
+            for (uint32_t i = 0; i < head; i++)
+                ((float *)dst)[i] = kv_row_get(from, src, head, i);
+        else
+            kv_row_put(to, src, head, dst);
+        dst = (uint8_t *)dst + kv_row_bytes(to, head);
+        src = (const uint8_t *)src + kv_row_bytes(from, head);
     }
 }
 
@@ -115,7 +119,8 @@ static uint64_t body_bytes(const struct moeflux_model *m, const struct snapshot 
         for (uint32_t k = 0; k < s->n; k++) {
             const struct arch_store *t = &s->of[k];
             uint64_t rows = stores_n_rows(t, h->n_tokens) - snapshot_first_row(t, h);
-            bytes += t->kind == ARCH_FIXED ? arch_store_bytes(t) : rows * t->width * kv_type_bytes(h->kv);
+            bytes += t->kind == ARCH_FIXED ? arch_store_bytes(t)
+                                           : rows * arch_row_bytes(t, snapshot_row_type(t, h));
         }
     }
     return bytes;
@@ -185,8 +190,8 @@ static int decode_tail(struct snapshot *h, const uint8_t *in, const char *path, 
     if (t.bytes != bytes)
         return err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu", path, (unsigned long long)bytes,
                        (unsigned long long)t.bytes);
-    if (t.kv > KV_TYPE_F16)
-        return err_set(e, ERR_FORMAT, "%s: rows of type %u, expected 0 or 1", path, t.kv);
+    if (t.kv > KV_TYPE_Q8_0)
+        return err_set(e, ERR_FORMAT, "%s: rows of type %u, expected 0 to 2", path, t.kv);
     h->kv = (enum kv_type)t.kv;
     h->n_tokens = t.n_tokens;
     h->n_checkpoints = t.n_checkpoints;

@@ -40,7 +40,7 @@ enum snapshot_word {
 struct snapshot {
     uint32_t version;
     uint32_t words[SNAPSHOT_WORDS]; /* version 1: the last two are 0; version 4: layers, the layout */
-    enum kv_type kv;                /* number type of the rows; float32 before version 3 */
+    enum kv_type kv;                /* type of the KV cache; float32 before version 3 */
     uint32_t n_tokens;              /* not in the header before version 3 */
     uint32_t n_checkpoints;         /* versions 3 and 4, like the rest */
     uint64_t fingerprint, bytes;
@@ -54,8 +54,11 @@ uint32_t snapshot_version(const struct moeflux_model *m);
 struct snapshot snapshot_of_model(const struct moeflux_model *m, uint32_t version);
 /* Returns the first row of a store in a file; the end is stores_n_rows. */
 uint32_t snapshot_first_row(const struct arch_store *t, const struct snapshot *h);
-/* Copies the n numbers of a row from one type to another. */
-void snapshot_copy_row(void *dst, enum kv_type to, const void *src, enum kv_type from, uint32_t n);
+/* Returns how the numbers of a row are stored in a file: before version 3 as float32. */
+enum kv_type snapshot_row_type(const struct arch_store *t, const struct snapshot *h);
+/* Copies a row from one type to another, which must be float32 if they differ. */
+void snapshot_copy_row(const struct arch_store *t, void *dst, enum kv_type to, const void *src,
+                       enum kv_type from);
 /* Returns the bytes of the header; 0: no such version. */
 uint32_t snapshot_header_bytes(uint32_t version);
 /* Returns the bytes of the whole file. h: only version, kv, n_tokens and n_checkpoints are used. */

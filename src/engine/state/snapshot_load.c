@@ -23,7 +23,6 @@ struct source {
     const struct stage_state *on; /* the session's state on that stage */
     XXH3_state_t *hash;
     uint8_t *piece, *rows; /* [SNAPSHOT_PIECE] each: what was read last; rows with gaps between them */
-    enum kv_type kv;       /* number type of rows in the file */
     uint64_t at, total;
     int rc;
     struct moeflux_err *e;
@@ -70,30 +69,29 @@ static void get(struct source *r, void *to, uint64_t n)
         r->rc = err_set(r->e, ERR_INTERRUPTED, "%s: interrupted while it was read", r->path);
 }
 
-static bool all_finite(const void *numbers, uint64_t n, enum kv_type type)
+/* Reads numbers stored as rows of `head` of them, or as single ones (0). Numbers that are not finite would
+ * spread to every later result. */
+static void get_numbers(struct source *r, void *to, uint64_t bytes, enum kv_type type, uint32_t head)
 {
-    return type == KV_TYPE_F16 ? f16_all_finite(numbers, n) : float_all_finite(numbers, n);
-}
-
-/* Reads numbers and refuses infinities and NaN, which would spread to all results. */
-static void get_numbers(struct source *r, void *to, uint64_t bytes, enum kv_type type)
-{
-    uint64_t size = kv_type_bytes(type), n = bytes / size, i = 0;
+    uint32_t dim = head ? head : 1;
     get(r, to, bytes);
-    if (r->rc < 0 || all_finite(to, n, type))
-        return;
-    while (all_finite((const uint8_t *)to + i * size, 1, type))
-        i++;
-    r->rc = err_set(r->e, ERR_FORMAT, "%s: the number at offset %llu is not finite", r->path,
-                    (unsigned long long)(r->at - bytes + i * size));
+    const uint8_t *found =
+        r->rc < 0 ? NULL : kv_row_find_infinite(type, to, bytes / kv_row_bytes(type, dim), dim);
+    if (found)
+        r->rc = err_set(r->e, ERR_FORMAT, "%s: the number at offset %llu is not finite", r->path,
+                        (unsigned long long)(r->at - bytes + (uint64_t)(found - (const uint8_t *)to)));
 }
 
+/* Reads a store's numbers as they are stored. */
 static void get_device(struct source *r, const struct exec_buffer *to, uint64_t off, uint64_t bytes,
-                       enum kv_type type)
+                       const struct arch_store *t)
 {
+    uint64_t piece = SNAPSHOT_PIECE;
+    if (t->head)
+        piece -= piece % kv_row_bytes(t->type, t->head);
     for (uint64_t done = 0, n; r->rc == 0 && done < bytes; done += n) {
-        n = size_min(bytes - done, SNAPSHOT_PIECE);
-        get_numbers(r, r->piece, n, type);
+        n = size_min(bytes - done, piece);
+        get_numbers(r, r->piece, n, t->type, t->head);
         if (r->rc == 0)
             r->rc = exec_write(r->stage->exec, to, off + done, r->piece, n, r->e);
     }
@@ -101,22 +99,22 @@ static void get_device(struct source *r, const struct exec_buffer *to, uint64_t 
 
 /* Reads rows with gaps between them, or of another type in the file. The gaps hold rows of the other kind,
  * which must not change. */
-static void get_apart(struct source *r, const struct arch_store *t, const struct stores_run *run)
+static void get_apart(struct source *r, const struct arch_store *t, enum kv_type type,
+                      const struct stores_run *run)
 {
     struct exec *x = r->stage->exec;
-    uint64_t wide = t->width * kv_type_bytes(r->kv), bytes = arch_store_bytes(t);
+    uint64_t wide = arch_row_bytes(t, type), bytes = arch_store_bytes(t);
     uint32_t most = (uint32_t)(SNAPSHOT_PIECE / size_max(t->pitch, wide));
     assert(most > 0);
     for (uint32_t done = 0, here; r->rc == 0 && done < run->n; done += here) {
         here = (uint32_t)size_min(run->n - done, most);
         uint64_t at = run->off + (uint64_t)done * t->pitch;
         uint64_t span = (uint64_t)(here - 1) * t->pitch + bytes;
-        get_numbers(r, r->piece, here * wide, r->kv);
+        get_numbers(r, r->piece, here * wide, type, t->head);
         if (r->rc == 0)
             r->rc = exec_read(x, run->block, at, r->rows, span, r->e);
         for (uint32_t i = 0; r->rc == 0 && i < here; i++)
-            snapshot_copy_row(r->rows + (uint64_t)i * t->pitch, t->type, r->piece + i * wide, r->kv,
-                              (uint32_t)t->width);
+            snapshot_copy_row(t, r->rows + (uint64_t)i * t->pitch, t->type, r->piece + i * wide, type);
         if (r->rc == 0)
             r->rc = exec_write(x, run->block, at, r->rows, span, r->e);
     }
@@ -125,15 +123,16 @@ static void get_apart(struct source *r, const struct arch_store *t, const struct
 /* Reads rows in order, so that in a ring later ones replace earlier ones. */
 static void get_rows(struct source *r, const struct arch_store *t, const struct snapshot *h)
 {
+    enum kv_type type = snapshot_row_type(t, h);
     uint32_t first = snapshot_first_row(t, h), end = stores_n_rows(t, h->n_tokens);
     if (t->kind == ARCH_WINDOW && r->rc == 0)
         r->rc = stores_clear_before(r->stage, r->on, t, first, r->e);
     for (uint32_t row = first; r->rc == 0 && row < end;) {
         const struct stores_run run = stores_run_at(r->on, t, row, end);
-        if (t->pitch == t->width * kv_type_bytes(r->kv) && r->kv == t->type)
-            get_device(r, run.block, run.off, (uint64_t)run.n * t->pitch, r->kv);
+        if (t->pitch == arch_row_bytes(t, type) && type == t->type)
+            get_device(r, run.block, run.off, (uint64_t)run.n * t->pitch, t);
         else
-            get_apart(r, t, &run);
+            get_apart(r, t, type, &run);
         row += run.n;
     }
 }
@@ -154,7 +153,7 @@ static void get_layer(struct source *r, uint32_t layer, const struct snapshot *h
     }
     for (uint32_t i = 0; i < y->n; i++)
         if (y->of[i].kind == ARCH_FIXED)
-            get_device(r, &r->on->recurrent, y->of[i].off, arch_store_bytes(&y->of[i]), y->of[i].type);
+            get_device(r, &r->on->recurrent, y->of[i].off, arch_store_bytes(&y->of[i]), &y->of[i]);
         else
             get_rows(r, &y->of[i], h);
 }
@@ -180,9 +179,10 @@ static void get_checkpoint_state(struct source *r, uint8_t *state, const struct 
             const struct arch_store *t = &model_stores(m, i)->of[k];
             uint8_t *part = state + at->checkpoint_off;
             if (t->kind == ARCH_FIXED)
-                get_numbers(r, part + t->off, arch_store_bytes(t), t->type);
+                get_numbers(r, part + t->off, arch_store_bytes(t), t->type, t->head);
             else if (t->kind == ARCH_WINDOW && h->version >= 4)
-                get_numbers(r, part + stores_checkpoint_off(at, i, k), stores_window_bytes(t), t->type);
+                get_numbers(r, part + stores_checkpoint_off(at, i, k), stores_window_bytes(t), t->type,
+                            t->head);
         }
 }
 
@@ -275,15 +275,16 @@ static int check_length(const struct source *r, const struct moeflux_session *s,
 static int check_model(const struct source *r, struct moeflux_model *m, const struct snapshot *h,
                        struct moeflux_err *e)
 {
-    static const char *const types[] = {[KV_TYPE_F32] = "float32", [KV_TYPE_F16] = "float16"};
+    static const char *const types[] = {
+        [KV_TYPE_F32] = "float32", [KV_TYPE_F16] = "float16", [KV_TYPE_Q8_0] = "q8_0"};
     uint64_t fingerprint;
-    int rc = snapshot_check_words(h, m, r->path, e);
-    if (rc < 0)
-        return rc;
+    /* A cache of another type may keep other rows. */
     if (h->version >= 3 && h->kv != m->kv_type)
         return err_set(e, ERR_FORMAT, "%s: its KV cache is %s, this one's %s", r->path, types[h->kv],
                        types[m->kv_type]);
-    rc = h->version >= 3 ? moeflux_model_fingerprint(m, &fingerprint, e) : 0;
+    int rc = snapshot_check_words(h, m, r->path, e);
+    if (rc == 0 && h->version >= 3)
+        rc = moeflux_model_fingerprint(m, &fingerprint, e);
     if (rc == 0 && h->version >= 3 && fingerprint != h->fingerprint)
         return err_set(e, ERR_FORMAT,
                        "%s: a state of another model, or of other experts for a token (--active-experts, "
@@ -309,7 +310,6 @@ static int fill(struct source *r, struct moeflux_session *to, const struct snaps
 {
     int rc = 0;
     r->s = to;
-    r->kv = h->kv;
     for (uint32_t i = 0; rc == 0 && i < to->model->n_stages; i++) {
         struct stage *at = &to->model->stages[i];
         rc = stage_enter(to->model, at, e);

@@ -20,7 +20,6 @@ struct writer {
     const struct stage_state *on; /* the session's state on that stage */
     XXH3_state_t *hash;
     uint8_t *piece, *rows; /* [SNAPSHOT_PIECE] each: what is written next; rows with gaps between them */
-    enum kv_type kv;       /* number type of rows in the file */
     uint64_t done, total;
     int rc;
     struct moeflux_err *e;
@@ -67,9 +66,10 @@ static void put_device(struct writer *w, const struct exec_buffer *from, uint64_
 }
 
 /* Writes rows with gaps between them, or of another type in the file. */
-static void put_apart(struct writer *w, const struct arch_store *t, const struct stores_run *run)
+static void put_apart(struct writer *w, const struct arch_store *t, enum kv_type type,
+                      const struct stores_run *run)
 {
-    uint64_t wide = t->width * kv_type_bytes(w->kv), here_bytes = arch_store_bytes(t);
+    uint64_t wide = arch_row_bytes(t, type), here_bytes = arch_store_bytes(t);
     uint32_t most = (uint32_t)(SNAPSHOT_PIECE / size_max(t->pitch, wide));
     assert(most > 0);
     for (uint32_t done = 0, here; w->rc == 0 && done < run->n; done += here) {
@@ -77,21 +77,21 @@ static void put_apart(struct writer *w, const struct arch_store *t, const struct
         w->rc = exec_read(w->at->exec, run->block, run->off + (uint64_t)done * t->pitch, w->rows,
                           (uint64_t)(here - 1) * t->pitch + here_bytes, w->e);
         for (uint32_t i = 0; i < here; i++)
-            snapshot_copy_row(w->piece + i * wide, w->kv, w->rows + (uint64_t)i * t->pitch, t->type,
-                              (uint32_t)t->width);
+            snapshot_copy_row(t, w->piece + i * wide, type, w->rows + (uint64_t)i * t->pitch, t->type);
         put(w, w->piece, here * wide);
     }
 }
 
 static void put_rows(struct writer *w, const struct arch_store *t, const struct snapshot *h)
 {
+    enum kv_type type = snapshot_row_type(t, h);
     uint32_t end = stores_n_rows(t, h->n_tokens);
     for (uint32_t row = snapshot_first_row(t, h); w->rc == 0 && row < end;) {
         const struct stores_run run = stores_run_at(w->on, t, row, end);
-        if (t->pitch == t->width * kv_type_bytes(w->kv) && w->kv == t->type)
+        if (t->pitch == arch_row_bytes(t, type) && type == t->type)
             put_device(w, run.block, run.off, (uint64_t)run.n * t->pitch);
         else
-            put_apart(w, t, &run);
+            put_apart(w, t, type, &run);
         row += run.n;
     }
 }
@@ -190,7 +190,6 @@ int moeflux_session_save(struct moeflux_session *s, const char *path, enum moefl
     if (rc == 0)
         rc = stage_enter_all(s->model, e);
     if (rc == 0) {
-        w.kv = h.kv;
         w.total = h.bytes;
         put_all(&w, &h);
         rc = w.rc;

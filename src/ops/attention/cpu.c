@@ -154,7 +154,7 @@ static const void *row_at(const struct job *j, uint32_t pos, uint32_t value, uin
         return kv_rows_at(&rows, pos, value, kv_head);
     uint64_t i = (uint64_t)pos * c->n_kv_heads + kv_head;
     return (const uint8_t *)host_at(value ? c->values : c->keys) +
-           i * (value ? s->value_dim : s->key_dim) * kv_type_bytes(s->kv_type);
+           i * kv_row_bytes(s->kv_type, value ? s->value_dim : s->key_dim);
 }
 
 /* Returns the p-th of a token's positions. */
@@ -168,8 +168,7 @@ static uint32_t listed(const struct job *j, uint32_t p)
 static const uint8_t *gather_rows(const struct job *j, const struct attention_tile *t, uint32_t value,
                                   uint32_t kv_head, float *wide)
 {
-    uint64_t bytes =
-        (uint64_t)(value ? j->shape->value_dim : j->shape->key_dim) * kv_type_bytes(j->shape->kv_type);
+    uint64_t bytes = kv_row_bytes(j->shape->kv_type, value ? j->shape->value_dim : j->shape->key_dim);
     uint8_t *to = (uint8_t *)(void *)wide;
     for (uint32_t p = 0; p < t->n; p++)
         memcpy(to + p * bytes, row_at(j, listed(j, t->first + p), value, kv_head), bytes);
@@ -185,19 +184,16 @@ static const uint8_t *rows_at(const struct job *j, const struct attention_tile *
     uint32_t dim = value ? s->value_dim : s->key_dim, padded = whole_vectors(dim);
     bool is_ready = dim == padded && (s->kv_type == KV_TYPE_F32 || t->f16);
     const uint8_t *from = j->list ? NULL : row_at(j, t->first, value, kv_head);
-    uint64_t step = (uint64_t)j->call->n_kv_heads * dim;
+    uint64_t step = (uint64_t)j->call->n_kv_heads * kv_row_bytes(s->kv_type, dim);
     if (is_ready) {
-        *stride = j->list ? dim : step;
+        *stride = j->list ? dim : (uint64_t)j->call->n_kv_heads * dim;
         return j->list ? gather_rows(j, t, value, kv_head, wide) : from;
     }
     for (uint32_t p = 0; p < t->n; p++) {
         float *to = wide + (uint64_t)p * padded;
-        const uint8_t *row = j->list ? row_at(j, listed(j, t->first + p), value, kv_head)
-                                     : from + p * step * kv_type_bytes(s->kv_type);
-        if (s->kv_type == KV_TYPE_F16)
-            j->loops->load_f16(row, dim, to);
-        else
-            memcpy(to, row, dim * sizeof *to);
+        loops_get_row(j->loops, s->kv_type,
+                      j->list ? row_at(j, listed(j, t->first + p), value, kv_head) : from + p * step, dim,
+                      to);
         memset(to + dim, 0, (padded - dim) * sizeof *to);
     }
     *stride = padded;

@@ -21,7 +21,7 @@ enum { LEAST_PAIRS = 128 * 2048 };
 
 bool attention_latent_is_possible(const struct attention_shape *s, const struct exec_caps *caps)
 {
-    return s->latent && s->kv_type == KV_TYPE_F16 && caps->has_coopmat &&
+    return s->latent && s->kv_type != KV_TYPE_F32 && caps->has_coopmat &&
            caps->max_shared_bytes >= SHARED_BYTES && s->key_dim % 64 == 0 && s->value_dim % TILE == 0;
 }
 

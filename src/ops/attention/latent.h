@@ -9,7 +9,7 @@
 
 #include "ops/attention/attention.h"
 
-/* Returns whether the device and the shape's dims allow it; the cache must be float16. */
+/* Returns whether the device and the shape's dims allow it; the cache must not be float32. */
 bool attention_latent_is_possible(const struct attention_shape *s, const struct exec_caps *caps);
 int attention_latent_open(struct attention *op, struct exec *x, struct moeflux_err *e);
 /* Returns whether it is the faster way for n tokens that see n_pos positions; false if it was not opened. */

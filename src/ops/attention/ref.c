@@ -14,7 +14,7 @@ static const void *row_at(const struct attention_shape *s, const struct attentio
         return kv_rows_at(&rows, pos, value, kv_head);
     uint64_t i = (uint64_t)pos * c->n_kv_heads + kv_head;
     return (const uint8_t *)host_at(value ? c->values : c->keys) +
-           i * (value ? s->value_dim : s->key_dim) * kv_type_bytes(s->kv_type);
+           i * kv_row_bytes(s->kv_type, value ? s->value_dim : s->key_dim);
 }
 
 /* Scratch for the query heads that share a key head. */
@@ -25,10 +25,11 @@ struct ref_scratch {
     double *row;     /* a key or a value */
 };
 
-static void widen(enum kv_type type, const void *row, uint32_t n, double *out)
+/* Reads the first n of a row's dim numbers. */
+static void widen(enum kv_type type, const void *row, uint32_t dim, uint32_t n, double *out)
 {
     for (uint32_t i = 0; i < n; i++)
-        out[i] = kv_rows_get(type, row, i);
+        out[i] = (double)kv_row_get(type, row, dim, i);
 }
 
 /* Turns scores into weights and returns their sum. sink: one more score, which counts in the sum only. */
@@ -64,9 +65,9 @@ static void ref_group(const struct attention_shape *s, const struct attention_ca
     if (attention_has_lists(s, c))
         n_pos = kv_choice_n_seen(&s->choice, c->pos + t);
     const float *q = host_floats(c->q) + (uint64_t)t * c->q_stride + (uint64_t)first * s->key_dim;
-    widen(KV_TYPE_F32, q, heads * s->key_dim, r->queries);
+    widen(KV_TYPE_F32, q, heads * s->key_dim, heads * s->key_dim, r->queries);
     for (uint32_t p = 0; p < n_pos; p++) {
-        widen(s->kv_type, row_at(s, c, position(s, c, t, from, p), 0, g), s->key_dim, r->row);
+        widen(s->kv_type, row_at(s, c, position(s, c, t, from, p), 0, g), s->key_dim, s->key_dim, r->row);
         for (uint32_t h = 0; h < heads; h++)
             r->scores[(uint64_t)h * n_pos + p] =
                 ref_dot(r->queries + (uint64_t)h * s->key_dim, r->row, s->key_dim) * (double)s->scale;
@@ -81,8 +82,8 @@ static void ref_group(const struct attention_shape *s, const struct attention_ca
             r->scores[(uint64_t)h * n_pos + p] /= total;
     }
     for (uint32_t p = 0; p < n_pos; p++) {
-        widen(s->kv_type, row_at(s, c, position(s, c, t, from, p), s->latent ? 0 : 1, g), s->value_dim,
-              r->row);
+        widen(s->kv_type, row_at(s, c, position(s, c, t, from, p), s->latent ? 0 : 1, g),
+              s->latent ? s->key_dim : s->value_dim, s->value_dim, r->row);
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t i = 0; i < s->value_dim; i++)
                 r->sums[(uint64_t)h * s->value_dim + i] += r->scores[(uint64_t)h * n_pos + p] * r->row[i];

@@ -53,11 +53,11 @@ static void ref_token(const struct gqa_shape *s, const struct gqa_call *call, ui
     ref_normed(s, in, host_floats(call->k_norm), kv * d, out);
     for (uint32_t g = 0; g < kv; g++) {
         ref_rope(s, out + (uint64_t)g * d, rope, key);
-        kv_rows_put(&cache, kv_rows_at(&cache, call->pos + t, 0, g), key);
+        kv_row_put(s->kv_type, key, d, kv_rows_at(&cache, call->pos + t, 0, g));
     }
     ref_heads(s, call, row, values, d, kv, in);
     for (uint32_t g = 0; g < kv; g++)
-        kv_rows_put(&cache, kv_rows_at(&cache, call->pos + t, 1, g), in + (uint64_t)g * d);
+        kv_row_put(s->kv_type, in + (uint64_t)g * d, d, kv_rows_at(&cache, call->pos + t, 1, g));
 }
 
 int gqa_prepare_ref(const void *self, const void *what, struct host *h)

@@ -23,12 +23,14 @@ int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape 
     if (s->choice.ratio == 0 || s->choice.ratio > 1 << KV_BLOCK_SHIFT || s->choice.budget == 0)
         return err_set(e, ERR_UNSUPPORTED, "indexer: %u blocks of %u positions, expected at most %d",
                        s->choice.budget, s->choice.ratio, 1 << KV_BLOCK_SHIFT);
+    if (s->kv_type == KV_TYPE_Q8_0)
+        return err_set(e, ERR_UNSUPPORTED, "indexer: rows of q8_0, expected f32 or f16");
     return exec_get_caps(x).is_host ? 0 : indexer_vulkan_open(op, x, e);
 }
 
 uint32_t indexer_block_bytes(const struct indexer_shape *s)
 {
-    return div_up(1 << KV_BLOCK_SHIFT, s->choice.ratio) * s->dim * kv_type_bytes(s->kv_type);
+    return div_up(1 << KV_BLOCK_SHIFT, s->choice.ratio) * kv_row_bytes(s->kv_type, s->dim);
 }
 
 uint64_t indexer_window(const struct indexer_shape *s)
@@ -46,7 +48,7 @@ void *indexer_row(const struct indexer_shape *s, const struct indexer_call *c, u
 {
     uint32_t pos = b * s->choice.ratio, row = (pos & ((1u << KV_BLOCK_SHIFT) - 1)) / s->choice.ratio;
     uint64_t block = ((const uint64_t *)host_at(c->blocks))[pos >> KV_BLOCK_SHIFT];
-    return host_at(block + c->layer_off + (uint64_t)row * s->dim * kv_type_bytes(s->kv_type));
+    return host_at(block + c->layer_off + (uint64_t)row * kv_row_bytes(s->kv_type, s->dim));
 }
 
 uint32_t indexer_n_whole(const struct indexer_shape *s, const struct indexer_call *c)

@@ -33,7 +33,6 @@ static void ref_turn(const struct indexer_shape *s, const struct indexer_call *c
 static void ref_block(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t, float *mean,
                       double *normed)
 {
-    const struct kv_rows rows = {.dim = s->dim, .type = s->kv_type};
     for (uint32_t i = 0; i < s->dim; i++) {
         double sum = 0;
         for (uint32_t j = 0; j < s->choice.ratio; j++)
@@ -42,7 +41,7 @@ static void ref_block(const struct indexer_shape *s, const struct indexer_call *
     }
     ref_norm(mean, host_floats(c->k_norm), s->dim, (double)s->eps, normed);
     ref_turn(s, c, t, normed, mean);
-    kv_rows_put(&rows, indexer_row(s, c, (c->pos + t) / s->choice.ratio), mean);
+    kv_row_put(s->kv_type, mean, s->dim, indexer_row(s, c, (c->pos + t) / s->choice.ratio));
 }
 
 int indexer_prepare_ref(const void *self, const void *what, struct host *h)
@@ -98,7 +97,7 @@ static void ref_token(const struct indexer_shape *s, const struct indexer_call *
         for (uint32_t i = 0; i < s->n_heads; i++) {
             double dot = 0, w = 1;
             for (uint32_t k = 0; k < s->dim; k++)
-                dot += (double)q[(uint64_t)i * s->dim + k] * kv_rows_get(s->kv_type, row, k);
+                dot += (double)q[(uint64_t)i * s->dim + k] * (double)kv_row_get(s->kv_type, row, s->dim, k);
             if (s->weighted)
                 w = (double)host_floats(c->weights)[(uint64_t)t * c->weight_stride + i];
             score += dot > 0 ? w * dot : 0;

@@ -34,7 +34,7 @@ static enum kv_type type_for(const struct exec_caps *caps)
 /* Returns the bytes of one head's key and value. */
 static uint64_t pair_bytes(const struct mla_shape *s, enum kv_type type)
 {
-    return (uint64_t)(key_dim(s) + s->v_dim) * kv_type_bytes(type);
+    return (uint64_t)kv_row_bytes(type, key_dim(s)) + kv_row_bytes(type, s->v_dim);
 }
 
 static struct attention_shape attention_of(const struct mla_shape *s, enum kv_type type)
@@ -57,13 +57,13 @@ struct scratch {
 static struct scratch lay_out(const struct mla_shape *s, enum kv_type type, uint32_t n_heads, uint32_t n_pos,
                               uint64_t from)
 {
-    uint64_t number = kv_type_bytes(type), rows = (uint64_t)n_pos * n_heads;
+    uint64_t rows = (uint64_t)n_pos * n_heads;
     struct scratch at = {.matrices = from};
     uint64_t matrix = s->keys_by_rows ? 0 : (uint64_t)s->nope_dim * s->latent_dim * sizeof(float);
     at.latents = at.matrices + s->n_heads * matrix;
-    at.keys = at.latents + size_min(BLOCK, n_pos) * s->latent_dim * number;
-    at.values = size_round_up(at.keys + rows * key_dim(s) * number, 16);
-    at.partial = size_round_up(at.values + rows * s->v_dim * number, 16);
+    at.keys = at.latents + size_min(BLOCK, n_pos) * kv_row_bytes(type, s->latent_dim);
+    at.values = size_round_up(at.keys + rows * kv_row_bytes(type, key_dim(s)), 16);
+    at.partial = size_round_up(at.values + rows * kv_row_bytes(type, s->v_dim), 16);
     return at;
 }
 
@@ -216,10 +216,10 @@ static void run_transpose(const struct mla_expanded *op, struct exec *x, const s
 static void run_block(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
                       const struct mla_call *call, const struct part *p, uint32_t pos, uint32_t n)
 {
-    uint64_t rows = (uint64_t)pos * p->n_heads * kv_type_bytes(op->type);
+    uint64_t rows = (uint64_t)pos * p->n_heads;
     const struct mla_gather_rows_args a = {.blocks = call->blocks,
                                            .latent = p->at.latents,
-                                           .keys = p->at.keys + rows * key_dim(s),
+                                           .keys = p->at.keys + rows * kv_row_bytes(op->type, key_dim(s)),
                                            .pos = pos,
                                            .n_heads = p->n_heads,
                                            .nope_dim = s->nope_dim,
@@ -240,7 +240,7 @@ static void run_block(const struct mla_expanded *op, struct exec *x, const struc
     exec_dispatch(x, &op->rows, &a, n, 1, 1);
     product.first_stacked = s->keys_by_rows ? p->first : 0;
     linear_run(s->keys_by_rows ? &call->matrices->keys : &op->keys, x, &product);
-    product.y = p->at.values + rows * s->v_dim;
+    product.y = p->at.values + rows * kv_row_bytes(op->type, s->v_dim);
     product.y_stride = p->n_heads * s->v_dim;
     product.y_step = s->v_dim;
     product.first_stacked = p->first;

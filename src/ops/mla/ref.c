@@ -31,7 +31,7 @@ int mla_prepare_ref(const void *self, const void *what, struct host *host)
         for (uint32_t c = 0; c < s->latent_dim; c++)
             key[c] = (float)latent[c];
         ref_turn(s, turn, kv + s->latent_dim, key + s->latent_dim);
-        kv_rows_put(&cache, kv_rows_at(&cache, call->pos + t, 0, 0), key);
+        kv_row_put(s->kv_type, key, row, kv_rows_at(&cache, call->pos + t, 0, 0));
         for (uint32_t h = 0; h < s->n_heads; h++) {
             const float *from = host_floats(call->q) + (uint64_t)t * call->q_stride + (uint64_t)h * head;
             float *turned = host_floats_mut(to->q) + (uint64_t)t * to->stride + (uint64_t)h * to->step;

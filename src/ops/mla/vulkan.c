@@ -12,8 +12,9 @@ int mla_vulkan_open(struct mla *op, struct exec *x, struct moeflux_err *e)
     struct exec_caps caps = exec_get_caps(x);
     uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
     op->gpu.prepare_group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
-    const uint32_t spec[KV_N_SPEC] = {caps.subgroup_size, op->gpu.prepare_group,
-                                      op->shape.interleaved, [KV_SPEC] = op->shape.kv_type};
+    const uint32_t spec[KV_N_SPEC] = {
+        caps.subgroup_size, op->gpu.prepare_group, op->shape.interleaved,
+        op->shape.latent_dim + op->shape.rope_dim, [KV_SPEC] = op->shape.kv_type};
     return exec_kernel(x, &op->gpu.prepare, "mla_prepare", sizeof(struct mla_prepare_args), spec, KV_N_SPEC,
                        e);
 }
