@@ -237,7 +237,7 @@ int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m
                                                       [SNAPSHOT_ROPE] = "size of the rotary keys"};
     const struct snapshot want = snapshot_of_model(m, h->version);
     if (h->version < 4 && !snapshot_has_old_form(m))
-        return err_set(e, ERR_FORMAT, "%s: version %u, which has fewer rows than this model's layers keep",
+        return err_set(e, ERR_FORMAT, "%s: version %u, which has other rows than this model's layers keep",
                        path, h->version);
     if (h->version >= 4 && memcmp(h->words, want.words, sizeof want.words) != 0)
         return err_set(e, ERR_FORMAT, "%s: a state of another model: its layers keep other rows", path);

@@ -179,7 +179,7 @@ int moeflux_session_save(struct moeflux_session *s, const char *path, enum moefl
                        "%s: version 2 has all rows of windows, and those before token %u are gone", path,
                        stores_window_from(s));
     if (format == MOEFLUX_STATE_V2 && !snapshot_has_old_form(s->model))
-        return err_set(e, ERR_UNSUPPORTED, "%s: version 2 has fewer rows than this model's layers keep",
+        return err_set(e, ERR_UNSUPPORTED, "%s: version 2 has other rows than this model's layers keep",
                        path);
     struct snapshot h = snapshot_of(s, format);
     if (format == MOEFLUX_STATE_V3)
