@@ -1,7 +1,7 @@
 /* GGUF files used as they lie: logits of every family against mlx-lm's on the same numbers, streamed experts,
  * tokenizers, what convert makes of the same file, refusals.
  *
- * suites: check fast asan vulkan cpu */
+ * suites: gpu vulkan cpu fast asan */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
