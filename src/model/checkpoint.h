@@ -9,7 +9,8 @@ struct quant_config;
 
 /* Opens the safetensors in m->path and fills m->files, m->tensors and m->norms_less_one. m->config must be
  * read. Names become canonical, tensors that are not text are left out, bits are those that `q` declares.
- * Checks the files, not yet the tensors against the config. ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY. */
+ * Checks the files, not yet the tensors against the config. ERR_IO, ERR_FORMAT, ERR_UNSUPPORTED,
+ * ERR_MEMORY. */
 int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct moeflux_err *e);
 
 /* Returns whether the weights are as Hugging Face stores them: the convolution is [C, 1, taps]. Then the

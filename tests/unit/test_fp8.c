@@ -9,6 +9,7 @@
 
 #include "base/f16.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "check.h"
 #include "convert/convert.h"
 #include "convert/plan.h"
@@ -415,10 +416,11 @@ static void scales_that_do_not_fit_are_refused(void **state)
         "is F8_E4M3, but there is no model.layers.1.self_attn.kv_a_proj_with_mqa.weight_scale_inv");
     expect_refused("layers.1.self_attn.kv_a_proj_with_mqa", FEW_SCALES, ERR_FORMAT,
                    "shape [1, 2], expected [2, 2]: blocks of 128 x 128 in the weight's [160, 192]");
-    expect_refused("layers.2.mlp.experts.0.up_proj", INTEGER_SCALES, ERR_FORMAT, "I32, expected F32 or BF16");
+    expect_refused("layers.2.mlp.experts.0.up_proj", INTEGER_SCALES, ERR_FORMAT,
+                   "I32, expected F32, BF16 or F8_E8M0");
 }
 
-static void a_directory_of_fp8_is_not_run_as_it_is(void **state)
+static void a_directory_of_fp8_opens_as_it_lies(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
@@ -431,8 +433,10 @@ static void a_directory_of_fp8_is_not_run_as_it_is(void **state)
                      ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "F8_E4M3, expected BF16 or F32 without quant_method fp8"));
     tmp_tree_replace(src, "config.json", ",\n \"hidden_act\"", BLOCK("128", "128"));
-    assert_int_equal(model_dir_open(&m, src, &e), ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "run `moeflux convert` first"));
+    check_ok(model_dir_open(&m, src, &e), &e);
+    assert_int_equal(m.experts[1].formats.up, FORMAT_FP8_32);
+    assert_true(m.has_rules);
+    model_dir_close(&m);
     tmp_tree_replace(src, "config.json", "[128, 128]", "[128]");
     assert_int_equal(run(src, tmp_tree_path(tmp, "dst"), false, (struct convert_settings){0}, &e),
                      ERR_UNSUPPORTED);
@@ -457,7 +461,7 @@ int main(void)
         cmocka_unit_test(scales_across_two_parts_are_refused),
         cmocka_unit_test(values_that_are_none_are_refused_by_name),
         cmocka_unit_test(scales_that_do_not_fit_are_refused),
-        cmocka_unit_test(a_directory_of_fp8_is_not_run_as_it_is),
+        cmocka_unit_test(a_directory_of_fp8_opens_as_it_lies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
