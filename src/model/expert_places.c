@@ -252,8 +252,7 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
     else if (part == 1 && is_fp8(p->format)) {
         const struct fp8_blocks of = fp8_blocks_of(m, rows, cols, t);
         *out = extent_rule_blocks(&of, t->dtype, rows, cols, format_of(p->format)->group, p->at[part]);
-    }
-    else if (part == 1 && is_centred(m, t))
+    } else if (part == 1 && is_centred(m, t))
         *out = (struct extent_rule){.change = EXTENT_CENTRED,
                                     .at = p->at[1],
                                     .end = p->at[2] +
@@ -345,7 +344,8 @@ static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *
     uint32_t f[EXPERT_PROJS] = {0};
     int rc = find_formats(m, layer, f, e);
     if (rc == 0)
-        rc = expert_places_lay_out(m, layer, &(struct expert_formats){f[EXPERT_GATE], f[EXPERT_UP], f[EXPERT_DOWN]}, e);
+        rc = expert_places_lay_out(m, layer,
+                                   &(struct expert_formats){f[EXPERT_GATE], f[EXPERT_UP], f[EXPERT_DOWN]}, e);
     if (rc < 0)
         return rc;
     const struct expert_layout *l = &m->experts[layer];

@@ -171,6 +171,26 @@ static void q8_cases(struct kernel_test *l)
     l->is_rest = false;
 }
 
+/* Block formats in every form. */
+static void block_cases(struct kernel_test *l, const struct mla_shape *odd, const struct mla_shape *narrow)
+{
+    expanded_case(l, odd, FORMAT_G_Q8_0, 60, 40, 0);
+    l->is_rest = true;
+    mla_case(l, odd, FORMAT_G_IQ4_NL, 100, 1);
+    by_rows_case(l, narrow, FORMAT_G_Q5_1, 30, 40);
+    l->is_rest = false;
+}
+
+/* A head's dimension that groups of 64 do not divide. */
+static void small_cases(struct kernel_test *l)
+{
+    static const struct mla_shape /* fields in the order of mla.h */
+        small = {3, 32, 16, 128, 20, true, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false};
+    by_rows_case(l, &small, FORMAT_Q8, 0, 70);
+    by_rows_case(l, &small, FORMAT_Q4, 254, 3);
+    mla_case(l, &small, FORMAT_BF16, 250, 40);
+}
+
 void selftest_mla_cases(struct kernel_test *l)
 {
     static const struct mla_shape /* fields in the order of mla.h */
@@ -185,7 +205,6 @@ void selftest_mla_cases(struct kernel_test *l)
         lite_f16 = {16, 64, 64, 128, 64, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
         many_f16 = {48, 64, 64, 128, 20, false, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
         /* dims that groups of 64 do not divide */
-        small = {3, 32, 16, 128, 20, true, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
         lone = {5, 30, 12, 100, 7, false, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
         lone_f16 = {2, 32, 8, 76, 12, true, 0.15f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
         odd_f16 = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
@@ -226,18 +245,12 @@ void selftest_mla_cases(struct kernel_test *l)
     mla_case(l, &lone, FORMAT_BF16, 90, 33);
     by_rows_case(l, &lone, FORMAT_BF16, 255, 1);
     by_rows_case(l, &lone, FORMAT_F32, 90, 21);
-    by_rows_case(l, &small, FORMAT_Q8, 0, 70);
-    by_rows_case(l, &small, FORMAT_Q4, 254, 3);
+    small_cases(l);
     by_rows_case(l, &odd, FORMAT_Q6, 100, 1);
-    mla_case(l, &small, FORMAT_BF16, 250, 40);
     expanded_case(l, &narrow_f16, FORMAT_Q4, 4200, 32, 0);
     expanded_case(l, &odd, FORMAT_F32, 0, 70, 1);
     l->is_rest = false;
-    expanded_case(l, &odd, FORMAT_G_Q8_0, 60, 40, 0);
-    l->is_rest = true;
-    mla_case(l, &odd, FORMAT_G_IQ4_NL, 100, 1);
-    by_rows_case(l, &narrow, FORMAT_G_Q5_1, 30, 40);
-    l->is_rest = false;
+    block_cases(l, &odd, &narrow);
     if (kt_is_brief(l)) /* what follows has the sizes of DeepSeek's models and others */
         return;
     mla_case(l, &v3, FORMAT_Q4, 700, 20);
