@@ -54,7 +54,7 @@ static const struct shape shapes[] = {
         OTHERS(FORMAT_Q8 + FORMAT_GROUP_32 + FORMAT_SCALE_F16) OTHERS(FORMAT_Q4 + FORMAT_GROUP_32)
             OTHERS(FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16)
                 OTHERS(FORMAT_Q6 + FORMAT_GROUP_32 + FORMAT_SCALE_F32) OTHERS(FORMAT_MXFP4)
-                    OTHERS(FORMAT_MXFP8) OTHERS(FORMAT_FP8_32) OF_128(FORMAT_FP8) OTHERS(FORMAT_NVFP4)
+                    OTHERS(FORMAT_MXFP8) OTHERS(FORMAT_NVFP4)
                         OF_128(FORMAT_Q2 + FORMAT_GROUP_128 + FORMAT_SCALE_F16)
                             OF_128(FORMAT_Q4 + FORMAT_GROUP_128)
                                 OF_128(FORMAT_Q5 + FORMAT_GROUP_128 + FORMAT_SCALE_F32){FORMAT_F16, 1, 1},
@@ -67,7 +67,7 @@ static const struct shape shapes[] = {
                 OF_256(FORMAT_G_Q6_K) OF_256(FORMAT_G_IQ1_S) OF_256(FORMAT_G_IQ1_M) OF_256(FORMAT_G_IQ2_XXS)
                     OF_256(FORMAT_G_IQ2_XS) OF_256(FORMAT_G_IQ2_S) OF_256(FORMAT_G_IQ3_XXS)
                         OF_256(FORMAT_G_IQ3_S) OF_256(FORMAT_G_IQ4_XS) OF_256(FORMAT_G_TQ1_0)
-                            OF_256(FORMAT_G_TQ2_0)};
+                            OF_256(FORMAT_G_TQ2_0) OTHERS(FORMAT_FP8_32) OF_128(FORMAT_FP8)};
 static const uint32_t formats[] = {CPU_LAB_FORMATS};
 enum {
     N_SHAPES = sizeof shapes / sizeof *shapes,
