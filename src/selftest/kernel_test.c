@@ -335,9 +335,8 @@ double kt_cache_error(struct kernel_test *l, const struct test_buffer *t, const 
                                                : row_error(r, a + at, b + at);
             worst = isnan(worst) || d <= worst ? worst : d;
         }
-        worst = fmax(worst, KT_MEAN_CODES * sum / (double)(r->n * r->dim));
-        if (isnan(worst))
-            worst = INFINITY;
+        double mean = KT_MEAN_CODES * sum / (double)(r->n * r->dim);
+        worst = isnan(worst) ? INFINITY : fmax(worst, mean);
     }
     free(a);
     free(b);
