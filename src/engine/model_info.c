@@ -28,8 +28,7 @@ static uint64_t params_of(const struct model_dir *d, bool is_table)
         if (table_has(t->name) != is_table)
             continue;
         if (expert_tensors_has(t->name) || (len > 7 && strcmp(t->name + len - 7, ".scales") == 0) ||
-            (len > 7 && strcmp(t->name + len - 7, ".biases") == 0) ||
-            fp8_is_scales(t))
+            (len > 7 && strcmp(t->name + len - 7, ".biases") == 0) || fp8_is_scales(t))
             continue;
         if (t->dtype == DTYPE_BLOCKS) {
             const struct format *f = format_of(t->format);
