@@ -65,6 +65,7 @@ fails 1 '^moeflux: o/none: .*hf download o/none' inspect o/none
 claim a_directory_of_that_name_comes_first
 mkdir -p "$tmp/work/o"
 ln -s "$source" "$tmp/work/o/cut"
+# shellcheck disable=SC2016 # the inner shell expands them
 run 0 sh -c 'cd "$1" && "$2" inspect o/cut --no-measure --json --device cpu' sh "$tmp/work" "$MOEFLUX"
 json_is 'j["model"]' o/cut
 
