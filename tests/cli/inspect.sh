@@ -137,7 +137,7 @@ out_has '^It cannot run here: '
 claim what_is_no_configuration_is_refused
 echo '{"model_type": "llama"}' >"$tmp/other.json"
 fails 1 "^moeflux: $tmp/other.json: .*llama.*dense" inspect "$tmp/other.json"
-echo '{"model_type": "parrot"}' >"$tmp/other.json"
+echo '{"model_type": "parrot", "num_experts": 8}' >"$tmp/other.json"
 fails 1 "^moeflux: $tmp/other.json: .*parrot.*qwen3_moe" inspect "$tmp/other.json"
 echo 'x' >"$tmp/none.json"
 fails 1 "^moeflux: $tmp/none.json: line 1: " inspect "$tmp/none.json"
