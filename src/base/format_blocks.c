@@ -345,7 +345,7 @@ static void unpack_iq3_s(const uint8_t *b, struct format_block *o)
         set_scale(o, i, half_at(b) * (float)(1 + 2 * (scales[i / 2] >> (i % 2 * 4) & 15)));
     for (int i = 0; i < FORMAT_MAX_BLOCK / 4; i++) {
         uint32_t idx = low[i] | (uint32_t)(high[i / 8] >> i % 8 & 1) << 8;
-        put_entry(codebook_iq3_s[idx], 4, signs[i / 2] >> i % 2 * 4, o->codes + (ptrdiff_t)4 * i);
+        put_entry(codebook_iq3_s[idx], 4, (uint32_t)signs[i / 2] >> i % 2 * 4, o->codes + (ptrdiff_t)4 * i);
     }
 }
 
@@ -379,7 +379,7 @@ static void unpack_iq1_m(const uint8_t *b, struct format_block *o)
         o->scales[i] = f16_to_float((uint16_t)d) * (float)(2 * s + 1) / 8;
     }
     for (int i = 0; i < FORMAT_MAX_BLOCK / 8; i++) {
-        uint32_t h = high[i / 2] >> i % 2 * 4;
+        uint32_t h = (uint32_t)high[i / 2] >> i % 2 * 4;
         put_eighths(low[i] | (h & 7) << 8, h >> 3 & 1, o->codes + (ptrdiff_t)8 * i);
     }
 }
