@@ -125,35 +125,48 @@ VEC_INLINE void all_rows(const struct cpu_gemv_call *call, const struct blocks *
     }
 }
 
-/* Each type that block_unpack.h knows has a function of its own, in which everything about it is a
- * constant. */
 #define BLOCKS_OF(name, cols, bytes, has_bias)                                                               \
     {                                                                                                        \
         FORMAT_G_##name, FORMAT_G_##name, cols, bytes, has_bias                                              \
     }
+static struct blocks blocks_for(uint32_t format)
+{
+    switch (format) {
+#define ONE_OF(name, cols, bytes, has_bias)                                                                  \
+    case FORMAT_G_##name:                                                                                    \
+        return (struct blocks)BLOCKS_OF(name, cols, bytes, has_bias);
+        UNIT_KNOWN(ONE_OF)
+    default: {
+        const struct format *f = format_of(format);
+        return (struct blocks){BLOCK_ANY, format, f->group, f->block_bytes, format_block_has_bias(format)};
+    }
+    }
+}
+
+/* Each type that block_unpack.h knows has a function of its own, in which everything about it is a constant.
+ * With sanitizers one function does it, because their checks in each copy would take the compiler minutes. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define EACH_KNOWN(each)
+#else
+#define EACH_KNOWN(each) UNIT_KNOWN(each)
+#endif
 #define ROWS(name, cols, bytes, has_bias)                                                                    \
     static void rows_of_##name(const struct cpu_gemv_call *call)                                             \
     {                                                                                                        \
         const struct blocks f = BLOCKS_OF(name, cols, bytes, has_bias);                                      \
         all_rows(call, &f);                                                                                  \
     }
-UNIT_KNOWN(ROWS)
-
-static struct blocks any_blocks(uint32_t format)
-{
-    const struct format *f = format_of(format);
-    return (struct blocks){BLOCK_ANY, format, f->group, f->block_bytes, format_block_has_bias(format)};
-}
+EACH_KNOWN(ROWS)
 
 void VEC_NAME(gemv_blocks)(const struct cpu_gemv_call *call)
 {
-    const struct blocks any = any_blocks(call->w->format);
+    const struct blocks any = blocks_for(call->w->format);
     switch (call->w->format) {
 #define CALL(name, cols, bytes, has_bias)                                                                    \
     case FORMAT_G_##name:                                                                                    \
         rows_of_##name(call);                                                                                \
         break;
-        UNIT_KNOWN(CALL)
+        EACH_KNOWN(CALL)
     default:
         all_rows(call, &any);
         break;
@@ -212,17 +225,17 @@ VEC_INLINE void widen_all(const struct cpu_matrix *w, const struct blocks *f, ui
         const struct blocks f = BLOCKS_OF(name, cols, bytes, has_bias);                                      \
         widen_all(w, &f, row, col, n, out);                                                                  \
     }
-UNIT_KNOWN(WIDEN)
+EACH_KNOWN(WIDEN)
 
 void VEC_NAME(widen_blocks)(const struct cpu_matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out)
 {
-    const struct blocks any = any_blocks(w->format);
+    const struct blocks any = blocks_for(w->format);
     switch (w->format) {
 #define CALL_WIDEN(name, cols, bytes, has_bias)                                                              \
     case FORMAT_G_##name:                                                                                    \
         widen_##name(w, row, col, n, out);                                                                   \
         break;
-        UNIT_KNOWN(CALL_WIDEN)
+        EACH_KNOWN(CALL_WIDEN)
     default:
         widen_all(w, &any, row, col, n, out);
         break;
