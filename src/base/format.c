@@ -54,9 +54,9 @@ _Static_assert(FORMAT_SET_EXTENDED == FORMAT_F32 + 1 &&
 _Static_assert(FORMAT_END == FORMAT_PAST_BLOCKS && FORMAT_END < FORMAT_NONE &&
                    FORMAT_SET_BLOCKS + FORMAT_END - FORMAT_BLOCK_FIRST <= 64,
                "too many block formats");
-#define CONSECUTIVE(name, number, cols, bytes, x) +1
-_Static_assert(FORMAT_BLOCK_FIRST + (0 FORMAT_TABLE_BLOCKS(CONSECUTIVE, 0)) == FORMAT_END,
-               "a number is missing");
+#define COUNTED(name, number, cols, bytes, x) COUNTED_##name,
+enum { FORMAT_TABLE_BLOCKS(COUNTED, 0) N_BLOCK_FORMATS };
+_Static_assert(FORMAT_BLOCK_FIRST + N_BLOCK_FORMATS == FORMAT_END, "a number is missing");
 
 const struct format *format_of(uint32_t number)
 {

@@ -32,12 +32,14 @@ static uint32_t word_at(const uint8_t *p)
 /* Sets the scale of group i of 32 columns. */
 static void set_scale(struct format_block *o, int i, float scale)
 {
-    o->scales[2 * i] = o->scales[2 * i + 1] = scale;
+    float *two = o->scales + (ptrdiff_t)2 * i;
+    two[0] = two[1] = scale;
 }
 
 static void set_bias(struct format_block *o, int i, float bias)
 {
-    o->biases[2 * i] = o->biases[2 * i + 1] = bias;
+    float *two = o->biases + (ptrdiff_t)2 * i;
+    two[0] = two[1] = bias;
 }
 
 /* --- groups of 32 with a scale of their own --- */

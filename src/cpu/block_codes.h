@@ -252,7 +252,7 @@ static __attribute__((noinline)) void block_sums(const int8_t *codes, const int8
                                                  int32_t sums[VEC_LANES])
 {
     for (uint32_t l = 0; l < VEC_LANES; l++) {
-        uint32_t from = cpu_block_lane(l);
+        size_t from = cpu_block_lane(l);
         const int8_t *d = digits + from / HALF_COLS * CPU_BLOCK + from % HALF_COLS;
         sums[l] = 0;
         for (uint32_t k = 0; k < 8; k++)

@@ -77,7 +77,7 @@ static void put_lanes(const struct cpu_vector *v, uint32_t b, struct vec total, 
     ivec_store(wholes, all);
     ivec_store(lows, low);
     for (uint32_t l = 0; l < VEC_LANES; l++) {
-        uint32_t from = cpu_block_lane(l) / VEC_LANES;
+        size_t from = cpu_block_lane(l) / VEC_LANES;
         v->lanes_all[(size_t)b * VEC_LANES + l] = wholes[from];
         v->lanes_high[(size_t)b * VEC_LANES + l] = (wholes[from] - lows[from]) / 256;
         v->lanes_low[(size_t)b * VEC_LANES + l] = lows[from];

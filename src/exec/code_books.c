@@ -8,8 +8,8 @@ static const uint32_t books[] = {CODEBOOK_IQ2_XXS(BOOK_WORD), CODEBOOK_IQ2_XS(BO
                                  CODEBOOK_IQ2_S(BOOK_WORD),   CODEBOOK_IQ3_XXS(BOOK_WORD),
                                  CODEBOOK_IQ3_S(BOOK_WORD),   CODEBOOK_IQ1(BOOK_WORD)};
 _Static_assert(sizeof books ==
-                   2 * (CODEBOOK_IQ2_XXS_ENTRIES + CODEBOOK_IQ2_XS_ENTRIES + CODEBOOK_IQ2_S_ENTRIES +
-                        CODEBOOK_IQ3_XXS_ENTRIES + CODEBOOK_IQ3_S_ENTRIES + CODEBOOK_IQ1_ENTRIES),
+                   2ull * (CODEBOOK_IQ2_XXS_ENTRIES + CODEBOOK_IQ2_XS_ENTRIES + CODEBOOK_IQ2_S_ENTRIES +
+                           CODEBOOK_IQ3_XXS_ENTRIES + CODEBOOK_IQ3_S_ENTRIES + CODEBOOK_IQ1_ENTRIES),
                "an entry is missing");
 
 int code_books_open(struct exec *x, struct moeflux_err *e)

@@ -385,7 +385,7 @@ static int open_ring(struct row_reader *r, struct moeflux_err *e)
 static int open_ops(struct row_reader *r, uint32_t max_bytes, struct moeflux_err *e)
 {
     r->n_ops = r->maps ? 1 : r->has_ring ? DEPTH : N_THREADS;
-    r->slot_bytes = size_round_up((uint64_t)max_bytes + 2 * READER_TARGET_ALIGN, READER_TARGET_ALIGN);
+    r->slot_bytes = size_round_up((uint64_t)max_bytes + 2ull * READER_TARGET_ALIGN, READER_TARGET_ALIGN);
     r->ops = mem_new(r->n_ops, sizeof *r->ops, e);
     if (!r->ops)
         return ERR_MEMORY;

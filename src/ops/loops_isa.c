@@ -128,7 +128,7 @@ static void load_q8_loop(const void *row, uint32_t n, float *out)
 {
     const int8_t *codes = row;
     const uint8_t *from = (const uint8_t *)row + n;
-    float scales[VEC_LANES];
+    float scales[VEC_LANES] = {0};
     for (uint32_t c = 0, b = 0; c < n; c += KV_Q8_BLOCK, b++) {
         uint32_t left = (n - c + KV_Q8_BLOCK - 1) / KV_Q8_BLOCK;
         if (b % VEC_LANES == 0)

@@ -1,5 +1,6 @@
 #include "selftest/random_blocks.h"
 
+#include <stddef.h>
 #include <math.h>
 #include <string.h>
 
@@ -73,7 +74,7 @@ static void set_scale(uint32_t format, float scale, uint8_t *block)
     if (format == FORMAT_G_MXFP4)
         block[0] = (uint8_t)lrintf(128 + log2f(fabsf(scale)));
     for (int i = 0; format == FORMAT_G_IQ1_M && i < 4; i++) { /* four bits in each word of scales */
-        uint8_t *high = block + 49 + 2 * i;
+        uint8_t *high = block + 49 + (ptrdiff_t)2 * i;
         *high = (uint8_t)((*high & 15) | (f16_from_float(scale) >> 4 * i & 15) << 4);
     }
 }

@@ -100,7 +100,7 @@ static void streamed_experts_give_the_same_bits(void **state)
         memset(streamed, 0, sizeof streamed);
         evaluate(path_of(i), 0, resident);
         evaluate(path_of(i), 2, streamed);
-        if (memcmp(resident, streamed, sizeof resident) != 0)
+        if (memcmp((const void *)resident, (const void *)streamed, sizeof resident) != 0)
             fail_msg("%s: streamed logits differ", files[i]);
     }
 }

@@ -184,7 +184,7 @@ static float rule_of_blocks(const struct cpu_matrix *w, uint32_t row, const floa
             int codes[8];
             format_block_unpack(w->format, (const uint8_t *)w->weight + block * f->block_bytes, &b);
             for (uint32_t i = 0; i < 8; i++)
-                codes[i] = b.codes[at + i];
+                codes[i] = (int)b.codes[at + i];
             float step = rule_step(x + c), *to = &acc[c / 64 % 2][l];
             *to = fmaf(rule_lane(x + col, step, codes), b.scales[at / 16] * step, *to);
             if (has_bias && l % 2 == 0) {

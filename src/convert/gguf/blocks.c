@@ -58,7 +58,7 @@ void gguf_type_groups(const struct gguf_type *t, const uint8_t *block, struct gg
     struct format_block b;
     bool has_bias = format_block_has_bias(t->format);
     format_block_unpack(t->format, block, &b);
-    for (uint32_t i = 0; i < t->block / GGUF_GROUP; i++) {
+    for (size_t i = 0; i < t->block / GGUF_GROUP; i++) {
         struct gguf_group *g = &out[i];
         g->scale = b.scales[i * PARTS];
         g->bias = has_bias ? b.biases[i * PARTS] : (float)-t->below * g->scale;

@@ -192,7 +192,7 @@ uint64_t ngram_rows_host_bytes(const struct config *c, struct expert_layers laye
         return 0;
     uint64_t rows = (uint64_t)max_chunk * (t->size - 1) * t->heads;
     return ngram_rows_room_bytes(c, layers, max_chunk) +
-           rows * (2 * count_tables(c) * sizeof(uint32_t) + sizeof(uint64_t) +
+           rows * (2ull * count_tables(c) * sizeof(uint32_t) + sizeof(uint64_t) +
                    TABLE_RUNS * sizeof(struct row_piece));
 }
 
