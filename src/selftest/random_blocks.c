@@ -1,7 +1,7 @@
 #include "selftest/random_blocks.h"
 
-#include <stddef.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 #include "args.h"
