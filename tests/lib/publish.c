@@ -85,7 +85,7 @@ static float *decode_plain(const struct publisher *p, const struct tensor *t, ui
 static void add_to_map(struct publisher *p, const char *name, uint32_t shard)
 {
     char file[NAME];
-    snprintf(file, sizeof file, "model-%05u-of-%05u.safetensors", shard + 1, SHARDS);
+    snprintf(file, sizeof file, "model-%05u-of-%05u.safetensors", shard + 1, (unsigned)SHARDS);
     json_object_set_new(p->map, name, json_string(file));
 }
 
@@ -298,7 +298,7 @@ static void finish(struct publisher *p, const char *to, json_t *config)
     }
     for (unsigned i = 0; i < SHARDS; i++) {
         char file[NAME];
-        snprintf(file, sizeof file, "model-%05u-of-%05u.safetensors", i + 1, SHARDS);
+        snprintf(file, sizeof file, "model-%05u-of-%05u.safetensors", i + 1, (unsigned)SHARDS);
         st_writer_finish(&p->shards[i], to, file);
     }
     json_t *index = json_pack("{s:{}, s:O}", "metadata", "weight_map", p->map);

@@ -106,7 +106,7 @@ static void pieces_arrive_in_every_mode(void **state)
 {
     (void)state;
     static const atomic_bool stops;
-    struct row_piece pieces[N];
+    struct row_piece pieces[N] = {0};
     uint8_t *room = malloc((size_t)N * MAX_BYTES);
     for (int k = 0; k < 2 * (READER_DIRECT + 1); k++) {
         struct moeflux_err e;
@@ -128,7 +128,7 @@ static void a_stopped_read_starts_nothing(void **state)
 {
     (void)state;
     static const atomic_bool stops = true;
-    struct row_piece pieces[N];
+    struct row_piece pieces[N] = {0};
     uint8_t *room = calloc(N, MAX_BYTES);
     draw(pieces, room, true);
     for (enum reader_mode mode = READER_MMAP; mode <= READER_DIRECT; mode++) {
@@ -149,7 +149,7 @@ static void a_cut_file_is_named_and_the_reader_goes_on(void **state)
     (void)state;
     static const atomic_bool stops;
     struct row_reader *readers[READER_DIRECT + 1] = {NULL};
-    struct row_piece pieces[N];
+    struct row_piece pieces[N] = {0};
     uint8_t *room = malloc((size_t)N * MAX_BYTES);
     draw(pieces, room, true);
     for (enum reader_mode mode = READER_MMAP; mode <= READER_DIRECT; mode++)
