@@ -163,7 +163,7 @@ static int prefill(struct run *r, struct moeflux_err *e)
     r->stats.prefill_ns = clock_ns() - r->stats.start_ns;
     r->stats.n_reused = r->cache.n_reused;
     r->stats.n_prompt = (uint32_t)r->tokens.n - r->cache.n_reused;
-    bar_end(&r->bar);
+    bar_hold(&r->bar);
     return rc ? rc : probe_finish(&r->probe, s->logits, e);
 }
 

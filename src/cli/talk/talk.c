@@ -90,10 +90,11 @@ static int evaluate(struct talk *t, struct moeflux_err *e)
     if (!rc)
         rc = checkpoint(s, e);
     t->stats = (struct stats){.n_prompt = p.n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
+    bar_end(&t->bar);
     if (!rc)
         rc = prefill_run(s, &p, NULL, e);
     t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
-    bar_end(&t->bar);
+    bar_hold(&t->bar);
     return rc ? rc : keep_first(t, e);
 }
 

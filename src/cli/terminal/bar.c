@@ -63,7 +63,7 @@ static bool report(void *ctx, const char *what, const char *unit, uint64_t done,
     struct bar *b = ctx;
     if (signals_interrupted())
         return false;
-    if (!b->on || total == 0 || done > total)
+    if (!b->on || b->held || total == 0 || done > total)
         return true;
     uint64_t now = clock_ns();
     if (strncmp(b->what, what, sizeof b->what - 1) != 0 || b->start_ns == 0 || done < b->start_done) {
@@ -95,4 +95,11 @@ void bar_end(struct bar *b)
 {
     bar_hide(b);
     b->start_ns = 0;
+    b->held = false;
+}
+
+void bar_hold(struct bar *b)
+{
+    bar_end(b);
+    b->held = true;
 }

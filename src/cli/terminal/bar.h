@@ -12,6 +12,7 @@
 struct bar {
     bool on;       /* stderr is a terminal that takes escape sequences */
     bool shown;    /* the bar is on the screen */
+    bool held;     /* none is drawn: the line has an answer */
     char what[48]; /* the current step */
     uint64_t start_ns, drawn_ns;
     /* amount done when the step began: work of an earlier run does not count for the speed */
@@ -27,5 +28,8 @@ struct moeflux_progress bar_progress(struct bar *b);
 void bar_hide(struct bar *b);
 /* Wipes the line. The next report begins a new step. */
 void bar_end(struct bar *b);
+/* Does the same, and no bar is drawn until the next bar_end: an answer is printed, whose line a bar would
+ * wipe. */
+void bar_hold(struct bar *b);
 
 #endif
