@@ -103,7 +103,8 @@ validate: $(BUILD)/moeflux $(TEST_BIN) $(SHIMS)
 	scripts/validate $(BUILD)
 
 # clang-tidy compiles the sources, so the generated ones have to be there.
-lint: $(SHADERS)/kernels/table.inc $(BUILD)/build_id.h $(BUILD)/page.inc $(BUILD)/lanes/names.inc $(BUILD)/lanes/faults/faults.inc
+lint: $(SHADERS)/kernels/table.inc $(BUILD)/build_id.h $(BUILD)/page.inc \
+      $(BUILD)/lanes/names.inc $(BUILD)/lanes/faults/faults.inc
 	CPPFLAGS="$(ALL_CPPFLAGS)" scripts/lint
 
 -include $(test_objects:.o=.d) $(TEST_LIB:.o=.d) $(FUZZ_OBJ:.o=.d) $(BUILD)/tests/fuzz/seeds_main.d $(SAN_OBJ:.o=.d) \
