@@ -252,8 +252,5 @@ int main(void)
         cmocka_unit_test(a_snapshot_continues_byte_for_byte),
         cmocka_unit_test(a_checkpoint_that_lacks_or_contradicts_something_is_refused),
     };
-    const char *wanted = getenv("MOEFLUX_TESTS");
-    if (wanted)
-        cmocka_set_test_filter(wanted);
     return device_run_tests(everywhere, on_vulkan, on_hosts);
 }
