@@ -186,13 +186,13 @@ int table_decode(const struct table *t, const struct model_dir *m, uint32_t row,
                  float *out, struct moeflux_err *e)
 {
     const struct table_shard *s = shard_of(t, row);
-    const struct format *f = format_of(s->matrix.format);
     uint8_t copy[4 * TABLE_MAX_COLS];
     memcpy(copy, raw, t->row_bytes);
     if (s->matrix.format == FORMAT_NONE) {
         const uint8_t *scales = s->fp8.has_only ? s->fp8.only : copy + t->cols;
         fp8_decode(copy, t->fp8_values, scales, s->fp8.type, s->fp8.blocks.cols, t->cols, out);
     } else {
+        const struct format *f = format_of(s->matrix.format);
         uint64_t codes = format_code_bytes(f, t->cols), scales = format_scale_bytes(f, t->cols);
         format_decode(f, copy, copy + codes, copy + codes + scales, 0, t->cols, out);
     }
