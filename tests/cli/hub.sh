@@ -63,10 +63,10 @@ fails 1 '^moeflux: o/bare: 2 of 2 files ' inspect o/bare
 fails 1 '^moeflux: o/none: .*hf download o/none' inspect o/none
 
 claim a_directory_of_that_name_comes_first
-mkdir -p "$tmp/work/o"
-ln -s "$source" "$tmp/work/o/cut"
+mkdir -p "$tmp/here/o"
+ln -s "$source" "$tmp/here/o/cut"
 # shellcheck disable=SC2016 # the inner shell expands them
-run 0 sh -c 'cd "$1" && "$2" inspect o/cut --no-measure --json --device cpu' sh "$tmp/work" "$MOEFLUX"
+run 0 sh -c 'cd "$1" && "$2" inspect o/cut --no-measure --json --device cpu' sh "$tmp/here" "$MOEFLUX"
 json_is 'j["model"]' o/cut
 
 claim dense_models_are_named
