@@ -114,7 +114,7 @@ int loader_use_in_place(struct loader *l, struct moeflux_err *e)
 /* Whether the tensor can be read where it lies in its file. */
 static bool can_stay(const struct loader *l, const struct tensor *t)
 {
-    const struct model_file *f = &l->dir->files[t->file];
+    const struct open_file *f = &l->dir->files[t->file];
     struct mapped *m = l->maps ? &l->maps[t->file] : NULL;
     if (!m || t->bytes == 0 || t->pieces.n_runs || t->off % IN_PLACE_ALIGN ||
         t->off + t->bytes + IN_PLACE_TAIL > size_round_up(f->bytes, PAGE))

@@ -34,14 +34,14 @@ struct reading {
     uint8_t bytes[READ_BYTES];
 };
 
-static const struct gguf_file *file_of(const struct reading *r)
+static const struct open_file *file_of(const struct reading *r)
 {
     return &r->g->files[r->file];
 }
 
 static int fail_end(const struct reading *r, const char *what, struct moeflux_err *e)
 {
-    const struct gguf_file *f = file_of(r);
+    const struct open_file *f = file_of(r);
     return err_set(e, ERR_FORMAT, "%s: ends inside %s (byte %" PRIu64 " of %" PRIu64 ")", f->path, what,
                    r->at, f->bytes);
 }
@@ -56,7 +56,7 @@ static int skip(struct reading *r, uint64_t n, const char *what, struct moeflux_
 
 static int take(struct reading *r, void *dst, uint64_t n, const char *what, struct moeflux_err *e)
 {
-    const struct gguf_file *f = file_of(r);
+    const struct open_file *f = file_of(r);
     if (n > f->bytes - r->at)
         return fail_end(r, what, e);
     for (uint8_t *out = dst; n > 0;) {
@@ -251,7 +251,7 @@ bool gguf_real(const struct gguf_value *v, double *out)
 int gguf_text(const struct gguf *g, const struct gguf_value *v, uint64_t max, char **out,
               struct moeflux_err *e)
 {
-    const struct gguf_file *f = &g->files[0];
+    const struct open_file *f = &g->files[0];
     *out = NULL;
     if (v->is_list || v->kind != GGUF_TEXT || v->bytes > max)
         return err_set(e, ERR_FORMAT, "%s: key %s: expected a text of at most %" PRIu64 " bytes", f->path,
@@ -269,7 +269,7 @@ int gguf_text(const struct gguf *g, const struct gguf_value *v, uint64_t max, ch
 
 int gguf_u32_list(const struct gguf *g, const struct gguf_value *v, uint32_t **out, struct moeflux_err *e)
 {
-    const struct gguf_file *f = &g->files[0];
+    const struct open_file *f = &g->files[0];
     *out = NULL;
     if (!v->is_list || kind_bytes[v->kind] == 0 || kind_bytes[v->kind] > 4 || v->kind == GGUF_F32 ||
         v->n > MAX_LIST)
@@ -310,7 +310,7 @@ int gguf_texts_open(struct gguf_texts *t, const struct gguf *g, const struct ggu
 /* Appends n bytes of the list. The header was read to its end, so the file has them. */
 static int add_bytes(struct gguf_texts *t, uint64_t n, struct str *to, struct moeflux_err *e)
 {
-    const struct gguf_file *f = &t->g->files[0];
+    const struct open_file *f = &t->g->files[0];
     uint64_t end = t->v->off + t->v->bytes;
     if (n > end - t->off)
         return err_set(e, ERR_FORMAT, "%s: key %s: has changed since it was opened", f->path, t->v->key);
@@ -358,7 +358,7 @@ void gguf_texts_close(struct gguf_texts *t)
 
 /* --- tensors --- */
 
-static int fail_type(const struct gguf_file *f, const struct gguf_tensor *t, struct moeflux_err *e)
+static int fail_type(const struct open_file *f, const struct gguf_tensor *t, struct moeflux_err *e)
 {
     char known[GGML_TYPE_LIST];
     const struct ggml_type *type = ggml_type_find(t->type);
@@ -370,7 +370,7 @@ static int fail_type(const struct gguf_file *f, const struct gguf_tensor *t, str
 }
 
 /* Computes the tensor's size; its rows must be whole blocks. */
-static int size_tensor(const struct gguf_file *f, struct gguf_tensor *t, struct moeflux_err *e)
+static int size_tensor(const struct open_file *f, struct gguf_tensor *t, struct moeflux_err *e)
 {
     const struct ggml_type *type = ggml_type_find(t->type);
     if (!type || type->block == 0)
@@ -396,7 +396,7 @@ static int size_tensor(const struct gguf_file *f, struct gguf_tensor *t, struct 
 
 static int take_tensor(struct reading *r, struct gguf_tensor *t, struct moeflux_err *e)
 {
-    const struct gguf_file *f = file_of(r);
+    const struct open_file *f = file_of(r);
     t->file = r->file;
     int rc = take_name(r, MAX_NAME, &t->name, "the list of tensors", e);
     if (rc == 0)
@@ -421,7 +421,7 @@ static int place_tensors(struct gguf *g, size_t first, uint64_t data, struct moe
 {
     for (size_t i = first; i < g->n_tensors; i++) {
         struct gguf_tensor *t = &g->tensors[i];
-        const struct gguf_file *f = &g->files[t->file];
+        const struct open_file *f = &g->files[t->file];
         uint64_t end;
         if (!size_add(t->off, data, &t->off) || !size_add(t->off, t->bytes, &end) || end > f->bytes)
             return err_set(e, ERR_FORMAT,
@@ -447,7 +447,7 @@ const struct gguf_tensor *gguf_find_tensor(const struct gguf *g, const char *nam
 
 static int take_head(struct reading *r, uint64_t *n_tensors, uint64_t *n_values, struct moeflux_err *e)
 {
-    const struct gguf_file *f = file_of(r);
+    const struct open_file *f = file_of(r);
     char magic[4];
     uint32_t version = 0;
     int rc = take(r, magic, sizeof magic, "the header", e);
@@ -464,7 +464,7 @@ static int take_head(struct reading *r, uint64_t *n_tensors, uint64_t *n_values,
     return rc < 0 ? rc : take_u64(r, n_values, "the header", e);
 }
 
-static int find_alignment(const struct gguf *values, const struct gguf_file *f, uint64_t *align,
+static int find_alignment(const struct gguf *values, const struct open_file *f, uint64_t *align,
                           struct moeflux_err *e)
 {
     const struct gguf_value *v = gguf_find(values, "general.alignment");
@@ -501,31 +501,12 @@ static void free_values(struct gguf *g)
     free(g->values);
 }
 
-static int open_file(struct gguf *g, const char *path, struct moeflux_err *e)
-{
-    struct gguf_file f = {0};
-    struct gguf_file *grown = realloc(g->files, (g->n_files + 1) * sizeof *grown);
-    if (!grown)
-        return err_set(e, ERR_MEMORY, "out of memory for %u open files", g->n_files + 1);
-    g->files = grown;
-    f.fd = file_open_read(path, &f.bytes, e);
-    if (f.fd < 0)
-        return f.fd;
-    f.path = mem_text(path, e);
-    if (!f.path) {
-        close(f.fd);
-        return ERR_MEMORY;
-    }
-    grown[g->n_files++] = f;
-    return 0;
-}
-
 /* Opens a file. Its values go to `values`: g itself for the first file, another one for the other splits. */
 static int add_file(struct gguf *g, const char *path, struct gguf *values, struct moeflux_err *e)
 {
     uint64_t n_tensors = 0, n_values = 0, align = 0;
     size_t first = g->n_tensors;
-    int rc = open_file(g, path, e);
+    int rc = open_file_add(&g->files, &g->n_files, path, e);
     struct reading *r = rc == 0 ? mem_new(1, sizeof *r, e) : NULL;
     if (!r)
         return rc < 0 ? rc : ERR_MEMORY;
@@ -656,11 +637,6 @@ void gguf_close(struct gguf *g)
     for (size_t i = 0; i < g->n_tensors; i++)
         free(g->tensors[i].name);
     free(g->tensors);
-    for (uint32_t i = 0; i < g->n_files; i++) {
-        if (g->files[i].path) /* else it was taken over */
-            close(g->files[i].fd);
-        free(g->files[i].path);
-    }
-    free(g->files);
+    open_file_close_all(g->files, g->n_files);
     *g = (struct gguf){0};
 }

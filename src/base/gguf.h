@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/open_file.h"
 #include "base/str.h"
 
 struct moeflux_err;
@@ -58,14 +59,8 @@ struct gguf_tensor {
     uint64_t off, bytes; /* place in the file */
 };
 
-struct gguf_file {
-    char *path;
-    int fd;
-    uint64_t bytes;
-};
-
 struct gguf {
-    struct gguf_file *files; /* open for reading */
+    struct open_file *files; /* open for reading */
     uint32_t n_files;
     struct gguf_value *values; /* those of the first file, sorted by key */
     size_t n_values, cap_values;

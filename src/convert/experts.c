@@ -29,7 +29,7 @@ static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t ex
     uint32_t n = model_dir_expert(&p->src, layer, expert, x);
     int rc = 0;
     for (uint32_t i = 0; i < n && rc == 0; i++) {
-        const struct model_file *f = &p->src.files[x[i].file];
+        const struct open_file *f = &p->src.files[x[i].file];
         rc = file_read_at(f->fd, f->path, slot + x[i].at, x[i].bytes, x[i].off, e);
     }
     return rc < 0 ? rc : model_dir_check_expert(&p->src, layer, expert, slot, e);

@@ -500,7 +500,7 @@ static int identify(struct convert_plan *p, struct moeflux_err *e)
 {
     XXH64_hash_t h = XXH3_64bits(p->config_text, p->config_len);
     for (uint32_t i = 0; i < p->src.n_files; i++) {
-        const struct model_file *f = &p->src.files[i];
+        const struct open_file *f = &p->src.files[i];
         struct stat st;
         char line[512];
         if (fstat(f->fd, &st) < 0)

@@ -78,7 +78,7 @@ void reader_files_close(struct reader_files *f)
 static int map(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
 {
     (void)last;
-    const struct model_file *file = &f->model->files[x->file];
+    const struct open_file *file = &f->model->files[x->file];
     if (f->maps[x->file].at)
         return 0;
     f->fds[x->file] = file->fd;
@@ -133,7 +133,7 @@ int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *
 
 /* --- direct --- */
 
-int reader_files_open_again(const struct model_file *file, int flags, struct moeflux_err *e)
+int reader_files_open_again(const struct open_file *file, int flags, struct moeflux_err *e)
 {
     struct stat now, then;
     int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | flags);

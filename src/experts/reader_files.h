@@ -34,7 +34,7 @@ void reader_files_close(struct reader_files *f);
 
 /* Opens one of the model's files again, with additional flags of open(2). Returns the descriptor.
  * ERR_UNSUPPORTED: it cannot be opened so. ERR_IO: the path is another file now. */
-int reader_files_open_again(const struct model_file *file, int flags, struct moeflux_err *e);
+int reader_files_open_again(const struct open_file *file, int flags, struct moeflux_err *e);
 /* Finds the block size of direct reads, which must be 0 or that of other files, with reads to `target` (one
  * page). *block: the larger of the two. ERR_UNSUPPORTED says why there is none. */
 int reader_files_find_block(int fd, const char *path, uint8_t *target, uint32_t *block,

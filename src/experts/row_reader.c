@@ -341,7 +341,7 @@ static void close_files(struct row_reader *r)
 
 static int open_file(struct row_reader *r, uint32_t i, uint8_t *page, struct moeflux_err *e)
 {
-    const struct model_file *file = &r->model->files[i];
+    const struct open_file *file = &r->model->files[i];
     int fd = reader_files_open_again(file, r->mode == READER_DIRECT ? O_DIRECT : 0, e);
     if (fd < 0)
         return fd;

@@ -9,10 +9,10 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "base/open_file.h"
 #include "model/expert_tensors.h"
 #include "model/extent_rule.h"
 #include "model/fp8.h"
-#include "model/model_file.h"
 #include "model/names.h"
 #include "model/tensor.h"
 
@@ -71,7 +71,7 @@ int expert_places_lay_out(struct model_dir *m, uint32_t layer, const struct expe
 
 /* --- layer files --- */
 
-static int check_length(const struct model_dir *m, uint32_t layer, const struct model_file *f,
+static int check_length(const struct model_dir *m, uint32_t layer, const struct open_file *f,
                         struct moeflux_err *e)
 {
     struct spread s = spread_of_layer(&m->parts.spread, m->experts[layer].bytes);
@@ -98,7 +98,7 @@ static int add_layer_file(struct model_dir *m, const char *dir, uint32_t layer, 
     char name[32];
     snprintf(name, sizeof name, "layer_%02u.bin", layer);
     char *path = file_join(dir, name, e);
-    int rc = path ? model_file_add(&m->files, &m->n_files, path, e) : ERR_MEMORY;
+    int rc = path ? open_file_add(&m->files, &m->n_files, path, e) : ERR_MEMORY;
     free(path);
     return rc < 0 ? rc : check_length(m, layer, &m->files[m->n_files - 1], e);
 }

@@ -32,7 +32,7 @@ static int check_dir(const char *dir, struct moeflux_err *e)
     if (stat(dir, &st) < 0)
         return err_errno(e, ERR_IO, "%s", dir);
     if (!S_ISDIR(st.st_mode))
-        return err_set(e, ERR_IO, "%s: expected a model directory", dir);
+        return err_set(e, ERR_IO, "%s: expected a model directory or a GGUF file", dir);
     if (access(dir, R_OK | X_OK) < 0)
         return err_errno(e, ERR_IO, "%s", dir);
     return 0;

@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/open_file.h"
 #include "model/config.h"
 #include "model/spread.h"
 
@@ -63,12 +64,6 @@ struct tensor {
     uint64_t off, bytes;
     struct tensor_pieces pieces;
     enum tensor_change change;
-};
-
-struct model_file {
-    char *path;
-    int fd;
-    uint64_t bytes;
 };
 
 /* Size of the blocks of weights that share a scale in a checkpoint with 8-bit floats (fp8.h); 0 in others. */
@@ -136,7 +131,7 @@ struct model_dir {
     struct config config;
     struct fp8_blocks fp8;
     bool norms_less_one; /* norms are stored minus 1 (checkpoint.h) */
-    struct model_file *files;
+    struct open_file *files;
     uint32_t n_files;
     struct tensor *tensors; /* [n_tensors], sorted by name */
     size_t n_tensors;

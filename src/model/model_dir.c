@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/open_file.h"
 #include "model/checkpoint.h"
 #include "model/config_read.h"
 #include "model/expert_places.h"
@@ -18,7 +19,6 @@
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_check.h"
-#include "model/model_file.h"
 #include "model/names.h"
 #include "model/quant_config.h"
 #include "model/table.h"
@@ -159,7 +159,7 @@ static int open_packed(struct opening *o, struct moeflux_err *e)
 {
     struct model_dir *m = o->m;
     struct tensor_list tensors = {0};
-    int rc = model_file_add(&m->files, &m->n_files, o->layout.weights, e);
+    int rc = open_file_add(&m->files, &m->n_files, o->layout.weights, e);
     if (rc == 0)
         rc = read_manifest(o, &tensors, e);
     tensor_list_free(&tensors);
@@ -242,7 +242,7 @@ void model_dir_close(struct model_dir *m)
 {
     struct tensor_list tensors = {m->tensors, m->n_tensors, m->n_tensors};
     tensor_list_free(&tensors);
-    model_file_close_all(m->files, m->n_files);
+    open_file_close_all(m->files, m->n_files);
     expert_places_free(m->places, m->config.n_layers);
     config_free(&m->config);
     spread_free(&m->parts);

@@ -51,7 +51,7 @@ static int check_finite(const struct model_dir *m, const struct tensor *t, uint6
 int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
                    struct moeflux_err *e)
 {
-    const struct model_file *f = &m->files[t->file];
+    const struct open_file *f = &m->files[t->file];
     if (from > t->bytes || n > t->bytes - from)
         return err_set(e, ERR_USAGE,
                        "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " of %" PRIu64 " were asked for",
@@ -150,7 +150,7 @@ static int read_by_rules(const struct model_dir *m, const struct extent *x, uint
     uint8_t *slot = mem_new(l->bytes, 1, e);
     int rc = slot ? 0 : ERR_MEMORY;
     for (uint32_t i = 0; i < n_extents && rc == 0; i++) {
-        const struct model_file *f = &m->files[x[i].file];
+        const struct open_file *f = &m->files[x[i].file];
         const struct extent_rule *r = x[i].rule;
         if (!r || r->at >= at + n || r->end <= at)
             continue;
@@ -174,7 +174,7 @@ int model_dir_read_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
     uint32_t n_extents = model_dir_expert(m, layer, expert, x);
     int rc = m->has_rules ? read_by_rules(m, x, n_extents, &m->experts[layer], at, n, dst, e) : 0;
     for (uint32_t i = 0; i < n_extents && rc == 0; i++) {
-        const struct model_file *f = &m->files[x[i].file];
+        const struct open_file *f = &m->files[x[i].file];
         uint64_t from = size_max(at, x[i].at), to = size_min(at + n, x[i].at + x[i].bytes);
         if (from < to && !x[i].rule)
             rc = file_read_at(f->fd, f->path, dst + (from - at), to - from, x[i].off + (from - x[i].at), e);

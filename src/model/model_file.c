@@ -8,25 +8,6 @@
 #include "base/file.h"
 #include "base/mem.h"
 
-int model_file_add(struct model_file **files, uint32_t *n, const char *path, struct moeflux_err *e)
-{
-    struct model_file f = {0};
-    struct model_file *grown = realloc(*files, (*n + 1) * sizeof **files);
-    if (!grown)
-        return err_set(e, ERR_MEMORY, "out of memory for %u open files", *n + 1);
-    *files = grown;
-    f.fd = file_open_read(path, &f.bytes, e);
-    if (f.fd < 0)
-        return f.fd;
-    f.path = mem_text(path, e);
-    if (!f.path) {
-        close(f.fd);
-        return ERR_MEMORY;
-    }
-    grown[(*n)++] = f;
-    return 0;
-}
-
 /* Bytes; pieces within a span of this size are fetched by one read. */
 enum { NEAR_BYTES = 32768 };
 
@@ -45,7 +26,7 @@ uint64_t model_file_find_piece(const struct tensor_pieces *p, uint64_t from, uin
 
 /* Reads at most n bytes of a tensor in pieces, from byte `from`: those that one read fetches. *done counts
  * them. */
-static int read_pieces(const struct model_file *f, const struct tensor *t, uint64_t from, uint64_t n,
+static int read_pieces(const struct open_file *f, const struct tensor *t, uint64_t from, uint64_t n,
                        uint8_t *dst, uint64_t *done, struct moeflux_err *e)
 {
     const struct tensor_pieces *p = &t->pieces;
@@ -68,23 +49,14 @@ static int read_pieces(const struct model_file *f, const struct tensor *t, uint6
     return rc;
 }
 
-int model_file_read(const struct model_file *files, const struct tensor *t, uint64_t from, uint64_t n,
+int model_file_read(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
                     void *dst, struct moeflux_err *e)
 {
-    const struct model_file *f = &files[t->file];
+    const struct open_file *f = &files[t->file];
     if (t->pieces.n_runs == 0)
         return file_read_at(f->fd, f->path, dst, n, t->off + from, e);
     int rc = 0;
     for (uint64_t done = 0, some; rc == 0 && done < n; done += some)
         rc = read_pieces(f, t, from + done, n - done, (uint8_t *)dst + done, &some, e);
     return rc;
-}
-
-void model_file_close_all(struct model_file *files, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        close(files[i].fd);
-        free(files[i].path);
-    }
-    free(files);
 }

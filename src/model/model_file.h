@@ -1,4 +1,4 @@
-/* model_file.h - arrays of open model files, and reading tensors from them. */
+/* model_file.h - reads tensors from open files, also those in pieces. */
 #ifndef MOEFLUX_MODEL_MODEL_FILE_H
 #define MOEFLUX_MODEL_MODEL_FILE_H
 
@@ -6,18 +6,12 @@
 
 struct moeflux_err;
 
-/* Opens `path` for reading and appends it to (*files)[*n]. Returns 0; ERR_IO. */
-int model_file_add(struct model_file **files, uint32_t *n, const char *path, struct moeflux_err *e);
-
 /* Returns where byte `from` of a tensor in pieces lies, in bytes from t->off. *n: the bytes from there to the
  * piece's end. *later: the number of pieces of the same run that follow. */
 uint64_t model_file_find_piece(const struct tensor_pieces *p, uint64_t from, uint64_t *n, uint64_t *later);
 
 /* Reads bytes [from, from + n) of a tensor in these files; it must have them. ERR_IO. */
-int model_file_read(const struct model_file *files, const struct tensor *t, uint64_t from, uint64_t n,
+int model_file_read(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
                     void *dst, struct moeflux_err *e);
-
-/* Closes and frees all n. */
-void model_file_close_all(struct model_file *files, uint32_t n);
 
 #endif

@@ -11,7 +11,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "model/model_file.h"
+#include "base/open_file.h"
 
 /* The limit of the published loaders; the largest known headers are under 20 MB. */
 #define MAX_HEADER_BYTES ((uint64_t)100 << 20)
@@ -31,7 +31,7 @@ static uint64_t load_le64(const uint8_t *p)
     return v;
 }
 
-static int read_text(const struct model_file *f, char **text, uint64_t *len, struct moeflux_err *e)
+static int read_text(const struct open_file *f, char **text, uint64_t *len, struct moeflux_err *e)
 {
     uint8_t head[8];
     if (f->bytes < sizeof head)
@@ -51,7 +51,7 @@ static int read_text(const struct model_file *f, char **text, uint64_t *len, str
     return file_read_at(f->fd, f->path, *text, n, sizeof head, e);
 }
 
-static int read_entry(const struct model_file *f, uint64_t data_at, const char *name, const json_t *entry,
+static int read_entry(const struct open_file *f, uint64_t data_at, const char *name, const json_t *entry,
                       struct tensor *t, struct moeflux_err *e)
 {
     const json_t *offsets = json_object_get(entry, "data_offsets");
@@ -72,7 +72,7 @@ static int read_entry(const struct model_file *f, uint64_t data_at, const char *
     return rc;
 }
 
-static int read_entries(const struct model_file *f, uint32_t file, uint64_t data_at, json_t *root,
+static int read_entries(const struct open_file *f, uint32_t file, uint64_t data_at, json_t *root,
                         struct tensor_list *out, struct moeflux_err *e)
 {
     const char *name;
@@ -96,7 +96,7 @@ static int read_entries(const struct model_file *f, uint32_t file, uint64_t data
     return 0;
 }
 
-int safetensors_read_header(const struct model_file *f, uint32_t file, struct tensor_list *out,
+int safetensors_read_header(const struct open_file *f, uint32_t file, struct tensor_list *out,
                             struct moeflux_err *e)
 {
     char *text = NULL;
@@ -122,7 +122,7 @@ static int add_file(struct safetensors *s, const char *dir, const char *name, st
     if (s->n_files == MAX_FILES)
         return err_set(e, ERR_FORMAT, "%s: more than %d safetensors files", dir, MAX_FILES);
     char *path = file_join(dir, name, e);
-    int rc = path ? model_file_add(&s->files, &s->n_files, path, e) : ERR_MEMORY;
+    int rc = path ? open_file_add(&s->files, &s->n_files, path, e) : ERR_MEMORY;
     free(path);
     return rc;
 }
@@ -237,7 +237,7 @@ int safetensors_open(struct safetensors *s, const char *dir, struct moeflux_err 
 
 void safetensors_close(struct safetensors *s)
 {
-    model_file_close_all(s->files, s->n_files);
+    open_file_close_all(s->files, s->n_files);
     tensor_list_free(&s->tensors);
     *s = (struct safetensors){0};
 }

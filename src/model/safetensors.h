@@ -8,14 +8,14 @@
 #include "model/tensor.h"
 
 struct safetensors {
-    struct model_file *files; /* open for reading */
+    struct open_file *files; /* open for reading */
     uint32_t n_files;
     struct tensor_list tensors; /* names as in the files, sorted; off counts from the file's start */
 };
 
 /* Adds the tensors of one open file, whose index is `file`, to `out`. Checks the header's length, its JSON,
  * each tensor's dtype, shape and offsets, and that no two share bytes. ERR_FORMAT names file and tensor. */
-int safetensors_read_header(const struct model_file *f, uint32_t file, struct tensor_list *out,
+int safetensors_read_header(const struct open_file *f, uint32_t file, struct tensor_list *out,
                             struct moeflux_err *e);
 
 /* Opens the checkpoint in `dir`. Nothing stays open on failure. */

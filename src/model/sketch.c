@@ -12,10 +12,10 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/open_file.h"
 #include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/family.h"
-#include "model/model_file.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
 #include "model/table.h"
@@ -353,7 +353,7 @@ int sketch_make_file(struct model_dir *m, uint64_t bytes, uint32_t *layer, uint3
         return rc;
     /* Opens it a second time by path, as readers do. */
     snprintf(place, sizeof place, "/proc/self/fd/%d", fd);
-    rc = model_file_add(&m->files, &m->n_files, place, e);
+    rc = open_file_add(&m->files, &m->n_files, place, e);
     if (rc < 0) {
         close(fd);
         return rc;

@@ -9,13 +9,13 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/open_file.h"
 #include "base/str.h"
 #include "fuzz/target.h"
 #include "model/config.h"
 #include "model/config_read.h"
 #include "model/layout.h"
 #include "model/manifest.h"
-#include "model/model_file.h"
 #include "model/quant_config.h"
 #include "model/safetensors.h"
 #include "model/schema.h"
@@ -88,7 +88,7 @@ void target_safetensors(const uint8_t *data, size_t n)
         str_add(&file, (const char *)&bytes, sizeof bytes);
         str_add(&file, (const char *)data, n);
     }
-    struct model_file f = {.path = (char *)(uintptr_t) "f.safetensors"};
+    struct open_file f = {.path = (char *)(uintptr_t) "f.safetensors"};
     f.fd = open(target_file((const uint8_t *)file.data, file.len), O_RDWR | O_CLOEXEC);
     f.bytes = file.len + (n > 0 && data[0] != '#' ? DATA_BYTES : 0);
     target_need(f.fd >= 0 && ftruncate(f.fd, (off_t)f.bytes) == 0, "no room for the file");

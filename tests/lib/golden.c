@@ -7,20 +7,20 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/open_file.h"
 #include "check.h"
 #include "model/safetensors.h"
-#include "model/model_file.h"
 
 enum { TENSOR_ALIGN = 16 };
 
 void golden_open(struct golden *g, const char *path)
 {
     struct moeflux_err e = {0};
-    struct model_file *file = NULL;
+    struct open_file *file = NULL;
     struct tensor_list list = {0};
     uint32_t n_files = 0;
     *g = (struct golden){0};
-    check_ok(model_file_add(&file, &n_files, path, &e), &e);
+    check_ok(open_file_add(&file, &n_files, path, &e), &e);
     check_ok(safetensors_read_header(file, 0, &list, &e), &e);
     /* Tensors may begin at any byte of the file. */
     uint64_t at = 0;
@@ -40,7 +40,7 @@ void golden_open(struct golden *g, const char *path)
         at += size_round_up(t->bytes, TENSOR_ALIGN);
     }
     tensor_list_free(&list);
-    model_file_close_all(file, n_files);
+    open_file_close_all(file, n_files);
 }
 
 void golden_close(struct golden *g)

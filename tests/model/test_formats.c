@@ -10,11 +10,11 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/open_file.h"
 #include "check.h"
 #include "convert/convert.h"
 #include "convert/encode.h"
 #include "golden.h"
-#include "model/model_file.h"
 #include "model/quant_config.h"
 #include "model/safetensors.h"
 #include "model/tensor.h"
@@ -44,7 +44,7 @@ static const char *copy_of(const char *model, const char *tmp)
 /* --- values --- */
 
 struct rows {
-    struct model_file *file;
+    struct open_file *file;
     uint32_t n_files;
     struct tensor_list list;
 };
@@ -84,7 +84,7 @@ static void expect_values(const struct rows *r, uint32_t number, const char *key
 static void open_rows(struct rows *r, const char *path)
 {
     struct moeflux_err e = {0};
-    check_ok(model_file_add(&r->file, &r->n_files, path, &e), &e);
+    check_ok(open_file_add(&r->file, &r->n_files, path, &e), &e);
     check_ok(safetensors_read_header(r->file, 0, &r->list, &e), &e);
     check_ok(tensor_list_sort(&r->list, "rows", &e), &e);
 }
@@ -92,7 +92,7 @@ static void open_rows(struct rows *r, const char *path)
 static void close_rows(struct rows *r)
 {
     tensor_list_free(&r->list);
-    model_file_close_all(r->file, r->n_files);
+    open_file_close_all(r->file, r->n_files);
 }
 
 static void every_format_has_the_values_of_mlx(void **state)

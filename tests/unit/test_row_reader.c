@@ -18,7 +18,7 @@ enum { BYTES = 300013, N = 700, MAX_BYTES = 640 };
 
 struct files {
     char *tmp;
-    struct model_file files[2];
+    struct open_file files[2];
     struct model_dir dir;
     uint8_t *bytes[2];
 };
@@ -39,7 +39,7 @@ static int make_files(void **state)
         assert_true(fd >= 0);
         check_ok(file_write(fd, path, all.bytes[i], BYTES, &e), &e);
         check_ok(file_sync(fd, path, &e), &e);
-        all.files[i] = (struct model_file){(char *)path, fd, BYTES};
+        all.files[i] = (struct open_file){(char *)path, fd, BYTES};
     }
     all.dir = (struct model_dir){.files = all.files, .n_files = 2};
     return 0;

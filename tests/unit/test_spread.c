@@ -692,7 +692,7 @@ struct large {
     struct config_layer layer;
     struct expert_layout expert;
     struct expert_place place;
-    struct model_file files[2];
+    struct open_file files[2];
 };
 
 static void open_large(struct large *l)
@@ -705,7 +705,7 @@ static void open_large(struct large *l)
         const char *path = tmp_tree_path(l->tmp, names[i]);
         tmp_tree_write(l->tmp, names[i], "", 0);
         assert_int_equal(truncate(path, 4 * MIB), 0);
-        l->files[i] = (struct model_file){.path = strdup(path)};
+        l->files[i] = (struct open_file){.path = strdup(path)};
         l->files[i].fd = file_open_read(path, &l->files[i].bytes, &e);
         assert_true(l->files[i].fd >= 0);
     }

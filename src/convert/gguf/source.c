@@ -119,26 +119,16 @@ static int add_tensors(struct gguf_source *s, struct model_dir *m, struct tensor
     return rc < 0 ? rc : tensor_list_sort(l, m->path, e);
 }
 
-/* Lends the open files to `m`. */
-static int lend_files(const struct gguf_source *s, struct model_dir *m, struct moeflux_err *e)
-{
-    m->files = mem_new(s->file.n_files, sizeof *m->files, e);
-    for (uint32_t i = 0; m->files && i < s->file.n_files; i++)
-        m->files[i] = (struct model_file){s->file.files[i].path, s->file.files[i].fd, s->file.files[i].bytes};
-    m->n_files = m->files ? s->file.n_files : 0;
-    return m->files ? 0 : ERR_MEMORY;
-}
-
 int gguf_source_open(struct gguf_source *s, struct model_dir *m, struct moeflux_err *e)
 {
     struct tensor_list l = {0};
     int rc = add_tensors(s, m, &l, e);
-    if (rc == 0)
-        rc = lend_files(s, m, e);
     if (rc < 0) {
         tensor_list_free(&l);
         return rc;
     }
+    m->files = s->file.files; /* lent until gguf_source_close */
+    m->n_files = s->file.n_files;
     m->tensors = l.items;
     m->n_tensors = l.n;
     for (size_t i = 0; i < m->n_tensors; i++)
@@ -148,8 +138,7 @@ int gguf_source_open(struct gguf_source *s, struct model_dir *m, struct moeflux_
 
 void gguf_source_close(struct gguf_source *s, struct model_dir *m)
 {
-    if (s->file.files) {
-        free(m->files);
+    if (m->files == s->file.files) {
         m->files = NULL;
         m->n_files = 0;
     }
@@ -260,7 +249,7 @@ static int walk_file(const struct gguf_source *s, const struct gguf_place *p, ui
                      use_fn use, void *ctx, struct moeflux_err *e)
 {
     const struct gguf_tensor *t = p->tensor;
-    const struct gguf_file *f = &s->file.files[t->file];
+    const struct open_file *f = &s->file.files[t->file];
     uint64_t block = p->type->block, bytes = p->type->bytes, end = at + n;
     uint8_t chunk[CHUNK_BYTES];
     int rc = 0;

@@ -46,18 +46,12 @@ static int check_vocab(const struct model_dir *m, const struct gguf *g, struct m
 }
 
 /* Takes the open files over from `g`. */
-static int take_files(struct model_dir *m, struct gguf *g, struct moeflux_err *e)
+static void take_files(struct model_dir *m, struct gguf *g)
 {
-    m->files = mem_new(g->n_files, sizeof *m->files, e);
-    if (!m->files)
-        return ERR_MEMORY;
-    for (uint32_t i = 0; i < g->n_files; i++) {
-        m->files[i] = (struct model_file){g->files[i].path, g->files[i].fd, g->files[i].bytes};
-        g->files[i].path = NULL;
-    }
+    m->files = g->files;
     m->n_files = g->n_files;
+    g->files = NULL;
     g->n_files = 0;
-    return 0;
 }
 
 static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
@@ -121,8 +115,7 @@ int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
     if (rc == 0)
         rc = read_tensors(m, &g, e);
     bool has_vocab = rc == 0 && gguf_config_has_tokenizer(&g);
-    if (rc == 0)
-        rc = take_files(m, &g, e);
+    take_files(m, &g);
     gguf_close(&g);
     if (rc == 0)
         rc = model_check_quantised(m, e);
