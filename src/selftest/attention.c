@@ -199,15 +199,34 @@ static const struct gqa_shape
     together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0, {0}},
     rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0, {0}};
 
+/* A chunk of n tokens at position `pos`. */
+struct shape_case {
+    struct gqa_shape shape;
+    uint32_t pos, n;
+};
+
+/* Runs cases, those from the n_first-th on for SELFTEST_REST. */
+static void shape_cases(struct kernel_test *l, const struct shape_case *cases, size_t n, size_t n_first)
+{
+    bool has_coopmat = exec_get_caps(l->side[KT_DEVICE]).has_coopmat;
+    for (size_t i = 0; i < n; i++) {
+        const struct shape_case *c = &cases[i];
+        l->is_rest = i >= n_first;
+        attention_case(l, &c->shape, c->pos, c->n, true);
+        if (c->n >= 16 && c->shape.head_dim % 16 == 0 && has_coopmat) { /* the other kernels of prompts */
+            attention_case(l, &c->shape, c->pos, c->n, false);
+            attention_case_of(l, &c->shape, c->pos, c->n, true, true);
+        }
+    }
+    l->is_rest = false;
+}
+
 /* Sinks, in whole and in parts; windows of less than a step of positions, of parts of tiles, of several
  * splits, of more positions than there are. */
 static void window_cases(struct kernel_test *l)
 {
     enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
-    static const struct {
-        struct gqa_shape shape;
-        uint32_t pos, n;
-    } cases[] = {
+    static const struct shape_case cases[] = {
         {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 5, 1},
         {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 1500, 1},
         {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5, {0}}, 254, 5},
@@ -221,17 +240,7 @@ static void window_cases(struct kernel_test *l)
         {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3, {0}}, 40, 1},
         {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 100, 90},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct gqa_shape *c = &cases[i].shape;
-        l->is_rest = i >= N_FIRST;
-        attention_case(l, c, cases[i].pos, cases[i].n, true);
-        /* The other kernels of prompts. */
-        if (cases[i].n >= 16 && c->head_dim % 16 == 0 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
-            attention_case(l, c, cases[i].pos, cases[i].n, false);
-            attention_case_of(l, c, cases[i].pos, cases[i].n, true, true);
-        }
-    }
-    l->is_rest = false;
+    shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
 }
 
 /* Lists: of single positions, of blocks that lie in two blocks of the cache; several splits; tokens with and
@@ -239,10 +248,7 @@ static void window_cases(struct kernel_test *l)
 static void choice_cases(struct kernel_test *l)
 {
     enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
-    static const struct {
-        struct gqa_shape shape;
-        uint32_t pos, n;
-    } cases[] = {
+    static const struct shape_case cases[] = {
         {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}}, 300, 1},
         {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 8}}, 30, 9},
         {{4, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 0, {1, 70}}, 60, 33},
@@ -265,10 +271,7 @@ static void choice_cases(struct kernel_test *l)
 static void q8_cases(struct kernel_test *l)
 {
     enum { N_FIRST = 7 }; /* what comes then is for SELFTEST_REST */
-    static const struct {
-        struct gqa_shape shape;
-        uint32_t pos, n;
-    } cases[] = {
+    static const struct shape_case cases[] = {
         {{6, 2, 64, 32, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 700, 1},
         {{3, 1, 20, 6, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 250, 9},
         {{4, 2, 96, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 200, 64},
@@ -284,17 +287,7 @@ static void q8_cases(struct kernel_test *l)
         {{6, 2, 20, 20, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}}, 300, 1},
         {{4, 4, 80, 20, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 100, 90},
     };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        const struct gqa_shape *c = &cases[i].shape;
-        l->is_rest = i >= N_FIRST;
-        attention_case(l, c, cases[i].pos, cases[i].n, true);
-        /* The other kernels of prompts. */
-        if (cases[i].n >= 16 && c->head_dim % 16 == 0 && exec_get_caps(l->side[KT_DEVICE]).has_coopmat) {
-            attention_case(l, c, cases[i].pos, cases[i].n, false);
-            attention_case_of(l, c, cases[i].pos, cases[i].n, true, true);
-        }
-    }
-    l->is_rest = false;
+    shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
 }
 
 /* The paths of other cases with the sizes of Qwen's models and others. */
