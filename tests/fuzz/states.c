@@ -43,7 +43,7 @@ static const struct reader {
 };
 enum { N_READERS = sizeof readers / sizeof *readers };
 
-/* Returns the model of a first byte, and whether it is one of theirs; else the byte is the file's. */
+/* Returns the session that a first byte names. If it names none, the byte is the file's and is_mark false. */
 static struct sequence *reader_of(uint8_t first, bool *is_mark)
 {
     static struct sequence open[N_READERS];

@@ -213,7 +213,7 @@ static void states_of_other_types_are_refused(void **state)
     }
 }
 
-/* In q8_0 a head of 20 numbers takes 24 bytes, of 32 it takes 40, of 64 it takes 72; a latent of 160: 176. */
+/* A head of 20 numbers takes 24 bytes in q8_0, one of 64 takes 72; a row of latents with 160 takes 176. */
 static void a_position_takes_the_bytes_of_its_rows(void **state)
 {
     (void)state;
