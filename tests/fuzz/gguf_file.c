@@ -72,7 +72,6 @@ static void use_source(struct gguf_source *s, const struct config *c)
             use_tensor(s, &m.tensors[i]);
     struct tensor_list l = {m.tensors, m.n_tensors, m.n_tensors};
     tensor_list_free(&l);
-    free(m.files);
     free(s->places);
     s->places = NULL;
 }
