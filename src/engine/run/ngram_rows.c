@@ -157,11 +157,6 @@ static void stop(struct rows_reading *r)
 
 /* --- opening --- */
 
-bool ngram_rows_are_needed(const struct config *c)
-{
-    return config_first(c, PART_NGRAMS)->kind == PART_NGRAMS;
-}
-
 static bool has_tables(const struct config *c, struct expert_layers layers)
 {
     for (uint32_t i = layers.first; i < layers.end; i++)
