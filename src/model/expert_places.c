@@ -251,7 +251,7 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
                                     .row_bytes = t->pieces.runs[0].bytes};
     else if (part == 1 && is_fp8(p->format)) {
         const struct fp8_blocks of = fp8_blocks_of(m, rows, cols, t);
-        *out = extent_rule_blocks(&of, t->dtype, rows, cols, format_of(p->format)->group, p->at[part]);
+        *out = extent_rule_blocks(&of, t, rows, cols, format_of(p->format)->group, p->at[part]);
     } else if (part == 1 && is_centred(m, t))
         *out = (struct extent_rule){.change = EXTENT_CENTRED,
                                     .at = p->at[1],

@@ -9,8 +9,8 @@
 #include "model/model.h"
 
 /* Returns the rule of the block scales of 8-bit floats, for a matrix [rows][cols] whose scales begin `at`
- * bytes into the slot. */
-struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, enum dtype dtype, uint32_t rows,
+ * bytes into the slot. scales: as fp8_scales accepts them. */
+struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, const struct tensor *scales, uint32_t rows,
                                       uint32_t cols, uint32_t group, uint64_t at);
 
 /* Writes to `slot` what bytes [from, from + n) of a run become. Except for EXTENT_ROWS: whole scales. Returns

@@ -112,13 +112,7 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
     uint8_t *raw = (uint8_t *)out + count * (sizeof *out - width);
     int rc = model_dir_read(m, s, row * cols * width, count * width, raw, e);
     for (uint64_t i = 0; i < count && rc == 0; i++) {
-        uint16_t half;
-        if (width == 1)
-            out[i] = e8m0_to_float(raw[i]);
-        if (width == 2) {
-            memcpy(&half, raw + 2 * i, sizeof half);
-            out[i] = bf16_to_float(half);
-        }
+        out[i] = format_scale(tensor_scale_type(s->dtype), raw, i);
         if (!isfinite(out[i]))
             rc = err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
                          m->files[s->file].path, s->name, row * cols + i);
@@ -164,7 +158,7 @@ int fp8_read_scales(const struct model_dir *m, const struct tensor *w, float *ou
     uint32_t rows = (uint32_t)w->shape[0], cols = (uint32_t)w->shape[1];
     uint32_t group = format_of(fp8_format(&m->fp8, cols))->group;
     const struct fp8_blocks of = blocks_of(m, w, s);
-    const struct extent_rule rule = extent_rule_blocks(&of, s->dtype, rows, cols, group, 0);
+    const struct extent_rule rule = extent_rule_blocks(&of, s, rows, cols, group, 0);
     uint8_t *bytes = mem_new(s->bytes, 1, e);
     rc = bytes ? model_dir_read(m, s, 0, s->bytes, bytes, e) : ERR_MEMORY;
     if (rc == 0 && !extent_rule_place(&rule, 0, bytes, s->bytes, (uint8_t *)out))

@@ -91,8 +91,8 @@ struct extent_rule {
     uint64_t at, end; /* range of the slot that the run fills, in bytes */
     /* the second matrix's or the biases' place in the slot; EXTENT_ROWS: a row's length */
     uint64_t second_at, row_bytes;
-    /* EXTENT_BLOCKS: of the scales; rows and columns of a block; columns of a group; shape of the weights */
-    enum dtype dtype;
+    uint32_t scale, scale_bytes; /* EXTENT_BLOCKS: the run's SCALE_*; bytes of a scale */
+    /* EXTENT_BLOCKS: rows and columns of a block; columns of a group; shape of the weights */
     uint32_t block_rows, block_cols, group, rows, cols;
 };
 

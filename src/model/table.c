@@ -54,7 +54,7 @@ static int find_fp8(const struct model_dir *m, struct table_shard *s, struct moe
     uint32_t bytes = tensor_dtype_bytes(scales->dtype);
     s->fp8.scales = scales;
     s->fp8.blocks = fp8_blocks_of(m, (uint32_t)w->shape[0], (uint32_t)w->shape[1], scales);
-    s->fp8.type = scales->dtype == DTYPE_F32 ? SCALE_F32 : SCALE_BF16;
+    s->fp8.type = tensor_scale_type(scales->dtype);
     s->fp8.row_bytes = div_up(s->matrix.cols, s->fp8.blocks.cols) * bytes;
     s->fp8.has_only = scales->bytes == bytes;
     return s->fp8.has_only ? model_dir_read(m, scales, 0, bytes, s->fp8.only, e) : 0;

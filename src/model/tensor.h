@@ -45,6 +45,8 @@ int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *sh
 int tensor_find_format(const struct tensor *t, enum dtype scales, const char *where, uint32_t *format,
                        struct moeflux_err *e);
 
+/* Returns the SCALE_* of scales with this dtype, for format_scale; SCALE_NONE: there is none. */
+uint32_t tensor_scale_type(enum dtype dtype);
 /* Returns the dtype of a format's scales and biases. */
 enum dtype tensor_scale_dtype(const struct format *f);
 
