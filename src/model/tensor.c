@@ -54,6 +54,15 @@ bool tensor_is_float(enum dtype dtype)
     return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_GGUF;
 }
 
+uint32_t tensor_format(const struct tensor *t)
+{
+    return t->format != FORMAT_NONE ? t->format
+           : t->dtype == DTYPE_BF16 ? FORMAT_BF16
+           : t->dtype == DTYPE_F16  ? FORMAT_F16
+           : t->dtype == DTYPE_F32  ? FORMAT_F32
+                                    : FORMAT_NONE;
+}
+
 bool tensor_is_widened(const struct tensor *t)
 {
     return t->dtype == DTYPE_BLOCKS && tensor_cols(t) % PRODUCT_COLS != 0;
