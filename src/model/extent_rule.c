@@ -75,5 +75,5 @@ bool extent_rule_place(const struct extent_rule *r, uint64_t from, const uint8_t
     if (r->change == EXTENT_CENTRED)
         return place_centred(r, from, bytes, n, slot);
     place_rows(r, from, bytes, n, slot);
-    return true;
+    return r->scale == SCALE_NONE || format_scales_are_finite(r->scale, bytes, n);
 }

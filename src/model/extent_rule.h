@@ -13,8 +13,8 @@
 struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, const struct tensor *scales, uint32_t rows,
                                       uint32_t cols, uint32_t group, uint64_t at);
 
-/* Writes to `slot` what bytes [from, from + n) of a run become. Except for EXTENT_ROWS: whole scales. Returns
- * false if a scale is not finite. Does not read the slot. */
+/* Writes to `slot` what bytes [from, from + n) of a run become. Scales are whole ones. Returns false if
+ * one is not finite. Does not read the slot. */
 bool extent_rule_place(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
                        uint8_t *slot);
 
