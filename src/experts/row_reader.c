@@ -25,7 +25,7 @@ enum { MAX_STALLS = 1000 };
 struct row_op {
     uint8_t *room; /* [slot_bytes], page-aligned */
     uint32_t first, end, file;
-    uint32_t n_stalls, n_errors; /* as in struct read_part */
+    uint32_t n_stalls, n_errors; /* see struct read_part */
     uint64_t off;                /* a whole block */
     uint64_t bytes, n_done;      /* wanted and read, counted from off */
 };

@@ -47,8 +47,8 @@ int expert_places_from_files(struct model_dir *m, const char *dir, const struct 
                              struct moeflux_err *e);
 
 /* Fills the same from the tensors of a checkpoint or a GGUF file (expert_tensors.h). ERR_FORMAT: a tensor is
- * missing, or has another shape or dtype. ERR_UNSUPPORTED: no format serves the tensors' bytes, or gate and up
- * have different formats. */
+ * missing, or has another shape or dtype. ERR_UNSUPPORTED: no format serves the tensors' bytes, or gate and
+ * up have different formats. */
 int expert_places_from_tensors(struct model_dir *m, struct moeflux_err *e);
 
 /* NULL is legal. */

@@ -53,8 +53,8 @@ static float *decode_codes(const struct publisher *p, const struct tensor *t, ui
     snprintf(base, sizeof base, "%.*s", (int)(strlen(t->name) - strlen(".weight")), t->name);
     assert_true(quant_config_matrix(&p->quant, base, &entry, &e) >= 0);
     uint64_t cols = tensor_cols(s) * entry.group;
-    uint32_t scale = s->dtype == DTYPE_BF16 ? SCALE_BF16 : s->dtype == DTYPE_F16 ? SCALE_F16 : SCALE_F32;
-    const struct format *f = format_of(format_find_affine(entry.bits, entry.group, scale));
+    const struct format *f =
+        format_of(format_find_affine(entry.bits, entry.group, tensor_scale_type(s->dtype)));
     assert_int_equal(tensor_cols(t) * 32, cols * f->bits);
     uint8_t *codes = read_all(p, t), *scales = read_all(p, s), *biases = read_all(p, b);
     *n = tensor_rows(t) * cols;
@@ -74,10 +74,7 @@ static float *decode_plain(const struct publisher *p, const struct tensor *t, ui
     float *out = malloc(*n * sizeof *out + 1);
     assert_non_null(out);
     assert_true(tensor_is_float(t->dtype));
-    format_decode(format_of(t->dtype == DTYPE_BF16  ? FORMAT_BF16
-                            : t->dtype == DTYPE_F16 ? FORMAT_F16
-                                                    : FORMAT_F32),
-                  bytes, NULL, NULL, 0, *n, out);
+    format_decode(format_of(tensor_format(t)), bytes, NULL, NULL, 0, *n, out);
     free(bytes);
     return out;
 }

@@ -19,12 +19,13 @@ enum { VOCAB = 103, TOKENS = 40, CONTEXT = 64 };
 static const char PLAIN[] = "tests/models/families/qw4-plain", MLX[] = "tests/models/families/qw4-mlx";
 static const char TABLE[] = ".ple_embedding.ngram_embedding.";
 
+/* What the scales of 8-bit floats are for. */
 enum form {
     FOR_ALL,
     FOR_SHARDS,
     FOR_ROWS,
     FOR_ROWS_E8M0,
-    FOR_ROWS_APART, /* in a file without shards */
+    FOR_ROWS_APART, /* a file without shards has them */
     FORMS,          /* the others are refused */
     FOR_NONE = FORMS,
     FOR_NUMBERS,
