@@ -68,9 +68,9 @@ static atomic_int n_read_errors; /* so many reads that wait for the disk fail */
 
 static int number_of(int fd)
 {
-    char link[64], path[4096];
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, path, sizeof path);
+    char at[64], path[4096];
+    snprintf(at, sizeof at, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(at, path, sizeof path);
     return n == (ssize_t)strlen(all.files[1].path) && !memcmp(path, all.files[1].path, (size_t)n);
 }
 
