@@ -21,17 +21,11 @@ void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
 
 /* --- one expert --- */
 
-/* Reads an expert as the source has it. */
+/* Reads an expert in the source's formats. */
 static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
                        struct moeflux_err *e)
 {
-    struct extent x[EXPERT_MAX_EXTENTS];
-    uint32_t n = model_dir_expert(&p->src, layer, expert, x);
-    int rc = 0;
-    for (uint32_t i = 0; i < n && rc == 0; i++) {
-        const struct open_file *f = &p->src.files[x[i].file];
-        rc = file_read_at(f->fd, f->path, slot + x[i].at, x[i].bytes, x[i].off, e);
-    }
+    int rc = model_dir_read_expert(&p->src, layer, expert, 0, p->src.experts[layer].bytes, slot, e);
     return rc < 0 ? rc : model_dir_check_expert(&p->src, layer, expert, slot, e);
 }
 

@@ -1,7 +1,6 @@
 #include "model/model_check.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -18,17 +17,11 @@ static const char *path_of(const struct model_dir *m, const struct tensor *t)
     return m->files[t->file].path;
 }
 
-/* Finds the .scales or .biases of a quantised weight; *out NULL: missing. */
-static int find_part(struct model_dir *m, const struct tensor *w, const char *tail, struct tensor **out,
-                     struct moeflux_err *e)
+/* Returns the .scales or .biases of a quantised weight; NULL: missing. */
+static struct tensor *find_part(struct model_dir *m, const struct tensor *w, const char *tail)
 {
-    char *name = names_replace_end(w->name, strlen("weight"), tail, e);
-    if (!name)
-        return ERR_MEMORY;
-    const struct tensor *t = model_dir_find(m, name);
-    free(name);
-    *out = t ? &m->tensors[t - m->tensors] : NULL;
-    return 0;
+    const struct tensor *t = model_dir_find_like(m, w->name, strlen("weight"), tail);
+    return t ? &m->tensors[t - m->tensors] : NULL;
 }
 
 static int fail_missing(const struct model_dir *m, const struct tensor *w, const char *tail,
@@ -95,21 +88,17 @@ static int check_biases(const struct model_dir *m, const struct tensor *w, const
 
 static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_err *e)
 {
-    struct tensor *scales = NULL, *biases = NULL;
     if (!names_ends_with(t->name, ".weight") || t->n_dims < 2)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: U32 is expected for matrices named .weight only",
                        path_of(m, t), t->name);
-    int rc = find_part(m, t, "scales", &scales, e);
-    if (rc == 0 && !scales)
-        rc = fail_missing(m, t, "scales", e);
-    if (rc == 0)
-        rc = check_part(m, t, scales, e);
+    struct tensor *scales = find_part(m, t, "scales"), *biases = find_part(m, t, "biases");
+    if (!scales)
+        return fail_missing(m, t, "scales", e);
+    int rc = check_part(m, t, scales, e);
     if (rc == 0)
         rc = check_width(m, t, scales, e);
     if (rc == 0)
         rc = tensor_find_format(t, scales->dtype, path_of(m, t), &t->format, e);
-    if (rc == 0)
-        rc = find_part(m, t, "biases", &biases, e);
     if (rc == 0)
         rc = check_biases(m, t, scales, biases, e);
     if (rc < 0)

@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/format.h"
@@ -13,12 +14,18 @@ const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
     return tensor_find(m->tensors, m->n_tensors, name);
 }
 
+const struct tensor *model_dir_find_like(const struct model_dir *m, const char *name, size_t cut,
+                                         const char *tail)
+{
+    char other[256];
+    int n = snprintf(other, sizeof other, "%.*s%s", (int)(strlen(name) - cut), name, tail);
+    return n > 0 && (size_t)n < sizeof other ? model_dir_find(m, other) : NULL;
+}
+
 static int find_part(const struct model_dir *m, const char *base, const char *tail, const struct tensor **out,
                      struct moeflux_err *e)
 {
-    char name[256];
-    int n = snprintf(name, sizeof name, "%s%s", base, tail);
-    *out = n > 0 && (size_t)n < sizeof name ? model_dir_find(m, name) : NULL;
+    *out = model_dir_find_like(m, base, 0, tail);
     if (*out)
         return 0;
     err_set(e, ERR_FORMAT, "%s: tensor %s%s is missing", m->path, base, tail);
@@ -72,15 +79,12 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
         return rc < 0 ? rc : fp8_scales(m, out->weight, &block_scales, e);
     }
     if (out->weight->dtype == DTYPE_BLOCKS) {
-        out->format = tensor_is_widened(out->weight) ? FORMAT_F32 : out->weight->format;
+        out->format = tensor_is_widened(out->weight) ? FORMAT_F32 : tensor_format(out->weight);
         return check_shape(m, out->weight, rows, cols, e);
     }
     if (!tensor_is_float(out->weight->dtype))
         return tensor_fail_dtype(out->weight, "U32, BF16, F16 or F32", m->files[out->weight->file].path, e);
-    out->format = out->weight->dtype == DTYPE_BF16   ? FORMAT_BF16
-                  : out->weight->dtype == DTYPE_F16  ? FORMAT_F16
-                  : out->weight->dtype == DTYPE_GGUF ? out->weight->format
-                                                     : FORMAT_F32;
+    out->format = tensor_format(out->weight);
     return check_shape(m, out->weight, rows, cols, e);
 }
 

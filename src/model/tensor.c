@@ -54,6 +54,15 @@ bool tensor_is_float(enum dtype dtype)
     return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_GGUF;
 }
 
+uint32_t tensor_format(const struct tensor *t)
+{
+    return t->format != FORMAT_NONE ? t->format
+           : t->dtype == DTYPE_BF16 ? FORMAT_BF16
+           : t->dtype == DTYPE_F16  ? FORMAT_F16
+           : t->dtype == DTYPE_F32  ? FORMAT_F32
+                                    : FORMAT_NONE;
+}
+
 bool tensor_is_widened(const struct tensor *t)
 {
     return t->dtype == DTYPE_BLOCKS && tensor_cols(t) % PRODUCT_COLS != 0;
@@ -134,17 +143,23 @@ static const struct {
 } affine_scales[] = {{DTYPE_BF16, SCALE_BF16}, {DTYPE_F16, SCALE_F16}, {DTYPE_F32, SCALE_F32}};
 enum { N_AFFINE_SCALES = sizeof affine_scales / sizeof *affine_scales };
 
+static uint32_t affine_scale(enum dtype dtype)
+{
+    for (int i = 0; i < N_AFFINE_SCALES; i++)
+        if (affine_scales[i].dtype == dtype)
+            return affine_scales[i].scale;
+    return SCALE_NONE;
+}
+
 static int find_affine(const struct tensor *t, enum dtype scales, const char *where, uint32_t *format,
                        struct moeflux_err *e)
 {
     char bits[FORMAT_LIST_TEXT], groups[FORMAT_LIST_TEXT];
-    int i = 0;
-    while (i < N_AFFINE_SCALES && affine_scales[i].dtype != scales)
-        i++;
-    if (i == N_AFFINE_SCALES)
+    uint32_t scale = affine_scale(scales);
+    if (scale == SCALE_NONE)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: scales are %s, expected BF16, F16 or F32", where,
                        t->name, tensor_dtype_name(scales));
-    *format = format_find_affine(t->bits, t->group, affine_scales[i].scale);
+    *format = format_find_affine(t->bits, t->group, scale);
     if (*format != FORMAT_NONE)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
@@ -168,6 +183,11 @@ int tensor_find_format(const struct tensor *t, enum dtype scales, const char *wh
                        "%s: tensor %s has %u bits in groups of %u, expected %u in groups of %u for mode %s",
                        where, t->name, t->bits, t->group, f->bits, f->group, mode);
     return 0;
+}
+
+uint32_t tensor_scale_type(enum dtype dtype)
+{
+    return dtype == DTYPE_F8_E8M0 ? SCALE_E8M0 : affine_scale(dtype);
 }
 
 enum dtype tensor_scale_dtype(const struct format *f)

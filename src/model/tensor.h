@@ -27,6 +27,9 @@ bool tensor_is_widened(const struct tensor *t);
 /* Returns the bytes that the tensor takes in memory. */
 uint64_t tensor_loaded_bytes(const struct tensor *t);
 
+/* Returns the FORMAT_* of a tensor's numbers, those of scales and biases included (model.h); FORMAT_NONE: no
+ * format has them, as 8-bit floats (fp8_format) and integers. */
+uint32_t tensor_format(const struct tensor *t);
 /* Returns whether unquantised matrices and vectors may have this dtype. */
 bool tensor_is_float(enum dtype dtype);
 /* Returns ERR_FORMAT with a message: the tensor's dtype is not `expected`. `where` names its file. */
@@ -45,6 +48,8 @@ int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *sh
 int tensor_find_format(const struct tensor *t, enum dtype scales, const char *where, uint32_t *format,
                        struct moeflux_err *e);
 
+/* Returns the SCALE_* of scales with this dtype, for format_scale; SCALE_NONE: there is none. */
+uint32_t tensor_scale_type(enum dtype dtype);
 /* Returns the dtype of a format's scales and biases. */
 enum dtype tensor_scale_dtype(const struct format *f);
 

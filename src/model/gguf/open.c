@@ -9,10 +9,11 @@
 #include "base/gguf.h"
 #include "base/mem.h"
 #include "model/config_read.h"
+#include "model/expert_places.h"
+#include "model/expert_tensors.h"
 #include "model/family.h"
 #include "model/fused.h"
 #include "model/gguf/config.h"
-#include "model/gguf/experts.h"
 #include "model/gguf/tensors.h"
 #include "model/model.h"
 #include "model/model_check.h"
@@ -77,7 +78,7 @@ static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflu
 static bool is_read(const struct schema *s, const char *name)
 {
     size_t n = strlen(name), tail = strlen(".weight");
-    if (strstr(name, ".switch_mlp.") || strstr(name, ".mlp.experts.") || table_has(name))
+    if (expert_tensors_has(name) || table_has(name))
         return true;
     bool is_weight = n > tail && !strcmp(name + n - tail, ".weight");
     for (size_t i = 0; i < s->n; i++) {
@@ -124,7 +125,7 @@ int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
     if (rc == 0)
         rc = check_all_are_read(m, e);
     if (rc == 0)
-        rc = gguf_experts_place(m, e);
+        rc = expert_places_from_tensors(m, e);
     if (rc == 0 && has_vocab && !(m->tokenizer_path = mem_text(m->path, e)))
         rc = ERR_MEMORY;
     return rc;
