@@ -10,6 +10,7 @@
 #include "model/names.h"
 #include "model/quant_config.h"
 #include "model/table.h"
+#include "model/tensor.h"
 
 /* Returns the format of the router and the shared expert's gate. MLX has groups of 64 there. */
 static uint32_t gate_format(const struct family *f)
@@ -120,7 +121,7 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     const char *name = w->weight->name;
     struct convert_wish wish = convert_settings_matrix(&p->settings, &p->src.config, name);
     char what[160];
-    snprintf(what, sizeof what, "tensor %s", name);
+    snprintf(what, sizeof what, "tensor %s", tensor_label(w->weight));
     *format = FORMAT_NONE;
     if (p->is_gguf)
         return choose_gguf(p, &wish, w, what, format, e);

@@ -78,7 +78,7 @@ static int repack_matrix(const struct convert_plan *p, const struct convert_run 
 static int fail_value(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", p->src.files[t->file].path,
-                   t->name);
+                   tensor_label(t));
 }
 
 static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,

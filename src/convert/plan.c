@@ -154,8 +154,7 @@ static int add_output(struct convert_plan *p, struct convert_item *it, const cha
     t->bits = dtype == DTYPE_U32 ? it->src->bits : 0;
     t->group = dtype == DTYPE_U32 ? it->src->group : 0;
     t->mode = dtype == DTYPE_U32 ? it->src->mode : QUANT_AFFINE;
-    t->name = mem_text(name, e);
-    if (!t->name)
+    if (tensor_set_name(t, name, NULL, e) < 0)
         return ERR_MEMORY;
     it->n_out++;
     uint64_t elements = it->src->bytes / tensor_dtype_bytes(it->src->dtype) / tensor_cols(it->src) * cols;
@@ -335,7 +334,7 @@ int convert_plan_check_error(const struct convert_plan *p, const struct tensor *
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: tensor %s: %s becomes %s, which changes it by %.1f %% (expected at most %.0f %%); "
                    "--lossy takes it",
-                   p->src.files[t->file].path, t->name, gguf_source_type(&p->gguf, t),
+                   p->src.files[t->file].path, tensor_label(t), gguf_source_type(&p->gguf, t),
                    format_of(format)->name, 100 * lost, 100 * CONVERT_MAX_LOSS);
 }
 

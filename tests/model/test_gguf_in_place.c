@@ -329,7 +329,7 @@ static void files_that_contradict_themselves_are_refused(void **state)
     expect_refused(&w, ERR_FORMAT, "attention.layer_norm_rms_epsilon: is missing");
     gguf_writer_values(&w, 256, 256);
     gguf_writer_tensor(&w, "token_embd.weight", Q8_0, 256, 8, 1);
-    expect_refused(&w, ERR_FORMAT, "tensor model.norm.weight is missing");
+    expect_refused(&w, ERR_FORMAT, "tensor output_norm.weight is missing");
     static const char *const tokens[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"};
     gguf_writer_model(&w, 256, 256, Q8_0);
     gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, 9);
@@ -352,7 +352,7 @@ static void sizes_that_contradict_the_tensors_are_refused(void **state)
     gguf_writer_values(&w, 128, 256);
     str_free(&tensors.values);
     tensors.values = w.values;
-    expect_refused(&tensors, ERR_FORMAT, "model.embed_tokens.weight: shape [8, 256], expected [8, 128]");
+    expect_refused(&tensors, ERR_FORMAT, "tensor token_embd.weight: shape [8, 256], expected [8, 128]");
 }
 
 static void gate_and_up_of_different_types_are_refused(void **state)

@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "base/ggml_type.h"
 #include "base/gguf.h"
-#include "base/mem.h"
 #include "model/family.h"
 #include "model/gguf/config.h"
 #include "model/gguf/names.h"
@@ -54,7 +53,7 @@ static bool is_double(const struct gguf *g, const char *name)
     unsigned layer;
     char part[64];
     int n = 0;
-    if (sscanf(name, "blk.%9u.attn_kv_b.weight%n", &layer, &n) != 1 || n == 0)
+    if (sscanf(name, "blk.%9u.attn_kv_b.weight%n", &layer, &n) != 1 || n == 0 || name[n] != '\0')
         return false;
     snprintf(part, sizeof part, "blk.%u.attn_k_b.weight", layer);
     return gguf_find_tensor(g, part) != NULL;
@@ -84,8 +83,7 @@ static int add(const struct gguf *g, const struct config *c, const struct gguf_t
         return 0;
     describe(&t, from);
     adopt(&t, c, name);
-    t.name = mem_text(name, e);
-    return t.name ? tensor_list_add(l, &t, e) : ERR_MEMORY;
+    return tensor_set_name(&t, name, from->name, e) < 0 ? ERR_MEMORY : tensor_list_add(l, &t, e);
 }
 
 int gguf_tensors_list(const struct gguf *g, const struct config *c, struct tensor_list *l,
