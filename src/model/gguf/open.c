@@ -1,6 +1,5 @@
 #include "model/gguf/open.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,17 +31,6 @@ static int read_config(struct model_dir *m, const struct gguf *g, struct moeflux
         if (m->config.parts[i].kind == PART_DELTA_NET)
             m->config.parts[i].delta.tiled = gguf_config_tiles_heads(&m->config);
     return rc;
-}
-
-/* Checks that the vocabulary is not that of another model. */
-static int check_vocab(const struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
-{
-    const struct gguf_value *tokens = gguf_find(g, "tokenizer.ggml.tokens");
-    if (!tokens || tokens->n <= m->config.vocab_size)
-        return 0;
-    return err_set(e, ERR_FORMAT,
-                   "%s: tokenizer.ggml.tokens has %" PRIu64 " tokens, token_embd.weight %" PRIu32 " rows",
-                   m->path, tokens->n, m->config.vocab_size);
 }
 
 /* Takes the open files over from `g`. */
@@ -110,8 +98,6 @@ int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     rc = read_config(m, &g, e);
-    if (rc == 0)
-        rc = check_vocab(m, &g, e);
     if (rc == 0)
         rc = read_tensors(m, &g, e);
     bool has_vocab = rc == 0 && gguf_config_has_tokenizer(&g);
