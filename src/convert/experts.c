@@ -86,7 +86,7 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
                            struct moeflux_err *e)
 {
     struct convert_error own = {0};
-    if (p->is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
+    if (p->src.is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
         return repack_matrix(p, run, slot, to, sum, e);
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
         uint64_t n = size_min(CONVERT_BLOCK, run->n - at);

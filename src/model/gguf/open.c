@@ -2,7 +2,6 @@
 
 #include <jansson.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "base/gguf.h"
@@ -15,8 +14,6 @@
 #include "model/gguf/tensors.h"
 #include "model/model.h"
 #include "model/model_check.h"
-#include "model/schema.h"
-#include "model/table.h"
 #include "model/tensor.h"
 
 static int read_config(struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
@@ -61,35 +58,6 @@ static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflu
     return 0;
 }
 
-/* Returns whether an operation reads the tensor. */
-static bool is_read(const struct schema *s, const char *name)
-{
-    size_t n = strlen(name), tail = strlen(".weight");
-    if (strstr(name, ".switch_mlp.") || strstr(name, ".mlp.experts.") || table_has(name))
-        return true;
-    bool is_weight = n > tail && !strcmp(name + n - tail, ".weight");
-    for (size_t i = 0; i < s->n; i++) {
-        const char *own = s->items[i].name;
-        if (!strcmp(own, name) ||
-            (is_weight && s->items[i].rows && strlen(own) == n - tail && !strncmp(own, name, n - tail)))
-            return true;
-    }
-    return false;
-}
-
-/* Refuses tensors that other layers do not have, which nothing would read. */
-static int check_all_are_read(const struct model_dir *m, struct moeflux_err *e)
-{
-    struct schema s;
-    int rc = schema_build(&s, &m->config, e);
-    for (size_t i = 0; rc == 0 && i < m->n_tensors; i++)
-        if (!is_read(&s, m->tensors[i].name))
-            rc = err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: nothing reads it; %s has none in this layer",
-                         m->files[m->tensors[i].file].path, m->tensors[i].name, m->config.family->name);
-    schema_free(&s);
-    return rc;
-}
-
 int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
 {
     struct gguf g;
@@ -104,11 +72,7 @@ int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
     take_files(m, &g);
     gguf_close(&g);
     if (rc == 0)
-        rc = model_check_quantised(m, e);
-    if (rc == 0)
-        rc = model_check_complete(m, e);
-    if (rc == 0)
-        rc = check_all_are_read(m, e);
+        rc = model_check_tensors(m, e);
     if (rc == 0)
         rc = gguf_experts_place(m, e);
     if (rc == 0 && has_vocab && !(m->tokenizer_path = mem_text(m->path, e)))
