@@ -16,8 +16,6 @@
 #include "golden.h"
 #include "gguf_writer.h"
 #include "model/model_dir.h"
-#include "model/model_dir_find.h"
-#include "model/model_dir_read.h"
 #include "selftest/random_blocks.h"
 #include "sequence.h"
 #include "text/tokenizer/tokenizer.h"
@@ -118,8 +116,9 @@ static uint32_t next_random(void *ctx)
     return (uint32_t)(*s >> 33);
 }
 
-/* Writes a model whose matrices are random blocks of a type, or the same numbers as F32. */
-static void write_model(uint32_t type, bool as_f32, const char *dir, const char *name)
+/* Writes a model whose matrices are random blocks of a type, or the same numbers as F32. w: has what else the
+ * file gets. */
+static void write_model(struct gguf_writer w, uint32_t type, bool as_f32, const char *dir, const char *name)
 {
     static const struct {
         const char *name;
@@ -137,7 +136,6 @@ static void write_model(uint32_t type, bool as_f32, const char *dir, const char 
                  {"blk.0.attn_k_norm.weight", 64, 1, 1},  {"blk.0.attn_output.weight", 64, 256, 0},
                  {"blk.0.ffn_gate_inp.weight", 256, 2, 0}};
     const struct ggml_type *t = ggml_type_find(type);
-    struct gguf_writer w = {0};
     uint64_t seed = type + 1;
     gguf_writer_values(&w, 256, 256);
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
@@ -177,8 +175,8 @@ static void every_type_gives_the_logits_of_its_numbers(void **state)
         if (!t || t->block < 2)
             continue;
         n_types++;
-        write_model(type, false, tmp, "blocks.gguf");
-        write_model(type, true, tmp, "numbers.gguf");
+        write_model((struct gguf_writer){0}, type, false, tmp, "blocks.gguf");
+        write_model((struct gguf_writer){0}, type, true, tmp, "numbers.gguf");
         evaluate(tmp_tree_path(tmp, "blocks.gguf"), 0, blocks);
         evaluate(tmp_tree_path(tmp, "numbers.gguf"), 0, numbers);
         for (size_t i = 0; i < 4 * (size_t)MAX_VOCAB; i++) {
@@ -189,6 +187,30 @@ static void every_type_gives_the_logits_of_its_numbers(void **state)
             fail_msg("%s: logits are off by %g of %g", t->name, apart, most);
     }
     assert_int_equal(n_types, 23);
+    tmp_tree_remove(tmp);
+}
+
+static void tensors_at_any_byte_give_the_same_bits(void **state)
+{
+    (void)state;
+    enum { Q4_0 = 2, Q8_0 = 8 };
+    static const uint32_t types[] = {Q8_0, Q8_0, Q4_0, GGML_TYPE_MXFP4}; /* the first one as F32 */
+    static float even[4 * MAX_VOCAB], odd[4 * MAX_VOCAB];
+    char *tmp = tmp_tree_new();
+    for (uint32_t i = 0; i < sizeof types / sizeof *types; i++) {
+        write_model((struct gguf_writer){0}, types[i], i == 0, tmp, "even.gguf");
+        evaluate(tmp_tree_path(tmp, "even.gguf"), 0, even);
+        for (uint32_t more = 0; more < 4; more++) {
+            struct gguf_writer w = {.align = 1};
+            gguf_writer_text(&w, "general.name", &"123"[3 - more]);
+            write_model(w, types[i], i == 0, tmp, "odd.gguf");
+            for (uint32_t slots = 0; slots <= 2; slots += 2) {
+                evaluate(tmp_tree_path(tmp, "odd.gguf"), slots, odd);
+                if (even[0] == even[1] || memcmp((const void *)even, (const void *)odd, sizeof even) != 0)
+                    fail_msg("types[%u], %u slots, %u more bytes: other logits", i, slots, more);
+            }
+        }
+    }
     tmp_tree_remove(tmp);
 }
 
@@ -527,6 +549,7 @@ int main(void)
         cmocka_unit_test(logits_are_those_of_the_numbers_in_the_file),
         cmocka_unit_test(streamed_experts_give_the_same_bits),
         cmocka_unit_test(every_type_gives_the_logits_of_its_numbers),
+        cmocka_unit_test(tensors_at_any_byte_give_the_same_bits),
         cmocka_unit_test(convert_gives_the_same_numbers),
         cmocka_unit_test(control_tokens_that_are_marked_as_normal_act_as_control_tokens),
         cmocka_unit_test(models_that_do_not_run_are_refused_by_name),
