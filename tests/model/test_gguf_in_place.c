@@ -15,6 +15,7 @@
 #include "convert/convert.h"
 #include "golden.h"
 #include "gguf_writer.h"
+#include "model/gguf/names.h"
 #include "model/model_dir.h"
 #include "selftest/random_blocks.h"
 #include "sequence.h"
@@ -504,6 +505,34 @@ static void gate_and_up_of_different_types_are_refused(void **state)
     assert_non_null(strstr(e.text, "gate_proj is Q4_K and up_proj Q5_K, expected equal formats"));
 }
 
+static void a_missing_tensor_has_the_name_that_a_file_gives_it(void **state)
+{
+    (void)state;
+    uint32_t n = 0;
+    for (uint32_t i = 1; i < N_FILES; i++) {
+        struct model_dir m;
+        struct gguf g;
+        struct moeflux_err e = {0};
+        check_ok(model_dir_open(&m, path_of(i), &e), &e);
+        check_ok(gguf_open(&g, path_of(i), &e), &e);
+        for (size_t k = 0; k < g.n_tensors; k++) {
+            char ours[GGUF_NAMES_LENGTH], theirs[GGUF_NAMES_LENGTH], expected[GGUF_NAMES_LENGTH];
+            unsigned layer;
+            if (gguf_names_find(&m.config, g.tensors[k].name, ours) != GGUF_NAMES_OURS)
+                continue;
+            /* The tensor that has two names. */
+            snprintf(expected, sizeof expected, "%s", g.tensors[k].name);
+            if (strstr(expected, "post_attention_norm") && sscanf(expected, "blk.%9u.", &layer) == 1)
+                snprintf(expected, sizeof expected, "blk.%u.ffn_norm.weight", layer);
+            assert_string_equal(gguf_names_of(&m.config, ours, theirs), expected);
+            n++;
+        }
+        gguf_close(&g);
+        model_dir_close(&m);
+    }
+    assert_true(n > 100);
+}
+
 /* ---- what is left out */
 
 static void vision_and_multi_token_prediction_are_left_out_and_counted(void **state)
@@ -560,6 +589,7 @@ int main(void)
         cmocka_unit_test(experts_in_a_dense_layer_are_refused),
         cmocka_unit_test(decays_that_have_no_logarithm_are_refused),
         cmocka_unit_test(gate_and_up_of_different_types_are_refused),
+        cmocka_unit_test(a_missing_tensor_has_the_name_that_a_file_gives_it),
         cmocka_unit_test(vision_and_multi_token_prediction_are_left_out_and_counted),
         cmocka_unit_test(fingerprints_tell_files_apart),
     };
