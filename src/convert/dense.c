@@ -48,7 +48,7 @@ static int make_blocks(struct dense *d, struct moeflux_err *e)
 static int fail_value(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", p->src.files[t->file].path,
-                   t->name);
+                   tensor_label(t));
 }
 
 static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)

@@ -72,7 +72,7 @@ static int repack_matrix(const struct convert_plan *p, const struct convert_run 
 static int fail_value(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", p->src.files[t->file].path,
-                   t->name);
+                   tensor_label(t));
 }
 
 static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
@@ -80,7 +80,7 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
                            struct moeflux_err *e)
 {
     struct convert_error own = {0};
-    if (p->is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
+    if (p->src.is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
         return repack_matrix(p, run, slot, to, sum, e);
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
         uint64_t n = size_min(CONVERT_BLOCK, run->n - at);

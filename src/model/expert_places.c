@@ -205,7 +205,8 @@ static int find_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
             file_of(m, t), t->name);
     if (format_of_tensor(m, t) != p->format)
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: %s, expected %s as in the layer's other experts",
-                       file_of(m, t), t->name, tensor_dtype_name(t->dtype), format_of(p->format)->name);
+                       file_of(m, t), tensor_label(t), tensor_dtype_name(t->dtype),
+                       format_of(p->format)->name);
     if (t->dtype == DTYPE_F8_E4M3)
         return part ? fp8_scales(m, t, &out->t, e) : 0;
     if (tails[part])
@@ -275,7 +276,7 @@ static int check_like(const struct model_dir *m, const struct tensor *t, const s
                ? 0
                : err_set(e, ERR_UNSUPPORTED,
                          "%s: tensor %s: shape %s, expected %s as in the layer's other experts",
-                         file_of(m, t), t->name, found, expected);
+                         file_of(m, t), tensor_label(t), found, expected);
 }
 
 /* Finds the spot of each expert's part. first: the first expert's tensor. */
@@ -336,7 +337,7 @@ static int fail_format(const struct model_dir *m, const struct tensor *t, struct
                  m->fp8.cols);
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: tensor %s: %s experts%s do not run as they lie; run `moeflux convert` first",
-                   file_of(m, t), t->name, tensor_dtype_name(t->dtype), blocks);
+                   file_of(m, t), tensor_label(t), tensor_dtype_name(t->dtype), blocks);
 }
 
 static int find_formats(const struct model_dir *m, uint32_t layer, uint32_t formats[EXPERT_PROJS],

@@ -84,8 +84,8 @@ static int check(const struct model_dir *m, const struct expert_tensor *x, uint6
     char found[TENSOR_SHAPE_TEXT], expected[TENSOR_SHAPE_TEXT];
     tensor_shape_text(t, found);
     tensor_shape_text(&wanted, expected);
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected %s", m->files[t->file].path, t->name,
-                   found, expected);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected %s", m->files[t->file].path,
+                   tensor_label(t), found, expected);
 }
 
 int expert_tensors_find(const struct model_dir *m, uint32_t layer, uint32_t expert, enum expert_proj proj,

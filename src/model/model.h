@@ -50,7 +50,8 @@ enum tensor_change {
 };
 
 struct tensor {
-    char *name; /* canonical */
+    char *name;         /* canonical */
+    const char *source; /* a GGUF file's name for it, in the memory of `name`; NULL: there is none */
     enum dtype dtype;
     uint32_t n_dims;
     uint64_t shape[TENSOR_MAX_DIMS];

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "model/fp8.h"
+#include "model/gguf/names.h"
 #include "model/tensor.h"
 
 const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
@@ -28,7 +29,9 @@ static int find_part(const struct model_dir *m, const char *base, const char *ta
     *out = model_dir_find_like(m, base, 0, tail);
     if (*out)
         return 0;
-    err_set(e, ERR_FORMAT, "%s: tensor %s%s is missing", m->path, base, tail);
+    char theirs[GGUF_NAMES_LENGTH];
+    err_set(e, ERR_FORMAT, "%s: tensor %s is missing", m->path,
+            m->is_gguf ? gguf_names_of(&m->config, name, theirs) : name);
     return ERR_FORMAT;
 }
 
@@ -40,7 +43,7 @@ static int check_shape(const struct model_dir *m, const struct tensor *t, uint64
     char found[TENSOR_SHAPE_TEXT];
     tensor_shape_text(t, found);
     return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected [%" PRIu64 ", %" PRIu64 "]",
-                   m->files[t->file].path, t->name, found, rows, cols);
+                   m->files[t->file].path, tensor_label(t), found, rows, cols);
 }
 
 static int quantised_matrix(const struct model_dir *m, const char *base, struct matrix *out,
@@ -100,6 +103,6 @@ int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, co
     uint64_t found = t->bytes / tensor_dtype_bytes(t->dtype);
     if (found != n)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " elements, expected %" PRIu64,
-                       m->files[t->file].path, t->name, found, n);
+                       m->files[t->file].path, tensor_label(t), found, n);
     return 0;
 }

@@ -29,7 +29,8 @@ static int check_finite(const struct model_dir *m, const struct tensor *t, uint6
     uint64_t skip = (f->scale_bytes - from % f->scale_bytes) % f->scale_bytes; /* the rest of a cut number */
     if (n <= skip || format_scales_are_finite(f->scale, bytes + skip, n - skip))
         return 0;
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path, t->name);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path,
+                   tensor_label(t));
 }
 
 int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
@@ -39,7 +40,7 @@ int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t f
     if (from > t->bytes || n > t->bytes - from)
         return err_set(e, ERR_USAGE,
                        "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " of %" PRIu64 " were asked for",
-                       f->path, t->name, from, n, t->bytes);
+                       f->path, tensor_label(t), from, n, t->bytes);
     int rc = model_file_read(m->files, t, from, n, dst, e);
     return rc < 0 ? rc : check_finite(m, t, from, n, dst, e);
 }
@@ -87,7 +88,7 @@ int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float 
     for (uint64_t i = 0; i < n; i++)
         if (!isfinite(dst[i]))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
-                           m->files[t->file].path, t->name, i);
+                           m->files[t->file].path, tensor_label(t), i);
     return 0;
 }
 

@@ -73,9 +73,28 @@ uint64_t tensor_loaded_bytes(const struct tensor *t)
     return tensor_is_widened(t) ? tensor_rows(t) * tensor_cols(t) * sizeof(float) : t->bytes;
 }
 
+int tensor_set_name(struct tensor *t, const char *name, const char *source, struct moeflux_err *e)
+{
+    size_t n = strlen(name) + 1, m = source ? strlen(source) + 1 : 0;
+    char *both = mem_new(n + m, 1, e);
+    if (!both)
+        return ERR_MEMORY;
+    memcpy(both, name, n);
+    if (source)
+        memcpy(both + n, source, m);
+    t->name = both;
+    t->source = source ? both + n : NULL;
+    return 0;
+}
+
+const char *tensor_label(const struct tensor *t)
+{
+    return t->source ? t->source : t->name;
+}
+
 int tensor_fail_dtype(const struct tensor *t, const char *expected, const char *where, struct moeflux_err *e)
 {
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s", where, t->name,
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s", where, tensor_label(t),
                    tensor_dtype_name(t->dtype), expected);
 }
 
@@ -265,9 +284,14 @@ int tensor_list_sort(struct tensor_list *l, const char *where, struct moeflux_er
 {
     if (l->n > 0)
         qsort(l->items, l->n, sizeof *l->items, by_name);
-    for (size_t i = 1; i < l->n; i++)
-        if (!strcmp(l->items[i - 1].name, l->items[i].name))
-            return err_set(e, ERR_FORMAT, "%s: tensor %s is there twice", where, l->items[i].name);
+    for (size_t i = 1; i < l->n; i++) {
+        const char *a = tensor_label(&l->items[i - 1]), *b = tensor_label(&l->items[i]);
+        if (strcmp(l->items[i - 1].name, l->items[i].name) != 0)
+            continue;
+        return strcmp(a, b) != 0
+                   ? err_set(e, ERR_FORMAT, "%s: tensors %s and %s: expected one of them", where, a, b)
+                   : err_set(e, ERR_FORMAT, "%s: tensor %s is there twice", where, b);
+    }
     return 0;
 }
 

@@ -14,6 +14,11 @@ struct tensor_list {
     size_t n, cap;
 };
 
+/* Sets both names to copies, in memory that free(t->name) frees. source: may be NULL. ERR_MEMORY. */
+int tensor_set_name(struct tensor *t, const char *name, const char *source, struct moeflux_err *e);
+/* Returns the name for messages: the file's. */
+const char *tensor_label(const struct tensor *t);
+
 const char *tensor_dtype_name(enum dtype dtype);
 /* Returns DTYPE_OTHER for a name that is unknown or not supported. */
 enum dtype tensor_find_dtype(const char *name);
@@ -68,7 +73,7 @@ int tensor_list_add(struct tensor_list *l, const struct tensor *t, struct moeflu
 /* ERR_FORMAT when two tensors [first, n) of the list share bytes. Reorders them (by offset). */
 int tensor_list_check_overlap(struct tensor_list *l, size_t first, const char *where, struct moeflux_err *e);
 
-/* Sorts by name. ERR_FORMAT: two tensors have the same name. */
+/* Sorts by name. ERR_FORMAT: two tensors have the same canonical name. */
 int tensor_list_sort(struct tensor_list *l, const char *where, struct moeflux_err *e);
 
 void tensor_list_free(struct tensor_list *l);
