@@ -29,10 +29,10 @@ static int find_part(const struct model_dir *m, const char *base, const char *ta
     *out = model_dir_find_like(m, base, 0, tail);
     if (*out)
         return 0;
-    char theirs[GGUF_NAMES_LENGTH];
-    err_set(e, ERR_FORMAT, "%s: tensor %s is missing", m->path,
-            m->is_gguf ? gguf_names_of(&m->config, name, theirs) : name);
-    return ERR_FORMAT;
+    char name[256], theirs[GGUF_NAMES_LENGTH];
+    snprintf(name, sizeof name, "%s%s", base, tail);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s is missing", m->path,
+                   m->is_gguf ? gguf_names_of(&m->config, name, theirs) : name);
 }
 
 static int check_shape(const struct model_dir *m, const struct tensor *t, uint64_t rows, uint64_t cols,
