@@ -442,8 +442,7 @@ static int open_auto(struct row_reader *r, const struct row_reader_options *o, c
                      struct moeflux_err *e)
 {
     static const enum reader_mode order[] = {READER_DIRECT, READER_URING, READER_PREAD};
-    const struct model_dir *m = r->model;
-    bool fits = m->table_bytes + m->expert_bytes <= o->host_bytes / 4 * 3;
+    bool fits = r->model->table_bytes + o->expert_bytes <= o->host_bytes / 4 * 3;
     int rc = ERR_UNSUPPORTED;
     for (uint32_t i = fits; i < sizeof order / sizeof *order && rc == ERR_UNSUPPORTED; i++)
         rc = open_as(r, order[i], is_read, o->max_bytes, e);

@@ -21,11 +21,12 @@ struct row_piece {
 };
 
 struct row_reader_options {
-    /* READER_AUTO: uring if tables and experts fit in 3/4 of host_bytes, else direct. Where direct reads are
-     * not possible, uring; without io_uring, pread instead of uring. */
+    /* READER_AUTO: uring if the tables and expert_bytes fit in 3/4 of host_bytes, else direct. Where direct
+     * reads are not possible, uring; without io_uring, pread instead of uring. */
     enum reader_mode mode;
-    uint64_t host_bytes; /* auto: host memory available for the page cache */
-    uint32_t max_bytes;  /* bytes of the largest piece */
+    uint64_t host_bytes;   /* auto: host memory available for the page cache */
+    uint64_t expert_bytes; /* auto: experts that are read from files again, so they need the page cache too */
+    uint32_t max_bytes;    /* bytes of the largest piece */
 };
 
 /* Opens the files for which is_read [m->n_files] is set. The model directory must outlive the reader.

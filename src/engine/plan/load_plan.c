@@ -292,6 +292,12 @@ static uint64_t expert_bytes_of(const struct model_dir *m, struct expert_layers 
     return bytes;
 }
 
+uint64_t load_plan_reread_bytes(const struct load_plan *p, const struct model_dir *m)
+{
+    uint64_t all = expert_bytes_of(m, p->layers);
+    return all - size_min(all, p->budget.slot_bytes + p->budget.cpu_slot_bytes + p->budget.host_bytes);
+}
+
 /* Whether the dense weights are used in their mapped files. The system may drop mapped pages for other
  * programs, but a copy belongs to this program. It does not have to drop them while the whole model leaves a
  * quarter of the memory free. So the rule is that of the experts' reader, for all of the device's layers; if

@@ -67,6 +67,8 @@ enum kv_type load_plan_choose_kv_type(enum moeflux_kv_type requested, const stru
 /* Fills in what does not depend on free memory. */
 void load_plan_begin(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                      const struct moeflux_options *o, const struct load_share *share);
+/* Returns the bytes of the layers' experts that have no slot: they are read from their files again. */
+uint64_t load_plan_reread_bytes(const struct load_plan *p, const struct model_dir *m);
 /* Returns the layers whose experts the CPU computes for a device with these layers. A host backend computes
  * all of its own. */
 struct expert_layers load_plan_cpu_layers(const struct moeflux_options *o, const struct exec_caps *caps,

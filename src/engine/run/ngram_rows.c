@@ -232,7 +232,7 @@ static int open_reading(struct ngram_rows *r, const struct ngram_rows_options *o
     g->values = mem_new((uint64_t)r->n_tables * r->max_chunk * r->inner, sizeof *g->values, e);
     if (!r->rows || !g->rows || !g->order || !g->pieces || !g->values || !(g->pool = pool_new(1, e)))
         return ERR_MEMORY;
-    const struct row_reader_options how = {o->io, o->host_bytes, row_bytes};
+    const struct row_reader_options how = {o->io, o->host_bytes, o->expert_bytes, row_bytes};
     return row_reader_open(&g->reader, o->dir, is_read, &how, e);
 }
 

@@ -46,7 +46,7 @@ struct ngram_rows_options {
     struct expert_layers layers; /* the stage's */
     uint32_t max_chunk;
     enum reader_mode io;
-    uint64_t host_bytes; /* row_reader_options.host_bytes */
+    uint64_t host_bytes, expert_bytes; /* row_reader_options' */
 };
 
 /* Returns the bytes of `room`, and of host memory in addition, for the layers' tables. */
