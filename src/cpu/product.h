@@ -79,9 +79,10 @@ struct cpu_vector {
     /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: the last index 4 l + i is column
      * 8 l + 2 i (+ 1) of the block. */
     int8_t *digits;
-    /* What block formats need. sums_16 [block][4]: sums of 16 columns, those from cpu_block_lane(2 i) on.
-     * lanes_all, lanes_high, lanes_low [block][lane]: sums of x / step, of d0 * 256 + d1, and of d2.
-     * column_digits [pairs of blocks][3 digits][first, second 32 columns][2 blocks][32]. */
+    /* What block formats need; NULL: left out. sums_16 [block][4]: sums of 16 columns, those from
+     * cpu_block_lane(2 i) on. lanes_all, lanes_high, lanes_low [block][lane]: sums of x / step, of
+     * d0 * 256 + d1, and of d2. column_digits [pairs of blocks][3 digits][first, second 32 columns][2
+     * blocks][32]. */
     float *sums_16;
     int32_t *lanes_all, *lanes_high, *lanes_low;
     int8_t *column_digits;
@@ -103,10 +104,10 @@ enum {
 };
 
 /* Returns the bytes for the digits, steps and sums of a vector, a multiple of 64. The memory should be
- * aligned to 64. */
-uint64_t cpu_vector_bytes(uint32_t cols);
-/* Points v into `memory`; the instruction set's `quantise` fills it. */
-void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory);
+ * aligned to 64. has_blocks: the vector has what block formats need. */
+uint64_t cpu_vector_bytes(uint32_t cols, bool has_blocks);
+/* Points v into `memory` of cpu_vector_bytes(cols, has_blocks); the instruction set's `quantise` fills it. */
+void cpu_vector_place(struct cpu_vector *v, uint32_t cols, bool has_blocks, void *memory);
 
 /* Fills a placed vector from x [cols], cols a multiple of 64. v keeps x, which must stay valid. */
 typedef void cpu_quantise_fn(struct cpu_vector *v, const float *x);
