@@ -25,8 +25,8 @@
  * accumulator begins at 0: lane l of it sums fma(bias, sum of the 16 columns' x, .) over the lots of 16
  * columns with number l mod 8 in the order of the lanes, 4 of a block. y = vec_sum((acc[0] + acc[1]) + the
  * third).
- * Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in
- * order; a row's end is filled with zeros.
+ * Plain matrices and 8-bit floats (MXFP8, FP8, FP8_32), w = value * scale: acc[c / 8 % 2][c % 8] =
+ * fma(w, x, .) over the columns c in order; a row's end is filled with zeros.
  *
  * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = code * scale + bias, both
  * rounded (the product is exact with 16-bit scales), or w = value * scale. Largest error / rms with 2,048
@@ -62,7 +62,8 @@ static inline uint32_t cpu_block_lane(uint32_t l)
 /* A row-major matrix, rows without gaps, any alignment, any format of base/format.h. The cols of quantised
  * numbers are a multiple of 64 and of the group. */
 struct cpu_matrix {
-    const void *weight;          /* codes [rows][cols * bits / 8 bytes], or numbers [rows][cols] */
+    /* codes [rows][cols * bits / 8 bytes], or numbers [rows][cols], or blocks [rows][cols / group] */
+    const void *weight;
     const void *scales, *biases; /* [rows][cols / group], if the format has them */
     uint32_t rows, cols, format;
 };
