@@ -573,8 +573,7 @@ struct moeflux_needs {
  * moeflux_make_plan and moeflux_measure take the same. Errors: _IO, _FORMAT, _UNSUPPORTED, _MEMORY. */
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
 /* Does the same with the options' active_experts, expert_share and kv_type (AUTO: float32). Other options but
- * `dir` are not used.
- * Errors: also _USAGE. */
+ * `dir` are not used. Errors: also _USAGE. */
 int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e);
 
 struct moeflux_part {

@@ -236,10 +236,10 @@ vec2 store_two(uvec2 row, uint i, vec2 v, bool is_mine)
     if (KV_TYPE == KV_Q8_0)
         return v;
     if (KV_TYPE == KV_F16) {
-        uint two = packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
+        uint two = halves2(v);
         if (is_mine)
             U32s(row).v[i] = two;
-        return unpackHalf2x16(two);
+        return halves_read(two, a.n_heads >> 31);
     }
     if (is_mine) {
         F32s(row).v[2 * i] = v.x;
@@ -261,7 +261,7 @@ void store_row(uvec2 row, uint at, bool is_mine)
     subgroupBarrier();
     [[unroll]] for (uint j = 0; j < EACH; j++) {
         uint i = min(j * SUBGROUP + gl_SubgroupInvocationID, KEY_DIM / 4 - 1);
-        float scale = unpackHalf2x16(packHalf2x16(vec2(min(staged_scale(at, KEY_DIM, 4 * i), 65504.0)))).x;
+        float scale = halves_read(stored_scale(staged_most(at, KEY_DIM, 4 * i)), a.n_heads >> 31).x;
         stored[j] = q8_codes(staged_codes(at, KEY_DIM, i)) * scale;
     }
     if (is_mine)

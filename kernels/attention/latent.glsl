@@ -35,11 +35,6 @@ const uint CHUNK = 32;  // positions that share a row's m
 const uint UNIT = 8;    // channels, or positions, in 16 bytes
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
 
-uint halves2(vec2 v)
-{
-    return packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
-}
-
 // Returns the last position in the cache.
 uint last_position()
 {
@@ -51,18 +46,7 @@ uint last_position()
 uvec4 latent_at(uvec2 rows, uint from, uint i, uint unit)
 {
     i = min(from + i, last_position()) - from;
-    if (KV_TYPE == KV_Q8_0)
-        return stored_eight(addr_add(rows, i * row_bytes(KEY_DIM)), KEY_DIM, unit);
-    return F16x8s(rows).v[i * (KEY_DIM / UNIT) + unit];
-}
-
-// Returns what latent_at returned as halves.
-uvec4 latent_halves(uvec4 eight)
-{
-    if (KV_TYPE == KV_F16)
-        return eight;
-    vec4 x = stored_four(eight, 0), y = stored_four(eight, 1);
-    return uvec4(halves2(x.xy), halves2(x.zw), halves2(y.xy), halves2(y.zw));
+    return stored_eight(addr_add(rows, i * row_bytes(KEY_DIM)), KEY_DIM, unit);
 }
 
 uvec2 latent_rows(uint from)

@@ -30,8 +30,8 @@ void fetch_queries(uint step)
 // Returns the i-th of the loaded units, as halves.
 uvec4 query_halves(uint i)
 {
-    vec4 x = next_queries[i][0] * (a.scale * LOG2_E), y = next_queries[i][1] * (a.scale * LOG2_E);
-    return uvec4(halves2(x.xy), halves2(x.zw), halves2(y.xy), halves2(y.zw));
+    float scale = a.scale * LOG2_E;
+    return halves8(next_queries[i][0] * scale, next_queries[i][1] * scale);
 }
 
 // Returns the first position that a row does not see.

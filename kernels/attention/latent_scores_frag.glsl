@@ -47,7 +47,7 @@ void keys_matrices(const uint h, const uint t, out MatrixB k[2])
 void multiply_half(uint place, uint row, const uint h)
 {
     [[unroll]] for (uint o = 0; o < 4; o++)
-        keys[o][h] = latent_halves(keys[o][h]);
+        keys[o][h] = stored_halves(keys[o][h]);
     [[unroll]] for (uint t = 0; t < 2; t++) {
         MatrixA q;
         MatrixB k[2];

@@ -20,7 +20,7 @@ void keep()
     uint at = gl_LocalInvocationID.x / 8 * STRIDE + gl_LocalInvocationID.x % 8;
     [[unroll]] for (uint i = 0; i < 4; i++) {
         stage[at + 32 * i * STRIDE] = query_halves(i);
-        stage[KEYS + at + 32 * i * STRIDE] = latent_halves(next_keys[i]);
+        stage[KEYS + at + 32 * i * STRIDE] = stored_halves(next_keys[i]);
     }
 }
 

@@ -49,7 +49,7 @@ void keep_values(uint at)
 {
     uint id = gl_LocalInvocationID.x;
     [[unroll]] for (uint i = 0; i < 4; i++)
-        stage[at + (id / 16 + 16 * i) * V_STRIDE + id % 16] = latent_halves(next_values[i]);
+        stage[at + (id / 16 + 16 * i) * V_STRIDE + id % 16] = stored_halves(next_values[i]);
 }
 
 // Scales two weights of a row to its split's m.

@@ -42,16 +42,6 @@ MatrixC acc[MY_VALUES];
 float top, sum; // this lane's row, top in powers of two; two lanes share a row, each has half of its sum
 uvec4 next_keys[MY_KEY_UNITS], next_values[MY_VALUE_UNITS];
 
-uint halves2(vec2 v)
-{
-    return packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
-}
-
-uvec4 halves8(vec4 a, vec4 b)
-{
-    return uvec4(halves2(a.xy), halves2(a.zw), halves2(b.xy), halves2(b.zw));
-}
-
 // Makes what the subgroups of a group wrote visible to all of them.
 void sync_group()
 {
@@ -96,12 +86,6 @@ uvec4 load_eight(uvec2 row, uint dim, uint unit)
     return stored_eight(row, dim, unit);
 }
 
-// Returns what load_eight returned as halves.
-uvec4 loaded_halves(uvec4 eight)
-{
-    return KV_TYPE == KV_Q8_0 ? halves8(stored_four(eight, 0), stored_four(eight, 1)) : eight;
-}
-
 // Starts loading a tile. Its rows are contiguous, because a tile lies in one block of the cache. Rows past
 // the last repeat it.
 void fetch_tile(uint at)
@@ -127,12 +111,12 @@ void keep_tile()
     [[unroll]] for (uint i = 0; i < MY_KEY_UNITS; i++) {
         uint u = gl_LocalInvocationID.x + i * WORKGROUP;
         if (u < POSITIONS * KEY_UNITS)
-            tile[u / KEY_UNITS * K_STRIDE + u % KEY_UNITS] = loaded_halves(next_keys[i]);
+            tile[u / KEY_UNITS * K_STRIDE + u % KEY_UNITS] = stored_halves(next_keys[i]);
     }
     [[unroll]] for (uint i = 0; i < MY_VALUE_UNITS; i++) {
         uint u = gl_LocalInvocationID.x + i * WORKGROUP;
         if (u < POSITIONS * VALUE_UNITS)
-            tile[V_TILE + u / VALUE_UNITS * V_STRIDE + u % VALUE_UNITS] = loaded_halves(next_values[i]);
+            tile[V_TILE + u / VALUE_UNITS * V_STRIDE + u % VALUE_UNITS] = stored_halves(next_values[i]);
     }
 }
 

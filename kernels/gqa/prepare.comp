@@ -136,9 +136,8 @@ void store_cache(uvec2 dst, Channel ch[PER_LANE])
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         uint c = i * WORKGROUP + gl_LocalInvocationID.x;
         float next = subgroupShuffleXor(ch[i].v, 1);
-        vec2 both = clamp(vec2(ch[i].v, next), vec2(-65504.0), vec2(65504.0));
         if (c < a.head_dim && c % 2 == 0)
-            U32s(dst).v[c / 2] = packHalf2x16(both);
+            U32s(dst).v[c / 2] = halves2(vec2(ch[i].v, next));
     }
 }
 

@@ -67,6 +67,30 @@ vec4 stored_four(uvec4 eight, uint h)
     return vec4(unpackHalf2x16(two.x), unpackHalf2x16(two.y));
 }
 
+// Returns numbers as halves, the largest for those that are larger.
+uint halves2(vec2 v)
+{
+    return packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
+}
+
+uvec4 halves8(vec4 a, vec4 b)
+{
+    return uvec4(halves2(a.xy), halves2(a.zw), halves2(b.xy), halves2(b.zw));
+}
+
+// Returns halves as a later read of the cache gives them. zero: 0, which the compiler does not know; some drop
+// a conversion to halves and back if nothing stands in between (NVIDIA's, 580.159).
+vec2 halves_read(uint halves, uint zero)
+{
+    return unpackHalf2x16(halves ^ zero);
+}
+
+// Returns, as halves, channels in the form that stored_eight returns.
+uvec4 stored_halves(uvec4 eight)
+{
+    return KV_TYPE == KV_Q8_0 ? halves8(stored_four(eight, 0), stored_four(eight, 1)) : eight;
+}
+
 // Returns channels 4 * i .. of a row of dim numbers.
 vec4 cache_four(uvec2 row, uint dim, uint i)
 {

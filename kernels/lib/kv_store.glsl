@@ -8,24 +8,36 @@
 // Returns the `at`-th four numbers in shared memory.
 vec4 staged_four(uint at);
 
-// Returns the scale of the block of channel c before it is rounded. at: the row's first four numbers; dim:
-// number of all.
-float staged_scale(uint at, uint dim, uint c)
+const uint INFINITE = 0x7f800000u; // bits of a float without its sign from which it is not finite
+
+// Returns the largest |x| of the block of channel c, as the bits of a float: the largest integer is also the
+// largest float, and a NaN stays. at: the row's first four numbers; dim: number of all.
+uint staged_most(uint at, uint dim, uint c)
 {
-    uint first = c / Q8_BLOCK * (Q8_BLOCK / 4);
-    float most = 0.0;
+    uint first = c / Q8_BLOCK * (Q8_BLOCK / 4), most = 0;
     [[unroll]] for (uint i = 0; i < Q8_BLOCK / 4; i++) {
-        vec4 v = abs(staged_four(at + min(first + i, dim / 4 - 1)));
+        uvec4 v = floatBitsToUint(staged_four(at + min(first + i, dim / 4 - 1))) & 0x7fffffffu;
         most = max(most, max(max(v.x, v.y), max(v.z, v.w)));
     }
-    return most / 127.0;
+    return most;
+}
+
+// Returns the scale, as it is stored, of a block whose staged_most is `most`.
+uint stored_scale(uint most)
+{
+    if (most >= INFINITE)
+        return 0x7e00u; // NaN
+    return packHalf2x16(vec2(min(uintBitsToFloat(most) / 127.0, 65504.0), 0.0));
 }
 
 // Returns the codes of the row's channels 4 * i ...
 uint staged_codes(uint at, uint dim, uint i)
 {
-    float scale = staged_scale(at, dim, 4 * i), by = scale > 0.0 ? 1.0 / scale : 0.0;
-    vec4 v = staged_four(at + i) * by;
+    uint most = staged_most(at, dim, 4 * i);
+    float scale = uintBitsToFloat(most) / 127.0;
+    if (most >= INFINITE || scale == 0.0)
+        return 0;
+    vec4 v = staged_four(at + i) * (1.0 / scale);
     uvec4 u = uvec4(ivec4(v + 0.5 * sign(v))) & 0xffu;
     return u.x | u.y << 8 | u.z << 16 | u.w << 24;
 }
@@ -33,11 +45,11 @@ uint staged_codes(uint at, uint dim, uint i)
 // Returns the scales of blocks 2 * i and 2 * i + 1; 0 past the last block.
 uint staged_scales(uint at, uint dim, uint i)
 {
-    vec2 scales = vec2(0.0);
+    uint scales = 0;
     [[unroll]] for (uint k = 0; k < 2; k++)
         if ((2 * i + k) * Q8_BLOCK < dim)
-            scales[k] = min(staged_scale(at, dim, (2 * i + k) * Q8_BLOCK), 65504.0);
-    return packHalf2x16(scales);
+            scales |= stored_scale(staged_most(at, dim, (2 * i + k) * Q8_BLOCK)) << 16 * k;
+    return scales;
 }
 
 // Writes the row, divided among `lanes` lanes.

@@ -63,7 +63,7 @@ void store_two(uvec2 row, uint i, vec2 v)
         else
             staged[i / 2].zw = v;
     } else if (KV_TYPE == KV_F16) {
-        U32s(row).v[i] = packHalf2x16(clamp(v, vec2(-65504.0), vec2(65504.0)));
+        U32s(row).v[i] = halves2(v);
     } else {
         F32s(row).v[2 * i] = v.x;
         F32s(row).v[2 * i + 1] = v.y;

@@ -15,6 +15,7 @@
 #include "base/str.h"
 #include "generate/generator.h"
 #include "generate/turn_stops.h"
+#include "sample/sampler.h"
 
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
 #define MAX_TOKENS ((int64_t)1 << 30)
@@ -43,7 +44,7 @@ static const struct {
     /* If several are given, the one that is last in this list wins. */
     {"max_tokens", "n", 0, MAX_TOKENS},
     {"max_completion_tokens", "n", 0, MAX_TOKENS},
-    {"repeat_last_n", "repeat_last_n", 0, 1 << 20},
+    {"repeat_last_n", "repeat_last_n", 0, SAMPLER_MAX_REPEAT_LAST},
 };
 
 static void set(json_t *out, const char *field, json_t *value, struct refusal *refusal)

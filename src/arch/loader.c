@@ -130,7 +130,7 @@ static int use_in_place(struct loader *l, const struct tensor *t, uint64_t *addr
     int64_t n = mapped_fetch(m, t->off, t->bytes);
     errno = n < 0 ? (int)-n : 0;
     if (n < 0)
-        return err_errno(e, ERR_IO, "%s: tensor %s", m->path, t->name);
+        return err_errno(e, ERR_IO, "%s: tensor %s", m->path, tensor_label(t));
     if ((uint64_t)n < t->bytes)
         return err_set(e, ERR_IO,
                        "%s: %" PRIi64 " of %" PRIu64 " bytes at offset %" PRIu64 ", then the file ends",

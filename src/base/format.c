@@ -241,6 +241,22 @@ float format_scale(uint32_t scale, const void *scales, uint64_t i)
     }
 }
 
+bool format_scales_are_finite(uint32_t scale, const void *scales, uint64_t n)
+{
+    const uint8_t *bytes = scales;
+    if (scale == SCALE_BF16)
+        return bf16_all_finite(scales, n / 2);
+    if (scale == SCALE_F16)
+        return f16_all_finite(scales, n / 2);
+    if (scale == SCALE_F32)
+        return float_all_finite(scales, n / 4);
+    uint8_t mask = scale == SCALE_E4M3 ? 0x7f : 0xff; /* all of these bits set: NaN */
+    bool bad = false;
+    for (uint64_t i = 0; i < n; i++)
+        bad |= (bytes[i] & mask) == mask;
+    return !bad;
+}
+
 static float plain_at(const struct format *f, const void *weight, uint64_t i)
 {
     if (f->bits == 32)

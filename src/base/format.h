@@ -68,6 +68,8 @@ void format_decode(const struct format *f, const void *weight, const void *scale
                    uint64_t first, uint64_t n, float *out);
 /* Returns the i-th scale or bias, widened from the type `scale` (SCALE_*). */
 float format_scale(uint32_t scale, const void *scales, uint64_t i);
+/* Returns whether n bytes of scales or biases of this type, whole ones at any alignment, are finite. */
+bool format_scales_are_finite(uint32_t scale, const void *scales, uint64_t n);
 
 /* Returns code i of a stream of codes of 1 to 8 bits. Reads only bytes that contain a bit of it. */
 static inline uint32_t format_code(const uint8_t *codes, uint32_t bits, uint64_t i)

@@ -242,9 +242,12 @@ bool gguf_real(const struct gguf_value *v, double *out)
         *out = v->of.real;
         return true;
     }
-    if (!gguf_whole(v, &whole))
+    if (gguf_whole(v, &whole))
+        *out = (double)whole;
+    else if (v && !v->is_list && v->kind != GGUF_TEXT)
+        *out = (double)v->of.signed_whole;
+    else
         return false;
-    *out = (double)whole;
     return true;
 }
 

@@ -12,6 +12,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "cli/options/options.h"
+#include "model/names.h"
 
 #define INDEX           "model.safetensors.index.json"
 #define MAX_INDEX_BYTES ((uint64_t)100 << 20)
@@ -67,28 +68,48 @@ static char *find_repository(const char *cache, const char *name, struct moeflux
 /* --- a snapshot --- */
 
 struct snapshot {
-    char *path;
+    char *path; /* the directory; the file of a repository with one GGUF file */
     struct timespec changed;
     bool is_main;                /* refs/main names it */
     uint32_t n_files, n_missing; /* that a model needs */
 };
 
-static void look_for(struct snapshot *s, const char *file)
+/* What a snapshot without an index has, by the names of its files. */
+struct weights {
+    uint32_t n_safetensors, n_there; /* a link to nothing is not there */
+    uint32_t n_shards;               /* MMMMM of ...-NNNNN-of-MMMMM.safetensors; 0: there are none */
+    bool has_pytorch;
+    char gguf[512];                      /* the first file of the only set; else one of the files; "": none */
+    size_t gguf_stem;                    /* bytes of the set's name */
+    uint32_t n_gguf_files, n_gguf_there; /* files of the set; a file that is not split is one */
+    bool has_other_gguf;                 /* there are several sets */
+};
+
+static bool is_there(const struct snapshot *s, const char *file)
 {
     char *path = file_join(s->path, file, NULL);
-    s->n_files++;
-    s->n_missing += !path || !file_exists(path);
+    bool there = path && file_exists(path);
     free(path);
+    return there;
 }
 
-/* Counts the files that the index names. */
+static void look_for(struct snapshot *s, const char *file)
+{
+    s->n_files++;
+    s->n_missing += !is_there(s, file);
+}
+
+/* Counts the files that the index names. An index that cannot be used is a missing file. */
 static int look_for_shards(struct snapshot *s, const char *index, struct moeflux_err *e)
 {
     json_t *root = NULL, *value, *seen = json_object();
     const char *name;
     int rc = seen ? json_read_file(index, MAX_INDEX_BYTES, JSON_MAX_LARGE, &root, e)
                   : err_set(e, ERR_MEMORY, "out of memory");
-    json_object_foreach(json_object_get(root, "weight_map"), name, value)
+    json_t *map = json_object_get(root, "weight_map");
+    s->n_files++;
+    s->n_missing += json_object_size(map) == 0;
+    json_object_foreach(map, name, value)
     {
         const char *file = json_string_value(value);
         if (file && !json_object_get(seen, file)) {
@@ -98,36 +119,124 @@ static int look_for_shards(struct snapshot *s, const char *index, struct moeflux
     }
     json_decref(seen);
     json_decref(root);
-    return rc;
+    return rc == ERR_MEMORY ? rc : 0;
 }
 
-/* Counts the weights of a snapshot without an index: there must be one file. */
-static void look_for_weights(struct snapshot *s)
+/* Returns the number of files of a set if the name is STEM-NNNNN-of-MMMMM with this ending; else 0. */
+static uint32_t count_of_set(const char *name, const char *ending, size_t *stem)
 {
-    uint32_t n = 0;
-    DIR *d = opendir(s->path);
+    size_t n = strlen(name), tail = strlen("-00001-of-00002") + strlen(ending);
+    unsigned number, count;
+    int read = 0;
+    *stem = n > tail ? n - tail : 0;
+    if (*stem == 0 || sscanf(name + *stem, "-%5u-of-%5u%n", &number, &count, &read) != 2 ||
+        strcmp(name + *stem + read, ending) != 0)
+        return 0;
+    return count;
+}
+
+static void note_safetensors(struct weights *w, const char *name, bool there)
+{
+    size_t stem;
+    uint32_t n = count_of_set(name, ".safetensors", &stem);
+    w->n_safetensors++;
+    w->n_there += there;
+    w->n_shards = n > w->n_shards ? n : w->n_shards;
+}
+
+static void note_gguf(struct weights *w, const char *name, bool there)
+{
+    size_t stem;
+    uint32_t n = count_of_set(name, ".gguf", &stem);
+    if (n == 0)
+        stem = strlen(name);
+    if (w->gguf[0] && (stem != w->gguf_stem || strncmp(name, w->gguf, stem) != 0)) {
+        w->has_other_gguf = true;
+        return;
+    }
+    w->gguf_stem = stem;
+    w->n_gguf_files = n ? n : 1;
+    w->n_gguf_there += there;
+    if (n)
+        snprintf(w->gguf, sizeof w->gguf, "%.*s-00001-of-%05u.gguf", (int)stem, name, n);
+    else
+        snprintf(w->gguf, sizeof w->gguf, "%s", name);
+}
+
+/* Lists the snapshot's directory, or a directory in it: there only GGUF files count. */
+static void list(const struct snapshot *s, const char *inner, struct weights *w)
+{
+    char *path = file_join(s->path, inner, NULL);
+    DIR *d = path ? opendir(path) : NULL;
     for (struct dirent *x; d && (x = readdir(d));) {
-        const char *dot = strrchr(x->d_name, '.');
-        if (dot && !strcmp(dot, ".safetensors")) {
-            n++;
-            look_for(s, x->d_name);
-        }
+        char name[512];
+        snprintf(name, sizeof name, "%.200s%s%.255s", inner, *inner ? "/" : "", x->d_name);
+        bool there = is_there(s, name);
+        if (names_ends_with(name, ".gguf") && strncmp(x->d_name, "mmproj", 6) != 0)
+            note_gguf(w, name, there);
+        else if (*inner || x->d_name[0] == '.')
+            continue;
+        else if (names_ends_with(name, ".safetensors"))
+            note_safetensors(w, name, there);
+        else if (names_ends_with(name, ".bin") || names_ends_with(name, ".pt") ||
+                 names_ends_with(name, ".pth"))
+            w->has_pytorch = true;
+        else
+            list(s, name, w);
     }
     if (d)
         closedir(d);
-    s->n_files += n == 0;
-    s->n_missing += n == 0;
+    free(path);
+}
+
+/* Takes the only GGUF file or set, else the directory of several, which which_model.h explains. */
+static int take_gguf(struct snapshot *s, struct weights *w, struct moeflux_err *e)
+{
+    char *slash = strrchr(w->gguf, '/');
+    if (w->has_other_gguf && !slash)
+        return 0;
+    if (w->has_other_gguf) {
+        *slash = '\0';
+    } else {
+        s->n_files += w->n_gguf_files;
+        s->n_missing += w->n_gguf_files - (uint32_t)size_min(w->n_gguf_there, w->n_gguf_files);
+    }
+    char *path = file_join(s->path, w->gguf, e);
+    if (!path)
+        return ERR_MEMORY;
+    free(s->path);
+    s->path = path;
+    return 0;
+}
+
+/* Counts the weights of a snapshot without an index: one file, unless its name says that there are more. */
+static int look_for_weights(struct snapshot *s, struct moeflux_err *e)
+{
+    struct weights w = {0};
+    list(s, "", &w);
+    if (w.n_safetensors == 0 && w.gguf[0])
+        return take_gguf(s, &w, e);
+    if (w.n_safetensors == 0 && w.has_pytorch) /* which_model.h explains it */
+        return 0;
+    uint32_t n = w.n_shards ? w.n_shards : w.n_safetensors ? w.n_safetensors : 1;
+    look_for(s, "config.json");
+    if (w.n_shards)
+        look_for(s, INDEX);
+    s->n_files += n;
+    s->n_missing += n - (uint32_t)size_min(w.n_there, n);
+    return 0;
 }
 
 static int look_at(struct snapshot *s, struct moeflux_err *e)
 {
     char *index = file_join(s->path, INDEX, e);
     int rc = index ? 0 : ERR_MEMORY;
-    look_for(s, "config.json");
-    if (rc == 0 && file_exists(index))
+    if (rc == 0 && file_exists(index)) {
+        look_for(s, "config.json");
         rc = look_for_shards(s, index, e);
-    else if (rc == 0)
-        look_for_weights(s);
+    } else if (rc == 0) {
+        rc = look_for_weights(s, e);
+    }
     free(index);
     return rc;
 }

@@ -163,7 +163,7 @@ static int prefill(struct run *r, struct moeflux_err *e)
     r->stats.prefill_ns = clock_ns() - r->stats.start_ns;
     r->stats.n_reused = r->cache.n_reused;
     r->stats.n_prompt = (uint32_t)r->tokens.n - r->cache.n_reused;
-    bar_hold(&r->bar);
+    bar_end(&r->bar);
     return rc ? rc : probe_finish(&r->probe, s->logits, e);
 }
 
@@ -209,9 +209,11 @@ static int generate(struct run *r, struct moeflux_err *e)
     printer_init(&printer, r->out, o, r->term);
     if (!o->json)
         ao.sink = printer_sink(&printer);
+    bar_hold(&r->bar);
     int rc = answer_run(&r->answer, &r->generator, &ao, e);
     struct moeflux_err closing = {0};
     int ended = printer_end(&printer, &closing);
+    bar_end(&r->bar);
     if (!rc && ended)
         rc = err_set(e, closing.code, "%s", closing.text);
     return rc;

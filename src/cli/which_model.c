@@ -141,14 +141,7 @@ int which_model_check(const char *path, struct moeflux_err *e)
         return check_dir(path, e);
     if (file_exists(path))
         return check_file(path, e);
-    if (ends_with(path, ".gguf"))
-        return 0;
-    return hub_is_name(path)
-               ? err_set(e, ERR_IO,
-                         "%s: no such directory; a repository of that name is fetched by \"hf download %s\", "
-                         "and then -m %s is the model",
-                         path, path, path)
-               : 0;
+    return 0;
 }
 
 int which_model_refuse_word(const char *word, struct moeflux_err *e)
@@ -164,6 +157,9 @@ int which_model_refuse_word(const char *word, struct moeflux_err *e)
                        word);
     if (which_model_check(word, &why))
         return err_set(e, ERR_USAGE, "%s", why.text);
+    if (hub_is_name(word) && !ends_with(word, ".gguf"))
+        return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a repository's name goes after -m (-m %s)",
+                       word, word);
     for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
         closest_try(&closest, verbs[i], strlen(verbs[i]));
     if (closest.best)

@@ -5,10 +5,9 @@
 
 struct moeflux_err;
 
-/* Checks the path of -m, inspect, or convert SRC. ERR_IO: the name of a repository. ERR_UNSUPPORTED: a
- * directory of GGUF files, or a directory with files of PyTorch only.
- * ERR_FORMAT: pointers of git-lfs, or a file instead of its directory. 0: it looks like a model, or what is
- * wrong is left to its reader. */
+/* Checks the path of -m, inspect, or convert SRC. ERR_UNSUPPORTED: a directory of GGUF files, or with files
+ * of PyTorch only. ERR_FORMAT: pointers of git-lfs, or a file instead of its directory. 0: it looks like a
+ * model, or what is wrong is left to its reader. */
 int which_model_check(const char *path, struct moeflux_err *e);
 
 /* Refuses a first word that is no verb. ERR_USAGE says which verb, or -m, was probably meant. */

@@ -10,6 +10,7 @@
 #include "model/names.h"
 #include "model/quant_config.h"
 #include "model/table.h"
+#include "model/tensor.h"
 
 /* Returns the format of the router and the shared expert's gate. MLX has groups of 64 there. */
 static uint32_t gate_format(const struct family *f)
@@ -120,9 +121,9 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     const char *name = w->weight->name;
     struct convert_wish wish = convert_settings_matrix(&p->settings, &p->src.config, name);
     char what[160];
-    snprintf(what, sizeof what, "tensor %s", name);
+    snprintf(what, sizeof what, "tensor %s", tensor_label(w->weight));
     *format = FORMAT_NONE;
-    if (p->is_gguf)
+    if (p->src.is_gguf)
         return choose_gguf(p, &wish, w, what, format, e);
     if (p->expert_format != FORMAT_NONE && !wish.bits) /* the rest was published unquantised on purpose */
         return 0;
@@ -165,8 +166,8 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     struct convert_wish wish = convert_settings_experts(&p->settings, c, layer, down);
     char what[64];
     snprintf(what, sizeof what, "layer %u's experts, %s", layer, down ? "down" : "gate and up");
-    bool is_free = p->is_gguf && wish.bits && !experts_are_exact(p, layer, down, from);
-    bool has_codes = p->quantised || p->expert_format != FORMAT_NONE || (p->is_gguf && !is_free);
+    bool is_free = p->src.is_gguf && wish.bits && !experts_are_exact(p, layer, down, from);
+    bool has_codes = p->quantised || p->expert_format != FORMAT_NONE || (p->src.is_gguf && !is_free);
     p->choice[wish.by_expert_bits].n_lowered += is_free;
     *format = has_codes ? lower(p, &wish, from, what) : quantised(&wish);
     if (has_codes && *format == from)
@@ -193,7 +194,7 @@ int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert
         from = p->src.experts[layer].formats;
     else if (p->expert_format != FORMAT_NONE)
         from = (struct expert_formats){p->expert_format, p->expert_format, p->expert_format};
-    else if (p->is_gguf)
+    else if (p->src.is_gguf)
         find_gguf_formats(p, layer, &from);
     int rc = choose_projection(p, layer, false, from.up, &out->up, e);
     if (rc == 0)
@@ -219,9 +220,9 @@ void convert_choose_default(struct convert_plan *p, uint32_t source_bits, uint32
 int convert_choose_check(const struct convert_plan *p, struct moeflux_err *e)
 {
     const struct convert_settings *s = &p->settings;
-    if (!(p->quantised || p->is_gguf) || !convert_settings_given(s))
+    if (!(p->quantised || p->src.is_gguf) || !convert_settings_given(s))
         return 0;
-    bool is_rule_alone = p->is_gguf && !s->group && !s->expert_group;
+    bool is_rule_alone = p->src.is_gguf && !s->group && !s->expert_group;
     if (!convert_settings_give_bits(s) && !is_rule_alone)
         return err_set(
             e, ERR_USAGE,

@@ -84,7 +84,7 @@ static int prepare(struct conversion *c, const struct convert_options *o, struct
 {
     uint64_t need[SPREAD_MAX_PARTS];
     int rc = convert_plan_open(&c->plan, o->src, &o->settings, e);
-    if (rc == 0 && c->plan.is_gguf)
+    if (rc == 0 && c->plan.src.is_gguf)
         rc = check_gguf_texts(&c->plan.gguf.file, e);
     if (rc < 0)
         return rc;
@@ -184,7 +184,7 @@ static int write_small_files(struct conversion *c, struct moeflux_err *e)
     if (rc == 0)
         rc = put_json(c, 0, "config.json", convert_json_config(&c->plan, e), e);
     if (rc == 0)
-        rc = c->plan.is_gguf ? make_gguf_texts(c, e) : copy_small_files(c, e);
+        rc = c->plan.src.is_gguf ? make_gguf_texts(c, e) : copy_small_files(c, e);
     if (rc == 0)
         rc = write_parts(c, e);
     /* Without its manifest a directory does not open as a packed one, so the manifest is written last. */

@@ -48,24 +48,17 @@ static int make_blocks(struct dense *d, struct moeflux_err *e)
 static int fail_value(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", p->src.files[t->file].path,
-                   t->name);
+                   tensor_label(t));
 }
 
 static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)
 {
     if (t->dtype == DTYPE_GGUF)
         return float_all_finite(values, n);
-    if (t->dtype == DTYPE_BF16)
-        return bf16_all_finite(values, n);
-    if (t->dtype == DTYPE_F16)
-        return f16_all_finite(values, n);
     if (t->dtype == DTYPE_U8) /* scales: a byte is a power of two or a small float */
         return model_dir_check_bytes(t, values, n);
-    const uint8_t *codes = values;
-    bool has_nan = false;
-    for (uint64_t i = 0; t->dtype == DTYPE_F8_E4M3 && i < n; i++)
-        has_nan |= (codes[i] & 0x7f) == 0x7f;
-    return t->dtype == DTYPE_F32 ? float_all_finite(values, n) : !has_nan;
+    uint32_t type = t->dtype == DTYPE_F8_E4M3 ? SCALE_E4M3 : tensor_scale_type(t->dtype);
+    return type == SCALE_NONE || format_scales_are_finite(type, values, n * tensor_dtype_bytes(t->dtype));
 }
 
 static void widen(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)

@@ -21,17 +21,11 @@ void convert_experts_name(uint32_t layer, char out[CONVERT_NAME])
 
 /* --- one expert --- */
 
-/* Reads an expert as the source has it. */
+/* Reads an expert in the source's formats. */
 static int copy_expert(const struct convert_plan *p, uint32_t layer, uint32_t expert, uint8_t *slot,
                        struct moeflux_err *e)
 {
-    struct extent x[EXPERT_MAX_EXTENTS];
-    uint32_t n = model_dir_expert(&p->src, layer, expert, x);
-    int rc = 0;
-    for (uint32_t i = 0; i < n && rc == 0; i++) {
-        const struct open_file *f = &p->src.files[x[i].file];
-        rc = file_read_at(f->fd, f->path, slot + x[i].at, x[i].bytes, x[i].off, e);
-    }
+    int rc = model_dir_read_expert(&p->src, layer, expert, 0, p->src.experts[layer].bytes, slot, e);
     return rc < 0 ? rc : model_dir_check_expert(&p->src, layer, expert, slot, e);
 }
 
@@ -78,7 +72,7 @@ static int repack_matrix(const struct convert_plan *p, const struct convert_run 
 static int fail_value(const struct convert_plan *p, const struct tensor *t, struct moeflux_err *e)
 {
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", p->src.files[t->file].path,
-                   t->name);
+                   tensor_label(t));
 }
 
 static int quantise_matrix(const struct convert_plan *p, const struct convert_run *run, uint8_t *slot,
@@ -86,7 +80,7 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
                            struct moeflux_err *e)
 {
     struct convert_error own = {0};
-    if (p->is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
+    if (p->src.is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
         return repack_matrix(p, run, slot, to, sum, e);
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
         uint64_t n = size_min(CONVERT_BLOCK, run->n - at);

@@ -64,9 +64,7 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
     if (rc == 0)
         rc = checkpoint_open(m, q, e);
     if (rc == 0)
-        rc = model_check_quantised(m, e);
-    if (rc == 0)
-        rc = model_check_complete(m, e);
+        rc = model_check_tensors(m, e);
     if (rc == 0)
         convert_choose_default(p, 0, 0);
     return rc;
@@ -77,7 +75,7 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
 static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
     struct model_dir *m = &p->src;
-    p->is_gguf = true;
+    m->is_gguf = true;
     p->gguf.rounds_scales = p->settings.half_scales;
     m->path = mem_text(src, e);
     int rc = m->path ? gguf_open(&p->gguf.file, src, e) : ERR_MEMORY;
@@ -92,9 +90,7 @@ static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err
     if (rc == 0)
         rc = gguf_source_open(&p->gguf, m, e);
     if (rc == 0)
-        rc = model_check_quantised(m, e);
-    if (rc == 0)
-        rc = model_check_complete(m, e);
+        rc = model_check_tensors(m, e);
     p->bits = 4;
     p->group = 32;
     return rc;
@@ -154,8 +150,7 @@ static int add_output(struct convert_plan *p, struct convert_item *it, const cha
     t->bits = dtype == DTYPE_U32 ? it->src->bits : 0;
     t->group = dtype == DTYPE_U32 ? it->src->group : 0;
     t->mode = dtype == DTYPE_U32 ? it->src->mode : QUANT_AFFINE;
-    t->name = mem_text(name, e);
-    if (!t->name)
+    if (tensor_set_name(t, name, NULL, e) < 0)
         return ERR_MEMORY;
     it->n_out++;
     uint64_t elements = it->src->bytes / tensor_dtype_bytes(it->src->dtype) / tensor_cols(it->src) * cols;
@@ -226,11 +221,11 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
         rc = convert_choose_matrix(p, &w, &format, e);
     if (rc < 0)
         return rc;
-    if (p->is_gguf && format != FORMAT_NONE) {
+    if (p->src.is_gguf && format != FORMAT_NONE) {
         bool exact = gguf_source_holds(&p->gguf, w.weight, format);
         return add_quantised(p, exact ? CONVERT_REPACK : CONVERT_QUANTISE, &w, format, e);
     }
-    if (p->is_gguf)
+    if (p->src.is_gguf)
         return add_simple(p,
                           w.format == FORMAT_F16 || w.format == FORMAT_BF16 ? CONVERT_NARROW : CONVERT_COPY,
                           w.weight, e);
@@ -329,13 +324,13 @@ int convert_plan_check_error(const struct convert_plan *p, const struct tensor *
                              const struct convert_error *sum, struct moeflux_err *e)
 {
     double lost = sum->squares > 0 ? sqrt(sum->stored / sum->squares) : 0;
-    if (!p->is_gguf || p->settings.lossy || convert_settings_give_bits(&p->settings) ||
+    if (!p->src.is_gguf || p->settings.lossy || convert_settings_give_bits(&p->settings) ||
         lost <= CONVERT_MAX_LOSS)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: tensor %s: %s becomes %s, which changes it by %.1f %% (expected at most %.0f %%); "
                    "--lossy takes it",
-                   p->src.files[t->file].path, t->name, gguf_source_type(&p->gguf, t),
+                   p->src.files[t->file].path, tensor_label(t), gguf_source_type(&p->gguf, t),
                    format_of(format)->name, 100 * lost, 100 * CONVERT_MAX_LOSS);
 }
 
@@ -528,8 +523,8 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
     int rc = convert_settings_check(s, e);
     if (rc == 0)
         rc = open_source(p, src, e);
-    p->rule = choose_rule(s, p->is_gguf);
-    if (rc == 0 && (s->lossy || s->half_scales) && !p->is_gguf)
+    p->rule = choose_rule(s, p->src.is_gguf);
+    if (rc == 0 && (s->lossy || s->half_scales) && !p->src.is_gguf)
         rc = err_set(e, ERR_USAGE, "--%s: %s is no GGUF file", s->lossy ? "lossy" : "half-scales", src);
     /* Must precede plan_dense: dense matrices stay unquantised only if the experts have codes. */
     if (rc < 0 || p->expert_format == FORMAT_NONE || !has_codes(p))

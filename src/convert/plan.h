@@ -46,13 +46,12 @@ struct convert_plan {
     /* [0]: --bits, --mode or --recipe; [1]: --expert-bits or --expert-mode */
     struct convert_choice choice[2];
     struct model_dir src;    /* canonical names; an unquantised source has no expert places */
-    struct gguf_source gguf; /* valid if is_gguf: the source is a GGUF file, or a split set */
-    bool is_gguf;
-    bool quantised;         /* the source holds MLX codes already */
-    uint32_t expert_format; /* FORMAT_* of its experts, if they alone have codes; else FORMAT_NONE */
-    bool is_packed;         /* they are in the form of model/packed.h */
-    uint32_t bits, group;   /* format of most matrices */
-    struct json_t *config;  /* config.json, and its text */
+    struct gguf_source gguf; /* valid if src.is_gguf: the source is a GGUF file, or a split set */
+    bool quantised;          /* the source holds MLX codes already */
+    uint32_t expert_format;  /* FORMAT_* of its experts, if they alone have codes; else FORMAT_NONE */
+    bool is_packed;          /* they are in the form of model/packed.h */
+    uint32_t bits, group;    /* format of most matrices */
+    struct json_t *config;   /* config.json, and its text */
     char *config_text;
     size_t config_len;
     struct convert_item *items;

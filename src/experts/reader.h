@@ -47,9 +47,10 @@ enum reader_mode {
  * In file and slot every extent must begin at a block of the file system (512 or 4096 bytes). It must also
  * end at one, except for an expert's last extent. */
 enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
+/* Times that a read is tried again after an error. */
+enum { READER_RETRIES = 2 };
 /* The least bytes of a piece, except for the last of an extent: of direct reads; of reads through the page
  * cache, where a piece is one thread's copy. */
-enum { READER_RETRIES = 2 };
 enum { READER_PIECE_BYTES = 512 << 10, READER_CACHED_PIECE_BYTES = 1 << 20, READER_MAX_PARTS = 24 };
 
 /* "auto", "mmap", "pread", "uring" or "direct". */

@@ -485,8 +485,9 @@ static bool retry(struct reader_work *w, struct read_part *p, int number)
         return false;
     p->n_errors++;
     pthread_mutex_lock(&w->lock);
-    bool first = w->stats.n_retried++ == 0 && !w->has_warned;
-    w->has_warned |= first;
+    w->stats.n_retried++;
+    bool first = !w->has_warned;
+    w->has_warned = true;
     pthread_mutex_unlock(&w->lock);
     if (first && w->warning.tell) {
         describe(w, p, number, &e);

@@ -24,9 +24,10 @@ enum { MAX_STALLS = 1000 };
 /* One read, of some consecutive pieces. */
 struct row_op {
     uint8_t *room; /* [slot_bytes], page-aligned */
-    uint32_t first, end, file, n_stalls;
-    uint64_t off;           /* a whole block */
-    uint64_t bytes, n_done; /* wanted and read, counted from off */
+    uint32_t first, end, file;
+    uint32_t n_stalls, n_errors; /* see struct read_part */
+    uint64_t off;                /* a whole block */
+    uint64_t bytes, n_done;      /* wanted and read, counted from off */
 };
 
 struct row_reader {
@@ -77,7 +78,7 @@ static bool begin(struct batch *b, struct row_op *op)
     op->first = b->next;
     op->file = p->file;
     op->off = p->off / r->block * r->block;
-    op->n_done = op->n_stalls = 0;
+    op->n_done = op->n_stalls = op->n_errors = 0;
     while (++b->next < b->n) {
         const struct row_piece *q = &b->pieces[b->next];
         uint64_t later = size_max(end, q->off + q->bytes);
@@ -129,7 +130,7 @@ static int advance(const struct row_reader *r, struct row_op *op, int64_t result
     }
     if (result < 0) {
         *number = (int)-result;
-        return ERR_IO;
+        return op->n_errors++ < READER_RETRIES ? 0 : ERR_IO;
     }
     uint64_t there = op->n_done + (uint64_t)result;
     if (there >= op->bytes)
@@ -276,6 +277,14 @@ static void expect(const struct batch *b, uint32_t from)
     }
 }
 
+static int64_t fetch(const struct mapped *m, const struct row_op *op)
+{
+    int64_t there = -EIO;
+    for (int i = 0; there < 0 && i <= READER_RETRIES; i++)
+        there = mapped_fetch(m, op->off, op->bytes);
+    return there;
+}
+
 static void read_mapped(struct batch *b)
 {
     struct row_op *op = b->reader->ops;
@@ -285,7 +294,7 @@ static void read_mapped(struct batch *b)
             expect(b, op->first);
             ahead = (uint32_t)size_max(op->end, (uint64_t)op->first + MAPPED_AHEAD);
         }
-        int64_t there = mapped_fetch(m, op->off, op->bytes);
+        int64_t there = fetch(m, op);
         if (there == (int64_t)op->bytes) {
             hand_out(b, op, m->at + op->off);
             mapped_drop(m, op->off, op->bytes);
@@ -374,12 +383,13 @@ static int open_files(struct row_reader *r, const bool *is_read, struct moeflux_
     return rc;
 }
 
+/* Direct reads do without io_uring, with less depth. */
 static int open_ring(struct row_reader *r, struct moeflux_err *e)
 {
     int rc = io_uring_queue_init(DEPTH, &r->ring, 0);
     errno = -rc;
     r->has_ring = rc == 0;
-    return rc < 0 ? err_errno(e, ERR_UNSUPPORTED, "io_uring cannot be used") : 0;
+    return rc < 0 && r->mode == READER_URING ? err_errno(e, ERR_UNSUPPORTED, "io_uring cannot be used") : 0;
 }
 
 static int open_ops(struct row_reader *r, uint32_t max_bytes, struct moeflux_err *e)
@@ -417,9 +427,7 @@ static int open_as(struct row_reader *r, enum reader_mode mode, const bool *is_r
     int rc = open_files(r, is_read, e);
     if (rc == 0 && (mode == READER_URING || mode == READER_DIRECT))
         rc = open_ring(r, e);
-    /* Direct reads do without io_uring, with less depth. */
-    bool by_threads = mode == READER_PREAD || (mode == READER_DIRECT && rc == ERR_UNSUPPORTED && r->block);
-    if (by_threads)
+    if (rc == 0 && !r->maps && !r->has_ring)
         rc = (r->pool = pool_new(N_THREADS, e)) ? 0 : ERR_MEMORY;
     if (rc == 0)
         rc = open_ops(r, max_bytes, e);

@@ -1,7 +1,8 @@
 /* row_reader.h - reads many small pieces of a model's files at once: the rows of n-gram tables.
  *
  * Rows lie far apart, so each costs the latency of a disk. Many are in flight at once, and pieces in the same
- * block are one read. Nothing is cached, except by the system in modes other than direct.
+ * block are one read. Nothing is cached, except by the system in modes other than direct. A read that fails
+ * is tried again, READER_RETRIES times.
  *
  * Not locked: one thread calls. */
 #ifndef MOEFLUX_EXPERTS_ROW_READER_H
@@ -20,8 +21,8 @@ struct row_piece {
 };
 
 struct row_reader_options {
-    /* READER_AUTO: uring if tables and experts fit in 3/4 of host_bytes, else direct. Without io_uring, pread
-     * instead of uring. */
+    /* READER_AUTO: uring if tables and experts fit in 3/4 of host_bytes, else direct. Where direct reads are
+     * not possible, uring; without io_uring, pread instead of uring. */
     enum reader_mode mode;
     uint64_t host_bytes; /* auto: host memory available for the page cache */
     uint32_t max_bytes;  /* bytes of the largest piece */

@@ -385,7 +385,7 @@ static int get_options(struct request *r, const char *where, struct moeflux_err 
     get_whole(&v, "n", REQUEST_NO_LIMIT, MAX_TOKENS, &o->predict);
     get_whole(&v, "seed", -1, MAX_SEED, &o->seed);
     get_whole(&v, "top_k", 0, MAX_TOKENS, &o->top_k);
-    get_whole(&v, "repeat_last_n", 0, 1 << 20, &o->repeat_last);
+    get_whole(&v, "repeat_last_n", 0, SAMPLER_MAX_REPEAT_LAST, &o->repeat_last);
     get_real(&v, "temp", &o->temp);
     get_real(&v, "top_p", &o->top_p);
     get_real(&v, "min_p", &o->min_p);

@@ -13,7 +13,7 @@
 #include "model/expert_tensors.h"
 #include "model/extent_rule.h"
 #include "model/fp8.h"
-#include "model/names.h"
+#include "model/model_dir_find.h"
 #include "model/tensor.h"
 
 /* Kernels read blocks by words of up to 16 bytes. */
@@ -175,20 +175,13 @@ static bool is_fp8(uint32_t format)
     return format == FORMAT_FP8 || format == FORMAT_FP8_32;
 }
 
+/* Returns FORMAT_NONE if no format has the bytes. */
 static uint32_t format_of_tensor(const struct model_dir *m, const struct tensor *t)
 {
-    switch (t->dtype) {
-    case DTYPE_F8_E4M3:
-        return fp8_format(&m->fp8, (uint32_t)tensor_cols(t));
-    case DTYPE_BF16:
-        return FORMAT_BF16;
-    case DTYPE_F16:
-        return FORMAT_F16;
-    case DTYPE_F32:
-        return FORMAT_F32;
-    default:
-        return t->format;
-    }
+    if (t->dtype != DTYPE_F8_E4M3)
+        return tensor_format(t);
+    uint32_t format = fp8_format(&m->fp8, (uint32_t)tensor_cols(t));
+    return is_fp8(format) ? format : FORMAT_NONE;
 }
 
 static const char *file_of(const struct model_dir *m, const struct tensor *t)
@@ -212,7 +205,8 @@ static int find_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
             file_of(m, t), t->name);
     if (format_of_tensor(m, t) != p->format)
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: %s, expected %s as in the layer's other experts",
-                       file_of(m, t), t->name, tensor_dtype_name(t->dtype), format_of(p->format)->name);
+                       file_of(m, t), tensor_label(t), tensor_dtype_name(t->dtype),
+                       format_of(p->format)->name);
     if (t->dtype == DTYPE_F8_E4M3)
         return part ? fp8_scales(m, t, &out->t, e) : 0;
     if (tails[part])
@@ -229,9 +223,7 @@ static struct expert_spot spot_of(const struct expert_tensor *x)
 /* Returns whether the experts' scales are those of packed.h, whose biases follow from them. */
 static bool is_centred(const struct model_dir *m, const struct tensor *scales)
 {
-    char *name = names_replace_end(scales->name, strlen("scales"), "biases", NULL);
-    const struct tensor *b = name ? tensor_find(m->tensors, m->n_tensors, name) : NULL;
-    free(name);
+    const struct tensor *b = model_dir_find_like(m, scales->name, strlen("scales"), "biases");
     return b && b->file == scales->file && b->off == scales->off;
 }
 
@@ -248,10 +240,11 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
                                     .at = p->at[part],
                                     .end = ups[part] + bytes,
                                     .second_at = ups[part],
-                                    .row_bytes = t->pieces.runs[0].bytes};
+                                    .row_bytes = t->pieces.runs[0].bytes,
+                                    .scale = part ? format_of(p->format)->scale : SCALE_NONE};
     else if (part == 1 && is_fp8(p->format)) {
         const struct fp8_blocks of = fp8_blocks_of(m, rows, cols, t);
-        *out = extent_rule_blocks(&of, t->dtype, rows, cols, format_of(p->format)->group, p->at[part]);
+        *out = extent_rule_blocks(&of, t, rows, cols, format_of(p->format)->group, p->at[part]);
     } else if (part == 1 && is_centred(m, t))
         *out = (struct extent_rule){.change = EXTENT_CENTRED,
                                     .at = p->at[1],
@@ -270,9 +263,25 @@ static bool comes_along(const struct projection *p, uint32_t part, const struct 
     return is_up || (part == 2 && place->rules[place->n_runs - 1].change == EXTENT_CENTRED);
 }
 
-/* Finds the spot of each expert's part. */
+/* Checks that a part is stored as the first expert's, whose length and rule are used for all. */
+static int check_like(const struct model_dir *m, const struct tensor *t, const struct tensor *first,
+                      struct moeflux_err *e)
+{
+    char found[TENSOR_SHAPE_TEXT], expected[TENSOR_SHAPE_TEXT];
+    if (t->dtype != first->dtype)
+        return tensor_fail_dtype(t, tensor_dtype_name(first->dtype), file_of(m, t), e);
+    tensor_shape_text(t, found);
+    tensor_shape_text(first, expected);
+    return strcmp(found, expected) == 0
+               ? 0
+               : err_set(e, ERR_UNSUPPORTED,
+                         "%s: tensor %s: shape %s, expected %s as in the layer's other experts",
+                         file_of(m, t), tensor_label(t), found, expected);
+}
+
+/* Finds the spot of each expert's part. first: the first expert's tensor. */
 static int find_spots(struct model_dir *m, uint32_t layer, const struct projection *p, uint32_t part,
-                      enum dtype dtype, struct expert_spot **out, struct moeflux_err *e)
+                      const struct tensor *first, struct expert_spot **out, struct moeflux_err *e)
 {
     uint32_t n = m->config.n_experts;
     struct expert_spot *spots = *out = mem_new(n, sizeof *spots, e);
@@ -280,8 +289,8 @@ static int find_spots(struct model_dir *m, uint32_t layer, const struct projecti
     for (uint32_t i = 0; i < n && rc == 0; i++) {
         struct expert_tensor x;
         rc = find_part(m, layer, i, p, part, &x, e);
-        if (rc == 0 && x.t->dtype != dtype)
-            rc = tensor_fail_dtype(x.t, tensor_dtype_name(dtype), file_of(m, x.t), e);
+        if (rc == 0)
+            rc = check_like(m, x.t, first, e);
         if (rc == 0)
             spots[i] = spot_of(&x);
     }
@@ -304,7 +313,7 @@ static int add_run(struct model_dir *m, uint32_t layer, const struct projection 
         (struct expert_run){first.file, first.off, x.of > 1 ? x.of / n * bytes : 0, bytes, p->at[part]};
     m->expert_bytes += n * bytes;
     if (x.of == 1)
-        rc = find_spots(m, layer, p, part, x.t->dtype, &place->spots[place->n_runs], e);
+        rc = find_spots(m, layer, p, part, x.t, &place->spots[place->n_runs], e);
     place->n_runs++;
     return rc;
 }
@@ -313,11 +322,22 @@ static int place_projection_of(struct model_dir *m, uint32_t layer, const struct
                                struct moeflux_err *e)
 {
     const struct format *f = format_of(p->format);
-    uint32_t n_parts = f->group == 1 ? 1 : 2u + f->has_bias;
+    uint32_t n_parts = f->scale_bytes ? 2u + f->has_bias : 1;
     int rc = 0;
     for (uint32_t i = 0; i < n_parts && rc == 0; i++)
         rc = add_run(m, layer, p, i, e);
     return rc;
+}
+
+static int fail_format(const struct model_dir *m, const struct tensor *t, struct moeflux_err *e)
+{
+    char blocks[64] = "";
+    if (t->dtype == DTYPE_F8_E4M3)
+        snprintf(blocks, sizeof blocks, " of %" PRIu64 " columns in blocks of %u", tensor_cols(t),
+                 m->fp8.cols);
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: tensor %s: %s experts%s do not run as they lie; run `moeflux convert` first",
+                   file_of(m, t), tensor_label(t), tensor_dtype_name(t->dtype), blocks);
 }
 
 static int find_formats(const struct model_dir *m, uint32_t layer, uint32_t formats[EXPERT_PROJS],
@@ -331,10 +351,7 @@ static int find_formats(const struct model_dir *m, uint32_t layer, uint32_t form
             return rc;
         formats[proj] = format_of_tensor(m, x.t);
         if (formats[proj] == FORMAT_NONE)
-            rc = err_set(e, ERR_UNSUPPORTED,
-                         "%s: tensor %s: %s experts do not run as they lie; run `moeflux "
-                         "convert` first",
-                         file_of(m, x.t), x.t->name, tensor_dtype_name(x.t->dtype));
+            rc = fail_format(m, x.t, e);
     }
     return rc;
 }

@@ -46,8 +46,9 @@ int expert_places_lay_out(struct model_dir *m, uint32_t layer, const struct expe
 int expert_places_from_files(struct model_dir *m, const char *dir, const struct expert_formats *f,
                              struct moeflux_err *e);
 
-/* Fills the same from a checkpoint's tensors (expert_tensors.h). ERR_FORMAT: a tensor is missing, or has
- * another shape or dtype. ERR_UNSUPPORTED: no format serves the tensors' bytes. */
+/* Fills the same from the tensors of a checkpoint or a GGUF file (expert_tensors.h). ERR_FORMAT: a tensor is
+ * missing, or has another shape or dtype. ERR_UNSUPPORTED: no format serves the tensors' bytes, or gate and
+ * up have different formats. */
 int expert_places_from_tensors(struct model_dir *m, struct moeflux_err *e);
 
 /* NULL is legal. */

@@ -56,7 +56,7 @@ bool expert_tensors_by_columns(const struct model_dir *m, const struct tensor *t
 static int check_dtype(const struct model_dir *m, const struct tensor *t, struct moeflux_err *e)
 {
     bool has_codes = t->dtype == DTYPE_U32 && t->format != FORMAT_NONE;
-    if (tensor_is_float(t->dtype) || t->dtype == DTYPE_F8_E4M3 || has_codes)
+    if (tensor_is_float(t->dtype) || t->dtype == DTYPE_F8_E4M3 || t->dtype == DTYPE_BLOCKS || has_codes)
         return 0;
     return tensor_fail_dtype(t, "BF16, F16, F32 or F8_E4M3", m->files[t->file].path, e);
 }
@@ -84,8 +84,8 @@ static int check(const struct model_dir *m, const struct expert_tensor *x, uint6
     char found[TENSOR_SHAPE_TEXT], expected[TENSOR_SHAPE_TEXT];
     tensor_shape_text(t, found);
     tensor_shape_text(&wanted, expected);
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected %s", m->files[t->file].path, t->name,
-                   found, expected);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected %s", m->files[t->file].path,
+                   tensor_label(t), found, expected);
 }
 
 int expert_tensors_find(const struct model_dir *m, uint32_t layer, uint32_t expert, enum expert_proj proj,
@@ -104,8 +104,5 @@ int expert_tensors_find(const struct model_dir *m, uint32_t layer, uint32_t expe
 const struct tensor *expert_tensors_part(const struct model_dir *m, const struct tensor *weight,
                                          const char *tail)
 {
-    char name[NAME];
-    size_t stem = strlen(weight->name) - strlen("weight");
-    int n = snprintf(name, sizeof name, "%.*s%s", (int)stem, weight->name, tail);
-    return n > 0 && (size_t)n < sizeof name ? model_dir_find(m, name) : NULL;
+    return model_dir_find_like(m, weight->name, strlen("weight"), tail);
 }

@@ -1,5 +1,5 @@
-/* expert_tensors.h - finds the matrices of routed experts among a checkpoint's tensors. They are stacks of
- * all experts, stacks with gate above up, or tensors of one expert each. */
+/* expert_tensors.h - finds the matrices of routed experts among the tensors of a checkpoint or a GGUF file.
+ * They are stacks of all experts, stacks with gate above up, or tensors of one expert each. */
 #ifndef MOEFLUX_MODEL_EXPERT_TENSORS_H
 #define MOEFLUX_MODEL_EXPERT_TENSORS_H
 
@@ -24,8 +24,8 @@ struct expert_tensor {
 /* Returns whether a tensor with this name holds numbers of routed experts, or their biases. */
 bool expert_tensors_has(const char *name);
 
-/* Finds an expert's matrix; ERR_FORMAT: it is missing, or has another shape or dtype than BF16, F16, F32,
- * F8_E4M3, U32 with a format, or a GGUF file's. */
+/* Finds an expert's matrix. ERR_FORMAT: it is missing, or has another shape or dtype than BF16, F16, F32,
+ * F8_E4M3, U32 with a format, or those of GGUF files. ERR_FORMAT, ERR_UNSUPPORTED: see fp8_scales. */
 int expert_tensors_find(const struct model_dir *m, uint32_t layer, uint32_t expert, enum expert_proj proj,
                         struct expert_tensor *out, struct moeflux_err *e);
 

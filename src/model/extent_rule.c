@@ -3,39 +3,24 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/f16.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "model/packed.h"
 #include "model/tensor.h"
 
-struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, enum dtype dtype, uint32_t rows,
+struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, const struct tensor *scales, uint32_t rows,
                                       uint32_t cols, uint32_t group, uint64_t at)
 {
     return (struct extent_rule){.change = EXTENT_BLOCKS,
                                 .at = at,
                                 .end = at + (uint64_t)rows * (cols / group) * sizeof(float),
-                                .dtype = dtype,
+                                .scale = tensor_scale_type(scales->dtype),
+                                .scale_bytes = tensor_dtype_bytes(scales->dtype),
                                 .block_rows = b->rows,
                                 .block_cols = b->cols,
                                 .group = group,
                                 .rows = rows,
                                 .cols = cols};
-}
-
-static float scale_at(const uint8_t *bytes, enum dtype dtype, uint64_t i)
-{
-    float x;
-    uint16_t half;
-    switch (dtype) {
-    case DTYPE_BF16:
-        memcpy(&half, bytes + 2 * i, sizeof half);
-        return bf16_to_float(half);
-    case DTYPE_F8_E8M0:
-        return e8m0_to_float(bytes[i]);
-    default:
-        memcpy(&x, bytes + 4 * i, sizeof x);
-        return x;
-    }
 }
 
 /* Writes the scale of block number `i` to its rows and groups. */
@@ -53,12 +38,11 @@ static void put_block(const struct extent_rule *r, uint64_t i, float scale, uint
 static bool place_blocks(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
                          uint8_t *slot)
 {
-    uint32_t width = tensor_dtype_bytes(r->dtype);
-    for (uint64_t i = 0; i < n / width; i++) {
-        float scale = scale_at(bytes, r->dtype, i);
+    for (uint64_t i = 0; i < n / r->scale_bytes; i++) {
+        float scale = format_scale(r->scale, bytes, i);
         if (!isfinite(scale))
             return false;
-        put_block(r, from / width + i, scale, slot);
+        put_block(r, from / r->scale_bytes + i, scale, slot);
     }
     return true;
 }
@@ -91,5 +75,5 @@ bool extent_rule_place(const struct extent_rule *r, uint64_t from, const uint8_t
     if (r->change == EXTENT_CENTRED)
         return place_centred(r, from, bytes, n, slot);
     place_rows(r, from, bytes, n, slot);
-    return true;
+    return r->scale == SCALE_NONE || format_scales_are_finite(r->scale, bytes, n);
 }

@@ -9,12 +9,12 @@
 #include "model/model.h"
 
 /* Returns the rule of the block scales of 8-bit floats, for a matrix [rows][cols] whose scales begin `at`
- * bytes into the slot. */
-struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, enum dtype dtype, uint32_t rows,
+ * bytes into the slot. scales: as fp8_scales accepts them. */
+struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, const struct tensor *scales, uint32_t rows,
                                       uint32_t cols, uint32_t group, uint64_t at);
 
-/* Writes to `slot` what bytes [from, from + n) of a run become. Except for EXTENT_ROWS: whole scales. Returns
- * false if a scale is not finite. Does not read the slot. */
+/* Writes to `slot` what bytes [from, from + n) of a run become. Scales are whole ones. Returns false if
+ * one is not finite. Does not read the slot. */
 bool extent_rule_place(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
                        uint8_t *slot);
 

@@ -11,6 +11,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "model/extent_rule.h"
+#include "model/model_dir_find.h"
 #include "model/model_dir_read.h"
 #include "model/names.h"
 #include "model/quant.h"
@@ -35,19 +36,11 @@ struct fp8_blocks fp8_blocks_of(const struct model_dir *m, uint32_t rows, uint32
     return is_column && scales->shape[0] == rows ? (struct fp8_blocks){1, cols} : m->fp8;
 }
 
-/* Finds the tensor with one of the endings in place of the last `cut` characters of the weight's name. */
-static int find_scales(const struct model_dir *m, const char *weight, size_t cut, const struct tensor **out,
-                       struct moeflux_err *e)
+/* Returns the tensor with one of the endings in place of the last `cut` characters of the weight's name. */
+static const struct tensor *find_scales(const struct model_dir *m, const char *weight, size_t cut)
 {
-    static const char *const tails[] = {"weight_scale_inv", "weight_scale"};
-    for (size_t i = 0; i < sizeof tails / sizeof *tails && !*out; i++) {
-        char *name = names_replace_end(weight, cut, tails[i], e);
-        if (!name)
-            return ERR_MEMORY;
-        *out = tensor_find(m->tensors, m->n_tensors, name);
-        free(name);
-    }
-    return 0;
+    const struct tensor *s = model_dir_find_like(m, weight, cut, "weight_scale_inv");
+    return s ? s : model_dir_find_like(m, weight, cut, "weight_scale");
 }
 
 static struct fp8_blocks blocks_of(const struct model_dir *m, const struct tensor *w, const struct tensor *s)
@@ -89,11 +82,9 @@ int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct t
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: tensor %s: F8_E4M3, expected BF16 or F32 for other than two dimensions", file,
                        w->name);
-    int rc = find_scales(m, w->name, strlen("weight"), out, e);
-    if (rc == 0 && !*out && shard)
-        rc = find_scales(m, w->name, strlen(shard + 1), out, e);
-    if (rc < 0)
-        return rc;
+    *out = find_scales(m, w->name, strlen("weight"));
+    if (!*out && shard)
+        *out = find_scales(m, w->name, strlen(shard + 1));
     if (!*out)
         return err_set(e, ERR_FORMAT, "%s: tensor %s is F8_E4M3, but there is no %s_scale_inv", file, w->name,
                        w->name);
@@ -112,13 +103,7 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
     uint8_t *raw = (uint8_t *)out + count * (sizeof *out - width);
     int rc = model_dir_read(m, s, row * cols * width, count * width, raw, e);
     for (uint64_t i = 0; i < count && rc == 0; i++) {
-        uint16_t half;
-        if (width == 1)
-            out[i] = e8m0_to_float(raw[i]);
-        if (width == 2) {
-            memcpy(&half, raw + 2 * i, sizeof half);
-            out[i] = bf16_to_float(half);
-        }
+        out[i] = format_scale(tensor_scale_type(s->dtype), raw, i);
         if (!isfinite(out[i]))
             rc = err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
                          m->files[s->file].path, s->name, row * cols + i);
@@ -164,7 +149,7 @@ int fp8_read_scales(const struct model_dir *m, const struct tensor *w, float *ou
     uint32_t rows = (uint32_t)w->shape[0], cols = (uint32_t)w->shape[1];
     uint32_t group = format_of(fp8_format(&m->fp8, cols))->group;
     const struct fp8_blocks of = blocks_of(m, w, s);
-    const struct extent_rule rule = extent_rule_blocks(&of, s->dtype, rows, cols, group, 0);
+    const struct extent_rule rule = extent_rule_blocks(&of, s, rows, cols, group, 0);
     uint8_t *bytes = mem_new(s->bytes, 1, e);
     rc = bytes ? model_dir_read(m, s, 0, s->bytes, bytes, e) : ERR_MEMORY;
     if (rc == 0 && !extent_rule_place(&rule, 0, bytes, s->bytes, (uint8_t *)out))

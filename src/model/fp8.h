@@ -24,7 +24,7 @@ bool fp8_is_scales(const struct tensor *t);
 /* Fills in the value of each code. */
 void fp8_values(float values[256]);
 /* Decodes the n codes of a row to float32, which is not rounded to BF16. scales: those of the row, one of
- * `block` columns, of the type SCALE_F32 or SCALE_BF16. A NaN code gives NaN. */
+ * `block` columns, of the type `scale` (SCALE_*). A NaN code gives NaN. */
 void fp8_decode(const uint8_t *codes, const float values[256], const uint8_t *scales, uint32_t scale,
                 uint32_t block, uint64_t n, float *out);
 

@@ -71,11 +71,13 @@ static int take_part(const struct tensor *whole, const struct fusion *f, int par
     out->bytes = out->shape[0] * row_bytes;
     size_t stem = (size_t)(tail - whole->name) - strlen(f->matrix->name);
     size_t room = strlen(whole->name) + strlen(name) + 1;
-    out->name = mem_new(room, 1, e);
-    if (!out->name)
+    char *full = mem_new(room, 1, e);
+    if (!full)
         return ERR_MEMORY;
-    snprintf(out->name, room, "%.*s%s%s", (int)stem, whole->name, name, tail);
-    return 0;
+    snprintf(full, room, "%.*s%s%s", (int)stem, whole->name, name, tail);
+    int rc = tensor_set_name(out, full, whole->source, e);
+    free(full);
+    return rc;
 }
 
 static int check_rows(const struct tensor *whole, const struct fusion *f, const char *where,
@@ -87,12 +89,12 @@ static int check_rows(const struct tensor *whole, const struct fusion *f, const 
             return err_set(
                 e, ERR_UNSUPPORTED,
                 "%s: tensor %s: a scale is for %u rows, expected one that divides the %u of a part", where,
-                whole->name, f->of_each, rows);
+                tensor_label(whole), f->of_each, rows);
     }
     uint64_t rows = rows_of_block(f) * f->matrix->n_blocks(f->config);
     if (rows == 0 || whole->n_dims != 2 || whole->shape[0] != rows || whole->bytes == 0)
         return err_set(e, ERR_FORMAT, "%s: tensor %s has %" PRIu64 " rows, expected %" PRIu64, where,
-                       whole->name, whole->n_dims ? whole->shape[0] : 0, rows);
+                       tensor_label(whole), whole->n_dims ? whole->shape[0] : 0, rows);
     return 0;
 }
 

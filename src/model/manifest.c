@@ -31,7 +31,7 @@ static int read_codes(struct tensor *t, const json_t *entry, const char *path, s
 static int check_plain(const struct tensor *t, struct json_view *v, struct moeflux_err *e)
 {
     bool is_scale = names_ends_with(t->name, ".scales");
-    bool is_table = t->dtype == DTYPE_F8_E4M3 && table_has(t->name);
+    bool is_table = (t->dtype == DTYPE_F8_E4M3 || t->dtype == DTYPE_F8_E8M0) && table_has(t->name);
     if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 && !is_table &&
         !(is_scale && t->dtype == DTYPE_U8))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: dtype %s, expected U32, BF16, F16%s F32%s", v->where,

@@ -50,7 +50,8 @@ enum tensor_change {
 };
 
 struct tensor {
-    char *name; /* canonical */
+    char *name;         /* canonical */
+    const char *source; /* a GGUF file's name for it, in the memory of `name`; NULL: there is none */
     enum dtype dtype;
     uint32_t n_dims;
     uint64_t shape[TENSOR_MAX_DIMS];
@@ -72,7 +73,7 @@ struct fp8_blocks {
 };
 
 struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
-    uint32_t format; /* FORMAT_*; FORMAT_NONE: 8-bit floats (fp8.h), which are converted before they run */
+    uint32_t format; /* FORMAT_*; FORMAT_NONE: 8-bit floats; fp8_format says what they become */
     uint32_t rows, cols;
     const struct tensor *weight;
     const struct tensor *scales, *biases; /* NULL where the format has none */
@@ -81,7 +82,7 @@ struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
 /* How a run of bytes in a file becomes bytes of a slot (extent_rule.h), if they are not the same. */
 enum extent_change {
     EXTENT_SAME,
-    EXTENT_ROWS,    /* rows of two matrices in turn */
+    EXTENT_ROWS,    /* interleaved rows of gate and up */
     EXTENT_CENTRED, /* BF16 scales of codes around 0 (packed.h); the slot has biases too */
     /* one scale for a block of rows and columns; the slot has float32 for each group of a row */
     EXTENT_BLOCKS,
@@ -91,8 +92,9 @@ struct extent_rule {
     uint64_t at, end; /* range of the slot that the run fills, in bytes */
     /* the second matrix's or the biases' place in the slot; EXTENT_ROWS: a row's length */
     uint64_t second_at, row_bytes;
-    /* EXTENT_BLOCKS: of the scales; rows and columns of a block; columns of a group; shape of the weights */
-    enum dtype dtype;
+    uint32_t scale;       /* SCALE_* of the run's numbers; SCALE_NONE: they are codes */
+    uint32_t scale_bytes; /* EXTENT_BLOCKS: bytes of a scale */
+    /* EXTENT_BLOCKS: rows and columns of a block; columns of a group; shape of the weights */
     uint32_t block_rows, block_cols, group, rows, cols;
 };
 
@@ -107,7 +109,7 @@ struct extent {
 };
 enum { EXPERT_MAX_EXTENTS = 9 };
 
-/* FORMAT_* of each projection; all are quantised. gate and up have the same format, since one operation
+/* FORMAT_* of each projection. gate and up have the same format, since one operation
  * computes both. */
 struct expert_formats {
     uint32_t gate, up, down;

@@ -1,11 +1,14 @@
 #include "model/model_check.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/format.h"
+#include "model/expert_tensors.h"
+#include "model/family.h"
 #include "model/model_dir_find.h"
 #include "model/names.h"
 #include "model/quant_config.h"
@@ -18,17 +21,11 @@ static const char *path_of(const struct model_dir *m, const struct tensor *t)
     return m->files[t->file].path;
 }
 
-/* Finds the .scales or .biases of a quantised weight; *out NULL: missing. */
-static int find_part(struct model_dir *m, const struct tensor *w, const char *tail, struct tensor **out,
-                     struct moeflux_err *e)
+/* Returns the .scales or .biases of a quantised weight; NULL: missing. */
+static struct tensor *find_part(struct model_dir *m, const struct tensor *w, const char *tail)
 {
-    char *name = names_replace_end(w->name, strlen("weight"), tail, e);
-    if (!name)
-        return ERR_MEMORY;
-    const struct tensor *t = model_dir_find(m, name);
-    free(name);
-    *out = t ? &m->tensors[t - m->tensors] : NULL;
-    return 0;
+    const struct tensor *t = model_dir_find_like(m, w->name, strlen("weight"), tail);
+    return t ? &m->tensors[t - m->tensors] : NULL;
 }
 
 static int fail_missing(const struct model_dir *m, const struct tensor *w, const char *tail,
@@ -95,21 +92,17 @@ static int check_biases(const struct model_dir *m, const struct tensor *w, const
 
 static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_err *e)
 {
-    struct tensor *scales = NULL, *biases = NULL;
     if (!names_ends_with(t->name, ".weight") || t->n_dims < 2)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: U32 is expected for matrices named .weight only",
                        path_of(m, t), t->name);
-    int rc = find_part(m, t, "scales", &scales, e);
-    if (rc == 0 && !scales)
-        rc = fail_missing(m, t, "scales", e);
-    if (rc == 0)
-        rc = check_part(m, t, scales, e);
+    struct tensor *scales = find_part(m, t, "scales"), *biases = find_part(m, t, "biases");
+    if (!scales)
+        return fail_missing(m, t, "scales", e);
+    int rc = check_part(m, t, scales, e);
     if (rc == 0)
         rc = check_width(m, t, scales, e);
     if (rc == 0)
         rc = tensor_find_format(t, scales->dtype, path_of(m, t), &t->format, e);
-    if (rc == 0)
-        rc = find_part(m, t, "biases", &biases, e);
     if (rc == 0)
         rc = check_biases(m, t, scales, biases, e);
     if (rc < 0)
@@ -120,48 +113,57 @@ static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_er
     return 0;
 }
 
-/* Returns whether it is a projection's bias vector that no operation adds. */
-static bool is_unknown_bias(const struct schema *s, const char *name)
+/* Checks that no layer of a GGUF file has experts in two forms, one of which nothing would read. */
+static int check_one_form(const struct model_dir *m, const struct tensor *t, uint32_t layer,
+                          struct moeflux_err *e)
 {
-    if (!names_ends_with(name, "_proj.bias"))
-        return false;
-    for (size_t i = 0; i < s->n; i++)
-        if (!strcmp(s->items[i].name, name))
-            return false;
-    return true;
+    static const char *const others[] = {"gate_proj", "up_proj"};
+    if (!names_ends_with(t->name, ".mlp.experts.gate_up_proj"))
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        char name[SCHEMA_NAME];
+        snprintf(name, sizeof name, "model.layers.%u.mlp.switch_mlp.%s.weight", layer, others[i]);
+        const struct tensor *other = model_dir_find(m, name);
+        if (other)
+            return err_set(e, ERR_FORMAT, "%s: tensors %s and %s: expected one of them", path_of(m, t),
+                           tensor_label(t), tensor_label(other));
+    }
+    return 0;
 }
 
-int model_check_quantised(struct model_dir *m, struct moeflux_err *e)
+/* Refuses tensors of a GGUF file that nothing reads; other checkpoints may have more than the model. */
+static int check_is_read(const struct model_dir *m, const struct schema *s, const struct tensor *t,
+                         struct moeflux_err *e)
 {
-    struct schema s;
-    int rc = schema_build(&s, &m->config, e);
-    for (size_t i = 0; i < m->n_tensors && rc == 0; i++) {
-        struct tensor *t = &m->tensors[i];
-        if (is_unknown_bias(&s, t->name))
-            rc = err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
-                         path_of(m, t), t->name);
-        else if (t->dtype == DTYPE_U32)
-            rc = check_weight(m, t, e);
-    }
-    schema_free(&s);
-    return rc;
+    unsigned layer;
+    if (schema_has(s, t->name))
+        return 0;
+    if (expert_tensors_has(t->name) && sscanf(t->name, "model.layers.%9u.", &layer) == 1 &&
+        config_has_experts(&m->config, layer))
+        return check_one_form(m, t, layer, e);
+    return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: nothing reads it; %s has none in this layer",
+                   path_of(m, t), tensor_label(t), m->config.family->name);
 }
 
-int model_check_complete(struct model_dir *m, struct moeflux_err *e)
+static int check_tensor(struct model_dir *m, const struct schema *s, struct tensor *t, struct moeflux_err *e)
 {
-    struct schema s;
-    m->config.has_kv_b = model_dir_find(m, "model.layers.0.self_attn.kv_b_proj.weight") != NULL;
-    int rc = schema_build(&s, &m->config, e);
-    if (rc < 0)
-        return rc;
-    for (size_t i = 0; i < s.n && rc == 0; i++) {
-        const struct schema_item *it = &s.items[i];
-        struct matrix matrix;
-        const struct tensor *vector;
-        rc = it->rows ? model_dir_matrix(m, it->name, it->rows, it->cols, &matrix, e)
-                      : model_dir_vector(m, it->name, it->cols, &vector, e);
-    }
-    schema_free(&s);
+    if (names_ends_with(t->name, "_proj.bias") && !schema_has(s, t->name))
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
+                       path_of(m, t), tensor_label(t));
+    return t->dtype == DTYPE_U32 ? check_weight(m, t, e) : m->is_gguf ? check_is_read(m, s, t, e) : 0;
+}
+
+static int check_present(const struct model_dir *m, const struct schema_item *it, struct moeflux_err *e)
+{
+    struct matrix matrix;
+    const struct tensor *vector;
+    return it->rows ? model_dir_matrix(m, it->name, it->rows, it->cols, &matrix, e)
+                    : model_dir_vector(m, it->name, it->cols, &vector, e);
+}
+
+static int check_tables(const struct model_dir *m, struct moeflux_err *e)
+{
+    int rc = 0;
     for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++) {
         const struct ngram_config *c = table_of_layer(&m->config, i);
         struct table t;
@@ -170,4 +172,19 @@ int model_check_complete(struct model_dir *m, struct moeflux_err *e)
             table_close(&t);
     }
     return rc;
+}
+
+int model_check_tensors(struct model_dir *m, struct moeflux_err *e)
+{
+    struct schema s;
+    m->config.has_kv_b = model_dir_find(m, "model.layers.0.self_attn.kv_b_proj.weight") != NULL;
+    int rc = schema_build(&s, &m->config, e);
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < m->n_tensors && rc == 0; i++)
+        rc = check_tensor(m, &s, &m->tensors[i], e);
+    for (size_t i = 0; i < s.n && rc == 0; i++)
+        rc = check_present(m, &s.items[i], e);
+    schema_free(&s);
+    return rc < 0 ? rc : check_tables(m, e);
 }

@@ -58,12 +58,6 @@ static int read_config(struct opening *o, struct moeflux_err *e)
     return rc;
 }
 
-static int check_tensors(struct model_dir *m, struct moeflux_err *e)
-{
-    int rc = model_check_quantised(m, e);
-    return rc < 0 ? rc : model_check_complete(m, e);
-}
-
 /* Reads the manifest into m->tensors. After a failure the caller owns what is in `l`. */
 static int read_manifest(struct opening *o, struct tensor_list *l, struct moeflux_err *e)
 {
@@ -166,7 +160,7 @@ static int open_packed(struct opening *o, struct moeflux_err *e)
     if (rc == 0)
         rc = read_config(o, e);
     if (rc == 0)
-        rc = check_tensors(m, e);
+        rc = model_check_tensors(m, e);
     if (rc == 0)
         rc = spread_read(&m->parts, m->path, e);
     return rc < 0 ? rc : add_expert_files(o, e);
@@ -184,7 +178,7 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
     m->fp8 = q.fp8;
     rc = checkpoint_open(m, &q, e);
     if (rc == 0)
-        rc = check_tensors(m, e);
+        rc = model_check_tensors(m, e);
     if (rc == 0 && q.block && checkpoint_is_hugging_face(m))
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: quantised, but the norms are still as in a Hugging Face checkpoint", m->path);

@@ -3,9 +3,10 @@
  * Three layouts:
  *   packed: model_weights.json (manifest) + model_weights.bin + packed_experts/layer_NN.bin;
  *           with spread.json experts lie in several directories (spread.h)
- *   plain:  config.json + *.safetensors with MLX names, sharded or not;
- *           an expert is up to nine extents in the shards
- *   GGUF:   a file, or the first of a split set; an expert is three extents, or two
+ *   plain:  config.json + *.safetensors with the names of MLX or of the model's publisher, sharded or not
+ *   GGUF:   a file, or the first of a split set
+ *
+ * An expert is at most EXPERT_MAX_EXTENTS extents of these files (expert_places.h).
  *
  * Opening checks everything against the files: offsets, sizes, dtypes, shapes, bits, lengths of layer files.
  * It reads no tensor's contents. Tensor names are canonical: model.X and lm_head.X. */

@@ -2,10 +2,12 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/format.h"
 #include "model/fp8.h"
+#include "model/gguf/names.h"
 #include "model/tensor.h"
 
 const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
@@ -13,16 +15,24 @@ const struct tensor *model_dir_find(const struct model_dir *m, const char *name)
     return tensor_find(m->tensors, m->n_tensors, name);
 }
 
+const struct tensor *model_dir_find_like(const struct model_dir *m, const char *name, size_t cut,
+                                         const char *tail)
+{
+    char other[256];
+    int n = snprintf(other, sizeof other, "%.*s%s", (int)(strlen(name) - cut), name, tail);
+    return n > 0 && (size_t)n < sizeof other ? model_dir_find(m, other) : NULL;
+}
+
 static int find_part(const struct model_dir *m, const char *base, const char *tail, const struct tensor **out,
                      struct moeflux_err *e)
 {
-    char name[256];
-    int n = snprintf(name, sizeof name, "%s%s", base, tail);
-    *out = n > 0 && (size_t)n < sizeof name ? model_dir_find(m, name) : NULL;
+    *out = model_dir_find_like(m, base, 0, tail);
     if (*out)
         return 0;
-    err_set(e, ERR_FORMAT, "%s: tensor %s%s is missing", m->path, base, tail);
-    return ERR_FORMAT;
+    char name[256], theirs[GGUF_NAMES_LENGTH];
+    snprintf(name, sizeof name, "%s%s", base, tail);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s is missing", m->path,
+                   m->is_gguf ? gguf_names_of(&m->config, name, theirs) : name);
 }
 
 static int check_shape(const struct model_dir *m, const struct tensor *t, uint64_t rows, uint64_t cols,
@@ -33,7 +43,7 @@ static int check_shape(const struct model_dir *m, const struct tensor *t, uint64
     char found[TENSOR_SHAPE_TEXT];
     tensor_shape_text(t, found);
     return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s, expected [%" PRIu64 ", %" PRIu64 "]",
-                   m->files[t->file].path, t->name, found, rows, cols);
+                   m->files[t->file].path, tensor_label(t), found, rows, cols);
 }
 
 static int quantised_matrix(const struct model_dir *m, const char *base, struct matrix *out,
@@ -72,15 +82,12 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
         return rc < 0 ? rc : fp8_scales(m, out->weight, &block_scales, e);
     }
     if (out->weight->dtype == DTYPE_BLOCKS) {
-        out->format = tensor_is_widened(out->weight) ? FORMAT_F32 : out->weight->format;
+        out->format = tensor_is_widened(out->weight) ? FORMAT_F32 : tensor_format(out->weight);
         return check_shape(m, out->weight, rows, cols, e);
     }
     if (!tensor_is_float(out->weight->dtype))
         return tensor_fail_dtype(out->weight, "U32, BF16, F16 or F32", m->files[out->weight->file].path, e);
-    out->format = out->weight->dtype == DTYPE_BF16   ? FORMAT_BF16
-                  : out->weight->dtype == DTYPE_F16  ? FORMAT_F16
-                  : out->weight->dtype == DTYPE_GGUF ? out->weight->format
-                                                     : FORMAT_F32;
+    out->format = tensor_format(out->weight);
     return check_shape(m, out->weight, rows, cols, e);
 }
 
@@ -96,6 +103,6 @@ int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, co
     uint64_t found = t->bytes / tensor_dtype_bytes(t->dtype);
     if (found != n)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " elements, expected %" PRIu64,
-                       m->files[t->file].path, t->name, found, n);
+                       m->files[t->file].path, tensor_label(t), found, n);
     return 0;
 }

@@ -9,6 +9,10 @@ struct moeflux_err;
 /* Returns the tensor with this name, or NULL. */
 const struct tensor *model_dir_find(const struct model_dir *m, const char *name);
 
+/* Returns the tensor whose name is `name` with its last `cut` characters replaced by `tail`, or NULL. */
+const struct tensor *model_dir_find_like(const struct model_dir *m, const char *name, size_t cut,
+                                         const char *tail);
+
 /* Finds a matrix by its base name ("model.layers.0.mlp.gate"): quantised (weight, scales, biases), or
  * plain BF16, F16 or F32 (weight), or blocks (FORMAT_F32: they are widened, tensor_is_widened). Checks
  * presence, dtypes, shapes [rows][cols] and bits: ERR_FORMAT, ERR_UNSUPPORTED. */

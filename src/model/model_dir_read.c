@@ -20,22 +20,6 @@
 #include "model/schema.h"
 #include "model/tensor.h"
 
-/* Returns whether n bytes of scales or biases are finite. */
-static bool scales_are_finite(const struct format *f, const uint8_t *bytes, uint64_t n)
-{
-    if (f->scale == SCALE_BF16)
-        return bf16_all_finite(bytes, n / 2);
-    if (f->scale == SCALE_F16)
-        return f16_all_finite(bytes, n / 2);
-    if (f->scale == SCALE_F32)
-        return float_all_finite(bytes, n / 4);
-    uint8_t mask = f->scale == SCALE_E4M3 ? 0x7f : 0xff; /* all of these bits set: NaN */
-    bool bad = false;
-    for (uint64_t i = 0; i < n; i++)
-        bad |= (bytes[i] & mask) == mask;
-    return !bad;
-}
-
 static int check_finite(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n,
                         const uint8_t *bytes, struct moeflux_err *e)
 {
@@ -43,9 +27,10 @@ static int check_finite(const struct model_dir *m, const struct tensor *t, uint6
         return 0;
     const struct format *f = format_of(t->format);
     uint64_t skip = (f->scale_bytes - from % f->scale_bytes) % f->scale_bytes; /* the rest of a cut number */
-    if (n <= skip || scales_are_finite(f, bytes + skip, n - skip))
+    if (n <= skip || format_scales_are_finite(f->scale, bytes + skip, n - skip))
         return 0;
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path, t->name);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path,
+                   tensor_label(t));
 }
 
 int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n, void *dst,
@@ -55,7 +40,7 @@ int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t f
     if (from > t->bytes || n > t->bytes - from)
         return err_set(e, ERR_USAGE,
                        "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " of %" PRIu64 " were asked for",
-                       f->path, t->name, from, n, t->bytes);
+                       f->path, tensor_label(t), from, n, t->bytes);
     int rc = model_file_read(m->files, t, from, n, dst, e);
     return rc < 0 ? rc : check_finite(m, t, from, n, dst, e);
 }
@@ -63,7 +48,7 @@ int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t f
 bool model_dir_check_bytes(const struct tensor *t, const uint8_t *bytes, uint64_t n)
 {
     return t->format == FORMAT_NONE || t->dtype == DTYPE_BLOCKS ||
-           scales_are_finite(format_of(t->format), bytes, n);
+           format_scales_are_finite(format_of(t->format)->scale, bytes, n);
 }
 
 int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, const uint8_t *bytes,
@@ -103,7 +88,7 @@ int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float 
     for (uint64_t i = 0; i < n; i++)
         if (!isfinite(dst[i]))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
-                           m->files[t->file].path, t->name, i);
+                           m->files[t->file].path, tensor_label(t), i);
     return 0;
 }
 
@@ -202,7 +187,7 @@ int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint3
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         uint64_t bytes = parts[i].there ? format_scale_bytes(parts[i].format, n) : 0;
         uint64_t first = size_max(from, parts[i].at), end = size_min(to, parts[i].at + bytes);
-        if (first < end && !scales_are_finite(parts[i].format, slot + first, end - first))
+        if (first < end && !format_scales_are_finite(parts[i].format->scale, slot + first, end - first))
             return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
                            expert, parts[i].name);
     }

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -91,6 +92,17 @@ int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e
     if (b.rc < 0)
         schema_free(s);
     return b.rc;
+}
+
+bool schema_has(const struct schema *s, const char *tensor)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const struct schema_item *it = &s->items[i];
+        size_t n = strlen(it->name);
+        if (!strncmp(it->name, tensor, n) && !strcmp(tensor + n, it->rows ? ".weight" : ""))
+            return true;
+    }
+    return false;
 }
 
 void schema_free(struct schema *s)

@@ -19,6 +19,8 @@ struct schema {
 
 /* Builds the list. ERR_MEMORY. */
 int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e);
+/* Returns whether an item has this tensor: a vector, or the .weight of a matrix. */
+bool schema_has(const struct schema *s, const char *tensor);
 void schema_free(struct schema *s);
 
 #endif

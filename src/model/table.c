@@ -1,5 +1,6 @@
 #include "model/table.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -54,7 +55,7 @@ static int find_fp8(const struct model_dir *m, struct table_shard *s, struct moe
     uint32_t bytes = tensor_dtype_bytes(scales->dtype);
     s->fp8.scales = scales;
     s->fp8.blocks = fp8_blocks_of(m, (uint32_t)w->shape[0], (uint32_t)w->shape[1], scales);
-    s->fp8.type = scales->dtype == DTYPE_F32 ? SCALE_F32 : SCALE_BF16;
+    s->fp8.type = tensor_scale_type(scales->dtype);
     s->fp8.row_bytes = div_up(s->matrix.cols, s->fp8.blocks.cols) * bytes;
     s->fp8.has_only = scales->bytes == bytes;
     return s->fp8.has_only ? model_dir_read(m, scales, 0, bytes, s->fp8.only, e) : 0;
@@ -70,13 +71,19 @@ static int add_shard(struct table *t, size_t *cap, const struct model_dir *m, co
         return rc;
     struct table_shard *s = &t->shards[t->n_shards++];
     *s = (struct table_shard){.matrix = *w, .first = first};
-    if (w->format != FORMAT_NONE) {
-        t->row_bytes = (uint32_t)size_max(t->row_bytes, format_all_bytes(format_of(w->format), t->cols));
-        return 0;
-    }
-    rc = find_fp8(m, s, e);
-    t->row_bytes = (uint32_t)size_max(t->row_bytes, t->cols + (uint64_t)s->fp8.row_bytes);
-    return rc;
+    bool is_fp8 = w->format == FORMAT_NONE;
+    rc = is_fp8 ? find_fp8(m, s, e) : 0;
+    if (rc < 0)
+        return rc;
+    uint64_t bytes =
+        is_fp8 ? t->cols + (uint64_t)s->fp8.row_bytes : format_all_bytes(format_of(w->format), t->cols);
+    /* Rows are decoded in place. */
+    if (bytes > sizeof(float) * t->cols)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: tensor %s: a row has %" PRIu64 " bytes with its scales, expected at most %zu",
+                       m->files[w->weight->file].path, w->weight->name, bytes, sizeof(float) * t->cols);
+    t->row_bytes = (uint32_t)size_max(t->row_bytes, bytes);
+    return 0;
 }
 
 /* Writes the name of a shard, without ".weight", in the form that the directory has. */
@@ -180,6 +187,16 @@ uint32_t table_find_row(const struct table *t, uint32_t row, struct table_run ou
     uint32_t n = add_run(w->weight, format_code_bytes(f, at), format_code_bytes(f, t->cols), 0, out);
     n = add_run(w->scales, scales_at, scales, n, out);
     return add_run(w->biases, scales_at, scales, n, out);
+}
+
+void table_mark_files(const struct table *t, bool *is_read)
+{
+    for (uint32_t i = 0; i < t->n_shards; i++) {
+        struct table_run runs[TABLE_RUNS];
+        uint32_t n = table_find_row(t, t->shards[i].first, runs);
+        for (uint32_t k = 0; k < n; k++)
+            is_read[runs[k].file] = true;
+    }
 }
 
 int table_decode(const struct table *t, const struct model_dir *m, uint32_t row, const uint8_t *raw,

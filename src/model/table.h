@@ -24,14 +24,14 @@ struct table_shard {
 struct table {
     struct ngram_hash hash;
     uint32_t cols;      /* numbers of a row */
-    uint32_t row_bytes; /* the most bytes of a row in the files, all its runs; at most 4 cols */
+    uint32_t row_bytes; /* most bytes of a row in the files, all its runs; at most 4 cols */
     uint32_t n_shards;
     struct table_shard *shards; /* owned; by increasing rows */
     float fp8_values[256];
 };
 
 /* Finds and checks the table of a layer that has one. ERR_FORMAT: a shard is missing, or the rows are not as
- * many as the configuration says. */
+ * many as the configuration says. ERR_UNSUPPORTED: a row has more bytes than its numbers in float32. */
 int table_open(struct table *t, const struct model_dir *m, uint32_t layer, const struct ngram_config *c,
                struct moeflux_err *e);
 void table_close(struct table *t); /* zeroed is legal */
@@ -45,6 +45,8 @@ struct table_run {
 enum { TABLE_RUNS = 3 };
 /* Lists the runs of a row, whose bytes table_decode takes in this order. Returns their number. */
 uint32_t table_find_row(const struct table *t, uint32_t row, struct table_run out[TABLE_RUNS]);
+/* Sets is_read [model_dir.n_files] for the files that rows lie in. */
+void table_mark_files(const struct table *t, bool *is_read);
 /* Decodes a row to float32, [cols]. raw: the bytes of its runs; may be out's last row_bytes. ERR_FORMAT: a
  * number is not finite. */
 int table_decode(const struct table *t, const struct model_dir *m, uint32_t row, const uint8_t *raw,

@@ -54,6 +54,15 @@ bool tensor_is_float(enum dtype dtype)
     return dtype == DTYPE_BF16 || dtype == DTYPE_F16 || dtype == DTYPE_F32 || dtype == DTYPE_GGUF;
 }
 
+uint32_t tensor_format(const struct tensor *t)
+{
+    return t->format != FORMAT_NONE ? t->format
+           : t->dtype == DTYPE_BF16 ? FORMAT_BF16
+           : t->dtype == DTYPE_F16  ? FORMAT_F16
+           : t->dtype == DTYPE_F32  ? FORMAT_F32
+                                    : FORMAT_NONE;
+}
+
 bool tensor_is_widened(const struct tensor *t)
 {
     return t->dtype == DTYPE_BLOCKS && tensor_cols(t) % PRODUCT_COLS != 0;
@@ -64,9 +73,28 @@ uint64_t tensor_loaded_bytes(const struct tensor *t)
     return tensor_is_widened(t) ? tensor_rows(t) * tensor_cols(t) * sizeof(float) : t->bytes;
 }
 
+int tensor_set_name(struct tensor *t, const char *name, const char *source, struct moeflux_err *e)
+{
+    size_t n = strlen(name) + 1, m = source ? strlen(source) + 1 : 0;
+    char *both = mem_new(n + m, 1, e);
+    if (!both)
+        return ERR_MEMORY;
+    memcpy(both, name, n);
+    if (source)
+        memcpy(both + n, source, m);
+    t->name = both;
+    t->source = source ? both + n : NULL;
+    return 0;
+}
+
+const char *tensor_label(const struct tensor *t)
+{
+    return t->source ? t->source : t->name;
+}
+
 int tensor_fail_dtype(const struct tensor *t, const char *expected, const char *where, struct moeflux_err *e)
 {
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s", where, t->name,
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected %s", where, tensor_label(t),
                    tensor_dtype_name(t->dtype), expected);
 }
 
@@ -134,17 +162,23 @@ static const struct {
 } affine_scales[] = {{DTYPE_BF16, SCALE_BF16}, {DTYPE_F16, SCALE_F16}, {DTYPE_F32, SCALE_F32}};
 enum { N_AFFINE_SCALES = sizeof affine_scales / sizeof *affine_scales };
 
+static uint32_t affine_scale(enum dtype dtype)
+{
+    for (int i = 0; i < N_AFFINE_SCALES; i++)
+        if (affine_scales[i].dtype == dtype)
+            return affine_scales[i].scale;
+    return SCALE_NONE;
+}
+
 static int find_affine(const struct tensor *t, enum dtype scales, const char *where, uint32_t *format,
                        struct moeflux_err *e)
 {
     char bits[FORMAT_LIST_TEXT], groups[FORMAT_LIST_TEXT];
-    int i = 0;
-    while (i < N_AFFINE_SCALES && affine_scales[i].dtype != scales)
-        i++;
-    if (i == N_AFFINE_SCALES)
+    uint32_t scale = affine_scale(scales);
+    if (scale == SCALE_NONE)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: scales are %s, expected BF16, F16 or F32", where,
                        t->name, tensor_dtype_name(scales));
-    *format = format_find_affine(t->bits, t->group, affine_scales[i].scale);
+    *format = format_find_affine(t->bits, t->group, scale);
     if (*format != FORMAT_NONE)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
@@ -168,6 +202,11 @@ int tensor_find_format(const struct tensor *t, enum dtype scales, const char *wh
                        "%s: tensor %s has %u bits in groups of %u, expected %u in groups of %u for mode %s",
                        where, t->name, t->bits, t->group, f->bits, f->group, mode);
     return 0;
+}
+
+uint32_t tensor_scale_type(enum dtype dtype)
+{
+    return dtype == DTYPE_F8_E8M0 ? SCALE_E8M0 : affine_scale(dtype);
 }
 
 enum dtype tensor_scale_dtype(const struct format *f)
@@ -245,9 +284,14 @@ int tensor_list_sort(struct tensor_list *l, const char *where, struct moeflux_er
 {
     if (l->n > 0)
         qsort(l->items, l->n, sizeof *l->items, by_name);
-    for (size_t i = 1; i < l->n; i++)
-        if (!strcmp(l->items[i - 1].name, l->items[i].name))
-            return err_set(e, ERR_FORMAT, "%s: tensor %s is there twice", where, l->items[i].name);
+    for (size_t i = 1; i < l->n; i++) {
+        const char *a = tensor_label(&l->items[i - 1]), *b = tensor_label(&l->items[i]);
+        if (strcmp(l->items[i - 1].name, l->items[i].name) != 0)
+            continue;
+        return strcmp(a, b) != 0
+                   ? err_set(e, ERR_FORMAT, "%s: tensors %s and %s: expected one of them", where, a, b)
+                   : err_set(e, ERR_FORMAT, "%s: tensor %s is there twice", where, b);
+    }
     return 0;
 }
 

@@ -14,6 +14,11 @@ struct tensor_list {
     size_t n, cap;
 };
 
+/* Sets both names to copies, in memory that free(t->name) frees. source: may be NULL. ERR_MEMORY. */
+int tensor_set_name(struct tensor *t, const char *name, const char *source, struct moeflux_err *e);
+/* Returns the name for messages: the file's. */
+const char *tensor_label(const struct tensor *t);
+
 const char *tensor_dtype_name(enum dtype dtype);
 /* Returns DTYPE_OTHER for a name that is unknown or not supported. */
 enum dtype tensor_find_dtype(const char *name);
@@ -27,6 +32,9 @@ bool tensor_is_widened(const struct tensor *t);
 /* Returns the bytes that the tensor takes in memory. */
 uint64_t tensor_loaded_bytes(const struct tensor *t);
 
+/* Returns the FORMAT_* of a tensor's numbers, those of scales and biases included (model.h); FORMAT_NONE: no
+ * format has them, as 8-bit floats (fp8_format) and integers. */
+uint32_t tensor_format(const struct tensor *t);
 /* Returns whether unquantised matrices and vectors may have this dtype. */
 bool tensor_is_float(enum dtype dtype);
 /* Returns ERR_FORMAT with a message: the tensor's dtype is not `expected`. `where` names its file. */
@@ -45,6 +53,8 @@ int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *sh
 int tensor_find_format(const struct tensor *t, enum dtype scales, const char *where, uint32_t *format,
                        struct moeflux_err *e);
 
+/* Returns the SCALE_* of scales with this dtype, for format_scale; SCALE_NONE: there is none. */
+uint32_t tensor_scale_type(enum dtype dtype);
 /* Returns the dtype of a format's scales and biases. */
 enum dtype tensor_scale_dtype(const struct format *f);
 
@@ -63,7 +73,7 @@ int tensor_list_add(struct tensor_list *l, const struct tensor *t, struct moeflu
 /* ERR_FORMAT when two tensors [first, n) of the list share bytes. Reorders them (by offset). */
 int tensor_list_check_overlap(struct tensor_list *l, size_t first, const char *where, struct moeflux_err *e);
 
-/* Sorts by name. ERR_FORMAT: two tensors have the same name. */
+/* Sorts by name. ERR_FORMAT: two tensors have the same canonical name. */
 int tensor_list_sort(struct tensor_list *l, const char *where, struct moeflux_err *e);
 
 void tensor_list_free(struct tensor_list *l);

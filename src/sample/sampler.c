@@ -9,11 +9,10 @@
 #include "base/mem.h"
 #include "sample/weight.h"
 
-#define MAX_REPEAT_LAST (1u << 20)
-#define WORD_BITS       64u
-#define LANES           16u
-#define NOT_AN_ID       (-1)
-#define LOG2_E          1.4426950408889634
+#define WORD_BITS 64u
+#define LANES     16u
+#define NOT_AN_ID (-1)
+#define LOG2_E    1.4426950408889634
 
 /* Logits are worked on 64 ids at a time, one word of the bitmaps: loops of a fixed length that the compiler
  * turns into vector code. */
@@ -63,9 +62,9 @@ int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
     if (!in_range(o->frequency_penalty, -2.0f, 2.0f))
         return err_set(e, ERR_USAGE, "frequency-penalty is %g, expected -2 to 2",
                        (double)o->frequency_penalty);
-    if (o->repeat_last > MAX_REPEAT_LAST)
+    if (o->repeat_last > SAMPLER_MAX_REPEAT_LAST)
         return err_set(e, ERR_USAGE, "repeat-last is %u, expected at most %u", o->repeat_last,
-                       MAX_REPEAT_LAST);
+                       (uint32_t)SAMPLER_MAX_REPEAT_LAST);
     return 0;
 }
 

@@ -12,6 +12,8 @@
 struct moeflux_err;
 struct sampler;
 
+enum { SAMPLER_MAX_REPEAT_LAST = 1 << 20 };
+
 struct sampler_bias {
     int32_t id;
     float value;
@@ -23,7 +25,7 @@ struct sampler_options {
     float top_p;          /* keep the smallest set whose probabilities sum to at least this; 1: all */
     float min_p;          /* drop ids below min_p times the largest probability; 0: none */
     float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
-    uint32_t repeat_last; /* last tokens to which repeat_penalty applies; at most 2^20 */
+    uint32_t repeat_last; /* last tokens to which repeat_penalty applies; at most SAMPLER_MAX_REPEAT_LAST */
     /* Subtracted from the logits of the answer's tokens: once; for each occurrence. -2 to 2; 0: off. */
     float presence_penalty, frequency_penalty;
     const struct sampler_bias *bias; /* [n_bias] added to the logits of distinct ids; copied */

@@ -290,6 +290,51 @@ static void q8_cases(struct kernel_test *l)
     shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
 }
 
+/* Blocks of q8_0 with a number that is not finite: in the first token's key and value. Only rows of the cache
+ * are compared. */
+static void broken_case(struct kernel_test *l, uint32_t n)
+{
+    static const struct gqa_shape shape = {
+        2, 1, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, false, false, 0, {0}};
+    enum { DIM = 64, KEY = 2 * DIM, VALUE = 3 * DIM, STRIDE = 4 * DIM, MOST = 2 };
+    if (!kt_takes(l, false))
+        return;
+    const struct kt_rows cache = {0, (uint64_t)2 << KV_BLOCK_SHIFT, DIM, KV_TYPE_Q8_0};
+    struct test_buffer *block = kt_cache(l, &cache), *table = kt_table(l, &block, 1);
+    float numbers[MOST * STRIDE];
+    for (uint32_t i = 0; i < n * STRIDE; i++)
+        numbers[i] = kt_uniform(l, -2, 2);
+    numbers[KEY + 20] = NAN;
+    numbers[VALUE + 7] = -INFINITY;
+    struct test_buffer *qkv = kt_bytes(l, numbers, (uint64_t)n * STRIDE * sizeof *numbers),
+                       *rope = kt_floats(l, (uint64_t)n * shape.rotary_dim, -1, 1);
+    struct test_buffer *out[2];
+    for (int i = 0; i < 2; i++)
+        out[i] = kt_bytes(l, NULL, (uint64_t)n * KEY * sizeof *numbers);
+    const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
+    struct test_buffer *partial = kt_bytes(l, NULL, gqa_partial_bytes(&shape, &caps, n, n) + 4);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct gqa op;
+        gqa_open(&op, l->side[s], &shape, &l->err);
+        const struct gqa_call call = {.qkv = qkv->on[s].address,
+                                      .rope = rope->on[s].address,
+                                      .blocks = table->on[s].address,
+                                      .q = out[0]->on[s].address,
+                                      .partial = partial->on[s].address,
+                                      .dst = out[1]->on[s].address,
+                                      .n = n,
+                                      .stride = STRIDE};
+        exec_begin(l->side[s]);
+        if (!l->err.code)
+            gqa_run(&op, l->side[s], &call);
+        kt_finish(l, s);
+        gqa_close(&op, l->side[s]);
+    }
+    double error = kt_cache_error(l, block, &cache);
+    kt_report(l, "kv_cache", n > 1 ? "q8_0 cache, NaN, many tokens" : "q8_0 cache, NaN, one token", error,
+              CACHE_BOUNDS[KV_TYPE_Q8_0]);
+}
+
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void attention_sizes(struct kernel_test *l)
 {
@@ -370,5 +415,7 @@ void selftest_attention_cases(struct kernel_test *l)
     attention_case(l, &narrow, 0, 1, true);
     attention_case(l, &plain_f16, 700, 33, true);
     l->is_rest = false;
+    broken_case(l, 1);
+    broken_case(l, 2);
     attention_sizes(l);
 }

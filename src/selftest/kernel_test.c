@@ -296,7 +296,8 @@ double kt_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
     return worst / (largest > 0 ? largest : 1);
 }
 
-/* Compares what two rows of q8_0 have in units of the reference's scales. Adds up the differences. */
+/* Compares what two rows of q8_0 have in units of the reference's scales. Adds up the differences. A block
+ * that is NaN on both sides has none. */
 static double q8_row_error(const void *a, const void *b, uint32_t dim, double *sum)
 {
     double worst = 0;
@@ -304,7 +305,7 @@ static double q8_row_error(const void *a, const void *b, uint32_t dim, double *s
         double unit = (double)kv_row_scale(b, dim, i / KV_Q8_BLOCK);
         double d =
             fabs((double)kv_row_get(KV_TYPE_Q8_0, a, dim, i) - (double)kv_row_get(KV_TYPE_Q8_0, b, dim, i));
-        d = d == 0 ? 0 : d / unit;
+        d = d == 0 || (isnan(unit) && isnan(kv_row_scale(a, dim, i / KV_Q8_BLOCK))) ? 0 : d / unit;
         worst = isnan(worst) || d <= worst ? worst : d; /* a NaN wins, and stays */
         *sum += d;
     }

@@ -145,8 +145,7 @@ int main(int argc, char **argv)
     bool *is_read = mem_new(b.model.n_files, sizeof *is_read, &e);
     if (!b.pieces || !b.memory || !is_read)
         die("memory", &e);
-    for (uint32_t i = 0; i < b.table.n_shards; i++)
-        is_read[b.table.shards[i].matrix.weight->file] = true;
+    table_mark_files(&b.table, is_read);
     printf("%-12s%14s%14s   rows of %u bytes a second, %s\n", "mode", "16 at once", "8192 at once",
            b.table.row_bytes, b.warm ? "warm" : "cold");
     for (enum reader_mode mode = READER_MMAP; mode <= READER_DIRECT; mode++) {

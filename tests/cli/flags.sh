@@ -111,7 +111,7 @@ next 1 '^moeflux: no-such-dir: No such file' no-such-dir
 # Without -m it is a usage error, with the same advice.
 fails 2 " \"$tmp/pt\": .*-m $tmp/pt" "$tmp/pt"
 fails 2 'GGUF' "$tmp/renamed"
-fails 2 'hf download Qwen/Qwen3-30B-A3B' Qwen/Qwen3-30B-A3B
+fails 2 '"Qwen/Qwen3-30B-A3B".*-m Qwen/Qwen3-30B-A3B' Qwen/Qwen3-30B-A3B
 
 claim flags_say_whether_they_take_a_value
 fails 2 '--temp .*value' -m dir -p x --temp

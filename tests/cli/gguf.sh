@@ -2,11 +2,12 @@
 # GGUF files as models of the program: inspect, answers, settings from the file, the server, errors.
 # suites: check fast asan-nightly
 . tests/lib/cli.sh
+set -u
 
 files=tests/models/gguf
 python=/usr/bin/python3
 
-# Writes $2: the file $1 with the whole numbers and floats KEY=VALUE added to its metadata.
+# Writes $2: the file $1 with KEY=VALUE... added to its metadata: whole numbers, floats with a point, texts.
 with_keys() {
     "$python" -I -S - "$@" <<'END'
 import struct, sys
@@ -29,7 +30,13 @@ for _ in range(n_values):
 more = b''
 for pair in sys.argv[3:]:
     key, value = pair.split('=')
-    more += struct.pack('<Q', len(key)) + key.encode() + struct.pack('<If', 6, float(value))
+    more += struct.pack('<Q', len(key)) + key.encode()
+    if value.lstrip('-').isdigit():
+        more += struct.pack('<Ii', 5, int(value))
+    elif '.' in value or value in ('nan', 'inf'):
+        more += struct.pack('<If', 6, float(value))
+    else:
+        more += struct.pack('<IQ', 8, len(value)) + value.encode()
 end = at
 for _ in range(n_tensors):
     end += 8 + struct.unpack_from('<Q', data, end)[0]
@@ -59,7 +66,7 @@ json_is 'j["tokens"]' "$tokens"
 json_is 'j["stats"]["reads"] > 0' True
 
 claim settings_of_the_sampler_come_from_the_file
-with_keys "$files/qwen3moe_even.gguf" "$tmp/greedy.gguf" general.sampling.temp=0
+with_keys "$files/qwen3moe_even.gguf" "$tmp/greedy.gguf" general.sampling.temp=0.0
 with_keys "$files/qwen3moe_even.gguf" "$tmp/bad.gguf" general.sampling.top_p=7
 for i in 1 2 3; do
     run 0 "$MOEFLUX" -m "$tmp/greedy.gguf" --device cpu -p 'hello the' -n 12 -s $i
@@ -74,6 +81,70 @@ done
 cmp -s "$tmp/hot.1" "$tmp/hot.2" && fault '--temp has no effect'
 fails 1 "^moeflux: $tmp/bad.gguf: .*general.sampling.*top-p" -m "$tmp/bad.gguf" --device cpu -p x
 run 0 "$MOEFLUX" -m "$tmp/bad.gguf" --device cpu -p x -n 1 --top-p 0.9
+
+claim every_setting_of_the_file_has_an_effect
+# sampled PAIR... -- FLAG...: the answer's tokens with keys of the file, and with flags.
+sampled() {
+    pairs=''
+    while [ "$1" != -- ]; do
+        pairs="$pairs general.sampling.$1"
+        shift
+    done
+    shift
+    # shellcheck disable=SC2086 # the pairs are words
+    with_keys "$files/qwen3moe_even.gguf" "$tmp/set.gguf" $pairs
+    run 0 "$MOEFLUX" -m "$tmp/set.gguf" --device cpu -p 'hello the' -s 7 --ignore-eos "$@"
+    cat "$tmp/out"
+}
+plain=$(sampled temp=9.0 -- --top-k 0 --top-p 1 -n 12)
+for pair in top_k=1:--top-k=1 min_p=0.9:--min-p=0.9; do
+    key=${pair%%:*} flag=${pair#*:}
+    file=$(sampled temp=9.0 top_p=1.0 "$key" -- -n 12)
+    flags=$(sampled -- --temp 9 --top-p 1 "$flag" -n 12)
+    [ "$file" = "$flags" ] || fault "$key: '$file', expected '$flags'"
+    [ "$file" != "$plain" ] || fault "$key has no effect"
+done
+# -1 is the whole context, more than the 64 tokens that are the default.
+file=$(sampled temp=-3.0 penalty_repeat=1.1 penalty_last_n=-1 -- -n 100)
+flags=$(sampled -- --temp 0 --repeat-penalty 1.1 --repeat-last-n 1048576 -n 100)
+[ "$file" = "$flags" ] || fault "penalties: '$file', expected '$flags'"
+[ "$file" != "$(sampled temp=0.0 penalty_repeat=1.1 -- -n 100)" ] || fault 'a penalty_last_n of -1 has no effect'
+[ "$file" != "$(sampled temp=0.0 -- -n 100)" ] || fault 'penalties have no effect'
+[ "$(sampled temp=0.0 penalty_repeat=1.1 penalty_last_n=0 -- -n 12)" = "$(sampled temp=0.0 -- -n 12)" ] ||
+    fault 'penalty_last_n has no effect'
+# The user's configuration file comes before the model's.
+mkdir -p "$tmp/config/moeflux"
+echo 'temp = 0' >"$tmp/config/moeflux/config"
+[ "$(sampled temp=9.0 -- -n 12)" = "$(sampled -- -n 12)" ] || fault "the user's file has no effect"
+rm "$tmp/config/moeflux/config"
+
+claim settings_that_are_no_numbers_or_out_of_range_are_refused_by_key_and_option
+refused() {
+    with_keys "$files/qwen3moe_even.gguf" "$tmp/bad.gguf" "general.sampling.$1"
+    fails 1 "^moeflux: $tmp/bad.gguf: key general.sampling.${1%=*}: .* --$2 " -m "$tmp/bad.gguf" --device cpu -p x
+    run 0 "$MOEFLUX" -m "$tmp/bad.gguf" --device cpu -p x -n 1 "--$2" 1
+}
+refused temp=hot temp
+refused temp=inf temp
+refused top_k=20.5 top-k
+refused top_k=many top-k
+refused top_p=7 top-p
+refused min_p=-1 min-p
+refused penalty_repeat=0 repeat-penalty
+refused penalty_last_n=2000000 repeat-last-n
+
+claim experts_are_read_in_every_mode_except_direct
+run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json
+tokens=$(sed -n 's/.*"tokens": \(\[[^]]*\]\).*/\1/p' "$tmp/out")
+for mode in auto mmap pread uring; do
+    run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json \
+        --memory 80K --expert-io "$mode"
+    json_is 'j["tokens"]' "$tokens"
+    json_is 'j["stats"]["reads"] > 0' True
+done
+# Tensors begin at multiples of 32 bytes, direct reads at sectors.
+fails 1 "direct: $files/qwen3moe_even.gguf: .* 512" -m "$files/qwen3moe_even.gguf" --device cpu -p x --memory 80K \
+    --expert-io direct
 
 claim the_server_answers_from_a_file
 server=''
@@ -97,7 +168,7 @@ claim files_that_cannot_run_are_refused_with_one_line
 fails 1 "^moeflux: $files/qwen3moe.gguf: .*Q4_K.*Q5_K" -m "$files/qwen3moe.gguf" --device cpu -p x
 fails 2 "^moeflux: $files/deepseek2-00002-of-00002.gguf: .*00001-of-00002.gguf" \
     -m "$files/deepseek2-00002-of-00002.gguf" --device cpu -p x
-head -c 100000 "$files/glm4moe.gguf" | head -c 60000 >"$tmp/cut.gguf"
+head -c 60000 "$files/glm4moe.gguf" >"$tmp/cut.gguf"
 fails 1 "^moeflux: $tmp/cut.gguf: .*cut off" -m "$tmp/cut.gguf" --device cpu -p x
 fails 1 "^moeflux: $tmp/cut.gguf: .*cut off" inspect "$tmp/cut.gguf" --device cpu
 

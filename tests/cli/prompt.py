@@ -259,13 +259,37 @@ def markdown_has_colours_on_a_terminal_only(state):
         assert json.load(f)['turns'][0]['answer'] == text
 
 
+def a_slow_evaluation_in_an_answer_leaves_its_line_alone(state):
+    # The model has no tokens of several of these bytes: all are forced, printed, and then evaluated at once
+    # before a token can be chosen. That takes seconds.
+    text = '日' * 80
+    grammar = os.path.join(state, 'grammar')
+    with open(grammar, 'w') as f:
+        f.write(f'root ::= [AB] "{text}" [CD]')
+    slow = ['--grammar', grammar, '--device', 'reference', '--chunk', '16', '-c', '4096']
+    t = Terminal([*GREEDY, *slow, '-p', 'What is 47 + 38?'], state)
+    assert t.end() == 0
+    assert re.search(rf'[AB]{text}[CD]\n'.encode(), t.seen), t.seen
+    # Other work shows its progress again: the next question's is as slow.
+    t = Prompt(state, *slow)
+    t.type('What is 47 + 38?\r')
+    t.wait_for(rf'[AB]{text}[CD]\n'.encode())
+    t.wait_for_prompt()
+    t.type('The river was very quiet. ' * 40 + '\r')
+    t.wait_for(rb'reading the prompt.*%')
+    t.type('\x03')
+    t.wait_for_prompt()
+    t.quit()
+
+
 def main():
     return run_tests(every_key_of_a_keyboard_has_its_effect_or_none, unbound_keys_draw_nothing,
                      an_editrc_of_the_user_has_the_keys, a_pasted_text_is_one_question,
                      a_pasted_text_is_asked_as_it_is, ctrl_d_discards_a_continued_question,
                      a_question_may_begin_with_a_slash, several_lines_are_written_in_an_editor,
                      a_saved_conversation_is_not_lost_by_a_new_system_text,
-                     markdown_has_colours_on_a_terminal_only)
+                     markdown_has_colours_on_a_terminal_only,
+                     a_slow_evaluation_in_an_answer_leaves_its_line_alone)
 
 
 if __name__ == '__main__':

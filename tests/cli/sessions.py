@@ -3,7 +3,7 @@
 import fcntl, functools, json, os, re, shlex, signal, subprocess, sys, tempfile
 
 import terminal
-from terminal import GREEDY, MODEL, PROGRAM, Terminal, run_once, run_tests
+from terminal import GREEDY, MODEL, PROGRAM, Terminal, preloaded, run_once, run_tests
 from waiting import wait_until
 
 CODE = 'The code of Max is 5128. The river was very quiet. What is the code of Max?'
@@ -72,6 +72,18 @@ def a_saved_conversation_continues_in_another_process(state):
     assert CODE in t.ask('/show')
     quit(t)
     assert [turn['question'] for turn in saved(state, 'codes')['turns']] == [CODE, SUM, AGAIN]
+
+
+def a_slow_save_after_an_answer_shows_its_progress(state):
+    control = os.path.join(state, 'fault')
+    with open(control, 'w') as f:
+        f.write('lag 0 1000000000')
+    t, _ = start(state, MOEFLUX_FAULT=control, MOEFLUX_FAULT_ROOT=folder(state), **preloaded('fault_shim'))
+    t.ask(SUM)
+    t.type('/save sum\r')
+    t.wait_for(rb'writing the state.*%')
+    assert 'saved as sum' in t.wait_for_prompt()
+    quit(t)
 
 
 def load_replaces_the_conversation_and_clear_leaves_the_file(state):
@@ -531,6 +543,7 @@ def help_lists_the_commands(state):
 
 def main():
     return run_tests(a_saved_conversation_continues_in_another_process,
+                     a_slow_save_after_an_answer_shows_its_progress,
                      load_replaces_the_conversation_and_clear_leaves_the_file,
                      undo_goes_back_before_the_question,
                      retry_gives_another_answer_in_place_of_the_last, edit_asks_the_changed_question,

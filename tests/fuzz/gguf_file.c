@@ -72,7 +72,6 @@ static void use_source(struct gguf_source *s, const struct config *c)
             use_tensor(s, &m.tensors[i]);
     struct tensor_list l = {m.tensors, m.n_tensors, m.n_tensors};
     tensor_list_free(&l);
-    free(m.files);
     free(s->places);
     s->places = NULL;
 }
@@ -103,18 +102,29 @@ static void use_experts(const struct model_dir *m, uint32_t layer)
     }
 }
 
+/* The last bytes, the numbers of a plain tensor and those of a block. */
+static void use_bytes(const struct model_dir *m, const struct tensor *t)
+{
+    struct moeflux_err e = {0};
+    uint8_t bytes[SOME];
+    float numbers[SOME];
+    uint64_t n_bytes = t->bytes < SOME ? t->bytes : SOME;
+    const struct format *f = t->dtype == DTYPE_BLOCKS ? format_of(t->format) : NULL;
+    target_answered(model_dir_read(m, t, t->bytes - n_bytes, n_bytes, bytes, &e), &e);
+    if (tensor_is_float(t->dtype) && t->bytes / tensor_dtype_bytes(t->dtype) <= SOME)
+        target_answered(model_dir_read_f32(m, t, numbers, &e), &e);
+    if (f && target_answered(model_dir_read(m, t, 0, format_all_bytes(f, f->group), bytes, &e), &e))
+        format_decode(f, bytes, NULL, NULL, 0, f->group, numbers);
+}
+
 static void use_in_place(const char *path)
 {
     struct model_dir m;
     struct moeflux_err e = {0};
-    uint8_t bytes[SOME];
     if (!target_answered(model_dir_open(&m, path, &e), &e))
         return;
-    for (size_t i = 0; i < m.n_tensors; i++) {
-        const struct tensor *t = &m.tensors[i];
-        uint64_t n_bytes = t->bytes < SOME ? t->bytes : SOME;
-        target_answered(model_dir_read(&m, t, t->bytes - n_bytes, n_bytes, bytes, &e), &e);
-    }
+    for (size_t i = 0; i < m.n_tensors; i++)
+        use_bytes(&m, &m.tensors[i]);
     for (uint32_t i = 0; i < m.config.n_layers; i++)
         if (config_has_experts(&m.config, i))
             use_experts(&m, i);

@@ -232,6 +232,16 @@ static void write_states(struct seeds *s)
         put_file(s, "snapshot", "#", path);
     }
     sequence_close(&q);
+    static const char *const marks[] = {"q", "l"};
+    for (int i = 0; i < 2; i++) {
+        const char *dir =
+            i ? "tests/models/deepseek-lone/mlx" : small_model_make(target_new_dir("seed-states-q8_0"), 1);
+        q = sequence_open_kv(dir, "reference", MOEFLUX_KV_TYPE_Q8_0, 0, 0, 64);
+        sequence_eval(&q, ids, 3, NULL);
+        check_ok(moeflux_session_save(q.s, path, MOEFLUX_STATE_V3, &e), &e);
+        put_file(s, "snapshot", marks[i], path);
+        sequence_close(&q);
+    }
 }
 
 static void write_parts(struct seeds *s)

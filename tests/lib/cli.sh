@@ -18,7 +18,7 @@ esac
     echo "[  FAILED  ] $0: no program at $MOEFLUX"
     exit 1
 }
-tmp=$(mktemp -d)
+tmp=$(mktemp -d) || exit 1
 trap 'rm -rf "$tmp"' EXIT
 name='' faults=0 n_failed=0
 # The tests do not depend on the user's history, settings and colours.

@@ -6,6 +6,8 @@
  *   zero          end of file                  short   bring at most 1,000 bytes
  *   slow          take 2 ms longer
  *
+ * "lag FROM TO": calls FROM .. TO - 1 that change or map files below $MOEFLUX_FAULT_ROOT take 100 ms longer.
+ *
  * "call FROM TO ERRNO" and "half FROM TO ERRNO": calls FROM .. TO - 1 that change or map files below
  * $MOEFLUX_FAULT_ROOT (write, pwrite, fsync, fdatasync, rename, ftruncate, mmap), counted from the start,
  * fail with that number. With "half" the first of them is a write that brings half of its bytes, as on a disk
@@ -132,6 +134,8 @@ static bool fails(const char *call, const char *path, bool *half)
     bool halves = !strcmp(f.kind, "half"), hit = halves || !strcmp(f.kind, "call");
     if (half)
         *half = halves && i == f.from;
+    if (!strcmp(f.kind, "lag"))
+        nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
     add_to_log(call, path, hit);
     errno = f.number;
     return hit;

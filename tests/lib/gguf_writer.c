@@ -155,13 +155,15 @@ void gguf_writer_model(struct gguf_writer *w, uint32_t hidden, uint32_t inner, u
 struct str gguf_writer_take(struct gguf_writer *w)
 {
     struct str s = {0};
+    if (w->align)
+        gguf_writer_whole(w, "general.alignment", w->align);
     str_add_text(&s, "GGUF");
     gguf_writer_put(&s, 3, 4);
     gguf_writer_put(&s, w->n_tensors, 8);
     gguf_writer_put(&s, w->n_values, 8);
     str_add(&s, str_text(&w->values), w->values.len);
     str_add(&s, str_text(&w->tensors), w->tensors.len);
-    while (s.len % ALIGN)
+    while (s.len % (w->align ? w->align : ALIGN))
         gguf_writer_put(&s, 0, 1);
     str_add(&s, str_text(&w->data), w->data.len);
     assert_true(str_ok(&s) && str_ok(&w->data));

@@ -13,6 +13,7 @@ void gguf_writer_put_text(struct str *s, const char *text);
 struct gguf_writer {
     struct str values, tensors, data;
     uint64_t n_values, n_tensors;
+    uint32_t align; /* general.alignment; 0: 32, without a key */
 };
 
 void gguf_writer_whole(struct gguf_writer *w, const char *key, uint32_t n);

@@ -53,8 +53,8 @@ static float *decode_codes(const struct publisher *p, const struct tensor *t, ui
     snprintf(base, sizeof base, "%.*s", (int)(strlen(t->name) - strlen(".weight")), t->name);
     assert_true(quant_config_matrix(&p->quant, base, &entry, &e) >= 0);
     uint64_t cols = tensor_cols(s) * entry.group;
-    uint32_t scale = s->dtype == DTYPE_BF16 ? SCALE_BF16 : s->dtype == DTYPE_F16 ? SCALE_F16 : SCALE_F32;
-    const struct format *f = format_of(format_find_affine(entry.bits, entry.group, scale));
+    const struct format *f =
+        format_of(format_find_affine(entry.bits, entry.group, tensor_scale_type(s->dtype)));
     assert_int_equal(tensor_cols(t) * 32, cols * f->bits);
     uint8_t *codes = read_all(p, t), *scales = read_all(p, s), *biases = read_all(p, b);
     *n = tensor_rows(t) * cols;
@@ -74,10 +74,7 @@ static float *decode_plain(const struct publisher *p, const struct tensor *t, ui
     float *out = malloc(*n * sizeof *out + 1);
     assert_non_null(out);
     assert_true(tensor_is_float(t->dtype));
-    format_decode(format_of(t->dtype == DTYPE_BF16  ? FORMAT_BF16
-                            : t->dtype == DTYPE_F16 ? FORMAT_F16
-                                                    : FORMAT_F32),
-                  bytes, NULL, NULL, 0, *n, out);
+    format_decode(format_of(tensor_format(t)), bytes, NULL, NULL, 0, *n, out);
     free(bytes);
     return out;
 }
@@ -119,28 +116,75 @@ static uint8_t nearest_code(float x)
     return (uint8_t)(code | (signbit(x) ? 0x80 : 0));
 }
 
-static float scale_of(const float *x, uint64_t rows, uint64_t cols, uint64_t row, uint64_t col,
-                      uint64_t block)
+struct block {
+    uint64_t rows, cols;
+};
+
+static struct block block_of(const struct publish_form *f, uint64_t rows, uint64_t cols)
 {
+    return f->scales == PUBLISH_FOR_ALL    ? (struct block){rows, cols}
+           : f->scales == PUBLISH_FOR_ROWS ? (struct block){1, cols}
+                                           : (struct block){f->block, f->block};
+}
+
+static const char *scale_dtype(const struct publish_form *f)
+{
+    return f->scale_dtype ? f->scale_dtype : "F32";
+}
+
+/* Returns a scale that the form's dtype has. */
+static float scale_of(const struct publish_form *f, const float *x, uint64_t rows, uint64_t cols,
+                      uint64_t row, uint64_t col, struct block block)
+{
+    const char *dtype = scale_dtype(f);
     float most = 0;
-    for (uint64_t r = row; r < rows && r < row + block; r++)
-        for (uint64_t c = col; c < cols && c < col + block; c++)
+    for (uint64_t r = row; r < rows && r < row + block.rows; r++)
+        for (uint64_t c = col; c < cols && c < col + block.cols; c++)
             most = fmaxf(most, fabsf(x[r * cols + c]));
-    return most > 0 ? most / 448 : 1;
+    float scale = most > 0 ? most / 448 : 1;
+    return !strcmp(dtype, "F8_E8M0") ? exp2f(ceilf(log2f(scale)))
+           : !strcmp(dtype, "BF16")  ? bf16_to_float(bf16_from_float(scale))
+                                     : scale;
+}
+
+static void emit_scales(struct publisher *p, const char *weight, uint64_t high, uint64_t wide,
+                        const float *scales)
+{
+    char name[NAME + 80], shape[64];
+    const char *dtype = scale_dtype(&p->form);
+    uint64_t n = high * wide;
+    snprintf(name, sizeof name, "%s_scale%s", weight, p->form.scales == PUBLISH_FOR_BLOCKS ? "_inv" : "");
+    if (p->form.scales == PUBLISH_FOR_ALL)
+        snprintf(shape, sizeof shape, "[1]");
+    else
+        snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)high, (unsigned)wide);
+    if (strcmp(dtype, "F8_E8M0") != 0) {
+        emit(p, name, dtype, shape, scales, n);
+        return;
+    }
+    uint8_t *exponents = malloc(n);
+    assert_non_null(exponents);
+    for (uint64_t i = 0; i < n; i++)
+        exponents[i] = (uint8_t)(127 + ilogbf(scales[i]));
+    uint32_t shard = p->form.sharded ? p->n++ % SHARDS : 0;
+    st_writer_add(&p->shards[shard], name, dtype, shape, exponents, n);
+    add_to_map(p, name, shard);
+    free(exponents);
 }
 
 /* Writes a matrix as 8-bit floats, or as the numbers that these stand for. */
 static void emit_blocks(struct publisher *p, const char *name, uint64_t rows, uint64_t cols, const float *x)
 {
-    uint64_t block = p->form.block, wide = (cols + block - 1) / block, high = (rows + block - 1) / block;
+    const struct block block = block_of(&p->form, rows, cols);
+    uint64_t wide = (cols + block.cols - 1) / block.cols, high = (rows + block.rows - 1) / block.rows;
     float *scales = malloc(wide * high * sizeof *scales), *numbers = malloc(rows * cols * sizeof *numbers);
     uint8_t *codes = malloc(rows * cols);
-    char shape[64], other[NAME + 80];
+    char shape[64];
     assert_true(scales && numbers && codes);
     for (uint64_t i = 0; i < wide * high; i++)
-        scales[i] = scale_of(x, rows, cols, i / wide * block, i % wide * block, block);
+        scales[i] = scale_of(&p->form, x, rows, cols, i / wide * block.rows, i % wide * block.cols, block);
     for (uint64_t i = 0; i < rows * cols; i++) {
-        float scale = scales[i / cols / block * wide + i % cols / block];
+        float scale = scales[i / cols / block.rows * wide + i % cols / block.cols];
         codes[i] = nearest_code(x[i] / scale);
         numbers[i] = e4m3_to_float(codes[i]) * scale;
     }
@@ -150,10 +194,8 @@ static void emit_blocks(struct publisher *p, const char *name, uint64_t rows, ui
     } else {
         uint32_t shard = p->form.sharded ? p->n % SHARDS : 0;
         st_writer_add(&p->shards[shard], name, "F8_E4M3", shape, codes, rows * cols);
-        snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)high, (unsigned)wide);
-        snprintf(other, sizeof other, "%s_scale_inv", name);
         add_to_map(p, name, shard);
-        emit(p, other, "F32", shape, scales, wide * high);
+        emit_scales(p, name, high, wide, scales);
     }
     free(scales);
     free(numbers);
@@ -284,7 +326,7 @@ static void finish(struct publisher *p, const char *to, json_t *config)
 {
     json_object_del(config, "quantization");
     json_object_del(config, "quantization_config");
-    if (p->form.block && !p->form.widened)
+    if (p->form.block && !p->form.widened && p->form.scales == PUBLISH_FOR_BLOCKS)
         json_object_set_new(config, "quantization_config",
                             json_pack("{s:s, s:s, s:[i, i]}", "quant_method", "fp8", "fmt", "e4m3",
                                       "weight_block_size", (int)p->form.block, (int)p->form.block));

@@ -4,14 +4,22 @@
 
 #include <stdbool.h>
 
+enum publish_scales {
+    PUBLISH_FOR_BLOCKS, /* weight_scale_inv; config.json says the blocks */
+    PUBLISH_FOR_ROWS,   /* weight_scale, a column; config.json says nothing */
+    PUBLISH_FOR_ALL     /* weight_scale, one; config.json says nothing */
+};
+
 struct publish_form {
     const char *dtype; /* the matrices' dtype: "F32", "F16" or "BF16" */
     bool fused;        /* experts are stacks with gate above up; false: tensors of one expert each */
     bool less_one;     /* norms lose 1, convolutions are [C, 1, taps] */
     bool sharded;      /* three files with an index; false: one */
     /* rows and columns of a block of 8-bit floats with one scale; 0: none. Such matrices' numbers are rounded
-     * to 8-bit floats: to codes with float32 scales, or with `widened` to what these stand for. */
+     * to 8-bit floats: to codes with scales, or with `widened` to what these stand for. */
     unsigned block;
+    enum publish_scales scales;
+    const char *scale_dtype; /* "F32", "BF16" or "F8_E8M0"; NULL: F32 */
     bool widened;
 };
 

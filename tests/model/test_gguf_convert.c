@@ -270,7 +270,8 @@ static void what_loses_more_than_the_limit_needs_lossy(void **state)
     gguf_writer_model(&w, 256, 256, 10);
     gguf_writer_finish(&w, tmp, "x.gguf");
     assert_int_equal(run(src, dst, (struct convert_settings){0}, &r, &e), ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "switch_mlp.gate_proj.weight: Q2_K becomes Q4 g32, which changes it by"));
+    assert_non_null(
+        strstr(e.text, "tensor blk.0.ffn_gate_exps.weight: Q2_K becomes Q4 g32, which changes it by"));
     assert_non_null(strstr(e.text, "--lossy takes it"));
     /* It goes on where it stopped. */
     check_ok(run(src, dst, (struct convert_settings){.lossy = true}, &r, &e), &e);
@@ -326,7 +327,7 @@ static void models_that_are_not_read_are_refused_by_name(void **state)
     expect_refused(&w, ERR_UNSUPPORTED, "tensor blk.0.attn_q.scale: not one that Qwen3-MoE has");
     gguf_writer_values(&w, 256, 256);
     gguf_writer_tensor(&w, "token_embd.weight", 0, 256, 8, 1);
-    expect_refused(&w, ERR_FORMAT, "tensor model.norm.weight is missing");
+    expect_refused(&w, ERR_FORMAT, "tensor output_norm.weight is missing");
     gguf_writer_model(&w, 256, 256, 8);
     gguf_writer_tensor(&w, "blk.0.attn_k.bias", 0, 64, 1, 1);
     expect_refused(&w, ERR_UNSUPPORTED, "projections with a bias are not supported");

@@ -15,6 +15,7 @@
 #include "convert/convert.h"
 #include "golden.h"
 #include "gguf_writer.h"
+#include "model/gguf/names.h"
 #include "model/model_dir.h"
 #include "selftest/random_blocks.h"
 #include "sequence.h"
@@ -28,6 +29,8 @@ static const char *const files[] = {
     NULL,           "qwen35moe.gguf", "qwen3next.gguf", "deepseek2-00001-of-00002.gguf",
     "glm4moe.gguf", "minimax.gguf",   "gptoss.gguf",    "qwen3moe_even.gguf"};
 enum { N_FILES = sizeof files / sizeof *files, MAX_VOCAB = 512 };
+/* The files whose experts keep their codes in a conversion. */
+enum { N_COMPARED = 6 };
 
 static const char *path_of(uint32_t i)
 {
@@ -114,8 +117,9 @@ static uint32_t next_random(void *ctx)
     return (uint32_t)(*s >> 33);
 }
 
-/* Writes a model whose matrices are random blocks of a type, or the same numbers as F32. */
-static void write_model(uint32_t type, bool as_f32, const char *dir, const char *name)
+/* Writes a model whose matrices are random blocks of a type, or the same numbers as F32. w: has what else the
+ * file gets. */
+static void write_model(struct gguf_writer w, uint32_t type, bool as_f32, const char *dir, const char *name)
 {
     static const struct {
         const char *name;
@@ -133,7 +137,6 @@ static void write_model(uint32_t type, bool as_f32, const char *dir, const char 
                  {"blk.0.attn_k_norm.weight", 64, 1, 1},  {"blk.0.attn_output.weight", 64, 256, 0},
                  {"blk.0.ffn_gate_inp.weight", 256, 2, 0}};
     const struct ggml_type *t = ggml_type_find(type);
-    struct gguf_writer w = {0};
     uint64_t seed = type + 1;
     gguf_writer_values(&w, 256, 256);
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
@@ -173,8 +176,8 @@ static void every_type_gives_the_logits_of_its_numbers(void **state)
         if (!t || t->block < 2)
             continue;
         n_types++;
-        write_model(type, false, tmp, "blocks.gguf");
-        write_model(type, true, tmp, "numbers.gguf");
+        write_model((struct gguf_writer){0}, type, false, tmp, "blocks.gguf");
+        write_model((struct gguf_writer){0}, type, true, tmp, "numbers.gguf");
         evaluate(tmp_tree_path(tmp, "blocks.gguf"), 0, blocks);
         evaluate(tmp_tree_path(tmp, "numbers.gguf"), 0, numbers);
         for (size_t i = 0; i < 4 * (size_t)MAX_VOCAB; i++) {
@@ -188,7 +191,51 @@ static void every_type_gives_the_logits_of_its_numbers(void **state)
     tmp_tree_remove(tmp);
 }
 
+static void tensors_at_any_byte_give_the_same_bits(void **state)
+{
+    (void)state;
+    enum { Q4_0 = 2, Q8_0 = 8 };
+    static const uint32_t types[] = {Q8_0, Q8_0, Q4_0, GGML_TYPE_MXFP4}; /* the first one as F32 */
+    static float even[4 * MAX_VOCAB], odd[4 * MAX_VOCAB];
+    char *tmp = tmp_tree_new();
+    for (uint32_t i = 0; i < sizeof types / sizeof *types; i++) {
+        write_model((struct gguf_writer){0}, types[i], i == 0, tmp, "even.gguf");
+        evaluate(tmp_tree_path(tmp, "even.gguf"), 0, even);
+        for (uint32_t more = 0; more < 4; more++) {
+            struct gguf_writer w = {.align = 1};
+            gguf_writer_text(&w, "general.name", &"123"[3 - more]);
+            write_model(w, types[i], i == 0, tmp, "odd.gguf");
+            for (uint32_t slots = 0; slots <= 2; slots += 2) {
+                evaluate(tmp_tree_path(tmp, "odd.gguf"), slots, odd);
+                if (even[0] == even[1] || memcmp((const void *)even, (const void *)odd, sizeof even) != 0)
+                    fail_msg("types[%u], %u slots, %u more bytes: other logits", i, slots, more);
+            }
+        }
+    }
+    tmp_tree_remove(tmp);
+}
+
 /* ---- convert */
+
+static void expect_equal_tokenizers(const char *gguf, const char *dir)
+{
+    static const char text[] = "hello the <think>12<|end|> ~ \xc3\xa9 [PAD270]";
+    struct moeflux_err e = {0};
+    char json[256];
+    snprintf(json, sizeof json, "%s/tokenizer.json", dir);
+    struct tokenizer *a = tokenizer_open(gguf, &e), *b = tokenizer_open(json, &e);
+    assert_true(a && b);
+    struct token_list x = {0}, y = {0};
+    check_ok(tokenizer_encode(a, text, strlen(text), SPECIALS_AS_TOKENS, &x, NULL, &e), &e);
+    check_ok(tokenizer_encode(b, text, strlen(text), SPECIALS_AS_TOKENS, &y, NULL, &e), &e);
+    assert_true(x.n > 8 && x.n == y.n && !memcmp(x.ids, y.ids, x.n * sizeof *x.ids));
+    assert_string_equal(tokenizer_chat_template(a), tokenizer_chat_template(b));
+    assert_true(tokenizer_bos(a) == tokenizer_bos(b) && tokenizer_n_ids(a) == tokenizer_n_ids(b));
+    token_list_free(&x);
+    token_list_free(&y);
+    tokenizer_free(a);
+    tokenizer_free(b);
+}
 
 /* Value heads in another order and blocks of other formats make sums of another order. */
 static void convert_gives_the_same_numbers(void **state)
@@ -198,13 +245,18 @@ static void convert_gives_the_same_numbers(void **state)
     char *tmp = tmp_tree_new();
     struct moeflux_err e = {0};
     struct convert_result r;
+    uint32_t n_compared = 0;
     for (uint32_t i = 1; i < N_FILES; i++) {
         const char *dst = tmp_tree_path(tmp, files[i]);
         const struct convert_options o = {.src = path_of(i), .dst = dst, .n_threads = 2};
         double most = 0, apart = 0;
         check_ok(convert_run(&o, &r, &e), &e);
+        expect_equal_tokenizers(path_of(i), dst);
         if (r.errors.of[CONVERT_CLASS_EXPERTS].weights) /* K-quants are quantised anew */
             continue;
+        n_compared++;
+        memset(lying, 0, sizeof lying);
+        memset(converted, 0, sizeof converted);
         evaluate(path_of(i), 0, lying);
         evaluate(dst, 0, converted);
         for (size_t k = 0; k < 4 * (size_t)MAX_VOCAB; k++) {
@@ -213,22 +265,8 @@ static void convert_gives_the_same_numbers(void **state)
         }
         if (!(most > 0 && apart < 1e-4 * most))
             fail_msg("%s: logits are off by %g of %g", files[i], apart, most);
-        char json[256];
-        snprintf(json, sizeof json, "%s/tokenizer.json", dst);
-        struct tokenizer *a = tokenizer_open(path_of(i), &e), *b = tokenizer_open(json, &e);
-        assert_true(a && b);
-        static const char text[] = "hello the <think>12<|end|> ~ \xc3\xa9 [PAD270]";
-        struct token_list x = {0}, y = {0};
-        check_ok(tokenizer_encode(a, text, strlen(text), SPECIALS_AS_TOKENS, &x, NULL, &e), &e);
-        check_ok(tokenizer_encode(b, text, strlen(text), SPECIALS_AS_TOKENS, &y, NULL, &e), &e);
-        assert_true(x.n > 8 && x.n == y.n && !memcmp(x.ids, y.ids, x.n * sizeof *x.ids));
-        assert_string_equal(tokenizer_chat_template(a), tokenizer_chat_template(b));
-        assert_true(tokenizer_bos(a) == tokenizer_bos(b) && tokenizer_n_ids(a) == tokenizer_n_ids(b));
-        token_list_free(&x);
-        token_list_free(&y);
-        tokenizer_free(a);
-        tokenizer_free(b);
     }
+    assert_int_equal(n_compared, N_COMPARED);
     tmp_tree_remove(tmp);
 }
 
@@ -274,15 +312,30 @@ static void control_tokens_that_are_marked_as_normal_act_as_control_tokens(void 
 
 /* ---- what is refused */
 
+static void expect_error(int rc, const struct moeflux_err *e, int code, const char *what)
+{
+    if (rc != code || !strstr(e->text, what) || !strstr(e->text, "x.gguf") || strchr(e->text, '\n'))
+        fail_msg("expected %d \"%s\", found %d \"%s\"", code, what, rc, e->text);
+}
+
+/* Expects one error, whether dir/x.gguf is opened or converted. */
+static void expect_file_refused(const char *dir, int code, const char *what)
+{
+    struct model_dir m;
+    struct convert_result r;
+    struct moeflux_err e = {0};
+    const char *src = tmp_tree_path(dir, "x.gguf");
+    const struct convert_options o = {.src = src, .dst = tmp_tree_path(dir, "converted"), .n_threads = 1};
+    expect_error(model_dir_open(&m, src, &e), &e, code, what);
+    e = (struct moeflux_err){0};
+    expect_error(convert_run(&o, &r, &e), &e, code, what);
+}
+
 static void expect_refused(struct gguf_writer *w, int code, const char *what)
 {
     char *tmp = tmp_tree_new();
-    struct model_dir m;
-    struct moeflux_err e = {0};
     gguf_writer_finish(w, tmp, "x.gguf");
-    int rc = model_dir_open(&m, tmp_tree_path(tmp, "x.gguf"), &e);
-    if (rc != code || !strstr(e.text, what) || !strstr(e.text, "x.gguf") || strchr(e.text, '\n'))
-        fail_msg("expected %d \"%s\", found %d \"%s\"", code, what, rc, e.text);
+    expect_file_refused(tmp, code, what);
     tmp_tree_remove(tmp);
 }
 
@@ -329,7 +382,7 @@ static void files_that_contradict_themselves_are_refused(void **state)
     expect_refused(&w, ERR_FORMAT, "attention.layer_norm_rms_epsilon: is missing");
     gguf_writer_values(&w, 256, 256);
     gguf_writer_tensor(&w, "token_embd.weight", Q8_0, 256, 8, 1);
-    expect_refused(&w, ERR_FORMAT, "tensor model.norm.weight is missing");
+    expect_refused(&w, ERR_FORMAT, "tensor output_norm.weight is missing");
     static const char *const tokens[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i"};
     gguf_writer_model(&w, 256, 256, Q8_0);
     gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, 9);
@@ -346,13 +399,102 @@ static void sizes_that_contradict_the_tensors_are_refused(void **state)
     str_free(&tensors.values);
     tensors.values = w.values;
     expect_refused(&tensors, ERR_FORMAT,
-                   "mlp.switch_mlp.gate_proj.weight: shape [2, 256, 256], expected [2, 128, 256]");
+                   "blk.0.ffn_gate_exps.weight: shape [2, 256, 256], expected [2, 128, 256]");
     w = tensors = (struct gguf_writer){0};
     gguf_writer_model(&tensors, 256, 256, Q8_0);
     gguf_writer_values(&w, 128, 256);
     str_free(&tensors.values);
     tensors.values = w.values;
-    expect_refused(&tensors, ERR_FORMAT, "model.embed_tokens.weight: shape [8, 256], expected [8, 128]");
+    expect_refused(&tensors, ERR_FORMAT, "tensor token_embd.weight: shape [8, 256], expected [8, 128]");
+}
+
+/* JSON, which the configuration passes through, has neither. */
+static void numbers_that_are_not_finite_are_refused_by_key(void **state)
+{
+    (void)state;
+    static const float values[] = {NAN, INFINITY};
+    for (int i = 0; i < 2; i++) {
+        struct gguf_writer w = {0};
+        gguf_writer_model(&w, 256, 256, Q8_0);
+        /* The last value is the epsilon. */
+        memcpy(w.values.data + w.values.len - sizeof(float), &values[i], sizeof(float));
+        expect_refused(&w, ERR_FORMAT,
+                       "key qwen3moe.attention.layer_norm_rms_epsilon: expected a finite number");
+    }
+}
+
+static void experts_in_two_forms_are_refused_by_both_names(void **state)
+{
+    (void)state;
+    struct gguf_writer w = {0};
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    gguf_writer_tensor(&w, "blk.0.ffn_gate_up_exps.weight", Q8_0, 256, 512, 2);
+    expect_refused(&w, ERR_FORMAT,
+                   "tensors blk.0.ffn_gate_up_exps.weight and blk.0.ffn_gate_exps.weight: expected one");
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    gguf_writer_tensor(&w, "blk.0.post_attention_norm.weight", 0, 256, 1, 1);
+    expect_refused(&w, ERR_FORMAT, ": expected one of them");
+}
+
+/* Replaces a text in a copy of a published file by one of the same length. */
+static void replace(char *bytes, size_t len, const char *from, const char *to)
+{
+    size_t n = strlen(from), found = 0;
+    assert_int_equal(strlen(to), n);
+    for (size_t i = 0; i + n <= len; i++)
+        if (!memcmp(bytes + i, from, n)) {
+            memcpy(bytes + i, to, n);
+            found++;
+        }
+    assert_int_equal(found, 1);
+}
+
+static void experts_in_a_dense_layer_are_refused(void **state)
+{
+    (void)state;
+    char *bytes, *tmp = tmp_tree_new();
+    size_t len;
+    struct moeflux_err e = {0};
+    check_ok(file_read_text(MODELS "glm4moe.gguf", 1 << 24, &bytes, &len, &e), &e);
+    replace(bytes, len, "blk.1.ffn_up_exps.weight", "blk.0.ffn_up_exps.weight");
+    tmp_tree_write(tmp, "x.gguf", bytes, len);
+    expect_file_refused(tmp, ERR_UNSUPPORTED, "tensor blk.0.ffn_up_exps.weight: nothing reads it; GLM");
+    free(bytes);
+    tmp_tree_remove(tmp);
+}
+
+/* The file has -exp(A_log). */
+static void decays_that_have_no_logarithm_are_refused(void **state)
+{
+    (void)state;
+    static const float values[] = {0, 1};
+    for (int i = 0; i < 2; i++) {
+        char *bytes, *tmp = tmp_tree_new();
+        size_t len;
+        struct gguf g;
+        struct model_dir m;
+        struct convert_result r;
+        struct moeflux_err e = {0};
+        float numbers[64];
+        const char *src = tmp_tree_path(tmp, "x.gguf");
+        const struct convert_options o = {.src = src, .dst = tmp_tree_path(tmp, "converted"), .n_threads = 1};
+        check_ok(file_read_text(path_of(1), 1 << 24, &bytes, &len, &e), &e);
+        check_ok(gguf_open(&g, path_of(1), &e), &e);
+        const struct gguf_tensor *decay = gguf_find_tensor(&g, "blk.0.ssm_a");
+        assert_non_null(decay);
+        memcpy(bytes + decay->off, &values[i], sizeof(float));
+        gguf_close(&g);
+        tmp_tree_write(tmp, "x.gguf", bytes, len);
+        check_ok(model_dir_open(&m, src, &e), &e);
+        const struct tensor *t = model_dir_find(&m, "model.layers.0.linear_attn.A_log");
+        assert_true(t && t->bytes <= sizeof numbers);
+        expect_error(model_dir_read_f32(&m, t, numbers, &e), &e, ERR_FORMAT,
+                     "tensor blk.0.ssm_a: element 0 is not finite");
+        model_dir_close(&m);
+        expect_error(convert_run(&o, &r, &e), &e, ERR_FORMAT, "tensor blk.0.ssm_a: a value is not finite");
+        free(bytes);
+        tmp_tree_remove(tmp);
+    }
 }
 
 static void gate_and_up_of_different_types_are_refused(void **state)
@@ -362,6 +504,34 @@ static void gate_and_up_of_different_types_are_refused(void **state)
     struct moeflux_err e = {0};
     assert_int_equal(model_dir_open(&m, MODELS "qwen3moe.gguf", &e), ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "gate_proj is Q4_K and up_proj Q5_K, expected equal formats"));
+}
+
+static void a_missing_tensor_has_the_name_that_a_file_gives_it(void **state)
+{
+    (void)state;
+    uint32_t n = 0;
+    for (uint32_t i = 1; i < N_FILES; i++) {
+        struct model_dir m;
+        struct gguf g;
+        struct moeflux_err e = {0};
+        check_ok(model_dir_open(&m, path_of(i), &e), &e);
+        check_ok(gguf_open(&g, path_of(i), &e), &e);
+        for (size_t k = 0; k < g.n_tensors; k++) {
+            char ours[GGUF_NAMES_LENGTH], theirs[GGUF_NAMES_LENGTH], expected[GGUF_NAMES_LENGTH];
+            unsigned layer;
+            if (gguf_names_find(&m.config, g.tensors[k].name, ours) != GGUF_NAMES_OURS)
+                continue;
+            /* The tensor that has two names. */
+            snprintf(expected, sizeof expected, "%s", g.tensors[k].name);
+            if (strstr(expected, "post_attention_norm") && sscanf(expected, "blk.%9u.", &layer) == 1)
+                snprintf(expected, sizeof expected, "blk.%u.ffn_norm.weight", layer);
+            assert_string_equal(gguf_names_of(&m.config, ours, theirs), expected);
+            n++;
+        }
+        gguf_close(&g);
+        model_dir_close(&m);
+    }
+    assert_true(n > 100);
 }
 
 /* ---- what is left out */
@@ -409,12 +579,18 @@ int main(void)
         cmocka_unit_test(logits_are_those_of_the_numbers_in_the_file),
         cmocka_unit_test(streamed_experts_give_the_same_bits),
         cmocka_unit_test(every_type_gives_the_logits_of_its_numbers),
+        cmocka_unit_test(tensors_at_any_byte_give_the_same_bits),
         cmocka_unit_test(convert_gives_the_same_numbers),
         cmocka_unit_test(control_tokens_that_are_marked_as_normal_act_as_control_tokens),
         cmocka_unit_test(models_that_do_not_run_are_refused_by_name),
         cmocka_unit_test(files_that_contradict_themselves_are_refused),
         cmocka_unit_test(sizes_that_contradict_the_tensors_are_refused),
+        cmocka_unit_test(numbers_that_are_not_finite_are_refused_by_key),
+        cmocka_unit_test(experts_in_two_forms_are_refused_by_both_names),
+        cmocka_unit_test(experts_in_a_dense_layer_are_refused),
+        cmocka_unit_test(decays_that_have_no_logarithm_are_refused),
         cmocka_unit_test(gate_and_up_of_different_types_are_refused),
+        cmocka_unit_test(a_missing_tensor_has_the_name_that_a_file_gives_it),
         cmocka_unit_test(vision_and_multi_token_prediction_are_left_out_and_counted),
         cmocka_unit_test(fingerprints_tell_files_apart),
     };

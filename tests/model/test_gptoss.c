@@ -196,6 +196,72 @@ static void plain_experts_next_to_published_ones_are_refused(void **state)
     tmp_tree_remove(tmp);
 }
 
+/* MLX's key for the same codes, which stay as they are. */
+static void published_experts_under_a_block_of_mlx_are_the_same_numbers(void **state)
+{
+    (void)state;
+    static float a[3 * WEIGHTS], b[3 * WEIGHTS];
+    struct model_dir published, converted;
+    struct moeflux_err e = {0};
+    char *tmp = tmp_tree_new();
+    const char *src = tmp_tree_path(tmp, "src");
+    tmp_tree_copy(PUBLISHED, src);
+    tmp_tree_replace(src, "config.json", "\"quantization_config\": {",
+                     "\"quantization_config\": {\"mode\": \"mxfp4\", \"group_size\": 32, ");
+    convert_ok(src, tmp_tree_path(tmp, "a"), (struct convert_settings){0});
+    check_ok(model_dir_open(&published, PUBLISHED, &e), &e);
+    check_ok(model_dir_open(&converted, tmp_tree_path(tmp, "a"), &e), &e);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        for (uint32_t i = 0; i < EXPERTS; i++) {
+            read_expert(&published, layer, i, a);
+            read_expert(&converted, layer, i, b);
+            assert_memory_equal(a, b, sizeof a);
+        }
+    model_dir_close(&published);
+    model_dir_close(&converted);
+    tmp_tree_remove(tmp);
+}
+
+/* The exponent of expert 2's first row of gate is NaN. */
+static void spoil_scale(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    if (!t || !names_ends_with(t->name, "1.mlp.experts.gate_up_proj_scales")) {
+        if (t)
+            st_writer_add_like(w, t->name, t, bytes);
+        return;
+    }
+    uint8_t *spoilt = malloc(t->bytes);
+    assert_non_null(spoilt);
+    memcpy(spoilt, bytes, t->bytes);
+    spoilt[2 * t->bytes / EXPERTS] = 0xff;
+    st_writer_add_like(w, t->name, t, spoilt);
+    free(spoilt);
+}
+
+static void a_scale_that_is_no_number_is_refused_when_its_expert_is_read(void **state)
+{
+    (void)state;
+    uint8_t bytes[EXPERT_BYTES];
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    char *tmp = tmp_tree_new();
+    const char *dir = tmp_tree_path(tmp, "model");
+    st_writer_rewrite(PUBLISHED, dir, spoil_scale);
+    check_ok(model_dir_open(&m, dir, &e), &e);
+    for (uint32_t i = 0; i < EXPERTS; i++)
+        assert_int_equal(model_dir_read_expert(&m, 1, i, 0, EXPERT_BYTES, bytes, &e),
+                         i == 2 ? ERR_FORMAT : 0);
+    model_dir_close(&m);
+    struct sequence q = sequence_open(dir, "cpu", 16, 4, 64);
+    int32_t ids[16];
+    sequence_ids(&q, 1, ids, 16);
+    assert_int_equal(moeflux_session_eval(q.s, ids, 16, &(struct moeflux_outputs){0}, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "layer 1 expert 2"));
+    assert_non_null(strstr(e.text, "is not finite"));
+    sequence_close(&q);
+    tmp_tree_remove(tmp);
+}
+
 static void a_published_checkpoint_opens_as_it_lies(void **state)
 {
     (void)state;
@@ -277,6 +343,8 @@ int main(void)
         cmocka_unit_test(plain_experts_may_be_wider_in_one_layer),
         cmocka_unit_test(plain_experts_under_a_block_of_mxfp4_are_plain),
         cmocka_unit_test(plain_experts_next_to_published_ones_are_refused),
+        cmocka_unit_test(published_experts_under_a_block_of_mlx_are_the_same_numbers),
+        cmocka_unit_test(a_scale_that_is_no_number_is_refused_when_its_expert_is_read),
         cmocka_unit_test(a_published_checkpoint_opens_as_it_lies),
         cmocka_unit_test(stacks_of_another_shape_are_refused),
         cmocka_unit_test(any_chunk_gives_the_same_logits),

@@ -12,6 +12,7 @@
 #include "model_dirs.h"
 #include "publish.h"
 #include "sequence.h"
+#include "st_writer.h"
 #include "tmp_tree.h"
 
 enum { CONTEXT = 400, TOKENS = 90, CHUNK = 64, MOST_VOCAB = 2048 };
@@ -56,11 +57,21 @@ static const struct {
     const char *model;
     unsigned block;
     bool less_one;
+    enum publish_scales scales;
+    const char *scale_dtype;
 } fp8_models[] = {
-    {"qwen3-odd/mlx", 128, false},       {"deepseek-odd/mlx", 32, false},
-    {"qwen-odd/mlx", 128, true},         {"families/glm-odd", 128, false},
-    {"families/minimax-odd", 32, false}, {"families/kimi-odd", 128, false},
-    {"families/glmlite-odd", 32, false},
+    {"qwen3-odd/mlx", 128, false, PUBLISH_FOR_BLOCKS, NULL},
+    {"deepseek-odd/mlx", 32, false, PUBLISH_FOR_BLOCKS, NULL},
+    {"qwen-odd/mlx", 128, true, PUBLISH_FOR_BLOCKS, NULL},
+    {"families/glm-odd", 128, false, PUBLISH_FOR_BLOCKS, NULL},
+    {"families/minimax-odd", 32, false, PUBLISH_FOR_BLOCKS, NULL},
+    {"families/kimi-odd", 128, false, PUBLISH_FOR_BLOCKS, NULL},
+    {"families/glmlite-odd", 32, false, PUBLISH_FOR_BLOCKS, NULL},
+    {"families/next-odd", 32, true, PUBLISH_FOR_BLOCKS, NULL}, /* has in_proj_qkvz */
+    {"qwen3-odd/mlx", 32, false, PUBLISH_FOR_BLOCKS, "F8_E8M0"},
+    {"families/glm-odd", 32, false, PUBLISH_FOR_BLOCKS, "BF16"},
+    {"qwen3-odd/mlx", 1, false, PUBLISH_FOR_ROWS, "BF16"},
+    {"families/glmlite-odd", 1, false, PUBLISH_FOR_ALL, NULL},
 };
 
 /* Codes with a scale for each block give what the numbers that they stand for give. */
@@ -73,14 +84,15 @@ static void fp8_gives_what_its_numbers_give(const char *device, size_t first, si
         struct publish_form form = {.dtype = "F32",
                                     .less_one = fp8_models[i].less_one,
                                     .sharded = i % 2,
-                                    .block = fp8_models[i].block};
+                                    .block = fp8_models[i].block,
+                                    .scales = fp8_models[i].scales,
+                                    .scale_dtype = fp8_models[i].scale_dtype};
         publish(tmp, "codes", fp8_models[i].model, &form, &codes);
         form.widened = true;
         publish(tmp, "numbers", fp8_models[i].model, &form, &numbers);
         run(numbers, "reference", CHUNK, 0, a);
         run(codes, device, CHUNK, 0, b);
-        printf("%s, blocks of %u: %.1e\n", fp8_models[i].model, fp8_models[i].block,
-               (double)largest_difference(a, b));
+        printf("%zu. %s: %.1e\n", i, fp8_models[i].model, (double)largest_difference(a, b));
         assert_true(largest_difference(a, b) < 1e-4F);
         run(codes, device, CHUNK, 5, c);
         assert_memory_equal(b, c, sizeof b);
@@ -235,6 +247,58 @@ static void a_checkpoint_that_lacks_or_contradicts_something_is_refused(void **s
     tmp_tree_remove(tmp);
 }
 
+/* Scales of a column in one expert, of all weights in the others. */
+static void change_scales(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    static const float zeros[64];
+    if (t && strstr(t->name, "layers.0.mlp.experts.3.up_proj.weight_scale"))
+        st_writer_add(w, t->name, "F32", "[64, 1]", zeros, sizeof zeros);
+    else if (t)
+        st_writer_add_like(w, t->name, t, bytes);
+}
+
+static void fp8_experts_that_do_not_run_as_they_lie_are_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *dir, *changed = tmp_tree_path(tmp, "changed");
+    struct publish_form form = {.dtype = "F32", .block = 16};
+    publish(tmp, "16", "qwen3-odd/mlx", &form, &dir);
+    model_dirs_refuse(dir, ERR_UNSUPPORTED,
+                      "layers.0.mlp.experts.0.gate_proj.weight: F8_E4M3 experts of 128 columns in blocks of "
+                      "16 do not run as they lie; run `moeflux convert` first");
+    form.block = 48;
+    publish(tmp, "48", "qwen3-odd/mlx", &form, &dir);
+    model_dirs_refuse(dir, ERR_UNSUPPORTED, "in blocks of 48 do not run as they lie");
+    form.scales = PUBLISH_FOR_ALL;
+    publish(tmp, "one", "qwen3-odd/mlx", &form, &dir);
+    st_writer_rewrite(dir, changed, change_scales);
+    model_dirs_refuse(changed, ERR_UNSUPPORTED,
+                      "model.safetensors: tensor model.layers.0.mlp.experts.3.up_proj.weight_scale: shape "
+                      "[64, 1], expected [1] as in the layer's other experts");
+    tmp_tree_remove(tmp);
+}
+
+static void fp8_is_described_by_its_blocks_if_it_has_some(void **state)
+{
+    (void)state;
+    for (enum publish_scales scales = PUBLISH_FOR_BLOCKS; scales <= PUBLISH_FOR_ALL; scales++) {
+        char *tmp = tmp_tree_new();
+        const char *dir, *expected = scales == PUBLISH_FOR_BLOCKS ? "fp8 32x32" : "fp8";
+        publish(tmp, "model", "qwen3-odd/mlx",
+                &(struct publish_form){.dtype = "F32", .block = 32, .scales = scales}, &dir);
+        struct moeflux_needs needs;
+        struct moeflux_err e = {0};
+        check_ok(moeflux_get_needs(dir, &needs, &e), &e);
+        assert_string_equal(needs.expert_formats, expected);
+        char share[32];
+        snprintf(share, sizeof share, "%s ", expected);
+        assert_non_null(strstr(needs.dense_formats, share));
+        assert_null(strstr(needs.dense_formats, "0x0"));
+        tmp_tree_remove(tmp);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest everywhere[] = {
@@ -251,6 +315,8 @@ int main(void)
         cmocka_unit_test(batched_decode_is_batch_invariant),
         cmocka_unit_test(a_snapshot_continues_byte_for_byte),
         cmocka_unit_test(a_checkpoint_that_lacks_or_contradicts_something_is_refused),
+        cmocka_unit_test(fp8_experts_that_do_not_run_as_they_lie_are_refused),
+        cmocka_unit_test(fp8_is_described_by_its_blocks_if_it_has_some),
     };
     return device_run_tests(everywhere, on_vulkan, on_hosts);
 }

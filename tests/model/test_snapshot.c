@@ -513,6 +513,37 @@ static void q8_0_rows_are_kept(void **state)
     rows_are_kept(MOEFLUX_KV_TYPE_Q8_0, "q8_0, this one's float32", 5e-2f);
 }
 
+/* A row of latents in q8_0 has the rotary key in it, which version 2 cannot have. */
+static void q8_0_latents_need_version_4_and_all_of_the_file(void **state)
+{
+    (void)state;
+    enum { N = 5 };
+    char *dir = tmp_tree_new();
+    const char *file = tmp_tree_path(dir, "state");
+    struct sequence q =
+        sequence_open_kv("tests/models/deepseek-lone/mlx", "reference", MOEFLUX_KV_TYPE_Q8_0, 0, 0, CONTEXT);
+    struct moeflux_err e = {0};
+    struct moeflux_state_info info;
+    struct stat st;
+    int32_t ids[N];
+    sequence_ids(&q, 0, ids, N);
+    sequence_eval(&q, ids, N, NULL);
+    sequence_refused(moeflux_session_save(q.s, file, MOEFLUX_STATE_V2, &e), &e, ERR_UNSUPPORTED,
+                     "version 2 has other rows");
+    check_ok(moeflux_session_save(q.s, file, MOEFLUX_STATE_V3, &e), &e);
+    check_ok(moeflux_read_state_info(file, &info, &e), &e);
+    assert_int_equal(info.version, 4);
+    check_ok(moeflux_session_load(q.s, file, &e), &e);
+    assert_int_equal(stat(file, &st), 0);
+    for (off_t left = st.st_size; left-- > 0;) {
+        assert_int_equal(truncate(file, left), 0);
+        sequence_refused(moeflux_session_load(q.s, file, &e), &e, ERR_FORMAT, "");
+    }
+    assert_int_equal(moeflux_session_position(q.s), N);
+    sequence_close(&q);
+    tmp_tree_remove(dir);
+}
+
 /* The checksum is made to fit the changed file, as in a crafted file. row: bytes of a row; place: offset in
  * it of a number, or of q8_0 of a scale. */
 static void expect_bad_numbers_refused(enum moeflux_kv_type type, size_t row, size_t place)
@@ -712,6 +743,7 @@ int main(void)
         cmocka_unit_test(states_longer_than_the_context_do_not_fit),
         cmocka_unit_test(float16_rows_are_kept),
         cmocka_unit_test(q8_0_rows_are_kept),
+        cmocka_unit_test(q8_0_latents_need_version_4_and_all_of_the_file),
         cmocka_unit_test(float16_rows_that_are_not_finite_are_refused),
         cmocka_unit_test(q8_0_rows_whose_scales_are_not_finite_are_refused),
         cmocka_unit_test(headers_tell_what_they_know),

@@ -705,6 +705,15 @@ static void layouts_share_a_fingerprint_and_models_do_not(void **state)
     tmp_tree_remove(other);
 }
 
+/* Otherwise states that were saved earlier are refused. */
+static void quantised_models_keep_their_fingerprint(void **state)
+{
+    (void)state;
+    assert_true(fingerprint_of(TINY) == 0x64eb5bd6d82b16bb);
+    assert_true(fingerprint_of("tests/models/formats/every-f16") == 0x720d6ef2bb6b6d97);
+    assert_true(fingerprint_of("tests/models/families/gptoss-odd") == 0xd726ee36945b2fa5);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -731,6 +740,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(an_interrupted_cut_leaves_a_shorter_sequence),
         cmocka_unit_test(predictions_do_not_survive_a_load),
         cmocka_unit_test(layouts_share_a_fingerprint_and_models_do_not),
+        cmocka_unit_test(quantised_models_keep_their_fingerprint),
     };
     self = argv[0];
     if (argc > 5 && !strcmp(argv[1], "--continue"))

@@ -1,7 +1,8 @@
-/* Forms of n-gram tables in checkpoints: 8-bit floats with a scale for all, for a shard or for a row, and
- * mlx-vlm's. All have the numbers of one model, so its logits are expected.
+/* Forms of n-gram tables in checkpoints: 8-bit floats with a scale for all, for a shard or for a row, of
+ * several dtypes, and mlx-vlm's. All have the numbers of one model, so its logits are expected.
  *
  * suites: check asan */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,8 +19,21 @@ enum { VOCAB = 103, TOKENS = 40, CONTEXT = 64 };
 static const char PLAIN[] = "tests/models/families/qw4-plain", MLX[] = "tests/models/families/qw4-mlx";
 static const char TABLE[] = ".ple_embedding.ngram_embedding.";
 
-enum form { FOR_ALL, FOR_SHARDS, FOR_ROWS, FOR_NONE, OF_ANOTHER_SHAPE, NAN_CODE, FORMS };
-static enum form form; /* the model that write_fp8 makes */
+/* What the scales of 8-bit floats are for. */
+enum form {
+    FOR_ALL,
+    FOR_SHARDS,
+    FOR_ROWS,
+    FOR_ROWS_E8M0,
+    FOR_ROWS_APART, /* a file without shards has them */
+    FORMS,          /* the others are refused */
+    FOR_NONE = FORMS,
+    FOR_NUMBERS,
+    OF_ANOTHER_SHAPE,
+    NAN_CODE
+};
+static enum form form;         /* the model that write_fp8 makes */
+static struct st_writer apart; /* the second file */
 
 static uint8_t code_of(float x)
 {
@@ -30,23 +44,40 @@ static uint8_t code_of(float x)
     return 0;
 }
 
+static bool has_rows(void)
+{
+    return form >= FOR_ROWS && form <= FOR_ROWS_APART;
+}
+
 /* Returns the power of two that row r's codes are multiplied with. */
 static float scale_of(uint64_t row)
 {
-    return form == FOR_ROWS ? (row % 2 ? 0.0625f : 0.25f) : 0.125f;
+    return has_rows() ? (row % 2 ? 0.0625f : 0.25f) : 0.125f;
 }
 
 static void add_scales(struct st_writer *w, const struct tensor *t)
 {
     char name[256], shape[32];
-    uint64_t rows = form == FOR_ROWS ? tensor_rows(t) : form == OF_ANOTHER_SHAPE ? 3 : 1;
-    float *scales = malloc(rows * sizeof *scales);
-    for (uint64_t i = 0; i < rows; i++)
+    bool is_e8m0 = form == FOR_ROWS_E8M0;
+    uint64_t cols = form == FOR_NUMBERS ? tensor_cols(t) : 1,
+             n = cols * (has_rows() || cols > 1     ? tensor_rows(t)
+                         : form == OF_ANOTHER_SHAPE ? 3
+                                                    : 1);
+    float *scales = malloc(n * sizeof *scales);
+    uint8_t *exponents = malloc(n);
+    for (uint64_t i = 0; i < n; i++) {
         scales[i] = scale_of(i);
+        exponents[i] = (uint8_t)(127 + ilogbf(scales[i]));
+    }
     snprintf(name, sizeof name, "%s_scale", t->name);
-    snprintf(shape, sizeof shape, form == FOR_ROWS ? "[%d, 1]" : "[%d]", (int)rows);
-    st_writer_add(w, name, "F32", shape, scales, rows * sizeof *scales);
+    if (has_rows() || cols > 1)
+        snprintf(shape, sizeof shape, "[%d, %d]", (int)(n / cols), (int)cols);
+    else
+        snprintf(shape, sizeof shape, "[%d]", (int)n);
+    st_writer_add(form == FOR_ROWS_APART ? &apart : w, name, is_e8m0 ? "F8_E8M0" : "F32", shape,
+                  is_e8m0 ? (const void *)exponents : scales, n * (is_e8m0 ? 1 : sizeof *scales));
     free(scales);
+    free(exponents);
 }
 
 static void write_fp8(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
@@ -76,7 +107,7 @@ static void write_fp8(struct st_writer *w, const struct tensor *t, const uint8_t
         memset(codes, 0x7f, n);
     tensor_shape_text(t, shape);
     st_writer_add(w, t->name, "F8_E4M3", shape, codes, n);
-    if (form == FOR_SHARDS || form == FOR_ROWS || form == OF_ANOTHER_SHAPE)
+    if (form == FOR_SHARDS || has_rows() || form == FOR_NUMBERS || form == OF_ANOTHER_SHAPE)
         add_scales(w, t);
     free(codes);
 }
@@ -87,6 +118,12 @@ static char *make_fp8(enum form which, char **tmp)
     *tmp = tmp_tree_new();
     const char *dir = tmp_tree_path(*tmp, "model");
     st_writer_rewrite(PLAIN, dir, write_fp8);
+    if (form == FOR_ROWS_APART)
+        st_writer_finish(&apart, dir, "scales.safetensors");
+    if (form == FOR_NUMBERS)
+        tmp_tree_replace(
+            dir, "config.json", "{",
+            "{\"quantization_config\": {\"quant_method\": \"fp8\", \"weight_block_size\": [1, 1]},");
     return (char *)dir;
 }
 
@@ -129,7 +166,7 @@ static void floats_of_8_bits_have_the_same_logits_with_every_form_of_scales(void
     (void)state;
     float want[VOCAB], rows[VOCAB];
     eval(PLAIN, want);
-    for (enum form which = FOR_ALL; which <= FOR_ROWS; which++) {
+    for (enum form which = FOR_ALL; which < FORMS; which++) {
         char *tmp, *dir = make_fp8(which, &tmp);
         eval(dir, rows);
         assert_memory_equal(rows, want, sizeof want);
@@ -144,7 +181,7 @@ static void conversion_keeps_floats_of_8_bits_or_quantises_them(void **state)
 {
     (void)state;
     float want[VOCAB], rows[VOCAB];
-    for (enum form which = FOR_ALL; which <= FOR_ROWS; which++) {
+    for (enum form which = FOR_ALL; which < FORMS; which++) {
         char *tmp = tmp_tree_new(), *src_tmp, *src = make_fp8(which, &src_tmp);
         const char *plain = tmp_tree_path(tmp, "plain"), *kept = tmp_tree_path(tmp, "kept"),
                    *quantised = tmp_tree_path(tmp, "quantised");
@@ -179,13 +216,15 @@ static void a_conversion_by_mlx_has_the_same_logits(void **state)
     tmp_tree_remove(tmp);
 }
 
-static void tables_without_their_scales_are_refused_by_name(void **state)
+static void tables_with_other_scales_are_refused_by_name(void **state)
 {
     (void)state;
     static const struct {
         enum form form;
         const char *says;
-    } cases[] = {{FOR_NONE, "shard_0.weight_scale"}, {OF_ANOTHER_SHAPE, "without quant_method fp8"}};
+    } cases[] = {{FOR_NONE, "shard_0.weight_scale"},
+                 {FOR_NUMBERS, "shard_0.weight: a row has 160 bytes with its scales, expected at most 128"},
+                 {OF_ANOTHER_SHAPE, "without quant_method fp8"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct model_dir m;
         struct moeflux_err e;
@@ -216,7 +255,7 @@ int main(void)
         cmocka_unit_test(floats_of_8_bits_have_the_same_logits_with_every_form_of_scales),
         cmocka_unit_test(conversion_keeps_floats_of_8_bits_or_quantises_them),
         cmocka_unit_test(a_conversion_by_mlx_has_the_same_logits),
-        cmocka_unit_test(tables_without_their_scales_are_refused_by_name),
+        cmocka_unit_test(tables_with_other_scales_are_refused_by_name),
         cmocka_unit_test(a_code_that_is_no_number_ends_the_evaluation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,9 @@
 
 #include "args.h"
 #include "base/file.h"
+#include "base/format.h"
+#include "base/format_blocks.h"
+#include "base/ggml_type.h"
 #include "base/str.h"
 #include "check.h"
 #include "gguf_writer.h"
@@ -35,25 +38,28 @@ static const float *numbers_of(const struct golden *g, const char *name)
 
 static void check_tensor(const struct gguf *g, const struct gguf_tensor *t, const float *want)
 {
-    const struct gguf_type *type = gguf_type_find(t->type);
+    const struct ggml_type *blocks = ggml_type_find(t->type);
+    const struct gguf_type *type = gguf_type_find(blocks->format);
     struct moeflux_err e = {0};
-    float got[GGUF_MAX_BLOCK];
-    struct gguf_group groups[GGUF_MAX_BLOCK / GGUF_GROUP];
+    float got[FORMAT_MAX_BLOCK];
+    struct gguf_group groups[FORMAT_MAX_BLOCK / GGUF_GROUP];
     uint8_t *bytes = malloc(t->bytes);
     assert_non_null(bytes);
-    assert_string_equal(type->name, t->name);
-    assert_int_equal(t->bytes, (uint64_t)N_NUMBERS / type->block * type->bytes);
+    assert_string_equal(blocks->name, t->name);
+    assert_true(blocks->block == 1 || type->format == blocks->format);
+    assert_int_equal(t->bytes, (uint64_t)N_NUMBERS / blocks->block * blocks->bytes);
     check_ok(file_read_at(g->files[0].fd, "types.gguf", bytes, t->bytes, t->off, &e), &e);
-    for (uint32_t b = 0; b < N_NUMBERS / type->block; b++, want += type->block) {
-        gguf_type_decode(type, bytes + (size_t)b * type->bytes, got);
-        for (uint32_t i = 0; i < type->block; i++)
+    for (uint32_t b = 0; b < N_NUMBERS / blocks->block; b++, want += blocks->block) {
+        format_decode(format_of(blocks->format), bytes + (size_t)b * blocks->bytes, NULL, NULL, 0,
+                      blocks->block, got);
+        for (uint32_t i = 0; i < blocks->block; i++)
             if (!(fabsf(got[i] - want[i]) <= 1e-6f * fabsf(want[i])))
                 fail_msg("%s block %u number %u: %.9g, expected %.9g", t->name, b, i, (double)got[i],
                          (double)want[i]);
         if (type->bits == 0)
             continue;
-        gguf_type_groups(type, bytes + (size_t)b * type->bytes, groups);
-        for (uint32_t i = 0; i < type->block; i++) {
+        gguf_type_groups(type, bytes + (size_t)b * blocks->bytes, groups);
+        for (uint32_t i = 0; i < blocks->block; i++) {
             const struct gguf_group *x = &groups[i / GGUF_GROUP];
             assert_true(x->codes[i % GGUF_GROUP] < 1u << type->bits);
             assert_true((float)x->codes[i % GGUF_GROUP] * x->scale + x->bias == got[i]);
@@ -149,7 +155,7 @@ static void put_whole(struct str *s)
     gguf_writer_put(s, 2, 8);
     gguf_writer_put_text(s, "x");
     gguf_writer_put_text(s, "yz");
-    put_tensor(s, "t", 4, 4, GGUF_F32_TYPE, 0);
+    put_tensor(s, "t", 4, 4, GGML_TYPE_F32, 0);
     while (s->len % 32)
         gguf_writer_put(s, 0, 1);
     for (int i = 0; i < 16; i++)

@@ -1,10 +1,14 @@
-/* Reads of many small pieces in every mode: what arrives, and what a cut file or a stop gives.
+/* Reads of many small pieces in every mode: what arrives, and what a cut or replaced file, an error or a stop
+ * gives.
  *
  * suites: check fast asan tsan */
+#include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/file.h"
@@ -56,14 +60,58 @@ static int remove_files(void **state)
     return 0;
 }
 
+/* --- the system --- */
+
+static int no_direct_from = -1;  /* direct reads of this file and those after it fail; -1: of none */
+static int no_direct_read;       /* how many have failed */
+static atomic_int n_read_errors; /* so many reads that wait for the disk fail */
+
+static int number_of(int fd)
+{
+    char at[64], path[4096];
+    snprintf(at, sizeof at, "/proc/self/fd/%d", fd);
+    ssize_t n = readlink(at, path, sizeof path);
+    return n == (ssize_t)strlen(all.files[1].path) && !memcmp(path, all.files[1].path, (size_t)n);
+}
+
+/* Replace the system's, with its headers' names. */
+ssize_t pread(int fd, void *buf, size_t nbytes, off_t offset)
+{
+    struct iovec to = {buf, nbytes};
+    if (no_direct_from >= 0 && fcntl(fd, F_GETFL) & O_DIRECT && number_of(fd) >= no_direct_from) {
+        no_direct_read++;
+        errno = EINVAL;
+        return -1;
+    }
+    return preadv(fd, &to, 1, offset);
+}
+
+ssize_t preadv2(int fp, const struct iovec *iovec, int count, off_t offset, int flags)
+{
+    bool fails = atomic_load(&n_read_errors) > 0;
+    if (!fails)
+        return preadv(fp, iovec, count, offset);
+    if (!(flags & RWF_NOWAIT))
+        atomic_fetch_sub(&n_read_errors, 1);
+    errno = flags & RWF_NOWAIT ? EAGAIN : EIO;
+    return -1;
+}
+
+/* --- the readers --- */
+
+static int try_mode(enum reader_mode mode, struct row_reader **r, struct moeflux_err *e)
+{
+    static const bool is_read[2] = {true, true};
+    const struct row_reader_options o = {.mode = mode, .max_bytes = MAX_BYTES, .host_bytes = 1 << 20};
+    return row_reader_open(r, &all.dir, is_read, &o, e);
+}
+
 /* Opens a reader. NULL: the system does not have the mode, which is reported. */
 static struct row_reader *open_mode(enum reader_mode mode)
 {
-    static const bool is_read[2] = {true, true};
     struct moeflux_err e;
     struct row_reader *r = NULL;
-    const struct row_reader_options o = {.mode = mode, .max_bytes = MAX_BYTES, .host_bytes = 1 << 20};
-    int rc = row_reader_open(&r, &all.dir, is_read, &o, &e);
+    int rc = try_mode(mode, &r, &e);
     if (rc == ERR_UNSUPPORTED && (mode == READER_URING || mode == READER_DIRECT)) {
         printf("SKIP CASE: %s\n", e.text);
         return NULL;
@@ -124,6 +172,72 @@ static void pieces_arrive_in_every_mode(void **state)
     free(room);
 }
 
+/* Some file systems accept the flag and refuse every read. */
+static void auto_reads_through_the_page_cache_if_a_file_cannot_be_read_directly(void **state)
+{
+    (void)state;
+    static const atomic_bool stops;
+    struct row_piece pieces[N] = {0};
+    uint8_t *room = malloc((size_t)N * MAX_BYTES);
+    struct moeflux_err e;
+    all.dir.table_bytes = 1 << 20;
+    for (no_direct_from = 0; no_direct_from < 2; no_direct_from++) {
+        struct row_reader *r = open_mode(READER_AUTO);
+        assert_int_not_equal(row_reader_get_mode(r), READER_DIRECT);
+        draw(pieces, room, true);
+        check_ok(row_reader_read(r, pieces, N, &stops, &e), &e);
+        for (uint32_t i = 0; i < N; i++)
+            assert_memory_equal(pieces[i].dst, all.bytes[pieces[i].file] + pieces[i].off, pieces[i].bytes);
+        row_reader_close(r);
+        assert_int_equal(try_mode(READER_DIRECT, &r, &e), ERR_UNSUPPORTED);
+    }
+    if (!no_direct_read)
+        printf("SKIP CASE: %s has no O_DIRECT\n", all.tmp);
+    no_direct_from = -1;
+    all.dir.table_bytes = 0;
+    free(room);
+}
+
+static void a_read_that_fails_is_tried_again(void **state)
+{
+    (void)state;
+    static const atomic_bool stops;
+    struct moeflux_err e;
+    uint8_t byte = 0;
+    const struct row_piece piece = {.off = 1000, .bytes = 1, .dst = &byte};
+    struct row_reader *r = open_mode(READER_PREAD);
+    atomic_store(&n_read_errors, READER_RETRIES);
+    check_ok(row_reader_read(r, &piece, 1, &stops, &e), &e);
+    assert_int_equal(byte, all.bytes[0][1000]);
+    atomic_store(&n_read_errors, READER_RETRIES + 1);
+    assert_int_equal(row_reader_read(r, &piece, 1, &stops, &e), ERR_IO);
+    assert_non_null(strstr(e.text, all.files[0].path));
+    assert_non_null(strstr(e.text, strerror(EIO)));
+    row_reader_close(r);
+}
+
+static void a_replaced_file_is_refused_in_every_mode(void **state)
+{
+    (void)state;
+    const char *aside = tmp_tree_path(all.tmp, "aside");
+    assert_int_equal(rename(all.files[1].path, aside), 0);
+    tmp_tree_write(all.tmp, "second", all.bytes[1], BYTES);
+    for (int fits = 0; fits < 2; fits++) {
+        all.dir.table_bytes = fits ? 0 : 1 << 20;
+        for (enum reader_mode mode = READER_AUTO; mode <= READER_DIRECT; mode++) {
+            struct moeflux_err e;
+            struct row_reader *r;
+            int rc = try_mode(mode, &r, &e);
+            if (rc == ERR_UNSUPPORTED && mode == READER_DIRECT)
+                continue; /* the first file cannot be read so */
+            assert_int_equal(rc, ERR_IO);
+            assert_null(r);
+            assert_non_null(strstr(e.text, "second was replaced by another file"));
+        }
+    }
+    assert_int_equal(rename(aside, all.files[1].path), 0);
+}
+
 static void a_stopped_read_starts_nothing(void **state)
 {
     (void)state;
@@ -175,6 +289,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pieces_arrive_in_every_mode),
+        cmocka_unit_test(auto_reads_through_the_page_cache_if_a_file_cannot_be_read_directly),
+        cmocka_unit_test(a_read_that_fails_is_tried_again),
+        cmocka_unit_test(a_replaced_file_is_refused_in_every_mode),
         cmocka_unit_test(a_stopped_read_starts_nothing),
         cmocka_unit_test(a_cut_file_is_named_and_the_reader_goes_on),
     };

@@ -1,41 +1,68 @@
 #include "cli/options/model_defaults.h"
 
+#include <math.h>
+#include <stdio.h>
+
 #include "base/err.h"
 #include "base/gguf.h"
 #include "cli/options/options.h"
 #include "sample/sampler.h"
 
-static void take_real(const struct gguf *g, const char *key, bool is_given, float *to)
+/* A key of the file and the option that it sets. */
+struct setting {
+    const char *key, *flag; /* without "general.sampling." and "--" */
+    bool is_given;          /* the option has a value of the user's */
+    float *real;
+    int64_t *whole; /* NULL: `real` is set */
+    /* what a negative number means: the first one -1, the second one others; NULL: they are refused */
+    const int32_t *negative;
+};
+
+static int fail(const struct gguf *g, const struct setting *s, const char *what, struct moeflux_err *e)
 {
-    double x;
-    if (!is_given && gguf_real(gguf_find(g, key), &x))
-        *to = (float)x;
+    return err_set(e, ERR_FORMAT, "%s: key general.sampling.%s: %s; --%s replaces it", g->files[0].path,
+                   s->key, what, s->flag);
 }
 
-/* Takes a whole number; negative ones are `negative` here. */
-static void take_whole(const struct gguf *g, const char *key, bool is_given, int64_t negative, int64_t *to)
+static int take_one(struct options *o, const struct gguf *g, const struct setting *s, struct moeflux_err *e)
 {
-    double x;
-    if (!is_given && gguf_real(gguf_find(g, key), &x))
-        *to = !(x >= 0) ? negative : x > INT32_MAX ? INT32_MAX : (int64_t)x;
+    char key[64];
+    double x = 0;
+    struct moeflux_err why = {0};
+    snprintf(key, sizeof key, "general.sampling.%s", s->key);
+    const struct gguf_value *v = gguf_find(g, key);
+    if (!v || s->is_given)
+        return 0;
+    if (!gguf_real(v, &x) || !isfinite(x))
+        return fail(g, s, "expected a finite number", e);
+    if (s->whole && (x != floor(x) || fabs(x) > INT32_MAX))
+        return fail(g, s, "expected a whole number", e);
+    if (s->negative && x < 0)
+        x = s->negative[x != -1];
+    if (s->whole)
+        *s->whole = (int64_t)x;
+    else
+        *s->real = (float)x;
+    const struct sampler_options all = options_sampling(o, 0);
+    return sampler_check(&all, &why) < 0 ? fail(g, s, why.text, e) : 0;
 }
 
 static int take(struct options *o, const struct gguf *g, struct moeflux_err *e)
 {
+    static const int32_t none[] = {0, 0}, whole_context[] = {SAMPLER_MAX_REPEAT_LAST, 0};
     const struct options_given *given = &o->given;
-    struct moeflux_err why = {0};
-    take_real(g, "general.sampling.temp", given->temp, &o->temp);
-    take_real(g, "general.sampling.top_p", given->top_p, &o->top_p);
-    take_real(g, "general.sampling.min_p", given->min_p, &o->min_p);
-    take_real(g, "general.sampling.penalty_repeat", given->repeat_penalty, &o->repeat_penalty);
-    take_whole(g, "general.sampling.top_k", given->top_k, 0, &o->top_k);
-    take_whole(g, "general.sampling.penalty_last_n", given->repeat_last, o->repeat_last, &o->repeat_last);
-    if (!given->temp && o->temp < 0)
-        o->temp = 0;
-    const struct sampler_options s = options_sampling(o, 0);
-    return sampler_check(&s, &why) < 0
-               ? err_set(e, ERR_FORMAT, "%s: keys general.sampling.*: %s", g->files[0].path, why.text)
-               : 0;
+    const struct setting settings[] = {
+        {"temp", "temp", given->temp, &o->temp, NULL, none},
+        {"top_p", "top-p", given->top_p, &o->top_p, NULL, NULL},
+        {"min_p", "min-p", given->min_p, &o->min_p, NULL, NULL},
+        {"penalty_repeat", "repeat-penalty", given->repeat_penalty, &o->repeat_penalty, NULL, NULL},
+        {"top_k", "top-k", given->top_k, NULL, &o->top_k, none},
+        {"penalty_last_n", "repeat-last-n", given->repeat_last, NULL, &o->repeat_last, whole_context},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && rc == 0; i++)
+        rc = take_one(o, g, &settings[i], e);
+    return rc;
 }
 
 int model_defaults_take(struct options *o, struct moeflux_err *e)

@@ -13,6 +13,7 @@
 #include "cli/which_model.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
+#include "sample/sampler.h"
 #include "text/utf8.h"
 
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
@@ -94,7 +95,8 @@ static const char LOG_LEVEL[] = "error, warn or info";
     REAL(NULL, "top-p", "P", top_p, "sample from the likeliest that sum to P (0.95)"), \
     REAL(NULL, "min-p", "P", min_p, "drop tokens below P times the likeliest (0: off)"), \
     REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"), \
-    INT(NULL, "repeat-last-n", "N", repeat_last, 0, 1 << 20, "last tokens that the penalty applies to (64)")
+    INT(NULL, "repeat-last-n", "N", repeat_last, 0, SAMPLER_MAX_REPEAT_LAST, \
+        "last tokens that the penalty applies to (64)")
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),

@@ -90,11 +90,10 @@ static int evaluate(struct talk *t, struct moeflux_err *e)
     if (!rc)
         rc = checkpoint(s, e);
     t->stats = (struct stats){.n_prompt = p.n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
-    bar_end(&t->bar);
     if (!rc)
         rc = prefill_run(s, &p, NULL, e);
     t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
-    bar_hold(&t->bar);
+    bar_end(&t->bar);
     return rc ? rc : keep_first(t, e);
 }
 
@@ -124,11 +123,13 @@ static int generate(struct talk *t, struct moeflux_err *e)
     ao.chat = true;
     ao.sink = printer_sink(&printer);
     int rc = t->grammar.len ? constrain_begin(&t->generator, str_text(&t->grammar), &ao.constraint, e) : 0;
+    bar_hold(&t->bar);
     if (!rc)
         rc = answer_run(&t->answer, &t->generator, &ao, e);
     constraint_free(ao.constraint);
     struct moeflux_err closing;
     int ended = printer_end(&printer, &closing);
+    bar_end(&t->bar);
     return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
 }
 

@@ -12,7 +12,7 @@
 struct bar {
     bool on;       /* stderr is a terminal that takes escape sequences */
     bool shown;    /* the bar is on the screen */
-    bool held;     /* none is drawn: the line has an answer */
+    bool held;     /* no bar is drawn: the line has a part of an answer */
     char what[48]; /* the current step */
     uint64_t start_ns, drawn_ns;
     /* amount done when the step began: work of an earlier run does not count for the speed */

@@ -6,51 +6,34 @@
 #include "base/format.h"
 #include "base/format_blocks.h"
 
-/* Columns and bytes of a block. */
-#define COLS_BYTES(name, number, cols, bytes, x) COLS_##name = (cols), BYTES_##name = (bytes),
-enum { FORMAT_TABLE_BLOCKS(COLS_BYTES, 0) };
-
-/* PLAIN(number, name, bytes), BLOCK(number, name, bits, scale, instead, below); see struct gguf_type. */
-#define TYPES(PLAIN, BLOCK)                                                                                  \
-    PLAIN(GGUF_F32_TYPE, F32, 4)                                                                             \
-    PLAIN(GGUF_F16_TYPE, F16, 2)                                                                             \
-    PLAIN(GGUF_BF16_TYPE, BF16, 2)                                                                           \
-    BLOCK(2, Q4_0, 4, SCALE_F16, 4, 8)                                                                       \
-    BLOCK(3, Q4_1, 4, SCALE_F16, 4, 0)                                                                       \
-    BLOCK(6, Q5_0, 5, SCALE_F16, 5, 16)                                                                      \
-    BLOCK(7, Q5_1, 5, SCALE_F16, 5, 0)                                                                       \
-    BLOCK(8, Q8_0, 8, SCALE_F16, 8, 128)                                                                     \
-    BLOCK(10, Q2_K, 0, SCALE_NONE, 4, 0)                                                                     \
-    BLOCK(11, Q3_K, 0, SCALE_NONE, 5, 0)                                                                     \
-    BLOCK(12, Q4_K, 4, SCALE_F32, 5, 0)                                                                      \
-    BLOCK(13, Q5_K, 5, SCALE_F32, 6, 0)                                                                      \
-    BLOCK(14, Q6_K, 0, SCALE_NONE, 8, 0)                                                                     \
-    BLOCK(16, IQ2_XXS, 0, SCALE_NONE, 5, 0)                                                                  \
-    BLOCK(17, IQ2_XS, 0, SCALE_NONE, 5, 0)                                                                   \
-    BLOCK(18, IQ3_XXS, 0, SCALE_NONE, 6, 0)                                                                  \
-    BLOCK(19, IQ1_S, 5, SCALE_F32, 4, 16)                                                                    \
-    BLOCK(20, IQ4_NL, 8, SCALE_F16, 8, 128)                                                                  \
-    BLOCK(21, IQ3_S, 5, SCALE_F32, 6, 16)                                                                    \
-    BLOCK(22, IQ2_S, 0, SCALE_NONE, 5, 0)                                                                    \
-    BLOCK(23, IQ4_XS, 8, SCALE_F32, 8, 128)                                                                  \
-    BLOCK(29, IQ1_M, 0, SCALE_NONE, 4, 0)                                                                    \
-    BLOCK(34, TQ1_0, 2, SCALE_F16, 2, 1)                                                                     \
-    BLOCK(35, TQ2_0, 2, SCALE_F16, 2, 1)                                                                     \
-    BLOCK(GGUF_MXFP4_TYPE, MXFP4, 5, SCALE_F32, 5, 12)                                                       \
-    BLOCK(40, NVFP4, 0, SCALE_NONE, 6, 0)
-#define PLAIN_ROW(number, name, bytes) {number, {#name, 1, bytes, FORMAT_##name, 0, SCALE_NONE, 8, 0}},
-#define BLOCK_ROW(number, name, bits, scale, instead, below)                                                 \
-    {number, {#name, COLS_##name, BYTES_##name, FORMAT_G_##name, bits, scale, instead, below}},
-static const struct {
-    uint32_t number;
-    struct gguf_type type;
-} types[] = {TYPES(PLAIN_ROW, BLOCK_ROW)};
-enum { N_TYPES = sizeof types / sizeof *types };
-
-void gguf_type_decode(const struct gguf_type *t, const uint8_t *block, float *out)
-{
-    format_decode(format_of(t->format), block, NULL, NULL, 0, t->block, out);
-}
+/* See struct gguf_type. */
+static const struct gguf_type types[] = {
+    /* clang-format off */
+    {FORMAT_G_Q4_0, 4, SCALE_F16, 4, 8},
+    {FORMAT_G_Q4_1, 4, SCALE_F16, 4, 0},
+    {FORMAT_G_Q5_0, 5, SCALE_F16, 5, 16},
+    {FORMAT_G_Q5_1, 5, SCALE_F16, 5, 0},
+    {FORMAT_G_Q8_0, 8, SCALE_F16, 8, 128},
+    {FORMAT_G_Q2_K, 0, SCALE_NONE, 4, 0},
+    {FORMAT_G_Q3_K, 0, SCALE_NONE, 5, 0},
+    {FORMAT_G_Q4_K, 4, SCALE_F32, 5, 0},
+    {FORMAT_G_Q5_K, 5, SCALE_F32, 6, 0},
+    {FORMAT_G_Q6_K, 0, SCALE_NONE, 8, 0},
+    {FORMAT_G_IQ2_XXS, 0, SCALE_NONE, 5, 0},
+    {FORMAT_G_IQ2_XS, 0, SCALE_NONE, 5, 0},
+    {FORMAT_G_IQ3_XXS, 0, SCALE_NONE, 6, 0},
+    {FORMAT_G_IQ1_S, 5, SCALE_F32, 4, 16},
+    {FORMAT_G_IQ4_NL, 8, SCALE_F16, 8, 128},
+    {FORMAT_G_IQ3_S, 5, SCALE_F32, 6, 16},
+    {FORMAT_G_IQ2_S, 0, SCALE_NONE, 5, 0},
+    {FORMAT_G_IQ4_XS, 8, SCALE_F32, 8, 128},
+    {FORMAT_G_IQ1_M, 0, SCALE_NONE, 4, 0},
+    {FORMAT_G_TQ1_0, 2, SCALE_F16, 2, 1},
+    {FORMAT_G_TQ2_0, 2, SCALE_F16, 2, 1},
+    {FORMAT_G_MXFP4, 5, SCALE_F32, 5, 12},
+    {FORMAT_G_NVFP4, 0, SCALE_NONE, 6, 0},
+    /* clang-format on */
+};
 
 void gguf_type_groups(const struct gguf_type *t, const uint8_t *block, struct gguf_group *out)
 {
@@ -58,7 +41,7 @@ void gguf_type_groups(const struct gguf_type *t, const uint8_t *block, struct gg
     struct format_block b;
     bool has_bias = format_block_has_bias(t->format);
     format_block_unpack(t->format, block, &b);
-    for (size_t i = 0; i < t->block / GGUF_GROUP; i++) {
+    for (size_t i = 0; i < format_of(t->format)->group / GGUF_GROUP; i++) {
         struct gguf_group *g = &out[i];
         g->scale = b.scales[i * PARTS];
         g->bias = has_bias ? b.biases[i * PARTS] : (float)-t->below * g->scale;
@@ -78,10 +61,11 @@ void gguf_mxfp4(const uint8_t *block, uint8_t codes[16], uint8_t *scale)
     }
 }
 
-const struct gguf_type *gguf_type_find(uint32_t type)
+const struct gguf_type *gguf_type_find(uint32_t format)
 {
-    for (size_t i = 0; i < N_TYPES; i++)
-        if (types[i].number == type)
-            return &types[i].type;
-    return NULL;
+    static const struct gguf_type plain = {FORMAT_NONE, 0, SCALE_NONE, 8, 0};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].format == format)
+            return &types[i];
+    return &plain;
 }

@@ -11,6 +11,7 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/format_blocks.h"
 #include "base/ggml_type.h"
 #include "base/mem.h"
 #include "model/gguf/config.h"
@@ -31,6 +32,7 @@ struct head_order {
 
 struct gguf_place {
     const struct gguf_tensor *tensor;
+    const struct ggml_type *blocks;
     const struct gguf_type *type;
     struct head_order rows, cols;
     bool is_decay; /* the file stores -exp(x) */
@@ -88,11 +90,11 @@ static int add_place(struct gguf_source *s, const struct config *c, const struct
                      struct tensor *t, struct moeflux_err *e)
 {
     struct gguf_place *p = &s->places[s->n_places];
-    *p = (struct gguf_place){
-        .tensor = from, .type = gguf_type_find(from->type), .is_decay = t->change == TENSOR_LOG_OF_NEGATED};
-    if (!p->type)
-        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: type %s is not converted",
-                       s->file.files[from->file].path, from->name, ggml_type_find(from->type)->name);
+    const struct ggml_type *blocks = ggml_type_find(from->type);
+    *p = (struct gguf_place){.tensor = from,
+                             .blocks = blocks,
+                             .type = gguf_type_find(blocks->format),
+                             .is_decay = t->change == TENSOR_LOG_OF_NEGATED};
     find_order(p, c, t->name);
     t->dtype = DTYPE_GGUF;
     t->format = FORMAT_NONE;
@@ -162,7 +164,7 @@ bool gguf_source_holds(const struct gguf_source *s, const struct tensor *t, uint
     if (p->type->bits == 0 || !keeps_groups(p))
         return false;
     if (format == FORMAT_MXFP4)
-        return p->tensor->type == GGUF_MXFP4_TYPE;
+        return p->type->format == FORMAT_G_MXFP4;
     bool fits =
         f->scale == SCALE_F32 || f->scale == p->type->scale || (s->rounds_scales && f->scale == SCALE_F16);
     return f->scheme == SCHEME_AFFINE && f->group == GGUF_GROUP && f->bits >= p->type->bits && fits;
@@ -177,24 +179,15 @@ static uint32_t own_format(const struct gguf_source *s, const struct tensor *t)
 {
     const struct gguf_place *p = place_of(s, t);
     uint32_t scale = s->rounds_scales && p->type->bits ? SCALE_F16 : p->type->scale;
-    uint32_t exact = p->tensor->type == GGUF_MXFP4_TYPE
-                         ? FORMAT_MXFP4
-                         : format_find_affine(p->type->bits, GGUF_GROUP, scale);
+    uint32_t exact = p->type->format == FORMAT_G_MXFP4 ? FORMAT_MXFP4
+                                                       : format_find_affine(p->type->bits, GGUF_GROUP, scale);
     return exact != FORMAT_NONE && gguf_source_holds(s, t, exact) ? exact : lossy_format(p->type->instead);
 }
 
 uint32_t gguf_source_format(const struct gguf_source *s, const struct tensor *t)
 {
-    switch (place_of(s, t)->tensor->type) {
-    case GGUF_F32_TYPE:
-        return FORMAT_F32;
-    case GGUF_F16_TYPE:
-        return FORMAT_F16;
-    case GGUF_BF16_TYPE:
-        return FORMAT_BF16;
-    default:
-        return own_format(s, t);
-    }
+    const struct ggml_type *blocks = place_of(s, t)->blocks;
+    return blocks->block == 1 ? blocks->format : own_format(s, t);
 }
 
 uint32_t gguf_source_expert_format(const struct gguf_source *s, const struct tensor *a,
@@ -250,7 +243,7 @@ static int walk_file(const struct gguf_source *s, const struct gguf_place *p, ui
 {
     const struct gguf_tensor *t = p->tensor;
     const struct open_file *f = &s->file.files[t->file];
-    uint64_t block = p->type->block, bytes = p->type->bytes, end = at + n;
+    uint64_t block = p->blocks->block, bytes = p->blocks->bytes, end = at + n;
     uint8_t chunk[CHUNK_BYTES];
     int rc = 0;
     while (rc == 0 && at < end) {
@@ -281,9 +274,9 @@ static int walk(const struct gguf_source *s, const struct tensor *t, uint64_t fi
 static int add_numbers(void *ctx, const struct gguf_place *p, const uint8_t *block, uint64_t from, uint64_t n,
                        struct moeflux_err *e)
 {
-    float all[GGUF_MAX_BLOCK], **out = ctx;
+    float all[FORMAT_MAX_BLOCK], **out = ctx;
     (void)e;
-    gguf_type_decode(p->type, block, all);
+    format_decode(format_of(p->blocks->format), block, NULL, NULL, 0, p->blocks->block, all);
     memcpy(*out, all + from, n * sizeof *all);
     *out += n;
     return 0;
@@ -364,7 +357,7 @@ static int add_groups(void *ctx, const struct gguf_place *p, const uint8_t *bloc
                       struct moeflux_err *e)
 {
     struct writing *w = ctx;
-    struct gguf_group all[GGUF_MAX_BLOCK / GGUF_GROUP];
+    struct gguf_group all[FORMAT_MAX_BLOCK / GGUF_GROUP];
     int rc = 0;
     if (w->format == format_of(FORMAT_MXFP4)) {
         gguf_mxfp4(block, w->codes, w->scales);
@@ -394,11 +387,11 @@ int gguf_source_codes(const struct gguf_source *s, const struct tensor *t, uint6
 
 uint64_t gguf_source_bytes(const struct gguf_source *s, const struct tensor *t, uint64_t n)
 {
-    const struct gguf_type *type = place_of(s, t)->type;
-    return n / type->block * type->bytes;
+    const struct ggml_type *blocks = place_of(s, t)->blocks;
+    return n / blocks->block * blocks->bytes;
 }
 
 const char *gguf_source_type(const struct gguf_source *s, const struct tensor *t)
 {
-    return place_of(s, t)->type->name;
+    return place_of(s, t)->blocks->name;
 }

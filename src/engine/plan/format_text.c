@@ -12,6 +12,7 @@
 #include "model/fp8.h"
 #include "model/model_dir.h"
 #include "model/names.h"
+#include "model/tensor.h"
 
 enum { NAME = 32, MOST_SHARES = 4 };
 
@@ -34,8 +35,8 @@ static const char *name_of(const struct model_dir *d, uint32_t format, char out[
         snprintf(out, NAME, "%u bits g%u%s", f->bits, f->group, has_scale ? scales[f->scale] : "");
         return out;
     }
-    if (format == FORMAT_FP8 || format == FORMAT_FP8_32) {
-        snprintf(out, NAME, "fp8 %ux%u", d->fp8.rows, d->fp8.cols);
+    if (format == FORMAT_FP8) {
+        snprintf(out, NAME, d->fp8.rows ? "fp8 %ux%u" : "fp8", d->fp8.rows, d->fp8.cols);
         return out;
     }
     snprintf(out, NAME, "%s", f->name);
@@ -62,6 +63,12 @@ static void add_layers(const struct model_dir *d, char *out, size_t n, const cha
             add(out, n, ", %s%s in %" PRIu64 " of %u layers", what, name_of(d, i, name), layers[i], n_layers);
 }
 
+/* The two formats of 8-bit floats differ in memory only. */
+static uint32_t format_on_disk(uint32_t format)
+{
+    return format == FORMAT_FP8_32 ? FORMAT_FP8 : format;
+}
+
 void format_text_experts(const struct model_dir *d, char *out, size_t n)
 {
     uint64_t up[FORMAT_END] = {0}, down[FORMAT_END] = {0};
@@ -72,8 +79,9 @@ void format_text_experts(const struct model_dir *d, char *out, size_t n)
         if (!config_has_experts(&d->config, i))
             continue;
         n_layers++;
-        up[f->up]++;
-        down[f->down] += f->down != f->up;
+        uint32_t up_format = format_on_disk(f->up), down_format = format_on_disk(f->down);
+        up[up_format]++;
+        down[down_format] += down_format != up_format;
     }
     uint32_t usual = largest(up);
     up[usual] = 0;
@@ -82,29 +90,13 @@ void format_text_experts(const struct model_dir *d, char *out, size_t n)
     add_layers(d, out, n, "down ", down, n_layers);
 }
 
-static uint32_t format_of_tensor(const struct model_dir *d, const struct tensor *t)
-{
-    switch (t->dtype) {
-    case DTYPE_F8_E4M3:
-        return d->fp8.rows ? FORMAT_FP8 : FORMAT_NONE;
-    case DTYPE_BF16:
-        return t->format != FORMAT_NONE ? t->format : FORMAT_BF16;
-    case DTYPE_F16:
-        return t->format != FORMAT_NONE ? t->format : FORMAT_F16;
-    case DTYPE_F32:
-        return t->format != FORMAT_NONE ? t->format : FORMAT_F32;
-    default:
-        return t->format;
-    }
-}
-
 void format_text_dense(const struct model_dir *d, char *out, size_t n)
 {
     uint64_t bytes[FORMAT_END] = {0}, all = 0;
     char name[NAME];
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct tensor *t = &d->tensors[i];
-        uint32_t format = format_of_tensor(d, t);
+        uint32_t format = t->dtype == DTYPE_F8_E4M3 ? FORMAT_FP8 : tensor_format(t);
         if (expert_tensors_has(t->name) || fp8_is_scales(t) || format == FORMAT_NONE)
             continue;
         bytes[format] += t->bytes;

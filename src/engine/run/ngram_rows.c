@@ -157,11 +157,6 @@ static void stop(struct rows_reading *r)
 
 /* --- opening --- */
 
-bool ngram_rows_are_needed(const struct config *c)
-{
-    return config_first(c, PART_NGRAMS)->kind == PART_NGRAMS;
-}
-
 static bool has_tables(const struct config *c, struct expert_layers layers)
 {
     for (uint32_t i = layers.first; i < layers.end; i++)
@@ -196,17 +191,6 @@ uint64_t ngram_rows_host_bytes(const struct config *c, struct expert_layers laye
                    TABLE_RUNS * sizeof(struct row_piece));
 }
 
-static void mark_files(const struct table *t, bool *is_read)
-{
-    for (uint32_t i = 0; i < t->n_shards; i++) {
-        const struct matrix *w = &t->shards[i].matrix;
-        const struct tensor *parts[] = {w->weight, w->scales, w->biases};
-        for (size_t k = 0; k < sizeof parts / sizeof *parts; k++)
-            if (parts[k])
-                is_read[parts[k]->file] = true;
-    }
-}
-
 static int open_tables(struct ngram_rows *r, const struct ngram_rows_options *o, bool *is_read,
                        uint32_t *row_bytes, struct moeflux_err *e)
 {
@@ -221,7 +205,7 @@ static int open_tables(struct ngram_rows *r, const struct ngram_rows_options *o,
         r->first_layer = (uint32_t)size_min(r->first_layer, i);
         r->n_heads = t->hash.n_heads;
         *row_bytes = (uint32_t)size_max(*row_bytes, t->row_bytes);
-        mark_files(t, is_read);
+        table_mark_files(t, is_read);
     }
     return 0;
 }

@@ -49,8 +49,6 @@ struct ngram_rows_options {
     uint64_t host_bytes; /* row_reader_options.host_bytes */
 };
 
-/* Returns whether a model has tables. */
-bool ngram_rows_are_needed(const struct config *c);
 /* Returns the bytes of `room`, and of host memory in addition, for the layers' tables. */
 uint64_t ngram_rows_room_bytes(const struct config *c, struct expert_layers layers, uint32_t max_chunk);
 uint64_t ngram_rows_host_bytes(const struct config *c, struct expert_layers layers, uint32_t max_chunk);

@@ -193,10 +193,11 @@ static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer
                  {f->up, sampled_at(f->up, y->up_w, y->up_s)},
                  {f->down, sampled_at(f->down, y->down_w, y->down_s)},
                  {f->down, y->down_w}};
+    const size_t n = format_of(f->down)->scale_bytes ? 4 : 3; /* the third and the fourth may be the same */
     int rc = 0;
     add_format(h, f->up);
     add_format(h, f->down);
-    for (size_t i = 0; rc == 0 && i < sizeof parts / sizeof *parts; i++)
+    for (size_t i = 0; rc == 0 && i < n; i++)
         rc = add_expert_part(h, d, layer, expert, parts[i].format, parts[i].at, e);
     return rc;
 }

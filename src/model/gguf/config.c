@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,18 +97,19 @@ struct pair {
     enum how how;
 };
 
-static void put_real(struct making *m, const char *ours, const char *theirs, bool may)
+/* Puts a number, multiplied; JSON has no NaN or infinity. */
+static void put_real(struct making *m, const char *ours, const char *theirs, double times, bool may)
 {
     const struct gguf_value *v = find(m, theirs);
     double x;
-    if (!v && may)
+    if (m->rc < 0 || (!v && may))
         return;
     if (!v)
         fail_key(m, theirs, "is missing");
-    else if (!gguf_real(v, &x))
-        fail_key(m, theirs, "expected a number");
+    else if (!gguf_real(v, &x) || !isfinite(times * x))
+        fail_key(m, theirs, "expected a finite number");
     else
-        put(m, ours, json_real(x));
+        put(m, ours, json_real(times * x));
 }
 
 static void put_pair(struct making *m, const struct pair *p)
@@ -116,7 +118,7 @@ static void put_pair(struct making *m, const struct pair *p)
     if (m->rc < 0 || (may && !has(m, p->theirs)))
         return;
     if (is_real)
-        put_real(m, p->ours, p->theirs, may);
+        put_real(m, p->ours, p->theirs, 1, may);
     else if (p->how == FLAG_MAY)
         put(m, p->ours, json_boolean(whole(m, p->theirs, 0) != 0));
     else
@@ -176,23 +178,19 @@ static void put_rotary_part(struct making *m)
 /* Puts YaRN's parameters. llama.cpp's factor of the logarithm is a tenth of DeepSeek's mscale. */
 static void put_yarn(struct making *m)
 {
+    static const char log_multiplier[] = "rope.scaling.yarn_log_multiplier";
     json_t *rope = json_object(), *flat = m->out;
-    double factor_of_log = 0;
     put(m, "rope_scaling", rope);
     m->out = rope;
     put(m, "type", json_string("yarn"));
-    put_real(m, "factor", "rope.scaling.factor", false);
+    put_real(m, "factor", "rope.scaling.factor", 1, false);
     if (m->rc == 0)
         put_whole(m, "original_max_position_embeddings",
                   whole(m, "rope.scaling.original_context_length", -1));
-    if (m->rc == 0)
-        put_real(m, "beta_fast", "rope.scaling.yarn_beta_fast", true);
-    if (m->rc == 0)
-        put_real(m, "beta_slow", "rope.scaling.yarn_beta_slow", true);
-    if (m->rc == 0 && gguf_real(find(m, "rope.scaling.yarn_log_multiplier"), &factor_of_log)) {
-        put(m, "mscale", json_real(10 * factor_of_log));
-        put(m, "mscale_all_dim", json_real(10 * factor_of_log));
-    }
+    put_real(m, "beta_fast", "rope.scaling.yarn_beta_fast", 1, true);
+    put_real(m, "beta_slow", "rope.scaling.yarn_beta_slow", 1, true);
+    put_real(m, "mscale", log_multiplier, 10, true);
+    put_real(m, "mscale_all_dim", log_multiplier, 10, true);
     m->out = flat;
 }
 
@@ -246,6 +244,24 @@ static void put_eos(struct making *m)
     put(m, "eos_token_id", ids);
 }
 
+/* Checks that no tensor is of a layer that the file should not have, and that the vocabulary is not that of
+ * another model. */
+static void check_counts(struct making *m, uint64_t n_blocks, uint64_t n_rows)
+{
+    const struct gguf *g = m->g;
+    const struct gguf_value *tokens = gguf_find(g, "tokenizer.ggml.tokens");
+    unsigned layer;
+    for (size_t i = 0; m->rc == 0 && i < g->n_tensors; i++)
+        if (sscanf(g->tensors[i].name, "blk.%9u.", &layer) == 1 && layer >= n_blocks)
+            m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor %s: block_count is %" PRIu64,
+                            g->files[g->tensors[i].file].path, g->tensors[i].name, n_blocks);
+    if (m->rc == 0 && tokens && tokens->n > n_rows)
+        m->rc =
+            err_set(m->e, ERR_FORMAT,
+                    "%s: tokenizer.ggml.tokens has %" PRIu64 " tokens, token_embd.weight %" PRIu64 " rows",
+                    path_of(m), tokens->n, n_rows);
+}
+
 /* Puts the keys that all families have. Multi-token-prediction layers follow the model's own and are not
  * used. */
 static void put_common(struct making *m)
@@ -259,6 +275,7 @@ static void put_common(struct making *m)
     uint64_t layers = whole(m, "block_count", -1), more = whole(m, "nextn_predict_layers", 0);
     if (m->rc == 0 && more >= layers)
         fail_key(m, "nextn_predict_layers", "expected fewer than block_count");
+    check_counts(m, layers, embedding->shape[1]);
     put_whole(m, "num_hidden_layers", layers - more);
     put_whole(m, "vocab_size", embedding->shape[1] <= INT32_MAX ? embedding->shape[1] : 0);
     put(m, "tie_word_embeddings", json_boolean(!has_tensor(m, "output.weight")));
@@ -460,19 +477,6 @@ int gguf_config_make(const struct gguf *g, struct json_t **out, struct moeflux_e
     free(name);
     free(split);
     return rc;
-}
-
-uint64_t gguf_config_block_count(const struct gguf *g)
-{
-    const struct gguf_value *arch = gguf_find(g, "general.architecture");
-    char *name = NULL;
-    uint64_t n = 0;
-    if (!arch || gguf_text(g, arch, MAX_NAME, &name, NULL) < 0)
-        return 0;
-    const struct making m = {.g = g, .arch = name};
-    gguf_whole(find(&m, "block_count"), &n);
-    free(name);
-    return n;
 }
 
 bool gguf_config_has_tokenizer(const struct gguf *g)

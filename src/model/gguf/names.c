@@ -64,7 +64,13 @@ static const struct name in_layer[] = {
     {"ffn_down_exps.bias", "mlp.switch_mlp.down_proj.bias"},
 };
 
-static const char *find(const struct name *names, size_t n, const char *theirs)
+/* Names of tensors that families call differently (family.h). */
+static const char *const of_family[] = {
+    "ffn_gate_inp.bias",     "exp_probs_b.bias",    "ffn_gate_inp_shexp.weight",
+    "ffn_gate_shexp.weight", "ffn_up_shexp.weight", "ffn_down_shexp.weight",
+};
+
+static const char *find_ours(const struct name *names, size_t n, const char *theirs)
 {
     for (size_t i = 0; i < n; i++)
         if (!strcmp(names[i].theirs, theirs))
@@ -72,7 +78,15 @@ static const char *find(const struct name *names, size_t n, const char *theirs)
     return NULL;
 }
 
-/* Finds a name that the family defines; "": the family has no such tensor. */
+static const char *find_theirs(const struct name *names, size_t n, const char *ours)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!strcmp(names[i].ours, ours))
+            return names[i].theirs;
+    return NULL;
+}
+
+/* Finds the canonical name of one in `of_family`. NULL: the family has no such tensor. */
 static const char *find_of_family(const struct family *f, const char *theirs, char out[GGUF_NAMES_LENGTH])
 {
     static const char *const parts[] = {"gate", "up", "down"};
@@ -101,7 +115,7 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
     unsigned layer = 0;
     int n = 0;
     char own[GGUF_NAMES_LENGTH];
-    const char *ours = find(whole, sizeof whole / sizeof *whole, name);
+    const char *ours = find_ours(whole, sizeof whole / sizeof *whole, name);
     if (ours) {
         snprintf(out, GGUF_NAMES_LENGTH, "%s", ours);
         return GGUF_NAMES_OURS;
@@ -115,8 +129,30 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
         return GGUF_NAMES_UNKNOWN;
     if (layer >= c->n_layers)
         return GGUF_NAMES_OTHER_PART;
-    if (!(ours = find(in_layer, sizeof in_layer / sizeof *in_layer, name + n)))
+    if (!(ours = find_ours(in_layer, sizeof in_layer / sizeof *in_layer, name + n)))
         ours = find_of_family(c->family, name + n, own);
     snprintf(out, GGUF_NAMES_LENGTH, "model.layers.%u.%.80s", layer, ours ? ours : "");
     return ours ? GGUF_NAMES_OURS : GGUF_NAMES_UNKNOWN;
+}
+
+const char *gguf_names_of(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH])
+{
+    unsigned layer = 0;
+    int n = 0;
+    char own[GGUF_NAMES_LENGTH];
+    const char *theirs = find_theirs(whole, sizeof whole / sizeof *whole, name);
+    if (theirs)
+        return theirs;
+    if (sscanf(name, "model.layers.%9u.%n", &layer, &n) != 1 || n == 0)
+        return name;
+    theirs = find_theirs(in_layer, sizeof in_layer / sizeof *in_layer, name + n);
+    for (size_t i = 0; !theirs && i < sizeof of_family / sizeof *of_family; i++) {
+        const char *ours = find_of_family(c->family, of_family[i], own);
+        if (ours && !strcmp(ours, name + n))
+            theirs = of_family[i];
+    }
+    if (!theirs)
+        return name;
+    snprintf(out, GGUF_NAMES_LENGTH, "blk.%u.%s", layer, theirs);
+    return out;
 }

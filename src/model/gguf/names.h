@@ -18,5 +18,8 @@ enum gguf_names_kind {
 /* Puts the canonical name of a tensor of the text model into `out`. UNKNOWN: the family has no such
  * tensor. */
 enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH]);
+/* Returns the name that a file has for a canonical one, in `out`; the usual one, if files have several.
+ * `name` itself if no file has the tensor. */
+const char *gguf_names_of(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH]);
 
 #endif

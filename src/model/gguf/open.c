@@ -1,23 +1,20 @@
 #include "model/gguf/open.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "base/gguf.h"
 #include "base/mem.h"
 #include "model/config_read.h"
+#include "model/expert_places.h"
+#include "model/expert_tensors.h"
 #include "model/family.h"
 #include "model/fused.h"
 #include "model/gguf/config.h"
-#include "model/gguf/experts.h"
 #include "model/gguf/tensors.h"
 #include "model/model.h"
 #include "model/model_check.h"
-#include "model/schema.h"
-#include "model/table.h"
 #include "model/tensor.h"
 
 static int read_config(struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
@@ -32,17 +29,6 @@ static int read_config(struct model_dir *m, const struct gguf *g, struct moeflux
         if (m->config.parts[i].kind == PART_DELTA_NET)
             m->config.parts[i].delta.tiled = gguf_config_tiles_heads(&m->config);
     return rc;
-}
-
-/* Checks that the vocabulary is not that of another model. */
-static int check_vocab(const struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
-{
-    const struct gguf_value *tokens = gguf_find(g, "tokenizer.ggml.tokens");
-    if (!tokens || tokens->n <= m->config.vocab_size)
-        return 0;
-    return err_set(e, ERR_FORMAT,
-                   "%s: tokenizer.ggml.tokens has %" PRIu64 " tokens, token_embd.weight %" PRIu32 " rows",
-                   m->path, tokens->n, m->config.vocab_size);
 }
 
 /* Takes the open files over from `g`. */
@@ -73,35 +59,6 @@ static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflu
     return 0;
 }
 
-/* Returns whether an operation reads the tensor. */
-static bool is_read(const struct schema *s, const char *name)
-{
-    size_t n = strlen(name), tail = strlen(".weight");
-    if (strstr(name, ".switch_mlp.") || strstr(name, ".mlp.experts.") || table_has(name))
-        return true;
-    bool is_weight = n > tail && !strcmp(name + n - tail, ".weight");
-    for (size_t i = 0; i < s->n; i++) {
-        const char *own = s->items[i].name;
-        if (!strcmp(own, name) ||
-            (is_weight && s->items[i].rows && strlen(own) == n - tail && !strncmp(own, name, n - tail)))
-            return true;
-    }
-    return false;
-}
-
-/* Refuses tensors that other layers do not have, which nothing would read. */
-static int check_all_are_read(const struct model_dir *m, struct moeflux_err *e)
-{
-    struct schema s;
-    int rc = schema_build(&s, &m->config, e);
-    for (size_t i = 0; rc == 0 && i < m->n_tensors; i++)
-        if (!is_read(&s, m->tensors[i].name))
-            rc = err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: nothing reads it; %s has none in this layer",
-                         m->files[m->tensors[i].file].path, m->tensors[i].name, m->config.family->name);
-    schema_free(&s);
-    return rc;
-}
-
 int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
 {
     struct gguf g;
@@ -111,20 +68,14 @@ int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
         return rc;
     rc = read_config(m, &g, e);
     if (rc == 0)
-        rc = check_vocab(m, &g, e);
-    if (rc == 0)
         rc = read_tensors(m, &g, e);
     bool has_vocab = rc == 0 && gguf_config_has_tokenizer(&g);
     take_files(m, &g);
     gguf_close(&g);
     if (rc == 0)
-        rc = model_check_quantised(m, e);
+        rc = model_check_tensors(m, e);
     if (rc == 0)
-        rc = model_check_complete(m, e);
-    if (rc == 0)
-        rc = check_all_are_read(m, e);
-    if (rc == 0)
-        rc = gguf_experts_place(m, e);
+        rc = expert_places_from_tensors(m, e);
     if (rc == 0 && has_vocab && !(m->tokenizer_path = mem_text(m->path, e)))
         rc = ERR_MEMORY;
     return rc;

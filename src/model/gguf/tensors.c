@@ -1,6 +1,5 @@
 #include "model/gguf/tensors.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,9 +7,7 @@
 #include "base/err.h"
 #include "base/ggml_type.h"
 #include "base/gguf.h"
-#include "base/mem.h"
 #include "model/family.h"
-#include "model/gguf/config.h"
 #include "model/gguf/names.h"
 #include "model/names.h"
 #include "model/tensor.h"
@@ -54,20 +51,10 @@ static bool is_double(const struct gguf *g, const char *name)
     unsigned layer;
     char part[64];
     int n = 0;
-    if (sscanf(name, "blk.%9u.attn_kv_b.weight%n", &layer, &n) != 1 || n == 0)
+    if (sscanf(name, "blk.%9u.attn_kv_b.weight%n", &layer, &n) != 1 || n == 0 || name[n] != '\0')
         return false;
     snprintf(part, sizeof part, "blk.%u.attn_k_b.weight", layer);
     return gguf_find_tensor(g, part) != NULL;
-}
-
-static int check_layer(const struct gguf *g, const struct gguf_tensor *t, uint64_t n_blocks,
-                       struct moeflux_err *e)
-{
-    unsigned layer;
-    if (sscanf(t->name, "blk.%9u.", &layer) != 1 || layer < n_blocks)
-        return 0;
-    return err_set(e, ERR_FORMAT, "%s: tensor %s: block_count is %" PRIu64, g->files[t->file].path, t->name,
-                   n_blocks);
 }
 
 static int add(const struct gguf *g, const struct config *c, const struct gguf_tensor *from,
@@ -84,20 +71,17 @@ static int add(const struct gguf *g, const struct config *c, const struct gguf_t
         return 0;
     describe(&t, from);
     adopt(&t, c, name);
-    t.name = mem_text(name, e);
-    return t.name ? tensor_list_add(l, &t, e) : ERR_MEMORY;
+    return tensor_set_name(&t, name, from->name, e) < 0 ? ERR_MEMORY : tensor_list_add(l, &t, e);
 }
 
 int gguf_tensors_list(const struct gguf *g, const struct config *c, struct tensor_list *l,
                       const struct gguf_tensor **from, size_t *n_left_out, struct moeflux_err *e)
 {
-    uint64_t n_blocks = gguf_config_block_count(g);
     int rc = 0;
     *n_left_out = 0;
     for (size_t i = 0; rc == 0 && i < g->n_tensors; i++) {
         size_t before = l->n;
-        rc = check_layer(g, &g->tensors[i], n_blocks, e);
-        if (rc == 0 && !is_double(g, g->tensors[i].name))
+        if (!is_double(g, g->tensors[i].name))
             rc = add(g, c, &g->tensors[i], l, n_left_out, e);
         if (l->n > before)
             from[before] = &g->tensors[i];

@@ -13,8 +13,7 @@ struct tensor_list;
 /* Appends the tensors of the text model, in the file's order: canonical name, dtype (DTYPE_BLOCKS: a type
  * with blocks), format, shape with the outermost dimension first, and place. from [g->n_tensors]: receives
  * the file's tensor for each. *n_left_out: the number of tensors of other parts, vision and multi-token
- * prediction. ERR_UNSUPPORTED: a tensor that the family does not have. ERR_FORMAT: a tensor of a layer
- * that the file should not have. */
+ * prediction. ERR_UNSUPPORTED: a tensor that the family does not have. */
 int gguf_tensors_list(const struct gguf *g, const struct config *c, struct tensor_list *l,
                       const struct gguf_tensor **from, size_t *n_left_out, struct moeflux_err *e);
 

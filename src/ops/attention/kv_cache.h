@@ -14,7 +14,7 @@
  *          ggml does it (quantize_row_q8_0_ref), in float32:
  *            scale = max |x| / 127,  code = round(x * (1 / scale)), halves away from 0;  0 if scale is 0
  *          The scale is then rounded to float16. A number's value is code * scale. A block with a number that
- *          is not finite is NaN on the host.
+ *          is not finite has the scale NaN.
  *          A row has its codes, one signed byte each, then the scales of its blocks, then zeros up to a
  *          multiple of 8 bytes. dim is a multiple of 4. */
 enum kv_type { KV_TYPE_F32 = 0, KV_TYPE_F16 = 1, KV_TYPE_Q8_0 = 2 };
@@ -28,7 +28,7 @@ uint32_t kv_row_bytes(enum kv_type type, uint32_t dim);
 /* Writes a row. */
 void kv_row_put(enum kv_type type, const float *from, uint32_t dim, void *row);
 /* Returns the first number of n_rows consecutive rows that is not finite, of q8_0 the first scale; NULL: all
- * are. */
+ * are finite. */
 const void *kv_row_find_infinite(enum kv_type type, const void *rows, uint64_t n_rows, uint32_t dim);
 
 /* Returns the scale of a block of a q8_0 row. */

@@ -1,4 +1,4 @@
-/* tokenizer.h - text to token ids and back, by a model's tokenizer.json or tiktoken.model.
+/* tokenizer.h - text to token ids and back, by a model's tokenizer.json, tiktoken.model or GGUF file.
  *
  * encode: cut at added tokens -> normalise (NFC) -> split (the file's own patterns, PCRE2) -> byte-level BPE.
  * decode: concatenate the tokens' bytes.
@@ -27,8 +27,8 @@ void token_list_free(struct token_list *l);
 
 /* Reads `path` (a tokenizer.json, or a vocabulary in tiktoken's format: *.model, *.tiktoken), and
  * tokenizer_config.json and chat_template.jinja from its directory; or a GGUF file, which has all of these.
- * Returns NULL with `e` filled: ERR_IO,
- * ERR_FORMAT (what is wrong and where), ERR_UNSUPPORTED (not byte-level BPE), ERR_MEMORY. */
+ * Returns NULL with `e` filled: ERR_IO, ERR_FORMAT (what is wrong and where), ERR_UNSUPPORTED (not byte-level
+ * BPE), ERR_MEMORY. */
 struct tokenizer *tokenizer_open(const char *path, struct moeflux_err *e);
 void tokenizer_free(struct tokenizer *t);
 
