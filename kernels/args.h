@@ -483,7 +483,7 @@ ARGS_SIZE(mla_values_args, 64);
 struct mla_transpose_keys_args {
     ADDR weight, scales, biases; /* [heads][latent_dim][nope_dim] */
     ADDR dst;                    /* f32 [heads that take part][nope_dim][latent_dim] */
-    U32 format;                  /* a basic format's number, an extended one's word */
+    U32 format;                  /* a basic format's number, another one's word */
     U32 latent_dim, nope_dim;
     U32 first_head; /* first head that is transposed */
 };

@@ -39,7 +39,7 @@ const bool HAS_NIBBLES = IS(Q4_0) || IS(Q4_1) || IS(Q5_0) || IS(Q5_1) || IS_IQ4 
 // The first word has a float16 scale and a float16 offset.
 const bool HAS_PAIR = IS(Q4_1) || IS(Q5_1) || IS(Q4_K) || IS(Q5_K);
 const bool HAS_BIAS = HAS_PAIR || IS(Q2_K);
-const bool HAS_GRID = IS_IQ1 || IS_IQ2 || IS_IQ3; // codes are entries of a code book
+const bool HAS_ENTRIES = IS_IQ1 || IS_IQ2 || IS_IQ3; // codes are entries of a code book
 const bool HAS_HIGH = IS(Q3_K) || IS(Q5_K) || IS(Q6_K);
 
 const uint ZERO = IS(Q4_0)                              ? 8 :
@@ -95,7 +95,7 @@ void fill_book(uvec2 books)
     uvec4 bytes = uvec4(IS_IQ4 ? IQ4_BYTES.x : E2M1_BYTES.x, IS_IQ4 ? IQ4_BYTES.y : E2M1_BYTES.y,
                         IS_IQ4 ? IQ4_BYTES.z : E2M1_BYTES.z, IS_IQ4 ? IQ4_BYTES.w : E2M1_BYTES.w);
     for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP)
-        book[i] = HAS_GRID ? Words(books).v[BOOK_AT + i] :
+        book[i] = HAS_ENTRIES ? Words(books).v[BOOK_AT + i] :
                              (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
 }
 
@@ -166,12 +166,12 @@ struct Part {
 // The place of the float16 scale in a block.
 const uint SCALE_AT = IS(Q3_K) ? 108 : IS(Q6_K) ? 208 : IS(TQ1_0) ? 52 : IS(TQ2_0) ? 64 : 0;
 
-uvec4 load_grid_head(Block b, uint part)
+uvec4 load_entry_head(Block b, uint part)
 {
     uvec4 h = uvec4(0);
     if (!IS(IQ1_M))
         h.x = half_at(b, 0);
-    if (IS(IQ2_XS) || IS_IQ3)
+    if (IS(IQ2_XXS) || IS(IQ2_XS) || IS_IQ3)
         h.yz = words_at(b, 2 + 8 * part);
     if (IS(IQ1_S)) {
         h.y = word_at(b, 2 + 4 * part);
@@ -180,8 +180,6 @@ uvec4 load_grid_head(Block b, uint part)
         h.xy = words_at(b, 48);
         h.z = word_at(b, 4 * part);
         h.w = half_at(b, 32 + 2 * part);
-    } else if (IS(IQ2_XXS)) {
-        h.yz = words_at(b, 2 + 8 * part);
     } else if (IS(IQ2_XS)) {
         h.w = byte_at(b, 66 + part);
     } else if (IS(IQ2_S)) {
@@ -190,7 +188,7 @@ uvec4 load_grid_head(Block b, uint part)
         h.w = byte_at(b, 74 + part) | byte_at(b, 66 + part) << 8;
     } else if (IS(IQ3_XXS)) {
         h.w = word_at(b, 66 + 4 * part);
-    } else {
+    } else if (IS(IQ3_S)) {
         h.x |= byte_at(b, 66 + part) << 16 | (byte_at(b, 106 + (part >> 1)) >> 4 * (part & 1u) & 15u) << 24;
         h.w = word_at(b, 74 + 4 * part);
     }
@@ -200,8 +198,8 @@ uvec4 load_grid_head(Block b, uint part)
 uvec4 load_head(Block b, uint part)
 {
     uvec4 h = uvec4(0);
-    if (HAS_GRID) {
-        h = load_grid_head(b, part);
+    if (HAS_ENTRIES) {
+        h = load_entry_head(b, part);
     } else if (IS(MXFP4)) {
         h.x = byte_at(b, 0);
     } else if (HAS_PAIR || IS(IQ4_XS) || IS(NVFP4)) {
@@ -259,7 +257,7 @@ uint low_place(uint part, uint j)
 void load_quarter(Block b, uint part, uint j, out uvec2 low, out uvec2 high)
 {
     low = high = uvec2(0);
-    if (!HAS_GRID)
+    if (!HAS_ENTRIES)
         low = words_at(b, low_place(part, j));
     if (IS(TQ1_0) && part == 7 && j > 1)
         low = uvec2(word_at(b, 48));
@@ -296,8 +294,8 @@ float e8m0_half(uint e)
     return uintBitsToFloat(e < 2 ? 0x00200000u << e : e - 1 << 23);
 }
 
-// Returns a grid's scale and bias for half `k` of a part.
-float grid_scale(uvec4 h, uint part, uint k)
+// Returns the scale of half `k` of a part whose codes are entries of a code book.
+float entry_scale(uvec4 h, uint part, uint k)
 {
     float d = f16_value(h.x & 0xffffu), s = 0.0;
     if (IS(IQ1_S)) {
@@ -322,8 +320,8 @@ float grid_scale(uvec4 h, uint part, uint k)
 vec2 scales_of(uvec4 h, uint part, uint k)
 {
     vec2 v = vec2(0.0);
-    if (HAS_GRID) {
-        v.x = grid_scale(h, part, k);
+    if (HAS_ENTRIES) {
+        v.x = entry_scale(h, part, k);
     } else if (IS(MXFP4)) {
         v.x = e8m0_half(h.x);
     } else if (IS(NVFP4)) {
@@ -345,8 +343,8 @@ vec2 scales_of(uvec4 h, uint part, uint k)
         if (IS(Q4_K) || IS(Q5_K)) {
             uvec3 bytes = h.yzw >> 8 * (part & 3u) & 0xffu;
             uint scale = part < 4 ? bytes.x & 63u : bytes.z & 15u | bytes.x >> 6 << 4;
-            uint least = part < 4 ? bytes.y & 63u : bytes.z >> 4 | bytes.y >> 6 << 4;
-            v = vec2(d * float(scale), -m * float(least));
+            uint minimum = part < 4 ? bytes.y & 63u : bytes.z >> 4 | bytes.y >> 6 << 4;
+            v = vec2(d * float(scale), -m * float(minimum));
         }
         if (IS(IQ4_XS)) {
             uint bits = h.y >> 4 * part & 15u | (h.x >> 16 + 2 * part & 3u) << 4;

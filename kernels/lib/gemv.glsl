@@ -2,7 +2,8 @@
 // tokens.
 //
 // A block of ROWS rows (of each of MATRICES matrices, if a kernel needs two at once) meets TOKENS vectors.
-// gemv_lanes.glsl has the products: lanes share rows, each takes pieces of 16 bytes.
+// gemv_lanes.glsl has the products: lanes share rows, each takes pieces of 16 bytes, or of 32 columns of a
+// block format.
 //     fetch_product   starts loading the first weights of a tile; call it before the barrier that publishes
 //                     the tile
 //     add_product     adds the tile's products to the sums

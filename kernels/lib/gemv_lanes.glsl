@@ -1,7 +1,7 @@
 // gemv_lanes.glsl - the products of gemv.glsl with columns on lanes. A piece is 16 bytes of a row: 32, 16, 8
-// or 4 columns, by format. gemv_basic.glsl has the pieces of the basic formats, gemv_extended.glsl those of
-// the extended ones, gemv_blocks.glsl those of block formats. Lanes take neighbouring pieces, SPLIT subgroups
-// a share each. The sums over the lanes come last.
+// or 4 columns, by format; 32 columns of a block format. gemv_basic.glsl has the pieces of the basic formats,
+// gemv_extended.glsl those of the extended ones, gemv_blocks.glsl those of block formats. Lanes take
+// neighbouring pieces, SPLIT subgroups a share each. The sums over the lanes come last.
 //
 // A product of a few microseconds waits for memory and instructions, not for arithmetic. So a lane has at
 // least two steps (a step is a piece of each of its rows) in flight, the first ones before the barrier that

@@ -188,14 +188,16 @@ uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, con
     return count.bytes;
 }
 
-uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk)
+uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
+                         bool has_blocks)
 {
     const struct experts_shape experts = {.top_k = c->top_k, .hidden = c->hidden, .inner = c->moe_inner};
     struct part_needs needs[PART_KINDS] = {0};
     uint64_t widest = measure(c, (struct arch_span){0, c->n_layers}, caps, max_chunk, needs).widest;
-    return caps->is_native ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk, caps->has_fixed),
-                                      experts_cpu_host_bytes(&experts, max_chunk, caps->has_fixed))
-                           : 0;
+    return caps->is_native
+               ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk, caps->has_fixed),
+                          experts_cpu_host_bytes(&experts, max_chunk, caps->has_fixed, has_blocks))
+               : 0;
 }
 
 static int open_parts(struct arch *a, struct moeflux_err *e)

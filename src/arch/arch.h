@@ -173,8 +173,10 @@ struct arch_stores arch_stores_of(const struct config *c, uint32_t layer, enum k
 /* Returns arch_view.scratch_bytes before anything is open. */
 uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, const struct exec_caps *caps,
                             uint32_t max_chunk);
-/* Returns the bytes of scratch memory that the cpu's operations allocate in addition; 0 on other devices. */
-uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk);
+/* Returns the bytes of scratch memory that the cpu's operations allocate in addition; 0 on other devices.
+ * has_blocks: some matrix has a block format. */
+uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
+                         bool has_blocks);
 
 /* Loads the weights and prepares the operations. On failure *out is NULL. ERR_UNSUPPORTED, before anything is
  * loaded: a block of the KV cache has 4 GiB or more. */

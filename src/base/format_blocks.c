@@ -6,6 +6,7 @@
 #include "args.h"
 #include "base/codebook.h"
 #include "base/f16.h"
+#include "base/format.h"
 
 enum {
     PART = FORMAT_BLOCK_PART,
@@ -147,14 +148,14 @@ static void unpack_nvfp4(const uint8_t *b, struct format_block *o)
 /* --- blocks of 256: whole scales of groups, times one float16 --- */
 
 /* Unpacks scale and minimum i of the eight of a block: 6 bits each in 12 bytes. */
-static void six_bits(const uint8_t *q, int i, uint8_t *scale, uint8_t *least)
+static void six_bits(const uint8_t *q, int i, uint8_t *scale, uint8_t *min)
 {
     if (i < 4) {
         *scale = q[i] & 63;
-        *least = q[i + 4] & 63;
+        *min = q[i + 4] & 63;
     } else {
         *scale = (uint8_t)((q[i + 4] & 15) | (q[i - 4] >> 6) << 4);
-        *least = (uint8_t)((q[i + 4] >> 4) | (q[i] >> 6) << 4);
+        *min = (uint8_t)((q[i + 4] >> 4) | (q[i] >> 6) << 4);
     }
 }
 
@@ -162,12 +163,12 @@ static void six_bits(const uint8_t *q, int i, uint8_t *scale, uint8_t *least)
  * NULL. */
 static void unpack_k(const uint8_t *b, const uint8_t *high, const uint8_t *low, struct format_block *o)
 {
-    float d = half_at(b), d_least = half_at(b + 2);
+    float d = half_at(b), d_min = half_at(b + 2);
     for (int i = 0; i < GROUPS; i++) {
-        uint8_t scale, least;
-        six_bits(b + 4, i, &scale, &least);
+        uint8_t scale, min;
+        six_bits(b + 4, i, &scale, &min);
         set_scale(o, i, d * (float)scale);
-        set_bias(o, i, -(d_least * (float)least));
+        set_bias(o, i, -(d_min * (float)min));
         for (int k = 0; k < GROUP; k++) {
             int code = low[i / 2 * GROUP + k] >> (i % 2 * 4) & 15;
             o->codes[i * GROUP + k] = (int8_t)(code | (high ? (high[k] >> i & 1) << 4 : 0));
@@ -193,10 +194,10 @@ static int two_bits(const uint8_t *q, int i)
 
 static void unpack_q2_k(const uint8_t *b, struct format_block *o)
 {
-    float d = half_at(b + 80), d_least = half_at(b + 82);
+    float d = half_at(b + 80), d_min = half_at(b + 82);
     for (int i = 0; i < PARTS; i++) {
         o->scales[i] = d * (float)(b[i] & 15);
-        o->biases[i] = -(d_least * (float)(b[i] >> 4));
+        o->biases[i] = -(d_min * (float)(b[i] >> 4));
     }
     for (int i = 0; i < FORMAT_MAX_BLOCK; i++)
         o->codes[i] = (int8_t)two_bits(b + 16, i);
@@ -404,9 +405,6 @@ static const struct {
 #undef KIND
 };
 
-#define BLOCK_COLS(name, number, cols, bytes, x) [(number)-FORMAT_BLOCK_FIRST] = (cols),
-static const uint16_t block_cols[] = {FORMAT_TABLE_BLOCKS(BLOCK_COLS, 0)};
-
 bool format_block_has_bias(uint32_t format)
 {
     return kinds[format - FORMAT_BLOCK_FIRST].has_bias;
@@ -422,7 +420,7 @@ void format_block_decode(uint32_t format, const uint8_t *block, float out[FORMAT
     struct format_block b;
     bool has_bias = format_block_has_bias(format);
     format_block_unpack(format, block, &b);
-    for (int i = 0; i < block_cols[format - FORMAT_BLOCK_FIRST]; i++) {
+    for (uint32_t i = 0; i < format_of(format)->group; i++) {
         float value = (float)b.codes[i] * b.scales[i / PART];
         out[i] = has_bias ? value + b.biases[i / PART] : value;
     }

@@ -9,6 +9,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "args.h"
+
+/* Columns and bytes of a block: FORMAT_COLS_Q4_0, FORMAT_BYTES_Q4_0 and so on. */
+#define FORMAT_COLS_BYTES(name, number, cols, bytes, x)                                                      \
+    FORMAT_COLS_##name = (cols), FORMAT_BYTES_##name = (bytes),
+enum { FORMAT_TABLE_BLOCKS(FORMAT_COLS_BYTES, 0) };
+#undef FORMAT_COLS_BYTES
+
 enum { FORMAT_MAX_BLOCK = 256, FORMAT_BLOCK_PART = 16 };
 
 struct format_block {

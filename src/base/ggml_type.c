@@ -4,15 +4,14 @@
 #include <stdio.h>
 
 #include "args.h"
-
-/* Columns and bytes of a block. */
-#define COLS_BYTES(name, number, cols, bytes, x) COLS_##name = (cols), BYTES_##name = (bytes),
-enum { FORMAT_TABLE_BLOCKS(COLS_BYTES, 0) };
+#include "base/format_blocks.h"
 
 /* The index is the type's number in a file. */
 #define PLAIN(number, name, bytes) [number] = {#name, 1, bytes, FORMAT_##name},
-#define BLOCKS(number, name)       [number] = {#name, COLS_##name, BYTES_##name, FORMAT_G_##name},
 #define NOT_READ(number, name)     [number] = {#name, 0, 0, FORMAT_NONE},
+
+#define BLOCKS(number, name) [number] = {#name, FORMAT_COLS_##name, FORMAT_BYTES_##name, FORMAT_G_##name},
+
 static const struct ggml_type types[] = {
     /* clang-format off */
     PLAIN(GGML_TYPE_F32, F32, 4)

@@ -30,17 +30,12 @@ VEC_INLINE int block_shift(int type)
     case FORMAT_G_Q4_K:
     case FORMAT_G_Q5_K:
         return 0;
-    case FORMAT_G_TQ2_0:
-        return 1;
     case FORMAT_G_Q3_K:
         return 4;
     case FORMAT_G_Q4_0:
         return 8;
     case FORMAT_G_Q5_0:
     case FORMAT_G_MXFP4:
-    case FORMAT_G_NVFP4:
-    case FORMAT_G_IQ1_S:
-    case FORMAT_G_IQ1_M:
     case FORMAT_G_IQ3_S:
         return 16;
     case FORMAT_G_Q6_K:
@@ -60,7 +55,6 @@ VEC_INLINE int block_bits(int type)
 {
     switch (type) {
     case FORMAT_G_Q2_K:
-    case FORMAT_G_TQ2_0:
         return 2;
     case FORMAT_G_Q3_K:
         return 3;

@@ -2,11 +2,12 @@
 #ifndef MOEFLUX_CPU_BLOCK_UNPACK_AVX_H
 #define MOEFLUX_CPU_BLOCK_UNPACK_AVX_H
 
-/* The types: each(name, columns, bytes, has_bias). */
+/* The types: each(name, has_bias). */
 #define UNIT_KNOWN(each)                                                                                     \
-    each(Q4_0, 32, 18, false) each(Q8_0, 32, 34, false) each(Q2_K, 256, 84, true)                            \
-        each(Q3_K, 256, 110, false) each(Q4_K, 256, 144, true) each(Q5_K, 256, 176, true)                    \
-            each(Q6_K, 256, 210, false) each(IQ4_NL, 32, 18, false) each(IQ4_XS, 256, 136, false)
+    each(Q4_0, false) each(Q4_1, true) each(Q5_0, false) each(Q5_1, true) each(Q8_0, false)                  \
+        each(MXFP4, false) each(IQ4_NL, false) each(Q2_K, true) each(Q3_K, false) each(Q4_K, true)           \
+            each(Q5_K, true) each(Q6_K, false) each(IQ4_XS, false) each(IQ2_XXS, false) each(IQ2_XS, false)  \
+                each(IQ2_S, false) each(IQ3_XXS, false) each(IQ3_S, false)
 
 VEC_INLINE __m256i unit_load(const uint8_t *p)
 {
@@ -49,6 +50,14 @@ VEC_INLINE void unit_nibbles(const uint8_t *p, const uint8_t *q, __m256i *first,
     *second = _mm256_permute2x128_si256(low, high, 0x31);
 }
 
+/* Unpacks blocks 2 b and 2 b + 1 of 32 columns each. bytes: of a block; at: where its codes begin. */
+VEC_INLINE void unit_short(const uint8_t *p, uint32_t b, size_t bytes, size_t at, __m256i *first,
+                           __m256i *second)
+{
+    p += 2 * bytes * b + at;
+    unit_nibbles(p, p + bytes, first, second);
+}
+
 /* Returns 0xff in the bytes whose bit in a word is set, else 0. */
 VEC_INLINE __m256i unit_mask(uint32_t word)
 {
@@ -72,7 +81,7 @@ VEC_INLINE __m256i unit_e2m1(__m256i codes)
 }
 
 /* Looks codes of 4 bits up in the values of IQ4_NL, 128 added. */
-VEC_INLINE __m256i unit_uneven(__m256i codes)
+VEC_INLINE __m256i unit_iq4_values(__m256i codes)
 {
     const __m128i values = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153,
                                          (char)166, (char)181, (char)197, (char)217, (char)241);
@@ -168,23 +177,23 @@ VEC_INLINE void unit_block(const uint8_t *p, uint32_t b, int type, __m256i *firs
         break;
     case FORMAT_G_Q4_0:
     case FORMAT_G_IQ4_NL:
-        unit_nibbles(p + (size_t)36 * b + 2, p + (size_t)36 * b + 20, first, second);
+        unit_short(p, b, 18, 2, first, second);
         break;
     case FORMAT_G_Q4_1:
-        unit_nibbles(p + (size_t)40 * b + 4, p + (size_t)40 * b + 24, first, second);
+        unit_short(p, b, 20, 4, first, second);
         break;
     case FORMAT_G_Q5_0:
-        unit_nibbles(p + (size_t)44 * b + 6, p + (size_t)44 * b + 28, first, second);
+        unit_short(p, b, 22, 6, first, second);
         *first = unit_fifth(*first, p + (size_t)44 * b + 2);
         *second = unit_fifth(*second, p + (size_t)44 * b + 24);
         break;
     case FORMAT_G_Q5_1:
-        unit_nibbles(p + (size_t)48 * b + 8, p + (size_t)48 * b + 32, first, second);
+        unit_short(p, b, 24, 8, first, second);
         *first = unit_fifth(*first, p + (size_t)48 * b + 4);
         *second = unit_fifth(*second, p + (size_t)48 * b + 28);
         break;
     case FORMAT_G_MXFP4:
-        unit_nibbles(p + (size_t)34 * b + 1, p + (size_t)34 * b + 18, first, second);
+        unit_short(p, b, 17, 1, first, second);
         *first = unit_e2m1(*first);
         *second = unit_e2m1(*second);
         break;
@@ -226,8 +235,8 @@ VEC_INLINE void unit_block(const uint8_t *p, uint32_t b, int type, __m256i *firs
         break;
     }
     if (type == FORMAT_G_IQ4_NL || type == FORMAT_G_IQ4_XS) {
-        *first = unit_uneven(*first);
-        *second = unit_uneven(*second);
+        *first = unit_iq4_values(*first);
+        *second = unit_iq4_values(*second);
     }
 }
 
@@ -257,10 +266,10 @@ VEC_INLINE struct pair unit_times(__m128i bytes, float by)
     return pair_mul(v, pair_set1(by));
 }
 
-/* Eight numbers of 6 bits in 12 bytes, as in Q4_K: the scales; with `is_least` the minima. */
-VEC_INLINE uint64_t unit_six_bits(const uint8_t *q, bool is_least)
+/* Eight numbers of 6 bits in 12 bytes, as in Q4_K: the scales; with `is_min` the minima. */
+VEC_INLINE uint64_t unit_six_bits(const uint8_t *q, bool is_min)
 {
-    uint32_t low = unit_word(q + (is_least ? 4 : 0)), high = unit_word(q + 8) >> (is_least ? 4 : 0);
+    uint32_t low = unit_word(q + (is_min ? 4 : 0)), high = unit_word(q + 8) >> (is_min ? 4 : 0);
     uint32_t upper = (high & 0x0f0f0f0f) | (low >> 2 & 0x30303030);
     return (uint64_t)upper << 32 | (low & 0x3f3f3f3f);
 }

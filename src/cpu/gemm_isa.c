@@ -29,6 +29,7 @@ enum {
     WORDS_A_TURN = 8,                      /* words of each row: 32 bytes */
     TURN_BYTES = 4 * WORDS_A_TURN,
     CHUNK_TILES = CPU_CHUNK_TOKENS / CPU_TILE_TOKENS,
+    BLOCK_COLS = 256, /* the longest block of a block format */
 #ifdef __AVX512F__
     MAX_SUMS = 24, /* pairs, next to 4 of weights in 32 registers */
     PANEL = CPU_PANEL,
@@ -196,13 +197,12 @@ VEC_INLINE void widen_plain(const struct strip *s, uint32_t first, uint32_t from
  * widen_affine. */
 static void widen_rows(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, float *to)
 {
-    enum { MOST = 256 }; /* columns: a whole block of a block format */
     const struct cpu_matrix *w = s->call->w;
     const struct format *f = format_of(w->format);
-    const uint32_t at_once = format_is_block(w->format) ? MOST : CPU_BLOCK;
+    const uint32_t at_once = format_is_block(w->format) ? BLOCK_COLS : CPU_BLOCK;
     uint64_t bytes = format_code_bytes(f, w->cols), begin = bytes * from / w->cols;
     uint64_t next = from + n < w->cols ? bytes * n / w->cols : CPU_STRIP_ROWS * bytes - begin;
-    float wide[ROWS][MOST];
+    float wide[ROWS][BLOCK_COLS];
     const uint8_t *rows[ROWS], *codes[ROWS];
     rows_of(s, first, w->weight, bytes, codes);
     for (int i = 0; i < ROWS; i++)
@@ -357,11 +357,13 @@ static void tiles_of_4(const struct part *p, uint32_t cols)
     all_tiles(p, cols, 4);
 }
 
-/* Returns the subs of a panel: more for few tokens, so that enough sums are in flight. */
-static uint32_t subs_at_once(uint32_t n_tokens)
+/* Returns the subs of a panel: more for few tokens, so that enough sums are in flight. A panel has whole
+ * blocks of a block format, so that each is unpacked once. */
+static uint32_t subs_at_once(const struct cpu_gemm_call *call)
 {
-    uint32_t t = n_tokens < CPU_TILE_TOKENS ? n_tokens : CPU_TILE_TOKENS;
-    return t * 4 <= MAX_SUMS ? 4 : t * 2 <= MAX_SUMS ? 2 : 1;
+    uint32_t t = call->n < CPU_TILE_TOKENS ? call->n : CPU_TILE_TOKENS;
+    uint32_t most = format_is_block(call->w->format) ? PANEL / SUB / BLOCK_COLS : SUBS;
+    return (uint32_t)size_min(most, t * 4 <= MAX_SUMS ? 4 : t * 2 <= MAX_SUMS ? 2 : 1);
 }
 
 static void store(const struct strip *s, uint32_t begin, uint32_t end)
@@ -383,7 +385,7 @@ static void store(const struct strip *s, uint32_t begin, uint32_t end)
 VEC_INLINE void chunk(const struct strip *s, uint32_t first, uint32_t last, uint32_t format)
 {
     const struct cpu_gemm_call *call = s->call;
-    uint32_t cols = call->w->cols, most = subs_at_once(call->n), block = PANEL / SUB / most;
+    uint32_t cols = call->w->cols, most = subs_at_once(call), block = PANEL / SUB / most;
     uint32_t begin = cpu_tile_begin(call->n, first), end = cpu_tile_begin(call->n, last);
     uint64_t stride = (uint64_t)(end - begin) * SUB;
     for (uint32_t from = 0; from < cols; from += block) {

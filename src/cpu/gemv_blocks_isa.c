@@ -49,7 +49,7 @@ VEC_INLINE struct vec fma_both(struct pair x, struct pair y, struct vec z)
 
 /* Adds a unit's products to the sums of n vectors. b: the unit's first block. */
 VEC_INLINE void add_unit(const struct unit *u, const struct blocks *f, size_t b, const struct cpu_vector *x,
-                         int n, struct pair *acc, struct vec *least)
+                         int n, struct pair *acc, struct vec *mins)
 {
     struct pair scales = unit_scales(u, f->type), factors[BATCH];
     for (int i = 0; i < n; i++)
@@ -57,7 +57,7 @@ VEC_INLINE void add_unit(const struct unit *u, const struct blocks *f, size_t b,
     if (f->has_bias) {
         struct pair biases = unit_biases(u, f->type);
         for (int i = 0; i < n; i++)
-            least[i] = fma_both(biases, pair_load(x[i].sums_16 + 4 * b), least[i]);
+            mins[i] = fma_both(biases, pair_load(x[i].sums_16 + 4 * b), mins[i]);
     }
 #pragma GCC unroll 2
     for (uint32_t k = 0; k < UNIT_BLOCKS / 2; k++) {
@@ -75,12 +75,12 @@ VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, const st
     const uint32_t cols = call->w->cols, bytes = f->bytes * (UNIT_COLS / f->cols);
     const uint8_t *p = (const uint8_t *)call->w->weight + (uint64_t)row * (cols / f->cols) * f->bytes;
     struct pair acc[BATCH];
-    struct vec least[BATCH];
+    struct vec mins[BATCH];
     struct unit u;
     size_t b = 0;
     for (int i = 0; i < n; i++) {
         acc[i] = pair_set1(0);
-        least[i] = vec_zero();
+        mins[i] = vec_zero();
     }
     for (; (b + UNIT_BLOCKS) * CPU_BLOCK <= cols; b += UNIT_BLOCKS, p += bytes) {
         for (uint32_t k = 0; k < bytes; k += 64)
@@ -89,7 +89,7 @@ VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, const st
             unit_open(&u, f->format, p, UNIT_COLS / f->cols, f->cols, f->bytes);
         else
             u.p = p;
-        add_unit(&u, f, b, x, n, acc, least);
+        add_unit(&u, f, b, x, n, acc, mins);
     }
     if (b * CPU_BLOCK < cols) { /* blocks that are not there count as zeros */
         uint8_t last[UNIT_MOST_BYTES] = {0};
@@ -99,10 +99,10 @@ VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, const st
             unit_open(&u, f->format, last, left, f->cols, f->bytes);
         else
             u.p = last;
-        add_unit(&u, f, b, x, n, acc, least);
+        add_unit(&u, f, b, x, n, acc, mins);
     }
     for (int i = 0; i < n; i++)
-        y[(uint64_t)i * call->y_stride] = vec_sum(vec_add(pair_fold(acc[i]), least[i]));
+        y[(uint64_t)i * call->y_stride] = vec_sum(vec_add(pair_fold(acc[i]), mins[i]));
 }
 
 VEC_INLINE void some_rows(const struct cpu_gemv_call *call, uint32_t first, uint32_t last, uint32_t i, int n,
@@ -125,16 +125,16 @@ VEC_INLINE void all_rows(const struct cpu_gemv_call *call, const struct blocks *
     }
 }
 
-#define BLOCKS_OF(name, cols, bytes, has_bias)                                                               \
+#define BLOCKS_OF(name, has_bias)                                                                            \
     {                                                                                                        \
-        FORMAT_G_##name, FORMAT_G_##name, cols, bytes, has_bias                                              \
+        FORMAT_G_##name, FORMAT_G_##name, FORMAT_COLS_##name, FORMAT_BYTES_##name, has_bias                  \
     }
 static struct blocks blocks_for(uint32_t format)
 {
     switch (format) {
-#define ONE_OF(name, cols, bytes, has_bias)                                                                  \
+#define ONE_OF(name, has_bias)                                                                               \
     case FORMAT_G_##name:                                                                                    \
-        return (struct blocks)BLOCKS_OF(name, cols, bytes, has_bias);
+        return (struct blocks)BLOCKS_OF(name, has_bias);
         UNIT_KNOWN(ONE_OF)
     default: {
         const struct format *f = format_of(format);
@@ -150,10 +150,10 @@ static struct blocks blocks_for(uint32_t format)
 #else
 #define EACH_KNOWN(each) UNIT_KNOWN(each)
 #endif
-#define ROWS(name, cols, bytes, has_bias)                                                                    \
+#define ROWS(name, has_bias)                                                                                 \
     static void rows_of_##name(const struct cpu_gemv_call *call)                                             \
     {                                                                                                        \
-        const struct blocks f = BLOCKS_OF(name, cols, bytes, has_bias);                                      \
+        const struct blocks f = BLOCKS_OF(name, has_bias);                                                   \
         all_rows(call, &f);                                                                                  \
     }
 EACH_KNOWN(ROWS)
@@ -162,7 +162,7 @@ void VEC_NAME(gemv_blocks)(const struct cpu_gemv_call *call)
 {
     const struct blocks any = blocks_for(call->w->format);
     switch (call->w->format) {
-#define CALL(name, cols, bytes, has_bias)                                                                    \
+#define CALL(name, has_bias)                                                                                 \
     case FORMAT_G_##name:                                                                                    \
         rows_of_##name(call);                                                                                \
         break;
@@ -219,10 +219,10 @@ VEC_INLINE void widen_all(const struct cpu_matrix *w, const struct blocks *f, ui
     }
 }
 
-#define WIDEN(name, cols, bytes, has_bias)                                                                   \
+#define WIDEN(name, has_bias)                                                                                \
     static void widen_##name(const struct cpu_matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out) \
     {                                                                                                        \
-        const struct blocks f = BLOCKS_OF(name, cols, bytes, has_bias);                                      \
+        const struct blocks f = BLOCKS_OF(name, has_bias);                                                   \
         widen_all(w, &f, row, col, n, out);                                                                  \
     }
 EACH_KNOWN(WIDEN)
@@ -231,7 +231,7 @@ void VEC_NAME(widen_blocks)(const struct cpu_matrix *w, uint32_t row, uint32_t c
 {
     const struct blocks any = blocks_for(w->format);
     switch (w->format) {
-#define CALL_WIDEN(name, cols, bytes, has_bias)                                                              \
+#define CALL_WIDEN(name, has_bias)                                                                           \
     case FORMAT_G_##name:                                                                                    \
         widen_##name(w, row, col, n, out);                                                                   \
         break;

@@ -29,19 +29,30 @@ static uint64_t padded_blocks(uint32_t cols)
 }
 
 /* Returns the floats and integers of a vector with that many padded blocks: steps and sums of 64, of 32, of
- * 128, of 16; integers of the lanes. */
+ * 128; integers of the lanes. */
 static uint64_t vector_words(uint64_t blocks)
 {
-    return 2 * blocks + 2 * blocks + size_round_up(blocks / 2, 8) + 4 * blocks + 4 * blocks * LANES;
+    return 2 * blocks + 2 * blocks + size_round_up(blocks / 2, 8) + blocks * LANES;
 }
 
-uint64_t cpu_vector_bytes(uint32_t cols)
+static uint64_t vector_bytes(uint64_t blocks)
+{
+    return size_round_up(vector_words(blocks) * sizeof(float), 64) + blocks / 2 * PAIR_BYTES;
+}
+
+/* Returns the bytes of what block formats need in addition: sums of 16, integers of the lanes, digits. */
+static uint64_t vector_block_bytes(uint64_t blocks)
+{
+    return (4 * blocks + 3 * blocks * LANES) * sizeof(float) + blocks / 2 * PAIR_BYTES;
+}
+
+uint64_t cpu_vector_bytes(uint32_t cols, bool has_blocks)
 {
     uint64_t blocks = padded_blocks(cols);
-    return size_round_up(vector_words(blocks) * sizeof(float), 64) + 2 * (blocks / 2 * PAIR_BYTES);
+    return vector_bytes(blocks) + (has_blocks ? vector_block_bytes(blocks) : 0);
 }
 
-void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory)
+void cpu_vector_place(struct cpu_vector *v, uint32_t cols, bool has_blocks, void *memory)
 {
     uint64_t blocks = padded_blocks(cols);
     float *steps = memory;
@@ -49,14 +60,16 @@ void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory)
                              .steps = steps,
                              .sums = steps + blocks,
                              .sums_32 = steps + 2 * blocks,
-                             .sums_16 = steps + 4 * blocks,
-                             .sums_128 = steps + 8 * blocks};
+                             .sums_128 = steps + 4 * blocks};
     v->shifted = (int32_t *)(void *)(v->sums_128 + size_round_up(blocks / 2, 8));
-    v->lanes_all = v->shifted + blocks * LANES;
+    v->digits = (int8_t *)memory + size_round_up(vector_words(blocks) * sizeof(float), 64);
+    if (!has_blocks)
+        return;
+    v->column_digits = v->digits + blocks / 2 * PAIR_BYTES;
+    v->sums_16 = (float *)(void *)(v->column_digits + blocks / 2 * PAIR_BYTES);
+    v->lanes_all = (int32_t *)(void *)(v->sums_16 + 4 * blocks);
     v->lanes_high = v->lanes_all + blocks * LANES;
     v->lanes_low = v->lanes_high + blocks * LANES;
-    v->digits = (int8_t *)memory + size_round_up(vector_words(blocks) * sizeof(float), 64);
-    v->column_digits = v->digits + blocks / 2 * PAIR_BYTES;
 }
 
 uint32_t cpu_n_tiles(uint32_t n)

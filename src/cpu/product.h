@@ -25,8 +25,8 @@
  * accumulator begins at 0: lane l of it sums fma(bias, sum of the 16 columns' x, .) over the lots of 16
  * columns with number l mod 8 in the order of the lanes, 4 of a block. y = vec_sum((acc[0] + acc[1]) + the
  * third).
- * Plain matrices and MXFP8, w = value * scale: acc[c / 8 % 2][c % 8] = fma(w, x, .) over the columns c in
- * order; a row's end is filled with zeros.
+ * Plain matrices and 8-bit floats (MXFP8, FP8, FP8_32), w = value * scale: acc[c / 8 % 2][c % 8] =
+ * fma(w, x, .) over the columns c in order; a row's end is filled with zeros.
  *
  * Many tokens (gemm): y = fma(w, x, y) over the columns in order, from 0, with w = code * scale + bias, both
  * rounded (the product is exact with 16-bit scales), or w = value * scale. Largest error / rms with 2,048
@@ -62,7 +62,8 @@ static inline uint32_t cpu_block_lane(uint32_t l)
 /* A row-major matrix, rows without gaps, any alignment, any format of base/format.h. The cols of quantised
  * numbers are a multiple of 64 and of the group. */
 struct cpu_matrix {
-    const void *weight;          /* codes [rows][cols * bits / 8 bytes], or numbers [rows][cols] */
+    /* codes [rows][cols * bits / 8 bytes], or numbers [rows][cols], or blocks [rows][cols / group] */
+    const void *weight;
     const void *scales, *biases; /* [rows][cols / group], if the format has them */
     uint32_t rows, cols, format;
 };
@@ -79,9 +80,10 @@ struct cpu_vector {
     /* [pairs of blocks][3 digits][even columns, odd columns][2 blocks][32]: the last index 4 l + i is column
      * 8 l + 2 i (+ 1) of the block. */
     int8_t *digits;
-    /* What block formats need. sums_16 [block][4]: sums of 16 columns, those from cpu_block_lane(2 i) on.
-     * lanes_all, lanes_high, lanes_low [block][lane]: sums of x / step, of d0 * 256 + d1, and of d2.
-     * column_digits [pairs of blocks][3 digits][first, second 32 columns][2 blocks][32]. */
+    /* What block formats need; NULL: left out. sums_16 [block][4]: sums of 16 columns, those from
+     * cpu_block_lane(2 i) on. lanes_all, lanes_high, lanes_low [block][lane]: sums of x / step, of
+     * d0 * 256 + d1, and of d2. column_digits [pairs of blocks][3 digits][first, second 32 columns][2
+     * blocks][32]. */
     float *sums_16;
     int32_t *lanes_all, *lanes_high, *lanes_low;
     int8_t *column_digits;
@@ -103,10 +105,10 @@ enum {
 };
 
 /* Returns the bytes for the digits, steps and sums of a vector, a multiple of 64. The memory should be
- * aligned to 64. */
-uint64_t cpu_vector_bytes(uint32_t cols);
-/* Points v into `memory`; the instruction set's `quantise` fills it. */
-void cpu_vector_place(struct cpu_vector *v, uint32_t cols, void *memory);
+ * aligned to 64. has_blocks: the vector has what block formats need. */
+uint64_t cpu_vector_bytes(uint32_t cols, bool has_blocks);
+/* Points v into `memory` of cpu_vector_bytes(cols, has_blocks); the instruction set's `quantise` fills it. */
+void cpu_vector_place(struct cpu_vector *v, uint32_t cols, bool has_blocks, void *memory);
 
 /* Fills a placed vector from x [cols], cols a multiple of 64. v keeps x, which must stay valid. */
 typedef void cpu_quantise_fn(struct cpu_vector *v, const float *x);

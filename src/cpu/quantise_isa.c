@@ -66,8 +66,8 @@ VEC_INLINE void interleave(struct ivec even, struct ivec odd, int8_t *first, int
 #endif
 }
 
-/* Sets what block formats need: the sums of 16 columns and of the lanes' digits. total: sums of 8 columns;
- * all: sums of x / step; low: sums of the last digit. */
+/* Sets the sums of 16 columns and of the lanes' digits. total: sums of 8 columns; all: sums of x / step; low:
+ * sums of the last digit. */
 static void put_lanes(const struct cpu_vector *v, uint32_t b, struct vec total, struct ivec all,
                       struct ivec low)
 {
@@ -89,7 +89,7 @@ static void put_lanes(const struct cpu_vector *v, uint32_t b, struct vec total, 
 static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *x)
 {
     size_t at = (size_t)b / 2 * PAIR_DIGITS + (size_t)b % 2 * (CPU_BLOCK / 2);
-    int8_t *digits = v->digits + at, *in_order = v->column_digits + at;
+    int8_t *digits = v->digits + at;
     const void *rows[VEC_LANES];
     struct ivec columns[VEC_LANES]; /* lane l of columns[i]: column 8 l + i */
     for (size_t l = 0; l < VEC_LANES; l++)
@@ -120,10 +120,12 @@ static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *
         for (size_t k = 0; k < 3; k++)
             ivec_store(digits + k * 2 * CPU_BLOCK + odd * CPU_BLOCK, packed[odd][k]);
     }
-    for (size_t k = 0; k < 3; k++)
-        interleave(packed[0][k], packed[1][k], in_order + k * 2 * CPU_BLOCK,
-                   in_order + k * 2 * CPU_BLOCK + CPU_BLOCK);
-    put_lanes(v, b, total, all, low);
+    if (v->column_digits) {
+        int8_t *in_order = v->column_digits + at;
+        for (size_t k = 0; k < 3; k++, in_order += 2 * CPU_BLOCK)
+            interleave(packed[0][k], packed[1][k], in_order, in_order + CPU_BLOCK);
+        put_lanes(v, b, total, all, low);
+    }
     v->steps[b] = step;
     ivec_store(v->shifted + (size_t)b * VEC_LANES, ivec_add(ivec_left(all, 3), ivec_left(all, 2)));
 }

@@ -9,10 +9,13 @@
 struct exec;
 struct moeflux_err;
 
-/* Loads the code books unless they are there. An operation calls it at open if one of its kernels takes a
+/* Loads the code books unless they are there. An operation calls it at open if one of its matrices has a
  * block format. */
 int code_books_open(struct exec *x, struct moeflux_err *e);
-/* Returns their address; 0: not loaded. */
-uint64_t code_books_address(const struct exec *x);
+/* Returns what a kernel takes as the scales of a matrix: of block formats, which have none, the code books'
+ * address; 0: not loaded. */
+uint64_t code_books_or_scales(const struct exec *x, uint32_t format, uint64_t scales);
+/* Puts the code books' address in place of scales that are given in two words. */
+void code_books_put(const struct exec *x, uint32_t *low, uint32_t *high);
 
 #endif

@@ -8,7 +8,7 @@
 struct moeflux_err;
 
 /* W [rows][cols]: addresses as in kernels/args.h, format FORMAT_*. scales and biases are 0 for plain
- * formats. */
+ * and block formats. */
 struct weights {
     uint64_t weight, scales, biases;
     uint32_t rows, cols, format;

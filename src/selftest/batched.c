@@ -69,7 +69,7 @@ static void run_product(struct kernel_test *l, const struct linear *op, const st
 static void name_product(const struct product *c, uint32_t n, char *text, size_t room)
 {
     snprintf(text, room, "%ux%u %s%s%s%s%s, %u tokens batched", c->rows[0], c->cols,
-             format_of(c->formats[0])->name, c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
+             kt_format_name(c->formats[0]), c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
              c->head_dim ? " heads" : "", c->add ? " add" : "", n);
 }
 

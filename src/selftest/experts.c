@@ -238,7 +238,7 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
     uint32_t down = m->layout.down_format;
     snprintf(text, room, "%s%s%u of %u, %ux%u %s%s, %s %u%s%s%s%s, %u token%s", c->chooses ? "chosen " : "",
              c->plain_weights ? "as they are " : "", c->top_k, c->n_experts, c->hidden, c->inner,
-             format_of(c->format)->name, down == c->format ? "" : " and another",
+             kt_format_name(c->format), down == c->format ? "" : " and another",
              c->makes_shared ? "with" : "shared", c->shared,
              c->makes_shared && c->shared_up_format != c->format ? " in another format" : "",
              c->ungated ? " ungated" : "",

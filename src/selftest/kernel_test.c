@@ -5,11 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/f16.h"
 #include "base/format.h"
 #include "base/mem.h"
-#include "selftest/random_blocks.h"
 #include "ops/linear/gemm_plan.h"
+#include "selftest/random_blocks.h"
 
 void kt_lock(struct kernel_test *l)
 {
@@ -436,6 +437,13 @@ const uint32_t kt_formats[KT_N_FORMATS] = {FORMAT_Q4,
                                            FORMAT_Q8 + FORMAT_SCALE_F32,
                                            FORMAT_FP8,
                                            FORMAT_FP8_32};
+
+const char *kt_format_name(uint32_t format)
+{
+    return format == FORMAT_G_MXFP4   ? "MXFP4 block"
+           : format == FORMAT_G_NVFP4 ? "NVFP4 block"
+                                      : format_of(format)->name;
+}
 
 bool kt_has_kernels(const struct kernel_test *l)
 {

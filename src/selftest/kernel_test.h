@@ -133,6 +133,8 @@ bool kt_has_kernels(const struct kernel_test *l);
  * in groups and scales only. */
 enum { KT_N_KINDS = 12, KT_N_FORMATS = 22 };
 extern const uint32_t kt_formats[KT_N_FORMATS];
+/* Returns a format's name for a report; "MXFP4 block" is not "MXFP4". */
+const char *kt_format_name(uint32_t format);
 
 /* Cases that stand in files of their own. */
 void selftest_experts_cases(struct kernel_test *l);

@@ -32,13 +32,12 @@ static const char *const path_names[LINEAR_PATHS] = {
     [LINEAR_F16_REGISTERS_LARGE] = ", many in registers",
 };
 
-static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uint32_t format)
+/* Looks up the first, the last and the middle row. what: of the numbers, for the report. */
+static void embed_rows(struct kernel_test *l, const struct weights w[KT_SIDES], const char *what,
+                       double bound)
 {
-    struct weights w[KT_SIDES];
-    const uint32_t ids[] = {0, vocab - 1, vocab / 2};
-    if (!kt_takes(l, l->is_rest))
-        return;
-    kt_matrix(l, vocab, cols, format, w);
+    uint32_t cols = w->cols;
+    const uint32_t ids[] = {0, w->rows - 1, w->rows / 2};
     struct test_buffer *in = kt_bytes(l, ids, sizeof ids), *out = kt_bytes(l, NULL, (uint64_t)3 * 4 * cols);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct embed op;
@@ -50,8 +49,46 @@ static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uin
         kt_finish(l, s);
     }
     char shape[64];
-    snprintf(shape, sizeof shape, "%ux%u %s", vocab, cols, format_of(format)->name);
-    kt_report(l, "embed", shape, kt_error(l, out, 3 * (uint64_t)cols), 0);
+    snprintf(shape, sizeof shape, "%ux%u %s%s", w->rows, cols, kt_format_name(w->format), what);
+    kt_report(l, "embed", shape, kt_error(l, out, 3 * (uint64_t)cols), bound);
+}
+
+static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uint32_t format)
+{
+    struct weights w[KT_SIDES];
+    if (!kt_takes(l, l->is_rest))
+        return;
+    kt_matrix(l, vocab, cols, format, w);
+    embed_rows(l, w, "", 0);
+}
+
+/* Blocks that begin with `count` scales of `bytes` bytes each, and n values of these. */
+struct edges {
+    uint32_t format, bytes, count, n;
+    uint16_t values[8];
+    double bound;
+};
+
+/* Looks up random codes with scales that no model has, or hardly any. */
+static void edges_case(struct kernel_test *l, const struct edges *c)
+{
+    enum { ROWS = 3, COLS = 1024, BYTES = ROWS * COLS * 9 / 16 };
+    const struct format *f = format_of(c->format);
+    uint8_t raw[BYTES];
+    struct weights w[KT_SIDES];
+    if (!kt_takes(l, l->is_rest))
+        return;
+    for (uint32_t i = 0; i < BYTES; i++)
+        raw[i] = (uint8_t)kt_random(l);
+    for (uint32_t b = 0; b < ROWS * COLS / f->group; b++)
+        for (uint32_t i = 0; i < c->count; i++)
+            memcpy(raw + (uint64_t)b * f->block_bytes + (uint64_t)i * c->bytes, &c->values[(b + i) % c->n],
+                   c->bytes);
+    const struct test_buffer *blocks = kt_bytes(l, raw, format_code_bytes(f, (uint64_t)ROWS * COLS));
+    for (int s = 0; s < KT_SIDES; s++)
+        w[s] = (struct weights){
+            .weight = blocks->on[s].address, .rows = ROWS, .cols = COLS, .format = c->format};
+    embed_rows(l, w, ", scales at the edge", c->bound);
 }
 
 /* The results are compared as they are read: float16 numbers. */
@@ -122,7 +159,7 @@ static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint
     }
     char shape[96];
     snprintf(shape, sizeof shape, "%ux%u %s%s%s%s%s, %u token%s%s", rows, c->cols,
-             format_of(c->formats[0])->name, c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
+             kt_format_name(c->formats[0]), c->n_segments > 1 ? " fused" : "", c->norm ? " norm" : "",
              head_dim ? " heads" : "", c->add ? " add" : "", c->n, c->n > 1 ? "s" : "", path_names[c->path]);
     struct test_buffer *x = kt_floats(l, (uint64_t)c->n * c->cols, -2, 2),
                        *norm = kt_floats(l, c->cols, 0.5f, 1.5f),
@@ -201,7 +238,7 @@ static void stack_case(struct kernel_test *l, uint32_t heads, uint32_t rows, uin
         linear_close(&op, l->side[s]);
     }
     char shape[96];
-    snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, format_of(format)->name, n,
+    snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, kt_format_name(format), n,
              n > 1 ? "s" : "");
     kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)n * y_stride), kt_product_bound(l, n, 32));
 }
@@ -235,7 +272,7 @@ static void transposed_case(struct kernel_test *l, uint32_t heads, uint32_t rows
         kt_finish(l, s);
     }
     char shape[96];
-    snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, format_of(format)->name, n,
+    snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, kt_format_name(format), n,
              n > 1 ? "s" : "");
     kt_report(l, "matvec_transposed", shape, kt_error(l, y, (uint64_t)n * y_stride), KT_PRODUCT_BOUND);
 }
@@ -252,6 +289,15 @@ static void embed_cases(struct kernel_test *l)
         embed_case(l, 37, 1280, format);
     }
     l->is_rest = false;
+    /* Denormal numbers of MXFP4 may become 0: 12 * 2^-127 of 12 * 2^123. */
+    static const struct edges edges[] = {
+        {FORMAT_G_NVFP4, 1, 4, 8, {0, 1, 7, 8, 0x7e, 0x7f, 0x80, 0xff}, 0},
+        {FORMAT_G_MXFP4, 1, 1, 4, {0, 1, 2, 251}, 0x1p-250},
+        {FORMAT_G_Q4_0, 2, 1, 4, {0x0001, 0x83ff, 0x7bff, 0x8000}, 0},
+        {FORMAT_G_Q4_K, 2, 2, 4, {0x0001, 0x83ff, 0x7bff, 0x8000}, 0},
+    };
+    for (size_t i = 0; i < sizeof edges / sizeof *edges; i++)
+        edges_case(l, &edges[i]);
     embed_case(l, 3, 64, FORMAT_Q4);
     embed_case(l, 64, 7168, FORMAT_Q4);
 }

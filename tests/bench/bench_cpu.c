@@ -102,7 +102,9 @@ static void prepare(struct bench *b, uint32_t format, uint32_t cols, uint64_t me
     for (uint64_t i = 0; i < (uint64_t)MAX_TOKENS * cols; i++)
         b->numbers[i] = (float)(i * 2654435761u % 1000) / 500 - 1;
     for (uint32_t i = 0; i < CPU_MAX_BATCHED; i++) {
-        cpu_vector_place(&b->x[i], cols, must(aligned_alloc(64, cpu_vector_bytes(cols))));
+        bool has_blocks = format_is_block(format);
+        cpu_vector_place(&b->x[i], cols, has_blocks,
+                         must(aligned_alloc(64, cpu_vector_bytes(cols, has_blocks))));
         b->x[i].x = b->numbers + (uint64_t)i * cols;
         if (cpu_format_takes_digits(format))
             b->isa->quantise(&b->x[i], b->x[i].x);

@@ -217,11 +217,12 @@ struct cpu_vector cpu_lab_vector(const struct cpu_isa *isa, const struct cpu_mat
     *memory = NULL;
     if (!cpu_format_takes_digits(w->format))
         return v;
-    uint64_t bytes = cpu_vector_bytes(w->cols);
+    bool has_blocks = format_is_block(w->format);
+    uint64_t bytes = cpu_vector_bytes(w->cols, has_blocks);
     *memory = aligned_alloc(64, bytes);
     assert_non_null(*memory);
     memset(*memory, 0xee, bytes);
-    cpu_vector_place(&v, w->cols, *memory);
+    cpu_vector_place(&v, w->cols, has_blocks, *memory);
     isa->quantise(&v, x);
     return v;
 }

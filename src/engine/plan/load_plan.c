@@ -10,6 +10,7 @@
 #include "args.h"
 #include "base/mem.h"
 #include "base/file.h"
+#include "base/format.h"
 #include "engine/plan/host_memory.h"
 #include "engine/run/ngram_rows.h"
 #include "engine/state/stores.h"
@@ -358,6 +359,19 @@ static uint64_t dense_bytes_of(const struct model_dir *m, struct expert_layers l
     return bytes;
 }
 
+/* Returns whether some matrix has a block format. */
+static bool has_blocks(const struct model_dir *m)
+{
+    bool has = false;
+    for (size_t i = 0; i < m->n_tensors; i++)
+        has |= format_is_block(m->tensors[i].format);
+    for (uint32_t i = 0; i < m->config.n_layers; i++) {
+        const struct expert_formats *f = &m->experts[i].formats;
+        has |= m->experts[i].bytes > 0 && (format_is_block(f->up) || format_is_block(f->down));
+    }
+    return has;
+}
+
 int load_plan_make(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                    const struct moeflux_options *o, struct moeflux_err *e)
 {
@@ -388,11 +402,11 @@ void load_plan_begin(struct load_plan *out, const struct model_dir *m, const str
     uint64_t rows = ngram_rows_host_bytes(&m->config, share->layers, out->max_chunk);
     if (!caps->is_unified)
         out->cpu_scratch_bytes += rows;
-    out->activation_bytes = arch_scratch_bytes(&m->config, span, caps, out->max_chunk) +
-                            ngram_rows_room_bytes(&m->config, share->layers, out->max_chunk) +
-                            (caps->is_unified ? rows : 0) +
-                            arch_host_bytes(&m->config, caps, out->max_chunk) + out->prompt_slot_bytes +
-                            (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
+    out->activation_bytes =
+        arch_scratch_bytes(&m->config, span, caps, out->max_chunk) +
+        ngram_rows_room_bytes(&m->config, share->layers, out->max_chunk) + (caps->is_unified ? rows : 0) +
+        arch_host_bytes(&m->config, caps, out->max_chunk, has_blocks(m)) + out->prompt_slot_bytes +
+        (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
 }
 
 int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,

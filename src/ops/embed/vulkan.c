@@ -28,7 +28,7 @@ void embed_vulkan(const void *self, const void *what, struct exec *x)
     const struct embed_call *call = what;
     const struct weights *w = &op->weights;
     const struct embed_args a = {.weight = w->weight,
-                                 .scales = format_is_block(w->format) ? code_books_address(x) : w->scales,
+                                 .scales = code_books_or_scales(x, w->format, w->scales),
                                  .biases = w->biases,
                                  .ids = call->ids,
                                  .dst = call->dst,

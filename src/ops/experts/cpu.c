@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "cpu/team.h"
 #include "cpu/isa.h"
@@ -35,6 +36,7 @@ struct job {
     float *packed;
     uint32_t *picks;
     bool is_many, takes_fixed;
+    bool has_blocks; /* some matrix that takes the inputs has a block format */
     struct cpu_fixed *fixed;
     /* Each thread's scratch: gemm's or gemm_fixed's, and the products of a block of rows. */
     uint8_t *rooms;
@@ -138,7 +140,7 @@ static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t
         most = (uint32_t)size_max(most, j->groups[i].n);
         packs |= !is_few(j, &j->groups[i]);
     }
-    j->digits_bytes = cpu_vector_bytes(widest);
+    j->digits_bytes = cpu_vector_bytes(widest, j->has_blocks);
     j->x = host_scratch(h, n_inputs, sizeof *j->x);
     j->digits = host_scratch(h, n_inputs, j->digits_bytes);
     j->floats = host_scratch(h, n_floats, sizeof *j->floats);
@@ -157,7 +159,7 @@ static bool make_room(struct job *j, struct host *h, uint32_t n_inputs, uint32_t
 
 static void place_input(const struct job *j, uint32_t i, const float *x, uint32_t cols)
 {
-    cpu_vector_place(&j->x[i], cols, j->digits + i * j->digits_bytes);
+    cpu_vector_place(&j->x[i], cols, j->has_blocks, j->digits + i * j->digits_bytes);
     j->isa->quantise(&j->x[i], x);
 }
 
@@ -311,6 +313,7 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
     const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->up_format};
     j.is_many = takes_many(c, h);
     j.takes_fixed = h->takes_fixed && cpu_format_takes_fixed(s->up_format);
+    j.has_blocks = format_is_block(s->up_format);
     divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
     if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden, (uint64_t)c->n * s->hidden))
         return host_error(h);
@@ -521,12 +524,12 @@ static uint64_t packed_bytes(uint32_t cols, uint64_t pairs, bool has_fixed)
     return has_fixed ? size_max(floats, cpu_fixed_bytes(cols, (uint32_t)(pairs + pairs / 2))) : floats;
 }
 
-uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n, bool has_fixed)
+uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n, bool has_fixed, bool has_blocks)
 {
     uint64_t pairs = (uint64_t)n * s->top_k;
-    uint64_t up = n * (s->hidden * sizeof(float) + cpu_vector_bytes(s->hidden)) +
+    uint64_t up = n * (s->hidden * sizeof(float) + cpu_vector_bytes(s->hidden, has_blocks)) +
                   packed_bytes(s->hidden, pairs, has_fixed);
-    uint64_t down = pairs * cpu_vector_bytes(s->inner) + packed_bytes(s->inner, pairs, has_fixed);
+    uint64_t down = pairs * cpu_vector_bytes(s->inner, has_blocks) + packed_bytes(s->inner, pairs, has_fixed);
     return size_max(up, down);
 }
 
@@ -546,6 +549,7 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
     uint32_t rows = loops_block_rows(&down);
     j.is_many = takes_many(c, h);
     j.takes_fixed = h->takes_fixed && j.is_many && cpu_format_takes_fixed(s->down_format);
+    j.has_blocks = format_is_block(s->down_format) || format_is_block(c->shared_down.format);
     /* A block of few tokens reads its rows of every expert. */
     divide_rows(&j, s->hidden,
                 j.is_many ? whole_strips(&j, rows) : (uint32_t)few_rows(s->hidden, team_n_threads(h->team)));

@@ -158,8 +158,8 @@ bool experts_vulkan_chooses(const struct experts *op, const struct experts_call 
 void experts_up_vulkan(const void *self, const void *what, struct exec *x);
 void experts_down_vulkan(const void *self, const void *what, struct exec *x);
 /* Returns the bytes that the native implementations allocate by themselves for n tokens. has_fixed:
- * exec_caps. */
-uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n, bool has_fixed);
+ * exec_caps. has_blocks: some matrix has a block format. */
+uint64_t experts_cpu_host_bytes(const struct experts_shape *s, uint32_t n, bool has_fixed, bool has_blocks);
 /* Returns the floats of scratch on the CPU. */
 uint64_t experts_cpu_scratch(const struct experts_shape *s, uint32_t n);
 op_host_fn experts_up_cpu, experts_down_cpu, experts_up_ref, experts_down_ref;

@@ -203,10 +203,8 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                          .stride = s->biased ? s->n_experts : call->shared_stride,
                                          .gate_at = s->shared_gate ? s->n_experts : 0,
                                          .limit = s->limit};
-    if (format_is_block(s->up_format)) {
-        up.gate_s = (uint32_t)code_books_address(x);
-        up.gate_b = (uint32_t)(code_books_address(x) >> 32);
-    }
+    if (format_is_block(s->up_format))
+        code_books_put(x, &up.gate_s, &up.gate_b);
     if (op->is_f16)
         cast_f16_run(&op->cast, x,
                      &(struct cast_f16_call){.x = call->x,
@@ -271,10 +269,8 @@ void experts_grouped_down(const struct experts_grouped *op, struct exec *x, cons
                                              .down_s = s->down_s,
                                              .down_b = s->down_b};
     uint32_t tiles = most_tiles(s, &of, t->tokens);
-    if (format_is_block(s->down_format)) {
-        down.down_s = (uint32_t)code_books_address(x);
-        down.down_b = (uint32_t)(code_books_address(x) >> 32);
-    }
+    if (format_is_block(s->down_format))
+        code_books_put(x, &down.down_s, &down.down_b);
     if (tiles > 0)
         exec_dispatch(x, &t->down, &down, div_up(s->hidden, t->down_rows), tiles, 1);
     if (call->more)

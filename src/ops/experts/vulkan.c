@@ -283,7 +283,8 @@ static int open_down(struct experts *op, struct exec *x, struct experts_down *do
     return gemv_kernel(x, &op->gpu.whole_down.kernel, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
 }
 
-/* Opens the kernels for each part of the sets: one for all basic formats, one for each extended format. */
+/* Opens the kernels for each part of the sets: one for all basic formats, one for each extended or block
+ * format. */
 static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
@@ -350,10 +351,8 @@ static void run_up(const struct experts *op, struct exec *x, const struct expert
         longest = (uint32_t)size_max(s->inner, s->shared_inner);
     const struct experts_up_kernels *k = call->n > 1 ? &up->several : &up->one;
     struct experts_decode_up_args args = *a;
-    if (format_part_is_block(up->formats)) {
-        args.gate_s = (uint32_t)code_books_address(x);
-        args.gate_b = (uint32_t)(code_books_address(x) >> 32);
-    }
+    if (format_part_is_block(up->formats))
+        code_books_put(x, &args.gate_s, &args.gate_b);
     exec_dispatch(x, chooses ? &k->choosing : &k->kernel, &args, div_up(longest, k->rows), n_slots, call->n);
 }
 
@@ -414,10 +413,8 @@ static void run_down(struct exec *x, const struct experts_down *k, struct expert
 {
     a.first_slot = first_slot;
     a.end_slot = end_slot;
-    if (format_part_is_block(k->formats)) {
-        a.down_s = (uint32_t)code_books_address(x);
-        a.down_b = (uint32_t)(code_books_address(x) >> 32);
-    }
+    if (format_part_is_block(k->formats))
+        code_books_put(x, &a.down_s, &a.down_b);
     exec_dispatch(x, &k->kernel, &a, div_up(a.hidden, k->rows), a.n, 1);
 }
 

@@ -1,4 +1,5 @@
 /* The native implementation of linear.h. */
+#include "base/format.h"
 #include "base/mem.h"
 #include "cpu/team.h"
 #include "cpu/isa.h"
@@ -12,6 +13,7 @@ struct job {
     const struct cpu_isa *isa;
     uint32_t n_stacked;
     bool quantises;    /* some matrix needs a quantised input: for gemv or gemm_fixed */
+    bool has_blocks;   /* gemv takes some matrix of a block format */
     bool packs, fixes; /* some matrix takes gemm, gemm_fixed */
     /* The inputs; token t's input of matrix h of a stack is [h * n + t]. */
     float *normed; /* [n_stacked * n][cols]; NULL: the inputs as they are */
@@ -60,7 +62,7 @@ static void prepare_input(void *ctx, uint32_t i, uint32_t thread)
     *v = (struct cpu_vector){.x = x, .cols = cols};
     if (!j->quantises)
         return;
-    cpu_vector_place(v, cols, j->digits + i * j->digits_bytes);
+    cpu_vector_place(v, cols, j->has_blocks, j->digits + i * j->digits_bytes);
     j->isa->quantise(v, x);
 }
 
@@ -158,6 +160,7 @@ static void divide(struct job *j, const struct host *host)
             rows = (uint32_t)size_max(rows / CPU_STRIP_ROWS, 1) * CPU_STRIP_ROWS;
         bool is_fixed = takes_fixed(host, j->call, w);
         j->quantises |= is_fixed || (cpu_format_takes_digits(w->format) && is_few(host, j->call));
+        j->has_blocks |= format_is_block(w->format) && is_few(host, j->call);
         j->fixes |= is_fixed;
         j->packs |= !is_fixed && !is_few(host, j->call);
         j->block_rows[i] = rows;
@@ -178,7 +181,7 @@ static int make_room(struct job *j, struct host *host)
 {
     const struct linear_call *c = j->call;
     uint64_t inputs = (uint64_t)c->n * j->n_stacked;
-    j->digits_bytes = cpu_vector_bytes(j->op->cols);
+    j->digits_bytes = cpu_vector_bytes(j->op->cols, j->has_blocks);
     j->normed = c->norm ? host_scratch(host, inputs * j->op->cols, sizeof *j->normed) : NULL;
     j->x = is_few(host, c) || j->fixes ? host_scratch(host, inputs, sizeof *j->x) : NULL;
     j->digits = host_scratch(host, j->quantises ? inputs : 0, j->digits_bytes);
@@ -194,7 +197,7 @@ static int make_room(struct job *j, struct host *host)
 
 uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed)
 {
-    uint64_t fixed = n * cpu_vector_bytes(cols) + cpu_fixed_bytes(cols, n);
+    uint64_t fixed = n * cpu_vector_bytes(cols, false) + cpu_fixed_bytes(cols, n);
     return 2 * (uint64_t)n * cols * sizeof(float) + (has_fixed ? fixed : 0);
 }
 

@@ -47,8 +47,8 @@ struct share {
     bool is_full;          /* every lane has a piece */
 };
 
-/* Returns whether a part is one format, extended or of blocks. */
-static bool is_extended(uint64_t formats)
+/* Returns whether a part is one format that has kernels of its own: an extended or a block format. */
+static bool has_own_kernel(uint64_t formats)
 {
     return formats >> FORMAT_SET_EXTENDED != 0;
 }
@@ -69,13 +69,13 @@ static uint32_t piece_cols_of(uint64_t formats)
 
 bool gemv_has_steps(const struct exec_caps *c, uint64_t formats)
 {
-    return !is_extended(formats) || (c->has_denorm && !format_part_is_block(formats));
+    return !has_own_kernel(formats) || (c->has_denorm && !format_part_is_block(formats));
 }
 
 /* Counts the pieces of a row in the format with the most and in the one with the fewest. */
 static void count_pieces(uint32_t cols, uint64_t formats, uint32_t *most, uint32_t *fewest)
 {
-    *most = *fewest = is_extended(formats) ? cols / piece_cols_of(formats) : 0;
+    *most = *fewest = has_own_kernel(formats) ? cols / piece_cols_of(formats) : 0;
     for (uint32_t i = 0; i < FORMAT_SET_EXTENDED; i++)
         if (formats >> i & 1) {
             uint32_t pieces = cols / piece_cols(format_of(i)->bits);
@@ -245,7 +245,7 @@ static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s,
     enum { ROWS = 2, LANES = 256, GROUPS = 4, LEAST_ROWS = 64 };
     uint32_t processors = stream_processors(c), subgroup = c->subgroup_size;
     uint32_t subgroups = (uint32_t)size_min(LANES, c->max_workgroup) / subgroup;
-    bool is_one = !is_extended(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    bool is_one = !has_own_kernel(s->formats) && (s->formats & (s->formats - 1)) == 0;
     if (s->n_apart == 0 || s->tokens > 1 || s->matrices > 1 || !is_one || h->is_full || h->split > 1 ||
         s->rows < LEAST_ROWS * processors || (s->least && s->least < ROWS))
         return false;
@@ -318,7 +318,7 @@ enum { CONCURRENT_SUBGROUPS = 16, CONCURRENT_VECTORS = 4 };
 static void stream_concurrent(const struct exec_caps *c, const struct gemv_shape *s, struct gemv_plan *p)
 {
     uint32_t pieces = gemv_pieces(s->cols, s->formats), subgroups = p->workgroup / c->subgroup_size;
-    bool is_one = !is_extended(s->formats) && (s->formats & (s->formats - 1)) == 0;
+    bool is_one = !has_own_kernel(s->formats) && (s->formats & (s->formats - 1)) == 0;
     bool can = s->n_apart > 0 && p->spec[GEMV_STEPS] > 0 && is_one &&
                pieces % (p->spec[GEMV_SPLIT] * c->subgroup_size) == 0;
     uint32_t groups =
@@ -378,9 +378,9 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
     return p;
 }
 
-/* Returns the name that the Makefile's VARIANTS have for a format; NULL if `formats`, the kernel's constant,
- * are several. */
-static const char *variant_of(uint64_t formats)
+/* Returns the name that the Makefile's VARIANTS have for a basic format; NULL if the constant `formats` has
+ * several. */
+static const char *variant_of(uint32_t formats)
 {
     static const char *const names[FORMAT_SET_EXTENDED] = {
         [FORMAT_Q4] = "q4", [FORMAT_Q8] = "q8", [FORMAT_BF16] = "bf16", [FORMAT_F32] = "f32"};
@@ -394,10 +394,11 @@ static void name_variant(const struct exec *x, const char *name, const uint32_t 
 {
     bool has_denorm = exec_get_caps(x).has_denorm;
     uint32_t formats = spec[GEMV_FORMATS];
-    const char *variant = FORMAT_WORD_SCHEME(formats) == SCHEME_BLOCK ? "blk"
-                          : is_extended(formats)                      ? has_denorm ? "extdenorm" : "ext"
-                          : has_denorm                                ? "denorm"
-                                                                      : variant_of(formats);
+    bool is_word = formats >= 1u << FORMAT_SET_EXTENDED;
+    const char *variant = is_word && FORMAT_WORD_SCHEME(formats) == SCHEME_BLOCK ? "blk"
+                          : is_word    ? has_denorm ? "extdenorm" : "ext"
+                          : has_denorm ? "denorm"
+                                       : variant_of(formats);
     snprintf(full, KERNEL_NAME, "%s_%s", name, variant ? variant : "");
     if (!pipeline_find_name(full))
         snprintf(full, KERNEL_NAME, "%s", name);
@@ -405,7 +406,7 @@ static void name_variant(const struct exec *x, const char *name, const uint32_t 
 
 const char *gemv_suffix(uint64_t formats)
 {
-    return format_part_is_block(formats) ? "_blk" : is_extended(formats) ? "_ext" : "";
+    return format_part_is_block(formats) ? "_blk" : has_own_kernel(formats) ? "_ext" : "";
 }
 
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,

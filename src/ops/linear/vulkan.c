@@ -210,17 +210,17 @@ static int make_kernel(struct exec *x, struct kernel *k, const struct tile *t, e
 {
     const uint32_t bytes = sizeof(struct linear_args);
     char name[64];
+    if (t->kind == TILE_GEMM)
+        return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
+    if (t->kind != TILE_PLAIN && t->kind != TILE_SPLIT)
+        return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(x, k, "linear_decode", bytes,
+                                                                       t->gemv.spec, GEMV_N_SPEC, e);
     snprintf(name, sizeof name, "%s%s", t->kind == TILE_PLAIN ? "linear_plain" : "linear_prefill_split",
              gemv_suffix(formats));
     if (t->kind == TILE_PLAIN)
         return (path == LINEAR_GEMV ? exec_kernel : exec_kernel_later)(x, k, name, bytes, t->plain,
                                                                        PLAIN_N_SPEC, e);
-    if (t->kind == TILE_SPLIT)
-        return exec_kernel_later(x, k, name, bytes, t->split, SPLIT_N_SPEC, e);
-    if (t->kind == TILE_GEMM)
-        return gemm_kernel(x, k, "linear_prefill", bytes, &t->gemm, e);
-    return (path == LINEAR_GEMV ? gemv_kernel : gemv_kernel_later)(x, k, "linear_decode", bytes, t->gemv.spec,
-                                                                   GEMV_N_SPEC, e);
+    return exec_kernel_later(x, k, name, bytes, t->split, SPLIT_N_SPEC, e);
 }
 
 /* table: the path's table of the part, an entry for each of its segments. */
@@ -326,7 +326,7 @@ static int place_books(struct linear *op, struct exec *x, struct moeflux_err *e)
     for (uint32_t i = 0; rc == 0 && i < op->n_segments; i++)
         if (format_is_block(op->w[i].format)) {
             rc = code_books_open(x, e);
-            op->w[i].scales = code_books_address(x);
+            op->w[i].scales = code_books_or_scales(x, op->w[i].format, 0);
         }
     return rc;
 }

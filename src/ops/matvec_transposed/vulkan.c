@@ -45,8 +45,7 @@ void matvec_transposed_vulkan(const void *self, const void *what, struct exec *x
     const struct matvec_transposed *op = self;
     const struct matvec_transposed_call *call = what;
     const struct matvec_transposed_args a = {.weight = op->w.weight,
-                                             .scales = format_is_block(op->w.format) ? code_books_address(x)
-                                                                                     : op->w.scales,
+                                             .scales = code_books_or_scales(x, op->w.format, op->w.scales),
                                              .biases = op->w.biases,
                                              .x = call->x,
                                              .y = call->y,

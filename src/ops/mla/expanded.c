@@ -2,8 +2,8 @@
 
 #include "args.h"
 #include "base/format.h"
-#include "exec/code_books.h"
 #include "base/mem.h"
+#include "exec/code_books.h"
 #include "ops/attention/latent.h"
 #include "ops/mla/mla.h"
 
@@ -135,8 +135,6 @@ static int open_transposed(struct mla_expanded *op, struct exec *x, const struct
     int rc = exec_kernel_later(x, &op->transpose, "mla_transpose_keys", bytes, transpose, 3, e);
     if (rc == 0)
         rc = exec_kernel_later(x, &op->transpose_extended, "mla_transpose_keys_ext", bytes, transpose, 3, e);
-    if (rc == 0)
-        rc = code_books_open(x, e);
     for (uint32_t i = 0; rc == 0 && i < FORMAT_END - FORMAT_BLOCK_FIRST; i++) {
         transpose[2] = format_constant(format_set(FORMAT_BLOCK_FIRST + i));
         rc = exec_kernel_later(x, &op->transpose_blocks[i], "mla_transpose_keys_blk", bytes, transpose, 3, e);
@@ -204,17 +202,17 @@ struct part {
 static void run_transpose(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
                           const struct mla_call *call, const struct part *p)
 {
-    const struct weights *w = &call->matrices->stored;
+    const struct weights *w = &call->matrices->stored; /* the keys' operation has loaded its code books */
     bool is_basic = format_is_basic(w->format);
-    const struct mla_transpose_keys_args a = {
-        .weight = w->weight,
-        .scales = format_is_block(w->format) ? code_books_address(x) : w->scales,
-        .biases = w->biases,
-        .dst = p->at.matrices,
-        .format = is_basic ? w->format : format_constant(format_set(w->format)),
-        .latent_dim = s->latent_dim,
-        .nope_dim = s->nope_dim,
-        .first_head = p->first};
+    const struct mla_transpose_keys_args a = {.weight = w->weight,
+                                              .scales = code_books_or_scales(x, w->format, w->scales),
+                                              .biases = w->biases,
+                                              .dst = p->at.matrices,
+                                              .format = is_basic ? w->format
+                                                                 : format_constant(format_set(w->format)),
+                                              .latent_dim = s->latent_dim,
+                                              .nope_dim = s->nope_dim,
+                                              .first_head = p->first};
     const struct kernel *k = is_basic ? &op->transpose
                              : format_is_block(w->format)
                                  ? &op->transpose_blocks[w->format - FORMAT_BLOCK_FIRST]
