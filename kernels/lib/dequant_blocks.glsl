@@ -6,8 +6,8 @@
 //   value = (byte - ZERO) * scale + bias
 // Every product is exact in float32, so a value is rounded once at most, as in ggml's formulas.
 //
-// A block may begin at any byte, or at any even one. Matrices begin at multiples of four bytes. All loads are
-// of whole words that contain a byte of the part.
+// Matrices begin at multiples of 16 bytes, so a block begins at a multiple of what divides both 16 and its
+// size: of 16, 8, 4 or 2 bytes, or at any byte. All loads are of whole words that contain a byte of the part.
 #include "codebooks.h"
 #include "lib/small_floats.glsl"
 
@@ -25,6 +25,7 @@ const uint BLOCK_COLS = 0u FORMAT_TABLE_BLOCKS(ROW_COLS, 0);
 const uint BLOCK_BYTES = 0u FORMAT_TABLE_BLOCKS(ROW_BYTES, 0);
 const uint PARTS = BLOCK_COLS / 32; // parts of a block
 const bool IS_ALIGNED = BLOCK_BYTES % 4 == 0;
+const bool IS_ALIGNED_8 = BLOCK_BYTES % 8 == 0, IS_ALIGNED_16 = BLOCK_BYTES % 16 == 0;
 // The numbers 4 and 2 as constants that only a driver knows: glslc must not multiply the code by unrolling.
 const uint QUARTERS = BLOCK_COLS > 0 ? 4 : 0, HALVES = QUARTERS / 2;
 
@@ -156,6 +157,43 @@ uvec2 words_at(Block b, uint byte)
     return v;
 }
 
+// Returns 16 bytes of a block that is IS_ALIGNED_16; byte: a multiple of 16.
+uvec4 wide_at(Block b, uint byte)
+{
+    return Words4(addr_add(b.words, byte)).v[0];
+}
+
+// Loads n times 8 bytes from `byte` on: a multiple of 16 in a block that is IS_ALIGNED_16, of 8 in one that
+// is IS_ALIGNED_8, of 4 in one that is IS_ALIGNED.
+void load_run(Block b, uint byte, const uint n, out uvec2 v[4])
+{
+    uint at = b.from + byte, first = at >> 2, shift = 8 * (at & 3u), last = at + 8 * n - 1 >> 2;
+    uint w = IS_ALIGNED_8 ? 0 : Words(b.words).v[first];
+    [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
+        if (j >= n) {
+            v[j] = uvec2(0);
+        } else if (IS_ALIGNED_16) {
+            if ((j & 1u) == 0) {
+                uvec4 both = wide_at(b, byte + 8 * j);
+                v[j] = both.xy;
+                v[j + 1] = both.zw;
+            }
+        } else if (IS_ALIGNED_8) {
+            v[j] = two_at(b.words, (byte >> 3) + j);
+        } else if (IS_ALIGNED) {
+            v[j] = uvec2(w, Words(b.words).v[first + 2 * j + 1]);
+            w = j + 1 < n ? Words(b.words).v[first + 2 * j + 2] : 0;
+        } else {
+            uint mid = Words(b.words).v[first + 2 * j + 1];
+            uint end = Words(b.words).v[j + 1 < n ? first + 2 * j + 2 : last];
+            v[j] = uvec2(w, mid);
+            if (shift != 0)
+                v[j] = v[j] >> shift | uvec2(mid, end) << 32 - shift;
+            w = end;
+        }
+    }
+}
+
 // A part as it is loaded: `head` has the scales, and codes that are no bytes of quarters; `low` and `high`
 // have each quarter's bytes.
 struct Part {
@@ -202,11 +240,11 @@ uvec4 load_head(Block b, uint part)
         h = load_entry_head(b, part);
     } else if (IS(MXFP4)) {
         h.x = byte_at(b, 0);
-    } else if (HAS_PAIR || IS(IQ4_XS) || IS(NVFP4)) {
+    } else if (IS(Q4_1) || IS(Q5_1) || IS(IQ4_XS) || IS(NVFP4)) {
         h.x = word_at(b, 0);
     } else if (IS(Q2_K)) {
         h.x = word_at(b, 80);
-    } else {
+    } else if (!HAS_PAIR) {
         h.x = half_at(b, SCALE_AT);
     }
     if (IS(Q5_0))
@@ -220,10 +258,8 @@ uvec4 load_head(Block b, uint part)
               (half_at(b, 104 + (2 * part & 3u)) >> 2 * (part >> 1) & 0x0303u) << 4;
     if (IS(Q6_K))
         h.y = half_at(b, 192 + 2 * part);
-    if (IS(Q4_K) || IS(Q5_K)) {
-        h.y = word_at(b, 4);
-        h.zw = words_at(b, 8);
-    }
+    if (IS(Q4_K) || IS(Q5_K))
+        h = wide_at(b, 0);
     return h;
 }
 
@@ -254,6 +290,12 @@ uint low_place(uint part, uint j)
     return at;
 }
 
+// Returns where the bytes of `high` begin.
+uint high_place(uint part)
+{
+    return IS(Q6_K) ? 128 + 32 * (part >> 2) : IS(Q5_K) ? 16 : 0;
+}
+
 void load_quarter(Block b, uint part, uint j, out uvec2 low, out uvec2 high)
 {
     low = high = uvec2(0);
@@ -262,21 +304,25 @@ void load_quarter(Block b, uint part, uint j, out uvec2 low, out uvec2 high)
     if (IS(TQ1_0) && part == 7 && j > 1)
         low = uvec2(word_at(b, 48));
     if (HAS_HIGH)
-        high = words_at(b, (IS(Q6_K) ? 128 + 32 * (part >> 2) : IS(Q5_K) ? 16 : 0) + 8 * j);
+        high = words_at(b, high_place(part) + 8 * j);
 }
 
 Part load_part_of(Block b, uint part)
 {
     Part p;
     p.head = load_head(b, part);
-    [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
-        if (HAS_NIBBLES && j > 1)
-            p.low[j] = p.low[j - 2];
-        else if (IS(NVFP4) && (j & 1u) == 1)
-            p.low[j] = p.low[j - 1];
-        else
+    if (IS(NVFP4) || IS(TQ1_0) || HAS_ENTRIES) {
+        [[unroll]] for (uint j = 0; j < QUARTERS; j++)
             load_quarter(b, part, j, p.low[j], p.high[j]);
+        return p;
     }
+    load_run(b, low_place(part, 0), HAS_NIBBLES ? 2 : 4, p.low);
+    if (HAS_NIBBLES) {
+        p.low[2] = p.low[0];
+        p.low[3] = p.low[1];
+    }
+    if (HAS_HIGH)
+        load_run(b, high_place(part), 4, p.high);
     return p;
 }
 

@@ -26,8 +26,6 @@
 // A piece lies in one group, so it adds S sum(v x) + B sum(x). float32 sums: piece by piece, then lanes, then
 // SPLIT. The order of a row's sum depends on SUBGROUP, SPLIT, TILE and nothing else.
 
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words4 { uvec4 v[]; };
-
 #ifdef DENORM
 #extension GL_EXT_shader_16bit_storage : require
 #extension GL_EXT_shader_explicit_arithmetic_types_float16 : require

@@ -78,8 +78,8 @@ uvec4 halves8(vec4 a, vec4 b)
     return uvec4(halves2(a.xy), halves2(a.zw), halves2(b.xy), halves2(b.zw));
 }
 
-// Returns halves as a later read of the cache gives them. zero: 0, which the compiler does not know; some drop
-// a conversion to halves and back if nothing stands in between (NVIDIA's, 580.159).
+// Returns halves as a later read of the cache gives them. zero: 0, which the compiler does not know; some
+// compilers drop a conversion to halves and back if nothing stands in between (NVIDIA's, 580.159).
 vec2 halves_read(uint halves, uint zero)
 {
     return unpackHalf2x16(halves ^ zero);

@@ -14,6 +14,7 @@ layout(buffer_reference, std430, buffer_reference_align = 4) buffer F32s { float
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer F32x4s { vec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) buffer U32s { uint v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer Words { uint v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 16) readonly buffer Words4 { uvec4 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 8) readonly buffer Addrs { uvec2 v[]; };
 
 // Elements of two words, and of four numbers.
