@@ -212,7 +212,7 @@ static int gqa_load(void *self, struct loader *l, uint32_t layer, const struct p
 {
     struct gqa_mixer *q = self;
     struct gqa_layer *y = &q->layers[layer];
-    int rc = loader_fused(l, layer, t + GQA_Q, 4, &y->in, e);
+    int rc = loader_fused(l, layer, t + GQA_Q, 6, &y->in, e);
     if (rc == 0)
         rc = loader_fused(l, layer, t + GQA_OUT, 1, &y->out, e);
     if (rc == 0)

@@ -270,31 +270,49 @@ int gguf_text(const struct gguf *g, const struct gguf_value *v, uint64_t max, ch
     return rc;
 }
 
-int gguf_u32_list(const struct gguf *g, const struct gguf_value *v, uint32_t **out, struct moeflux_err *e)
+/* Reads a list of whole numbers of at most `most` bytes each. */
+static int read_list(const struct gguf *g, const struct gguf_value *v, uint32_t most, uint64_t **out,
+                     struct moeflux_err *e)
 {
     const struct open_file *f = &g->files[0];
     *out = NULL;
-    if (!v->is_list || kind_bytes[v->kind] == 0 || kind_bytes[v->kind] > 4 || v->kind == GGUF_F32 ||
-        v->n > MAX_LIST)
-        return err_set(e, ERR_FORMAT, "%s: key %s: expected a list of whole numbers of 32 bits", f->path,
-                       v->key);
-    uint32_t width = kind_bytes[v->kind], *list = mem_new(v->n, sizeof *list, e);
+    if (!v->is_list || kind_bytes[v->kind] == 0 || kind_bytes[v->kind] > most || v->kind == GGUF_F32 ||
+        v->kind == GGUF_F64 || v->n > MAX_LIST)
+        return err_set(e, ERR_FORMAT, "%s: key %s: expected a list of whole numbers of %u bits", f->path,
+                       v->key, 8 * most);
+    uint32_t width = kind_bytes[v->kind];
+    uint64_t *list = mem_new(v->n, sizeof *list, e);
     uint8_t *bytes = mem_new(v->bytes, 1, e);
     int rc = list && bytes ? file_read_at(f->fd, f->path, bytes, v->bytes, v->off, e) : ERR_MEMORY;
     for (uint64_t i = 0; rc == 0 && i < v->n; i++) {
         struct gguf_value item = {.kind = v->kind};
-        uint64_t whole;
         set_number(&item, v->kind, bytes + i * width);
-        if (!gguf_whole(&item, &whole))
+        if (!gguf_whole(&item, &list[i]))
             rc = err_set(e, ERR_FORMAT, "%s: key %s: item %" PRIu64 " is negative", f->path, v->key, i);
-        else
-            list[i] = (uint32_t)whole;
     }
     free(bytes);
     if (rc == 0)
         *out = list;
     else
         free(list);
+    return rc;
+}
+
+int gguf_u64_list(const struct gguf *g, const struct gguf_value *v, uint64_t **out, struct moeflux_err *e)
+{
+    return read_list(g, v, sizeof(uint64_t), out, e);
+}
+
+int gguf_u32_list(const struct gguf *g, const struct gguf_value *v, uint32_t **out, struct moeflux_err *e)
+{
+    uint64_t *list;
+    *out = NULL;
+    int rc = read_list(g, v, sizeof(uint32_t), &list, e);
+    if (rc == 0 && !(*out = mem_new(v->n, sizeof **out, e)))
+        rc = ERR_MEMORY;
+    for (uint64_t i = 0; rc == 0 && i < v->n; i++)
+        (*out)[i] = (uint32_t)list[i];
+    free(list);
     return rc;
 }
 

@@ -89,8 +89,10 @@ bool gguf_real(const struct gguf_value *v, double *out);
 /* Reads a text of at most `max` bytes into fresh memory. ERR_FORMAT: it is longer, or has a byte of 0. */
 int gguf_text(const struct gguf *g, const struct gguf_value *v, uint64_t max, char **out,
               struct moeflux_err *e);
-/* Reads a list of whole numbers of at most 32 bits into fresh memory. ERR_FORMAT: one is negative. */
+/* Read a list of whole numbers, of at most 32 bits in u32_list, into fresh memory. ERR_FORMAT: one is
+ * negative. */
 int gguf_u32_list(const struct gguf *g, const struct gguf_value *v, uint32_t **out, struct moeflux_err *e);
+int gguf_u64_list(const struct gguf *g, const struct gguf_value *v, uint64_t **out, struct moeflux_err *e);
 
 /* An iterator over a list of texts. It reads the file in large pieces. */
 struct gguf_texts {

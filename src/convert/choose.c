@@ -97,6 +97,13 @@ static bool is_exact(const struct convert_plan *p, const struct tensor *t, uint3
     return format_of(format)->scheme == SCHEME_PLAIN || gguf_source_holds(&p->gguf, t, format);
 }
 
+/* Returns whether a matrix's rows can have a format. Operations do not read tables. */
+static bool takes(const struct matrix *w, uint32_t format)
+{
+    return table_has(w->weight->name) ? format_takes_cols(format_of(format), w->cols)
+                                      : fits(format_of(format), w->cols);
+}
+
 /* Chooses the format of a GGUF file's matrix. Rows that operations cannot take as codes become plain
  * numbers. */
 static int choose_gguf(struct convert_plan *p, const struct convert_wish *wish, const struct matrix *w,
@@ -108,9 +115,9 @@ static int choose_gguf(struct convert_plan *p, const struct convert_wish *wish, 
                      : is_free                   ? quantised(wish)
                                                  : lower(p, wish, w->format, what);
     int rc = found == w->format ? 0 : check_group(wish, what, w->cols, e);
-    if (rc == 0 && !fits(format_of(found), w->cols))
+    if (rc == 0 && !takes(w, found))
         found = w->format;
-    if (rc == 0 && format_of(found)->scheme != SCHEME_PLAIN && fits(format_of(found), w->cols))
+    if (rc == 0 && format_of(found)->scheme != SCHEME_PLAIN && takes(w, found))
         *format = found;
     return rc;
 }

@@ -61,9 +61,10 @@ struct delta_config {
 /* A table of n-gram rows (ngram.h, table.h) and what adds them to the residual (ops/ngram/ngram.h). */
 struct ngram_config {
     struct ngram_table table;
-    uint32_t width; /* numbers of a token's residual */
-    uint32_t inner; /* numbers of all rows of a token */
-    uint32_t taps;  /* taps of the convolution; its dilation is table.size */
+    struct ngram_hash given; /* the table's constants, if the configuration has them; n_rows 0: it has none */
+    uint32_t width;          /* numbers of a token's residual */
+    uint32_t inner;          /* numbers of all rows of a token */
+    uint32_t taps;           /* taps of the convolution; its dilation is table.size */
 };
 
 struct latent_config {
@@ -147,6 +148,9 @@ struct config {
     uint32_t n_ropes;
     /* MLA: the heads' matrices are kv_b_proj, else embed_q and unembed_out; set from the tensors */
     bool has_kv_b;
+    /* The indexer's queries and its key are index_q_proj and index_k_proj, else index_qk_proj; set from the
+     * tensors */
+    bool splits_index;
 
     /* experts, the same in all layers that have some */
     uint32_t n_experts, moe_inner;

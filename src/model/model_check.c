@@ -136,7 +136,7 @@ static int check_is_read(const struct model_dir *m, const struct schema *s, cons
                          struct moeflux_err *e)
 {
     unsigned layer;
-    if (schema_has(s, t->name))
+    if (schema_has(s, t->name) || table_has(t->name))
         return 0;
     if (expert_tensors_has(t->name) && sscanf(t->name, "model.layers.%9u.", &layer) == 1 &&
         config_has_experts(&m->config, layer))
@@ -174,10 +174,24 @@ static int check_tables(const struct model_dir *m, struct moeflux_err *e)
     return rc;
 }
 
+/* Returns whether the indexers' queries and keys are matrices of their own, as in GGUF files and what is made
+ * of these. */
+static bool splits_index(const struct model_dir *m)
+{
+    bool splits = m->is_gguf;
+    for (uint32_t i = 0; i < m->config.n_layers && !splits; i++) {
+        char name[SCHEMA_NAME];
+        snprintf(name, sizeof name, "model.layers.%u.self_attn.indexer.index_q_proj.weight", i);
+        splits = model_dir_find(m, name) != NULL;
+    }
+    return splits;
+}
+
 int model_check_tensors(struct model_dir *m, struct moeflux_err *e)
 {
     struct schema s;
     m->config.has_kv_b = model_dir_find(m, "model.layers.0.self_attn.kv_b_proj.weight") != NULL;
+    m->config.splits_index = splits_index(m);
     int rc = schema_build(&s, &m->config, e);
     if (rc < 0)
         return rc;

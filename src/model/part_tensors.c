@@ -11,13 +11,16 @@ static void gqa(const struct config *c, const struct part_config *p, struct part
     uint32_t d = g->head_dim, q = g->n_heads * d, kv = g->n_kv_heads * d, q_rows = q * (1 + g->gated);
     uint32_t norms = g->norm != QK_NORM_NONE, biased = g->biased;
     const struct index_config *x = &g->index;
-    uint32_t has_index = x->n_heads > 0;
+    uint32_t has_index = x->n_heads > 0, one = has_index && !c->splits_index,
+             two = has_index && c->splits_index;
     bool is_one = g->norm == QK_NORM_ALL;
     const struct part_tensor all[] = {
         [GQA_Q] = {"self_attn.q_proj", q_rows, c->hidden},
         [GQA_K] = {"self_attn.k_proj", kv, c->hidden},
         [GQA_V] = {"self_attn.v_proj", kv, c->hidden},
-        [GQA_INDEX] = {"self_attn.indexer.index_qk_proj", (x->n_heads + 1) * x->dim, has_index * c->hidden},
+        [GQA_INDEX] = {"self_attn.indexer.index_qk_proj", (x->n_heads + 1) * x->dim, one * c->hidden},
+        [GQA_INDEX_Q] = {"self_attn.indexer.index_q_proj", x->n_heads * x->dim, two * c->hidden},
+        [GQA_INDEX_K] = {"self_attn.indexer.index_k_proj", x->dim, two * c->hidden},
         [GQA_OUT] = {"self_attn.o_proj", c->hidden, q},
         [GQA_Q_NORM] = {"self_attn.q_norm.weight", 0, norms * (is_one ? q : d)},
         [GQA_K_NORM] = {"self_attn.k_norm.weight", 0, norms * (is_one ? kv : d)},

@@ -179,7 +179,7 @@ static int add_table(struct sketching *s, uint32_t layer, struct moeflux_err *e)
     struct schema_item it = {0};
     struct ngram_hash hash;
     uint32_t format = FORMAT_BF16;
-    int rc = c ? ngram_hash_make(&hash, &c->table, e) : 0;
+    int rc = c ? table_hash(c, &hash, e) : 0;
     if (!c || rc < 0)
         return rc;
     table_name(layer, it.name);

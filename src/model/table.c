@@ -71,12 +71,14 @@ static int add_shard(struct table *t, size_t *cap, const struct model_dir *m, co
         return rc;
     struct table_shard *s = &t->shards[t->n_shards++];
     *s = (struct table_shard){.matrix = *w, .first = first};
+    if (w->weight->dtype == DTYPE_BLOCKS) /* rows of any width; operations would have them widened */
+        s->matrix.format = tensor_format(w->weight);
     bool is_fp8 = w->format == FORMAT_NONE;
     rc = is_fp8 ? find_fp8(m, s, e) : 0;
     if (rc < 0)
         return rc;
-    uint64_t bytes =
-        is_fp8 ? t->cols + (uint64_t)s->fp8.row_bytes : format_all_bytes(format_of(w->format), t->cols);
+    uint64_t bytes = is_fp8 ? t->cols + (uint64_t)s->fp8.row_bytes
+                            : format_all_bytes(format_of(s->matrix.format), t->cols);
     /* Rows are decoded in place. */
     if (bytes > sizeof(float) * t->cols)
         return err_set(e, ERR_UNSUPPORTED,
@@ -123,11 +125,17 @@ static int find_shards(struct table *t, const struct model_dir *m, uint32_t laye
     return rc;
 }
 
+int table_hash(const struct ngram_config *c, struct ngram_hash *out, struct moeflux_err *e)
+{
+    *out = c->given;
+    return c->given.n_rows ? 0 : ngram_hash_make(out, &c->table, e);
+}
+
 int table_open(struct table *t, const struct model_dir *m, uint32_t layer, const struct ngram_config *c,
                struct moeflux_err *e)
 {
     *t = (struct table){0};
-    int rc = ngram_hash_make(&t->hash, &c->table, e);
+    int rc = table_hash(c, &t->hash, e);
     if (rc < 0)
         return rc;
     t->cols = c->inner / t->hash.n_heads;

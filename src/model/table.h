@@ -30,6 +30,8 @@ struct table {
     float fp8_values[256];
 };
 
+/* Gives the constants of a table, or computes them (ngram.h). ERR_UNSUPPORTED: sizes that do not fit. */
+int table_hash(const struct ngram_config *c, struct ngram_hash *out, struct moeflux_err *e);
 /* Finds and checks the table of a layer that has one. ERR_FORMAT: a shard is missing, or the rows are not as
  * many as the configuration says. ERR_UNSUPPORTED: a row has more bytes than its numbers in float32. */
 int table_open(struct table *t, const struct model_dir *m, uint32_t layer, const struct ngram_config *c,

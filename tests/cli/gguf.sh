@@ -56,6 +56,8 @@ out_has '^  expert formats  *Q[45]_[01]'
 run 0 "$MOEFLUX" inspect "$files/deepseek2-00001-of-00002.gguf" --no-measure --json --device cpu
 json_is 'j["gguf"], j["packed"], j["tensors_left_out"]' '(True, False, 0)'
 json_is 'j["expert_formats"]' MXFP4
+run 0 "$MOEFLUX" inspect "$files/qwen4exp.gguf" --no-measure --json --device cpu
+json_is 'j["gguf"], j["tensors_left_out"], j["architecture"]' "(True, 0, 'Qwen3.8-Flash-Next')"
 
 claim a_file_answers_with_its_own_tokenizer_and_template
 run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json

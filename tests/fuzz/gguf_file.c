@@ -29,12 +29,13 @@ static void use_values(const struct gguf *g)
         struct str text = {0};
         char *whole = NULL;
         uint32_t *list = NULL;
-        uint64_t n = 0;
+        uint64_t *wide = NULL, n = 0;
         int rc = 1;
         target_need(gguf_find(g, v->key) == v, "a value that is not found");
         if (target_answered(gguf_text(g, v, 1 << 20, &whole, &e), &e))
             target_need(strlen(whole) == v->bytes, "a text of another length");
         target_answered(gguf_u32_list(g, v, &list, &e), &e);
+        target_answered(gguf_u64_list(g, v, &wide, &e), &e);
         if (target_answered(gguf_texts_open(&texts, g, v, &e), &e))
             while ((rc = gguf_texts_next(&texts, &text, &e)) > 0)
                 n++;
@@ -42,6 +43,7 @@ static void use_values(const struct gguf *g)
         gguf_texts_close(&texts);
         str_free(&text);
         free(list);
+        free(wide);
         free(whole);
     }
 }

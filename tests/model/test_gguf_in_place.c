@@ -1,5 +1,5 @@
-/* GGUF files used as they lie: logits of every family against mlx-lm's on the same numbers, streamed experts,
- * tokenizers, what convert makes of the same file, refusals.
+/* GGUF files used as they lie: logits of every family against mlx-lm's or transformers' on the same numbers,
+ * streamed experts, tokenizers, what convert makes of the same file, refusals.
  *
  * suites: gpu vulkan cpu fast asan */
 #include <math.h>
@@ -27,10 +27,11 @@
 /* Same order as golden.safetensors. The first file's gate and up have different types. */
 static const char *const files[] = {
     NULL,           "qwen35moe.gguf", "qwen3next.gguf", "deepseek2-00001-of-00002.gguf",
-    "glm4moe.gguf", "minimax.gguf",   "gptoss.gguf",    "qwen3moe_even.gguf"};
+    "glm4moe.gguf", "minimax.gguf",   "gptoss.gguf",    "qwen3moe_even.gguf",
+    "qwen4exp.gguf"};
 enum { N_FILES = sizeof files / sizeof *files, MAX_VOCAB = 512 };
 /* The files whose experts keep their codes in a conversion. */
-enum { N_COMPARED = 6 };
+enum { N_COMPARED = 7 };
 
 static const char *path_of(uint32_t i)
 {
@@ -449,6 +450,87 @@ static void replace(char *bytes, size_t len, const char *from, const char *to)
     assert_int_equal(found, 1);
 }
 
+/* Expects a copy of Qwen3.8's file to be refused in which a name is another of the same length. */
+static void expect_renamed_refused(const char *from, const char *to, int code, const char *what)
+{
+    char *bytes, *tmp = tmp_tree_new();
+    size_t len;
+    struct moeflux_err e = {0};
+    check_ok(file_read_text(MODELS "qwen4exp.gguf", 1 << 24, &bytes, &len, &e), &e);
+    replace(bytes, len, from, to);
+    tmp_tree_write(tmp, "x.gguf", bytes, len);
+    expect_file_refused(tmp, code, what);
+    free(bytes);
+    tmp_tree_remove(tmp);
+}
+
+static void keys_that_streams_indexers_and_tables_need_are_named(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {
+        "hyper_connection.count",
+        "hyper_connection.low_rank",
+        "attention.indexer.top_k",
+        "attention.indexer.head_count",
+        "attention.compress_ratios",
+        "attention.indexer.key_length",
+        "ple.ngram_size",
+        "ple.heads_per_ngram",
+        "ple.conv_kernel",
+        "ple.layer_multipliers",
+        "ple.head_offsets",
+        "ple.head_vocab_sizes",
+        "ple.eos_token_id",
+        "embedding_length_per_layer_input",
+    };
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        char from[96], to[96], what[128];
+        snprintf(from, sizeof from, "qwen4exp.%s", keys[i]);
+        snprintf(to, sizeof to, "%s", from);
+        to[strlen(to) - 1] = '?';
+        snprintf(what, sizeof what, "key %s: is missing", from);
+        expect_renamed_refused(from, to, ERR_FORMAT, what);
+    }
+    expect_renamed_refused("per_layer_token_embd.weight", "per_layer_token_embd.weighs", ERR_FORMAT,
+                           "tensor per_layer_token_embd.weight is missing");
+    expect_renamed_refused("qwen4exp.ple.layers", "qwen4exp.ple.layer?", ERR_UNSUPPORTED,
+                           "tensor per_layer_token_embd.weight: not one that Qwen3.8-Flash-Next has");
+}
+
+/* Expects a copy of Qwen3.8's file to be refused whose list has another number in word i. */
+static void expect_patched_refused(const char *key, uint32_t i, uint32_t n, int code, const char *what)
+{
+    char *bytes, *tmp = tmp_tree_new();
+    size_t len;
+    struct gguf g;
+    struct moeflux_err e = {0};
+    check_ok(file_read_text(MODELS "qwen4exp.gguf", 1 << 24, &bytes, &len, &e), &e);
+    check_ok(gguf_open(&g, MODELS "qwen4exp.gguf", &e), &e);
+    patch(&g, bytes, key, i, n);
+    gguf_close(&g);
+    tmp_tree_write(tmp, "x.gguf", bytes, len);
+    expect_file_refused(tmp, code, what);
+    free(bytes);
+    tmp_tree_remove(tmp);
+}
+
+static void indexers_and_tables_that_are_not_computed_are_refused(void **state)
+{
+    (void)state;
+    enum { HIGH_WORD = 1, SECOND = 2 };
+    expect_patched_refused("qwen4exp.attention.compress_ratios", 0, 4, ERR_UNSUPPORTED,
+                           "compress_ratios: 2 in layer 1, expected 4 in all layers with attention");
+    expect_patched_refused("qwen4exp.attention.compress_ratios", 1, 0, ERR_FORMAT,
+                           "indexer_compress_ratio is 0");
+    expect_patched_refused("qwen4exp.ple.layers", 0, 1, ERR_UNSUPPORTED, "layer 2 has attention");
+    expect_patched_refused("qwen4exp.ple.head_offsets", SECOND, 600, ERR_FORMAT,
+                           "ple_head_offsets[1]: rows up to 911, expected 620");
+    expect_patched_refused("qwen4exp.ple.head_vocab_sizes", 0, 0, ERR_FORMAT, "ple_head_vocab_sizes[0]");
+    expect_patched_refused("qwen4exp.ple.layer_multipliers", HIGH_WORD, UINT32_MAX, ERR_FORMAT,
+                           "ple_layer_multipliers[0]");
+    expect_patched_refused("qwen4exp.ple.ngram_size", 0, 5, ERR_FORMAT, "ple.ngram_size: expected");
+}
+
 static void experts_in_a_dense_layer_are_refused(void **state)
 {
     (void)state;
@@ -587,6 +669,8 @@ int main(void)
         cmocka_unit_test(sizes_that_contradict_the_tensors_are_refused),
         cmocka_unit_test(numbers_that_are_not_finite_are_refused_by_key),
         cmocka_unit_test(experts_in_two_forms_are_refused_by_both_names),
+        cmocka_unit_test(keys_that_streams_indexers_and_tables_need_are_named),
+        cmocka_unit_test(indexers_and_tables_that_are_not_computed_are_refused),
         cmocka_unit_test(experts_in_a_dense_layer_are_refused),
         cmocka_unit_test(decays_that_have_no_logarithm_are_refused),
         cmocka_unit_test(gate_and_up_of_different_types_are_refused),

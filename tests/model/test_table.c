@@ -1,5 +1,6 @@
 /* Forms of n-gram tables in checkpoints: 8-bit floats with a scale for all, for a shard or for a row, of
- * several dtypes, and mlx-vlm's. All have the numbers of one model, so its logits are expected.
+ * several dtypes, and mlx-vlm's. All have the numbers of one model, so its logits are expected. Rows of
+ * GGUF's block formats.
  *
  * suites: check asan */
 #include <math.h>
@@ -8,9 +9,13 @@
 #include <string.h>
 
 #include "base/f16.h"
+#include "base/format.h"
+#include "base/ggml_type.h"
 #include "check.h"
 #include "convert/convert.h"
 #include "model/model_dir.h"
+#include "model/table.h"
+#include "selftest/random_blocks.h"
 #include "sequence.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -249,6 +254,48 @@ static void a_code_that_is_no_number_ends_the_evaluation(void **state)
     tmp_tree_remove(tmp);
 }
 
+static uint32_t next_random(void *ctx)
+{
+    uint64_t *s = ctx;
+    *s = *s * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(*s >> 33);
+}
+
+/* GGUF's types: a row is whole blocks, of any number. */
+static void rows_of_every_block_format_are_found_and_decoded(void **state)
+{
+    (void)state;
+    enum { ROWS = 5, MOST = 3 * 256 };
+    uint32_t n_types = 0;
+    for (uint32_t type = 0; type < 64; type++) {
+        const struct ggml_type *k = ggml_type_find(type);
+        if (!k || k->block < 2)
+            continue;
+        n_types++;
+        uint32_t cols = 3 * k->block, row_bytes = 3 * k->bytes;
+        uint8_t *bytes = malloc((size_t)ROWS * row_bytes);
+        float want[MOST], got[MOST];
+        uint64_t seed = type + 1;
+        struct moeflux_err e = {0};
+        struct tensor w = {.name = "rows", .dtype = DTYPE_BLOCKS, .format = k->format, .off = 7};
+        struct table_shard shard = {
+            .matrix = {.weight = &w, .format = k->format, .rows = ROWS, .cols = cols}};
+        struct table t = {.cols = cols, .row_bytes = row_bytes, .n_shards = 1, .shards = &shard};
+        struct model_dir m = {0};
+        random_blocks_fill(k->format, ROWS * 3, 0.5f, next_random, &seed, bytes);
+        for (uint32_t row = 0; row < ROWS; row++) {
+            struct table_run runs[TABLE_RUNS];
+            assert_int_equal(table_find_row(&t, row, runs), 1);
+            assert_true(runs[0].bytes == row_bytes && runs[0].off == 7 + (uint64_t)row * row_bytes);
+            format_decode(format_of(k->format), bytes + (size_t)row * row_bytes, NULL, NULL, 0, cols, want);
+            check_ok(table_decode(&t, &m, row, bytes + runs[0].off - 7, got, &e), &e);
+            assert_memory_equal(got, want, cols * sizeof *got);
+        }
+        free(bytes);
+    }
+    assert_int_equal(n_types, 23);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,6 +304,7 @@ int main(void)
         cmocka_unit_test(a_conversion_by_mlx_has_the_same_logits),
         cmocka_unit_test(tables_with_other_scales_are_refused_by_name),
         cmocka_unit_test(a_code_that_is_no_number_ends_the_evaluation),
+        cmocka_unit_test(rows_of_every_block_format_are_found_and_decoded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -121,6 +121,27 @@ static void values_and_lists_are_read_by_their_kinds(void **state)
     str_free(&text);
 }
 
+static void lists_of_64_bits_keep_them(void **state)
+{
+    (void)state;
+    struct gguf g;
+    struct moeflux_err e = {0};
+    uint64_t *list;
+    uint32_t *narrow;
+    check_ok(gguf_open(&g, MODELS "qwen4exp.gguf", &e), &e);
+    const struct gguf_value *wide = gguf_find(&g, "qwen4exp.ple.layer_multipliers"),
+                            *flags = gguf_find(&g, "qwen4exp.attention.recurrent_layers");
+    check_ok(gguf_u64_list(&g, wide, &list, &e), &e);
+    assert_true(wide->n == 3 && list[0] == 15043728800142169u && list[2] == 10969815540964775u);
+    free(list);
+    assert_int_equal(gguf_u32_list(&g, wide, &narrow, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "whole numbers of 32 bits"));
+    check_ok(gguf_u64_list(&g, flags, &list, &e), &e);
+    assert_true(flags->n == 3 && list[0] == 1 && list[1] == 0 && list[2] == 1);
+    free(list);
+    gguf_close(&g);
+}
+
 /* ---- bad files */
 
 static void put_head(struct str *s, uint32_t version, uint64_t n_tensors, uint64_t n_values)
@@ -366,6 +387,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_every_type_are_those_of_the_gguf_package),
         cmocka_unit_test(values_and_lists_are_read_by_their_kinds),
+        cmocka_unit_test(lists_of_64_bits_keep_them),
         cmocka_unit_test(every_cut_is_reported),
         cmocka_unit_test(heads_that_are_not_read_are_refused),
         cmocka_unit_test(values_that_lie_are_refused),

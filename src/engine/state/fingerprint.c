@@ -75,6 +75,11 @@ static void add_streams(XXH3_state_t *h, const struct config *c)
                                (uint32_t)n->table.seed,
                                config_first(c, PART_DELTA_NET)->delta.sigmoid};
     add(h, counts, sizeof counts);
+    if (n->given.n_rows) {
+        add(h, n->given.multipliers, sizeof n->given.multipliers);
+        add(h, n->given.rows, sizeof n->given.rows);
+        add(h, n->given.first, sizeof n->given.first);
+    }
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t has_table = c->layers[i].n_blocks > 2;
         add(h, &has_table, sizeof has_table);

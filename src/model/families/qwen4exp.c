@@ -1,5 +1,6 @@
 /* Qwen3.8-Flash-Next: Qwen3.5's mixers, with an indexer in attention; several residual streams; rows of
  * n-gram tables before some layers' mixers. Its vision and its multi-token prediction are left out. */
+#include <inttypes.h>
 #include <jansson.h>
 
 #include "args.h"
@@ -7,6 +8,56 @@
 #include "base/json.h"
 #include "model/config_parts.h"
 #include "model/family.h"
+
+/* Reads n numbers of a list that has at least so many. hi: the largest one allowed. */
+static void read_list(struct json_view *v, const char *key, uint32_t n, uint64_t lo, uint64_t hi,
+                      uint64_t *out)
+{
+    const json_t *list = json_view_array(v, key);
+    if (v->rc == 0 && json_array_size(list) < n)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s has %zu numbers, expected %u", v->where, key,
+                        json_array_size(list), n);
+    for (uint32_t i = 0; v->rc == 0 && i < n; i++) {
+        const json_t *item = json_array_get(list, i);
+        json_int_t x = json_integer_value(item);
+        if (!json_is_integer(item) || x < 0 || (uint64_t)x < lo || (uint64_t)x > hi)
+            v->rc =
+                err_set(v->e, ERR_FORMAT, "%s: %s[%u]: expected a whole number from %" PRIu64 " to %" PRIu64,
+                        v->where, key, i, lo, hi);
+        out[i] = (uint64_t)x;
+    }
+}
+
+/* Reads the table's constants, which checkpoints have as tensors or not at all; a configuration made of a
+ * GGUF file contains them. */
+static void read_given(const struct config *c, struct json_view *v, const struct ngram_table *t,
+                       struct ngram_hash *out)
+{
+    uint64_t rows[NGRAM_MAX_HEADS] = {0}, first[NGRAM_MAX_HEADS] = {0};
+    uint32_t n = (t->size - 1) * t->heads;
+    if (v->rc < 0 || !json_view_get(v, "ple_rows"))
+        return;
+    if (n > NGRAM_MAX_HEADS) {
+        v->rc =
+            err_set(v->e, ERR_UNSUPPORTED, "%s: heads_per_ngram: %u heads of a table, expected at most %d",
+                    v->where, n, NGRAM_MAX_HEADS);
+        return;
+    }
+    *out =
+        (struct ngram_hash){.size = t->size, .heads = t->heads, .n_heads = n, .end_of_text = t->end_of_text};
+    out->n_rows = json_view_u32(v, "ple_rows", 1, UINT32_MAX);
+    /* A product with a token stays below 2^63. */
+    read_list(v, "ple_layer_multipliers", t->size, 0, (uint64_t)INT64_MAX / c->vocab_size, out->multipliers);
+    read_list(v, "ple_head_vocab_sizes", n, 1, out->n_rows, rows);
+    read_list(v, "ple_head_offsets", n, 0, out->n_rows, first);
+    for (uint32_t i = 0; v->rc == 0 && i < n; i++) {
+        if (rows[i] + first[i] > out->n_rows)
+            v->rc = err_set(v->e, ERR_FORMAT, "%s: ple_head_offsets[%u]: rows up to %" PRIu64 ", expected %u",
+                            v->where, i, rows[i] + first[i], out->n_rows);
+        out->rows[i] = (uint32_t)rows[i];
+        out->first[i] = (uint32_t)first[i];
+    }
+}
 
 static void read_table(const struct config *c, struct json_view *v, struct ngram_config *n)
 {
@@ -30,6 +81,7 @@ static void read_table(const struct config *c, struct json_view *v, struct ngram
         (!json_is_integer(eos) || json_integer_value(eos) < 0 || json_integer_value(eos) >= c->vocab_size))
         v->rc = err_set(v->e, ERR_FORMAT, "%s: eos_token_id: expected a token that ends n-grams", v->where);
     n->table.end_of_text = (uint32_t)json_integer_value(eos);
+    read_given(c, v, &n->table, &n->given);
 }
 
 /* Puts n-gram rows before the layers of a list, which counts from 1 and may name a layer twice. */
@@ -57,6 +109,11 @@ static void read_tables(struct config *c, struct json_view *v)
             continue;
         if (c->n_parts == CONFIG_MAX_PARTS) {
             v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: ple_layer_ids: too many different layers", v->where);
+            return;
+        }
+        if (n.given.n_rows && n.table.index > 0) {
+            v->rc = err_set(v->e, ERR_UNSUPPORTED,
+                            "%s: ple_layer_ids: several layers, expected one with ple_rows", v->where);
             return;
         }
         struct part_config *p = config_add_part(c, PART_NGRAMS);

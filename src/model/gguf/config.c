@@ -11,6 +11,7 @@
 #include "base/gguf.h"
 #include "model/config.h"
 #include "model/family.h"
+#include "model/ngram.h"
 
 enum { MAX_NAME = 64, MAX_KEY = 128, LIST_TEXT = 256 };
 
@@ -396,6 +397,135 @@ static void put_gpt_oss(struct making *m)
         m->rc = err_set(m->e, ERR_MEMORY, "out of memory for config.json");
 }
 
+/* Puts a list of whole numbers, each plus `plus`. */
+static void put_list(struct making *m, const char *ours, const char *theirs, uint64_t plus)
+{
+    const struct gguf_value *v = find(m, theirs);
+    uint64_t *list;
+    if (m->rc < 0)
+        return;
+    if (!v) {
+        fail_key(m, theirs, "is missing");
+        return;
+    }
+    m->rc = gguf_u64_list(m->g, v, &list, m->e);
+    json_t *items = m->rc < 0 ? NULL : json_array();
+    for (uint64_t i = 0; items && i < v->n; i++)
+        json_array_append_new(items, json_integer((json_int_t)(list[i] + plus)));
+    if (m->rc < 0)
+        return;
+    put(m, ours, items);
+    free(list);
+}
+
+/* Puts the kinds of layers, if the file lists those that are no attention. */
+static void put_layer_types(struct making *m)
+{
+    const struct gguf_value *v = find(m, "attention.recurrent_layers");
+    uint64_t n = whole(m, "block_count", -1), *list;
+    if (m->rc < 0 || !v)
+        return;
+    m->rc = gguf_u64_list(m->g, v, &list, m->e);
+    if (m->rc < 0)
+        return;
+    json_t *types = json_array();
+    for (uint64_t i = 0; i < v->n && i < n; i++)
+        json_array_append_new(types, json_string(list[i] ? "linear_attention" : "full_attention"));
+    put(m, "layer_types", types);
+    free(list);
+}
+
+/* Returns whether a layer has attention, by what has been put. */
+static bool has_attention(const struct making *m, uint64_t layer)
+{
+    const json_t *types = json_object_get(m->out, "layer_types"),
+                 *every = json_object_get(m->out, "full_attention_interval");
+    if (layer < json_array_size(types))
+        return !strcmp(json_string_value(json_array_get(types, layer)), "full_attention");
+    return every && json_integer_value(every) > 0 && (layer + 1) % (uint64_t)json_integer_value(every) == 0;
+}
+
+/* Puts the positions of an indexer's block: one number in a file's list of all layers, where those without
+ * attention have 0. */
+static void put_ratio(struct making *m)
+{
+    static const char key[] = "attention.compress_ratios";
+    const struct gguf_value *v = find(m, key);
+    uint64_t ratio = whole(m, key, -1), n = whole(m, "block_count", -1), *list;
+    put_whole(m, "indexer_compress_ratio", ratio);
+    if (m->rc < 0 || !v->is_list)
+        return;
+    if (v->n < n) {
+        fail_key(m, key, "expected a number for each layer");
+        return;
+    }
+    m->rc = gguf_u64_list(m->g, v, &list, m->e);
+    if (m->rc < 0)
+        return;
+    for (uint64_t i = 0; m->rc == 0 && i < n; i++)
+        if (has_attention(m, i) && list[i] != ratio)
+            m->rc = err_set(m->e, ERR_UNSUPPORTED,
+                            "%s: key %s.%s: %" PRIu64 " in layer %" PRIu64 ", expected %" PRIu64
+                            " in all layers with attention",
+                            path_of(m), m->arch, key, list[i], i, ratio);
+    free(list);
+}
+
+/* Puts the n-gram table: where it is, its constants and its rows. */
+static void put_table(struct making *m)
+{
+    static const struct pair keys[] = {
+        {"ngram_size", "ple.ngram_size", WHOLE},
+        {"heads_per_ngram", "ple.heads_per_ngram", WHOLE},
+        {"ple_conv_kernel_size", "ple.conv_kernel", WHOLE},
+        {0},
+    };
+    static const char name[] = "per_layer_token_embd.weight";
+    const struct gguf_value *layers = find(m, "ple.layers");
+    const struct gguf_tensor *rows = gguf_find_tensor(m->g, name);
+    json_t *eos = json_object_get(m->out, "eos_token_id");
+    if (m->rc < 0 || !layers || layers->n == 0)
+        return;
+    if (!rows) {
+        m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor %s is missing", path_of(m), name);
+        return;
+    }
+    put_pairs(m, keys);
+    put_list(m, "ple_layer_ids", "ple.layers", 1);
+    put_list(m, "ple_layer_multipliers", "ple.layer_multipliers", 0);
+    put_list(m, "ple_head_vocab_sizes", "ple.head_vocab_sizes", 0);
+    put_list(m, "ple_head_offsets", "ple.head_offsets", 0);
+    uint64_t size = whole(m, "ple.ngram_size", -1), heads = whole(m, "ple.heads_per_ngram", -1),
+             width = whole(m, "embedding_length_per_layer_input", -1);
+    if (m->rc == 0 && (size < 2 || size > NGRAM_MAX_SIZE || heads < 1 || heads > NGRAM_MAX_HEADS))
+        fail_key(m, "ple.ngram_size", "expected a table of fewer or smaller n-grams");
+    put_whole(m, "ple_embed_dim", (size - 1) * heads * width);
+    put_whole(m, "ple_rows", rows->shape[1] <= INT32_MAX ? rows->shape[1] : 0);
+    /* Our reader takes the first one for the token that ends n-grams. */
+    json_array_insert_new(eos, 0, json_integer((json_int_t)whole(m, "ple.eos_token_id", -1)));
+}
+
+/* Files do not say that the delta net's gate is a sigmoid; llama.cpp has it built in. */
+static void put_qwen4exp(struct making *m)
+{
+    static const struct pair keys[] = {
+        {"hc_count", "hyper_connection.count", WHOLE},
+        {"hc_lowrank", "hyper_connection.low_rank", WHOLE},
+        {"indexer_n_heads", "attention.indexer.head_count", WHOLE},
+        {"indexer_head_dim", "attention.indexer.key_length", WHOLE},
+        {"indexer_budget", "attention.indexer.top_k", WHOLE},
+        {0},
+    };
+    put_hybrid(m);
+    put_pairs(m, keys);
+    put(m, "output_gate_type", json_string("sigmoid"));
+    put_whole(m, "indexer_kv_heads", 1);
+    put_layer_types(m);
+    put_whole(m, "full_attention_interval", whole(m, "full_attention_interval", 4));
+    put_ratio(m);
+    put_table(m);
+}
+
 static const struct {
     const char *arch;       /* general.architecture */
     const char *pre;        /* tokenizer.ggml.pre that tells the family from others; NULL: any */
@@ -405,6 +535,7 @@ static const struct {
     {"qwen3moe", NULL, "qwen3_moe", put_qwen3moe},
     {"qwen3next", NULL, "qwen3_next", put_hybrid},
     {"qwen35moe", NULL, "qwen3_5_moe_text", put_hybrid},
+    {"qwen4exp", NULL, "qwen4_exp_text", put_qwen4exp},
     {"deepseek2", "kimi-k2", "kimi_k2", put_deepseek2},
     {"deepseek2", "glm4", "glm4_moe_lite", put_glm4moe_lite},
     {"deepseek2", NULL, "deepseek_v3", put_deepseek2},

@@ -5,6 +5,7 @@
 
 #include "model/config.h"
 #include "model/family.h"
+#include "model/table.h"
 
 struct name {
     const char *theirs, *ours;
@@ -14,6 +15,9 @@ static const struct name whole[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
     {"output_norm.weight", "model.norm.weight"},
     {"output.weight", "lm_head.weight"},
+    {"output_hc_norm.weight", "model.hyper_connection_mixer.hc_norm.weight"},
+    {"output_hc_down.weight", "model.hyper_connection_mixer.input_mix_weight_down.weight"},
+    {"output_hc_up.weight", "model.hyper_connection_mixer.input_mix_weight_up.weight"},
 };
 
 /* Names after "blk.N." and after "model.layers.N." */
@@ -62,6 +66,24 @@ static const struct name in_layer[] = {
     {"ffn_gate_exps.bias", "mlp.switch_mlp.gate_proj.bias"},
     {"ffn_up_exps.bias", "mlp.switch_mlp.up_proj.bias"},
     {"ffn_down_exps.bias", "mlp.switch_mlp.down_proj.bias"},
+    {"hc_attn_norm.weight", "attn_hyper_connection.hc_norm.weight"},
+    {"hc_attn_down.weight", "attn_hyper_connection.input_mix_weight_down.weight"},
+    {"hc_attn_up.weight", "attn_hyper_connection.input_mix_weight_up.weight"},
+    {"hc_attn_inject.weight", "attn_hyper_connection.block_inject_weight.weight"},
+    {"hc_ffn_norm.weight", "mlp_hyper_connection.hc_norm.weight"},
+    {"hc_ffn_down.weight", "mlp_hyper_connection.input_mix_weight_down.weight"},
+    {"hc_ffn_up.weight", "mlp_hyper_connection.input_mix_weight_up.weight"},
+    {"hc_ffn_inject.weight", "mlp_hyper_connection.block_inject_weight.weight"},
+    {"indexer.q_proj.weight", "self_attn.indexer.index_q_proj.weight"},
+    {"indexer.k_proj.weight", "self_attn.indexer.index_k_proj.weight"},
+    {"indexer.q_norm.weight", "self_attn.indexer.q_layernorm.weight"},
+    {"indexer.k_norm.weight", "self_attn.indexer.k_layernorm.weight"},
+    {"ple_key.weight", "ple.key_proj.weight"},
+    {"ple_value.weight", "ple.value_proj.weight"},
+    {"ple_norm_key.weight", "ple.norm_key.weight"},
+    {"ple_norm_query.weight", "ple.norm_query.weight"},
+    {"ple_norm_conv.weight", "ple.norm_conv.weight"},
+    {"ple_conv1d.weight", "ple.conv1d.weight"},
 };
 
 /* Names of tensors that families call differently (family.h). */
@@ -105,6 +127,21 @@ static const char *find_of_family(const struct family *f, const char *theirs, ch
     return out[0] ? out : NULL;
 }
 
+/* Names of the n-gram table, of which a file has one. */
+static const char table_theirs[] = "per_layer_token_embd.weight";
+
+/* Writes our name of the table's tensor. Returns whether a layer has a table. */
+static bool name_table(const struct config *c, char out[GGUF_NAMES_LENGTH])
+{
+    char name[TABLE_NAME];
+    uint32_t layer = 0;
+    while (layer < c->n_layers && !table_of_layer(c, layer))
+        layer++;
+    table_name(layer, name);
+    snprintf(out, GGUF_NAMES_LENGTH, "%s.weight", name);
+    return layer < c->n_layers;
+}
+
 static bool begins_with(const char *name, const char *start)
 {
     return !strncmp(name, start, strlen(start));
@@ -120,6 +157,8 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
         snprintf(out, GGUF_NAMES_LENGTH, "%s", ours);
         return GGUF_NAMES_OURS;
     }
+    if (!strcmp(name, table_theirs))
+        return name_table(c, out) ? GGUF_NAMES_OURS : GGUF_NAMES_UNKNOWN;
     if (begins_with(name, "v.") || begins_with(name, "mm."))
         return GGUF_NAMES_OTHER_PART;
     /* YaRN's tables follow from keys; rope_freqs would change the angles. */
@@ -143,6 +182,8 @@ const char *gguf_names_of(const struct config *c, const char *name, char out[GGU
     const char *theirs = find_theirs(whole, sizeof whole / sizeof *whole, name);
     if (theirs)
         return theirs;
+    if (name_table(c, own) && !strcmp(own, name))
+        return table_theirs;
     if (sscanf(name, "model.layers.%9u.%n", &layer, &n) != 1 || n == 0)
         return name;
     theirs = find_theirs(in_layer, sizeof in_layer / sizeof *in_layer, name + n);

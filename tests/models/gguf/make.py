@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the GGUF files of this folder and what they stand for. See README.md.
 
-usage: make.py OUT_DIR
+usage: make.py OUT_DIR [NAME...]; names: only these models, the others' outputs stay
 """
 
 import ctypes
@@ -21,7 +21,7 @@ import xllamacpp
 from gguf.quants import dequantize
 from mlx_lm.models import rope_utils
 from mlx_lm.utils import load_model
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 TYPE = gguf.GGMLQuantizationType
 VOCAB = 272
@@ -92,7 +92,7 @@ class Model:
         self.w.add_eot_token_id(263)
         self.w.add_chat_template("{% for m in messages %}{{ m.content }}<|eot|>{% endfor %}")
 
-    def common(self, c, layers):
+    def common(self, c, layers, norm=True):
         self.w.add_block_count(layers)
         self.w.add_context_length(c["max_position_embeddings"])
         self.w.add_embedding_length(c["hidden_size"])
@@ -104,7 +104,8 @@ class Model:
         self.w.add_rope_freq_base(c["rope_theta"])
         hidden = c["hidden_size"]
         self.hf["model.embed_tokens.weight"] = self.put("token_embd.weight", (VOCAB, hidden))
-        self.hf["model.norm.weight"] = self.put("output_norm.weight", (hidden,), 1)
+        if norm:
+            self.hf["model.norm.weight"] = self.put("output_norm.weight", (hidden,), 1)
         self.hf["lm_head.weight"] = self.put("output.weight", (VOCAB, hidden))
 
     def norms(self, i, hidden, second="ffn_norm"):
@@ -401,6 +402,148 @@ def gptoss(path):
     return m.hf, c
 
 
+def numbers(w, key, values):
+    """A list of 64-bit numbers."""
+    w.add_key_value(key, values, gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT64)
+
+
+def delta_net(m, i, hidden, keys, per, dim, taps):
+    """With value heads in llama.cpp's order."""
+    values, both = keys * per, 2 * keys * dim
+    blk, la = f"blk.{i}.", f"model.layers.{i}.linear_attn."
+    rows = lambda x: np.concatenate([x[:both], grouped(x[both:], keys, per, dim)])
+    m.hf[la + "in_proj_qkv.weight"] = rows(m.put(blk + "attn_qkv.weight", (both + values * dim, hidden)))
+    m.hf[la + "in_proj_z.weight"] = grouped(m.put(blk + "attn_gate.weight", (values * dim, hidden)), keys, per, dim)
+    m.hf[la + "in_proj_b.weight"] = grouped(m.put(blk + "ssm_beta.weight", (values, hidden)), keys, per, 1)
+    m.hf[la + "in_proj_a.weight"] = grouped(m.put(blk + "ssm_alpha.weight", (values, hidden)), keys, per, 1)
+    m.hf[la + "conv1d.weight"] = rows(m.put(blk + "ssm_conv1d.weight", (both + values * dim, taps)))[:, None]
+    decay = m.put(blk + "ssm_a", (values,), x=-np.exp(m.rng.standard_normal(values)))
+    m.hf[la + "A_log"] = np.log(-grouped(decay, keys, per, 1))
+    m.hf[la + "dt_bias"] = grouped(m.put(blk + "ssm_dt.bias", (values,)), keys, per, 1)
+    m.hf[la + "norm.weight"] = m.put(blk + "ssm_norm.weight", (dim,), 1)
+    m.hf[la + "out_proj.weight"] = grouped(m.put(blk + "ssm_out.weight", (hidden, values * dim)), keys, per, dim, 1)
+
+
+def streams(m, theirs, ours, width, rank, n):
+    """A mix of n streams; 0: the last one, which has no weights for a part's output."""
+    m.hf[ours + "hc_norm.weight"] = m.put(theirs + "norm.weight", (width,), 1)
+    m.hf[ours + "input_mix_weight_down.weight"] = m.put(theirs + "down.weight", (rank, width))
+    m.hf[ours + "input_mix_weight_up.weight"] = m.put(theirs + "up.weight", (width, rank))
+    if n:
+        m.hf[ours + "block_inject_weight.weight"] = m.put(theirs + "inject.weight", (n, width))
+
+
+def qwen4exp(path):
+    """Three streams of a rank that blocks do not divide; a table in the last of three layers, whose end of text is not the
+    tokenizer's; attention in the second, whose indexer's queries and keys have different types and a budget of 8 positions."""
+    from transformers import Qwen4ExpForCausalLM, Qwen4ExpTextConfig
+
+    hidden, n, rank, keys, per, dim, taps, index, index_heads, at = 64, 3, 20, 2, 3, 32, 3, 20, 3, 2
+    width = n * hidden
+    types = ["linear_attention", "full_attention", "linear_attention"]
+    c = BASE | {"model_type": "qwen4_exp_text", "architectures": ["Qwen4ExpForCausalLM"], "num_hidden_layers": 3,
+                "layer_types": types, "num_attention_heads": 3, "head_dim": 40, "num_experts": EXPERTS,
+                "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64, "linear_num_key_heads": keys,
+                "linear_num_value_heads": keys * per, "linear_key_head_dim": dim, "linear_value_head_dim": dim,
+                "linear_conv_kernel_dim": taps, "attention_bias": False, "hc_count": n, "hc_lowrank": rank,
+                "ple_layer_ids": [at + 1], "ple_embed_dim": hidden, "ple_conv_kernel_size": 3, "ngram_size": 3,
+                "heads_per_ngram": 1, "ngram_vocab_size_base": 300, "make_ngram_vocab_size_divisible_by": 10, "seed": 99,
+                "split_ngram_parts": 2, "eos_token_id": [263, 262], "output_gate_type": "sigmoid", "indexer_n_heads": index_heads,
+                "indexer_kv_heads": 1, "indexer_head_dim": index, "indexer_budget": 8, "indexer_compress_ratio": 2,
+                "mamba_ssm_dtype": "float32",
+                "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.3,
+                                    "mrope_interleaved": True, "mrope_section": [2, 2, 2]}}
+    state = Qwen4ExpForCausalLM(Qwen4ExpTextConfig(**c)).state_dict()
+    table = f"model.layers.{at}.ple.ple_embedding."
+    constants = {k: state[table + k] for k in ("layer_multipliers", "ngram_heads_offsets", "ngram_heads_vocab_sizes")}
+    rows, cols = next(x.shape for k, x in state.items() if k.startswith(table + "ngram_embedding."))
+
+    m = Model(path, "qwen4exp", [("attn_output", "F16"), ("attn_up", "F16"), ("ffn_up.", "F16"), ("hc_up", "F16"), ("hc_", "Q8_0"),
+                                 ("per_layer_token_embd", "Q8_0"), ("token_embd", "Q5_1"), ("output.", "Q5_0"), ("_exps", "Q4_1"),
+                                 ("attn_", "Q5_0"), ("ssm_out", "Q8_0"), ("ssm_alpha", "BF16"), ("indexer.q", "Q5_1"),
+                                 ("indexer.k", "Q8_0"), ("shexp", "Q4_0"), ("ple_key", "Q4_1"), ("ple_value", "BF16"),
+                                 ("ple_conv", "F16")])
+    m.tokenizer("qwen35")
+    m.common(c, 3, norm=False)
+    add_heads(m, c)
+    a = "qwen4exp."
+    m.w.add_expert_shared_feed_forward_length(64)
+    m.w.add_rope_dimension_count(12)
+    m.w.add_rope_dimension_sections([2, 2, 2, 0])
+    m.w.add_ssm_conv_kernel(taps)
+    m.w.add_ssm_state_size(dim)
+    m.w.add_ssm_group_count(keys)
+    m.w.add_ssm_time_step_rank(keys * per)
+    m.w.add_ssm_inner_size(keys * per * dim)
+    m.w.add_uint32(a + "full_attention_interval", 4)  # converters write it without looking at the list
+    m.w.add_array(a + "attention.recurrent_layers", [t == "linear_attention" for t in types])
+    m.w.add_uint32(a + "hyper_connection.count", n)
+    m.w.add_uint32(a + "hyper_connection.low_rank", rank)
+    m.w.add_uint32(a + "attention.indexer.head_count", index_heads)
+    m.w.add_uint32(a + "attention.indexer.key_length", index)
+    m.w.add_uint32(a + "attention.indexer.top_k", 8)
+    m.w.add_array(a + "attention.compress_ratios", [0 if t == "linear_attention" else 2 for t in types])
+    m.w.add_array(a + "ple.layers", [at])
+    m.w.add_uint32(a + "ple.ngram_size", 3)
+    m.w.add_uint32(a + "ple.heads_per_ngram", 1)
+    m.w.add_uint32(a + "ple.conv_kernel", 3)
+    m.w.add_uint32(a + "ple.eos_token_id", 263)
+    m.w.add_uint32(a + "embedding_length_per_layer_input", cols)
+    numbers(m.w, a + "ple.layer_multipliers", constants["layer_multipliers"].tolist())
+    numbers(m.w, a + "ple.head_offsets", constants["ngram_heads_offsets"].tolist())
+    numbers(m.w, a + "ple.head_vocab_sizes", constants["ngram_heads_vocab_sizes"].tolist())
+
+    streams(m, "output_hc_", "model.hyper_connection_mixer.", width, rank, 0)
+    for i, part in enumerate(np.split(m.put("per_layer_token_embd.weight", (rows, cols)), 2)):
+        m.hf[f"{table}ngram_embedding.shard_{i}.weight"] = part
+    for i, kind in enumerate(types):
+        blk, ours = f"blk.{i}.", f"model.layers.{i}."
+        streams(m, blk + "hc_attn_", ours + "attn_hyper_connection.", width, rank, n)
+        streams(m, blk + "hc_ffn_", ours + "mlp_hyper_connection.", width, rank, n)
+        if kind == "linear_attention":
+            delta_net(m, i, hidden, keys, per, dim, taps)
+        else:
+            m.attention(i, c, gated=True)
+            at_index = ours + "self_attn.indexer."
+            q, k = (m.put(f"{blk}indexer.{x}_proj.weight", (r * index, hidden)) for x, r in (("q", index_heads), ("k", 1)))
+            m.hf[at_index + "index_qk_proj.weight"] = np.concatenate([q, k])
+            for x in ("q", "k"):
+                m.hf[f"{at_index}{x}_layernorm.weight"] = m.put(f"{blk}indexer.{x}_norm.weight", (index,), 1)
+        if i == at:
+            m.hf[ours + "ple.key_proj.weight"] = m.put(blk + "ple_key.weight", (width, hidden))
+            m.hf[ours + "ple.value_proj.weight"] = m.put(blk + "ple_value.weight", (hidden, hidden))
+            m.hf[ours + "ple.conv1d.weight"] = m.put(blk + "ple_conv1d.weight", (width, 3))[:, None]
+            for x in ("norm_key", "norm_query", "norm_conv"):
+                m.hf[f"{ours}ple.{x}.weight"] = m.put(f"{blk}ple_{x}.weight", (width,), 1)
+        m.router(i, hidden)
+        m.hf[ours + "mlp.shared_expert_gate.weight"] = m.put(blk + "ffn_gate_inp_shexp.weight", (hidden,))[None]
+        m.mlp(i, hidden, 64, "_shexp", "shared_expert.")
+        m.experts(i, hidden, 64)
+    m.close()
+    for name, x in m.hf.items():
+        if "norm" in name and "linear_attn" not in name:
+            m.hf[name] = x - 1
+    m.hf |= {table + k: x.numpy() for k, x in constants.items()}
+    return m.hf, c
+
+
+def logits_of_transformers(hf, c, ids):
+    """In float32, of a family that mlx-lm does not have."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    sys.path.append(str(Path(__file__).parent.parent / "families"))
+    from make_hf import topk_by_index
+
+    torch.Tensor.topk = topk_by_index
+    with tempfile.TemporaryDirectory() as d:
+        Path(d, "config.json").write_text(json.dumps(c))
+        save_file({k: np.ascontiguousarray(v) for k, v in hf.items()}, d + "/model.safetensors", metadata={"format": "pt"})
+        model = AutoModelForCausalLM.from_pretrained(d, dtype=torch.float32, attn_implementation="eager").eval()
+        with torch.no_grad():
+            return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].numpy()
+
+
 def logits(hf, c, ids):
     """mlx-lm's, in float32. It rounds the range of YaRN even where the configuration says truncate: false; not here."""
     rounded = (c.get("rope_scaling") or {}).get("truncate", True)
@@ -437,14 +580,22 @@ def main():
     out = Path(sys.argv[1])
     out.mkdir(exist_ok=True)
     mx.set_default_device(mx.cpu)
-    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax, gptoss, qwen3moe_even)}
-    types(out)
+    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax, gptoss, qwen3moe_even, qwen4exp)}
     golden = {}
+    if sys.argv[2:]:
+        golden = load_file(out / "golden.safetensors")
+    else:
+        types(out)
     for n, name in enumerate(makers):
+        if sys.argv[2:] and name not in sys.argv[2:]:
+            continue
         hf, c = makers[name](out / f"{name}.gguf")
-        ids = np.random.default_rng(9).integers(0, 256, 6, np.int32)
+        is_own = name == "qwen4exp"
+        ids = np.random.default_rng(9).integers(0, 256, 40 if is_own else 6, np.int32)
+        if is_own:  # its budget is 8 positions; the second of these tokens ends n-grams
+            ids[[5, 20]] = 262, 263
         golden[f"case{n}.tokens"] = ids
-        golden[f"case{n}.logits"] = logits(hf, c, ids.tolist())
+        golden[f"case{n}.logits"] = (logits_of_transformers if is_own else logits)(hf, c, ids.tolist())
     save_file(golden, out / "golden.safetensors")
 
 
