@@ -121,9 +121,10 @@ static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *
             ivec_store(digits + k * 2 * CPU_BLOCK + odd * CPU_BLOCK, packed[odd][k]);
     }
     if (v->column_digits) {
-        int8_t *in_order = v->column_digits + at;
-        for (size_t k = 0; k < 3; k++, in_order += 2 * CPU_BLOCK)
+        for (size_t k = 0; k < 3; k++) {
+            int8_t *in_order = v->column_digits + at + k * 2 * CPU_BLOCK;
             interleave(packed[0][k], packed[1][k], in_order, in_order + CPU_BLOCK);
+        }
         put_lanes(v, b, total, all, low);
     }
     v->steps[b] = step;

@@ -29,7 +29,8 @@ struct sequence sequence_open_kv(const char *dir, const char *device, enum moefl
     if (n_slots) {
         o.gpu_memory_bytes =
             p.weights_bytes + p.state_bytes + p.activation_bytes + p.driver_bytes + n_slots * p.slot_bytes;
-        o.memory_bytes = p.is_unified ? 0 : 4 * p.slot_bytes; /* room for the experts of a token */
+        /* Room for the experts of a token. */
+        o.memory_bytes = p.is_unified ? 0 : p.cpu_scratch_bytes + 4 * p.slot_bytes;
     }
     check_ok(device_open_model(&q.m, &o, &e), &e);
     check_ok(moeflux_session_new(&q.s, q.m, context, &e), &e);

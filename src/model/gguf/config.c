@@ -410,8 +410,10 @@ static void put_list(struct making *m, const char *ours, const char *theirs, uin
     }
     m->rc = gguf_u64_list(m->g, v, &list, m->e);
     json_t *items = m->rc < 0 ? NULL : json_array();
-    for (uint64_t i = 0; items && i < v->n; i++)
-        json_array_append_new(items, json_integer((json_int_t)(list[i] + plus)));
+    for (uint64_t i = 0; items && i < v->n; i++) {
+        uint64_t number = list[i] + plus;
+        json_array_append_new(items, json_integer((json_int_t)number));
+    }
     if (m->rc < 0)
         return;
     put(m, ours, items);
