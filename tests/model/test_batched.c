@@ -1,6 +1,6 @@
 /* Batched decode: the result of each sequence is batch-invariant.
  *
- * suites: later asan */
+ * suites: later asan-nightly */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
