@@ -97,7 +97,7 @@ void fill_book(uvec2 books)
                         IS_IQ4 ? IQ4_BYTES.z : E2M1_BYTES.z, IS_IQ4 ? IQ4_BYTES.w : E2M1_BYTES.w);
     for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP)
         book[i] = HAS_ENTRIES ? Words(books).v[BOOK_AT + i] :
-                             (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
+                                (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
 }
 
 // Returns entry i of 16 bits.

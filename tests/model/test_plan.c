@@ -189,11 +189,28 @@ static void the_chunk_follows_total_memory_and_not_what_is_free(void **state)
     model_dir_close(&m);
 }
 
+/* Experts with a slot do not need the page cache, so that an n-gram table may have it. */
+static void experts_without_a_slot_are_read_again(void **state)
+{
+    (void)state;
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    check_ok(model_dir_open(&m, ODD, &e), &e);
+    struct load_plan p = {.layers = {0, m.config.n_layers}};
+    assert_int_equal(load_plan_reread_bytes(&p, &m), m.expert_bytes);
+    p.budget.slot_bytes = p.budget.host_bytes = p.budget.cpu_slot_bytes = m.expert_bytes / 4;
+    assert_int_equal(load_plan_reread_bytes(&p, &m), m.expert_bytes - 3 * (m.expert_bytes / 4));
+    p.budget.slot_bytes = 2 * m.expert_bytes; /* slots are rounded up to pages */
+    assert_int_equal(load_plan_reread_bytes(&p, &m), 0);
+    model_dir_close(&m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(open_does_what_the_plan_says),
         cmocka_unit_test(the_chunk_follows_total_memory_and_not_what_is_free),
+        cmocka_unit_test(experts_without_a_slot_are_read_again),
         cmocka_unit_test(the_plan_refuses_what_open_refuses),
         cmocka_unit_test(room_is_kept_for_the_context_that_is_asked_for),
         cmocka_unit_test(a_session_has_as_many_checkpoints_as_the_plan),

@@ -482,6 +482,7 @@ static void put_table(struct making *m)
         {"ple_conv_kernel_size", "ple.conv_kernel", WHOLE},
         {0},
     };
+    _Static_assert(NGRAM_MAX_SIZE == 4 && NGRAM_MAX_HEADS == 64, "the messages below");
     static const char name[] = "per_layer_token_embd.weight";
     const struct gguf_value *layers = find(m, "ple.layers");
     const struct gguf_tensor *rows = gguf_find_tensor(m->g, name);
@@ -499,8 +500,10 @@ static void put_table(struct making *m)
     put_list(m, "ple_head_offsets", "ple.head_offsets", 0);
     uint64_t size = whole(m, "ple.ngram_size", -1), heads = whole(m, "ple.heads_per_ngram", -1),
              width = whole(m, "embedding_length_per_layer_input", -1);
-    if (m->rc == 0 && (size < 2 || size > NGRAM_MAX_SIZE || heads < 1 || heads > NGRAM_MAX_HEADS))
-        fail_key(m, "ple.ngram_size", "expected a table of fewer or smaller n-grams");
+    if (m->rc == 0 && (size < 2 || size > NGRAM_MAX_SIZE))
+        fail_key(m, "ple.ngram_size", "expected 2 to 4");
+    if (m->rc == 0 && (heads < 1 || heads > NGRAM_MAX_HEADS))
+        fail_key(m, "ple.heads_per_ngram", "expected 1 to 64");
     put_whole(m, "ple_embed_dim", (size - 1) * heads * width);
     put_whole(m, "ple_rows", rows->shape[1] <= INT32_MAX ? rows->shape[1] : 0);
     /* Our reader takes the first one for the token that ends n-grams. */

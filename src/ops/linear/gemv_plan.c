@@ -378,7 +378,7 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
     return p;
 }
 
-/* Returns the name that the Makefile's VARIANTS have for a basic format; NULL if the constant `formats` has
+/* Returns the word for a basic format in the names of kernels' variants; NULL if the constant `formats` has
  * several. */
 static const char *variant_of(uint32_t formats)
 {
