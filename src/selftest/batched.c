@@ -80,6 +80,7 @@ static void product_case(struct kernel_test *l, const struct product *c, uint32_
     uint32_t rows = 0, row_squares = c->head_dim ? c->cols / c->head_dim * HEAD_SQUARES : 0;
     if (!kt_takes(l, l->is_rest))
         return;
+    l->is_near = c->head_dim > 0;
     for (uint32_t i = 0; i < c->n_segments; i++)
         rows += c->rows[i];
     const struct test_buffer *x = kt_floats(l, (uint64_t)n * c->cols, -2, 2),

@@ -139,9 +139,31 @@ static uint32_t next_bits(void *ctx)
     return (uint32_t)kt_random(ctx);
 }
 
-/* The parts of a matrix that is not of float32 numbers. */
+/* Writes n bytes of a matrix on both sides, if it has such a part: to a buffer of its own, or to the case's
+ * buffer of all matrices. at: the part's addresses. */
+static void place_part(struct kernel_test *l, const void *bytes, uint64_t n, uint64_t at[KT_SIDES])
+{
+    uint64_t off = 0;
+    if (l->err.code || n == 0)
+        return;
+    if (l->is_near && !l->near)
+        l->near = kt_bytes(l, NULL, KT_NEAR_BYTES);
+    const struct test_buffer *t = l->is_near ? l->near : kt_bytes(l, bytes, n);
+    if (l->is_near) {
+        off = l->near_used;
+        l->near_used += size_round_up(n, 256);
+        assert(l->near_used <= KT_NEAR_BYTES);
+    }
+    for (int s = 0; s < KT_SIDES && !l->err.code; s++) {
+        if (l->is_near)
+            exec_write(l->side[s], &t->on[s], off, bytes, n, &l->err);
+        at[s] = t->on[s].address + off;
+    }
+}
+
+/* Makes a matrix that is not of float32 numbers. */
 static void random_parts(struct kernel_test *l, uint32_t format, uint64_t n, uint32_t cols,
-                         struct test_buffer *parts[3])
+                         uint64_t at[3][KT_SIDES])
 {
     const struct format *f = format_of(format);
     uint64_t codes = format_code_bytes(f, n), scales = format_scale_bytes(f, n);
@@ -152,13 +174,11 @@ static void random_parts(struct kernel_test *l, uint32_t format, uint64_t n, uin
         random_blocks_fill(format, n / f->group, 1 / sqrtf((float)cols), next_bits, l, raw);
     else
         random_numbers(l, format, raw, codes, cols);
-    parts[0] = kt_bytes(l, raw, codes);
     if (scales)
         random_groups(l, f, raw + codes, raw + codes + scales, n / f->group, cols);
-    if (scales)
-        parts[1] = kt_bytes(l, raw + codes, scales);
-    if (f->has_bias)
-        parts[2] = kt_bytes(l, raw + codes + scales, scales);
+    place_part(l, raw, codes, at[0]);
+    place_part(l, raw + codes, scales, at[1]);
+    place_part(l, raw + codes + scales, f->has_bias ? scales : 0, at[2]);
     free(raw);
 }
 
@@ -166,15 +186,17 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
                struct weights at[KT_SIDES])
 {
     float most = 1.7f / sqrtf((float)cols);
-    struct test_buffer *parts[3] = {NULL, NULL, NULL};
-    if (format == FORMAT_F32)
-        parts[0] = kt_floats(l, (uint64_t)rows * cols, -most, most);
-    else
+    uint64_t parts[3][KT_SIDES] = {0};
+    if (format == FORMAT_F32) {
+        const struct test_buffer *t = kt_floats(l, (uint64_t)rows * cols, -most, most);
+        for (int side = 0; side < KT_SIDES; side++)
+            parts[0][side] = t->on[side].address;
+    } else
         random_parts(l, format, (uint64_t)rows * cols, cols, parts);
     for (int side = 0; side < KT_SIDES; side++)
-        at[side] = (struct weights){.weight = parts[0] ? parts[0]->on[side].address : 0,
-                                    .scales = parts[1] ? parts[1]->on[side].address : 0,
-                                    .biases = parts[2] ? parts[2]->on[side].address : 0,
+        at[side] = (struct weights){.weight = parts[0][side],
+                                    .scales = parts[1][side],
+                                    .biases = parts[2][side],
                                     .rows = rows,
                                     .cols = cols,
                                     .format = format};
@@ -367,6 +389,9 @@ void kt_clear(struct kernel_test *l)
         for (int s = 0; s < KT_SIDES; s++)
             exec_buffer_free(l->side[s], &l->buffers[i].on[s]);
     l->n_buffers = 0;
+    l->near = NULL;
+    l->near_used = 0;
+    l->is_near = false;
 }
 
 void kt_forget(struct kernel_test *l)

@@ -13,7 +13,8 @@
 #include "ops/weights.h"
 #include "selftest/selftest.h"
 
-enum { KT_DEVICE, KT_REFERENCE, KT_SIDES, KT_MAX_BUFFERS = 40 };
+/* KT_NEAR_BYTES: size of a case's buffer of all matrices. */
+enum { KT_DEVICE, KT_REFERENCE, KT_SIDES, KT_MAX_BUFFERS = 40, KT_NEAR_BYTES = 4 << 20 };
 
 struct test_buffer { /* the same bytes on both sides */
     struct exec_buffer on[KT_SIDES];
@@ -59,6 +60,12 @@ struct kernel_test {
     struct moeflux_err err; /* the first failure; later calls do nothing */
     struct test_buffer buffers[KT_MAX_BUFFERS];
     uint32_t n_buffers;
+    /* The matrices of the case are in one buffer, as those of a model are: kernels that find them by their
+     * distance from one address need that. kt_clear ends it. Other cases have a buffer for each part, past
+     * whose ends an interpreter sees reads. */
+    bool is_near;
+    struct test_buffer *near; /* that buffer; NULL: no matrix was made */
+    uint64_t near_used;       /* its bytes in use */
 };
 
 /* Hold back the other threads of the self-test, if there are any. */

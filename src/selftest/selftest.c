@@ -153,6 +153,7 @@ static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint
         return;
     struct weights w[LINEAR_TEST_SEGMENTS][KT_SIDES] = {0};
     uint32_t rows = 0;
+    l->is_near = head_dim > 0;
     for (uint32_t i = 0; i < c->n_segments; i++) {
         kt_matrix(l, c->rows[i], c->cols, c->formats[i], w[i]);
         rows += c->rows[i];
