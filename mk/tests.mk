@@ -73,7 +73,7 @@ tsan: export MOEFLUX_DEVICE = reference
 tsan: export MOEFLUX_TESTS = qwen_odd*
 tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)
 tsan:
-	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SHADERS=build OPT="-O1 -g1" SAN=-fsanitize=thread SUITE=tsan run-tests
+	$(NO_RANDOM) $(MAKE) BUILD=build-tsan SHADERS=build OPT="-O1 -g1" SAN=-fsanitize=thread SUITE=$(or $(SUITE),tsan) run-tests
 
 # libFuzzer's, so built with clang, with AddressSanitizer and UndefinedBehaviorSanitizer; not the code of the instruction
 # sets, which takes clang minutes so and only computes numbers: `make asan` has it.

@@ -1,6 +1,6 @@
 #!/bin/sh
 # --batch with lines in OpenAI's form, compared with a server of the same model (tests/cli/batch_calls.py).
-# suites: check fast asan
+# suites: check fast asan-nightly
 . tests/lib/cli.sh
 
 model=$tmp/tiny

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The command line without a model: help texts, the version, and what is refused.
-# suites: check fast asan
+# suites: check fast asan-nightly
 . tests/lib/cli.sh
 
 claim help_fits_80_columns_and_goes_to_stdout

@@ -1,6 +1,6 @@
 #!/bin/sh
 # The line editor of conversations, in a terminal (tests/cli/prompt.py), with the embedded model.
-# suites: check fast asan
+# suites: check fast asan-nightly
 . tests/lib/cli.sh
 
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/tiny"

@@ -1,7 +1,7 @@
 #!/bin/sh
 # The command line with the small trained model: prompts, answers, files, streams, a terminal
 # (tests/cli/terminal.py).
-# suites: check long asan
+# suites: check long asan-nightly
 # shellcheck disable=SC2016 # the inner shells expand their words
 . tests/lib/cli.sh
 

@@ -1,7 +1,7 @@
 /* The KV cache in q8_0 (--kv-type) in small models of every mixer: logits near those of a float32 cache, the
  * same ones after any way to a position. That operations read and write its rows is the self-test's.
  *
- * suites: nightly vulkan cpu asan */
+ * suites: nightly vulkan cpu asan-nightly */
 #include <malloc.h>
 #include <math.h>
 #include <setjmp.h>

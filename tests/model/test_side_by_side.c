@@ -1,6 +1,6 @@
 /* Several threads on one model: results are batch-invariant, whatever the devices.
  *
- * suites: nightly vulkan cpu asan tsan */
+ * suites: nightly vulkan cpu asan-nightly tsan */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

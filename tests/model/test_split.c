@@ -2,7 +2,7 @@
  * What they compute is held to the references in test_golden.c. MOEFLUX_DEVICE names another device than the
  * default one.
  *
- * suites: later vulkan long */
+ * suites: nightly vulkan long */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

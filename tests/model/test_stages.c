@@ -1,6 +1,6 @@
 /* A model whose layers are shared out to several devices: the results are those of one device.
  *
- * suites: later vulkan cpu drivers asan */
+ * suites: nightly vulkan cpu drivers asan-nightly */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * it is, and that the logits are those of a device that holds all. For a Vulkan device (MOEFLUX_DEVICE);
  * hosts have one memory.
  *
- * suites: later vulkan */
+ * suites: nightly vulkan */
 #include <stdlib.h>
 #include <string.h>
 
