@@ -68,6 +68,14 @@ bool format_is_block(uint32_t number)
     return number >= FORMAT_BLOCK_FIRST && number < FORMAT_END;
 }
 
+uint32_t format_find_block(const char *name)
+{
+    for (uint32_t i = FORMAT_BLOCK_FIRST; i < FORMAT_END; i++)
+        if (strcmp(formats[i].name, name) == 0)
+            return i;
+    return FORMAT_NONE;
+}
+
 uint32_t format_find_affine(uint32_t bits, uint32_t group, uint32_t scale)
 {
     for (uint32_t i = 0; i < FORMAT_END; i++)

@@ -28,6 +28,8 @@ bool format_is_block(uint32_t number);
 /* Returns the number of the affine format with these bits of a code, columns of a group and type of scales
  * (SCALE_*); FORMAT_NONE: there is none. */
 uint32_t format_find_affine(uint32_t bits, uint32_t group, uint32_t scale);
+/* Returns the block format with ggml's name, "Q4_K"; FORMAT_NONE: there is none. */
+uint32_t format_find_block(const char *name);
 /* Returns whether an affine format has groups of this size. */
 bool format_has_group(uint32_t group);
 

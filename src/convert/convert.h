@@ -32,7 +32,8 @@ struct convert_options {
     const char *src, *dst; /* src: a directory, or a GGUF file */
     /* directories on other disks, "DIR2,DIR3", that share the experts with DST; NULL: none */
     const char *spread;
-    struct convert_settings settings; /* bits and groups; zero: 4 bits, and quantised sources are copied */
+    /* bits and groups; zero: 4 bits, and quantised sources and a GGUF file's blocks are copied */
+    struct convert_settings settings;
     bool verify; /* reads all back before the rename; compares checksums, and some experts with the source */
     uint32_t n_threads; /* 0: all cores */
     struct moeflux_progress progress;

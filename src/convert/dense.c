@@ -140,12 +140,24 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
     return rc < 0 || !f->has_bias ? rc : put(d, &it->out[2], scales_at, to.biases, scale_bytes, written, e);
 }
 
+static int copy_blocks(const struct dense *d, const struct block *b, struct convert_scratch s,
+                       uint64_t *written, struct moeflux_err *e)
+{
+    const struct format *f = format_of(b->item->format);
+    int rc = gguf_source_blocks(&d->plan->gguf, b->item->src, b->first, b->n, s.out, e);
+    return rc < 0 ? rc
+                  : put(d, &b->item->out[0], format_code_bytes(f, b->first), s.out,
+                        format_code_bytes(f, b->n), written, e);
+}
+
 static int write_block(const struct dense *d, const struct block *b, struct convert_scratch s,
                        uint64_t *written, struct moeflux_err *e)
 {
     const struct convert_item *it = b->item;
     if (it->step == CONVERT_QUANTISE || it->step == CONVERT_REPACK)
         return quantise(d, b, s, written, e);
+    if (it->step == CONVERT_BLOCKS)
+        return copy_blocks(d, b, s, written, e);
     if (!is_finite(it->src, s.in, b->n))
         return fail_value(d->plan, it->src, e);
     uint64_t width = tensor_dtype_bytes(it->out[0].dtype);
@@ -199,7 +211,7 @@ static int read_block(const struct dense *d, const struct block *b, struct conve
                       struct moeflux_err *e)
 {
     const struct tensor *src = b->item->src;
-    if (b->item->step == CONVERT_REPACK)
+    if (b->item->step == CONVERT_REPACK || b->item->step == CONVERT_BLOCKS)
         return 0;
     if (b->item->step == CONVERT_COPY && src->dtype == DTYPE_F8_E4M3) /* the codes themselves */
         return model_file_read(d->plan->src.files, src, b->first, b->n, s.in, e);

@@ -80,6 +80,8 @@ static int quantise_matrix(const struct convert_plan *p, const struct convert_ru
                            struct moeflux_err *e)
 {
     struct convert_error own = {0};
+    if (format_is_block(to->format))
+        return gguf_source_blocks(&p->gguf, run->t, run->first, run->n, slot + to->w, e);
     if (p->src.is_gguf && gguf_source_holds(&p->gguf, run->t, to->format))
         return repack_matrix(p, run, slot, to, sum, e);
     for (uint64_t at = 0; at < run->n; at += CONVERT_BLOCK) {
@@ -168,6 +170,8 @@ static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_
 {
     uint8_t *source = slot + p->experts[layer].bytes;
     int rc = 0;
+    if (p->gguf.keeps_blocks) /* between aligned blocks are gaps, which the files have as zeros */
+        memset(slot, 0, p->experts[layer].bytes);
     for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN && rc == 0; proj++) {
         struct place to = place_of(&p->experts[layer], proj);
         struct convert_run run;

@@ -49,9 +49,9 @@ static void add_codes(json_t *entry, enum quant_mode mode, uint32_t bits, uint32
 
 static bool add_tensor(json_t *tensors, const struct tensor *t)
 {
-    json_t *entry =
-        json_pack("{s:I, s:I, s:o, s:s}", "offset", (json_int_t)t->off, "size", (json_int_t)t->bytes, "shape",
-                  shape_of(t), "dtype", tensor_dtype_name(t->dtype));
+    const char *dtype = t->dtype == DTYPE_BLOCKS ? format_of(t->format)->name : tensor_dtype_name(t->dtype);
+    json_t *entry = json_pack("{s:I, s:I, s:o, s:s}", "offset", (json_int_t)t->off, "size",
+                              (json_int_t)t->bytes, "shape", shape_of(t), "dtype", dtype);
     if (entry && t->dtype == DTYPE_U32)
         add_codes(entry, t->mode, t->bits, t->group);
     return json_object_set_new(tensors, t->name, entry) == 0;
@@ -106,6 +106,10 @@ static json_t *format_json(uint32_t format)
     const struct format *f = format_of(format);
     enum quant_mode mode = quant_config_format_mode(format);
     json_t *object = json_object();
+    if (format_is_block(format)) {
+        json_object_set_new(object, "dtype", json_string(f->name));
+        return object;
+    }
     add_codes(object, mode, f->bits, f->group);
     if (mode == QUANT_AFFINE && f->scale != SCALE_BF16)
         json_object_set_new(object, "scales", json_string(tensor_dtype_name(tensor_scale_dtype(f))));
@@ -178,31 +182,44 @@ char *convert_json_manifest(const struct convert_plan *p, struct moeflux_err *e)
 
 /* --- layout --- */
 
-static bool add_component(json_t *list, const char *proj, const char *part, uint64_t *at, uint64_t rows,
-                          uint64_t cols, enum dtype dtype)
+/* type: name of the dtype. */
+static bool add_bytes(json_t *list, const char *proj, const char *part, uint64_t *at, uint64_t rows,
+                      uint64_t cols, const char *type, uint64_t bytes)
 {
     char name[40];
-    struct tensor t = {.dtype = dtype, .n_dims = 2, .shape = {rows, cols}};
-    uint64_t bytes = rows * cols * tensor_dtype_bytes(dtype);
+    struct tensor t = {.n_dims = 2, .shape = {rows, cols}};
     snprintf(name, sizeof name, "%s.%s", proj, part);
     json_t *c = json_pack("{s:s, s:I, s:I, s:s, s:o}", "name", name, "offset", (json_int_t)*at, "size",
-                          (json_int_t)bytes, "dtype", tensor_dtype_name(dtype), "shape", shape_of(&t));
+                          (json_int_t)bytes, "dtype", type, "shape", shape_of(&t));
     *at += bytes;
     return json_array_append_new(list, c) == 0;
 }
 
-/* Lists the parts of an expert, which are contiguous. */
+static bool add_component(json_t *list, const char *proj, const char *part, uint64_t *at, uint64_t rows,
+                          uint64_t cols, enum dtype dtype)
+{
+    return add_bytes(list, proj, part, at, rows, cols, tensor_dtype_name(dtype),
+                     rows * cols * tensor_dtype_bytes(dtype));
+}
+
+/* Lists the parts of an expert, which are contiguous except for the alignment of blocks. */
 static json_t *components(const struct convert_plan *p, const struct expert_layout *l, bool *ok)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     const struct config *c = &p->src.config;
     const uint32_t formats[] = {l->formats.gate, l->formats.up, l->formats.down};
     json_t *parts = json_array();
-    uint64_t at = 0;
+    const uint64_t places[] = {l->gate_w, l->up_w, l->down_w};
     for (int i = 0; i < 3; i++) {
+        uint64_t at = places[i];
         const struct format *f = format_of(formats[i]);
         enum dtype dtype = tensor_scale_dtype(f);
         uint64_t rows = i < 2 ? c->moe_inner : c->hidden, cols = i < 2 ? c->hidden : c->moe_inner;
+        if (f->scheme == SCHEME_BLOCK) {
+            *ok = *ok && add_bytes(parts, names[i], "weight", &at, rows, cols, f->name,
+                                   format_code_bytes(f, rows * cols));
+            continue;
+        }
         *ok = *ok && add_component(parts, names[i], "weight", &at, rows, cols * f->bits / 32, DTYPE_U32) &&
               add_component(parts, names[i], "scales", &at, rows, cols / f->group, dtype) &&
               (!f->has_bias || add_component(parts, names[i], "biases", &at, rows, cols / f->group, dtype));
@@ -335,7 +352,7 @@ char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e)
 {
     struct str s = {0};
     str_add(&s, p->config_text, p->config_len);
-    bool is_as_it_was = p->quantised || p->expert_format != FORMAT_NONE;
+    bool is_as_it_was = p->quantised || p->expert_format != FORMAT_NONE || p->gguf.keeps_blocks;
     if (str_ok(&s) && (!is_as_it_was || convert_settings_given(&p->settings))) {
         while (s.data[s.len - 1] != '}')
             s.len--;

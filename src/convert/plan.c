@@ -70,23 +70,35 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
     return rc;
 }
 
-/* Opens a GGUF file. Without settings codes of most files have 4 bits in groups of 32; config.json lists the
- * others. */
+/* Makes the configuration's text. Blocks keep the file's order of value heads, which the text then names. */
+static int write_gguf_config(struct convert_plan *p, struct moeflux_err *e)
+{
+    const struct config *c = &p->src.config;
+    if (p->gguf.keeps_blocks && config_first(c, PART_DELTA_NET) && gguf_config_tiles_heads(c))
+        json_object_set_new(p->config, CONFIG_TILED_KEY, json_true());
+    p->config_text = json_dumps(p->config, JSON_INDENT(1));
+    if (!p->config_text)
+        return err_set(e, ERR_MEMORY, "out of memory for config.json");
+    p->config_len = strlen(p->config_text);
+    return 0;
+}
+
+/* Opens a GGUF file, whose blocks stay unless the settings request another format. Else most codes have 4
+ * bits in groups of 32; config.json lists the others. */
 static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
     struct model_dir *m = &p->src;
     m->is_gguf = true;
     p->gguf.rounds_scales = p->settings.half_scales;
+    p->gguf.keeps_blocks = !convert_settings_given(&p->settings);
     m->path = mem_text(src, e);
     int rc = m->path ? gguf_open(&p->gguf.file, src, e) : ERR_MEMORY;
     if (rc == 0)
         rc = gguf_config_make(&p->gguf.file, &p->config, e);
-    if (rc == 0 && !(p->config_text = json_dumps(p->config, JSON_INDENT(1))))
-        rc = err_set(e, ERR_MEMORY, "out of memory for config.json");
-    if (rc < 0)
-        return rc;
-    p->config_len = strlen(p->config_text);
-    rc = config_read(&m->config, p->config, src, e);
+    if (rc == 0)
+        rc = config_read(&m->config, p->config, src, e);
+    if (rc == 0)
+        rc = write_gguf_config(p, e);
     if (rc == 0)
         rc = gguf_source_open(&p->gguf, m, e);
     if (rc == 0)
@@ -204,6 +216,21 @@ static int add_quantised(struct convert_plan *p, enum convert_step step, const s
     return rc;
 }
 
+/* Adds a matrix of a GGUF file whose blocks stay. */
+static int add_blocks(struct convert_plan *p, const struct matrix *w, uint32_t format, struct moeflux_err *e)
+{
+    struct convert_item *it = add_item(p, CONVERT_BLOCKS, w->weight, e);
+    if (!it)
+        return ERR_MEMORY;
+    uint64_t at = p->weights_bytes;
+    int rc = add_output(p, it, w->weight->name, DTYPE_BLOCKS, w->cols, e);
+    struct tensor *t = &it->out[0];
+    it->format = t->format = format;
+    t->bytes = format_code_bytes(format_of(format), it->n);
+    p->weights_bytes = size_round_up(at, MANIFEST_ALIGN) + t->bytes;
+    return rc;
+}
+
 static int add_copy(struct convert_plan *p, const struct matrix *w, struct moeflux_err *e)
 {
     int rc = add_simple(p, CONVERT_COPY, w->weight, e);
@@ -221,6 +248,8 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
         rc = convert_choose_matrix(p, &w, &format, e);
     if (rc < 0)
         return rc;
+    if (format_is_block(format))
+        return add_blocks(p, &w, format, e);
     if (p->src.is_gguf && format != FORMAT_NONE) {
         bool exact = gguf_source_holds(&p->gguf, w.weight, format);
         return add_quantised(p, exact ? CONVERT_REPACK : CONVERT_QUANTISE, &w, format, e);

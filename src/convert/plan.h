@@ -19,6 +19,7 @@ enum convert_step {
     CONVERT_QUANTISE, /* a BF16, F16, F32, F8_E4M3 or quantised matrix becomes weight, scales and biases */
     CONVERT_NARROW,   /* a GGUF file's F16 or BF16, read as float32, becomes F16 or BF16 again */
     CONVERT_REPACK,   /* a GGUF file's codes and scales become weight, scales and biases, exactly */
+    CONVERT_BLOCKS,   /* a GGUF file's blocks stay */
 };
 
 struct convert_item {
@@ -27,7 +28,7 @@ struct convert_item {
     /* borrowed: those of a quantised src that is requantised; else NULL */
     const struct tensor *scales, *biases;
     uint64_t n;              /* number of weights in src */
-    uint32_t format;         /* CONVERT_QUANTISE, CONVERT_REPACK: the new FORMAT_* */
+    uint32_t format;         /* CONVERT_QUANTISE, CONVERT_REPACK, CONVERT_BLOCKS: the new FORMAT_* */
     enum convert_class kind; /* CONVERT_QUANTISE only */
     uint32_t n_out;          /* quantised: weight, scales and, if the format has them, biases; else 1 */
     struct tensor out[3];    /* the tensors in model_weights.bin */

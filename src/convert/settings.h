@@ -32,7 +32,7 @@ enum convert_rule { CONVERT_RULE_DEFAULT, CONVERT_RULE_MINMAX, CONVERT_RULE_SEAR
  * `lossy`. */
 #define CONVERT_MAX_LOSS 0.04
 
-/* All zero: MLX's defaults, and a quantised source is copied. */
+/* All zero: MLX's defaults, and a quantised source or a GGUF file's blocks are copied. */
 struct convert_settings {
     uint32_t bits, group;                /* all tensors except routed experts; 0: not requested */
     uint32_t expert_bits, expert_group;  /* 0: those of the rest, if requested */

@@ -52,6 +52,9 @@ struct gqa_config {
     bool sinks;      /* each head has one more score, without a value */
 };
 
+/* The key of a configuration that says delta_config.tiled; conversions of GGUF files write it. */
+#define CONFIG_TILED_KEY "linear_value_heads_tiled"
+
 struct delta_config {
     uint32_t n_k_heads, n_v_heads, k_head_dim, v_head_dim, conv_kernel;
     bool sigmoid; /* the output gate is sigmoid(z), else silu(z) */

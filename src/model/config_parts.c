@@ -176,6 +176,7 @@ static void read_hybrid(struct config *c, struct json_view *v, size_t n_types)
     d->k_head_dim = json_view_u32(v, "linear_key_head_dim", 1, CONFIG_MAX_HEAD_DIM);
     d->v_head_dim = json_view_u32(v, "linear_value_head_dim", 1, CONFIG_MAX_HEAD_DIM);
     d->conv_kernel = json_view_u32_or(v, "linear_conv_kernel_dim", 4, 2, CONFIG_MAX_CONV);
+    d->tiled = json_view_bool_or(v, CONFIG_TILED_KEY, false);
     config_read_experts(c, v, "num_experts");
     c->shared_inner = json_view_u32(v, "shared_expert_intermediate_size", 1, CONFIG_MAX_INNER);
     json_view_u32_or(v, "decoder_sparse_step", 1, 1, 1);

@@ -5,7 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "args.h"
 #include "base/err.h"
+#include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
 #include "model/names.h"
@@ -32,14 +34,15 @@ static int check_plain(const struct tensor *t, struct json_view *v, struct moefl
 {
     bool is_scale = names_ends_with(t->name, ".scales");
     bool is_table = (t->dtype == DTYPE_F8_E4M3 || t->dtype == DTYPE_F8_E8M0) && table_has(t->name);
-    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 && !is_table &&
+    bool is_blocks = t->dtype == DTYPE_BLOCKS;
+    if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 && !is_table && !is_blocks &&
         !(is_scale && t->dtype == DTYPE_U8))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: dtype %s, expected U32, BF16, F16%s F32%s", v->where,
                        t->name, tensor_dtype_name(t->dtype), is_scale ? "," : " or",
                        is_scale ? " or U8" : "");
     if (json_view_get(v, "bits"))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: bits are given for dtype %s, expected U32", v->where,
-                       t->name, tensor_dtype_name(t->dtype));
+                       t->name, is_blocks ? format_of(t->format)->name : tensor_dtype_name(t->dtype));
     return 0;
 }
 
@@ -60,7 +63,9 @@ static int read_entry(struct tensor *t, const json_t *entry, uint64_t bin_bytes,
     if (off % MANIFEST_ALIGN != 0)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: offset %" PRIu64 ", expected a multiple of %d", path,
                        t->name, off, MANIFEST_ALIGN);
-    int rc = tensor_describe(t, dtype, shape, off, bytes, bin_bytes, path, e);
+    uint32_t blocks = format_find_block(dtype);
+    int rc = blocks == FORMAT_NONE ? tensor_describe(t, dtype, shape, off, bytes, bin_bytes, path, e)
+                                   : tensor_describe_blocks(t, blocks, shape, off, bytes, bin_bytes, path, e);
     v.e = e;
     if (rc < 0)
         return rc;

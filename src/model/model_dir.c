@@ -94,7 +94,7 @@ static int read_usual_formats(const struct opening *o, struct expert_formats *f,
 }
 
 /* Reads the format of one projection of a layer's experts from an object with mode, bits, group_size and the
- * dtype of the scales. */
+ * dtype of the scales, or with a block format's name as dtype. */
 static int read_format(const struct opening *o, const json_t *layer, const char *part, uint32_t at,
                        uint32_t *format, struct moeflux_err *e)
 {
@@ -105,10 +105,18 @@ static int read_format(const struct opening *o, const json_t *layer, const char 
     snprintf(what, sizeof what, "experts of layer %u: %s", at, part);
     if (!json_is_object(object))
         return err_set(e, ERR_FORMAT, "%s: %s is missing, expected an object", where, what);
+    struct json_view v = {.objects = {object}, .where = where, .e = e};
+    const char *blocks = json_view_text_or(&v, "dtype", NULL);
+    if (v.rc < 0 || blocks) {
+        *format = blocks ? format_find_block(blocks) : FORMAT_NONE;
+        return v.rc < 0 ? v.rc
+               : *format != FORMAT_NONE
+                   ? 0
+                   : err_set(e, ERR_UNSUPPORTED, "%s: %s: unknown dtype %.32s", where, what, blocks);
+    }
     int rc = quant_config_entry(object, 4, where, what, &entry, e);
     if (rc < 0)
         return rc;
-    struct json_view v = {.objects = {object}, .where = where, .e = e};
     const char *dtype = json_view_text_or(&v, "scales", entry.mode == QUANT_AFFINE ? "BF16" : "U8");
     const struct tensor t = {.name = what, .mode = entry.mode, .bits = entry.bits, .group = entry.group};
     return v.rc < 0 ? v.rc : tensor_find_format(&t, tensor_find_dtype(dtype), where, format, e);

@@ -124,27 +124,16 @@ static bool shape_bytes(const struct tensor *t, uint32_t width, uint64_t *bytes)
     return true;
 }
 
-int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *shape, uint64_t off,
-                    uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e)
+/* Fills off and bytes. expected: the bytes that the shape has; type: name of the dtype, for messages. */
+static int place(struct tensor *t, const char *type, uint64_t expected, uint64_t off, uint64_t bytes,
+                 uint64_t area_bytes, const char *where, struct moeflux_err *e)
 {
-    size_t k = 0;
-    while (k < N_DTYPES && strcmp(dtypes[k].name, dtype) != 0)
-        k++;
-    if (k == N_DTYPES)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: unknown dtype %s", where, t->name, dtype);
-    t->dtype = dtypes[k].dtype;
-    int rc = read_shape(t, shape, where, e);
-    if (rc < 0)
-        return rc;
-
     char text[TENSOR_SHAPE_TEXT];
-    uint64_t expected, end;
+    uint64_t end;
     tensor_shape_text(t, text);
-    if (!shape_bytes(t, dtypes[k].bytes, &expected))
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s of %s overflows", where, t->name, text, dtype);
     if (expected != bytes)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " bytes, expected %" PRIu64 " for %s %s",
-                       where, t->name, bytes, expected, dtype, text);
+                       where, t->name, bytes, expected, type, text);
     if (!size_add(off, bytes, &end) || end > area_bytes)
         return err_set(e, ERR_FORMAT,
                        "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " reach past the end (%" PRIu64
@@ -152,8 +141,51 @@ int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *sh
                        where, t->name, off, bytes, area_bytes);
     t->off = off;
     t->bytes = bytes;
-    t->format = FORMAT_NONE;
     return 0;
+}
+
+static int fail_overflow(const struct tensor *t, const char *type, const char *where, struct moeflux_err *e)
+{
+    char text[TENSOR_SHAPE_TEXT];
+    tensor_shape_text(t, text);
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: shape %s of %s overflows", where, t->name, text, type);
+}
+
+int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *shape, uint64_t off,
+                    uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e)
+{
+    size_t k = 0;
+    uint64_t expected;
+    while (k < N_DTYPES && strcmp(dtypes[k].name, dtype) != 0)
+        k++;
+    if (k == N_DTYPES)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: unknown dtype %s", where, t->name, dtype);
+    t->dtype = dtypes[k].dtype;
+    t->format = FORMAT_NONE;
+    int rc = read_shape(t, shape, where, e);
+    if (rc < 0)
+        return rc;
+    if (!shape_bytes(t, dtypes[k].bytes, &expected))
+        return fail_overflow(t, dtype, where, e);
+    return place(t, dtype, expected, off, bytes, area_bytes, where, e);
+}
+
+int tensor_describe_blocks(struct tensor *t, uint32_t format, const struct json_t *shape, uint64_t off,
+                           uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e)
+{
+    const struct format *f = format_of(format);
+    uint64_t n;
+    t->dtype = DTYPE_BLOCKS;
+    t->format = format;
+    int rc = read_shape(t, shape, where, e);
+    if (rc < 0)
+        return rc;
+    if (!shape_bytes(t, f->block_bytes, &n))
+        return fail_overflow(t, f->name, where, e);
+    if (!format_takes_cols(f, tensor_cols(t)))
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " columns of %s, expected a multiple of %u",
+                       where, t->name, tensor_cols(t), f->name, f->group);
+    return place(t, f->name, format_code_bytes(f, n / f->block_bytes), off, bytes, area_bytes, where, e);
 }
 
 static const struct {

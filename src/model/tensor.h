@@ -46,6 +46,9 @@ int tensor_fail_dtype(const struct tensor *t, const char *expected, const char *
  * area. */
 int tensor_describe(struct tensor *t, const char *dtype, const struct json_t *shape, uint64_t off,
                     uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e);
+/* The same for a block format: t becomes DTYPE_BLOCKS. ERR_FORMAT also: a row is not whole blocks. */
+int tensor_describe_blocks(struct tensor *t, uint32_t format, const struct json_t *shape, uint64_t off,
+                           uint64_t bytes, uint64_t area_bytes, const char *where, struct moeflux_err *e);
 
 /* Finds the FORMAT_* of a quantised weight from its mode, bits, group and the dtype of its scales. `where` is
  * for messages. ERR_UNSUPPORTED: there is no such format. ERR_FORMAT: the scales' dtype does not fit the

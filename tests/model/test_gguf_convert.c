@@ -39,9 +39,10 @@ static int run(const char *src, const char *dst, struct convert_settings s, stru
     return convert_run(&o, r ? r : &ignored, e);
 }
 
-/* Each of the files, converted once for all tests. */
+/* Each of the files, converted once for all tests: to affine codes, and with its blocks. */
+static const struct convert_settings AFFINE = {.mode = CONVERT_MODE_AFFINE};
 static char *all;
-static const char *models[N_FILES];
+static const char *models[N_FILES], *kept[N_FILES];
 
 static int convert_all(void **state)
 {
@@ -49,10 +50,13 @@ static int convert_all(void **state)
     struct moeflux_err e;
     all = tmp_tree_new();
     for (int i = 0; i < N_FILES; i++) {
-        char src[96];
+        char src[96], name[96];
         snprintf(src, sizeof src, MODELS "%s", files[i]);
+        snprintf(name, sizeof name, "kept-%s", files[i]);
         models[i] = tmp_tree_path(all, files[i]);
-        check_ok(run(src, models[i], (struct convert_settings){0}, NULL, &e), &e);
+        kept[i] = tmp_tree_path(all, name);
+        check_ok(run(src, models[i], AFFINE, NULL, &e), &e);
+        check_ok(run(src, kept[i], (struct convert_settings){0}, NULL, &e), &e);
     }
     return 0;
 }
@@ -95,11 +99,13 @@ static void logits_are_those_of_the_numbers_in_the_file(void **state)
     golden_open(&g, MODELS "golden.safetensors");
     for (uint32_t i = 0; i < N_FILES; i++) {
         static const char *const devices[] = {"reference", "cpu"};
-        for (int k = 0; k < 2; k++) {
-            double x = distance(models[i], devices[k], &g, i);
-            printf("%s on %s: %.1e\n", files[i], devices[k], x);
+        for (int k = 0; k < 4; k++) {
+            const char *dir = k < 2 ? models[i] : kept[i], *as = k < 2 ? "affine" : "blocks";
+            double x = distance(dir, devices[k % 2], &g, i);
+            printf("%s as %s on %s: %.1e\n", files[i], as, devices[k % 2], x);
             if (!(x < 3e-5))
-                fail_msg("%s on %s: logits are off by %g of the largest", files[i], devices[k], x);
+                fail_msg("%s as %s on %s: logits are off by %g of the largest", files[i], as, devices[k % 2],
+                         x);
         }
     }
     golden_close(&g);
@@ -123,7 +129,7 @@ static void what_a_format_holds_is_taken_exactly(void **state)
     struct moeflux_err e;
     struct convert_result r;
     const char *dst = tmp_tree_path(tmp, "q");
-    check_ok(run(MODELS "qwen3moe.gguf", dst, (struct convert_settings){0}, &r, &e), &e);
+    check_ok(run(MODELS "qwen3moe.gguf", dst, AFFINE, &r, &e), &e);
     for (int i = 0; i < CONVERT_N_CLASSES; i++)
         assert_int_equal(r.errors.of[i].weights, 0);
     check_ok(model_dir_open(&m, dst, &e), &e);
@@ -145,6 +151,67 @@ static void what_a_format_holds_is_taken_exactly(void **state)
     assert_string_equal(format_of(m.experts[1].formats.up)->name, "MXFP4");
     assert_string_equal(name_of(&m, "model.layers.0.self_attn.embed_q", 128, 32), "F32");
     model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+/* Returns the bytes of a model's experts in its files. */
+static uint64_t expert_bytes(const char *path, struct model_dir *m)
+{
+    struct moeflux_err e = {0};
+    check_ok(model_dir_open(m, path, &e), &e);
+    return m->expert_bytes;
+}
+
+static void blocks_stay_if_nothing_else_is_requested(void **state)
+{
+    (void)state;
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    check_ok(model_dir_open(&m, kept[0], &e), &e);
+    assert_string_equal(name_of(&m, "model.embed_tokens", 272, 256), "Q4_0");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.q_proj", 64, 256), "Q4_K");
+    assert_string_equal(name_of(&m, "model.layers.0.self_attn.v_proj", 32, 256), "F16");
+    /* Q4_K and Q5_K have no common type. */
+    assert_string_equal(format_of(m.experts[0].formats.up)->name, "Q5 g32 f32");
+    assert_string_equal(format_of(m.experts[0].formats.down)->name, "Q8_0");
+    model_dir_close(&m);
+    /* A layer file has the bytes of the file's tensors, and value heads their order. */
+    uint64_t was = expert_bytes(MODELS "qwen35moe.gguf", &m);
+    assert_true(m.config.parts[1].delta.tiled);
+    model_dir_close(&m);
+    assert_int_equal(expert_bytes(kept[1], &m), was);
+    assert_true(m.config.parts[1].kind == PART_DELTA_NET && m.config.parts[1].delta.tiled);
+    model_dir_close(&m);
+    expert_bytes(models[1], &m);
+    assert_false(m.config.parts[1].delta.tiled);
+    model_dir_close(&m);
+}
+
+/* MXFP4, which the others have, gets the storage format's layout and kernels. */
+static void kept_blocks_give_the_bits_of_the_file(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {1, 40, 7, 23, 5};
+    static const char *const same[] = {"qwen3moe_even.gguf", "qwen35moe.gguf", "qwen3next.gguf",
+                                       "qwen4exp.gguf",      "glm4moe.gguf",   "minimax.gguf"};
+    enum { N_IDS = sizeof ids / sizeof *ids, N_SAME = sizeof same / sizeof *same };
+    char *tmp = tmp_tree_new();
+    struct moeflux_err e = {0};
+    for (int i = 0; i < N_SAME; i++) {
+        char src[96];
+        float logits[2][512] = {{0}};
+        const char *dst = tmp_tree_path(tmp, same[i]);
+        snprintf(src, sizeof src, MODELS "%s", same[i]);
+        check_ok(run(src, dst, (struct convert_settings){0}, NULL, &e), &e);
+        for (int k = 0; k < 2; k++) {
+            struct sequence q = sequence_open(k ? dst : src, "cpu", 4, 0, 64);
+            assert_true(q.vocab <= 512);
+            sequence_eval(&q, ids, N_IDS, logits[k]);
+            sequence_close(&q);
+        }
+        if (memcmp(logits[0], logits[1], sizeof logits[0]) != 0)
+            fail_msg("%s: converted, it has other logits", same[i]);
+    }
     tmp_tree_remove(tmp);
 }
 
@@ -269,12 +336,13 @@ static void what_loses_more_than_the_limit_needs_lossy(void **state)
     const char *dst = tmp_tree_path(tmp, "dst"), *src = tmp_tree_path(tmp, "x.gguf");
     gguf_writer_model(&w, 256, 256, 10);
     gguf_writer_finish(&w, tmp, "x.gguf");
-    assert_int_equal(run(src, dst, (struct convert_settings){0}, &r, &e), ERR_UNSUPPORTED);
+    assert_int_equal(run(src, dst, AFFINE, &r, &e), ERR_UNSUPPORTED);
     assert_non_null(
         strstr(e.text, "tensor blk.0.ffn_gate_exps.weight: Q2_K becomes Q4 g32, which changes it by"));
     assert_non_null(strstr(e.text, "--lossy takes it"));
     /* It goes on where it stopped. */
-    check_ok(run(src, dst, (struct convert_settings){.lossy = true}, &r, &e), &e);
+    const struct convert_settings lossy = {.mode = CONVERT_MODE_AFFINE, .lossy = true};
+    check_ok(run(src, dst, lossy, &r, &e), &e);
     const struct convert_error *x = &r.errors.of[CONVERT_CLASS_EXPERTS];
     assert_true(x->weights == 3 * 2 * 256 * 256 && sqrt(x->stored / x->squares) > CONVERT_MAX_LOSS);
     /* Bits that are asked for are no accident. */
@@ -419,6 +487,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_the_numbers_in_the_file),
         cmocka_unit_test(what_a_format_holds_is_taken_exactly),
+        cmocka_unit_test(blocks_stay_if_nothing_else_is_requested),
+        cmocka_unit_test(kept_blocks_give_the_bits_of_the_file),
         cmocka_unit_test(scales_are_rounded_where_that_is_asked_for),
         cmocka_unit_test(bits_that_are_asked_for_are_made_of_the_numbers),
         cmocka_unit_test(hostile_files_take_little_memory),

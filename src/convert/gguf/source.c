@@ -1,5 +1,6 @@
 #include "convert/gguf/source.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -95,7 +96,8 @@ static int add_place(struct gguf_source *s, const struct config *c, const struct
                              .blocks = blocks,
                              .type = gguf_type_find(blocks->format),
                              .is_decay = t->change == TENSOR_LOG_OF_NEGATED};
-    find_order(p, c, t->name);
+    if (!s->keeps_blocks)
+        find_order(p, c, t->name);
     t->dtype = DTYPE_GGUF;
     t->format = FORMAT_NONE;
     t->change = TENSOR_AS_IS;
@@ -184,16 +186,25 @@ static uint32_t own_format(const struct gguf_source *s, const struct tensor *t)
     return exact != FORMAT_NONE && gguf_source_holds(s, t, exact) ? exact : lossy_format(p->type->instead);
 }
 
+/* Returns whether the tensor is blocks and stays so. */
+static bool is_kept(const struct gguf_source *s, const struct tensor *t)
+{
+    const struct ggml_type *blocks = place_of(s, t)->blocks;
+    return s->keeps_blocks && format_is_block(blocks->format) && blocks->format != FORMAT_G_MXFP4;
+}
+
 uint32_t gguf_source_format(const struct gguf_source *s, const struct tensor *t)
 {
     const struct ggml_type *blocks = place_of(s, t)->blocks;
-    return blocks->block == 1 ? blocks->format : own_format(s, t);
+    return blocks->block == 1 || is_kept(s, t) ? blocks->format : own_format(s, t);
 }
 
 uint32_t gguf_source_expert_format(const struct gguf_source *s, const struct tensor *a,
                                    const struct tensor *b)
 {
     const struct gguf_type *x = place_of(s, a)->type, *y = place_of(s, b)->type;
+    if (x == y && is_kept(s, a))
+        return x->format;
     uint32_t bits = (uint32_t)size_max(x->bits, y->bits);
     uint32_t both[] = {own_format(s, a), own_format(s, b), format_find_affine(bits, GGUF_GROUP, SCALE_F16),
                        format_find_affine(bits, GGUF_GROUP, SCALE_F32)};
@@ -383,6 +394,23 @@ int gguf_source_codes(const struct gguf_source *s, const struct tensor *t, uint6
 {
     struct writing w = {s, format_of(format), out->codes, out->scales, out->biases, sum};
     return walk(s, t, first, n, add_groups, &w, e);
+}
+
+static int add_block(void *ctx, const struct gguf_place *p, const uint8_t *block, uint64_t from, uint64_t n,
+                     struct moeflux_err *e)
+{
+    uint8_t **out = ctx;
+    (void)e;
+    assert(from == 0 && n == p->blocks->block);
+    memcpy(*out, block, p->blocks->bytes);
+    *out += p->blocks->bytes;
+    return 0;
+}
+
+int gguf_source_blocks(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
+                       uint8_t *out, struct moeflux_err *e)
+{
+    return walk(s, t, first, n, add_block, &out, e);
 }
 
 uint64_t gguf_source_bytes(const struct gguf_source *s, const struct tensor *t, uint64_t n)

@@ -22,6 +22,7 @@ struct gguf_source {
     struct gguf_place *places; /* [n_places]; tensor.off of the model_dir's tensors is the index */
     size_t n_places;
     bool rounds_scales; /* scales that float16 does not represent are rounded to it */
+    bool keeps_blocks;  /* matrices stay as blocks, and value heads in the file's order */
 };
 
 /* Fills m->files (borrowed), tensors and n_tensors. The file must be open and m->config read. ERR_FORMAT,
@@ -30,10 +31,11 @@ int gguf_source_open(struct gguf_source *s, struct model_dir *m, struct moeflux_
 /* Removes the borrowed files from `m` and closes the source. Zeroed ones are legal. */
 void gguf_source_close(struct gguf_source *s, struct model_dir *m);
 
-/* Returns the format that a matrix gets: one that holds it exactly, if there is one; a plain one for plain
- * numbers. */
+/* Returns the format that a matrix gets: its own with keeps_blocks, except MXFP4, which has the same bytes as
+ * the storage format; one that holds it exactly, if there is one; a plain one for plain numbers. */
 uint32_t gguf_source_format(const struct gguf_source *s, const struct tensor *t);
-/* Returns the common format of two stacks of experts; never a plain one. */
+/* Returns the common format of two stacks of experts; never a plain one. Stacks of different types become
+ * affine codes also with keeps_blocks. */
 uint32_t gguf_source_expert_format(const struct gguf_source *s, const struct tensor *a,
                                    const struct tensor *b);
 /* Returns whether this format holds the tensor's numbers exactly, group by group; with rounds_scales, whether
@@ -49,6 +51,10 @@ int gguf_source_read(const struct gguf_source *s, const struct tensor *t, uint64
 int gguf_source_codes(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
                       uint32_t format, const struct convert_codes *out, struct convert_error *sum,
                       struct moeflux_err *e);
+
+/* Reads the blocks of numbers [first, first + n), whole blocks of a format that the tensor keeps. ERR_IO. */
+int gguf_source_blocks(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
+                       uint8_t *out, struct moeflux_err *e);
 
 /* Returns the bytes of n numbers in the file. */
 uint64_t gguf_source_bytes(const struct gguf_source *s, const struct tensor *t, uint64_t n);
