@@ -61,15 +61,22 @@ void put_acts(uint slot)
 uint ahead_slot, ahead_slot_part;
 Matrix ahead;
 
+// Returns the parts of a row. In the last part some lanes may have no piece.
 uint n_parts(const uint format)
 {
-    return COLS / (4 * piece_vecs(format)) / SUBGROUP;
+    return (COLS / (4 * piece_vecs(format)) + SUBGROUP - 1) / SUBGROUP;
+}
+
+bool has_piece(const uint format, uint piece)
+{
+    uint pieces = COLS / (4 * piece_vecs(format));
+    return pieces % SUBGROUP == 0 || piece < pieces;
 }
 
 void fetch_slot(const uint format, uint start)
 {
     uint piece = ahead_slot_part * SUBGROUP + gl_SubgroupInvocationID;
-    if (ahead_slot < a.end_slot) {
+    if (ahead_slot < a.end_slot && has_piece(format, piece)) {
         begin_step(now);
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             load_piece(now, r, format, ahead.weight, ahead.scales, ahead.biases, (start + r) * COLS, piece);
@@ -96,8 +103,9 @@ void add_slots(const uint format, uint token, uint start, inout float total[MAX_
         if (slot + 1 < a.end_slot)
             fetch_acts(token, slot + 1);
         [[dont_unroll]] for (uint i = 0; i < n_parts(format); i++) {
-            add_step(acc, format, now,
-                     slot % 2 * (COLS / 4) + (i * SUBGROUP + gl_SubgroupInvocationID) * vecs);
+            uint piece = i * SUBGROUP + gl_SubgroupInvocationID;
+            if (has_piece(format, piece))
+                add_step(acc, format, now, slot % 2 * (COLS / 4) + piece * vecs);
             fetch_slot(format, start);
         }
         [[unroll]] for (uint r = 0; r < ROWS; r++)
