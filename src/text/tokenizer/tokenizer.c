@@ -8,7 +8,6 @@
 #include "base/gguf.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "text/tokenizer/nfc.h"
 #include "text/tokenizer/work_limit.h"
 #include "text/tokenizer/config.h"
 #include "text/tokenizer/file.h"
@@ -81,20 +80,55 @@ struct encoding {
     enum token_specials specials;
     struct token_list *out;
     struct str normal; /* normalised form of the current stretch of text */
+    struct str lookup; /* scratch of vocab_find */
     struct bpe_scratch scratch;
     struct work_limit limit;
 };
 
+/* Adds the tokens of single bytes. */
+static int add_bytes(struct encoding *x, const char *bytes, size_t len, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < len; i++)
+        rc = token_list_add(&x->scratch.piece, x->t->byte_ids[(uint8_t)bytes[i]], e);
+    return rc;
+}
+
+/* Returns the id of a token of the model by its text in the file; -1: there is none, or it is an added token,
+ * which only the search for them may produce. */
+static int32_t find_plain(struct encoding *x, const char *text, size_t len)
+{
+    const struct vocab *v = &x->t->vocab;
+    int32_t id = v->writing == VOCAB_BYTE_LEVEL ? vocab_find_bytes(v, text, len)
+                                                : vocab_find(v, text, len, &x->lookup);
+    return id >= 0 && !v->tokens[id].added ? id : -1;
+}
+
+/* Adds the token of each character. A character without a token becomes those of its bytes. */
+static int add_characters(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (size_t at = 0, end; rc == 0 && at < len; at = end) {
+        for (end = at + 1; end < len && ((uint8_t)text[end] & 0xc0) == 0x80; end++)
+            ;
+        int32_t id = find_plain(x, text + at, end - at);
+        rc = id >= 0 ? token_list_add(&x->scratch.piece, id, e) : add_bytes(x, text + at, end - at, e);
+        if (rc == 0 && !work_limit_ask(&x->limit, 1))
+            rc = work_limit_error(&x->limit, "the vocabulary", at, len, e);
+    }
+    return rc;
+}
+
 static int encode_piece(void *ctx, const char *piece, size_t len, struct moeflux_err *e)
 {
     struct encoding *x = ctx;
-    if (x->t->ignore_merges) {
-        int32_t id = vocab_find_bytes(&x->t->vocab, piece, len);
-        /* Only the search for added tokens may produce one. */
-        if (id >= 0 && !x->t->vocab.tokens[id].added)
-            return token_list_add(x->out, id, e);
-    }
-    return bpe_encode(&x->t->bpe, piece, len, &x->scratch, x->out, e);
+    int32_t id = x->t->ignore_merges ? find_plain(x, piece, len) : -1;
+    if (id >= 0)
+        return token_list_add(x->out, id, e);
+    x->scratch.piece.n = 0;
+    int rc = x->t->vocab.writing == VOCAB_BYTE_LEVEL ? add_bytes(x, piece, len, e)
+                                                     : add_characters(x, piece, len, e);
+    return rc < 0 ? rc : bpe_encode(&x->t->bpe, &x->scratch, x->out, e);
 }
 
 /* Appends the set's tokens in the text, and calls `rest` for the stretches between them. */
@@ -129,10 +163,8 @@ static int encode_plain(struct encoding *x, const char *text, size_t len, struct
 
 static int encode_raw(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
 {
-    if (!x->t->nfc)
-        return encode_between(x, &x->t->added_normalised, text, len, encode_plain, e);
     str_clear(&x->normal);
-    int rc = nfc_add(text, len, &x->normal, e);
+    int rc = normalise_add(&x->t->normaliser, text, len, &x->normal, e);
     if (rc < 0)
         return rc;
     return encode_between(x, &x->t->added_normalised, str_text(&x->normal), x->normal.len, encode_plain, e);
@@ -158,6 +190,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, en
         *n_replaced += n;
     bpe_scratch_free(&x.scratch);
     str_free(&x.normal);
+    str_free(&x.lookup);
     str_free(&clean);
     return rc;
 }
