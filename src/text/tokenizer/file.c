@@ -23,8 +23,8 @@ static bool marks_spaces(const json_t *step, bool decodes)
 {
     const json_t *from = json_object_get(json_object_get(step, "pattern"), "String"),
                  *to = json_object_get(step, "content");
-    return json_is_text(json_object_get(step, "type"), "Replace") &&
-           json_is_text(decodes ? to : from, " ") && json_is_text(decodes ? from : to, VOCAB_SPACE);
+    return json_is_text(json_object_get(step, "type"), "Replace") && json_is_text(decodes ? to : from, " ") &&
+           json_is_text(decodes ? from : to, VOCAB_SPACE);
 }
 
 /* Prepend comes first, so that what it writes is a space. */
@@ -149,8 +149,7 @@ static int read_pretokenizer_step(struct tokenizer *t, const json_t *step, size_
     if (json_is_text(type, "ByteLevel") && idx + 1 == n_steps && !is_piece)
         return read_byte_level(step, where, e);
     return err_set(e, ERR_UNSUPPORTED, "%s: type %s, expected \"Split\" or \"Digits\" steps%s", where,
-                   json_quote_member(step, "type").text,
-                   is_piece ? "" : " and one \"ByteLevel\" at the end");
+                   json_quote_member(step, "type").text, is_piece ? "" : " and one \"ByteLevel\" at the end");
 }
 
 static int read_pretokenizer(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
@@ -202,8 +201,7 @@ static int read_model_options(struct tokenizer *t, const json_t *model, struct m
         return err_set(e, ERR_UNSUPPORTED, "model: type %s, only \"BPE\" is supported",
                        json_quote_member(model, "type").text);
     struct json_view v = json_view_of(model, "model", e);
-    t->vocab.writing =
-        json_view_bool_or(&v, "byte_fallback", false) ? VOCAB_SENTENCEPIECE : VOCAB_BYTE_LEVEL;
+    t->vocab.writing = json_view_bool_or(&v, "byte_fallback", false) ? VOCAB_SENTENCEPIECE : VOCAB_BYTE_LEVEL;
     t->ignore_merges = json_view_bool_or(&v, "ignore_merges", false);
     return v.rc < 0 ? v.rc : refuse_affixes(model, e);
 }
@@ -214,7 +212,8 @@ static int read_model_options(struct tokenizer *t, const json_t *model, struct m
  * in front of a text, which tokens have like any other. */
 static int check_decoder(const struct tokenizer *t, const json_t *root, struct moeflux_err *e)
 {
-    const json_t *decoder = json_member(root, "decoder"), *steps = json_object_get(decoder, "decoders"), *step;
+    const json_t *decoder = json_member(root, "decoder"), *steps = json_object_get(decoder, "decoders"),
+                 *step;
     bool spaces = false, bytes = false;
     size_t i;
     if (t->vocab.writing == VOCAB_BYTE_LEVEL)
@@ -227,9 +226,10 @@ static int check_decoder(const struct tokenizer *t, const json_t *root, struct m
         else if (json_is_text(type, "ByteFallback"))
             bytes = true;
         else if (!json_is_text(type, "Fuse") && !json_is_text(type, "Strip"))
-            return err_set(e, ERR_UNSUPPORTED,
-                           "decoder: type %s, expected Replace of U+2581 by space, ByteFallback, Fuse or Strip",
-                           json_quote_member(step, "type").text);
+            return err_set(
+                e, ERR_UNSUPPORTED,
+                "decoder: type %s, expected Replace of U+2581 by space, ByteFallback, Fuse or Strip",
+                json_quote_member(step, "type").text);
     }
     if (spaces && bytes && t->normaliser.marks_spaces)
         return 0;

@@ -17,7 +17,9 @@ struct tokenizer {
     struct vocab vocab;
     struct bpe bpe;
     int32_t byte_ids[256]; /* the token that stands for one byte; -1: none */
-    bool ignore_merges;    /* a piece that is a token becomes that token without merging */
+    /* SentencePiece: [b] some token has a space after the byte b. After other bytes merging can stop. */
+    bool joins_space[256];
+    bool ignore_merges; /* a piece that is a token becomes that token without merging */
     struct normaliser normaliser;
     int32_t bos;                  /* id of the token before every text; -1: none */
     char *chat_template;          /* Jinja source; NULL: the directory has none */

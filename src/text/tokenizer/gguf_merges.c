@@ -105,8 +105,10 @@ int gguf_merges_make(struct gguf_merges *m, const struct gguf *g, const uint32_t
     if (!scores || !tokens)
         return err_set(e, ERR_FORMAT, "key tokenizer.ggml.%s is missing", tokens ? "scores" : "tokens");
     if (scores->n != tokens->n || tokens->n > VOCAB_MAX_IDS)
-        return err_set(e, ERR_FORMAT, "%" PRIu64 " scores of %" PRIu64 " tokens, expected one each, of at "
-                       "most %d tokens", scores->n, tokens->n, VOCAB_MAX_IDS);
+        return err_set(e, ERR_FORMAT,
+                       "%" PRIu64 " scores of %" PRIu64 " tokens, expected one each, of at "
+                       "most %d tokens",
+                       scores->n, tokens->n, VOCAB_MAX_IDS);
     int rc = gguf_f32_list(g, scores, &list, e);
     if (rc == 0)
         rc = read_vocab(m, g, tokens, types, e);

@@ -38,11 +38,13 @@ enum { MAX_PATTERNS = 3 };
 #define O200K        CAPITALS(UPPER, LOWER) " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
 #define QWEN2        CONTRACTIONS "|" LETTERS "|\\p{N}|" SIGNS "|" SPACES
 #define DEEPSEEK3                                                                                            \
-    {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",                                           \
-     "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "  \
-     "?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES}
-#define BAILING                                                                                              \
-    "'(?i:[sdmt]|ll|ve|re)|" LETTERS "|\\p{N}|" SIGNS "|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
+    {                                                                                                        \
+        "\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",                                         \
+            "[!\"#$%&'()*+,\\-./"                                                                            \
+            ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "               \
+            "?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES                                                              \
+    }
+#define BAILING "'(?i:[sdmt]|ll|ve|re)|" LETTERS "|\\p{N}|" SIGNS "|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
 static const struct split {
     const char *name; /* tokenizer.ggml.pre */
     bool nfc;         /* the tokenizer normalises texts to NFC; the file does not say so */
@@ -139,7 +141,8 @@ static int find_kind(const struct gguf *g, struct kind *k, struct moeflux_err *e
     k->has_scores = is_llama;
     k->adds_bos = !k->split;
     free(model);
-    return rc || k->split ? rc : get_bool(g, "tokenizer.ggml.add_space_prefix", is_llama, &k->space_prefix, e);
+    return rc || k->split ? rc
+                          : get_bool(g, "tokenizer.ggml.add_space_prefix", is_llama, &k->space_prefix, e);
 }
 
 /* --- JSON --- */
@@ -180,8 +183,8 @@ static void add_split(struct str *out, const struct split *s)
 /* Adds what SentencePiece does: spaces become U+2581, and nothing is split. */
 static void add_pieces(struct str *out, bool space_prefix)
 {
-    static const char mark[] = "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"" VOCAB_SPACE
-                               "\"}",
+    static const char mark[] =
+        "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"" VOCAB_SPACE "\"}",
                       unmark[] = "{\"type\": \"Replace\", \"pattern\": {\"String\": \"" VOCAB_SPACE
                                  "\"}, \"content\": \" \"}";
     str_addf(out, " \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [%s%s]},\n",

@@ -183,6 +183,16 @@ static int find_byte_ids(struct tokenizer *t, struct moeflux_err *e)
     return 0;
 }
 
+/* Fills t->joins_space. */
+static void find_joins(struct tokenizer *t)
+{
+    const struct vocab *v = &t->vocab;
+    for (int32_t id = 0; id < v->n_ids; id++)
+        for (uint32_t i = 1; i < v->tokens[id].len; i++)
+            if (v->bytes.data[v->tokens[id].off + i] == ' ')
+                t->joins_space[(uint8_t)v->bytes.data[v->tokens[id].off + i - 1]] = true;
+}
+
 struct merge {
     struct jsonscan_text left, right;
 };
@@ -296,6 +306,8 @@ static int read_all(struct reading *r, const struct tokenizer_lists *lists, stru
         rc = read_added(r, lists->added, e);
     if (rc == 0)
         rc = find_byte_ids(r->t, e);
+    if (rc == 0)
+        find_joins(r->t);
     return rc < 0 ? rc : read_merges(r, lists->merges, e);
 }
 

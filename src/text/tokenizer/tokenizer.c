@@ -104,15 +104,30 @@ static int32_t find_plain(struct encoding *x, const char *text, size_t len)
     return id >= 0 && !v->tokens[id].added ? id : -1;
 }
 
-/* Adds the token of each character. A character without a token becomes those of its bytes. */
+/* Merges the ids collected so far and begins anew. */
+static int merge_piece(struct encoding *x, struct moeflux_err *e)
+{
+    int rc = bpe_encode(&x->t->bpe, &x->scratch, x->out, e);
+    x->scratch.piece.n = 0;
+    return rc;
+}
+
+/* Adds the token of each character. A character without a token becomes those of its bytes. Merges what comes
+ * before a space if no token reaches across. */
 static int add_characters(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
 {
+    static const size_t n_space = sizeof VOCAB_SPACE - 1;
+    bool joins = true;
     int rc = 0;
     for (size_t at = 0, end; rc == 0 && at < len; at = end) {
         for (end = at + 1; end < len && ((uint8_t)text[end] & 0xc0) == 0x80; end++)
             ;
+        bool is_space = end - at == n_space && memcmp(text + at, VOCAB_SPACE, n_space) == 0;
+        rc = is_space && !joins ? merge_piece(x, e) : 0;
         int32_t id = find_plain(x, text + at, end - at);
-        rc = id >= 0 ? token_list_add(&x->scratch.piece, id, e) : add_bytes(x, text + at, end - at, e);
+        joins = id < 0 || x->t->joins_space[is_space ? ' ' : (uint8_t)text[end - 1]];
+        if (rc == 0)
+            rc = id >= 0 ? token_list_add(&x->scratch.piece, id, e) : add_bytes(x, text + at, end - at, e);
         if (rc == 0 && !work_limit_ask(&x->limit, 1))
             rc = work_limit_error(&x->limit, "the vocabulary", at, len, e);
     }
@@ -128,7 +143,7 @@ static int encode_piece(void *ctx, const char *piece, size_t len, struct moeflux
     x->scratch.piece.n = 0;
     int rc = x->t->vocab.writing == VOCAB_BYTE_LEVEL ? add_bytes(x, piece, len, e)
                                                      : add_characters(x, piece, len, e);
-    return rc < 0 ? rc : bpe_encode(&x->t->bpe, &x->scratch, x->out, e);
+    return rc < 0 ? rc : merge_piece(x, e);
 }
 
 /* Appends the set's tokens in the text, and calls `rest` for the stretches between them. */
