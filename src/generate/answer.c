@@ -418,7 +418,7 @@ static int end(struct writer *w, struct moeflux_err *e)
         return 0;
     str_clear(&w->shown);
     if (w->options->chat)
-        chat_filter_end(&w->filter, &w->shown);
+        chat_filter_end(&w->filter, &w->generator->chat, &w->shown);
     utf8_stream_push(&w->utf8, str_text(&w->shown), w->shown.len, &w->fresh);
     return end_part(w, e);
 }

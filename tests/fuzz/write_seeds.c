@@ -301,26 +301,34 @@ static void write_user_files(struct seeds *s)
              "{\"prompt\": \"a\", \"stop\": \"x\", \"logprobs\": 3, \"tools\": [{\"type\": \"function\", "
              "\"function\": {\"name\": \"f\", \"parameters\": {}}}], \"tool_choice\": \"auto\"}");
     put_text(s, "calls",
-             "\x08 a <tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1}}\n</tool_call>\n b");
-    put_text(s, "calls", "\x10<tool_call>{\"arguments\": \"{}\", \"name\": \"put\"}</tool_call>");
+             "\x10 a <tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1}}\n</tool_call>\n b");
+    put_text(s, "calls", "\x20<tool_call>{\"arguments\": \"{}\", \"name\": \"put\"}</tool_call>");
     put_text(s, "calls",
-             "\x09<tool_call>\n<function=put>\n<parameter=path>\na\"b\n</parameter>\n<parameter=n>\n12\n"
+             "\x11<tool_call>\n<function=put>\n<parameter=path>\na\"b\n</parameter>\n<parameter=n>\n12\n"
              "</parameter>\n<parameter=maybe>null</parameter></function>\n</tool_call>");
     put_text(
         s, "calls",
-        "\x0a<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n```json\n{\"n\": 1}\n```"
+        "\x12<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n```json\n{\"n\": 1}\n```"
         "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><"
         "｜tool▁calls▁end｜>");
     put_text(s, "calls",
-             "\x0c<|tool_calls_section_begin|><|tool_call_begin|>functions.put:0<|tool_call_argument_begin|>"
+             "\x14<|tool_calls_section_begin|><|tool_call_begin|>functions.put:0<|tool_call_argument_begin|>"
              "{\"n\": 1}<|tool_call_end|><|tool_calls_section_end|>");
     put_text(s, "calls",
-             "\x0d<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a</arg_value>\n<arg_key>n</arg_key>\n"
+             "\x15<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a</arg_value>\n<arg_key>n</arg_key>\n"
              "<arg_value>2</arg_value>\n</tool_call>");
     put_text(s, "calls",
-             "\x0e<minimax:tool_call>\n<invoke name=\"put\">\n<parameter name=\"path\">a <b></parameter>\n"
+             "\x16<minimax:tool_call>\n<invoke name=\"put\">\n<parameter name=\"path\">a <b></parameter>\n"
              "<parameter name=\"n\">3</parameter>\n</invoke>\n</minimax:tool_call>");
-    put_text(s, "calls", "\x0f<|channel|>commentary to=functions.put<|message|>{\"n\": 1}<|call|>");
+    put_text(s, "calls",
+             "\x18<|tool_call>call:put{n:1,path:<|\"|>a b<|\"|>,maybe:{a:[true,null,\"c\"]}}<tool_call|>");
+    put_text(s, "calls",
+             "\x19<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"put\">\n<｜DSML｜parameter name=\"path\" "
+             "string=\"true\">a</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>");
+    put_text(s, "calls",
+             "\x1a<｜DSML｜tool_calls><｜DSML｜invoke name=\"put\"><｜DSML｜parameter name=\"n\" "
+             "string=\"false\">[1]</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>");
+    put_text(s, "calls", "\x17<|channel|>commentary to=functions.put<|message|>{\"n\": 1}<|call|>");
     put_text(s, "completions",
              "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": "
              "[{\"type\": "

@@ -197,7 +197,7 @@ static void expect_parts(const struct chat *c, const char *answer, const char *w
         else
             str_add(&parts[part == CHAT_ANSWER], str_text(&shown), shown.len);
     }
-    chat_filter_end(&f, &parts[0]);
+    chat_filter_end(&f, c, &parts[0]);
     str_addf(&parts[0], "|%s", str_text(&parts[1]));
     assert_string_equal(str_text(&parts[0]), want);
     str_free(&parts[0]);

@@ -157,7 +157,7 @@ static void expect(const struct chat *c, bool has_tools, const char *answer, con
         else
             check_ok(tool_calls_push(&h.calls, str_text(&shown), shown.len, &e), &e);
     }
-    chat_filter_end(&f, &shown);
+    chat_filter_end(&f, c, &shown);
     check_ok(tool_calls_end(&h.calls, &e), &e);
     assert_string_equal(str_text(&h.thinking), thinking);
     assert_string_equal(str_text(&h.text), text);

@@ -322,9 +322,9 @@ static int find_thinking(struct chat *c, enum chat_thinking thinking, struct moe
     if (rc == 0 && c->harmony.is_used)
         return harmony_thinking(c, &as_asked, &other, thinking, e);
     bool switches = rc == 0 && strcmp(str_text(&as_asked.text), str_text(&other.text)) != 0;
-    c->opens_inside = rc == 0 && ends_with(&as_asked, THINK_OPEN);
+    c->opens_inside = rc == 0 && ends_with(&as_asked, c->tags->open);
     c->may_open = rc == 0 && switches && thinking != CHAT_THINKING_OFF && c->think_open >= 0 &&
-                  !c->opens_inside && !ends_with(&as_asked, THINK_CLOSE);
+                  !c->opens_inside && !ends_with(&as_asked, c->tags->close);
     if (rc == 0)
         rc = find_opening(c, &as_asked, c->opens_inside || (switches && thinking != CHAT_THINKING_OFF), e);
     chat_text_free(&as_asked);
@@ -390,13 +390,23 @@ static int use_family(struct chat *c, const char *family, enum chat_thinking thi
                    "tokenizer.json (--raw needs none)");
 }
 
+/* Returns the tags of thinking that the template writes. */
+static const struct chat_tags *tags_of(const char *template)
+{
+    for (size_t i = 1; template && i < CHAT_N_TAGS; i++)
+        if (strstr(template, chat_tags[i].close) && !strstr(template, chat_tags[0].close))
+            return &chat_tags[i];
+    return &chat_tags[0];
+}
+
 int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enum chat_thinking thinking,
               time_t now, struct moeflux_err *e)
 {
     const char *own = tokenizer_chat_template(t), *tools = tokenizer_tool_template(t);
     *c = (struct chat){.tokenizer = t, .thinking = thinking, .now = now};
-    c->think_open = tokenizer_added_id(t, THINK_OPEN);
-    c->think_close = tokenizer_added_id(t, THINK_CLOSE);
+    c->tags = tags_of(own);
+    c->think_open = tokenizer_added_id(t, c->tags->open);
+    c->think_close = tokenizer_added_id(t, c->tags->close);
     int rc = own ? jinja_parse(&c->template, own, strlen(own), "chat template", e)
                  : use_family(c, family, thinking, e);
     if (rc == 0 && tools)

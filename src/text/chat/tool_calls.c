@@ -351,7 +351,8 @@ bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len)
 {
     if (f->is_message)
         return false;
-    const char *const tags[] = {f->section_open, f->section_close, f->call_open, f->call_close, f->separator};
+    const char *const tags[] = {f->section_open, f->section_close, f->call_open,
+                                f->call_close,   f->separator,     f->quote};
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
         if (tags[i] && strlen(tags[i]) == len && memcmp(tags[i], text, len) == 0)
             return true;

@@ -3,15 +3,18 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/mem.h"
 #include "base/quote.h"
 #include "text/grammar/json_schema.h"
 #include "text/chat/tool_forms.h"
 
-/* A string without quotes. It ends at a tag, so it contains none. */
-static const char PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^</\\x00] )*\n";
+/* A string without quotes. It ends at a tag, so it contains none. The second: at TOOL_GEMMA_QUOTE. */
+static const char PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^</\\x00] )*\n",
+                  GEMMA_PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^<|\\x00] )*\n";
 
 static void add_literal(struct str *out, const char *text)
 {
@@ -186,17 +189,19 @@ static int add_parameters(const struct tool_plain *p, const json_t *parameters, 
         snprintf(path, sizeof path, "/properties/%.60s", key);
         struct json_schema_part part = {
             .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
+        bool is_json = tool_value_kind(parameters, value) == TOOL_VALUE_JSON;
         str_add_text(&g->calls, "( ");
         add_literal(&g->calls, p->key_open);
         add_literal(&g->calls, key);
         add_literal(&g->calls, p->key_close);
+        if (p->has_kind)
+            add_literal(&g->calls, is_json ? TOOL_IS_JSON : TOOL_IS_TEXT);
         if (p->value_open) {
             add_literal(&g->calls, p->is_tight ? "" : "\n");
             add_literal(&g->calls, p->value_open);
         }
         add_literal(&g->calls, p->is_on_lines ? "\n" : "");
-        rc = json_schema_add(&part, value, tool_value_kind(parameters, value) != TOOL_VALUE_JSON, &g->calls,
-                             g->e);
+        rc = json_schema_add(&part, value, !is_json, &g->calls, g->e);
         g->n_rules = part.n_rules;
         str_add_text(&g->calls, " ");
         add_literal(&g->calls, p->is_on_lines ? "\n" : "");
@@ -224,6 +229,104 @@ int tool_write_plain(const struct tool_form *f, const struct json_t *function, s
     if (!rc)
         rc = add_parameters(p, schema, place.text, g);
     add_literal(&g->calls, p->end ? p->end : "");
+    json_decref(schema);
+    return rc;
+}
+
+/* ---- Gemma's form ---- */
+
+struct gemma_item {
+    const char *key;
+    const json_t *schema;
+};
+
+/* The template sorts the parameters, without regard to case. */
+static int by_key(const void *a, const void *b)
+{
+    const struct gemma_item *x = a, *y = b;
+    int order = strcasecmp(x->key, y->key);
+    return order ? order : strcmp(x->key, y->key);
+}
+
+/* Appends a value. Strings get Gemma's quotes; other values, and what is in them, JSON's form. */
+static int add_gemma_value(const struct gemma_item *item, const json_t *parameters, const char *place,
+                           struct tool_grammar *g, struct str *to)
+{
+    char path[80];
+    bool is_text = tool_value_kind(parameters, item->schema) == TOOL_VALUE_TEXT;
+    snprintf(path, sizeof path, "/properties/%.60s", item->key);
+    struct json_schema_part part = {
+        .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
+    add_literal(to, item->key);
+    add_literal(to, ":");
+    add_literal(to, is_text ? TOOL_GEMMA_QUOTE : "");
+    int rc = json_schema_add(&part, item->schema, is_text, to, g->e);
+    g->n_rules = part.n_rules;
+    str_add_text(to, " ");
+    add_literal(to, is_text ? TOOL_GEMMA_QUOTE : "");
+    return rc;
+}
+
+/* Appends the items with commas between those that are there. Rule K of the n + 1 rules from `tail` on: the
+ * items from K on, each with a comma before it. */
+static int add_gemma_items(const struct gemma_item *items, size_t n, const json_t *parameters,
+                           const char *place, struct tool_grammar *g)
+{
+    unsigned tail = g->n_rules;
+    int rc = 0;
+    g->n_rules += (unsigned)n + 1;
+    str_addf(g->rules, "r%u ::= \"\"\n", tail + (unsigned)n);
+    bool may_be_first = true;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        bool required = is_required(parameters, items[i].key);
+        struct str value = {0};
+        rc = add_gemma_value(&items[i], parameters, place, g, &value);
+        unsigned rule = g->n_rules++, k = (unsigned)i;
+        str_addf(g->rules, "r%u ::= %s\n", rule, str_text(&value));
+        str_addf(g->rules, "r%u ::= ( \",\" r%u )%s r%u\n", tail + k, rule, required ? "" : "?",
+                 tail + k + 1);
+        if (may_be_first)
+            str_addf(&g->calls, "%sr%u r%u", i ? " | " : "", rule, tail + k + 1);
+        may_be_first = may_be_first && !required;
+        g->calls.failed |= value.failed;
+        str_free(&value);
+    }
+    if (may_be_first)
+        str_add_text(&g->calls, n ? " | \"\"" : "\"\"");
+    return rc;
+}
+
+int tool_write_gemma(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    struct place place = place_of(g, function);
+    json_t *schema = object_schema(function, place.text, g->e), *value;
+    (void)f;
+    if (!schema)
+        return (int)g->e->code;
+    const json_t *properties = json_object_get(schema, "properties");
+    size_t n = 0;
+    struct gemma_item *items = mem_new(json_object_size(properties) + 1, sizeof *items, g->e);
+    const char *key;
+    int rc = items ? check_keywords(schema, place.text, g->e) : ERR_MEMORY;
+    json_object_foreach((json_t *)(uintptr_t)properties, key, value)
+    {
+        if (items)
+            items[n++] = (struct gemma_item){key, value};
+    }
+    if (n)
+        qsort(items, n, sizeof *items, by_key);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        if (strcspn(items[i].key, ":{}[],\"<>\n") != strlen(items[i].key) || !*items[i].key)
+            rc = err_set(g->e, ERR_UNSUPPORTED,
+                         "%s: #/properties: %s: this model's calls need names without : { } [ ] , \" < >",
+                         place.text, quote_bytes(items[i].key, strlen(items[i].key)).text);
+    add_literal(&g->calls, "call:");
+    add_literal(&g->calls, name_of(function));
+    str_add_text(&g->calls, "\"{\" ( ");
+    if (rc == 0)
+        rc = add_gemma_items(items, n, schema, place.text, g);
+    str_add_text(&g->calls, " ) \"}\"");
+    free(items);
     json_decref(schema);
     return rc;
 }
@@ -265,7 +368,7 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
     struct tool_grammar g = {.rules = out, .where = c->where, .e = e};
     int rc = 0;
     json_schema_add_json(out);
-    str_add_text(out, PLAIN);
+    str_add_text(out, f->write == tool_write_gemma ? GEMMA_PLAIN : PLAIN);
     for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {
         const json_t *function = json_member(json_array_get(c->tools, i), "function");
         if (c->name && !json_is_text(json_member(function, "name"), c->name))
