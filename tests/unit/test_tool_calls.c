@@ -251,14 +251,13 @@ static void calls_in_dsml_are_found(void **state)
            "invoke>\n<" DSML "invoke name=\"now\">\n</" DSML "invoke>\n</" DSML "function_calls>",
            "I look.[put|{\"path\": \"a <b>\\n12\", \"n\": \"12\", \"deep\": {\"a\": [1]}}][now|{}]");
     expect(DSML4,
-           "[put|{!<" DSML "tool_calls>\n<" DSML "invoke name=\"now\">\n\n</" DSML "invoke>\n</" DSML
-           "tool_calls>",
+           "<" DSML "tool_calls>\n<" DSML "invoke name=\"now\">\n\n</" DSML "invoke>\n</" DSML "tool_calls>",
            "[now|{}]");
     expect(
         DSML4,
         "<" DSML "tool_calls><" DSML "invoke name=\"put\"><" DSML
         "parameter name=\"n\" string=\"maybe\">1</" DSML "parameter></" DSML "invoke></" DSML "tool_calls>",
-        "<" DSML "tool_calls><" DSML "invoke name=\"put\"><" DSML
+        "[put|{!<" DSML "tool_calls><" DSML "invoke name=\"put\"><" DSML
         "parameter name=\"n\" string=\"maybe\">1</" DSML "parameter></" DSML "invoke></" DSML "tool_calls>");
 }
 
