@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "text/chat/chat_families.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/chat/tool_forms.h"
 
@@ -336,10 +337,11 @@ const struct tool_form *tool_form_find(const char *chat_template)
     return NULL;
 }
 
-const struct tool_form *tool_form_of(const struct tokenizer *t)
+const struct tool_form *tool_form_of(const struct tokenizer *t, const char *family)
 {
-    const char *own = tokenizer_tool_template(t);
-    return tool_form_find(own ? own : tokenizer_chat_template(t));
+    const char *tools = tokenizer_tool_template(t), *own = tools ? tools : tokenizer_chat_template(t);
+    const struct chat_family *known = own ? NULL : chat_family_find(family);
+    return tool_form_find(known ? known->text : own);
 }
 
 bool tool_form_is_message(const struct tool_form *f)

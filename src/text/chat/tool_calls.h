@@ -40,8 +40,9 @@ struct tool_form;
 
 /* Returns the form that a chat template teaches; NULL: none of them, or no template. */
 const struct tool_form *tool_form_find(const char *chat_template);
-/* Returns the form that a tokenizer's template for prompts with tools teaches. */
-const struct tool_form *tool_form_of(const struct tokenizer *t);
+/* Returns the form that a tokenizer's template for prompts with tools teaches. family: whose template to use
+ * for a model without one (chat.h). */
+const struct tool_form *tool_form_of(const struct tokenizer *t, const char *family);
 /* Returns whether a call is a message of its own (harmony.h). */
 bool tool_form_is_message(const struct tool_form *f);
 /* Returns whether the text is one of the form's tags, which may be a control token. False for forms whose
