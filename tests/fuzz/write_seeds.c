@@ -16,6 +16,7 @@
 #include "small_model.h"
 #include "snapshot_writer.h"
 #include "tmp_tree.h"
+#include "text/chat/chat_families.h"
 #include "tokenizer_build.h"
 
 struct seeds {
@@ -132,6 +133,52 @@ static void write_gguf(struct seeds *s)
     }
 }
 
+/* SentencePiece's BPE in its three forms: tokenizer.json, and GGUF with merges and with scores. */
+static void write_pieces(struct seeds *s)
+{
+    enum { N = 261 };
+    static const char *const normal[] = {"a", "b", "ab", "\xe2\x96\x81",
+                                         "\xe2\x96\x81"
+                                         "a"},
+                             *const merges[] = {"a b", "\xe2\x96\x81 a"};
+    static char bytes[256][8];
+    const char *tokens[N];
+    uint32_t types[N];
+    float scores[N];
+    struct str json = {0};
+    str_add_text(&json,
+                 "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+                 "\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":"
+                 "\"\xe2\x96\x81\"}]},\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":"
+                 "\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},{\"type\":"
+                 "\"ByteFallback\"},{\"type\":\"Strip\"}]},\"model\":{\"type\":\"BPE\",\"byte_fallback\":"
+                 "true,\"merges\":[[\"a\",\"b\"],\"\xe2\x96\x81 a\"],\"vocab\":{");
+    for (unsigned i = 0; i < N; i++) {
+        if (i < 256)
+            snprintf(bytes[i], sizeof bytes[i], "<0x%02X>", i);
+        tokens[i] = i < 256 ? bytes[i] : normal[i - 256];
+        types[i] = i < 256 ? 6 : 1;
+        scores[i] = i < 256 ? 0 : -(float)i;
+        str_addf(&json, "%s\"%s\":%u", i ? "," : "", tokens[i], i);
+    }
+    str_add_text(&json, "}}}");
+    put_text(s, "tokenizer", str_text(&json));
+    str_free(&json);
+    for (int has_scores = 0; has_scores < 2; has_scores++) {
+        struct gguf_writer w = {0};
+        gguf_writer_text(&w, "tokenizer.ggml.model", has_scores ? "llama" : "gemma4");
+        gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, N);
+        gguf_writer_wholes(&w, "tokenizer.ggml.token_type", types, N);
+        if (has_scores)
+            gguf_writer_floats(&w, "tokenizer.ggml.scores", scores, N);
+        else
+            gguf_writer_texts(&w, "tokenizer.ggml.merges", merges, 2);
+        struct str file = gguf_writer_take(&w);
+        put(s, "tokenizer", "", file.data, file.len);
+        str_free(&file);
+    }
+}
+
 static void write_templates(struct seeds *s)
 {
     static const char *const templates[] = {
@@ -156,6 +203,7 @@ static void write_templates(struct seeds *s)
     };
     for (size_t i = 0; i < sizeof templates / sizeof *templates; i++)
         put_text(s, "jinja", templates[i]);
+    put_text(s, "jinja", chat_family_find("deepseek-v3.2")->text);
     static const char own_context[] = "{{ a.b|dictsort }}\0{\"a\":{\"b\":{\"k\":[null]}}}";
     put(s, "jinja", "", own_context, sizeof own_context - 1);
 }
@@ -175,6 +223,7 @@ static void write_tokenizers(struct seeds *s)
 {
     write_tiktoken(s);
     write_gguf(s);
+    write_pieces(s);
     static const char qwen[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
                                "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     static const char *const patterns[] = {

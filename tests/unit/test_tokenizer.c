@@ -506,7 +506,7 @@ static const struct bad_file bad_files[] = {
     {"model", "[]", ERR_FORMAT, "model.vocab is missing"},
     {"model type", "\"WordPiece\"", ERR_UNSUPPORTED, "WordPiece"},
     {"model type", "7", ERR_UNSUPPORTED, "only \"BPE\""},
-    {"model byte_fallback", "true", ERR_UNSUPPORTED, "byte_fallback"},
+    {"model byte_fallback", "true", ERR_UNSUPPORTED, "pre_tokenizer step"},
     {"model byte_fallback", "1", ERR_FORMAT, "byte_fallback"},
     {"model ignore_merges", "\"yes\"", ERR_FORMAT, "ignore_merges"},
     {"model dropout", "0.1", ERR_UNSUPPORTED, "dropout"},

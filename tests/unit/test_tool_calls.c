@@ -224,6 +224,11 @@ static void calls_of_glm_are_found(void **state)
     expect(GLM, "<tool_call>\n</tool_call>", "<tool_call>\n</tool_call>");
     expect(GLM, "<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>",
            "[put|{!<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>");
+    /* Ling's. */
+    expect(GLM,
+           "<tool_call>put<arg_key>path</arg_key>\n<arg_value>a</arg_value><arg_key>n</arg_key>\n"
+           "<arg_value>1</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
+           "[put|{\"path\": \"a\", \"n\": 1}][now|{}]");
 }
 
 static void calls_of_minimax_are_found(void **state)
@@ -238,6 +243,8 @@ static void calls_of_minimax_are_found(void **state)
            "[now|{}] Done.");
     expect(MINIMAX, "<minimax:tool_call>\nnothing", "<minimax:tool_call>\nnothing");
     expect(MINIMAX, "<invoke name=\"\"></invoke>", "<invoke name=\"\"></invoke>");
+    /* M3's form is another one, which has the tag of Hermes. */
+    assert_null(tool_form_find("{%- set ns_token = ']<]minimax[>[' -%}{{ ns_token ~ '<tool_call>' }}"));
 }
 
 static void calls_in_dsml_are_found(void **state)

@@ -332,7 +332,7 @@ const struct tool_form *tool_form_find(const char *chat_template)
     for (size_t i = 0; chat_template && i < tool_n_forms; i++) {
         const struct tool_form *f = &tool_forms[i];
         if (strstr(chat_template, f->marks[0]) && (!f->marks[1] || strstr(chat_template, f->marks[1])))
-            return f;
+            return f->read ? f : NULL;
     }
     return NULL;
 }

@@ -404,6 +404,8 @@ static const struct tool_plain
     .between = "\n", .quote = DSML, .plain = &dsml, .read = read_plain, .write = tool_write_plain
 
 const struct tool_form tool_forms[] = {
+    /* MiniMax-M3 writes values as nested elements, each with this token. */
+    {.marks = {"]<]minimax[>["}},
     {.marks = {DSML, "function_calls>"}, DSML_CALLS("function_calls>")},
     {.marks = {DSML, "tool_calls>"}, DSML_CALLS("tool_calls>")},
     {.marks = {"<|tool_call>call:", "<tool_call|>"},

@@ -34,7 +34,8 @@ struct tool_form {
     /* a call is a message of its own: its tags do not occur in text, and the grammar is of what they enclose
      * */
     bool is_message;
-    int (*read)(struct tool_calls *t); /* the first phase, after call_open */
+    /* the first phase, after call_open; NULL: calls of this form are not read */
+    int (*read)(struct tool_calls *t);
     /* Appends a call of the function, without the tags around it, to g->calls. */
     int (*write)(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 };
