@@ -450,6 +450,8 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
                                &(struct tool_choice){.tools = tools, .name = name, .where = "a test"}, &gbnf,
                                &e),
              &e);
+    /* Gemma's strings and names have none of JSON's quotes. */
+    assert_true(strcmp(template, GEMMA) != 0 || !strstr(str_text(&gbnf), "\"\\\"\""));
     check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
     check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
     check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
@@ -615,7 +617,9 @@ static void what_a_tools_schema_cannot_be_held_to_is_refused_by_name(void **stat
         {XML, "{\"anyOf\": [{}]}",
          "a test: tools: f: parameters: #/\"anyOf\": this keyword is not supported in calls"},
         {XML, "{\"required\": [\"a\"]}", "#/required: names a parameter that properties does not have"},
-        {GEMMA, "{\"properties\": {\"a:b\": {}}}", "#/properties: \"a:b\": this model's calls need names"},
+        {GEMMA, "{\"properties\": {\"a:b\": {}}}", "#/properties/a:b: expected a name without white space"},
+        {GEMMA, "{\"properties\": {\"a\": {\"enum\": [\"<\"]}}}",
+         "#/properties/a: expected a text without <"},
         {DEEPSEEK, "{\"minProperties\": 1}", "#/\"minProperties\": this keyword"},
         {DEEPSEEK, "{\"type\": \"array\"}", "a test: tools: f: parameters: expected the type object"},
     };

@@ -3,18 +3,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "base/err.h"
 #include "base/json.h"
-#include "base/mem.h"
 #include "base/quote.h"
 #include "text/grammar/json_schema.h"
 #include "text/chat/tool_forms.h"
 
 /* A string without quotes. It ends at a tag, so it contains none. The second: at TOOL_GEMMA_QUOTE. */
 static const char PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^</\\x00] )*\n",
-                  GEMMA_PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^<|\\x00] )*\n";
+                  GEMMA_PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^<|\\x00] )*\n",
+                  GEMMA_QUOTE[] = "\"<|\\\"|>\""; /* TOOL_GEMMA_QUOTE */
 
 static void add_literal(struct str *out, const char *text)
 {
@@ -63,18 +62,40 @@ static json_t *object_schema(const json_t *function, const char *place, struct m
     return NULL;
 }
 
-static int add_object(const json_t *function, struct tool_grammar *g)
+/* quote: as in struct json_schema_part. Then members are sorted, as the template declares them. */
+static int add_quoted_object(const json_t *function, const char *quote, struct tool_grammar *g)
 {
     struct place place = place_of(g, function);
     json_t *schema = object_schema(function, place.text, g->e);
+    char *sorted = schema && quote ? json_dumps(schema, JSON_SORT_KEYS) : NULL;
     if (!schema)
         return (int)g->e->code;
+    if (quote) {
+        json_decref(schema);
+        schema = sorted ? json_loads(sorted, JSON_ALLOW_NUL, NULL) : NULL;
+        free(sorted);
+        if (!schema)
+            return err_set(g->e, ERR_MEMORY, "out of memory for the grammar of the tools");
+    }
     struct json_schema_part part = {
-        .root = schema, .name = place.text, .out = g->rules, .n_rules = g->n_rules};
+        .root = schema, .name = place.text, .out = g->rules, .n_rules = g->n_rules, .quote = quote};
     int rc = json_schema_add(&part, schema, false, &g->calls, g->e);
     g->n_rules = part.n_rules;
     json_decref(schema);
     return rc;
+}
+
+static int add_object(const json_t *function, struct tool_grammar *g)
+{
+    return add_quoted_object(function, NULL, g);
+}
+
+int tool_write_gemma(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    (void)f;
+    add_literal(&g->calls, "call:");
+    add_literal(&g->calls, name_of(function));
+    return add_quoted_object(function, GEMMA_QUOTE, g);
 }
 
 int tool_write_hermes(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
@@ -233,104 +254,6 @@ int tool_write_plain(const struct tool_form *f, const struct json_t *function, s
     return rc;
 }
 
-/* ---- Gemma's form ---- */
-
-struct gemma_item {
-    const char *key;
-    const json_t *schema;
-};
-
-/* The template sorts the parameters, without regard to case. */
-static int by_key(const void *a, const void *b)
-{
-    const struct gemma_item *x = a, *y = b;
-    int order = strcasecmp(x->key, y->key);
-    return order ? order : strcmp(x->key, y->key);
-}
-
-/* Appends a value. Strings get Gemma's quotes; other values, and what is in them, JSON's form. */
-static int add_gemma_value(const struct gemma_item *item, const json_t *parameters, const char *place,
-                           struct tool_grammar *g, struct str *to)
-{
-    char path[80];
-    bool is_text = tool_value_kind(parameters, item->schema) == TOOL_VALUE_TEXT;
-    snprintf(path, sizeof path, "/properties/%.60s", item->key);
-    struct json_schema_part part = {
-        .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
-    add_literal(to, item->key);
-    add_literal(to, ":");
-    add_literal(to, is_text ? TOOL_GEMMA_QUOTE : "");
-    int rc = json_schema_add(&part, item->schema, is_text, to, g->e);
-    g->n_rules = part.n_rules;
-    str_add_text(to, " ");
-    add_literal(to, is_text ? TOOL_GEMMA_QUOTE : "");
-    return rc;
-}
-
-/* Appends the items with commas between those that are there. Rule K of the n + 1 rules from `tail` on: the
- * items from K on, each with a comma before it. */
-static int add_gemma_items(const struct gemma_item *items, size_t n, const json_t *parameters,
-                           const char *place, struct tool_grammar *g)
-{
-    unsigned tail = g->n_rules;
-    int rc = 0;
-    g->n_rules += (unsigned)n + 1;
-    str_addf(g->rules, "r%u ::= \"\"\n", tail + (unsigned)n);
-    bool may_be_first = true;
-    for (size_t i = 0; i < n && rc == 0; i++) {
-        bool required = is_required(parameters, items[i].key);
-        struct str value = {0};
-        rc = add_gemma_value(&items[i], parameters, place, g, &value);
-        unsigned rule = g->n_rules++, k = (unsigned)i;
-        str_addf(g->rules, "r%u ::= %s\n", rule, str_text(&value));
-        str_addf(g->rules, "r%u ::= ( \",\" r%u )%s r%u\n", tail + k, rule, required ? "" : "?",
-                 tail + k + 1);
-        if (may_be_first)
-            str_addf(&g->calls, "%sr%u r%u", i ? " | " : "", rule, tail + k + 1);
-        may_be_first = may_be_first && !required;
-        g->calls.failed |= value.failed;
-        str_free(&value);
-    }
-    if (may_be_first)
-        str_add_text(&g->calls, n ? " | \"\"" : "\"\"");
-    return rc;
-}
-
-int tool_write_gemma(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
-{
-    struct place place = place_of(g, function);
-    json_t *schema = object_schema(function, place.text, g->e), *value;
-    (void)f;
-    if (!schema)
-        return (int)g->e->code;
-    const json_t *properties = json_object_get(schema, "properties");
-    size_t n = 0;
-    struct gemma_item *items = mem_new(json_object_size(properties) + 1, sizeof *items, g->e);
-    const char *key;
-    int rc = items ? check_keywords(schema, place.text, g->e) : ERR_MEMORY;
-    json_object_foreach((json_t *)(uintptr_t)properties, key, value)
-    {
-        if (items)
-            items[n++] = (struct gemma_item){key, value};
-    }
-    if (n)
-        qsort(items, n, sizeof *items, by_key);
-    for (size_t i = 0; i < n && rc == 0; i++)
-        if (strcspn(items[i].key, ":{}[],\"<>\n") != strlen(items[i].key) || !*items[i].key)
-            rc = err_set(g->e, ERR_UNSUPPORTED,
-                         "%s: #/properties: %s: this model's calls need names without : { } [ ] , \" < >",
-                         place.text, quote_bytes(items[i].key, strlen(items[i].key)).text);
-    add_literal(&g->calls, "call:");
-    add_literal(&g->calls, name_of(function));
-    str_add_text(&g->calls, "\"{\" ( ");
-    if (rc == 0)
-        rc = add_gemma_items(items, n, schema, place.text, g);
-    str_add_text(&g->calls, " ) \"}\"");
-    free(items);
-    json_decref(schema);
-    return rc;
-}
-
 /* ---- all calls ---- */
 
 /* Writes the tags around the calls; many: one call or more. */
@@ -367,8 +290,9 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
 {
     struct tool_grammar g = {.rules = out, .where = c->where, .e = e};
     int rc = 0;
-    json_schema_add_json(out);
-    str_add_text(out, f->write == tool_write_gemma ? GEMMA_PLAIN : PLAIN);
+    bool is_gemma = f->write == tool_write_gemma;
+    json_schema_add_json(is_gemma ? GEMMA_QUOTE : NULL, out);
+    str_add_text(out, is_gemma ? GEMMA_PLAIN : PLAIN);
     for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {
         const json_t *function = json_member(json_array_get(c->tools, i), "function");
         if (c->name && !json_is_text(json_member(function, "name"), c->name))
