@@ -52,7 +52,8 @@ def merged_tokenizer(model):
 
 
 def texts(r, added, n):
-    known = ["", " ", "  ", "\n\n", "a", " a", "a ", "▁", "Hello  world", "é\x00\x01", "🙂 ☃️", "\t\tif (x)", "<0x41>", "</s>"]
+    known = ["", " ", "  ", "\n\n", "a", " a", "a ", "▁", "Hello  world", "é\x00\x01", "🙂 ☃️", "\t\tif (x)"]
+    known += ["<0x41>", "</s>"]
     while len(known) < n:
         text = ids_of.text_of(r, added)
         if len(text) < 60:

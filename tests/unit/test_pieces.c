@@ -1,5 +1,5 @@
-/* SentencePiece's BPE with byte fallback, from tokenizer.json and from GGUF: tests/data/pieces.json, written by
- * tests/data/pieces_cases.py, has the ids of sentencepiece and of tokenizers.
+/* SentencePiece's BPE with byte fallback, from tokenizer.json and from GGUF. tests/data/pieces.json, written
+ * by tests/data/pieces_cases.py, has the ids of sentencepiece and of tokenizers.
  *
  * suites: check fast asan */
 #include <setjmp.h>

@@ -548,7 +548,7 @@ static const struct bad_file bad_files[] = {
     {"added_tokens 0 normalized", NULL, ERR_FORMAT, "normalized is missing"},
     {"added_tokens 0 special", "1", ERR_FORMAT, "special is a whole number, expected true"},
     {"normalizer", "{\"type\":\"NFKC\"}", ERR_UNSUPPORTED, "NFKC"},
-    {"normalizer", "7", ERR_UNSUPPORTED, "only \"NFC\""},
+    {"normalizer", "7", ERR_UNSUPPORTED, "expected NFC"},
     {"normalizer", "{\"type\":\"Sequence\"}", ERR_FORMAT, "normalizers is missing"},
     {"normalizer", "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFC\"},{\"type\":\"Lowercase\"}]}",
      ERR_UNSUPPORTED, "Lowercase"},

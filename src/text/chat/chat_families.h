@@ -3,7 +3,7 @@
 #define MOEFLUX_TEXT_CHAT_CHAT_FAMILIES_H
 
 struct chat_family {
-    const char *name;                   /* as struct family of model/family.h names it */
+    const char *name;                   /* the member `chat` of struct family (model/family.h) */
     const char *turn_open, *turn_close; /* control tokens that the template writes */
     const char *text;                   /* Jinja source */
 };

@@ -29,7 +29,7 @@ struct schema_writer {
     unsigned n_rules, depth;
     /* only strings and null; strings without quotes and escapes, and without "<" */
     bool plain;
-    const char *quote; /* as in struct json_schema_part */
+    const char *quote; /* the member of struct json_schema_part */
     int rc;
     struct moeflux_err *e;
 };

@@ -1,4 +1,4 @@
-/* gguf_merges.h - the merges of a SentencePiece vocabulary, which has scores instead. A part of gguf_vocab. */
+/* gguf_merges.h - the merges of a SentencePiece vocabulary, which has scores. A part of gguf_vocab. */
 #ifndef MOEFLUX_TEXT_TOKENIZER_GGUF_MERGES_H
 #define MOEFLUX_TEXT_TOKENIZER_GGUF_MERGES_H
 
@@ -13,8 +13,8 @@ struct moeflux_err;
 struct gguf_merge {
     int32_t left, right;
     uint32_t n_left, n_right; /* characters */
-    float score;              /* of the token that the merge makes */
-    uint32_t order;           /* by that token's id, then by `left` and `right` */
+    float score;              /* score of the token that the merge makes */
+    uint32_t order;           /* position by that token's id, `left`, `right` */
 };
 
 struct gguf_merges { /* zeroed at first; freed with gguf_merges_free */

@@ -4,8 +4,9 @@
  * decode: concatenate the tokens' bytes.
  *
  * Implements the parts of Hugging Face tokenizers' file format that byte-level BPE models use, and those of
- * SentencePiece's BPE with byte fallback; anything else in a file is refused, never ignored. A tokenizer is read-only after tokenizer_open and
- * tokenizer_set_progress, so any number of threads may use it. */
+ * SentencePiece's BPE with byte fallback; anything else in a file is refused, never ignored. A
+ * tokenizer is read-only after tokenizer_open and tokenizer_set_progress, so any number of threads may use
+ * it. */
 #ifndef MOEFLUX_TEXT_TOKENIZER_TOKENIZER_H
 #define MOEFLUX_TEXT_TOKENIZER_TOKENIZER_H
 
