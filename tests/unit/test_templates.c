@@ -1,6 +1,6 @@
 /* Published chat templates against jinja2. tests/data/templates.json, written by
  * tests/data/template_cases.py, has conversations and hashes of their renderings. The templates lie in the
- * directory MOEFLUX_TEMPLATES; without it the test is skipped. A template that is not the one of the hashes is
+ * directory MOEFLUX_TEMPLATES; without it the test is skipped. A template other than that of the hashes is
  * skipped, too.
  *
  * suites: check fast */

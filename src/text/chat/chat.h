@@ -60,9 +60,9 @@ struct chat { /* zeroed at first; freed with chat_free */
     uint32_t n_opening;
 };
 
-/* Opens a chat. family: whose template to use for a model without one: "qwen3.5" or "qwen3"; NULL: not known.
- * The tokenizer must outlive the chat. ERR_UNSUPPORTED: there is no template, it cannot be run, or its
- * thinking cannot be switched as asked. */
+/* Opens a chat. family: whose template to use for a model without one, by its name in
+ * chat_families.c; NULL: not known. The tokenizer must outlive the chat. ERR_UNSUPPORTED: there is no
+ * template, it cannot be run, or its thinking cannot be switched as asked. */
 int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enum chat_thinking thinking,
               time_t now, struct moeflux_err *e);
 void chat_free(struct chat *c);
