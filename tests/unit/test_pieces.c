@@ -147,6 +147,27 @@ static void tags_and_byte_tokens_in_a_users_text_stay_text(void **state)
     tokenizer_free(t);
 }
 
+/* A sign that is listed as added, too, such as a line end: a user's text gets its token, not its bytes. */
+static void a_sign_that_is_an_added_token_is_found_in_text(void **state)
+{
+    json_t *set = load("merged"), *root = json_incref(json_object_get(set, "tokenizer"));
+    struct moeflux_err e = {0};
+    const json_t *known = json_object_get(json_object_get(json_object_get(root, "model"), "vocab"), "z");
+    int32_t id = (int32_t)json_integer_value(known);
+    (void)state;
+    assert_non_null(known);
+    tokenizer_build_added(root, "z", id, false, false);
+    struct tokenizer *t = tokenizer_build_open(root, &e);
+    if (!t)
+        fail_msg("%s", e.text);
+    struct token_list ids = encode(t, "z", 1, SPECIALS_AS_TEXT);
+    assert_int_equal(ids.n, 1);
+    assert_int_equal(ids.ids[0], id);
+    token_list_free(&ids);
+    tokenizer_free(t);
+    json_decref(set);
+}
+
 /* ---- GGUF ---- */
 
 struct scored {
@@ -316,6 +337,7 @@ int main(void)
         cmocka_unit_test(a_tokenizer_in_gemmas_form_gives_the_ids_of_tokenizers),
         cmocka_unit_test(bytes_become_a_character_when_it_is_whole),
         cmocka_unit_test(tags_and_byte_tokens_in_a_users_text_stay_text),
+        cmocka_unit_test(a_sign_that_is_an_added_token_is_found_in_text),
         cmocka_unit_test(a_gguf_file_with_scores_gives_the_ids_of_sentencepiece),
         cmocka_unit_test(a_gguf_file_with_gemmas_merges_gives_the_ids_of_tokenizers),
         cmocka_unit_test(scores_that_do_not_fit_are_refused),

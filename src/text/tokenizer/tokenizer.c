@@ -94,14 +94,12 @@ static int add_bytes(struct encoding *x, const char *bytes, size_t len, struct m
     return rc;
 }
 
-/* Returns the id of a token of the model by its text in the file; -1: there is none, or it is an added token,
- * which only the search for them may produce. */
-static int32_t find_plain(struct encoding *x, const char *text, size_t len)
+/* Returns the id of a token of the model by its text as pieces have it; -1: there is none. */
+static int32_t find_token(struct encoding *x, const char *text, size_t len)
 {
     const struct vocab *v = &x->t->vocab;
-    int32_t id = v->writing == VOCAB_BYTE_LEVEL ? vocab_find_bytes(v, text, len)
-                                                : vocab_find(v, text, len, &x->lookup);
-    return id >= 0 && !v->tokens[id].added ? id : -1;
+    return v->writing == VOCAB_BYTE_LEVEL ? vocab_find_bytes(v, text, len)
+                                          : vocab_find(v, text, len, &x->lookup);
 }
 
 /* Merges the ids collected so far and begins anew. */
@@ -124,7 +122,9 @@ static int add_characters(struct encoding *x, const char *text, size_t len, stru
             ;
         bool is_space = end - at == n_space && memcmp(text + at, VOCAB_SPACE, n_space) == 0;
         rc = is_space && !joins ? merge_piece(x, e) : 0;
-        int32_t id = find_plain(x, text + at, end - at);
+        int32_t id = find_token(x, text + at, end - at);
+        if (id >= 0 && tokenizer_is_special(x->t, id))
+            id = -1;
         joins = id < 0 || x->t->joins_space[is_space ? ' ' : (uint8_t)text[end - 1]];
         if (rc == 0)
             rc = id >= 0 ? token_list_add(&x->scratch.piece, id, e) : add_bytes(x, text + at, end - at, e);
@@ -137,8 +137,9 @@ static int add_characters(struct encoding *x, const char *text, size_t len, stru
 static int encode_piece(void *ctx, const char *piece, size_t len, struct moeflux_err *e)
 {
     struct encoding *x = ctx;
-    int32_t id = x->t->ignore_merges ? find_plain(x, piece, len) : -1;
-    if (id >= 0)
+    int32_t id = x->t->ignore_merges ? find_token(x, piece, len) : -1;
+    /* Only the search for added tokens may produce one. */
+    if (id >= 0 && !x->t->vocab.tokens[id].added)
         return token_list_add(x->out, id, e);
     x->scratch.piece.n = 0;
     int rc = x->t->vocab.writing == VOCAB_BYTE_LEVEL ? add_bytes(x, piece, len, e)
