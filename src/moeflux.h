@@ -454,7 +454,7 @@ struct moeflux_tokenizer;
 
 /* Opens a tokenizer. path: a tokenizer.json or tiktoken.model, whose companion files in the same directory
  * are read too, or a GGUF file (moeflux_model_info.tokenizer_path). The caller owns *out
- * (moeflux_tokenizer_close). Errors: _IO, _FORMAT, _UNSUPPORTED (not a byte-level BPE tokenizer), _MEMORY. */
+ * (moeflux_tokenizer_close). Errors: _IO, _FORMAT, _UNSUPPORTED (another kind of tokenizer), _MEMORY. */
 int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e);
 void moeflux_tokenizer_close(struct moeflux_tokenizer *t); /* NULL is legal */
 

@@ -418,7 +418,7 @@ static int end(struct writer *w, struct moeflux_err *e)
         return 0;
     str_clear(&w->shown);
     if (w->options->chat)
-        chat_filter_end(&w->filter, &w->shown);
+        chat_filter_end(&w->filter, &w->generator->chat, &w->shown);
     utf8_stream_push(&w->utf8, str_text(&w->shown), w->shown.len, &w->fresh);
     return end_part(w, e);
 }
@@ -437,7 +437,7 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     }
     const struct tool_form *form = NULL;
     if (o->tools && s->tokenizer)
-        form = tool_form_of(s->tokenizer);
+        form = tool_form_of(s->tokenizer, s->info.chat_template);
     tool_calls_init(&w.tools, form, o->tools, (struct tool_sink){on_tool_event, &w});
     int rc = begin_constraint(&w, s, e);
     if (!rc)

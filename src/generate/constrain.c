@@ -67,11 +67,11 @@ int constrain_schema(const struct json_t *schema, const char *name, struct str *
 /* Returns the text of an ordinary token or a tag of calls; false for others. */
 static bool text_with_tags(const void *ctx, int32_t id, struct token_text *out)
 {
-    const struct tokenizer *t = ctx;
-    out->len = tokenizer_bytes(t, id, &out->bytes);
-    if (!tokenizer_is_added(t, id))
+    const struct generator *s = ctx;
+    out->len = tokenizer_bytes(s->tokenizer, id, &out->bytes);
+    if (!tokenizer_is_added(s->tokenizer, id))
         return out->len > 0;
-    return tool_form_has_tag(tool_form_of(t), out->bytes, out->len);
+    return tool_form_has_tag(tool_form_of(s->tokenizer, s->info.chat_template), out->bytes, out->len);
 }
 
 int constrain_share(struct generator *s, struct moeflux_err *e)
@@ -96,7 +96,7 @@ static int open_trie(struct generator *s, bool calls, struct moeflux_err *e)
         return 0;
     if (!calls)
         return token_trie_of(trie, s->tokenizer, s->info.vocab_size, e);
-    return token_trie_new(trie, &(struct token_source){s->info.vocab_size, text_with_tags, s->tokenizer}, e);
+    return token_trie_new(trie, &(struct token_source){s->info.vocab_size, text_with_tags, s}, e);
 }
 
 static void forget(struct kept *k)
@@ -109,7 +109,7 @@ static void forget(struct kept *k)
 /* Returns whether calls have tags. Calls that are messages have none, but a token that ends them. */
 static bool has_tags(const struct generator *s)
 {
-    return !tool_form_is_message(tool_form_of(s->tokenizer));
+    return !tool_form_is_message(tool_form_of(s->tokenizer, s->info.chat_template));
 }
 
 static int add(struct generator *s, const char *grammar, bool calls, struct kept *k, struct moeflux_err *e)

@@ -86,12 +86,12 @@ bool tools_have(const struct json_t *tools, const char *name)
 
 int tools_check_model(const struct generator *s, const char *where, struct moeflux_err *e)
 {
-    if (s->tokenizer && tool_form_of(s->tokenizer))
+    if (s->tokenizer && tool_form_of(s->tokenizer, s->info.chat_template))
         return 0;
     return err_set(
         e, ERR_UNSUPPORTED,
         "%s: tools: the chat template of %s has no form of calls that is known (Qwen3's, "
-        "Qwen3.5's, DeepSeek-V3's and V3.1's, Kimi-K2's, GLM-4.5's, MiniMax-M2's and gpt-oss's are)",
+        "Qwen3.5's, DeepSeek-V3's to V4's, Kimi-K2's, GLM-4.5's, MiniMax-M2's, Gemma 4's and gpt-oss's are)",
         where, s->dir);
 }
 
@@ -99,7 +99,7 @@ int tools_grammar(const struct generator *s, const struct tool_choice *c, struct
                   struct moeflux_err *e)
 {
     char name[80];
-    int rc = tool_form_grammar(tool_form_of(s->tokenizer), c, out, e);
+    int rc = tool_form_grammar(tool_form_of(s->tokenizer, s->info.chat_template), c, out, e);
     snprintf(name, sizeof name, "%.60s: tools", c->where);
     return rc ? rc : constrain_check(out, name, e);
 }

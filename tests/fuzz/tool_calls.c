@@ -15,7 +15,11 @@ static const char *const templates[] = {"<tool_call>",
                                         "<|tool_call_argument_begin|>",
                                         "<tool_call><arg_key>",
                                         "<minimax:tool_call>",
-                                        "<|message|><|channel|>"};
+                                        "<|message|><|channel|>",
+                                        "<|tool_call>call:<tool_call|>",
+                                        "｜DSML｜function_calls>",
+                                        "｜DSML｜tool_calls>"};
+enum { N_TEMPLATES = sizeof templates / sizeof *templates };
 static const char tools_json[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"put\", \"parameters\": {\"properties\": {"
     "\"path\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}, \"maybe\": {\"type\": [\"string\", "
@@ -71,11 +75,11 @@ void target_calls(const uint8_t *data, size_t n)
 {
     if (n == 0)
         return;
-    const char *template = templates[data[0] % 8], *text = (const char *)data + 1;
+    const char *template = templates[data[0] % 16 % N_TEMPLATES], *text = (const char *)data + 1;
     json_t *tools = json_loads(tools_json, 0, NULL);
     target_need(tools != NULL, "no tools");
     struct heard whole = listen(template, tools, text, n - 1, n),
-                 parts = listen(template, tools, text, n - 1, 1 + data[0] / 8 % 16);
+                 parts = listen(template, tools, text, n - 1, 1 + data[0] / 16);
     target_need(whole.all.len == parts.all.len &&
                     memcmp(str_text(&whole.all), str_text(&parts.all), whole.all.len) == 0,
                 "pieces that make a difference");

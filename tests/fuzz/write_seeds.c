@@ -16,6 +16,7 @@
 #include "small_model.h"
 #include "snapshot_writer.h"
 #include "tmp_tree.h"
+#include "text/chat/chat_families.h"
 #include "tokenizer_build.h"
 
 struct seeds {
@@ -132,6 +133,52 @@ static void write_gguf(struct seeds *s)
     }
 }
 
+/* SentencePiece's BPE in its three forms: tokenizer.json, and GGUF with merges and with scores. */
+static void write_pieces(struct seeds *s)
+{
+    enum { N = 261 };
+    static const char *const normal[] = {"a", "b", "ab", "\xe2\x96\x81",
+                                         "\xe2\x96\x81"
+                                         "a"},
+                             *const merges[] = {"a b", "\xe2\x96\x81 a"};
+    static char bytes[256][8];
+    const char *tokens[N];
+    uint32_t types[N];
+    float scores[N];
+    struct str json = {0};
+    str_add_text(&json,
+                 "{\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":"
+                 "\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":"
+                 "\"\xe2\x96\x81\"}]},\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":"
+                 "\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},{\"type\":"
+                 "\"ByteFallback\"},{\"type\":\"Strip\"}]},\"model\":{\"type\":\"BPE\",\"byte_fallback\":"
+                 "true,\"merges\":[[\"a\",\"b\"],\"\xe2\x96\x81 a\"],\"vocab\":{");
+    for (unsigned i = 0; i < N; i++) {
+        if (i < 256)
+            snprintf(bytes[i], sizeof bytes[i], "<0x%02X>", i);
+        tokens[i] = i < 256 ? bytes[i] : normal[i - 256];
+        types[i] = i < 256 ? 6 : 1;
+        scores[i] = i < 256 ? 0 : -(float)i;
+        str_addf(&json, "%s\"%s\":%u", i ? "," : "", tokens[i], i);
+    }
+    str_add_text(&json, "}}}");
+    put_text(s, "tokenizer", str_text(&json));
+    str_free(&json);
+    for (int has_scores = 0; has_scores < 2; has_scores++) {
+        struct gguf_writer w = {0};
+        gguf_writer_text(&w, "tokenizer.ggml.model", has_scores ? "llama" : "gemma4");
+        gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, N);
+        gguf_writer_wholes(&w, "tokenizer.ggml.token_type", types, N);
+        if (has_scores)
+            gguf_writer_floats(&w, "tokenizer.ggml.scores", scores, N);
+        else
+            gguf_writer_texts(&w, "tokenizer.ggml.merges", merges, 2);
+        struct str file = gguf_writer_take(&w);
+        put(s, "tokenizer", "", file.data, file.len);
+        str_free(&file);
+    }
+}
+
 static void write_templates(struct seeds *s)
 {
     static const char *const templates[] = {
@@ -156,6 +203,7 @@ static void write_templates(struct seeds *s)
     };
     for (size_t i = 0; i < sizeof templates / sizeof *templates; i++)
         put_text(s, "jinja", templates[i]);
+    put_text(s, "jinja", chat_family_find("deepseek-v3.2")->text);
     static const char own_context[] = "{{ a.b|dictsort }}\0{\"a\":{\"b\":{\"k\":[null]}}}";
     put(s, "jinja", "", own_context, sizeof own_context - 1);
 }
@@ -175,6 +223,7 @@ static void write_tokenizers(struct seeds *s)
 {
     write_tiktoken(s);
     write_gguf(s);
+    write_pieces(s);
     static const char qwen[] = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| "
                                "?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
     static const char *const patterns[] = {
@@ -301,26 +350,34 @@ static void write_user_files(struct seeds *s)
              "{\"prompt\": \"a\", \"stop\": \"x\", \"logprobs\": 3, \"tools\": [{\"type\": \"function\", "
              "\"function\": {\"name\": \"f\", \"parameters\": {}}}], \"tool_choice\": \"auto\"}");
     put_text(s, "calls",
-             "\x08 a <tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1}}\n</tool_call>\n b");
-    put_text(s, "calls", "\x10<tool_call>{\"arguments\": \"{}\", \"name\": \"put\"}</tool_call>");
+             "\x10 a <tool_call>\n{\"name\": \"put\", \"arguments\": {\"n\": 1}}\n</tool_call>\n b");
+    put_text(s, "calls", "\x20<tool_call>{\"arguments\": \"{}\", \"name\": \"put\"}</tool_call>");
     put_text(s, "calls",
-             "\x09<tool_call>\n<function=put>\n<parameter=path>\na\"b\n</parameter>\n<parameter=n>\n12\n"
+             "\x11<tool_call>\n<function=put>\n<parameter=path>\na\"b\n</parameter>\n<parameter=n>\n12\n"
              "</parameter>\n<parameter=maybe>null</parameter></function>\n</tool_call>");
     put_text(
         s, "calls",
-        "\x0a<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n```json\n{\"n\": 1}\n```"
+        "\x12<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>put\n```json\n{\"n\": 1}\n```"
         "<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>now<｜tool▁sep｜>{}<｜tool▁call▁end｜><"
         "｜tool▁calls▁end｜>");
     put_text(s, "calls",
-             "\x0c<|tool_calls_section_begin|><|tool_call_begin|>functions.put:0<|tool_call_argument_begin|>"
+             "\x14<|tool_calls_section_begin|><|tool_call_begin|>functions.put:0<|tool_call_argument_begin|>"
              "{\"n\": 1}<|tool_call_end|><|tool_calls_section_end|>");
     put_text(s, "calls",
-             "\x0d<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a</arg_value>\n<arg_key>n</arg_key>\n"
+             "\x15<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a</arg_value>\n<arg_key>n</arg_key>\n"
              "<arg_value>2</arg_value>\n</tool_call>");
     put_text(s, "calls",
-             "\x0e<minimax:tool_call>\n<invoke name=\"put\">\n<parameter name=\"path\">a <b></parameter>\n"
+             "\x16<minimax:tool_call>\n<invoke name=\"put\">\n<parameter name=\"path\">a <b></parameter>\n"
              "<parameter name=\"n\">3</parameter>\n</invoke>\n</minimax:tool_call>");
-    put_text(s, "calls", "\x0f<|channel|>commentary to=functions.put<|message|>{\"n\": 1}<|call|>");
+    put_text(s, "calls",
+             "\x18<|tool_call>call:put{n:1,path:<|\"|>a b<|\"|>,maybe:{a:[true,null,\"c\"]}}<tool_call|>");
+    put_text(s, "calls",
+             "\x19<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"put\">\n<｜DSML｜parameter name=\"path\" "
+             "string=\"true\">a</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>");
+    put_text(s, "calls",
+             "\x1a<｜DSML｜tool_calls><｜DSML｜invoke name=\"put\"><｜DSML｜parameter name=\"n\" "
+             "string=\"false\">[1]</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>");
+    put_text(s, "calls", "\x17<|channel|>commentary to=functions.put<|message|>{\"n\": 1}<|call|>");
     put_text(s, "completions",
              "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": "
              "[{\"type\": "

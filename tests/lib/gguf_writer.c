@@ -50,6 +50,29 @@ void gguf_writer_texts(struct gguf_writer *w, const char *key, const char *const
         gguf_writer_put_text(&w->values, texts[i]);
 }
 
+static void put_words(struct gguf_writer *w, const char *key, enum gguf_kind kind, const void *words,
+                      uint64_t n)
+{
+    add_key(w, key, GGUF_LIST);
+    gguf_writer_put(&w->values, kind, 4);
+    gguf_writer_put(&w->values, n, 8);
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t word;
+        memcpy(&word, (const char *)words + i * sizeof word, sizeof word);
+        gguf_writer_put(&w->values, word, 4);
+    }
+}
+
+void gguf_writer_floats(struct gguf_writer *w, const char *key, const float *numbers, uint64_t n)
+{
+    put_words(w, key, GGUF_F32, numbers, n);
+}
+
+void gguf_writer_wholes(struct gguf_writer *w, const char *key, const uint32_t *numbers, uint64_t n)
+{
+    put_words(w, key, GGUF_I32, numbers, n);
+}
+
 /* Q2_K: sixteen numbers of scale 15, all but one of them 0, followed by sixteen of scale 1. A 4-bit format
  * with one scale for both loses much of the latter. */
 static uint8_t byte_of_q2_k(uint32_t i, uint8_t drawn)

@@ -20,6 +20,10 @@ void gguf_writer_whole(struct gguf_writer *w, const char *key, uint32_t n);
 void gguf_writer_text(struct gguf_writer *w, const char *key, const char *text);
 void gguf_writer_texts(struct gguf_writer *w, const char *key, const char *const *texts, uint64_t n);
 
+void gguf_writer_floats(struct gguf_writer *w, const char *key, const float *numbers, uint64_t n);
+/* A list of whole numbers of 32 bits. */
+void gguf_writer_wholes(struct gguf_writer *w, const char *key, const uint32_t *numbers, uint64_t n);
+
 /* A tensor of drawn bytes; of type 0 they are numbers around 1. Sizes of 1 at the end are left out. */
 void gguf_writer_tensor(struct gguf_writer *w, const char *name, uint32_t type, uint64_t cols, uint64_t rows,
                         uint64_t depth);

@@ -406,8 +406,12 @@ static void tokenizers_that_are_not_read_are_refused_by_name(void **state)
     (void)state;
     struct gguf_writer w = {0};
     gguf_writer_model(&w, 256, 256, 0);
-    gguf_writer_text(&w, "tokenizer.ggml.model", "llama");
-    expect_refused(&w, ERR_UNSUPPORTED, "tokenizer.ggml.model is llama, expected gpt2");
+    gguf_writer_text(&w, "tokenizer.ggml.model", "bert");
+    expect_refused(&w, ERR_UNSUPPORTED,
+                   "tokenizer.ggml.model is bert, expected gpt2 (byte-level BPE), llama or gemma4");
+    gguf_writer_model(&w, 256, 256, 0);
+    gguf_writer_text(&w, "tokenizer.ggml.model", "gemma4");
+    expect_refused(&w, ERR_FORMAT, "key tokenizer.ggml.tokens is missing");
     gguf_writer_model(&w, 256, 256, 0);
     gguf_writer_text(&w, "tokenizer.ggml.model", "gpt2");
     gguf_writer_text(&w, "tokenizer.ggml.pre", "falcon");

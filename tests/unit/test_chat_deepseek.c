@@ -10,6 +10,7 @@
 #include "chats.h"
 #include "check.h"
 #include "text/chat/chat.h"
+#include "text/chat/tool_calls.h"
 #include "text/tokenizer/tokenizer.h"
 #include "tmp_tree.h"
 #include "tokenizer_build.h"
@@ -197,7 +198,7 @@ static void expect_parts(const struct chat *c, const char *answer, const char *w
         else
             str_add(&parts[part == CHAT_ANSWER], str_text(&shown), shown.len);
     }
-    chat_filter_end(&f, &parts[0]);
+    chat_filter_end(&f, c, &parts[0]);
     str_addf(&parts[0], "|%s", str_text(&parts[1]));
     assert_string_equal(str_text(&parts[0]), want);
     str_free(&parts[0]);
@@ -264,6 +265,81 @@ static void past_answers_stand_without_thinking(void **state)
     }
 }
 
+/* ---- V3.2, whose models have no template ---- */
+
+#define DSML "｜DSML｜"
+
+static json_t *conversation(const char *text)
+{
+    json_error_t why;
+    json_t *root = json_loads(text, 0, &why);
+    if (!root)
+        fail_msg("%s", why.text);
+    return root;
+}
+
+/* Renders the messages with the tools and expects this text after the begin and the declaration of tools. */
+static void expect_text(const struct chat *c, const char *messages, const char *tools, const char *want)
+{
+    struct moeflux_err e = {0};
+    struct chat_text text = {0};
+    json_t *list = conversation(messages), *known = tools ? conversation(tools) : NULL;
+    struct chat_prompt p = {.messages = list, .tools = known, .opens_answer = true};
+    check_ok(chat_render(c, &p, &text, &e), &e);
+    const char *found = str_text(&text.text), *user = strstr(found, USER);
+    assert_non_null(user);
+    assert_int_equal(strncmp(found, BEGIN, strlen(BEGIN)), 0);
+    assert_true(!tools == !strstr(found, "<functions>\n{\"name\": \"f\"}\n</functions>\n" USER));
+    assert_string_equal(user, want);
+    chat_text_free(&text);
+    json_decref(list);
+    json_decref(known);
+}
+
+static void deepseek_v32_writes_its_turns_without_a_template(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(true, NULL);
+    struct chat c;
+    chats_open(&c, t, "deepseek-v3.2", CHAT_THINKING_AUTO);
+    assert_int_equal(c.turn_close, tokenizer_added_id(t, END));
+    chats_expect(&c, chats_messages("system", "Be brief.", "user", "one", "assistant", "1", "user", "two"),
+                 BEGIN "Be brief." USER "one" ASSISTANT "</think>1" END USER "two" ASSISTANT "</think>");
+    chat_free(&c);
+    chats_open(&c, t, "deepseek-v3.2", CHAT_THINKING_ON);
+    assert_true(c.opens_inside);
+    chats_expect(&c, chats_messages("user", "one", "assistant", "1", "user", "two"),
+                 BEGIN USER "one" ASSISTANT "</think>1" END USER "two" ASSISTANT "<think>");
+    expect_parts(&c, "one</think>two" END, "one|two");
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void deepseek_v32_thinks_between_its_calls(void **state)
+{
+    static const char tools[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]",
+                      messages[] =
+                          "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+                          "\"\", \"reasoning_content\": \"hm\", \"tool_calls\": [{\"function\": {\"name\": "
+                          "\"f\", \"arguments\": {\"s\": \"x\", \"n\": [1]}}}]}, {\"role\": \"tool\", "
+                          "\"content\": \"r\"}]";
+    (void)state;
+    struct tokenizer *t = open_with(true, NULL);
+    struct chat c;
+    chats_open(&c, t, "deepseek-v3.2", CHAT_THINKING_ON);
+    expect_text(&c, messages, tools,
+                USER "a" ASSISTANT "<think>hm</think>\n\n<" DSML "function_calls>\n<" DSML
+                     "invoke name=\"f\">\n<" DSML "parameter name=\"s\" string=\"true\">x</" DSML
+                     "parameter>\n<" DSML "parameter name=\"n\" string=\"false\">[1]</" DSML
+                     "parameter>\n</" DSML "invoke>\n</" DSML "function_calls>" END
+                     "\n\n<function_results>\n<result>r</result>\n</function_results>\n\n<think>");
+    expect_text(&c, "[{\"role\": \"user\", \"content\": \"a\"}]", NULL, USER "a" ASSISTANT "<think>");
+    chat_free(&c);
+    assert_ptr_equal(tool_form_of(t, "deepseek-v3.2"), tool_form_find(DSML "function_calls>"));
+    assert_null(tool_form_of(t, NULL));
+    tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -275,6 +351,8 @@ int main(void)
         cmocka_unit_test(control_strings_of_users_stay_text),
         cmocka_unit_test(tags_spelt_in_several_tokens_are_found),
         cmocka_unit_test(tags_that_are_tokens_are_found),
+        cmocka_unit_test(deepseek_v32_writes_its_turns_without_a_template),
+        cmocka_unit_test(deepseek_v32_thinks_between_its_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

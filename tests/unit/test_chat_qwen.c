@@ -350,8 +350,8 @@ static void thinking_and_calls_of_past_answers_stay(void **state)
                         "<|im_start|>assistant\n<think>\nhm\n</think>\n\nho\n<tool_call>\n"
                         "<function=put>\n<parameter=path>\na b\n</parameter>\n<parameter=n>\n"
                         "[1, 2]\n</parameter>\n</function>\n</tool_call><|im_end|>\n" THINKS);
-    assert_ptr_equal(tool_form_of(t), tool_form_find("<tool_call>\n<function=f>"));
-    assert_ptr_not_equal(tool_form_of(t), tool_form_find("<tool_call>"));
+    assert_ptr_equal(tool_form_of(t, NULL), tool_form_find("<tool_call>\n<function=f>"));
+    assert_ptr_not_equal(tool_form_of(t, NULL), tool_form_find("<tool_call>"));
     chat_text_free(&text);
     json_decref(list);
     chat_free(&c);

@@ -143,7 +143,7 @@ static void expect(const struct chat *c, bool has_tools, const char *answer, con
     struct token_list ids = {0};
     struct chat_filter f;
     struct str shown = {0};
-    const struct tool_form *form = has_tools ? tool_form_of(c->tokenizer) : NULL;
+    const struct tool_form *form = has_tools ? tool_form_of(c->tokenizer, NULL) : NULL;
     assert_true(!has_tools || form);
     tool_calls_init(&h.calls, form, NULL, (struct tool_sink){on_event, &h});
     chat_filter_init(&f, c);
@@ -157,7 +157,7 @@ static void expect(const struct chat *c, bool has_tools, const char *answer, con
         else
             check_ok(tool_calls_push(&h.calls, str_text(&shown), shown.len, &e), &e);
     }
-    chat_filter_end(&f, &shown);
+    chat_filter_end(&f, c, &shown);
     check_ok(tool_calls_end(&h.calls, &e), &e);
     assert_string_equal(str_text(&h.thinking), thinking);
     assert_string_equal(str_text(&h.text), text);
@@ -448,7 +448,7 @@ static void a_name_that_no_header_can_have_is_refused(void **state)
         struct str out = {0};
         json_t *tools = json_pack("[{s:s, s:{s:s}}]", "type", "function", "function", "name", names[i]);
         const struct tool_choice choice = {.tools = tools, .where = "a test"};
-        assert_int_equal(tool_form_grammar(tool_form_of(t), &choice, &out, &e), ERR_UNSUPPORTED);
+        assert_int_equal(tool_form_grammar(tool_form_of(t, NULL), &choice, &out, &e), ERR_UNSUPPORTED);
         assert_non_null(strstr(e.text, "this model's calls need names"));
         json_decref(tools);
         str_free(&out);

@@ -11,6 +11,7 @@
 
 #include "base/str.h"
 #include "check.h"
+#include "gguf_writer.h"
 #include "text/tokenizer/tokenizer.h"
 #include "tmp_tree.h"
 #include "tokenizer_build.h"
@@ -442,6 +443,81 @@ static void the_special_tokens_texts_are_those_of_the_configuration(void **state
     tmp_tree_remove(tmp);
 }
 
+/* ---- GGUF's names of splits ---- */
+
+/* Byte b in the byte alphabet. */
+static void write_byte(unsigned b, char text[4])
+{
+    static unsigned n;
+    bool visible = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b != 0xad);
+    n = b == 0 ? 0 : n;
+    unsigned code = visible ? b : 0x100 + n++;
+    if (code < 0x80)
+        snprintf(text, 4, "%c", (char)code);
+    else
+        snprintf(text, 4, "%c%c", (char)(0xc0 | code >> 6), (char)(0x80 | (code & 0x3f)));
+}
+
+/* A vocabulary of the bytes, of merged "12" and "\n\n", and of "xyz" without merges. */
+static struct tokenizer *open_split(const char *pre)
+{
+    static char bytes[256][4];
+    static const char *tokens[259], *const merges[] = {"1 2", "\xc4\x8a \xc4\x8a"};
+    struct gguf_writer w = {0};
+    struct moeflux_err e = {0};
+    char *dir = tmp_tree_new();
+    for (unsigned b = 0; b < 256; b++) {
+        write_byte(b, bytes[b]);
+        tokens[b] = bytes[b];
+    }
+    tokens[256] = "12";
+    tokens[257] = "\xc4\x8a\xc4\x8a";
+    tokens[258] = "xyz";
+    gguf_writer_text(&w, "tokenizer.ggml.model", "gpt2");
+    gguf_writer_text(&w, "tokenizer.ggml.pre", pre);
+    gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, 259);
+    gguf_writer_texts(&w, "tokenizer.ggml.merges", merges, 2);
+    gguf_writer_finish(&w, dir, "x.gguf");
+    struct tokenizer *t = tokenizer_open(tmp_tree_path(dir, "x.gguf"), &e);
+    if (!t)
+        fail_msg("%s", e.text);
+    tmp_tree_remove(dir);
+    return t;
+}
+
+static size_t n_ids(const struct tokenizer *t, const char *text)
+{
+    struct token_list ids = {0};
+    struct moeflux_err e = {0};
+    check_ok(tokenizer_encode(t, text, strlen(text), SPECIALS_AS_TEXT, &ids, NULL, &e), &e);
+    size_t n = ids.n;
+    token_list_free(&ids);
+    return n;
+}
+
+static void each_name_of_a_split_cuts_as_its_tokenizer_does(void **state)
+{
+    static const struct {
+        const char *pre;
+        size_t digits, lines, whole, composed; /* tokens of "12", two line ends, "xyz", e and U+0301 */
+    } cases[] = {
+        {"qwen2", 2, 1, 3, 2},       {"qwen35", 2, 1, 3, 2},      {"deepseek-v3", 1, 1, 3, 3},
+        {"joyai-llm", 1, 1, 3, 3},   {"kimi-k2", 1, 1, 1, 3},     {"glm4", 1, 1, 1, 3},
+        {"glm5", 1, 1, 1, 3},        {"chatglm-bpe", 1, 1, 3, 3}, {"llama-bpe", 1, 1, 1, 3},
+        {"minimax-m2", 1, 1, 3, 2},  {"gpt-4o", 1, 1, 1, 3},      {"bailingmoe", 2, 1, 3, 3},
+        {"bailingmoe2", 2, 1, 3, 3}, {"solar-open", 2, 1, 3, 3},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct tokenizer *t = open_split(cases[i].pre);
+        if (n_ids(t, "12") != cases[i].digits || n_ids(t, "\n\n") != cases[i].lines ||
+            n_ids(t, "xyz") != cases[i].whole || n_ids(t, "e\xcc\x81") != cases[i].composed)
+            fail_msg("%s: %zu, %zu, %zu and %zu tokens", cases[i].pre, n_ids(t, "12"), n_ids(t, "\n\n"),
+                     n_ids(t, "xyz"), n_ids(t, "e\xcc\x81"));
+        tokenizer_free(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,6 +533,7 @@ int main(void)
         cmocka_unit_test(a_configuration_that_cannot_be_followed_is_refused),
         cmocka_unit_test(the_chat_template_is_found_in_each_of_its_places),
         cmocka_unit_test(the_special_tokens_texts_are_those_of_the_configuration),
+        cmocka_unit_test(each_name_of_a_split_cuts_as_its_tokenizer_does),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

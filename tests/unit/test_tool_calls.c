@@ -28,6 +28,11 @@
 #define GLM47   "<tool_call>{function-name}<arg_key>{arg-key-1}</arg_key><arg_value>{arg-value-1}</arg_value>"
 #define MINIMAX "{%- set toolcall_begin_token = '<minimax:tool_call>' -%}"
 
+#define GEMMA  "{{- '<|tool_call>call:' + function['name'] + '{' -}}{{- '}<tool_call|>' -}}"
+#define DSML   "｜DSML｜"
+#define DSML32 "{%- set dsml_token = '" DSML "' -%}{{- '</' + dsml_token + 'function_calls>' -}}"
+#define DSML4  "{%- set dsml_token = '" DSML "' -%}{{- '</' + dsml_token + 'tool_calls>' -}}"
+
 static const char TOOLS[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"put\", \"parameters\": {\"type\": \"object\", "
     "\"properties\": {"
@@ -219,6 +224,11 @@ static void calls_of_glm_are_found(void **state)
     expect(GLM, "<tool_call>\n</tool_call>", "<tool_call>\n</tool_call>");
     expect(GLM, "<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>",
            "[put|{!<tool_call>put\n<arg_key>n</arg_key>\n12</tool_call>");
+    /* Ling's. */
+    expect(GLM,
+           "<tool_call>put<arg_key>path</arg_key>\n<arg_value>a</arg_value><arg_key>n</arg_key>\n"
+           "<arg_value>1</arg_value>\n</tool_call>\n<tool_call>now\n</tool_call>",
+           "[put|{\"path\": \"a\", \"n\": 1}][now|{}]");
 }
 
 static void calls_of_minimax_are_found(void **state)
@@ -233,6 +243,58 @@ static void calls_of_minimax_are_found(void **state)
            "[now|{}] Done.");
     expect(MINIMAX, "<minimax:tool_call>\nnothing", "<minimax:tool_call>\nnothing");
     expect(MINIMAX, "<invoke name=\"\"></invoke>", "<invoke name=\"\"></invoke>");
+    /* M3's form is another one, which has the tag of Hermes. */
+    assert_null(tool_form_find("{%- set ns_token = ']<]minimax[>[' -%}{{ ns_token ~ '<tool_call>' }}"));
+}
+
+static void calls_in_dsml_are_found(void **state)
+{
+    (void)state;
+    expect(DSML32,
+           "I look.\n\n<" DSML "function_calls>\n<" DSML "invoke name=\"put\">\n<" DSML
+           "parameter name=\"path\" string=\"true\">a <b>\n12</" DSML "parameter>\n<" DSML
+           "parameter name=\"n\" string=\"true\">12</" DSML "parameter>\n<" DSML
+           "parameter name=\"deep\" string=\"false\">{\"a\": [1]}</" DSML "parameter>\n</" DSML
+           "invoke>\n<" DSML "invoke name=\"now\">\n</" DSML "invoke>\n</" DSML "function_calls>",
+           "I look.[put|{\"path\": \"a <b>\\n12\", \"n\": \"12\", \"deep\": {\"a\": [1]}}][now|{}]");
+    expect(DSML4,
+           "<" DSML "tool_calls>\n<" DSML "invoke name=\"now\">\n\n</" DSML "invoke>\n</" DSML "tool_calls>",
+           "[now|{}]");
+    expect(
+        DSML4,
+        "<" DSML "tool_calls><" DSML "invoke name=\"put\"><" DSML
+        "parameter name=\"n\" string=\"maybe\">1</" DSML "parameter></" DSML "invoke></" DSML "tool_calls>",
+        "[put|{!<" DSML "tool_calls><" DSML "invoke name=\"put\"><" DSML
+        "parameter name=\"n\" string=\"maybe\">1</" DSML "parameter></" DSML "invoke></" DSML "tool_calls>");
+}
+
+#define Q "<|\"|>"
+static void calls_of_gemma_are_found(void **state)
+{
+    (void)state;
+    expect(GEMMA, "<|tool_call>call:put{n:12,path:" Q "a \"b\"\n{c}," Q ",on:true}<tool_call|>",
+           "[put|{\"n\": 12, \"path\": \"a \\\"b\\\"\\n{c},\", \"on\": true}]");
+    expect(GEMMA,
+           "<|tool_call>call:put{deep:{a:[1,-2.5e3,[],{}],b:" Q "<|" Q ",c:null},maybe:None}<tool_call|>"
+           "<|tool_call>call:now{}<tool_call|>",
+           "[put|{\"deep\": {\"a\": [1, -2.5e3, [], {}], \"b\": \"<|\", \"c\": null}, \"maybe\": "
+           "null}][now|{}]");
+    /* Quoted names, JSON's strings, white space. */
+    expect(GEMMA, "a\n<|tool_call>call: put { " Q "n" Q " : 1 , \"path\": \"\\\"}\" }<tool_call|>b",
+           "a[put|{\"n\": 1, \"path\": \"\\\"}\"}]b");
+    expect(GEMMA, "<|tool_call>call:put{path:a b}<tool_call|>", "[put|{\"path\": \"a b\"}]");
+    static const char *const broken[] = {
+        "<|tool_call>call:{}<tool_call|>",
+        "<|tool_call>call:now[]<tool_call|>",
+        "<|tool_call>now{}<tool_call|>",
+        "<|tool_call>call:now",
+    };
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        expect(GEMMA, broken[i], broken[i]);
+    expect(GEMMA, "<|tool_call>call:put{a:1]}", "[put|{\"a\": 1!<|tool_call>call:put{a:1]}");
+    expect(GEMMA, "<|tool_call>call:put{a:1,}", "[put|{\"a\": 1, !<|tool_call>call:put{a:1,}");
+    expect(GEMMA, "<|tool_call>call:put{a:}", "[put|{\"a\": !<|tool_call>call:put{a:}");
+    expect(GEMMA, "<|tool_call>call:put{a:" Q "b", "[put|{\"a\": \"b!<|tool_call>call:put{a:" Q "b");
 }
 
 static void what_is_no_call_is_text(void **state)
@@ -319,6 +381,8 @@ static void a_tag_of_the_form_is_known(void **state)
     assert_false(tool_form_has_tag(f, SEP, strlen(SEP) - 1));
     assert_false(tool_form_has_tag(f, "<tool_call>", strlen("<tool_call>")));
     assert_true(tool_form_has_tag(tool_form_find(XML), "</tool_call>", strlen("</tool_call>")));
+    assert_true(tool_form_has_tag(tool_form_find(GEMMA), "<|\"|>", 5));
+    assert_true(tool_form_has_tag(tool_form_find(DSML32), DSML, strlen(DSML)));
 }
 
 /* ---- grammars of calls ---- */
@@ -338,7 +402,7 @@ static bool byte_of(const void *ctx, int32_t id, struct token_text *out)
 /* One of the allowed ids; after a while those that lead to the end. */
 static int32_t choose(const uint64_t *allowed, size_t len, struct fuzz *f)
 {
-    static const uint8_t closing[] = {0, '}', ']', '"', '/', '<', ',', '\n'};
+    static const uint8_t closing[] = {0, '}', ']', '"', '/', '<', ',', '\n', '|'};
     int32_t ids[N_IDS];
     uint32_t n = 0;
     for (size_t i = 0; len > LENGTH && i < sizeof closing; i++)
@@ -386,6 +450,8 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
                                &(struct tool_choice){.tools = tools, .name = name, .where = "a test"}, &gbnf,
                                &e),
              &e);
+    /* Gemma's strings and names have none of JSON's quotes. */
+    assert_true(strcmp(template, GEMMA) != 0 || !strstr(str_text(&gbnf), "\"\\\"\""));
     check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
     check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
     check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
@@ -413,8 +479,8 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
 
 static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state)
 {
-    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json",
-                                            KIMI,   GLM, GLM47,    MINIMAX};
+    static const char *const templates[] = {
+        HERMES, XML, DEEPSEEK, DEEPSEEK "```json", KIMI, GLM, GLM47, MINIMAX, GEMMA, DSML32, DSML4};
     struct fuzz f = {11};
     (void)state;
     for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)
@@ -503,7 +569,7 @@ static void check_call(const char *template, const json_t *tools, const struct s
 
 static void arguments_of_asked_calls_fit_the_tools_schema(void **state)
 {
-    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json"};
+    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json", DSML4, GEMMA};
     static const int32_t end = 0;
     struct moeflux_err e = {0};
     struct fuzz f = {5};
@@ -512,7 +578,7 @@ static void arguments_of_asked_calls_fit_the_tools_schema(void **state)
     (void)state;
     assert_non_null(tools);
     check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
         struct grammar *g;
         struct constraint *c;
         struct str gbnf = {0}, text = {0};
@@ -551,6 +617,9 @@ static void what_a_tools_schema_cannot_be_held_to_is_refused_by_name(void **stat
         {XML, "{\"anyOf\": [{}]}",
          "a test: tools: f: parameters: #/\"anyOf\": this keyword is not supported in calls"},
         {XML, "{\"required\": [\"a\"]}", "#/required: names a parameter that properties does not have"},
+        {GEMMA, "{\"properties\": {\"a:b\": {}}}", "#/properties/a:b: expected a name without white space"},
+        {GEMMA, "{\"properties\": {\"a\": {\"enum\": [\"<\"]}}}",
+         "#/properties/a: expected a text without <"},
         {DEEPSEEK, "{\"minProperties\": 1}", "#/\"minProperties\": this keyword"},
         {DEEPSEEK, "{\"type\": \"array\"}", "a test: tools: f: parameters: expected the type object"},
     };
@@ -581,6 +650,8 @@ int main(void)
         cmocka_unit_test(calls_of_kimi_k2_are_found),
         cmocka_unit_test(calls_of_glm_are_found),
         cmocka_unit_test(calls_of_minimax_are_found),
+        cmocka_unit_test(calls_in_dsml_are_found),
+        cmocka_unit_test(calls_of_gemma_are_found),
         cmocka_unit_test(what_is_no_call_is_text),
         cmocka_unit_test(a_call_that_breaks_off_is_text_and_the_next_one_is_found),
         cmocka_unit_test(a_tag_of_the_form_is_known),

@@ -213,8 +213,8 @@ static void put_rope(struct making *m)
 /* Adds known control tokens that end an answer in every model. A file names only one or two. */
 static void add_known_eos(struct making *m, json_t *ids)
 {
-    static const char *const known[] = {"<|endoftext|>", "<|im_end|>", "<|eot_id|>",
-                                        "<|return|>",    "<|call|>",   "<|observation|>"};
+    static const char *const known[] = {"<|endoftext|>", "<|im_end|>",      "<|eot_id|>", "<|return|>",
+                                        "<|call|>",      "<|observation|>", "<turn|>",    "<|tool_response>"};
     const struct gguf_value *tokens = gguf_find(m->g, "tokenizer.ggml.tokens");
     struct gguf_texts t;
     struct str text = {0};

@@ -4,42 +4,10 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "text/chat/chat_families.h"
 #include "text/chat/harmony.h"
 #include "text/jinja/jinja.h"
 #include "text/utf8.h"
-
-#define TURN_OPEN   "<|im_start|>"
-#define TURN_CLOSE  "<|im_end|>"
-#define THINK_OPEN  "<think>"
-#define THINK_CLOSE "</think>"
-
-/* Templates of families whose models may come without one. Thinking of past answers is written if it is
- * given. */
-#define QWEN_TURNS(trimmed, thinks)                                                                          \
-    "{%- for m in messages %}"                                                                               \
-    "{{- '" TURN_OPEN "' + m.role + '\\n' }}"                                                                \
-    "{%- if m.reasoning_content is defined" thinks " %}"                                                     \
-    "{{- '" THINK_OPEN "\\n' + m.reasoning_content + '\\n" THINK_CLOSE "\\n\\n' }}"                          \
-    "{%- endif %}"                                                                                           \
-    "{{- m.content" trimmed " + '" TURN_CLOSE "\\n' }}"                                                      \
-    "{%- endfor %}"
-
-static const struct family {
-    const char *name, *template;
-} families[] = {
-    {"qwen3.5", QWEN_TURNS("|trim", "") "{%- if add_generation_prompt %}"
-                                        "{{- '" TURN_OPEN "assistant\\n" THINK_OPEN "\\n' }}"
-                                        "{%- if enable_thinking is defined and not enable_thinking %}"
-                                        "{{- '\\n" THINK_CLOSE "\\n\\n' }}"
-                                        "{%- endif %}{%- endif %}"},
-    {"qwen3",
-     QWEN_TURNS("", " and (m.reasoning_content or enable_thinking is defined and not "
-                    "enable_thinking)") "{%- if add_generation_prompt %}"
-                                        "{{- '" TURN_OPEN "assistant\\n' }}"
-                                        "{%- if enable_thinking is defined and not enable_thinking %}"
-                                        "{{- '" THINK_OPEN "\\n\\n" THINK_CLOSE "\\n\\n' }}"
-                                        "{%- endif %}{%- endif %}"},
-};
 
 static int fail_memory(struct moeflux_err *e)
 {
@@ -322,9 +290,9 @@ static int find_thinking(struct chat *c, enum chat_thinking thinking, struct moe
     if (rc == 0 && c->harmony.is_used)
         return harmony_thinking(c, &as_asked, &other, thinking, e);
     bool switches = rc == 0 && strcmp(str_text(&as_asked.text), str_text(&other.text)) != 0;
-    c->opens_inside = rc == 0 && ends_with(&as_asked, THINK_OPEN);
+    c->opens_inside = rc == 0 && ends_with(&as_asked, c->tags->open);
     c->may_open = rc == 0 && switches && thinking != CHAT_THINKING_OFF && c->think_open >= 0 &&
-                  !c->opens_inside && !ends_with(&as_asked, THINK_CLOSE);
+                  !c->opens_inside && !ends_with(&as_asked, c->tags->close);
     if (rc == 0)
         rc = find_opening(c, &as_asked, c->opens_inside || (switches && thinking != CHAT_THINKING_OFF), e);
     chat_text_free(&as_asked);
@@ -365,29 +333,34 @@ static int need(const struct tokenizer *t, const char *token, struct moeflux_err
 }
 
 /* Uses the family's template for a model without one. Checks that the tokenizer has its control tokens. */
-static int use_family(struct chat *c, const char *family, enum chat_thinking thinking, struct moeflux_err *e)
+static int use_family(struct chat *c, const char *name, enum chat_thinking thinking, struct moeflux_err *e)
 {
     const struct tokenizer *t = c->tokenizer;
-    for (size_t i = 0; family && i < sizeof families / sizeof *families; i++) {
-        if (strcmp(family, families[i].name) != 0)
-            continue;
-        int rc = need(t, TURN_OPEN, e);
-        if (rc == 0)
-            rc = need(t, TURN_CLOSE, e);
-        /* Without thinking the tags may be ordinary text of the prompt. */
-        if (rc == 0 && thinking != CHAT_THINKING_OFF)
-            rc = need(t, THINK_OPEN, e);
-        if (rc == 0 && thinking != CHAT_THINKING_OFF)
-            rc = need(t, THINK_CLOSE, e);
-        c->is_family = true;
-        return rc ? rc
-                  : jinja_parse(&c->template, families[i].template, strlen(families[i].template),
-                                "chat template", e);
-    }
-    return err_set(e, ERR_UNSUPPORTED,
-                   "chat template: there is neither chat_template.jinja nor a chat_template in "
-                   "tokenizer_config.json next to "
-                   "tokenizer.json (--raw needs none)");
+    const struct chat_family *family = chat_family_find(name);
+    if (!family)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "chat template: there is neither chat_template.jinja nor a chat_template in "
+                       "tokenizer_config.json next to "
+                       "tokenizer.json (--raw needs none)");
+    int rc = need(t, family->turn_open, e);
+    if (rc == 0)
+        rc = need(t, family->turn_close, e);
+    /* Without thinking the tags may be ordinary text of the prompt. */
+    if (rc == 0 && thinking != CHAT_THINKING_OFF)
+        rc = need(t, chat_tags[0].open, e);
+    if (rc == 0 && thinking != CHAT_THINKING_OFF)
+        rc = need(t, chat_tags[0].close, e);
+    c->is_family = true;
+    return rc ? rc : jinja_parse(&c->template, family->text, strlen(family->text), "chat template", e);
+}
+
+/* Returns the tags of thinking that the template writes. */
+static const struct chat_tags *tags_of(const char *template)
+{
+    for (size_t i = 1; template && i < CHAT_N_TAGS; i++)
+        if (strstr(template, chat_tags[i].close) && !strstr(template, chat_tags[0].close))
+            return &chat_tags[i];
+    return &chat_tags[0];
 }
 
 int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enum chat_thinking thinking,
@@ -395,8 +368,9 @@ int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enu
 {
     const char *own = tokenizer_chat_template(t), *tools = tokenizer_tool_template(t);
     *c = (struct chat){.tokenizer = t, .thinking = thinking, .now = now};
-    c->think_open = tokenizer_added_id(t, THINK_OPEN);
-    c->think_close = tokenizer_added_id(t, THINK_CLOSE);
+    c->tags = tags_of(own);
+    c->think_open = tokenizer_added_id(t, c->tags->open);
+    c->think_close = tokenizer_added_id(t, c->tags->close);
     int rc = own ? jinja_parse(&c->template, own, strlen(own), "chat template", e)
                  : use_family(c, family, thinking, e);
     if (rc == 0 && tools)

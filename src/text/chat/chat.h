@@ -24,6 +24,14 @@ struct moeflux_err;
 /* AUTO: the template's own default. */
 enum chat_thinking { CHAT_THINKING_AUTO, CHAT_THINKING_ON, CHAT_THINKING_OFF };
 
+/* How a family writes its thinking. */
+struct chat_tags {
+    const char *open, *close;
+    const char *label; /* follows `open` and is not shown; may be empty */
+};
+extern const struct chat_tags chat_tags[];
+enum { CHAT_N_TAGS = 3 };
+
 /* Ids of the control tokens of gpt-oss's form (harmony.h); -1 where there is none. */
 struct harmony {
     bool is_used;
@@ -39,9 +47,10 @@ struct chat { /* zeroed at first; freed with chat_free */
     struct json_t *switches;
     time_t now;                      /* the time of the template's strftime_now */
     bool is_family;                  /* the template is not the model's own */
-    bool opens_inside;               /* the prompt ends with <think> */
-    bool may_open;                   /* the answer may begin with <think> */
-    int32_t think_open, think_close; /* ids of <think> and </think>; -1 where the tokenizer has none */
+    const struct chat_tags *tags;    /* those that the template writes; else <think> and </think> */
+    bool opens_inside;               /* the prompt ends with tags->open */
+    bool may_open;                   /* the answer may begin with tags->open */
+    int32_t think_open, think_close; /* ids of the tags; -1 where the tokenizer has none */
     int32_t turn_close;              /* the token that ends an answer; -1: the template writes none */
     struct harmony harmony;
     char prompt_end[64];    /* harmony: the last bytes of a prompt */
@@ -51,9 +60,9 @@ struct chat { /* zeroed at first; freed with chat_free */
     uint32_t n_opening;
 };
 
-/* Opens a chat. family: whose template to use for a model without one: "qwen3.5" or "qwen3"; NULL: not known.
- * The tokenizer must outlive the chat. ERR_UNSUPPORTED: there is no template, it cannot be run, or its
- * thinking cannot be switched as asked. */
+/* Opens a chat. family: whose template to use for a model without one, by its name in
+ * chat_families.c; NULL: not known. The tokenizer must outlive the chat. ERR_UNSUPPORTED: there is no
+ * template, it cannot be run, or its thinking cannot be switched as asked. */
 int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enum chat_thinking thinking,
               time_t now, struct moeflux_err *e);
 void chat_free(struct chat *c);
@@ -117,14 +126,16 @@ int chat_next_control(const struct chat *c, const struct chat_text *text, size_t
 /* --- answers (filter.c) --- */
 
 /* Sorts an answer's tokens into thinking, answer and control as they come. A tokenizer without a token
- * </think> spells it in several tokens; they are held back until it is certain that they do not spell it.
+ * tags->close spells it in several tokens; they are held back until it is certain that they do not spell it.
  * CHAT_TOOL: a tool call in the answer; not set here, but by generate/answer.c. */
 enum chat_part { CHAT_ANSWER, CHAT_THINKING, CHAT_CONTROL, CHAT_TOOL };
 enum { CHAT_HEADER = 400 }; /* bytes of a harmony header, with the NUL */
 struct chat_filter {
     bool inside_think; /* or it is not known yet whether the answer has begun */
-    bool at_start;     /* newlines right after <think> or </think> belong to the tag */
-    size_t n_held;     /* characters of </think> that have come so far */
+    bool at_start;     /* newlines right after a tag belong to the tag */
+    size_t n_held;     /* characters of tags->close that have come so far */
+    bool in_label;     /* the label after tags->open has not come whole; n_label: characters so far */
+    size_t n_label;
     /* harmony.h: part and header of the current message; has_shown[1]: thinking has come, [0]: answer */
     enum chat_part message;
     bool in_header, has_shown[2];
@@ -137,6 +148,6 @@ void chat_filter_init(struct chat_filter *f, const struct chat *c);
  * part to which they belong. */
 enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown);
 /* Ends the answer: appends what was held back, which is thinking. */
-void chat_filter_end(struct chat_filter *f, struct str *shown);
+void chat_filter_end(struct chat_filter *f, const struct chat *c, struct str *shown);
 
 #endif

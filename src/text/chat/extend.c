@@ -52,9 +52,9 @@ static int walk_token(struct walk *w)
 }
 
 /* Skips white space and the tags of thinking, in which templates and models differ. */
-static size_t skip_loose(const char *text, size_t len, size_t i)
+static size_t skip_loose(const struct chat_tags *t, const char *text, size_t len, size_t i)
 {
-    static const char *const tags[] = {"<think>", "</think>"};
+    const char *const tags[] = {t->open, t->close};
     for (;;) {
         size_t before = i;
         while (i < len && strchr(" \n\t\r", text[i]) && text[i])
@@ -75,8 +75,8 @@ static size_t match_answer(const struct walk *w, const struct str *answer)
     const char *text = str_text(&w->text->text), *own = str_text(answer);
     size_t len = w->text->text.len, i = 0, at = w->at;
     for (;;) {
-        i = skip_loose(own, answer->len, i);
-        at = skip_loose(text, len, at);
+        i = skip_loose(w->c->tags, own, answer->len, i);
+        at = skip_loose(w->c->tags, text, len, at);
         if (i == answer->len)
             return at;
         if (at == len || text[at] != own[i])

@@ -4,7 +4,11 @@
 #include "text/chat/harmony.h"
 #include "text/tokenizer/tokenizer.h"
 
-#define THINK_CLOSE "</think>"
+const struct chat_tags chat_tags[CHAT_N_TAGS] = {
+    {"<think>", "</think>", ""},
+    {"<|channel>", "<channel|>", "thought\n"},
+    {"<mm:think>", "</mm:think>", ""},
+};
 
 void chat_filter_init(struct chat_filter *f, const struct chat *c)
 {
@@ -33,11 +37,11 @@ static enum chat_part show_answer(struct chat_filter *f, const char *bytes, size
     return CHAT_ANSWER;
 }
 
-/* Shows thinking that ends with the letters of </think>. Only the number of letters that have come is kept.
- * After a mismatch the search starts anew, since '<' occurs only at the tag's beginning. */
-static enum chat_part show_thinking(struct chat_filter *f, const char *bytes, size_t len, struct str *shown)
+/* Shows thinking that ends with the letters of the closing tag. Only the number of letters that have come is
+ * kept. After a mismatch the search starts anew, since '<' occurs only at the tag's beginning. */
+static enum chat_part show_thinking(struct chat_filter *f, const char *close, const char *bytes, size_t len,
+                                    struct str *shown)
 {
-    static const char close[] = THINK_CLOSE;
     size_t before = shown->len;
     for (size_t i = 0; i < len; i++) {
         if (bytes[i] != close[f->n_held]) {
@@ -46,7 +50,7 @@ static enum chat_part show_thinking(struct chat_filter *f, const char *bytes, si
         }
         if (bytes[i] != close[f->n_held]) {
             str_add(shown, bytes + i, 1);
-        } else if (++f->n_held == sizeof close - 1) {
+        } else if (close[++f->n_held] == '\0') {
             f->n_held = 0;
             f->inside_think = false;
             f->at_start = true;
@@ -62,12 +66,32 @@ static enum chat_part show_thinking(struct chat_filter *f, const char *bytes, si
     return shown->len > before ? CHAT_THINKING : CHAT_CONTROL;
 }
 
+/* Shows thinking that begins with the label or, if it does not, all of it. */
+static enum chat_part show_labelled(struct chat_filter *f, const char *label, const char *bytes, size_t len,
+                                    struct str *shown)
+{
+    size_t i = 0, before = shown->len;
+    while (i < len && label[f->n_label] && bytes[i] == label[f->n_label]) {
+        f->n_label++;
+        i++;
+    }
+    if (label[f->n_label] && i == len)
+        return CHAT_CONTROL;
+    if (label[f->n_label])
+        str_add(shown, label, f->n_label);
+    f->in_label = false;
+    str_add(shown, bytes + i, len - i);
+    return shown->len > before ? CHAT_THINKING : CHAT_CONTROL;
+}
+
 enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown)
 {
     if (c->harmony.is_used)
         return harmony_push(f, c, id, shown);
     if (id >= 0 && (id == c->think_open || id == c->think_close)) {
         f->inside_think = id == c->think_open;
+        f->in_label = f->inside_think && *c->tags->label;
+        f->n_label = 0;
         f->at_start = true;
         return CHAT_CONTROL;
     }
@@ -78,7 +102,9 @@ enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int
     if (!f->inside_think)
         return show_answer(f, bytes, len, shown);
     if (c->think_close < 0)
-        return show_thinking(f, bytes, len, shown);
+        return show_thinking(f, c->tags->close, bytes, len, shown);
+    if (f->in_label)
+        return show_labelled(f, c->tags->label, bytes, len, shown);
     if (f->at_start && len > 0 && n_newlines(bytes, len) == len)
         return CHAT_CONTROL;
     f->at_start = false;
@@ -86,8 +112,11 @@ enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int
     return CHAT_THINKING;
 }
 
-void chat_filter_end(struct chat_filter *f, struct str *shown)
+void chat_filter_end(struct chat_filter *f, const struct chat *c, struct str *shown)
 {
-    str_add(shown, THINK_CLOSE, f->n_held);
+    str_add(shown, c->tags->close, f->n_held);
+    if (f->in_label)
+        str_add(shown, c->tags->label, f->n_label);
+    f->in_label = false;
     f->n_held = 0;
 }

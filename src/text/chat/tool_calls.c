@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/json.h"
+#include "text/chat/chat_families.h"
 #include "text/tokenizer/tokenizer.h"
 #include "text/chat/tool_forms.h"
 
@@ -331,15 +332,16 @@ const struct tool_form *tool_form_find(const char *chat_template)
     for (size_t i = 0; chat_template && i < tool_n_forms; i++) {
         const struct tool_form *f = &tool_forms[i];
         if (strstr(chat_template, f->marks[0]) && (!f->marks[1] || strstr(chat_template, f->marks[1])))
-            return f;
+            return f->read ? f : NULL;
     }
     return NULL;
 }
 
-const struct tool_form *tool_form_of(const struct tokenizer *t)
+const struct tool_form *tool_form_of(const struct tokenizer *t, const char *family)
 {
-    const char *own = tokenizer_tool_template(t);
-    return tool_form_find(own ? own : tokenizer_chat_template(t));
+    const char *tools = tokenizer_tool_template(t), *own = tools ? tools : tokenizer_chat_template(t);
+    const struct chat_family *known = own ? NULL : chat_family_find(family);
+    return tool_form_find(known ? known->text : own);
 }
 
 bool tool_form_is_message(const struct tool_form *f)
@@ -351,7 +353,8 @@ bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len)
 {
     if (f->is_message)
         return false;
-    const char *const tags[] = {f->section_open, f->section_close, f->call_open, f->call_close, f->separator};
+    const char *const tags[] = {f->section_open, f->section_close, f->call_open,
+                                f->call_close,   f->separator,     f->quote};
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
         if (tags[i] && strlen(tags[i]) == len && memcmp(tags[i], text, len) == 0)
             return true;

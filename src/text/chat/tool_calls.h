@@ -10,6 +10,10 @@
  *   gpt-oss                 messages with a recipient, in the form that harmony.h shows
  *   GLM-4.5                 <tool_call>f\n<arg_key>p</arg_key>\n<arg_value>value</arg_value>\n</tool_call>
  *   GLM-4.7                 the same without line ends
+ *   DeepSeek-V3.2           <｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="p"
+ *                           string="true">value</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>
+ *   DeepSeek-V4             the same with <｜DSML｜tool_calls>
+ *   Gemma 4                 <|tool_call>call:f{p:<|"|>value<|"|>,q:[1,{r:true}]}<tool_call|>
  *   MiniMax-M2              <minimax:tool_call>\n<invoke name="f">\n<parameter name="p">value</parameter>\n
  *                           </invoke>\n</minimax:tool_call>
  *
@@ -20,7 +24,7 @@
  * Arguments are a JSON object, as the model wrote it. Some forms write values without JSON syntax; then the
  * tool's schema says what they are (json_schema_kinds). If a string fits, or the schema says nothing, the
  * value is a JSON string; or null, if that fits too. Otherwise it is taken as JSON, with True, False and None
- * for true, false and null, and as a string if it is not valid JSON. */
+ * for true, false and null, and as a string if it is not valid JSON. In DSML the attribute says which. */
 #ifndef MOEFLUX_TEXT_CHAT_TOOL_CALLS_H
 #define MOEFLUX_TEXT_CHAT_TOOL_CALLS_H
 
@@ -36,8 +40,9 @@ struct tool_form;
 
 /* Returns the form that a chat template teaches; NULL: none of them, or no template. */
 const struct tool_form *tool_form_find(const char *chat_template);
-/* Returns the form that a tokenizer's template for prompts with tools teaches. */
-const struct tool_form *tool_form_of(const struct tokenizer *t);
+/* Returns the form that a tokenizer's template for prompts with tools teaches. family: whose template to use
+ * for a model without one (chat.h). */
+const struct tool_form *tool_form_of(const struct tokenizer *t, const char *family);
 /* Returns whether a call is a message of its own (harmony.h). */
 bool tool_form_is_message(const struct tool_form *f);
 /* Returns whether the text is one of the form's tags, which may be a control token. False for forms whose

@@ -10,6 +10,7 @@
 
 #define BAR   "\xef\xbd\x9c" /* U+FF5C */
 #define BLOCK "\xe2\x96\x81" /* U+2581 */
+#define DSML  BAR "DSML" BAR
 
 /* ---- arguments that are written as JSON ---- */
 
@@ -197,8 +198,7 @@ static int kind_of(const struct tool_calls *t)
     return tool_value_kind(parameters, json_member(json_member(parameters, "properties"), str_text(&t->key)));
 }
 
-/* Appends bytes with JSON's escapes, without quotes. */
-static void add_escaped(struct str *to, const char *bytes, size_t n)
+void tool_add_escaped(struct str *to, const char *bytes, size_t n)
 {
     static const char letters[] = "\b\f\n\r\t\"\\", names[] = "bfnrt\"\\";
     for (size_t i = 0; i < n; i++) {
@@ -212,8 +212,7 @@ static void add_escaped(struct str *to, const char *bytes, size_t n)
     }
 }
 
-/* Appends a whole value as JSON. */
-static void add_value(struct tool_calls *t, const char *bytes, size_t n)
+void tool_add_value(struct tool_calls *t, const char *bytes, size_t n)
 {
     static const struct {
         const char *written, *json;
@@ -231,7 +230,7 @@ static void add_value(struct tool_calls *t, const char *bytes, size_t n)
         str_add(&t->arguments, bytes, n);
     } else {
         str_add_text(&t->arguments, "\"");
-        add_escaped(&t->arguments, bytes, n);
+        tool_add_escaped(&t->arguments, bytes, n);
         str_add_text(&t->arguments, "\"");
     }
     json_decref(value);
@@ -249,7 +248,7 @@ static int read_text_value(struct tool_calls *t)
         len -= held;
         len -= p->is_on_lines && len > 0 && rest[len - 1] == '\n';
     }
-    add_escaped(&t->arguments, rest, len - (end && p->is_on_lines && len > 0 && rest[len - 1] == '\n'));
+    tool_add_escaped(&t->arguments, rest, len - (end && p->is_on_lines && len > 0 && rest[len - 1] == '\n'));
     t->at += len;
     if (!end)
         return TOOL_WAIT;
@@ -271,7 +270,7 @@ static int read_other_value(struct tool_calls *t)
     if (!end)
         return TOOL_WAIT;
     len = (size_t)(end - rest);
-    add_value(t, rest, len - (p->is_on_lines && len > 0 && rest[len - 1] == '\n'));
+    tool_add_value(t, rest, len - (p->is_on_lines && len > 0 && rest[len - 1] == '\n'));
     t->at += len + n_close;
     t->phase = read_parameters;
     return TOOL_GO;
@@ -282,13 +281,26 @@ static int begin_value(struct tool_calls *t)
 {
     if (t->form->plain->is_on_lines && tool_expect(t, "\n") == TOOL_WAIT)
         return TOOL_WAIT;
-    t->kind = kind_of(t);
+    if (!t->form->plain->has_kind)
+        t->kind = kind_of(t);
     str_add_text(&t->arguments, t->arguments.len > 1 ? ", \"" : "\"");
-    add_escaped(&t->arguments, str_text(&t->key), t->key.len);
+    tool_add_escaped(&t->arguments, str_text(&t->key), t->key.len);
     str_add_text(&t->arguments, t->kind == TOOL_VALUE_TEXT ? "\": \"" : "\": ");
     t->n_seen = 0;
     t->phase = t->kind == TOOL_VALUE_TEXT ? read_text_value : read_other_value;
     return TOOL_GO;
+}
+
+/* Reads DSML's attribute and the end of the tag: true"> for a string, false"> for JSON. */
+static int read_kind(struct tool_calls *t)
+{
+    int got = tool_expect(t, TOOL_IS_TEXT);
+    t->kind = got == TOOL_GO ? TOOL_VALUE_TEXT : TOOL_VALUE_JSON;
+    if (got == TOOL_NO_CALL)
+        got = tool_expect(t, TOOL_IS_JSON);
+    if (got == TOOL_GO)
+        t->phase = begin_value;
+    return got;
 }
 
 static int open_value(struct tool_calls *t)
@@ -325,7 +337,7 @@ static int read_parameters(struct tool_calls *t)
     if (opened == TOOL_GO)
         opened = tool_read_name(t, p->key_close, &t->key);
     if (opened == TOOL_GO)
-        t->phase = p->value_open ? open_value : begin_value;
+        t->phase = p->has_kind ? read_kind : p->value_open ? open_value : begin_value;
     if (opened != TOOL_WAIT && got != TOOL_WAIT)
         return opened;
     t->at = begin;
@@ -374,12 +386,36 @@ static int read_plain(struct tool_calls *t)
 #define TAGGED .call_open = "<tool_call>", .call_close = "</tool_call>", .padding = "\n", .between = "\n"
 
 static const struct tool_plain
-    qwen = {"<function=", ">", "<parameter=", ">", NULL, "</parameter>", "</function>", true, false},
-    glm = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, false},
-    glm47 = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, true},
-    minimax = {"", "\">", "<parameter name=\"", "\">", NULL, "</parameter>", NULL, false, false};
+    qwen = {"<function=", ">", "<parameter=", ">", NULL, "</parameter>", "</function>", true, false, false},
+    glm = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, false, false},
+    glm47 = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, true, false},
+    minimax = {"", "\">", "<parameter name=\"", "\">", NULL, "</parameter>", NULL, false, false, false},
+    dsml = {.name_open = "",
+            .name_close = "\">",
+            .key_open = "<" DSML "parameter name=\"",
+            .key_close = "\" string=\"",
+            .value_close = "</" DSML "parameter>",
+            .has_kind = true};
+
+/* The name of the section is the only difference between DeepSeek-V3.2 and V4. */
+#define DSML_CALLS(name)                                                                                     \
+    .section_open = "<" DSML name, .section_close = "</" DSML name, .section_padding = "\n",                 \
+    .call_open = "<" DSML "invoke name=\"", .call_close = "</" DSML "invoke>", .padding = "",                \
+    .between = "\n", .quote = DSML, .plain = &dsml, .read = read_plain, .write = tool_write_plain
 
 const struct tool_form tool_forms[] = {
+    /* MiniMax-M3 writes values as nested elements, each with this token. */
+    {.marks = {"]<]minimax[>["}},
+    {.marks = {DSML, "function_calls>"}, DSML_CALLS("function_calls>")},
+    {.marks = {DSML, "tool_calls>"}, DSML_CALLS("tool_calls>")},
+    {.marks = {"<|tool_call>call:", "<tool_call|>"},
+     .call_open = "<|tool_call>",
+     .call_close = "<tool_call|>",
+     .padding = "",
+     .between = "",
+     .quote = TOOL_GEMMA_QUOTE,
+     .read = tool_read_gemma,
+     .write = tool_write_gemma},
     {.marks = {"<" BAR "tool" BLOCK "call" BLOCK "begin" BAR ">", "```json"},
      DEEPSEEK_TAGS,
      .padding = "",

@@ -19,6 +19,7 @@ struct tool_plain {
     const char *end;  /* follows the last parameter; NULL: call_close does */
     bool is_on_lines; /* a newline before and after a value belongs to the tags */
     bool is_tight;    /* tags are written without white space between them */
+    bool has_kind;    /* an attribute after a parameter's name says whether its value is a string */
 };
 
 struct tool_form {
@@ -28,11 +29,13 @@ struct tool_form {
     const char *separator, *fence_close; /* inside a call: after its name, after its object; NULL: none */
     const char *padding, *between;       /* after call_open and before call_close; between calls */
     const char *section_padding;         /* inside the section's tags; NULL: none */
-    const struct tool_plain *plain;      /* NULL: arguments are a JSON object */
+    const char *quote;                   /* around strings, or a token inside of tags; NULL: none */
+    const struct tool_plain *plain;      /* NULL: arguments are a JSON object, or written as Gemma does */
     /* a call is a message of its own: its tags do not occur in text, and the grammar is of what they enclose
      * */
     bool is_message;
-    int (*read)(struct tool_calls *t); /* the first phase, after call_open */
+    /* the first phase, after call_open; NULL: calls of this form are not read */
+    int (*read)(struct tool_calls *t);
     /* Appends a call of the function, without the tags around it, to g->calls. */
     int (*write)(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 };
@@ -62,9 +65,15 @@ int tool_write_plain(const struct tool_form *f, const struct json_t *function, s
 int tool_write_deepseek3(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_gemma(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_message(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 
 enum { TOOL_MAX_NAME = 256 }; /* bytes of a name at most */
+
+#define TOOL_GEMMA_QUOTE "<|\"|>"
+/* DSML's attribute of a parameter, after its opening quote. */
+#define TOOL_IS_TEXT "true\">"
+#define TOOL_IS_JSON "false\">"
 
 /* Returns the unread input, [*n]. */
 static inline const char *tool_rest(const struct tool_calls *t, size_t *n)
@@ -86,5 +95,13 @@ size_t tool_held(const char *bytes, size_t n, const char *text);
 int tool_read_object(struct tool_calls *t, struct str *to);
 /* Ends a call: checks that the arguments are a JSON object. */
 int tool_finish(struct tool_calls *t);
+
+/* Appends bytes with JSON's escapes, without quotes. */
+void tool_add_escaped(struct str *to, const char *bytes, size_t n);
+/* Appends a whole value as JSON; t->kind says what it may be. */
+void tool_add_value(struct tool_calls *t, const char *bytes, size_t n);
+
+/* Reads Gemma's calls. tool_gemma.c */
+int tool_read_gemma(struct tool_calls *t);
 
 #endif

@@ -10,8 +10,10 @@
 #include "text/grammar/json_schema.h"
 #include "text/chat/tool_forms.h"
 
-/* A string without quotes. It ends at a tag, so it contains none. */
-static const char PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^</\\x00] )*\n";
+/* A string without quotes. It ends at a tag, so it contains none. The second: at TOOL_GEMMA_QUOTE. */
+static const char PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^</\\x00] )*\n",
+                  GEMMA_PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^<|\\x00] )*\n",
+                  GEMMA_QUOTE[] = "\"<|\\\"|>\""; /* TOOL_GEMMA_QUOTE */
 
 static void add_literal(struct str *out, const char *text)
 {
@@ -60,18 +62,40 @@ static json_t *object_schema(const json_t *function, const char *place, struct m
     return NULL;
 }
 
-static int add_object(const json_t *function, struct tool_grammar *g)
+/* quote: as in struct json_schema_part. Then members are sorted, as the template declares them. */
+static int add_quoted_object(const json_t *function, const char *quote, struct tool_grammar *g)
 {
     struct place place = place_of(g, function);
     json_t *schema = object_schema(function, place.text, g->e);
+    char *sorted = schema && quote ? json_dumps(schema, JSON_SORT_KEYS) : NULL;
     if (!schema)
         return (int)g->e->code;
+    if (quote) {
+        json_decref(schema);
+        schema = sorted ? json_loads(sorted, JSON_ALLOW_NUL, NULL) : NULL;
+        free(sorted);
+        if (!schema)
+            return err_set(g->e, ERR_MEMORY, "out of memory for the grammar of the tools");
+    }
     struct json_schema_part part = {
-        .root = schema, .name = place.text, .out = g->rules, .n_rules = g->n_rules};
+        .root = schema, .name = place.text, .out = g->rules, .n_rules = g->n_rules, .quote = quote};
     int rc = json_schema_add(&part, schema, false, &g->calls, g->e);
     g->n_rules = part.n_rules;
     json_decref(schema);
     return rc;
+}
+
+static int add_object(const json_t *function, struct tool_grammar *g)
+{
+    return add_quoted_object(function, NULL, g);
+}
+
+int tool_write_gemma(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    (void)f;
+    add_literal(&g->calls, "call:");
+    add_literal(&g->calls, name_of(function));
+    return add_quoted_object(function, GEMMA_QUOTE, g);
 }
 
 int tool_write_hermes(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
@@ -186,17 +210,19 @@ static int add_parameters(const struct tool_plain *p, const json_t *parameters, 
         snprintf(path, sizeof path, "/properties/%.60s", key);
         struct json_schema_part part = {
             .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
+        bool is_json = tool_value_kind(parameters, value) == TOOL_VALUE_JSON;
         str_add_text(&g->calls, "( ");
         add_literal(&g->calls, p->key_open);
         add_literal(&g->calls, key);
         add_literal(&g->calls, p->key_close);
+        if (p->has_kind)
+            add_literal(&g->calls, is_json ? TOOL_IS_JSON : TOOL_IS_TEXT);
         if (p->value_open) {
             add_literal(&g->calls, p->is_tight ? "" : "\n");
             add_literal(&g->calls, p->value_open);
         }
         add_literal(&g->calls, p->is_on_lines ? "\n" : "");
-        rc = json_schema_add(&part, value, tool_value_kind(parameters, value) != TOOL_VALUE_JSON, &g->calls,
-                             g->e);
+        rc = json_schema_add(&part, value, !is_json, &g->calls, g->e);
         g->n_rules = part.n_rules;
         str_add_text(&g->calls, " ");
         add_literal(&g->calls, p->is_on_lines ? "\n" : "");
@@ -264,8 +290,9 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
 {
     struct tool_grammar g = {.rules = out, .where = c->where, .e = e};
     int rc = 0;
-    json_schema_add_json(out);
-    str_add_text(out, PLAIN);
+    bool is_gemma = f->write == tool_write_gemma;
+    json_schema_add_json(is_gemma ? GEMMA_QUOTE : NULL, out);
+    str_add_text(out, is_gemma ? GEMMA_PLAIN : PLAIN);
     for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {
         const json_t *function = json_member(json_array_get(c->tools, i), "function");
         if (c->name && !json_is_text(json_member(function, "name"), c->name))

@@ -17,12 +17,12 @@ enum { MAX_DEPTH = 64, MAX_LENGTH = 1 << 20 };
  * exactly. */
 static const char common[] = "ws ::= \"\" | \" \" | \"\\n\" [ \\t]{0,20}\n"
                              "sp ::= \"\" | \" \"\n"
-                             "string ::= \"\\\"\" %s* \"\\\"\"\n"
+                             "string ::= %s %s %s\n"
                              "integer ::= \"-\"? (\"0\" | [1-9] [0-9]{0,15})\n"
                              "number ::= integer (\".\" [0-9]{1,16})? ([eE] [-+]? [0-9]{1,2})?\n"
                              "boolean ::= \"true\" | \"false\"\n"
                              "object ::= \"{\" ws (member (\",\" ws member)* ws)? \"}\"\n"
-                             "member ::= string \":\" sp value\n"
+                             "member ::= %s \":\" sp value\n"
                              "array ::= \"[\" ws (value (\",\" ws value)* ws)? \"]\"\n"
                              "value ::= object | array | string | number | boolean | \"null\"\n";
 
@@ -291,7 +291,7 @@ static void add_values(struct schema_writer *w, const json_t *schema, struct str
         if (w->plain && json_is_string(value))
             schema_add_literal(json_string_value(value), json_string_length(value), body);
         else
-            schema_add_value(value, body);
+            schema_add_value(w, value, body);
         between = " | ";
     }
     if (*between == '(')
@@ -469,9 +469,17 @@ void schema_add(struct schema_writer *w, const json_t *schema, struct str *body)
     str_free(&own);
 }
 
-void json_schema_add_json(struct str *out)
+void json_schema_add_json(const char *quote, struct str *out)
 {
-    str_addf(out, common, schema_char);
+    static const char json_quote[] = "\"\\\"\"";
+    struct str text = {0};
+    str_addf(&text, "%s*", schema_char);
+    str_addf(out, common, quote ? quote : json_quote, quote ? "plain" : str_text(&text),
+             quote ? quote : json_quote, quote ? "name" : "string");
+    if (quote)
+        str_add_text(out, "name ::= [^:{}\\[\\],\"<> \\t\\r\\n\\x00]{1,64}\n");
+    out->failed |= !str_ok(&text);
+    str_free(&text);
 }
 
 int json_schema_add(struct json_schema_part *p, const json_t *schema, bool plain, struct str *expression,
@@ -482,6 +490,7 @@ int json_schema_add(struct json_schema_part *p, const json_t *schema, bool plain
                               .out = p->out,
                               .n_rules = p->n_rules,
                               .plain = plain,
+                              .quote = p->quote,
                               .merged = json_array(),
                               .e = e};
     str_add_text(&w.path, p->path ? p->path : "");
@@ -501,7 +510,7 @@ int json_schema_to_grammar(const json_t *schema, const char *name, struct str *o
 {
     struct json_schema_part p = {.root = schema, .name = name, .out = out};
     struct str root = {0};
-    json_schema_add_json(out);
+    json_schema_add_json(NULL, out);
     int rc = json_schema_add(&p, schema, false, &root, e);
     str_addf(out, "root ::= %s\n", str_text(&root));
     str_free(&root);

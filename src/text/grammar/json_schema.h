@@ -30,8 +30,12 @@ struct json_schema_part {
     const char *path;
     struct str *out;  /* where the rules are appended */
     unsigned n_rules; /* rules so far; they are called r0, r1, ... */
+    /* expression of what is around strings, which then have no escapes and no "<", as `plain` ones; members
+     * have bare names, and are those that the schema names. NULL: JSON's quotes */
+    const char *quote;
 };
-void json_schema_add_json(struct str *out);
+/* quote: as in json_schema_part; then the caller defines the rule `plain`. */
+void json_schema_add_json(const char *quote, struct str *out);
 /* Appends the schema's expression to `expression`. plain: only the strings and the null that fit, without
  * quotes and escapes; a string then has no "<", and the caller defines the rule `plain` for a string without
  * restrictions. Errors as json_schema_to_grammar. */

@@ -36,12 +36,10 @@ static void add_member(struct schema_writer *w, struct members *m, const char *n
                        bool required)
 {
     struct member *item = &m->items[m->n++];
-    json_t *text = json_string(name);
     *item = (struct member){.name = name, .required = required};
-    schema_add_value(text, &item->text);
+    schema_add_name(w, name, &item->text);
     str_add_text(&item->text, " \":\" sp ");
     schema_add(w, value, &item->text);
-    json_decref(text);
 }
 
 /* Fills the named members: those of "properties" in order, then those that only "required" names. */
@@ -89,7 +87,7 @@ static void find_members(struct schema_writer *w, const json_t *schema, struct m
 static void find_others(struct schema_writer *w, const json_t *schema, struct members *m)
 {
     const json_t *others = json_object_get(schema, "additionalProperties");
-    if (json_is_false(others) || (!others && m->n > 0) || w->rc)
+    if (json_is_false(others) || ((!others || w->quote) && m->n > 0) || w->rc)
         return;
     const char **names = mem_new(m->n, sizeof *names, w->e);
     if (!names) {

@@ -128,13 +128,14 @@ static void write_set(struct pattern *p, const struct set *s)
                               plain[] = {{0x1, '<' - 1}, {'<' + 1, 0xd7ff}, {0xe000, LAST_POINT}};
     struct str class = {0};
     const char *between = "";
-    write_class(s, p->w->plain ? plain : in_json, p->w->plain ? 3 : 5, &class);
+    bool raw = schema_is_raw(p->w);
+    write_class(s, raw ? plain : in_json, raw ? 3 : 5, &class);
     str_add_text(p->out, " (");
     if (class.len) {
         str_addf(p->out, "[%s]", str_text(&class));
         between = " | ";
     }
-    for (size_t k = 0; !p->w->plain && k < sizeof escapes / sizeof *escapes; k++)
+    for (size_t k = 0; !raw && k < sizeof escapes / sizeof *escapes; k++)
         if (has(s, escapes[k].point)) {
             str_addf(p->out, "%s\"%s\"", between, escapes[k].text);
             between = " | ";

@@ -13,14 +13,19 @@ const char schema_char[] =
     "([^\"\\\\\\x00-\\x1f\\x7f] | \"\\\\\" ([\"\\\\/bfnrt] | \"u\" ([0-9A-CE-Fa-ce-f] " HEX
     "{3} | [Dd] [0-7] " HEX "{2} | [Dd] [89ABab] " HEX "{2} \"\\\\u\" [Dd] [C-Fc-f] " HEX "{2})))";
 
+bool schema_is_raw(const struct schema_writer *w)
+{
+    return w->plain || w->quote;
+}
+
 const char *schema_one_char(const struct schema_writer *w)
 {
-    return w->plain ? "[^<\\x00]" : schema_char;
+    return schema_is_raw(w) ? "[^<\\x00]" : schema_char;
 }
 
 const char *schema_quote(const struct schema_writer *w)
 {
-    return w->plain ? "\"\"" : "\"\\\"\"";
+    return w->plain ? "\"\"" : w->quote ? w->quote : "\"\\\"\"";
 }
 
 void schema_add_literal(const char *bytes, size_t len, struct str *body)
@@ -38,7 +43,7 @@ void schema_add_literal(const char *bytes, size_t len, struct str *body)
     str_add_text(body, "\"");
 }
 
-static void add_list(const json_t *value, struct str *body)
+static void add_list(struct schema_writer *w, const json_t *value, struct str *body)
 {
     const json_t *item;
     size_t i;
@@ -46,12 +51,12 @@ static void add_list(const json_t *value, struct str *body)
     json_array_foreach(value, i, item)
     {
         str_add_text(body, i ? " \",\" ws " : " ");
-        schema_add_value(item, body);
+        schema_add_value(w, item, body);
     }
     str_add_text(body, json_array_size(value) ? " ws \"]\")" : " \"]\")");
 }
 
-static void add_members(const json_t *value, struct str *body)
+static void add_members(struct schema_writer *w, const json_t *value, struct str *body)
 {
     const char *key;
     json_t *member;
@@ -59,23 +64,47 @@ static void add_members(const json_t *value, struct str *body)
     str_add_text(body, "(\"{\" ws");
     json_object_foreach((json_t *)(uintptr_t)value, key, member)
     {
-        json_t *name = json_string(key);
         str_add_text(body, first ? " " : " \",\" ws ");
-        schema_add_value(name, body);
+        schema_add_name(w, key, body);
         str_add_text(body, " \":\" sp ");
-        schema_add_value(member, body);
-        json_decref(name);
+        schema_add_value(w, member, body);
         first = false;
     }
     str_add_text(body, first ? " \"}\")" : " ws \"}\")");
 }
 
-void schema_add_value(const json_t *value, struct str *body)
+/* Appends a string between other quotes than JSON's. */
+static void add_raw(struct schema_writer *w, const json_t *value, struct str *body)
+{
+    const char *text = json_string_value(value);
+    size_t len = json_string_length(value);
+    if (memchr(text, '<', len) || memchr(text, '\0', len))
+        schema_fail(w, ERR_UNSUPPORTED, NULL, "expected a text without <");
+    str_addf(body, "(%s ", w->quote);
+    schema_add_literal(text, len, body);
+    str_addf(body, " %s)", w->quote);
+}
+
+void schema_add_name(struct schema_writer *w, const char *name, struct str *body)
+{
+    json_t *text = json_string(name);
+    if (!w->quote)
+        schema_add_value(w, text, body);
+    else if (!*name || name[strcspn(name, ":{}[],\"<> \t\r\n")])
+        schema_fail(w, ERR_UNSUPPORTED, NULL, "expected a name without white space and : { } [ ] , \" < >");
+    else
+        schema_add_literal(name, strlen(name), body);
+    json_decref(text);
+}
+
+void schema_add_value(struct schema_writer *w, const json_t *value, struct str *body)
 {
     if (json_is_array(value)) {
-        add_list(value, body);
+        add_list(w, value, body);
     } else if (json_is_object(value)) {
-        add_members(value, body);
+        add_members(w, value, body);
+    } else if (json_is_string(value) && w->quote) {
+        add_raw(w, value, body);
     } else {
         char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
         if (text)
@@ -176,7 +205,7 @@ void schema_add_other_name(struct schema_writer *w, const char *const *names, si
 {
     struct str rest = {0};
     if (n == 0) {
-        str_add_text(body, "string");
+        str_add_text(body, w->quote ? "name" : "string");
         return;
     }
     /* All names share the empty prefix. */

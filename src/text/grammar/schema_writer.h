@@ -29,6 +29,7 @@ struct schema_writer {
     unsigned n_rules, depth;
     /* only strings and null; strings without quotes and escapes, and without "<" */
     bool plain;
+    const char *quote; /* the member of struct json_schema_part */
     int rc;
     struct moeflux_err *e;
 };
@@ -61,8 +62,12 @@ void schema_add_range(struct schema_writer *w, const struct schema_range *r, boo
 
 /* Appends a literal of the grammar for these bytes, with its quotes. */
 void schema_add_literal(const char *bytes, size_t len, struct str *body);
-/* Appends the JSON form of a value, with optional white space. */
-void schema_add_value(const struct json_t *value, struct str *body);
+/* Appends the form of a value, with optional white space. */
+void schema_add_value(struct schema_writer *w, const struct json_t *value, struct str *body);
+/* Appends the name of a member. */
+void schema_add_name(struct schema_writer *w, const char *name, struct str *body);
+/* Returns whether strings have no escapes and no "<". */
+bool schema_is_raw(const struct schema_writer *w);
 /* The expression of one character in a JSON string. */
 extern const char schema_char[];
 /* The expressions of one character of a string and of the quote at its ends, for plain strings too. */

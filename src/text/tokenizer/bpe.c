@@ -11,7 +11,7 @@
 #define EMPTY     UINT64_MAX
 #define NO_RANK   UINT32_MAX
 #define NO_SYMBOL UINT32_MAX
-/* bytes; up to here rescanning all pairs after each merge beats a heap. Ordinary words are shorter. */
+/* ids; up to here rescanning all pairs after each merge beats a heap. Ordinary words are shorter. */
 #define SHORT_PIECE 48
 /* A heap of a million entries has 20 levels, most of them in slow memory. */
 #define STEPS_PER_MERGE 64
@@ -72,14 +72,11 @@ static int add_ids(struct token_list *out, const int32_t *ids, size_t n, struct 
     return 0;
 }
 
-static int encode_short(const struct bpe *b, const char *piece, size_t len, struct token_list *out,
+/* Merges ids[0..n) in place. */
+static int encode_short(const struct bpe *b, int32_t *ids, size_t n, struct token_list *out,
                         struct moeflux_err *e)
 {
-    int32_t ids[SHORT_PIECE];
     const struct bpe_merge *pairs[SHORT_PIECE]; /* the merge of ids[i] and ids[i + 1]; NULL: none */
-    size_t n = len;
-    for (size_t i = 0; i < n; i++)
-        ids[i] = b->byte_ids[(uint8_t)piece[i]];
     for (size_t i = 0; i + 1 < n; i++)
         pairs[i] = find(b, ids[i], ids[i + 1]);
     while (n > 1) {
@@ -133,14 +130,12 @@ static void sift_up(uint64_t *heap, size_t at)
 
 /* Links the symbols and puts every pair that can be merged on the heap. *count: the number of entries.
  * Returns false if interrupted. */
-static bool start_long(const struct bpe *b, const char *piece, uint32_t len, struct symbol *symbols,
+static bool start_long(const struct bpe *b, const int32_t *ids, uint32_t len, struct symbol *symbols,
                        uint64_t *heap, struct work_limit *limit, size_t *count)
 {
     size_t n = 0;
-    for (uint32_t i = 0; i < len; i++) {
-        int32_t id = b->byte_ids[(uint8_t)piece[i]];
-        symbols[i] = (struct symbol){id, i ? i - 1 : NO_SYMBOL, i + 1 < len ? i + 1 : NO_SYMBOL, NO_RANK};
-    }
+    for (uint32_t i = 0; i < len; i++)
+        symbols[i] = (struct symbol){ids[i], i ? i - 1 : NO_SYMBOL, i + 1 < len ? i + 1 : NO_SYMBOL, NO_RANK};
     for (uint32_t i = 0; i + 1 < len; i++) {
         const struct bpe_merge *m = find(b, symbols[i].id, symbols[i + 1].id);
         if (limit && !work_limit_ask(limit, 1))
@@ -198,8 +193,8 @@ static bool merge_long(const struct bpe *b, struct symbol *symbols, uint64_t *he
     return true;
 }
 
-static int encode_long(const struct bpe *b, const char *piece, uint32_t len, struct bpe_scratch *s,
-                       struct token_list *out, struct moeflux_err *e)
+static int encode_long(const struct bpe *b, uint32_t len, struct bpe_scratch *s, struct token_list *out,
+                       struct moeflux_err *e)
 {
     void *heap = s->heap;
     /* One entry for each pair at the start; each of at most len - 1 merges removes one and adds at most two.
@@ -212,27 +207,28 @@ static int encode_long(const struct bpe *b, const char *piece, uint32_t len, str
         return rc;
     struct symbol *symbols = s->symbols;
     size_t n = 0;
-    if (!start_long(b, piece, len, symbols, s->heap, s->limit, &n) ||
+    if (!start_long(b, s->piece.ids, len, symbols, s->heap, s->limit, &n) ||
         !merge_long(b, symbols, s->heap, n, s->limit))
-        return err_set(e, ERR_INTERRUPTED, "interrupted while a piece of %u bytes of text was encoded", len);
+        return err_set(e, ERR_INTERRUPTED, "interrupted while a piece of text was encoded");
     for (uint32_t i = 0; i != NO_SYMBOL; i = symbols[i].next)
         if (token_list_add(out, symbols[i].id, e) < 0)
             return ERR_MEMORY;
     return 0;
 }
 
-int bpe_encode(const struct bpe *b, const char *piece, size_t len, struct bpe_scratch *s,
-               struct token_list *out, struct moeflux_err *e)
+int bpe_encode(const struct bpe *b, struct bpe_scratch *s, struct token_list *out, struct moeflux_err *e)
 {
-    if (len <= SHORT_PIECE)
-        return encode_short(b, piece, len, out, e);
-    if (len >= NO_SYMBOL)
-        return err_set(e, ERR_USAGE, "a piece of %zu bytes of text is too long to encode", len);
-    return encode_long(b, piece, (uint32_t)len, s, out, e);
+    size_t n = s->piece.n;
+    if (n <= SHORT_PIECE)
+        return encode_short(b, s->piece.ids, n, out, e);
+    if (n >= NO_SYMBOL)
+        return err_set(e, ERR_USAGE, "a piece of %zu characters of text is too long to encode", n);
+    return encode_long(b, (uint32_t)n, s, out, e);
 }
 
 void bpe_scratch_free(struct bpe_scratch *s)
 {
+    token_list_free(&s->piece);
     free(s->symbols);
     free(s->heap);
 }

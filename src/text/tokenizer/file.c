@@ -18,12 +18,32 @@
 
 /* ---- normalizer ---- */
 
+/* Returns whether the step writes VOCAB_SPACE for a space; decodes: the other way round. */
+static bool marks_spaces(const json_t *step, bool decodes)
+{
+    const json_t *from = json_object_get(json_object_get(step, "pattern"), "String"),
+                 *to = json_object_get(step, "content");
+    return json_is_text(json_object_get(step, "type"), "Replace") && json_is_text(decodes ? to : from, " ") &&
+           json_is_text(decodes ? from : to, VOCAB_SPACE);
+}
+
+/* Prepend comes first, so that what it writes is a space. */
 static int read_normalizer_step(struct tokenizer *t, const json_t *step, struct moeflux_err *e)
 {
-    if (!json_is_text(json_object_get(step, "type"), "NFC"))
-        return err_set(e, ERR_UNSUPPORTED, "normalizer: type %s, only \"NFC\" is supported",
-                       json_quote_member(step, "type").text);
-    t->nfc = true;
+    const json_t *type = json_object_get(step, "type");
+    struct normaliser *n = &t->normaliser;
+    bool is_piece = t->vocab.writing == VOCAB_SENTENCEPIECE;
+    if (json_is_text(type, "NFC"))
+        n->nfc = true;
+    else if (is_piece && marks_spaces(step, false))
+        n->marks_spaces = true;
+    else if (is_piece && json_is_text(type, "Prepend") && !n->marks_spaces && !n->nfc &&
+             json_is_text(json_object_get(step, "prepend"), VOCAB_SPACE))
+        n->space_prefix = true;
+    else
+        return err_set(e, ERR_UNSUPPORTED, "normalizer: type %s, expected %s",
+                       json_quote_member(step, "type").text,
+                       is_piece ? "NFC, Prepend of U+2581, then Replace of space by U+2581" : "NFC");
     return 0;
 }
 
@@ -119,25 +139,28 @@ static int read_pretokenizer_step(struct tokenizer *t, const json_t *step, size_
                                   struct moeflux_err *e)
 {
     const json_t *type = json_object_get(step, "type");
+    bool is_piece = t->vocab.writing == VOCAB_SENTENCEPIECE, splits = is_piece || idx + 1 < n_steps;
     char where[48];
     snprintf(where, sizeof where, "pre_tokenizer step %zu of %zu", idx + 1, n_steps);
-    if (json_is_text(type, "Split") && idx + 1 < n_steps)
+    if (json_is_text(type, "Split") && splits)
         return read_split(t, step, where, e);
-    if (json_is_text(type, "Digits") && idx + 1 < n_steps)
+    if (json_is_text(type, "Digits") && splits)
         return read_digits(t, step, where, e);
-    if (json_is_text(type, "ByteLevel") && idx + 1 == n_steps)
+    if (json_is_text(type, "ByteLevel") && idx + 1 == n_steps && !is_piece)
         return read_byte_level(step, where, e);
-    return err_set(e, ERR_UNSUPPORTED,
-                   "%s: type %s, expected \"Split\" or \"Digits\" steps and one \"ByteLevel\" at the end",
-                   where, json_quote_member(step, "type").text);
+    return err_set(e, ERR_UNSUPPORTED, "%s: type %s, expected \"Split\" or \"Digits\" steps%s", where,
+                   json_quote_member(step, "type").text, is_piece ? "" : " and one \"ByteLevel\" at the end");
 }
 
 static int read_pretokenizer(struct tokenizer *t, const json_t *root, struct moeflux_err *e)
 {
     const json_t *pre = json_member(root, "pre_tokenizer");
+    if (!pre && t->vocab.writing == VOCAB_SENTENCEPIECE)
+        return 0;
     if (!pre)
         return err_set(e, ERR_UNSUPPORTED,
-                       "pre_tokenizer is missing, only byte-level tokenizers are supported");
+                       "pre_tokenizer is missing, and so is byte_fallback of the model: expected byte-level "
+                       "BPE, or SentencePiece's BPE with byte fallback");
     if (!json_is_text(json_object_get(pre, "type"), "Sequence"))
         return read_pretokenizer_step(t, pre, 0, 1, e);
     const json_t *steps = json_object_get(pre, "pretokenizers");
@@ -178,9 +201,41 @@ static int read_model_options(struct tokenizer *t, const json_t *model, struct m
         return err_set(e, ERR_UNSUPPORTED, "model: type %s, only \"BPE\" is supported",
                        json_quote_member(model, "type").text);
     struct json_view v = json_view_of(model, "model", e);
-    json_view_need_false(&v, "byte_fallback", false);
+    t->vocab.writing = json_view_bool_or(&v, "byte_fallback", false) ? VOCAB_SENTENCEPIECE : VOCAB_BYTE_LEVEL;
     t->ignore_merges = json_view_bool_or(&v, "ignore_merges", false);
     return v.rc < 0 ? v.rc : refuse_affixes(model, e);
+}
+
+/* ---- decoder ---- */
+
+/* Checks that the tokens' texts stand for what vocab.h says. Fuse changes nothing. Strip takes away the space
+ * in front of a text, which tokens have like any other. */
+static int check_decoder(const struct tokenizer *t, const json_t *root, struct moeflux_err *e)
+{
+    const json_t *decoder = json_member(root, "decoder"), *steps = json_object_get(decoder, "decoders"),
+                 *step;
+    bool spaces = false, bytes = false;
+    size_t i;
+    if (t->vocab.writing == VOCAB_BYTE_LEVEL)
+        return 0;
+    json_array_foreach(steps, i, step)
+    {
+        const json_t *type = json_object_get(step, "type");
+        if (marks_spaces(step, true))
+            spaces = true;
+        else if (json_is_text(type, "ByteFallback"))
+            bytes = true;
+        else if (!json_is_text(type, "Fuse") && !json_is_text(type, "Strip"))
+            return err_set(
+                e, ERR_UNSUPPORTED,
+                "decoder: type %s, expected Replace of U+2581 by space, ByteFallback, Fuse or Strip",
+                json_quote_member(step, "type").text);
+    }
+    if (spaces && bytes && t->normaliser.marks_spaces)
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED,
+                   "model: byte_fallback is set, but not both the normalizer and the decoder replace a space "
+                   "and U+2581, with ByteFallback in the decoder");
 }
 
 /* ---- the file ---- */
@@ -311,6 +366,8 @@ static int read_text(struct tokenizer *t, const char *text, size_t len, struct m
         rc = read_normalizer(t, root, e);
     if (rc == 0)
         rc = read_pretokenizer(t, root, e);
+    if (rc == 0)
+        rc = check_decoder(t, root, e);
     if (rc == 0)
         rc = tokenizer_config_post(t, root, e);
     if (rc == 0)

@@ -7,6 +7,7 @@
 #include "base/progress.h"
 #include "text/tokenizer/added.h"
 #include "text/tokenizer/bpe.h"
+#include "text/tokenizer/normalise.h"
 #include "text/tokenizer/pretokenize.h"
 #include "text/tokenizer/vocab.h"
 
@@ -15,8 +16,11 @@ struct moeflux_err;
 struct tokenizer {
     struct vocab vocab;
     struct bpe bpe;
+    int32_t byte_ids[256]; /* the token that stands for one byte; -1: none */
+    /* SentencePiece: [b] some token has a space after the byte b. After other bytes merging can stop. */
+    bool joins_space[256];
     bool ignore_merges; /* a piece that is a token becomes that token without merging */
-    bool nfc;
+    struct normaliser normaliser;
     int32_t bos;                  /* id of the token before every text; -1: none */
     char *chat_template;          /* Jinja source; NULL: the directory has none */
     char *tool_template;          /* Jinja source for prompts with tools; NULL: none */

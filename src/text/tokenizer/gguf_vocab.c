@@ -9,9 +9,10 @@
 #include "base/err.h"
 #include "base/quote.h"
 #include "base/gguf.h"
+#include "text/tokenizer/gguf_merges.h"
 #include "text/utf8.h"
 
-enum { MAX_NAME = 64, KNOWN_TEXT = 256 };
+enum { MAX_NAME = 64, KNOWN_TEXT = 320 };
 #define MAX_TEMPLATE ((uint64_t)4 << 20)
 /* Bytes; the limit of text/tokenizer/file.c. */
 #define MAX_FILE ((size_t)256 << 20)
@@ -35,30 +36,40 @@ enum { MAX_PATTERNS = 3 };
 #define NOT_HAN(set) "(?:(?!\\p{sc:Han})" set ")"
 #define LLAMA3       CONTRACTIONS "|" LETTERS "|\\p{N}{1,3}|" SIGNS "|" SPACES
 #define O200K        CAPITALS(UPPER, LOWER) " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
+#define QWEN2        CONTRACTIONS "|" LETTERS "|\\p{N}|" SIGNS "|" SPACES
+#define DEEPSEEK3                                                                                            \
+    {                                                                                                        \
+        "\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",                                         \
+            "[!\"#$%&'()*+,\\-./"                                                                            \
+            ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "               \
+            "?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES                                                              \
+    }
+#define BAILING "'(?i:[sdmt]|ll|ve|re)|" LETTERS "|\\p{N}|" SIGNS "|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+"
 static const struct split {
     const char *name; /* tokenizer.ggml.pre */
     bool nfc;         /* the tokenizer normalises texts to NFC; the file does not say so */
     bool whole;       /* a piece that is a token is used without merging */
     const char *patterns[MAX_PATTERNS];
 } splits[] = {
-    {"qwen2", true, false, {CONTRACTIONS "|" LETTERS "|\\p{N}|" SIGNS "|" SPACES}},
+    {"qwen2", true, false, {QWEN2}},
     {"qwen35",
      true,
      false,
      {CONTRACTIONS
       "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES}},
-    {"deepseek-v3",
-     false,
-     false,
-     {"\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
-      "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| "
-      "?[\\p{P}\\p{S}]+[\\r\\n]*|" SPACES}},
+    {"deepseek-v3", false, false, DEEPSEEK3},
+    {"joyai-llm", false, false, DEEPSEEK3},
     {"kimi-k2", false, true, {"\\p{sc:Han}+|" CAPITALS(NOT_HAN(UPPER), NOT_HAN(LOWER)) SIGNS "|" SPACES}},
-    {"glm4", false, false, {LLAMA3}},
+    {"glm4", false, true, {LLAMA3}},
+    {"glm5", false, true, {LLAMA3}},
     {"chatglm-bpe", false, false, {LLAMA3}},
     {"llama-bpe", false, true, {LLAMA3}},
-    {"minimax-m2", false, false, {O200K}},
+    {"minimax-m2", true, false, {O200K}},
     {"gpt-4o", false, true, {O200K}},
+    {"bailingmoe", false, false, {BAILING}},
+    {"bailingmoe2", false, false, {BAILING}},
+    {"solar-open", false, false, {QWEN2}},
+    {"gemma4", false, false, {NULL}}, /* SentencePiece's BPE */
 };
 enum { N_SPLITS = sizeof splits / sizeof *splits };
 
@@ -75,16 +86,19 @@ static int get_text(const struct gguf *g, const char *key, char **out, struct mo
              : err_set(e, ERR_FORMAT, "%s: key %s is missing", path_of(g), key);
 }
 
+/* What kind of tokenizer the file has. */
+struct kind {
+    const struct split *split; /* NULL: SentencePiece's BPE */
+    bool has_scores;           /* instead of merges */
+    bool space_prefix;         /* a text gets a space in front */
+    bool adds_bos;             /* unless the file says otherwise */
+};
+
 static int find_split(const struct gguf *g, const struct split **out, struct moeflux_err *e)
 {
-    char *model = NULL, *pre = NULL, known[KNOWN_TEXT] = "";
+    char *pre = NULL, known[KNOWN_TEXT] = "";
     size_t i = 0, at = 0;
-    int rc = get_text(g, "tokenizer.ggml.model", &model, e);
-    if (rc == 0 && strcmp(model, "gpt2") != 0)
-        rc = err_set(e, ERR_UNSUPPORTED, "%s: tokenizer.ggml.model is %s, expected gpt2 (byte-level BPE)",
-                     path_of(g), model);
-    if (rc == 0)
-        rc = get_text(g, "tokenizer.ggml.pre", &pre, e);
+    int rc = get_text(g, "tokenizer.ggml.pre", &pre, e);
     while (rc == 0 && i < N_SPLITS && strcmp(splits[i].name, pre) != 0)
         i++;
     for (size_t k = 0; k < N_SPLITS && at < sizeof known; k++)
@@ -95,10 +109,40 @@ static int find_split(const struct gguf *g, const struct split **out, struct moe
                                splits[k].name);
     if (rc == 0 && i == N_SPLITS)
         rc = err_set(e, ERR_UNSUPPORTED, "%s: tokenizer.ggml.pre is %s, expected %s", path_of(g), pre, known);
-    *out = rc == 0 ? &splits[i] : NULL;
-    free(model);
+    /* Gemma 4's merges also come with the model gpt2. */
+    *out = rc == 0 && splits[i].patterns[0] ? &splits[i] : NULL;
     free(pre);
     return rc;
+}
+
+static int get_bool(const struct gguf *g, const char *key, bool missing, bool *out, struct moeflux_err *e)
+{
+    const struct gguf_value *v = gguf_find(g, key);
+    uint64_t n = missing;
+    if (v && !gguf_whole(v, &n))
+        return err_set(e, ERR_FORMAT, "%s: key %s: expected a bool", path_of(g), key);
+    *out = n != 0;
+    return 0;
+}
+
+static int find_kind(const struct gguf *g, struct kind *k, struct moeflux_err *e)
+{
+    char *model = NULL;
+    *k = (struct kind){0};
+    int rc = get_text(g, "tokenizer.ggml.model", &model, e);
+    bool is_llama = rc == 0 && !strcmp(model, "llama"), is_gemma = rc == 0 && !strcmp(model, "gemma4");
+    if (rc == 0 && !is_llama && !is_gemma && strcmp(model, "gpt2") != 0)
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "%s: tokenizer.ggml.model is %s, expected gpt2 (byte-level BPE), llama or gemma4 "
+                     "(SentencePiece's BPE)",
+                     path_of(g), model);
+    if (rc == 0 && !is_llama && !is_gemma)
+        rc = find_split(g, &k->split, e);
+    k->has_scores = is_llama;
+    k->adds_bos = !k->split;
+    free(model);
+    return rc || k->split ? rc
+                          : get_bool(g, "tokenizer.ggml.add_space_prefix", is_llama, &k->space_prefix, e);
 }
 
 /* --- JSON --- */
@@ -136,6 +180,22 @@ static void add_split(struct str *out, const struct split *s)
     str_addf(out, "  %s]},\n \"post_processor\": null,\n \"decoder\": %s,\n", bytes, bytes);
 }
 
+/* Adds what SentencePiece does: spaces become U+2581, and nothing is split. */
+static void add_pieces(struct str *out, bool space_prefix)
+{
+    static const char mark[] =
+        "{\"type\": \"Replace\", \"pattern\": {\"String\": \" \"}, \"content\": \"" VOCAB_SPACE "\"}",
+                      unmark[] = "{\"type\": \"Replace\", \"pattern\": {\"String\": \"" VOCAB_SPACE
+                                 "\"}, \"content\": \" \"}";
+    str_addf(out, " \"normalizer\": {\"type\": \"Sequence\", \"normalizers\": [%s%s]},\n",
+             space_prefix ? "{\"type\": \"Prepend\", \"prepend\": \"" VOCAB_SPACE "\"}, " : "", mark);
+    str_addf(out,
+             " \"pre_tokenizer\": null,\n \"post_processor\": null,\n \"decoder\": {\"type\": \"Sequence\", "
+             "\"decoders\": [%s, {\"type\": \"ByteFallback\"}, {\"type\": \"Fuse\"}%s]},\n",
+             unmark,
+             space_prefix ? ", {\"type\": \"Strip\", \"content\": \" \", \"start\": 1, \"stop\": 0}" : "");
+}
+
 /* --- the lists --- */
 
 enum { N_CONTROLS = 4 };
@@ -151,13 +211,13 @@ struct lists {
     uint64_t controls[N_CONTROLS];
 };
 
-static int find_lists(struct lists *l, const struct gguf *g, struct moeflux_err *e)
+static int find_lists(struct lists *l, const struct gguf *g, bool has_scores, struct moeflux_err *e)
 {
     const struct gguf_value *types = gguf_find(g, "tokenizer.ggml.token_type");
     *l = (struct lists){.g = g,
                         .tokens = gguf_find(g, "tokenizer.ggml.tokens"),
                         .merges = gguf_find(g, "tokenizer.ggml.merges")};
-    if (!l->tokens || !l->merges)
+    if (!l->tokens || (!l->merges && !has_scores))
         return err_set(e, ERR_FORMAT, "%s: key tokenizer.ggml.%s is missing", path_of(g),
                        l->tokens ? "merges" : "tokens");
     for (int i = 0; i < N_CONTROLS; i++)
@@ -262,6 +322,38 @@ static int add_merges(const struct lists *l, struct str *out, struct moeflux_err
     return rc;
 }
 
+/* Adds a token's text as the file writes it. */
+static bool add_piece(struct str *out, const struct vocab *v, int32_t id, struct str *scratch)
+{
+    const char *at = v->bytes.data + v->tokens[id].off;
+    str_clear(scratch);
+    for (size_t i = 0; i < v->tokens[id].len; i++)
+        str_add(scratch, at[i] == ' ' ? VOCAB_SPACE : at + i, at[i] == ' ' ? strlen(VOCAB_SPACE) : 1);
+    return add_quoted(out, str_text(scratch), scratch->len);
+}
+
+static int add_scored_merges(const struct lists *l, struct str *out, struct moeflux_err *e)
+{
+    struct gguf_merges m = {0};
+    struct moeflux_err fault = {0};
+    struct str text = {0};
+    int rc = gguf_merges_make(&m, l->g, l->types, &fault);
+    if (rc < 0)
+        rc = err_set(e, fault.code, "%s: %s", path_of(l->g), fault.text);
+    for (size_t i = 0; rc == 0 && i < m.n; i++) {
+        rc = check_size(l, out, e);
+        str_add_text(out, i ? ",\n  [" : "\n  [");
+        bool good = add_piece(out, &m.vocab, m.list[i].left, &text);
+        str_add_text(out, ", ");
+        if (rc == 0 && (!add_piece(out, &m.vocab, m.list[i].right, &text) || !good))
+            rc = fail_utf8(l, "tokens", (uint64_t)m.list[i].right, &text, e);
+        str_add_text(out, "]");
+    }
+    gguf_merges_free(&m);
+    str_free(&text);
+    return rc;
+}
+
 static int check_str(const struct str *s, int rc, struct moeflux_err *e)
 {
     return rc == 0 && !str_ok(s) ? err_set(e, ERR_MEMORY, "out of memory for a tokenizer") : rc;
@@ -269,27 +361,30 @@ static int check_str(const struct str *s, int rc, struct moeflux_err *e)
 
 int gguf_vocab_tokenizer(const struct gguf *g, struct str *out, struct moeflux_err *e)
 {
-    const struct split *split;
+    struct kind kind;
     struct lists l = {0};
-    int rc = find_split(g, &split, e);
+    int rc = find_kind(g, &kind, e);
     if (rc == 0)
-        rc = find_lists(&l, g, e);
+        rc = find_lists(&l, g, kind.has_scores, e);
     if (rc == 0) {
         str_add_text(out, "{\n \"version\": \"1.0\",\n \"added_tokens\": [");
         rc = add_tokens(&l, true, out, e);
     }
     if (rc == 0) {
         str_add_text(out, "],\n");
-        add_split(out, split);
+        if (kind.split)
+            add_split(out, kind.split);
+        else
+            add_pieces(out, kind.space_prefix);
         str_addf(out,
                  " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, \"byte_fallback\": "
-                 "false, \"ignore_merges\": %s,\n \"vocab\": {",
-                 split->whole ? "true" : "false");
+                 "%s, \"ignore_merges\": %s,\n \"vocab\": {",
+                 kind.split ? "false" : "true", kind.split && kind.split->whole ? "true" : "false");
         rc = add_tokens(&l, false, out, e);
     }
     if (rc == 0) {
         str_add_text(out, "},\n \"merges\": [");
-        rc = add_merges(&l, out, e);
+        rc = kind.has_scores ? add_scored_merges(&l, out, e) : add_merges(&l, out, e);
     }
     str_add_text(out, "]}\n}\n");
     free(l.types);
@@ -317,12 +412,16 @@ static int find_token(const struct gguf *g, uint64_t id, struct str *text, struc
 int gguf_vocab_config(const struct gguf *g, struct str *out, struct moeflux_err *e)
 {
     static const char *const names[] = {"bos", "eos"};
-    uint64_t adds = 0, id;
+    uint64_t id;
+    bool adds = false;
     struct str text = {0};
-    int rc = 0;
-    const struct gguf_value *add = gguf_find(g, "tokenizer.ggml.add_bos_token");
-    if (add && !gguf_whole(add, &adds))
-        return err_set(e, ERR_FORMAT, "%s: key tokenizer.ggml.add_bos_token: expected a bool", path_of(g));
+    struct kind kind;
+    int rc = find_kind(g, &kind, e);
+    if (rc == 0)
+        rc = get_bool(g, "tokenizer.ggml.add_bos_token",
+                      kind.adds_bos && gguf_find(g, "tokenizer.ggml.bos_token_id"), &adds, e);
+    if (rc < 0)
+        return rc;
     str_addf(out, "{\n \"add_bos_token\": %s", adds ? "true" : "false");
     for (size_t i = 0; i < 2 && rc == 0; i++) {
         char key[48];

@@ -1,8 +1,8 @@
 /* gguf_vocab.h - makes tokenizer.json and tokenizer_config.json (text/tokenizer/tokenizer.h) from a GGUF
  * file.
  *
- * Only byte-level BPE: the vocabulary, its merges, and the splitting of texts that tokenizer.ggml.pre
- * names. */
+ * tokenizer.ggml.model is gpt2 (byte-level BPE: the vocabulary, its merges, and the splitting of texts that
+ * tokenizer.ggml.pre names), gemma4 (SentencePiece's BPE with merges) or llama (the same with scores). */
 #ifndef MOEFLUX_TEXT_TOKENIZER_GGUF_VOCAB_H
 #define MOEFLUX_TEXT_TOKENIZER_GGUF_VOCAB_H
 

@@ -7,7 +7,6 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "text/tokenizer/nfc.h"
 #include "text/tokenizer/file.h"
 
 /* Each merge makes a token, and hardly ever the same as another merge. */
@@ -138,11 +137,9 @@ static int list_added(struct reading *r, const struct added_entry *a, struct moe
         return rc;
     if (!a->normalised)
         return added_add(&t->added_raw, a->text, a->len, a->id, e);
-    if (!t->nfc)
-        return added_add(&t->added_normalised, a->text, a->len, a->id, e);
     struct str *normal = &r->scratch[0];
     str_clear(normal);
-    rc = nfc_add(a->text, a->len, normal, e);
+    rc = normalise_add(&t->normaliser, a->text, a->len, normal, e);
     return rc < 0 ? rc : added_add(&t->added_normalised, normal->data, normal->len, a->id, e);
 }
 
@@ -178,19 +175,29 @@ static int find_byte_ids(struct tokenizer *t, struct moeflux_err *e)
 {
     for (int b = 0; b < 256; b++) {
         char byte = (char)b;
-        t->bpe.byte_ids[b] = vocab_find_bytes(&t->vocab, &byte, 1);
+        t->byte_ids[b] = vocab_find_bytes(&t->vocab, &byte, 1);
         bool in_text = b < 0xc0 || (b > 0xc1 && b < 0xf5);
-        if (t->bpe.byte_ids[b] < 0 && in_text)
+        if (t->byte_ids[b] < 0 && in_text)
             return err_set(e, ERR_FORMAT, "model.vocab: no token stands for the byte 0x%02x", (unsigned)b);
     }
     return 0;
+}
+
+/* Fills t->joins_space. */
+static void find_joins(struct tokenizer *t)
+{
+    const struct vocab *v = &t->vocab;
+    for (int32_t id = 0; id < v->n_ids; id++)
+        for (uint32_t i = 1; i < v->tokens[id].len; i++)
+            if (v->bytes.data[v->tokens[id].off + i] == ' ')
+                t->joins_space[(uint8_t)v->bytes.data[v->tokens[id].off + i - 1]] = true;
 }
 
 struct merge {
     struct jsonscan_text left, right;
 };
 
-/* Takes "a b". A token contains no space: it is written U+0120. */
+/* Takes "a b". A token contains no space: it is written U+0120 or U+2581. */
 static int take_merge_string(struct reading *r, struct jsonscan *s, size_t rank, struct merge *m,
                              struct moeflux_err *e)
 {
@@ -299,6 +306,8 @@ static int read_all(struct reading *r, const struct tokenizer_lists *lists, stru
         rc = read_added(r, lists->added, e);
     if (rc == 0)
         rc = find_byte_ids(r->t, e);
+    if (rc == 0)
+        find_joins(r->t);
     return rc < 0 ? rc : read_merges(r, lists->merges, e);
 }
 

@@ -13,8 +13,8 @@ struct tokenizer_lists {
     struct jsonscan added;  /* the whole array added_tokens, valid UTF-8; text NULL: absent */
 };
 
-/* Fills t->vocab, t->bpe and the added tokens. t->nfc must be set. ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY;
- * the message names the list and the entry. */
+/* Fills t->vocab, t->bpe and the added tokens. t->normaliser and t->vocab.writing must be set. ERR_FORMAT,
+ * ERR_UNSUPPORTED, ERR_MEMORY; the message names the list and the entry. */
 int tokenizer_lists_read(const struct tokenizer_lists *lists, struct tokenizer *t, struct moeflux_err *e);
 
 #endif

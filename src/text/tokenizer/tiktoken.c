@@ -154,8 +154,8 @@ static int add_merges(struct tokenizer *t, int32_t last, struct moeflux_err *e)
     int rc = bpe_init(&t->bpe, n, e);
     for (int b = 0; b < 256 && rc == 0; b++) {
         char byte = (char)b;
-        t->bpe.byte_ids[b] = vocab_find_bytes(&t->vocab, &byte, 1);
-        if (t->bpe.byte_ids[b] < 0)
+        t->byte_ids[b] = vocab_find_bytes(&t->vocab, &byte, 1);
+        if (t->byte_ids[b] < 0)
             rc = err_set(e, ERR_FORMAT, "no token stands for the byte 0x%02x", (unsigned)b);
     }
     for (int32_t id = 0; rc == 0 && id <= last; id++)

@@ -8,7 +8,6 @@
 #include "base/gguf.h"
 #include "base/mem.h"
 #include "base/str.h"
-#include "text/tokenizer/nfc.h"
 #include "text/tokenizer/work_limit.h"
 #include "text/tokenizer/config.h"
 #include "text/tokenizer/file.h"
@@ -81,20 +80,71 @@ struct encoding {
     enum token_specials specials;
     struct token_list *out;
     struct str normal; /* normalised form of the current stretch of text */
+    struct str lookup; /* scratch of vocab_find */
     struct bpe_scratch scratch;
     struct work_limit limit;
 };
 
+/* Adds the tokens of single bytes. */
+static int add_bytes(struct encoding *x, const char *bytes, size_t len, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < len; i++)
+        rc = token_list_add(&x->scratch.piece, x->t->byte_ids[(uint8_t)bytes[i]], e);
+    return rc;
+}
+
+/* Returns the id of a token of the model by its text as pieces have it; -1: there is none. */
+static int32_t find_token(struct encoding *x, const char *text, size_t len)
+{
+    const struct vocab *v = &x->t->vocab;
+    return v->writing == VOCAB_BYTE_LEVEL ? vocab_find_bytes(v, text, len)
+                                          : vocab_find(v, text, len, &x->lookup);
+}
+
+/* Merges the ids collected so far and begins anew. */
+static int merge_piece(struct encoding *x, struct moeflux_err *e)
+{
+    int rc = bpe_encode(&x->t->bpe, &x->scratch, x->out, e);
+    x->scratch.piece.n = 0;
+    return rc;
+}
+
+/* Adds the token of each character. A character without a token becomes those of its bytes. Merges what comes
+ * before a space if no token reaches across. */
+static int add_characters(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
+{
+    static const size_t n_space = sizeof VOCAB_SPACE - 1;
+    bool joins = true;
+    int rc = 0;
+    for (size_t at = 0, end; rc == 0 && at < len; at = end) {
+        for (end = at + 1; end < len && ((uint8_t)text[end] & 0xc0) == 0x80; end++)
+            ;
+        bool is_space = end - at == n_space && memcmp(text + at, VOCAB_SPACE, n_space) == 0;
+        rc = is_space && !joins ? merge_piece(x, e) : 0;
+        int32_t id = find_token(x, text + at, end - at);
+        if (id >= 0 && tokenizer_is_special(x->t, id))
+            id = -1;
+        joins = id < 0 || x->t->joins_space[is_space ? ' ' : (uint8_t)text[end - 1]];
+        if (rc == 0)
+            rc = id >= 0 ? token_list_add(&x->scratch.piece, id, e) : add_bytes(x, text + at, end - at, e);
+        if (rc == 0 && !work_limit_ask(&x->limit, 1))
+            rc = work_limit_error(&x->limit, "the vocabulary", at, len, e);
+    }
+    return rc;
+}
+
 static int encode_piece(void *ctx, const char *piece, size_t len, struct moeflux_err *e)
 {
     struct encoding *x = ctx;
-    if (x->t->ignore_merges) {
-        int32_t id = vocab_find_bytes(&x->t->vocab, piece, len);
-        /* Only the search for added tokens may produce one. */
-        if (id >= 0 && !x->t->vocab.tokens[id].added)
-            return token_list_add(x->out, id, e);
-    }
-    return bpe_encode(&x->t->bpe, piece, len, &x->scratch, x->out, e);
+    int32_t id = x->t->ignore_merges ? find_token(x, piece, len) : -1;
+    /* Only the search for added tokens may produce one. */
+    if (id >= 0 && !x->t->vocab.tokens[id].added)
+        return token_list_add(x->out, id, e);
+    x->scratch.piece.n = 0;
+    int rc = x->t->vocab.writing == VOCAB_BYTE_LEVEL ? add_bytes(x, piece, len, e)
+                                                     : add_characters(x, piece, len, e);
+    return rc < 0 ? rc : merge_piece(x, e);
 }
 
 /* Appends the set's tokens in the text, and calls `rest` for the stretches between them. */
@@ -129,10 +179,8 @@ static int encode_plain(struct encoding *x, const char *text, size_t len, struct
 
 static int encode_raw(struct encoding *x, const char *text, size_t len, struct moeflux_err *e)
 {
-    if (!x->t->nfc)
-        return encode_between(x, &x->t->added_normalised, text, len, encode_plain, e);
     str_clear(&x->normal);
-    int rc = nfc_add(text, len, &x->normal, e);
+    int rc = normalise_add(&x->t->normaliser, text, len, &x->normal, e);
     if (rc < 0)
         return rc;
     return encode_between(x, &x->t->added_normalised, str_text(&x->normal), x->normal.len, encode_plain, e);
@@ -158,6 +206,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, en
         *n_replaced += n;
     bpe_scratch_free(&x.scratch);
     str_free(&x.normal);
+    str_free(&x.lookup);
     str_free(&clean);
     return rc;
 }

@@ -1,11 +1,12 @@
 /* tokenizer.h - text to token ids and back, by a model's tokenizer.json, tiktoken.model or GGUF file.
  *
- * encode: cut at added tokens -> normalise (NFC) -> split (the file's own patterns, PCRE2) -> byte-level BPE.
+ * encode: cut at added tokens -> normalise (normalise.h) -> split (the file's own patterns, PCRE2) -> BPE.
  * decode: concatenate the tokens' bytes.
  *
- * Implements the part of Hugging Face tokenizers' file format that byte-level BPE models use; anything else
- * in a file is refused, never ignored. A tokenizer is read-only after tokenizer_open and
- * tokenizer_set_progress, so any number of threads may use it. */
+ * Implements the parts of Hugging Face tokenizers' file format that byte-level BPE models use, and those of
+ * SentencePiece's BPE with byte fallback; anything else in a file is refused, never ignored. A
+ * tokenizer is read-only after tokenizer_open and tokenizer_set_progress, so any number of threads may use
+ * it. */
 #ifndef MOEFLUX_TEXT_TOKENIZER_TOKENIZER_H
 #define MOEFLUX_TEXT_TOKENIZER_TOKENIZER_H
 
@@ -27,8 +28,8 @@ void token_list_free(struct token_list *l);
 
 /* Reads `path` (a tokenizer.json, or a vocabulary in tiktoken's format: *.model, *.tiktoken), and
  * tokenizer_config.json and chat_template.jinja from its directory; or a GGUF file, which has all of these.
- * Returns NULL with `e` filled: ERR_IO, ERR_FORMAT (what is wrong and where), ERR_UNSUPPORTED (not byte-level
- * BPE), ERR_MEMORY. */
+ * Returns NULL with `e` filled: ERR_IO, ERR_FORMAT (what is wrong and where), ERR_UNSUPPORTED (another kind
+ * of tokenizer), ERR_MEMORY. */
 struct tokenizer *tokenizer_open(const char *path, struct moeflux_err *e);
 void tokenizer_free(struct tokenizer *t);
 

@@ -34,9 +34,43 @@ static uint32_t next_character(const char *text, size_t len, size_t *at)
     return (c & 0x1fu) << 6 | ((uint8_t)text[(*at)++] & 0x3fu);
 }
 
-/* Appends the bytes that `text` (valid UTF-8) stands for. Returns false if they are its own UTF-8. */
-static bool add_bytes(const char *text, size_t len, struct str *out)
+static int hex_digit(char c)
 {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
+
+/* Returns the byte that SentencePiece's token <0x0A> stands for; -1: another token. */
+static int byte_token(const char *text, size_t len)
+{
+    if (len != 6 || memcmp(text, "<0x", 3) != 0 || text[5] != '>')
+        return -1;
+    int high = hex_digit(text[3]), low = hex_digit(text[4]);
+    return high < 0 || low < 0 ? -1 : high * 16 + low;
+}
+
+/* Appends the bytes of SentencePiece's token. Returns whether it is the token of a byte. */
+static bool add_piece(const char *text, size_t len, struct str *out)
+{
+    static const size_t n_space = sizeof VOCAB_SPACE - 1;
+    int byte = byte_token(text, len);
+    if (byte >= 0) {
+        str_add(out, &(char){(char)byte}, 1);
+        return true;
+    }
+    for (const char *end = text + len, *next; text < end; text = next) {
+        const char *space = memmem(text, (size_t)(end - text), VOCAB_SPACE, n_space);
+        next = space ? space + n_space : end;
+        str_add(out, text, (size_t)((space ? space : end) - text));
+        str_add(out, " ", space != NULL);
+    }
+    return false;
+}
+
+/* Appends the bytes that `text` (valid UTF-8) stands for. Returns false if they are its own UTF-8. */
+static bool add_bytes(enum vocab_writing writing, const char *text, size_t len, struct str *out)
+{
+    if (writing == VOCAB_SENTENCEPIECE)
+        return add_piece(text, len, out);
     size_t start = out->len, n = 0;
     char chunk[64];
     for (size_t at = 0; at < len;) {
@@ -133,7 +167,7 @@ int vocab_add(struct vocab *v, int32_t id, const char *text, size_t len, bool fi
     int rc = check_free(v, id, text, len, e);
     if (rc < 0)
         return rc;
-    bool is_bytes = add_bytes(text, len, &v->bytes);
+    bool is_bytes = add_bytes(v->writing, text, len, &v->bytes);
     rc = keep_token(v, id, off, is_bytes, e);
     return rc < 0 || !findable ? rc : list_token(v, id, text, len, e);
 }
@@ -152,11 +186,16 @@ int vocab_add_bytes(struct vocab *v, int32_t id, const char *bytes, size_t len, 
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len, struct str *scratch)
 {
     str_clear(scratch);
-    bool is_bytes = add_bytes(text, len, scratch);
+    bool is_bytes = add_bytes(v->writing, text, len, scratch);
     return str_ok(scratch) ? find(v, str_text(scratch), scratch->len, is_bytes) : -1;
 }
 
 int32_t vocab_find_bytes(const struct vocab *v, const char *bytes, size_t len)
 {
     return find(v, bytes, len, true);
+}
+
+int32_t vocab_find_text(const struct vocab *v, const char *bytes, size_t len)
+{
+    return find(v, bytes, len, false);
 }

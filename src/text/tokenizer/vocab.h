@@ -1,7 +1,9 @@
 /* vocab.h - token ids to bytes, and bytes to token ids. A part of the tokenizer.
  *
  * Byte-level BPE writes every byte as one visible character (space = U+0120). A token whose characters all
- * belong to that alphabet stands for those bytes; any other token stands for its own UTF-8. */
+ * belong to that alphabet stands for those bytes; any other token stands for its own UTF-8.
+ *
+ * SentencePiece writes a space as U+2581, and a byte as <0x0A>. Any other token stands for its own UTF-8. */
 #ifndef MOEFLUX_TEXT_TOKENIZER_VOCAB_H
 #define MOEFLUX_TEXT_TOKENIZER_VOCAB_H
 
@@ -20,12 +22,18 @@ struct moeflux_err;
 struct vocab_token {
     uint32_t off, len; /* bytes; offset and length in vocab.bytes */
     bool present;      /* some token has this id */
-    bool is_bytes;     /* written in the byte alphabet */
+    bool is_bytes;     /* written in the byte alphabet, or as <0x0A> */
     bool added;        /* listed in added_tokens */
     bool special;
 };
 
+/* How tokens are written in the file. */
+enum vocab_writing { VOCAB_BYTE_LEVEL, VOCAB_SENTENCEPIECE };
+
+#define VOCAB_SPACE "\xe2\x96\x81" /* U+2581 */
+
 struct vocab {
+    enum vocab_writing writing;
     struct vocab_token *tokens; /* [n_ids] */
     int32_t n_ids;
     struct str bytes;
@@ -33,7 +41,8 @@ struct vocab {
     size_t mask;
 };
 
-/* Makes room for ids below n_ids (at most VOCAB_MAX_IDS) and for n_tokens findable tokens. ERR_MEMORY. */
+/* Makes room for ids below n_ids (at most VOCAB_MAX_IDS) and for n_tokens findable tokens. Keeps v->writing.
+ * ERR_MEMORY. */
 int vocab_init(struct vocab *v, int32_t n_ids, size_t n_tokens, struct moeflux_err *e);
 void vocab_free(struct vocab *v);
 
@@ -49,7 +58,11 @@ int vocab_add_bytes(struct vocab *v, int32_t id, const char *bytes, size_t len, 
 /* Returns the id of a token by its text in the file, or -1. Overwrites `scratch`. */
 int32_t vocab_find(const struct vocab *v, const char *text, size_t len, struct str *scratch);
 
-/* Returns the id of the token, written in the byte alphabet, that stands for these bytes, or -1. */
+/* Returns the id of the token, written in the byte alphabet or as <0x0A>, that stands for these bytes, or
+ * -1. */
 int32_t vocab_find_bytes(const struct vocab *v, const char *bytes, size_t len);
+
+/* Returns the id of the token that stands for these bytes as its own UTF-8, or -1. */
+int32_t vocab_find_text(const struct vocab *v, const char *bytes, size_t len);
 
 #endif

@@ -1,0 +1,111 @@
+#include "text/chat/chat_families.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define TURN_OPEN   "<|im_start|>"
+#define TURN_CLOSE  "<|im_end|>"
+#define THINK_OPEN  "<think>"
+#define THINK_CLOSE "</think>"
+
+/* Qwen. Thinking of past answers is written if it is given. */
+#define QWEN_TURNS(trimmed, thinks)                                                                          \
+    "{%- for m in messages %}"                                                                               \
+    "{{- '" TURN_OPEN "' + m.role + '\\n' }}"                                                                \
+    "{%- if m.reasoning_content is defined" thinks " %}"                                                     \
+    "{{- '" THINK_OPEN "\\n' + m.reasoning_content + '\\n" THINK_CLOSE "\\n\\n' }}"                          \
+    "{%- endif %}"                                                                                           \
+    "{{- m.content" trimmed " + '" TURN_CLOSE "\\n' }}"                                                      \
+    "{%- endfor %}"
+
+/* DeepSeek-V3.2, whose repository has a program instead of a template. Thinking stays between the calls of
+ * one answer, and is left out of the answers before the last question. */
+/* clang-format off */
+#define BAR         "\xef\xbd\x9c" /* U+FF5C */
+#define BLOCK       "\xe2\x96\x81" /* U+2581 */
+#define DSML        BAR "DSML" BAR
+#define SENTENCE    "<" BAR "end" BLOCK "of" BLOCK "sentence" BAR ">"
+#define USER        "<" BAR "User" BAR ">"
+#define ASSISTANT   "<" BAR "Assistant" BAR ">"
+#define DSML_INVOKE(name, rest) "<" DSML "invoke name=\"$" name "\">\\n" rest "...\\n</" DSML "invoke>\\n"
+
+/* What the model was trained to read. */
+static const char deepseek32[] =
+    "{%- set thinks = thinking if thinking is defined else enable_thinking if enable_thinking is defined %}"
+    "{%- set ns = namespace(system='', asked=-1) %}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'system' %}"
+    "{%- set ns.system = ns.system + ('\\n\\n' if ns.system else '') + (m.content or '') %}"
+    "{%- elif m.role == 'user' %}{%- set ns.asked = loop.index0 %}{%- endif %}{%- endfor %}"
+    "{{- bos_token + ns.system }}"
+    "{%- if tools %}"
+    "{{- ('\\n\\n' if ns.system else '') + '## Tools\\n\\n"
+    "You have access to a set of tools you can use to answer the user\\'s question.\\n"
+    "You can invoke functions by writing a \"<" DSML "function_calls>\" block like the following as part of "
+    "your reply to the user:\\n<" DSML "function_calls>\\n"
+    DSML_INVOKE("FUNCTION_NAME", "<" DSML "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">"
+                "$PARAMETER_VALUE</" DSML "parameter>\\n")
+    DSML_INVOKE("FUNCTION_NAME2", "")
+    "</" DSML "function_calls>\\n\\n"
+    "String and scalar parameters should be specified as is without any escaping or quotes, while lists and "
+    "objects should use JSON format. The \"string\" attribute should be set to \"true\" for string type "
+    "parameters and \"false\" for other types (numbers, booleans, arrays, objects).\\n\\n"
+    "If the thinking_mode is enabled, then after function results you should strongly consider outputting a "
+    "thinking block. Here is an example:\\n\\n<" DSML "function_calls>\\n...\\n</" DSML
+    "function_calls>\\n\\n"
+    "<function_results>\\n...\\n</function_results>\\n\\n"
+    THINK_OPEN "...thinking about results" THINK_CLOSE "\\n\\n"
+    "Here are the functions available in JSONSchema format:\\n<functions>\\n' }}"
+    "{%- for t in tools %}{{- t.function | tojson + '\\n' }}{%- endfor %}"
+    "{{- '</functions>\\n' }}"
+    "{%- endif %}"
+    "{%- for m in messages %}"
+    "{%- set opens = (not loop.last or add_generation_prompt) %}"
+    "{%- if m.role == 'user' %}"
+    "{{- '" USER "' + (m.content or '') }}"
+    "{%- if opens %}{{- '" ASSISTANT "' + ('" THINK_OPEN "' if thinks and loop.index0 == ns.asked else '"
+    THINK_CLOSE "') }}{%- endif %}"
+    "{%- elif m.role == 'tool' %}"
+    "{{- '\\n\\n<function_results>' if messages[loop.index0 - 1].role != 'tool' else '' }}"
+    "{{- '\\n<result>' + (m.content or '') + '</result>' }}"
+    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}"
+    "{{- '\\n</function_results>' }}"
+    "{%- if opens %}{{- '\\n\\n' + ('" THINK_OPEN "' if thinks and loop.index0 > ns.asked else '" THINK_CLOSE
+    "') }}{%- endif %}{%- endif %}"
+    "{%- elif m.role == 'assistant' %}"
+    "{{- (m.reasoning_content or '') + '" THINK_CLOSE "' if thinks and loop.index0 > ns.asked else '' }}"
+    "{{- m.content or '' }}"
+    "{%- if m.tool_calls %}{{- '\\n\\n<" DSML "function_calls>\\n' }}"
+    "{%- for c in m.tool_calls %}{{- '<" DSML "invoke name=\"' + c.function.name + '\">\\n' }}"
+    "{%- for k, v in c.function.arguments.items() %}"
+    "{{- '<" DSML "parameter name=\"' + k + '\" string=\"' + ('true\">' + v if v is string else 'false\">' + "
+    "v | tojson) + '</" DSML "parameter>\\n' }}{%- endfor %}"
+    "{{- '</" DSML "invoke>\\n' }}{%- endfor %}"
+    "{{- '</" DSML "function_calls>' }}{%- endif %}"
+    "{{- '" SENTENCE "' }}{%- endif %}{%- endfor %}";
+/* clang-format on */
+
+static const struct chat_family families[] = {
+    {"qwen3.5", TURN_OPEN, TURN_CLOSE,
+     QWEN_TURNS("|trim", "") "{%- if add_generation_prompt %}"
+                             "{{- '" TURN_OPEN "assistant\\n" THINK_OPEN "\\n' }}"
+                             "{%- if enable_thinking is defined and not enable_thinking %}"
+                             "{{- '\\n" THINK_CLOSE "\\n\\n' }}"
+                             "{%- endif %}{%- endif %}"},
+    {"qwen3", TURN_OPEN, TURN_CLOSE,
+     QWEN_TURNS("", " and (m.reasoning_content or enable_thinking is defined and not "
+                    "enable_thinking)") "{%- if add_generation_prompt %}"
+                                        "{{- '" TURN_OPEN "assistant\\n' }}"
+                                        "{%- if enable_thinking is defined and not enable_thinking %}"
+                                        "{{- '" THINK_OPEN "\\n\\n" THINK_CLOSE "\\n\\n' }}"
+                                        "{%- endif %}{%- endif %}"},
+    {"deepseek-v3.2", USER, SENTENCE, deepseek32},
+};
+
+const struct chat_family *chat_family_find(const char *name)
+{
+    for (size_t i = 0; name && i < sizeof families / sizeof *families; i++)
+        if (strcmp(name, families[i].name) == 0)
+            return &families[i];
+    return NULL;
+}
