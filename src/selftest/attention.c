@@ -173,33 +173,33 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
 }
 
 static const struct gqa_shape
-    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
     /* without gates, all channels rotated */
-    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
     /* one token: heads that teams do not share evenly, one head a group, more heads than a workgroup has, few
      * channels */
-    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
     /* biases, with norms and without */
-    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true, false, 0, {0}},
-    bare = {6,    2,     20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE,
-            true, false, 0,  {0}}, /* and no norms */
-    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false, false, 0, {0}},
+    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true, false, 0, {0}, 0},
+    bare = {6,    2,     20, 10,  1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE,
+            true, false, 0,  {0}, 0}, /* and no norms */
+    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false, false, 0, {0}, 0},
     /* one norm of all heads */
-    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0, {0}},
-    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0, {0}};
+    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0, {0}, 0},
+    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0, {0}, 0};
 
 /* A chunk of n tokens at position `pos`. */
 struct shape_case {
@@ -229,18 +229,18 @@ static void window_cases(struct kernel_test *l)
 {
     enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
     static const struct shape_case cases[] = {
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 5, 1},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 1500, 1},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5, {0}}, 254, 5},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 128, {0}}, 1030, 1},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 600, {0}}, 2100, 3},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 7, {0}}, 0, 70},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 33, {0}}, 300, 40},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 1, {0}}, 700, 1},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 128, {0}}, 127, 1},
-        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700, {0}}, 1400, 33},
-        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3, {0}}, 40, 1},
-        {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 100, 90},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}, 0}, 5, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}, 0}, 1500, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5, {0}, 0}, 254, 5},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 128, {0}, 0}, 1030, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 600, {0}, 0}, 2100, 3},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 7, {0}, 0}, 0, 70},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 33, {0}, 0}, 300, 40},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 1, {0}, 0}, 700, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 128, {0}, 0}, 127, 1},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700, {0}, 0}, 1400, 33},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3, {0}, 0}, 40, 1},
+        {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0, {0}, 0}, 100, 90},
     };
     shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
 }
@@ -251,13 +251,15 @@ static void choice_cases(struct kernel_test *l)
 {
     enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
     static const struct shape_case cases[] = {
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}}, 300, 1},
-        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 8}}, 30, 9},
-        {{4, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 0, {1, 70}}, 60, 33},
-        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}}, 1500, 3},
-        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {16, 1}}, 31, 1},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, false, 0, {128, 2}}, 900, 5},
-        {{24, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 512}},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}, 0}, 300, 1},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 8}, 0}, 30, 9},
+        {{4, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 0, {1, 70}, 0}, 60, 33},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}, 0},
+         1500,
+         3},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {16, 1}, 0}, 31, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, false, 0, {128, 2}, 0}, 900, 5},
+        {{24, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 512}, 0},
          2500,
          1},
     };
@@ -274,20 +276,26 @@ static void q8_cases(struct kernel_test *l)
 {
     enum { N_FIRST = 7 }; /* what comes then is for SELFTEST_REST */
     static const struct shape_case cases[] = {
-        {{6, 2, 64, 32, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 700, 1},
-        {{3, 1, 20, 6, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 250, 9},
-        {{4, 2, 96, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 200, 64},
-        {{4, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 33, {0}}, 300, 40},
-        {{6, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}}, 1500, 3},
-        {{5, 1, 20, 10, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_ALL, true, false, 0, {0}}, 40, 1},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 128, {0}}, 1030, 1},
-        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 1500, 1},
-        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 0, 1},
-        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 130, 19},
-        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 13000, 1},
-        {{12, 2, 36, 36, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 254, 5},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}}, 300, 1},
-        {{4, 4, 80, 20, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 100, 90},
+        {{6, 2, 64, 32, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 700, 1},
+        {{3, 1, 20, 6, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 250, 9},
+        {{4, 2, 96, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 200, 64},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 33, {0}, 0}, 300, 40},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}, 0},
+         1500,
+         3},
+        {{5, 1, 20, 10, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_ALL, true, false, 0, {0}, 0}, 40, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 128, {0}, 0}, 1030, 1},
+        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 1500, 1},
+        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 0, 1},
+        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+         130,
+         19},
+        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+         13000,
+         1},
+        {{12, 2, 36, 36, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 254, 5},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}, 0}, 300, 1},
+        {{4, 4, 80, 20, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 100, 90},
     };
     shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
 }
@@ -297,7 +305,7 @@ static void q8_cases(struct kernel_test *l)
 static void broken_case(struct kernel_test *l, uint32_t n)
 {
     static const struct gqa_shape shape = {
-        2, 1, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, false, false, 0, {0}};
+        2, 1, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, false, false, 0, {0}, 0};
     enum { DIM = 64, KEY = 2 * DIM, VALUE = 3 * DIM, STRIDE = 4 * DIM, MOST = 2 };
     if (!kt_takes(l, false))
         return;

@@ -279,7 +279,7 @@ static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n)
                        *dst = kt_bytes(l, NULL, 4 * (uint64_t)n * inner);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct swiglu op;
-        if (swiglu_open(&op, l->side[s], &l->err) < 0)
+        if (swiglu_open(&op, l->side[s], false, &l->err) < 0)
             break;
         exec_begin(l->side[s]);
         swiglu_run(&op, l->side[s],

@@ -41,7 +41,7 @@ static void embed_rows(struct kernel_test *l, const struct weights w[KT_SIDES], 
     struct test_buffer *in = kt_bytes(l, ids, sizeof ids), *out = kt_bytes(l, NULL, (uint64_t)3 * 4 * cols);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct embed op;
-        if (embed_open(&op, l->side[s], &w[s], &l->err) < 0)
+        if (embed_open(&op, l->side[s], &w[s], 1, &l->err) < 0)
             break;
         exec_begin(l->side[s]);
         embed_run(&op, l->side[s],
