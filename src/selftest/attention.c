@@ -134,6 +134,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                                       .pos = pos,
                                       .stride = stride,
                                       .layer_off = LAYER_OFF,
+                                      .norms_values = c->scale > 0,
                                       .use_f16 = use_f16};
         /* Runs twice: the second run uses what the first one left. The reference keeps nothing and runs once.
          * */
@@ -149,10 +150,11 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
     static const char *const caches[] = {"", ", f16 cache", ", q8_0 cache"};
     char text[160], window[40];
     describe_positions(c, window, sizeof window);
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s, %u + %u positions%s%s%s", c->n_heads,
-             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", norms[c->norm],
-             c->biased ? ", biased" : "", c->sinks ? ", sinks" : "", window, pos, n, caches[c->kv_type],
-             is_f16 ? ", f16" : "", shares ? ", softmax in shared memory" : "");
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s%s, %u + %u positions%s%s%s",
+             c->n_heads, c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated",
+             norms[c->norm], c->scale > 0 ? ", norms of values" : "", c->biased ? ", biased" : "",
+             c->sinks ? ", sinks" : "", window, pos, n, caches[c->kv_type], is_f16 ? ", f16" : "",
+             shares ? ", softmax in shared memory" : "");
     /* One token's queries may stay inside attention. */
     double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
     double cache = 0;
@@ -241,6 +243,30 @@ static void window_cases(struct kernel_test *l)
         {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700, {0}, 0}, 1400, 33},
         {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3, {0}, 0}, 40, 1},
         {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0, {0}, 0}, 100, 90},
+    };
+    shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
+}
+
+/* A scale of the scores and norms of values: one token, several, tiles; heads of 512 channels. */
+static void scale_cases(struct kernel_test *l)
+{
+    enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
+    static const struct shape_case cases[] = {
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 9, {0}, 0.1f}, 30, 1},
+        {{4, 1, 512, 512, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.05f},
+         40,
+         1},
+        {{6, 2, 36, 36, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.1f}, 3, 19},
+        {{4, 2, 64, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.1f}, 70, 1},
+        {{4, 1, 512, 512, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.05f},
+         300,
+         40},
+        {{16, 8, 256, 256, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 40, {0}, 0.05f},
+         500,
+         33},
+        {{16, 2, 512, 512, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.05f},
+         1500,
+         1},
     };
     shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
 }
@@ -427,5 +453,6 @@ void selftest_attention_cases(struct kernel_test *l)
     l->is_rest = false;
     broken_case(l, 1);
     broken_case(l, 2);
+    scale_cases(l);
     attention_sizes(l);
 }

@@ -257,12 +257,12 @@ def fill_gemma4(model):
         shape = tuple(x.shape)
         if "q_norm" in name or "k_norm" in name:
             value = (48 + np.round(6 * rng.standard_normal(shape))) / 128
+        elif name.endswith(("model.norm.weight", "language_model.norm.weight")):  # logits that the softcap bends
+            value = 8 + np.round(25 * rng.standard_normal(shape)) / 16
         elif "norm" in name or name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
             value = 1 + np.round(25 * rng.standard_normal(shape)) / 128
         elif "router.proj" in name:
             value = on_grid(rng, shape, 1, 8)
-        elif "embed_tokens" in name:
-            value = on_grid(rng, shape, 4 / np.sqrt(shape[-1]), 4)
         else:
             value = on_grid(rng, shape, 1 / np.sqrt(shape[-1]), 4)
         x.data = torch.from_numpy(value.astype(np.float32))
@@ -299,6 +299,9 @@ def write(name, keys, folder):
     config = json.loads((folder / "config.json").read_text())
     text = config.get("text_config", config)
     text["layer_types"] = keys["layer_types"]  # names of the published file
+    if name == "gemma4-plain":  # the keys of the published file
+        del text["per_layer_config"]
+        text |= {k: keys[k] for k in ("global_head_dim", "num_global_key_value_heads")}
     if name == "qw4-odd":
         text["mtp_num_hidden_layers"] = 1
         tensors = load_file(folder / "model.safetensors")
