@@ -322,6 +322,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .act = m->act.address + part->from * act,
                                  .router = part->chooses ? &m->router : NULL,
                                  .router_bias = y->bias,
+                                 .router_factors = y->factors,
                                  .biases = y->biases,
                                  .shared_in = m->routed.address + part->from * row,
                                  .shared_up = experts_makes_shared(experts, chunk) ? &y->shared_up : NULL,

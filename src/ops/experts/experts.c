@@ -79,6 +79,7 @@ void experts_run_up(const struct experts *op, struct exec *x, const struct exper
         router_run(call->router, x,
                    &(struct router_call){.logits = call->shared_in,
                                          .bias = call->router_bias,
+                                         .factors = call->router_factors,
                                          .idx = call->idx,
                                          .weights = call->weights,
                                          .n = call->n,

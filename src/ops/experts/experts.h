@@ -113,7 +113,7 @@ struct experts_call {
     uint64_t act;          /* f32 [n][experts_act_row], passed from up to down */
     /* up chooses idx and weights by it from the logits in shared_in; NULL: the caller gives them */
     const struct router *router;
-    uint64_t router_bias;
+    uint64_t router_bias, router_factors; /* see router_call; factors exclude a shape that chooses */
     struct experts_biases biases; /* shapes with biases only */
     uint64_t shared_in;           /* f32 [n][shared_stride]; each row begins with the router's logits */
     const struct experts_shared *shared_up; /* needed if experts_makes_shared */
