@@ -258,7 +258,7 @@ def fill_gemma4(model):
         if "q_norm" in name or "k_norm" in name:
             value = (48 + np.round(6 * rng.standard_normal(shape))) / 128
         elif name.endswith(("model.norm.weight", "language_model.norm.weight")):  # logits that the softcap bends
-            value = 8 + np.round(25 * rng.standard_normal(shape)) / 16
+            value = 3 + np.round(25 * rng.standard_normal(shape)) / 64
         elif "norm" in name or name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
             value = 1 + np.round(25 * rng.standard_normal(shape)) / 128
         elif "router.proj" in name:
