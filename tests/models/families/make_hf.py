@@ -256,7 +256,7 @@ def fill_gemma4(model):
     for name, x in tensors.items():
         shape = tuple(x.shape)
         if "q_norm" in name or "k_norm" in name:
-            value = (48 + np.round(6 * rng.standard_normal(shape))) / 128
+            value = (32 + np.round(6 * rng.standard_normal(shape))) / 128
         elif name.endswith(("model.norm.weight", "language_model.norm.weight")):  # logits that the softcap bends
             value = 3 + np.round(25 * rng.standard_normal(shape)) / 64
         elif "norm" in name or name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
