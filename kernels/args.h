@@ -154,7 +154,8 @@ struct embed_args {
     ADDR weight, scales, biases; /* [vocab][cols] */
     ADDR ids;                    /* i32 [n] */
     ADDR dst;                    /* [n][cols] */
-    U32 n, cols, format, pad;
+    U32 n, cols, format;
+    F32 factor; /* of every number */
 };
 ARGS_SIZE(embed_args, 56);
 
@@ -243,11 +244,12 @@ struct router_softmax_args {
     ADDR logits;  /* [n][stride]; each row begins with n_experts logits */
     ADDR idx;     /* u32 [n][top_k], best first */
     ADDR weights; /* [n][top_k] */
+    ADDR factors; /* f32 [n_experts]: factors of the weights; 0: none */
     U32 n, stride, n_experts, top_k;
     U32 norm;  /* 1: weights sum to 1; 0: probabilities over all experts */
     F32 share; /* share of the chosen weights that stays */
 };
-ARGS_SIZE(router_softmax_args, 48);
+ARGS_SIZE(router_softmax_args, 56);
 
 struct router_sigmoid_args {
     ADDR logits;  /* [n][stride]; each row begins with n_experts logits */
@@ -261,6 +263,9 @@ struct router_sigmoid_args {
     U32 pad;
 };
 ARGS_SIZE(router_sigmoid_args, 72);
+
+/* A limit that stands for no limit but for GELU in place of SiLU (ops/experts/experts.h). */
+#define LIMIT_GELU (-1.0f)
 
 /* The first constant_id of the experts' own constants, after those of lib/gemv.glsl. */
 #define EXPERTS_FIRST_SPEC 12
@@ -342,7 +347,7 @@ struct experts_prefill_up_args {
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
     U32 stride, gate_at; /* gate_at 0: no gate */
-    F32 limit;           /* limit of act; 0: none */
+    F32 limit;           /* limit of act; 0: none; LIMIT_GELU */
 };
 ARGS_SIZE(experts_prefill_up_args, 128);
 
@@ -390,7 +395,7 @@ struct gqa_prepare_args {
     F32 eps;
     U32 kv_type;  /* type of the cache's numbers; the kernels have it as a constant */
     U32 is_gated; /* 1: a gate follows each query */
-    U32 pad;
+    U32 norms_values; /* 1: each head's values are divided by their rms */
 };
 ARGS_SIZE(gqa_prepare_args, 104);
 
@@ -400,6 +405,7 @@ ARGS_SIZE(gqa_prepare_args, 104);
 #define ATTENTION_WHOLE  1 /* the only split writes the results */
 #define ATTENTION_GATED  2 /* PREPARE: a gate follows each query */
 #define ATTENTION_MERGED 4 /* PREPARE: the last workgroup joins the splits */
+#define ATTENTION_VALUES 8 /* PREPARE: each head's values are divided by their rms */
 struct attention_decode_args {
     ADDR q;       /* [n][q_stride]: n_heads x key_dim; PREPARE: gqa_prepare_args' qkv */
     ADDR keys;    /* the cache's table of blocks; FLAT: the keys [positions][n_kv_heads][key_dim] */
@@ -501,8 +507,26 @@ struct swiglu_args {
     ADDR src; /* [n][2 * inner]: gate, up */
     ADDR dst; /* [n][inner] */
     U32 n, inner;
+    F32 limit; /* see experts_prefill_up_args */
+    U32 pad;
 };
-ARGS_SIZE(swiglu_args, 24);
+ARGS_SIZE(swiglu_args, 32);
+
+struct normed_add_args { /* ops/normed_add.h */
+    ADDR y, dst;                         /* [n][cols] */
+    ADDR norm, add, outer, base, factor; /* f32 [cols], [n][cols], [cols], [n][cols], [1]; 0: absent */
+    U32 n, cols;
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(normed_add_args, 72);
+
+struct softcap_args {
+    ADDR x; /* [n] */
+    U32 n;
+    F32 cap;
+};
+ARGS_SIZE(softcap_args, 16);
 
 struct add_args {
     ADDR y, x;    /* f32 [n] */

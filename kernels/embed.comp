@@ -1,4 +1,4 @@
-// embed.comp - out[t] = row ids[t] of the embedding matrix, dequantised exactly.
+// embed.comp - out[t] = factor * row ids[t] of the embedding matrix, dequantised exactly.
 // Grid: x = blocks of WORKGROUP * 8 columns, y = tokens; an invocation writes eight columns.
 // variants: plain ext blk
 #version 460
@@ -21,7 +21,7 @@ void main()
     Eight w;
     BY_FORMAT(a.format, w = load_eight(FORMAT, m, row, c / 8))
     [[unroll]] for (uint i = 0; i < 4; i++) {
-        F32s(a.dst).v[token * a.cols + c + i] = w.a[i];
-        F32s(a.dst).v[token * a.cols + c + 4 + i] = w.b[i];
+        F32s(a.dst).v[token * a.cols + c + i] = w.a[i] * a.factor;
+        F32s(a.dst).v[token * a.cols + c + 4 + i] = w.b[i] * a.factor;
     }
 }

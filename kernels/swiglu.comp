@@ -1,5 +1,5 @@
 // swiglu.comp - the activation between the products of a dense feed-forward part: dst[t] = silu(gate[t]) *
-// up[t]. float32.
+// up[t], or with LIMIT_GELU gelu(gate[t]) * up[t]. float32.
 // Grid: x = blocks of WORKGROUP * 4 columns, y = tokens. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
@@ -16,5 +16,8 @@ void main()
     if (c4 >= row4)
         return;
     vec4 g = F32x4s(a.src).v[2 * t * row4 + c4], u = F32x4s(a.src).v[(2 * t + 1) * row4 + c4];
-    F32x4s(a.dst).v[t * row4 + c4] = vec4(silu(g.x), silu(g.y), silu(g.z), silu(g.w)) * u;
+    vec4 v;
+    [[unroll]] for (uint i = 0; i < 4; i++)
+        v[i] = gated(g[i], u[i], a.limit);
+    F32x4s(a.dst).v[t * row4 + c4] = v;
 }

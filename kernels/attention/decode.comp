@@ -290,7 +290,9 @@ void prepare_row(uint i, vec2 factors)
             ch[j][k] = load_channel(src, norm, norms, min(c, KEY_DIM - 1));
             squares += c < KEY_DIM ? ch[j][k].v * ch[j][k].v : 0.0;
         }
-    float factor = is_query ? factors.x : factors.y;
+    float factor = is_query ? factors.x : factors.y, value_factor = 1.0;
+    if (is_value && (a.is & ATTENTION_VALUES) != 0)
+        value_factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
     if (NORM == NORM_HEADS)
         factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
     [[unroll]] for (uint j = 0; j < PAIRS; j++) {
@@ -299,7 +301,7 @@ void prepare_row(uint i, vec2 factors)
         [[unroll]] for (uint k = 0; k < 2; k++) {
             Channel c = ch[j][k];
             v[k] = c.v * (factor * c.norm) * c.co + c.other * (factor * c.other_norm) * c.si;
-            v[k] = is_value ? c.v : v[k];
+            v[k] = is_value ? c.v * value_factor : v[k];
         }
         if (2 * pair < KEY_DIM) {
             if (is_query)

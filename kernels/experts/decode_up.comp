@@ -75,7 +75,7 @@ void store_all_choices(uint token)
     Softmax s = softmax_of_all(l, NORM_TOPK == 0);
     choose(l, TOP_K, kept, kept_at);
     store_choice(kept, kept_at, s, NORM_TOPK != 0, nans, N_EXPERTS, TOP_K, 1.0, a.idx, a.weights,
-                 token * TOP_K);
+                 uvec2(0), token * TOP_K);
 }
 
 // Returns whether this workgroup writes the choice: one of the shared expert's, which has nothing to find, or

@@ -1,6 +1,6 @@
 // gqa/prepare.comp - the step between the q/k/v product and attention: adds biases (BIASED), applies the rms
-// norm of query and key heads (NORM) and RoPE (pairs i, i + rotary_dim / 2), and writes the new keys and
-// values to the cache.
+// norm of query and key heads (NORM) and RoPE (pairs i, i + rotary_dim / 2), with norms_values also an rms norm
+// of value heads without weights, and writes the new keys and values to the cache.
 // Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; with NORM_ALL one workgroup for all of them;
 // y = tokens. A head is WORKGROUP invocations with PER_LANE channels each. PER_LANE is 1 on a GPU, where
 // everything is loaded at once and the code stays short. float32 sums. Tolerance 2e-6.
@@ -99,6 +99,16 @@ void norm_and_rope(inout Channel ch[PER_LANE], float factor)
     }
 }
 
+void norm_values(inout Channel ch[PER_LANE])
+{
+    float squares = 0.0;
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        squares += ch[i].v * ch[i].v;
+    float factor = inversesqrt(workgroup_sum(squares) / float(a.head_dim) + a.eps);
+    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+        ch[i].v *= factor;
+}
+
 void store_query(uvec2 dst, Channel ch[PER_LANE])
 {
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
@@ -156,6 +166,8 @@ void prepare(uint h, uint token, vec2 factors)
         ch[i] = load_channel(at, norm, norm_at, token, i * WORKGROUP + gl_LocalInvocationID.x);
     if (!is_value)
         norm_and_rope(ch, is_query ? factors.x : factors.y);
+    else if (a.norms_values != 0)
+        norm_values(ch);
     if (is_query)
         store_query(addr_add(a.q, 4 * (token * a.n_heads + h) * d), ch);
     else

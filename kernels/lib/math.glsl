@@ -71,12 +71,21 @@ float silu(float x)
     return x * sigmoid(x);
 }
 
-// Returns an expert's activation from its gate's and its up row's product; limit 0: no limit
-// (ops/experts/experts.h).
+// Returns GELU in its approximation by tanh: x (1 + tanh(h)) / 2 = x sigmoid(2 h), 2 h = 2 sqrt(2 / pi) (x +
+// 0.044715 x^3).
+float gelu(float x)
+{
+    return x * sigmoid(1.59576912 * (x + 0.044715 * x * x * x));
+}
+
+// Returns an activation from its gate's and its up row's product; limit 0: no limit, LIMIT_GELU: GELU in place
+// of SiLU (ops/experts/experts.h).
 float gated(float g, float u, float limit)
 {
     if (limit == 0.0)
         return silu(g) * u;
+    if (limit == LIMIT_GELU)
+        return gelu(g) * u;
     g = min(g, limit);
     return g * sigmoid(1.702 * g) * (clamp(u, -limit, limit) + 1.0);
 }

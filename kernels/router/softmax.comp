@@ -1,6 +1,7 @@
 // router/softmax.comp - the top_k experts of each token, best first, and their weights.
 //   norm = 1: softmax over the chosen logits
 //   norm = 0: softmax over all n_experts, of which the chosen ones are taken
+// With factors each weight is multiplied by its expert's.
 // Grid: x = tokens, one subgroup each; choose.glsl describes which lane has what. float32. Tolerance 1e-6;
 // the choice is exact if the logits are.
 #version 460
@@ -25,5 +26,5 @@ void main()
     Softmax s = softmax_of_all(l, a.norm == 0);
     choose(l, a.top_k, kept, kept_at);
     store_choice(kept, kept_at, s, a.norm != 0, nans, a.n_experts, a.top_k, a.share, a.idx, a.weights,
-                 token * a.top_k);
+                 a.factors, token * a.top_k);
 }

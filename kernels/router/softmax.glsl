@@ -37,10 +37,10 @@ Softmax softmax_of_all(uint l[PER_LANE], bool sums)
 }
 
 // Writes what choose() kept, from `at` on. A NaN among the logits makes all weights NaN; nans: this lane's
-// number of them.
+// number of them. factors: one for each expert's weight; null: none.
 void store_choice(uint kept[KEEP], uint kept_at[KEEP], Softmax s, bool norm, uint nans, uint n_experts,
                   uint top_k,
-                  float share, uvec2 idx, uvec2 weights, uint at)
+                  float share, uvec2 idx, uvec2 weights, uvec2 factors, uint at)
 {
     uint lane = gl_SubgroupInvocationID, expert[KEEP], place[KEEP];
     float w[KEEP], mine = 0.0;
@@ -63,6 +63,8 @@ void store_choice(uint kept[KEEP], uint kept_at[KEEP], Softmax s, bool norm, uin
         if (j * SUBGROUP + lane < top_k) {
             U32s(idx).v[at + place[j]] = expert[j];
             precise float weight = w[j] / sum;
+            if (!addr_is_null(factors) && expert[j] != NO_EXPERT)
+                weight *= F32s(factors).v[expert[j]];
             F32s(weights).v[at + place[j]] = weight;
         }
 }

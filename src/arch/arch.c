@@ -7,6 +7,7 @@
 #include "arch/loader.h"
 #include "arch/moe.h"
 #include "arch/part.h"
+#include "arch/posts.h"
 #include "arch/residual.h"
 #include "arch/scratch.h"
 #include "args.h"
@@ -23,6 +24,7 @@ static const struct part *const kinds[PART_KINDS] = {
 struct layer {
     uint64_t norms[CONFIG_MAX_BLOCKS]; /* 0: none */
     struct residual_mix mixes[CONFIG_MAX_BLOCKS];
+    struct posts_block posts[CONFIG_MAX_BLOCKS];
     uint32_t stores[CONFIG_MAX_BLOCKS]; /* index of the block's first store */
     struct moe_layer moe;               /* zero in a layer without experts */
 };
@@ -31,6 +33,7 @@ struct arch {
     struct part_room room;
     struct embed_head embed_head;
     struct residual residual;      /* zero if it is plain */
+    struct posts posts;            /* zero if no norms follow the parts */
     void *parts[CONFIG_MAX_PARTS]; /* NULL: no open layer has it */
     struct layer *layers;
     struct arch_stores *stores; /* [n_layers] */
@@ -172,6 +175,8 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
     embed_head_allocate(&a->embed_head, c, r->layers, r->max_chunk, to);
     if (c->streams.n)
         residual_allocate(&a->residual, c, r->max_chunk, to);
+    if (config_has_posts(c))
+        posts_allocate(&a->posts, c, r->max_chunk, to);
     moe_allocate(&a->moe, c, caps, r->max_chunk, to);
     a->residual.f16_scratch = r->f16_scratch.address;
     r->x = a->embed_head.x.address;
@@ -219,6 +224,8 @@ static int load_norms(struct arch *a, struct loader *l, uint32_t i, struct moefl
         rc = loader_vectors(l, i, &norm, 1, &a->layers[i].norms[b], e);
         if (rc == 0 && y->blocks[b].mix)
             rc = residual_load_mix(&a->layers[i].mixes[b], l, i, y->blocks[b].mix, e);
+        if (rc == 0 && y->blocks[b].post)
+            rc = posts_load_block(&a->layers[i].posts[b], l, i, &y->blocks[b], e);
     }
     return rc;
 }
@@ -248,6 +255,8 @@ static int load(struct arch *a, struct loader *l, struct moeflux_err *e)
     int rc = embed_head_load(&a->embed_head, l, a->room.config, a->room.layers, e);
     if (rc == 0 && a->room.config->streams.n)
         rc = residual_load(&a->residual, l, a->room.layers.end == a->room.config->n_layers, e);
+    if (rc == 0 && config_has_posts(a->room.config))
+        rc = posts_load(&a->posts, l, e);
     for (uint32_t i = a->room.layers.first; rc == 0 && i < a->room.layers.end; i++)
         rc = load_layer(a, l, i, e);
     return rc < 0 ? rc : loader_finish(l, e);
@@ -278,6 +287,7 @@ void arch_close(struct arch *a)
         exec_buffer_free(r->exec, buffers[i]);
     embed_head_close(&a->embed_head, r->exec);
     residual_close(&a->residual);
+    posts_close(&a->posts);
     moe_close(&a->moe);
     free(a->layers);
     free(a->stores);
@@ -323,6 +333,8 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
         rc = moe_begin(&a->moe, r, e);
     if (rc == 0 && r->config->streams.n)
         rc = residual_open(&a->residual, r->exec, r->config, e);
+    if (rc == 0 && config_has_posts(r->config))
+        rc = posts_open(&a->posts, r->exec, r->config, e);
     if (rc == 0)
         rc = open_parts(a, e);
     if (rc == 0)
@@ -340,10 +352,36 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
 
 /* ---- running ---- */
 
+/* Returns whether parts write their outputs to a buffer of their own. */
+static bool has_out(const struct arch *a)
+{
+    return a->room.config->streams.n || config_has_posts(a->room.config);
+}
+
 /* Returns what experts read and add to. */
 static struct moe_states states_of(const struct arch *a)
 {
-    return (struct moe_states){a->room.x, a->room.config->streams.n ? a->residual.out.address : a->room.x};
+    uint64_t out = a->room.config->streams.n ? a->residual.out.address : a->posts.out.address;
+    return (struct moe_states){a->room.x, has_out(a) ? out : a->room.x};
+}
+
+/* Clears what the experts of n tokens are added to. */
+static void clear_out(const struct arch *a, uint32_t n)
+{
+    if (a->room.config->streams.n)
+        residual_clear(&a->residual, n);
+    else if (config_has_posts(a->room.config))
+        posts_clear(&a->posts, n);
+}
+
+/* Adds the output of a layer's last part to the residual. */
+static void add_last(const struct arch *a, uint32_t layer, uint32_t from, uint32_t n)
+{
+    uint32_t last = a->room.config->layers[layer].n_blocks - 1;
+    if (a->room.config->streams.n)
+        residual_add(&a->residual, from, n);
+    else if (config_has_posts(a->room.config))
+        posts_add(&a->posts, &a->layers[layer].posts[last], a->room.x, from, n);
 }
 
 void arch_embed(const struct arch *a, const struct arch_chunk *c)
@@ -364,7 +402,7 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
 {
     const struct config_layer *y = &a->room.config->layers[layer];
     const struct moe_states states = states_of(a);
-    bool has_streams = a->room.config->streams.n > 0, adds = false;
+    bool has_experts = config_has_experts(a->room.config, layer), adds = false;
     for (uint32_t b = 0; b < y->n_blocks; b++) {
         const struct part *part = kind_of(config_part(a->room.config, layer, b));
         const struct part_call call = {.chunk = c,
@@ -372,21 +410,21 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
                                        .norm = a->layers[layer].norms[b],
                                        .in = states.in,
                                        .out = states.out,
-                                       .adds = !has_streams,
+                                       .adds = !has_out(a),
                                        .layer = layer};
         mix(a, c, layer, b, adds);
         if (part)
             part->run(a->parts[y->blocks[b].part], &call);
         else
             moe_score(&a->moe, &a->layers[layer].moe, call.in, c->n);
+        if (y->blocks[b].post && b + 1 < y->n_blocks)
+            posts_add(&a->posts, &a->layers[layer].posts[b], a->room.x, 0, c->n);
         adds = y->blocks[b].mix != NULL;
     }
-    if (!has_streams)
-        return;
-    if (config_has_experts(a->room.config, layer))
-        residual_clear(&a->residual, c->n);
+    if (has_experts)
+        clear_out(a, c->n);
     else
-        residual_add(&a->residual, 0, c->n);
+        add_last(a, layer, 0, c->n);
 }
 
 void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
@@ -412,8 +450,8 @@ void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const str
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)
 {
     moe_down(&a->moe, &a->layers[x->layer].moe, states_of(a).out, c->n, x);
-    if (a->room.config->streams.n && !x->more_rounds)
-        residual_add(&a->residual, x->from, x->n);
+    if (!x->more_rounds)
+        add_last(a, x->layer, x->from, x->n);
 }
 
 void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table)
@@ -423,11 +461,10 @@ void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32
         moe_shared(&a->moe, &a->layers[layer].moe, &states, layer, table, c->n);
 }
 
-void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint64_t sum)
+void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t sum)
 {
     moe_add(&a->moe, states_of(a).out, sum, c->n);
-    if (a->room.config->streams.n)
-        residual_add(&a->residual, 0, c->n);
+    add_last(a, layer, 0, c->n);
 }
 
 void arch_head(const struct arch *a, uint32_t from, uint32_t n)

@@ -201,7 +201,7 @@ void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const s
  * computes the shared expert, if there is one; the second adds the routed experts' sum, f32 [n][hidden], in
  * memory of any kind. table: any table that the device can read. */
 void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table);
-void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint64_t sum);
+void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t sum);
 /* Computes the logits of tokens from .. from + n - 1 (n <= ARCH_HEAD_ROWS) into view.logits. */
 void arch_head(const struct arch *a, uint32_t from, uint32_t n);
 

@@ -1,5 +1,5 @@
 /* A dense feed-forward part:
- *   [gate, up] = W norm(x);  silu(gate) * up;  x += down   (3 dispatches) */
+ *   [gate, up] = W norm(x);  silu(gate) * up, or gelu(gate) * up;  x += down   (3 dispatches) */
 #include <stdlib.h>
 
 #include "arch/loader.h"
@@ -53,7 +53,7 @@ static int dense_open(void **self, const struct part_room *room, const struct pa
     d->room = room;
     d->inner = p->dense.inner;
     d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
-    int rc = d->layers ? swiglu_open(&d->swiglu, room->exec, e) : ERR_MEMORY;
+    int rc = d->layers ? swiglu_open(&d->swiglu, room->exec, room->config->gelu, e) : ERR_MEMORY;
     if (rc < 0) {
         dense_close(d);
         *self = NULL;
@@ -94,7 +94,7 @@ static void dense_run(const void *self, const struct part_call *call)
                                      .x_stride = d->inner,
                                      .y_stride = r->config->hidden,
                                      .n = n,
-                                     .add = true,
+                                     .add = call->adds,
                                      .f16_scratch = r->f16_scratch.address});
 }
 

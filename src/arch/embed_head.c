@@ -14,7 +14,7 @@ int embed_head_load(struct embed_head *s, struct loader *l, const struct config 
     if (embeds || (has_head && c->tied))
         rc = loader_matrix(l, "model.embed_tokens", c->vocab_size, c->hidden, &embedding, e);
     if (rc == 0 && embeds)
-        rc = embed_open(&s->embed, l->exec, &embedding, e);
+        rc = embed_open(&s->embed, l->exec, &embedding, c->embed_factor > 0 ? c->embed_factor : 1, e);
     if (rc < 0 || !has_head)
         return rc;
     if (!c->streams.n) /* streams are mixed before the head */
@@ -23,7 +23,7 @@ int embed_head_load(struct embed_head *s, struct loader *l, const struct config 
         rc = loader_matrix(l, "lm_head", c->vocab_size, c->hidden, &head, e);
     if (rc == 0)
         rc = linear_open(&s->head, l->exec, c->tied ? &embedding : &head, 1, e);
-    return rc;
+    return rc < 0 || c->softcap <= 0 ? rc : softcap_open(&s->softcap, l->exec, c->softcap, e);
 }
 
 void embed_head_allocate(struct embed_head *s, const struct config *c, struct arch_span layers, uint32_t n,
@@ -57,4 +57,7 @@ void embed_head_head(const struct embed_head *s, struct exec *x, uint32_t from, 
                                      .y_stride = s->config->vocab_size,
                                      .n = n,
                                      .eps = s->config->rms_eps});
+    if (s->config->softcap > 0)
+        softcap_run(&s->softcap, x,
+                    &(struct softcap_call){.x = s->logits.address, .n = n * s->config->vocab_size});
 }

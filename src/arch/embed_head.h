@@ -8,6 +8,7 @@
 #include "ops/embed/embed.h"
 #include "exec/exec.h"
 #include "ops/linear/linear.h"
+#include "ops/softcap.h"
 
 struct config;
 struct moeflux_err;
@@ -18,6 +19,7 @@ struct embed_head {
     const struct config *config;
     struct embed embed;
     struct linear head;
+    struct softcap softcap;    /* unused without config.softcap */
     uint64_t head_norm;        /* 0: none */
     struct exec_buffer x;      /* f32 [n][hidden]: the hidden states; with streams, a part's input */
     struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size]; absent without the last layer */

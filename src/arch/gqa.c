@@ -75,7 +75,8 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
                               .biased = g->biased,
                               .sinks = g->sinks,
                               .window = g->window,
-                              .choice = choice_of(&g->index)};
+                              .choice = choice_of(&g->index),
+                              .scale = g->scale};
 }
 
 static struct indexer_shape indexer_of(const struct config *c, const struct index_config *x,
@@ -302,6 +303,7 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                              .pos = part->of.pos,
                              .stride = rows,
                              .layer_off = (uint32_t)keys->off,
+                             .norms_values = q->config->norms_values,
                              .use_f16 = r->uses_f16};
 }
 

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/format.h"
@@ -324,6 +325,8 @@ int loader_vectors(struct loader *l, uint32_t layer, const struct part_tensor *t
         char name[NAME];
         if (t[i].cols > 0)
             rc = read_vector(l, name_of(layer, &t[i], name), t[i].cols, values + done, &bytes, e);
+        for (uint32_t c = 0; rc == 0 && t[i].factor > 0 && c < t[i].cols; c++)
+            values[done + c] *= t[i].factor;
         done += t[i].cols;
     }
     if (rc == 0)
@@ -338,8 +341,12 @@ int loader_parts(struct loader *l, uint32_t layer, const struct part_tensor *t, 
     int rc = 0;
     for (uint32_t i = 0; i < n && rc == 0; i++) {
         char name[NAME];
-        if (t[i].cols > 0)
-            rc = loader_matrix(l, name_of(layer, &t[i], name), t[i].rows, t[i].cols, out++, e);
+        bool is_again = i > 0 && t[i].cols > 0 && strcmp(t[i].name, t[i - 1].name) == 0;
+        if (is_again)
+            out[0] = out[-1];
+        else if (t[i].cols > 0)
+            rc = loader_matrix(l, name_of(layer, &t[i], name), t[i].rows, t[i].cols, out, e);
+        out += t[i].cols > 0;
     }
     return rc;
 }

@@ -72,6 +72,10 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct
     if (rc == 0)
         rc = loader_vectors(l, layer, t + EXPERTS_ROUTER_BIAS, 1, &out->bias, e);
     if (rc == 0)
+        rc = loader_vectors(l, layer, t + EXPERTS_ROUTER_NORM, 1, &out->router_norm, e);
+    if (rc == 0)
+        rc = loader_vectors(l, layer, t + EXPERTS_FACTORS, 1, &out->factors, e);
+    if (rc == 0)
         rc = loader_vectors(l, layer, t + EXPERTS_BIASES, 2, &out->biases.gate_up, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + EXPERTS_BIASES + 2, 1, &out->biases.down, e);
@@ -111,7 +115,8 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .shared_gate = has_shared_gate(c),
                                   .drops = c->expert_share > 0,
                                   .biased = c->experts_biased,
-                                  .limit = c->swiglu_limit};
+                                  .limit = c->swiglu_limit,
+                                  .gelu = c->gelu};
 }
 
 int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
@@ -137,7 +142,7 @@ static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
     experts.down_formats |= kind->shared_formats;
     experts.up_formats |= kind->up_formats;
     experts.shared_inner = kind->has_mixed_up ? 0 : c->shared_inner;
-    experts.chooses = !c->router.sigmoid && !experts.drops;
+    experts.chooses = !c->router.sigmoid && !experts.drops && !c->router.factors;
     experts.norm_topk = c->router.norm;
     return experts_open(&kind->experts, m->exec, &experts, e);
 }
@@ -235,13 +240,19 @@ static bool begin_logits(const struct moe *m, const struct moe_layer *y, uint64_
     return true;
 }
 
+/* Returns the norm before the router. */
+static uint64_t router_norm(const struct moe_layer *y)
+{
+    return y->router_norm ? y->router_norm : y->norm;
+}
+
 /* The router's logits are always float32: a small error in them selects another expert. */
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
 {
     bool up = experts_makes_shared(experts_of(m, y), n);
     bool apart = m->f16_scratch && m->config->shared_inner && linear_takes_f16(&y->shared_in, n);
     struct linear_call call = {.x = x,
-                               .norm = y->norm,
+                               .norm = router_norm(y),
                                .y = m->routed.address,
                                .x_stride = m->config->hidden,
                                .y_stride = m->router_rows,
@@ -265,6 +276,7 @@ void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n)
     router_run(&m->router, m->exec,
                &(struct router_call){.logits = m->routed.address,
                                      .bias = y->bias,
+                                     .factors = y->factors,
                                      .idx = m->idx.address,
                                      .weights = m->weights.address,
                                      .n = n,
@@ -278,7 +290,7 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uin
         exec_concurrent(m->exec); /* runs with the layer's own choice */
     linear_run(&y->router_only, m->exec,
                &(struct linear_call){.x = x,
-                                     .norm = y->norm,
+                                     .norm = router_norm(y),
                                      .y = m->predicted_logits.address,
                                      .x_stride = m->config->hidden,
                                      .y_stride = m->config->n_experts,
@@ -288,6 +300,7 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uin
     router_run(&m->router, m->exec,
                &(struct router_call){.logits = m->predicted_logits.address,
                                      .bias = y->bias,
+                                     .factors = y->factors,
                                      .idx = m->predicted.address,
                                      .weights = m->predicted_weights.address,
                                      .n = n,
@@ -309,6 +322,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .act = m->act.address + part->from * act,
                                  .router = part->chooses ? &m->router : NULL,
                                  .router_bias = y->bias,
+                                 .router_factors = y->factors,
                                  .biases = y->biases,
                                  .shared_in = m->routed.address + part->from * row,
                                  .shared_up = experts_makes_shared(experts, chunk) ? &y->shared_up : NULL,

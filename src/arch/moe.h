@@ -33,8 +33,10 @@ struct moe_states {
 };
 
 struct moe_layer {
-    uint64_t norm; /* f32 [hidden]: weights of the norm before the experts; 0: none */
-    uint64_t bias; /* f32 [n_experts]: the router's bias; 0: none */
+    uint64_t norm;        /* f32 [hidden]: weights of the norm before the experts; 0: none */
+    uint64_t router_norm; /* f32 [hidden]: weights of the norm before the router; 0: that of the experts */
+    uint64_t factors;     /* f32 [n_experts]: factors of the experts' weights; 0: none */
+    uint64_t bias;        /* f32 [n_experts]: the router's bias; 0: none */
     struct experts_biases biases;
     uint32_t kind;           /* index of its experts' kind in moe.experts */
     struct linear router_in; /* outputs: router logits, shared gate logit, shared gate and up rows */

@@ -46,10 +46,13 @@ struct gqa_config {
     uint32_t rope;   /* index into config.ropes */
     uint32_t window; /* positions that a token sees, with its own; 0: all */
     enum qk_norm norm;
-    bool gated;      /* q_proj computes a gate for each query, too */
-    bool biased;     /* q_proj, k_proj and v_proj have biases */
-    bool out_biased; /* o_proj has a bias */
-    bool sinks;      /* each head has one more score, without a value */
+    float scale;          /* factor of the scores; 0: 1 / sqrt(head_dim) */
+    bool norms_values;    /* each head's values are divided by their rms */
+    bool keys_are_values; /* k_proj computes the values, too: there is no v_proj */
+    bool gated;           /* q_proj computes a gate for each query, too */
+    bool biased;          /* q_proj, k_proj and v_proj have biases */
+    bool out_biased;      /* o_proj has a bias */
+    bool sinks;           /* each head has one more score, without a value */
 };
 
 /* The key of a configuration that says delta_config.tiled; conversions of GGUF files write it. */
@@ -95,13 +98,18 @@ struct part_config {
 };
 
 /* A step of a layer: x += part(norm(x)), or with streams: a mix of them, the part, and its output weighted
- * for each stream. N-gram rows are added to all streams. A norm after the part and a factor are further
- * fields of a block. */
+ * for each stream. N-gram rows are added to all streams. With norms after the parts, which all blocks of all
+ * layers have then: x = (x + outer(kept + post(part(norm(x))))) * factor, kept = the outputs of the blocks
+ * before that are held back. */
 struct config_block {
     uint32_t part; /* index into config.parts */
     /* Tensors below "model.layers.N.": weights of the norm before it; what mixes the streams before it. NULL:
      * none */
     const char *norm, *mix;
+    /* Likewise the weights of the norm after it, of the norm over the sum with what was kept, and one number.
+     * NULL: none. `outer` and `factor` need `post`. */
+    const char *post, *outer, *factor;
+    bool keeps; /* post(part(norm(x))) is kept for the next block, and x stays */
 };
 
 /* The residual: one vector of a token, or several streams that a low-rank mix makes one before each part
@@ -121,12 +129,14 @@ struct config_layer {
 
 /* A table of rotary angles. */
 struct rope_config {
-    uint32_t dim;  /* rotated channels of a head, even */
-    bool yarn;     /* false: plain RoPE */
-    bool truncate; /* YaRN: floor and ceil the correction range */
+    uint32_t dim;     /* rotated channels of a head, even */
+    uint32_t n_pairs; /* pairs that turn, the first ones; the angles of the others are 0. 0: all */
+    bool yarn;        /* false: plain RoPE */
+    bool truncate;    /* YaRN: floor and ceil the correction range */
     double theta;
-    double factor, original_context, beta_fast, beta_slow; /* YaRN */
-    double mscale, mscale_all_dim, attention_factor;       /* YaRN; 0: absent */
+    double factor;                                   /* YaRN; else the angles are divided by it, 0: by 1 */
+    double original_context, beta_fast, beta_slow;   /* YaRN */
+    double mscale, mscale_all_dim, attention_factor; /* YaRN; 0: absent */
 };
 
 /* How a router chooses experts (ops/router/router.h). */
@@ -135,6 +145,8 @@ struct router_config {
     uint32_t n_groups, keep_groups;
     float scale;
     bool norm;
+    bool own_norm; /* its input is rms(x) * router.scale / sqrt(hidden), else the experts' input */
+    bool factors;  /* the weights are multiplied by factors of the experts; softmax only */
 };
 
 struct config {
@@ -167,6 +179,9 @@ struct config {
     struct router_config router;
     bool experts_biased;
     float swiglu_limit; /* ops/experts/experts.h; 0: none */
+    bool gelu;          /* all feed-forward parts have GELU in place of SiLU */
+    float embed_factor; /* factor of the embedding; 0: none */
+    float softcap;      /* logits are softcap * tanh(logits / softcap); 0: they are not */
 
     int32_t eos[CONFIG_MAX_EOS]; /* end-of-text ids of all files that name some, each once */
     uint32_t n_eos;
@@ -188,6 +203,12 @@ static inline uint32_t config_conv_dim(const struct delta_config *d)
 static inline float config_expert_share(const struct config *c)
 {
     return c->expert_share > 0 ? c->expert_share : 1;
+}
+
+/* Returns whether norms follow the parts. */
+static inline bool config_has_posts(const struct config *c)
+{
+    return c->layers[0].blocks[0].post != NULL;
 }
 
 /* Returns the description of a block's part. */

@@ -40,11 +40,13 @@ static int read_family(struct config *c, struct json_view *v)
     const struct family *whole = whole_family(v);
     if (c->family && whole)
         c->family = whole;
-    if (c->family)
-        return 0;
+    const char *key = c->family ? c->family->moe_switch : NULL;
+    bool lacks_experts = key && !json_view_bool_or(v, key, false);
+    if (v->rc < 0 || (c->family && !lacks_experts))
+        return v->rc;
     if (!type)
         return err_set(v->e, ERR_FORMAT, "%s: key model_type is missing", v->where);
-    if (is_dense(v))
+    if (lacks_experts || is_dense(v))
         return err_set(v->e, ERR_UNSUPPORTED,
                        "%s: model_type is %s, a dense model: llama.cpp or mlx-lm run it", v->where, type);
     return err_set(v->e, ERR_UNSUPPORTED, "%s: model_type is %s, expected %s", v->where, type,

@@ -27,6 +27,8 @@ struct family {
     /* A key that no other family has, or NULL. Some converters leave model_type out of the manifest's
      * config. */
     const char *own_key;
+    /* A key that must be true, else the model has no experts; NULL: all have some. */
+    const char *moe_switch;
     /* Chat template for models without one, by its name in text/chat/chat.h; NULL: unknown */
     const char *chat;
 
@@ -67,6 +69,7 @@ const struct family *family_of_keys(const struct json_view *v);
 const char *family_list(char out[FAMILY_LIST_TEXT]);
 
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
-    family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss, family_glm4moelite, family_qwen4exp;
+    family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss, family_glm4moelite, family_qwen4exp,
+    family_gemma4;
 
 #endif

@@ -38,7 +38,9 @@ static bool of_a_later_layer(const char *rest, uint32_t n_layers)
 
 static bool of_another_part(const char *rest)
 {
-    static const char *const parts[] = {"visual.", "vision_tower.", "mm_projector.", "mtp."};
+    static const char *const parts[] = {"visual.",      "vision_tower.",          "mm_projector.",
+                                        "mtp.",         "audio_tower.",           "embed_vision.",
+                                        "embed_audio.", "multi_modal_projector.", "vision_embedder."};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (starts_with(rest, parts[i]))
             return true;

@@ -1,5 +1,6 @@
 #include "model/part_tensors.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,8 @@ static void gqa(const struct config *c, const struct part_config *p, struct part
         [GQA_INDEX_K_NORM] = {"self_attn.indexer.k_layernorm.weight", 0, has_index * x->dim},
     };
     memcpy(t, all, sizeof all);
+    if (g->keys_are_values)
+        memcpy(t[GQA_V].name, t[GQA_K].name, sizeof t->name);
 }
 
 static void delta_net(const struct config *c, const struct part_config *p, struct part_tensor *t)
@@ -79,7 +82,7 @@ static void gated(const struct config *c, const char *where, uint32_t inner, str
 {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
     for (int i = 0; i < 3 && inner > 0; i++) {
-        t[i] = (struct part_tensor){"", i < 2 ? inner : c->hidden, i < 2 ? c->hidden : inner};
+        t[i] = (struct part_tensor){.rows = i < 2 ? inner : c->hidden, .cols = i < 2 ? c->hidden : inner};
         snprintf(t[i].name, sizeof t[i].name, "mlp.%s%s", where, parts[i]);
     }
 }
@@ -111,6 +114,10 @@ static void experts(const struct config *c, const struct part_config *p, struct 
     char shared[PART_TENSOR_NAME / 2];
     (void)p;
     memcpy(t, all, sizeof all);
+    t[EXPERTS_ROUTER_NORM] = (struct part_tensor){"router.scale", 0, c->router.own_norm * c->hidden,
+                                                  (float)(1 / sqrt((double)c->hidden))};
+    t[EXPERTS_FACTORS] =
+        (struct part_tensor){"router.per_expert_scale", 0, c->router.factors * c->n_experts, 0};
     named(f->router_bias, 0, c->n_experts, &t[EXPERTS_ROUTER_BIAS]);
     named(f->shared_gate, 1, c->hidden, &t[EXPERTS_SHARED_GATE]);
     snprintf(shared, sizeof shared, "%s.", f->shared ? f->shared : "");
@@ -147,6 +154,16 @@ struct part_tensor part_norm(const struct config *c, const struct config_block *
     struct part_tensor t = {.cols = b->norm ? c->hidden : 0};
     snprintf(t.name, sizeof t.name, "%s", b->norm ? b->norm : "");
     return t;
+}
+
+void part_posts(const struct config *c, const struct config_block *b, struct part_tensor out[POST_TENSORS])
+{
+    const char *const names[POST_TENSORS] = {
+        [POST_NORM] = b->post, [POST_OUTER] = b->outer, [POST_FACTOR] = b->factor};
+    for (int i = 0; i < POST_TENSORS; i++) {
+        out[i] = (struct part_tensor){.cols = !names[i] ? 0 : i == POST_FACTOR ? 1 : c->hidden};
+        snprintf(out[i].name, sizeof out[i].name, "%s", names[i] ? names[i] : "");
+    }
 }
 
 void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out)

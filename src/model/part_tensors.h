@@ -12,6 +12,7 @@ struct part_tensor {
     char name[PART_TENSOR_NAME]; /* below "model.layers.N."; a matrix's base name, or a vector's whole name */
     uint32_t rows;               /* 0: a vector of `cols` elements */
     uint32_t cols;               /* 0: the part has no such tensor */
+    float factor;                /* of a vector's numbers, when they are loaded; 0: none */
 };
 
 /* What is loaded together stands together, matrices in the order of their outputs. */
@@ -62,6 +63,8 @@ enum experts_tensor {
     EXPERTS_GATE = EXPERTS_BIASES + 3,
     EXPERTS_UP,
     EXPERTS_DOWN, /* the last three are the shared expert's */
+    EXPERTS_ROUTER_NORM,
+    EXPERTS_FACTORS,
 };
 
 /* The table's rows are in tensors of their own (table.h). */
@@ -82,6 +85,9 @@ enum streams_tensor { STREAMS_DOWN, STREAMS_BY, STREAMS_UP, STREAMS_NORM, STREAM
 void part_tensors(const struct config *c, const struct part_config *p, struct part_tensor *out);
 /* Returns the norm before a block's part. */
 struct part_tensor part_norm(const struct config *c, const struct config_block *b);
+/* Fills in what follows a block's part. */
+enum { POST_NORM, POST_OUTER, POST_FACTOR, POST_TENSORS };
+void part_posts(const struct config *c, const struct config_block *b, struct part_tensor out[POST_TENSORS]);
 /* Fills out [STREAMS_TENSORS] with the tensors of the mix `name`; all absent if it is NULL. is_last: no part
  * follows it. */
 void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out);

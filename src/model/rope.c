@@ -30,9 +30,14 @@ void rope_frequencies(const struct rope_config *r, float *out)
         low = fmax(r->truncate ? floor(low) : low, 0);
         high = fmin(r->truncate ? ceil(high) : high, r->dim - 1.0);
     }
+    double slow = !r->yarn && r->factor > 0 ? r->factor : 1;
     double range = high != low ? high - low : EMPTY_RANGE;
     for (uint32_t i = 0; i < r->dim / 2; i++) {
-        double wave = real_pow(r->theta, 2.0 * i / r->dim);
+        if (r->n_pairs && i >= r->n_pairs) {
+            out[i] = 0;
+            continue;
+        }
+        double wave = real_pow(r->theta, 2.0 * i / r->dim) * slow;
         double ramp = fmin(fmax((i - low) / range, 0), 1);
         out[i] = (float)(r->yarn ? (1 - ramp) / wave + ramp / (r->factor * wave) : 1 / wave);
     }

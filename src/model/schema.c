@@ -45,15 +45,19 @@ static void block(struct builder *b, const struct part_config *p)
     struct part_tensor t[PART_MAX_TENSORS];
     part_tensors(b->c, p, t);
     for (int i = 0; i < PART_MAX_TENSORS; i++)
-        in_layer(b, t[i]);
+        if (i == 0 || strcmp(t[i].name, t[i - 1].name) != 0) /* a matrix may have two uses */
+            in_layer(b, t[i]);
 }
 
 static void layer(struct builder *b)
 {
     const struct config_layer *y = &b->c->layers[b->layer];
     for (uint32_t i = 0; i < y->n_blocks; i++) {
-        struct part_tensor mix[STREAMS_TENSORS];
+        struct part_tensor mix[STREAMS_TENSORS], posts[POST_TENSORS];
         in_layer(b, part_norm(b->c, &y->blocks[i]));
+        part_posts(b->c, &y->blocks[i], posts);
+        for (int k = 0; k < POST_TENSORS; k++)
+            in_layer(b, posts[k]);
         part_streams(b->c, y->blocks[i].mix, false, mix);
         for (int k = 0; k < STREAMS_TENSORS; k++)
             in_layer(b, mix[k]);

@@ -24,8 +24,14 @@ struct indexer_tile;
 struct loops {
     /* out[c] = x[c] / sqrt(mean(x^2) + eps) * norm[c]; norm NULL: out = x. */
     void (*norm)(const float *x, const float *norm, uint32_t n, float eps, float *out);
+    /* The same without weights. */
+    void (*unit)(const float *x, uint32_t n, float eps, float *out);
     /* out[c] = silu(gate[c]) * up[c] */
     void (*swiglu)(const float *gate, const float *up, uint32_t n, float *out);
+    /* out[c] = gelu(gate[c]) * up[c], in the approximation by tanh */
+    void (*geglu)(const float *gate, const float *up, uint32_t n, float *out);
+    /* x[c] = cap * tanh(x[c] / cap) */
+    void (*softcap)(float *x, uint32_t n, float cap);
     /* out[c] = g sigmoid(alpha g) (u + 1), g = min(gate[c], limit), u = up[c] clamped to -limit .. limit */
     void (*swiglu_limited)(const float *gate, const float *up, uint32_t n, float alpha, float limit,
                            float *out);

@@ -53,10 +53,35 @@ static void norm_loop(const float *x, const float *norm, uint32_t n, float eps, 
     }
 }
 
+static void unit_loop(const float *x, uint32_t n, float eps, float *out)
+{
+    struct vec by = vec_set1(1 / sqrtf(sum_of_squares(x, n) / (float)n + eps));
+    for (uint32_t c = 0; c < n; c += VEC_LANES)
+        store_some(out + c, vec_mul(load_some(x + c, n - c), by), n - c);
+}
+
 static void swiglu_loop(const float *gate, const float *up, uint32_t n, float *out)
 {
     for (uint32_t c = 0; c < n; c += VEC_LANES)
         store_some(out + c, vec_mul(math_silu(load_some(gate + c, n - c)), load_some(up + c, n - c)), n - c);
+}
+
+/* x (1 + tanh(h)) / 2 = x sigmoid(2 h), 2 h = 2 sqrt(2 / pi) (x + 0.044715 x^3) */
+static void geglu_loop(const float *gate, const float *up, uint32_t n, float *out)
+{
+    const struct vec by = vec_set1(1.59576912f), cubic = vec_set1(0.044715f);
+    for (uint32_t c = 0; c < n; c += VEC_LANES) {
+        struct vec x = load_some(gate + c, n - c);
+        struct vec h = vec_mul(by, vec_fma(vec_mul(cubic, vec_mul(x, x)), x, x));
+        store_some(out + c, vec_mul(vec_mul(x, math_sigmoid(h)), load_some(up + c, n - c)), n - c);
+    }
+}
+
+static void softcap_loop(float *x, uint32_t n, float cap)
+{
+    struct vec most = vec_set1(cap);
+    for (uint32_t c = 0; c < n; c += VEC_LANES)
+        store_some(x + c, vec_mul(most, math_tanh(vec_div(load_some(x + c, n - c), most))), n - c);
 }
 
 static void swiglu_limited_loop(const float *gate, const float *up, uint32_t n, float alpha, float limit,
@@ -168,7 +193,10 @@ static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
 
 const struct loops VEC_NAME(loops) = {
     .norm = norm_loop,
+    .unit = unit_loop,
     .swiglu = swiglu_loop,
+    .geglu = geglu_loop,
+    .softcap = softcap_loop,
     .swiglu_limited = swiglu_limited_loop,
     .sigmoid = sigmoid_loop,
     .exp_below = exp_below_loop,

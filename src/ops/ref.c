@@ -36,6 +36,15 @@ double ref_dot(const double *a, const double *b, uint32_t n)
     return (s0 + s1) + (s2 + s3);
 }
 
+void ref_unit(const double *x, uint32_t n, double eps, double *out)
+{
+    double squares = 0;
+    for (uint32_t i = 0; i < n; i++)
+        squares += x[i] * x[i];
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = x[i] / sqrt(squares / n + eps);
+}
+
 void ref_norm(const float *x, const float *norm, uint32_t n, double eps, double *out)
 {
     double squares = 0;
@@ -55,4 +64,10 @@ double ref_sigmoid(double x)
 double ref_silu(double x)
 {
     return x * ref_sigmoid(x);
+}
+
+double ref_gelu(double x)
+{
+    const double root = 0.79788456080286535588; /* sqrt(2 / pi) */
+    return x / 2 * (1 + tanh(root * (x + 0.044715 * x * x * x)));
 }

@@ -13,7 +13,11 @@ void ref_row(const struct weights *w, uint32_t row, double *out);
 double ref_dot(const double *a, const double *b, uint32_t n);
 /* out[c] = x[c] * norm[c] / sqrt(mean(x^2) + eps); norm NULL: out = x. */
 void ref_norm(const float *x, const float *norm, uint32_t n, double eps, double *out);
+/* out[c] = x[c] / sqrt(mean(x^2) + eps); out may be x. */
+void ref_unit(const double *x, uint32_t n, double eps, double *out);
 double ref_sigmoid(double x);
 double ref_silu(double x);
+/* Returns GELU in its approximation by tanh. */
+double ref_gelu(double x);
 
 #endif

@@ -1,14 +1,16 @@
 /* swiglu.h - the activation between the two products of a dense feed-forward part: dst[t] = silu(gate[t]) *
- * up[t]. inner is a multiple of 4. */
+ * up[t], or with GELU gelu(gate[t]) * up[t] (experts/experts.h). inner is a multiple of 4. */
 #ifndef MOEFLUX_OPS_SWIGLU_H
 #define MOEFLUX_OPS_SWIGLU_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "exec/kernel.h"
 #include "exec/op.h"
 
 struct swiglu {
+    bool gelu;
     struct { /* vulkan */
         struct kernel kernel;
         uint32_t workgroup;
@@ -21,7 +23,7 @@ struct swiglu_call {
     uint32_t n, inner;
 };
 
-int swiglu_open(struct swiglu *op, struct exec *x, struct moeflux_err *e);
+int swiglu_open(struct swiglu *op, struct exec *x, bool gelu, struct moeflux_err *e);
 void swiglu_run(const struct swiglu *op, struct exec *x, const struct swiglu_call *call);
 
 /* The implementations. */

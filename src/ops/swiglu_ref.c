@@ -5,12 +5,12 @@
 int swiglu_ref(const void *self, const void *what, struct host *h)
 {
     const struct swiglu_call *call = what;
-    (void)self;
+    bool gelu = ((const struct swiglu *)self)->gelu;
     for (uint32_t t = 0; t < call->n; t++) {
         const float *gate = host_floats(call->src) + 2 * (uint64_t)t * call->inner, *up = gate + call->inner;
         float *dst = host_floats_mut(call->dst) + (uint64_t)t * call->inner;
         for (uint32_t c = 0; c < call->inner; c++)
-            dst[c] = (float)(ref_silu((double)gate[c]) * (double)up[c]);
+            dst[c] = (float)((gelu ? ref_gelu : ref_silu)((double)gate[c]) * (double)up[c]);
     }
     return host_error(h);
 }

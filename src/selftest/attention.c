@@ -134,6 +134,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                                       .pos = pos,
                                       .stride = stride,
                                       .layer_off = LAYER_OFF,
+                                      .norms_values = c->scale > 0,
                                       .use_f16 = use_f16};
         /* Runs twice: the second run uses what the first one left. The reference keeps nothing and runs once.
          * */
@@ -149,10 +150,11 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
     static const char *const caches[] = {"", ", f16 cache", ", q8_0 cache"};
     char text[160], window[40];
     describe_positions(c, window, sizeof window);
-    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s, %u + %u positions%s%s%s", c->n_heads,
-             c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated", norms[c->norm],
-             c->biased ? ", biased" : "", c->sinks ? ", sinks" : "", window, pos, n, caches[c->kv_type],
-             is_f16 ? ", f16" : "", shares ? ", softmax in shared memory" : "");
+    snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s%s, %u + %u positions%s%s%s",
+             c->n_heads, c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated",
+             norms[c->norm], c->scale > 0 ? ", norms of values" : "", c->biased ? ", biased" : "",
+             c->sinks ? ", sinks" : "", window, pos, n, caches[c->kv_type], is_f16 ? ", f16" : "",
+             shares ? ", softmax in shared memory" : "");
     /* One token's queries may stay inside attention. */
     double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
     double cache = 0;
@@ -173,33 +175,33 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, uin
 }
 
 static const struct gqa_shape
-    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    tiny = {4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    odd = {6, 2, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    a3b = {16, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    narrow = {3, 1, 20, 6, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    a17b = {32, 2, 256, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    tiny_f16 = {4, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    narrow_f16 = {3, 1, 20, 6, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    a3b_f16 = {16, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
     /* without gates, all channels rotated */
-    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    qwen3 = {32, 4, 128, 128, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    plain = {3, 1, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    plain_f16 = {6, 3, 36, 36, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
     /* one token: heads that teams do not share evenly, one head a group, more heads than a workgroup has, few
      * channels */
-    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
-    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}},
+    seven = {28, 4, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    five = {5, 1, 96, 96, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    alone = {4, 4, 80, 20, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    crowd = {40, 1, 64, 32, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+    small = {2, 1, 8, 8, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
     /* biases, with norms and without */
-    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true, false, 0, {0}},
-    bare = {6,    2,     20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE,
-            true, false, 0,  {0}}, /* and no norms */
-    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false, false, 0, {0}},
+    biased = {12, 1, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, true, false, 0, {0}, 0},
+    bare = {6,    2,     20, 10,  1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE,
+            true, false, 0,  {0}, 0}, /* and no norms */
+    normless = {4, 4, 64, 64, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_NONE, false, false, 0, {0}, 0},
     /* one norm of all heads */
-    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0, {0}},
-    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0, {0}};
+    together = {12, 2, 128, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_ALL, false, false, 0, {0}, 0},
+    rows = {5, 1, 20, 10, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_ALL, true, false, 0, {0}, 0};
 
 /* A chunk of n tokens at position `pos`. */
 struct shape_case {
@@ -229,18 +231,42 @@ static void window_cases(struct kernel_test *l)
 {
     enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
     static const struct shape_case cases[] = {
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 5, 1},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 1500, 1},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5, {0}}, 254, 5},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 128, {0}}, 1030, 1},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 600, {0}}, 2100, 3},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 7, {0}}, 0, 70},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 33, {0}}, 300, 40},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 1, {0}}, 700, 1},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 128, {0}}, 127, 1},
-        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700, {0}}, 1400, 33},
-        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3, {0}}, 40, 1},
-        {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0, {0}}, 100, 90},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}, 0}, 5, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 0, {0}, 0}, 1500, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 5, {0}, 0}, 254, 5},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 128, {0}, 0}, 1030, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 600, {0}, 0}, 2100, 3},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 7, {0}, 0}, 0, 70},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 33, {0}, 0}, 300, 40},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, true, true, 1, {0}, 0}, 700, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 128, {0}, 0}, 127, 1},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 700, {0}, 0}, 1400, 33},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, true, 3, {0}, 0}, 40, 1},
+        {{64, 8, 64, 64, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, true, 0, {0}, 0}, 100, 90},
+    };
+    shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
+}
+
+/* A scale of the scores and norms of values: one token, several, tiles; heads of 512 channels. */
+static void scale_cases(struct kernel_test *l)
+{
+    enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
+    static const struct shape_case cases[] = {
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 9, {0}, 0.1f}, 30, 1},
+        {{4, 1, 512, 512, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.05f},
+         40,
+         1},
+        {{6, 2, 36, 36, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.1f}, 3, 19},
+        {{4, 2, 64, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.1f}, 70, 1},
+        {{4, 1, 512, 512, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.05f},
+         300,
+         40},
+        {{16, 8, 256, 256, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_HEADS, false, false, 40, {0}, 0.05f},
+         500,
+         33},
+        {{16, 2, 512, 512, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0.05f},
+         1500,
+         1},
     };
     shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
 }
@@ -251,13 +277,15 @@ static void choice_cases(struct kernel_test *l)
 {
     enum { N_FIRST = 4 }; /* what comes then is for SELFTEST_REST */
     static const struct shape_case cases[] = {
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}}, 300, 1},
-        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 8}}, 30, 9},
-        {{4, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 0, {1, 70}}, 60, 33},
-        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}}, 1500, 3},
-        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {16, 1}}, 31, 1},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, false, 0, {128, 2}}, 900, 5},
-        {{24, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 512}},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}, 0}, 300, 1},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 8}, 0}, 30, 9},
+        {{4, 1, 64, 64, 1e-6f, KV_TYPE_F32, false, ATTENTION_NORM_NONE, false, false, 0, {1, 70}, 0}, 60, 33},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}, 0},
+         1500,
+         3},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_F32, true, ATTENTION_NORM_HEADS, false, false, 0, {16, 1}, 0}, 31, 1},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_F16, false, ATTENTION_NORM_NONE, true, false, 0, {128, 2}, 0}, 900, 5},
+        {{24, 2, 256, 64, 1e-6f, KV_TYPE_F16, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 512}, 0},
          2500,
          1},
     };
@@ -274,20 +302,26 @@ static void q8_cases(struct kernel_test *l)
 {
     enum { N_FIRST = 7 }; /* what comes then is for SELFTEST_REST */
     static const struct shape_case cases[] = {
-        {{6, 2, 64, 32, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 700, 1},
-        {{3, 1, 20, 6, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 250, 9},
-        {{4, 2, 96, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 200, 64},
-        {{4, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 33, {0}}, 300, 40},
-        {{6, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}}, 1500, 3},
-        {{5, 1, 20, 10, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_ALL, true, false, 0, {0}}, 40, 1},
-        {{8, 1, 64, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 128, {0}}, 1030, 1},
-        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 1500, 1},
-        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 0, 1},
-        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 130, 19},
-        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 13000, 1},
-        {{12, 2, 36, 36, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 254, 5},
-        {{6, 2, 20, 20, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}}, 300, 1},
-        {{4, 4, 80, 20, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}}, 100, 90},
+        {{6, 2, 64, 32, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 700, 1},
+        {{3, 1, 20, 6, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 250, 9},
+        {{4, 2, 96, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 200, 64},
+        {{4, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 33, {0}, 0}, 300, 40},
+        {{6, 2, 64, 16, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {4, 150}, 0},
+         1500,
+         3},
+        {{5, 1, 20, 10, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_ALL, true, false, 0, {0}, 0}, 40, 1},
+        {{8, 1, 64, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, true, true, 128, {0}, 0}, 1030, 1},
+        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 1500, 1},
+        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 0, 1},
+        {{28, 4, 128, 64, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+         130,
+         19},
+        {{16, 2, 256, 64, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0},
+         13000,
+         1},
+        {{12, 2, 36, 36, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 254, 5},
+        {{6, 2, 20, 20, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_HEADS, false, true, 0, {3, 5}, 0}, 300, 1},
+        {{4, 4, 80, 20, 1e-6f, KV_TYPE_Q8_0, true, ATTENTION_NORM_HEADS, false, false, 0, {0}, 0}, 100, 90},
     };
     shape_cases(l, cases, sizeof cases / sizeof *cases, N_FIRST);
 }
@@ -297,7 +331,7 @@ static void q8_cases(struct kernel_test *l)
 static void broken_case(struct kernel_test *l, uint32_t n)
 {
     static const struct gqa_shape shape = {
-        2, 1, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, false, false, 0, {0}};
+        2, 1, 64, 16, 1e-6f, KV_TYPE_Q8_0, false, ATTENTION_NORM_NONE, false, false, 0, {0}, 0};
     enum { DIM = 64, KEY = 2 * DIM, VALUE = 3 * DIM, STRIDE = 4 * DIM, MOST = 2 };
     if (!kt_takes(l, false))
         return;
@@ -419,5 +453,6 @@ void selftest_attention_cases(struct kernel_test *l)
     l->is_rest = false;
     broken_case(l, 1);
     broken_case(l, 2);
+    scale_cases(l);
     attention_sizes(l);
 }

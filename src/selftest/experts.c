@@ -25,7 +25,7 @@ struct moe_shape {
     bool drops;   /* tokens have from one to top_k experts */
     /* Paths for few tokens: the operation itself makes the shared rows, or chooses the experts. */
     bool makes_shared, chooses, plain_weights;
-    bool biased;
+    bool biased, gelu;
     bool is_rest, is_long; /* kernel_test.h */
 };
 
@@ -69,7 +69,8 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .drops = c->drops,
                               .norm_topk = !c->plain_weights,
                               .biased = c->biased,
-                              .limit = c->limit};
+                              .limit = c->limit,
+                              .gelu = c->gelu};
     uint64_t n = (uint64_t)c->inner * c->hidden;
     *bytes = 0;
     place_part(s.up_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
@@ -244,6 +245,7 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              c->ungated ? " ungated" : "",
              c->biased && c->limit > 0 ? " biased, limited"
              : c->biased               ? " biased"
+             : c->gelu                 ? " GELU"
              : m->apart                ? " apart"
                                        : "",
              c->ties    ? " tied"
@@ -457,7 +459,7 @@ static void moe_sizes(struct kernel_test *l)
             moe_case(l, &shapes[i], shapes[i].format);
 }
 
-/* Experts without a shared one that have biases, or whose activations have a limit that some exceed. */
+/* Experts without a shared one that have biases, whose activations have a limit that some exceed, or GELU. */
 static void biased_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
@@ -470,6 +472,9 @@ static void biased_cases(struct kernel_test *l)
         {7, 3, 192, 64, 0, FORMAT_MXFP4, 70, .ungated = true, .biased = true, .limit = 1},
         {6, 2, 64, 64, 0, FORMAT_Q8, 2, .ungated = true, .biased = true, .is_rest = true},
         {6, 2, 64, 64, 0, FORMAT_Q8, 20, .ungated = true, .limit = 0.5f, .is_rest = true},
+        {6, 3, 192, 64, 0, FORMAT_Q4, 1, .ungated = true, .gelu = true},
+        {6, 3, 192, 320, 0, FORMAT_Q8, 3, .ungated = true, .gelu = true, .is_rest = true},
+        {6, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true, .gelu = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);

@@ -7,17 +7,23 @@
 /* A choice has no error; its weights have one rounding more than their inputs. */
 static const double WEIGHTS_BOUND = 2e-6;
 
-static void router_case(struct kernel_test *l, const struct router_shape *c, float lowest_bias, bool ties)
+/* What a case has but its shape. */
+struct router_inputs {
+    float lowest_bias;
+    bool ties, factors;
+};
+
+static void router_case(struct kernel_test *l, const struct router_shape *c, struct router_inputs in)
 {
     enum { TOKENS = 5 };
     if (!kt_takes(l, l->is_rest))
         return;
     uint32_t n_experts = c->n_experts, n_groups = c->sigmoid ? c->n_groups : 1;
     struct test_buffer *logits = kt_floats(l, (uint64_t)TOKENS * (n_experts + 3), -4, 4);
-    struct test_buffer *bias = kt_floats(l, n_experts, lowest_bias, lowest_bias + 1);
+    struct test_buffer *bias = kt_floats(l, n_experts, in.lowest_bias, in.lowest_bias + 1);
     struct test_buffer *idx = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * c->top_k);
     struct test_buffer *weights = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * c->top_k);
-    if (ties) {
+    if (in.ties) {
         logits = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * (n_experts + 3));
         bias = kt_bytes(l, NULL, 4 * (uint64_t)n_experts);
     }
@@ -27,6 +33,7 @@ static void router_case(struct kernel_test *l, const struct router_shape *c, flo
             break;
         const struct router_call call = {.logits = logits->on[s].address,
                                          .bias = bias->on[s].address,
+                                         .factors = in.factors ? bias->on[s].address : 0,
                                          .idx = idx->on[s].address,
                                          .weights = weights->on[s].address,
                                          .n = TOKENS,
@@ -38,9 +45,10 @@ static void router_case(struct kernel_test *l, const struct router_shape *c, flo
     char shape[96], share[32] = "";
     if (c->share > 0)
         snprintf(share, sizeof share, ", share %g", (double)c->share);
-    snprintf(shape, sizeof shape, "%u of %u, %u of %u group%s%s%s%s", c->top_k, n_experts,
+    snprintf(shape, sizeof shape, "%u of %u, %u of %u group%s%s%s%s%s", c->top_k, n_experts,
              c->sigmoid ? c->keep_groups : 1, n_groups, n_groups > 1 ? "s" : "",
-             c->norm ? "" : ", not renormalised", ties ? ", all tied" : "", share);
+             c->norm ? "" : ", not renormalised", in.ties ? ", all tied" : "", in.factors ? ", factors" : "",
+             share);
     double error = kt_difference(l, idx, (uint64_t)TOKENS * c->top_k);
     kt_report(l, c->sigmoid ? "router_sigmoid" : "router_softmax", shape,
               error + kt_error(l, weights, (uint64_t)TOKENS * c->top_k), WEIGHTS_BOUND);
@@ -54,7 +62,7 @@ static void router_case_with_shares(struct kernel_test *l, const struct router_s
     for (size_t i = 0; i < n; i++) {
         struct router_shape with = *c;
         with.share = shares[i];
-        router_case(l, &with, lowest_bias, false);
+        router_case(l, &with, (struct router_inputs){.lowest_bias = lowest_bias});
     }
 }
 
@@ -70,8 +78,14 @@ void selftest_softmax_cases(struct kernel_test *l)
         router_case_with_shares(l, &softmax[i], 0);
     }
     l->is_rest = false;
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0}, 0, true);
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f}, 0, true);
+    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0},
+                (struct router_inputs){.ties = true});
+    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f},
+                (struct router_inputs){.ties = true});
+    router_case(l, &(struct router_shape){128, 8, true, false, 0, 0, 0, 0},
+                (struct router_inputs){.factors = true});
+    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f},
+                (struct router_inputs){.factors = true});
 }
 
 /* Biases below -1 make every score of the choice negative: a group that is set to 0 instead of left out would
@@ -91,7 +105,10 @@ void selftest_sigmoid_cases(struct kernel_test *l)
             router_case_with_shares(l, &shapes[i], negative ? -2.5f : -0.5f);
         }
     l->is_rest = false;
-    router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f, 0}, 0, true);
-    router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f, 0}, 0, true);
-    router_case(l, &(struct router_shape){60, 16, true, true, 6, 2, 1.0f, 0.25f}, 0, true);
+    router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f, 0},
+                (struct router_inputs){.ties = true});
+    router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f, 0},
+                (struct router_inputs){.ties = true});
+    router_case(l, &(struct router_shape){60, 16, true, true, 6, 2, 1.0f, 0.25f},
+                (struct router_inputs){.ties = true});
 }

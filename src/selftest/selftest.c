@@ -33,15 +33,15 @@ static const char *const path_names[LINEAR_PATHS] = {
 };
 
 /* Looks up the first, the last and the middle row. what: of the numbers, for the report. */
-static void embed_rows(struct kernel_test *l, const struct weights w[KT_SIDES], const char *what,
-                       double bound)
+static void embed_rows(struct kernel_test *l, const struct weights w[KT_SIDES], float factor,
+                       const char *what, double bound)
 {
     uint32_t cols = w->cols;
     const uint32_t ids[] = {0, w->rows - 1, w->rows / 2};
     struct test_buffer *in = kt_bytes(l, ids, sizeof ids), *out = kt_bytes(l, NULL, (uint64_t)3 * 4 * cols);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct embed op;
-        if (embed_open(&op, l->side[s], &w[s], &l->err) < 0)
+        if (embed_open(&op, l->side[s], &w[s], factor, &l->err) < 0)
             break;
         exec_begin(l->side[s]);
         embed_run(&op, l->side[s],
@@ -59,7 +59,7 @@ static void embed_case(struct kernel_test *l, uint32_t vocab, uint32_t cols, uin
     if (!kt_takes(l, l->is_rest))
         return;
     kt_matrix(l, vocab, cols, format, w);
-    embed_rows(l, w, "", 0);
+    embed_rows(l, w, 1, "", 0);
 }
 
 /* Blocks that begin with `count` scales of `bytes` bytes each, and n values of these. */
@@ -88,7 +88,7 @@ static void edges_case(struct kernel_test *l, const struct edges *c)
     for (int s = 0; s < KT_SIDES; s++)
         w[s] = (struct weights){
             .weight = blocks->on[s].address, .rows = ROWS, .cols = COLS, .format = c->format};
-    embed_rows(l, w, ", scales at the edge", c->bound);
+    embed_rows(l, w, 1, ", scales at the edge", c->bound);
 }
 
 /* The results are compared as they are read: float16 numbers. */
@@ -301,6 +301,11 @@ static void embed_cases(struct kernel_test *l)
         edges_case(l, &edges[i]);
     embed_case(l, 3, 64, FORMAT_Q4);
     embed_case(l, 64, 7168, FORMAT_Q4);
+    if (kt_takes(l, l->is_rest)) {
+        struct weights w[KT_SIDES];
+        kt_matrix(l, 40, 320, FORMAT_Q8, w);
+        embed_rows(l, w, 53.25f, ", times 53.25", 2e-7);
+    }
 }
 
 /* Runs products of several formats: in one dispatch or in several; rows of several tiles; all paths that the
@@ -584,6 +589,7 @@ static const struct {
     {"streams_begin streams_norm streams_low streams_mix", selftest_streams_cases, false},
     {"ngram_gate ngram_conv", selftest_ngram_cases, false},
     {"indexer_prepare indexer_scores indexer_choose", selftest_indexer_cases, false},
+    {"normed_add softcap", selftest_posts_cases, false},
 };
 
 static void run_groups(struct kernel_test *l, bool only_matrices)

@@ -43,6 +43,7 @@ static const struct group {
               {"swiglu", 0},
               {"cast_f16", 0},
               {"embed", 0},
+              {"normed_add", 0},
               {"add", 0}};
 enum { N_GROUPS = sizeof groups / sizeof *groups };
 

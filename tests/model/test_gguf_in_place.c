@@ -25,13 +25,19 @@
 #define MODELS "tests/models/gguf/"
 
 /* Same order as golden.safetensors. The first file's gate and up have different types. */
-static const char *const files[] = {
-    NULL,           "qwen35moe.gguf", "qwen3next.gguf", "deepseek2-00001-of-00002.gguf",
-    "glm4moe.gguf", "minimax.gguf",   "gptoss.gguf",    "qwen3moe_even.gguf",
-    "qwen4exp.gguf"};
+static const char *const files[] = {NULL,
+                                    "qwen35moe.gguf",
+                                    "qwen3next.gguf",
+                                    "deepseek2-00001-of-00002.gguf",
+                                    "glm4moe.gguf",
+                                    "minimax.gguf",
+                                    "gptoss.gguf",
+                                    "qwen3moe_even.gguf",
+                                    "qwen4exp.gguf",
+                                    "gemma4.gguf"};
 enum { N_FILES = sizeof files / sizeof *files, MAX_VOCAB = 512 };
 /* The files whose experts keep their codes in a conversion. */
-enum { N_COMPARED = 7 };
+enum { N_COMPARED = 8 };
 
 static const char *path_of(uint32_t i)
 {

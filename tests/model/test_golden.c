@@ -630,8 +630,9 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
 }
 
 /* Published checkpoints of other families, converted without loss (tests/models/families/README.md): several
- * residual streams, n-gram rows, attention over chosen blocks. */
-static const char *const published[] = {"qw4-odd", "qw4-plain"};
+ * residual streams, n-gram rows, attention over chosen blocks; norms after parts, a dense part next to
+ * experts. */
+static const char *const published[] = {"qw4-odd", "qw4-plain", "gemma4-odd", "gemma4-plain"};
 enum { N_PUBLISHED = sizeof published / sizeof *published };
 
 static void published_families_agree(void **state)

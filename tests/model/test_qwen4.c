@@ -1,11 +1,12 @@
-/* Qwen3.8-Flash-Next's states on small published models, converted: chunks of any size, going back,
- * snapshots, batched decode, streamed experts. Its logits are test_golden.c's.
+/* The states of Qwen3.8-Flash-Next and Gemma 4 on small published models, converted: chunks of any size, going
+ * back, snapshots, batched decode, streamed experts. Their logits are test_golden.c's.
  *
  * suites: check asan */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,9 +18,10 @@
 #include "sequence.h"
 #include "tmp_tree.h"
 
-enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 2 };
-static const char *const names[N_MODELS] = {"tests/models/families/qw4-plain",
-                                            "tests/models/families/qw4-odd"};
+enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 4 };
+static const char *const names[N_MODELS] = {
+    "tests/models/families/qw4-plain", "tests/models/families/qw4-odd", "tests/models/families/gemma4-plain",
+    "tests/models/families/gemma4-odd"};
 static const char *models[N_MODELS];
 static char *tmp;
 
@@ -30,10 +32,12 @@ static int convert_models(void **state)
     for (int i = 0; i < N_MODELS; i++) {
         struct moeflux_err e = {0};
         struct convert_result r;
-        models[i] = tmp_tree_path(tmp, i ? "odd" : "plain");
+        char name[16];
+        snprintf(name, sizeof name, "model%d", i);
+        models[i] = tmp_tree_path(tmp, name);
         const struct convert_options o = {.src = names[i], .dst = models[i]};
         check_ok(convert_run(&o, &r, &e), &e);
-        assert_int_equal(r.n_left_out > 0, i == 1);
+        assert_int_equal(r.n_left_out > 0, i % 2 == 1); /* the odd ones have a vision part */
     }
     return 0;
 }
@@ -118,8 +122,9 @@ static void a_snapshot_continues_byte_for_byte(void **state)
             check_ok(moeflux_session_load(q.s, path, &e), &e);
             sequence_eval(&q, ids + n, 9, rows);
             assert_memory_equal(rows, want, sizeof want);
-            sequence_refused(moeflux_session_save(q.s, path, MOEFLUX_STATE_V2, &e), &e, ERR_UNSUPPORTED,
-                             "version 2");
+            if (i < 2) /* its stores are younger than that version */
+                sequence_refused(moeflux_session_save(q.s, path, MOEFLUX_STATE_V2, &e), &e, ERR_UNSUPPORTED,
+                                 "version 2");
             sequence_close(&q);
         }
 }

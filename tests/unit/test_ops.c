@@ -246,6 +246,12 @@ static void indexer_agrees_with_its_reference(void **state)
     CHECK("indexer_prepare", "indexer_scores", "indexer_choose");
 }
 
+static void normed_add_and_softcap_agree_with_their_references(void **state)
+{
+    (void)state;
+    CHECK("normed_add", "softcap");
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
@@ -264,6 +270,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(streams_agree_with_their_reference),
         cmocka_unit_test(ngram_agrees_with_its_reference),
         cmocka_unit_test(indexer_agrees_with_its_reference),
+        cmocka_unit_test(normed_add_and_softcap_agree_with_their_references),
     };
     const struct CMUnitTest with_rest[] = {
         cmocka_unit_test(embed_agrees_with_its_reference),

@@ -138,7 +138,7 @@ static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice,
 static int record_sum(const struct pass *p, uint32_t layer, uint32_t end, uint32_t *next,
                       struct moeflux_err *e)
 {
-    arch_add_experts(p->at->arch, &p->chunk, p->at->host.sum.address);
+    arch_add_experts(p->at->arch, &p->chunk, layer, p->at->host.sum.address);
     pass_copy_hidden(p, layer + 1);
     return record_layers(p, layer + 1, end, next, e);
 }

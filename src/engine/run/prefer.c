@@ -9,17 +9,18 @@
 #include "ops/router/router.h"
 #include "ops/router/prefer.h"
 
-static int read_biases(struct moeflux_model *m, struct moeflux_err *e)
+/* Reads tensor `which` of all layers' routers. */
+static int read_routers(struct moeflux_model *m, enum experts_tensor which, float **out,
+                        struct moeflux_err *e)
 {
     const struct config *c = &m->dir.config;
     struct part_tensor t[PART_MAX_TENSORS];
     part_tensors(c, config_first(c, PART_EXPERTS), t);
-    m->prefer.bias = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *m->prefer.bias, e);
-    int rc = m->prefer.bias ? 0 : ERR_MEMORY;
+    *out = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof **out, e);
+    int rc = *out ? 0 : ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < c->n_layers; i++)
         if (config_has_experts(c, i))
-            rc = model_dir_read_vector(&m->dir, i, &t[EXPERTS_ROUTER_BIAS],
-                                       m->prefer.bias + (uint64_t)i * c->n_experts, e);
+            rc = model_dir_read_vector(&m->dir, i, &t[which], *out + (uint64_t)i * c->n_experts, e);
     return rc;
 }
 
@@ -34,7 +35,9 @@ int prefer_open(struct moeflux_model *m, float margin, struct moeflux_err *e)
     p->room = mem_new((uint64_t)c->n_experts + c->router.n_groups, sizeof *p->room, e);
     if (!p->is_present || !p->room)
         return ERR_MEMORY;
-    int rc = c->family->router_bias ? read_biases(m, e) : 0;
+    int rc = c->family->router_bias ? read_routers(m, EXPERTS_ROUTER_BIAS, &p->bias, e) : 0;
+    if (rc == 0 && c->router.factors)
+        rc = read_routers(m, EXPERTS_FACTORS, &p->factors, e);
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++)
         if (!m->stages[i].view.router_logits.host)
             rc = model_fault(m, &m->stages[i],
@@ -48,6 +51,7 @@ void prefer_close(struct moeflux_model *m)
 {
     struct prefer *p = &m->prefer;
     free(p->bias);
+    free(p->factors);
     free(p->is_present);
     free(p->room);
     *p = (struct prefer){0};
@@ -70,6 +74,8 @@ bool prefer_choose(const struct pass *pass, struct expert_store *store, uint32_t
     expert_store_list_present(store, layer, p->is_present);
     const struct router_prefer_call call = {.logits = (const float *)(const void *)logits,
                                             .bias = p->bias ? p->bias + (uint64_t)layer * n_experts : NULL,
+                                            .factors =
+                                                p->factors ? p->factors + (uint64_t)layer * n_experts : NULL,
                                             .is_present = p->is_present,
                                             .margin = p->margin,
                                             .room = p->room};

@@ -19,6 +19,7 @@ struct pass;
 struct prefer {
     float margin;         /* 0: off, the rest is unused */
     float *bias;          /* [n_layers][n_experts]: a sigmoid router's; NULL: none */
+    float *factors;       /* [n_layers][n_experts]: of the weights; NULL: none */
     bool *is_present;     /* [n_experts] */
     float *room;          /* router_prefer_call.room */
     uint64_t n_preferred; /* statistics: experts taken instead of better ones */

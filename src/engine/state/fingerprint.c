@@ -86,6 +86,24 @@ static void add_streams(XXH3_state_t *h, const struct config *c)
     }
 }
 
+/* Adds what a model with norms after its parts has: every kind of attention and its table of angles, and what
+ * is done to the embedding. */
+static void add_posts(XXH3_state_t *h, const struct config *c)
+{
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const struct gqa_config *g = &c->parts[i].gqa;
+        if (c->parts[i].kind != PART_ATTENTION)
+            continue;
+        const struct rope_config *r = &c->ropes[g->rope];
+        const uint32_t counts[] = {g->n_kv_heads,      g->head_dim, g->norms_values,
+                                   g->keys_are_values, r->dim,      r->n_pairs};
+        const double constants[] = {(double)g->scale, r->theta, r->factor};
+        add(h, counts, sizeof counts);
+        add(h, constants, sizeof constants);
+    }
+    add(h, &c->embed_factor, sizeof c->embed_factor);
+}
+
 /* Adds what the layers have: mixers, and windows. */
 static void add_layers(XXH3_state_t *h, const struct config *c)
 {
@@ -125,6 +143,8 @@ static void add_config(XXH3_state_t *h, const struct config *c)
     if (c->streams.n)
         add_streams(h, c);
     add(h, constants, sizeof constants);
+    if (config_has_posts(c))
+        add_posts(h, c);
     if (c->expert_share > 0)
         add(h, &c->expert_share, sizeof c->expert_share);
     add_layers(h, c);

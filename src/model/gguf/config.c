@@ -8,6 +8,8 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/file.h"
+#include "base/ggml_type.h"
 #include "base/gguf.h"
 #include "model/config.h"
 #include "model/family.h"
@@ -531,6 +533,105 @@ static void put_qwen4exp(struct making *m)
     put_table(m);
 }
 
+/* ---- Gemma 4 ---- */
+
+/* Returns the share of a global layer's pairs that turn: rope_freqs has 1 for these, and for the others a
+ * number so large that their angles vanish. */
+static double turning_share(struct making *m)
+{
+    enum { MOST = 4096 };
+    static const char name[] = "rope_freqs.weight";
+    const struct gguf_tensor *t = gguf_find_tensor(m->g, name);
+    float factors[MOST];
+    uint64_t n = t ? t->shape[0] : 0, turning = 0;
+    if (m->rc < 0)
+        return 1;
+    if (!t || t->type != GGML_TYPE_F32 || t->n_dims != 1 || n == 0 || n > MOST ||
+        t->bytes != n * sizeof *factors) {
+        m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor %s: expected F32 numbers for half of a head's channels",
+                        path_of(m), name);
+        return 1;
+    }
+    const struct open_file *f = &m->g->files[t->file];
+    m->rc = file_read_at(f->fd, f->path, factors, t->bytes, t->off, m->e);
+    while (m->rc == 0 && turning < n && factors[turning] == 1)
+        turning++;
+    for (uint64_t i = turning; m->rc == 0 && i < n; i++)
+        if (!(factors[i] > 1e20f))
+            m->rc = err_set(m->e, ERR_UNSUPPORTED,
+                            "%s: tensor %s: %g at %" PRIu64 ", expected 1 or, from some place on, over 1e20",
+                            path_of(m), name, (double)factors[i], i);
+    return (double)turning / (double)n;
+}
+
+/* Puts the kinds of layers and each one's heads. */
+static void put_gemma4_layers(struct making *m)
+{
+    static const char pattern[] = "attention.sliding_window_pattern", heads[] = "attention.head_count_kv";
+    const struct gguf_value *v = find(m, pattern), *kv = find(m, heads);
+    uint64_t n = whole(m, "block_count", -1), full = whole(m, "attention.key_length", -1),
+             near = whole(m, "attention.key_length_swa", -1), one = whole(m, heads, -1), *is_near = NULL,
+             *list = NULL;
+    if (m->rc == 0 && (!v || v->n != n))
+        fail_key(m, pattern, "expected true or false for each layer");
+    if (m->rc == 0)
+        m->rc = gguf_u64_list(m->g, v, &is_near, m->e);
+    if (m->rc == 0 && kv->is_list && kv->n != n)
+        fail_key(m, heads, "expected a number for each layer");
+    if (m->rc == 0 && kv->is_list)
+        m->rc = gguf_u64_list(m->g, kv, &list, m->e);
+    json_t *types = json_array(), *all = json_object();
+    for (uint64_t i = 0; m->rc == 0 && i < n; i++) {
+        char layer[24];
+        snprintf(layer, sizeof layer, "%" PRIu64, i);
+        json_array_append_new(types, json_string(is_near[i] ? "sliding_attention" : "full_attention"));
+        json_object_set_new(all, layer,
+                            json_pack("{s:I, s:I}", "head_dim", (json_int_t)(is_near[i] ? near : full),
+                                      "num_key_value_heads", (json_int_t)(list ? list[i] : one)));
+    }
+    put(m, "layer_types", types);
+    put(m, "per_layer_config", all);
+    /* The first layer of the kind says whether they have matrices for values. */
+    for (uint64_t i = 0; m->rc == 0 && i < n; i++) {
+        char value[40];
+        snprintf(value, sizeof value, "blk.%" PRIu64 ".attn_v.weight", i);
+        if (!is_near[i] && !json_object_get(m->out, "attention_k_eq_v"))
+            put(m, "attention_k_eq_v", json_boolean(!has_tensor(m, value)));
+    }
+    free(is_near);
+    free(list);
+}
+
+static void put_gemma4(struct making *m)
+{
+    static const struct pair keys[] = {
+        {"num_experts", "expert_count", WHOLE},
+        {"top_k_experts", "expert_used_count", WHOLE},
+        {"moe_intermediate_size", "expert_feed_forward_length", WHOLE},
+        {"intermediate_size", "feed_forward_length", WHOLE},
+        {"sliding_window", "attention.sliding_window", WHOLE},
+        {"num_kv_shared_layers", "attention.shared_kv_layers", WHOLE_MAY},
+        {"final_logit_softcapping", "final_logit_softcapping", REAL_MAY},
+        {0},
+    };
+    put_pairs(m, keys);
+    put(m, "enable_moe_block", json_true());
+    put_whole(m, "hidden_size_per_layer_input", whole(m, "embedding_length_per_layer_input", 0));
+    put_gemma4_layers(m);
+    json_t *flat = m->out, *ropes = json_object(), *full = json_object(), *near = json_object();
+    m->out = full;
+    put(m, "rope_type", json_string("proportional"));
+    put(m, "partial_rotary_factor", json_real(turning_share(m)));
+    put_real(m, "rope_theta", "rope.freq_base", 1, false);
+    m->out = near;
+    put(m, "rope_type", json_string("default"));
+    put_real(m, "rope_theta", "rope.freq_base_swa", 1, true);
+    m->out = flat;
+    json_object_set_new(ropes, "full_attention", full);
+    json_object_set_new(ropes, "sliding_attention", near);
+    put(m, "rope_parameters", ropes);
+}
+
 static const struct {
     const char *arch;       /* general.architecture */
     const char *pre;        /* tokenizer.ggml.pre that tells the family from others; NULL: any */
@@ -547,6 +648,7 @@ static const struct {
     {"glm4moe", NULL, "glm4_moe", put_glm4moe},
     {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},
     {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
+    {"gemma4", NULL, "gemma4_text", put_gemma4},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 

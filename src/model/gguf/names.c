@@ -63,6 +63,8 @@ static const struct name in_layer[] = {
     {"ffn_up_exps.weight", "mlp.switch_mlp.up_proj.weight"},
     {"ffn_down_exps.weight", "mlp.switch_mlp.down_proj.weight"},
     {"ffn_gate_up_exps.weight", "mlp.experts.gate_up_proj"},
+    {"ffn_gate_inp.scale", "router.scale"},
+    {"ffn_down_exps.scale", "router.per_expert_scale"},
     {"ffn_gate_exps.bias", "mlp.switch_mlp.gate_proj.bias"},
     {"ffn_up_exps.bias", "mlp.switch_mlp.up_proj.bias"},
     {"ffn_down_exps.bias", "mlp.switch_mlp.down_proj.bias"},
@@ -84,6 +86,16 @@ static const struct name in_layer[] = {
     {"ple_norm_query.weight", "ple.norm_query.weight"},
     {"ple_norm_conv.weight", "ple.norm_conv.weight"},
     {"ple_conv1d.weight", "ple.conv1d.weight"},
+};
+
+/* Those of models with norms after their parts, where these names have another meaning or exist alone. */
+static const struct name with_posts[] = {
+    {"ffn_norm.weight", "pre_feedforward_layernorm.weight"},
+    {"post_ffw_norm_1.weight", "post_feedforward_layernorm_1.weight"},
+    {"pre_ffw_norm_2.weight", "pre_feedforward_layernorm_2.weight"},
+    {"post_ffw_norm_2.weight", "post_feedforward_layernorm_2.weight"},
+    {"post_ffw_norm.weight", "post_feedforward_layernorm.weight"},
+    {"layer_output_scale.weight", "layer_scalar"},
 };
 
 /* Names of tensors that families call differently (family.h). */
@@ -147,6 +159,14 @@ static bool begins_with(const char *name, const char *start)
     return !strncmp(name, start, strlen(start));
 }
 
+static bool has_still_pairs(const struct config *c)
+{
+    for (uint32_t i = 0; i < c->n_ropes; i++)
+        if (c->ropes[i].n_pairs)
+            return true;
+    return false;
+}
+
 enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH])
 {
     unsigned layer = 0;
@@ -161,14 +181,17 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
         return name_table(c, out) ? GGUF_NAMES_OURS : GGUF_NAMES_UNKNOWN;
     if (begins_with(name, "v.") || begins_with(name, "mm."))
         return GGUF_NAMES_OTHER_PART;
-    /* YaRN's tables follow from keys; rope_freqs would change the angles. */
-    if (begins_with(name, "rope_factors_"))
+    /* YaRN's tables follow from keys; rope_freqs would change the angles if it is not part of the
+     * configuration. */
+    if (begins_with(name, "rope_factors_") || (has_still_pairs(c) && !strcmp(name, "rope_freqs.weight")))
         return GGUF_NAMES_UNUSED;
     if (sscanf(name, "blk.%9u.%n", &layer, &n) != 1 || n == 0)
         return GGUF_NAMES_UNKNOWN;
     if (layer >= c->n_layers)
         return GGUF_NAMES_OTHER_PART;
-    if (!(ours = find_ours(in_layer, sizeof in_layer / sizeof *in_layer, name + n)))
+    if (config_has_posts(c))
+        ours = find_ours(with_posts, sizeof with_posts / sizeof *with_posts, name + n);
+    if (!ours && !(ours = find_ours(in_layer, sizeof in_layer / sizeof *in_layer, name + n)))
         ours = find_of_family(c->family, name + n, own);
     snprintf(out, GGUF_NAMES_LENGTH, "model.layers.%u.%.80s", layer, ours ? ours : "");
     return ours ? GGUF_NAMES_OURS : GGUF_NAMES_UNKNOWN;
@@ -186,7 +209,10 @@ const char *gguf_names_of(const struct config *c, const char *name, char out[GGU
         return table_theirs;
     if (sscanf(name, "model.layers.%9u.%n", &layer, &n) != 1 || n == 0)
         return name;
-    theirs = find_theirs(in_layer, sizeof in_layer / sizeof *in_layer, name + n);
+    if (config_has_posts(c))
+        theirs = find_theirs(with_posts, sizeof with_posts / sizeof *with_posts, name + n);
+    if (!theirs)
+        theirs = find_theirs(in_layer, sizeof in_layer / sizeof *in_layer, name + n);
     for (size_t i = 0; !theirs && i < sizeof of_family / sizeof *of_family; i++) {
         const char *ours = find_of_family(c->family, of_family[i], own);
         if (ours && !strcmp(ours, name + n))

@@ -477,6 +477,7 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
     bool has_lists = attention_has_lists(s, call);
     uint32_t is = is_whole ? ATTENTION_WHOLE : is_merged(op, call) ? ATTENTION_MERGED : 0;
     is |= s->gated ? ATTENTION_GATED : 0;
+    is |= call->fresh && call->fresh->norms_values ? ATTENTION_VALUES : 0;
     const struct attention_decode_args a = {
         .q = call->q,
         .keys = s->flat ? call->keys : call->blocks,

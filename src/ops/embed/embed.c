@@ -6,9 +6,9 @@
 static const struct op embed_op = {
     .name = "embed", .vulkan = embed_vulkan, .cpu = embed_cpu, .reference = embed_ref};
 
-int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e)
+int embed_open(struct embed *op, struct exec *x, const struct weights *w, float factor, struct moeflux_err *e)
 {
-    *op = (struct embed){.weights = *w};
+    *op = (struct embed){.weights = *w, .factor = factor};
     int rc = weights_check(w, "embedding", e);
     if (rc < 0)
         return rc;

@@ -1,4 +1,4 @@
-/* embed.h - rows of the embedding matrix: out[t] = W[ids[t]], dequantised exactly. W [vocab][cols] has any
+/* embed.h - rows of the embedding matrix: out[t] = factor * W[ids[t]], dequantised exactly. W [vocab][cols] has any
  * storage format; cols is a multiple of PRODUCT_COLS. The caller checks that each id < vocab. */
 #ifndef MOEFLUX_OPS_EMBED_EMBED_H
 #define MOEFLUX_OPS_EMBED_EMBED_H
@@ -11,7 +11,8 @@
 
 struct embed {
     struct weights weights;
-    struct { /* vulkan */
+    float factor; /* 1: none */
+    struct {      /* vulkan */
         struct kernel kernel;
         uint32_t workgroup;
     } gpu;
@@ -24,7 +25,8 @@ struct embed_call {
 };
 
 /* ERR_UNSUPPORTED: cols is not a multiple of PRODUCT_COLS. */
-int embed_open(struct embed *op, struct exec *x, const struct weights *w, struct moeflux_err *e);
+int embed_open(struct embed *op, struct exec *x, const struct weights *w, float factor,
+               struct moeflux_err *e);
 void embed_run(const struct embed *op, struct exec *x, const struct embed_call *call);
 
 /* The implementations. */

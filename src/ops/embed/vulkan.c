@@ -34,6 +34,7 @@ void embed_vulkan(const void *self, const void *what, struct exec *x)
                                  .dst = call->dst,
                                  .n = call->n,
                                  .cols = w->cols,
-                                 .format = w->format};
+                                 .format = w->format,
+                                 .factor = op->factor};
     exec_dispatch(x, &op->gpu.kernel, &a, div_up(w->cols, op->gpu.workgroup * 8), call->n, 1);
 }

@@ -230,7 +230,9 @@ static void add_biases(const struct job *j, uint64_t biases, uint64_t at, uint32
 
 static void activate(const struct job *j, const float *gate, const float *up, uint32_t n, float *out)
 {
-    if (j->shape->limit > 0)
+    if (j->shape->gelu)
+        j->loops->geglu(gate, up, n, out);
+    else if (j->shape->limit > 0)
         j->loops->swiglu_limited(gate, up, n, (float)EXPERTS_ALPHA, j->shape->limit, out);
     else
         j->loops->swiglu(gate, up, n, out);

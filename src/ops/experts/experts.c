@@ -27,8 +27,8 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
     if (weights_are_uneven(&up) || weights_are_uneven(&down))
         return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of %d",
                        s->hidden, s->inner, PRODUCT_COLS);
-    if ((s->biased || s->limit > 0) && s->shared_inner)
-        return err_set(e, ERR_UNSUPPORTED, "experts: biases or a limit, expected no shared expert");
+    if ((s->biased || s->limit > 0 || s->gelu) && s->shared_inner)
+        return err_set(e, ERR_UNSUPPORTED, "experts: biases, a limit or GELU, expected no shared expert");
     return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
 }
 
@@ -79,6 +79,7 @@ void experts_run_up(const struct experts *op, struct exec *x, const struct exper
         router_run(call->router, x,
                    &(struct router_call){.logits = call->shared_in,
                                          .bias = call->router_bias,
+                                         .factors = call->router_factors,
                                          .idx = call->idx,
                                          .weights = call->weights,
                                          .n = call->n,

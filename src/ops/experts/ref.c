@@ -76,6 +76,8 @@ static double bias_at(const struct experts_shape *s, uint64_t biases, uint64_t i
 static double ref_act(const struct experts_shape *s, double g, double u)
 {
     double limit = (double)s->limit;
+    if (s->gelu)
+        return ref_gelu(g) * u;
     if (limit <= 0)
         return ref_silu(g) * u;
     g = fmin(g, limit);

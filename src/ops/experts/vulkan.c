@@ -97,7 +97,8 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, st
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
         [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops,
         [UP_BIASED] = s->biased};
-    memcpy(&spec[UP_LIMIT], &s->limit, sizeof s->limit); /* the constant is a float */
+    const float limit = s->gelu ? LIMIT_GELU : s->limit;
+    memcpy(&spec[UP_LIMIT], &limit, sizeof limit); /* the constant is a float */
     struct gemv_shape all = shape;
     all.rows *= SEVERAL_TOKENS;
     int rc = make_up(x, &up->one, name, s->chooses, spec, &plan, gemv_kernel, e);

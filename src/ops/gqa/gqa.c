@@ -21,7 +21,7 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
                                     .sinks = s->sinks,
                                     .window = s->window,
                                     .choice = s->choice,
-                                    .scale = (float)(1 / sqrt((double)s->head_dim)),
+                                    .scale = s->scale > 0 ? s->scale : (float)(1 / sqrt((double)s->head_dim)),
                                     .kv_type = s->kv_type};
 }
 
@@ -59,8 +59,8 @@ static bool is_fresh(const struct gqa *op, const struct gqa_call *call)
 
 static struct attention_fresh fresh_of(const struct gqa *op, const struct gqa_call *call)
 {
-    return (struct attention_fresh){call->q_norm, call->k_norm,         call->bias,
-                                    call->rope,   op->shape.rotary_dim, op->shape.eps};
+    return (struct attention_fresh){call->q_norm,         call->k_norm,  call->bias,        call->rope,
+                                    op->shape.rotary_dim, op->shape.eps, call->norms_values};
 }
 
 static struct attention_call attention_call_of(const struct gqa *op, const struct gqa_call *call,

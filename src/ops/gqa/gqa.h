@@ -3,9 +3,10 @@
  *   prepare:    qkv += bias                        if biased
  *               q_h = rope(rms(q_h) * q_norm)      without norms: q_h = rope(q_h)
  *               k_g = rope(rms(k_g) * k_norm)      without norms: k_g = rope(k_g)
+ *               v_g = rms(v_g)                     if norms_values
  *               writes k and v into the cache
  *               A norm of all heads takes rms over all queries, and over all keys, of a token.
- *   attention:  out_h = softmax_p(q_h . k_p / sqrt(head_dim)) v_p      gated: * sigmoid(gate_h)
+ *   attention:  out_h = softmax_p(scale q_h . k_p) v_p      gated: * sigmoid(gate_h)
  *               (attention.h, with sinks and windows)
  *
  * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels by the caller's cos and
@@ -28,6 +29,7 @@ struct gqa_shape {
     bool sinks;               /* see attention.h, also for window and choice */
     uint32_t window;
     struct kv_choice choice;
+    float scale; /* 0: 1 / sqrt(head_dim) */
 };
 
 struct gqa {
@@ -48,7 +50,8 @@ struct gqa_call {
     uint64_t q, partial; /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */
     uint64_t dst;        /* f32 [n][n_heads * head_dim] */
     uint32_t n, pos, stride, layer_off;
-    bool use_f16; /* many tokens may be computed in float16 if the device is fast at it */
+    bool norms_values; /* excludes ATTENTION_NORM_ALL */
+    bool use_f16;      /* many tokens may be computed in float16 if the device is fast at it */
 };
 
 /* Opens the operation. ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, and

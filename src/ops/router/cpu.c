@@ -85,6 +85,8 @@ static void softmax_token(const struct job *j, const float *logits, float *room,
     }
     for (uint32_t k = 0; k < s->top_k; k++)
         weights[k] /= sum;
+    for (uint32_t k = 0; j->call->factors && k < n; k++)
+        weights[k] *= host_floats(j->call->factors)[idx[k]];
 }
 
 /* Sets t of the experts of all but the best groups to -INFINITY; on a tie the last groups are dropped. */

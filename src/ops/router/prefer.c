@@ -143,5 +143,7 @@ uint32_t router_prefer(const struct router_shape *shape, const struct router_pre
     uint32_t n_gone = choose(shape, call, first, n, idx);
     if (n_gone > 0)
         (shape->sigmoid ? weigh_sigmoid : weigh_softmax)(shape, call->logits, n, idx, weights);
+    for (uint32_t k = 0; n_gone > 0 && call->factors && k < n; k++)
+        weights[k] *= call->factors[idx[k]];
     return n_gone;
 }

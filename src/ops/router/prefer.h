@@ -24,6 +24,7 @@ struct router_shape;
 struct router_prefer_call {
     const float *logits;    /* [n_experts] */
     const float *bias;      /* [n_experts]; sigmoid only */
+    const float *factors;   /* [n_experts]: of the weights, softmax only; NULL: none */
     const bool *is_present; /* [n_experts]: resident */
     float margin;           /* 0: nothing changes */
     float *room;            /* scratch: [n_experts + n_groups] */

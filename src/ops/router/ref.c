@@ -1,5 +1,6 @@
 /* The reference implementation of router.h. */
 #include <math.h>
+#include <stddef.h>
 
 #include "args.h"
 #include "ops/ref.h"
@@ -59,7 +60,7 @@ struct ref_room {
     bool *stays;
 };
 
-static void ref_softmax_token(const struct router_shape *shape, const float *logits,
+static void ref_softmax_token(const struct router_shape *shape, const float *factors, const float *logits,
                               const struct ref_room *room, uint32_t *idx, float *weights)
 {
     double sum = 0, *w = room->w;
@@ -76,7 +77,7 @@ static void ref_softmax_token(const struct router_shape *shape, const float *log
             sum += exp((double)logits[i] - (double)logits[first]);
     }
     for (uint32_t k = 0; k < shape->top_k; k++)
-        weights[k] = (float)(w[k] / sum);
+        weights[k] = (float)(w[k] / sum * (factors && k < n ? (double)factors[idx[k]] : 1));
 }
 
 /* Sets s, the score of each expert, and t, which the choice goes by, in float32 as the models were
@@ -156,7 +157,8 @@ int router_ref(const void *self, const void *what, struct host *h)
         float *weights = host_floats_mut(call->weights) + (uint64_t)i * shape->top_k,
               *t = s + shape->n_experts;
         if (!shape->sigmoid) {
-            ref_softmax_token(shape, logits, &room, idx, weights);
+            ref_softmax_token(shape, call->factors ? host_floats(call->factors) : NULL, logits, &room, idx,
+                              weights);
         } else {
             ref_scores(shape, host_floats(call->bias), logits, s, t);
             ref_drop_groups(shape, t, t + shape->n_experts);

@@ -10,6 +10,7 @@
  * With a share only the chosen experts with the greatest weights stay: the fewest whose weights sum to at
  * least `share` of all the chosen ones', the first on a tie. They stand first, in the order of the choice,
  * and are weighted as if they alone had been chosen. After them idx is NO_EXPERT and weights are 0.
+ * With factors each weight of a softmax router is then multiplied by its expert's.
  * A NaN among a token's logits makes all its weights NaN, so that it reaches the model's logits; its experts
  * are valid all the same. */
 #ifndef MOEFLUX_OPS_ROUTER_ROUTER_H
@@ -38,6 +39,7 @@ struct router {
 struct router_call {
     uint64_t logits;       /* f32 [n][stride]; each row begins with n_experts logits */
     uint64_t bias;         /* sigmoid: f32 [n_experts] */
+    uint64_t factors;      /* softmax: f32 [n_experts]; 0: none */
     uint64_t idx, weights; /* out: u32 [n][top_k], f32 [n][top_k] */
     uint32_t n, stride;
 };

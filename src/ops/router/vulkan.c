@@ -44,6 +44,7 @@ void router_vulkan(const void *self, const void *what, struct exec *x)
     const struct router_softmax_args a = {.logits = call->logits,
                                           .idx = call->idx,
                                           .weights = call->weights,
+                                          .factors = call->factors,
                                           .n = call->n,
                                           .stride = call->stride,
                                           .n_experts = op->shape.n_experts,

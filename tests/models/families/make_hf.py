@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 from safetensors.torch import load_file, save_file as save_torch
-from transformers import AutoModelForCausalLM, Qwen4ExpConfig, Qwen4ExpForCausalLM
+from transformers import AutoModelForCausalLM, Gemma4Config, Gemma4ForCausalLM, Gemma4ForConditionalGeneration
+from transformers import Gemma4TextConfig, Qwen4ExpConfig, Qwen4ExpForCausalLM
 from transformers import Qwen4ExpForConditionalGeneration, Qwen4ExpTextConfig
 
 # The keys of Qwen3.8-Flash-Next's configuration.
@@ -115,6 +116,85 @@ QWEN4_ODD = QWEN4 | {
     },
 }
 
+# The keys of Gemma 4 26B-A4B's configuration.
+GEMMA4 = {
+    "vocab_size": 103,
+    "hidden_activation": "gelu_pytorch_tanh",
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": True,
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token_id": 2,
+    "eos_token_id": 1,
+    "pad_token_id": 0,
+    "enable_moe_block": True,
+    "moe_intermediate_size": 64,
+    "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0,
+    "use_double_wide_mlp": False,
+}
+
+# The published options: heads of 256 and 512 channels, values that are keys in the global layer, of whose channels a quarter is
+# rotated, a softcap of 30.
+GEMMA4_PLAIN = GEMMA4 | {
+    "num_hidden_layers": 2,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "num_global_key_value_heads": 1,
+    "head_dim": 256,
+    "global_head_dim": 512,
+    "attention_k_eq_v": True,
+    "sliding_window": 40,
+    "num_experts": 6,
+    "top_k_experts": 3,
+    "final_logit_softcapping": 30.0,
+    "use_bidirectional_attention": "vision",
+    "rope_parameters": {
+        "full_attention": {"partial_rotary_factor": 0.25, "rope_theta": 1000000.0, "rope_type": "proportional"},
+        "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"},
+    },
+}
+
+# A width whose root bfloat16 rounds, heads of 20 and 36 channels, matrices for values in all layers, a dense part of 68
+# channels, three experts, no softcap, a factor of the global layers' positions, a vision part.
+GEMMA4_ODD = GEMMA4 | {
+    "num_hidden_layers": 3,
+    "layer_types": ["full_attention", "sliding_attention", "full_attention"],
+    "rms_norm_eps": 1e-5,
+    "hidden_size": 128,
+    "intermediate_size": 68,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 20,
+    "global_head_dim": 36,
+    "attention_k_eq_v": False,
+    "sliding_window": 9,
+    "num_experts": 3,
+    "top_k_experts": 2,
+    "final_logit_softcapping": None,
+    "eos_token_id": [2, 1],
+    "rope_parameters": {
+        "full_attention": {
+            "partial_rotary_factor": 0.3, "rope_theta": 50000.0, "rope_type": "proportional", "factor": 2.0},
+        "sliding_attention": {"rope_theta": 1000.0, "rope_type": "default"},
+    },
+}
+
+GEMMA4_VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "patch_size": 2,
+    "position_embedding_size": 16,
+}
+
 VISION = {
     "depth": 1,
     "hidden_size": 16,
@@ -125,7 +205,7 @@ VISION = {
     "patch_size": 4,
 }
 
-MODELS = {"qw4-plain": QWEN4_PLAIN, "qw4-odd": QWEN4_ODD}
+MODELS = {"qw4-plain": QWEN4_PLAIN, "qw4-odd": QWEN4_ODD, "gemma4-plain": GEMMA4_PLAIN, "gemma4-odd": GEMMA4_ODD}
 PROMPTS = (1, 19, 65, 300, 2500)
 GREEDY = (8, 8, 8, 4, 2)
 STATES = 19  # tokens of the prompts whose hidden states are kept
@@ -169,6 +249,48 @@ def fill(model):
         x.data = torch.from_numpy(value.astype(np.float32))
 
 
+def fill_gemma4(model):
+    """Does so for Gemma 4. Its attention has no scale but the norms of queries and keys."""
+    rng = np.random.default_rng(4)
+    tensors = dict(model.named_parameters()) | {k: v for k, v in model.named_buffers() if "layer_scalar" in k}
+    for name, x in tensors.items():
+        shape = tuple(x.shape)
+        if "q_norm" in name or "k_norm" in name:
+            value = (32 + np.round(6 * rng.standard_normal(shape))) / 128
+        elif name.endswith(("model.norm.weight", "language_model.norm.weight")):  # logits that the softcap bends
+            value = 3 + np.round(25 * rng.standard_normal(shape)) / 64
+        elif "norm" in name or name.endswith(("router.scale", "per_expert_scale", "layer_scalar")):
+            value = 1 + np.round(25 * rng.standard_normal(shape)) / 128
+        elif "router.proj" in name:
+            value = on_grid(rng, shape, 1, 8)
+        else:
+            value = on_grid(rng, shape, 1 / np.sqrt(shape[-1]), 4)
+        x.data = torch.from_numpy(value.astype(np.float32))
+
+
+def round_embedding_scale(model):
+    """The published models run in bfloat16, which rounds the factor of the embedding."""
+    for module in model.modules():
+        if hasattr(module, "scalar_embed_scale"):
+            module.embed_scale = torch.tensor(module.scalar_embed_scale).to(torch.bfloat16).float()
+
+
+def exact_frequencies(model):
+    """Rotary frequencies of Gemma 4 that are rounded once. Powers in float32 are off by an ulp, which at position 2,500 makes
+    angles wrong by 2e-4, and many of 256 channels turn fast."""
+    for module in model.modules():
+        if type(module).__name__ != "Gemma4TextRotaryEmbedding":
+            continue
+        for kind in module.layer_types:
+            rope, dim = module.config.rope_parameters[kind], module.config.per_layer_config[kind].head_dim
+            f = rope["rope_theta"] ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim) / rope.get("factor", 1.0)
+            if rope["rope_type"] == "proportional":
+                f[int(rope.get("partial_rotary_factor", 1.0) * dim // 2):] = 0
+            own = getattr(module, kind + "_inv_freq")
+            assert torch.allclose(f.float(), own, rtol=1e-6)
+            own.copy_(f)
+
+
 def topk_by_index(self, k, dim=-1, **_):
     """Tensor.topk where the lower index wins a tie; PyTorch does not say which. Index scores of zero are ties."""
     values, indices = self.sort(dim=dim, descending=True, stable=True)
@@ -176,18 +298,26 @@ def topk_by_index(self, k, dim=-1, **_):
 
 
 def write(name, keys, folder):
-    if name == "qw4-odd":
+    if name == "gemma4-odd":
+        text = Gemma4TextConfig(**keys).to_dict()
+        model = Gemma4ForConditionalGeneration(Gemma4Config(text_config=text, vision_config=GEMMA4_VISION))
+    elif name == "gemma4-plain":
+        model = Gemma4ForCausalLM(Gemma4TextConfig(**keys))
+    elif name == "qw4-odd":
         text = Qwen4ExpTextConfig(**keys).to_dict()
         model = Qwen4ExpForConditionalGeneration(Qwen4ExpConfig(text_config=text, vision_config=VISION))
     else:
         model = Qwen4ExpForCausalLM(Qwen4ExpTextConfig(**keys))
-    fill(model)
+    (fill_gemma4 if name.startswith("gemma4") else fill)(model)
     model.to(torch.bfloat16).save_pretrained(folder)
     for other in folder.glob("generation_config.json"):
         other.unlink()
     config = json.loads((folder / "config.json").read_text())
     text = config.get("text_config", config)
     text["layer_types"] = keys["layer_types"]  # names of the published file
+    if name == "gemma4-plain":  # the keys of the published file
+        del text["per_layer_config"]
+        text |= {k: keys[k] for k in ("global_head_dim", "num_global_key_value_heads")}
     if name == "qw4-odd":
         text["mtp_num_hidden_layers"] = 1
         tensors = load_file(folder / "model.safetensors")
@@ -199,6 +329,8 @@ def write(name, keys, folder):
 
 def outputs(folder, keys):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    round_embedding_scale(model)
+    exact_frequencies(model)
     rng, out = np.random.default_rng(7), {}
 
     layers, hidden = (model.model if hasattr(model.model, "layers") else model.model.language_model).layers, []

@@ -92,7 +92,7 @@ class Model:
         self.w.add_eot_token_id(263)
         self.w.add_chat_template("{% for m in messages %}{{ m.content }}<|eot|>{% endfor %}")
 
-    def common(self, c, layers, norm=True):
+    def common(self, c, layers, norm=True, tied=False):
         self.w.add_block_count(layers)
         self.w.add_context_length(c["max_position_embeddings"])
         self.w.add_embedding_length(c["hidden_size"])
@@ -106,7 +106,8 @@ class Model:
         self.hf["model.embed_tokens.weight"] = self.put("token_embd.weight", (VOCAB, hidden))
         if norm:
             self.hf["model.norm.weight"] = self.put("output_norm.weight", (hidden,), 1)
-        self.hf["lm_head.weight"] = self.put("output.weight", (VOCAB, hidden))
+        if not tied:
+            self.hf["lm_head.weight"] = self.put("output.weight", (VOCAB, hidden))
 
     def norms(self, i, hidden, second="ffn_norm"):
         self.hf[f"model.layers.{i}.input_layernorm.weight"] = self.put(f"blk.{i}.attn_norm.weight", (hidden,), 1)
@@ -527,19 +528,79 @@ def qwen4exp(path):
     return m.hf, c
 
 
+def gemma4(path):
+    """A layer with a window of 8 positions, and one with larger heads whose values are its keys; gate and up in one tensor."""
+    hidden, inner = 64, 64
+    c = BASE | {"model_type": "gemma4_text", "architectures": ["Gemma4ForCausalLM"], "hidden_activation": "gelu_pytorch_tanh",
+                "layer_types": ["sliding_attention", "full_attention"], "num_key_value_heads": 2, "global_head_dim": 64,
+                "num_global_key_value_heads": 1, "attention_k_eq_v": True, "sliding_window": 8, "enable_moe_block": True,
+                "num_experts": EXPERTS, "top_k_experts": TOP_K, "moe_intermediate_size": inner, "intermediate_size": 128,
+                "hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "final_logit_softcapping": 30.0,
+                "tie_word_embeddings": True, "bos_token_id": 2, "eos_token_id": [262, 263], "pad_token_id": 0,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0},
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 500.0}}}
+    m = Model(path, "gemma4", [("token_embd", "Q8_0"), ("gate_up_exps", "Q4_0"), ("down_exps", "Q5_0"), ("attn_output", "F16"),
+                               ("attn_k.", "Q8_0"), ("attn_", "Q5_1"), ("ffn_down.", "BF16"), ("ffn_gate.", "Q4_1"),
+                               ("ffn_up.", "Q5_0")])
+    m.tokenizer("qwen2")
+    m.common(c, 2, tied=True)
+    a = "gemma4."
+    m.w.add_array(a + "attention.head_count_kv", [2, 1])
+    m.w.add_uint32(a + "attention.key_length", 64)
+    m.w.add_uint32(a + "attention.value_length", 64)
+    m.w.add_uint32(a + "attention.key_length_swa", 32)
+    m.w.add_uint32(a + "attention.value_length_swa", 32)
+    m.w.add_uint32(a + "attention.sliding_window", 8)
+    m.w.add_array(a + "attention.sliding_window_pattern", [True, False])
+    m.w.add_uint32(a + "attention.shared_kv_layers", 0)
+    m.w.add_uint32(a + "embedding_length_per_layer_input", 0)
+    m.w.add_uint32(a + "feed_forward_length", 128)
+    m.w.add_float32(a + "rope.freq_base_swa", 500.0)
+    m.w.add_uint32(a + "rope.dimension_count", 64)
+    m.w.add_uint32(a + "rope.dimension_count_swa", 32)
+    m.w.add_float32(a + "final_logit_softcapping", 30.0)
+    m.put("rope_freqs.weight", (32,), x=[1.0] * 8 + [1e30] * 24)
+    for i in range(2):
+        blk, ours = f"blk.{i}.", f"model.layers.{i}."
+        dim, kv = (64, 1) if i else (32, 2)
+        names = {"attn_norm": "input_layernorm", "post_attention_norm": "post_attention_layernorm",
+                 "ffn_norm": "pre_feedforward_layernorm", "post_ffw_norm": "post_feedforward_layernorm",
+                 "post_ffw_norm_1": "post_feedforward_layernorm_1", "pre_ffw_norm_2": "pre_feedforward_layernorm_2",
+                 "post_ffw_norm_2": "post_feedforward_layernorm_2"}
+        for theirs, name in names.items():
+            m.hf[f"{ours}{name}.weight"] = m.put(f"{blk}{theirs}.weight", (hidden,), 1)
+        for x, n in (("q", 2), ("k", kv), ("v", 0 if i else kv)):
+            if n:
+                m.hf[f"{ours}self_attn.{x}_proj.weight"] = m.put(f"{blk}attn_{x}.weight", (n * dim, hidden))
+        m.hf[ours + "self_attn.o_proj.weight"] = m.put(blk + "attn_output.weight", (hidden, 2 * dim))
+        for x in "qk":
+            m.hf[f"{ours}self_attn.{x}_norm.weight"] = m.put(f"{blk}attn_{x}_norm.weight", (dim,), 0.6)
+        m.mlp(i, hidden, 128, "", "")
+        m.router(i, hidden, "router.proj")
+        m.hf[ours + "router.scale"] = m.put(blk + "ffn_gate_inp.scale", (hidden,), 4)
+        m.hf[ours + "router.per_expert_scale"] = m.put(blk + "ffn_down_exps.scale", (EXPERTS,), 1)
+        m.hf[ours + "experts.gate_up_proj"] = m.put(blk + "ffn_gate_up_exps.weight", (EXPERTS, 2 * inner, hidden))
+        m.hf[ours + "experts.down_proj"] = m.put(blk + "ffn_down_exps.weight", (EXPERTS, hidden, inner))
+        m.hf[ours + "layer_scalar"] = m.put(blk + "layer_output_scale.weight", (1,), 1)
+    m.close()
+    return m.hf, {k: x for k, x in c.items() if k not in ("rope_scaling", "rope_theta")}
+
+
 def logits_of_transformers(hf, c, ids):
     """In float32, of a family that mlx-lm does not have."""
     import torch
     from transformers import AutoModelForCausalLM
 
     sys.path.append(str(Path(__file__).parent.parent / "families"))
-    from make_hf import topk_by_index
+    from make_hf import round_embedding_scale, topk_by_index
 
     torch.Tensor.topk = topk_by_index
     with tempfile.TemporaryDirectory() as d:
         Path(d, "config.json").write_text(json.dumps(c))
         save_file({k: np.ascontiguousarray(v) for k, v in hf.items()}, d + "/model.safetensors", metadata={"format": "pt"})
         model = AutoModelForCausalLM.from_pretrained(d, dtype=torch.float32, attn_implementation="eager").eval()
+        round_embedding_scale(model)
         with torch.no_grad():
             return model(input_ids=torch.tensor([ids]), use_cache=False).logits[0].numpy()
 
@@ -580,7 +641,7 @@ def main():
     out = Path(sys.argv[1])
     out.mkdir(exist_ok=True)
     mx.set_default_device(mx.cpu)
-    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax, gptoss, qwen3moe_even, qwen4exp)}
+    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax, gptoss, qwen3moe_even, qwen4exp, gemma4)}
     golden = {}
     if sys.argv[2:]:
         golden = load_file(out / "golden.safetensors")
@@ -590,9 +651,9 @@ def main():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         hf, c = makers[name](out / f"{name}.gguf")
-        is_own = name == "qwen4exp"
+        is_own = name in ("qwen4exp", "gemma4")
         ids = np.random.default_rng(9).integers(0, 256, 40 if is_own else 6, np.int32)
-        if is_own:  # its budget is 8 positions; the second of these tokens ends n-grams
+        if name == "qwen4exp":  # its budget is 8 positions; the second of these tokens ends n-grams
             ids[[5, 20]] = 262, 263
         golden[f"case{n}.tokens"] = ids
         golden[f"case{n}.logits"] = (logits_of_transformers if is_own else logits)(hf, c, ids.tolist())
