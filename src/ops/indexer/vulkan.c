@@ -45,6 +45,8 @@ int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *
                                          s->dim,
                                          s->rotary_dim,
                                          s->choice.ratio,
+                                         s->layer_norm,
+                                         s->interleaved,
                                          [KV_SPEC] = s->kv_type};
     const uint32_t choose[] = {caps.subgroup_size, group_of(&caps, CHOOSE_GROUP)};
     int rc = exec_kernel(x, &op->gpu.prepare, "indexer_prepare", sizeof(struct indexer_prepare_args), prepare,
@@ -73,9 +75,11 @@ void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x)
     const struct indexer *op = self;
     const struct indexer_shape *s = &op->shape;
     const struct indexer_call *c = what;
-    const struct indexer_prepare_args a = {.proj = c->proj,
+    const struct indexer_prepare_args a = {.queries = c->queries,
+                                           .keys = c->keys,
                                            .q_norm = c->q_norm,
                                            .k_norm = c->k_norm,
+                                           .k_bias = c->k_bias,
                                            .rope = c->rope,
                                            .window_in = c->window_in,
                                            .window_out = c->window_out,
@@ -84,6 +88,7 @@ void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                            .n = c->n,
                                            .pos = c->pos,
                                            .stride = c->stride,
+                                           .key_stride = c->key_stride,
                                            .n_heads = s->n_heads,
                                            .layer_off = c->layer_off,
                                            .eps = s->eps};
