@@ -196,7 +196,7 @@ GLM5_ODD = GLM5 | {
 
 # DeepSeek-V3.2's options: YaRN, experts in groups, an indexer in every layer that rotates halves of its channels.
 DEEPSEEK32 = GLM5 | {
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "first_k_dense_replace": 1,
     "rms_norm_eps": 1e-6,
     "num_attention_heads": 5,
@@ -213,14 +213,13 @@ DEEPSEEK32 = GLM5 | {
     "index_n_heads": 12,
     "index_head_dim": 24,
     "index_topk": 33,
-    "max_position_embeddings": 2560,
     "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": 64,
                         "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
 }
 
 MODELS = {"qw4-plain": QWEN4_PLAIN, "qw4-odd": QWEN4_ODD, "glm5-plain": GLM5_PLAIN, "glm5-odd": GLM5_ODD,
           "dsv32": DEEPSEEK32}
-SEEDS = {"glm5-plain": 38, "glm5-odd": 38, "dsv32": 38}  # by which no choice of an indexer is near to a tie
+SEEDS = {"glm5-plain": 39, "glm5-odd": 38, "dsv32": 38}  # by which no choice of an indexer is near to a tie
 PROMPTS = (1, 19, 65, 300, 2500)
 GREEDY = (8, 8, 8, 4, 2)
 STATES = 19  # tokens of the prompts whose hidden states are kept
