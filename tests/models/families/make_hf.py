@@ -293,7 +293,11 @@ def write(name, keys, folder):
     else:
         model = Qwen4ExpForCausalLM(Qwen4ExpTextConfig(**keys))
     fill(model, SEEDS.get(name, 38))
-    model.to(torch.bfloat16).save_pretrained(folder)
+    model.to(torch.bfloat16)
+    for tensor, x in model.named_buffers():
+        if tensor.endswith("correction_bias"):
+            x.data = x.data.float()
+    model.save_pretrained(folder)
     for other in folder.glob("generation_config.json"):
         other.unlink()
     config = json.loads((folder / "config.json").read_text())
