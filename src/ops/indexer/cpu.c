@@ -9,8 +9,8 @@
 #include "ops/indexer/indexer.h"
 #include "ops/loops.h"
 
-/* Tokens whose scores are kept at the same time. */
-enum { TOKENS = 64 };
+/* Tokens whose scores are kept at the same time, and most scores of several tokens. */
+enum { TOKENS = 64, MOST_SCORES = 4 << 20 };
 
 struct job {
     const struct indexer_shape *shape;
@@ -197,12 +197,13 @@ int indexer_choose_cpu(const void *self, const void *what, struct host *h)
     uint32_t n = j.call->n, n_pos = j.call->pos + n;
     j.first = indexer_n_whole(s, j.call);
     j.n_blocks = n_pos / s->choice.ratio;
+    uint32_t step = (uint32_t)size_max(1, size_min(TOKENS, MOST_SCORES / j.n_blocks));
     j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * width_of(s), sizeof *j.rooms);
-    j.scores = host_scratch(h, size_min(n - j.first, TOKENS) * j.n_blocks, sizeof *j.scores);
+    j.scores = host_scratch(h, size_min(n - j.first, step) * j.n_blocks, sizeof *j.scores);
     if (!j.rooms || !j.scores)
         return host_error(h);
-    for (; j.first < n; j.first += TOKENS) {
-        j.n_scored = (uint32_t)size_min(n - j.first, TOKENS);
+    for (; j.first < n; j.first += step) {
+        j.n_scored = (uint32_t)size_min(n - j.first, step);
         team_for(h->team, div_up(n_pos, 1 << KV_BLOCK_SHIFT), score_piece, &j);
         team_for(h->team, j.n_scored, choose_token, &j);
     }

@@ -60,7 +60,8 @@ struct indexer_call {
     uint32_t n, pos, stride, key_stride, layer_off, weight_stride;
 };
 
-/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, or rotary_dim odd or more than dim. */
+/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, or rotary_dim odd or more than dim; or too
+ * many heads for the device. */
 int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape *shape,
                  struct moeflux_err *e);
 /* Returns the bytes of the rows in a block of the cache. */
