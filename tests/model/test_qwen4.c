@@ -174,6 +174,32 @@ static void streamed_experts_give_the_same_bytes(void **state)
     }
 }
 
+/* GLM-5's budget is 40 positions; with a larger one none of these tokens has a choice. */
+static void up_to_the_budget_a_token_sees_everything(void **state)
+{
+    (void)state;
+    char *dir = tmp_tree_new();
+    const char *wide = tmp_tree_path(dir, "wide");
+    tmp_tree_copy(names[2], wide);
+    tmp_tree_replace(wide, "config.json", "\"index_topk\": 40", "\"index_topk\": 4000");
+    for (uint32_t n = 40; n <= 41; n++) {
+        int32_t ids[TOKENS];
+        float rows[VOCAB], want[VOCAB];
+        struct sequence q = sequence_open(names[2], NULL, 64, 0, CONTEXT),
+                        all = sequence_open(wide, NULL, 64, 0, CONTEXT);
+        sequence_ids(&q, 1, ids, TOKENS);
+        sequence_eval(&q, ids, n, rows);
+        sequence_eval(&all, ids, n, want);
+        if (n == 40)
+            assert_memory_equal(rows, want, sizeof want);
+        else
+            assert_true(sequence_distance(&q, rows, want) > 1e-3f);
+        sequence_close(&q);
+        sequence_close(&all);
+    }
+    tmp_tree_remove(dir);
+}
+
 static void refuse(const char *key, const char *with, int code, const char *text)
 {
     struct moeflux_err e = {0};
@@ -209,6 +235,7 @@ int main(void)
         cmocka_unit_test(a_snapshot_continues_byte_for_byte),
         cmocka_unit_test(batched_decode_is_batch_invariant),
         cmocka_unit_test(streamed_experts_give_the_same_bytes),
+        cmocka_unit_test(up_to_the_budget_a_token_sees_everything),
         cmocka_unit_test(what_is_not_computed_is_refused),
     };
     return cmocka_run_group_tests(tests, convert_models, remove_models);
