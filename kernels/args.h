@@ -687,17 +687,20 @@ ARGS_SIZE(ngram_conv_args, 80);
 
 /* The indexer (ops/indexer/indexer.h). */
 struct indexer_prepare_args {
-    ADDR proj;                  /* [n][stride]: n_heads queries [dim], then the key [dim] */
+    ADDR queries;               /* [n][stride]: n_heads queries [dim] */
+    ADDR keys;                  /* [n][key_stride]: the key [dim] */
     ADDR q_norm, k_norm;        /* f32 [dim] */
+    ADDR k_bias;                /* f32 [dim]; LAYER_NORM only */
     ADDR rope;                  /* [n][rotary_dim]: cos and sin of each pair */
     ADDR window_in, window_out; /* [ratio - 1][dim + rotary_dim] */
     ADDR q;                     /* out [n][n_heads][dim] */
     ADDR blocks;                /* ADDR [position >> KV_BLOCK_SHIFT] */
-    U32 n, pos, stride, n_heads;
+    U32 n, pos, stride, key_stride, n_heads;
     U32 layer_off; /* bytes from a block's start to this layer's rows */
     F32 eps;
+    U32 pad;
 };
-ARGS_SIZE(indexer_prepare_args, 88);
+ARGS_SIZE(indexer_prepare_args, 112);
 
 struct indexer_scores_args {
     ADDR q;       /* [n][n_heads][dim] */

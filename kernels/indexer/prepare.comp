@@ -1,7 +1,10 @@
 // indexer/prepare.comp - index queries, and index rows of the blocks that end in the chunk:
 //   q_h = rope(rms(q_h) * q_norm)
 //   row = rope(rms(mean of a block's keys) * k_norm), turned as the block's first position is
-// and the keys that the next chunk needs. RoPE turns the pairs (i, i + ROTARY / 2).
+// or with LAYER_NORM
+//   q_h = rope(q_h),  row = rope(rms(m - mean(m)) * k_norm + k_bias) for the mean m of a block's keys
+// and the keys that the next chunk needs. RoPE turns the pairs (i, i + ROTARY / 2), or (2i, 2i + 1) with
+// INTERLEAVED.
 // Grid: x = n_heads queries, then the keys; y = tokens or rows of the window, whichever are more. float32; a
 // mean adds up the keys in their order. Tolerance 2e-6.
 #version 460
@@ -14,6 +17,9 @@ layout(constant_id = 1) const uint WORKGROUP = 128;
 layout(constant_id = 2) const uint DIM = 128;
 layout(constant_id = 3) const uint ROTARY = 64;
 layout(constant_id = 4) const uint RATIO = 4; // positions of a block
+
+layout(constant_id = 5) const uint LAYER_NORM = 0;
+layout(constant_id = 6) const uint INTERLEAVED = 0;
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP, HELD = RATIO - 1, WIDTH = DIM + ROTARY;
 
@@ -42,39 +48,56 @@ float held_at(uint r, uint i)
         return F32s(a.window_in).v[r * WIDTH + i];
     r -= HELD;
     if (i < DIM)
-        return F32s(a.proj).v[r * a.stride + a.n_heads * DIM + i];
+        return F32s(a.keys).v[r * a.key_stride + i];
     return F32s(a.rope).v[r * ROTARY + i - DIM];
 }
 
 float projected(uint t, uint h, uint c)
 {
     if (h < a.n_heads)
-        return F32s(a.proj).v[t * a.stride + h * DIM + c];
+        return F32s(a.queries).v[t * a.stride + h * DIM + c];
     float sum = 0.0;
     for (uint j = 0; j < RATIO; j++)
         sum += held_at(t + j, c);
     return sum / float(RATIO);
 }
 
+// Norms the head in shared memory, each invocation its own channels. is_shifted: k_bias is added.
+void norm_head(uvec2 norm, bool is_shifted)
+{
+    float squares = 0.0;
+    for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP)
+        squares += head[c] * head[c];
+    float factor = inversesqrt(workgroup_sum(squares) / float(DIM) + a.eps);
+    for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP)
+        head[c] = head[c] * (factor * F32s(norm).v[c]) + (is_shifted ? F32s(a.k_bias).v[c] : 0.0);
+}
+
 // Norms a head and turns it as row r of [window; chunk].
 void norm_and_turn(uint t, uint h, uint r)
 {
-    uvec2 norm = h < a.n_heads ? a.q_norm : a.k_norm;
-    float squares = 0.0;
+    bool is_key = h == a.n_heads;
+    float sum = 0.0;
     for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP) {
         head[c] = projected(t, h, c);
-        squares += head[c] * head[c];
+        sum += head[c];
     }
-    float factor = inversesqrt(workgroup_sum(squares) / float(DIM) + a.eps);
-    for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP)
-        head[c] *= factor * F32s(norm).v[c];
+    if (LAYER_NORM != 0 && is_key) {
+        float mean = workgroup_sum(sum) / float(DIM);
+        barrier();
+        for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP)
+            head[c] -= mean;
+    }
+    if (LAYER_NORM == 0 || is_key)
+        norm_head(is_key ? a.k_norm : a.q_norm, LAYER_NORM != 0);
     barrier();
-    const uint pairs = ROTARY / 2;
+    const uint pairs = ROTARY / 2, apart = INTERLEAVED != 0 ? 1 : pairs;
     for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP) {
         float v = head[c];
         if (c < ROTARY) {
-            uint pair = c < pairs ? c : c - pairs;
-            float other = c < pairs ? -head[c + pairs] : head[pair];
+            bool is_first = INTERLEAVED != 0 ? c % 2 == 0 : c < pairs;
+            uint pair = INTERLEAVED != 0 ? c / 2 : c % max(pairs, 1);
+            float other = is_first ? -head[c + apart] : head[c - apart];
             v = v * held_at(r, DIM + 2 * pair) + other * held_at(r, DIM + 2 * pair + 1);
         }
         turned[c] = v;

@@ -104,7 +104,7 @@ struct arch_store {
  *   attention   keys (normalised and rotated), values: [n_kv_heads][head_dim]
  *   latent      latents (normalised) [kv_lora_rank], rotary keys (rotated, every channel at its own index);
  *               with q8_0 both are one store
- *   indexer     after attention's: index keys, then the window of the unfinished block
+ *   indexer     after attention's or the latents': index keys, then the window of the unfinished block
  *   n-grams     last inputs of the convolution [(taps - 1) * dilation][streams][hidden]
  *   delta net   last inputs of the convolution [conv_kernel - 1][channels], then
  *               S [n_v_heads][v_head_dim][k_head_dim] */

@@ -6,13 +6,13 @@
  * The KV cache has keys (ready for the product), then values, [n_kv_heads][head_dim] for each position. */
 #include <stdlib.h>
 
+#include "arch/index.h"
 #include "arch/loader.h"
 #include "arch/part.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "ops/add.h"
 #include "ops/gqa/gqa.h"
-#include "ops/indexer/indexer.h"
 #include "ops/linear/linear.h"
 
 struct gqa_layer {
@@ -25,15 +25,14 @@ struct gqa_mixer {
     const struct part_room *room;
     const struct gqa_config *config;
     struct gqa op;
-    struct indexer indexer;   /* unused without index heads */
+    struct index_part index;
     struct add add;           /* adds o_proj's biases */
     struct gqa_layer *layers; /* [n_layers] */
-    /* sizes of one sequence's parts of own[PARTIAL] and own[SCORES] in batched decode */
-    uint64_t partial_bytes, scores_bytes;
+    uint64_t partial_bytes;   /* size of one sequence's part of own[PARTIAL] in batched decode */
 };
 
-/* indices into room->own */
-enum { Q, PARTIAL, INDEX_Q, SCORES, CHOSEN };
+/* indices into room->own; the rest is the indexer's */
+enum { Q, PARTIAL };
 enum { PARTIAL_ALIGN = 16 };
 
 static uint32_t query_rows(const struct gqa_config *c)
@@ -54,11 +53,6 @@ static uint32_t in_rows(const struct gqa_config *c)
     return index_row(c) + (x->n_heads > 0 ? (x->n_heads + 1) * x->dim : 0);
 }
 
-static struct kv_choice choice_of(const struct index_config *x)
-{
-    return (struct kv_choice){x->n_heads ? x->ratio : 0, x->n_heads ? x->budget : 0};
-}
-
 static struct gqa_shape shape_of(const struct config *c, const struct gqa_config *g, enum kv_type type)
 {
     static const enum attention_norm norms[] = {[QK_NORM_NONE] = ATTENTION_NORM_NONE,
@@ -75,27 +69,8 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
                               .biased = g->biased,
                               .sinks = g->sinks,
                               .window = g->window,
-                              .choice = choice_of(&g->index),
-                              .scale = g->scale};
-}
-
-static struct indexer_shape indexer_of(const struct config *c, const struct index_config *x,
-                                       enum kv_type type)
-{
-    return (struct indexer_shape){.n_heads = x->n_heads,
-                                  .dim = x->dim,
-                                  .rotary_dim = x->rotary_dim,
-                                  .choice = choice_of(x),
-                                  .eps = c->rms_eps,
-                                  .kv_type = type};
-}
-
-/* Returns the bytes of the indexer's scores for chunks of up to n tokens. */
-static uint64_t scores_bytes(const struct config *c, const struct gqa_config *g, const struct exec_caps *caps,
-                             uint32_t n)
-{
-    const struct indexer_shape shape = indexer_of(c, &g->index, KV_TYPE_F32);
-    return g->index.n_heads ? sizeof(float) * indexer_scratch(&shape, caps, n, config_longest_context(c)) : 0;
+                               .choice = index_choice(&g->index),
+                               .scale = g->scale};
 }
 
 /* Returns the bytes of partial results of chunks of up to n tokens, as without a window. */
@@ -116,37 +91,7 @@ static void gqa_needs(const struct config *c, const struct part_config *p, const
     *out = (struct part_needs){.proj = in_rows(g), .mixed = ctx, .widest = ctx};
     out->own[Q] = max_chunk * ctx;
     out->own[PARTIAL] = size_max(partial_bytes(c, g, caps, max_chunk), n_batched * alone) / sizeof(float);
-    if (!g->index.n_heads)
-        return;
-    alone = size_round_up(scores_bytes(c, g, caps, 1), PARTIAL_ALIGN);
-    out->own[INDEX_Q] = (uint64_t)max_chunk * g->index.n_heads * g->index.dim;
-    out->own[SCORES] = size_max(scores_bytes(c, g, caps, max_chunk), n_batched * alone) / sizeof(float);
-    out->own[CHOSEN] = (uint64_t)max_chunk * (g->index.budget + 1);
-}
-
-/* Returns the type of index keys; blocks are chosen by them, so they keep more bits than q8_0 has. */
-static enum kv_type index_type(enum kv_type type)
-{
-    return type == KV_TYPE_Q8_0 ? KV_TYPE_F16 : type;
-}
-
-/* off: where the rows of keys and values end in a block. */
-static void index_stores(const struct index_config *x, uint64_t off, enum kv_type type,
-                         struct arch_stores *out)
-{
-    struct arch_store t = {.kind = ARCH_ROWS,
-                           .type = index_type(type),
-                           .width = x->dim,
-                           .head = x->dim,
-                           .stride = x->ratio,
-                           .off = off};
-    t.pitch = (uint32_t)arch_store_bytes(&t);
-    arch_add_store(out, &t);
-    if (x->ratio > 1)
-        arch_add_store(out, &(struct arch_store){.kind = ARCH_FIXED,
-                                                 .type = KV_TYPE_F32,
-                                                 .width = (uint64_t)(x->ratio - 1) * (x->dim + x->rotary_dim),
-                                                 .copies = 2});
+    index_needs(c, &g->index, caps, max_chunk, out);
 }
 
 static void gqa_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
@@ -162,8 +107,7 @@ static void gqa_stores(const struct part_config *p, enum kv_type type, struct ar
     arch_add_store(out, &t);
     t.off = (uint64_t)t.pitch << KV_BLOCK_SHIFT;
     arch_add_store(out, &t);
-    if (c->index.n_heads)
-        index_stores(&c->index, 2 * t.off, type, out);
+    index_stores(&c->index, 2 * t.off, type, out);
 }
 
 static void gqa_part_close(void *self)
@@ -191,14 +135,10 @@ static int gqa_part_open(void **self, const struct part_room *room, const struct
     q->room = room;
     q->config = &p->gqa;
     q->partial_bytes = size_round_up(partial_bytes(room->config, q->config, &caps, 1), PARTIAL_ALIGN);
-    q->scores_bytes = size_round_up(scores_bytes(room->config, q->config, &caps, 1), PARTIAL_ALIGN);
     q->layers = mem_new(room->config->n_layers, sizeof *q->layers, e);
     int rc = q->layers ? gqa_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
-    if (rc == 0 && q->config->index.n_heads) {
-        const struct indexer_shape index =
-            indexer_of(room->config, &q->config->index, index_type(room->kv_type));
-        rc = indexer_open(&q->indexer, room->exec, &index, e);
-    }
+    if (rc == 0)
+        rc = index_open(&q->index, room, PART_ATTENTION, &q->config->index, q->config->rope, e);
     if (rc == 0 && q->config->out_biased)
         rc = add_open(&q->add, room->exec, e);
     if (rc < 0) {
@@ -231,52 +171,21 @@ static int gqa_load(void *self, struct loader *l, uint32_t layer, const struct p
     return rc < 0 ? rc : loader_vectors(l, layer, t + GQA_INDEX_K_NORM, 1, &y->index_k_norm, e);
 }
 
-/* Returns where the list of a token is. */
-static uint64_t chosen_at(const struct gqa_mixer *q, uint32_t token)
-{
-    return q->room->own[PART_ATTENTION][CHOSEN].address +
-           (uint64_t)token * (q->config->index.budget + 1) * sizeof(uint32_t);
-}
-
-/* idx: which of the calls that may run concurrently it is. */
-static struct indexer_call index_call_of(const struct gqa_mixer *q, const struct part_call *call,
-                                         const struct part_tokens *part, uint32_t idx)
-{
-    const struct part_room *r = q->room;
-    const struct gqa_layer *y = &q->layers[call->layer];
-    const struct index_config *x = &q->config->index;
-    const struct arch_store *rows = &call->stores[2], *window = &call->stores[x->ratio > 1 ? 3 : 2];
-    uint64_t bytes = arch_store_bytes(window), from = part->from * sizeof(float);
-    uint32_t stride = in_rows(q->config), is_odd = part->of.parity != 0;
-    return (struct indexer_call){.proj =
-                                     r->proj.address + from * stride + index_row(q->config) * sizeof(float),
-                                 .q_norm = y->index_q_norm,
-                                 .k_norm = y->index_k_norm,
-                                 .rope = part->rope,
-                                 .window_in = part->of.recurrent + window->off + is_odd * bytes,
-                                 .window_out = part->of.recurrent_out + window->off + !is_odd * bytes,
-                                 .blocks = part->of.kv_blocks,
-                                 .q = r->own[PART_ATTENTION][INDEX_Q].address + from * x->n_heads * x->dim,
-                                 .scores = r->own[PART_ATTENTION][SCORES].address + idx * q->scores_bytes,
-                                 .chosen = chosen_at(q, part->from),
-                                 .n = part->n,
-                                 .pos = part->of.pos,
-                                 .stride = stride,
-                                 .layer_off = (uint32_t)rows->off};
-}
-
 /* Chooses the blocks that the chunk's tokens see. */
 static void choose(const struct gqa_mixer *q, const struct part_call *call)
 {
-    struct part_tokens parts[PART_MOST_TOKENS];
-    struct indexer_call calls[PART_MOST_TOKENS];
-    uint32_t n = part_tokens_with_state(q->room, call->chunk, q->config->rope, parts);
-    for (uint32_t i = 0; i < n; i++)
-        calls[i] = index_call_of(q, call, &parts[i], call->chunk->each ? i : 0);
-    if (call->chunk->each)
-        indexer_run(&q->indexer, q->room->exec, calls, n);
-    for (uint32_t i = 0; !call->chunk->each && i < n; i++)
-        indexer_run(&q->indexer, q->room->exec, &calls[i], 1);
+    const struct gqa_layer *y = &q->layers[call->layer];
+    const struct index_config *x = &q->config->index;
+    uint32_t stride = in_rows(q->config);
+    uint64_t queries = q->room->proj.address + index_row(q->config) * sizeof(float);
+    index_run(&q->index, call,
+              &(struct index_inputs){.queries = queries,
+                                     .keys = queries + (uint64_t)x->n_heads * x->dim * sizeof(float),
+                                     .stride = stride,
+                                     .key_stride = stride,
+                                     .q_norm = y->index_q_norm,
+                                     .k_norm = y->index_k_norm,
+                                     .stores = call->stores + 2});
 }
 
 static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call *call,
@@ -294,7 +203,7 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                              .sinks = y->sinks,
                              .rope = part->rope,
                              .blocks = keys->kind == ARCH_WINDOW ? part->of.ring_blocks : part->of.kv_blocks,
-                             .chosen = q->config->index.n_heads ? chosen_at(q, part->from) : 0,
+                             .chosen = index_list_at(&q->index, part->from),
                              .q = r->own[PART_ATTENTION][Q].address + from * y->out.cols,
                              .partial =
                                  r->own[PART_ATTENTION][PARTIAL].address + part->from * q->partial_bytes,

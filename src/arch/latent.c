@@ -3,11 +3,15 @@
  *                                                    8 dispatches, 5 of them of mla
  *   without q_a: [q, kv_a] = W norm(x)               one less
  *   latents on matrix units, for long sequences      one more
+ *   with an indexer: [q_a, kv_a, index key, weights] = W norm(x);  [q, index queries] = q_b norm(q_a);
+ *   indexer (ops/indexer/indexer.h)
+ *   A layer without one may use the choice of a layer before it (config.h).
  *
  * A row of the KV cache is a latent (normalised) followed by its rotary key (rotated, every channel at its
  * own index). */
 #include <stdlib.h>
 
+#include "arch/index.h"
 #include "arch/loader.h"
 #include "arch/part.h"
 #include "base/err.h"
@@ -22,8 +26,9 @@ static const float LATENT_EPS = 1e-6f;
 
 struct latent_layer {
     uint64_t q_norm, kv_norm;
-    struct linear in;  /* outputs: q_a or q, the latent, the rotary key */
-    struct linear q_b; /* only in models with q_a */
+    uint64_t index_norm; /* weights of the index key's layer norm, then its biases */
+    struct linear in;    /* outputs: q_a or q, the latent, the rotary key; the index key, weights */
+    struct linear q_b;   /* only in models with q_a; outputs: q, the index queries */
     struct mla_matrices mla;
     struct linear out;
 };
@@ -32,10 +37,11 @@ struct latent {
     const struct part_room *room;
     const struct latent_config *config;
     struct mla op;
+    struct index_part index;
     struct latent_layer *layers; /* [n_layers] */
 };
 
-/* indices into room->own */
+/* indices into room->own; the rest is the indexer's */
 enum { Q, SCRATCH };
 
 /* The number of rows of all heads' queries. */
@@ -44,15 +50,27 @@ static uint32_t q_rows(const struct latent_config *c)
     return c->n_heads * (c->nope_dim + c->rope_dim);
 }
 
+/* The number of outputs of q_b. */
+static uint32_t q_b_rows(const struct latent_config *c)
+{
+    return q_rows(c) + c->index.n_heads * c->index.dim;
+}
+
 /* The index of the latent in the outputs of the fused product; the number of these outputs. */
 static uint32_t kv_at(const struct latent_config *c)
 {
     return c->q_lora_rank ? c->q_lora_rank : q_rows(c);
 }
 
-static uint32_t in_rows(const struct latent_config *c)
+/* The index of the index key in them. */
+static uint32_t index_at(const struct latent_config *c)
 {
     return kv_at(c) + c->kv_lora_rank + c->rope_dim;
+}
+
+static uint32_t in_rows(const struct latent_config *c)
+{
+    return index_at(c) + (c->index.n_heads ? c->index.dim + c->index.n_heads : 0);
 }
 
 static struct mla_shape shape_of(const struct config *c, const struct latent_config *m, enum kv_type type)
@@ -67,7 +85,8 @@ static struct mla_shape shape_of(const struct config *c, const struct latent_con
                                   (float)rope_softmax_scale(&c->ropes[m->rope], m->nope_dim + m->rope_dim),
                               .eps = LATENT_EPS,
                               .kv_type = type,
-                              .keys_by_rows = c->has_kv_b};
+                              .keys_by_rows = c->has_kv_b,
+                              .choice = index_choice(&m->index)};
 }
 
 static void latent_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
@@ -77,8 +96,9 @@ static void latent_needs(const struct config *c, const struct part_config *p, co
     const struct mla_shape shape = shape_of(c, m, KV_TYPE_F32);
     uint64_t ctx = (uint64_t)m->n_heads * m->v_dim;
     *out = (struct part_needs){.proj = in_rows(m), .mixed = ctx, .widest = size_max(ctx, m->q_lora_rank)};
-    out->own[Q] = m->q_lora_rank ? (uint64_t)max_chunk * q_rows(m) : 0;
+    out->own[Q] = m->q_lora_rank ? (uint64_t)max_chunk * q_b_rows(m) : 0;
     out->own[SCRATCH] = mla_scratch_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
+    index_needs(c, &m->index, caps, max_chunk, out);
 }
 
 static void latent_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
@@ -93,13 +113,14 @@ static void latent_stores(const struct part_config *p, enum kv_type type, struct
                            .pitch = kv_row_bytes(type, row)};
     if (type == KV_TYPE_Q8_0) { /* the scales of both come after the codes of both */
         arch_add_store(out, &t);
-        return;
+    } else {
+        t.width = t.head = rank;
+        arch_add_store(out, &t);
+        t.width = t.head = c->rope_dim;
+        t.off = kv_row_bytes(type, rank);
+        arch_add_store(out, &t);
     }
-    t.width = t.head = rank;
-    arch_add_store(out, &t);
-    t.width = t.head = c->rope_dim;
-    t.off = kv_row_bytes(type, rank);
-    arch_add_store(out, &t);
+    index_stores(&c->index, (uint64_t)t.pitch << KV_BLOCK_SHIFT, type, out);
 }
 
 static void latent_close(void *self)
@@ -131,6 +152,8 @@ static int latent_open(void **self, const struct part_room *room, const struct p
     d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
     uint64_t scratch = room->own[PART_LATENT][SCRATCH].address;
     int rc = d->layers ? mla_open(&d->op, room->exec, &shape, scratch, e) : ERR_MEMORY;
+    if (rc == 0)
+        rc = index_open(&d->index, room, PART_LATENT, &d->config->index, d->config->rope, e);
     if (rc < 0) {
         latent_close(d);
         *self = NULL;
@@ -153,12 +176,16 @@ static int latent_load(void *self, struct loader *l, uint32_t layer, const struc
 {
     struct latent *d = self;
     struct latent_layer *y = &d->layers[layer];
-    const struct part_tensor in[] = {t[LATENT_Q_A], t[LATENT_KV_A]};
-    int rc = loader_fused(l, layer, in, 2, &y->in, e);
+    const struct part_tensor in[] = {t[LATENT_Q_A], t[LATENT_KV_A], t[LATENT_INDEX_K],
+                                     t[LATENT_INDEX_WEIGHTS]},
+                             q[] = {t[LATENT_Q_B], t[LATENT_INDEX_Q]};
+    int rc = loader_fused(l, layer, in, 4, &y->in, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + LATENT_Q_NORM, 1, &y->q_norm, e);
     if (rc == 0 && t[LATENT_Q_B].cols)
-        rc = loader_fused(l, layer, t + LATENT_Q_B, 1, &y->q_b, e);
+        rc = loader_fused(l, layer, q, 2, &y->q_b, e);
+    if (rc == 0)
+        rc = loader_vectors(l, layer, t + LATENT_INDEX_K_NORM, 2, &y->index_norm, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + LATENT_KV_NORM, 1, &y->kv_norm, e);
     if (rc == 0)
@@ -181,12 +208,30 @@ static uint64_t run_query(const struct latent *d, const struct part_call *call, 
                                      .norm = y->q_norm,
                                      .y = q,
                                      .x_stride = *stride,
-                                     .y_stride = q_rows(d->config),
+                                     .y_stride = q_b_rows(d->config),
                                      .n = call->chunk->n,
                                      .eps = LATENT_EPS,
                                      .f16_scratch = r->f16_scratch.address});
-    *stride = q_rows(d->config);
+    *stride = q_b_rows(d->config);
     return q;
+}
+
+/* Chooses the positions that the chunk's tokens see. q: their queries. */
+static void choose(const struct latent *d, const struct part_call *call, uint64_t q, uint32_t stride)
+{
+    const struct latent_layer *y = &d->layers[call->layer];
+    const struct index_config *x = &d->config->index;
+    uint64_t key = d->room->proj.address + index_at(d->config) * sizeof(float);
+    index_run(&d->index, call,
+              &(struct index_inputs){.queries = q + q_rows(d->config) * sizeof(float),
+                                     .keys = key,
+                                     .weights = key + x->dim * sizeof(float),
+                                     .stride = stride,
+                                     .key_stride = in_rows(d->config),
+                                     .weight_stride = in_rows(d->config),
+                                     .k_norm = y->index_norm,
+                                     .k_bias = y->index_norm + x->dim * sizeof(float),
+                                     .stores = call->stores + (d->room->kv_type == KV_TYPE_Q8_0 ? 1 : 2)});
 }
 
 /* q: the queries of the chunk. */
@@ -202,6 +247,7 @@ static void attend(const struct latent *d, const struct part_call *call, const s
                                .norm = y->kv_norm,
                                .rope = part->rope,
                                .blocks = part->of.kv_blocks,
+                               .chosen = index_list_at(&d->index, part->from),
                                .matrices = &y->mla,
                                .dst = r->mixed.address + from * y->out.cols,
                                .use_f16 = r->uses_f16,
@@ -218,6 +264,8 @@ static void latent_run(const void *self, const struct part_call *call)
     const struct latent *d = self;
     uint32_t stride;
     uint64_t q = run_query(d, call, &stride);
+    if (d->config->index.n_heads)
+        choose(d, call, q, stride);
     for (uint32_t i = 0; i < part_n_sequences(call->chunk); i++) {
         const struct part_tokens part = part_tokens_of(d->room, call->chunk, d->config->rope, i);
         attend(d, call, &part, q, stride);

@@ -50,6 +50,12 @@ const struct part_config *config_mixer(const struct config *c, uint32_t layer)
     return config_part(c, layer, block);
 }
 
+bool config_shares_choice(const struct config *c, uint32_t layer)
+{
+    const struct part_config *p = config_mixer(c, layer);
+    return p->kind == PART_LATENT && p->latent.index.ratio > 0 && p->latent.index.n_heads == 0;
+}
+
 uint32_t config_window(const struct config *c, uint32_t layer)
 {
     const struct part_config *p = config_mixer(c, layer);

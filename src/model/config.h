@@ -33,11 +33,16 @@ enum qk_norm { QK_NORM_NONE, QK_NORM_HEADS, QK_NORM_ALL };
 
 /* An indexer (ops/indexer/indexer.h): a token sees the best blocks of positions up to a budget. */
 struct index_config {
-    uint32_t n_heads; /* 0: every token sees everything */
+    /* 0: the layer has no indexer. If it has a ratio, its tokens see what the last layer before it with an
+     * indexer has chosen for them */
+    uint32_t n_heads;
     uint32_t dim;
-    uint32_t ratio;  /* positions of a block, a power of two */
+    uint32_t ratio;  /* positions of a block, a power of two; 0: every token sees everything */
     uint32_t budget; /* blocks */
     uint32_t rotary_dim;
+    bool weighted;    /* the heads' scores have weights, a projection of the hidden state */
+    bool layer_norm;  /* of the key, with biases; queries have no norm */
+    bool interleaved; /* rotates the pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2) */
 };
 
 struct gqa_config {
@@ -77,8 +82,9 @@ struct latent_config {
     uint32_t n_heads;
     uint32_t q_lora_rank; /* 0: plain q_proj */
     uint32_t kv_lora_rank, nope_dim, rope_dim, v_dim;
-    uint32_t rope;    /* index into config.ropes */
-    bool interleaved; /* rotates the pairs (2i, 2i+1) instead of (i, i + rope_dim/2) */
+    uint32_t rope;             /* index into config.ropes */
+    bool interleaved;          /* rotates the pairs (2i, 2i+1) instead of (i, i + rope_dim/2) */
+    struct index_config index; /* its queries are projections of q_a */
 };
 
 struct dense_config {
@@ -228,6 +234,8 @@ static inline bool config_has_experts(const struct config *c, uint32_t i)
 const struct part_config *config_first(const struct config *c, enum part_kind kind);
 /* Returns the description of the layer's first mixer. */
 const struct part_config *config_mixer(const struct config *c, uint32_t layer);
+/* Returns whether a layer's tokens see what a layer before it has chosen for them. */
+bool config_shares_choice(const struct config *c, uint32_t layer);
 /* Returns the positions that layer i's mixer sees; 0: all. */
 uint32_t config_window(const struct config *c, uint32_t layer);
 

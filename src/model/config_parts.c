@@ -262,6 +262,76 @@ void config_read_latent(struct config *c, struct json_view *v)
     config_read_rope(c, v, true);
 }
 
+/* Checks that all layers are of the only kind, if they are listed. */
+static void expect_layer_types(const struct config *c, struct json_view *v, const char *expected)
+{
+    const json_t *list = list_of_layers(c, v, "layer_types");
+    for (uint32_t i = 0; v->rc == 0 && list && i < c->n_layers; i++)
+        if (!json_is_text(json_array_get(list, i), expected))
+            v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: layer_types[%u]: expected %s", v->where, i, expected);
+}
+
+/* Returns whether layer i makes a choice of its own: by a list, a pattern, or a period. */
+static bool is_full(struct json_view *v, uint32_t i)
+{
+    const char *key = json_view_get(v, "indexer_types") ? "indexer_types" : "index_topk_pattern";
+    const json_t *types = json_view_get(v, key), *one = json_array_get(types, i);
+    if (!types) {
+        uint32_t every = json_view_u32_or(v, "index_topk_freq", 1, 1, CONFIG_MAX_LAYERS),
+                 from = json_view_u32_or(v, "index_skip_topk_offset", 2, 0, CONFIG_MAX_LAYERS);
+        return i < from || every == 0 || (i + 1 - from) % every == 0;
+    }
+    const char *text = json_string_value(types), letter = text && i < strlen(text) ? text[i] : 0;
+    bool full = letter == 'F' || json_is_text(one, "full");
+    if (v->rc == 0 && !full && letter != 'S' && !json_is_text(one, "shared"))
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s[%u]: expected full or shared for each layer", v->where,
+                        key, i);
+    return full;
+}
+
+/* Gives layers without a choice of their own a part without an indexer. */
+static void share_choices(struct config *c, struct json_view *v, const struct part_config *full)
+{
+    struct part_config *shared = NULL;
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
+        if (is_full(v, i) || v->rc < 0)
+            continue;
+        if (i == 0)
+            v->rc = err_set(v->e, ERR_FORMAT, "%s: layer 0 uses the choice of a layer before it", v->where);
+        if (!shared) {
+            shared = config_add_part(c, PART_LATENT);
+            shared->latent = full->latent;
+            shared->latent.index.n_heads = 0;
+        }
+        c->layers[i].blocks[0].part = (uint32_t)(shared - c->parts);
+    }
+}
+
+void config_read_indexed_latent(struct config *c, struct json_view *v, const struct index_config *defaults)
+{
+    config_read_latent(c, v);
+    expect_layer_types(c, v, "indexed_attention");
+    config_expect(v, "mlp_bias", false);
+    struct part_config *full = only(c, PART_LATENT);
+    struct latent_config *m = &full->latent;
+    struct index_config *x = &m->index;
+    x->n_heads = json_view_u32_or(v, "index_n_heads", defaults->n_heads, 1, CONFIG_MAX_HEADS);
+    x->dim = json_view_u32_or(v, "index_head_dim", 128, 1, CONFIG_MAX_HEAD_DIM);
+    x->ratio = 1;
+    x->budget = json_view_u32_or(v, "index_topk", 2048, 1, CONFIG_MAX_BUDGET);
+    x->rotary_dim = m->rope_dim;
+    x->weighted = x->layer_norm = true;
+    x->interleaved = json_view_bool_or(v, "indexer_rope_interleave", defaults->interleaved);
+    config_check_multiple(v, "index_head_dim", x->dim, CONFIG_FOUR);
+    if (v->rc == 0 && m->rope_dim > x->dim)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: index_head_dim is %u, expected at least %u rotary channels",
+                        v->where, x->dim, m->rope_dim);
+    if (v->rc == 0 && !m->q_lora_rank)
+        v->rc =
+            err_set(v->e, ERR_UNSUPPORTED, "%s: key q_lora_rank is missing: an indexer needs it", v->where);
+    share_choices(c, v, full);
+}
+
 /* ---- feed-forward ---- */
 
 /* Returns `key`, or its other name if only that one is there. */
@@ -329,9 +399,10 @@ void config_read_sigmoid_router(struct config *c, struct json_view *v)
     struct router_config *r = &c->router;
     r->sigmoid = true;
     config_read_experts(c, v, "n_routed_experts");
-    r->n_groups = json_view_u32_or(v, "n_group", 1, 1, CONFIG_MAX_EXPERTS);
-    r->keep_groups = json_view_u32_or(v, "topk_group", 1, 1, CONFIG_MAX_EXPERTS);
-    r->scale = (float)json_view_real_or(v, "routed_scaling_factor", 1, 1e-6, 1e6);
+    uint32_t groups = r->n_groups ? r->n_groups : 1, keep = r->keep_groups ? r->keep_groups : 1;
+    r->n_groups = json_view_u32_or(v, "n_group", groups, 1, CONFIG_MAX_EXPERTS);
+    r->keep_groups = json_view_u32_or(v, "topk_group", keep, 1, CONFIG_MAX_EXPERTS);
+    r->scale = (float)json_view_real_or(v, "routed_scaling_factor", (double)r->scale, 1e-6, 1e6);
     expect_text(v, "topk_method", "noaux_tc");
     expect_text(v, "scoring_func", "sigmoid");
     config_check_multiple(v, "n_routed_experts", c->n_experts, r->n_groups);

@@ -24,6 +24,7 @@ enum {
     CONFIG_MAX_EXPERTS = 1 << 16,
     CONFIG_MAX_SHARED = 64,
     CONFIG_MAX_CONV = 64,
+    CONFIG_MAX_BUDGET = 1 << 20,
 };
 
 /* Operations read channels in fours: those of attention heads, of latents and of a dense part's inner
@@ -83,6 +84,9 @@ void config_read_indexed_hybrid(struct config *c, struct json_view *v);
 /* Reads what DeepSeek-V3 and Kimi-K2 have in common: latent attention, dense layers before those with
  * experts. */
 void config_read_latent(struct config *c, struct json_view *v);
+/* Does so for GLM-5 and DeepSeek-V3.2, whose attention has an indexer in some layers or all. defaults: its
+ * heads, and which channels it rotates, where the configuration does not say so. */
+void config_read_indexed_latent(struct config *c, struct json_view *v, const struct index_config *defaults);
 
 /* Reads the first table of angles. Its dim must be set. takes_yarn: rope_type may be yarn. */
 void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);

@@ -8,7 +8,8 @@
 static const struct family *const families[] = {
     &family_qwen35moe,   &family_qwen3moe, &family_deepseek3, &family_glm4moe,
     &family_qwen3next,   &family_kimik2,   &family_minimaxm2, &family_gptoss,
-    &family_glm4moelite, &family_qwen4exp, &family_gemma4,
+    &family_glm4moelite, &family_qwen4exp, &family_gemma4,   &family_glmdsa,
+    &family_deepseek32,
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
@@ -23,7 +24,7 @@ const struct family *family_find(const char *model_type)
 
 const struct family *family_of_keys(const struct json_view *v)
 {
-    for (size_t i = 0; i < N_FAMILIES; i++)
+    for (size_t i = N_FAMILIES; i-- > 0;) /* DeepSeek-V3.2 has the keys of DeepSeek-V3 and more */
         if (families[i]->own_key && json_view_get(v, families[i]->own_key))
             return families[i];
     return NULL;

@@ -61,6 +61,8 @@ static void latent(const struct config *c, const struct part_config *p, struct p
     const struct latent_config *m = &p->latent;
     uint32_t rank = m->kv_lora_rank, q_rows = m->n_heads * (m->nope_dim + m->rope_dim), lora = m->q_lora_rank;
     uint32_t one = c->has_kv_b, two = !c->has_kv_b;
+    const struct index_config *x = &m->index;
+    uint32_t has_index = x->n_heads > 0;
     const struct part_tensor all[] = {
         [LATENT_Q_A] = {"self_attn.q_proj", lora ? lora : q_rows, c->hidden},
         [LATENT_Q_NORM] = {"self_attn.q_a_layernorm.weight", 0, lora},
@@ -71,6 +73,11 @@ static void latent(const struct config *c, const struct part_config *p, struct p
         [LATENT_EMBED_Q] = {"self_attn.embed_q", m->n_heads * rank, two * m->nope_dim},
         [LATENT_UNEMBED] = {"self_attn.unembed_out", m->n_heads * m->v_dim, two * rank},
         [LATENT_OUT] = {"self_attn.o_proj", c->hidden, m->n_heads * m->v_dim},
+        [LATENT_INDEX_Q] = {"self_attn.indexer.wq_b", x->n_heads * x->dim, has_index * lora},
+        [LATENT_INDEX_K] = {"self_attn.indexer.wk", x->dim, has_index * c->hidden},
+        [LATENT_INDEX_WEIGHTS] = {"self_attn.indexer.weights_proj", x->n_heads, has_index * c->hidden},
+        [LATENT_INDEX_K_NORM] = {"self_attn.indexer.k_layernorm.weight", 0, has_index * x->dim},
+        [LATENT_INDEX_K_BIAS] = {"self_attn.indexer.k_layernorm.bias", 0, has_index * x->dim},
     };
     memcpy(t, all, sizeof all);
     if (lora)

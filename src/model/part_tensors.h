@@ -53,6 +53,11 @@ enum latent_tensor {
     LATENT_EMBED_Q,
     LATENT_UNEMBED,
     LATENT_OUT,
+    LATENT_INDEX_Q, /* the indexer's queries, its key, the weights of its heads */
+    LATENT_INDEX_K,
+    LATENT_INDEX_WEIGHTS,
+    LATENT_INDEX_K_NORM,
+    LATENT_INDEX_K_BIAS,
 };
 enum dense_tensor { DENSE_GATE, DENSE_UP, DENSE_DOWN };
 enum experts_tensor {

@@ -52,30 +52,6 @@ static void share_softmax(struct attention *op)
     op->gpu.f16_rows = ATTENTION_PREFILL_ROWS;
 }
 
-/* Lists of random blocks (ops/attention/choice.h); rows of tokens that see everything are out of range. */
-static struct test_buffer *make_lists(struct kernel_test *l, const struct gqa_shape *c, uint32_t pos,
-                                      uint32_t n)
-{
-    const struct kv_choice *choice = &c->choice;
-    uint64_t numbers = (uint64_t)n * (choice->budget + 1);
-    uint32_t *lists = choice->ratio ? mem_new(numbers, sizeof *lists, &l->err) : NULL, *to = lists;
-    if (!lists)
-        return kt_bytes(l, NULL, 4);
-    memset(lists, 0xff, numbers * sizeof *lists);
-    for (uint32_t t = 0; t < n; t++, to += choice->budget + 1) {
-        uint32_t n_blocks = (pos + t + 1) / choice->ratio, left = choice->budget;
-        if (pos + t < kv_choice_from(choice))
-            continue;
-        for (uint32_t b = 0; b < n_blocks; b++)
-            if (kt_random(l) % (n_blocks - b) < left)
-                to[choice->budget - left--] = b;
-        to[choice->budget] = n_blocks;
-    }
-    struct test_buffer *chosen = kt_bytes(l, lists, numbers * sizeof *lists);
-    free(lists);
-    return chosen;
-}
-
 static void describe_positions(const struct gqa_shape *c, char *text, size_t size)
 {
     *text = '\0';
@@ -106,7 +82,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
     struct test_buffer *qn = kt_floats(l, (uint64_t)c->n_heads * c->head_dim, 0.5f, 3),
                        *kn = kt_floats(l, (uint64_t)c->n_kv_heads * c->head_dim, 0.5f, 3);
     struct test_buffer *bias = kt_floats(l, stride, -1, 1), *sinks = kt_floats(l, c->n_heads, -3, 12);
-    struct test_buffer *chosen = make_lists(l, c, pos, n);
+    struct test_buffer *chosen = kt_lists(l, &c->choice, pos, n);
     struct test_buffer *q = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     struct test_buffer *out = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_heads * c->head_dim);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);

@@ -14,7 +14,8 @@ static const double BOUND = 2e-6, HALF_BOUND = 1e-3;
 enum { LAYER_OFF = 256, MAX_BLOCKS = 300, OWN_BLOCKS = 4 };
 
 struct bench {
-    struct test_buffer *proj, *q_norm, *k_norm, *rope, *window, *window_out, *q, *weights, *chosen, *table;
+    struct test_buffer *proj, *q_norm, *k_norm, *k_bias, *rope, *window, *window_out, *q, *weights, *chosen,
+        *table;
     struct test_buffer *blocks[MAX_BLOCKS];
     uint32_t n_blocks, stride;
     uint64_t block; /* numbers of a block of the cache */
@@ -49,6 +50,7 @@ static void lay_out(struct kernel_test *l, const struct indexer_shape *s, uint32
     b->proj = kt_floats(l, (uint64_t)n * b->stride, -2, 2);
     b->q_norm = kt_floats(l, s->dim, 0.5f, 1.5f);
     b->k_norm = kt_floats(l, s->dim, 0.5f, 1.5f);
+    b->k_bias = kt_floats(l, s->dim, -1, 1);
     b->rope = kt_floats(l, (uint64_t)n * s->rotary_dim + 1, -1, 1);
     b->window = kt_floats(l, indexer_window(s) + 1, -1, 1);
     b->window_out = kt_bytes(l, NULL, 4 * indexer_window(s) + 4);
@@ -60,9 +62,12 @@ static void lay_out(struct kernel_test *l, const struct indexer_shape *s, uint32
 static struct indexer_call call_of(const struct bench *b, const struct indexer_shape *s, int side,
                                    uint32_t pos, uint32_t n)
 {
-    return (struct indexer_call){.proj = b->proj->on[side].address,
+    uint64_t proj = b->proj->on[side].address;
+    return (struct indexer_call){.queries = proj,
+                                 .keys = proj + sizeof(float) * s->n_heads * s->dim,
                                  .q_norm = b->q_norm->on[side].address,
                                  .k_norm = b->k_norm->on[side].address,
+                                 .k_bias = b->k_bias->on[side].address,
                                  .rope = b->rope->on[side].address,
                                  .window_in = b->window->on[side].address,
                                  .window_out = b->window_out->on[side].address,
@@ -73,14 +78,16 @@ static struct indexer_call call_of(const struct bench *b, const struct indexer_s
                                  .n = n,
                                  .pos = pos,
                                  .stride = b->stride,
+                                 .key_stride = b->stride,
                                  .layer_off = LAYER_OFF,
                                  .weight_stride = s->n_heads + 3};
 }
 
 static void describe(const struct indexer_shape *s, uint32_t pos, uint32_t n, char *text, size_t size)
 {
-    snprintf(text, size, "%u heads of %u, %u blocks of %u, %u + %u positions%s%s", s->n_heads, s->dim,
+    snprintf(text, size, "%u heads of %u, %u blocks of %u, %u + %u positions%s%s%s%s", s->n_heads, s->dim,
              s->choice.budget, s->choice.ratio, pos, n, s->weighted ? ", weights" : "",
+             s->layer_norm ? ", layer norm" : "", s->interleaved ? ", pairs" : "",
              s->kv_type == KV_TYPE_F16 ? ", f16" : "");
 }
 
@@ -159,7 +166,8 @@ static void batched_case(struct kernel_test *l, const struct indexer_shape *s, c
             break;
         for (uint64_t i = 0; i < n; i++) {
             calls[i] = call_of(&b, s, side, pos[i], 1);
-            calls[i].proj += 4 * i * b.stride;
+            calls[i].queries += 4 * i * b.stride;
+            calls[i].keys += 4 * i * b.stride;
             calls[i].rope += 4 * i * s->rotary_dim;
             calls[i].q += 4 * i * s->n_heads * s->dim;
             calls[i].chosen += 4 * i * stride;
@@ -179,19 +187,24 @@ static void batched_case(struct kernel_test *l, const struct indexer_shape *s, c
 void selftest_indexer_cases(struct kernel_test *l)
 {
     static const uint32_t pos[] = {18, 300, 3};
-    static const struct indexer_shape odd = {3, 20, 6, {3, 5}, false, 1e-6f, KV_TYPE_F32},
-                                      tokens = {5, 36, 36, {1, 40}, true, 1e-6f, KV_TYPE_F16},
-                                      next = {4, 128, 64, {4, 512}, false, 1e-6f, KV_TYPE_F16},
-                                      wide = {33, 64, 0, {16, 2}, true, 1e-6f, KV_TYPE_F32},
-                                      whole = {1, 4, 2, {256, 1}, false, 1e-6f, KV_TYPE_F32};
+    static const struct indexer_shape odd = {3, 20, 6, {3, 5}, false, false, false, 1e-6f, KV_TYPE_F32},
+                                      tokens = {5, 36, 36, {1, 40}, true, true, false, 1e-6f, KV_TYPE_F16},
+                                      next = {4, 128, 64, {4, 512}, false, false, false, 1e-6f, KV_TYPE_F16},
+                                      wide = {33, 64, 0, {16, 2}, true, true, true, 1e-6f, KV_TYPE_F32},
+                                      whole = {1, 4, 2, {256, 1}, false, false, false, 1e-6f, KV_TYPE_F32},
+                                      pairs = {6, 24, 10, {1, 9}, true, true, true, 1e-6f, KV_TYPE_F32},
+                                      /* GLM-5's */
+        glm = {32, 128, 64, {1, 2048}, true, true, true, 1e-6f, KV_TYPE_F16};
     prepare_case(l, &odd, 254, 1);
     prepare_case(l, &odd, 253, 1); /* completes a block */
     prepare_case(l, &odd, 250, 19);
     prepare_case(l, &tokens, 255, 3);
     prepare_case(l, &wide, 14, 5);
+    prepare_case(l, &pairs, 253, 5);
     choose_case(l, &odd, 17, 1);
     choose_case(l, &odd, 10, 50);
     choose_case(l, &tokens, 900, 3);
+    choose_case(l, &pairs, 5, 20);
     choose_case(l, &next, 9001, 1);
     choose_case(l, &wide, 1000, 21);
     batched_case(l, &odd, pos, 3);
@@ -200,6 +213,8 @@ void selftest_indexer_cases(struct kernel_test *l)
     prepare_case(l, &whole, 200, 100);
     choose_case(l, &whole, 60000, 2);
     choose_case(l, &next, 2040, 30);
+    prepare_case(l, &glm, 510, 3);
+    choose_case(l, &glm, 2040, 12);
     l->is_rest = false;
     if (!kt_is_brief(l))
         choose_case(l, &next, 70001, 300);

@@ -202,6 +202,27 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
                                     .format = format};
 }
 
+struct test_buffer *kt_lists(struct kernel_test *l, const struct kv_choice *choice, uint32_t pos, uint32_t n)
+{
+    uint64_t numbers = (uint64_t)n * (choice->budget + 1);
+    uint32_t *lists = choice->ratio ? mem_new(numbers, sizeof *lists, &l->err) : NULL, *to = lists;
+    if (!lists)
+        return kt_bytes(l, NULL, 4);
+    memset(lists, 0xff, numbers * sizeof *lists);
+    for (uint32_t t = 0; t < n; t++, to += choice->budget + 1) {
+        uint32_t n_blocks = (pos + t + 1) / choice->ratio, left = choice->budget;
+        if (pos + t < kv_choice_from(choice))
+            continue;
+        for (uint32_t b = 0; b < n_blocks; b++)
+            if (kt_random(l) % (n_blocks - b) < left)
+                to[choice->budget - left--] = b;
+        to[choice->budget] = n_blocks;
+    }
+    struct test_buffer *chosen = kt_bytes(l, lists, numbers * sizeof *lists);
+    free(lists);
+    return chosen;
+}
+
 struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *buffers, uint32_t n)
 {
     struct test_buffer *t = kt_bytes(l, NULL, 8 * (uint64_t)n);

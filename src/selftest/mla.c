@@ -25,7 +25,7 @@ struct bench {
     struct kt_rows rows;
     uint32_t n, pos, n_blocks, q_stride, kv_stride;
     uint32_t n_heads; /* that the expanded form has room for; 0: its own choice */
-    struct test_buffer *blocks[MAX_BLOCKS], *table, *q, *kv, *norm, *rope, *out;
+    struct test_buffer *blocks[MAX_BLOCKS], *table, *q, *kv, *norm, *rope, *chosen, *out;
     struct weights matrices[KT_SIDES][2];
 };
 
@@ -43,6 +43,7 @@ static void lay_out(struct kernel_test *l, const struct mla_shape *c, uint32_t f
     b->kv = kt_floats(l, (uint64_t)b->n * b->kv_stride, -2, 2);
     b->norm = kt_floats(l, c->latent_dim, 0.5f, 1.5f);
     b->rope = kt_floats(l, (uint64_t)b->n * c->rope_dim, -1, 1);
+    b->chosen = kt_lists(l, &c->choice, b->pos, b->n);
     b->out = kt_bytes(l, NULL, 4 * (uint64_t)b->n * c->n_heads * c->v_dim);
     struct weights keys[KT_SIDES], values[KT_SIDES] = {0};
     if (c->keys_by_rows) {
@@ -81,6 +82,7 @@ static void run_side(struct kernel_test *l, const struct mla_shape *c, const str
                                       .norm = b->norm->on[s].address,
                                       .rope = b->rope->on[s].address,
                                       .blocks = b->table->on[s].address,
+                                      .chosen = b->chosen->on[s].address,
                                       .matrices = &matrices,
                                       .dst = b->out->on[s].address,
                                       .use_f16 = true,
@@ -108,10 +110,11 @@ static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++)
         run_side(l, c, &b, s);
     static const char *const caches[] = {"", ", f16 cache", ", q8_0 cache"};
-    char text[112];
-    snprintf(text, sizeof text, "%u heads of %u + %u, latent %u, v %u, %u + %u positions%s%s%s", c->n_heads,
+    char text[128];
+    snprintf(text, sizeof text, "%u heads of %u + %u, latent %u, v %u, %u + %u positions%s%s%s%s", c->n_heads,
              c->nope_dim, c->rope_dim, c->latent_dim, c->v_dim, pos, n, caches[c->kv_type],
-             c->form == MLA_EXPANDED ? ", expanded" : "", c->keys_by_rows ? ", kv_b" : "");
+             c->form == MLA_EXPANDED ? ", expanded" : "", c->keys_by_rows ? ", kv_b" : "",
+             c->choice.ratio ? ", chosen" : "");
     double cache = 0;
     for (uint32_t i = 0; i < b.n_blocks && i < DIFFERENT_BLOCKS; i++)
         cache = fmax(cache, kt_cache_error(l, b.blocks[i], &b.rows));
@@ -158,9 +161,9 @@ static void expanded_case(struct kernel_test *l, const struct mla_shape *c, uint
 static void q8_cases(struct kernel_test *l)
 {
     static const struct mla_shape /* fields in the order of mla.h */
-        odd = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false},
-        lone = {2, 32, 8, 76, 12, true, 0.15f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false},
-        lite = {16, 64, 64, 128, 64, true, 0.135f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false};
+        odd = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false, {0}},
+        lone = {2, 32, 8, 76, 12, true, 0.15f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false, {0}},
+        lite = {16, 64, 64, 128, 64, true, 0.135f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false, {0}};
     mla_case(l, &odd, FORMAT_Q4, 254, 3);
     mla_case(l, &lone, FORMAT_BF16, 3, 20);
     expanded_case(l, &odd, FORMAT_Q4, 100, 40, 2);
@@ -181,11 +184,32 @@ static void block_cases(struct kernel_test *l, const struct mla_shape *odd, cons
     l->is_rest = false;
 }
 
+/* Positions that an indexer chooses: one token, tokens with and without lists in both forms, rows of each
+ * type. */
+static void choice_cases(struct kernel_test *l)
+{
+    static const struct mla_shape /* fields in the order of mla.h */
+        odd = {5, 64, 16, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {1, 70}},
+        half = {6, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 33}},
+        q8 = {4, 64, 32, 64, 64, true, 0.19f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false, {1, 300}},
+        /* GLM-5's */
+        glm = {64, 192, 64, 512, 256, true, 0.0625f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 2048}};
+    mla_case(l, &odd, FORMAT_Q4, 300, 1);
+    mla_case(l, &half, FORMAT_Q4, 600, 9);
+    by_rows_case(l, &odd, FORMAT_BF16, 30, 80);
+    l->is_rest = true;
+    mla_case(l, &q8, FORMAT_Q4, 510, 3);
+    mla_case(l, &half, FORMAT_BF16, 20, 40);
+    l->is_rest = false;
+    if (!kt_is_brief(l))
+        by_rows_case(l, &glm, FORMAT_BF16, 2040, 40);
+}
+
 /* A head's dimension that groups of 64 do not divide. */
 static void small_cases(struct kernel_test *l)
 {
     static const struct mla_shape /* fields in the order of mla.h */
-        small = {3, 32, 16, 128, 20, true, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false};
+        small = {3, 32, 16, 128, 20, true, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {0}};
     by_rows_case(l, &small, FORMAT_Q8, 0, 70);
     by_rows_case(l, &small, FORMAT_Q4, 254, 3);
     mla_case(l, &small, FORMAT_BF16, 250, 40);
@@ -194,21 +218,21 @@ static void small_cases(struct kernel_test *l)
 void selftest_mla_cases(struct kernel_test *l)
 {
     static const struct mla_shape /* fields in the order of mla.h */
-        odd = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
-        narrow = {3, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false},
-        one = {1, 128, 12, 192, 64, true, 0.08f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
-        uneven = {32, 64, 4, 64, 6, true, 0.1f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
-        crowd = {64, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false},
-        v3 = {16, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
+        odd = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {0}},
+        narrow = {3, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false, {0}},
+        one = {1, 128, 12, 192, 64, true, 0.08f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {0}},
+        uneven = {32, 64, 4, 64, 6, true, 0.1f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {0}},
+        crowd = {64, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F32, MLA_FASTER, false, {0}},
+        v3 = {16, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {0}},
         /* matrix units, where present: rows that fill tiles, and rows that do not */
-        v3_f16 = {128, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
-        lite_f16 = {16, 64, 64, 128, 64, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
-        many_f16 = {48, 64, 64, 128, 20, false, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
+        v3_f16 = {128, 128, 64, 512, 128, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {0}},
+        lite_f16 = {16, 64, 64, 128, 64, true, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {0}},
+        many_f16 = {48, 64, 64, 128, 20, false, 0.135f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {0}},
         /* dims that groups of 64 do not divide */
-        lone = {5, 30, 12, 100, 7, false, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false},
-        lone_f16 = {2, 32, 8, 76, 12, true, 0.15f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
-        odd_f16 = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false},
-        narrow_f16 = {3, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F16, MLA_FASTER, false};
+        lone = {5, 30, 12, 100, 7, false, 0.15f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {0}},
+        lone_f16 = {2, 32, 8, 76, 12, true, 0.15f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {0}},
+        odd_f16 = {4, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {0}},
+        narrow_f16 = {3, 64, 4, 64, 20, false, 0.1f, 1e-3f, KV_TYPE_F16, MLA_FASTER, false, {0}};
     mla_case(l, &narrow, FORMAT_Q4, 0, 1);
     mla_case(l, &narrow, FORMAT_BF16, 250, 40);
     mla_case(l, &odd, FORMAT_F32, 254, 5);
@@ -233,6 +257,7 @@ void selftest_mla_cases(struct kernel_test *l)
     expanded_case(l, &narrow, FORMAT_MXFP4, 0, 33, 0);
     by_rows_case(l, &lone_f16, FORMAT_BF16, 3, 20);
     q8_cases(l);
+    choice_cases(l);
     l->is_rest = true;
     mla_case(l, &one, FORMAT_Q4, 0, 3);
     mla_case(l, &one, FORMAT_Q4, 513, 1);

@@ -104,7 +104,8 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
 static int run(struct bench *b, const struct indexer *indexer, const struct gqa *gqa, struct bench_time *t,
                struct moeflux_err *e)
 {
-    const struct indexer_call index = {.proj = b->index.address,
+    const struct indexer_call index = {.queries = b->index.address,
+                                       .keys = b->index.address + (uint64_t)4 * 4 * 128,
                                        .q_norm = b->norm.address,
                                        .k_norm = b->norm.address,
                                        .rope = b->rope.address,
@@ -117,6 +118,7 @@ static int run(struct bench *b, const struct indexer *indexer, const struct gqa 
                                        .n = b->n,
                                        .pos = b->pos,
                                        .stride = INDEX,
+                                       .key_stride = INDEX,
                                        .layer_off = KV_BYTES};
     const struct gqa_call call = {.qkv = b->qkv.address,
                                   .q_norm = b->norm.address,

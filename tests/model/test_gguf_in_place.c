@@ -34,7 +34,8 @@ static const char *const files[] = {NULL,
                                     "gptoss.gguf",
                                     "qwen3moe_even.gguf",
                                     "qwen4exp.gguf",
-                                    "gemma4.gguf"};
+                                    "gemma4.gguf",
+                                    "glmdsa.gguf"};
 enum { N_FILES = sizeof files / sizeof *files, MAX_VOCAB = 512 };
 /* The files whose experts keep their codes in a conversion. */
 enum { N_COMPARED = 8 };
@@ -549,6 +550,31 @@ static void indexers_and_tables_that_are_not_computed_are_refused(void **state)
     expect_patched_refused("qwen4exp.ple.ngram_size", 0, 5, ERR_FORMAT, "ple.ngram_size: expected 2 to 4");
 }
 
+/* Without the list, the layers' tensors say which of them have an indexer. */
+static void indexers_of_latents_are_those_of_a_list_or_of_tensors(void **state)
+{
+    (void)state;
+    char *bytes, *tmp = tmp_tree_new();
+    size_t len;
+    struct golden g;
+    struct moeflux_err e = {0};
+    check_ok(file_read_text(MODELS "glmdsa.gguf", 1 << 24, &bytes, &len, &e), &e);
+    replace(bytes, len, "glm-dsa.attention.indexer.types", "glm-dsa.attention.indexer.type?");
+    tmp_tree_write(tmp, "x.gguf", bytes, len);
+    golden_open(&g, MODELS "golden.safetensors");
+    assert_true(distance(tmp_tree_path(tmp, "x.gguf"), &g, N_FILES - 1, true) < 1e-4);
+    golden_close(&g);
+    replace(bytes, len, "blk.2.indexer.proj.weight", "blk.1.indexer.proj.weight");
+    tmp_tree_write(tmp, "x.gguf", bytes, len);
+    expect_file_refused(tmp, ERR_UNSUPPORTED,
+                        "tensor blk.1.indexer.proj.weight: nothing reads it; GLM-5 has");
+    replace(bytes, len, "glm-dsa.attention.indexer.top_k", "glm-dsa.attention.indexer.top_?");
+    tmp_tree_write(tmp, "x.gguf", bytes, len);
+    expect_file_refused(tmp, ERR_FORMAT, "key glm-dsa.attention.indexer.top_k: is missing");
+    free(bytes);
+    tmp_tree_remove(tmp);
+}
+
 static void experts_in_a_dense_layer_are_refused(void **state)
 {
     (void)state;
@@ -689,6 +715,7 @@ int main(void)
         cmocka_unit_test(experts_in_two_forms_are_refused_by_both_names),
         cmocka_unit_test(keys_that_streams_indexers_and_tables_need_are_named),
         cmocka_unit_test(indexers_and_tables_that_are_not_computed_are_refused),
+        cmocka_unit_test(indexers_of_latents_are_those_of_a_list_or_of_tensors),
         cmocka_unit_test(experts_in_a_dense_layer_are_refused),
         cmocka_unit_test(decays_that_have_no_logarithm_are_refused),
         cmocka_unit_test(gate_and_up_of_different_types_are_refused),

@@ -67,6 +67,7 @@ static const struct {
     {"families/minimax-odd", 32, false, PUBLISH_FOR_BLOCKS, NULL},
     {"families/kimi-odd", 128, false, PUBLISH_FOR_BLOCKS, NULL},
     {"families/glmlite-odd", 32, false, PUBLISH_FOR_BLOCKS, NULL},
+    {"families/glm5-mlx", 32, false, PUBLISH_FOR_BLOCKS, NULL},
     {"families/next-odd", 32, true, PUBLISH_FOR_BLOCKS, NULL}, /* has in_proj_qkvz */
     {"qwen3-odd/mlx", 32, false, PUBLISH_FOR_BLOCKS, "F8_E8M0"},
     {"families/glm-odd", 32, false, PUBLISH_FOR_BLOCKS, "BF16"},

@@ -1,5 +1,6 @@
-/* The states of Qwen3.8-Flash-Next and Gemma 4 on small published models, converted: chunks of any size, going
- * back, snapshots, batched decode, streamed experts. Their logits are test_golden.c's.
+/* States of models of several kinds of layers, Qwen3.8-Flash-Next, Gemma 4 and GLM-5, on small published
+ * models, converted: chunks of any size, going back, snapshots, batched decode, streamed experts. Their logits
+ * are test_golden.c's.
  *
  * suites: check asan */
 #include <setjmp.h>
@@ -18,10 +19,10 @@
 #include "sequence.h"
 #include "tmp_tree.h"
 
-enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 4 };
+enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 5 };
 static const char *const names[N_MODELS] = {
     "tests/models/families/qw4-plain", "tests/models/families/qw4-odd", "tests/models/families/gemma4-plain",
-    "tests/models/families/gemma4-odd"};
+    "tests/models/families/gemma4-odd", "tests/models/families/glm5-plain"};
 static const char *models[N_MODELS];
 static char *tmp;
 
@@ -32,12 +33,10 @@ static int convert_models(void **state)
     for (int i = 0; i < N_MODELS; i++) {
         struct moeflux_err e = {0};
         struct convert_result r;
-        char name[16];
-        snprintf(name, sizeof name, "model%d", i);
-        models[i] = tmp_tree_path(tmp, name);
+        models[i] = tmp_tree_path(tmp, strrchr(names[i], '/') + 1);
         const struct convert_options o = {.src = names[i], .dst = models[i]};
         check_ok(convert_run(&o, &r, &e), &e);
-        assert_int_equal(r.n_left_out > 0, i % 2 == 1); /* the odd ones have a vision part */
+        assert_int_equal(r.n_left_out > 0, i % 2 == 1 || i == 4); /* vision, and multi-token prediction */
     }
     return 0;
 }
@@ -179,6 +178,32 @@ static void streamed_experts_give_the_same_bytes(void **state)
     }
 }
 
+/* GLM-5's budget is 40 positions; with a larger one none of these tokens has a choice. */
+static void up_to_the_budget_a_token_sees_everything(void **state)
+{
+    (void)state;
+    char *dir = tmp_tree_new();
+    const char *wide = tmp_tree_path(dir, "wide");
+    tmp_tree_copy(names[2], wide);
+    tmp_tree_replace(wide, "config.json", "\"index_topk\": 40", "\"index_topk\": 4000");
+    for (uint32_t n = 40; n <= 41; n++) {
+        int32_t ids[TOKENS];
+        float rows[VOCAB], want[VOCAB];
+        struct sequence q = sequence_open(names[2], NULL, 64, 0, CONTEXT),
+                        all = sequence_open(wide, NULL, 64, 0, CONTEXT);
+        sequence_ids(&q, 1, ids, TOKENS);
+        sequence_eval(&q, ids, n, rows);
+        sequence_eval(&all, ids, n, want);
+        if (n == 40)
+            assert_memory_equal(rows, want, sizeof want);
+        else
+            assert_true(sequence_distance(&q, rows, want) > 1e-3f);
+        sequence_close(&q);
+        sequence_close(&all);
+    }
+    tmp_tree_remove(dir);
+}
+
 static void refuse(const char *key, const char *with, int code, const char *text)
 {
     struct moeflux_err e = {0};
@@ -214,6 +239,7 @@ int main(void)
         cmocka_unit_test(a_snapshot_continues_byte_for_byte),
         cmocka_unit_test(batched_decode_is_batch_invariant),
         cmocka_unit_test(streamed_experts_give_the_same_bytes),
+        cmocka_unit_test(up_to_the_budget_a_token_sees_everything),
         cmocka_unit_test(what_is_not_computed_is_refused),
     };
     return cmocka_run_group_tests(tests, convert_models, remove_models);

@@ -14,7 +14,8 @@
 
 enum { CONTEXT = 96, CHUNK = 16, N_PROMPT = 37, N_TOKENS = 5 };
 static const char TINY[] = "tests/models/tiny", ODD[] = "tests/models/qwen-odd/mlx",
-                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx", QWEN3[] = "tests/models/qwen3-odd/mlx";
+                  DEEPSEEK[] = "tests/models/deepseek-odd/mlx", QWEN3[] = "tests/models/qwen3-odd/mlx",
+                  GLM5[] = "tests/models/families/glm5-odd";
 
 /* How a model is opened. */
 struct setup {
@@ -195,6 +196,25 @@ static void any_split_computes_what_one_device_does(void **state)
     CHECK_SAME_LOGITS({.dir = DEEPSEEK, .device = "cpu"}, {.dir = DEEPSEEK, .device = "cpu,cpu"},
                       {.dir = DEEPSEEK, .device = "cpu,cpu", .shares = {1, 100}});
     CHECK_SAME_LOGITS({.dir = QWEN3, .device = "reference"}, {.dir = QWEN3, .device = "reference,reference"});
+}
+
+/* The second of three layers uses the first one's choice. */
+static void a_device_begins_with_a_layer_that_has_an_indexer(void **state)
+{
+    (void)state;
+    CHECK_SAME_LOGITS({.dir = GLM5, .device = "cpu"}, {.dir = GLM5, .device = "cpu,cpu"},
+                      {.dir = GLM5, .device = "cpu,cpu", .shares = {1, 100}});
+    const struct setup two = {.dir = GLM5, .device = "cpu,cpu", .shares = {1, 2}},
+                       three = {.dir = GLM5, .device = "cpu,cpu,cpu"};
+    struct moeflux_stats s;
+    struct moeflux_err e = {0};
+    struct sequence q = open_setup(&two);
+    moeflux_model_get_stats(q.m, &s);
+    assert_true(s.devices[0].end_layer == 2 && s.devices[1].end_layer == 3);
+    sequence_close(&q);
+    const struct moeflux_options o = options_of(&three);
+    sequence_refused(device_open_staged(&q.m, &o, false, &e), &e, ERR_USAGE,
+                     "--device names 3 devices, the model has 2 groups of layers");
 }
 
 static void streamed_experts_change_nothing(void **state)
@@ -791,6 +811,7 @@ int main(void)
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(any_split_computes_what_one_device_does),
+        cmocka_unit_test(a_device_begins_with_a_layer_that_has_an_indexer),
         cmocka_unit_test(streamed_experts_change_nothing),
         cmocka_unit_test(batched_logits_equal_those_of_each_sequence),
         cmocka_unit_test(choices_of_hosts_are_those_of_one),

@@ -24,6 +24,8 @@
 #define GLM      "tests/models/families/glm-odd/config.json"
 #define GPT_OSS  "tests/models/families/gptoss-odd/config.json"
 #define MINIMAX  "tests/models/families/minimax-odd/config.json"
+#define GLM5     "tests/models/families/glm5-plain/config.json"
+#define DSV32    "tests/models/families/dsv32/config.json"
 
 /* Shapes and keys of published configurations */
 #define GLM_4_7                                                                                              \
@@ -246,6 +248,76 @@ static void further_published_models_are_read(void **state)
     assert_ptr_equal(c.family, &family_kimik2);
     assert_true(c.ropes[0].yarn && c.ropes[0].factor == 64 && c.max_context == 262144 && !c.tied);
     config_free(&c);
+}
+
+/* Deletes a key, if there is one. */
+static void leave_out(json_t *root, const char *key)
+{
+    (void)json_object_del(root, key);
+}
+
+static void indexers_over_latents_are_read_with_their_defaults(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"index_n_heads",         "index_head_dim", "index_topk",
+                                       "indexer_types",         "topk_method",    "scoring_func",
+                                       "rope_interleave",       "mlp_bias",       "norm_topk_prob",
+                                       "routed_scaling_factor", "rms_norm_eps"};
+    struct config c = read_ok(load(GLM5));
+    const struct index_config *x = &latent_of(&c)->index;
+    assert_ptr_equal(c.family, &family_glmdsa);
+    assert_true(x->n_heads == 12 && x->dim == 32 && x->ratio == 1 && x->budget == 40 && x->rotary_dim == 16);
+    assert_true(x->weighted && x->layer_norm && x->interleaved && c.rms_eps == 1e-5f);
+    assert_true(!config_shares_choice(&c, 0) && !config_shares_choice(&c, 1) && config_shares_choice(&c, 2));
+    config_free(&c);
+    json_t *root = load(GLM5);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        leave_out(root, keys[i]);
+    c = read_ok(root);
+    x = &latent_of(&c)->index;
+    assert_true(x->n_heads == 32 && x->dim == 128 && x->budget == 2048 && x->interleaved);
+    assert_true(c.router.norm && c.router.scale == 2.5f && c.router.n_groups == 1 && c.rms_eps == 1e-5f);
+    assert_true(!config_shares_choice(&c, 1) && !config_shares_choice(&c, 2) && latent_of(&c)->interleaved);
+    config_free(&c);
+    root = load(DSV32);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        leave_out(root, keys[i]);
+    leave_out(root, "n_group");
+    leave_out(root, "topk_group");
+    set(root, "n_routed_experts", "16");
+    c = read_ok(root);
+    x = &latent_of(&c)->index;
+    assert_ptr_equal(c.family, &family_deepseek32);
+    assert_true(x->n_heads == 64 && !x->interleaved && c.ropes[0].yarn && c.ropes[0].factor == 40);
+    assert_true(c.router.n_groups == 8 && c.router.keep_groups == 4 && c.router.scale == 2.5f &&
+                c.rms_eps == 1e-6f);
+    config_free(&c);
+}
+
+/* A list, a pattern in letters, a period; the first of these counts. */
+static void layers_without_an_indexer_are_listed_or_follow_from_a_period(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key, *value;
+        bool shared[3];
+    } cases[] = {
+        {"indexer_types", "[\"full\", \"shared\", \"full\", \"shared\"]", {false, true, false}},
+        {"index_topk_pattern", "\"FSS\"", {false, true, true}},
+        {"index_topk_pattern", "[\"full\", \"full\", \"shared\"]", {false, false, true}},
+        {"index_topk_freq", "2", {false, false, true}},
+        {"index_skip_topk_offset", "1", {false, false, false}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *root = load(GLM5);
+        leave_out(root, "indexer_types");
+        set(root, cases[i].key, cases[i].value);
+        struct config c = read_ok(root);
+        for (uint32_t k = 0; k < 3; k++)
+            assert_int_equal(config_shares_choice(&c, k), cases[i].shared[k]);
+        assert_true(latent_of(&c)->index.n_heads == 12);
+        config_free(&c);
+    }
 }
 
 static void qwen_dimensions_are_read_from_the_nested_form(void **state)
@@ -556,7 +628,7 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED,
      "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, joyai_llm_flash, "
      "glm4_moe, qwen3_next, kimi_k2, kimi_k25, minimax_m2, minimax, gpt_oss, glm4_moe_lite, "
-     "qwen4_exp, qwen4_exp_text, qwen3_8_flash_next_text, gemma4 or gemma4_text"},
+      "qwen4_exp, qwen4_exp_text, qwen3_8_flash_next_text, gemma4, gemma4_text, glm_moe_dsa or deepseek_v32"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
     {GPT_OSS, "layer_types", "[\"sliding_attention\", \"linear_attention\", \"full_attention\"]",
      ERR_UNSUPPORTED, "layer_types[1] is linear_attention, expected sliding_attention or full_attention"},
@@ -625,6 +697,25 @@ static const struct refusal refusals[] = {
     {DEEPSEEK, "rope_parameters.factor", "0.5", ERR_FORMAT, "factor"},
     {DEEPSEEK, "rope_parameters.original_max_position_embeddings", "0", ERR_FORMAT, "original_max_position"},
     {DEEPSEEK, "routed_scaling_factor", "0", ERR_FORMAT, "routed_scaling_factor"},
+    {GLM5, "q_lora_rank", NULL, ERR_UNSUPPORTED, "key q_lora_rank is missing: an indexer needs it"},
+    {GLM5, "index_topk", "0", ERR_FORMAT, "index_topk is 0"},
+    {GLM5, "index_n_heads", "-1", ERR_FORMAT, "index_n_heads"},
+    {GLM5, "index_head_dim", "34", ERR_FORMAT, "index_head_dim is 34, expected a multiple of 4"},
+    {GLM5, "index_head_dim", "12", ERR_FORMAT, "index_head_dim is 12, expected at least 16 rotary channels"},
+    {GLM5, "indexer_types", "[\"shared\", \"full\", \"full\"]", ERR_FORMAT, "layer 0 uses the choice"},
+    {GLM5, "indexer_types", "[\"full\", \"none\", \"full\"]", ERR_UNSUPPORTED,
+     "indexer_types[1]: expected full or shared"},
+    {GLM5, "indexer_types", "[\"full\", \"full\"]", ERR_UNSUPPORTED,
+     "indexer_types[2]: expected full or shared"},
+    {GLM5, "indexer_types", "3", ERR_UNSUPPORTED, "indexer_types[0]: expected full or shared"},
+    {GLM5, "indexer_rope_interleave", "1", ERR_FORMAT, "indexer_rope_interleave"},
+    {GLM5, "layer_types", "[\"indexed_attention\", \"full_attention\", \"indexed_attention\"]",
+     ERR_UNSUPPORTED, "layer_types[1]: expected indexed_attention"},
+    {GLM5, "attention_bias", "true", ERR_UNSUPPORTED, "attention_bias"},
+    {GLM5, "mlp_bias", "true", ERR_UNSUPPORTED, "mlp_bias"},
+    {GLM5, "scoring_func", "\"softmax\"", ERR_UNSUPPORTED, "scoring_func"},
+    {GLM5, "rope_parameters.rope_type", "\"llama3\"", ERR_UNSUPPORTED, "rope_type is llama3"},
+    {DSV32, "topk_group", "5", ERR_FORMAT, "topk_group"},
 };
 
 /* transformers takes max_position_embeddings. */
@@ -709,6 +800,8 @@ int main(void)
         cmocka_unit_test(a_larger_models_type_decides_the_family),
         cmocka_unit_test(dense_layers_are_the_first_ones_or_those_listed),
         cmocka_unit_test(further_published_models_are_read),
+        cmocka_unit_test(indexers_over_latents_are_read_with_their_defaults),
+        cmocka_unit_test(layers_without_an_indexer_are_listed_or_follow_from_a_period),
         cmocka_unit_test(qwen_dimensions_are_read_from_the_nested_form),
         cmocka_unit_test(deepseek_dimensions_are_read),
         cmocka_unit_test(qwen3_dimensions_are_read),

@@ -268,7 +268,8 @@ static void run_attend(struct lab *l, void *ctx, uint32_t first, uint32_t n)
     struct attend *a = ctx;
     struct indexer_call index = a->index;
     struct gqa_call call = a->call;
-    index.proj = floats_on(index.proj, (uint64_t)first * INDEX);
+    index.queries = floats_on(index.queries, (uint64_t)first * INDEX);
+    index.keys = floats_on(index.keys, (uint64_t)first * INDEX);
     index.rope = call.rope = floats_on(call.rope, (uint64_t)first * ROTARY);
     index.window_in = a->windows[a->n_chunks % 2];
     index.window_out = a->windows[++a->n_chunks % 2];
@@ -283,7 +284,7 @@ static void run_attend(struct lab *l, void *ctx, uint32_t first, uint32_t n)
 static void run_attention(struct lab *l, uint32_t chunk)
 {
     const struct kv_choice choice = {.ratio = 4, .budget = 5};
-    const struct indexer_shape index = {3, 20, ROTARY, choice, false, 1e-6f, KV_TYPE_F32};
+    const struct indexer_shape index = {3, 20, ROTARY, choice, false, false, false, 1e-6f, KV_TYPE_F32};
     const struct gqa_shape shape = {.n_heads = 4,
                                     .n_kv_heads = 2,
                                     .head_dim = 20,
@@ -300,7 +301,8 @@ static void run_attention(struct lab *l, uint32_t chunk)
     struct attend a = {.windows = {room(l, indexer_window(&index)), room(l, indexer_window(&index))}};
     check_ok(indexer_open(&a.indexer, l->x, &index, &l->e), &l->e);
     check_ok(gqa_open(&a.gqa, l->x, &shape, &l->e), &l->e);
-    a.index = (struct indexer_call){.proj = at(l, "index"),
+    a.index = (struct indexer_call){.queries = at(l, "index"),
+                                    .keys = floats_on(at(l, "index"), (uint64_t)index.n_heads * index.dim),
                                     .q_norm = at(l, "iq_norm"),
                                     .k_norm = at(l, "ik_norm"),
                                     .blocks = table,
@@ -308,6 +310,7 @@ static void run_attention(struct lab *l, uint32_t chunk)
                                     .scores = room(l, indexer_scratch(&index, &caps, TOKENS, TOKENS)),
                                     .chosen = chosen,
                                     .stride = INDEX,
+                                    .key_stride = INDEX,
                                     .layer_off = index_off};
     a.call = (struct gqa_call){.qkv = at(l, "qkv"),
                                .q_norm = at(l, "q_norm"),

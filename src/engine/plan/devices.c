@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "engine/plan/load_plan.h"
+#include "model/config.h"
 
 /* The most devices of one machine that are looked at. */
 enum { MAX_LISTED = 64 };
@@ -158,22 +159,46 @@ int devices_check_shares(const struct moeflux_options *o, uint32_t n, uint32_t n
     return 0;
 }
 
-/* Each boundary is at the rounded sum of the shares before it, with at least one layer on both of its
- * sides. */
+/* Returns the layers from `layer` on that a device can begin with. */
+static uint32_t n_beginnings(const struct config *c, uint32_t layer)
+{
+    uint32_t n = 0;
+    for (; layer < c->n_layers; layer++)
+        n += !config_shares_choice(c, layer);
+    return n;
+}
+
+/* Returns the boundary nearest to `wanted` after layer `first`, with n_after devices after it. */
+static uint32_t boundary(const struct config *c, double wanted, uint32_t first, uint32_t n_after)
+{
+    uint32_t best = 0;
+    for (uint32_t i = first + 1; i < c->n_layers && n_beginnings(c, i) >= n_after; i++)
+        if (!config_shares_choice(c, i) && (!best || fabs(i - wanted) <= fabs(best - wanted)))
+            best = i;
+    return best;
+}
+
+/* Each boundary is at the rounded sum of the shares before it, or near it, with at least one layer on both of
+ * its sides. */
 int devices_share_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
-                         uint32_t n_layers, struct expert_layers *out, struct moeflux_err *e)
+                         const struct config *c, struct expert_layers *out, struct moeflux_err *e)
 {
     double before = 0, all = 0;
-    int rc = devices_check_shares(o, n, n_layers, e);
+    int rc = devices_check_shares(o, n, c->n_layers, e);
     if (rc < 0)
         return rc;
+    if (n > n_beginnings(c, 0))
+        return err_set(e, ERR_USAGE,
+                       "--device names %u devices, the model has %u groups of layers to share out, each with "
+                       "one indexer",
+                       n, n_beginnings(c, 0));
     for (uint32_t i = 0; i < n; i++)
         all += o->n_tensor_split ? (double)o->tensor_split[i] : (double)caps[i].total_bytes;
     for (uint32_t i = 0, first = 0; i < n; first = out[i++].end) {
         before += o->n_tensor_split ? (double)o->tensor_split[i] : (double)caps[i].total_bytes;
-        uint64_t end = all > 0 ? (uint64_t)(before / all * n_layers + 0.5) : n_layers * (i + 1) / n;
-        end = size_min(size_max(end, (uint64_t)first + 1), (uint64_t)n_layers - (n - 1 - i));
-        out[i] = (struct expert_layers){first, (uint32_t)(i + 1 == n ? n_layers : end)};
+        double wanted = all > 0 ? before / all * c->n_layers : c->n_layers * (i + 1) / n;
+        uint32_t n_after = n - 1 - i, end = n_after ? boundary(c, wanted, first, n_after) : c->n_layers;
+        out[i] = (struct expert_layers){first, end};
     }
     return 0;
 }

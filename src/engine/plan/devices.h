@@ -6,6 +6,7 @@
 #include "experts/store.h"
 #include "moeflux.h"
 
+struct config;
 struct test_hooks;
 
 struct devices {
@@ -32,8 +33,9 @@ void devices_close(struct devices *d);
 int devices_check_shares(const struct moeflux_options *o, uint32_t n, uint32_t n_layers,
                          struct moeflux_err *e);
 /* Divides the layers by moeflux_options.tensor_split, else by total memory. Each device gets at least one
- * layer. Errors: those of devices_check_shares. */
+ * layer, and no device begins with a layer that uses the choice of a layer before it. Errors: those of
+ * devices_check_shares; ERR_USAGE: more devices than layers that one can begin with. */
 int devices_share_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
-                         uint32_t n_layers, struct expert_layers *out, struct moeflux_err *e);
+                         const struct config *c, struct expert_layers *out, struct moeflux_err *e);
 
 #endif

@@ -404,7 +404,7 @@ static int measure_execs(const struct devices *d, const struct model_dir *m, con
         out->devices[0] = speeds_of(out);
         return done;
     }
-    int rc = devices_share_layers(o, caps, d->n, m->config.n_layers, layers, e);
+    int rc = devices_share_layers(o, caps, d->n, &m->config, layers, e);
     for (uint32_t i = 0; rc == 0 && i < d->n; i++) {
         struct moeflux_speeds one = {0};
         rc = measure_exec(d->execs[i], m, &one, e);

@@ -120,7 +120,7 @@ static int share(struct stage_plan *out, const struct model_dir *m, const struct
 {
     struct expert_layers layers[MOEFLUX_MAX_DEVICES];
     struct demand demands[MOEFLUX_MAX_DEVICES] = {0};
-    int rc = devices_share_layers(o, caps, out->n, m->config.n_layers, layers, e);
+    int rc = devices_share_layers(o, caps, out->n, &m->config, layers, e);
     if (rc == 0)
         rc = choose_common(caps, out->n, o, &shares[0], e);
     out->host_free_bytes = host_memory_free("");
@@ -209,7 +209,7 @@ int stage_plan_make(struct stage_plan *out, const struct model_dir *m, const str
         return make_several(out, m, d, caps, o, e);
     struct moeflux_options one = *o;
     one.gpu_memory_bytes = o->n_gpu_memory ? o->gpu_memory_each[0] : o->gpu_memory_bytes;
-    rc = devices_share_layers(o, caps, 1, m->config.n_layers, &all, e);
+    rc = devices_share_layers(o, caps, 1, &m->config, &all, e);
     if (rc == 0)
         rc = load_plan_make(&out->of[0], m, &caps[0], &one, e);
     out->host_free_bytes = out->of[0].host_free_bytes;

@@ -104,7 +104,16 @@ static void add_posts(XXH3_state_t *h, const struct config *c)
     add(h, &c->embed_factor, sizeof c->embed_factor);
 }
 
-/* Adds what the layers have: mixers, and windows. */
+/* Adds the indexer of latent attention. */
+static void add_token_index(XXH3_state_t *h, const struct index_config *x)
+{
+    const uint32_t counts[] = {x->n_heads,    x->dim,      x->ratio,      x->budget,
+                               x->rotary_dim, x->weighted, x->layer_norm, x->interleaved};
+    if (x->n_heads)
+        add(h, counts, sizeof counts);
+}
+
+/* Adds what the layers have: mixers, windows, and whose choice they use. */
 static void add_layers(XXH3_state_t *h, const struct config *c)
 {
     uint32_t window = 0;
@@ -116,8 +125,10 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
         add(h, &config_first(c, PART_DELTA_NET)->delta.tiled, sizeof(bool));
     if (c->swiglu_limit > 0)
         add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
+    add_token_index(h, &config_first(c, PART_LATENT)->latent.index);
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        uint32_t kind = (uint32_t)config_mixer(c, i)->kind | (uint32_t)(config_window(c, i) > 0) << 8;
+        uint32_t kind = (uint32_t)config_mixer(c, i)->kind | (uint32_t)(config_window(c, i) > 0) << 8 |
+                        (uint32_t)config_shares_choice(c, i) << 9;
         add(h, &kind, sizeof kind);
     }
 }

@@ -14,7 +14,7 @@ bool snapshot_has_old_form(const struct moeflux_model *m)
     for (uint32_t i = 0; i < m->dir.config.n_layers; i++) {
         const struct arch_stores *s = model_stores(m, i);
         const struct arch_store *a = &s->of[0], *b = &s->of[1];
-        if (s->n != 2 || a->kind != b->kind || a->stride > 1 || b->stride > 1)
+        if (s->n != 2 || a->kind != b->kind || a->type != b->type || a->stride > 1 || b->stride > 1)
             return false;
     }
     return true;

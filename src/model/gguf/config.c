@@ -353,6 +353,49 @@ static void put_deepseek2(struct making *m)
     put_whole(m, "v_head_dim", value);
 }
 
+/* Puts which layers have an indexer: those of a list; without one, those that have its tensors. */
+static void put_indexer_types(struct making *m)
+{
+    static const char key[] = "attention.indexer.types";
+    const struct gguf_value *v = find(m, key);
+    uint64_t n = whole(m, "block_count", -1) - whole(m, "nextn_predict_layers", 0), *list = NULL;
+    if (m->rc == 0 && v && v->n < n)
+        fail_key(m, key, "expected a value for each layer");
+    if (m->rc == 0 && v)
+        m->rc = gguf_u64_list(m->g, v, &list, m->e);
+    json_t *types = m->rc < 0 ? NULL : json_array();
+    for (uint64_t i = 0; types && i < n; i++) {
+        char name[MAX_NAME];
+        snprintf(name, sizeof name, "blk.%" PRIu64 ".indexer.attn_k.weight", i);
+        json_array_append_new(types,
+                              json_string((list ? list[i] != 0 : has_tensor(m, name)) ? "full" : "shared"));
+    }
+    if (types)
+        put(m, "indexer_types", types);
+    free(list);
+}
+
+/* Latent attention with an indexer. What llama.cpp leaves out has other defaults there than here. */
+static void put_dsa(struct making *m)
+{
+    static const struct pair indexer[] = {
+        {"index_n_heads", "attention.indexer.head_count", WHOLE},
+        {"index_head_dim", "attention.indexer.key_length", WHOLE},
+        {"index_topk", "attention.indexer.top_k", WHOLE},
+        {0},
+    };
+    put_deepseek2(m);
+    put_pairs(m, indexer);
+    put_indexer_types(m);
+    put_whole(m, "n_group", whole(m, "expert_group_count", 1));
+    put_whole(m, "topk_group", whole(m, "expert_group_used_count", 1));
+    put_whole(m, "first_k_dense_replace", whole(m, "leading_dense_block_count", 0));
+    if (!has(m, "expert_weights_scale"))
+        put(m, "routed_scaling_factor", json_real(1));
+    if (!has(m, "expert_gating_func"))
+        put(m, "scoring_func", json_string("sigmoid"));
+}
+
 /* The first files of GLM-4.7-Flash say softmax, which is wrong. */
 static void put_glm4moe_lite(struct making *m)
 {
@@ -645,6 +688,8 @@ static const struct {
     {"deepseek2", "kimi-k2", "kimi_k2", put_deepseek2},
     {"deepseek2", "glm4", "glm4_moe_lite", put_glm4moe_lite},
     {"deepseek2", NULL, "deepseek_v3", put_deepseek2},
+    {"deepseek32", NULL, "deepseek_v32", put_dsa},
+    {"glm-dsa", NULL, "glm_moe_dsa", put_dsa},
     {"glm4moe", NULL, "glm4_moe", put_glm4moe},
     {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},
     {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},

@@ -9,8 +9,8 @@
 #include "ops/indexer/indexer.h"
 #include "ops/loops.h"
 
-/* Tokens whose scores are kept at the same time. */
-enum { TOKENS = 64 };
+/* Tokens whose scores are kept at the same time, and most scores of several tokens. */
+enum { TOKENS = 64, MOST_SCORES = 4 << 20 };
 
 struct job {
     const struct indexer_shape *shape;
@@ -33,8 +33,7 @@ static const float *key_at(const struct job *j, uint32_t r)
     const struct indexer_shape *s = j->shape;
     uint32_t held = s->choice.ratio - 1;
     return r < held ? host_floats(j->call->window_in) + (uint64_t)r * width_of(s)
-                    : host_floats(j->call->proj) + (uint64_t)(r - held) * j->call->stride +
-                          (uint64_t)s->n_heads * s->dim;
+                    : host_floats(j->call->keys) + (uint64_t)(r - held) * j->call->key_stride;
 }
 
 static const float *rope_at(const struct job *j, uint32_t r)
@@ -45,18 +44,31 @@ static const float *rope_at(const struct job *j, uint32_t r)
                     : host_floats(j->call->rope) + (uint64_t)(r - held) * s->rotary_dim;
 }
 
+static void subtract_mean(float *x, uint32_t n)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += (double)x[i];
+    for (uint32_t i = 0; i < n; i++)
+        x[i] -= (float)(sum / n);
+}
+
 static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
 {
     const struct job *j = ctx;
     const struct indexer_shape *s = j->shape;
     const struct indexer_call *c = j->call;
     uint32_t d = s->dim, pairs = s->rotary_dim / 2, ratio = s->choice.ratio;
-    const float *row = host_floats(c->proj) + (uint64_t)t * c->stride;
+    uint32_t apart = s->interleaved ? 0 : pairs;
+    const float *row = host_floats(c->queries) + (uint64_t)t * c->stride;
     float *q = host_floats_mut(c->q) + (uint64_t)t * s->n_heads * d;
     float *mean = j->rooms + (uint64_t)thread * width_of(s);
     for (uint32_t h = 0; h < s->n_heads; h++, row += d, q += d) {
-        j->loops->norm(row, host_floats(c->q_norm), d, s->eps, q);
-        j->loops->turn(q, rope_at(j, ratio - 1 + t), pairs, pairs);
+        if (s->layer_norm)
+            memcpy(q, row, d * sizeof *q);
+        else
+            j->loops->norm(row, host_floats(c->q_norm), d, s->eps, q);
+        j->loops->turn(q, rope_at(j, ratio - 1 + t), pairs, apart);
     }
     if ((c->pos + t + 1) % ratio)
         return;
@@ -66,8 +78,12 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
             mean[i] += key_at(j, t + k)[i];
         mean[i] /= (float)ratio;
     }
+    if (s->layer_norm)
+        subtract_mean(mean, d);
     j->loops->norm(mean, host_floats(c->k_norm), d, s->eps, mean);
-    j->loops->turn(mean, rope_at(j, t), pairs, pairs);
+    for (uint32_t i = 0; s->layer_norm && i < d; i++)
+        mean[i] += host_floats(c->k_bias)[i];
+    j->loops->turn(mean, rope_at(j, t), pairs, apart);
     loops_put_row(j->loops, s->kv_type, mean, d, indexer_row(s, c, (c->pos + t) / ratio));
 }
 
@@ -181,12 +197,13 @@ int indexer_choose_cpu(const void *self, const void *what, struct host *h)
     uint32_t n = j.call->n, n_pos = j.call->pos + n;
     j.first = indexer_n_whole(s, j.call);
     j.n_blocks = n_pos / s->choice.ratio;
+    uint32_t step = (uint32_t)size_max(1, size_min(TOKENS, MOST_SCORES / j.n_blocks));
     j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * width_of(s), sizeof *j.rooms);
-    j.scores = host_scratch(h, size_min(n - j.first, TOKENS) * j.n_blocks, sizeof *j.scores);
+    j.scores = host_scratch(h, size_min(n - j.first, step) * j.n_blocks, sizeof *j.scores);
     if (!j.rooms || !j.scores)
         return host_error(h);
-    for (; j.first < n; j.first += TOKENS) {
-        j.n_scored = (uint32_t)size_min(n - j.first, TOKENS);
+    for (; j.first < n; j.first += step) {
+        j.n_scored = (uint32_t)size_min(n - j.first, step);
         team_for(h->team, div_up(n_pos, 1 << KV_BLOCK_SHIFT), score_piece, &j);
         team_for(h->team, j.n_scored, choose_token, &j);
     }

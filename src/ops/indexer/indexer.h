@@ -3,11 +3,14 @@
  *   prepare:  q_h = rope(rms(q_h) * q_norm)
  *             for each block of `ratio` positions that ends in the chunk:
  *             row = rope(rms(mean of the block's k) * k_norm), turned as the block's first position is
+ *   or, with a layer norm, where m is a block's mean and mean(m) the mean of its channels:
+ *             q_h = rope(q_h),  row = rope(rms(m - mean(m)) * k_norm + k_bias)
  *   choose:   score_b = sum_h w_h max(q_h . row_b, 0) over the finished blocks b, (b + 1) ratio <= p + 1
  *             the list of choice.h: the `budget` blocks with the largest scores; the lower index wins a tie
  * Without weights w_h = 1. Positive factors of all scores do not matter and are left out.
  *
- * RoPE turns the pairs (i, i + rotary_dim / 2) of the first rotary_dim channels. Rows are stored in blocks of
+ * RoPE turns the pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) (interleaved), of the first rotary_dim
+ * channels. Rows are stored in blocks of
  * the cache: a cache block holds, at layer_off, the rows of the index blocks that begin in it, [][dim].
  * Window: f32 [ratio - 1][dim + rotary_dim], the last ratio - 1 tokens' keys as they are projected, each with
  * its cosines and sines, oldest first. It is read from one buffer and written to another. */
@@ -26,6 +29,8 @@ struct indexer_shape {
     uint32_t n_heads, dim, rotary_dim;
     struct kv_choice choice; /* ratio is at most 1 << KV_BLOCK_SHIFT, budget at least 1 */
     bool weighted;           /* calls have weights */
+    bool layer_norm;         /* of the key; queries have no norm */
+    bool interleaved;
     float eps;
     enum kv_type kv_type; /* type of the rows' numbers: f32 or f16 */
 };
@@ -40,8 +45,10 @@ struct indexer {
 };
 
 struct indexer_call {
-    uint64_t proj;                  /* f32 [n][stride]: n_heads queries [dim], then the key [dim] */
-    uint64_t q_norm, k_norm;        /* f32 [dim] */
+    uint64_t queries;               /* f32 [n][stride]: n_heads queries [dim] */
+    uint64_t keys;                  /* f32 [n][key_stride]: the key [dim] */
+    uint64_t q_norm, k_norm;        /* f32 [dim]; q_norm is unused with a layer norm */
+    uint64_t k_bias;                /* f32 [dim]; with a layer norm only */
     uint64_t rope;                  /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t window_in, window_out; /* unused if ratio is 1 */
     uint64_t blocks;                /* u64 table of the cache's blocks */
@@ -50,10 +57,11 @@ struct indexer_call {
     uint64_t scores;  /* scratch: indexer_scratch floats */
     /* u32 [n][indexer_list_stride]: the lists. Rows of tokens that see everything are not written. */
     uint64_t chosen;
-    uint32_t n, pos, stride, layer_off, weight_stride;
+    uint32_t n, pos, stride, key_stride, layer_off, weight_stride;
 };
 
-/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, or rotary_dim odd or more than dim. */
+/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, or rotary_dim odd or more than dim; or too
+ * many heads for the device. */
 int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape *shape,
                  struct moeflux_err *e);
 /* Returns the bytes of the rows in a block of the cache. */

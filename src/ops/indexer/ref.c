@@ -11,7 +11,7 @@ static float held_at(const struct indexer_shape *s, const struct indexer_call *c
     if (r < held)
         return host_floats(c->window_in)[(uint64_t)r * (s->dim + s->rotary_dim) + i];
     r -= held;
-    return i < s->dim ? host_floats(c->proj)[(uint64_t)r * c->stride + (uint64_t)s->n_heads * s->dim + i]
+    return i < s->dim ? host_floats(c->keys)[(uint64_t)r * c->key_stride + i]
                       : host_floats(c->rope)[(uint64_t)r * s->rotary_dim + i - s->dim];
 }
 
@@ -21,11 +21,13 @@ static void ref_turn(const struct indexer_shape *s, const struct indexer_call *c
 {
     uint32_t pairs = s->rotary_dim / 2;
     for (uint32_t i = 0; i < s->dim; i++) {
-        uint32_t pair = i < pairs ? i : i - pairs;
+        bool is_first = s->interleaved ? i % 2 == 0 : i < pairs;
+        uint32_t pair = s->interleaved ? i / 2 : i % (pairs ? pairs : 1), apart = s->interleaved ? 1 : pairs;
         double y = head[i];
         if (i < s->rotary_dim)
             y = y * (double)held_at(s, c, r, s->dim + 2 * pair) +
-                (i < pairs ? -head[i + pairs] : head[pair]) * (double)held_at(s, c, r, s->dim + 2 * pair + 1);
+                (is_first ? -head[i + apart] : head[i - apart]) *
+                    (double)held_at(s, c, r, s->dim + 2 * pair + 1);
         dst[i] = (float)y;
     }
 }
@@ -39,7 +41,14 @@ static void ref_block(const struct indexer_shape *s, const struct indexer_call *
             sum += (double)held_at(s, c, t + j, i);
         mean[i] = (float)(sum / s->choice.ratio);
     }
+    double of_channels = 0;
+    for (uint32_t i = 0; s->layer_norm && i < s->dim; i++)
+        of_channels += (double)mean[i] / s->dim;
+    for (uint32_t i = 0; i < s->dim; i++)
+        mean[i] = (float)((double)mean[i] - of_channels);
     ref_norm(mean, host_floats(c->k_norm), s->dim, (double)s->eps, normed);
+    for (uint32_t i = 0; s->layer_norm && i < s->dim; i++)
+        normed[i] += (double)host_floats(c->k_bias)[i];
     ref_turn(s, c, t, normed, mean);
     kv_row_put(s->kv_type, mean, s->dim, indexer_row(s, c, (c->pos + t) / s->choice.ratio));
 }
@@ -53,8 +62,11 @@ int indexer_prepare_ref(const void *self, const void *what, struct host *h)
     double *normed = host_scratch(h, s->dim, sizeof *normed);
     for (uint32_t t = 0; mean && normed && t < c->n; t++) {
         for (uint32_t i = 0; i < s->n_heads; i++) {
-            ref_norm(host_floats(c->proj) + (uint64_t)t * c->stride + (uint64_t)i * s->dim,
-                     host_floats(c->q_norm), s->dim, (double)s->eps, normed);
+            const float *q = host_floats(c->queries) + (uint64_t)t * c->stride + (uint64_t)i * s->dim;
+            if (!s->layer_norm)
+                ref_norm(q, host_floats(c->q_norm), s->dim, (double)s->eps, normed);
+            for (uint32_t k = 0; s->layer_norm && k < s->dim; k++)
+                normed[k] = (double)q[k];
             ref_turn(s, c, held + t, normed, host_floats_mut(c->q) + ((uint64_t)t * s->n_heads + i) * s->dim);
         }
         if ((c->pos + t + 1) % s->choice.ratio == 0)

@@ -1,5 +1,6 @@
 /* The Vulkan implementation of indexer.h. */
 #include "args.h"
+#include "base/err.h"
 #include "base/mem.h"
 #include "ops/indexer/indexer.h"
 
@@ -17,6 +18,15 @@ static uint32_t group_of(const struct exec_caps *caps, uint32_t wanted)
     return (uint32_t)size_min(size_round_up(wanted, caps->subgroup_size), most);
 }
 
+/* Returns the bytes of shared memory of indexer/scores.comp: a part of a tile's rows and queries, and its
+ * products. */
+static uint64_t shared_bytes(uint32_t group, uint32_t n_vectors)
+{
+    enum { FOURS = 8 };
+    uint64_t vectors = size_round_up(n_vectors, group / SCORE_KEYS);
+    return 16 * FOURS * (SCORE_KEYS + vectors) + sizeof(float) * vectors * SCORE_KEYS;
+}
+
 static int open_scores(struct indexer *op, struct exec *x, struct moeflux_err *e)
 {
     const struct indexer_shape *s = &op->shape;
@@ -31,6 +41,11 @@ static int open_scores(struct indexer *op, struct exec *x, struct moeflux_err *e
                                     [KV_SPEC] = s->kv_type,
                                     [WEIGHTED_SPEC] = s->weighted};
     const uint32_t bytes = sizeof(struct indexer_scores_args);
+    uint64_t shared = shared_bytes(spec[1], (uint32_t)size_max(s->n_heads, SCORE_VECTORS));
+    if (shared > caps.max_shared_bytes)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "indexer: %u heads need %llu bytes of shared memory, the device has %u", s->n_heads,
+                       (unsigned long long)shared, caps.max_shared_bytes);
     int rc = exec_kernel(x, &op->gpu.one, "indexer_scores", bytes, spec, SCORES_N_SPEC, e);
     op->gpu.some_tokens = spec[4] = s->n_heads < SCORE_VECTORS ? SCORE_VECTORS / s->n_heads : 1;
     return rc < 0 ? rc : exec_kernel_later(x, &op->gpu.some, "indexer_scores", bytes, spec, SCORES_N_SPEC, e);
@@ -45,6 +60,8 @@ int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *
                                          s->dim,
                                          s->rotary_dim,
                                          s->choice.ratio,
+                                         s->layer_norm,
+                                         s->interleaved,
                                          [KV_SPEC] = s->kv_type};
     const uint32_t choose[] = {caps.subgroup_size, group_of(&caps, CHOOSE_GROUP)};
     int rc = exec_kernel(x, &op->gpu.prepare, "indexer_prepare", sizeof(struct indexer_prepare_args), prepare,
@@ -73,9 +90,11 @@ void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x)
     const struct indexer *op = self;
     const struct indexer_shape *s = &op->shape;
     const struct indexer_call *c = what;
-    const struct indexer_prepare_args a = {.proj = c->proj,
+    const struct indexer_prepare_args a = {.queries = c->queries,
+                                           .keys = c->keys,
                                            .q_norm = c->q_norm,
                                            .k_norm = c->k_norm,
+                                           .k_bias = c->k_bias,
                                            .rope = c->rope,
                                            .window_in = c->window_in,
                                            .window_out = c->window_out,
@@ -84,6 +103,7 @@ void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                            .n = c->n,
                                            .pos = c->pos,
                                            .stride = c->stride,
+                                           .key_stride = c->key_stride,
                                            .n_heads = s->n_heads,
                                            .layer_off = c->layer_off,
                                            .eps = s->eps};

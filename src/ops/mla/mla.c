@@ -19,7 +19,8 @@ static struct attention_shape attention_of(const struct mla_shape *s)
                                     .value_dim = s->latent_dim,
                                     .latent = true,
                                     .scale = s->scale,
-                                    .kv_type = s->kv_type};
+                                    .kv_type = s->kv_type,
+                                    .choice = s->choice};
 }
 
 static uint32_t slice_for(const struct exec_caps *caps)
@@ -174,6 +175,7 @@ static void run_slice(const struct mla *op, struct exec *x, const struct mla_cal
                                     .blocks = call->blocks,
                                     .partial = at.partial,
                                     .dst = at.ctx,
+                                    .chosen = call->chosen,
                                     .n = call->n,
                                     .pos = call->pos,
                                     .q_stride = s->n_heads * row,
@@ -199,12 +201,29 @@ static void run_slice(const struct mla *op, struct exec *x, const struct mla_cal
 static bool is_expanded(const struct mla *op, const struct mla_call *call)
 {
     const struct mla_shape *s = &op->shape;
-    if (s->form == MLA_ABSORBED || !mla_expanded_can(&op->expanded, s, call))
+    bool has_lists = call->pos >= kv_choice_from(&s->choice);
+    if (s->form == MLA_ABSORBED || has_lists || !mla_expanded_can(&op->expanded, s, call))
         return false;
     return s->form == MLA_EXPANDED || mla_expanded_is_faster(&op->expanded, s, call->n, call->pos);
 }
 
-void mla_run(const struct mla *op, struct exec *x, const struct mla_call *call)
+/* Returns the call for n tokens from the first-th on. */
+static struct mla_call part_of(const struct mla_shape *s, const struct mla_call *call, uint32_t first,
+                               uint32_t n)
+{
+    struct mla_call part = *call;
+    part.q += (uint64_t)first * call->q_stride * sizeof(float);
+    part.kv += (uint64_t)first * call->kv_stride * sizeof(float);
+    part.rope += (uint64_t)first * s->rope_dim * sizeof(float);
+    part.dst += (uint64_t)first * s->n_heads * s->v_dim * sizeof(float);
+    part.chosen += (uint64_t)first * (s->choice.budget + 1) * sizeof(uint32_t);
+    part.n = n;
+    part.pos += first;
+    return part;
+}
+
+/* Runs tokens that all see everything, or all have lists. */
+static void run_alike(const struct mla *op, struct exec *x, const struct mla_call *call)
 {
     const struct mla_shape *s = &op->shape;
     if (is_expanded(op, call)) {
@@ -215,13 +234,20 @@ void mla_run(const struct mla *op, struct exec *x, const struct mla_call *call)
         return;
     }
     for (uint32_t from = 0; from < call->n; from += op->slice) {
-        struct mla_call slice = *call;
-        slice.q += (uint64_t)from * call->q_stride * sizeof(float);
-        slice.kv += (uint64_t)from * call->kv_stride * sizeof(float);
-        slice.rope += (uint64_t)from * s->rope_dim * sizeof(float);
-        slice.dst += (uint64_t)from * s->n_heads * s->v_dim * sizeof(float);
-        slice.n = (uint32_t)size_min(op->slice, call->n - from);
-        slice.pos += from;
+        const struct mla_call slice = part_of(s, call, from, (uint32_t)size_min(op->slice, call->n - from));
         run_slice(op, x, &slice, call->n);
     }
+}
+
+void mla_run(const struct mla *op, struct exec *x, const struct mla_call *call)
+{
+    const struct mla_shape *s = &op->shape;
+    uint32_t from = kv_choice_from(&s->choice), n = from > call->pos ? from - call->pos : 0;
+    if (n == 0 || n >= call->n) {
+        run_alike(op, x, call);
+        return;
+    }
+    const struct mla_call whole = part_of(s, call, 0, n), chosen = part_of(s, call, n, call->n - n);
+    run_alike(op, x, &whole);
+    run_alike(op, x, &chosen);
 }

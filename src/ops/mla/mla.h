@@ -4,9 +4,10 @@
  * head's query and result instead:
  *   q'_h = embed_h q_h[0 .. nope_dim)      embed_h [latent_dim][nope_dim], the head's key matrix transposed
  *   r_h  = rope(q_h[nope_dim ..))
- *   s_p  = scale ((q'_h, r_h) . (c_p, k_p)),   ctx_h = softmax_p(s_p) c_p   over p <= pos + t
+ *   s_p  = scale ((q'_h, r_h) . (c_p, k_p)),   ctx_h = softmax_p(s_p) c_p   over p <= pos + t, or over the
+ *          positions that an indexer chose for the token (ops/attention/choice.h)
  *   out_h = unembed_h ctx_h                unembed_h [v_dim][latent_dim], the head's value matrix
- * Many tokens may take the expanded form (expanded.h) if it is faster on the device.
+ * Many tokens that see everything may take the expanded form (expanded.h) if it is faster on the device.
  * A head's key matrix is stored either transposed (embed_q) or by rows (kv_b_proj). Its groups run along the
  * stored rows, so it cannot be transposed without dequantising it.
  * RoPE turns the pairs (2i, 2i + 1) (interleaved) or (i, i + rope_dim / 2) by the caller's cos and sin. */
@@ -37,6 +38,7 @@ struct mla_shape {
     enum kv_type kv_type;
     enum mla_form form;
     bool keys_by_rows; /* the same in all layers */
+    struct kv_choice choice;
 };
 
 /* Vulkan: the values' product of one token. It joins attention's splits itself (kernels/mla/values.comp),
@@ -75,6 +77,7 @@ struct mla_call {
     uint64_t norm;   /* f32 [latent_dim] */
     uint64_t rope;   /* f32 [n][rope_dim / 2][2]: cos, sin */
     uint64_t blocks; /* u64 table of the cache (kv_cache.h) */
+    uint64_t chosen; /* shapes with a choice: the tokens' lists, see attention_call */
     const struct mla_matrices *matrices;
     uint64_t dst; /* f32 [n][n_heads * v_dim] */
     bool use_f16; /* prompts may be computed in float16 if the device is fast at it */

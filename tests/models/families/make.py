@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import mlx.core as mx
 import numpy as np
 from mlx.utils import tree_flatten
-from mlx_lm.models import deepseek_v3, glm4_moe, glm4_moe_lite, gpt_oss, kimi_k25, minimax, qwen3_next, rope_utils
+from mlx_lm.models import deepseek_v3, deepseek_v32, glm4_moe, glm4_moe_lite, glm_moe_dsa, gpt_oss, kimi_k25, minimax, qwen3_next, rope_utils
 from mlx_lm.utils import load_model, quantize_model, save_config, save_model
 
 sys.path.append(str(Path(__file__).parent.parent))
@@ -224,6 +224,36 @@ GLM_LITE_PLAIN = GLM_LITE | {
     "first_k_dense_replace": 2,
 }
 
+# An indexer whose nine heads of 24 channels rotate halves of 16 of them, as its key says, and choose 21 positions; five experts.
+GLM5_MLX = COMMON | {
+    "architectures": ["GlmMoeDsaForCausalLM"],
+    "model_type": "glm_moe_dsa",
+    "attention_bias": False,
+    "rms_norm_eps": 1e-05,
+    "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+    "scoring_func": "sigmoid",
+    "topk_method": "noaux_tc",
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "num_hidden_layers": 2,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 64,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 64,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_routed_experts": 5,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 2.5,
+    "first_k_dense_replace": 1,
+    "moe_layer_freq": 1,
+    "index_n_heads": 9,
+    "index_head_dim": 24,
+    "index_topk": 21,
+    "indexer_rope_interleave": False,
+}
+
 MINIMAX = COMMON | {
     "architectures": ["MiniMaxM2ForCausalLM"],
     "model_type": "minimax",
@@ -304,6 +334,7 @@ MODELS = {
     "kimi25-plain": (KIMI25_PLAIN, kimi_k25, deepseek_v3.DeepseekV3DecoderLayer, mx.float16, 4, 64),
     "glmlite-odd": (GLM_LITE_ODD, glm4_moe_lite, glm4_moe_lite.Glm4MoeLiteDecoderLayer, mx.bfloat16, 4, 32),
     "glmlite-plain": (GLM_LITE_PLAIN, glm4_moe_lite, glm4_moe_lite.Glm4MoeLiteDecoderLayer, mx.float16, 4, 64),
+    "glm5-mlx": (GLM5_MLX, glm_moe_dsa, deepseek_v32.DeepseekV32DecoderLayer, mx.bfloat16, 4, 32),
     "minimax-odd": (MINIMAX_ODD, minimax, minimax.MiniMaxDecoderLayer, mx.bfloat16, 4, 64),
     "minimax-plain": (MINIMAX_PLAIN, minimax, minimax.MiniMaxDecoderLayer, mx.float16, 4, 32),
     "gptoss-odd": (GPT_OSS_ODD, gpt_oss, gpt_oss.TransformerBlock, mx.bfloat16, 4, 32, "mxfp4"),
@@ -324,7 +355,7 @@ GPT_OSS_HF = GPT_OSS_ODD | {
 
 # Tokens of the prompts; the first case has logits and hidden states of all of them.
 PROMPTS, GREEDY = (19, 1, 90), 10
-LONGER = {"kimi25-odd", "kimi25-plain", "glmlite-odd", "glmlite-plain"}
+LONGER = {"kimi25-odd", "kimi25-plain", "glmlite-odd", "glmlite-plain", "glm5-mlx"}
 
 
 def experts_alone(path, module):
@@ -339,6 +370,9 @@ def golden(path, layer, prompts=PROMPTS):
     if layer is glm4_moe_lite.Glm4MoeLiteDecoderLayer:  # transformers leaves these at their class's default, mlx-lm does not
         for x in model.layers:
             x.self_attn.q_a_layernorm.eps = x.self_attn.kv_a_layernorm.eps = 1e-6
+    if layer is deepseek_v32.DeepseekV32DecoderLayer:  # the original code's and transformers' epsilon; mlx-lm has its class's default
+        for x in model.layers:
+            x.self_attn.indexer.k_norm.eps = 1e-6
     return outputs(model, layer, COMMON["vocab_size"], prompts, GREEDY, 1)
 
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file
 from safetensors.torch import load_file, save_file as save_torch
-from transformers import AutoModelForCausalLM, Gemma4Config, Gemma4ForCausalLM, Gemma4ForConditionalGeneration
-from transformers import Gemma4TextConfig, Qwen4ExpConfig, Qwen4ExpForCausalLM
+from transformers import AutoModelForCausalLM, DeepseekV32Config, DeepseekV32ForCausalLM
+from transformers import Gemma4Config, Gemma4ForCausalLM, Gemma4ForConditionalGeneration, Gemma4TextConfig
+from transformers import GlmMoeDsaConfig, GlmMoeDsaForCausalLM, Qwen4ExpConfig, Qwen4ExpForCausalLM
 from transformers import Qwen4ExpForConditionalGeneration, Qwen4ExpTextConfig
 
 # The keys of Qwen3.8-Flash-Next's configuration.
@@ -205,7 +206,100 @@ VISION = {
     "patch_size": 4,
 }
 
-MODELS = {"qw4-plain": QWEN4_PLAIN, "qw4-odd": QWEN4_ODD, "gemma4-plain": GEMMA4_PLAIN, "gemma4-odd": GEMMA4_ODD}
+# The keys of GLM-5.3's configuration, with its values wherever they are no sizes.
+GLM5 = {
+    "vocab_size": 103,
+    "hidden_size": 64,
+    "hidden_act": "silu",
+    "head_dim": 16,
+    "intermediate_size": 128,
+    "moe_intermediate_size": 64,
+    "max_position_embeddings": 8192,
+    "rms_norm_eps": 1e-5,
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "norm_topk_prob": True,
+    "n_group": 1,
+    "topk_group": 1,
+    "n_shared_experts": 1,
+    "routed_scaling_factor": 2.5,
+    "pad_token_id": None,
+    "eos_token_id": [1, 2],
+    "rope_parameters": {"rope_type": "default", "rope_theta": 8000000.0},
+}
+PUBLISHED = {"topk_method": "noaux_tc", "scoring_func": "sigmoid", "moe_layer_freq": 1, "rope_interleave": True,
+             "ep_size": 1, "pretraining_tp": 1, "num_nextn_predict_layers": 1}
+
+# The published shape in small: a layer without an indexer after two that have one, a layer for multi-token prediction.
+GLM5_PLAIN = GLM5 | {
+    "num_hidden_layers": 3,
+    "indexer_types": ["full", "full", "shared"],
+    "first_k_dense_replace": 1,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 48,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 3,
+    "index_n_heads": 12,
+    "index_head_dim": 32,
+    "index_topk": 40,
+}
+
+# Every other layer has an indexer by its period, seven heads of 20 channels, of which 12 are rotated; every layer but the
+# last has experts, of which there are seven; three heads.
+GLM5_ODD = GLM5 | {
+    "num_hidden_layers": 3,
+    "index_topk_freq": 2,
+    "index_skip_topk_offset": 1,
+    "mlp_layer_types": ["sparse", "sparse", "dense"],
+    "rms_norm_eps": 1e-6,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "q_lora_rank": 36,
+    "kv_lora_rank": 52,
+    "qk_nope_head_dim": 20,
+    "qk_rope_head_dim": 12,
+    "head_dim": 12,
+    "v_head_dim": 28,
+    "n_shared_experts": 2,
+    "n_routed_experts": 7,
+    "num_experts_per_tok": 2,
+    "index_n_heads": 7,
+    "index_head_dim": 20,
+    "index_topk": 23,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+}
+
+# DeepSeek-V3.2's options: YaRN, experts in groups, an indexer in every layer that rotates halves of its channels.
+DEEPSEEK32 = GLM5 | {
+    "num_hidden_layers": 2,
+    "first_k_dense_replace": 1,
+    "rms_norm_eps": 1e-6,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 5,
+    "q_lora_rank": 64,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 20,
+    "n_group": 4,
+    "topk_group": 2,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "index_n_heads": 12,
+    "index_head_dim": 24,
+    "index_topk": 33,
+    "rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 40.0, "original_max_position_embeddings": 64,
+                        "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0},
+}
+
+MODELS = {"qw4-plain": QWEN4_PLAIN, "qw4-odd": QWEN4_ODD, "glm5-plain": GLM5_PLAIN, "glm5-odd": GLM5_ODD,
+          "gemma4-plain": GEMMA4_PLAIN, "gemma4-odd": GEMMA4_ODD, "dsv32": DEEPSEEK32}
+SEEDS = {"glm5-plain": 39, "glm5-odd": 38, "dsv32": 38}  # by which no choice of an indexer is near to a tie
 PROMPTS = (1, 19, 65, 300, 2500)
 GREEDY = (8, 8, 8, 4, 2)
 STATES = 19  # tokens of the prompts whose hidden states are kept
@@ -223,13 +317,18 @@ def on_grid(rng, shape, size, bits):
     return (codes * step).reshape(shape)
 
 
-def fill(model):
+def fill(model, seed=38):
     """Random numbers of the sizes that trained models have. Norms are multiples of 1 / 128, so that 1 + w is a bfloat16."""
-    rng = np.random.default_rng(38)
-    for name, x in model.named_parameters():
+    rng = np.random.default_rng(seed)
+    is_less_one = not hasattr(model.config, "kv_lora_rank")
+    for name, x in (*model.named_parameters(), *model.named_buffers()):
         shape = tuple(x.shape)
-        if name.endswith("linear_attn.norm.weight"):
+        if "inv_freq" in name or "ngram" in name and not x.is_floating_point():
+            continue
+        if name.endswith("linear_attn.norm.weight") or "norm.weight" in name and not is_less_one:
             value = 1 + np.round(12.8 * rng.standard_normal(shape)) / 128
+        elif name.endswith("correction_bias"):
+            value = np.round(16 * rng.standard_normal(shape)) / 128
         elif "norm" in name:
             value = np.round(12.8 * rng.standard_normal(shape)) / 128
         elif name.endswith("A_log"):
@@ -291,9 +390,17 @@ def exact_frequencies(model):
             own.copy_(f)
 
 
+NEAREST = {}  # the least distance of the last score that is chosen to the next one, of their size, by k
+
+
 def topk_by_index(self, k, dim=-1, **_):
     """Tensor.topk where the lower index wins a tie; PyTorch does not say which. Index scores of zero are ties."""
     values, indices = self.sort(dim=dim, descending=True, stable=True)
+    if k < self.shape[dim]:
+        last, after = values.narrow(dim, k - 1, 1), values.narrow(dim, k, 1)
+        is_seen = (after > -1e30) & (last != after)
+        gap = ((last - after) / values.narrow(dim, 0, 1).abs())[is_seen]
+        NEAREST[k] = min([NEAREST.get(k, 1.0), *gap.flatten().tolist()])
     return torch.return_types.topk((values.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
 
 
@@ -306,15 +413,37 @@ def write(name, keys, folder):
     elif name == "qw4-odd":
         text = Qwen4ExpTextConfig(**keys).to_dict()
         model = Qwen4ExpForConditionalGeneration(Qwen4ExpConfig(text_config=text, vision_config=VISION))
+    elif name.startswith("glm5"):
+        model = GlmMoeDsaForCausalLM(GlmMoeDsaConfig(**keys))
+    elif name == "dsv32":
+        model = DeepseekV32ForCausalLM(DeepseekV32Config(**keys))
     else:
         model = Qwen4ExpForCausalLM(Qwen4ExpTextConfig(**keys))
-    (fill_gemma4 if name.startswith("gemma4") else fill)(model)
-    model.to(torch.bfloat16).save_pretrained(folder)
+    if name.startswith("gemma4"):
+        fill_gemma4(model)
+    else:
+        fill(model, SEEDS.get(name, 38))
+    model.to(torch.bfloat16)
+    for tensor, x in model.named_buffers():
+        if tensor.endswith("correction_bias"):
+            x.data = x.data.float()
+    model.save_pretrained(folder)
     for other in folder.glob("generation_config.json"):
         other.unlink()
     config = json.loads((folder / "config.json").read_text())
     text = config.get("text_config", config)
-    text["layer_types"] = keys["layer_types"]  # names of the published file
+    if "layer_types" in keys:
+        text["layer_types"] = keys["layer_types"]  # names of the published file
+    elif not name.startswith("gemma4"):
+        text |= PUBLISHED
+        for key in ("layer_types", "indexer_types", "mlp_layer_types"):
+            if key not in keys:
+                text.pop(key, None)
+    if name == "glm5-plain":
+        tensors = load_file(folder / "model.safetensors")
+        tensors["model.layers.3.eh_proj.weight"] = torch.zeros(64, 128, dtype=torch.bfloat16)
+        tensors["model.layers.3.self_attn.indexer.wk.weight"] = torch.zeros(32, 64, dtype=torch.bfloat16)
+        save_torch(tensors, folder / "model.safetensors", {"format": "pt"})
     if name == "gemma4-plain":  # the keys of the published file
         del text["per_layer_config"]
         text |= {k: keys[k] for k in ("global_head_dim", "num_global_key_value_heads")}
@@ -336,7 +465,7 @@ def outputs(folder, keys):
     layers, hidden = (model.model if hasattr(model.model, "layers") else model.model.language_model).layers, []
 
     def see(layer, args, result):
-        hidden.append(result[0].numpy())
+        hidden.append((result[0] if isinstance(result, tuple) else result)[0].numpy())
         return result
 
     def logits_of(ids):
@@ -368,7 +497,8 @@ def outputs(folder, keys):
         if n <= STATES:
             part["hidden"] = np.stack(hidden)  # all streams
         out.update({f"case{case}.{k}": v for k, v in part.items()})
-        print(folder.name, n, float(np.abs(logits).max()), greedy, [round(float(g), 3) for g in gap], flush=True)
+        near = NEAREST.get(keys.get("index_topk"))
+        print(folder.name, n, float(np.abs(logits).max()), greedy, [round(float(g), 3) for g in gap], near, flush=True)
     return out
 
 

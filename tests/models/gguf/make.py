@@ -296,6 +296,19 @@ def feed_forward(m, i, fused=False):
     m.experts(i, 64, 64, fused=fused)
 
 
+def latent_attention(m, i, heads, nope, rope, value, latent):
+    """With absorbed matrices of the heads, and queries of rank 64."""
+    blk, ours = f"blk.{i}.", f"model.layers.{i}.self_attn."
+    m.norms(i, 64)
+    for theirs, name, shape in (("q_a", "q_a_proj", (64, 64)), ("q_b", "q_b_proj", (heads * (nope + rope), 64)),
+                                ("kv_a_mqa", "kv_a_proj_with_mqa", (latent + rope, 64)), ("output", "o_proj", (64, heads * value))):
+        m.hf[f"{ours}{name}.weight"] = m.put(f"{blk}attn_{theirs}.weight", shape)
+    m.hf[ours + "q_a_layernorm.weight"] = m.put(blk + "attn_q_a_norm.weight", (64,), 1)
+    m.hf[ours + "kv_a_layernorm.weight"] = m.put(blk + "attn_kv_a_norm.weight", (latent,), 1)
+    k, v = m.put(blk + "attn_k_b.weight", (heads, latent, nope)), m.put(blk + "attn_v_b.weight", (heads, value, latent))
+    m.hf[ours + "kv_b_proj.weight"] = np.concatenate([k.transpose(0, 2, 1), v], 1).reshape(-1, latent)
+
+
 def deepseek2(path):
     """Two files; the heads' matrices absorbed; YaRN."""
     nope, rope, value, latent, heads = 32, 32, 32, 64, 2
@@ -321,16 +334,53 @@ def deepseek2(path):
     m.w.add_rope_scaling_orig_ctx_len(64)
     m.w.add_rope_scaling_yarn_log_mul(0.1)
     for i in range(2):
-        blk, ours = f"blk.{i}.", f"model.layers.{i}.self_attn."
-        m.norms(i, 64)
-        for theirs, name, shape in (("q_a", "q_a_proj", (64, 64)), ("q_b", "q_b_proj", (heads * (nope + rope), 64)),
-                                    ("kv_a_mqa", "kv_a_proj_with_mqa", (latent + rope, 64)), ("output", "o_proj", (64, heads * value))):
-            m.hf[f"{ours}{name}.weight"] = m.put(f"{blk}attn_{theirs}.weight", shape)
-        m.hf[ours + "q_a_layernorm.weight"] = m.put(blk + "attn_q_a_norm.weight", (64,), 1)
-        m.hf[ours + "kv_a_layernorm.weight"] = m.put(blk + "attn_kv_a_norm.weight", (latent,), 1)
-        k, v = m.put(blk + "attn_k_b.weight", (heads, latent, nope)), m.put(blk + "attn_v_b.weight", (heads, value, latent))
-        m.hf[ours + "kv_b_proj.weight"] = np.concatenate([k.transpose(0, 2, 1), v], 1).reshape(-1, latent)
+        latent_attention(m, i, heads, nope, rope, value, latent)
         feed_forward(m, i, fused=True)
+    m.close()
+    return m.hf, c
+
+
+def glmdsa(path):
+    """Latent attention with an indexer of five heads of 20 channels in the first and the last of three layers, which chooses 8
+    positions; a layer for multi-token prediction."""
+    nope, rope, value, latent, heads, index, index_heads = 32, 16, 32, 64, 3, 20, 5
+    full = [True, False, True]
+    c = BASE | SIGMOID | {"model_type": "glm_moe_dsa", "architectures": ["GlmMoeDsaForCausalLM"], "num_hidden_layers": 3,
+                          "num_attention_heads": heads, "num_key_value_heads": heads, "head_dim": rope, "q_lora_rank": 64,
+                          "kv_lora_rank": latent, "qk_nope_head_dim": nope, "qk_rope_head_dim": rope, "v_head_dim": value,
+                          "attention_bias": False, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+                          "index_n_heads": index_heads, "index_head_dim": index, "index_topk": 8,
+                          "indexer_types": ["full" if f else "shared" for f in full]}
+    del c["rope_scaling"], c["rope_theta"], c["mlp_only_layers"], c["decoder_sparse_step"]
+    m = Model(path, "glm-dsa", [("_exps", "Q4_0"), ("indexer.proj", "F16"), ("indexer.attn_k", "Q8_0"), ("indexer", "Q5_0"),
+                                ("attn_q_b", "Q4_1"), ("attn", "Q5_1"), ("ffn", "Q4_0"), ("token_embd", "Q4_0"), ("output", "Q4_1")])
+    m.tokenizer("glm4")
+    m.common(c | {"rope_theta": 10000.0}, 4)
+    add_sigmoid(m)
+    m.w.add_nextn_predict_layers(1)
+    m.w.add_head_count_kv(1)
+    m.w.add_key_length(latent + rope)
+    m.w.add_value_length(latent)
+    m.w.add_key_length_mla(nope + rope)
+    m.w.add_value_length_mla(value)
+    m.w.add_q_lora_rank(64)
+    m.w.add_kv_lora_rank(latent)
+    m.w.add_rope_dimension_count(rope)
+    a = "glm-dsa.attention.indexer."
+    m.w.add_uint32(a + "head_count", index_heads)
+    m.w.add_uint32(a + "key_length", index)
+    m.w.add_uint32(a + "top_k", 8)
+    m.w.add_array(a + "types", full)
+    for i in range(3):
+        latent_attention(m, i, heads, nope, rope, value, latent)
+        blk, ours = f"blk.{i}.indexer.", f"model.layers.{i}.self_attn.indexer."
+        for theirs, name, rows in (("attn_q_b", "wq_b", index_heads * index), ("attn_k", "wk", index), ("proj", "weights_proj", index_heads)):
+            if full[i]:
+                m.hf[f"{ours}{name}.weight"] = m.put(f"{blk}{theirs}.weight", (rows, 64))
+        for tail, plus in (("weight", 1), ("bias", 0)) if full[i] else ():
+            m.hf[f"{ours}k_norm.{tail}"] = m.put(f"{blk}k_norm.{tail}", (index,), plus)
+        feed_forward(m, i)
+    m.put("blk.3.nextn.eh_proj.weight", (64, 128))
     m.close()
     return m.hf, c
 
@@ -641,7 +691,7 @@ def main():
     out = Path(sys.argv[1])
     out.mkdir(exist_ok=True)
     mx.set_default_device(mx.cpu)
-    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax, gptoss, qwen3moe_even, qwen4exp, gemma4)}
+    makers = {f.__name__: f for f in (qwen3moe, qwen35moe, qwen3next, deepseek2, glm4moe, minimax, gptoss, qwen3moe_even, qwen4exp, gemma4, glmdsa)}
     golden = {}
     if sys.argv[2:]:
         golden = load_file(out / "golden.safetensors")
@@ -651,9 +701,9 @@ def main():
         if sys.argv[2:] and name not in sys.argv[2:]:
             continue
         hf, c = makers[name](out / f"{name}.gguf")
-        is_own = name in ("qwen4exp", "gemma4")
+        is_own = name in ("qwen4exp", "gemma4", "glmdsa")
         ids = np.random.default_rng(9).integers(0, 256, 40 if is_own else 6, np.int32)
-        if name == "qwen4exp":  # its budget is 8 positions; the second of these tokens ends n-grams
+        if name in ("qwen4exp", "glmdsa"):  # their budget is 8 positions; the second of these tokens ends n-grams
             ids[[5, 20]] = 262, 263
         golden[f"case{n}.tokens"] = ids
         golden[f"case{n}.logits"] = (logits_of_transformers if is_own else logits)(hf, c, ids.tolist())
