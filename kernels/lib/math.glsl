@@ -71,12 +71,14 @@ float silu(float x)
     return x * sigmoid(x);
 }
 
-// Returns an expert's activation from its gate's and its up row's product; limit 0: no limit
-// (ops/experts/experts.h).
+// Returns an expert's activation from its gate's and its up row's product. limit: below 0 a clamp, negated; 0:
+// none (ops/experts/experts.h).
 float gated(float g, float u, float limit)
 {
     if (limit == 0.0)
         return silu(g) * u;
+    if (limit < 0.0)
+        return min(silu(g), -limit) * clamp(u, limit, -limit);
     g = min(g, limit);
     return g * sigmoid(1.702 * g) * (clamp(u, -limit, limit) + 1.0);
 }

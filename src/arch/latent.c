@@ -2,6 +2,7 @@
  *   [q_a, kv_a] = W norm(x);  q = q_b norm(q_a);  mla (ops/mla/mla.h);  x += o_proj o
  *                                                    8 dispatches, 5 of them of mla
  *   without q_a: [q, kv_a] = W norm(x)               one less
+ *   gated: [.., kv_a, g] = W norm(x);  o_h *= sigmoid(g_h)       one more
  *   latents on matrix units, for long sequences      one more
  *
  * A row of the KV cache is a latent (normalised) followed by its rotary key (rotated, every channel at its
@@ -12,7 +13,9 @@
 #include "arch/part.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "model/config_parts.h"
 #include "model/rope.h"
+#include "ops/head_gate.h"
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
 
@@ -22,7 +25,7 @@ static const float LATENT_EPS = 1e-6f;
 
 struct latent_layer {
     uint64_t q_norm, kv_norm;
-    struct linear in;  /* outputs: q_a or q, the latent, the rotary key */
+    struct linear in;  /* outputs: q_a or q, the latent, the rotary key, the gates */
     struct linear q_b; /* only in models with q_a */
     struct mla_matrices mla;
     struct linear out;
@@ -32,6 +35,7 @@ struct latent {
     const struct part_room *room;
     const struct latent_config *config;
     struct mla op;
+    struct head_gate gate;
     struct latent_layer *layers; /* [n_layers] */
 };
 
@@ -50,9 +54,16 @@ static uint32_t kv_at(const struct latent_config *c)
     return c->q_lora_rank ? c->q_lora_rank : q_rows(c);
 }
 
-static uint32_t in_rows(const struct latent_config *c)
+/* The index of the gates. */
+static uint32_t gate_at(const struct latent_config *c)
 {
     return kv_at(c) + c->kv_lora_rank + c->rope_dim;
+}
+
+static uint32_t in_rows(const struct latent_config *c)
+{
+    uint32_t rows = gate_at(c) + (c->gated ? c->n_heads : 0);
+    return (uint32_t)size_round_up(rows, CONFIG_FOUR);
 }
 
 static struct mla_shape shape_of(const struct config *c, const struct latent_config *m, enum kv_type type)
@@ -131,6 +142,8 @@ static int latent_open(void **self, const struct part_room *room, const struct p
     d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
     uint64_t scratch = room->own[PART_LATENT][SCRATCH].address;
     int rc = d->layers ? mla_open(&d->op, room->exec, &shape, scratch, e) : ERR_MEMORY;
+    if (rc == 0 && p->latent.gated)
+        rc = head_gate_open(&d->gate, room->exec, e);
     if (rc < 0) {
         latent_close(d);
         *self = NULL;
@@ -153,8 +166,8 @@ static int latent_load(void *self, struct loader *l, uint32_t layer, const struc
 {
     struct latent *d = self;
     struct latent_layer *y = &d->layers[layer];
-    const struct part_tensor in[] = {t[LATENT_Q_A], t[LATENT_KV_A]};
-    int rc = loader_fused(l, layer, in, 2, &y->in, e);
+    const struct part_tensor in[] = {t[LATENT_Q_A], t[LATENT_KV_A], t[LATENT_GATE]};
+    int rc = loader_fused(l, layer, in, 3, &y->in, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + LATENT_Q_NORM, 1, &y->q_norm, e);
     if (rc == 0 && t[LATENT_Q_B].cols)
@@ -222,6 +235,15 @@ static void latent_run(const void *self, const struct part_call *call)
         const struct part_tokens part = part_tokens_of(d->room, call->chunk, d->config->rope, i);
         attend(d, call, &part, q, stride);
     }
+    if (d->config->gated)
+        head_gate_run(
+            &d->gate, d->room->exec,
+            &(struct head_gate_call){.x = d->room->mixed.address,
+                                     .gate = d->room->proj.address + gate_at(d->config) * sizeof(float),
+                                     .n = call->chunk->n,
+                                     .n_heads = d->config->n_heads,
+                                     .dim = d->config->v_dim,
+                                     .stride = in_rows(d->config)});
     part_add(d->room, &d->layers[call->layer].out, call, false);
 }
 

@@ -34,7 +34,7 @@ void rope_frequencies(const struct rope_config *r, float *out)
     for (uint32_t i = 0; i < r->dim / 2; i++) {
         double wave = real_pow(r->theta, 2.0 * i / r->dim);
         double ramp = fmin(fmax((i - low) / range, 0), 1);
-        out[i] = (float)(r->yarn ? (1 - ramp) / wave + ramp / (r->factor * wave) : 1 / wave);
+        out[i] = r->none ? 0 : (float)(r->yarn ? (1 - ramp) / wave + ramp / (r->factor * wave) : 1 / wave);
     }
 }
 

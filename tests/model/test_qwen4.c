@@ -1,4 +1,4 @@
-/* Qwen3.8-Flash-Next's states on small published models, converted: chunks of any size, going back,
+/* The states of Qwen3.8-Flash-Next, Kimi-Linear and Ling-3.0 on small published models, converted: chunks of any size, going back,
  * snapshots, batched decode, streamed experts. Its logits are test_golden.c's.
  *
  * suites: check asan */
@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,9 +18,10 @@
 #include "sequence.h"
 #include "tmp_tree.h"
 
-enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 2 };
-static const char *const names[N_MODELS] = {"tests/models/families/qw4-plain",
-                                            "tests/models/families/qw4-odd"};
+enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 4 };
+static const char *const names[N_MODELS] = {
+    "tests/models/families/qw4-plain", "tests/models/families/qw4-odd", "tests/models/families/kimilin-odd",
+    "tests/models/families/ling-flash"};
 static const char *models[N_MODELS];
 static char *tmp;
 
@@ -30,7 +32,9 @@ static int convert_models(void **state)
     for (int i = 0; i < N_MODELS; i++) {
         struct moeflux_err e = {0};
         struct convert_result r;
-        models[i] = tmp_tree_path(tmp, i ? "odd" : "plain");
+        char name[8];
+        snprintf(name, sizeof name, "m%d", i);
+        models[i] = tmp_tree_path(tmp, name);
         const struct convert_options o = {.src = names[i], .dst = models[i]};
         check_ok(convert_run(&o, &r, &e), &e);
         assert_int_equal(r.n_left_out > 0, i == 1);

@@ -3,6 +3,8 @@
  *          biased: the expert's biases are added to gate_e p and up_e p, and to down_e act
  *          with a limit: act = g sigmoid(1.702 g) (u + 1), g = min(gate_e p, limit), u = up_e p clamped to
  *            -limit .. limit
+ *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; the shared
+ *            expert may have another one
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down (silu(g_t) * u_t)
  * With a router, up first chooses the experts as router.h says.
  * g_t and u_t are the products of the shared expert's gate and up rows. If experts_makes_shared, up computes
@@ -49,7 +51,8 @@ struct experts_shape {
     bool drops; /* idx may be NO_EXPERT; never with `chooses` */
     /* `biased` and `limit` are for layers without a shared expert. */
     bool biased;
-    float limit; /* 0: act = silu(g) u */
+    float limit;               /* 0: act = silu(g) u */
+    float clamp, shared_clamp; /* of the routed experts, of the shared one; exclude a limit; 0: none */
 };
 
 #define EXPERTS_ALPHA 1.702 /* the alpha of an act with a limit */
