@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes kimilin-mlx and ling-mlx with mlx-lm: the numbers of kimilin-plain and ling-tiny, which 4 bits in groups of 32 hold, and
+"""Writes kimilin-mlx and ling-mlx with mlx-lm: the numbers of kimilin-plain and ling-tiny, which 4 bits hold, and
 compares mlx-lm's float32 logits with those models' outputs. See README.md.
 
 usage: make_kda_mlx.py OUT_DIR
@@ -48,7 +48,7 @@ def main():
         compare(name, model)
         model, config = load(name, module)
         with_dtype(model, mx.bfloat16)
-        model, config = quantize_model(model, config, 32, 4, quant_predicate=getattr(model, "quant_predicate", None))
+        model, config = quantize_model(model, config, 64, 4, quant_predicate=getattr(model, "quant_predicate", None))
         folder = Path(sys.argv[1]) / to
         save_model(folder, model)
         save_config(config, folder / "config.json")
