@@ -649,14 +649,17 @@ static void published_families_agree_on_the_reference_backend(void **state)
     run_each("families", published, N_PUBLISHED, convert_and_run_on_reference);
 }
 
-/* What mlx-lm writes of two of them, in 4 bits without loss. */
-static void published_families_agree_as_mlx_writes_them(void **state)
+/* What mlx-lm and llama.cpp write of some of them, in 4 bits without loss. */
+static void published_families_agree_in_other_forms(void **state)
 {
     (void)state;
-    static const char *const names[][2] = {{"kimilin-mlx", "kimilin-plain"}, {"ling-mlx", "ling-tiny"}};
-    for (int i = 0; i < 2; i++) {
+    static const char *const names[][2] = {{"families/kimilin-mlx", "kimilin-plain"},
+                                           {"families/ling-mlx", "ling-tiny"},
+                                           {"gguf/kimilinear.gguf", "kimilin-plain"},
+                                           {"gguf/bailingmoe3.gguf", "ling-flash"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char dir[64], golden[96];
-        snprintf(dir, sizeof dir, "tests/models/families/%s", names[i][0]);
+        snprintf(dir, sizeof dir, "tests/models/%s", names[i][0]);
         snprintf(golden, sizeof golden, "tests/models/families/%s.golden.safetensors", names[i][1]);
         run_on_reference(dir, golden);
         convert_and_run_on_reference(dir, golden);
@@ -852,7 +855,7 @@ int main(void)
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
         cmocka_unit_test(families_agree_on_the_reference_backend),
         cmocka_unit_test(published_families_agree_on_the_reference_backend),
-        cmocka_unit_test(published_families_agree_as_mlx_writes_them),
+        cmocka_unit_test(published_families_agree_in_other_forms),
         cmocka_unit_test(published_checkpoints_agree_as_they_lie),
         cmocka_unit_test(families_agree_as_they_are_published),
         cmocka_unit_test(families_agree_converted_on_the_reference_backend),
