@@ -64,7 +64,8 @@ void weigh(uint head)
     float since = 1.0; // decay since the block's beginning
     [[unroll]] for (uint i = 0; i < DELTA_BLOCK; i++) {
         uint gates = min(first + i, a.n - 1) * a.row + 2 * a.n_k * K_DIM + a.n_v * a.v_dim,
-             decay_at = gates + 2 * head, beta_at = BY_CHANNEL != 0 ? gates + a.n_v * K_DIM + head : decay_at + 1;
+             decay_at = gates + 2 * head,
+             beta_at = BY_CHANNEL != 0 ? gates + a.n_v * K_DIM + head : decay_at + 1;
         bool there = first + i < a.n; // tokens past the last change nothing
         float decay = there && BY_CHANNEL == 0 ? F32s(a.prepared).v[decay_at] : 1.0,
               beta = there ? F32s(a.prepared).v[beta_at] : 0.0;

@@ -7,8 +7,8 @@
 // This is the recurrence, expanded. delta/prefill_blocks.comp computes what depends only on the tokens. So
 // the lanes that share a row exchange their parts once for four tokens, and S is scaled once.
 //
-// BY_CHANNEL: the decays are vectors of the key channels. The e of a_i, b_i and S then weigh columns of S; k_i
-// and q_i are multiplied by e_i before, and k_j by e_3j. All are products of decays, so none is above 1.
+// BY_CHANNEL: the decays are vectors of the key channels. The e of a_i, b_i and S then weigh columns of S;
+// k_i and q_i are multiplied by e_i before, and k_j by e_3j. All are products of decays, so none is above 1.
 //
 // PARTS lanes share EACH rows of S and keep them in registers; each lane gets one of the eight sums a_i, b_i.
 // Queries, keys and values of STAGE tokens lie in shared memory, while the next ones are loaded.
@@ -36,7 +36,7 @@ const uint SIDE = SUBGROUP / PARTS;           // neighbouring lanes that have th
 const uint ROWS = WORKGROUP / PARTS * EACH;   // a multiple of 4
 const uint COEFS = DELTA_COEFS / 4;
 // groups of four numbers in a stage
-const uint VECTORS = BY_CHANNEL != 0 ? 3 : 2; // of a token: q, k, decays
+const uint VECTORS = BY_CHANNEL != 0 ? 3 : 2; // a token's q, k and decays
 const uint QK = STAGE * VECTORS * FOURS, V = STAGE * ROWS / 4, C = STAGE / DELTA_BLOCK * COEFS;
 const uint HELD_QK = (QK + WORKGROUP - 1) / WORKGROUP, HELD_V = (V + WORKGROUP - 1) / WORKGROUP,
            HELD_C = (C + WORKGROUP - 1) / WORKGROUP;

@@ -71,8 +71,8 @@ float silu(float x)
     return x * sigmoid(x);
 }
 
-// Returns an expert's activation from its gate's and its up row's product. limit: below 0 a clamp, negated; 0:
-// none (ops/experts/experts.h).
+// Returns an expert's activation from its gate's and its up row's product. limit: below 0 a clamp, negated;
+// 0: none (ops/experts/experts.h).
 float gated(float g, float u, float limit)
 {
     if (limit == 0.0)

@@ -119,7 +119,8 @@ enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_
 struct config_layer {
     uint32_t n_blocks;
     struct config_block blocks[CONFIG_MAX_BLOCKS];
-    /* Clamps of the activations of the routed experts and of the shared one (ops/experts/experts.h); 0: none */
+    /* Clamps of the activations of the routed experts and of the shared one (ops/experts/experts.h); 0:
+     * none */
     float clamp, shared_clamp;
 };
 

@@ -59,7 +59,6 @@ static const struct {
     {"n_shared_experts", "num_shared_experts"},
     {"norm_topk_prob", "moe_renormalize"},
     {"scoring_func", "moe_router_activation_func"},
-    {"scoring_func", "score_function"},
     {"max_position_embeddings", "model_max_length"},
 };
 

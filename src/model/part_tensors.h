@@ -32,7 +32,7 @@ enum gqa_tensor {
     GQA_INDEX_K_NORM,
 };
 enum delta_tensor {
-    DELTA_QKV, /* with a decay for each key channel q, followed by k and v in matrices of their own */
+    DELTA_QKV, /* or q, followed by k and v in matrices of their own: */
     DELTA_K,
     DELTA_V,
     DELTA_Z, /* Z and A: the first of two matrices if they have a low rank */

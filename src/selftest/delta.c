@@ -24,7 +24,7 @@ static const char *const form_names[] = {"", ", in one", ", by tokens", ", by bl
 
 struct bench {
     uint32_t channels, stride;
-    uint32_t z_at, b_at, a_at; /* of a row of proj */
+    uint32_t z_at, b_at, a_at; /* places in a row of proj */
     struct test_buffer *proj, *conv, *a_log, *bias, *norm, *window, *out_window, *state, *state_out, *out,
         *scratch, *squares;
 };
@@ -199,47 +199,27 @@ static void channel_cases(struct kernel_test *l)
                                             .conv_kernel = 4,
                                             .eps = 1e-6f,
                                             .sigmoid = true,
-                                            .by_channel = true},
-                                    bound = {.n_k = 2,
-                                             .n_v = 4,
-                                             .k_dim = 12,
-                                             .v_dim = 24,
-                                             .conv_kernel = 3,
-                                             .eps = 1e-6f,
-                                             .by_channel = true,
-                                             .lower = -5},
-                                    tiled = {.n_k = 2,
-                                             .n_v = 4,
-                                             .k_dim = 12,
-                                             .v_dim = 20,
-                                             .conv_kernel = 2,
-                                             .eps = 1e-6f,
-                                             .tiled = true,
-                                             .by_channel = true,
-                                             .lower = -2},
-                                    crooked = {.n_k = 1,
-                                               .n_v = 2,
-                                               .k_dim = 10,
-                                               .v_dim = 7,
-                                               .conv_kernel = 3,
-                                               .eps = 1e-6f,
-                                               .by_channel = true},
-                                    wide = {.n_k = 1,
-                                            .n_v = 1,
-                                            .k_dim = 256,
-                                            .v_dim = 40,
-                                            .conv_kernel = 4,
-                                            .eps = 1e-6f,
-                                            .by_channel = true},
-                                    published = {.n_k = 32,
-                                                 .n_v = 32,
-                                                 .k_dim = 128,
-                                                 .v_dim = 128,
-                                                 .conv_kernel = 4,
-                                                 .eps = 1e-6f,
-                                                 .sigmoid = true,
-                                                 .by_channel = true,
-                                                 .lower = -5};
+                                            .by_channel = true};
+    struct delta_shape bound = {.n_k = 2,
+                                .n_v = 4,
+                                .k_dim = 12,
+                                .v_dim = 24,
+                                .conv_kernel = 3,
+                                .eps = 1e-6f,
+                                .by_channel = true,
+                                .lower = -5};
+    struct delta_shape tiled = bound, crooked = bound, wide = tiny, published = tiny;
+    tiled.tiled = true;
+    tiled.lower = -2;
+    tiled.v_dim = 20;
+    crooked.k_dim = 10;
+    crooked.v_dim = 7;
+    crooked.lower = 0;
+    wide.k_dim = 256;
+    wide.v_dim = 40;
+    published.n_k = published.n_v = 32;
+    published.k_dim = published.v_dim = 128;
+    published.lower = -5;
     delta_case(l, &tiny, 1, PLAIN);
     delta_case(l, &bound, 1, STEEP);
     delta_case(l, &tiled, 3, PLAIN);
@@ -269,18 +249,17 @@ static void channel_cases(struct kernel_test *l)
 
 void selftest_delta_cases(struct kernel_test *l)
 {
-    static const struct delta_shape
-        tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}, false, false, false, 0},
-        odd = {2, 6, 64, 128, 4, 1e-6f, DELTA_FASTER, {0}, false, false, false, 0},
-        a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}, false, false, false, 0},
-        narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}, false, false, false, 0},
-        crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}, false, false, false, 0},
-        wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}, false, false, false, 0},
-        eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, false, false, false, 0},
-        wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}, false, false, false, 0},
-        sigmoid = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, true, false, false, 0},
-        even_sigmoid = {1, 2, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, true, false, false, 0},
-        tiled = {2, 6, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, false, true, false, 0};
+    static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    odd = {2, 6, 64, 128, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    sigmoid = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, 1, 0, 0, 0},
+                                    even_sigmoid = {1, 2, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, 1, 0, 0, 0},
+                                    tiled = {2, 6, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, 0, 1, 0, 0};
     delta_case(l, &narrow, 1, PLAIN);
     delta_case(l, &narrow, 3, STEEP);
     delta_case(l, &tiny, 1, PLAIN);

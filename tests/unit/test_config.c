@@ -494,11 +494,6 @@ static void the_family_is_known_without_model_type(void **state)
     config_free(&c);
 }
 
-static const struct delta_config *delta_of(const struct config *c)
-{
-    return &config_first(c, PART_DELTA_NET)->delta;
-}
-
 static void kimi_linear_is_read_with_its_lists_or_with_flat_keys(void **state)
 {
     (void)state;
@@ -606,7 +601,7 @@ static const struct refusal refusals[] = {
     {KIMI_LINEAR, "use_grouped_topk", "false", ERR_UNSUPPORTED, "use_grouped_topk"},
     {KIMI_LINEAR, "moe_router_activation_func", "\"softmax\"", ERR_UNSUPPORTED,
      "moe_router_activation_func is softmax, expected sigmoid"},
-    {KIMI_LINEAR, "linear_attn_config", NULL, ERR_FORMAT, "key linear_num_heads is missing"},
+    {KIMI_LINEAR, "linear_attn_config", NULL, ERR_FORMAT, "key linear_attn_config is missing"},
     {KIMI_LINEAR, "linear_attn_config.head_dim", NULL, ERR_FORMAT, "key head_dim is missing"},
     {KIMI_LINEAR, "linear_attn_config.head_dim", "30", ERR_FORMAT,
      "head_dim is 30, expected a multiple of 4"},

@@ -1,6 +1,6 @@
-/* Ling-3.0: Kimi Delta Attention whose decays have a lower bound, and gated latent attention in the last layer
- * of each group; the first layers are dense; experts in groups with a biased router, and a shared expert, whose
- * activations are clamped in some layers. Ling-2.6 has the same model_type and is refused. */
+/* Ling-3.0: Kimi Delta Attention whose decays have a lower bound, and gated latent attention in the last
+ * layer of each group; the first layers are dense; experts in groups with a biased router, and a shared
+ * expert, whose activations are clamped in some layers. Ling-2.6 has the same model_type and is refused. */
 #include <jansson.h>
 #include <string.h>
 
@@ -32,6 +32,7 @@ static void check_keys(struct json_view *v)
         config_expect(v, off[i], false);
     config_expect(v, "no_kda_lora", true);
     config_expect(v, "moe_router_enable_expert_bias", true);
+    config_expect_text(v, "score_function", "sigmoid");
     config_expect_text(v, "gated_attention_proj_granularity_type", "head_wise");
     if (!json_view_get(v, "mlp_layer_types"))
         config_need(v, "first_k_dense_replace");

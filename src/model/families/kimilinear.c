@@ -37,6 +37,9 @@ static void read_lists(struct config *c, struct json_view *v, const struct part_
 static void read_delta(struct config *c, struct json_view *v, const struct part_config *full,
                        struct part_config *delta)
 {
+    bool has_types = json_view_get(v, "layer_types");
+    if (!has_types)
+        config_need(v, "linear_attn_config");
     const json_t *object = json_view_object(v, "linear_attn_config");
     struct json_view linear = {.objects = {object}, .where = v->where, .e = v->e, .rc = v->rc};
     const struct config_layer_type types[] = {{"linear_attention", delta}, {"full_attention", full}};
@@ -46,7 +49,7 @@ static void read_delta(struct config *c, struct json_view *v, const struct part_
         config_read_kimi_delta(v, "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim",
                                &delta->delta);
     delta->delta.gate_rank = delta->delta.k_head_dim;
-    if (!json_view_get(v, "layer_types"))
+    if (!has_types)
         read_lists(c, &linear, delta);
     if (linear.rc < 0)
         v->rc = linear.rc;

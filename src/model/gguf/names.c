@@ -86,8 +86,8 @@ static const struct name in_layer[] = {
     {"ple_conv1d.weight", "ple.conv1d.weight"},
 };
 
-/* Names in layers with Kimi Delta Attention, before those of in_layer: the same in all models; with gates of a
- * low rank; with gates of full rank. */
+/* Names in layers with Kimi Delta Attention, before those of in_layer: the same in all models; with gates of
+ * a low rank; with gates of full rank. */
 static const struct name kimi_delta[] = {
     {"ssm_conv1d_q.weight", "self_attn.q_conv1d.weight"},
     {"ssm_conv1d_k.weight", "self_attn.k_conv1d.weight"},
@@ -107,7 +107,7 @@ static const struct name full_gates[] = {
     {"ssm_f_a.weight", "self_attn.f_proj.weight"},
     {"ssm_g_a.weight", "self_attn.g_proj.weight"},
 };
-/* In layers with gated latent attention. */
+/* Names in layers with gated latent attention. */
 static const struct name head_gate[] = {{"attn_gate.weight", "self_attn.g_proj.weight"}};
 
 /* Names of tensors that families call differently (family.h). */

@@ -31,8 +31,8 @@ static void describe(struct tensor *t, const struct gguf_tensor *from)
 }
 
 /* Changes a shape to that of other files: a convolution's taps are the second dimension, and a vector of the
- * file may be a matrix of one row. The file has the logarithms of decays as -exp(A_log); if they have a bound,
- * as exp(A_log). */
+ * file may be a matrix of one row. The file has the logarithms of decays as -exp(A_log); if they have a
+ * bound, as exp(A_log). */
 static void adopt(struct tensor *t, const struct config *c, const char *name)
 {
     const char *gate = c->family->shared_gate;

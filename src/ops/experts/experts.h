@@ -52,7 +52,7 @@ struct experts_shape {
     /* `biased` and `limit` are for layers without a shared expert. */
     bool biased;
     float limit;               /* 0: act = silu(g) u */
-    float clamp, shared_clamp; /* of the routed experts, of the shared one; exclude a limit; 0: none */
+    float clamp, shared_clamp; /* clamps of the routed experts and the shared one; exclude a limit; 0: none */
 };
 
 #define EXPERTS_ALPHA 1.702 /* the alpha of an act with a limit */
