@@ -122,8 +122,9 @@ static void a_snapshot_continues_byte_for_byte(void **state)
             check_ok(moeflux_session_load(q.s, path, &e), &e);
             sequence_eval(&q, ids + n, 9, rows);
             assert_memory_equal(rows, want, sizeof want);
-            sequence_refused(moeflux_session_save(q.s, path, MOEFLUX_STATE_V2, &e), &e, ERR_UNSUPPORTED,
-                             "version 2");
+            if (strstr(names[i], "qw4")) /* version 2 has no keys of indexers */
+                sequence_refused(moeflux_session_save(q.s, path, MOEFLUX_STATE_V2, &e), &e, ERR_UNSUPPORTED,
+                                 "version 2");
             sequence_close(&q);
         }
 }
