@@ -265,7 +265,7 @@ struct router_sigmoid_args {
 ARGS_SIZE(router_sigmoid_args, 72);
 
 /* A limit that stands for no limit but for GELU in place of SiLU (ops/experts/experts.h). */
-#define LIMIT_GELU (-1.0f)
+#define LIMIT_GELU (3.0e38f)
 
 /* The first constant_id of the experts' own constants, after those of lib/gemv.glsl. */
 #define EXPERTS_FIRST_SPEC 12
@@ -313,8 +313,10 @@ struct experts_decode_down_args {
     U32 act_stride; /* distance between tokens' activations */
     U32 n;
     U32 first_slot, end_slot; /* slots that take part; slot top_k is the shared expert */
+    F32 clamp;                /* clamp of the shared expert's act from shared_in; 0: none */
+    U32 pad;
 };
-ARGS_SIZE(experts_decode_down_args, 120);
+ARGS_SIZE(experts_decode_down_args, 128);
 
 struct experts_prefill_sort_args {
     ADDR idx;   /* u32 [n_pairs]: the router's choice; NO_EXPERT is skipped */
@@ -347,7 +349,7 @@ struct experts_prefill_up_args {
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
     U32 stride, gate_at; /* gate_at 0: no gate */
-    F32 limit;           /* limit of act; 0: none; LIMIT_GELU */
+    F32 limit;           /* limit of act, below 0 its clamp negated; 0: none; LIMIT_GELU */
 };
 ARGS_SIZE(experts_prefill_up_args, 128);
 
@@ -374,9 +376,16 @@ struct experts_prefill_mix_args {
     U32 is_gated;            /* 1: the logit before the rows gives the shared expert's weight */
     U32 slots;               /* parts of a token */
     U32 from_slot, end_slot; /* the parts that are added up; part top_k is the shared expert's */
-    U32 pad;
+    F32 clamp;               /* clamp of shared_act; 0: none */
 };
 ARGS_SIZE(experts_prefill_mix_args, 88);
+
+struct head_gate_args {
+    ADDR x;    /* [n][n_heads * dim], in place */
+    ADDR gate; /* [n][stride] */
+    U32 n_heads, dim, stride, pad;
+};
+ARGS_SIZE(head_gate_args, 32);
 
 /* Norms of queries and keys: the values of enum attention_norm. */
 #define NORM_NONE  0
@@ -567,23 +576,25 @@ struct sample_args {
 ARGS_SIZE(sample_args, 120);
 
 struct delta_args {
-    ADDR proj;                  /* [n][stride]: conv channels, z [n_v][v_dim], b [n_v], a [n_v] */
+    ADDR proj;                  /* [n][stride]: conv channels; z [n_v][v_dim], b [n_v], a from *_at on */
     ADDR conv;                  /* f32 [channels][conv_kernel] */
-    ADDR a_log, dt_bias;        /* f32 [n_v] */
+    ADDR a_log, dt_bias;        /* f32 [n_v]; [n_v], with a decay for each key channel [n_v][k_dim], like a */
     ADDR norm;                  /* f32 [v_dim] */
     ADDR window_in, window_out; /* [conv_kernel - 1][channels], oldest first; two different buffers */
     ADDR state, state_out;      /* [n_v][v_dim][k_dim]: before and after; may be equal */
     ADDR dst;                   /* [n][n_v * v_dim] */
     ADDR squares; /* out [n_v][HEAD_SQUARES], from the kernel with HEAD_SQUARES workgroups a head */
-    U32 n, stride, n_k, n_v, k_dim, v_dim, conv_kernel;
+    U32 n, stride, n_k, n_v, z_at, b_at, a_at;
     F32 eps;
 };
 ARGS_SIZE(delta_args, 120);
 
 /* delta_prefill_prep takes delta_args with dst = prepared, f32 [n][DELTA_PREPARED(...)]: q, k (of unit
- * length, q also scaled), v, then decay and beta of each value head. A workgroup has DELTA_RUN tokens. */
-#define DELTA_RUN                     8
-#define DELTA_PREPARED(channels, n_v) (((channels) + 2 * (n_v) + 3) / 4 * 4)
+ * length, q also scaled), v, then decay and beta of each value head; with a decay for each key channel the
+ * decays [n_v][k_dim], then the betas [n_v]. `gates` is the number of decays and betas. A workgroup has
+ * DELTA_RUN tokens. */
+#define DELTA_RUN                       8
+#define DELTA_PREPARED(channels, gates) (((channels) + (gates) + 3) / 4 * 4)
 
 struct delta_prefill_scan_args {
     ADDR prepared;         /* [n][row] */
@@ -600,7 +611,9 @@ ARGS_SIZE(delta_prefill_scan_args, 48);
  *   [4]     beta_1 e_10 (k_0 k_1), beta_2 e_20 (k_0 k_2), beta_2 e_21 (k_1 k_2), e_3
  *   [4]     beta_3 e_3j (k_j k_3) for j < 3, 0
  *   [4]     e_3j
- *   [8][2]  beta_i, -beta_i e_i; then 0, e_i */
+ *   [8][2]  beta_i, -beta_i e_i; then 0, e_i
+ * With a decay for each key channel, e_ij weights the products' channels, and the lone factors e are 1: there
+ * delta_prefill_walk multiplies the channels by them. */
 #define DELTA_BLOCK 4
 #define DELTA_COEFS 44
 

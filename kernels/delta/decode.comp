@@ -2,6 +2,8 @@
 // the input of out_proj. Per token: causal conv and silu of the head's q, k, v channels; q and k scaled to
 // unit length, q also by 1 / sqrt(k_dim); decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b);
 //   S *= decay;  m = S k;  S += beta (v - m) k^T;  o = S q;  out = rms(o) * norm * silu(z)
+// BY_CHANNEL: each key channel has a decay of its own, and a lower bound of its logarithm may change the
+// formula (ops/delta/delta.h).
 //
 // Grid: x = n_v heads, y = BLOCKS. PARTS lanes share a row of S [v_dim][k_dim]; a lane keeps its columns of
 // its rows in registers over the whole chunk. Value heads of one key head repeat its q and k; the first of
@@ -25,6 +27,9 @@ layout(constant_id = 7) const uint REPEATS = 1; // value heads of a key head
 layout(constant_id = 8) const uint SIGMOID = 0; // 1: the output gate is sigmoid(z)
 layout(constant_id = 9) const uint TILED = 0; // 1: the value heads of key head k are k, k + n_k, ...
 
+layout(constant_id = 10) const uint BY_CHANNEL = 0;
+layout(constant_id = 11) const float LOWER = 0.0; // lower bound of a decay's logarithm; 0: none
+
 const uint V_ROWS = V_DIM / BLOCKS; // rows of a workgroup
 const uint ROW_STEP = WORKGROUP / PARTS;
 const uint ROWS = (V_ROWS + ROW_STEP - 1) / ROW_STEP; // rows of a lane
@@ -42,6 +47,7 @@ layout(push_constant, std430) uniform Args { delta_args a; };
 // A head's channels after the convolution: q, k, v.
 shared float conv_out[CHANNELS];
 shared float core[V_ROWS];
+shared float decays[BY_CHANNEL != 0 ? K_DIM : 1];
 
 // Returns the first of this workgroup's rows, counted over all heads.
 uint first_row(uint head)
@@ -122,20 +128,29 @@ bool is_last_subgroup()
 // One load gets four values: lane 0 has a, 1 its bias, 2 a_log, 3 b.
 float load_gate(uint head, uint token)
 {
-    uint lane = gl_SubgroupInvocationID, b_at = token * a.stride + n_channels() + a.n_v * V_DIM;
+    uint lane = gl_SubgroupInvocationID, row = token * a.stride;
     uvec2 from = lane == 1 ? a.dt_bias : lane == 2 ? a.a_log : a.proj;
-    return F32s(from).v[head + (lane == 0 ? b_at + a.n_v : lane == 3 ? b_at : 0)];
+    return F32s(from).v[head + (lane == 0 ? row + a.a_at : lane == 3 ? row + a.b_at : 0)];
 }
 
 void find_gates(float gate)
 {
-    float step = softplus(subgroupBroadcast(gate, 0) + subgroupBroadcast(gate, 1));
-    float decay = exp_exact(-exp_exact(subgroupBroadcast(gate, 2)) * step);
+    float x = subgroupBroadcast(gate, 0) + subgroupBroadcast(gate, 1);
+    float decay = BY_CHANNEL != 0 ? 1.0 : decay_of(x, subgroupBroadcast(gate, 2));
     float beta = sigmoid(subgroupBroadcast(gate, 3));
     if (gl_SubgroupInvocationID == 0) {
         scalars.decay = decay;
         scalars.beta = beta;
     }
+}
+
+// Computes the channels' decays, if each has one.
+void find_decays(uint head, uint token)
+{
+    if (BY_CHANNEL == 0)
+        return;
+    for (uint c = gl_LocalInvocationID.x; c < K_DIM; c += WORKGROUP)
+        decays[BY_CHANNEL != 0 ? c : 0] = channel_decay(token, head, c);
 }
 
 void find_scales()
@@ -172,7 +187,7 @@ void load_outputs(uint head, uint token)
 {
     [[unroll]] for (uint i = 0; i < OUTS; i++) {
         uint c = min(out_channel(i), V_ROWS - 1);
-        z[i] = F32s(a.proj).v[token * a.stride + n_channels() + first_row(head) + c];
+        z[i] = F32s(a.proj).v[token * a.stride + a.z_at + first_row(head) + c];
         norm[i] = F32s(a.norm).v[gl_WorkGroupID.y * V_ROWS + c];
     }
 }
@@ -254,7 +269,8 @@ void store_state(uint head, uint part, uint row0)
     }
 }
 
-float q[COLS], k[COLS]; // this lane's columns of the token's q and k, right after the convolution
+// This lane's columns of the token's q and k, right after the convolution, and their decays.
+float q[COLS], k[COLS], d[COLS];
 
 void load_qk(uint part)
 {
@@ -262,15 +278,20 @@ void load_qk(uint part)
         uint c = column(part, j);
         q[j] = has_col(c) ? conv_out[min(c, K_DIM - 1)] : 0.0;
         k[j] = has_col(c) ? conv_out[K_DIM + min(c, K_DIM - 1)] : 0.0;
+        d[j] = BY_CHANNEL != 0 ? decays[min(c, K_DIM - 1)] : 1.0;
     }
 }
 
 // Returns S k and S q of a row. Because o = S_new q = decay (S q) + u (k q), both need only the old state.
+// BY_CHANNEL: S is S * decay there; else the decay follows in update_row.
 vec2 row_products(uint i)
 {
     vec2 sums = vec2(0.0);
-    [[unroll]] for (uint j = 0; j < COLS; j++)
+    [[unroll]] for (uint j = 0; j < COLS; j++) {
+        if (BY_CHANNEL != 0)
+            s[i][j] *= d[j];
         sums = fma(vec2(s[i][j]), vec2(k[j], q[j]), sums);
+    }
     return row_sums(sums);
 }
 
@@ -297,6 +318,7 @@ void main()
             load_outputs(head, t);
         if (t == 0)
             load_state(head, part, row0);
+        find_decays(head, t);
         convolve();
         if (is_last_subgroup())
             find_gates(gate);

@@ -1,7 +1,7 @@
 // delta/prefill_prep.comp - the first kernel of the gated delta net of a chunk: what does not depend on the
 // state, for all tokens at once (delta/decode.comp does everything, token by token). It computes the
 // convolution and silu of the q, k, v channels; q and k scaled to unit length, q also by 1 / sqrt(k_dim);
-// decay and beta of each value head; the new window.
+// decay and beta of each value head, or the decays of its key channels (BY_CHANNEL); the new window.
 //
 // Grid: x = runs of DELTA_RUN tokens, y = n_k key heads, then n_v value heads. A workgroup has one head's
 // channels, so that each number before the convolution is read once, and not once for each tap. float32,
@@ -16,6 +16,8 @@ layout(constant_id = 1) const uint WORKGROUP = 128;
 layout(constant_id = 2) const uint K_DIM = 128;
 layout(constant_id = 3) const uint V_DIM = 128;
 layout(constant_id = 4) const uint TAPS = 4; // conv_kernel
+layout(constant_id = 5) const uint BY_CHANNEL = 0;
+layout(constant_id = 6) const float LOWER = 0.0; // lower bound of a decay's logarithm; 0: none
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint HELD = (K_DIM + WORKGROUP - 1) / WORKGROUP; // channels of q, or of k, of an invocation
@@ -104,6 +106,25 @@ void prepare_key(uint head, uint row)
     }
 }
 
+void prepare_gates(uint head, uint row, uint tokens)
+{
+    for (uint t = gl_LocalInvocationID.x; t < tokens; t += WORKGROUP) {
+        uint from = (first + t) * a.stride, to = (first + t) * row + n_channels();
+        float beta = sigmoid(F32s(a.proj).v[from + a.b_at + head]);
+        if (BY_CHANNEL != 0) {
+            F32s(a.dst).v[to + a.n_v * K_DIM + head] = beta;
+        } else {
+            float x = F32s(a.proj).v[from + a.a_at + head] + F32s(a.dt_bias).v[head];
+            F32s(a.dst).v[to + 2 * head] = decay_of(x, F32s(a.a_log).v[head]);
+            F32s(a.dst).v[to + 2 * head + 1] = beta;
+        }
+    }
+    for (uint i = gl_LocalInvocationID.x; BY_CHANNEL != 0 && i < tokens * K_DIM; i += WORKGROUP) {
+        uint t = first + i / K_DIM, c = i % K_DIM;
+        F32s(a.dst).v[t * row + n_channels() + head * K_DIM + c] = channel_decay(t, head, c);
+    }
+}
+
 void prepare_value(uint head, uint row)
 {
     uint v_at = 2 * a.n_k * K_DIM + head * V_DIM, tokens = min(a.n - first, DELTA_RUN);
@@ -114,20 +135,15 @@ void prepare_value(uint head, uint row)
             if (t < tokens)
                 F32s(a.dst).v[(first + t) * row + v_at + c] = v[t];
     }
-    for (uint t = gl_LocalInvocationID.x; t < tokens; t += WORKGROUP) {
-        uint b_at = (first + t) * a.stride + n_channels() + a.n_v * V_DIM;
-        uint gates = (first + t) * row + n_channels() + 2 * head;
-        float rate = softplus(F32s(a.proj).v[b_at + a.n_v + head] + F32s(a.dt_bias).v[head]);
-        F32s(a.dst).v[gates] = exp_exact(-exp_exact(F32s(a.a_log).v[head]) * rate);
-        F32s(a.dst).v[gates + 1] = sigmoid(F32s(a.proj).v[b_at + head]);
-    }
+    prepare_gates(head, row, tokens);
     if (first == 0)
         keep_window(v_at, V_DIM);
 }
 
 void main()
 {
-    uint y = gl_WorkGroupID.y, row = DELTA_PREPARED(n_channels(), a.n_v);
+    uint y = gl_WorkGroupID.y, gates = a.n_v * (BY_CHANNEL != 0 ? K_DIM + 1 : 2),
+         row = DELTA_PREPARED(n_channels(), gates);
     first = gl_WorkGroupID.x * DELTA_RUN;
     if (y < a.n_k)
         prepare_key(y, row);

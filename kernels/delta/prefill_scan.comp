@@ -1,6 +1,7 @@
 // delta/prefill_scan.comp - the second of three kernels: the recurrence over a chunk's tokens. Per value head
 // and row r of its state
 //   S_r *= decay;  m = S_r k;  u = beta (v_r - m);  S_r += u k;  dst_r = S_r q
+// BY_CHANNEL: a column of S has a decay of its own. S is multiplied by them first; below, decay is 1 then.
 // It is computed from a = S_r k, b = S_r q of the old state: m = decay a, dst_r = decay b + u (k q). So the
 // lanes exchange their parts only once for each token; these exchanges take most of the time.
 // Rows are independent: PARTS lanes share one and keep it in registers, and no barrier is needed. The next
@@ -18,12 +19,14 @@ layout(constant_id = 2) const uint K_DIM = 128; // a multiple of 4
 layout(constant_id = 3) const uint V_DIM = 128;
 layout(constant_id = 4) const uint TILED = 0; // 1: the value heads of key head k are k, k + n_k, ...
 
+layout(constant_id = 5) const uint BY_CHANNEL = 0;
+
 const uint COLS4 = (K_DIM / 4 + PARTS - 1) / PARTS; // a lane's groups of four columns
 
 layout(push_constant, std430) uniform Args { delta_prefill_scan_args a; };
 
 // The next token's numbers.
-vec4 next_q[COLS4], next_k[COLS4];
+vec4 next_q[COLS4], next_k[COLS4], next_d[COLS4];
 float next_v, next_decay, next_beta;
 
 // Columns past K_DIM are 0 in q and k, so that what S has there never counts.
@@ -35,10 +38,12 @@ void load(uint t, uint key_head, uint head, uint row, uint part)
         bool there = c < K_DIM / 4;
         next_q[j] = there ? F32x4s(a.prepared).v[(at + key_head * K_DIM) / 4 + c] : vec4(0.0);
         next_k[j] = there ? F32x4s(a.prepared).v[(at + (a.n_k + key_head) * K_DIM) / 4 + c] : vec4(0.0);
+        if (BY_CHANNEL != 0)
+            next_d[j] = there ? F32x4s(a.prepared).v[(at + channels + head * K_DIM) / 4 + c] : vec4(0.0);
     }
     next_v = F32s(a.prepared).v[at + 2 * a.n_k * K_DIM + head * V_DIM + row];
-    next_decay = F32s(a.prepared).v[at + channels + 2 * head];
-    next_beta = F32s(a.prepared).v[at + channels + 2 * head + 1];
+    next_decay = BY_CHANNEL != 0 ? 1.0 : F32s(a.prepared).v[at + channels + 2 * head];
+    next_beta = F32s(a.prepared).v[at + channels + (BY_CHANNEL != 0 ? a.n_v * K_DIM + head : 2 * head + 1)];
 }
 
 // Returns the sums over the PARTS neighbouring lanes that share a row.
@@ -72,6 +77,8 @@ void main()
         [[unroll]] for (uint j = 0; j < COLS4; j++) {
             q[j] = next_q[j];
             k[j] = next_k[j];
+            if (BY_CHANNEL != 0)
+                s[j] *= next_d[j];
         }
         load(min(t + 1, a.n - 1), key_head, head, row, part);
         [[unroll]] for (uint j = 0; j < COLS4; j++) {

@@ -7,6 +7,9 @@
 // This is the recurrence, expanded. delta/prefill_blocks.comp computes what depends only on the tokens. So
 // the lanes that share a row exchange their parts once for four tokens, and S is scaled once.
 //
+// BY_CHANNEL: the decays are vectors of the key channels. The e of a_i, b_i and S then weigh columns of S;
+// k_i and q_i are multiplied by e_i before, and k_j by e_3j. All are products of decays, so none is above 1.
+//
 // PARTS lanes share EACH rows of S and keep them in registers; each lane gets one of the eight sums a_i, b_i.
 // Queries, keys and values of STAGE tokens lie in shared memory, while the next ones are loaded.
 // Grid: x = n_v heads, y = blocks of ROWS rows. float32, tolerance 1e-5.
@@ -23,6 +26,8 @@ layout(constant_id = 5) const uint K_DIM = 128; // K_DIM and V_DIM are multiples
 layout(constant_id = 6) const uint V_DIM = 128;
 layout(constant_id = 7) const uint TILED = 0; // 1: the value heads of key head k are k, k + n_k, ...
 
+layout(constant_id = 8) const uint BY_CHANNEL = 0;
+
 layout(push_constant, std430) uniform Args { delta_prefill_walk_args a; };
 
 const uint SUMS = 2 * DELTA_BLOCK;
@@ -31,21 +36,32 @@ const uint SIDE = SUBGROUP / PARTS;           // neighbouring lanes that have th
 const uint ROWS = WORKGROUP / PARTS * EACH;   // a multiple of 4
 const uint COEFS = DELTA_COEFS / 4;
 // groups of four numbers in a stage
-const uint QK = STAGE * 2 * FOURS, V = STAGE * ROWS / 4, C = STAGE / DELTA_BLOCK * COEFS;
+const uint VECTORS = BY_CHANNEL != 0 ? 3 : 2; // a token's q, k and decays
+const uint QK = STAGE * VECTORS * FOURS, V = STAGE * ROWS / 4, C = STAGE / DELTA_BLOCK * COEFS;
 const uint HELD_QK = (QK + WORKGROUP - 1) / WORKGROUP, HELD_V = (V + WORKGROUP - 1) / WORKGROUP,
            HELD_C = (C + WORKGROUP - 1) / WORKGROUP;
-shared vec4 qk[QK], values[V], coefs[C]; // [token][q, k], [token][row], [block]
+shared vec4 qk[QK], values[V], coefs[C]; // [token][q, k, decays], [token][row], [block]
 
 uint head, key_head, part, row0; // row0: the workgroup's first row
 vec4 next_qk[HELD_QK], next_values[HELD_V], next_coefs[HELD_C];
 
-// Tokens past the last are 0; delta_prefill_blocks assumes that.
+// Returns the place of a vector of a token in `prepared`.
+uint vector_at(uint which)
+{
+    if (which == 2)
+        return (2 * a.n_k + head) * FOURS + a.n_v * V_DIM / 4;
+    return (which * a.n_k + key_head) * FOURS;
+}
+
+// Tokens past the last are 0, and their decays 1; delta_prefill_blocks assumes that.
 void load(uint first)
 {
     [[unroll]] for (uint i = 0; i < HELD_QK; i++) {
-        uint u = i * WORKGROUP + gl_LocalInvocationID.x, t = first + u / (2 * FOURS), c = u % (2 * FOURS);
-        uint at = t * (a.row / 4) + (c < FOURS ? key_head * FOURS : (a.n_k + key_head - 1) * FOURS) + c;
-        next_qk[i] = u < QK && t < a.n ? F32x4s(a.prepared).v[at] : vec4(0.0);
+        uint u = i * WORKGROUP + gl_LocalInvocationID.x, t = first + u / (VECTORS * FOURS),
+             which = u / FOURS % VECTORS;
+        vec4 absent = vec4(which == 2 ? 1.0 : 0.0);
+        uint at = t * (a.row / 4) + vector_at(which) + u % FOURS;
+        next_qk[i] = u < QK && t < a.n ? F32x4s(a.prepared).v[at] : absent;
     }
     [[unroll]] for (uint i = 0; i < HELD_V; i++) {
         uint u = i * WORKGROUP + gl_LocalInvocationID.x, t = first + u / (ROWS / 4),
@@ -73,14 +89,14 @@ void keep()
             coefs[i * WORKGROUP + gl_LocalInvocationID.x] = next_coefs[i];
 }
 
-// Returns this lane's j-th group of four columns of a token's q (0) or k (1). It is 0 past K_DIM, so that S
-// there never counts.
+// Returns this lane's j-th group of four columns of a token's q (0), k (1) or decays (2). It is 0 past K_DIM,
+// so that S there never counts.
 vec4 column(uint token, uint which, uint j)
 {
     uint c = j * PARTS + part;
     if (FOURS % PARTS == 0)
-        return qk[(token * 2 + which) * FOURS + c];
-    return c < FOURS ? qk[(token * 2 + which) * FOURS + c] : vec4(0.0);
+        return qk[(token * VECTORS + which) * FOURS + c];
+    return c < FOURS ? qk[(token * VECTORS + which) * FOURS + c] : vec4(0.0);
 }
 
 // Completes two sums of which two lanes have a part each. The lane whose bit is set returns `high`, the other
@@ -133,6 +149,34 @@ vec4 solve(float sum, uint block, uint first, uint row)
 
 vec4 s[EACH][COLS];
 
+// Adds up a_i and b_i of the lane's columns, and multiplies S and the k_j left in `k` by their decays.
+void multiply(uint block, inout vec4 k[DELTA_BLOCK][COLS], inout float sums[EACH][SUMS])
+{
+    [[unroll]] for (uint j = 0; j < COLS; j++) {
+        vec4 since = vec4(1.0);
+        [[unroll]] for (uint i = 0; i < DELTA_BLOCK; i++) {
+            vec4 q = column(block + i, 0, j), key = column(block + i, 1, j);
+            k[i][j] = key;
+            if (BY_CHANNEL != 0) {
+                vec4 d = column(block + i, 2, j);
+                since *= d;
+                q *= since;
+                key *= since;
+                [[unroll]] for (uint l = 0; l < i; l++)
+                    k[l][j] *= d;
+            }
+            [[unroll]] for (uint e = 0; e < EACH; e++)
+                [[unroll]] for (uint c = 0; c < 4; c++) {
+                    sums[e][i] = fma(s[e][j][c], key[c], sums[e][i]);
+                    sums[e][DELTA_BLOCK + i] = fma(s[e][j][c], q[c], sums[e][DELTA_BLOCK + i]);
+                }
+        }
+        if (BY_CHANNEL != 0)
+            [[unroll]] for (uint e = 0; e < EACH; e++)
+                s[e][j] *= since;
+    }
+}
+
 // block: its first token within the stage. first: its first token within the chunk. row: the lane's first
 // row.
 void take_block(uint block, uint first, uint row)
@@ -142,21 +186,13 @@ void take_block(uint block, uint first, uint row)
     [[unroll]] for (uint e = 0; e < EACH; e++)
         [[unroll]] for (uint i = 0; i < SUMS; i++)
             sums[e][i] = 0.0;
-    [[unroll]] for (uint j = 0; j < COLS; j++)
-        [[unroll]] for (uint i = 0; i < DELTA_BLOCK; i++) {
-            vec4 q = column(block + i, 0, j);
-            k[i][j] = column(block + i, 1, j);
-            [[unroll]] for (uint e = 0; e < EACH; e++)
-                [[unroll]] for (uint c = 0; c < 4; c++) {
-                    sums[e][i] = fma(s[e][j][c], k[i][j][c], sums[e][i]);
-                    sums[e][DELTA_BLOCK + i] = fma(s[e][j][c], q[c], sums[e][DELTA_BLOCK + i]);
-                }
-        }
+    multiply(block, k, sums);
     float decay = coefs[block / DELTA_BLOCK * COEFS + 4].w;
     [[unroll]] for (uint e = 0; e < EACH; e++) {
         vec4 u = solve(share(sums[e]), block, first, row + e);
         [[unroll]] for (uint j = 0; j < COLS; j++) {
-            s[e][j] *= decay;
+            if (BY_CHANNEL == 0)
+                s[e][j] *= decay;
             [[unroll]] for (uint i = 0; i < DELTA_BLOCK; i++)
                 s[e][j] = fma(vec4(u[i]), k[i][j], s[e][j]);
         }

@@ -38,7 +38,8 @@ void activate_shared(uint t, uint c)
     float gate = a.is_gated != 0 ? sigmoid(F32s(a.shared_in).v[i - 1]) : 1.0;
     vec4 v;
     [[unroll]] for (uint j = 0; j < 4; j++)
-        v[j] = gate * silu(F32s(a.shared_in).v[i + c + j]) * F32s(a.shared_in).v[i + a.shared_inner + c + j];
+        v[j] = gate * gated(F32s(a.shared_in).v[i + c + j], F32s(a.shared_in).v[i + a.shared_inner + c + j],
+                            -a.clamp);
     F32x4s(a.shared_act).v[(t * a.shared_inner + c) / 4] = v;
 }
 

@@ -1,5 +1,6 @@
 /* Gated delta net:
- *   [qkv, z, b, a] = W norm(x);  delta (ops/delta/delta.h);  x += out_proj o   (3 dispatches)
+ *   [qkv, z, a, b] = W norm(x);  delta (ops/delta/delta.h);  x += out_proj o   (3 dispatches)
+ *   with gates of a low rank: z = g_b z, a = f_b a follow                     two more
  *
  * The recurrent state has two windows of the convolution, one read while the other is written, then S. */
 #include <stdlib.h>
@@ -8,11 +9,13 @@
 #include "arch/part.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "model/config_parts.h"
 #include "ops/delta/delta.h"
 #include "ops/linear/linear.h"
 
 struct delta_layer {
     struct linear in, out;
+    struct linear z_up, a_up; /* only with gates of a low rank */
     uint64_t conv, a_log, dt_bias, norm;
 };
 
@@ -35,13 +38,32 @@ static struct delta_shape shape_of(const struct config *c, const struct delta_co
                                 .conv_kernel = d->conv_kernel,
                                 .eps = c->rms_eps,
                                 .sigmoid = d->sigmoid,
-                                .tiled = d->tiled};
+                                .tiled = d->tiled,
+                                .by_channel = d->by_channel,
+                                .lower = d->lower};
 }
 
-/* The number of outputs of the fused product. */
-static uint32_t in_rows(const struct delta_config *c)
+/* A token's row of proj: where its parts begin. The fused product gives channels, z, a and b. With gates of a
+ * low rank, the inputs of their second products are in place of z and a; z and a follow. */
+struct row {
+    uint32_t z_low, a_low, z, a, b, n;
+};
+
+static struct row row_of(const struct delta_config *c)
 {
-    return config_conv_dim(c) + c->n_v_heads * (c->v_head_dim + 2);
+    uint32_t values = c->n_v_heads * c->v_head_dim, rank = c->gate_rank;
+    struct row y = {.z_low = config_conv_dim(c)};
+    y.a_low = y.z_low + (rank ? rank : values);
+    y.b = y.a_low + (rank ? rank : config_decays(c));
+    y.n = y.b + c->n_v_heads;
+    y.z = y.z_low;
+    y.a = y.a_low;
+    if (!rank)
+        return y;
+    y.z = (uint32_t)size_round_up(y.n, CONFIG_FOUR);
+    y.a = y.z + values;
+    y.n = y.a + config_decays(c);
+    return y;
 }
 
 static void delta_net_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
@@ -50,7 +72,7 @@ static void delta_net_needs(const struct config *c, const struct part_config *p,
     const struct delta_config *d = &p->delta;
     const struct delta_shape shape = shape_of(c, d);
     uint64_t inner = (uint64_t)d->n_v_heads * d->v_head_dim;
-    *out = (struct part_needs){.proj = in_rows(d), .mixed = inner, .widest = inner};
+    *out = (struct part_needs){.proj = row_of(d).n, .mixed = inner, .widest = inner};
     out->own[PREPARED] = delta_scratch(&shape, caps, max_chunk);
 }
 
@@ -75,8 +97,10 @@ static void delta_net_close(void *self)
     if (!d)
         return;
     for (uint32_t i = 0; d->layers && i < d->room->config->n_layers; i++) {
-        linear_close(&d->layers[i].in, d->room->exec);
-        linear_close(&d->layers[i].out, d->room->exec);
+        struct linear *products[] = {&d->layers[i].in, &d->layers[i].z_up, &d->layers[i].a_up,
+                                     &d->layers[i].out};
+        for (size_t k = 0; k < sizeof products / sizeof *products; k++)
+            linear_close(products[k], d->room->exec);
     }
     free(d->layers);
     free(d);
@@ -105,13 +129,17 @@ static int delta_net_load(void *self, struct loader *l, uint32_t layer, const st
 {
     struct delta_net *d = self;
     struct delta_layer *y = &d->layers[layer];
-    int rc = loader_fused(l, layer, t + DELTA_QKV, 4, &y->in, e);
+    int rc = loader_fused(l, layer, t + DELTA_QKV, DELTA_Z_UP - DELTA_QKV, &y->in, e);
+    if (rc == 0 && t[DELTA_Z_UP].cols)
+        rc = loader_fused(l, layer, t + DELTA_Z_UP, 1, &y->z_up, e);
+    if (rc == 0 && t[DELTA_A_UP].cols)
+        rc = loader_fused(l, layer, t + DELTA_A_UP, 1, &y->a_up, e);
     if (rc == 0)
         rc = loader_fused(l, layer, t + DELTA_OUT, 1, &y->out, e);
     if (rc == 0 && delta_gives_squares(&d->op, d->room->exec, 1))
         rc = linear_expect_squares(&y->out, d->room->exec, d->config->v_head_dim, e);
     if (rc == 0)
-        rc = loader_vectors(l, layer, t + DELTA_CONV, 1, &y->conv, e);
+        rc = loader_vectors(l, layer, t + DELTA_CONV, DELTA_A_LOG - DELTA_CONV, &y->conv, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + DELTA_A_LOG, 1, &y->a_log, e);
     if (rc == 0)
@@ -134,10 +162,11 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
     const struct arch_store *window = &call->stores[0], *state = &call->stores[1];
     const struct arch_sequence *of = &part->of;
     uint64_t scratch = r->own[PART_DELTA_NET][PREPARED].address, from = part->from * sizeof(float);
+    const struct row row = row_of(d->config);
     uint64_t current = window->off + (of->parity ? arch_store_bytes(window) : 0);
     uint64_t other = window->off + (of->parity ? 0 : arch_store_bytes(window));
     delta_run(&d->op, r->exec,
-              &(struct delta_call){.proj = r->proj.address + from * in_rows(d->config),
+              &(struct delta_call){.proj = r->proj.address + from * row.n,
                                    .conv = y->conv,
                                    .a_log = y->a_log,
                                    .dt_bias = y->dt_bias,
@@ -152,7 +181,36 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
                                    .f16 = is_cast ? r->f16_scratch.address : 0,
                                    .is_blocked = is_cast && linear_takes_blocked(&y->out, part->n),
                                    .n = part->n,
-                                   .stride = in_rows(d->config)});
+                                   .stride = row.n,
+                                   .z_at = row.z,
+                                   .b_at = row.b,
+                                   .a_at = row.a});
+}
+
+/* Computes the second product of a gate: rows `to` of proj from its rows `from`. */
+static void raise_gate(const struct delta_net *d, const struct linear *w, uint32_t from, uint32_t to,
+                       uint32_t n)
+{
+    const struct part_room *r = d->room;
+    uint32_t stride = row_of(d->config).n;
+    linear_run(w, r->exec,
+               &(struct linear_call){.x = r->proj.address + from * sizeof(float),
+                                     .y = r->proj.address + to * sizeof(float),
+                                     .x_stride = stride,
+                                     .y_stride = stride,
+                                     .n = n,
+                                     .f16_scratch = r->f16_scratch.address});
+}
+
+static void project(const struct delta_net *d, const struct part_call *call)
+{
+    const struct delta_layer *y = &d->layers[call->layer];
+    const struct row row = row_of(d->config);
+    part_project(d->room, &y->in, call, row.n);
+    if (!d->config->gate_rank)
+        return;
+    raise_gate(d, &y->z_up, row.z_low, row.z, call->chunk->n);
+    raise_gate(d, &y->a_up, row.a_low, row.a, call->chunk->n);
 }
 
 /* Computes a chunk whose state is kept inside it as two. */
@@ -178,7 +236,7 @@ static void delta_net_run(const void *self, const struct part_call *call)
                    linear_takes_f16(&y->out, n) && delta_gives_f16(&d->op, r->exec, n);
     /* One token of a sequence uses the scratch buffer for nothing else. */
     bool norm_in_out = delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
-    part_project(r, &y->in, call, in_rows(d->config));
+    project(d, call);
     if (call->chunk->keep)
         mix_twice(d, call);
     for (uint32_t i = 0; !call->chunk->keep && i < n_parts; i++) {

@@ -1,5 +1,5 @@
-/* expert_kinds.h - groups layers by the formats of their routed experts. Layers of one kind share an
- * operation. */
+/* expert_kinds.h - groups layers by the formats of their routed experts and the clamps of their activations.
+ * Layers of one kind share an operation. */
 #ifndef MOEFLUX_ARCH_EXPERT_KINDS_H
 #define MOEFLUX_ARCH_EXPERT_KINDS_H
 
@@ -13,6 +13,7 @@ struct expert_kinds {
     uint32_t n;
     uint32_t *of_layer;                 /* [n_layers]: the layer's kind; 0 for a layer without experts */
     const struct expert_layout **first; /* [n]: the layout of the first layer of each kind, borrowed */
+    uint32_t *layer;                    /* [n]: that layer */
 };
 
 /* layouts: [n_layers], kept until close. */

@@ -82,7 +82,7 @@ static int open_kinds(struct host_experts *h, const struct model_dir *m, struct 
     if (!h->experts)
         return ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < h->kinds.n; i++) {
-        const struct experts_shape shape = moe_experts_shape(&m->config, h->kinds.first[i]);
+        const struct experts_shape shape = moe_experts_shape(&m->config, &h->kinds, i);
         rc = experts_open(&h->experts[i], h->exec, &shape, e);
     }
     return rc;

@@ -2,6 +2,7 @@
  *   [q_a, kv_a] = W norm(x);  q = q_b norm(q_a);  mla (ops/mla/mla.h);  x += o_proj o
  *                                                    8 dispatches, 5 of them of mla
  *   without q_a: [q, kv_a] = W norm(x)               one less
+ *   gated: [.., kv_a, g] = W norm(x);  o_h *= sigmoid(g_h)       one more
  *   latents on matrix units, for long sequences      one more
  *   with an indexer: [q_a, kv_a, index key, weights] = W norm(x);  [q, index queries] = q_b norm(q_a);
  *   indexer (ops/indexer/indexer.h)
@@ -16,7 +17,9 @@
 #include "arch/part.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "model/config_parts.h"
 #include "model/rope.h"
+#include "ops/head_gate.h"
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
 
@@ -27,7 +30,7 @@ static const float LATENT_EPS = 1e-6f;
 struct latent_layer {
     uint64_t q_norm, kv_norm;
     uint64_t index_norm; /* weights of the index key's layer norm, then its biases */
-    struct linear in;    /* outputs: q_a or q, the latent, the rotary key; the index key, weights */
+    struct linear in;    /* outputs: q_a or q, the latent, the rotary key; the index key, weights; the gates */
     struct linear q_b;   /* only in models with q_a; outputs: q, the index queries */
     struct mla_matrices mla;
     struct linear out;
@@ -38,6 +41,7 @@ struct latent {
     const struct latent_config *config;
     struct mla op;
     struct index_part index;
+    struct head_gate gate;
     struct latent_layer *layers; /* [n_layers] */
 };
 
@@ -68,9 +72,16 @@ static uint32_t index_at(const struct latent_config *c)
     return kv_at(c) + c->kv_lora_rank + c->rope_dim;
 }
 
-static uint32_t in_rows(const struct latent_config *c)
+/* The index of the gates. */
+static uint32_t gate_at(const struct latent_config *c)
 {
     return index_at(c) + (c->index.n_heads ? c->index.dim + c->index.n_heads : 0);
+}
+
+static uint32_t in_rows(const struct latent_config *c)
+{
+    uint32_t rows = gate_at(c) + (c->gated ? c->n_heads : 0);
+    return (uint32_t)size_round_up(rows, CONFIG_FOUR);
 }
 
 static struct mla_shape shape_of(const struct config *c, const struct latent_config *m, enum kv_type type)
@@ -154,6 +165,8 @@ static int latent_open(void **self, const struct part_room *room, const struct p
     int rc = d->layers ? mla_open(&d->op, room->exec, &shape, scratch, e) : ERR_MEMORY;
     if (rc == 0)
         rc = index_open(&d->index, room, PART_LATENT, &d->config->index, d->config->rope, e);
+    if (rc == 0 && p->latent.gated)
+        rc = head_gate_open(&d->gate, room->exec, e);
     if (rc < 0) {
         latent_close(d);
         *self = NULL;
@@ -177,9 +190,9 @@ static int latent_load(void *self, struct loader *l, uint32_t layer, const struc
     struct latent *d = self;
     struct latent_layer *y = &d->layers[layer];
     const struct part_tensor in[] = {t[LATENT_Q_A], t[LATENT_KV_A], t[LATENT_INDEX_K],
-                                     t[LATENT_INDEX_WEIGHTS]},
+                                     t[LATENT_INDEX_WEIGHTS], t[LATENT_GATE]},
                              q[] = {t[LATENT_Q_B], t[LATENT_INDEX_Q]};
-    int rc = loader_fused(l, layer, in, 4, &y->in, e);
+    int rc = loader_fused(l, layer, in, 5, &y->in, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + LATENT_Q_NORM, 1, &y->q_norm, e);
     if (rc == 0 && t[LATENT_Q_B].cols)
@@ -270,6 +283,15 @@ static void latent_run(const void *self, const struct part_call *call)
         const struct part_tokens part = part_tokens_of(d->room, call->chunk, d->config->rope, i);
         attend(d, call, &part, q, stride);
     }
+    if (d->config->gated)
+        head_gate_run(
+            &d->gate, d->room->exec,
+            &(struct head_gate_call){.x = d->room->mixed.address,
+                                     .gate = d->room->proj.address + gate_at(d->config) * sizeof(float),
+                                     .n = call->chunk->n,
+                                     .n_heads = d->config->n_heads,
+                                     .dim = d->config->v_dim,
+                                     .stride = in_rows(d->config)});
     part_add(d->room, &d->layers[call->layer].out, call, false);
 }
 

@@ -92,8 +92,11 @@ void moe_close_layer(struct moe_layer *y, struct exec *x)
     linear_close(&y->shared_out, x);
 }
 
-struct experts_shape moe_experts_shape(const struct config *c, const struct expert_layout *at)
+struct experts_shape moe_experts_shape(const struct config *c, const struct expert_kinds *kinds,
+                                       uint32_t kind)
 {
+    const struct expert_layout *at = kinds->first[kind];
+    const struct config_layer *layer = &c->layers[kinds->layer[kind]];
     return (struct experts_shape){.n_experts = c->n_experts,
                                   .top_k = c->top_k,
                                   .hidden = c->hidden,
@@ -116,7 +119,9 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .drops = c->expert_share > 0,
                                   .biased = c->experts_biased,
                                   .limit = c->swiglu_limit,
-                                  .gelu = c->gelu};
+                                  .gelu = c->gelu,
+                                  .clamp = layer->clamp,
+                                  .shared_clamp = layer->shared_clamp};
 }
 
 int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
@@ -138,7 +143,7 @@ static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
     if (at->bytes > UINT32_MAX)
         return err_set(e, ERR_UNSUPPORTED, "an expert of %llu bytes, expected less than 4 GiB",
                        (unsigned long long)at->bytes);
-    struct experts_shape experts = moe_experts_shape(c, at);
+    struct experts_shape experts = moe_experts_shape(c, &m->kinds, i);
     experts.down_formats |= kind->shared_formats;
     experts.up_formats |= kind->up_formats;
     experts.shared_inner = kind->has_mixed_up ? 0 : c->shared_inner;

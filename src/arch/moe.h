@@ -82,7 +82,8 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct
 void moe_close_layer(struct moe_layer *y, struct exec *x);
 
 /* Returns the shape of the routed experts. */
-struct experts_shape moe_experts_shape(const struct config *c, const struct expert_layout *at);
+struct experts_shape moe_experts_shape(const struct config *c, const struct expert_kinds *kinds,
+                                       uint32_t kind);
 /* Opens the operations. All layers must be loaded and m->f16_scratch set. */
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
 /* Whether experts_takes_rounds holds for the experts of every layer. */

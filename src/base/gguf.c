@@ -1,6 +1,7 @@
 #include "base/gguf.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -316,19 +317,21 @@ int gguf_u32_list(const struct gguf *g, const struct gguf_value *v, uint32_t **o
     return rc;
 }
 
-int gguf_f32_list(const struct gguf *g, const struct gguf_value *v, float **out, struct moeflux_err *e)
+int gguf_real_list(const struct gguf *g, const struct gguf_value *v, double **out, struct moeflux_err *e)
 {
     const struct open_file *f = &g->files[0];
     *out = NULL;
     if (!v->is_list || v->kind != GGUF_F32 || v->n > MAX_LIST)
         return err_set(e, ERR_FORMAT, "%s: key %s: expected a list of float32 numbers", f->path, v->key);
-    float *list = mem_new(v->n, sizeof *list, e);
+    double *list = mem_new(v->n, sizeof *list, e);
     uint8_t *bytes = mem_new(v->bytes, 1, e);
     int rc = list && bytes ? file_read_at(f->fd, f->path, bytes, v->bytes, v->off, e) : ERR_MEMORY;
     for (uint64_t i = 0; rc == 0 && i < v->n; i++) {
         struct gguf_value item = {.kind = v->kind};
         set_number(&item, v->kind, bytes + i * kind_bytes[v->kind]);
-        list[i] = (float)item.of.real;
+        list[i] = item.of.real;
+        if (!isfinite(list[i]))
+            rc = err_set(e, ERR_FORMAT, "%s: key %s: item %" PRIu64 " is not finite", f->path, v->key, i);
     }
     free(bytes);
     if (rc == 0)

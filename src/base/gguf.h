@@ -93,8 +93,8 @@ int gguf_text(const struct gguf *g, const struct gguf_value *v, uint64_t max, ch
  * negative. */
 int gguf_u32_list(const struct gguf *g, const struct gguf_value *v, uint32_t **out, struct moeflux_err *e);
 int gguf_u64_list(const struct gguf *g, const struct gguf_value *v, uint64_t **out, struct moeflux_err *e);
-/* Reads a list of float32 numbers into fresh memory. ERR_FORMAT: another list. */
-int gguf_f32_list(const struct gguf *g, const struct gguf_value *v, float **out, struct moeflux_err *e);
+/* Reads a list of float32 numbers into fresh memory. ERR_FORMAT: one is not finite. */
+int gguf_real_list(const struct gguf *g, const struct gguf_value *v, double **out, struct moeflux_err *e);
 
 /* An iterator over a list of texts. It reads the file in large pieces. */
 struct gguf_texts {

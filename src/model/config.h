@@ -67,6 +67,10 @@ struct delta_config {
     uint32_t n_k_heads, n_v_heads, k_head_dim, v_head_dim, conv_kernel;
     bool sigmoid; /* the output gate is sigmoid(z), else silu(z) */
     bool tiled;   /* value head h has key head h mod n_k_heads, else h / (n_v_heads / n_k_heads) */
+    /* Kimi Delta Attention: a decay for each key channel; q, k and v have matrices of their own */
+    bool by_channel;
+    float lower;        /* by_channel: lower bound of the decay's logarithm, < 0; 0: none */
+    uint32_t gate_rank; /* by_channel: rank of the matrices of decays and output gates; 0: full */
 };
 
 /* A table of n-gram rows (ngram.h, table.h) and what adds them to the residual (ops/ngram/ngram.h). */
@@ -85,6 +89,7 @@ struct latent_config {
     uint32_t rope;             /* index into config.ropes */
     bool interleaved;          /* rotates the pairs (2i, 2i+1) instead of (i, i + rope_dim/2) */
     struct index_config index; /* its queries are projections of q_a */
+    bool gated;                /* each head's output is multiplied by a sigmoid */
 };
 
 struct dense_config {
@@ -131,6 +136,9 @@ enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_
 struct config_layer {
     uint32_t n_blocks;
     struct config_block blocks[CONFIG_MAX_BLOCKS];
+    /* Clamps of the activations of the routed experts and of the shared one (ops/experts/experts.h); 0:
+     * none */
+    float clamp, shared_clamp;
 };
 
 /* A table of rotary angles. */
@@ -138,6 +146,7 @@ struct rope_config {
     uint32_t dim;     /* rotated channels of a head, even */
     uint32_t n_pairs; /* pairs that turn, the first ones; the angles of the others are 0. 0: all */
     bool yarn;        /* false: plain RoPE */
+    bool none;        /* all angles are 0 */
     bool truncate;    /* YaRN: floor and ceil the correction range */
     double theta;
     double factor;                                   /* YaRN; else the angles are divided by it, 0: by 1 */
@@ -203,6 +212,12 @@ static inline uint32_t config_width(const struct config *c)
 static inline uint32_t config_conv_dim(const struct delta_config *d)
 {
     return 2 * d->n_k_heads * d->k_head_dim + d->n_v_heads * d->v_head_dim;
+}
+
+/* Returns the delta net's decays of a token. */
+static inline uint32_t config_decays(const struct delta_config *d)
+{
+    return d->n_v_heads * (d->by_channel ? d->k_head_dim : 1);
 }
 
 /* Returns the share of the router's weights that a token's experts have at least; 1: all. */

@@ -25,7 +25,7 @@ void config_expect(struct json_view *v, const char *key, bool expected)
                         found ? "true" : "false", expected ? "true" : "false");
 }
 
-static void expect_text(struct json_view *v, const char *key, const char *expected)
+void config_expect_text(struct json_view *v, const char *key, const char *expected)
 {
     const char *found = json_view_text_or(v, key, expected);
     if (v->rc == 0 && strcmp(found, expected) != 0)
@@ -46,6 +46,34 @@ void config_expect_ones(struct json_view *v, const char *key)
         if (json_integer_value(json_array_get(list, i)) != 1)
             v->rc =
                 err_set(v->e, ERR_UNSUPPORTED, "%s: %s[%zu] is not 1, softmax attention", v->where, key, i);
+}
+
+/* Other names that families have for a key, most common first. */
+static const struct {
+    const char *key, *other;
+} other_names[] = {
+    {"num_experts_per_tok", "experts_per_token"},
+    {"num_experts_per_tok", "num_experts_per_token"},
+    {"n_routed_experts", "num_experts"},
+    {"n_group", "num_expert_group"},
+    {"n_shared_experts", "num_shared_experts"},
+    {"norm_topk_prob", "moe_renormalize"},
+    {"scoring_func", "moe_router_activation_func"},
+    {"max_position_embeddings", "model_max_length"},
+};
+
+const char *config_key(const struct json_view *v, const char *key)
+{
+    for (size_t i = 0; i < sizeof other_names / sizeof *other_names && !json_view_get(v, key); i++)
+        if (!strcmp(other_names[i].key, key) && json_view_get(v, other_names[i].other))
+            return other_names[i].other;
+    return key;
+}
+
+void config_need(struct json_view *v, const char *key)
+{
+    if (v->rc == 0 && !json_view_get(v, config_key(v, key)))
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: key %s is missing", v->where, key);
 }
 
 /* ---- layers ---- */
@@ -74,11 +102,18 @@ static void set_feed_forward(struct config *c, uint32_t i, bool has_experts)
 
 void config_set_layer(struct config *c, uint32_t i, const struct part_config *mixer, bool has_experts)
 {
-    c->layers[i] =
-        (struct config_layer){2,
-                              {{.part = (uint32_t)(mixer - c->parts), .norm = "input_layernorm.weight"},
-                               {.norm = "post_attention_layernorm.weight"}}};
+    c->layers[i] = (struct config_layer){
+        .n_blocks = 2,
+        .blocks = {{.part = (uint32_t)(mixer - c->parts), .norm = "input_layernorm.weight"},
+                   {.norm = "post_attention_layernorm.weight"}}};
     set_feed_forward(c, i, has_experts);
+}
+
+void config_set_mixer(struct config *c, uint32_t i, const struct part_config *mixer)
+{
+    if (c->layers[i].n_blocks == 0)
+        config_set_layer(c, i, mixer, true);
+    c->layers[i].blocks[0].part = (uint32_t)(mixer - c->parts);
 }
 
 void config_set_layers(struct config *c, const struct part_config *const *mixers, uint32_t n)
@@ -107,7 +142,7 @@ void config_read_layer_types(struct config *c, struct json_view *v, const struct
         while (k < n && (!type || strcmp(type, types[k].name) != 0))
             k++;
         if (k < n)
-            config_set_layer(c, i, types[k].mixer, true);
+            config_set_mixer(c, i, types[k].mixer);
         else
             v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: layer_types[%u] is %s, expected %s%s%s", v->where, i,
                             type ? type : "no string", types[0].name, n > 1 ? " or " : "",
@@ -239,10 +274,8 @@ void config_read_indexed_hybrid(struct config *c, struct json_view *v)
                         v->where, gate);
 }
 
-void config_read_latent(struct config *c, struct json_view *v)
+void config_read_latent_heads(struct config *c, struct json_view *v, struct latent_config *m)
 {
-    struct part_config *mixer = config_add_part(c, PART_LATENT);
-    struct latent_config *m = &mixer->latent;
     m->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
     m->q_lora_rank = json_view_u32_or(v, "q_lora_rank", 0, 1, CONFIG_MAX_RANK);
     m->kv_lora_rank = json_view_u32(v, "kv_lora_rank", 1, CONFIG_MAX_RANK);
@@ -257,6 +290,12 @@ void config_read_latent(struct config *c, struct json_view *v)
     config_check_multiple(v, "kv_lora_rank", m->kv_lora_rank, CONFIG_FOUR);
     config_expect_empty(v, "mlp_only_layers");
     config_expect(v, "attention_bias", false);
+}
+
+void config_read_latent(struct config *c, struct json_view *v)
+{
+    struct part_config *mixer = config_add_part(c, PART_LATENT);
+    config_read_latent_heads(c, v, &mixer->latent);
     config_read_sigmoid_router(c, v);
     config_read_first_dense(c, v, mixer);
     config_read_rope(c, v, true);
@@ -332,19 +371,25 @@ void config_read_indexed_latent(struct config *c, struct json_view *v, const str
     share_choices(c, v, full);
 }
 
-/* ---- feed-forward ---- */
-
-/* Returns `key`, or its other name if only that one is there. */
-static const char *key_or(const struct json_view *v, const char *key, const char *other)
+void config_read_kimi_delta(struct json_view *v, const char *heads, const char *dim, const char *taps,
+                            struct delta_config *d)
 {
-    return !json_view_get(v, key) && json_view_get(v, other) ? other : key;
+    *d = (struct delta_config){.sigmoid = true, .by_channel = true};
+    d->n_k_heads = d->n_v_heads = json_view_u32(v, heads, 1, CONFIG_MAX_HEADS);
+    d->k_head_dim = d->v_head_dim = json_view_u32(v, dim, 1, CONFIG_MAX_HEAD_DIM);
+    d->conv_kernel = json_view_u32_or(v, taps, 4, 2, CONFIG_MAX_CONV);
+    config_check_multiple(v, dim, d->k_head_dim, CONFIG_FOUR);
 }
+
+/* ---- feed-forward ---- */
 
 void config_read_experts(struct config *c, struct json_view *v, const char *key)
 {
-    const char *top_k = key_or(v, "num_experts_per_tok", "experts_per_token");
-    c->n_experts = json_view_u32(v, key_or(v, key, "num_local_experts"), 1, CONFIG_MAX_EXPERTS);
-    c->top_k = json_view_u32(v, top_k, 1, CONFIG_MAX_EXPERTS);
+    const char *count = config_key(v, key);
+    if (!json_view_get(v, count) && json_view_get(v, "num_local_experts"))
+        count = "num_local_experts";
+    c->n_experts = json_view_u32(v, count, 1, CONFIG_MAX_EXPERTS);
+    c->top_k = json_view_u32(v, config_key(v, "num_experts_per_tok"), 1, CONFIG_MAX_EXPERTS);
 }
 
 /* Reads the size of the dense part if a layer has one. */
@@ -400,11 +445,11 @@ void config_read_sigmoid_router(struct config *c, struct json_view *v)
     r->sigmoid = true;
     config_read_experts(c, v, "n_routed_experts");
     uint32_t groups = r->n_groups ? r->n_groups : 1, keep = r->keep_groups ? r->keep_groups : 1;
-    r->n_groups = json_view_u32_or(v, "n_group", groups, 1, CONFIG_MAX_EXPERTS);
+    r->n_groups = json_view_u32_or(v, config_key(v, "n_group"), groups, 1, CONFIG_MAX_EXPERTS);
     r->keep_groups = json_view_u32_or(v, "topk_group", keep, 1, CONFIG_MAX_EXPERTS);
     r->scale = (float)json_view_real_or(v, "routed_scaling_factor", (double)r->scale, 1e-6, 1e6);
-    expect_text(v, "topk_method", "noaux_tc");
-    expect_text(v, "scoring_func", "sigmoid");
+    config_expect_text(v, "topk_method", "noaux_tc");
+    config_expect_text(v, config_key(v, "scoring_func"), "sigmoid");
     config_check_multiple(v, "n_routed_experts", c->n_experts, r->n_groups);
     if (v->rc == 0)
         check_groups(c, v);
@@ -426,7 +471,10 @@ static void read_mlp_types(struct config *c, struct json_view *v)
 
 void config_read_first_dense(struct config *c, struct json_view *v, const struct part_config *mixer)
 {
-    c->shared_inner = c->moe_inner * json_view_u32_or(v, "n_shared_experts", 1, 1, CONFIG_MAX_SHARED);
+    uint32_t n_shared = json_view_u32_or(v, config_key(v, "n_shared_experts"), 1, 1, CONFIG_MAX_SHARED);
+    c->shared_inner = n_shared * json_view_u32_or(v, "moe_shared_expert_intermediate_size", c->moe_inner, 1,
+                                                  CONFIG_MAX_INNER);
+    config_check_multiple(v, "moe_shared_expert_intermediate_size", c->shared_inner, PRODUCT_COLS);
     c->first_dense = json_view_u32_or(v, "first_k_dense_replace", c->first_dense, 0, CONFIG_MAX_LAYERS);
     c->moe_freq = json_view_u32_or(v, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)

@@ -40,15 +40,24 @@ void config_check_multiple(struct json_view *v, const char *key, uint64_t value,
 void config_expect(struct json_view *v, const char *key, bool expected);
 void config_expect_empty(struct json_view *v, const char *key);
 void config_expect_ones(struct json_view *v, const char *key);
+/* Checks that a text is `expected`, the value of an absent one. */
+void config_expect_text(struct json_view *v, const char *key, const char *expected);
+/* Returns `key`, or the first of its other names that is there if it is not. */
+const char *config_key(const struct json_view *v, const char *key);
+/* Checks that a key is there, under this or another name. Families whose references have different defaults
+ * for it need it. */
+void config_need(struct json_view *v, const char *key);
 
 /* Adds a description of a part and returns it; its fields are 0. */
 struct part_config *config_add_part(struct config *c, enum part_kind kind);
 /* Makes layer i two blocks: norm and this mixer, norm and a feed-forward part. */
 void config_set_layer(struct config *c, uint32_t i, const struct part_config *mixer, bool has_experts);
-/* Does so for all layers, with experts: layer i has mixers[i % n]. */
+/* Sets a layer's mixer; the feed-forward part of a layer that has one stays. */
+void config_set_mixer(struct config *c, uint32_t i, const struct part_config *mixer);
+/* Makes all layers such, with experts: layer i has mixers[i % n]. */
 void config_set_layers(struct config *c, const struct part_config *const *mixers, uint32_t n);
 
-/* Reads layer_types: layer i has the mixer whose name is entry i, and experts. Absent: the layers stay. */
+/* Reads layer_types: layer i has the mixer whose name is entry i. Absent: the layers stay. */
 struct config_layer_type {
     const char *name;
     const struct part_config *mixer;
@@ -80,6 +89,12 @@ void config_read_first_dense(struct config *c, struct json_view *v, const struct
 void config_read_hybrid(struct config *c, struct json_view *v);
 /* Does so for Qwen3.8, whose attention has an indexer and whose delta net may have another gate. */
 void config_read_indexed_hybrid(struct config *c, struct json_view *v);
+
+/* Reads the heads of latent attention, without its rotary angles. */
+void config_read_latent_heads(struct config *c, struct json_view *v, struct latent_config *m);
+/* Reads Kimi Delta Attention; the keys' names differ. */
+void config_read_kimi_delta(struct json_view *v, const char *heads, const char *dim, const char *taps,
+                            struct delta_config *d);
 
 /* Reads what DeepSeek-V3 and Kimi-K2 have in common: latent attention, dense layers before those with
  * experts. */

@@ -68,12 +68,12 @@ static void read_common(struct config *c, struct json_view *v)
     c->hidden = json_view_u32(v, "hidden_size", 1, CONFIG_MAX_HIDDEN);
     c->n_layers = json_view_u32(v, "num_hidden_layers", 1, CONFIG_MAX_LAYERS);
     c->vocab_size = json_view_u32(v, "vocab_size", 1, CONFIG_MAX_VOCAB);
-    c->max_context = json_view_u32_or(v, "max_position_embeddings", 0, 1, UINT32_MAX);
+    c->max_context = json_view_u32_or(v, config_key(v, "max_position_embeddings"), 0, 1, UINT32_MAX);
     c->rms_eps = (float)json_view_real_or(v, "rms_norm_eps", 1e-6, 1e-30, 1);
     c->tied = json_view_bool_or(v, "tie_word_embeddings", false);
     const char *inner = c->family->inner_key ? c->family->inner_key : "moe_intermediate_size";
     c->moe_inner = json_view_u32(v, inner, 1, CONFIG_MAX_INNER);
-    c->router.norm = json_view_bool_or(v, "norm_topk_prob", true);
+    c->router.norm = json_view_bool_or(v, config_key(v, "norm_topk_prob"), true);
     c->router.scale = 1;
     config_check_multiple(v, "hidden_size", c->hidden, PRODUCT_COLS);
     config_check_multiple(v, inner, c->moe_inner, PRODUCT_COLS);

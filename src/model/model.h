@@ -46,7 +46,8 @@ struct tensor_pieces {
 /* What reading a vector changes in its numbers. */
 enum tensor_change {
     TENSOR_AS_IS,
-    TENSOR_LOG_OF_NEGATED /* log(-x) */
+    TENSOR_LOG_OF_NEGATED, /* log(-x) */
+    TENSOR_LOG             /* log(x) */
 };
 
 struct tensor {

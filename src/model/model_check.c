@@ -174,24 +174,24 @@ static int check_tables(const struct model_dir *m, struct moeflux_err *e)
     return rc;
 }
 
-/* Returns whether the indexers' queries and keys are matrices of their own, as in GGUF files and what is made
- * of these. */
-static bool splits_index(const struct model_dir *m)
+/* Returns whether a layer has this tensor. */
+static bool any_layer_has(const struct model_dir *m, const char *tensor)
 {
-    bool splits = m->is_gguf;
-    for (uint32_t i = 0; i < m->config.n_layers && !splits; i++) {
+    bool has = false;
+    for (uint32_t i = 0; i < m->config.n_layers && !has; i++) {
         char name[SCHEMA_NAME];
-        snprintf(name, sizeof name, "model.layers.%u.self_attn.indexer.index_q_proj.weight", i);
-        splits = model_dir_find(m, name) != NULL;
+        snprintf(name, sizeof name, "model.layers.%u.%s", i, tensor);
+        has = model_dir_find(m, name) != NULL;
     }
-    return splits;
+    return has;
 }
 
 int model_check_tensors(struct model_dir *m, struct moeflux_err *e)
 {
     struct schema s;
-    m->config.has_kv_b = model_dir_find(m, "model.layers.0.self_attn.kv_b_proj.weight") != NULL;
-    m->config.splits_index = splits_index(m);
+    m->config.has_kv_b = any_layer_has(m, "self_attn.kv_b_proj.weight");
+    /* GGUF files and what is made of these have the indexers' queries and keys apart. */
+    m->config.splits_index = m->is_gguf || any_layer_has(m, "self_attn.indexer.index_q_proj.weight");
     int rc = schema_build(&s, &m->config, e);
     if (rc < 0)
         return rc;

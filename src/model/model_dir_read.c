@@ -80,8 +80,7 @@ int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float 
         return rc;
     if (t->dtype != DTYPE_F32)
         widen_in_place(dst, n, t->dtype);
-    for (uint64_t i = 0; i < n && t->change == TENSOR_LOG_OF_NEGATED; i++)
-        dst[i] = (float)log(-(double)dst[i]);
+    tensor_apply_change(t->change, dst, n);
     float add = checkpoint_is_less_one(m, t->name) ? 1 : 0;
     for (uint64_t i = 0; add != 0 && i < n; i++)
         dst[i] += add;

@@ -38,15 +38,14 @@ static void gqa(const struct config *c, const struct part_config *p, struct part
         memcpy(t[GQA_V].name, t[GQA_K].name, sizeof t->name);
 }
 
-static void delta_net(const struct config *c, const struct part_config *p, struct part_tensor *t)
+static void gated_delta(const struct config *c, const struct delta_config *d, struct part_tensor *t)
 {
-    const struct delta_config *d = &p->delta;
     uint32_t values = d->n_v_heads * d->v_head_dim, channels = config_conv_dim(d);
     const struct part_tensor all[] = {
         [DELTA_QKV] = {"linear_attn.in_proj_qkv", channels, c->hidden},
         [DELTA_Z] = {"linear_attn.in_proj_z", values, c->hidden},
-        [DELTA_B] = {"linear_attn.in_proj_b", d->n_v_heads, c->hidden},
         [DELTA_A] = {"linear_attn.in_proj_a", d->n_v_heads, c->hidden},
+        [DELTA_B] = {"linear_attn.in_proj_b", d->n_v_heads, c->hidden},
         [DELTA_OUT] = {"linear_attn.out_proj", c->hidden, values},
         [DELTA_CONV] = {"linear_attn.conv1d.weight", 0, channels * d->conv_kernel},
         [DELTA_A_LOG] = {"linear_attn.A_log", 0, d->n_v_heads},
@@ -54,6 +53,39 @@ static void delta_net(const struct config *c, const struct part_config *p, struc
         [DELTA_NORM] = {"linear_attn.norm.weight", 0, d->v_head_dim},
     };
     memcpy(t, all, sizeof all);
+}
+
+static void kimi_delta(const struct config *c, const struct delta_config *d, struct part_tensor *t)
+{
+    uint32_t keys = d->n_k_heads * d->k_head_dim, values = d->n_v_heads * d->v_head_dim,
+             decays = config_decays(d), rank = d->gate_rank, taps = d->conv_kernel;
+    const struct part_tensor all[] = {
+        [DELTA_QKV] = {"self_attn.q_proj", keys, c->hidden},
+        [DELTA_K] = {"self_attn.k_proj", keys, c->hidden},
+        [DELTA_V] = {"self_attn.v_proj", values, c->hidden},
+        [DELTA_Z] = {"self_attn.g_proj", rank ? rank : values, c->hidden},
+        [DELTA_A] = {"self_attn.f_proj", rank ? rank : decays, c->hidden},
+        [DELTA_B] = {"self_attn.b_proj", d->n_v_heads, c->hidden},
+        [DELTA_Z_UP] = {"self_attn.g_b_proj", values, rank},
+        [DELTA_A_UP] = {"self_attn.f_b_proj", decays, rank},
+        [DELTA_OUT] = {"self_attn.o_proj", c->hidden, values},
+        [DELTA_CONV] = {"self_attn.q_conv1d.weight", 0, keys * taps},
+        [DELTA_CONV + 1] = {"self_attn.k_conv1d.weight", 0, keys * taps},
+        [DELTA_CONV + 2] = {"self_attn.v_conv1d.weight", 0, values * taps},
+        [DELTA_A_LOG] = {"self_attn.A_log", 0, d->n_v_heads},
+        [DELTA_DT_BIAS] = {"self_attn.dt_bias", 0, decays},
+        [DELTA_NORM] = {"self_attn.o_norm.weight", 0, d->v_head_dim},
+    };
+    memcpy(t, all, sizeof all);
+    if (rank) {
+        strcpy(t[DELTA_Z].name, "self_attn.g_a_proj");
+        strcpy(t[DELTA_A].name, "self_attn.f_a_proj");
+    }
+}
+
+static void delta_net(const struct config *c, const struct part_config *p, struct part_tensor *t)
+{
+    (p->delta.by_channel ? kimi_delta : gated_delta)(c, &p->delta, t);
 }
 
 static void latent(const struct config *c, const struct part_config *p, struct part_tensor *t)
@@ -68,6 +100,7 @@ static void latent(const struct config *c, const struct part_config *p, struct p
         [LATENT_Q_NORM] = {"self_attn.q_a_layernorm.weight", 0, lora},
         [LATENT_Q_B] = {"self_attn.q_b_proj", q_rows, lora},
         [LATENT_KV_A] = {"self_attn.kv_a_proj_with_mqa", rank + m->rope_dim, c->hidden},
+        [LATENT_GATE] = {"self_attn.g_proj", m->gated * m->n_heads, m->gated * c->hidden},
         [LATENT_KV_NORM] = {"self_attn.kv_a_layernorm.weight", 0, rank},
         [LATENT_KV_B] = {"self_attn.kv_b_proj", m->n_heads * (m->nope_dim + m->v_dim), one * rank},
         [LATENT_EMBED_Q] = {"self_attn.embed_q", m->n_heads * rank, two * m->nope_dim},

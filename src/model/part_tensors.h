@@ -33,13 +33,17 @@ enum gqa_tensor {
     GQA_INDEX_K_NORM,
 };
 enum delta_tensor {
-    DELTA_QKV,
-    DELTA_Z,
-    DELTA_B,
+    DELTA_QKV, /* or q, followed by k and v in matrices of their own: */
+    DELTA_K,
+    DELTA_V,
+    DELTA_Z, /* Z and A: the first of two matrices if they have a low rank */
     DELTA_A,
+    DELTA_B,
+    DELTA_Z_UP,
+    DELTA_A_UP,
     DELTA_OUT,
-    DELTA_CONV,
-    DELTA_A_LOG,
+    DELTA_CONV, /* three: q, k, v; or one */
+    DELTA_A_LOG = DELTA_CONV + 3,
     DELTA_DT_BIAS,
     DELTA_NORM
 };
@@ -48,6 +52,7 @@ enum latent_tensor {
     LATENT_Q_NORM,
     LATENT_Q_B,
     LATENT_KV_A,
+    LATENT_GATE,
     LATENT_KV_NORM,
     LATENT_KV_B, /* keys and values of the heads, or these in two matrices: */
     LATENT_EMBED_Q,

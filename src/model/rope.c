@@ -39,7 +39,7 @@ void rope_frequencies(const struct rope_config *r, float *out)
         }
         double wave = real_pow(r->theta, 2.0 * i / r->dim) * slow;
         double ramp = fmin(fmax((i - low) / range, 0), 1);
-        out[i] = (float)(r->yarn ? (1 - ramp) / wave + ramp / (r->factor * wave) : 1 / wave);
+        out[i] = r->none ? 0 : (float)(r->yarn ? (1 - ramp) / wave + ramp / (r->factor * wave) : 1 / wave);
     }
 }
 

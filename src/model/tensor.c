@@ -1,6 +1,7 @@
 #include "model/tensor.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -90,6 +91,12 @@ int tensor_set_name(struct tensor *t, const char *name, const char *source, stru
 const char *tensor_label(const struct tensor *t)
 {
     return t->source ? t->source : t->name;
+}
+
+void tensor_apply_change(enum tensor_change change, float *x, uint64_t n)
+{
+    for (uint64_t i = 0; change != TENSOR_AS_IS && i < n; i++)
+        x[i] = (float)log(change == TENSOR_LOG ? (double)x[i] : -(double)x[i]);
 }
 
 int tensor_fail_dtype(const struct tensor *t, const char *expected, const char *where, struct moeflux_err *e)

@@ -39,6 +39,8 @@ uint32_t tensor_format(const struct tensor *t);
 bool tensor_is_float(enum dtype dtype);
 /* Returns ERR_FORMAT with a message: the tensor's dtype is not `expected`. `where` names its file. */
 int tensor_fail_dtype(const struct tensor *t, const char *expected, const char *where, struct moeflux_err *e);
+/* Applies what reading changes to n numbers. */
+void tensor_apply_change(enum tensor_change change, float *x, uint64_t n);
 
 /* Fills t->dtype, n_dims, shape, off and bytes from a file's description: `dtype` as text, `shape` a JSON
  * array, the tensor's bytes [off, off + bytes) of an area of area_bytes. t->name and `where` are for

@@ -16,6 +16,7 @@
 #include "ops/weights.h"
 
 struct attention_tile;
+struct delta_channels;
 struct delta_gate;
 struct delta_head;
 struct delta_unit;
@@ -35,6 +36,8 @@ struct loops {
     /* out[c] = g sigmoid(alpha g) (u + 1), g = min(gate[c], limit), u = up[c] clamped to -limit .. limit */
     void (*swiglu_limited)(const float *gate, const float *up, uint32_t n, float alpha, float limit,
                            float *out);
+    /* out[c] = min(silu(gate[c]), clamp) u, u = up[c] clamped to -clamp .. clamp */
+    void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float clamp, float *out);
     /* out[c] = sigmoid(x[c]) */
     void (*sigmoid)(const float *x, uint32_t n, float *out);
     /* out[c] = exp(x[c] - top) */
@@ -58,6 +61,7 @@ struct loops {
     void (*attention_tile)(struct attention_tile *t);
     void (*delta_prepare)(const struct delta_unit *u);
     void (*delta_gates)(const struct delta_gate *g);
+    void (*delta_channels)(const struct delta_channels *c);
     void (*delta_walk)(const struct delta_head *h);
     void (*indexer_scores)(const struct indexer_tile *t);
 };

@@ -9,6 +9,7 @@
 void VEC_NAME(attention_tile)(struct attention_tile *t);
 void VEC_NAME(delta_prepare)(const struct delta_unit *u);
 void VEC_NAME(delta_gates)(const struct delta_gate *g);
+void VEC_NAME(delta_channels)(const struct delta_channels *c);
 void VEC_NAME(delta_walk)(const struct delta_head *h);
 void VEC_NAME(indexer_scores)(const struct indexer_tile *t);
 extern const struct loops VEC_NAME(loops);
@@ -94,6 +95,17 @@ static void swiglu_limited_loop(const float *gate, const float *up, uint32_t n, 
         struct vec u = vec_max(least, vec_min(most, load_some(up + c, n - c)));
         g = vec_mul(g, math_sigmoid(vec_mul(by, g)));
         store_some(out + c, vec_mul(g, vec_add(u, one)), n - c);
+    }
+}
+
+static void swiglu_clamped_loop(const float *gate, const float *up, uint32_t n, float clamp, float *out)
+{
+    struct vec most = vec_set1(clamp), least = vec_set1(-clamp);
+    for (uint32_t c = 0; c < n; c += VEC_LANES) {
+        /* The order of the operands keeps a NaN a NaN. */
+        struct vec g = vec_min(most, math_silu(load_some(gate + c, n - c)));
+        struct vec u = vec_max(least, vec_min(most, load_some(up + c, n - c)));
+        store_some(out + c, vec_mul(g, u), n - c);
     }
 }
 
@@ -198,6 +210,7 @@ const struct loops VEC_NAME(loops) = {
     .geglu = geglu_loop,
     .softcap = softcap_loop,
     .swiglu_limited = swiglu_limited_loop,
+    .swiglu_clamped = swiglu_clamped_loop,
     .sigmoid = sigmoid_loop,
     .exp_below = exp_below_loop,
     .add_scaled = add_scaled_loop,
@@ -209,6 +222,7 @@ const struct loops VEC_NAME(loops) = {
     .attention_tile = VEC_NAME(attention_tile),
     .delta_prepare = VEC_NAME(delta_prepare),
     .delta_gates = VEC_NAME(delta_gates),
+    .delta_channels = VEC_NAME(delta_channels),
     .delta_walk = VEC_NAME(delta_walk),
     .indexer_scores = VEC_NAME(indexer_scores),
 };

@@ -24,6 +24,7 @@ static const char *const form_names[] = {"", ", in one", ", by tokens", ", by bl
 
 struct bench {
     uint32_t channels, stride;
+    uint32_t z_at, b_at, a_at; /* places in a row of proj */
     struct test_buffer *proj, *conv, *a_log, *bias, *norm, *window, *out_window, *state, *state_out, *out,
         *scratch, *squares;
 };
@@ -58,13 +59,16 @@ static void lay_out(struct kernel_test *l, const struct delta_shape *c, enum kin
     for (uint32_t i = 0; base && i < keys; i++)
         base[i] = kt_uniform(l, -2, 2);
     b->channels = keys + c->n_v * c->v_dim;
-    b->stride = b->channels + c->n_v * (c->v_dim + 2);
+    b->z_at = b->channels;
+    b->b_at = b->z_at + c->n_v * c->v_dim;
+    b->a_at = b->b_at + c->n_v;
+    b->stride = b->a_at + delta_decays(c);
     b->proj = make_rows(l, c, base ? kind : PLAIN, n, b->stride, base);
     b->window = make_rows(l, c, base ? kind : PLAIN, c->conv_kernel - 1, b->channels, base);
     free(base);
     b->conv = kt_floats(l, (uint64_t)b->channels * c->conv_kernel, -1, 1);
     b->a_log = kt_floats(l, c->n_v, -3, 2.3f);
-    b->bias = kt_floats(l, c->n_v, -wide, wide);
+    b->bias = kt_floats(l, delta_decays(c), -wide, wide);
     b->norm = kt_floats(l, c->v_dim, 0.5f, 1.5f);
     b->out_window = kt_bytes(l, NULL, 4 * (uint64_t)(c->conv_kernel - 1) * b->channels);
     b->state = kt_floats(l, (uint64_t)c->n_v * c->v_dim * c->k_dim, -1, 1);
@@ -90,7 +94,10 @@ static struct delta_call call_of(const struct bench *b, int s, uint32_t n)
                                .dst = b->out->on[s].address,
                                .scratch = b->scratch->on[s].address,
                                .n = n,
-                               .stride = b->stride};
+                               .stride = b->stride,
+                               .z_at = b->z_at,
+                               .b_at = b->b_at,
+                               .a_at = b->a_at};
 }
 
 static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint32_t n, enum kind kind)
@@ -111,11 +118,14 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
         kt_finish(l, s);
     }
     char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %ux%u, %u taps, %u token%s%s%s", c->n_v, c->n_k, c->v_dim,
+    snprintf(text, sizeof text, "%u/%u heads of %ux%u, %u taps, %u token%s%s%s%s", c->n_v, c->n_k, c->v_dim,
              c->k_dim, c->conv_kernel, n, n > 1 ? "s" : "", kind_names[kind],
-             c->sigmoid ? ", sigmoid"
-             : c->tiled ? ", tiled"
-                        : form_names[c->form]);
+             c->lower < 0    ? ", by channel with a bound"
+             : c->by_channel ? ", by channel"
+             : c->sigmoid    ? ", sigmoid"
+             : c->tiled      ? ", tiled"
+                             : "",
+             form_names[c->form]);
     double error = fmax(kt_error(l, b.out, (uint64_t)n * c->n_v * c->v_dim),
                         kt_error(l, b.state, (uint64_t)c->n_v * c->v_dim * c->k_dim));
     error = fmax(error, kt_error(l, b.state_out, (uint64_t)c->n_v * c->v_dim * c->k_dim));
@@ -179,19 +189,77 @@ static void f16_case(struct kernel_test *l, const struct delta_shape *c, uint32_
     kt_report(l, "delta", text, kt_f16_error(l, f16, (uint64_t)n * cols), 1e-3);
 }
 
+/* A decay for each key channel. */
+static void channel_cases(struct kernel_test *l)
+{
+    static const struct delta_shape tiny = {.n_k = 2,
+                                            .n_v = 2,
+                                            .k_dim = 64,
+                                            .v_dim = 64,
+                                            .conv_kernel = 4,
+                                            .eps = 1e-6f,
+                                            .sigmoid = true,
+                                            .by_channel = true};
+    struct delta_shape bound = {.n_k = 2,
+                                .n_v = 4,
+                                .k_dim = 12,
+                                .v_dim = 24,
+                                .conv_kernel = 3,
+                                .eps = 1e-6f,
+                                .by_channel = true,
+                                .lower = -5};
+    struct delta_shape tiled = bound, crooked = bound, wide = tiny, published = tiny;
+    tiled.tiled = true;
+    tiled.lower = -2;
+    tiled.v_dim = 20;
+    crooked.k_dim = 10;
+    crooked.v_dim = 7;
+    crooked.lower = 0;
+    wide.k_dim = 256;
+    wide.v_dim = 40;
+    published.n_k = published.n_v = 32;
+    published.k_dim = published.v_dim = 128;
+    published.lower = -5;
+    delta_case(l, &tiny, 1, PLAIN);
+    delta_case(l, &bound, 1, STEEP);
+    delta_case(l, &tiled, 3, PLAIN);
+    delta_case(l, &crooked, 70, CUT);
+    delta_case(l, &tiny, 40, STEEP);
+    if (!exec_get_caps(l->side[KT_DEVICE]).is_host) {
+        shared_case(l, &bound, PLAIN);
+        shared_case(l, &tiny, STEEP);
+        f16_case(l, &tiny, 40, true);
+    }
+    for (enum kind kind = PLAIN; kind < N_KINDS; kind++) {
+        many_case(l, &tiny, 67, kind);
+        many_case(l, &bound, 33, kind);
+    }
+    many_case(l, &tiled, 33, PLAIN);
+    for (uint32_t n = 1; n < 6; n++)
+        many_case(l, &bound, n, CUT);
+    l->is_rest = true;
+    many_case(l, &wide, 50, PLAIN);
+    many_case(l, &tiny, 300, SIMILAR);
+    l->is_rest = false;
+    if (kt_is_brief(l))
+        return;
+    delta_case(l, &published, 1, PLAIN);
+    many_case(l, &published, 20, PLAIN);
+}
+
 void selftest_delta_cases(struct kernel_test *l)
 {
-    static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
-                                    odd = {2, 6, 64, 128, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
-                                    a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
-                                    narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}, false, false},
-                                    crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}, false, false},
-                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
-                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, false, false},
-                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}, false, false},
-                                    sigmoid = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, true, false},
-                                    even_sigmoid = {1, 2, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, true, false},
-                                    tiled = {2, 6, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, false, true};
+    static const struct delta_shape tiny = {4, 8, 64, 64, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    odd = {2, 6, 64, 128, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    a3b = {16, 32, 128, 128, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    narrow = {1, 1, 12, 20, 2, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    crooked = {1, 2, 10, 7, 3, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    wide = {1, 2, 256, 36, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    eighths = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    wide_eighths = {1, 2, 256, 40, 4, 1e-6f, DELTA_FASTER, {0}, 0, 0, 0, 0},
+                                    sigmoid = {1, 2, 10, 24, 3, 1e-6f, DELTA_FASTER, {0}, 1, 0, 0, 0},
+                                    even_sigmoid = {1, 2, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, 1, 0, 0, 0},
+                                    tiled = {2, 6, 12, 24, 3, 1e-6f, DELTA_FASTER, {0}, 0, 1, 0, 0};
     delta_case(l, &narrow, 1, PLAIN);
     delta_case(l, &narrow, 3, STEEP);
     delta_case(l, &tiny, 1, PLAIN);
@@ -218,6 +286,7 @@ void selftest_delta_cases(struct kernel_test *l)
         many_case(l, &narrow, 33, kind);
     }
     many_case(l, &tiled, 33, PLAIN);
+    channel_cases(l);
     for (uint32_t n = 1; n < 6; n++)
         many_case(l, &narrow, n, CUT);
     many_case(l, &odd, 65, CUT);

@@ -19,7 +19,7 @@ struct moe_shape {
     uint32_t format, n;
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
     uint32_t shared_up_format;
-    float limit;
+    float limit, clamp, shared_clamp;
     bool ungated; /* the shared expert has no gate */
     bool ties;    /* all logits are equal */
     bool drops;   /* tokens have from one to top_k experts */
@@ -70,7 +70,9 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .norm_topk = !c->plain_weights,
                               .biased = c->biased,
                               .limit = c->limit,
-                              .gelu = c->gelu};
+                              .gelu = c->gelu,
+                              .clamp = c->clamp,
+                              .shared_clamp = c->shared_clamp};
     uint64_t n = (uint64_t)c->inner * c->hidden;
     *bytes = 0;
     place_part(s.up_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
@@ -243,11 +245,12 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              c->makes_shared ? "with" : "shared", c->shared,
              c->makes_shared && c->shared_up_format != c->format ? " in another format" : "",
              c->ungated ? " ungated" : "",
-             c->biased && c->limit > 0 ? " biased, limited"
-             : c->biased               ? " biased"
-             : c->gelu                 ? " GELU"
-             : m->apart                ? " apart"
-                                       : "",
+             c->biased && c->limit > 0        ? " biased, limited"
+             : c->biased                      ? " biased"
+             : c->gelu                        ? " GELU"
+             : c->clamp + c->shared_clamp > 0 ? " clamped"
+             : m->apart                       ? " apart"
+                                              : "",
              c->ties    ? " tied"
              : c->drops ? " some dropped"
                         : "",
@@ -485,6 +488,23 @@ static void biased_cases(struct kernel_test *l)
                  FORMAT_MXFP4);
 }
 
+/* Clamped activations, alike for the shared expert and not, that some exceed. */
+static void clamped_cases(struct kernel_test *l)
+{
+    static const struct moe_shape shapes[] = {
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 2, .ungated = true, .shared_clamp = 0.5f, .makes_shared = true,
+         .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.5f,
+         .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f},
+        {6, 2, 64, 64, 64, FORMAT_Q8, 20, .clamp = 0.5f, .is_rest = true},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (kt_has_kernels(l) || !shapes[i].makes_shared)
+            moe_case(l, &shapes[i], shapes[i].format);
+}
+
 void selftest_experts_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
@@ -514,6 +534,7 @@ void selftest_experts_cases(struct kernel_test *l)
                 FORMAT_Q4, true);
     choosing_cases(l);
     biased_cases(l);
+    clamped_cases(l);
     moe_format_cases(l);
     moe_block_cases(l);
     moe_sizes(l);

@@ -156,6 +156,7 @@ void selftest_softmax_cases(struct kernel_test *l);
 void selftest_sigmoid_cases(struct kernel_test *l);
 void selftest_sample_cases(struct kernel_test *l);
 void selftest_swiglu_cases(struct kernel_test *l);
+void selftest_head_gate_cases(struct kernel_test *l);
 void selftest_batched_cases(struct kernel_test *l);
 void selftest_add_cases(struct kernel_test *l);
 void selftest_streams_cases(struct kernel_test *l);

@@ -7,6 +7,7 @@
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
 #include "ops/add.h"
+#include "ops/head_gate.h"
 #include "ops/swiglu.h"
 
 /* Products of up to 512 terms, scores, products again. From 32 tokens on the products may go through float16.
@@ -324,6 +325,40 @@ void selftest_swiglu_cases(struct kernel_test *l)
     swiglu_case(l, 18432, 2, false);
     swiglu_case(l, 68, 5, true);
     swiglu_case(l, 2112, 1, true);
+}
+
+/* The gates are a part of longer rows. */
+static void head_gate_case(struct kernel_test *l, uint32_t n_heads, uint32_t dim, uint32_t n)
+{
+    if (!kt_takes(l, l->is_rest))
+        return;
+    uint32_t stride = n_heads + 3;
+    struct test_buffer *x = kt_floats(l, (uint64_t)n * n_heads * dim, -8, 8),
+                       *gate = kt_floats(l, (uint64_t)n * stride, -8, 8);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct head_gate op;
+        if (head_gate_open(&op, l->side[s], &l->err) < 0)
+            break;
+        exec_begin(l->side[s]);
+        head_gate_run(&op, l->side[s],
+                      &(struct head_gate_call){.x = x->on[s].address,
+                                               .gate = gate->on[s].address,
+                                               .n = n,
+                                               .n_heads = n_heads,
+                                               .dim = dim,
+                                               .stride = stride});
+        kt_finish(l, s);
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%u heads of %u, %u token%s", n_heads, dim, n, n > 1 ? "s" : "");
+    kt_report(l, "head_gate", text, kt_error(l, x, (uint64_t)n * n_heads * dim), PREP_BOUND);
+}
+
+void selftest_head_gate_cases(struct kernel_test *l)
+{
+    head_gate_case(l, 1, 4, 1);
+    head_gate_case(l, 3, 36, 5);
+    head_gate_case(l, 32, 128, 2);
 }
 
 static void add_case(struct kernel_test *l, uint32_t n, uint32_t every, bool sets)

@@ -585,6 +585,7 @@ static const struct {
     {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases, true},
     {"sample_largest sample_greedy sample_draw", selftest_sample_cases, false},
     {"swiglu", selftest_swiglu_cases, false},
+    {"head_gate", selftest_head_gate_cases, false},
     {"add", selftest_add_cases, false},
     {"streams_begin streams_norm streams_low streams_mix", selftest_streams_cases, false},
     {"ngram_gate ngram_conv", selftest_ngram_cases, false},

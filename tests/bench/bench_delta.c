@@ -1,7 +1,8 @@
 /* bench_delta - the speed of the gated delta net in all of its forms, with the dims of Qwen3.5-35B-A3B.
  *
- *   bench_delta [--device D] [--tiles] TOKENS [REPS]
- *     --tiles   afterwards, delta_prefill_walk with its work divided in other ways
+ *   bench_delta [--device D] [--tiles] [--by-channel] TOKENS [REPS]
+ *     --tiles        afterwards, delta_prefill_walk with its work divided in other ways
+ *     --by-channel   Kimi Delta Attention, with Ling-3.0-flash's dims
  *
  * Prints, for a chunk of TOKENS, the device's time, the fastest of REPS (3), each kernel's part of it, and
  * the processor's time, which is the one that counts on software devices. Compares the outputs of the three
@@ -21,6 +22,7 @@ struct bench {
     struct exec *x;
     struct exec_buffer proj, conv, a_log, bias, norm, windows, state, scratch, out;
     struct delta_shape shape;
+    bool by_channel;
     uint32_t n, channels, stride;
     float *first; /* the first form's output; then another's */
     float *other;
@@ -54,9 +56,14 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
     b->shape = (struct delta_shape){
         .n_k = 16, .n_v = 32, .k_dim = 128, .v_dim = 128, .conv_kernel = 4, .eps = 1e-6f};
     const struct delta_shape *s = &b->shape;
+    if (b->by_channel) {
+        b->shape.n_k = b->shape.n_v;
+        b->shape.by_channel = b->shape.sigmoid = true;
+        b->shape.lower = -5;
+    }
     uint64_t n = b->n, outputs = n * s->n_v * s->v_dim;
     b->channels = 2 * s->n_k * s->k_dim + s->n_v * s->v_dim;
-    b->stride = b->channels + s->n_v * (s->v_dim + 2);
+    b->stride = b->channels + s->n_v * (s->v_dim + 1) + delta_decays(s);
     const struct exec_caps caps = exec_get_caps(b->x);
     const struct {
         struct exec_buffer *to;
@@ -65,7 +72,7 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
     } all[] = {{&b->proj, n * b->stride, -2, 2},
                {&b->conv, (uint64_t)b->channels * s->conv_kernel, -1, 1},
                {&b->a_log, s->n_v, -3, 2.3f},
-               {&b->bias, s->n_v, -2, 2},
+               {&b->bias, delta_decays(s), -2, 2},
                {&b->norm, s->v_dim, 0.5f, 1.5f},
                {&b->windows, 2 * (uint64_t)(s->conv_kernel - 1) * b->channels, -2, 2},
                {&b->state, (uint64_t)s->n_v * s->v_dim * s->k_dim, 0, 0},
@@ -94,7 +101,10 @@ static int run(struct bench *b, const struct delta *op, struct bench_time *t, st
                                     .dst = b->out.address,
                                     .scratch = b->scratch.address,
                                     .n = b->n,
-                                    .stride = b->stride};
+                                    .stride = b->stride,
+                                    .z_at = b->channels,
+                                    .b_at = b->channels + b->shape.n_v * b->shape.v_dim,
+                                    .a_at = b->stride - delta_decays(&b->shape)};
     bench_begin(b->x, t);
     exec_zero(b->x, &b->state, 0, b->state.bytes);
     delta_run(op, b->x, &call);
@@ -160,18 +170,20 @@ static int measure_tiles(struct bench *b, uint32_t reps, struct moeflux_err *e)
 int main(int argc, char **argv)
 {
     const char *device = NULL;
-    bool tiles = false;
+    bool tiles = false, by_channel = false;
     int at = 1;
     for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
         if (strcmp(argv[at], "--tiles") == 0)
             tiles = true;
+        else if (strcmp(argv[at], "--by-channel") == 0)
+            by_channel = true;
         else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc)
             device = argv[++at];
     }
-    struct bench b = {.n = at < argc ? (uint32_t)strtoul(argv[at], NULL, 10) : 0};
+    struct bench b = {.n = at < argc ? (uint32_t)strtoul(argv[at], NULL, 10) : 0, .by_channel = by_channel};
     uint32_t reps = at + 1 < argc ? (uint32_t)strtoul(argv[at + 1], NULL, 10) : 3;
     if (b.n == 0 || reps == 0)
-        return fprintf(stderr, "usage: bench_delta [--device D] [--tiles] TOKENS [REPS]\n"), 2;
+        return fprintf(stderr, "usage: bench_delta [--device D] [--tiles] [--by-channel] TOKENS [REPS]\n"), 2;
     struct moeflux_err e = {0};
     int rc = prepare(&b, device, &e);
     for (enum delta_form form = DELTA_SINGLE; rc == 0 && form <= DELTA_BLOCKS; form++)

@@ -41,6 +41,7 @@ static const struct group {
               {"router_softmax", 0},
               {"router_sigmoid", 0},
               {"swiglu", 0},
+              {"head_gate", 0},
               {"cast_f16", 0},
               {"embed", 0},
               {"normed_add", 0},

@@ -460,11 +460,11 @@ static void replace(char *bytes, size_t len, const char *from, const char *to)
     assert_int_equal(found, 1);
 }
 
-static char *read_qwen4exp(size_t *len)
+static char *read_model(const char *path, size_t *len)
 {
     char *bytes;
     struct moeflux_err e = {0};
-    check_ok(file_read_text(MODELS "qwen4exp.gguf", 1 << 24, &bytes, len, &e), &e);
+    check_ok(file_read_text(path, 1 << 24, &bytes, len, &e), &e);
     return bytes;
 }
 
@@ -478,14 +478,31 @@ static void expect_bytes_refused(char *bytes, size_t len, int code, const char *
     tmp_tree_remove(tmp);
 }
 
-/* Expects a copy of Qwen3.8's file to be refused in which a name is another of the same length. */
-static void expect_renamed_refused(const char *from, const char *to, int code, const char *what)
+/* Expects a copy of a file to be refused in which a name is another of the same length. */
+static void expect_renamed_refused(const char *path, const char *from, const char *to, int code,
+                                   const char *what)
 {
     size_t len;
-    char *bytes = read_qwen4exp(&len);
+    char *bytes = read_model(path, &len);
     replace(bytes, len, from, to);
     expect_bytes_refused(bytes, len, code, what);
 }
+
+/* Expects copies of a file without one of its keys to be refused. The last one is NULL. */
+static void expect_keys_needed(const char *path, const char *arch, const char *const *keys)
+{
+    for (; *keys; keys++) {
+        char from[96], to[96], what[128];
+        snprintf(from, sizeof from, "%s.%s", arch, *keys);
+        snprintf(to, sizeof to, "%s", from);
+        to[strlen(to) - 1] = '?';
+        snprintf(what, sizeof what, "key %s: is missing", from);
+        expect_renamed_refused(path, from, to, ERR_FORMAT, what);
+    }
+}
+
+static const char QWEN4[] = MODELS "qwen4exp.gguf", KIMI_LINEAR[] = MODELS "kimilinear.gguf",
+                  LING[] = MODELS "bailingmoe3.gguf";
 
 static void keys_that_streams_indexers_and_tables_need_are_named(void **state)
 {
@@ -505,18 +522,12 @@ static void keys_that_streams_indexers_and_tables_need_are_named(void **state)
         "ple.head_vocab_sizes",
         "ple.eos_token_id",
         "embedding_length_per_layer_input",
+        NULL,
     };
-    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-        char from[96], to[96], what[128];
-        snprintf(from, sizeof from, "qwen4exp.%s", keys[i]);
-        snprintf(to, sizeof to, "%s", from);
-        to[strlen(to) - 1] = '?';
-        snprintf(what, sizeof what, "key %s: is missing", from);
-        expect_renamed_refused(from, to, ERR_FORMAT, what);
-    }
-    expect_renamed_refused("per_layer_token_embd.weight", "per_layer_token_embd.weighs", ERR_FORMAT,
+    expect_keys_needed(QWEN4, "qwen4exp", keys);
+    expect_renamed_refused(QWEN4, "per_layer_token_embd.weight", "per_layer_token_embd.weighs", ERR_FORMAT,
                            "tensor per_layer_token_embd.weight is missing");
-    expect_renamed_refused("qwen4exp.ple.layers", "qwen4exp.ple.layer?", ERR_UNSUPPORTED,
+    expect_renamed_refused(QWEN4, "qwen4exp.ple.layers", "qwen4exp.ple.layer?", ERR_UNSUPPORTED,
                            "tensor per_layer_token_embd.weight: not one that Qwen3.8-Flash-Next has");
 }
 
@@ -524,10 +535,10 @@ static void keys_that_streams_indexers_and_tables_need_are_named(void **state)
 static void expect_patched_refused(const char *key, uint32_t i, uint32_t n, int code, const char *what)
 {
     size_t len;
-    char *bytes = read_qwen4exp(&len);
+    char *bytes = read_model(QWEN4, &len);
     struct gguf g;
     struct moeflux_err e = {0};
-    check_ok(gguf_open(&g, MODELS "qwen4exp.gguf", &e), &e);
+    check_ok(gguf_open(&g, QWEN4, &e), &e);
     patch(&g, bytes, key, i, n);
     gguf_close(&g);
     expect_bytes_refused(bytes, len, code, what);
@@ -573,6 +584,27 @@ static void indexers_of_latents_are_those_of_a_list_or_of_tensors(void **state)
     expect_file_refused(tmp, ERR_FORMAT, "key glm-dsa.attention.indexer.top_k: is missing");
     free(bytes);
     tmp_tree_remove(tmp);
+}
+
+static void keys_that_decays_of_channels_need_are_named(void **state)
+{
+    (void)state;
+    static const char *const kimi[] = {"kda.head_dim", "ssm.conv_kernel", "attention.kv_lora_rank",
+                                       "rope.dimension_count", NULL},
+                             *const ling[] = {"kda.head_dim", "ssm.conv_kernel", "kda.gate_lower_bound",
+                                              NULL};
+    expect_keys_needed(KIMI_LINEAR, "kimi-linear", kimi);
+    expect_keys_needed(LING, "bailingmoe3", ling);
+    expect_renamed_refused(KIMI_LINEAR, "kimi-linear.attention.head_count_kv",
+                           "kimi-linear.attention.head_count_k?", ERR_FORMAT,
+                           "attention.head_count_kv: expected a number for each layer");
+    expect_renamed_refused(KIMI_LINEAR, "kimi-linear.expert_weights_scale",
+                           "kimi-linear.expert_weights_scal?", ERR_FORMAT,
+                           "key routed_scaling_factor is missing");
+    expect_renamed_refused(KIMI_LINEAR, "blk.0.ssm_f_a.weight", "blk.0.ssm_f_q.weight", ERR_UNSUPPORTED,
+                           "tensor blk.0.ssm_f_q.weight: not one that Kimi-Linear has");
+    expect_renamed_refused(LING, "bailingmoe3.expert_group_count", "bailingmoe3.expert_group_coun?",
+                           ERR_FORMAT, "key n_group is missing");
 }
 
 static void experts_in_a_dense_layer_are_refused(void **state)
@@ -714,6 +746,7 @@ int main(void)
         cmocka_unit_test(numbers_that_are_not_finite_are_refused_by_key),
         cmocka_unit_test(experts_in_two_forms_are_refused_by_both_names),
         cmocka_unit_test(keys_that_streams_indexers_and_tables_need_are_named),
+        cmocka_unit_test(keys_that_decays_of_channels_need_are_named),
         cmocka_unit_test(indexers_and_tables_that_are_not_computed_are_refused),
         cmocka_unit_test(indexers_of_latents_are_those_of_a_list_or_of_tensors),
         cmocka_unit_test(experts_in_a_dense_layer_are_refused),

@@ -631,10 +631,11 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
 
 /* Published checkpoints of other families, converted without loss (tests/models/families/README.md): several
  * residual streams, n-gram rows, attention over chosen blocks; norms after parts, a dense part next to
- * experts; latents of chosen positions. */
-static const char *const published[] = {"qw4-odd",      "qw4-plain", "gemma4-odd",
-                                        "gemma4-plain", "glm5-odd",  "glm5-plain",
-                                        "dsv32"};
+ * experts; latents of chosen positions; decays for each key channel, gates of heads, clamped activations. The
+ * first ones have all of these. */
+static const char *const published[] = {"qw4-odd",    "gemma4-odd",   "glm5-odd", "kimilin-odd",
+                                        "ling-flash", "qw4-plain",    "dsv32",    "gemma4-plain",
+                                        "glm5-plain", "ling-tiny",    "ling-odd", "kimilin-plain"};
 enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 5 };
 
 static void published_families_agree(void **state)
@@ -648,6 +649,25 @@ static void published_families_agree_on_the_reference_backend(void **state)
 {
     (void)state;
     run_each("families", published, N_PUBLISHED, convert_and_run_on_reference);
+}
+
+/* What mlx-lm and llama.cpp write of some of them, in 4 bits without loss. */
+static void published_families_agree_in_other_forms(void **state)
+{
+    (void)state;
+    static const char *const names[][2] = {{"families/kimilin-mlx", "kimilin-plain"},
+                                           {"families/ling-mlx", "ling-tiny"},
+                                           {"gguf/kimilinear.gguf", "kimilin-plain"},
+                                           {"gguf/bailingmoe3.gguf", "ling-flash"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char dir[64], golden[96];
+        snprintf(dir, sizeof dir, "tests/models/%s", names[i][0]);
+        snprintf(golden, sizeof golden, "tests/models/families/%s.golden.safetensors", names[i][1]);
+        run_on_reference(dir, golden);
+        convert_and_run_on_reference(dir, golden);
+        if (!device_is_software())
+            run_on_device(dir, golden);
+    }
 }
 
 /* Runs a checkpoint in another form. */
@@ -837,6 +857,7 @@ int main(void)
         cmocka_unit_test(qwen3_plain_agrees_on_the_reference_backend),
         cmocka_unit_test(families_agree_on_the_reference_backend),
         cmocka_unit_test(published_families_agree_on_the_reference_backend),
+        cmocka_unit_test(published_families_agree_in_other_forms),
         cmocka_unit_test(published_checkpoints_agree_as_they_lie),
         cmocka_unit_test(families_agree_as_they_are_published),
         cmocka_unit_test(families_agree_converted_on_the_reference_backend),

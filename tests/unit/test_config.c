@@ -18,14 +18,17 @@
 #include "model/config_read.h"
 #include "model/family.h"
 
-#define QWEN     "tests/models/qwen-odd/mlx/config.json"
-#define DEEPSEEK "tests/models/deepseek-odd/mlx/config.json"
-#define QWEN3    "tests/models/qwen3-odd/mlx/config.json"
-#define GLM      "tests/models/families/glm-odd/config.json"
-#define GPT_OSS  "tests/models/families/gptoss-odd/config.json"
-#define MINIMAX  "tests/models/families/minimax-odd/config.json"
-#define GLM5     "tests/models/families/glm5-plain/config.json"
-#define DSV32    "tests/models/families/dsv32/config.json"
+#define QWEN        "tests/models/qwen-odd/mlx/config.json"
+#define DEEPSEEK    "tests/models/deepseek-odd/mlx/config.json"
+#define QWEN3       "tests/models/qwen3-odd/mlx/config.json"
+#define GLM         "tests/models/families/glm-odd/config.json"
+#define GPT_OSS     "tests/models/families/gptoss-odd/config.json"
+#define MINIMAX     "tests/models/families/minimax-odd/config.json"
+#define KIMI_LINEAR "tests/models/families/kimilin-plain/config.json"
+#define KIMI_FLAT   "tests/models/families/kimilin-odd/config.json"
+#define LING        "tests/models/families/ling-flash/config.json"
+#define GLM5        "tests/models/families/glm5-plain/config.json"
+#define DSV32       "tests/models/families/dsv32/config.json"
 
 /* Shapes and keys of published configurations */
 #define GLM_4_7                                                                                              \
@@ -563,6 +566,70 @@ static void the_family_is_known_without_model_type(void **state)
     config_free(&c);
 }
 
+static void kimi_linear_is_read_with_its_lists_or_with_flat_keys(void **state)
+{
+    (void)state;
+    struct config c = read_ok(load(KIMI_LINEAR));
+    assert_ptr_equal(c.family, &family_kimilinear);
+    assert_true(delta_of(&c)->by_channel && delta_of(&c)->lower == 0 && delta_of(&c)->gate_rank == 32);
+    assert_true(delta_of(&c)->sigmoid && delta_of(&c)->conv_kernel == 4 && delta_of(&c)->n_v_heads == 2);
+    assert_true(c.ropes[0].none && !latent_of(&c)->gated && c.max_context == 8192 && c.router.norm);
+    assert_true(config_mixer(&c, 2)->kind == PART_DELTA_NET && config_mixer(&c, 3)->kind == PART_LATENT);
+    assert_true(!config_has_experts(&c, 0) && config_has_experts(&c, 1));
+    config_free(&c);
+    json_t *root = load(KIMI_LINEAR);
+    set(root, "linear_attn_config.short_conv_kernel_size", NULL);
+    set(root, "moe_layer_freq", "2");
+    set(root, "mla_use_nope", NULL);
+    c = read_ok(root);
+    assert_true(delta_of(&c)->conv_kernel == 4 && !config_has_experts(&c, 1) && config_has_experts(&c, 2));
+    config_free(&c);
+    c = read_ok(load(KIMI_FLAT));
+    assert_true(delta_of(&c)->conv_kernel == 3 && delta_of(&c)->n_v_heads == 3 && !c.router.norm);
+    assert_true(c.router.n_groups == 2 && c.shared_inner == 128 && latent_of(&c)->q_lora_rank == 36);
+    assert_true(config_mixer(&c, 0)->kind == PART_LATENT && config_mixer(&c, 2)->kind == PART_DELTA_NET);
+    assert_true(config_has_experts(&c, 0) && !config_has_experts(&c, 1) && config_has_experts(&c, 2));
+    config_free(&c);
+}
+
+static void lings_layers_have_a_bound_gates_and_clamps(void **state)
+{
+    (void)state;
+    struct config c = read_ok(load(LING));
+    assert_ptr_equal(c.family, &family_bailinghybrid);
+    assert_true(delta_of(&c)->by_channel && delta_of(&c)->lower == -5 && delta_of(&c)->gate_rank == 0);
+    assert_true(latent_of(&c)->gated && latent_of(&c)->interleaved && !c.ropes[0].none);
+    assert_true(c.ropes[0].theta == 6e6 && c.router.n_groups == 3 && c.router.keep_groups == 2);
+    /* The last layer is an incomplete group. */
+    static const enum part_kind mixers[] = {PART_DELTA_NET, PART_DELTA_NET, PART_LATENT, PART_LATENT};
+    static const float clamps[] = {0, 0, 0, 0.25f}, shared[] = {0, 0, 0.375f, 0.5f};
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_true(config_mixer(&c, i)->kind == mixers[i]);
+        assert_true(c.layers[i].clamp == clamps[i] && c.layers[i].shared_clamp == shared[i]);
+    }
+    config_free(&c);
+    json_t *root = load(LING);
+    set(root, "kda_safe_gate", "false");
+    set(root, "layer_types",
+        "[\"full_attention\", \"linear_attention\", \"linear_attention\", \"linear_attention\"]");
+    set(root, "moe_shared_expert_intermediate_size", "128");
+    set(root, "expert_swiglu_limit_list", "[null, 4]");
+    set(root, "share_expert_swiglu_limit_list", NULL);
+    set(root, "rope_interleave", "false");
+    set(root, "short_conv_kernel_size", "2");
+    c = read_ok(root);
+    assert_true(delta_of(&c)->lower == 0 && delta_of(&c)->conv_kernel == 2 && c.shared_inner == 128);
+    assert_true(config_mixer(&c, 0)->kind == PART_LATENT && config_mixer(&c, 3)->kind == PART_DELTA_NET);
+    assert_true(c.layers[1].clamp == 4 && c.layers[3].clamp == 0 && c.layers[3].shared_clamp == 0);
+    assert_true(!latent_of(&c)->interleaved);
+    config_free(&c);
+    root = load(LING);
+    set(root, "kda_lower_bound", "-3.5");
+    c = read_ok(root);
+    assert_true(delta_of(&c)->lower == -3.5f);
+    config_free(&c);
+}
+
 static void layers_of_gpt_oss_have_windows_in_turn_where_nothing_is_said(void **state)
 {
     (void)state;
@@ -598,6 +665,55 @@ struct refusal {
 };
 
 static const struct refusal refusals[] = {
+    {KIMI_LINEAR, "rms_norm_eps", NULL, ERR_FORMAT, "key rms_norm_eps is missing"},
+    {KIMI_LINEAR, "routed_scaling_factor", NULL, ERR_FORMAT, "key routed_scaling_factor is missing"},
+    {KIMI_LINEAR, "num_shared_experts", NULL, ERR_FORMAT, "key n_shared_experts is missing"},
+    {KIMI_LINEAR, "first_k_dense_replace", NULL, ERR_FORMAT, "key first_k_dense_replace is missing"},
+    {KIMI_LINEAR, "mla_use_nope", "false", ERR_UNSUPPORTED, "mla_use_nope is false, expected true"},
+    {KIMI_LINEAR, "use_grouped_topk", "false", ERR_UNSUPPORTED, "use_grouped_topk"},
+    {KIMI_LINEAR, "moe_router_activation_func", "\"softmax\"", ERR_UNSUPPORTED,
+     "moe_router_activation_func is softmax, expected sigmoid"},
+    {KIMI_LINEAR, "linear_attn_config", NULL, ERR_FORMAT, "key linear_attn_config is missing"},
+    {KIMI_LINEAR, "linear_attn_config.head_dim", NULL, ERR_FORMAT, "key head_dim is missing"},
+    {KIMI_LINEAR, "linear_attn_config.head_dim", "30", ERR_FORMAT,
+     "head_dim is 30, expected a multiple of 4"},
+    {KIMI_LINEAR, "linear_attn_config.short_conv_kernel_size", "1", ERR_FORMAT,
+     "short_conv_kernel_size is 1"},
+    {KIMI_LINEAR, "linear_attn_config.kda_layers", "[1, 2]", ERR_FORMAT,
+     "layer 3 is in kda_layers and full_attn_layers 0 times"},
+    {KIMI_LINEAR, "linear_attn_config.full_attn_layers", "[3, 4]", ERR_FORMAT,
+     "layer 3 is in kda_layers and full_attn_layers 2 times"},
+    {KIMI_FLAT, "layer_types", "[\"full_attention\", \"linear_attention\", \"x\"]", ERR_UNSUPPORTED,
+     "layer_types[2] is x, expected linear_attention or full_attention"},
+    {KIMI_FLAT, "num_experts_per_token", "3", ERR_FORMAT, "num_experts_per_tok is 3"},
+    {LING, "architectures", "[\"BailingMoeV2_5ForCausalLM\"]", ERR_UNSUPPORTED,
+     "architectures is BailingMoeV2_5ForCausalLM, expected BailingMoeV3ForCausalLM"},
+    {LING, "architectures", NULL, ERR_UNSUPPORTED, "architectures is missing"},
+    {LING, "n_group", NULL, ERR_FORMAT, "key n_group is missing"},
+    {LING, "topk_group", NULL, ERR_FORMAT, "key topk_group is missing"},
+    {LING, "rope_theta", NULL, ERR_FORMAT, "key rope_theta is missing"},
+    {LING, "routed_scaling_factor", NULL, ERR_FORMAT, "key routed_scaling_factor is missing"},
+    {LING, "num_shared_experts", NULL, ERR_FORMAT, "key n_shared_experts is missing"},
+    {LING, "first_k_dense_replace", NULL, ERR_FORMAT, "key first_k_dense_replace is missing"},
+    {LING, "layer_group_size", NULL, ERR_FORMAT, "key layer_group_size is missing"},
+    {LING, "head_dim", NULL, ERR_FORMAT, "key head_dim is missing"},
+    {LING, "no_kda_lora", "false", ERR_UNSUPPORTED, "no_kda_lora is false, expected true"},
+    {LING, "use_kda_lora", "true", ERR_UNSUPPORTED, "use_kda_lora is true, expected false"},
+    {LING, "use_mla_nope", "true", ERR_UNSUPPORTED, "use_mla_nope"},
+    {LING, "use_qkv_bias", "true", ERR_UNSUPPORTED, "use_qkv_bias"},
+    {LING, "use_bias", "true", ERR_UNSUPPORTED, "use_bias"},
+    {LING, "value_norm", "true", ERR_UNSUPPORTED, "value_norm"},
+    {LING, "up_proj_norm", "true", ERR_UNSUPPORTED, "up_proj_norm"},
+    {LING, "moe_router_enable_expert_bias", "false", ERR_UNSUPPORTED, "moe_router_enable_expert_bias"},
+    {LING, "gated_attention_proj_granularity_type", "\"element_wise\"", ERR_UNSUPPORTED,
+     "gated_attention_proj_granularity_type is element_wise, expected head_wise"},
+    {LING, "kda_lower_bound", "0", ERR_FORMAT, "kda_lower_bound is 0, expected less than 0"},
+    {LING, "kda_safe_gate", "1", ERR_FORMAT, "kda_safe_gate"},
+    {LING, "moe_shared_expert_intermediate_size", "96", ERR_FORMAT,
+     "moe_shared_expert_intermediate_size is 96"},
+    {LING, "expert_swiglu_limit_list", "[0, -1]", ERR_FORMAT, "expert_swiglu_limit_list[1]"},
+    {LING, "share_expert_swiglu_limit_list", "[\"x\"]", ERR_FORMAT, "share_expert_swiglu_limit_list[0]"},
+    {LING, "score_function", "\"softmax\"", ERR_UNSUPPORTED, "score_function"},
     {QWEN, "text_config.hidden_size", NULL, ERR_FORMAT, "key hidden_size is missing"},
     {QWEN, "text_config.hidden_size", "\"192\"", ERR_FORMAT,
      "hidden_size is a string, expected a whole number"},
@@ -628,7 +744,8 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED,
      "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, joyai_llm_flash, "
      "glm4_moe, qwen3_next, kimi_k2, kimi_k25, minimax_m2, minimax, gpt_oss, glm4_moe_lite, "
-      "qwen4_exp, qwen4_exp_text, qwen3_8_flash_next_text, gemma4, gemma4_text, glm_moe_dsa or deepseek_v32"},
+      "qwen4_exp, qwen4_exp_text, qwen3_8_flash_next_text, gemma4, gemma4_text, glm_moe_dsa, deepseek_v32, "
+      "kimi_linear or bailing_hybrid"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
     {GPT_OSS, "layer_types", "[\"sliding_attention\", \"linear_attention\", \"full_attention\"]",
      ERR_UNSUPPORTED, "layer_types[1] is linear_attention, expected sliding_attention or full_attention"},
@@ -815,6 +932,8 @@ int main(void)
         cmocka_unit_test(defaults_fill_what_may_be_absent),
         cmocka_unit_test(a_null_q_lora_rank_means_a_plain_projection),
         cmocka_unit_test(the_family_is_known_without_model_type),
+        cmocka_unit_test(kimi_linear_is_read_with_its_lists_or_with_flat_keys),
+        cmocka_unit_test(lings_layers_have_a_bound_gates_and_clamps),
         cmocka_unit_test(layers_of_gpt_oss_have_windows_in_turn_where_nothing_is_said),
         cmocka_unit_test(end_of_text_ids_are_the_union_of_all_places),
         cmocka_unit_test(yarn_s_trained_context_is_the_model_s_where_it_is_not_said),

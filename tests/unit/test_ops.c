@@ -222,6 +222,12 @@ static void swiglu_agrees_with_its_reference(void **state)
     CHECK("swiglu");
 }
 
+static void head_gate_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("head_gate");
+}
+
 static void add_agrees_with_its_reference(void **state)
 {
     (void)state;
@@ -266,6 +272,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
         cmocka_unit_test(sample_chooses_what_its_reference_chooses),
         cmocka_unit_test(swiglu_agrees_with_its_reference),
+        cmocka_unit_test(head_gate_agrees_with_its_reference),
         cmocka_unit_test(add_agrees_with_its_reference),
         cmocka_unit_test(streams_agree_with_their_reference),
         cmocka_unit_test(ngram_agrees_with_its_reference),

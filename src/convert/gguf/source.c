@@ -36,7 +36,7 @@ struct gguf_place {
     const struct ggml_type *blocks;
     const struct gguf_type *type;
     struct head_order rows, cols;
-    bool is_decay; /* the file stores -exp(x) */
+    enum tensor_change change; /* decays, of which the file stores exponentials */
 };
 
 /* --- opening --- */
@@ -92,10 +92,8 @@ static int add_place(struct gguf_source *s, const struct config *c, const struct
 {
     struct gguf_place *p = &s->places[s->n_places];
     const struct ggml_type *blocks = ggml_type_find(from->type);
-    *p = (struct gguf_place){.tensor = from,
-                             .blocks = blocks,
-                             .type = gguf_type_find(blocks->format),
-                             .is_decay = t->change == TENSOR_LOG_OF_NEGATED};
+    *p = (struct gguf_place){
+        .tensor = from, .blocks = blocks, .type = gguf_type_find(blocks->format), .change = t->change};
     if (!s->keeps_blocks)
         find_order(p, c, t->name);
     t->dtype = DTYPE_GGUF;
@@ -298,8 +296,8 @@ int gguf_source_read(const struct gguf_source *s, const struct tensor *t, uint64
 {
     float *end = out;
     int rc = walk(s, t, first, n, add_numbers, &end, e);
-    for (uint64_t i = 0; rc == 0 && place_of(s, t)->is_decay && i < n; i++)
-        out[i] = (float)log(-(double)out[i]);
+    if (rc == 0)
+        tensor_apply_change(place_of(s, t)->change, out, n);
     return rc;
 }
 

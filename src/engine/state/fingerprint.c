@@ -86,6 +86,20 @@ static void add_streams(XXH3_state_t *h, const struct config *c)
     }
 }
 
+/* Adds what models with a decay for each key channel have. */
+static void add_channels(XXH3_state_t *h, const struct config *c)
+{
+    const struct delta_config *d = &config_first(c, PART_DELTA_NET)->delta;
+    const uint32_t options[] = {d->by_channel, d->gate_rank, d->sigmoid,
+                                config_first(c, PART_LATENT)->latent.gated, c->ropes[0].none};
+    add(h, options, sizeof options);
+    add(h, &d->lower, sizeof d->lower);
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const float clamps[] = {c->layers[i].clamp, c->layers[i].shared_clamp};
+        add(h, clamps, sizeof clamps);
+    }
+}
+
 /* Adds what a model with norms after its parts has: every kind of attention and its table of angles, and what
  * is done to the embedding. */
 static void add_posts(XXH3_state_t *h, const struct config *c)
@@ -123,6 +137,8 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
         add(h, &window, sizeof window);
     if (config_first(c, PART_DELTA_NET)->delta.tiled)
         add(h, &config_first(c, PART_DELTA_NET)->delta.tiled, sizeof(bool));
+    if (config_first(c, PART_DELTA_NET)->delta.by_channel)
+        add_channels(h, c);
     if (c->swiglu_limit > 0)
         add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
     add_token_index(h, &config_first(c, PART_LATENT)->latent.index);

@@ -673,6 +673,68 @@ static void put_gemma4(struct making *m)
     json_object_set_new(ropes, "full_attention", full);
     json_object_set_new(ropes, "sliding_attention", near);
     put(m, "rope_parameters", ropes);
+/* Puts the kinds of layers: those without key heads have a delta net. */
+static void put_layers_by_heads(struct making *m)
+{
+    static const char key[] = "attention.head_count_kv";
+    const struct gguf_value *v = find(m, key);
+    uint64_t n = whole(m, "block_count", -1) - whole(m, "nextn_predict_layers", 0), *list;
+    if (m->rc == 0 && (!v || !v->is_list || v->n < n))
+        fail_key(m, key, "expected a number for each layer");
+    if (m->rc < 0 || (m->rc = gguf_u64_list(m->g, v, &list, m->e)) < 0)
+        return;
+    json_t *types = json_array();
+    for (uint64_t i = 0; i < n; i++)
+        json_array_append_new(types, json_string(list[i] ? "full_attention" : "linear_attention"));
+    put(m, "layer_types", types);
+    free(list);
+}
+
+/* llama.cpp always makes the weights of a token's experts sum to 1 here; files have no key for it. */
+static void put_kimi_linear(struct making *m)
+{
+    static const struct pair delta[] = {
+        {"linear_num_heads", "attention.head_count", WHOLE},
+        {"linear_head_dim", "kda.head_dim", WHOLE},
+        {"linear_conv_kernel_dim", "ssm.conv_kernel", WHOLE},
+        {0},
+    };
+    put_deepseek2(m);
+    put_pairs(m, delta);
+    put(m, "norm_topk_prob", json_true());
+    put_layers_by_heads(m);
+}
+
+/* Puts a list of numbers with one for each layer, if it is there. */
+static void put_reals(struct making *m, const char *ours, const char *theirs)
+{
+    const struct gguf_value *v = find(m, theirs);
+    double *list;
+    if (m->rc < 0 || !v || (m->rc = gguf_real_list(m->g, v, &list, m->e)) < 0)
+        return;
+    json_t *items = json_array();
+    for (uint64_t i = 0; i < v->n; i++)
+        json_array_append_new(items, json_real(list[i]));
+    put(m, ours, items);
+    free(list);
+}
+
+static void put_bailingmoe3(struct making *m)
+{
+    static const struct pair keys[] = {
+        {"linear_head_dim", "kda.head_dim", WHOLE},
+        {"short_conv_kernel_size", "ssm.conv_kernel", WHOLE},
+        {"kda_safe_gate", "kda.safe_gate", FLAG_MAY},
+        {"kda_lower_bound", "kda.gate_lower_bound", REAL},
+        {"moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length", WHOLE_MAY},
+        {0},
+    };
+    put_deepseek2(m);
+    put_pairs(m, keys);
+    put(m, "architectures", json_pack("[s]", "BailingMoeV3ForCausalLM"));
+    put_layers_by_heads(m);
+    put_reals(m, "expert_swiglu_limit_list", "swiglu_clamp_exp");
+    put_reals(m, "share_expert_swiglu_limit_list", "swiglu_clamp_shexp");
 }
 
 static const struct {
@@ -694,6 +756,8 @@ static const struct {
     {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},
     {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
     {"gemma4", NULL, "gemma4_text", put_gemma4},
+    {"kimi-linear", NULL, "kimi_linear", put_kimi_linear},
+    {"bailingmoe3", NULL, "bailing_hybrid", put_bailingmoe3},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 

@@ -102,6 +102,30 @@ static const struct name with_posts[] = {
     {"layer_output_scale.weight", "layer_scalar"},
 };
 
+/* Names in layers with Kimi Delta Attention, before those of in_layer: the same in all models; with gates of
+ * a low rank; with gates of full rank. */
+static const struct name kimi_delta[] = {
+    {"ssm_conv1d_q.weight", "self_attn.q_conv1d.weight"},
+    {"ssm_conv1d_k.weight", "self_attn.k_conv1d.weight"},
+    {"ssm_conv1d_v.weight", "self_attn.v_conv1d.weight"},
+    {"ssm_beta.weight", "self_attn.b_proj.weight"},
+    {"ssm_a", "self_attn.A_log"},
+    {"ssm_dt.bias", "self_attn.dt_bias"},
+    {"ssm_norm.weight", "self_attn.o_norm.weight"},
+};
+static const struct name low_gates[] = {
+    {"ssm_f_a.weight", "self_attn.f_a_proj.weight"},
+    {"ssm_f_b.weight", "self_attn.f_b_proj.weight"},
+    {"ssm_g_a.weight", "self_attn.g_a_proj.weight"},
+    {"ssm_g_b.weight", "self_attn.g_b_proj.weight"},
+};
+static const struct name full_gates[] = {
+    {"ssm_f_a.weight", "self_attn.f_proj.weight"},
+    {"ssm_g_a.weight", "self_attn.g_proj.weight"},
+};
+/* Names in layers with gated latent attention. */
+static const struct name head_gate[] = {{"attn_gate.weight", "self_attn.g_proj.weight"}};
+
 /* Names of tensors that families call differently (family.h). */
 static const char *const of_family[] = {
     "ffn_gate_inp.bias",     "exp_probs_b.bias",    "ffn_gate_inp_shexp.weight",
@@ -122,6 +146,47 @@ static const char *find_theirs(const struct name *names, size_t n, const char *o
         if (!strcmp(names[i].ours, ours))
             return names[i].theirs;
     return NULL;
+}
+
+struct names {
+    const struct name *items;
+    size_t n;
+};
+#define NAMES(table)                                                                                         \
+    (struct names)                                                                                           \
+    {                                                                                                        \
+        table, sizeof(table) / sizeof *(table)                                                               \
+    }
+enum { LAYER_TABLES = 3 };
+
+/* Lists the tables of a layer's names, the first ones first. */
+static void tables_of(const struct config *c, uint32_t layer, struct names out[LAYER_TABLES])
+{
+    const struct part_config *mixer = config_mixer(c, layer);
+    struct names last = NAMES(in_layer);
+    out[0] = out[1] = out[2] = last;
+    if (config_has_posts(c))
+        out[0] = NAMES(with_posts);
+    if (mixer->kind == PART_LATENT && mixer->latent.gated)
+        out[0] = NAMES(head_gate);
+    if (mixer->kind != PART_DELTA_NET || !mixer->delta.by_channel)
+        return;
+    out[0] = NAMES(kimi_delta);
+    if (mixer->delta.gate_rank)
+        out[1] = NAMES(low_gates);
+    else
+        out[1] = NAMES(full_gates);
+}
+
+static const char *find_in_layer(const struct config *c, uint32_t layer, const char *name,
+                                 const char *(*find)(const struct name *, size_t, const char *))
+{
+    struct names tables[LAYER_TABLES];
+    const char *found = NULL;
+    tables_of(c, layer, tables);
+    for (int i = 0; i < LAYER_TABLES && !found; i++)
+        found = find(tables[i].items, tables[i].n, name);
+    return found;
 }
 
 /* Finds the canonical name of one in `of_family`. NULL: the family has no such tensor. */
@@ -193,9 +258,7 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
         return GGUF_NAMES_UNKNOWN;
     if (layer >= c->n_layers)
         return GGUF_NAMES_OTHER_PART;
-    if (config_has_posts(c))
-        ours = find_ours(with_posts, sizeof with_posts / sizeof *with_posts, name + n);
-    if (!ours && !(ours = find_ours(in_layer, sizeof in_layer / sizeof *in_layer, name + n)))
+    if (!(ours = find_in_layer(c, layer, name + n, find_ours)))
         ours = find_of_family(c->family, name + n, own);
     snprintf(out, GGUF_NAMES_LENGTH, "model.layers.%u.%.80s", layer, ours ? ours : "");
     return ours ? GGUF_NAMES_OURS : GGUF_NAMES_UNKNOWN;
@@ -213,10 +276,7 @@ const char *gguf_names_of(const struct config *c, const char *name, char out[GGU
         return table_theirs;
     if (sscanf(name, "model.layers.%9u.%n", &layer, &n) != 1 || n == 0)
         return name;
-    if (config_has_posts(c))
-        theirs = find_theirs(with_posts, sizeof with_posts / sizeof *with_posts, name + n);
-    if (!theirs)
-        theirs = find_theirs(in_layer, sizeof in_layer / sizeof *in_layer, name + n);
+    theirs = layer < c->n_layers ? find_in_layer(c, layer, name + n, find_theirs) : NULL;
     for (size_t i = 0; !theirs && i < sizeof of_family / sizeof *of_family; i++) {
         const char *ours = find_of_family(c->family, of_family[i], own);
         if (ours && !strcmp(ours, name + n))

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/ggml_type.h"
 #include "base/gguf.h"
+#include "model/config.h"
 #include "model/family.h"
 #include "model/gguf/names.h"
 #include "model/names.h"
@@ -30,7 +31,8 @@ static void describe(struct tensor *t, const struct gguf_tensor *from)
 }
 
 /* Changes a shape to that of other files: a convolution's taps are the second dimension, and a vector of the
- * file may be a matrix of one row. The file has the logarithms of decays as -exp(A_log). */
+ * file may be a matrix of one row. The file has the logarithms of decays as -exp(A_log); if they have a
+ * bound, as exp(A_log). */
 static void adopt(struct tensor *t, const struct config *c, const char *name)
 {
     const char *gate = c->family->shared_gate;
@@ -41,8 +43,12 @@ static void adopt(struct tensor *t, const struct config *c, const char *name)
         t->shape[0] = 1;
         t->n_dims = 2;
     }
+    if (names_ends_with(name, "_conv1d.weight") && t->n_dims == 4 && t->shape[0] == 1) {
+        memmove(t->shape, t->shape + 1, 3 * sizeof *t->shape);
+        t->n_dims = 3;
+    }
     if (names_ends_with(name, ".A_log"))
-        t->change = TENSOR_LOG_OF_NEGATED;
+        t->change = config_first(c, PART_DELTA_NET)->delta.lower < 0 ? TENSOR_LOG : TENSOR_LOG_OF_NEGATED;
 }
 
 /* Returns whether it is a kv_b for which the file also has the two matrices made of it. */

@@ -12,8 +12,8 @@
 /* Tokens of a block of preparation. */
 enum { TOKENS = 16 };
 
-/* A token's prepared row: queries [n_k][key], keys [n_k][key], values [n_v][value], decays [n_v], betas
- * [n_v]. A head's channels are rounded up to whole vectors. */
+/* A token's prepared row: queries [n_k][key], keys [n_k][key], values [n_v][value], decays [n_v] or
+ * [n_v][key], betas [n_v]. A head's channels are rounded up to whole vectors. */
 struct layout {
     uint32_t key, value; /* floats of a head */
     uint64_t k, v, decay, beta, row;
@@ -42,7 +42,7 @@ static struct layout lay_out(const struct delta_shape *s)
     at.k = (uint64_t)s->n_k * at.key;
     at.v = 2 * at.k;
     at.decay = at.v + (uint64_t)s->n_v * at.value;
-    at.beta = at.decay + s->n_v;
+    at.beta = at.decay + s->n_v * (uint64_t)(s->by_channel ? at.key : 1);
     at.row = at.beta + s->n_v;
     return at;
 }
@@ -60,15 +60,34 @@ static const float *before_conv(const struct job *j, uint32_t r)
                     : host_floats(j->call->proj) + (uint64_t)(r - held) * j->call->stride;
 }
 
+static void run_channels(const struct job *j, const float *a, float *decays)
+{
+    const struct delta_shape *s = j->shape;
+    for (uint32_t head = 0; head < s->n_v; head++) {
+        uint64_t at = (uint64_t)head * s->k_dim;
+        const struct delta_channels channels = {.a = a + at,
+                                                .bias = host_floats(j->call->dt_bias) + at,
+                                                .n = s->k_dim,
+                                                .a_log = host_floats(j->call->a_log)[head],
+                                                .lower = s->lower,
+                                                .decay = decays + (uint64_t)head * j->at.key};
+        j->loops->delta_channels(&channels);
+    }
+}
+
 static void run_gates(const struct job *j, uint32_t t)
 {
     const struct delta_shape *s = j->shape;
     const struct delta_call *c = j->call;
-    const float *b =
-        host_floats(c->proj) + (uint64_t)t * c->stride + j->n_channels + (uint64_t)s->n_v * s->v_dim;
+    const float *from = host_floats(c->proj) + (uint64_t)t * c->stride;
     float *row = j->prepared + t * j->at.row;
-    const struct delta_gate g = {.a = b + s->n_v,
-                                 .b = b,
+    if (s->by_channel) {
+        run_channels(j, from + c->a_at, row + j->at.decay);
+        j->loops->sigmoid(from + c->b_at, s->n_v, row + j->at.beta);
+        return;
+    }
+    const struct delta_gate g = {.a = from + c->a_at,
+                                 .b = from + c->b_at,
                                  .a_log = host_floats(c->a_log),
                                  .bias = host_floats(c->dt_bias),
                                  .n = s->n_v,
@@ -119,24 +138,25 @@ static void walk_head(void *ctx, uint32_t head, uint32_t thread)
     const struct delta_call *c = j->call;
     uint32_t key_head = delta_key_head(s, head);
     (void)thread;
-    const struct delta_head h = {.q = j->prepared + (uint64_t)key_head * j->at.key,
-                                 .k = j->prepared + j->at.k + (uint64_t)key_head * j->at.key,
-                                 .v = j->prepared + j->at.v + (uint64_t)head * j->at.value,
-                                 .z = host_floats(c->proj) + j->n_channels + (uint64_t)head * s->v_dim,
-                                 .decay = j->prepared + j->at.decay + head,
-                                 .beta = j->prepared + j->at.beta + head,
-                                 .norm = host_floats(c->norm),
-                                 .stride = j->at.row,
-                                 .z_stride = c->stride,
-                                 .state =
-                                     host_floats_mut(c->state_out) + (uint64_t)head * s->v_dim * s->k_dim,
-                                 .out = host_floats_mut(c->dst) + (uint64_t)head * s->v_dim,
-                                 .out_stride = (uint64_t)s->n_v * s->v_dim,
-                                 .n = c->n,
-                                 .k_dim = s->k_dim,
-                                 .v_dim = s->v_dim,
-                                 .eps = s->eps,
-                                 .sigmoid = s->sigmoid};
+    const struct delta_head h = {
+        .q = j->prepared + (uint64_t)key_head * j->at.key,
+        .k = j->prepared + j->at.k + (uint64_t)key_head * j->at.key,
+        .v = j->prepared + j->at.v + (uint64_t)head * j->at.value,
+        .z = host_floats(c->proj) + c->z_at + (uint64_t)head * s->v_dim,
+        .decay = j->prepared + j->at.decay + head * (uint64_t)(s->by_channel ? j->at.key : 1),
+        .beta = j->prepared + j->at.beta + head,
+        .norm = host_floats(c->norm),
+        .by_channel = s->by_channel,
+        .stride = j->at.row,
+        .z_stride = c->stride,
+        .state = host_floats_mut(c->state_out) + (uint64_t)head * s->v_dim * s->k_dim,
+        .out = host_floats_mut(c->dst) + (uint64_t)head * s->v_dim,
+        .out_stride = (uint64_t)s->n_v * s->v_dim,
+        .n = c->n,
+        .k_dim = s->k_dim,
+        .v_dim = s->v_dim,
+        .eps = s->eps,
+        .sigmoid = s->sigmoid};
     j->loops->delta_walk(&h);
 }
 

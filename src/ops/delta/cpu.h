@@ -23,8 +23,10 @@ struct delta_unit {
 struct delta_head {
     const float *q, *k, *v, *z;       /* the first token's; zeros fill up q and k to a whole vector */
     const float *decay, *beta, *norm; /* the first token's decay and beta; norm [v_dim] */
-    uint64_t stride, z_stride;        /* distance between tokens: of q, k, v, decay, beta; of z */
-    float *state;                     /* [v_dim][k_dim] */
+    /* decay has k_dim numbers, filled up with zeros to a whole vector, instead of one */
+    bool by_channel;
+    uint64_t stride, z_stride; /* distance between tokens: of q, k, v, decay, beta; of z */
+    float *state;              /* [v_dim][k_dim] */
     float *out;
     uint64_t out_stride;
     uint32_t n, k_dim, v_dim;
@@ -37,6 +39,14 @@ struct delta_gate {
     const float *a, *b, *a_log, *bias; /* [n] */
     uint32_t n;
     float *decay, *beta;
+};
+
+/* A head's decays of some key channels (delta.h). */
+struct delta_channels {
+    const float *a, *bias; /* [n] */
+    uint32_t n;
+    float a_log, lower; /* lower 0: no bound */
+    float *decay;       /* zeros fill up the channels to a whole vector */
 };
 
 #endif

@@ -7,6 +7,7 @@
 
 void VEC_NAME(delta_prepare)(const struct delta_unit *u);
 void VEC_NAME(delta_gates)(const struct delta_gate *g);
+void VEC_NAME(delta_channels)(const struct delta_channels *c);
 void VEC_NAME(delta_walk)(const struct delta_head *h);
 
 /* Rows of the state that share the loads of keys and queries. */
@@ -67,56 +68,85 @@ void VEC_NAME(delta_gates)(const struct delta_gate *g)
     }
 }
 
+void VEC_NAME(delta_channels)(const struct delta_channels *c)
+{
+    struct vec rate = math_exp(vec_set1(c->a_log)), lower = vec_set1(c->lower);
+    for (uint32_t i = 0; i < c->n; i += VEC_LANES) {
+        uint32_t n = c->n - i;
+        struct vec x = vec_add(load_some(c->a + i, n), load_some(c->bias + i, n));
+        struct vec log = c->lower < 0 ? vec_mul(lower, math_sigmoid(vec_mul(rate, x)))
+                                      : vec_neg(vec_mul(rate, math_softplus(x)));
+        vec_store(c->decay + i, vec_zero());
+        store_some(c->decay + i, math_exp(log), n);
+    }
+}
+
 /* ---- the state ---- */
 
-/* acc[i] += up to 8 columns of row i of the state, times k. The rows are `stride` floats apart. */
-VEC_INLINE void read_columns(const float *state, uint64_t stride, const float *k, uint32_t left, int n,
+/* A token's keys, queries and decays, from some column on. decay NULL: all have the decay `all`. */
+struct columns {
+    const float *k, *q, *decay;
+    struct vec all;
+};
+
+VEC_INLINE struct columns from_column(const struct columns *x, uint32_t c)
+{
+    return (struct columns){x->k + c, x->q + c, x->decay ? x->decay + c : NULL, x->all};
+}
+
+/* acc[i] += up to 8 columns of row i of the state, times k, and times the columns' decays if they have
+ * some. The rows are `stride` floats apart. */
+VEC_INLINE void read_columns(const float *state, uint64_t stride, struct columns at, uint32_t left, int n,
                              struct vec *acc)
 {
-    struct vec key = vec_load(k);
+    struct vec key = vec_load(at.k);
+    if (at.decay)
+        key = vec_mul(key, vec_load(at.decay));
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc[i] = vec_fma(load_some(state + (uint64_t)i * stride, left), key, acc[i]);
 }
 
 /* state = decay state + update k, acc[i] += state q */
-VEC_INLINE void write_columns(float *state, uint64_t stride, const float *k, const float *q, struct vec decay,
-                              const struct vec *update, uint32_t left, int n, struct vec *acc)
+VEC_INLINE void write_columns(float *state, uint64_t stride, struct columns at, const struct vec *update,
+                              uint32_t left, int n, struct vec *acc)
 {
-    struct vec key = vec_load(k), query = vec_load(q);
+    struct vec key = vec_load(at.k), query = vec_load(at.q), decay = at.decay ? vec_load(at.decay) : at.all;
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
-        float *at = state + (uint64_t)i * stride;
-        struct vec next = vec_fma(update[i], key, vec_mul(decay, load_some(at, left)));
+        float *to = state + (uint64_t)i * stride;
+        struct vec next = vec_fma(update[i], key, vec_mul(decay, load_some(to, left)));
         acc[i] = vec_fma(next, query, acc[i]);
-        store_some(at, next, left);
+        store_some(to, next, left);
     }
 }
 
 /* Computes one token and n rows of the state, from r on. */
-VEC_INLINE void step(const struct delta_head *h, uint32_t t, uint32_t r, int n)
+VEC_INLINE void step(const struct delta_head *h, uint32_t t, uint32_t r, int n, bool by_channel)
 {
-    const float *q = h->q + t * h->stride, *k = h->k + t * h->stride, *v = h->v + t * h->stride + r;
+    const float *v = h->v + t * h->stride + r, *decays = h->decay + t * h->stride;
     float *state = h->state + (uint64_t)r * h->k_dim, *out = h->out + t * h->out_stride + r;
-    float decay = h->decay[t * h->stride], beta = h->beta[t * h->stride];
+    float decay = by_channel ? 1 : decays[0], beta = h->beta[t * h->stride];
     uint32_t whole = h->k_dim / VEC_LANES * VEC_LANES, rest = h->k_dim - whole;
-    struct vec acc[ROWS], update[ROWS], all = vec_set1(decay);
+    struct vec acc[ROWS], update[ROWS];
+    const struct columns all = {h->k + t * h->stride, h->q + t * h->stride, by_channel ? decays : NULL,
+                                vec_set1(decay)};
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         acc[i] = vec_zero();
     for (uint32_t c = 0; c < whole; c += VEC_LANES)
-        read_columns(state + c, h->k_dim, k + c, VEC_LANES, n, acc);
+        read_columns(state + c, h->k_dim, from_column(&all, c), VEC_LANES, n, acc);
     if (rest)
-        read_columns(state + whole, h->k_dim, k + whole, rest, n, acc);
+        read_columns(state + whole, h->k_dim, from_column(&all, whole), rest, n, acc);
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
         update[i] = vec_set1(beta * (v[i] - decay * vec_sum(acc[i])));
         acc[i] = vec_zero();
     }
     for (uint32_t c = 0; c < whole; c += VEC_LANES)
-        write_columns(state + c, h->k_dim, k + c, q + c, all, update, VEC_LANES, n, acc);
+        write_columns(state + c, h->k_dim, from_column(&all, c), update, VEC_LANES, n, acc);
     if (rest)
-        write_columns(state + whole, h->k_dim, k + whole, q + whole, all, update, rest, n, acc);
+        write_columns(state + whole, h->k_dim, from_column(&all, whole), update, rest, n, acc);
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
         out[i] = vec_sum(acc[i]);
@@ -140,16 +170,24 @@ static void gated_norm(const struct delta_head *h, uint32_t t)
     }
 }
 
-void VEC_NAME(delta_walk)(const struct delta_head *h)
+/* Some rows go through all tokens, so that they stay in the first-level cache. */
+VEC_INLINE void walk(const struct delta_head *h, bool by_channel)
 {
     uint32_t r = 0;
-    /* Some rows go through all tokens, so that they stay in the first-level cache. */
     for (; r + ROWS <= h->v_dim; r += ROWS)
         for (uint32_t t = 0; t < h->n; t++)
-            step(h, t, r, ROWS);
+            step(h, t, r, ROWS, by_channel);
     for (; r < h->v_dim; r++)
         for (uint32_t t = 0; t < h->n; t++)
-            step(h, t, r, 1);
+            step(h, t, r, 1, by_channel);
+}
+
+void VEC_NAME(delta_walk)(const struct delta_head *h)
+{
+    if (h->by_channel)
+        walk(h, true);
+    else
+        walk(h, false);
     for (uint32_t t = 0; t < h->n; t++)
         gated_norm(h, t);
 }

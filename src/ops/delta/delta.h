@@ -5,6 +5,9 @@
  *   decay = exp(-exp(a_log) softplus(a + dt_bias)), beta = sigmoid(b)
  *   S = decay S;  m = S k;  S = S + beta (y_v - m) k^T;  o = S q
  *   dst_j = rms(o) * norm * silu(z_j), or * sigmoid(z_j)
+ * Kimi Delta Attention (arXiv 2510.26692) has a decay for each key channel: a and dt_bias have k_dim numbers
+ * a head, and column c of S is multiplied by decay[c]. A lower bound l < 0 of its logarithm changes it to
+ *   decay = exp(l sigmoid(exp(a_log) (a + dt_bias)))
  * State S: f32 [n_v][v_dim][k_dim]. Window: f32 [conv_kernel - 1][channels], oldest first, the values before
  * the convolution, channels = 2 n_k k_dim + n_v v_dim. The window is read from one buffer and written to
  * another. The state may be, too; then the old one stays as it was.
@@ -43,7 +46,15 @@ struct delta_shape {
     struct delta_tile tile; /* zeros: chosen by the device and the dims */
     bool sigmoid;           /* the output gate is sigmoid(z) */
     bool tiled;             /* order of the value heads */
+    bool by_channel;        /* a decay for each key channel */
+    float lower;            /* by_channel: lower bound of the decay's logarithm; 0: none */
 };
+
+/* Returns the decays of a token. */
+static inline uint32_t delta_decays(const struct delta_shape *s)
+{
+    return s->n_v * (s->by_channel ? s->k_dim : 1);
+}
 
 /* Returns the key head of a value head: those of key head k are contiguous, or k, k + n_k, k + 2 n_k, ... */
 static inline uint32_t delta_key_head(const struct delta_shape *s, uint32_t head)
@@ -70,8 +81,9 @@ struct delta {
 };
 
 struct delta_call {
-    uint64_t proj;                       /* f32 [n][stride]: channels, z [n_v * v_dim], b [n_v], a [n_v] */
-    uint64_t conv, a_log, dt_bias, norm; /* f32 [channels][conv_kernel], [n_v], [n_v], [v_dim] */
+    /* f32 [n][stride]: channels; from z_at, b_at and a_at on z [n_v * v_dim], b [n_v], a [delta_decays] */
+    uint64_t proj;
+    uint64_t conv, a_log, dt_bias, norm; /* f32 [channels][conv_kernel], [n_v], [delta_decays], [v_dim] */
     uint64_t window_in, window_out;
     uint64_t state, state_out; /* before and after; equal addresses: in place */
     uint64_t dst;              /* f32 [n][n_v * v_dim] */
@@ -84,7 +96,7 @@ struct delta_call {
      * delta_gives_f16. 0: dst receives them */
     uint64_t f16;
     bool is_blocked; /* layout of f16 (cast_f16_call); needs n_v * v_dim % 128 == 0 */
-    uint32_t n, stride;
+    uint32_t n, stride, z_at, b_at, a_at;
 };
 
 /* Opens the operation. ERR_UNSUPPORTED: n_v is not a multiple of n_k, conv_kernel < 2, or a head does not fit

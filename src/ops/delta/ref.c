@@ -52,27 +52,39 @@ static void unit_vector(const struct work *a, uint32_t t, uint32_t first, uint32
         v[c] /= sqrt(squares + 1e-6) * divisor;
 }
 
-/* Computes one token of one value head: updates S and writes o to `out`. */
-static void ref_step(const struct work *a, uint32_t t, uint32_t head, double *q, double *k, double *out)
+/* Sets the decays of a head's key channels. */
+static void ref_decays(const struct work *a, uint32_t t, uint32_t head, double *decay)
+{
+    uint32_t dk = a->s->k_dim;
+    const float *from = host_floats(a->c->proj) + (uint64_t)t * a->c->stride + a->c->a_at;
+    double rate = exp((double)host_floats(a->c->a_log)[head]), lower = (double)a->s->lower;
+    for (uint32_t c = 0; c < dk; c++) {
+        uint32_t at = a->s->by_channel ? head * dk + c : head;
+        double x = (double)from[at] + (double)host_floats(a->c->dt_bias)[at];
+        decay[c] = exp(lower < 0 ? lower * ref_sigmoid(rate * x) : -rate * softplus(x));
+    }
+}
+
+/* Computes one token of one value head: updates S and writes o to `out`. q, k, decay: scratch. */
+static void ref_step(const struct work *a, uint32_t t, uint32_t head, double *q, double *k, double *decay,
+                     double *out)
 {
     uint32_t key_head = delta_key_head(a->s, head), dk = a->s->k_dim, dv = a->s->v_dim;
-    const float *ba =
-        host_floats(a->c->proj) + (uint64_t)t * a->c->stride + channels(a) + (uint64_t)a->s->n_v * dv;
+    const float *b = host_floats(a->c->proj) + (uint64_t)t * a->c->stride + a->c->b_at;
     float *state = host_floats_mut(a->c->state_out) + (uint64_t)head * dv * dk;
     unit_vector(a, t, key_head * dk, dk, sqrt((double)dk), q);
     unit_vector(a, t, (a->s->n_k + key_head) * dk, dk, 1, k);
-    double step = softplus((double)ba[a->s->n_v + head] + (double)host_floats(a->c->dt_bias)[head]);
-    double decay = exp(-exp((double)host_floats(a->c->a_log)[head]) * step);
-    double beta = ref_sigmoid((double)ba[head]);
+    ref_decays(a, t, head, decay);
+    double beta = ref_sigmoid((double)b[head]);
     for (uint32_t r = 0; r < dv; r++) {
         float *s = state + (uint64_t)r * dk;
         double m = 0;
         for (uint32_t c = 0; c < dk; c++)
-            m += decay * (double)s[c] * k[c];
+            m += decay[c] * (double)s[c] * k[c];
         double update = beta * (conv(a, t, 2 * a->s->n_k * dk + head * dv + r) - m);
         out[r] = 0;
         for (uint32_t c = 0; c < dk; c++) {
-            double next = decay * (double)s[c] + update * k[c];
+            double next = decay[c] * (double)s[c] + update * k[c];
             out[r] += next * q[c];
             s[c] = (float)next;
         }
@@ -82,7 +94,7 @@ static void ref_step(const struct work *a, uint32_t t, uint32_t head, double *q,
 static void ref_gated_norm(const struct work *a, uint32_t t, uint32_t head, const double *o)
 {
     uint32_t dv = a->s->v_dim;
-    const float *z = host_floats(a->c->proj) + (uint64_t)t * a->c->stride + channels(a) + (uint64_t)head * dv;
+    const float *z = host_floats(a->c->proj) + (uint64_t)t * a->c->stride + a->c->z_at + (uint64_t)head * dv;
     float *dst = host_floats_mut(a->c->dst) + ((uint64_t)t * a->s->n_v + head) * dv;
     double squares = 0;
     for (uint32_t r = 0; r < dv; r++)
@@ -103,12 +115,12 @@ int delta_ref(const void *self, const void *what, struct host *host)
 {
     const struct work w = {&((const struct delta *)self)->shape, what};
     const struct delta_shape *s = w.s;
-    double *scratch = host_scratch(host, 2 * (uint64_t)s->k_dim + s->v_dim, sizeof *scratch);
+    double *scratch = host_scratch(host, 3 * (uint64_t)s->k_dim + s->v_dim, sizeof *scratch);
     delta_host_state(s, w.c);
     for (uint32_t head = 0; scratch && head < s->n_v; head++)
         for (uint32_t t = 0; t < w.c->n; t++) {
-            double *o = scratch + 2 * (size_t)s->k_dim;
-            ref_step(&w, t, head, scratch, scratch + s->k_dim, o);
+            double *decay = scratch + 2 * (size_t)s->k_dim, *o = decay + s->k_dim;
+            ref_step(&w, t, head, scratch, scratch + s->k_dim, decay, o);
             ref_gated_norm(&w, t, head, o);
         }
     for (uint32_t i = 0; scratch && i + 1 < s->conv_kernel; i++)

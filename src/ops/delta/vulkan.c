@@ -1,5 +1,6 @@
 /* The Vulkan implementation of delta.h: chooses the kernels of kernels/delta/ and dispatches them. */
 #include <stdbool.h>
+#include <string.h>
 
 #include "args.h"
 #include "base/err.h"
@@ -24,9 +25,17 @@ static uint32_t n_channels(const struct delta_shape *s)
     return 2 * s->n_k * s->k_dim + s->n_v * s->v_dim;
 }
 
+/* The lower bound as a constant of a kernel, which is a float there. */
+static uint32_t lower_bits(const struct delta_shape *s)
+{
+    uint32_t bits;
+    memcpy(&bits, &s->lower, sizeof bits);
+    return bits;
+}
+
 static uint32_t prepared_row(const struct delta_shape *s)
 {
-    return DELTA_PREPARED(n_channels(s), s->n_v);
+    return DELTA_PREPARED(n_channels(s), delta_decays(s) + s->n_v);
 }
 
 uint64_t delta_scratch(const struct delta_shape *s, const struct exec_caps *caps, uint32_t n)
@@ -52,7 +61,8 @@ static uint32_t tile_rows(const struct delta_tile *t)
 
 static uint64_t tile_bytes(const struct delta_tile *t, const struct delta_shape *s)
 {
-    return t->stage * (2 * (uint64_t)s->k_dim + tile_rows(t) + DELTA_COEFS / DELTA_BLOCK) * sizeof(float);
+    return t->stage * ((2 + s->by_channel) * (uint64_t)s->k_dim + tile_rows(t) + DELTA_COEFS / DELTA_BLOCK) *
+           sizeof(float);
 }
 
 static struct delta_tile choose_tile(const struct delta_shape *s, const struct exec_caps *c)
@@ -84,36 +94,38 @@ static int open_walk(struct delta *op, struct exec *x, const struct delta_shape 
     const struct delta_tile t = choose_tile(s, &caps);
     if (!tile_fits(&t, s, &caps))
         return 0;
-    const uint32_t blocks[] = {caps.subgroup_size, s->k_dim, s->tiled},
-                   walk[] = {caps.subgroup_size, t.workgroup, t.parts, t.each, t.stage,
-                             s->k_dim,           s->v_dim,    s->tiled};
+    const uint32_t blocks[] = {caps.subgroup_size, s->k_dim, s->tiled, s->by_channel},
+                   walk[] = {caps.subgroup_size, t.workgroup, t.parts,  t.each,       t.stage,
+                             s->k_dim,           s->v_dim,    s->tiled, s->by_channel};
     op->gpu.walk_from = s->form == DELTA_BLOCKS ? 1 : WALK_FROM;
     op->gpu.walk_rows = tile_rows(&t);
     int rc = exec_kernel_later(x, &op->gpu.blocks, "delta_prefill_blocks",
-                               sizeof(struct delta_prefill_blocks_args), blocks, 3, e);
+                               sizeof(struct delta_prefill_blocks_args), blocks, 4, e);
     return rc < 0 ? rc
                   : exec_kernel_later(x, &op->gpu.walk, "delta_prefill_walk",
-                                      sizeof(struct delta_prefill_walk_args), walk, 8, e);
+                                      sizeof(struct delta_prefill_walk_args), walk, 9, e);
 }
 
 static int open_scan(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint32_t subgroup = caps.subgroup_size, parts = (uint32_t)size_min(SCAN_PARTS, subgroup);
-    const uint32_t scan[] = {subgroup, parts, s->k_dim, s->v_dim, s->tiled};
+    const uint32_t scan[] = {subgroup, parts, s->k_dim, s->v_dim, s->tiled, s->by_channel};
     op->gpu.scan_from = s->form != DELTA_FASTER ? 1 : SCAN_FROM;
     op->gpu.scan_rows = subgroup / parts;
     return exec_kernel_later(x, &op->gpu.scan, "delta_prefill_scan", sizeof(struct delta_prefill_scan_args),
-                             scan, 5, e);
+                             scan, 6, e);
 }
 
 static int open_prep(struct delta *op, struct exec *x, const struct delta_shape *s, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     uint64_t lanes = size_min(PREP_WORKGROUP, size_max(s->k_dim, s->v_dim));
-    const uint32_t prep[] = {caps.subgroup_size, (uint32_t)size_round_up(lanes, caps.subgroup_size), s->k_dim,
-                             s->v_dim, s->conv_kernel};
-    return exec_kernel_later(x, &op->gpu.prep, "delta_prefill_prep", sizeof(struct delta_args), prep, 5, e);
+    const uint32_t prep[] = {caps.subgroup_size, (uint32_t)size_round_up(lanes, caps.subgroup_size),
+                             s->k_dim,           s->v_dim,
+                             s->conv_kernel,     s->by_channel,
+                             lower_bits(s)};
+    return exec_kernel_later(x, &op->gpu.prep, "delta_prefill_prep", sizeof(struct delta_args), prep, 7, e);
 }
 
 static int open_chunk_kernels(struct delta *op, struct exec *x, const struct delta_shape *s,
@@ -155,11 +167,12 @@ static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct 
     uint32_t workgroup =
         decode_group(&caps, (uint32_t)size_max(rows, div_up(channels, parts)), parts, DECODE_GROUP);
     bool pays = caps.n_processors >= 2 * s->n_v;
-    const uint32_t spec[] = {caps.subgroup_size, workgroup,    parts,           s->k_dim,   s->v_dim,
-                             s->conv_kernel,     HEAD_SQUARES, s->n_v / s->n_k, s->sigmoid, s->tiled};
+    const uint32_t spec[] = {caps.subgroup_size, workgroup,      parts,         s->k_dim,
+                             s->v_dim,           s->conv_kernel, HEAD_SQUARES,  s->n_v / s->n_k,
+                             s->sigmoid,         s->tiled,       s->by_channel, lower_bits(s)};
     op->gpu.has_shared = s->v_dim % HEAD_SQUARES == 0 && (pays || s->form == DELTA_SHARED);
     return op->gpu.has_shared
-               ? exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 10, e)
+               ? exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 12, e)
                : 0;
 }
 
@@ -167,15 +180,17 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
 {
     const struct delta_shape *s = &op->shape;
     struct exec_caps caps = exec_get_caps(x);
-    if ((2 * (uint64_t)s->k_dim + 2 * (uint64_t)s->v_dim + 512) * sizeof(float) > caps.max_shared_bytes)
+    if (((2 + s->by_channel) * (uint64_t)s->k_dim + 2 * (uint64_t)s->v_dim + 512) * sizeof(float) >
+        caps.max_shared_bytes)
         return err_set(e, ERR_UNSUPPORTED,
                        "delta net: heads of %u and %u channels do not fit %u bytes of shared memory",
                        s->k_dim, s->v_dim, caps.max_shared_bytes);
     uint32_t parts = parts_for(&caps, s->k_dim);
     uint32_t workgroup = decode_group(&caps, s->v_dim, parts, DECODE_GROUP);
-    const uint32_t spec[] = {caps.subgroup_size, workgroup, parts,           s->k_dim,   s->v_dim,
-                             s->conv_kernel,     1,         s->n_v / s->n_k, s->sigmoid, s->tiled};
-    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 10, e);
+    const uint32_t spec[] = {
+        caps.subgroup_size, workgroup,  parts,    s->k_dim,      s->v_dim,     s->conv_kernel, 1,
+        s->n_v / s->n_k,    s->sigmoid, s->tiled, s->by_channel, lower_bits(s)};
+    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 12, e);
     if (rc == 0)
         rc = open_shared(op, x, parts, e);
     return rc < 0 ? rc : open_chunk_kernels(op, x, s, e);
@@ -215,7 +230,8 @@ static void run_walk(const struct delta *op, struct exec *x, const struct delta_
                                                  .row = prepared_row(s),
                                                  .n_k = s->n_k,
                                                  .n_v = s->n_v};
-    exec_dispatch(x, &op->gpu.blocks, &blocks, div_up(call->n, DELTA_BLOCK), s->n_k, 1);
+    exec_dispatch(x, &op->gpu.blocks, &blocks, div_up(call->n, DELTA_BLOCK), s->by_channel ? s->n_v : s->n_k,
+                  1);
     exec_dispatch(x, &op->gpu.walk, &walk, s->n_v, div_up(s->v_dim, op->gpu.walk_rows), 1);
 }
 
@@ -232,7 +248,7 @@ static void run_chunk(const struct delta *op, struct exec *x, const struct delta
                                                .f16 = call->f16,
                                                .n = call->n,
                                                .stride = call->stride,
-                                               .z_at = n_channels(s),
+                                               .z_at = call->z_at,
                                                .n_v = s->n_v,
                                                .eps = s->eps};
     prep.dst = call->scratch;
@@ -264,9 +280,9 @@ void delta_vulkan(const void *self, const void *what, struct exec *x)
                                  .stride = call->stride,
                                  .n_k = s->n_k,
                                  .n_v = s->n_v,
-                                 .k_dim = s->k_dim,
-                                 .v_dim = s->v_dim,
-                                 .conv_kernel = s->conv_kernel,
+                                 .z_at = call->z_at,
+                                 .b_at = call->b_at,
+                                 .a_at = call->a_at,
                                  .eps = s->eps};
     if (call->squares)
         exec_dispatch(x, &op->gpu.shared, &a, s->n_v, HEAD_SQUARES, 1);

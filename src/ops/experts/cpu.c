@@ -228,6 +228,16 @@ static void add_biases(const struct job *j, uint64_t biases, uint64_t at, uint32
         j->loops->add_scaled(products + (uint64_t)i * n_rows, host_floats(biases) + at, 1, n_rows);
 }
 
+/* Computes silu(gate) * up, clamped unless `clamp` is 0. */
+static void swiglu(const struct job *j, const float *gate, const float *up, uint32_t n, float clamp,
+                   float *out)
+{
+    if (clamp > 0)
+        j->loops->swiglu_clamped(gate, up, n, clamp, out);
+    else
+        j->loops->swiglu(gate, up, n, out);
+}
+
 static void activate(const struct job *j, const float *gate, const float *up, uint32_t n, float *out)
 {
     if (j->shape->gelu)
@@ -235,7 +245,7 @@ static void activate(const struct job *j, const float *gate, const float *up, ui
     else if (j->shape->limit > 0)
         j->loops->swiglu_limited(gate, up, n, (float)EXPERTS_ALPHA, j->shape->limit, out);
     else
-        j->loops->swiglu(gate, up, n, out);
+        swiglu(j, gate, up, n, j->shape->clamp, out);
 }
 
 /* Runs fn for the blocks of all groups. */
@@ -334,7 +344,7 @@ static void shared_act(const struct job *j, uint32_t t, float *out)
     uint32_t inner = c->shared_down.cols;
     const float *from = host_floats(c->shared_in) + (uint64_t)t * c->shared_stride + j->shape->n_experts +
                         j->shape->shared_gate;
-    j->loops->swiglu(from, from + inner, inner, out);
+    swiglu(j, from, from + inner, inner, j->shape->shared_clamp, out);
 }
 
 /* Returns the weight of a token's shared expert. */

@@ -4,6 +4,8 @@
  *          with a limit: act = g sigmoid(1.702 g) (u + 1), g = min(gate_e p, limit), u = up_e p clamped to
  *            -limit .. limit
  *          with GELU: act = gelu(gate_e p) * (up_e p), gelu(x) = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2
+ *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; the shared
+ *            expert may have another one
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down (silu(g_t) * u_t)
  * With a router, up first chooses the experts as router.h says.
  * g_t and u_t are the products of the shared expert's gate and up rows. If experts_makes_shared, up computes
@@ -50,8 +52,9 @@ struct experts_shape {
     bool drops; /* idx may be NO_EXPERT; never with `chooses` */
     /* `biased`, `limit` and `gelu` are for layers without a shared expert. */
     bool biased;
-    float limit; /* 0: act = silu(g) u */
-    bool gelu;   /* excludes a limit */
+    float limit;               /* 0: act = silu(g) u */
+    bool gelu;                 /* excludes a limit */
+    float clamp, shared_clamp; /* clamps of the routed experts and the shared one; exclude both; 0: none */
 };
 
 #define EXPERTS_ALPHA 1.702 /* the alpha of an act with a limit */

@@ -81,7 +81,8 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
         return 0;
     op->from = 16;
     op->is_f16 = gemm_has_f16(x);
-    op->joins_shared = s->shared_inner == s->inner && s->up_formats == format_set(s->up_format) &&
+    op->joins_shared = s->shared_inner == s->inner && s->clamp == s->shared_clamp &&
+                       s->up_formats == format_set(s->up_format) &&
                        s->down_formats == format_set(s->down_format);
     op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
     const uint32_t sort[] = {op->mix_group, s->n_experts}, mix[] = {op->mix_group, s->drops};
@@ -202,7 +203,7 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                          .eps = s->eps,
                                          .stride = s->biased ? s->n_experts : call->shared_stride,
                                          .gate_at = s->shared_gate ? s->n_experts : 0,
-                                         .limit = s->gelu ? LIMIT_GELU : s->limit};
+                                         .limit = s->gelu ? LIMIT_GELU : s->clamp > 0 ? -s->clamp : s->limit};
     if (format_is_block(s->up_format))
         code_books_put(x, &up.gate_s, &up.gate_b);
     if (op->is_f16)
@@ -243,7 +244,8 @@ static void run_mix(const struct experts_grouped *op, struct exec *x, const stru
                                                  .shared_stride = call->shared_stride,
                                                  .slots = of.slots,
                                                  .from_slot = call->only_shared ? s->top_k : 0,
-                                                 .end_slot = s->top_k + (of.n_shared > 0)};
+                                                 .end_slot = s->top_k + (of.n_shared > 0),
+                                                 .clamp = s->shared_clamp};
     exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + shared_inner, 4 * op->mix_group), call->n, 1);
 }
 

@@ -101,7 +101,7 @@ int gguf_merges_make(struct gguf_merges *m, const struct gguf *g, const uint32_t
 {
     const struct gguf_value *tokens = gguf_find(g, "tokenizer.ggml.tokens"),
                             *scores = gguf_find(g, "tokenizer.ggml.scores");
-    float *list = NULL;
+    double *list = NULL;
     if (!scores || !tokens)
         return err_set(e, ERR_FORMAT, "key tokenizer.ggml.%s is missing", tokens ? "scores" : "tokens");
     if (scores->n != tokens->n || tokens->n > VOCAB_MAX_IDS)
@@ -109,14 +109,12 @@ int gguf_merges_make(struct gguf_merges *m, const struct gguf *g, const uint32_t
                        "%" PRIu64 " scores of %" PRIu64 " tokens, expected one each, of at "
                        "most %d tokens",
                        scores->n, tokens->n, VOCAB_MAX_IDS);
-    int rc = gguf_f32_list(g, scores, &list, e);
+    int rc = gguf_real_list(g, scores, &list, e);
     if (rc == 0)
         rc = read_vocab(m, g, tokens, types, e);
     for (int32_t id = 0; rc == 0 && id < m->vocab.n_ids; id++)
-        if (list[id] != list[id])
-            rc = err_set(e, ERR_FORMAT, "tokenizer.ggml.scores[%d] is not a number", id);
-        else if (m->vocab.tokens[id].present && !m->vocab.tokens[id].is_bytes)
-            rc = add_merges(m, id, list[id], e);
+        if (m->vocab.tokens[id].present && !m->vocab.tokens[id].is_bytes)
+            rc = add_merges(m, id, (float)list[id], e);
     free(list);
     if (rc < 0)
         return rc;

@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Writes kimilinear.gguf and bailingmoe3.gguf: kimilin-plain and ling-flash of ../families by llama.cpp's own converter, whose
+vocabulary is left out. Matrices become Q4_0, which holds their numbers exactly. See README.md.
+
+usage: make_kda.py LLAMA_CPP OUT_DIR
+"""
+
+import json
+import sys
+from pathlib import Path
+
+LLAMA_CPP = Path(sys.argv[1])
+sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
+
+import gguf  # noqa: E402
+from conversion.bailingmoe3 import BailingMoeV3Model  # noqa: E402
+from conversion.kimi_linear import KimiLinearModel  # noqa: E402
+
+FAMILIES = Path(__file__).parent.parent / "families"
+MODELS = {"kimilinear": (KimiLinearModel, "kimilin-plain"), "bailingmoe3": (BailingMoeV3Model, "ling-flash")}
+
+
+def no_vocabulary(self):
+    self.gguf_writer.add_tokenizer_model("none")
+
+
+def as_q4_0(self, name, new_name, bid, n_dims):
+    is_matrix = n_dims >= 2 and new_name.endswith(".weight") and "conv1d" not in new_name and "ffn_gate_inp" not in new_name
+    # Rows of 32 columns are matrices that kv_b_proj or a gate of low rank was made into; Q4_0 does not hold the former's.
+    if not is_matrix or "attn_k_b" in new_name:
+        return False
+    return gguf.GGMLQuantizationType.Q4_0
+
+
+def main():
+    for out, (kind, name) in MODELS.items():
+        kind.set_vocab = no_vocabulary
+        kind.tensor_force_quant = as_q4_0
+        keys = json.loads((FAMILIES / name / "config.json").read_text())  # transformers would rename some
+        model = kind(FAMILIES / name, gguf.LlamaFileType.MOSTLY_BF16, Path(sys.argv[2]) / f"{out}.gguf", model_name=name,
+                     hparams=keys)
+        model.write()
+
+
+if __name__ == "__main__":
+    main()
