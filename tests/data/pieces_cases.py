@@ -5,6 +5,7 @@ texts (pip install sentencepiece tokenizers transformers).
 `scored` is trained by sentencepiece, which has scores and puts a space before a text; its ids are
 sentencepiece's. `merged` is the same vocabulary in the form of Gemma 4's tokenizer.json: merges instead of
 scores, no space before a text, and added tokens; its ids are those of tokenizers. test_pieces reads it.
+The training text is docs/hacking.md, so another day gives another vocabulary.
 
 usage: pieces_cases.py > tests/data/pieces.json
 """
