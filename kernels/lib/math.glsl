@@ -78,8 +78,8 @@ float gelu(float x)
     return x * sigmoid(1.59576912 * (x + 0.044715 * x * x * x));
 }
 
-// Returns an activation from its gate's and its up row's product; limit 0: no limit, LIMIT_GELU: GELU in place
-// of SiLU (ops/experts/experts.h).
+// Returns an activation from its gate's and its up row's product; limit 0: no limit, LIMIT_GELU: GELU in
+// place of SiLU (ops/experts/experts.h).
 float gated(float g, float u, float limit)
 {
     if (limit == 0.0)

@@ -1,5 +1,5 @@
-/* The states of Qwen3.8-Flash-Next and Gemma 4 on small published models, converted: chunks of any size, going
- * back, snapshots, batched decode, streamed experts. Their logits are test_golden.c's.
+/* The states of Qwen3.8-Flash-Next and Gemma 4 on small published models, converted: chunks of any size,
+ * going back, snapshots, batched decode, streamed experts. Their logits are test_golden.c's.
  *
  * suites: check asan */
 #include <setjmp.h>
