@@ -155,7 +155,7 @@ struct embed_args {
     ADDR ids;                    /* i32 [n] */
     ADDR dst;                    /* [n][cols] */
     U32 n, cols, format;
-    F32 factor; /* of every number */
+    F32 factor; /* multiplies every number */
 };
 ARGS_SIZE(embed_args, 56);
 
@@ -264,7 +264,7 @@ struct router_sigmoid_args {
 };
 ARGS_SIZE(router_sigmoid_args, 72);
 
-/* A limit that stands for no limit but for GELU in place of SiLU (ops/experts/experts.h). */
+/* A limit of this value asks for GELU in place of SiLU (ops/experts/experts.h). */
 #define LIMIT_GELU (3.0e38f)
 
 /* The first constant_id of the experts' own constants, after those of lib/gemv.glsl. */

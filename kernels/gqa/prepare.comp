@@ -1,6 +1,6 @@
 // gqa/prepare.comp - the step between the q/k/v product and attention: adds biases (BIASED), applies the rms
-// norm of query and key heads (NORM) and RoPE (pairs i, i + rotary_dim / 2), with norms_values also an rms norm
-// of value heads without weights, and writes the new keys and values to the cache.
+// norm of query and key heads (NORM) and RoPE (pairs i, i + rotary_dim / 2), and writes the new keys and
+// values to the cache; with norms_values the values are divided by the rms of their heads.
 // Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; with NORM_ALL one workgroup for all of them;
 // y = tokens. A head is WORKGROUP invocations with PER_LANE channels each. PER_LANE is 1 on a GPU, where
 // everything is loaded at once and the code stays short. float32 sums. Tolerance 2e-6.

@@ -1,5 +1,5 @@
-/* posts.h - norms after the parts of layers (model/config.h, struct config_block). Parts write their outputs to
- * a buffer of their own:
+/* posts.h - norms after the parts of layers (model/config.h, struct config_block). Parts write their outputs
+ * to a buffer of their own:
  *   x = (x + outer(kept + post(out))) * factor, or kept = post(out) */
 #ifndef MOEFLUX_ARCH_POSTS_H
 #define MOEFLUX_ARCH_POSTS_H

@@ -12,7 +12,7 @@ struct part_tensor {
     char name[PART_TENSOR_NAME]; /* below "model.layers.N."; a matrix's base name, or a vector's whole name */
     uint32_t rows;               /* 0: a vector of `cols` elements */
     uint32_t cols;               /* 0: the part has no such tensor */
-    float factor;                /* of a vector's numbers, when they are loaded; 0: none */
+    float factor;                /* multiplies a vector's numbers when they are loaded; 0: none */
 };
 
 /* What is loaded together stands together, matrices in the order of their outputs. */

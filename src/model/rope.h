@@ -1,8 +1,9 @@
 /* rope.h - computes the numbers of a model's rotary embedding: frequencies, factor of cos and sin, softmax
  * scale.
  *
- * Plain RoPE: theta^(-2i/D), divided by the factor if there is one; 0 from pair n_pairs on. YaRN: https://arxiv.org/abs/2309.00071, section 3, with the rounding of the
- * correction range and the two mscale terms as DeepSeek's published code has them. */
+ * Plain RoPE: theta^(-2i/D), divided by the factor if there is one; 0 from pair n_pairs on. YaRN:
+ * https://arxiv.org/abs/2309.00071, section 3, with the rounding of the correction range and the two mscale
+ * terms as DeepSeek's published code has them. */
 #ifndef MOEFLUX_MODEL_ROPE_H
 #define MOEFLUX_MODEL_ROPE_H
 

@@ -132,8 +132,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
              c->sinks ? ", sinks" : "", window, pos, n, caches[c->kv_type], is_f16 ? ", f16" : "",
              shares ? ", softmax in shared memory" : "");
     /* One token's queries may stay inside attention. */
-    double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0;
-    double cache = 0;
+    double heads = n > 1 ? kt_error(l, q, (uint64_t)n * c->n_heads * c->head_dim) : 0, cache = 0;
     for (uint32_t i = pos >> KV_BLOCK_SHIFT; i < n_blocks; i++) /* those with new rows */
         cache = fmax(cache, kt_cache_error(l, blocks[i], &rows));
     double error = kt_error(l, out, (uint64_t)n * c->n_heads * c->head_dim);

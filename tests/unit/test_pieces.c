@@ -298,7 +298,7 @@ static void scores_that_do_not_fit_are_refused(void **state)
     s.scores[300] = NAN;
     put_scored(&w, &s);
     gguf_writer_floats(&w, "tokenizer.ggml.scores", s.scores, s.n);
-    expect_refused(&w, ERR_FORMAT, "tokenizer.ggml.scores[300] is not a number");
+    expect_refused(&w, ERR_FORMAT, "key tokenizer.ggml.scores: item 300 is not finite");
     json_decref(s.set);
 }
 

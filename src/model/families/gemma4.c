@@ -1,6 +1,6 @@
-/* Gemma 4 with experts (26B-A4B): grouped-query attention, with a window in most layers and larger heads in the
- * others; a dense part next to the experts of a block; a norm after each part. Its vision and audio are left
- * out. Models with per-layer inputs or shared keys and values are refused. */
+/* Gemma 4 with experts (26B-A4B): grouped-query attention, with a window in most layers and larger heads in
+ * the others; a dense part next to the experts; a norm after each part. Its vision and audio are left out.
+ * Models with per-layer inputs or shared keys and values are refused. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>

@@ -673,6 +673,10 @@ static void put_gemma4(struct making *m)
     json_object_set_new(ropes, "full_attention", full);
     json_object_set_new(ropes, "sliding_attention", near);
     put(m, "rope_parameters", ropes);
+}
+
+/* ---- Kimi-Linear and Ling-3.0 ---- */
+
 /* Puts the kinds of layers: those without key heads have a delta net. */
 static void put_layers_by_heads(struct making *m)
 {

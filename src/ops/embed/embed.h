@@ -1,5 +1,5 @@
-/* embed.h - rows of the embedding matrix: out[t] = factor * W[ids[t]], dequantised exactly. W [vocab][cols] has any
- * storage format; cols is a multiple of PRODUCT_COLS. The caller checks that each id < vocab. */
+/* embed.h - rows of the embedding matrix: out[t] = factor * W[ids[t]], dequantised exactly. W [vocab][cols]
+ * has any storage format; cols is a multiple of PRODUCT_COLS. The caller checks that each id < vocab. */
 #ifndef MOEFLUX_OPS_EMBED_EMBED_H
 #define MOEFLUX_OPS_EMBED_EMBED_H
 

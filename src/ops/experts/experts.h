@@ -3,7 +3,8 @@
  *          biased: the expert's biases are added to gate_e p and up_e p, and to down_e act
  *          with a limit: act = g sigmoid(1.702 g) (u + 1), g = min(gate_e p, limit), u = up_e p clamped to
  *            -limit .. limit
- *          with GELU: act = gelu(gate_e p) * (up_e p), gelu(x) = x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2
+ *          with GELU: act = gelu(gate_e p) * (up_e p), gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715
+ *            x^3))) / 2
  *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; the shared
  *            expert may have another one
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down (silu(g_t) * u_t)
@@ -117,8 +118,8 @@ struct experts_call {
     /* up chooses idx and weights by it from the logits in shared_in; NULL: the caller gives them */
     const struct router *router;
     uint64_t router_bias, router_factors; /* see router_call; factors exclude a shape that chooses */
-    struct experts_biases biases; /* shapes with biases only */
-    uint64_t shared_in;           /* f32 [n][shared_stride]; each row begins with the router's logits */
+    struct experts_biases biases;         /* shapes with biases only */
+    uint64_t shared_in; /* f32 [n][shared_stride]; each row begins with the router's logits */
     const struct experts_shared *shared_up; /* needed if experts_makes_shared */
     struct weights shared_down;             /* [hidden][shared_inner]; cols 0: no shared expert */
     uint32_t shared_stride, n;
