@@ -78,10 +78,10 @@ static uint32_t gate_at(const struct latent_config *c)
     return index_at(c) + (c->index.n_heads ? c->index.dim + c->index.n_heads : 0);
 }
 
-static uint32_t in_rows(const struct latent_config *c)
+/* The floats between two tokens' outputs: a multiple of 4, since q_b reads the first of them. */
+static uint32_t in_stride(const struct latent_config *c)
 {
-    uint32_t rows = gate_at(c) + (c->gated ? c->n_heads : 0);
-    return (uint32_t)size_round_up(rows, CONFIG_FOUR);
+    return (uint32_t)size_round_up(gate_at(c) + (c->gated ? c->n_heads : 0), CONFIG_FOUR);
 }
 
 static struct mla_shape shape_of(const struct config *c, const struct latent_config *m, enum kv_type type)
@@ -106,7 +106,7 @@ static void latent_needs(const struct config *c, const struct part_config *p, co
     const struct latent_config *m = &p->latent;
     const struct mla_shape shape = shape_of(c, m, KV_TYPE_F32);
     uint64_t ctx = (uint64_t)m->n_heads * m->v_dim;
-    *out = (struct part_needs){.proj = in_rows(m), .mixed = ctx, .widest = size_max(ctx, m->q_lora_rank)};
+    *out = (struct part_needs){.proj = in_stride(m), .mixed = ctx, .widest = size_max(ctx, m->q_lora_rank)};
     out->own[Q] = m->q_lora_rank ? (uint64_t)max_chunk * q_b_rows(m) : 0;
     out->own[SCRATCH] = mla_scratch_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
     index_needs(c, &m->index, caps, max_chunk, out);
@@ -212,7 +212,7 @@ static uint64_t run_query(const struct latent *d, const struct part_call *call, 
     const struct part_room *r = d->room;
     const struct latent_layer *y = &d->layers[call->layer];
     uint64_t q = r->own[PART_LATENT][Q].address;
-    *stride = in_rows(d->config);
+    *stride = in_stride(d->config);
     part_project(r, &y->in, call, *stride);
     if (!d->config->q_lora_rank)
         return r->proj.address;
@@ -240,8 +240,8 @@ static void choose(const struct latent *d, const struct part_call *call, uint64_
                                      .keys = key,
                                      .weights = key + x->dim * sizeof(float),
                                      .stride = stride,
-                                     .key_stride = in_rows(d->config),
-                                     .weight_stride = in_rows(d->config),
+                                     .key_stride = in_stride(d->config),
+                                     .weight_stride = in_stride(d->config),
                                      .k_norm = y->index_norm,
                                      .k_bias = y->index_norm + x->dim * sizeof(float),
                                      .stores = call->stores + (d->room->kv_type == KV_TYPE_Q8_0 ? 1 : 2)});
@@ -256,7 +256,7 @@ static void attend(const struct latent *d, const struct part_call *call, const s
     uint64_t from = part->from * sizeof(float);
     mla_run(&d->op, r->exec,
             &(struct mla_call){.q = q + from * stride,
-                               .kv = r->proj.address + from * in_rows(d->config),
+                               .kv = r->proj.address + from * in_stride(d->config),
                                .norm = y->kv_norm,
                                .rope = part->rope,
                                .blocks = part->of.kv_blocks,
@@ -267,7 +267,7 @@ static void attend(const struct latent *d, const struct part_call *call, const s
                                .n = part->n,
                                .pos = part->of.pos,
                                .q_stride = stride,
-                               .kv_stride = in_rows(d->config),
+                               .kv_stride = in_stride(d->config),
                                .kv_at = kv_at(d->config),
                                .layer_off = (uint32_t)call->stores[0].off});
 }
@@ -291,7 +291,7 @@ static void latent_run(const void *self, const struct part_call *call)
                                      .n = call->chunk->n,
                                      .n_heads = d->config->n_heads,
                                      .dim = d->config->v_dim,
-                                     .stride = in_rows(d->config)});
+                                     .stride = in_stride(d->config)});
     part_add(d->room, &d->layers[call->layer].out, call, false);
 }
 

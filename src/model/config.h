@@ -41,7 +41,7 @@ struct index_config {
     uint32_t budget; /* blocks */
     uint32_t rotary_dim;
     bool weighted;    /* the heads' scores have weights, a projection of the hidden state */
-    bool layer_norm;  /* of the key, with biases; queries have no norm */
+    bool layer_norm;  /* the key has a layer norm with biases, queries have no norm */
     bool interleaved; /* rotates the pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2) */
 };
 

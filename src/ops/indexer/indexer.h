@@ -29,7 +29,7 @@ struct indexer_shape {
     uint32_t n_heads, dim, rotary_dim;
     struct kv_choice choice; /* ratio is at most 1 << KV_BLOCK_SHIFT, budget at least 1 */
     bool weighted;           /* calls have weights */
-    bool layer_norm;         /* of the key; queries have no norm */
+    bool layer_norm;         /* the key has a layer norm, queries have no norm */
     bool interleaved;
     float eps;
     enum kv_type kv_type; /* type of the rows' numbers: f32 or f16 */
@@ -60,8 +60,8 @@ struct indexer_call {
     uint32_t n, pos, stride, key_stride, layer_off, weight_stride;
 };
 
-/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, or rotary_dim odd or more than dim; or too
- * many heads for the device. */
+/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, rotary_dim is odd or more than dim, or
+ * the device cannot have so many heads. */
 int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape *shape,
                  struct moeflux_err *e);
 /* Returns the bytes of the rows in a block of the cache. */
