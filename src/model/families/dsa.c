@@ -43,6 +43,7 @@ const struct family family_deepseek32 = {
     .id = 14,
     .types = {"deepseek_v32"},
     .own_key = "index_topk",
+    .chat = "deepseek-v3.2",
     .read = read_deepseek,
     .renamed = renamed,
     .router_bias = "gate.e_score_correction_bias",
