@@ -32,7 +32,7 @@ static uint32_t run(const struct router_shape *s, const float *logits, const flo
 {
     bool is_present[N];
     float room[2 * N];
-    const struct router_prefer_call call = {logits, bias, is_present, x->margin, room};
+    const struct router_prefer_call call = {logits, bias, NULL, is_present, x->margin, room};
     mark(x->present, is_present);
     for (uint32_t i = 0; i < k; i++)
         weights[i] = -7;
@@ -98,7 +98,7 @@ static void a_token_with_fewer_experts_keeps_their_number(void **state)
     bool is_present[N];
     float room[2 * N];
     mark("2345", is_present);
-    const struct router_prefer_call call = {falling, NULL, is_present, 1, room};
+    const struct router_prefer_call call = {falling, NULL, NULL, is_present, 1, room};
     assert_int_equal(router_prefer(&s, &call, 2, idx, weights), 1);
     assert_true(idx[0] == 0 && idx[1] == 2 && idx[2] == UINT32_MAX && idx[3] == UINT32_MAX);
     assert_true(weights[2] == 0 && weights[3] == 0);
@@ -186,7 +186,7 @@ static void a_nan_leaves_the_choice_alone(void **state)
     memcpy(logits, falling, sizeof logits);
     logits[6] = NAN;
     mark("4567", is_present);
-    const struct router_prefer_call call = {logits, NULL, is_present, 100, room};
+    const struct router_prefer_call call = {logits, NULL, NULL, is_present, 100, room};
     assert_int_equal(router_prefer(&s, &call, 4, idx, weights), 0);
     for (uint32_t i = 0; i < 4; i++)
         assert_true(idx[i] == i && isnan(weights[i]));
@@ -215,7 +215,7 @@ static void the_choice_is_that_by_raised_scores(void **state)
                         best = i;
                 wanted[best] = true;
             }
-            const struct router_prefer_call call = {falling, NULL, is_present, margin, room};
+            const struct router_prefer_call call = {falling, NULL, NULL, is_present, margin, room};
             router_prefer(&s, &call, 4, idx, weights);
             for (uint32_t k = 0; k < 4; k++)
                 if (!wanted[idx[k]] || (k > 0 && idx[k] <= idx[k - 1]))
