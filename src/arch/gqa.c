@@ -69,8 +69,8 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
                               .biased = g->biased,
                               .sinks = g->sinks,
                               .window = g->window,
-                               .choice = index_choice(&g->index),
-                               .scale = g->scale};
+                              .choice = index_choice(&g->index),
+                              .scale = g->scale};
 }
 
 /* Returns the bytes of partial results of chunks of up to n tokens, as without a window. */

@@ -30,7 +30,7 @@ static const float LATENT_EPS = 1e-6f;
 struct latent_layer {
     uint64_t q_norm, kv_norm;
     uint64_t index_norm; /* weights of the index key's layer norm, then its biases */
-    struct linear in;    /* outputs: q_a or q, the latent, the rotary key; the index key, weights; the gates */
+    struct linear in;    /* outputs: q_a or q, latent, rotary key; index key, weights; the gates */
     struct linear q_b;   /* only in models with q_a; outputs: q, the index queries */
     struct mla_matrices mla;
     struct linear out;

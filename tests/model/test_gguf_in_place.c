@@ -256,10 +256,8 @@ static void convert_gives_the_same_numbers(void **state)
     uint32_t n_compared = 0;
     for (uint32_t i = 1; i < N_FILES; i++) {
         const char *dst = tmp_tree_path(tmp, files[i]);
-        const struct convert_options o = {.src = path_of(i),
-                                          .dst = dst,
-                                          .settings.mode = CONVERT_MODE_AFFINE,
-                                          .n_threads = 2};
+        const struct convert_options o = {
+            .src = path_of(i), .dst = dst, .settings.mode = CONVERT_MODE_AFFINE, .n_threads = 2};
         double most = 0, apart = 0;
         check_ok(convert_run(&o, &r, &e), &e);
         expect_equal_tokenizers(path_of(i), dst);

@@ -221,8 +221,8 @@ static uint32_t down_rows_of(const struct exec_caps *c, const uint32_t spec[DOWN
     return spec[DOWN_TEAMS] * (c->subgroup_size / spec[DOWN_LANES]) * spec[GEMV_ROWS];
 }
 
-/* Lays out the kernel with all columns of all slots at once; GEMV_STEPS stays 0 if that is not possible. It may
- * take more of shared memory than passes do (Qwen3-30B-A3B, H100: 43 us a layer instead of 47). */
+/* Lays out the kernel with all columns of all slots at once; GEMV_STEPS stays 0 if that is not possible. It
+ * may take more of shared memory than passes do (Qwen3-30B-A3B, H100: 43 us a layer instead of 47). */
 static void lay_out_whole(const struct exec_caps *c, const struct experts_shape *s,
                           const struct down_shape *d, uint32_t spec[DOWN_N_SPEC])
 {

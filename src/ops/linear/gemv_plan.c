@@ -264,8 +264,8 @@ static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s,
     return true;
 }
 
-/* Lanes of a workgroup for two matrices whose rows several subgroups share: with fewer, it loads a long vector
- * for few rows (GLM-4.5's experts, 2 x 1,536 x 5,120, H100: 12 us of 162 of a layer less). */
+/* Lanes of a workgroup for two matrices whose rows several subgroups share: with fewer, it loads a long
+ * vector for few rows (GLM-4.5's experts, 2 x 1,536 x 5,120, H100: 12 us of 162 of a layer less). */
 enum { PAIRS_LANES = 512 };
 
 /* Rows that share a subgroup save reads of the vector; but every processor should have a workgroup. */
