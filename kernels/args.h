@@ -402,8 +402,8 @@ struct gqa_prepare_args {
     U32 n, pos, stride, n_heads, n_kv_heads, head_dim, rotary_dim;
     U32 layer_off; /* bytes from a block's start to this layer's keys; its values follow */
     F32 eps;
-    U32 kv_type;  /* type of the cache's numbers; the kernels have it as a constant */
-    U32 is_gated; /* 1: a gate follows each query */
+    U32 kv_type;      /* type of the cache's numbers; the kernels have it as a constant */
+    U32 is_gated;     /* 1: a gate follows each query */
     U32 norms_values; /* 1: each head's values are divided by their rms */
 };
 ARGS_SIZE(gqa_prepare_args, 104);
@@ -521,7 +521,7 @@ struct swiglu_args {
 };
 ARGS_SIZE(swiglu_args, 32);
 
-struct normed_add_args { /* ops/normed_add.h */
+struct normed_add_args {                 /* ops/normed_add.h */
     ADDR y, dst;                         /* [n][cols] */
     ADDR norm, add, outer, base, factor; /* f32 [cols], [n][cols], [cols], [n][cols], [1]; 0: absent */
     U32 n, cols;
