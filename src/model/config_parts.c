@@ -320,7 +320,10 @@ static bool is_full(struct json_view *v, uint32_t i)
                  from = json_view_u32_or(v, "index_skip_topk_offset", 2, 0, CONFIG_MAX_LAYERS);
         return i < from || every == 0 || (i + 1 - from) % every == 0;
     }
-    const char *text = json_string_value(types), letter = text && i < strlen(text) ? text[i] : 0;
+    const char *text = json_string_value(types);
+    char letter = '\0';
+    if (text && i < strlen(text))
+        letter = text[i];
     bool full = letter == 'F' || json_is_text(one, "full");
     if (v->rc == 0 && !full && letter != 'S' && !json_is_text(one, "shared"))
         v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s[%u]: expected full or shared for each layer", v->where,

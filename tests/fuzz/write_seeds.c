@@ -137,9 +137,7 @@ static void write_gguf(struct seeds *s)
 static void write_pieces(struct seeds *s)
 {
     enum { N = 261 };
-    static const char *const normal[] = {"a", "b", "ab", "\xe2\x96\x81",
-                                         "\xe2\x96\x81"
-                                         "a"},
+    static const char *const normal[] = {"a", "b", "ab", "\342\226\201", "\342\226\201a"},
                              *const merges[] = {"a b", "\xe2\x96\x81 a"};
     static char bytes[256][8];
     const char *tokens[N];

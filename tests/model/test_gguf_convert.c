@@ -209,7 +209,7 @@ static void kept_blocks_give_the_bits_of_the_file(void **state)
             sequence_eval(&q, ids, N_IDS, logits[k]);
             sequence_close(&q);
         }
-        if (memcmp(logits[0], logits[1], sizeof logits[0]) != 0)
+        if (memcmp((const void *)logits[0], (const void *)logits[1], sizeof logits[0]) != 0)
             fail_msg("%s: converted, it has other logits", same[i]);
     }
     tmp_tree_remove(tmp);

@@ -196,7 +196,8 @@ int devices_share_layers(const struct moeflux_options *o, const struct exec_caps
         all += o->n_tensor_split ? (double)o->tensor_split[i] : (double)caps[i].total_bytes;
     for (uint32_t i = 0, first = 0; i < n; first = out[i++].end) {
         before += o->n_tensor_split ? (double)o->tensor_split[i] : (double)caps[i].total_bytes;
-        double wanted = all > 0 ? before / all * c->n_layers : c->n_layers * (i + 1) / n;
+        uint32_t even = c->n_layers * (i + 1) / n;
+        double wanted = all > 0 ? before / all * c->n_layers : even;
         uint32_t n_after = n - 1 - i, end = n_after ? boundary(c, wanted, first, n_after) : c->n_layers;
         out[i] = (struct expert_layers){first, end};
     }

@@ -65,12 +65,13 @@ static void run_channels(const struct job *j, const float *a, float *decays)
     const struct delta_shape *s = j->shape;
     for (uint32_t head = 0; head < s->n_v; head++) {
         uint64_t at = (uint64_t)head * s->k_dim;
+        float *to = decays + (uint64_t)head * j->at.key;
         const struct delta_channels channels = {.a = a + at,
                                                 .bias = host_floats(j->call->dt_bias) + at,
                                                 .n = s->k_dim,
                                                 .a_log = host_floats(j->call->a_log)[head],
                                                 .lower = s->lower,
-                                                .decay = decays + (uint64_t)head * j->at.key};
+                                                .decay = to};
         j->loops->delta_channels(&channels);
     }
 }

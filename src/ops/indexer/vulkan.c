@@ -24,7 +24,7 @@ static uint64_t shared_bytes(uint32_t group, uint32_t n_vectors)
 {
     enum { FOURS = 8 };
     uint64_t vectors = size_round_up(n_vectors, group / SCORE_KEYS);
-    return 16 * FOURS * (SCORE_KEYS + vectors) + sizeof(float) * vectors * SCORE_KEYS;
+    return 16ull * FOURS * (SCORE_KEYS + vectors) + sizeof(float) * vectors * SCORE_KEYS;
 }
 
 static int open_scores(struct indexer *op, struct exec *x, struct moeflux_err *e)

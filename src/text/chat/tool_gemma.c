@@ -14,7 +14,9 @@ static int read_items(struct tool_calls *t);
 
 static char innermost(const struct tool_calls *t)
 {
-    return t->key.len ? t->key.data[t->key.len - 1] : '\0';
+    if (t->key.len == 0)
+        return '\0';
+    return t->key.data[t->key.len - 1];
 }
 
 static void open_container(struct tool_calls *t, char c)
