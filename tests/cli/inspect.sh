@@ -110,8 +110,9 @@ run 0 "$MOEFLUX" inspect "$tmp/fp8/config.json" --no-measure --json --device cpu
 json_is 'j["table_bytes"]' $((1280 * 32))
 
 claim a_configuration_without_a_table_has_the_formats_that_convert_makes
-for dir in tests/models/families/{qw4-plain,qw4-odd,glm5-plain,glm5-odd,dsv32,gemma4-plain,gemma4-odd} \
-    tests/models/sources/qwen/hf tests/models/sources/deepseek/hf; do
+for dir in families/qw4-plain families/qw4-odd families/glm5-plain families/glm5-odd families/dsv32 \
+    families/gemma4-plain families/gemma4-odd sources/qwen/hf sources/deepseek/hf; do
+    dir=tests/models/$dir
     rm -rf "$tmp/made"
     run 0 "$MOEFLUX" convert "$dir" "$tmp/made"
     run 0 "$MOEFLUX" inspect "$tmp/made" --no-measure --json --device cpu
