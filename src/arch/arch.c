@@ -7,6 +7,7 @@
 #include "arch/loader.h"
 #include "arch/moe.h"
 #include "arch/part.h"
+#include "arch/part_output.h"
 #include "arch/posts.h"
 #include "arch/residual.h"
 #include "arch/scratch.h"
@@ -32,6 +33,7 @@ struct layer {
 struct arch {
     struct part_room room;
     struct embed_head embed_head;
+    struct part_output out;        /* zero if parts add to the residual themselves */
     struct residual residual;      /* zero if it is plain */
     struct posts posts;            /* zero if no norms follow the parts */
     void *parts[CONFIG_MAX_PARTS]; /* NULL: no open layer has it */
@@ -39,6 +41,12 @@ struct arch {
     struct arch_stores *stores; /* [n_layers] */
     struct moe moe;
 };
+
+/* Returns whether parts write their outputs to a buffer of their own. */
+static bool has_out(const struct arch *a)
+{
+    return a->room.config->streams.n || config_has_posts(a->room.config);
+}
 
 static const struct part *kind_of(const struct part_config *p)
 {
@@ -173,12 +181,15 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
         scratch_floats(to, &r->f16_scratch, n * all.widest / 2);
     a->moe.f16_scratch = r->f16_scratch.address;
     embed_head_allocate(&a->embed_head, c, r->layers, r->max_chunk, to);
+    if (has_out(a))
+        part_output_allocate(&a->out, c, r->max_chunk, to);
     if (c->streams.n)
         residual_allocate(&a->residual, c, r->max_chunk, to);
     if (config_has_posts(c))
         posts_allocate(&a->posts, c, r->max_chunk, to);
     moe_allocate(&a->moe, c, caps, r->max_chunk, to);
     a->residual.f16_scratch = r->f16_scratch.address;
+    a->residual.out = a->posts.out = a->out.rows.address;
     r->x = a->embed_head.x.address;
     r->streams = a->residual.x.address;
 }
@@ -253,10 +264,10 @@ static int load_layer(struct arch *a, struct loader *l, uint32_t i, struct moefl
 static int load(struct arch *a, struct loader *l, struct moeflux_err *e)
 {
     int rc = embed_head_load(&a->embed_head, l, a->room.config, a->room.layers, e);
-    if (rc == 0 && a->room.config->streams.n)
-        rc = residual_load(&a->residual, l, a->room.layers.end == a->room.config->n_layers, e);
-    if (rc == 0 && config_has_posts(a->room.config))
-        rc = posts_load(&a->posts, l, e);
+    if (rc == 0 && has_out(a))
+        rc = part_output_load(&a->out, a->room.exec, l, e);
+    if (rc == 0 && a->room.config->streams.n && a->room.layers.end == a->room.config->n_layers)
+        rc = residual_load_last(&a->residual, l, e);
     for (uint32_t i = a->room.layers.first; rc == 0 && i < a->room.layers.end; i++)
         rc = load_layer(a, l, i, e);
     return rc < 0 ? rc : loader_finish(l, e);
@@ -286,8 +297,9 @@ void arch_close(struct arch *a)
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(r->exec, buffers[i]);
     embed_head_close(&a->embed_head, r->exec);
-    residual_close(&a->residual);
-    posts_close(&a->posts);
+    part_output_close(&a->out, r->exec);
+    residual_close(&a->residual, r->exec);
+    posts_close(&a->posts, r->exec);
     moe_close(&a->moe);
     free(a->layers);
     free(a->stores);
@@ -352,26 +364,10 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
 
 /* ---- running ---- */
 
-/* Returns whether parts write their outputs to a buffer of their own. */
-static bool has_out(const struct arch *a)
-{
-    return a->room.config->streams.n || config_has_posts(a->room.config);
-}
-
 /* Returns what experts read and add to. */
 static struct moe_states states_of(const struct arch *a)
 {
-    uint64_t out = a->room.config->streams.n ? a->residual.out.address : a->posts.out.address;
-    return (struct moe_states){a->room.x, has_out(a) ? out : a->room.x};
-}
-
-/* Clears what the experts of n tokens are added to. */
-static void clear_out(const struct arch *a, uint32_t n)
-{
-    if (a->room.config->streams.n)
-        residual_clear(&a->residual, n);
-    else if (config_has_posts(a->room.config))
-        posts_clear(&a->posts, n);
+    return (struct moe_states){a->room.x, has_out(a) ? a->out.rows.address : a->room.x};
 }
 
 /* Adds the output of a layer's last part to the residual. */
@@ -421,9 +417,9 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
             posts_add(&a->posts, &a->layers[layer].posts[b], a->room.x, 0, c->n);
         adds = y->blocks[b].mix != NULL;
     }
-    if (has_experts)
-        clear_out(a, c->n);
-    else
+    if (has_experts && has_out(a)) /* experts are added to it */
+        part_output_clear(&a->out, a->room.exec, c->n);
+    if (!has_experts)
         add_last(a, layer, 0, c->n);
 }
 

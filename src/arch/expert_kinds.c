@@ -20,9 +20,9 @@ int expert_kinds_open(struct expert_kinds *k, const struct config *c, const stru
                       struct moeflux_err *e)
 {
     *k = (struct expert_kinds){.of_layer = mem_new(c->n_layers, sizeof *k->of_layer, e),
-                               .first = mem_new(c->n_layers, sizeof(void *), e),
-                               .layer = mem_new(c->n_layers, sizeof *k->layer, e)};
-    if (!k->of_layer || !k->first || !k->layer) {
+                               .layer = mem_new(c->n_layers, sizeof *k->layer, e),
+                               .layouts = layouts};
+    if (!k->of_layer || !k->layer) {
         expert_kinds_close(k);
         return ERR_MEMORY;
     }
@@ -30,12 +30,12 @@ int expert_kinds_open(struct expert_kinds *k, const struct config *c, const stru
         uint32_t at = 0;
         if (!config_has_experts(c, i))
             continue;
-        while (at < k->n && !(have_same_formats(&k->first[at]->formats, &layouts[i].formats) &&
+        while (at < k->n && !(have_same_formats(&layouts[k->layer[at]].formats, &layouts[i].formats) &&
                               have_same_clamps(&c->layers[k->layer[at]], &c->layers[i])))
             at++;
         k->of_layer[i] = at;
         if (at == k->n)
-            k->first[k->n] = &layouts[i], k->layer[k->n++] = i;
+            k->layer[k->n++] = i;
     }
     return 0;
 }
@@ -43,7 +43,6 @@ int expert_kinds_open(struct expert_kinds *k, const struct config *c, const stru
 void expert_kinds_close(struct expert_kinds *k)
 {
     free(k->of_layer);
-    free(k->first);
     free(k->layer);
     *k = (struct expert_kinds){0};
 }

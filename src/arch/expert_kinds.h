@@ -11,9 +11,9 @@ struct moeflux_err;
 
 struct expert_kinds {
     uint32_t n;
-    uint32_t *of_layer;                 /* [n_layers]: the layer's kind; 0 for a layer without experts */
-    const struct expert_layout **first; /* [n]: the layout of the first layer of each kind, borrowed */
-    uint32_t *layer;                    /* [n]: that layer */
+    uint32_t *of_layer;                  /* [n_layers]: the layer's kind; 0 for a layer without experts */
+    uint32_t *layer;                     /* [n]: the first layer of each kind */
+    const struct expert_layout *layouts; /* [n_layers], borrowed */
 };
 
 /* layouts: [n_layers], kept until close. */

@@ -70,7 +70,8 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
                               .sinks = g->sinks,
                               .window = g->window,
                               .choice = index_choice(&g->index),
-                              .scale = g->scale};
+                              .scale = g->scale,
+                              .norms_values = g->norms_values};
 }
 
 /* Returns the bytes of partial results of chunks of up to n tokens, as without a window. */
@@ -212,7 +213,6 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                              .pos = part->of.pos,
                              .stride = rows,
                              .layer_off = (uint32_t)keys->off,
-                             .norms_values = q->config->norms_values,
                              .use_f16 = r->uses_f16};
 }
 

@@ -50,7 +50,9 @@ void index_needs(const struct config *c, const struct index_config *x, const str
              n_batched = size_min(caps->max_invariant, max_chunk);
     out->own[INDEX_Q] = (uint64_t)max_chunk * x->n_heads * x->dim;
     out->own[SCORES] = size_max(scores_bytes(c, x, caps, max_chunk), n_batched * alone) / sizeof(float);
-    out->own[CHOSEN] = (uint64_t)max_chunk * (x->budget + 1);
+    const struct kv_choice choice = index_choice(x);
+    if (config_longest_context(c) > kv_choice_from(&choice)) /* else nothing is ever chosen */
+        out->own[CHOSEN] = (uint64_t)max_chunk * (x->budget + 1);
 }
 
 void index_stores(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out)

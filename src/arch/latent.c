@@ -60,13 +60,13 @@ static uint32_t q_b_rows(const struct latent_config *c)
     return q_rows(c) + c->index.n_heads * c->index.dim;
 }
 
-/* The index of the latent in the outputs of the fused product; the number of these outputs. */
+/* The index of the latent in the outputs of the fused product. */
 static uint32_t kv_at(const struct latent_config *c)
 {
     return c->q_lora_rank ? c->q_lora_rank : q_rows(c);
 }
 
-/* The index of the index key in them. */
+/* The index of the index key in these outputs. */
 static uint32_t index_at(const struct latent_config *c)
 {
     return kv_at(c) + c->kv_lora_rank + c->rope_dim;

@@ -61,13 +61,14 @@ int loader_put(struct loader *l, const float *values, uint64_t n, uint64_t *addr
  * below "model."; those that are absent are left out. */
 #define LOADER_NO_LAYER UINT32_MAX
 
-/* Loads matrices; one that has the name of the one before is that one again. */
+/* Loads matrices. A matrix with the same name as the previous one is not loaded again. */
 int loader_parts(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,
                  struct weights *out, struct moeflux_err *e);
 /* Loads matrices with equal columns as one product. */
 int loader_fused(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,
                  struct linear *out, struct moeflux_err *e);
-/* Loads vectors, each times its factor, as one of float32. *address stays if all are absent. */
+/* Loads vectors as one float32 vector; each is multiplied by its factor. *address stays if all are
+ * absent. */
 int loader_vectors(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t n,
                    uint64_t *address, struct moeflux_err *e);
 

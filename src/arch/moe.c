@@ -95,7 +95,7 @@ void moe_close_layer(struct moe_layer *y, struct exec *x)
 struct experts_shape moe_experts_shape(const struct config *c, const struct expert_kinds *kinds,
                                        uint32_t kind)
 {
-    const struct expert_layout *at = kinds->first[kind];
+    const struct expert_layout *at = &kinds->layouts[kinds->layer[kind]];
     const struct config_layer *layer = &c->layers[kinds->layer[kind]];
     return (struct experts_shape){.n_experts = c->n_experts,
                                   .top_k = c->top_k,
@@ -138,7 +138,7 @@ int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e
 static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
 {
     const struct config *c = m->config;
-    const struct expert_layout *at = m->kinds.first[i];
+    const struct expert_layout *at = &m->kinds.layouts[m->kinds.layer[i]];
     struct moe_kind *kind = &m->experts[i];
     if (at->bytes > UINT32_MAX)
         return err_set(e, ERR_UNSUPPORTED, "an expert of %llu bytes, expected less than 4 GiB",

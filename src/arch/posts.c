@@ -1,41 +1,25 @@
 #include "arch/posts.h"
 
-#include <stdlib.h>
-
 #include "arch/loader.h"
 #include "arch/scratch.h"
 #include "base/err.h"
-#include "base/mem.h"
 #include "model/config.h"
 #include "model/part_tensors.h"
 
 int posts_open(struct posts *p, struct exec *x, const struct config *c, struct moeflux_err *e)
 {
     p->exec = x;
-    int rc = normed_add_open(&p->op, x, c->hidden, c->rms_eps, e);
-    return rc < 0 ? rc : add_open(&p->zero, x, e);
+    return normed_add_open(&p->op, x, c->hidden, c->rms_eps, e);
 }
 
 void posts_allocate(struct posts *p, const struct config *c, uint32_t n, struct scratch *to)
 {
-    scratch_floats(to, &p->out, (uint64_t)n * c->hidden);
     scratch_floats(to, &p->kept, (uint64_t)n * c->hidden);
 }
 
-void posts_close(struct posts *p)
+void posts_close(struct posts *p, struct exec *x)
 {
-    if (!p->exec)
-        return;
-    exec_buffer_free(p->exec, &p->out);
-    exec_buffer_free(p->exec, &p->kept);
-}
-
-int posts_load(struct posts *p, struct loader *l, struct moeflux_err *e)
-{
-    float *zeros = mem_new(p->op.cols, sizeof *zeros, e);
-    int rc = zeros ? loader_put(l, zeros, p->op.cols, &p->zeros, e) : ERR_MEMORY;
-    free(zeros);
-    return rc;
+    exec_buffer_free(x, &p->kept);
 }
 
 int posts_load_block(struct posts_block *w, struct loader *l, uint32_t layer, const struct config_block *b,
@@ -53,7 +37,7 @@ int posts_load_block(struct posts_block *w, struct loader *l, uint32_t layer, co
 void posts_add(const struct posts *p, const struct posts_block *w, uint64_t x, uint32_t from, uint32_t n)
 {
     uint64_t row = (uint64_t)from * p->op.cols * sizeof(float);
-    struct normed_add_call call = {.y = p->out.address + row, .norm = w->norm, .n = n};
+    struct normed_add_call call = {.y = p->out + row, .norm = w->norm, .n = n};
     if (w->keeps) {
         call.dst = p->kept.address + row;
     } else {
@@ -63,11 +47,4 @@ void posts_add(const struct posts *p, const struct posts_block *w, uint64_t x, u
         call.base = call.dst = x + row;
     }
     normed_add_run(&p->op, p->exec, &call);
-}
-
-void posts_clear(const struct posts *p, uint32_t n)
-{
-    add_run(&p->zero, p->exec,
-            &(struct add_call){
-                .y = p->zeros, .x = p->out.address, .n = n * p->op.cols, .every = p->op.cols, .sets = true});
 }

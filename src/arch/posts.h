@@ -1,5 +1,5 @@
 /* posts.h - norms after the parts of layers (model/config.h, struct config_block). Parts write their outputs
- * to a buffer of their own:
+ * to a buffer of their own (part_output.h):
  *   x = (x + outer(kept + post(out))) * factor, or kept = post(out) */
 #ifndef MOEFLUX_ARCH_POSTS_H
 #define MOEFLUX_ARCH_POSTS_H
@@ -8,7 +8,6 @@
 #include <stdint.h>
 
 #include "exec/exec.h"
-#include "ops/add.h"
 #include "ops/normed_add.h"
 
 struct config;
@@ -26,22 +25,17 @@ struct posts_block {
 struct posts {
     struct exec *exec;
     struct normed_add op;
-    struct add zero;              /* clears outputs that experts add to */
-    struct exec_buffer out, kept; /* f32 [n][hidden] */
-    uint64_t zeros;               /* f32 [hidden] */
+    struct exec_buffer kept; /* f32 [n][hidden] */
+    uint64_t out;            /* f32 [n][hidden]: the parts' outputs */
 };
 
-/* Opens the operations; the buffers must be allocated. */
+/* Opens the operation. */
 int posts_open(struct posts *p, struct exec *x, const struct config *c, struct moeflux_err *e);
 void posts_allocate(struct posts *p, const struct config *c, uint32_t n, struct scratch *to);
-void posts_close(struct posts *p); /* zeroed is legal */
-int posts_load(struct posts *p, struct loader *l, struct moeflux_err *e);
+void posts_close(struct posts *p, struct exec *x); /* zeroed is legal */
 int posts_load_block(struct posts_block *w, struct loader *l, uint32_t layer, const struct config_block *b,
                      struct moeflux_err *e);
 
 /* Adds p->out to x, f32 [n][hidden], for tokens from .. from + n - 1, or keeps it. */
 void posts_add(const struct posts *p, const struct posts_block *w, uint64_t x, uint32_t from, uint32_t n);
-/* Clears p->out for n tokens. */
-void posts_clear(const struct posts *p, uint32_t n);
-
 #endif

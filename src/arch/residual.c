@@ -1,7 +1,6 @@
 #include "arch/residual.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "args.h"
 #include "arch/loader.h"
@@ -22,8 +21,7 @@ int residual_open(struct residual *r, struct exec *x, const struct config *c, st
     const struct streams_shape shape = {c->streams.n, c->hidden, c->rms_eps};
     r->exec = x;
     r->config = c;
-    int rc = streams_open(&r->op, x, &shape, e);
-    return rc < 0 ? rc : add_open(&r->zero, x, e);
+    return streams_open(&r->op, x, &shape, e);
 }
 
 void residual_allocate(struct residual *r, const struct config *c, uint32_t n, struct scratch *to)
@@ -33,7 +31,6 @@ void residual_allocate(struct residual *r, const struct config *c, uint32_t n, s
     scratch_floats(to, &r->normed, n * width);
     scratch_floats(to, &r->up, n * width);
     scratch_floats(to, &r->low, (uint64_t)n * low_stride(c));
-    scratch_floats(to, &r->out, (uint64_t)n * c->hidden);
 }
 
 void residual_close_mix(struct residual_mix *m, struct exec *x)
@@ -42,14 +39,12 @@ void residual_close_mix(struct residual_mix *m, struct exec *x)
     linear_close(&m->up, x);
 }
 
-void residual_close(struct residual *r)
+void residual_close(struct residual *r, struct exec *x)
 {
-    if (!r->exec)
-        return;
-    struct exec_buffer *buffers[] = {&r->x, &r->normed, &r->up, &r->low, &r->out};
+    struct exec_buffer *buffers[] = {&r->x, &r->normed, &r->up, &r->low};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
-        exec_buffer_free(r->exec, buffers[i]);
-    residual_close_mix(&r->last, r->exec);
+        exec_buffer_free(x, buffers[i]);
+    residual_close_mix(&r->last, x);
 }
 
 int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, const char *name,
@@ -63,12 +58,9 @@ int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, 
     return rc < 0 ? rc : loader_vectors(l, layer, t + STREAMS_NORM, 1, &m->norm, e);
 }
 
-int residual_load(struct residual *r, struct loader *l, bool has_head, struct moeflux_err *e)
+int residual_load_last(struct residual *r, struct loader *l, struct moeflux_err *e)
 {
-    float *zeros = mem_new(r->config->hidden, sizeof *zeros, e);
-    int rc = zeros ? loader_put(l, zeros, r->config->hidden, &r->zeros, e) : ERR_MEMORY;
-    free(zeros);
-    return rc < 0 || !has_head ? rc : residual_load_mix(&r->last, l, LOADER_NO_LAYER, PART_LAST_MIX, e);
+    return residual_load_mix(&r->last, l, LOADER_NO_LAYER, PART_LAST_MIX, e);
 }
 
 void residual_begin(const struct residual *r, uint64_t src, uint32_t n)
@@ -88,7 +80,7 @@ static struct streams_norm_call norm_of(const struct residual *r, uint32_t from,
 static void set_add(const struct residual *r, uint32_t from, struct streams_norm_call *call)
 {
     const struct config *c = r->config;
-    call->add = r->out.address + (uint64_t)from * c->hidden * sizeof(float);
+    call->add = r->out + (uint64_t)from * c->hidden * sizeof(float);
     call->by = r->low.address + ((uint64_t)from * low_stride(c) + c->streams.rank) * sizeof(float);
 }
 
@@ -129,12 +121,4 @@ void residual_mix(const struct residual *r, const struct residual_mix *m, uint64
     streams_mix_run(
         &r->op, r->exec,
         &(struct streams_mix_call){.up = r->up.address, .normed = r->normed.address, .dst = dst, .n = n});
-}
-
-void residual_clear(const struct residual *r, uint32_t n)
-{
-    uint32_t hidden = r->config->hidden;
-    add_run(&r->zero, r->exec,
-            &(struct add_call){
-                .y = r->zeros, .x = r->out.address, .n = n * hidden, .every = hidden, .sets = true});
 }

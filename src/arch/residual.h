@@ -10,7 +10,6 @@
 #include <stdint.h>
 
 #include "exec/exec.h"
-#include "ops/add.h"
 #include "ops/linear/linear.h"
 #include "ops/streams/streams.h"
 
@@ -30,24 +29,22 @@ struct residual {
     const struct config *config;
     struct exec *exec;
     struct streams op;
-    struct add zero;               /* clears outputs that parts add to */
     struct residual_mix last;      /* before the head */
     struct exec_buffer x;          /* f32 [n][n_streams][hidden]: the residual */
     struct exec_buffer normed, up; /* f32 [n][n_streams][hidden] */
     struct exec_buffer low; /* f32 [n][stride]: low, then the logits; kept until the part's output is added */
-    struct exec_buffer out; /* f32 [n][hidden]: a part's output */
-    uint64_t zeros;         /* f32 [hidden] */
+    uint64_t out;           /* f32 [n][hidden]: the parts' outputs (part_output.h) */
     uint64_t f16_scratch;
 };
 
-/* Opens the operations; the buffers must be allocated. */
+/* Opens the operations. */
 int residual_open(struct residual *r, struct exec *x, const struct config *c, struct moeflux_err *e);
 void residual_allocate(struct residual *r, const struct config *c, uint32_t n, struct scratch *to);
-void residual_close(struct residual *r); /* zeroed is legal */
-/* Load the mix `name` of a layer; that before the head and the zeros, if `has_head`. */
+void residual_close(struct residual *r, struct exec *x); /* zeroed is legal */
+/* Load the mix `name` of a layer; that before the head. */
 int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, const char *name,
                       struct moeflux_err *e);
-int residual_load(struct residual *r, struct loader *l, bool has_head, struct moeflux_err *e);
+int residual_load_last(struct residual *r, struct loader *l, struct moeflux_err *e);
 void residual_close_mix(struct residual_mix *m, struct exec *x);
 
 /* Sets all streams to src, f32 [n][hidden]. */
@@ -58,7 +55,5 @@ void residual_mix(const struct residual *r, const struct residual_mix *m, uint64
                   uint32_t n, bool adds);
 /* Adds r->out to the streams of these tokens. */
 void residual_add(const struct residual *r, uint32_t from, uint32_t n);
-/* Clears r->out for n tokens. */
-void residual_clear(const struct residual *r, uint32_t n);
 
 #endif

@@ -271,6 +271,21 @@ int gguf_text(const struct gguf *g, const struct gguf_value *v, uint64_t max, ch
     return rc;
 }
 
+/* Reads a list's bytes to fresh memory, which the caller frees after errors too. */
+static int read_items(const struct gguf *g, const struct gguf_value *v, uint8_t **out, struct moeflux_err *e)
+{
+    const struct open_file *f = &g->files[0];
+    *out = mem_new(v->bytes, 1, e);
+    return *out ? file_read_at(f->fd, f->path, *out, v->bytes, v->off, e) : ERR_MEMORY;
+}
+
+static struct gguf_value list_item(const struct gguf_value *v, const uint8_t *bytes, uint64_t i)
+{
+    struct gguf_value item = {.kind = v->kind};
+    set_number(&item, v->kind, bytes + i * kind_bytes[v->kind]);
+    return item;
+}
+
 /* Reads a list of whole numbers of at most `most` bytes each. */
 static int read_list(const struct gguf *g, const struct gguf_value *v, uint32_t most, uint64_t **out,
                      struct moeflux_err *e)
@@ -281,13 +296,11 @@ static int read_list(const struct gguf *g, const struct gguf_value *v, uint32_t 
         v->kind == GGUF_F64 || v->n > MAX_LIST)
         return err_set(e, ERR_FORMAT, "%s: key %s: expected a list of whole numbers of %u bits", f->path,
                        v->key, 8 * most);
-    uint32_t width = kind_bytes[v->kind];
     uint64_t *list = mem_new(v->n, sizeof *list, e);
-    uint8_t *bytes = mem_new(v->bytes, 1, e);
-    int rc = list && bytes ? file_read_at(f->fd, f->path, bytes, v->bytes, v->off, e) : ERR_MEMORY;
+    uint8_t *bytes = NULL;
+    int rc = list ? read_items(g, v, &bytes, e) : ERR_MEMORY;
     for (uint64_t i = 0; rc == 0 && i < v->n; i++) {
-        struct gguf_value item = {.kind = v->kind};
-        set_number(&item, v->kind, bytes + i * width);
+        struct gguf_value item = list_item(v, bytes, i);
         if (!gguf_whole(&item, &list[i]))
             rc = err_set(e, ERR_FORMAT, "%s: key %s: item %" PRIu64 " is negative", f->path, v->key, i);
     }
@@ -324,12 +337,10 @@ int gguf_real_list(const struct gguf *g, const struct gguf_value *v, double **ou
     if (!v->is_list || v->kind != GGUF_F32 || v->n > MAX_LIST)
         return err_set(e, ERR_FORMAT, "%s: key %s: expected a list of float32 numbers", f->path, v->key);
     double *list = mem_new(v->n, sizeof *list, e);
-    uint8_t *bytes = mem_new(v->bytes, 1, e);
-    int rc = list && bytes ? file_read_at(f->fd, f->path, bytes, v->bytes, v->off, e) : ERR_MEMORY;
+    uint8_t *bytes = NULL;
+    int rc = list ? read_items(g, v, &bytes, e) : ERR_MEMORY;
     for (uint64_t i = 0; rc == 0 && i < v->n; i++) {
-        struct gguf_value item = {.kind = v->kind};
-        set_number(&item, v->kind, bytes + i * kind_bytes[v->kind]);
-        list[i] = item.of.real;
+        list[i] = list_item(v, bytes, i).of.real;
         if (!isfinite(list[i]))
             rc = err_set(e, ERR_FORMAT, "%s: key %s: item %" PRIu64 " is not finite", f->path, v->key, i);
     }

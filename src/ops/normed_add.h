@@ -22,7 +22,7 @@ struct normed_add_call {
     uint64_t add, base; /* f32 [n][cols]; 0: absent */
     uint64_t outer;     /* f32 [cols]; 0: absent */
     uint64_t factor;    /* f32 [1]; 0: absent */
-    uint64_t dst;       /* f32 [n][cols]; may be y, add or base */
+    uint64_t dst;       /* f32 [n][cols]; may be base */
     uint32_t n;
 };
 

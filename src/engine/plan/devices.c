@@ -178,8 +178,8 @@ static uint32_t boundary(const struct config *c, double wanted, uint32_t first, 
     return best;
 }
 
-/* Each boundary is at the rounded sum of the shares before it, or near it, with at least one layer on both of
- * its sides. */
+/* Each boundary is at the rounded sum of the shares before it, or at the nearest layer that does not use an
+ * earlier layer's indexer, with at least one layer on both of its sides. */
 int devices_share_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
                          const struct config *c, struct expert_layers *out, struct moeflux_err *e)
 {
@@ -189,8 +189,8 @@ int devices_share_layers(const struct moeflux_options *o, const struct exec_caps
         return rc;
     if (n > n_beginnings(c, 0))
         return err_set(e, ERR_USAGE,
-                       "--device names %u devices, the model has %u groups of layers to share out, each with "
-                       "one indexer",
+                       "--device names %u devices, the model has %u groups of layers that share an indexer, "
+                       "expected at most one device for each",
                        n, n_beginnings(c, 0));
     for (uint32_t i = 0; i < n; i++)
         all += o->n_tensor_split ? (double)o->tensor_split[i] : (double)caps[i].total_bytes;

@@ -94,9 +94,15 @@ static void add_channels(XXH3_state_t *h, const struct config *c)
                                 config_first(c, PART_LATENT)->latent.gated, c->ropes[0].none};
     add(h, options, sizeof options);
     add(h, &d->lower, sizeof d->lower);
+}
+
+/* Adds the layers whose experts' activations are clamped. */
+static void add_clamps(XXH3_state_t *h, const struct config *c)
+{
     for (uint32_t i = 0; i < c->n_layers; i++) {
-        const float clamps[] = {c->layers[i].clamp, c->layers[i].shared_clamp};
-        add(h, clamps, sizeof clamps);
+        const float clamps[] = {(float)i, c->layers[i].clamp, c->layers[i].shared_clamp};
+        if (clamps[1] > 0 || clamps[2] > 0)
+            add(h, clamps, sizeof clamps);
     }
 }
 
@@ -141,6 +147,7 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
         add_channels(h, c);
     if (c->swiglu_limit > 0)
         add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
+    add_clamps(h, c);
     add_token_index(h, &config_first(c, PART_LATENT)->latent.index);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t kind = (uint32_t)config_mixer(c, i)->kind | (uint32_t)(config_window(c, i) > 0) << 8 |

@@ -88,6 +88,10 @@ static void read(struct config *c, struct json_view *v)
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
         c->layers[i].clamp = clamp_of(v, "expert_swiglu_limit_list", i);
         c->layers[i].shared_clamp = clamp_of(v, "share_expert_swiglu_limit_list", i);
+        if (v->rc == 0 && !config_has_experts(c, i) && c->layers[i].shared_clamp > 0)
+            v->rc = err_set(v->e, ERR_UNSUPPORTED,
+                            "%s: share_expert_swiglu_limit_list[%u]: layer %u is dense, expected 0", v->where,
+                            i, i);
     }
     config_read_rope(c, v, true);
 }

@@ -82,7 +82,7 @@ struct attention_fresh {
     uint64_t q_norm, k_norm, bias, rope; /* see gqa_call */
     uint32_t rotary_dim;
     float eps;
-    bool norms_values;
+    bool norms_values; /* each head's values are divided by their rms */
 };
 
 struct attention_call {

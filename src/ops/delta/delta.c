@@ -14,6 +14,8 @@ int delta_open(struct delta *op, struct exec *x, const struct delta_shape *s, st
     if (s->n_k == 0 || s->n_v % s->n_k || s->conv_kernel < 2 || s->k_dim == 0 || s->v_dim == 0)
         return err_set(e, ERR_UNSUPPORTED, "delta net: %u value heads over %u key heads, %u taps", s->n_v,
                        s->n_k, s->conv_kernel);
+    if (s->lower < 0 && !s->by_channel)
+        return err_set(e, ERR_UNSUPPORTED, "delta net: a bound of decays, expected decays by channel");
     return exec_get_caps(x).is_host ? 0 : delta_vulkan_open(op, x, e);
 }
 

@@ -7,7 +7,8 @@
  *            x^3))) / 2
  *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; the shared
  *            expert may have another one
- *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down (silu(g_t) * u_t)
+ *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down act(g_t, u_t), where act(g, u) is
+ *          silu(g) u, or with shared_clamp the clamped one
  * With a router, up first chooses the experts as router.h says.
  * g_t and u_t are the products of the shared expert's gate and up rows. If experts_makes_shared, up computes
  * them and leaves w_t silu(g_t) * u_t in act. Otherwise they follow the n_experts router logits in
@@ -53,9 +54,9 @@ struct experts_shape {
     bool drops; /* idx may be NO_EXPERT; never with `chooses` */
     /* `biased`, `limit` and `gelu` are for layers without a shared expert. */
     bool biased;
-    float limit;               /* 0: act = silu(g) u */
+    float limit;               /* 0: none */
     bool gelu;                 /* excludes a limit */
-    float clamp, shared_clamp; /* clamps of the routed experts and the shared one; exclude both; 0: none */
+    float clamp, shared_clamp; /* of the routed experts, of the shared one; exclude limit and gelu; 0: none */
 };
 
 #define EXPERTS_ALPHA 1.702 /* the alpha of an act with a limit */
@@ -135,6 +136,9 @@ struct experts_call {
     bool only_shared; /* routed experts are computed elsewhere; idx and table are valid all the same */
     bool more; /* experts missing in the table (0) come in a later round; only if experts_takes_rounds */
 };
+
+/* Returns the routed experts' activation as a constant of kernels (kernels/lib/math.glsl, gated). */
+float experts_limit(const struct experts_shape *s);
 
 /* Return the floats of a token's row of act; of its activations only, which the experts' addresses follow. */
 uint64_t experts_act_row(const struct experts_shape *s);

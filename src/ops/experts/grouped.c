@@ -203,9 +203,7 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                          .eps = s->eps,
                                          .stride = s->biased ? s->n_experts : call->shared_stride,
                                          .gate_at = s->shared_gate ? s->n_experts : 0,
-                                         .limit = s->gelu        ? LIMIT_GELU
-                                                  : s->clamp > 0 ? -s->clamp
-                                                                 : s->limit};
+                                         .limit = experts_limit(s)};
     if (format_is_block(s->up_format))
         code_books_put(x, &up.gate_s, &up.gate_b);
     if (op->is_f16)

@@ -98,7 +98,7 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, st
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
         [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops,
         [UP_BIASED] = s->biased};
-    const float limits[] = {s->gelu ? LIMIT_GELU : s->clamp > 0 ? -s->clamp : s->limit, -s->shared_clamp};
+    const float limits[] = {experts_limit(s), -s->shared_clamp};
     memcpy(&spec[UP_LIMIT], limits, sizeof limits); /* the constants are floats */
     struct gemv_shape all = shape;
     all.rows *= SEVERAL_TOKENS;
@@ -142,8 +142,8 @@ static uint32_t whole_steps(const struct exec_caps *c, const struct experts_shap
 }
 
 /* Returns whether kernels/experts/decode_down_long.comp takes the shape: two slots' activations need at most
- * half of shared memory. A lane has no piece in at most a quarter of its steps, and rows have more than one
- * step (H100: 5,120 x 1,536 in 31 us instead of 75; rows of one step take as long as in passes). */
+ * half of shared memory, and at most a quarter of the lanes' steps have no piece. Rows of one step have to fill
+ * it: others take as long in passes. (H100: 5,120 x 1,536 in 31 us instead of 75.) */
 static bool can_go_long(const struct exec_caps *c, const struct experts_shape *s)
 {
     uint64_t bytes = 2 * (uint64_t)s->inner * sizeof(float);

@@ -62,7 +62,7 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
                   host_floats_mut(call->q) + (uint64_t)t * s->n_heads * d);
     norm_and_turn(j, t, with_bias(j, row, keys_at, n_keys, room), d, s->n_kv_heads, call->k_norm, keys);
     const float *values = with_bias(j, row, keys_at + n_keys, n_keys, room);
-    if (call->norms_values) {
+    if (s->norms_values) {
         for (uint32_t g = 0; g < s->n_kv_heads; g++)
             j->loops->unit(values + (uint64_t)g * d, d, s->eps, room + (uint64_t)g * d);
         values = room;

@@ -35,6 +35,8 @@ int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct m
                      s->rotary_dim, s->head_dim);
     if (rc == 0 && s->gated && (s->biased || s->norm == ATTENTION_NORM_ALL))
         rc = err_set(e, ERR_UNSUPPORTED, "attention: gates, expected no biases and no norm of all heads");
+    if (rc == 0 && s->norms_values && s->norm == ATTENTION_NORM_ALL)
+        rc = err_set(e, ERR_UNSUPPORTED, "attention: norms of values, expected no norm of all heads");
     return rc < 0 || exec_get_caps(x).is_host ? rc : gqa_vulkan_open(op, x, e);
 }
 
@@ -59,8 +61,9 @@ static bool is_fresh(const struct gqa *op, const struct gqa_call *call)
 
 static struct attention_fresh fresh_of(const struct gqa *op, const struct gqa_call *call)
 {
-    return (struct attention_fresh){call->q_norm,         call->k_norm,  call->bias,        call->rope,
-                                    op->shape.rotary_dim, op->shape.eps, call->norms_values};
+    return (struct attention_fresh){
+        call->q_norm,  call->k_norm,          call->bias, call->rope, op->shape.rotary_dim,
+        op->shape.eps, op->shape.norms_values};
 }
 
 static struct attention_call attention_call_of(const struct gqa *op, const struct gqa_call *call,

@@ -29,7 +29,8 @@ struct gqa_shape {
     bool sinks;               /* see attention.h, also for window and choice */
     uint32_t window;
     struct kv_choice choice;
-    float scale; /* 0: 1 / sqrt(head_dim) */
+    float scale;       /* 0: 1 / sqrt(head_dim) */
+    bool norms_values; /* each head's values are divided by their rms; excludes ATTENTION_NORM_ALL */
 };
 
 struct gqa {
@@ -50,8 +51,7 @@ struct gqa_call {
     uint64_t q, partial; /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */
     uint64_t dst;        /* f32 [n][n_heads * head_dim] */
     uint32_t n, pos, stride, layer_off;
-    bool norms_values; /* excludes ATTENTION_NORM_ALL */
-    bool use_f16;      /* many tokens may be computed in float16 if the device is fast at it */
+    bool use_f16; /* many tokens may be computed in float16 if the device is fast at it */
 };
 
 /* Opens the operation. ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, and

@@ -56,7 +56,7 @@ static void ref_token(const struct gqa_shape *s, const struct gqa_call *call, ui
         kv_row_put(s->kv_type, key, d, kv_rows_at(&cache, call->pos + t, 0, g));
     }
     ref_heads(s, call, row, values, d, kv, in);
-    for (uint32_t g = 0; call->norms_values && g < kv; g++) {
+    for (uint32_t g = 0; s->norms_values && g < kv; g++) {
         for (uint32_t c = 0; c < d; c++)
             out[c] = (double)in[(uint64_t)g * d + c];
         ref_unit(out, d, (double)s->eps, out);

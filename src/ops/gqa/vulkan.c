@@ -38,7 +38,7 @@ void gqa_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                        .eps = s->eps,
                                        .kv_type = s->kv_type,
                                        .is_gated = s->gated,
-                                       .norms_values = call->norms_values};
+                                       .norms_values = s->norms_values};
     uint32_t rows = s->n_heads + 2 * s->n_kv_heads;
     exec_dispatch(x, &op->prepare, &a, s->norm == ATTENTION_NORM_ALL ? 1 : rows, call->n, 1);
 }

@@ -9,7 +9,8 @@
 #include "ops/indexer/indexer.h"
 #include "ops/loops.h"
 
-/* Tokens whose scores are kept at the same time, and most scores of several tokens. */
+/* TOKENS: most tokens whose scores are kept at the same time. MOST_SCORES: most scores of them, unless one
+ * token alone has more. */
 enum { TOKENS = 64, MOST_SCORES = 4 << 20 };
 
 struct job {
@@ -17,7 +18,7 @@ struct job {
     const struct indexer_call *call;
     const struct loops *loops;
     float *rooms;             /* dim + rotary_dim floats a thread */
-    float *scores;            /* [TOKENS][n_blocks] */
+    float *scores;            /* [n_scored][n_blocks] */
     uint32_t first, n_scored; /* tokens whose scores are kept */
     uint32_t n_blocks;
 };

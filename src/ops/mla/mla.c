@@ -216,13 +216,14 @@ static struct mla_call part_of(const struct mla_shape *s, const struct mla_call 
     part.kv += (uint64_t)first * call->kv_stride * sizeof(float);
     part.rope += (uint64_t)first * s->rope_dim * sizeof(float);
     part.dst += (uint64_t)first * s->n_heads * s->v_dim * sizeof(float);
-    part.chosen += (uint64_t)first * (s->choice.budget + 1) * sizeof(uint32_t);
+    if (s->choice.ratio)
+        part.chosen += (uint64_t)first * (s->choice.budget + 1) * sizeof(uint32_t);
     part.n = n;
     part.pos += first;
     return part;
 }
 
-/* Runs tokens that all see everything, or all have lists. */
+/* Runs tokens of which all or none have lists; only the latter may take the expanded form. */
 static void run_alike(const struct mla *op, struct exec *x, const struct mla_call *call)
 {
     const struct mla_shape *s = &op->shape;
