@@ -29,7 +29,7 @@ struct family {
     const char *own_key;
     /* A key that must be true, else the model has no experts; NULL: all have some. */
     const char *moe_switch;
-    /* Chat template for models without one, by its name in text/chat/chat.h; NULL: unknown */
+    /* Chat template for models without one, by its name in text/chat/chat_families.c; NULL: unknown */
     const char *chat;
 
     /* Reads what config_read leaves to the family: mixers, feed-forward parts, RoPE. c->layers is allocated

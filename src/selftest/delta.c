@@ -29,20 +29,21 @@ struct bench {
         *scratch, *squares;
 };
 
-/* Makes n rows as they are before the convolution, each followed by the gates of its token. */
+/* Makes n rows of `stride` numbers: channels before the convolution, then, in longer rows, a token's gates. */
 static struct test_buffer *make_rows(struct kernel_test *l, const struct delta_shape *c, enum kind kind,
-                                     uint32_t n, uint32_t stride, const float *base)
+                                     uint32_t n, const struct bench *b, uint32_t stride, const float *base)
 {
-    uint32_t channels = 2 * c->n_k * c->k_dim + c->n_v * c->v_dim, b_at = channels + c->n_v * c->v_dim;
     float *v = mem_new((uint64_t)n * stride, sizeof *v, &l->err);
     for (uint64_t i = 0; v && i < (uint64_t)n * stride; i++) {
         uint32_t at = (uint32_t)(i % stride);
         v[i] = kt_uniform(l, -2, 2);
         if (kind == SIMILAR && at < 2 * c->n_k * c->k_dim)
             v[i] = base[at] + v[i] * 1e-3f;
-        if (kind == SIMILAR && at >= b_at)
-            v[i] = at < b_at + c->n_v ? 12 + v[i] : -12 + v[i];
-        if (kind == CUT && at >= b_at + c->n_v)
+        bool is_update = at >= b->b_at && at < b->b_at + c->n_v,
+             is_decay = at >= b->a_at && at < b->a_at + delta_decays(c);
+        if (kind == SIMILAR && (is_update || is_decay))
+            v[i] += is_update ? 12 : -12;
+        if (kind == CUT && is_decay)
             v[i] *= 500;
     }
     struct test_buffer *t = kt_bytes(l, v, v ? (uint64_t)n * stride * sizeof *v : 0);
@@ -59,12 +60,13 @@ static void lay_out(struct kernel_test *l, const struct delta_shape *c, enum kin
     for (uint32_t i = 0; base && i < keys; i++)
         base[i] = kt_uniform(l, -2, 2);
     b->channels = keys + c->n_v * c->v_dim;
-    b->z_at = b->channels;
-    b->b_at = b->z_at + c->n_v * c->v_dim;
-    b->a_at = b->b_at + c->n_v;
-    b->stride = b->a_at + delta_decays(c);
-    b->proj = make_rows(l, c, base ? kind : PLAIN, n, b->stride, base);
-    b->window = make_rows(l, c, base ? kind : PLAIN, c->conv_kernel - 1, b->channels, base);
+    /* Another order than a model's and gaps between: a kernel that computes a place by itself fails. */
+    b->b_at = b->channels + 1;
+    b->a_at = b->b_at + c->n_v + 2;
+    b->z_at = b->a_at + delta_decays(c) + 1;
+    b->stride = b->z_at + c->n_v * c->v_dim + 3;
+    b->proj = make_rows(l, c, base ? kind : PLAIN, n, b, b->stride, base);
+    b->window = make_rows(l, c, base ? kind : PLAIN, c->conv_kernel - 1, b, b->channels, base);
     free(base);
     b->conv = kt_floats(l, (uint64_t)b->channels * c->conv_kernel, -1, 1);
     b->a_log = kt_floats(l, c->n_v, -3, 2.3f);

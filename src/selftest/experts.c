@@ -341,6 +341,8 @@ static void choosing_cases(struct kernel_test *l)
         {12, 10, 320, 1024, 1024, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {5, 3, 192, 1024, 0, FORMAT_Q8, 1, .ungated = true},
         {5, 3, 320, 1024, 0, FORMAT_BF16, 1, .ungated = true},
+        /* 48 pieces of a row: half of 32 lanes have none at the last step. */
+        {12, 10, 320, 1536, 0, FORMAT_Q4, 1, .ungated = true, .is_rest = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (kt_has_kernels(l) || !shapes[i].makes_shared)

@@ -14,10 +14,10 @@ static const double BOUND = 2e-6, HALF_BOUND = 1e-3;
 enum { LAYER_OFF = 256, MAX_BLOCKS = 300, OWN_BLOCKS = 4 };
 
 struct bench {
-    struct test_buffer *proj, *q_norm, *k_norm, *k_bias, *rope, *window, *window_out, *q, *weights, *chosen,
-        *table;
+    struct test_buffer *proj, *keys, *q_norm, *k_norm, *k_bias, *rope, *window, *window_out, *q, *weights,
+        *chosen, *table;
     struct test_buffer *blocks[MAX_BLOCKS];
-    uint32_t n_blocks, stride;
+    uint32_t n_blocks, stride, key_stride;
     uint64_t block; /* numbers of a block of the cache */
 };
 
@@ -41,13 +41,15 @@ static void lay_out(struct kernel_test *l, const struct indexer_shape *s, uint32
                     struct bench *b)
 {
     *b = (struct bench){.n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1,
-                        .stride = (s->n_heads + 1) * s->dim + 4,
+                        .stride = s->n_heads * s->dim + 4,
+                        .key_stride = s->dim + 5,
                         .block = (LAYER_OFF + indexer_block_bytes(s)) / kv_row_bytes(s->kv_type, 1)};
     for (uint32_t i = 0; i < b->n_blocks; i++)
         b->blocks[i] = i < OWN_BLOCKS || i + 2 >= b->n_blocks ? integers(l, b->block, s->kv_type)
                                                               : b->blocks[i % OWN_BLOCKS];
     b->table = kt_table(l, b->blocks, b->n_blocks);
     b->proj = kt_floats(l, (uint64_t)n * b->stride, -2, 2);
+    b->keys = kt_floats(l, (uint64_t)n * b->key_stride, -2, 2);
     b->q_norm = kt_floats(l, s->dim, 0.5f, 1.5f);
     b->k_norm = kt_floats(l, s->dim, 0.5f, 1.5f);
     b->k_bias = kt_floats(l, s->dim, -1, 1);
@@ -62,9 +64,8 @@ static void lay_out(struct kernel_test *l, const struct indexer_shape *s, uint32
 static struct indexer_call call_of(const struct bench *b, const struct indexer_shape *s, int side,
                                    uint32_t pos, uint32_t n)
 {
-    uint64_t proj = b->proj->on[side].address;
-    return (struct indexer_call){.queries = proj,
-                                 .keys = proj + sizeof(float) * s->n_heads * s->dim,
+    return (struct indexer_call){.queries = b->proj->on[side].address,
+                                 .keys = b->keys->on[side].address,
                                  .q_norm = b->q_norm->on[side].address,
                                  .k_norm = b->k_norm->on[side].address,
                                  .k_bias = b->k_bias->on[side].address,
@@ -78,7 +79,7 @@ static struct indexer_call call_of(const struct bench *b, const struct indexer_s
                                  .n = n,
                                  .pos = pos,
                                  .stride = b->stride,
-                                 .key_stride = b->stride,
+                                 .key_stride = b->key_stride,
                                  .layer_off = LAYER_OFF,
                                  .weight_stride = s->n_heads + 3};
 }
@@ -167,7 +168,7 @@ static void batched_case(struct kernel_test *l, const struct indexer_shape *s, c
         for (uint64_t i = 0; i < n; i++) {
             calls[i] = call_of(&b, s, side, pos[i], 1);
             calls[i].queries += 4 * i * b.stride;
-            calls[i].keys += 4 * i * b.stride;
+            calls[i].keys += 4 * i * b.key_stride;
             calls[i].rope += 4 * i * s->rotary_dim;
             calls[i].q += 4 * i * s->n_heads * s->dim;
             calls[i].chosen += 4 * i * stride;

@@ -3,7 +3,7 @@
 settings of transformers (jinja2 3.1.6 and transformers 5.24.0 from PyPI).
 
 The templates are not stored: they are llama.cpp's models/templates, and chat_template.jinja of published models.
-Of each there are a hash of its text and the hashes of its renderings; null: jinja2 refuses the conversation.
+Of each there are a hash of its text and the hashes of its renderings; "-": jinja2 refuses the conversation.
 test_templates reads it with MOEFLUX_TEMPLATES=DIR.
 
 usage: TZ=UTC template_cases.py [--texts] DIR > tests/data/templates.json

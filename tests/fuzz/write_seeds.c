@@ -149,7 +149,8 @@ static void write_pieces(struct seeds *s)
                  "\"\xe2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":"
                  "\"\xe2\x96\x81\"}]},\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":"
                  "\"Replace\",\"pattern\":{\"String\":\"\xe2\x96\x81\"},\"content\":\" \"},{\"type\":"
-                 "\"ByteFallback\"},{\"type\":\"Strip\"}]},\"model\":{\"type\":\"BPE\",\"byte_fallback\":"
+                 "\"ByteFallback\"},{\"type\":\"Strip\",\"content\":\" "
+                 "\",\"start\":1,\"stop\":0}]},\"model\":{\"type\":\"BPE\",\"byte_fallback\":"
                  "true,\"merges\":[[\"a\",\"b\"],\"\xe2\x96\x81 a\"],\"vocab\":{");
     for (unsigned i = 0; i < N; i++) {
         if (i < 256)

@@ -100,6 +100,8 @@ static void the_channels_name_is_not_shown(void **state)
     expect_parts(&c, "<|channel>thoughts<channel|>x", "thoughts|x");
     expect_parts(&c, "<|channel>other\n<channel|>x", "other\n|x");
     expect_parts(&c, "<|channel>thou", "thou|");
+    expect_parts(&c, "<|channel>thou<channel|>x", "thou|x");
+    expect_parts(&c, "<|channel>thought\none<channel|>\nx", "one|x");
     expect_parts(&c, "no thinking <think>", "|no thinking <think>");
     chat_free(&c);
     tokenizer_free(t);

@@ -260,6 +260,9 @@ static void a_gguf_file_with_gemmas_merges_gives_the_ids_of_tokenizers(void **st
         lines[i] = texts[i];
     }
     gguf_writer_text(&w, "tokenizer.ggml.model", "gemma4");
+    /* As in files published with a wrong value: BOS is added all the same. */
+    gguf_writer_whole(&w, "tokenizer.ggml.bos_token_id", 2);
+    gguf_writer_whole(&w, "tokenizer.ggml.add_bos_token", 0);
     gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, n);
     gguf_writer_wholes(&w, "tokenizer.ggml.token_type", types, n);
     gguf_writer_texts(&w, "tokenizer.ggml.merges", lines, json_array_size(merges));
@@ -267,7 +270,7 @@ static void a_gguf_file_with_gemmas_merges_gives_the_ids_of_tokenizers(void **st
     if (!t)
         fail_msg("%s", e.text);
     check_cases(t, json_object_get(set, "cases"), "");
-    assert_int_equal(tokenizer_bos(t), -1);
+    assert_int_equal(tokenizer_bos(t), 2);
     tokenizer_free(t);
     json_decref(set);
 }
@@ -327,6 +330,11 @@ static void other_normalizers_and_decoders_are_refused(void **state)
     expect_changed_refused("decoder", "null", "byte_fallback is set");
     expect_changed_refused("decoder", "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Metaspace\"}]}",
                            "decoder: type \"Metaspace\"");
+    expect_changed_refused("decoder", "{\"type\": \"Fuse\"}", "decoder: type \"Fuse\", expected Sequence");
+    expect_changed_refused("decoder",
+                           "{\"type\": \"Sequence\", \"decoders\": [{\"type\": \"Strip\", \"content\": "
+                           "\" \", \"start\": 2, \"stop\": 0}]}",
+                           "decoder: type \"Strip\", expected");
     expect_changed_refused("pre_tokenizer", "{\"type\": \"Metaspace\"}", "type \"Metaspace\"");
     expect_changed_refused("pre_tokenizer", "{\"type\": \"ByteLevel\"}", "type \"ByteLevel\"");
 }

@@ -110,7 +110,8 @@ struct chat_span {
 /* Turns `tokens` into those of the text. Keeps the common prefix, with the answers as they were sampled, even
  * if the template would write other tokens or white space for them. After the first difference (a template
  * may leave out old thinking) they are the text's tokens. *n_kept: tokens kept. spans: the answers in
- * `tokens`, ascending. On failure nothing changes. */
+ * `tokens`, ascending. A tokenizer that puts a space in front of a text (normalise.h) keeps no text that the
+ * template wrote, only what precedes it. On failure nothing changes. */
 int chat_extend(const struct chat *c, const struct chat_text *text, const struct chat_span *spans,
                 size_t n_spans, struct token_list *tokens, uint32_t *n_kept, struct moeflux_err *e);
 

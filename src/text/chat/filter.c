@@ -81,6 +81,7 @@ static enum chat_part show_labelled(struct chat_filter *f, const char *label, co
         str_add(shown, label, f->n_label);
     f->in_label = false;
     str_add(shown, bytes + i, len - i);
+    f->at_start = shown->len == before;
     return shown->len > before ? CHAT_THINKING : CHAT_CONTROL;
 }
 
@@ -89,11 +90,15 @@ enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int
     if (c->harmony.is_used)
         return harmony_push(f, c, id, shown);
     if (id >= 0 && (id == c->think_open || id == c->think_close)) {
+        /* The part of a label that came alone is thinking. */
+        bool is_part = f->in_label && f->n_label > 0;
+        if (is_part)
+            str_add(shown, c->tags->label, f->n_label);
         f->inside_think = id == c->think_open;
         f->in_label = f->inside_think && *c->tags->label;
         f->n_label = 0;
         f->at_start = true;
-        return CHAT_CONTROL;
+        return is_part ? CHAT_THINKING : CHAT_CONTROL;
     }
     if (tokenizer_is_special(c->tokenizer, id))
         return CHAT_CONTROL;

@@ -96,9 +96,9 @@ struct tool_calls { /* zeroed: all is text; freed with tool_calls_free */
     } json; /* state of the JSON object that is read */
     struct str name, arguments;
     size_t n_given; /* bytes of the arguments already given out */
-    struct str key; /* name of the parameter whose value is read */
+    struct str key; /* name of the parameter whose value is read; Gemma's form: the open objects and lists */
     int kind;       /* TOOL_VALUE_* of the value */
-    size_t n_seen;  /* bytes of the value already searched for its end */
+    size_t n_seen;  /* bytes of the value already searched for its end; Gemma's form: what comes next */
 };
 
 /* Starts an answer. The tools are borrowed. form NULL: all is text. */

@@ -91,6 +91,14 @@ static int open_string(struct tool_calls *t)
     return TOOL_GO;
 }
 
+/* Returns the length without white space at the end; at least 1 byte stays. */
+static size_t trimmed(const char *text, size_t len)
+{
+    while (len > 1 && strchr(" \t\r\n", text[len - 1]))
+        len--;
+    return len;
+}
+
 /* Reads a key without quotes. */
 static int read_bare_key(struct tool_calls *t)
 {
@@ -103,11 +111,12 @@ static int read_bare_key(struct tool_calls *t)
         return TOOL_WAIT;
     if (rest[len] != ':')
         return TOOL_NO_CALL;
+    t->at += len;
+    t->n_seen = NEXT_COLON;
+    len = trimmed(rest, len);
     str_add_text(&t->arguments, "\"");
     tool_add_escaped(&t->arguments, rest, len);
     str_add_text(&t->arguments, "\"");
-    t->at += len;
-    t->n_seen = NEXT_COLON;
     return TOOL_GO;
 }
 
@@ -122,10 +131,8 @@ static int read_scalar(struct tool_calls *t)
     if (len >= n)
         return TOOL_WAIT;
     t->at += len;
-    while (len > 1 && strchr(" \t\r\n", rest[len - 1]))
-        len--;
     t->kind = TOOL_VALUE_JSON;
-    tool_add_value(t, rest, len);
+    tool_add_value(t, rest, trimmed(rest, len));
     t->n_seen = NEXT_COMMA;
     return TOOL_GO;
 }

@@ -62,7 +62,8 @@ static json_t *object_schema(const json_t *function, const char *place, struct m
     return NULL;
 }
 
-/* quote: as in struct json_schema_part. Then members are sorted, as the template declares them. */
+/* quote: as in struct json_schema_part. Then members are sorted by their bytes, an order that the reader does
+ * not need. */
 static int add_quoted_object(const json_t *function, const char *quote, struct tool_grammar *g)
 {
     struct place place = place_of(g, function);
@@ -210,7 +211,9 @@ static int add_parameters(const struct tool_plain *p, const json_t *parameters, 
         snprintf(path, sizeof path, "/properties/%.60s", key);
         struct json_schema_part part = {
             .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
-        bool is_json = tool_value_kind(parameters, value) == TOOL_VALUE_JSON;
+        int kind = tool_value_kind(parameters, value);
+        /* A form that tells strings from JSON would read null as a string's letters. */
+        bool is_json = kind == TOOL_VALUE_JSON || (p->has_kind && kind == TOOL_VALUE_TEXT_OR_NULL);
         str_add_text(&g->calls, "( ");
         add_literal(&g->calls, p->key_open);
         add_literal(&g->calls, key);

@@ -208,6 +208,15 @@ static int read_model_options(struct tokenizer *t, const json_t *model, struct m
 
 /* ---- decoder ---- */
 
+/* Returns whether the step takes away at most the one space in front of a text. */
+static bool strips_space(const json_t *step)
+{
+    json_int_t start = json_integer_value(json_object_get(step, "start")),
+               stop = json_integer_value(json_object_get(step, "stop"));
+    return json_is_text(json_object_get(step, "type"), "Strip") &&
+           json_is_text(json_object_get(step, "content"), " ") && start >= 0 && start <= 1 && stop == 0;
+}
+
 /* Checks that the tokens' texts stand for what vocab.h says. Fuse changes nothing. Strip takes away the space
  * in front of a text, which tokens have like any other. */
 static int check_decoder(const struct tokenizer *t, const json_t *root, struct moeflux_err *e)
@@ -218,6 +227,9 @@ static int check_decoder(const struct tokenizer *t, const json_t *root, struct m
     size_t i;
     if (t->vocab.writing == VOCAB_BYTE_LEVEL)
         return 0;
+    if (decoder && !json_is_text(json_object_get(decoder, "type"), "Sequence"))
+        return err_set(e, ERR_UNSUPPORTED, "decoder: type %s, expected Sequence",
+                       json_quote_member(decoder, "type").text);
     json_array_foreach(steps, i, step)
     {
         const json_t *type = json_object_get(step, "type");
@@ -225,10 +237,11 @@ static int check_decoder(const struct tokenizer *t, const json_t *root, struct m
             spaces = true;
         else if (json_is_text(type, "ByteFallback"))
             bytes = true;
-        else if (!json_is_text(type, "Fuse") && !json_is_text(type, "Strip"))
+        else if (!json_is_text(type, "Fuse") && !strips_space(step))
             return err_set(
                 e, ERR_UNSUPPORTED,
-                "decoder: type %s, expected Replace of U+2581 by space, ByteFallback, Fuse or Strip",
+                "decoder: type %s, expected Replace of U+2581 by space, ByteFallback, Fuse, or Strip of "
+                "one space at the start",
                 json_quote_member(step, "type").text);
     }
     if (spaces && bytes && t->normaliser.marks_spaces)

@@ -92,6 +92,7 @@ struct kind {
     bool has_scores;           /* instead of merges */
     bool space_prefix;         /* a text gets a space in front */
     bool adds_bos;             /* unless the file says otherwise */
+    bool is_gemma;
 };
 
 static int find_split(const struct gguf *g, const struct split **out, struct moeflux_err *e)
@@ -140,6 +141,7 @@ static int find_kind(const struct gguf *g, struct kind *k, struct moeflux_err *e
         rc = find_split(g, &k->split, e);
     k->has_scores = is_llama;
     k->adds_bos = !k->split;
+    k->is_gemma = !k->split && !is_llama;
     free(model);
     return rc || k->split ? rc
                           : get_bool(g, "tokenizer.ggml.add_space_prefix", is_llama, &k->space_prefix, e);
@@ -420,6 +422,9 @@ int gguf_vocab_config(const struct gguf *g, struct str *out, struct moeflux_err 
     if (rc == 0)
         rc = get_bool(g, "tokenizer.ggml.add_bos_token",
                       kind.adds_bos && gguf_find(g, "tokenizer.ggml.bos_token_id"), &adds, e);
+    /* Files of Gemma 4 were published with false, but the model answers nonsense without its BOS. */
+    if (kind.is_gemma && gguf_find(g, "tokenizer.ggml.bos_token_id"))
+        adds = true;
     if (rc < 0)
         return rc;
     str_addf(out, "{\n \"add_bos_token\": %s", adds ? "true" : "false");

@@ -28,7 +28,7 @@ int normalise_add(const struct normaliser *n, const char *text, size_t len, stru
     const char *from = n->nfc ? str_text(&composed) : text;
     size_t n_from = n->nfc ? composed.len : len;
     if (n->space_prefix && n_from > 0)
-        str_add_text(out, n->marks_spaces ? VOCAB_SPACE : " ");
+        str_add_text(out, VOCAB_SPACE);
     if (n->marks_spaces)
         mark_spaces(from, n_from, out);
     else
