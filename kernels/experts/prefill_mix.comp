@@ -3,7 +3,8 @@
 //   x[t] += sum_k weights[t][k] parts[t][k]    in the router's order, then the shared expert's part, if there
 //                                              is one
 //   shared_act[t] = w_t silu(g_t) * u_t        g_t, u_t follow the router logits in shared_in[t];
-//                                              w_t = sigmoid of the logit before them, or 1 without a gate
+//                                              w_t = sigmoid of the logit before them, or 1 without a gate;
+//                                              a clamp is that of gated() in math.glsl
 //
 // Grid: x = blocks of WORKGROUP * 4 columns of [hidden | shared_inner], y = tokens. float32 sums. Tolerance
 // 2e-6.

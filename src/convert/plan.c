@@ -74,9 +74,9 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
 static int write_gguf_config(struct convert_plan *p, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
-    if (p->gguf.keeps_blocks && config_first(c, PART_DELTA_NET) && gguf_config_tiles_heads(c))
-        json_object_set_new(p->config, CONFIG_TILED_KEY, json_true());
-    p->config_text = json_dumps(p->config, JSON_INDENT(1));
+    bool tiles = p->gguf.keeps_blocks && gguf_config_tiles_heads(c);
+    bool is_set = !tiles || json_object_set_new(p->config, CONFIG_TILED_KEY, json_true()) == 0;
+    p->config_text = is_set ? json_dumps(p->config, JSON_INDENT(1)) : NULL;
     if (!p->config_text)
         return err_set(e, ERR_MEMORY, "out of memory for config.json");
     p->config_len = strlen(p->config_text);

@@ -44,8 +44,8 @@ void config_expect_ones(struct json_view *v, const char *key);
 void config_expect_text(struct json_view *v, const char *key, const char *expected);
 /* Returns `key`, or the first of its other names that is there if it is not. */
 const char *config_key(const struct json_view *v, const char *key);
-/* Checks that a key is there, under this or another name. Families whose references have different defaults
- * for it need it. */
+/* Checks that a key is there, under this or another name. Needed are keys whose default differs among a family's
+ * references. */
 void config_need(struct json_view *v, const char *key);
 
 /* Adds a description of a part and returns it; its fields are 0. */
@@ -71,7 +71,7 @@ void config_read_attention(struct config *c, struct json_view *v, struct gqa_con
 /* Reads rotary_dim, which some exports have in place of partial_rotary_factor. */
 void config_read_rotary_dim(struct config *c, struct json_view *v, const struct gqa_config *g);
 
-/* Reads n_experts, under `key` or the name that newer exports have for it, and top_k. */
+/* Reads n_experts, under `key` or "num_experts", and top_k. */
 void config_read_experts(struct config *c, struct json_view *v, const char *key);
 
 /* Reads which layers are dense: those in mlp_only_layers, and those whose number is no multiple of

@@ -50,6 +50,15 @@ int expert_places_begin(struct model_dir *m, struct moeflux_err *e)
 static int check_formats(const struct model_dir *m, uint32_t layer, const struct expert_formats *f,
                          struct moeflux_err *e)
 {
+    const struct config *c = &m->config;
+    const uint32_t formats[] = {f->gate, f->up, f->down}, cols[] = {c->hidden, c->hidden, c->moe_inner};
+    for (int i = 0; i < EXPERT_PROJS; i++)
+        if (!format_takes_cols(format_of(formats[i]), cols[i]))
+            return err_set(
+                e, ERR_UNSUPPORTED,
+                "%s: layer %u: the experts' %s has rows of %u columns, which are not whole groups of %s",
+                m->path, layer, expert_tensors_proj((enum expert_proj)i), cols[i],
+                format_of(formats[i])->name);
     if (f->gate == f->up)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,

@@ -23,7 +23,13 @@ const struct family *family_find(const char *model_type)
 
 const struct family *family_of_keys(const struct json_view *v)
 {
-    for (size_t i = N_FAMILIES; i-- > 0;) /* DeepSeek-V3.2 has the keys of DeepSeek-V3 and more */
+    /* Families with DeepSeek-V3's keys and more, which model_type alone tells apart */
+    static const char *const shared[] = {"index_topk", "linear_attn_config", "linear_num_heads",
+                                         "kda_lower_bound"};
+    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
+        if (json_view_get(v, shared[i]))
+            return NULL;
+    for (size_t i = 0; i < N_FAMILIES; i++)
         if (families[i]->own_key && json_view_get(v, families[i]->own_key))
             return families[i];
     return NULL;

@@ -72,7 +72,7 @@ enum experts_tensor {
     EXPERTS_BIASES,      /* three, of all routed experts: gate, up, down */
     EXPERTS_GATE = EXPERTS_BIASES + 3,
     EXPERTS_UP,
-    EXPERTS_DOWN, /* the last three are the shared expert's */
+    EXPERTS_DOWN, /* these three are the shared expert's */
     EXPERTS_ROUTER_NORM,
     EXPERTS_FACTORS,
 };

@@ -187,12 +187,14 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
 {
     float most = 1.7f / sqrtf((float)cols);
     uint64_t parts[3][KT_SIDES] = {0};
+    assert(!l->is_near || format != FORMAT_F32);
     if (format == FORMAT_F32) {
         const struct test_buffer *t = kt_floats(l, (uint64_t)rows * cols, -most, most);
         for (int side = 0; side < KT_SIDES; side++)
             parts[0][side] = t->on[side].address;
-    } else
+    } else {
         random_parts(l, format, (uint64_t)rows * cols, cols, parts);
+    }
     for (int side = 0; side < KT_SIDES; side++)
         at[side] = (struct weights){.weight = parts[0][side],
                                     .scales = parts[1][side],

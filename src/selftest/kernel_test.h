@@ -88,7 +88,8 @@ struct kt_rows {
 struct test_buffer *kt_cache(struct kernel_test *l, const struct kt_rows *rows);
 /* Given bytes; NULL: zeros. */
 struct test_buffer *kt_bytes(struct kernel_test *l, const void *bytes, uint64_t n);
-/* A random matrix whose outputs are about as large as its inputs; its place on each side in at[]. */
+/* A random matrix whose outputs are about as large as its inputs; its place on each side in at[]. With is_near,
+ * none of float32 numbers. */
 void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t format,
                struct weights at[KT_SIDES]);
 /* Makes lists of random blocks (ops/attention/choice.h) for n tokens from `pos` on, u32 [n][budget + 1]; rows

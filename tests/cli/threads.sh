@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs with many threads, above all for `make tsan`. The device is the reference, which has no threads of its
+# Runs with many threads, above all for ThreadSanitizer. The device is the reference, which has no threads of its
 # own.
 # suites: later long tsan-nightly
 . tests/lib/cli.sh

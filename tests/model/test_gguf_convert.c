@@ -2,6 +2,7 @@
  * refusals, memory.
  *
  * suites: check fast asan */
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include "args.h"
+#include "base/json.h"
 #include "base/file.h"
 #include "base/format.h"
 #include "base/str.h"
@@ -162,6 +164,19 @@ static uint64_t expert_bytes(const char *path, struct model_dir *m)
     return m->expert_bytes;
 }
 
+/* Returns whether a directory's config.json has the key for the order of value heads. */
+static bool names_tiled_heads(const char *dir)
+{
+    char path[512];
+    struct moeflux_err e = {0};
+    json_t *root = NULL;
+    snprintf(path, sizeof path, "%s/config.json", dir);
+    check_ok(json_read_file(path, 1 << 20, JSON_MAX_SMALL, &root, &e), &e);
+    bool has = json_object_get(root, CONFIG_TILED_KEY) != NULL;
+    json_decref(root);
+    return has;
+}
+
 static void blocks_stay_if_nothing_else_is_requested(void **state)
 {
     (void)state;
@@ -180,6 +195,8 @@ static void blocks_stay_if_nothing_else_is_requested(void **state)
     assert_true(m.config.parts[1].delta.tiled);
     model_dir_close(&m);
     assert_int_equal(expert_bytes(kept[1], &m), was);
+    assert_true(names_tiled_heads(kept[1]));
+    assert_false(names_tiled_heads(tmp_tree_path(all, "kept-glm4moe.gguf")));
     assert_true(m.config.parts[1].kind == PART_DELTA_NET && m.config.parts[1].delta.tiled);
     model_dir_close(&m);
     expert_bytes(models[1], &m);
@@ -192,8 +209,9 @@ static void kept_blocks_give_the_bits_of_the_file(void **state)
 {
     (void)state;
     static const int32_t ids[] = {1, 40, 7, 23, 5};
-    static const char *const same[] = {"qwen3moe_even.gguf", "qwen35moe.gguf", "qwen3next.gguf",
-                                       "qwen4exp.gguf",      "glm4moe.gguf",   "minimax.gguf"};
+    static const char *const same[] = {
+        "qwen3moe_even.gguf", "qwen35moe.gguf", "qwen3next.gguf", "qwen4exp.gguf",   "glm4moe.gguf",
+        "minimax.gguf",       "gemma4.gguf",    "glmdsa.gguf",    "kimilinear.gguf", "bailingmoe3.gguf"};
     enum { N_IDS = sizeof ids / sizeof *ids, N_SAME = sizeof same / sizeof *same };
     char *tmp = tmp_tree_new();
     struct moeflux_err e = {0};

@@ -550,6 +550,8 @@ static void indexers_and_tables_that_are_not_computed_are_refused(void **state)
                            "compress_ratios: 2 in layer 1, expected 4 in all layers with attention");
     expect_patched_refused("qwen4exp.attention.compress_ratios", 1, 0, ERR_FORMAT,
                            "indexer_compress_ratio is 0");
+    expect_patched_refused("qwen4exp.block_count", 0, 2000000000, ERR_UNSUPPORTED,
+                           "key qwen4exp.block_count: 2000000000, expected 1 to 4096");
     expect_patched_refused("qwen4exp.ple.layers", 0, 1, ERR_UNSUPPORTED, "layer 2 has attention");
     expect_patched_refused("qwen4exp.ple.head_offsets", SECOND, 600, ERR_FORMAT,
                            "ple_head_offsets[1]: rows up to 911, expected 620");
@@ -587,22 +589,24 @@ static void indexers_of_latents_are_those_of_a_list_or_of_tensors(void **state)
 static void keys_that_decays_of_channels_need_are_named(void **state)
 {
     (void)state;
-    static const char *const kimi[] = {"kda.head_dim", "ssm.conv_kernel", "attention.kv_lora_rank",
-                                       "rope.dimension_count", NULL},
-                             *const ling[] = {"kda.head_dim", "ssm.conv_kernel", "kda.gate_lower_bound",
+    static const char *const kimi[] =
+        {"kda.head_dim",         "ssm.conv_kernel",     "attention.kv_lora_rank",    "rope.dimension_count",
+         "expert_weights_scale", "expert_shared_count", "leading_dense_block_count", NULL},
+                             *const ling[] = {"kda.head_dim",
+                                              "ssm.conv_kernel",
+                                              "kda.gate_lower_bound",
+                                              "expert_group_count",
+                                              "expert_group_used_count",
+                                              "rope.freq_base",
+                                              "expert_shared_count",
                                               NULL};
     expect_keys_needed(KIMI_LINEAR, "kimi-linear", kimi);
     expect_keys_needed(LING, "bailingmoe3", ling);
     expect_renamed_refused(KIMI_LINEAR, "kimi-linear.attention.head_count_kv",
                            "kimi-linear.attention.head_count_k?", ERR_FORMAT,
                            "attention.head_count_kv: expected a number for each layer");
-    expect_renamed_refused(KIMI_LINEAR, "kimi-linear.expert_weights_scale",
-                           "kimi-linear.expert_weights_scal?", ERR_FORMAT,
-                           "key routed_scaling_factor is missing");
     expect_renamed_refused(KIMI_LINEAR, "blk.0.ssm_f_a.weight", "blk.0.ssm_f_q.weight", ERR_UNSUPPORTED,
                            "tensor blk.0.ssm_f_q.weight: not one that Kimi-Linear has");
-    expect_renamed_refused(LING, "bailingmoe3.expert_group_count", "bailingmoe3.expert_group_coun?",
-                           ERR_FORMAT, "key n_group is missing");
 }
 
 static void experts_in_a_dense_layer_are_refused(void **state)

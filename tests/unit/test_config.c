@@ -304,17 +304,30 @@ static void layers_without_an_indexer_are_listed_or_follow_from_a_period(void **
     static const struct {
         const char *key, *value;
         bool shared[3];
+        const char *other, *other_value; /* NULL: none */
     } cases[] = {
-        {"indexer_types", "[\"full\", \"shared\", \"full\", \"shared\"]", {false, true, false}},
-        {"index_topk_pattern", "\"FSS\"", {false, true, true}},
-        {"index_topk_pattern", "[\"full\", \"full\", \"shared\"]", {false, false, true}},
-        {"index_topk_freq", "2", {false, false, true}},
-        {"index_skip_topk_offset", "1", {false, false, false}},
+        {.key = "indexer_types",
+         .value = "[\"full\", \"shared\", \"full\", \"shared\"]",
+         .shared = {false, true, false},
+         .other = "index_topk_pattern",
+         .other_value = "\"FSSS\""},
+        {.key = "index_topk_pattern",
+         .value = "\"FFSS\"",
+         .shared = {false, false, true},
+         .other = "index_topk_freq",
+         .other_value = "1"},
+        {"indexer_types", "[\"full\", \"shared\", \"full\", \"shared\"]", {false, true, false}, 0, 0},
+        {"index_topk_pattern", "\"FSS\"", {false, true, true}, 0, 0},
+        {"index_topk_pattern", "[\"full\", \"full\", \"shared\"]", {false, false, true}, 0, 0},
+        {"index_topk_freq", "2", {false, false, true}, 0, 0},
+        {"index_skip_topk_offset", "1", {false, false, false}, 0, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         json_t *root = load(GLM5);
         leave_out(root, "indexer_types");
         set(root, cases[i].key, cases[i].value);
+        if (cases[i].other)
+            set(root, cases[i].other, cases[i].other_value);
         struct config c = read_ok(root);
         for (uint32_t k = 0; k < 3; k++)
             assert_int_equal(config_shares_choice(&c, k), cases[i].shared[k]);
@@ -564,6 +577,14 @@ static void the_family_is_known_without_model_type(void **state)
     c = read_ok(root);
     assert_ptr_equal(c.family, &family_deepseek3);
     config_free(&c);
+    /* GLM-5 and DeepSeek-V3.2 have the same keys. */
+    struct moeflux_err e;
+    root = load(DEEPSEEK);
+    set(root, "model_type", NULL);
+    set(root, "index_topk", "64");
+    assert_int_equal(config_read(&c, root, "config.json", &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "key model_type is missing"));
+    json_decref(root);
 }
 
 static void kimi_linear_is_read_with_its_lists_or_with_flat_keys(void **state)

@@ -179,6 +179,7 @@ static void what_changes_the_mathematics_is_refused(void **state)
         {PLAIN, "use_bidirectional_attention", "\"all\"", ERR_UNSUPPORTED,
          "use_bidirectional_attention is all, expected vision"},
         {PLAIN, "attention_bias", "true", ERR_UNSUPPORTED, "attention_bias is true"},
+        {PLAIN, "rope_scaling", "{\"type\": \"linear\"}", ERR_UNSUPPORTED, "rope_scaling is an object"},
         {PLAIN, "rope_traditional", "true", ERR_UNSUPPORTED, "rope_traditional is true"},
         {PLAIN, "attn_logit_softcapping", "50.0", ERR_UNSUPPORTED, "attn_logit_softcapping"},
         {PLAIN, "query_pre_attn_scalar", "256", ERR_UNSUPPORTED, "query_pre_attn_scalar is 256, expected 1"},

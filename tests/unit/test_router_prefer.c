@@ -138,6 +138,24 @@ static void weights_are_those_of_the_experts_taken(void **state)
     }
 }
 
+static void weights_are_multiplied_by_their_experts_factors(void **state)
+{
+    (void)state;
+    static const float factors[N] = {0.5f, 2, 3, 1, 1, 7, 1, 1};
+    const struct router_shape s = {.n_experts = N, .top_k = 4, .norm = true};
+    bool is_present[N];
+    float room[2 * N], weights[2][4];
+    mark("5", is_present);
+    for (int i = 0; i < 2; i++) {
+        uint32_t idx[] = {0, 1, 2, 3};
+        const struct router_prefer_call call = {falling, NULL, i ? factors : NULL, is_present, 0.6f, room};
+        assert_int_equal(router_prefer(&s, &call, 4, idx, weights[i]), 1);
+        assert_int_equal(idx[3], 5);
+        for (uint32_t k = 0; i && k < 4; k++)
+            assert_true(weights[1][k] == weights[0][k] * factors[idx[k]]);
+    }
+}
+
 /* Sigmoids by hand: of the logits 0 and +-ln 3. The groups are {0..3} and {4..7}; of one of two the second
  * leaves, where the best two of the first are better. */
 static void a_sigmoid_takes_its_bias_and_its_groups_into_account(void **state)
@@ -231,6 +249,7 @@ int main(void)
         cmocka_unit_test(a_token_with_fewer_experts_keeps_their_number),
         cmocka_unit_test(of_equal_scores_the_first_expert_is_taken),
         cmocka_unit_test(weights_are_those_of_the_experts_taken),
+        cmocka_unit_test(weights_are_multiplied_by_their_experts_factors),
         cmocka_unit_test(a_sigmoid_takes_its_bias_and_its_groups_into_account),
         cmocka_unit_test(a_nan_leaves_the_choice_alone),
         cmocka_unit_test(the_choice_is_that_by_raised_scores),

@@ -42,7 +42,6 @@ const struct family family_deepseek32 = {
     .name = "DeepSeek-V3.2",
     .id = 14,
     .types = {"deepseek_v32"},
-    .own_key = "index_topk",
     .chat = "deepseek-v3.2",
     .read = read_deepseek,
     .renamed = renamed,

@@ -52,6 +52,8 @@ static void check_options(struct json_view *v)
     config_expect(v, "rope_traditional", false);
     if (v->rc == 0 && json_view_get(v, "attn_logit_softcapping"))
         refuse(v, "attn_logit_softcapping", "a number", "null");
+    if (v->rc == 0 && json_view_get(v, "rope_scaling"))
+        refuse(v, "rope_scaling", "an object", "rope_parameters for each kind of layer");
 }
 
 /* ---- heads ---- */

@@ -12,6 +12,7 @@
 #include "base/ggml_type.h"
 #include "base/gguf.h"
 #include "model/config.h"
+#include "model/config_parts.h"
 #include "model/family.h"
 #include "model/ngram.h"
 
@@ -276,6 +277,9 @@ static void put_common(struct making *m)
     }
     put_pairs(m, common);
     uint64_t layers = whole(m, "block_count", -1), more = whole(m, "nextn_predict_layers", 0);
+    if (m->rc == 0 && (layers == 0 || layers > CONFIG_MAX_LAYERS))
+        m->rc = err_set(m->e, ERR_UNSUPPORTED, "%s: key %s.block_count: %" PRIu64 ", expected 1 to %d",
+                        path_of(m), m->arch, layers, CONFIG_MAX_LAYERS);
     if (m->rc == 0 && more >= layers)
         fail_key(m, "nextn_predict_layers", "expected fewer than block_count");
     check_counts(m, layers, embedding->shape[1]);
@@ -578,18 +582,18 @@ static void put_qwen4exp(struct making *m)
 
 /* ---- Gemma 4 ---- */
 
-/* Returns the share of a global layer's pairs that turn: rope_freqs has 1 for these, and for the others a
- * number so large that their angles vanish. */
+/* Returns the share of a global layer's pairs that turn, from which a reader computes their number again:
+ * rope_freqs has 1 for these, and for the others a number so large that their angles vanish. */
 static double turning_share(struct making *m)
 {
     enum { MOST = 4096 };
     static const char name[] = "rope_freqs.weight";
     const struct gguf_tensor *t = gguf_find_tensor(m->g, name);
     float factors[MOST];
-    uint64_t n = t ? t->shape[0] : 0, turning = 0;
+    uint64_t n = t ? t->shape[0] : 0, head_dim = whole(m, "attention.key_length", -1), turning = 0;
     if (m->rc < 0)
         return 1;
-    if (!t || t->type != GGML_TYPE_F32 || t->n_dims != 1 || n == 0 || n > MOST ||
+    if (!t || t->type != GGML_TYPE_F32 || t->n_dims != 1 || n == 0 || n > MOST || n != head_dim / 2 ||
         t->bytes != n * sizeof *factors) {
         m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor %s: expected F32 numbers for half of a head's channels",
                         path_of(m), name);
@@ -604,7 +608,8 @@ static double turning_share(struct making *m)
             m->rc = err_set(m->e, ERR_UNSUPPORTED,
                             "%s: tensor %s: %g at %" PRIu64 ", expected 1 or, from some place on, over 1e20",
                             path_of(m), name, (double)factors[i], i);
-    return (double)turning / (double)n;
+    /* A quarter of a pair more, so that rounding does not lose one. */
+    return turning == n ? 1 : ((double)turning + 0.25) / (double)n;
 }
 
 /* Puts the kinds of layers and each one's heads. */
@@ -701,6 +706,9 @@ static void put_kimi_linear(struct making *m)
         {"linear_num_heads", "attention.head_count", WHOLE},
         {"linear_head_dim", "kda.head_dim", WHOLE},
         {"linear_conv_kernel_dim", "ssm.conv_kernel", WHOLE},
+        {"n_shared_experts", "expert_shared_count", WHOLE},
+        {"first_k_dense_replace", "leading_dense_block_count", WHOLE},
+        {"routed_scaling_factor", "expert_weights_scale", REAL},
         {0},
     };
     put_deepseek2(m);
@@ -731,6 +739,12 @@ static void put_bailingmoe3(struct making *m)
         {"kda_safe_gate", "kda.safe_gate", FLAG_MAY},
         {"kda_lower_bound", "kda.gate_lower_bound", REAL},
         {"moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length", WHOLE_MAY},
+        {"n_shared_experts", "expert_shared_count", WHOLE},
+        {"first_k_dense_replace", "leading_dense_block_count", WHOLE},
+        {"routed_scaling_factor", "expert_weights_scale", REAL},
+        {"n_group", "expert_group_count", WHOLE},
+        {"topk_group", "expert_group_used_count", WHOLE},
+        {"rope_theta", "rope.freq_base", REAL},
         {0},
     };
     put_deepseek2(m);
@@ -842,8 +856,9 @@ bool gguf_config_has_tokenizer(const struct gguf *g)
     return has;
 }
 
-/* Families with fused matrices keep their order. */
+/* Families with fused matrices keep their order, and so do those with a decay for each channel. */
 bool gguf_config_tiles_heads(const struct config *c)
 {
-    return !c->family->fused;
+    const struct delta_config *d = &config_first(c, PART_DELTA_NET)->delta;
+    return d->n_k_heads && !d->by_channel && !c->family->fused;
 }

@@ -60,8 +60,8 @@ struct indexer_call {
     uint32_t n, pos, stride, key_stride, layer_off, weight_stride;
 };
 
-/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, rotary_dim is odd or more than dim, or
- * the device cannot have so many heads. */
+/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, rotary_dim is odd or more than dim, the ratio
+ * or the budget is not one that lists hold, rows are q8_0, or the device cannot have so many heads. */
 int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape *shape,
                  struct moeflux_err *e);
 /* Returns the bytes of the rows in a block of the cache. */
