@@ -319,23 +319,38 @@ void prepare_row(uint i, vec2 factors)
         store_row(row, i * KEY_DIM / 4, first == team * HEADS);
 }
 
-// Returns 1 / rms of the n numbers from `at` on; every subgroup computes it.
-float rms_factor(uint at, uint n)
+// Returns this invocation's share of the squares of the n4 vec4s from `at` on.
+float squares_of(uint at, uint n4)
 {
     float squares = 0.0;
-    for (uint i = gl_SubgroupInvocationID; i < n; i += SUBGROUP) {
-        float v = projected(at + i);
-        squares += v * v;
+    for (uint i = at + gl_LocalInvocationID.x; i < at + n4; i += WORKGROUP) {
+        vec4 v = four_at(a.q, i);
+        if (BIASED != 0)
+            v += four_at(a.values, i);
+        squares += dot(v, v);
     }
-    return inversesqrt(subgroupAdd(squares) / float(n) + a.eps);
+    return squares;
+}
+
+// Returns 1 / rms of all queries and of all keys.
+vec2 all_factors()
+{
+    uint n_q4 = a.n_heads * (KEY_DIM / 4), n_k4 = a.n_kv_heads * (KEY_DIM / 4);
+    vec2 sums = vec2(subgroupAdd(squares_of(0, n_q4)), subgroupAdd(squares_of(n_q4, n_k4)));
+    if (gl_SubgroupInvocationID == 0)
+        stats[gl_SubgroupID] = sums;
+    barrier();
+    sums = vec2(0.0);
+    [[unroll]] for (uint i = 0; i < SUBGROUPS; i++)
+        sums += stats[i];
+    return inversesqrt(sums / (4.0 * vec2(n_q4, n_k4)) + a.eps);
 }
 
 void prepare()
 {
     vec2 factors = vec2(1.0);
     if (NORM == NORM_ALL)
-        factors = vec2(rms_factor(0, a.n_heads * KEY_DIM),
-                       rms_factor(a.n_heads * KEY_DIM, a.n_kv_heads * KEY_DIM));
+        factors = all_factors();
     for (uint i = gl_SubgroupID; i < TEAMS * HEADS + (has_new ? 2 : 0); i += SUBGROUPS)
         prepare_row(i, factors);
     barrier();
