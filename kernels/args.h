@@ -446,18 +446,19 @@ struct attention_prefill_args {
 };
 ARGS_SIZE(attention_prefill_args, 80);
 
-struct attention_latent_args {
+struct attention_wide_args {
     ADDR q;       /* [n][q_stride]: n_heads x key_dim */
     ADDR blocks;  /* the cache's table of blocks */
-    ADDR weights; /* f16, rows x width pairs (attention/latent.glsl) */
+    ADDR weights; /* f16, rows x width pairs (attention/wide.glsl) */
     ADDR chunks;  /* f32 [width / 32][rows][2] */
     ADDR partial; /* out, with `rows` instead of n * n_heads */
     U32 n, pos, n_heads, layer_off, n_splits, q_stride;
     U32 rows, width; /* n * n_heads and pos + n, rounded up to multiples of 128 */
     U32 share;       /* 64-position steps of a split */
     F32 scale;
+    U32 n_kv_heads, kv_head; /* the cache's, and the one that all n_heads read */
 };
-ARGS_SIZE(attention_latent_args, 80);
+ARGS_SIZE(attention_wide_args, 88);
 
 struct attention_merge_args {
     ADDR partial;

@@ -6,6 +6,7 @@
 
 #include "args.h"
 #include "base/mem.h"
+#include "ops/attention/wide.h"
 #include "ops/gqa/gqa.h"
 #include "selftest/kernel_test.h"
 
@@ -94,7 +95,8 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
             exec_buffer_new(l->side[s], &partial, EXEC_DEVICE, partial_bytes, &l->err);
         if (s == KT_DEVICE && shares)
             share_softmax(&op.attention);
-        is_f16 |= s == KT_DEVICE && n >= op.attention.gpu.f16_from && use_f16;
+        is_f16 |= s == KT_DEVICE && !caps.is_host && use_f16 &&
+                  (n >= op.attention.gpu.f16_from || attention_wide_takes(&op.attention, n, pos + n));
         const struct gqa_call call = {.qkv = qkv->on[s].address,
                                       .q_norm = c->norm ? qn->on[s].address : 0,
                                       .k_norm = c->norm ? kn->on[s].address : 0,
@@ -447,6 +449,31 @@ static void broken_case(struct kernel_test *l, uint32_t n)
               CACHE_BOUNDS[KV_TYPE_Q8_0]);
 }
 
+/* Prompts of heads that are wider than attention/prefill.comp takes. */
+static void wide_cases(struct kernel_test *l)
+{
+    struct gqa_shape wide = {.n_heads = 8,
+                             .n_kv_heads = 2,
+                             .head_dim = 384,
+                             .rotary_dim = 96,
+                             .eps = 1e-6f,
+                             .kv_type = KV_TYPE_F16,
+                             .norm = ATTENTION_NORM_HEADS,
+                             .scale = 0.05f,
+                             .norms_values = true};
+    attention_case(l, &wide, 400, 70, true);
+    l->is_rest = true;
+    wide.kv_type = KV_TYPE_Q8_0;
+    attention_case(l, &wide, 250, 100, true);
+    l->is_rest = false;
+    if (kt_is_brief(l))
+        return;
+    wide.head_dim = wide.rotary_dim = 512; /* Gemma 4's */
+    wide.n_heads = 16;
+    attention_case(l, &wide, 200, 300, true);
+    attention_case(l, &wide, 15000, 40, true);
+}
+
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void attention_sizes(struct kernel_test *l)
 {
@@ -530,5 +557,6 @@ void selftest_attention_cases(struct kernel_test *l)
     broken_case(l, 1);
     broken_case(l, 2);
     scale_cases(l);
+    wide_cases(l);
     attention_sizes(l);
 }

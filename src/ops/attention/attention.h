@@ -35,9 +35,9 @@ struct attention_shape {
     struct kv_choice choice; /* never with `flat` or a window */
 };
 
-/* Rows of a workgroup of kernels/attention/prefill.comp in float32; f16_rows is the float16 kernel's
- * number. */
-enum { ATTENTION_PREFILL_ROWS = 64 };
+/* kernels/attention/prefill.comp: rows of a workgroup in float32 (f16_rows is the float16 kernel's number);
+ * most channels of a value, latents aside. */
+enum { ATTENTION_PREFILL_ROWS = 64, ATTENTION_PREFILL_MAX_DIM = 256 };
 
 /* How a Vulkan device runs it: the positions are split, and a second dispatch merges the splits. */
 struct attention_plan {
@@ -65,11 +65,11 @@ struct attention {
         struct kernel prefill, f16; /* chunks: products in float32, in float16 */
         /* f16 for devices whose matrices do not have the known fragment layout (exec/fragment_layout.h) */
         struct kernel f16_shared;
-        uint32_t f16_rows;                          /* rows of a workgroup of f16 */
-        struct kernel chosen;                       /* decode for tokens with a list of blocks */
-        struct kernel latent_scores, latent_values; /* see latent.h */
-        struct kernel few_merge;                    /* merge for few splits */
-        uint32_t merge_cols, few_merge_cols;        /* groups of four channels in a workgroup */
+        uint32_t f16_rows;                      /* rows of a workgroup of f16 */
+        struct kernel chosen;                   /* decode for tokens with a list of blocks */
+        struct kernel wide_scores, wide_values; /* see wide.h */
+        struct kernel few_merge;                /* merge for few splits */
+        uint32_t merge_cols, few_merge_cols;    /* groups of four channels in a workgroup */
         /* u32 [EXEC_MAX_INVARIANT][n_kv_heads][blocks of fresh[0]'s plan], 0 between dispatches */
         struct exec_buffer counters;
         struct attention_plan plan;

@@ -4,7 +4,7 @@
 #include "args.h"
 #include "base/mem.h"
 #include "ops/attention/attention.h"
-#include "ops/attention/latent.h"
+#include "ops/attention/wide.h"
 #include "ops/linear/gemm_plan.h"
 #include "exec/fragment_layout.h"
 
@@ -57,14 +57,14 @@ enum { MERGE_COLS = 16, MERGE_GROUPS = 512, MERGE_GROUP = 256, MERGE_MANY = 4 };
 
 /* attention/prefill.comp. PREFILL_ROWS: its ROWS. PREFILL_GROUPS: workgroups that keep a GPU busy.
  * PREFILL_SPLIT_POSITIONS: fewest positions worth a split. PREFILL_TOKENS: fewest tokens that fill most of
- * its tiles. PREFILL_MAX_DIM, _LATENT: value channels that fit its registers and shared memory. */
+ * its tiles. PREFILL_MAX_LATENT: channels of a latent that fit its registers and shared memory. */
 enum {
     PREFILL_ROWS = ATTENTION_PREFILL_ROWS,
     PREFILL_GROUPS = 512,
     PREFILL_SPLIT_POSITIONS = 256,
     PREFILL_TOKENS = 16
 };
-enum { PREFILL_MAX_DIM = 256, PREFILL_MAX_LATENT = 512 };
+enum { PREFILL_MAX_LATENT = 512 };
 /* Bytes of shared memory of attention/prefill.comp's float32 mapping. */
 enum { PREFILL_SHARED = 28 * 1024 };
 /* The constants of attention/prefill.comp after those of kv_cache.h. */
@@ -170,7 +170,7 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     p.min_positions = ROWS_AT_ONCE * p.subgroup / p.lanes * p.members;
     p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
     bool has_prefill = caps->max_workgroup >= 256 && caps->max_shared_bytes >= PREFILL_SHARED &&
-                       s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : PREFILL_MAX_DIM);
+                       s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : ATTENTION_PREFILL_MAX_DIM);
     p.prefill_from = has_prefill ? PREFILL_TOKENS : UINT32_MAX;
     p.long_from =
         has_prefill && s->latent && s->n_heads / s->n_kv_heads >= PREFILL_ROWS ? LONG_POSITIONS : UINT32_MAX;
@@ -347,8 +347,8 @@ int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_e
     const struct exec_caps caps = exec_get_caps(x);
     op->gpu.plan = plan_for(&op->shape, &caps, default_width);
     int rc = open_decode(op, x, &caps, e);
-    if (rc == 0 && attention_latent_is_possible(&op->shape, &caps))
-        rc = attention_latent_open(op, x, e);
+    if (rc == 0 && attention_wide_is_possible(&op->shape, &caps))
+        rc = attention_wide_open(op, x, e);
     return rc < 0 ? rc : open_prefill(op, x, e);
 }
 
@@ -439,8 +439,7 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
                                                       (uint64_t)n * splits_of_lists(s, &p, UINT32_MAX)));
     }
     uint64_t bytes = parts * (s->value_dim + 2) * sizeof(float);
-    return attention_latent_is_possible(s, caps) ? size_max(bytes, attention_latent_bytes(s, n, n_pos))
-                                                 : bytes;
+    return attention_wide_is_possible(s, caps) ? size_max(bytes, attention_wide_bytes(s, n, n_pos)) : bytes;
 }
 
 static void run_prefill(const struct attention *op, struct exec *x, const struct attention_call *call,
@@ -558,16 +557,16 @@ static void merge(const struct attention *op, struct exec *x, const struct atten
     attention_merge_run(op, x, call, call->n * call->n_heads, splits_of(op, call));
 }
 
-static bool goes_by_latents(const struct attention *op, const struct attention_call *call)
+static bool goes_by_wide_rows(const struct attention *op, const struct attention_call *call)
 {
     return call->use_f16 && !attention_has_lists(&op->shape, call) &&
-           attention_latent_takes(op, call->n, call->pos + call->n);
+           attention_wide_takes(op, call->n, call->pos + call->n);
 }
 
 struct attention_parts attention_parts_of(const struct attention *op, const struct attention_call *call)
 {
-    if (goes_by_latents(op, call))
-        return attention_latent_parts(op, call->pos + call->n);
+    if (goes_by_wide_rows(op, call))
+        return attention_wide_parts(op, call->pos + call->n);
     bool has_some = needs_merge(op, call);
     return (struct attention_parts){.rows = has_some ? call->n * call->n_heads : 0,
                                     .n_splits = has_some ? splits_of(op, call) : 0};
@@ -577,8 +576,8 @@ void attention_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct attention *op = self;
     const struct attention_call *call = what;
-    if (goes_by_latents(op, call)) {
-        attention_latent_run(op, x, call);
+    if (goes_by_wide_rows(op, call)) {
+        attention_wide_run(op, x, call);
         return;
     }
     run_splits(op, x, call, 0);

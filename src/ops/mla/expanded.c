@@ -4,7 +4,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "exec/code_books.h"
-#include "ops/attention/latent.h"
+#include "ops/attention/wide.h"
 #include "ops/mla/mla.h"
 
 /* ROOM: bytes of the keys and values of some heads. BLOCK: positions whose keys and values are made at
@@ -82,7 +82,7 @@ static struct mla_pair_cost cost_for(const struct mla_shape *s, const struct exe
                                              .kv_type = s->kv_type};
     if (!caps->has_coopmat)
         return FLOAT;
-    return attention_latent_is_possible(&absorbed, caps) ? F16 : F16_FLOAT;
+    return attention_wide_is_possible(&absorbed, caps) ? F16 : F16_FLOAT;
 }
 
 /* Returns the cost of a head's query with one position. */

@@ -1,4 +1,4 @@
-// latent_scores_frag.glsl - attention/latent_scores.comp on matrices in the known fragment layout
+// wide_scores_frag.glsl - attention/wide_scores.comp on matrices in the known fragment layout
 // (lib/fragment_layout.glsl). Keys are loaded into the registers where matrices have them, and scores become
 // weights in place. A subgroup has 64 rows and 32 positions of the tile, one chunk.
 //
@@ -20,7 +20,7 @@ uvec4 keys[4][2]; // units q and q + 4 of every eighth position
 void fetch_keys(uvec2 rows, uint from, uint i, uint step, const uint h)
 {
     [[unroll]] for (uint o = 0; o < 4; o++)
-        keys[o][h] = latent_at(rows, from, i + 8 * o, step * 8 + 4 * h + frag_lane());
+        keys[o][h] = eight_at(rows, from, i + 8 * o, KEY_DIM, step * 8 + 4 * h + frag_lane());
 }
 
 void keep_queries(uint place)
@@ -73,7 +73,7 @@ uint first_position()
 void multiply_tile(uint from)
 {
     uint mine = first_position() + frag_line();
-    uvec2 rows = latent_rows(from);
+    uvec2 rows = key_rows(from);
     fetch_queries(0);
     [[unroll]] for (uint h = 0; h < 2; h++)
         fetch_keys(rows, from, mine, 0, h);

@@ -1,4 +1,4 @@
-// latent_values_shared.glsl - attention/latent_values.comp with the weights in shared memory, too, for
+// wide_values_shared.glsl - attention/wide_values.comp with the weights in shared memory, too, for
 // devices with any layout of matrices.
 
 const uint WEIGHTS = V_SIZE; // start of the weights

@@ -1,4 +1,4 @@
-// latent_scores_shared.glsl - attention/latent_scores.comp with queries, keys and scores in shared memory,
+// wide_scores_shared.glsl - attention/wide_scores.comp with queries, keys and scores in shared memory,
 // for devices with any layout of matrices. A subgroup has 32 rows and 64 positions of the tile.
 
 const uint KEYS = TILE * STRIDE;     // start of the keys
@@ -11,7 +11,7 @@ void fetch(uvec2 rows, uint from, uint step)
 {
     uint row = gl_LocalInvocationID.x / 8, unit = step * 8 + gl_LocalInvocationID.x % 8;
     [[unroll]] for (uint i = 0; i < 4; i++)
-        next_keys[i] = latent_at(rows, from, row + 32 * i, unit);
+        next_keys[i] = eight_at(rows, from, row + 32 * i, KEY_DIM, unit);
     fetch_queries(step);
 }
 
@@ -42,7 +42,7 @@ void multiply(uint row, uint col)
 void multiply_tile(uint from)
 {
     uint row = gl_SubgroupID / 2 * 32, col = gl_SubgroupID % 2 * 64;
-    uvec2 rows = latent_rows(from);
+    uvec2 rows = key_rows(from);
     fetch(rows, from, 0);
     [[unroll]] for (uint i = 0; i < 2; i++)
         [[unroll]] for (uint j = 0; j < 4; j++)

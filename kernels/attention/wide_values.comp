@@ -1,4 +1,4 @@
-// attention/latent_values.comp - the second pass of attention over latents (latent.glsl), over a split's
+// attention/wide_values.comp - the second pass of attention over wide rows (wide.glsl), over a split's
 // positions:
 //   partial[t][h][split] = sum_p 2^(s_p - m) v_p,  stats = (m, l),  m the largest of the split's chunks
 // A chunk's weights are scaled by 2^(its m - m) in float16, which is exact except for values near 0; sums are
@@ -8,7 +8,7 @@
 // merge.
 // variants: coop fragcoop
 #version 460
-#include "attention/latent.glsl"
+#include "attention/wide.glsl"
 
 // uvec4 of a position: odd, so that neighbouring positions lie in different banks
 const uint V_STRIDE = TILE / UNIT + 1;
@@ -24,7 +24,7 @@ uvec2 next_rows; // address of the positions that are loaded next
 
 void find_rows(uint step, uint to)
 {
-    next_rows = latent_rows(min(step, to - 1) * STEP);
+    next_rows = value_rows(min(step, to - 1) * STEP);
 }
 
 // Starts loading the values of every 16th position of a step.
@@ -32,7 +32,7 @@ void fetch_values(uint step)
 {
     uint id = gl_LocalInvocationID.x, unit = gl_WorkGroupID.x * (TILE / UNIT) + id % 16;
     [[unroll]] for (uint i = 0; i < 4; i++)
-        next_values[i] = latent_at(next_rows, step * STEP, id / 16 + 16 * i, unit);
+        next_values[i] = eight_at(next_rows, step * STEP, id / 16 + 16 * i, VALUE_ROW_DIM, unit);
 }
 
 uint subgroup_row()
@@ -59,9 +59,9 @@ uint scaled(uint weights, float factor)
 }
 
 #ifdef FRAG
-#include "attention/latent_values_frag.glsl"
+#include "attention/wide_values_frag.glsl"
 #else
-#include "attention/latent_values_shared.glsl"
+#include "attention/wide_values_shared.glsl"
 #endif
 
 // Computes the split's (m, l) of each row.

@@ -1,4 +1,4 @@
-// latent_values_frag.glsl - attention/latent_values.comp on matrices in the known fragment layout
+// wide_values_frag.glsl - attention/wide_values.comp on matrices in the known fragment layout
 // (lib/fragment_layout.glsl). Weights are loaded into the registers where matrices have them; the values of
 // every second step go to the second half of shared memory.
 

@@ -1,11 +1,11 @@
-// attention/latent_scores.comp - the first pass of attention over latents (latent.glsl):
+// attention/wide_scores.comp - the first pass of attention over wide rows (wide.glsl):
 //   s = log2(e) scale q . k,  m = the largest of 32 positions, rounded up,
 //   weights = 2^(s - m),  l = sum of the weights
 // Grid: x = tiles of 128 positions, y = tiles of 128 rows. While STEP channels are multiplied, the next ones
 // are loaded. Queries are rounded to float16, sums are float32. Tolerance 3e-3 after the merge.
 // variants: coop fragcoop
 #version 460
-#include "attention/latent.glsl"
+#include "attention/wide.glsl"
 
 const uint STEPS = KEY_DIM / STEP;
 const uint STRIDE = 9; // uvec4 of a row of a step: odd, so that neighbouring rows lie in different banks
@@ -41,9 +41,9 @@ uint row_end(uint row)
 }
 
 #ifdef FRAG
-#include "attention/latent_scores_frag.glsl"
+#include "attention/wide_scores_frag.glsl"
 #else
-#include "attention/latent_scores_shared.glsl"
+#include "attention/wide_scores_shared.glsl"
 #endif
 
 void main()
