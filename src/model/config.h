@@ -19,11 +19,12 @@ struct json_t;
  * first. The numbers are in fingerprints of saved states and must not change. */
 enum part_kind {
     PART_DELTA_NET,
-    PART_ATTENTION, /* grouped-query attention */
-    PART_LATENT,    /* multi-head latent attention */
-    PART_DENSE,     /* feed-forward */
-    PART_EXPERTS,   /* routed experts, and a shared one; described in struct config */
-    PART_NGRAMS,    /* rows of a table by a hash of the last tokens */
+    PART_ATTENTION,  /* grouped-query attention */
+    PART_LATENT,     /* multi-head latent attention */
+    PART_DENSE,      /* feed-forward */
+    PART_EXPERTS,    /* routed experts, and a shared one; described in struct config */
+    PART_NGRAMS,     /* rows of a table by a hash of the last tokens */
+    PART_COMPRESSED, /* attention over one latent a position, and over compressed ones; a mixer, too */
     PART_KINDS,
     PART_MIXERS = PART_DENSE
 };
@@ -92,8 +93,29 @@ struct latent_config {
     bool gated;                /* each head's output is multiplied by a sigmoid */
 };
 
+/* DeepSeek-V4's attention. A position has one row of head_dim numbers, the key and the value of all heads. A
+ * token sees the rows of a window, and rows that each `ratio` positions are compressed to. */
+struct compressed_config {
+    uint32_t n_heads, head_dim;
+    uint32_t rope_dim; /* the last channels of a head, which are rotated in pairs (2i, 2i + 1) */
+    uint32_t rope;     /* index into config.ropes: angles of queries, rows and compressed rows */
+    uint32_t q_lora_rank;
+    uint32_t window; /* positions that a token sees uncompressed, with its own */
+    uint32_t ratio;  /* positions of a compressed row, a power of two; 0: there are none */
+    bool overlaps;   /* a compressed row is made of its positions and of those of the row before it */
+    struct index_config index; /* chooses compressed rows; n_heads 0: a token sees all complete ones */
+    /* The heads' outputs form out_groups groups, of which each has a matrix of out_rank rows; another matrix
+     * follows */
+    uint32_t out_groups, out_rank;
+};
+
 struct dense_config {
     uint32_t inner;
+};
+
+/* The layers' routed experts, described in struct config. */
+struct routed_config {
+    bool by_token; /* a table [vocab_size][own_top_k] names a token's experts by its id */
 };
 
 /* One description of a part; layers that share it have equal shapes and options. */
@@ -103,7 +125,9 @@ struct part_config {
         struct gqa_config gqa;
         struct delta_config delta;
         struct latent_config latent;
+        struct compressed_config compressed;
         struct dense_config dense;
+        struct routed_config routed;
         struct ngram_config ngrams;
     };
 };
@@ -128,6 +152,10 @@ struct config_block {
 struct streams_config {
     uint32_t n;    /* 0: plain */
     uint32_t rank; /* rank of the mix */
+    /* Sinkhorn iterations that make the mix of the streams doubly stochastic, and their epsilon; 0: the mix
+     * has a low rank */
+    uint32_t iterations;
+    float eps;
 };
 
 enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_MAX_ROPES = 2 };
@@ -156,7 +184,8 @@ struct rope_config {
 
 /* How a router chooses experts (ops/router/router.h). */
 struct router_config {
-    bool sigmoid; /* sigmoid scores, experts in groups; else softmax */
+    bool sigmoid;  /* sigmoid scores, experts in groups; else softmax */
+    bool softplus; /* sigmoid: the scores are sqrt(log(1 + exp(logit))) in its place */
     uint32_t n_groups, keep_groups;
     float scale;
     bool norm;
@@ -253,6 +282,9 @@ const struct part_config *config_mixer(const struct config *c, uint32_t layer);
 bool config_shares_choice(const struct config *c, uint32_t layer);
 /* Returns the positions that layer i's mixer sees; 0: all. */
 uint32_t config_window(const struct config *c, uint32_t layer);
+
+/* Returns whether a token's experts depend on its id in some layer. */
+bool config_routes_by_token(const struct config *c);
 
 /* Returns the longest context of a sequence in tokens, with a default for models that give none. */
 static inline uint32_t config_longest_context(const struct config *c)

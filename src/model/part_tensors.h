@@ -6,12 +6,13 @@
 #include "model/config.h"
 #include "model/fused.h"
 
-enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 16 };
+enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 20 };
 
 struct part_tensor {
     char name[PART_TENSOR_NAME]; /* below "model.layers.N."; a matrix's base name, or a vector's whole name */
     uint32_t rows;               /* 0: a vector of `cols` elements */
     uint32_t cols;               /* 0: the part has no such tensor */
+    bool is_ids;                 /* a vector of whole numbers: experts' indices */
     float factor;                /* multiplies a vector's numbers when they are loaded; 0: none */
 };
 
@@ -64,6 +65,27 @@ enum latent_tensor {
     LATENT_INDEX_K_NORM,
     LATENT_INDEX_K_BIAS,
 };
+/* DeepSeek-V4's attention. The first seven are products of the hidden state. */
+enum compressed_tensor {
+    COMPRESSED_Q_A,
+    COMPRESSED_KV,
+    COMPRESSED_ROWS, /* what compressed rows are made of, and the logits of its weights */
+    COMPRESSED_WEIGHTS,
+    COMPRESSED_INDEX_ROWS, /* the same of the indexer's keys */
+    COMPRESSED_INDEX_WEIGHTS,
+    COMPRESSED_INDEX_HEADS, /* weights of the indexer's heads */
+    COMPRESSED_Q_B,         /* these two are products of the normed q_a */
+    COMPRESSED_INDEX_Q,
+    COMPRESSED_OUT_A, /* [out_groups * out_rank][n_heads * head_dim / out_groups]: a group's rows and its heads */
+    COMPRESSED_OUT_B,
+    COMPRESSED_Q_NORM,
+    COMPRESSED_KV_NORM,
+    COMPRESSED_SINKS,
+    COMPRESSED_BIASES, /* [ratio][1 or 2][head_dim]: of the weights' logits, by the position's place in a row */
+    COMPRESSED_ROW_NORM,
+    COMPRESSED_INDEX_BIASES,
+    COMPRESSED_INDEX_ROW_NORM,
+};
 enum dense_tensor { DENSE_GATE, DENSE_UP, DENSE_DOWN };
 enum experts_tensor {
     EXPERTS_ROUTER,
@@ -75,6 +97,7 @@ enum experts_tensor {
     EXPERTS_DOWN, /* the last three are the shared expert's */
     EXPERTS_ROUTER_NORM,
     EXPERTS_FACTORS,
+    EXPERTS_OF_TOKENS, /* [vocab_size][own_top_k]: each token's experts */
 };
 
 /* The table's rows are in tensors of their own (table.h). */

@@ -77,7 +77,7 @@ static void last(struct builder *b)
     part_streams(b->c, PART_LAST_MIX, true, mix);
     for (int i = 0; i < STREAMS_TENSORS; i++) {
         char full[256];
-        snprintf(full, sizeof full, "model.%s", mix[i].name);
+        snprintf(full, sizeof full, "model.%.*s", PART_TENSOR_NAME, mix[i].name);
         if (mix[i].cols > 0)
             add(b, full, mix[i].rows, mix[i].cols);
     }

@@ -124,6 +124,33 @@ static void add_posts(XXH3_state_t *h, const struct config *c)
     add(h, &c->embed_factor, sizeof c->embed_factor);
 }
 
+/* Adds every kind of compressed attention and its table of angles, how streams are mixed, and which layers
+ * route by token. */
+static void add_compressed(XXH3_state_t *h, const struct config *c)
+{
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const struct compressed_config *a = &c->parts[i].compressed;
+        const struct index_config *x = &a->index;
+        if (c->parts[i].kind != PART_COMPRESSED)
+            continue;
+        const struct rope_config *r = &c->ropes[a->rope];
+        const uint32_t counts[] = {a->n_heads, a->head_dim, a->rope_dim, a->q_lora_rank, a->window,
+                                   a->ratio,   a->overlaps, a->out_rank, a->out_groups,  x->n_heads,
+                                   x->dim,     x->budget,   r->yarn,     r->truncate};
+        const double constants[] = {r->theta,     r->factor,    r->original_context,
+                                    r->beta_fast, r->beta_slow, r->attention_factor};
+        add(h, counts, sizeof counts);
+        add(h, constants, sizeof constants);
+    }
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const struct config_layer *y = &c->layers[i];
+        const uint32_t parts[] = {y->blocks[0].part, y->blocks[1].part};
+        add(h, parts, sizeof parts);
+    }
+    add(h, &c->streams.iterations, sizeof c->streams.iterations);
+    add(h, &c->streams.eps, sizeof c->streams.eps);
+}
+
 /* Adds the indexer of latent attention. */
 static void add_token_index(XXH3_state_t *h, const struct index_config *x)
 {
@@ -149,6 +176,8 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
         add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
     add_clamps(h, c);
     add_token_index(h, &config_first(c, PART_LATENT)->latent.index);
+    if (config_first(c, PART_COMPRESSED)->kind == PART_COMPRESSED)
+        add_compressed(h, c);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t kind = (uint32_t)config_mixer(c, i)->kind | (uint32_t)(config_window(c, i) > 0) << 8 |
                         (uint32_t)config_shares_choice(c, i) << 9;
