@@ -731,4 +731,40 @@ struct indexer_choose_args {
 };
 ARGS_SIZE(indexer_choose_args, 40);
 
+/* Attention over compressed rows (ops/compressed/compressed.h). */
+struct compressed_turn_args {
+    ADDR x;    /* [n][x_stride]: heads [dim] */
+    ADDR norm; /* f32 [dim]; 0: none */
+    ADDR rope; /* [n][rope_dim]: cos and sin of each pair */
+    ADDR y;    /* out [n][y_stride]; 0: rows of the ring */
+    ADDR ring; /* ADDR [position >> KV_BLOCK_SHIFT] */
+    U32 pos, x_stride, y_stride;
+    U32 ring_off; /* bytes from a block's start to this layer's rows */
+    F32 eps;
+    U32 norms;
+};
+ARGS_SIZE(compressed_turn_args, 64);
+
+struct compressed_pool_args {
+    ADDR kv, gates, bias, norm, rope; /* see compressed_pool_call */
+    ADDR state_in, state_out;
+    ADDR blocks;
+    U32 n, pos, stride, layer_off;
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(compressed_pool_args, 88);
+
+struct compressed_attend_args {
+    ADDR q;     /* [n][q_stride]: n_heads x dim */
+    ADDR sinks; /* f32 [n_heads] */
+    ADDR rope;
+    ADDR ring, blocks;
+    ADDR chosen; /* u32 [n][BUDGET + 1] */
+    ADDR dst;    /* out [n][n_heads][dim] */
+    U32 pos, n_heads, q_stride, ring_off, layer_off;
+    F32 scale;
+};
+ARGS_SIZE(compressed_attend_args, 80);
+
 #endif

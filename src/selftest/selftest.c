@@ -590,6 +590,7 @@ static const struct {
     {"streams_begin streams_norm streams_low streams_mix", selftest_streams_cases, false},
     {"ngram_gate ngram_conv", selftest_ngram_cases, false},
     {"indexer_prepare indexer_scores indexer_choose", selftest_indexer_cases, false},
+    {"compressed_turn compressed_pool compressed_attend", selftest_compressed_cases, false},
     {"normed_add softcap", selftest_posts_cases, false},
 };
 
