@@ -243,6 +243,7 @@ static void read_experts(struct config *c, struct json_view *v)
     c->router.scale = (float)json_view_real_or(v, "routed_scaling_factor", 1.5, 1e-6, 1e6);
     config_read_experts(c, v, "n_routed_experts");
     c->shared_inner = c->moe_inner;
+    c->clamps_inputs = true;
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
         c->layers[i].clamp = c->layers[i].shared_clamp = limit;
     set_tables(c, v);
