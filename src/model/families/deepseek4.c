@@ -289,6 +289,7 @@ const struct family family_deepseek4 = {
     .id = 15,
     .types = {"deepseek_v4"},
     .own_key = "compress_ratios",
+    .chat = "deepseek-v4",
     .read = read,
     .renamed = renamed,
     .bare_names = true,
