@@ -22,6 +22,7 @@ enum dtype {
     DTYPE_U8,
     DTYPE_F8_E8M0,
     DTYPE_I64,
+    DTYPE_I8,
     DTYPE_OTHER, /* known, but not supported */
     DTYPE_GGUF,  /* any type of a GGUF file; counts as float32 (convert/gguf/source.h) */
     DTYPE_BLOCKS /* a GGUF file's blocks as they lie; the format says which */

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "model/config_parts.h"
 #include "model/family.h"
+#include "model/scaled.h"
 
 /* The kinds of attention: a window alone; compressed rows that overlap, with an indexer; compressed rows. */
 enum kind { NEAR, SPARSE, HEAVY, N_KINDS };
@@ -293,6 +294,7 @@ const struct family family_deepseek4 = {
     .read = read,
     .renamed = renamed,
     .bare_names = true,
+    .adopt = scaled_adopt,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
     .mlx_prefix = "",
