@@ -256,16 +256,20 @@ struct router_sigmoid_args {
     ADDR bias;    /* [n_experts] */
     ADDR idx;     /* u32 [n][top_k], best first */
     ADDR weights; /* [n][top_k] */
+    ADDR ids;     /* BY_TOKEN: i32 [n]: tokens */
+    ADDR table;   /* BY_TOKEN: u32 [vocab_size][row]: experts that may be chosen, by token */
     U32 n, stride, n_experts, top_k, n_groups, keep_groups;
     U32 norm; /* 1: weights sum to `scale`; 0: they are the scores times `scale` */
     F32 scale;
     F32 share; /* share of the chosen weights that stays */
-    U32 pad;
+    U32 row;
 };
-ARGS_SIZE(router_sigmoid_args, 72);
+ARGS_SIZE(router_sigmoid_args, 88);
 
 /* A limit of this value asks for GELU in place of SiLU (ops/experts/experts.h). */
 #define LIMIT_GELU (3.0e38f)
+/* A clamp of the gate before SiLU, as a limit: times this power of two, which no other clamp reaches. */
+#define LIMIT_INPUTS (18446744073709551616.0f)
 
 /* The first constant_id of the experts' own constants, after those of lib/gemv.glsl. */
 #define EXPERTS_FIRST_SPEC 12
@@ -313,7 +317,7 @@ struct experts_decode_down_args {
     U32 act_stride; /* distance between tokens' activations */
     U32 n;
     U32 first_slot, end_slot; /* slots that take part; slot top_k is the shared expert */
-    F32 clamp;                /* clamp of the shared expert's act from shared_in; 0: none */
+    F32 clamp;                /* clamp of the shared expert's act from shared_in, see LIMIT_INPUTS; 0: none */
     U32 pad;
 };
 ARGS_SIZE(experts_decode_down_args, 128);
@@ -349,7 +353,7 @@ struct experts_prefill_up_args {
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
     U32 stride, gate_at; /* gate_at 0: no gate */
-    F32 limit;           /* limit of act, below 0 its clamp negated; 0: none; LIMIT_GELU */
+    F32 limit;           /* limit of act, below 0 its clamp negated; 0: none; LIMIT_GELU, LIMIT_INPUTS */
 };
 ARGS_SIZE(experts_prefill_up_args, 128);
 
@@ -376,7 +380,7 @@ struct experts_prefill_mix_args {
     U32 is_gated;            /* 1: the logit before the rows gives the shared expert's weight */
     U32 slots;               /* parts of a token */
     U32 from_slot, end_slot; /* the parts that are added up; part top_k is the shared expert's */
-    F32 clamp;               /* clamp of shared_act; 0: none */
+    F32 clamp;               /* clamp of shared_act, see LIMIT_INPUTS; 0: none */
 };
 ARGS_SIZE(experts_prefill_mix_args, 88);
 

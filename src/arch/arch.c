@@ -425,12 +425,12 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
 
 void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
 {
-    moe_choose(&a->moe, &a->layers[layer].moe, c->n);
+    moe_choose(&a->moe, &a->layers[layer].moe, c->ids, c->n);
 }
 
-void arch_predict_experts(const struct arch *a, uint32_t layer, uint32_t n)
+void arch_predict_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
 {
-    moe_predict(&a->moe, &a->layers[layer].moe, a->room.x, n);
+    moe_predict(&a->moe, &a->layers[layer].moe, a->room.x, c->ids, c->n);
 }
 
 bool arch_takes_rounds(const struct arch *a, uint32_t n)
@@ -440,7 +440,7 @@ bool arch_takes_rounds(const struct arch *a, uint32_t n)
 
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)
 {
-    moe_up(&a->moe, &a->layers[x->layer].moe, a->room.x, c->n, x);
+    moe_up(&a->moe, &a->layers[x->layer].moe, a->room.x, c->ids, c->n, x);
 }
 
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)

@@ -189,9 +189,10 @@ void arch_close(struct arch *a); /* NULL is legal */
 void arch_embed(const struct arch *a, const struct arch_chunk *c);
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
 void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
-/* Predicts the experts of a later layer: applies the router of `layer` to the current hidden states of n
- * tokens (n <= EXEC_MAX_INVARIANT), after before_experts of an earlier layer. Writes view.predicted. */
-void arch_predict_experts(const struct arch *a, uint32_t layer, uint32_t n);
+/* Predicts the experts of a later layer: applies the router of `layer` to the current hidden states of a
+ * chunk of up to EXEC_MAX_INVARIANT tokens, after before_experts of an earlier layer. Writes
+ * view.predicted. */
+void arch_predict_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
 /* Whether the experts of a chunk of n tokens can be computed in rounds: up and down are called for some
  * experts at a time, the last time without more_rounds. If not, all experts of a token must be resident at
  * once. */

@@ -223,6 +223,7 @@ struct config {
     struct router_config router;
     bool experts_biased;
     float swiglu_limit; /* ops/experts/experts.h; 0: none */
+    bool clamps_inputs; /* the layers' clamps bound the gate before SiLU, not after it */
     bool gelu;          /* all feed-forward parts have GELU in place of SiLU */
     float embed_factor; /* factor of the embedding; 0: none */
     float softcap;      /* logits are softcap * tanh(logits / softcap); 0: they are not */
@@ -272,6 +273,12 @@ static inline bool config_has_experts(const struct config *c, uint32_t i)
 {
     uint32_t n = c->layers[i].n_blocks;
     return n > 0 && config_part(c, i, n - 1)->kind == PART_EXPERTS;
+}
+
+/* Returns whether a table names the experts of layer i's tokens. */
+static inline bool config_is_by_token(const struct config *c, uint32_t i)
+{
+    return config_has_experts(c, i) && config_part(c, i, c->layers[i].n_blocks - 1)->routed.by_token;
 }
 
 /* Returns the first description of this kind, or one with all fields 0. */

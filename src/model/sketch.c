@@ -154,8 +154,10 @@ static int add_vector(struct sketching *s, const struct schema_item *it, struct 
 {
     const char *bias = s->m->config.router.sigmoid ? s->m->config.family->router_bias : NULL;
     bool wide = ends_with(it->name, ".A_log") || (bias && ends_with(it->name, bias));
-    const struct tensor t =
+    struct tensor t =
         describe(wide ? DTYPE_F32 : DTYPE_BF16, 1, it->cols, (wide ? 4 : 2) * (uint64_t)it->cols);
+    if (it->is_ids)
+        t = describe(DTYPE_I32, 1, it->cols, 4 * (uint64_t)it->cols);
     return add_tensor(s, it->name, "", &t, e);
 }
 

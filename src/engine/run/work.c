@@ -526,13 +526,12 @@ static int start_rows(const struct work *w, struct stage *at, struct moeflux_err
                           (uint32_t)size_min(w->n_after, w->m->max_chunk), e);
 }
 
-/* Fills the inputs of the first stage, the ids, and of all, the positions. The device must not use them. */
+/* Fills a stage's inputs: ids and positions. The device must not use them. */
 static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_model *m = w->m;
     struct stage *at = p->at;
-    if (at == m->stages)
-        memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
+    memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
     if (pass_n_decoding(p) == 0) {
         p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, p->chunk.of.pos);
         return start_rows(w, at, e);

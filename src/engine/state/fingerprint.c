@@ -104,6 +104,8 @@ static void add_clamps(XXH3_state_t *h, const struct config *c)
         if (clamps[1] > 0 || clamps[2] > 0)
             add(h, clamps, sizeof clamps);
     }
+    if (c->clamps_inputs)
+        add(h, &c->clamps_inputs, sizeof c->clamps_inputs);
 }
 
 /* Adds what a model with norms after its parts has: every kind of attention and its table of angles, and what

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "model/config_parts.h"
 #include "model/family.h"
+#include "model/scaled.h"
 
 /* The kinds of attention: a window alone; compressed rows that overlap, with an indexer; compressed rows. */
 enum kind { NEAR, SPARSE, HEAVY, N_KINDS };
@@ -243,6 +244,7 @@ static void read_experts(struct config *c, struct json_view *v)
     c->router.scale = (float)json_view_real_or(v, "routed_scaling_factor", 1.5, 1e-6, 1e6);
     config_read_experts(c, v, "n_routed_experts");
     c->shared_inner = c->moe_inner;
+    c->clamps_inputs = true;
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
         c->layers[i].clamp = c->layers[i].shared_clamp = limit;
     set_tables(c, v);
@@ -288,9 +290,11 @@ const struct family family_deepseek4 = {
     .id = 15,
     .types = {"deepseek_v4"},
     .own_key = "compress_ratios",
+    .chat = "deepseek-v4",
     .read = read,
     .renamed = renamed,
     .bare_names = true,
+    .adopt = scaled_adopt,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
     .mlx_prefix = "",
