@@ -681,6 +681,31 @@ struct streams_mix_args {
 };
 ARGS_SIZE(streams_mix_args, 40);
 
+struct streams_join_args {
+    ADDR x;
+    ADDR add;     /* [n][hidden], added to each stream after the mix; 0: x stays as it is */
+    ADDR by;      /* [n][by_stride]: n_streams weights of `add`, then the mix [n_streams][n_streams] */
+    ADDR squares; /* out [n][STREAMS_PIECES(hidden)]: the sum of the squares of a piece; 0: none */
+    U32 n, hidden, by_stride, pad;
+};
+ARGS_SIZE(streams_join_args, 48);
+
+struct streams_collapse_args {
+    ADDR x, squares;
+    ADDR low;         /* [n][stride]: products with x, in place; 0: all streams weigh the same */
+    ADDR scale, base; /* f32 [3], or [1] without a join; f32 [one for each product] */
+    ADDR dst;         /* out [n][hidden] */
+    U32 n, hidden, stride;
+    U32 joins; /* 1: also computes the weights of the join after the part */
+    F32 eps, floor;
+    U32 iterations, pad;
+};
+ARGS_SIZE(streams_collapse_args, 80);
+
+/* Channels of a piece of a stream: one workgroup's part, and one sum of squares. */
+#define STREAMS_PIECE          1024
+#define STREAMS_PIECES(hidden) (((hidden) + STREAMS_PIECE - 1) / STREAMS_PIECE)
+
 /* N-gram rows (ops/ngram/ngram.h). u and x are [n][n_streams][hidden]. */
 struct ngram_gate_args {
     ADDR proj; /* [n][stride]: keys [n_streams][hidden], then the value [hidden] */
@@ -705,11 +730,12 @@ ARGS_SIZE(ngram_conv_args, 80);
 /* The indexer (ops/indexer/indexer.h). */
 struct indexer_prepare_args {
     ADDR queries;               /* [n][stride]: n_heads queries [dim] */
-    ADDR keys;                  /* [n][key_stride]: the key [dim] */
+    ADDR keys;                  /* [n][key_stride]: the key [dim]; POOLED: then its gates [dim] */
     ADDR q_norm, k_norm;        /* f32 [dim] */
     ADDR k_bias;                /* f32 [dim]; LAYER_NORM only */
+    ADDR pool_bias;             /* f32 [ratio][dim]; POOLED only */
     ADDR rope;                  /* [n][rotary_dim]: cos and sin of each pair */
-    ADDR window_in, window_out; /* [ratio - 1][dim + rotary_dim] */
+    ADDR window_in, window_out; /* [ratio - 1][dim + rotary_dim, POOLED: 2 dim] */
     ADDR q;                     /* out [n][n_heads][dim] */
     ADDR blocks;                /* ADDR [position >> KV_BLOCK_SHIFT] */
     U32 n, pos, stride, key_stride, n_heads;
@@ -717,7 +743,7 @@ struct indexer_prepare_args {
     F32 eps;
     U32 pad;
 };
-ARGS_SIZE(indexer_prepare_args, 112);
+ARGS_SIZE(indexer_prepare_args, 120);
 
 struct indexer_scores_args {
     ADDR q;       /* [n][n_heads][dim] */

@@ -44,6 +44,7 @@ struct index_config {
     bool weighted;    /* the heads' scores have weights, a projection of the hidden state */
     bool layer_norm;  /* the key has a layer norm with biases, queries have no norm */
     bool interleaved; /* rotates the pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2) */
+    bool pooled;      /* learned weights average a block's normed keys; needs layer_norm and rotary_dim 0 */
 };
 
 struct gqa_config {
@@ -91,6 +92,7 @@ struct latent_config {
     bool interleaved;          /* rotates the pairs (2i, 2i+1) instead of (i, i + rope_dim/2) */
     struct index_config index; /* its queries are projections of q_a */
     bool gated;                /* each head's output is multiplied by a sigmoid */
+    float eps;                 /* added to the mean in the norms of q_a and of latents; 0: 1e-6 */
 };
 
 /* DeepSeek-V4's attention. A position has one row of head_dim numbers, the key and the value of all heads. A
@@ -111,6 +113,7 @@ struct compressed_config {
 
 struct dense_config {
     uint32_t inner;
+    float clamp; /* bound of the activations; 0: none */
 };
 
 /* The layers' routed experts, described in struct config. */
@@ -147,15 +150,14 @@ struct config_block {
     bool keeps; /* post(part(norm(x))) is kept for the next block, and x stays */
 };
 
-/* The residual: one vector of a token, or several streams that a low-rank mix makes one before each part
+/* The residual: one vector of a token, or several streams that a mix makes one before each part
  * (ops/streams/streams.h). */
 struct streams_config {
-    uint32_t n;    /* 0: plain */
-    uint32_t rank; /* rank of the mix */
-    /* Sinkhorn iterations that make the mix of the streams doubly stochastic, and their epsilon; 0: the mix
-     * has a low rank */
-    uint32_t iterations;
-    float eps;
+    uint32_t n;          /* 0: plain */
+    uint32_t rank;       /* rank of a low-rank mix; 0: the mix is doubly stochastic */
+    uint32_t iterations; /* doubly stochastic: Sinkhorn's, at least 1 */
+    float floor;         /* doubly stochastic */
+    bool ends_in_mean;   /* doubly stochastic: all streams weigh the same before the last norm */
 };
 
 enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_MAX_ROPES = 2 };
@@ -254,6 +256,12 @@ static inline uint32_t config_decays(const struct delta_config *d)
 static inline float config_expert_share(const struct config *c)
 {
     return c->expert_share > 0 ? c->expert_share : 1;
+}
+
+/* Returns whether a norm comes before the head; a low-rank mix of streams has its own. */
+static inline bool config_has_last_norm(const struct config *c)
+{
+    return c->streams.rank == 0;
 }
 
 /* Returns whether norms follow the parts. */

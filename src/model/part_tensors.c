@@ -240,6 +240,13 @@ void part_posts(const struct config *c, const struct config_block *b, struct par
     }
 }
 
+const char *part_last_mix(const struct config *c)
+{
+    if (c->streams.rank)
+        return "hyper_connection_mixer";
+    return c->streams.n && !c->streams.ends_in_mean ? "hc_head" : NULL;
+}
+
 void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out)
 {
     static const char *const parts[STREAMS_TENSORS] = {
@@ -247,12 +254,21 @@ void part_streams(const struct config *c, const char *name, bool is_last, struct
         [STREAMS_BY] = "block_inject_weight",
         [STREAMS_UP] = "input_mix_weight_up",
         [STREAMS_NORM] = "hc_norm.weight",
+        [STREAMS_FN] = "fn",
+        [STREAMS_SCALE] = "scale",
+        [STREAMS_BASE] = "base",
     };
-    uint32_t width = config_width(c), rank = c->streams.rank;
-    const uint32_t shapes[STREAMS_TENSORS][2] = {[STREAMS_DOWN] = {rank, width},
-                                                 [STREAMS_BY] = {c->streams.n, is_last ? 0 : width},
+    uint32_t width = config_width(c), rank = c->streams.rank, n = c->streams.n, low = rank ? width : 0;
+    uint32_t joined = rank ? 0 : is_last ? n : n * (n + 2);
+    const uint32_t shapes[STREAMS_TENSORS][2] = {[STREAMS_DOWN] = {rank, low},
+                                                 [STREAMS_BY] = {n, is_last ? 0 : low},
                                                  [STREAMS_UP] = {width, rank},
-                                                 [STREAMS_NORM] = {0, width}};
+                                                 [STREAMS_NORM] = {0, low},
+                                                 [STREAMS_FN] = {joined, rank ? 0 : width},
+                                                 [STREAMS_SCALE] = {0, rank      ? 0
+                                                                       : is_last ? 1
+                                                                                 : 3},
+                                                 [STREAMS_BASE] = {0, joined}};
     memset(out, 0, STREAMS_TENSORS * sizeof *out);
     for (int i = 0; name && i < STREAMS_TENSORS; i++) {
         out[i] = (struct part_tensor){.rows = shapes[i][0], .cols = shapes[i][1]};

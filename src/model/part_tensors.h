@@ -110,8 +110,17 @@ enum ngram_tensor {
     NGRAM_CONV,
 };
 
-/* The tensors of a mix of streams. The last one has none of STREAMS_BY. */
-enum streams_tensor { STREAMS_DOWN, STREAMS_BY, STREAMS_UP, STREAMS_NORM, STREAMS_TENSORS };
+/* The tensors of a mix of streams, which is low-rank or doubly stochastic. */
+enum streams_tensor {
+    STREAMS_DOWN, /* low rank; the last mix has no STREAMS_BY */
+    STREAMS_BY,
+    STREAMS_UP,
+    STREAMS_NORM,
+    STREAMS_FN, /* doubly stochastic; the last mix has fewer rows, or nothing (ends_in_mean) */
+    STREAMS_SCALE,
+    STREAMS_BASE,
+    STREAMS_TENSORS
+};
 
 /* Fills out [PART_MAX_TENSORS] with the tensors of a description; the routed experts' matrices are not
  * among them. Entries that the kind does not have are zero. */
@@ -124,8 +133,8 @@ void part_posts(const struct config *c, const struct config_block *b, struct par
 /* Fills out [STREAMS_TENSORS] with the tensors of the mix `name`; all absent if it is NULL. is_last: no part
  * follows it. */
 void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out);
-/* The mix before the head, below "model.". */
-#define PART_LAST_MIX "hyper_connection_mixer"
+/* Returns the name of the mix before the head, below "model."; NULL: there is none. */
+const char *part_last_mix(const struct config *c);
 
 /* The delta net's input projections as two matrices (fused.h). Each key head has a block of rows: in the
  * first its query, its key, its value heads' values and their gates z; in the second its value heads' rates

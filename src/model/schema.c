@@ -66,21 +66,24 @@ static void layer(struct builder *b)
         block(b, config_part(b->c, b->layer, i));
 }
 
-/* Adds what is between the layers and the head: a norm, or a mix of streams. */
+/* Adds a tensor below "model.", unless it is absent. */
+static void in_model(struct builder *b, struct part_tensor t)
+{
+    char full[SCHEMA_NAME];
+    snprintf(full, sizeof full, "model.%s", t.name);
+    if (t.cols > 0)
+        add(b, full, t.rows, t.cols, false);
+}
+
+/* Adds what is between the layers and the head: a norm, a mix of streams, or both. */
 static void last(struct builder *b)
 {
     struct part_tensor mix[STREAMS_TENSORS];
-    if (!b->c->streams.n) {
+    if (config_has_last_norm(b->c))
         add(b, "model.norm.weight", 0, b->c->hidden, false);
-        return;
-    }
-    part_streams(b->c, PART_LAST_MIX, true, mix);
-    for (int i = 0; i < STREAMS_TENSORS; i++) {
-        char full[256];
-        snprintf(full, sizeof full, "model.%.*s", PART_TENSOR_NAME, mix[i].name);
-        if (mix[i].cols > 0)
-            add(b, full, mix[i].rows, mix[i].cols, false);
-    }
+    part_streams(b->c, part_last_mix(b->c), true, mix);
+    for (int i = 0; i < STREAMS_TENSORS; i++)
+        in_model(b, mix[i]);
 }
 
 int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e)

@@ -27,6 +27,8 @@ struct loops {
     void (*norm)(const float *x, const float *norm, uint32_t n, float eps, float *out);
     /* The same without weights. */
     void (*unit)(const float *x, uint32_t n, float eps, float *out);
+    /* Returns the sum of x[c]^2. */
+    float (*squares)(const float *x, uint32_t n);
     /* out[c] = silu(gate[c]) * up[c] */
     void (*swiglu)(const float *gate, const float *up, uint32_t n, float *out);
     /* out[c] = gelu(gate[c]) * up[c], in the approximation by tanh */

@@ -213,6 +213,7 @@ static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
 const struct loops VEC_NAME(loops) = {
     .norm = norm_loop,
     .unit = unit_loop,
+    .squares = sum_of_squares,
     .swiglu = swiglu_loop,
     .geglu = geglu_loop,
     .softcap = softcap_loop,

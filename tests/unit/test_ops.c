@@ -237,7 +237,7 @@ static void add_agrees_with_its_reference(void **state)
 static void streams_agree_with_their_reference(void **state)
 {
     (void)state;
-    CHECK("streams_begin", "streams_norm", "streams_low", "streams_mix");
+    CHECK("streams_begin", "streams_norm", "streams_low", "streams_mix", "streams_join", "streams_collapse");
 }
 
 static void ngram_agrees_with_its_reference(void **state)

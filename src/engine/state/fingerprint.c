@@ -75,6 +75,10 @@ static void add_streams(XXH3_state_t *h, const struct config *c)
                                (uint32_t)n->table.seed,
                                config_first(c, PART_DELTA_NET)->delta.sigmoid};
     add(h, counts, sizeof counts);
+    if (!c->streams.rank) {
+        add(h, &c->streams.iterations, sizeof c->streams.iterations);
+        add(h, &c->streams.floor, sizeof c->streams.floor);
+    }
     if (n->given.n_rows) {
         add(h, n->given.multipliers, sizeof n->given.multipliers);
         add(h, n->given.rows, sizeof n->given.rows);
@@ -149,8 +153,6 @@ static void add_compressed(XXH3_state_t *h, const struct config *c)
         const uint32_t parts[] = {y->blocks[0].part, y->blocks[1].part};
         add(h, parts, sizeof parts);
     }
-    add(h, &c->streams.iterations, sizeof c->streams.iterations);
-    add(h, &c->streams.eps, sizeof c->streams.eps);
 }
 
 /* Adds the indexer of latent attention. */

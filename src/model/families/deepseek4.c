@@ -226,7 +226,7 @@ static void read_streams(struct config *c, struct json_view *v)
 {
     c->streams.n = json_view_u32_or(v, "hc_mult", 4, 2, 64);
     c->streams.iterations = json_view_u32_or(v, "hc_sinkhorn_iters", 20, 1, 1000);
-    c->streams.eps = (float)json_view_real_or(v, "hc_eps", 1e-6, 1e-30, 1);
+    c->streams.floor = (float)json_view_real_or(v, "hc_eps", 1e-6, 1e-30, 1);
     if (v->rc == 0 && config_width(c) > CONFIG_MAX_HIDDEN)
         v->rc = err_set(v->e, ERR_FORMAT, "%s: hc_mult is %u with %u channels, expected fewer", v->where,
                         c->streams.n, c->hidden);
@@ -283,6 +283,12 @@ static const char *const renamed[][2] = {{"model.embed.", "model.embed_tokens."}
                                          {".w2.", ".down_proj."},
                                          {".w3.", ".up_proj."},
                                          {".mlp.gate.bias", ".mlp.gate.e_score_correction_bias"},
+                                         {".hc_attn_fn", ".hc_attn.fn.weight"},
+                                         {".hc_attn_", ".hc_attn."},
+                                         {".hc_ffn_fn", ".hc_ffn.fn.weight"},
+                                         {".hc_ffn_", ".hc_ffn."},
+                                         {".hc_head_fn", ".hc_head.fn.weight"},
+                                         {".hc_head_", ".hc_head."},
                                          {0}};
 
 const struct family family_deepseek4 = {

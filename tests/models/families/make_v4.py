@@ -76,6 +76,7 @@ YARN = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings":
 ODD = COMMON | {
     "rms_norm_eps": 1e-5,
     "num_hidden_layers": 3,
+    "moe_intermediate_size": 32,
     "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention"],
     "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 16},
     "mlp_layer_types": ["moe", "hash_moe", "moe"],
