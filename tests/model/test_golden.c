@@ -704,6 +704,18 @@ static void published_checkpoints_agree_as_they_lie(void **state)
     run_as_published("tests/models/sources/kimi/hf", "tests/models/sources/kimi/golden.safetensors");
 }
 
+/* 8-bit floats with blocks' scales, 4-bit floats of experts, experts by token; the same in a GGUF file, without
+ * loss. */
+static void deepseek_v4_agrees_as_published_and_in_a_gguf_file(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"tests/models/sources/v4/hf", "tests/models/gguf/deepseek4.gguf"};
+    for (int i = 0; i < 2; i++) {
+        run_as_published(paths[i], "tests/models/sources/v4/golden.safetensors");
+        convert_and_run_on_reference(paths[i], "tests/models/sources/v4/golden.safetensors");
+    }
+}
+
 /* Some are run with tensors of one expert each and in several files, others with stacks in one file. */
 static void publish_widened(const char *dir, const char *golden, int i,
                             void (*run)(const char *dir, const char *golden))
@@ -859,6 +871,7 @@ int main(void)
         cmocka_unit_test(published_families_agree_on_the_reference_backend),
         cmocka_unit_test(published_families_agree_in_other_forms),
         cmocka_unit_test(published_checkpoints_agree_as_they_lie),
+        cmocka_unit_test(deepseek_v4_agrees_as_published_and_in_a_gguf_file),
         cmocka_unit_test(families_agree_as_they_are_published),
         cmocka_unit_test(families_agree_converted_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_on_the_reference_backend),

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/run/by_token.h"
 #include "engine/run/chosen.h"
 #include "engine/run/layers.h"
 
@@ -570,6 +571,7 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
         rc = ngram_rows_wait(&at->ngrams, at->exec, e);
     if (rc < 0)
         return rc;
+    by_token_prefetch(p, w->ids);
     if (!plain && w->ahead == 0)
         track(w, at);
     if (plain)
