@@ -226,7 +226,7 @@ def outputs(model, name, keys):
         if n <= WHOLE:
             part["logits"] = logits
         if n <= STATES:
-            part["hidden"] = np.stack(hidden)  # all streams
+            part["hidden"] = np.stack(hidden).reshape(len(hidden), n, -1)  # all streams
         out.update({f"case{case}.{k}": v for k, v in part.items()})
         print(name, n, float(np.abs(logits).max()), greedy, [round(float(g), 3) for g in gap],
               NEAREST.get(keys["index_topk"]), flush=True)
