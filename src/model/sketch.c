@@ -81,12 +81,12 @@ static int look_up(const struct sketching *s, const char *base, struct quant_ent
     return said == QUANT_SAID_NOTHING ? quant_config_matrix(&s->quant, name, out, e) : said;
 }
 
-/* Returns whether it is the router or the shared expert's gate. */
+/* Returns whether it is the router, the shared expert's gate, or what a doubly stochastic mix is made of. */
 static bool is_gate(const struct family *f, const char *base)
 {
     char shared[NAME];
     snprintf(shared, sizeof shared, ".mlp.%s", f->shared_gate ? f->shared_gate : "?");
-    return ends_with(base, ".mlp.gate") || ends_with(base, shared);
+    return ends_with(base, ".mlp.gate") || ends_with(base, shared) || ends_with(base, ".fn");
 }
 
 /* Chooses the FORMAT_* of a matrix; FORMAT_BF16: not quantised. */

@@ -125,7 +125,7 @@ static void expect_published(const struct config *c)
     assert_true(c->ropes[0].theta == 1e4 && c->ropes[1].theta == 1.6e5 && c->ropes[1].yarn);
     assert_true(c->ropes[1].factor == 16 && c->ropes[1].original_context == 65536 &&
                 c->ropes[1].attention_factor == 1 && c->max_context == 1048576);
-    assert_true(c->streams.n == 4 && c->streams.iterations == 20 && c->streams.eps == 1e-6f);
+    assert_true(c->streams.n == 4 && c->streams.iterations == 20 && c->streams.floor == 1e-6f);
     assert_true(c->router.sigmoid && c->router.softplus && c->router.norm && c->router.scale == 1.5f);
     assert_true(c->n_experts == 256 && c->top_k == 6 && c->shared_inner == 2048 && c->moe_inner == 2048);
     assert_true(c->router.n_groups == 1 && c->router.keep_groups == 1);
