@@ -256,16 +256,20 @@ struct router_sigmoid_args {
     ADDR bias;    /* [n_experts] */
     ADDR idx;     /* u32 [n][top_k], best first */
     ADDR weights; /* [n][top_k] */
+    ADDR ids;     /* BY_TOKEN: i32 [n]: tokens */
+    ADDR table;   /* BY_TOKEN: u32 [vocab_size][row]: experts that may be chosen, by token */
     U32 n, stride, n_experts, top_k, n_groups, keep_groups;
     U32 norm; /* 1: weights sum to `scale`; 0: they are the scores times `scale` */
     F32 scale;
     F32 share; /* share of the chosen weights that stays */
-    U32 pad;
+    U32 row;
 };
-ARGS_SIZE(router_sigmoid_args, 72);
+ARGS_SIZE(router_sigmoid_args, 88);
 
 /* A limit of this value asks for GELU in place of SiLU (ops/experts/experts.h). */
 #define LIMIT_GELU (3.0e38f)
+/* A clamp of the gate before SiLU, as a limit: times this power of two, which no other clamp reaches. */
+#define LIMIT_INPUTS (18446744073709551616.0f)
 
 /* The first constant_id of the experts' own constants, after those of lib/gemv.glsl. */
 #define EXPERTS_FIRST_SPEC 12
@@ -313,7 +317,7 @@ struct experts_decode_down_args {
     U32 act_stride; /* distance between tokens' activations */
     U32 n;
     U32 first_slot, end_slot; /* slots that take part; slot top_k is the shared expert */
-    F32 clamp;                /* clamp of the shared expert's act from shared_in; 0: none */
+    F32 clamp;                /* clamp of the shared expert's act from shared_in, see LIMIT_INPUTS; 0: none */
     U32 pad;
 };
 ARGS_SIZE(experts_decode_down_args, 128);
@@ -349,7 +353,7 @@ struct experts_prefill_up_args {
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
     U32 stride, gate_at; /* gate_at 0: no gate */
-    F32 limit;           /* limit of act, below 0 its clamp negated; 0: none; LIMIT_GELU */
+    F32 limit;           /* limit of act, below 0 its clamp negated; 0: none; LIMIT_GELU, LIMIT_INPUTS */
 };
 ARGS_SIZE(experts_prefill_up_args, 128);
 
@@ -376,7 +380,7 @@ struct experts_prefill_mix_args {
     U32 is_gated;            /* 1: the logit before the rows gives the shared expert's weight */
     U32 slots;               /* parts of a token */
     U32 from_slot, end_slot; /* the parts that are added up; part top_k is the shared expert's */
-    F32 clamp;               /* clamp of shared_act; 0: none */
+    F32 clamp;               /* clamp of shared_act, see LIMIT_INPUTS; 0: none */
 };
 ARGS_SIZE(experts_prefill_mix_args, 88);
 
@@ -678,6 +682,31 @@ struct streams_mix_args {
 };
 ARGS_SIZE(streams_mix_args, 40);
 
+struct streams_join_args {
+    ADDR x;
+    ADDR add;     /* [n][hidden], added to each stream after the mix; 0: x stays as it is */
+    ADDR by;      /* [n][by_stride]: n_streams weights of `add`, then the mix [n_streams][n_streams] */
+    ADDR squares; /* out [n][STREAMS_PIECES(hidden)]: the sum of the squares of a piece; 0: none */
+    U32 n, hidden, by_stride, pad;
+};
+ARGS_SIZE(streams_join_args, 48);
+
+struct streams_collapse_args {
+    ADDR x, squares;
+    ADDR low;         /* [n][stride]: products with x, in place; 0: all streams weigh the same */
+    ADDR scale, base; /* f32 [3], or [1] without a join; f32 [one for each product] */
+    ADDR dst;         /* out [n][hidden] */
+    U32 n, hidden, stride;
+    U32 joins; /* 1: also computes the weights of the join after the part */
+    F32 eps, floor;
+    U32 iterations, pad;
+};
+ARGS_SIZE(streams_collapse_args, 80);
+
+/* Channels of a piece of a stream: one workgroup's part, and one sum of squares. */
+#define STREAMS_PIECE          1024
+#define STREAMS_PIECES(hidden) (((hidden) + STREAMS_PIECE - 1) / STREAMS_PIECE)
+
 /* N-gram rows (ops/ngram/ngram.h). u and x are [n][n_streams][hidden]. */
 struct ngram_gate_args {
     ADDR proj; /* [n][stride]: keys [n_streams][hidden], then the value [hidden] */
@@ -702,11 +731,12 @@ ARGS_SIZE(ngram_conv_args, 80);
 /* The indexer (ops/indexer/indexer.h). */
 struct indexer_prepare_args {
     ADDR queries;               /* [n][stride]: n_heads queries [dim] */
-    ADDR keys;                  /* [n][key_stride]: the key [dim] */
+    ADDR keys;                  /* [n][key_stride]: the key [dim]; POOLED: then its gates [dim] */
     ADDR q_norm, k_norm;        /* f32 [dim] */
     ADDR k_bias;                /* f32 [dim]; LAYER_NORM only */
+    ADDR pool_bias;             /* f32 [ratio][dim]; POOLED only */
     ADDR rope;                  /* [n][rotary_dim]: cos and sin of each pair */
-    ADDR window_in, window_out; /* [ratio - 1][dim + rotary_dim] */
+    ADDR window_in, window_out; /* [ratio - 1][dim + rotary_dim, POOLED: 2 dim] */
     ADDR q;                     /* out [n][n_heads][dim] */
     ADDR blocks;                /* ADDR [position >> KV_BLOCK_SHIFT] */
     U32 n, pos, stride, key_stride, n_heads;
@@ -714,7 +744,7 @@ struct indexer_prepare_args {
     F32 eps;
     U32 pad;
 };
-ARGS_SIZE(indexer_prepare_args, 112);
+ARGS_SIZE(indexer_prepare_args, 120);
 
 struct indexer_scores_args {
     ADDR q;       /* [n][n_heads][dim] */
@@ -731,5 +761,41 @@ struct indexer_choose_args {
     U32 pos, ratio, budget, score_stride, list_stride, pad;
 };
 ARGS_SIZE(indexer_choose_args, 40);
+
+/* Attention over compressed rows (ops/compressed/compressed.h). */
+struct compressed_turn_args {
+    ADDR x;    /* [n][x_stride]: heads [dim] */
+    ADDR norm; /* f32 [dim]; 0: none */
+    ADDR rope; /* [n][rope_dim]: cos and sin of each pair */
+    ADDR y;    /* out [n][y_stride]; 0: rows of the ring */
+    ADDR ring; /* ADDR [position >> KV_BLOCK_SHIFT] */
+    U32 pos, x_stride, y_stride;
+    U32 ring_off; /* bytes from a block's start to this layer's rows */
+    F32 eps;
+    U32 norms;
+};
+ARGS_SIZE(compressed_turn_args, 64);
+
+struct compressed_pool_args {
+    ADDR kv, gates, bias, norm, rope; /* see compressed_pool_call */
+    ADDR state_in, state_out;
+    ADDR blocks;
+    U32 n, pos, stride, layer_off;
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(compressed_pool_args, 88);
+
+struct compressed_attend_args {
+    ADDR q;     /* [n][q_stride]: n_heads x dim */
+    ADDR sinks; /* f32 [n_heads] */
+    ADDR rope;
+    ADDR ring, blocks;
+    ADDR chosen; /* u32 [n][BUDGET + 1] */
+    ADDR dst;    /* out [n][n_heads][dim] */
+    U32 pos, n_heads, q_stride, ring_off, layer_off;
+    F32 scale;
+};
+ARGS_SIZE(compressed_attend_args, 80);
 
 #endif

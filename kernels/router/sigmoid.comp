@@ -3,6 +3,8 @@
 //   s = sigmoid(logit), t = s + bias; a group's score is the sum of its two largest t (or its only one);
 //   the keep_groups best groups stay, and the top_k largest t of their experts are chosen
 //   weight = s / (sum of the chosen s + 1e-20) * scale, or without norm s * scale
+// SOFTPLUS: s = sqrt(log(1 + exp(logit))). BY_TOKEN: a.table names the `row` experts that can be chosen, by
+// the token's id; t = s, and there is one group.
 // The lower index comes first among equal groups and experts. Dropped groups are left out, not set to 0,
 // because t may be negative. Grid: x = tokens, one subgroup each; one lane scores a group. float32. Tolerance
 // 2e-6.
@@ -16,6 +18,8 @@ layout(constant_id = 1) const uint PER_LANE = 8; // ceil(n_experts / SUBGROUP)
 layout(constant_id = 2) const uint KEEP = 1;     // ceil(top_k / SUBGROUP)
 layout(constant_id = 3) const uint SHARES = 0;   // 1: the smallest weights are dropped, down to a.share
 layout(constant_id = 4) const uint GROUPS = 8;   // n_groups
+layout(constant_id = 5) const bool SOFTPLUS = false;
+layout(constant_id = 6) const bool BY_TOKEN = false;
 
 layout(push_constant, std430) uniform Args { router_sigmoid_args a; };
 
@@ -33,6 +37,11 @@ float exact_sigmoid(float x)
 {
     float e = exp_exact(-abs(x));
     return (x >= 0.0 ? 1.0 : e) / (1.0 + e);
+}
+
+float score_of(float logit)
+{
+    return SOFTPLUS ? sqrt(softplus(logit)) : exact_sigmoid(logit);
 }
 
 void score_group(uint g, uint size)
@@ -73,6 +82,21 @@ uint key_of(uint e)
     return stays ? ordered(biased[e]) : NONE;
 }
 
+// Sets the keys of the experts in the token's row of the table, and those of all others to NONE.
+void keep_row(uint token)
+{
+    uint lane = gl_SubgroupInvocationID;
+    uint from = U32s(a.ids).v[token] * a.row;
+    [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP)
+        keys[e] = NONE;
+    barrier();
+    for (uint k = lane; k < a.row; k += SUBGROUP) {
+        uint e = U32s(a.table).v[from + k];
+        keys[e] = ordered(scores[e]);
+    }
+    barrier();
+}
+
 void main()
 {
     uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID;
@@ -82,7 +106,7 @@ void main()
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         uint mine = min(i * SUBGROUP + lane, a.n_experts - 1);
         logits[i] = F32s(a.logits).v[token * a.stride + mine];
-        biases[i] = F32s(a.bias).v[mine];
+        biases[i] = BY_TOKEN ? 0.0 : F32s(a.bias).v[mine];
     }
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         scores[i * SUBGROUP + lane] = logits[i];
@@ -91,7 +115,7 @@ void main()
     // Each lane takes its own, here and below in a loop: unrolled, PER_LANE sigmoids would be more code to
     // fetch than to run.
     [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP) {
-        float s = exact_sigmoid(scores[e]);
+        float s = score_of(scores[e]);
         scores[e] = s;
         float t = biased[e] + s;
         biased[e] = t;
@@ -100,8 +124,11 @@ void main()
     barrier();
     if (GROUPS > 1)
         keep_best_groups();
-    [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP)
-        keys[e] = key_of(e);
+    if (BY_TOKEN)
+        keep_row(token);
+    else
+        [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP)
+            keys[e] = key_of(e);
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
         l[i] = keys[i * SUBGROUP + lane];
 

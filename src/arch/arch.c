@@ -19,7 +19,7 @@
 /* The kinds of parts that are one list of operations. */
 static const struct part *const kinds[PART_KINDS] = {
     [PART_DELTA_NET] = &part_delta_net, [PART_ATTENTION] = &part_gqa, [PART_LATENT] = &part_latent,
-    [PART_DENSE] = &part_dense,         [PART_NGRAMS] = &part_ngrams,
+    [PART_DENSE] = &part_dense,         [PART_NGRAMS] = &part_ngrams, [PART_COMPRESSED] = &part_compressed,
 };
 
 struct layer {
@@ -86,10 +86,13 @@ struct arch_stores arch_stores_of(const struct config *c, uint32_t layer, enum k
         if (kind_of(p) && kind_of(p)->stores)
             add_stores(p, type, &s);
     }
-    /* A window of the whole context drops nothing. */
+    /* A window of the whole context drops nothing. Its rows come after the layer's other rows. */
+    struct arch_store_sizes z = {0};
+    arch_add_sizes(&z, &s);
     for (uint32_t i = 0; i < s.n; i++)
         if (s.of[i].kind == ARCH_WINDOW && s.of[i].window >= config_longest_context(c)) {
             s.of[i].kind = ARCH_ROWS;
+            s.of[i].off += z.kv_block;
             s.of[i].window = 0;
         }
     return s;
@@ -425,12 +428,12 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
 
 void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
 {
-    moe_choose(&a->moe, &a->layers[layer].moe, c->n);
+    moe_choose(&a->moe, &a->layers[layer].moe, c->ids, c->n);
 }
 
-void arch_predict_experts(const struct arch *a, uint32_t layer, uint32_t n)
+void arch_predict_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
 {
-    moe_predict(&a->moe, &a->layers[layer].moe, a->room.x, n);
+    moe_predict(&a->moe, &a->layers[layer].moe, a->room.x, c->ids, c->n);
 }
 
 bool arch_takes_rounds(const struct arch *a, uint32_t n)
@@ -440,7 +443,7 @@ bool arch_takes_rounds(const struct arch *a, uint32_t n)
 
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)
 {
-    moe_up(&a->moe, &a->layers[x->layer].moe, a->room.x, c->n, x);
+    moe_up(&a->moe, &a->layers[x->layer].moe, a->room.x, c->ids, c->n, x);
 }
 
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)

@@ -105,6 +105,8 @@ struct arch_store {
  *   latent      latents (normalised) [kv_lora_rank], rotary keys (rotated, every channel at its own index);
  *               with q8_0 both are one store
  *   indexer     after attention's or the latents': index keys, then the window of the unfinished block
+ *   compressed  rows of the window (normalised and rotated) [head_dim]; then with a ratio: compressed rows
+ *               [head_dim], the sums of the unfinished blocks (ops/compressed/compressed.h), index rows
  *   n-grams     last inputs of the convolution [(taps - 1) * dilation][streams][hidden]
  *   delta net   last inputs of the convolution [conv_kernel - 1][channels], then
  *               S [n_v_heads][v_head_dim][k_head_dim] */
@@ -187,9 +189,10 @@ void arch_close(struct arch *a); /* NULL is legal */
 void arch_embed(const struct arch *a, const struct arch_chunk *c);
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
 void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
-/* Predicts the experts of a later layer: applies the router of `layer` to the current hidden states of n
- * tokens (n <= EXEC_MAX_INVARIANT), after before_experts of an earlier layer. Writes view.predicted. */
-void arch_predict_experts(const struct arch *a, uint32_t layer, uint32_t n);
+/* Predicts the experts of a later layer: applies the router of `layer` to the current hidden states of a
+ * chunk of up to EXEC_MAX_INVARIANT tokens, after before_experts of an earlier layer. Writes
+ * view.predicted. */
+void arch_predict_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
 /* Whether the experts of a chunk of n tokens can be computed in rounds: up and down are called for some
  * experts at a time, the last time without more_rounds. If not, all experts of a token must be resident at
  * once. */

@@ -17,7 +17,7 @@ int embed_head_load(struct embed_head *s, struct loader *l, const struct config 
         rc = embed_open(&s->embed, l->exec, &embedding, c->embed_factor > 0 ? c->embed_factor : 1, e);
     if (rc < 0 || !has_head)
         return rc;
-    if (!c->streams.n) /* streams are mixed before the head */
+    if (config_has_last_norm(c))
         rc = loader_vector(l, "model.norm.weight", c->hidden, &s->head_norm, e);
     if (rc == 0 && !c->tied)
         rc = loader_matrix(l, "lm_head", c->vocab_size, c->hidden, &head, e);

@@ -27,8 +27,7 @@ static struct indexer_shape shape_of(const struct config *c, const struct index_
                                   .kv_type = type};
 }
 
-/* Returns the type of index keys; blocks are chosen by them, so they keep more bits than q8_0 has. */
-static enum kv_type type_of(enum kv_type type)
+enum kv_type index_type(enum kv_type type)
 {
     return type == KV_TYPE_Q8_0 ? KV_TYPE_F16 : type;
 }
@@ -55,18 +54,23 @@ void index_needs(const struct config *c, const struct index_config *x, const str
         out->own[CHOSEN] = (uint64_t)max_chunk * (x->budget + 1);
 }
 
-void index_stores(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out)
+void index_rows(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out)
 {
-    if (!x->n_heads)
-        return;
     struct arch_store t = {.kind = ARCH_ROWS,
-                           .type = type_of(type),
+                           .type = index_type(type),
                            .width = x->dim,
                            .head = x->dim,
                            .stride = x->ratio,
                            .off = off};
     t.pitch = (uint32_t)arch_store_bytes(&t);
     arch_add_store(out, &t);
+}
+
+void index_stores(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out)
+{
+    if (!x->n_heads)
+        return;
+    index_rows(x, off, type, out);
     if (x->ratio > 1)
         arch_add_store(out, &(struct arch_store){.kind = ARCH_FIXED,
                                                  .type = KV_TYPE_F32,
@@ -81,7 +85,7 @@ int index_open(struct index_part *out, const struct part_room *room, enum part_k
     if (!x->n_heads)
         return 0;
     const struct exec_caps caps = exec_get_caps(room->exec);
-    const struct indexer_shape shape = shape_of(room->config, x, type_of(room->kv_type));
+    const struct indexer_shape shape = shape_of(room->config, x, index_type(room->kv_type));
     out->scores_bytes = size_round_up(scores_bytes(room->config, x, &caps, 1), SCORES_ALIGN);
     return indexer_open(&out->op, room->exec, &shape, e);
 }
@@ -92,6 +96,28 @@ uint64_t index_list_at(const struct index_part *x, uint32_t token)
         return 0;
     return x->room->own[x->kind][CHOSEN].address +
            (uint64_t)token * (x->config->budget + 1) * sizeof(uint32_t);
+}
+
+uint64_t index_queries_at(const struct index_part *x, uint32_t token)
+{
+    return x->room->own[x->kind][INDEX_Q].address +
+           (uint64_t)token * x->config->n_heads * x->config->dim * sizeof(float);
+}
+
+void index_choose(const struct index_part *x, const struct part_tokens *part, const struct arch_store *rows,
+                  uint64_t weights, uint32_t weight_stride, uint32_t idx)
+{
+    indexer_choose_run(
+        &x->op, x->room->exec,
+        &(struct indexer_call){.blocks = part->of.kv_blocks,
+                               .q = index_queries_at(x, part->from),
+                               .weights = weights + (uint64_t)part->from * weight_stride * sizeof(float),
+                               .scores = x->room->own[x->kind][SCORES].address + idx * x->scores_bytes,
+                               .chosen = index_list_at(x, part->from),
+                               .n = part->n,
+                               .pos = part->of.pos,
+                               .layer_off = (uint32_t)rows->off,
+                               .weight_stride = weight_stride});
 }
 
 /* idx: which of the calls that may run concurrently it is. */
@@ -112,7 +138,7 @@ static struct indexer_call call_of(const struct index_part *x, const struct inde
                                  .window_in = part->of.recurrent + window->off + is_odd * bytes,
                                  .window_out = part->of.recurrent_out + window->off + !is_odd * bytes,
                                  .blocks = part->of.kv_blocks,
-                                 .q = own[INDEX_Q].address + from * c->n_heads * c->dim,
+                                 .q = index_queries_at(x, part->from),
                                  .weights = in->weights + from * in->weight_stride,
                                  .scores = own[SCORES].address + idx * x->scores_bytes,
                                  .chosen = index_list_at(x, part->from),

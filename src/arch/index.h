@@ -29,6 +29,10 @@ struct kv_choice index_choice(const struct index_config *x);
 /* Adds the needs to those of the attention part. */
 void index_needs(const struct config *c, const struct index_config *x, const struct exec_caps *caps,
                  uint32_t max_chunk, struct part_needs *out);
+/* Returns the type of index rows: blocks are chosen by them, so they keep more bits than q8_0 has. */
+enum kv_type index_type(enum kv_type type);
+/* Adds the store of the rows alone. off: as below. */
+void index_rows(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out);
 /* Adds the stores. off: where the part's other rows end in a block. */
 void index_stores(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out);
 /* Opens the indexer if the configuration has one. */
@@ -36,7 +40,13 @@ int index_open(struct index_part *out, const struct part_room *room, enum part_k
                const struct index_config *x, uint32_t rope, struct moeflux_err *e);
 /* Returns the address of a token's list; 0: every token sees everything. */
 uint64_t index_list_at(const struct index_part *x, uint32_t token);
-/* Chooses what the chunk's tokens see. */
+/* Returns the address of a token's prepared queries, f32 [n_heads][dim]. */
+uint64_t index_queries_at(const struct index_part *x, uint32_t token);
+/* Chooses what the tokens of `part` see, whose queries are prepared and whose rows are in the store.
+ * weights: see indexer_call; the chunk's. idx: which of the chunk's sequences it is. */
+void index_choose(const struct index_part *x, const struct part_tokens *part, const struct arch_store *rows,
+                  uint64_t weights, uint32_t weight_stride, uint32_t idx);
+/* Prepares queries and rows, and chooses what the chunk's tokens see. */
 void index_run(const struct index_part *x, const struct part_call *call, const struct index_inputs *in);
 
 #endif

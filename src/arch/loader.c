@@ -288,16 +288,39 @@ static int read_vector(struct loader *l, const char *name, uint64_t n, float *to
     return model_dir_read_f32(l->dir, t, to, e);
 }
 
-int loader_put(struct loader *l, const float *values, uint64_t n, uint64_t *address, struct moeflux_err *e)
+static int put(struct loader *l, const void *bytes, uint64_t n, uint64_t *address, struct moeflux_err *e)
 {
     struct exec_buffer b;
     uint64_t off;
-    int rc = reserve(l, n * sizeof *values, &b, &off, e);
+    int rc = reserve(l, n, &b, &off, e);
     if (rc == 0)
-        rc = exec_write(l->exec, &b, off, values, n * sizeof *values, e);
+        rc = exec_write(l->exec, &b, off, bytes, n, e);
     if (rc == 0)
         *address = b.address + off;
     return rc;
+}
+
+int loader_put(struct loader *l, const float *values, uint64_t n, uint64_t *address, struct moeflux_err *e)
+{
+    return put(l, values, n * sizeof *values, address, e);
+}
+
+int loader_ids(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t row, uint64_t *address,
+               struct moeflux_err *e)
+{
+    const struct tensor *at;
+    char name[NAME];
+    if (t->cols == 0)
+        return 0;
+    int rc = model_dir_ids(l->dir, name_of(layer, t, name), t->cols, &at, e);
+    uint32_t *ids = rc == 0 ? mem_new(t->cols, sizeof(uint64_t), e) : NULL;
+    if (!ids)
+        return rc < 0 ? rc : ERR_MEMORY;
+    rc = model_dir_read_ids(l->dir, at, row, l->config->n_experts, ids, e);
+    if (rc == 0)
+        rc = put(l, ids, t->cols * sizeof *ids, address, e);
+    free(ids);
+    return rc < 0 ? rc : tell(l, at->bytes, e);
 }
 
 int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *address, struct moeflux_err *e)

@@ -57,6 +57,11 @@ int loader_vector(struct loader *l, const char *name, uint64_t n, uint64_t *addr
 /* Loads n numbers. */
 int loader_put(struct loader *l, const float *values, uint64_t n, uint64_t *address, struct moeflux_err *e);
 
+/* Loads a layer's table of experts by token (model/part_tensors.h), u32, rows of `row`. *address stays if it
+ * is absent. */
+int loader_ids(struct loader *l, uint32_t layer, const struct part_tensor *t, uint32_t row, uint64_t *address,
+               struct moeflux_err *e);
+
 /* The following load the tensors t [n] of a layer (model/part_tensors.h), or with LOADER_NO_LAYER tensors
  * below "model."; those that are absent are left out. */
 #define LOADER_NO_LAYER UINT32_MAX

@@ -72,6 +72,8 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct
     if (rc == 0)
         rc = loader_vectors(l, layer, t + EXPERTS_ROUTER_BIAS, 1, &out->bias, e);
     if (rc == 0)
+        rc = loader_ids(l, layer, t + EXPERTS_OF_TOKENS, l->config->own_top_k, &out->table, e);
+    if (rc == 0)
         rc = loader_vectors(l, layer, t + EXPERTS_ROUTER_NORM, 1, &out->router_norm, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + EXPERTS_FACTORS, 1, &out->factors, e);
@@ -121,7 +123,8 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .limit = c->swiglu_limit,
                                   .gelu = c->gelu,
                                   .clamp = layer->clamp,
-                                  .shared_clamp = layer->shared_clamp};
+                                  .shared_clamp = layer->shared_clamp,
+                                  .clamps_inputs = c->clamps_inputs};
 }
 
 int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
@@ -176,7 +179,9 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
                                         .n_groups = c->router.n_groups,
                                         .keep_groups = c->router.keep_groups,
                                         .scale = c->router.scale,
-                                        .share = c->expert_share};
+                                        .share = c->expert_share,
+                                        .softplus = c->router.softplus,
+                                        .row = config_routes_by_token(c) ? c->own_top_k : 0};
     int rc = router_open(&m->router, r->exec, &router, e);
     for (uint32_t i = 0; rc == 0 && i < m->kinds.n; i++)
         rc = open_kind(m, i, e);
@@ -276,19 +281,21 @@ void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint3
     linear_run(&y->router_only, m->exec, &call);
 }
 
-void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n)
+void moe_choose(const struct moe *m, const struct moe_layer *y, uint64_t ids, uint32_t n)
 {
     router_run(&m->router, m->exec,
                &(struct router_call){.logits = m->routed.address,
                                      .bias = y->bias,
                                      .factors = y->factors,
+                                     .table = y->table,
+                                     .ids = ids,
                                      .idx = m->idx.address,
                                      .weights = m->weights.address,
                                      .n = n,
                                      .stride = m->router_rows});
 }
 
-void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
+void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t n)
 {
     bool adds = begin_logits(m, y, m->predicted_logits.address, n);
     if (!adds)
@@ -306,6 +313,8 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uin
                &(struct router_call){.logits = m->predicted_logits.address,
                                      .bias = y->bias,
                                      .factors = y->factors,
+                                     .table = y->table,
+                                     .ids = ids,
                                      .idx = m->predicted.address,
                                      .weights = m->predicted_weights.address,
                                      .n = n,
@@ -328,6 +337,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .router = part->chooses ? &m->router : NULL,
                                  .router_bias = y->bias,
                                  .router_factors = y->factors,
+                                 .router_table = y->table,
                                  .biases = y->biases,
                                  .shared_in = m->routed.address + part->from * row,
                                  .shared_up = experts_makes_shared(experts, chunk) ? &y->shared_up : NULL,
@@ -343,10 +353,11 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .more = part->more_rounds};
 }
 
-void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
+void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t chunk,
             const struct arch_experts *part)
 {
-    const struct experts_call call = call_of(m, y, x, chunk, part);
+    struct experts_call call = call_of(m, y, x, chunk, part);
+    call.ids = ids + part->from * sizeof(int32_t);
     experts_run_up(experts_of(m, y), m->exec, &call);
 }
 

@@ -37,6 +37,7 @@ struct moe_layer {
     uint64_t router_norm; /* f32 [hidden]: weights of the norm before the router; 0: that of the experts */
     uint64_t factors;     /* f32 [n_experts]: factors of the experts' weights; 0: none */
     uint64_t bias;        /* f32 [n_experts]: the router's bias; 0: none */
+    uint64_t table;       /* u32 [vocab_size][own_top_k]: experts by token; 0: none */
     struct experts_biases biases;
     uint32_t kind;           /* index of its experts' kind in moe.experts */
     struct linear router_in; /* outputs: router logits, shared gate logit, shared gate and up rows */
@@ -99,12 +100,12 @@ void moe_show(const struct moe *m, struct arch_view *view);
  * router_in. */
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
 /* Makes the router's choice, if the host needs it before the experts are computed. Otherwise moe_up makes it
- * (arch_experts.chooses). */
-void moe_choose(const struct moe *m, const struct moe_layer *y, uint32_t n);
-void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
+ * (arch_experts.chooses). ids: i32 [n], the tokens. */
+void moe_choose(const struct moe *m, const struct moe_layer *y, uint64_t ids, uint32_t n);
+void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t n);
 /* Compute the two halves of the experts: the first reads x, the second adds to `out`; both f32
- * [chunk][hidden], those of the whole chunk. */
-void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
+ * [chunk][hidden], those of the whole chunk. ids: i32 [chunk]. */
+void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t chunk,
             const struct arch_experts *part);
 void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint32_t chunk,
               const struct arch_experts *part);

@@ -13,12 +13,20 @@
 /* Rows of `low` begin at multiples of four numbers, as products need them. */
 static uint32_t low_stride(const struct config *c)
 {
-    return (uint32_t)size_round_up(c->streams.rank + c->streams.n, 4);
+    const struct streams_config *s = &c->streams;
+    return (uint32_t)size_round_up(s->rank ? s->rank + s->n : streams_n_low(s->n, true), 4);
+}
+
+/* Returns the numbers of a mix's scale, which precede its base. */
+static uint32_t n_scales(bool joins)
+{
+    return joins ? 3 : 1;
 }
 
 int residual_open(struct residual *r, struct exec *x, const struct config *c, struct moeflux_err *e)
 {
-    const struct streams_shape shape = {c->streams.n, c->hidden, c->rms_eps};
+    const struct streams_shape shape = {c->streams.n, c->hidden, c->streams.iterations, c->rms_eps,
+                                        c->streams.floor};
     r->exec = x;
     r->config = c;
     return streams_open(&r->op, x, &shape, e);
@@ -28,8 +36,12 @@ void residual_allocate(struct residual *r, const struct config *c, uint32_t n, s
 {
     uint64_t width = config_width(c);
     scratch_floats(to, &r->x, n * width);
-    scratch_floats(to, &r->normed, n * width);
-    scratch_floats(to, &r->up, n * width);
+    if (c->streams.rank) {
+        scratch_floats(to, &r->normed, n * width);
+        scratch_floats(to, &r->up, n * width);
+    } else {
+        scratch_floats(to, &r->squares, (uint64_t)n * streams_n_squares(c->hidden));
+    }
     scratch_floats(to, &r->low, (uint64_t)n * low_stride(c));
 }
 
@@ -41,7 +53,7 @@ void residual_close_mix(struct residual_mix *m, struct exec *x)
 
 void residual_close(struct residual *r, struct exec *x)
 {
-    struct exec_buffer *buffers[] = {&r->x, &r->normed, &r->up, &r->low};
+    struct exec_buffer *buffers[] = {&r->x, &r->normed, &r->up, &r->squares, &r->low};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(x, buffers[i]);
     residual_close_mix(&r->last, x);
@@ -52,6 +64,10 @@ int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, 
 {
     struct part_tensor t[STREAMS_TENSORS];
     part_streams(l->config, name, layer == LOADER_NO_LAYER, t);
+    if (!l->config->streams.rank) {
+        int done = loader_fused(l, layer, t + STREAMS_FN, 1, &m->down, e);
+        return done < 0 ? done : loader_vectors(l, layer, t + STREAMS_SCALE, 2, &m->coefficients, e);
+    }
     int rc = loader_fused(l, layer, t + STREAMS_DOWN, 2, &m->down, e);
     if (rc == 0)
         rc = loader_fused(l, layer, t + STREAMS_UP, 1, &m->up, e);
@@ -60,7 +76,8 @@ int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, 
 
 int residual_load_last(struct residual *r, struct loader *l, struct moeflux_err *e)
 {
-    return residual_load_mix(&r->last, l, LOADER_NO_LAYER, PART_LAST_MIX, e);
+    const char *name = part_last_mix(r->config);
+    return name ? residual_load_mix(&r->last, l, LOADER_NO_LAYER, name, e) : 0;
 }
 
 void residual_begin(const struct residual *r, uint64_t src, uint32_t n)
@@ -81,18 +98,65 @@ static void set_add(const struct residual *r, uint32_t from, struct streams_norm
 {
     const struct config *c = r->config;
     call->add = r->out + (uint64_t)from * c->hidden * sizeof(float);
-    call->by = r->low.address + ((uint64_t)from * low_stride(c) + c->streams.rank) * sizeof(float);
+    uint32_t at = c->streams.rank ? c->streams.rank : c->streams.n;
+    call->by = r->low.address + ((uint64_t)from * low_stride(c) + at) * sizeof(float);
+}
+
+/* Adds r->out to doubly stochastic streams, and sums the squares of the result if `squares`. */
+static void join(const struct residual *r, uint32_t from, uint32_t n, bool adds, bool squares)
+{
+    struct streams_norm_call of = norm_of(r, from, n);
+    if (adds)
+        set_add(r, from, &of);
+    streams_join_run(&r->op, r->exec,
+                     &(struct streams_join_call){.x = of.x,
+                                                 .add = of.add,
+                                                 .by = of.by,
+                                                 .squares = squares ? r->squares.address : 0,
+                                                 .n = n,
+                                                 .by_stride = of.by_stride});
 }
 
 void residual_add(const struct residual *r, uint32_t from, uint32_t n)
 {
+    if (!r->config->streams.rank) {
+        join(r, from, n, true, false);
+        return;
+    }
     struct streams_norm_call call = norm_of(r, from, n);
     set_add(r, from, &call);
     streams_norm_run(&r->op, r->exec, &call);
 }
 
-void residual_mix(const struct residual *r, const struct residual_mix *m, uint64_t dst, uint32_t from,
-                  uint32_t n, bool adds)
+/* The products are float32 on every path: the weights of all streams depend on them. */
+static void mix_joined(const struct residual *r, const struct residual_mix *m, uint64_t dst, uint32_t from,
+                       uint32_t n, bool adds)
+{
+    const struct config *c = r->config;
+    bool has_weights = m->coefficients != 0, joins = m != &r->last;
+    uint64_t x = norm_of(r, from, n).x;
+    if (adds || has_weights)
+        join(r, from, n, adds, has_weights);
+    if (has_weights)
+        linear_run(
+            &m->down, r->exec,
+            &(struct linear_call){
+                .x = x, .y = r->low.address, .x_stride = config_width(c), .y_stride = low_stride(c), .n = n});
+    streams_collapse_run(
+        &r->op, r->exec,
+        &(struct streams_collapse_call){.x = x,
+                                        .squares = r->squares.address,
+                                        .low = has_weights ? r->low.address : 0,
+                                        .scale = m->coefficients,
+                                        .base = m->coefficients + n_scales(joins) * sizeof(float),
+                                        .dst = dst,
+                                        .n = n,
+                                        .stride = low_stride(c),
+                                        .joins = joins});
+}
+
+static void mix_low_rank(const struct residual *r, const struct residual_mix *m, uint64_t dst, uint32_t from,
+                         uint32_t n, bool adds)
 {
     uint32_t width = config_width(r->config), stride = low_stride(r->config);
     struct streams_norm_call norm = norm_of(r, from, n);
@@ -121,4 +185,10 @@ void residual_mix(const struct residual *r, const struct residual_mix *m, uint64
     streams_mix_run(
         &r->op, r->exec,
         &(struct streams_mix_call){.up = r->up.address, .normed = r->normed.address, .dst = dst, .n = n});
+}
+
+void residual_mix(const struct residual *r, const struct residual_mix *m, uint64_t dst, uint32_t from,
+                  uint32_t n, bool adds)
+{
+    (r->config->streams.rank ? mix_low_rank : mix_joined)(r, m, dst, from, n, adds);
 }

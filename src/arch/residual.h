@@ -1,7 +1,7 @@
 /* residual.h - a residual of several streams (model/config.h streams_config): the mixes before parts and
  * before the head. A part's input and its output are one vector of a token:
- *   mix:  in = low-rank mix of the normed streams
- *   add:  x_s += w_s out, with weights w that the mix has computed
+ *   mix:  in = low-rank mix of the normed streams, or sum_s w_s x_s
+ *   add:  x_s += w_s out, or x_k = w_k out + sum_j m_jk x_j; the mix has computed the weights
  * The operations are those of ops/streams/streams.h. */
 #ifndef MOEFLUX_ARCH_RESIDUAL_H
 #define MOEFLUX_ARCH_RESIDUAL_H
@@ -20,9 +20,10 @@ struct scratch;
 
 /* The weights of a mix. */
 struct residual_mix {
-    struct linear down; /* [low; logits of the streams' weights] */
-    struct linear up;
-    uint64_t norm; /* f32 [n_streams][hidden] */
+    struct linear down;    /* [low; logits of the streams' weights]; or low of streams_collapse_call */
+    struct linear up;      /* low rank */
+    uint64_t norm;         /* low rank: f32 [n_streams][hidden] */
+    uint64_t coefficients; /* doubly stochastic: f32 scale, then base; 0: all streams weigh the same */
 };
 
 struct residual {
@@ -31,9 +32,11 @@ struct residual {
     struct streams op;
     struct residual_mix last;      /* before the head */
     struct exec_buffer x;          /* f32 [n][n_streams][hidden]: the residual */
-    struct exec_buffer normed, up; /* f32 [n][n_streams][hidden] */
-    struct exec_buffer low; /* f32 [n][stride]: low, then the logits; kept until the part's output is added */
-    uint64_t out;           /* f32 [n][hidden]: the parts' outputs (part_output.h) */
+    struct exec_buffer normed, up; /* low rank: f32 [n][n_streams][hidden] */
+    struct exec_buffer squares;    /* doubly stochastic: f32 [n][streams_n_squares] */
+    /* f32 [n][stride]: low, then the logits or the weights; kept until the part's output is added */
+    struct exec_buffer low;
+    uint64_t out; /* f32 [n][hidden]: the parts' outputs (part_output.h) */
     uint64_t f16_scratch;
 };
 

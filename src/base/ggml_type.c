@@ -40,7 +40,7 @@ static const struct ggml_type types[] = {
     BLOCKS(23, IQ4_XS)
     NOT_READ(24, I8)
     NOT_READ(25, I16)
-    NOT_READ(26, I32)
+    [GGML_TYPE_I32] = {"I32", 1, 4, FORMAT_NONE},
     NOT_READ(27, I64)
     NOT_READ(28, F64)
     BLOCKS(29, IQ1_M)
@@ -67,7 +67,7 @@ const char *ggml_type_list(char out[GGML_TYPE_LIST])
     while (types[last - 1].block == 0)
         last--;
     for (size_t i = 0; i < last && at < GGML_TYPE_LIST; i++)
-        if (types[i].block)
+        if (types[i].block && types[i].format != FORMAT_NONE)
             at += (size_t)snprintf(out + at, GGML_TYPE_LIST - at, "%s%s",
                                    i == 0         ? ""
                                    : i + 1 < last ? ", "

@@ -18,12 +18,14 @@ static uint32_t gate_format(const struct family *f)
     return format_find_affine(f->gate_bits, format_of(CONVERT_DEFAULT_FORMAT)->group, SCALE_BF16);
 }
 
+/* Returns whether it is the router, the shared expert's gate, or what a doubly stochastic mix is made of. */
 static bool is_gate(const struct convert_plan *p, const char *name)
 {
     const struct family *f = p->src.config.family;
     char shared_gate[64];
     snprintf(shared_gate, sizeof shared_gate, ".mlp.%s.weight", f->shared_gate ? f->shared_gate : "");
-    return names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate);
+    return names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate) ||
+           (!p->src.config.streams.rank && names_ends_with(name, ".fn.weight"));
 }
 
 /* Returns whether rows are whole groups, and a multiple of the columns that operations take at once. */
@@ -132,7 +134,8 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
     *format = FORMAT_NONE;
     if (p->src.is_gguf)
         return choose_gguf(p, &wish, w, what, format, e);
-    if (p->expert_format != FORMAT_NONE && !wish.bits) /* the rest was published unquantised on purpose */
+    /* The rest was published unquantised on purpose, unless it has 8-bit floats. */
+    if (p->expert_format != FORMAT_NONE && !wish.bits && !p->src.fp8.rows)
         return 0;
     if (is_gate(p, name)) {
         uint32_t gate = gate_format(p->src.config.family);

@@ -352,7 +352,8 @@ char *convert_json_config(const struct convert_plan *p, struct moeflux_err *e)
 {
     struct str s = {0};
     str_add(&s, p->config_text, p->config_len);
-    bool is_as_it_was = p->quantised || p->expert_format != FORMAT_NONE || p->gguf.keeps_blocks;
+    bool is_as_it_was =
+        p->quantised || (p->expert_format != FORMAT_NONE && !p->src.fp8.rows) || p->gguf.keeps_blocks;
     if (str_ok(&s) && (!is_as_it_was || convert_settings_given(&p->settings))) {
         while (s.data[s.len - 1] != '}')
             s.len--;

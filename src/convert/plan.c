@@ -129,7 +129,8 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         if (rc == 0)
             convert_choose_default(p, q.rest.bits, q.rest.group);
     } else if (rc == 0) {
-        p->expert_format = q.expert_format;
+        /* Experts next to 8-bit floats may be 4-bit floats: the experts say so. */
+        p->expert_format = q.fp8.rows ? FORMAT_MXFP4 : q.expert_format;
         p->is_packed = q.is_packed;
         rc = open_unquantised(p, &l, src, &q, e);
     }
@@ -269,7 +270,7 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
 static int plan_vector(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
 {
     const struct tensor *t;
-    int rc = model_dir_vector(&p->src, s->name, s->cols, &t, e);
+    int rc = (s->is_ids ? model_dir_ids : model_dir_vector)(&p->src, s->name, s->cols, &t, e);
     if (rc < 0)
         return rc;
     enum convert_step step = CONVERT_COPY;

@@ -31,7 +31,7 @@ struct convert_work {
 
 /* Memory of a task: a block of weights as read (at most 4 bytes each), and room for the result. */
 struct convert_scratch {
-    uint8_t *in;  /* CONVERT_BLOCK * 4 bytes */
+    uint8_t *in;  /* CONVERT_BLOCK * 4 bytes; `out` follows them */
     uint8_t *out; /* out_bytes */
 };
 

@@ -202,6 +202,8 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = prefer_open(m, o->prefer_resident, e);
     if (rc == 0)
+        rc = by_token_open(m, e);
+    if (rc == 0)
         rc = step_open(m, e);
     if (rc == 0)
         rc = open_experts(m, &p, o, h, e);
@@ -224,6 +226,7 @@ void moeflux_model_close(struct moeflux_model *m)
         sequence_free_closed(m);
     trace_writer_close(m->trace);
     prefer_close(m);
+    by_token_close(m);
     step_close(m);
     for (uint32_t i = 0; i < m->n_stages; i++)
         stage_close(&m->stages[i]);

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 
 #include "engine/model_stats.h"
+#include "engine/run/by_token.h"
 #include "engine/run/prefer.h"
 #include "engine/run/stage.h"
 #include "engine/run/step.h"
@@ -20,6 +21,7 @@ struct moeflux_model {
     char device_names[512]; /* names of all devices, joined by " + " */
     uint32_t n_cpu_layers;  /* moeflux_options.n_cpu_layers, at most all */
     struct prefer prefer;
+    struct by_token by_token;
     struct trace_writer *trace; /* NULL: choices are not recorded */
     struct moeflux_progress progress;
     /* every expert is in a device slot: no layer waits for the router's choice. False with a trace */

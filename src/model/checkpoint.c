@@ -41,7 +41,7 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
                         struct moeflux_err *e)
 {
     char *name;
-    int rc = names_canonical(t->name, c->n_layers, &name, e);
+    int rc = names_canonical(t->name, c->n_layers, c->family->bare_names, &name, e);
     *keep = name != NULL;
     if (rc < 0 || !name)
         return rc;

@@ -42,10 +42,15 @@ const struct part_config *config_first(const struct config *c, enum part_kind ki
     return &none;
 }
 
+static bool is_mixer(enum part_kind kind)
+{
+    return kind < PART_MIXERS || kind == PART_COMPRESSED;
+}
+
 const struct part_config *config_mixer(const struct config *c, uint32_t layer)
 {
     uint32_t block = 0;
-    while (config_part(c, layer, block)->kind >= PART_MIXERS)
+    while (!is_mixer(config_part(c, layer, block)->kind))
         block++;
     return config_part(c, layer, block);
 }
@@ -59,18 +64,31 @@ bool config_shares_choice(const struct config *c, uint32_t layer)
 uint32_t config_window(const struct config *c, uint32_t layer)
 {
     const struct part_config *p = config_mixer(c, layer);
-    return p->kind == PART_ATTENTION ? p->gqa.window : 0;
+    return p->kind == PART_ATTENTION ? p->gqa.window : p->kind == PART_COMPRESSED ? p->compressed.window : 0;
+}
+
+bool config_routes_by_token(const struct config *c)
+{
+    bool does = false;
+    for (uint32_t i = 0; i < c->n_parts; i++)
+        does |= c->parts[i].kind == PART_EXPERTS && c->parts[i].routed.by_token;
+    return does;
 }
 
 /* Returns the most experts that the router can choose. */
 static uint32_t most_active(const struct config *c)
 {
+    if (config_routes_by_token(c))
+        return c->own_top_k;
     return c->router.sigmoid ? c->n_experts / c->router.n_groups * c->router.keep_groups : c->n_experts;
 }
 
 int config_set_active_experts(struct config *c, uint32_t n, float share, struct moeflux_err *e)
 {
     uint32_t most = most_active(c);
+    if (n > most && config_routes_by_token(c))
+        return err_set(e, ERR_USAGE,
+                       "--active-experts %u, expected at most %u (a table's experts of a token)", n, most);
     if (n > most && most < c->n_experts)
         return err_set(e, ERR_USAGE, "--active-experts %u, expected at most %u (%u groups of %u experts)", n,
                        most, c->router.keep_groups, c->n_experts / c->router.n_groups);

@@ -19,11 +19,12 @@ struct json_t;
  * first. The numbers are in fingerprints of saved states and must not change. */
 enum part_kind {
     PART_DELTA_NET,
-    PART_ATTENTION, /* grouped-query attention */
-    PART_LATENT,    /* multi-head latent attention */
-    PART_DENSE,     /* feed-forward */
-    PART_EXPERTS,   /* routed experts, and a shared one; described in struct config */
-    PART_NGRAMS,    /* rows of a table by a hash of the last tokens */
+    PART_ATTENTION,  /* grouped-query attention */
+    PART_LATENT,     /* multi-head latent attention */
+    PART_DENSE,      /* feed-forward */
+    PART_EXPERTS,    /* routed experts, and a shared one; described in struct config */
+    PART_NGRAMS,     /* rows of a table by a hash of the last tokens */
+    PART_COMPRESSED, /* attention over one latent a position, and over compressed ones; a mixer, too */
     PART_KINDS,
     PART_MIXERS = PART_DENSE
 };
@@ -43,6 +44,7 @@ struct index_config {
     bool weighted;    /* the heads' scores have weights, a projection of the hidden state */
     bool layer_norm;  /* the key has a layer norm with biases, queries have no norm */
     bool interleaved; /* rotates the pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2) */
+    bool pooled;      /* learned weights average a block's normed keys; needs layer_norm and rotary_dim 0 */
 };
 
 struct gqa_config {
@@ -90,10 +92,33 @@ struct latent_config {
     bool interleaved;          /* rotates the pairs (2i, 2i+1) instead of (i, i + rope_dim/2) */
     struct index_config index; /* its queries are projections of q_a */
     bool gated;                /* each head's output is multiplied by a sigmoid */
+    float eps;                 /* added to the mean in the norms of q_a and of latents; 0: 1e-6 */
+};
+
+/* DeepSeek-V4's attention. A position has one row of head_dim numbers, the key and the value of all heads. A
+ * token sees the rows of a window, and rows that each `ratio` positions are compressed to. */
+struct compressed_config {
+    uint32_t n_heads, head_dim;
+    uint32_t rope_dim; /* the last channels of a head, which are rotated in pairs (2i, 2i + 1) */
+    uint32_t rope;     /* index into config.ropes: angles of queries, rows and compressed rows */
+    uint32_t q_lora_rank;
+    uint32_t window; /* positions that a token sees uncompressed, with its own */
+    uint32_t ratio;  /* positions of a compressed row, a power of two; 0: there are none */
+    bool overlaps;   /* a compressed row is made of its positions and of those of the row before it */
+    struct index_config index; /* chooses compressed rows; n_heads 0: a token sees all complete ones */
+    /* The heads' outputs form out_groups groups, of which each has a matrix of out_rank rows; another matrix
+     * follows */
+    uint32_t out_groups, out_rank;
 };
 
 struct dense_config {
     uint32_t inner;
+    float clamp; /* bound of the activations; 0: none */
+};
+
+/* The layers' routed experts, described in struct config. */
+struct routed_config {
+    bool by_token; /* a table [vocab_size][own_top_k] names a token's experts by its id */
 };
 
 /* One description of a part; layers that share it have equal shapes and options. */
@@ -103,7 +128,9 @@ struct part_config {
         struct gqa_config gqa;
         struct delta_config delta;
         struct latent_config latent;
+        struct compressed_config compressed;
         struct dense_config dense;
+        struct routed_config routed;
         struct ngram_config ngrams;
     };
 };
@@ -123,11 +150,14 @@ struct config_block {
     bool keeps; /* post(part(norm(x))) is kept for the next block, and x stays */
 };
 
-/* The residual: one vector of a token, or several streams that a low-rank mix makes one before each part
+/* The residual: one vector of a token, or several streams that a mix makes one before each part
  * (ops/streams/streams.h). */
 struct streams_config {
-    uint32_t n;    /* 0: plain */
-    uint32_t rank; /* rank of the mix */
+    uint32_t n;          /* 0: plain */
+    uint32_t rank;       /* rank of a low-rank mix; 0: the mix is doubly stochastic */
+    uint32_t iterations; /* doubly stochastic: Sinkhorn's, at least 1 */
+    float floor;         /* doubly stochastic */
+    bool ends_in_mean;   /* doubly stochastic: all streams weigh the same before the last norm */
 };
 
 enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_MAX_ROPES = 2 };
@@ -156,7 +186,8 @@ struct rope_config {
 
 /* How a router chooses experts (ops/router/router.h). */
 struct router_config {
-    bool sigmoid; /* sigmoid scores, experts in groups; else softmax */
+    bool sigmoid;  /* sigmoid scores, experts in groups; else softmax */
+    bool softplus; /* sigmoid: the scores are sqrt(log(1 + exp(logit))) in its place */
     uint32_t n_groups, keep_groups;
     float scale;
     bool norm;
@@ -194,6 +225,7 @@ struct config {
     struct router_config router;
     bool experts_biased;
     float swiglu_limit; /* ops/experts/experts.h; 0: none */
+    bool clamps_inputs; /* the layers' clamps bound the gate before SiLU, not after it */
     bool gelu;          /* all feed-forward parts have GELU in place of SiLU */
     float embed_factor; /* factor of the embedding; 0: none */
     float softcap;      /* logits are softcap * tanh(logits / softcap); 0: they are not */
@@ -226,6 +258,12 @@ static inline float config_expert_share(const struct config *c)
     return c->expert_share > 0 ? c->expert_share : 1;
 }
 
+/* Returns whether a norm comes before the head; a low-rank mix of streams has its own. */
+static inline bool config_has_last_norm(const struct config *c)
+{
+    return c->streams.rank == 0;
+}
+
 /* Returns whether norms follow the parts. */
 static inline bool config_has_posts(const struct config *c)
 {
@@ -245,6 +283,12 @@ static inline bool config_has_experts(const struct config *c, uint32_t i)
     return n > 0 && config_part(c, i, n - 1)->kind == PART_EXPERTS;
 }
 
+/* Returns whether a table names the experts of layer i's tokens. */
+static inline bool config_is_by_token(const struct config *c, uint32_t i)
+{
+    return config_has_experts(c, i) && config_part(c, i, c->layers[i].n_blocks - 1)->routed.by_token;
+}
+
 /* Returns the first description of this kind, or one with all fields 0. */
 const struct part_config *config_first(const struct config *c, enum part_kind kind);
 /* Returns the description of the layer's first mixer. */
@@ -253,6 +297,9 @@ const struct part_config *config_mixer(const struct config *c, uint32_t layer);
 bool config_shares_choice(const struct config *c, uint32_t layer);
 /* Returns the positions that layer i's mixer sees; 0: all. */
 uint32_t config_window(const struct config *c, uint32_t layer);
+
+/* Returns whether a token's experts depend on its id in some layer. */
+bool config_routes_by_token(const struct config *c);
 
 /* Returns the longest context of a sequence in tokens, with a default for models that give none. */
 static inline uint32_t config_longest_context(const struct config *c)

@@ -152,8 +152,7 @@ void config_read_layer_types(struct config *c, struct json_view *v, const struct
 
 /* ---- attention ---- */
 
-/* Returns a view of the rotary keys: rope_parameters (new style), else rope_scaling (old style). */
-static struct json_view rope_view(struct json_view *v)
+struct json_view config_rope_view(struct json_view *v)
 {
     const json_t *fresh = json_view_object(v, "rope_parameters");
     const json_t *old = json_view_object(v, "rope_scaling");
@@ -175,7 +174,7 @@ void config_read_attention(struct config *c, struct json_view *v, struct gqa_con
     uint32_t even_heads = v->rc == 0 ? (c->hidden + g->n_heads - 1) / g->n_heads : 0;
     g->n_kv_heads = json_view_u32(v, "num_key_value_heads", 1, CONFIG_MAX_HEADS);
     g->head_dim = json_view_u32_or(v, "head_dim", even_heads, 1, CONFIG_MAX_HEAD_DIM);
-    struct json_view rope = rope_view(v), all = with_flat_keys(&rope, v);
+    struct json_view rope = config_rope_view(v), all = with_flat_keys(&rope, v);
     part = json_view_real_or(&all, "partial_rotary_factor", part, 0, 1);
     v->rc = all.rc;
     if (v->rc < 0)
@@ -523,23 +522,26 @@ static void read_yarn(struct config *c, struct rope_config *r, struct json_view 
                     rope->where, r->theta);
 }
 
+void config_read_rope_type(struct config *c, struct json_view *rope, struct rope_config *r, bool takes_yarn)
+{
+    const char *type = json_view_text_or(rope, "rope_type", NULL);
+    if (!type)
+        type = json_view_text_or(rope, "type", "default");
+    r->truncate = true;
+    if (rope->rc < 0 || !strcmp(type, "default"))
+        return;
+    if (takes_yarn && !strcmp(type, "yarn"))
+        read_yarn(c, r, rope);
+    else
+        rope->rc = err_set(rope->e, ERR_UNSUPPORTED, "%s: rope_type is %s, expected default%s", rope->where,
+                           type, takes_yarn ? " or yarn" : "");
+}
+
 void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn)
 {
-    struct rope_config *r = &c->ropes[0];
-    struct json_view rope = rope_view(v), all = with_flat_keys(&rope, v);
-    r->truncate = true;
-    r->theta = json_view_real_or(&all, "rope_theta", 10000, 1, BIG);
-    const char *type = json_view_text_or(&rope, "rope_type", NULL);
-    if (!type)
-        type = json_view_text_or(&rope, "type", "default");
+    struct json_view rope = config_rope_view(v), all = with_flat_keys(&rope, v);
+    c->ropes[0].theta = json_view_real_or(&all, "rope_theta", 10000, 1, BIG);
+    if (all.rc == 0)
+        config_read_rope_type(c, &rope, &c->ropes[0], takes_yarn);
     v->rc = all.rc < 0 ? all.rc : rope.rc;
-    if (v->rc < 0 || !strcmp(type, "default"))
-        return;
-    if (takes_yarn && !strcmp(type, "yarn")) {
-        read_yarn(c, r, &rope);
-        v->rc = rope.rc;
-    } else {
-        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: rope_type is %s, expected default%s", v->where, type,
-                        takes_yarn ? " or yarn" : "");
-    }
 }

@@ -105,5 +105,9 @@ void config_read_indexed_latent(struct config *c, struct json_view *v, const str
 
 /* Reads the first table of angles. Its dim must be set. takes_yarn: rope_type may be yarn. */
 void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);
+/* Reads rope_type and YaRN's keys of `rope`, the object of a table whose theta and dim are set. */
+void config_read_rope_type(struct config *c, struct json_view *rope, struct rope_config *r, bool takes_yarn);
+/* Returns the object with the rotary keys: rope_parameters (new style), else rope_scaling (old style). */
+struct json_view config_rope_view(struct json_view *v);
 
 #endif

@@ -41,6 +41,8 @@ struct family {
     /* Pairs of parts of tensor names: in files, canonical. A pair of NULL ends the list; NULL: none. */
     const char *const (*renamed)[2];
 
+    bool bare_names; /* checkpoints' names have nothing before "layers.N." */
+
     /* Tensors below "model.layers.N.mlp."; NULL: the family has none. */
     const char *router_bias; /* sigmoid router: added for the choice alone; else: added to the logits */
     const char *shared_gate; /* computes the shared expert's weight: a matrix of one row */
@@ -70,6 +72,7 @@ const char *family_list(char out[FAMILY_LIST_TEXT]);
 
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
     family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss, family_glm4moelite, family_qwen4exp,
-    family_gemma4, family_glmdsa, family_deepseek32, family_kimilinear, family_bailinghybrid;
+    family_gemma4, family_glmdsa, family_deepseek32, family_kimilinear, family_bailinghybrid,
+    family_deepseek4;
 
 #endif

@@ -21,6 +21,8 @@ enum dtype {
     DTYPE_F8_E4M3,
     DTYPE_U8,
     DTYPE_F8_E8M0,
+    DTYPE_I64,
+    DTYPE_I8,
     DTYPE_OTHER, /* known, but not supported */
     DTYPE_GGUF,  /* any type of a GGUF file; counts as float32 (convert/gguf/source.h) */
     DTYPE_BLOCKS /* a GGUF file's blocks as they lie; the format says which */

@@ -157,6 +157,8 @@ static int check_present(const struct model_dir *m, const struct schema_item *it
 {
     struct matrix matrix;
     const struct tensor *vector;
+    if (it->is_ids)
+        return model_dir_ids(m, it->name, it->cols, &vector, e);
     return it->rows ? model_dir_matrix(m, it->name, it->rows, it->cols, &matrix, e)
                     : model_dir_vector(m, it->name, it->cols, &vector, e);
 }

@@ -91,6 +91,15 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
     return check_shape(m, out->weight, rows, cols, e);
 }
 
+static int check_count(const struct model_dir *m, const struct tensor *t, uint64_t n, struct moeflux_err *e)
+{
+    uint64_t found = t->bytes / tensor_dtype_bytes(t->dtype);
+    if (found != n)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " elements, expected %" PRIu64,
+                       m->files[t->file].path, tensor_label(t), found, n);
+    return 0;
+}
+
 int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
                      struct moeflux_err *e)
 {
@@ -100,9 +109,17 @@ int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, co
     const struct tensor *t = *out;
     if (!tensor_is_float(t->dtype))
         return tensor_fail_dtype(t, "BF16, F16 or F32", m->files[t->file].path, e);
-    uint64_t found = t->bytes / tensor_dtype_bytes(t->dtype);
-    if (found != n)
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " elements, expected %" PRIu64,
-                       m->files[t->file].path, tensor_label(t), found, n);
-    return 0;
+    return check_count(m, t, n, e);
+}
+
+int model_dir_ids(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
+                  struct moeflux_err *e)
+{
+    int rc = find_part(m, name, "", out, e);
+    if (rc < 0)
+        return rc;
+    const struct tensor *t = *out;
+    if (t->dtype != DTYPE_I32 && t->dtype != DTYPE_I64)
+        return tensor_fail_dtype(t, "I32 or I64", m->files[t->file].path, e);
+    return check_count(m, t, n, e);
 }

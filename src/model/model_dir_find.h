@@ -23,5 +23,8 @@ int model_dir_matrix(const struct model_dir *m, const char *base, uint32_t rows,
  * ERR_FORMAT. */
 int model_dir_vector(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
                      struct moeflux_err *e);
+/* Finds likewise a tensor of n whole numbers, I32 or I64. ERR_FORMAT. */
+int model_dir_ids(const struct model_dir *m, const char *name, uint64_t n, const struct tensor **out,
+                  struct moeflux_err *e);
 
 #endif

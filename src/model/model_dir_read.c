@@ -101,6 +101,41 @@ int model_dir_read_vector(const struct model_dir *m, uint32_t layer, const struc
     return rc < 0 ? rc : model_dir_read_f32(m, at, dst, e);
 }
 
+/* Returns the place of the first of a row's experts that does not exist or is there twice; n: there is none. */
+static uint32_t find_wrong(const uint32_t *row, uint32_t n, uint32_t n_experts)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        bool is_there = row[i] >= n_experts;
+        for (uint32_t k = 0; k < i; k++)
+            is_there |= row[k] == row[i];
+        if (is_there)
+            return i;
+    }
+    return n;
+}
+
+int model_dir_read_ids(const struct model_dir *m, const struct tensor *t, uint32_t row, uint32_t n_experts,
+                       uint32_t *dst, struct moeflux_err *e)
+{
+    uint64_t n = t->bytes / tensor_dtype_bytes(t->dtype);
+    int rc = model_dir_read(m, t, 0, t->bytes, dst, e);
+    for (uint64_t i = 0; rc == 0 && t->dtype == DTYPE_I64 && i < n; i++) {
+        int64_t id;
+        memcpy(&id, (const uint8_t *)dst + i * sizeof id, sizeof id);
+        dst[i] = id >= 0 && id < UINT32_MAX ? (uint32_t)id : UINT32_MAX;
+    }
+    for (uint64_t i = 0; rc == 0 && i < n; i += row) {
+        uint32_t wrong = find_wrong(dst + i, row, n_experts);
+        if (wrong < row)
+            rc =
+                err_set(e, ERR_FORMAT,
+                        "%s: tensor %s: row %" PRIu64 ": expert %" PRId32
+                        " is there twice, or is none of the %" PRIu32,
+                        m->files[t->file].path, tensor_label(t), i / row, (int32_t)dst[i + wrong], n_experts);
+    }
+    return rc;
+}
+
 /* --- experts --- */
 
 uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, struct extent *out)

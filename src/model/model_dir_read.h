@@ -27,6 +27,11 @@ int model_dir_read_f32(const struct model_dir *m, const struct tensor *t, float 
 int model_dir_read_vector(const struct model_dir *m, uint32_t layer, const struct part_tensor *t, float *dst,
                           struct moeflux_err *e);
 
+/* Reads experts by token, rows of `row` whole numbers (model_dir_ids). dst has room for 8 bytes a number.
+ * ERR_FORMAT: a row names an expert twice, or one from n_experts on. */
+int model_dir_read_ids(const struct model_dir *m, const struct tensor *t, uint32_t row, uint32_t n_experts,
+                       uint32_t *dst, struct moeflux_err *e);
+
 /* Lists the extents of one expert in ascending slot order, adjacent ones merged (packed: one in each part).
  * Returns their number; 0: a layer without experts. out: [EXPERT_MAX_EXTENTS]. */
 uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t expert, struct extent *out);

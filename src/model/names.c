@@ -38,16 +38,17 @@ static bool of_a_later_layer(const char *rest, uint32_t n_layers)
 
 static bool of_another_part(const char *rest)
 {
-    static const char *const parts[] = {"visual.",      "vision_tower.",          "mm_projector.",
-                                        "mtp.",         "audio_tower.",           "embed_vision.",
-                                        "embed_audio.", "multi_modal_projector.", "vision_embedder."};
+    static const char *const parts[] = {
+        "visual.",          "vision_tower.", "mm_projector.", "mtp.",
+        "audio_tower.",     "embed_vision.", "embed_audio.",  "multi_modal_projector.",
+        "vision_embedder.", "vision.",       "aligner.",      "image_"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (starts_with(rest, parts[i]))
             return true;
     return false;
 }
 
-int names_canonical(const char *source, uint32_t n_layers, char **out, struct moeflux_err *e)
+int names_canonical(const char *source, uint32_t n_layers, bool is_bare, char **out, struct moeflux_err *e)
 {
     *out = NULL;
     const char *name = source;
@@ -57,9 +58,10 @@ int names_canonical(const char *source, uint32_t n_layers, char **out, struct mo
         *out = mem_text(name, e);
         return *out ? 0 : ERR_MEMORY;
     }
-    if (!starts_with(name, "model.") || of_another_part(name + strlen("model.")))
+    bool is_whole = starts_with(name, "model.");
+    const char *rest = is_whole ? name + strlen("model.") : name;
+    if ((!is_whole && !is_bare) || of_another_part(rest))
         return 0;
-    const char *rest = name + strlen("model.");
     if (starts_with(rest, "language_model."))
         rest += strlen("language_model.");
     if (of_a_later_layer(rest, n_layers) || names_ends_with(rest, "rotary_emb.inv_freq"))

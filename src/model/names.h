@@ -10,8 +10,8 @@ struct moeflux_err;
 
 /* Gives the canonical form of a checkpoint's tensor name in *out (caller frees). *out is NULL for a tensor
  * that is not part of the text model: vision tower, multi-token prediction (also layers >= n_layers), rotary
- * tables. ERR_MEMORY. */
-int names_canonical(const char *source, uint32_t n_layers, char **out, struct moeflux_err *e);
+ * tables. is_bare: names that begin with neither model. nor lm_head. get model. before them. ERR_MEMORY. */
+int names_canonical(const char *source, uint32_t n_layers, bool is_bare, char **out, struct moeflux_err *e);
 
 /* Replaces the first occurrence of each part of a family's list (family.h) in *name. *name is the caller's,
  * and may be reallocated. ERR_MEMORY. */

@@ -117,6 +117,36 @@ static void latent(const struct config *c, const struct part_config *p, struct p
         strcpy(t[LATENT_Q_A].name, "self_attn.q_a_proj");
 }
 
+static void compressed(const struct config *c, const struct part_config *p, struct part_tensor *t)
+{
+    const struct compressed_config *a = &p->compressed;
+    const struct index_config *x = &a->index;
+    uint32_t wide = a->head_dim * (1 + a->overlaps), index_wide = x->dim * (1 + a->overlaps);
+    uint32_t has_rows = a->ratio > 0, has_index = x->n_heads > 0, rows_of = has_rows * c->hidden,
+             index_of = has_index * c->hidden, low = a->out_groups * a->out_rank;
+    const struct part_tensor all[] = {
+        [COMPRESSED_Q_A] = {"self_attn.wq_a", a->q_lora_rank, c->hidden},
+        [COMPRESSED_KV] = {"self_attn.wkv", a->head_dim, c->hidden},
+        [COMPRESSED_ROWS] = {"self_attn.compressor.wkv", wide, rows_of},
+        [COMPRESSED_WEIGHTS] = {"self_attn.compressor.wgate", wide, rows_of},
+        [COMPRESSED_INDEX_ROWS] = {"self_attn.indexer.compressor.wkv", index_wide, index_of},
+        [COMPRESSED_INDEX_WEIGHTS] = {"self_attn.indexer.compressor.wgate", index_wide, index_of},
+        [COMPRESSED_INDEX_HEADS] = {"self_attn.indexer.weights_proj", x->n_heads, index_of},
+        [COMPRESSED_Q_B] = {"self_attn.wq_b", a->n_heads * a->head_dim, a->q_lora_rank},
+        [COMPRESSED_INDEX_Q] = {"self_attn.indexer.wq_b", x->n_heads * x->dim, has_index * a->q_lora_rank},
+        [COMPRESSED_OUT_A] = {"self_attn.wo_a", low, a->n_heads / a->out_groups * a->head_dim},
+        [COMPRESSED_OUT_B] = {"self_attn.wo_b", c->hidden, low},
+        [COMPRESSED_Q_NORM] = {"self_attn.q_norm.weight", 0, a->q_lora_rank},
+        [COMPRESSED_KV_NORM] = {"self_attn.kv_norm.weight", 0, a->head_dim},
+        [COMPRESSED_SINKS] = {"self_attn.attn_sink", 0, a->n_heads},
+        [COMPRESSED_BIASES] = {"self_attn.compressor.ape", 0, a->ratio * wide},
+        [COMPRESSED_ROW_NORM] = {"self_attn.compressor.norm.weight", 0, has_rows * a->head_dim},
+        [COMPRESSED_INDEX_BIASES] = {"self_attn.indexer.compressor.ape", 0, x->ratio * index_wide},
+        [COMPRESSED_INDEX_ROW_NORM] = {"self_attn.indexer.compressor.norm.weight", 0, has_index * x->dim},
+    };
+    memcpy(t, all, sizeof all);
+}
+
 /* Sets a gated feed-forward part's three matrices, below "mlp." and `where`. */
 static void gated(const struct config *c, const char *where, uint32_t inner, struct part_tensor *t)
 {
@@ -152,13 +182,16 @@ static void experts(const struct config *c, const struct part_config *p, struct 
         [EXPERTS_BIASES + 2] = {"mlp.switch_mlp.down_proj.bias", 0, n * c->hidden},
     };
     char shared[PART_TENSOR_NAME / 2];
-    (void)p;
+    bool by_token = p->routed.by_token;
     memcpy(t, all, sizeof all);
-    t[EXPERTS_ROUTER_NORM] = (struct part_tensor){"router.scale", 0, c->router.own_norm * c->hidden,
-                                                  (float)(1 / sqrt((double)c->hidden))};
+    t[EXPERTS_ROUTER_NORM] = (struct part_tensor){.name = "router.scale",
+                                                  .cols = c->router.own_norm * c->hidden,
+                                                  .factor = (float)(1 / sqrt((double)c->hidden))};
     t[EXPERTS_FACTORS] =
-        (struct part_tensor){"router.per_expert_scale", 0, c->router.factors * c->n_experts, 0};
-    named(f->router_bias, 0, c->n_experts, &t[EXPERTS_ROUTER_BIAS]);
+        (struct part_tensor){.name = "router.per_expert_scale", .cols = c->router.factors * c->n_experts};
+    t[EXPERTS_OF_TOKENS] = (struct part_tensor){
+        .name = "mlp.gate.tid2eid", .cols = by_token * c->vocab_size * c->own_top_k, .is_ids = true};
+    named(by_token ? NULL : f->router_bias, 0, c->n_experts, &t[EXPERTS_ROUTER_BIAS]);
     named(f->shared_gate, 1, c->hidden, &t[EXPERTS_SHARED_GATE]);
     snprintf(shared, sizeof shared, "%s.", f->shared ? f->shared : "");
     gated(c, shared, c->shared_inner, t + EXPERTS_GATE);
@@ -182,8 +215,9 @@ void part_tensors(const struct config *c, const struct part_config *p, struct pa
 {
     static void (*const kinds[PART_KINDS])(const struct config *, const struct part_config *,
                                            struct part_tensor *) = {
-        [PART_DELTA_NET] = delta_net, [PART_ATTENTION] = gqa,   [PART_LATENT] = latent,
-        [PART_DENSE] = dense,         [PART_EXPERTS] = experts, [PART_NGRAMS] = ngrams,
+        [PART_DELTA_NET] = delta_net,   [PART_ATTENTION] = gqa,   [PART_LATENT] = latent,
+        [PART_DENSE] = dense,           [PART_EXPERTS] = experts, [PART_NGRAMS] = ngrams,
+        [PART_COMPRESSED] = compressed,
     };
     memset(out, 0, PART_MAX_TENSORS * sizeof *out);
     kinds[p->kind](c, p, out);
@@ -206,6 +240,13 @@ void part_posts(const struct config *c, const struct config_block *b, struct par
     }
 }
 
+const char *part_last_mix(const struct config *c)
+{
+    if (c->streams.rank)
+        return "hyper_connection_mixer";
+    return c->streams.n && !c->streams.ends_in_mean ? "hc_head" : NULL;
+}
+
 void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out)
 {
     static const char *const parts[STREAMS_TENSORS] = {
@@ -213,12 +254,21 @@ void part_streams(const struct config *c, const char *name, bool is_last, struct
         [STREAMS_BY] = "block_inject_weight",
         [STREAMS_UP] = "input_mix_weight_up",
         [STREAMS_NORM] = "hc_norm.weight",
+        [STREAMS_FN] = "fn",
+        [STREAMS_SCALE] = "scale",
+        [STREAMS_BASE] = "base",
     };
-    uint32_t width = config_width(c), rank = c->streams.rank;
-    const uint32_t shapes[STREAMS_TENSORS][2] = {[STREAMS_DOWN] = {rank, width},
-                                                 [STREAMS_BY] = {c->streams.n, is_last ? 0 : width},
+    uint32_t width = config_width(c), rank = c->streams.rank, n = c->streams.n, low = rank ? width : 0;
+    uint32_t joined = rank ? 0 : is_last ? n : n * (n + 2);
+    const uint32_t shapes[STREAMS_TENSORS][2] = {[STREAMS_DOWN] = {rank, low},
+                                                 [STREAMS_BY] = {n, is_last ? 0 : low},
                                                  [STREAMS_UP] = {width, rank},
-                                                 [STREAMS_NORM] = {0, width}};
+                                                 [STREAMS_NORM] = {0, low},
+                                                 [STREAMS_FN] = {joined, rank ? 0 : width},
+                                                 [STREAMS_SCALE] = {0, rank      ? 0
+                                                                       : is_last ? 1
+                                                                                 : 3},
+                                                 [STREAMS_BASE] = {0, joined}};
     memset(out, 0, STREAMS_TENSORS * sizeof *out);
     for (int i = 0; name && i < STREAMS_TENSORS; i++) {
         out[i] = (struct part_tensor){.rows = shapes[i][0], .cols = shapes[i][1]};

@@ -6,12 +6,13 @@
 #include "model/config.h"
 #include "model/fused.h"
 
-enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 16 };
+enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 20 };
 
 struct part_tensor {
     char name[PART_TENSOR_NAME]; /* below "model.layers.N."; a matrix's base name, or a vector's whole name */
     uint32_t rows;               /* 0: a vector of `cols` elements */
     uint32_t cols;               /* 0: the part has no such tensor */
+    bool is_ids;                 /* a vector of whole numbers: experts' indices */
     float factor;                /* multiplies a vector's numbers when they are loaded; 0: none */
 };
 
@@ -64,6 +65,27 @@ enum latent_tensor {
     LATENT_INDEX_K_NORM,
     LATENT_INDEX_K_BIAS,
 };
+/* DeepSeek-V4's attention. The first seven are products of the hidden state. */
+enum compressed_tensor {
+    COMPRESSED_Q_A,
+    COMPRESSED_KV,
+    COMPRESSED_ROWS, /* what compressed rows are made of, and the logits of its weights */
+    COMPRESSED_WEIGHTS,
+    COMPRESSED_INDEX_ROWS, /* the same of the indexer's keys */
+    COMPRESSED_INDEX_WEIGHTS,
+    COMPRESSED_INDEX_HEADS, /* weights of the indexer's heads */
+    COMPRESSED_Q_B,         /* these two are products of the normed q_a */
+    COMPRESSED_INDEX_Q,
+    COMPRESSED_OUT_A, /* [out_groups * out_rank][n_heads * head_dim / out_groups]: a group's rows and its heads */
+    COMPRESSED_OUT_B,
+    COMPRESSED_Q_NORM,
+    COMPRESSED_KV_NORM,
+    COMPRESSED_SINKS,
+    COMPRESSED_BIASES, /* [ratio][1 or 2][head_dim]: of the weights' logits, by the position's place in a row */
+    COMPRESSED_ROW_NORM,
+    COMPRESSED_INDEX_BIASES,
+    COMPRESSED_INDEX_ROW_NORM,
+};
 enum dense_tensor { DENSE_GATE, DENSE_UP, DENSE_DOWN };
 enum experts_tensor {
     EXPERTS_ROUTER,
@@ -75,6 +97,7 @@ enum experts_tensor {
     EXPERTS_DOWN, /* these three are the shared expert's */
     EXPERTS_ROUTER_NORM,
     EXPERTS_FACTORS,
+    EXPERTS_OF_TOKENS, /* [vocab_size][own_top_k]: each token's experts */
 };
 
 /* The table's rows are in tensors of their own (table.h). */
@@ -87,8 +110,17 @@ enum ngram_tensor {
     NGRAM_CONV,
 };
 
-/* The tensors of a mix of streams. The last one has none of STREAMS_BY. */
-enum streams_tensor { STREAMS_DOWN, STREAMS_BY, STREAMS_UP, STREAMS_NORM, STREAMS_TENSORS };
+/* The tensors of a mix of streams, which is low-rank or doubly stochastic. */
+enum streams_tensor {
+    STREAMS_DOWN, /* low rank; the last mix has no STREAMS_BY */
+    STREAMS_BY,
+    STREAMS_UP,
+    STREAMS_NORM,
+    STREAMS_FN, /* doubly stochastic; the last mix has fewer rows, or nothing (ends_in_mean) */
+    STREAMS_SCALE,
+    STREAMS_BASE,
+    STREAMS_TENSORS
+};
 
 /* Fills out [PART_MAX_TENSORS] with the tensors of a description; the routed experts' matrices are not
  * among them. Entries that the kind does not have are zero. */
@@ -101,8 +133,8 @@ void part_posts(const struct config *c, const struct config_block *b, struct par
 /* Fills out [STREAMS_TENSORS] with the tensors of the mix `name`; all absent if it is NULL. is_last: no part
  * follows it. */
 void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out);
-/* The mix before the head, below "model.". */
-#define PART_LAST_MIX "hyper_connection_mixer"
+/* Returns the name of the mix before the head, below "model."; NULL: there is none. */
+const char *part_last_mix(const struct config *c);
 
 /* The delta net's input projections as two matrices (fused.h). Each key head has a block of rows: in the
  * first its query, its key, its value heads' values and their gates z; in the second its value heads' rates

@@ -17,7 +17,7 @@ struct builder {
     int rc;
 };
 
-static void add(struct builder *b, const char *name, uint32_t rows, uint32_t cols)
+static void add(struct builder *b, const char *name, uint32_t rows, uint32_t cols, bool is_ids)
 {
     if (b->rc < 0)
         return;
@@ -27,7 +27,7 @@ static void add(struct builder *b, const char *name, uint32_t rows, uint32_t col
     if (b->rc < 0)
         return;
     struct schema_item *it = &b->out->items[b->out->n++];
-    *it = (struct schema_item){.rows = rows, .cols = cols};
+    *it = (struct schema_item){.rows = rows, .cols = cols, .is_ids = is_ids};
     snprintf(it->name, sizeof it->name, "%s", name);
 }
 
@@ -37,7 +37,7 @@ static void in_layer(struct builder *b, struct part_tensor t)
     char full[SCHEMA_NAME];
     snprintf(full, sizeof full, "model.layers.%u.%s", b->layer, t.name);
     if (t.cols > 0)
-        add(b, full, t.rows, t.cols);
+        add(b, full, t.rows, t.cols, t.is_ids);
 }
 
 static void block(struct builder *b, const struct part_config *p)
@@ -66,30 +66,33 @@ static void layer(struct builder *b)
         block(b, config_part(b->c, b->layer, i));
 }
 
-/* Adds what is between the layers and the head: a norm, or a mix of streams. */
+/* Adds a tensor below "model.", unless it is absent. */
+static void in_model(struct builder *b, struct part_tensor t)
+{
+    char full[SCHEMA_NAME];
+    snprintf(full, sizeof full, "model.%s", t.name);
+    if (t.cols > 0)
+        add(b, full, t.rows, t.cols, false);
+}
+
+/* Adds what is between the layers and the head: a norm, a mix of streams, or both. */
 static void last(struct builder *b)
 {
     struct part_tensor mix[STREAMS_TENSORS];
-    if (!b->c->streams.n) {
-        add(b, "model.norm.weight", 0, b->c->hidden);
-        return;
-    }
-    part_streams(b->c, PART_LAST_MIX, true, mix);
-    for (int i = 0; i < STREAMS_TENSORS; i++) {
-        char full[256];
-        snprintf(full, sizeof full, "model.%s", mix[i].name);
-        if (mix[i].cols > 0)
-            add(b, full, mix[i].rows, mix[i].cols);
-    }
+    if (config_has_last_norm(b->c))
+        add(b, "model.norm.weight", 0, b->c->hidden, false);
+    part_streams(b->c, part_last_mix(b->c), true, mix);
+    for (int i = 0; i < STREAMS_TENSORS; i++)
+        in_model(b, mix[i]);
 }
 
 int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e)
 {
     *s = (struct schema){0};
     struct builder b = {.out = s, .c = c, .e = e};
-    add(&b, "model.embed_tokens", c->vocab_size, c->hidden);
+    add(&b, "model.embed_tokens", c->vocab_size, c->hidden, false);
     if (!c->tied)
-        add(&b, "lm_head", c->vocab_size, c->hidden);
+        add(&b, "lm_head", c->vocab_size, c->hidden, false);
     last(&b);
     for (; b.layer < c->n_layers; b.layer++)
         layer(&b);

@@ -10,6 +10,7 @@ struct schema_item {
     char name[SCHEMA_NAME]; /* a matrix's base name, or a vector's whole name */
     uint32_t rows;          /* 0: a vector of `cols` elements */
     uint32_t cols;
+    bool is_ids; /* whole numbers, experts by token */
 };
 
 struct schema {

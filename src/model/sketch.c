@@ -81,12 +81,12 @@ static int look_up(const struct sketching *s, const char *base, struct quant_ent
     return said == QUANT_SAID_NOTHING ? quant_config_matrix(&s->quant, name, out, e) : said;
 }
 
-/* Returns whether it is the router or the shared expert's gate. */
+/* Returns whether it is the router, the shared expert's gate, or what a doubly stochastic mix is made of. */
 static bool is_gate(const struct family *f, const char *base)
 {
     char shared[NAME];
     snprintf(shared, sizeof shared, ".mlp.%s", f->shared_gate ? f->shared_gate : "?");
-    return ends_with(base, ".mlp.gate") || ends_with(base, shared);
+    return ends_with(base, ".mlp.gate") || ends_with(base, shared) || ends_with(base, ".fn");
 }
 
 /* Chooses the FORMAT_* of a matrix; FORMAT_BF16: not quantised. */
@@ -154,8 +154,10 @@ static int add_vector(struct sketching *s, const struct schema_item *it, struct 
 {
     const char *bias = s->m->config.router.sigmoid ? s->m->config.family->router_bias : NULL;
     bool wide = ends_with(it->name, ".A_log") || (bias && ends_with(it->name, bias));
-    const struct tensor t =
+    struct tensor t =
         describe(wide ? DTYPE_F32 : DTYPE_BF16, 1, it->cols, (wide ? 4 : 2) * (uint64_t)it->cols);
+    if (it->is_ids)
+        t = describe(DTYPE_I32, 1, it->cols, 4 * (uint64_t)it->cols);
     return add_tensor(s, it->name, "", &t, e);
 }
 

@@ -19,9 +19,9 @@ static const struct {
 } dtypes[] = {
     {"U32", DTYPE_U32, 4},   {"BF16", DTYPE_BF16, 2},       {"F32", DTYPE_F32, 4},
     {"F16", DTYPE_F16, 2},   {"I32", DTYPE_I32, 4},         {"F8_E4M3", DTYPE_F8_E4M3, 1},
-    {"U8", DTYPE_U8, 1},     {"F8_E8M0", DTYPE_F8_E8M0, 1}, {"BOOL", DTYPE_OTHER, 1},
-    {"I8", DTYPE_OTHER, 1},  {"F8_E5M2", DTYPE_OTHER, 1},   {"I16", DTYPE_OTHER, 2},
-    {"U16", DTYPE_OTHER, 2}, {"I64", DTYPE_OTHER, 8},       {"U64", DTYPE_OTHER, 8},
+    {"U8", DTYPE_U8, 1},     {"F8_E8M0", DTYPE_F8_E8M0, 1}, {"I64", DTYPE_I64, 8},
+    {"I8", DTYPE_I8, 1},     {"BOOL", DTYPE_OTHER, 1},      {"F8_E5M2", DTYPE_OTHER, 1},
+    {"I16", DTYPE_OTHER, 2}, {"U16", DTYPE_OTHER, 2},       {"U64", DTYPE_OTHER, 8},
     {"F64", DTYPE_OTHER, 8},
 };
 enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };

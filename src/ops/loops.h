@@ -27,6 +27,8 @@ struct loops {
     void (*norm)(const float *x, const float *norm, uint32_t n, float eps, float *out);
     /* The same without weights. */
     void (*unit)(const float *x, uint32_t n, float eps, float *out);
+    /* Returns the sum of x[c]^2. */
+    float (*squares)(const float *x, uint32_t n);
     /* out[c] = silu(gate[c]) * up[c] */
     void (*swiglu)(const float *gate, const float *up, uint32_t n, float *out);
     /* out[c] = gelu(gate[c]) * up[c], in the approximation by tanh */
@@ -36,10 +38,13 @@ struct loops {
     /* out[c] = g sigmoid(alpha g) (u + 1), g = min(gate[c], limit), u = up[c] clamped to -limit .. limit */
     void (*swiglu_limited)(const float *gate, const float *up, uint32_t n, float alpha, float limit,
                            float *out);
-    /* out[c] = min(silu(gate[c]), clamp) u, u = up[c] clamped to -clamp .. clamp */
-    void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float clamp, float *out);
+    /* out[c] = min(silu(min(gate[c], top)), clamp) u, u = up[c] clamped to -clamp .. clamp */
+    void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float top, float clamp,
+                           float *out);
     /* out[c] = sigmoid(x[c]) */
     void (*sigmoid)(const float *x, uint32_t n, float *out);
+    /* out[c] = sqrt(log(1 + exp(x[c]))) */
+    void (*root_softplus)(const float *x, uint32_t n, float *out);
     /* out[c] = exp(x[c] - top) */
     void (*exp_below)(const float *x, uint32_t n, float top, float *out);
     /* sum[c] += by * x[c] */

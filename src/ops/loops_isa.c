@@ -98,15 +98,22 @@ static void swiglu_limited_loop(const float *gate, const float *up, uint32_t n, 
     }
 }
 
-static void swiglu_clamped_loop(const float *gate, const float *up, uint32_t n, float clamp, float *out)
+static void swiglu_clamped_loop(const float *gate, const float *up, uint32_t n, float top, float clamp,
+                                float *out)
 {
-    struct vec most = vec_set1(clamp), least = vec_set1(-clamp);
+    struct vec highest = vec_set1(top), most = vec_set1(clamp), least = vec_set1(-clamp);
     for (uint32_t c = 0; c < n; c += VEC_LANES) {
         /* The order of the operands keeps a NaN a NaN. */
-        struct vec g = vec_min(most, math_silu(load_some(gate + c, n - c)));
+        struct vec g = vec_min(most, math_silu(vec_min(highest, load_some(gate + c, n - c))));
         struct vec u = vec_max(least, vec_min(most, load_some(up + c, n - c)));
         store_some(out + c, vec_mul(g, u), n - c);
     }
+}
+
+static void root_softplus_loop(const float *x, uint32_t n, float *out)
+{
+    for (uint32_t c = 0; c < n; c += VEC_LANES)
+        store_some(out + c, vec_sqrt(math_softplus(load_some(x + c, n - c))), n - c);
 }
 
 static void sigmoid_loop(const float *x, uint32_t n, float *out)
@@ -206,11 +213,13 @@ static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)
 const struct loops VEC_NAME(loops) = {
     .norm = norm_loop,
     .unit = unit_loop,
+    .squares = sum_of_squares,
     .swiglu = swiglu_loop,
     .geglu = geglu_loop,
     .softcap = softcap_loop,
     .swiglu_limited = swiglu_limited_loop,
     .swiglu_clamped = swiglu_clamped_loop,
+    .root_softplus = root_softplus_loop,
     .sigmoid = sigmoid_loop,
     .exp_below = exp_below_loop,
     .add_scaled = add_scaled_loop,

@@ -20,6 +20,7 @@ struct moe_shape {
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
     uint32_t shared_up_format;
     float limit, clamp, shared_clamp;
+    bool clamps_inputs;
     bool ungated; /* the shared expert has no gate */
     bool ties;    /* all logits are equal */
     bool drops;   /* tokens have from one to top_k experts */
@@ -72,7 +73,8 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .limit = c->limit,
                               .gelu = c->gelu,
                               .clamp = c->clamp,
-                              .shared_clamp = c->shared_clamp};
+                              .shared_clamp = c->shared_clamp,
+                              .clamps_inputs = c->clamps_inputs};
     uint64_t n = (uint64_t)c->inner * c->hidden;
     *bytes = 0;
     place_part(s.up_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
@@ -248,6 +250,7 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              c->biased && c->limit > 0        ? " biased, limited"
              : c->biased                      ? " biased"
              : c->gelu                        ? " GELU"
+             : c->clamps_inputs               ? " inputs clamped"
              : c->clamp + c->shared_clamp > 0 ? " clamped"
              : m->apart                       ? " apart"
                                               : "",
@@ -501,6 +504,12 @@ static void clamped_cases(struct kernel_test *l)
          .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f},
         {6, 2, 64, 64, 64, FORMAT_Q8, 20, .clamp = 0.5f, .is_rest = true},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f,
+         .clamps_inputs = true},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.5f,
+         .makes_shared = true, .shared_up_format = FORMAT_Q4, .clamps_inputs = true},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f,
+         .clamps_inputs = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (kt_has_kernels(l) || !shapes[i].makes_shared)

@@ -163,6 +163,7 @@ void selftest_add_cases(struct kernel_test *l);
 void selftest_streams_cases(struct kernel_test *l);
 void selftest_ngram_cases(struct kernel_test *l);
 void selftest_indexer_cases(struct kernel_test *l);
+void selftest_compressed_cases(struct kernel_test *l);
 void selftest_posts_cases(struct kernel_test *l);
 
 #endif

@@ -1,4 +1,5 @@
 /* The self-test's cases of the router. */
+#include <assert.h>
 #include <stdio.h>
 
 #include "ops/router/router.h"
@@ -11,11 +12,25 @@ static const double WEIGHTS_BOUND = 2e-6;
 struct router_inputs {
     float lowest_bias;
     bool ties, factors;
+    bool by_token; /* the shape's tables have a row for each of a few tokens */
 };
+
+/* Returns a table [vocab][row] of different experts in each row. */
+static struct test_buffer *random_table(struct kernel_test *l, uint32_t n_experts, uint32_t vocab,
+                                        uint32_t row)
+{
+    enum { MOST = 256 };
+    uint32_t ids[MOST];
+    assert(vocab * row <= MOST);
+    for (uint32_t t = 0; t < vocab; t++)
+        for (uint32_t k = 0; k < row; k++)
+            ids[t * row + k] = (5 * t + 7 * k + 3) % n_experts;
+    return kt_bytes(l, ids, sizeof *ids * vocab * row);
+}
 
 static void router_case(struct kernel_test *l, const struct router_shape *c, struct router_inputs in)
 {
-    enum { TOKENS = 5 };
+    enum { TOKENS = 5, VOCAB = 3 };
     if (!kt_takes(l, l->is_rest))
         return;
     uint32_t n_experts = c->n_experts, n_groups = c->sigmoid ? c->n_groups : 1;
@@ -27,6 +42,8 @@ static void router_case(struct kernel_test *l, const struct router_shape *c, str
         logits = kt_bytes(l, NULL, 4 * (uint64_t)TOKENS * (n_experts + 3));
         bias = kt_bytes(l, NULL, 4 * (uint64_t)n_experts);
     }
+    struct test_buffer *table = in.by_token ? random_table(l, n_experts, VOCAB, c->row) : NULL;
+    struct test_buffer *ids = kt_bytes(l, (const int32_t[TOKENS]){2, 0, 1, 1, 2}, TOKENS * sizeof(int32_t));
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct router op;
         if (router_open(&op, l->side[s], c, &l->err) < 0)
@@ -34,6 +51,8 @@ static void router_case(struct kernel_test *l, const struct router_shape *c, str
         const struct router_call call = {.logits = logits->on[s].address,
                                          .bias = bias->on[s].address,
                                          .factors = in.factors ? bias->on[s].address : 0,
+                                         .table = table ? table->on[s].address : 0,
+                                         .ids = ids->on[s].address,
                                          .idx = idx->on[s].address,
                                          .weights = weights->on[s].address,
                                          .n = TOKENS,
@@ -42,11 +61,12 @@ static void router_case(struct kernel_test *l, const struct router_shape *c, str
         router_run(&op, l->side[s], &call);
         kt_finish(l, s);
     }
-    char shape[96], share[32] = "";
+    char shape[128], share[32] = "";
     if (c->share > 0)
         snprintf(share, sizeof share, ", share %g", (double)c->share);
-    snprintf(shape, sizeof shape, "%u of %u, %u of %u group%s%s%s%s%s", c->top_k, n_experts,
+    snprintf(shape, sizeof shape, "%u of %u, %u of %u group%s%s%s%s%s%s%s", c->top_k, n_experts,
              c->sigmoid ? c->keep_groups : 1, n_groups, n_groups > 1 ? "s" : "",
+             c->softplus ? ", softplus" : "", in.by_token ? ", by token" : "",
              c->norm ? "" : ", not renormalised", in.ties ? ", all tied" : "", in.factors ? ", factors" : "",
              share);
     double error = kt_difference(l, idx, (uint64_t)TOKENS * c->top_k);
@@ -69,23 +89,38 @@ static void router_case_with_shares(struct kernel_test *l, const struct router_s
 void selftest_softmax_cases(struct kernel_test *l)
 {
     static const struct router_shape softmax[] = {
-        {1, 1, true, false, 0, 0, 0, 0},    {12, 3, true, false, 0, 0, 0, 0},
-        {32, 4, false, false, 0, 0, 0, 0},  {256, 8, true, false, 0, 0, 0, 0},
-        {512, 10, true, false, 0, 0, 0, 0}, {40, 16, true, false, 0, 0, 0, 0},
+        {1, 1, true, false, 0, 0, 0, 0, false, 0},    {12, 3, true, false, 0, 0, 0, 0, false, 0},
+        {32, 4, false, false, 0, 0, 0, 0, false, 0},  {256, 8, true, false, 0, 0, 0, 0, false, 0},
+        {512, 10, true, false, 0, 0, 0, 0, false, 0}, {40, 16, true, false, 0, 0, 0, 0, false, 0},
     };
     for (size_t i = 0; i < sizeof softmax / sizeof *softmax; i++) {
         l->is_rest = softmax[i].n_experts == 256;
         router_case_with_shares(l, &softmax[i], 0);
     }
     l->is_rest = false;
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0},
+    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0, false, 0},
                 (struct router_inputs){.ties = true});
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f},
+    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f, false, 0},
                 (struct router_inputs){.ties = true});
-    router_case(l, &(struct router_shape){128, 8, true, false, 0, 0, 0, 0},
+    router_case(l, &(struct router_shape){128, 8, true, false, 0, 0, 0, 0, false, 0},
                 (struct router_inputs){.factors = true});
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f},
+    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f, false, 0},
                 (struct router_inputs){.factors = true});
+}
+
+static void softplus_cases(struct kernel_test *l)
+{
+    static const struct router_shape shapes[] = {
+        {256, 6, true, true, 1, 1, 1.5f, 0, true, 6},
+        {60, 5, false, true, 1, 1, 2, 0, true, 9},
+        {60, 33, true, true, 1, 1, 1, 0.5f, true, 60},
+        {256, 6, true, true, 1, 1, 1.5f, 0, false, 6},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        router_case(l, &shapes[i], (struct router_inputs){.lowest_bias = -0.5f});
+        router_case(l, &shapes[i], (struct router_inputs){.by_token = true});
+    }
+    router_case(l, &shapes[1], (struct router_inputs){.ties = true, .by_token = true});
 }
 
 /* Biases below -1 make every score of the choice negative: a group that is set to 0 instead of left out would
@@ -93,11 +128,11 @@ void selftest_softmax_cases(struct kernel_test *l)
 void selftest_sigmoid_cases(struct kernel_test *l)
 {
     static const struct router_shape shapes[] = {
-        {1, 1, true, true, 1, 1, 1.0f, 0},     {16, 4, true, true, 4, 2, 2.5f, 0},
-        {256, 8, true, true, 8, 4, 2.5f, 0},   {256, 8, false, true, 8, 4, 16.0f, 0},
-        {160, 6, false, true, 1, 1, 1.0f, 0},  {42, 5, true, true, 7, 3, 0.5f, 0},
-        {70, 33, true, true, 2, 1, 2.5f, 0},   {384, 8, true, true, 1, 1, 2.8f, 0},
-        {300, 6, true, true, 150, 3, 1.0f, 0},
+        {1, 1, true, true, 1, 1, 1.0f, 0, false, 0},     {16, 4, true, true, 4, 2, 2.5f, 0, false, 0},
+        {256, 8, true, true, 8, 4, 2.5f, 0, false, 0},   {256, 8, false, true, 8, 4, 16.0f, 0, false, 0},
+        {160, 6, false, true, 1, 1, 1.0f, 0, false, 0},  {42, 5, true, true, 7, 3, 0.5f, 0, false, 0},
+        {70, 33, true, true, 2, 1, 2.5f, 0, false, 0},   {384, 8, true, true, 1, 1, 2.8f, 0, false, 0},
+        {300, 6, true, true, 150, 3, 1.0f, 0, false, 0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int negative = 0; negative < 2; negative++) {
@@ -105,10 +140,11 @@ void selftest_sigmoid_cases(struct kernel_test *l)
             router_case_with_shares(l, &shapes[i], negative ? -2.5f : -0.5f);
         }
     l->is_rest = false;
-    router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f, 0},
+    router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f, 0, false, 0},
                 (struct router_inputs){.ties = true});
-    router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f, 0},
+    router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f, 0, false, 0},
                 (struct router_inputs){.ties = true});
-    router_case(l, &(struct router_shape){60, 16, true, true, 6, 2, 1.0f, 0.25f},
+    router_case(l, &(struct router_shape){60, 16, true, true, 6, 2, 1.0f, 0.25f, false, 0},
                 (struct router_inputs){.ties = true});
+    softplus_cases(l);
 }

@@ -203,6 +203,7 @@ static void write_templates(struct seeds *s)
     for (size_t i = 0; i < sizeof templates / sizeof *templates; i++)
         put_text(s, "jinja", templates[i]);
     put_text(s, "jinja", chat_family_find("deepseek-v3.2")->text);
+    put_text(s, "jinja", chat_family_find("deepseek-v4")->text);
     static const char own_context[] = "{{ a.b|dictsort }}\0{\"a\":{\"b\":{\"k\":[null]}}}";
     put(s, "jinja", "", own_context, sizeof own_context - 1);
 }

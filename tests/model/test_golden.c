@@ -631,12 +631,12 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
 
 /* Published checkpoints of other families, converted without loss (tests/models/families/README.md): several
  * residual streams, n-gram rows, attention over chosen blocks; norms after parts, a dense part next to
- * experts; latents of chosen positions; decays for each key channel, gates of heads, clamped activations. The
- * first ones have all of these. */
-static const char *const published[] = {"qw4-odd",    "gemma4-odd", "glm5-odd", "kimilin-odd",
-                                        "ling-flash", "qw4-plain",  "dsv32",    "gemma4-plain",
-                                        "glm5-plain", "ling-tiny",  "ling-odd", "kimilin-plain"};
-enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 5 };
+ * experts; latents of chosen positions; decays for each key channel, gates of heads, clamped activations;
+ * compressed rows, experts of a table. The first ones have all of these. */
+static const char *const published[] = {
+    "qw4-odd", "gemma4-odd",   "glm5-odd",   "kimilin-odd", "ling-flash", "v4-odd",        "qw4-plain",
+    "dsv32",   "gemma4-plain", "glm5-plain", "ling-tiny",   "ling-odd",   "kimilin-plain", "v4-plain"};
+enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 6 };
 
 static void published_families_agree(void **state)
 {
@@ -702,6 +702,18 @@ static void published_checkpoints_agree_as_they_lie(void **state)
     run_each("families", published, N_PUBLISHED, run_as_float16);
     run_as_published("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
     run_as_published("tests/models/sources/kimi/hf", "tests/models/sources/kimi/golden.safetensors");
+}
+
+/* 8-bit floats with blocks' scales, 4-bit floats of experts, experts by token; the same in a GGUF file, without
+ * loss. */
+static void deepseek_v4_agrees_as_published_and_in_a_gguf_file(void **state)
+{
+    (void)state;
+    static const char *const paths[] = {"tests/models/sources/v4/hf", "tests/models/gguf/deepseek4.gguf"};
+    for (int i = 0; i < 2; i++) {
+        run_as_published(paths[i], "tests/models/sources/v4/golden.safetensors");
+        convert_and_run_on_reference(paths[i], "tests/models/sources/v4/golden.safetensors");
+    }
 }
 
 /* Some are run with tensors of one expert each and in several files, others with stacks in one file. */
@@ -859,6 +871,7 @@ int main(void)
         cmocka_unit_test(published_families_agree_on_the_reference_backend),
         cmocka_unit_test(published_families_agree_in_other_forms),
         cmocka_unit_test(published_checkpoints_agree_as_they_lie),
+        cmocka_unit_test(deepseek_v4_agrees_as_published_and_in_a_gguf_file),
         cmocka_unit_test(families_agree_as_they_are_published),
         cmocka_unit_test(families_agree_converted_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_on_the_reference_backend),

@@ -340,6 +340,49 @@ static void deepseek_v32_thinks_between_its_calls(void **state)
     tokenizer_free(t);
 }
 
+static void deepseek_v4_thinks_between_its_calls_and_drops_old_thoughts(void **state)
+{
+    static const char tools[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]",
+                      messages[] =
+                          "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+                          "\"\", \"reasoning_content\": \"hm\", \"tool_calls\": [{\"function\": {\"name\": "
+                          "\"f\", \"arguments\": {\"s\": \"x\", \"n\": [1]}}}]}, {\"role\": \"tool\", "
+                          "\"content\": \"r\"}, {\"role\": \"user\", \"content\": \"b\"}]";
+    (void)state;
+    struct tokenizer *t = open_with(true, NULL);
+    struct chat c;
+    chats_open(&c, t, "deepseek-v4", CHAT_THINKING_AUTO);
+    assert_int_equal(c.turn_close, tokenizer_added_id(t, END));
+    chats_expect(&c, chats_messages("system", "Be brief.", "user", "one", "assistant", "1", "user", "two"),
+                 BEGIN "Be brief." USER "one" ASSISTANT "</think>1" END USER "two" ASSISTANT "</think>");
+    chat_free(&c);
+    chats_open(&c, t, "deepseek-v4", CHAT_THINKING_ON);
+    assert_true(c.opens_inside);
+    chats_expect(&c, chats_messages("user", "one", "assistant", "1", "user", "two"),
+                 BEGIN USER "one" ASSISTANT "</think>1" END USER "two" ASSISTANT "<think>");
+    expect_parts(&c, "one</think>two" END, "one|two");
+    json_t *list = conversation(messages), *known = conversation(tools);
+    struct chat_prompt p = {.messages = list, .tools = known, .opens_answer = true};
+    struct chat_text text = {0};
+    struct moeflux_err e = {0};
+    check_ok(chat_render(&c, &p, &text, &e), &e);
+    const char *user = strstr(str_text(&text.text), USER);
+    assert_non_null(user);
+    assert_non_null(strstr(str_text(&text.text), "Schemas\n\n{\"name\": \"f\"}\n\nYou MUST strictly follow"));
+    assert_string_equal(user,
+                        USER "a" ASSISTANT "<think>hm</think>\n\n<" DSML "tool_calls>\n<" DSML
+                             "invoke name=\"f\">\n<" DSML "parameter name=\"s\" string=\"true\">x</" DSML
+                             "parameter>\n<" DSML "parameter name=\"n\" string=\"false\">[1]</" DSML
+                             "parameter>\n</" DSML "invoke>\n</" DSML "tool_calls>" END USER
+                             "<tool_result>r</tool_result>\n\nb" ASSISTANT "<think>");
+    chat_text_free(&text);
+    json_decref(list);
+    json_decref(known);
+    chat_free(&c);
+    assert_ptr_equal(tool_form_of(t, "deepseek-v4"), tool_form_find(DSML "tool_calls>"));
+    tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +396,7 @@ int main(void)
         cmocka_unit_test(tags_that_are_tokens_are_found),
         cmocka_unit_test(deepseek_v32_writes_its_turns_without_a_template),
         cmocka_unit_test(deepseek_v32_thinks_between_its_calls),
+        cmocka_unit_test(deepseek_v4_thinks_between_its_calls_and_drops_old_thoughts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

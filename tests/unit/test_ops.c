@@ -237,7 +237,7 @@ static void add_agrees_with_its_reference(void **state)
 static void streams_agree_with_their_reference(void **state)
 {
     (void)state;
-    CHECK("streams_begin", "streams_norm", "streams_low", "streams_mix");
+    CHECK("streams_begin", "streams_norm", "streams_low", "streams_mix", "streams_join", "streams_collapse");
 }
 
 static void ngram_agrees_with_its_reference(void **state)
@@ -250,6 +250,12 @@ static void indexer_agrees_with_its_reference(void **state)
 {
     (void)state;
     CHECK("indexer_prepare", "indexer_scores", "indexer_choose");
+}
+
+static void compressed_attention_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("compressed_turn", "compressed_pool", "compressed_attend");
 }
 
 static void normed_add_and_softcap_agree_with_their_references(void **state)
@@ -277,6 +283,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(streams_agree_with_their_reference),
         cmocka_unit_test(ngram_agrees_with_its_reference),
         cmocka_unit_test(indexer_agrees_with_its_reference),
+        cmocka_unit_test(compressed_attention_agrees_with_its_reference),
         cmocka_unit_test(normed_add_and_softcap_agree_with_their_references),
     };
     const struct CMUnitTest with_rest[] = {
@@ -289,6 +296,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
         cmocka_unit_test(indexer_agrees_with_its_reference),
+        cmocka_unit_test(compressed_attention_agrees_with_its_reference),
     };
     if (argc > 1)
         cmocka_set_test_filter(argv[1]);

@@ -136,7 +136,7 @@ static uint64_t floats_on(uint64_t address, uint64_t n)
 static void run_streams(struct lab *l)
 {
     enum { N = 6, STREAMS = 3, HIDDEN = 40, RANK = 20, STRIDE = RANK + STREAMS };
-    const struct streams_shape shape = {STREAMS, HIDDEN, 1e-6f};
+    const struct streams_shape shape = {STREAMS, HIDDEN, .eps = 1e-6f};
     const struct weights down[] = {matrix(l, "down"), matrix(l, "inject")}, up = matrix(l, "up");
     struct streams op;
     struct linear both, last;

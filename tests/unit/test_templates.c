@@ -1,7 +1,7 @@
 /* Published chat templates against jinja2. tests/data/templates.json, written by
  * tests/data/template_cases.py, has conversations and hashes of their renderings. The templates lie in the
  * directory MOEFLUX_TEMPLATES; without it the test is skipped. A template other than that of the hashes is
- * skipped, too.
+ * skipped, too. Templates of families whose models have none render as the published ones.
  *
  * suites: check fast */
 #include <inttypes.h>
@@ -13,6 +13,8 @@
 #include "base/file.h"
 #include "base/str.h"
 #include "check.h"
+#include "text/chat/chat.h"
+#include "text/chat/chat_families.h"
 #include "text/jinja/jinja.h"
 
 /* FNV-1a. */
@@ -108,10 +110,25 @@ static void renderings_are_those_of_jinja2(void **state)
     assert_true(n_templates > 0);
 }
 
+static void a_familys_own_template_renders_as_the_published_one(void **state)
+{
+    static const char published[] = "deepseek-ai-DeepSeek-V4.jinja";
+    const struct chat_family *own = chat_family_find("deepseek-v4");
+    json_t *root = json_load_file("tests/data/templates.json", 0, NULL);
+    const json_t *entry = json_object_get(json_object_get(root, "templates"), published);
+    (void)state;
+    assert_true(own && json_is_array(entry));
+    assert_int_equal(check_template(own->name, own->text, strlen(own->text), root,
+                                    (struct wanted){.hashes = json_string_value(json_array_get(entry, 1))}),
+                     0);
+    json_decref(root);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(renderings_are_those_of_jinja2),
+        cmocka_unit_test(a_familys_own_template_renders_as_the_published_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -86,12 +86,14 @@ static int check_order(const struct gguf_source *s, const struct tensor *t, stru
                    p->rows.groups ? "rows" : "columns", o->first + o->unit * o->groups * o->per);
 }
 
-/* Counts the tensor as float32 and notes where it is. */
+/* Counts the tensor as float32 and notes where it is, unless it is whole numbers. */
 static int add_place(struct gguf_source *s, const struct config *c, const struct gguf_tensor *from,
                      struct tensor *t, struct moeflux_err *e)
 {
     struct gguf_place *p = &s->places[s->n_places];
     const struct ggml_type *blocks = ggml_type_find(from->type);
+    if (t->dtype == DTYPE_I32) /* its bytes are read as they lie */
+        return 0;
     *p = (struct gguf_place){
         .tensor = from, .blocks = blocks, .type = gguf_type_find(blocks->format), .change = t->change};
     if (!s->keeps_blocks)
@@ -134,7 +136,8 @@ int gguf_source_open(struct gguf_source *s, struct model_dir *m, struct moeflux_
     m->tensors = l.items;
     m->n_tensors = l.n;
     for (size_t i = 0; i < m->n_tensors; i++)
-        m->tensors[i].format = gguf_source_format(s, &m->tensors[i]);
+        if (m->tensors[i].dtype == DTYPE_GGUF)
+            m->tensors[i].format = gguf_source_format(s, &m->tensors[i]);
     return 0;
 }
 

@@ -200,7 +200,7 @@ void chosen_predict_again(const struct pass *p, uint32_t layer)
     if (!p->at->computes_at_once || !config_has_experts(&m->dir.config, layer) || !pass_predicts(p, layer))
         return;
     bool is_first = layer == pass_next_moe(p, UINT32_MAX);
-    arch_predict_experts(p->at->arch, layer, p->chunk.n);
+    arch_predict_experts(p->at->arch, &p->chunk, layer);
     read_ahead(p, layer, div_up(m->dir.config.top_k, is_first ? 4 : 2));
 }
 

@@ -36,7 +36,7 @@ static void show_choice(const struct pass *p, uint32_t layer)
     bool has_prediction = pass_predicts(p, next);
     arch_choose_experts(p->at->arch, &p->chunk, layer);
     if (has_prediction)
-        arch_predict_experts(p->at->arch, next, p->chunk.n);
+        arch_predict_experts(p->at->arch, &p->chunk, next);
     if (pass_is_on_cpu(p, layer) || m->trace || pass_prefers(p, layer))
         copy_to_host(p, pass_is_on_cpu(p, layer));
     if (pass_prefers(p, layer))

@@ -90,7 +90,8 @@ bool pass_predicts(const struct pass *p, uint32_t layer)
 
 bool pass_prefers(const struct pass *p, uint32_t layer)
 {
-    return p->chunk.n == 1 && p->m->prefer.margin > 0 && !expert_store_holds_all(pass_side(p, layer)->store);
+    return p->chunk.n == 1 && p->m->prefer.margin > 0 && !config_is_by_token(&p->m->dir.config, layer) &&
+           !expert_store_holds_all(pass_side(p, layer)->store);
 }
 
 bool pass_goes_on(const struct pass *p, uint32_t layer)

@@ -19,7 +19,7 @@ static int read_routers(struct moeflux_model *m, enum experts_tensor which, floa
     *out = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof **out, e);
     int rc = *out ? 0 : ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < c->n_layers; i++)
-        if (config_has_experts(c, i))
+        if (config_has_experts(c, i) && !config_is_by_token(c, i))
             rc = model_dir_read_vector(&m->dir, i, &t[which], *out + (uint64_t)i * c->n_experts, e);
     return rc;
 }

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "engine/run/by_token.h"
 #include "engine/run/chosen.h"
 #include "engine/run/layers.h"
 
@@ -526,13 +527,12 @@ static int start_rows(const struct work *w, struct stage *at, struct moeflux_err
                           (uint32_t)size_min(w->n_after, w->m->max_chunk), e);
 }
 
-/* Fills the inputs of the first stage, the ids, and of all, the positions. The device must not use them. */
+/* Fills a stage's inputs: ids and positions. The device must not use them. */
 static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_model *m = w->m;
     struct stage *at = p->at;
-    if (at == m->stages)
-        memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
+    memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
     if (pass_n_decoding(p) == 0) {
         p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, p->chunk.of.pos);
         return start_rows(w, at, e);
@@ -571,6 +571,7 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
         rc = ngram_rows_wait(&at->ngrams, at->exec, e);
     if (rc < 0)
         return rc;
+    by_token_prefetch(p, w->ids);
     if (!plain && w->ahead == 0)
         track(w, at);
     if (plain)

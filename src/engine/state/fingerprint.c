@@ -75,6 +75,10 @@ static void add_streams(XXH3_state_t *h, const struct config *c)
                                (uint32_t)n->table.seed,
                                config_first(c, PART_DELTA_NET)->delta.sigmoid};
     add(h, counts, sizeof counts);
+    if (!c->streams.rank) {
+        add(h, &c->streams.iterations, sizeof c->streams.iterations);
+        add(h, &c->streams.floor, sizeof c->streams.floor);
+    }
     if (n->given.n_rows) {
         add(h, n->given.multipliers, sizeof n->given.multipliers);
         add(h, n->given.rows, sizeof n->given.rows);
@@ -104,6 +108,8 @@ static void add_clamps(XXH3_state_t *h, const struct config *c)
         if (clamps[1] > 0 || clamps[2] > 0)
             add(h, clamps, sizeof clamps);
     }
+    if (c->clamps_inputs)
+        add(h, &c->clamps_inputs, sizeof c->clamps_inputs);
 }
 
 /* Adds what a model with norms after its parts has: every kind of attention and its table of angles, and what
@@ -122,6 +128,31 @@ static void add_posts(XXH3_state_t *h, const struct config *c)
         add(h, constants, sizeof constants);
     }
     add(h, &c->embed_factor, sizeof c->embed_factor);
+}
+
+/* Adds every kind of compressed attention and its table of angles, how streams are mixed, and which layers
+ * route by token. */
+static void add_compressed(XXH3_state_t *h, const struct config *c)
+{
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const struct compressed_config *a = &c->parts[i].compressed;
+        const struct index_config *x = &a->index;
+        if (c->parts[i].kind != PART_COMPRESSED)
+            continue;
+        const struct rope_config *r = &c->ropes[a->rope];
+        const uint32_t counts[] = {a->n_heads, a->head_dim, a->rope_dim, a->q_lora_rank, a->window,
+                                   a->ratio,   a->overlaps, a->out_rank, a->out_groups,  x->n_heads,
+                                   x->dim,     x->budget,   r->yarn,     r->truncate};
+        const double constants[] = {r->theta,     r->factor,    r->original_context,
+                                    r->beta_fast, r->beta_slow, r->attention_factor};
+        add(h, counts, sizeof counts);
+        add(h, constants, sizeof constants);
+    }
+    for (uint32_t i = 0; i < c->n_layers; i++) {
+        const struct config_layer *y = &c->layers[i];
+        const uint32_t parts[] = {y->blocks[0].part, y->blocks[1].part};
+        add(h, parts, sizeof parts);
+    }
 }
 
 /* Adds the indexer of latent attention. */
@@ -149,6 +180,8 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
         add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
     add_clamps(h, c);
     add_token_index(h, &config_first(c, PART_LATENT)->latent.index);
+    if (config_first(c, PART_COMPRESSED)->kind == PART_COMPRESSED)
+        add_compressed(h, c);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t kind = (uint32_t)config_mixer(c, i)->kind | (uint32_t)(config_window(c, i) > 0) << 8 |
                         (uint32_t)config_shares_choice(c, i) << 9;

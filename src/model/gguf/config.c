@@ -755,6 +755,76 @@ static void put_bailingmoe3(struct making *m)
     put_reals(m, "share_expert_swiglu_limit_list", "swiglu_clamp_shexp");
 }
 
+/* ---- DeepSeek-V4 ---- */
+
+/* Puts a list of whole numbers. */
+static void put_wholes(struct making *m, const char *ours, const char *theirs)
+{
+    const struct gguf_value *v = find(m, theirs);
+    uint64_t *list;
+    if (m->rc == 0 && (!v || !v->is_list))
+        fail_key(m, theirs, "expected a number for each layer");
+    if (m->rc < 0 || (m->rc = gguf_u64_list(m->g, v, &list, m->e)) < 0)
+        return;
+    json_t *items = json_array();
+    for (uint64_t i = 0; i < v->n; i++)
+        json_array_append_new(items, json_integer(list[i] <= INT32_MAX ? (json_int_t)list[i] : -1));
+    put(m, ours, items);
+    free(list);
+}
+
+/* Puts the clamp of the experts' activations, which is the same in all layers and in the shared expert. */
+static void put_clamp(struct making *m)
+{
+    static const char *const keys[] = {"swiglu_clamp_exp", "swiglu_clamp_shexp"};
+    double clamp = 0;
+    for (int k = 0; k < 2; k++) {
+        const struct gguf_value *v = find(m, keys[k]);
+        double *list;
+        if (m->rc == 0 && (v ? !v->is_list : k == 0))
+            fail_key(m, keys[k], "expected a number for each layer");
+        if (m->rc < 0 || !v || (m->rc = gguf_real_list(m->g, v, &list, m->e)) < 0)
+            continue;
+        if (k == 0 && v->n > 0)
+            clamp = list[0];
+        for (uint64_t i = 0; m->rc == 0 && i < v->n; i++)
+            if (!(list[i] == clamp))
+                fail_key(m, keys[k], "expected one clamp for all layers");
+        free(list);
+    }
+    put(m, "swiglu_limit", json_real(clamp));
+}
+
+static void put_deepseek4(struct making *m)
+{
+    static const struct pair keys[] = {
+        {"n_routed_experts", "expert_count", WHOLE},
+        {"moe_intermediate_size", "expert_feed_forward_length", WHOLE},
+        {"n_shared_experts", "expert_shared_count", WHOLE},
+        {"routed_scaling_factor", "expert_weights_scale", REAL},
+        {"norm_topk_prob", "expert_weights_norm", FLAG_MAY},
+        {"q_lora_rank", "attention.q_lora_rank", WHOLE},
+        {"sliding_window", "attention.sliding_window", WHOLE},
+        {"qk_rope_head_dim", "rope.dimension_count", WHOLE},
+        {"o_groups", "attention.output_group_count", WHOLE},
+        {"o_lora_rank", "attention.output_lora_rank", WHOLE},
+        {"index_n_heads", "attention.indexer.head_count", WHOLE},
+        {"index_head_dim", "attention.indexer.key_length", WHOLE},
+        {"index_topk", "attention.indexer.top_k", WHOLE},
+        {"compress_rope_theta", "attention.compress_rope_freq_base", REAL},
+        {"hc_mult", "hyper_connection.count", WHOLE},
+        {"hc_sinkhorn_iters", "hyper_connection.sinkhorn_iterations", WHOLE},
+        {"hc_eps", "hyper_connection.epsilon", REAL},
+        {"num_hash_layers", "hash_layer_count", WHOLE},
+        {0},
+    };
+    put_pairs(m, attention);
+    put_pairs(m, keys);
+    put(m, "scoring_func", json_string(whole(m, "expert_gating_func", -1) == 4 ? "sqrtsoftplus" : "another"));
+    put_wholes(m, "compress_ratios", "attention.compress_ratios");
+    put_clamp(m);
+}
+
 static const struct {
     const char *arch;       /* general.architecture */
     const char *pre;        /* tokenizer.ggml.pre that tells the family from others; NULL: any */
@@ -776,6 +846,7 @@ static const struct {
     {"gemma4", NULL, "gemma4_text", put_gemma4},
     {"kimi-linear", NULL, "kimi_linear", put_kimi_linear},
     {"bailingmoe3", NULL, "bailing_hybrid", put_bailingmoe3},
+    {"deepseek4", NULL, "deepseek_v4", put_deepseek4},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 

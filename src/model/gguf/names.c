@@ -18,6 +18,9 @@ static const struct name whole[] = {
     {"output_hc_norm.weight", "model.hyper_connection_mixer.hc_norm.weight"},
     {"output_hc_down.weight", "model.hyper_connection_mixer.input_mix_weight_down.weight"},
     {"output_hc_up.weight", "model.hyper_connection_mixer.input_mix_weight_up.weight"},
+    {"output_hc_fn.weight", "model.hc_head.fn.weight"},
+    {"output_hc_base.weight", "model.hc_head.base"},
+    {"output_hc_scale.weight", "model.hc_head.scale"},
 };
 
 /* Names after "blk.N." and after "model.layers.N." */
@@ -76,6 +79,12 @@ static const struct name in_layer[] = {
     {"hc_ffn_down.weight", "mlp_hyper_connection.input_mix_weight_down.weight"},
     {"hc_ffn_up.weight", "mlp_hyper_connection.input_mix_weight_up.weight"},
     {"hc_ffn_inject.weight", "mlp_hyper_connection.block_inject_weight.weight"},
+    {"hc_attn_fn.weight", "hc_attn.fn.weight"},
+    {"hc_attn_base.weight", "hc_attn.base"},
+    {"hc_attn_scale.weight", "hc_attn.scale"},
+    {"hc_ffn_fn.weight", "hc_ffn.fn.weight"},
+    {"hc_ffn_base.weight", "hc_ffn.base"},
+    {"hc_ffn_scale.weight", "hc_ffn.scale"},
     {"indexer.q_proj.weight", "self_attn.indexer.index_q_proj.weight"},
     {"indexer.k_proj.weight", "self_attn.indexer.index_k_proj.weight"},
     {"indexer.q_norm.weight", "self_attn.indexer.q_layernorm.weight"},
@@ -126,6 +135,27 @@ static const struct name full_gates[] = {
 /* Names in layers with gated latent attention. */
 static const struct name head_gate[] = {{"attn_gate.weight", "self_attn.g_proj.weight"}};
 
+/* Names in layers with DeepSeek-V4's attention. */
+static const struct name compressed[] = {
+    {"attn_sinks.weight", "self_attn.attn_sink"},
+    {"attn_q_a.weight", "self_attn.wq_a.weight"},
+    {"attn_q_a_norm.weight", "self_attn.q_norm.weight"},
+    {"attn_q_b.weight", "self_attn.wq_b.weight"},
+    {"attn_kv.weight", "self_attn.wkv.weight"},
+    {"attn_kv_a_norm.weight", "self_attn.kv_norm.weight"},
+    {"attn_output_a.weight", "self_attn.wo_a.weight"},
+    {"attn_output_b.weight", "self_attn.wo_b.weight"},
+    {"attn_compressor_kv.weight", "self_attn.compressor.wkv.weight"},
+    {"attn_compressor_gate.weight", "self_attn.compressor.wgate.weight"},
+    {"attn_compressor_ape.weight", "self_attn.compressor.ape"},
+    {"attn_compressor_norm.weight", "self_attn.compressor.norm.weight"},
+    {"indexer_compressor_kv.weight", "self_attn.indexer.compressor.wkv.weight"},
+    {"indexer_compressor_gate.weight", "self_attn.indexer.compressor.wgate.weight"},
+    {"indexer_compressor_ape.weight", "self_attn.indexer.compressor.ape"},
+    {"indexer_compressor_norm.weight", "self_attn.indexer.compressor.norm.weight"},
+    {"ffn_gate_tid2eid.weight", "mlp.gate.tid2eid"},
+};
+
 /* Names of tensors that families call differently (family.h). */
 static const char *const of_family[] = {
     "ffn_gate_inp.bias",     "exp_probs_b.bias",    "ffn_gate_inp_shexp.weight",
@@ -169,6 +199,8 @@ static void tables_of(const struct config *c, uint32_t layer, struct names out[L
         out[0] = NAMES(with_posts);
     if (mixer->kind == PART_LATENT && mixer->latent.gated)
         out[0] = NAMES(head_gate);
+    if (mixer->kind == PART_COMPRESSED)
+        out[0] = NAMES(compressed);
     if (mixer->kind != PART_DELTA_NET || !mixer->delta.by_channel)
         return;
     out[0] = NAMES(kimi_delta);
@@ -258,6 +290,8 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
         return GGUF_NAMES_UNKNOWN;
     if (layer >= c->n_layers)
         return GGUF_NAMES_OTHER_PART;
+    if (!strcmp(name + n, "exp_probs_b_vl.bias")) /* for tokens of images */
+        return GGUF_NAMES_UNUSED;
     if (!(ours = find_in_layer(c, layer, name + n, find_ours)))
         ours = find_of_family(c->family, name + n, own);
     snprintf(out, GGUF_NAMES_LENGTH, "model.layers.%u.%.80s", layer, ours ? ours : "");

@@ -18,6 +18,7 @@ static void describe(struct tensor *t, const struct gguf_tensor *from)
     *t = (struct tensor){.dtype = from->type == GGML_TYPE_F32    ? DTYPE_F32
                                   : from->type == GGML_TYPE_F16  ? DTYPE_F16
                                   : from->type == GGML_TYPE_BF16 ? DTYPE_BF16
+                                  : from->type == GGML_TYPE_I32  ? DTYPE_I32
                                                                  : DTYPE_BLOCKS,
                          .n_dims = from->n_dims,
                          .format = FORMAT_NONE,

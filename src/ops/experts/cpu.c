@@ -1,4 +1,5 @@
 /* The native implementation of experts.h. */
+#include <math.h>
 #include <string.h>
 
 #include "args.h"
@@ -233,7 +234,7 @@ static void swiglu(const struct job *j, const float *gate, const float *up, uint
                    float *out)
 {
     if (clamp > 0)
-        j->loops->swiglu_clamped(gate, up, n, clamp, out);
+        j->loops->swiglu_clamped(gate, up, n, j->shape->clamps_inputs ? clamp : INFINITY, clamp, out);
     else
         j->loops->swiglu(gate, up, n, out);
 }

@@ -5,8 +5,8 @@
  *            -limit .. limit
  *          with GELU: act = gelu(gate_e p) * (up_e p), gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715
  *            x^3))) / 2
- *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; the shared
- *            expert may have another one
+ *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; with
+ *            clamps_inputs silu(min(gate_e p, c)) u; the shared expert may have another c
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down act(g_t, u_t), where act(g, u) is
  *          silu(g) u, or with shared_clamp the clamped one
  * With a router, up first chooses the experts as router.h says.
@@ -57,6 +57,7 @@ struct experts_shape {
     float limit;               /* 0: none */
     bool gelu;                 /* excludes a limit */
     float clamp, shared_clamp; /* of the routed experts, of the shared one; exclude limit and gelu; 0: none */
+    bool clamps_inputs;        /* the clamps bound the gate before SiLU, not after it */
 };
 
 #define EXPERTS_ALPHA 1.702 /* the alpha of an act with a limit */
@@ -118,9 +119,10 @@ struct experts_call {
     uint64_t act;          /* f32 [n][experts_act_row], passed from up to down */
     /* up chooses idx and weights by it from the logits in shared_in; NULL: the caller gives them */
     const struct router *router;
-    uint64_t router_bias, router_factors; /* see router_call; factors exclude a shape that chooses */
-    struct experts_biases biases;         /* shapes with biases only */
-    uint64_t shared_in; /* f32 [n][shared_stride]; each row begins with the router's logits */
+    /* See router_call; factors and a table exclude a shape that chooses. */
+    uint64_t router_bias, router_factors, router_table, ids;
+    struct experts_biases biases; /* shapes with biases only */
+    uint64_t shared_in;           /* f32 [n][shared_stride]; each row begins with the router's logits */
     const struct experts_shared *shared_up; /* needed if experts_makes_shared */
     struct weights shared_down;             /* [hidden][shared_inner]; cols 0: no shared expert */
     uint32_t shared_stride, n;
@@ -139,6 +141,8 @@ struct experts_call {
 
 /* Returns the routed experts' activation as a constant of kernels (kernels/lib/math.glsl, gated). */
 float experts_limit(const struct experts_shape *s);
+/* Returns a clamp of this shape as kernels take it, above 0 or none. */
+float experts_clamp(const struct experts_shape *s, float clamp);
 
 /* Return the floats of a token's row of act; of its activations only, which the experts' addresses follow. */
 uint64_t experts_act_row(const struct experts_shape *s);

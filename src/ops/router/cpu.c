@@ -108,16 +108,33 @@ static void drop_groups(const struct router_shape *s, float *t, float *scores)
     }
 }
 
-static void sigmoid_token(const struct job *j, const float *logits, float *room, uint32_t *idx,
-                          float *weights)
+static void add_bias(const struct router_shape *shape, const float *bias, const float *s, float *t)
 {
-    const struct router_shape *shape = j->shape;
-    const float *bias = host_floats(j->call->bias);
-    float *s = room, *t = room + shape->n_experts, sum = 0;
-    j->loops->sigmoid(logits, shape->n_experts, s);
     for (uint32_t i = 0; i < shape->n_experts; i++)
         t[i] = s[i] + bias[i];
     drop_groups(shape, t, t + shape->n_experts);
+}
+
+/* Sets t to the scores of a table's row, and of all other experts to -INFINITY. */
+static void keep_row(const struct router_shape *shape, const uint32_t *row, const float *s, float *t)
+{
+    for (uint32_t i = 0; i < shape->n_experts; i++)
+        t[i] = -INFINITY;
+    for (uint32_t i = 0; i < shape->row; i++)
+        t[row[i]] = s[row[i]];
+}
+
+/* row: the token's row of a table; NULL: there is none. */
+static void sigmoid_token(const struct job *j, const float *logits, const uint32_t *row, float *room,
+                          uint32_t *idx, float *weights)
+{
+    const struct router_shape *shape = j->shape;
+    float *s = room, *t = room + shape->n_experts, sum = 0;
+    (shape->softplus ? j->loops->root_softplus : j->loops->sigmoid)(logits, shape->n_experts, s);
+    if (row)
+        keep_row(shape, row, s, t);
+    else
+        add_bias(shape, host_floats(j->call->bias), s, t);
     choose(t, shape->n_experts, shape->top_k, idx);
     for (uint32_t k = 0; k < shape->top_k; k++)
         weights[k] = s[idx[k]];
@@ -145,7 +162,10 @@ static void route_token(void *ctx, uint32_t i, uint32_t thread)
     uint32_t *idx = (uint32_t *)host_at(j->call->idx) + (uint64_t)i * s->top_k;
     float *weights = host_floats_mut(j->call->weights) + (uint64_t)i * s->top_k;
     float *room = j->room + 3 * (uint64_t)thread * s->n_experts;
-    (s->sigmoid ? sigmoid_token : softmax_token)(j, logits, room, idx, weights);
+    if (s->sigmoid)
+        sigmoid_token(j, logits, j->call->table ? router_row(s, j->call, i) : NULL, room, idx, weights);
+    else
+        softmax_token(j, logits, room, idx, weights);
     spread_nan(s, logits, weights);
 }
 

@@ -7,9 +7,9 @@
 
 #define NO_CANDIDATE UINT32_MAX
 
-static float sigmoid(float x)
+static float score(const struct router_shape *s, float logit)
 {
-    return (float)(1 / (1 + real_exp(-(double)x)));
+    return (float)router_score(s, (double)logit);
 }
 
 /* ---- scores ---- */
@@ -39,7 +39,7 @@ static const float *scores_of(const struct router_shape *s, const struct router_
     if (!s->sigmoid)
         return call->logits;
     for (uint32_t i = 0; i < s->n_experts; i++)
-        call->room[i] = sigmoid(call->logits[i]) + call->bias[i];
+        call->room[i] = score(s, call->logits[i]) + call->bias[i];
     if (s->n_groups > 1)
         drop_groups(s, call->room, call->room + s->n_experts);
     return call->room;
@@ -126,9 +126,9 @@ static void weigh_sigmoid(const struct router_shape *s, const float *logits, uin
 {
     double sum = 1e-20;
     for (uint32_t k = 0; k < n; k++)
-        sum += (double)sigmoid(logits[idx[k]]);
+        sum += (double)score(s, logits[idx[k]]);
     for (uint32_t k = 0; k < n; k++)
-        weights[k] = (float)((double)sigmoid(logits[idx[k]]) / (s->norm ? sum : 1) * (double)s->scale);
+        weights[k] = (float)((double)score(s, logits[idx[k]]) / (s->norm ? sum : 1) * (double)s->scale);
 }
 
 uint32_t router_prefer(const struct router_shape *shape, const struct router_prefer_call *call, uint32_t n,

@@ -86,9 +86,19 @@ static void ref_scores(const struct router_shape *shape, const float *bias, cons
                        float *t)
 {
     for (uint32_t i = 0; i < shape->n_experts; i++) {
-        s[i] = (float)ref_sigmoid((double)logits[i]);
-        t[i] = s[i] + bias[i];
+        double x = (double)logits[i];
+        s[i] = (float)(shape->softplus ? sqrt(fmax(x, 0) + log1p(exp(-fabs(x)))) : ref_sigmoid(x));
+        t[i] = bias ? s[i] + bias[i] : s[i];
     }
+}
+
+/* Sets t of all experts but those in the token's row of a table to -inf. */
+static void ref_keep_row(const struct router_shape *shape, const uint32_t *row, const float *s, float *t)
+{
+    for (uint32_t i = 0; i < shape->n_experts; i++)
+        t[i] = -INFINITY;
+    for (uint32_t i = 0; i < shape->row; i++)
+        t[row[i]] = s[row[i]];
 }
 
 static float ref_group_score(const float *t, uint32_t size)
@@ -160,8 +170,10 @@ int router_ref(const void *self, const void *what, struct host *h)
             ref_softmax_token(shape, call->factors ? host_floats(call->factors) : NULL, logits, &room, idx,
                               weights);
         } else {
-            ref_scores(shape, host_floats(call->bias), logits, s, t);
+            ref_scores(shape, call->table ? NULL : host_floats(call->bias), logits, s, t);
             ref_drop_groups(shape, t, t + shape->n_experts);
+            if (call->table)
+                ref_keep_row(shape, router_row(shape, call, i), s, t);
             ref_sigmoid_token(shape, s, t, &room, idx, weights);
         }
         ref_spread_nan(shape, logits, weights);

@@ -6,7 +6,9 @@
  *            group's score is the sum of its two largest t. The keep_groups best groups stay, and the top_k
  *            largest t among their experts are chosen. Weights are s * scale, with norm s / (sum of the
  *            chosen s + 1e-20) * scale. (The bias-corrected choice of DeepSeek-V3, arXiv 2412.19437, section
- *            2.1.2.)
+ *            2.1.2.) With softplus s = sqrt(log(1 + exp(logit))), as in DeepSeek-V4.
+ * With a table by token, which a call may have, only the table's `row` experts of the token can be chosen, by
+ * their scores without a bias; the weights are as always.
  * With a share only the chosen experts with the greatest weights stay: the fewest whose weights sum to at
  * least `share` of all the chosen ones', the first on a tie. They stand first, in the order of the choice,
  * and are weighted as if they alone had been chosen. After them idx is NO_EXPERT and weights are 0.
@@ -28,30 +30,40 @@ struct router_shape {
     bool sigmoid;                   /* the next three are for sigmoid only */
     uint32_t n_groups, keep_groups; /* n_groups 1: no choice of groups */
     float scale;
-    float share; /* softmax and sigmoid; below 1; 0: all chosen experts stay */
+    float share;   /* softmax and sigmoid; below 1; 0: all chosen experts stay */
+    bool softplus; /* sigmoid only: its scores */
+    uint32_t
+        row; /* sigmoid with one group only: columns of tables by token, at least top_k; 0: no call has one */
 };
 
 struct router {
     struct router_shape shape;
-    struct kernel kernel; /* vulkan */
+    struct kernel kernel, by_token; /* vulkan; by_token: calls with a table */
 };
 
 struct router_call {
     uint64_t logits;       /* f32 [n][stride]; each row begins with n_experts logits */
-    uint64_t bias;         /* sigmoid: f32 [n_experts] */
+    uint64_t bias;         /* sigmoid: f32 [n_experts]; unused with a table */
     uint64_t factors;      /* softmax: f32 [n_experts]; 0: none */
     uint64_t idx, weights; /* out: u32 [n][top_k], f32 [n][top_k] */
+    uint64_t table, ids;   /* u32 [vocab_size][row], different experts in a row; i32 [n]; 0: no table */
     uint32_t n, stride;
 };
 
+/* Returns the score of a logit, of a router whose experts have scores of their own. */
+double router_score(const struct router_shape *s, double logit);
+
 /* Opens the operation. ERR_UNSUPPORTED unless 1 <= top_k <= n_experts and 0 <= share < 1. For the sigmoid
  * n_groups divides n_experts, keep_groups is 1 to n_groups, and keep_groups groups hold at least top_k
- * experts. */
+ * experts; a row has top_k to n_experts experts. */
 int router_open(struct router *op, struct exec *x, const struct router_shape *shape, struct moeflux_err *e);
 void router_run(const struct router *op, struct exec *x, const struct router_call *call);
 
 /* Returns a group's score: the sum of its two largest t, or its only one. */
 float router_group_score(const float *t, uint32_t size);
+
+/* Returns the row of a call's table for token i, u32 [row], on a host. */
+const uint32_t *router_row(const struct router_shape *s, const struct router_call *call, uint32_t i);
 
 /* The implementations. */
 int router_vulkan_open(struct router *op, struct exec *x, struct moeflux_err *e);

@@ -7,12 +7,20 @@ int router_vulkan_open(struct router *op, struct exec *x, struct moeflux_err *e)
 {
     const struct router_shape *s = &op->shape;
     uint32_t subgroup = exec_get_caps(x).subgroup_size;
-    const uint32_t spec[] = {subgroup, div_up(s->n_experts, subgroup), div_up(s->top_k, subgroup),
-                             s->share > 0, s->n_groups};
-    return s->sigmoid
-               ? exec_kernel(x, &op->kernel, "router_sigmoid", sizeof(struct router_sigmoid_args), spec, 5, e)
-               : exec_kernel(x, &op->kernel, "router_softmax", sizeof(struct router_softmax_args), spec, 4,
-                             e);
+    uint32_t spec[] = {subgroup,
+                       div_up(s->n_experts, subgroup),
+                       div_up(s->top_k, subgroup),
+                       s->share > 0,
+                       s->n_groups,
+                       s->softplus,
+                       false};
+    if (!s->sigmoid)
+        return exec_kernel(x, &op->kernel, "router_softmax", sizeof(struct router_softmax_args), spec, 4, e);
+    int rc = exec_kernel(x, &op->kernel, "router_sigmoid", sizeof(struct router_sigmoid_args), spec, 7, e);
+    spec[6] = true;
+    return rc < 0 || s->row == 0 ? rc
+                                 : exec_kernel(x, &op->by_token, "router_sigmoid",
+                                               sizeof(struct router_sigmoid_args), spec, 7, e);
 }
 
 static void run_groups(const struct router *op, struct exec *x, const struct router_call *call)
@@ -21,6 +29,9 @@ static void run_groups(const struct router *op, struct exec *x, const struct rou
                                           .bias = call->bias,
                                           .idx = call->idx,
                                           .weights = call->weights,
+                                          .ids = call->ids,
+                                          .table = call->table,
+                                          .row = op->shape.row,
                                           .n = call->n,
                                           .stride = call->stride,
                                           .n_experts = op->shape.n_experts,
@@ -30,7 +41,7 @@ static void run_groups(const struct router *op, struct exec *x, const struct rou
                                           .norm = op->shape.norm,
                                           .scale = op->shape.scale,
                                           .share = op->shape.share};
-    exec_dispatch(x, &op->kernel, &a, call->n, 1, 1);
+    exec_dispatch(x, call->table ? &op->by_token : &op->kernel, &a, call->n, 1, 1);
 }
 
 void router_vulkan(const void *self, const void *what, struct exec *x)

@@ -1,4 +1,8 @@
 /* The native implementation of streams.h. A block of work is some channels, or one stream, of one token. */
+#include <math.h>
+#include <string.h>
+
+#include "args.h"
 #include "base/mem.h"
 #include "cpu/team.h"
 #include "ops/loops.h"
@@ -12,7 +16,7 @@ struct job {
     const struct loops *loops;
     const void *call;
     uint32_t pieces;
-    float *weights; /* PIECE floats a thread */
+    float *weights; /* PIECE floats a thread; join: STREAMS_PIECE a stream; collapse: n_streams a token */
 };
 
 static void norm_stream(void *ctx, uint32_t i, uint32_t thread)
@@ -82,5 +86,143 @@ int streams_mix_cpu(const void *self, const void *what, struct host *h)
     j.weights = host_scratch(h, (uint64_t)team_n_threads(h->team) * PIECE, sizeof *j.weights);
     if (j.weights)
         team_for(h->team, ((const struct streams_mix_call *)what)->n * j.pieces, mix_piece, &j);
+    return host_error(h);
+}
+
+/* Adds to the piece of all streams: x_k = post_k add + sum_j comb_jk x_j. old: room for the piece. */
+static void join_channels(const struct job *j, uint64_t t, uint32_t first, uint32_t n, float *old)
+{
+    const struct streams_shape *s = j->shape;
+    const struct streams_join_call *c = j->call;
+    const float *by = host_floats(c->by) + t * c->by_stride;
+    float *x = host_floats_mut(c->x) + t * s->n_streams * s->hidden + first;
+    for (uint32_t i = 0; i < s->n_streams; i++)
+        memcpy(old + (uint64_t)i * STREAMS_PIECE, x + (uint64_t)i * s->hidden, n * sizeof *x);
+    for (uint32_t k = 0; k < s->n_streams; k++) {
+        float *to = x + (uint64_t)k * s->hidden;
+        memset(to, 0, n * sizeof *to);
+        j->loops->add_scaled(to, host_floats(c->add) + t * s->hidden + first, by[k], n);
+        for (uint32_t i = 0; i < s->n_streams; i++)
+            j->loops->add_scaled(to, old + (uint64_t)i * STREAMS_PIECE, by[s->n_streams * (1 + i) + k], n);
+    }
+}
+
+static void join_piece(void *ctx, uint32_t i, uint32_t thread)
+{
+    const struct job *j = ctx;
+    const struct streams_shape *s = j->shape;
+    const struct streams_join_call *c = j->call;
+    uint64_t t = i / j->pieces;
+    uint32_t first = i % j->pieces * STREAMS_PIECE, n = (uint32_t)size_min(STREAMS_PIECE, s->hidden - first);
+    if (c->add)
+        join_channels(j, t, first, n, j->weights + (uint64_t)thread * s->n_streams * STREAMS_PIECE);
+    float sum = 0;
+    for (uint32_t k = 0; c->squares && k < s->n_streams; k++)
+        sum += j->loops->squares(host_floats(c->x) + (t * s->n_streams + k) * s->hidden + first, n);
+    if (c->squares)
+        host_floats_mut(c->squares)[i] = sum;
+}
+
+int streams_join_cpu(const void *self, const void *what, struct host *h)
+{
+    struct job j = {.shape = &((const struct streams *)self)->shape, .loops = loops_of(h), .call = what};
+    j.pieces = streams_n_squares(j.shape->hidden);
+    j.weights = host_scratch(h, (uint64_t)team_n_threads(h->team) * j.shape->n_streams * STREAMS_PIECE,
+                             sizeof *j.weights);
+    if (j.weights)
+        team_for(h->team, ((const struct streams_join_call *)what)->n * j.pieces, join_piece, &j);
+    return host_error(h);
+}
+
+/* Divides the n numbers m[step * i] by their sum + floor. */
+static void share(float *m, uint32_t n, uint32_t step, float floor)
+{
+    float sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += m[i * step];
+    for (uint32_t i = 0; i < n; i++)
+        m[i * step] /= sum + floor;
+}
+
+/* Makes logits [n][n] a doubly stochastic matrix. */
+static void sinkhorn(const struct job *j, float *m)
+{
+    uint32_t n = j->shape->n_streams;
+    float floor = j->shape->floor;
+    for (uint32_t i = 0; i < n; i++) {
+        float *row = m + i * n, top = row[0];
+        for (uint32_t k = 1; k < n; k++)
+            top = fmaxf(top, row[k]);
+        j->loops->exp_below(row, n, top, row);
+        share(row, n, 1, 0);
+        for (uint32_t k = 0; k < n; k++)
+            row[k] += floor;
+    }
+    for (uint32_t turn = 0; turn < j->shape->iterations; turn++) {
+        for (uint32_t i = 0; turn > 0 && i < n; i++)
+            share(m + i * n, n, 1, floor);
+        for (uint32_t k = 0; k < n; k++)
+            share(m + k, n, n, floor);
+    }
+}
+
+/* Computes the weights of token t from its products: those of the collapse into pre, the others in place. */
+static void collapse_weights(const struct job *j, uint64_t t, float *pre)
+{
+    const struct streams_shape *s = j->shape;
+    const struct streams_collapse_call *c = j->call;
+    uint32_t n = s->n_streams, n_squares = streams_n_squares(s->hidden);
+    float *low = host_floats_mut(c->low) + t * c->stride, sum = 0;
+    const float *scale = host_floats(c->scale), *base = host_floats(c->base);
+    for (uint32_t p = 0; p < n_squares; p++)
+        sum += host_floats(c->squares)[t * n_squares + p];
+    float factor = 1 / sqrtf(sum / (float)(n * s->hidden) + s->eps);
+    for (uint32_t i = 0; i < n; i++)
+        pre[i] = low[i] * factor * scale[0] + base[i];
+    j->loops->sigmoid(pre, n, pre);
+    for (uint32_t i = 0; i < n; i++)
+        pre[i] += s->floor;
+    if (!c->joins)
+        return;
+    for (uint32_t i = n; i < streams_n_low(n, true); i++)
+        low[i] = low[i] * factor * scale[i < 2 * n ? 1 : 2] + base[i];
+    j->loops->sigmoid(low + n, n, low + n);
+    for (uint32_t i = n; i < 2 * n; i++)
+        low[i] *= 2;
+    sinkhorn(j, low + 2 * (uint64_t)n);
+}
+
+static void weigh_token(void *ctx, uint32_t t, uint32_t thread)
+{
+    const struct job *j = ctx;
+    (void)thread;
+    collapse_weights(j, t, j->weights + (uint64_t)t * j->shape->n_streams);
+}
+
+static void collapse_piece(void *ctx, uint32_t i, uint32_t thread)
+{
+    const struct job *j = ctx;
+    const struct streams_shape *s = j->shape;
+    const struct streams_collapse_call *c = j->call;
+    uint64_t t = i / j->pieces;
+    uint32_t first = i % j->pieces * STREAMS_PIECE, n = (uint32_t)size_min(STREAMS_PIECE, s->hidden - first);
+    float *dst = host_floats_mut(c->dst) + t * s->hidden + first;
+    (void)thread;
+    memset(dst, 0, n * sizeof *dst);
+    for (uint32_t k = 0; k < s->n_streams; k++)
+        j->loops->add_scaled(dst, host_floats(c->x) + (t * s->n_streams + k) * s->hidden + first,
+                             c->low ? j->weights[t * s->n_streams + k] : 1 / (float)s->n_streams, n);
+}
+
+int streams_collapse_cpu(const void *self, const void *what, struct host *h)
+{
+    const struct streams_collapse_call *c = what;
+    struct job j = {.shape = &((const struct streams *)self)->shape, .loops = loops_of(h), .call = what};
+    j.pieces = streams_n_squares(j.shape->hidden);
+    j.weights = host_scratch(h, (uint64_t)c->n * j.shape->n_streams, sizeof *j.weights);
+    if (j.weights && c->low)
+        team_for(h->team, c->n, weigh_token, &j);
+    if (j.weights)
+        team_for(h->team, c->n * j.pieces, collapse_piece, &j);
     return host_error(h);
 }

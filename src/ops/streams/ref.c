@@ -1,6 +1,8 @@
 /* The reference implementation of streams.h. */
 #include <math.h>
+#include <stddef.h>
 
+#include "args.h"
 #include "ops/ref.h"
 #include "ops/streams/streams.h"
 
@@ -51,5 +53,116 @@ int streams_mix_ref(const void *self, const void *what, struct host *h)
             }
             host_floats_mut(c->dst)[(uint64_t)t * s->hidden + k] = (float)(sum / s->n_streams);
         }
+    return host_error(h);
+}
+
+int streams_join_ref(const void *self, const void *what, struct host *h)
+{
+    const struct streams_shape *s = &((const struct streams *)self)->shape;
+    const struct streams_join_call *c = what;
+    uint32_t n = s->n_streams, n_squares = streams_n_squares(s->hidden);
+    double *old = host_scratch(h, n, sizeof *old);
+    for (uint64_t t = 0; old && t < c->n; t++) {
+        float *x = host_floats_mut(c->x) + t * n * s->hidden;
+        const float *by = c->add ? host_floats(c->by) + t * c->by_stride : NULL;
+        for (uint32_t k = 0; by && k < s->hidden; k++) {
+            for (uint32_t j = 0; j < n; j++)
+                old[j] = (double)x[(uint64_t)j * s->hidden + k];
+            for (uint32_t i = 0; i < n; i++) {
+                double sum = (double)by[i] * (double)host_floats(c->add)[t * s->hidden + k];
+                for (uint32_t j = 0; j < n; j++)
+                    sum += (double)by[n + j * n + i] * old[j];
+                x[(uint64_t)i * s->hidden + k] = (float)sum;
+            }
+        }
+        for (uint32_t p = 0; c->squares && p < n_squares; p++) {
+            double sum = 0;
+            for (uint32_t k = p * STREAMS_PIECE; k < s->hidden && k < (p + 1) * STREAMS_PIECE; k++)
+                for (uint32_t i = 0; i < n; i++)
+                    sum += (double)x[(uint64_t)i * s->hidden + k] * (double)x[(uint64_t)i * s->hidden + k];
+            host_floats_mut(c->squares)[t * n_squares + p] = (float)sum;
+        }
+    }
+    return host_error(h);
+}
+
+/* Divides the n numbers m[step * i] by their sum + floor. */
+static void ref_share(double *m, uint32_t n, uint32_t step, double floor)
+{
+    double sum = floor;
+    for (uint32_t i = 0; i < n; i++)
+        sum += m[i * step];
+    for (uint32_t i = 0; i < n; i++)
+        m[i * step] /= sum;
+}
+
+/* Makes logits [n][n] a doubly stochastic matrix. */
+static void ref_sinkhorn(const struct streams_shape *s, double *m)
+{
+    uint32_t n = s->n_streams;
+    double floor = (double)s->floor;
+    for (uint32_t j = 0; j < n; j++) {
+        double *row = m + (uint64_t)j * n, top = row[0];
+        for (uint32_t k = 1; k < n; k++)
+            top = fmax(top, row[k]);
+        for (uint32_t k = 0; k < n; k++)
+            row[k] = exp(row[k] - top);
+        ref_share(row, n, 1, 0);
+        for (uint32_t k = 0; k < n; k++)
+            row[k] += floor;
+    }
+    for (uint32_t i = 0; i < s->iterations; i++) {
+        for (uint32_t j = 0; i > 0 && j < n; j++)
+            ref_share(m + (uint64_t)j * n, n, 1, floor);
+        for (uint32_t k = 0; k < n; k++)
+            ref_share(m + k, n, n, floor);
+    }
+}
+
+/* Computes a token's weights of the collapse into pre; those of the join are written over `low`. */
+static void ref_weights(const struct streams_shape *s, const struct streams_collapse_call *c, uint64_t t,
+                        double *pre, double *matrix)
+{
+    uint32_t n = s->n_streams, n_squares = streams_n_squares(s->hidden);
+    float *low = host_floats_mut(c->low) + t * c->stride;
+    const float *scale = host_floats(c->scale), *base = host_floats(c->base);
+    double sum = 0;
+    for (uint32_t p = 0; p < n_squares; p++)
+        sum += (double)host_floats(c->squares)[t * n_squares + p];
+    double factor = 1 / sqrt(sum / ((double)n * s->hidden) + (double)s->eps);
+    for (uint32_t i = 0; i < streams_n_low(n, c->joins); i++) {
+        uint32_t part = i < n ? 0 : i < 2 * n ? 1 : 2;
+        double logit = (double)low[i] * factor * (double)scale[part] + (double)base[i];
+        if (part == 0)
+            pre[i] = ref_sigmoid(logit) + (double)s->floor;
+        else if (part == 1)
+            low[i] = (float)(2 * ref_sigmoid(logit));
+        else
+            matrix[i - 2 * n] = logit;
+    }
+    if (!c->joins)
+        return;
+    ref_sinkhorn(s, matrix);
+    for (uint32_t i = 0; i < n * n; i++)
+        low[2 * n + i] = (float)matrix[i];
+}
+
+int streams_collapse_ref(const void *self, const void *what, struct host *h)
+{
+    const struct streams_shape *s = &((const struct streams *)self)->shape;
+    const struct streams_collapse_call *c = what;
+    double pre[STREAMS_MOST_JOINED], matrix[STREAMS_MOST_JOINED * STREAMS_MOST_JOINED];
+    for (uint64_t t = 0; t < c->n; t++) {
+        for (uint32_t i = 0; i < s->n_streams; i++)
+            pre[i] = 1.0 / s->n_streams;
+        if (c->low)
+            ref_weights(s, c, t, pre, matrix);
+        for (uint32_t k = 0; k < s->hidden; k++) {
+            double sum = 0;
+            for (uint32_t i = 0; i < s->n_streams; i++)
+                sum += pre[i] * (double)host_floats(c->x)[(t * s->n_streams + i) * s->hidden + k];
+            host_floats_mut(c->dst)[t * s->hidden + k] = (float)sum;
+        }
+    }
     return host_error(h);
 }

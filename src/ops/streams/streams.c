@@ -2,6 +2,7 @@
 
 #include <string.h>
 
+#include "args.h"
 #include "base/err.h"
 #include "exec/host.h"
 
@@ -22,12 +23,25 @@ static const struct op mix_op = {.name = "streams_mix",
                                  .cpu = streams_mix_cpu,
                                  .reference = streams_mix_ref};
 
+static const struct op join_op = {.name = "streams_join",
+                                  .vulkan = streams_join_vulkan,
+                                  .cpu = streams_join_cpu,
+                                  .reference = streams_join_ref};
+static const struct op collapse_op = {.name = "streams_collapse",
+                                      .vulkan = streams_collapse_vulkan,
+                                      .cpu = streams_collapse_cpu,
+                                      .reference = streams_collapse_ref};
+
 int streams_open(struct streams *op, struct exec *x, const struct streams_shape *s, struct moeflux_err *e)
 {
     *op = (struct streams){.shape = *s};
     if (s->n_streams == 0 || s->hidden == 0 || s->hidden % 4)
         return err_set(e, ERR_UNSUPPORTED, "residual: %u streams of %u channels, expected a multiple of 4",
                        s->n_streams, s->hidden);
+    if (s->iterations > 0 && s->n_streams > STREAMS_MOST_JOINED)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "residual: %u streams in a doubly stochastic mix, expected up to %d", s->n_streams,
+                       STREAMS_MOST_JOINED);
     return exec_get_caps(x).is_host ? 0 : streams_vulkan_open(op, x, e);
 }
 
@@ -49,6 +63,21 @@ void streams_low_run(const struct streams *op, struct exec *x, const struct stre
 void streams_mix_run(const struct streams *op, struct exec *x, const struct streams_mix_call *call)
 {
     exec_op(x, &mix_op, op, call);
+}
+
+void streams_join_run(const struct streams *op, struct exec *x, const struct streams_join_call *call)
+{
+    exec_op(x, &join_op, op, call);
+}
+
+void streams_collapse_run(const struct streams *op, struct exec *x, const struct streams_collapse_call *call)
+{
+    exec_op(x, &collapse_op, op, call);
+}
+
+uint32_t streams_n_squares(uint32_t hidden)
+{
+    return STREAMS_PIECES(hidden);
 }
 
 int streams_begin_host(const void *self, const void *what, struct host *h)

@@ -11,8 +11,15 @@ int streams_vulkan_open(struct streams *op, struct exec *x, struct moeflux_err *
     uint32_t most = caps.max_workgroup - caps.max_workgroup % caps.subgroup_size;
     uint32_t group = (uint32_t)size_min(size_round_up(WORKGROUP, caps.subgroup_size), most);
     const uint32_t spec[] = {caps.subgroup_size, group, div_up(op->shape.hidden / 4, group)};
+    const uint32_t joined[] = {caps.subgroup_size, group, op->shape.n_streams};
     op->gpu.workgroup = group;
     int rc = exec_kernel(x, &op->gpu.begin, "streams_begin", sizeof(struct streams_begin_args), spec, 2, e);
+    if (rc == 0 && op->shape.iterations > 0) {
+        rc = exec_kernel(x, &op->gpu.join, "streams_join", sizeof(struct streams_join_args), joined, 3, e);
+        return rc < 0 ? rc
+                      : exec_kernel(x, &op->gpu.collapse, "streams_collapse",
+                                    sizeof(struct streams_collapse_args), joined, 3, e);
+    }
     if (rc == 0)
         rc = exec_kernel(x, &op->gpu.norm, "streams_norm", sizeof(struct streams_norm_args), spec, 3, e);
     if (rc == 0)
@@ -68,4 +75,38 @@ void streams_mix_vulkan(const void *self, const void *what, struct exec *x)
                                        .hidden = op->shape.hidden,
                                        .n_streams = op->shape.n_streams};
     exec_dispatch(x, &op->gpu.mix, &a, div_up(op->shape.hidden / 4, op->gpu.workgroup), c->n, 1);
+}
+
+void streams_join_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct streams *op = self;
+    const struct streams_join_call *c = what;
+    const struct streams_join_args a = {.x = c->x,
+                                        .add = c->add,
+                                        .by = c->by,
+                                        .squares = c->squares,
+                                        .n = c->n,
+                                        .hidden = op->shape.hidden,
+                                        .by_stride = c->by_stride};
+    exec_dispatch(x, &op->gpu.join, &a, STREAMS_PIECES(op->shape.hidden), c->n, 1);
+}
+
+void streams_collapse_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct streams *op = self;
+    const struct streams_collapse_call *c = what;
+    const struct streams_collapse_args a = {.x = c->x,
+                                            .squares = c->squares,
+                                            .low = c->low,
+                                            .scale = c->scale,
+                                            .base = c->base,
+                                            .dst = c->dst,
+                                            .n = c->n,
+                                            .hidden = op->shape.hidden,
+                                            .stride = c->stride,
+                                            .joins = c->joins,
+                                            .eps = op->shape.eps,
+                                            .floor = op->shape.floor,
+                                            .iterations = op->shape.iterations};
+    exec_dispatch(x, &op->gpu.collapse, &a, STREAMS_PIECES(op->shape.hidden) + c->joins, c->n, 1);
 }

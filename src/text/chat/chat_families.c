@@ -83,6 +83,56 @@ static const char deepseek32[] =
     "{{- '</" DSML "invoke>\\n' }}{%- endfor %}"
     "{{- '</" DSML "function_calls>' }}{%- endif %}"
     "{{- '" SENTENCE "' }}{%- endif %}{%- endfor %}";
+
+/* DeepSeek-V4's. Thinking before the last question is left out unless tools are used. */
+static const char deepseek4[] =
+    "{%- set thinks = thinking if thinking is defined else enable_thinking if enable_thinking is defined %}"
+    "{%- set ns = namespace(system='', n=0, last=-1, keeps=tools or false, in_user=false) %}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'system' %}"
+    "{%- set ns.system = ns.system + ('\\n\\n' if ns.n else '') + (m.content or '') %}{%- set ns.n = 1 %}"
+    "{%- elif m.role != 'assistant' %}"
+    "{%- set ns.last = loop.index0 %}{%- set ns.keeps = ns.keeps or m.role == 'tool' %}"
+    "{%- endif %}{%- endfor %}"
+    "{{- bos_token + ns.system }}"
+    "{%- if tools %}"
+    "{{- ('\\n\\n' if ns.system else '') + '## Tools\\n\\n"
+    "You have access to a set of tools to help answer the user\\'s question. You can invoke tools by writing "
+    "a \"<" DSML "tool_calls>\" block like the following:\\n\\n<" DSML "tool_calls>\\n"
+    DSML_INVOKE("TOOL_NAME", "<" DSML "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">"
+                "$PARAMETER_VALUE</" DSML "parameter>\\n")
+    DSML_INVOKE("TOOL_NAME2", "")
+    "</" DSML "tool_calls>\\n\\n"
+    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, "
+    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\\n\\n"
+    "If thinking_mode is enabled (triggered by " THINK_OPEN "), you MUST output your complete reasoning "
+    "inside " THINK_OPEN "..." THINK_CLOSE " BEFORE any tool calls or final response.\\n\\n"
+    "Otherwise, output directly after " THINK_CLOSE " with tool calls or final response.\\n\\n"
+    "### Available Tool Schemas\\n\\n' }}"
+    "{%- for t in tools if t.type == 'function' %}{{- t.function | tojson + '\\n' }}{%- endfor %}"
+    "{{- '\\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls."
+    "\\n' }}"
+    "{%- endif %}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'assistant' %}"
+    "{%- set ns.in_user = false %}"
+    "{{- '" ASSISTANT "' + ('" THINK_OPEN "' + (m.reasoning_content or '') if thinks and (ns.keeps or "
+    "loop.index0 > ns.last) else '') + '" THINK_CLOSE "' + (m.content or '') }}"
+    "{%- if m.tool_calls %}{{- '\\n\\n<" DSML "tool_calls>\\n' }}"
+    "{%- for c in m.tool_calls %}{{- '<" DSML "invoke name=\"' + c.function.name + '\">\\n' }}"
+    "{%- for k, v in c.function.arguments.items() %}"
+    "{{- '<" DSML "parameter name=\"' + k + '\" string=\"' + ('true\">' + v if v is string else 'false\">' + "
+    "v | tojson) + '</" DSML "parameter>\\n' }}{%- endfor %}"
+    "{{- ('' if c.function.arguments else '\\n') + '</" DSML "invoke>\\n' }}{%- endfor %}"
+    "{{- '</" DSML "tool_calls>' }}{%- endif %}"
+    "{{- '" SENTENCE "' }}"
+    "{%- elif m.role != 'system' %}"
+    "{{- '\\n\\n' if ns.in_user else '" USER "' }}"
+    "{%- set ns.in_user = true %}"
+    "{{- '<tool_result>' + (m.content or '') + '</tool_result>' if m.role == 'tool' else m.content or '' }}"
+    "{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '" ASSISTANT "' + ('" THINK_OPEN "' if thinks else '" THINK_CLOSE
+    "') }}{%- endif %}";
 /* clang-format on */
 
 static const struct chat_family families[] = {
@@ -100,6 +150,7 @@ static const struct chat_family families[] = {
                                         "{{- '" THINK_OPEN "\\n\\n" THINK_CLOSE "\\n\\n' }}"
                                         "{%- endif %}{%- endif %}"},
     {"deepseek-v3.2", USER, SENTENCE, deepseek32},
+    {"deepseek-v4", USER, SENTENCE, deepseek4},
 };
 
 const struct chat_family *chat_family_find(const char *name)
