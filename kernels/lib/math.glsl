@@ -78,14 +78,19 @@ float gelu(float x)
     return x * sigmoid(1.59576912 * (x + 0.044715 * x * x * x));
 }
 
-// Returns an activation from its gate's and its up row's product; limit: below 0 a clamp, negated; 0: none;
-// LIMIT_GELU: GELU in place of SiLU (ops/experts/experts.h).
+// Returns an activation from its gate's and its up row's product; limit: below 0 a clamp, negated, times
+// LIMIT_INNER if it bounds the gate before SiLU; 0: none; LIMIT_GELU: GELU in place of SiLU
+// (ops/experts/experts.h).
 float gated(float g, float u, float limit)
 {
     if (limit == 0.0)
         return silu(g) * u;
     if (limit == LIMIT_GELU)
         return gelu(g) * u;
+    if (limit < -1.0e7) {
+        limit /= LIMIT_INNER;
+        return silu(min(g, -limit)) * clamp(u, limit, -limit);
+    }
     if (limit < 0.0)
         return min(silu(g), -limit) * clamp(u, limit, -limit);
     g = min(g, limit);

@@ -53,7 +53,8 @@ static int dense_open(void **self, const struct part_room *room, const struct pa
     d->room = room;
     d->inner = p->dense.inner;
     d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
-    int rc = d->layers ? swiglu_open(&d->swiglu, room->exec, room->config->gelu, e) : ERR_MEMORY;
+    const struct swiglu_shape act = {room->config->gelu, p->dense.clamp, room->config->clamps_gates};
+    int rc = d->layers ? swiglu_open(&d->swiglu, room->exec, &act, e) : ERR_MEMORY;
     if (rc < 0) {
         dense_close(d);
         *self = NULL;

@@ -121,7 +121,8 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .limit = c->swiglu_limit,
                                   .gelu = c->gelu,
                                   .clamp = layer->clamp,
-                                  .shared_clamp = layer->shared_clamp};
+                                  .shared_clamp = layer->shared_clamp,
+                                  .clamps_gates = c->clamps_gates};
 }
 
 int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e)

@@ -6,7 +6,7 @@
 #include "model/config.h"
 #include "model/fused.h"
 
-enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 16 };
+enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 18 };
 
 struct part_tensor {
     char name[PART_TENSOR_NAME]; /* below "model.layers.N."; a matrix's base name, or a vector's whole name */
@@ -58,11 +58,13 @@ enum latent_tensor {
     LATENT_EMBED_Q,
     LATENT_UNEMBED,
     LATENT_OUT,
-    LATENT_INDEX_Q, /* the indexer's queries, its key, the weights of its heads */
+    LATENT_INDEX_Q, /* the indexer's queries, its key, a pooled key's gates, the weights of its heads */
     LATENT_INDEX_K,
+    LATENT_INDEX_POOL_GATE,
     LATENT_INDEX_WEIGHTS,
     LATENT_INDEX_K_NORM,
     LATENT_INDEX_K_BIAS,
+    LATENT_INDEX_POOL_BIAS,
 };
 enum dense_tensor { DENSE_GATE, DENSE_UP, DENSE_DOWN };
 enum experts_tensor {

@@ -38,8 +38,10 @@ struct loops {
     /* out[c] = g sigmoid(alpha g) (u + 1), g = min(gate[c], limit), u = up[c] clamped to -limit .. limit */
     void (*swiglu_limited)(const float *gate, const float *up, uint32_t n, float alpha, float limit,
                            float *out);
-    /* out[c] = min(silu(gate[c]), clamp) u, u = up[c] clamped to -clamp .. clamp */
-    void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float clamp, float *out);
+    /* out[c] = min(silu(gate[c]), clamp) u, u = up[c] clamped to -clamp .. clamp; is_inner: silu(min(gate[c],
+     * clamp)) u */
+    void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float clamp, bool is_inner,
+                           float *out);
     /* out[c] = sigmoid(x[c]) */
     void (*sigmoid)(const float *x, uint32_t n, float *out);
     /* out[c] = exp(x[c] - top) */

@@ -98,12 +98,14 @@ static void swiglu_limited_loop(const float *gate, const float *up, uint32_t n, 
     }
 }
 
-static void swiglu_clamped_loop(const float *gate, const float *up, uint32_t n, float clamp, float *out)
+static void swiglu_clamped_loop(const float *gate, const float *up, uint32_t n, float clamp, bool is_inner,
+                                float *out)
 {
     struct vec most = vec_set1(clamp), least = vec_set1(-clamp);
     for (uint32_t c = 0; c < n; c += VEC_LANES) {
         /* The order of the operands keeps a NaN a NaN. */
-        struct vec g = vec_min(most, math_silu(load_some(gate + c, n - c)));
+        struct vec g = load_some(gate + c, n - c);
+        g = is_inner ? math_silu(vec_min(most, g)) : vec_min(most, math_silu(g));
         struct vec u = vec_max(least, vec_min(most, load_some(up + c, n - c)));
         store_some(out + c, vec_mul(g, u), n - c);
     }

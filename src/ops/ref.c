@@ -66,6 +66,14 @@ double ref_silu(double x)
     return x * ref_sigmoid(x);
 }
 
+double ref_swiglu(double g, double u, double clamp, bool is_inner)
+{
+    if (clamp <= 0)
+        return ref_silu(g) * u;
+    u = fmax(fmin(u, clamp), -clamp);
+    return is_inner ? ref_silu(fmin(g, clamp)) * u : fmin(ref_silu(g), clamp) * u;
+}
+
 double ref_gelu(double x)
 {
     const double root = 0.79788456080286535588; /* sqrt(2 / pi) */

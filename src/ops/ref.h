@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_OPS_REF_H
 #define MOEFLUX_OPS_REF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "exec/host.h"
@@ -17,6 +18,8 @@ void ref_norm(const float *x, const float *norm, uint32_t n, double eps, double 
 void ref_unit(const double *x, uint32_t n, double eps, double *out);
 double ref_sigmoid(double x);
 double ref_silu(double x);
+/* Returns silu(g) u with both clamped; is_inner: g before SiLU; clamp 0: none (experts/experts.h). */
+double ref_swiglu(double g, double u, double clamp, bool is_inner);
 /* Returns GELU in its approximation by tanh. */
 double ref_gelu(double x);
 

@@ -5,12 +5,14 @@
 int swiglu_ref(const void *self, const void *what, struct host *h)
 {
     const struct swiglu_call *call = what;
-    bool gelu = ((const struct swiglu *)self)->gelu;
+    const struct swiglu_shape *s = &((const struct swiglu *)self)->shape;
     for (uint32_t t = 0; t < call->n; t++) {
         const float *gate = host_floats(call->src) + 2 * (uint64_t)t * call->inner, *up = gate + call->inner;
         float *dst = host_floats_mut(call->dst) + (uint64_t)t * call->inner;
         for (uint32_t c = 0; c < call->inner; c++)
-            dst[c] = (float)((gelu ? ref_gelu : ref_silu)((double)gate[c]) * (double)up[c]);
+            dst[c] = (float)(s->gelu ? ref_gelu((double)gate[c]) * (double)up[c]
+                                     : ref_swiglu((double)gate[c], (double)up[c], (double)s->clamp,
+                                                  s->clamps_gates));
     }
     return host_error(h);
 }

@@ -25,7 +25,7 @@ struct moe_shape {
     bool drops;   /* tokens have from one to top_k experts */
     /* Paths for few tokens: the operation itself makes the shared rows, or chooses the experts. */
     bool makes_shared, chooses, plain_weights;
-    bool biased, gelu;
+    bool biased, gelu, clamps_gates;
     bool is_rest, is_long; /* kernel_test.h */
 };
 
@@ -72,7 +72,8 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .limit = c->limit,
                               .gelu = c->gelu,
                               .clamp = c->clamp,
-                              .shared_clamp = c->shared_clamp};
+                              .shared_clamp = c->shared_clamp,
+                              .clamps_gates = c->clamps_gates};
     uint64_t n = (uint64_t)c->inner * c->hidden;
     *bytes = 0;
     place_part(s.up_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
@@ -248,6 +249,7 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              c->biased && c->limit > 0        ? " biased, limited"
              : c->biased                      ? " biased"
              : c->gelu                        ? " GELU"
+             : c->clamps_gates                ? " clamped gates"
              : c->clamp + c->shared_clamp > 0 ? " clamped"
              : m->apart                       ? " apart"
                                               : "",
@@ -498,6 +500,14 @@ static void clamped_cases(struct kernel_test *l)
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.5f,
          .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f,
+         .clamps_gates = true},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 2, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.5f,
+         .makes_shared = true, .shared_up_format = FORMAT_Q4, .clamps_gates = true},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.5f,
+         .clamps_gates = true},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f,
+         .clamps_gates = true},
         {6, 2, 64, 64, 64, FORMAT_Q8, 20, .clamp = 0.5f, .is_rest = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)

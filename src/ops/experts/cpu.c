@@ -233,7 +233,7 @@ static void swiglu(const struct job *j, const float *gate, const float *up, uint
                    float *out)
 {
     if (clamp > 0)
-        j->loops->swiglu_clamped(gate, up, n, clamp, out);
+        j->loops->swiglu_clamped(gate, up, n, clamp, j->shape->clamps_gates, out);
     else
         j->loops->swiglu(gate, up, n, out);
 }

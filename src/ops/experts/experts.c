@@ -36,7 +36,12 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
 
 float experts_limit(const struct experts_shape *s)
 {
-    return s->gelu ? LIMIT_GELU : s->clamp > 0 ? -s->clamp : s->limit;
+    return s->gelu ? LIMIT_GELU : s->clamp > 0 ? -experts_clamp(s, s->clamp) : s->limit;
+}
+
+float experts_clamp(const struct experts_shape *s, float clamp)
+{
+    return s->clamps_gates ? clamp * LIMIT_INNER : clamp;
 }
 
 /* After the activations there is space for the experts' addresses. */

@@ -5,8 +5,8 @@
  *            -limit .. limit
  *          with GELU: act = gelu(gate_e p) * (up_e p), gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715
  *            x^3))) / 2
- *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; the shared
- *            expert may have another one
+ *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; or, if it
+ *            bounds the gate, act = silu(min(gate_e p, c)) u; the shared expert may have another clamp
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down act(g_t, u_t), where act(g, u) is
  *          silu(g) u, or with shared_clamp the clamped one
  * With a router, up first chooses the experts as router.h says.
@@ -57,6 +57,7 @@ struct experts_shape {
     float limit;               /* 0: none */
     bool gelu;                 /* excludes a limit */
     float clamp, shared_clamp; /* of the routed experts, of the shared one; exclude limit and gelu; 0: none */
+    bool clamps_gates;         /* clamps bound the gate before SiLU */
 };
 
 #define EXPERTS_ALPHA 1.702 /* the alpha of an act with a limit */
@@ -139,6 +140,9 @@ struct experts_call {
 
 /* Returns the routed experts' activation as a constant of kernels (kernels/lib/math.glsl, gated). */
 float experts_limit(const struct experts_shape *s);
+
+/* Returns a clamp as a constant of kernels. */
+float experts_clamp(const struct experts_shape *s, float clamp);
 
 /* Return the floats of a token's row of act; of its activations only, which the experts' addresses follow. */
 uint64_t experts_act_row(const struct experts_shape *s);

@@ -245,7 +245,7 @@ static void run_mix(const struct experts_grouped *op, struct exec *x, const stru
                                                  .slots = of.slots,
                                                  .from_slot = call->only_shared ? s->top_k : 0,
                                                  .end_slot = s->top_k + (of.n_shared > 0),
-                                                 .clamp = s->shared_clamp};
+                                                 .clamp = experts_clamp(s, s->shared_clamp)};
     exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + shared_inner, 4 * op->mix_group), call->n, 1);
 }
 
