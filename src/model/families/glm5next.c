@@ -101,6 +101,8 @@ static void read(struct config *c, struct json_view *v)
     config_expect(v, "index_kpool_always_select_tail", true);
     config_read_latent_heads(c, v, &full->latent);
     full->latent.eps = c->rms_eps;
+    json_view_u32_or(v, "num_key_value_heads", full->latent.n_heads, full->latent.n_heads,
+                     full->latent.n_heads);
     if (v->rc == 0 && full->latent.rope_dim != 0)
         v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: qk_rope_head_dim is %u, expected 0", v->where,
                         full->latent.rope_dim);

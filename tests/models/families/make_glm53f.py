@@ -36,7 +36,7 @@ TEXT = {
     "vocab_size": 103,
 }
 
-# Every option as published, a fourth layer of each kind less.
+# Every option as published, of four layers.
 PLAIN = TEXT | {
     "first_k_dense_replace": 3,
     "hc_eps": 1e-6,
@@ -48,19 +48,19 @@ PLAIN = TEXT | {
     "index_kpool_always_select_tail": True,
     "index_n_heads": 4,
     "index_topk": 2048,
-    "intermediate_size": 128,
+    "intermediate_size": 64,
     "kv_lora_rank": 64,
-    "layer_types": ["linear_attention"] * 3 + ["full_attention", "linear_attention"],
-    "linear_attn_config": {"gate_lower_bound": -5.0, "head_dim": 32, "num_heads": 2, "safe_gate": True,
+    "layer_types": ["linear_attention"] * 3 + ["full_attention"],
+    "linear_attn_config": {"gate_lower_bound": -5.0, "head_dim": 32, "num_heads": 1, "safe_gate": True,
                            "short_conv_kernel_size": 4},
     "n_group": 1,
-    "n_routed_experts": 9,
+    "n_routed_experts": 5,
     "n_shared_experts": 1,
     "norm_topk_prob": True,
-    "num_attention_heads": 2,
-    "num_experts_per_tok": 8,
-    "num_hidden_layers": 5,
-    "num_key_value_heads": 2,
+    "num_attention_heads": 1,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 1,
     "q_lora_rank": 64,
     "qk_nope_head_dim": 64,
     "rms_norm_eps": 1e-5,
@@ -82,22 +82,22 @@ ODD = TEXT | {
     "index_kpool": 4,
     "index_n_heads": 5,
     "index_topk": 24,
-    "indexer_types": ["full", "full", "full", "shared"],
+    "indexer_types": ["full", "full", "shared"],
     "intermediate_size": 68,
     "kv_lora_rank": 40,
-    "layer_types": ["indexed_attention", "linear_attention", "indexed_attention", "indexed_attention"],
+    "layer_types": ["linear_attention", "indexed_attention", "indexed_attention"],
     "linear_conv_kernel_dim": 3,
     "linear_head_dim": 20,
     "linear_lower_bound": None,
     "linear_num_heads": 3,
-    "mlp_layer_types": ["sparse", "dense", "sparse", "sparse"],
+    "mlp_layer_types": ["sparse", "dense", "sparse"],
     "n_group": 2,
     "n_routed_experts": 4,
     "n_shared_experts": 2,
     "norm_topk_prob": False,
     "num_attention_heads": 3,
     "num_experts_per_tok": 2,
-    "num_hidden_layers": 4,
+    "num_hidden_layers": 3,
     "num_key_value_heads": 3,
     "q_lora_rank": 36,
     "qk_nope_head_dim": 20,
@@ -108,37 +108,45 @@ ODD = TEXT | {
     "v_head_dim": 28,
 }
 
-# Two wide streams, one iteration, one pool of 64 positions, the default layers and keys.
-WIDE = TEXT | {
+# Two streams, one iteration, one pool of 64 positions, two taps. It is stored as ../gguf/glm5next.gguf alone: the rows of its
+# matrices are whole blocks.
+TWO = TEXT | {
+    "first_k_dense_replace": 3,
+    "hc_eps": 1e-6,
     "hc_mult": 2,
     "hc_sinkhorn_iters": 1,
-    "hidden_size": 128,
-    "index_head_dim": 64,
+    "hidden_size": 64,
+    "index_head_dim": 32,
     "index_kpool": 64,
     "index_n_heads": 3,
     "index_topk": 64,
     "intermediate_size": 64,
     "kv_lora_rank": 64,
-    "linear_attn_config": {"gate_lower_bound": -0.5, "head_dim": 24, "num_heads": 3, "safe_gate": False,
+    "layer_types": ["linear_attention"] * 3 + ["indexed_attention"],
+    "linear_attn_config": {"gate_lower_bound": -0.5, "head_dim": 16, "num_heads": 2, "safe_gate": False,
                            "short_conv_kernel_size": 2},
     "n_routed_experts": 3,
-    "num_attention_heads": 3,
+    "n_shared_experts": 1,
+    "norm_topk_prob": True,
+    "num_attention_heads": 2,
     "num_experts_per_tok": 1,
     "num_hidden_layers": 4,
-    "num_key_value_heads": 3,
+    "num_key_value_heads": 2,
     "q_lora_rank": 64,
     "qk_nope_head_dim": 32,
+    "rms_norm_eps": 1e-5,
+    "routed_scaling_factor": 2.5,
     "swiglu_limit": 1.5,
     "v_head_dim": 32,
 }
 
 VISION = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": 8, "image_size": 4,
           "patch_size": 2, "projection_intermediate_size": 8}
-MODELS = {"glm53f-plain": PLAIN, "glm53f-odd": ODD, "glm53f-wide": WIDE}
+MODELS = {"glm53f-plain": PLAIN, "glm53f-odd": ODD, "glm53f-two": TWO}
 PROMPTS = (1, 19, 65, 300, 2500)
 GREEDY = (8, 8, 8, 4, 2)
 STATES = 1  # tokens of the prompts whose hidden states are kept
-WHOLE = 65  # longer prompts have their last logits only
+WHOLE = 19  # longer prompts have their last logits only
 
 
 def fill(model):
