@@ -266,10 +266,9 @@ struct router_sigmoid_args {
 };
 ARGS_SIZE(router_sigmoid_args, 88);
 
-/* A limit of this value asks for GELU in place of SiLU (ops/experts/experts.h). */
-#define LIMIT_GELU (3.0e38f)
-/* A clamp of the gate before SiLU, as a limit: times this power of two, which no other clamp reaches. */
-#define LIMIT_INPUTS (18446744073709551616.0f)
+/* See ops/gating.h. GATING_INPUTS is 2^64, which no other clamp comes near. */
+#define GATING_GELU   (3.0e38f)
+#define GATING_INPUTS (18446744073709551616.0f)
 
 /* The first constant_id of the experts' own constants, after those of lib/gemv.glsl. */
 #define EXPERTS_FIRST_SPEC 12
@@ -317,7 +316,7 @@ struct experts_decode_down_args {
     U32 act_stride; /* distance between tokens' activations */
     U32 n;
     U32 first_slot, end_slot; /* slots that take part; slot top_k is the shared expert */
-    F32 clamp;                /* clamp of the shared expert's act from shared_in, see LIMIT_INPUTS; 0: none */
+    F32 gating;                /* of the shared expert from shared_in; see ops/gating.h */
     U32 pad;
 };
 ARGS_SIZE(experts_decode_down_args, 128);
@@ -353,7 +352,7 @@ struct experts_prefill_up_args {
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
     U32 stride, gate_at; /* gate_at 0: no gate */
-    F32 limit;           /* limit of act, below 0 its clamp negated; 0: none; LIMIT_GELU, LIMIT_INPUTS */
+    F32 gating;           /* see ops/gating.h */
 };
 ARGS_SIZE(experts_prefill_up_args, 128);
 
@@ -380,7 +379,7 @@ struct experts_prefill_mix_args {
     U32 is_gated;            /* 1: the logit before the rows gives the shared expert's weight */
     U32 slots;               /* parts of a token */
     U32 from_slot, end_slot; /* the parts that are added up; part top_k is the shared expert's */
-    F32 clamp;               /* clamp of shared_act, see LIMIT_INPUTS; 0: none */
+    F32 gating;               /* of shared_act; see ops/gating.h */
 };
 ARGS_SIZE(experts_prefill_mix_args, 88);
 
@@ -521,7 +520,7 @@ struct swiglu_args {
     ADDR src; /* [n][2 * inner]: gate, up */
     ADDR dst; /* [n][inner] */
     U32 n, inner;
-    F32 limit; /* see experts_prefill_up_args */
+    F32 gating; /* see ops/gating.h */
     U32 pad;
 };
 ARGS_SIZE(swiglu_args, 32);

@@ -18,6 +18,6 @@ void main()
     vec4 g = F32x4s(a.src).v[2 * t * row4 + c4], u = F32x4s(a.src).v[(2 * t + 1) * row4 + c4];
     vec4 v;
     [[unroll]] for (uint i = 0; i < 4; i++)
-        v[i] = gated(g[i], u[i], a.limit);
+        v[i] = gated(g[i], u[i], a.gating);
     F32x4s(a.dst).v[t * row4 + c4] = v;
 }

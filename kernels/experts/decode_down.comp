@@ -2,7 +2,7 @@
 //   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k]  +  shared_down act[t][top_k]
 // decode_up.comp left the activations (the shared expert's already multiplied by w_t) and the experts'
 // addresses. With shared_in the router's product made the shared expert's gate and up rows, g_t and u_t,
-// which follow its logits. Then act[t][top_k] is w_t silu(g_t) * u_t, with a clamp as in gated() of math.glsl,
+// which follow its logits. Then act[t][top_k] is w_t silu(g_t) * u_t, with as gated() in math.glsl has it,
 // and w_t = sigmoid of the logit before them, or 1 if the shared expert has no gate.
 //
 // A slot is an expert in the router's order, then the shared one. TEAMS subgroups compute a slot, each its
@@ -160,7 +160,7 @@ vec4 shared_act(uint token, uint col)
     if (a.is_gated != 0)
         gate = sigmoid(F32s(a.shared_in).v[i - 1]);
     [[unroll]] for (uint j = 0; j < 4; j++)
-        v[j] = gate * gated(v[j], u[j], -a.clamp);
+        v[j] = gate * gated(v[j], u[j], a.gating);
     return v;
 }
 

@@ -12,8 +12,7 @@
 // finds its own expert, which takes less time than a dispatch. A workgroup of the last slot also writes idx
 // and weights while its matrix is loaded. The caller makes sure that the table has every expert that idx
 // names and that is not skipped.
-// BIASED: products get the expert's biases. LIMIT: a limit, or below 0 a clamp, negated; see
-// ops/experts/experts.h.
+// BIASED: products get the expert's biases. GATING: the activation (ops/gating.h).
 // DROPS: idx may be NO_EXPERT. Nothing is computed then, and the address is 0.
 // variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk
 #version 460
@@ -33,8 +32,8 @@ layout(constant_id = 17) const uint NORM_TOPK = 0; // 1: the chosen weights sum 
 // 1: tokens may have fewer than TOP_K experts; excludes CHOOSES
 layout(constant_id = 18) const uint DROPS = 0;
 layout(constant_id = 19) const uint BIASED = 0; // needs SHARED = 0
-layout(constant_id = 20) const float LIMIT = 0.0;
-layout(constant_id = 21) const float SHARED_LIMIT = 0.0; // the shared expert's
+layout(constant_id = 20) const float GATING = 0.0;
+layout(constant_id = 21) const float SHARED_GATING = 0.0; // the shared expert's
 
 const uint SHARES = 0;
 const uint PER_LANE = (N_EXPERTS + SUBGROUP - 1) / SUBGROUP;
@@ -127,7 +126,7 @@ void store_act(float acc[MAX_ACC], uint act_at, uint row, uint rows, float weigh
 {
     float mean = shared_sum(0) / float(IS_WHOLE ? TILE : a.hidden);
     float factor = addr_is_null(a.norm) ? 1.0 : inversesqrt(mean + a.eps);
-    float limit = SHARED > 0 && gl_WorkGroupID.y + a.first_slot == TOP_K ? SHARED_LIMIT : LIMIT;
+    float gating = SHARED > 0 && gl_WorkGroupID.y + a.first_slot == TOP_K ? SHARED_GATING : GATING;
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         uint mine = block_start(row, rows) + lane_row(r);
         if (lane_stores(r) && mine >= row && mine < rows) {
@@ -136,7 +135,7 @@ void store_act(float acc[MAX_ACC], uint act_at, uint row, uint rows, float weigh
                 g += F32s(a.shared_up).v[biases + mine];
                 u += F32s(a.shared_up).v[biases + N_EXPERTS * rows + mine];
             }
-            F32s(a.act).v[act_at + mine] = weight * gated(g, u, limit);
+            F32s(a.act).v[act_at + mine] = weight * gated(g, u, gating);
         }
     }
 }

@@ -4,7 +4,7 @@
 //                                              is one
 //   shared_act[t] = w_t silu(g_t) * u_t        g_t, u_t follow the router logits in shared_in[t];
 //                                              w_t = sigmoid of the logit before them, or 1 without a gate;
-//                                              a clamp is that of gated() in math.glsl
+//                                              in general gated() in math.glsl
 //
 // Grid: x = blocks of WORKGROUP * 4 columns of [hidden | shared_inner], y = tokens. float32 sums. Tolerance
 // 2e-6.
@@ -40,7 +40,7 @@ void activate_shared(uint t, uint c)
     vec4 v;
     [[unroll]] for (uint j = 0; j < 4; j++)
         v[j] = gate * gated(F32s(a.shared_in).v[i + c + j], F32s(a.shared_in).v[i + a.shared_inner + c + j],
-                            -a.clamp);
+                            a.gating);
     F32x4s(a.shared_act).v[(t * a.shared_inner + c) / 4] = v;
 }
 

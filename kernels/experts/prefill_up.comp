@@ -93,7 +93,7 @@ void main()
                 g += F32s(a.biases).v[at];
                 u += F32s(a.biases).v[at + a.stride * a.inner];
             }
-            keep(pair * a.inner + stored_col(mine), weight * gated(g, u, a.limit),
+            keep(pair * a.inner + stored_col(mine), weight * gated(g, u, a.gating),
                  is_there && mine < a.inner);
         }
     }

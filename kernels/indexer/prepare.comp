@@ -3,13 +3,16 @@
 //   row = rope(rms(mean of a block's keys) * k_norm), turned as the block's first position is
 // or with LAYER_NORM
 //   q_h = rope(q_h),  row = rope(rms(m - mean(m)) * k_norm + k_bias) for the mean m of a block's keys
-// and the keys that the next chunk needs. RoPE turns the pairs (i, i + ROTARY / 2), or (2i, 2i + 1) with
-// INTERLEAVED.
+// or with POOLED, which has LAYER_NORM and no ROTARY, for each channel c
+//   row_c = sum_j softmax_j(gate_jc + pool_bias_jc) * key_jc,  key_j the layer norm of a block's key,  q_h stays
+// and the keys that the next chunk needs, with angles or gates. RoPE turns the pairs (i, i + ROTARY / 2), or
+// (2i, 2i + 1) with INTERLEAVED.
 // Grid: x = n_heads queries, then the keys; y = tokens or rows of the window, whichever are more. float32; a
 // mean adds up the keys in their order. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
+#include "lib/math.glsl"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
@@ -21,12 +24,14 @@ layout(constant_id = 4) const uint RATIO = 4; // positions of a block
 layout(constant_id = 5) const uint LAYER_NORM = 0;
 layout(constant_id = 6) const uint INTERLEAVED = 0;
 
-const uint SUBGROUPS = WORKGROUP / SUBGROUP, HELD = RATIO - 1, WIDTH = DIM + ROTARY;
+layout(constant_id = 9) const uint POOLED = 0;
+
+const uint SUBGROUPS = WORKGROUP / SUBGROUP, HELD = RATIO - 1, WIDTH = DIM + (POOLED != 0 ? DIM : ROTARY);
 
 layout(push_constant, std430) uniform Args { indexer_prepare_args a; };
 #include "indexer/rows.glsl"
 
-shared float head[DIM], turned[DIM];
+shared float head[DIM], turned[DIM], top[DIM], total[DIM];
 shared float sums[SUBGROUPS];
 
 float workgroup_sum(float x)
@@ -41,13 +46,13 @@ float workgroup_sum(float x)
     return x;
 }
 
-// Returns number i of row r of [window; chunk]: a token's key, then its cosines and sines.
+// Returns number i of row r of [window; chunk]: a token's key, then its cosines and sines or its gates.
 float held_at(uint r, uint i)
 {
     if (r < HELD)
         return F32s(a.window_in).v[r * WIDTH + i];
     r -= HELD;
-    if (i < DIM)
+    if (i < DIM || POOLED != 0)
         return F32s(a.keys).v[r * a.key_stride + i];
     return F32s(a.rope).v[r * ROTARY + i - DIM];
 }
@@ -73,6 +78,48 @@ void norm_head(uvec2 norm, bool is_shifted)
         head[c] = head[c] * (factor * F32s(norm).v[c]) + (is_shifted ? F32s(a.k_bias).v[c] : 0.0);
 }
 
+// Subtracts the mean of the head in shared memory; sum: an invocation's own channels.
+void subtract_mean(float sum)
+{
+    float mean = workgroup_sum(sum) / float(DIM);
+    barrier();
+    for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP)
+        head[c] -= mean;
+}
+
+// Returns what channel c of the block's position j has before the softmax; t: the block's last token.
+float pool_logit(uint t, uint j, uint c)
+{
+    return held_at(t + j, DIM + c) + F32s(a.pool_bias).v[j * DIM + c];
+}
+
+// Averages the keys of the block whose last token is t.
+void pool(uint t)
+{
+    for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP) {
+        float most = pool_logit(t, 0, c), sum = 0.0;
+        for (uint j = 1; j < RATIO; j++)
+            most = max(most, pool_logit(t, j, c));
+        for (uint j = 0; j < RATIO; j++)
+            sum += exp_exact(pool_logit(t, j, c) - most);
+        top[c] = most;
+        total[c] = sum;
+        turned[c] = 0.0;
+    }
+    for (uint j = 0; j < RATIO; j++) {
+        float sum = 0.0;
+        for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP) {
+            head[c] = held_at(t + j, c);
+            sum += head[c];
+        }
+        subtract_mean(sum);
+        norm_head(a.k_norm, true);
+        for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP)
+            turned[c] += head[c] * exp_exact(pool_logit(t, j, c) - top[c]) / total[c];
+        barrier();
+    }
+}
+
 // Norms a head and turns it as row r of [window; chunk].
 void norm_and_turn(uint t, uint h, uint r)
 {
@@ -82,12 +129,8 @@ void norm_and_turn(uint t, uint h, uint r)
         head[c] = projected(t, h, c);
         sum += head[c];
     }
-    if (LAYER_NORM != 0 && is_key) {
-        float mean = workgroup_sum(sum) / float(DIM);
-        barrier();
-        for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP)
-            head[c] -= mean;
-    }
+    if (LAYER_NORM != 0 && is_key)
+        subtract_mean(sum);
     if (LAYER_NORM == 0 || is_key)
         norm_head(is_key ? a.k_norm : a.q_norm, LAYER_NORM != 0);
     barrier();
@@ -124,7 +167,10 @@ void main()
             F32s(a.window_out).v[t * WIDTH + i] = held_at(a.n + t, i);
     if (t >= a.n || (is_key && (a.pos + t + 1) % RATIO != 0))
         return;
-    norm_and_turn(t, h, is_key ? t : HELD + t);
+    if (POOLED != 0 && is_key)
+        pool(t);
+    else
+        norm_and_turn(t, h, is_key ? t : HELD + t);
     if (is_key)
         store_row((a.pos + t) / RATIO);
     else

@@ -78,19 +78,19 @@ float gelu(float x)
     return x * sigmoid(1.59576912 * (x + 0.044715 * x * x * x));
 }
 
-// Returns an activation from its gate's and its up row's product; limit: below 0 a clamp, negated, from
-// LIMIT_INPUTS on one of the inputs; 0: none; LIMIT_GELU: GELU in place of SiLU (ops/experts/experts.h).
-float gated(float g, float u, float limit)
+// Returns an activation from its gate's and its up row's product. gating: see ops/gating.h.
+float gated(float g, float u, float gating)
 {
-    if (limit == 0.0)
+    if (gating == 0.0)
         return silu(g) * u;
-    if (limit == LIMIT_GELU)
+    if (gating == GATING_GELU)
         return gelu(g) * u;
-    if (limit < 0.0) {
-        bool inputs = -limit >= LIMIT_INPUTS;
-        float c = inputs ? -limit / LIMIT_INPUTS : -limit;
-        return min(silu(inputs ? min(g, c) : g), c) * clamp(u, -c, c);
-    }
-    g = min(g, limit);
-    return g * sigmoid(1.702 * g) * (clamp(u, -limit, limit) + 1.0);
+    bool inputs = gating < -1.0e7;
+    float c = abs(gating) / (inputs ? GATING_INPUTS : 1.0), bounded = clamp(u, -c, c);
+    if (inputs)
+        return silu(min(g, c)) * bounded;
+    if (gating < 0.0)
+        return min(silu(g), c) * bounded;
+    g = min(g, c);
+    return g * sigmoid(1.702 * g) * (bounded + 1.0);
 }

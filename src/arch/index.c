@@ -23,6 +23,7 @@ static struct indexer_shape shape_of(const struct config *c, const struct index_
                                   .weighted = x->weighted,
                                   .layer_norm = x->layer_norm,
                                   .interleaved = x->interleaved,
+                                  .pooled = x->pooled,
                                   .eps = x->layer_norm ? LAYER_NORM_EPS : c->rms_eps,
                                   .kv_type = type};
 }
@@ -72,10 +73,12 @@ void index_stores(const struct index_config *x, uint64_t off, enum kv_type type,
         return;
     index_rows(x, off, type, out);
     if (x->ratio > 1)
-        arch_add_store(out, &(struct arch_store){.kind = ARCH_FIXED,
-                                                 .type = KV_TYPE_F32,
-                                                 .width = (uint64_t)(x->ratio - 1) * (x->dim + x->rotary_dim),
-                                                 .copies = 2});
+        arch_add_store(out,
+                       &(struct arch_store){.kind = ARCH_FIXED,
+                                            .type = KV_TYPE_F32,
+                                            .width = (uint64_t)(x->ratio - 1) * x->dim +
+                                                     (x->ratio - 1) * (x->pooled ? x->dim : x->rotary_dim),
+                                            .copies = 2});
 }
 
 int index_open(struct index_part *out, const struct part_room *room, enum part_kind kind,
@@ -134,6 +137,7 @@ static struct indexer_call call_of(const struct index_part *x, const struct inde
                                  .q_norm = in->q_norm,
                                  .k_norm = in->k_norm,
                                  .k_bias = in->k_bias,
+                                 .pool_bias = in->pool_bias,
                                  .rope = part->rope,
                                  .window_in = part->of.recurrent + window->off + is_odd * bytes,
                                  .window_out = part->of.recurrent_out + window->off + !is_odd * bytes,

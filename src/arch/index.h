@@ -20,7 +20,7 @@ struct index_part {
 struct index_inputs {
     uint64_t queries, keys, weights;
     uint32_t stride, key_stride, weight_stride; /* floats from a token to the next */
-    uint64_t q_norm, k_norm, k_bias;
+    uint64_t q_norm, k_norm, k_bias, pool_bias;
     const struct arch_store *stores; /* the indexer's */
 };
 

@@ -6,7 +6,7 @@
  *   latents on matrix units, for long sequences      one more
  *   with an indexer: [q_a, kv_a, index key, weights] = W norm(x);  [q, index queries] = q_b norm(q_a);
  *   indexer (ops/indexer/indexer.h)
- *   A layer without one may use the choice of a layer before it (config.h).
+ *   A layer without one may use the choice of a layer before it (config.h). Pooled index keys have gates.
  *
  * A row of the KV cache is a latent (normalised) followed by its rotary key (rotated, every channel at its
  * own index). */
@@ -23,14 +23,19 @@
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
 
-/* The epsilon of the norms inside attention. The published code uses their class's default, not
+/* The epsilon of the norms inside attention. Most published code uses their class's default, not
  * rms_norm_eps. */
 static const float LATENT_EPS = 1e-6f;
 
+static float eps_of(const struct latent_config *c)
+{
+    return c->eps > 0 ? c->eps : LATENT_EPS;
+}
+
 struct latent_layer {
     uint64_t q_norm, kv_norm;
-    uint64_t index_norm; /* weights of the index key's layer norm, then its biases */
-    struct linear in;    /* outputs: q_a or q, latent, rotary key; index key, weights; the gates */
+    uint64_t index_norm; /* weights of the index key's layer norm, then its biases, then those of a pool */
+    struct linear in;    /* outputs: q_a or q, latent, rotary key; index key, its gates, weights; the gates */
     struct linear q_b;   /* only in models with q_a; outputs: q, the index queries */
     struct mla_matrices mla;
     struct linear out;
@@ -72,10 +77,16 @@ static uint32_t index_at(const struct latent_config *c)
     return kv_at(c) + c->kv_lora_rank + c->rope_dim;
 }
 
+/* The index of the weights of the index queries. */
+static uint32_t weights_at(const struct latent_config *c)
+{
+    return index_at(c) + c->index.dim * (c->index.pooled ? 2 : 1);
+}
+
 /* The index of the gates. */
 static uint32_t gate_at(const struct latent_config *c)
 {
-    return index_at(c) + (c->index.n_heads ? c->index.dim + c->index.n_heads : 0);
+    return c->index.n_heads ? weights_at(c) + c->index.n_heads : index_at(c);
 }
 
 /* The floats between two tokens' outputs: a multiple of 4, since q_b reads the first of them. */
@@ -94,7 +105,7 @@ static struct mla_shape shape_of(const struct config *c, const struct latent_con
                               .interleaved = m->interleaved,
                               .scale =
                                   (float)rope_softmax_scale(&c->ropes[m->rope], m->nope_dim + m->rope_dim),
-                              .eps = LATENT_EPS,
+                              .eps = eps_of(m),
                               .kv_type = type,
                               .keys_by_rows = c->has_kv_b,
                               .choice = index_choice(&m->index)};
@@ -112,6 +123,12 @@ static void latent_needs(const struct config *c, const struct part_config *p, co
     index_needs(c, &m->index, caps, max_chunk, out);
 }
 
+/* Returns the stores of latents and rotary keys. */
+static uint32_t n_row_stores(const struct latent_config *c, enum kv_type type)
+{
+    return type == KV_TYPE_Q8_0 || c->rope_dim == 0 ? 1 : 2;
+}
+
 static void latent_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
 {
     const struct latent_config *c = &p->latent;
@@ -122,7 +139,7 @@ static void latent_stores(const struct part_config *p, enum kv_type type, struct
                            .head = row,
                            .stride = 1,
                            .pitch = kv_row_bytes(type, row)};
-    if (type == KV_TYPE_Q8_0) { /* the scales of both come after the codes of both */
+    if (n_row_stores(c, type) == 1) { /* q8_0: the scales of both come after the codes of both */
         arch_add_store(out, &t);
     } else {
         t.width = t.head = rank;
@@ -189,16 +206,17 @@ static int latent_load(void *self, struct loader *l, uint32_t layer, const struc
 {
     struct latent *d = self;
     struct latent_layer *y = &d->layers[layer];
-    const struct part_tensor in[] = {t[LATENT_Q_A], t[LATENT_KV_A], t[LATENT_INDEX_K],
+    const struct part_tensor in[] = {t[LATENT_Q_A],           t[LATENT_KV_A],
+                                     t[LATENT_INDEX_K],       t[LATENT_INDEX_POOL_GATE],
                                      t[LATENT_INDEX_WEIGHTS], t[LATENT_GATE]},
                              q[] = {t[LATENT_Q_B], t[LATENT_INDEX_Q]};
-    int rc = loader_fused(l, layer, in, 5, &y->in, e);
+    int rc = loader_fused(l, layer, in, sizeof in / sizeof *in, &y->in, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + LATENT_Q_NORM, 1, &y->q_norm, e);
     if (rc == 0 && t[LATENT_Q_B].cols)
         rc = loader_fused(l, layer, q, 2, &y->q_b, e);
     if (rc == 0)
-        rc = loader_vectors(l, layer, t + LATENT_INDEX_K_NORM, 2, &y->index_norm, e);
+        rc = loader_vectors(l, layer, t + LATENT_INDEX_K_NORM, 3, &y->index_norm, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + LATENT_KV_NORM, 1, &y->kv_norm, e);
     if (rc == 0)
@@ -223,7 +241,7 @@ static uint64_t run_query(const struct latent *d, const struct part_call *call, 
                                      .x_stride = *stride,
                                      .y_stride = q_b_rows(d->config),
                                      .n = call->chunk->n,
-                                     .eps = LATENT_EPS,
+                                     .eps = eps_of(d->config),
                                      .f16_scratch = r->f16_scratch.address});
     *stride = q_b_rows(d->config);
     return q;
@@ -238,13 +256,14 @@ static void choose(const struct latent *d, const struct part_call *call, uint64_
     index_run(&d->index, call,
               &(struct index_inputs){.queries = q + q_rows(d->config) * sizeof(float),
                                      .keys = key,
-                                     .weights = key + x->dim * sizeof(float),
+                                     .weights = d->room->proj.address + weights_at(d->config) * sizeof(float),
                                      .stride = stride,
                                      .key_stride = in_stride(d->config),
                                      .weight_stride = in_stride(d->config),
                                      .k_norm = y->index_norm,
                                      .k_bias = y->index_norm + x->dim * sizeof(float),
-                                     .stores = call->stores + (d->room->kv_type == KV_TYPE_Q8_0 ? 1 : 2)});
+                                     .pool_bias = y->index_norm + 2 * x->dim * sizeof(float),
+                                     .stores = call->stores + n_row_stores(d->config, d->room->kv_type)});
 }
 
 /* q: the queries of the chunk. */

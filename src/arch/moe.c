@@ -120,11 +120,8 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                   .shared_gate = has_shared_gate(c),
                                   .drops = c->expert_share > 0,
                                   .biased = c->experts_biased,
-                                  .limit = c->swiglu_limit,
-                                  .gelu = c->gelu,
-                                  .clamp = layer->clamp,
-                                  .shared_clamp = layer->shared_clamp,
-                                  .clamps_inputs = c->clamps_inputs};
+                                  .gating = part_gating(c, layer->clamp),
+                                  .shared_gating = part_gating(c, layer->shared_clamp)};
 }
 
 int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e)

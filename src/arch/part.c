@@ -1,8 +1,17 @@
 #include "arch/part.h"
 
+#include "args.h"
 #include "model/config.h"
 #include "model/rope.h"
+#include "ops/gating.h"
 #include "ops/linear/linear.h"
+
+float part_gating(const struct config *c, float clamp)
+{
+    if (c->gelu)
+        return GATING_GELU;
+    return clamp > 0 ? gating_clamp(clamp, c->clamps_inputs) : c->swiglu_limit;
+}
 
 uint32_t part_n_sequences(const struct arch_chunk *c)
 {

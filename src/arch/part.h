@@ -76,6 +76,9 @@ struct part_tokens {
     uint64_t rope;    /* the rows of arch_chunk.rope for these tokens */
     struct arch_sequence of;
 };
+/* Returns the activation of a feed-forward part with this clamp (0: none), as ops/gating.h has it. */
+float part_gating(const struct config *c, float clamp);
+
 /* Returns how many sequences a chunk has. */
 uint32_t part_n_sequences(const struct arch_chunk *c);
 /* Returns the tokens of sequence idx. rope: index of the table of angles. */

@@ -61,6 +61,16 @@ bool config_shares_choice(const struct config *c, uint32_t layer)
     return p->kind == PART_LATENT && p->latent.index.ratio > 0 && p->latent.index.n_heads == 0;
 }
 
+bool config_needs_choice(const struct config *c, uint32_t layer)
+{
+    for (; layer < c->n_layers; layer++) {
+        const struct part_config *p = config_mixer(c, layer);
+        if (p->kind == PART_LATENT && p->latent.index.ratio > 0)
+            break;
+    }
+    return layer < c->n_layers && config_shares_choice(c, layer);
+}
+
 uint32_t config_window(const struct config *c, uint32_t layer)
 {
     const struct part_config *p = config_mixer(c, layer);

@@ -295,6 +295,8 @@ const struct part_config *config_first(const struct config *c, enum part_kind ki
 const struct part_config *config_mixer(const struct config *c, uint32_t layer);
 /* Returns whether a layer's tokens see what a layer before it has chosen for them. */
 bool config_shares_choice(const struct config *c, uint32_t layer);
+/* Returns whether layers from this one on need a choice that a layer before it has made. */
+bool config_needs_choice(const struct config *c, uint32_t layer);
 /* Returns the positions that layer i's mixer sees; 0: all. */
 uint32_t config_window(const struct config *c, uint32_t layer);
 

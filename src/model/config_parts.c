@@ -237,6 +237,13 @@ void config_read_hybrid(struct config *c, struct json_view *v)
     read_hybrid(c, v, 2);
 }
 
+/* Checks the positions of an indexer's block. */
+static void check_pool(struct json_view *v, const char *key, uint32_t ratio)
+{
+    if (v->rc == 0 && (ratio & (ratio - 1)) != 0)
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s is %u, expected a power of two", v->where, key, ratio);
+}
+
 /* Reads the indexer. Checkpoints call its layers full_attention. */
 static void read_index(struct json_view *v, const struct rope_config *rope, struct index_config *x)
 {
@@ -251,9 +258,7 @@ static void read_index(struct json_view *v, const struct rope_config *rope, stru
     x->rotary_dim = rope->dim;
     config_check_multiple(v, "indexer_budget", budget, x->ratio);
     config_check_multiple(v, "indexer_head_dim", x->dim, CONFIG_FOUR);
-    if (v->rc == 0 && (x->ratio & (x->ratio - 1)) != 0)
-        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: indexer_compress_ratio is %u, expected a power of two",
-                        v->where, x->ratio);
+    check_pool(v, "indexer_compress_ratio", x->ratio);
     if (v->rc == 0 && rope->dim > x->dim)
         v->rc = err_set(v->e, ERR_FORMAT, "%s: indexer_head_dim is %u, expected at least %u rotary channels",
                         v->where, x->dim, rope->dim);
@@ -279,7 +284,8 @@ void config_read_latent_heads(struct config *c, struct json_view *v, struct late
     m->q_lora_rank = json_view_u32_or(v, "q_lora_rank", 0, 1, CONFIG_MAX_RANK);
     m->kv_lora_rank = json_view_u32(v, "kv_lora_rank", 1, CONFIG_MAX_RANK);
     m->nope_dim = json_view_u32(v, "qk_nope_head_dim", 1, CONFIG_MAX_HEAD_DIM);
-    m->rope_dim = json_view_u32(v, "qk_rope_head_dim", 1, CONFIG_MAX_HEAD_DIM);
+    uint32_t least = c->ropes[0].none ? 0 : 1;
+    m->rope_dim = json_view_u32(v, "qk_rope_head_dim", least, CONFIG_MAX_HEAD_DIM);
     m->v_dim = json_view_u32(v, "v_head_dim", 1, CONFIG_MAX_HEAD_DIM);
     m->interleaved = json_view_bool_or(v, "rope_interleave", true);
     c->ropes[0].dim = m->rope_dim;
@@ -334,11 +340,18 @@ static bool is_full(struct json_view *v, uint32_t i)
 static void share_choices(struct config *c, struct json_view *v, const struct part_config *full)
 {
     struct part_config *shared = NULL;
+    bool has_choice = false;
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
-        if (is_full(v, i) || v->rc < 0)
+        if (config_mixer(c, i) != full)
             continue;
-        if (i == 0)
-            v->rc = err_set(v->e, ERR_FORMAT, "%s: layer 0 uses the choice of a layer before it", v->where);
+        if (is_full(v, i) || v->rc < 0) {
+            has_choice = true;
+            continue;
+        }
+        if (!has_choice)
+            v->rc =
+                err_set(v->e, ERR_FORMAT,
+                        "%s: layer %u uses the choice of a layer before it, but there is none", v->where, i);
         if (!shared) {
             shared = config_add_part(c, PART_LATENT);
             shared->latent = full->latent;
@@ -348,22 +361,27 @@ static void share_choices(struct config *c, struct json_view *v, const struct pa
     }
 }
 
-void config_read_indexed_latent(struct config *c, struct json_view *v, const struct index_config *defaults)
+void config_read_latent_index(struct config *c, struct json_view *v, struct part_config *full,
+                              const struct index_config *defaults)
 {
-    config_read_latent(c, v);
-    expect_layer_types(c, v, "indexed_attention");
-    config_expect(v, "mlp_bias", false);
-    struct part_config *full = only(c, PART_LATENT);
     struct latent_config *m = &full->latent;
     struct index_config *x = &m->index;
+    uint32_t pool = defaults->ratio ? defaults->ratio : 1;
+    config_expect(v, "mlp_bias", false);
     x->n_heads = json_view_u32_or(v, "index_n_heads", defaults->n_heads, 1, CONFIG_MAX_HEADS);
     x->dim = json_view_u32_or(v, "index_head_dim", 128, 1, CONFIG_MAX_HEAD_DIM);
-    x->ratio = 1;
-    x->budget = json_view_u32_or(v, "index_topk", 2048, 1, CONFIG_MAX_BUDGET);
+    x->ratio = defaults->pooled ? json_view_u32_or(v, "index_kpool", pool, 1, 1 << KV_BLOCK_SHIFT) : 1;
+    uint32_t budget = json_view_u32_or(v, "index_topk", 2048, 1, CONFIG_MAX_BUDGET);
     x->rotary_dim = m->rope_dim;
     x->weighted = x->layer_norm = true;
+    x->pooled = defaults->pooled;
     x->interleaved = json_view_bool_or(v, "indexer_rope_interleave", defaults->interleaved);
+    if (v->rc < 0)
+        return;
+    x->budget = budget / x->ratio;
+    config_check_multiple(v, "index_topk", budget, x->ratio);
     config_check_multiple(v, "index_head_dim", x->dim, CONFIG_FOUR);
+    check_pool(v, "index_kpool", x->ratio);
     if (v->rc == 0 && m->rope_dim > x->dim)
         v->rc = err_set(v->e, ERR_FORMAT, "%s: index_head_dim is %u, expected at least %u rotary channels",
                         v->where, x->dim, m->rope_dim);
@@ -371,6 +389,13 @@ void config_read_indexed_latent(struct config *c, struct json_view *v, const str
         v->rc =
             err_set(v->e, ERR_UNSUPPORTED, "%s: key q_lora_rank is missing: an indexer needs it", v->where);
     share_choices(c, v, full);
+}
+
+void config_read_indexed_latent(struct config *c, struct json_view *v, const struct index_config *defaults)
+{
+    config_read_latent(c, v);
+    expect_layer_types(c, v, "indexed_attention");
+    config_read_latent_index(c, v, only(c, PART_LATENT), defaults);
 }
 
 void config_read_kimi_delta(struct json_view *v, const char *heads, const char *dim, const char *taps,

@@ -25,6 +25,7 @@ enum {
     CONFIG_MAX_SHARED = 64,
     CONFIG_MAX_CONV = 64,
     CONFIG_MAX_BUDGET = 1 << 20,
+    CONFIG_MAX_JOINED = 8, /* streams of a doubly stochastic mix */
 };
 
 /* Operations read channels in fours: those of attention heads, of latents and of a dense part's inner
@@ -90,7 +91,8 @@ void config_read_hybrid(struct config *c, struct json_view *v);
 /* Does so for Qwen3.8, whose attention has an indexer and whose delta net may have another gate. */
 void config_read_indexed_hybrid(struct config *c, struct json_view *v);
 
-/* Reads the heads of latent attention, without its rotary angles. */
+/* Reads the heads of latent attention, without its rotary angles. If the first table of angles has `none`,
+ * there may be no rotary channels. */
 void config_read_latent_heads(struct config *c, struct json_view *v, struct latent_config *m);
 /* Reads Kimi Delta Attention; the keys' names differ. */
 void config_read_kimi_delta(struct json_view *v, const char *heads, const char *dim, const char *taps,
@@ -102,6 +104,11 @@ void config_read_latent(struct config *c, struct json_view *v);
 /* Does so for GLM-5 and DeepSeek-V3.2, whose attention has an indexer in some layers or all. defaults: its
  * heads, and which channels it rotates, where the configuration does not say so. */
 void config_read_indexed_latent(struct config *c, struct json_view *v, const struct index_config *defaults);
+
+/* Reads the indexer of latent attention `full`, and which layers with it use the choice of a layer before
+ * them. defaults: also whether its keys are pooled, and how many. */
+void config_read_latent_index(struct config *c, struct json_view *v, struct part_config *full,
+                              const struct index_config *defaults);
 
 /* Reads the first table of angles. Its dim must be set. takes_yarn: rope_type may be yarn. */
 void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);

@@ -9,7 +9,7 @@ static const struct family *const families[] = {
     &family_qwen35moe,   &family_qwen3moe,   &family_deepseek3,     &family_glm4moe,
     &family_qwen3next,   &family_kimik2,     &family_minimaxm2,     &family_gptoss,
     &family_glm4moelite, &family_qwen4exp,   &family_gemma4,        &family_glmdsa,
-    &family_deepseek32,  &family_kimilinear, &family_bailinghybrid, &family_deepseek4,
+    &family_deepseek32,  &family_kimilinear, &family_bailinghybrid, &family_deepseek4, &family_glm5next,
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
@@ -22,16 +22,17 @@ const struct family *family_find(const char *model_type)
     return NULL;
 }
 
+static bool has_one(const struct json_view *v, const char *const *keys)
+{
+    while (keys && *keys && !json_view_get(v, *keys))
+        keys++;
+    return keys && *keys;
+}
+
 const struct family *family_of_keys(const struct json_view *v)
 {
-    /* Families with DeepSeek-V3's keys and more, which model_type alone tells apart */
-    static const char *const shared[] = {"index_topk", "linear_attn_config", "linear_num_heads",
-                                         "kda_lower_bound"};
-    for (size_t i = 0; i < sizeof shared / sizeof *shared; i++)
-        if (json_view_get(v, shared[i]))
-            return NULL;
     for (size_t i = 0; i < N_FAMILIES; i++)
-        if (families[i]->own_key && json_view_get(v, families[i]->own_key))
+        if (families[i]->own_key && json_view_get(v, families[i]->own_key) && !has_one(v, families[i]->never))
             return families[i];
     return NULL;
 }

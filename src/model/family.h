@@ -27,6 +27,7 @@ struct family {
     /* A key that no other family has, or NULL. Some converters leave model_type out of the manifest's
      * config. */
     const char *own_key;
+    const char *const *never; /* keys of other families that have own_key, too; NULL ends them; NULL: none */
     /* A key that must be true, else the model has no experts; NULL: all have some. */
     const char *moe_switch;
     /* Chat template for models without one, by its name in text/chat/chat_families.c; NULL: unknown */
@@ -73,6 +74,6 @@ const char *family_list(char out[FAMILY_LIST_TEXT]);
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
     family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss, family_glm4moelite, family_qwen4exp,
     family_gemma4, family_glmdsa, family_deepseek32, family_kimilinear, family_bailinghybrid,
-    family_deepseek4;
+    family_deepseek4, family_glm5next;
 
 #endif

@@ -94,7 +94,7 @@ static void latent(const struct config *c, const struct part_config *p, struct p
     uint32_t rank = m->kv_lora_rank, q_rows = m->n_heads * (m->nope_dim + m->rope_dim), lora = m->q_lora_rank;
     uint32_t one = c->has_kv_b, two = !c->has_kv_b;
     const struct index_config *x = &m->index;
-    uint32_t has_index = x->n_heads > 0;
+    uint32_t has_index = x->n_heads > 0, pooled = has_index && x->pooled;
     const struct part_tensor all[] = {
         [LATENT_Q_A] = {"self_attn.q_proj", lora ? lora : q_rows, c->hidden},
         [LATENT_Q_NORM] = {"self_attn.q_a_layernorm.weight", 0, lora},
@@ -108,9 +108,13 @@ static void latent(const struct config *c, const struct part_config *p, struct p
         [LATENT_OUT] = {"self_attn.o_proj", c->hidden, m->n_heads * m->v_dim},
         [LATENT_INDEX_Q] = {"self_attn.indexer.wq_b", x->n_heads * x->dim, has_index * lora},
         [LATENT_INDEX_K] = {"self_attn.indexer.wk", x->dim, has_index * c->hidden},
+        [LATENT_INDEX_POOL_GATE] = {"self_attn.indexer.index_kpool_compress_gate", x->dim,
+                                    pooled * c->hidden},
         [LATENT_INDEX_WEIGHTS] = {"self_attn.indexer.weights_proj", x->n_heads, has_index * c->hidden},
         [LATENT_INDEX_K_NORM] = {"self_attn.indexer.k_layernorm.weight", 0, has_index * x->dim},
         [LATENT_INDEX_K_BIAS] = {"self_attn.indexer.k_layernorm.bias", 0, has_index * x->dim},
+        [LATENT_INDEX_POOL_BIAS] = {"self_attn.indexer.index_kpool_compress_ape", 0,
+                                    pooled * x->ratio * x->dim},
     };
     memcpy(t, all, sizeof all);
     if (lora)

@@ -59,11 +59,13 @@ enum latent_tensor {
     LATENT_EMBED_Q,
     LATENT_UNEMBED,
     LATENT_OUT,
-    LATENT_INDEX_Q, /* the indexer's queries, its key, the weights of its heads */
+    LATENT_INDEX_Q, /* the indexer's queries, its key, a pooled key's gates, the weights of its heads */
     LATENT_INDEX_K,
+    LATENT_INDEX_POOL_GATE,
     LATENT_INDEX_WEIGHTS,
     LATENT_INDEX_K_NORM,
     LATENT_INDEX_K_BIAS,
+    LATENT_INDEX_POOL_BIAS,
 };
 /* DeepSeek-V4's attention. The first seven are products of the hidden state. */
 enum compressed_tensor {

@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_OPS_REF_H
 #define MOEFLUX_OPS_REF_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "exec/host.h"

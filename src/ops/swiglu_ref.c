@@ -1,16 +1,17 @@
 /* The reference implementation of swiglu.h. */
+#include "ops/gating.h"
 #include "ops/ref.h"
 #include "ops/swiglu.h"
 
 int swiglu_ref(const void *self, const void *what, struct host *h)
 {
     const struct swiglu_call *call = what;
-    bool gelu = ((const struct swiglu *)self)->gelu;
+    float gating = ((const struct swiglu *)self)->gating;
     for (uint32_t t = 0; t < call->n; t++) {
         const float *gate = host_floats(call->src) + 2 * (uint64_t)t * call->inner, *up = gate + call->inner;
         float *dst = host_floats_mut(call->dst) + (uint64_t)t * call->inner;
         for (uint32_t c = 0; c < call->inner; c++)
-            dst[c] = (float)((gelu ? ref_gelu : ref_silu)((double)gate[c]) * (double)up[c]);
+            dst[c] = (float)gating_ref(gating, (double)gate[c], (double)up[c]);
     }
     return host_error(h);
 }

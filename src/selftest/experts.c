@@ -19,14 +19,13 @@ struct moe_shape {
     uint32_t format, n;
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
     uint32_t shared_up_format;
-    float limit, clamp, shared_clamp;
-    bool clamps_inputs;
+    float gating, shared_gating; /* ops/gating.h */
     bool ungated; /* the shared expert has no gate */
     bool ties;    /* all logits are equal */
     bool drops;   /* tokens have from one to top_k experts */
     /* Paths for few tokens: the operation itself makes the shared rows, or chooses the experts. */
     bool makes_shared, chooses, plain_weights;
-    bool biased, gelu;
+    bool biased;
     bool is_rest, is_long; /* kernel_test.h */
 };
 
@@ -70,11 +69,8 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .drops = c->drops,
                               .norm_topk = !c->plain_weights,
                               .biased = c->biased,
-                              .limit = c->limit,
-                              .gelu = c->gelu,
-                              .clamp = c->clamp,
-                              .shared_clamp = c->shared_clamp,
-                              .clamps_inputs = c->clamps_inputs};
+                              .gating = c->gating,
+                              .shared_gating = c->shared_gating};
     uint64_t n = (uint64_t)c->inner * c->hidden;
     *bytes = 0;
     place_part(s.up_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
@@ -247,11 +243,9 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              c->makes_shared ? "with" : "shared", c->shared,
              c->makes_shared && c->shared_up_format != c->format ? " in another format" : "",
              c->ungated ? " ungated" : "",
-             c->biased && c->limit > 0        ? " biased, limited"
+             c->biased && c->gating > 0         ? " biased, limited"
              : c->biased                      ? " biased"
-             : c->gelu                        ? " GELU"
-             : c->clamps_inputs               ? " inputs clamped"
-             : c->clamp + c->shared_clamp > 0 ? " clamped"
+             : c->gating == GATING_GELU ? " GELU" : c->gating > 0 ? " limited" : c->gating < -1e6f ? " inputs clamped" : c->gating + c->shared_gating < 0 ? " clamped"
              : m->apart                       ? " apart"
                                               : "",
              c->ties    ? " tied"
@@ -441,7 +435,7 @@ static void moe_block_cases(struct kernel_test *l)
     l->is_rest = false;
     moe_case(l,
              &(struct moe_shape){7, 3, 192, 64, 0, FORMAT_G_MXFP4, 1, .ungated = true, .chooses = true,
-                                 .biased = true, .limit = 1, .is_rest = true},
+                                 .biased = true, .gating = 1, .is_rest = true},
              FORMAT_G_MXFP4);
     l->is_rest = true;
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile += kt_is_brief(l) ? EXPERTS_MAX_TILES - 1 : 1)
@@ -471,25 +465,25 @@ static void moe_sizes(struct kernel_test *l)
 static void biased_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
-        {7, 3, 192, 64, 0, FORMAT_MXFP4, 1, .ungated = true, .chooses = true, .biased = true, .limit = 1},
-        {7, 3, 192, 320, 0, FORMAT_Q4, 3, .ungated = true, .biased = true, .limit = 2, .is_rest = true},
-        {12, 4, 128, 192, 0, FORMAT_MXFP4, 1, .ungated = true, .drops = true, .biased = true, .limit = 1,
+        {7, 3, 192, 64, 0, FORMAT_MXFP4, 1, .ungated = true, .chooses = true, .biased = true, .gating = 1},
+        {7, 3, 192, 320, 0, FORMAT_Q4, 3, .ungated = true, .biased = true, .gating = 2, .is_rest = true},
+        {12, 4, 128, 192, 0, FORMAT_MXFP4, 1, .ungated = true, .drops = true, .biased = true, .gating = 1,
          .is_rest = true},
-        {5, 2, 192, 64, 0, FORMAT_Q4, 40, .ungated = true, .chooses = true, .biased = true, .limit = 1,
+        {5, 2, 192, 64, 0, FORMAT_Q4, 40, .ungated = true, .chooses = true, .biased = true, .gating = 1,
          .is_rest = true},
-        {7, 3, 192, 64, 0, FORMAT_MXFP4, 70, .ungated = true, .biased = true, .limit = 1},
+        {7, 3, 192, 64, 0, FORMAT_MXFP4, 70, .ungated = true, .biased = true, .gating = 1},
         {6, 2, 64, 64, 0, FORMAT_Q8, 2, .ungated = true, .biased = true, .is_rest = true},
-        {6, 2, 64, 64, 0, FORMAT_Q8, 20, .ungated = true, .limit = 0.5f, .is_rest = true},
-        {6, 3, 192, 64, 0, FORMAT_Q4, 1, .ungated = true, .gelu = true},
-        {6, 3, 192, 320, 0, FORMAT_Q8, 3, .ungated = true, .gelu = true, .is_rest = true},
-        {6, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true, .gelu = true},
+        {6, 2, 64, 64, 0, FORMAT_Q8, 20, .ungated = true, .gating = 0.5f, .is_rest = true},
+        {6, 3, 192, 64, 0, FORMAT_Q4, 1, .ungated = true, .gating = GATING_GELU},
+        {6, 3, 192, 320, 0, FORMAT_Q8, 3, .ungated = true, .gating = GATING_GELU, .is_rest = true},
+        {6, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true, .gating = GATING_GELU},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
     if (!kt_is_brief(l))
         moe_case(l,
                  &(struct moe_shape){32, 4, 2880, 2880, 0, FORMAT_MXFP4, 1, .ungated = true, .chooses = true,
-                                     .biased = true, .limit = 7},
+                                     .biased = true, .gating = 7},
                  FORMAT_MXFP4);
 }
 
@@ -497,19 +491,17 @@ static void biased_cases(struct kernel_test *l)
 static void clamped_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
-        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 2, .ungated = true, .shared_clamp = 0.5f, .makes_shared = true,
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 2, .ungated = true, .shared_gating = -0.5f, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.5f,
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f, .shared_gating = -0.5f,
          .makes_shared = true, .shared_up_format = FORMAT_Q4},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f},
-        {6, 2, 64, 64, 64, FORMAT_Q8, 20, .clamp = 0.5f, .is_rest = true},
-        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f,
-         .clamps_inputs = true},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.5f,
-         .makes_shared = true, .shared_up_format = FORMAT_Q4, .clamps_inputs = true},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .clamp = 0.5f, .shared_clamp = 0.25f,
-         .clamps_inputs = true},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f},
+        {6, 2, 64, 64, 64, FORMAT_Q8, 20, .gating = -0.5f, .is_rest = true},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f * GATING_INPUTS, .shared_gating = -0.25f * GATING_INPUTS},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f * GATING_INPUTS, .shared_gating = -0.5f * GATING_INPUTS,
+         .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f * GATING_INPUTS, .shared_gating = -0.25f * GATING_INPUTS},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (kt_has_kernels(l) || !shapes[i].makes_shared)

@@ -14,7 +14,7 @@ static const double BOUND = 2e-6, HALF_BOUND = 1e-3;
 enum { LAYER_OFF = 256, MAX_BLOCKS = 300, OWN_BLOCKS = 4 };
 
 struct bench {
-    struct test_buffer *proj, *keys, *q_norm, *k_norm, *k_bias, *rope, *window, *window_out, *q, *weights,
+    struct test_buffer *proj, *keys, *q_norm, *k_norm, *k_bias, *pool_bias, *rope, *window, *window_out, *q, *weights,
         *chosen, *table;
     struct test_buffer *blocks[MAX_BLOCKS];
     uint32_t n_blocks, stride, key_stride;
@@ -42,7 +42,7 @@ static void lay_out(struct kernel_test *l, const struct indexer_shape *s, uint32
 {
     *b = (struct bench){.n_blocks = ((pos + n - 1) >> KV_BLOCK_SHIFT) + 1,
                         .stride = s->n_heads * s->dim + 4,
-                        .key_stride = s->dim + 5,
+                        .key_stride = (s->pooled ? 2 : 1) * s->dim + 5,
                         .block = (LAYER_OFF + indexer_block_bytes(s)) / kv_row_bytes(s->kv_type, 1)};
     for (uint32_t i = 0; i < b->n_blocks; i++)
         b->blocks[i] = i < OWN_BLOCKS || i + 2 >= b->n_blocks ? integers(l, b->block, s->kv_type)
@@ -53,6 +53,7 @@ static void lay_out(struct kernel_test *l, const struct indexer_shape *s, uint32
     b->q_norm = kt_floats(l, s->dim, 0.5f, 1.5f);
     b->k_norm = kt_floats(l, s->dim, 0.5f, 1.5f);
     b->k_bias = kt_floats(l, s->dim, -1, 1);
+    b->pool_bias = kt_floats(l, (uint64_t)s->choice.ratio * s->dim, -2, 2);
     b->rope = kt_floats(l, (uint64_t)n * s->rotary_dim + 1, -1, 1);
     b->window = kt_floats(l, indexer_window(s) + 1, -1, 1);
     b->window_out = kt_bytes(l, NULL, 4 * indexer_window(s) + 4);
@@ -69,6 +70,7 @@ static struct indexer_call call_of(const struct bench *b, const struct indexer_s
                                  .q_norm = b->q_norm->on[side].address,
                                  .k_norm = b->k_norm->on[side].address,
                                  .k_bias = b->k_bias->on[side].address,
+                                 .pool_bias = b->pool_bias->on[side].address,
                                  .rope = b->rope->on[side].address,
                                  .window_in = b->window->on[side].address,
                                  .window_out = b->window_out->on[side].address,
@@ -86,10 +88,10 @@ static struct indexer_call call_of(const struct bench *b, const struct indexer_s
 
 static void describe(const struct indexer_shape *s, uint32_t pos, uint32_t n, char *text, size_t size)
 {
-    snprintf(text, size, "%u heads of %u, %u blocks of %u, %u + %u positions%s%s%s%s", s->n_heads, s->dim,
+    snprintf(text, size, "%u heads of %u, %u blocks of %u, %u + %u positions%s%s%s%s%s", s->n_heads, s->dim,
              s->choice.budget, s->choice.ratio, pos, n, s->weighted ? ", weights" : "",
              s->layer_norm ? ", layer norm" : "", s->interleaved ? ", pairs" : "",
-             s->kv_type == KV_TYPE_F16 ? ", f16" : "");
+             s->pooled ? ", pooled" : "", s->kv_type == KV_TYPE_F16 ? ", f16" : "");
 }
 
 static void prepare_case(struct kernel_test *l, const struct indexer_shape *s, uint32_t pos, uint32_t n)
@@ -188,20 +190,27 @@ static void batched_case(struct kernel_test *l, const struct indexer_shape *s, c
 void selftest_indexer_cases(struct kernel_test *l)
 {
     static const uint32_t pos[] = {18, 300, 3};
-    static const struct indexer_shape odd = {3, 20, 6, {3, 5}, false, false, false, 1e-6f, KV_TYPE_F32},
-                                      tokens = {5, 36, 36, {1, 40}, true, true, false, 1e-6f, KV_TYPE_F16},
-                                      next = {4, 128, 64, {4, 512}, false, false, false, 1e-6f, KV_TYPE_F16},
-                                      wide = {33, 64, 0, {16, 2}, true, true, true, 1e-6f, KV_TYPE_F32},
-                                      whole = {1, 4, 2, {256, 1}, false, false, false, 1e-6f, KV_TYPE_F32},
-                                      pairs = {6, 24, 10, {1, 9}, true, true, true, 1e-6f, KV_TYPE_F32},
-                                      /* GLM-5's */
-        glm = {32, 128, 64, {1, 2048}, true, true, true, 1e-6f, KV_TYPE_F16};
+    static const struct indexer_shape
+        odd = {3, 20, 6, {3, 5}, false, false, false, 1e-6f, KV_TYPE_F32, false},
+        tokens = {5, 36, 36, {1, 40}, true, true, false, 1e-6f, KV_TYPE_F16, false},
+        next = {4, 128, 64, {4, 512}, false, false, false, 1e-6f, KV_TYPE_F16, false},
+        wide = {33, 64, 0, {16, 2}, true, true, true, 1e-6f, KV_TYPE_F32, false},
+        whole = {1, 4, 2, {256, 1}, false, false, false, 1e-6f, KV_TYPE_F32, false},
+        pairs = {6, 24, 10, {1, 9}, true, true, true, 1e-6f, KV_TYPE_F32, false},
+        pool = {5, 36, 0, {4, 6}, true, true, false, 1e-6f, KV_TYPE_F32, true},
+        one = {2, 20, 0, {1, 7}, true, true, false, 1e-6f, KV_TYPE_F16, true},
+        /* GLM-5's and GLM-5.3-Flash's */
+        glm = {32, 128, 64, {1, 2048}, true, true, true, 1e-6f, KV_TYPE_F16, false},
+        flash = {32, 128, 0, {16, 128}, true, true, false, 1e-6f, KV_TYPE_F16, true};
     prepare_case(l, &odd, 254, 1);
     prepare_case(l, &odd, 253, 1); /* completes a block */
     prepare_case(l, &odd, 250, 19);
     prepare_case(l, &tokens, 255, 3);
     prepare_case(l, &wide, 14, 5);
     prepare_case(l, &pairs, 253, 5);
+    prepare_case(l, &pool, 5, 1);
+    prepare_case(l, &pool, 6, 11);
+    prepare_case(l, &one, 3, 2);
     choose_case(l, &odd, 17, 1);
     choose_case(l, &odd, 10, 50);
     choose_case(l, &tokens, 900, 3);
@@ -216,6 +225,8 @@ void selftest_indexer_cases(struct kernel_test *l)
     choose_case(l, &next, 2040, 30);
     prepare_case(l, &glm, 510, 3);
     choose_case(l, &glm, 2040, 12);
+    prepare_case(l, &flash, 510, 40);
+    batched_case(l, &flash, pos, 3);
     l->is_rest = false;
     if (!kt_is_brief(l))
         choose_case(l, &next, 70001, 300);

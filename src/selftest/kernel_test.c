@@ -182,6 +182,15 @@ static void random_parts(struct kernel_test *l, uint32_t format, uint64_t n, uin
     free(raw);
 }
 
+const char *kt_gating_name(float gating)
+{
+    if (gating == 0)
+        return "";
+    if (gating > 0)
+        return gating == GATING_GELU ? ", GELU" : ", limited";
+    return gating < -1e6f ? ", inputs clamped" : ", clamped";
+}
+
 void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t format,
                struct weights at[KT_SIDES])
 {

@@ -297,7 +297,7 @@ void selftest_mla_cases(struct kernel_test *l)
     by_rows_case(l, &v3, FORMAT_Q4, 20, 50);
 }
 
-static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n, bool gelu)
+static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n, float gating)
 {
     if (!kt_takes(l, l->is_rest))
         return;
@@ -305,7 +305,7 @@ static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n, bool 
                        *dst = kt_bytes(l, NULL, 4 * (uint64_t)n * inner);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct swiglu op;
-        if (swiglu_open(&op, l->side[s], gelu, &l->err) < 0)
+        if (swiglu_open(&op, l->side[s], gating, &l->err) < 0)
             break;
         exec_begin(l->side[s]);
         swiglu_run(&op, l->side[s],
@@ -314,17 +314,21 @@ static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n, bool 
         kt_finish(l, s);
     }
     char text[64];
-    snprintf(text, sizeof text, "%u, %u token%s%s", inner, n, n > 1 ? "s" : "", gelu ? ", GELU" : "");
+    snprintf(text, sizeof text, "%u, %u token%s%s", inner, n, n > 1 ? "s" : "",
+             kt_gating_name(gating));
     kt_report(l, "swiglu", text, kt_error(l, dst, (uint64_t)n * inner), PREP_BOUND);
 }
 
 void selftest_swiglu_cases(struct kernel_test *l)
 {
-    swiglu_case(l, 4, 1, false);
-    swiglu_case(l, 320, 3, false);
-    swiglu_case(l, 18432, 2, false);
-    swiglu_case(l, 68, 5, true);
-    swiglu_case(l, 2112, 1, true);
+    swiglu_case(l, 4, 1, 0);
+    swiglu_case(l, 320, 3, 0);
+    swiglu_case(l, 18432, 2, 0);
+    swiglu_case(l, 68, 5, GATING_GELU);
+    swiglu_case(l, 2112, 1, GATING_GELU);
+    swiglu_case(l, 68, 2, 1.5f);
+    swiglu_case(l, 68, 2, -1.5f);
+    swiglu_case(l, 68, 2, -1.5f * GATING_INPUTS);
 }
 
 /* The gates are a part of longer rows. */

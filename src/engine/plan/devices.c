@@ -164,7 +164,7 @@ static uint32_t n_beginnings(const struct config *c, uint32_t layer)
 {
     uint32_t n = 0;
     for (; layer < c->n_layers; layer++)
-        n += !config_shares_choice(c, layer);
+        n += !config_needs_choice(c, layer);
     return n;
 }
 
@@ -173,13 +173,13 @@ static uint32_t boundary(const struct config *c, double wanted, uint32_t first, 
 {
     uint32_t best = 0;
     for (uint32_t i = first + 1; i < c->n_layers && n_beginnings(c, i) >= n_after; i++)
-        if (!config_shares_choice(c, i) && (!best || fabs(i - wanted) <= fabs(best - wanted)))
+        if (!config_needs_choice(c, i) && (!best || fabs(i - wanted) <= fabs(best - wanted)))
             best = i;
     return best;
 }
 
-/* Each boundary is at the rounded sum of the shares before it, or at the nearest layer that does not use an
- * earlier layer's indexer, with at least one layer on both of its sides. */
+/* Each boundary is at the rounded sum of the shares before it, or at the nearest layer from which none uses an
+ * indexer before it, with at least one layer on both of its sides. */
 int devices_share_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
                          const struct config *c, struct expert_layers *out, struct moeflux_err *e)
 {

@@ -1,5 +1,6 @@
 #include "engine/run/rope_cache.h"
 
+#include "base/mem.h"
 #include "base/real.h"
 #include "engine/model.h"
 #include "model/rope.h"
@@ -19,7 +20,7 @@ int rope_cache_open(struct rope_cache *r, struct exec *x, const struct moeflux_m
 {
     uint64_t bytes =
         (uint64_t)m->max_chunk * rope_floats(&m->dir.config, m->dir.config.n_ropes) * sizeof(float);
-    return exec_buffer_new(x, &r->room, EXEC_INPUT, 2 * bytes, e);
+    return exec_buffer_new(x, &r->room, EXEC_INPUT, 2 * size_max(bytes, sizeof(float)), e);
 }
 
 void rope_cache_close(struct rope_cache *r, struct exec *x)

@@ -773,23 +773,25 @@ static void put_wholes(struct making *m, const char *ours, const char *theirs)
     free(list);
 }
 
-/* Puts the clamp of the experts' activations, which is the same in all layers and in the shared expert. */
+/* Puts the clamp of all activations, which files repeat for each layer, for routed experts and for the rest. */
 static void put_clamp(struct making *m)
 {
     static const char *const keys[] = {"swiglu_clamp_exp", "swiglu_clamp_shexp"};
     double clamp = 0;
-    for (int k = 0; k < 2; k++) {
+    for (int k = 0; k < 2 && m->rc == 0; k++) {
         const struct gguf_value *v = find(m, keys[k]);
-        double *list;
-        if (m->rc == 0 && (v ? !v->is_list : k == 0))
+        double *list = NULL;
+        if (!v && k == 1) /* that of routed experts */
+            break;
+        if (!v || !v->is_list || v->n == 0)
             fail_key(m, keys[k], "expected a number for each layer");
-        if (m->rc < 0 || !v || (m->rc = gguf_real_list(m->g, v, &list, m->e)) < 0)
-            continue;
-        if (k == 0 && v->n > 0)
+        if (m->rc == 0)
+            m->rc = gguf_real_list(m->g, v, &list, m->e);
+        if (m->rc == 0 && k == 0)
             clamp = list[0];
         for (uint64_t i = 0; m->rc == 0 && i < v->n; i++)
-            if (!(list[i] == clamp))
-                fail_key(m, keys[k], "expected one clamp for all layers");
+            if (list[i] != clamp)
+                fail_key(m, keys[k], "expected the same number for all layers and experts");
         free(list);
     }
     put(m, "swiglu_limit", json_real(clamp));
@@ -825,6 +827,31 @@ static void put_deepseek4(struct making *m)
     put_clamp(m);
 }
 
+/* ---- GLM-5.3-Flash ---- */
+
+static void put_glm5_next(struct making *m)
+{
+    static const struct pair keys[] = {
+        {"linear_num_heads", "attention.head_count", WHOLE},
+        {"linear_head_dim", "kda.head_dim", WHOLE},
+        {"linear_conv_kernel_dim", "ssm.conv_kernel", WHOLE},
+        {"index_kpool", "attention.indexer.kpool", WHOLE},
+        {"index_kpool_always_select_tail", "attention.indexer.kpool_select_tail", FLAG_MAY},
+        {"hc_mult", "hyper_connection.count", WHOLE},
+        {"hc_sinkhorn_iters", "hyper_connection.sinkhorn_iterations", WHOLE},
+        {"hc_eps", "hyper_connection.epsilon", REAL},
+        {0},
+    };
+    put_dsa(m);
+    put_pairs(m, keys);
+    put_layers_by_heads(m);
+    put_clamp(m);
+    if (has(m, "kda.gate_lower_bound"))
+        put_real(m, "linear_lower_bound", "kda.gate_lower_bound", 1, false);
+    else
+        put(m, "linear_lower_bound", json_null());
+}
+
 static const struct {
     const char *arch;       /* general.architecture */
     const char *pre;        /* tokenizer.ggml.pre that tells the family from others; NULL: any */
@@ -845,6 +872,7 @@ static const struct {
     {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
     {"gemma4", NULL, "gemma4_text", put_gemma4},
     {"kimi-linear", NULL, "kimi_linear", put_kimi_linear},
+    {"glm5-next", NULL, "glm5_next_text", put_glm5_next},
     {"bailingmoe3", NULL, "bailing_hybrid", put_bailingmoe3},
     {"deepseek4", NULL, "deepseek_v4", put_deepseek4},
 };

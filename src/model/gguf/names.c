@@ -93,6 +93,8 @@ static const struct name in_layer[] = {
     {"indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight"},
     {"indexer.attn_k.weight", "self_attn.indexer.wk.weight"},
     {"indexer.proj.weight", "self_attn.indexer.weights_proj.weight"},
+    {"indexer_compressor_gate.weight", "self_attn.indexer.index_kpool_compress_gate.weight"},
+    {"indexer_compressor_ape.weight", "self_attn.indexer.index_kpool_compress_ape"},
     {"ple_key.weight", "ple.key_proj.weight"},
     {"ple_value.weight", "ple.value_proj.weight"},
     {"ple_norm_key.weight", "ple.norm_key.weight"},

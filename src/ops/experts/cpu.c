@@ -9,6 +9,7 @@
 #include "cpu/isa.h"
 #include "ops/experts/experts.h"
 #include "ops/linear/linear.h"
+#include "ops/gating.h"
 #include "ops/loops.h"
 
 /* The (token, slot) pairs of one expert. A pair is t * top_k + k. Pairs are sorted by expert, so that its
@@ -229,26 +230,6 @@ static void add_biases(const struct job *j, uint64_t biases, uint64_t at, uint32
         j->loops->add_scaled(products + (uint64_t)i * n_rows, host_floats(biases) + at, 1, n_rows);
 }
 
-/* Computes silu(gate) * up, clamped unless `clamp` is 0. */
-static void swiglu(const struct job *j, const float *gate, const float *up, uint32_t n, float clamp,
-                   float *out)
-{
-    if (clamp > 0)
-        j->loops->swiglu_clamped(gate, up, n, j->shape->clamps_inputs ? clamp : INFINITY, clamp, out);
-    else
-        j->loops->swiglu(gate, up, n, out);
-}
-
-static void activate(const struct job *j, const float *gate, const float *up, uint32_t n, float *out)
-{
-    if (j->shape->gelu)
-        j->loops->geglu(gate, up, n, out);
-    else if (j->shape->limit > 0)
-        j->loops->swiglu_limited(gate, up, n, (float)EXPERTS_ALPHA, j->shape->limit, out);
-    else
-        swiglu(j, gate, up, n, j->shape->clamp, out);
-}
-
 /* Runs fn for the blocks of all groups. */
 static void for_blocks(struct job *j, struct host *h, team_fn *fn)
 {
@@ -308,7 +289,7 @@ static void up_block(void *ctx, uint32_t block, uint32_t thread)
     add_biases(j, j->call->biases.gate_up, bias_at, g->n, n_rows, gates);
     add_biases(j, j->call->biases.gate_up, bias_at + (uint64_t)s->n_experts * s->inner, g->n, n_rows, ups);
     for (uint32_t i = 0; i < g->n; i++)
-        activate(j, gates + (uint64_t)i * n_rows, ups + (uint64_t)i * n_rows, n_rows,
+        gating_run(j->loops, j->shape->gating, gates + (uint64_t)i * n_rows, ups + (uint64_t)i * n_rows, n_rows,
                  host_floats_mut(j->call->act) + (uint64_t)j->pairs[g->first + i] * s->inner + first);
 }
 
@@ -345,7 +326,7 @@ static void shared_act(const struct job *j, uint32_t t, float *out)
     uint32_t inner = c->shared_down.cols;
     const float *from = host_floats(c->shared_in) + (uint64_t)t * c->shared_stride + j->shape->n_experts +
                         j->shape->shared_gate;
-    swiglu(j, from, from + inner, inner, j->shape->shared_clamp, out);
+    gating_run(j->loops, j->shape->shared_gating, from, from + inner, inner, out);
 }
 
 /* Returns the weight of a token's shared expert. */

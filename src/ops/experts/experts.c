@@ -27,21 +27,9 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
     if (weights_are_uneven(&up) || weights_are_uneven(&down))
         return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of %d",
                        s->hidden, s->inner, PRODUCT_COLS);
-    if ((s->biased || s->limit > 0 || s->gelu) && s->shared_inner)
-        return err_set(e, ERR_UNSUPPORTED, "experts: biases, a limit or GELU, expected no shared expert");
-    if ((s->limit > 0 || s->gelu) && (s->clamp > 0 || s->shared_clamp > 0))
-        return err_set(e, ERR_UNSUPPORTED, "experts: a limit or GELU and a clamp, expected one of them");
+    if (s->biased && s->shared_inner)
+        return err_set(e, ERR_UNSUPPORTED, "experts: biases, expected no shared expert");
     return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
-}
-
-float experts_limit(const struct experts_shape *s)
-{
-    return s->gelu ? LIMIT_GELU : s->clamp > 0 ? -experts_clamp(s, s->clamp) : s->limit;
-}
-
-float experts_clamp(const struct experts_shape *s, float clamp)
-{
-    return s->clamps_inputs ? clamp * LIMIT_INPUTS : clamp;
 }
 
 /* After the activations there is space for the experts' addresses. */

@@ -1,14 +1,9 @@
 /* experts.h - the routed experts of a layer and the shared one, if there is one, two operations:
  *   up:    act[t][k] = silu(gate_e p) * (up_e p),  e = idx[t][k],  p = rms(x[t]) * norm
  *          biased: the expert's biases are added to gate_e p and up_e p, and to down_e act
- *          with a limit: act = g sigmoid(1.702 g) (u + 1), g = min(gate_e p, limit), u = up_e p clamped to
- *            -limit .. limit
- *          with GELU: act = gelu(gate_e p) * (up_e p), gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715
- *            x^3))) / 2
- *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; with
- *            clamps_inputs silu(min(gate_e p, c)) u; the shared expert may have another c
+ *          or another activation of gate_e p and up_e p (gating.h); the shared expert may have its own
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down act(g_t, u_t), where act(g, u) is
- *          silu(g) u, or with shared_clamp the clamped one
+ *          the shared expert's activation
  * With a router, up first chooses the experts as router.h says.
  * g_t and u_t are the products of the shared expert's gate and up rows. If experts_makes_shared, up computes
  * them and leaves w_t silu(g_t) * u_t in act. Otherwise they follow the n_experts router logits in
@@ -52,15 +47,9 @@ struct experts_shape {
     bool chooses;        /* up may be asked to choose with a softmax router; norm_topk: that router's norm */
     bool norm_topk;
     bool drops; /* idx may be NO_EXPERT; never with `chooses` */
-    /* `biased`, `limit` and `gelu` are for layers without a shared expert. */
-    bool biased;
-    float limit;               /* 0: none */
-    bool gelu;                 /* excludes a limit */
-    float clamp, shared_clamp; /* of the routed experts, of the shared one; exclude limit and gelu; 0: none */
-    bool clamps_inputs;        /* the clamps bound the gate before SiLU, not after it */
+    bool biased;                 /* for layers without a shared expert */
+    float gating, shared_gating; /* gating.h */
 };
-
-#define EXPERTS_ALPHA 1.702 /* the alpha of an act with a limit */
 
 /* Biases of all experts of a layer, f32. */
 struct experts_biases {
@@ -138,11 +127,6 @@ struct experts_call {
     bool only_shared; /* routed experts are computed elsewhere; idx and table are valid all the same */
     bool more; /* experts missing in the table (0) come in a later round; only if experts_takes_rounds */
 };
-
-/* Returns the routed experts' activation as a constant of kernels (kernels/lib/math.glsl, gated). */
-float experts_limit(const struct experts_shape *s);
-/* Returns a clamp of this shape as kernels take it, above 0 or none. */
-float experts_clamp(const struct experts_shape *s, float clamp);
 
 /* Return the floats of a token's row of act; of its activations only, which the experts' addresses follow. */
 uint64_t experts_act_row(const struct experts_shape *s);

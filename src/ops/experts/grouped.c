@@ -81,7 +81,7 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
         return 0;
     op->from = 16;
     op->is_f16 = gemm_has_f16(x);
-    op->joins_shared = s->shared_inner == s->inner && s->clamp == s->shared_clamp &&
+    op->joins_shared = s->shared_inner == s->inner && s->gating == s->shared_gating &&
                        s->up_formats == format_set(s->up_format) &&
                        s->down_formats == format_set(s->down_format);
     op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
@@ -203,7 +203,7 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
                                          .eps = s->eps,
                                          .stride = s->biased ? s->n_experts : call->shared_stride,
                                          .gate_at = s->shared_gate ? s->n_experts : 0,
-                                         .limit = experts_limit(s)};
+                                         .gating = s->gating};
     if (format_is_block(s->up_format))
         code_books_put(x, &up.gate_s, &up.gate_b);
     if (op->is_f16)
@@ -245,7 +245,7 @@ static void run_mix(const struct experts_grouped *op, struct exec *x, const stru
                                                  .slots = of.slots,
                                                  .from_slot = call->only_shared ? s->top_k : 0,
                                                  .end_slot = s->top_k + (of.n_shared > 0),
-                                                 .clamp = experts_clamp(s, s->shared_clamp)};
+                                                 .gating = s->shared_gating};
     exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + shared_inner, 4 * op->mix_group), call->n, 1);
 }
 

@@ -4,6 +4,7 @@
 
 #include "args.h"
 #include "ops/experts/experts.h"
+#include "ops/gating.h"
 #include "ops/ref.h"
 
 /* Returns the part of an expert at the shape's byte offsets. */
@@ -73,24 +74,6 @@ static double bias_at(const struct experts_shape *s, uint64_t biases, uint64_t i
     return s->biased ? (double)host_floats(biases)[i] : 0;
 }
 
-static double ref_clamped(const struct experts_shape *s, float c, double g, double u)
-{
-    double clamp = (double)c;
-    g = clamp > 0 && s->clamps_inputs ? fmin(g, clamp) : g;
-    return clamp > 0 ? fmin(ref_silu(g), clamp) * fmax(fmin(u, clamp), -clamp) : ref_silu(g) * u;
-}
-
-static double ref_act(const struct experts_shape *s, double g, double u)
-{
-    double limit = (double)s->limit;
-    if (s->gelu)
-        return ref_gelu(g) * u;
-    if (limit <= 0)
-        return ref_clamped(s, s->clamp, g, u);
-    g = fmin(g, limit);
-    return g * ref_sigmoid(EXPERTS_ALPHA * g) * (fmax(fmin(u, limit), -limit) + 1);
-}
-
 /* Computes row r of a token's experts. p: the token's vector. */
 static void ref_up_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t, uint32_t r,
                          const double *p, struct widened *gates, struct widened *ups)
@@ -108,7 +91,7 @@ static void ref_up_token(const struct experts_shape *s, const struct experts_cal
                    bias_at(s, c->biases.gate_up, (uint64_t)idx * s->inner + r);
         double u = ref_dot(widen(ups, idx, &up, r), p, s->hidden) +
                    bias_at(s, c->biases.gate_up, ((uint64_t)s->n_experts + idx) * s->inner + r);
-        act_of(s, c, t, k)[r] = (float)ref_act(s, g, u);
+        act_of(s, c, t, k)[r] = (float)gating_ref(s->gating, g, u);
     }
 }
 
@@ -121,7 +104,7 @@ static void ref_up_shared(const struct experts_shape *s, const struct experts_ca
     for (uint32_t t = 0; t < c->n; t++, p += s->hidden)
         act_of(s, c, t, s->top_k)[r] =
             (float)(shared_weight(s, c, t) *
-                    ref_clamped(s, s->shared_clamp, ref_dot(gate, p, s->hidden), ref_dot(up, p, s->hidden)));
+                    gating_ref(s->shared_gating, ref_dot(gate, p, s->hidden), ref_dot(up, p, s->hidden)));
 }
 
 int experts_up_ref(const void *self, const void *what, struct host *h)
@@ -166,7 +149,7 @@ static void widen_inputs(const struct experts_shape *s, const struct experts_cal
         host_floats(c->shared_in) + (uint64_t)t * c->shared_stride + s->n_experts + s->shared_gate;
     for (uint32_t i = 0; i < inner; i++)
         shared[i] = c->shared_up ? (double)act_of(s, c, t, s->top_k)[i]
-                                 : ref_clamped(s, s->shared_clamp, (double)rows[i], (double)rows[inner + i]);
+                                 : gating_ref(s->shared_gating, (double)rows[i], (double)rows[inner + i]);
 }
 
 /* Returns row r of a token's routed experts, weighted and added up. */

@@ -17,15 +17,18 @@ struct job {
     const struct indexer_shape *shape;
     const struct indexer_call *call;
     const struct loops *loops;
-    float *rooms;             /* dim + rotary_dim floats a thread */
+    float *rooms;             /* room_of(shape) floats a thread */
     float *scores;            /* [n_scored][n_blocks] */
     uint32_t first, n_scored; /* tokens whose scores are kept */
     uint32_t n_blocks;
 };
 
-static uint32_t width_of(const struct indexer_shape *s)
+/* POOL_ROWS: rows of room for a pool. */
+enum { POOL_ROWS = 4 };
+
+static uint32_t room_of(const struct indexer_shape *s)
 {
-    return s->dim + s->rotary_dim;
+    return s->pooled ? POOL_ROWS * s->dim : indexer_width(s);
 }
 
 /* Returns a token's key in [window; chunk], and its cosines and sines. */
@@ -33,7 +36,7 @@ static const float *key_at(const struct job *j, uint32_t r)
 {
     const struct indexer_shape *s = j->shape;
     uint32_t held = s->choice.ratio - 1;
-    return r < held ? host_floats(j->call->window_in) + (uint64_t)r * width_of(s)
+    return r < held ? host_floats(j->call->window_in) + (uint64_t)r * indexer_width(s)
                     : host_floats(j->call->keys) + (uint64_t)(r - held) * j->call->key_stride;
 }
 
@@ -54,6 +57,63 @@ static void subtract_mean(float *x, uint32_t n)
         x[i] -= (float)(sum / n);
 }
 
+/* Computes the layer norm of a key in place. */
+static void norm_key(const struct job *j, float *key)
+{
+    const struct indexer_shape *s = j->shape;
+    if (s->layer_norm)
+        subtract_mean(key, s->dim);
+    j->loops->norm(key, host_floats(j->call->k_norm), s->dim, s->eps, key);
+    for (uint32_t i = 0; s->layer_norm && i < s->dim; i++)
+        key[i] += host_floats(j->call->k_bias)[i];
+}
+
+/* Averages the keys of the block whose last token is t by their gates. room: POOL_ROWS rows. The first
+ * becomes the block's. */
+static void pool_keys(const struct job *j, uint32_t t, float *room)
+{
+    uint32_t d = j->shape->dim, ratio = j->shape->choice.ratio;
+    float *row = room, *key = row + d, *top = key + d, *total = top + d;
+    for (uint32_t k = 0; k < ratio; k++) {
+        const float *gate = key_at(j, t + k) + d, *bias = host_floats(j->call->pool_bias) + (uint64_t)k * d;
+        for (uint32_t i = 0; i < d; i++)
+            top[i] = k == 0 || gate[i] + bias[i] > top[i] ? gate[i] + bias[i] : top[i];
+    }
+    memset(row, 0, d * sizeof *row);
+    memset(total, 0, d * sizeof *total);
+    for (uint32_t k = 0; k < ratio; k++) {
+        const float *gate = key_at(j, t + k) + d, *bias = host_floats(j->call->pool_bias) + (uint64_t)k * d;
+        float share[64];
+        memcpy(key, key_at(j, t + k), d * sizeof *key);
+        norm_key(j, key);
+        for (uint32_t from = 0; from < d; from += 64) {
+            uint32_t n = (uint32_t)size_min(64, d - from);
+            for (uint32_t i = 0; i < n; i++)
+                share[i] = gate[from + i] + bias[from + i] - top[from + i];
+            j->loops->exp_below(share, n, 0, share);
+            for (uint32_t i = 0; i < n; i++) {
+                row[from + i] += share[i] * key[from + i];
+                total[from + i] += share[i];
+            }
+        }
+    }
+    for (uint32_t i = 0; i < d; i++)
+        row[i] /= total[i];
+}
+
+/* Computes the mean of these keys, normed. */
+static void mean_of_keys(const struct job *j, uint32_t t, float *mean)
+{
+    uint32_t ratio = j->shape->choice.ratio;
+    for (uint32_t i = 0; i < j->shape->dim; i++) {
+        mean[i] = key_at(j, t)[i];
+        for (uint32_t k = 1; k < ratio; k++)
+            mean[i] += key_at(j, t + k)[i];
+        mean[i] /= (float)ratio;
+    }
+    norm_key(j, mean);
+}
+
 static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
 {
     const struct job *j = ctx;
@@ -63,7 +123,7 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
     uint32_t apart = s->interleaved ? 0 : pairs;
     const float *row = host_floats(c->queries) + (uint64_t)t * c->stride;
     float *q = host_floats_mut(c->q) + (uint64_t)t * s->n_heads * d;
-    float *mean = j->rooms + (uint64_t)thread * width_of(s);
+    float *mean = j->rooms + (uint64_t)thread * room_of(s);
     for (uint32_t h = 0; h < s->n_heads; h++, row += d, q += d) {
         if (s->layer_norm)
             memcpy(q, row, d * sizeof *q);
@@ -73,17 +133,10 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
     }
     if ((c->pos + t + 1) % ratio)
         return;
-    for (uint32_t i = 0; i < d; i++) {
-        mean[i] = key_at(j, t)[i];
-        for (uint32_t k = 1; k < ratio; k++)
-            mean[i] += key_at(j, t + k)[i];
-        mean[i] /= (float)ratio;
-    }
-    if (s->layer_norm)
-        subtract_mean(mean, d);
-    j->loops->norm(mean, host_floats(c->k_norm), d, s->eps, mean);
-    for (uint32_t i = 0; s->layer_norm && i < d; i++)
-        mean[i] += host_floats(c->k_bias)[i];
+    if (s->pooled)
+        pool_keys(j, t, mean);
+    else
+        mean_of_keys(j, t, mean);
     j->loops->turn(mean, rope_at(j, t), pairs, apart);
     loops_put_row(j->loops, s->kv_type, mean, d, indexer_row(s, c, (c->pos + t) / ratio));
 }
@@ -92,14 +145,15 @@ int indexer_prepare_cpu(const void *self, const void *what, struct host *h)
 {
     const struct indexer_shape *s = &((const struct indexer *)self)->shape;
     struct job j = {.shape = s, .call = what, .loops = loops_of(h)};
-    j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * width_of(s), sizeof *j.rooms);
+    j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * room_of(s), sizeof *j.rooms);
     if (!j.rooms)
         return host_error(h);
     team_for(h->team, j.call->n, prepare_token, &j);
     for (uint32_t r = 0; r + 1 < s->choice.ratio; r++) {
-        float *to = host_floats_mut(j.call->window_out) + (uint64_t)r * width_of(s);
+        float *to = host_floats_mut(j.call->window_out) + (uint64_t)r * indexer_width(s);
         memcpy(to, key_at(&j, j.call->n + r), s->dim * sizeof *to);
-        memcpy(to + s->dim, rope_at(&j, j.call->n + r), s->rotary_dim * sizeof *to);
+        const float *rest = s->pooled ? key_at(&j, j.call->n + r) + s->dim : rope_at(&j, j.call->n + r);
+        memcpy(to + s->dim, rest, (indexer_width(s) - s->dim) * sizeof *to);
     }
     return host_error(h);
 }
@@ -125,7 +179,7 @@ static void score_token(const struct job *j, uint32_t i, uint32_t piece, uint32_
         .q = host_floats(c->q) + (uint64_t)t * s->n_heads * s->dim,
         .weights = s->weighted ? host_floats(c->weights) + (uint64_t)t * c->weight_stride : NULL,
         .rows = indexer_row(s, c, begin),
-        .wide = j->rooms + (uint64_t)thread * width_of(s),
+        .wide = j->rooms + (uint64_t)thread * room_of(s),
         .scores = j->scores + (uint64_t)i * j->n_blocks + begin,
         .n_heads = s->n_heads,
         .dim = s->dim,
@@ -199,7 +253,7 @@ int indexer_choose_cpu(const void *self, const void *what, struct host *h)
     j.first = indexer_n_whole(s, j.call);
     j.n_blocks = n_pos / s->choice.ratio;
     uint32_t step = (uint32_t)size_max(1, size_min(TOKENS, MOST_SCORES / j.n_blocks));
-    j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * width_of(s), sizeof *j.rooms);
+    j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * room_of(s), sizeof *j.rooms);
     j.scores = host_scratch(h, size_min(n - j.first, step) * j.n_blocks, sizeof *j.scores);
     if (!j.rooms || !j.scores)
         return host_error(h);

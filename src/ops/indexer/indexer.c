@@ -23,6 +23,11 @@ int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape 
     if (s->choice.ratio == 0 || s->choice.ratio > 1 << KV_BLOCK_SHIFT || s->choice.budget == 0)
         return err_set(e, ERR_UNSUPPORTED, "indexer: %u blocks of %u positions, expected at most %d",
                        s->choice.budget, s->choice.ratio, 1 << KV_BLOCK_SHIFT);
+    if (s->pooled && (!s->layer_norm || s->rotary_dim))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "indexer: pools of keys with %u rotary channels, expected 0 and a "
+                       "layer norm",
+                       s->rotary_dim);
     if (s->kv_type == KV_TYPE_Q8_0)
         return err_set(e, ERR_UNSUPPORTED, "indexer: rows of q8_0, expected f32 or f16");
     return exec_get_caps(x).is_host ? 0 : indexer_vulkan_open(op, x, e);
@@ -35,7 +40,7 @@ uint32_t indexer_block_bytes(const struct indexer_shape *s)
 
 uint64_t indexer_window(const struct indexer_shape *s)
 {
-    return (uint64_t)(s->choice.ratio - 1) * (s->dim + s->rotary_dim);
+    return (uint64_t)(s->choice.ratio - 1) * indexer_width(s);
 }
 
 uint64_t indexer_scratch(const struct indexer_shape *s, const struct exec_caps *caps, uint32_t n,

@@ -5,6 +5,9 @@
  *             row = rope(rms(mean of the block's k) * k_norm), turned as the block's first position is
  *   or, with a layer norm, where m is a block's mean and mean(m) the mean of its channels:
  *             q_h = rope(q_h),  row = rope(rms(m - mean(m)) * k_norm + k_bias)
+ *   or, pooled (transformers' Glm5NextTextIndexer), with gates g for the channels c of each key:
+ *             q_h = q_h,  key_j = rms(k_j - mean(k_j)) * k_norm + k_bias for each position j of the block
+ *             row_c = sum_j softmax_j(g_jc + pool_bias_jc) key_jc
  *   choose:   score_b = sum_h w_h max(q_h . row_b, 0) over the finished blocks b, (b + 1) ratio <= p + 1
  *             the list of choice.h: the `budget` blocks with the largest scores; the lower index wins a tie
  * Without weights w_h = 1. Positive factors of all scores do not matter and are left out.
@@ -12,8 +15,8 @@
  * RoPE turns the pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) (interleaved), of the first rotary_dim
  * channels. Rows are stored in blocks of the cache: a cache block holds, at layer_off, the rows of the index
  * blocks that begin in it, [][dim].
- * Window: f32 [ratio - 1][dim + rotary_dim], the last ratio - 1 tokens' keys as they are projected, each with
- * its cosines and sines, oldest first. It is read from one buffer and written to another. */
+ * Window: f32 [ratio - 1][indexer_width], the last ratio - 1 tokens' keys as they are projected, each with
+ * its cosines and sines, or its gates, oldest first. It is read from one buffer and written to another. */
 #ifndef MOEFLUX_OPS_INDEXER_INDEXER_H
 #define MOEFLUX_OPS_INDEXER_INDEXER_H
 
@@ -33,6 +36,7 @@ struct indexer_shape {
     bool interleaved;
     float eps;
     enum kv_type kv_type; /* type of the rows' numbers: f32 or f16 */
+    bool pooled;          /* needs layer_norm and rotary_dim 0 */
 };
 
 struct indexer {
@@ -46,9 +50,10 @@ struct indexer {
 
 struct indexer_call {
     uint64_t queries;               /* f32 [n][stride]: n_heads queries [dim] */
-    uint64_t keys;                  /* f32 [n][key_stride]: the key [dim] */
+    uint64_t keys;                  /* f32 [n][key_stride]: the key [dim]; pooled: then its gates [dim] */
     uint64_t q_norm, k_norm;        /* f32 [dim]; q_norm is unused with a layer norm */
     uint64_t k_bias;                /* f32 [dim]; with a layer norm only */
+    uint64_t pool_bias;             /* f32 [ratio][dim]; pooled only */
     uint64_t rope;                  /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t window_in, window_out; /* unused if ratio is 1 */
     uint64_t blocks;                /* u64 table of the cache's blocks */
@@ -66,6 +71,11 @@ int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape 
                  struct moeflux_err *e);
 /* Returns the bytes of the rows in a block of the cache. */
 uint32_t indexer_block_bytes(const struct indexer_shape *s);
+/* Returns the numbers of a token in the window. */
+static inline uint32_t indexer_width(const struct indexer_shape *s)
+{
+    return s->dim + (s->pooled ? s->dim : s->rotary_dim);
+}
 /* Returns the floats of a window, and of scratch for chunks of up to n tokens that see up to n_pos positions;
  * 0 if none of them needs a choice. */
 uint64_t indexer_window(const struct indexer_shape *s);

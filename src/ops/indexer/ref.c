@@ -1,4 +1,5 @@
 /* The reference implementation of indexer.h. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "ops/indexer/indexer.h"
@@ -9,10 +10,10 @@ static float held_at(const struct indexer_shape *s, const struct indexer_call *c
 {
     uint32_t held = s->choice.ratio - 1;
     if (r < held)
-        return host_floats(c->window_in)[(uint64_t)r * (s->dim + s->rotary_dim) + i];
+        return host_floats(c->window_in)[(uint64_t)r * indexer_width(s) + i];
     r -= held;
-    return i < s->dim ? host_floats(c->keys)[(uint64_t)r * c->key_stride + i]
-                      : host_floats(c->rope)[(uint64_t)r * s->rotary_dim + i - s->dim];
+    return i < s->dim || s->pooled ? host_floats(c->keys)[(uint64_t)r * c->key_stride + i]
+                                   : host_floats(c->rope)[(uint64_t)r * s->rotary_dim + i - s->dim];
 }
 
 /* Turns a head as row r of [window; chunk]. */
@@ -32,6 +33,44 @@ static void ref_turn(const struct indexer_shape *s, const struct indexer_call *c
     }
 }
 
+/* Computes the layer norm of a key in place. */
+static void ref_key(const struct indexer_shape *s, const struct indexer_call *c, float *key, double *normed)
+{
+    double of_channels = 0;
+    for (uint32_t i = 0; s->layer_norm && i < s->dim; i++)
+        of_channels += (double)key[i] / s->dim;
+    for (uint32_t i = 0; i < s->dim; i++)
+        key[i] = (float)((double)key[i] - of_channels);
+    ref_norm(key, host_floats(c->k_norm), s->dim, (double)s->eps, normed);
+    for (uint32_t i = 0; s->layer_norm && i < s->dim; i++)
+        normed[i] += (double)host_floats(c->k_bias)[i];
+}
+
+/* Averages the keys of the block whose last token is t. row: room for one. */
+static void ref_pool(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t, float *key,
+                     double *normed, double *row)
+{
+    uint32_t ratio = s->choice.ratio, d = s->dim;
+    for (uint32_t i = 0; i < d; i++)
+        row[i] = 0;
+    for (uint32_t j = 0; j < ratio; j++) {
+        for (uint32_t i = 0; i < d; i++)
+            key[i] = held_at(s, c, t + j, i);
+        ref_key(s, c, key, normed);
+        for (uint32_t i = 0; i < d; i++) {
+            double sum = 0, own = (double)held_at(s, c, t + j, d + i) +
+                                  (double)host_floats(c->pool_bias)[(uint64_t)j * d + i];
+            for (uint32_t k = 0; k < ratio; k++)
+                sum += exp((double)held_at(s, c, t + k, d + i) +
+                           (double)host_floats(c->pool_bias)[(uint64_t)k * d + i] - own);
+            row[i] += normed[i] / sum;
+        }
+    }
+    for (uint32_t i = 0; i < d; i++)
+        key[i] = (float)row[i];
+    kv_row_put(s->kv_type, key, d, indexer_row(s, c, (c->pos + t) / ratio));
+}
+
 static void ref_block(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t, float *mean,
                       double *normed)
 {
@@ -41,14 +80,7 @@ static void ref_block(const struct indexer_shape *s, const struct indexer_call *
             sum += (double)held_at(s, c, t + j, i);
         mean[i] = (float)(sum / s->choice.ratio);
     }
-    double of_channels = 0;
-    for (uint32_t i = 0; s->layer_norm && i < s->dim; i++)
-        of_channels += (double)mean[i] / s->dim;
-    for (uint32_t i = 0; i < s->dim; i++)
-        mean[i] = (float)((double)mean[i] - of_channels);
-    ref_norm(mean, host_floats(c->k_norm), s->dim, (double)s->eps, normed);
-    for (uint32_t i = 0; s->layer_norm && i < s->dim; i++)
-        normed[i] += (double)host_floats(c->k_bias)[i];
+    ref_key(s, c, mean, normed);
     ref_turn(s, c, t, normed, mean);
     kv_row_put(s->kv_type, mean, s->dim, indexer_row(s, c, (c->pos + t) / s->choice.ratio));
 }
@@ -57,10 +89,10 @@ int indexer_prepare_ref(const void *self, const void *what, struct host *h)
 {
     const struct indexer_shape *s = &((const struct indexer *)self)->shape;
     const struct indexer_call *c = what;
-    uint32_t held = s->choice.ratio - 1, width = s->dim + s->rotary_dim;
+    uint32_t held = s->choice.ratio - 1, width = indexer_width(s);
     float *mean = host_scratch(h, s->dim, sizeof *mean);
-    double *normed = host_scratch(h, s->dim, sizeof *normed);
-    for (uint32_t t = 0; mean && normed && t < c->n; t++) {
+    double *normed = host_scratch(h, s->dim, sizeof *normed), *row = host_scratch(h, s->dim, sizeof *row);
+    for (uint32_t t = 0; mean && normed && row && t < c->n; t++) {
         for (uint32_t i = 0; i < s->n_heads; i++) {
             const float *q = host_floats(c->queries) + (uint64_t)t * c->stride + (uint64_t)i * s->dim;
             if (!s->layer_norm)
@@ -69,7 +101,11 @@ int indexer_prepare_ref(const void *self, const void *what, struct host *h)
                 normed[k] = (double)q[k];
             ref_turn(s, c, held + t, normed, host_floats_mut(c->q) + ((uint64_t)t * s->n_heads + i) * s->dim);
         }
-        if ((c->pos + t + 1) % s->choice.ratio == 0)
+        if ((c->pos + t + 1) % s->choice.ratio)
+            continue;
+        if (s->pooled)
+            ref_pool(s, c, t, mean, normed, row);
+        else
             ref_block(s, c, t, mean, normed);
     }
     for (uint32_t r = 0; r < held; r++)

@@ -11,6 +11,8 @@ enum { SCORE_GROUP = 128, SCORE_KEYS = 32, SCORE_VECTORS = 32, CHOOSE_GROUP = 51
 enum { MOST_SCORES = 16 << 20 };
 /* The constants of indexer/scores.comp: its own, those of kv_cache.h, its own. */
 enum { WEIGHTED_SPEC = KV_N_SPEC, SCORES_N_SPEC };
+/* Those of indexer/prepare.comp. */
+enum { POOLED_SPEC = KV_N_SPEC, PREPARE_N_SPEC };
 
 static uint32_t group_of(const struct exec_caps *caps, uint32_t wanted)
 {
@@ -55,17 +57,18 @@ int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *
 {
     const struct indexer_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
-    const uint32_t prepare[KV_N_SPEC] = {caps.subgroup_size,
-                                         group_of(&caps, (uint32_t)size_min(s->dim, PREPARE_GROUP)),
-                                         s->dim,
-                                         s->rotary_dim,
-                                         s->choice.ratio,
-                                         s->layer_norm,
-                                         s->interleaved,
-                                         [KV_SPEC] = s->kv_type};
+    const uint32_t prepare[PREPARE_N_SPEC] = {caps.subgroup_size,
+                                              group_of(&caps, (uint32_t)size_min(s->dim, PREPARE_GROUP)),
+                                              s->dim,
+                                              s->rotary_dim,
+                                              s->choice.ratio,
+                                              s->layer_norm,
+                                              s->interleaved,
+                                              [KV_SPEC] = s->kv_type,
+                                              [POOLED_SPEC] = s->pooled};
     const uint32_t choose[] = {caps.subgroup_size, group_of(&caps, CHOOSE_GROUP)};
     int rc = exec_kernel(x, &op->gpu.prepare, "indexer_prepare", sizeof(struct indexer_prepare_args), prepare,
-                         KV_N_SPEC, e);
+                         PREPARE_N_SPEC, e);
     if (rc == 0)
         rc = exec_kernel(x, &op->gpu.choose, "indexer_choose", sizeof(struct indexer_choose_args), choose, 2,
                          e);
@@ -95,6 +98,7 @@ void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                            .q_norm = c->q_norm,
                                            .k_norm = c->k_norm,
                                            .k_bias = c->k_bias,
+                                           .pool_bias = c->pool_bias,
                                            .rope = c->rope,
                                            .window_in = c->window_in,
                                            .window_out = c->window_out,

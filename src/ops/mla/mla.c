@@ -34,7 +34,7 @@ int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t
     struct exec_caps caps = exec_get_caps(x);
     const struct attention_shape attention = attention_of(s);
     *op = (struct mla){.shape = *s, .scratch = scratch, .slice = slice_for(&caps)};
-    if (s->latent_dim % 4 || s->rope_dim % 4 || s->rope_dim == 0 || s->nope_dim == 0)
+    if (s->latent_dim % 4 || s->rope_dim % 4 || s->nope_dim == 0)
         return err_set(e, ERR_UNSUPPORTED,
                        "latent attention: rotary keys of %u channels and latents of %u, expected multiples "
                        "of 4",

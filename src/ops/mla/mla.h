@@ -32,7 +32,7 @@ enum mla_form {
 };
 
 struct mla_shape {
-    uint32_t n_heads, nope_dim, rope_dim, latent_dim, v_dim;
+    uint32_t n_heads, nope_dim, rope_dim, latent_dim, v_dim; /* rope_dim 0: there are no rotary keys */
     bool interleaved;
     float scale, eps; /* the scores' scale; the latent norm's eps */
     enum kv_type kv_type;

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Writes kimilinear.gguf and bailingmoe3.gguf: kimilin-plain and ling-flash of ../families by llama.cpp's own converter, whose
-vocabulary is left out. Matrices become Q4_0, which holds their numbers exactly. See README.md.
+"""Writes kimilinear.gguf, bailingmoe3.gguf and glm5next.gguf: kimilin-plain and ling-flash of ../families, and glm53f-two of
+../families/make_glm53f.py, by llama.cpp's own converter, whose vocabulary is left out. Matrices become Q4_0, which holds their
+numbers exactly. See README.md.
 
-usage: make_kda.py LLAMA_CPP OUT_DIR
+usage: make_kda.py LLAMA_CPP OUT_DIR DIR_OF_GLM53F_TWO
 """
 
 import json
@@ -14,10 +15,13 @@ sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
 
 import gguf  # noqa: E402
 from conversion.bailingmoe3 import BailingMoeV3Model  # noqa: E402
+from conversion.glm import Glm5NextModel  # noqa: E402
 from conversion.kimi_linear import KimiLinearModel  # noqa: E402
 
 FAMILIES = Path(__file__).parent.parent / "families"
-MODELS = {"kimilinear": (KimiLinearModel, "kimilin-plain"), "bailingmoe3": (BailingMoeV3Model, "ling-flash")}
+MODELS = {"kimilinear": (KimiLinearModel, FAMILIES / "kimilin-plain"),
+          "bailingmoe3": (BailingMoeV3Model, FAMILIES / "ling-flash"),
+          "glm5next": (Glm5NextModel, Path(sys.argv[3]))}
 
 
 def no_vocabulary(self):
@@ -26,6 +30,8 @@ def no_vocabulary(self):
 
 def as_q4_0(self, name, new_name, bid, n_dims):
     is_matrix = n_dims >= 2 and new_name.endswith(".weight") and "conv1d" not in new_name and "ffn_gate_inp" not in new_name
+    if any(x in new_name for x in (".hc_", "indexer_compressor")):
+        return gguf.GGMLQuantizationType.F32
     # Rows of 32 columns are matrices that kv_b_proj or a gate of low rank was made into; Q4_0 does not hold the former's.
     if not is_matrix or "attn_k_b" in new_name:
         return False
@@ -33,11 +39,13 @@ def as_q4_0(self, name, new_name, bid, n_dims):
 
 
 def main():
-    for out, (kind, name) in MODELS.items():
+    for out, (kind, folder) in MODELS.items():
         kind.set_vocab = no_vocabulary
         kind.tensor_force_quant = as_q4_0
-        keys = json.loads((FAMILIES / name / "config.json").read_text())  # transformers would rename some
-        model = kind(FAMILIES / name, gguf.LlamaFileType.MOSTLY_BF16, Path(sys.argv[2]) / f"{out}.gguf", model_name=name,
+        keys = json.loads((folder / "config.json").read_text())  # transformers would rename some
+        if "text_config" in keys:
+            keys |= keys["text_config"] | {"num_nextn_predict_layers": 0}
+        model = kind(folder, gguf.LlamaFileType.MOSTLY_BF16, Path(sys.argv[2]) / f"{out}.gguf", model_name=folder.name,
                      hparams=keys)
         model.write()
 

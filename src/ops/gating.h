@@ -1,0 +1,25 @@
+/* gating.h - the activation between the products of a feed-forward part, from a gate's and an up row's product.
+ * A single number says which, for kernels (gated() in kernels/lib/math.glsl), CPU and reference:
+ *   0                  silu(g) u
+ *   GATING_GELU        gelu(g) u, gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+ *   c                  g' sigmoid(1.702 g') (u' + 1)             (gpt-oss)
+ *   -c                 min(silu(g), c) u'                        (Ling-3.0)
+ *   -c GATING_INPUTS   silu(g') u'                               (DeepSeek-V4)
+ * with 0 < c <= 1e6, g' = min(g, c), u' = u clamped to -c .. c. */
+#ifndef MOEFLUX_OPS_GATING_H
+#define MOEFLUX_OPS_GATING_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct loops;
+
+/* Returns the number of a clamp. inputs: it bounds the gate before SiLU, not after it. clamp 0: there is none. */
+float gating_clamp(float clamp, bool inputs);
+
+double gating_ref(float gating, double g, double u);
+/* Computes out[c] for n channels. */
+void gating_run(const struct loops *l, float gating, const float *gate, const float *up, uint32_t n,
+                float *out);
+
+#endif
