@@ -34,7 +34,8 @@ double gating_ref(float gating, double g, double u)
     return g * ref_sigmoid(ALPHA * g) * (bounded + 1);
 }
 
-void gating_run(const struct loops *l, float gating, const float *gate, const float *up, uint32_t n, float *out)
+void gating_run(const struct loops *l, float gating, const float *gate, const float *up, uint32_t n,
+                float *out)
 {
     if (gating == 0)
         l->swiglu(gate, up, n, out);

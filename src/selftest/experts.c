@@ -20,9 +20,9 @@ struct moe_shape {
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
     uint32_t shared_up_format;
     float gating, shared_gating; /* ops/gating.h */
-    bool ungated; /* the shared expert has no gate */
-    bool ties;    /* all logits are equal */
-    bool drops;   /* tokens have from one to top_k experts */
+    bool ungated;                /* the shared expert has no gate */
+    bool ties;                   /* all logits are equal */
+    bool drops;                  /* tokens have from one to top_k experts */
     /* Paths for few tokens: the operation itself makes the shared rows, or chooses the experts. */
     bool makes_shared, chooses, plain_weights;
     bool biased;
@@ -244,10 +244,13 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              c->makes_shared && c->shared_up_format != c->format ? " in another format" : "",
              c->ungated ? " ungated" : "",
              c->biased && c->gating > 0         ? " biased, limited"
-             : c->biased                      ? " biased"
-             : c->gating == GATING_GELU ? " GELU" : c->gating > 0 ? " limited" : c->gating < -1e6f ? " inputs clamped" : c->gating + c->shared_gating < 0 ? " clamped"
-             : m->apart                       ? " apart"
-                                              : "",
+             : c->biased                        ? " biased"
+             : c->gating == GATING_GELU         ? " GELU"
+             : c->gating > 0                    ? " limited"
+             : c->gating < -1e6f                ? " inputs clamped"
+             : c->gating + c->shared_gating < 0 ? " clamped"
+             : m->apart                         ? " apart"
+                                                : "",
              c->ties    ? " tied"
              : c->drops ? " some dropped"
                         : "",
@@ -498,10 +501,12 @@ static void clamped_cases(struct kernel_test *l)
          .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f},
         {6, 2, 64, 64, 64, FORMAT_Q8, 20, .gating = -0.5f, .is_rest = true},
-        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f * GATING_INPUTS, .shared_gating = -0.25f * GATING_INPUTS},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f * GATING_INPUTS, .shared_gating = -0.5f * GATING_INPUTS,
-         .makes_shared = true, .shared_up_format = FORMAT_Q4},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f * GATING_INPUTS, .shared_gating = -0.25f * GATING_INPUTS},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f * GATING_INPUTS,
+         .shared_gating = -0.25f * GATING_INPUTS},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f * GATING_INPUTS,
+         .shared_gating = -0.5f * GATING_INPUTS, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f * GATING_INPUTS,
+         .shared_gating = -0.25f * GATING_INPUTS},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (kt_has_kernels(l) || !shapes[i].makes_shared)

@@ -14,8 +14,8 @@ static const double BOUND = 2e-6, HALF_BOUND = 1e-3;
 enum { LAYER_OFF = 256, MAX_BLOCKS = 300, OWN_BLOCKS = 4 };
 
 struct bench {
-    struct test_buffer *proj, *keys, *q_norm, *k_norm, *k_bias, *pool_bias, *rope, *window, *window_out, *q, *weights,
-        *chosen, *table;
+    struct test_buffer *proj, *keys, *q_norm, *k_norm, *k_bias, *pool_bias, *rope, *window, *window_out, *q,
+        *weights, *chosen, *table;
     struct test_buffer *blocks[MAX_BLOCKS];
     uint32_t n_blocks, stride, key_stride;
     uint64_t block; /* numbers of a block of the cache */

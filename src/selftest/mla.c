@@ -314,8 +314,7 @@ static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n, float
         kt_finish(l, s);
     }
     char text[64];
-    snprintf(text, sizeof text, "%u, %u token%s%s", inner, n, n > 1 ? "s" : "",
-             kt_gating_name(gating));
+    snprintf(text, sizeof text, "%u, %u token%s%s", inner, n, n > 1 ? "s" : "", kt_gating_name(gating));
     kt_report(l, "swiglu", text, kt_error(l, dst, (uint64_t)n * inner), PREP_BOUND);
 }
 

@@ -206,8 +206,7 @@ static void mla_prepare_and_attention_over_latents_agree_with_their_references(v
     CHECK("mla_prepare", "mla_values", "mla_values_denorm", "mla_transpose_keys", "mla_transpose_keys_ext",
           "mla_transpose_keys_blk", "mla_gather_rows", "attention_decode", "attention_prefill",
           "attention_merge", "attention_prefill_coop", "attention_wide_scores_coop",
-          "attention_wide_values_coop", "attention_wide_scores_fragcoop",
-          "attention_wide_values_fragcoop");
+          "attention_wide_values_coop", "attention_wide_scores_fragcoop", "attention_wide_values_fragcoop");
 }
 
 static void sample_chooses_what_its_reference_chooses(void **state)

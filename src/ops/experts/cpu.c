@@ -289,8 +289,9 @@ static void up_block(void *ctx, uint32_t block, uint32_t thread)
     add_biases(j, j->call->biases.gate_up, bias_at, g->n, n_rows, gates);
     add_biases(j, j->call->biases.gate_up, bias_at + (uint64_t)s->n_experts * s->inner, g->n, n_rows, ups);
     for (uint32_t i = 0; i < g->n; i++)
-        gating_run(j->loops, j->shape->gating, gates + (uint64_t)i * n_rows, ups + (uint64_t)i * n_rows, n_rows,
-                 host_floats_mut(j->call->act) + (uint64_t)j->pairs[g->first + i] * s->inner + first);
+        gating_run(j->loops, j->shape->gating, gates + (uint64_t)i * n_rows, ups + (uint64_t)i * n_rows,
+                   n_rows,
+                   host_floats_mut(j->call->act) + (uint64_t)j->pairs[g->first + i] * s->inner + first);
 }
 
 int experts_up_cpu(const void *self, const void *what, struct host *h)

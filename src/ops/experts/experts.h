@@ -46,7 +46,7 @@ struct experts_shape {
     uint64_t up_formats; /* set: formats of the routed and of all layers' shared gate and up */
     bool chooses;        /* up may be asked to choose with a softmax router; norm_topk: that router's norm */
     bool norm_topk;
-    bool drops; /* idx may be NO_EXPERT; never with `chooses` */
+    bool drops;                  /* idx may be NO_EXPERT; never with `chooses` */
     bool biased;                 /* for layers without a shared expert */
     float gating, shared_gating; /* gating.h */
 };
