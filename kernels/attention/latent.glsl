@@ -51,7 +51,7 @@ uvec4 latent_at(uvec2 rows, uint from, uint i, uint unit)
 
 uvec2 latent_rows(uint from)
 {
-    return cache_row(a.blocks, a.layer_off, from, 0, 0, 1, KEY_DIM);
+    return key_cache_row(a.blocks, a.layer_off, from, 0, 1, KEY_DIM);
 }
 
 #endif

@@ -160,7 +160,7 @@ vec4 shared_act(uint token, uint col)
     if (a.is_gated != 0)
         gate = sigmoid(F32s(a.shared_in).v[i - 1]);
     [[unroll]] for (uint j = 0; j < 4; j++)
-        v[j] = gate * gated(v[j], u[j], -a.clamp);
+        v[j] = gate * gated(v[j], u[j], a.limit);
     return v;
 }
 

@@ -39,7 +39,7 @@ void activate_shared(uint t, uint c)
     vec4 v;
     [[unroll]] for (uint j = 0; j < 4; j++)
         v[j] = gate * gated(F32s(a.shared_in).v[i + c + j], F32s(a.shared_in).v[i + a.shared_inner + c + j],
-                            -a.clamp);
+                            a.limit);
     F32x4s(a.shared_act).v[(t * a.shared_inner + c) / 4] = v;
 }
 

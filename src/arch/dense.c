@@ -2,6 +2,7 @@
  *   [gate, up] = W norm(x);  silu(gate) * up, or gelu(gate) * up;  x += down   (3 dispatches) */
 #include <stdlib.h>
 
+#include "args.h"
 #include "arch/loader.h"
 #include "arch/part.h"
 #include "base/err.h"
@@ -53,7 +54,7 @@ static int dense_open(void **self, const struct part_room *room, const struct pa
     d->room = room;
     d->inner = p->dense.inner;
     d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
-    int rc = d->layers ? swiglu_open(&d->swiglu, room->exec, room->config->gelu, e) : ERR_MEMORY;
+    int rc = d->layers ? swiglu_open(&d->swiglu, room->exec, room->config->gelu ? LIMIT_GELU : room->config->swiglu_limit, e) : ERR_MEMORY;
     if (rc < 0) {
         dense_close(d);
         *self = NULL;

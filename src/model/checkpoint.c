@@ -110,6 +110,8 @@ bool checkpoint_is_hugging_face(const struct model_dir *m)
         const struct tensor *t = &m->tensors[i];
         if (names_ends_with(t->name, ".conv1d.weight") && t->n_dims == 3 && tensor_cols(t) != 1)
             return true;
+        if (strstr(tensor_label(t), ".moe.")) /* Step-3.5's name of what mlx-lm calls .mlp.switch_mlp. */
+            return true;
     }
     return false;
 }

@@ -38,6 +38,7 @@ struct family {
 
     /* The family's key for moe_intermediate_size; NULL: that one. */
     const char *inner_key;
+    const char *act; /* another name than silu that hidden_act may have; NULL: none */
     /* Pairs of parts of tensor names: in files, canonical. A pair of NULL ends the list; NULL: none. */
     const char *const (*renamed)[2];
 
@@ -70,6 +71,7 @@ const char *family_list(char out[FAMILY_LIST_TEXT]);
 
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
     family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss, family_glm4moelite, family_qwen4exp,
-    family_gemma4, family_glmdsa, family_deepseek32, family_kimilinear, family_bailinghybrid;
+    family_gemma4, family_glmdsa, family_deepseek32, family_kimilinear, family_bailinghybrid,
+    family_minimaxm3, family_step35, family_mimov2;
 
 #endif

@@ -6,7 +6,7 @@
 #include "model/config.h"
 #include "model/fused.h"
 
-enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 16 };
+enum { PART_TENSOR_NAME = 48, PART_MAX_TENSORS = 20 };
 
 struct part_tensor {
     char name[PART_TENSOR_NAME]; /* below "model.layers.N."; a matrix's base name, or a vector's whole name */
@@ -23,6 +23,7 @@ enum gqa_tensor {
     GQA_INDEX, /* the indexer's queries and its key, or these in two matrices: */
     GQA_INDEX_Q,
     GQA_INDEX_K,
+    GQA_GATE, /* of the heads */
     GQA_OUT,
     GQA_Q_NORM,
     GQA_K_NORM,

@@ -1,5 +1,5 @@
 /* swiglu.h - the activation between the two products of a dense feed-forward part: dst[t] = silu(gate[t]) *
- * up[t], or with GELU gelu(gate[t]) * up[t] (experts/experts.h). inner is a multiple of 4. */
+ * up[t], or with GELU or a limit as in experts/experts.h. inner is a multiple of 4. */
 #ifndef MOEFLUX_OPS_SWIGLU_H
 #define MOEFLUX_OPS_SWIGLU_H
 
@@ -10,7 +10,7 @@
 #include "exec/op.h"
 
 struct swiglu {
-    bool gelu;
+    float limit; /* LIMIT_GELU: GELU; 0: none */
     struct { /* vulkan */
         struct kernel kernel;
         uint32_t workgroup;
@@ -23,7 +23,7 @@ struct swiglu_call {
     uint32_t n, inner;
 };
 
-int swiglu_open(struct swiglu *op, struct exec *x, bool gelu, struct moeflux_err *e);
+int swiglu_open(struct swiglu *op, struct exec *x, float limit, struct moeflux_err *e);
 void swiglu_run(const struct swiglu *op, struct exec *x, const struct swiglu_call *call);
 
 /* The implementations. */

@@ -34,7 +34,7 @@ static void lay_out(struct kernel_test *l, const struct mla_shape *c, uint32_t f
 {
     uint32_t row = c->latent_dim + c->rope_dim;
     b->n_blocks = ((b->pos + b->n - 1) >> KV_BLOCK_SHIFT) + 1;
-    b->rows = (struct kt_rows){LAYER_OFF, 1 << KV_BLOCK_SHIFT, row, c->kv_type};
+    b->rows = (struct kt_rows){LAYER_OFF, 1 << KV_BLOCK_SHIFT, row, c->kv_type, 0, 0};
     b->kv_stride = KV_AT + row + 1;
     for (uint32_t i = 0; i < b->n_blocks; i++)
         b->blocks[i] = i < DIFFERENT_BLOCKS ? kt_cache(l, &b->rows) : b->blocks[i % DIFFERENT_BLOCKS];
@@ -190,11 +190,11 @@ static void block_cases(struct kernel_test *l, const struct mla_shape *odd, cons
 static void choice_cases(struct kernel_test *l)
 {
     static const struct mla_shape /* fields in the order of mla.h */
-        odd = {5, 64, 16, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {1, 70}},
-        half = {6, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 33}},
-        q8 = {4, 64, 32, 64, 64, true, 0.19f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false, {1, 300}},
+        odd = {5, 64, 16, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {1, 70, 0}},
+        half = {6, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 33, 0}},
+        q8 = {4, 64, 32, 64, 64, true, 0.19f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false, {1, 300, 0}},
         /* GLM-5's */
-        glm = {64, 192, 64, 512, 256, true, 0.0625f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 2048}};
+        glm = {64, 192, 64, 512, 256, true, 0.0625f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 2048, 0}};
     mla_case(l, &odd, FORMAT_Q4, 300, 1);
     mla_case(l, &half, FORMAT_Q4, 600, 9);
     by_rows_case(l, &odd, FORMAT_BF16, 30, 80);
@@ -297,7 +297,7 @@ void selftest_mla_cases(struct kernel_test *l)
     by_rows_case(l, &v3, FORMAT_Q4, 20, 50);
 }
 
-static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n, bool gelu)
+static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n, float limit)
 {
     if (!kt_takes(l, l->is_rest))
         return;
@@ -305,7 +305,7 @@ static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n, bool 
                        *dst = kt_bytes(l, NULL, 4 * (uint64_t)n * inner);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct swiglu op;
-        if (swiglu_open(&op, l->side[s], gelu, &l->err) < 0)
+        if (swiglu_open(&op, l->side[s], limit, &l->err) < 0)
             break;
         exec_begin(l->side[s]);
         swiglu_run(&op, l->side[s],
@@ -314,17 +314,22 @@ static void swiglu_case(struct kernel_test *l, uint32_t inner, uint32_t n, bool 
         kt_finish(l, s);
     }
     char text[64];
-    snprintf(text, sizeof text, "%u, %u token%s%s", inner, n, n > 1 ? "s" : "", gelu ? ", GELU" : "");
+    snprintf(text, sizeof text, "%u, %u token%s%s", inner, n, n > 1 ? "s" : "",
+             limit >= LIMIT_GELU ? ", GELU"
+             : limit > 0         ? ", limit"
+                                 : "");
     kt_report(l, "swiglu", text, kt_error(l, dst, (uint64_t)n * inner), PREP_BOUND);
 }
 
 void selftest_swiglu_cases(struct kernel_test *l)
 {
-    swiglu_case(l, 4, 1, false);
-    swiglu_case(l, 320, 3, false);
-    swiglu_case(l, 18432, 2, false);
-    swiglu_case(l, 68, 5, true);
-    swiglu_case(l, 2112, 1, true);
+    swiglu_case(l, 4, 1, 0);
+    swiglu_case(l, 320, 3, 0);
+    swiglu_case(l, 18432, 2, 0);
+    swiglu_case(l, 68, 5, LIMIT_GELU);
+    swiglu_case(l, 68, 3, 2);
+    swiglu_case(l, 12288, 1, 7);
+    swiglu_case(l, 2112, 1, LIMIT_GELU);
 }
 
 /* The gates are a part of longer rows. */

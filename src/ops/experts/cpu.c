@@ -228,11 +228,13 @@ static void add_biases(const struct job *j, uint64_t biases, uint64_t at, uint32
         j->loops->add_scaled(products + (uint64_t)i * n_rows, host_floats(biases) + at, 1, n_rows);
 }
 
-/* Computes silu(gate) * up, clamped unless `clamp` is 0. */
+/* Computes silu(gate) * up, clamped unless `clamp` is 0, or with the shape's limit. */
 static void swiglu(const struct job *j, const float *gate, const float *up, uint32_t n, float clamp,
                    float *out)
 {
-    if (clamp > 0)
+    if (j->shape->limit > 0)
+        j->loops->swiglu_limited(gate, up, n, (float)EXPERTS_ALPHA, j->shape->limit, out);
+    else if (clamp > 0)
         j->loops->swiglu_clamped(gate, up, n, clamp, out);
     else
         j->loops->swiglu(gate, up, n, out);
@@ -242,8 +244,6 @@ static void activate(const struct job *j, const float *gate, const float *up, ui
 {
     if (j->shape->gelu)
         j->loops->geglu(gate, up, n, out);
-    else if (j->shape->limit > 0)
-        j->loops->swiglu_limited(gate, up, n, (float)EXPERTS_ALPHA, j->shape->limit, out);
     else
         swiglu(j, gate, up, n, j->shape->clamp, out);
 }

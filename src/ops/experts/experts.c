@@ -27,8 +27,8 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
     if (weights_are_uneven(&up) || weights_are_uneven(&down))
         return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of %d",
                        s->hidden, s->inner, PRODUCT_COLS);
-    if ((s->biased || s->limit > 0 || s->gelu) && s->shared_inner)
-        return err_set(e, ERR_UNSUPPORTED, "experts: biases, a limit or GELU, expected no shared expert");
+    if ((s->biased || s->gelu) && s->shared_inner)
+        return err_set(e, ERR_UNSUPPORTED, "experts: biases or GELU, expected no shared expert");
     if ((s->limit > 0 || s->gelu) && (s->clamp > 0 || s->shared_clamp > 0))
         return err_set(e, ERR_UNSUPPORTED, "experts: a limit or GELU and a clamp, expected one of them");
     return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
@@ -37,6 +37,11 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
 float experts_limit(const struct experts_shape *s)
 {
     return s->gelu ? LIMIT_GELU : s->clamp > 0 ? -s->clamp : s->limit;
+}
+
+float experts_shared_limit(const struct experts_shape *s)
+{
+    return s->shared_clamp > 0 ? -s->shared_clamp : s->limit;
 }
 
 /* After the activations there is space for the experts' addresses. */

@@ -8,7 +8,7 @@
  *          with a clamp c > 0: act = min(silu(gate_e p), c) u, u = up_e p clamped to -c .. c; the shared
  *            expert may have another one
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down act(g_t, u_t), where act(g, u) is
- *          silu(g) u, or with shared_clamp the clamped one
+ *          silu(g) u, or with shared_clamp the clamped one, or with a limit the limited one
  * With a router, up first chooses the experts as router.h says.
  * g_t and u_t are the products of the shared expert's gate and up rows. If experts_makes_shared, up computes
  * them and leaves w_t silu(g_t) * u_t in act. Otherwise they follow the n_experts router logits in
@@ -52,7 +52,7 @@ struct experts_shape {
     bool chooses;        /* up may be asked to choose with a softmax router; norm_topk: that router's norm */
     bool norm_topk;
     bool drops; /* idx may be NO_EXPERT; never with `chooses` */
-    /* `biased`, `limit` and `gelu` are for layers without a shared expert. */
+    /* `biased` and `gelu` are for layers without a shared expert, which has the limit, too. */
     bool biased;
     float limit;               /* 0: none */
     bool gelu;                 /* excludes a limit */
@@ -137,8 +137,10 @@ struct experts_call {
     bool more; /* experts missing in the table (0) come in a later round; only if experts_takes_rounds */
 };
 
-/* Returns the routed experts' activation as a constant of kernels (kernels/lib/math.glsl, gated). */
+/* Return the activation of the routed experts, of the shared one, as a constant of kernels
+ * (kernels/lib/math.glsl, gated). */
 float experts_limit(const struct experts_shape *s);
+float experts_shared_limit(const struct experts_shape *s);
 
 /* Return the floats of a token's row of act; of its activations only, which the experts' addresses follow. */
 uint64_t experts_act_row(const struct experts_shape *s);

@@ -81,7 +81,7 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
         return 0;
     op->from = 16;
     op->is_f16 = gemm_has_f16(x);
-    op->joins_shared = s->shared_inner == s->inner && s->clamp == s->shared_clamp &&
+    op->joins_shared = s->shared_inner == s->inner && experts_limit(s) == experts_shared_limit(s) &&
                        s->up_formats == format_set(s->up_format) &&
                        s->down_formats == format_set(s->down_format);
     op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
@@ -245,7 +245,7 @@ static void run_mix(const struct experts_grouped *op, struct exec *x, const stru
                                                  .slots = of.slots,
                                                  .from_slot = call->only_shared ? s->top_k : 0,
                                                  .end_slot = s->top_k + (of.n_shared > 0),
-                                                 .clamp = s->shared_clamp};
+                                                 .limit = experts_shared_limit(s)};
     exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + shared_inner, 4 * op->mix_group), call->n, 1);
 }
 

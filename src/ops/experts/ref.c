@@ -73,20 +73,20 @@ static double bias_at(const struct experts_shape *s, uint64_t biases, uint64_t i
     return s->biased ? (double)host_floats(biases)[i] : 0;
 }
 
-static double ref_clamped(double clamp, double g, double u)
+/* Returns the activation with the shape's limit, else with a clamp, 0: none. */
+static double ref_swiglu(const struct experts_shape *s, double clamp, double g, double u)
 {
+    double limit = (double)s->limit;
+    if (limit > 0) {
+        g = fmin(g, limit);
+        return g * ref_sigmoid(EXPERTS_ALPHA * g) * (fmax(fmin(u, limit), -limit) + 1);
+    }
     return clamp > 0 ? fmin(ref_silu(g), clamp) * fmax(fmin(u, clamp), -clamp) : ref_silu(g) * u;
 }
 
 static double ref_act(const struct experts_shape *s, double g, double u)
 {
-    double limit = (double)s->limit;
-    if (s->gelu)
-        return ref_gelu(g) * u;
-    if (limit <= 0)
-        return ref_clamped((double)s->clamp, g, u);
-    g = fmin(g, limit);
-    return g * ref_sigmoid(EXPERTS_ALPHA * g) * (fmax(fmin(u, limit), -limit) + 1);
+    return s->gelu ? ref_gelu(g) * u : ref_swiglu(s, (double)s->clamp, g, u);
 }
 
 /* Computes row r of a token's experts. p: the token's vector. */
@@ -118,8 +118,8 @@ static void ref_up_shared(const struct experts_shape *s, const struct experts_ca
     ref_row(&c->shared_up->up, r, up);
     for (uint32_t t = 0; t < c->n; t++, p += s->hidden)
         act_of(s, c, t, s->top_k)[r] =
-            (float)(shared_weight(s, c, t) * ref_clamped((double)s->shared_clamp, ref_dot(gate, p, s->hidden),
-                                                         ref_dot(up, p, s->hidden)));
+            (float)(shared_weight(s, c, t) * ref_swiglu(s, (double)s->shared_clamp, ref_dot(gate, p, s->hidden),
+                                                        ref_dot(up, p, s->hidden)));
 }
 
 int experts_up_ref(const void *self, const void *what, struct host *h)
@@ -165,7 +165,7 @@ static void widen_inputs(const struct experts_shape *s, const struct experts_cal
     for (uint32_t i = 0; i < inner; i++)
         shared[i] = c->shared_up
                         ? (double)act_of(s, c, t, s->top_k)[i]
-                        : ref_clamped((double)s->shared_clamp, (double)rows[i], (double)rows[inner + i]);
+                        : ref_swiglu(s, (double)s->shared_clamp, (double)rows[i], (double)rows[inner + i]);
 }
 
 /* Returns row r of a token's routed experts, weighted and added up. */

@@ -98,7 +98,7 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, st
         [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
         [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops,
         [UP_BIASED] = s->biased};
-    const float limits[] = {experts_limit(s), -s->shared_clamp};
+    const float limits[] = {experts_limit(s), experts_shared_limit(s)};
     memcpy(&spec[UP_LIMIT], limits, sizeof limits); /* the constants are floats */
     struct gemv_shape all = shape;
     all.rows *= SEVERAL_TOKENS;
@@ -474,7 +474,7 @@ void experts_down_vulkan(const void *self, const void *what, struct exec *x)
         .is_gated = s->shared_gate,
         .act_stride = (uint32_t)experts_act_floats(s, true),
         .n = call->n,
-        .clamp = s->shared_clamp};
+        .limit = experts_shared_limit(s)};
     const struct experts_down *routed = down_for(op, s->down_format), *shared = down_for(op, a.shared_format);
     bool apart = !call->only_shared && shared != routed, has_one_format = a.shared_format == s->down_format;
     bool is_whole =
