@@ -60,6 +60,9 @@ struct family {
     const char *mlx_prefix;  /* what MLX's names have before "model.": the models were part of larger ones */
     bool norms_less_one;     /* Hugging Face's files store the weights of norms minus 1 */
     bool mlx_norms_less_one; /* MLX's do so, too */
+    /* What tells Hugging Face's files from MLX's then: part of a tensor's name. NULL: the shape of the
+     * convolution */
+    const char *published_part;
     uint32_t gate_bits;      /* bits of the router and of shared_gate; 0: they are not quantised */
 };
 

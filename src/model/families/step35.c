@@ -283,5 +283,6 @@ const struct family family_step35 = {
     .shared = "share_expert",
     .mlx_prefix = "",
     .norms_less_one = true,
+    .published_part = ".moe.",
     .gate_bits = 8,
 };
