@@ -223,6 +223,8 @@ MIMO_ODD = COMMON | {
 
 MODELS = {"m3-plain": M3_PLAIN, "m3-odd": M3_ODD, "step-plain": STEP_PLAIN, "step-odd": STEP_ODD, "mimo-plain": MIMO_PLAIN,
           "mimo-odd": MIMO_ODD}
+ARCHITECTURES = {"m3-plain": "MiniMaxM3SparseForConditionalGeneration", "step-plain": "Step3p5ForCausalLM",
+                 "mimo-plain": "MiMoV2FlashForCausalLM"}
 SEEDS = {}
 PROMPTS = (1, 19, 65, 300, 2500)
 GREEDY = (8, 8, 8, 4, 2)
@@ -321,6 +323,7 @@ def write(name, keys, folder):
         published = keys | {"dtype": "bfloat16"}
         if name.startswith("m3"):
             published = {"model_type": "minimax_m3_vl", "text_config": published}
+        published["architectures"] = [ARCHITECTURES[name]]
         (folder / "config.json").write_text(json.dumps(published, indent=1, sort_keys=True) + "\n")
     return model
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes kimilinear.gguf and bailingmoe3.gguf: kimilin-plain and ling-flash of ../families by llama.cpp's own converter, whose
-vocabulary is left out. Matrices become Q4_0, which holds their numbers exactly. See README.md.
+"""Writes kimilinear.gguf, bailingmoe3.gguf, minimaxm3.gguf, step35.gguf and mimo2.gguf: models of ../families by llama.cpp's own
+converter, whose vocabulary is left out. Matrices become Q4_0, which holds their numbers exactly. See README.md.
 
-usage: make_kda.py LLAMA_CPP OUT_DIR
+usage: make_kda.py LLAMA_CPP OUT_DIR [NAME...]
 """
 
 import json
@@ -15,9 +15,13 @@ sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
 import gguf  # noqa: E402
 from conversion.bailingmoe3 import BailingMoeV3Model  # noqa: E402
 from conversion.kimi_linear import KimiLinearModel  # noqa: E402
+from conversion.mimo import MimoV2Model  # noqa: E402
+from conversion.minimax import MiniMaxM3Model  # noqa: E402
+from conversion.step3 import Step35Model  # noqa: E402
 
 FAMILIES = Path(__file__).parent.parent / "families"
-MODELS = {"kimilinear": (KimiLinearModel, "kimilin-plain"), "bailingmoe3": (BailingMoeV3Model, "ling-flash")}
+MODELS = {"kimilinear": (KimiLinearModel, "kimilin-plain"), "bailingmoe3": (BailingMoeV3Model, "ling-flash"),
+          "minimaxm3": (MiniMaxM3Model, "m3-plain"), "step35": (Step35Model, "step-plain"), "mimo2": (MimoV2Model, "mimo-plain")}
 
 
 def no_vocabulary(self):
@@ -33,7 +37,9 @@ def as_q4_0(self, name, new_name, bid, n_dims):
 
 
 def main():
-    for out, (kind, name) in MODELS.items():
+    for out in sys.argv[3:] or MODELS:
+        kind, name = MODELS[out]
+        kind.no_mtp = True
         kind.set_vocab = no_vocabulary
         kind.tensor_force_quant = as_q4_0
         keys = json.loads((FAMILIES / name / "config.json").read_text())  # transformers would rename some
