@@ -755,9 +755,10 @@ struct indexer_scores_args {
 ARGS_SIZE(indexer_scores_args, 56);
 
 struct indexer_choose_args {
-    ADDR scores; /* [n][score_stride] */
-    ADDR chosen; /* out u32 [n][list_stride] */
-    U32 pos, ratio, budget, score_stride, list_stride, pad;
+    ADDR scores; /* [n][n_lists][score_stride] */
+    ADDR chosen; /* out u32 [n][n_lists][list_stride] */
+    U32 pos;     /* 1 less than the first token's position with lists of heads */
+    U32 ratio, budget, score_stride, list_stride, n_lists;
 };
 ARGS_SIZE(indexer_choose_args, 40);
 

@@ -1,5 +1,5 @@
 // swiglu.comp - the activation between the products of a dense feed-forward part: dst[t] = silu(gate[t]) *
-// up[t], or with LIMIT_GELU gelu(gate[t]) * up[t]. float32.
+// up[t], or another activation (gated() in lib/math.glsl). float32.
 // Grid: x = blocks of WORKGROUP * 4 columns, y = tokens. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"

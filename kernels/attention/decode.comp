@@ -4,7 +4,7 @@
 // A single whole split writes sum_p 2^(s_p - m) v_p / l.
 //   WINDOW   only positions p > pos + t - WINDOW are read
 //   RATIO    only the positions of the blocks in the token's list are read (ops/attention/choice.h). p counts
-//            them in the order of the list
+//            them in the order of the list. With LISTS each key head has a list
 //   SINKS    a head's sink is one more score of the first split, with a value of zero
 //   LATENT   a position has one row for all heads: the key; its first VALUE_DIM channels are the value
 //   PREPARE  (one token) queries, key and value come as they are projected. Every workgroup norms and turns
@@ -49,6 +49,8 @@ layout(constant_id = 15) const uint WINDOW = 0; // 0: no window
 layout(constant_id = 16) const uint SINKS = 0;
 layout(constant_id = 17) const uint RATIO = 0; // positions of a block in the list; 0: there is no list
 layout(constant_id = 18) const uint BUDGET = 0; // finished blocks in the list
+layout(constant_id = 19) const uint LISTS = 0;  // key heads with lists of their own; 0: one list for all
+layout(constant_id = 20) const float VALUE_SCALE = 1.0; // PREPARE: factor of the new value
 
 layout(push_constant, std430) uniform Args { attention_decode_args a; };
 
@@ -109,7 +111,7 @@ void find_work()
     token = gl_WorkGroupID.y;
     uint n_pos = a.pos + token + 1;
     if (RATIO != 0)
-        n_pos = BUDGET * RATIO + n_pos % RATIO;
+        n_pos = BUDGET * RATIO + (LISTS > 0 ? (n_pos - 1) % RATIO + 1 : n_pos % RATIO);
     begin = WINDOW > 0 && n_pos > WINDOW ? n_pos - WINDOW : 0;
     uint base = begin / STEP * STEP, n = n_pos - base;
     uint share = ((n + a.n_splits - 1) / a.n_splits + STEP - 1) / STEP * STEP;
@@ -129,14 +131,14 @@ uvec2 key_row(uint p)
 {
     if (FLAT != 0)
         return flat_row(a.keys, p, kv_head, a.n_kv_heads, KEY_DIM);
-    return cache_row(a.keys, a.layer_off, p, 0, kv_head, a.n_kv_heads, KEY_DIM);
+    return key_cache_row(a.keys, a.layer_off, p, kv_head, a.n_kv_heads, KEY_DIM);
 }
 
 uvec2 value_row(uint p)
 {
     if (FLAT != 0)
         return flat_row(a.values, p, kv_head, a.n_kv_heads, VALUE_DIM);
-    return cache_row(a.keys, a.layer_off, p, 1, kv_head, a.n_kv_heads, KEY_DIM);
+    return value_cache_row(a.keys, a.layer_off, p, kv_head, a.n_kv_heads, KEY_DIM, VALUE_DIM);
 }
 
 // Returns unit u of a row of dim numbers as it is stored.
@@ -159,7 +161,8 @@ vec4 four_of(uvec4 unit, uint i)
 // Returns the position in the cache of the p-th one that the token sees; RATIO only.
 uint listed(uint p)
 {
-    return U32s(a.q_norm).v[token * a.rotary_dim + p / max(RATIO, 1)] * RATIO + p % max(RATIO, 1);
+    uint list = LISTS > 0 ? token * LISTS + kv_head : token;
+    return U32s(a.q_norm).v[list * a.rotary_dim + p / max(RATIO, 1)] * RATIO + p % max(RATIO, 1);
 }
 
 // Start loading this lane's part of the STEP rows from p on. p is a multiple of STEP, so the rows lie in one
@@ -215,12 +218,12 @@ float norm_at(uvec2 norm, uint c)
     return NORM != NORM_NONE ? F32s(norm).v[c] : 1.0;
 }
 
-// norms: index of the head's first channel in the norm.
-Channel load_channel(uint src, uvec2 norm, uint norms, uint c)
+// norms: index of the head's first channel in the norm. turns: RoPE turns the head.
+Channel load_channel(uint src, uvec2 norm, uint norms, uint c, bool turns)
 {
     uint pairs = a.rotary_dim / 2, pair = c < pairs ? c : c - pairs;
     Channel ch = Channel(projected(src + c), norm_at(norm, norms + c), 0.0, 0.0, 1.0, 0.0);
-    if (c < a.rotary_dim) {
+    if (turns && c < a.rotary_dim) {
         uint other = c < pairs ? c + pairs : pair;
         ch.other = projected(src + other);
         ch.other_norm = norm_at(norm, norms + other);
@@ -253,22 +256,22 @@ vec4 staged_four(uint at)
     return stage[at];
 }
 
-// Stores the q8_0 row whose numbers are at `at` in shared memory, and replaces them by those that are stored.
-void store_row(uvec2 row, uint at, bool is_mine)
+// Stores the q8_0 row of dim numbers at `at` in shared memory, and replaces them by those that are stored.
+void store_row(uvec2 row, uint at, uint dim, bool is_mine)
 {
     const uint EACH = (KEY_DIM / 4 + SUBGROUP - 1) / SUBGROUP; // groups of four channels of a lane
     vec4 stored[EACH];
     subgroupBarrier();
     [[unroll]] for (uint j = 0; j < EACH; j++) {
-        uint i = min(j * SUBGROUP + gl_SubgroupInvocationID, KEY_DIM / 4 - 1);
-        float scale = halves_read(stored_scale(staged_most(at, KEY_DIM, 4 * i)), a.n_heads >> 31).x;
-        stored[j] = q8_codes(staged_codes(at, KEY_DIM, i)) * scale;
+        uint i = min(j * SUBGROUP + gl_SubgroupInvocationID, dim / 4 - 1);
+        float scale = halves_read(stored_scale(staged_most(at, dim, 4 * i)), a.n_heads >> 31).x;
+        stored[j] = q8_codes(staged_codes(at, dim, i)) * scale;
     }
     if (is_mine)
-        store_staged(row, at, KEY_DIM, gl_SubgroupInvocationID, SUBGROUP);
+        store_staged(row, at, dim, gl_SubgroupInvocationID, SUBGROUP);
     subgroupBarrier();
     [[unroll]] for (uint j = 0; j < EACH; j++)
-        if (j * SUBGROUP + gl_SubgroupInvocationID < KEY_DIM / 4)
+        if (j * SUBGROUP + gl_SubgroupInvocationID < dim / 4)
             stage[at + j * SUBGROUP + gl_SubgroupInvocationID] = stored[j];
 }
 
@@ -278,8 +281,9 @@ void prepare_row(uint i, vec2 factors)
 {
     bool is_query = i < TEAMS * HEADS, is_value = i == TEAMS * HEADS + 1;
     uint step = 1 + (a.is & ATTENTION_GATED) / ATTENTION_GATED, head = head_of(first - team * HEADS + i);
-    uint src = (is_query ? step * head : step * a.n_heads + (is_value ? a.n_kv_heads : 0) + kv_head) *
-        KEY_DIM;
+    uint dim = is_value ? VALUE_DIM : KEY_DIM; // VALUE_DIM is at most KEY_DIM
+    uint src = (is_query ? step * head : step * a.n_heads + (is_value ? a.n_kv_heads : 0)) * KEY_DIM +
+        (is_query ? 0 : kv_head * dim);
     uvec2 norm = is_query ? a.q_norm : a.k_norm, row = is_value ? value_row(a.pos) : key_row(a.pos);
     uint norms = NORM != NORM_ALL || is_value ? 0 : (is_query ? head : kv_head) * KEY_DIM;
     Channel ch[PAIRS][2];
@@ -287,12 +291,12 @@ void prepare_row(uint i, vec2 factors)
     [[unroll]] for (uint j = 0; j < PAIRS; j++)
         [[unroll]] for (uint k = 0; k < 2; k++) {
             uint c = 2 * (j * SUBGROUP + gl_SubgroupInvocationID) + k;
-            ch[j][k] = load_channel(src, norm, norms, min(c, KEY_DIM - 1));
-            squares += c < KEY_DIM ? ch[j][k].v * ch[j][k].v : 0.0;
+            ch[j][k] = load_channel(src, norm, norms, min(c, dim - 1), !is_value);
+            squares += c < dim ? ch[j][k].v * ch[j][k].v : 0.0;
         }
-    float factor = is_query ? factors.x : factors.y, value_factor = 1.0;
+    float factor = is_query ? factors.x : factors.y, value_factor = VALUE_SCALE;
     if (is_value && (a.is & ATTENTION_VALUES) != 0)
-        value_factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
+        value_factor *= inversesqrt(subgroupAdd(squares) / float(VALUE_DIM) + a.eps);
     if (NORM == NORM_HEADS)
         factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
     [[unroll]] for (uint j = 0; j < PAIRS; j++) {
@@ -303,7 +307,7 @@ void prepare_row(uint i, vec2 factors)
             v[k] = c.v * (factor * c.norm) * c.co + c.other * (factor * c.other_norm) * c.si;
             v[k] = is_value ? c.v * value_factor : v[k];
         }
-        if (2 * pair < KEY_DIM) {
+        if (2 * pair < dim) {
             if (is_query)
                 v *= a.scale * LOG2_E;
             else
@@ -316,7 +320,7 @@ void prepare_row(uint i, vec2 factors)
         }
     }
     if (KV_TYPE == KV_Q8_0 && !is_query)
-        store_row(row, i * KEY_DIM / 4, first == team * HEADS);
+        store_row(row, i * KEY_DIM / 4, dim, first == team * HEADS);
 }
 
 // Returns this invocation's share of the squares of the n4 vec4s from `at` on.

@@ -94,7 +94,7 @@ uvec2 key_row(uint p)
     p = min(p, max(to, 1) - 1);
     if (FLAT != 0)
         return flat_row(a.keys, p, kv_head, a.n_kv_heads, KEY_DIM);
-    return cache_row(a.keys, a.layer_off, p, 0, kv_head, a.n_kv_heads, KEY_DIM);
+    return key_cache_row(a.keys, a.layer_off, p, kv_head, a.n_kv_heads, KEY_DIM);
 }
 
 uvec2 value_row(uint p)
@@ -102,7 +102,9 @@ uvec2 value_row(uint p)
     p = min(p, max(to, 1) - 1);
     if (FLAT != 0)
         return flat_row(a.values, p, kv_head, a.n_kv_heads, VALUE_DIM);
-    return cache_row(a.keys, a.layer_off, p, LATENT != 0 ? 0 : 1, kv_head, a.n_kv_heads, KEY_DIM);
+    if (LATENT != 0)
+        return key_cache_row(a.keys, a.layer_off, p, kv_head, a.n_kv_heads, KEY_DIM);
+    return value_cache_row(a.keys, a.layer_off, p, kv_head, a.n_kv_heads, KEY_DIM, VALUE_DIM);
 }
 
 const uint VALUE_ROW_DIM = LATENT != 0 ? KEY_DIM : VALUE_DIM; // numbers of the row that has the value

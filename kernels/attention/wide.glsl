@@ -56,12 +56,14 @@ uvec4 eight_at(uvec2 rows, uint from, uint i, uint dim, uint unit)
 // Return the first row of a tile.
 uvec2 key_rows(uint from)
 {
-    return cache_row(a.blocks, a.layer_off, from, 0, a.kv_head, a.n_kv_heads, KEY_DIM);
+    return key_cache_row(a.blocks, a.layer_off, from, a.kv_head, a.n_kv_heads, KEY_DIM);
 }
 
 uvec2 value_rows(uint from)
 {
-    return cache_row(a.blocks, a.layer_off, from, LATENT != 0 ? 0 : 1, a.kv_head, a.n_kv_heads, KEY_DIM);
+    if (LATENT != 0)
+        return key_rows(from);
+    return value_cache_row(a.blocks, a.layer_off, from, a.kv_head, a.n_kv_heads, KEY_DIM, VALUE_DIM);
 }
 
 #endif

@@ -41,7 +41,7 @@ uvec2 row_of(uint r)
 {
     uint pos = a.pos + token;
     if (r < n_near)
-        return cache_row(a.ring, a.ring_off, pos + 1 - n_near + r, 0, 0, 1, DIM);
+        return key_cache_row(a.ring, a.ring_off, pos + 1 - n_near + r, 0, 1, DIM);
     r -= n_near;
     return far_row(a.blocks, a.layer_off, has_list ? U32s(a.chosen).v[token * (BUDGET + 1) + r] : r);
 }

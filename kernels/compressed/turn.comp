@@ -23,7 +23,7 @@ void main()
     float factor = a.norms != 0 ? unit_factor(a.eps) : 1.0;
     barrier();
     if (is_row)
-        row = cache_row(a.ring, a.ring_off, a.pos + t, 0, 0, 1, DIM);
+        row = key_cache_row(a.ring, a.ring_off, a.pos + t, 0, 1, DIM);
     for (uint i = gl_LocalInvocationID.x; i < DIM / 2; i += WORKGROUP) {
         vec2 v = turned_two(i, factor, a.norm, a.rope, t * ROTARY);
         uint at = t * a.y_stride + h * DIM + 2 * i;

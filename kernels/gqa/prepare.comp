@@ -1,6 +1,7 @@
 // gqa/prepare.comp - the step between the q/k/v product and attention: adds biases (BIASED), applies the rms
 // norm of query and key heads (NORM) and RoPE (pairs i, i + rotary_dim / 2), and writes the new keys and
-// values to the cache; with norms_values the values are divided by the rms of their heads.
+// values to the cache; with norms_values the values are divided by the rms of their heads. Values have
+// VALUE_DIM channels, at most head_dim, and are multiplied by VALUE_SCALE.
 // Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; with NORM_ALL one workgroup for all of them;
 // y = tokens. A head is WORKGROUP invocations with PER_LANE channels each. PER_LANE is 1 on a GPU, where
 // everything is loaded at once and the code stays short. float32 sums. Tolerance 2e-6.
@@ -14,6 +15,8 @@ layout(constant_id = 1) const uint WORKGROUP = 256;
 layout(constant_id = 2) const uint PER_LANE = 1; // ceil(head_dim / WORKGROUP)
 layout(constant_id = 3) const uint NORM = NORM_HEADS;
 layout(constant_id = 4) const uint BIASED = 0;
+layout(constant_id = 5) const uint VALUE_DIM = 256;
+layout(constant_id = 6) const float VALUE_SCALE = 1.0;
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
@@ -60,12 +63,12 @@ struct Channel {
     float v, norm, co, si;
 };
 
-// norm_at: index of the head's first channel in the norm.
-Channel load_channel(uint at, uvec2 norm, uint norm_at, uint token, uint c)
+// dim: channels of the head. norm_at: index of its first channel in the norm.
+Channel load_channel(uint at, uint dim, uvec2 norm, uint norm_at, uint token, uint c)
 {
     uint half_dim = a.rotary_dim / 2, pair = c < half_dim ? c : c - half_dim;
     Channel ch = Channel(0.0, 1.0, 1.0, 0.0);
-    if (c < a.head_dim) {
+    if (c < dim) {
         ch.v = projected(token, at + c);
         if (NORM != NORM_NONE)
             ch.norm = F32s(norm).v[norm_at + c];
@@ -99,21 +102,22 @@ void norm_and_rope(inout Channel ch[PER_LANE], float factor)
     }
 }
 
-void norm_values(inout Channel ch[PER_LANE])
+void scale_values(inout Channel ch[PER_LANE])
 {
-    float squares = 0.0;
+    float squares = 0.0, factor = VALUE_SCALE;
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
         squares += ch[i].v * ch[i].v;
-    float factor = inversesqrt(workgroup_sum(squares) / float(a.head_dim) + a.eps);
+    if (a.norms_values != 0)
+        factor *= inversesqrt(workgroup_sum(squares) / float(VALUE_DIM) + a.eps);
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
         ch[i].v *= factor;
 }
 
-void store_query(uvec2 dst, Channel ch[PER_LANE])
+void store_floats(uvec2 dst, uint dim, Channel ch[PER_LANE])
 {
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         uint c = i * WORKGROUP + gl_LocalInvocationID.x;
-        if (c < a.head_dim)
+        if (c < dim)
             F32s(dst).v[c] = ch[i].v;
     }
 }
@@ -123,30 +127,30 @@ vec4 staged_four(uint at)
     return vec4(head[4 * at], head[4 * at + 1], head[4 * at + 2], head[4 * at + 3]);
 }
 
-void store_q8(uvec2 dst, Channel ch[PER_LANE])
+void store_q8(uvec2 dst, uint dim, Channel ch[PER_LANE])
 {
     barrier(); // norm_and_rope has read what it staged
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
         head[i * WORKGROUP + gl_LocalInvocationID.x] = ch[i].v;
     barrier();
-    store_staged(dst, 0, a.head_dim, gl_LocalInvocationID.x, WORKGROUP);
+    store_staged(dst, 0, dim, gl_LocalInvocationID.x, WORKGROUP);
 }
 
 // A lane with an even channel also writes its neighbour's channel if numbers have two bytes.
-void store_cache(uvec2 dst, Channel ch[PER_LANE])
+void store_cache(uvec2 dst, uint dim, Channel ch[PER_LANE])
 {
     if (KV_TYPE == KV_F32) {
-        store_query(dst, ch);
+        store_floats(dst, dim, ch);
         return;
     }
     if (KV_TYPE == KV_Q8_0) {
-        store_q8(dst, ch);
+        store_q8(dst, dim, ch);
         return;
     }
     [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
         uint c = i * WORKGROUP + gl_LocalInvocationID.x;
         float next = subgroupShuffleXor(ch[i].v, 1);
-        if (c < a.head_dim && c % 2 == 0)
+        if (c < dim && c % 2 == 0)
             U32s(dst).v[c / 2] = halves2(vec2(ch[i].v, next));
     }
 }
@@ -158,21 +162,26 @@ void prepare(uint h, uint token, vec2 factors)
     bool is_query = h < a.n_heads, is_value = h >= a.n_heads + a.n_kv_heads;
     uint kv = h - a.n_heads; // index among the keys and values, which follow the queries and gates
     uint step = 1 + a.is_gated;
+    uint dim = is_value ? VALUE_DIM : d;
     uint at = (is_query ? step * h : step * a.n_heads + kv) * d;
+    if (is_value)
+        at = (step * a.n_heads + a.n_kv_heads) * d + (kv - a.n_kv_heads) * dim;
     uvec2 norm = is_query ? a.q_norm : a.k_norm;
     uint norm_at = NORM != NORM_ALL || is_value ? 0 : (is_query ? h : kv) * d;
     Channel ch[PER_LANE];
     [[unroll]] for (uint i = 0; i < PER_LANE; i++)
-        ch[i] = load_channel(at, norm, norm_at, token, i * WORKGROUP + gl_LocalInvocationID.x);
+        ch[i] = load_channel(at, dim, norm, norm_at, token, i * WORKGROUP + gl_LocalInvocationID.x);
     if (!is_value)
         norm_and_rope(ch, is_query ? factors.x : factors.y);
-    else if (a.norms_values != 0)
-        norm_values(ch);
-    if (is_query)
-        store_query(addr_add(a.q, 4 * (token * a.n_heads + h) * d), ch);
     else
-        store_cache(cache_row(a.blocks, a.layer_off, a.pos + token, is_value ? 1 : 0,
-                              is_value ? kv - a.n_kv_heads : kv, a.n_kv_heads, d), ch);
+        scale_values(ch);
+    if (is_query)
+        store_floats(addr_add(a.q, 4 * (token * a.n_heads + h) * d), d, ch);
+    else if (is_value)
+        store_cache(value_cache_row(a.blocks, a.layer_off, a.pos + token, kv - a.n_kv_heads, a.n_kv_heads, d,
+                                    dim), dim, ch);
+    else
+        store_cache(key_cache_row(a.blocks, a.layer_off, a.pos + token, kv, a.n_kv_heads, d), d, ch);
 }
 
 void main()

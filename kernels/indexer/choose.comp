@@ -1,6 +1,6 @@
-// indexer/choose.comp - the `budget` blocks with the largest scores, by increasing index, then the unfinished
-// block if there is one (ops/attention/choice.h). The lower index wins a tie.
-// Grid: x = tokens, one workgroup each. Three passes over the scores find the digits of the last score that
+// indexer/choose.comp - the `budget` blocks with the largest scores, by increasing index, then the block that
+// follows those that are ranked (ops/attention/choice.h). The lower index wins a tie.
+// Grid: x = tokens times their lists, one workgroup each. Three passes over the scores find the digits of the last score that
 // is chosen, from the highest on; their counts are integers, so the order of the lanes does not matter. Then
 // each subgroup writes the chosen ones of its own range of blocks. Exact.
 #version 460
@@ -47,7 +47,7 @@ void find_digit(uint left)
 
 void main()
 {
-    uint n = (a.pos + gl_WorkGroupID.x + 1) / a.ratio, least = 0, known = 0, left = a.budget;
+    uint n = (a.pos + gl_WorkGroupID.x / a.n_lists + 1) / a.ratio, least = 0, known = 0, left = a.budget;
     for (uint pass = 0; pass < 3; pass++) {
         uint shift = pass == 0 ? 21 : pass == 1 ? 10 : 0, mask = pass == 2 ? 0x3ffu : DIGITS - 1;
         for (uint i = gl_LocalInvocationID.x; i < DIGITS; i += WORKGROUP)
@@ -97,6 +97,6 @@ void main()
         place += subgroupBallotBitCount(chosen);
         n_equal += subgroupBallotBitCount(equals);
     }
-    if (gl_LocalInvocationID.x == 0 && (a.pos + gl_WorkGroupID.x + 1) % a.ratio != 0)
+    if (gl_LocalInvocationID.x == 0)
         U32s(a.chosen).v[at + a.budget] = n;
 }

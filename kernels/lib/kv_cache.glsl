@@ -21,13 +21,20 @@ uint row_bytes(uint dim)
     return (KV_TYPE == KV_F16 ? 2 : 4) * dim;
 }
 
-// Returns the key (value = 0) or value (1) of a head at position p. blocks: the table. Rows are
-// [2][positions][n].
-uvec2 cache_row(uvec2 blocks, uint layer_off, uint p, uint value, uint kv_head, uint n, uint dim)
+// Return the key and the value of a head at position p. blocks: the table. A block has the rows of keys,
+// [positions][n], then those of values.
+uvec2 key_cache_row(uvec2 blocks, uint layer_off, uint p, uint kv_head, uint n, uint dim)
 {
     uvec2 block = Addrs(blocks).v[p >> KV_BLOCK_SHIFT];
-    uint row = (value << KV_BLOCK_SHIFT) + (p & ((1u << KV_BLOCK_SHIFT) - 1));
+    uint row = p & ((1u << KV_BLOCK_SHIFT) - 1);
     return addr_add(block, layer_off + (row * n + kv_head) * row_bytes(dim));
+}
+
+uvec2 value_cache_row(uvec2 blocks, uint layer_off, uint p, uint kv_head, uint n, uint key_dim,
+                      uint value_dim)
+{
+    uint keys = (n << KV_BLOCK_SHIFT) * row_bytes(key_dim);
+    return key_cache_row(blocks, layer_off + keys, p, kv_head, n, value_dim);
 }
 
 // Returns a head's FLAT row at position p.

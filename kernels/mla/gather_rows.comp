@@ -29,7 +29,7 @@ void main()
 {
     uint p = gl_WorkGroupID.x, latent = a.latent_dim / 4, rope = a.rope_dim / 4;
     uint nope = a.nope_dim / 4, key = nope + rope, dim = a.latent_dim + a.rope_dim;
-    uvec2 row = cache_row(a.blocks, a.layer_off, a.pos + p, 0, 0, 1, dim);
+    uvec2 row = key_cache_row(a.blocks, a.layer_off, a.pos + p, 0, 1, dim);
     for (uint i = gl_LocalInvocationID.x; i < latent; i += WORKGROUP)
         put_four(a.latent, p * latent + i, cache_four(row, dim, i));
     for (uint i = gl_LocalInvocationID.x; i < a.n_heads * rope; i += WORKGROUP)

@@ -83,7 +83,7 @@ vec2 key_two(uint token, uint src, uint i)
 void write_row(uint token)
 {
     uint src = token * a.kv_stride + a.kv_at, rope_src = src + a.latent_dim;
-    uvec2 dst = cache_row(a.blocks, a.layer_off, a.pos + token, 0, 0, 1, a.latent_dim + a.rope_dim);
+    uvec2 dst = key_cache_row(a.blocks, a.layer_off, a.pos + token, 0, 1, a.latent_dim + a.rope_dim);
     float squares = 0.0;
     for (uint c = gl_LocalInvocationID.x; c < a.latent_dim; c += WORKGROUP) {
         float v = F32s(a.kv).v[src + c];

@@ -1,9 +1,10 @@
-/* Grouped-query attention, with or without gates, biases, norms of queries and keys, sinks, windows and an
- * indexer:
- *   [q | gate, k, v, index] = W norm(x) + b;  indexer (ops/indexer/indexer.h);  gqa (ops/gqa/gqa.h);
- *   x += o_proj o + b
+/* Grouped-query attention, with or without gates of queries or heads, biases, norms of queries and keys,
+ * sinks, windows and an indexer:
+ *   [q | gate, k, v, index, g] = W norm(x) + b;  indexer (ops/indexer/indexer.h);  gqa (ops/gqa/gqa.h);
+ *   o_h *= sigmoid(g_h) if head_gated;  x += o_proj o + b
  *
- * The KV cache has keys (ready for the product), then values, [n_kv_heads][head_dim] for each position. */
+ * The KV cache has keys (ready for the product), [n_kv_heads][head_dim] for each position, then values,
+ * [n_kv_heads][value_dim]. */
 #include <stdlib.h>
 
 #include "arch/index.h"
@@ -11,8 +12,10 @@
 #include "arch/part.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "model/config_parts.h"
 #include "ops/add.h"
 #include "ops/gqa/gqa.h"
+#include "ops/head_gate.h"
 #include "ops/linear/linear.h"
 
 struct gqa_layer {
@@ -27,6 +30,7 @@ struct gqa_mixer {
     struct gqa op;
     struct index_part index;
     struct add add;           /* adds o_proj's biases */
+    struct head_gate gate;    /* open if config->head_gated */
     struct gqa_layer *layers; /* [n_layers] */
     uint64_t partial_bytes;   /* size of one sequence's part of own[PARTIAL] in batched decode */
 };
@@ -43,14 +47,20 @@ static uint32_t query_rows(const struct gqa_config *c)
 /* The first of the indexer's outputs. */
 static uint32_t index_row(const struct gqa_config *c)
 {
-    return query_rows(c) + 2 * c->n_kv_heads * c->head_dim;
+    return query_rows(c) + c->n_kv_heads * (c->head_dim + config_value_dim(c));
 }
 
-/* The number of outputs of the fused product. */
-static uint32_t in_rows(const struct gqa_config *c)
+/* The first of the heads' gates. */
+static uint32_t gate_row(const struct gqa_config *c)
 {
     const struct index_config *x = &c->index;
     return index_row(c) + (x->n_heads > 0 ? (x->n_heads + 1) * x->dim : 0);
+}
+
+/* The number of outputs of the fused product, a multiple of 4. */
+static uint32_t in_rows(const struct gqa_config *c)
+{
+    return (uint32_t)size_round_up(gate_row(c) + (c->head_gated ? c->n_heads : 0), CONFIG_FOUR);
 }
 
 static struct gqa_shape shape_of(const struct config *c, const struct gqa_config *g, enum kv_type type)
@@ -61,6 +71,7 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
     return (struct gqa_shape){.n_heads = g->n_heads,
                               .n_kv_heads = g->n_kv_heads,
                               .head_dim = g->head_dim,
+                              .value_dim = config_value_dim(g),
                               .rotary_dim = c->ropes[g->rope].dim,
                               .eps = c->rms_eps,
                               .kv_type = type,
@@ -71,6 +82,7 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
                               .window = g->window,
                               .choice = index_choice(&g->index),
                               .scale = g->scale,
+                              .value_scale = g->value_scale,
                               .norms_values = g->norms_values};
 }
 
@@ -87,10 +99,10 @@ static void gqa_needs(const struct config *c, const struct part_config *p, const
                       uint32_t max_chunk, struct part_needs *out)
 {
     const struct gqa_config *g = &p->gqa;
-    uint64_t ctx = (uint64_t)g->n_heads * g->head_dim, n_batched = size_min(caps->max_invariant, max_chunk);
+    uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g), n_batched = size_min(caps->max_invariant, max_chunk);
     uint64_t alone = size_round_up(partial_bytes(c, g, caps, 1), PARTIAL_ALIGN);
     *out = (struct part_needs){.proj = in_rows(g), .mixed = ctx, .widest = ctx};
-    out->own[Q] = max_chunk * ctx;
+    out->own[Q] = (uint64_t)max_chunk * g->n_heads * g->head_dim;
     out->own[PARTIAL] = size_max(partial_bytes(c, g, caps, max_chunk), n_batched * alone) / sizeof(float);
     index_needs(c, &g->index, caps, max_chunk, out);
 }
@@ -107,8 +119,11 @@ static void gqa_stores(const struct part_config *p, enum kv_type type, struct ar
     t.pitch = (uint32_t)arch_store_bytes(&t);
     arch_add_store(out, &t);
     t.off = (uint64_t)t.pitch << KV_BLOCK_SHIFT;
+    t.head = config_value_dim(c);
+    t.width = (uint64_t)c->n_kv_heads * t.head;
+    t.pitch = (uint32_t)arch_store_bytes(&t);
     arch_add_store(out, &t);
-    index_stores(&c->index, 2 * t.off, type, out);
+    index_stores(&c->index, t.off + ((uint64_t)t.pitch << KV_BLOCK_SHIFT), type, out);
 }
 
 static void gqa_part_close(void *self)
@@ -140,6 +155,8 @@ static int gqa_part_open(void **self, const struct part_room *room, const struct
     int rc = q->layers ? gqa_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
     if (rc == 0)
         rc = index_open(&q->index, room, PART_ATTENTION, &q->config->index, q->config->rope, e);
+    if (rc == 0 && q->config->head_gated)
+        rc = head_gate_open(&q->gate, room->exec, e);
     if (rc == 0 && q->config->out_biased)
         rc = add_open(&q->add, room->exec, e);
     if (rc < 0) {
@@ -154,7 +171,7 @@ static int gqa_load(void *self, struct loader *l, uint32_t layer, const struct p
 {
     struct gqa_mixer *q = self;
     struct gqa_layer *y = &q->layers[layer];
-    int rc = loader_fused(l, layer, t + GQA_Q, 6, &y->in, e);
+    int rc = loader_fused(l, layer, t + GQA_Q, 7, &y->in, e);
     if (rc == 0)
         rc = loader_fused(l, layer, t + GQA_OUT, 1, &y->out, e);
     if (rc == 0)
@@ -195,7 +212,8 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
     const struct part_room *r = q->room;
     const struct gqa_layer *y = &q->layers[call->layer];
     const struct arch_store *keys = &call->stores[0];
-    uint64_t from = part->from * sizeof(float);
+    const struct gqa_config *c = q->config;
+    uint64_t queries = (uint64_t)part->from * c->n_heads * c->head_dim * sizeof(float);
     uint32_t rows = in_rows(q->config);
     return (struct gqa_call){.qkv = r->proj.address + (uint64_t)part->from * rows * sizeof(float),
                              .q_norm = y->q_norm,
@@ -205,7 +223,7 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                              .rope = part->rope,
                              .blocks = keys->kind == ARCH_WINDOW ? part->of.ring_blocks : part->of.kv_blocks,
                              .chosen = index_list_at(&q->index, part->from),
-                             .q = r->own[PART_ATTENTION][Q].address + from * y->out.cols,
+                             .q = r->own[PART_ATTENTION][Q].address + queries,
                              .partial =
                                  r->own[PART_ATTENTION][PARTIAL].address + part->from * q->partial_bytes,
                              .dst = r->mixed.address + (uint64_t)part->from * y->out.cols * sizeof(float),
@@ -234,6 +252,14 @@ static void gqa_part_run(const void *self, const struct part_call *call)
         gqa_run_concurrent(&q->op, r->exec, calls, n);
     else
         gqa_run(&q->op, r->exec, calls);
+    if (q->config->head_gated)
+        head_gate_run(&q->gate, r->exec,
+                      &(struct head_gate_call){.x = r->mixed.address,
+                                               .gate = r->proj.address + gate_row(q->config) * sizeof(float),
+                                               .n = call->chunk->n,
+                                               .n_heads = q->config->n_heads,
+                                               .dim = config_value_dim(q->config),
+                                               .stride = in_rows(q->config)});
     if (y->out_bias) {
         exec_concurrent(r->exec); /* attention does not touch the hidden states */
         add_run(&q->add, r->exec,

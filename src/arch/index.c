@@ -11,7 +11,7 @@ static const float LAYER_NORM_EPS = 1e-6f;
 
 struct kv_choice index_choice(const struct index_config *x)
 {
-    return (struct kv_choice){x->ratio, x->budget};
+    return (struct kv_choice){x->ratio, x->budget, x->by_head ? x->n_heads : 0};
 }
 
 static struct indexer_shape shape_of(const struct config *c, const struct index_config *x, enum kv_type type)
@@ -52,7 +52,7 @@ void index_needs(const struct config *c, const struct index_config *x, const str
     out->own[SCORES] = size_max(scores_bytes(c, x, caps, max_chunk), n_batched * alone) / sizeof(float);
     const struct kv_choice choice = index_choice(x);
     if (config_longest_context(c) > kv_choice_from(&choice)) /* else nothing is ever chosen */
-        out->own[CHOSEN] = (uint64_t)max_chunk * (x->budget + 1);
+        out->own[CHOSEN] = (uint64_t)max_chunk * kv_choice_stride(&choice);
 }
 
 void index_rows(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out)
@@ -61,7 +61,7 @@ void index_rows(const struct index_config *x, uint64_t off, enum kv_type type, s
                            .type = index_type(type),
                            .width = x->dim,
                            .head = x->dim,
-                           .stride = x->ratio,
+                           .stride = x->by_head ? 1 : x->ratio,
                            .off = off};
     t.pitch = (uint32_t)arch_store_bytes(&t);
     arch_add_store(out, &t);
@@ -72,7 +72,7 @@ void index_stores(const struct index_config *x, uint64_t off, enum kv_type type,
     if (!x->n_heads)
         return;
     index_rows(x, off, type, out);
-    if (x->ratio > 1)
+    if (x->ratio > 1 && !x->by_head)
         arch_add_store(out,
                        &(struct arch_store){.kind = ARCH_FIXED,
                                             .type = KV_TYPE_F32,
@@ -97,8 +97,9 @@ uint64_t index_list_at(const struct index_part *x, uint32_t token)
 {
     if (!x->config->ratio)
         return 0;
+    const struct kv_choice choice = index_choice(x->config);
     return x->room->own[x->kind][CHOSEN].address +
-           (uint64_t)token * (x->config->budget + 1) * sizeof(uint32_t);
+           (uint64_t)token * kv_choice_stride(&choice) * sizeof(uint32_t);
 }
 
 uint64_t index_queries_at(const struct index_part *x, uint32_t token)
@@ -129,7 +130,7 @@ static struct indexer_call call_of(const struct index_part *x, const struct inde
 {
     const struct exec_buffer *own = x->room->own[x->kind];
     const struct index_config *c = x->config;
-    const struct arch_store *window = &in->stores[c->ratio > 1 ? 1 : 0];
+    const struct arch_store *window = &in->stores[c->ratio > 1 && !c->by_head ? 1 : 0];
     uint64_t bytes = arch_store_bytes(window), from = part->from * sizeof(float);
     uint32_t is_odd = part->of.parity != 0;
     return (struct indexer_call){.queries = in->queries + from * in->stride,

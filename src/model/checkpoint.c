@@ -77,10 +77,21 @@ static int adopt_tensors(struct tensor_list *l, const struct config *c, const st
     return 0;
 }
 
+/* Returns whether a tensor's name has a part that only files of Hugging Face have. */
+static bool has_published_name(const struct tensor_list *l, const char *part)
+{
+    size_t i = 0;
+    while (part && i < l->n && !strstr(l->items[i].name, part))
+        i++;
+    return part && i < l->n;
+}
+
 int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct moeflux_err *e)
 {
     struct safetensors s;
+    const struct family *f = m->config.family;
     int rc = safetensors_open(&s, m->path, e);
+    bool is_published = rc == 0 && has_published_name(&s.tensors, f->published_part);
     if (rc == 0)
         rc = adopt_tensors(&s.tensors, &m->config, q, &m->n_left_out, e);
     if (rc == 0 && q->is_packed)
@@ -99,8 +110,8 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
     m->n_files = s.n_files;
     m->tensors = s.tensors.items;
     m->n_tensors = s.tensors.n;
-    m->norms_less_one = m->config.family->mlx_norms_less_one ||
-                        (m->config.family->norms_less_one && checkpoint_is_hugging_face(m));
+    m->norms_less_one =
+        f->mlx_norms_less_one || (f->norms_less_one && (is_published || checkpoint_is_hugging_face(m)));
     return 0;
 }
 

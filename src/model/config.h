@@ -41,6 +41,9 @@ struct index_config {
     uint32_t ratio;  /* positions of a block, a power of two; 0: every token sees everything */
     uint32_t budget; /* blocks */
     uint32_t rotary_dim;
+    /* each head chooses for a key head of its own, by its largest score in a block, and a token always sees the
+     * block of its own position; keys are of single positions */
+    bool by_head;
     bool weighted;    /* the heads' scores have weights, a projection of the hidden state */
     bool layer_norm;  /* the key has a layer norm with biases, queries have no norm */
     bool interleaved; /* rotates the pairs (2i, 2i + 1) instead of (i, i + rotary_dim / 2) */
@@ -53,10 +56,13 @@ struct gqa_config {
     uint32_t rope;   /* index into config.ropes */
     uint32_t window; /* positions that a token sees, with its own; 0: all */
     enum qk_norm norm;
+    uint32_t value_dim; /* channels of a value, at most head_dim; 0: head_dim */
     float scale;          /* factor of the scores; 0: 1 / sqrt(head_dim) */
+    float value_scale;    /* factor of the values; 0: 1 */
     bool norms_values;    /* each head's values are divided by their rms */
     bool keys_are_values; /* k_proj computes the values, too: there is no v_proj */
     bool gated;           /* q_proj computes a gate for each query, too */
+    bool head_gated;      /* each head's output is multiplied by a sigmoid */
     bool biased;          /* q_proj, k_proj and v_proj have biases */
     bool out_biased;      /* o_proj has a bias */
     bool sinks;           /* each head has one more score, without a value */
@@ -161,6 +167,7 @@ struct streams_config {
 };
 
 enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_MAX_ROPES = 2 };
+enum { CONFIG_MAX_DIVISORS = 128 };
 
 /* A layer's blocks, in order. Routed experts are in its last block. */
 struct config_layer {
@@ -182,6 +189,8 @@ struct rope_config {
     double factor;                                   /* YaRN; else the angles are divided by it, 0: by 1 */
     double original_context, beta_fast, beta_slow;   /* YaRN */
     double mscale, mscale_all_dim, attention_factor; /* YaRN; 0: absent */
+    uint32_t n_divisors;                             /* 0: none, else one for each pair */
+    double divisors[CONFIG_MAX_DIVISORS];            /* divide the angles of the pairs */
 };
 
 /* How a router chooses experts (ops/router/router.h). */
@@ -224,8 +233,8 @@ struct config {
     uint32_t first_dense, moe_freq; /* DeepSeek's keys for dense layers; only fingerprints use them */
     struct router_config router;
     bool experts_biased;
-    float swiglu_limit; /* ops/experts/experts.h; 0: none */
-    bool clamps_inputs; /* the layers' clamps bound the gate before SiLU, not after it */
+    float swiglu_limit; /* gpt-oss's, of all feed-forward parts (ops/gating.h); 0: none */
+    bool clamps_inputs; /* clamps bound the gate before SiLU, not after it */
     bool gelu;          /* all feed-forward parts have GELU in place of SiLU */
     float embed_factor; /* factor of the embedding; 0: none */
     float softcap;      /* logits are softcap * tanh(logits / softcap); 0: they are not */
@@ -244,6 +253,12 @@ static inline uint32_t config_width(const struct config *c)
 static inline uint32_t config_conv_dim(const struct delta_config *d)
 {
     return 2 * d->n_k_heads * d->k_head_dim + d->n_v_heads * d->v_head_dim;
+}
+
+/* Returns the channels of a value. */
+static inline uint32_t config_value_dim(const struct gqa_config *g)
+{
+    return g->value_dim ? g->value_dim : g->head_dim;
 }
 
 /* Returns the delta net's decays of a token. */

@@ -7,6 +7,7 @@
 #include "args.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/real.h"
 
 static const double BIG = 1e30;
 
@@ -122,8 +123,7 @@ void config_set_layers(struct config *c, const struct part_config *const *mixers
         config_set_layer(c, i, mixers[i % n], true);
 }
 
-/* Returns the list `key` if it has an entry for each layer; NULL: it is absent, or v->rc is set. */
-static const json_t *list_of_layers(const struct config *c, struct json_view *v, const char *key)
+const json_t *config_layers_list(const struct config *c, struct json_view *v, const char *key)
 {
     const json_t *list = json_view_array(v, key);
     if (v->rc == 0 && list && json_array_size(list) != c->n_layers)
@@ -135,7 +135,7 @@ static const json_t *list_of_layers(const struct config *c, struct json_view *v,
 void config_read_layer_types(struct config *c, struct json_view *v, const struct config_layer_type *types,
                              size_t n)
 {
-    const json_t *list = list_of_layers(c, v, "layer_types");
+    const json_t *list = config_layers_list(c, v, "layer_types");
     for (uint32_t i = 0; v->rc == 0 && list && i < c->n_layers; i++) {
         const char *type = json_string_value(json_array_get(list, i));
         size_t k = 0;
@@ -309,7 +309,7 @@ void config_read_latent(struct config *c, struct json_view *v)
 /* Checks that all layers are of the only kind, if they are listed. */
 static void expect_layer_types(const struct config *c, struct json_view *v, const char *expected)
 {
-    const json_t *list = list_of_layers(c, v, "layer_types");
+    const json_t *list = config_layers_list(c, v, "layer_types");
     for (uint32_t i = 0; v->rc == 0 && list && i < c->n_layers; i++)
         if (!json_is_text(json_array_get(list, i), expected))
             v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: layer_types[%u]: expected %s", v->where, i, expected);
@@ -419,8 +419,7 @@ void config_read_experts(struct config *c, struct json_view *v, const char *key)
     c->top_k = json_view_u32(v, config_key(v, "num_experts_per_tok"), 1, CONFIG_MAX_EXPERTS);
 }
 
-/* Reads the size of the dense part if a layer has one. */
-static void read_dense(struct config *c, struct json_view *v)
+void config_read_dense(struct config *c, struct json_view *v, const char *key)
 {
     uint32_t i = 0;
     while (v->rc == 0 && i < c->n_layers && config_has_experts(c, i))
@@ -428,8 +427,8 @@ static void read_dense(struct config *c, struct json_view *v)
     if (v->rc < 0 || i == c->n_layers)
         return;
     struct dense_config *d = &only(c, PART_DENSE)->dense;
-    d->inner = json_view_u32(v, "intermediate_size", 1, CONFIG_MAX_INNER);
-    config_check_multiple(v, "intermediate_size", d->inner, CONFIG_FOUR);
+    d->inner = json_view_u32(v, key, 1, CONFIG_MAX_INNER);
+    config_check_multiple(v, key, d->inner, CONFIG_FOUR);
 }
 
 void config_read_dense_list(struct config *c, struct json_view *v, const struct part_config *mixer)
@@ -447,7 +446,7 @@ void config_read_dense_list(struct config *c, struct json_view *v, const struct 
             v->rc = err_set(v->e, ERR_FORMAT, "%s: mlp_only_layers[%zu]: expected a layer below %u", v->where,
                             i, c->n_layers);
     }
-    read_dense(c, v);
+    config_read_dense(c, v, "intermediate_size");
 }
 
 static void check_groups(const struct config *c, struct json_view *v)
@@ -482,10 +481,9 @@ void config_read_sigmoid_router(struct config *c, struct json_view *v)
         check_groups(c, v);
 }
 
-/* Reads a list with "dense" or "sparse" for each layer, which newer exports have, if it is there. */
-static void read_mlp_types(struct config *c, struct json_view *v)
+void config_read_mlp_types(struct config *c, struct json_view *v)
 {
-    const json_t *types = list_of_layers(c, v, "mlp_layer_types");
+    const json_t *types = config_layers_list(c, v, "mlp_layer_types");
     for (uint32_t i = 0; v->rc == 0 && types && i < c->n_layers; i++) {
         const json_t *type = json_array_get(types, i);
         if (json_is_text(type, "dense") || json_is_text(type, "sparse"))
@@ -506,8 +504,22 @@ void config_read_first_dense(struct config *c, struct json_view *v, const struct
     c->moe_freq = json_view_u32_or(v, "moe_layer_freq", 1, 1, CONFIG_MAX_LAYERS);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
         config_set_layer(c, i, mixer, i >= c->first_dense && i % c->moe_freq == 0);
-    read_mlp_types(c, v);
-    read_dense(c, v);
+    config_read_mlp_types(c, v);
+    config_read_dense(c, v, "intermediate_size");
+}
+
+void config_read_moe_flags(struct config *c, struct json_view *v, const char *key)
+{
+    const json_t *flags = json_view_get(v, "mlp_layer_types") ? NULL : config_layers_list(c, v, key);
+    for (uint32_t i = 0; v->rc == 0 && flags && i < c->n_layers; i++) {
+        const json_t *flag = json_array_get(flags, i);
+        json_int_t n = json_is_integer(flag) ? json_integer_value(flag) : -1;
+        if (n == 0 || n == 1)
+            set_feed_forward(c, i, n == 1);
+        else
+            v->rc = err_set(v->e, ERR_FORMAT, "%s: %s[%u]: expected 0 or 1", v->where, key, i);
+    }
+    config_read_mlp_types(c, v);
 }
 
 /* ---- rotary angles ---- */
@@ -569,4 +581,71 @@ void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn)
     if (all.rc == 0)
         config_read_rope_type(c, &rope, &c->ropes[0], takes_yarn);
     v->rc = all.rc < 0 ? all.rc : rope.rc;
+}
+
+/* Reads Llama 3's stretched angles: pairs that turn less than `low` times within the original context are
+ * divided by the factor, those that turn more than `high` times stay, the others lie between (Llama 3.1's
+ * published code). */
+static void read_llama3(struct rope_config *r, struct json_view *rope)
+{
+    static const double TWO_PI = 6.28318530717958647692;
+    double factor = json_view_real_or(rope, "factor", 0, 1, BIG),
+           low = json_view_real_or(rope, "low_freq_factor", 0, 1e-3, BIG),
+           high = json_view_real_or(rope, "high_freq_factor", 0, 1e-3, BIG),
+           context = json_view_real_or(rope, "original_max_position_embeddings", 0, 1, BIG);
+    if (rope->rc == 0 && (factor < 1 || context < 1 || low <= 0 || high <= low))
+        rope->rc = err_set(rope->e, ERR_FORMAT,
+                           "%s: rope_type llama3: expected factor, original_max_position_embeddings and "
+                           "low_freq_factor below high_freq_factor",
+                           rope->where);
+    if (rope->rc == 0 && r->dim / 2 > CONFIG_MAX_DIVISORS)
+        rope->rc = err_set(rope->e, ERR_UNSUPPORTED, "%s: rope_type llama3: %u pairs, expected at most %d",
+                           rope->where, r->dim / 2, CONFIG_MAX_DIVISORS);
+    r->n_divisors = rope->rc < 0 ? 0 : r->dim / 2;
+    for (uint32_t i = 0; i < r->n_divisors; i++) {
+        double turns = context / (TWO_PI * real_pow(r->theta, 2.0 * i / r->dim));
+        double kept = turns < low ? 0 : turns > high ? 1 : (turns - low) / (high - low);
+        r->divisors[i] = 1 / (kept + (1 - kept) / factor);
+    }
+}
+
+/* Reads the divisors themselves, which conversions of GGUF files write. */
+static void read_divisors(struct rope_config *r, struct json_view *rope)
+{
+    const json_t *list = json_view_array(rope, CONFIG_DIVISORS_KEY);
+    if (rope->rc == 0 && (json_array_size(list) != r->dim / 2 || r->dim / 2 > CONFIG_MAX_DIVISORS))
+        rope->rc =
+            err_set(rope->e, ERR_FORMAT, "%s: %s has %zu numbers, expected %u, at most %d", rope->where,
+                    CONFIG_DIVISORS_KEY, json_array_size(list), r->dim / 2, CONFIG_MAX_DIVISORS);
+    for (uint32_t i = 0; rope->rc == 0 && i < r->dim / 2; i++) {
+        r->divisors[i] = json_number_value(json_array_get(list, i));
+        if (!(r->divisors[i] > 0 && r->divisors[i] < BIG))
+            rope->rc = err_set(rope->e, ERR_FORMAT, "%s: %s[%u]: expected a number above 0", rope->where,
+                               CONFIG_DIVISORS_KEY, i);
+    }
+    r->n_divisors = rope->rc < 0 ? 0 : r->dim / 2;
+}
+
+void config_read_rope_of(struct json_view *rope, uint32_t head_dim, double theta, double part,
+                         bool takes_llama3, struct rope_config *r)
+{
+    r->theta = json_view_real_or(rope, "rope_theta", theta, 1, BIG);
+    part = json_view_real_or(rope, "partial_rotary_factor", part, 0, 1);
+    r->dim = (uint32_t)(head_dim * part);
+    const char *type = json_view_text_or(rope, "rope_type", NULL);
+    if (!type)
+        type = json_view_text_or(rope, "type", "default");
+    if (rope->rc == 0 && (r->dim == 0 || r->dim % 2 != 0))
+        rope->rc = err_set(rope->e, ERR_FORMAT,
+                           "%s: partial_rotary_factor: %u rotary channels, expected an even number above 0",
+                           rope->where, r->dim);
+    if (rope->rc < 0)
+        return;
+    if (takes_llama3 && !strcmp(type, "llama3"))
+        read_llama3(r, rope);
+    else if (takes_llama3 && json_view_get(rope, CONFIG_DIVISORS_KEY))
+        read_divisors(r, rope);
+    else if (strcmp(type, "default") != 0)
+        rope->rc = err_set(rope->e, ERR_UNSUPPORTED, "%s: rope_type is %s, expected default%s", rope->where,
+                           type, takes_llama3 ? " or llama3" : "");
 }

@@ -65,6 +65,8 @@ struct config_layer_type {
 };
 void config_read_layer_types(struct config *c, struct json_view *v, const struct config_layer_type *types,
                              size_t n);
+/* Returns the list `key` if it has an entry for each layer; NULL: it is absent, or v->rc is set. */
+const struct json_t *config_layers_list(const struct config *c, struct json_view *v, const char *key);
 
 /* Reads the heads of grouped-query attention, and how many channels the first table of angles rotates:
  * partial_rotary_factor (absent: `part`) of head_dim. */
@@ -81,6 +83,13 @@ void config_read_dense_list(struct config *c, struct json_view *v, const struct 
 
 /* Reads DeepSeek-V3's router: sigmoid scores with a bias for the choice, groups; also n_experts and top_k. */
 void config_read_sigmoid_router(struct config *c, struct json_view *v);
+
+/* Reads which layers have experts: mlp_layer_types, a list with "dense" or "sparse" for each layer; without
+ * it, as the second function does, the list `key` of 0 and 1. Absent: the layers stay. */
+void config_read_mlp_types(struct config *c, struct json_view *v);
+void config_read_moe_flags(struct config *c, struct json_view *v, const char *key);
+/* Reads the size of the dense part if a layer has one. */
+void config_read_dense(struct config *c, struct json_view *v, const char *key);
 
 /* Reads DeepSeek-V3's keys for layers of which the first are dense, all with this mixer; also the sizes of
  * the dense part and of the shared experts. */
@@ -116,5 +125,12 @@ void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);
 void config_read_rope_type(struct config *c, struct json_view *rope, struct rope_config *r, bool takes_yarn);
 /* Returns the object with the rotary keys: rope_parameters (new style), else rope_scaling (old style). */
 struct json_view config_rope_view(struct json_view *v);
+
+/* Reads a table of angles of heads of head_dim channels. rope: a view of its own keys; theta, part: the values
+ * of absent rope_theta and partial_rotary_factor. takes_llama3: rope_type may be llama3, or the divisors may
+ * be given. */
+#define CONFIG_DIVISORS_KEY "rope_divisors"
+void config_read_rope_of(struct json_view *rope, uint32_t head_dim, double theta, double part,
+                         bool takes_llama3, struct rope_config *r);
 
 #endif

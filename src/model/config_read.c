@@ -53,12 +53,12 @@ static int read_family(struct config *c, struct json_view *v)
                    family_list(known));
 }
 
-static int check_supported(struct json_view *v)
+static int check_supported(const struct family *f, struct json_view *v)
 {
     const char *act = json_view_text_or(v, "hidden_act", "silu");
     if (v->rc < 0)
         return v->rc;
-    if (strcmp(act, "silu") != 0)
+    if (strcmp(act, "silu") != 0 && !(f->act && !strcmp(act, f->act)))
         return err_set(v->e, ERR_UNSUPPORTED, "%s: hidden_act is %s, expected silu", v->where, act);
     return 0;
 }
@@ -101,7 +101,7 @@ static int read_all(struct config *c, struct json_view *v)
 {
     int rc = read_family(c, v);
     if (rc == 0)
-        rc = check_supported(v);
+        rc = check_supported(c->family, v);
     if (rc == 0)
         read_common(c, v);
     if (rc < 0 || v->rc < 0)

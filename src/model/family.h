@@ -39,6 +39,7 @@ struct family {
 
     /* The family's key for moe_intermediate_size; NULL: that one. */
     const char *inner_key;
+    const char *act; /* another name than silu that hidden_act may have; NULL: none */
     /* Pairs of parts of tensor names: in files, canonical. A pair of NULL ends the list; NULL: none. */
     const char *const (*renamed)[2];
 
@@ -62,6 +63,9 @@ struct family {
     const char *mlx_prefix;  /* what MLX's names have before "model.": the models were part of larger ones */
     bool norms_less_one;     /* Hugging Face's files store the weights of norms minus 1 */
     bool mlx_norms_less_one; /* MLX's do so, too */
+    /* What tells Hugging Face's files from MLX's then: part of a tensor's name. NULL: the shape of the
+     * convolution */
+    const char *published_part;
     uint32_t gate_bits;      /* bits of the router and of shared_gate; 0: they are not quantised */
 };
 
@@ -74,6 +78,6 @@ const char *family_list(char out[FAMILY_LIST_TEXT]);
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
     family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss, family_glm4moelite, family_qwen4exp,
     family_gemma4, family_glmdsa, family_deepseek32, family_kimilinear, family_bailinghybrid,
-    family_deepseek4, family_glm5next;
+    family_deepseek4, family_glm5next, family_minimaxm3, family_step35, family_mimov2;
 
 #endif

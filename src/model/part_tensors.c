@@ -9,7 +9,8 @@
 static void gqa(const struct config *c, const struct part_config *p, struct part_tensor *t)
 {
     const struct gqa_config *g = &p->gqa;
-    uint32_t d = g->head_dim, q = g->n_heads * d, kv = g->n_kv_heads * d, q_rows = q * (1 + g->gated);
+    uint32_t d = g->head_dim, q = g->n_heads * d, kv = g->n_kv_heads * d, q_rows = q * (1 + g->gated),
+             v = config_value_dim(g);
     uint32_t norms = g->norm != QK_NORM_NONE, biased = g->biased;
     const struct index_config *x = &g->index;
     uint32_t has_index = x->n_heads > 0, one = has_index && !c->splits_index,
@@ -18,16 +19,17 @@ static void gqa(const struct config *c, const struct part_config *p, struct part
     const struct part_tensor all[] = {
         [GQA_Q] = {"self_attn.q_proj", q_rows, c->hidden},
         [GQA_K] = {"self_attn.k_proj", kv, c->hidden},
-        [GQA_V] = {"self_attn.v_proj", kv, c->hidden},
+        [GQA_V] = {"self_attn.v_proj", g->n_kv_heads * v, c->hidden},
         [GQA_INDEX] = {"self_attn.indexer.index_qk_proj", (x->n_heads + 1) * x->dim, one * c->hidden},
         [GQA_INDEX_Q] = {"self_attn.indexer.index_q_proj", x->n_heads * x->dim, two * c->hidden},
         [GQA_INDEX_K] = {"self_attn.indexer.index_k_proj", x->dim, two * c->hidden},
-        [GQA_OUT] = {"self_attn.o_proj", c->hidden, q},
+        [GQA_GATE] = {"self_attn.g_proj", g->head_gated * g->n_heads, g->head_gated * c->hidden},
+        [GQA_OUT] = {"self_attn.o_proj", c->hidden, g->n_heads * v},
         [GQA_Q_NORM] = {"self_attn.q_norm.weight", 0, norms * (is_one ? q : d)},
         [GQA_K_NORM] = {"self_attn.k_norm.weight", 0, norms * (is_one ? kv : d)},
         [GQA_BIASES] = {"self_attn.q_proj.bias", 0, biased * q_rows},
         [GQA_BIASES + 1] = {"self_attn.k_proj.bias", 0, biased * kv},
-        [GQA_BIASES + 2] = {"self_attn.v_proj.bias", 0, biased * kv},
+        [GQA_BIASES + 2] = {"self_attn.v_proj.bias", 0, biased * g->n_kv_heads * v},
         [GQA_OUT_BIAS] = {"self_attn.o_proj.bias", 0, g->out_biased * c->hidden},
         [GQA_SINKS] = {"self_attn.sinks", 0, g->sinks * g->n_heads},
         [GQA_INDEX_Q_NORM] = {"self_attn.indexer.q_layernorm.weight", 0, has_index * x->dim},

@@ -38,6 +38,8 @@ void rope_frequencies(const struct rope_config *r, float *out)
             continue;
         }
         double wave = real_pow(r->theta, 2.0 * i / r->dim) * slow;
+        if (r->n_divisors)
+            wave *= r->divisors[i];
         double ramp = fmin(fmax((i - low) / range, 0), 1);
         out[i] = r->none ? 0 : (float)(r->yarn ? (1 - ramp) / wave + ramp / (r->factor * wave) : 1 / wave);
     }

@@ -128,16 +128,17 @@ enum { BLOCKS = 6, MOST = EXEC_MAX_INVARIANT };
 static const struct test_buffer *make_lists(struct kernel_test *l, const struct kv_choice *c,
                                             const uint32_t *pos, uint32_t n)
 {
-    uint32_t *lists = mem_new((uint64_t)n * (c->budget + 1), sizeof *lists, &l->err), *to = lists;
+    uint32_t stride = kv_choice_stride(c), n_lists = kv_choice_n_lists(c);
+    uint32_t *lists = mem_new((uint64_t)n * stride, sizeof *lists, &l->err), *to = lists;
     if (!lists)
         return kt_bytes(l, NULL, 4);
-    for (uint32_t i = 0; i < n; i++, to += c->budget + 1) {
-        uint32_t n_blocks = c->ratio ? (pos[i] + 1) / c->ratio : 0;
+    for (uint32_t i = 0; i < n * n_lists; i++, to += c->budget + 1) {
+        uint32_t n_blocks = c->ratio ? kv_choice_n_ranked(c, pos[i / n_lists]) : 0;
         for (uint32_t b = 0; b < c->budget; b++)
             to[b] = b * n_blocks / c->budget;
         to[c->budget] = n_blocks;
     }
-    const struct test_buffer *chosen = kt_bytes(l, lists, (uint64_t)n * (c->budget + 1) * sizeof *lists);
+    const struct test_buffer *chosen = kt_bytes(l, lists, (uint64_t)n * stride * sizeof *lists);
     free(lists);
     return chosen;
 }
@@ -149,7 +150,8 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
     const struct exec_caps caps = exec_get_caps(x);
     uint32_t stride = ((1 + c->gated) * c->n_heads + 2 * c->n_kv_heads) * c->head_dim, longest = 0;
     uint64_t row = (uint64_t)c->n_heads * c->head_dim;
-    const struct kt_rows rows = {0, ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads, c->head_dim, c->kv_type};
+    const struct kt_rows rows = {
+        .n = ((uint64_t)2 << KV_BLOCK_SHIFT) * c->n_kv_heads, .dim = c->head_dim, .type = c->kv_type};
     struct test_buffer *blocks[BLOCKS], *out[2], *tables[MOST];
     if (!kt_takes(l, l->is_rest))
         return;
@@ -185,7 +187,8 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
             .rope = rope->on[KT_DEVICE].address + (uint64_t)i * c->rotary_dim * sizeof(float),
             .blocks = tables[i]->on[KT_DEVICE].address,
             .q = q->on[KT_DEVICE].address + i * row * sizeof(float),
-            .chosen = chosen->on[KT_DEVICE].address + (uint64_t)i * (c->choice.budget + 1) * sizeof(uint32_t),
+            .chosen =
+                chosen->on[KT_DEVICE].address + (uint64_t)i * kv_choice_stride(&c->choice) * sizeof(uint32_t),
             .partial = partial.address + i * partial_bytes,
             .dst = out[0]->on[KT_DEVICE].address + i * row * sizeof(float),
             .n = 1,

@@ -59,7 +59,7 @@ static void lay_out(struct kernel_test *l, const struct indexer_shape *s, uint32
     b->window_out = kt_bytes(l, NULL, 4 * indexer_window(s) + 4);
     b->q = integers(l, (uint64_t)n * s->n_heads * s->dim, KV_TYPE_F32);
     b->weights = integers(l, (uint64_t)n * (s->n_heads + 3), KV_TYPE_F32);
-    b->chosen = kt_bytes(l, NULL, 4 * (uint64_t)n * indexer_list_stride(s));
+    b->chosen = kt_bytes(l, NULL, 4 * (uint64_t)n * kv_choice_stride(&s->choice));
 }
 
 static struct indexer_call call_of(const struct bench *b, const struct indexer_shape *s, int side,
@@ -88,10 +88,11 @@ static struct indexer_call call_of(const struct bench *b, const struct indexer_s
 
 static void describe(const struct indexer_shape *s, uint32_t pos, uint32_t n, char *text, size_t size)
 {
-    snprintf(text, size, "%u heads of %u, %u blocks of %u, %u + %u positions%s%s%s%s%s", s->n_heads, s->dim,
-             s->choice.budget, s->choice.ratio, pos, n, s->weighted ? ", weights" : "",
-             s->layer_norm ? ", layer norm" : "", s->interleaved ? ", pairs" : "",
-             s->pooled ? ", pooled" : "", s->kv_type == KV_TYPE_F16 ? ", f16" : "");
+    snprintf(text, size, "%u heads of %u, %u blocks of %u%s, %u + %u positions%s%s%s%s%s", s->n_heads, s->dim,
+             s->choice.budget, s->choice.ratio, s->choice.heads ? " each" : "", pos, n,
+             s->weighted ? ", weights" : "", s->layer_norm ? ", layer norm" : "",
+             s->interleaved ? ", pairs" : "", s->pooled ? ", pooled" : "",
+             s->kv_type == KV_TYPE_F16 ? ", f16" : "");
 }
 
 static void prepare_case(struct kernel_test *l, const struct indexer_shape *s, uint32_t pos, uint32_t n)
@@ -144,7 +145,8 @@ static void choose_case(struct kernel_test *l, const struct indexer_shape *s, ui
         kt_finish(l, side);
     }
     describe(s, pos, n, text, sizeof text);
-    kt_report(l, "indexer_choose", text, kt_difference(l, b.chosen, (uint64_t)n * indexer_list_stride(s)), 0);
+    kt_report(l, "indexer_choose", text,
+              kt_difference(l, b.chosen, (uint64_t)n * kv_choice_stride(&s->choice)), 0);
 }
 
 /* One token of each of several sequences. None of them ends a block, so they can share the cache. */
@@ -153,7 +155,7 @@ static void batched_case(struct kernel_test *l, const struct indexer_shape *s, c
 {
     struct bench b;
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
-    uint32_t longest = 0, stride = indexer_list_stride(s);
+    uint32_t longest = 0, stride = kv_choice_stride(&s->choice);
     if (!kt_takes(l, l->is_rest))
         return;
     for (uint32_t i = 0; i < n; i++)
@@ -191,17 +193,20 @@ void selftest_indexer_cases(struct kernel_test *l)
 {
     static const uint32_t pos[] = {18, 300, 3};
     static const struct indexer_shape
-        odd = {3, 20, 6, {3, 5}, false, false, false, 1e-6f, KV_TYPE_F32, false},
-        tokens = {5, 36, 36, {1, 40}, true, true, false, 1e-6f, KV_TYPE_F16, false},
-        next = {4, 128, 64, {4, 512}, false, false, false, 1e-6f, KV_TYPE_F16, false},
-        wide = {33, 64, 0, {16, 2}, true, true, true, 1e-6f, KV_TYPE_F32, false},
-        whole = {1, 4, 2, {256, 1}, false, false, false, 1e-6f, KV_TYPE_F32, false},
-        pairs = {6, 24, 10, {1, 9}, true, true, true, 1e-6f, KV_TYPE_F32, false},
-        pool = {5, 36, 0, {4, 6}, true, true, false, 1e-6f, KV_TYPE_F32, true},
-        one = {2, 20, 0, {1, 7}, true, true, false, 1e-6f, KV_TYPE_F16, true},
+        odd = {3, 20, 6, {3, 5, 0}, false, false, false, 1e-6f, KV_TYPE_F32, false},
+        tokens = {5, 36, 36, {1, 40, 0}, true, true, false, 1e-6f, KV_TYPE_F16, false},
+        next = {4, 128, 64, {4, 512, 0}, false, false, false, 1e-6f, KV_TYPE_F16, false},
+        wide = {33, 64, 0, {16, 2, 0}, true, true, true, 1e-6f, KV_TYPE_F32, false},
+        whole = {1, 4, 2, {256, 1, 0}, false, false, false, 1e-6f, KV_TYPE_F32, false},
+        pairs = {6, 24, 10, {1, 9, 0}, true, true, true, 1e-6f, KV_TYPE_F32, false},
+        pool = {5, 36, 0, {4, 6, 0}, true, true, false, 1e-6f, KV_TYPE_F32, true},
+        one = {2, 20, 0, {1, 7, 0}, true, true, false, 1e-6f, KV_TYPE_F16, true},
         /* GLM-5's and GLM-5.3-Flash's */
-        glm = {32, 128, 64, {1, 2048}, true, true, true, 1e-6f, KV_TYPE_F16, false},
-        flash = {32, 128, 0, {16, 128}, true, true, false, 1e-6f, KV_TYPE_F16, true};
+        glm = {32, 128, 64, {1, 2048, 0}, true, true, true, 1e-6f, KV_TYPE_F16, false},
+        flash = {32, 128, 0, {16, 128, 0}, true, true, false, 1e-6f, KV_TYPE_F16, true},
+        heads = {3, 20, 6, {8, 2, 3}, false, false, false, 1e-6f, KV_TYPE_F32, false},
+        /* MiniMax-M3's */
+        m3 = {4, 128, 64, {128, 15, 4}, false, false, false, 1e-6f, KV_TYPE_F16, false};
     prepare_case(l, &odd, 254, 1);
     prepare_case(l, &odd, 253, 1); /* completes a block */
     prepare_case(l, &odd, 250, 19);
@@ -217,6 +222,10 @@ void selftest_indexer_cases(struct kernel_test *l)
     choose_case(l, &pairs, 5, 20);
     choose_case(l, &next, 9001, 1);
     choose_case(l, &wide, 1000, 21);
+    prepare_case(l, &heads, 253, 5);
+    choose_case(l, &heads, 20, 40);
+    choose_case(l, &heads, 295, 1);
+    choose_case(l, &m3, 2044, 8);
     batched_case(l, &odd, pos, 3);
     l->is_rest = true;
     prepare_case(l, &next, 510, 2);
@@ -227,6 +236,8 @@ void selftest_indexer_cases(struct kernel_test *l)
     choose_case(l, &glm, 2040, 12);
     prepare_case(l, &flash, 510, 40);
     batched_case(l, &flash, pos, 3);
+    choose_case(l, &m3, 9000, 1);
+    choose_case(l, &m3, 70000, 35);
     l->is_rest = false;
     if (!kt_is_brief(l))
         choose_case(l, &next, 70001, 300);

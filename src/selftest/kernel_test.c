@@ -76,16 +76,22 @@ static void random_row(struct kernel_test *l, enum kv_type type, uint32_t dim, f
     }
 }
 
+static uint64_t cache_bytes(const struct kt_rows *r)
+{
+    return r->off + r->n * kv_row_bytes(r->type, r->dim) + r->n_values * kv_row_bytes(r->type, r->value_dim);
+}
+
 struct test_buffer *kt_cache(struct kernel_test *l, const struct kt_rows *r)
 {
-    uint32_t bytes = kv_row_bytes(r->type, r->dim);
-    float *row = mem_new(r->dim, sizeof *row, &l->err);
-    uint8_t *all = mem_new(r->off + r->n * bytes, 1, &l->err);
-    for (uint64_t i = 0; row && all && i < r->n; i++) {
-        random_row(l, r->type, r->dim, row);
-        kv_row_put(r->type, row, r->dim, all + r->off + i * bytes);
+    float *row = mem_new(size_max(r->dim, r->value_dim), sizeof *row, &l->err);
+    uint8_t *all = mem_new(cache_bytes(r), 1, &l->err), *to = all + r->off;
+    for (uint64_t i = 0; row && all && i < r->n + r->n_values; i++) {
+        uint32_t dim = i < r->n ? r->dim : r->value_dim;
+        random_row(l, r->type, dim, row);
+        kv_row_put(r->type, row, dim, to);
+        to += kv_row_bytes(r->type, dim);
     }
-    struct test_buffer *t = kt_bytes(l, all, all ? r->off + r->n * bytes : 0);
+    struct test_buffer *t = kt_bytes(l, all, all ? cache_bytes(r) : 0);
     free(row);
     free(all);
     return t;
@@ -215,15 +221,17 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
 
 struct test_buffer *kt_lists(struct kernel_test *l, const struct kv_choice *choice, uint32_t pos, uint32_t n)
 {
-    uint64_t numbers = (uint64_t)n * (choice->budget + 1);
+    uint64_t numbers = (uint64_t)n * kv_choice_stride(choice);
     uint32_t *lists = choice->ratio ? mem_new(numbers, sizeof *lists, &l->err) : NULL, *to = lists;
+    uint32_t n_lists = kv_choice_n_lists(choice);
     if (!lists)
         return kt_bytes(l, NULL, 4);
     memset(lists, 0xff, numbers * sizeof *lists);
-    for (uint32_t t = 0; t < n; t++, to += choice->budget + 1) {
-        uint32_t n_blocks = (pos + t + 1) / choice->ratio, left = choice->budget;
+    for (uint32_t i = 0; i < n * n_lists; i++, to += choice->budget + 1) {
+        uint32_t t = i / n_lists, left = choice->budget;
         if (pos + t < kv_choice_from(choice))
             continue;
+        uint32_t n_blocks = kv_choice_n_ranked(choice, pos + t);
         for (uint32_t b = 0; b < n_blocks; b++)
             if (kt_random(l) % (n_blocks - b) < left)
                 to[choice->budget - left--] = b;
@@ -366,12 +374,12 @@ static double q8_row_error(const void *a, const void *b, uint32_t dim, double *s
     return worst;
 }
 
-static double row_error(const struct kt_rows *r, const void *a, const void *b)
+static double row_error(enum kv_type type, uint32_t dim, const void *a, const void *b)
 {
     double worst = 0;
-    for (uint32_t i = 0; i < r->dim; i++) {
-        double want = (double)kv_row_get(r->type, b, r->dim, i);
-        double d = fabs((double)kv_row_get(r->type, a, r->dim, i) - want) / fmax(fabs(want), 1);
+    for (uint32_t i = 0; i < dim; i++) {
+        double want = (double)kv_row_get(type, b, dim, i);
+        double d = fabs((double)kv_row_get(type, a, dim, i) - want) / fmax(fabs(want), 1);
         worst = isnan(worst) || d <= worst ? worst : d;
     }
     return worst;
@@ -379,19 +387,21 @@ static double row_error(const struct kt_rows *r, const void *a, const void *b)
 
 double kt_cache_error(struct kernel_test *l, const struct test_buffer *t, const struct kt_rows *r)
 {
+    uint64_t numbers = r->n * r->dim + r->n_values * r->value_dim, bytes = cache_bytes(r);
     if (r->type == KV_TYPE_F32)
-        return kt_error(l, t, r->off / sizeof(float) + r->n * r->dim);
-    uint64_t row = kv_row_bytes(r->type, r->dim), bytes = r->off + r->n * row;
+        return kt_error(l, t, r->off / sizeof(float) + numbers);
     uint8_t *a = mem_new(bytes, 1, &l->err), *b = mem_new(bytes, 1, &l->err);
     double worst = INFINITY, sum = 0;
     if (read_both(l, t, bytes, a, b) == 0) {
         worst = memcmp(a, b, r->off) == 0 ? 0 : INFINITY;
-        for (uint64_t i = 0, at = r->off; i < r->n; i++, at += row) {
-            double d = r->type == KV_TYPE_Q8_0 ? q8_row_error(a + at, b + at, r->dim, &sum)
-                                               : row_error(r, a + at, b + at);
+        for (uint64_t i = 0, at = r->off; i < r->n + r->n_values; i++) {
+            uint32_t dim = i < r->n ? r->dim : r->value_dim;
+            double d = r->type == KV_TYPE_Q8_0 ? q8_row_error(a + at, b + at, dim, &sum)
+                                               : row_error(r->type, dim, a + at, b + at);
             worst = isnan(worst) || d <= worst ? worst : d;
+            at += kv_row_bytes(r->type, dim);
         }
-        double mean = KT_MEAN_CODES * sum / (double)(r->n * r->dim);
+        double mean = KT_MEAN_CODES * sum / (double)numbers;
         worst = isnan(worst) ? INFINITY : fmax(worst, mean);
     }
     free(a);
@@ -401,7 +411,7 @@ double kt_cache_error(struct kernel_test *l, const struct test_buffer *t, const 
 
 double kt_f16_error(struct kernel_test *l, const struct test_buffer *t, uint64_t n)
 {
-    return kt_cache_error(l, t, &(struct kt_rows){0, n, 1, KV_TYPE_F16});
+    return kt_cache_error(l, t, &(struct kt_rows){.n = n, .dim = 1, .type = KV_TYPE_F16});
 }
 
 double kt_difference(struct kernel_test *l, const struct test_buffer *t, uint64_t n)

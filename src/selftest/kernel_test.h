@@ -78,11 +78,14 @@ uint64_t kt_random(struct kernel_test *l);
 float kt_uniform(struct kernel_test *l, float low, float high);
 /* n floats in [low, high). Borrowed until kt_clear. */
 struct test_buffer *kt_floats(struct kernel_test *l, uint64_t n, float low, float high);
-/* Rows of a KV cache after `off` bytes of other layers, which are zeros. */
+/* Rows of a KV cache after `off` bytes of other layers, which are zeros: n of dim numbers, then n_values of
+ * value_dim. */
 struct kt_rows {
     uint64_t off, n;
     uint32_t dim;
     enum kv_type type;
+    uint64_t n_values;
+    uint32_t value_dim;
 };
 /* Rows of random numbers in [-1, 1). */
 struct test_buffer *kt_cache(struct kernel_test *l, const struct kt_rows *rows);
@@ -94,8 +97,8 @@ const char *kt_gating_name(float gating);
  * none of float32 numbers. */
 void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t format,
                struct weights at[KT_SIDES]);
-/* Makes lists of random blocks (ops/attention/choice.h) for n tokens from `pos` on, u32 [n][budget + 1]; rows
- * of tokens that see everything are out of range. */
+/* Makes lists of random blocks (ops/attention/choice.h) for n tokens from `pos` on, u32 [n][kv_choice_stride];
+ * rows of tokens that see everything are out of range. */
 struct test_buffer *kt_lists(struct kernel_test *l, const struct kv_choice *choice, uint32_t pos, uint32_t n);
 /* A table of one address per buffer: the same buffers on both sides. */
 struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *buffers, uint32_t n);

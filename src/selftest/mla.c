@@ -34,7 +34,7 @@ static void lay_out(struct kernel_test *l, const struct mla_shape *c, uint32_t f
 {
     uint32_t row = c->latent_dim + c->rope_dim;
     b->n_blocks = ((b->pos + b->n - 1) >> KV_BLOCK_SHIFT) + 1;
-    b->rows = (struct kt_rows){LAYER_OFF, 1 << KV_BLOCK_SHIFT, row, c->kv_type};
+    b->rows = (struct kt_rows){LAYER_OFF, 1 << KV_BLOCK_SHIFT, row, c->kv_type, 0, 0};
     b->kv_stride = KV_AT + row + 1;
     for (uint32_t i = 0; i < b->n_blocks; i++)
         b->blocks[i] = i < DIFFERENT_BLOCKS ? kt_cache(l, &b->rows) : b->blocks[i % DIFFERENT_BLOCKS];
@@ -190,11 +190,11 @@ static void block_cases(struct kernel_test *l, const struct mla_shape *odd, cons
 static void choice_cases(struct kernel_test *l)
 {
     static const struct mla_shape /* fields in the order of mla.h */
-        odd = {5, 64, 16, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {1, 70}},
-        half = {6, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 33}},
-        q8 = {4, 64, 32, 64, 64, true, 0.19f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false, {1, 300}},
+        odd = {5, 64, 16, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F32, MLA_FASTER, false, {1, 70, 0}},
+        half = {6, 64, 32, 128, 64, true, 0.19f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 33, 0}},
+        q8 = {4, 64, 32, 64, 64, true, 0.19f, 1e-6f, KV_TYPE_Q8_0, MLA_FASTER, false, {1, 300, 0}},
         /* GLM-5's */
-        glm = {64, 192, 64, 512, 256, true, 0.0625f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 2048}};
+        glm = {64, 192, 64, 512, 256, true, 0.0625f, 1e-6f, KV_TYPE_F16, MLA_FASTER, false, {1, 2048, 0}};
     mla_case(l, &odd, FORMAT_Q4, 300, 1);
     mla_case(l, &half, FORMAT_Q4, 600, 9);
     by_rows_case(l, &odd, FORMAT_BF16, 30, 80);

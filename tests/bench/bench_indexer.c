@@ -86,7 +86,7 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
                {&b->windows, 2 * 4 * indexer_window(&index_shape)},
                {&b->index_q, n * 4 * 128 * 4},
                {&b->scores, 4 * indexer_scratch(&index_shape, &caps, b->n, (uint32_t)n_pos)},
-               {&b->chosen, 4 * n * indexer_list_stride(&index_shape)},
+               {&b->chosen, 4 * n * kv_choice_stride(&index_shape.choice)},
                {&b->q, n * OUT * 4},
                {&b->partial, partial},
                {&b->out, n * OUT * 4}};

@@ -296,7 +296,7 @@ static void run_attention(struct lab *l, uint32_t chunk)
     const struct exec_caps caps = exec_get_caps(l->x);
     uint32_t index_off = (2 << KV_BLOCK_SHIFT) * 2 * 20 * 4;
     uint64_t block = room(l, (index_off + indexer_block_bytes(&index)) / 4);
-    uint64_t table = words(l, &block, 2)->address, chosen = room(l, TOKENS * indexer_list_stride(&index));
+    uint64_t table = words(l, &block, 2)->address, chosen = room(l, TOKENS * kv_choice_stride(&index.choice));
     const struct exec_buffer *out = words(l, NULL, TOKENS * OUT);
     struct attend a = {.windows = {room(l, indexer_window(&index)), room(l, indexer_window(&index))}};
     check_ok(indexer_open(&a.indexer, l->x, &index, &l->e), &l->e);

@@ -164,6 +164,32 @@ static void add_token_index(XXH3_state_t *h, const struct index_config *x)
         add(h, counts, sizeof counts);
 }
 
+/* Adds what some kinds of grouped-query attention have: lists of key heads, values of another size, gates of
+ * heads; and then every kind and its table of angles. */
+static void add_kinds(XXH3_state_t *h, const struct config *c)
+{
+    bool has_some = false;
+    for (uint32_t i = 0; i < c->n_parts; i++) {
+        const struct gqa_config *g = &c->parts[i].gqa;
+        has_some |= c->parts[i].kind == PART_ATTENTION &&
+                    (g->index.by_head || g->value_dim > 0 || g->value_scale > 0 || g->head_gated);
+    }
+    for (uint32_t i = 0; has_some && i < c->n_parts; i++) {
+        const struct gqa_config *g = &c->parts[i].gqa;
+        const struct index_config *x = &g->index;
+        if (c->parts[i].kind != PART_ATTENTION)
+            continue;
+        const struct rope_config *r = &c->ropes[g->rope];
+        const uint32_t counts[] = {g->n_heads,    g->n_kv_heads, g->head_dim, g->value_dim, g->window,
+                                   g->head_gated, g->sinks,      x->n_heads,  x->dim,       x->ratio,
+                                   x->budget,     x->by_head,    r->dim,      r->n_divisors};
+        add(h, counts, sizeof counts);
+        add(h, &g->value_scale, sizeof g->value_scale);
+        add(h, &r->theta, sizeof r->theta);
+        add(h, r->divisors, r->n_divisors * sizeof *r->divisors);
+    }
+}
+
 /* Adds what the layers have: mixers, windows, and whose choice they use. */
 static void add_layers(XXH3_state_t *h, const struct config *c)
 {
@@ -180,6 +206,7 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
         add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
     add_clamps(h, c);
     add_token_index(h, &config_first(c, PART_LATENT)->latent.index);
+    add_kinds(h, c);
     if (config_first(c, PART_COMPRESSED)->kind == PART_COMPRESSED)
         add_compressed(h, c);
     for (uint32_t i = 0; i < c->n_layers; i++) {

@@ -11,123 +11,12 @@
 #include "base/file.h"
 #include "base/ggml_type.h"
 #include "base/gguf.h"
+#include "base/mem.h"
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
+#include "model/gguf/making.h"
 #include "model/ngram.h"
-
-enum { MAX_NAME = 64, MAX_KEY = 128, LIST_TEXT = 256 };
-
-/* The configuration being made; the first failure sticks. */
-struct making {
-    const struct gguf *g;
-    const char *arch; /* prefix of the keys */
-    json_t *out;
-    int rc;
-    struct moeflux_err *e;
-};
-
-static const char *path_of(const struct making *m)
-{
-    return m->g->files[0].path;
-}
-
-static const struct gguf_value *find(const struct making *m, const char *key)
-{
-    char full[MAX_KEY];
-    snprintf(full, sizeof full, "%s.%s", m->arch, key);
-    return gguf_find(m->g, full);
-}
-
-static void fail_key(struct making *m, const char *key, const char *what)
-{
-    m->rc = err_set(m->e, ERR_FORMAT, "%s: key %s.%s: %s", path_of(m), m->arch, key, what);
-}
-
-static void put(struct making *m, const char *ours, json_t *value)
-{
-    if (json_object_set_new(m->out, ours, value) < 0 && m->rc == 0)
-        m->rc = err_set(m->e, ERR_MEMORY, "out of memory for config.json");
-}
-
-/* Gives a whole number; the largest of a list, which some architectures have with an item per layer. */
-static bool largest(struct making *m, const struct gguf_value *v, uint64_t *out)
-{
-    uint32_t *list;
-    if (!v->is_list)
-        return gguf_whole(v, out);
-    if (gguf_u32_list(m->g, v, &list, NULL) < 0)
-        return false;
-    *out = 0;
-    for (uint64_t i = 0; i < v->n; i++)
-        *out = list[i] > *out ? list[i] : *out;
-    free(list);
-    return true;
-}
-
-/* Returns a whole number; `fallback` if the key is missing, which is an error if `fallback` is negative. */
-static uint64_t whole(struct making *m, const char *theirs, int64_t fallback)
-{
-    const struct gguf_value *v = find(m, theirs);
-    uint64_t n = fallback < 0 ? 0 : (uint64_t)fallback;
-    if (m->rc < 0)
-        return 0;
-    if (!v && fallback < 0)
-        fail_key(m, theirs, "is missing");
-    else if (v && (!largest(m, v, &n) || n > INT32_MAX))
-        fail_key(m, theirs, "expected a whole number");
-    return m->rc < 0 ? 0 : n;
-}
-
-static bool has(const struct making *m, const char *theirs)
-{
-    return find(m, theirs) != NULL;
-}
-
-static bool has_tensor(const struct making *m, const char *name)
-{
-    return gguf_find_tensor(m->g, name) != NULL;
-}
-
-static void put_whole(struct making *m, const char *ours, uint64_t n)
-{
-    put(m, ours, json_integer((json_int_t)n));
-}
-
-/* How a key of config.json follows from one of the file; MAY: it may be missing. */
-enum how { WHOLE, WHOLE_MAY, REAL, REAL_MAY, FLAG_MAY };
-struct pair {
-    const char *ours, *theirs;
-    enum how how;
-};
-
-/* Puts a number, multiplied; JSON has no NaN or infinity. */
-static void put_real(struct making *m, const char *ours, const char *theirs, double times, bool may)
-{
-    const struct gguf_value *v = find(m, theirs);
-    double x;
-    if (m->rc < 0 || (!v && may))
-        return;
-    if (!v)
-        fail_key(m, theirs, "is missing");
-    else if (!gguf_real(v, &x) || !isfinite(times * x))
-        fail_key(m, theirs, "expected a finite number");
-    else
-        put(m, ours, json_real(times * x));
-}
-
-static void put_pair(struct making *m, const struct pair *p)
-{
-    bool is_real = p->how == REAL || p->how == REAL_MAY, may = p->how != WHOLE && p->how != REAL;
-    if (m->rc < 0 || (may && !has(m, p->theirs)))
-        return;
-    if (is_real)
-        put_real(m, p->ours, p->theirs, 1, may);
-    else if (p->how == FLAG_MAY)
-        put(m, p->ours, json_boolean(whole(m, p->theirs, 0) != 0));
-    else
-        put_whole(m, p->ours, whole(m, p->theirs, -1));
-}
 
 /* --- what families have in common --- */
 
@@ -160,12 +49,6 @@ static const struct pair sigmoid[] = {
     {"topk_group", "expert_group_used_count", WHOLE_MAY},
     {0},
 };
-
-static void put_pairs(struct making *m, const struct pair *pairs)
-{
-    for (; pairs->ours; pairs++)
-        put_pair(m, pairs);
-}
 
 /* Puts the rotary part of head_dim, so that reading it gives the same number of channels. */
 static void put_rotary_part(struct making *m)
@@ -326,13 +209,6 @@ static void put_hybrid(struct making *m)
         fail_key(m, "ssm.inner_size", "expected a multiple of ssm.time_step_rank");
     else if (m->rc == 0)
         put_whole(m, "linear_value_head_dim", values / heads);
-}
-
-/* Puts the router's scores: sigmoid (2), else softmax, also if the key is missing. */
-static void put_scoring(struct making *m)
-{
-    put(m, "scoring_func", json_string(whole(m, "expert_gating_func", 1) == 2 ? "sigmoid" : "softmax"));
-    put(m, "norm_topk_prob", json_boolean(whole(m, "expert_weights_norm", 0) != 0));
 }
 
 /* Files with absorbed matrices have the heads' own sizes under other keys. */
@@ -580,106 +456,6 @@ static void put_qwen4exp(struct making *m)
     put_table(m);
 }
 
-/* ---- Gemma 4 ---- */
-
-/* Returns the share of a global layer's pairs that turn, from which a reader computes their number again:
- * rope_freqs has 1 for these, and for the others a number so large that their angles vanish. */
-static double turning_share(struct making *m)
-{
-    enum { MOST = 4096 };
-    static const char name[] = "rope_freqs.weight";
-    const struct gguf_tensor *t = gguf_find_tensor(m->g, name);
-    float factors[MOST];
-    uint64_t n = t ? t->shape[0] : 0, head_dim = whole(m, "attention.key_length", -1), turning = 0;
-    if (m->rc < 0)
-        return 1;
-    if (!t || t->type != GGML_TYPE_F32 || t->n_dims != 1 || n == 0 || n > MOST || n != head_dim / 2 ||
-        t->bytes != n * sizeof *factors) {
-        m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor %s: expected F32 numbers for half of a head's channels",
-                        path_of(m), name);
-        return 1;
-    }
-    const struct open_file *f = &m->g->files[t->file];
-    m->rc = file_read_at(f->fd, f->path, factors, t->bytes, t->off, m->e);
-    while (m->rc == 0 && turning < n && factors[turning] == 1)
-        turning++;
-    for (uint64_t i = turning; m->rc == 0 && i < n; i++)
-        if (!(factors[i] > 1e20f))
-            m->rc = err_set(m->e, ERR_UNSUPPORTED,
-                            "%s: tensor %s: %g at %" PRIu64 ", expected 1 or, from some place on, over 1e20",
-                            path_of(m), name, (double)factors[i], i);
-    /* A quarter of a pair more, so that rounding does not lose one. */
-    return turning == n ? 1 : ((double)turning + 0.25) / (double)n;
-}
-
-/* Puts the kinds of layers and each one's heads. */
-static void put_gemma4_layers(struct making *m)
-{
-    static const char pattern[] = "attention.sliding_window_pattern", heads[] = "attention.head_count_kv";
-    const struct gguf_value *v = find(m, pattern), *kv = find(m, heads);
-    uint64_t n = whole(m, "block_count", -1), full = whole(m, "attention.key_length", -1),
-             near = whole(m, "attention.key_length_swa", -1), one = whole(m, heads, -1), *is_near = NULL,
-             *list = NULL;
-    if (m->rc == 0 && (!v || v->n != n))
-        fail_key(m, pattern, "expected true or false for each layer");
-    if (m->rc == 0)
-        m->rc = gguf_u64_list(m->g, v, &is_near, m->e);
-    if (m->rc == 0 && kv->is_list && kv->n != n)
-        fail_key(m, heads, "expected a number for each layer");
-    if (m->rc == 0 && kv->is_list)
-        m->rc = gguf_u64_list(m->g, kv, &list, m->e);
-    json_t *types = json_array(), *all = json_object();
-    for (uint64_t i = 0; m->rc == 0 && i < n; i++) {
-        char layer[24];
-        snprintf(layer, sizeof layer, "%" PRIu64, i);
-        json_array_append_new(types, json_string(is_near[i] ? "sliding_attention" : "full_attention"));
-        json_object_set_new(all, layer,
-                            json_pack("{s:I, s:I}", "head_dim", (json_int_t)(is_near[i] ? near : full),
-                                      "num_key_value_heads", (json_int_t)(list ? list[i] : one)));
-    }
-    put(m, "layer_types", types);
-    put(m, "per_layer_config", all);
-    /* The first layer of the kind says whether they have matrices for values. */
-    for (uint64_t i = 0; m->rc == 0 && i < n; i++) {
-        char value[40];
-        snprintf(value, sizeof value, "blk.%" PRIu64 ".attn_v.weight", i);
-        if (!is_near[i] && !json_object_get(m->out, "attention_k_eq_v"))
-            put(m, "attention_k_eq_v", json_boolean(!has_tensor(m, value)));
-    }
-    free(is_near);
-    free(list);
-}
-
-static void put_gemma4(struct making *m)
-{
-    static const struct pair keys[] = {
-        {"num_experts", "expert_count", WHOLE},
-        {"top_k_experts", "expert_used_count", WHOLE},
-        {"moe_intermediate_size", "expert_feed_forward_length", WHOLE},
-        {"intermediate_size", "feed_forward_length", WHOLE},
-        {"sliding_window", "attention.sliding_window", WHOLE},
-        {"num_kv_shared_layers", "attention.shared_kv_layers", WHOLE_MAY},
-        {"final_logit_softcapping", "final_logit_softcapping", REAL_MAY},
-        {0},
-    };
-    put_pairs(m, keys);
-    put(m, "enable_moe_block", json_true());
-    put_whole(m, "hidden_size_per_layer_input", whole(m, "embedding_length_per_layer_input", 0));
-    put_gemma4_layers(m);
-    json_t *flat = m->out, *ropes = json_object(), *full = json_object(), *near = json_object();
-    m->out = full;
-    put(m, "rope_type", json_string("proportional"));
-    put(m, "partial_rotary_factor", json_real(turning_share(m)));
-    put_real(m, "rope_theta", "rope.freq_base", 1, false);
-    m->out = near;
-    put(m, "rope_type", json_string("default"));
-    put_real(m, "rope_theta", "rope.freq_base_swa", 1, true);
-    m->out = flat;
-    json_object_set_new(ropes, "full_attention", full);
-    json_object_set_new(ropes, "sliding_attention", near);
-    put(m, "rope_parameters", ropes);
-}
-
 /* ---- Kimi-Linear and Ling-3.0 ---- */
 
 /* Puts the kinds of layers: those without key heads have a delta net. */
@@ -715,20 +491,6 @@ static void put_kimi_linear(struct making *m)
     put_pairs(m, delta);
     put(m, "norm_topk_prob", json_true());
     put_layers_by_heads(m);
-}
-
-/* Puts a list of numbers with one for each layer, if it is there. */
-static void put_reals(struct making *m, const char *ours, const char *theirs)
-{
-    const struct gguf_value *v = find(m, theirs);
-    double *list;
-    if (m->rc < 0 || !v || (m->rc = gguf_real_list(m->g, v, &list, m->e)) < 0)
-        return;
-    json_t *items = json_array();
-    for (uint64_t i = 0; i < v->n; i++)
-        json_array_append_new(items, json_real(list[i]));
-    put(m, ours, items);
-    free(list);
 }
 
 static void put_bailingmoe3(struct making *m)
@@ -870,11 +632,14 @@ static const struct {
     {"glm4moe", NULL, "glm4_moe", put_glm4moe},
     {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},
     {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
-    {"gemma4", NULL, "gemma4_text", put_gemma4},
+    {"gemma4", NULL, "gemma4_text", config_windows_put_gemma4},
     {"kimi-linear", NULL, "kimi_linear", put_kimi_linear},
     {"glm5-next", NULL, "glm5_next_text", put_glm5_next},
     {"bailingmoe3", NULL, "bailing_hybrid", put_bailingmoe3},
     {"deepseek4", NULL, "deepseek_v4", put_deepseek4},
+    {"minimax-m3", NULL, "minimax_m3_vl_text", config_windows_put_minimax_m3},
+    {"step35", NULL, "step3p5", config_windows_put_step35},
+    {"mimo2", NULL, "mimo_v2_flash", config_windows_put_mimo2},
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 

@@ -134,7 +134,7 @@ static const struct name full_gates[] = {
     {"ssm_f_a.weight", "self_attn.f_proj.weight"},
     {"ssm_g_a.weight", "self_attn.g_proj.weight"},
 };
-/* Names in layers with gated latent attention. */
+/* Names in layers whose attention has gates of heads. */
 static const struct name head_gate[] = {{"attn_gate.weight", "self_attn.g_proj.weight"}};
 
 /* Names in layers with DeepSeek-V4's attention. */
@@ -199,7 +199,8 @@ static void tables_of(const struct config *c, uint32_t layer, struct names out[L
     out[0] = out[1] = out[2] = last;
     if (config_has_posts(c))
         out[0] = NAMES(with_posts);
-    if (mixer->kind == PART_LATENT && mixer->latent.gated)
+    if ((mixer->kind == PART_LATENT && mixer->latent.gated) ||
+        (mixer->kind == PART_ATTENTION && mixer->gqa.head_gated))
         out[0] = NAMES(head_gate);
     if (mixer->kind == PART_COMPRESSED)
         out[0] = NAMES(compressed);
@@ -262,10 +263,10 @@ static bool begins_with(const char *name, const char *start)
     return !strncmp(name, start, strlen(start));
 }
 
-static bool has_still_pairs(const struct config *c)
+static bool has_rope_freqs(const struct config *c)
 {
     for (uint32_t i = 0; i < c->n_ropes; i++)
-        if (c->ropes[i].n_pairs)
+        if (c->ropes[i].n_pairs || c->ropes[i].n_divisors)
             return true;
     return false;
 }
@@ -286,7 +287,7 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
         return GGUF_NAMES_OTHER_PART;
     /* YaRN's tables follow from keys; rope_freqs would change the angles if it is not part of the
      * configuration. */
-    if (begins_with(name, "rope_factors_") || (has_still_pairs(c) && !strcmp(name, "rope_freqs.weight")))
+    if (begins_with(name, "rope_factors_") || (has_rope_freqs(c) && !strcmp(name, "rope_freqs.weight")))
         return GGUF_NAMES_UNUSED;
     if (sscanf(name, "blk.%9u.%n", &layer, &n) != 1 || n == 0)
         return GGUF_NAMES_UNKNOWN;

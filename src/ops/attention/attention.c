@@ -14,13 +14,16 @@ static int check(const struct attention_shape *s, struct moeflux_err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "attention: keys of %u and values of %u channels, expected multiples of 4", s->key_dim,
                        s->value_dim);
-    if (s->latent ? s->n_kv_heads > 1 || s->value_dim > s->key_dim : !s->flat && s->value_dim != s->key_dim)
+    if (s->latent && (s->n_kv_heads > 1 || s->value_dim > s->key_dim))
         return err_set(e, ERR_UNSUPPORTED, "attention: values of %u channels, keys of %u", s->value_dim,
                        s->key_dim);
     if (s->latent && (s->sinks || s->window))
         return err_set(e, ERR_UNSUPPORTED, "attention: latents, expected neither sinks nor a window");
     if (s->choice.ratio && (s->flat || s->window))
         return err_set(e, ERR_UNSUPPORTED, "attention: an indexer, expected no window");
+    if (s->choice.heads && s->choice.heads != s->n_kv_heads)
+        return err_set(e, ERR_UNSUPPORTED, "attention: lists of %u heads, expected %u key/value heads",
+                       s->choice.heads, s->n_kv_heads);
     return 0;
 }
 
@@ -50,7 +53,7 @@ static struct attention_call part_of(const struct attention *op, const struct at
     part.q += (uint64_t)first * call->q_stride * sizeof(float);
     part.dst += (uint64_t)first * call->dst_stride * sizeof(float);
     part.gates += (uint64_t)first * call->gate_stride * sizeof(float);
-    part.chosen += (uint64_t)first * (op->shape.choice.budget + 1) * sizeof(uint32_t);
+    part.chosen += (uint64_t)first * kv_choice_stride(&op->shape.choice) * sizeof(uint32_t);
     part.pos += first;
     part.n = n;
     return part;

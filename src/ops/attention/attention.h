@@ -33,6 +33,7 @@ struct attention_shape {
     float scale;
     enum kv_type kv_type;
     struct kv_choice choice; /* never with `flat` or a window */
+    float value_scale;       /* applied like `norm`: factor of the values; 0: none */
 };
 
 /* kernels/attention/prefill.comp: rows of a workgroup in float32 (f16_rows is the float16 kernel's number);
@@ -93,7 +94,7 @@ struct attention_call {
     uint64_t sinks;        /* f32 [n_heads]; shapes with sinks only */
     uint64_t gates; /* shapes with gates only: f32 [n][gate_stride], head h's gates at (2 h + 1) value_dim */
     uint64_t dst;   /* f32 [n][dst_stride]: n_heads x value_dim */
-    /* u32 [n][choice.budget + 1]: each token's list of blocks; shapes with a choice only. Rows of tokens that
+    /* u32 [n][kv_choice_stride]: each token's lists of blocks; shapes with a choice only. Rows of tokens that
      * see everything are not read. */
     uint64_t chosen;
     /* NULL: queries are prepared, keys and values are in the cache. Never if the token has a list. */
@@ -113,8 +114,8 @@ struct attention_parts {
 };
 
 /* Opens attention of a shape. ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0 and the dims are multiples of
- * 4. Latents need one key head, value_dim at most key_dim, no sinks and no window. Otherwise the cache needs
- * value_dim = key_dim. Queries, gates, keys, values, partial and dst are aligned to 16 bytes. */
+ * 4. Latents need one key head, value_dim at most key_dim, no sinks and no window. Lists of heads are for all
+ * key heads. Queries, gates, keys, values, partial and dst are aligned to 16 bytes. */
 int attention_open(struct attention *op, struct exec *x, const struct attention_shape *shape,
                    struct moeflux_err *e);
 void attention_close(struct attention *op, struct exec *x);

@@ -149,7 +149,7 @@ static const void *row_at(const struct job *j, uint32_t pos, uint32_t value, uin
 {
     const struct attention_shape *s = j->shape;
     const struct attention_call *c = j->call;
-    const struct kv_rows rows = {c->blocks, c->layer_off, c->n_kv_heads, s->key_dim, s->kv_type};
+    const struct kv_rows rows = {c->blocks, c->layer_off, c->n_kv_heads, s->key_dim, s->value_dim, s->kv_type};
     if (!s->flat)
         return kv_rows_at(&rows, pos, value, kv_head);
     uint64_t i = (uint64_t)pos * c->n_kv_heads + kv_head;
@@ -157,11 +157,12 @@ static const void *row_at(const struct job *j, uint32_t pos, uint32_t value, uin
            i * kv_row_bytes(s->kv_type, value ? s->value_dim : s->key_dim);
 }
 
-/* Returns the p-th of a token's positions. */
-static uint32_t listed(const struct job *j, uint32_t p)
+/* Returns the p-th of the positions that a token's key head sees. */
+static uint32_t listed(const struct job *j, uint32_t kv_head, uint32_t p)
 {
-    uint32_t ratio = j->shape->choice.ratio;
-    return j->list[p / ratio] * ratio + p % ratio;
+    const struct kv_choice *c = &j->shape->choice;
+    const uint32_t *list = j->list + (uint64_t)(c->heads ? kv_head : 0) * (c->budget + 1);
+    return list[p / c->ratio] * c->ratio + p % c->ratio;
 }
 
 /* Copies the rows of a tile of a list's positions to `wide` as they are stored. */
@@ -171,7 +172,7 @@ static const uint8_t *gather_rows(const struct job *j, const struct attention_ti
     uint64_t bytes = kv_row_bytes(j->shape->kv_type, value ? j->shape->value_dim : j->shape->key_dim);
     uint8_t *to = (uint8_t *)(void *)wide;
     for (uint32_t p = 0; p < t->n; p++)
-        memcpy(to + p * bytes, row_at(j, listed(j, t->first + p), value, kv_head), bytes);
+        memcpy(to + p * bytes, row_at(j, listed(j, kv_head, t->first + p), value, kv_head), bytes);
     return to;
 }
 
@@ -192,7 +193,7 @@ static const uint8_t *rows_at(const struct job *j, const struct attention_tile *
     for (uint32_t p = 0; p < t->n; p++) {
         float *to = wide + (uint64_t)p * padded;
         loops_get_row(j->loops, s->kv_type,
-                      j->list ? row_at(j, listed(j, t->first + p), value, kv_head) : from + p * step, dim,
+                      j->list ? row_at(j, listed(j, kv_head, t->first + p), value, kv_head) : from + p * step, dim,
                       to);
         memset(to + dim, 0, (padded - dim) * sizeof *to);
     }
@@ -399,7 +400,7 @@ int attention_cpu(const void *self, const void *what, struct host *h)
         one.q += (uint64_t)t * call->q_stride * sizeof(float);
         one.dst += (uint64_t)t * call->dst_stride * sizeof(float);
         one.gates += (uint64_t)t * call->gate_stride * sizeof(float);
-        one.chosen += (uint64_t)t * (s->choice.budget + 1) * sizeof(uint32_t);
+        one.chosen += (uint64_t)t * kv_choice_stride(&s->choice) * sizeof(uint32_t);
         one.pos += t;
         one.n = 1;
         run_tokens(s, &one, &j, h);

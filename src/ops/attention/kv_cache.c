@@ -82,7 +82,8 @@ const void *kv_row_find_infinite(enum kv_type type, const void *rows, uint64_t n
 void *kv_rows_at(const struct kv_rows *c, uint32_t pos, uint32_t value, uint32_t kv_head)
 {
     uint64_t block = ((const uint64_t *)(uintptr_t)c->blocks)[pos >> KV_BLOCK_SHIFT];
-    uint64_t row = ((uint64_t)value << KV_BLOCK_SHIFT) + (pos & ((1u << KV_BLOCK_SHIFT) - 1));
+    uint64_t row = (uint64_t)(pos & ((1u << KV_BLOCK_SHIFT) - 1)) * c->n_kv_heads + kv_head;
+    uint64_t key_bytes = kv_row_bytes(c->type, c->dim), keys = c->n_kv_heads * key_bytes << KV_BLOCK_SHIFT;
     return (void *)(uintptr_t)(block + c->layer_off +
-                               (row * c->n_kv_heads + kv_head) * kv_row_bytes(c->type, c->dim));
+                               (value ? keys + row * kv_row_bytes(c->type, c->value_dim) : row * key_bytes));
 }

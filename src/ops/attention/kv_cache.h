@@ -1,7 +1,7 @@
 /* kv_cache.h - rows of the KV cache: how their numbers are stored, and how the host reaches them.
  * kernels/lib/kv_cache.glsl is its counterpart for shaders. The cache comes in blocks of 1 << KV_BLOCK_SHIFT
  * positions, found through a table of addresses on the device. A block holds, for each layer at its layer_off
- * bytes, keys [positions][n_kv_heads] and then values, if any. Each of them is a row of dim numbers. */
+ * bytes, keys [positions][n_kv_heads] and then values, if any. Each of them is a row of numbers. */
 #ifndef MOEFLUX_OPS_ATTENTION_KV_CACHE_H
 #define MOEFLUX_OPS_ATTENTION_KV_CACHE_H
 
@@ -48,7 +48,8 @@ static inline float kv_row_get(enum kv_type type, const void *row, uint32_t dim,
 /* The cache of one layer on the host. */
 struct kv_rows {
     uint64_t blocks; /* u64 table of pointers */
-    uint32_t layer_off, n_kv_heads, dim;
+    uint32_t layer_off, n_kv_heads;
+    uint32_t dim, value_dim; /* numbers of a key, of a value */
     enum kv_type type;
 };
 

@@ -9,7 +9,7 @@
 static const void *row_at(const struct attention_shape *s, const struct attention_call *c, uint32_t pos,
                           uint32_t value, uint32_t kv_head)
 {
-    const struct kv_rows rows = {c->blocks, c->layer_off, c->n_kv_heads, s->key_dim, s->kv_type};
+    const struct kv_rows rows = {c->blocks, c->layer_off, c->n_kv_heads, s->key_dim, s->value_dim, s->kv_type};
     if (!s->flat)
         return kv_rows_at(&rows, pos, value, kv_head);
     uint64_t i = (uint64_t)pos * c->n_kv_heads + kv_head;
@@ -45,13 +45,14 @@ static double ref_softmax(double *scores, uint32_t n, double sink)
     return total + exp(sink - top);
 }
 
-/* Returns the p-th of the positions that token t sees; from: the first without a list. */
+/* Returns the p-th of the positions that token t's key head g sees; from: the first without a list. */
 static uint32_t position(const struct attention_shape *s, const struct attention_call *c, uint32_t t,
-                         uint32_t from, uint32_t p)
+                         uint32_t g, uint32_t from, uint32_t p)
 {
     if (!attention_has_lists(s, c))
         return from + p;
-    const uint32_t *list = host_words(c->chosen) + (uint64_t)t * (s->choice.budget + 1);
+    const uint32_t *list = host_words(c->chosen) + (uint64_t)t * kv_choice_stride(&s->choice);
+    list += (uint64_t)(s->choice.heads ? g : 0) * (s->choice.budget + 1);
     return list[p / s->choice.ratio] * s->choice.ratio + p % s->choice.ratio;
 }
 
@@ -67,7 +68,7 @@ static void ref_group(const struct attention_shape *s, const struct attention_ca
     const float *q = host_floats(c->q) + (uint64_t)t * c->q_stride + (uint64_t)first * s->key_dim;
     widen(KV_TYPE_F32, q, heads * s->key_dim, heads * s->key_dim, r->queries);
     for (uint32_t p = 0; p < n_pos; p++) {
-        widen(s->kv_type, row_at(s, c, position(s, c, t, from, p), 0, g), s->key_dim, s->key_dim, r->row);
+        widen(s->kv_type, row_at(s, c, position(s, c, t, g, from, p), 0, g), s->key_dim, s->key_dim, r->row);
         for (uint32_t h = 0; h < heads; h++)
             r->scores[(uint64_t)h * n_pos + p] =
                 ref_dot(r->queries + (uint64_t)h * s->key_dim, r->row, s->key_dim) * (double)s->scale;
@@ -82,7 +83,7 @@ static void ref_group(const struct attention_shape *s, const struct attention_ca
             r->scores[(uint64_t)h * n_pos + p] /= total;
     }
     for (uint32_t p = 0; p < n_pos; p++) {
-        widen(s->kv_type, row_at(s, c, position(s, c, t, from, p), s->latent ? 0 : 1, g),
+        widen(s->kv_type, row_at(s, c, position(s, c, t, g, from, p), s->latent ? 0 : 1, g),
               s->latent ? s->key_dim : s->value_dim, s->value_dim, r->row);
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t i = 0; i < s->value_dim; i++)

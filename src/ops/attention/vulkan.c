@@ -35,6 +35,8 @@ enum {
     SINKS_SPEC,
     RATIO_SPEC,
     BUDGET_SPEC,
+    LISTS_SPEC,
+    VALUE_SCALE_SPEC,
     DECODE_N_SPEC
 };
 /* MERGED_SPLITS: most splits that the last workgroup merges. MERGED_POSITIONS: most positions for which that
@@ -233,7 +235,9 @@ static void decode_spec(const struct attention_shape *s, const struct attention_
                                          [BIASED_SPEC] = s->biased,
                                          [WINDOW_SPEC] = s->window,
                                          [SINKS_SPEC] = s->sinks};
+    const float scale = s->value_scale > 0 ? s->value_scale : 1;
     memcpy(spec, all, sizeof all);
+    memcpy(&spec[VALUE_SCALE_SPEC], &scale, sizeof scale); /* the constant is a float */
 }
 
 /* Longer ranges are compiled when a token needs them. */
@@ -268,6 +272,7 @@ static int open_decode(struct attention *op, struct exec *x, const struct exec_c
         rc = open_fresh(op, x, caps, e);
     spec[RATIO_SPEC] = s->choice.ratio;
     spec[BUDGET_SPEC] = s->choice.budget;
+    spec[LISTS_SPEC] = s->choice.heads;
     if (rc == 0 && s->choice.ratio)
         rc = exec_kernel_later(x, &op->gpu.chosen, "attention_decode", sizeof(struct attention_decode_args),
                                spec, DECODE_N_SPEC, e);
@@ -366,7 +371,7 @@ static bool takes_prefill(const struct attention_plan *p, uint32_t n, uint32_t n
 /* Returns the most positions that a token with a list sees. */
 static uint32_t n_listed(const struct kv_choice *c)
 {
-    return c->budget * c->ratio + c->ratio - 1;
+    return c->budget * c->ratio + c->ratio - (c->heads == 0);
 }
 
 /* Returns the splits of a list's positions: for few tokens as many as one alone would have. */

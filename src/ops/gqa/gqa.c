@@ -14,7 +14,7 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
     return (struct attention_shape){.n_heads = s->n_heads,
                                     .n_kv_heads = s->n_kv_heads,
                                     .key_dim = s->head_dim,
-                                    .value_dim = s->head_dim,
+                                    .value_dim = gqa_value_dim(s),
                                     .gated = s->gated,
                                     .norm = s->norm,
                                     .biased = s->biased,
@@ -22,7 +22,8 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
                                     .window = s->window,
                                     .choice = s->choice,
                                     .scale = s->scale > 0 ? s->scale : (float)(1 / sqrt((double)s->head_dim)),
-                                    .kv_type = s->kv_type};
+                                    .kv_type = s->kv_type,
+                                    .value_scale = s->value_scale};
 }
 
 int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct moeflux_err *e)
@@ -33,6 +34,9 @@ int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct m
     if (rc == 0 && (s->rotary_dim % 2 || s->rotary_dim > s->head_dim))
         rc = err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
                      s->rotary_dim, s->head_dim);
+    if (rc == 0 && (s->value_dim > s->head_dim || (s->gated && gqa_value_dim(s) != s->head_dim)))
+        rc = err_set(e, ERR_UNSUPPORTED, "attention: values of %u channels, keys of %u%s", s->value_dim,
+                     s->head_dim, s->gated ? ", gates" : "");
     if (rc == 0 && s->gated && (s->biased || s->norm == ATTENTION_NORM_ALL))
         rc = err_set(e, ERR_UNSUPPORTED, "attention: gates, expected no biases and no norm of all heads");
     if (rc == 0 && s->norms_values && s->norm == ATTENTION_NORM_ALL)
@@ -70,7 +74,6 @@ static struct attention_call attention_call_of(const struct gqa *op, const struc
                                                const struct attention_fresh *fresh)
 {
     const struct gqa_shape *s = &op->shape;
-    uint32_t width = s->n_heads * s->head_dim;
     return (struct attention_call){.q = fresh ? call->qkv : call->q,
                                    .blocks = call->blocks,
                                    .partial = call->partial,
@@ -80,8 +83,8 @@ static struct attention_call attention_call_of(const struct gqa *op, const struc
                                    .dst = call->dst,
                                    .n = call->n,
                                    .pos = call->pos,
-                                   .q_stride = width,
-                                   .dst_stride = width,
+                                   .q_stride = s->n_heads * s->head_dim,
+                                   .dst_stride = s->n_heads * gqa_value_dim(s),
                                    .gate_stride = call->stride,
                                    .n_heads = s->n_heads,
                                    .n_kv_heads = s->n_kv_heads,

@@ -4,6 +4,7 @@
  *               q_h = rope(rms(q_h) * q_norm)      without norms: q_h = rope(q_h)
  *               k_g = rope(rms(k_g) * k_norm)      without norms: k_g = rope(k_g)
  *               v_g = rms(v_g)                     if norms_values
+ *               v_g *= value_scale                 unless that is 0
  *               writes k and v into the cache
  *               A norm of all heads takes rms over all queries, and over all keys, of a token.
  *   attention:  out_h = softmax_p(scale q_h . k_p) v_p      gated: * sigmoid(gate_h)
@@ -23,7 +24,7 @@ struct gqa_shape {
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     float eps;
     enum kv_type kv_type;
-    bool gated;               /* a gate follows each query */
+    bool gated;               /* a gate follows each query; excludes values of another size */
     enum attention_norm norm; /* norms of queries and keys; ATTENTION_NORM_ALL excludes `gated` */
     bool biased;              /* queries, keys and values have biases; excludes `gated` */
     bool sinks;               /* see attention.h, also for window and choice */
@@ -31,7 +32,15 @@ struct gqa_shape {
     struct kv_choice choice;
     float scale;       /* 0: 1 / sqrt(head_dim) */
     bool norms_values; /* each head's values are divided by their rms; excludes ATTENTION_NORM_ALL */
+    float value_scale; /* factor of the values; 0: 1 */
+    uint32_t value_dim; /* channels of a value, at most head_dim; 0: head_dim */
 };
+
+/* Returns the channels of a value. */
+static inline uint32_t gqa_value_dim(const struct gqa_shape *s)
+{
+    return s->value_dim ? s->value_dim : s->head_dim;
+}
 
 struct gqa {
     struct gqa_shape shape;
@@ -47,15 +56,15 @@ struct gqa_call {
     uint64_t sinks;      /* f32 [n_heads]; 0: none */
     uint64_t rope;       /* f32 [n][rotary_dim / 2][2]: cos, sin */
     uint64_t blocks;     /* u64 table of the cache's blocks */
-    uint64_t chosen;     /* u32 [n][choice.budget + 1], see attention_call; 0: none */
+    uint64_t chosen;     /* u32 [n][kv_choice_stride], see attention_call; 0: none */
     uint64_t q, partial; /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */
-    uint64_t dst;        /* f32 [n][n_heads * head_dim] */
+    uint64_t dst;        /* f32 [n][n_heads * value_dim] */
     uint32_t n, pos, stride, layer_off;
     bool use_f16; /* many tokens may be computed in float16 if the device is fast at it */
 };
 
 /* Opens the operation. ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, and
- * rotary_dim is even and at most head_dim. Gates exclude biases and a norm of all heads. qkv, q and the cache
+ * rotary_dim is even and at most head_dim, as value_dim is. Gates exclude biases and a norm of all heads. qkv, q and the cache
  * are aligned to 16 bytes. If the call allows it and has at least attention.gpu.f16_from tokens, queries,
  * keys and values are rounded to float16 before they are multiplied. */
 int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct moeflux_err *e);

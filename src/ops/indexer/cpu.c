@@ -18,7 +18,7 @@ struct job {
     const struct indexer_call *call;
     const struct loops *loops;
     float *rooms;             /* room_of(shape) floats a thread */
-    float *scores;            /* [n_scored][n_blocks] */
+    float *scores;            /* [n_scored][lists][n_blocks] */
     uint32_t first, n_scored; /* tokens whose scores are kept */
     uint32_t n_blocks;
 };
@@ -26,16 +26,11 @@ struct job {
 /* POOL_ROWS: rows of room for a pool. */
 enum { POOL_ROWS = 4 };
 
-static uint32_t room_of(const struct indexer_shape *s)
-{
-    return s->pooled ? POOL_ROWS * s->dim : indexer_width(s);
-}
-
 /* Returns a token's key in [window; chunk], and its cosines and sines. */
 static const float *key_at(const struct job *j, uint32_t r)
 {
     const struct indexer_shape *s = j->shape;
-    uint32_t held = s->choice.ratio - 1;
+    uint32_t held = indexer_row_ratio(s) - 1;
     return r < held ? host_floats(j->call->window_in) + (uint64_t)r * indexer_width(s)
                     : host_floats(j->call->keys) + (uint64_t)(r - held) * j->call->key_stride;
 }
@@ -43,9 +38,17 @@ static const float *key_at(const struct job *j, uint32_t r)
 static const float *rope_at(const struct job *j, uint32_t r)
 {
     const struct indexer_shape *s = j->shape;
-    uint32_t held = s->choice.ratio - 1;
+    uint32_t held = indexer_row_ratio(s) - 1;
     return r < held ? key_at(j, r) + s->dim
                     : host_floats(j->call->rope) + (uint64_t)(r - held) * s->rotary_dim;
+}
+
+/* Returns the floats of a thread's scratch: a row, and with lists of heads their scores of the rows in a block
+ * of the cache. */
+static uint64_t room_of(const struct indexer_shape *s)
+{
+    uint64_t row = s->pooled ? (uint64_t)POOL_ROWS * s->dim : indexer_width(s);
+    return row + ((uint64_t)s->choice.heads << KV_BLOCK_SHIFT);
 }
 
 static void subtract_mean(float *x, uint32_t n)
@@ -119,7 +122,7 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
     const struct job *j = ctx;
     const struct indexer_shape *s = j->shape;
     const struct indexer_call *c = j->call;
-    uint32_t d = s->dim, pairs = s->rotary_dim / 2, ratio = s->choice.ratio;
+    uint32_t d = s->dim, pairs = s->rotary_dim / 2, ratio = indexer_row_ratio(s);
     uint32_t apart = s->interleaved ? 0 : pairs;
     const float *row = host_floats(c->queries) + (uint64_t)t * c->stride;
     float *q = host_floats_mut(c->q) + (uint64_t)t * s->n_heads * d;
@@ -149,7 +152,7 @@ int indexer_prepare_cpu(const void *self, const void *what, struct host *h)
     if (!j.rooms)
         return host_error(h);
     team_for(h->team, j.call->n, prepare_token, &j);
-    for (uint32_t r = 0; r + 1 < s->choice.ratio; r++) {
+    for (uint32_t r = 0; r + 1 < indexer_row_ratio(s); r++) {
         float *to = host_floats_mut(j.call->window_out) + (uint64_t)r * indexer_width(s);
         memcpy(to, key_at(&j, j.call->n + r), s->dim * sizeof *to);
         const float *rest = s->pooled ? key_at(&j, j.call->n + r) + s->dim : rope_at(&j, j.call->n + r);
@@ -158,9 +161,26 @@ int indexer_prepare_cpu(const void *self, const void *what, struct host *h)
     return host_error(h);
 }
 
-static uint32_t n_finished(const struct job *j, uint32_t t)
+/* Returns the blocks that are ranked for a token. */
+static uint32_t n_ranked(const struct job *j, uint32_t t)
 {
-    return (j->call->pos + t + 1) / j->shape->choice.ratio;
+    return kv_choice_n_ranked(&j->shape->choice, j->call->pos + t);
+}
+
+/* Sets each head's score of the blocks begin .. end - 1 to the largest of its rows' scores, which are in
+ * tile->scores. */
+static void keep_largest(const struct job *j, const struct indexer_tile *tile, uint32_t begin, uint32_t end,
+                         float *scores)
+{
+    uint32_t ratio = j->shape->choice.ratio;
+    for (uint32_t h = 0; h < tile->n_heads; h++)
+        for (uint32_t b = begin; b < end; b++) {
+            const float *from = tile->scores + (uint64_t)h * tile->stride + (uint64_t)(b - begin) * ratio;
+            float most = from[0];
+            for (uint32_t i = 1; i < ratio; i++)
+                most = from[i] > most ? from[i] : most;
+            scores[(uint64_t)h * j->n_blocks + b] = most;
+        }
 }
 
 /* Computes a token's scores of the rows in one block of the cache; i: index of the token's scores. */
@@ -168,24 +188,30 @@ static void score_token(const struct job *j, uint32_t i, uint32_t piece, uint32_
 {
     const struct indexer_shape *s = j->shape;
     const struct indexer_call *c = j->call;
-    uint32_t t = j->first + i, ratio = s->choice.ratio;
-    /* The rows of the index blocks that begin in the piece. */
+    uint32_t t = j->first + i, ratio = s->choice.ratio, rows = ratio / indexer_row_ratio(s);
+    /* The index blocks that begin in the piece. */
     uint32_t begin = div_up(piece << KV_BLOCK_SHIFT, ratio),
              end = div_up((piece + 1) << KV_BLOCK_SHIFT, ratio);
-    end = (uint32_t)size_min(end, n_finished(j, t));
+    end = (uint32_t)size_min(end, n_ranked(j, t));
     if (begin >= end)
         return;
+    float *room = j->rooms + (uint64_t)thread * room_of(s),
+          *scores = j->scores + (uint64_t)i * kv_choice_n_lists(&s->choice) * j->n_blocks;
     const struct indexer_tile tile = {
         .q = host_floats(c->q) + (uint64_t)t * s->n_heads * s->dim,
         .weights = s->weighted ? host_floats(c->weights) + (uint64_t)t * c->weight_stride : NULL,
-        .rows = indexer_row(s, c, begin),
-        .wide = j->rooms + (uint64_t)thread * room_of(s),
-        .scores = j->scores + (uint64_t)i * j->n_blocks + begin,
+        .rows = indexer_row(s, c, begin * rows),
+        .wide = room,
+        .scores = s->choice.heads ? room + indexer_width(s) : scores + begin,
         .n_heads = s->n_heads,
         .dim = s->dim,
-        .n = end - begin,
-        .f16 = s->kv_type == KV_TYPE_F16};
+        .n = (end - begin) * rows,
+        .stride = 1 << KV_BLOCK_SHIFT,
+        .f16 = s->kv_type == KV_TYPE_F16,
+        .by_head = s->choice.heads > 0};
     j->loops->indexer_scores(&tile);
+    if (tile.by_head)
+        keep_largest(j, &tile, begin, end, scores);
 }
 
 /* A piece's rows stay in the nearest cache for all tokens. */
@@ -226,13 +252,16 @@ static uint32_t threshold_of(const float *scores, uint32_t n, uint32_t budget, u
     return top;
 }
 
-static void choose_token(void *ctx, uint32_t i, uint32_t thread)
+/* Chooses for one list of a token; i: index of the token's scores times the lists of a token, plus list. */
+static void choose_list(void *ctx, uint32_t i, uint32_t thread)
 {
     const struct job *j = ctx;
     const struct indexer_shape *s = j->shape;
-    uint32_t t = j->first + i, n = n_finished(j, t), n_equal, n_chosen = 0;
+    uint32_t n_lists = kv_choice_n_lists(&s->choice), t = j->first + i / n_lists, n_equal, n_chosen = 0;
+    uint32_t n = n_ranked(j, t);
     const float *scores = j->scores + (uint64_t)i * j->n_blocks;
-    uint32_t *list = (uint32_t *)host_at(j->call->chosen) + (uint64_t)t * indexer_list_stride(s);
+    uint32_t *list = (uint32_t *)host_at(j->call->chosen) +
+                     ((uint64_t)t * n_lists + i % n_lists) * (s->choice.budget + 1);
     uint32_t least = threshold_of(scores, n, s->choice.budget, &n_equal);
     (void)thread;
     for (uint32_t b = 0; b < n && n_chosen < s->choice.budget; b++) {
@@ -241,26 +270,26 @@ static void choose_token(void *ctx, uint32_t i, uint32_t thread)
             list[n_chosen++] = b;
         n_equal -= score == least && n_equal > 0;
     }
-    if ((j->call->pos + t + 1) % s->choice.ratio)
-        list[s->choice.budget] = n;
+    list[s->choice.budget] = n;
 }
 
 int indexer_choose_cpu(const void *self, const void *what, struct host *h)
 {
     const struct indexer_shape *s = &((const struct indexer *)self)->shape;
     struct job j = {.shape = s, .call = what, .loops = loops_of(h)};
-    uint32_t n = j.call->n, n_pos = j.call->pos + n;
+    uint32_t n = j.call->n, n_pos = j.call->pos + n, n_lists = kv_choice_n_lists(&s->choice);
     j.first = indexer_n_whole(s, j.call);
     j.n_blocks = n_pos / s->choice.ratio;
-    uint32_t step = (uint32_t)size_max(1, size_min(TOKENS, MOST_SCORES / j.n_blocks));
+    uint32_t step =
+        (uint32_t)size_max(1, size_min(TOKENS, MOST_SCORES / ((uint64_t)j.n_blocks * n_lists)));
     j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * room_of(s), sizeof *j.rooms);
-    j.scores = host_scratch(h, size_min(n - j.first, step) * j.n_blocks, sizeof *j.scores);
+    j.scores = host_scratch(h, size_min(n - j.first, step) * n_lists * j.n_blocks, sizeof *j.scores);
     if (!j.rooms || !j.scores)
         return host_error(h);
     for (; j.first < n; j.first += step) {
         j.n_scored = (uint32_t)size_min(n - j.first, step);
         team_for(h->team, div_up(n_pos, 1 << KV_BLOCK_SHIFT), score_piece, &j);
-        team_for(h->team, j.n_scored, choose_token, &j);
+        team_for(h->team, j.n_scored * n_lists, choose_list, &j);
     }
     return host_error(h);
 }

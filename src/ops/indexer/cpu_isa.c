@@ -66,11 +66,14 @@ void VEC_NAME(indexer_scores)(const struct indexer_tile *t)
                 dots(q, row, t->dim, HEADS, d);
             for (uint32_t h = 0; n < HEADS && h < n; h++)
                 dots(q + (uint64_t)h * t->dim, row, t->dim, 1, d + h);
-            for (uint32_t h = 0; h < n; h++) {
+            for (uint32_t h = 0; t->by_head && h < n; h++)
+                t->scores[(uint64_t)(first + h) * t->stride + i] = d[h];
+            for (uint32_t h = 0; !t->by_head && h < n; h++) {
                 d[h] = d[h] < 0 ? 0 : d[h];
                 score += t->weights ? t->weights[first + h] * d[h] : d[h];
             }
         }
-        t->scores[i] = score;
+        if (!t->by_head)
+            t->scores[i] = score;
     }
 }

@@ -28,6 +28,12 @@ int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape 
                        "indexer: pools of keys with %u rotary channels, expected 0 and a "
                        "layer norm",
                        s->rotary_dim);
+    if (s->choice.heads && (s->choice.heads != s->n_heads || (s->choice.ratio & (s->choice.ratio - 1)) ||
+                            s->weighted))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "indexer: %u heads, lists of %u, blocks of %u positions%s, expected a list for each head "
+                       "and a power of two",
+                       s->n_heads, s->choice.heads, s->choice.ratio, s->weighted ? ", weights" : "");
     if (s->kv_type == KV_TYPE_Q8_0)
         return err_set(e, ERR_UNSUPPORTED, "indexer: rows of q8_0, expected f32 or f16");
     return exec_get_caps(x).is_host ? 0 : indexer_vulkan_open(op, x, e);
@@ -35,12 +41,12 @@ int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape 
 
 uint32_t indexer_block_bytes(const struct indexer_shape *s)
 {
-    return div_up(1 << KV_BLOCK_SHIFT, s->choice.ratio) * kv_row_bytes(s->kv_type, s->dim);
+    return div_up(1 << KV_BLOCK_SHIFT, indexer_row_ratio(s)) * kv_row_bytes(s->kv_type, s->dim);
 }
 
 uint64_t indexer_window(const struct indexer_shape *s)
 {
-    return (uint64_t)(s->choice.ratio - 1) * indexer_width(s);
+    return (uint64_t)(indexer_row_ratio(s) - 1) * indexer_width(s);
 }
 
 uint64_t indexer_scratch(const struct indexer_shape *s, const struct exec_caps *caps, uint32_t n,
@@ -51,7 +57,8 @@ uint64_t indexer_scratch(const struct indexer_shape *s, const struct exec_caps *
 
 void *indexer_row(const struct indexer_shape *s, const struct indexer_call *c, uint32_t b)
 {
-    uint32_t pos = b * s->choice.ratio, row = (pos & ((1u << KV_BLOCK_SHIFT) - 1)) / s->choice.ratio;
+    uint32_t ratio = indexer_row_ratio(s), pos = b * ratio,
+             row = (pos & ((1u << KV_BLOCK_SHIFT) - 1)) / ratio;
     uint64_t block = ((const uint64_t *)host_at(c->blocks))[pos >> KV_BLOCK_SHIFT];
     return host_at(block + c->layer_off + (uint64_t)row * kv_row_bytes(s->kv_type, s->dim));
 }

@@ -11,12 +11,16 @@
  *   choose:   score_b = sum_h w_h max(q_h . row_b, 0) over the finished blocks b, (b + 1) ratio <= p + 1
  *             the list of choice.h: the `budget` blocks with the largest scores; the lower index wins a tie
  * Without weights w_h = 1. Positive factors of all scores do not matter and are left out.
+ *   or, with lists of key heads (choice.heads = n_heads): rows are of single positions, and each query head h
+ *   ranks the blocks before the token's own, (b + 1) ratio <= p, for the list of key head h:
+ *             row_p = rope(rms(k_p) * k_norm),  score_hb = max of q_h . row_p over the block's positions
  *
  * RoPE turns the pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) (interleaved), of the first rotary_dim
  * channels. Rows are stored in blocks of the cache: a cache block holds, at layer_off, the rows of the index
  * blocks that begin in it, [][dim].
- * Window: f32 [ratio - 1][indexer_width], the last ratio - 1 tokens' keys as they are projected, each with
- * its cosines and sines, or its gates, oldest first. It is read from one buffer and written to another. */
+ * Window, unless rows are of single positions: f32 [ratio - 1][indexer_width], the last ratio - 1 tokens' keys
+ * as they are projected, each with its cosines and sines, or its gates, oldest first. It is read from one
+ * buffer and written to another. */
 #ifndef MOEFLUX_OPS_INDEXER_INDEXER_H
 #define MOEFLUX_OPS_INDEXER_INDEXER_H
 
@@ -30,9 +34,10 @@
 
 struct indexer_shape {
     uint32_t n_heads, dim, rotary_dim;
-    struct kv_choice choice; /* ratio is at most 1 << KV_BLOCK_SHIFT, budget at least 1 */
-    bool weighted;           /* calls have weights */
-    bool layer_norm;         /* the key has a layer norm, queries have no norm */
+    /* ratio is at most 1 << KV_BLOCK_SHIFT, a power of two with lists of heads; budget at least 1 */
+    struct kv_choice choice;
+    bool weighted;   /* calls have weights; never with lists of heads */
+    bool layer_norm; /* the key has a layer norm, queries have no norm */
     bool interleaved;
     float eps;
     enum kv_type kv_type; /* type of the rows' numbers: f32 or f16 */
@@ -55,12 +60,12 @@ struct indexer_call {
     uint64_t k_bias;                /* f32 [dim]; with a layer norm only */
     uint64_t pool_bias;             /* f32 [ratio][dim]; pooled only */
     uint64_t rope;                  /* f32 [n][rotary_dim / 2][2]: cos, sin */
-    uint64_t window_in, window_out; /* unused if ratio is 1 */
+    uint64_t window_in, window_out; /* unused if rows are of single positions */
     uint64_t blocks;                /* u64 table of the cache's blocks */
     uint64_t q;                     /* scratch: f32 [n][n_heads][dim], 16-byte aligned */
     uint64_t weights; /* f32 [n][weight_stride]: n_heads, then unused; shapes with weights only */
     uint64_t scores;  /* scratch: indexer_scratch floats */
-    /* u32 [n][indexer_list_stride]: the lists. Rows of tokens that see everything are not written. */
+    /* u32 [n][kv_choice_stride]: the lists. Rows of tokens that see everything are not written. */
     uint64_t chosen;
     uint32_t n, pos, stride, key_stride, layer_off, weight_stride;
 };
@@ -81,10 +86,10 @@ static inline uint32_t indexer_width(const struct indexer_shape *s)
 uint64_t indexer_window(const struct indexer_shape *s);
 uint64_t indexer_scratch(const struct indexer_shape *s, const struct exec_caps *caps, uint32_t n,
                          uint32_t n_pos);
-/* Returns the numbers between two tokens' lists. */
-static inline uint32_t indexer_list_stride(const struct indexer_shape *s)
+/* Returns the positions of a row. */
+static inline uint32_t indexer_row_ratio(const struct indexer_shape *s)
 {
-    return s->choice.budget + 1;
+    return s->choice.heads ? 1 : s->choice.ratio;
 }
 
 /* Runs both operations for a chunk, or for n_calls <= EXEC_MAX_INVARIANT chunks of different sequences, which
@@ -95,7 +100,7 @@ void indexer_run(const struct indexer *op, struct exec *x, const struct indexer_
 void indexer_prepare_run(const struct indexer *op, struct exec *x, const struct indexer_call *call);
 void indexer_choose_run(const struct indexer *op, struct exec *x, const struct indexer_call *call);
 
-/* Returns the address of block b's row on the host. */
+/* Returns the address of row b on the host. */
 void *indexer_row(const struct indexer_shape *s, const struct indexer_call *c, uint32_t b);
 /* Returns how many of the call's first tokens see everything. */
 uint32_t indexer_n_whole(const struct indexer_shape *s, const struct indexer_call *c);

@@ -8,7 +8,7 @@
 /* Returns number i of row r of [window; chunk]: a token's key, then its cosines and sines. */
 static float held_at(const struct indexer_shape *s, const struct indexer_call *c, uint32_t r, uint32_t i)
 {
-    uint32_t held = s->choice.ratio - 1;
+    uint32_t held = indexer_row_ratio(s) - 1;
     if (r < held)
         return host_floats(c->window_in)[(uint64_t)r * indexer_width(s) + i];
     r -= held;
@@ -76,20 +76,20 @@ static void ref_block(const struct indexer_shape *s, const struct indexer_call *
 {
     for (uint32_t i = 0; i < s->dim; i++) {
         double sum = 0;
-        for (uint32_t j = 0; j < s->choice.ratio; j++)
+        for (uint32_t j = 0; j < indexer_row_ratio(s); j++)
             sum += (double)held_at(s, c, t + j, i);
-        mean[i] = (float)(sum / s->choice.ratio);
+        mean[i] = (float)(sum / indexer_row_ratio(s));
     }
     ref_key(s, c, mean, normed);
     ref_turn(s, c, t, normed, mean);
-    kv_row_put(s->kv_type, mean, s->dim, indexer_row(s, c, (c->pos + t) / s->choice.ratio));
+    kv_row_put(s->kv_type, mean, s->dim, indexer_row(s, c, (c->pos + t) / indexer_row_ratio(s)));
 }
 
 int indexer_prepare_ref(const void *self, const void *what, struct host *h)
 {
     const struct indexer_shape *s = &((const struct indexer *)self)->shape;
     const struct indexer_call *c = what;
-    uint32_t held = s->choice.ratio - 1, width = indexer_width(s);
+    uint32_t held = indexer_row_ratio(s) - 1, width = indexer_width(s);
     float *mean = host_scratch(h, s->dim, sizeof *mean);
     double *normed = host_scratch(h, s->dim, sizeof *normed), *row = host_scratch(h, s->dim, sizeof *row);
     for (uint32_t t = 0; mean && normed && row && t < c->n; t++) {
@@ -101,7 +101,7 @@ int indexer_prepare_ref(const void *self, const void *what, struct host *h)
                 normed[k] = (double)q[k];
             ref_turn(s, c, held + t, normed, host_floats_mut(c->q) + ((uint64_t)t * s->n_heads + i) * s->dim);
         }
-        if ((c->pos + t + 1) % s->choice.ratio)
+        if ((c->pos + t + 1) % indexer_row_ratio(s))
             continue;
         if (s->pooled)
             ref_pool(s, c, t, mean, normed, row);
@@ -133,38 +133,63 @@ static int by_block(const void *a, const void *b)
     return (*x > *y) - (*x < *y);
 }
 
+static double ref_dot_row(const struct indexer_shape *s, const struct indexer_call *c, const float *q,
+                          uint32_t b)
+{
+    const void *row = indexer_row(s, c, b);
+    double dot = 0;
+    for (uint32_t k = 0; k < s->dim; k++)
+        dot += (double)q[k] * (double)kv_row_get(s->kv_type, row, s->dim, k);
+    return dot;
+}
+
+/* Returns token t's score of block b; q: its queries. */
+static double ref_score(const struct indexer_shape *s, const struct indexer_call *c, const float *q,
+                        uint32_t t, uint32_t b)
+{
+    double score = 0;
+    for (uint32_t i = 0; i < s->n_heads; i++) {
+        double dot = ref_dot_row(s, c, q + (uint64_t)i * s->dim, b);
+        double w = s->weighted ? (double)host_floats(c->weights)[(uint64_t)t * c->weight_stride + i] : 1;
+        score += dot > 0 ? w * dot : 0;
+    }
+    return score;
+}
+
+/* Returns a head's score of block b; q: its query. */
+static double ref_largest(const struct indexer_shape *s, const struct indexer_call *c, const float *q,
+                          uint32_t b)
+{
+    double most = -INFINITY;
+    for (uint32_t i = 0; i < s->choice.ratio; i++)
+        most = fmax(most, ref_dot_row(s, c, q, b * s->choice.ratio + i));
+    return most;
+}
+
 static void ref_token(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t,
                       struct scored *all)
 {
-    uint32_t n = (c->pos + t + 1) / s->choice.ratio;
-    uint32_t *list = (uint32_t *)host_at(c->chosen) + (uint64_t)t * indexer_list_stride(s);
+    uint32_t n = kv_choice_n_ranked(&s->choice, c->pos + t), n_lists = kv_choice_n_lists(&s->choice);
+    uint32_t *list = (uint32_t *)host_at(c->chosen) + (uint64_t)t * kv_choice_stride(&s->choice);
     const float *q = host_floats(c->q) + (uint64_t)t * s->n_heads * s->dim;
-    for (uint32_t b = 0; b < n; b++) {
-        const void *row = indexer_row(s, c, b);
-        double score = 0;
-        for (uint32_t i = 0; i < s->n_heads; i++) {
-            double dot = 0, w = 1;
-            for (uint32_t k = 0; k < s->dim; k++)
-                dot += (double)q[(uint64_t)i * s->dim + k] * (double)kv_row_get(s->kv_type, row, s->dim, k);
-            if (s->weighted)
-                w = (double)host_floats(c->weights)[(uint64_t)t * c->weight_stride + i];
-            score += dot > 0 ? w * dot : 0;
-        }
-        all[b] = (struct scored){(float)score, b};
-    }
-    qsort(all, n, sizeof *all, by_score);
-    for (uint32_t i = 0; i < s->choice.budget; i++)
-        list[i] = all[i].block;
-    qsort(list, s->choice.budget, sizeof *list, by_block);
-    if ((c->pos + t + 1) % s->choice.ratio)
+    for (uint32_t h = 0; h < n_lists; h++, q += s->dim, list += s->choice.budget + 1) {
+        for (uint32_t b = 0; b < n; b++)
+            all[b] = (struct scored){
+                (float)(s->choice.heads ? ref_largest(s, c, q, b) : ref_score(s, c, q, t, b)), b};
+        qsort(all, n, sizeof *all, by_score);
+        for (uint32_t i = 0; i < s->choice.budget; i++)
+            list[i] = all[i].block;
+        qsort(list, s->choice.budget, sizeof *list, by_block);
         list[s->choice.budget] = n;
+    }
 }
 
 int indexer_choose_ref(const void *self, const void *what, struct host *h)
 {
     const struct indexer_shape *s = &((const struct indexer *)self)->shape;
     const struct indexer_call *c = what;
-    struct scored *all = host_scratch(h, (c->pos + c->n) / s->choice.ratio, sizeof *all);
+    struct scored *all =
+        host_scratch(h, kv_choice_n_ranked(&s->choice, c->pos + c->n - 1), sizeof *all);
     for (uint32_t t = indexer_n_whole(s, c); all && t < c->n; t++)
         ref_token(s, c, t, all);
     return host_error(h);

@@ -10,7 +10,7 @@ enum { SCORE_GROUP = 128, SCORE_KEYS = 32, SCORE_VECTORS = 32, CHOOSE_GROUP = 51
 /* Scores that are kept at the same time; many tokens go in several steps. */
 enum { MOST_SCORES = 16 << 20 };
 /* The constants of indexer/scores.comp: its own, those of kv_cache.h, its own. */
-enum { WEIGHTED_SPEC = KV_N_SPEC, SCORES_N_SPEC };
+enum { WEIGHTED_SPEC = KV_N_SPEC, BLOCK_SPEC, SCORES_N_SPEC };
 /* Those of indexer/prepare.comp. */
 enum { POOLED_SPEC = KV_N_SPEC, PREPARE_N_SPEC };
 
@@ -39,9 +39,10 @@ static int open_scores(struct indexer *op, struct exec *x, struct moeflux_err *e
                                     s->n_heads,
                                     1,
                                     SCORE_KEYS,
-                                    s->choice.ratio,
+                                    indexer_row_ratio(s),
                                     [KV_SPEC] = s->kv_type,
-                                    [WEIGHTED_SPEC] = s->weighted};
+                                    [WEIGHTED_SPEC] = s->weighted,
+                                    [BLOCK_SPEC] = s->choice.heads ? s->choice.ratio : 0};
     const uint32_t bytes = sizeof(struct indexer_scores_args);
     uint64_t shared = shared_bytes(spec[1], (uint32_t)size_max(s->n_heads, SCORE_VECTORS));
     if (shared > caps.max_shared_bytes)
@@ -61,7 +62,7 @@ int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *
                                               group_of(&caps, (uint32_t)size_min(s->dim, PREPARE_GROUP)),
                                               s->dim,
                                               s->rotary_dim,
-                                              s->choice.ratio,
+                                              indexer_row_ratio(s),
                                               s->layer_norm,
                                               s->interleaved,
                                               [KV_SPEC] = s->kv_type,
@@ -75,17 +76,23 @@ int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *
     return rc < 0 ? rc : open_scores(op, x, e);
 }
 
-/* Returns the tokens whose scores of n_blocks blocks are kept at the same time. Fewer blocks never need more
- * scores in all than indexer_vulkan_scratch returns. */
-static uint32_t tokens_at_once(uint32_t n, uint32_t n_blocks)
+/* Returns the scores of a token that sees up to n_pos positions. */
+static uint64_t scores_of(const struct indexer_shape *s, uint32_t n_pos)
 {
-    return (uint32_t)size_max(1, size_min(n, MOST_SCORES / size_max(n_blocks, 1)));
+    return (uint64_t)(n_pos / s->choice.ratio) * kv_choice_n_lists(&s->choice);
+}
+
+/* Returns the tokens whose scores are kept at the same time. Fewer positions never need more scores in all
+ * than indexer_vulkan_scratch returns. */
+static uint32_t tokens_at_once(const struct indexer_shape *s, uint32_t n, uint32_t n_pos)
+{
+    return (uint32_t)size_max(1, size_min(n, MOST_SCORES / size_max(scores_of(s, n_pos), 1)));
 }
 
 uint64_t indexer_vulkan_scratch(const struct indexer_shape *s, uint32_t n, uint32_t n_pos)
 {
-    uint64_t n_blocks = n_pos / s->choice.ratio;
-    return size_min(n * n_blocks, size_max(MOST_SCORES, n_blocks));
+    uint64_t each = scores_of(s, n_pos);
+    return size_min(n * each, size_max(MOST_SCORES, each));
 }
 
 void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x)
@@ -111,7 +118,7 @@ void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                            .n_heads = s->n_heads,
                                            .layer_off = c->layer_off,
                                            .eps = s->eps};
-    exec_dispatch(x, &op->gpu.prepare, &a, s->n_heads + 1, (uint32_t)size_max(c->n, s->choice.ratio - 1), 1);
+    exec_dispatch(x, &op->gpu.prepare, &a, s->n_heads + 1, (uint32_t)size_max(c->n, indexer_row_ratio(s) - 1), 1);
 }
 
 /* Computes the scores of n tokens from the first-th on. */
@@ -119,18 +126,19 @@ static void run_scores(const struct indexer *op, struct exec *x, const struct in
                        uint32_t n)
 {
     const struct indexer_shape *s = &op->shape;
-    uint32_t n_blocks = (c->pos + first + n) / s->choice.ratio;
+    uint32_t n_blocks = kv_choice_n_ranked(&s->choice, c->pos + first + n - 1);
     const struct indexer_scores_args a = {.q = c->q + (uint64_t)first * s->n_heads * s->dim * sizeof(float),
                                           .weights =
                                               c->weights + (uint64_t)first * c->weight_stride * sizeof(float),
                                           .blocks = c->blocks,
                                           .scores = c->scores,
                                           .n = n,
-                                          .pos = c->pos + first,
+                                          .pos = c->pos + first - (s->choice.heads > 0),
                                           .layer_off = c->layer_off,
                                           .score_stride = (c->pos + c->n) / s->choice.ratio,
                                           .weight_stride = c->weight_stride};
-    exec_dispatch(x, n == 1 ? &op->gpu.one : &op->gpu.some, &a, div_up(n_blocks, SCORE_KEYS),
+    exec_dispatch(x, n == 1 ? &op->gpu.one : &op->gpu.some, &a,
+                  s->choice.heads ? n_blocks : div_up(n_blocks, SCORE_KEYS),
                   div_up(n, n == 1 ? 1 : op->gpu.some_tokens), 1);
 }
 
@@ -138,15 +146,16 @@ static void run_choose(const struct indexer *op, struct exec *x, const struct in
                        uint32_t n)
 {
     const struct indexer_shape *s = &op->shape;
-    uint32_t stride = indexer_list_stride(s);
+    uint64_t from = (uint64_t)first * kv_choice_stride(&s->choice) * sizeof(uint32_t);
     const struct indexer_choose_args a = {.scores = c->scores,
-                                          .chosen = c->chosen + (uint64_t)first * stride * sizeof(uint32_t),
-                                          .pos = c->pos + first,
+                                          .chosen = c->chosen + from,
+                                          .pos = c->pos + first - (s->choice.heads > 0),
                                           .ratio = s->choice.ratio,
                                           .budget = s->choice.budget,
                                           .score_stride = (c->pos + c->n) / s->choice.ratio,
-                                          .list_stride = stride};
-    exec_dispatch(x, &op->gpu.choose, &a, n, 1, 1);
+                                          .list_stride = s->choice.budget + 1,
+                                          .n_lists = kv_choice_n_lists(&s->choice)};
+    exec_dispatch(x, &op->gpu.choose, &a, n * a.n_lists, 1, 1);
 }
 
 void indexer_choose_vulkan(const void *self, const void *what, struct exec *x)
@@ -154,7 +163,7 @@ void indexer_choose_vulkan(const void *self, const void *what, struct exec *x)
     const struct indexer *op = self;
     const struct indexer_call *c = what;
     uint32_t first = indexer_n_whole(&op->shape, c);
-    uint32_t step = tokens_at_once(c->n, (c->pos + c->n) / op->shape.choice.ratio);
+    uint32_t step = tokens_at_once(&op->shape, c->n, c->pos + c->n);
     for (; first < c->n; first += step) {
         uint32_t n = (uint32_t)size_min(c->n - first, step);
         run_scores(op, x, c, first, n);

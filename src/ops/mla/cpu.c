@@ -26,7 +26,7 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
     const struct mla_shape *s = j->shape;
     const struct mla_call *call = j->to->of;
     uint32_t row = s->latent_dim + s->rope_dim, head = s->nope_dim + s->rope_dim;
-    const struct kv_rows cache = {call->blocks, call->layer_off, 1, row, s->kv_type};
+    const struct kv_rows cache = {call->blocks, call->layer_off, 1, row, 0, s->kv_type};
     const float *kv = host_floats(call->kv) + (uint64_t)t * call->kv_stride + call->kv_at;
     float *key = j->keys + (uint64_t)thread * row;
     j->loops->norm(kv, host_floats(call->norm), s->latent_dim, s->eps, key);

@@ -20,7 +20,7 @@ int mla_prepare_ref(const void *self, const void *what, struct host *host)
     const struct mla_prepare_call *to = what;
     const struct mla_call *call = to->of;
     uint32_t row = s->latent_dim + s->rope_dim, head = s->nope_dim + s->rope_dim;
-    const struct kv_rows cache = {call->blocks, call->layer_off, 1, row, s->kv_type};
+    const struct kv_rows cache = {call->blocks, call->layer_off, 1, row, 0, s->kv_type};
     double *latent = host_scratch(host, s->latent_dim, sizeof *latent);
     float *key = host_scratch(host, row, sizeof *key);
     for (uint32_t t = 0; latent && key && t < call->n; t++) {

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes kimilinear.gguf, bailingmoe3.gguf and glm5next.gguf: kimilin-plain and ling-flash of ../families, and glm53f-two of
-../families/make_glm53f.py, by llama.cpp's own converter, whose vocabulary is left out. Matrices become Q4_0, which holds their
-numbers exactly. See README.md.
+"""Writes kimilinear.gguf, bailingmoe3.gguf, glm5next.gguf, minimaxm3.gguf, step35.gguf and mimo2.gguf: models of ../families by
+llama.cpp's own converter, whose vocabulary is left out; glm53f-two is written by ../families/make_glm53f.py first. Matrices become
+Q4_0, which holds their numbers exactly. See README.md.
 
-usage: make_kda.py LLAMA_CPP OUT_DIR DIR_OF_GLM53F_TWO
+usage: make_kda.py LLAMA_CPP OUT_DIR DIR_OF_GLM53F_TWO [NAME...]
 """
 
 import json
@@ -17,11 +17,14 @@ import gguf  # noqa: E402
 from conversion.bailingmoe3 import BailingMoeV3Model  # noqa: E402
 from conversion.glm import Glm5NextModel  # noqa: E402
 from conversion.kimi_linear import KimiLinearModel  # noqa: E402
+from conversion.mimo import MimoV2Model  # noqa: E402
+from conversion.minimax import MiniMaxM3Model  # noqa: E402
+from conversion.step3 import Step35Model  # noqa: E402
 
 FAMILIES = Path(__file__).parent.parent / "families"
-MODELS = {"kimilinear": (KimiLinearModel, FAMILIES / "kimilin-plain"),
-          "bailingmoe3": (BailingMoeV3Model, FAMILIES / "ling-flash"),
-          "glm5next": (Glm5NextModel, Path(sys.argv[3]))}
+MODELS = {"kimilinear": (KimiLinearModel, FAMILIES / "kimilin-plain"), "bailingmoe3": (BailingMoeV3Model, FAMILIES / "ling-flash"),
+          "glm5next": (Glm5NextModel, Path(sys.argv[3])), "minimaxm3": (MiniMaxM3Model, FAMILIES / "m3-plain"),
+          "step35": (Step35Model, FAMILIES / "step-plain"), "mimo2": (MimoV2Model, FAMILIES / "mimo-plain")}
 
 
 def no_vocabulary(self):
@@ -39,7 +42,9 @@ def as_q4_0(self, name, new_name, bid, n_dims):
 
 
 def main():
-    for out, (kind, folder) in MODELS.items():
+    for out in sys.argv[4:] or MODELS:
+        kind, folder = MODELS[out]
+        kind.no_mtp = True
         kind.set_vocab = no_vocabulary
         kind.tensor_force_quant = as_q4_0
         keys = json.loads((folder / "config.json").read_text())  # transformers would rename some

@@ -1,0 +1,288 @@
+/* Step-3.5 and Step-3.7: grouped-query attention with gates of heads; in most layers a window, and more heads
+ * than in the others; each kind has a table of angles. The first layers are dense; experts with a biased
+ * router and a shared expert, with clamped activations in some layers. The vision of Step-3.7 and multi-token
+ * prediction, whose layers follow in all lists, are left out. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "args.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "model/config_parts.h"
+#include "model/family.h"
+
+/* The mixers of layers with a window, and of the others. */
+struct mixers {
+    struct part_config *near, *full;
+};
+
+/* Returns the list `key` if it has an entry for each layer, or more; NULL: it is absent, or v->rc is set. */
+static const json_t *list_of(const struct config *c, struct json_view *v, const char *key)
+{
+    const json_t *list = json_view_array(v, key);
+    if (v->rc == 0 && list && json_array_size(list) < c->n_layers)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s has %zu entries, expected at least %u (num_hidden_layers)",
+                        v->where, key, json_array_size(list), c->n_layers);
+    return v->rc == 0 ? list : NULL;
+}
+
+static bool is_near(const struct config *c, const struct mixers *m, uint32_t i)
+{
+    return c->layers[i].blocks[0].part == (uint32_t)(m->near - c->parts);
+}
+
+static void read_layer_types(struct config *c, struct json_view *v, const struct mixers *m)
+{
+    config_set_layers(c, (const struct part_config *const[]){m->full}, 1);
+    config_need(v, "layer_types"); /* its default depends on the reader */
+    const json_t *list = list_of(c, v, "layer_types");
+    for (uint32_t i = 0; list && i < c->n_layers; i++) {
+        const json_t *type = json_array_get(list, i);
+        if (json_is_text(type, "sliding_attention"))
+            config_set_mixer(c, i, m->near);
+        else if (!json_is_text(type, "full_attention") && v->rc == 0)
+            v->rc = err_set(v->e, ERR_UNSUPPORTED,
+                            "%s: layer_types[%u]: expected full_attention or sliding_attention", v->where, i);
+    }
+}
+
+/* Makes the layers that moe_layers_enum lacks dense. The key is a text of numbers and commas, or a list. */
+static void read_moe_layers(struct config *c, struct json_view *v, const struct mixers *m)
+{
+    static const char key[] = "moe_layers_enum";
+    const json_t *value = json_view_get(v, key);
+    const char *text = json_string_value(value);
+    size_t n = text ? strlen(text) : json_array_size(value);
+    if (v->rc == 0 && !value)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: key %s is missing", v->where, key);
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
+        config_set_layer(c, i, is_near(c, m, i) ? m->near : m->full, false);
+    for (size_t at = 0; v->rc == 0 && at < n;) {
+        char *end = NULL;
+        json_int_t layer = -1;
+        if (text) {
+            layer = strtoll(text + at, &end, 10);
+            layer = end == text + at || (*end != ',' && *end != '\0') ? -1 : layer;
+            at = (size_t)(end - text) + 1;
+        } else {
+            const json_t *item = json_array_get(value, at++);
+            layer = json_is_integer(item) ? json_integer_value(item) : -1;
+        }
+        if (layer < 0)
+            v->rc = err_set(v->e, ERR_FORMAT, "%s: %s: expected numbers of layers", v->where, key);
+        else if (layer < c->n_layers)
+            config_set_layer(c, (uint32_t)layer, is_near(c, m, (uint32_t)layer) ? m->near : m->full, true);
+    }
+}
+
+/* Makes layers dense as mlp_layer_types says, which exports of transformers have. */
+static void read_mlp_types(struct config *c, struct json_view *v, const struct mixers *m)
+{
+    const json_t *list = list_of(c, v, "mlp_layer_types");
+    if (!list) {
+        read_moe_layers(c, v, m);
+        return;
+    }
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
+        const json_t *type = json_array_get(list, i);
+        bool is_sparse = json_is_text(type, "sparse");
+        config_set_layer(c, i, is_near(c, m, i) ? m->near : m->full, is_sparse);
+        if (!is_sparse && !json_is_text(type, "dense"))
+            v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: mlp_layer_types[%u] is neither dense nor sparse",
+                            v->where, i);
+    }
+}
+
+/* Returns the first of two keys that is there, else the second. */
+static const char *either(const struct json_view *v, const char *key, const char *other)
+{
+    return json_view_get(v, key) ? key : other;
+}
+
+/* Checks that per_layer_config, which exports of transformers have, says what the kinds of layers have. */
+static void check_overrides(const struct config *c, struct json_view *v, const struct mixers *m)
+{
+    const json_t *all = json_view_object(v, "per_layer_config");
+    for (uint32_t i = 0; v->rc == 0 && all && i < c->n_layers; i++) {
+        char name[16];
+        const char *key;
+        json_t *value;
+        uint32_t n_heads = (is_near(c, m, i) ? m->near : m->full)->gqa.n_heads;
+        snprintf(name, sizeof name, "%" PRIu32, i);
+        json_object_foreach(json_object_get(all, name), key, value)
+        {
+            if (v->rc == 0 &&
+                (strcmp(key, "num_attention_heads") != 0 || json_integer_value(value) != n_heads))
+                v->rc = err_set(v->e, ERR_UNSUPPORTED,
+                                "%s: per_layer_config.%s.%s, expected num_attention_heads = %u alone",
+                                v->where, name, key, n_heads);
+        }
+    }
+}
+
+static void read_heads(struct config *c, struct json_view *v, const struct mixers *m)
+{
+    struct gqa_config *full = &m->full->gqa, *near = &m->near->gqa;
+    *full = (struct gqa_config){.norm = QK_NORM_HEADS, .rope = 1};
+    full->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
+    full->n_kv_heads =
+        json_view_u32(v, either(v, "num_attention_groups", "num_key_value_heads"), 1, CONFIG_MAX_HEADS);
+    full->head_dim = json_view_u32(v, "head_dim", 1, CONFIG_MAX_HEAD_DIM);
+    full->head_gated = json_view_bool_or(v, "use_head_wise_attn_gate", true);
+    *near = *full;
+    near->rope = 0;
+    const json_t *object = json_view_object(v, "attention_other_setting");
+    struct json_view other = {.objects = {object}, .where = v->where, .e = v->e, .rc = v->rc};
+    near->n_heads = json_view_u32_or(
+        &other, "num_attention_heads",
+        json_view_u32_or(v, "num_sliding_attention_heads", full->n_heads, 1, CONFIG_MAX_HEADS), 1,
+        CONFIG_MAX_HEADS);
+    near->n_kv_heads =
+        json_view_u32_or(&other, "num_attention_groups", full->n_kv_heads, 1, CONFIG_MAX_HEADS);
+    near->head_dim = json_view_u32_or(&other, "head_dim", full->head_dim, 1, CONFIG_MAX_HEAD_DIM);
+    if (v->rc == 0)
+        v->rc = other.rc;
+    bool has_near = false;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        has_near |= is_near(c, m, i);
+    near->window = has_near ? json_view_u32(v, "sliding_window", 1, UINT32_MAX) : 1;
+    config_check_multiple(v, "head_dim", full->head_dim, CONFIG_FOUR);
+    for (int i = 0; v->rc == 0 && i < 2; i++)
+        config_check_multiple(v, "num_attention_heads", (i ? near : full)->n_heads,
+                              (i ? near : full)->n_kv_heads);
+    if (v->rc == 0 && (near->head_dim != full->head_dim || near->n_kv_heads != full->n_kv_heads))
+        v->rc = err_set(v->e, ERR_UNSUPPORTED,
+                        "%s: attention_other_setting: %u groups of %u, expected %u of %u as in other layers",
+                        v->where, near->n_kv_heads, near->head_dim, full->n_kv_heads, full->head_dim);
+    check_overrides(c, v, m);
+}
+
+/* Returns the number that all layers of a kind have: one for all, or an entry of a list. */
+static double number_of(const struct config *c, struct json_view *v, const char *key, const struct mixers *m,
+                        bool near, double fallback)
+{
+    const json_t *value = json_view_get(v, key);
+    double found = fallback;
+    bool is_first = true;
+    if (!json_is_array(value))
+        return json_view_real_or(v, key, fallback, 1e-6, 1e30);
+    const json_t *list = list_of(c, v, key);
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
+        const json_t *item = json_array_get(list, i);
+        if (is_near(c, m, i) != near)
+            continue;
+        if (!json_is_number(item) || (!is_first && json_number_value(item) != found))
+            v->rc =
+                err_set(v->e, ERR_UNSUPPORTED,
+                        "%s: %s[%u]: expected a number, the same in all layers of a kind", v->where, key, i);
+        found = json_number_value(item);
+        is_first = false;
+    }
+    return found;
+}
+
+/* Reads the angles of one kind: of an object in rope_parameters, else of lists and of rope_scaling, which
+ * holds for layers without a window. */
+static void read_rope(struct config *c, struct json_view *v, const struct mixers *m, bool near)
+{
+    const char *type = near ? "sliding_attention" : "full_attention";
+    const json_t *all = json_view_object(v, "rope_parameters"), *own = json_object_get(all, type),
+                 *scaling = near ? NULL : json_view_object(v, "rope_scaling"),
+                 *only = json_view_array(v, "yarn_only_types");
+    double theta = own ? 10000 : number_of(c, v, "rope_theta", m, near, 10000),
+           part = own ? 1 : number_of(c, v, "partial_rotary_factors", m, near, 1);
+    struct json_view rope = {.objects = {own ? own : scaling}, .where = v->where, .e = v->e, .rc = v->rc};
+    if (v->rc == 0 && all && !own)
+        rope.rc = err_set(v->e, ERR_FORMAT, "%s: rope_parameters.%s is missing", v->where, type);
+    if (rope.rc == 0 && !own && scaling &&
+        (json_array_size(only) != 1 || !json_is_text(json_array_get(only, 0), "full_attention")))
+        rope.rc = err_set(v->e, ERR_UNSUPPORTED,
+                          "%s: yarn_only_types: expected full_attention alone with rope_scaling", v->where);
+    config_read_rope_of(&rope, m->full->gqa.head_dim, theta, part, !near, &c->ropes[near ? 0 : 1]);
+    v->rc = rope.rc;
+}
+
+/* Returns layer i's entry of a list of clamps; 0: none. */
+static float clamp_of(const struct config *c, struct json_view *v, const char *key, uint32_t i)
+{
+    const json_t *item = json_array_get(list_of(c, v, key), i);
+    double x = json_number_value(item);
+    if (v->rc == 0 && item && !json_is_null(item) && (!json_is_number(item) || x < 0 || x > 1e6))
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s[%u]: expected a number from 0 to 1e6", v->where, key, i);
+    return (float)x;
+}
+
+static void read_experts(struct config *c, struct json_view *v)
+{
+    struct router_config *r = &c->router;
+    r->sigmoid = true;
+    r->n_groups = r->keep_groups = 1;
+    c->n_experts = json_view_u32(v, either(v, "moe_num_experts", "n_routed_experts"), 1, CONFIG_MAX_EXPERTS);
+    c->top_k = json_view_u32(v, either(v, "moe_top_k", "num_experts_per_tok"), 1, CONFIG_MAX_EXPERTS);
+    config_need(v, "moe_router_scaling_factor"); /* its default depends on the reader */
+    r->scale = (float)json_view_real_or(v, "moe_router_scaling_factor", 1, 1e-6, 1e6);
+    r->norm = json_view_bool_or(v, "norm_expert_weight", true);
+    config_expect_text(v, "moe_router_activation", "sigmoid");
+    config_expect(v, "use_moe_router_bias", true);
+    const char *shared = either(v, "share_expert_dim", "share_expert_dims");
+    c->shared_inner = json_view_u32_or(v, shared, 1280, 1, CONFIG_MAX_INNER);
+    config_check_multiple(v, shared, c->shared_inner, PRODUCT_COLS);
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
+        c->layers[i].clamp = clamp_of(c, v, "swiglu_limits", i);
+        c->layers[i].shared_clamp = clamp_of(c, v, "swiglu_limits_shared", i);
+        if (v->rc == 0 && !config_has_experts(c, i) && c->layers[i].shared_clamp > 0)
+            v->rc = err_set(v->e, ERR_UNSUPPORTED,
+                            "%s: swiglu_limits_shared[%u]: layer %u is dense, expected 0", v->where, i, i);
+    }
+}
+
+static void read(struct config *c, struct json_view *v)
+{
+    const struct mixers m = {config_add_part(c, PART_ATTENTION), config_add_part(c, PART_ATTENTION)};
+    if (!json_view_get(v, "rms_norm_eps"))
+        c->rms_eps = 1e-5f;
+    read_layer_types(c, v, &m);
+    read_mlp_types(c, v, &m);
+    config_read_dense(c, v, "intermediate_size");
+    read_heads(c, v, &m);
+    c->n_ropes = 2;
+    for (int i = 0; i < 2; i++)
+        read_rope(c, v, &m, i == 0);
+    double scale = json_view_real_or(v, "query_pre_attn_scalar", m.full->gqa.head_dim, 1e-6, 1e9);
+    if (v->rc == 0 && scale != m.full->gqa.head_dim)
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: query_pre_attn_scalar is %g, expected head_dim = %u",
+                        v->where, scale, m.full->gqa.head_dim);
+    config_expect(v, "attention_bias", false);
+    config_expect(v, "mlp_bias", false);
+    config_expect(v, "use_qk_norm", true);
+    config_expect(v, "sink", false);
+    read_experts(c, v);
+}
+
+/* Names of the checkpoint, then of mlx-lm. */
+static const char *const renamed[][2] = {{".mlp.share_expert.", ".share_expert."},
+                                         {".share_expert.", ".mlp.share_expert."},
+                                         {".moe.gate.", ".mlp.gate."},
+                                         {".moe.router_bias", ".mlp.router_bias"},
+                                         {".moe.", ".mlp.switch_mlp."},
+                                         {".mlp.gate.gate.", ".mlp.gate."},
+                                         {".mlp.gate.router_bias", ".mlp.router_bias"},
+                                         {0}};
+
+const struct family family_step35 = {
+    .name = "Step-3.5",
+    .id = 18,
+    .types = {"step3p5", "step3p7"},
+    .own_key = "share_expert_dim",
+    .read = read,
+    .renamed = renamed,
+    .router_bias = "router_bias",
+    .shared = "share_expert",
+    .mlx_prefix = "",
+    .norms_less_one = true,
+    .published_part = ".moe.",
+    .gate_bits = 8,
+};
