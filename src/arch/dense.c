@@ -2,7 +2,6 @@
  *   [gate, up] = W norm(x);  silu(gate) * up, or gelu(gate) * up;  x += down   (3 dispatches) */
 #include <stdlib.h>
 
-#include "args.h"
 #include "arch/loader.h"
 #include "arch/part.h"
 #include "base/err.h"

@@ -99,7 +99,8 @@ static void gqa_needs(const struct config *c, const struct part_config *p, const
                       uint32_t max_chunk, struct part_needs *out)
 {
     const struct gqa_config *g = &p->gqa;
-    uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g), n_batched = size_min(caps->max_invariant, max_chunk);
+    uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g),
+             n_batched = size_min(caps->max_invariant, max_chunk);
     uint64_t alone = size_round_up(partial_bytes(c, g, caps, 1), PARTIAL_ALIGN);
     *out = (struct part_needs){.proj = in_rows(g), .mixed = ctx, .widest = ctx};
     out->own[Q] = (uint64_t)max_chunk * g->n_heads * g->head_dim;

@@ -5,6 +5,7 @@
 #include "arch/arch.h"
 #include "arch/loader.h"
 #include "arch/scratch.h"
+#include "arch/part.h"
 #include "base/err.h"
 #include "base/format.h"
 #include "base/mem.h"

@@ -43,7 +43,9 @@ static double turning_share(struct making *m)
                             "%s: tensor %s: %g at %" PRIu64 ", expected 1 or, from some place on, over 1e20",
                             path_of(m), rope_freqs, (double)factors[i], i);
     if (m->rc == 0 && n != head_dim / 2)
-        m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor %s: %" PRIu64 " numbers, expected half of attention.key_length", path_of(m), rope_freqs, n);
+        m->rc = err_set(m->e, ERR_FORMAT,
+                        "%s: tensor %s: %" PRIu64 " numbers, expected half of attention.key_length",
+                        path_of(m), rope_freqs, n);
     /* A quarter of a pair more, so that rounding does not lose one. */
     return turning == n ? 1 : ((double)turning + 0.25) / (double)n;
 }

@@ -52,10 +52,12 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
     const struct job *j = ctx;
     const struct gqa_shape *s = j->shape;
     const struct gqa_call *call = j->call;
-    const struct kv_rows cache = {call->blocks, call->layer_off, s->n_kv_heads, s->head_dim, gqa_value_dim(s), s->kv_type};
+    const struct kv_rows cache = {call->blocks, call->layer_off,  s->n_kv_heads,
+                                  s->head_dim,  gqa_value_dim(s), s->kv_type};
     uint32_t d = s->head_dim, v = gqa_value_dim(s);
     uint64_t step = (1 + s->gated) * (uint64_t)d; /* distance between queries */
-    uint64_t n_keys = (uint64_t)s->n_kv_heads * d, n_values = (uint64_t)s->n_kv_heads * v, keys_at = s->n_heads * step;
+    uint64_t n_keys = (uint64_t)s->n_kv_heads * d, n_values = (uint64_t)s->n_kv_heads * v,
+             keys_at = s->n_heads * step;
     const float *row = host_floats(call->qkv) + (uint64_t)t * call->stride;
     float *keys = j->rooms + thread * room_of(s), *room = keys + n_keys;
     norm_and_turn(j, t, with_bias(j, row, 0, (uint64_t)s->n_heads * d, room), step, s->n_heads, call->q_norm,

@@ -30,9 +30,9 @@ struct gqa_shape {
     bool sinks;               /* see attention.h, also for window and choice */
     uint32_t window;
     struct kv_choice choice;
-    float scale;       /* 0: 1 / sqrt(head_dim) */
-    bool norms_values; /* each head's values are divided by their rms; excludes ATTENTION_NORM_ALL */
-    float value_scale; /* factor of the values; 0: 1 */
+    float scale;        /* 0: 1 / sqrt(head_dim) */
+    bool norms_values;  /* each head's values are divided by their rms; excludes ATTENTION_NORM_ALL */
+    float value_scale;  /* factor of the values; 0: 1 */
     uint32_t value_dim; /* channels of a value, at most head_dim; 0: head_dim */
 };
 

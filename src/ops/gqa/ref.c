@@ -38,7 +38,8 @@ static void ref_rope(const struct gqa_shape *s, const double *head, const float 
 static void ref_token(const struct gqa_shape *s, const struct gqa_call *call, uint32_t t, float *in,
                       double *out, float *key)
 {
-    const struct kv_rows cache = {call->blocks, call->layer_off, s->n_kv_heads, s->head_dim, gqa_value_dim(s), s->kv_type};
+    const struct kv_rows cache = {call->blocks, call->layer_off,  s->n_kv_heads,
+                                  s->head_dim,  gqa_value_dim(s), s->kv_type};
     uint32_t d = s->head_dim, kv = s->n_kv_heads, v = gqa_value_dim(s);
     const float *row = host_floats(call->qkv) + (uint64_t)t * call->stride;
     const float *rope = host_floats(call->rope) + (uint64_t)t * s->rotary_dim;

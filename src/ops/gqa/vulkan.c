@@ -15,9 +15,13 @@ int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e)
     uint32_t group = (uint32_t)size_round_up(s->head_dim, subgroup);
     group = (uint32_t)size_min(group, caps.max_workgroup - caps.max_workgroup % subgroup);
     const float scale = s->value_scale > 0 ? s->value_scale : 1;
-    uint32_t spec[KV_N_SPEC] = {
-        subgroup,           group, div_up(s->head_dim, group), s->norm, s->biased, gqa_value_dim(s),
-        [KV_SPEC] = s->kv_type};
+    uint32_t spec[KV_N_SPEC] = {subgroup,
+                                group,
+                                div_up(s->head_dim, group),
+                                s->norm,
+                                s->biased,
+                                gqa_value_dim(s),
+                                [KV_SPEC] = s->kv_type};
     memcpy(&spec[VALUE_SCALE_SPEC], &scale, sizeof scale); /* the constant is a float */
     return exec_kernel(x, &op->prepare, "gqa_prepare", sizeof(struct gqa_prepare_args), spec, KV_N_SPEC, e);
 }
