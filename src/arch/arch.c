@@ -86,10 +86,13 @@ struct arch_stores arch_stores_of(const struct config *c, uint32_t layer, enum k
         if (kind_of(p) && kind_of(p)->stores)
             add_stores(p, type, &s);
     }
-    /* A window of the whole context drops nothing. */
+    /* A window of the whole context drops nothing. Its rows come after the layer's other rows. */
+    struct arch_store_sizes z = {0};
+    arch_add_sizes(&z, &s);
     for (uint32_t i = 0; i < s.n; i++)
         if (s.of[i].kind == ARCH_WINDOW && s.of[i].window >= config_longest_context(c)) {
             s.of[i].kind = ARCH_ROWS;
+            s.of[i].off += z.kv_block;
             s.of[i].window = 0;
         }
     return s;

@@ -225,6 +225,12 @@ struct stretch {
     uint32_t idx;     /* which of the chunk's sequences it is */
 };
 
+/* Returns the table of the blocks that rows of the window lie in. */
+static uint64_t near_blocks(const struct stretch *s)
+{
+    return s->stores[NEAR].kind == ARCH_WINDOW ? s->part.of.ring_blocks : s->part.of.kv_blocks;
+}
+
 static void turn_queries(const struct stretch *s)
 {
     const struct compressed_mixer *d = s->d;
@@ -246,7 +252,7 @@ static void put_rows(const struct stretch *s)
                         &(struct compressed_turn_call){.x = s->proj + s->at.kv * sizeof(float),
                                                        .norm = s->y->kv_norm,
                                                        .rope = s->part.rope,
-                                                       .ring = s->part.of.ring_blocks,
+                                                       .ring = near_blocks(s),
                                                        .n = s->part.n,
                                                        .pos = s->part.of.pos,
                                                        .n_heads = 1,
@@ -310,7 +316,7 @@ static void attend(const struct stretch *s)
                               .q = s->q,
                               .sinks = s->y->sinks,
                               .rope = s->part.rope,
-                              .ring = s->part.of.ring_blocks,
+                              .ring = near_blocks(s),
                               .blocks = s->part.of.kv_blocks,
                               .chosen = has_index ? index_list_at(&d->index, s->part.from) : 0,
                               .dst = r->own[PART_COMPRESSED][HEADS].address +

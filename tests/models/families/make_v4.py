@@ -46,7 +46,6 @@ PLAIN = COMMON | {
     "num_hidden_layers": 3,
     "compress_ratios": [0, 4, 128, 0],
     "num_hash_layers": 1,
-    "moe_intermediate_size": 32,
     "num_attention_heads": 4,
     "head_dim": 32,
     "qk_rope_head_dim": 16,
@@ -58,7 +57,7 @@ PLAIN = COMMON | {
     "index_head_dim": 32,
     "index_topk": 40,
     "n_routed_experts": 4,
-    "num_experts_per_tok": 3,
+    "num_experts_per_tok": 2,
     "routed_scaling_factor": 1.5,
     "swiglu_limit": 10.0,
     "hc_mult": 4,
@@ -76,7 +75,6 @@ YARN = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings":
 ODD = COMMON | {
     "rms_norm_eps": 1e-5,
     "num_hidden_layers": 3,
-    "moe_intermediate_size": 32,
     "layer_types": ["heavily_compressed_attention", "compressed_sparse_attention", "sliding_attention"],
     "compress_rates": {"compressed_sparse_attention": 2, "heavily_compressed_attention": 16},
     "mlp_layer_types": ["moe", "hash_moe", "moe"],
@@ -89,7 +87,7 @@ ODD = COMMON | {
     "index_n_heads": 5,
     "index_head_dim": 16,
     "index_topk": 21,
-    "n_routed_experts": 5,
+    "n_routed_experts": 3,
     "num_experts_per_tok": 2,
     "routed_scaling_factor": 0.75,
     "swiglu_limit": 1.25,
@@ -228,7 +226,7 @@ def outputs(model, name, keys):
         if n <= WHOLE:
             part["logits"] = logits
         if n <= STATES:
-            part["hidden"] = np.stack(hidden)  # all streams
+            part["hidden"] = np.stack(hidden).reshape(len(hidden), n, -1)  # all streams
         out.update({f"case{case}.{k}": v for k, v in part.items()})
         print(name, n, float(np.abs(logits).max()), greedy, [round(float(g), 3) for g in gap],
               NEAREST.get(keys["index_topk"]), flush=True)
