@@ -1,5 +1,5 @@
-/* Checkpoints of DeepSeek-V4's form: which tensors become 8-bit floats with scales, MLX's mxfp4, or stay; what
- * is refused. The numbers are in test_golden.
+/* Checkpoints of DeepSeek-V4's form: which tensors become 8-bit floats with scales, MLX's mxfp4, or stay;
+ * what is refused. The numbers are in test_golden.
  *
  * suites: check fast asan */
 #include <setjmp.h>
