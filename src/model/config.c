@@ -74,7 +74,9 @@ bool config_needs_choice(const struct config *c, uint32_t layer)
 uint32_t config_window(const struct config *c, uint32_t layer)
 {
     const struct part_config *p = config_mixer(c, layer);
-    return p->kind == PART_ATTENTION ? p->gqa.window : p->kind == PART_COMPRESSED ? p->compressed.window : 0;
+    if (p->kind == PART_COMPRESSED) /* compressed rows are of all positions */
+        return p->compressed.ratio ? 0 : p->compressed.window;
+    return p->kind == PART_ATTENTION ? p->gqa.window : 0;
 }
 
 bool config_routes_by_token(const struct config *c)

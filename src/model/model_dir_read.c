@@ -101,7 +101,8 @@ int model_dir_read_vector(const struct model_dir *m, uint32_t layer, const struc
     return rc < 0 ? rc : model_dir_read_f32(m, at, dst, e);
 }
 
-/* Returns the place of the first of a row's experts that does not exist or is there twice; n: there is none. */
+/* Returns the place of the first of a row's experts that does not exist or is there twice; n: there is
+ * none. */
 static uint32_t find_wrong(const uint32_t *row, uint32_t n, uint32_t n_experts)
 {
     for (uint32_t i = 0; i < n; i++) {

@@ -79,12 +79,14 @@ enum compressed_tensor {
     COMPRESSED_INDEX_HEADS, /* weights of the indexer's heads */
     COMPRESSED_Q_B,         /* these two are products of the normed q_a */
     COMPRESSED_INDEX_Q,
-    COMPRESSED_OUT_A, /* [out_groups * out_rank][n_heads * head_dim / out_groups]: a group's rows and its heads */
+    /* [out_groups * out_rank][n_heads * head_dim / out_groups]: a group's rows and its heads */
+    COMPRESSED_OUT_A,
     COMPRESSED_OUT_B,
     COMPRESSED_Q_NORM,
     COMPRESSED_KV_NORM,
     COMPRESSED_SINKS,
-    COMPRESSED_BIASES, /* [ratio][1 or 2][head_dim]: of the weights' logits, by the position's place in a row */
+    /* [ratio][1 or 2][head_dim]: of the weights' logits, by the position's place in a row */
+    COMPRESSED_BIASES,
     COMPRESSED_ROW_NORM,
     COMPRESSED_INDEX_BIASES,
     COMPRESSED_INDEX_ROW_NORM,

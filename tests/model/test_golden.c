@@ -708,8 +708,8 @@ static void published_checkpoints_agree_as_they_lie(void **state)
     run_as_published("tests/models/sources/kimi/hf", "tests/models/sources/kimi/golden.safetensors");
 }
 
-/* 8-bit floats with blocks' scales, 4-bit floats of experts, experts by token; the same in a GGUF file, without
- * loss. */
+/* 8-bit floats with blocks' scales, 4-bit floats of experts, experts by token; the same in a GGUF file,
+ * without loss. */
 static void deepseek_v4_agrees_as_published_and_in_a_gguf_file(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* Checkpoints of DeepSeek-V4's form: which tensors become 8-bit floats with scales, MLX's mxfp4, or stay; what is
- * refused. The numbers are in test_golden.
+/* Checkpoints of DeepSeek-V4's form: which tensors become 8-bit floats with scales, MLX's mxfp4, or stay;
+ * what is refused. The numbers are in test_golden.
  *
  * suites: check fast asan */
 #include <setjmp.h>
@@ -40,7 +40,7 @@ static void scales_and_4_bit_floats_get_the_names_that_others_have(void **state)
     for (int i = 0; i < 2; i++) {
         struct tensor_list l = {0};
         struct moeflux_err e;
-        /* In the order of a file that sorts by dtype. */
+        /* The file sorts by dtype. */
         add(&l, EXPERT ".scale", scales[i], 64, 2);
         add(&l, DENSE ".scale", DTYPE_F8_E8M0, 1, 1);
         add(&l, "model.layers.0.hc_attn.scale", DTYPE_F32, 1, 3);

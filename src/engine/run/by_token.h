@@ -1,5 +1,5 @@
-/* by_token.h - prefetches the experts that a token's id names (model/config.h, routed_config), before its first
- * layer computes. */
+/* by_token.h - prefetches the experts that a token's id names (model/config.h, routed_config), before the
+ * token's first layer computes. */
 #ifndef MOEFLUX_ENGINE_RUN_BY_TOKEN_H
 #define MOEFLUX_ENGINE_RUN_BY_TOKEN_H
 
@@ -11,8 +11,8 @@ struct pass;
 
 /* The layers' tables, in host memory. */
 struct by_token {
-    uint32_t **
-        tables; /* [n_layers], each [vocab_size][own_top_k], NULL: a layer without one; NULL: no layer has one */
+    /* [n_layers], each [vocab_size][own_top_k]; NULL: a layer without one, or no layer has one */
+    uint32_t **tables;
 };
 
 /* Reads the tables into m->by_token. ERR_FORMAT, ERR_MEMORY. */

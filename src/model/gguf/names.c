@@ -293,7 +293,7 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
         return GGUF_NAMES_UNKNOWN;
     if (layer >= c->n_layers)
         return GGUF_NAMES_OTHER_PART;
-    if (!strcmp(name + n, "exp_probs_b_vl.bias")) /* for tokens of images */
+    if (!strcmp(name + n, "exp_probs_b_vl.bias")) /* images' tokens are routed by it */
         return GGUF_NAMES_UNUSED;
     if (!(ours = find_in_layer(c, layer, name + n, find_ours)))
         ours = find_of_family(c->family, name + n, own);

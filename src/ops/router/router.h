@@ -32,8 +32,8 @@ struct router_shape {
     float scale;
     float share;   /* softmax and sigmoid; below 1; 0: all chosen experts stay */
     bool softplus; /* sigmoid only: its scores */
-    uint32_t
-        row; /* sigmoid with one group only: columns of tables by token, at least top_k; 0: no call has one */
+    /* sigmoid with one group only: columns of tables by token, at least top_k; 0: no call has one */
+    uint32_t row;
 };
 
 struct router {
