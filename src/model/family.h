@@ -59,6 +59,7 @@ struct family {
     const char *mlx_prefix;  /* what MLX's names have before "model.": the models were part of larger ones */
     bool norms_less_one;     /* Hugging Face's files store the weights of norms minus 1 */
     bool mlx_norms_less_one; /* MLX's do so, too */
+    bool decays_negated;     /* GGUF files have -exp(A_log) even if decays have a bound */
     uint32_t gate_bits;      /* bits of the router and of shared_gate; 0: they are not quantised */
 };
 

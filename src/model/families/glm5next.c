@@ -137,4 +137,5 @@ const struct family family_glm5next = {
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
     .mlx_prefix = "language_model.",
+    .decays_negated = true,
 };
