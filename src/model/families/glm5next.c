@@ -1,6 +1,6 @@
-/* GLM-5.3-Flash: Kimi Delta Attention, and in every fourth layer latent attention without rotary keys, with an
- * indexer of pooled keys; several residual streams with a doubly stochastic mix; the first layers are dense,
- * all activations clamped. Its vision and its multi-token prediction are left out. */
+/* GLM-5.3-Flash: Kimi Delta Attention, and in every fourth layer latent attention without rotary keys, with
+ * an indexer of pooled keys; several residual streams with a doubly stochastic mix; the first layers are
+ * dense, all activations clamped. Its vision and its multi-token prediction are left out. */
 #include <jansson.h>
 
 #include "args.h"

@@ -741,7 +741,8 @@ static void put_bailingmoe3(struct making *m)
     put_reals(m, "share_expert_swiglu_limit_list", "swiglu_clamp_shexp");
 }
 
-/* Puts the clamp of all activations, which files repeat for each layer, for routed experts and for the rest. */
+/* Puts the clamp of all activations, which files repeat for each layer, for routed experts and for the
+ * rest. */
 static void put_clamp(struct making *m)
 {
     static const char *const keys[] = {"swiglu_clamp_exp", "swiglu_clamp_shexp"};

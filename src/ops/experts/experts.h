@@ -56,7 +56,7 @@ struct experts_shape {
     bool biased;
     float limit;               /* 0: none */
     bool gelu;                 /* excludes a limit */
-    float clamp, shared_clamp; /* of the routed experts, of the shared one; exclude limit and gelu; 0: none */
+    float clamp, shared_clamp; /* routed experts', the shared one's; exclude limit and gelu; 0: none */
     bool clamps_gates;         /* clamps bound the gate before SiLU */
 };
 
