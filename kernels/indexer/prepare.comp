@@ -4,7 +4,7 @@
 // or with LAYER_NORM
 //   q_h = rope(q_h),  row = rope(rms(m - mean(m)) * k_norm + k_bias) for the mean m of a block's keys
 // or with POOLED, which has LAYER_NORM and no ROTARY, for each channel c
-//   row_c = sum_j softmax_j(gate_jc + pool_bias_jc) * key_jc,  key_j the layer norm of a block's key,  q_h stays
+//   row_c = sum_j softmax_j(gate_jc + pool_bias_jc) * key_jc,  key_j: the layer norm of a block's key
 // and the keys that the next chunk needs, with angles or gates. RoPE turns the pairs (i, i + ROTARY / 2), or
 // (2i, 2i + 1) with INTERLEAVED.
 // Grid: x = n_heads queries, then the keys; y = tokens or rows of the window, whichever are more. float32; a

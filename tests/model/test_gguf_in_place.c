@@ -500,7 +500,7 @@ static void expect_keys_needed(const char *path, const char *arch, const char *c
 }
 
 static const char QWEN4[] = MODELS "qwen4exp.gguf", KIMI_LINEAR[] = MODELS "kimilinear.gguf",
-                  LING[] = MODELS "bailingmoe3.gguf";
+                  LING[] = MODELS "bailingmoe3.gguf", GLM53F[] = MODELS "glm5next.gguf";
 
 static void keys_that_streams_indexers_and_tables_need_are_named(void **state)
 {
@@ -607,6 +607,20 @@ static void keys_that_decays_of_channels_need_are_named(void **state)
                            "attention.head_count_kv: expected a number for each layer");
     expect_renamed_refused(KIMI_LINEAR, "blk.0.ssm_f_a.weight", "blk.0.ssm_f_q.weight", ERR_UNSUPPORTED,
                            "tensor blk.0.ssm_f_q.weight: not one that Kimi-Linear has");
+}
+
+static void keys_that_joined_streams_and_pools_need_are_named(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"hyper_connection.count",   "hyper_connection.sinkhorn_iterations",
+                                       "hyper_connection.epsilon", "attention.indexer.kpool",
+                                       "attention.indexer.top_k",  "kda.head_dim",
+                                       "rope.dimension_count",     NULL};
+    expect_keys_needed(GLM53F, "glm5-next", keys);
+    expect_renamed_refused(GLM53F, "glm5-next.swiglu_clamp_exp", "glm5-next.swiglu_clamp_ex?", ERR_FORMAT,
+                           "swiglu_clamp_exp: expected a number for each layer");
+    expect_renamed_refused(GLM53F, "blk.0.hc_attn_fn.weight", "blk.0.hc_attn_fm.weight", ERR_UNSUPPORTED,
+                           "tensor blk.0.hc_attn_fm.weight: not one that GLM-5.3-Flash has");
 }
 
 static void experts_in_a_dense_layer_are_refused(void **state)
@@ -749,6 +763,7 @@ int main(void)
         cmocka_unit_test(experts_in_two_forms_are_refused_by_both_names),
         cmocka_unit_test(keys_that_streams_indexers_and_tables_need_are_named),
         cmocka_unit_test(keys_that_decays_of_channels_need_are_named),
+        cmocka_unit_test(keys_that_joined_streams_and_pools_need_are_named),
         cmocka_unit_test(indexers_and_tables_that_are_not_computed_are_refused),
         cmocka_unit_test(indexers_of_latents_are_those_of_a_list_or_of_tensors),
         cmocka_unit_test(experts_in_a_dense_layer_are_refused),

@@ -1,5 +1,5 @@
-/* Configurations of GLM-5.3-Flash: what is published and what transformers writes, defaults, and every refusal with
- * the key's name.
+/* Configurations of GLM-5.3-Flash: what is published and what transformers writes, defaults, and every
+ * refusal with the key's name.
  *
  * suites: check fast asan */
 #include <setjmp.h>

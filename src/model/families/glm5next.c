@@ -1,6 +1,6 @@
-/* GLM-5.3-Flash: Kimi Delta Attention, and in every fourth layer latent attention without rotary keys, with an
- * indexer of pooled keys; several residual streams with a doubly stochastic mix; the first layers are dense,
- * all activations clamped. Its vision and its multi-token prediction are left out. */
+/* GLM-5.3-Flash: Kimi Delta Attention, and in every fourth layer latent attention without rotary keys, with
+ * an indexer of pooled keys; several residual streams with a doubly stochastic mix; the first layers are
+ * dense, all activations clamped. Its vision and its multi-token prediction are left out. */
 #include <jansson.h>
 
 #include "args.h"
@@ -137,4 +137,5 @@ const struct family family_glm5next = {
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
     .mlx_prefix = "language_model.",
+    .decays_negated = true,
 };

@@ -535,7 +535,8 @@ static void put_wholes(struct making *m, const char *ours, const char *theirs)
     free(list);
 }
 
-/* Puts the clamp of all activations, which files repeat for each layer, for routed experts and for the rest. */
+/* Puts the clamp of all activations, which files repeat for each layer, for routed experts and for the
+ * rest. */
 static void put_clamp(struct making *m)
 {
     static const char *const keys[] = {"swiglu_clamp_exp", "swiglu_clamp_shexp"};

@@ -33,7 +33,7 @@ static void describe(struct tensor *t, const struct gguf_tensor *from)
 
 /* Changes a shape to that of other files: a convolution's taps are the second dimension, and a vector of the
  * file may be a matrix of one row. The file has the logarithms of decays as -exp(A_log); if they have a
- * bound, as exp(A_log). */
+ * bound, most families' as exp(A_log). */
 static void adopt(struct tensor *t, const struct config *c, const char *name)
 {
     const char *gate = c->family->shared_gate;
@@ -49,7 +49,9 @@ static void adopt(struct tensor *t, const struct config *c, const char *name)
         t->n_dims = 3;
     }
     if (names_ends_with(name, ".A_log"))
-        t->change = config_first(c, PART_DELTA_NET)->delta.lower < 0 ? TENSOR_LOG : TENSOR_LOG_OF_NEGATED;
+        t->change = config_first(c, PART_DELTA_NET)->delta.lower < 0 && !c->family->decays_negated
+                        ? TENSOR_LOG
+                        : TENSOR_LOG_OF_NEGATED;
 }
 
 /* Returns whether it is a kv_b for which the file also has the two matrices made of it. */
