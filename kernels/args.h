@@ -313,7 +313,7 @@ struct experts_decode_down_args {
     U32 act_stride; /* distance between tokens' activations */
     U32 n;
     U32 first_slot, end_slot; /* slots that take part; slot top_k is the shared expert */
-    F32 limit;                /* of the shared expert's act from shared_in; see experts_prefill_up_args */
+    F32 limit; /* limit of the shared expert's act from shared_in; see experts_prefill_up_args */
     U32 pad;
 };
 ARGS_SIZE(experts_decode_down_args, 128);
@@ -376,7 +376,7 @@ struct experts_prefill_mix_args {
     U32 is_gated;            /* 1: the logit before the rows gives the shared expert's weight */
     U32 slots;               /* parts of a token */
     U32 from_slot, end_slot; /* the parts that are added up; part top_k is the shared expert's */
-    F32 limit;               /* of shared_act; see experts_prefill_up_args */
+    F32 limit;               /* limit of shared_act; see experts_prefill_up_args */
 };
 ARGS_SIZE(experts_prefill_mix_args, 88);
 

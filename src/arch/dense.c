@@ -54,7 +54,9 @@ static int dense_open(void **self, const struct part_room *room, const struct pa
     d->room = room;
     d->inner = p->dense.inner;
     d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
-    int rc = d->layers ? swiglu_open(&d->swiglu, room->exec, room->config->gelu ? LIMIT_GELU : room->config->swiglu_limit, e) : ERR_MEMORY;
+    int rc = d->layers ? swiglu_open(&d->swiglu, room->exec,
+                                     room->config->gelu ? LIMIT_GELU : room->config->swiglu_limit, e)
+                       : ERR_MEMORY;
     if (rc < 0) {
         dense_close(d);
         *self = NULL;

@@ -71,7 +71,6 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
     return (struct gqa_shape){.n_heads = g->n_heads,
                               .n_kv_heads = g->n_kv_heads,
                               .head_dim = g->head_dim,
-                              .value_dim = config_value_dim(g),
                               .rotary_dim = c->ropes[g->rope].dim,
                               .eps = c->rms_eps,
                               .kv_type = type,
@@ -82,8 +81,7 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
                               .window = g->window,
                               .choice = index_choice(&g->index),
                               .scale = g->scale,
-                              .value_scale = g->value_scale,
-                              .norms_values = g->norms_values};
+                              .values = {g->norms_values, g->value_scale, config_value_dim(g)}};
 }
 
 /* Returns the bytes of partial results of chunks of up to n tokens, as without a window. */
@@ -99,7 +97,8 @@ static void gqa_needs(const struct config *c, const struct part_config *p, const
                       uint32_t max_chunk, struct part_needs *out)
 {
     const struct gqa_config *g = &p->gqa;
-    uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g), n_batched = size_min(caps->max_invariant, max_chunk);
+    uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g),
+             n_batched = size_min(caps->max_invariant, max_chunk);
     uint64_t alone = size_round_up(partial_bytes(c, g, caps, 1), PARTIAL_ALIGN);
     *out = (struct part_needs){.proj = in_rows(g), .mixed = ctx, .widest = ctx};
     out->own[Q] = (uint64_t)max_chunk * g->n_heads * g->head_dim;

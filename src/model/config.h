@@ -54,7 +54,7 @@ struct gqa_config {
     uint32_t rope;   /* index into config.ropes */
     uint32_t window; /* positions that a token sees, with its own; 0: all */
     enum qk_norm norm;
-    uint32_t value_dim; /* channels of a value, at most head_dim; 0: head_dim */
+    uint32_t value_dim;   /* channels of a value, at most head_dim; 0: head_dim */
     float scale;          /* factor of the scores; 0: 1 / sqrt(head_dim) */
     float value_scale;    /* factor of the values; 0: 1 */
     bool norms_values;    /* each head's values are divided by their rms */

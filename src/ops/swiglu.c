@@ -24,10 +24,7 @@ void swiglu_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct swiglu *op = self;
     const struct swiglu_call *call = what;
-    const struct swiglu_args a = {.src = call->src,
-                                  .dst = call->dst,
-                                  .n = call->n,
-                                  .inner = call->inner,
-                                  .limit = op->limit};
+    const struct swiglu_args a = {
+        .src = call->src, .dst = call->dst, .n = call->n, .inner = call->inner, .limit = op->limit};
     exec_dispatch(x, &op->gpu.kernel, &a, div_up(call->inner, 4 * op->gpu.workgroup), call->n, 1);
 }

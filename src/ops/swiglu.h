@@ -11,7 +11,7 @@
 
 struct swiglu {
     float limit; /* LIMIT_GELU: GELU; 0: none */
-    struct { /* vulkan */
+    struct {     /* vulkan */
         struct kernel kernel;
         uint32_t workgroup;
     } gpu;

@@ -149,7 +149,8 @@ static const void *row_at(const struct job *j, uint32_t pos, uint32_t value, uin
 {
     const struct attention_shape *s = j->shape;
     const struct attention_call *c = j->call;
-    const struct kv_rows rows = {c->blocks, c->layer_off, c->n_kv_heads, s->key_dim, s->value_dim, s->kv_type};
+    const struct kv_rows rows = {c->blocks,  c->layer_off, c->n_kv_heads,
+                                 s->key_dim, s->value_dim, s->kv_type};
     if (!s->flat)
         return kv_rows_at(&rows, pos, value, kv_head);
     uint64_t i = (uint64_t)pos * c->n_kv_heads + kv_head;
@@ -193,8 +194,8 @@ static const uint8_t *rows_at(const struct job *j, const struct attention_tile *
     for (uint32_t p = 0; p < t->n; p++) {
         float *to = wide + (uint64_t)p * padded;
         loops_get_row(j->loops, s->kv_type,
-                      j->list ? row_at(j, listed(j, kv_head, t->first + p), value, kv_head) : from + p * step, dim,
-                      to);
+                      j->list ? row_at(j, listed(j, kv_head, t->first + p), value, kv_head) : from + p * step,
+                      dim, to);
         memset(to + dim, 0, (padded - dim) * sizeof *to);
     }
     *stride = padded;

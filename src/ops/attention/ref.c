@@ -9,7 +9,8 @@
 static const void *row_at(const struct attention_shape *s, const struct attention_call *c, uint32_t pos,
                           uint32_t value, uint32_t kv_head)
 {
-    const struct kv_rows rows = {c->blocks, c->layer_off, c->n_kv_heads, s->key_dim, s->value_dim, s->kv_type};
+    const struct kv_rows rows = {c->blocks,  c->layer_off, c->n_kv_heads,
+                                 s->key_dim, s->value_dim, s->kv_type};
     if (!s->flat)
         return kv_rows_at(&rows, pos, value, kv_head);
     uint64_t i = (uint64_t)pos * c->n_kv_heads + kv_head;

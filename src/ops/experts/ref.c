@@ -118,7 +118,8 @@ static void ref_up_shared(const struct experts_shape *s, const struct experts_ca
     ref_row(&c->shared_up->up, r, up);
     for (uint32_t t = 0; t < c->n; t++, p += s->hidden)
         act_of(s, c, t, s->top_k)[r] =
-            (float)(shared_weight(s, c, t) * ref_swiglu(s, (double)s->shared_clamp, ref_dot(gate, p, s->hidden),
+            (float)(shared_weight(s, c, t) * ref_swiglu(s, (double)s->shared_clamp,
+                                                        ref_dot(gate, p, s->hidden),
                                                         ref_dot(up, p, s->hidden)));
 }
 

@@ -52,24 +52,26 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
     const struct job *j = ctx;
     const struct gqa_shape *s = j->shape;
     const struct gqa_call *call = j->call;
-    const struct kv_rows cache = {call->blocks, call->layer_off, s->n_kv_heads, s->head_dim, gqa_value_dim(s), s->kv_type};
+    const struct kv_rows cache = {call->blocks, call->layer_off,  s->n_kv_heads,
+                                  s->head_dim,  gqa_value_dim(s), s->kv_type};
     uint32_t d = s->head_dim, v = gqa_value_dim(s);
     uint64_t step = (1 + s->gated) * (uint64_t)d; /* distance between queries */
-    uint64_t n_keys = (uint64_t)s->n_kv_heads * d, n_values = (uint64_t)s->n_kv_heads * v, keys_at = s->n_heads * step;
+    uint64_t n_keys = (uint64_t)s->n_kv_heads * d, n_values = (uint64_t)s->n_kv_heads * v,
+             keys_at = s->n_heads * step;
     const float *row = host_floats(call->qkv) + (uint64_t)t * call->stride;
     float *keys = j->rooms + thread * room_of(s), *room = keys + n_keys;
     norm_and_turn(j, t, with_bias(j, row, 0, (uint64_t)s->n_heads * d, room), step, s->n_heads, call->q_norm,
                   host_floats_mut(call->q) + (uint64_t)t * s->n_heads * d);
     norm_and_turn(j, t, with_bias(j, row, keys_at, n_keys, room), d, s->n_kv_heads, call->k_norm, keys);
     const float *values = with_bias(j, row, keys_at + n_keys, n_values, room);
-    if (s->norms_values) {
+    if (s->values.normed) {
         for (uint32_t g = 0; g < s->n_kv_heads; g++)
             j->loops->unit(values + (uint64_t)g * v, v, s->eps, room + (uint64_t)g * v);
         values = room;
     }
-    if (s->value_scale > 0) {
+    if (s->values.scale > 0) {
         for (uint64_t i = 0; i < n_values; i++)
-            room[i] = values[i] * s->value_scale;
+            room[i] = values[i] * s->values.scale;
         values = room;
     }
     for (uint32_t g = 0; g < s->n_kv_heads; g++) {

@@ -210,8 +210,8 @@ static void choose_list(void *ctx, uint32_t i, uint32_t thread)
     uint32_t n_lists = kv_choice_n_lists(&s->choice), t = j->first + i / n_lists, n_equal, n_chosen = 0;
     uint32_t n = n_ranked(j, t);
     const float *scores = j->scores + (uint64_t)i * j->n_blocks;
-    uint32_t *list = (uint32_t *)host_at(j->call->chosen) +
-                     ((uint64_t)t * n_lists + i % n_lists) * (s->choice.budget + 1);
+    uint32_t *list =
+        (uint32_t *)host_at(j->call->chosen) + ((uint64_t)t * n_lists + i % n_lists) * (s->choice.budget + 1);
     uint32_t least = threshold_of(scores, n, s->choice.budget, &n_equal);
     (void)thread;
     for (uint32_t b = 0; b < n && n_chosen < s->choice.budget; b++) {
@@ -230,8 +230,7 @@ int indexer_choose_cpu(const void *self, const void *what, struct host *h)
     uint32_t n = j.call->n, n_pos = j.call->pos + n, n_lists = kv_choice_n_lists(&s->choice);
     j.first = indexer_n_whole(s, j.call);
     j.n_blocks = n_pos / s->choice.ratio;
-    uint32_t step =
-        (uint32_t)size_max(1, size_min(TOKENS, MOST_SCORES / ((uint64_t)j.n_blocks * n_lists)));
+    uint32_t step = (uint32_t)size_max(1, size_min(TOKENS, MOST_SCORES / ((uint64_t)j.n_blocks * n_lists)));
     j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * room_of(s), sizeof *j.rooms);
     j.scores = host_scratch(h, size_min(n - j.first, step) * n_lists * j.n_blocks, sizeof *j.scores);
     if (!j.rooms || !j.scores)

@@ -23,12 +23,13 @@ int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape 
     if (s->choice.ratio == 0 || s->choice.ratio > 1 << KV_BLOCK_SHIFT || s->choice.budget == 0)
         return err_set(e, ERR_UNSUPPORTED, "indexer: %u blocks of %u positions, expected at most %d",
                        s->choice.budget, s->choice.ratio, 1 << KV_BLOCK_SHIFT);
-    if (s->choice.heads && (s->choice.heads != s->n_heads || (s->choice.ratio & (s->choice.ratio - 1)) ||
-                            s->weighted))
-        return err_set(e, ERR_UNSUPPORTED,
-                       "indexer: %u heads, lists of %u, blocks of %u positions%s, expected a list for each head "
-                       "and a power of two",
-                       s->n_heads, s->choice.heads, s->choice.ratio, s->weighted ? ", weights" : "");
+    if (s->choice.heads &&
+        (s->choice.heads != s->n_heads || (s->choice.ratio & (s->choice.ratio - 1)) || s->weighted))
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "indexer: %u heads, lists of %u, blocks of %u positions%s, expected a list for each head "
+            "and a power of two",
+            s->n_heads, s->choice.heads, s->choice.ratio, s->weighted ? ", weights" : "");
     if (s->kv_type == KV_TYPE_Q8_0)
         return err_set(e, ERR_UNSUPPORTED, "indexer: rows of q8_0, expected f32 or f16");
     return exec_get_caps(x).is_host ? 0 : indexer_vulkan_open(op, x, e);

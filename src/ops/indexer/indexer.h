@@ -15,8 +15,9 @@
  * RoPE turns the pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) (interleaved), of the first rotary_dim
  * channels. Rows are stored in blocks of the cache: a cache block holds, at layer_off, the rows of the index
  * blocks that begin in it, [][dim].
- * Window, unless rows are of single positions: f32 [ratio - 1][dim + rotary_dim], the last ratio - 1 tokens' keys as they are projected, each with
- * its cosines and sines, oldest first. It is read from one buffer and written to another. */
+ * Window, unless rows are of single positions: f32 [ratio - 1][dim + rotary_dim], the last ratio - 1 tokens'
+ * keys as they are projected, each with its cosines and sines, oldest first. It is read from one buffer and
+ * written to another. */
 #ifndef MOEFLUX_OPS_INDEXER_INDEXER_H
 #define MOEFLUX_OPS_INDEXER_INDEXER_H
 

@@ -153,8 +153,7 @@ int indexer_choose_ref(const void *self, const void *what, struct host *h)
 {
     const struct indexer_shape *s = &((const struct indexer *)self)->shape;
     const struct indexer_call *c = what;
-    struct scored *all =
-        host_scratch(h, kv_choice_n_ranked(&s->choice, c->pos + c->n - 1), sizeof *all);
+    struct scored *all = host_scratch(h, kv_choice_n_ranked(&s->choice, c->pos + c->n - 1), sizeof *all);
     for (uint32_t t = indexer_n_whole(s, c); all && t < c->n; t++)
         ref_token(s, c, t, all);
     return host_error(h);

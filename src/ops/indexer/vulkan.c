@@ -114,7 +114,8 @@ void indexer_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                            .n_heads = s->n_heads,
                                            .layer_off = c->layer_off,
                                            .eps = s->eps};
-    exec_dispatch(x, &op->gpu.prepare, &a, s->n_heads + 1, (uint32_t)size_max(c->n, indexer_row_ratio(s) - 1), 1);
+    exec_dispatch(x, &op->gpu.prepare, &a, s->n_heads + 1, (uint32_t)size_max(c->n, indexer_row_ratio(s) - 1),
+                  1);
 }
 
 /* Computes the scores of n tokens from the first-th on. */
