@@ -40,8 +40,8 @@ struct index_config {
     uint32_t ratio;  /* positions of a block, a power of two; 0: every token sees everything */
     uint32_t budget; /* blocks */
     uint32_t rotary_dim;
-    /* each head chooses for a key head of its own, by its largest score in a block, and a token always sees the
-     * block of its own position; keys are of single positions */
+    /* each head chooses for a key head of its own, by its largest score in a block, and a token always sees
+     * the block of its own position; keys are of single positions */
     bool by_head;
     bool weighted;    /* the heads' scores have weights, a projection of the hidden state */
     bool layer_norm;  /* the key has a layer norm with biases, queries have no norm */
@@ -202,7 +202,7 @@ struct config {
     uint32_t first_dense, moe_freq; /* DeepSeek's keys for dense layers; only fingerprints use them */
     struct router_config router;
     bool experts_biased;
-    float swiglu_limit; /* of all feed-forward parts (ops/experts/experts.h); 0: none */
+    float swiglu_limit; /* limit of all feed-forward parts (ops/experts/experts.h); 0: none */
     bool gelu;          /* all feed-forward parts have GELU in place of SiLU */
     float embed_factor; /* factor of the embedding; 0: none */
     float softcap;      /* logits are softcap * tanh(logits / softcap); 0: they are not */

@@ -54,9 +54,10 @@ struct experts_shape {
     bool drops; /* idx may be NO_EXPERT; never with `chooses` */
     /* `biased` and `gelu` are for layers without a shared expert, which has the limit, too. */
     bool biased;
-    float limit;               /* 0: none */
-    bool gelu;                 /* excludes a limit */
-    float clamp, shared_clamp; /* of the routed experts, of the shared one; exclude limit and gelu; 0: none */
+    float limit; /* 0: none */
+    bool gelu;   /* excludes a limit */
+    /* clamps of the routed experts and of the shared one; exclude limit and gelu; 0: none */
+    float clamp, shared_clamp;
 };
 
 #define EXPERTS_ALPHA 1.702 /* the alpha of an act with a limit */

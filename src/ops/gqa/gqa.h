@@ -70,8 +70,9 @@ struct gqa_call {
 
 /* Opens the operation. ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, and
  * rotary_dim is even and at most head_dim, as values.dim is. Gates exclude biases, a norm of all heads and
- * values of another size. qkv, q and the cache are aligned to 16 bytes. If the call allows it and has at least
- * attention.gpu.f16_from tokens, queries, keys and values are rounded to float16 before they are multiplied. */
+ * values of another size. qkv, q and the cache are aligned to 16 bytes. If the call allows it and has at
+ * least attention.gpu.f16_from tokens, queries, keys and values are rounded to float16 before they are
+ * multiplied. */
 int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct moeflux_err *e);
 void gqa_close(struct gqa *op, struct exec *x);
 /* Returns the bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without

@@ -45,8 +45,8 @@ static const float *rope_at(const struct job *j, uint32_t r)
                     : host_floats(j->call->rope) + (uint64_t)(r - held) * s->rotary_dim;
 }
 
-/* Returns the floats of a thread's scratch: a row, and with lists of heads their scores of the rows in a block
- * of the cache. */
+/* Returns the floats of a thread's scratch: a row, and with lists of heads their scores of the rows in a
+ * block of the cache. */
 static uint64_t room_of(const struct indexer_shape *s)
 {
     return width_of(s) + ((uint64_t)s->choice.heads << KV_BLOCK_SHIFT);
