@@ -1,8 +1,8 @@
 // indexer/choose.comp - the `budget` blocks with the largest scores, by increasing index, then the block that
 // follows those that are ranked (ops/attention/choice.h). The lower index wins a tie.
-// Grid: x = tokens times their lists, one workgroup each. Three passes over the scores find the digits of the last score that
-// is chosen, from the highest on; their counts are integers, so the order of the lanes does not matter. Then
-// each subgroup writes the chosen ones of its own range of blocks. Exact.
+// Grid: x = tokens times their lists, one workgroup each. Three passes over the scores find the digits of the
+// last score that is chosen, from the highest on; their counts are integers, so the order of the lanes does
+// not matter. Then each subgroup writes the chosen ones of its own range of blocks. Exact.
 #version 460
 #include "lib/memory.glsl"
 

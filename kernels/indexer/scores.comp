@@ -1,11 +1,11 @@
 // indexer/scores.comp - index scores: score[t][b] = sum_h w_h max(q_h . row_b, 0) for the finished blocks b
 // of each token; without WEIGHTED w_h = 1. With BLOCK rows are of single positions (RATIO 1), and
 // score[t][h][b] is the largest q_h . row of the block's BLOCK positions, for blocks before the token's own.
-// Grid: x = tiles of KEYS rows, with BLOCK blocks, whose tiles one workgroup goes through; y = tiles of TOKENS
-// tokens. A tile's rows and queries come into shared memory FOURS groups of four channels at a time; an
-// invocation multiplies one row with EACH queries. float32: each product is one chain of multiply-adds in the
-// order of the channels, heads are added up in their order, so a score does not depend on the tile. Tolerance
-// 1e-5.
+// Grid: x = tiles of KEYS rows, with BLOCK blocks, whose tiles one workgroup goes through; y = tiles of
+// TOKENS tokens. A tile's rows and queries come into shared memory FOURS groups of four channels at a time;
+// an invocation multiplies one row with EACH queries. float32: each product is one chain of multiply-adds in
+// the order of the channels, heads are added up in their order, so a score does not depend on the tile.
+// Tolerance 1e-5.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"

@@ -71,7 +71,6 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
     return (struct gqa_shape){.n_heads = g->n_heads,
                               .n_kv_heads = g->n_kv_heads,
                               .head_dim = g->head_dim,
-                              .value_dim = config_value_dim(g),
                               .rotary_dim = c->ropes[g->rope].dim,
                               .eps = c->rms_eps,
                               .kv_type = type,
@@ -82,8 +81,7 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
                               .window = g->window,
                               .choice = index_choice(&g->index),
                               .scale = g->scale,
-                              .value_scale = g->value_scale,
-                              .norms_values = g->norms_values};
+                              .values = {g->norms_values, g->value_scale, config_value_dim(g)}};
 }
 
 /* Returns the bytes of partial results of chunks of up to n tokens, as without a window. */

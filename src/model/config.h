@@ -41,8 +41,8 @@ struct index_config {
     uint32_t ratio;  /* positions of a block, a power of two; 0: every token sees everything */
     uint32_t budget; /* blocks */
     uint32_t rotary_dim;
-    /* each head chooses for a key head of its own, by its largest score in a block, and a token always sees the
-     * block of its own position; keys are of single positions */
+    /* each head chooses for a key head of its own, by its largest score in a block, and a token always sees
+     * the block of its own position; keys are of single positions */
     bool by_head;
     bool weighted;    /* the heads' scores have weights, a projection of the hidden state */
     bool layer_norm;  /* the key has a layer norm with biases, queries have no norm */

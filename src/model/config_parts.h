@@ -126,9 +126,9 @@ void config_read_rope_type(struct config *c, struct json_view *rope, struct rope
 /* Returns the object with the rotary keys: rope_parameters (new style), else rope_scaling (old style). */
 struct json_view config_rope_view(struct json_view *v);
 
-/* Reads a table of angles of heads of head_dim channels. rope: a view of its own keys; theta, part: the values
- * of absent rope_theta and partial_rotary_factor. takes_llama3: rope_type may be llama3, or the divisors may
- * be given. */
+/* Reads a table of angles of heads of head_dim channels. rope: a view of its own keys; theta, part: the
+ * values of absent rope_theta and partial_rotary_factor. takes_llama3: rope_type may be llama3, or the
+ * divisors may be given. */
 #define CONFIG_DIVISORS_KEY "rope_divisors"
 void config_read_rope_of(struct json_view *rope, uint32_t head_dim, double theta, double part,
                          bool takes_llama3, struct rope_config *r);

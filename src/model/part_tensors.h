@@ -24,7 +24,7 @@ enum gqa_tensor {
     GQA_INDEX, /* the indexer's queries and its key, or these in two matrices: */
     GQA_INDEX_Q,
     GQA_INDEX_K,
-    GQA_GATE, /* of the heads */
+    GQA_GATE, /* gates of the heads */
     GQA_OUT,
     GQA_Q_NORM,
     GQA_K_NORM,

@@ -1,5 +1,5 @@
 /* States of models of several kinds of layers, Qwen3.8-Flash-Next, Gemma 4, GLM-5, Kimi-Linear, Ling-3.0,
- * DeepSeek-V4 and GLM-5.3-Flash, on small published models, converted: chunks of any size, going back,
+ * DeepSeek-V4, GLM-5.3-Flash, MiniMax-M3, Step-3.5 and MiMo-V2, on small published models, converted: chunks of any size, going back,
  * snapshots, batched decode, streamed experts. Their logits are test_golden.c's.
  *
  * suites: check asan */
@@ -19,7 +19,7 @@
 #include "sequence.h"
 #include "tmp_tree.h"
 
-enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 10 };
+enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 13 };
 #define QWEN4 "tests/models/families/qw4-plain"
 #define GLM5  "tests/models/families/glm5-plain"
 static const struct {
@@ -36,6 +36,9 @@ static const struct {
     {"tests/models/families/v4-plain", true},
     {"tests/models/families/v4-odd", false},
     {"tests/models/families/glm53f-odd", true},
+    {"tests/models/families/m3-odd", true},
+    {"tests/models/families/step-plain", true},
+    {"tests/models/families/mimo-odd", false},
 };
 static const char *models[N_MODELS];
 static char *tmp;

@@ -1,5 +1,5 @@
-/* MiniMax-M3: grouped-query attention, in most layers with an indexer whose heads choose blocks of positions for
- * a key head each; the first layers are dense; experts with a biased router and a shared expert. All
+/* MiniMax-M3: grouped-query attention, in most layers with an indexer whose heads choose blocks of positions
+ * for a key head each; the first layers are dense; experts with a biased router and a shared expert. All
  * feed-forward parts have gpt-oss's limited activation. Its vision is left out. */
 #include <jansson.h>
 

@@ -64,14 +64,14 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
                   host_floats_mut(call->q) + (uint64_t)t * s->n_heads * d);
     norm_and_turn(j, t, with_bias(j, row, keys_at, n_keys, room), d, s->n_kv_heads, call->k_norm, keys);
     const float *values = with_bias(j, row, keys_at + n_keys, n_values, room);
-    if (s->norms_values) {
+    if (s->values.normed) {
         for (uint32_t g = 0; g < s->n_kv_heads; g++)
             j->loops->unit(values + (uint64_t)g * v, v, s->eps, room + (uint64_t)g * v);
         values = room;
     }
-    if (s->value_scale > 0) {
+    if (s->values.scale > 0) {
         for (uint64_t i = 0; i < n_values; i++)
-            room[i] = values[i] * s->value_scale;
+            room[i] = values[i] * s->values.scale;
         values = room;
     }
     for (uint32_t g = 0; g < s->n_kv_heads; g++) {

@@ -23,7 +23,7 @@ static struct attention_shape attention_of(const struct gqa_shape *s)
                                     .choice = s->choice,
                                     .scale = s->scale > 0 ? s->scale : (float)(1 / sqrt((double)s->head_dim)),
                                     .kv_type = s->kv_type,
-                                    .value_scale = s->value_scale};
+                                    .value_scale = s->values.scale};
 }
 
 int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct moeflux_err *e)
@@ -34,12 +34,12 @@ int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *s, struct m
     if (rc == 0 && (s->rotary_dim % 2 || s->rotary_dim > s->head_dim))
         rc = err_set(e, ERR_UNSUPPORTED, "attention: %u rotary channels of %u, expected an even number",
                      s->rotary_dim, s->head_dim);
-    if (rc == 0 && (s->value_dim > s->head_dim || (s->gated && gqa_value_dim(s) != s->head_dim)))
-        rc = err_set(e, ERR_UNSUPPORTED, "attention: values of %u channels, keys of %u%s", s->value_dim,
+    if (rc == 0 && (s->values.dim > s->head_dim || (s->gated && gqa_value_dim(s) != s->head_dim)))
+        rc = err_set(e, ERR_UNSUPPORTED, "attention: values of %u channels, keys of %u%s", s->values.dim,
                      s->head_dim, s->gated ? ", gates" : "");
     if (rc == 0 && s->gated && (s->biased || s->norm == ATTENTION_NORM_ALL))
         rc = err_set(e, ERR_UNSUPPORTED, "attention: gates, expected no biases and no norm of all heads");
-    if (rc == 0 && s->norms_values && s->norm == ATTENTION_NORM_ALL)
+    if (rc == 0 && s->values.normed && s->norm == ATTENTION_NORM_ALL)
         rc = err_set(e, ERR_UNSUPPORTED, "attention: norms of values, expected no norm of all heads");
     return rc < 0 || exec_get_caps(x).is_host ? rc : gqa_vulkan_open(op, x, e);
 }
@@ -66,8 +66,8 @@ static bool is_fresh(const struct gqa *op, const struct gqa_call *call)
 static struct attention_fresh fresh_of(const struct gqa *op, const struct gqa_call *call)
 {
     return (struct attention_fresh){
-        call->q_norm,  call->k_norm,          call->bias, call->rope, op->shape.rotary_dim,
-        op->shape.eps, op->shape.norms_values};
+        call->q_norm,  call->k_norm,           call->bias, call->rope, op->shape.rotary_dim,
+        op->shape.eps, op->shape.values.normed};
 }
 
 static struct attention_call attention_call_of(const struct gqa *op, const struct gqa_call *call,

@@ -3,8 +3,8 @@
  *   prepare:    qkv += bias                        if biased
  *               q_h = rope(rms(q_h) * q_norm)      without norms: q_h = rope(q_h)
  *               k_g = rope(rms(k_g) * k_norm)      without norms: k_g = rope(k_g)
- *               v_g = rms(v_g)                     if norms_values
- *               v_g *= value_scale                 unless that is 0
+ *               v_g = rms(v_g)                     if values.normed
+ *               v_g *= values.scale                unless that is 0
  *               writes k and v into the cache
  *               A norm of all heads takes rms over all queries, and over all keys, of a token.
  *   attention:  out_h = softmax_p(scale q_h . k_p) v_p      gated: * sigmoid(gate_h)
@@ -20,26 +20,31 @@
 
 #include "ops/attention/attention.h"
 
+/* What values have of their own. */
+struct gqa_values {
+    bool normed;  /* each head's values are divided by their rms; excludes ATTENTION_NORM_ALL */
+    float scale;  /* factor; 0: 1 */
+    uint32_t dim; /* channels of a value, at most head_dim; 0: head_dim */
+};
+
 struct gqa_shape {
     uint32_t n_heads, n_kv_heads, head_dim, rotary_dim;
     float eps;
     enum kv_type kv_type;
-    bool gated;               /* a gate follows each query; excludes values of another size */
+    bool gated;
     enum attention_norm norm; /* norms of queries and keys; ATTENTION_NORM_ALL excludes `gated` */
     bool biased;              /* queries, keys and values have biases; excludes `gated` */
     bool sinks;               /* see attention.h, also for window and choice */
     uint32_t window;
     struct kv_choice choice;
-    float scale;        /* 0: 1 / sqrt(head_dim) */
-    bool norms_values;  /* each head's values are divided by their rms; excludes ATTENTION_NORM_ALL */
-    float value_scale;  /* factor of the values; 0: 1 */
-    uint32_t value_dim; /* channels of a value, at most head_dim; 0: head_dim */
+    float scale; /* 0: 1 / sqrt(head_dim) */
+    struct gqa_values values;
 };
 
 /* Returns the channels of a value. */
 static inline uint32_t gqa_value_dim(const struct gqa_shape *s)
 {
-    return s->value_dim ? s->value_dim : s->head_dim;
+    return s->values.dim ? s->values.dim : s->head_dim;
 }
 
 struct gqa {
@@ -64,9 +69,10 @@ struct gqa_call {
 };
 
 /* Opens the operation. ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, and
- * rotary_dim is even and at most head_dim, as value_dim is. Gates exclude biases and a norm of all heads. qkv, q and the cache
- * are aligned to 16 bytes. If the call allows it and has at least attention.gpu.f16_from tokens, queries,
- * keys and values are rounded to float16 before they are multiplied. */
+ * rotary_dim is even and at most head_dim, as values.dim is. Gates exclude biases, a norm of all heads and
+ * values of another size. qkv, q and the cache are aligned to 16 bytes. If the call allows it and has at
+ * least attention.gpu.f16_from tokens, queries, keys and values are rounded to float16 before they are
+ * multiplied. */
 int gqa_open(struct gqa *op, struct exec *x, const struct gqa_shape *shape, struct moeflux_err *e);
 void gqa_close(struct gqa *op, struct exec *x);
 /* Returns the bytes of `partial` for chunks of up to n tokens that see up to n_pos positions; 0 without

@@ -57,15 +57,15 @@ static void ref_token(const struct gqa_shape *s, const struct gqa_call *call, ui
         kv_row_put(s->kv_type, key, d, kv_rows_at(&cache, call->pos + t, 0, g));
     }
     ref_heads(s, call, row, values, v, v, kv, in);
-    for (uint32_t g = 0; s->norms_values && g < kv; g++) {
+    for (uint32_t g = 0; s->values.normed && g < kv; g++) {
         for (uint32_t c = 0; c < v; c++)
             out[c] = (double)in[(uint64_t)g * v + c];
         ref_unit(out, v, (double)s->eps, out);
         for (uint32_t c = 0; c < v; c++)
             in[(uint64_t)g * v + c] = (float)out[c];
     }
-    for (uint32_t i = 0; s->value_scale > 0 && i < kv * v; i++)
-        in[i] *= s->value_scale;
+    for (uint32_t i = 0; s->values.scale > 0 && i < kv * v; i++)
+        in[i] *= s->values.scale;
     for (uint32_t g = 0; g < kv; g++)
         kv_row_put(s->kv_type, in + (uint64_t)g * v, v, kv_rows_at(&cache, call->pos + t, 1, g));
 }

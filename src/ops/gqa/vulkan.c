@@ -14,7 +14,7 @@ int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e)
     uint32_t subgroup = caps.subgroup_size;
     uint32_t group = (uint32_t)size_round_up(s->head_dim, subgroup);
     group = (uint32_t)size_min(group, caps.max_workgroup - caps.max_workgroup % subgroup);
-    const float scale = s->value_scale > 0 ? s->value_scale : 1;
+    const float scale = s->values.scale > 0 ? s->values.scale : 1;
     uint32_t spec[KV_N_SPEC] = {subgroup,
                                 group,
                                 div_up(s->head_dim, group),
@@ -49,7 +49,7 @@ void gqa_prepare_vulkan(const void *self, const void *what, struct exec *x)
                                        .eps = s->eps,
                                        .kv_type = s->kv_type,
                                        .is_gated = s->gated,
-                                       .norms_values = s->norms_values};
+                                       .norms_values = s->values.normed};
     uint32_t rows = s->n_heads + 2 * s->n_kv_heads;
     exec_dispatch(x, &op->prepare, &a, s->norm == ATTENTION_NORM_ALL ? 1 : rows, call->n, 1);
 }

@@ -43,8 +43,8 @@ static const float *rope_at(const struct job *j, uint32_t r)
                     : host_floats(j->call->rope) + (uint64_t)(r - held) * s->rotary_dim;
 }
 
-/* Returns the floats of a thread's scratch: a row, and with lists of heads their scores of the rows in a block
- * of the cache. */
+/* Returns the floats of a thread's scratch: a row, and with lists of heads their scores of the rows in a
+ * block of the cache. */
 static uint64_t room_of(const struct indexer_shape *s)
 {
     uint64_t row = s->pooled ? (uint64_t)POOL_ROWS * s->dim : indexer_width(s);
