@@ -66,8 +66,8 @@ struct family {
     /* What tells Hugging Face's files from MLX's then: part of a tensor's name. NULL: the shape of the
      * convolution */
     const char *published_part;
-    bool decays_negated;     /* GGUF files have -exp(A_log) even if decays have a bound */
-    uint32_t gate_bits;      /* bits of the router and of shared_gate; 0: they are not quantised */
+    bool decays_negated; /* GGUF files have -exp(A_log) even if decays have a bound */
+    uint32_t gate_bits;  /* bits of the router and of shared_gate; 0: they are not quantised */
 };
 
 /* Return the family with this model_type, or with an own_key that `v` has; NULL: there is none. */

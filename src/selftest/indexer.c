@@ -194,7 +194,8 @@ void selftest_indexer_cases(struct kernel_test *l)
     static const uint32_t pos[] = {18, 300, 3};
     const struct indexer_shape odd = {3, 20, 6, {3, 5, 0}, false, false, false, 1e-6f, KV_TYPE_F32, false};
     const struct indexer_shape tokens = {5, 36, 36, {1, 40, 0}, true, true, false, 1e-6f, KV_TYPE_F16, false};
-    const struct indexer_shape next = {4, 128, 64, {4, 512, 0}, false, false, false, 1e-6f, KV_TYPE_F16, false};
+    const struct indexer_shape next = {4,     128,   64,    {4, 512, 0}, false,
+                                       false, false, 1e-6f, KV_TYPE_F16, false};
     const struct indexer_shape wide = {33, 64, 0, {16, 2, 0}, true, true, true, 1e-6f, KV_TYPE_F32, false};
     const struct indexer_shape whole = {1, 4, 2, {256, 1, 0}, false, false, false, 1e-6f, KV_TYPE_F32, false};
     const struct indexer_shape pairs = {6, 24, 10, {1, 9, 0}, true, true, true, 1e-6f, KV_TYPE_F32, false};
@@ -202,10 +203,12 @@ void selftest_indexer_cases(struct kernel_test *l)
     const struct indexer_shape one = {2, 20, 0, {1, 7, 0}, true, true, false, 1e-6f, KV_TYPE_F16, true};
     /* GLM-5's and GLM-5.3-Flash's */
     const struct indexer_shape glm = {32, 128, 64, {1, 2048, 0}, true, true, true, 1e-6f, KV_TYPE_F16, false};
-    const struct indexer_shape flash = {32, 128, 0, {16, 128, 0}, true, true, false, 1e-6f, KV_TYPE_F16, true};
+    const struct indexer_shape flash = {32,   128,   0,     {16, 128, 0}, true,
+                                        true, false, 1e-6f, KV_TYPE_F16,  true};
     const struct indexer_shape heads = {3, 20, 6, {8, 2, 3}, false, false, false, 1e-6f, KV_TYPE_F32, false};
     /* MiniMax-M3's */
-    const struct indexer_shape m3 = {4, 128, 64, {128, 15, 4}, false, false, false, 1e-6f, KV_TYPE_F16, false};
+    const struct indexer_shape m3 = {4,     128,   64,    {128, 15, 4}, false,
+                                     false, false, 1e-6f, KV_TYPE_F16,  false};
     prepare_case(l, &odd, 254, 1);
     prepare_case(l, &odd, 253, 1); /* completes a block */
     prepare_case(l, &odd, 250, 19);
