@@ -229,7 +229,7 @@ def outputs(folder, keys):
         if n <= WHOLE:
             part["logits"] = logits
         if n <= STATES:
-            part["hidden"] = np.stack(hidden)  # all streams
+            part["hidden"] = np.stack(hidden).reshape(len(hidden), n, -1)  # all streams
         out.update({f"case{case}.{k}": v for k, v in part.items()})
         near = NEAREST.get(keys["index_topk"] // keys["index_kpool"])
         print(folder.name, n, float(np.abs(logits).max()), greedy, [round(float(g), 3) for g in gap], near, flush=True)
