@@ -381,7 +381,7 @@ static void models_that_are_not_read_are_refused_by_name(void **state)
     expect_refused(
         &w, ERR_UNSUPPORTED,
         "general.architecture is llama4, expected qwen3moe, qwen3next, qwen35moe, qwen4exp, deepseek2, "
-        "deepseek32, glm-dsa, glm4moe, minimax-m2, gpt-oss, gemma4, kimi-linear or bailingmoe3");
+        "deepseek32, glm-dsa, glm4moe, minimax-m2, gpt-oss, gemma4, kimi-linear, bailingmoe3 or deepseek4");
     gguf_writer_text(&w, "general.architecture", "qwen3moe");
     expect_refused(&w, ERR_FORMAT, "tensor token_embd.weight is missing");
     gguf_writer_text(&w, "general.architecture", "qwen3moe");
