@@ -496,7 +496,7 @@ static void wide_cases(struct kernel_test *l)
                              .kv_type = KV_TYPE_F16,
                              .norm = ATTENTION_NORM_HEADS,
                              .scale = 0.05f,
-                             .norms_values = true};
+                             .values = {.normed = true}};
     attention_case(l, &wide, 400, 70, true);
     l->is_rest = true;
     wide.kv_type = KV_TYPE_Q8_0;
