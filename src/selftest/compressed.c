@@ -22,7 +22,8 @@ static void lay_out(struct kernel_test *l, const struct compressed_shape *s, uin
                     struct bench *b)
 {
     b->n_blocks = ((end - 1) >> KV_BLOCK_SHIFT) + 1;
-    b->rows = (struct kt_rows){LAYER_OFF, (1 << KV_BLOCK_SHIFT) / stride, s->dim, s->kv_type};
+    b->rows = (struct kt_rows){
+        .off = LAYER_OFF, .n = (1 << KV_BLOCK_SHIFT) / stride, .dim = s->dim, .type = s->kv_type};
     for (uint32_t i = 0; i < b->n_blocks; i++)
         b->blocks[i] = i < DIFFERENT_BLOCKS ? kt_cache(l, &b->rows) : b->blocks[i % DIFFERENT_BLOCKS];
     b->table = kt_table(l, b->blocks, b->n_blocks);
@@ -129,7 +130,7 @@ static void pool_case(struct kernel_test *l, const struct compressed_shape *s, u
 static void attend_case(struct kernel_test *l, const struct compressed_shape *s, uint32_t pos, uint32_t n)
 {
     uint32_t width = s->n_heads * s->dim, stride = width + 4;
-    const struct kv_choice choice = {s->budget ? s->ratio : 0, s->budget};
+    const struct kv_choice choice = {.ratio = s->budget ? s->ratio : 0, .budget = s->budget};
     struct bench near, far;
     char text[128];
     if (!kt_takes(l, l->is_rest))

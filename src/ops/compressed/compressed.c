@@ -58,7 +58,8 @@ void compressed_attend_run(const struct compressed *op, struct exec *x,
 
 void *compressed_near_at(const struct compressed_shape *s, uint64_t ring, uint32_t off, uint32_t pos)
 {
-    const struct kv_rows rows = {ring, off, 1, s->dim, s->kv_type};
+    const struct kv_rows rows = {
+        .blocks = ring, .layer_off = off, .n_kv_heads = 1, .dim = s->dim, .type = s->kv_type};
     return kv_rows_at(&rows, pos, 0, 0);
 }
 

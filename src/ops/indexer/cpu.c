@@ -107,7 +107,7 @@ static void pool_keys(const struct job *j, uint32_t t, float *room)
 /* Computes the mean of these keys, normed. */
 static void mean_of_keys(const struct job *j, uint32_t t, float *mean)
 {
-    uint32_t ratio = j->shape->choice.ratio;
+    uint32_t ratio = indexer_row_ratio(j->shape);
     for (uint32_t i = 0; i < j->shape->dim; i++) {
         mean[i] = key_at(j, t)[i];
         for (uint32_t k = 1; k < ratio; k++)
