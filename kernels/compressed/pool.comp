@@ -49,7 +49,7 @@ void main()
     uint end = a.pos + a.n, idx = a.pos / RATIO + gl_WorkGroupID.x, begin = idx * RATIO;
     uint previous = begin - (idx > 0 && OVERLAPS != 0 ? RATIO : 0);
     bool resumes = a.pos > begin, follows = !resumes && previous < begin && a.pos > previous;
-    bool is_whole = begin + RATIO <= end, is_last = gl_WorkGroupID.x + 1 == gl_NumWorkGroups.x;
+    bool is_whole = begin + RATIO <= end, is_last = idx == (end - 1) / RATIO;
     uint from = resumes ? 0 : begin - a.pos, to = min(begin + RATIO, end) - a.pos;
     uint before = resumes ? from : previous > a.pos ? previous - a.pos : 0;
     for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP) {

@@ -14,7 +14,7 @@ vec4 staged_four(uint at)
     return staged[at];
 }
 
-// Returns 1 / rms of the vector, of which every invocation has written its own channels.
+// Returns 1 / rms of the vector, of which every invocation sees its own channels.
 float unit_factor(float eps)
 {
     float squares = 0.0;

@@ -18,10 +18,14 @@ void main()
     uint h = gl_WorkGroupID.x, t = gl_WorkGroupID.y;
     bool is_row = addr_is_null(a.y);
     uvec2 row = uvec2(0);
-    for (uint c = gl_LocalInvocationID.x; c < DIM; c += WORKGROUP)
-        head[c] = F32s(a.x).v[t * a.x_stride + h * DIM + c];
-    float factor = a.norms != 0 ? unit_factor(a.eps) : 1.0;
+    // An invocation reads the pairs that it writes, since y may be x.
+    for (uint i = gl_LocalInvocationID.x; i < DIM / 2; i += WORKGROUP) {
+        uint at = t * a.x_stride + h * DIM + 2 * i;
+        head[2 * i] = F32s(a.x).v[at];
+        head[2 * i + 1] = F32s(a.x).v[at + 1];
+    }
     barrier();
+    float factor = a.norms != 0 ? unit_factor(a.eps) : 1.0;
     if (is_row)
         row = key_cache_row(a.ring, a.ring_off, a.pos + t, 0, 1, DIM);
     for (uint i = gl_LocalInvocationID.x; i < DIM / 2; i += WORKGROUP) {

@@ -59,5 +59,5 @@ void main()
     squares = 0.0;
     for (uint i = 0; i < SUBGROUPS; i++)
         squares += sums[i];
-    F32s(a.squares).v[t * gl_NumWorkGroups.x + gl_WorkGroupID.x] = squares;
+    F32s(a.squares).v[t * STREAMS_PIECES(a.hidden) + gl_WorkGroupID.x] = squares;
 }
