@@ -612,10 +612,13 @@ static void keys_that_decays_of_channels_need_are_named(void **state)
 static void keys_that_joined_streams_and_pools_need_are_named(void **state)
 {
     (void)state;
-    static const char *const keys[] = {"hyper_connection.count",   "hyper_connection.sinkhorn_iterations",
-                                       "hyper_connection.epsilon", "attention.indexer.kpool",
-                                       "attention.indexer.top_k",  "kda.head_dim",
-                                       "rope.dimension_count",     NULL};
+    static const char *const keys[] = {"hyper_connection.count",
+                                       "hyper_connection.sinkhorn_iterations",
+                                       "hyper_connection.epsilon",
+                                       "attention.indexer.top_k",
+                                       "kda.head_dim",
+                                       "rope.dimension_count",
+                                       NULL};
     expect_keys_needed(GLM53F, "glm5-next", keys);
     expect_renamed_refused(GLM53F, "glm5-next.swiglu_clamp_exp", "glm5-next.swiglu_clamp_ex?", ERR_FORMAT,
                            "swiglu_clamp_exp: expected a number for each layer");
