@@ -43,7 +43,7 @@ $(SHIMS): $(BUILD)/tests/%.so: tests/lib/%.c
 	$(CC) -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -shared -fPIC -o $@ $<
 
 # The largest models of random numbers are packed: a third of their bytes.
-MODELS := $(patsubst %.gz,%,$(wildcard tests/models/families/*/*.gz tests/models/sources/*/*/*.gz))
+MODELS := $(patsubst %.gz,%,$(wildcard tests/models/*/*/*.gz tests/models/*/*/*/*.gz))
 $(MODELS): %: %.gz
 	gzip -dc $< >$@.$$$$ && mv $@.$$$$ $@
 
