@@ -316,7 +316,7 @@ struct experts_decode_down_args {
     U32 act_stride; /* distance between tokens' activations */
     U32 n;
     U32 first_slot, end_slot; /* slots that take part; slot top_k is the shared expert */
-    F32 gating;                /* of the shared expert from shared_in; see ops/gating.h */
+    F32 gating;               /* see ops/gating.h; the shared expert's from shared_in */
     U32 pad;
 };
 ARGS_SIZE(experts_decode_down_args, 128);
@@ -379,7 +379,7 @@ struct experts_prefill_mix_args {
     U32 is_gated;            /* 1: the logit before the rows gives the shared expert's weight */
     U32 slots;               /* parts of a token */
     U32 from_slot, end_slot; /* the parts that are added up; part top_k is the shared expert's */
-    F32 gating;               /* of shared_act; see ops/gating.h */
+    F32 gating;               /* see ops/gating.h; that of shared_act */
 };
 ARGS_SIZE(experts_prefill_mix_args, 88);
 

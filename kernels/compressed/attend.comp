@@ -1,8 +1,8 @@
-// compressed/attend.comp - attention over the rows of a window and over compressed rows, which are key and value
-// of all heads (ops/compressed/compressed.h); the outputs' last ROTARY channels are turned back.
-// Grid: x = blocks of HEADS query heads, y = tokens. The subgroups of a workgroup take BLOCK rows alternately,
-// with an online softmax each, and are added up in a fixed tree. A subgroup's lanes share a row, four channels
-// at a time. float32; the device's exp2. Tolerance 1e-5 of the largest output.
+// compressed/attend.comp - attention over the rows of a window and over compressed rows, which are key and
+// value of all heads (ops/compressed/compressed.h); the outputs' last ROTARY channels are turned back.
+// Grid: x = blocks of HEADS query heads, y = tokens. The subgroups of a workgroup take BLOCK rows
+// alternately, with an online softmax each, and are added up in a fixed tree. A subgroup's lanes share a row,
+// four channels at a time. float32; the device's exp2. Tolerance 1e-5 of the largest output.
 #version 460
 #include "lib/memory.glsl"
 #include "lib/kv_cache.glsl"
@@ -21,7 +21,8 @@ layout(push_constant, std430) uniform Args { compressed_attend_args a; };
 #include "compressed/far.glsl"
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP, BLOCK = 4;
-const uint FOURS = DIM / 4, UNITS = (FOURS + SUBGROUP - 1) / SUBGROUP; // groups of four channels: all, a lane's
+// groups of four channels: all, a lane's
+const uint FOURS = DIM / 4, UNITS = (FOURS + SUBGROUP - 1) / SUBGROUP;
 const float LOWEST = -3.0e38, LOG2_E = 1.44269504;
 
 shared vec4 stage[(SUBGROUPS + 1) / 2 * HEADS * UNITS * SUBGROUP];

@@ -1,6 +1,6 @@
-// compressed/pool.comp - compresses blocks of RATIO positions to rows of the cache, and writes the sums of the
-// unfinished block (ops/compressed/compressed.h). A channel's softmax is online, in the order of the positions.
-// Grid: x = blocks that the chunk has tokens of. float32. Tolerance 2e-6.
+// compressed/pool.comp - compresses blocks of RATIO positions to rows of the cache, and writes the sums of
+// the unfinished block (ops/compressed/compressed.h). A channel's softmax is online, in the order of the
+// positions. Grid: x = blocks that the chunk has tokens of. float32. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
 

@@ -1,5 +1,5 @@
-// compressed/turn.comp - y = rope(x), rope(rms(x)) or rope(rms(x) * norm) of each head of each token; to floats,
-// or to the position's row of the window (ops/compressed/compressed.h).
+// compressed/turn.comp - y = rope(x), rope(rms(x)) or rope(rms(x) * norm) of each head of each token; to
+// floats, or to the position's row of the window (ops/compressed/compressed.h).
 // Grid: x = heads, y = tokens. float32. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"

@@ -1,12 +1,13 @@
 /* Attention over a window and over compressed rows (ops/compressed/compressed.h), DeepSeek-V4's:
  *   [q_a, kv, rows, gates, index rows, index gates, index weights] = W norm(x)
  *   [q, index queries] = q_b norm(q_a)
- *   turn queries, kv and index queries; pool rows and index rows; choose rows (ops/indexer/indexer.h); attend
+ *   turn queries, kv and index queries; pool rows and index rows; choose rows (ops/indexer/indexer.h);
+ *   attend
  *   x += out_b [out_a_g o_g for each group g of heads]
  * Layers without compressed rows lack rows and gates, layers without an indexer what has its name.
  *
- * Stores: rows of the window, compressed rows, the sums of unfinished blocks (attention's, then the indexer's),
- * index rows. */
+ * Stores: rows of the window, compressed rows, the sums of unfinished blocks (attention's, then the
+ * indexer's), index rows. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -45,8 +45,8 @@ void config_expect_ones(struct json_view *v, const char *key);
 void config_expect_text(struct json_view *v, const char *key, const char *expected);
 /* Returns `key`, or the first of its other names that is there if it is not. */
 const char *config_key(const struct json_view *v, const char *key);
-/* Checks that a key is there, under this or another name. Needed are keys whose default differs among a family's
- * references. */
+/* Checks that a key is there, under this or another name. Needed are keys whose default differs among a
+ * family's references. */
 void config_need(struct json_view *v, const char *key);
 
 /* Adds a description of a part and returns it; its fields are 0. */

@@ -1,5 +1,5 @@
-/* gating.h - the activation between the products of a feed-forward part, from a gate's and an up row's product.
- * A single number says which, for kernels (gated() in kernels/lib/math.glsl), CPU and reference:
+/* gating.h - the activation between the products of a feed-forward part, from a gate's and an up row's
+ * product. A single number says which, for kernels (gated() in kernels/lib/math.glsl), CPU and reference:
  *   0                  silu(g) u
  *   GATING_GELU        gelu(g) u, gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
  *   c                  g' sigmoid(1.702 g') (u' + 1)             (gpt-oss)
@@ -14,7 +14,8 @@
 
 struct loops;
 
-/* Returns the number of a clamp. inputs: it bounds the gate before SiLU, not after it. clamp 0: there is none. */
+/* Returns the number of a clamp. inputs: it bounds the gate before SiLU, not after it. clamp 0: there is
+ * none. */
 float gating_clamp(float clamp, bool inputs);
 
 double gating_ref(float gating, double g, double u);

@@ -93,8 +93,8 @@ struct test_buffer *kt_cache(struct kernel_test *l, const struct kt_rows *rows);
 struct test_buffer *kt_bytes(struct kernel_test *l, const void *bytes, uint64_t n);
 /* Returns the name of an activation (ops/gating.h) with a comma in front, or nothing for the plain one. */
 const char *kt_gating_name(float gating);
-/* A random matrix whose outputs are about as large as its inputs; its place on each side in at[]. With is_near,
- * none of float32 numbers. */
+/* A random matrix whose outputs are about as large as its inputs; its place on each side in at[]. With
+ * is_near, none of float32 numbers. */
 void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t format,
                struct weights at[KT_SIDES]);
 /* Makes lists of random blocks (ops/attention/choice.h) for n tokens from `pos` on, u32 [n]

@@ -351,6 +351,14 @@ static void finish(struct publisher *p, const char *to, json_t *config)
     json_decref(index);
 }
 
+static void copy_ids(struct publisher *p, const struct tensor *t)
+{
+    uint8_t *bytes = read_all(p, t);
+    st_writer_add_like(&p->shards[0], t->name, t, bytes);
+    add_to_map(p, t->name, 0);
+    free(bytes);
+}
+
 void publish_model(const char *from, const char *to, const struct publish_form *form)
 {
     struct publisher p = {.form = *form, .map = json_object()};
@@ -361,8 +369,10 @@ void publish_model(const char *from, const char *to, const struct publish_form *
     check_ok(safetensors_open(&p.from, from, &e), &e);
     for (size_t i = 0; i < p.from.tensors.n; i++) {
         const struct tensor *t = &p.from.tensors.items[i];
-        bool is_there = tensor_is_float(t->dtype) || t->dtype == DTYPE_U32; /* nobody reads I64 */
-        if (is_there && !names_ends_with(t->name, ".scales") && !names_ends_with(t->name, ".biases"))
+        bool is_there = tensor_is_float(t->dtype) || t->dtype == DTYPE_U32;
+        if (t->dtype == DTYPE_I64)
+            copy_ids(&p, t);
+        else if (is_there && !names_ends_with(t->name, ".scales") && !names_ends_with(t->name, ".biases"))
             publish_tensor(&p, t);
     }
     finish(&p, to, config);

@@ -632,9 +632,9 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
 /* Published checkpoints of other families, converted without loss (tests/models/families/README.md): several
  * residual streams, n-gram rows, attention over chosen blocks; norms after parts, a dense part next to
  * experts; latents of chosen positions; decays for each key channel, gates of heads, clamped activations;
- * compressed rows, experts of a table; streams with a doubly stochastic mix, an indexer of pooled keys; blocks
- * chosen for each key head, gates of heads with windows, values of another size than keys. The first ones have
- * all of these. */
+ * compressed rows, experts of a table; streams with a doubly stochastic mix, an indexer of pooled keys;
+ * blocks chosen for each key head, gates of heads with windows, values of another size than keys. The first
+ * ones have all of these. */
 static const char *const published[] = {
     "qw4-odd",   "gemma4-odd", "glm5-odd",      "kimilin-odd", "ling-flash",   "v4-odd",       "glm53f-odd",
     "m3-odd",    "step-plain", "mimo-odd",      "qw4-plain",   "dsv32",        "gemma4-plain", "glm5-plain",

@@ -1,6 +1,6 @@
 /* States of models of several kinds of layers, Qwen3.8-Flash-Next, Gemma 4, GLM-5, Kimi-Linear, Ling-3.0,
- * DeepSeek-V4, GLM-5.3-Flash, MiniMax-M3, Step-3.5 and MiMo-V2, on small published models, converted: chunks of any size, going back,
- * snapshots, batched decode, streamed experts. Their logits are test_golden.c's.
+ * DeepSeek-V4, GLM-5.3-Flash, MiniMax-M3, Step-3.5 and MiMo-V2, on small published models, converted: chunks
+ * of any size, going back, snapshots, batched decode, streamed experts. Their logits are test_golden.c's.
  *
  * suites: check asan */
 #include <setjmp.h>

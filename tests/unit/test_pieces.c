@@ -260,7 +260,7 @@ static void a_gguf_file_with_gemmas_merges_gives_the_ids_of_tokenizers(void **st
         lines[i] = texts[i];
     }
     gguf_writer_text(&w, "tokenizer.ggml.model", "gemma4");
-    /* As in files published with a wrong value: BOS is added all the same. */
+    /* Published files have this wrong value: BOS is added all the same. */
     gguf_writer_whole(&w, "tokenizer.ggml.bos_token_id", 2);
     gguf_writer_whole(&w, "tokenizer.ggml.add_bos_token", 0);
     gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, n);

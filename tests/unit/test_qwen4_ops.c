@@ -284,7 +284,12 @@ static void run_attend(struct lab *l, void *ctx, uint32_t first, uint32_t n)
 static void run_attention(struct lab *l, uint32_t chunk)
 {
     const struct kv_choice choice = {.ratio = 4, .budget = 5};
-    const struct indexer_shape index = {3, 20, ROTARY, choice, false, false, false, 1e-6f, KV_TYPE_F32, false};
+    const struct indexer_shape index = {.n_heads = 3,
+                                        .dim = 20,
+                                        .rotary_dim = ROTARY,
+                                        .choice = choice,
+                                        .eps = 1e-6f,
+                                        .kv_type = KV_TYPE_F32};
     const struct gqa_shape shape = {.n_heads = 4,
                                     .n_kv_heads = 2,
                                     .head_dim = 20,

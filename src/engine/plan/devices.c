@@ -178,8 +178,8 @@ static uint32_t boundary(const struct config *c, double wanted, uint32_t first, 
     return best;
 }
 
-/* Each boundary is at the rounded sum of the shares before it, or at the nearest layer from which on none uses
- * an indexer before it, with at least one layer on both of its sides. */
+/* Each boundary is at the rounded sum of the shares before it, or at the nearest layer from which on none
+ * uses an indexer before it, with at least one layer on both of its sides. */
 int devices_share_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
                          const struct config *c, struct expert_layers *out, struct moeflux_err *e)
 {

@@ -6,9 +6,9 @@
  *   pool:    each block b of `ratio` positions that ends in the chunk becomes a row,
  *              row_b = rope(rms(sum_j w_j * kv_j) * norm), turned as the block's first position is,
  *              w = softmax_j(gate_j + bias_j) for each channel by itself
- *            j runs over the block's positions, bias_j is that of the position in its block. If blocks overlap,
- *            a position has two vectors kv and two of gates; j runs over the first ones of the block before,
- *            then over the second ones of the block. The first block has no block before it.
+ *            j runs over the block's positions, bias_j is that of the position in its block. If blocks
+ *            overlap, a position has two vectors kv and two of gates; j runs over the first ones of the block
+ *            before, then over the second ones of the block. The first block has no block before it.
  *   attend:  o_h = rope^-1(sum_r softmax_r(scale q_h . row_r) row_r), turned back as the token's position is.
  *            r runs over the positions of the window, p > pos + t - window, and over the compressed rows of
  *            the finished blocks, (b + 1) ratio <= pos + t + 1: all, or those of an indexer's list. The
@@ -16,11 +16,12 @@
  *
  * Source: transformers' modeling_deepseek_v4.py.
  *
- * Rows of the window lie in the ring of windows, [positions][dim]. Compressed rows lie in blocks of the cache:
- * a cache block holds, at layer_off, the rows of the blocks that begin in it, [][dim].
- * State of pool, f32: for each of the sums in progress top, total, sum [3][dim], then the cosines and sines of
- * the block's first position [rope_dim]. The first sum is the block's, the second (overlapping blocks) that of
- * its first vectors, which the next block begins with. A total of zero means that the sum is empty. */
+ * Rows of the window lie in the ring of windows, [positions][dim]. Compressed rows lie in blocks of the
+ * cache: a cache block holds, at layer_off, the rows of the blocks that begin in it, [][dim].
+ * State of pool, f32: for each of the sums in progress top, total, sum [3][dim], then the cosines and sines
+ * of the block's first position [rope_dim]. The first sum is the block's, the second (overlapping blocks)
+ * that of its first vectors, which the next block begins with. A total of zero means that the sum is empty.
+ * */
 #ifndef MOEFLUX_OPS_COMPRESSED_COMPRESSED_H
 #define MOEFLUX_OPS_COMPRESSED_COMPRESSED_H
 
@@ -88,8 +89,8 @@ int compressed_open(struct compressed *op, struct exec *x, const struct compress
                     struct moeflux_err *e);
 /* Returns the floats of a state. */
 uint64_t compressed_state(const struct compressed_shape *s);
-/* A token's results do not depend on the other tokens of the calls. Buffers of floats are aligned to 16 bytes,
- * strides are multiples of 4. */
+/* A token's results do not depend on the other tokens of the calls. Buffers of floats are aligned to 16
+ * bytes, strides are multiples of 4. */
 void compressed_turn_run(const struct compressed *op, struct exec *x,
                          const struct compressed_turn_call *call);
 void compressed_pool_run(const struct compressed *op, struct exec *x,

@@ -3,8 +3,8 @@
 #include "base/mem.h"
 #include "ops/compressed/compressed.h"
 
-/* ROW_GROUP: lanes of compressed/turn.comp and pool.comp. ATTEND_GROUP: lanes of attend.comp. LANE_UNITS: groups
- * of four channels of a lane, of queries and of sums, that leave registers for a second head. */
+/* ROW_GROUP: lanes of compressed/turn.comp and pool.comp. ATTEND_GROUP: lanes of attend.comp. LANE_UNITS:
+ * groups of four channels of a lane, of queries and of sums, that leave registers for a second head. */
 enum { ROW_GROUP = 128, ATTEND_GROUP = 256, LANE_UNITS = 4 };
 /* The constant of attend.comp after those of kv_cache.h. */
 enum { HEADS_SPEC = KV_N_SPEC, ATTEND_N_SPEC };

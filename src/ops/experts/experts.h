@@ -47,7 +47,7 @@ struct experts_shape {
     bool chooses;        /* up may be asked to choose with a softmax router; norm_topk: that router's norm */
     bool norm_topk;
     bool drops;                  /* idx may be NO_EXPERT; never with `chooses` */
-    bool biased;                 /* for layers without a shared expert */
+    bool biased;                 /* never with a shared expert */
     float gating, shared_gating; /* gating.h */
 };
 

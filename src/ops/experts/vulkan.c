@@ -142,8 +142,8 @@ static uint32_t whole_steps(const struct exec_caps *c, const struct experts_shap
 }
 
 /* Returns whether kernels/experts/decode_down_long.comp takes the shape: two slots' activations need at most
- * half of shared memory, and at most a quarter of the lanes' steps have no piece. Rows of one step have to fill
- * it: others take as long in passes. (H100: 5,120 x 1,536 in 31 us instead of 75.) */
+ * half of shared memory, and at most a quarter of the lanes' steps have no piece. Rows of one step have to
+ * fill it: others take as long in passes. (H100: 5,120 x 1,536 in 31 us instead of 75.) */
 static bool can_go_long(const struct exec_caps *c, const struct experts_shape *s)
 {
     uint64_t bytes = 2 * (uint64_t)s->inner * sizeof(float);

@@ -18,9 +18,9 @@
  * RoPE turns the pairs (i, i + rotary_dim / 2), or (2i, 2i + 1) (interleaved), of the first rotary_dim
  * channels. Rows are stored in blocks of the cache: a cache block holds, at layer_off, the rows of the index
  * blocks that begin in it, [][dim].
- * Window, unless rows are of single positions: f32 [ratio - 1][indexer_width], the last ratio - 1 tokens' keys
- * as they are projected, each with its cosines and sines, or its gates, oldest first. It is read from one
- * buffer and written to another. */
+ * Window, unless rows are of single positions: f32 [ratio - 1][indexer_width], the last ratio - 1 tokens'
+ * keys as they are projected, each with its cosines and sines, or its gates, oldest first. It is read from
+ * one buffer and written to another. */
 #ifndef MOEFLUX_OPS_INDEXER_INDEXER_H
 #define MOEFLUX_OPS_INDEXER_INDEXER_H
 
@@ -70,8 +70,8 @@ struct indexer_call {
     uint32_t n, pos, stride, key_stride, layer_off, weight_stride;
 };
 
-/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, rotary_dim is odd or more than dim, the ratio
- * or the budget is not one that lists hold, rows are q8_0, or the device cannot have so many heads. */
+/* Opens the operation. ERR_UNSUPPORTED: dim is not a multiple of 4, rotary_dim is odd or more than dim, the
+ * ratio or the budget is not one that lists hold, rows are q8_0, or the device cannot have so many heads. */
 int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape *shape,
                  struct moeflux_err *e);
 /* Returns the bytes of the rows in a block of the cache. */
