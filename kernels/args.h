@@ -352,7 +352,7 @@ struct experts_prefill_up_args {
     U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
     F32 eps;
     U32 stride, gate_at; /* gate_at 0: no gate */
-    F32 gating;           /* see ops/gating.h */
+    F32 gating;          /* see ops/gating.h */
 };
 ARGS_SIZE(experts_prefill_up_args, 128);
 
@@ -379,7 +379,7 @@ struct experts_prefill_mix_args {
     U32 is_gated;            /* 1: the logit before the rows gives the shared expert's weight */
     U32 slots;               /* parts of a token */
     U32 from_slot, end_slot; /* the parts that are added up; part top_k is the shared expert's */
-    F32 gating;               /* see ops/gating.h; that of shared_act */
+    F32 gating;              /* see ops/gating.h; that of shared_act */
 };
 ARGS_SIZE(experts_prefill_mix_args, 88);
 

@@ -12,10 +12,10 @@
 #include "vulkan/pipeline.h"
 
 static const char *const kernels[] = {
-    "linear_prefill_coop",          "linear_prefill_fragcoop",          "linear_prefill_extcoop",
-    "experts_prefill_up_coop",      "experts_prefill_up_fragcoop",      "experts_prefill_up_extcoop",
-    "experts_prefill_down_coop",    "experts_prefill_down_fragcoop",    "experts_prefill_down_extcoop",
-    "attention_prefill_coop",       "attention_wide_scores_coop",     "attention_wide_scores_fragcoop",
+    "linear_prefill_coop",        "linear_prefill_fragcoop",        "linear_prefill_extcoop",
+    "experts_prefill_up_coop",    "experts_prefill_up_fragcoop",    "experts_prefill_up_extcoop",
+    "experts_prefill_down_coop",  "experts_prefill_down_fragcoop",  "experts_prefill_down_extcoop",
+    "attention_prefill_coop",     "attention_wide_scores_coop",     "attention_wide_scores_fragcoop",
     "attention_wide_values_coop", "attention_wide_values_fragcoop", "matrices_probe_coop"};
 enum { N_KERNELS = sizeof kernels / sizeof *kernels, HEADER = 5, NO_USE = 3 };
 /* SPIR-V's numbers. */

@@ -67,7 +67,7 @@ static void read_heads(struct json_view *v, const struct mixers *m)
         json_view_u32_or(v, "swa_num_key_value_heads", 2 * full->n_kv_heads, 1, CONFIG_MAX_HEADS);
     near->head_dim = json_view_u32_or(v, "swa_head_dim", full->head_dim, 1, CONFIG_MAX_HEAD_DIM);
     near->value_dim = json_view_u32_or(v, "swa_v_head_dim", full->value_dim, 1, CONFIG_MAX_HEAD_DIM);
-    /* A window counts the token itself, as in the publisher's code. */
+    /* A window counts the token itself, as in mlx-lm and llama.cpp. */
     const char *window = json_view_get(v, "sliding_window_size") ? "sliding_window_size" : "sliding_window";
     near->window = json_view_u32(v, window, 1, UINT32_MAX);
     for (int i = 0; v->rc == 0 && i < 2; i++) {
