@@ -84,7 +84,7 @@ static uint64_t cache_bytes(const struct kt_rows *r)
 struct test_buffer *kt_cache(struct kernel_test *l, const struct kt_rows *r)
 {
     float *row = mem_new(size_max(r->dim, r->value_dim), sizeof *row, &l->err);
-    uint8_t *all = mem_new(cache_bytes(r), 1, &l->err), *to = all + r->off;
+    uint8_t *all = mem_new(cache_bytes(r), 1, &l->err), *to = all ? all + r->off : NULL;
     for (uint64_t i = 0; row && all && i < r->n + r->n_values; i++) {
         uint32_t dim = i < r->n ? r->dim : r->value_dim;
         random_row(l, r->type, dim, row);
