@@ -73,12 +73,12 @@ void index_stores(const struct index_config *x, uint64_t off, enum kv_type type,
         return;
     index_rows(x, off, type, out);
     if (x->ratio > 1 && !x->by_head)
-        arch_add_store(out,
-                       &(struct arch_store){.kind = ARCH_FIXED,
-                                            .type = KV_TYPE_F32,
-                                            .width = (uint64_t)(x->ratio - 1) * x->dim +
-                                                     (x->ratio - 1) * (x->pooled ? x->dim : x->rotary_dim),
-                                            .copies = 2});
+        arch_add_store(out, &(struct arch_store){.kind = ARCH_FIXED,
+                                                 .type = KV_TYPE_F32,
+                                                 .width = (uint64_t)(x->ratio - 1) * x->dim +
+                                                          (uint64_t)(x->ratio - 1) *
+                                                              (x->pooled ? x->dim : x->rotary_dim),
+                                                 .copies = 2});
 }
 
 int index_open(struct index_part *out, const struct part_room *room, enum part_kind kind,

@@ -262,7 +262,7 @@ static void choose(const struct latent *d, const struct part_call *call, uint64_
                                      .weight_stride = in_stride(d->config),
                                      .k_norm = y->index_norm,
                                      .k_bias = y->index_norm + x->dim * sizeof(float),
-                                     .pool_bias = y->index_norm + 2 * x->dim * sizeof(float),
+                                     .pool_bias = y->index_norm + 2 * (uint64_t)x->dim * sizeof(float),
                                      .stores = call->stores + n_row_stores(d->config, d->room->kv_type)});
 }
 

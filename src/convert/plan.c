@@ -269,7 +269,7 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
 
 static int plan_vector(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
 {
-    const struct tensor *t;
+    const struct tensor *t = NULL;
     int rc = (s->is_ids ? model_dir_ids : model_dir_vector)(&p->src, s->name, s->cols, &t, e);
     if (rc < 0)
         return rc;

@@ -125,7 +125,7 @@ int model_dir_read_ids(const struct model_dir *m, const struct tensor *t, uint32
         memcpy(&id, (const uint8_t *)dst + i * sizeof id, sizeof id);
         dst[i] = id >= 0 && id < UINT32_MAX ? (uint32_t)id : UINT32_MAX;
     }
-    for (uint64_t i = 0; rc == 0 && i < n; i += row) {
+    for (uint64_t i = 0; rc == 0 && row > 0 && i < n; i += row) {
         uint32_t wrong = find_wrong(dst + i, row, n_experts);
         if (wrong < row)
             rc =

@@ -139,9 +139,9 @@ static void share(float *m, uint32_t n, uint32_t step, float floor)
 {
     float sum = 0;
     for (uint32_t i = 0; i < n; i++)
-        sum += m[i * step];
+        sum += m[(size_t)i * step];
     for (uint32_t i = 0; i < n; i++)
-        m[i * step] /= sum + floor;
+        m[(size_t)i * step] /= sum + floor;
 }
 
 /* Makes logits [n][n] a doubly stochastic matrix. */
@@ -150,7 +150,7 @@ static void sinkhorn(const struct job *j, float *m)
     uint32_t n = j->shape->n_streams;
     float floor = j->shape->floor;
     for (uint32_t i = 0; i < n; i++) {
-        float *row = m + i * n, top = row[0];
+        float *row = m + (size_t)i * n, top = row[0];
         for (uint32_t k = 1; k < n; k++)
             top = fmaxf(top, row[k]);
         j->loops->exp_below(row, n, top, row);
@@ -160,7 +160,7 @@ static void sinkhorn(const struct job *j, float *m)
     }
     for (uint32_t turn = 0; turn < j->shape->iterations; turn++) {
         for (uint32_t i = 0; turn > 0 && i < n; i++)
-            share(m + i * n, n, 1, floor);
+            share(m + (size_t)i * n, n, 1, floor);
         for (uint32_t k = 0; k < n; k++)
             share(m + k, n, n, floor);
     }

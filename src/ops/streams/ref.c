@@ -91,9 +91,9 @@ static void ref_share(double *m, uint32_t n, uint32_t step, double floor)
 {
     double sum = floor;
     for (uint32_t i = 0; i < n; i++)
-        sum += m[i * step];
+        sum += m[(size_t)i * step];
     for (uint32_t i = 0; i < n; i++)
-        m[i * step] /= sum;
+        m[(size_t)i * step] /= sum;
 }
 
 /* Makes logits [n][n] a doubly stochastic matrix. */
