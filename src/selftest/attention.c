@@ -117,8 +117,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                                       .stride = stride,
                                       .layer_off = LAYER_OFF,
                                       .use_f16 = use_f16};
-        /* Runs twice: the second run uses what the first one left. The reference keeps nothing and runs once.
-         * */
+        /* Runs twice: the second run uses what the first one left. The reference keeps nothing and runs once. */
         for (int i = 0; i < (s == KT_REFERENCE ? 1 : 2) && !l->err.code; i++) {
             exec_begin(l->side[s]);
             gqa_run(&op, l->side[s], &call);
@@ -129,7 +128,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
     }
     static const char *const norms[] = {", without norms", "", ", one norm"};
     static const char *const caches[] = {"", ", f16 cache", ", q8_0 cache"};
-    char text[192], window[80];
+    char text[256], window[80];
     describe_positions(c, window, sizeof window);
     snprintf(text, sizeof text, "%u/%u heads of %u, rotary %u%s%s%s%s%s%s, %u + %u positions%s%s%s",
              c->n_heads, c->n_kv_heads, c->head_dim, c->rotary_dim, c->gated ? "" : ", ungated",

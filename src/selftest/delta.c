@@ -29,8 +29,8 @@ struct bench {
         *scratch, *squares;
 };
 
-/* Makes n rows of `stride` numbers: channels before the convolution, then, in longer rows, a token's gates.
- * */
+/* Makes n rows of `stride` numbers: channels before the convolution, then, in
+ * longer rows, a token's gates. */
 static struct test_buffer *make_rows(struct kernel_test *l, const struct delta_shape *c, enum kind kind,
                                      uint32_t n, const struct bench *b, uint32_t stride, const float *base)
 {

@@ -33,8 +33,8 @@ struct kt_result {
     uint64_t n_bytes;
 };
 
-/* State shared by the threads of one self-test. Each visits all cases and computes those that it takes first.
- * */
+/* State shared by the threads of one self-test. Each visits all cases and computes
+ * those that it takes first. */
 struct kt_share {
     pthread_mutex_t lock; /* guards the caller's functions */
     atomic_uchar *taken;  /* [n_cases] */
@@ -143,8 +143,8 @@ void kt_forget(struct kernel_test *l);
 #define KT_F16_BOUND     2e-3
 /* Returns the bound of a product for n tokens whose inputs are rounded to float16 from `from` tokens on. */
 double kt_product_bound(const struct kernel_test *l, uint32_t n, uint32_t from);
-/* Returns whether the device has several kernels for an operation, so that a case can choose. Hosts do not.
- * */
+/* Returns whether the device has several kernels for an operation, so that a case
+ * can choose. Hosts do not. */
 bool kt_has_kernels(const struct kernel_test *l);
 /* Every kind of format, and unusual groups and scales. The first KT_N_KINDS differ in their codes, the others
  * in groups and scales only. */

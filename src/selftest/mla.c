@@ -10,8 +10,8 @@
 #include "ops/head_gate.h"
 #include "ops/swiglu.h"
 
-/* Products of up to 512 terms, scores, products again. From 32 tokens on the products may go through float16.
- * */
+/* Products of up to 512 terms, scores, products again. From 32 tokens on the
+ * products may go through float16. */
 static const double PREP_BOUND = 2e-6, ATTENTION_BOUND = 1e-5, F16_BOUND = 4e-3;
 /* The rows of the cache by their type, as in attention.c; a number of q8_0 may have either of two codes,
  * and with the same codes results are as exact as with float32. */

@@ -89,32 +89,32 @@ static void router_case_with_shares(struct kernel_test *l, const struct router_s
 void selftest_softmax_cases(struct kernel_test *l)
 {
     static const struct router_shape softmax[] = {
-        {1, 1, true, false, 0, 0, 0, 0, false, 0},    {12, 3, true, false, 0, 0, 0, 0, false, 0},
-        {32, 4, false, false, 0, 0, 0, 0, false, 0},  {256, 8, true, false, 0, 0, 0, 0, false, 0},
-        {512, 10, true, false, 0, 0, 0, 0, false, 0}, {40, 16, true, false, 0, 0, 0, 0, false, 0},
+        {1, 1, true, false, false, 0, 0, 0, 0, 0},    {12, 3, true, false, false, 0, 0, 0, 0, 0},
+        {32, 4, false, false, false, 0, 0, 0, 0, 0},  {256, 8, true, false, false, 0, 0, 0, 0, 0},
+        {512, 10, true, false, false, 0, 0, 0, 0, 0}, {40, 16, true, false, false, 0, 0, 0, 0, 0},
     };
     for (size_t i = 0; i < sizeof softmax / sizeof *softmax; i++) {
         l->is_rest = softmax[i].n_experts == 256;
         router_case_with_shares(l, &softmax[i], 0);
     }
     l->is_rest = false;
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0, false, 0},
+    router_case(l, &(struct router_shape){70, 16, true, false, false, 0, 0, 0, 0, 0},
                 (struct router_inputs){.ties = true});
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f, false, 0},
+    router_case(l, &(struct router_shape){70, 16, true, false, false, 0, 0, 0, 0.5f, 0},
                 (struct router_inputs){.ties = true});
-    router_case(l, &(struct router_shape){128, 8, true, false, 0, 0, 0, 0, false, 0},
+    router_case(l, &(struct router_shape){128, 8, true, false, false, 0, 0, 0, 0, 0},
                 (struct router_inputs){.factors = true});
-    router_case(l, &(struct router_shape){70, 16, true, false, 0, 0, 0, 0.5f, false, 0},
+    router_case(l, &(struct router_shape){70, 16, true, false, false, 0, 0, 0, 0.5f, 0},
                 (struct router_inputs){.factors = true});
 }
 
 static void softplus_cases(struct kernel_test *l)
 {
     static const struct router_shape shapes[] = {
-        {256, 6, true, true, 1, 1, 1.5f, 0, true, 6},
-        {60, 5, false, true, 1, 1, 2, 0, true, 9},
-        {60, 33, true, true, 1, 1, 1, 0.5f, true, 60},
-        {256, 6, true, true, 1, 1, 1.5f, 0, false, 6},
+        {256, 6, true, true, true, 1, 1, 1.5f, 0, 6},
+        {60, 5, false, true, true, 1, 1, 2, 0, 9},
+        {60, 33, true, true, true, 1, 1, 1, 0.5f, 60},
+        {256, 6, true, true, false, 1, 1, 1.5f, 0, 6},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         router_case(l, &shapes[i], (struct router_inputs){.lowest_bias = -0.5f});
@@ -128,11 +128,11 @@ static void softplus_cases(struct kernel_test *l)
 void selftest_sigmoid_cases(struct kernel_test *l)
 {
     static const struct router_shape shapes[] = {
-        {1, 1, true, true, 1, 1, 1.0f, 0, false, 0},     {16, 4, true, true, 4, 2, 2.5f, 0, false, 0},
-        {256, 8, true, true, 8, 4, 2.5f, 0, false, 0},   {256, 8, false, true, 8, 4, 16.0f, 0, false, 0},
-        {160, 6, false, true, 1, 1, 1.0f, 0, false, 0},  {42, 5, true, true, 7, 3, 0.5f, 0, false, 0},
-        {70, 33, true, true, 2, 1, 2.5f, 0, false, 0},   {384, 8, true, true, 1, 1, 2.8f, 0, false, 0},
-        {300, 6, true, true, 150, 3, 1.0f, 0, false, 0},
+        {1, 1, true, true, false, 1, 1, 1.0f, 0, 0},     {16, 4, true, true, false, 4, 2, 2.5f, 0, 0},
+        {256, 8, true, true, false, 8, 4, 2.5f, 0, 0},   {256, 8, false, true, false, 8, 4, 16.0f, 0, 0},
+        {160, 6, false, true, false, 1, 1, 1.0f, 0, 0},  {42, 5, true, true, false, 7, 3, 0.5f, 0, 0},
+        {70, 33, true, true, false, 2, 1, 2.5f, 0, 0},   {384, 8, true, true, false, 1, 1, 2.8f, 0, 0},
+        {300, 6, true, true, false, 150, 3, 1.0f, 0, 0},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (int negative = 0; negative < 2; negative++) {
@@ -140,11 +140,11 @@ void selftest_sigmoid_cases(struct kernel_test *l)
             router_case_with_shares(l, &shapes[i], negative ? -2.5f : -0.5f);
         }
     l->is_rest = false;
-    router_case(l, &(struct router_shape){256, 8, true, true, 8, 4, 2.5f, 0, false, 0},
+    router_case(l, &(struct router_shape){256, 8, true, true, false, 8, 4, 2.5f, 0, 0},
                 (struct router_inputs){.ties = true});
-    router_case(l, &(struct router_shape){60, 16, false, true, 6, 2, 1.0f, 0, false, 0},
+    router_case(l, &(struct router_shape){60, 16, false, true, false, 6, 2, 1.0f, 0, 0},
                 (struct router_inputs){.ties = true});
-    router_case(l, &(struct router_shape){60, 16, true, true, 6, 2, 1.0f, 0.25f, false, 0},
+    router_case(l, &(struct router_shape){60, 16, true, true, false, 6, 2, 1.0f, 0.25f, 0},
                 (struct router_inputs){.ties = true});
     softplus_cases(l);
 }

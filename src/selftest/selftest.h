@@ -34,8 +34,8 @@ struct selftest {
     void (*row)(void *ctx, const struct selftest_row *row);
     /* Called at the end, once for each kernel that the device ran, with its name and variant. May be NULL. */
     void (*ran)(void *ctx, const char *kernel, uint64_t times);
-    /* Called before each case on a Vulkan device: its number, from 1, and the number of cases. May be NULL.
-     * */
+    /* Called before each case on a Vulkan device: its number, from 1, and the
+     * number of cases. May be NULL. */
     void (*progress)(void *ctx, uint32_t case_number, uint32_t n_cases);
     void *ctx;
     enum selftest_grid grid;

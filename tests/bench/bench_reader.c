@@ -162,8 +162,8 @@ static double fio_round(struct bench *b, enum reader_mode mode, bool ring)
 
 /* --- the table --- */
 
-/* Pages that are mapped cannot be dropped: each cold round has a reader of its own, warm ones go on with r.
- * */
+/* Pages that are mapped cannot be dropped: each cold round has a reader of its own,
+ * warm ones go on with r. */
 static double reader_round(struct bench *b, enum reader_mode mode, struct reader *r,
                            struct reader_stats *stats)
 {
@@ -178,8 +178,8 @@ static double reader_round(struct bench *b, enum reader_mode mode, struct reader
     return rate;
 }
 
-/* The ratio is the median of the rounds' own: a neighbour who takes the disk for a while takes it from both.
- * */
+/* The ratio is the median of the rounds' own: a neighbour who takes the disk for a
+ * while takes it from both. */
 static void print_ratio(double *ours, double *theirs, uint32_t n)
 {
     double ratios[MAX_ROUNDS] = {0};

@@ -151,8 +151,8 @@ static double read_experts(struct bench *b, struct reader *r, uint32_t n)
 
 /* ---- the table ---- */
 
-/* Returns options with so much memory that `percent` of the experts have slots, after the checkpoints' part.
- * */
+/* Returns options with so much memory that `percent` of the experts have slots,
+ * after the checkpoints' part. */
 static struct moeflux_options options_of(const struct bench *b, uint32_t percent, int mode)
 {
     uint64_t slot = size_round_up(b->needs.one_expert_bytes, PAGE);

@@ -1,5 +1,5 @@
-/* cpu_probe.h - the limits of a processor with each instruction set: a plain read of memory, multiply-adds.
- * */
+/* cpu_probe.h - the limits of a processor with each instruction set: a plain read
+ * of memory, multiply-adds. */
 #ifndef MOEFLUX_TESTS_CPU_PROBE_H
 #define MOEFLUX_TESTS_CPU_PROBE_H
 

@@ -32,8 +32,8 @@ void gguf_writer_tensor(struct gguf_writer *w, const char *name, uint32_t type, 
 void gguf_writer_bytes(struct gguf_writer *w, const char *name, uint32_t type, uint64_t cols, uint64_t rows,
                        uint64_t depth, const void *bytes);
 
-/* Values and tensors of a Qwen3-MoE of one layer with 2 experts: hidden and inner columns, experts of `type`.
- * */
+/* Values and tensors of a Qwen3-MoE of one layer with 2 experts: hidden and inner
+ * columns, experts of `type`. */
 void gguf_writer_values(struct gguf_writer *w, uint32_t hidden, uint32_t inner);
 void gguf_writer_model(struct gguf_writer *w, uint32_t hidden, uint32_t inner, uint32_t type);
 

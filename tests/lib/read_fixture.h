@@ -19,8 +19,8 @@ struct fixture {
 void open_packed(struct fixture *f, const char *src);
 void close_packed(struct fixture *f);
 
-/* Makes requests for experts 0 to n - 1 of layer 0, each with poisoned memory of its own, aligned to a page.
- * */
+/* Makes requests for experts 0 to n - 1 of layer 0, each with poisoned memory of
+ * its own, aligned to a page. */
 struct read_request *new_requests(const struct model_dir *m, uint32_t n);
 void free_requests(struct read_request *q, uint32_t n);
 /* The request has brought the bytes of its expert. */
@@ -30,8 +30,8 @@ struct reader *open_reader(const struct model_dir *m, const struct reader_option
 /* Reads experts [0, n) of a layer at once and compares them. */
 void read_and_compare(struct reader *r, const struct model_dir *m, uint32_t layer, uint32_t n);
 
-/* Whether the mode can be had for a model: io_uring may be forbidden, a disk may have blocks of 4096 bytes.
- * */
+/* Whether the mode can be had for a model: io_uring may be forbidden, a disk may
+ * have blocks of 4096 bytes. */
 bool can_open(const struct model_dir *m, enum reader_mode mode);
 /* The modes that a model can be read by here. */
 struct mode_list {

@@ -100,8 +100,8 @@ static void eval_alone(struct group *g, uint32_t i, uint32_t round)
              &e);
 }
 
-/* All sequences except the r-th take part in round r, so that the neighbours differ; all of them in round 0.
- * */
+/* All sequences except the r-th take part in round r, so that the neighbours
+ * differ; all of them in round 0. */
 static void eval_batched(struct group *g, uint32_t round)
 {
     struct moeflux_err e = {0};

@@ -72,8 +72,8 @@ static struct bounds bounds_of(const struct moeflux_model *m, const char *golden
     return (struct bounds){2e-2, 2e-3, 0.99999};
 }
 
-/* How much of a golden file is compared. The first case's continuation is followed to its end in any event.
- * */
+/* How much of a golden file is compared. The first case's continuation is followed
+ * to its end in any event. */
 struct extent {
     uint64_t most_tokens; /* longest prompt; longer ones are left out */
     uint64_t most_greedy; /* tokens of the other cases' continuations */

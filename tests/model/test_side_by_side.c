@@ -190,8 +190,8 @@ static struct {
 } work_seen = {.lock = PTHREAD_MUTEX_INITIALIZER, .met = PTHREAD_COND_INITIALIZER};
 
 /* Until the first overlap a device after the first holds its work back for a while, so that another thread
- * reaches the first one even on a slow machine. After a few waits in vain it stops. The caller has the lock.
- * */
+ * reaches the first one even on a slow machine. After a few waits in vain it stops.
+ * The caller has the lock. */
 static void await_another(void)
 {
     enum { PATIENCE = 4 };

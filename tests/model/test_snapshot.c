@@ -114,8 +114,8 @@ static const float *layer_of(const uint8_t *file, uint32_t layer, uint32_t n)
     return (const float *)(const void *)(file + off);
 }
 
-/* Rows stand in the order of positions, and the window's oldest first: a longer sequence appends and shifts.
- * */
+/* Rows stand in the order of positions, and the window's oldest first: a longer
+ * sequence appends and shifts. */
 static void a_longer_state_continues_a_shorter_one(void **state)
 {
     (void)state;

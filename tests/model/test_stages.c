@@ -587,8 +587,8 @@ static void stop_everywhere(const struct setup *u)
         assert_memory_equal(want, have, q.vocab * sizeof *want);
     }
     assert_true(n_stopped > 4 && n_between > 0);
-    /* States have changed places, those of a model without any as well as others: each is one that was made.
-     * */
+    /* States have changed places, those of a model without any as well as others:
+     * each is one that was made. */
     for (uint32_t i = 0; i < q.m->n_stages; i++)
         assert_true(q.s->on[i].recurrent.address && q.s->on[i].recurrent_next.address);
     free(want);

@@ -63,8 +63,8 @@ static void mutated_manifests_are_answered(void **state)
         json_decref(root);
         tensor_list_free(&l);
     }
-    /* Mutations that keep the manifest valid exist; without them the fuzzer would not get past the JSON.
-     * */
+    /* Mutations that keep the manifest valid exist; without them the fuzzer would
+     * not get past the JSON. */
     assert_true(n_good > ROUNDS / 100 && n_good < ROUNDS);
     tmp_tree_remove(dir);
 }

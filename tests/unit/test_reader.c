@@ -107,8 +107,8 @@ static void every_mode_brings_the_same_bytes(void **state)
 
 static atomic_int page_cache_errno; /* 0: it has everything */
 
-/* Replaces the system's, with its header's names: a read that must not wait brings everything, or fails.
- * */
+/* Replaces the system's, with its header's names: a read that must not wait brings
+ * everything, or fails. */
 ssize_t preadv2(int fp, const struct iovec *iovec, int count, off_t offset, int flags)
 {
     if ((flags & RWF_NOWAIT) && page_cache_errno) {
@@ -655,8 +655,7 @@ static bool reads_right(const struct model_dir *m, const struct reader_options *
     return says;
 }
 
-/* Runs in a process that may not use io_uring. Returns 0, or the number of the first fault.
- * */
+/* Runs in a process that may not use io_uring. Returns 0, or the number of the first fault. */
 /* packed: NULL when direct reads do not work here. */
 static int live_without_io_uring(const struct model_dir *plain, const struct model_dir *packed, int number)
 {

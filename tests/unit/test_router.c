@@ -78,8 +78,8 @@ static void check_on(struct exec *x, const struct example *c)
                      c->idx[i], (double)c->weights[i]);
 }
 
-/* Puts a NaN of either sign, or an infinity that softmax subtracts from itself, in each place of the logits.
- * */
+/* Puts a NaN of either sign, or an infinity that softmax subtracts from itself, in
+ * each place of the logits. */
 static void check_nans_on(struct exec *x, const struct router_shape *shape)
 {
     const float broken[] = {copysignf(NAN, 1), copysignf(NAN, -1), INFINITY}, bias[MAX_EXPERTS] = {0};
@@ -120,9 +120,9 @@ static void a_nan_among_the_logits_reaches_every_weight(void **state)
 {
     (void)state;
     static const struct router_shape shapes[] = {
-        {5, 2, true, false, 0, 0, 0, 0, false, 0},    {9, 3, false, false, 0, 0, 0, 0, false, 0},
-        {8, 3, true, true, 4, 2, 1.5f, 0, false, 0},  {8, 1, false, true, 1, 1, 1.0f, 0, false, 0},
-        {9, 3, true, false, 0, 0, 0, 0.5f, false, 0}, {8, 3, true, true, 4, 2, 1.5f, 0.5f, false, 0},
+        {5, 2, true, false, false, 0, 0, 0, 0, 0},    {9, 3, false, false, false, 0, 0, 0, 0, 0},
+        {8, 3, true, true, false, 4, 2, 1.5f, 0, 0},  {8, 1, false, true, false, 1, 1, 1.0f, 0, 0},
+        {9, 3, true, false, false, 0, 0, 0, 0.5f, 0}, {8, 3, true, true, false, 4, 2, 1.5f, 0.5f, 0},
     };
     for (int i = 0; i < 3; i++) {
         struct exec *x = open_device(i);
@@ -136,7 +136,7 @@ static void a_nan_among_the_logits_reaches_every_weight(void **state)
 static void negative_scores_of_the_choice_beat_groups_that_left(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {6, 2, true, true, 3, 1, 1.0f, 0, false, 0},
+    check_example(&(struct example){.shape = {6, 2, true, true, false, 3, 1, 1.0f, 0, 0},
                                     .scores = {0.5f, 0.5f, 0.8f, 0.2f, 0.5f, 0.5f},
                                     .bias = {-3, -3, -1, -1, -3, -3},
                                     .idx = {2, 3},
@@ -146,7 +146,7 @@ static void negative_scores_of_the_choice_beat_groups_that_left(void **state)
 static void the_bias_chooses_but_does_not_weigh(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {4, 2, true, true, 1, 1, 2.5f, 0, false, 0},
+    check_example(&(struct example){.shape = {4, 2, true, true, false, 1, 1, 2.5f, 0, 0},
                                     .scores = {0.9f, 0.1f, 0.3f, 0.6f},
                                     .bias = {0, 2, 1, 0},
                                     .idx = {1, 2},
@@ -157,7 +157,7 @@ static void the_bias_chooses_but_does_not_weigh(void **state)
 static void a_group_is_as_good_as_its_two_best(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {6, 2, false, true, 2, 1, 1.0f, 0, false, 0},
+    check_example(&(struct example){.shape = {6, 2, false, true, false, 2, 1, 1.0f, 0, 0},
                                     .scores = {0.9f, 0.1f, 0.1f, 0.6f, 0.2f, 0.7f},
                                     .idx = {5, 3},
                                     .weights = {0.7f, 0.6f}});
@@ -166,7 +166,7 @@ static void a_group_is_as_good_as_its_two_best(void **state)
 static void ties_go_to_the_lower_group_and_expert(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {8, 3, true, true, 4, 2, 1.5f, 0, false, 0},
+    check_example(&(struct example){.shape = {8, 3, true, true, false, 4, 2, 1.5f, 0, 0},
                                     .scores = {0.25f, 0.25f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f},
                                     .idx = {2, 3, 4},
                                     .weights = {0.5f, 0.5f, 0.5f}});
@@ -175,7 +175,7 @@ static void ties_go_to_the_lower_group_and_expert(void **state)
 static void weights_may_stay_scores(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {4, 3, false, true, 1, 1, 2.0f, 0, false, 0},
+    check_example(&(struct example){.shape = {4, 3, false, true, false, 1, 1, 2.0f, 0, 0},
                                     .scores = {0.1f, 0.4f, 0.3f, 0.2f},
                                     .idx = {1, 2, 3},
                                     .weights = {0.8f, 0.6f, 0.4f}});
@@ -185,7 +185,7 @@ static void weights_may_stay_scores(void **state)
 static void as_many_as_there_are_can_be_chosen(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {8, 4, false, true, 4, 2, 1.0f, 0, false, 0},
+    check_example(&(struct example){.shape = {8, 4, false, true, false, 4, 2, 1.0f, 0, 0},
                                     .scores = {0.1f, 0.2f, 0.9f, 0.3f, 0.4f, 0.3f, 0.7f, 0.8f},
                                     .idx = {2, 7, 6, 3},
                                     .weights = {0.9f, 0.8f, 0.7f, 0.3f}});
@@ -195,7 +195,7 @@ static void as_many_as_there_are_can_be_chosen(void **state)
 static void a_share_takes_the_fewest_that_carry_it(void **state)
 {
     (void)state;
-    struct example c = {.shape = {5, 3, true, false, 0, 0, 0, 0.5f, false, 0},
+    struct example c = {.shape = {5, 3, true, false, false, 0, 0, 0, 0.5f, 0},
                         .scores = {0.5f, 2.0f / 3, 0.1f, 0.8f, 0.75f},
                         .idx = {3, 4, NO_EXPERT},
                         .weights = {4.0f / 7, 3.0f / 7, 0}};
@@ -213,7 +213,7 @@ static void a_share_takes_the_fewest_that_carry_it(void **state)
 static void a_share_leaves_probabilities_as_they_are(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {4, 3, false, false, 0, 0, 0, 0.7f, false, 0},
+    check_example(&(struct example){.shape = {4, 3, false, false, false, 0, 0, 0, 0.7f, 0},
                                     .scores = {0.5f, 2.0f / 3, 0.8f, 0.75f},
                                     .idx = {2, 3, NO_EXPERT},
                                     .weights = {0.4f, 0.3f, 0}});
@@ -223,7 +223,7 @@ static void a_share_leaves_probabilities_as_they_are(void **state)
 static void a_share_goes_by_weights_and_keeps_the_order_of_the_choice(void **state)
 {
     (void)state;
-    struct example c = {.shape = {4, 3, true, true, 1, 1, 2.0f, 0.8f, false, 0},
+    struct example c = {.shape = {4, 3, true, true, false, 1, 1, 2.0f, 0.8f, 0},
                         .scores = {0.9f, 0.1f, 0.3f, 0.6f},
                         .bias = {0, 2, 1, 0},
                         .idx = {2, 0, NO_EXPERT},
@@ -240,7 +240,7 @@ static void a_share_goes_by_weights_and_keeps_the_order_of_the_choice(void **sta
 static void of_equal_weights_a_share_takes_the_first(void **state)
 {
     (void)state;
-    check_example(&(struct example){.shape = {8, 4, true, true, 4, 2, 1.0f, 0.5f, false, 0},
+    check_example(&(struct example){.shape = {8, 4, true, true, false, 4, 2, 1.0f, 0.5f, 0},
                                     .scores = {0.25f, 0.25f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f, 0.5f},
                                     .idx = {2, 3, NO_EXPERT, NO_EXPERT},
                                     .weights = {0.5f, 0.5f, 0, 0}});
@@ -357,9 +357,9 @@ static void experts_choose_as_the_router_does_bit_by_bit(void **state)
 {
     (void)state;
     enum { MOST = 300, KINDS = 7, ROUNDS = 4 };
-    static const struct router_shape shapes[] = {{5, 2, true, false, 0, 0, 0, 0, false, 0},
-                                                 {256, 8, true, false, 0, 0, 0, 0, false, 0},
-                                                 {MOST, 10, false, false, 0, 0, 0, 0, false, 0}};
+    static const struct router_shape shapes[] = {{5, 2, true, false, false, 0, 0, 0, 0, 0},
+                                                 {256, 8, true, false, false, 0, 0, 0, 0, 0},
+                                                 {MOST, 10, false, false, false, 0, 0, 0, 0, 0}};
     for (int i = 0; i < 3; i++) {
         struct exec *x = open_device(i);
         for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++) {
@@ -386,20 +386,20 @@ static void shapes_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
     static const struct router_shape shapes[] = {
-        {8, 0, true, false, 0, 0, 0, 0, false, 0},
-        {8, 9, true, false, 0, 0, 0, 0, false, 0},
-        {8, 2, true, true, 3, 1, 1, 0, false, 0},
-        {8, 2, true, true, 0, 0, 1, 0, false, 0},
-        {8, 2, true, true, 2, 3, 1, 0, false, 0},
-        {8, 5, true, true, 2, 1, 1, 0, false, 0},
+        {8, 0, true, false, false, 0, 0, 0, 0, 0},
+        {8, 9, true, false, false, 0, 0, 0, 0, 0},
+        {8, 2, true, true, false, 3, 1, 1, 0, 0},
+        {8, 2, true, true, false, 0, 0, 1, 0, 0},
+        {8, 2, true, true, false, 2, 3, 1, 0, 0},
+        {8, 5, true, true, false, 2, 1, 1, 0, 0},
         /* tables of tokens: too short, too long, with groups, without sigmoid */
-        {8, 4, true, true, 1, 1, 1, 0, true, 3},
-        {8, 4, true, true, 1, 1, 1, 0, true, 9},
-        {8, 2, true, true, 2, 1, 1, 0, true, 3},
-        {8, 2, true, false, 0, 0, 1, 0, false, 3},
-        {8, 2, true, true, 2, 0, 1, 0, false, 0},
-        {8, 2, true, false, 0, 0, 0, 1, false, 0},
-        {8, 2, true, false, 0, 0, 0, -1, false, 0},
+        {8, 4, true, true, true, 1, 1, 1, 0, 3},
+        {8, 4, true, true, true, 1, 1, 1, 0, 9},
+        {8, 2, true, true, true, 2, 1, 1, 0, 3},
+        {8, 2, true, false, false, 0, 0, 1, 0, 3},
+        {8, 2, true, true, false, 2, 0, 1, 0, 0},
+        {8, 2, true, false, false, 0, 0, 0, 1, 0},
+        {8, 2, true, false, false, 0, 0, 0, -1, 0},
     };
     struct moeflux_err e = {0};
     struct exec *x;

@@ -143,8 +143,8 @@ static void the_hosts_memory_grows_to_its_budget_and_no_further(void **state)
     assert_true(planned > 0 && planned * c.slot_bytes <= c.o.memory_bytes);
     assert_true(first > 0 && first < planned);
     struct moeflux_session *q = open_session(m);
-    /* It grows during the evaluations, so how many there must be depends on the machine; each of them asks.
-     * */
+    /* It grows during the evaluations, so how many there must be depends on the
+     * machine; each of them asks. */
     for (uint32_t i = 0; i < MAX_CONTEXT / CHUNK && s.n_host_slots < planned; i++) {
         eval(q, i * CHUNK, CHUNK, NULL);
         moeflux_model_get_stats(m, &s);

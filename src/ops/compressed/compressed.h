@@ -20,8 +20,8 @@
  * cache: a cache block holds, at layer_off, the rows of the blocks that begin in it, [][dim].
  * State of pool, f32: for each of the sums in progress top, total, sum [3][dim], then the cosines and sines
  * of the block's first position [rope_dim]. The first sum is the block's, the second (overlapping blocks)
- * that of its first vectors, which the next block begins with. A total of zero means that the sum is empty.
- * */
+ * that of its first vectors, which the next block begins with. A total of zero
+ * means that the sum is empty. */
 #ifndef MOEFLUX_OPS_COMPRESSED_COMPRESSED_H
 #define MOEFLUX_OPS_COMPRESSED_COMPRESSED_H
 

@@ -27,11 +27,11 @@
 struct router_shape {
     uint32_t n_experts, top_k;
     bool norm;
-    bool sigmoid;                   /* the next three are for sigmoid only */
+    bool sigmoid;                   /* the next four are for sigmoid only */
+    bool softplus;                  /* its scores are sqrt(log(1 + exp(logit))) */
     uint32_t n_groups, keep_groups; /* n_groups 1: no choice of groups */
     float scale;
-    float share;   /* softmax and sigmoid; below 1; 0: all chosen experts stay */
-    bool softplus; /* sigmoid only: its scores */
+    float share; /* softmax and sigmoid; below 1; 0: all chosen experts stay */
     /* sigmoid with one group only: columns of tables by token, at least top_k; 0: no call has one */
     uint32_t row;
 };

@@ -38,8 +38,8 @@ int chat_say(struct json_t *messages, const char *role, const char *text, size_t
     return 0;
 }
 
-/* Returns the template's variables. The switches and the prompt's kwargs override the special tokens' texts.
- * */
+/* Returns the template's variables. The switches and the prompt's kwargs override
+ * the special tokens' texts. */
 static json_t *context_of(const struct chat *c, const struct chat_prompt *p)
 {
     const json_t *special = tokenizer_special_texts(c->tokenizer);

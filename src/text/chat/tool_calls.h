@@ -105,8 +105,8 @@ struct tool_calls { /* zeroed: all is text; freed with tool_calls_free */
 void tool_calls_init(struct tool_calls *t, const struct tool_form *form, const struct json_t *tools,
                      struct tool_sink sink);
 
-/* Takes whole characters of the answer and gives out what is certain. Returns the sink's failure; ERR_MEMORY.
- * */
+/* Takes whole characters of the answer and gives out what is certain. Returns the
+ * sink's failure; ERR_MEMORY. */
 int tool_calls_push(struct tool_calls *t, const char *bytes, size_t n, struct moeflux_err *e);
 /* Ends the answer: gives out what was held back. Errors as tool_calls_push. */
 int tool_calls_end(struct tool_calls *t, struct moeflux_err *e);

@@ -79,8 +79,8 @@ static int read_whole(struct tool_calls *t)
     return got == TOOL_GO ? take_object(t) : got;
 }
 
-/* Reads {"name": "f", "arguments": { in the usual order, so that the arguments can be given out as they come.
- * */
+/* Reads {"name": "f", "arguments": { in the usual order, so that the arguments can
+ * be given out as they come. */
 static int read_usual_head(struct tool_calls *t)
 {
     static const char *const parts[] = {"{", "\"name\"", ":", "\""}, *const more[] = {",", "\"arguments\"",

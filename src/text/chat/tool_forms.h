@@ -31,8 +31,8 @@ struct tool_form {
     const char *section_padding;         /* inside the section's tags; NULL: none */
     const char *quote;                   /* around strings, or a token inside of tags; NULL: none */
     const struct tool_plain *plain;      /* NULL: arguments are a JSON object, or written as Gemma does */
-    /* a call is a message of its own: its tags do not occur in text, and the grammar is of what they enclose
-     * */
+    /* a call is a message of its own: its tags do not occur in text, and the
+     * grammar is of what they enclose */
     bool is_message;
     /* the first phase, after call_open; NULL: calls of this form are not read */
     int (*read)(struct tool_calls *t);
@@ -85,8 +85,8 @@ static inline const char *tool_rest(const struct tool_calls *t, size_t *n)
 void tool_skip_space(struct tool_calls *t);
 /* Reads `text`. TOOL_WAIT: it may still come; TOOL_NO_CALL: something else is next. */
 int tool_expect(struct tool_calls *t, const char *text);
-/* Reads a name and the `end` that follows it. The name is trimmed, on one line, of 1 to TOOL_MAX_NAME bytes.
- * */
+/* Reads a name and the `end` that follows it. The name is trimmed, on one line, of
+ * 1 to TOOL_MAX_NAME bytes. */
 int tool_read_name(struct tool_calls *t, const char *end, struct str *name);
 /* Returns how many bytes at the end of these may be the beginning of `text`. */
 size_t tool_held(const char *bytes, size_t n, const char *text);

@@ -169,8 +169,8 @@ static bool is_required(const json_t *schema, const char *key)
     return i < n;
 }
 
-/* Refuses other keywords than these: the grammar has the parameters that the schema names, and nothing more.
- * */
+/* Refuses other keywords than these: the grammar has the parameters that the schema
+ * names, and nothing more. */
 static int check_keywords(const json_t *schema, const char *place, struct moeflux_err *e)
 {
     static const char *const known[] = {"type",        "properties",  "required", "additionalProperties",

@@ -176,8 +176,8 @@ static unsigned encode(uint32_t point, uint8_t *out)
 }
 
 /* Adds the characters lo to hi, whose UTF-8 has the same length, as sequences of byte ranges. The range is
- * cut so that the bytes of each part are independent: only full ranges may follow a range of several bytes.
- * */
+ * cut so that the bytes of each part are independent: only full ranges may follow a
+ * range of several bytes. */
 static uint32_t add_sequences(struct builder *b, uint32_t since, uint32_t lo, uint32_t hi, uint32_t next,
                               uint32_t start)
 {

@@ -330,8 +330,8 @@ static void parse_alternatives(struct pattern *p)
     }
 }
 
-/* Returns whether the pattern has alternatives outside of groups: an anchor would belong to one of them only.
- * */
+/* Returns whether the pattern has alternatives outside of groups: an anchor would
+ * belong to one of them only. */
 static bool has_alternatives(const char *text, size_t len)
 {
     int depth = 0;

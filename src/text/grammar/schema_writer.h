@@ -80,8 +80,8 @@ void schema_add_pattern(struct schema_writer *w, const char *pattern, size_t len
 /* Appends a JSON string that is none of the names and has no escapes. */
 void schema_add_other_name(struct schema_writer *w, const char *const *names, size_t n, struct str *body);
 
-/* Returns a schema for the values that fit both. Borrowed from w->merged, or NULL with rc set. schema_merge.c
- * */
+/* Returns a schema for the values that fit both. Borrowed from w->merged, or NULL
+ * with rc set. schema_merge.c */
 const struct json_t *schema_merge(struct schema_writer *w, const struct json_t *a, const struct json_t *b);
 /* Returns whether it is certain that no value fits both. */
 bool schema_are_disjoint(struct schema_writer *w, const struct json_t *a, const struct json_t *b);

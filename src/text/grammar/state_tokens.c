@@ -146,8 +146,8 @@ static int walk_all(struct walk *w, uint32_t start)
 
 /* ---- the result ---- */
 
-/* Sorts the ids by rounds; ids of equal rounds keep their order. (*ends)[i]: the end of those with i rounds.
- * */
+/* Sorts the ids by rounds; ids of equal rounds keep their order. (*ends)[i]: the
+ * end of those with i rounds. */
 static int sort_counted(const struct counted_list *l, int32_t **ids, uint32_t **ends, uint32_t *n_ends,
                         struct moeflux_err *e)
 {

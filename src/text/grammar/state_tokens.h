@@ -53,8 +53,8 @@ struct state_tokens *state_tokens_new(struct matcher *m, const struct token_trie
                                       uint32_t loop, const struct byte_set *follow, struct moeflux_err *e);
 void state_tokens_free(struct state_tokens *r);
 
-/* Sets the bits of the tokens that need at most `rounds` rounds. bits: [n_ids / 64, rounded up]. ERR_MEMORY.
- * */
+/* Sets the bits of the tokens that need at most `rounds` rounds. bits: [n_ids / 64,
+ * rounded up]. ERR_MEMORY. */
 int state_tokens_add_fit(struct state_tokens *r, const struct token_trie *t, uint32_t rounds, uint64_t *bits,
                          struct moeflux_err *e);
 /* Sets the bits of the tokens at whose end exactly `rounds` rounds have ended. */

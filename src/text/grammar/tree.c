@@ -97,8 +97,8 @@ static int by_start(const void *a, const void *b)
     return (x->lo > y->lo) - (x->lo < y->lo);
 }
 
-/* Sorts the ranges from `first` on and makes them disjoint; inverted: replaces them by all other characters.
- * */
+/* Sorts the ranges from `first` on and makes them disjoint; inverted: replaces them
+ * by all other characters. */
 static void tidy_ranges(struct parser *p, size_t first, bool inverted)
 {
     struct grammar_tree *t = p->tree;

@@ -194,8 +194,8 @@ static void run_call_block(struct jinja_run *r, const struct jinja_node *n)
     *caller = (struct jinja_node){
         .kind = JINJA_N_KEYWORD, .at = n->at, .text = jinja_text_of("caller"), .a = value};
     *value = (struct jinja_node){.kind = JINJA_N_CONST, .at = n->at, .value = new_macro(r, n->b)};
-    /* The new argument may point to the template's own, which are read-only. A keyword may come first here.
-     * */
+    /* The new argument may point to the template's own, which are read-only. A
+     * keyword may come first here. */
     caller->next = call.b;
     call.b = caller;
     write_value(r, jinja_eval(r, &call));

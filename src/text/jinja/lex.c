@@ -131,8 +131,8 @@ static void lex_number(struct lexer *l)
     advance_to(l, i);
 }
 
-/* Reads the digits of an escape: \xHH, \uHHHH, \UHHHHHHHH, \ooo. Returns their number; 0: they are not valid.
- * */
+/* Reads the digits of an escape: \xHH, \uHHHH, \UHHHHHHHH, \ooo. Returns their
+ * number; 0: they are not valid. */
 static size_t read_digits(const struct lexer *l, size_t i, size_t most, bool hex, int32_t *c)
 {
     size_t n = 0;

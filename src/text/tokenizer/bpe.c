@@ -151,8 +151,8 @@ static bool start_long(const struct bpe *b, const int32_t *ids, uint32_t len, st
     return true;
 }
 
-/* Looks up the pair that starts at `at` again, after one of its halves changed. Returns the heap's new count.
- * */
+/* Looks up the pair that starts at `at` again, after one of its halves changed.
+ * Returns the heap's new count. */
 static size_t refresh(const struct bpe *b, struct symbol *symbols, uint32_t at, uint64_t *heap, size_t n)
 {
     if (at == NO_SYMBOL)
@@ -197,8 +197,8 @@ static int encode_long(const struct bpe *b, uint32_t len, struct bpe_scratch *s,
                        struct moeflux_err *e)
 {
     void *heap = s->heap;
-    /* One entry for each pair at the start; each of at most len - 1 merges removes one and adds at most two.
-     * */
+    /* One entry for each pair at the start; each of at most len - 1 merges removes
+     * one and adds at most two. */
     int rc = mem_grow(&heap, &s->heap_cap, 2 * (size_t)len, sizeof *s->heap, e);
     s->heap = heap;
     if (rc == 0)

@@ -227,8 +227,8 @@ int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_
         rc = read_special_map(t, path, e);
     if (rc < 0)
         return rc;
-    /* Newer checkpoints keep the template in its own file, which takes precedence as in the published loader.
-     * */
+    /* Newer checkpoints keep the template in its own file, which takes precedence
+     * as in the published loader. */
     rc = tokenizer_config_sibling(path, "chat_template.jinja", &where, &text, &len, e);
     free(where);
     if (rc == 0 && text) {

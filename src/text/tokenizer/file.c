@@ -133,8 +133,8 @@ static int read_byte_level(const json_t *step, const char *where, struct moeflux
     return v.rc;
 }
 
-/* ByteLevel must be last: it turns text into the byte alphabet, so a later step would see other characters.
- * */
+/* ByteLevel must be last: it turns text into the byte alphabet, so a later step
+ * would see other characters. */
 static int read_pretokenizer_step(struct tokenizer *t, const json_t *step, size_t idx, size_t n_steps,
                                   struct moeflux_err *e)
 {
@@ -326,8 +326,8 @@ static void add_part(struct rest *r, const char *bytes, size_t n)
         str_add(&r->text, bytes, n);
 }
 
-/* Appends "null" in place of the list, and the list's line ends so that the parser's line numbers are right.
- * */
+/* Appends "null" in place of the list, and the list's line ends so that the
+ * parser's line numbers are right. */
 static void add_gap(struct rest *r, const struct jsonscan *list)
 {
     add_part(r, "null", strlen("null"));

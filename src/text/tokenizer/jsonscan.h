@@ -39,8 +39,8 @@ int jsonscan_more(struct jsonscan *s, char bracket, size_t idx, struct moeflux_e
 int jsonscan_string(struct jsonscan *s, struct str *scratch, struct jsonscan_text *out,
                     struct moeflux_err *e);
 
-/* Takes an object: calls `member` for each key. `member` must take the value; `key` may lie in the scratch.
- * */
+/* Takes an object: calls `member` for each key. `member` must take the value; `key`
+ * may lie in the scratch. */
 int jsonscan_members(struct jsonscan *s, struct str *scratch,
                      int (*member)(void *ctx, struct jsonscan *s, struct jsonscan_text key,
                                    struct moeflux_err *e),

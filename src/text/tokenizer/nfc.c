@@ -89,8 +89,8 @@ static uint8_t class_of(int32_t cp)
     return is_inert(cp) ? 0 : (uint8_t)utf8proc_get_property(cp)->combining_class;
 }
 
-/* Sorts a run of combining marks by class, stably, by counting. utf8proc's own sort is quadratic in the run.
- * */
+/* Sorts a run of combining marks by class, stably, by counting. utf8proc's own sort
+ * is quadratic in the run. */
 static void sort_marks(int32_t *marks, size_t n, int32_t *tmp)
 {
     size_t start[N_CLASSES + 1] = {0};

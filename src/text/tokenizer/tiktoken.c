@@ -127,8 +127,8 @@ static int add_tokens(struct lines l, struct tokenizer *t, struct moeflux_err *e
 
 /* --- merges --- */
 
-/* Adds (or only counts) a merge for each way to cut token `id` into two tokens. Returns how many there are.
- * */
+/* Adds (or only counts) a merge for each way to cut token `id` into two tokens.
+ * Returns how many there are. */
 static size_t merge_token(struct tokenizer *t, int32_t id, bool is_counting)
 {
     const struct vocab_token *token = &t->vocab.tokens[id];

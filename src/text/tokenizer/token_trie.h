@@ -29,8 +29,8 @@ struct token_trie {
     struct token_text *texts; /* [n_ids] */
 };
 
-/* `text` fills *out with an id's bytes. It returns false if the id must not be generated under a constraint.
- * */
+/* `text` fills *out with an id's bytes. It returns false if the id must not be
+ * generated under a constraint. */
 struct token_source {
     uint32_t n_ids;
     bool (*text)(const void *ctx, int32_t id, struct token_text *out);

@@ -56,8 +56,8 @@ bool tokenizer_has(const struct tokenizer *t, int32_t id);
 /* Returns whether `id` is an added token that is marked special (a control token, not shown to the user). */
 bool tokenizer_is_special(const struct tokenizer *t, int32_t id);
 
-/* Returns whether `id` is an added token, special or not: a control token or a tag, never part of plain text.
- * */
+/* Returns whether `id` is an added token, special or not: a control token or a tag,
+ * never part of plain text. */
 bool tokenizer_is_added(const struct tokenizer *t, int32_t id);
 
 /* Returns the id of an added token by its content, or -1. */
