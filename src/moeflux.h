@@ -392,6 +392,9 @@ int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
 /* Returns to the checkpoint at `pos` (0: clears) and drops later ones. Errors: _USAGE (there is none; nothing
  * changes), _DEVICE. */
 int moeflux_session_restore(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e);
+/* Counts the checkpoint at `pos` as used now, so that others are dropped before it. Does nothing if there is
+ * none. */
+void moeflux_session_touch_checkpoint(struct moeflux_session *s, uint32_t pos);
 /* Drops the checkpoint at `pos`. Errors: _USAGE (there is none, or pos is 0). */
 int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e);
 /* Sets the most checkpoints that are kept (default 4). More than that are dropped now, the least recently

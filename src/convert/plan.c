@@ -269,8 +269,9 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
 
 static int plan_vector(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)
 {
-    const struct tensor *t = NULL;
-    int rc = (s->is_ids ? model_dir_ids : model_dir_vector)(&p->src, s->name, s->cols, &t, e);
+    const struct tensor *t;
+    int rc = s->is_ids ? model_dir_ids(&p->src, s->name, s->cols, &t, e)
+                       : model_dir_vector(&p->src, s->name, s->cols, &t, e);
     if (rc < 0)
         return rc;
     enum convert_step step = CONVERT_COPY;

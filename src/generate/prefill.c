@@ -75,6 +75,13 @@ int prefill_feed(struct generator *g, const struct prefill *p, uint32_t to, stru
     return feed(g, p, p->stops.n, to, e);
 }
 
+/* Keeps the checkpoints that the sequence has at stops already: later prompts may differ there, too. */
+static void keep_checkpoints(struct moeflux_session *s, const struct prefix_stops *stops)
+{
+    for (uint32_t i = 0; i < stops->n && stops->at[i] < moeflux_session_position(s); i++)
+        moeflux_session_touch_checkpoint(s, stops->at[i]);
+}
+
 int prefill_run(struct generator *g, const struct prefill *p, const struct moeflux_outputs *outputs,
                 struct moeflux_err *e)
 {
@@ -82,6 +89,7 @@ int prefill_run(struct generator *g, const struct prefill *p, const struct moefl
     uint32_t last = n ? p->stops.at[n - 1] : 0, pos = moeflux_session_position(g->sequence);
     bool passes = p->passes_last && last > pos && last + 1 < p->n;
     n -= passes;
+    keep_checkpoints(g->sequence, &p->stops);
     int rc = n ? feed(g, p, n, p->stops.at[n - 1], e) : 0;
     if (rc)
         return rc;

@@ -13,6 +13,8 @@ enum { PREFIX_MAX_STOPS = 16 };
 struct prefix_stops { /* zeroed at first */
     uint32_t n;
     uint32_t at[PREFIX_MAX_STOPS]; /* positions, ascending */
+    /* Tokens that other conversations begin with, too: system text and tools; all, if it is not known. */
+    uint32_t n_shared;
 };
 
 /* Adds a position. Leaves it out if another one is closer than `gap` tokens, because each costs an evaluation

@@ -153,6 +153,17 @@ uint32_t saved_sequences_find(struct saved_sequences *v, const int32_t *ids, uin
     return best;
 }
 
+uint32_t saved_sequences_common(const struct saved_sequences *v, const int32_t *ids, uint32_t n)
+{
+    uint32_t most = 0;
+    for (size_t i = 0; i < v->n; i++) {
+        uint32_t same = prefix_common(v->items[i].places.ids, v->items[i].places.n_tokens, ids, n);
+        if (same > most && same < n)
+            most = same;
+    }
+    return most;
+}
+
 int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux_session *s,
                          struct moeflux_err *e)
 {

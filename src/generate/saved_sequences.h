@@ -51,6 +51,9 @@ int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, con
  * tokens that need no evaluation then; 0: there is no such file. */
 uint32_t saved_sequences_find(struct saved_sequences *v, const int32_t *ids, uint32_t n, uint32_t *n_usable);
 
+/* Returns the length of the longest common prefix with a file, of those that differ before the ids' end. */
+uint32_t saved_sequences_common(const struct saved_sequences *v, const int32_t *ids, uint32_t n);
+
 /* Loads a file into an empty sequence. A file that is damaged or gone is no failure: it is reported and
  * removed from the index, and the sequence stays empty. ERR_INTERRUPTED, ERR_DEVICE. */
 int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux_session *s,

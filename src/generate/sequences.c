@@ -96,6 +96,21 @@ uint32_t sequences_usable(struct sequences *q, const int32_t *ids, uint32_t n)
     return most;
 }
 
+uint32_t sequences_common(const struct sequences *q, const int32_t *ids, uint32_t n)
+{
+    uint32_t most = saved_sequences_common(&q->saved, ids, n);
+    for (uint32_t i = 0; i < q->options.most; i++) {
+        const struct entry *x = &q->entries[i];
+        if (!x->session || x->used)
+            continue;
+        uint32_t pos = moeflux_session_position(x->session);
+        uint32_t same = prefix_common(moeflux_session_history(x->session), pos, ids, n);
+        if (same > most && same < n)
+            most = same;
+    }
+    return most;
+}
+
 static struct entry *find_oldest(struct sequences *q)
 {
     struct entry *oldest = NULL;
@@ -208,14 +223,15 @@ static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moef
 }
 
 /* Returns whether reusing `best` would lose more of another conversation than it saves, while a free entry
- * exists. */
-static bool would_lose(struct sequences *q, const struct entry *best, uint32_t n_reused)
+ * exists. A prompt that has more than the beginning of all conversations is a later one of the same: its
+ * template wrote the turns in another way, or the user went back. */
+static bool would_lose(struct sequences *q, const struct entry *best, uint32_t n_reused, uint32_t n_shared)
 {
-    return best && 2 * (uint64_t)n_reused < best->n_prompt && find_free(q);
+    return best && n_reused <= n_shared && 2 * (uint64_t)n_reused < best->n_prompt && find_free(q);
 }
 
-int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
-                   struct moeflux_err *e)
+int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, uint32_t n_shared,
+                   struct moeflux_session **out, struct moeflux_err *e)
 {
     uint32_t in_memory, in_file;
     struct entry *best = find_best(q, ids, n, &in_memory);
@@ -224,7 +240,7 @@ int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, struct m
     *out = NULL;
     if (in_file >= in_memory + WORTH_LOADING && (find_free(q) || find_oldest(q)))
         return load(q, ids, n, out, e);
-    if (would_lose(q, best, in_memory))
+    if (would_lose(q, best, in_memory, n_shared))
         best = NULL;
     /* The part after the common prefix belongs to another conversation: save it before it is cut. */
     if (best && in_memory + WORTH_SAVING < best->n_prompt)

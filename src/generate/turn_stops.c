@@ -41,15 +41,26 @@ static json_t *next_turn(const json_t *messages)
     return next;
 }
 
-/* Returns the system text and another question; NULL: there is no system text. */
+/* Returns the messages so far, with a call and its result. Many templates drop the thinking of earlier turns
+ * once another question follows, but keep it while calls follow: then next_turn differs much earlier. */
+static json_t *next_call(const json_t *messages)
+{
+    json_t *next = json_copy((json_t *)(uintptr_t)messages);
+    json_array_append_new(next, json_pack("{s: s, s: s, s: [{s: s, s: s, s: {s: s, s: {}}}]}", "role",
+                                          "assistant", "content", "", "tool_calls", "id", "x", "type",
+                                          "function", "function", "name", "x", "arguments"));
+    json_array_append_new(
+        next, json_pack("{s: s, s: s, s: s}", "role", "tool", "tool_call_id", "x", "content", "x"));
+    return next;
+}
+
+/* Returns another question after the system text, if there is one. */
 static json_t *other_start(const json_t *messages)
 {
-    json_t *first = json_array_get(messages, 0);
+    json_t *first = json_array_get(messages, 0), *start = json_array();
     const char *role = json_string_value(json_object_get(first, "role"));
-    if (!role || strcmp(role, "system") != 0)
-        return NULL;
-    json_t *start = json_array();
-    json_array_append(start, first);
+    if (role && strcmp(role, "system") == 0)
+        json_array_append(start, first);
     add(start, "user", "x");
     return start;
 }
@@ -62,16 +73,19 @@ void turn_stops_find(const struct request *r, struct generator *g, struct prefix
     if (!json_array_size(messages)) {
         /* The next prompt may be longer, or the same again. */
         prefix_stop_at(st, n - 1, 1);
+        st->n_shared = n;
         return;
     }
     uint32_t next = common_with(r, g, next_turn(messages));
+    uint32_t call = r->options.tools ? common_with(r, g, next_call(messages)) : 0;
     /* The whole prompt stays; its last token is left to evaluate for its logits. */
-    if (next == n)
-        next = n - 1;
-    json_t *start = other_start(messages);
-    uint32_t system = start ? common_with(r, g, start) : 0;
+    next = next == n ? n - 1 : next;
+    call = call == n ? n - 1 : call;
+    uint32_t system = common_with(r, g, other_start(messages));
+    st->n_shared = system;
     if (next > 0 && next < n)
         prefix_stop_at(st, next, 1);
+    prefix_stop_at(st, call, LEAST_GAP);
     if (system >= LEAST_SYSTEM && system < n)
         prefix_stop_at(st, system, LEAST_GAP);
 }

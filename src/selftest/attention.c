@@ -117,7 +117,7 @@ static void attention_case_of(struct kernel_test *l, const struct gqa_shape *c, 
                                       .stride = stride,
                                       .layer_off = LAYER_OFF,
                                       .use_f16 = use_f16};
-        /* Runs twice: the second run uses what the first one left. The reference keeps nothing and runs once. */
+        /* Runs twice: the second run uses what the first one left. The reference keeps nothing: once. */
         for (int i = 0; i < (s == KT_REFERENCE ? 1 : 2) && !l->err.code; i++) {
             exec_begin(l->side[s]);
             gqa_run(&op, l->side[s], &call);

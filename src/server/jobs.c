@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "generate/prefix.h"
 
 /* Deadlines use the monotonic clock, which nobody sets. */
 static int init_cond(pthread_cond_t *c)
@@ -137,7 +138,8 @@ struct job *jobs_take(struct jobs *q, uint32_t group)
         q->first = j->next;
         if (!q->first)
             q->last = NULL;
-        j->next = NULL;
+        j->next = q->running;
+        q->running = j;
         j->state = JOB_RUNNING;
         j->group = group;
         q->groups[group].n_running++;
@@ -199,9 +201,40 @@ int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *piece, s
     return 0;
 }
 
+/* Removes a running job from its list. The caller holds the lock. */
+static void unlink_running(struct jobs *q, const struct job *j)
+{
+    struct job **at = &q->running;
+    while (*at != j)
+        at = &(*at)->next;
+    *at = j->next;
+}
+
+/* Returns the longest common prefix with the jobs of a list, up to `most` if none has more. */
+static uint32_t common_with(const struct job *list, const struct job *j, uint32_t most)
+{
+    const struct token_list *own = &j->choice->request.tokens;
+    for (const struct job *x = list; x; x = x->next) {
+        const struct token_list *other = &x->choice->request.tokens;
+        uint32_t same = prefix_common(own->ids, own->n, other->ids, other->n);
+        if (same > most && same < own->n)
+            most = same;
+    }
+    return most;
+}
+
+uint32_t jobs_common(struct jobs *q, const struct job *j)
+{
+    pthread_mutex_lock(&q->lock);
+    uint32_t most = common_with(q->running, j, common_with(q->first, j, 0));
+    pthread_mutex_unlock(&q->lock);
+    return most;
+}
+
 void jobs_finish(struct jobs *q, struct job *j)
 {
     pthread_mutex_lock(&q->lock);
+    unlink_running(q, j);
     j->state = JOB_DONE;
     q->n_running--;
     q->groups[j->group].n_running--;

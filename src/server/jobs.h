@@ -46,7 +46,7 @@ struct job { /* zeroed at first; freed with jobs_release */
     pthread_cond_t changed;
     enum job_state state;
     uint32_t group;   /* while RUNNING: the group of its worker */
-    struct job *next; /* while WAITING */
+    struct job *next; /* in the list of the WAITING or the RUNNING ones */
     struct job_piece *first, *last;
 };
 
@@ -60,7 +60,8 @@ struct jobs {
     pthread_mutex_t lock;
     struct jobs_group groups[MOEFLUX_MAX_DEVICES];
     pthread_cond_t more;
-    struct job *first, *last;
+    struct job *first, *last; /* those that wait */
+    struct job *running;
     uint32_t n_waiting, n_running, most_waiting;
     bool closed;
 };
@@ -74,6 +75,10 @@ struct job *jobs_new(struct choice *choice, struct moeflux_err *e);
 
 /* Adds n jobs, all or none. ERR_NO_FIT: too many are waiting. ERR_INTERRUPTED: the queue is closed. */
 int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e);
+
+/* Returns the length of the longest common prefix that the prompt of a running job has with another one that
+ * waits or runs, of those that differ before its end. */
+uint32_t jobs_common(struct jobs *q, const struct job *j);
 
 /* Registers a worker of a group (< MOEFLUX_MAX_DEVICES), before any job is added. */
 void jobs_add_worker(struct jobs *q, uint32_t group);

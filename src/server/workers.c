@@ -25,6 +25,7 @@ struct worker {
     struct generator generator;
     struct batcher_slot slot;
     struct job *job;
+    uint32_t parting; /* tokens that the job's prompt has in common with another prompt; 0: none are known */
     struct constrain_ahead constraint; /* the constraint of the job's answer */
 };
 
@@ -168,16 +169,26 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     return rc;
 }
 
+/* Adds a stop where the prompt parts from others with the same beginning: a document with other questions. Those
+ * that come later will, too, and continue there. */
+static void stop_at_parting(struct prefix_stops *stops, uint32_t parting, uint32_t n_reused)
+{
+    enum { WORTH_IT = 64 }; /* tokens; an evaluation costs more than fewer of them */
+    if (parting >= n_reused + WORTH_IT)
+        prefix_stop_at(stops, parting, WORTH_IT / 8);
+}
+
 static int prefill(struct worker *k, struct moeflux_err *e)
 {
     struct choice *c = k->job->choice;
     const struct sampler_options sampling = request_sampling(&c->request.options, c->seed);
-    const struct prefill p = {.ids = c->request.tokens.ids,
-                              .n = (uint32_t)c->request.tokens.n,
-                              .sampling = &sampling,
-                              .stops = c->stops,
-                              .passes_last = true};
+    struct prefill p = {.ids = c->request.tokens.ids,
+                        .n = (uint32_t)c->request.tokens.n,
+                        .sampling = &sampling,
+                        .stops = c->stops,
+                        .passes_last = true};
     int rc = prefill_begin(&k->generator, &p, &c->result.n_reused, e);
+    stop_at_parting(&p.stops, k->parting, c->result.n_reused);
     return rc ? rc : prefill_run(&k->generator, &p, NULL, e);
 }
 
@@ -201,12 +212,16 @@ static int prefill_somehow(struct worker *k, struct moeflux_err *e)
 static int take_sequence(struct worker *k, struct moeflux_err *e)
 {
     const struct job *j = k->job;
+    const struct token_list *prompt = &j->choice->request.tokens;
     struct copy *c = k->copy;
     struct moeflux_session **s = &k->generator.sequence;
+    uint32_t with_jobs = jobs_common(k->all->jobs, j);
     pthread_mutex_lock(&c->lock);
+    uint32_t with_idle = sequences_common(c->sequences, prompt->ids, (uint32_t)prompt->n);
+    k->parting = with_jobs > with_idle ? with_jobs : with_idle;
     int rc = j->choice->score ? sequences_take_empty(c->sequences, s, e)
-                              : sequences_take(c->sequences, j->choice->request.tokens.ids,
-                                               (uint32_t)j->choice->request.tokens.n, s, e);
+                              : sequences_take(c->sequences, prompt->ids, (uint32_t)prompt->n,
+                                               j->choice->stops.n_shared, s, e);
     pthread_mutex_unlock(&c->lock);
     return rc;
 }

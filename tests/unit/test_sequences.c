@@ -70,7 +70,7 @@ static uint32_t ask(struct sequences *q, int32_t topic, int32_t question)
     struct moeflux_session *s;
     const int32_t *ids = prompt(topic, question);
     uint32_t n_reused, half = N / 2;
-    check_ok(sequences_take(q, ids, N, &s, &e), &e);
+    check_ok(sequences_take(q, ids, N, N, &s, &e), &e);
     check_ok(moeflux_session_reuse(s, ids, N, &n_reused, &e), &e);
     if (n_reused < half) {
         check_ok(moeflux_session_eval(s, ids + n_reused, half - n_reused, &none, &e), &e);
@@ -114,10 +114,10 @@ static void one_that_is_in_use_is_not_taken(void **state)
     struct sequences *q = new_sequences(2, 0, NULL);
     struct moeflux_session *a, *b, *c;
     ask(q, 1, 1);
-    check_ok(sequences_take(q, prompt(1, 2), N, &a, &e), &e);
-    check_ok(sequences_take(q, prompt(1, 2), N, &b, &e), &e);
+    check_ok(sequences_take(q, prompt(1, 2), N, N, &a, &e), &e);
+    check_ok(sequences_take(q, prompt(1, 2), N, N, &b, &e), &e);
     assert_ptr_not_equal(a, b);
-    assert_int_equal(sequences_take(q, prompt(1, 2), N, &c, &e), ERR_USAGE);
+    assert_int_equal(sequences_take(q, prompt(1, 2), N, N, &c, &e), ERR_USAGE);
     assert_false(sequences_shrink(q));
     sequences_put(q, a);
     assert_true(sequences_shrink(q));
@@ -173,7 +173,7 @@ static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **st
     assert_int_equal(tmp_tree_count(files), 1);
     q = new_sequences(1, 0, files);
     assert_int_equal(ask(q, 1, 1), N / 2);
-    check_ok(sequences_take(q, prompt(1, 1), N, &s, &e), &e);
+    check_ok(sequences_take(q, prompt(1, 1), N, N, &s, &e), &e);
     check_ok(moeflux_session_eval(s, prompt(2, 2), N, &none, &e), &e);
     sequences_put(q, s);
     sequences_free(q);

@@ -176,6 +176,13 @@ int moeflux_session_restore(struct moeflux_session *s, uint32_t pos, struct moef
     return rc < 0 ? rc : go_to(s, c, e);
 }
 
+void moeflux_session_touch_checkpoint(struct moeflux_session *s, uint32_t pos)
+{
+    struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
+    if (c)
+        checkpoints_touch(&s->checkpoints, c);
+}
+
 int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
