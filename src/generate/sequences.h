@@ -41,12 +41,13 @@ int sequences_new(struct sequences **out, struct moeflux_model *m, const struct 
 /* Returns how many of the ids need no evaluation in the best idle sequence in memory. */
 uint32_t sequences_usable(struct sequences *q, const int32_t *ids, uint32_t n);
 
-/* Returns the length of the longest common prefix with an idle sequence or a file, of those that differ before
- * the ids' end. The common tokens need not be reusable. */
+/* Returns the length of the longest common prefix with an idle sequence or a file, of those that differ
+ * before the ids' end. The common tokens need not be reusable. */
 uint32_t sequences_common(const struct sequences *q, const int32_t *ids, uint32_t n);
 
 /* Gives the caller a sequence for the n >= 1 ids, to be prepared with moeflux_session_reuse; the caller's
- * until sequences_put. n_shared: tokens that other conversations begin with, too; n: not known. ERR_USAGE: all are in use. ERR_NO_FIT, ERR_MEMORY, ERR_DEVICE, ERR_INTERRUPTED. */
+ * until sequences_put. n_shared: tokens that other conversations begin with, too; n: not known. ERR_USAGE:
+ * all are in use. ERR_NO_FIT, ERR_MEMORY, ERR_DEVICE, ERR_INTERRUPTED. */
 int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, uint32_t n_shared,
                    struct moeflux_session **out, struct moeflux_err *e);
 /* Gives the caller an empty one, for a prompt that must be evaluated from its beginning. */

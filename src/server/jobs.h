@@ -46,7 +46,7 @@ struct job { /* zeroed at first; freed with jobs_release */
     pthread_cond_t changed;
     enum job_state state;
     uint32_t group;   /* while RUNNING: the group of its worker */
-    struct job *next; /* in the list of the WAITING or the RUNNING ones */
+    struct job *next; /* the next one that waits, or that runs */
     struct job_piece *first, *last;
 };
 

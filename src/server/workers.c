@@ -169,8 +169,8 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     return rc;
 }
 
-/* Adds a stop where the prompt parts from others with the same beginning: a document with other questions. Those
- * that come later will, too, and continue there. */
+/* Adds a stop where the prompt parts from others with the same beginning, such as a document with other
+ * questions. Later ones will part there, too. */
 static void stop_at_parting(struct prefix_stops *stops, uint32_t parting, uint32_t n_reused)
 {
     enum { WORTH_IT = 64 }; /* tokens; an evaluation costs more than fewer of them */

@@ -1,7 +1,8 @@
 """Plays clients that call tools in a loop, and says how many tokens of their prompts are computed. For
 tests/cli/agents.sh. Ends with a traceback if the claim does not hold.
 
-usage: agents.py MODEL loops TURNS CONVERSATIONS MOST_WORDS [FLAG...]      a restart in the middle, if FLAG has --state-dir
+usage: agents.py MODEL loops TURNS CONVERSATIONS MOST_WORDS [FLAG...]
+           with --state-dir among the flags: a restart in the middle
        agents.py MODEL documents N_AT_ONCE [FLAG...]"""
 import http.client
 import json
@@ -71,7 +72,7 @@ class Loop:
             self.new += n - self.before
             self.worst.append((n - cached - (n - self.before), i, n, cached, self.before))
         self.before = n
-        # As clients give answers back: as they are, with a blank more, with or without the thinking.
+        # Clients give answers back as they are, with a blank more, with or without the thinking.
         said = {'role': 'assistant', 'content': ['', ' ', ' Next. ', '\n'][i % 4] + (message['content'] or '')}
         if self.thinks and i % 3 and message.get('reasoning_content'):
             said['reasoning_content'] = message['reasoning_content'] + '\n' * (i % 2)
