@@ -1,6 +1,6 @@
 #!/bin/sh
 # --batch: many requests in one run, with the embedded model.
-# suites: check long asan
+# suites: check long asan-nightly
 # shellcheck disable=SC2016 # the inner shells expand their words
 . tests/lib/cli.sh
 

@@ -1,6 +1,6 @@
 #!/bin/sh
 # --batch and `moeflux serve` with concurrent answers, on several devices and on copies of the model.
-# suites: later asan-nightly
+# suites: nightly asan-nightly
 . tests/lib/cli.sh
 
 model=$tmp/tiny

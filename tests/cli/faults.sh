@@ -1,6 +1,6 @@
 #!/bin/sh
 # The command line on disks that fail: tests/cli/faults.py (reads) and write_faults.py have the claims.
-# suites: later long asan-nightly
+# suites: nightly long asan-nightly
 . tests/lib/cli.sh
 
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/tiny"

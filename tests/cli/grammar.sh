@@ -1,6 +1,6 @@
 #!/bin/sh
 # Answers that fit a schema or a grammar, with the embedded model on the CPU.
-# suites: later asan-nightly
+# suites: nightly asan-nightly
 # shellcheck disable=SC2016 # texts of Python
 . tests/lib/cli.sh
 

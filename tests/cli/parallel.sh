@@ -1,6 +1,6 @@
 #!/bin/sh
 # Shards of a batch under GNU parallel, on the native CPU: interrupted, continued, and retried.
-# suites: later asan-nightly
+# suites: nightly asan-nightly
 . tests/lib/cli.sh
 
 if ! command -v parallel >/dev/null || ! parallel --version 2>/dev/null | grep -q GNU; then

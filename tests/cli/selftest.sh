@@ -1,6 +1,6 @@
 #!/bin/sh
 # moeflux --selftest. test_ops and test_ops_cpu run the same cases on all kinds of devices.
-# suites: later long
+# suites: nightly long
 . tests/lib/cli.sh
 
 # The last set that this processor has is the fastest.

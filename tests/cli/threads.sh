@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs with many threads, above all for ThreadSanitizer. The device is the reference, which has no threads of its
 # own.
-# suites: later long tsan-nightly
+# suites: nightly long tsan-nightly
 . tests/lib/cli.sh
 
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/tiny"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Traces of the router's choices: how a run writes one, and what inspect makes of it.
-# suites: later long asan-nightly
+# suites: nightly long asan-nightly
 . tests/lib/cli.sh
 
 model=$tmp/tiny

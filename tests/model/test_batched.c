@@ -1,6 +1,6 @@
 /* Batched decode: the result of each sequence is batch-invariant.
  *
- * suites: later asan-nightly */
+ * suites: nightly asan-nightly */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
  * the device and the reference agree. What only large shapes meet: 128 heads, a latent of 512, products of
  * 18,432 columns. MOEFLUX_DEVICE names another device than the default one.
  *
- * suites: later long */
+ * suites: nightly long */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * DeepSeek-V4, GLM-5.3-Flash, MiniMax-M3, Step-3.5 and MiMo-V2, on small published models, converted: chunks
  * of any size, going back, snapshots, batched decode, streamed experts. Their logits are test_golden.c's.
  *
- * suites: check asan */
+ * suites: check asan-nightly */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -4,7 +4,7 @@
  * Tokens are one of two and sequences short, so that the runs from scratch are few: one gives the logits of
  * every prefix. MOEFLUX_ROUNDS: sequences of operations of each test (default below).
  *
- * suites: later long asan-nightly */
+ * suites: nightly long asan-nightly */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* Choices on the device: the same tokens as the host's, and a session that knows nothing of a token that was
  * begun in vain.
  *
- * suites: later vulkan long asan-nightly */
+ * suites: nightly vulkan long asan-nightly */
 #include <stdlib.h>
 #include <string.h>
 

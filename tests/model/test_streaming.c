@@ -7,7 +7,7 @@
  * on another one only that varies which meets its memory and its queue. MOEFLUX_TESTS names a part of the
  * tests, as "qwen_odd*".
  *
- * suites: later vulkan cpu long asan tsan */
+ * suites: nightly vulkan cpu long asan tsan-nightly */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

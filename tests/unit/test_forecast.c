@@ -1,6 +1,6 @@
 /* The forecast of the time for one decoded token, from bytes, speeds and waits.
  *
- * suites: later vulkan asan */
+ * suites: nightly vulkan asan-nightly */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* The router's choice against values worked out by hand, on the reference and on a device: what random inputs
  * and whole models hardly ever meet. MOEFLUX_DEVICE names another device than the default one.
  *
- * suites: later vulkan cpu asan */
+ * suites: nightly vulkan cpu asan */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

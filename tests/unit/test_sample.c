@@ -1,6 +1,6 @@
 /* The choice of a token on a device: the same as the sampler's on the host.
  *
- * suites: later vulkan */
+ * suites: nightly vulkan */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
