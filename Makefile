@@ -138,9 +138,13 @@ $(BUILD)/build_id.h: FORCE
 	$(call when_changed,#define MOEFLUX_BUILD "$(BUILD_ID)")
 $(BUILD)/main.o: $(BUILD)/build_id.h
 
-# The chat page as the bytes of an array.
-$(BUILD)/page.inc: src/server/page.html
+# The chat page as the bytes of an array. index.html names the files that it consists of.
+PAGE := src/server/page
+$(BUILD)/page.html: $(wildcard $(PAGE)/*)
 	@mkdir -p $(@D)
+	awk '/^\/\* [a-z]+\.(css|js) \*\/$$/ { file = "$(PAGE)/" $$2; while ((getline line < file) > 0) print line; next } \
+	    { print }' $(PAGE)/index.html > $@
+$(BUILD)/page.inc: $(BUILD)/page.html
 	od -An -v -tx1 $< | sed 's/ \([0-9a-f][0-9a-f]\)/0x\1,/g' > $@
 $(BUILD)/src/server/page.o: $(BUILD)/page.inc
 

@@ -1,4 +1,4 @@
-/* page.h - the chat page (page.html), which is compiled into the program. */
+/* page.h - the chat page, whose parts are in page/ and which is compiled into the program. */
 #ifndef MOEFLUX_SERVER_PAGE_H
 #define MOEFLUX_SERVER_PAGE_H
 
