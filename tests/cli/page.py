@@ -87,7 +87,8 @@ class Browser:
 
     def errors(self):
         entries = self.do('POST', self.session + '/se/log', {'type': 'browser'})
-        return [x['message'] for x in entries if x['level'] == 'SEVERE' and 'Failed to load resource' not in x['message']]
+        severe = [x['message'] for x in entries if x['level'] == 'SEVERE']
+        return [x for x in severe if 'Failed to load resource' not in x]
 
     def stop(self):
         self.do('DELETE', self.session)
@@ -169,12 +170,14 @@ def markdown_becomes_nodes():
 def a_text_that_grows_is_shown_as_when_it_is_whole():
     text = ('# T\n\nOne *two* three.\n\n- a\n- b\n\n  c\n- d\n\n```py\nx = 1\n\ny = 2\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n'
             '$$\nx\n\ny\n$$\nEnd\n===\n> q\n\nlast')
-    same = browser.run('''const grown = document.createElement("div"), view = new MarkdownView(grown), text = arguments[0];
+    same = browser.run('''const grown = document.createElement("div"), view = new MarkdownView(grown);
+        const text = arguments[0];
         for (let i = 0; i <= text.length; i++) {
             const whole = document.createElement("div");
             view.update(text.slice(0, i));
             readBlocks(text.slice(0, i).split("\\n"), whole);
-            if (grown.innerHTML !== whole.innerHTML) return text.slice(0, i) + "\\n" + grown.innerHTML + "\\n" + whole.innerHTML;
+            if (grown.innerHTML !== whole.innerHTML)
+                return text.slice(0, i) + "\\n" + grown.innerHTML + "\\n" + whole.innerHTML;
         }
         return "";''', text)
     assert same == '', same
@@ -183,7 +186,8 @@ def a_text_that_grows_is_shown_as_when_it_is_whole():
 def formulas_of_every_kind_are_drawn():
     for text in (r'\sum_{i=0}^{n} i = \frac{n(n+1)}{2}', r'\begin{pmatrix} a & b \\ c & d \end{pmatrix}',
                  r'f(x) = \begin{cases} 1 & x > 0 \\ 0 & \text{else} \end{cases}', r'\sqrt[3]{x}, \hat{y}, \vec v, \bar{z}',
-                 r'\left( \frac{a}{b} \right]', r"f''(x) \to \infty", r'\lim_{x \to 0} \sin x', r'\mathcal{L}(\theta) \in \mathbb{R}^n',
+                 r'\left( \frac{a}{b} \right]', r"f''(x) \to \infty", r'\lim_{x \to 0} \sin x',
+                 r'\mathcal{L}(\theta) \in \mathbb{R}^n',
                  r'\begin{aligned} a &= b \\ &= c \end{aligned}', r'\int_0^1 x\,dx', r'\binom{n}{k}', r'a \not= b', r'\|x\|_2'):
         assert browser.run('return mathNode(arguments[0], true).tagName.toLowerCase()', text) == 'math', text
     # What is wrong is shown as it is.
@@ -285,7 +289,8 @@ def it_fits_a_phone_and_has_labels_and_contrast():
     nameless = browser.run('return [...document.querySelectorAll("button, input, textarea, select")].filter(e => !e.hidden &&'
                            '!(e.ariaLabel || e.textContent.trim() || e.labels && e.labels.length)).map(e => e.outerHTML)')
     assert nameless == [], nameless
-    low = browser.run('''const channel = c => { c /= 255; return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4; };
+    low = browser.run('''const curve = x => x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4;
+        const channel = c => curve(c / 255);
         const light = rgb => { const [r, g, b] = rgb.match(/[\\d.]+/g).map(Number);
             return 0.2126 * channel(r) + 0.7152 * channel(g) + 0.0722 * channel(b); };
         const ground = light(getComputedStyle(document.body).backgroundColor), out = [];
