@@ -185,11 +185,14 @@ static void read_logprobs(struct api_request *c, const json_t *in, struct refusa
 
 /* Refuses the body for an error of generate/request.c: "the request: FIELD: ...", "the request: FIELD goes
  * with ..." or "the request: FIELD is ...". */
-static int refuse_request(struct refusal *refusal, int rc, const struct moeflux_err *e)
+static int refuse_request(struct refusal *refusal, const struct request *r, int rc,
+                          const struct moeflux_err *e)
 {
     static const char begin[] = "the request: ";
     const char *text = e->text;
     size_t n = strlen(begin);
+    if (r->is_too_long)
+        return refusal_set(refusal, 400, NULL, "context_length_exceeded", "%s", text + n);
     if (strncmp(text, begin, n) != 0 || rc == ERR_MEMORY)
         return refusal_of(refusal, rc, e);
     text += n;
@@ -246,7 +249,7 @@ static int take_prompt(struct request *r, const json_t *prompt, json_t *fields, 
     if (!rc && !ids && *r->options.prompt)
         rc = request_encode(r, g, &e);
     if (rc)
-        return refuse_request(refusal, rc, &e);
+        return refuse_request(refusal, r, rc, &e);
     if (ids && add_tokens(r, prompt, g, refusal))
         return -1;
     return r->tokens.n ? 0 : refusal_field(refusal, "prompt", "prompt: it is empty");
@@ -265,7 +268,7 @@ static int take_messages(struct request *r, const json_t *in, json_t *fields, st
     int rc = request_take(r, fields, defaults, &e);
     if (!rc)
         rc = request_encode(r, g, &e);
-    return rc ? refuse_request(refusal, rc, &e) : 0;
+    return rc ? refuse_request(refusal, r, rc, &e) : 0;
 }
 
 /* ---- choices ---- */

@@ -164,6 +164,8 @@ int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_
                        s->max_context, own);
     if (!(s->logits = mem_new(s->info.vocab_size, sizeof(float), e)))
         return ERR_MEMORY;
+    if (s->tokenizer)
+        s->most_prompt_bytes = tokenizer_most_bytes(s->tokenizer, s->max_context);
     return s->tokenizer && !(s->allowed = allowed_ids(s, e)) ? ERR_MEMORY : 0;
 }
 

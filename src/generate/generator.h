@@ -38,6 +38,7 @@ struct generator {
     uint8_t *allowed;            /* bitmap of the ids that may be sampled; NULL: all */
     float *logits;               /* [vocab_size], after the last token of generator_eval */
     uint32_t max_context;        /* tokens */
+    uint64_t most_prompt_bytes;  /* a longer text has more than max_context tokens; 0: not known */
     uint64_t seed;
     uint64_t load_ns;
     struct generator_evaluator evaluator; /* zeroed: the generator evaluates single tokens itself */

@@ -482,7 +482,11 @@ static int encode_raw(struct request *r, struct generator *s, const char *where,
     const char *prompt = r->options.prompt;
     if (!*prompt)
         return err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
-    return generator_encode(s, prompt, strlen(prompt), SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
+    size_t len = strlen(prompt);
+    if (s->most_prompt_bytes && len > s->most_prompt_bytes)
+        return err_set(e, ERR_NO_FIT, "the prompt has %zu bytes, expected at most %" PRIu64, len,
+                       s->most_prompt_bytes);
+    return generator_encode(s, prompt, len, SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
 }
 
 /* Makes the grammar of the calls in the model's form. */
@@ -517,10 +521,11 @@ static int render_messages(struct request *r, struct generator *s, const json_t 
         struct chat_prompt prompt = {.messages = messages,
                                      .tools = r->options.tools,
                                      .kwargs = r->options.kwargs,
-                                     .opens_answer = true};
+                                     .opens_answer = true,
+                                     .most_bytes = s->most_prompt_bytes};
         rc = chat_prompt_tokens(&s->chat, &prompt, &r->tokens, NULL, e);
         json_decref(messages);
-        if (!rc || !has_calls)
+        if (!rc || !has_calls || rc == ERR_NO_FIT)
             return rc;
         if (form == 0)
             first = *e;
@@ -532,8 +537,11 @@ static int render_messages(struct request *r, struct generator *s, const json_t 
 static int render_prompt(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
 {
     json_t *messages = json_array();
-    struct chat_prompt prompt = {
-        .messages = messages, .tools = r->options.tools, .kwargs = r->options.kwargs, .opens_answer = true};
+    struct chat_prompt prompt = {.messages = messages,
+                                 .tools = r->options.tools,
+                                 .kwargs = r->options.kwargs,
+                                 .opens_answer = true,
+                                 .most_bytes = s->most_prompt_bytes};
     int rc =
         messages ? read_prompt(r, messages, where, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where);
     if (!rc)
@@ -571,6 +579,16 @@ static int check_bias(const struct request_options *o, uint32_t vocab_size, cons
     return 0;
 }
 
+/* Makes a prompt that was not encoded for its length an error of the request, whoever reports it. */
+static int refuse_length(struct request *r, const struct generator *s, const char *where,
+                         struct moeflux_err *e)
+{
+    struct moeflux_err why = *e;
+    r->is_too_long = true;
+    return err_set(e, ERR_USAGE, "%s: %.200s; the context holds %u tokens (-c)", where,
+                   why.text, s->max_context);
+}
+
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
 {
     struct where named = where_of(r);
@@ -579,6 +597,8 @@ int request_encode(struct request *r, struct generator *s, struct moeflux_err *e
     if (rc)
         return rc;
     rc = r->options.raw ? encode_raw(r, s, where, e) : encode_chat(r, s, where, e);
+    if (rc == ERR_NO_FIT)
+        return refuse_length(r, s, where, e);
     if (!rc && r->tokens.n == 0)
         rc = err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
     return rc;

@@ -63,6 +63,7 @@ struct request {           /* zeroed at first; freed with request_free */
     struct str grammar;             /* grammar from its own fields, which options.grammar points to */
     struct sampler_bias *bias;      /* likewise, of options.bias */
     struct token_list tokens;
+    bool is_too_long; /* request_encode failed because the text has more tokens than the context holds */
 };
 
 /* Makes the request of a line that was too long to read. Returns ERR_FORMAT with its text, or ERR_MEMORY. */
@@ -78,7 +79,8 @@ int request_read(struct request *r, const char *text, size_t len, uint64_t line,
 int request_take(struct request *r, struct json_t *object, const struct request_options *defaults,
                  struct moeflux_err *e);
 
-/* Makes the tokens of the prompt or the messages. The caller compares their number with the context.
+/* Makes the tokens of the prompt or the messages. The caller compares their number with the context; a text
+ * whose bytes alone are too many is refused before it is encoded (ERR_USAGE, is_too_long).
  * ERR_USAGE, ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY. */
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e);
 

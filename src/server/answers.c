@@ -1,7 +1,6 @@
 #include "server/answers.h"
 
 #include <jansson.h>
-#include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -10,6 +9,7 @@
 #include "api/completion.h"
 #include "server/http_request.h"
 #include "server/jobs.h"
+#include "server/reading.h"
 #include "server/state.h"
 #include "server/workers.h"
 
@@ -85,17 +85,8 @@ static long read_events(void *ctx, uint64_t pos, char *buf, size_t most)
         if (clock_ns() - req->sent_ns > SERVER_ALIVE_S * (uint64_t)1000000000)
             str_add_text(&req->out, ": still here\n\n");
     }
-    if (!str_ok(&req->out))
-        return -2;
-    size_t n = req->out.len - req->out_pos;
-    if (n == 0)
-        return -1;
-    if (n > most)
-        n = most;
-    memcpy(buf, req->out.data + req->out_pos, n);
-    req->out_pos += n;
     req->sent_ns = clock_ns();
-    return (long)n;
+    return http_request_read_out(req, buf, most);
 }
 
 /* ---- both ---- */
@@ -115,8 +106,14 @@ static int answer(struct http_request *req, bool chat)
 {
     struct server *s = req->server;
     struct moeflux_err e;
-    int rc = api_request_read(&req->api, chat, str_text(&req->body), req->body.len, s->generator,
+    int rc = reading_begin(req);
+    if (!rc) {
+        rc = api_request_read(&req->api, chat, str_text(&req->body), req->body.len, s->generator,
                               &s->defaults, &req->refusal);
+        reading_end(req);
+    }
+    /* The body is not needed any more. */
+    reading_give(req);
     if (rc)
         return http_request_refuse(req);
     req->completion = completion_new(&req->api, s->options.name, s->generator->tokenizer, &e);
@@ -131,8 +128,6 @@ static int answer(struct http_request *req, bool chat)
         refusal_of(&req->refusal, rc, &e);
         return http_request_refuse(req);
     }
-    /* The body is not needed any more. */
-    str_free(&req->body);
     req->sent_ns = clock_ns();
     return req->api.stream ? http_request_reply_stream(req, "text/event-stream", read_events)
                            : reply_whole(req);

@@ -9,13 +9,11 @@
 #include "generate/generator.h"
 #include "server/answers.h"
 #include "server/http_request.h"
-#include "api/fields.h"
 #include "server/jobs.h"
 #include "server/metrics.h"
 #include "server/page.h"
 #include "server/state.h"
-#include "text/tokenizer/tokenizer.h"
-#include "text/utf8.h"
+#include "server/tokens.h"
 
 /* ---- the server and its model ---- */
 
@@ -70,90 +68,6 @@ static int reply_metrics(struct http_request *req)
     return rc;
 }
 
-/* ---- tokens ---- */
-
-/* Returns a token with its text, or with its bytes if they are not whole characters. */
-static json_t *piece_json(const struct tokenizer *t, int32_t id)
-{
-    const char *bytes;
-    size_t n = tokenizer_bytes(t, id, &bytes);
-    json_t *piece = NULL;
-    if (n == 0 || utf8_is_valid(bytes, n)) {
-        piece = answer_json_text(n ? bytes : "", n);
-    } else {
-        piece = json_array();
-        for (size_t i = 0; i < n; i++)
-            json_array_append_new(piece, json_integer((unsigned char)bytes[i]));
-    }
-    return json_pack("{s: i, s: o}", "id", (int)id, "piece", piece);
-}
-
-static int encode(struct http_request *req, const json_t *in, struct token_list *ids)
-{
-    const struct generator *g = req->server->generator;
-    struct moeflux_err e;
-    const json_t *content = fields_get(in, "content");
-    bool add_special = fields_bool(in, "add_special", false, &req->refusal);
-    bool special = fields_bool(in, "parse_special", true, &req->refusal);
-    if (!json_is_string(content))
-        refusal_field(&req->refusal, "content", "content: expected a text, found %s", fields_kind(content));
-    if (req->refusal.status)
-        return -1;
-    const char *text = json_string_value(content);
-    size_t len = json_string_length(content);
-    enum token_specials how = special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT;
-    int rc = add_special ? generator_encode(g, text, len, how, ids, NULL, &e)
-                         : tokenizer_encode(g->tokenizer, text, len, how, ids, NULL, &e);
-    return rc ? refusal_of(&req->refusal, rc, &e) : 0;
-}
-
-static int reply_tokens(struct http_request *req)
-{
-    struct token_list ids = {0};
-    const struct tokenizer *t = req->server->generator->tokenizer;
-    json_t *in = fields_parse(str_text(&req->body), req->body.len, &req->refusal), *all = json_array();
-    bool with_pieces = in && fields_bool(in, "with_pieces", false, &req->refusal);
-    if (in)
-        encode(req, in, &ids);
-    for (size_t i = 0; !req->refusal.status && i < ids.n; i++)
-        json_array_append_new(all, with_pieces ? piece_json(t, ids.ids[i]) : json_integer(ids.ids[i]));
-    token_list_free(&ids);
-    json_decref(in);
-    if (!req->refusal.status)
-        return http_request_reply_json(req, json_pack("{s: o}", "tokens", all));
-    json_decref(all);
-    return http_request_refuse(req);
-}
-
-static int reply_text(struct http_request *req)
-{
-    const struct generator *g = req->server->generator;
-    struct str text = {0};
-    json_t *in = fields_parse(str_text(&req->body), req->body.len, &req->refusal);
-    const json_t *ids = in ? fields_array(in, "tokens", &req->refusal) : NULL;
-    if (in && !ids)
-        refusal_field(&req->refusal, "tokens", "tokens is missing");
-    for (size_t i = 0; !req->refusal.status && i < json_array_size(ids); i++) {
-        const json_t *id = json_array_get(ids, i);
-        int64_t k = json_is_integer(id) ? json_integer_value(id) : -1;
-        const char *bytes;
-        if (k < 0 || k >= (int64_t)g->info.vocab_size) {
-            refusal_field(&req->refusal, "tokens", "tokens: expected token ids from 0 to %u",
-                          g->info.vocab_size - 1);
-            break;
-        }
-        size_t n = tokenizer_bytes(g->tokenizer, (int32_t)k, &bytes);
-        str_add(&text, n ? bytes : "", n);
-    }
-    json_decref(in);
-    int rc = req->refusal.status
-                 ? http_request_refuse(req)
-                 : http_request_reply_json(
-                       req, json_pack("{s: o}", "content", answer_json_text(str_text(&text), text.len)));
-    str_free(&text);
-    return rc;
-}
-
 /* ---- the table ---- */
 
 static const struct endpoint all[] = {
@@ -164,8 +78,8 @@ static const struct endpoint all[] = {
     {"GET", MODELS, false, reply_model},
     {"POST", "/v1/chat/completions", false, answers_chat},
     {"POST", "/v1/completions", false, answers_completion},
-    {"POST", "/tokenize", false, reply_tokens},
-    {"POST", "/detokenize", false, reply_text},
+    {"POST", "/tokenize", false, tokens_reply_ids},
+    {"POST", "/detokenize", false, tokens_reply_text},
 };
 
 /* Returns whether an endpoint serves a path. One that ends with a slash serves all paths below it. */

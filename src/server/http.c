@@ -6,12 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "api/completion.h"
+#include "server/connections.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
+#include "server/reading.h"
 #include "server/state.h"
 
 /* ---- access ---- */
@@ -69,9 +70,55 @@ static bool key_is_right(const struct http_request *req)
            keys_have(&req->server->keys, shown + strlen(bearer));
 }
 
-static void look_at(struct http_request *req, const char *method)
+/* ---- the form of a request ---- */
+
+/* Counts of headers that a proxy and the server must understand alike. */
+struct seen {
+    unsigned n_hosts, n_lengths, n_encodings;
+    bool has_space; /* a name contains one */
+};
+
+static enum MHD_Result see_header(void *ctx, enum MHD_ValueKind kind, const char *name, size_t name_len,
+                                  const char *value, size_t value_len)
 {
+    struct seen *s = ctx;
+    (void)kind, (void)value, (void)value_len;
+    s->n_hosts += strcasecmp(name, MHD_HTTP_HEADER_HOST) == 0;
+    s->n_lengths += strcasecmp(name, MHD_HTTP_HEADER_CONTENT_LENGTH) == 0;
+    s->n_encodings += strcasecmp(name, MHD_HTTP_HEADER_TRANSFER_ENCODING) == 0;
+    s->has_space |= strcspn(name, " \t") != name_len;
+    return MHD_YES;
+}
+
+/* Returns why the request is ambiguous, so that a proxy might see another request; NULL: it is not. */
+static const char *find_fault(const struct http_request *req, const char *version)
+{
+    struct seen s = {0};
+    MHD_get_connection_values_n(req->connection, MHD_HEADER_KIND, see_header, &s);
+    if (req->has_nul)
+        return "the path contains a NUL";
+    if (s.has_space)
+        return "a header has a space in its name";
+    if (s.n_hosts > 1 || (s.n_hosts == 0 && strcmp(version, MHD_HTTP_VERSION_1_1) == 0))
+        return "expected one Host header";
+    if (s.n_lengths > 1)
+        return "Content-Length is given twice";
+    if (s.n_lengths && s.n_encodings)
+        return "Content-Length and Transfer-Encoding exclude each other";
+    const char *encoding = header(req, MHD_HTTP_HEADER_TRANSFER_ENCODING);
+    return encoding && strcasecmp(encoding, "chunked") != 0 ? "Transfer-Encoding: expected chunked" : NULL;
+}
+
+static void look_at(struct http_request *req, const char *method, const char *version)
+{
+    const char *fault = find_fault(req, version);
+    if (fault) {
+        refusal_set(&req->refusal, 400, NULL, NULL, "%s", fault);
+        req->closes = true;
+        return;
+    }
     const char *length = header(req, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    const char *coding = header(req, MHD_HTTP_HEADER_CONTENT_ENCODING);
     const struct endpoint *p = endpoints_find(method, req->url, &req->allowed);
     bool allowed = origin_is_allowed(req);
     if (strcmp(method, MHD_HTTP_METHOD_OPTIONS) == 0 && req->cors) {
@@ -87,6 +134,8 @@ static void look_at(struct http_request *req, const char *method)
         refusal_set(&req->refusal, 405, NULL, NULL, "%.60s does not take the method %.20s", req->url, method);
     else if (!p)
         refusal_set(&req->refusal, 404, NULL, NULL, "there is nothing at %.200s", req->url);
+    else if (coding && strcasecmp(coding, "identity") != 0)
+        refusal_set(&req->refusal, 415, NULL, NULL, "Content-Encoding: %.40s is not supported", coding);
     else if (length && strtoull(length, NULL, 10) > SERVER_MAX_BODY)
         refusal_set(&req->refusal, 413, NULL, NULL, "the body has %.20s bytes, at most %d are taken", length,
                     SERVER_MAX_BODY);
@@ -94,14 +143,30 @@ static void look_at(struct http_request *req, const char *method)
 
 /* ---- a request ---- */
 
-static struct http_request *begin(struct server *s, struct MHD_Connection *connection, const char *url)
+/* Begins a request: called before anything else of it, with the path as it was sent. The library will take a NUL
+ * for the path's end, or decode one (%00). */
+static void *begin(void *cls, const char *url, struct MHD_Connection *connection)
 {
     struct http_request *req = mem_new(1, sizeof *req, NULL);
     if (!req)
         return NULL;
-    *req = (struct http_request){.server = s, .connection = connection, .url = url, .begin_ns = clock_ns()};
-    atomic_fetch_add(&s->n_open, 1);
+    *req = (struct http_request){.server = cls, .connection = connection, .url_end = url + strlen(url)};
+    const char *nul = strstr(url, "%00");
+    req->has_nul = nul && nul < url + strcspn(url, "?");
     return req;
+}
+
+/* Returns whether bytes follow the path's NUL: in the library's buffer, the version follows the path. */
+static bool is_cut(const struct http_request *req, const char *version)
+{
+    return version > req->url_end + 1 && version < req->url_end + SERVER_HEADER_BYTES;
+}
+
+static struct connection *connection_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return info ? info->socket_context : NULL;
 }
 
 static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
@@ -109,7 +174,8 @@ static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
 {
     struct server *s = cls;
     struct http_request *req = *con_cls;
-    (void)connection, (void)how;
+    (void)how;
+    connections_set_phase(&s->connections, connection_of(connection), CONNECTION_HEADERS);
     if (!req)
         return;
     completion_free(req->completion);
@@ -117,23 +183,24 @@ static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
         jobs_release(&s->jobs, req->jobs[i]);
     free(req->jobs);
     api_request_free(&req->api);
-    str_free(&req->body);
+    reading_give(req);
+    token_list_free(&req->ids);
     str_free(&req->out);
+    atomic_fetch_sub(&s->n_open, req->url != NULL);
     free(req);
     *con_cls = NULL;
-    atomic_fetch_sub(&s->n_open, 1);
 }
 
 /* Appends a part of the body. The body of a refused request is read, too, so that the client reads the
  * reply. */
 static enum MHD_Result take_body(struct http_request *req, const char *data, size_t n)
 {
-    if (clock_ns() - req->begin_ns > SERVER_TIMEOUT_S * (uint64_t)1000000000)
-        return MHD_NO;
     if (!req->refusal.status && req->body.len + n > SERVER_MAX_BODY)
         refusal_set(&req->refusal, 413, NULL, NULL, "the body has more than %d bytes", SERVER_MAX_BODY);
+    if (!req->refusal.status && !reading_take(req, n))
+        refusal_set(&req->refusal, 503, NULL, NULL, "too many large bodies at once");
     if (req->refusal.status) {
-        str_free(&req->body);
+        reading_give(req);
         return MHD_YES;
     }
     str_add(&req->body, data, n);
@@ -142,46 +209,93 @@ static enum MHD_Result take_body(struct http_request *req, const char *data, siz
     return MHD_YES;
 }
 
-static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, const char *url,
-                              const char *method, const char *version, const char *data, size_t *n,
-                              void **con_cls)
+static enum MHD_Result answer(struct http_request *req)
 {
-    struct http_request *req = *con_cls;
-    (void)version;
-    if (!req) {
-        if (!(req = *con_cls = begin(cls, connection, url)))
-            return MHD_NO;
-        look_at(req, method);
-        /* A body that is too large is not read at all. */
-        return req->refusal.status == 413 && http_request_refuse(req) ? MHD_NO : MHD_YES;
-    }
-    if (*n) {
-        enum MHD_Result taken = take_body(req, data, *n);
-        *n = 0;
-        return taken;
-    }
+    connections_set_phase(&req->server->connections, connection_of(req->connection), CONNECTION_ANSWERED);
     int rc = req->refusal.status ? http_request_refuse(req)
              : req->preflight    ? http_request_reply(req, MHD_HTTP_NO_CONTENT, NULL, "", 0)
                                  : req->endpoint->answer(req);
     return rc ? MHD_NO : MHD_YES;
 }
 
+static enum MHD_Result handle(void *cls, struct MHD_Connection *connection, const char *url,
+                              const char *method, const char *version, const char *data, size_t *n,
+                              void **con_cls)
+{
+    struct http_request *req = *con_cls;
+    struct server *s = cls;
+    if (!req)
+        return MHD_NO;
+    if (!req->url) {
+        req->url = url;
+        atomic_fetch_add(&s->n_open, 1);
+        req->has_nul |= is_cut(req, version);
+        look_at(req, method, version);
+        connections_set_phase(&s->connections, connection_of(connection), CONNECTION_BODY);
+        /* A body that is too large, or has no certain end, is not read at all. */
+        bool reads = req->refusal.status != 413 && !req->closes;
+        return !reads && http_request_refuse(req) ? MHD_NO : MHD_YES;
+    }
+    if (*n) {
+        enum MHD_Result taken = take_body(req, data, *n);
+        *n = 0;
+        return taken;
+    }
+    return answer(req);
+}
+
+static void notify(void *cls, struct MHD_Connection *connection, void **context,
+                   enum MHD_ConnectionNotificationCode what)
+{
+    struct server *s = cls;
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
+        connections_remove(&s->connections, *context);
+        *context = NULL;
+        return;
+    }
+    const union MHD_ConnectionInfo *fd =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    const union MHD_ConnectionInfo *address =
+        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    *context = connections_add(&s->connections, fd->connect_fd, address->client_addr);
+}
+
 /* ---- the daemon ---- */
 
-int http_start(struct server *s, struct moeflux_err *e)
+static int start_daemon(struct server *s, struct moeflux_err *e)
 {
-    enum { STACK = 2 << 20 };
+    /* SLACK: connections that were closed, whose threads have not ended. STRICT: the library's word for headers
+     * that no client of today sends. */
+    enum { STACK = 2 << 20, SLACK = 64, STRICT = 1 };
     unsigned flags =
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
     s->daemon = MHD_start_daemon(
         flags, 0, NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_NOTIFY_COMPLETED,
-        end, s, MHD_OPTION_CONNECTION_LIMIT, (unsigned)SERVER_MAX_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
-        (unsigned)SERVER_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)SERVER_HEADER_BYTES,
-        MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK, MHD_OPTION_END);
+        end, s, MHD_OPTION_NOTIFY_CONNECTION, notify, s, MHD_OPTION_URI_LOG_CALLBACK, begin, s,
+        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(SERVER_MAX_CONNECTIONS + SLACK),
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SERVER_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+        (size_t)SERVER_HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
+        MHD_OPTION_STRICT_FOR_CLIENT, (int)STRICT, MHD_OPTION_END);
     if (!s->daemon)
         return err_errno(e, ERR_IO, "%s: the server could not be started", s->url);
     s->listener = -1;
     return 0;
+}
+
+int http_start(struct server *s, struct moeflux_err *e)
+{
+    struct connections_limits limits = {
+        .most = SERVER_MAX_CONNECTIONS,
+        .most_of_address = s->options.address_connections,
+        .arrival_ns = SERVER_TIMEOUT_S * (uint64_t)1000000000,
+    };
+    int rc = connections_init(&s->connections, &limits, e);
+    if (rc)
+        return rc;
+    rc = start_daemon(s, e);
+    if (rc)
+        connections_free(&s->connections);
+    return rc;
 }
 
 void http_stop_accepting(struct server *s)
@@ -195,7 +309,9 @@ void http_stop_accepting(struct server *s)
 
 void http_stop(struct server *s)
 {
-    if (s->daemon)
-        MHD_stop_daemon(s->daemon);
+    if (!s->daemon)
+        return;
+    MHD_stop_daemon(s->daemon);
+    connections_free(&s->connections);
     s->daemon = NULL;
 }

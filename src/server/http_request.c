@@ -1,25 +1,24 @@
 #include "server/http_request.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <microhttpd.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/types.h>
 
 #include "server/metrics.h"
 #include "server/state.h"
 
+/* A client that has sent more bytes before it closed is gone, too: so the bytes do not count, as they would for
+ * recv. */
 bool http_request_client_is_gone(const struct http_request *req)
 {
-    char next;
     const union MHD_ConnectionInfo *info =
         MHD_get_connection_info(req->connection, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (!info)
         return true;
-    ssize_t n = recv(info->connect_fd, &next, 1, MSG_PEEK | MSG_DONTWAIT);
-    return n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    struct pollfd socket = {.fd = info->connect_fd, .events = POLLRDHUP};
+    return poll(&socket, 1, 0) > 0;
 }
 
 void http_request_set_waiting(const struct http_request *req, bool waiting)
@@ -82,6 +81,8 @@ static int queue(struct http_request *req, unsigned status, const char *type, st
         MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
     if (status == MHD_HTTP_TOO_MANY_REQUESTS)
         MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
+    if (req->closes)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     if (status == MHD_HTTP_METHOD_NOT_ALLOWED)
         MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, req->allowed);
     enum MHD_Result queued = MHD_queue_response(req->connection, status, r);
@@ -114,6 +115,20 @@ int http_request_reply_json(struct http_request *req, struct json_t *value)
 int http_request_refuse(struct http_request *req)
 {
     return reply_json(req, req->refusal.status, refusal_json(&req->refusal));
+}
+
+long http_request_read_out(struct http_request *req, char *buf, size_t most)
+{
+    size_t n = req->out.len - req->out_pos;
+    if (!str_ok(&req->out))
+        return -2;
+    if (n == 0)
+        return -1;
+    if (n > most)
+        n = most;
+    memcpy(buf, req->out.data + req->out_pos, n);
+    req->out_pos += n;
+    return (long)n;
 }
 
 int http_request_reply_stream(struct http_request *req, const char *type,

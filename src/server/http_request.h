@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "api/api_request.h"
 #include "api/refusal.h"
+#include "text/tokenizer/tokenizer.h"
 
 struct MHD_Connection;
 struct completion;
@@ -28,13 +29,17 @@ struct http_request {
     struct server *server;
     struct MHD_Connection *connection;
     const struct endpoint *endpoint; /* NULL: refused */
-    const char *url;                 /* borrowed */
+    const char *url_end;             /* end of the path as it was sent; not dereferenced */
+    const char *url;                 /* borrowed; NULL: the headers are arriving */
+    bool has_nul;                    /* the path contains a NUL */
+    bool closes;                     /* no other request may follow on this connection */
     const char *allowed;             /* the method that is allowed, if the one used is not; else NULL */
     bool is_page;                    /* the reply is the chat page */
     bool preflight;                  /* a browser's CORS preflight request */
     const char *cors;                /* origin that may read the reply; NULL: none */
-    uint64_t begin_ns;
     struct str body;
+    uint64_t taken_bytes; /* reserved for the body (reading.h) */
+    bool has_turn;        /* counts among the large bodies that are being read */
     struct refusal refusal; /* status 0: none */
 
     /* Used by completions only. */
@@ -42,10 +47,17 @@ struct http_request {
     struct job **jobs; /* [api.n_choices], one for each choice; NULL: none */
     struct completion *completion;
     uint32_t at; /* index of the job whose events are sent */
+    uint64_t sent_ns;
+
+    /* Used by replies that are written while they are sent. */
     struct str out;
     size_t out_pos; /* bytes of `out` that were sent */
-    uint64_t sent_ns;
-    bool ended;
+    bool ended;     /* nothing follows `out` */
+
+    /* Used by /tokenize only. */
+    struct token_list ids;
+    size_t n_sent; /* ids that are written */
+    bool with_pieces;
 };
 
 /* Returns whether the client has disconnected, if the system knows. */
@@ -60,6 +72,8 @@ int http_request_reply(struct http_request *req, unsigned status, const char *ty
 int http_request_reply_json(struct http_request *req, struct json_t *value);
 /* Sends the refusal. */
 int http_request_refuse(struct http_request *req);
+/* Copies the next bytes of `out`: the end of a function for http_request_reply_stream. */
+long http_request_read_out(struct http_request *req, char *buf, size_t most);
 /* Sends the bytes of `read`, which returns their number until it returns -1 (the end) or -2 (a failure). */
 int http_request_reply_stream(struct http_request *req, const char *type,
                               long (*read)(void *http_request, uint64_t pos, char *buf, size_t most));

@@ -9,24 +9,9 @@
 #include "base/mem.h"
 #include "generate/prefix.h"
 
-/* Deadlines use the monotonic clock, which nobody sets. */
-static int init_cond(pthread_cond_t *c)
-{
-    pthread_condattr_t a;
-    int rc = pthread_condattr_init(&a);
-    if (rc)
-        return rc;
-    rc = pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    if (!rc)
-        rc = pthread_cond_init(c, &a);
-    pthread_condattr_destroy(&a);
-    return rc;
-}
-
 static struct timespec after(uint32_t ms)
 {
-    uint64_t at = clock_ns() + (uint64_t)ms * 1000000;
-    return (struct timespec){(time_t)(at / 1000000000), (long)(at % 1000000000)};
+    return clock_timespec(clock_ns() + (uint64_t)ms * 1000000);
 }
 
 int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e)
@@ -34,7 +19,7 @@ int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e)
     *q = (struct jobs){.most_waiting = most_waiting};
     if (pthread_mutex_init(&q->lock, NULL) != 0)
         return err_set(e, ERR_MEMORY, "out of memory for a lock");
-    if (init_cond(&q->more) != 0) {
+    if (clock_init_cond(&q->more) != 0) {
         pthread_mutex_destroy(&q->lock);
         return err_set(e, ERR_MEMORY, "out of memory for a lock");
     }
@@ -50,7 +35,7 @@ void jobs_free(struct jobs *q)
 struct job *jobs_new(struct choice *choice, struct moeflux_err *e)
 {
     struct job *j = mem_new(1, sizeof *j, e);
-    if (j && init_cond(&j->changed) != 0) {
+    if (j && clock_init_cond(&j->changed) != 0) {
         err_set(e, ERR_MEMORY, "out of memory for a lock");
         free(j);
         return NULL;

@@ -29,6 +29,9 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     if (!rc)
         rc = metrics_init(&s->metrics, e);
     s->has_metrics = s->has_jobs && !rc;
+    if (!rc)
+        rc = reading_init(&s->reading, e);
+    s->has_reading = s->has_metrics && !rc;
     if (!rc && !(s->workers = workers_new(o->parallel, &s->jobs, &s->metrics, e)))
         rc = ERR_MEMORY;
     if (!rc)
@@ -63,8 +66,8 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
     int rc = generator_prepare(g, o->context, e);
     if (rc)
         return rc;
-    /* Connections encode texts in their own threads, whichever job the model computes: no progress calls. */
-    tokenizer_set_progress(g->tokenizer, &(struct moeflux_progress){0});
+    /* Connections encode texts in their own threads, whichever job the model computes. */
+    tokenizer_set_progress(g->tokenizer, &(struct moeflux_progress){reading_go_on, &s->reading});
     uint32_t n_copies = 1 + g->n_copies;
     struct sequences_options keep = {
         .max_context = g->max_context,
@@ -111,12 +114,15 @@ void server_stop(struct server *s)
 {
     http_stop_accepting(s);
     jobs_close(&s->jobs);
+    reading_close(&s->reading);
     if (!jobs_drained(&s->jobs, s->options.grace_s * 1000))
         workers_interrupt(s->workers);
     workers_join(s->workers);
+    /* Conversations first: connections may take long to end. */
+    workers_forget_sequences(s->workers);
+    free_sequences(s);
     wait_for_replies(s);
     http_stop(s);
-    free_sequences(s);
 }
 
 void server_free(struct server *s)
@@ -132,6 +138,8 @@ void server_free(struct server *s)
     workers_free(s->workers);
     if (s->has_metrics)
         metrics_free(&s->metrics);
+    if (s->has_reading)
+        reading_free(&s->reading);
     if (s->has_jobs)
         jobs_free(&s->jobs);
     keys_free(&s->keys);

@@ -30,6 +30,7 @@ struct server_options {    /* strings are borrowed */
     const char *state_dir; /* directory for evicted sequences; NULL: none */
     uint64_t state_dir_bytes;       /* most bytes of its files; 0: no limit */
     uint32_t state_dir_files;       /* most files; 0: no limit */
+    uint32_t address_connections;   /* most connections of one address; 0: only their total is limited */
     uint32_t most_waiting;          /* most jobs in the queue */
     uint32_t grace_s;               /* time that running answers get after server_stop */
     struct request_options request; /* values of fields that a request does not have */
@@ -52,8 +53,8 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e);
 /* Returns "http://127.0.0.1:8080", with the actual port. */
 const char *server_url(const struct server *s);
 
-/* Stops accepting requests, waits up to grace_s for running answers, interrupts the rest, and saves the
- * sequences if there is a directory. */
+/* Stops accepting requests, waits up to grace_s for running answers, interrupts the rest, saves the sequences
+ * if there is a directory, and closes the connections. */
 void server_stop(struct server *s);
 
 /* Stops and frees the server. NULL and a server that was never started are legal. */

@@ -7,9 +7,11 @@
 #include <stdint.h>
 
 #include "api/api_request.h"
+#include "server/connections.h"
 #include "server/jobs.h"
 #include "server/keys.h"
 #include "server/metrics.h"
+#include "server/reading.h"
 #include "server/server.h"
 
 struct MHD_Daemon;
@@ -20,7 +22,7 @@ enum {
     SERVER_MAX_BODY = 16 << 20, /* bytes */
     SERVER_MAX_CONNECTIONS = 256,
     SERVER_HEADER_BYTES = 32 << 10, /* most bytes of a request's line and headers */
-    SERVER_TIMEOUT_S = 60,          /* limit of an idle connection, and of reading a body */
+    SERVER_TIMEOUT_S = 60,          /* limit of an idle connection, of headers and of a body's arrival */
     SERVER_ALIVE_S = 5,             /* interval of keep-alive comments in a stream */
 };
 
@@ -29,6 +31,8 @@ struct server {
     struct keys keys;
     struct jobs jobs;
     struct metrics metrics;
+    struct reading reading;
+    struct connections connections; /* while there is a daemon */
     struct workers *workers;
     struct sequences *sequences[MOEFLUX_MAX_DEVICES]; /* one for each copy of the model */
     struct generator *generator;
@@ -38,7 +42,7 @@ struct server {
     int listener;    /* descriptor; -1: owned by the daemon, or none */
     struct MHD_Daemon *daemon;
     char url[128];
-    bool has_jobs, has_metrics;
+    bool has_jobs, has_metrics, has_reading;
     atomic_bool started;
     atomic_uint n_open; /* open requests */
 };

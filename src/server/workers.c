@@ -110,7 +110,7 @@ uint32_t workers_find_holder(struct workers *w, const struct choice *choice)
     for (uint32_t i = 0; w->n_copies > 1 && !choice->score && i < w->n_copies; i++) {
         struct copy *c = &w->copies[i];
         pthread_mutex_lock(&c->lock);
-        uint32_t here = sequences_usable(c->sequences, t->ids, (uint32_t)t->n);
+        uint32_t here = c->sequences ? sequences_usable(c->sequences, t->ids, (uint32_t)t->n) : 0;
         pthread_mutex_unlock(&c->lock);
         if (here > most) {
             second = most;
@@ -358,6 +358,15 @@ int workers_start(struct workers *w, const struct generator *g, struct sequences
 void workers_interrupt(struct workers *w)
 {
     atomic_store(&w->interrupted, true);
+}
+
+void workers_forget_sequences(struct workers *w)
+{
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        pthread_mutex_lock(&w->copies[i].lock);
+        w->copies[i].sequences = NULL;
+        pthread_mutex_unlock(&w->copies[i].lock);
+    }
 }
 
 void workers_join(struct workers *w)

@@ -39,6 +39,9 @@ void workers_interrupt(struct workers *w);
  * legal. */
 void workers_join(struct workers *w);
 
+/* Lets the sequences be freed while connections still call workers_find_holder. The workers were joined. */
+void workers_forget_sequences(struct workers *w);
+
 /* Frees the workers. No connection may call workers_find_holder any more. NULL is legal. */
 void workers_free(struct workers *w);
 

@@ -89,7 +89,8 @@ struct options {
     struct flag_texts compare;   /* one text for each --compare; options_setting parses them */
 
     const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL: not given (host always is) */
-    int64_t port, queue, grace, sequences, state_files;         /* grace: seconds */
+    int64_t port, queue, address_connections, sequences, state_files;
+    int64_t grace;                                              /* seconds */
     int64_t parallel;                                           /* serve and --batch; 0: not given */
     bool replicate;                                             /* serve and --batch */
     uint64_t state_memory, state_disk;                          /* bytes; 0: no limit */

@@ -1,5 +1,6 @@
 #include "text/chat/chat.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <string.h>
 
@@ -156,6 +157,9 @@ int chat_prompt_tokens(const struct chat *c, const struct chat_prompt *p, struct
     struct token_list rest = {0};
     size_t shared = 0, n_before = out->n;
     int rc = chat_render(c, p, &text, e);
+    if (rc == 0 && p->most_bytes && text.text.len > p->most_bytes)
+        rc = err_set(e, ERR_NO_FIT, "the prompt has %zu bytes, expected at most %" PRIu64, text.text.len,
+                     p->most_bytes);
     if (rc == 0 && n_system)
         rc = render_other(c, p, &other, e);
     if (rc == 0 && n_system)

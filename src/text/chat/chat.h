@@ -75,6 +75,7 @@ struct chat_prompt {
     /* object: more variables of the template, which take precedence; NULL: none */
     const struct json_t *kwargs;
     bool opens_answer; /* add_generation_prompt */
+    uint64_t most_bytes; /* limit of the rendered text; 0: none */
 };
 
 /* A rendered prompt. */
@@ -99,7 +100,7 @@ int chat_encode(const struct chat *c, const struct chat_text *text, size_t from,
                 struct moeflux_err *e);
 
 /* Renders and encodes a prompt. *n_system (may be NULL): the tokens before the last message, which do not
- * depend on its content. */
+ * depend on its content. ERR_NO_FIT: the text is longer than most_bytes, and was not encoded. */
 int chat_prompt_tokens(const struct chat *c, const struct chat_prompt *p, struct token_list *out,
                        uint32_t *n_system, struct moeflux_err *e);
 

@@ -271,3 +271,14 @@ int32_t tokenizer_n_ids(const struct tokenizer *t)
 {
     return t->vocab.n_ids;
 }
+
+uint64_t tokenizer_most_bytes(const struct tokenizer *t, uint32_t n)
+{
+    /* Composition (NFC) leaves at least a third of a text's bytes: a Hangul syllable is three letters. */
+    const uint64_t most_composed = 3;
+    uint32_t longest = 0;
+    for (int32_t id = 0; id < t->vocab.n_ids; id++)
+        if (t->vocab.tokens[id].len > longest)
+            longest = t->vocab.tokens[id].len;
+    return (uint64_t)n * longest * (t->normaliser.nfc ? most_composed : 1);
+}

@@ -79,6 +79,9 @@ const char *tokenizer_tool_template(const struct tokenizer *t);
 /* Returns an object with the texts of bos_token, eos_token and others, by name. Borrowed. */
 const struct json_t *tokenizer_special_texts(const struct tokenizer *t);
 
+/* Returns the most bytes of text that n tokens can stand for. */
+uint64_t tokenizer_most_bytes(const struct tokenizer *t, uint32_t n);
+
 /* Returns the largest id that has a token, plus 1. */
 int32_t tokenizer_n_ids(const struct tokenizer *t);
 
