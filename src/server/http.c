@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "api/completion.h"
+#include "api/dialect.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
 #include "server/state.h"
@@ -61,12 +61,20 @@ static bool origin_is_allowed(struct http_request *req)
     return is_own_host(req->server, name);
 }
 
+/* Looks for the key in the headers that OpenAI's, Anthropic's and Azure's clients use. */
 static bool key_is_right(const struct http_request *req)
 {
     static const char bearer[] = "Bearer ";
+    static const char *const names[] = {"X-Api-Key", "api-key"};
+    const struct keys *keys = &req->server->keys;
     const char *shown = header(req, MHD_HTTP_HEADER_AUTHORIZATION);
-    return shown && strncasecmp(shown, bearer, strlen(bearer)) == 0 &&
-           keys_have(&req->server->keys, shown + strlen(bearer));
+    bool right =
+        shown && strncasecmp(shown, bearer, strlen(bearer)) == 0 && keys_have(keys, shown + strlen(bearer));
+    for (size_t i = 0; !right && i < sizeof names / sizeof *names; i++) {
+        const char *key = header(req, names[i]);
+        right = key && keys_have(keys, key);
+    }
+    return right;
 }
 
 static void look_at(struct http_request *req, const char *method)
@@ -112,7 +120,7 @@ static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
     (void)connection, (void)how;
     if (!req)
         return;
-    completion_free(req->completion);
+    reply_free(req->reply);
     for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++)
         jobs_release(&s->jobs, req->jobs[i]);
     free(req->jobs);

@@ -11,17 +11,19 @@
 #include "api/refusal.h"
 
 struct MHD_Connection;
-struct completion;
+struct dialect;
 struct http_request;
 struct job;
 struct json_t;
+struct reply;
 struct server;
 
 struct endpoint {
-    const char *method, *path;
-    bool open; /* needs no API key */
+    const char *method, *path; /* path: without "/v1" in front; a slash at its end: all paths below it */
+    bool open;                 /* needs no API key */
     /* Answers a request whose body was read. Returns 0, or -1: close the connection. */
     int (*answer)(struct http_request *req);
+    const struct dialect *dialect; /* of bodies and errors; NULL: the errors are OpenAI's */
 };
 
 struct http_request {
@@ -37,15 +39,15 @@ struct http_request {
     struct str body;
     struct refusal refusal; /* status 0: none */
 
-    /* Used by completions only. */
+    /* Used by answers only. */
     struct api_request api;
     struct job **jobs; /* [api.n_choices], one for each choice; NULL: none */
-    struct completion *completion;
+    struct reply *reply;
     uint32_t at; /* index of the job whose events are sent */
     struct str out;
     size_t out_pos; /* bytes of `out` that were sent */
     uint64_t sent_ns;
-    bool ended;
+    bool begun, ended;
 };
 
 /* Returns whether the client has disconnected, if the system knows. */
