@@ -7,10 +7,12 @@
 
 #include "api/anthropic_body.h"
 #include "api/api_request.h"
+#include "api/chat_body.h"
 #include "api/choice.h"
 #include "api/dialect.h"
 #include "api/items.h"
 #include "api/refusal.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "generate/answer_json.h"
 
@@ -61,6 +63,8 @@ static const char *stop_reason(const struct choice_result *of)
         return "tool_use";
     case ANSWER_STOP_TEXT:
         return "stop_sequence";
+    case ANSWER_CONTEXT:
+        return "model_context_window_exceeded";
     default:
         return "max_tokens";
     }
@@ -92,15 +96,30 @@ static json_t *input(const struct item *call)
     return json_object();
 }
 
-/* Returns a block. whole: with its text; else as it begins. A signature is needed in its place only. */
-static json_t *block(const struct item *item, bool whole)
+/* Returns whether the client does not want to see the thinking. */
+static bool hides_thinking(const struct reply *r)
+{
+    const json_t *thinking = json_object_get(r->request->given, "thinking");
+    return json_is_text(json_object_get(thinking, "display"), "omitted");
+}
+
+/* Returns the signature of thinking, which clients send back: the thinking itself if they do not see it. */
+static json_t *signature(const struct reply *r, const struct item *item)
+{
+    size_t n = hides_thinking(r) ? item->text.len : 0;
+    return chat_body_seal(str_text(&item->text), n);
+}
+
+/* Returns a block. whole: with its text; else as it begins. */
+static json_t *block(const struct reply *r, const struct item *item, bool whole)
 {
     static const struct str empty;
     const struct str *text = whole ? &item->text : &empty;
     switch (item->kind) {
     case ITEM_THINKING:
-        return json_pack("{s: s, s: o, s: s}", "type", "thinking", "thinking", text_json(text), "signature",
-                         whole ? "moeflux" : "");
+        return json_pack("{s: s, s: o, s: o}", "type", "thinking", "thinking",
+                         text_json(hides_thinking(r) ? &empty : text), "signature",
+                         whole ? signature(r, item) : json_string(""));
     case ITEM_TEXT:
         return json_pack("{s: s, s: o}", "type", "text", "text", text_json(text));
     default:
@@ -128,7 +147,7 @@ static void block_begins(void *ctx, size_t idx)
     struct reply *r = ctx;
     reply_event(r, "content_block_start",
                 json_pack("{s: s, s: I, s: o}", "type", "content_block_start", "index", (json_int_t)idx,
-                          "content_block", block(item_of(r, idx), false)));
+                          "content_block", block(r, item_of(r, idx), false)));
 }
 
 static void block_grows(void *ctx, size_t idx, const char *text, size_t len)
@@ -137,14 +156,15 @@ static void block_grows(void *ctx, size_t idx, const char *text, size_t len)
     static const char *const members[] = {"thinking", "text", "partial_json"};
     struct reply *r = ctx;
     enum item_kind kind = item_of(r, idx)->kind;
-    send_delta(r, idx, types[kind], members[kind], answer_json_text(text, len));
+    if (kind != ITEM_THINKING || !hides_thinking(r))
+        send_delta(r, idx, types[kind], members[kind], answer_json_text(text, len));
 }
 
 static void block_ends(void *ctx, size_t idx)
 {
     struct reply *r = ctx;
     if (item_of(r, idx)->kind == ITEM_THINKING)
-        send_delta(r, idx, "signature_delta", "signature", json_string("moeflux"));
+        send_delta(r, idx, "signature_delta", "signature", signature(r, item_of(r, idx)));
     reply_event(r, "content_block_stop",
                 json_pack("{s: s, s: I}", "type", "content_block_stop", "index", (json_int_t)idx));
 }
@@ -201,7 +221,7 @@ static json_t *whole(struct reply *r)
     items_end(items, NULL);
     for (size_t i = 0; i < items->n; i++)
         if (!items->list[i].failed)
-            json_array_append_new(content, block(&items->list[i], true));
+            json_array_append_new(content, block(r, &items->list[i], true));
     if (!items->failed)
         return message(r, content, stop_reason(result(r)));
     json_decref(content);

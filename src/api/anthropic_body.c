@@ -92,6 +92,18 @@ static void read_tool_result(const json_t *block, const char *where, struct chat
     str_free(&text);
 }
 
+/* Reads thinking; a client that did not want to see it sends it back in the signature. */
+static void read_thinking(const json_t *block, const char *where, struct chat_body *to)
+{
+    struct str text = {0};
+    str_add_text(&text, member(block, "thinking", where, to));
+    if (!text.len)
+        chat_body_unseal(json_object_get(block, "signature"), &text);
+    if (text.len)
+        chat_body_think(to, str_text(&text), text.len);
+    str_free(&text);
+}
+
 static void read_block(const json_t *block, const char *role, const char *where, struct chat_body *to)
 {
     const char *type = json_string_value(json_object_get(block, "type"));
@@ -102,8 +114,7 @@ static void read_block(const json_t *block, const char *role, const char *where,
         const char *text = member(block, "text", where, to);
         chat_body_say(to, role, text, strlen(text));
     } else if (answers && strcmp(type, "thinking") == 0) {
-        const char *text = member(block, "thinking", where, to);
-        chat_body_think(to, text, strlen(text));
+        read_thinking(block, where, to);
     } else if (answers && strcmp(type, "tool_use") == 0) {
         read_tool_use(block, where, to);
     } else if (strcmp(role, "user") == 0 && strcmp(type, "tool_result") == 0) {
@@ -213,13 +224,30 @@ static void read_output(const json_t *body, struct chat_body *to)
         fields_object(config ? config : body, config ? "format" : "output_format", to->refusal);
     const char *effort = config ? fields_text(config, "effort", to->refusal) : NULL;
     if (effort)
-        chat_body_set(to, "reasoning_effort", json_string(strcmp(effort, "max") == 0 ? "xhigh" : effort));
+        chat_body_set_effort(to, strcmp(effort, "max") == 0 ? "xhigh" : effort);
     if (format && !json_is_text(json_object_get(format, "type"), "json_schema"))
         refusal_field(to->refusal, "output_config", "output_config.format: expected the type json_schema");
     else if (format)
         chat_body_set(to, "response_format",
                       json_pack("{s: s, s: {s: O?}}", "type", "json_schema", "json_schema", "schema",
                                 json_object_get(format, "schema")));
+}
+
+/* Reads {"type", "budget_tokens", "display"}. The field stays for the budget; the other types leave it to the
+ * model how much it thinks. */
+static void read_thinking_config(const json_t *body, struct chat_body *to)
+{
+    const json_t *thinking = fields_object(body, "thinking", to->refusal);
+    const char *type = thinking ? json_string_value(json_object_get(thinking, "type")) : "adaptive";
+    if (type && strcmp(type, "enabled") == 0)
+        chat_body_switch_thinking(to, true);
+    else if (type && strcmp(type, "disabled") == 0)
+        chat_body_switch_thinking(to, false);
+    else if (!type || (strcmp(type, "adaptive") != 0 && strcmp(type, "between_tools") != 0))
+        refusal_field(to->refusal, "thinking",
+                      "thinking: expected the type enabled, disabled, adaptive or between_tools");
+    if (thinking)
+        to->given = json_pack("{s: O}", "thinking", thinking);
 }
 
 void anthropic_body_read(const struct json_t *body, const struct api_request_defaults *defaults,
@@ -235,5 +263,6 @@ void anthropic_body_read(const struct json_t *body, const struct api_request_def
     read_tools(body, to);
     read_tool_choice(body, to);
     read_output(body, to);
+    read_thinking_config(body, to);
     chat_body_drop(to, dropped);
 }

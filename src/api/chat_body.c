@@ -7,6 +7,7 @@
 #include "api/fields.h"
 #include "api/refusal.h"
 #include "base/str.h"
+#include "generate/answer_json.h"
 
 static void no_memory(struct chat_body *b)
 {
@@ -83,6 +84,43 @@ void chat_body_skip(struct chat_body *b, const char *type)
     size_t n = strlen(b->note);
     snprintf(b->note + n, sizeof b->note - n, "%s\"%.40s\"",
              n ? ", " : "tools of these types are left out: ", type);
+}
+
+void chat_body_switch_thinking(struct chat_body *b, bool on)
+{
+    static const char name[] = "chat_template_kwargs";
+    const json_t *given = fields_object(b->fields, name, b->refusal);
+    json_t *own = given ? json_copy((json_t *)(uintptr_t)given) : json_object();
+    if (!json_object_get(own, "enable_thinking") && !json_object_get(own, "thinking"))
+        set(b, own, "enable_thinking", json_boolean(on));
+    chat_body_set(b, name, own);
+}
+
+void chat_body_set_effort(struct chat_body *b, const char *effort)
+{
+    if (strcmp(effort, "none") == 0)
+        chat_body_switch_thinking(b, false);
+    chat_body_set(b, "reasoning_effort", json_string(effort));
+}
+
+static const char seal[] = "moeflux:";
+
+struct json_t *chat_body_seal(const char *thinking, size_t n)
+{
+    struct str all = {0};
+    str_add_text(&all, seal);
+    str_add(&all, thinking, n);
+    json_t *text = str_ok(&all) ? answer_json_text(str_text(&all), all.len) : NULL;
+    str_free(&all);
+    return text;
+}
+
+void chat_body_unseal(const struct json_t *sealed, struct str *out)
+{
+    const size_t skip = sizeof seal - 1;
+    const char *text = json_string_value(sealed);
+    if (text && strncmp(text, seal, skip) == 0)
+        str_add(out, text + skip, json_string_length(sealed) - skip);
 }
 
 /* ---- messages ---- */

@@ -44,6 +44,17 @@ void chat_body_drop(struct chat_body *b, const char *const *names);
 /* Notes that tools of a type are left out. */
 void chat_body_skip(struct chat_body *b, const char *type);
 
+/* Switches thinking on or off, unless chat_template_kwargs does. */
+void chat_body_switch_thinking(struct chat_body *b, bool on);
+/* Sets reasoning_effort; "none" switches thinking off. */
+void chat_body_set_effort(struct chat_body *b, const char *effort);
+
+/* Thinking for clients that keep nothing on the server and are not shown it: they send back this text alone,
+ * where the API has encrypted thinking. _seal returns it; the caller owns it. NULL: no memory. _unseal appends
+ * the thinking; nothing if `sealed` (NULL: none) is another server's. */
+struct json_t *chat_body_seal(const char *thinking, size_t n);
+void chat_body_unseal(const struct json_t *sealed, struct str *out);
+
 /* ---- messages ---- */
 
 /* Appends a text of n bytes by "system", "user" or "assistant". Texts of the system at the beginning become

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/api_request.h"
+#include "api/chat_body.h"
 #include "api/choice.h"
 #include "api/dialect.h"
 #include "api/fields.h"
@@ -60,16 +61,6 @@ static bool seals_thinking(const struct reply *r)
     return false;
 }
 
-static json_t *sealed(const struct str *thinking)
-{
-    struct str all = {0};
-    str_add_text(&all, RESPONSES_THINKING);
-    str_add(&all, str_text(thinking), thinking->len);
-    json_t *text = str_ok(&all) ? text_json(&all) : NULL;
-    str_free(&all);
-    return text;
-}
-
 struct item_id {
     char text[48];
 };
@@ -91,6 +82,40 @@ static json_t *part_json(enum item_kind kind, json_t *text)
                      "logprobs");
 }
 
+/* Sets name and namespace of a call: the model sees a joined name. */
+static void set_name(const struct reply *r, const struct item *item, json_t *out)
+{
+    const json_t *tools = json_object_get(r->request->given, "tools");
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *space = json_array_get(tools, i), *inner = json_object_get(space, "tools");
+        const char *name = json_string_value(json_object_get(space, "name"));
+        for (size_t k = 0; name && k < json_array_size(inner); k++) {
+            json_t *own = json_object_get(json_array_get(inner, k), "name");
+            struct str joined = {0};
+            if (json_is_string(own))
+                responses_body_join_name(name, json_string_value(own), &joined);
+            bool found = str_ok(&joined) && strcmp(str_text(&joined), str_text(&item->name)) == 0;
+            str_free(&joined);
+            if (!found)
+                continue;
+            json_object_set(out, "name", own);
+            json_object_set(out, "namespace", json_object_get(space, "name"));
+            return;
+        }
+    }
+    json_object_set_new(out, "name", text_json(&item->name));
+}
+
+static json_t *call_json(const struct reply *r, const struct item *item, const char *id, const char *status)
+{
+    bool whole = strcmp(status, "in_progress") != 0;
+    json_t *out = json_pack("{s: s, s: s, s: s, s: o, s: o}", "id", id, "type", "function_call", "status",
+                            status, "call_id", text_json(&item->call_id), "arguments",
+                            whole ? text_json(&item->text) : json_string(""));
+    set_name(r, item, out);
+    return out;
+}
+
 /* Returns an item. status: "in_progress" (without its text), "completed" or "incomplete". */
 static json_t *item_json(const struct reply *r, size_t idx, const char *status)
 {
@@ -98,10 +123,7 @@ static json_t *item_json(const struct reply *r, size_t idx, const char *status)
     struct item_id id = id_of(r, item->kind, idx);
     bool whole = strcmp(status, "in_progress") != 0;
     if (item->kind == ITEM_CALL)
-        return json_pack("{s: s, s: s, s: s, s: o, s: o, s: o}", "id", id.text, "type", "function_call",
-                         "status", status, "call_id", text_json(&item->call_id), "name",
-                         text_json(&item->name), "arguments",
-                         whole ? text_json(&item->text) : json_string(""));
+        return call_json(r, item, id.text, status);
     json_t *content = whole ? json_pack("[o]", part_json(item->kind, text_json(&item->text))) : json_array();
     if (item->kind == ITEM_TEXT)
         return json_pack("{s: s, s: s, s: s, s: s, s: o}", "id", id.text, "type", "message", "status", status,
@@ -109,7 +131,8 @@ static json_t *item_json(const struct reply *r, size_t idx, const char *status)
     json_t *reasoning = json_pack("{s: s, s: s, s: s, s: [], s: o}", "id", id.text, "type", "reasoning",
                                   "status", status, "summary", "content", content);
     if (whole && seals_thinking(r))
-        json_object_set_new(reasoning, "encrypted_content", sealed(&item->text));
+        json_object_set_new(reasoning, "encrypted_content",
+                            chat_body_seal(str_text(&item->text), item->text.len));
     return reasoning;
 }
 

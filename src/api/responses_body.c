@@ -14,6 +14,15 @@
 
 static const char *const texts[] = {"input_text", "output_text", "text", NULL};
 
+void responses_body_join_name(const char *space, const char *name, struct str *out)
+{
+    size_t n = strlen(space);
+    str_add(out, space, n);
+    if (n && space[n - 1] != '_')
+        str_add_text(out, "__");
+    str_add_text(out, name);
+}
+
 /* ---- items ---- */
 
 struct place {
@@ -60,9 +69,13 @@ static void read_message(const json_t *item, const struct place *at)
 static void read_call(const json_t *item, const struct place *at)
 {
     const char *id = member(item, "call_id", at), *name = member(item, "name", at);
+    const char *space = fields_text(item, "namespace", at->to->refusal);
+    struct str joined = {0};
     member(item, "arguments", at);
+    responses_body_join_name(space ? space : "", name, &joined);
     if (!at->to->refusal->status)
-        chat_body_call(at->to, id, name, json_object_get(item, "arguments"));
+        chat_body_call(at->to, id, str_text(&joined), json_object_get(item, "arguments"));
+    str_free(&joined);
 }
 
 static void read_output(const json_t *item, const struct place *at)
@@ -81,14 +94,11 @@ static void read_reasoning(const json_t *item, const struct place *at)
 {
     static const char *const kinds[] = {"reasoning_text", "text", NULL};
     static const char *const summaries[] = {"summary_text", NULL};
-    const size_t skip = sizeof RESPONSES_THINKING - 1;
-    const json_t *sealed = fields_get(item, "encrypted_content");
     struct str text = {0};
     if (fields_get(item, "content"))
         join(item, "content", kinds, at, &text);
-    if (!text.len && json_is_string(sealed) &&
-        strncmp(json_string_value(sealed), RESPONSES_THINKING, skip) == 0)
-        str_add(&text, json_string_value(sealed) + skip, json_string_length(sealed) - skip);
+    if (!text.len)
+        chat_body_unseal(fields_get(item, "encrypted_content"), &text);
     if (!text.len && fields_get(item, "summary"))
         join(item, "summary", summaries, at, &text);
     if (!at->to->refusal->status && text.len)
@@ -167,23 +177,46 @@ static bool is_allowed(const json_t *allowed, const json_t *name)
     return allowed == NULL;
 }
 
-/* Reads the tools. Other types than functions run on OpenAI's servers, or have other forms of calls. */
-static void read_tools(const json_t *body, const json_t *allowed, struct chat_body *to)
+/* What the tools of a list have in common. */
+struct tool_list {
+    const char *space;     /* "": none */
+    const json_t *allowed; /* NULL: all are */
+    const char *place;     /* for errors */
+};
+
+static void read_function(const json_t *tool, const struct tool_list *of, struct chat_body *to)
 {
-    const json_t *tools = fields_array(body, "tools", to->refusal);
+    const json_t *name = json_object_get(tool, "name");
+    struct str joined = {0};
+    if (!json_is_string(name)) {
+        refusal_field(to->refusal, "tools", "%s.name: expected a text, found %s", of->place,
+                      fields_kind(name));
+        return;
+    }
+    responses_body_join_name(of->space, json_string_value(name), &joined);
+    if (is_allowed(of->allowed, name))
+        chat_body_tool(to, str_text(&joined), fields_get(tool, "description"),
+                       fields_get(tool, "parameters"));
+    str_free(&joined);
+}
+
+/* Reads the tools. Other types than functions run on OpenAI's servers, or have other forms of calls. */
+static void read_tools(const json_t *tools, const char *space, const json_t *allowed, struct chat_body *to)
+{
+    char place[48];
     for (size_t i = 0; i < json_array_size(tools) && !to->refusal->status; i++) {
-        const json_t *tool = json_array_get(tools, i), *name = json_object_get(tool, "name");
+        const json_t *tool = json_array_get(tools, i);
         const char *type = json_string_value(json_object_get(tool, "type"));
+        const char *name = json_string_value(json_object_get(tool, "name"));
+        snprintf(place, sizeof place, "tools[%zu]", i);
         if (!type)
-            refusal_field(to->refusal, "tools", "tools[%zu]: expected an object with a type", i);
-        else if (strcmp(type, "function") != 0)
+            refusal_field(to->refusal, "tools", "%s: expected an object with a type", place);
+        else if (strcmp(type, "function") == 0)
+            read_function(tool, &(struct tool_list){space, allowed, place}, to);
+        else if (strcmp(type, "namespace") == 0 && name && !*space)
+            read_tools(fields_array(tool, "tools", to->refusal), name, allowed, to);
+        else
             chat_body_skip(to, type);
-        else if (!json_is_string(name))
-            refusal_field(to->refusal, "tools", "tools[%zu].name: expected a text, found %s", i,
-                          fields_kind(name));
-        else if (is_allowed(allowed, name))
-            chat_body_tool(to, json_string_value(name), fields_get(tool, "description"),
-                           fields_get(tool, "parameters"));
     }
 }
 
@@ -218,6 +251,14 @@ static void read_format(const json_t *body, struct chat_body *to)
     chat_body_set(to, "response_format", own);
 }
 
+static void read_effort(const json_t *body, struct chat_body *to)
+{
+    const json_t *reasoning = fields_object(body, "reasoning", to->refusal);
+    const char *effort = reasoning ? fields_text(reasoning, "effort", to->refusal) : NULL;
+    if (effort)
+        chat_body_set_effort(to, effort);
+}
+
 static void check_include(const json_t *body, struct chat_body *to)
 {
     const json_t *include = fields_array(body, "include", to->refusal);
@@ -240,9 +281,9 @@ void responses_body_read(const struct json_t *body, const struct api_request_def
 {
     static const char *const refused[] = {"n",      "logprobs", "top_logprobs", "background", "conversation",
                                           "prompt", NULL};
-    static const char *const dropped[] = {"input",          "instructions", "text",
-                                          "include",        "store",        "previous_response_id",
-                                          "stream_options", "metadata",     NULL};
+    static const char *const dropped[] = {
+        "input",          "instructions", "text",     "include", "store", "previous_response_id",
+        "stream_options", "reasoning",    "metadata", NULL};
     const json_t *instructions = fields_get(body, "instructions"), *choice = fields_get(body, "tool_choice");
     bool limits = json_is_text(json_object_get(choice, "type"), "allowed_tools");
     const char *said = fields_text(body, "instructions", to->refusal);
@@ -253,9 +294,11 @@ void responses_body_read(const struct json_t *body, const struct api_request_def
         chat_body_say(to, "system", said, json_string_length(instructions));
     read_previous(body, defaults, to);
     read_items(input, "input", to);
-    read_tools(body, limits ? json_object_get(choice, "tools") : NULL, to);
+    read_tools(fields_array(body, "tools", to->refusal), "",
+               limits ? json_object_get(choice, "tools") : NULL, to);
     read_tool_choice(choice, to);
     read_format(body, to);
+    read_effort(body, to);
     check_include(body, to);
     chat_body_drop(to, dropped);
     keep_given(body, input, to);

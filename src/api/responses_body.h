@@ -5,14 +5,15 @@
 struct api_request_defaults;
 struct chat_body;
 struct json_t;
-
-/* Begins the `encrypted_content` of a reasoning item, which is the thinking itself. Clients that keep nothing
- * on the server send back this field alone. */
-#define RESPONSES_THINKING "moeflux:"
+struct str;
 
 /* Converts a body; struct dialect explains the arguments. to->given: the body's fields, with `input` as an
  * array of items. */
 void responses_body_read(const struct json_t *body, const struct api_request_defaults *defaults,
                          struct chat_body *to);
+
+/* Appends the name under which the model sees a function of a namespace, such as those of Codex's MCP servers:
+ * "mcp__files__" and "read" are "mcp__files__read". */
+void responses_body_join_name(const char *space, const char *name, struct str *out);
 
 #endif

@@ -30,11 +30,11 @@ static json_t *model_json(const struct server *s)
                              "n_vocab", (json_int_t)g->info.vocab_size, "n_ctx", (json_int_t)g->max_context,
                              "n_ctx_train", (json_int_t)g->info.max_context, "expert_format",
                              s->expert_format, "dense_format", s->dense_format);
-    return json_pack("{s: o, s: s, s: I, s: s, s: s, s: o, s: s, s: I, s: I, s: o}", "id",
+    return json_pack("{s: o, s: s, s: I, s: s, s: s, s: o, s: s, s: I, s: I, s: I, s: o}", "id",
                      text_json(s->options.name), "object", "model", "created", (json_int_t)s->created,
                      "owned_by", "moeflux", "type", "model", "display_name", text_json(s->options.name),
-                     "created_at", created, "max_model_len", (json_int_t)g->max_context, "context_length",
-                     (json_int_t)g->max_context, "meta", meta);
+                     "created_at", created, "max_model_len", (json_int_t)g->max_context, "max_input_tokens",
+                     (json_int_t)g->max_context, "context_length", (json_int_t)g->max_context, "meta", meta);
 }
 
 int describe_models(struct http_request *req)
