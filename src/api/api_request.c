@@ -295,7 +295,7 @@ static int make_choice(struct api_request *c, const json_t *in, const json_t *sa
     int rc = prompt ? take_prompt(&a->request, prompt, fields, g, &defaults->options, refusal)
                     : take_messages(&a->request, in, fields, g, &defaults->options, refusal);
     json_decref(fields);
-    if (!rc)
+    if (!rc && !defaults->counts)
         rc = check_length(&a->request, g, refusal);
     if (!rc && defaults->turns)
         turn_stops_find(&a->request, g, &a->stops);
@@ -377,5 +377,6 @@ void api_request_free(struct api_request *c)
     for (uint32_t i = 0; i < c->n_choices; i++)
         choice_free(&c->choices[i]);
     free(c->choices);
+    json_decref(c->given);
     *c = (struct api_request){0};
 }

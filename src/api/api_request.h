@@ -12,6 +12,7 @@ struct choice;
 struct generator;
 struct json_t;
 struct refusal;
+struct response_store;
 
 enum { API_REQUEST_MAX_CHOICES = 128 };
 
@@ -23,12 +24,19 @@ struct api_request { /* zeroed at first; freed with api_request_free */
     uint32_t n; /* choices for each prompt */
     uint32_t n_choices;
     struct choice *choices; /* [n_choices], ordered by prompt */
+
+    /* Set by dialects other than OpenAI's chats and completions. */
+    struct json_t *given;             /* object: fields of the body that the reply repeats; NULL: none */
+    char note[160];                   /* what was left out of the body, a line for the log; "": nothing */
+    struct response_store *responses; /* where the reply is kept; NULL: nowhere */
 };
 
 /* Values of fields that the body does not have. */
 struct api_request_defaults {
     struct request_options options;
-    bool turns; /* fill choice.stops: positions where the next request of a conversation will differ */
+    bool turns;  /* fill choice.stops: positions where the next request of a conversation will differ */
+    bool counts; /* the request asks for the number of its tokens: they may be more than the context holds */
+    struct response_store *responses; /* replies that a later request continues; NULL: none */
 };
 
 /* Reads a body and makes its choices with their tokens. g: prepared (generator_prepare); a copy of it runs

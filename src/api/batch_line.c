@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "api/completion.h"
+#include "api/dialect.h"
 #include "api/fields.h"
 #include "base/err.h"
 #include "base/json.h"
@@ -35,7 +35,8 @@ struct json_t *batch_line_parse(const char *text, size_t len)
 }
 
 /* Reads the fields around the body. */
-static int read_envelope(struct batch_line *b, const json_t *root, bool *chat, struct moeflux_err *e)
+static int read_envelope(struct batch_line *b, const json_t *root, const struct dialect **d,
+                         struct moeflux_err *e)
 {
     static const char *const names[] = {"custom_id", "method", "url", "body"};
     const json_t *id = json_object_get(root, "custom_id"), *url = json_object_get(root, "url");
@@ -56,11 +57,10 @@ static int read_envelope(struct batch_line *b, const json_t *root, bool *chat, s
     }
     if (!is_text(json_object_get(root, "method"), "POST"))
         return err_set(e, ERR_FORMAT, "line %" PRIu64 ": method: expected \"POST\"", b->line);
-    *chat = is_text(url, "/v1/chat/completions");
-    if (!*chat && !is_text(url, "/v1/completions"))
-        return err_set(e, ERR_FORMAT,
-                       "line %" PRIu64 ": url: expected \"/v1/chat/completions\" or \"/v1/completions\"",
-                       b->line);
+    *d = is_text(url, dialect_chat.path) ? &dialect_chat : &dialect_completions;
+    if (!is_text(url, (*d)->path))
+        return err_set(e, ERR_FORMAT, "line %" PRIu64 ": url: expected \"%s\" or \"%s\"", b->line,
+                       dialect_chat.path, dialect_completions.path);
     if (!json_is_object(json_object_get(root, "body")))
         return err_set(e, ERR_FORMAT, "line %" PRIu64 ": body: expected an object, found %s", b->line,
                        fields_kind(json_object_get(root, "body")));
@@ -71,19 +71,19 @@ int batch_line_read(struct batch_line *b, const struct json_t *root, uint64_t li
                     const struct generator *g, const struct api_request_defaults *defaults,
                     struct moeflux_err *e)
 {
-    bool chat = false;
+    const struct dialect *d = &dialect_chat;
     *b = (struct batch_line){.line = line};
-    int rc = read_envelope(b, root, &chat, e);
+    int rc = read_envelope(b, root, &d, e);
     if (rc)
         return rc;
     const json_t *body = json_object_get(root, "body");
     if (fields_bool(body, "stream", false, &b->refusal))
         refusal_field(&b->refusal, "stream", "stream: a batch has whole answers only");
-    if (b->refusal.status || api_request_take(&b->request, chat, body, g, defaults, &b->refusal))
+    if (b->refusal.status || api_request_take(&b->request, d->chat, body, g, defaults, &b->refusal))
         return err_set(e, b->refusal.status == 503 ? ERR_MEMORY : ERR_USAGE, "line %" PRIu64 ": %s", line,
                        b->refusal.text);
-    b->completion = completion_new(&b->request, model, g->tokenizer, e);
-    return b->completion ? 0 : (int)e->code;
+    b->reply = reply_new(d, &b->request, model, g->tokenizer, NULL, e);
+    return b->reply ? 0 : (int)e->code;
 }
 
 /* Takes ownership of response and error; NULL stands for lack of memory. */
@@ -103,7 +103,7 @@ char *batch_line_answer(const struct batch_line *b)
 {
     char id[40];
     snprintf(id, sizeof id, "req_%" PRIu64, b->line);
-    json_t *body = b->refusal.status ? refusal_json(&b->refusal) : completion_json(b->completion);
+    json_t *body = b->refusal.status ? refusal_json(&b->refusal) : b->reply->dialect->whole(b->reply);
     int status = b->refusal.status ? (int)b->refusal.status : 200;
     json_t *response = json_pack("{s: i, s: s, s: o}", "status_code", status, "request_id", id, "body", body);
     return dump(b, response, json_null());
@@ -132,7 +132,7 @@ struct json_t *batch_line_result(const struct json_t *object, uint64_t *line, bo
 
 void batch_line_free(struct batch_line *b)
 {
-    completion_free(b->completion);
+    reply_free(b->reply);
     api_request_free(&b->request);
     json_decref(b->custom_id);
     *b = (struct batch_line){0};

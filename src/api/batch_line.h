@@ -17,16 +17,16 @@
 #include "api/api_request.h"
 #include "api/refusal.h"
 
-struct completion;
 struct generator;
 struct json_t;
 struct moeflux_err;
+struct reply;
 
 struct batch_line {           /* zeroed at first; freed with batch_line_free */
     uint64_t line;            /* number of the line, from 1 */
     struct json_t *custom_id; /* a string; NULL: the line has none */
     struct api_request request;
-    struct completion *completion;
+    struct reply *reply;
     struct refusal refusal; /* why the body is refused */
 };
 
@@ -42,7 +42,7 @@ int batch_line_read(struct batch_line *b, const struct json_t *root, uint64_t li
                     struct moeflux_err *e);
 
 /* Return the result as one line without newline, freed with free(); NULL: no memory. _answer: once all
- * choices are done, the completion or b->refusal. _error: a line without a valid body. */
+ * choices are done, the reply or b->refusal. _error: a line without a valid body. */
 char *batch_line_answer(const struct batch_line *b);
 char *batch_line_error(const struct batch_line *b, const char *text);
 

@@ -19,6 +19,7 @@ struct choice_result {
     uint32_t n_reused;   /* tokens of the prompt that were in the KV cache already */
     uint32_t n_answered; /* sampled tokens */
     enum answer_stop stop;
+    const char *stop_text; /* the stop that was found, borrowed from the request; NULL: none */
 };
 
 struct choice { /* zeroed at first; freed with choice_free */

@@ -1,15 +1,12 @@
-#include "api/completion.h"
-
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <time.h>
 
-#include "api/choice.h"
 #include "api/api_request.h"
+#include "api/choice.h"
+#include "api/dialect.h"
 #include "api/refusal.h"
 #include "api/token_lists.h"
 #include "base/err.h"
@@ -27,54 +24,29 @@ struct choice_output {
     bool begun;                           /* the prompt was added (`echo`), the first event was sent */
 };
 
-struct completion {
-    const struct api_request *request;
-    const char *model;
-    const struct tokenizer *tokenizer;
-    char id[40];
-    int64_t created;               /* seconds since the epoch */
-    struct choice_output *outputs; /* [request->n_choices] */
-};
-
-struct completion *completion_new(const struct api_request *request, const char *model,
-                                  const struct tokenizer *t, struct moeflux_err *e)
+static struct choice_output *output_of(const struct reply *r, uint32_t idx)
 {
-    uint64_t drawn;
-    struct completion *c = mem_new(1, sizeof *c, e);
-    if (!c)
-        return NULL;
-    *c = (struct completion){request, model, t, .created = (int64_t)time(NULL)};
-    c->outputs = mem_new(request->n_choices, sizeof *c->outputs, e);
-    if (!c->outputs || getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn) {
-        if (c->outputs)
-            err_errno(e, ERR_IO, "no identifier could be drawn");
-        completion_free(c);
-        return NULL;
-    }
-    snprintf(c->id, sizeof c->id, "%s-%016" PRIx64, request->chat ? "chatcmpl" : "cmpl", drawn);
-    return c;
+    return (struct choice_output *)r->state + idx;
 }
 
-void completion_reset(struct completion *c)
+static int open(struct reply *r, struct moeflux_err *e)
 {
-    for (uint32_t i = 0; c->outputs && i < c->request->n_choices; i++) {
-        str_free(&c->outputs[i].text);
-        str_free(&c->outputs[i].thinking);
-        str_free(&c->outputs[i].arguments);
-        json_decref(c->outputs[i].calls);
-        json_decref(c->outputs[i].logprobs);
-        json_decref(token_lists_take(&c->outputs[i].lists));
-        c->outputs[i] = (struct choice_output){0};
-    }
+    r->state = mem_new(r->request->n_choices, sizeof(struct choice_output), e);
+    return r->state ? 0 : ERR_MEMORY;
 }
 
-void completion_free(struct completion *c)
+static void close(struct reply *r)
 {
-    if (!c)
-        return;
-    completion_reset(c);
-    free(c->outputs);
-    free(c);
+    for (uint32_t i = 0; r->state && i < r->request->n_choices; i++) {
+        struct choice_output *x = output_of(r, i);
+        str_free(&x->text);
+        str_free(&x->thinking);
+        str_free(&x->arguments);
+        json_decref(x->calls);
+        json_decref(x->logprobs);
+        json_decref(token_lists_take(&x->lists));
+    }
+    free(r->state);
 }
 
 /* ---- parts ---- */
@@ -114,25 +86,27 @@ static json_t *usage(const struct api_request *request)
                      "total_tokens", prompt + answered, "prompt_tokens_details", "cached_tokens", cached);
 }
 
-static json_t *head(const struct completion *c, const char *kind)
+static json_t *head(const struct reply *r, const char *kind)
 {
-    return json_pack("{s: s, s: s, s: I, s: o, s: s}", "id", c->id, "object", kind, "created",
-                     (json_int_t)c->created, "model", answer_json_text(c->model, strlen(c->model)),
+    char id[40];
+    snprintf(id, sizeof id, "%s-%016" PRIx64, r->request->chat ? "chatcmpl" : "cmpl", r->drawn);
+    return json_pack("{s: s, s: s, s: I, s: o, s: s}", "id", id, "object", kind, "created",
+                     (json_int_t)r->created, "model", answer_json_text(r->model, strlen(r->model)),
                      "system_fingerprint", "moeflux-" MOEFLUX_VERSION);
 }
 
 /* Appends the prompt's text, and the probabilities of its tokens, for `echo`. */
-static void add_prompt(struct completion *c, uint32_t idx, struct str *out)
+static void add_prompt(struct reply *r, uint32_t idx, struct str *out)
 {
-    const struct choice *a = &c->request->choices[idx];
+    const struct choice *a = &r->request->choices[idx];
     struct str all = {0};
     for (size_t i = 0; i < a->request.tokens.n; i++) {
         const char *bytes;
         int32_t id = a->request.tokens.ids[i];
-        size_t n = tokenizer_bytes(c->tokenizer, id, &bytes);
+        size_t n = tokenizer_bytes(r->tokenizer, id, &bytes);
         str_add(&all, n ? bytes : "", n);
-        if (c->request->logprobs)
-            token_lists_add(&c->outputs[idx].lists, c->tokenizer, id,
+        if (r->request->logprobs)
+            token_lists_add(&output_of(r, idx)->lists, r->tokenizer, id,
                             i && i <= a->scores.n ? logprobs_of(&a->scores, i - 1) : NULL, a->scores.n_top);
     }
     out->failed |= !str_ok(&all);
@@ -142,25 +116,25 @@ static void add_prompt(struct completion *c, uint32_t idx, struct str *out)
 
 /* Keeps a token's log-probabilities: in a chat those of its content only, in a completion those of all
  * tokens. */
-static void add_logprobs(struct completion *c, uint32_t idx, const struct answer_piece *p)
+static void add_logprobs(struct reply *r, uint32_t idx, const struct answer_piece *p)
 {
-    struct choice_output *x = &c->outputs[idx];
+    struct choice_output *x = output_of(r, idx);
     if (!p->logprobs || p->id < 0)
         return;
-    if (!c->request->chat) {
-        token_lists_add(&x->lists, c->tokenizer, p->id, p->logprobs, p->n_top);
+    if (!r->request->chat) {
+        token_lists_add(&x->lists, r->tokenizer, p->id, p->logprobs, p->n_top);
     } else if (p->part == CHAT_ANSWER) {
         if (!x->logprobs)
             x->logprobs = json_array();
-        json_array_append_new(x->logprobs, answer_json_logprob(c->tokenizer, p->logprobs, p->n_top));
+        json_array_append_new(x->logprobs, answer_json_logprob(r->tokenizer, p->logprobs, p->n_top));
     }
 }
 
 /* Returns the log-probabilities since the last call of this; JSON's null: none. */
-static json_t *take_logprobs(struct completion *c, uint32_t idx)
+static json_t *take_logprobs(struct reply *r, uint32_t idx)
 {
-    struct choice_output *x = &c->outputs[idx];
-    if (!c->request->chat) {
+    struct choice_output *x = output_of(r, idx);
+    if (!r->request->chat) {
         json_t *lists = token_lists_take(&x->lists);
         return lists ? lists : json_null();
     }
@@ -206,33 +180,33 @@ static void keep_call(struct choice_output *x, const struct answer_piece *p)
 }
 
 /* Begins the text of a choice whose prompt was evaluated. */
-static void begin_text(struct completion *c, uint32_t idx)
+static void begin_text(struct reply *r, uint32_t idx)
 {
-    struct choice_output *x = &c->outputs[idx];
-    if (!x->begun && c->request->echo)
-        add_prompt(c, idx, &x->text);
+    struct choice_output *x = output_of(r, idx);
+    if (!x->begun && r->request->echo)
+        add_prompt(r, idx, &x->text);
     x->begun = true;
 }
 
-void completion_keep(struct completion *c, uint32_t idx, const struct answer_piece *p)
+static void keep(struct reply *r, uint32_t idx, const struct answer_piece *p)
 {
-    struct choice_output *x = &c->outputs[idx];
-    begin_text(c, idx);
-    add_logprobs(c, idx, p);
+    struct choice_output *x = output_of(r, idx);
+    begin_text(r, idx);
+    add_logprobs(r, idx, p);
     if (p->part == CHAT_TOOL)
         keep_call(x, p);
     else
         str_add(text_of(x, p->part), p->text, p->len);
 }
 
-static json_t *choice_json(struct completion *c, uint32_t idx)
+static json_t *choice_json(struct reply *r, uint32_t idx)
 {
-    struct choice_output *x = &c->outputs[idx];
-    begin_text(c, idx);
+    struct choice_output *x = output_of(r, idx);
+    begin_text(r, idx);
     json_t *out =
         json_pack("{s: i, s: s, s: o}", "index", (int)idx, "finish_reason",
-                  finish_reason(&c->request->choices[idx].result), "logprobs", take_logprobs(c, idx));
-    if (!c->request->chat) {
+                  finish_reason(&r->request->choices[idx].result), "logprobs", take_logprobs(r, idx));
+    if (!r->request->chat) {
         json_object_set_new(out, "text", text_json(&x->text));
         return out;
     }
@@ -247,59 +221,45 @@ static json_t *choice_json(struct completion *c, uint32_t idx)
     return out;
 }
 
-struct json_t *completion_json(struct completion *c)
+static json_t *whole(struct reply *r)
 {
-    json_t *out = head(c, c->request->chat ? "chat.completion" : "text_completion"), *choices = json_array();
-    for (uint32_t i = 0; i < c->request->n_choices; i++)
-        json_array_append_new(choices, choice_json(c, i));
+    json_t *out = head(r, r->request->chat ? "chat.completion" : "text_completion"), *choices = json_array();
+    for (uint32_t i = 0; i < r->request->n_choices; i++)
+        json_array_append_new(choices, choice_json(r, i));
     json_object_set_new(out, "choices", choices);
-    json_object_set_new(out, "usage", usage(c->request));
+    json_object_set_new(out, "usage", usage(r->request));
     return out;
 }
 
 /* ---- events ---- */
 
-/* Appends an event. Takes ownership of `value`. */
-static void send(struct str *out, json_t *value)
-{
-    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
-    json_decref(value);
-    /* Without memory the event is missing, and `out` has failed. */
-    out->failed |= text == NULL;
-    str_add_text(out, "data: ");
-    str_add_text(out, text ? text : "");
-    str_add_text(out, "\n\n");
-    free(text);
-}
-
 /* Appends an event of one choice. Takes ownership of `delta`, which is the text in a completion. finish:
  * reason; NULL: more follows. */
-static void send_choice(struct completion *c, uint32_t idx, json_t *delta, const char *finish,
-                        struct str *out)
+static void send_choice(struct reply *r, uint32_t idx, json_t *delta, const char *finish)
 {
     json_t *choice =
-        json_pack("{s: i, s: o, s: s?, s: o}", "index", (int)idx, c->request->chat ? "delta" : "text", delta,
-                  "finish_reason", finish, "logprobs", take_logprobs(c, idx));
-    json_t *event = head(c, c->request->chat ? "chat.completion.chunk" : "text_completion");
+        json_pack("{s: i, s: o, s: s?, s: o}", "index", (int)idx, r->request->chat ? "delta" : "text", delta,
+                  "finish_reason", finish, "logprobs", take_logprobs(r, idx));
+    json_t *event = head(r, r->request->chat ? "chat.completion.chunk" : "text_completion");
     json_object_set_new(event, "choices", json_pack("[o]", choice));
     /* If clients ask for the usage, only the last event has it; it is null in the others. */
-    if (c->request->include_usage)
+    if (r->request->include_usage)
         json_object_set_new(event, "usage", json_null());
-    send(out, event);
+    reply_event(r, NULL, event);
 }
 
-static void send_begin(struct completion *c, uint32_t idx, struct str *out)
+static void send_begin(struct reply *r, uint32_t idx)
 {
-    struct choice_output *x = &c->outputs[idx];
+    struct choice_output *x = output_of(r, idx);
     if (x->begun)
         return;
     x->begun = true;
-    if (c->request->chat) {
-        send_choice(c, idx, json_pack("{s: s, s: s}", "role", "assistant", "content", ""), NULL, out);
-    } else if (c->request->echo) {
+    if (r->request->chat) {
+        send_choice(r, idx, json_pack("{s: s, s: s}", "role", "assistant", "content", ""), NULL);
+    } else if (r->request->echo) {
         struct str prompt = {0};
-        add_prompt(c, idx, &prompt);
-        send_choice(c, idx, text_json(&prompt), NULL, out);
+        add_prompt(r, idx, &prompt);
+        send_choice(r, idx, text_json(&prompt), NULL);
         str_free(&prompt);
     }
 }
@@ -318,44 +278,83 @@ static json_t *call_delta(const struct answer_piece *p)
     return json_pack("{s: [o]}", "tool_calls", call);
 }
 
-void completion_send_piece(struct completion *c, uint32_t idx, const struct answer_piece *p, struct str *out)
+static void send_piece(struct reply *r, uint32_t idx, const struct answer_piece *p)
 {
-    send_begin(c, idx, out);
-    add_logprobs(c, idx, p);
+    send_begin(r, idx);
+    add_logprobs(r, idx, p);
     if (p->part == CHAT_TOOL) {
         json_t *delta = call_delta(p);
         if (delta)
-            send_choice(c, idx, delta, NULL, out);
+            send_choice(r, idx, delta, NULL);
         return;
     }
-    if (!p->len && !c->outputs[idx].logprobs && !c->outputs[idx].lists.object)
+    if (!p->len && !output_of(r, idx)->logprobs && !output_of(r, idx)->lists.object)
         return;
     json_t *text = answer_json_text(p->text, p->len);
-    if (c->request->chat)
+    if (r->request->chat)
         text = json_pack("{s: o}", p->part == CHAT_THINKING ? "reasoning_content" : "content", text);
-    send_choice(c, idx, text, NULL, out);
+    send_choice(r, idx, text, NULL);
 }
 
-void completion_send_end(struct completion *c, uint32_t idx, struct str *out)
+static void piece(struct reply *r, uint32_t idx, const struct answer_piece *p)
 {
-    const struct choice_result *r = &c->request->choices[idx].result;
-    if (r->rc) {
+    if (r->out)
+        send_piece(r, idx, p);
+    else
+        keep(r, idx, p);
+}
+
+static void end(struct reply *r, uint32_t idx)
+{
+    const struct choice_result *of = &r->request->choices[idx].result;
+    if (of->rc) {
         struct refusal why = {0};
-        refusal_of(&why, r->rc, &r->error);
-        send(out, refusal_json(&why));
+        refusal_of(&why, of->rc, &of->error);
+        reply_event(r, NULL, refusal_json(&why));
         return;
     }
-    send_begin(c, idx, out);
-    send_choice(c, idx, c->request->chat ? json_object() : json_string(""), finish_reason(r), out);
+    send_begin(r, idx);
+    send_choice(r, idx, r->request->chat ? json_object() : json_string(""), finish_reason(of));
 }
 
-void completion_send_last(struct completion *c, struct str *out)
+/* Appends the usage, if it was asked for, and the end. */
+static void last(struct reply *r)
 {
-    if (c->request->include_usage) {
-        json_t *event = head(c, c->request->chat ? "chat.completion.chunk" : "text_completion");
+    if (r->request->include_usage) {
+        json_t *event = head(r, r->request->chat ? "chat.completion.chunk" : "text_completion");
         json_object_set_new(event, "choices", json_array());
-        json_object_set_new(event, "usage", usage(c->request));
-        send(out, event);
+        json_object_set_new(event, "usage", usage(r->request));
+        reply_event(r, NULL, event);
     }
-    str_add_text(out, "data: [DONE]\n\n");
+    str_add_text(r->out, "data: [DONE]\n\n");
 }
+
+static void alive(struct reply *r)
+{
+    str_add_text(r->out, ": still here\n\n");
+}
+
+const struct dialect dialect_chat = {
+    .path = "/v1/chat/completions",
+    .chat = true,
+    .open = open,
+    .close = close,
+    .piece = piece,
+    .whole = whole,
+    .end = end,
+    .last = last,
+    .alive = alive,
+    .error = refusal_json,
+};
+
+const struct dialect dialect_completions = {
+    .path = "/v1/completions",
+    .open = open,
+    .close = close,
+    .piece = piece,
+    .whole = whole,
+    .end = end,
+    .last = last,
+    .alive = alive,
+    .error = refusal_json,
+};

@@ -1,17 +1,22 @@
 #include "server/answers.h"
 
 #include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "generate/answer_json.h"
 #include "generate/generator.h"
-#include "api/completion.h"
+#include "api/dialect.h"
 #include "server/http_request.h"
 #include "server/jobs.h"
 #include "server/reading.h"
 #include "server/state.h"
 #include "server/workers.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* Interval of checks whether the client has disconnected. */
 enum { LOOK_MS = 100 };
@@ -25,7 +30,7 @@ static bool keep_all(struct http_request *req, uint32_t idx)
     while (!done) {
         struct job_piece *all = jobs_read(&req->server->jobs, req->jobs[idx], LOOK_MS, &done);
         for (struct job_piece *p = all; p; p = p->next)
-            completion_keep(req->completion, idx, &p->piece);
+            req->reply->dialect->piece(req->reply, idx, &p->piece);
         jobs_free_pieces(all);
         if (!done && http_request_client_is_gone(req))
             return false;
@@ -47,7 +52,7 @@ static int reply_whole(struct http_request *req)
     if (!there)
         return -1;
     return req->refusal.status ? http_request_refuse(req)
-                               : http_request_reply_json(req, completion_json(req->completion));
+                               : http_request_reply_json(req, req->reply->dialect->whole(req->reply));
 }
 
 /* ---- as events ---- */
@@ -55,17 +60,19 @@ static int reply_whole(struct http_request *req)
 /* Waits up to LOOK_MS for pieces and fills `out` with their events. */
 static void collect(struct http_request *req)
 {
+    const struct dialect *d = req->reply->dialect;
     bool done = false;
     struct job_piece *all = jobs_read(&req->server->jobs, req->jobs[req->at], LOOK_MS, &done);
     for (struct job_piece *p = all; p; p = p->next)
-        completion_send_piece(req->completion, req->at, &p->piece, &req->out);
+        d->piece(req->reply, req->at, &p->piece);
     jobs_free_pieces(all);
     if (!done)
         return;
-    completion_send_end(req->completion, req->at, &req->out);
+    d->end(req->reply, req->at);
     req->at++;
     if (req->at == req->api.n_choices) {
-        completion_send_last(req->completion, &req->out);
+        if (d->last)
+            d->last(req->reply);
         req->ended = true;
     }
 }
@@ -74,6 +81,9 @@ static long read_events(void *ctx, uint64_t pos, char *buf, size_t most)
 {
     struct http_request *req = ctx;
     (void)pos;
+    if (!req->begun && req->reply->dialect->begin)
+        req->reply->dialect->begin(req->reply);
+    req->begun = true;
     while (req->out_pos == req->out.len && !req->ended) {
         str_clear(&req->out);
         req->out_pos = 0;
@@ -83,7 +93,7 @@ static long read_events(void *ctx, uint64_t pos, char *buf, size_t most)
         if (http_request_client_is_gone(req))
             return -2;
         if (clock_ns() - req->sent_ns > SERVER_ALIVE_S * (uint64_t)1000000000)
-            str_add_text(&req->out, ": still here\n\n");
+            req->reply->dialect->alive(req->reply);
     }
     req->sent_ns = clock_ns();
     return http_request_read_out(req, buf, most);
@@ -102,22 +112,51 @@ static int make_jobs(struct http_request *req, struct moeflux_err *e)
     return req->jobs ? 0 : ERR_MEMORY;
 }
 
-static int answer(struct http_request *req, bool chat)
+/* Prints what was left out of a body, once for each text. */
+static void tell_note(struct server *s, const struct dialect *d, const char *note)
+{
+    char text[256];
+    uint64_t hash = XXH3_64bits(note, strlen(note));
+    int at = 0;
+    pthread_mutex_lock(&s->notes_lock);
+    while (at < SERVER_NOTES && s->notes[at] && s->notes[at] != hash)
+        at++;
+    bool is_new = at < SERVER_NOTES && !s->notes[at];
+    if (is_new)
+        s->notes[at] = hash;
+    pthread_mutex_unlock(&s->notes_lock);
+    snprintf(text, sizeof text, "%s: %s", d->path, note);
+    if (is_new && s->options.tell)
+        s->options.tell(s->options.ctx, text);
+}
+
+/* Reads the body. Returns 0, or -1 with the refusal filled. */
+static int read_body(struct http_request *req, const struct api_request_defaults *defaults)
 {
     struct server *s = req->server;
-    struct moeflux_err e;
+    const struct dialect *d = req->endpoint->dialect;
     int rc = reading_begin(req);
     if (!rc) {
-        rc = api_request_read(&req->api, chat, str_text(&req->body), req->body.len, s->generator,
-                              &s->defaults, &req->refusal);
+        rc = dialect_read(d, &req->api, str_text(&req->body), req->body.len, s->generator, defaults,
+                          &req->refusal);
         reading_end(req);
     }
     /* The body is not needed any more. */
     reading_give(req);
-    if (rc)
+    if (!rc && req->api.note[0])
+        tell_note(s, d, req->api.note);
+    return rc;
+}
+
+int answers_reply(struct http_request *req)
+{
+    struct server *s = req->server;
+    struct moeflux_err e;
+    if (read_body(req, &s->defaults))
         return http_request_refuse(req);
-    req->completion = completion_new(&req->api, s->options.name, s->generator->tokenizer, &e);
-    rc = req->completion ? make_jobs(req, &e) : (int)e.code;
+    req->reply = reply_new(req->endpoint->dialect, &req->api, s->options.name, s->generator->tokenizer,
+                           req->api.stream ? &req->out : NULL, &e);
+    int rc = req->reply ? make_jobs(req, &e) : (int)e.code;
     if (!rc)
         rc = jobs_add(&s->jobs, req->jobs, req->api.n_choices, &e);
     if (rc == ERR_NO_FIT) {
@@ -133,12 +172,37 @@ static int answer(struct http_request *req, bool chat)
                            : reply_whole(req);
 }
 
-int answers_chat(struct http_request *req)
+/* ---- prompts alone ---- */
+
+/* Reads the body of a request whose prompt is not evaluated. */
+static int read_prompt(struct http_request *req)
 {
-    return answer(req, true);
+    struct api_request_defaults defaults = req->server->defaults;
+    defaults.counts = true;
+    defaults.turns = false;
+    return read_body(req, &defaults);
 }
 
-int answers_completion(struct http_request *req)
+int answers_count(struct http_request *req)
 {
-    return answer(req, false);
+    if (read_prompt(req))
+        return http_request_refuse(req);
+    return http_request_reply_json(req, req->endpoint->dialect->count(req->api.choices[0].request.tokens.n));
+}
+
+int answers_prompt(struct http_request *req)
+{
+    const struct tokenizer *t = req->server->generator->tokenizer;
+    struct str text = {0};
+    if (read_prompt(req))
+        return http_request_refuse(req);
+    const struct token_list *ids = &req->api.choices[0].request.tokens;
+    for (size_t i = 0; i < ids->n; i++) {
+        const char *bytes;
+        size_t n = tokenizer_bytes(t, ids->ids[i], &bytes);
+        str_add(&text, n ? bytes : "", n);
+    }
+    json_t *prompt = str_ok(&text) ? answer_json_text(str_text(&text), text.len) : NULL;
+    str_free(&text);
+    return http_request_reply_json(req, prompt ? json_pack("{s: o}", "prompt", prompt) : NULL);
 }

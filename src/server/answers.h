@@ -1,11 +1,13 @@
-/* answers.h - the endpoints whose replies the model computes. */
+/* answers.h - endpoints that read a prompt, in the dialect of their row (http_request.h). */
 #ifndef MOEFLUX_SERVER_ANSWERS_H
 #define MOEFLUX_SERVER_ANSWERS_H
 
 struct http_request;
 
-/* Functions of struct endpoint. */
-int answers_chat(struct http_request *req);
-int answers_completion(struct http_request *req);
+/* Compute an answer, or count the prompt's tokens, or return its text as the chat template writes it. Return
+ * as the function of struct endpoint. */
+int answers_reply(struct http_request *req);
+int answers_count(struct http_request *req);
+int answers_prompt(struct http_request *req);
 
 #endif

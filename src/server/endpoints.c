@@ -9,6 +9,9 @@
 #include "generate/generator.h"
 #include "server/answers.h"
 #include "server/http_request.h"
+#include "server/describe.h"
+#include "server/stored.h"
+#include "api/dialect.h"
 #include "server/jobs.h"
 #include "server/metrics.h"
 #include "server/page.h"
@@ -28,33 +31,6 @@ static int reply_health(struct http_request *req)
     return http_request_reply_json(req, json_pack("{s: s}", "status", "ok"));
 }
 
-static const char MODELS[] = "/v1/models/";
-
-static json_t *model_json(const struct server *s)
-{
-    const char *name = s->options.name;
-    return json_pack("{s: o, s: s, s: I, s: s, s: I}", "id", answer_json_text(name, strlen(name)), "object",
-                     "model", "created", (json_int_t)s->created, "owned_by", "moeflux", "max_model_len",
-                     (json_int_t)s->generator->max_context);
-}
-
-static int reply_models(struct http_request *req)
-{
-    return http_request_reply_json(
-        req, json_pack("{s: s, s: [o]}", "object", "list", "data", model_json(req->server)));
-}
-
-/* Answers MODELS followed by the name of a model. */
-static int reply_model(struct http_request *req)
-{
-    const char *name = req->url + sizeof MODELS - 1, *own = req->server->options.name;
-    if (strcmp(name, own) == 0)
-        return http_request_reply_json(req, model_json(req->server));
-    refusal_set(&req->refusal, 404, "model", "model_not_found",
-                "there is no model %.100s; the server has %.100s", name, own);
-    return http_request_refuse(req);
-}
-
 static int reply_metrics(struct http_request *req)
 {
     struct str text = {0};
@@ -68,31 +44,64 @@ static int reply_metrics(struct http_request *req)
     return rc;
 }
 
+/* ---- what is not there ---- */
+
+/* Refuses what other servers compute with models of other kinds. */
+static int refuse_kind(struct http_request *req)
+{
+    /* Not 501: clients repeat requests that fail with 5xx. */
+    refusal_set(&req->refusal, 404, NULL, "unsupported_endpoint",
+                "%s is not supported: this server generates text only", req->url);
+    return http_request_refuse(req);
+}
+
 /* ---- the table ---- */
 
 static const struct endpoint all[] = {
-    {"GET", "/", true, reply_page},
-    {"GET", "/health", true, reply_health},
-    {"GET", "/metrics", false, reply_metrics},
-    {"GET", "/v1/models", false, reply_models},
-    {"GET", MODELS, false, reply_model},
-    {"POST", "/v1/chat/completions", false, answers_chat},
-    {"POST", "/v1/completions", false, answers_completion},
-    {"POST", "/tokenize", false, tokens_reply_ids},
-    {"POST", "/detokenize", false, tokens_reply_text},
+    {"GET", "/", true, reply_page, NULL},
+    {"GET", "/health", true, reply_health, NULL},
+    {"GET", "/metrics", false, reply_metrics, NULL},
+    {"GET", "/models", false, describe_models, NULL},
+    {"GET", "/models/", false, describe_model, NULL},
+    {"GET", "/props", false, describe_props, NULL},
+    {"POST", "/chat/completions", false, answers_reply, &dialect_chat},
+    {"POST", "/completions", false, answers_reply, &dialect_completions},
+    {"POST", "/responses", false, answers_reply, &dialect_responses},
+    {"POST", "/responses/input_tokens", false, answers_count, &dialect_responses},
+    {"GET", "/responses/", false, stored_get, NULL},
+    {"DELETE", "/responses/", false, stored_delete, NULL},
+    {"POST", "/messages", false, answers_reply, &dialect_messages},
+    {"POST", "/messages/count_tokens", false, answers_count, &dialect_messages},
+    {"POST", "/apply-template", false, answers_prompt, &dialect_chat},
+    {"POST", "/tokenize", false, tokens_reply_ids, NULL},
+    {"POST", "/detokenize", false, tokens_reply_text, NULL},
+    {"POST", "/embeddings", false, refuse_kind, NULL},
+    {"POST", "/rerank", false, refuse_kind, NULL},
+    {"POST", "/infill", false, refuse_kind, NULL},
 };
+
+/* Returns a path without "/v1" in front. */
+static const char *bare(const char *path)
+{
+    return strncmp(path, "/v1/", 4) == 0 && path[4] ? path + 3 : path;
+}
 
 /* Returns whether an endpoint serves a path. One that ends with a slash serves all paths below it. */
 static bool is_at(const struct endpoint *p, const char *path)
 {
     size_t n = strlen(p->path);
-    return strcmp(p->path, path) == 0 ||
-           (n > 1 && p->path[n - 1] == '/' && strncmp(p->path, path, n) == 0 && path[n]);
+    return strcmp(p->path, path) == 0 || (n > 1 && p->path[n - 1] == '/' && strncmp(p->path, path, n) == 0);
+}
+
+const char *endpoints_rest(const struct http_request *req)
+{
+    return bare(req->url) + strlen(req->endpoint->path);
 }
 
 const struct endpoint *endpoints_find(const char *method, const char *path, const char **other)
 {
     *other = NULL;
+    path = bare(path);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (!is_at(&all[i], path))
             continue;

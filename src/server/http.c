@@ -8,7 +8,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "api/completion.h"
+#include "api/dialect.h"
 #include "server/connections.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
@@ -62,12 +62,20 @@ static bool origin_is_allowed(struct http_request *req)
     return is_own_host(req->server, name);
 }
 
+/* Looks for the key in the headers that OpenAI's, Anthropic's and Azure's clients use. */
 static bool key_is_right(const struct http_request *req)
 {
     static const char bearer[] = "Bearer ";
+    static const char *const names[] = {"X-Api-Key", "api-key"};
+    const struct keys *keys = &req->server->keys;
     const char *shown = header(req, MHD_HTTP_HEADER_AUTHORIZATION);
-    return shown && strncasecmp(shown, bearer, strlen(bearer)) == 0 &&
-           keys_have(&req->server->keys, shown + strlen(bearer));
+    bool right =
+        shown && strncasecmp(shown, bearer, strlen(bearer)) == 0 && keys_have(keys, shown + strlen(bearer));
+    for (size_t i = 0; !right && i < sizeof names / sizeof *names; i++) {
+        const char *key = header(req, names[i]);
+        right = key && keys_have(keys, key);
+    }
+    return right;
 }
 
 /* ---- the form of a request ---- */
@@ -178,7 +186,7 @@ static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
     connections_set_phase(&s->connections, connection_of(connection), CONNECTION_HEADERS);
     if (!req)
         return;
-    completion_free(req->completion);
+    reply_free(req->reply);
     for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++)
         jobs_release(&s->jobs, req->jobs[i]);
     free(req->jobs);
@@ -269,13 +277,13 @@ static int start_daemon(struct server *s, struct moeflux_err *e)
     enum { STACK = 2 << 20, SLACK = 64, STRICT = 1 };
     unsigned flags =
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
-    s->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_NOTIFY_COMPLETED,
-        end, s, MHD_OPTION_NOTIFY_CONNECTION, notify, s, MHD_OPTION_URI_LOG_CALLBACK, begin, s,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(SERVER_MAX_CONNECTIONS + SLACK),
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SERVER_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)SERVER_HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
-        MHD_OPTION_STRICT_FOR_CLIENT, (int)STRICT, MHD_OPTION_END);
+    s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, s->listener,
+                                 MHD_OPTION_NOTIFY_COMPLETED, end, s, MHD_OPTION_NOTIFY_CONNECTION, notify, s,
+                                 MHD_OPTION_URI_LOG_CALLBACK, begin, s, MHD_OPTION_CONNECTION_LIMIT,
+                                 (unsigned)(SERVER_MAX_CONNECTIONS + SLACK), MHD_OPTION_CONNECTION_TIMEOUT,
+                                 (unsigned)SERVER_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)SERVER_HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
+                                 MHD_OPTION_STRICT_FOR_CLIENT, (int)STRICT, MHD_OPTION_END);
     if (!s->daemon)
         return err_errno(e, ERR_IO, "%s: the server could not be started", s->url);
     s->listener = -1;

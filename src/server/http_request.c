@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/dialect.h"
 #include "server/metrics.h"
 #include "server/state.h"
 
@@ -48,7 +49,7 @@ static void add_cors(const struct http_request *req, struct MHD_Response *r)
     MHD_add_response_header(r, "Access-Control-Allow-Origin", req->cors);
     MHD_add_response_header(r, "Vary", req->preflight ? "Origin, Access-Control-Request-Headers" : "Origin");
     if (req->preflight) {
-        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST");
+        MHD_add_response_header(r, "Access-Control-Allow-Methods", "GET, POST, DELETE");
         MHD_add_response_header(r, "Access-Control-Allow-Headers", headers_allowed(req));
         MHD_add_response_header(r, "Access-Control-Max-Age", "600");
     }
@@ -114,7 +115,8 @@ int http_request_reply_json(struct http_request *req, struct json_t *value)
 
 int http_request_refuse(struct http_request *req)
 {
-    return reply_json(req, req->refusal.status, refusal_json(&req->refusal));
+    const struct dialect *d = req->endpoint ? req->endpoint->dialect : NULL;
+    return reply_json(req, req->refusal.status, d ? d->error(&req->refusal) : refusal_json(&req->refusal));
 }
 
 long http_request_read_out(struct http_request *req, char *buf, size_t most)

@@ -12,17 +12,19 @@
 #include "text/tokenizer/tokenizer.h"
 
 struct MHD_Connection;
-struct completion;
+struct dialect;
 struct http_request;
 struct job;
 struct json_t;
+struct reply;
 struct server;
 
 struct endpoint {
-    const char *method, *path;
-    bool open; /* needs no API key */
+    const char *method, *path; /* path: without "/v1" in front; a slash at its end: all paths below it */
+    bool open;                 /* needs no API key */
     /* Answers a request whose body was read. Returns 0, or -1: close the connection. */
     int (*answer)(struct http_request *req);
+    const struct dialect *dialect; /* of bodies and errors; NULL: the errors are OpenAI's */
 };
 
 struct http_request {
@@ -38,20 +40,21 @@ struct http_request {
     bool preflight;                  /* a browser's CORS preflight request */
     const char *cors;                /* origin that may read the reply; NULL: none */
     struct str body;
-    uint64_t taken_bytes; /* reserved for the body (reading.h) */
-    bool has_turn;        /* counts among the large bodies that are being read */
+    uint64_t taken_bytes;   /* reserved for the body (reading.h) */
+    bool has_turn;          /* counts among the large bodies that are being read */
     struct refusal refusal; /* status 0: none */
 
-    /* Used by completions only. */
+    /* Used by answers only. */
     struct api_request api;
     struct job **jobs; /* [api.n_choices], one for each choice; NULL: none */
-    struct completion *completion;
+    struct reply *reply;
     uint32_t at; /* index of the job whose events are sent */
     uint64_t sent_ns;
 
     /* Used by replies that are written while they are sent. */
     struct str out;
     size_t out_pos; /* bytes of `out` that were sent */
+    bool begun;     /* a part of the reply was made */
     bool ended;     /* nothing follows `out` */
 
     /* Used by /tokenize only. */

@@ -1,9 +1,11 @@
 #include "server/server.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "api/response_store.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
@@ -22,7 +24,9 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
         return ERR_MEMORY;
     *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
     s->defaults = (struct api_request_defaults){.options = o->request, .turns = true};
-    int rc = o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
+    pthread_mutex_init(&s->notes_lock, NULL);
+    s->defaults.responses = response_store_new(SERVER_RESPONSES, e);
+    int rc = !s->defaults.responses ? ERR_MEMORY : o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
     if (!rc)
         rc = jobs_init(&s->jobs, o->most_waiting, e);
     s->has_jobs = !rc;
@@ -58,6 +62,18 @@ struct moeflux_progress server_progress(struct server *s, struct moeflux_progres
     return (struct moeflux_progress){go_on, s};
 }
 
+/* Finds out how the model's weights are stored, for clients. */
+static int describe_weights(struct server *s, struct moeflux_err *e)
+{
+    struct moeflux_needs needs;
+    int rc = moeflux_get_needs(s->generator->dir, &needs, e);
+    if (rc)
+        return rc;
+    memcpy(s->expert_format, needs.expert_formats, sizeof s->expert_format);
+    memcpy(s->dense_format, needs.dense_formats, sizeof s->dense_format);
+    return 0;
+}
+
 int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
 {
     const struct server_options *o = &s->options;
@@ -80,6 +96,7 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
         .ctx = o->ctx,
     };
     s->generator = g;
+    rc = describe_weights(s, e);
     for (uint32_t i = 0; !rc && i < n_copies; i++)
         rc = sequences_new(&s->sequences[i], generator_copy(g, i), &keep, e);
     atomic_store(&s->started, true);
@@ -143,6 +160,8 @@ void server_free(struct server *s)
     if (s->has_jobs)
         jobs_free(&s->jobs);
     keys_free(&s->keys);
+    response_store_free(s->defaults.responses);
+    pthread_mutex_destroy(&s->notes_lock);
     if (s->listener >= 0)
         close(s->listener);
     free(s);

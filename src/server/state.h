@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_SERVER_STATE_H
 #define MOEFLUX_SERVER_STATE_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -24,6 +25,8 @@ enum {
     SERVER_HEADER_BYTES = 32 << 10, /* most bytes of a request's line and headers */
     SERVER_TIMEOUT_S = 60,          /* limit of an idle connection, of headers and of a body's arrival */
     SERVER_ALIVE_S = 5,             /* interval of keep-alive comments in a stream */
+    SERVER_RESPONSES = 64 << 20,    /* most bytes of stored responses */
+    SERVER_NOTES = 32,              /* different notes on left-out tools that are printed */
 };
 
 struct server {
@@ -42,9 +45,12 @@ struct server {
     int listener;    /* descriptor; -1: owned by the daemon, or none */
     struct MHD_Daemon *daemon;
     char url[128];
+    char expert_format[192], dense_format[128]; /* how the weights are stored (struct moeflux_needs) */
     bool has_jobs, has_metrics, has_reading;
     atomic_bool started;
     atomic_uint n_open; /* open requests */
+    pthread_mutex_t notes_lock;
+    uint64_t notes[SERVER_NOTES]; /* hashes of the notes that were printed; 0: free */
 };
 
 #endif

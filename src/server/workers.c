@@ -275,6 +275,7 @@ static void run(struct worker *k, struct job *j)
     k->job = j;
     r->rc = answer(k, &a, &r->error);
     r->stop = a.stop;
+    r->stop_text = a.stop_text;
     refuse_unanswered(&a, r);
     tell_metrics(k->all);
     struct metrics_job counted = {

@@ -1,7 +1,7 @@
 #include "cli/batch/answer.h"
 
 #include "api/choice.h"
-#include "api/completion.h"
+#include "api/dialect.h"
 #include "base/clock.h"
 #include "base/err.h"
 #include "cli/batch/item.h"
@@ -14,7 +14,7 @@
 
 /* Keeps the pieces of an answer to a line in OpenAI's form. */
 struct keeper {
-    struct completion *completion;
+    struct reply *reply;
     struct choice *choice;
     uint32_t idx;
 };
@@ -24,7 +24,7 @@ static int keep_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     struct keeper *k = ctx;
     (void)e;
     k->choice->result.n_answered += p->id >= 0;
-    completion_keep(k->completion, k->idx, p);
+    k->reply->dialect->piece(k->reply, k->idx, p);
     return 0;
 }
 
@@ -64,7 +64,7 @@ static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_
     struct choice *choice;
     const struct request *r = batch_item_request(item, idx, &choice);
     const struct request_options *o = &r->options;
-    struct keeper keeper = {item->openai.completion, choice, idx};
+    struct keeper keeper = {item->openai.reply, choice, idx};
     struct answer_options ao = request_answer(o);
     if (choice)
         ao.sink = (struct answer_sink){keep_piece, &keeper};
@@ -83,6 +83,7 @@ static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_
     if (choice) {
         choice->result.n_reused = st->n_reused;
         choice->result.stop = a->stop;
+        choice->result.stop_text = a->stop_text;
     }
     w->counts.n_prompt += rc ? 0 : r->tokens.n;
     w->counts.n_computed += rc ? 0 : st->n_prompt;
@@ -91,17 +92,17 @@ static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_
 }
 
 /* Removes what an earlier attempt has left. */
-static void reset_item(struct batch_item *item)
+static int reset_item(struct batch_item *item, struct moeflux_err *e)
 {
     struct choice *choice;
     for (uint32_t i = 0; i < batch_item_n_choices(item); i++) {
         batch_item_request(item, i, &choice);
         if (!choice)
-            return;
+            return 0;
         logprobs_free(&choice->scores);
         choice->result = (struct choice_result){0};
     }
-    completion_reset(item->openai.completion);
+    return reply_reset(item->openai.reply, e);
 }
 
 int batch_answer(struct batch_answerer *w, struct batch_item *item, char **line, struct moeflux_err *e)
@@ -109,9 +110,8 @@ int batch_answer(struct batch_answerer *w, struct batch_item *item, char **line,
     uint32_t n = batch_item_n_choices(item);
     struct answer a = {0};
     struct stats st = {0};
-    int rc = 0;
+    int rc = reset_item(item, e);
     *line = NULL;
-    reset_item(item);
     for (uint32_t i = 0; !rc && i < n; i++) {
         answer_free(&a);
         st = (struct stats){0};

@@ -111,8 +111,8 @@ char *batch_item_refused(struct batch_item *b, int rc, const struct moeflux_err 
 {
     if (!b->is_openai)
         return own_error(b, e->text);
-    /* There is a completion if the body was read, or is what is at fault. */
-    if (b->openai.completion)
+    /* There is a reply if the body was read, or is what is at fault. */
+    if (b->openai.reply)
         refusal_of(&b->openai.refusal, rc, e);
     return b->openai.refusal.status ? batch_line_answer(&b->openai) : batch_line_error(&b->openai, e->text);
 }

@@ -1,0 +1,84 @@
+#include "server/describe.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <time.h>
+
+#include "generate/answer_json.h"
+#include "generate/generator.h"
+#include "server/endpoints.h"
+#include "server/http_request.h"
+#include "server/state.h"
+#include "text/tokenizer/tokenizer.h"
+
+static json_t *text_json(const char *text)
+{
+    return text ? answer_json_text(text, strlen(text)) : json_null();
+}
+
+/* Returns the model with the fields of OpenAI's list, Anthropic's (display_name, created_at, type) and those
+ * of llama.cpp and vLLM (meta, max_model_len). */
+static json_t *model_json(const struct server *s)
+{
+    const struct generator *g = s->generator;
+    char created[40] = "";
+    time_t at = (time_t)s->created;
+    struct tm utc;
+    if (gmtime_r(&at, &utc))
+        strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    json_t *meta = json_pack("{s: s, s: I, s: I, s: I, s: s, s: s}", "architecture", g->info.architecture,
+                             "n_vocab", (json_int_t)g->info.vocab_size, "n_ctx", (json_int_t)g->max_context,
+                             "n_ctx_train", (json_int_t)g->info.max_context, "expert_format",
+                             s->expert_format, "dense_format", s->dense_format);
+    return json_pack("{s: o, s: s, s: I, s: s, s: s, s: o, s: s, s: I, s: I, s: I, s: o}", "id",
+                     text_json(s->options.name), "object", "model", "created", (json_int_t)s->created,
+                     "owned_by", "moeflux", "type", "model", "display_name", text_json(s->options.name),
+                     "created_at", created, "max_model_len", (json_int_t)g->max_context, "max_input_tokens",
+                     (json_int_t)g->max_context, "context_length", (json_int_t)g->max_context, "meta", meta);
+}
+
+int describe_models(struct http_request *req)
+{
+    const char *name = req->server->options.name;
+    return http_request_reply_json(req, json_pack("{s: s, s: [o], s: b, s: o, s: o}", "object", "list",
+                                                  "data", model_json(req->server), "has_more", 0, "first_id",
+                                                  text_json(name), "last_id", text_json(name)));
+}
+
+int describe_model(struct http_request *req)
+{
+    const char *name = endpoints_rest(req), *own = req->server->options.name;
+    if (*name == '\0')
+        return describe_models(req);
+    if (strcmp(name, own) == 0)
+        return http_request_reply_json(req, model_json(req->server));
+    refusal_set(&req->refusal, 404, "model", "model_not_found",
+                "there is no model %.100s; the server has %.100s", name, own);
+    return http_request_refuse(req);
+}
+
+/* Returns the values of sampling options that a request does not have. */
+static json_t *params_json(const struct request_options *o)
+{
+    return json_pack("{s: f, s: I, s: f, s: f, s: f, s: f, s: f, s: I}", "temperature", (double)o->temp,
+                     "top_k", (json_int_t)o->top_k, "top_p", (double)o->top_p, "min_p", (double)o->min_p,
+                     "repeat_penalty", (double)o->repeat_penalty, "presence_penalty",
+                     (double)o->presence_penalty, "frequency_penalty", (double)o->frequency_penalty,
+                     "n_predict", (json_int_t)o->predict);
+}
+
+int describe_props(struct http_request *req)
+{
+    const struct server *s = req->server;
+    const struct tokenizer *t = s->generator->tokenizer;
+    json_t *texts = (json_t *)(uintptr_t)tokenizer_special_texts(t);
+    json_t *settings = json_pack("{s: I, s: o}", "n_ctx", (json_int_t)s->generator->max_context, "params",
+                                 params_json(&s->defaults.options));
+    return http_request_reply_json(
+        req, json_pack("{s: o, s: I, s: o, s: o, s: O?, s: O?, s: {s: b, s: b}, s: s}",
+                       "default_generation_settings", settings, "total_slots",
+                       (json_int_t)s->options.parallel, "model_alias", text_json(s->options.name),
+                       "chat_template", text_json(tokenizer_chat_template(t)), "bos_token",
+                       json_object_get(texts, "bos_token"), "eos_token", json_object_get(texts, "eos_token"),
+                       "modalities", "vision", 0, "audio", 0, "build_info", "moeflux-" MOEFLUX_VERSION));
+}
