@@ -164,9 +164,9 @@ install: $(BUILD)/moeflux $(LIBS) $(COMPLETIONS)
 	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
 	install -D -m 644 -t $(DESTDIR)$(LIBDIR) $(LIBS)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libmoeflux.so
-	mkdir -p $(DESTDIR)$(LIBDIR)/pkgconfig
+	install -d -m 755 $(DESTDIR)$(LIBDIR)/pkgconfig
 	sed 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@VERSION@|$(VERSION)|; s|@PACKAGES@|$(LIB_PACKAGES)|' \
-	    moeflux.pc.in > $(DESTDIR)$(LIBDIR)/pkgconfig/moeflux.pc
+	    moeflux.pc.in | install -m 644 /dev/stdin $(DESTDIR)$(LIBDIR)/pkgconfig/moeflux.pc
 
 # Packages for Debian, in $(BUILD)/deb, made of a copy of what git knows. The kernels are taken from here: they are the same
 # words wherever they are built. SHADERS= builds them there, too.

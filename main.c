@@ -167,6 +167,8 @@ int main(int argc, char **argv)
     struct moeflux_err e = {0}, closing = {0};
     struct term t = term_look();
     signals_ignore_failed_writes();
+    signals_catch_bus_errors();
+    startup_keep_standard_files();
     startup_allow_many_files();
     output_init(&out, STDOUT_FILENO);
     int rc = options_parse(&o, argc, argv, &e);

@@ -147,7 +147,7 @@ int loader_check(const struct loader *l, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; l->maps && i < l->dir->n_files && rc == 0; i++)
-        rc = l->maps[i].at ? mapped_check(&l->maps[i], e) : 0;
+        rc = l->maps[i].at ? open_file_check(&l->dir->files[i], e) : 0;
     return rc;
 }
 

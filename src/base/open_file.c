@@ -1,6 +1,8 @@
 #include "base/open_file.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -17,12 +19,29 @@ int open_file_add(struct open_file **files, uint32_t *n, const char *path, struc
     f.fd = file_open_read(path, &f.bytes, e);
     if (f.fd < 0)
         return f.fd;
-    f.path = mem_text(path, e);
-    if (!f.path) {
+    struct stat st;
+    int rc = fstat(f.fd, &st) < 0 ? err_errno(e, ERR_IO, "%s", path) : 0;
+    if (!rc && !(f.path = mem_text(path, e)))
+        rc = ERR_MEMORY;
+    if (rc) {
         close(f.fd);
-        return ERR_MEMORY;
+        return rc;
     }
+    f.written = st.st_mtim;
     grown[(*n)++] = f;
+    return 0;
+}
+
+int open_file_check(const struct open_file *f, struct moeflux_err *e)
+{
+    struct stat st;
+    if (fstat(f->fd, &st) < 0)
+        return err_errno(e, ERR_IO, "%s", f->path);
+    if ((uint64_t)st.st_size != f->bytes)
+        return err_set(e, ERR_IO, "%s has %" PRIu64 " bytes, it had %" PRIu64 " when it was opened", f->path,
+                       (uint64_t)st.st_size, f->bytes);
+    if (st.st_mtim.tv_sec != f->written.tv_sec || st.st_mtim.tv_nsec != f->written.tv_nsec)
+        return err_set(e, ERR_IO, "%s was written in place since it was opened", f->path);
     return 0;
 }
 

@@ -60,9 +60,9 @@ static bool has_name(int fd, const char *name)
            own.st_ino == there.st_ino;
 }
 
-/* Removes a temporary file without a lock: a writer locks its file until the rename, so this one's is dead.
- * Where files cannot be locked, nothing is removed. */
-static void remove_dead(const char *name)
+/* A writer locks its file until the rename, so the writer of one without a lock is dead. Where files cannot be
+ * locked, nothing is removed. */
+void side_file_remove_dead(const char *name)
 {
     int fd = open(name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
@@ -95,7 +95,7 @@ static int open_temporary(struct side_file *f, mode_t mode, struct moeflux_err *
         char *name = temporary_of(f->path, i, e);
         if (!name)
             return ERR_MEMORY;
-        remove_dead(name);
+        side_file_remove_dead(name);
         if (may_take && (f->fd = take(name, mode)) >= 0) {
             f->temporary = name;
             name = NULL;
@@ -124,14 +124,14 @@ static int take_over(const struct side_file *f, const struct stat *old, struct m
     return fchmod(f->fd, mode) < 0 ? err_errno(e, ERR_IO, "%s: mode %04o", f->path, (unsigned)mode) : 0;
 }
 
-int side_file_create(struct side_file *f, const char *path, struct moeflux_err *e)
+int side_file_create(struct side_file *f, const char *path, unsigned mode, struct moeflux_err *e)
 {
     struct stat old;
     *f = (struct side_file){.fd = -1};
     if (!(f->path = resolve(path, &old, e)))
         return ERR_IO;
     /* The replacement of a private file is private from its creation on. */
-    int rc = open_temporary(f, old.st_mode ? S_IRUSR | S_IWUSR : 0666, e);
+    int rc = open_temporary(f, old.st_mode ? S_IRUSR | S_IWUSR : mode ? mode : 0666, e);
     if (!rc && old.st_mode)
         rc = take_over(f, &old, e);
     if (rc)
@@ -157,7 +157,7 @@ int side_file_commit(struct side_file *f, struct moeflux_err *e)
 int side_file_put(const char *path, unsigned mode, const void *bytes, uint64_t n, struct moeflux_err *e)
 {
     struct side_file f;
-    int rc = side_file_create(&f, path, e);
+    int rc = side_file_create(&f, path, mode, e);
     if (!rc && mode && fchmod(f.fd, mode) < 0)
         rc = err_errno(e, ERR_IO, "%s", path);
     if (!rc)
@@ -173,7 +173,7 @@ void side_file_clear(const char *path)
     for (int i = 0; i < MOST_WRITERS; i++) {
         char *name = temporary_of(path, i, NULL);
         if (name)
-            remove_dead(name);
+            side_file_remove_dead(name);
         free(name);
     }
 }

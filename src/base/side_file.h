@@ -30,8 +30,9 @@ struct side_file {
     char *temporary; /* path until the commit; NULL: committed */
 };
 
-/* Creates the temporary file. ERR_IO, ERR_MEMORY; f is then as after side_file_free. */
-int side_file_create(struct side_file *f, const char *path, struct moeflux_err *e);
+/* Creates the temporary file. mode: permissions of a file that replaces none, less the umask; 0: 0666. ERR_IO,
+ * ERR_MEMORY; f is then as after side_file_free. */
+int side_file_create(struct side_file *f, const char *path, unsigned mode, struct moeflux_err *e);
 /* Writes the bytes to the disk, closes fd and renames the file. ERR_IO. */
 int side_file_commit(struct side_file *f, struct moeflux_err *e);
 /* Removes the temporary file unless it was committed. Legal after a failed create, and twice. */
@@ -43,6 +44,8 @@ int side_file_put(const char *path, unsigned mode, const void *bytes, uint64_t n
 
 /* Removes what killed writers of `path` left, when the file itself is deleted. `path` must not be a link. */
 void side_file_clear(const char *path);
+/* Removes a temporary file by its own name, unless its writer lives. */
+void side_file_remove_dead(const char *name);
 /* Returns whether a file has the name of a temporary one. */
 bool side_file_is_temporary(const char *name);
 

@@ -20,7 +20,7 @@ void output_init(struct output *o, int fd)
 
 static void fail(struct output *o, const char *what)
 {
-    if (errno == EPIPE || errno == EBADF)
+    if (errno == EPIPE)
         err_set(&o->fault, ERR_IO, "%s", "");
     else
         err_errno(&o->fault, ERR_IO, "stdout: %s", what);

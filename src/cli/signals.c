@@ -9,6 +9,7 @@
 
 #include "base/err.h"
 #include "cli/exit.h"
+#include "cpu/mapped.h"
 
 static volatile sig_atomic_t n_interrupts;
 static volatile sig_atomic_t interrupted_by; /* the first signal since the program began; 0: none */
@@ -50,6 +51,25 @@ void signals_ignore_failed_writes(void)
     sigemptyset(&ignore.sa_mask);
     sigaction(SIGPIPE, &ignore, NULL);
     sigaction(SIGXFSZ, &ignore, NULL);
+}
+
+/* A fault anywhere but in a mapped model file ends the program as it would without the handler. */
+static void on_bus_error(int signal_number, siginfo_t *info, void *context)
+{
+    int saved = errno;
+    (void)context;
+    if (info->si_code != BUS_ADRERR || !mapped_repair(info->si_addr)) {
+        struct sigaction plain = {.sa_handler = SIG_DFL};
+        sigaction(signal_number, &plain, NULL);
+    }
+    errno = saved;
+}
+
+void signals_catch_bus_errors(void)
+{
+    struct sigaction action = {.sa_sigaction = on_bus_error, .sa_flags = SA_SIGINFO | SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGBUS, &action, NULL);
 }
 
 static void catch_signal(int number, void (*handler)(int))

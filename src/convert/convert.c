@@ -205,6 +205,8 @@ static int write_all(struct conversion *c, bool verify, struct moeflux_err *e)
         rc = write_small_files(c, e);
     if (rc == 0 && verify)
         rc = convert_verify(p, &c->parts, &c->work, e);
+    if (rc == 0)
+        rc = convert_plan_check_source(p, e);
     return rc < 0 ? rc : convert_parts_commit(&c->parts, e);
 }
 

@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <xxhash.h>
 
 #include "base/err.h"
@@ -522,22 +521,26 @@ uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
 
 /* Hashes names, lengths and times of the source's files: enough to notice another source, and cheap for
  * hundreds of GB. */
-static int identify(struct convert_plan *p, struct moeflux_err *e)
+static void identify(struct convert_plan *p)
 {
     XXH64_hash_t h = XXH3_64bits(p->config_text, p->config_len);
     for (uint32_t i = 0; i < p->src.n_files; i++) {
         const struct open_file *f = &p->src.files[i];
-        struct stat st;
         char line[512];
-        if (fstat(f->fd, &st) < 0)
-            return err_errno(e, ERR_IO, "%s", f->path);
         const char *slash = strrchr(f->path, '/');
         int n = snprintf(line, sizeof line, "%.300s %" PRIu64 " %lld.%09ld", slash ? slash + 1 : f->path,
-                         f->bytes, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec);
+                         f->bytes, (long long)f->written.tv_sec, f->written.tv_nsec);
         h = XXH3_64bits_withSeed(line, (size_t)n, h);
     }
     p->identity = convert_settings_hash(&p->settings, h);
-    return 0;
+}
+
+int convert_plan_check_source(const struct convert_plan *p, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < p->src.n_files && rc == 0; i++)
+        rc = open_file_check(&p->src.files[i], e);
+    return rc;
 }
 
 static enum convert_scales choose_rule(const struct convert_settings *s, bool is_gguf)
@@ -565,7 +568,7 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
     if (rc == 0 && !p->quantised)
         rc = check_experts(p, e);
     if (rc == 0)
-        rc = identify(p, e);
+        identify(p);
     if (rc == 0)
         rc = size_experts(p, e);
     if (rc == 0)

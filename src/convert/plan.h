@@ -86,6 +86,8 @@ bool convert_plan_changes(const struct convert_plan *p, uint32_t layer);
 /* Opens the source and plans. ERR_USAGE: as for convert_settings_check and choose.h. */
 int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
                       struct moeflux_err *e);
+/* Checks that nobody has written the source's files in place since they were opened. ERR_IO names one. */
+int convert_plan_check_source(const struct convert_plan *p, struct moeflux_err *e);
 void convert_plan_close(struct convert_plan *p);
 
 /* Returns the bytes of n numbers of a source tensor in its file. */

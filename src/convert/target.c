@@ -254,7 +254,7 @@ int convert_target_create(const struct convert_target *t, const char *name, stru
 {
     *f = (struct side_file){.fd = -1};
     char *path = file_join(t->partial, name, e);
-    int rc = path ? side_file_create(f, path, e) : ERR_MEMORY;
+    int rc = path ? side_file_create(f, path, 0, e) : ERR_MEMORY;
     free(path);
     return rc;
 }

@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,6 +11,36 @@
 #include "base/mem.h"
 #include "cpu/nodes.h"
 
+/* What a signal handler can reach: the addresses of all mappings. A place is free while its begin is 0. */
+enum { MOST_RANGES = 4096 };
+static struct {
+    _Atomic(uintptr_t) begin, end;
+} ranges[MOST_RANGES];
+static _Atomic(uint64_t) n_repaired;
+
+/* Marks the range of a mapping in a free place of the table; without one, a fault ends the program. */
+static void note(const struct mapped *m)
+{
+    uintptr_t begin = (uintptr_t)m->at;
+    for (size_t i = 0; i < MOST_RANGES; i++) {
+        uintptr_t none = 0;
+        if (!atomic_compare_exchange_strong(&ranges[i].begin, &none, begin))
+            continue;
+        atomic_store(&ranges[i].end, begin + m->bytes);
+        return;
+    }
+}
+
+static void forget(const struct mapped *m)
+{
+    for (size_t i = 0; i < MOST_RANGES; i++)
+        if (atomic_load(&ranges[i].begin) == (uintptr_t)m->at) {
+            atomic_store(&ranges[i].end, 0);
+            atomic_store(&ranges[i].begin, 0);
+            return;
+        }
+}
+
 int mapped_open(struct mapped *m, int fd, const char *path, uint64_t bytes, struct moeflux_err *e)
 {
     *m = (struct mapped){.bytes = bytes, .page = (uint64_t)sysconf(_SC_PAGESIZE), .fd = fd, .path = path};
@@ -17,6 +48,7 @@ int mapped_open(struct mapped *m, int fd, const char *path, uint64_t bytes, stru
     if (at == MAP_FAILED)
         return err_errno(e, ERR_UNSUPPORTED, "%s cannot be mapped", path);
     m->at = at;
+    note(m);
     /* Without it, only a signal could tell a fault in a truncated file from a good page. */
     if (madvise(at, 1, MADV_POPULATE_READ) < 0 && errno == EINVAL) {
         mapped_close(m);
@@ -27,8 +59,10 @@ int mapped_open(struct mapped *m, int fd, const char *path, uint64_t bytes, stru
 
 void mapped_close(struct mapped *m)
 {
-    if (m->at)
+    if (m->at) {
+        forget(m);
         munmap(m->at, m->bytes);
+    }
     *m = (struct mapped){0};
 }
 
@@ -83,13 +117,23 @@ void mapped_drop(const struct mapped *m, uint64_t off, uint64_t n)
     madvise(page, span, MADV_DONTNEED);
 }
 
-int mapped_check(const struct mapped *m, struct moeflux_err *e)
+bool mapped_repair(const void *address)
 {
-    struct stat st;
-    if (fstat(m->fd, &st) < 0)
-        return err_errno(e, ERR_IO, "%s", m->path);
-    if ((uint64_t)st.st_size < m->bytes)
-        return err_set(e, ERR_IO, "%s has %" PRIu64 " bytes, it had %" PRIu64 " when it was opened", m->path,
-                       (uint64_t)st.st_size, m->bytes);
-    return 0;
+    uintptr_t at = (uintptr_t)address, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    bool is_ours = false;
+    for (size_t i = 0; i < MOST_RANGES && !is_ours; i++)
+        is_ours = at >= atomic_load(&ranges[i].begin) && at < atomic_load(&ranges[i].end);
+    if (!is_ours)
+        return false;
+    uint8_t *start = (uint8_t *)(uintptr_t)address - at % page;
+    void *zeros = mmap(start, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (zeros == MAP_FAILED)
+        return false;
+    atomic_fetch_add(&n_repaired, 1);
+    return true;
+}
+
+uint64_t mapped_n_repaired(void)
+{
+    return atomic_load(&n_repaired);
 }

@@ -1,10 +1,12 @@
 /* mapped.h - the bytes of a regular file, mapped read-only and shared with all programs that read it.
  *
- * Past the end of its file a mapping has no bytes: touching a page there raises SIGBUS. So a file that others
- * may truncate is checked again before its bytes are used (mapped_check). */
+ * Past the end of its file a mapping has no bytes: touching a page there raises SIGBUS. A file that others
+ * truncate is noticed by a check before its bytes are used (open_file_check). For one that is truncated while they
+ * are used, the program's handler of SIGBUS calls mapped_repair; then the check is made again afterwards. */
 #ifndef MOEFLUX_CPU_MAPPED_H
 #define MOEFLUX_CPU_MAPPED_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct moeflux_err;
@@ -34,7 +36,10 @@ void mapped_fetch_by_node(const struct mapped *m, uint64_t off, uint64_t n, cons
 /* Unmaps [off, off + n) from the process until it is touched again. The page cache keeps it. */
 void mapped_drop(const struct mapped *m, uint64_t off, uint64_t n);
 
-/* Checks that the file is as long as it was at open. ERR_IO names it. */
-int mapped_check(const struct mapped *m, struct moeflux_err *e);
+/* Puts a page of zeros where a fault was, if the address is in a mapping. False: it is not. May be called by a
+ * signal handler. */
+bool mapped_repair(const void *address);
+/* Returns how many pages were repaired since the program began. */
+uint64_t mapped_n_repaired(void);
 
 #endif

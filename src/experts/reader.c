@@ -239,9 +239,9 @@ bool reader_expects_cached(const struct reader *r)
     return r->mode == READER_PREAD && fits(r);
 }
 
-int reader_check_mappings(const struct reader *r, struct moeflux_err *e)
+int reader_check_files(const struct reader *r, struct moeflux_err *e)
 {
-    return reader_files_check_mapped(&r->work.files, e);
+    return reader_files_check(&r->work.files, e);
 }
 
 /* --- requests --- */

@@ -138,8 +138,8 @@ uint8_t *reader_mapping(const struct reader *r, uint32_t file, uint64_t *bytes);
 bool reader_expects_cached(const struct reader *r);
 /* Adds to reader_describe that experts are used in place, or (not NULL) why they are copied instead. */
 void reader_note_use(struct reader *r, const char *why_copied);
-/* Checks that no mapped file became shorter after open: reading past its end would raise SIGBUS. ERR_IO. */
-int reader_check_mappings(const struct reader *r, struct moeflux_err *e);
+/* Checks that nobody has written the experts' files since they were opened. ERR_IO. */
+int reader_check_files(const struct reader *r, struct moeflux_err *e);
 
 /* Queues a request whose first four members are filled in. */
 void reader_start(struct reader *r, struct read_request *q);

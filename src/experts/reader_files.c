@@ -123,11 +123,11 @@ int64_t reader_files_copy(const struct reader_files *f, const struct file_read *
     return mapped_there(m, a->off, (uint64_t)there);
 }
 
-int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *e)
+int reader_files_check(const struct reader_files *f, struct moeflux_err *e)
 {
     int rc = 0;
-    for (uint32_t i = 0; f->maps && i < f->model->n_files && rc == 0; i++)
-        rc = f->maps[i].at ? mapped_check(&f->maps[i], e) : 0;
+    for (uint32_t i = 0; i < f->model->n_files && rc == 0; i++)
+        rc = f->fds[i] >= 0 ? open_file_check(&f->model->files[i], e) : 0;
     return rc;
 }
 

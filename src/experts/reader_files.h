@@ -43,7 +43,7 @@ int reader_files_find_block(int fd, const char *path, uint8_t *target, uint32_t 
 /* Copies from a mapped file. Returns the bytes copied, 0 at the end of the file, or -errno. */
 int64_t reader_files_copy(const struct reader_files *f, const struct file_read *a);
 
-/* Checks the mapped files. ERR_IO names one that is shorter than it was at open. */
-int reader_files_check_mapped(const struct reader_files *f, struct moeflux_err *e);
+/* Checks the files of experts. ERR_IO names one that was written since it was opened. */
+int reader_files_check(const struct reader_files *f, struct moeflux_err *e);
 
 #endif

@@ -315,6 +315,11 @@ int row_reader_read(struct row_reader *r, const struct row_piece *pieces, uint32
         errno = r->broken;
         return err_errno(e, ERR_IO, "io_uring: rows cannot be read");
     }
+    for (uint32_t i = 0; i < r->model->n_files; i++) {
+        int rc = r->fds[i] >= 0 ? open_file_check(&r->model->files[i], e) : 0;
+        if (rc)
+            return rc;
+    }
     pthread_mutex_init(&b.lock, NULL);
     if (r->maps)
         read_mapped(&b);

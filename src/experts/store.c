@@ -412,7 +412,8 @@ uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint
 
 int expert_store_check(const struct expert_store *s, struct moeflux_err *e)
 {
-    return s->in_place ? reader_check_mappings(s->reader, e) : 0;
+    bool reads = s->in_place || !expert_store_holds_all(s);
+    return reads ? reader_check_files(s->reader, e) : 0;
 }
 
 /* Returns a mask: bit i says whether the i-th wanted expert, of the first 64, has landed. */

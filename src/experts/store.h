@@ -83,7 +83,7 @@ bool expert_store_holds_all(const struct expert_store *s);
 bool expert_store_copies_cached(const struct expert_store *s);
 /* Describes how experts are read and why (reader_describe). */
 const char *expert_store_describe_reader(const struct expert_store *s);
-/* Checks the mapped files; must precede each evaluation. ERR_IO: one became shorter. */
+/* Checks the files that experts still come from; must precede each evaluation. ERR_IO: one was written. */
 int expert_store_check(const struct expert_store *s, struct moeflux_err *e);
 /* Returns whether the expert is in a slot of device or host, or being read into one. */
 bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t expert);

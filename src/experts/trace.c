@@ -60,7 +60,7 @@ int trace_writer_open(struct trace_writer **out, const char *path, const struct 
     w->shape = *s;
     w->file.fd = -1;
     w->text = mem_new(ROOM, 1, e);
-    int rc = w->text ? side_file_create(&w->file, path, e) : ERR_MEMORY;
+    int rc = w->text ? side_file_create(&w->file, path, 0, e) : ERR_MEMORY;
     if (rc < 0) {
         trace_writer_close(w);
         return rc;

@@ -13,6 +13,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/side_file.h"
 #include "generate/prefix.h"
 #include "moeflux.h"
 
@@ -22,6 +23,14 @@ static bool is_named(const char *name)
 {
     size_t n = strlen(name), m = strlen(ending);
     return n > m && strcmp(name + n - m, ending) == 0;
+}
+
+/* Returns whether a file is a state that is being written, or whose writer was killed. */
+static bool is_part(const char *name)
+{
+    const char *at = strstr(name, ending);
+    return at && side_file_is_temporary(name) &&
+           strncmp(at + strlen(ending), SIDE_FILE_MARK, strlen(SIDE_FILE_MARK)) == 0;
 }
 
 static void tell(const struct saved_sequences *v, const struct moeflux_err *e)
@@ -82,7 +91,7 @@ static void order_by_age(struct saved_sequences *v)
 
 static bool has_too_much(const struct saved_sequences *v)
 {
-    return (v->limits.bytes && v->bytes > v->limits.bytes) || (v->limits.n_files && v->n > v->limits.n_files);
+    return (v->limits.bytes && v->bytes + v->part_bytes > v->limits.bytes) || (v->limits.n_files && v->n > v->limits.n_files);
 }
 
 static void make_room(struct saved_sequences *v)
@@ -96,11 +105,26 @@ static void make_room(struct saved_sequences *v)
     }
 }
 
+/* Removes what a killed server left of a file, and counts what cannot be removed. */
+static int look_at_part(struct saved_sequences *v, const char *name, struct moeflux_err *e)
+{
+    struct stat st;
+    char *path = file_join(v->dir, name, e);
+    if (!path)
+        return ERR_MEMORY;
+    side_file_remove_dead(path);
+    v->part_bytes += stat(path, &st) == 0 ? (uint64_t)st.st_size : 0;
+    free(path);
+    return 0;
+}
+
 /* Indexes one file of the directory. A damaged or foreign file is left alone. */
 static int look_at(struct saved_sequences *v, const char *name, struct moeflux_err *e)
 {
     struct saved_sequence x = {0};
     struct moeflux_err why;
+    if (is_part(name))
+        return look_at_part(v, name, e);
     if (!is_named(name))
         return 0;
     if (!(x.path = file_join(v->dir, name, e)))
@@ -116,6 +140,20 @@ static int look_at(struct saved_sequences *v, const char *name, struct moeflux_e
     return rc ? 0 : ERR_MEMORY;
 }
 
+/* Fails if no file can be created in the directory: it would be noticed when a conversation is lost. */
+static int check_writable(const char *dir, struct moeflux_err *e)
+{
+    struct side_file probe;
+    struct moeflux_err why;
+    char *path = file_join(dir, "probe", e);
+    if (!path)
+        return ERR_MEMORY;
+    int rc = side_file_create(&probe, path, S_IRUSR | S_IWUSR, &why);
+    side_file_free(&probe);
+    free(path);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
 int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, const char *dir,
                          const struct saved_limits *limits, void (*tell_line)(void *ctx, const char *text),
                          void *ctx, struct moeflux_err *e)
@@ -123,7 +161,9 @@ int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, con
     *v = (struct saved_sequences){.model = m, .dir = dir, .limits = *limits, .tell = tell_line, .ctx = ctx};
     if (mkdir(dir, 0700) < 0 && errno != EEXIST)
         return err_errno(e, ERR_IO, "%s", dir);
-    int rc = moeflux_model_fingerprint(m, &v->fingerprint, e);
+    int rc = check_writable(dir, e);
+    if (!rc)
+        rc = moeflux_model_fingerprint(m, &v->fingerprint, e);
     DIR *d = rc ? NULL : opendir(dir);
     if (!rc && !d)
         return err_errno(e, ERR_IO, "%s", dir);

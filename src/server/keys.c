@@ -25,6 +25,18 @@ static size_t next_key(const struct keys *k, size_t *at, const char **key)
     return 0;
 }
 
+/* Refuses bytes that no client can send as a part of a key. */
+static int check(const struct keys *k, const char *path, struct moeflux_err *e)
+{
+    static const char mark[] = "\xef\xbb\xbf";
+    if (strncmp(k->text, mark, strlen(mark)) == 0)
+        return err_set(e, ERR_USAGE, "%s: begins with a byte order mark, expected a key", path);
+    size_t at = strlen(k->text), line = 1;
+    for (size_t i = 0; i < at; i++)
+        line += k->text[i] == '\n';
+    return at < k->len ? err_set(e, ERR_USAGE, "%s: line %zu contains a NUL, expected a key", path, line) : 0;
+}
+
 int keys_read(struct keys *k, const char *path, struct moeflux_err *e)
 {
     const char *key;
@@ -33,10 +45,12 @@ int keys_read(struct keys *k, const char *path, struct moeflux_err *e)
     int rc = file_read_text(path, MOST_BYTES, &k->text, &k->len, e);
     if (rc)
         return rc;
-    if (next_key(k, &at, &key))
-        return 0;
-    keys_free(k);
-    return err_set(e, ERR_USAGE, "%s: contains no key", path);
+    rc = check(k, path, e);
+    if (!rc && !next_key(k, &at, &key))
+        rc = err_set(e, ERR_USAGE, "%s: contains no key", path);
+    if (rc)
+        keys_free(k);
+    return rc;
 }
 
 /* Compares every byte, even after a difference. */

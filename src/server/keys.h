@@ -13,7 +13,7 @@ struct keys { /* zeroed: no key is needed; freed with keys_free */
 };
 
 /* Reads a file; blank lines and lines that begin with # do not count. ERR_IO, ERR_MEMORY, ERR_FORMAT (too
- * large), ERR_USAGE (it contains no key). */
+ * large), ERR_USAGE (it contains no key, a byte order mark or a NUL). */
 int keys_read(struct keys *k, const char *path, struct moeflux_err *e);
 
 /* Returns whether `key` is one of them. The time depends only on the lengths, not on how many bytes match. */

@@ -282,6 +282,6 @@ fi
 got=0
 "$MOEFLUX" --help >&- 2>"$tmp/err" || got=$?
 [ "$got" -eq 1 ] || fault "closed: status $got"
-err_empty
+err_has '^moeflux: stdout: write: Bad file descriptor$'
 
 report

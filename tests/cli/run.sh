@@ -409,7 +409,7 @@ err_empty
 got=0
 "$MOEFLUX" "$@" -p "$sum" >&- 2>"$tmp/err" || got=$?
 [ "$got" -eq 1 ] || fault "closed: status $got"
-err_empty
+err_has '^moeflux: stdout: write: Bad file descriptor$'
 
 claim a_limit_on_file_sizes_is_a_failed_write_that_leaves_nothing
 mkdir "$tmp/limited"

@@ -401,13 +401,19 @@ def start_long(stream):
 
 
 def a_client_that_hangs_up_stops_its_answer():
-    for stream in (False, True):
+    # A byte that was sent after the request does not hide it.
+    for stream, rest in ((False, b''), (True, b''), (False, b'\r\n'), (True, b'\r\n')):
         before = metrics()
         c = start_long(stream)
         wait_for_requests('running', 1)
-        c.close()
+        if rest:
+            c.sendall(rest)
+            c.shutdown(socket.SHUT_WR)
+        else:
+            c.close()
         wait_until(lambda: metrics()['moeflux_requests_running'] == 0, 'the answer ends')
         assert metrics()['moeflux_answers_cancelled_total'] == before['moeflux_answers_cancelled_total'] + 1
+        c.close()
 
 
 def concurrent_answers_are_those_of_single_requests():

@@ -132,7 +132,7 @@ static void what_replaces_a_private_file_is_private_while_it_is_written(void **s
     struct moeflux_err e = {0};
     put(path, "old");
     assert_int_equal(chmod(path, 0600), 0);
-    check_ok(side_file_create(&f, path, &e), &e);
+    check_ok(side_file_create(&f, path, 0, &e), &e);
     assert_int_equal(mode_of(tmp_tree_path(dir, "file.moeflux-part0")), 0600);
     side_file_free(&f);
 }
@@ -207,7 +207,7 @@ static void what_a_dead_writer_left_can_be_cleared_alone(void **state)
     struct side_file f;
     struct moeflux_err e = {0};
     tmp_tree_write_text(dir, "file.moeflux-part0", "left");
-    check_ok(side_file_create(&f, path, &e), &e);
+    check_ok(side_file_create(&f, path, 0, &e), &e);
     tmp_tree_write_text(dir, "file.moeflux-part1", "left");
     side_file_clear(path);
     assert_int_equal(tmp_tree_count(dir), 1);
@@ -246,8 +246,8 @@ static void writers_at_the_same_time_have_a_file_each_and_the_last_one_stays(voi
     struct side_file f[N], more;
     struct moeflux_err e = {0};
     for (int i = 0; i < N; i++)
-        check_ok(side_file_create(&f[i], path, &e), &e);
-    assert_int_equal(side_file_create(&more, path, &e), ERR_IO);
+        check_ok(side_file_create(&f[i], path, 0, &e), &e);
+    assert_int_equal(side_file_create(&more, path, 0, &e), ERR_IO);
     assert_non_null(strstr(e.text, "16 programs are writing it already"));
     side_file_free(&more);
     assert_int_equal(tmp_tree_count(dir), N);

@@ -134,7 +134,7 @@ static int remove_unwanted(struct results *r, struct moeflux_err *e)
     char text[600];
     struct side_file f;
     unsigned long n = r->n_unwanted;
-    int rc = side_file_create(&f, r->path, e);
+    int rc = side_file_create(&f, r->path, 0, e);
     if (rc)
         return rc;
     rc = copy_wanted(r, f.fd, e);

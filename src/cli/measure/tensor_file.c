@@ -11,7 +11,7 @@
 int tensor_file_create(struct tensor_file *f, const char *path, struct moeflux_err *e)
 {
     *f = (struct tensor_file){0};
-    return side_file_create(&f->file, path, e);
+    return side_file_create(&f->file, path, 0, e);
 }
 
 static void add_spec(struct str *header, const struct tensor_spec *spec, uint64_t from, uint64_t to)

@@ -295,7 +295,7 @@ static int save_history(const struct line *l, struct moeflux_err *e)
 {
     HistEvent event;
     struct side_file f;
-    int rc = side_file_create(&f, l->history_path, e);
+    int rc = side_file_create(&f, l->history_path, 0, e);
     if (rc)
         return rc;
     int fd = dup(f.fd);

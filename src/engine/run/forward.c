@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "cpu/mapped.h"
 #include "engine/run/work.h"
 
 /* How long the caller waits before it asks its callback again. */
@@ -74,7 +75,7 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
     return rc;
 }
 
-/* Mapped files may hold the dense weights and the experts of all sides. */
+/* Files may hold the dense weights, if they are mapped, and the experts of all sides. */
 int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
 {
     int rc = 0;
@@ -449,7 +450,7 @@ static uint32_t align_stages(struct forward *l, uint32_t chunks)
  * finished. */
 static int run(struct forward *l, uint32_t *chunks, struct moeflux_err *e)
 {
-    uint64_t start = clock_ns();
+    uint64_t start = clock_ns(), n_repaired = mapped_n_repaired();
     uint32_t n = l->m->n_stages;
     int rc = run_workers(l, e);
     if (rc == 0)
@@ -459,7 +460,9 @@ static int run(struct forward *l, uint32_t *chunks, struct moeflux_err *e)
         leave_stage(&l->workers[i], rc);
     l->m->step_ns = (clock_ns() - start) / l->call->n_chunks;
     if (rc == 0) {
-        rc = hand_out_hidden(l, e);
+        /* Zeros stood for weights whose file was truncated meanwhile. */
+        rc = n_repaired == mapped_n_repaired() ? 0 : forward_check_files(l->m, e);
+        rc = rc ? rc : hand_out_hidden(l, e);
         *chunks = rc < 0 ? 0 : *chunks;
     }
     leave_stage(&l->workers[0], rc);

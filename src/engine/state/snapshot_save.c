@@ -2,6 +2,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include "args.h"
@@ -34,7 +35,8 @@ static int writer_open(struct writer *w, struct moeflux_session *s, const char *
     if (!w->hash)
         return err_set(e, ERR_MEMORY, "out of memory for a checksum");
     XXH3_64bits_reset(w->hash);
-    return w->piece && w->rows ? side_file_create(&w->side, path, e) : ERR_MEMORY;
+    /* It contains what was said. */
+    return w->piece && w->rows ? side_file_create(&w->side, path, S_IRUSR | S_IWUSR, e) : ERR_MEMORY;
 }
 
 static void writer_close(struct writer *w)
