@@ -41,6 +41,8 @@ void chat_body_set(struct chat_body *b, const char *name, struct json_t *value);
 void chat_body_refuse(struct chat_body *b, const char *const *names);
 /* Removes fields that do not change the answer. names: ended by NULL. */
 void chat_body_drop(struct chat_body *b, const char *const *names);
+/* Refuses the request if a text has failed for lack of memory. */
+void chat_body_check(struct chat_body *b, const struct str *text);
 /* Notes that tools of a type are left out. */
 void chat_body_skip(struct chat_body *b, const char *type);
 
