@@ -183,7 +183,7 @@ static bool is_allowed(const json_t *allowed, const json_t *name)
 struct tool_list {
     const char *space;     /* "": none */
     const json_t *allowed; /* NULL: all are */
-    const char *place;     /* for errors */
+    const char *place;     /* name in errors */
 };
 
 static void read_function(const json_t *tool, const struct tool_list *of, struct chat_body *to)

@@ -317,7 +317,7 @@ def a_line_that_changes_costs_no_prefix():
         same(count_messages(user('Hi'), system=system), plain)
         usage = ask('/v1/messages', messages=[user('Hi')], system=system, max_tokens=1)['usage']
         assert i == 0 or usage['input_tokens'] < 10, usage
-    # In other places it is text.
+    # Elsewhere it is text.
     assert count_messages(user(line % 1)) > count_messages(user('x')) + 10
 
 

@@ -167,7 +167,7 @@ static void the_oldest_responses_are_dropped(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct response_store *s = response_store_new(10000, &e);
-    char id[8];
+    char id[24];
     for (int i = 0; i < 20; i++) {
         snprintf(id, sizeof id, "r%d", i);
         put(s, id, NULL, 1000);
@@ -179,7 +179,7 @@ static void the_oldest_responses_are_dropped(void **state)
     /* One conversation that is larger than the bound cannot be continued, and its memory is free again. */
     put(s, "c0", NULL, 1000);
     for (int i = 1; i < 20; i++) {
-        char previous[8];
+        char previous[24];
         snprintf(previous, sizeof previous, "c%d", i - 1);
         snprintf(id, sizeof id, "c%d", i);
         put(s, id, previous, 1000);
