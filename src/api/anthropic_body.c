@@ -76,20 +76,22 @@ static void read_tool_use(const json_t *block, const char *where, struct chat_bo
 
 static void read_tool_result(const json_t *block, const char *where, struct chat_body *to)
 {
-    static const char failed[] = "Error: ";
     const json_t *content = fields_get(block, "content");
     const char *id = member(block, "tool_use_id", where, to);
-    struct str text = {0};
+    struct str text = {0}, all = {0};
     char place[100];
     snprintf(place, sizeof place, "%s.content", where);
-    /* Chat templates know no other mark of a call that has failed. */
-    if (fields_bool(block, "is_error", false, to->refusal))
-        str_add_text(&text, failed);
     if (content)
         chat_body_join(to, content, texts, "messages", place, &text);
+    /* Chat templates know no other mark of a call that has failed. */
+    if (fields_bool(block, "is_error", false, to->refusal))
+        str_add_text(&all, "Error: ");
+    str_add(&all, str_text(&text), text.len);
+    chat_body_check(to, &all);
     if (!to->refusal->status)
-        chat_body_result(to, id, str_text(&text), text.len);
+        chat_body_result(to, id, str_text(&all), all.len);
     str_free(&text);
+    str_free(&all);
 }
 
 /* Reads thinking; a client that did not want to see it sends it back in the signature. */
@@ -99,6 +101,7 @@ static void read_thinking(const json_t *block, const char *where, struct chat_bo
     str_add_text(&text, member(block, "thinking", where, to));
     if (!text.len)
         chat_body_unseal(json_object_get(block, "signature"), &text);
+    chat_body_check(to, &text);
     if (text.len)
         chat_body_think(to, str_text(&text), text.len);
     str_free(&text);
@@ -147,8 +150,7 @@ static void read_blocks(const json_t *blocks, size_t i, const char *role, struct
         if (!more)
             str_clear(&text);
     }
-    if (!str_ok(&text))
-        refusal_set(to->refusal, 503, NULL, NULL, "out of memory for the messages");
+    chat_body_check(to, &text);
     str_free(&text);
 }
 

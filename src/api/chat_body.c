@@ -79,6 +79,12 @@ void chat_body_drop(struct chat_body *b, const char *const *names)
         json_object_del(b->fields, *names);
 }
 
+void chat_body_check(struct chat_body *b, const struct str *text)
+{
+    if (!str_ok(text))
+        no_memory(b);
+}
+
 void chat_body_skip(struct chat_body *b, const char *type)
 {
     size_t n = strlen(b->note);
@@ -134,8 +140,8 @@ static bool has_role(const json_t *message, const char *role)
 /* Ends the current message: its texts are complete. */
 static void end_message(struct chat_body *b)
 {
-    if (!str_ok(&b->content) || !str_ok(&b->thinking))
-        no_memory(b);
+    chat_body_check(b, &b->content);
+    chat_body_check(b, &b->thinking);
     if (b->content.data)
         set(b, b->current, "content", json_stringn(b->content.data, b->content.len));
     if (b->thinking.data)
@@ -246,8 +252,7 @@ void chat_body_join(struct chat_body *b, const struct json_t *content, const cha
             str_add_text(out, "\n");
         str_add(out, json_string_value(text), json_string_length(text));
     }
-    if (!str_ok(out))
-        no_memory(b);
+    chat_body_check(b, out);
 }
 
 /* ---- tools ---- */

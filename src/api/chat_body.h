@@ -41,6 +41,8 @@ void chat_body_set(struct chat_body *b, const char *name, struct json_t *value);
 void chat_body_refuse(struct chat_body *b, const char *const *names);
 /* Removes fields that do not change the answer. names: ended by NULL. */
 void chat_body_drop(struct chat_body *b, const char *const *names);
+/* Refuses the request if a text has failed for lack of memory. */
+void chat_body_check(struct chat_body *b, const struct str *text);
 /* Notes that tools of a type are left out. */
 void chat_body_skip(struct chat_body *b, const char *type);
 
@@ -49,9 +51,9 @@ void chat_body_switch_thinking(struct chat_body *b, bool on);
 /* Sets reasoning_effort; "none" switches thinking off. */
 void chat_body_set_effort(struct chat_body *b, const char *effort);
 
-/* Thinking for clients that keep nothing on the server and are not shown it: they send back this text alone,
- * where the API has encrypted thinking. _seal returns it; the caller owns it. NULL: no memory. _unseal appends
- * the thinking; nothing if `sealed` (NULL: none) is another server's. */
+/* Thinking as an opaque text, where an API has encrypted thinking: some clients send back nothing else.
+ * _seal returns it; the caller owns it. NULL: no memory. _unseal appends the thinking; nothing if `sealed`
+ * (NULL: none) is another server's. */
 struct json_t *chat_body_seal(const char *thinking, size_t n);
 void chat_body_unseal(const struct json_t *sealed, struct str *out);
 

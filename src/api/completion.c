@@ -1,3 +1,4 @@
+/* The forms of OpenAI's chats and completions: choices with a message or a text. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* dialect.h - the forms of the API that clients speak: OpenAI's chats, completions and responses, and
  * Anthropic's messages. A dialect is a row of functions; whoever answers a request knows only the row.
  *
- *   dialect_read -> reply_new -> reply_begin -> reply_piece ... -> reply_end for each choice, reply_last
- *                             or reply_piece ... -> reply_json
+ *   dialect_read -> reply_new -> begin -> piece ... end of each choice -> last     as events
+ *                             -> piece ... -> whole                                one JSON object
  *
  * dialect_read turns every body into a chat completion or a completion of a text, which api_request.c reads.
  * So the sampling options, tools and formats have one reader. */
@@ -33,11 +33,11 @@ struct dialect_name {
 };
 
 struct dialect {
-    const char *path; /* of its endpoint: "/v1/chat/completions" */
+    const char *path; /* the endpoint's: "/v1/chat/completions" */
     bool chat;        /* false: the completion of a text */
 
-    /* Adds the messages, tools and other fields of a body. NULL: the body is a chat completion or a completion
-     * already. Failures fill to->refusal. */
+    /* Adds the messages, tools and other fields of a body. NULL: the body is a chat completion or a
+     * completion already. Failures fill to->refusal. */
     void (*read)(const struct json_t *body, const struct api_request_defaults *defaults,
                  struct chat_body *to);
     const struct dialect_name *names; /* fields with other names, ended by NULL; NULL: none */

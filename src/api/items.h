@@ -15,9 +15,9 @@ enum item_kind { ITEM_THINKING, ITEM_TEXT, ITEM_CALL };
 
 struct item {
     enum item_kind kind;
-    struct str text;    /* of a call: its arguments */
-    struct str name;    /* of the called function */
-    struct str call_id; /* likewise */
+    struct str text;    /* a call's are its arguments */
+    struct str name;    /* the called function's */
+    struct str call_id; /* the call's */
     bool failed;        /* it is no call after all; its bytes follow as text */
 };
 

@@ -12,7 +12,7 @@ enum { MOST_RESPONSES = 4096 };
 
 struct entry {
     struct entry *previous;      /* the response that it continues; NULL: none */
-    struct entry *older, *newer; /* in the list of those that can be found */
+    struct entry *older, *newer; /* neighbours in the list */
     char *input, *response;      /* JSON */
     size_t bytes;
     uint32_t n_next; /* entries that continue it */

@@ -73,6 +73,7 @@ static void read_call(const json_t *item, const struct place *at)
     struct str joined = {0};
     member(item, "arguments", at);
     responses_body_join_name(space ? space : "", name, &joined);
+    chat_body_check(at->to, &joined);
     if (!at->to->refusal->status)
         chat_body_call(at->to, id, str_text(&joined), json_object_get(item, "arguments"));
     str_free(&joined);
@@ -101,6 +102,7 @@ static void read_reasoning(const json_t *item, const struct place *at)
         chat_body_unseal(fields_get(item, "encrypted_content"), &text);
     if (!text.len && fields_get(item, "summary"))
         join(item, "summary", summaries, at, &text);
+    chat_body_check(at->to, &text);
     if (!at->to->refusal->status && text.len)
         chat_body_think(at->to, str_text(&text), text.len);
     str_free(&text);
@@ -181,7 +183,7 @@ static bool is_allowed(const json_t *allowed, const json_t *name)
 struct tool_list {
     const char *space;     /* "": none */
     const json_t *allowed; /* NULL: all are */
-    const char *place;     /* for errors */
+    const char *place;     /* name in errors */
 };
 
 static void read_function(const json_t *tool, const struct tool_list *of, struct chat_body *to)
@@ -194,6 +196,7 @@ static void read_function(const json_t *tool, const struct tool_list *of, struct
         return;
     }
     responses_body_join_name(of->space, json_string_value(name), &joined);
+    chat_body_check(to, &joined);
     if (is_allowed(of->allowed, name))
         chat_body_tool(to, str_text(&joined), fields_get(tool, "description"),
                        fields_get(tool, "parameters"));
@@ -294,8 +297,8 @@ void responses_body_read(const struct json_t *body, const struct api_request_def
         chat_body_say(to, "system", said, json_string_length(instructions));
     read_previous(body, defaults, to);
     read_items(input, "input", to);
-    read_tools(fields_array(body, "tools", to->refusal), "",
-               limits ? json_object_get(choice, "tools") : NULL, to);
+    read_tools(fields_array(body, "tools", to->refusal), "", limits ? json_object_get(choice, "tools") : NULL,
+               to);
     read_tool_choice(choice, to);
     read_format(body, to);
     read_effort(body, to);

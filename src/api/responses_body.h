@@ -12,8 +12,8 @@ struct str;
 void responses_body_read(const struct json_t *body, const struct api_request_defaults *defaults,
                          struct chat_body *to);
 
-/* Appends the name under which the model sees a function of a namespace, such as those of Codex's MCP servers:
- * "mcp__files__" and "read" are "mcp__files__read". */
+/* Appends the name under which the model sees a function of a namespace, such as that of an MCP server of
+ * Codex: "mcp__files__" and "read" are "mcp__files__read". */
 void responses_body_join_name(const char *space, const char *name, struct str *out);
 
 #endif

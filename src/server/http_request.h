@@ -24,7 +24,7 @@ struct endpoint {
     bool open;                 /* needs no API key */
     /* Answers a request whose body was read. Returns 0, or -1: close the connection. */
     int (*answer)(struct http_request *req);
-    const struct dialect *dialect; /* of bodies and errors; NULL: the errors are OpenAI's */
+    const struct dialect *dialect; /* form of bodies and errors; NULL: OpenAI's errors */
 };
 
 struct http_request {

@@ -1,4 +1,4 @@
-/* server.h - serves a model over HTTP to clients of OpenAI's API.
+/* server.h - serves a model over HTTP to clients of OpenAI's and Anthropic's APIs.
  *
  *   server_new -> open a model with server_progress -> server_start -> ... -> server_stop -> server_free ->
  *   close the model

@@ -5,6 +5,7 @@
 #include "generate/generator.h"
 #include "api/choice.h"
 #include "api/api_request.h"
+#include "api/dialect.h"
 #include "api/refusal.h"
 
 static void check_request(const struct api_request *c, const struct generator *g)
@@ -25,6 +26,23 @@ static void check_request(const struct api_request *c, const struct generator *g
     }
 }
 
+/* Returns the dialect of a body, by its first byte, which is skipped; most are chats. */
+static const struct dialect *choose_dialect(const uint8_t **data, size_t *n)
+{
+    static const struct {
+        uint8_t mark;
+        const struct dialect *dialect;
+    } marks[] = {{'#', &dialect_completions}, {'@', &dialect_responses}, {'&', &dialect_messages}};
+    for (size_t i = 0; *n > 0 && i < sizeof marks / sizeof *marks; i++) {
+        if (**data != marks[i].mark)
+            continue;
+        ++*data;
+        --*n;
+        return marks[i].dialect;
+    }
+    return &dialect_chat;
+}
+
 void target_completions(const uint8_t *data, size_t n)
 {
     static struct generator g;
@@ -38,14 +56,14 @@ void target_completions(const uint8_t *data, size_t n)
     struct moeflux_err e = {0};
     struct refusal refusal = {0};
     struct api_request c;
-    bool chat = n == 0 || data[0] != '#';
+    const struct dialect *d = choose_dialect(&data, &n);
     if (!g.tokenizer)
         g = (struct generator){.dir = "tests/models/tiny",
                                .max_context = 256,
                                .info = {.vocab_size = 2048, .chat_template = "qwen3.5"},
                                .tokenizer = tokenizer_open("tests/models/tiny/tokenizer.json", &e)};
     target_need(g.tokenizer != NULL, "no tokenizer; run it from the repository's root");
-    int rc = api_request_read(&c, chat, (const char *)data + !chat, n - !chat, &g, &defaults, &refusal);
+    int rc = dialect_read(d, &c, (const char *)data, n, &g, &defaults, &refusal);
     target_need((rc == 0) == (refusal.status == 0), "a refusal without its reason");
     if (rc == 0)
         check_request(&c, &g);

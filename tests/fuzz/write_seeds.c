@@ -395,10 +395,37 @@ static void write_user_files(struct seeds *s)
     put_text(s, "tokens", "1 2 3\n\t2147483647 0\r\n17");
 }
 
+/* Bodies of responses and messages; the first byte chooses the dialect. */
+static void write_dialects(struct seeds *s)
+{
+    put_text(s, "completions",
+             "@{\"input\": [{\"role\": \"developer\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": "
+             "[{\"type\": \"input_text\", \"text\": \"b\"}]}, {\"type\": \"reasoning\", \"summary\": [], "
+             "\"encrypted_content\": \"moeflux:x\"}, {\"type\": \"function_call\", \"call_id\": \"c\", "
+             "\"name\": \"f\", \"namespace\": \"n\", \"arguments\": \"{}\"}, {\"type\": "
+             "\"function_call_output\", \"call_id\": \"c\", \"output\": \"d\"}], \"instructions\": \"e\", "
+             "\"text\": {\"format\": {\"type\": \"json_object\"}}, \"reasoning\": {\"effort\": \"none\"}}");
+    put_text(s, "completions",
+             "@{\"input\": \"a\", \"max_output_tokens\": 3, \"include\": [\"x\"], \"store\": false, "
+             "\"previous_response_id\": null, \"truncation\": \"auto\"}");
+    put_text(s, "completions",
+             "&{\"system\": [{\"type\": \"text\", \"text\": \"x-anthropic-billing-header: 1\\na\"}], "
+             "\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"text\", \"text\": \"b\"}]}, "
+             "{\"role\": \"assistant\", \"content\": [{\"type\": \"thinking\", \"thinking\": \"\", "
+             "\"signature\": \"moeflux:x\"}, {\"type\": \"tool_use\", \"id\": \"c\", \"name\": \"f\", "
+             "\"input\": {}}]}, {\"role\": \"user\", \"content\": [{\"type\": \"tool_result\", "
+             "\"tool_use_id\": \"c\", \"content\": \"d\", \"is_error\": true}]}], \"max_tokens\": 3, "
+             "\"stop_sequences\": [\"x\"], \"thinking\": {\"type\": \"enabled\", \"budget_tokens\": 5}}");
+    put_text(s, "completions",
+             "&{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}], \"output_config\": {\"effort\": "
+             "\"max\", \"format\": {\"type\": \"json_schema\", \"schema\": {}}}}");
+}
+
 void target_write_seeds(const char *dir)
 {
     struct seeds s = {.dir = dir};
     write_models(&s);
+    write_dialects(&s);
     write_templates(&s);
     write_tokenizers(&s);
     write_states(&s);
