@@ -56,12 +56,12 @@ static void put_gemma4_layers(struct making *m)
     static const char pattern[] = "attention.sliding_window_pattern", heads[] = "attention.head_count_kv";
     const struct gguf_value *v = find(m, pattern), *kv = find(m, heads);
     uint64_t n = whole(m, "block_count", -1), full = whole(m, "attention.key_length", -1),
-             near = whole(m, "attention.key_length_swa", -1), one = whole(m, heads, -1), *is_near = NULL,
-             *list = NULL;
+             sliding = whole(m, "attention.key_length_swa", -1), one = whole(m, heads, -1),
+             *is_sliding = NULL, *list = NULL;
     if (m->rc == 0 && (!v || v->n != n))
         fail_key(m, pattern, "expected true or false for each layer");
     if (m->rc == 0)
-        m->rc = gguf_u64_list(m->g, v, &is_near, m->e);
+        m->rc = gguf_u64_list(m->g, v, &is_sliding, m->e);
     if (m->rc == 0 && kv->is_list && kv->n != n)
         fail_key(m, heads, "expected a number for each layer");
     if (m->rc == 0 && kv->is_list)
@@ -70,9 +70,9 @@ static void put_gemma4_layers(struct making *m)
     for (uint64_t i = 0; m->rc == 0 && i < n; i++) {
         char layer[24];
         snprintf(layer, sizeof layer, "%" PRIu64, i);
-        json_array_append_new(types, json_string(is_near[i] ? "sliding_attention" : "full_attention"));
+        json_array_append_new(types, json_string(is_sliding[i] ? "sliding_attention" : "full_attention"));
         json_object_set_new(all, layer,
-                            json_pack("{s:I, s:I}", "head_dim", (json_int_t)(is_near[i] ? near : full),
+                            json_pack("{s:I, s:I}", "head_dim", (json_int_t)(is_sliding[i] ? sliding : full),
                                       "num_key_value_heads", (json_int_t)(list ? list[i] : one)));
     }
     put(m, "layer_types", types);
@@ -81,10 +81,10 @@ static void put_gemma4_layers(struct making *m)
     for (uint64_t i = 0; m->rc == 0 && i < n; i++) {
         char value[40];
         snprintf(value, sizeof value, "blk.%" PRIu64 ".attn_v.weight", i);
-        if (!is_near[i] && !json_object_get(m->out, "attention_k_eq_v"))
+        if (!is_sliding[i] && !json_object_get(m->out, "attention_k_eq_v"))
             put(m, "attention_k_eq_v", json_boolean(!has_tensor(m, value)));
     }
-    free(is_near);
+    free(is_sliding);
     free(list);
 }
 
@@ -104,17 +104,17 @@ void config_windows_put_gemma4(struct making *m)
     put(m, "enable_moe_block", json_true());
     put_whole(m, "hidden_size_per_layer_input", whole(m, "embedding_length_per_layer_input", 0));
     put_gemma4_layers(m);
-    json_t *flat = m->out, *ropes = json_object(), *full = json_object(), *near = json_object();
+    json_t *flat = m->out, *ropes = json_object(), *full = json_object(), *sliding = json_object();
     m->out = full;
     put(m, "rope_type", json_string("proportional"));
     put(m, "partial_rotary_factor", json_real(turning_share(m)));
     put_real(m, "rope_theta", "rope.freq_base", 1, false);
-    m->out = near;
+    m->out = sliding;
     put(m, "rope_type", json_string("default"));
     put_real(m, "rope_theta", "rope.freq_base_swa", 1, true);
     m->out = flat;
     json_object_set_new(ropes, "full_attention", full);
-    json_object_set_new(ropes, "sliding_attention", near);
+    json_object_set_new(ropes, "sliding_attention", sliding);
     put(m, "rope_parameters", ropes);
 }
 
@@ -157,11 +157,11 @@ static void put_mlp_types(struct making *m)
 static void put_windows(struct making *m, const char *key, uint64_t of_kinds[2])
 {
     uint64_t n = whole(m, "block_count", -1) - whole(m, "nextn_predict_layers", 0);
-    uint64_t *near = layers_of(m, "attention.sliding_window_pattern"), *numbers = layers_of(m, key);
+    uint64_t *sliding = layers_of(m, "attention.sliding_window_pattern"), *numbers = layers_of(m, key);
     bool found[2] = {false, false};
     json_t *types = json_array();
     for (uint64_t i = 0; m->rc == 0 && i < n; i++) {
-        int kind = near[i] != 0;
+        int kind = sliding[i] != 0;
         json_array_append_new(types, json_string(kind ? "sliding_attention" : "full_attention"));
         if (found[kind] && numbers[i] != of_kinds[kind])
             fail_key(m, key, "expected the same in all layers of a kind");
@@ -172,7 +172,7 @@ static void put_windows(struct making *m, const char *key, uint64_t of_kinds[2])
     for (int kind = 0; m->rc == 0 && kind < 2; kind++)
         if (!found[kind])
             of_kinds[kind] = found[!kind] ? of_kinds[!kind] : 0;
-    free(near);
+    free(sliding);
     free(numbers);
 }
 
@@ -192,11 +192,11 @@ static json_t *rope_of(struct making *m, const char *base, uint64_t dims)
 }
 
 /* Puts the angles of both kinds of layers. */
-static json_t *put_ropes(struct making *m, uint64_t full_dims, uint64_t near_dims)
+static json_t *put_ropes(struct making *m, uint64_t full_dims, uint64_t sliding_dims)
 {
     json_t *full = rope_of(m, "rope.freq_base", full_dims),
-           *near = rope_of(m, "rope.freq_base_swa", near_dims);
-    put(m, "rope_parameters", json_pack("{s:o, s:o}", "full_attention", full, "sliding_attention", near));
+           *sliding = rope_of(m, "rope.freq_base_swa", sliding_dims);
+    put(m, "rope_parameters", json_pack("{s:o, s:o}", "full_attention", full, "sliding_attention", sliding));
     return full;
 }
 
@@ -222,9 +222,9 @@ static void put_sinks(struct making *m)
     const json_t *types = json_object_get(m->out, "layer_types");
     for (size_t i = json_array_size(types); m->rc == 0 && i-- > 0;) {
         char name[MAX_NAME];
-        bool near = !strcmp(json_string_value(json_array_get(types, i)), "sliding_attention");
+        bool sliding = !strcmp(json_string_value(json_array_get(types, i)), "sliding_attention");
         snprintf(name, sizeof name, "blk.%zu.attn_sinks.weight", i);
-        put(m, near ? "add_swa_attention_sink_bias" : "add_full_attention_sink_bias",
+        put(m, sliding ? "add_swa_attention_sink_bias" : "add_full_attention_sink_bias",
             json_boolean(has_tensor(m, name)));
     }
 }
