@@ -360,19 +360,22 @@ static int get_grammar(struct request *r, struct json_view *v, struct moeflux_er
 }
 
 /* Reads further variables of the template. The answer's loop also needs to know whether there is thinking, so
- * both names of that variable are set, and the template finds the one it uses. */
+ * all names of that variable are set, and the template finds the one it uses. */
 static void get_kwargs(struct json_view *v, struct request *r)
 {
     struct request_options *o = &r->options;
     o->kwargs = json_view_object(v, "chat_template_kwargs");
     json_t *own = json_object_get(r->fields, "chat_template_kwargs");
-    json_t *on = json_object_get(own, "enable_thinking");
+    json_t *on = json_object_get(own, "enable_thinking"), *mode = json_object_get(own, "thinking_mode");
     if (!json_is_boolean(on))
         on = json_object_get(own, "thinking");
+    if (!json_is_boolean(on) && (json_is_text(mode, "enabled") || json_is_text(mode, "disabled")))
+        on = json_is_text(mode, "enabled") ? json_true() : json_false();
     if (!json_is_boolean(on))
         return;
     json_object_set(own, "enable_thinking", on);
     json_object_set(own, "thinking", on);
+    json_object_set_new(own, "thinking_mode", json_string(json_is_true(on) ? "enabled" : "disabled"));
     o->think = json_is_true(on);
     o->no_think = !o->think;
     o->by_kwargs = true;

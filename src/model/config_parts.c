@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/real.h"
+#include "model/family.h"
 
 static const double BIG = 1e30;
 
@@ -31,6 +32,23 @@ void config_expect_text(struct json_view *v, const char *key, const char *expect
     const char *found = json_view_text_or(v, key, expected);
     if (v->rc == 0 && strcmp(found, expected) != 0)
         v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s is %s, expected %s", v->where, key, found, expected);
+}
+
+void config_expect_number(struct json_view *v, const char *key, double fallback, double expected)
+{
+    double found = json_view_real_or(v, key, fallback, -BIG, BIG);
+    if (v->rc == 0 && found != expected)
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s is %g, expected %g", v->where, key, found, expected);
+}
+
+bool config_is_null(const struct json_view *v, const char *key)
+{
+    for (size_t i = 0; i < sizeof v->objects / sizeof *v->objects; i++) {
+        const json_t *item = json_object_get(v->objects[i], key);
+        if (item)
+            return json_is_null(item);
+    }
+    return false;
 }
 
 void config_expect_empty(struct json_view *v, const char *key)
@@ -126,10 +144,21 @@ void config_set_layers(struct config *c, const struct part_config *const *mixers
 const json_t *config_layers_list(const struct config *c, struct json_view *v, const char *key)
 {
     const json_t *list = json_view_array(v, key);
-    if (v->rc == 0 && list && json_array_size(list) != c->n_layers)
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s has %zu entries, expected %u (num_hidden_layers)", v->where,
-                        key, json_array_size(list), c->n_layers);
+    size_t n = json_array_size(list);
+    bool longer = c->family->longer_lists;
+    if (v->rc == 0 && list && (n < c->n_layers || (n > c->n_layers && !longer)))
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s has %zu entries, expected %s%u (num_hidden_layers)",
+                        v->where, key, n, longer ? "at least " : "", c->n_layers);
     return v->rc == 0 ? list : NULL;
+}
+
+bool config_layer_flag(struct json_view *v, const json_t *list, const char *key, uint32_t i)
+{
+    const json_t *flag = json_array_get(list, i);
+    json_int_t n = json_is_integer(flag) ? json_integer_value(flag) : -1;
+    if (v->rc == 0 && n != 0 && n != 1)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s[%u]: expected 0 or 1", v->where, key, i);
+    return n == 1;
 }
 
 void config_read_layer_types(struct config *c, struct json_view *v, const struct config_layer_type *types,
@@ -511,15 +540,52 @@ void config_read_first_dense(struct config *c, struct json_view *v, const struct
 void config_read_moe_flags(struct config *c, struct json_view *v, const char *key)
 {
     const json_t *flags = json_view_get(v, "mlp_layer_types") ? NULL : config_layers_list(c, v, key);
-    for (uint32_t i = 0; v->rc == 0 && flags && i < c->n_layers; i++) {
-        const json_t *flag = json_array_get(flags, i);
-        json_int_t n = json_is_integer(flag) ? json_integer_value(flag) : -1;
-        if (n == 0 || n == 1)
-            set_feed_forward(c, i, n == 1);
-        else
-            v->rc = err_set(v->e, ERR_FORMAT, "%s: %s[%u]: expected 0 or 1", v->where, key, i);
-    }
+    for (uint32_t i = 0; v->rc == 0 && flags && i < c->n_layers; i++)
+        set_feed_forward(c, i, config_layer_flag(v, flags, key, i));
     config_read_mlp_types(c, v);
+}
+
+/* Returns layer i's entry of a list of limits; 0: none. */
+static float clamp_of(struct json_view *v, const json_t *list, const char *key, uint32_t i)
+{
+    const json_t *item = json_array_get(list, i);
+    double x = json_number_value(item);
+    if (v->rc == 0 && item && !json_is_null(item) && (!json_is_number(item) || x < 0 || x > 1e6))
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s[%u]: expected a number from 0 to 1e6", v->where, key, i);
+    return (float)x;
+}
+
+void config_read_clamps(struct config *c, struct json_view *v, const char *routed, const char *shared)
+{
+    const json_t *of_routed = json_view_array(v, routed), *of_shared = json_view_array(v, shared);
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
+        c->layers[i].clamp = clamp_of(v, of_routed, routed, i);
+        c->layers[i].shared_clamp = clamp_of(v, of_shared, shared, i);
+        if (v->rc == 0 && !config_has_experts(c, i) && c->layers[i].shared_clamp > 0)
+            v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s[%u]: layer %u is dense, expected 0", v->where,
+                            shared, i, i);
+    }
+}
+
+/* ---- residual streams ---- */
+
+void config_check_width(const struct config *c, struct json_view *v, const char *key)
+{
+    if (v->rc == 0 && config_width(c) > CONFIG_MAX_HIDDEN)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s is %u with %u channels, expected fewer", v->where, key,
+                        c->streams.n, c->hidden);
+}
+
+void config_read_streams(struct config *c, struct json_view *v)
+{
+    c->streams.n = json_view_u32_or(v, "hc_mult", 4, 2, CONFIG_MAX_STREAMS);
+    c->streams.iterations = json_view_u32_or(v, "hc_sinkhorn_iters", 20, 1, 1000);
+    c->streams.floor = (float)json_view_real_or(v, "hc_eps", 1e-6, 0, 1);
+    config_check_width(c, v, "hc_mult");
+    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
+        c->layers[i].blocks[0].mix = "hc_attn";
+        c->layers[i].blocks[1].mix = "hc_ffn";
+    }
 }
 
 /* ---- rotary angles ---- */
@@ -577,7 +643,8 @@ void config_read_rope_type(struct config *c, struct json_view *rope, struct rope
 void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn)
 {
     struct json_view rope = config_rope_view(v), all = with_flat_keys(&rope, v);
-    c->ropes[0].theta = json_view_real_or(&all, "rope_theta", 10000, 1, BIG);
+    double theta = c->ropes[0].theta > 0 ? c->ropes[0].theta : 10000;
+    c->ropes[0].theta = json_view_real_or(&all, "rope_theta", theta, 1, BIG);
     if (all.rc == 0)
         config_read_rope_type(c, &rope, &c->ropes[0], takes_yarn);
     v->rc = all.rc < 0 ? all.rc : rope.rc;

@@ -25,7 +25,7 @@ enum {
     CONFIG_MAX_SHARED = 64,
     CONFIG_MAX_CONV = 64,
     CONFIG_MAX_BUDGET = 1 << 20,
-    CONFIG_MAX_JOINED = 8, /* streams of a doubly stochastic mix */
+    CONFIG_MAX_STREAMS = 8, /* residual streams with a doubly stochastic mix */
 };
 
 /* Operations read channels in fours: those of attention heads, of latents and of a dense part's inner
@@ -43,10 +43,14 @@ void config_expect_empty(struct json_view *v, const char *key);
 void config_expect_ones(struct json_view *v, const char *key);
 /* Checks that a text is `expected`, the value of an absent one. */
 void config_expect_text(struct json_view *v, const char *key, const char *expected);
+/* Checks that a number is `expected`. fallback: the value of an absent one. */
+void config_expect_number(struct json_view *v, const char *key, double fallback, double expected);
+/* Returns whether the first object that has this key has null. */
+bool config_is_null(const struct json_view *v, const char *key);
 /* Returns `key`, or the first of its other names that is there if it is not. */
 const char *config_key(const struct json_view *v, const char *key);
-/* Checks that a key is there, under this or another name. Needed are keys whose default differs among a
- * family's references. */
+/* Checks that a key is there, under this or another name. Families use it for keys whose default differs
+ * among their references. */
 void config_need(struct json_view *v, const char *key);
 
 /* Adds a description of a part and returns it; its fields are 0. */
@@ -65,8 +69,11 @@ struct config_layer_type {
 };
 void config_read_layer_types(struct config *c, struct json_view *v, const struct config_layer_type *types,
                              size_t n);
-/* Returns the list `key` if it has an entry for each layer; NULL: it is absent, or v->rc is set. */
+/* Returns the list `key` if it has an entry for each layer (family.h, longer_lists); NULL: it is absent, or
+ * v->rc is set. */
 const struct json_t *config_layers_list(const struct config *c, struct json_view *v, const char *key);
+/* Returns whether layer i's entry of such a list is 1; it must be 0 or 1. */
+bool config_layer_flag(struct json_view *v, const struct json_t *list, const char *key, uint32_t i);
 
 /* Reads the heads of grouped-query attention, and how many channels the first table of angles rotates:
  * partial_rotary_factor (absent: `part`) of head_dim. */
@@ -88,6 +95,9 @@ void config_read_sigmoid_router(struct config *c, struct json_view *v);
  * it, as the second function does, the list `key` of 0 and 1. Absent: the layers stay. */
 void config_read_mlp_types(struct config *c, struct json_view *v);
 void config_read_moe_flags(struct config *c, struct json_view *v, const char *key);
+/* Reads the limits of activations, lists with a number for each layer: `routed` of its experts, `shared` of the
+ * shared ones, which a dense layer must not have. Null, 0 or no entry: none. */
+void config_read_clamps(struct config *c, struct json_view *v, const char *routed, const char *shared);
 /* Reads the size of the dense part if a layer has one. */
 void config_read_dense(struct config *c, struct json_view *v, const char *key);
 
@@ -119,7 +129,13 @@ void config_read_indexed_latent(struct config *c, struct json_view *v, const str
 void config_read_latent_index(struct config *c, struct json_view *v, struct part_config *full,
                               const struct index_config *defaults);
 
-/* Reads the first table of angles. Its dim must be set. takes_yarn: rope_type may be yarn. */
+/* Reads residual streams with a doubly stochastic mix; c->layers must be set. */
+void config_read_streams(struct config *c, struct json_view *v);
+/* Checks the channels of all streams, whose number is `key`. */
+void config_check_width(const struct config *c, struct json_view *v, const char *key);
+
+/* Reads the first table of angles. Its dim must be set. Its theta is what an absent rope_theta means; 0:
+ * 10,000. takes_yarn: rope_type may be yarn. */
 void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);
 /* Reads rope_type and YaRN's keys of `rope`, the object of a table whose theta and dim are set. */
 void config_read_rope_type(struct config *c, struct json_view *rope, struct rope_config *r, bool takes_yarn);

@@ -32,7 +32,8 @@ static bool has_one(const struct json_view *v, const char *const *keys)
 const struct family *family_of_keys(const struct json_view *v)
 {
     for (size_t i = 0; i < N_FAMILIES; i++)
-        if (families[i]->own_key && json_view_get(v, families[i]->own_key) && !has_one(v, families[i]->never))
+        if (families[i]->own_key && json_view_get(v, families[i]->own_key) &&
+            !has_one(v, families[i]->not_keys))
             return families[i];
     return NULL;
 }

@@ -24,10 +24,10 @@ struct family {
     const char *name;                        /* shown to users: "Qwen3.5-MoE" */
     uint32_t id;                             /* part of saved states' fingerprints: never changed or reused */
     const char *types[FAMILY_MAX_TYPES + 1]; /* values of model_type; NULL ends the list */
-    /* A key that no other family has, or NULL. Some converters leave model_type out of the manifest's
-     * config. */
+    /* A key by which the family is known where a converter has left model_type out, or NULL. A configuration
+     * with one of not_keys is another family's; NULL ends them; NULL: none. */
     const char *own_key;
-    const char *const *never; /* keys of other families that have own_key, too; NULL ends them; NULL: none */
+    const char *const *not_keys;
     /* A key that must be true, else the model has no experts; NULL: all have some. */
     const char *moe_switch;
     /* Chat template for models without one, by its name in text/chat/chat_families.c; NULL: unknown */
@@ -44,6 +44,8 @@ struct family {
     const char *const (*renamed)[2];
 
     bool bare_names; /* checkpoints' names have nothing before "layers.N." */
+    /* Lists with an entry for each layer may have more, for layers of multi-token prediction. */
+    bool longer_lists;
 
     /* Tensors below "model.layers.N.mlp."; NULL: the family has none. */
     const char *router_bias; /* sigmoid router: added for the choice alone; else: added to the logits */
@@ -70,7 +72,7 @@ struct family {
     uint32_t gate_bits;  /* bits of the router and of shared_gate; 0: they are not quantised */
 };
 
-/* Return the family with this model_type, or with an own_key that `v` has; NULL: there is none. */
+/* Return the family with this model_type, or the one whose own_key `v` has; NULL: there is none. */
 const struct family *family_find(const char *model_type);
 const struct family *family_of_keys(const struct json_view *v);
 /* Writes all model types as "a, b or c". Returns `out`. */

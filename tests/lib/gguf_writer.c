@@ -35,6 +35,14 @@ void gguf_writer_whole(struct gguf_writer *w, const char *key, uint32_t n)
     gguf_writer_put(&w->values, n, 4);
 }
 
+void gguf_writer_real(struct gguf_writer *w, const char *key, float x)
+{
+    uint32_t word;
+    memcpy(&word, &x, sizeof word);
+    add_key(w, key, GGUF_F32);
+    gguf_writer_put(&w->values, word, 4);
+}
+
 void gguf_writer_text(struct gguf_writer *w, const char *key, const char *text)
 {
     add_key(w, key, GGUF_TEXT);

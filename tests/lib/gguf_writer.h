@@ -17,6 +17,7 @@ struct gguf_writer {
 };
 
 void gguf_writer_whole(struct gguf_writer *w, const char *key, uint32_t n);
+void gguf_writer_real(struct gguf_writer *w, const char *key, float x);
 void gguf_writer_text(struct gguf_writer *w, const char *key, const char *text);
 void gguf_writer_texts(struct gguf_writer *w, const char *key, const char *const *texts, uint64_t n);
 

@@ -132,7 +132,14 @@ static void decays_have_a_bound_unless_it_is_off(void **state)
         assert_true(delta_of(&c)->lower == cases[i].lower);
         config_free(&c);
     }
-    json_t *root = load(GLM53F_FLAT);
+    /* The flat key holds for an object without a bound. */
+    json_t *root = load(GLM53F);
+    set(root, "linear_attn_config.gate_lower_bound", NULL);
+    set(root, "linear_lower_bound", "-3");
+    struct config flat = read_ok(root);
+    assert_true(delta_of(&flat)->lower == -3);
+    config_free(&flat);
+    root = load(GLM53F_FLAT);
     set(root, "linear_lower_bound", NULL);
     struct config c = read_ok(root);
     assert_true(delta_of(&c)->lower == -5);

@@ -84,6 +84,11 @@ static void minimax_m3_has_lists_of_key_heads_in_some_layers(void **state)
     assert_true(x->rotary_dim == 12 && c.ropes[0].dim == 12 && c.ropes[0].theta == 5e6);
     assert_true(c.swiglu_limit == 3.5f && c.router.scale == 2 && c.shared_inner == 64);
     config_free(&c);
+    root = load(M3);
+    set(root, "text_config.rope_theta", NULL);
+    c = read_ok(root);
+    assert_true(c.ropes[0].theta == 5e6);
+    config_free(&c);
     c = read_ok(load(M3_FLAT));
     assert_true(mixer_of(&c, 0)->index.by_head && mixer_of(&c, 1)->index.n_heads == 0);
     assert_true(mixer_of(&c, 2)->index.ratio == 8 && mixer_of(&c, 2)->index.budget == 3);
@@ -184,7 +189,7 @@ static const struct {
     {M3, "text_config.sparse_attention_config.sparse_attention_freq", "[0, 3]", ERR_FORMAT,
      "sparse_attention_freq[1]"},
     {M3, "text_config.sparse_attention_config.sparse_num_index_heads", "1", ERR_UNSUPPORTED,
-     "index_n_heads is 1, expected num_key_value_heads = 4"},
+     "sparse_num_index_heads is 1, expected num_key_value_heads = 4"},
     {M3, "text_config.sparse_attention_config.sparse_block_size", "96", ERR_UNSUPPORTED,
      "16 blocks of 96 positions"},
     {M3, "text_config.sparse_attention_config.sparse_topk_blocks", "1", ERR_UNSUPPORTED, "1 blocks of 128"},
@@ -196,9 +201,10 @@ static const struct {
      "sparse_score_type is mean, expected max"},
     {M3, "text_config.sparse_attention_config.use_sparse_attention", "false", ERR_UNSUPPORTED,
      "use_sparse_attention"},
-    {M3, "text_config.sparse_attention_config.sparse_index_dim", "6", ERR_FORMAT, "index_head_dim"},
+    {M3, "text_config.sparse_attention_config.sparse_index_dim", "6", ERR_FORMAT, "sparse_index_dim is 6"},
     {M3_FLAT, "text_config.layer_types", "[\"full_attention\", \"x\", \"full_attention\"]", ERR_UNSUPPORTED,
      "layer_types[1] is x"},
+    {M3_FLAT, "text_config.index_head_dim", "6", ERR_FORMAT, "index_head_dim is 6"},
     {M3_FLAT, "text_config.index_local_blocks", "0", ERR_UNSUPPORTED, "index_local_blocks is 0, expected 1"},
     {STEP, "layer_types", NULL, ERR_FORMAT, "key layer_types is missing"},
     {STEP, "layer_types", "[\"full_attention\"]", ERR_FORMAT,
@@ -218,6 +224,7 @@ static const struct {
     {STEP, "yarn_only_types", NULL, ERR_UNSUPPORTED, "yarn_only_types"},
     {STEP, "rope_scaling.rope_type", "\"yarn\"", ERR_UNSUPPORTED, "rope_type is yarn"},
     {STEP, "rope_scaling.low_freq_factor", "40", ERR_FORMAT, "rope_type llama3"},
+    {STEP, "swiglu_limits", "[0]", ERR_FORMAT, "swiglu_limits has 1 entries, expected at least 3"},
     {STEP, "swiglu_limits", "[0, 0, -1]", ERR_FORMAT, "swiglu_limits[2]"},
     {STEP, "swiglu_limits_shared", "[1, 0, 0]", ERR_UNSUPPORTED, "swiglu_limits_shared[0]: layer 0 is dense"},
     {STEP, "attention_other_setting.num_attention_groups", "3", ERR_UNSUPPORTED, "attention_other_setting"},
@@ -227,8 +234,12 @@ static const struct {
      "per_layer_config.0.num_attention_heads"},
     {STEP_FLAT, "text_config.rope_parameters.full_attention", NULL, ERR_FORMAT,
      "rope_parameters.full_attention is missing"},
+    {STEP_FLAT, "text_config.rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4}", ERR_UNSUPPORTED,
+     "rope_scaling is an object, expected null next to rope_parameters"},
     {STEP_FLAT, "text_config.mlp_layer_types", "[\"sparse\", \"x\", \"dense\"]", ERR_UNSUPPORTED,
      "mlp_layer_types[1]"},
+    {MIMO, "rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 4}", ERR_FORMAT,
+     "rope_parameters.sliding_attention is missing"},
     {MIMO, "attention_value_scale", NULL, ERR_FORMAT, "key attention_value_scale is missing"},
     {MIMO, "v_head_dim", NULL, ERR_FORMAT, "key v_head_dim is missing"},
     {MIMO, "v_head_dim", "28", ERR_UNSUPPORTED, "v_head_dim is 28, expected at most 24"},

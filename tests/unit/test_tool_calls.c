@@ -38,7 +38,12 @@ static const char TOOLS[] =
     "\"properties\": {"
     "\"path\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}, \"deep\": {\"type\": \"object\"},"
     "\"on\": {\"type\": \"boolean\"}, \"maybe\": {\"type\": [\"string\", \"null\"]},"
-    "\"either\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]}}, \"required\": [\"path\", "
+    "\"either\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]},"
+    "\"rows\": {\"$ref\": \"#/$defs/rows\"}, \"box\": {\"type\": \"object\", \"properties\": {\"item\": "
+    "{\"type\": "
+    "\"integer\"}, \"tags\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}}}}},"
+    "\"$defs\": {\"rows\": {\"type\": \"array\", \"items\": {\"type\": \"array\", \"items\": {\"type\": "
+    "\"integer\"}}}}, \"required\": [\"path\", "
     "\"n\"]}}}, "
     "{\"type\": \"function\", \"function\": {\"name\": \"now\"}}]";
 
@@ -243,8 +248,72 @@ static void calls_of_minimax_are_found(void **state)
            "[now|{}] Done.");
     expect(MINIMAX, "<minimax:tool_call>\nnothing", "<minimax:tool_call>\nnothing");
     expect(MINIMAX, "<invoke name=\"\"></invoke>", "<invoke name=\"\"></invoke>");
-    /* M3's form is another one, which has the tag of Hermes. */
-    assert_null(tool_form_find("{%- set ns_token = ']<]minimax[>[' -%}{{ ns_token ~ '<tool_call>' }}"));
+}
+
+#define M        "]<]minimax[>["
+#define NESTED   "{%- set ns_token = '" M "' -%}{{ ns_token ~ '<tool_call>' }}{{ '<think>' }}"
+#define CALLS(x) M "<tool_call>\n" x "\n" M "</tool_call>"
+#define CALL(x)  CALLS(M "<invoke name=\"put\">" x M "</invoke>")
+#define P(k, v)  M "<" k ">" v M "</" k ">"
+
+static void calls_of_minimax_m3_are_found(void **state)
+{
+    (void)state;
+    expect(NESTED, CALL(P("path", "a <b>\n</path> \"c\"") P("n", "-14")),
+           "[put|{\"path\": \"a <b>\\n</path> \\\"c\\\"\", \"n\": -14}]");
+    expect(NESTED,
+           CALLS(M "<invoke name=\"now\">" M "</invoke>\n" M "<invoke name=\"put\">" P("on", "true") M
+                 "</invoke>"),
+           "[now|{}][put|{\"on\": true}]");
+    expect(NESTED, "I look.\n\n" CALL(P("n", "1")) "\n", "I look.[put|{\"n\": 1}]");
+    /* Objects and lists, to any depth; values that no schema names are strings. */
+    expect(NESTED,
+           CALL(P("deep", P("a", P("item", "x") P("item", P("k", "1"))) P("b", P("item", "y") "\n"))
+                    P("n", "2")),
+           "[put|{\"deep\": {\"a\": [\"x\", {\"k\": \"1\"}], \"b\": [\"y\"]}, \"n\": 2}]");
+    expect(NESTED, CALL(P("rows", P("item", P("item", "1") P("item", "2")) P("item", ""))),
+           "[put|{\"rows\": [[1, 2], []]}]");
+    expect(NESTED, CALL(P("box", P("item", "3") P("tags", ""))),
+           "[put|{\"box\": {\"item\": 3, \"tags\": []}}]");
+    expect(NESTED, CALL(P("box", "") P("path", "")), "[put|{\"box\": {}, \"path\": \"\"}]");
+    expect(NESTED, CALL(P("other", "a") P("more", P("x", "b"))),
+           "[put|{\"other\": \"a\", \"more\": {\"x\": \"b\"}}]");
+    /* A JSON text in place of elements; null where it fits. */
+    expect(NESTED, CALL(P("box", " {\"item\": 3}\n") P("rows", "[[1]]") P("maybe", "null") P("path", "null")),
+           "[put|{\"box\": {\"item\": 3}, \"rows\": [[1]], \"maybe\": null, \"path\": \"null\"}]");
+    /* A string contains other elements. */
+    expect(NESTED, CALL(P("path", "x" M "<y>")), "[put|{\"path\": \"x" M "<y>\"}]");
+    expect(NESTED, CALL(P("path", P("a", "b"))), "[put|{\"path\": \"" P("a", "b") "\"}]");
+    /* The answer ends without the last tags. */
+    expect(NESTED, M "<tool_call>\n" M "<invoke name=\"put\">" P("n", "1") M "</invoke>", "[put|{\"n\": 1}]");
+}
+
+static void what_is_no_call_of_minimax_m3_is_text(void **state)
+{
+    static const char *const broken[] = {
+        M,
+        M "<tool_call>",
+        M "<tool_call>\n" M "<invoke name=\"\">",
+        "<tool_call>{\"name\": \"now\"}</tool_call>",
+        M "<tool_call>" M "<invoke>",
+        "<invoke name=\"put\"></invoke>",
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++)
+        expect(NESTED, broken[i], broken[i]);
+#define OPEN M "<tool_call>" M "<invoke name=\"put\">"
+    static const struct {
+        const char *text, *said;
+    } cases[] = {
+        {OPEN "x", "[put|{!" OPEN "x"},
+        {OPEN M "</x>", "[put|{!" OPEN M "</x>"},
+        {OPEN M "<n>1" M "</m>" M "</invoke>", "[put|{\"n\": !" OPEN M "<n>1" M "</m>" M "</invoke>"},
+        {OPEN M "<rows>" P("item", "") P("x", ""),
+         "[put|{\"rows\": [[]!" OPEN M "<rows>" P("item", "") P("x", "")},
+        {OPEN M "<path>ab" M "</pa", "[put|{\"path\": \"ab!" OPEN M "<path>ab" M "</pa"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        expect(NESTED, cases[i].text, cases[i].said);
 }
 
 static void calls_in_dsml_are_found(void **state)
@@ -385,6 +454,12 @@ static void a_tag_of_the_form_is_known(void **state)
     assert_true(tool_form_has_tag(tool_form_find(XML), "</tool_call>", strlen("</tool_call>")));
     assert_true(tool_form_has_tag(tool_form_find(GEMMA), "<|\"|>", 5));
     assert_true(tool_form_has_tag(tool_form_find(DSML32), DSML, strlen(DSML)));
+    /* MiniMax-M3's tags are two tokens each. */
+    f = tool_form_find(NESTED);
+    assert_true(tool_form_has_tag(f, M, strlen(M)));
+    assert_true(tool_form_has_tag(f, "<tool_call>", strlen("<tool_call>")));
+    assert_true(tool_form_has_tag(f, "</tool_call>", strlen("</tool_call>")));
+    assert_false(tool_form_has_tag(f, "<tool_call", strlen("<tool_call")));
 }
 
 /* ---- grammars of calls ---- */
@@ -482,7 +557,7 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
 static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state)
 {
     static const char *const templates[] = {
-        HERMES, XML, DEEPSEEK, DEEPSEEK "```json", KIMI, GLM, GLM47, MINIMAX, GEMMA, DSML32, DSML4};
+        HERMES, XML, DEEPSEEK, DEEPSEEK "```json", KIMI, GLM, GLM47, MINIMAX, NESTED, GEMMA, DSML32, DSML4};
     struct fuzz f = {11};
     (void)state;
     for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)
@@ -571,7 +646,7 @@ static void check_call(const char *template, const json_t *tools, const struct s
 
 static void arguments_of_asked_calls_fit_the_tools_schema(void **state)
 {
-    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json", DSML4, GEMMA};
+    static const char *const templates[] = {HERMES, XML, DEEPSEEK, DEEPSEEK "```json", DSML4, GEMMA, NESTED};
     static const int32_t end = 0;
     struct moeflux_err e = {0};
     struct fuzz f = {5};
@@ -619,6 +694,8 @@ static void what_a_tools_schema_cannot_be_held_to_is_refused_by_name(void **stat
         {XML, "{\"anyOf\": [{}]}",
          "a test: tools: f: parameters: #/\"anyOf\": this keyword is not supported in calls"},
         {XML, "{\"required\": [\"a\"]}", "#/required: names a parameter that properties does not have"},
+        {NESTED, "{\"properties\": {\"a b\": {}}}", "#/properties/a b: expected a name without white space"},
+        {NESTED, "{\"anyOf\": [{}]}", "#/\"anyOf\": this keyword is not supported in calls"},
         {GEMMA, "{\"properties\": {\"a:b\": {}}}", "#/properties/a:b: expected a name without white space"},
         {GEMMA, "{\"properties\": {\"a\": {\"enum\": [\"<\"]}}}",
          "#/properties/a: expected a text without <"},
@@ -652,6 +729,8 @@ int main(void)
         cmocka_unit_test(calls_of_kimi_k2_are_found),
         cmocka_unit_test(calls_of_glm_are_found),
         cmocka_unit_test(calls_of_minimax_are_found),
+        cmocka_unit_test(calls_of_minimax_m3_are_found),
+        cmocka_unit_test(what_is_no_call_of_minimax_m3_is_text),
         cmocka_unit_test(calls_in_dsml_are_found),
         cmocka_unit_test(calls_of_gemma_are_found),
         cmocka_unit_test(what_is_no_call_is_text),

@@ -61,16 +61,6 @@ static void read_layers(struct config *c, struct json_view *v, const struct part
     config_read_layer_types(c, v, types, 2);
 }
 
-/* Returns layer i's entry of a list of clamps; 0: none. */
-static float clamp_of(struct json_view *v, const char *key, uint32_t i)
-{
-    const json_t *item = json_array_get(json_view_array(v, key), i);
-    double x = json_number_value(item);
-    if (v->rc == 0 && item && !json_is_null(item) && (!json_is_number(item) || x < 0 || x > 1e6))
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s[%u]: expected a number from 0 to 1e6", v->where, key, i);
-    return (float)x;
-}
-
 static void read(struct config *c, struct json_view *v)
 {
     struct part_config *full = config_add_part(c, PART_LATENT), *delta = config_add_part(c, PART_DELTA_NET);
@@ -85,14 +75,7 @@ static void read(struct config *c, struct json_view *v)
     config_read_kimi_delta(v, "num_attention_heads", dim, "short_conv_kernel_size", &delta->delta);
     read_bound(v, &delta->delta);
     read_layers(c, v, full, delta);
-    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
-        c->layers[i].clamp = clamp_of(v, "expert_swiglu_limit_list", i);
-        c->layers[i].shared_clamp = clamp_of(v, "share_expert_swiglu_limit_list", i);
-        if (v->rc == 0 && !config_has_experts(c, i) && c->layers[i].shared_clamp > 0)
-            v->rc = err_set(v->e, ERR_UNSUPPORTED,
-                            "%s: share_expert_swiglu_limit_list[%u]: layer %u is dense, expected 0", v->where,
-                            i, i);
-    }
+    config_read_clamps(c, v, "expert_swiglu_limit_list", "share_expert_swiglu_limit_list");
     config_read_rope(c, v, true);
 }
 

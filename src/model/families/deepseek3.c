@@ -4,15 +4,15 @@
 #include "model/family.h"
 
 /* Keys of GLM-5, DeepSeek-V3.2 and the families with Kimi Delta Attention. */
-static const char *const never[] = {"index_topk", "linear_attn_config", "linear_num_heads", "kda_lower_bound",
-                                    NULL};
+static const char *const not_keys[] = {"index_topk", "linear_attn_config", "linear_num_heads",
+                                       "kda_lower_bound", NULL};
 
 const struct family family_deepseek3 = {
     .name = "DeepSeek-V3",
     .id = 1,
     .types = {"deepseek_v3", "joyai_llm_flash"},
     .own_key = "kv_lora_rank",
-    .never = never,
+    .not_keys = not_keys,
     .read = config_read_latent,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",

@@ -14,7 +14,7 @@
 #include "model/scaled.h"
 
 /* The kinds of attention: a window alone; compressed rows that overlap, with an indexer; compressed rows. */
-enum kind { NEAR, SPARSE, HEAVY, N_KINDS };
+enum kind { SLIDING, SPARSE, HEAVY, N_KINDS };
 static const char *const kind_names[N_KINDS] = {"sliding_attention", "compressed_sparse_attention",
                                                 "heavily_compressed_attention"};
 static const json_int_t kind_ratios[N_KINDS] = {0, 4, 128};
@@ -37,24 +37,13 @@ static void check_keys(struct json_view *v)
     json_view_u32_or(v, "first_k_dense_replace", 0, 0, 0);
 }
 
-/* Returns a list that has an entry for each layer and may have more, for layers of multi-token prediction;
- * NULL: it is absent. */
-static const json_t *list_of(const struct config *c, struct json_view *v, const char *key)
-{
-    const json_t *list = json_view_array(v, key);
-    if (v->rc == 0 && list && json_array_size(list) < c->n_layers)
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s has %zu entries, expected %u (num_hidden_layers)", v->where,
-                        key, json_array_size(list), c->n_layers);
-    return v->rc == 0 ? list : NULL;
-}
-
 /* ---- attention ---- */
 
 /* Returns layer i's kind of attention; N_KINDS: the lists have another one. */
 static enum kind kind_of(const json_t *types, const json_t *ratios, uint32_t i)
 {
     const json_t *type = json_array_get(types, i), *ratio = json_array_get(ratios, i);
-    enum kind k = NEAR;
+    enum kind k = SLIDING;
     if (!types && !ratios)
         return i >= 2 && i % 2 ? SPARSE : HEAVY;
     while (k < N_KINDS && !(types ? json_is_text(type, kind_names[k])
@@ -65,13 +54,13 @@ static enum kind kind_of(const json_t *types, const json_t *ratios, uint32_t i)
 
 static void set_layers(struct config *c, struct json_view *v, const struct part_config *kinds)
 {
-    const json_t *types = list_of(c, v, "layer_types");
-    const json_t *ratios = types ? NULL : list_of(c, v, "compress_ratios");
+    const json_t *types = config_layers_list(c, v, "layer_types");
+    const json_t *ratios = types ? NULL : config_layers_list(c, v, "compress_ratios");
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
         enum kind k = kind_of(types, ratios, i);
         if (k == N_KINDS && types)
             v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: layer_types[%u], expected %s, %s or %s", v->where, i,
-                            kind_names[NEAR], kind_names[SPARSE], kind_names[HEAVY]);
+                            kind_names[SLIDING], kind_names[SPARSE], kind_names[HEAVY]);
         else if (k == N_KINDS)
             v->rc =
                 err_set(v->e, ERR_UNSUPPORTED, "%s: compress_ratios[%u], expected 0, 4 or 128", v->where, i);
@@ -196,12 +185,12 @@ static void read_ropes(struct config *c, struct json_view *v, struct ropes *r, u
     }
 }
 
-/* ---- experts, streams ---- */
+/* ---- experts ---- */
 
 /* Gives layers whose experts a table names a description of their own. */
 static void set_tables(struct config *c, struct json_view *v)
 {
-    const json_t *types = list_of(c, v, "mlp_layer_types");
+    const json_t *types = config_layers_list(c, v, "mlp_layer_types");
     uint32_t n = json_view_u32_or(v, "num_hash_layers", 3, 0, CONFIG_MAX_LAYERS);
     struct part_config *by_token = NULL;
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
@@ -220,20 +209,6 @@ static void set_tables(struct config *c, struct json_view *v)
     if (v->rc == 0 && by_token && (uint64_t)c->vocab_size * c->top_k > UINT32_MAX)
         v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: vocab_size is %u with %u experts a token, expected fewer",
                         v->where, c->vocab_size, c->top_k);
-}
-
-static void read_streams(struct config *c, struct json_view *v)
-{
-    c->streams.n = json_view_u32_or(v, "hc_mult", 4, 2, 64);
-    c->streams.iterations = json_view_u32_or(v, "hc_sinkhorn_iters", 20, 1, 1000);
-    c->streams.floor = (float)json_view_real_or(v, "hc_eps", 1e-6, 1e-30, 1);
-    if (v->rc == 0 && config_width(c) > CONFIG_MAX_HIDDEN)
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: hc_mult is %u with %u channels, expected fewer", v->where,
-                        c->streams.n, c->hidden);
-    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
-        c->layers[i].blocks[0].mix = "hc_attn";
-        c->layers[i].blocks[1].mix = "hc_ffn";
-    }
 }
 
 static void read_experts(struct config *c, struct json_view *v)
@@ -260,7 +235,7 @@ static void read(struct config *c, struct json_view *v)
         struct part_config *p = config_add_part(c, PART_COMPRESSED);
         kinds = kinds ? kinds : p;
         p->compressed = a;
-        p->compressed.rope = k != NEAR;
+        p->compressed.rope = k != SLIDING;
     }
     kinds[SPARSE].compressed.ratio = read_ratio(v, SPARSE, "compress_rate_csa");
     kinds[SPARSE].compressed.overlaps = true;
@@ -269,7 +244,7 @@ static void read(struct config *c, struct json_view *v)
     set_layers(c, v, kinds);
     read_ropes(c, v, &ropes, a.rope_dim);
     read_experts(c, v);
-    read_streams(c, v);
+    config_read_streams(c, v);
 }
 
 /* Names of the publisher's checkpoint. */
@@ -300,6 +275,7 @@ const struct family family_deepseek4 = {
     .read = read,
     .renamed = renamed,
     .bare_names = true,
+    .longer_lists = true,
     .adopt = scaled_adopt,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",

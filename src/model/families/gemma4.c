@@ -16,23 +16,13 @@
 
 /* The mixers of layers with a window, and of the others. */
 struct mixers {
-    struct part_config *near, *full;
+    struct part_config *sliding, *full;
 };
 
 static void refuse(struct json_view *v, const char *key, const char *found, const char *expected)
 {
     if (v->rc == 0)
         v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s is %s, expected %s", v->where, key, found, expected);
-}
-
-static void expect_number(struct json_view *v, const char *key, double fallback, double expected)
-{
-    char found[32], text[32];
-    double x = json_view_real_or(v, key, fallback, -1e30, 1e30);
-    snprintf(found, sizeof found, "%g", x);
-    snprintf(text, sizeof text, "%g", expected);
-    if (v->rc == 0 && x != expected)
-        refuse(v, key, found, text);
 }
 
 /* Refuses what smaller and dense models of this name have, and what no model has. */
@@ -44,9 +34,9 @@ static void check_options(struct json_view *v)
         refuse(v, "hidden_activation", act, "gelu_pytorch_tanh");
     if (v->rc == 0 && strcmp(both_ways, "vision") != 0)
         refuse(v, "use_bidirectional_attention", both_ways, "vision");
-    expect_number(v, "hidden_size_per_layer_input", 256, 0);
-    expect_number(v, "num_kv_shared_layers", 0, 0);
-    expect_number(v, "query_pre_attn_scalar", 1, 1);
+    config_expect_number(v, "hidden_size_per_layer_input", 256, 0);
+    config_expect_number(v, "num_kv_shared_layers", 0, 0);
+    config_expect_number(v, "query_pre_attn_scalar", 1, 1);
     config_expect(v, "use_double_wide_mlp", false);
     config_expect(v, "attention_bias", false);
     config_expect(v, "rope_traditional", false);
@@ -106,25 +96,25 @@ static void read_overrides(struct config *c, struct json_view *v, const json_t *
 
 static void read_heads(struct config *c, struct json_view *v, const struct mixers *m)
 {
-    struct gqa_config *near = &m->near->gqa, *full = &m->full->gqa;
+    struct gqa_config *sliding = &m->sliding->gqa, *full = &m->full->gqa;
     const json_t *all = json_view_object(v, "per_layer_config");
     bool is_shared = json_view_bool_or(v, "attention_k_eq_v", false);
-    near->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
+    sliding->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
     if (all) {
         read_overrides(c, v, all);
     } else {
-        near->head_dim = json_view_u32_or(v, "head_dim", 256, 1, CONFIG_MAX_HEAD_DIM);
-        near->n_kv_heads = json_view_u32(v, "num_key_value_heads", 1, CONFIG_MAX_HEADS);
+        sliding->head_dim = json_view_u32_or(v, "head_dim", 256, 1, CONFIG_MAX_HEAD_DIM);
+        sliding->n_kv_heads = json_view_u32(v, "num_key_value_heads", 1, CONFIG_MAX_HEADS);
         full->head_dim = json_view_u32_or(v, "global_head_dim", 512, 1, CONFIG_MAX_HEAD_DIM);
-        full->n_kv_heads = is_shared ? json_view_u32_or(v, "num_global_key_value_heads", near->n_kv_heads, 1,
-                                                        CONFIG_MAX_HEADS)
-                                     : near->n_kv_heads;
+        full->n_kv_heads = is_shared ? json_view_u32_or(v, "num_global_key_value_heads", sliding->n_kv_heads,
+                                                        1, CONFIG_MAX_HEADS)
+                                     : sliding->n_kv_heads;
     }
-    near->window = json_view_u32_or(v, "sliding_window", 512, 1, UINT32_MAX);
-    full->n_heads = near->n_heads;
+    sliding->window = json_view_u32_or(v, "sliding_window", 512, 1, UINT32_MAX);
+    full->n_heads = sliding->n_heads;
     full->keys_are_values = is_shared;
     for (int i = 0; v->rc == 0 && i < 2; i++) {
-        struct gqa_config *g = i ? full : near;
+        struct gqa_config *g = i ? full : sliding;
         if (!g->head_dim) /* no layer has it */
             *g = (struct gqa_config){.n_heads = g->n_heads, .n_kv_heads = 1, .head_dim = CONFIG_FOUR};
         g->norm = QK_NORM_HEADS;
@@ -183,8 +173,8 @@ static void read_layers(struct config *c, struct json_view *v, const struct mixe
 {
     struct part_config *dense = config_add_part(c, PART_DENSE), *experts = config_add_part(c, PART_EXPERTS);
     for (uint32_t i = 0; i < c->n_layers; i++)
-        config_set_layer(c, i, (i + 1) % 6 == 0 || i + 1 == c->n_layers ? m->full : m->near, true);
-    const struct config_layer_type types[] = {{"sliding_attention", m->near}, {"full_attention", m->full}};
+        config_set_layer(c, i, (i + 1) % 6 == 0 || i + 1 == c->n_layers ? m->full : m->sliding, true);
+    const struct config_layer_type types[] = {{"sliding_attention", m->sliding}, {"full_attention", m->full}};
     config_read_layer_types(c, v, types, 2);
     if (v->rc == 0 && c->layers[c->n_layers - 1].blocks[0].part != index_of(c, m->full))
         refuse(v, "the last one of layer_types", "sliding_attention", "full_attention");
@@ -235,7 +225,7 @@ static void read(struct config *c, struct json_view *v)
     read_heads(c, v, &m);
     m.full->gqa.rope = 1;
     c->n_ropes = 2;
-    read_rope(v, "sliding_attention", &m.near->gqa, false, &c->ropes[0]);
+    read_rope(v, "sliding_attention", &m.sliding->gqa, false, &c->ropes[0]);
     read_rope(v, "full_attention", &m.full->gqa, true, &c->ropes[1]);
 }
 

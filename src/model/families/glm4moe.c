@@ -1,6 +1,8 @@
 /* GLM-4.5 and GLM-4.6: grouped-query attention without gates in all layers, with biases and, in the larger
  * models, norms of queries and keys. The first layers are dense; the others have experts with a biased router
  * and a shared expert. */
+#include <stddef.h>
+
 #include "base/json.h"
 #include "model/config_parts.h"
 #include "model/family.h"
@@ -16,11 +18,16 @@ static void read(struct config *c, struct json_view *v)
     config_read_rope(c, v, false);
 }
 
+/* Keys of MiniMax, Step and Ling, which have own_key, too. */
+static const char *const not_keys[] = {"num_local_experts", "moe_num_experts", "share_expert_dim",
+                                       "kv_lora_rank", NULL};
+
 const struct family family_glm4moe = {
     .name = "GLM-4.5",
     .id = 3,
     .types = {"glm4_moe"},
     .own_key = "use_qk_norm",
+    .not_keys = not_keys,
     .read = read,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",

@@ -11,41 +11,35 @@
 
 static const double LOWER = -5; /* the default bound of a decay's logarithm */
 
-/* Returns whether the first object with this key has null. */
-static bool is_null(const struct json_view *v, const char *key)
-{
-    for (size_t i = 0; i < sizeof v->objects / sizeof *v->objects; i++) {
-        const json_t *item = json_object_get(v->objects[i], key);
-        if (item)
-            return json_is_null(item);
-    }
-    return false;
-}
-
-/* Reads the bound of decays. Null: none, except with a switch for it that is true or absent. */
-static float read_bound(struct json_view *v, const char *key, const char *on)
+/* Reads the bound of decays. Null: none, unless is_on. */
+static float read_bound(struct json_view *v, const char *key, bool is_on)
 {
     double bound = json_view_real_or(v, key, LOWER, -1e6, 0);
-    bool is_on = on && json_view_bool_or(v, on, true);
-    if (is_null(v, key) && !is_on)
+    if (config_is_null(v, key) && !is_on)
         return 0;
     if (v->rc == 0 && bound >= 0)
         v->rc = err_set(v->e, ERR_FORMAT, "%s: %s is %g, expected less than 0", v->where, key, bound);
     return (float)bound;
 }
 
-/* Reads the delta net: published configurations have an object for it, transformers writes flat keys. */
+/* Reads the delta net: published configurations have an object for it, transformers writes flat keys. The
+ * flat bound also holds for an object without one. */
 static void read_delta(struct json_view *v, struct delta_config *d)
 {
+    static const char bound[] = "gate_lower_bound", flat_bound[] = "linear_lower_bound";
     const json_t *object = json_view_object(v, "linear_attn_config");
     struct json_view linear = {.objects = {object}, .where = v->where, .e = v->e, .rc = v->rc};
     if (object) {
         config_read_kimi_delta(&linear, "num_heads", "head_dim", "short_conv_kernel_size", d);
-        d->lower = read_bound(&linear, "gate_lower_bound", "safe_gate");
+        bool is_on = json_view_bool_or(&linear, "safe_gate", true);
+        if (json_object_get(object, bound))
+            d->lower = read_bound(&linear, bound, is_on);
         v->rc = linear.rc;
+        if (!json_object_get(object, bound))
+            d->lower = read_bound(v, flat_bound, is_on);
     } else {
         config_read_kimi_delta(v, "linear_num_heads", "linear_head_dim", "linear_conv_kernel_dim", d);
-        d->lower = read_bound(v, "linear_lower_bound", NULL);
+        d->lower = read_bound(v, flat_bound, false);
     }
     d->gate_rank = d->k_head_dim;
 }
@@ -59,22 +53,6 @@ static void read_layers(struct config *c, struct json_view *v, const struct part
         if (i % 4 != 3)
             config_set_mixer(c, i, delta);
     config_read_layer_types(c, v, types, 3);
-}
-
-static void read_streams(struct config *c, struct json_view *v)
-{
-    config_expect(v, "mhc", true);
-    c->streams.n = json_view_u32_or(v, "hc_mult", 4, 1, CONFIG_MAX_JOINED);
-    c->streams.iterations = json_view_u32_or(v, "hc_sinkhorn_iters", 20, 1, 1000);
-    c->streams.floor = (float)json_view_real_or(v, "hc_eps", 1e-6, 0, 1);
-    c->streams.ends_in_mean = true;
-    if (v->rc == 0 && config_width(c) > CONFIG_MAX_HIDDEN)
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: hc_mult is %u with %u channels, expected fewer", v->where,
-                        c->streams.n, c->hidden);
-    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
-        c->layers[i].blocks[0].mix = "hc_attn";
-        c->layers[i].blocks[1].mix = "hc_ffn";
-    }
 }
 
 static void read_clamps(struct config *c, struct json_view *v)
@@ -112,7 +90,9 @@ static void read(struct config *c, struct json_view *v)
     read_layers(c, v, full, delta);
     if (v->rc == 0)
         config_read_latent_index(c, v, full, &index);
-    read_streams(c, v);
+    config_expect(v, "mhc", true);
+    config_read_streams(c, v);
+    c->streams.ends_in_mean = true;
     read_clamps(c, v);
 }
 

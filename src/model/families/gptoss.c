@@ -7,18 +7,19 @@
 
 static void read(struct config *c, struct json_view *v)
 {
-    struct part_config *full = config_add_part(c, PART_ATTENTION), *near = config_add_part(c, PART_ATTENTION);
+    struct part_config *full = config_add_part(c, PART_ATTENTION),
+                       *sliding = config_add_part(c, PART_ATTENTION);
     config_read_experts(c, v, "num_local_experts");
     c->router.norm = c->experts_biased = true;
     c->swiglu_limit = (float)json_view_real_or(v, "swiglu_limit", 7, 1e-3, 1e6);
     full->gqa = (struct gqa_config){.biased = true, .out_biased = true, .sinks = true};
     config_expect(v, "attention_bias", true);
-    config_set_layers(c, (const struct part_config *const[]){near, full}, 2);
-    const struct config_layer_type types[] = {{"sliding_attention", near}, {"full_attention", full}};
+    config_set_layers(c, (const struct part_config *const[]){sliding, full}, 2);
+    const struct config_layer_type types[] = {{"sliding_attention", sliding}, {"full_attention", full}};
     config_read_layer_types(c, v, types, 2);
     config_read_attention(c, v, &full->gqa, 1);
-    near->gqa = full->gqa;
-    near->gqa.window = json_view_u32(v, "sliding_window", 1, UINT32_MAX);
+    sliding->gqa = full->gqa;
+    sliding->gqa.window = json_view_u32(v, "sliding_window", 1, UINT32_MAX);
     config_read_rope(c, v, true);
 }
 

@@ -11,37 +11,29 @@
 
 /* The mixers of layers with a window, and of the others. */
 struct mixers {
-    struct part_config *near, *full;
+    struct part_config *sliding, *full;
 };
 
 /* Reads which layers have a window: layer_types, or hybrid_layer_pattern with 1 for such a layer. */
 static void read_layers(struct config *c, struct json_view *v, const struct mixers *m)
 {
     static const char key[] = "hybrid_layer_pattern";
-    const struct config_layer_type types[] = {{"sliding_attention", m->near}, {"full_attention", m->full}};
+    const struct config_layer_type types[] = {{"sliding_attention", m->sliding}, {"full_attention", m->full}};
     bool has_types = json_view_get(v, "layer_types");
     config_set_layers(c, (const struct part_config *const[]){m->full}, 1);
     if (!has_types)
         config_need(v, key);
     config_read_layer_types(c, v, types, 2);
     const json_t *pattern = has_types ? NULL : config_layers_list(c, v, key);
-    for (uint32_t i = 0; v->rc == 0 && pattern && i < c->n_layers; i++) {
-        const json_t *flag = json_array_get(pattern, i);
-        json_int_t n = json_is_integer(flag) ? json_integer_value(flag) : -1;
-        if (n == 0 || n == 1)
-            config_set_mixer(c, i, n ? m->near : m->full);
-        else
-            v->rc = err_set(v->e, ERR_FORMAT, "%s: %s[%u]: expected 0 or 1", v->where, key, i);
-    }
+    for (uint32_t i = 0; v->rc == 0 && pattern && i < c->n_layers; i++)
+        config_set_mixer(c, i, config_layer_flag(v, pattern, key, i) ? m->sliding : m->full);
 }
 
 /* Returns the factor of values: a number, or null for none. Readers have different defaults. */
 static float value_scale(struct json_view *v)
 {
     static const char key[] = "attention_value_scale";
-    bool is_null = json_is_null(json_object_get(v->objects[0], key)) ||
-                   json_is_null(json_object_get(v->objects[1], key));
-    if (!is_null)
+    if (!config_is_null(v, key))
         config_need(v, key);
     double x = json_view_real_or(v, key, 1, 1e-6, 1e6);
     return x == 1 ? 0 : (float)x;
@@ -51,7 +43,7 @@ static float value_scale(struct json_view *v)
  * transformers has none for them: then they have twice the key heads. */
 static void read_heads(struct json_view *v, const struct mixers *m)
 {
-    struct gqa_config *full = &m->full->gqa, *near = &m->near->gqa;
+    struct gqa_config *full = &m->full->gqa, *sliding = &m->sliding->gqa;
     full->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
     full->n_kv_heads = json_view_u32(v, "num_key_value_heads", 1, CONFIG_MAX_HEADS / 2);
     full->head_dim = json_view_u32(v, "head_dim", 1, CONFIG_MAX_HEAD_DIM);
@@ -59,19 +51,20 @@ static void read_heads(struct json_view *v, const struct mixers *m)
     full->value_scale = value_scale(v);
     full->rope = 1;
     full->sinks = json_view_bool_or(v, "add_full_attention_sink_bias", false);
-    *near = *full;
-    near->rope = 0;
-    near->sinks = json_view_bool_or(v, "add_swa_attention_sink_bias", true);
-    near->n_heads = json_view_u32_or(v, "swa_num_attention_heads", full->n_heads, 1, CONFIG_MAX_HEADS);
-    near->n_kv_heads =
+    *sliding = *full;
+    sliding->rope = 0;
+    sliding->sinks = json_view_bool_or(v, "add_swa_attention_sink_bias", true);
+    sliding->n_heads = json_view_u32_or(v, "swa_num_attention_heads", full->n_heads, 1, CONFIG_MAX_HEADS);
+    sliding->n_kv_heads =
         json_view_u32_or(v, "swa_num_key_value_heads", 2 * full->n_kv_heads, 1, CONFIG_MAX_HEADS);
-    near->head_dim = json_view_u32_or(v, "swa_head_dim", full->head_dim, 1, CONFIG_MAX_HEAD_DIM);
-    near->value_dim = json_view_u32_or(v, "swa_v_head_dim", full->value_dim, 1, CONFIG_MAX_HEAD_DIM);
-    /* A window counts the token itself, as in mlx-lm and llama.cpp. */
+    sliding->head_dim = json_view_u32_or(v, "swa_head_dim", full->head_dim, 1, CONFIG_MAX_HEAD_DIM);
+    sliding->value_dim = json_view_u32_or(v, "swa_v_head_dim", full->value_dim, 1, CONFIG_MAX_HEAD_DIM);
+    /* A window counts the token itself, as in mlx-lm and llama.cpp, for which MLX and GGUF files are made.
+     * transformers adds 1: it counts the positions before the token, as SGLang does. */
     const char *window = json_view_get(v, "sliding_window_size") ? "sliding_window_size" : "sliding_window";
-    near->window = json_view_u32(v, window, 1, UINT32_MAX);
+    sliding->window = json_view_u32(v, window, 1, UINT32_MAX);
     for (int i = 0; v->rc == 0 && i < 2; i++) {
-        const struct gqa_config *g = i ? near : full;
+        const struct gqa_config *g = i ? sliding : full;
         config_check_multiple(v, i ? "swa_num_attention_heads" : "num_attention_heads", g->n_heads,
                               g->n_kv_heads);
         config_check_multiple(v, i ? "swa_head_dim" : "head_dim", g->head_dim, CONFIG_FOUR);
@@ -83,12 +76,14 @@ static void read_heads(struct json_view *v, const struct mixers *m)
 }
 
 /* Reads the angles of one kind: of an object in rope_parameters, or of flat keys. */
-static void read_rope(struct config *c, struct json_view *v, const struct mixers *m, bool near)
+static void read_rope(struct config *c, struct json_view *v, const struct mixers *m, bool sliding)
 {
-    const char *type = near ? "sliding_attention" : "full_attention",
-               *key = near ? "swa_rope_theta" : "rope_theta";
+    const char *type = sliding ? "sliding_attention" : "full_attention",
+               *key = sliding ? "swa_rope_theta" : "rope_theta";
     const json_t *all = json_view_object(v, "rope_parameters"), *own = json_object_get(all, type);
     struct json_view rope = {.objects = {own}, .where = v->where, .e = v->e, .rc = v->rc};
+    if (v->rc == 0 && all && !own)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: rope_parameters.%s is missing", v->where, type);
     if (!own) {
         config_need(v, key);
         config_need(v, "partial_rotary_factor");
@@ -99,8 +94,8 @@ static void read_rope(struct config *c, struct json_view *v, const struct mixers
         v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: rope_scaling is an object, expected null", v->where);
     if (rope.rc == 0)
         rope.rc = v->rc;
-    config_read_rope_of(&rope, (near ? m->near : m->full)->gqa.head_dim, theta, part, false,
-                        &c->ropes[near ? 0 : 1]);
+    config_read_rope_of(&rope, (sliding ? m->sliding : m->full)->gqa.head_dim, theta, part, false,
+                        &c->ropes[sliding ? 0 : 1]);
     v->rc = rope.rc;
 }
 

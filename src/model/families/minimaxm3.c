@@ -9,51 +9,57 @@
 #include "model/config_parts.h"
 #include "model/family.h"
 
-static void expect_number(struct json_view *v, const char *key, double expected)
-{
-    double found = json_view_real_or(v, key, expected, -1e30, 1e30);
-    if (v->rc == 0 && found != expected)
-        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s is %g, expected %g", v->where, key, found, expected);
-}
+/* One of the indexer's numbers. */
+struct index_number {
+    const char *key; /* under which the configuration has it */
+    uint32_t n;
+};
 
-/* Reads one of the indexer's numbers: published configurations have them in an object of their own, others
- * flat. */
-static uint32_t index_number(struct json_view *v, struct json_view *own, const char *published,
-                             const char *flat, uint32_t fallback, uint32_t hi)
+/* Reads one: published configurations have them in an object of their own, others flat. */
+static struct index_number index_number(struct json_view *v, struct json_view *own, const char *published,
+                                        const char *flat, uint32_t fallback, uint32_t hi)
 {
     bool is_own = json_view_get(own, published);
-    return json_view_u32_or(is_own ? own : v, is_own ? published : flat, fallback, 1, hi);
+    const char *key = is_own ? published : flat;
+    return (struct index_number){key, json_view_u32_or(is_own ? own : v, key, fallback, 1, hi)};
 }
 
 /* Reads the indexer. own: sparse_attention_config. */
 static void read_index(struct config *c, struct json_view *v, struct json_view *own, struct gqa_config *g)
 {
     struct index_config *x = &g->index;
-    x->n_heads = index_number(v, own, "sparse_num_index_heads", "index_n_heads", 4, CONFIG_MAX_HEADS);
-    x->dim = index_number(v, own, "sparse_index_dim", "index_head_dim", 128, CONFIG_MAX_HEAD_DIM);
-    x->ratio = index_number(v, own, "sparse_block_size", "index_block_size", 128, 1 << KV_BLOCK_SHIFT);
-    uint32_t blocks = index_number(v, own, "sparse_topk_blocks", "index_topk_blocks", 16, CONFIG_MAX_BUDGET);
+    struct index_number heads = index_number(v, own, "sparse_num_index_heads", "index_n_heads", 4,
+                                             CONFIG_MAX_HEADS),
+                        dim = index_number(v, own, "sparse_index_dim", "index_head_dim", 128,
+                                           CONFIG_MAX_HEAD_DIM),
+                        size = index_number(v, own, "sparse_block_size", "index_block_size", 128,
+                                            1 << KV_BLOCK_SHIFT);
+    uint32_t blocks =
+        index_number(v, own, "sparse_topk_blocks", "index_topk_blocks", 16, CONFIG_MAX_BUDGET).n;
+    x->n_heads = heads.n;
+    x->dim = dim.n;
+    x->ratio = size.n;
     x->budget = blocks - 1; /* one of them is the token's own */
     x->rotary_dim = c->ropes[0].dim;
     x->by_head = true;
-    expect_number(json_view_get(own, "sparse_local_block") ? own : v,
-                  json_view_get(own, "sparse_local_block") ? "sparse_local_block" : "index_local_blocks", 1);
-    expect_number(own, "sparse_init_block", 0);
+    bool is_own = json_view_get(own, "sparse_local_block");
+    config_expect_number(is_own ? own : v, is_own ? "sparse_local_block" : "index_local_blocks", 1, 1);
+    config_expect_number(own, "sparse_init_block", 0, 0);
     config_expect_text(own, "sparse_score_type", "max");
     config_expect(own, "use_sparse_attention", true);
-    config_check_multiple(v, "index_head_dim", x->dim, CONFIG_FOUR);
+    config_check_multiple(v, dim.key, x->dim, CONFIG_FOUR);
     if (v->rc == 0 && own->rc < 0)
         v->rc = own->rc;
     if (v->rc == 0 && x->n_heads != g->n_kv_heads)
-        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: index_n_heads is %u, expected num_key_value_heads = %u",
-                        v->where, x->n_heads, g->n_kv_heads);
+        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s is %u, expected num_key_value_heads = %u", v->where,
+                        heads.key, x->n_heads, g->n_kv_heads);
     if (v->rc == 0 && (blocks < 2 || (x->ratio & (x->ratio - 1)) != 0))
         v->rc = err_set(v->e, ERR_UNSUPPORTED,
                         "%s: %u blocks of %u positions, expected at least 2 of a power of two", v->where,
                         blocks, x->ratio);
     if (v->rc == 0 && x->rotary_dim > x->dim)
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: index_head_dim is %u, expected at least %u rotary channels",
-                        v->where, x->dim, x->rotary_dim);
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s is %u, expected at least %u rotary channels", v->where,
+                        dim.key, x->dim, x->rotary_dim);
 }
 
 /* Reads which layers have an indexer. */
@@ -68,14 +74,8 @@ static void read_layers(struct config *c, struct json_view *v, struct json_view 
                         v->where, key);
     config_read_layer_types(c, v, types, 2);
     const json_t *flags = has_types || v->rc < 0 ? NULL : config_layers_list(c, own, key);
-    for (uint32_t i = 0; own->rc == 0 && flags && i < c->n_layers; i++) {
-        const json_t *flag = json_array_get(flags, i);
-        json_int_t n = json_is_integer(flag) ? json_integer_value(flag) : -1;
-        if (n == 0 || n == 1)
-            config_set_mixer(c, i, n ? sparse : full);
-        else
-            own->rc = err_set(own->e, ERR_FORMAT, "%s: %s[%u]: expected 0 or 1", own->where, key, i);
-    }
+    for (uint32_t i = 0; own->rc == 0 && flags && i < c->n_layers; i++)
+        config_set_mixer(c, i, config_layer_flag(own, flags, key, i) ? sparse : full);
     if (v->rc == 0)
         v->rc = own->rc;
 }
@@ -89,7 +89,7 @@ static void read_router(struct config *c, struct json_view *v)
     config_expect(v, "norm_topk_prob", true);
     c->shared_inner = json_view_u32_or(v, "shared_intermediate_size", 3072, 1, CONFIG_MAX_INNER);
     config_check_multiple(v, "shared_intermediate_size", c->shared_inner, PRODUCT_COLS);
-    expect_number(v, "n_shared_experts", 1);
+    config_expect_number(v, "n_shared_experts", 1, 1);
 }
 
 static void read(struct config *c, struct json_view *v)
@@ -109,7 +109,7 @@ static void read(struct config *c, struct json_view *v)
     config_expect(v, "use_gemma_norm", true);
     config_expect(v, "attention_output_gate", false);
     config_expect(v, "attention_bias", false);
-    expect_number(v, "swiglu_alpha", 1.702);
+    config_expect_number(v, "swiglu_alpha", 1.702, 1.702);
     c->swiglu_limit = (float)json_view_real_or(v, "swiglu_limit", 7, 1e-3, 1e6);
     full->gqa.norm = QK_NORM_HEADS;
     config_read_attention(c, v, &full->gqa, 0.5);
@@ -121,6 +121,7 @@ static void read(struct config *c, struct json_view *v)
         v->rc = err_set(v->e, ERR_UNSUPPORTED,
                         "%s: rotary_dim is %u, expected what partial_rotary_factor gives, %u", v->where,
                         c->ropes[0].dim, part);
+    c->ropes[0].theta = 5e6;
     config_read_rope(c, v, false);
     sparse->gqa = full->gqa;
     read_index(c, v, &own, &sparse->gqa);

@@ -132,9 +132,7 @@ static void read(struct config *c, struct json_view *v)
     config_read_indexed_hybrid(c, v);
     c->streams.n = json_view_u32_or(v, "hc_count", 4, 2, 64);
     c->streams.rank = json_view_u32_or(v, "hc_lowrank", 320, 1, CONFIG_MAX_RANK);
-    if (v->rc == 0 && config_width(c) > CONFIG_MAX_HIDDEN)
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: hc_count is %u with %u channels, expected fewer", v->where,
-                        c->streams.n, c->hidden);
+    config_check_width(c, v, "hc_count");
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
         c->layers[i].blocks[0].norm = c->layers[i].blocks[1].norm = NULL;
         c->layers[i].blocks[0].mix = "attn_hyper_connection";

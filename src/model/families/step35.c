@@ -16,37 +16,20 @@
 
 /* The mixers of layers with a window, and of the others. */
 struct mixers {
-    struct part_config *near, *full;
+    struct part_config *sliding, *full;
 };
 
-/* Returns the list `key` if it has an entry for each layer, or more; NULL: it is absent, or v->rc is set. */
-static const json_t *list_of(const struct config *c, struct json_view *v, const char *key)
+static bool is_sliding(const struct config *c, const struct mixers *m, uint32_t i)
 {
-    const json_t *list = json_view_array(v, key);
-    if (v->rc == 0 && list && json_array_size(list) < c->n_layers)
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s has %zu entries, expected at least %u (num_hidden_layers)",
-                        v->where, key, json_array_size(list), c->n_layers);
-    return v->rc == 0 ? list : NULL;
-}
-
-static bool is_near(const struct config *c, const struct mixers *m, uint32_t i)
-{
-    return c->layers[i].blocks[0].part == (uint32_t)(m->near - c->parts);
+    return c->layers[i].blocks[0].part == (uint32_t)(m->sliding - c->parts);
 }
 
 static void read_layer_types(struct config *c, struct json_view *v, const struct mixers *m)
 {
+    const struct config_layer_type types[] = {{"sliding_attention", m->sliding}, {"full_attention", m->full}};
     config_set_layers(c, (const struct part_config *const[]){m->full}, 1);
     config_need(v, "layer_types"); /* its default depends on the reader */
-    const json_t *list = list_of(c, v, "layer_types");
-    for (uint32_t i = 0; list && i < c->n_layers; i++) {
-        const json_t *type = json_array_get(list, i);
-        if (json_is_text(type, "sliding_attention"))
-            config_set_mixer(c, i, m->near);
-        else if (!json_is_text(type, "full_attention") && v->rc == 0)
-            v->rc = err_set(v->e, ERR_UNSUPPORTED,
-                            "%s: layer_types[%u]: expected full_attention or sliding_attention", v->where, i);
-    }
+    config_read_layer_types(c, v, types, 2);
 }
 
 /* Makes the layers that moe_layers_enum lacks dense. The key is a text of numbers and commas, or a list. */
@@ -59,7 +42,7 @@ static void read_moe_layers(struct config *c, struct json_view *v, const struct 
     if (v->rc == 0 && !value)
         v->rc = err_set(v->e, ERR_FORMAT, "%s: key %s is missing", v->where, key);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
-        config_set_layer(c, i, is_near(c, m, i) ? m->near : m->full, false);
+        config_set_layer(c, i, is_sliding(c, m, i) ? m->sliding : m->full, false);
     for (size_t at = 0; v->rc == 0 && at < n;) {
         char *end = NULL;
         json_int_t layer = -1;
@@ -74,25 +57,8 @@ static void read_moe_layers(struct config *c, struct json_view *v, const struct 
         if (layer < 0)
             v->rc = err_set(v->e, ERR_FORMAT, "%s: %s: expected numbers of layers", v->where, key);
         else if (layer < c->n_layers)
-            config_set_layer(c, (uint32_t)layer, is_near(c, m, (uint32_t)layer) ? m->near : m->full, true);
-    }
-}
-
-/* Makes layers dense as mlp_layer_types says, which exports of transformers have. */
-static void read_mlp_types(struct config *c, struct json_view *v, const struct mixers *m)
-{
-    const json_t *list = list_of(c, v, "mlp_layer_types");
-    if (!list) {
-        read_moe_layers(c, v, m);
-        return;
-    }
-    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
-        const json_t *type = json_array_get(list, i);
-        bool is_sparse = json_is_text(type, "sparse");
-        config_set_layer(c, i, is_near(c, m, i) ? m->near : m->full, is_sparse);
-        if (!is_sparse && !json_is_text(type, "dense"))
-            v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: mlp_layer_types[%u] is neither dense nor sparse",
-                            v->where, i);
+            config_set_layer(c, (uint32_t)layer, is_sliding(c, m, (uint32_t)layer) ? m->sliding : m->full,
+                             true);
     }
 }
 
@@ -110,7 +76,7 @@ static void check_overrides(const struct config *c, struct json_view *v, const s
         char name[16];
         const char *key;
         json_t *value;
-        uint32_t n_heads = (is_near(c, m, i) ? m->near : m->full)->gqa.n_heads;
+        uint32_t n_heads = (is_sliding(c, m, i) ? m->sliding : m->full)->gqa.n_heads;
         snprintf(name, sizeof name, "%" PRIu32, i);
         json_object_foreach(json_object_get(all, name), key, value)
         {
@@ -125,54 +91,54 @@ static void check_overrides(const struct config *c, struct json_view *v, const s
 
 static void read_heads(struct config *c, struct json_view *v, const struct mixers *m)
 {
-    struct gqa_config *full = &m->full->gqa, *near = &m->near->gqa;
+    struct gqa_config *full = &m->full->gqa, *sliding = &m->sliding->gqa;
     *full = (struct gqa_config){.norm = QK_NORM_HEADS, .rope = 1};
     full->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
     full->n_kv_heads =
         json_view_u32(v, either(v, "num_attention_groups", "num_key_value_heads"), 1, CONFIG_MAX_HEADS);
     full->head_dim = json_view_u32(v, "head_dim", 1, CONFIG_MAX_HEAD_DIM);
     full->head_gated = json_view_bool_or(v, "use_head_wise_attn_gate", true);
-    *near = *full;
-    near->rope = 0;
+    *sliding = *full;
+    sliding->rope = 0;
     const json_t *object = json_view_object(v, "attention_other_setting");
     struct json_view other = {.objects = {object}, .where = v->where, .e = v->e, .rc = v->rc};
-    near->n_heads = json_view_u32_or(
+    sliding->n_heads = json_view_u32_or(
         &other, "num_attention_heads",
         json_view_u32_or(v, "num_sliding_attention_heads", full->n_heads, 1, CONFIG_MAX_HEADS), 1,
         CONFIG_MAX_HEADS);
-    near->n_kv_heads =
+    sliding->n_kv_heads =
         json_view_u32_or(&other, "num_attention_groups", full->n_kv_heads, 1, CONFIG_MAX_HEADS);
-    near->head_dim = json_view_u32_or(&other, "head_dim", full->head_dim, 1, CONFIG_MAX_HEAD_DIM);
+    sliding->head_dim = json_view_u32_or(&other, "head_dim", full->head_dim, 1, CONFIG_MAX_HEAD_DIM);
     if (v->rc == 0)
         v->rc = other.rc;
-    bool has_near = false;
+    bool has_sliding = false;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        has_near |= is_near(c, m, i);
-    near->window = has_near ? json_view_u32(v, "sliding_window", 1, UINT32_MAX) : 1;
+        has_sliding |= is_sliding(c, m, i);
+    sliding->window = has_sliding ? json_view_u32(v, "sliding_window", 1, UINT32_MAX) : 1;
     config_check_multiple(v, "head_dim", full->head_dim, CONFIG_FOUR);
     for (int i = 0; v->rc == 0 && i < 2; i++)
-        config_check_multiple(v, "num_attention_heads", (i ? near : full)->n_heads,
-                              (i ? near : full)->n_kv_heads);
-    if (v->rc == 0 && (near->head_dim != full->head_dim || near->n_kv_heads != full->n_kv_heads))
+        config_check_multiple(v, "num_attention_heads", (i ? sliding : full)->n_heads,
+                              (i ? sliding : full)->n_kv_heads);
+    if (v->rc == 0 && (sliding->head_dim != full->head_dim || sliding->n_kv_heads != full->n_kv_heads))
         v->rc = err_set(v->e, ERR_UNSUPPORTED,
                         "%s: attention_other_setting: %u groups of %u, expected %u of %u as in other layers",
-                        v->where, near->n_kv_heads, near->head_dim, full->n_kv_heads, full->head_dim);
+                        v->where, sliding->n_kv_heads, sliding->head_dim, full->n_kv_heads, full->head_dim);
     check_overrides(c, v, m);
 }
 
 /* Returns the number that all layers of a kind have: one for all, or an entry of a list. */
 static double number_of(const struct config *c, struct json_view *v, const char *key, const struct mixers *m,
-                        bool near, double fallback)
+                        bool sliding, double fallback)
 {
     const json_t *value = json_view_get(v, key);
     double found = fallback;
     bool is_first = true;
     if (!json_is_array(value))
         return json_view_real_or(v, key, fallback, 1e-6, 1e30);
-    const json_t *list = list_of(c, v, key);
+    const json_t *list = config_layers_list(c, v, key);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
         const json_t *item = json_array_get(list, i);
-        if (is_near(c, m, i) != near)
+        if (is_sliding(c, m, i) != sliding)
             continue;
         if (!json_is_number(item) || (!is_first && json_number_value(item) != found))
             v->rc =
@@ -186,14 +152,14 @@ static double number_of(const struct config *c, struct json_view *v, const char 
 
 /* Reads the angles of one kind: of an object in rope_parameters, else of lists and of rope_scaling, which
  * holds for layers without a window. */
-static void read_rope(struct config *c, struct json_view *v, const struct mixers *m, bool near)
+static void read_rope(struct config *c, struct json_view *v, const struct mixers *m, bool sliding)
 {
-    const char *type = near ? "sliding_attention" : "full_attention";
+    const char *type = sliding ? "sliding_attention" : "full_attention";
     const json_t *all = json_view_object(v, "rope_parameters"), *own = json_object_get(all, type),
-                 *scaling = near ? NULL : json_view_object(v, "rope_scaling"),
+                 *scaling = sliding ? NULL : json_view_object(v, "rope_scaling"),
                  *only = json_view_array(v, "yarn_only_types");
-    double theta = own ? 10000 : number_of(c, v, "rope_theta", m, near, 10000),
-           part = own ? 1 : number_of(c, v, "partial_rotary_factors", m, near, 1);
+    double theta = own ? 10000 : number_of(c, v, "rope_theta", m, sliding, 10000),
+           part = own ? 1 : number_of(c, v, "partial_rotary_factors", m, sliding, 1);
     struct json_view rope = {.objects = {own ? own : scaling}, .where = v->where, .e = v->e, .rc = v->rc};
     if (v->rc == 0 && all && !own)
         rope.rc = err_set(v->e, ERR_FORMAT, "%s: rope_parameters.%s is missing", v->where, type);
@@ -201,18 +167,11 @@ static void read_rope(struct config *c, struct json_view *v, const struct mixers
         (json_array_size(only) != 1 || !json_is_text(json_array_get(only, 0), "full_attention")))
         rope.rc = err_set(v->e, ERR_UNSUPPORTED,
                           "%s: yarn_only_types: expected full_attention alone with rope_scaling", v->where);
-    config_read_rope_of(&rope, m->full->gqa.head_dim, theta, part, !near, &c->ropes[near ? 0 : 1]);
+    if (rope.rc == 0 && own && scaling)
+        rope.rc = err_set(v->e, ERR_UNSUPPORTED,
+                          "%s: rope_scaling is an object, expected null next to rope_parameters", v->where);
+    config_read_rope_of(&rope, m->full->gqa.head_dim, theta, part, !sliding, &c->ropes[sliding ? 0 : 1]);
     v->rc = rope.rc;
-}
-
-/* Returns layer i's entry of a list of clamps; 0: none. */
-static float clamp_of(const struct config *c, struct json_view *v, const char *key, uint32_t i)
-{
-    const json_t *item = json_array_get(list_of(c, v, key), i);
-    double x = json_number_value(item);
-    if (v->rc == 0 && item && !json_is_null(item) && (!json_is_number(item) || x < 0 || x > 1e6))
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s[%u]: expected a number from 0 to 1e6", v->where, key, i);
-    return (float)x;
 }
 
 static void read_experts(struct config *c, struct json_view *v)
@@ -230,13 +189,10 @@ static void read_experts(struct config *c, struct json_view *v)
     const char *shared = either(v, "share_expert_dim", "share_expert_dims");
     c->shared_inner = json_view_u32_or(v, shared, 1280, 1, CONFIG_MAX_INNER);
     config_check_multiple(v, shared, c->shared_inner, PRODUCT_COLS);
-    for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
-        c->layers[i].clamp = clamp_of(c, v, "swiglu_limits", i);
-        c->layers[i].shared_clamp = clamp_of(c, v, "swiglu_limits_shared", i);
-        if (v->rc == 0 && !config_has_experts(c, i) && c->layers[i].shared_clamp > 0)
-            v->rc = err_set(v->e, ERR_UNSUPPORTED,
-                            "%s: swiglu_limits_shared[%u]: layer %u is dense, expected 0", v->where, i, i);
-    }
+    /* A layer without an entry would have no limit. */
+    config_layers_list(c, v, "swiglu_limits");
+    config_layers_list(c, v, "swiglu_limits_shared");
+    config_read_clamps(c, v, "swiglu_limits", "swiglu_limits_shared");
 }
 
 static void read(struct config *c, struct json_view *v)
@@ -245,7 +201,11 @@ static void read(struct config *c, struct json_view *v)
     if (!json_view_get(v, "rms_norm_eps"))
         c->rms_eps = 1e-5f;
     read_layer_types(c, v, &m);
-    read_mlp_types(c, v, &m);
+    /* Exports of transformers have mlp_layer_types. */
+    if (json_view_get(v, "mlp_layer_types"))
+        config_read_mlp_types(c, v);
+    else
+        read_moe_layers(c, v, &m);
     config_read_dense(c, v, "intermediate_size");
     read_heads(c, v, &m);
     c->n_ropes = 2;
@@ -279,6 +239,7 @@ const struct family family_step35 = {
     .own_key = "share_expert_dim",
     .read = read,
     .renamed = renamed,
+    .longer_lists = true,
     .router_bias = "router_bias",
     .shared = "share_expert",
     .mlx_prefix = "",

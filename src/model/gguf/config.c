@@ -2,16 +2,12 @@
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
-#include "base/file.h"
-#include "base/ggml_type.h"
 #include "base/gguf.h"
-#include "base/mem.h"
 #include "model/config.h"
 #include "model/config_parts.h"
 #include "model/family.h"
@@ -20,7 +16,7 @@
 
 /* --- what families have in common --- */
 
-static const struct pair common[] = {
+static const struct making_pair common[] = {
     {"hidden_size", "embedding_length", WHOLE},
     {"num_attention_heads", "attention.head_count", WHOLE},
     {"max_position_embeddings", "context_length", WHOLE_MAY},
@@ -31,14 +27,14 @@ static const struct pair common[] = {
 };
 
 /* Grouped-query attention. */
-static const struct pair attention[] = {
+static const struct making_pair attention[] = {
     {"num_key_value_heads", "attention.head_count_kv", WHOLE_MAY},
     {"head_dim", "attention.key_length", WHOLE_MAY},
     {0},
 };
 
 /* The router of DeepSeek-V3 and GLM, shared experts and dense layers. */
-static const struct pair sigmoid[] = {
+static const struct making_pair sigmoid[] = {
     {"n_routed_experts", "expert_count", WHOLE},
     {"moe_intermediate_size", "expert_feed_forward_length", WHOLE},
     {"intermediate_size", "feed_forward_length", WHOLE_MAY},
@@ -53,13 +49,14 @@ static const struct pair sigmoid[] = {
 /* Puts the rotary part of head_dim, so that reading it gives the same number of channels. */
 static void put_rotary_part(struct making *m)
 {
-    uint64_t head_dim = whole(m, "attention.key_length", 0), dims = whole(m, "rope.dimension_count", 0);
+    uint64_t head_dim = making_whole(m, "attention.key_length", 0),
+             dims = making_whole(m, "rope.dimension_count", 0);
     if (head_dim == 0 || dims == 0 || dims > head_dim)
         return;
     double part = (double)dims / (double)head_dim;
     if ((uint64_t)((double)head_dim * part) != dims)
         part = ((double)dims + 0.25) / (double)head_dim;
-    put(m, "partial_rotary_factor", json_real(part));
+    making_put(m, "partial_rotary_factor", json_real(part));
 }
 
 /* Puts YaRN's parameters. llama.cpp's factor of the logarithm is a tenth of DeepSeek's mscale. */
@@ -67,32 +64,32 @@ static void put_yarn(struct making *m)
 {
     static const char log_multiplier[] = "rope.scaling.yarn_log_multiplier";
     json_t *rope = json_object(), *flat = m->out;
-    put(m, "rope_scaling", rope);
+    making_put(m, "rope_scaling", rope);
     m->out = rope;
-    put(m, "type", json_string("yarn"));
-    put_real(m, "factor", "rope.scaling.factor", 1, false);
+    making_put(m, "type", json_string("yarn"));
+    making_put_real(m, "factor", "rope.scaling.factor", 1, false);
     if (m->rc == 0)
-        put_whole(m, "original_max_position_embeddings",
-                  whole(m, "rope.scaling.original_context_length", -1));
-    put_real(m, "beta_fast", "rope.scaling.yarn_beta_fast", 1, true);
-    put_real(m, "beta_slow", "rope.scaling.yarn_beta_slow", 1, true);
-    put_real(m, "mscale", log_multiplier, 10, true);
-    put_real(m, "mscale_all_dim", log_multiplier, 10, true);
+        making_put_whole(m, "original_max_position_embeddings",
+                         making_whole(m, "rope.scaling.original_context_length", -1));
+    making_put_real(m, "beta_fast", "rope.scaling.yarn_beta_fast", 1, true);
+    making_put_real(m, "beta_slow", "rope.scaling.yarn_beta_slow", 1, true);
+    making_put_real(m, "mscale", log_multiplier, 10, true);
+    making_put_real(m, "mscale_all_dim", log_multiplier, 10, true);
     m->out = flat;
 }
 
 static void put_rope(struct making *m)
 {
-    const struct gguf_value *v = find(m, "rope.scaling.type");
+    const struct gguf_value *v = making_find(m, "rope.scaling.type");
     char *type = NULL;
     if (m->rc < 0 || !v)
         return;
-    m->rc = gguf_text(m->g, v, MAX_NAME, &type, m->e);
+    m->rc = gguf_text(m->g, v, MAKING_NAME, &type, m->e);
     if (m->rc == 0 && !strcmp(type, "yarn"))
         put_yarn(m);
     else if (m->rc == 0 && strcmp(type, "none") != 0)
         m->rc = err_set(m->e, ERR_UNSUPPORTED, "%s: key %s.rope.scaling.type: %s, expected none or yarn",
-                        path_of(m), m->arch, type);
+                        making_path_of(m), m->arch, type);
     free(type);
 }
 
@@ -128,7 +125,7 @@ static void put_eos(struct making *m)
             json_array_append_new(ids, json_integer((json_int_t)id));
     }
     add_known_eos(m, ids);
-    put(m, "eos_token_id", ids);
+    making_put(m, "eos_token_id", ids);
 }
 
 /* Checks that no tensor is of a layer that the file should not have, and that the vocabulary is not that of
@@ -146,36 +143,65 @@ static void check_counts(struct making *m, uint64_t n_blocks, uint64_t n_rows)
         m->rc =
             err_set(m->e, ERR_FORMAT,
                     "%s: tokenizer.ggml.tokens has %" PRIu64 " tokens, token_embd.weight %" PRIu64 " rows",
-                    path_of(m), tokens->n, n_rows);
+                    making_path_of(m), tokens->n, n_rows);
 }
 
-/* Puts the keys that all families have. Multi-token-prediction layers follow the model's own and are not
- * used. */
+/* Counts layer i's tensors; of_nextn: only those that multi-token prediction has. */
+static size_t n_tensors_of(const struct making *m, uint64_t i, bool of_nextn)
+{
+    char start[MAKING_NAME];
+    size_t n = 0;
+    snprintf(start, sizeof start, "blk.%" PRIu64 ".%s", i, of_nextn ? "nextn." : "");
+    for (size_t k = 0; k < m->g->n_tensors; k++)
+        n += strncmp(m->g->tensors[k].name, start, strlen(start)) == 0;
+    return n;
+}
+
+/* Sets the model's own layers. Those of multi-token prediction follow them and are not used. llama.cpp takes
+ * them for the model's own in DeepSeek-V4's files where they lack the tensors of multi-token prediction. */
+static void find_layers(struct making *m)
+{
+    static const char key[] = "nextn_predict_layers";
+    uint64_t layers = making_whole(m, "block_count", -1), more = making_whole(m, key, 0);
+    if (m->rc == 0 && (layers == 0 || layers > CONFIG_MAX_LAYERS))
+        m->rc = err_set(m->e, ERR_UNSUPPORTED, "%s: key %s.block_count: %" PRIu64 ", expected 1 to %d",
+                        making_path_of(m), m->arch, layers, CONFIG_MAX_LAYERS);
+    if (m->rc == 0 && more >= layers)
+        making_fail_key(m, key, "expected fewer than block_count");
+    if (m->rc < 0)
+        return;
+    m->n_layers = layers - more;
+    if (more == 0 || n_tensors_of(m, m->n_layers, false) == 0 || n_tensors_of(m, m->n_layers, true) > 0)
+        return;
+    if (!strcmp(m->arch, "deepseek4"))
+        m->n_layers = layers;
+    else
+        m->rc = err_set(m->e, ERR_FORMAT,
+                        "%s: key %s.%s: layer %" PRIu64 " has no tensor blk.%" PRIu64 ".nextn.*",
+                        making_path_of(m), m->arch, key, m->n_layers, m->n_layers);
+}
+
+/* Puts the keys that all families have. */
 static void put_common(struct making *m)
 {
     const struct gguf_tensor *embedding = gguf_find_tensor(m->g, "token_embd.weight");
     if (!embedding) {
-        m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor token_embd.weight is missing", path_of(m));
+        m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor token_embd.weight is missing", making_path_of(m));
         return;
     }
-    put_pairs(m, common);
-    uint64_t layers = whole(m, "block_count", -1), more = whole(m, "nextn_predict_layers", 0);
-    if (m->rc == 0 && (layers == 0 || layers > CONFIG_MAX_LAYERS))
-        m->rc = err_set(m->e, ERR_UNSUPPORTED, "%s: key %s.block_count: %" PRIu64 ", expected 1 to %d",
-                        path_of(m), m->arch, layers, CONFIG_MAX_LAYERS);
-    if (m->rc == 0 && more >= layers)
-        fail_key(m, "nextn_predict_layers", "expected fewer than block_count");
-    check_counts(m, layers, embedding->shape[1]);
-    put_whole(m, "num_hidden_layers", layers - more);
-    put_whole(m, "vocab_size", embedding->shape[1] <= INT32_MAX ? embedding->shape[1] : 0);
-    put(m, "tie_word_embeddings", json_boolean(!has_tensor(m, "output.weight")));
+    making_put_pairs(m, common);
+    find_layers(m);
+    check_counts(m, making_whole(m, "block_count", -1), embedding->shape[1]);
+    making_put_whole(m, "num_hidden_layers", m->n_layers);
+    making_put_whole(m, "vocab_size", embedding->shape[1] <= INT32_MAX ? embedding->shape[1] : 0);
+    making_put(m, "tie_word_embeddings", json_boolean(!making_has_tensor(m, "output.weight")));
     put_eos(m);
     put_rope(m);
 }
 
 /* --- the families --- */
 
-static const struct pair softmax_experts[] = {
+static const struct making_pair softmax_experts[] = {
     {"num_experts", "expert_count", WHOLE},
     {"moe_intermediate_size", "expert_feed_forward_length", WHOLE},
     {"intermediate_size", "feed_forward_length", WHOLE_MAY},
@@ -185,14 +211,14 @@ static const struct pair softmax_experts[] = {
 /* llama.cpp always makes the weights of a token's experts sum to 1; files have no key for it. */
 static void put_qwen3moe(struct making *m)
 {
-    put_pairs(m, attention);
-    put_pairs(m, softmax_experts);
-    put(m, "norm_topk_prob", json_true());
+    making_put_pairs(m, attention);
+    making_put_pairs(m, softmax_experts);
+    making_put(m, "norm_topk_prob", json_true());
 }
 
 static void put_hybrid(struct making *m)
 {
-    static const struct pair delta_net[] = {
+    static const struct making_pair delta_net[] = {
         {"linear_num_key_heads", "ssm.group_count", WHOLE},
         {"linear_num_value_heads", "ssm.time_step_rank", WHOLE},
         {"linear_key_head_dim", "ssm.state_size", WHOLE},
@@ -202,154 +228,132 @@ static void put_hybrid(struct making *m)
         {0},
     };
     put_qwen3moe(m);
-    put_pairs(m, delta_net);
+    making_put_pairs(m, delta_net);
     put_rotary_part(m);
-    uint64_t heads = whole(m, "ssm.time_step_rank", -1), values = whole(m, "ssm.inner_size", -1);
+    uint64_t heads = making_whole(m, "ssm.time_step_rank", -1),
+             values = making_whole(m, "ssm.inner_size", -1);
     if (m->rc == 0 && (heads == 0 || values % heads != 0))
-        fail_key(m, "ssm.inner_size", "expected a multiple of ssm.time_step_rank");
+        making_fail_key(m, "ssm.inner_size", "expected a multiple of ssm.time_step_rank");
     else if (m->rc == 0)
-        put_whole(m, "linear_value_head_dim", values / heads);
+        making_put_whole(m, "linear_value_head_dim", values / heads);
 }
 
 /* Files with absorbed matrices have the heads' own sizes under other keys. */
 static void put_deepseek2(struct making *m)
 {
-    static const struct pair latent[] = {
+    static const struct making_pair latent[] = {
         {"q_lora_rank", "attention.q_lora_rank", WHOLE_MAY},
         {"kv_lora_rank", "attention.kv_lora_rank", WHOLE},
         {"qk_rope_head_dim", "rope.dimension_count", WHOLE},
         {0},
     };
-    bool absorbed = has(m, "attention.key_length_mla");
-    uint64_t key = whole(m, absorbed ? "attention.key_length_mla" : "attention.key_length", -1);
-    uint64_t value = whole(m, absorbed ? "attention.value_length_mla" : "attention.value_length", -1);
-    uint64_t rope = whole(m, "rope.dimension_count", -1);
-    put_pairs(m, latent);
-    put_pairs(m, sigmoid);
-    put_scoring(m);
+    bool absorbed = making_has(m, "attention.key_length_mla");
+    uint64_t key = making_whole(m, absorbed ? "attention.key_length_mla" : "attention.key_length", -1);
+    uint64_t value = making_whole(m, absorbed ? "attention.value_length_mla" : "attention.value_length", -1);
+    uint64_t rope = making_whole(m, "rope.dimension_count", -1);
+    making_put_pairs(m, latent);
+    making_put_pairs(m, sigmoid);
+    making_put_scoring(m);
     if (m->rc == 0 && rope >= key)
-        fail_key(m, "rope.dimension_count", "expected fewer than a key has");
-    put_whole(m, "qk_nope_head_dim", key - rope);
-    put_whole(m, "v_head_dim", value);
+        making_fail_key(m, "rope.dimension_count", "expected fewer than a key has");
+    making_put_whole(m, "qk_nope_head_dim", key - rope);
+    making_put_whole(m, "v_head_dim", value);
 }
 
 /* Puts which layers have an indexer: those of a list; without one, those that have its tensors. */
 static void put_indexer_types(struct making *m)
 {
     static const char key[] = "attention.indexer.types";
-    const struct gguf_value *v = find(m, key);
-    uint64_t n = whole(m, "block_count", -1) - whole(m, "nextn_predict_layers", 0), *list = NULL;
+    const struct gguf_value *v = making_find(m, key);
+    uint64_t n = m->n_layers, *list = NULL;
     if (m->rc == 0 && v && v->n < n)
-        fail_key(m, key, "expected a value for each layer");
+        making_fail_key(m, key, "expected a value for each layer");
     if (m->rc == 0 && v)
         m->rc = gguf_u64_list(m->g, v, &list, m->e);
     json_t *types = m->rc < 0 ? NULL : json_array();
     for (uint64_t i = 0; types && i < n; i++) {
-        char name[MAX_NAME];
+        char name[MAKING_NAME];
         snprintf(name, sizeof name, "blk.%" PRIu64 ".indexer.attn_k.weight", i);
-        json_array_append_new(types,
-                              json_string((list ? list[i] != 0 : has_tensor(m, name)) ? "full" : "shared"));
+        json_array_append_new(
+            types, json_string((list ? list[i] != 0 : making_has_tensor(m, name)) ? "full" : "shared"));
     }
     if (types)
-        put(m, "indexer_types", types);
+        making_put(m, "indexer_types", types);
     free(list);
 }
 
 /* Latent attention with an indexer. What llama.cpp leaves out has other defaults there than here. */
 static void put_dsa(struct making *m)
 {
-    static const struct pair indexer[] = {
+    static const struct making_pair indexer[] = {
         {"index_n_heads", "attention.indexer.head_count", WHOLE},
         {"index_head_dim", "attention.indexer.key_length", WHOLE},
         {"index_topk", "attention.indexer.top_k", WHOLE},
         {0},
     };
     put_deepseek2(m);
-    put_pairs(m, indexer);
+    making_put_pairs(m, indexer);
     put_indexer_types(m);
-    put_whole(m, "n_group", whole(m, "expert_group_count", 1));
-    put_whole(m, "topk_group", whole(m, "expert_group_used_count", 1));
-    put_whole(m, "first_k_dense_replace", whole(m, "leading_dense_block_count", 0));
-    if (!has(m, "expert_weights_scale"))
-        put(m, "routed_scaling_factor", json_real(1));
-    if (!has(m, "expert_gating_func"))
-        put(m, "scoring_func", json_string("sigmoid"));
+    making_put_whole(m, "n_group", making_whole(m, "expert_group_count", 1));
+    making_put_whole(m, "topk_group", making_whole(m, "expert_group_used_count", 1));
+    making_put_whole(m, "first_k_dense_replace", making_whole(m, "leading_dense_block_count", 0));
+    if (!making_has(m, "expert_weights_scale"))
+        making_put(m, "routed_scaling_factor", json_real(1));
+    if (!making_has(m, "expert_gating_func"))
+        making_put(m, "scoring_func", json_string("sigmoid"));
 }
 
 /* The first files of GLM-4.7-Flash say softmax, which is wrong. */
 static void put_glm4moe_lite(struct making *m)
 {
     put_deepseek2(m);
-    put(m, "scoring_func", json_string("sigmoid"));
+    making_put(m, "scoring_func", json_string("sigmoid"));
 }
 
 static void put_glm4moe(struct making *m)
 {
-    put_pairs(m, attention);
-    put_pairs(m, sigmoid);
-    put_scoring(m);
+    making_put_pairs(m, attention);
+    making_put_pairs(m, sigmoid);
+    making_put_scoring(m);
     put_rotary_part(m);
-    put(m, "use_qk_norm", json_boolean(has_tensor(m, "blk.0.attn_q_norm.weight")));
-    put(m, "attention_bias", json_boolean(has_tensor(m, "blk.0.attn_q.bias")));
+    making_put(m, "use_qk_norm", json_boolean(making_has_tensor(m, "blk.0.attn_q_norm.weight")));
+    making_put(m, "attention_bias", json_boolean(making_has_tensor(m, "blk.0.attn_q.bias")));
 }
 
 static void put_minimax_m2(struct making *m)
 {
-    static const struct pair experts[] = {
+    static const struct making_pair experts[] = {
         {"num_local_experts", "expert_count", WHOLE},
         {"intermediate_size", "expert_feed_forward_length", WHOLE},
         {"rotary_dim", "rope.dimension_count", WHOLE_MAY},
         {0},
     };
-    put_pairs(m, attention);
-    put_pairs(m, experts);
+    making_put_pairs(m, attention);
+    making_put_pairs(m, experts);
 }
 
 /* llama.cpp has built in that every other layer has a window, which is also our reader's default, and that
  * YaRN's range is not rounded. */
 static void put_gpt_oss(struct making *m)
 {
-    static const struct pair experts[] = {
+    static const struct making_pair experts[] = {
         {"num_local_experts", "expert_count", WHOLE},
         {"intermediate_size", "expert_feed_forward_length", WHOLE},
         {"sliding_window", "attention.sliding_window", WHOLE},
         {0},
     };
-    put_pairs(m, attention);
-    put_pairs(m, experts);
+    making_put_pairs(m, attention);
+    making_put_pairs(m, experts);
     json_t *rope = json_object_get(m->out, "rope_scaling");
     if (rope && json_object_set_new(rope, "truncate", json_false()) < 0 && m->rc == 0)
         m->rc = err_set(m->e, ERR_MEMORY, "out of memory for config.json");
 }
 
-/* Puts a list of whole numbers, each plus `plus`. */
-static void put_list(struct making *m, const char *ours, const char *theirs, uint64_t plus)
-{
-    const struct gguf_value *v = find(m, theirs);
-    uint64_t *list;
-    if (m->rc < 0)
-        return;
-    if (!v) {
-        fail_key(m, theirs, "is missing");
-        return;
-    }
-    m->rc = gguf_u64_list(m->g, v, &list, m->e);
-    json_t *items = m->rc < 0 ? NULL : json_array();
-    for (uint64_t i = 0; items && i < v->n; i++) {
-        uint64_t number = list[i] + plus;
-        json_array_append_new(items, json_integer((json_int_t)number));
-    }
-    if (m->rc < 0)
-        return;
-    put(m, ours, items);
-    free(list);
-}
-
 /* Puts the kinds of layers, if the file lists those that are no attention. */
 static void put_layer_types(struct making *m)
 {
-    const struct gguf_value *v = find(m, "attention.recurrent_layers");
-    uint64_t n = whole(m, "block_count", -1), *list;
+    const struct gguf_value *v = making_find(m, "attention.recurrent_layers");
+    uint64_t n = m->n_layers, *list;
     if (m->rc < 0 || !v)
         return;
     m->rc = gguf_u64_list(m->g, v, &list, m->e);
@@ -358,7 +362,7 @@ static void put_layer_types(struct making *m)
     json_t *types = json_array();
     for (uint64_t i = 0; i < v->n && i < n; i++)
         json_array_append_new(types, json_string(list[i] ? "linear_attention" : "full_attention"));
-    put(m, "layer_types", types);
+    making_put(m, "layer_types", types);
     free(list);
 }
 
@@ -377,13 +381,13 @@ static bool has_attention(const struct making *m, uint64_t layer)
 static void put_ratio(struct making *m)
 {
     static const char key[] = "attention.compress_ratios";
-    const struct gguf_value *v = find(m, key);
-    uint64_t ratio = whole(m, key, -1), n = whole(m, "block_count", -1), *list;
-    put_whole(m, "indexer_compress_ratio", ratio);
+    const struct gguf_value *v = making_find(m, key);
+    uint64_t ratio = making_whole(m, key, -1), n = m->n_layers, *list;
+    making_put_whole(m, "indexer_compress_ratio", ratio);
     if (m->rc < 0 || !v->is_list)
         return;
     if (v->n < n) {
-        fail_key(m, key, "expected a number for each layer");
+        making_fail_key(m, key, "expected a number for each layer");
         return;
     }
     m->rc = gguf_u64_list(m->g, v, &list, m->e);
@@ -394,14 +398,14 @@ static void put_ratio(struct making *m)
             m->rc = err_set(m->e, ERR_UNSUPPORTED,
                             "%s: key %s.%s: %" PRIu64 " in layer %" PRIu64 ", expected %" PRIu64
                             " in all layers with attention",
-                            path_of(m), m->arch, key, list[i], i, ratio);
+                            making_path_of(m), m->arch, key, list[i], i, ratio);
     free(list);
 }
 
 /* Puts the n-gram table: where it is, its constants and its rows. */
 static void put_table(struct making *m)
 {
-    static const struct pair keys[] = {
+    static const struct making_pair keys[] = {
         {"ngram_size", "ple.ngram_size", WHOLE},
         {"heads_per_ngram", "ple.heads_per_ngram", WHOLE},
         {"ple_conv_kernel_size", "ple.conv_kernel", WHOLE},
@@ -409,36 +413,36 @@ static void put_table(struct making *m)
     };
     _Static_assert(NGRAM_MAX_SIZE == 4 && NGRAM_MAX_HEADS == 64, "the messages below");
     static const char name[] = "per_layer_token_embd.weight";
-    const struct gguf_value *layers = find(m, "ple.layers");
+    const struct gguf_value *layers = making_find(m, "ple.layers");
     const struct gguf_tensor *rows = gguf_find_tensor(m->g, name);
     json_t *eos = json_object_get(m->out, "eos_token_id");
     if (m->rc < 0 || !layers || layers->n == 0)
         return;
     if (!rows) {
-        m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor %s is missing", path_of(m), name);
+        m->rc = err_set(m->e, ERR_FORMAT, "%s: tensor %s is missing", making_path_of(m), name);
         return;
     }
-    put_pairs(m, keys);
-    put_list(m, "ple_layer_ids", "ple.layers", 1);
-    put_list(m, "ple_layer_multipliers", "ple.layer_multipliers", 0);
-    put_list(m, "ple_head_vocab_sizes", "ple.head_vocab_sizes", 0);
-    put_list(m, "ple_head_offsets", "ple.head_offsets", 0);
-    uint64_t size = whole(m, "ple.ngram_size", -1), heads = whole(m, "ple.heads_per_ngram", -1),
-             width = whole(m, "embedding_length_per_layer_input", -1);
+    making_put_pairs(m, keys);
+    making_put_list(m, "ple_layer_ids", "ple.layers", 1);
+    making_put_list(m, "ple_layer_multipliers", "ple.layer_multipliers", 0);
+    making_put_list(m, "ple_head_vocab_sizes", "ple.head_vocab_sizes", 0);
+    making_put_list(m, "ple_head_offsets", "ple.head_offsets", 0);
+    uint64_t size = making_whole(m, "ple.ngram_size", -1), heads = making_whole(m, "ple.heads_per_ngram", -1),
+             width = making_whole(m, "embedding_length_per_layer_input", -1);
     if (m->rc == 0 && (size < 2 || size > NGRAM_MAX_SIZE))
-        fail_key(m, "ple.ngram_size", "expected 2 to 4");
+        making_fail_key(m, "ple.ngram_size", "expected 2 to 4");
     if (m->rc == 0 && (heads < 1 || heads > NGRAM_MAX_HEADS))
-        fail_key(m, "ple.heads_per_ngram", "expected 1 to 64");
-    put_whole(m, "ple_embed_dim", (size - 1) * heads * width);
-    put_whole(m, "ple_rows", rows->shape[1] <= INT32_MAX ? rows->shape[1] : 0);
+        making_fail_key(m, "ple.heads_per_ngram", "expected 1 to 64");
+    making_put_whole(m, "ple_embed_dim", (size - 1) * heads * width);
+    making_put_whole(m, "ple_rows", rows->shape[1] <= INT32_MAX ? rows->shape[1] : 0);
     /* Our reader takes the first one for the token that ends n-grams. */
-    json_array_insert_new(eos, 0, json_integer((json_int_t)whole(m, "ple.eos_token_id", -1)));
+    json_array_insert_new(eos, 0, json_integer((json_int_t)making_whole(m, "ple.eos_token_id", -1)));
 }
 
 /* Files do not say that the delta net's gate is a sigmoid; llama.cpp has it built in. */
 static void put_qwen4exp(struct making *m)
 {
-    static const struct pair keys[] = {
+    static const struct making_pair keys[] = {
         {"hc_count", "hyper_connection.count", WHOLE},
         {"hc_lowrank", "hyper_connection.low_rank", WHOLE},
         {"indexer_n_heads", "attention.indexer.head_count", WHOLE},
@@ -447,11 +451,11 @@ static void put_qwen4exp(struct making *m)
         {0},
     };
     put_hybrid(m);
-    put_pairs(m, keys);
-    put(m, "output_gate_type", json_string("sigmoid"));
-    put_whole(m, "indexer_kv_heads", 1);
+    making_put_pairs(m, keys);
+    making_put(m, "output_gate_type", json_string("sigmoid"));
+    making_put_whole(m, "indexer_kv_heads", 1);
     put_layer_types(m);
-    put_whole(m, "full_attention_interval", whole(m, "full_attention_interval", 4));
+    making_put_whole(m, "full_attention_interval", making_whole(m, "full_attention_interval", 4));
     put_ratio(m);
     put_table(m);
 }
@@ -462,23 +466,23 @@ static void put_qwen4exp(struct making *m)
 static void put_layers_by_heads(struct making *m)
 {
     static const char key[] = "attention.head_count_kv";
-    const struct gguf_value *v = find(m, key);
-    uint64_t n = whole(m, "block_count", -1) - whole(m, "nextn_predict_layers", 0), *list;
+    const struct gguf_value *v = making_find(m, key);
+    uint64_t n = m->n_layers, *list;
     if (m->rc == 0 && (!v || !v->is_list || v->n < n))
-        fail_key(m, key, "expected a number for each layer");
+        making_fail_key(m, key, "expected a number for each layer");
     if (m->rc < 0 || (m->rc = gguf_u64_list(m->g, v, &list, m->e)) < 0)
         return;
     json_t *types = json_array();
     for (uint64_t i = 0; i < n; i++)
         json_array_append_new(types, json_string(list[i] ? "full_attention" : "linear_attention"));
-    put(m, "layer_types", types);
+    making_put(m, "layer_types", types);
     free(list);
 }
 
 /* llama.cpp always makes the weights of a token's experts sum to 1 here; files have no key for it. */
 static void put_kimi_linear(struct making *m)
 {
-    static const struct pair delta[] = {
+    static const struct making_pair delta[] = {
         {"linear_num_heads", "attention.head_count", WHOLE},
         {"linear_head_dim", "kda.head_dim", WHOLE},
         {"linear_conv_kernel_dim", "ssm.conv_kernel", WHOLE},
@@ -488,14 +492,14 @@ static void put_kimi_linear(struct making *m)
         {0},
     };
     put_deepseek2(m);
-    put_pairs(m, delta);
-    put(m, "norm_topk_prob", json_true());
+    making_put_pairs(m, delta);
+    making_put(m, "norm_topk_prob", json_true());
     put_layers_by_heads(m);
 }
 
 static void put_bailingmoe3(struct making *m)
 {
-    static const struct pair keys[] = {
+    static const struct making_pair keys[] = {
         {"linear_head_dim", "kda.head_dim", WHOLE},
         {"short_conv_kernel_size", "ssm.conv_kernel", WHOLE},
         {"kda_safe_gate", "kda.safe_gate", FLAG_MAY},
@@ -510,30 +514,14 @@ static void put_bailingmoe3(struct making *m)
         {0},
     };
     put_deepseek2(m);
-    put_pairs(m, keys);
-    put(m, "architectures", json_pack("[s]", "BailingMoeV3ForCausalLM"));
+    making_put_pairs(m, keys);
+    making_put(m, "architectures", json_pack("[s]", "BailingMoeV3ForCausalLM"));
     put_layers_by_heads(m);
-    put_reals(m, "expert_swiglu_limit_list", "swiglu_clamp_exp");
-    put_reals(m, "share_expert_swiglu_limit_list", "swiglu_clamp_shexp");
+    making_put_reals(m, "expert_swiglu_limit_list", "swiglu_clamp_exp");
+    making_put_reals(m, "share_expert_swiglu_limit_list", "swiglu_clamp_shexp");
 }
 
 /* ---- DeepSeek-V4 ---- */
-
-/* Puts a list of whole numbers. */
-static void put_wholes(struct making *m, const char *ours, const char *theirs)
-{
-    const struct gguf_value *v = find(m, theirs);
-    uint64_t *list;
-    if (m->rc == 0 && (!v || !v->is_list))
-        fail_key(m, theirs, "expected a number for each layer");
-    if (m->rc < 0 || (m->rc = gguf_u64_list(m->g, v, &list, m->e)) < 0)
-        return;
-    json_t *items = json_array();
-    for (uint64_t i = 0; i < v->n; i++)
-        json_array_append_new(items, json_integer(list[i] <= INT32_MAX ? (json_int_t)list[i] : -1));
-    put(m, ours, items);
-    free(list);
-}
 
 /* Puts the clamp of all activations, which files repeat for each layer, for routed experts and for the
  * rest. */
@@ -542,27 +530,27 @@ static void put_clamp(struct making *m)
     static const char *const keys[] = {"swiglu_clamp_exp", "swiglu_clamp_shexp"};
     double clamp = 0;
     for (int k = 0; k < 2 && m->rc == 0; k++) {
-        const struct gguf_value *v = find(m, keys[k]);
+        const struct gguf_value *v = making_find(m, keys[k]);
         double *list = NULL;
         if (!v && k == 1) /* that of routed experts */
             break;
         if (!v || !v->is_list || v->n == 0)
-            fail_key(m, keys[k], "expected a number for each layer");
+            making_fail_key(m, keys[k], "expected a number for each layer");
         if (m->rc == 0)
             m->rc = gguf_real_list(m->g, v, &list, m->e);
         if (m->rc == 0 && k == 0)
             clamp = list[0];
         for (uint64_t i = 0; m->rc == 0 && i < v->n; i++)
             if (list[i] != clamp)
-                fail_key(m, keys[k], "expected the same number for all layers and experts");
+                making_fail_key(m, keys[k], "expected the same number for all layers and experts");
         free(list);
     }
-    put(m, "swiglu_limit", json_real(clamp));
+    making_put(m, "swiglu_limit", json_real(clamp));
 }
 
 static void put_deepseek4(struct making *m)
 {
-    static const struct pair keys[] = {
+    static const struct making_pair keys[] = {
         {"n_routed_experts", "expert_count", WHOLE},
         {"moe_intermediate_size", "expert_feed_forward_length", WHOLE},
         {"n_shared_experts", "expert_shared_count", WHOLE},
@@ -583,10 +571,11 @@ static void put_deepseek4(struct making *m)
         {"num_hash_layers", "hash_layer_count", WHOLE},
         {0},
     };
-    put_pairs(m, attention);
-    put_pairs(m, keys);
-    put(m, "scoring_func", json_string(whole(m, "expert_gating_func", -1) == 4 ? "sqrtsoftplus" : "another"));
-    put_wholes(m, "compress_ratios", "attention.compress_ratios");
+    making_put_pairs(m, attention);
+    making_put_pairs(m, keys);
+    making_put(m, "scoring_func",
+               json_string(making_whole(m, "expert_gating_func", -1) == 4 ? "sqrtsoftplus" : "another"));
+    making_put_list(m, "compress_ratios", "attention.compress_ratios", 0);
     put_clamp(m);
 }
 
@@ -594,7 +583,7 @@ static void put_deepseek4(struct making *m)
 
 static void put_glm5_next(struct making *m)
 {
-    static const struct pair keys[] = {
+    static const struct making_pair keys[] = {
         {"linear_num_heads", "attention.head_count", WHOLE},
         {"linear_head_dim", "kda.head_dim", WHOLE},
         {"linear_conv_kernel_dim", "ssm.conv_kernel", WHOLE},
@@ -606,13 +595,13 @@ static void put_glm5_next(struct making *m)
         {0},
     };
     put_dsa(m);
-    put_pairs(m, keys);
+    making_put_pairs(m, keys);
     put_layers_by_heads(m);
     put_clamp(m);
-    if (has(m, "kda.gate_lower_bound"))
-        put_real(m, "linear_lower_bound", "kda.gate_lower_bound", 1, false);
+    if (making_has(m, "kda.gate_lower_bound"))
+        making_put_real(m, "linear_lower_bound", "kda.gate_lower_bound", 1, false);
     else
-        put(m, "linear_lower_bound", json_null());
+        making_put(m, "linear_lower_bound", json_null());
 }
 
 static const struct {
@@ -633,31 +622,31 @@ static const struct {
     {"glm4moe", NULL, "glm4_moe", put_glm4moe},
     {"minimax-m2", NULL, "minimax_m2", put_minimax_m2},
     {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
-    {"gemma4", NULL, "gemma4_text", config_windows_put_gemma4},
+    {"gemma4", NULL, "gemma4_text", config_gqa_put_gemma4},
     {"kimi-linear", NULL, "kimi_linear", put_kimi_linear},
     {"glm5-next", NULL, "glm5_next_text", put_glm5_next},
     {"bailingmoe3", NULL, "bailing_hybrid", put_bailingmoe3},
     {"deepseek4", NULL, "deepseek_v4", put_deepseek4},
-    {"minimax-m3", NULL, "minimax_m3_vl_text", config_windows_put_minimax_m3},
-    {"step35", NULL, "step3p5", config_windows_put_step35},
-    {"mimo2", NULL, "mimo_v2_flash", config_windows_put_mimo2},
+    {"minimax-m3", NULL, "minimax_m3_vl_text", config_gqa_put_minimax_m3},
+    {"step35", NULL, "step3p5", config_gqa_put_step35},
+    {"mimo2", NULL, "mimo_v2_flash", config_gqa_put_mimo2},
 };
-enum { N_FAMILIES = sizeof families / sizeof *families };
+enum { N_FAMILIES = sizeof families / sizeof *families, LIST_TEXT = 256 };
 
 static int fail_arch(const struct making *m, struct moeflux_err *e)
 {
     char known[LIST_TEXT] = "";
     size_t at = 0;
     uint64_t n_experts = 0;
-    const struct gguf_value *v = find(m, "expert_count");
+    const struct gguf_value *v = making_find(m, "expert_count");
     if (!strcmp(m->arch, "clip"))
         return err_set(e, ERR_UNSUPPORTED, "%s: the vision part of a model: name the file of its text part",
-                       path_of(m));
+                       making_path_of(m));
     if (!v || (gguf_whole(v, &n_experts) && n_experts == 0))
         return err_set(
             e, ERR_UNSUPPORTED,
             "%s: general.architecture is %s without experts, a dense model: llama.cpp or mlx-lm run it",
-            path_of(m), m->arch);
+            making_path_of(m), m->arch);
     for (size_t i = 0; i < N_FAMILIES && at < sizeof known; i++)
         if (!families[i].pre)
             at += (size_t)snprintf(known + at, sizeof known - at, "%s%s",
@@ -666,7 +655,7 @@ static int fail_arch(const struct making *m, struct moeflux_err *e)
                                                         : " or ",
                                    families[i].arch);
     return err_set(e, ERR_UNSUPPORTED, "%s: general.architecture is %s, expected %s; llama.cpp may run it",
-                   path_of(m), m->arch, known);
+                   making_path_of(m), m->arch, known);
 }
 
 static int make(struct making *m, const char *pre, struct moeflux_err *e)
@@ -677,7 +666,7 @@ static int make(struct making *m, const char *pre, struct moeflux_err *e)
         i++;
     if (i == N_FAMILIES)
         return fail_arch(m, e);
-    put(m, "model_type", json_string(families[i].model_type));
+    making_put(m, "model_type", json_string(families[i].model_type));
     put_common(m);
     if (m->rc == 0)
         families[i].put(m);
@@ -692,9 +681,9 @@ int gguf_config_make(const struct gguf *g, struct json_t **out, struct moeflux_e
     *out = NULL;
     if (!arch)
         return err_set(e, ERR_FORMAT, "%s: key general.architecture is missing", g->files[0].path);
-    int rc = gguf_text(g, arch, MAX_NAME, &name, e);
+    int rc = gguf_text(g, arch, MAKING_NAME, &name, e);
     if (rc == 0 && pre)
-        rc = gguf_text(g, pre, MAX_NAME, &split, e);
+        rc = gguf_text(g, pre, MAKING_NAME, &split, e);
     if (rc == 0 && !(*out = json_object()))
         rc = err_set(e, ERR_MEMORY, "out of memory for config.json");
     struct making m = {.g = g, .arch = name, .out = *out, .e = e};
@@ -715,7 +704,7 @@ bool gguf_config_has_tokenizer(const struct gguf *g)
     char *name = NULL;
     if (!v)
         return false;
-    bool has = gguf_text(g, v, MAX_NAME, &name, NULL) < 0 || /* its reader reports that */
+    bool has = gguf_text(g, v, MAKING_NAME, &name, NULL) < 0 || /* its reader reports that */
                (strcmp(name, "none") != 0 && strcmp(name, "no_vocab") != 0);
     free(name);
     return has;

@@ -226,7 +226,9 @@ static int set_switches(struct chat *c, enum chat_thinking thinking, struct moef
     if (thinking == CHAT_THINKING_AUTO)
         return 0;
     int on = thinking == CHAT_THINKING_ON;
-    c->switches = json_pack("{s:b, s:b}", "enable_thinking", on, "thinking", on);
+    /* Templates know one of these variables. */
+    c->switches = json_pack("{s:b, s:b, s:s}", "enable_thinking", on, "thinking", on, "thinking_mode",
+                            on ? "enabled" : "disabled");
     return c->switches ? 0 : fail_memory(e);
 }
 

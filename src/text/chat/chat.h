@@ -3,7 +3,7 @@
  * The template (chat_template of tokenizer_config.json, or chat_template.jinja) is run unchanged (jinja.h). A
  * model without a template gets the one of its family, if the family has a single form. chat_open renders a
  * few short conversations to find out what the template does: which token ends a turn, whether a prompt ends
- * inside the thinking, and whether thinking can be switched (enable_thinking, or thinking).
+ * inside the thinking, and whether thinking can be switched (enable_thinking, thinking, or thinking_mode).
  *
  * Only the template writes control tokens: "<|im_end|>" typed by a user stays text. */
 #ifndef MOEFLUX_TEXT_CHAT_CHAT_H

@@ -355,8 +355,15 @@ bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len)
         return false;
     const char *const tags[] = {f->section_open, f->section_close, f->call_open,
                                 f->call_close,   f->separator,     f->quote};
-    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
-        if (tags[i] && strlen(tags[i]) == len && memcmp(tags[i], text, len) == 0)
+    size_t n_quote = f->quote ? strlen(f->quote) : 0;
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
+        const char *tag = tags[i];
+        if (tag && strlen(tag) == len && memcmp(tag, text, len) == 0)
             return true;
+        /* The token in front of a tag is one of its own. */
+        if (tag && n_quote && strncmp(tag, f->quote, n_quote) == 0 && strlen(tag + n_quote) == len &&
+            memcmp(tag + n_quote, text, len) == 0)
+            return true;
+    }
     return false;
 }

@@ -11,6 +11,7 @@
 #define BAR   "\xef\xbd\x9c" /* U+FF5C */
 #define BLOCK "\xe2\x96\x81" /* U+2581 */
 #define DSML  BAR "DSML" BAR
+#define MARK  "]<]minimax[>[" /* MiniMax-M3's token in front of each tag */
 
 /* ---- arguments that are written as JSON ---- */
 
@@ -404,8 +405,17 @@ static const struct tool_plain
     .between = "\n", .quote = DSML, .plain = &dsml, .read = read_plain, .write = tool_write_plain
 
 const struct tool_form tool_forms[] = {
-    /* MiniMax-M3 writes values as nested elements, each with this token. */
-    {.marks = {"]<]minimax[>["}},
+    {.marks = {MARK},
+     .section_open = MARK "<tool_call>",
+     .section_close = MARK "</tool_call>",
+     .section_padding = "\n",
+     .call_open = MARK "<invoke name=\"",
+     .call_close = MARK "</invoke>",
+     .padding = "",
+     .between = "\n",
+     .quote = MARK,
+     .read = tool_read_nested,
+     .write = tool_write_nested},
     {.marks = {DSML, "function_calls>"}, DSML_CALLS("function_calls>")},
     {.marks = {DSML, "tool_calls>"}, DSML_CALLS("tool_calls>")},
     {.marks = {"<|tool_call>call:", "<tool_call|>"},

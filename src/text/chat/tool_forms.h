@@ -29,8 +29,8 @@ struct tool_form {
     const char *separator, *fence_close; /* inside a call: after its name, after its object; NULL: none */
     const char *padding, *between;       /* after call_open and before call_close; between calls */
     const char *section_padding;         /* inside the section's tags; NULL: none */
-    const char *quote;                   /* around strings, or a token inside of tags; NULL: none */
-    const struct tool_plain *plain;      /* NULL: arguments are a JSON object, or written as Gemma does */
+    const char *quote; /* around strings, or a token inside of tags or in front of them; NULL: none */
+    const struct tool_plain *plain; /* NULL: arguments are a JSON object, or written as Gemma does */
     /* a call is a message of its own: its tags do not occur in text, and the
      * grammar is of what they enclose */
     bool is_message;
@@ -66,6 +66,7 @@ int tool_write_deepseek3(const struct tool_form *f, const struct json_t *functio
 int tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_gemma(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
+int tool_write_nested(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_message(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 
 enum { TOOL_MAX_NAME = 256 }; /* bytes of a name at most */
@@ -103,5 +104,7 @@ void tool_add_value(struct tool_calls *t, const char *bytes, size_t n);
 
 /* Reads Gemma's calls. tool_gemma.c */
 int tool_read_gemma(struct tool_calls *t);
+/* Reads MiniMax-M3's calls. tool_nested.c */
+int tool_read_nested(struct tool_calls *t);
 
 #endif

@@ -10,9 +10,11 @@
 #include "text/grammar/json_schema.h"
 #include "text/chat/tool_forms.h"
 
-/* A string without quotes. It ends at a tag, so it contains none. The second: at TOOL_GEMMA_QUOTE. */
+/* A string without quotes. It ends at a tag, so it contains none. The second: at TOOL_GEMMA_QUOTE. The
+ * third: at MiniMax-M3's token, which begins with ]<. */
 static const char PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^</\\x00] )*\n",
                   GEMMA_PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^<|\\x00] )*\n",
+                  NESTED_PLAIN[] = "plain ::= ( [^\\x5d\\x00] | \"]\"+ [^\\x5d<\\x00] )*\n",
                   GEMMA_QUOTE[] = "\"<|\\\"|>\""; /* TOOL_GEMMA_QUOTE */
 
 static void add_literal(struct str *out, const char *text)
@@ -257,6 +259,119 @@ int tool_write_plain(const struct tool_form *f, const struct json_t *function, s
     return rc;
 }
 
+/* ---- parameters as elements ---- */
+
+/* A tool's parameters, and the token in front of each tag. */
+struct nested {
+    const json_t *root;
+    const char *place, *mark;
+    unsigned depth; /* elements around the current one */
+};
+enum { MAX_NESTED = 32 }; /* deeper values are JSON texts; fewer than the reader's MAX_ELEMENTS */
+
+static int add_elements(struct nested *n, const json_t *schema, const char *path, struct tool_grammar *g);
+
+/* Returns whether an object or a list is described by its members' schemas alone. */
+static bool is_nested(const json_t *schema)
+{
+    static const char *const notes[] = {"title", "description", "default", "examples"};
+    struct moeflux_err ignored;
+    size_t n_known = 2;
+    if (json_is_text(json_member(schema, "type"), "object"))
+        return json_object_size(json_member(schema, "properties")) > 0 &&
+               !check_keywords(schema, "", &ignored);
+    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
+        n_known += json_object_get(schema, notes[i]) != NULL;
+    return json_is_text(json_member(schema, "type"), "array") &&
+           json_is_object(json_member(schema, "items")) && json_object_size(schema) == n_known;
+}
+
+static void add_tag(const struct nested *n, const char *slash, const char *name, struct tool_grammar *g)
+{
+    struct str tag = {0};
+    str_addf(&tag, "%s<%s%s>", n->mark, slash, name);
+    add_literal(&g->calls, str_text(&tag));
+    g->calls.failed |= tag.failed;
+    str_free(&tag);
+}
+
+static int add_nested_value(struct nested *n, const json_t *schema, const char *path, struct tool_grammar *g);
+
+/* Adds a list of any length. */
+static int add_entries(struct nested *n, const json_t *schema, const char *path, struct tool_grammar *g)
+{
+    struct str below = {0};
+    str_addf(&below, "%s/items", path);
+    str_add_text(&g->calls, "( ");
+    add_tag(n, "", "item", g);
+    int rc = add_nested_value(n, json_member(schema, "items"), str_text(&below), g);
+    add_tag(n, "/", "item", g);
+    str_add_text(&g->calls, ")* ");
+    str_free(&below);
+    return rc;
+}
+
+/* Adds a value: a string without quotes, elements, or a JSON text. */
+static int add_nested_value(struct nested *n, const json_t *schema, const char *path, struct tool_grammar *g)
+{
+    bool is_json = tool_value_kind(n->root, schema) == TOOL_VALUE_JSON;
+    int rc;
+    if (is_json && n->depth < MAX_NESTED && is_nested(schema)) {
+        n->depth++;
+        rc = json_member(schema, "properties") ? add_elements(n, schema, path, g)
+                                               : add_entries(n, schema, path, g);
+        n->depth--;
+        return rc;
+    }
+    struct json_schema_part part = {
+        .root = n->root, .name = n->place, .path = path, .out = g->rules, .n_rules = g->n_rules};
+    rc = json_schema_add(&part, schema, !is_json, &g->calls, g->e);
+    g->n_rules = part.n_rules;
+    str_add_text(&g->calls, " ");
+    return rc;
+}
+
+/* Adds the members of an object in the schema's order. */
+static int add_elements(struct nested *n, const json_t *schema, const char *path, struct tool_grammar *g)
+{
+    const char *key;
+    json_t *value;
+    int rc = 0;
+    json_object_foreach(json_object_get(schema, "properties"), key, value)
+    {
+        struct str below = {0};
+        str_addf(&below, "%s/properties/%.60s", path, key);
+        if (!*key || strlen(key) > TOOL_MAX_NAME || *key == '/' || strpbrk(key, " \t\r\n<>"))
+            rc = err_set(g->e, ERR_UNSUPPORTED, "%s: #%s: expected a name without white space, < and >",
+                         n->place, str_text(&below));
+        str_add_text(&g->calls, "( ");
+        add_tag(n, "", key, g);
+        if (!rc)
+            rc = add_nested_value(n, value, str_text(&below), g);
+        add_tag(n, "/", key, g);
+        str_addf(&g->calls, ")%s ", is_required(schema, key) ? "" : "?");
+        str_free(&below);
+        if (rc)
+            break;
+    }
+    return rc;
+}
+
+int tool_write_nested(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
+{
+    struct place place = place_of(g, function);
+    json_t *schema = object_schema(function, place.text, g->e);
+    if (!schema)
+        return (int)g->e->code;
+    add_literal(&g->calls, name_of(function));
+    add_literal(&g->calls, "\">");
+    int rc = check_keywords(schema, place.text, g->e);
+    if (!rc)
+        rc = add_elements(&(struct nested){schema, place.text, f->quote, 0}, schema, "", g);
+    json_decref(schema);
+    return rc;
+}
+
 /* ---- all calls ---- */
 
 /* Writes the tags around the calls; many: one call or more. */
@@ -295,7 +410,7 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
     int rc = 0;
     bool is_gemma = f->write == tool_write_gemma;
     json_schema_add_json(is_gemma ? GEMMA_QUOTE : NULL, out);
-    str_add_text(out, is_gemma ? GEMMA_PLAIN : PLAIN);
+    str_add_text(out, is_gemma ? GEMMA_PLAIN : f->write == tool_write_nested ? NESTED_PLAIN : PLAIN);
     for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {
         const json_t *function = json_member(json_array_get(c->tools, i), "function");
         if (c->name && !json_is_text(json_member(function, "name"), c->name))
