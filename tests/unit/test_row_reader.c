@@ -44,7 +44,7 @@ static int make_files(void **state)
         assert_true(fd >= 0);
         check_ok(file_write(fd, path, all.bytes[i], BYTES, &e), &e);
         check_ok(file_sync(fd, path, &e), &e);
-        all.files[i] = (struct open_file){(char *)path, fd, BYTES};
+        all.files[i] = (struct open_file){.path = (char *)path, .fd = fd, .bytes = BYTES};
     }
     all.dir = (struct model_dir){.files = all.files, .n_files = 2};
     return 0;
