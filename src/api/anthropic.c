@@ -250,10 +250,14 @@ static const char *error_type(unsigned status)
 
 static json_t *error(const struct refusal *refusal)
 {
-    /* Claude Code shortens a conversation when it reads these words. */
+    /* Claude Code shortens a conversation when it reads these words and numbers. */
     bool too_long = strcmp(refusal->code, "context_length_exceeded") == 0;
     char text[sizeof refusal->text + 32];
-    snprintf(text, sizeof text, "%s%s", too_long ? "prompt is too long: " : "", refusal->text);
+    if (refusal->n_ctx)
+        snprintf(text, sizeof text, "prompt is too long: %u tokens > %u maximum", refusal->n_prompt_tokens,
+                 refusal->n_ctx);
+    else
+        snprintf(text, sizeof text, "%s%s", too_long ? "prompt is too long: " : "", refusal->text);
     return json_pack("{s: s, s: {s: s, s: o}}", "type", "error", "error", "type", error_type(refusal->status),
                      "message", answer_json_text(text, strlen(text)));
 }
