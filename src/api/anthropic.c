@@ -86,10 +86,13 @@ static json_t *text_json(const struct str *s)
     return answer_json_text(str_text(s), s->len);
 }
 
-/* Returns the arguments of a call as an object. */
+/* Returns the arguments of a call as an object. Whole numbers beyond 64 bits are rounded. */
 static json_t *input(const struct item *call)
 {
-    json_t *object = json_loadb(str_text(&call->text), call->text.len, JSON_ALLOW_NUL, NULL);
+    const char *text = str_text(&call->text);
+    json_t *object = json_loadb(text, call->text.len, JSON_ALLOW_NUL, NULL);
+    if (!object)
+        object = json_loadb(text, call->text.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
     if (json_is_object(object))
         return object;
     json_decref(object);
