@@ -86,10 +86,13 @@ static json_t *text_json(const struct str *s)
     return answer_json_text(str_text(s), s->len);
 }
 
-/* Returns the arguments of a call as an object. */
+/* Returns the arguments of a call as an object. Whole numbers beyond 64 bits are rounded. */
 static json_t *input(const struct item *call)
 {
-    json_t *object = json_loadb(str_text(&call->text), call->text.len, JSON_ALLOW_NUL, NULL);
+    const char *text = str_text(&call->text);
+    json_t *object = json_loadb(text, call->text.len, JSON_ALLOW_NUL, NULL);
+    if (!object)
+        object = json_loadb(text, call->text.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
     if (json_is_object(object))
         return object;
     json_decref(object);
@@ -250,10 +253,14 @@ static const char *error_type(unsigned status)
 
 static json_t *error(const struct refusal *refusal)
 {
-    /* Claude Code shortens a conversation when it reads these words. */
+    /* Claude Code shortens a conversation when it reads these words and numbers. */
     bool too_long = strcmp(refusal->code, "context_length_exceeded") == 0;
     char text[sizeof refusal->text + 32];
-    snprintf(text, sizeof text, "%s%s", too_long ? "prompt is too long: " : "", refusal->text);
+    if (refusal->n_ctx)
+        snprintf(text, sizeof text, "prompt is too long: %u tokens > %u maximum", refusal->n_prompt_tokens,
+                 refusal->n_ctx);
+    else
+        snprintf(text, sizeof text, "%s%s", too_long ? "prompt is too long: " : "", refusal->text);
     return json_pack("{s: s, s: {s: s, s: o}}", "type", "error", "error", "type", error_type(refusal->status),
                      "message", answer_json_text(text, strlen(text)));
 }

@@ -248,6 +248,8 @@ static void read_thinking_config(const json_t *body, struct chat_body *to)
     else if (!type || (strcmp(type, "adaptive") != 0 && strcmp(type, "between_tools") != 0))
         refusal_field(to->refusal, "thinking",
                       "thinking: expected the type enabled, disabled, adaptive or between_tools");
+    else
+        json_object_del(to->fields, "thinking");
     if (thinking)
         to->given = json_pack("{s: O}", "thinking", thinking);
 }

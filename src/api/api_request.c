@@ -277,8 +277,12 @@ static int check_length(const struct request *r, const struct generator *g, stru
 {
     if (r->tokens.n <= g->max_context)
         return 0;
+    refusal->n_prompt_tokens = (uint32_t)r->tokens.n;
+    refusal->n_ctx = g->max_context;
+    /* Clients look for this phrase. */
     return refusal_set(refusal, 400, NULL, "context_length_exceeded",
-                       "the prompt has %zu tokens, the context holds %u", r->tokens.n, g->max_context);
+                       "the prompt has %zu tokens, which exceeds the available context size of %u tokens",
+                       r->tokens.n, g->max_context);
 }
 
 /* Makes the next choice. prompt NULL: of the messages. */

@@ -6,6 +6,7 @@
 
 #include "api/fields.h"
 #include "api/refusal.h"
+#include "base/quote.h"
 #include "base/str.h"
 #include "generate/answer_json.h"
 
@@ -87,9 +88,12 @@ void chat_body_check(struct chat_body *b, const struct str *text)
 
 void chat_body_skip(struct chat_body *b, const char *type)
 {
+    struct quote named = quote_bytes(type, strlen(type));
     size_t n = strlen(b->note);
-    snprintf(b->note + n, sizeof b->note - n, "%s\"%.40s\"",
-             n ? ", " : "tools of these types are left out: ", type);
+    if (strstr(b->note, named.text))
+        return;
+    snprintf(b->note + n, sizeof b->note - n, "%s%s",
+             n ? ", " : "tools of these types are left out: ", named.text);
 }
 
 void chat_body_switch_thinking(struct chat_body *b, bool on)

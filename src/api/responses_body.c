@@ -271,11 +271,12 @@ static void check_include(const json_t *body, struct chat_body *to)
                         "include: message.output_text.logprobs is not supported");
 }
 
-/* Keeps the fields that the reply repeats, with the items for later requests. */
+/* Keeps the fields that the reply repeats, with the items for later requests if there may be any. */
 static void keep_given(const json_t *body, json_t *input, struct chat_body *to)
 {
+    bool stores = fields_bool(body, "store", true, to->refusal);
     to->given = json_copy((json_t *)(uintptr_t)body);
-    if (!to->given || json_object_set(to->given, "input", input) < 0)
+    if (!to->given || json_object_set(to->given, "input", stores ? input : json_null()) < 0)
         refusal_set(to->refusal, 503, NULL, NULL, "out of memory for the request");
 }
 
@@ -292,7 +293,6 @@ void responses_body_read(const struct json_t *body, const struct api_request_def
     const char *said = fields_text(body, "instructions", to->refusal);
     json_t *input = input_items(body, to);
     chat_body_refuse(to, refused);
-    fields_bool(body, "store", true, to->refusal);
     if (said && *said)
         chat_body_say(to, "system", said, json_string_length(instructions));
     read_previous(body, defaults, to);
