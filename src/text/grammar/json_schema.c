@@ -1,6 +1,8 @@
 #include "text/grammar/json_schema.h"
 
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,10 +10,9 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/quote.h"
+#include "text/grammar/grammar.h"
 #include "text/grammar/schema_objects.h"
 #include "text/grammar/schema_writer.h"
-
-enum { MAX_DEPTH = 64, MAX_LENGTH = 1 << 20 };
 
 /* The rules that every grammar begins with. Numbers stay in a range that JSON readers represent almost
  * exactly. */
@@ -24,35 +25,62 @@ static const char common[] = "ws ::= \"\" | \" \" | \"\\n\" [ \\t]{0,20}\n"
                              "object ::= \"{\" ws (member (\",\" ws member)* ws)? \"}\"\n"
                              "member ::= %s \":\" sp value\n"
                              "array ::= \"[\" ws (value (\",\" ws value)* ws)? \"]\"\n"
+                             "never ::= \" \" never\n"
                              "value ::= object | array | string | number | boolean | \"null\"\n";
 
-/* Keywords that restrict values, and the type whose values they restrict. */
+/* Keywords that restrict values. */
 static const struct keyword {
     const char *key;
-    enum type { TYPE_STRING = 1, TYPE_NUMBER = 2, TYPE_OBJECT = 4, TYPE_ARRAY = 8 } type; /* 0: all types */
+    enum shape {
+        SHAPE_ANY,
+        SHAPE_SCHEMA,
+        SHAPE_SCHEMAS, /* a list, not empty */
+        SHAPE_ITEMS,   /* a schema or a list of them */
+        SHAPE_MEMBERS, /* an object of schemas */
+        SHAPE_COUNT,
+        SHAPE_NUMBER,
+        SHAPE_BOUND, /* a number; true and false in older schemas */
+        SHAPE_STEP,  /* a number over 0 */
+        SHAPE_TEXT,
+        SHAPE_FLAG,
+        SHAPE_NAMES,
+        SHAPE_TYPES,
+        SHAPE_VALUES,
+    } shape;
+    /* the type whose values it restricts; 0: all types */
+    enum type { TYPE_STRING = 1, TYPE_NUMBER = 2, TYPE_OBJECT = 4, TYPE_ARRAY = 8 } type;
 } keywords[] = {
-    {"type", 0},
-    {"enum", 0},
-    {"const", 0},
-    {"anyOf", 0},
-    {"oneOf", 0},
-    {"allOf", 0},
-    {"$ref", 0},
-    {"minLength", TYPE_STRING},
-    {"maxLength", TYPE_STRING},
-    {"pattern", TYPE_STRING},
-    {"format", TYPE_STRING},
-    {"minimum", TYPE_NUMBER},
-    {"maximum", TYPE_NUMBER},
-    {"exclusiveMinimum", TYPE_NUMBER},
-    {"exclusiveMaximum", TYPE_NUMBER},
-    {"properties", TYPE_OBJECT},
-    {"required", TYPE_OBJECT},
-    {"additionalProperties", TYPE_OBJECT},
-    {"items", TYPE_ARRAY},
-    {"prefixItems", TYPE_ARRAY},
-    {"minItems", TYPE_ARRAY},
-    {"maxItems", TYPE_ARRAY},
+    {"type", SHAPE_TYPES, 0},
+    {"nullable", SHAPE_FLAG, 0},
+    {"enum", SHAPE_VALUES, 0},
+    {"const", SHAPE_ANY, 0},
+    {"anyOf", SHAPE_SCHEMAS, 0},
+    {"oneOf", SHAPE_SCHEMAS, 0},
+    {"allOf", SHAPE_SCHEMAS, 0},
+    {"$ref", SHAPE_TEXT, 0},
+    {"minLength", SHAPE_COUNT, TYPE_STRING},
+    {"maxLength", SHAPE_COUNT, TYPE_STRING},
+    {"pattern", SHAPE_TEXT, TYPE_STRING},
+    {"format", SHAPE_TEXT, TYPE_STRING},
+    {"contentEncoding", SHAPE_TEXT, TYPE_STRING},
+    {"minimum", SHAPE_NUMBER, TYPE_NUMBER},
+    {"maximum", SHAPE_NUMBER, TYPE_NUMBER},
+    {"exclusiveMinimum", SHAPE_BOUND, TYPE_NUMBER},
+    {"exclusiveMaximum", SHAPE_BOUND, TYPE_NUMBER},
+    {"multipleOf", SHAPE_STEP, TYPE_NUMBER},
+    {"properties", SHAPE_MEMBERS, TYPE_OBJECT},
+    {"required", SHAPE_NAMES, TYPE_OBJECT},
+    {"additionalProperties", SHAPE_SCHEMA, TYPE_OBJECT},
+    {"propertyNames", SHAPE_SCHEMA, TYPE_OBJECT},
+    {"patternProperties", SHAPE_MEMBERS, TYPE_OBJECT},
+    {"minProperties", SHAPE_COUNT, TYPE_OBJECT},
+    {"maxProperties", SHAPE_COUNT, TYPE_OBJECT},
+    {"items", SHAPE_ITEMS, TYPE_ARRAY},
+    {"additionalItems", SHAPE_SCHEMA, TYPE_ARRAY},
+    {"prefixItems", SHAPE_SCHEMAS, TYPE_ARRAY},
+    {"minItems", SHAPE_COUNT, TYPE_ARRAY},
+    {"maxItems", SHAPE_COUNT, TYPE_ARRAY},
+    {"uniqueItems", SHAPE_FLAG, TYPE_ARRAY},
 };
 
 /* ---- the writer ---- */
@@ -80,6 +108,8 @@ void schema_path_back(struct schema_writer *w, size_t len)
 
 unsigned schema_new_rule(struct schema_writer *w)
 {
+    if (w->n_rules >= GRAMMAR_MAX_RULES)
+        schema_fail(w, ERR_UNSUPPORTED, NULL, "more rules than 8192");
     return w->n_rules++;
 }
 
@@ -91,108 +121,22 @@ void schema_write_rule(struct schema_writer *w, unsigned rule, const struct str 
         str_addf(w->out, "r%u ::= %s\n", rule, str_text(body));
 }
 
-/* ---- texts and numbers ---- */
-
-/* Reads a count. Returns false if the schema does not have the keyword. */
-static bool get_count(struct schema_writer *w, const json_t *schema, const char *key, uint32_t *out)
-{
-    const json_t *value = json_object_get(schema, key);
-    json_int_t n = json_integer_value(value);
-    if (!value)
-        return false;
-    if (!json_is_integer(value) || n < 0)
-        schema_fail(w, ERR_FORMAT, key, "expected a whole number of 0 or more");
-    else if (n > MAX_LENGTH)
-        schema_fail(w, ERR_UNSUPPORTED, key, "expected at most 1048576");
-    *out = (uint32_t)n;
-    return true;
-}
-
-static void add_string(struct schema_writer *w, const json_t *schema, struct str *body)
-{
-    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
-    const char *quote = schema_quote(w);
-    uint32_t least = 0, most = 0;
-    bool has_least = get_count(w, schema, "minLength", &least),
-         has_most = get_count(w, schema, "maxLength", &most);
-    if ((pattern != NULL) + (format != NULL) + (has_least || has_most) > 1)
-        schema_fail(w, ERR_UNSUPPORTED, NULL, "pattern, format and minLength or maxLength together");
-    if (has_most && most < least)
-        schema_fail(w, ERR_FORMAT, "maxLength", "less than minLength");
-    if (pattern && !json_is_string(pattern)) {
-        schema_fail(w, ERR_FORMAT, "pattern", "expected a text");
-    } else if (pattern) {
-        schema_add_pattern(w, json_string_value(pattern), json_string_length(pattern), body);
-    } else if (format) {
-        const char *text = json_is_string(format) ? schema_format(json_string_value(format)) : NULL;
-        if (!text)
-            schema_fail(w, ERR_UNSUPPORTED, "format", "expected date, time, date-time or uuid");
-        str_addf(body, "(%s %s %s)", quote, text ? text : "", quote);
-    } else if (has_least || has_most) {
-        str_addf(body, "(%s %s{%u,", quote, schema_one_char(w), least);
-        if (has_most)
-            str_addf(body, "%u", most);
-        str_addf(body, "} %s)", quote);
-    } else {
-        str_add_text(body, w->plain ? "plain" : "string");
-    }
-}
-
-static void get_bound(struct schema_writer *w, const json_t *schema, const char *key, bool *has, int64_t *out)
-{
-    const json_t *value = json_object_get(schema, key);
-    double real = json_number_value(value);
-    if (!value)
-        return;
-    if (!json_is_number(value))
-        schema_fail(w, ERR_FORMAT, key, "expected a number");
-    else if (!(real >= -1e16 && real <= 1e16) || real != (double)(int64_t)real)
-        schema_fail(w, ERR_UNSUPPORTED, key, "expected a whole number of at most 16 digits");
-    else {
-        *has = true;
-        *out = json_is_integer(value) ? json_integer_value(value) : (int64_t)real;
-    }
-}
-
-static void add_number(struct schema_writer *w, const json_t *schema, bool fractions, struct str *body)
-{
-    struct schema_range r = {0};
-    get_bound(w, schema, "minimum", &r.has_lo, &r.lo);
-    get_bound(w, schema, "maximum", &r.has_hi, &r.hi);
-    if ((json_object_get(schema, "exclusiveMinimum") && r.has_lo) ||
-        (json_object_get(schema, "exclusiveMaximum") && r.has_hi))
-        schema_fail(w, ERR_UNSUPPORTED, NULL, "a bound and an exclusive bound at the same end");
-    get_bound(w, schema, "exclusiveMinimum", &r.has_lo, &r.lo);
-    get_bound(w, schema, "exclusiveMaximum", &r.has_hi, &r.hi);
-    r.without_lo = json_object_get(schema, "exclusiveMinimum") != NULL;
-    r.without_hi = json_object_get(schema, "exclusiveMaximum") != NULL;
-    if (w->rc)
-        return;
-    if (r.has_lo || r.has_hi)
-        schema_add_range(w, &r, fractions, body);
-    else
-        str_add_text(body, fractions ? "number" : "integer");
-}
-
 /* ---- types ---- */
 
 static void add_type(struct schema_writer *w, const json_t *schema, const char *type, struct str *body)
 {
     if (strcmp(type, "string") == 0)
-        add_string(w, schema, body);
+        schema_add_string(w, schema, body);
     else if (strcmp(type, "integer") == 0 || strcmp(type, "number") == 0)
-        add_number(w, schema, type[0] == 'n', body);
+        schema_add_number(w, schema, type[0] == 'n', body);
     else if (strcmp(type, "object") == 0)
         schema_add_object(w, schema, body);
     else if (strcmp(type, "array") == 0)
         schema_add_array(w, schema, body);
     else if (strcmp(type, "boolean") == 0)
         str_add_text(body, "boolean");
-    else if (strcmp(type, "null") == 0)
-        str_add_text(body, "\"null\"");
     else
-        schema_fail(w, ERR_FORMAT, "type",
-                    "expected string, number, integer, boolean, object, array or null");
+        str_add_text(body, "\"null\"");
 }
 
 /* Returns the types whose keywords the schema has. */
@@ -225,46 +169,25 @@ static void add_implied(struct schema_writer *w, const json_t *schema, struct st
 
 static void add_types(struct schema_writer *w, const json_t *schema, struct str *body)
 {
-    const json_t *type = json_object_get(schema, "type"), *one;
+    const json_t *types = json_object_get(schema, "type"), *one;
+    const char *between = "(";
     size_t i;
-    if (!type) {
+    if (!types) {
         add_implied(w, schema, body);
-    } else if (json_is_string(type)) {
-        add_type(w, schema, json_string_value(type), body);
-    } else if (!json_is_array(type) || json_array_size(type) == 0) {
-        schema_fail(w, ERR_FORMAT, "type", "expected a text or a list of texts");
-    } else {
-        const char *between = "(";
-        json_array_foreach(type, i, one)
-        {
-            if (w->plain && !json_is_text(one, "string") && !json_is_text(one, "null"))
-                continue;
-            str_add_text(body, between);
-            add_type(w, schema, json_is_string(one) ? json_string_value(one) : "", body);
-            between = " | ";
-        }
-        str_add_text(body, ")");
+        return;
     }
+    json_array_foreach(types, i, one)
+    {
+        if (w->plain && !json_is_text(one, "string") && !json_is_text(one, "null"))
+            continue;
+        str_add_text(body, between);
+        add_type(w, schema, json_string_value(one), body);
+        between = " | ";
+    }
+    str_add_text(body, *between == '(' ? SCHEMA_NEVER : ")");
 }
 
 /* ---- lists of values ---- */
-
-static bool has_type(const json_t *value, const json_t *type)
-{
-    const char *name = json_string_value(type);
-    const json_t *one;
-    size_t i;
-    if (!type)
-        return true;
-    json_array_foreach(type, i, one) if (has_type(value, one)) return true;
-    return name && strcmp(name, json_is_null(value)                                      ? "null"
-                                : json_is_boolean(value)                                 ? "boolean"
-                                : json_is_string(value)                                  ? "string"
-                                : json_is_array(value)                                   ? "array"
-                                : json_is_object(value)                                  ? "object"
-                                : json_is_integer(value) && strcmp(name, "integer") == 0 ? "integer"
-                                                                                         : "number") == 0;
-}
 
 /* Returns whether the value can be written without quotes. */
 static bool is_plain(const json_t *value)
@@ -276,17 +199,18 @@ static bool is_plain(const json_t *value)
 
 static void add_values(struct schema_writer *w, const json_t *schema, struct str *body)
 {
-    const json_t *list = json_object_get(schema, "enum"), *only = json_object_get(schema, "const"), *value;
-    const char *key = only ? "const" : "enum", *between = "(";
-    size_t n = only ? 1 : json_array_size(list);
-    if (implied_types(schema) || (only && list)) {
-        schema_fail(w, ERR_UNSUPPORTED, key, "together with keywords other than type");
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        value = only ? only : json_array_get(list, i);
-        if (!has_type(value, json_object_get(schema, "type")) || (w->plain && !is_plain(value)))
+    const json_t *value;
+    const char *between = "(";
+    bool not_plain = false;
+    size_t i;
+    json_array_foreach(json_object_get(schema, "enum"), i, value)
+    {
+        if (!schema_fits(w, schema, value))
             continue;
+        if (w->plain && !is_plain(value)) {
+            not_plain = true;
+            continue;
+        }
         str_add_text(body, between);
         if (w->plain && json_is_string(value))
             schema_add_literal(json_string_value(value), json_string_length(value), body);
@@ -294,166 +218,234 @@ static void add_values(struct schema_writer *w, const json_t *schema, struct str
             schema_add_value(w, value, body);
         between = " | ";
     }
-    if (*between == '(')
-        schema_fail(w, w->plain ? ERR_UNSUPPORTED : ERR_FORMAT, key,
-                    w->plain ? "expected a text without <"
-                             : "expected values of the type that the schema has");
-    str_add_text(body, ")");
+    if (*between == '(' && not_plain)
+        schema_fail(w, ERR_UNSUPPORTED, "enum", "expected a text without <");
+    str_add_text(body, *between == '(' ? SCHEMA_NEVER : ")");
 }
 
 /* ---- schemas of schemas ---- */
 
-/* Returns a copy of the schema without a keyword, which w->merged owns; NULL with rc set. */
-static const json_t *without(struct schema_writer *w, const json_t *schema, const char *key)
+static void add_flat(struct schema_writer *w, const json_t *schema, struct str *body);
+
+static void add_rule(struct schema_writer *w, const json_t *schema, struct str *body)
 {
-    json_t *rest = json_copy((json_t *)(uintptr_t)schema);
-    if (!rest || json_array_append_new(w->merged, rest) < 0) {
-        w->rc = w->rc ? w->rc : err_set(w->e, ERR_MEMORY, "out of memory for the schema");
-        return NULL;
-    }
-    json_object_del(rest, key);
-    return rest;
+    struct str own = {0};
+    unsigned rule = schema_new_rule(w);
+    add_flat(w, schema, &own);
+    schema_write_rule(w, rule, &own);
+    str_addf(body, "r%u", rule);
+    str_free(&own);
 }
 
-static bool says_something(const json_t *schema)
+/* Returns schema i of a oneOf, narrowed to values that fit none of the others; NULL with rc set. */
+static const json_t *only_one(struct schema_writer *w, const json_t *list, size_t i)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)schema, key, value) if (!schema_is_annotation(key)) return true;
-    return false;
+    const json_t *flat = schema_canonical(w, json_array_get(list, i));
+    for (size_t k = 0; k < json_array_size(list) && !w->rc; k++) {
+        const char *member;
+        if (k == i)
+            continue;
+        if (!schema_are_disjoint(w, json_array_get(list, i), json_array_get(list, k), &member) && !w->rc)
+            schema_fail(w, ERR_UNSUPPORTED, NULL,
+                        "a value may fit this schema and another (anyOf allows that)");
+        /* Values that have the member fit only one of the two. */
+        if (member && !w->rc)
+            flat = schema_merge_new(w, flat, json_pack("{s:[s]}", "required", member));
+    }
+    return w->rc ? NULL : flat;
 }
 
 /* Adds one alternative for each schema under `key`, merged with the other keywords of the schema. */
 static void add_branches(struct schema_writer *w, const json_t *schema, const char *key, struct str *body)
 {
-    const json_t *list = json_object_get(schema, key), *one, *rest = without(w, schema, key);
+    const json_t *list = json_object_get(schema, key), *one, *rest = schema_without(w, schema, key);
     size_t i, before = schema_path_add(w, key);
-    if (json_array_size(list) == 0)
-        schema_fail(w, ERR_FORMAT, NULL, "expected a list of schemas");
     const char *between = "(";
     json_array_foreach(list, i, one)
     {
         char number[24];
         snprintf(number, sizeof number, "%zu", i);
-        if (w->plain && !(json_schema_kinds(w->root, one) & JSON_SCHEMA_PLAIN))
+        if (w->rc || (w->plain && !(json_schema_kinds(w->root, one) & JSON_SCHEMA_PLAIN)))
             continue;
         size_t inner = schema_path_add(w, number);
-        for (size_t k = 0; strcmp(key, "oneOf") == 0 && k < i && !w->rc; k++)
-            if (!schema_are_disjoint(w, one, json_array_get(list, k)))
-                schema_fail(w, ERR_UNSUPPORTED, NULL,
-                            "a value may fit this schema and one before it (anyOf allows that)");
+        const json_t *flat = key[0] == 'o' ? only_one(w, list, i) : schema_canonical(w, one);
         str_add_text(body, between);
         between = " | ";
-        const json_t *both = w->rc ? NULL : says_something(rest) ? schema_merge(w, rest, one) : one;
-        if (both)
-            schema_add(w, both, body);
+        /* A schema that stands alone is written once. */
+        if (key[0] == 'a' && json_object_size(rest) == 0)
+            schema_add(w, one, body);
+        else if ((flat = schema_merge(w, rest, flat)))
+            add_rule(w, flat, body);
         schema_path_back(w, inner);
-        if (w->rc)
-            break;
     }
-    str_add_text(body, ")");
+    str_add_text(body, *between == '(' ? SCHEMA_NEVER : ")");
     schema_path_back(w, before);
 }
 
-static void add_all(struct schema_writer *w, const json_t *schema, struct str *body)
+/* Returns the schema that a $ref without other keywords names, after references to references; the schema
+ * itself if there is none; NULL with rc set. */
+static const json_t *follow(struct schema_writer *w, const json_t *schema)
 {
-    const json_t *list = json_object_get(schema, "allOf"), *one, *all = without(w, schema, "allOf");
-    size_t i, before = schema_path_add(w, "allOf");
-    if (json_array_size(list) == 0)
-        schema_fail(w, ERR_FORMAT, NULL, "expected a list of schemas");
-    json_array_foreach(list, i, one)
-    {
-        for (int k = 0; k < MAX_DEPTH && !w->rc && json_object_get(one, "$ref"); k++) {
-            const json_t *others = without(w, one, "$ref"),
-                         *named = schema_resolve(w, json_object_get(one, "$ref"));
-            one = others && named ? says_something(others) ? schema_merge(w, others, named) : named : NULL;
-        }
-        all = all && one && !w->rc ? schema_merge(w, all, one) : NULL;
-        if (!all)
-            break;
-    }
-    schema_path_back(w, before);
-    if (all)
-        schema_add(w, all, body);
-}
-
-static void add_ref(struct schema_writer *w, const json_t *schema, struct str *body)
-{
-    const json_t *rest = without(w, schema, "$ref"),
-                 *named = schema_resolve(w, json_object_get(schema, "$ref")), *end = named;
-    for (int i = 0; !w->rc && json_object_get(end, "$ref"); i++) {
-        if (i == MAX_DEPTH)
+    for (int i = 0; schema && json_object_get(schema, "$ref"); i++) {
+        const json_t *flat = schema_canonical(w, schema);
+        if (!flat || json_object_size(flat) > 1)
+            return flat ? schema : NULL;
+        if (i == SCHEMA_MAX_DEPTH)
             schema_fail(w, ERR_FORMAT, "$ref", "refers to itself");
-        else
-            end = schema_resolve(w, json_object_get(end, "$ref"));
+        schema = w->rc ? NULL : schema_resolve(w, json_object_get(schema, "$ref"));
     }
-    if (w->rc)
-        return;
-    named = says_something(rest) ? schema_merge(w, rest, named) : named;
-    if (named)
-        schema_add(w, named, body);
+    return schema;
 }
 
 /* ---- a schema ---- */
 
-static void check_keywords(struct schema_writer *w, const json_t *schema)
+static bool has_shape(enum shape shape, const json_t *value);
+
+static bool all_have(enum shape shape, const json_t *list)
 {
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)(uintptr_t)schema, key, value)
-    {
-        size_t i = 0;
-        while (i < sizeof keywords / sizeof *keywords && strcmp(keywords[i].key, key) != 0)
-            i++;
-        if (i == sizeof keywords / sizeof *keywords && !schema_is_annotation(key))
+    const json_t *one;
+    size_t i;
+    json_array_foreach(list, i, one) if (!has_shape(shape, one)) return false;
+    return json_is_array(list);
+}
+
+static bool is_type(const json_t *value)
+{
+    static const char *const names[] = {"string", "number", "integer", "boolean", "object", "array", "null"};
+    size_t i = 0;
+    while (i < sizeof names / sizeof *names && !json_is_text(value, names[i]))
+        i++;
+    return i < sizeof names / sizeof *names;
+}
+
+static bool has_shape(enum shape shape, const json_t *value)
+{
+    switch (shape) {
+    case SHAPE_ANY:
+        return true;
+    case SHAPE_SCHEMA:
+        return json_is_object(value) || json_is_boolean(value);
+    case SHAPE_SCHEMAS:
+        return all_have(SHAPE_SCHEMA, value) && json_array_size(value) > 0;
+    case SHAPE_ITEMS:
+        return has_shape(SHAPE_SCHEMA, value) || all_have(SHAPE_SCHEMA, value);
+    case SHAPE_MEMBERS:
+        return json_is_object(value);
+    case SHAPE_COUNT:
+        return json_is_number(value) && json_number_value(value) >= 0 &&
+               (json_is_integer(value) || floor(json_real_value(value)) == json_real_value(value));
+    case SHAPE_NUMBER:
+        return json_is_number(value);
+    case SHAPE_BOUND:
+        return json_is_number(value) || json_is_boolean(value);
+    case SHAPE_STEP:
+        return json_is_number(value) && json_number_value(value) > 0;
+    case SHAPE_TEXT:
+        return json_is_string(value);
+    case SHAPE_FLAG:
+        return json_is_boolean(value);
+    case SHAPE_NAMES:
+        return all_have(SHAPE_TEXT, value);
+    case SHAPE_VALUES:
+        return json_is_array(value);
+    case SHAPE_TYPES:
+        break;
+    }
+    return is_type(value) || (all_have(SHAPE_TYPES, value) && json_array_size(value) > 0);
+}
+
+void schema_check_keyword(struct schema_writer *w, const char *key, const json_t *value)
+{
+    static const char *const expected[] = {
+        [SHAPE_ANY] = "a value",
+        [SHAPE_SCHEMA] = "a schema: an object, true or false",
+        [SHAPE_SCHEMAS] = "a list of schemas",
+        [SHAPE_ITEMS] = "a schema or a list of schemas",
+        [SHAPE_MEMBERS] = "an object of schemas",
+        [SHAPE_COUNT] = "a whole number of 0 or more",
+        [SHAPE_NUMBER] = "a number",
+        [SHAPE_BOUND] = "a number",
+        [SHAPE_STEP] = "a number over 0",
+        [SHAPE_TEXT] = "a text",
+        [SHAPE_FLAG] = "true or false",
+        [SHAPE_NAMES] = "a list of names",
+        [SHAPE_TYPES] = "string, number, integer, boolean, object, array or null, or a list of them",
+        [SHAPE_VALUES] = "a list of values",
+    };
+    size_t i = 0;
+    while (i < sizeof keywords / sizeof *keywords && strcmp(keywords[i].key, key) != 0)
+        i++;
+    if (i == sizeof keywords / sizeof *keywords) {
+        if (!schema_is_annotation(key))
             schema_fail(w, ERR_UNSUPPORTED, quote_bytes(key, strlen(key)).text,
                         "this keyword is not supported");
+        return;
+    }
+    if (!has_shape(keywords[i].shape, value)) {
+        char text[120];
+        snprintf(text, sizeof text, "expected %s", expected[keywords[i].shape]);
+        schema_fail(w, ERR_FORMAT, key, text);
     }
 }
 
-static void add_object_schema(struct schema_writer *w, const json_t *schema, struct str *body)
+uint32_t schema_count(struct schema_writer *w, const json_t *schema, const char *key, uint32_t otherwise)
 {
-    check_keywords(w, schema);
-    if (w->rc)
+    const json_t *value = json_object_get(schema, key);
+    double n = json_number_value(value);
+    if (!value)
+        return otherwise;
+    if (n > SCHEMA_MAX_COUNT && key[1] == 'i')
+        schema_fail(w, ERR_UNSUPPORTED, key, "expected at most 1048576");
+    /* No answer is so long: a larger maximum is not one. */
+    return n > SCHEMA_MAX_COUNT ? otherwise : (uint32_t)n;
+}
+
+/* Adds a schema in canonical form. */
+static void add_flat(struct schema_writer *w, const json_t *schema, struct str *body)
+{
+    schema = w->rc ? NULL : schema_flatten(w, schema);
+    if (!schema)
         return;
-    if (json_object_get(schema, "$ref"))
-        add_ref(w, schema, body);
-    else if (json_object_get(schema, "allOf"))
-        add_all(w, schema, body);
+    if (w->depth == SCHEMA_MAX_DEPTH) {
+        schema_fail(w, ERR_UNSUPPORTED, NULL, "schemas nested deeper than 64");
+        return;
+    }
+    w->depth++;
+    if (json_is_false(schema))
+        str_add_text(body, SCHEMA_NEVER);
     else if (json_object_get(schema, "anyOf"))
         add_branches(w, schema, "anyOf", body);
     else if (json_object_get(schema, "oneOf"))
         add_branches(w, schema, "oneOf", body);
-    else if (json_object_get(schema, "const") || json_object_get(schema, "enum"))
+    else if (json_object_get(schema, "enum"))
         add_values(w, schema, body);
     else
         add_types(w, schema, body);
+    w->depth--;
 }
 
 /* Every schema has its own rule, so it may be recursive. */
 void schema_add(struct schema_writer *w, const json_t *schema, struct str *body)
 {
-    if (w->rc)
+    schema = w->rc ? NULL : follow(w, schema);
+    if (!schema)
         return;
     for (size_t i = 0; i < w->n_met; i++)
         if (w->met[i].schema == schema) {
             str_addf(body, "r%u", w->met[i].rule);
             return;
         }
-    if (json_is_true(schema)) {
-        str_add_text(body, w->plain ? "plain" : "value");
+    if (json_is_boolean(schema)) {
+        str_add_text(body, json_is_false(schema) ? SCHEMA_NEVER : w->plain ? "plain" : "value");
         return;
     }
-    if (!json_is_object(schema)) {
-        schema_fail(w, ERR_FORMAT, NULL,
-                    json_is_false(schema) ? "false: no value fits" : "expected a schema: an object or true");
+    if (w->n_met == JSON_SCHEMA_MAX_VALUES / 4) {
+        schema_fail(w, ERR_UNSUPPORTED, NULL, "more than 8192 schemas");
         return;
     }
-    if (w->depth == MAX_DEPTH || w->n_met == JSON_SCHEMA_MAX_VALUES / 4) {
-        schema_fail(w, ERR_UNSUPPORTED, NULL,
-                    w->depth == MAX_DEPTH ? "schemas nested deeper than 64" : "more than 8192 schemas");
+    const json_t *flat = schema_canonical(w, schema);
+    if (!flat)
         return;
-    }
     if (mem_grow((void **)&w->met, &w->cap_met, w->n_met + 1, sizeof *w->met, w->e)) {
         w->rc = ERR_MEMORY;
         return;
@@ -461,9 +453,7 @@ void schema_add(struct schema_writer *w, const json_t *schema, struct str *body)
     struct str own = {0};
     unsigned rule = schema_new_rule(w);
     w->met[w->n_met++] = (struct schema_rule){schema, rule};
-    w->depth++;
-    add_object_schema(w, schema, &own);
-    w->depth--;
+    add_flat(w, flat, &own);
     schema_write_rule(w, rule, &own);
     str_addf(body, "r%u", rule);
     str_free(&own);
@@ -492,9 +482,10 @@ int json_schema_add(struct json_schema_part *p, const json_t *schema, bool plain
                               .plain = plain,
                               .quote = p->quote,
                               .merged = json_array(),
+                              .meets = json_array(),
                               .e = e};
     str_add_text(&w.path, p->path ? p->path : "");
-    if (!w.merged || !str_ok(&w.path))
+    if (!w.merged || !w.meets || !str_ok(&w.path))
         w.rc = err_set(e, ERR_MEMORY, "out of memory for the schema");
     schema_add(&w, schema, expression);
     if (!w.rc && (!str_ok(expression) || !str_ok(p->out)))
@@ -502,6 +493,7 @@ int json_schema_add(struct json_schema_part *p, const json_t *schema, bool plain
     p->n_rules = w.n_rules;
     free(w.met);
     json_decref(w.merged);
+    json_decref(w.meets);
     str_free(&w.path);
     return w.rc;
 }

@@ -23,13 +23,14 @@ static unsigned kind_of_type(const json_t *type)
                                         : JSON_SCHEMA_OTHER;
 }
 
-/* Returns the kinds of `type`, or ALL if it is NULL. */
-static unsigned kinds_of_type(const json_t *type)
+/* Returns the kinds of "type" and "nullable", or ALL if there is no type. */
+static unsigned kinds_of_type(const json_t *schema)
 {
-    unsigned kinds = 0;
+    const json_t *type = json_object_get(schema, "type");
+    unsigned kinds = json_is_true(json_object_get(schema, "nullable")) ? JSON_SCHEMA_NULL : 0;
     for (size_t i = 0; i < json_array_size(type); i++)
         kinds |= kind_of_type(json_array_get(type, i));
-    return kinds ? kinds : type ? kind_of_type(type) : ALL;
+    return json_is_array(type) ? kinds : type ? kinds | kind_of_type(type) : ALL;
 }
 
 static unsigned kinds_of_values(const json_t *schema)
@@ -58,10 +59,16 @@ static bool says_other(const json_t *schema)
     static const char *const keys[] = {"properties",
                                        "required",
                                        "additionalProperties",
+                                       "propertyNames",
+                                       "patternProperties",
+                                       "minProperties",
+                                       "maxProperties",
                                        "items",
                                        "prefixItems",
                                        "minItems",
                                        "maxItems",
+                                       "uniqueItems",
+                                       "multipleOf",
                                        "minimum",
                                        "maximum",
                                        "exclusiveMinimum",
@@ -76,7 +83,7 @@ static unsigned kinds_at(const json_t *root, const json_t *schema, unsigned dept
 {
     static const char *const lists[] = {"anyOf", "oneOf", "allOf"};
     const char *ref = json_string_value(json_object_get(schema, "$ref"));
-    unsigned kinds = kinds_of_type(json_object_get(schema, "type")) & kinds_of_values(schema);
+    unsigned kinds = kinds_of_type(schema) & kinds_of_values(schema);
     if (depth > MAX_DEPTH)
         return ALL;
     if (ref && schema_find(root, ref))

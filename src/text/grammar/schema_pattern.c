@@ -1,12 +1,13 @@
 /* "pattern" of JSON Schema, for simple regular expressions: characters, classes, groups, alternatives,
  * repetitions, and anchors at the two ends. A character is written in its JSON form; the only control
- * characters are those with a short escape. */
+ * characters are those with a short escape. schema_regex.c writes the result. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "text/grammar/schema_regex.h"
 #include "text/grammar/schema_writer.h"
 
 enum { MAX_NESTING = 16, MAX_BYTES = 4096, LAST_POINT = 0x10ffff };
@@ -22,17 +23,18 @@ struct set {
 
 struct pattern {
     struct schema_writer *w;
+    const char *key; /* the keyword that gives the pattern */
     const char *text;
     size_t len, at;
     unsigned nesting;
-    struct str *out;
+    struct regex regex;
 };
 
 static void fail(struct pattern *p, const char *what)
 {
     char text[160];
     snprintf(text, sizeof text, "byte %zu: %s", p->at + 1, what);
-    schema_fail(p->w, ERR_UNSUPPORTED, "pattern", text);
+    schema_fail(p->w, ERR_UNSUPPORTED, p->key, text);
 }
 
 static char peek(const struct pattern *p)
@@ -113,8 +115,8 @@ static void write_class(const struct set *s, const struct range *within, size_t 
         }
 }
 
-/* Writes an expression of one character of the set, as a JSON string or a plain string has it. */
-static void write_set(struct pattern *p, const struct set *s)
+/* Adds a node for one character of the set, as a JSON string or a plain string has it. */
+static uint32_t add_set(struct pattern *p, const struct set *s)
 {
     static const struct {
         uint32_t point;
@@ -126,26 +128,29 @@ static void write_set(struct pattern *p, const struct set *s)
                                            {0x80, 0xd7ff},
                                            {0xe000, LAST_POINT}},
                               plain[] = {{0x1, '<' - 1}, {'<' + 1, 0xd7ff}, {0xe000, LAST_POINT}};
-    struct str class = {0};
+    struct str class = {0}, text = {0};
     const char *between = "";
     bool raw = schema_is_raw(p->w);
     write_class(s, raw ? plain : in_json, raw ? 3 : 5, &class);
-    str_add_text(p->out, " (");
+    str_add_text(&text, "(");
     if (class.len) {
-        str_addf(p->out, "[%s]", str_text(&class));
+        str_addf(&text, "[%s]", str_text(&class));
         between = " | ";
     }
     for (size_t k = 0; !raw && k < sizeof escapes / sizeof *escapes; k++)
         if (has(s, escapes[k].point)) {
-            str_addf(p->out, "%s\"%s\"", between, escapes[k].text);
+            str_addf(&text, "%s\"%s\"", between, escapes[k].text);
             between = " | ";
         }
-    str_add_text(p->out, ")");
+    str_add_text(&text, ")");
     if (!*between)
         fail(p, "this class has no character that a text may have");
     if (!str_ok(&class))
         p->w->rc = ERR_MEMORY;
+    uint32_t node = regex_add_char(&p->regex, str_text(&text), p->w);
     str_free(&class);
+    str_free(&text);
+    return node;
 }
 
 /* ---- escapes and classes ---- */
@@ -153,6 +158,11 @@ static void write_set(struct pattern *p, const struct set *s)
 /* Adds the set of \d, \w or \s, or its inverse (upper case). */
 static bool add_known(struct pattern *p, char c, struct set *out)
 {
+    /* \S excludes what any reader takes for white space, \s is its ASCII part. */
+    static const struct range spaces[] = {
+        {'\t', '\r'},     {' ', ' '},       {0x1c, 0x1f},     {0x85, 0x85},     {0xa0, 0xa0},
+        {0x1680, 0x1680}, {0x180e, 0x180e}, {0x2000, 0x200a}, {0x2028, 0x2029}, {0x202f, 0x202f},
+        {0x205f, 0x205f}, {0x3000, 0x3000}, {0xfeff, 0xfeff}};
     struct set s = {0};
     switch (c | 32) {
     case 'd':
@@ -165,8 +175,8 @@ static bool add_known(struct pattern *p, char c, struct set *out)
         add_range(p, &s, 'a', 'z');
         break;
     case 's':
-        add_range(p, &s, '\t', '\r');
-        add_range(p, &s, ' ', ' ');
+        for (size_t i = 0; i < (c == 's' ? 2 : sizeof spaces / sizeof *spaces); i++)
+            add_range(p, &s, spaces[i].lo, spaces[i].hi);
         break;
     default:
         return false;
@@ -226,8 +236,9 @@ static void add_members(struct pattern *p, struct set *s)
     }
 }
 
-static void parse_class(struct pattern *p)
+static uint32_t parse_class(struct pattern *p)
 {
+    uint32_t node = 0;
     struct set s = {0}, inverse = {0};
     bool inverted = take(p, '^');
     add_members(p, &s);
@@ -235,42 +246,43 @@ static void parse_class(struct pattern *p)
     if (inverted)
         add_inverse(p, &s, &inverse);
     if (!p->w->rc)
-        write_set(p, inverted ? &inverse : &s);
+        node = add_set(p, inverted ? &inverse : &s);
     free(s.ranges);
     free(inverse.ranges);
+    return node;
 }
 
 /* ---- items ---- */
 
-static void parse_alternatives(struct pattern *p);
+static uint32_t parse_alternatives(struct pattern *p);
 
-static void parse_group(struct pattern *p)
+static uint32_t parse_group(struct pattern *p)
 {
     if (take(p, '?') && !take(p, ':')) {
         fail(p, "the only supported group with ? is (?:");
-        return;
+        return 0;
     }
     if (++p->nesting > MAX_NESTING) {
         fail(p, "groups nested deeper than 16");
-        return;
+        return 0;
     }
-    str_add_text(p->out, " (");
-    parse_alternatives(p);
-    str_add_text(p->out, ")");
+    uint32_t node = parse_alternatives(p);
     if (!p->w->rc && !take(p, ')'))
         fail(p, "a group has no closing parenthesis");
     p->nesting--;
+    return node;
 }
 
-static void parse_character(struct pattern *p)
+static uint32_t parse_character(struct pattern *p)
 {
+    uint32_t node = 0;
     struct set s = {0};
     uint32_t point = 0;
     bool is_point = true;
     char c = peek(p);
     if (strchr("*+?{}]^$", c)) {
         fail(p, "this character needs a backslash here; anchors are only allowed at the ends of the pattern");
-        return;
+        return 0;
     }
     if (take(p, '.')) {
         const uint32_t ends[] = {'\n', '\r', 0x2028, 0x2029};
@@ -288,45 +300,67 @@ static void parse_character(struct pattern *p)
     if (is_point)
         add_range(p, &s, point, point);
     if (!p->w->rc)
-        write_set(p, &s);
+        node = add_set(p, &s);
     free(s.ranges);
+    return node;
 }
 
-/* Copies a repetition, whose syntax is the same in both languages. */
-static void parse_repeat(struct pattern *p)
+/* Takes a number of a repetition. */
+static uint32_t parse_times(struct pattern *p)
 {
-    size_t start = p->at;
-    if (!take(p, '*') && !take(p, '+') && !take(p, '?') && take(p, '{'))
-        while (peek(p) != '\0' && p->text[p->at++] != '}')
-            ;
-    if (p->at == start)
-        return;
-    if (p->text[start] == '{' &&
-        (p->text[p->at - 1] != '}' || p->text[start + 1] < '0' || p->text[start + 1] > '9' ||
-         p->text[start + 1 + strspn(p->text + start + 1, "0123456789,")] != '}'))
-        fail(p, "expected a repetition as {2}, {2,} or {2,3}");
-    if (peek(p) && strchr("*+?{", peek(p)))
-        fail(p, "a repetition of a repetition is not supported");
-    str_add(p->out, p->text + start, p->at - start);
-}
-
-static void parse_alternatives(struct pattern *p)
-{
-    for (;;) {
-        str_add_text(p->out, " \"\"");
-        while (!p->w->rc && p->at < p->len && peek(p) != '|' && peek(p) != ')') {
-            if (take(p, '('))
-                parse_group(p);
-            else if (take(p, '['))
-                parse_class(p);
-            else
-                parse_character(p);
-            if (!p->w->rc)
-                parse_repeat(p);
+    uint32_t n = 0;
+    for (; peek(p) >= '0' && peek(p) <= '9'; p->at++) {
+        n = n * 10 + (uint32_t)(peek(p) - '0');
+        if (n > SCHEMA_MAX_COUNT) {
+            fail(p, "more repetitions than 1048576");
+            return 0;
         }
+    }
+    return n;
+}
+
+/* Takes the repetition of a node, if there is one. */
+static uint32_t parse_repeat(struct pattern *p, uint32_t node)
+{
+    uint32_t least = 0, most = REGEX_ENDLESS;
+    size_t start = p->at;
+    if (take(p, '+')) {
+        least = 1;
+    } else if (take(p, '?')) {
+        most = 1;
+    } else if (take(p, '{')) {
+        bool has_least = peek(p) >= '0' && peek(p) <= '9';
+        least = most = parse_times(p);
+        if (take(p, ','))
+            most = peek(p) == '}' ? REGEX_ENDLESS : parse_times(p);
+        if (!has_least || !take(p, '}'))
+            fail(p, "expected a repetition as {2}, {2,} or {2,3}");
+        else if (most < least)
+            fail(p, "this repetition ends before it begins");
+    } else if (!take(p, '*')) {
+        return node;
+    }
+    if (p->at > start && peek(p) && strchr("*+?{", peek(p)))
+        fail(p, "a repetition of a repetition is not supported");
+    return regex_add_repeat(&p->regex, node, least, most, p->w);
+}
+
+static uint32_t parse_alternatives(struct pattern *p)
+{
+    uint32_t all = regex_add_list(&p->regex, REGEX_ANY_OF, p->w);
+    for (;;) {
+        uint32_t sequence = regex_add_list(&p->regex, REGEX_SEQUENCE, p->w);
+        while (!p->w->rc && p->at < p->len && peek(p) != '|' && peek(p) != ')') {
+            uint32_t node = take(p, '(')   ? parse_group(p)
+                            : take(p, '[') ? parse_class(p)
+                                           : parse_character(p);
+            if (!p->w->rc)
+                regex_append(&p->regex, sequence, parse_repeat(p, node));
+        }
+        if (!p->w->rc)
+            regex_append(&p->regex, all, sequence);
         if (p->w->rc || !take(p, '|'))
-            return;
-        str_add_text(p->out, " |");
+            return all;
     }
 }
 
@@ -359,22 +393,42 @@ static bool ends_with_anchor(const char *text, size_t len)
     return len > 0 && text[len - 1] == '$' && n % 2 == 0;
 }
 
-void schema_add_pattern(struct schema_writer *w, const char *pattern, size_t len, struct str *body)
+static void add_any(struct pattern *p, uint32_t sequence)
+{
+    struct schema_writer *w = p->w;
+    uint32_t one = regex_add_char(&p->regex, schema_one_char(w), w),
+             node = regex_add_repeat(&p->regex, one, 0, REGEX_ENDLESS, w);
+    if (!w->rc)
+        regex_append(&p->regex, sequence, node);
+}
+
+void schema_add_pattern(struct schema_writer *w, const char *key, const char *pattern, size_t len,
+                        uint32_t least, uint32_t most, struct str *body)
 {
     bool from_start = len > 0 && pattern[0] == '^', to_end = ends_with_anchor(pattern, len);
-    struct pattern p = {.w = w, .text = pattern, .len = len - to_end, .at = from_start, .out = body};
+    struct pattern p = {.w = w, .key = key, .text = pattern, .len = len - to_end, .at = from_start};
     if (len > MAX_BYTES || strlen(pattern) != len) {
-        schema_fail(w, ERR_UNSUPPORTED, "pattern", "expected at most 4096 bytes and no NUL");
+        schema_fail(w, ERR_UNSUPPORTED, key, "expected at most 4096 bytes and no NUL");
         return;
     }
     if ((from_start || to_end) && has_alternatives(pattern, len)) {
-        schema_fail(w, ERR_UNSUPPORTED, "pattern", "alternatives with an anchor need parentheses: ^(a|b)$");
+        schema_fail(w, ERR_UNSUPPORTED, key, "alternatives with an anchor need parentheses: ^(a|b)$");
         return;
     }
-    const char *any = schema_one_char(w), *quote = schema_quote(w);
-    str_addf(body, "(%s %s%s (", quote, from_start ? "" : any, from_start ? "" : "*");
-    parse_alternatives(&p);
+    uint32_t all = regex_add_list(&p.regex, REGEX_SEQUENCE, w);
+    if (!from_start)
+        add_any(&p, all);
+    uint32_t inner = parse_alternatives(&p);
     if (!w->rc && p.at < p.len)
         fail(&p, "this parenthesis closes nothing");
-    str_addf(body, ") %s%s %s)", to_end ? "" : any, to_end ? "" : "*", quote);
+    if (!w->rc)
+        regex_append(&p.regex, all, inner);
+    if (!to_end)
+        add_any(&p, all);
+    const char *quote = schema_quote(w);
+    str_addf(body, "(%s ", quote);
+    if (!w->rc && !regex_write(&p.regex, all, least, most == UINT32_MAX ? REGEX_ENDLESS : most, body))
+        schema_fail(w, ERR_UNSUPPORTED, key, "together with this minLength or maxLength");
+    str_addf(body, " %s)", quote);
+    regex_free(&p.regex);
 }

@@ -1,12 +1,14 @@
-/* Grammars of JSON strings and values: literals, formats, names other than given ones. */
-#include <inttypes.h>
+/* Grammars of JSON strings and values: literals, lengths, names other than given ones. */
 #include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "text/grammar/schema_writer.h"
 
-#define HEX "[0-9A-Fa-f]"
+#define LARGEST_INTEGER 9223372036854775808.0 /* 2^63 */
+#define HEX             "[0-9A-Fa-f]"
 
 /* Escapes of surrogates occur only in pairs. */
 const char schema_char[] =
@@ -85,6 +87,21 @@ static void add_raw(struct schema_writer *w, const json_t *value, struct str *bo
     str_addf(body, " %s)", w->quote);
 }
 
+/* Returns the shortest text of a real number; the caller frees it. NULL: out of memory. */
+static char *real_text(struct schema_writer *w, const json_t *value)
+{
+    char *text = NULL;
+    double real = json_real_value(value);
+    /* json_read makes reals of whole numbers beyond 64 bits. */
+    if (fabs(real) >= LARGEST_INTEGER)
+        schema_fail(w, ERR_UNSUPPORTED, NULL, "a number in const or enum beyond 64 bits");
+    for (size_t digits = 15; digits <= 17 && (!text || strtod(text, NULL) != real); digits++) {
+        free(text);
+        text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(digits));
+    }
+    return text;
+}
+
 void schema_add_name(struct schema_writer *w, const char *name, struct str *body)
 {
     json_t *text = json_string(name);
@@ -106,7 +123,7 @@ void schema_add_value(struct schema_writer *w, const json_t *value, struct str *
     } else if (json_is_string(value) && w->quote) {
         add_raw(w, value, body);
     } else {
-        char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(15));
+        char *text = json_is_real(value) ? real_text(w, value) : json_dumps(value, JSON_ENCODE_ANY);
         if (text)
             schema_add_literal(text, strlen(text), body);
         else
@@ -115,33 +132,34 @@ void schema_add_value(struct schema_writer *w, const json_t *value, struct str *
     }
 }
 
-/* ---- formats ---- */
+/* ---- strings ---- */
 
-/* Dates that exist in every year: no 29 February. */
-#define DATE                                                                                                 \
-    "[1-9] [0-9]{3} \"-\" ((\"0\" [13578] | \"1\" [02]) \"-\" (\"0\" [1-9] | [12] [0-9] | \"3\" [01]) | "    \
-    "(\"0\" [469] | \"11\") \"-\" (\"0\" [1-9] | [12] [0-9] | \"30\") | \"02-\" (\"0\" [1-9] | \"1\" [0-9] " \
-    "| \"2\" "                                                                                               \
-    "[0-8]))"
-#define HOUR "([01] [0-9] | \"2\" [0-3])"
-#define TIME                                                                                                 \
-    HOUR " \":\" [0-5] [0-9] \":\" [0-5] [0-9] (\".\" [0-9]{1,9})? (\"Z\" | [-+] " HOUR " \":\" [0-5] "      \
-         "[0-9])"
-
-const char *schema_format(const char *name)
+void schema_add_string(struct schema_writer *w, const json_t *schema, struct str *body)
 {
-    static const struct {
-        const char *name, *body;
-    } formats[] = {
-        {"date", DATE},
-        {"time", TIME},
-        {"date-time", DATE " \"T\" " TIME},
-        {"uuid", HEX "{8} \"-\" " HEX "{4} \"-\" " HEX "{4} \"-\" " HEX "{4} \"-\" " HEX "{12}"},
-    };
-    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        if (strcmp(formats[i].name, name) == 0)
-            return formats[i].body;
-    return NULL;
+    const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
+    const char *quote = schema_quote(w), *known = "";
+    uint32_t least = schema_count(w, schema, "minLength", 0),
+             most = schema_count(w, schema, "maxLength", UINT32_MAX);
+    /* Writers of schemas give both for one thing: the pattern says what the format means. */
+    if (format && !pattern)
+        known = schema_format(json_string_value(format));
+    if (!known)
+        schema_fail(w, ERR_UNSUPPORTED, "format", "this format is not known");
+    if (w->rc)
+        return;
+    if (least > most)
+        str_add_text(body, SCHEMA_NEVER);
+    else if (pattern)
+        schema_add_pattern(w, "pattern", json_string_value(pattern), json_string_length(pattern), least, most,
+                           body);
+    else if (*known)
+        schema_add_pattern(w, "format", known, strlen(known), least, most, body);
+    else if (least == 0 && most == UINT32_MAX)
+        str_add_text(body, w->plain ? "plain" : "string");
+    else if (most == UINT32_MAX)
+        str_addf(body, "(%s %s{%u,} %s)", quote, schema_one_char(w), least, quote);
+    else
+        str_addf(body, "(%s %s{%u,%u} %s)", quote, schema_one_char(w), least, most, quote);
 }
 
 /* ---- other names ---- */
