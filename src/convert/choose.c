@@ -18,15 +18,14 @@ static uint32_t gate_format(const struct family *f)
     return format_find_affine(f->gate_bits, format_of(CONVERT_DEFAULT_FORMAT)->group, SCALE_BF16);
 }
 
-/* Returns whether it is the matrix of a router or a gate, or weighs residual streams or pooled keys. */
 static bool is_gate(const struct convert_plan *p, const char *name)
 {
-    const struct family *f = p->src.config.family;
-    char shared_gate[64];
-    snprintf(shared_gate, sizeof shared_gate, ".mlp.%s.weight", f->shared_gate ? f->shared_gate : "");
-    return names_ends_with(name, ".mlp.gate.weight") || names_ends_with(name, shared_gate) ||
-           (!p->src.config.streams.rank && names_ends_with(name, ".fn.weight")) ||
-           names_ends_with(name, ".index_kpool_compress_gate.weight");
+    char base[160];
+    size_t n = strlen(name), tail = strlen(".weight");
+    if (!names_ends_with(name, ".weight") || n - tail >= sizeof base)
+        return false;
+    snprintf(base, sizeof base, "%.*s", (int)(n - tail), name);
+    return family_is_gate(p->src.config.family, base, p->src.config.streams.rank);
 }
 
 /* Returns whether rows are whole groups, and a multiple of the columns that operations take at once. */

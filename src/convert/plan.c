@@ -128,7 +128,7 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         if (rc == 0)
             convert_choose_default(p, q.rest.bits, q.rest.group);
     } else if (rc == 0) {
-        /* Experts next to 8-bit floats may be 4-bit floats: the experts say so. */
+        /* Experts next to 8-bit floats may be 4-bit floats; check_experts finds out whether they are. */
         p->expert_format = q.fp8.rows ? FORMAT_MXFP4 : q.expert_format;
         p->is_packed = q.is_packed;
         rc = open_unquantised(p, &l, src, &q, e);

@@ -34,7 +34,10 @@ static int check_plain(const struct tensor *t, struct json_view *v, struct moefl
 {
     bool is_scale = names_ends_with(t->name, ".scales");
     bool is_table = (t->dtype == DTYPE_F8_E4M3 || t->dtype == DTYPE_F8_E8M0) && table_has(t->name);
-    bool is_blocks = t->dtype == DTYPE_BLOCKS, is_ids = t->dtype == DTYPE_I32 || t->dtype == DTYPE_I64;
+    bool is_blocks = t->dtype == DTYPE_BLOCKS;
+    /* Ids of experts by token: DeepSeek-V4's. */
+    bool is_ids =
+        (t->dtype == DTYPE_I32 || t->dtype == DTYPE_I64) && names_ends_with(t->name, ".mlp.gate.tid2eid");
     if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 && !is_table && !is_blocks &&
         !is_ids && !(is_scale && t->dtype == DTYPE_U8))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: dtype %s, expected U32, BF16, F16%s F32%s", v->where,

@@ -7,8 +7,9 @@
 struct moeflux_err;
 struct tensor_list;
 
-/* Gives scales the names that fp8.h and MLX have for them, and 4-bit floats MLX's description. ERR_FORMAT: a
- * matrix of 4-bit floats is no expert's, or its scales are missing or of another dtype. ERR_MEMORY. */
+/* Gives scales the names that fp8.h and MLX have for them, and 4-bit floats MLX's description. A matrix whose
+ * scales are missing is refused where it is read. ERR_UNSUPPORTED: a matrix of 4-bit floats is no expert's;
+ * ERR_FORMAT: its rows have no multiple of 4 bytes, or its scales are of another dtype; ERR_MEMORY. */
 int scaled_adopt(struct tensor_list *l, const char *where, struct moeflux_err *e);
 
 #endif

@@ -30,6 +30,7 @@ struct sketching {
     struct model_dir *m;
     const char *path;
     struct quant_config quant;
+    bool has_fp4_experts; /* 4-bit floats next to 8-bit ones: DeepSeek-V4's */
     struct tensor_list tensors;
 };
 
@@ -81,21 +82,13 @@ static int look_up(const struct sketching *s, const char *base, struct quant_ent
     return said == QUANT_SAID_NOTHING ? quant_config_matrix(&s->quant, name, out, e) : said;
 }
 
-/* Returns whether it is the router, the shared expert's gate, or what a doubly stochastic mix is made of. */
-static bool is_gate(const struct family *f, const char *base)
-{
-    char shared[NAME];
-    snprintf(shared, sizeof shared, ".mlp.%s", f->shared_gate ? f->shared_gate : "?");
-    return ends_with(base, ".mlp.gate") || ends_with(base, shared) || ends_with(base, ".fn");
-}
-
 /* Chooses the FORMAT_* of a matrix; FORMAT_BF16: not quantised. */
 static int choose(const struct sketching *s, const char *base, uint32_t cols, uint32_t *format,
                   struct moeflux_err *e)
 {
     const struct family *f = s->m->config.family;
     struct quant_entry entry = {QUANT_AFFINE, 4, QUANT_DEFAULT_GROUP};
-    bool gate = is_gate(f, base);
+    bool gate = family_is_gate(f, base, s->m->config.streams.rank);
     int said = s->quant.block ? look_up(s, base, &entry, e) : QUANT_SAID_NOTHING;
     if (said < 0)
         return said;
@@ -104,6 +97,10 @@ static int choose(const struct sketching *s, const char *base, uint32_t cols, ui
     *format = said == QUANT_SAID_PLAIN ? FORMAT_BF16 : format_of_entry(&entry);
     if (s->quant.expert_format != FORMAT_NONE) {
         *format = strstr(base, ".switch_mlp.") ? s->quant.expert_format : FORMAT_BF16;
+        return 0;
+    }
+    if (s->has_fp4_experts && strstr(base, ".switch_mlp.")) { /* convert keeps them */
+        *format = FORMAT_MXFP4;
         return 0;
     }
     /* MLX does not quantise what it cannot or must not. */
@@ -286,6 +283,8 @@ int sketch_open(struct model_dir *m, const char *path, struct moeflux_err *e)
         rc = config_read(&m->config, root, path, e);
     if (rc == 0)
         rc = quant_config_read(&s.quant, root, path, e);
+    s.has_fp4_experts =
+        rc == 0 && s.quant.fp8.rows && json_is_text(json_object_get(root, "expert_dtype"), "fp4");
     if (rc == 0)
         rc = add_dense(&s, e);
     if (rc == 0)

@@ -126,6 +126,20 @@ run 0 "$MOEFLUX" inspect "$dir/config.json" --no-measure
 out_has 'configuration.* moeflux convert .* 4 bits$'
 out_has '^  free there  *[0-9.]* .B'
 
+claim gates_of_pooled_keys_stay_plain_and_experts_of_4_bit_floats_as_they_are
+for dir in families/glm53f-plain sources/v4/hf; do
+    dir=tests/models/$dir
+    rm -rf "$tmp/made"
+    run 0 "$MOEFLUX" convert "$dir" "$tmp/made"
+    run 0 "$MOEFLUX" inspect "$tmp/made" --no-measure --json --device cpu
+    wanted=$(json 'j["expert_bytes"], j["expert_formats"]')
+    dense=$(json 'j["dense_bytes"]')
+    run 0 "$MOEFLUX" inspect "$dir/config.json" --no-measure --json --device cpu
+    json_is 'j["expert_bytes"], j["expert_formats"]' "$wanted"
+    # DeepSeek-V4 has the weights of its residual streams as float32, too.
+    [ "$dir" = tests/models/sources/v4/hf ] || json_is "abs(j['dense_bytes'] - $dense) <= 1024" True
+done
+
 claim a_configuration_alone_is_measured_and_no_file_is_left
 mkdir "$tmp/alone"
 cp "$model/config.json" "$tmp/alone/"

@@ -73,6 +73,9 @@ static const struct {
     {"families/glm-odd", 32, false, PUBLISH_FOR_BLOCKS, "BF16"},
     {"qwen3-odd/mlx", 1, false, PUBLISH_FOR_ROWS, "BF16"},
     {"families/glmlite-odd", 1, false, PUBLISH_FOR_ALL, NULL},
+    {"families/m3-odd", 128, false, PUBLISH_FOR_BLOCKS, NULL},
+    {"families/step-plain", 128, false, PUBLISH_FOR_BLOCKS, NULL}, /* experts are stacks of float32 */
+    {"families/mimo-plain", 128, false, PUBLISH_FOR_BLOCKS, NULL},
 };
 
 /* Codes with a scale for each block give what the numbers that they stand for give. */

@@ -465,6 +465,8 @@ static const struct {
     {ENTRY("0", "16", "[2,-2]", "\"F32\"", ""), "shape"},
     {ENTRY("0", "16", "{}", "\"F32\"", ""), "shape is an object"},
     {ENTRY("0", "16", "[16]", "\"I8\"", ""), "dtype I8, expected U32, BF16, F16 or F32"},
+    {ENTRY("0", "16", "[4]", "\"I32\"", ""), "dtype I32, expected U32, BF16, F16 or F32"},
+    {ENTRY("0", "16", "[2]", "\"I64\"", ""), "dtype I64, expected U32, BF16, F16 or F32"},
     {ENTRY("0", "16", "[16]", "\"U8\"", ""), "dtype U8, expected U32, BF16, F16 or F32"},
     {ENTRY("0", "16", "[4]", "\"Q4\"", ""), "unknown dtype Q4"},
     {ENTRY("0", "16", "[4]", "7", ""), "dtype is a whole number"},

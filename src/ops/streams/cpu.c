@@ -107,18 +107,29 @@ static void join_channels(const struct job *j, uint64_t t, uint32_t first, uint3
     }
 }
 
+/* Channels [first, first + n) of token t. */
+struct piece {
+    uint64_t t;
+    uint32_t first, n;
+};
+
+static struct piece piece_of(const struct job *j, uint32_t i)
+{
+    uint32_t first = i % j->pieces * STREAMS_PIECE;
+    return (struct piece){i / j->pieces, first, (uint32_t)size_min(STREAMS_PIECE, j->shape->hidden - first)};
+}
+
 static void join_piece(void *ctx, uint32_t i, uint32_t thread)
 {
     const struct job *j = ctx;
     const struct streams_shape *s = j->shape;
     const struct streams_join_call *c = j->call;
-    uint64_t t = i / j->pieces;
-    uint32_t first = i % j->pieces * STREAMS_PIECE, n = (uint32_t)size_min(STREAMS_PIECE, s->hidden - first);
+    const struct piece p = piece_of(j, i);
     if (c->add)
-        join_channels(j, t, first, n, j->weights + (uint64_t)thread * s->n_streams * STREAMS_PIECE);
+        join_channels(j, p.t, p.first, p.n, j->weights + (uint64_t)thread * s->n_streams * STREAMS_PIECE);
     float sum = 0;
     for (uint32_t k = 0; c->squares && k < s->n_streams; k++)
-        sum += j->loops->squares(host_floats(c->x) + (t * s->n_streams + k) * s->hidden + first, n);
+        sum += j->loops->squares(host_floats(c->x) + (p.t * s->n_streams + k) * s->hidden + p.first, p.n);
     if (c->squares)
         host_floats_mut(c->squares)[i] = sum;
 }
@@ -204,14 +215,13 @@ static void collapse_piece(void *ctx, uint32_t i, uint32_t thread)
     const struct job *j = ctx;
     const struct streams_shape *s = j->shape;
     const struct streams_collapse_call *c = j->call;
-    uint64_t t = i / j->pieces;
-    uint32_t first = i % j->pieces * STREAMS_PIECE, n = (uint32_t)size_min(STREAMS_PIECE, s->hidden - first);
-    float *dst = host_floats_mut(c->dst) + t * s->hidden + first;
+    const struct piece p = piece_of(j, i);
+    float *dst = host_floats_mut(c->dst) + p.t * s->hidden + p.first;
     (void)thread;
-    memset(dst, 0, n * sizeof *dst);
+    memset(dst, 0, p.n * sizeof *dst);
     for (uint32_t k = 0; k < s->n_streams; k++)
-        j->loops->add_scaled(dst, host_floats(c->x) + (t * s->n_streams + k) * s->hidden + first,
-                             c->low ? j->weights[t * s->n_streams + k] : 1 / (float)s->n_streams, n);
+        j->loops->add_scaled(dst, host_floats(c->x) + (p.t * s->n_streams + k) * s->hidden + p.first,
+                             c->low ? j->weights[p.t * s->n_streams + k] : 1 / (float)s->n_streams, p.n);
 }
 
 int streams_collapse_cpu(const void *self, const void *what, struct host *h)
