@@ -355,7 +355,7 @@ struct experts_prefill_up_args {
     ADDR logits;    /* [n][stride]: the shared expert's gate at gate_at */
     ADDR biases;    /* f32 [2][stride][inner]; 0: none; excludes a shared expert */
     U32 slots, hidden, inner, format;
-    U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* as experts_decode_up's */
+    U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* see experts_decode_up_args */
     F32 eps;
     U32 stride, gate_at; /* gate_at 0: no gate */
     F32 gating;          /* see ops/gating.h */

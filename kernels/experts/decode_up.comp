@@ -14,9 +14,9 @@
 // names and that is not skipped.
 // BIASED: products get the expert's biases. GATING: the activation (ops/gating.h).
 // DROPS: idx may be NO_EXPERT. Nothing is computed then, and the address is 0.
-// PASS: experts whose gate and up have different formats take two dispatches, one for each matrix. Both halves
-// of its rows are computed as the two matrices otherwise are. The first dispatch leaves gate p in act, the
-// second one replaces it by the activation.
+// PASS: experts whose gate and up have different formats take two dispatches, one for each matrix. Both
+// halves of its rows are computed as the two matrices otherwise are. The first dispatch leaves gate p in act,
+// the second one replaces it by the activation.
 // variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk
 #version 460
 #define MATRICES 2
