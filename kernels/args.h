@@ -280,6 +280,11 @@ struct experts_shared_up {
 };
 ARGS_SIZE(experts_shared_up, 56);
 
+/* The constant PASS of experts_decode_up and experts_prefill_up. */
+#define PASS_BOTH 0
+#define PASS_GATE 1
+#define PASS_UP   2
+
 struct experts_decode_up_args {
     ADDR x;         /* [n][hidden] */
     ADDR norm;      /* f32 [hidden] */
@@ -290,7 +295,8 @@ struct experts_decode_up_args {
     ADDR logits;    /* [n][stride]: logits of the router, of the shared expert's gate */
     ADDR shared_up; /* experts_shared_up; BIASED (without a shared expert): f32 [2][n_experts][inner] */
     U32 hidden, inner, format, stride;
-    U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
+    /* byte offsets in an expert; not PASS_BOTH: of both halves of one matrix's rows */
+    U32 gate_w, gate_s, gate_b, up_w, up_s, up_b;
     F32 eps;
     U32 skip_low, skip_high; /* bit k: the k-th expert of each token is left out */
     U32 first_slot;          /* top_k: only the shared expert */
@@ -345,11 +351,11 @@ struct experts_prefill_up_args {
     ADDR table; /* ADDR [n_experts] */
     ADDR rows, tiles;
     ADDR act;       /* [n][slots][inner] */
-    ADDR shared_up; /* experts_shared_up, if it has tiles */
+    ADDR shared_up; /* experts_shared_up, if it has tiles; not PASS_BOTH: gate p, f32 [n][slots][inner] */
     ADDR logits;    /* [n][stride]: the shared expert's gate at gate_at */
     ADDR biases;    /* f32 [2][stride][inner]; 0: none; excludes a shared expert */
     U32 slots, hidden, inner, format;
-    U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* byte offsets in an expert */
+    U32 gate_w, gate_s, gate_b, up_w, up_s, up_b; /* see experts_decode_up_args */
     F32 eps;
     U32 stride, gate_at; /* gate_at 0: no gate */
     F32 gating;          /* see ops/gating.h */

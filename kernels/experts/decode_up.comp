@@ -14,6 +14,9 @@
 // names and that is not skipped.
 // BIASED: products get the expert's biases. GATING: the activation (ops/gating.h).
 // DROPS: idx may be NO_EXPERT. Nothing is computed then, and the address is 0.
+// PASS: experts whose gate and up have different formats take two dispatches, one for each matrix. Both
+// halves of its rows are computed as the two matrices otherwise are. The first dispatch leaves gate p in act,
+// the second one replaces it by the activation.
 // variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk
 #version 460
 #define MATRICES 2
@@ -34,6 +37,7 @@ layout(constant_id = 18) const uint DROPS = 0;
 layout(constant_id = 19) const uint BIASED = 0; // needs SHARED = 0
 layout(constant_id = 20) const float GATING = 0.0;
 layout(constant_id = 21) const float SHARED_GATING = 0.0; // the shared expert's
+layout(constant_id = 22) const uint PASS = PASS_BOTH;     // routed experts only, except for PASS_BOTH
 
 const uint SHARES = 0;
 const uint PER_LANE = (N_EXPERTS + SUBGROUP - 1) / SUBGROUP;
@@ -83,7 +87,7 @@ void store_all_choices(uint token)
 // one of the last choice's.
 bool stores_choice(uint slot)
 {
-    return gl_WorkGroupID.x == 0 && slot == (SHARED > 0 ? TOP_K : TOP_K - 1);
+    return gl_WorkGroupID.x == 0 && slot == (SHARED > 0 && PASS == PASS_BOTH ? TOP_K : TOP_K - 1);
 }
 
 uvec2 find_expert(uint token, uint slot)
@@ -107,18 +111,36 @@ bool is_skipped(uint slot)
         ((slot < 32 ? a.skip_low >> slot : a.skip_high >> (slot - 32)) & 1u) != 0;
 }
 
+// Returns the rows of each of a routed expert's two matrices.
+uint matrix_rows()
+{
+    return PASS == PASS_BOTH ? a.inner : a.inner / 2;
+}
+
 void matrices_of(uvec2 expert, bool is_shared, out Matrix m[2])
 {
     m[0] = Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b),
-                  a.format,
-                  a.inner, a.hidden);
+                  a.format, matrix_rows(), a.hidden);
     m[1] = Matrix(addr_add(expert, a.up_w), addr_add(expert, a.up_s), addr_add(expert, a.up_b), a.format,
-                  a.inner,
-                  a.hidden);
+                  matrix_rows(), a.hidden);
     if (is_shared) {
         experts_shared_up e = SharedUps(a.shared_up).v;
         m[0] = Matrix(e.gate_w, e.gate_s, e.gate_b, e.format, SHARED, a.hidden);
         m[1] = Matrix(e.up_w, e.up_s, e.up_b, e.format, SHARED, a.hidden);
+    }
+}
+
+// Stores this lane's r-th sums of both halves of one matrix's rows, at row `mine` of the first half.
+void store_pass(float acc[MAX_ACC], uint r, uint act_at, uint mine, float factor)
+{
+    [[unroll]] for (uint h = 0; h < 2; h++) {
+        uint at = mine + h * (a.inner / 2);
+        float v = acc[h * ROWS + r] * factor;
+        if (BIASED != 0)
+            v += F32s(a.shared_up).v[biases + (PASS == PASS_UP ? N_EXPERTS * a.inner : 0) + at];
+        if (PASS == PASS_UP)
+            v = gated(F32s(a.act).v[act_at + at], v, GATING);
+        F32s(a.act).v[act_at + at] = v;
     }
 }
 
@@ -130,6 +152,10 @@ void store_act(float acc[MAX_ACC], uint act_at, uint row, uint rows, float weigh
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
         uint mine = block_start(row, rows) + lane_row(r);
         if (lane_stores(r) && mine >= row && mine < rows) {
+            if (PASS != PASS_BOTH) {
+                store_pass(acc, r, act_at, mine, factor);
+                continue;
+            }
             float g = acc[r] * factor, u = acc[ROWS + r] * factor;
             if (BIASED != 0) {
                 g += F32s(a.shared_up).v[biases + mine];
@@ -177,7 +203,7 @@ void main()
     uint blocks = STREAM > 0 ? STREAM : 1;
     uint first_row = gl_WorkGroupID.x * blocks * (SUBGROUPS / SPLIT) * BLOCK_ROWS,
          row = first_row + block_row();
-    if (is_skipped(slot) || first_row >= (is_shared ? SHARED : a.inner))
+    if (is_skipped(slot) || first_row >= (is_shared ? SHARED : matrix_rows()))
         return;
     uint act_at = token * (TOP_K * a.inner + SHARED) + slot * a.inner;
     float gate = 0.0;

@@ -3,6 +3,7 @@
 //   act[t][k] = silu(gate p) * (up p), p = rms(x[t]) * norm, gate and up [inner][hidden] of the tile's expert
 // The shared expert's is multiplied by the sigmoid of its gate's logit if it has a gate. Biases and limit:
 // see ops/experts/experts.h.
+// PASS: see experts/decode_up.comp. The first dispatch leaves gate p in a buffer of its own.
 //
 // Grid: x = blocks of BLOCK_ROWS / 2 rows of `inner` (gate and up rows meet in one invocation), y = tiles of
 // experts/prefill_sort.comp. float32 sums. Tolerance 1e-5 of the largest output.
@@ -11,6 +12,8 @@
 #include "lib/memory.glsl"
 #include "lib/gemm.glsl"
 #include "lib/math.glsl"
+
+layout(constant_id = 7) const uint PASS = PASS_BOTH;
 
 layout(push_constant, std430) uniform Args { experts_prefill_up_args a; };
 layout(buffer_reference, std430,
@@ -46,6 +49,12 @@ void keep(uint i, float v, bool is_there)
 #endif
 }
 
+// Returns the rows of each of a routed expert's two matrices.
+uint matrix_rows()
+{
+    return PASS == PASS_BOTH ? a.inner : a.inner / 2;
+}
+
 void find_matrices(uint expert, out Matrix gates, out Matrix ups)
 {
     if (expert == SHARED_EXPERT) {
@@ -55,9 +64,9 @@ void find_matrices(uint expert, out Matrix gates, out Matrix ups)
         return;
     }
     uvec2 at = Addrs(a.table).v[expert];
-    gates = Matrix(addr_add(at, a.gate_w), addr_add(at, a.gate_s), addr_add(at, a.gate_b), a.format, a.inner,
-                   a.hidden);
-    ups = Matrix(addr_add(at, a.up_w), addr_add(at, a.up_s), addr_add(at, a.up_b), a.format, a.inner,
+    gates = Matrix(addr_add(at, a.gate_w), addr_add(at, a.gate_s), addr_add(at, a.gate_b), a.format,
+                   matrix_rows(), a.hidden);
+    ups = Matrix(addr_add(at, a.up_w), addr_add(at, a.up_s), addr_add(at, a.up_b), a.format, matrix_rows(),
                  a.hidden);
 }
 
@@ -65,6 +74,21 @@ float weight_of(uvec4 tile, uint pair)
 {
     bool is_gated = tile.x == SHARED_EXPERT && a.gate_at != 0;
     return is_gated ? sigmoid(F32s(a.logits).v[pair / a.slots * a.stride + a.gate_at]) : 1.0;
+}
+
+// Keeps row `mine` of one half of a matrix's rows. All invocations call it.
+void keep_pass(uint expert, uint pair, uint mine, float v, bool is_there)
+{
+    if (!addr_is_null(a.biases))
+        v += F32s(a.biases).v[(expert + (PASS == PASS_UP ? a.stride : 0)) * a.inner + min(mine, a.inner - 1)];
+    uint at = pair * a.inner + mine;
+    if (PASS == PASS_GATE) {
+        if (is_there)
+            F32s(a.shared_up).v[at] = v;
+        return;
+    }
+    float gate = is_there ? F32s(a.shared_up).v[at] : 0.0;
+    keep(pair * a.inner + stored_col(mine), gated(gate, v, a.gating), is_there);
 }
 
 void main()
@@ -88,6 +112,12 @@ void main()
             float g = acc[r * PART + t % PART] * factors[t],
                   u = acc[(r + ROWS / 2) * PART + t % PART] * factors[t];
             uint mine = row + half_row(r);
+            if (PASS != PASS_BOTH) {
+                bool is_mine = is_there && mine < matrix_rows();
+                keep_pass(tile.x, pair, mine, g, is_mine);
+                keep_pass(tile.x, pair, mine + matrix_rows(), u, is_mine);
+                continue;
+            }
             if (!addr_is_null(a.biases)) {
                 uint at = tile.x * a.inner + min(mine, a.inner - 1);
                 g += F32s(a.biases).v[at];

@@ -192,7 +192,8 @@ static void find_gguf_formats(const struct convert_plan *p, uint32_t layer, stru
     for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN; proj++)
         if (convert_plan_expert(p, layer, 0, proj, &runs[proj], NULL) < 0)
             return;
-    out->gate = out->up = gguf_source_expert_format(&p->gguf, runs[EXPERT_GATE].t, runs[EXPERT_UP].t);
+    out->gate = gguf_source_expert_format(&p->gguf, runs[EXPERT_GATE].t, runs[EXPERT_UP].t);
+    out->up = gguf_source_expert_format(&p->gguf, runs[EXPERT_UP].t, runs[EXPERT_GATE].t);
     out->down = gguf_source_expert_format(&p->gguf, runs[EXPERT_DOWN].t, runs[EXPERT_DOWN].t);
 }
 
@@ -210,6 +211,8 @@ int convert_choose_experts(struct convert_plan *p, uint32_t layer, struct expert
     if (rc == 0)
         rc = choose_projection(p, layer, true, from.down, &out->down, e);
     out->gate = out->up;
+    if (rc == 0 && from.gate != from.up)
+        rc = choose_projection(p, layer, false, from.gate, &out->gate, e);
     return rc;
 }
 

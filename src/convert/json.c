@@ -73,9 +73,9 @@ static uint32_t first_layer(const struct convert_plan *p)
     return i;
 }
 
-static bool is_batch_invariant(const struct expert_formats *a, const struct expert_formats *b)
+static bool have_same_formats(const struct expert_formats *a, const struct expert_formats *b)
 {
-    return a->up == b->up && a->down == b->down;
+    return a->gate == b->gate && a->up == b->up && a->down == b->down;
 }
 
 static bool has_equal_experts(const struct convert_plan *p)
@@ -84,7 +84,7 @@ static bool has_equal_experts(const struct convert_plan *p)
     bool equal = true;
     for (uint32_t i = 0; i < p->src.config.n_layers; i++)
         equal = equal &&
-                (!config_has_experts(&p->src.config, i) || is_batch_invariant(&p->experts[i].formats, first));
+                (!config_has_experts(&p->src.config, i) || have_same_formats(&p->experts[i].formats, first));
     return equal;
 }
 
@@ -98,7 +98,7 @@ static bool is_usual(uint32_t format)
 static bool has_usual_experts(const struct convert_plan *p)
 {
     const struct expert_formats *first = &p->experts[first_layer(p)].formats;
-    return has_equal_experts(p) && is_usual(first->up) && is_usual(first->down);
+    return has_equal_experts(p) && first->gate == first->up && is_usual(first->up) && is_usual(first->down);
 }
 
 static json_t *format_json(uint32_t format)
@@ -122,10 +122,16 @@ static json_t *experts_json(const struct convert_plan *p)
     json_t *all = json_array();
     for (uint32_t i = 0; i < p->src.config.n_layers; i++) {
         const struct expert_formats *f = &p->experts[i].formats;
-        json_array_append_new(
-            all, config_has_experts(&p->src.config, i)
-                     ? json_pack("{s:o, s:o}", "gate_up", format_json(f->up), "down", format_json(f->down))
-                     : json_null());
+        json_t *layer = config_has_experts(&p->src.config, i) ? json_object() : json_null();
+        if (json_is_object(layer) && f->gate == f->up)
+            json_object_set_new(layer, "gate_up", format_json(f->up));
+        else if (json_is_object(layer)) {
+            json_object_set_new(layer, "gate", format_json(f->gate));
+            json_object_set_new(layer, "up", format_json(f->up));
+        }
+        if (json_is_object(layer))
+            json_object_set_new(layer, "down", format_json(f->down));
+        json_array_append_new(all, layer);
     }
     return all;
 }
@@ -283,7 +289,7 @@ static void add_expert_entries(struct str *s, const struct convert_plan *p)
         const struct expert_formats *f = &p->experts[i].formats;
         for (int k = 0; k < 3 && config_has_experts(&p->src.config, i); k++) {
             char base[96];
-            uint32_t number = k < 2 ? f->up : f->down;
+            uint32_t number = k == 0 ? f->gate : k == 1 ? f->up : f->down;
             const struct format *x = format_of(number);
             int n = snprintf(base, sizeof base, "model.layers.%u.mlp.switch_mlp.%s", i, names[k]);
             add_entry(s, p, base, n, quant_config_format_mode(number), x->bits, x->group);

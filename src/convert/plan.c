@@ -501,7 +501,7 @@ bool convert_plan_changes(const struct convert_plan *p, uint32_t layer)
     if (!p->quantised)
         return false;
     const struct expert_formats *a = &p->src.experts[layer].formats, *b = &p->experts[layer].formats;
-    return a->up != b->up || a->down != b->down;
+    return a->gate != b->gate || a->up != b->up || a->down != b->down;
 }
 
 uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)

@@ -11,7 +11,8 @@
  *
  * Every extent is read in full or the request fails. A read that fails is tried again, READER_RETRIES times.
  * Scales and biases are checked to be finite, so that bad bytes never reach a kernel. A failed request leaves
- * garbage in its own dst; the reader goes on.
+ * garbage in its own dst; the reader goes on. A direct read of an extent that is not at whole blocks of the
+ * file system, in the file or in the slot, takes the blocks around it to memory of the reader's own.
  *
  * Demanded requests precede speculative ones. A speculative part starts only if no demanded one waits or is
  * in flight. Only a few are in flight at once, so that the disk is soon free for a demanded one.
@@ -43,15 +44,14 @@ enum reader_mode {
     READER_URING,  /* io_uring reads through the page cache */
     READER_DIRECT, /* O_DIRECT by io_uring, or by threads if io_uring is not available */
 };
-/* Direct reads need dst at a multiple of READER_TARGET_ALIGN, with room up to the next one after the expert.
- * In file and slot every extent must begin at a block of the file system (512 or 4096 bytes). It must also
- * end at one, except for an expert's last extent. */
+/* Direct reads need dst at a multiple of READER_TARGET_ALIGN, with room up to the next one after the
+ * expert. */
 enum { READER_TARGET_ALIGN = 4096, READER_DEFAULT_DEPTH = 32 };
 /* Times that a read is tried again after an error. */
 enum { READER_RETRIES = 2 };
 /* The least bytes of a piece, except for the last of an extent: of direct reads; of reads through the page
  * cache, where a piece is one thread's copy. */
-enum { READER_PIECE_BYTES = 512 << 10, READER_CACHED_PIECE_BYTES = 1 << 20, READER_MAX_PARTS = 24 };
+enum { READER_PIECE_BYTES = 512 << 10, READER_CACHED_PIECE_BYTES = 1 << 20, READER_MAX_PARTS = 32 };
 
 /* "auto", "mmap", "pread", "uring" or "direct". */
 const char *reader_mode_name(enum reader_mode mode);
@@ -62,8 +62,9 @@ struct read_request;
 struct read_part {
     struct read_request *request;
     struct extent extent;
-    uint8_t *staged; /* where an extent with a rule is read to */
-    uint64_t n_done;
+    uint8_t *staged; /* where it is read to, unless that is its place in the slot */
+    uint32_t lead;   /* bytes of the file before the extent that are read, too: up to the start of a block */
+    uint64_t n_done; /* bytes, with the lead */
     uint32_t n_stalls; /* consecutive EINTR and EAGAIN */
     uint32_t n_errors; /* other errors; after READER_RETRIES of them the next one fails the request */
     bool speculative;

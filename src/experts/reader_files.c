@@ -25,8 +25,8 @@ static int start(struct reader_files *f, const struct model_dir *m, struct moefl
     return f->fds ? 0 : ERR_MEMORY;
 }
 
-/* Handles one extent. last: it is the expert's last one. */
-typedef int extent_fn(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e);
+/* Handles one extent. */
+typedef int extent_fn(struct reader_files *f, const struct extent *x, struct moeflux_err *e);
 
 /* Calls fn for every extent of every expert until it fails. */
 static int each_extent(struct reader_files *f, extent_fn *fn, struct moeflux_err *e)
@@ -38,7 +38,7 @@ static int each_extent(struct reader_files *f, extent_fn *fn, struct moeflux_err
         for (uint32_t expert = 0; config_has_experts(c, layer) && expert < c->n_experts; expert++) {
             uint32_t n = model_dir_expert(f->model, layer, expert, parts);
             for (uint32_t i = 0; i < n && rc == 0; i++)
-                rc = fn(f, &parts[i], i + 1 == n, e);
+                rc = fn(f, &parts[i], e);
             if (rc < 0)
                 return rc;
         }
@@ -46,9 +46,8 @@ static int each_extent(struct reader_files *f, extent_fn *fn, struct moeflux_err
     return 0;
 }
 
-static int borrow(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
+static int borrow(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
 {
-    (void)last;
     (void)e;
     f->fds[x->file] = f->model->files[x->file].fd;
     return 0;
@@ -75,9 +74,8 @@ void reader_files_close(struct reader_files *f)
 
 /* --- mapped --- */
 
-static int map(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
+static int map(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
 {
-    (void)last;
     const struct open_file *file = &f->model->files[x->file];
     if (f->maps[x->file].at)
         return 0;
@@ -151,9 +149,8 @@ int reader_files_open_again(const struct open_file *file, int flags, struct moef
     return rc;
 }
 
-static int open_direct(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
+static int open_direct(struct reader_files *f, const struct extent *x, struct moeflux_err *e)
 {
-    (void)last;
     if (f->fds[x->file] >= 0)
         return 0;
     int fd = reader_files_open_again(&f->model->files[x->file], O_DIRECT, e);
@@ -177,29 +174,13 @@ int reader_files_find_block(int fd, const char *path, uint8_t *target, uint32_t 
     return err_errno(e, ERR_UNSUPPORTED, "%s: direct read", path);
 }
 
-static int check_aligned(struct reader_files *f, const struct extent *x, bool last, struct moeflux_err *e)
-{
-    const char *path = f->model->files[x->file].path;
-    if (x->off % f->block || x->at % f->block)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: an expert has bytes at %" PRIu64 " (%" PRIu64
-                       " in its slot), direct reads need multiples of %u",
-                       path, x->off, x->at, f->block);
-    if (x->bytes % f->block && !last)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: an expert has %" PRIu64 " bytes at %" PRIu64
-                       ", direct reads need multiples of %u",
-                       path, x->bytes, x->off, f->block);
-    return 0;
-}
-
 static int open_all_direct(struct reader_files *f, uint8_t *target, struct moeflux_err *e)
 {
     int rc = each_extent(f, open_direct, e);
     for (uint32_t i = 0; i < f->model->n_files && rc == 0; i++)
         if (f->fds[i] >= 0)
             rc = reader_files_find_block(f->fds[i], f->model->files[i].path, target, &f->block, e);
-    return rc < 0 ? rc : each_extent(f, check_aligned, e);
+    return rc;
 }
 
 int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, uint8_t *target,

@@ -27,7 +27,7 @@ int reader_files_open(struct reader_files *f, const struct model_dir *m, struct 
 /* Maps the files read-only, too. ERR_UNSUPPORTED says why it cannot. */
 int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, struct moeflux_err *e);
 /* Opens descriptors with O_DIRECT and tries one with a read to `target` (one page; NULL: memory of its own).
- * ERR_UNSUPPORTED says why it cannot: an extent that is not aligned, the file system, or the target. */
+ * ERR_UNSUPPORTED says why it cannot: the file system, or the target. */
 int reader_files_open_direct(struct reader_files *f, const struct model_dir *m, uint8_t *target,
                              struct moeflux_err *e);
 void reader_files_close(struct reader_files *f);

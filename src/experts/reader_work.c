@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -152,12 +153,22 @@ static void add_in_turn(struct read_request *q, const struct extent *extents, ui
     }
 }
 
-/* Returns the bytes of a piece of an expert with n extents. Each extent adds at most one shorter piece, so
- * that all find room. Pieces end at whole blocks. */
+/* Returns the bytes of a piece of an expert with n extents. Each extent adds at most two shorter pieces, so
+ * that all find room. */
 static uint64_t piece_of(uint64_t expert_bytes, uint32_t n, uint64_t piece)
 {
-    uint64_t least = size_round_up(expert_bytes / (READER_MAX_PARTS - n) + 1, READER_TARGET_ALIGN);
+    uint64_t least = size_round_up(expert_bytes / (READER_MAX_PARTS - 2 * n) + 1, READER_TARGET_ALIGN);
     return size_max(piece, least);
+}
+
+/* Adds the pieces of an extent. All but the first begin at a block of direct reads, so that no block is read
+ * twice; a rule's do not, because they are whole scales. block: 0 if reads are not direct. */
+static void add_pieces(struct read_request *q, const struct extent *x, uint64_t piece, uint32_t block)
+{
+    uint64_t before = x->rule || block == 0 ? 0 : x->off % block;
+    add_part(q, *x, 0, piece - before);
+    for (uint64_t at = piece - before; at < x->bytes; at += piece)
+        add_part(q, *x, at, piece);
 }
 
 /* Divides the expert into pieces of `piece` bytes, or larger ones if these were too many. */
@@ -175,8 +186,7 @@ static void fill_parts(const struct reader_work *w, struct read_request *q, uint
     if (is_spread)
         add_in_turn(q, extents, n, piece);
     for (uint32_t i = 0; !is_spread && i < n; i++)
-        for (uint64_t at = 0; at < extents[i].bytes; at += piece)
-            add_part(q, extents[i], at, piece);
+        add_pieces(q, &extents[i], piece, w->files.block);
     q->n_open = q->n_parts;
 }
 
@@ -193,7 +203,8 @@ void reader_work_add(struct reader_work *w, struct read_request *q)
     pthread_mutex_lock(&w->lock);
     if (w->staging.bytes == 0) {
         uint64_t most = w->model->max_expert_bytes;
-        w->staging.bytes = piece_of(most, EXPERT_MAX_EXTENTS, wanted_piece(w, most));
+        w->staging.bytes =
+            piece_of(most, EXPERT_MAX_EXTENTS, wanted_piece(w, most)) + 2 * READER_TARGET_ALIGN;
     }
     if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
         q->code = err_set(&q->err, ERR_USAGE,
@@ -331,11 +342,26 @@ static bool is_drained(const struct reader_work *w)
     return w->stopping && !w->demanded.first && !w->speculative.first;
 }
 
+/* Returns whether the part is read to its place in the slot. A direct read writes whole blocks; after the
+ * expert's last byte there is room for the rest of one. */
+static bool is_read_in_place(const struct reader_work *w, const struct read_part *p)
+{
+    const struct extent *x = &p->extent;
+    uint32_t block = w->files.block;
+    bool ends = x->at + x->bytes == w->model->experts[p->request->layer].bytes;
+    if (x->rule || block == 0)
+        return !x->rule;
+    return x->off % block == 0 && x->at % block == 0 && (ends || x->bytes % block == 0);
+}
+
 /* Gives a part memory if it needs some. Returns false if there is none; then the part has failed. */
 static bool stage(struct reader_work *w, struct read_part *p)
 {
-    p->staged = p->extent.rule ? staging_take(&w->staging) : NULL;
-    if (p->staged || !p->extent.rule)
+    if (is_read_in_place(w, p))
+        return true;
+    p->staged = staging_take(&w->staging);
+    p->lead = w->files.block ? (uint32_t)(p->extent.off % w->files.block) : 0;
+    if (p->staged)
         return true;
     reader_work_fail(w, p, ENOMEM);
     return false;
@@ -370,16 +396,22 @@ void reader_work_count_submit(struct reader_work *w)
     pthread_mutex_unlock(&w->lock);
 }
 
+/* Returns the bytes of a part's reads, up to the extent's end. */
+static uint64_t bytes_to_read(const struct read_part *p)
+{
+    return p->lead + p->extent.bytes;
+}
+
 struct file_read reader_work_next_read(const struct reader_work *w, const struct read_part *p)
 {
     const struct extent *x = &p->extent;
-    uint64_t n = x->bytes - p->n_done;
+    uint64_t n = bytes_to_read(p) - p->n_done;
     if (w->files.block)
         n = size_round_up(n, w->files.block);
     return (struct file_read){.layer = p->request->layer,
                               .file = x->file,
                               .n = (uint32_t)size_min(n, MAX_ASK),
-                              .off = x->off + p->n_done,
+                              .off = x->off - p->lead + p->n_done,
                               .dst = (p->staged ? p->staged : p->request->dst + x->at) + p->n_done};
 }
 
@@ -413,9 +445,12 @@ static int place_part(const struct reader_work *w, const struct read_part *p, st
 {
     const struct read_request *q = p->request;
     const struct extent *x = &p->extent;
-    if (!x->rule)
+    if (!x->rule) {
+        if (p->staged)
+            memcpy(q->dst + x->at, p->staged + p->lead, x->bytes);
         return check_part(w, p, e);
-    if (extent_rule_place(x->rule, x->from, p->staged, x->bytes, q->dst))
+    }
+    if (extent_rule_place(x->rule, x->from, p->staged + p->lead, x->bytes, q->dst))
         return 0;
     return err_set(e, ERR_FORMAT, "layer %u expert %u: %.300s: a scale at offset %" PRIu64 " is not finite",
                    q->layer, q->expert, w->model->files[x->file].path, x->off);
@@ -457,6 +492,12 @@ static void end(struct reader_work *w, struct read_part *p, int code, const stru
     pthread_mutex_unlock(&w->lock);
 }
 
+/* Returns the extent's bytes among the first n that were read. */
+static uint64_t without_lead(const struct read_part *p, uint64_t n)
+{
+    return n > p->lead ? size_min(n - p->lead, p->extent.bytes) : 0;
+}
+
 /* Describes a read that failed with an errno. */
 static void describe(const struct reader_work *w, const struct read_part *p, int number,
                      struct moeflux_err *e)
@@ -465,7 +506,8 @@ static void describe(const struct reader_work *w, const struct read_part *p, int
     const struct extent *x = &p->extent;
     errno = number;
     err_errno(e, ERR_IO, "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64,
-              q->layer, q->expert, w->model->files[x->file].path, p->n_done, x->bytes, x->off);
+              q->layer, q->expert, w->model->files[x->file].path, without_lead(p, p->n_done), x->bytes,
+              x->off);
 }
 
 void reader_work_fail(struct reader_work *w, struct read_part *p, int number)
@@ -505,7 +547,8 @@ static void fail_short(struct reader_work *w, struct read_part *p, uint64_t n)
     err_set(&e, ERR_IO,
             "layer %u expert %u: %.300s: %" PRIu64 " of %" PRIu64 " bytes at offset %" PRIu64
             ", then the file ends",
-            q->layer, q->expert, w->model->files[x->file].path, p->n_done + n, x->bytes, x->off);
+            q->layer, q->expert, w->model->files[x->file].path, without_lead(p, p->n_done + n), x->bytes,
+            x->off);
     end(w, p, ERR_IO, &e);
 }
 
@@ -514,8 +557,8 @@ static void fail_short(struct reader_work *w, struct read_part *p, uint64_t n)
 static uint64_t advance(const struct reader_work *w, const struct read_part *p, uint64_t n)
 {
     uint64_t there = p->n_done + n;
-    if (there >= p->extent.bytes)
-        return p->extent.bytes;
+    if (there >= bytes_to_read(p))
+        return bytes_to_read(p);
     return w->files.block ? there / w->files.block * w->files.block : there;
 }
 
@@ -555,7 +598,7 @@ bool reader_work_finish_read(struct reader_work *w, struct read_part *p, int64_t
     }
     p->n_done = there;
     p->n_stalls = 0;
-    if (there < p->extent.bytes) {
+    if (there < bytes_to_read(p)) {
         count_continued(w);
         return true;
     }

@@ -24,7 +24,7 @@ struct reader_work {
     struct reader_files files;
     uint32_t depth;         /* parts in flight at once */
     uint64_t piece_bytes;   /* size of a part, except for the last of an extent */
-    struct staging staging; /* buffers of parts whose extent has a rule */
+    struct staging staging; /* buffers of parts that are not read to their places */
     pthread_mutex_t lock;   /* guards all below and the private members of requests */
     pthread_cond_t more, finished;
     struct read_list demanded, speculative;

@@ -59,12 +59,7 @@ static int check_formats(const struct model_dir *m, uint32_t layer, const struct
                 "%s: layer %u: the experts' %s has rows of %u columns, which are not whole groups of %s",
                 m->path, layer, expert_tensors_proj((enum expert_proj)i), cols[i],
                 format_of(formats[i])->name);
-    if (f->gate == f->up)
-        return 0;
-    return err_set(e, ERR_UNSUPPORTED,
-                   "%s: layer %u: the experts' gate_proj is %s and up_proj %s, expected equal formats%s",
-                   m->path, layer, format_of(f->gate)->name, format_of(f->up)->name,
-                   m->is_gguf ? "; moeflux convert makes them equal" : "");
+    return 0;
 }
 
 int expert_places_lay_out(struct model_dir *m, uint32_t layer, const struct expert_formats *f,

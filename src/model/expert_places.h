@@ -35,20 +35,20 @@ struct expert_layout expert_places_layout(const struct config *c, const struct e
 
 /* Allocates m->experts and m->places. */
 int expert_places_begin(struct model_dir *m, struct moeflux_err *e);
-/* Sets m->experts[layer] and raises max_expert_bytes. ERR_UNSUPPORTED: gate and up have different formats. */
+/* Sets m->experts[layer] and raises max_expert_bytes. ERR_UNSUPPORTED: rows are not whole groups. */
 int expert_places_lay_out(struct model_dir *m, uint32_t layer, const struct expert_formats *f,
                           struct moeflux_err *e);
 
 /* Opens dir/layer_NN.bin for every layer with experts, in every part of m->parts (`dir` is part 0's), and
  * checks the lengths. f: [n_layers]. Fills m->experts, places, files, expert_bytes and max_expert_bytes.
- * ERR_IO: a file or part is missing. ERR_FORMAT: wrong length, or another model's part. ERR_UNSUPPORTED: gate
- * and up have different formats. */
+ * ERR_IO: a file or part is missing. ERR_FORMAT: wrong length, or another model's part. ERR_UNSUPPORTED: rows
+ * are not whole groups. */
 int expert_places_from_files(struct model_dir *m, const char *dir, const struct expert_formats *f,
                              struct moeflux_err *e);
 
 /* Fills the same from the tensors of a checkpoint or a GGUF file (expert_tensors.h). ERR_FORMAT: a tensor is
- * missing, or has another shape or dtype. ERR_UNSUPPORTED: no format serves the tensors' bytes, or gate and
- * up have different formats. */
+ * missing, or has another shape or dtype. ERR_UNSUPPORTED: no format serves the tensors' bytes, or rows are
+ * not whole groups. */
 int expert_places_from_tensors(struct model_dir *m, struct moeflux_err *e);
 
 /* NULL is legal. */

@@ -139,8 +139,11 @@ static int read_expert_formats(const struct opening *o, struct expert_formats *f
         if (!layers || !config_has_experts(c, i))
             continue;
         const json_t *layer = json_array_get(layers, i);
-        rc = read_format(o, layer, "gate_up", i, &f[i].gate, e);
+        bool is_mixed = json_object_get(layer, "gate") != NULL;
+        rc = read_format(o, layer, is_mixed ? "gate" : "gate_up", i, &f[i].gate, e);
         f[i].up = f[i].gate;
+        if (rc == 0 && is_mixed)
+            rc = read_format(o, layer, "up", i, &f[i].up, e);
         if (rc == 0)
             rc = read_format(o, layer, "down", i, &f[i].down, e);
     }

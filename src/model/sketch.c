@@ -249,10 +249,6 @@ static int add_layer(struct sketching *s, uint32_t layer, struct moeflux_err *e)
         rc = choose_projection(s, layer, "down_proj", c->moe_inner, &f.down, e);
     if (rc < 0)
         return rc;
-    if (f.gate != f.up)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: layer %u: the experts' gate_proj is %s and up_proj %s, expected equal formats",
-                       s->path, layer, format_of(f.gate)->name, format_of(f.up)->name);
     m->experts[layer] = expert_places_layout(c, &f);
     m->max_expert_bytes = size_max(m->max_expert_bytes, m->experts[layer].bytes);
     m->expert_bytes += m->experts[layer].bytes * c->n_experts;

@@ -19,6 +19,7 @@ struct moe_shape {
     uint32_t format, n;
     uint32_t tile; /* 1 + the size of tiles to use; 0: as the number of tokens asks for */
     uint32_t shared_up_format;
+    uint32_t gate;               /* 1 + the gate's format; 0: as up's, `format` */
     float gating, shared_gating; /* ops/gating.h */
     bool ungated;                /* the shared expert has no gate */
     bool ties;                   /* all logits are equal */
@@ -58,13 +59,13 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .top_k = c->top_k,
                               .hidden = c->hidden,
                               .inner = c->inner,
+                              .gate_format = c->gate ? c->gate - 1 : c->format,
                               .up_format = c->format,
                               .down_format = down_format,
                               .down_formats = format_set(down_format) | format_set(FORMAT_Q4),
                               .eps = 1e-6f,
                               .shared_gate = !c->ungated,
                               .shared_inner = c->makes_shared ? c->shared : 0,
-                              .up_formats = format_set(c->format) | format_set(c->shared_up_format),
                               .chooses = c->chooses,
                               .drops = c->drops,
                               .norm_topk = !c->plain_weights,
@@ -72,8 +73,9 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .gating = c->gating,
                               .shared_gating = c->shared_gating};
     uint64_t n = (uint64_t)c->inner * c->hidden;
+    s.up_formats = format_set(s.gate_format) | format_set(s.up_format) | format_set(c->shared_up_format);
     *bytes = 0;
-    place_part(s.up_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
+    place_part(s.gate_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
     place_part(s.up_format, n, &s.up_w, &s.up_s, &s.up_b, bytes);
     place_part(s.down_format, n, &s.down_w, &s.down_s, &s.down_b, bytes);
     return s;
@@ -88,7 +90,7 @@ static struct test_buffer *random_expert(struct kernel_test *l, const struct exp
         uint32_t rows = i < 2 ? s->inner : s->hidden, cols = i < 2 ? s->hidden : s->inner;
         struct weights w[KT_SIDES];
         uint32_t first = l->n_buffers;
-        kt_matrix(l, rows, cols, i < 2 ? s->up_format : s->down_format, w);
+        kt_matrix(l, rows, cols, i == 0 ? s->gate_format : i == 1 ? s->up_format : s->down_format, w);
         for (uint32_t t = first; t < l->n_buffers; t++) {
             const struct exec_buffer *b = &l->buffers[t].on[KT_REFERENCE];
             if (!l->err.code)
@@ -237,10 +239,10 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
 {
     const struct moe_shape *c = m->shape;
     uint32_t down = m->layout.down_format;
-    snprintf(text, room, "%s%s%u of %u, %ux%u %s%s, %s %u%s%s%s%s, %u token%s", c->chooses ? "chosen " : "",
+    snprintf(text, room, "%s%s%u of %u, %ux%u %s%s%s, %s %u%s%s%s%s, %u token%s", c->chooses ? "chosen " : "",
              c->plain_weights ? "as they are " : "", c->top_k, c->n_experts, c->hidden, c->inner,
-             kt_format_name(c->format), down == c->format ? "" : " and another",
-             c->makes_shared ? "with" : "shared", c->shared,
+             kt_format_name(c->format), c->gate ? ", another gate" : "",
+             down == c->format ? "" : " and another", c->makes_shared ? "with" : "shared", c->shared,
              c->makes_shared && c->shared_up_format != c->format ? " in another format" : "",
              c->ungated ? " ungated" : "",
              c->biased && c->gating > 0         ? " biased, limited"
@@ -447,6 +449,34 @@ static void moe_block_cases(struct kernel_test *l)
     l->is_rest = false;
 }
 
+/* Experts whose gate and up have different formats, as in files with types chosen for each tensor. */
+static void mixed_cases(struct kernel_test *l)
+{
+    static const struct moe_shape shapes[] = {
+        {12, 3, 256, 128, 0, FORMAT_G_Q4_K, 1, .ungated = true, .gate = 1 + FORMAT_G_Q6_K},
+        {7, 3, 192, 64, 0, FORMAT_Q4, 3, .ungated = true, .biased = true, .gating = 1, .gate = 1 + FORMAT_Q8},
+        {12, 3, 256, 128, 64, FORMAT_G_Q8_0, 40, .gate = 1 + FORMAT_BF16},
+        {12, 4, 256, 192, 64, FORMAT_G_IQ2_XXS, 2, .drops = true, .gate = 1 + FORMAT_G_IQ3_XXS,
+         .is_rest = true},
+        {6, 2, 256, 320, 0, FORMAT_Q8, 70, .ungated = true, .biased = true, .gate = 1 + FORMAT_Q4,
+         .is_rest = true},
+    };
+    static const struct moe_shape joined[] = {
+        {12, 3, 256, 128, 128, FORMAT_G_Q4_K, 1, .makes_shared = true, .chooses = true,
+         .gate = 1 + FORMAT_G_Q6_K, .shared_up_format = FORMAT_G_Q4_K},
+        {9, 2, 192, 64, 128, FORMAT_Q3, 2, .makes_shared = true, .chooses = true, .gate = 1 + FORMAT_Q6,
+         .shared_up_format = FORMAT_Q4, .is_rest = true},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i], FORMAT_Q8);
+    for (size_t i = 0; kt_has_kernels(l) && i < sizeof joined / sizeof *joined; i++) {
+        moe_case(l, &joined[i], FORMAT_Q8);
+        l->is_rest = true;
+        moe_case_of(l, &joined[i], FORMAT_Q8, true);
+        l->is_rest = false;
+    }
+}
+
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void moe_sizes(struct kernel_test *l)
 {
@@ -545,6 +575,7 @@ void selftest_experts_cases(struct kernel_test *l)
     clamped_cases(l);
     moe_format_cases(l);
     moe_block_cases(l);
+    mixed_cases(l);
     moe_sizes(l);
     /* Tiles of every size, whatever the number of tokens: experts without any, with some, with more than a
      * tile; rows of less than a tile's and of more; groups by the eight and others. */

@@ -65,7 +65,7 @@ static void lay_out(struct bench *b)
     const struct format *f = format_of(s->up_format);
     uint64_t n = (uint64_t)s->inner * s->hidden;
     uint32_t w = (uint32_t)format_code_bytes(f, n), g = (uint32_t)format_scale_bytes(f, n), part = w + 2 * g;
-    s->down_format = s->up_format;
+    s->gate_format = s->down_format = s->up_format;
     s->down_formats = format_set(s->down_format);
     s->eps = 1e-6f;
     s->gate_s = w;

@@ -297,26 +297,21 @@ static void expect_logits(const char *dir, const float *want, const int32_t *ids
     sequence_close(&q);
 }
 
-static void down_projections_with_other_bits_than_the_rest_keep_them(void **state)
+/* A projection with other bits than the rest keeps them, in a copy too. dst: the copy. */
+static void expect_kept(void (*widened)(struct st_writer *, const struct tensor *, const uint8_t *),
+                        const char *what, const struct expert_formats *formats, char *tmp, const char *dst)
 {
-    (void)state;
     enum { N = 5 };
-    char *tmp = tmp_tree_new();
-    const char *mlx = tmp_tree_path(tmp, "mlx"), *packed = tmp_tree_path(tmp, "packed");
+    const char *mlx = tmp_tree_path(tmp, "mlx");
     int32_t ids[N];
     float want[128];
-    st_writer_rewrite(QWEN_MLX, mlx, widen_down);
-    declare(mlx, "down_proj");
-    run_ok(mlx, packed);
-    json_t *root = load(packed, "model_weights.json"), *config = json_object_get(root, "config");
-    assert_int_equal(json_integer_value(json_object_get(config, "expert_bits")), 4);
-    assert_int_equal(json_integer_value(json_object_get(config, "expert_down_bits")), 8);
-    json_decref(root);
     struct model_dir m;
     struct moeflux_err e;
-    assert_int_equal(model_dir_open(&m, packed, &e), 0);
-    assert_int_equal(m.experts[0].formats.up, FORMAT_Q4);
-    assert_int_equal(m.experts[0].formats.down, FORMAT_Q8);
+    st_writer_rewrite(QWEN_MLX, mlx, widened);
+    declare(mlx, what);
+    run_ok(mlx, dst);
+    assert_int_equal(model_dir_open(&m, dst, &e), 0);
+    assert_memory_equal(&m.experts[0].formats, formats, sizeof *formats);
     assert_int_equal(m.max_expert_bytes, 20736 + 64 * 192 / 2);
     model_dir_close(&m);
     struct sequence q = sequence_open(QWEN_MLX, "reference", N, 0, 64);
@@ -324,19 +319,29 @@ static void down_projections_with_other_bits_than_the_rest_keep_them(void **stat
     sequence_eval(&q, ids, N, want);
     sequence_close(&q);
     expect_logits(mlx, want, ids, N);
-    expect_logits(packed, want, ids, N);
-    tmp_tree_remove(tmp);
+    expect_logits(dst, want, ids, N);
 }
 
-static void gate_and_up_projections_of_other_bits_are_refused(void **state)
+static void down_projections_with_other_bits_than_the_rest_keep_them(void **state)
 {
     (void)state;
     char *tmp = tmp_tree_new();
-    const char *mlx = tmp_tree_path(tmp, "mlx");
-    st_writer_rewrite(QWEN_MLX, mlx, widen_up);
-    declare(mlx, "up_proj");
-    expect_refused(mlx, tmp_tree_path(tmp, "packed"), ERR_UNSUPPORTED,
-                   "the experts' gate_proj is Q4 and up_proj Q8, expected equal formats");
+    const char *packed = tmp_tree_path(tmp, "packed");
+    expect_kept(widen_down, "down_proj", &(struct expert_formats){FORMAT_Q4, FORMAT_Q4, FORMAT_Q8}, tmp,
+                packed);
+    json_t *root = load(packed, "model_weights.json"), *config = json_object_get(root, "config");
+    assert_int_equal(json_integer_value(json_object_get(config, "expert_bits")), 4);
+    assert_int_equal(json_integer_value(json_object_get(config, "expert_down_bits")), 8);
+    json_decref(root);
+    tmp_tree_remove(tmp);
+}
+
+static void up_projections_with_other_bits_than_gate_keep_them(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    expect_kept(widen_up, "up_proj", &(struct expert_formats){FORMAT_Q4, FORMAT_Q8, FORMAT_Q4}, tmp,
+                tmp_tree_path(tmp, "packed"));
     tmp_tree_remove(tmp);
 }
 
@@ -882,7 +887,7 @@ int main(void)
         cmocka_unit_test(checksums_are_the_plain_xxh3_of_every_file),
         cmocka_unit_test(the_result_counts_what_was_done),
         cmocka_unit_test(down_projections_with_other_bits_than_the_rest_keep_them),
-        cmocka_unit_test(gate_and_up_projections_of_other_bits_are_refused),
+        cmocka_unit_test(up_projections_with_other_bits_than_gate_keep_them),
         cmocka_unit_test(names_of_the_vision_class_convert_to_the_same_without_vision_and_mtp),
         cmocka_unit_test(experts_one_by_one_convert_as_fused_ones),
         cmocka_unit_test(mlx_names_without_a_prefix_convert_to_the_same),

@@ -473,13 +473,24 @@ static void parts_that_do_not_belong_are_refused(void **state)
     const char *dir = tmp_tree_path(tmp, "a");
     st_writer_rewrite(MODELS "mxfp4", dir, add_biases);
     model_dirs_refuse(dir, ERR_FORMAT, "lm_head.biases: biases, expected none for mode mxfp4");
-    dir = tmp_tree_path(tmp, "b");
+    tmp_tree_remove(tmp);
+}
+
+static void up_has_other_bits_than_gate_where_the_table_says_so(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const char *dir = tmp_tree_path(tmp, "a");
+    struct model_dir m;
+    struct moeflux_err e;
     st_writer_rewrite(MODELS "q3-g32", dir, up_of_another_width);
     tmp_tree_replace(dir, "config.json", "\"mode\": \"affine\",",
                      "\"mode\": \"affine\", \"language_model.model.layers.2.mlp.switch_mlp.up_proj\": "
                      "{\"bits\": 2, \"group_size\": 32},");
-    model_dirs_refuse(dir, ERR_UNSUPPORTED,
-                      "layer 2: the experts' gate_proj is Q3 g32 and up_proj Q2 g32, expected equal formats");
+    check_ok(model_dir_open(&m, dir, &e), &e);
+    assert_string_equal(format_of(m.experts[2].formats.gate)->name, "Q3 g32");
+    assert_string_equal(format_of(m.experts[2].formats.up)->name, "Q2 g32");
+    model_dir_close(&m);
     tmp_tree_remove(tmp);
 }
 
@@ -652,6 +663,7 @@ int main(void)
         cmocka_unit_test(scales_of_every_type_must_be_finite),
         cmocka_unit_test(tables_that_lie_are_refused),
         cmocka_unit_test(parts_that_do_not_belong_are_refused),
+        cmocka_unit_test(up_has_other_bits_than_gate_where_the_table_says_so),
         cmocka_unit_test(manifests_that_lie_about_experts_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

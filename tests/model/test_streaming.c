@@ -379,8 +379,7 @@ static const char QWEN3[] = "tests/models/qwen3-odd/mlx",
                   QWEN3_GOLDEN[] = "tests/models/qwen3-odd/golden.safetensors";
 static const char TINY[] = "tests/models/tiny", TINY_GOLDEN[] = "tests/models/tiny/golden.safetensors";
 
-/* The odd model's experts do not end at a block: direct reads are for it only where convert cut the experts
- * into blocks. */
+/* The odd model's experts do not end at a block. */
 static void packed_models_are_read_in_every_way(void **state)
 {
     (void)state;
@@ -389,7 +388,7 @@ static void packed_models_are_read_in_every_way(void **state)
     for (uint32_t i = 0; i < 2; i++) {
         open_subject(&s, models[i][0], models[i][1]);
         for (uint32_t io = 0; io < factors[IO].n; io++)
-            if (!s.can[SPREAD][io] || (!s.can[PACKED][io] && !(i == 0 && io == DIRECT)))
+            if (!s.can[SPREAD][io] || !s.can[PACKED][io])
                 fail_msg("%s, packed: no %s", models[i][0], factors[IO].levels[io]);
         close_subject(&s);
     }

@@ -272,6 +272,7 @@ static void open_chooser(struct chooser *c, struct exec *x, const struct router_
                                         .top_k = r->top_k,
                                         .hidden = WIDTH,
                                         .inner = WIDTH,
+                                        .gate_format = FORMAT_F32,
                                         .up_format = FORMAT_F32,
                                         .down_format = FORMAT_F32,
                                         .down_formats = format_set(FORMAT_F32),

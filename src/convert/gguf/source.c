@@ -204,8 +204,8 @@ uint32_t gguf_source_expert_format(const struct gguf_source *s, const struct ten
                                    const struct tensor *b)
 {
     const struct gguf_type *x = place_of(s, a)->type, *y = place_of(s, b)->type;
-    if (x == y && is_kept(s, a))
-        return x->format;
+    if (s->keeps_blocks && place_of(s, a)->blocks->block > 1 && place_of(s, b)->blocks->block > 1)
+        return gguf_source_format(s, a);
     uint32_t bits = (uint32_t)size_max(x->bits, y->bits);
     uint32_t both[] = {own_format(s, a), own_format(s, b), format_find_affine(bits, GGUF_GROUP, SCALE_F16),
                        format_find_affine(bits, GGUF_GROUP, SCALE_F32)};

@@ -34,8 +34,8 @@ void gguf_source_close(struct gguf_source *s, struct model_dir *m);
 /* Returns the format that a matrix gets: its own with keeps_blocks, except MXFP4, which has the same bytes as
  * the storage format; one that holds it exactly, if there is one; a plain one for plain numbers. */
 uint32_t gguf_source_format(const struct gguf_source *s, const struct tensor *t);
-/* Returns the common format of two stacks of experts; never a plain one. Stacks of different types become
- * affine codes also with keeps_blocks. */
+/* Returns the format of a stack of experts, `a`; never a plain one. Without keeps_blocks, and if one of the
+ * stacks has plain numbers, it is the common format of both. */
 uint32_t gguf_source_expert_format(const struct gguf_source *s, const struct tensor *a,
                                    const struct tensor *b);
 /* Returns whether this format holds the tensor's numbers exactly, group by group; with rounds_scales, whether

@@ -71,7 +71,7 @@ static uint32_t format_on_disk(uint32_t format)
 
 void format_text_experts(const struct model_dir *d, char *out, size_t n)
 {
-    uint64_t up[FORMAT_END] = {0}, down[FORMAT_END] = {0};
+    uint64_t gate[FORMAT_END] = {0}, up[FORMAT_END] = {0}, down[FORMAT_END] = {0};
     uint32_t n_layers = 0;
     char name[NAME];
     for (uint32_t i = 0; i < d->config.n_layers; i++) {
@@ -81,12 +81,14 @@ void format_text_experts(const struct model_dir *d, char *out, size_t n)
         n_layers++;
         uint32_t up_format = format_on_disk(f->up), down_format = format_on_disk(f->down);
         up[up_format]++;
+        gate[f->gate] += f->gate != f->up;
         down[down_format] += down_format != up_format;
     }
     uint32_t usual = largest(up);
     up[usual] = 0;
     snprintf(out, n, "%s", name_of(d, usual, name));
     add_layers(d, out, n, "", up, n_layers);
+    add_layers(d, out, n, "gate ", gate, n_layers);
     add_layers(d, out, n, "down ", down, n_layers);
 }
 

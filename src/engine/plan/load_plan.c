@@ -367,7 +367,8 @@ static bool has_blocks(const struct model_dir *m)
         has |= format_is_block(m->tensors[i].format);
     for (uint32_t i = 0; i < m->config.n_layers; i++) {
         const struct expert_formats *f = &m->experts[i].formats;
-        has |= m->experts[i].bytes > 0 && (format_is_block(f->up) || format_is_block(f->down));
+        has |= m->experts[i].bytes > 0 &&
+               (format_is_block(f->gate) || format_is_block(f->up) || format_is_block(f->down));
     }
     return has;
 }

@@ -314,6 +314,8 @@ static int add_expert(XXH3_state_t *h, const struct model_dir *d, uint32_t layer
                  {f->down, y->down_w}};
     const size_t n = format_of(f->down)->scale_bytes ? 4 : 3; /* the third and the fourth may be the same */
     int rc = 0;
+    if (f->gate != f->up)
+        add_format(h, f->gate);
     add_format(h, f->up);
     add_format(h, f->down);
     for (size_t i = 0; rc == 0 && i < n; i++)

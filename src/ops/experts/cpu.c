@@ -278,7 +278,7 @@ static void up_block(void *ctx, uint32_t block, uint32_t thread)
     uint32_t first = block % j->n_blocks * j->block_rows;
     uint32_t n_rows = (uint32_t)size_min(j->block_rows, s->inner - first);
     const struct weights gate = part(g->expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden,
-                                     s->up_format),
+                                     s->gate_format),
                          up = part(g->expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
     const struct weights gate_rows = weights_rows(&gate, first, n_rows),
                          up_rows = weights_rows(&up, first, n_rows);
@@ -305,10 +305,11 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
                     .n_pairs = c->n * s->top_k,
                     .cols = s->hidden,
                     .per_input = s->top_k};
-    const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->up_format};
+    const struct weights gate = {.rows = s->inner, .cols = s->hidden, .format = s->gate_format};
     j.is_many = takes_many(c, h);
-    j.takes_fixed = h->takes_fixed && cpu_format_takes_fixed(s->up_format);
-    j.has_blocks = format_is_block(s->up_format);
+    j.takes_fixed =
+        h->takes_fixed && cpu_format_takes_fixed(s->gate_format) && cpu_format_takes_fixed(s->up_format);
+    j.has_blocks = format_is_block(s->gate_format) || format_is_block(s->up_format);
     divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
     if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden, (uint64_t)c->n * s->hidden))
         return host_error(h);

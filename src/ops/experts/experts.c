@@ -17,19 +17,42 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
 {
     const struct exec_caps caps = exec_get_caps(x);
     *op = (struct experts){.shape = *s, .rounds_from = caps.is_native ? LOOPS_FEW + 1 : UINT32_MAX};
-    const struct weights up = {.rows = s->inner, .cols = s->hidden, .format = s->up_format},
-                         down = {.rows = s->hidden, .cols = s->inner, .format = s->down_format};
-    int rc = weights_check(&up, "experts", e);
-    if (rc == 0)
-        rc = weights_check(&down, "experts", e);
-    if (rc < 0)
-        return rc;
-    if (weights_are_uneven(&up) || weights_are_uneven(&down))
+    const struct weights parts[] = {{.rows = s->inner, .cols = s->hidden, .format = s->gate_format},
+                                    {.rows = s->inner, .cols = s->hidden, .format = s->up_format},
+                                    {.rows = s->hidden, .cols = s->inner, .format = s->down_format}};
+    bool are_uneven = false;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        int rc = weights_check(&parts[i], "experts", e);
+        if (rc < 0)
+            return rc;
+        are_uneven |= weights_are_uneven(&parts[i]);
+    }
+    if (are_uneven)
         return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of %d",
                        s->hidden, s->inner, PRODUCT_COLS);
     if (s->biased && s->shared_inner)
         return err_set(e, ERR_UNSUPPORTED, "experts: biases, expected no shared expert");
     return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
+}
+
+bool experts_are_mixed(const struct experts_shape *s)
+{
+    return s->gate_format != s->up_format;
+}
+
+struct experts_halves experts_halves(const struct experts_shape *s, bool up)
+{
+    const struct weights whole = {.weight = up ? s->up_w : s->gate_w,
+                                  .scales = up ? s->up_s : s->gate_s,
+                                  .biases = up ? s->up_b : s->gate_b,
+                                  .rows = s->inner,
+                                  .cols = s->hidden,
+                                  .format = up ? s->up_format : s->gate_format};
+    const struct weights second = weights_rows(&whole, s->inner / 2, s->inner / 2);
+    return (struct experts_halves){whole.format,
+                                   {(uint32_t)whole.weight, (uint32_t)second.weight},
+                                   {(uint32_t)whole.scales, (uint32_t)second.scales},
+                                   {(uint32_t)whole.biases, (uint32_t)second.biases}};
 }
 
 /* After the activations there is space for the experts' addresses. */

@@ -32,8 +32,7 @@ struct router;
 
 struct experts_shape {
     uint32_t n_experts, top_k, hidden, inner;
-    /* FORMAT_* of the routed experts' gate and up; of their down projections */
-    uint32_t up_format, down_format;
+    uint32_t gate_format, up_format, down_format; /* FORMAT_* of the routed experts' projections */
     /* set (base/format.h): formats of the routed and of all layers' shared down projections */
     uint64_t down_formats;
     /* byte offsets of the parts in an expert */
@@ -93,7 +92,8 @@ struct experts {
         struct experts_up up_with_q4;
         struct experts_down down_with_q4;
         struct experts_down whole_down;
-        bool chooses; /* up[].choosing are open */
+        struct experts_up passes[2]; /* experts_are_mixed only: of gate, of up */
+        bool chooses;                /* up[].choosing are open */
         /* whole_down is open: for calls whose shared expert has the routed ones' width and format */
         bool has_whole_down;
         uint32_t makes_shared_below; /* tokens; up computes the shared rows of smaller chunks; 0: never */
@@ -128,6 +128,14 @@ struct experts_call {
     bool more; /* experts missing in the table (0) come in a later round; only if experts_takes_rounds */
 };
 
+/* Returns whether gate and up have different formats. Vulkan computes them one after the other then, each
+ * with both halves of its rows in the place of the two matrices. */
+bool experts_are_mixed(const struct experts_shape *s);
+/* Both halves of a matrix's rows: byte offsets in an expert of their weights, scales and biases. */
+struct experts_halves {
+    uint32_t format, w[2], s[2], b[2];
+};
+struct experts_halves experts_halves(const struct experts_shape *s, bool up);
 /* Return the floats of a token's row of act; of its activations only, which the experts' addresses follow. */
 uint64_t experts_act_row(const struct experts_shape *s);
 uint64_t experts_act_floats(const struct experts_shape *s, bool has_shared);

@@ -21,8 +21,9 @@ enum { ALONG_ROWS = 4, FEW_UP_ROWS = 1, FEW_UP_PARTS = 4 };
 static int may_use_registers(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                              struct moeflux_err *e)
 {
-    return op->is_f16 && s->up_format == FORMAT_Q4 && s->down_format == FORMAT_Q4 &&
-                   s->hidden % GEMM_FRAG_COLS == 0 && s->inner % GEMM_FRAG_COLS == 0
+    return op->is_f16 && s->gate_format == FORMAT_Q4 && s->up_format == FORMAT_Q4 &&
+                   s->down_format == FORMAT_Q4 && s->hidden % GEMM_FRAG_COLS == 0 &&
+                   s->inner % GEMM_FRAG_COLS == 0
                ? fragment_layout_probe(x, e)
                : 0;
 }
@@ -42,15 +43,23 @@ static struct gemm_plan plan_for(const struct experts_grouped *op, const struct 
 static int add_tiles(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                      enum gemm_tile size, bool is_blocked, uint32_t from, struct moeflux_err *e)
 {
-    const struct gemm_plan up = plan_for(op, x, size, is_blocked, true, s->up_format),
-                           down = plan_for(op, x, size, is_blocked, false, s->down_format);
+    struct gemm_plan gate = plan_for(op, x, size, is_blocked, true, s->gate_format),
+                     up = plan_for(op, x, size, is_blocked, true, s->up_format);
+    const struct gemm_plan down = plan_for(op, x, size, is_blocked, false, s->down_format);
     struct experts_tiles *t = &op->tiles[op->n_tiles++];
     *t = (struct experts_tiles){.is_blocked = is_blocked,
                                 .up_rows = up.rows,
                                 .down_rows = down.rows,
                                 .tokens = up.tokens,
                                 .from = from};
-    int rc = gemm_kernel(x, &t->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &up, e);
+    int rc = 0;
+    if (experts_are_mixed(s)) {
+        gate.spec[GEMM_PASS] = PASS_GATE;
+        up.spec[GEMM_PASS] = PASS_UP;
+        rc = gemm_kernel(x, &t->gate, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &gate, e);
+    }
+    if (rc == 0)
+        rc = gemm_kernel(x, &t->up, "experts_prefill_up", sizeof(struct experts_prefill_up_args), &up, e);
     return rc < 0 ? rc
                   : gemm_kernel(x, &t->down, "experts_prefill_down", sizeof(struct experts_prefill_down_args),
                                 &down, e);
@@ -82,7 +91,7 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
     op->from = 16;
     op->is_f16 = gemm_has_f16(x);
     op->joins_shared = s->shared_inner == s->inner && s->gating == s->shared_gating &&
-                       s->up_formats == format_set(s->up_format) &&
+                       !experts_are_mixed(s) && s->up_formats == format_set(s->up_format) &&
                        s->down_formats == format_set(s->down_format);
     op->mix_group = (uint32_t)size_min(GROUP, c.max_workgroup);
     const uint32_t sort[] = {op->mix_group, s->n_experts}, mix[] = {op->mix_group, s->drops};
@@ -98,7 +107,9 @@ int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struc
 
 /* The parts of the scratch memory, each on a 16-byte boundary. */
 struct scratch {
-    uint64_t tiles, rows, f16, shared_act, parts, end;
+    uint64_t tiles, rows, f16, shared_act;
+    uint64_t parts; /* first the gate's products, if experts_are_mixed */
+    uint64_t end;
 };
 
 /* slots: pairs of a token. */
@@ -111,7 +122,7 @@ static struct scratch lay_out(const struct experts_shape *s, uint64_t from, uint
     at.f16 = at.rows + size_round_up(pairs * 4, 16);
     at.shared_act = at.f16 + (uint64_t)n * s->hidden * 2;
     at.parts = at.shared_act + (uint64_t)n * shared_inner * 4;
-    at.end = at.parts + pairs * s->hidden * 4;
+    at.end = at.parts + pairs * size_max(s->hidden, s->inner) * 4;
     return at;
 }
 
@@ -175,37 +186,62 @@ static void run_sort(const struct experts_grouped *op, struct exec *x, const str
     exec_dispatch(x, &op->sort, &sort, 1, 1, 1);
 }
 
+/* Dispatches up, or gate and up one after the other. */
+static void run_up(const struct experts_tiles *t, struct exec *x, const struct experts_shape *s,
+                   const struct experts_prefill_up_args *a, uint64_t gates, uint32_t n_tiles)
+{
+    for (uint32_t up = 0; up < 2; up++) {
+        const struct experts_halves h = experts_halves(s, up);
+        struct experts_prefill_up_args args = *a;
+        bool is_mixed = experts_are_mixed(s);
+        if (!is_mixed && !up)
+            continue;
+        if (is_mixed) {
+            args.shared_up = gates;
+            args.format = h.format;
+            args.gate_w = h.w[0];
+            args.gate_s = h.s[0];
+            args.gate_b = h.b[0];
+            args.up_w = h.w[1];
+            args.up_s = h.s[1];
+            args.up_b = h.b[1];
+        }
+        if (format_is_block(args.format))
+            code_books_put(x, &args.gate_s, &args.gate_b);
+        exec_dispatch(x, up ? &t->up : &t->gate, &args,
+                      div_up(is_mixed ? s->inner / 2 : s->inner, t->up_rows / 2), n_tiles, 1);
+    }
+}
+
 void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                         const struct experts_call *call)
 {
     const struct experts_tiles *t = tiles_for(op, s, call);
     const struct share of = share_of(s, call);
     const struct scratch at = lay_out(s, call->scratch, call->n, of.slots, call->shared_down.cols);
-    struct experts_prefill_up_args up = {.x = op->is_f16 ? at.f16 : call->x,
-                                         .norm = op->is_f16 ? 0 : call->norm,
-                                         .table = call->table,
-                                         .rows = at.rows,
-                                         .tiles = at.tiles,
-                                         .act = call->act,
-                                         .shared_up = of.n_shared ? call->shared_up->gpu.address : 0,
-                                         .logits = call->shared_in,
-                                         .biases = s->biased ? call->biases.gate_up : 0,
-                                         .slots = of.slots,
-                                         .hidden = s->hidden,
-                                         .inner = s->inner,
-                                         .format = s->up_format,
-                                         .gate_w = s->gate_w,
-                                         .gate_s = s->gate_s,
-                                         .gate_b = s->gate_b,
-                                         .up_w = s->up_w,
-                                         .up_s = s->up_s,
-                                         .up_b = s->up_b,
-                                         .eps = s->eps,
-                                         .stride = s->biased ? s->n_experts : call->shared_stride,
-                                         .gate_at = s->shared_gate ? s->n_experts : 0,
-                                         .gating = s->gating};
-    if (format_is_block(s->up_format))
-        code_books_put(x, &up.gate_s, &up.gate_b);
+    const struct experts_prefill_up_args up = {.x = op->is_f16 ? at.f16 : call->x,
+                                               .norm = op->is_f16 ? 0 : call->norm,
+                                               .table = call->table,
+                                               .rows = at.rows,
+                                               .tiles = at.tiles,
+                                               .act = call->act,
+                                               .shared_up = of.n_shared ? call->shared_up->gpu.address : 0,
+                                               .logits = call->shared_in,
+                                               .biases = s->biased ? call->biases.gate_up : 0,
+                                               .slots = of.slots,
+                                               .hidden = s->hidden,
+                                               .inner = s->inner,
+                                               .format = s->up_format,
+                                               .gate_w = s->gate_w,
+                                               .gate_s = s->gate_s,
+                                               .gate_b = s->gate_b,
+                                               .up_w = s->up_w,
+                                               .up_s = s->up_s,
+                                               .up_b = s->up_b,
+                                               .eps = s->eps,
+                                               .stride = s->biased ? s->n_experts : call->shared_stride,
+                                               .gate_at = s->shared_gate ? s->n_experts : 0,
+                                               .gating = s->gating};
     if (op->is_f16)
         cast_f16_run(&op->cast, x,
                      &(struct cast_f16_call){.x = call->x,
@@ -219,7 +255,7 @@ void experts_grouped_up(const struct experts_grouped *op, struct exec *x, const 
     if (op->is_f16) /* the sort does not depend on it */
         exec_concurrent(x);
     run_sort(op, x, s, call, t);
-    exec_dispatch(x, &t->up, &up, div_up(s->inner, t->up_rows / 2), most_tiles(s, &of, t->tokens), 1);
+    run_up(t, x, s, &up, at.parts, most_tiles(s, &of, t->tokens));
 }
 
 /* Adds up the experts' outputs. If the shared expert is not among the pairs, also computes its down

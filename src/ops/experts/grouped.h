@@ -29,6 +29,7 @@ enum { EXPERTS_MAX_TILES = 4 };
 struct experts_tiles {
     bool is_blocked; /* x and act are in the order that kernels/lib/gemm_frag.glsl reads */
     struct kernel up, down;
+    struct kernel gate;                  /* experts_are_mixed only */
     uint32_t up_rows, down_rows, tokens; /* size of a workgroup's tile */
     uint32_t from; /* fewest tokens per expert, averaged over the chunk, for these tiles */
 };

@@ -85,7 +85,7 @@ static void ref_up_token(const struct experts_shape *s, const struct experts_cal
         if ((k < 64 && c->skip >> k & 1) || expert == 0)
             continue;
         const struct weights gate = part(expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden,
-                                         s->up_format),
+                                         s->gate_format),
                              up = part(expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
         double g = ref_dot(widen(gates, idx, &gate, r), p, s->hidden) +
                    bias_at(s, c->biases.gate_up, (uint64_t)idx * s->inner + r);

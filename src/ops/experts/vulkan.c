@@ -23,6 +23,7 @@ enum {
     UP_BIASED,
     UP_GATING,
     UP_SHARED_GATING,
+    UP_PASS,
     UP_N_SPEC,
     DOWN_LANES = EXPERTS_FIRST_SPEC,
     DOWN_TEAMS,
@@ -85,26 +86,32 @@ static int make_up(struct exec *x, struct experts_up_kernels *up, const char *na
     return rc < 0 || !chooses ? rc : make(x, &up->choosing, name, bytes, spec, UP_N_SPEC, e);
 }
 
-static int open_up(struct experts *op, struct exec *x, struct experts_up *up, struct moeflux_err *e)
+/* pass: PASS_*. */
+static int open_up(struct experts *op, struct exec *x, struct experts_up *up, uint32_t pass,
+                   struct moeflux_err *e)
 {
     const char *name = name_of(x, up->formats, "experts_decode_up", "experts_decode_up_extq4",
                                "experts_decode_up_extq4denorm");
     const struct experts_shape *s = &op->shape;
-    uint64_t rows = is_in(s->up_format, up->formats) ? experts_act_floats(s, true) : s->shared_inner;
+    bool is_routed = is_in(s->up_format, up->formats) || pass != PASS_BOTH;
+    uint64_t rows = is_routed ? experts_act_floats(s, true) : s->shared_inner;
+    if (pass != PASS_BOTH)
+        rows = experts_act_floats(s, false) / 2;
     const struct gemv_shape shape = {
         (uint32_t)rows, s->hidden, 1, up->formats, 2, 0, s->top_k + (s->shared_inner > 0)};
     const struct gemv_plan plan = gemv_plan_for(x, &shape);
-    uint32_t spec[UP_N_SPEC] = {
-        [UP_EXPERTS] = s->n_experts,    [UP_TOP_K] = s->top_k,         [UP_SHARED] = s->shared_inner,
-        [UP_IS_GATED] = s->shared_gate, [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops,
-        [UP_BIASED] = s->biased};
+    uint32_t spec[UP_N_SPEC] = {[UP_EXPERTS] = s->n_experts,   [UP_TOP_K] = s->top_k,
+                                [UP_SHARED] = s->shared_inner, [UP_IS_GATED] = s->shared_gate,
+                                [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops,
+                                [UP_BIASED] = s->biased,       [UP_PASS] = pass};
     const float gating[] = {s->gating, s->shared_gating};
     memcpy(&spec[UP_GATING], gating, sizeof gating); /* the constants are floats */
     struct gemv_shape all = shape;
     all.rows *= SEVERAL_TOKENS;
-    int rc = make_up(x, &up->one, name, s->chooses, spec, &plan, gemv_kernel, e);
+    bool chooses = s->chooses && pass != PASS_UP;
+    int rc = make_up(x, &up->one, name, chooses, spec, &plan, gemv_kernel, e);
     const struct gemv_plan longer = gemv_plan_longer(x, &all, &plan);
-    return rc < 0 ? rc : make_up(x, &up->several, name, s->chooses, spec, &longer, gemv_kernel_later, e);
+    return rc < 0 ? rc : make_up(x, &up->several, name, chooses, spec, &longer, gemv_kernel_later, e);
 }
 
 /* Returns the columns of all slots that fit so many quarters of shared memory. */
@@ -272,10 +279,11 @@ static int open_with_q4(struct experts *op, struct exec *x, struct moeflux_err *
 {
     const struct experts_shape *s = &op->shape;
     int rc = 0;
-    op->gpu.up_with_q4.formats = s->shared_inner ? set_with_q4(s->up_format, s->up_formats) : 0;
+    op->gpu.up_with_q4.formats =
+        s->shared_inner && !experts_are_mixed(s) ? set_with_q4(s->up_format, s->up_formats) : 0;
     op->gpu.down_with_q4.formats = set_with_q4(s->down_format, s->down_formats);
     if (op->gpu.up_with_q4.formats)
-        rc = open_up(op, x, &op->gpu.up_with_q4, e);
+        rc = open_up(op, x, &op->gpu.up_with_q4, PASS_BOTH, e);
     return rc < 0 || op->gpu.down_with_q4.formats == 0 ? rc : open_down_with_q4(op, x, e);
 }
 
@@ -312,13 +320,14 @@ static int open_down(struct experts *op, struct exec *x, struct experts_down *do
 static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
-    uint64_t ups = format_set(s->up_format) | (s->shared_inner ? s->up_formats : 0), downs = s->down_formats;
+    uint64_t routed = experts_are_mixed(s) ? 0 : format_set(s->up_format);
+    uint64_t ups = routed | (s->shared_inner ? s->up_formats : 0), downs = s->down_formats;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && format_set_part(ups, i); i++) {
         if (i == EXPERTS_MAX_PARTS)
             return err_set(e, ERR_UNSUPPORTED, "experts: more than %d formats", EXPERTS_MAX_PARTS);
         op->gpu.up[i].formats = format_set_part(ups, i);
-        rc = open_up(op, x, &op->gpu.up[i], e);
+        rc = open_up(op, x, &op->gpu.up[i], PASS_BOTH, e);
     }
     for (uint32_t i = 0; rc == 0 && format_set_part(downs, i); i++) {
         if (i == EXPERTS_MAX_PARTS)
@@ -329,14 +338,26 @@ static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
     return rc;
 }
 
+static int open_passes(struct experts *op, struct exec *x, struct moeflux_err *e)
+{
+    struct experts_up *passes = op->gpu.passes;
+    passes[0].formats = format_set(op->shape.gate_format);
+    passes[1].formats = format_set(op->shape.up_format);
+    int rc = open_up(op, x, &passes[0], PASS_GATE, e);
+    return rc < 0 ? rc : open_up(op, x, &passes[1], PASS_UP, e);
+}
+
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
-    uint64_t all = format_set(s->up_format) | format_set(s->down_format) | s->up_formats | s->down_formats;
+    uint64_t all = format_set(s->gate_format) | format_set(s->up_format) | format_set(s->down_format) |
+                   s->up_formats | s->down_formats;
     int rc = all >> FORMAT_SET_BLOCKS ? code_books_open(x, e) : 0;
     op->gpu.chooses = op->shape.chooses;
     if (rc == 0)
         rc = open_parts(op, x, e);
+    if (rc == 0 && experts_are_mixed(s))
+        rc = open_passes(op, x, e);
     if (rc == 0)
         rc = open_with_q4(op, x, e);
     if (rc == 0)
@@ -366,11 +387,11 @@ bool experts_vulkan_chooses(const struct experts *op, const struct experts_call 
 
 /* Computes n_slots slots from a->first_slot on. */
 static void run_up(const struct experts *op, struct exec *x, const struct experts_call *call,
-                   const struct experts_up *up, const struct experts_decode_up_args *a, uint32_t n_slots)
+                   const struct experts_up *up, const struct experts_decode_up_args *a, uint32_t n_slots,
+                   bool chooses)
 {
     const struct experts_shape *s = &op->shape;
-    bool chooses = call->router && experts_vulkan_chooses(op, call);
-    uint32_t longest = s->inner;
+    uint32_t longest = up == op->gpu.passes || up == op->gpu.passes + 1 ? s->inner / 2 : s->inner;
     if (a->first_slot + n_slots > s->top_k)
         longest = (uint32_t)size_max(s->inner, s->shared_inner);
     const struct experts_up_kernels *k = call->n > 1 ? &up->several : &up->one;
@@ -378,6 +399,52 @@ static void run_up(const struct experts *op, struct exec *x, const struct expert
     if (format_part_is_block(up->formats))
         code_books_put(x, &args.gate_s, &args.gate_b);
     exec_dispatch(x, chooses ? &k->choosing : &k->kernel, &args, div_up(longest, k->rows), n_slots, call->n);
+}
+
+/* Computes the routed experts, whose gate and up have different formats. */
+static void run_passes(const struct experts *op, struct exec *x, const struct experts_call *call,
+                       const struct experts_decode_up_args *a, bool chooses)
+{
+    const struct experts_shape *s = &op->shape;
+    for (uint32_t up = 0; up < 2; up++) {
+        const struct experts_halves h = experts_halves(s, up);
+        struct experts_decode_up_args args = *a;
+        args.format = h.format;
+        args.gate_w = h.w[0];
+        args.gate_s = h.s[0];
+        args.gate_b = h.b[0];
+        args.up_w = h.w[1];
+        args.up_s = h.s[1];
+        args.up_b = h.b[1];
+        run_up(op, x, call, &op->gpu.passes[up], &args, s->top_k, chooses && !up);
+    }
+}
+
+/* Computes what the call asks for, the shared expert with the kernel for its format. */
+static void run_all_up(const struct experts *op, struct exec *x, const struct experts_call *call,
+                       struct experts_decode_up_args a)
+{
+    const struct experts_shape *s = &op->shape;
+    uint32_t shared_format = call->shared_up ? call->shared_up->gate.format : FORMAT_NONE;
+    bool has_shared = s->shared_inner && call->shared_up && !call->skip_shared,
+         is_mixed = experts_are_mixed(s), chooses = call->router && experts_vulkan_chooses(op, call);
+    const struct experts_up *shared = has_shared ? up_for(op, shared_format) : NULL,
+                            *routed = is_mixed ? NULL : up_for(op, s->up_format);
+    /* A call that computes only some experts uses the same kernel for them, so that each row has the same
+     * bits. */
+    if (op->gpu.up_with_q4.formats && !call->only_shared && shared_format == FORMAT_Q4)
+        routed = shared = &op->gpu.up_with_q4;
+    bool joins = has_shared && shared == routed;
+    if (!call->only_shared && is_mixed)
+        run_passes(op, x, call, &a, chooses);
+    else if (!call->only_shared)
+        run_up(op, x, call, routed, &a, s->top_k + joins, chooses);
+    if (!has_shared || (joins && !call->only_shared))
+        return;
+    if (!call->only_shared)
+        exec_concurrent(x);
+    a.first_slot = s->top_k;
+    run_up(op, x, call, shared, &a, 1, chooses && !is_mixed);
 }
 
 void experts_up_vulkan(const void *self, const void *what, struct exec *x)
@@ -389,46 +456,31 @@ void experts_up_vulkan(const void *self, const void *what, struct exec *x)
         experts_grouped_up(&op->gpu.grouped, x, s, call);
         return;
     }
-    struct experts_decode_up_args a = {.x = call->x,
-                                       .norm = call->norm,
-                                       .table = call->table,
-                                       .idx = call->idx,
-                                       .weights = call->weights,
-                                       .act = call->act,
-                                       .logits = call->shared_in,
-                                       .shared_up = s->biased         ? call->biases.gate_up
-                                                    : call->shared_up ? call->shared_up->gpu.address
-                                                                      : 0,
-                                       .hidden = s->hidden,
-                                       .inner = s->inner,
-                                       .format = s->up_format,
-                                       .stride = call->shared_stride,
-                                       .gate_w = s->gate_w,
-                                       .gate_s = s->gate_s,
-                                       .gate_b = s->gate_b,
-                                       .up_w = s->up_w,
-                                       .up_s = s->up_s,
-                                       .up_b = s->up_b,
-                                       .eps = s->eps,
-                                       .skip_low = (uint32_t)call->skip,
-                                       .skip_high = (uint32_t)(call->skip >> 32),
-                                       .n = call->n};
-    uint32_t shared_format = call->shared_up ? call->shared_up->gate.format : FORMAT_NONE;
-    bool has_shared = s->shared_inner && call->shared_up && !call->skip_shared;
-    const struct experts_up *routed = up_for(op, s->up_format),
-                            *shared = has_shared ? up_for(op, shared_format) : routed;
-    /* A call that computes only some experts uses the same kernel for them, so that each row has the same
-     * bits. */
-    if (op->gpu.up_with_q4.formats && !call->only_shared && shared_format == FORMAT_Q4)
-        routed = shared = &op->gpu.up_with_q4;
-    bool apart = has_shared && shared != routed;
-    if (!call->only_shared)
-        run_up(op, x, call, routed, &a, s->top_k + (has_shared && !apart));
-    if (!call->only_shared && apart)
-        exec_concurrent(x);
-    a.first_slot = s->top_k;
-    if (has_shared && (apart || call->only_shared))
-        run_up(op, x, call, shared, &a, 1);
+    const struct experts_decode_up_args a = {.x = call->x,
+                                             .norm = call->norm,
+                                             .table = call->table,
+                                             .idx = call->idx,
+                                             .weights = call->weights,
+                                             .act = call->act,
+                                             .logits = call->shared_in,
+                                             .shared_up = s->biased         ? call->biases.gate_up
+                                                          : call->shared_up ? call->shared_up->gpu.address
+                                                                            : 0,
+                                             .hidden = s->hidden,
+                                             .inner = s->inner,
+                                             .format = s->up_format,
+                                             .stride = call->shared_stride,
+                                             .gate_w = s->gate_w,
+                                             .gate_s = s->gate_s,
+                                             .gate_b = s->gate_b,
+                                             .up_w = s->up_w,
+                                             .up_s = s->up_s,
+                                             .up_b = s->up_b,
+                                             .eps = s->eps,
+                                             .skip_low = (uint32_t)call->skip,
+                                             .skip_high = (uint32_t)(call->skip >> 32),
+                                             .n = call->n};
+    run_all_up(op, x, call, a);
 }
 
 /* Computes slots [first_slot, end_slot). */

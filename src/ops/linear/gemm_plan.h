@@ -10,12 +10,12 @@ struct moeflux_err;
 struct exec;
 struct kernel;
 
-enum { GEMM_N_SPEC = 7 };
+enum { GEMM_PASS = 7, GEMM_N_SPEC };
 /* The specialisation of gemm.glsl for a device, and what one workgroup computes. */
 struct gemm_plan {
-    uint32_t spec[GEMM_N_SPEC];
-    uint32_t rows, tokens; /* size of a workgroup's tile */
-    const char *variant;   /* suffix of the kernel's name: "", "_coop", "_fragcoop", "_blk" .. */
+    uint32_t spec[GEMM_N_SPEC]; /* [GEMM_PASS]: PASS of experts_prefill_up, by default PASS_BOTH */
+    uint32_t rows, tokens;      /* size of a workgroup's tile */
+    const char *variant;        /* suffix of the kernel's name: "", "_coop", "_fragcoop", "_blk" .. */
 };
 
 /* Returns whether the device can run kernels/lib/gemm.glsl. */
