@@ -143,8 +143,8 @@ static void look_at(struct http_request *req, const char *method, const char *ve
 
 /* ---- a request ---- */
 
-/* Begins a request: called before anything else of it, with the path as it was sent. The library will take a NUL
- * for the path's end, or decode one (%00). */
+/* Begins a request: called before anything else of it, with the path as it was sent. The library will take
+ * a NUL for the path's end, or decode one (%00). */
 static void *begin(void *cls, const char *url, struct MHD_Connection *connection)
 {
     struct http_request *req = mem_new(1, sizeof *req, NULL);
@@ -264,18 +264,18 @@ static void notify(void *cls, struct MHD_Connection *connection, void **context,
 
 static int start_daemon(struct server *s, struct moeflux_err *e)
 {
-    /* SLACK: connections that were closed, whose threads have not ended. STRICT: the library's word for headers
-     * that no client of today sends. */
+    /* SLACK: connections that were closed, whose threads have not ended. STRICT: the library's word for
+     * headers that no client of today sends. */
     enum { STACK = 2 << 20, SLACK = 64, STRICT = 1 };
     unsigned flags =
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;
-    s->daemon = MHD_start_daemon(
-        flags, 0, NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, s->listener, MHD_OPTION_NOTIFY_COMPLETED,
-        end, s, MHD_OPTION_NOTIFY_CONNECTION, notify, s, MHD_OPTION_URI_LOG_CALLBACK, begin, s,
-        MHD_OPTION_CONNECTION_LIMIT, (unsigned)(SERVER_MAX_CONNECTIONS + SLACK),
-        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)SERVER_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-        (size_t)SERVER_HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
-        MHD_OPTION_STRICT_FOR_CLIENT, (int)STRICT, MHD_OPTION_END);
+    s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, s->listener,
+                                 MHD_OPTION_NOTIFY_COMPLETED, end, s, MHD_OPTION_NOTIFY_CONNECTION, notify, s,
+                                 MHD_OPTION_URI_LOG_CALLBACK, begin, s, MHD_OPTION_CONNECTION_LIMIT,
+                                 (unsigned)(SERVER_MAX_CONNECTIONS + SLACK), MHD_OPTION_CONNECTION_TIMEOUT,
+                                 (unsigned)SERVER_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                                 (size_t)SERVER_HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
+                                 MHD_OPTION_STRICT_FOR_CLIENT, (int)STRICT, MHD_OPTION_END);
     if (!s->daemon)
         return err_errno(e, ERR_IO, "%s: the server could not be started", s->url);
     s->listener = -1;

@@ -38,8 +38,8 @@ struct http_request {
     bool preflight;                  /* a browser's CORS preflight request */
     const char *cors;                /* origin that may read the reply; NULL: none */
     struct str body;
-    uint64_t taken_bytes; /* reserved for the body (reading.h) */
-    bool has_turn;        /* counts among the large bodies that are being read */
+    uint64_t taken_bytes;   /* reserved for the body (reading.h) */
+    bool has_turn;          /* counts among the large bodies that are being read */
     struct refusal refusal; /* status 0: none */
 
     /* Used by completions only. */

@@ -49,8 +49,8 @@ static int encode(struct http_request *req, const json_t *in)
     size_t len = json_string_length(content);
     if (len > g->most_prompt_bytes)
         return refusal_set(&req->refusal, 400, "content", "context_length_exceeded",
-                           "content: %zu bytes, expected at most %" PRIu64 ": the context holds %u tokens", len,
-                           g->most_prompt_bytes, g->max_context);
+                           "content: %zu bytes, expected at most %" PRIu64 ": the context holds %u tokens",
+                           len, g->most_prompt_bytes, g->max_context);
     enum token_specials how = special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT;
     int rc = add_special ? generator_encode(g, text, len, how, &req->ids, NULL, &e)
                          : tokenizer_encode(g->tokenizer, text, len, how, &req->ids, NULL, &e);
@@ -123,7 +123,8 @@ static void decode(struct http_request *req, const json_t *ids, struct str *text
         size_t n = tokenizer_bytes(g->tokenizer, (int32_t)k, &bytes);
         str_add(text, n ? bytes : "", n);
         if (text->len > SERVER_MAX_BODY)
-            refusal_field(&req->refusal, "tokens", "tokens: their text has more than %d bytes", SERVER_MAX_BODY);
+            refusal_field(&req->refusal, "tokens", "tokens: their text has more than %d bytes",
+                          SERVER_MAX_BODY);
     }
 }
 

@@ -54,7 +54,8 @@ def is_good(reply):
 
 def one(r):
     """Sends a request of a random kind. Returns whether the reply is as it should be."""
-    text = ' '.join(r.choices(['river', 'sum', '12', 'caf\u00e9', '{"a"', '<|im_end|>', '\U0001f600'], k=r.randrange(1, 90)))
+    words = ['river', 'sum', '12', 'caf\u00e9', '{"a"', '<|im_end|>', '\U0001f600']
+    text = ' '.join(r.choices(words, k=r.randrange(1, 90)))
     ask = {'messages': [{'role': 'system', 'content': 'Add. ' * 9}, {'role': 'user', 'content': text}],
            'max_tokens': r.randrange(4), 'temperature': r.random(), 'stream': r.random() < 0.5}
     status = lambda n, reply: reply.startswith(b'HTTP/1.1 %d ' % n)
@@ -64,7 +65,8 @@ def one(r):
         (8, lambda: is_good(post('/tokenize', {'content': text * 20, 'with_pieces': True}))),
         (4, lambda: is_good(post('/detokenize', {'tokens': [r.randrange(300) for _ in range(500)]}))),
         (4, lambda: is_good(send('GET', r.choice(['/', '/health', '/metrics', '/v1/models'])))),
-        (2, lambda: is_good(post('/v1/completions', {'prompt': 'The', 'max_tokens': 9, 'grammar': 'root ::= "a"+ "b"'}))),
+        (2, lambda: is_good(post('/v1/completions', {'prompt': 'The', 'max_tokens': 9,
+                                                     'grammar': 'root ::= "a"+ "b"'}))),
         (2, lambda: status(400, post('/v1/completions', {'prompt': text, 'temperature': 'hot'}))),
         (2, lambda: status(400, send('POST', '/v1/completions', b'{"prompt": [' * r.randrange(1, 3000)))),
         (2, lambda: status(404, send('GET', '/' + 'x' * r.randrange(1, 5000)))),

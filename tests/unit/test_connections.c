@@ -96,7 +96,8 @@ static void the_one_that_waits_longest_makes_way(void **state)
     connections_free(&c);
 }
 
-/* The last two columns are of one client: of IPv6 addresses the network counts, unless they stand for IPv4. */
+/* The last two columns are of one client: of IPv6 addresses the network counts, unless they stand for
+ * IPv4. */
 static void an_address_has_its_share(void **state)
 {
     (void)state;
