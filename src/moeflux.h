@@ -425,9 +425,9 @@ enum moeflux_state_format { MOEFLUX_STATE_V2 = 2, MOEFLUX_STATE_V3 = 3 };
 /* Returns the bytes of the file that moeflux_session_save would write now. */
 uint64_t moeflux_session_state_bytes(const struct moeflux_session *s, enum moeflux_state_format format);
 /* Writes the state to a new file and renames it: `path` has the old bytes or the new ones, after a power
- * failure too. The session does not change. Uses a buffer of one MiB. Version 2 widens float16 rows.
- * Errors: _IO, _DEVICE, _MEMORY, _INTERRUPTED, _USAGE (no such format), _UNSUPPORTED (version 2, and a
- * window has dropped rows). */
+ * failure too. A new file is for its owner alone (0600). The session does not change. Uses a buffer of one
+ * MiB. Version 2 widens float16 rows. Errors: _IO, _DEVICE, _MEMORY, _INTERRUPTED, _USAGE (no such
+ * format), _UNSUPPORTED (version 2, and a window has dropped rows). */
 int moeflux_session_save(struct moeflux_session *s, const char *path, enum moeflux_state_format format,
                          struct moeflux_err *e);
 /* Replaces the session's state by that of a file of any version. Unless the position is 0, device memory

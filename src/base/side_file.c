@@ -60,8 +60,8 @@ static bool has_name(int fd, const char *name)
            own.st_ino == there.st_ino;
 }
 
-/* A writer locks its file until the rename, so the writer of one without a lock is dead. Where files cannot be
- * locked, nothing is removed. */
+/* A writer locks its file until the rename, so the writer of one without a lock is dead. Where files
+ * cannot be locked, nothing is removed. */
 void side_file_remove_dead(const char *name)
 {
     int fd = open(name, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);

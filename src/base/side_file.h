@@ -30,8 +30,8 @@ struct side_file {
     char *temporary; /* path until the commit; NULL: committed */
 };
 
-/* Creates the temporary file. mode: permissions of a file that replaces none, less the umask; 0: 0666. ERR_IO,
- * ERR_MEMORY; f is then as after side_file_free. */
+/* Creates the temporary file. mode: permissions of a file that replaces none, less the umask; 0: 0666.
+ * ERR_IO, ERR_MEMORY; f is then as after side_file_free. */
 int side_file_create(struct side_file *f, const char *path, unsigned mode, struct moeflux_err *e);
 /* Writes the bytes to the disk, closes fd and renames the file. ERR_IO. */
 int side_file_commit(struct side_file *f, struct moeflux_err *e);

@@ -11,8 +11,8 @@ struct moeflux_err;
  * writes. */
 void signals_ignore_failed_writes(void);
 
-/* Makes reading a mapped model file past its end, which someone has cut, a failure of the evaluation instead of the
- * program's end. */
+/* Makes reading a mapped model file past its end, which someone has cut, a failure of the evaluation
+ * instead of the program's end. */
 void signals_catch_bus_errors(void);
 
 /* Catches SIGINT for work that tests signals_interrupted. Until then Ctrl-C ends the program at once. System

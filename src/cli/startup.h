@@ -1,12 +1,12 @@
-/* startup.h - what the process needs before any work: its standard files, enough open files, and no software Vulkan drivers that
- * nobody asked for. */
+/* startup.h - what the process needs before any work: its standard files, enough open files, and no
+ * software Vulkan drivers that nobody asked for. */
 #ifndef MOEFLUX_CLI_STARTUP_H
 #define MOEFLUX_CLI_STARTUP_H
 
 struct options;
 
-/* Opens what the caller closed of stdin, stdout and stderr, so that reads and writes fail and no other file gets its
- * number. Must precede every open. */
+/* Opens what the caller closed of stdin, stdout and stderr, so that reads and writes fail and no other
+ * file gets its number. Must precede every open. */
 void startup_keep_standard_files(void);
 
 /* Raises the limit of open files. A model with experts on 8 disks has 8 files a layer, each open twice for

@@ -1,8 +1,9 @@
 /* mapped.h - the bytes of a regular file, mapped read-only and shared with all programs that read it.
  *
  * Past the end of its file a mapping has no bytes: touching a page there raises SIGBUS. A file that others
- * truncate is noticed by a check before its bytes are used (open_file_check). For one that is truncated while they
- * are used, the program's handler of SIGBUS calls mapped_repair; then the check is made again afterwards. */
+ * truncate is noticed by a check before its bytes are used (open_file_check). For one that is truncated
+ * while they are used, the program's handler of SIGBUS calls mapped_repair; then the check is made again
+ * afterwards. */
 #ifndef MOEFLUX_CPU_MAPPED_H
 #define MOEFLUX_CPU_MAPPED_H
 
@@ -36,8 +37,8 @@ void mapped_fetch_by_node(const struct mapped *m, uint64_t off, uint64_t n, cons
 /* Unmaps [off, off + n) from the process until it is touched again. The page cache keeps it. */
 void mapped_drop(const struct mapped *m, uint64_t off, uint64_t n);
 
-/* Puts a page of zeros where a fault was, if the address is in a mapping. False: it is not. May be called by a
- * signal handler. */
+/* Puts a page of zeros where a fault was, if the address is in a mapping. False: it is not. May be called
+ * by a signal handler. */
 bool mapped_repair(const void *address);
 /* Returns how many pages were repaired since the program began. */
 uint64_t mapped_n_repaired(void);

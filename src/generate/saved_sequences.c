@@ -91,7 +91,8 @@ static void order_by_age(struct saved_sequences *v)
 
 static bool has_too_much(const struct saved_sequences *v)
 {
-    return (v->limits.bytes && v->bytes + v->part_bytes > v->limits.bytes) || (v->limits.n_files && v->n > v->limits.n_files);
+    return (v->limits.bytes && v->bytes + v->part_bytes > v->limits.bytes) ||
+           (v->limits.n_files && v->n > v->limits.n_files);
 }
 
 static void make_room(struct saved_sequences *v)

@@ -1,8 +1,8 @@
 /* saved_sequences.h - a directory of sequence states, one file each, and which one has the longest common
  * prefix with a prompt.
  *
- * Files are for their owner alone, and replaced atomically, so that killing the program loses none. When a sequence that continues a
- * saved one is saved, it replaces that file. */
+ * Files are for their owner alone, and replaced atomically, so that killing the program loses none. When a
+ * sequence that continues a saved one is saved, it replaces that file. */
 #ifndef MOEFLUX_GENERATE_SAVED_SEQUENCES_H
 #define MOEFLUX_GENERATE_SAVED_SEQUENCES_H
 
@@ -36,15 +36,15 @@ struct saved_sequences { /* zeroed: none */
     struct saved_limits limits;
     struct saved_sequence *items; /* [n] */
     size_t n, cap;
-    uint64_t part_bytes; /* of files that others are writing */
+    uint64_t part_bytes; /* size of files that others are writing */
     uint64_t bytes, clock, n_loads, n_saves;
     void (*tell)(void *ctx, const char *text);
     void *ctx;
 };
 
-/* Creates the directory if there is none, removes what killed servers left in it, and indexes its files of this
- * model; the last written one counts as the last used. tell: shows the user a line that is no failure. ERR_IO,
- * also if no file can be created there; ERR_MEMORY. */
+/* Creates the directory if there is none, removes what killed servers left in it, and indexes its files of
+ * this model; the last written one counts as the last used. tell: shows the user a line that is no
+ * failure. ERR_IO, also if no file can be created there; ERR_MEMORY. */
 int saved_sequences_open(struct saved_sequences *v, struct moeflux_model *m, const char *dir,
                          const struct saved_limits *limits, void (*tell)(void *ctx, const char *text),
                          void *ctx, struct moeflux_err *e);

@@ -2,8 +2,9 @@
  *
  *   connections_add -> [connections_set_phase]... -> connections_remove
  *
- * A connection whose request has not arrived whole may be closed: after a time, whether or not bytes come, or when
- * another connection needs its place. So clients that send nothing, or a byte now and then, keep nobody out.
+ * A connection whose request has not arrived whole may be closed: after a time, whether or not bytes come,
+ * or when another connection needs its place. So clients that send nothing, or a byte now and then, keep
+ * nobody out.
  *
  * Locked: any thread may call. */
 #ifndef MOEFLUX_SERVER_CONNECTIONS_H
@@ -43,9 +44,9 @@ int connections_init(struct connections *c, const struct connections_limits *lim
 /* Ends the thread. All connections were removed. */
 void connections_free(struct connections *c);
 
-/* Adds a connection in the phase of headers. fd: its socket, which stays open until connections_remove. If there
- * are too many, closes (shutdown) the one that has waited longest for a request; the new one, if none waits.
- * NULL: no memory, and the new one is closed. */
+/* Adds a connection in the phase of headers. fd: its socket, which stays open until connections_remove. If
+ * there are too many, closes (shutdown) the one that has waited longest for a request; the new one, if
+ * none waits. NULL: no memory, and the new one is closed. */
 struct connection *connections_add(struct connections *c, int fd, const struct sockaddr *address);
 /* Begins a phase. x: NULL: does nothing. */
 void connections_set_phase(struct connections *c, struct connection *x, enum connection_phase phase);

@@ -151,8 +151,8 @@ static void look_at(struct http_request *req, const char *method, const char *ve
 
 /* ---- a request ---- */
 
-/* Begins a request: called before anything else of it, with the path as it was sent. The library will take a NUL
- * for the path's end, or decode one (%00). */
+/* Begins a request: called before anything else of it, with the path as it was sent. The library will take
+ * a NUL for the path's end, or decode one (%00). */
 static void *begin(void *cls, const char *url, struct MHD_Connection *connection)
 {
     struct http_request *req = mem_new(1, sizeof *req, NULL);
@@ -272,8 +272,8 @@ static void notify(void *cls, struct MHD_Connection *connection, void **context,
 
 static int start_daemon(struct server *s, struct moeflux_err *e)
 {
-    /* SLACK: connections that were closed, whose threads have not ended. STRICT: the library's word for headers
-     * that no client of today sends. */
+    /* SLACK: connections that were closed, whose threads have not ended. STRICT: the library's word for
+     * headers that no client of today sends. */
     enum { STACK = 2 << 20, SLACK = 64, STRICT = 1 };
     unsigned flags =
         MHD_USE_THREAD_PER_CONNECTION | MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_POLL | MHD_USE_ITC;

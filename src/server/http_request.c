@@ -10,8 +10,8 @@
 #include "server/metrics.h"
 #include "server/state.h"
 
-/* A client that has sent more bytes before it closed is gone, too: so the bytes do not count, as they would for
- * recv. */
+/* A client that has sent more bytes before it closed is gone, too: so the bytes do not count, as they
+ * would for recv. */
 bool http_request_client_is_gone(const struct http_request *req)
 {
     const union MHD_ConnectionInfo *info =

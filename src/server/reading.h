@@ -1,7 +1,7 @@
-/* reading.h - limits of what requests cost before the model computes anything: the bytes of bodies in memory, and
- * how many large bodies are parsed, rendered and tokenised at the same time.
+/* reading.h - limits of what requests cost before the model computes anything: the bytes of bodies in
+ * memory, and how many large bodies are parsed, rendered and tokenised at the same time.
  *
- *   reading_take for each part of the body -> reading_begin -> parse, tokenise -> reading_end -> reading_give
+ *   reading_take for each part of the body -> reading_begin -> parse -> reading_end -> reading_give
  *
  * Locked: any thread may call. */
 #ifndef MOEFLUX_SERVER_READING_H
@@ -38,8 +38,8 @@ int reading_begin(struct http_request *req);
 /* Ends what reading_begin began. */
 void reading_end(struct http_request *req);
 
-/* Returns whether the calling thread should continue: false if it reads for a client that has disconnected, or
- * the server ends. A function for moeflux_progress; ctx: the struct reading. */
+/* Returns whether the calling thread should continue: false if it reads for a client that has
+ * disconnected, or the server ends. A function for moeflux_progress; ctx: the struct reading. */
 bool reading_go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total);
 
 /* Refuses bodies from now on, and those that are being read. */

@@ -90,10 +90,10 @@ struct options {
 
     const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL: not given (host always is) */
     int64_t port, queue, address_connections, sequences, state_files;
-    int64_t grace;                                              /* seconds */
-    int64_t parallel;                                           /* serve and --batch; 0: not given */
-    bool replicate;                                             /* serve and --batch */
-    uint64_t state_memory, state_disk;                          /* bytes; 0: no limit */
+    int64_t grace;                     /* seconds */
+    int64_t parallel;                  /* serve and --batch; 0: not given */
+    bool replicate;                    /* serve and --batch */
+    uint64_t state_memory, state_disk; /* bytes; 0: no limit */
 
     bool list_devices, selftest, bench, plan;
     const char *word; /* a word without a flag: "full", with selftest */

@@ -74,7 +74,7 @@ struct chat_prompt {
     const struct json_t *tools;    /* an array; NULL: none */
     /* object: more variables of the template, which take precedence; NULL: none */
     const struct json_t *kwargs;
-    bool opens_answer; /* add_generation_prompt */
+    bool opens_answer;   /* add_generation_prompt */
     uint64_t most_bytes; /* limit of the rendered text; 0: none */
 };
 
