@@ -627,9 +627,34 @@ static bool byte_of(const void *ctx, int32_t id, struct token_text *out)
     return true;
 }
 
-/* One of the allowed ids; after a while those that lead to the end. */
-static int32_t choose(const uint64_t *allowed, size_t len, struct fuzz *f)
+/* The tag that ends a value in the template's form. */
+static const char *value_end(const char *template)
 {
+    return strstr(template, "<arg_")       ? "</arg_value>"
+           : strstr(template, "minimax:")  ? "</parameter>"
+           : strstr(template, "<function") ? "\n</parameter>"
+           : strstr(template, DSML)        ? "</" DSML "parameter>"
+                                           : "<|\"|>";
+}
+
+/* The next byte of the tag, which has begun at the end of the text; 0: it has not, or must not go on. */
+static unsigned char next_of_tag(const uint64_t *allowed, const struct str *text, const char *tag)
+{
+    for (size_t k = strlen(tag) - 1; k > 0; k--) {
+        unsigned char c = (unsigned char)tag[k];
+        if (memcmp(text->data + text->len - k, tag, k) == 0 && allowed[c / 64] >> c % 64 & 1)
+            return c;
+    }
+    return 0;
+}
+
+/* One of the allowed ids; after a while those that lead to the end. */
+static int32_t choose(const uint64_t *allowed, const struct str *text, const char *tag, struct fuzz *f)
+{
+    size_t len = text->len;
+    unsigned char next = len > LENGTH ? next_of_tag(allowed, text, tag) : 0;
+    if (next)
+        return next;
     static const uint8_t closing[] = {0, '}', ']', '"', '/', '<', ',', '\n', '|'};
     int32_t ids[N_IDS];
     uint32_t n = 0;
@@ -646,7 +671,7 @@ static int32_t choose(const uint64_t *allowed, size_t len, struct fuzz *f)
 }
 
 /* False: the text became too long. */
-static bool walk(struct constraint *c, struct fuzz *f, struct str *text)
+static bool walk(struct constraint *c, const char *tag, struct fuzz *f, struct str *text)
 {
     struct moeflux_err e = {0};
     check_ok(constraint_reset(c, &e), &e);
@@ -654,7 +679,7 @@ static bool walk(struct constraint *c, struct fuzz *f, struct str *text)
     while (text->len < MOST) {
         const uint64_t *allowed;
         check_ok(constraint_mask(c, &allowed, &e), &e);
-        int32_t id = choose(allowed, text->len, f);
+        int32_t id = choose(allowed, text, tag, f);
         if (id == 0)
             return true;
         check_ok(constraint_accept(c, id, &e), &e);
@@ -679,12 +704,12 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
                                &e),
              &e);
     /* Gemma's strings and names have none of JSON's quotes. */
-    assert_true(strcmp(template, GEMMA) != 0 || !strstr(str_text(&gbnf), "\"\\\"\""));
+    assert_true(strcmp(template, GEMMA) != 0 || !strstr(str_text(&gbnf), "::= \"\\\"\""));
     check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
     check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
     check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
     for (int i = 0; i < 40; i++) {
-        if (!walk(c, f, &text))
+        if (!walk(c, value_end(template), f, &text))
             continue;
         struct heard h = listen(template, str_text(&text), f, 0);
         const char *said = str_text(&h.all);
@@ -713,6 +738,56 @@ static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state
     (void)state;
     for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)
         assert_true(walk_all(templates[i / 2], i % 2 ? "put" : NULL, &f) > 10);
+}
+
+/* Whether the grammar of calls of f(a: string) has this text. */
+static bool allows(const char *template, const char *text)
+{
+    static const int32_t end = 0;
+    struct moeflux_err e = {0};
+    struct grammar *g;
+    struct token_trie *trie;
+    struct constraint *c;
+    struct str gbnf = {0};
+    json_t *tools = json_loads(
+        "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"properties\": "
+        "{\"a\": {\"type\": \"string\"}}, \"required\": [\"a\"]}}}]",
+        0, NULL);
+    const struct tool_choice choice = {.tools = tools, .name = "f", .where = "a test"};
+    check_ok(tool_form_grammar(tool_form_find(template), &choice, &gbnf, &e), &e);
+    check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
+    check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
+    check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
+    bool has = constraint_accept_bytes(c, text, strlen(text), &e) == 0;
+    constraint_free(c);
+    token_trie_free(trie);
+    json_decref(tools);
+    str_free(&gbnf);
+    return has;
+}
+
+static void a_forced_text_may_contain_other_tags(void **state)
+{
+    static const char *const texts[] = {"</b>",        "<p>x < y</p>\n", "</",
+                                        "</</p>",      "<<//>",          "</paramet>",
+                                        "</function>", "</arg_values>",  "<</tool_call>"};
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>",
+                 texts[i]);
+        assert_true(allows(XML, text));
+        snprintf(text, sizeof text, "<tool_call>f<arg_key>a</arg_key><arg_value>%s </arg_value></tool_call>",
+                 texts[i]);
+        assert_true(allows(GLM47, text));
+        snprintf(text, sizeof text, "<|tool_call>call:f{a:<|\"|>%s <|\"|>}<tool_call|>", texts[i]);
+        assert_true(allows(GEMMA, text));
+    }
+    assert_false(allows(XML, "<tool_call>\n<function=f>\n<parameter=a>\nx</parameter>y"));
+    assert_false(allows(XML, "<tool_call>\n<function=f>\n<parameter=a>\n<</parameter>"));
+    assert_false(allows(XML, "<tool_call>\n<function=f>\n<parameter=a>\n\n<parameter=a>\n"));
+    assert_false(allows(GEMMA, "<|tool_call>call:f{a:<|\"|>x<|\"|>y"));
 }
 
 /* ---- arguments of a schema ---- */
@@ -816,7 +891,7 @@ static void arguments_of_asked_calls_fit_the_tools_schema(void **state)
         check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
         check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
         for (int k = 0; k < 60; k++)
-            if (walk(c, &f, &text)) {
+            if (walk(c, value_end(templates[i]), &f, &text)) {
                 check_call(templates[i], tools, &text);
                 n++;
             }
@@ -894,6 +969,7 @@ int main(void)
         cmocka_unit_test(a_call_in_thinking_counts_if_the_thinking_does_not_end),
         cmocka_unit_test(a_tag_of_the_form_is_known),
         cmocka_unit_test(every_text_of_a_forms_grammar_is_calls_and_nothing_else),
+        cmocka_unit_test(a_forced_text_may_contain_other_tags),
         cmocka_unit_test(arguments_of_asked_calls_fit_the_tools_schema),
         cmocka_unit_test(what_a_tools_schema_cannot_be_held_to_is_refused_by_name),
     };
