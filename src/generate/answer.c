@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <xxhash.h>
 
 #include "base/clock.h"
@@ -89,9 +90,18 @@ static int end_stops(struct writer *w, struct moeflux_err *e)
 
 /* ---- calls of tools ---- */
 
-/* Sets an id that is the same for the same call of the same answer. */
+/* Sets the call's id: the model's own if it is the first call with it, else one that is the same for the same
+ * call of the same answer. */
 static void name_call(const struct writer *w, struct answer_call *c)
 {
+    const struct str *own = &w->tools.id;
+    bool is_new = own->len > 0 && own->len < sizeof c->id;
+    for (size_t i = 0; is_new && i < w->answer->n_calls; i++)
+        is_new = strcmp(w->answer->calls[i].id, own->data) != 0;
+    if (is_new) {
+        memcpy(c->id, own->data, own->len + 1);
+        return;
+    }
     const uint64_t of[] = {w->generator->seed, moeflux_session_position(w->generator->sequence), w->n_begun};
     snprintf(c->id, sizeof c->id, "call_%016" PRIx64, XXH3_64bits(of, sizeof of));
 }
@@ -145,7 +155,10 @@ static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, si
         return 0;
     switch (event) {
     case TOOL_TEXT:
-        return give_answer(w, bytes, n, e);
+        if (w->part == CHAT_ANSWER)
+            return give_answer(w, bytes, n, e);
+        str_add(&w->ready, bytes, n);
+        return give_ready(w, w->part, e);
     case TOOL_BEGINS:
         rc = end_stops(w, e);
         if (!rc)
@@ -155,6 +168,12 @@ static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, si
         return give_call(w, ANSWER_CALL_ARGUMENTS, bytes, n, e);
     case TOOL_ENDS:
         w->has_called = w->options->one_call;
+        /* A call ends the thinking that it is in. */
+        w->part = CHAT_ANSWER;
+        w->filter.inside_think = false;
+        return give_call(w, ANSWER_CALL_ENDS, "", 0, e);
+    case TOOL_BREAKS:
+        w->answer->calls[w->answer->n_calls - 1].is_cut = true;
         return give_call(w, ANSWER_CALL_ENDS, "", 0, e);
     case TOOL_FAILS:
         rc = give_call(w, ANSWER_CALL_FAILS, "", 0, e);
@@ -172,12 +191,8 @@ static int give_fresh(struct writer *w, enum chat_part part, struct moeflux_err 
     int rc = 0;
     if (!str_ok(&w->fresh))
         return err_set(e, ERR_MEMORY, "out of memory for the answer");
-    if (part == CHAT_ANSWER) {
+    if (part != CHAT_CONTROL)
         rc = tool_calls_push(&w->tools, str_text(&w->fresh), w->fresh.len, e);
-    } else {
-        str_add(&w->ready, str_text(&w->fresh), w->fresh.len);
-        rc = give_ready(w, part, e);
-    }
     str_clear(&w->fresh);
     return rc;
 }
@@ -192,12 +207,26 @@ static int end_part(struct writer *w, struct moeflux_err *e)
     return rc || w->answer->stop_text ? rc : end_stops(w, e);
 }
 
-/* Returns whether a control token is a tag of a tool call, which counts as text. */
+/* Begins a part, if it is another one. */
+static int begin_part(struct writer *w, enum chat_part part, struct moeflux_err *e)
+{
+    int rc = part == w->part ? 0 : end_part(w, e);
+    w->part = part;
+    w->tools.is_thinking = part == CHAT_THINKING;
+    return rc;
+}
+
+/* Returns whether a control token is a tag of a tool call, or inside of a call, where it counts as text. */
 static bool is_tool_tag(const struct writer *w, int32_t id)
 {
+    const struct chat *chat = &w->generator->chat;
     const char *bytes;
-    if (!w->tools.form || w->filter.inside_think || !tokenizer_is_special(w->generator->tokenizer, id))
+    bool is_control = tokenizer_is_special(w->generator->tokenizer, id) ||
+                      (id >= 0 && (id == chat->think_open || id == chat->think_close));
+    if (!w->tools.form || !is_control)
         return false;
+    if (w->part == CHAT_ANSWER && tool_calls_is_open(&w->tools) && !tool_form_is_message(w->tools.form))
+        return true;
     size_t n = tokenizer_bytes(w->generator->tokenizer, id, &bytes);
     return tool_form_has_tag(w->tools.form, bytes, n);
 }
@@ -215,25 +244,22 @@ static enum chat_part part_of(struct writer *w, int32_t id)
     if (!is_tag && t && tokenizer_is_special(t, id))
         return CHAT_CONTROL;
     size_t n = t ? tokenizer_bytes(t, id, &bytes) : 0;
-    str_add(&w->shown, n ? bytes : "", n);
-    return CHAT_ANSWER;
+    chat_filter_show(&w->filter, n ? bytes : "", n, &w->shown);
+    return is_tag && w->filter.inside_think ? CHAT_THINKING : CHAT_ANSWER;
 }
 
 static int write_token(struct writer *w, int32_t id, bool is_end, struct moeflux_err *e)
 {
     str_clear(&w->shown);
     enum chat_part part = is_end ? CHAT_CONTROL : part_of(w, id);
-    if (part != CHAT_CONTROL && part != w->part) {
-        int rc = end_part(w, e);
-        if (rc)
-            return rc;
-        w->part = part;
-    }
+    int rc = part == CHAT_CONTROL ? 0 : begin_part(w, part, e);
+    if (rc)
+        return rc;
     if (!str_ok(&w->shown))
         return err_set(e, ERR_MEMORY, "out of memory for the answer");
     w->id = id;
     utf8_stream_push(&w->utf8, str_text(&w->shown), w->shown.len, &w->fresh);
-    int rc = give_fresh(w, part, e);
+    rc = give_fresh(w, part, e);
     return rc || w->id < 0 ? rc : give(w, (struct answer_piece){.part = part, .text = ""}, e);
 }
 
@@ -411,16 +437,30 @@ static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
     }
 }
 
+/* Returns whether a call is complete: only the last one may be cut. */
+static bool has_complete_call(const struct answer *a)
+{
+    return a->n_calls > 1 || (a->n_calls == 1 && !a->calls[0].is_cut);
+}
+
 /* Gives out what was held back, unless a stop text or a call has ended the answer. */
 static int end(struct writer *w, struct moeflux_err *e)
 {
     if (w->answer->stop_text || w->has_called)
         return 0;
     str_clear(&w->shown);
+    enum chat_part part = w->part;
     if (w->options->chat)
-        chat_filter_end(&w->filter, &w->generator->chat, &w->shown);
+        part = chat_filter_end(&w->filter, &w->generator->chat, &w->shown);
+    int rc = w->shown.len ? begin_part(w, part, e) : 0;
     utf8_stream_push(&w->utf8, str_text(&w->shown), w->shown.len, &w->fresh);
-    return end_part(w, e);
+    utf8_stream_end(&w->utf8, &w->fresh);
+    rc = rc ? rc : give_fresh(w, w->part, e);
+    /* A call in thinking that has ended is thinking. */
+    if (!rc && w->part == CHAT_THINKING && !w->filter.inside_think)
+        rc = tool_calls_end(&w->tools, e);
+    rc = rc ? rc : tool_calls_finish(&w->tools, e);
+    return rc || w->answer->stop_text ? rc : end_stops(w, e);
 }
 
 int answer_run(struct answer *a, struct generator *s, const struct answer_options *o, struct moeflux_err *e)
@@ -440,6 +480,8 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
         form = tool_form_of(s->tokenizer, s->info.chat_template);
     tool_calls_init(&w.tools, form, o->tools, (struct tool_sink){on_tool_event, &w});
     int rc = begin_constraint(&w, s, e);
+    w.tools.is_thinking = w.part == CHAT_THINKING;
+    w.filter.has_calls = form != NULL;
     if (!rc)
         rc = stops_init(&w.stops, o->stops, o->n_stops, e);
     if (!rc)
@@ -457,7 +499,7 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     /* What was held back may have been a stop text. */
     if (!rc && a->stop_text)
         a->stop = ANSWER_STOP_TEXT;
-    else if (!rc && a->stop == ANSWER_EOS && a->n_calls > 0)
+    else if (!rc && a->stop == ANSWER_EOS && has_complete_call(a))
         a->stop = ANSWER_TOOLS;
     channels_free(&w.channels);
     tool_calls_free(&w.tools);

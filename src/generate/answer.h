@@ -15,17 +15,21 @@ struct generator;
 struct json_t;
 struct moeflux_err;
 
+enum { ANSWER_ID_BYTES = 264 }; /* bytes of a call's id, with the NUL */
+
 /* A tool that the answer calls. */
 struct answer_call {
-    char id[32]; /* "call_...", the same for the same seed and place in the text */
+    /* the model's own, if its form has ids; else "call_...", the same for the same seed and place in the text */
+    char id[ANSWER_ID_BYTES];
     struct str name;
-    struct str arguments; /* a JSON object */
+    struct str arguments; /* a JSON object; its beginning if is_cut */
+    bool is_cut;          /* the answer ended within the call */
 };
 
 enum answer_call_event {
     ANSWER_CALL_BEGINS,    /* the name is known; no text */
     ANSWER_CALL_ARGUMENTS, /* `text` continues the arguments */
-    ANSWER_CALL_ENDS,      /* the call is complete; no text */
+    ANSWER_CALL_ENDS,      /* the call is complete, or is_cut; no text */
     ANSWER_CALL_FAILS,     /* it is no call; its bytes follow as text of the answer */
 };
 
@@ -76,7 +80,7 @@ enum answer_stop {
     ANSWER_CONTEXT,
     ANSWER_INTERRUPTED,
     ANSWER_STOP_TEXT, /* one of the options' stops */
-    ANSWER_TOOLS,     /* ANSWER_EOS after at least one call */
+    ANSWER_TOOLS,     /* ANSWER_EOS after at least one complete call */
     ANSWER_N_STOPS
 };
 
@@ -86,7 +90,7 @@ struct answer { /* zeroed at first; freed with answer_free */
     struct logprobs logprobs; /* one row for each token, if asked for */
     enum answer_stop stop;
     const char *stop_text;     /* the stop that was found, borrowed from the options; NULL: none */
-    struct answer_call *calls; /* [n_calls] complete calls */
+    struct answer_call *calls; /* [n_calls] calls; the last one may be cut */
     size_t n_calls, calls_cap;
     uint32_t n_pending;      /* last tokens that are not part of the sequence yet */
     uint64_t first_token_ns; /* clock_ns() of the first token; 0: none */

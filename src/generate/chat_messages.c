@@ -1,11 +1,13 @@
 #include "generate/chat_messages.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
 #include "base/json.h"
+#include "base/str.h"
 
 /* Fails: `what` is wrong with message i. */
 static int wrong(const char *where, size_t i, const char *what, struct moeflux_err *e)
@@ -32,14 +34,48 @@ static int check(const json_t *m, size_t i, const char *where, struct moeflux_er
     return 0;
 }
 
+/* Returns whether this is a whole number that 64 bits cannot hold. */
+static bool is_large(const char *number, size_t n)
+{
+    size_t sign = *number == '-';
+    errno = 0;
+    strtoll(number, NULL, 10);
+    return n > sign && strspn(number + sign, "0123456789") == n - sign && errno == ERANGE;
+}
+
+/* Appends JSON in which whole numbers of more than 64 bits are strings: the parser refuses them, and a template
+ * writes the digits as they are. */
+static void add_with_quotes(const char *text, size_t len, struct str *out)
+{
+    bool in_string = false;
+    for (size_t i = 0, n; i < len; i += n) {
+        n = in_string ? 1 : strspn(text + i, "+-0123456789.eE");
+        bool large = n > 18 && is_large(text + i, n);
+        n = n ? n : 1;
+        if (in_string && text[i] == '\\' && i + 1 < len)
+            n = 2;
+        else if (text[i] == '"')
+            in_string = !in_string;
+        str_add_text(out, large ? "\"" : "");
+        str_add(out, text + i, n);
+        str_add_text(out, large ? "\"" : "");
+    }
+}
+
 /* Parses the arguments of a call by the rules for an answer's calls (tool_calls.h), which clients send back.
  * NULL: they are not an object. */
 static json_t *parse_arguments(const json_t *text)
 {
     const char *bytes = json_string_value(text);
     size_t n = json_string_length(text);
-    json_t *parsed =
-        json_count_values(bytes, n) <= JSON_MAX_LARGE ? json_loadb(bytes, n, JSON_ALLOW_NUL, NULL) : NULL;
+    bool fits = json_count_values(bytes, n) <= JSON_MAX_LARGE;
+    json_t *parsed = fits ? json_loadb(bytes, n, JSON_ALLOW_NUL, NULL) : NULL;
+    if (fits && !parsed) {
+        struct str quoted = {0};
+        add_with_quotes(bytes, n, &quoted);
+        parsed = str_ok(&quoted) ? json_loadb(str_text(&quoted), quoted.len, JSON_ALLOW_NUL, NULL) : NULL;
+        str_free(&quoted);
+    }
     if (json_is_object(parsed))
         return parsed;
     json_decref(parsed);

@@ -274,7 +274,7 @@ struct script {
     struct token_list tokens;
     size_t at;
     struct str events; /* text as it is, calls as <name|arguments>, or <name|arguments! where it fails */
-    char ids[2][32];
+    char ids[2][ANSWER_ID_BYTES];
     uint32_t n_ids; /* calls that have begun */
 };
 
@@ -309,7 +309,8 @@ static int follow(void *ctx, const struct answer_piece *p, struct moeflux_err *e
 }
 
 /* The model says the text, then the end of its turn. `events` is checked; free the answer. */
-static struct answer say(const char *text, struct answer_options o, const char *events, char ids[2][32])
+static struct answer say(const char *text, struct answer_options o, const char *events,
+                         char ids[2][ANSWER_ID_BYTES])
 {
     struct moeflux_err e = {0};
     struct script s = {0};
@@ -345,7 +346,7 @@ static struct answer say(const char *text, struct answer_options o, const char *
 
 static void calls_of_tools_come_apart_from_the_text(void **state)
 {
-    char ids[2][32], again[2][32];
+    char ids[2][ANSWER_ID_BYTES], again[2][ANSWER_ID_BYTES];
     json_t *tools = json_array();
     const struct answer_options with = {.tools = tools}, without = {0};
     (void)state;
@@ -394,10 +395,49 @@ static void a_call_that_is_none_is_text_of_the_answer(void **state)
     json_decref(tools);
 }
 
+static void a_call_ends_thinking_that_has_no_end(void **state)
+{
+    json_t *tools = json_array();
+    const struct answer_options with = {.tools = tools};
+    (void)state;
+    struct answer a = say("I see.\n" CALL("now", "{}") "\nDone.", with, "I see.<now|{}>\nDone.", NULL);
+    assert_int_equal(a.stop, ANSWER_TOOLS);
+    assert_string_equal(str_text(&a.thinking), "I see.");
+    assert_string_equal(str_text(&a.text), "\nDone.");
+    answer_free(&a);
+    a = say("Say " CALL("now", "{}") " then\n</think>\n\nDone.", with, "Say " CALL("now", "{}") " thenDone.",
+            NULL);
+    assert_int_equal(a.stop, ANSWER_EOS);
+    assert_string_equal(str_text(&a.thinking), "Say " CALL("now", "{}") " then");
+    assert_string_equal(str_text(&a.text), "Done.");
+    answer_free(&a);
+    json_decref(tools);
+}
+
+static void a_call_that_the_answer_cuts_is_a_part_and_no_reason_to_wait(void **state)
+{
+    json_t *tools = json_array();
+    const struct answer_options with = {.tools = tools};
+    (void)state;
+    struct answer a = say("</think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {\"a\": 1", with,
+                          "<now|{\"a\": 1>", NULL);
+    assert_int_equal(a.stop, ANSWER_EOS);
+    assert_int_equal(a.n_calls, 1);
+    assert_true(a.calls[0].is_cut);
+    assert_string_equal(str_text(&a.calls[0].arguments), "{\"a\": 1");
+    assert_string_equal(str_text(&a.text), "");
+    answer_free(&a);
+    /* A tag that closes thinking is text inside of a call. */
+    a = say("</think>\n\n" CALL("now", "{\"a\": \"</think>\"}"), with, "<now|{\"a\": \"</think>\"}>", NULL);
+    assert_int_equal(a.stop, ANSWER_TOOLS);
+    answer_free(&a);
+    json_decref(tools);
+}
+
 /* A client may have the first one already. */
 static void a_call_after_one_that_failed_is_another_one(void **state)
 {
-    char ids[2][32];
+    char ids[2][ANSWER_ID_BYTES];
     json_t *tools = json_array();
     const struct answer_options with = {.tools = tools};
     (void)state;
@@ -513,6 +553,8 @@ int main(void)
         cmocka_unit_test(presence_and_frequency_penalty_look_at_the_answer_alone),
         cmocka_unit_test(calls_of_tools_come_apart_from_the_text),
         cmocka_unit_test(a_call_that_is_none_is_text_of_the_answer),
+        cmocka_unit_test(a_call_ends_thinking_that_has_no_end),
+        cmocka_unit_test(a_call_that_the_answer_cuts_is_a_part_and_no_reason_to_wait),
         cmocka_unit_test(a_call_after_one_that_failed_is_another_one),
         cmocka_unit_test(an_answer_that_has_to_call_a_tool_calls_it),
         cmocka_unit_test(tokens_that_a_grammar_forces_are_those_that_masks_give),

@@ -208,7 +208,7 @@ static void expect_parts(const struct chat *c, const char *answer, const char *w
 static void the_filter_sorts_thinking_from_the_answer(void **state)
 {
     struct chat c = start(*state, true);
-    expect_parts(&c, "1\n</think>\n\n2\n\n3<|im_end|>", "ttccaaac");
+    expect_parts(&c, "1\n</think>\n\n2\n\n3<|im_end|>", "tcccaaac");
     expect_parts(&c, "1", "t");
     expect_parts(&c, "</think>1<think>2</think>\n1", "cactcca");
     chat_free(&c);

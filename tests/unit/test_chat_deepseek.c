@@ -218,7 +218,7 @@ static void tags_spelt_in_several_tokens_are_found(void **state)
     tokens_add(t, "x</think>y", &spelt);
     assert_true(spelt.n > 3);
     token_list_free(&spelt);
-    expect_parts(&c, "one two\n</think>\n\nanswer\n\nmore" END, "one two\n|answer\n\nmore");
+    expect_parts(&c, "one two\n</think>\n\nanswer\n\nmore" END, "one two|answer\n\nmore");
     expect_parts(&c, "a < b </ c </thin> </</think>d", "a < b </ c </thin> </|d");
     expect_parts(&c, "<</think>\n</think> e", "<|</think> e");
     expect_parts(&c, "never closed </thi", "never closed </thi|");

@@ -95,10 +95,11 @@ static void the_channels_name_is_not_shown(void **state)
     struct chat c;
     (void)state;
     chats_open(&c, t, NULL, CHAT_THINKING_ON);
-    expect_parts(&c, "<|channel>thought\none two\n<channel|>three<turn|>", "one two\n|three");
+    expect_parts(&c, "<|channel>thought\none two\n<channel|>three<turn|>", "one two|three");
     expect_parts(&c, EMPTY "three", "|three");
     expect_parts(&c, "<|channel>thoughts<channel|>x", "thoughts|x");
-    expect_parts(&c, "<|channel>other\n<channel|>x", "other\n|x");
+    expect_parts(&c, "<|channel>thought<channel|>x", "|x");
+    expect_parts(&c, "<|channel>other\n<channel|>x", "other|x");
     expect_parts(&c, "<|channel>thou", "thou|");
     expect_parts(&c, "<|channel>thou<channel|>x", "thou|x");
     expect_parts(&c, "<|channel>thought\none<channel|>\nx", "one|x");

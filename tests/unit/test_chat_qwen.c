@@ -270,10 +270,10 @@ static void expect_answer(const char *template, enum chat_thinking thinking, con
 static void the_block_that_the_model_opens_is_thinking(void **state)
 {
     (void)state;
-    expect_answer(NULL, CHAT_THINKING_AUTO, "<think>\n1\n2\n</think>\n\n3\n4<|im_end|>", "1\n2\n", "3\n4");
+    expect_answer(NULL, CHAT_THINKING_AUTO, "<think>\n1\n2\n</think>\n\n3\n4<|im_end|>", "1\n2", "3\n4");
     expect_answer(NULL, CHAT_THINKING_AUTO, "3<|im_end|>", "", "3");
     expect_answer(NULL, CHAT_THINKING_OFF, "3\n<|im_end|>", "", "3\n");
-    expect_answer(ALWAYS_THINKS, CHAT_THINKING_AUTO, "1\n</think>\n\n3<|im_end|>", "1\n", "3");
+    expect_answer(ALWAYS_THINKS, CHAT_THINKING_AUTO, "1\n</think>\n\n3<|im_end|>", "1", "3");
     expect_answer(PLAIN, CHAT_THINKING_AUTO, "3<|im_end|>", "", "3");
 }
 

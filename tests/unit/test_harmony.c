@@ -124,7 +124,8 @@ struct heard {
 
 static int on_event(void *ctx, enum tool_event event, const char *bytes, size_t n, struct moeflux_err *e)
 {
-    static const char *const before[] = {[TOOL_BEGINS] = "[", [TOOL_ENDS] = "]", [TOOL_FAILS] = "!"};
+    static const char *const before[] = {
+        [TOOL_BEGINS] = "[", [TOOL_ENDS] = "]", [TOOL_BREAKS] = "~", [TOOL_FAILS] = "!"};
     struct heard *h = ctx;
     (void)e;
     if (event != TOOL_TEXT && event != TOOL_ARGUMENTS)
@@ -147,6 +148,7 @@ static void expect(const struct chat *c, bool has_tools, const char *answer, con
     assert_true(!has_tools || form);
     tool_calls_init(&h.calls, form, NULL, (struct tool_sink){on_event, &h});
     chat_filter_init(&f, c);
+    f.has_calls = has_tools;
     tokens_add(c->tokenizer, answer, &ids);
     for (size_t i = 0; i < ids.n; i++) {
         str_clear(&shown);
@@ -157,7 +159,9 @@ static void expect(const struct chat *c, bool has_tools, const char *answer, con
         else
             check_ok(tool_calls_push(&h.calls, str_text(&shown), shown.len, &e), &e);
     }
-    chat_filter_end(&f, c, &shown);
+    str_clear(&shown);
+    if (chat_filter_end(&f, c, &shown) == CHAT_ANSWER)
+        check_ok(tool_calls_push(&h.calls, str_text(&shown), shown.len, &e), &e);
     check_ok(tool_calls_end(&h.calls, &e), &e);
     assert_string_equal(str_text(&h.thinking), thinking);
     assert_string_equal(str_text(&h.text), text);
@@ -181,7 +185,6 @@ static void channels_are_thinking_and_answer(void **state)
         "Let me see.", "Four.");
     expect(&c, false, "<|channel|>final<|message|>Yes, final<|return|>", "", "Yes, final");
     expect(&c, false, "<|channel|>analysis<|message|>cut", "cut", "");
-    expect(&c, false, "no channel", "", "");
     /* Text outside of the calls is for the user. */
     expect(&c, false,
            "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>commentary<|message|>I look."
@@ -205,29 +208,66 @@ static void messages_for_functions_are_calls(void **state)
     /* The recipient may stand before the channel. */
     expect(&c, true, " to=functions.now<|channel|>commentary json<|message|>{}<|call|>", "", "[now|{}]");
     /* What is no object is no call, and without tools there are none. */
-    expect(&c, true, "<|channel|>commentary to=functions.now<|message|>now<|call|>", "",
-           "<|channel|>commentary to=functions.now<|message|>now");
-    expect(&c, false, "<|channel|>commentary to=functions.now<|message|>{}<|call|>", "",
-           "<|channel|>commentary to=functions.now<|message|>{}");
+    expect(&c, true, "<|channel|>commentary to=functions.now<|message|>now<|call|>", "", "now");
+    expect(&c, false, "<|channel|>commentary to=functions.now<|message|>{}<|call|>", "{}", "");
+    expect(&c, true, "<|channel|>commentary to=functions.get<|message|>{\"x\": ", "", "[get|{\"x\": ~");
     /* A text like a call is none. */
     expect(&c, true, "<|channel|>final<|message|>to=functions.now {}<|return|>", "", "to=functions.now {}");
     chat_free(&c);
     tokenizer_free(t);
 }
 
-static void a_header_of_any_length_is_read(void **state)
+/* Other recipients are not functions; the user sees no header. */
+static void messages_for_others_are_thinking(void **state)
 {
     (void)state;
     struct tokenizer *t = open_with(TEMPLATE);
     struct chat c;
-    struct str answer = {0};
     chats_open(&c, t, NULL, CHAT_THINKING_AUTO);
+    for (int has_tools = 0; has_tools < 2; has_tools++) {
+        expect(&c, has_tools, " to=container.exec<|channel|>commentary<|message|>ls<|call|>", "ls", "");
+        expect(&c, has_tools, "<|channel|>commentary to=python <|constrain|>code<|message|>f()", "f()", "");
+        expect(&c, has_tools, "<|channel|>commentary to=user<|message|>Hi.<|end|>", "", "Hi.");
+    }
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void the_last_channel_of_a_header_counts(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(TEMPLATE);
+    struct chat c;
+    chats_open(&c, t, NULL, CHAT_THINKING_AUTO);
+    expect(&c, false,
+           "<|channel|>commentary to=assistant<|channel|>analysis<|message|>hm<|end|><|start|>assistant"
+           "<|channel|>commentary to=python<|channel|>final<|message|>Four.<|return|>",
+           "hm", "Four.");
+    /* A message may end without its token. */
+    expect(&c, false, "<|channel|>analysis<|message|>hm<|channel|>final<|message|>Four.", "hm", "Four.");
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void a_text_without_a_header_is_the_answer(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(TEMPLATE);
+    struct chat c;
+    struct str long_text = {0};
+    chats_open(&c, t, NULL, CHAT_THINKING_AUTO);
+    expect(&c, false, "ok, plain text", "", "ok, plain text");
+    expect(&c, true, "ok, plain text<|return|>", "", "ok, plain text");
+    expect(&c, false, "<|channel|>I just answer. ok<|end|>", "", "I just answer. ok");
+    expect(&c, false, "<|channel|>final ok", "", "ok");
+    expect(&c, false, "<|channel|>?!<|end|><|start|>assistant<|channel|>final<|message|>ok", "", "ok");
+    /* The answer ends in a header. */
+    expect(&c, true, "<|channel|>commentary to=functions.now <|constrain|>", "", "");
+    expect(&c, false, "<|channel|>final<|message|>a<|end|><|start|>assistant", "", "a");
     for (int i = 0; i < 300; i++)
-        str_add_text(&answer, "assistant ");
-    str_add_text(&answer,
-                 "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>final<|message|>b");
-    expect(&c, false, str_text(&answer), "a", "b");
-    str_free(&answer);
+        str_add_text(&long_text, i ? " text" : "text");
+    expect(&c, false, str_text(&long_text), "", str_text(&long_text));
+    str_free(&long_text);
     chat_free(&c);
     tokenizer_free(t);
 }
@@ -463,7 +503,9 @@ int main(void)
         cmocka_unit_test(the_model_always_thinks),
         cmocka_unit_test(channels_are_thinking_and_answer),
         cmocka_unit_test(messages_for_functions_are_calls),
-        cmocka_unit_test(a_header_of_any_length_is_read),
+        cmocka_unit_test(messages_for_others_are_thinking),
+        cmocka_unit_test(the_last_channel_of_a_header_counts),
+        cmocka_unit_test(a_text_without_a_header_is_the_answer),
         cmocka_unit_test(a_prompt_may_begin_the_message),
         cmocka_unit_test(an_answer_that_has_to_call_a_tool_has_its_header),
         cmocka_unit_test(it_may_think_first_and_once),

@@ -39,6 +39,7 @@ static const char TOOLS[] =
     "\"path\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}, \"deep\": {\"type\": \"object\"},"
     "\"on\": {\"type\": \"boolean\"}, \"maybe\": {\"type\": [\"string\", \"null\"]},"
     "\"either\": {\"anyOf\": [{\"type\": \"string\"}, {\"type\": \"null\"}]},"
+    "\"any\": {\"type\": [\"string\", \"integer\", \"object\"]},"
     "\"rows\": {\"$ref\": \"#/$defs/rows\"}, \"box\": {\"type\": \"object\", \"properties\": {\"item\": "
     "{\"type\": "
     "\"integer\"}, \"tags\": {\"type\": \"array\", \"items\": {\"type\": \"string\"}}}}},"
@@ -47,7 +48,8 @@ static const char TOOLS[] =
     "\"n\"]}}}, "
     "{\"type\": \"function\", \"function\": {\"name\": \"now\"}}]";
 
-/* Events in one line: text as it is, a call as [name|arguments], or [name|arguments! where it failed. */
+/* Events in one line: text as it is, a call as [name|arguments], [name|arguments! where it failed, and
+ * [name|arguments~ where the answer ended. */
 struct heard {
     struct str all;
     unsigned n_calls;
@@ -58,16 +60,18 @@ static int hear(void *ctx, enum tool_event event, const char *bytes, size_t n, s
 {
     struct heard *h = ctx;
     (void)e;
-    assert_true((event == TOOL_ENDS || event == TOOL_FAILS) == (n == 0));
-    assert_true(h->in_call == (event == TOOL_ARGUMENTS || event == TOOL_ENDS || event == TOOL_FAILS));
+    bool ends = event == TOOL_ENDS || event == TOOL_BREAKS || event == TOOL_FAILS;
+    assert_true(ends == (n == 0));
+    assert_true(h->in_call == (event == TOOL_ARGUMENTS || ends));
     h->in_call = event == TOOL_BEGINS || event == TOOL_ARGUMENTS;
     h->n_calls += event == TOOL_ENDS;
     str_add_text(&h->all, event == TOOL_BEGINS ? "[" : "");
     str_add(&h->all, bytes, n);
-    str_add_text(&h->all, event == TOOL_BEGINS  ? "|"
-                          : event == TOOL_ENDS  ? "]"
-                          : event == TOOL_FAILS ? "!"
-                                                : "");
+    str_add_text(&h->all, event == TOOL_BEGINS   ? "|"
+                          : event == TOOL_ENDS   ? "]"
+                          : event == TOOL_BREAKS ? "~"
+                          : event == TOOL_FAILS  ? "!"
+                                                 : "");
     return 0;
 }
 
@@ -160,6 +164,13 @@ static void values_become_what_the_schema_says(void **state)
         {"either", "None", "null"},
         {"either", "true", "\"true\""},
         {"unknown", "[1]", "\"[1]\""},
+        {"any", "42", "42"},
+        {"any", "{\"a\": 1}", "{\"a\": 1}"},
+        {"any", "{a", "\"{a\""},
+        {"any", "4.2", "\"4.2\""},
+        {"any", "[1]", "\"[1]\""},
+        {"any", "null", "\"null\""},
+        {"any", "\"a\"", "\"\\\"a\\\"\""},
         {"path", "a</param", "\"a</param\""},
         {"path", "\n\nx\n", "\"\\n\\nx\\n\""},
     };
@@ -307,10 +318,10 @@ static void what_is_no_call_of_minimax_m3_is_text(void **state)
     } cases[] = {
         {OPEN "x", "[put|{!" OPEN "x"},
         {OPEN M "</x>", "[put|{!" OPEN M "</x>"},
-        {OPEN M "<n>1" M "</m>" M "</invoke>", "[put|{\"n\": !" OPEN M "<n>1" M "</m>" M "</invoke>"},
+        {OPEN M "<n>1" M "</m>" M "</invoke>", "[put|{\"n\": ~"},
         {OPEN M "<rows>" P("item", "") P("x", ""),
          "[put|{\"rows\": [[]!" OPEN M "<rows>" P("item", "") P("x", "")},
-        {OPEN M "<path>ab" M "</pa", "[put|{\"path\": \"ab!" OPEN M "<path>ab" M "</pa"},
+        {OPEN M "<path>ab" M "</pa", "[put|{\"path\": \"ab~"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         expect(NESTED, cases[i].text, cases[i].said);
@@ -365,7 +376,7 @@ static void calls_of_gemma_are_found(void **state)
     expect(GEMMA, "<|tool_call>call:put{a:1]}", "[put|{\"a\": 1!<|tool_call>call:put{a:1]}");
     expect(GEMMA, "<|tool_call>call:put{a:1,}", "[put|{\"a\": 1, !<|tool_call>call:put{a:1,}");
     expect(GEMMA, "<|tool_call>call:put{a:}", "[put|{\"a\": !<|tool_call>call:put{a:}");
-    expect(GEMMA, "<|tool_call>call:put{a:" Q "b", "[put|{\"a\": \"b!<|tool_call>call:put{a:" Q "b");
+    expect(GEMMA, "<|tool_call>call:put{a:" Q "b", "[put|{\"a\": \"b~");
 }
 
 static void what_is_no_call_is_text(void **state)
@@ -427,11 +438,7 @@ static void a_call_that_breaks_off_is_text_and_the_next_one_is_found(void **stat
     struct fuzz f = {1};
     static const struct {
         const char *template, *text;
-    } all[] = {{HERMES, "x\n" BROKEN "\n" GOOD},
-               {HERMES, "<tool_call>{\"name\": \"put\", \"arguments\": {\"n\": 1, \"m\""},
-               {XML, "<tool_call><function=put><parameter=path>\nabc"},
-               {XML, "<tool_call><function=put><parameter=path>\nabc</parameter> and so on"},
-               {DEEPSEEK, BEGIN "function" SEP "put\n```json\n{\"n\": 1"}};
+    } all[] = {{HERMES, "x\n" BROKEN "\n" GOOD}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         struct heard h = listen(all[i].template, all[i].text, &f, 3);
         const char *said = str_text(&h.all), *failed = strrchr(said, '!');
@@ -441,6 +448,150 @@ static void a_call_that_breaks_off_is_text_and_the_next_one_is_found(void **stat
         assert_string_equal(failed + 1 + (i == 0 ? good - 1 : good), i == 0 ? "[now|{}]" : "");
         str_free(&h.all);
     }
+}
+
+/* The arguments that came are given, and the call is not complete. */
+static void a_call_within_which_the_answer_ends_is_a_part_of_a_call(void **state)
+{
+    (void)state;
+    expect(HERMES, "<tool_call>{\"name\": \"put\", \"arguments\": {\"n\": 1, \"m\"",
+           "[put|{\"n\": 1, \"m\"~");
+    expect(XML, "<tool_call><function=put><parameter=path>\nabc", "[put|{\"path\": \"abc~");
+    expect(XML, "<tool_call><function=put><parameter=path>\nabc\n</para", "[put|{\"path\": \"abc~");
+    expect(XML, "<tool_call><function=put><parameter=path>\nabc\n</parameter>\n", "[put|{\"path\": \"abc\"~");
+    expect(XML, "a<tool_call><function=put><parameter=n>\n12", "a[put|{\"n\": ~");
+    expect(DEEPSEEK, BEGIN "function" SEP "put\n```json\n{\"n\": 1", "[put|{\"n\": 1~");
+    expect(KIMI, "<|tool_call_begin|>functions.put:0<|tool_call_argument_begin|>{\"n\": ", "[put|{\"n\": ~");
+    /* Without a name it is text. */
+    expect(XML, "<tool_call><function=pu", "<tool_call><function=pu");
+}
+
+#define PARAMETER(k, v) "<parameter=" k ">\n" v "\n</parameter>\n"
+#define XML_CALL(p)     "<tool_call>\n<function=put>\n" p "</function>\n</tool_call>"
+
+static void closing_tags_may_be_doubled_or_missing(void **state)
+{
+    (void)state;
+    expect(XML, XML_CALL(PARAMETER("path", "a") "</parameter>\n" PARAMETER("n", "1")),
+           "[put|{\"path\": \"a\", \"n\": 1}]");
+    expect(XML, XML_CALL(PARAMETER("path", "a") "</parameter></parameter>"), "[put|{\"path\": \"a\"}]");
+    expect(XML, XML_CALL("<parameter=path>\na\n" PARAMETER("n", "1")), "[put|{\"path\": \"a\", \"n\": 1}]");
+    expect(XML, XML_CALL("<parameter=n>\n1\n" PARAMETER("path", "a")), "[put|{\"n\": 1, \"path\": \"a\"}]");
+    expect(XML, "<tool_call><function=put>\n" PARAMETER("n", "1") "</tool_call></tool_call>\n</tool_call>.",
+           "[put|{\"n\": 1}].");
+    expect(
+        GLM,
+        "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a</arg_value></arg_value>\n<arg_key>n</arg_key>"
+        "<arg_value>1</arg_value>\n</tool_call>",
+        "[put|{\"path\": \"a\", \"n\": 1}]");
+    expect(
+        GLM,
+        "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>a\n<arg_key>n</arg_key><arg_value>1</arg_value>"
+        "</tool_call>",
+        "[put|{\"path\": \"a\", \"n\": 1}]");
+    expect(MINIMAX,
+           "<minimax:tool_call>\n<invoke name=\"put\">\n<parameter name=\"path\">a</parameter></parameter>\n"
+           "<parameter name=\"n\">1</parameter>\n</invoke>\n</minimax:tool_call>",
+           "[put|{\"path\": \"a\", \"n\": 1}]");
+}
+
+/* A tag ends a value if what may follow the value follows. */
+static void a_value_may_contain_the_tags_around_it(void **state)
+{
+    (void)state;
+    expect(XML, XML_CALL(PARAMETER("path", "one </parameter> two") PARAMETER("n", "1")),
+           "[put|{\"path\": \"one </parameter> two\", \"n\": 1}]");
+    expect(XML, XML_CALL(PARAMETER("path", "</parameter>\nx")), "[put|{\"path\": \"</parameter>\\nx\"}]");
+    expect(XML, XML_CALL(PARAMETER("deep", "{\"a\": \"</parameter> b\"}")),
+           "[put|{\"deep\": {\"a\": \"</parameter> b\"}}]");
+    expect(XML, XML_CALL(PARAMETER("path", "<parameter=x>\n</function> </tool_call> <parameter=path>")),
+           "[put|{\"path\": \"<parameter=x>\\n</function> </tool_call> <parameter=path>\"}]");
+    expect(
+        GLM,
+        "<tool_call>put\n<arg_key>path</arg_key>\n<arg_value>one </arg_value> two</arg_value>\n</tool_call>",
+        "[put|{\"path\": \"one </arg_value> two\"}]");
+    expect(MINIMAX, "<invoke name=\"put\"><parameter name=\"path\">one </parameter> two</parameter></invoke>",
+           "[put|{\"path\": \"one </parameter> two\"}]");
+    expect(DSML32,
+           "<" DSML "invoke name=\"put\"><" DSML "parameter name=\"path\" string=\"true\">a</" DSML
+           "parameter> b</" DSML "parameter></" DSML "invoke>",
+           "[put|{\"path\": \"a</" DSML "parameter> b\"}]");
+}
+
+static void the_first_tag_of_a_call_may_be_missing(void **state)
+{
+    (void)state;
+    expect(XML, "<function=put>\n" PARAMETER("n", "1") "</function>\n</tool_call>", "[put|{\"n\": 1}]");
+    expect(XML, "I look.\n<function=now>\n</function>\n</tool_call>\n" XML_CALL(PARAMETER("n", "2")),
+           "I look.[now|{}][put|{\"n\": 2}]");
+    /* The name must be that of a tool. */
+    expect(XML, "Write <function=f> and </function>.", "Write <function=f> and </function>.");
+}
+
+static void large_numbers_are_kept_as_they_are_written(void **state)
+{
+    (void)state;
+    expect(HERMES, "<tool_call>{\"name\": \"put\", \"arguments\": {\"n\": 12345678901234567890}}</tool_call>",
+           "[put|{\"n\": 12345678901234567890}]");
+    expect(HERMES,
+           "<tool_call>{\"arguments\" : {\"a\": \"},\\\"\", \"n\": 12345678901234567890} , \"name\": "
+           "\"put\"}</tool_call>",
+           "[put|{\"a\": \"},\\\"\", \"n\": 12345678901234567890}]");
+    expect(XML, XML_CALL(PARAMETER("n", "12345678901234567890")), "[put|{\"n\": 12345678901234567890}]");
+}
+
+/* ---- thinking ---- */
+
+struct thought {
+    struct str all; /* thinking in (), calls as in struct heard */
+    struct tool_calls calls;
+    struct heard heard;
+    bool has_called;
+};
+
+static int note(void *ctx, enum tool_event event, const char *bytes, size_t n, struct moeflux_err *e)
+{
+    struct thought *x = ctx;
+    if (event != TOOL_TEXT)
+        x->has_called = true;
+    if (event != TOOL_TEXT || x->has_called)
+        return hear(&x->heard, event, bytes, n, e);
+    str_add(&x->all, bytes, n);
+    return 0;
+}
+
+/* ends: the thinking ends before the answer does. */
+static void expect_thought(const char *thinking, bool ends, const char *expected, const char *calls)
+{
+    struct moeflux_err e = {0};
+    json_t *tools = json_loads(TOOLS, 0, NULL);
+    for (size_t piece = 1; piece < 9; piece++) {
+        struct thought x = {0};
+        tool_calls_init(&x.calls, tool_form_find(XML), tools, (struct tool_sink){note, &x});
+        x.calls.is_thinking = true;
+        for (size_t at = 0, len = strlen(thinking); at < len; at += piece)
+            check_ok(tool_calls_push(&x.calls, thinking + at, piece < len - at ? piece : len - at, &e), &e);
+        check_ok(ends ? tool_calls_end(&x.calls, &e) : tool_calls_finish(&x.calls, &e), &e);
+        assert_string_equal(str_text(&x.all), expected);
+        assert_string_equal(str_text(&x.heard.all), calls);
+        tool_calls_free(&x.calls);
+        str_free(&x.all);
+        str_free(&x.heard.all);
+    }
+    json_decref(tools);
+}
+
+static void a_call_in_thinking_counts_if_the_thinking_does_not_end(void **state)
+{
+    static const char draft[] = "I see.\n" XML_CALL(PARAMETER("n", "1")) "\nDone.",
+                      broken[] = "Like <tool_call>\n<function=put>\n<parameter=n> or so, ",
+                      no_call[] = "<tool_call>";
+    (void)state;
+    expect_thought(draft, true, draft, "");
+    expect_thought(draft, false, "I see.", "[put|{\"n\": 1}]\nDone.");
+    expect_thought(broken, true, broken, "");
+    expect_thought(broken, false, broken, "");
+    expect_thought(no_call, false, no_call, "");
 }
 
 static void a_tag_of_the_form_is_known(void **state)
@@ -476,9 +627,34 @@ static bool byte_of(const void *ctx, int32_t id, struct token_text *out)
     return true;
 }
 
-/* One of the allowed ids; after a while those that lead to the end. */
-static int32_t choose(const uint64_t *allowed, size_t len, struct fuzz *f)
+/* The tag that ends a value in the template's form. */
+static const char *value_end(const char *template)
 {
+    return strstr(template, "<arg_")       ? "</arg_value>"
+           : strstr(template, "minimax:")  ? "</parameter>"
+           : strstr(template, "<function") ? "\n</parameter>"
+           : strstr(template, DSML)        ? "</" DSML "parameter>"
+                                           : "<|\"|>";
+}
+
+/* The next byte of the tag, which has begun at the end of the text; 0: it has not, or must not go on. */
+static unsigned char next_of_tag(const uint64_t *allowed, const struct str *text, const char *tag)
+{
+    for (size_t k = strlen(tag) - 1; k > 0; k--) {
+        unsigned char c = (unsigned char)tag[k];
+        if (memcmp(text->data + text->len - k, tag, k) == 0 && allowed[c / 64] >> c % 64 & 1)
+            return c;
+    }
+    return 0;
+}
+
+/* One of the allowed ids; after a while those that lead to the end. */
+static int32_t choose(const uint64_t *allowed, const struct str *text, const char *tag, struct fuzz *f)
+{
+    size_t len = text->len;
+    unsigned char next = len > LENGTH ? next_of_tag(allowed, text, tag) : 0;
+    if (next)
+        return next;
     static const uint8_t closing[] = {0, '}', ']', '"', '/', '<', ',', '\n', '|'};
     int32_t ids[N_IDS];
     uint32_t n = 0;
@@ -495,7 +671,7 @@ static int32_t choose(const uint64_t *allowed, size_t len, struct fuzz *f)
 }
 
 /* False: the text became too long. */
-static bool walk(struct constraint *c, struct fuzz *f, struct str *text)
+static bool walk(struct constraint *c, const char *tag, struct fuzz *f, struct str *text)
 {
     struct moeflux_err e = {0};
     check_ok(constraint_reset(c, &e), &e);
@@ -503,7 +679,7 @@ static bool walk(struct constraint *c, struct fuzz *f, struct str *text)
     while (text->len < MOST) {
         const uint64_t *allowed;
         check_ok(constraint_mask(c, &allowed, &e), &e);
-        int32_t id = choose(allowed, text->len, f);
+        int32_t id = choose(allowed, text, tag, f);
         if (id == 0)
             return true;
         check_ok(constraint_accept(c, id, &e), &e);
@@ -528,12 +704,12 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
                                &e),
              &e);
     /* Gemma's strings and names have none of JSON's quotes. */
-    assert_true(strcmp(template, GEMMA) != 0 || !strstr(str_text(&gbnf), "\"\\\"\""));
+    assert_true(strcmp(template, GEMMA) != 0 || !strstr(str_text(&gbnf), "::= \"\\\"\""));
     check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
     check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
     check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
     for (int i = 0; i < 40; i++) {
-        if (!walk(c, f, &text))
+        if (!walk(c, value_end(template), f, &text))
             continue;
         struct heard h = listen(template, str_text(&text), f, 0);
         const char *said = str_text(&h.all);
@@ -562,6 +738,56 @@ static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state
     (void)state;
     for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)
         assert_true(walk_all(templates[i / 2], i % 2 ? "put" : NULL, &f) > 10);
+}
+
+/* Whether the grammar of calls of f(a: string) has this text. */
+static bool allows(const char *template, const char *text)
+{
+    static const int32_t end = 0;
+    struct moeflux_err e = {0};
+    struct grammar *g;
+    struct token_trie *trie;
+    struct constraint *c;
+    struct str gbnf = {0};
+    json_t *tools = json_loads(
+        "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"properties\": "
+        "{\"a\": {\"type\": \"string\"}}, \"required\": [\"a\"]}}}]",
+        0, NULL);
+    const struct tool_choice choice = {.tools = tools, .name = "f", .where = "a test"};
+    check_ok(tool_form_grammar(tool_form_find(template), &choice, &gbnf, &e), &e);
+    check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
+    check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
+    check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
+    bool has = constraint_accept_bytes(c, text, strlen(text), &e) == 0;
+    constraint_free(c);
+    token_trie_free(trie);
+    json_decref(tools);
+    str_free(&gbnf);
+    return has;
+}
+
+static void a_forced_text_may_contain_other_tags(void **state)
+{
+    static const char *const texts[] = {"</b>",        "<p>x < y</p>\n", "</",
+                                        "</</p>",      "<<//>",          "</paramet>",
+                                        "</function>", "</arg_values>",  "<</tool_call>"};
+    (void)state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "<tool_call>\n<function=f>\n<parameter=a>\n%s\n</parameter>\n</function>\n</tool_call>",
+                 texts[i]);
+        assert_true(allows(XML, text));
+        snprintf(text, sizeof text, "<tool_call>f<arg_key>a</arg_key><arg_value>%s </arg_value></tool_call>",
+                 texts[i]);
+        assert_true(allows(GLM47, text));
+        snprintf(text, sizeof text, "<|tool_call>call:f{a:<|\"|>%s <|\"|>}<tool_call|>", texts[i]);
+        assert_true(allows(GEMMA, text));
+    }
+    assert_false(allows(XML, "<tool_call>\n<function=f>\n<parameter=a>\nx</parameter>y"));
+    assert_false(allows(XML, "<tool_call>\n<function=f>\n<parameter=a>\n<</parameter>"));
+    assert_false(allows(XML, "<tool_call>\n<function=f>\n<parameter=a>\n\n<parameter=a>\n"));
+    assert_false(allows(GEMMA, "<|tool_call>call:f{a:<|\"|>x<|\"|>y"));
 }
 
 /* ---- arguments of a schema ---- */
@@ -665,7 +891,7 @@ static void arguments_of_asked_calls_fit_the_tools_schema(void **state)
         check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
         check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
         for (int k = 0; k < 60; k++)
-            if (walk(c, &f, &text)) {
+            if (walk(c, value_end(templates[i]), &f, &text)) {
                 check_call(templates[i], tools, &text);
                 n++;
             }
@@ -735,8 +961,15 @@ int main(void)
         cmocka_unit_test(calls_of_gemma_are_found),
         cmocka_unit_test(what_is_no_call_is_text),
         cmocka_unit_test(a_call_that_breaks_off_is_text_and_the_next_one_is_found),
+        cmocka_unit_test(a_call_within_which_the_answer_ends_is_a_part_of_a_call),
+        cmocka_unit_test(closing_tags_may_be_doubled_or_missing),
+        cmocka_unit_test(a_value_may_contain_the_tags_around_it),
+        cmocka_unit_test(the_first_tag_of_a_call_may_be_missing),
+        cmocka_unit_test(large_numbers_are_kept_as_they_are_written),
+        cmocka_unit_test(a_call_in_thinking_counts_if_the_thinking_does_not_end),
         cmocka_unit_test(a_tag_of_the_form_is_known),
         cmocka_unit_test(every_text_of_a_forms_grammar_is_calls_and_nothing_else),
+        cmocka_unit_test(a_forced_text_may_contain_other_tags),
         cmocka_unit_test(arguments_of_asked_calls_fit_the_tools_schema),
         cmocka_unit_test(what_a_tools_schema_cannot_be_held_to_is_refused_by_name),
     };

@@ -135,6 +135,8 @@ enum { CHAT_HEADER = 400 }; /* bytes of a harmony header, with the NUL */
 struct chat_filter {
     bool inside_think; /* or it is not known yet whether the answer has begun */
     bool at_start;     /* newlines right after a tag belong to the tag */
+    bool has_calls;    /* set by the caller: calls of tools are read. harmony.h */
+    size_t n_newlines; /* newlines at the end of the thinking so far, which may belong to the closing tag */
     size_t n_held;     /* characters of tags->close that have come so far */
     bool in_label;     /* the label after tags->open has not come whole; n_label: characters so far */
     size_t n_label;
@@ -149,7 +151,9 @@ void chat_filter_init(struct chat_filter *f, const struct chat *c);
 /* Takes the answer's next token. Appends the bytes to show to `shown` (none for CHAT_CONTROL) and returns the
  * part to which they belong. */
 enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown);
-/* Ends the answer: appends what was held back, which is thinking. */
-void chat_filter_end(struct chat_filter *f, const struct chat *c, struct str *shown);
+/* Appends bytes of a control token that count as text, after what was held back. */
+void chat_filter_show(struct chat_filter *f, const char *bytes, size_t n, struct str *shown);
+/* Ends the answer: appends what was held back, and returns the part to which it belongs. */
+enum chat_part chat_filter_end(struct chat_filter *f, const struct chat *c, struct str *shown);
 
 #endif

@@ -1,4 +1,6 @@
 /* Sorts an answer's tokens into thinking, answer and control. */
+#include <string.h>
+
 #include "base/str.h"
 #include "text/chat/chat.h"
 #include "text/chat/harmony.h"
@@ -85,13 +87,35 @@ static enum chat_part show_labelled(struct chat_filter *f, const char *label, co
     return shown->len > before ? CHAT_THINKING : CHAT_CONTROL;
 }
 
-enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown)
+void chat_filter_show(struct chat_filter *f, const char *bytes, size_t n, struct str *shown)
 {
-    if (c->harmony.is_used)
-        return harmony_push(f, c, id, shown);
+    for (; f->n_newlines > 0; f->n_newlines--)
+        str_add_text(shown, "\n");
+    str_add(shown, bytes, n);
+}
+
+/* Holds back the newlines at the end of the thinking in `shown`, after giving out those from before. */
+static enum chat_part hold_newlines(struct chat_filter *f, struct str *shown)
+{
+    struct str all = {0};
+    size_t n = shown->len;
+    while (n > 0 && shown->data[n - 1] == '\n')
+        n--;
+    if (n > 0)
+        chat_filter_show(f, shown->data, n, &all);
+    f->n_newlines += shown->len - n;
+    all.failed |= shown->failed;
+    str_free(shown);
+    *shown = all;
+    return n > 0 ? CHAT_THINKING : CHAT_CONTROL;
+}
+
+static enum chat_part push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown)
+{
     if (id >= 0 && (id == c->think_open || id == c->think_close)) {
-        /* The part of a label that came alone is thinking. */
-        bool is_part = f->in_label && f->n_label > 0;
+        /* The part of a label that came alone is thinking, unless only the newline is missing. */
+        const char *left = c->tags->label + f->n_label;
+        bool is_part = f->in_label && f->n_label > 0 && strcmp(left, "\n") != 0;
         if (is_part)
             str_add(shown, c->tags->label, f->n_label);
         f->inside_think = id == c->think_open;
@@ -117,11 +141,26 @@ enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int
     return CHAT_THINKING;
 }
 
-void chat_filter_end(struct chat_filter *f, const struct chat *c, struct str *shown)
+enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown)
 {
+    if (c->harmony.is_used)
+        return harmony_push(f, c, id, shown);
+    enum chat_part part = push(f, c, id, shown);
+    if (part == CHAT_THINKING)
+        return hold_newlines(f, shown);
+    if (!f->inside_think)
+        f->n_newlines = 0;
+    return part;
+}
+
+enum chat_part chat_filter_end(struct chat_filter *f, const struct chat *c, struct str *shown)
+{
+    if (c->harmony.is_used)
+        return harmony_end(f, shown);
     str_add(shown, c->tags->close, f->n_held);
     if (f->in_label)
         str_add(shown, c->tags->label, f->n_label);
     f->in_label = false;
     f->n_held = 0;
+    return CHAT_THINKING;
 }

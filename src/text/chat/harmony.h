@@ -4,9 +4,14 @@
  *   <|channel|>final<|message|>answer<|return|>
  *   ... <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>
  *
- * Messages of the analysis channel are thinking, those of other channels are the answer. A message with a
- * recipient is a tool call; it is shown as HARMONY_CALL, the recipient, HARMONY_MESSAGE and the text, the
- * form that tool_calls.h reads. An empty line is shown between two messages of the same kind. */
+ * Messages of the analysis channel are thinking, those of other channels are the answer. A message for a function
+ * is a tool call; it is shown as HARMONY_CALL, the recipient, HARMONY_MESSAGE and the text, the form that
+ * tool_calls.h reads. Messages for other recipients, such as python, and calls of an answer that may make none
+ * are thinking; those for assistant, user or all have no recipient. An empty line is shown between two messages
+ * of the same kind.
+ *
+ * A channel's token always begins a header. A text that is too long for a header, or that ends the answer
+ * without one, is the answer. */
 #ifndef MOEFLUX_TEXT_CHAT_HARMONY_H
 #define MOEFLUX_TEXT_CHAT_HARMONY_H
 
@@ -36,5 +41,7 @@ struct json_t *harmony_messages(const struct json_t *messages);
 void harmony_begin(struct chat_filter *f, const char *prompt_end);
 /* Does what chat_filter_push does. */
 enum chat_part harmony_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown);
+/* Does what chat_filter_end does. */
+enum chat_part harmony_end(struct chat_filter *f, struct str *shown);
 
 #endif

@@ -94,11 +94,37 @@ int tool_read_object(struct tool_calls *t, struct str *to)
     return goes_on ? TOOL_WAIT : TOOL_GO;
 }
 
+const struct json_t *tool_parameters(const struct tool_calls *t, bool *is_known)
+{
+    for (size_t i = 0; i < json_array_size(t->tools); i++) {
+        const json_t *function = json_member(json_array_get(t->tools, i), "function");
+        if (!json_is_text(json_member(function, "name"), str_text(&t->name)))
+            continue;
+        if (is_known)
+            *is_known = true;
+        return json_member(function, "parameters");
+    }
+    if (is_known)
+        *is_known = false;
+    return NULL;
+}
+
+struct json_t *tool_load(const char *bytes, size_t n)
+{
+    /* Whole numbers may have more than 64 bits. */
+    return json_count_values(bytes, n) > JSON_MAX_LARGE
+               ? NULL
+               : json_loadb(bytes, n, JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_DECODE_INT_AS_REAL, NULL);
+}
+
 /* ---- events ---- */
 
 static int give(struct tool_calls *t, enum tool_event event, const char *bytes, size_t n,
                 struct moeflux_err *e)
 {
+    /* A call in thinking is not certain yet. */
+    if (t->is_thinking && event != TOOL_TEXT)
+        return 0;
     return t->sink.event(t->sink.ctx, event, bytes, n, e);
 }
 
@@ -143,21 +169,39 @@ static void forget_call(struct tool_calls *t)
 {
     str_clear(&t->name);
     str_clear(&t->arguments);
+    str_clear(&t->id);
     str_clear(&t->key);
+    str_clear(&t->keys);
     t->n_given = 0;
     t->begun = false;
     memset(&t->json, 0, sizeof t->json);
 }
 
+/* Returns the tag with which a call begins whose first tag is missing; NULL: none. */
+static const char *bare_tag(const struct tool_form *f)
+{
+    return f->plain && *f->plain->name_open ? f->plain->name_open : NULL;
+}
+
 static int open_call(struct tool_calls *t)
 {
     tool_skip_space(t);
+    size_t begin = t->at;
     int got = tool_expect(t, t->form->call_open);
     if (got == TOOL_GO) {
         t->tag_end = t->at;
         t->phase = t->form->read;
     }
-    return got;
+    if (got != TOOL_NO_CALL || !bare_tag(t->form))
+        return got;
+    int bare = tool_expect(t, bare_tag(t->form));
+    if (bare == TOOL_GO) {
+        t->tag_end = t->at;
+        t->at = begin;
+        t->is_bare = true;
+        t->phase = t->form->read;
+    }
+    return bare;
 }
 
 /* Reads the section's tag, which may be missing. */
@@ -195,8 +239,7 @@ int tool_finish(struct tool_calls *t)
 {
     const char *text = str_text(&t->arguments);
     size_t n = t->arguments.len;
-    json_t *value =
-        json_count_values(text, n) <= JSON_MAX_LARGE ? json_loadb(text, n, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *value = tool_load(text, n);
     bool good = json_is_object(value);
     json_decref(value);
     t->phase = close_call;
@@ -207,11 +250,11 @@ int tool_finish(struct tool_calls *t)
  * one. */
 static size_t find_tag(const struct tool_calls *t, size_t *held)
 {
-    const char *const tags[] = {t->form->section_open, t->form->call_open};
+    const char *const tags[] = {t->form->section_open, t->form->call_open, bare_tag(t->form)};
     const char *bytes = str_text(&t->input);
     size_t n = t->input.len, first = n;
     *held = 0;
-    for (int i = 0; i < 2; i++) {
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
         const char *found = tags[i] ? memmem(bytes, n, tags[i], strlen(tags[i])) : NULL;
         size_t end = tags[i] ? tool_held(bytes, n, tags[i]) : 0;
         if (found && (size_t)(found - bytes) < first)
@@ -235,22 +278,38 @@ static int read_text(struct tool_calls *t, struct moeflux_err *e)
     int rc = give_text(t, end, e);
     if (rc < 0 || !found)
         return rc < 0 ? rc : TOOL_WAIT;
-    t->tag_end = first - end;
-    t->phase = open_section;
     forget_call(t);
+    t->tag_end = first - end;
+    t->is_bare = false;
+    t->phase = open_section;
     return TOOL_GO;
 }
 
 /* ---- the loop ---- */
 
-/* Treats a failed call as text: gives out its tag, after which text follows. */
+/* Treats a failed call as text: gives out its tag, after which text follows. The header of a message is no
+ * text. */
 static int fail(struct tool_calls *t, struct moeflux_err *e)
 {
+    const char *header = t->form->is_message ? t->form->separator : NULL, *bytes = str_text(&t->input);
+    const char *end = header ? memmem(bytes, t->input.len, header, strlen(header)) : NULL;
     int rc = t->begun ? give(t, TOOL_FAILS, "", 0, e) : 0;
     forget_call(t);
     t->phase = NULL;
     t->at = 0;
-    return rc ? rc : give_text(t, t->tag_end, e);
+    if (end)
+        drop(t, (size_t)(end - bytes) + strlen(header));
+    return rc || end ? rc : give_text(t, t->tag_end, e);
+}
+
+/* Ends a call within which the answer ends. All that came has been given out. */
+static int break_off(struct tool_calls *t, struct moeflux_err *e)
+{
+    forget_call(t);
+    t->phase = NULL;
+    t->at = 0;
+    drop(t, t->input.len);
+    return give(t, TOOL_BREAKS, "", 0, e);
 }
 
 /* Runs one phase of a call. */
@@ -259,15 +318,22 @@ static int read_call(struct tool_calls *t, struct moeflux_err *e)
     int got = t->phase(t);
     /* tag_end is 0 once the call has ended. */
     bool ends = got == TOOL_GO && t->phase == close_call && t->tag_end > 0;
-    if (!str_ok(&t->input) || !str_ok(&t->name) || !str_ok(&t->arguments) || !str_ok(&t->key))
+    if (!str_ok(&t->input) || !str_ok(&t->name) || !str_ok(&t->arguments) || !str_ok(&t->key) ||
+        !str_ok(&t->keys) || !str_ok(&t->id))
         return err_set(e, ERR_MEMORY, "out of memory for a tool's call");
     int rc = got == TOOL_NO_CALL ? 0 : give_call(t, e);
     if (rc)
         return rc;
+    if (got == TOOL_WAIT && t->at_end && t->begun && !t->is_thinking)
+        return break_off(t, e);
     if (got == TOOL_NO_CALL || (got == TOOL_WAIT && t->at_end))
         return fail(t, e);
     if (!ends)
         return got;
+    if (t->is_thinking) {
+        t->holds = true;
+        return TOOL_WAIT;
+    }
     t->tag_end = 0;
     t->after_call = true;
     rc = give(t, TOOL_ENDS, "", 0, e);
@@ -276,7 +342,7 @@ static int read_call(struct tool_calls *t, struct moeflux_err *e)
 
 static int advance(struct tool_calls *t, struct moeflux_err *e)
 {
-    int rc = TOOL_GO;
+    int rc = t->holds ? TOOL_WAIT : TOOL_GO;
     while (rc == TOOL_GO) {
         if (t->phase) {
             rc = read_call(t, e);
@@ -300,7 +366,8 @@ int tool_calls_push(struct tool_calls *t, const char *bytes, size_t n, struct mo
 {
     if (n == 0)
         return 0;
-    if (!t->form)
+    /* The tags of a message do not occur in thinking. */
+    if (!t->form || (t->is_thinking && t->form->is_message))
         return give(t, TOOL_TEXT, bytes, n, e);
     str_add(&t->input, bytes, n);
     if (!str_ok(&t->input))
@@ -308,10 +375,37 @@ int tool_calls_push(struct tool_calls *t, const char *bytes, size_t n, struct mo
     return advance(t, e);
 }
 
+/* Goes back to the first byte that was not given out. */
+static void go_back(struct tool_calls *t)
+{
+    t->holds = false;
+    t->phase = NULL;
+    t->at = 0;
+    forget_call(t);
+}
+
+int tool_calls_finish(struct tool_calls *t, struct moeflux_err *e)
+{
+    if (t->holds) {
+        go_back(t);
+        t->is_thinking = false;
+    }
+    return tool_calls_end(t, e);
+}
+
+bool tool_calls_is_open(const struct tool_calls *t)
+{
+    return t->begun && t->phase && t->tag_end > 0;
+}
+
 int tool_calls_end(struct tool_calls *t, struct moeflux_err *e)
 {
     if (!t->form)
         return 0;
+    if (t->holds) {
+        go_back(t);
+        return give_text(t, t->input.len, e);
+    }
     t->at_end = true;
     int rc = advance(t, e);
     t->at_end = false;
@@ -323,7 +417,9 @@ void tool_calls_free(struct tool_calls *t)
     str_free(&t->input);
     str_free(&t->name);
     str_free(&t->arguments);
+    str_free(&t->id);
     str_free(&t->key);
+    str_free(&t->keys);
     *t = (struct tool_calls){0};
 }
 

@@ -71,20 +71,26 @@ enum tool_event {
     TOOL_BEGINS,    /* a call begins; the bytes are the tool's name */
     TOOL_ARGUMENTS, /* more of its arguments */
     TOOL_ENDS,      /* the call is complete */
+    TOOL_BREAKS,    /* the answer ends within the call: its arguments are not complete */
     TOOL_FAILS,     /* it was not a call; its text follows as TOOL_TEXT */
 };
 
 struct tool_sink {
-    /* Whole characters; n is 0 for the last two events only. */
+    /* Whole characters; n is 0 for the last three events only. */
     int (*event)(void *ctx, enum tool_event event, const char *bytes, size_t n, struct moeflux_err *e);
     void *ctx;
 };
+
+enum { TOOL_MAX_NAME = 256 }; /* bytes of a name or an id at most */
 
 struct tool_calls { /* zeroed: all is text; freed with tool_calls_free */
     const struct tool_form *form;
     /* the API's array: [{"type": "function", "function": {"name", "parameters"}}]; NULL: none */
     const struct json_t *tools;
     struct tool_sink sink;
+    /* set by the caller before each part: it is thinking. A call in it counts if the answer ends before the
+     * thinking does; otherwise it is thinking, too */
+    bool is_thinking;
     int (*phase)(struct tool_calls *t); /* reads the next part; NULL: text between calls */
     struct str input;                   /* the bytes not given out yet */
     size_t at;                          /* bytes of `input` already read */
@@ -92,17 +98,21 @@ struct tool_calls { /* zeroed: all is text; freed with tool_calls_free */
     bool begun;                         /* TOOL_BEGINS was given out */
     bool after_call;                    /* only white space came since the last call */
     bool at_end;
+    bool is_bare; /* the call's first tag is missing */
+    bool holds;   /* thinking has a call: `input` is kept from there on */
     struct {
         unsigned depth;
         bool in_string, escaped;
     } json; /* state of the JSON object that is read */
     struct str name, arguments;
+    struct str id;  /* the call's id as the model writes it; empty: the form has none */
     size_t n_given; /* bytes of the arguments already given out */
     /* name of the parameter whose value is read; Gemma's form: the open objects and lists; nested form: the open
      * elements */
     struct str key;
-    int kind;      /* TOOL_VALUE_* of the value */
-    size_t n_seen; /* bytes of the value already searched for its end; Gemma's form: what comes next */
+    struct str keys; /* the parameters so far, each between two newlines */
+    int kind;        /* TOOL_VALUE_* of the value */
+    size_t n_seen;   /* bytes of the value already searched for its end; Gemma's form: what comes next */
 };
 
 /* Starts an answer. The tools are borrowed. form NULL: all is text. */
@@ -112,8 +122,12 @@ void tool_calls_init(struct tool_calls *t, const struct tool_form *form, const s
 /* Takes whole characters of the answer and gives out what is certain. Returns the
  * sink's failure; ERR_MEMORY. */
 int tool_calls_push(struct tool_calls *t, const char *bytes, size_t n, struct moeflux_err *e);
-/* Ends the answer: gives out what was held back. Errors as tool_calls_push. */
+/* Ends a part of the answer: gives out what was held back. Errors as tool_calls_push. */
 int tool_calls_end(struct tool_calls *t, struct moeflux_err *e);
+/* Ends the answer. Calls in thinking that has not ended are given out; what follows them is the answer. */
+int tool_calls_finish(struct tool_calls *t, struct moeflux_err *e);
+/* Returns whether a call has begun whose end has not come. All that comes belongs to it. */
+bool tool_calls_is_open(const struct tool_calls *t);
 
 void tool_calls_free(struct tool_calls *t);
 

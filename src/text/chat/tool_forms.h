@@ -34,6 +34,7 @@ struct tool_form {
     /* a call is a message of its own: its tags do not occur in text, and the
      * grammar is of what they enclose */
     bool is_message;
+    bool has_ids; /* the text that names the function is the call's id, too */
     /* the first phase, after call_open; NULL: calls of this form are not read */
     int (*read)(struct tool_calls *t);
     /* Appends a call of the function, without the tags around it, to g->calls. */
@@ -55,8 +56,8 @@ extern const size_t tool_n_forms;
 /* --- for the forms --- */
 
 /* Returns what a value without JSON syntax is, by its schema (NULL: none). parameters: the tool's whole
- * schema. */
-enum { TOOL_VALUE_TEXT, TOOL_VALUE_TEXT_OR_NULL, TOOL_VALUE_JSON };
+ * schema. TOOL_VALUE_UNION and more is a string or of another type: the JSON_SCHEMA_* bits are added. */
+enum { TOOL_VALUE_TEXT, TOOL_VALUE_TEXT_OR_NULL, TOOL_VALUE_JSON, TOOL_VALUE_UNION = 1 << 12 };
 int tool_value_kind(const struct json_t *parameters, const struct json_t *schema);
 
 /* tool_grammar.c */
@@ -69,12 +70,17 @@ int tool_write_gemma(const struct tool_form *f, const struct json_t *function, s
 int tool_write_nested(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 int tool_write_message(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g);
 
-enum { TOOL_MAX_NAME = 256 }; /* bytes of a name at most */
-
 #define TOOL_GEMMA_QUOTE "<|\"|>"
 /* DSML's attribute of a parameter, after its opening quote. */
 #define TOOL_IS_TEXT "true\">"
 #define TOOL_IS_JSON "false\">"
+
+/* Returns the schema of the parameters of the offered tool that is called; NULL: it has none. *is_known (may be
+ * NULL): a tool has this name. */
+const struct json_t *tool_parameters(const struct tool_calls *t, bool *is_known);
+/* Parses a JSON value for its type; numbers may be rounded. NULL: it is not valid, or too large. The caller
+ * releases it. */
+struct json_t *tool_load(const char *bytes, size_t n);
 
 /* Returns the unread input, [*n]. */
 static inline const char *tool_rest(const struct tool_calls *t, size_t *n)
@@ -102,6 +108,8 @@ void tool_add_escaped(struct str *to, const char *bytes, size_t n);
 /* Appends a whole value as JSON; t->kind says what it may be. */
 void tool_add_value(struct tool_calls *t, const char *bytes, size_t n);
 
+/* Reads calls whose parameters are written one by one (struct tool_plain). tool_plain.c */
+int tool_read_plain(struct tool_calls *t);
 /* Reads Gemma's calls. tool_gemma.c */
 int tool_read_gemma(struct tool_calls *t);
 /* Reads MiniMax-M3's calls. tool_nested.c */

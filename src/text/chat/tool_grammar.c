@@ -10,12 +10,10 @@
 #include "text/grammar/json_schema.h"
 #include "text/chat/tool_forms.h"
 
-/* A string without quotes. It ends at a tag, so it contains none. The second: at TOOL_GEMMA_QUOTE. The
- * third: at MiniMax-M3's token, which begins with ]<. */
-static const char PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^</\\x00] )*\n",
-                  GEMMA_PLAIN[] = "plain ::= ( [^<\\x00] | \"<\"+ [^<|\\x00] )*\n",
-                  NESTED_PLAIN[] = "plain ::= ( [^\\x5d\\x00] | \"]\"+ [^\\x5d<\\x00] )*\n",
-                  GEMMA_QUOTE[] = "\"<|\\\"|>\""; /* TOOL_GEMMA_QUOTE */
+static const char GEMMA_QUOTE[] = "\"<|\\\"|>\""; /* TOOL_GEMMA_QUOTE */
+
+/* A string without quotes, up to the token in front of a tag. */
+static const char NESTED_PLAIN[] = "plain ::= ( [^\\x5d\\x00] | \"]\"+ [^\\x5d<\\x00] )*\n";
 
 static void add_literal(struct str *out, const char *text)
 {
@@ -28,6 +26,89 @@ static void add_literal(struct str *out, const char *text)
         else
             str_add(out, p, 1);
     str_add_text(out, "\" ");
+}
+
+/* Returns the length of the character that begins here. */
+static size_t character(const char *text)
+{
+    size_t n = 1;
+    while (((unsigned char)text[n] & 0xc0) == 0x80)
+        n++;
+    return n;
+}
+
+/* Appends the first character as a literal. */
+static void add_character(struct str *out, const char *text)
+{
+    char one[8] = {0};
+    size_t n = character(text);
+    memcpy(one, text, n < sizeof one ? n : sizeof one - 1);
+    add_literal(out, one);
+}
+
+/* Appends characters of a class in brackets. */
+static void add_class(struct str *out, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        str_addf(out, memchr("]\\^-[", text[i], 5) ? "\\x%02x" : "%c", (unsigned char)text[i]);
+}
+
+/* Appends rules of a text that has come to tag[at], by the name of the tag: it may not be completed. "<" begins
+ * tags and occurs nowhere else in them. */
+static void add_tag_rules(struct str *out, const char *name, const char *tag, size_t at)
+{
+    for (unsigned k = 0; tag[at]; k++) {
+        size_t n = character(tag + at);
+        str_addf(out, "%s%u ::= [^<\\x00", name, k);
+        add_class(out, tag + at, n);
+        str_add_text(out, "] | \"<\" tag");
+        if (tag[at + n]) {
+            str_add_text(out, " | ");
+            add_character(out, tag + at);
+            str_addf(out, "%s%u", name, k + 1);
+        }
+        str_add_text(out, "\n");
+        at += n;
+    }
+}
+
+/* Appends an expression of the beginnings of a tag, with which a text may end: what follows does not complete
+ * them. */
+static void add_beginnings(struct str *out, const char *tag)
+{
+    unsigned n_open = 0;
+    for (size_t n; *tag && tag[character(tag)]; tag += n, n_open++) {
+        n = character(tag);
+        str_add_text(out, n_open ? "( " : "");
+        add_character(out, tag);
+    }
+    while (n_open > 1) {
+        str_add_text(out, ")? ");
+        n_open--;
+    }
+}
+
+/* Appends the rule of a string without quotes. It has neither of these tags; after "<" they differ. open may be
+ * NULL. */
+static void add_plain(struct str *out, const char *close, const char *open)
+{
+    const char *const tags[] = {close, open}, *const names[] = {"close", "open"};
+    str_add_text(out, "plain ::= ( [^<\\x00] | \"<\" tag )* ( ");
+    add_beginnings(out, close);
+    str_add_text(out, open ? "| " : "");
+    add_beginnings(out, open ? open : "");
+    str_add_text(out, ")?\ntag ::= [^<\\x00");
+    for (int i = 0; i < 2 && tags[i]; i++)
+        add_class(out, tags[i] + 1, character(tags[i] + 1));
+    str_add_text(out, "] | \"<\" tag");
+    for (int i = 0; i < 2 && tags[i]; i++) {
+        str_add_text(out, " | ");
+        add_character(out, tags[i] + 1);
+        str_addf(out, "%s0", names[i]);
+    }
+    str_add_text(out, "\n");
+    for (int i = 0; i < 2 && tags[i]; i++)
+        add_tag_rules(out, names[i], tags[i], 1 + character(tags[i] + 1));
 }
 
 static const char *name_of(const json_t *function)
@@ -410,7 +491,12 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
     int rc = 0;
     bool is_gemma = f->write == tool_write_gemma;
     json_schema_add_json(is_gemma ? GEMMA_QUOTE : NULL, out);
-    str_add_text(out, is_gemma ? GEMMA_PLAIN : f->write == tool_write_nested ? NESTED_PLAIN : PLAIN);
+    if (f->plain)
+        add_plain(out, f->plain->value_close, f->plain->key_open);
+    else if (is_gemma)
+        add_plain(out, TOOL_GEMMA_QUOTE, NULL);
+    else
+        str_add_text(out, NESTED_PLAIN);
     for (size_t i = 0; rc == 0 && i < json_array_size(c->tools); i++) {
         const json_t *function = json_member(json_array_get(c->tools, i), "function");
         if (c->name && !json_is_text(json_member(function, "name"), c->name))

@@ -44,7 +44,17 @@ int json_schema_add(struct json_schema_part *p, const struct json_t *schema, boo
 
 /* Returns the kinds of the values that fit, as bits. A schema that says nothing of them (or NULL) means
  * strings. */
-enum { JSON_SCHEMA_TEXT = 1, JSON_SCHEMA_NULL = 2, JSON_SCHEMA_OTHER = 4, JSON_SCHEMA_PLAIN = 3 };
+enum {
+    JSON_SCHEMA_TEXT = 1,
+    JSON_SCHEMA_NULL = 2,
+    JSON_SCHEMA_INTEGER = 4,
+    JSON_SCHEMA_FRACTION = 8, /* other numbers */
+    JSON_SCHEMA_BOOLEAN = 16,
+    JSON_SCHEMA_OBJECT = 32,
+    JSON_SCHEMA_LIST = 64,
+    JSON_SCHEMA_PLAIN = JSON_SCHEMA_TEXT | JSON_SCHEMA_NULL,
+    JSON_SCHEMA_OTHER = 124, /* none of the plain ones */
+};
 unsigned json_schema_kinds(const struct json_t *root, const struct json_t *schema);
 
 /* Appends the grammar of a schema that is not parsed yet. Errors as json_schema_to_grammar. */

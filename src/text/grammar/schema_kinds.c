@@ -11,16 +11,28 @@ static unsigned kinds_at(const json_t *root, const json_t *schema, unsigned dept
 
 static unsigned kind_of_value(const json_t *value)
 {
-    return json_is_string(value) ? JSON_SCHEMA_TEXT
-           : json_is_null(value) ? JSON_SCHEMA_NULL
-                                 : JSON_SCHEMA_OTHER;
+    return json_is_string(value)    ? JSON_SCHEMA_TEXT
+           : json_is_null(value)    ? JSON_SCHEMA_NULL
+           : json_is_integer(value) ? JSON_SCHEMA_INTEGER
+           : json_is_real(value)    ? JSON_SCHEMA_FRACTION
+           : json_is_boolean(value) ? JSON_SCHEMA_BOOLEAN
+           : json_is_object(value)  ? JSON_SCHEMA_OBJECT
+                                    : JSON_SCHEMA_LIST;
 }
 
 static unsigned kind_of_type(const json_t *type)
 {
-    return json_is_text(type, "string") ? JSON_SCHEMA_TEXT
-           : json_is_text(type, "null") ? JSON_SCHEMA_NULL
-                                        : JSON_SCHEMA_OTHER;
+    static const struct {
+        const char *name;
+        unsigned kinds;
+    } types[] = {{"string", JSON_SCHEMA_TEXT},     {"null", JSON_SCHEMA_NULL},
+                 {"integer", JSON_SCHEMA_INTEGER}, {"number", JSON_SCHEMA_INTEGER | JSON_SCHEMA_FRACTION},
+                 {"boolean", JSON_SCHEMA_BOOLEAN}, {"object", JSON_SCHEMA_OBJECT},
+                 {"array", JSON_SCHEMA_LIST}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (json_is_text(type, types[i].name))
+            return types[i].kinds;
+    return JSON_SCHEMA_OTHER;
 }
 
 /* Returns the kinds of "type" and "nullable", or ALL if there is no type. */
