@@ -16,8 +16,8 @@
  *   Gemma 4                 <|tool_call>call:f{p:<|"|>value<|"|>,q:[1,{r:true}]}<tool_call|>
  *   MiniMax-M2              <minimax:tool_call>\n<invoke name="f">\n<parameter name="p">value</parameter>\n
  *                           </invoke>\n</minimax:tool_call>
- *   MiniMax-M3              <tool_call>\n<invoke name="f"><p>value</p><q><item>1</item></q></invoke>\n</tool_call>,
- *                           each tag after the token ]<]minimax[>[
+ *   MiniMax-M3              <tool_call>\n<invoke name="f"><p>value</p><q><item>1</item></q></invoke>\n
+ *                           </tool_call>, each tag after the token ]<]minimax[>[
  *
  * White space is allowed between the parts. A call that is not complete and valid is given out as text,
  * unchanged; only white space around and between calls is left out. The result does not depend on how the
@@ -98,8 +98,8 @@ struct tool_calls { /* zeroed: all is text; freed with tool_calls_free */
     } json; /* state of the JSON object that is read */
     struct str name, arguments;
     size_t n_given; /* bytes of the arguments already given out */
-    /* name of the parameter whose value is read; Gemma's form: the open objects and lists; nested form: the open
-     * elements */
+    /* name of the parameter whose value is read; Gemma's form: the open objects and lists; MiniMax-M3's:
+     * the open elements */
     struct str key;
     int kind;      /* TOOL_VALUE_* of the value */
     size_t n_seen; /* bytes of the value already searched for its end; Gemma's form: what comes next */
