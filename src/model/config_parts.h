@@ -95,8 +95,8 @@ void config_read_sigmoid_router(struct config *c, struct json_view *v);
  * it, as the second function does, the list `key` of 0 and 1. Absent: the layers stay. */
 void config_read_mlp_types(struct config *c, struct json_view *v);
 void config_read_moe_flags(struct config *c, struct json_view *v, const char *key);
-/* Reads the limits of activations, lists with a number for each layer: `routed` of its experts, `shared` of the
- * shared ones, which a dense layer must not have. Null, 0 or no entry: none. */
+/* Reads the limits of activations, lists with a number for each layer: `routed` of its experts, `shared` of
+ * the shared ones, which a dense layer must not have. Null, 0 or no entry: none. */
 void config_read_clamps(struct config *c, struct json_view *v, const char *routed, const char *shared);
 /* Reads the size of the dense part if a layer has one. */
 void config_read_dense(struct config *c, struct json_view *v, const char *key);

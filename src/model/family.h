@@ -76,8 +76,8 @@ struct family {
 const struct family *family_find(const char *model_type);
 const struct family *family_of_keys(const struct json_view *v);
 /* Returns whether a tensor, by its name without ".weight", is the matrix of a router or a gate, or weighs
- * residual streams or pooled keys: what is quantised to gate_bits or not at all. streams_rank: of the residual
- * streams (config.h). */
+ * residual streams or pooled keys: what is quantised to gate_bits or not at all. streams_rank: that of the
+ * residual streams (config.h). */
 bool family_is_gate(const struct family *f, const char *base, uint32_t streams_rank);
 /* Writes all model types as "a, b or c". Returns `out`. */
 const char *family_list(char out[FAMILY_LIST_TEXT]);

@@ -18,12 +18,14 @@ static const char *const templates[] = {"<tool_call>",
                                         "<|message|><|channel|>",
                                         "<|tool_call>call:<tool_call|>",
                                         "｜DSML｜function_calls>",
-                                        "｜DSML｜tool_calls>"};
+                                        "｜DSML｜tool_calls>",
+                                        "]<]minimax[>["};
 enum { N_TEMPLATES = sizeof templates / sizeof *templates };
 static const char tools_json[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"put\", \"parameters\": {\"properties\": {"
     "\"path\": {\"type\": \"string\"}, \"n\": {\"type\": \"integer\"}, \"maybe\": {\"type\": [\"string\", "
-    "\"null\"]}}}}}]";
+    "\"null\"]}, \"box\": {\"type\": \"object\", \"properties\": {\"list\": {\"type\": \"array\", "
+    "\"items\": {\"$ref\": \"#\"}}}}}}}}]";
 
 struct heard {
     struct str all;     /* text, and whole calls as \1name\2arguments\3 */

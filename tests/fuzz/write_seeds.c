@@ -377,6 +377,11 @@ static void write_user_files(struct seeds *s)
     put_text(s, "calls",
              "\x1a<｜DSML｜tool_calls><｜DSML｜invoke name=\"put\"><｜DSML｜parameter name=\"n\" "
              "string=\"false\">[1]</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>");
+    put_text(s, "calls",
+             "\x1b]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke "
+             "name=\"put\">]<]minimax[>[<box>]<]minimax[>[<list>"
+             "]<]minimax[>[<item>]<]minimax[>[<n>1]<]minimax[>[</n>]<]minimax[>[</item>]<]minimax[>[</list>"
+             "]<]minimax[>[</box>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>");
     put_text(s, "calls", "\x17<|channel|>commentary to=functions.put<|message|>{\"n\": 1}<|call|>");
     put_text(s, "completions",
              "{\"messages\": [{\"role\": \"system\", \"content\": \"a\"}, {\"role\": \"user\", \"content\": "

@@ -47,7 +47,8 @@ void making_put(struct making *m, const char *ours, struct json_t *value);
 void making_put_whole(struct making *m, const char *ours, uint64_t n);
 /* Puts a number, multiplied. may: the key may be missing. */
 void making_put_real(struct making *m, const char *ours, const char *theirs, double times, bool may);
-/* Puts a list of numbers, if the file has it; a list of whole numbers, which it must have, each plus `plus`. */
+/* Put a list of numbers, if the file has it; a list of whole numbers, which it must have, each plus
+ * `plus`. */
 void making_put_reals(struct making *m, const char *ours, const char *theirs);
 void making_put_list(struct making *m, const char *ours, const char *theirs, uint64_t plus);
 /* Puts the router's scores: sigmoid (2), else softmax, also if the key is missing. */

@@ -16,8 +16,8 @@
  *   Gemma 4                 <|tool_call>call:f{p:<|"|>value<|"|>,q:[1,{r:true}]}<tool_call|>
  *   MiniMax-M2              <minimax:tool_call>\n<invoke name="f">\n<parameter name="p">value</parameter>\n
  *                           </invoke>\n</minimax:tool_call>
- *   MiniMax-M3              <tool_call>\n<invoke name="f"><p>value</p><q><item>1</item></q></invoke>\n</tool_call>,
- *                           each tag after the token ]<]minimax[>[
+ *   MiniMax-M3              <tool_call>\n<invoke name="f"><p>value</p><q><item>1</item></q></invoke>\n
+ *                           </tool_call>, each tag after the token ]<]minimax[>[
  *
  * White space is allowed between the parts. A call that is not complete and valid is given out as text,
  * unchanged; only white space around and between calls is left out. The result does not depend on how the
@@ -107,8 +107,8 @@ struct tool_calls { /* zeroed: all is text; freed with tool_calls_free */
     struct str name, arguments;
     struct str id;  /* the call's id as the model writes it; empty: the form has none */
     size_t n_given; /* bytes of the arguments already given out */
-    /* name of the parameter whose value is read; Gemma's form: the open objects and lists; nested form: the open
-     * elements */
+    /* name of the parameter whose value is read; Gemma's form: the open objects and lists; MiniMax-M3's:
+     * the open elements */
     struct str key;
     struct str keys; /* the parameters so far, each between two newlines */
     int kind;        /* TOOL_VALUE_* of the value */

@@ -1,6 +1,6 @@
 /* MiniMax-M3's tool calls: each parameter is an element with its name, and each tag begins with one token.
- * Members of an object are elements inside it, entries of a list are elements called item. A value may also be
- * a JSON text. */
+ * Members of an object are elements inside it, entries of a list are elements called item. A value may also
+ * be a JSON text. */
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
