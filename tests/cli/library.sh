@@ -50,14 +50,16 @@ grep -oE '\b[A-Z][A-Z_0-9]+\b' "$tmp/ours" | sort -u | grep -v '^MOEFLUX_' >>"$t
 [ ! -s "$tmp/bad" ] || fault "without the prefix: $(tr '\n' ',' <"$tmp/bad")"
 
 claim install_puts_everything_in_its_place
-# It does not inherit the flags of a make that runs this test.
-env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -s BUILD="$build" DESTDIR="$root" PREFIX=/usr \
-    install >"$tmp/out" 2>&1 ||
+# It does not inherit the flags of a make that runs this test. Modes do not depend on the umask.
+(umask 0 && env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make -s BUILD="$build" DESTDIR="$root" PREFIX=/usr \
+    install >"$tmp/out" 2>&1) ||
     fault "make install: $(tail -n 3 "$tmp/out")"
 set -- share/bash-completion/completions/moeflux share/zsh/site-functions/_moeflux \
     share/fish/vendor_completions.d/moeflux.fish
 set -- "$@" bin/moeflux include/moeflux.h lib/libmoeflux.a lib/libmoeflux.so.0 lib/libmoeflux.so \
     lib/pkgconfig/moeflux.pc
+writable=$(find "$root/usr/lib/pkgconfig" -perm -002)
+[ -z "$writable" ] || fault "everybody may write $writable"
 for page in man/*; do
     set -- "$@" "share/man/man${page##*.}/${page#man/}"
 done
