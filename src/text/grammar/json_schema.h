@@ -47,6 +47,9 @@ int json_schema_add(struct json_schema_part *p, const struct json_t *schema, boo
 enum { JSON_SCHEMA_TEXT = 1, JSON_SCHEMA_NULL = 2, JSON_SCHEMA_OTHER = 4, JSON_SCHEMA_PLAIN = 3 };
 unsigned json_schema_kinds(const struct json_t *root, const struct json_t *schema);
 
+/* Returns whether a keyword does not restrict values. */
+bool json_schema_is_annotation(const char *key);
+
 /* Appends the grammar of a schema that is not parsed yet. Errors as json_schema_to_grammar. */
 int json_schema_text_to_grammar(const char *text, size_t len, const char *name, struct str *out,
                                 struct moeflux_err *e);
