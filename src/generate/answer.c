@@ -324,6 +324,8 @@ static int constrain(struct writer *w, struct generator *s, int32_t *forced, str
     sampler_set_mask(s->sampler, mask);
     if (w->may_think)
         sampler_allow(s->sampler, s->chat.think_open);
+    if (!sampler_can_pick(s->sampler))
+        return err_set(e, ERR_UNSUPPORTED, "no token that the grammar allows here may be chosen");
     return 0;
 }
 

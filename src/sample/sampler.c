@@ -129,12 +129,12 @@ static int copy_bias(struct sampler *s, const struct sampler_options *o, struct 
     return 0;
 }
 
-static bool all_blocked(const struct sampler *s)
+bool sampler_can_pick(const struct sampler *s)
 {
     uint32_t w = 0;
     while (w < s->n_words && s->blocked[w] == UINT64_MAX)
         w++;
-    return w == s->n_words;
+    return w < s->n_words;
 }
 
 struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,
@@ -170,7 +170,7 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
     if (copy_bias(s, o, e) < 0)
         goto fail;
     block(s, allowed);
-    if (all_blocked(s)) {
+    if (!sampler_can_pick(s)) {
         err_set(e, ERR_USAGE, "none of the %u ids may be chosen", n_ids);
         goto fail;
     }

@@ -72,6 +72,9 @@ void sampler_begin_answer(struct sampler *s);
 /* Forgets the accepted tokens and starts the seed's sequence again. */
 void sampler_reset(struct sampler *s);
 
+/* Returns whether there is an id that is not blocked. */
+bool sampler_can_pick(const struct sampler *s);
+
 /* Chooses an id. Order: repeat penalty (once for each distinct token), presence and frequency penalty, bias,
  * top-k, temperature, softmax, top-p, min-p, draw. Of equal logits the lowest id comes first. Never chooses a
  * logit of -infinity, nor an id with less than 2^-32 of the largest probability. Never allocates. Returns the

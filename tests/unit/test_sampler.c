@@ -583,6 +583,10 @@ static void what_a_mask_leaves_out_is_not_chosen_until_it_is_taken_away(void **s
     assert_int_equal(pick(s, logits), 64);
     sampler_set_mask(s, NULL);
     assert_int_equal(pick(s, logits), 3);
+    const uint64_t only_never[3] = {[2] = (uint64_t)1 << 16};
+    assert_true(sampler_can_pick(s));
+    sampler_set_mask(s, only_never);
+    assert_false(sampler_can_pick(s));
     sampler_free(s);
 }
 

@@ -911,10 +911,10 @@ static void what_a_tools_schema_cannot_be_held_to_is_refused_by_name(void **stat
     } cases[] = {
         {HERMES, "{\"properties\": {\"a\": {\"not\": {}}}}",
          "a test: tools: f: parameters: #/properties/a/\"not\": this keyword is not supported"},
-        {XML, "{\"properties\": {\"a\": {\"type\": \"number\", \"multipleOf\": 2}}}",
-         "a test: tools: f: parameters: #/properties/a/\"multipleOf\": this keyword"},
-        {XML, "{\"properties\": {\"a\": {\"type\": \"string\", \"contentEncoding\": \"x\"}}}",
-         "#/properties/a/\"contentEncoding\": this keyword"},
+        {XML, "{\"properties\": {\"a\": {\"type\": \"number\", \"not\": {}}}}",
+         "a test: tools: f: parameters: #/properties/a/\"not\": this keyword"},
+        {XML, "{\"properties\": {\"a\": {\"type\": \"string\", \"if\": {}}}}",
+         "#/properties/a/\"if\": this keyword"},
         {XML, "{\"properties\": {\"a\": {\"enum\": [\"<\"]}}}",
          "#/properties/a/enum: expected a text without <"},
         {XML, "{\"anyOf\": [{}]}",
@@ -925,7 +925,7 @@ static void what_a_tools_schema_cannot_be_held_to_is_refused_by_name(void **stat
         {GEMMA, "{\"properties\": {\"a:b\": {}}}", "#/properties/a:b: expected a name without white space"},
         {GEMMA, "{\"properties\": {\"a\": {\"enum\": [\"<\"]}}}",
          "#/properties/a: expected a text without <"},
-        {DEEPSEEK, "{\"minProperties\": 1}", "#/\"minProperties\": this keyword"},
+        {DEEPSEEK, "{\"dependentRequired\": {}}", "#/\"dependentRequired\": this keyword"},
         {DEEPSEEK, "{\"type\": \"array\"}", "a test: tools: f: parameters: expected the type object"},
     };
     (void)state;
@@ -943,6 +943,47 @@ static void what_a_tools_schema_cannot_be_held_to_is_refused_by_name(void **stat
         json_decref(tools);
         str_free(&out);
     }
+}
+
+/* The schema of f cannot be held to; g can be called as well. */
+static void a_refused_schema_of_a_tool_that_is_not_forced_leaves_its_arguments_free(void **state)
+{
+    static const char FREE[] =
+        "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"s\":{"
+        "\"type\":"
+        "\"string\"},\"n\":{\"type\":\"integer\",\"not\":{\"const\":3}}},\"required\":[\"n\"]}}},{\"type\":"
+        "\"function\",\"function\":{\"name\":\"g\",\"parameters\":null}}]";
+    static const char *const texts[] = {
+        "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\":[4]}}\n</tool_call>",
+        "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+        "<tool_call>\n<function=f>\n<parameter=n>\n4\n</parameter>\n</function>\n</tool_call>"};
+    static const char *const forms[] = {HERMES, HERMES, XML, GEMMA, DEEPSEEK};
+    static const int32_t end = 0;
+    struct moeflux_err e = {0};
+    struct token_trie *trie;
+    json_t *tools = json_loads(FREE, 0, NULL);
+    (void)state;
+    check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        struct grammar *g;
+        struct constraint *c;
+        struct str gbnf = {0};
+        struct tool_choice choice = {.tools = tools, .where = "a test"};
+        check_ok(tool_form_grammar(tool_form_find(forms[i]), &choice, &gbnf, &e), &e);
+        check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
+        check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
+        if (i < sizeof texts / sizeof *texts) {
+            check_ok(constraint_accept_bytes(c, texts[i], strlen(texts[i]), &e), &e);
+            assert_true(constraint_may_end(c));
+        }
+        constraint_free(c);
+        str_clear(&gbnf);
+        choice.name = "f";
+        assert_true(tool_form_grammar(tool_form_find(forms[i]), &choice, &gbnf, &e) < 0);
+        str_free(&gbnf);
+    }
+    token_trie_free(trie);
+    json_decref(tools);
 }
 
 int main(void)
@@ -972,6 +1013,7 @@ int main(void)
         cmocka_unit_test(a_forced_text_may_contain_other_tags),
         cmocka_unit_test(arguments_of_asked_calls_fit_the_tools_schema),
         cmocka_unit_test(what_a_tools_schema_cannot_be_held_to_is_refused_by_name),
+        cmocka_unit_test(a_refused_schema_of_a_tool_that_is_not_forced_leaves_its_arguments_free),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -62,7 +62,8 @@ struct tool_choice {
 /* Appends a grammar (grammar.h) of the answers that make these calls. Arguments fit the tool's schema
  * (json_schema.h); in forms without JSON syntax they are the parameters that it names, in its order. If a
  * call is a message of its own, the grammar is of the function's name, TOOL_NAME_END and the message's text.
- * ERR_FORMAT, ERR_UNSUPPORTED: a schema is not valid or not supported, with the place; ERR_MEMORY. */
+ * ERR_FORMAT, ERR_UNSUPPORTED: the schema of the only tool that may be called is not valid or not supported,
+ * with the place. The arguments of such a tool among others are free. ERR_MEMORY. */
 int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, struct str *out,
                       struct moeflux_err *e);
 

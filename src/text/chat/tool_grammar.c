@@ -131,8 +131,7 @@ static struct place place_of(const struct tool_grammar *g, const json_t *functio
 /* Returns the schema of the function's parameters, with the type object. The caller releases it. */
 static json_t *object_schema(const json_t *function, const char *place, struct moeflux_err *e)
 {
-    const json_t *parameters = json_object_get(function, "parameters"),
-                 *type = json_member(parameters, "type");
+    const json_t *parameters = json_member(function, "parameters"), *type = json_member(parameters, "type");
     if (type && !json_is_text(type, "object")) {
         err_set(e, ERR_FORMAT, "%s: expected the type object", place);
         return NULL;
@@ -256,10 +255,7 @@ static bool is_required(const json_t *schema, const char *key)
  * names, and nothing more. */
 static int check_keywords(const json_t *schema, const char *place, struct moeflux_err *e)
 {
-    static const char *const known[] = {"type",        "properties",  "required", "additionalProperties",
-                                        "title",       "description", "$defs",    "$schema",
-                                        "definitions", "$comment",    "$id",      "default",
-                                        "examples",    "$anchor"};
+    static const char *const known[] = {"type", "properties", "required", "additionalProperties"};
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)schema, key, value)
@@ -267,7 +263,7 @@ static int check_keywords(const json_t *schema, const char *place, struct moeflu
         size_t i = 0;
         while (i < sizeof known / sizeof *known && strcmp(known[i], key) != 0)
             i++;
-        if (i == sizeof known / sizeof *known)
+        if (i == sizeof known / sizeof *known && !json_schema_is_annotation(key))
             return err_set(e, ERR_UNSUPPORTED,
                            "%s: #/%s: this keyword is not supported in calls of this form", place,
                            quote_bytes(key, strlen(key)).text);
@@ -453,6 +449,66 @@ int tool_write_nested(const struct tool_form *f, const struct json_t *function, 
     return rc;
 }
 
+/* ---- tools that need not be called, whose schemas are refused ---- */
+
+/* Returns a schema of parameters that allows any value that the reader takes: it reads values without JSON
+ * syntax by the tool's own schema. The caller releases it. */
+static json_t *free_parameters(const struct tool_form *f, const json_t *own)
+{
+    json_t *free_ones = json_object(), *required = json_array();
+    const char *key;
+    json_t *value;
+    if (!f->plain) {
+        json_decref(free_ones);
+        json_decref(required);
+        return json_pack("{s:s}", "type", "object");
+    }
+    json_object_foreach(json_object_get(own, "properties"), key, value)
+    {
+        int kind = tool_value_kind(own, value);
+        json_object_set_new(
+            free_ones, key,
+            kind == TOOL_VALUE_TEXT ? json_pack("{s:s}", "type", "string")
+            : kind == TOOL_VALUE_TEXT_OR_NULL
+                ? json_pack("{s:[s,s]}", "type", "string", "null")
+                : json_pack("{s:[s,s,s,s,s]}", "type", "object", "array", "number", "boolean", "null"));
+        if (is_required(own, key))
+            json_array_append_new(required, json_string(key));
+    }
+    return json_pack("{s:s, s:o, s:o}", "type", "object", "properties", free_ones, "required", required);
+}
+
+static int write_free(const struct tool_form *f, const json_t *function, struct tool_grammar *g)
+{
+    json_t *parameters = free_parameters(f, json_member(function, "parameters"));
+    json_t *free_one =
+        json_pack("{s:O, s:o}", "name", json_object_get(function, "name"), "parameters", parameters);
+    int rc = free_one ? f->write(f, free_one, g)
+                      : err_set(g->e, ERR_MEMORY, "out of memory for the grammar of the tools");
+    json_decref(free_one);
+    return rc;
+}
+
+static void cut(struct str *s, size_t len)
+{
+    if (str_ok(s) && s->data)
+        s->data[s->len = len] = '\0';
+}
+
+/* Writes the calls of a tool. If its schema is refused, and another tool may be called, its arguments are
+ * free: the answer can do without it. */
+static int write_tool(const struct tool_form *f, const json_t *function, bool is_forced,
+                      struct tool_grammar *g)
+{
+    size_t n_calls = g->calls.len, n_rules = g->rules->len;
+    int rc = f->write(f, function, g);
+    if (is_forced || (rc != ERR_UNSUPPORTED && rc != ERR_FORMAT))
+        return rc;
+    cut(&g->calls, n_calls);
+    cut(g->rules, n_rules);
+    return write_free(f, function, g);
+}
+
 /* ---- all calls ---- */
 
 /* Writes the tags around the calls; many: one call or more. */
@@ -502,7 +558,7 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
         if (c->name && !json_is_text(json_member(function, "name"), c->name))
             continue;
         str_add_text(&g.calls, g.calls.len ? " | " : "");
-        rc = f->write(f, function, &g);
+        rc = write_tool(f, function, c->name || json_array_size(c->tools) == 1, &g);
     }
     if (rc == 0)
         add_frame(f, !c->name && !c->once, &g);

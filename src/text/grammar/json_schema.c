@@ -376,7 +376,7 @@ void schema_check_keyword(struct schema_writer *w, const char *key, const json_t
     while (i < sizeof keywords / sizeof *keywords && strcmp(keywords[i].key, key) != 0)
         i++;
     if (i == sizeof keywords / sizeof *keywords) {
-        if (!schema_is_annotation(key))
+        if (!json_schema_is_annotation(key))
             schema_fail(w, ERR_UNSUPPORTED, quote_bytes(key, strlen(key)).text,
                         "this keyword is not supported");
         return;

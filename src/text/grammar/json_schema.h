@@ -57,6 +57,9 @@ enum {
 };
 unsigned json_schema_kinds(const struct json_t *root, const struct json_t *schema);
 
+/* Returns whether a keyword does not restrict values. */
+bool json_schema_is_annotation(const char *key);
+
 /* Appends the grammar of a schema that is not parsed yet. Errors as json_schema_to_grammar. */
 int json_schema_text_to_grammar(const char *text, size_t len, const char *name, struct str *out,
                                 struct moeflux_err *e);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "text/grammar/json_schema.h"
 #include "text/grammar/schema_writer.h"
 
 enum { MAX_MEETS = 4096, MAX_MERGED = 1 << 16 };
@@ -52,7 +53,7 @@ static void rename_key(struct schema_writer *w, json_t *schema, const char *from
 
 /* ---- canonical form ---- */
 
-bool schema_is_annotation(const char *key)
+bool json_schema_is_annotation(const char *key)
 {
     static const char *const keys[] = {"title",
                                        "description",
@@ -185,7 +186,7 @@ const json_t *schema_canonical(struct schema_writer *w, const json_t *schema)
     json_object_foreach(mutable(schema), key, value)
     {
         schema_check_keyword(w, key, value);
-        if (!w->rc && !schema_is_annotation(key))
+        if (!w->rc && !json_schema_is_annotation(key))
             set(w, copy, key, value);
     }
     if (w->rc)

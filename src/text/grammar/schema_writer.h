@@ -122,7 +122,5 @@ bool schema_fits(struct schema_writer *w, const struct json_t *schema, const str
 const struct json_t *schema_resolve(struct schema_writer *w, const struct json_t *ref);
 /* Returns the value in `root` that a text such as "#/a/b" names; NULL: there is none, or out of memory. */
 const struct json_t *schema_find(const struct json_t *root, const char *text);
-/* Returns whether a keyword does not restrict values. */
-bool schema_is_annotation(const char *key);
 
 #endif
