@@ -67,6 +67,12 @@ static json_t *text_or_null(const char *text)
 
 struct json_t *refusal_json(const struct refusal *r)
 {
-    return json_pack("{s: {s: o, s: s, s: o, s: o}}", "error", "message", text_or_null(r->text), "type",
-                     type_of(r->status), "param", text_or_null(r->param), "code", text_or_null(r->code));
+    json_t *error =
+        json_pack("{s: o, s: s, s: o, s: o}", "message", text_or_null(r->text), "type", type_of(r->status),
+                  "param", text_or_null(r->param), "code", text_or_null(r->code));
+    if (r->n_ctx) {
+        json_object_set_new(error, "n_prompt_tokens", json_integer(r->n_prompt_tokens));
+        json_object_set_new(error, "n_ctx", json_integer(r->n_ctx));
+    }
+    return json_pack("{s: o}", "error", error);
 }

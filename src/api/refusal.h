@@ -2,6 +2,8 @@
 #ifndef MOEFLUX_API_REFUSAL_H
 #define MOEFLUX_API_REFUSAL_H
 
+#include <stdint.h>
+
 struct json_t;
 struct moeflux_err;
 
@@ -10,6 +12,8 @@ struct refusal {     /* zeroed: none */
     char param[64];  /* the field at fault; "": none */
     char code[48];   /* "context_length_exceeded"; "": none */
     char text[512];
+    /* tokens, if the prompt is longer than the context; 0: it is something else */
+    uint32_t n_prompt_tokens, n_ctx;
 };
 
 /* Fills an empty refusal; an earlier one stays. param, code: NULL: none. Returns -1. */

@@ -1,6 +1,7 @@
 #include "server/answers.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -111,6 +112,17 @@ static int make_jobs(struct http_request *req, struct moeflux_err *e)
     return req->jobs ? 0 : ERR_MEMORY;
 }
 
+/* Notes tools that the model is not offered, because they are no functions. */
+static void tell_skipped_tool(const struct server *s, const struct api_request *a)
+{
+    const char *type = a->choices[0].request.skipped_tool;
+    char text[128];
+    if (!type || !s->options.tell)
+        return;
+    snprintf(text, sizeof text, "a request has tools of type \"%.40s\", which are left out", type);
+    s->options.tell(s->options.ctx, text);
+}
+
 static int answer(struct http_request *req, bool chat)
 {
     struct server *s = req->server;
@@ -119,6 +131,7 @@ static int answer(struct http_request *req, bool chat)
                               &s->defaults, &req->refusal);
     if (rc)
         return http_request_refuse(req);
+    tell_skipped_tool(s, &req->api);
     req->completion = completion_new(&req->api, s->options.name, s->generator->tokenizer, &e);
     rc = req->completion ? make_jobs(req, &e) : (int)e.code;
     if (!rc)

@@ -320,7 +320,9 @@ static void an_effort_reaches_the_template_as_one_of_its_variables(void **state)
         struct moeflux_err e = {0};
         struct chat_text text = {0};
         json_t *messages = chats_messages("user", " hi "), *kwargs = json_loads(cases[i].kwargs, 0, NULL);
-        int rc = chat_render(&c, &(struct chat_prompt){messages, NULL, kwargs, true}, &text, &e);
+        int rc = chat_render(
+            &c, &(struct chat_prompt){.messages = messages, .kwargs = kwargs, .opens_answer = true}, &text,
+            &e);
         assert_true(cases[i].want ? rc == 0 : rc < 0 && strstr(e.text, "no effort high"));
         if (cases[i].want)
             assert_string_equal(str_text(&text.text), cases[i].want);
@@ -345,7 +347,7 @@ static void thinking_and_calls_of_past_answers_stay(void **state)
     struct chat c;
     chats_open(&c, t, NULL, CHAT_THINKING_AUTO);
     json_t *list = json_loads(messages, 0, NULL);
-    check_ok(chat_render(&c, &(struct chat_prompt){list, NULL, NULL, true}, &text, &e), &e);
+    check_ok(chat_render(&c, &(struct chat_prompt){.messages = list, .opens_answer = true}, &text, &e), &e);
     assert_string_equal(str_text(&text.text), TOLD("xhigh") ASKED
                         "<|im_start|>assistant\n<think>\nhm\n</think>\n\nho\n<tool_call>\n"
                         "<function=put>\n<parameter=path>\na b\n</parameter>\n<parameter=n>\n"
