@@ -226,7 +226,7 @@ static void read_output(const json_t *body, struct chat_body *to)
         fields_object(config ? config : body, config ? "format" : "output_format", to->refusal);
     const char *effort = config ? fields_text(config, "effort", to->refusal) : NULL;
     if (effort)
-        chat_body_set_effort(to, strcmp(effort, "max") == 0 ? "xhigh" : effort);
+        chat_body_set(to, "reasoning_effort", json_string(strcmp(effort, "max") == 0 ? "xhigh" : effort));
     if (format && !json_is_text(json_object_get(format, "type"), "json_schema"))
         refusal_field(to->refusal, "output_config", "output_config.format: expected the type json_schema");
     else if (format)
@@ -235,21 +235,17 @@ static void read_output(const json_t *body, struct chat_body *to)
                                 json_object_get(format, "schema")));
 }
 
-/* Reads {"type", "budget_tokens", "display"}. The field stays for the budget; the other types leave it to the
- * model how much it thinks. */
+/* Reads {"type", "budget_tokens", "display"}, which a chat's field takes, too; the types that it does not have
+ * leave it to the model how much it thinks. */
 static void read_thinking_config(const json_t *body, struct chat_body *to)
 {
     const json_t *thinking = fields_object(body, "thinking", to->refusal);
     const char *type = thinking ? json_string_value(json_object_get(thinking, "type")) : "adaptive";
-    if (type && strcmp(type, "enabled") == 0)
-        chat_body_switch_thinking(to, true);
-    else if (type && strcmp(type, "disabled") == 0)
-        chat_body_switch_thinking(to, false);
-    else if (!type || (strcmp(type, "adaptive") != 0 && strcmp(type, "between_tools") != 0))
+    if (type && (strcmp(type, "adaptive") == 0 || strcmp(type, "between_tools") == 0))
+        json_object_del(to->fields, "thinking");
+    else if (!type || (strcmp(type, "enabled") != 0 && strcmp(type, "disabled") != 0))
         refusal_field(to->refusal, "thinking",
                       "thinking: expected the type enabled, disabled, adaptive or between_tools");
-    else
-        json_object_del(to->fields, "thinking");
     if (thinking)
         to->given = json_pack("{s: O}", "thinking", thinking);
 }

@@ -1,7 +1,6 @@
 #include "api/api_request.h"
 
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,41 +10,18 @@
 #include "api/messages.h"
 #include "api/refusal.h"
 #include "base/err.h"
+#include "base/json_sent.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "generate/generator.h"
+#include "generate/request_fields.h"
 #include "generate/turn_stops.h"
-#include "sample/sampler.h"
 
-#define MAX_SEED   (((int64_t)1 << 53) - 1)
-#define MAX_TOKENS ((int64_t)1 << 30)
+#define MAX_SEED (((int64_t)1 << 53) - 1)
 
 enum { DEFAULT_COMPLETION = 16 };
 
-/* ---- sampling ---- */
-
-static const struct {
-    const char *name, *field; /* name in the API, name in generate/request.h */
-    double lo, hi;
-} reals[] = {
-    {"temperature", "temp", 0, 100},
-    {"top_p", "top_p", 0, 1},
-    {"min_p", "min_p", 0, 1},
-    {"repeat_penalty", "repeat_penalty", 0, 100},
-    {"repetition_penalty", "repeat_penalty", 0, 100},
-    {"presence_penalty", "presence_penalty", -2, 2},
-    {"frequency_penalty", "frequency_penalty", -2, 2},
-};
-
-static const struct {
-    const char *name, *field;
-    int64_t lo, hi;
-} wholes[] = {
-    /* If several are given, the one that is last in this list wins. */
-    {"max_tokens", "n", 0, MAX_TOKENS},
-    {"max_completion_tokens", "n", 0, MAX_TOKENS},
-    {"repeat_last_n", "repeat_last_n", 0, SAMPLER_MAX_REPEAT_LAST},
-};
+/* ---- fields of generate/request.h ---- */
 
 static void set(json_t *out, const char *field, json_t *value, struct refusal *refusal)
 {
@@ -53,45 +29,90 @@ static void set(json_t *out, const char *field, json_t *value, struct refusal *r
         refusal_set(refusal, 503, NULL, NULL, "out of memory for the request");
 }
 
-static void read_sampling(const json_t *in, bool chat, json_t *out, struct refusal *refusal)
+/* Copies the fields that generate/request.c takes; it checks them. */
+static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *refusal)
 {
+    static const char newer[] = "max_completion_tokens";
+    unsigned place = chat ? REQUEST_IN_CHAT : REQUEST_IN_TEXT;
+    const char *name;
+    json_t *value;
     if (!chat)
-        set(out, "n", json_integer(DEFAULT_COMPLETION), refusal);
-    for (size_t i = 0; i < sizeof wholes / sizeof *wholes; i++) {
-        int64_t n = fields_int(in, wholes[i].name, -1, wholes[i].lo, wholes[i].hi, refusal);
-        if (n >= 0)
-            set(out, wholes[i].field, json_integer(n), refusal);
+        set(out, "max_tokens", json_integer(DEFAULT_COMPLETION), refusal);
+    json_object_foreach((json_t *)(uintptr_t)in, name, value)
+    {
+        const char *field = request_field_find(name, place);
+        /* Clients that send both limits mean the newer one. */
+        bool is_older =
+            field && strcmp(field, "max_tokens") == 0 && strcmp(name, newer) != 0 && fields_get(in, newer);
+        if (field && !is_older && !json_is_null(value))
+            set(out, strcmp(field, "max_tokens") == 0 ? field : name, json_incref(value), refusal);
     }
-    for (size_t i = 0; i < sizeof reals / sizeof *reals; i++) {
-        double x = fields_real(in, reals[i].name, NAN, reals[i].lo, reals[i].hi, refusal);
-        /* top_p 0 means the likeliest token alone; a very small value keeps just that. */
-        if (x == 0 && strcmp(reals[i].field, "top_p") == 0)
-            x = 1e-9;
-        if (!isnan(x))
-            set(out, reals[i].field, json_real(x), refusal);
-    }
-    /* Clients send -1 or 0 for "all". */
-    int64_t top_k = fields_int(in, "top_k", -2, -1, MAX_TOKENS, refusal);
-    if (top_k >= -1)
-        set(out, "top_k", json_integer(top_k > 0 ? top_k : 0), refusal);
-    if (fields_bool(in, "ignore_eos", false, refusal))
-        set(out, "ignore_eos", json_true(), refusal);
 }
 
 /* ---- unsupported fields ---- */
 
-/* Refuses unsupported fields that would change the answer: they must not be ignored. */
-static void refuse_unknown(const json_t *in, struct refusal *refusal)
+/* Fields of other servers that would change the answer, which must not be ignored. A value that is 0,
+ * empty, false or null asks for nothing; nor does `off`. */
+static const struct {
+    const char *name;
+    double off;
+} unsupported[] = {
+    {"suffix", 0},
+    {"functions", 0},
+    {"function_call", 0},
+    {"audio", 0},
+    {"web_search_options", 0},
+    {"chat_template", 0},
+    {"documents", 0},
+    {"lora", 0},
+    {"lora_request", 0},
+    {"mirostat", 0},
+    {"mirostat_mode", 0},
+    {"dry_multiplier", 0},
+    {"xtc_probability", 0},
+    {"typical_p", 1},
+    {"typical", 1},
+    {"tfs_z", 1},
+    {"tfs", 1},
+    {"top_a", 0},
+    {"top_n_sigma", -1},
+    {"dynatemp_range", 0},
+    {"epsilon_cutoff", 0},
+    {"eta_cutoff", 0},
+    {"smoothing_factor", 0},
+    {"length_penalty", 1},
+    {"no_repeat_ngram_size", 0},
+    {"encoder_repetition_penalty", 1},
+    {"use_beam_search", 0},
+    {"min_tokens", 0},
+    {"n_keep", 0},
+    {"bad_words", 0},
+    {"bad_words_ids", 0},
+    {"banned_tokens", 0},
+    {"allowed_token_ids", 0},
+    {"stop_token_ids", 0},
+    {"logits_processors", 0},
+    {"truncate_prompt_tokens", -1},
+    {"guided_whitespace_pattern", 0},
+    {"mm_processor_kwargs", 0},
+    {"image_data", 0},
+};
+
+static bool is_off(const json_t *value, double off)
 {
-    static const char *const names[] = {"suffix", "functions", "function_call", "audio"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *value = fields_get(in, names[i]);
-        bool empty = !value || (json_is_object(value) && json_object_size(value) == 0) ||
-                     (json_is_array(value) && json_array_size(value) == 0) ||
-                     (json_is_string(value) && json_string_length(value) == 0);
-        if (!empty)
-            refusal_set(refusal, 400, names[i], "unsupported_parameter", "%s is not supported", names[i]);
-    }
+    double x = json_number_value(value);
+    return !value || json_is_false(value) || (json_is_number(value) && (x == 0 || x == off)) ||
+           (json_is_object(value) && json_object_size(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) ||
+           (json_is_string(value) && json_string_length(value) == 0);
+}
+
+static void refuse_unsupported(const json_t *in, struct refusal *refusal)
+{
+    for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
+        if (!is_off(fields_get(in, unsupported[i].name), unsupported[i].off))
+            refusal_set(refusal, 400, unsupported[i].name, "unsupported_parameter", "%s is not supported",
+                        unsupported[i].name);
     const json_t *kinds = fields_array(in, "modalities", refusal);
     for (size_t i = 0; i < json_array_size(kinds); i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));
@@ -115,59 +136,6 @@ static void read_form(struct api_request *c, const json_t *in, struct refusal *r
     if (fields_int(in, "best_of", c->n, 1, API_REQUEST_MAX_CHOICES, refusal) != c->n)
         refusal_set(refusal, 400, "best_of", "unsupported_parameter", "best_of must be equal to n");
     c->echo = !c->chat && fields_bool(in, "echo", false, refusal);
-}
-
-static void set_schema(json_t *out, const json_t *schema, const char *place, struct refusal *refusal)
-{
-    if (json_is_object(schema))
-        set(out, "json_schema", json_incref((json_t *)(uintptr_t)schema), refusal);
-    else
-        refusal_field(refusal, "response_format", "response_format: %s: expected an object, found %s", place,
-                      fields_kind(schema));
-}
-
-/* Reads {"type": "json_schema", "json_schema": {"schema": ...}} or {"type": "json_object"}; some clients add
- * "schema" to the latter. */
-static void read_format(const json_t *in, json_t *out, struct refusal *refusal)
-{
-    const json_t *format = fields_object(in, "response_format", refusal);
-    const char *type = format ? fields_text(format, "type", refusal) : "text";
-    const json_t *named = format ? fields_object(format, "json_schema", refusal) : NULL;
-    const json_t *direct = format ? fields_get(format, "schema") : NULL;
-    if (!type)
-        refusal_field(refusal, "response_format", "response_format: type is missing");
-    else if (strcmp(type, "json_object") == 0 && direct)
-        set_schema(out, direct, "schema", refusal);
-    else if (strcmp(type, "json_object") == 0)
-        set(out, "json_object", json_true(), refusal);
-    else if (strcmp(type, "json_schema") == 0)
-        set_schema(out, named ? fields_get(named, "schema") : NULL, "json_schema.schema", refusal);
-    else if (strcmp(type, "text") != 0)
-        refusal_field(refusal, "response_format",
-                      "response_format: expected the type text, json_object or json_schema, found \"%.40s\"",
-                      type);
-}
-
-/* Copies the fields that generate/request.c takes unchanged; it checks them. */
-static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *refusal)
-{
-    static const struct {
-        const char *name;
-        bool of_chats;
-    } names[] = {{"logit_bias", false},
-                 {"stop", false},
-                 {"logprobs", false},
-                 {"top_logprobs", false},
-                 {"grammar", false},
-                 {"tools", true},
-                 {"tool_choice", true},
-                 {"parallel_tool_calls", true},
-                 {"chat_template_kwargs", true}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const json_t *value = fields_get(in, names[i].name);
-        if (value && (chat || !names[i].of_chats))
-            set(out, names[i].name, json_incref((json_t *)(uintptr_t)value), refusal);
-    }
 }
 
 static void read_logprobs(struct api_request *c, const json_t *in, struct refusal *refusal)
@@ -198,15 +166,12 @@ static int refuse_request(struct refusal *refusal, const struct request *r, int 
     text += n;
     char field[sizeof refusal->param];
     size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
-    bool named = len < sizeof field && (text[len] == ':' || strncmp(text + len, " goes with", 10) == 0 ||
-                                        strncmp(text + len, " is ", 4) == 0);
+    bool named =
+        len < sizeof field && (text[len] == ':' || strncmp(text + len, " goes with", 10) == 0 ||
+                               strncmp(text + len, " and ", 5) == 0 || strncmp(text + len, " is ", 4) == 0);
     snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
-    /* Fields that have another name in the API. */
-    const char *name = strcmp(field, "json_schema") == 0 ? "response_format"
-                       : strncmp(text, "message ", 8) == 0 || strncmp(text, "the last message", 16) == 0
-                           ? "messages"
-                           : field;
-    return refusal_field(refusal, name, "%s", text);
+    bool in_message = strncmp(text, "message ", 8) == 0;
+    return refusal_field(refusal, in_message ? "messages" : field, "%s", text);
 }
 
 static int add_tokens(struct request *r, const json_t *ids, const struct generator *g,
@@ -306,12 +271,24 @@ static int make_choice(struct api_request *c, const json_t *in, const json_t *sa
     return rc;
 }
 
+/* Returns the value of a number beyond 64 bits modulo 2^53. */
+static int64_t seed_of_digits(const char *digits)
+{
+    uint64_t n = 0;
+    for (; *digits; digits++)
+        if (*digits >= '0' && *digits <= '9')
+            n = (n * 10 + (uint64_t)(*digits - '0')) & MAX_SEED;
+    return (int64_t)n;
+}
+
 static int choose_seed(const json_t *in, const struct api_request_defaults *defaults, uint64_t *seed,
                        struct refusal *refusal)
 {
     struct moeflux_err e;
     const json_t *given = fields_get(in, "seed");
-    int64_t n = fields_int(in, "seed", defaults->options.seed, INT64_MIN, INT64_MAX, refusal);
+    const char *large = json_sent_number(given);
+    int64_t n = large ? seed_of_digits(large)
+                      : fields_int(in, "seed", defaults->options.seed, INT64_MIN, INT64_MAX, refusal);
     *seed = (uint64_t)n & MAX_SEED;
     if ((given && n != -1) || (!given && n >= 0))
         return 0;
@@ -350,11 +327,9 @@ int api_request_take(struct api_request *c, bool chat, const struct json_t *in, 
     if (!sampling)
         return refusal_set(refusal, 503, NULL, NULL, "out of memory for the request");
     read_form(c, in, refusal);
-    read_sampling(in, chat, sampling, refusal);
     read_logprobs(c, in, refusal);
-    read_format(in, sampling, refusal);
     pass_on(in, chat, sampling, refusal);
-    refuse_unknown(in, refusal);
+    refuse_unsupported(in, refusal);
     if (!refusal->status) {
         struct generator own;
         generator_share(&own, g, 0);

@@ -9,6 +9,7 @@
 #include "api/fields.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "base/json_sent.h"
 #include "generate/answer_json.h"
 #include "generate/generator.h"
 
@@ -27,7 +28,7 @@ struct json_t *batch_line_parse(const char *text, size_t len)
         return NULL;
     json_error_t why;
     bool fits = json_count_values(text, len) <= MAX_VALUES;
-    json_t *root = fits ? json_read_sent(text, len, &why) : NULL;
+    json_t *root = fits ? json_sent_read(text, len, &why) : NULL;
     if (json_object_get(root, "custom_id") || json_object_get(root, "body"))
         return root;
     json_decref(root);

@@ -96,23 +96,6 @@ void chat_body_skip(struct chat_body *b, const char *type)
              n ? ", " : "tools of these types are left out: ", named.text);
 }
 
-void chat_body_switch_thinking(struct chat_body *b, bool on)
-{
-    static const char name[] = "chat_template_kwargs";
-    const json_t *given = fields_object(b->fields, name, b->refusal);
-    json_t *own = given ? json_copy((json_t *)(uintptr_t)given) : json_object();
-    if (!json_object_get(own, "enable_thinking") && !json_object_get(own, "thinking"))
-        set(b, own, "enable_thinking", json_boolean(on));
-    chat_body_set(b, name, own);
-}
-
-void chat_body_set_effort(struct chat_body *b, const char *effort)
-{
-    if (strcmp(effort, "none") == 0)
-        chat_body_switch_thinking(b, false);
-    chat_body_set(b, "reasoning_effort", json_string(effort));
-}
-
 static const char seal[] = "moeflux:";
 
 struct json_t *chat_body_seal(const char *thinking, size_t n)

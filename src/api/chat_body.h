@@ -46,11 +46,6 @@ void chat_body_check(struct chat_body *b, const struct str *text);
 /* Notes that tools of a type are left out. */
 void chat_body_skip(struct chat_body *b, const char *type);
 
-/* Switches thinking on or off, unless chat_template_kwargs does. */
-void chat_body_switch_thinking(struct chat_body *b, bool on);
-/* Sets reasoning_effort; "none" switches thinking off. */
-void chat_body_set_effort(struct chat_body *b, const char *effort);
-
 /* Thinking as an opaque text, where an API has encrypted thinking: some clients send back nothing else.
  * _seal returns it; the caller owns it. NULL: no memory. _unseal appends the thinking; nothing if `sealed`
  * (NULL: none) is another server's. */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/json.h"
+#include "base/json_sent.h"
 
 /* JSON values of a body; a list of token ids is the largest part. */
 enum { MAX_VALUES = 1 << 19 };
@@ -16,7 +17,7 @@ struct json_t *fields_parse(const char *body, size_t len, struct refusal *refusa
         refusal_set(refusal, 400, NULL, NULL, "the body has more than %d values", MAX_VALUES);
         return NULL;
     }
-    json_t *root = json_read_sent(body, len, &why);
+    json_t *root = json_sent_read(body, len, &why);
     if (!root) {
         refusal_set(refusal, 400, NULL, NULL, "the body is not JSON: byte %d: %s", why.position, why.text);
     } else if (!json_is_object(root)) {
@@ -31,6 +32,8 @@ const char *fields_kind(const struct json_t *value)
 {
     static const char *const kinds[] = {"an object", "an array", "a text", "a number",
                                         "a number",  "true",     "false",  "null"};
+    if (json_sent_number(value))
+        return "a number of more than 64 bits";
     return value ? kinds[json_typeof(value)] : "nothing";
 }
 

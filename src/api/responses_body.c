@@ -259,7 +259,7 @@ static void read_effort(const json_t *body, struct chat_body *to)
     const json_t *reasoning = fields_object(body, "reasoning", to->refusal);
     const char *effort = reasoning ? fields_text(reasoning, "effort", to->refusal) : NULL;
     if (effort)
-        chat_body_set_effort(to, effort);
+        chat_body_set(to, "reasoning_effort", json_string(effort));
 }
 
 static void check_include(const json_t *body, struct chat_body *to)

@@ -7,8 +7,7 @@
 
 #include "base/err.h"
 #include "base/file.h"
-#include "base/mem.h"
-#include "base/str.h"
+#include "base/json_sent.h"
 
 /* What is counted in a text outside its strings. */
 struct shape {
@@ -59,50 +58,11 @@ static int check_shape(const char *text, size_t len, const char *where, size_t m
     return 0;
 }
 
-enum { MAX_INTEGER_DIGITS = 18 };
-
-/* Returns the length of the number at text[at], 0 if there is none. */
-static size_t number_len(const char *text, size_t len, size_t at, bool *is_integer)
-{
-    size_t n = 0;
-    *is_integer = true;
-    for (; at + n < len && text[at + n] && strchr("+-.eE0123456789", text[at + n]); n++)
-        *is_integer = *is_integer && !strchr("+.eE", text[at + n]);
-    return n;
-}
-
-/* Copies the text, with ".0" after integers that may be too large for jansson's 64 bits. */
-static void add_reals(const char *text, size_t len, struct str *out)
-{
-    bool in_string = false, is_integer;
-    size_t done = 0;
-    for (size_t i = 0; i < len; i++) {
-        if (in_string && text[i] == '\\')
-            i++;
-        else if (text[i] == '"')
-            in_string = !in_string;
-        size_t n = in_string ? 0 : number_len(text, len, i, &is_integer);
-        if (n > MAX_INTEGER_DIGITS && is_integer) {
-            str_add(out, text + done, i + n - done);
-            str_add_text(out, ".0");
-            done = i + n;
-        }
-        i += n > 0 ? n - 1 : 0;
-    }
-    str_add(out, text + done, len - done);
-}
-
 /* JSON has integers of any size. transformers writes 10^30 for a length without limit. */
 static json_t *load(const char *text, size_t len, json_error_t *why)
 {
-    json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES, why);
-    if (value || json_error_code(why) != json_error_numeric_overflow)
-        return value;
-    struct str reals = {0};
-    add_reals(text, len, &reals);
-    if (str_ok(&reals))
-        value = json_loadb(str_text(&reals), reals.len, JSON_REJECT_DUPLICATES, why);
-    str_free(&reals);
+    json_t *marked = json_sent_load(text, len, JSON_REJECT_DUPLICATES, why), *value = json_sent_round(marked);
+    json_decref(marked);
     return value;
 }
 
@@ -137,62 +97,6 @@ int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, stru
     rc = json_read(text, len, path, max_values, root, e);
     free(text);
     return rc;
-}
-
-/* ---- JSON that clients send ---- */
-
-enum { ESCAPE_BYTES = 6, PAIR_BYTES = 12 };
-
-/* Returns the code unit of the escape \uXXXX at byte `at`; -1: there is none. */
-static int unit_at(const char *text, size_t len, size_t at)
-{
-    static const char digits[] = "0123456789abcdefABCDEF";
-    int unit = 0;
-    if (at > len || len - at < ESCAPE_BYTES || text[at] != '\\' || text[at + 1] != 'u')
-        return -1;
-    for (size_t i = at + 2; i < at + ESCAPE_BYTES; i++) {
-        const char *found = text[i] ? strchr(digits, text[i]) : NULL;
-        if (!found)
-            return -1;
-        int digit = (int)(found - digits);
-        unit = unit * 16 + (digit < 16 ? digit : digit - 6);
-    }
-    return unit;
-}
-
-/* Returns the first escape from byte `at` on that stands for no character (NUL, or half a surrogate pair);
- * len: there is none. Valid JSON has no backslash outside its strings. */
-static size_t find_no_character(const char *text, size_t len, size_t at)
-{
-    const char *next;
-    while (at < len && (next = memchr(text + at, '\\', len - at))) {
-        at = (size_t)(next - text);
-        int unit = unit_at(text, len, at), second = unit_at(text, len, at + ESCAPE_BYTES);
-        bool high = unit >= 0xd800 && unit < 0xdc00, low = unit >= 0xdc00 && unit < 0xe000;
-        bool paired = high && second >= 0xdc00 && second < 0xe000;
-        if (unit == 0 || low || (high && !paired))
-            return at;
-        at += paired ? PAIR_BYTES : unit >= 0 ? ESCAPE_BYTES : 2;
-    }
-    return len;
-}
-
-struct json_t *json_read_sent(const char *text, size_t len, struct json_error_t *why)
-{
-    size_t at = find_no_character(text, len, 0);
-    if (at == len)
-        return json_loadb(text, len, JSON_REJECT_DUPLICATES, why);
-    char *own = mem_new(len, 1, NULL);
-    if (!own) {
-        *why = (json_error_t){.text = "out of memory"};
-        return NULL;
-    }
-    memcpy(own, text, len);
-    for (; at < len; at = find_no_character(own, len, at + ESCAPE_BYTES))
-        memcpy(own + at, "\\ufffd", ESCAPE_BYTES);
-    json_t *root = json_loadb(own, len, JSON_REJECT_DUPLICATES, why);
-    free(own);
-    return root;
 }
 
 const struct json_t *json_member(const struct json_t *object, const char *key)

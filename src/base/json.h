@@ -13,7 +13,6 @@
 #include "base/quote.h"
 
 struct moeflux_err;
-struct json_error_t;
 struct json_t;
 
 enum { JSON_MAX_NESTING = 64, JSON_VIEW_OBJECTS = 4 };
@@ -35,11 +34,6 @@ int json_read(const char *text, size_t len, const char *where, size_t max_values
 /* Parses a file of at most max_bytes in the same way. */
 int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, struct json_t **root,
                    struct moeflux_err *e);
-
-/* Parses JSON of any kind that a client has sent. Escapes that stand for no character (NUL, or half of an
- * emoji that a program has cut) become U+FFFD, so that no string contains a NUL. A key given twice is an
- * error. NULL with *why filled. */
-struct json_t *json_read_sent(const char *text, size_t len, struct json_error_t *why);
 
 /* Returns the member `key` of an object, borrowed; NULL: it is absent or null, or `object` is not an
  * object. */

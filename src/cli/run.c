@@ -200,7 +200,10 @@ static int generate(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     struct printer printer;
-    const struct request_options request = options_request(o);
+    struct request_options request = options_request(o);
+    int rc = uses_chat(r) ? request_use_chat(&request, &r->generator, "the answer", e) : 0;
+    if (rc)
+        return rc;
     struct answer_options ao = request_answer(&request);
     ao.limit = answer_limit(o);
     ao.chat = uses_chat(r);
@@ -210,7 +213,7 @@ static int generate(struct run *r, struct moeflux_err *e)
     if (!o->json)
         ao.sink = printer_sink(&printer);
     bar_hold(&r->bar);
-    int rc = answer_run(&r->answer, &r->generator, &ao, e);
+    rc = answer_run(&r->answer, &r->generator, &ao, e);
     struct moeflux_err closing = {0};
     int ended = printer_end(&printer, &closing);
     bar_end(&r->bar);

@@ -146,7 +146,7 @@ int setup_chat(struct generator *s, const struct options *o, const char *what, s
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs (use --tokens-in)", o->model,
                        what);
     struct request_options r = options_request(o);
-    return generator_use_chat(s, request_thinking(&r), what, e);
+    return request_use_chat(&r, s, what, e);
 }
 
 int setup_start(struct generator *s, const struct options *o, uint32_t max_context, struct moeflux_err *e)

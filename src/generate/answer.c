@@ -17,6 +17,15 @@
 #include "text/chat/tool_calls.h"
 #include "text/utf8.h"
 
+/* The limit of the thinking, and the tokens that end it. */
+struct closing {
+    struct token_list ids;
+    size_t n_tag;       /* the first of them, which end the thinking */
+    size_t at, n;       /* next one to write; how many are written this time */
+    uint64_t n_thought; /* tokens of thinking so far */
+    bool was_used;
+};
+
 /* What the loop carries from token to token. */
 struct writer {
     struct answer *answer;
@@ -36,6 +45,7 @@ struct writer {
     bool is_free;    /* the answer is thinking: the constraint has not begun */
     bool may_think;  /* the next token may be the one that opens the thinking */
     bool has_called; /* the call that ends the answer is complete */
+    struct closing closing;
 };
 
 /* ---- pieces ---- */
@@ -76,8 +86,10 @@ static int give_ready(struct writer *w, enum chat_part part, struct moeflux_err 
 static int give_answer(struct writer *w, const char *bytes, size_t n, struct moeflux_err *e)
 {
     int found = stops_push(&w->stops, bytes, n, &w->ready);
-    if (found != STOPS_NONE)
+    if (found != STOPS_NONE) {
         w->answer->stop_text = w->options->stops[found];
+        str_add_text(&w->ready, w->options->keep_stop ? w->answer->stop_text : "");
+    }
     return give_ready(w, CHAT_ANSWER, e);
 }
 
@@ -348,11 +360,41 @@ static int begin_constraint(struct writer *w, const struct generator *s, struct 
     if (!w->options->chat)
         return 0;
     w->is_free = w->filter.inside_think;
-    w->may_think = s->chat.may_open;
+    w->may_think = s->chat.may_open && !w->options->continues;
     int rc = channels_open(&w->channels, s, w->options, &w->filter, e);
     if (rc == 0 && channels_are_used(&w->channels))
         w->is_free = w->channels.at == CHANNELS_THINKING;
     return rc;
+}
+
+/* ---- the limit of the thinking ---- */
+
+static int begin_closing(struct writer *w, const struct generator *s, struct moeflux_err *e)
+{
+    if (!w->options->chat || !w->options->limits_thinking)
+        return 0;
+    return chat_close_thinking(&s->chat, &w->closing.ids, &w->closing.n_tag, e);
+}
+
+/* Returns whether the next token may belong to the thinking. */
+static bool thinks(const struct writer *w)
+{
+    return w->options->chat && chat_filter_is_thinking(&w->filter, &w->generator->chat);
+}
+
+/* Returns the next token that ends the thinking; -1: the model chooses. */
+static int32_t next_closing(struct writer *w)
+{
+    struct closing *c = &w->closing;
+    if (c->at == c->n && c->ids.n > 0 && thinks(w) && c->n_thought >= w->options->think_budget) {
+        /* White space after the tag belongs to the constraint. A call may follow in gpt-oss's form, unless
+         * the model thinks again. */
+        bool tag_only = w->options->constraint || (w->options->tools && !c->was_used);
+        c->at = 0;
+        c->n = tag_only ? c->n_tag : c->ids.n;
+        c->was_used = true;
+    }
+    return c->at < c->n ? c->ids.ids[c->at++] : -1;
 }
 
 /* ---- tokens ---- */
@@ -375,6 +417,7 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
     bool is_end = generator_is_eos(s, id) && !o->ignore_eos;
     int rc = token_list_add(&a->tokens, id, e);
     a->n_pending += rc == 0;
+    w->closing.n_thought += thinks(w);
     if (rc == 0)
         rc = write_token(w, id, is_end, e);
     if (rc)
@@ -388,21 +431,51 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
            moeflux_session_position(s->sequence) + a->n_pending <= s->max_context;
 }
 
-/* Evaluates the pending tokens (several after forced ones, else one) and samples the next one. If several are
- * pending or logprobs are wanted, the host samples; a device that samples does not return its logits. */
-static int step(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
-                struct moeflux_err *e)
+/* Notes which of the pending tokens were evaluated. before: the position before that. */
+static void count_evaluated(struct answer *a, const struct generator *s, uint32_t before)
 {
-    uint32_t before = moeflux_session_position(s->sequence), n = a->n_pending;
-    bool on_host = n > 1 || o->logprobs;
-    /* A constraint knows the allowed next tokens only once this one is known. */
-    bool more = a->tokens.n + 1 != (uint64_t)o->limit && !o->constraint;
-    int rc = on_host ? generator_eval(s, a->tokens.ids + a->tokens.n - n, n, NULL, e)
-                     : generator_step(s, *id, more, id, e);
     uint32_t done = moeflux_session_position(s->sequence) - before;
     a->n_pending -= done;
     a->n_decoded += done;
-    return !rc && on_host ? choose(a, o, s, id, e) : rc;
+}
+
+/* Evaluates the pending tokens on the host, which gets the logits. */
+static int evaluate(struct answer *a, struct generator *s, struct moeflux_err *e)
+{
+    uint32_t before = moeflux_session_position(s->sequence), n = a->n_pending;
+    int rc = n ? generator_eval(s, a->tokens.ids + a->tokens.n - n, n, NULL, e) : 0;
+    count_evaluated(a, s, before);
+    return rc;
+}
+
+/* Evaluates the pending tokens (several after forced ones, else one) and samples the next one. If several
+ * are pending or logprobs are wanted, the host samples; a device that samples does not return its logits. */
+static int step(struct writer *w, struct generator *s, int32_t *id, struct moeflux_err *e)
+{
+    struct answer *a = w->answer;
+    const struct answer_options *o = w->options;
+    if (a->n_pending > 1 || o->logprobs) {
+        int rc = evaluate(a, s, e);
+        return rc ? rc : choose(a, o, s, id, e);
+    }
+    /* A constraint knows the allowed next tokens only once this one is known. Tokens that end the thinking
+     * may follow the next one. */
+    bool more = a->tokens.n + 1 != (uint64_t)o->limit && !o->constraint &&
+                (w->closing.ids.n == 0 || w->closing.n_thought + 1 < o->think_budget);
+    uint32_t before = moeflux_session_position(s->sequence);
+    int rc = generator_step(s, *id, more, id, e);
+    count_evaluated(a, s, before);
+    return rc;
+}
+
+/* Takes a token that needs no sampling. */
+static int force(struct writer *w, struct generator *s, int32_t id, struct moeflux_err *e)
+{
+    sampler_skip(s->sampler);
+    if (!w->options->logprobs)
+        return 0;
+    int rc = evaluate(w->answer, s, e);
+    return rc ? rc : logprobs_add(&w->answer->logprobs, s->logits, s->info.vocab_size, s->allowed, id, e);
 }
 
 /* Chooses the next token. *id: in: the last one, -1 before the first; out: the next one. */
@@ -413,10 +486,11 @@ static int next(struct writer *w, struct generator *s, int32_t *id, struct moefl
     if (rc)
         return rc;
     if (forced < 0)
-        return *id < 0 ? choose(w->answer, w->options, s, id, e) : step(w->answer, w->options, s, id, e);
+        forced = next_closing(w);
+    if (forced < 0)
+        return *id < 0 ? choose(w->answer, w->options, s, id, e) : step(w, s, id, e);
     *id = forced;
-    sampler_skip(s->sampler);
-    return 0;
+    return force(w, s, forced, e);
 }
 
 /* Samples until something ends the answer; a->stop is what. */
@@ -465,27 +539,49 @@ static int end(struct writer *w, struct moeflux_err *e)
     return rc || w->answer->stop_text ? rc : end_stops(w, e);
 }
 
+/* Finds where the prompt leaves the answer, and prepares its readers. */
+static int begin(struct writer *w, const struct generator *s, struct moeflux_err *e)
+{
+    const struct answer_options *o = w->options;
+    if (o->chat && o->continues)
+        chat_filter_continue(&w->filter, &s->chat, o->continues_thinking);
+    else if (o->chat)
+        chat_filter_init(&w->filter, &s->chat);
+    w->part = o->chat && w->filter.inside_think ? CHAT_THINKING : CHAT_ANSWER;
+    const struct tool_form *form = NULL;
+    if (o->tools && s->tokenizer)
+        form = tool_form_of(s->tokenizer, s->info.chat_template);
+    tool_calls_init(&w->tools, form, o->tools, (struct tool_sink){on_tool_event, w});
+    w->tools.is_thinking = w->part == CHAT_THINKING;
+    w->filter.has_calls = form != NULL;
+    int rc = begin_constraint(w, s, e);
+    if (!rc && o->constraint && o->continues && !o->continues_thinking)
+        rc = constraint_accept_bytes(o->constraint, o->continues, strlen(o->continues), e);
+    if (!rc)
+        rc = begin_closing(w, s, e);
+    return rc ? rc : stops_init(&w->stops, o->stops, o->n_stops, e);
+}
+
+static void free_writer(struct writer *w)
+{
+    channels_free(&w->channels);
+    tool_calls_free(&w->tools);
+    stops_free(&w->stops);
+    token_list_free(&w->closing.ids);
+    str_free(&w->shown);
+    str_free(&w->fresh);
+    str_free(&w->ready);
+}
+
 int answer_run(struct answer *a, struct generator *s, const struct answer_options *o, struct moeflux_err *e)
 {
-    struct writer w = {.answer = a, .generator = s, .options = o, .part = CHAT_ANSWER, .id = -1};
+    struct writer w = {.answer = a, .generator = s, .options = o, .id = -1};
     a->stop = ANSWER_LENGTH;
     a->logprobs.n_top = o->n_logprobs;
     sampler_begin_answer(s->sampler);
     if (o->limit == 0)
         return 0;
-    if (o->chat) {
-        chat_filter_init(&w.filter, &s->chat);
-        w.part = w.filter.inside_think ? CHAT_THINKING : CHAT_ANSWER;
-    }
-    const struct tool_form *form = NULL;
-    if (o->tools && s->tokenizer)
-        form = tool_form_of(s->tokenizer, s->info.chat_template);
-    tool_calls_init(&w.tools, form, o->tools, (struct tool_sink){on_tool_event, &w});
-    int rc = begin_constraint(&w, s, e);
-    w.tools.is_thinking = w.part == CHAT_THINKING;
-    w.filter.has_calls = form != NULL;
-    if (!rc)
-        rc = stops_init(&w.stops, o->stops, o->n_stops, e);
+    int rc = begin(&w, s, e);
     if (!rc)
         rc = loop(&w, s, e);
     if (o->constraint)
@@ -503,12 +599,7 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
         a->stop = ANSWER_STOP_TEXT;
     else if (!rc && a->stop == ANSWER_EOS && has_complete_call(a))
         a->stop = ANSWER_TOOLS;
-    channels_free(&w.channels);
-    tool_calls_free(&w.tools);
-    stops_free(&w.stops);
-    str_free(&w.shown);
-    str_free(&w.fresh);
-    str_free(&w.ready);
+    free_writer(&w);
     return rc;
 }
 

@@ -34,8 +34,8 @@ enum answer_call_event {
 };
 
 /* A part of the answer. Each sampled token gives one piece at once, with the whole characters that it
- * completes and that can be shown, which may be none. Characters that were held back come with a later token,
- * or in a piece without a token. */
+ * completes and that can be shown, which may be none. Characters that were held back come with a later
+ * token, or in a piece without a token. */
 struct answer_piece {
     int32_t id; /* the sampled token; -1: none */
     enum chat_part part;
@@ -62,8 +62,17 @@ struct answer_options {
     /* [n_stops] texts that end the answer and are not shown. They are not searched in the thinking. */
     const char *const *stops;
     size_t n_stops;
-    /* Tools (text/chat/tool_calls.h): calls are recognised by the form of the model's chat template, if it is
-     * known. NULL: calls are text. */
+    bool keep_stop; /* the stop text is shown as the end of the answer */
+    /* After think_budget tokens the thinking is ended by the template's own closing marks; the answer goes
+     * on. */
+    bool limits_thinking;
+    uint32_t think_budget;
+    /* The text of the message that the answer continues, a part of what the constraint describes; NULL: it
+     * begins a message. */
+    const char *continues;
+    bool continues_thinking; /* that text is thinking */
+    /* Tools (text/chat/tool_calls.h): calls are recognised by the form of the model's chat template, if it
+     * is known. NULL: calls are text. */
     const struct json_t *tools;
     bool one_call;  /* the first call ends the answer */
     bool must_call; /* the constraint describes a call (tools_grammar) */

@@ -14,6 +14,7 @@
 #include "text/grammar/grammar.h"
 #include "text/chat/harmony.h"
 #include "text/grammar/json_schema.h"
+#include "text/grammar/schema_writer.h"
 #include "text/tokenizer/token_trie.h"
 #include "text/chat/tool_calls.h"
 
@@ -44,18 +45,66 @@ int constrain_check(const struct str *grammar, const char *name, struct moeflux_
     return rc;
 }
 
+/* Appends the grammar of the texts that a regular expression matches as a whole: anchors at its ends change
+ * nothing. */
+static int regex_grammar(const char *text, size_t len, const char *name, struct str *out,
+                         struct moeflux_err *e)
+{
+    size_t n_backslashes = 0, from = len > 0 && text[0] == '^';
+    while (n_backslashes + 1 < len && text[len - 2 - n_backslashes] == '\\')
+        n_backslashes++;
+    if (len > from && text[len - 1] == '$' && n_backslashes % 2 == 0)
+        len--;
+    struct str root = {0};
+    json_t *schema = json_pack("{s: s, s: o}", "type", "string", "pattern",
+                               json_sprintf("^(?:%.*s)$", (int)(len - from), text + from));
+    struct json_schema_part part = {.root = schema, .name = name, .out = out};
+    int rc = schema ? json_schema_add(&part, schema, true, &root, e)
+                    : err_set(e, ERR_FORMAT, "%s: expected UTF-8", name);
+    str_addf(out, "root ::= %s\n", str_text(&root));
+    str_free(&root);
+    json_decref(schema);
+    return rc;
+}
+
 int constrain_grammar(enum constrain_kind kind, const char *text, size_t len, const char *name,
                       struct str *out, struct moeflux_err *e)
 {
     static const char object[] = "{\"type\":\"object\"}";
     int rc = 0;
-    if (kind == CONSTRAIN_GRAMMAR)
+    switch (kind) {
+    case CONSTRAIN_GRAMMAR:
         str_add(out, text, len);
-    else if (kind == CONSTRAIN_JSON_SCHEMA)
+        break;
+    case CONSTRAIN_REGEX:
+        rc = regex_grammar(text, len, name, out, e);
+        break;
+    case CONSTRAIN_JSON_SCHEMA:
         rc = json_schema_text_to_grammar(text, len, name, out, e);
-    else
+        break;
+    case CONSTRAIN_JSON_OBJECT:
         rc = json_schema_text_to_grammar(object, sizeof object - 1, name, out, e);
+        break;
+    }
     return rc ? rc : constrain_check(out, name, e);
+}
+
+int constrain_choices(const struct json_t *choices, const char *name, struct str *out, struct moeflux_err *e)
+{
+    json_t *choice;
+    size_t i;
+    if (!json_is_array(choices))
+        return err_set(e, ERR_FORMAT, "%s: expected an array of texts", name);
+    str_add_text(out, "root ::= ");
+    json_array_foreach(choices, i, choice)
+    {
+        if (!json_string_length(choice))
+            return err_set(e, ERR_FORMAT, "%s: item %zu: expected a text that is not empty", name, i + 1);
+        str_add_text(out, i ? " | " : "");
+        schema_add_literal(json_string_value(choice), json_string_length(choice), out);
+    }
+    str_add_text(out, "\n");
+    return constrain_check(out, name, e);
 }
 
 int constrain_schema(const struct json_t *schema, const char *name, struct str *out, struct moeflux_err *e)

@@ -20,6 +20,7 @@ enum constrain_kind {
     CONSTRAIN_GRAMMAR,     /* the text is a grammar */
     CONSTRAIN_JSON_SCHEMA, /* the text is a JSON Schema */
     CONSTRAIN_JSON_OBJECT, /* any JSON object; there is no text */
+    CONSTRAIN_REGEX, /* the text is a regular expression that the whole answer matches (schema_pattern.c) */
 };
 
 /* Appends the grammar of an answer, checked: constrain_begin will accept it. `name` begins the errors.
@@ -28,6 +29,9 @@ int constrain_grammar(enum constrain_kind kind, const char *text, size_t len, co
                       struct str *out, struct moeflux_err *e);
 /* Does the same with a parsed schema. */
 int constrain_schema(const struct json_t *schema, const char *name, struct str *out, struct moeflux_err *e);
+
+/* Does the same with an array of texts, one of which is the answer. */
+int constrain_choices(const struct json_t *choices, const char *name, struct str *out, struct moeflux_err *e);
 
 /* Checks that constrain_begin will accept a grammar. Arguments and errors as above. */
 int constrain_check(const struct str *grammar, const char *name, struct moeflux_err *e);

@@ -90,18 +90,20 @@ void generator_get_stats(const struct generator *s, struct moeflux_stats *out)
     }
 }
 
-int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what,
+int generator_use_chat(struct generator *s, struct chat_reasoning reasoning, const char *what,
                        struct moeflux_err *e)
 {
     if (!s->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs", s->dir, what);
     /* chat_open is slow: it renders the template several times to see how it behaves. */
-    if (s->has_chat && s->chat.thinking == thinking) {
+    if (s->has_chat && s->chat.thinking == reasoning.thinking && s->chat.effort == reasoning.effort) {
         s->chat.now = time(NULL);
         return 0;
     }
     chat_free(&s->chat);
-    int rc = chat_open(&s->chat, s->tokenizer, s->info.chat_template, thinking, time(NULL), e);
+    int rc = chat_open(&s->chat, s->tokenizer, s->info.chat_template, reasoning.thinking, time(NULL), e);
+    if (rc == 0)
+        rc = chat_use_effort(&s->chat, reasoning.effort, e);
     s->has_chat = rc == 0;
     return rc;
 }

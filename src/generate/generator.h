@@ -60,8 +60,9 @@ struct moeflux_model *generator_copy(const struct generator *s, uint32_t idx);
 void generator_get_stats(const struct generator *s, struct moeflux_stats *out);
 
 /* Makes s->chat usable. ERR_USAGE: there is no tokenizer (`what` names what needs it). ERR_UNSUPPORTED: there
- * is no template, it cannot be run, or it cannot switch thinking like this. */
-int generator_use_chat(struct generator *s, enum chat_thinking thinking, const char *what,
+ * is no template, it cannot be run, or it cannot switch thinking like this. A template that does not know the
+ * effort ignores it. */
+int generator_use_chat(struct generator *s, struct chat_reasoning reasoning, const char *what,
                        struct moeflux_err *e);
 
 /* Encodes a text without template. Puts the model's BOS token first, unless the text begins with it. Appends

@@ -19,22 +19,29 @@ struct generator;
 
 enum { REQUEST_NO_LIMIT = -1, REQUEST_NO_LOGPROBS = -1, REQUEST_MAX_STOPS = 16 };
 
+/* What happens if the template cannot switch thinking as asked. */
+enum request_switch {
+    REQUEST_SWITCH_STRICT, /* an error */
+    REQUEST_SWITCH_KNOWN,  /* it is ignored, as other variables that the template does not know */
+    REQUEST_SWITCH_LIMIT,  /* instead of no thinking, a limit of 0 tokens; else it is ignored */
+};
+
 struct request_options { /* strings are borrowed */
     const char *prompt;  /* NULL: there are messages */
     const char *system;  /* NULL: none */
     bool raw;            /* the prompt is used as it is, without chat template */
     bool think, no_think;
-    bool by_kwargs; /* think or no_think comes from kwargs: a template without such a switch ignores it */
+    enum request_switch switching;
+    enum chat_effort effort;
+    bool limit_thinking;
+    uint32_t think_budget; /* tokens, if limit_thinking */
     bool ignore_eos;
-    int64_t predict; /* most tokens of the answer; REQUEST_NO_LIMIT */
-    int64_t seed;    /* -1: the caller chooses */
-    float temp, top_p, min_p, repeat_penalty;
-    int64_t top_k, repeat_last;
-    float presence_penalty, frequency_penalty;
-    const struct sampler_bias *bias; /* [n_bias] */
-    uint32_t n_bias;
+    int64_t predict;                      /* most tokens of the answer; REQUEST_NO_LIMIT */
+    int64_t seed;                         /* -1: the caller chooses */
+    struct sampler_options sampling;      /* without a seed */
     const char *stops[REQUEST_MAX_STOPS]; /* not empty */
     uint32_t n_stops;
+    bool keep_stop;              /* a stop text is shown as the end of the answer */
     int64_t logprobs;            /* number of likeliest tokens; REQUEST_NO_LOGPROBS */
     const struct json_t *tools;  /* tools.h; not empty; NULL: none */
     const struct json_t *kwargs; /* object of further variables of the chat template; NULL: none */
@@ -42,6 +49,9 @@ struct request_options { /* strings are borrowed */
     const char *tool;            /* the tool that it must call, once; NULL: any, at least once */
     bool one_call;               /* the answer ends with its first call */
     const char *grammar;         /* the answer must fit it (constrain.h); NULL: any text */
+    bool new_message;            /* the answer does not continue a last message of the assistant */
+    const char *continues;       /* text that the answer continues; NULL: it begins a message */
+    bool continues_thinking;     /* that text is thinking */
 };
 
 /* Returns the sampler's options, with this seed. */
@@ -49,19 +59,27 @@ struct sampler_options request_sampling(const struct request_options *o, uint64_
 /* Starts making the constraint of the answer, for struct answer_options. constrain_await returns it; the
  * caller frees it with constraint_free before it closes the generator. */
 void request_constrain_ahead(const struct request_options *o, struct generator *s, struct constrain_ahead *a);
-enum chat_thinking request_thinking(const struct request_options *o);
+struct chat_reasoning request_reasoning(const struct request_options *o);
+/* Makes s->chat usable for the request, and sets in `o` what the template cannot do: a limit of the
+ * thinking in the place of an effort or a switch that it does not know. Errors: those of
+ * generator_use_chat. */
+int request_use_chat(struct request_options *o, struct generator *s, const char *what, struct moeflux_err *e);
 /* Returns the options for answer_run, without a sink; borrows from `o`. */
 struct answer_options request_answer(const struct request_options *o);
 
 struct request {           /* zeroed at first; freed with request_free */
     uint64_t line;         /* number of its line, from 1; 0: it was not read from lines */
-    struct json_t *fields; /* the object, with the names of the list in request.c; NULL: there is none */
+    struct json_t *fields; /* the object, with the names of request_fields.h; NULL: there is none */
     /* a string, a whole number or null; borrowed from `fields` or jansson's own null */
     struct json_t *id;
     char *key;                      /* identifies the request: by its id, else by its line */
     struct request_options options; /* the defaults, replaced by the request's fields */
     struct str grammar;             /* grammar from its own fields, which options.grammar points to */
-    struct sampler_bias *bias;      /* likewise, of options.bias */
+    struct sampler_bias *bias;      /* likewise, of options.sampling */
+    struct json_t *tools;           /* likewise, of options.tools */
+    /* type of the first tool that is left out, because it is no function; borrowed from `fields`; NULL:
+     * none */
+    const char *skipped_tool;
     struct token_list tokens;
     bool is_too_long; /* request_encode failed because the text has more tokens than the context holds */
 };
@@ -74,8 +92,8 @@ int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct 
 int request_read(struct request *r, const char *text, size_t len, uint64_t line,
                  const struct request_options *defaults, struct moeflux_err *e);
 
-/* Does the same with a parsed object. Its strings are borrowed; errors begin with "the request"; there is no
- * key. */
+/* Does the same with a parsed object. Its strings are borrowed; errors begin with "the request"; there is
+ * no key. */
 int request_take(struct request *r, struct json_t *object, const struct request_options *defaults,
                  struct moeflux_err *e);
 

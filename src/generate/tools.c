@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/err.h"
 #include "base/file.h"
@@ -14,29 +15,51 @@
 
 #define MAX_BYTES ((uint64_t)16 << 20)
 
-static int check_one(const json_t *tool, size_t i, const char *where, struct moeflux_err *e)
+/* Checks a function and appends it without members that are null. */
+static int take_one(const json_t *tool, size_t i, const char *where, json_t *out, struct moeflux_err *e)
 {
     const json_t *function = json_member(tool, "function"), *name = json_member(function, "name"),
                  *parameters = json_member(function, "parameters");
-    if (!json_is_text(json_member(tool, "type"), "function"))
-        return err_set(e, ERR_FORMAT, "%s: tool %zu: type: expected \"function\"", where, i + 1);
     if (!json_is_string(name) || json_string_length(name) == 0)
         return err_set(e, ERR_FORMAT, "%s: tool %zu: function: name: expected a text", where, i + 1);
     if (parameters && !json_is_object(parameters))
         return err_set(e, ERR_FORMAT, "%s: tool %zu: function: parameters: expected an object", where, i + 1);
+    json_t *own = json_copy((json_t *)(uintptr_t)tool), *inner = json_copy((json_t *)(uintptr_t)function);
+    if (!parameters)
+        json_object_del(inner, "parameters");
+    if (!own || json_object_set_new(own, "function", inner) < 0 || json_array_append(out, own) < 0) {
+        json_decref(own);
+        return err_set(e, ERR_MEMORY, "%s: out of memory for the tools", where);
+    }
+    json_decref(own);
     return 0;
 }
 
-int tools_check(const struct json_t *tools, const char *where, struct moeflux_err *e)
+int tools_take(const struct json_t *tools, const char *where, struct json_t **out, const char **skipped,
+               struct moeflux_err *e)
 {
+    size_t n = json_array_size(tools);
     int rc = 0;
+    *out = NULL;
+    *skipped = NULL;
     if (!json_is_array(tools))
         return err_set(e, ERR_FORMAT, "%s: tools: expected a list", where);
-    if (json_array_size(tools) > TOOLS_MAX)
-        return err_set(e, ERR_FORMAT, "%s: tools: expected at most %d, found %zu", where, TOOLS_MAX,
-                       json_array_size(tools));
-    for (size_t i = 0; !rc && i < json_array_size(tools); i++)
-        rc = check_one(json_array_get(tools, i), i, where, e);
+    if (n > TOOLS_MAX)
+        return err_set(e, ERR_FORMAT, "%s: tools: expected at most %d, found %zu", where, TOOLS_MAX, n);
+    json_t *own = json_array();
+    for (size_t i = 0; !rc && i < n; i++) {
+        const json_t *tool = json_array_get(tools, i);
+        const char *type = json_string_value(json_member(tool, "type"));
+        if (!type)
+            rc = err_set(e, ERR_FORMAT, "%s: tool %zu: type: expected a text", where, i + 1);
+        else if (strcmp(type, "function") == 0)
+            rc = take_one(tool, i, where, own, e);
+        else if (!*skipped)
+            *skipped = type;
+    }
+    if (!rc && json_array_size(own))
+        *out = json_incref(own);
+    json_decref(own);
     return rc;
 }
 
@@ -67,10 +90,16 @@ int tools_read(const char *path, struct json_t **tools, struct moeflux_err *e)
         return rc;
     rc = parse(text, len, path, &root, e);
     free(text);
+    const char *skipped = NULL;
     if (!rc)
-        rc = tools_check(json_object_get(root, "tools"), path, e);
-    if (!rc && json_array_size(json_object_get(root, "tools")))
-        *tools = json_incref(json_object_get(root, "tools"));
+        rc = tools_take(json_object_get(root, "tools"), path, tools, &skipped, e);
+    /* A file is written for this program: nothing in it should be left out. */
+    if (!rc && skipped)
+        rc = err_set(e, ERR_FORMAT, "%s: type: expected \"function\", found \"%.40s\"", path, skipped);
+    if (rc) {
+        json_decref(*tools);
+        *tools = NULL;
+    }
     json_decref(root);
     return rc;
 }

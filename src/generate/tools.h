@@ -10,11 +10,14 @@ struct moeflux_err;
 struct str;
 struct tool_choice;
 
-enum { TOOLS_MAX = 128 };
+enum { TOOLS_MAX = 1024 };
 
 /* Checks an array of {"type": "function", "function": {"name", "description", "parameters": a schema}}.
- * ERR_FORMAT: the text begins with `where` and names the tool and its error. */
-int tools_check(const struct json_t *tools, const char *where, struct moeflux_err *e);
+ * *out, which the caller owns, gets the functions; NULL: there is none. Tools of other types are left out:
+ * *skipped is the type of the first one, borrowed; NULL: none. ERR_FORMAT: the text begins with `where` and
+ * names the tool and its error. ERR_MEMORY. */
+int tools_take(const struct json_t *tools, const char *where, struct json_t **out, const char **skipped,
+               struct moeflux_err *e);
 
 /* Reads and checks a file with such an array. The caller owns *tools; NULL: the array is empty. ERR_IO,
  * ERR_FORMAT with the file's name. */

@@ -143,6 +143,9 @@ static int read_body(struct http_request *req, const struct api_request_defaults
     }
     /* The body is not needed any more. */
     reading_give(req);
+    const char *skipped = rc ? NULL : req->api.choices[0].request.skipped_tool;
+    if (skipped && !req->api.note[0])
+        snprintf(req->api.note, sizeof req->api.note, "tools of these types are left out: %.40s", skipped);
     if (!rc && req->api.note[0])
         tell_note(s, d, req->api.note);
     return rc;

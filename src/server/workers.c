@@ -247,7 +247,7 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     /* All workers use the grammars that the first one keeps. */
     request_constrain_ahead(o, &k->all->each[0].generator, &k->constraint);
     if (!o->raw)
-        rc = generator_use_chat(g, request_thinking(o), "a request", e);
+        rc = generator_use_chat(g, request_reasoning(o), "a request", e);
     if (!rc)
         rc = j->choice->score ? choice_score(j->choice, g, e) : prefill_somehow(k, e);
     int made = constrain_await(&k->constraint, &ao.constraint, rc ? NULL : e);

@@ -37,7 +37,7 @@ cat >"$tmp/in" <<END
 {"raw": true, "prompt": "Hello there", "stop": ".", "logprobs": true, "top_logprobs": 1}
 {"raw": true, "prompt": "Hello there", "logprobs": 0, "n": 1}
 {"raw": true, "prompt": "Hello there", "presence_penalty": 2, "frequency_penalty": 2, "n": 25}
-{"prompt": "a", "stop": ["", "b"]}
+{"prompt": "a", "stop": ["", "b"], "n": 2.0}
 {"prompt": "a", "stop": 3}
 {"prompt": "a", "logprobs": 21}
 {"prompt": "a", "top_logprobs": 2}
@@ -60,11 +60,10 @@ error_has() {
     sed -n "$1p" "$tmp/out" | grep -q "\"error\": \"line $1: $2" ||
         fault "$(sed -n "$1p" "$tmp/out"), expected $2"
 }
-error_has 5 'stop: .*empty'
-error_has 6 'stop: .*empty'
+error_has 6 'stop: .*text'
 error_has 7 'logprobs: .* 0 to 20"'
 error_has 8 'top_logprobs .*logprobs.*true'
-error_has 9 'presence-penalty .* 3, .* -2 to 2"'
+error_has 9 'presence_penalty: .* -2 to 2, found 3"'
 error_has 10 'tools: .*list'
 error_has 11 'tool 1: function: name: .*text'
 error_has 12 'tool_choice .*tools'

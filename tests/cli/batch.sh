@@ -97,7 +97,7 @@ done <<'END'
 2 near
 4 line 1 .*id
 5 temprature
-6 top-p .* 2
+6 top_p: .* found 2
 7 id:
 8 empty
 9 prompt .*messages

@@ -131,7 +131,7 @@ error_has() {
 }
 error_has 3 'grammar: line 1, column 10: .*b\\"'
 error_has 4 'json_schema: #/\\"not\\": '
-error_has 5 'json_schema, json_object .*grammar '
+error_has 5 'grammar and json_object exclude each other'
 error_has 6 'json_object'
 error_has 7 'ignore_eos .*grammar '
 

@@ -3,6 +3,7 @@
 usage: server_client.py URL CLAIM [ARGUMENT...]"""
 import http.client
 import json
+import re
 import os
 import re
 import socket
@@ -221,6 +222,26 @@ def answers_fit_a_schema_or_a_grammar():
     refused(400, 'grammar', {'messages': [user], 'grammar': 'root ::= ("a"'})
 
 
+def forms_and_thinking_of_other_servers_are_obeyed():
+    content = lambda **f: chat([user], seed=1, max_tokens=60, reasoning_effort='none',
+                               **f)['choices'][0]['message']['content']
+    assert content(json_schema={'const': '42'}) == content(guided_json={'const': '42'}) == '"42"'
+    assert content(guided_choice=['yes "', 'yes\n<b>']) in ('yes "', 'yes\n<b>')
+    assert re.fullmatch('[a-c]{3}-(x|y)', content(guided_regex='^[a-c]{3}-(x|y)$'))
+    assert content(structured_outputs={'choice': ['only']}) == 'only'
+    # The answer goes on after the limit, and in the middle of a message.
+    thinks = lambda **f: chat([user], seed=1, temperature=0, max_tokens=40, **f)['choices'][0]['message']
+    free, limited = thinks(), thinks(think_budget=3)
+    assert len(limited['reasoning_content']) < len(free['reasoning_content']) and limited['content'], limited
+    assert 'reasoning_content' not in thinks(thinking={'type': 'disabled'})
+    said = chat([user, {'role': 'assistant', 'content': 'four'}], guided_choice=['fourteen'])
+    assert said['choices'][0]['message']['content'] == 'teen', said
+    logprobs = chat([user], max_tokens=1, logprobs=True)['choices'][0]
+    assert logprobs['message'].get('reasoning_content') is None or logprobs['logprobs'] == {'content': []}
+    long = refused(400, None, {'messages': [{'role': 'user', 'content': 'x y ' * 200}]})
+    assert long['n_ctx'] == 256 < long['n_prompt_tokens'] and 'exceeds the available context size' in long['message']
+
+
 def texts_may_have_nul_and_halves_of_characters():
     tokens = lambda text: good('/tokenize', {'content': text})['tokens']
     assert tokens('a\0b \ud83d \ude00 \U0001f600') == tokens('a\ufffdb \ufffd \ufffd \U0001f600')
@@ -332,8 +353,11 @@ def calls_may_be_sent_back():
 
 def calls_may_be_sent_back_to_a_template_of_objects():
     """The server's model has a template of tests/cli/serve.sh that reads the members of the arguments."""
-    for arguments in ('', '{', '[1]', '3', 'null', ' ', [], None, 5):
+    for arguments in ('', 'null', ' ', [], None):
         assert tokens_after(arguments) == tokens_after('{}'), arguments
+    # Others are a member's text: the model sees what it wrote.
+    for arguments in ('{', '[1]', '3', 'NaN', 5):
+        assert tokens_after(arguments) > tokens_after('{}'), arguments
     assert tokens_after({'a': 1}) == tokens_after('{"a": 1}') > tokens_after('{}')
 
 

@@ -46,13 +46,12 @@ static const struct dialect *choose_dialect(const uint8_t **data, size_t *n)
 void target_completions(const uint8_t *data, size_t n)
 {
     static struct generator g;
-    static const struct api_request_defaults defaults = {{.predict = 8,
-                                                          .seed = -1,
-                                                          .temp = 1,
-                                                          .top_p = 1,
-                                                          .repeat_penalty = 1,
-                                                          .logprobs = REQUEST_NO_LOGPROBS},
-                                                         .turns = true};
+    static const struct api_request_defaults defaults = {
+        {.predict = 8,
+         .seed = -1,
+         .sampling = {.temperature = 1, .top_p = 1, .repeat_penalty = 1},
+         .logprobs = REQUEST_NO_LOGPROBS},
+        .turns = true};
     struct moeflux_err e = {0};
     struct refusal refusal = {0};
     struct api_request c;

@@ -83,7 +83,10 @@ void target_trace(const uint8_t *data, size_t n)
 static void use_line(struct generator *s, const char *text, size_t len, uint64_t line)
 {
     static const struct request_options defaults = {
-        .predict = 8, .seed = -1, .temp = 1, .top_p = 1, .repeat_penalty = 1, .raw = true};
+        .predict = 8,
+        .seed = -1,
+        .sampling = {.temperature = 1, .top_p = 1, .repeat_penalty = 1},
+        .raw = true};
     struct request r = {0};
     struct moeflux_err e = {0};
     if (target_answered(request_read(&r, text, len, line, &defaults, &e), &e)) {

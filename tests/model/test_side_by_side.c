@@ -399,9 +399,10 @@ static struct batch_item *read_line(const struct generator *g, uint64_t line, in
 {
     struct moeflux_err e = {0};
     struct batch_item *item;
-    const struct batch_defaults defaults = {
-        .options = {
-            .predict = -1, .seed = 1, .repeat_penalty = 1, .top_p = 1, .logprobs = REQUEST_NO_LOGPROBS}};
+    const struct batch_defaults defaults = {.options = {.predict = -1,
+                                                        .seed = 1,
+                                                        .sampling = {.repeat_penalty = 1, .top_p = 1},
+                                                        .logprobs = REQUEST_NO_LOGPROBS}};
     char text[128];
     bool as_openai = false;
     int len =

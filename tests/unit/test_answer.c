@@ -52,7 +52,7 @@ static int open_model(void **state)
     const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
     (void)state;
     check_ok(generator_open(&model, &options, &e), &e);
-    check_ok(generator_use_chat(&model, CHAT_THINKING_AUTO, "the test", &e), &e);
+    check_ok(generator_use_chat(&model, (struct chat_reasoning){0}, "the test", &e), &e);
     check_ok(generator_start(&model, 256, &greedy, &e), &e);
     return 0;
 }
@@ -180,6 +180,88 @@ static void a_stop_text_is_not_looked_for_in_the_thinking(void **state)
     (void)state;
     assert_int_equal(a.stop, ANSWER_LENGTH);
     assert_true(strstr(str_text(&a.thinking), "3 =") != NULL);
+    answer_free(&a);
+}
+
+static const char THINKS[] = "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n<think>\n";
+
+/* Runs with a limit of the thinking. */
+static struct answer run_limited(uint32_t budget, struct answer_options o)
+{
+    o.chat = o.limits_thinking = true;
+    o.think_budget = budget;
+    return run(o, &greedy, THINKS);
+}
+
+static void a_limit_ends_the_thinking_and_the_answer_goes_on(void **state)
+{
+    struct answer whole = run((struct answer_options){.limit = LENGTH, .chat = true}, &greedy, THINKS);
+    struct moeflux_err e = {0};
+    struct token_list closing = {0};
+    size_t n_tag;
+    (void)state;
+    check_ok(chat_close_thinking(&model.chat, &closing, &n_tag, &e), &e);
+    assert_true(n_tag > 0 && closing.ids[n_tag - 1] == model.chat.think_close);
+    for (uint32_t budget = 0; budget < 4; budget++)
+        for (int logprobs = 0; logprobs < 2; logprobs++) {
+            struct answer a =
+                run_limited(budget, (struct answer_options){.limit = LENGTH, .logprobs = logprobs == 1});
+            assert_memory_equal(a.tokens.ids, whole.tokens.ids, budget * sizeof *a.tokens.ids);
+            assert_memory_equal(a.tokens.ids + budget, closing.ids, closing.n * sizeof *closing.ids);
+            assert_true(a.tokens.n > budget + closing.n && a.text.len > 0);
+            assert_true(budget > 0 || a.thinking.len == 0);
+            assert_true(!logprobs || a.logprobs.n == a.tokens.n);
+            answer_free(&a);
+        }
+    /* A limit that is not reached changes nothing. */
+    struct answer a = run_limited(MOST, (struct answer_options){.limit = LENGTH});
+    assert_int_equal(a.tokens.n, whole.tokens.n);
+    assert_memory_equal(a.tokens.ids, whole.tokens.ids, a.tokens.n * sizeof *a.tokens.ids);
+    answer_free(&a);
+    answer_free(&whole);
+    token_list_free(&closing);
+}
+
+static void a_grammar_holds_after_a_limited_thinking(void **state)
+{
+    struct moeflux_err e = {0};
+    (void)state;
+    for (uint32_t budget = 0; budget < 4; budget++) {
+        struct answer_options o = {.limit = LENGTH};
+        check_ok(constrain_begin(&model, "root ::= \"five\"", &o.constraint, &e), &e);
+        struct answer a = run_limited(budget, o);
+        assert_string_equal(str_text(&a.text), "five");
+        assert_int_equal(a.stop, ANSWER_EOS);
+        constraint_free(o.constraint);
+        answer_free(&a);
+    }
+}
+
+static void a_continued_text_is_a_part_of_what_the_grammar_describes(void **state)
+{
+    struct moeflux_err e = {0};
+    struct answer_options o = {.limit = LENGTH, .chat = true, .continues = "fi"};
+    (void)state;
+    check_ok(constrain_begin(&model, "root ::= \"five\"", &o.constraint, &e), &e);
+    struct answer a = run(o, &greedy, PROMPT);
+    assert_string_equal(str_text(&a.text), "ve");
+    assert_int_equal(a.thinking.len, 0);
+    constraint_free(o.constraint);
+    answer_free(&a);
+    o = (struct answer_options){.limit = 4, .chat = true, .continues = "", .continues_thinking = true};
+    a = run(o, &greedy, PROMPT);
+    assert_true(a.thinking.len > 0 && a.text.len == 0);
+    answer_free(&a);
+}
+
+static void a_stop_text_that_is_kept_is_the_end_of_the_text(void **state)
+{
+    static const char *const stops[] = {"d Ya"};
+    struct answer_options o = {.limit = LENGTH, .stops = stops, .n_stops = 1, .keep_stop = true};
+    (void)state;
+    struct answer a = run(o, &greedy, PROMPT);
+    assert_int_equal(a.stop, ANSWER_STOP_TEXT);
+    assert_string_equal(str_text(&a.text) + a.text.len - 4, "d Ya");
     answer_free(&a);
 }
 
@@ -549,6 +631,10 @@ int main(void)
         cmocka_unit_test(a_stop_text_ends_the_answer_wherever_it_parts_the_tokens),
         cmocka_unit_test(what_is_held_back_for_a_stop_comes_out_at_the_end),
         cmocka_unit_test(a_stop_text_is_not_looked_for_in_the_thinking),
+        cmocka_unit_test(a_limit_ends_the_thinking_and_the_answer_goes_on),
+        cmocka_unit_test(a_grammar_holds_after_a_limited_thinking),
+        cmocka_unit_test(a_continued_text_is_a_part_of_what_the_grammar_describes),
+        cmocka_unit_test(a_stop_text_that_is_kept_is_the_end_of_the_text),
         cmocka_unit_test(logprobs_are_those_of_the_logits_and_change_no_choice),
         cmocka_unit_test(presence_and_frequency_penalty_look_at_the_answer_alone),
         cmocka_unit_test(calls_of_tools_come_apart_from_the_text),

@@ -319,7 +319,7 @@ static void open_model(const char *template)
         free(real);
     }
     check_ok(generator_open(&model, &options, &e), &e);
-    check_ok(generator_use_chat(&model, CHAT_THINKING_AUTO, "the test", &e), &e);
+    check_ok(generator_use_chat(&model, (struct chat_reasoning){0}, "the test", &e), &e);
     check_ok(generator_start(&model, 256, &greedy, &e), &e);
     tmp_tree_remove(tmp);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/json.h"
+#include "base/json_sent.h"
 #include "base/str.h"
 #include "check.h"
 #include "peak.h"
@@ -69,7 +70,7 @@ static void escapes_that_are_no_characters_become_one(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct str text = {0};
         str_addf(&text, "{\"%s\": \"%s\"}", cases[i].text, cases[i].text);
-        json_t *root = json_read_sent(str_text(&text), text.len, &why);
+        json_t *root = json_sent_read(str_text(&text), text.len, &why);
         if (!root)
             fail_msg("%s: %s", cases[i].text, why.text);
         json_t *value = json_object_get(root, cases[i].read);
@@ -81,11 +82,42 @@ static void escapes_that_are_no_characters_become_one(void **state)
             char *cut = malloc(n ? n : 1);
             assert_non_null(cut);
             memcpy(cut, str_text(&text), n);
-            assert_null(json_read_sent(cut, n, &why));
+            assert_null(json_sent_read(cut, n, &why));
             free(cut);
         }
         str_free(&text);
     }
+}
+
+static void numbers_that_jansson_cannot_hold_are_passed_on_as_written(void **state)
+{
+    static const char text[] =
+        "{\"a\": [18446744073709551616, -9223372036854775809, 9223372036854775807, 1e999, "
+        "-1.5E+400, 0.5], \"b \\\" 99999999999999999999\": 123456789012345678901234567890}";
+    json_error_t why;
+    (void)state;
+    json_t *root = json_sent_read(text, sizeof text - 1, &why), *list = json_object_get(root, "a");
+    assert_non_null(root);
+    assert_string_equal(json_sent_number(json_array_get(list, 0)), "18446744073709551616");
+    assert_string_equal(json_sent_number(json_array_get(list, 4)), "-1.5E+400");
+    assert_null(json_sent_number(json_array_get(list, 2)));
+    assert_true(json_integer_value(json_array_get(list, 2)) == INT64_MAX);
+    char *again = json_sent_dump(root);
+    assert_string_equal(again, text);
+    free(again);
+    json_t *rounded = json_sent_round(root);
+    assert_true(json_real_value(json_array_get(json_object_get(rounded, "a"), 0)) == 0x1p64);
+    assert_true(json_real_value(json_array_get(json_object_get(rounded, "a"), 3)) > 1e308);
+    json_decref(rounded);
+    json_decref(root);
+    /* A text is no number, whatever it begins with. */
+    static const char mark[] = "{\"a\": \"\xef\xb7\x90x1\", \"b\": \"\xef\xb7\x90\"}";
+    root = json_sent_read(mark, sizeof mark - 1, &why);
+    assert_null(json_sent_number(json_object_get(root, "a")));
+    assert_null(json_sent_number(json_object_get(root, "b")));
+    json_decref(root);
+    assert_null(json_sent_read("[99999999999999999999, 1.2.3]", 29, &why));
+    assert_null(json_sent_read("[099999999999999999999]", 23, &why));
 }
 
 /* {"x": [unit, unit, ... unit]} */
@@ -159,6 +191,7 @@ static void text_of_too_many_values_takes_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_that_jansson_cannot_hold_are_passed_on_as_written),
         cmocka_unit_test(values_are_commas_and_brackets_outside_of_strings),
         cmocka_unit_test(one_value_more_than_allowed_is_refused),
         cmocka_unit_test(escapes_that_are_no_characters_become_one),

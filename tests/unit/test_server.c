@@ -270,7 +270,10 @@ static struct generator tokenizer_alone(void)
 }
 
 static const struct api_request_defaults defaults = {
-    {.predict = -1, .seed = -1, .temp = 1, .top_p = 1, .repeat_penalty = 1, .logprobs = REQUEST_NO_LOGPROBS},
+    {.predict = -1,
+     .seed = -1,
+     .sampling = {.temperature = 1, .top_p = 1, .repeat_penalty = 1},
+     .logprobs = REQUEST_NO_LOGPROBS},
     .turns = true};
 
 static void a_body_becomes_an_ask_for_each_choice(void **state)
@@ -287,7 +290,7 @@ static void a_body_becomes_an_ask_for_each_choice(void **state)
         const struct request_options *o = &j->request.options;
         assert_int_equal(j->seed, 4 + i);
         assert_true(o->predict == 5 && o->n_stops == 2 && o->logprobs == 3 && !o->raw);
-        assert_true(o->temp > 0.4f && o->temp < 0.6f);
+        assert_true(o->sampling.temperature > 0.4f && o->sampling.temperature < 0.6f);
         /* The next question parts from this one before the answer begins. */
         uint32_t last = j->stops.n ? j->stops.at[j->stops.n - 1] : 0;
         assert_true(last < j->request.tokens.n && last + 4 >= j->request.tokens.n);

@@ -72,7 +72,7 @@ static int answer_ask(struct batch_answerer *w, struct batch_item *item, uint32_
     uint64_t seed = choice ? choice->seed : o->seed < 0 ? w->base_seed + item->line - 1 : (uint64_t)o->seed;
     struct constrain_ahead ahead;
     request_constrain_ahead(o, w->grammars, &ahead);
-    int rc = o->raw ? 0 : generator_use_chat(g, request_thinking(o), "a request", e);
+    int rc = o->raw ? 0 : generator_use_chat(g, request_reasoning(o), "a request", e);
     if (!rc)
         rc = choice && choice->score ? score(w, choice, st, e) : prefill(w, r, seed, st, e);
     int made = constrain_await(&ahead, &ao.constraint, rc ? NULL : e);

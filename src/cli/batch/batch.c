@@ -123,6 +123,16 @@ static int remember(struct batch *b, const struct batch_item *r, struct moeflux_
     return 0;
 }
 
+static void tell_skipped_tool(const struct batch *b, const struct request *r)
+{
+    char text[160];
+    if (!r->skipped_tool)
+        return;
+    snprintf(text, sizeof text, "line %" PRIu64 ": tools of type \"%.40s\" are left out", b->lines.n,
+             r->skipped_tool);
+    exit_tell(b->options->log_level, EXIT_WARN, text);
+}
+
 /* Adds a line to the queue. text NULL: it was too long. */
 static int take_line(struct batch *b, const char *text, size_t len, struct moeflux_err *e)
 {
@@ -141,6 +151,8 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
     }
     if (!rc)
         rc = remember(b, r, e);
+    if (!rc)
+        tell_skipped_tool(b, batch_item_request(r, 0, &choice));
     if (!rc)
         rc = batch_item_encode(r, &b->generator, e);
     if (rc)

@@ -178,14 +178,22 @@ static int set_value(const struct flag *f, const char *text, void *field, struct
 {
     char what[96];
     double real;
+    int64_t whole;
     switch (f->kind) {
     case FLAG_TEXT:
     case FLAG_OPERAND:
         *(const char **)field = text;
         return *text ? 0 : bad_value(f, "a value", text, e);
     case FLAG_INT:
+    case FLAG_U32:
         snprintf(what, sizeof what, "a whole number from %lld to %lld", (long long)f->lo, (long long)f->hi);
-        return number_int(text, f->lo, f->hi, field) ? 0 : bad_value(f, what, text, e);
+        if (!number_int(text, f->lo, f->hi, &whole))
+            return bad_value(f, what, text, e);
+        if (f->kind == FLAG_U32)
+            *(uint32_t *)field = (uint32_t)whole;
+        else
+            *(int64_t *)field = whole;
+        return 0;
     case FLAG_REAL:
         if (!number_real(text, &real) || real > 1e30 || real < -1e30)
             return bad_value(f, "a number", text, e);

@@ -24,6 +24,7 @@ enum flag_kind {
     FLAG_TEXT,    /* const char *, borrowed from argv, not empty */
     FLAG_TEXTS,   /* struct flag_texts: a value for each occurrence */
     FLAG_INT,     /* int64_t in [lo, hi] */
+    FLAG_U32,     /* uint32_t in [lo, hi] */
     FLAG_REAL,    /* float */
     FLAG_BYTES,   /* uint64_t */
     FLAG_LIST,    /* struct number_list, each in [lo, hi] */

@@ -11,9 +11,7 @@
 /* A key of the file and the option that it sets. */
 struct setting {
     const char *key, *flag; /* without "general.sampling." and "--" */
-    bool is_given;          /* the option has a value of the user's */
-    float *real;
-    int64_t *whole; /* NULL: `real` is set */
+    int field;              /* index in sampler_fields */
     /* what a negative number means: the first one -1, the second one others; NULL: they are refused */
     const int32_t *negative;
 };
@@ -31,33 +29,33 @@ static int take_one(struct options *o, const struct gguf *g, const struct settin
     struct moeflux_err why = {0};
     snprintf(key, sizeof key, "general.sampling.%s", s->key);
     const struct gguf_value *v = gguf_find(g, key);
-    if (!v || s->is_given)
+    const struct sampler_field *f = &sampler_fields[s->field];
+    char *field = (char *)&o->sampling + f->at;
+    if (!v || o->given[s->field])
         return 0;
     if (!gguf_real(v, &x) || !isfinite(x))
         return fail(g, s, "expected a finite number", e);
-    if (s->whole && (x != floor(x) || fabs(x) > INT32_MAX))
+    if (f->is_whole && (x != floor(x) || fabs(x) > INT32_MAX))
         return fail(g, s, "expected a whole number", e);
     if (s->negative && x < 0)
         x = s->negative[x != -1];
-    if (s->whole)
-        *s->whole = (int64_t)x;
+    if (f->is_whole)
+        *(uint32_t *)(void *)field = (uint32_t)x;
     else
-        *s->real = (float)x;
-    const struct sampler_options all = options_sampling(o, 0);
-    return sampler_check(&all, &why) < 0 ? fail(g, s, why.text, e) : 0;
+        *(float *)(void *)field = (float)x;
+    return sampler_check(&o->sampling, &why) < 0 ? fail(g, s, why.text, e) : 0;
 }
 
 static int take(struct options *o, const struct gguf *g, struct moeflux_err *e)
 {
     static const int32_t none[] = {0, 0}, whole_context[] = {SAMPLER_MAX_REPEAT_LAST, 0};
-    const struct options_given *given = &o->given;
-    const struct setting settings[] = {
-        {"temp", "temp", given->temp, &o->temp, NULL, none},
-        {"top_p", "top-p", given->top_p, &o->top_p, NULL, NULL},
-        {"min_p", "min-p", given->min_p, &o->min_p, NULL, NULL},
-        {"penalty_repeat", "repeat-penalty", given->repeat_penalty, &o->repeat_penalty, NULL, NULL},
-        {"top_k", "top-k", given->top_k, NULL, &o->top_k, none},
-        {"penalty_last_n", "repeat-last-n", given->repeat_last, NULL, &o->repeat_last, whole_context},
+    static const struct setting settings[] = {
+        {"temp", "temp", SAMPLER_FIELD_temperature, none},
+        {"top_p", "top-p", SAMPLER_FIELD_top_p, NULL},
+        {"min_p", "min-p", SAMPLER_FIELD_min_p, NULL},
+        {"penalty_repeat", "repeat-penalty", SAMPLER_FIELD_repeat_penalty, NULL},
+        {"top_k", "top-k", SAMPLER_FIELD_top_k, none},
+        {"penalty_last_n", "repeat-last-n", SAMPLER_FIELD_repeat_last, whole_context},
     };
     int rc = 0;
     for (size_t i = 0; i < sizeof settings / sizeof *settings && rc == 0; i++)

@@ -28,6 +28,7 @@
 #define TEXT(s, l, value, f, help)            {FLAG_TEXT, s, l, value, help, AT(f), 0, 0, NULL}
 #define TEXTS(l, value, f, help)              {FLAG_TEXTS, NULL, l, value, help, AT(f), 0, 0, NULL}
 #define INT(s, l, value, f, lo, hi, help)     {FLAG_INT, s, l, value, help, AT(f), lo, hi, NULL}
+#define U32(s, l, value, f, lo, hi, help)     {FLAG_U32, s, l, value, help, AT(f), lo, hi, NULL}
 #define REAL(s, l, value, f, help)            {FLAG_REAL, s, l, value, help, AT(f), 0, 0, NULL}
 #define TEXT_OF(l, value, f, choices, help)   {FLAG_TEXT, NULL, l, value, help, AT(f), 0, 0, choices}
 #define BYTES(s, l, value, f, help)           {FLAG_BYTES, s, l, value, help, AT(f), 0, 0, NULL}
@@ -43,6 +44,7 @@ static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct",
                   PREFETCH[] = "auto, none, previous, router or both",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
                   KV_TYPE[] = "auto, f32, f16 or q8_0",
+                  EFFORT[] = "none, minimal, low, medium, high or xhigh",
                   EXPERTS[] = "gpu or cpu", COLOR[] = "auto, always or never";
 /* Values that completion offers: these flags take others too, or are checked elsewhere. */
 static const char DEVICES[] = "auto, cpu or reference",
@@ -87,16 +89,20 @@ static const char LOG_LEVEL[] = "error, warn or info";
     TEXT(NULL, "trace", "FILE", trace, "record the router's choices for inspect --trace"), \
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "prompt tokens that are evaluated at once")
 
+/* How much an answer thinks. */
+#define THINKING_FLAGS \
+    SWITCH(NULL, "think", think, "think first (default: the chat template's choice)"), \
+    SWITCH(NULL, "no-think", no_think, "answer without thinking first"), \
+    CHOICE("effort", "LEVEL", effort, EFFORT, "none, minimal, low, medium, high, xhigh"), \
+    INT(NULL, "think-budget", "N", think_budget, 0, MAX_TOKENS, "end the thinking after N tokens")
+
 /* How an answer is chosen. */
+#define SAMPLER_REAL(f, name, flags, value, lo, hi, help) REAL(NULL, flags, value, sampling.f, help),
+#define SAMPLER_WHOLE(f, name, flags, value, lo, hi, all, help) \
+    U32(NULL, flags, value, sampling.f, lo, hi, help),
 #define SAMPLING_FLAGS \
     INT("s", "seed", "N", seed, -1, MAX_SEED, "random seed, -1: another one each time (-1)"), \
-    REAL(NULL, "temp,temperature", "T", temp, "temperature, 0: greedy (0.7)"), \
-    INT(NULL, "top-k", "N", top_k, 0, MAX_TOKENS, "sample from the N likeliest tokens, 0: all (20)"), \
-    REAL(NULL, "top-p", "P", top_p, "sample from the likeliest that sum to P (0.95)"), \
-    REAL(NULL, "min-p", "P", min_p, "drop tokens below P times the likeliest (0: off)"), \
-    REAL(NULL, "repeat-penalty", "X", repeat_penalty, "make repeated tokens less likely (1: off)"), \
-    INT(NULL, "repeat-last-n", "N", repeat_last, 0, SAMPLER_MAX_REPEAT_LAST, \
-        "last tokens that the penalty applies to (64)")
+    SAMPLER_FIELDS(SAMPLER_REAL, SAMPLER_WHOLE)
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),
@@ -112,15 +118,12 @@ static const struct flag run_flags[] = {
     TEXT_OF("state-format", "NAME", state_format, STATES, "format of --prompt-cache: v3, v2 (v3)"),
     TEXT(NULL, "resume", "NAME", resume, "continue a saved conversation (-p: one question)"),
     SWITCH(NULL, "raw", raw, "use the prompt as it is, without the chat template"),
-    SWITCH(NULL, "think", think, "think first (default: the chat template's choice)"),
-    SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
+    THINKING_FLAGS,
     SWITCH(NULL, "show-think", show_think, "print the thinking too"),
     HEADING("Answer:"),
     INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "limit of generated tokens, -1: none (-1)"),
     SWITCH(NULL, "ignore-eos", ignore_eos, "do not stop at end-of-text tokens"),
-    SAMPLING_FLAGS,
-    REAL(NULL, "presence-penalty", "X", presence_penalty, "make tokens of the answer less likely (0: off)"),
-    REAL(NULL, "frequency-penalty", "X", frequency_penalty, "likewise, for each occurrence (0: off)"),
+    SAMPLING_FLAGS
     TEXTS("stop", "TEXT", stop, "end the answer before this text; repeatable"),
     TEXT(NULL, "tools", "FILE", tools, "JSON file of tools that the model may call"),
     INT(NULL, "logprobs", "N", logprobs, 0, LOGPROBS_MAX,
@@ -240,11 +243,10 @@ static const struct flag serve_flags[] = {
     SAY_FLAGS,
     HEADING("Defaults of requests:"),
     TEXT(NULL, "system", "TEXT", system, "system prompt of a conversation without one"),
-    SWITCH(NULL, "think", think, "think first (default: the chat template's choice)"),
-    SWITCH(NULL, "no-think", no_think, "answer without thinking first"),
+    THINKING_FLAGS,
     INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS,
         "limit of tokens of a chat answer, -1: none (-1)"),
-    SAMPLING_FLAGS,
+    SAMPLING_FLAGS
     SWITCH("h", "help", help, "print this help"),
 };
 /* clang-format on */
@@ -269,13 +271,12 @@ static void set_defaults(struct options *o)
         .scales = OPTIONS_NOT_GIVEN,
         .mode = OPTIONS_NOT_GIVEN,
         .expert_mode = OPTIONS_NOT_GIVEN,
+        .effort = OPTIONS_NOT_GIVEN,
+        .think_budget = OPTIONS_NOT_GIVEN,
         .expert_share = 1,
         .seed = -1,
-        .temp = 0.7f,
-        .top_k = 20,
-        .top_p = 0.95f,
-        .repeat_penalty = 1.0f,
-        .repeat_last = 64,
+        .sampling =
+            {.temperature = 0.7f, .top_k = 20, .top_p = 0.95f, .repeat_penalty = 1.0f, .repeat_last = 64},
         .host = "127.0.0.1",
         .port = 8080,
         .queue = 64,
@@ -323,6 +324,15 @@ static int check_experts(const struct options *o, struct moeflux_err *e)
     return refuse(both, "--experts", "--n-cpu-moe", e);
 }
 
+static int check_thinking(const struct options *o, struct moeflux_err *e)
+{
+    bool has_effort = o->effort != OPTIONS_NOT_GIVEN, is_none = o->effort == CHAT_EFFORT_NONE - 1;
+    int rc = refuse(o->think && o->no_think, "--think", "--no-think", e);
+    if (!rc)
+        rc = refuse(o->think && is_none, "--think", "--effort none", e);
+    return rc ? rc : refuse(o->no_think && has_effort && !is_none, "--no-think", "--effort", e);
+}
+
 static int check_prompt(const struct options *o, struct moeflux_err *e)
 {
     int rc = refuse(o->prompt && o->file, "-p", "-f", e);
@@ -331,7 +341,7 @@ static int check_prompt(const struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = refuse(o->file && o->tokens_in, "-f", "--tokens-in", e);
     if (!rc)
-        rc = refuse(o->think && o->no_think, "--think", "--no-think", e);
+        rc = check_thinking(o, e);
     if (!rc)
         rc = refuse(o->system && o->raw, "--system", "--raw", e);
     if (!rc)
@@ -628,7 +638,7 @@ static int check_serve(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_engine(o, e);
     if (!rc)
-        rc = refuse(o->think && o->no_think, "--think", "--no-think", e);
+        rc = check_thinking(o, e);
     if (!rc)
         rc = sampler_check(&sampling, e);
     if (!rc)
@@ -648,12 +658,12 @@ static bool is_one_of(size_t at, const size_t *fields, size_t n)
     return n > 0;
 }
 
-/* A configuration file may set what belongs to the machine, the model or taste. It may not set what one call
- * is about, nor what would silently change the result of a conversion. */
+/* A configuration file may set what belongs to the machine, the model or taste. It may not set what one
+ * call is about, nor what would silently change the result of a conversion. */
 static bool may_set(const struct defaults_command *c, const struct flag *f)
 {
-    static const size_t settings[] = {AT(show_think), AT(stats), AT(presence_penalty), AT(frequency_penalty),
-                                      AT(threads),    AT(quiet), AT(log_level),        AT(color)};
+    static const size_t settings[] = {AT(show_think), AT(stats),     AT(threads),
+                                      AT(quiet),      AT(log_level), AT(color)};
     static const size_t others[] = {AT(help), AT(trace)};
     if (c->flags == convert_flags || c->flags == inspect_flags)
         return (f->at == AT(model) || f->kind != FLAG_OPERAND) &&
@@ -682,11 +692,12 @@ static bool is_used(const struct defaults_command *c, const struct flag *f, cons
     static const struct {
         size_t at, excluded_by;
     } rivals[] = {
-        {AT(think), AT(no_think)},    {AT(no_think), AT(think)},      {AT(experts), AT(n_cpu_moe)},
-        {AT(n_cpu_moe), AT(experts)}, {AT(system), AT(raw)},          {AT(system), AT(tokens_in)},
-        {AT(system), AT(resume)},     {AT(predict), AT(logits)},      {AT(usage), AT(compare)},
-        {AT(show_think), AT(batch)},  {AT(quiet), AT(log_level)},     {AT(log_level), AT(quiet)},
-        {AT(cpu_isa), AT(device)},    {AT(tensor_split), AT(device)},
+        {AT(think), AT(no_think)},    {AT(no_think), AT(think)},    {AT(no_think), AT(effort)},
+        {AT(effort), AT(no_think)},   {AT(think), AT(effort)},      {AT(effort), AT(think)},
+        {AT(experts), AT(n_cpu_moe)}, {AT(n_cpu_moe), AT(experts)}, {AT(system), AT(raw)},
+        {AT(system), AT(tokens_in)},  {AT(system), AT(resume)},     {AT(predict), AT(logits)},
+        {AT(usage), AT(compare)},     {AT(show_think), AT(batch)},  {AT(quiet), AT(log_level)},
+        {AT(log_level), AT(quiet)},   {AT(cpu_isa), AT(device)},    {AT(tensor_split), AT(device)},
     };
     const struct options *o = into;
     for (size_t i = 0; i < COUNT(rivals); i++)
@@ -708,18 +719,12 @@ static bool is_used_default(const struct defaults *d, const struct flag *f)
 /* Notes which settings of the sampler are the user's. */
 static void note_given(struct options *o, const struct defaults_command *c, const bool *given)
 {
-    struct {
-        size_t at;
-        bool *given;
-    } const sampling[] = {
-        {AT(temp), &o->given.temp},   {AT(top_p), &o->given.top_p},
-        {AT(min_p), &o->given.min_p}, {AT(repeat_penalty), &o->given.repeat_penalty},
-        {AT(top_k), &o->given.top_k}, {AT(repeat_last), &o->given.repeat_last},
-    };
+    const size_t base = AT(sampling);
     for (size_t i = 0; i < c->n; i++)
-        for (size_t k = 0; k < COUNT(sampling) && c->flags[i].kind != FLAG_HEADING; k++)
-            if (c->flags[i].at == sampling[k].at && (given[i] || is_used_default(&o->defaults, &c->flags[i])))
-                *sampling[k].given = true;
+        for (size_t k = 0; k < SAMPLER_N_FIELDS && c->flags[i].kind != FLAG_HEADING; k++)
+            if (c->flags[i].at == base + sampler_fields[k].at &&
+                (given[i] || is_used_default(&o->defaults, &c->flags[i])))
+                o->given[k] = true;
 }
 
 static int take_defaults(struct options *o, const struct defaults_command *c, int argc, char **argv,
@@ -832,8 +837,8 @@ void options_explain(const struct options *o, struct moeflux_err *e)
         err_set(e, first.code, "%s (the model is set by %s)", first.text, from);
 }
 
-/* Whether a setting of --compare may have the flag: those of the group "Model:", except the context, which is
- * the same for all, the list of devices and files that are written. */
+/* Whether a setting of --compare may have the flag: those of the group "Model:", except the context, which
+ * is the same for all, the list of devices and files that are written. */
 static bool is_of_setting(const struct flag *f)
 {
     const struct flag *end = run_flags + 1;
@@ -949,23 +954,27 @@ struct request_options options_request(const struct options *o)
         .ignore_eos = o->ignore_eos,
         .predict = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict,
         .seed = o->seed,
-        .temp = o->temp,
-        .top_p = o->top_p,
-        .min_p = o->min_p,
-        .repeat_penalty = o->repeat_penalty,
-        .top_k = o->top_k,
-        .repeat_last = o->repeat_last,
-        .presence_penalty = o->presence_penalty,
-        .frequency_penalty = o->frequency_penalty,
+        .sampling = o->sampling,
         .n_stops = o->stop.n,
         .logprobs = o->logprobs,
     };
     memcpy(r.stops, o->stop.values, o->stop.n * sizeof *r.stops);
+    r.limit_thinking = o->think_budget != OPTIONS_NOT_GIVEN;
+    r.think_budget = r.limit_thinking ? (uint32_t)o->think_budget : 0;
+    if (o->effort == OPTIONS_NOT_GIVEN)
+        return r;
+    r.effort = (enum chat_effort)(o->effort + 1);
+    if (!r.think && !r.no_think) {
+        r.think = r.effort != CHAT_EFFORT_NONE;
+        r.no_think = !r.think;
+        r.switching = REQUEST_SWITCH_LIMIT;
+    }
     return r;
 }
 
 struct sampler_options options_sampling(const struct options *o, uint64_t seed)
 {
-    struct request_options r = options_request(o);
-    return request_sampling(&r, seed);
+    struct sampler_options sampling = o->sampling;
+    sampling.seed = seed;
+    return sampling;
 }

@@ -10,6 +10,7 @@
 #include "cli/options/flags.h"
 #include "cli/options/number.h"
 #include "generate/request.h"
+#include "sample/sampler_fields.h"
 
 struct moeflux_err;
 struct str;
@@ -60,6 +61,8 @@ struct options {
     const char *state_format;                   /* "v2" or "v3"; NULL: v3 */
     const char *resume;                         /* name of a saved conversation */
     bool raw, think, no_think, show_think;
+    int effort;           /* enum chat_effort less one; OPTIONS_NOT_GIVEN */
+    int64_t think_budget; /* tokens; OPTIONS_NOT_GIVEN */
 
     bool ordered;               /* results in the order of the lines */
     bool retry_failed;          /* failed results in `output` count as missing */
@@ -68,14 +71,11 @@ struct options {
     const char *shard;          /* "I/N"; shard_i and shard_n are its parts */
     uint32_t shard_i, shard_n;  /* every shard_n-th line from line shard_i on, 1 <= shard_i <= shard_n */
 
-    int64_t predict; /* tokens; OPTIONS_NO_LIMIT; OPTIONS_NOT_GIVEN */
-    int64_t seed;    /* -1: a random one */
-    float temp, top_p, min_p, repeat_penalty;
-    int64_t top_k, repeat_last;
-    float presence_penalty, frequency_penalty;
-    struct options_given {
-        bool temp, top_p, min_p, repeat_penalty, top_k, repeat_last;
-    } given; /* set by the command line or the user's file; else a model may set them */
+    int64_t predict;                 /* tokens; OPTIONS_NO_LIMIT; OPTIONS_NOT_GIVEN */
+    int64_t seed;                    /* -1: a random one */
+    struct sampler_options sampling; /* without seed and bias */
+    /* [i] of sampler_fields: set by the command line or the user's file; else a model may set it */
+    bool given[SAMPLER_N_FIELDS];
     struct flag_texts stop;
     const char *tools;                 /* a file */
     int64_t logprobs;                  /* number of likeliest tokens for each; REQUEST_NO_LOGPROBS */

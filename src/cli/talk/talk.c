@@ -117,12 +117,15 @@ static int generate(struct talk *t, struct moeflux_err *e)
 {
     const struct options *o = t->options;
     struct printer printer;
-    const struct request_options request = options_request(o);
+    struct request_options request = options_request(o);
+    int rc = request_use_chat(&request, &t->generator, "the answer", e);
+    if (rc)
+        return rc;
     struct answer_options ao = request_answer(&request);
     printer_init(&printer, t->out, o, t->term);
     ao.chat = true;
     ao.sink = printer_sink(&printer);
-    int rc = t->grammar.len ? constrain_begin(&t->generator, str_text(&t->grammar), &ao.constraint, e) : 0;
+    rc = t->grammar.len ? constrain_begin(&t->generator, str_text(&t->grammar), &ao.constraint, e) : 0;
     bar_hold(&t->bar);
     if (!rc)
         rc = answer_run(&t->answer, &t->generator, &ao, e);
@@ -233,7 +236,7 @@ int talk_retry(struct talk *t, struct moeflux_err *e)
         talk_note(t, "[nothing was asked yet]");
         return 0;
     }
-    if (last->answered && last->stop != ANSWER_INTERRUPTED && t->options->temp == 0)
+    if (last->answered && last->stop != ANSWER_INTERRUPTED && t->options->sampling.temperature == 0)
         talk_note(t, "[--temp 0 gives the same answer each time]");
     int rc = conversation_ask_again(&t->conversation, &t->generator.chat, e);
     bool evaluated = !rc && restore_question(t);

@@ -24,6 +24,25 @@ struct moeflux_err;
 /* AUTO: the template's own default. */
 enum chat_thinking { CHAT_THINKING_AUTO, CHAT_THINKING_ON, CHAT_THINKING_OFF };
 
+/* How much is thought. AUTO: the template's own default. */
+enum chat_effort {
+    CHAT_EFFORT_AUTO,
+    CHAT_EFFORT_NONE,
+    CHAT_EFFORT_MINIMAL,
+    CHAT_EFFORT_LOW,
+    CHAT_EFFORT_MEDIUM,
+    CHAT_EFFORT_HIGH,
+    CHAT_EFFORT_XHIGH,
+    CHAT_N_EFFORTS
+};
+/* What an answer's thinking should be. */
+struct chat_reasoning {
+    enum chat_thinking thinking;
+    enum chat_effort effort;
+};
+/* Returns the effort of a name: "none" to "xhigh", and "max" for xhigh; CHAT_N_EFFORTS: there is none. */
+enum chat_effort chat_effort_find(const char *name);
+
 /* How a family writes its thinking. */
 struct chat_tags {
     const char *open, *close;
@@ -43,8 +62,10 @@ struct chat { /* zeroed at first; freed with chat_free */
     struct jinja *template;
     struct jinja *tool_template; /* the template for prompts with tools; NULL: `template` */
     enum chat_thinking thinking; /* the argument of chat_open */
-    /* object: the variables that tell the template about thinking; NULL: none */
-    struct json_t *switches;
+    enum chat_effort effort;     /* the argument of chat_use_effort */
+    /* value of the template's variable reasoning_effort; NULL: it is not set */
+    const char *effort_word;
+    struct json_t *switches;         /* object: the variables that tell the template about thinking */
     time_t now;                      /* the time of the template's strftime_now */
     bool is_family;                  /* the template is not the model's own */
     const struct chat_tags *tags;    /* those that the template writes; else <think> and </think> */
@@ -67,6 +88,17 @@ int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enu
               time_t now, struct moeflux_err *e);
 void chat_free(struct chat *c);
 
+/* Tells the template how much to think, if it has the variable reasoning_effort: by the effort's name, or
+ * else the nearest one that it distinguishes. Errors: as chat_open. */
+int chat_use_effort(struct chat *c, enum chat_effort effort, struct moeflux_err *e);
+/* Returns the limit of thinking in tokens that stands for c->effort, because the template does not know it.
+ * -1: none. */
+int64_t chat_effort_budget(const struct chat *c);
+
+/* Appends the tokens by which the template ends the thinking of an answer and begins its text. *n_tag: how
+ * many of them, counted from the first one, end the thinking; the rest begins the text. */
+int chat_close_thinking(const struct chat *c, struct token_list *out, size_t *n_tag, struct moeflux_err *e);
+
 /* --- prompts --- */
 
 struct chat_prompt {
@@ -74,7 +106,10 @@ struct chat_prompt {
     const struct json_t *tools;    /* an array; NULL: none */
     /* object: more variables of the template, which take precedence; NULL: none */
     const struct json_t *kwargs;
-    bool opens_answer;   /* add_generation_prompt */
+    bool opens_answer; /* add_generation_prompt */
+    /* the prompt ends with the last message, an assistant's, so that the answer continues it; then
+     * opens_answer is false */
+    bool continues;
     uint64_t most_bytes; /* limit of the rendered text; 0: none */
 };
 
@@ -90,7 +125,11 @@ void chat_text_free(struct chat_text *t);
 int chat_say(struct json_t *messages, const char *role, const char *text, size_t len, size_t *n_replaced,
              struct moeflux_err *e);
 
-/* Renders a prompt into the empty *out. Errors as jinja_render. */
+/* Returns whether the message to continue ends inside its thinking. */
+bool chat_continues_thinking(const struct chat *c, const struct json_t *message);
+
+/* Renders a prompt into the empty *out. Errors as jinja_render. ERR_UNSUPPORTED: the template does not repeat
+ * the text of the message to continue. */
 int chat_render(const struct chat *c, const struct chat_prompt *p, struct chat_text *out,
                 struct moeflux_err *e);
 
@@ -148,6 +187,10 @@ struct chat_filter {
 };
 /* Starts an answer. */
 void chat_filter_init(struct chat_filter *f, const struct chat *c);
+/* Starts the continuation of an answer: of its thinking or its text. */
+void chat_filter_continue(struct chat_filter *f, const struct chat *c, bool in_thinking);
+/* Whether the next token may belong to the thinking. */
+bool chat_filter_is_thinking(const struct chat_filter *f, const struct chat *c);
 /* Takes the answer's next token. Appends the bytes to show to `shown` (none for CHAT_CONTROL) and returns the
  * part to which they belong. */
 enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int32_t id, struct str *shown);

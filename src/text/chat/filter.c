@@ -21,6 +21,20 @@ void chat_filter_init(struct chat_filter *f, const struct chat *c)
         harmony_begin(f, c->prompt_end);
 }
 
+void chat_filter_continue(struct chat_filter *f, const struct chat *c, bool in_thinking)
+{
+    *f = (struct chat_filter){.inside_think = in_thinking};
+    if (!c->harmony.is_used)
+        return;
+    f->message = in_thinking ? CHAT_THINKING : CHAT_ANSWER;
+    f->has_shown[in_thinking] = true;
+}
+
+bool chat_filter_is_thinking(const struct chat_filter *f, const struct chat *c)
+{
+    return c->harmony.is_used ? !f->in_header && f->message == CHAT_THINKING : f->inside_think;
+}
+
 static size_t n_newlines(const char *text, size_t len)
 {
     size_t n = 0;

@@ -28,6 +28,8 @@ struct moeflux_err;
 #define HARMONY_FORM     "<|constrain|>" /* precedes the format of a call's text */
 #define HARMONY_CALL_END "<|call|>"
 #define HARMONY_CALL     HARMONY_CHANNEL "commentary to="
+/* ends a message of thinking; the first token does */
+#define HARMONY_ANSWER "<|end|><|start|>assistant" HARMONY_CHANNEL "final" HARMONY_MESSAGE
 
 /* Finds the control tokens. Returns false if the tokenizer lacks some, or if the template does not write
  * them. */

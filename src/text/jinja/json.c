@@ -128,7 +128,10 @@ static void write_value(struct writer *w, struct jinja_value v, size_t depth)
         write_number(w, v);
         break;
     case JINJA_TEXT:
-        write_text(w, v.text);
+        if (v.is_number)
+            jinja_build_text(w->b, v.text);
+        else
+            write_text(w, v.text);
         break;
     case JINJA_LIST:
     case JINJA_TUPLE:

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json_sent.h"
 #include "text/jinja/text.h"
 
 enum { MAX_TEXT = 1 << 26 }; /* 64 MiB, the limit of the output */
@@ -154,6 +155,19 @@ static struct jinja_value dict_of_json(struct jinja_state *s, const json_t *json
     return dict;
 }
 
+static struct jinja_value text_of_json(struct jinja_state *s, const json_t *json, const char *authors)
+{
+    const char *number = json_sent_number(json);
+    size_t len = json_string_length(json);
+    /* Longer messages give the template more memory. */
+    s->memory += 16 * (len < MAX_TEXT ? len : MAX_TEXT);
+    if (!number)
+        return jinja_of_text((struct jinja_text){json_string_value(json), authors, len});
+    struct jinja_value v = jinja_of_text((struct jinja_text){number, authors, strlen(number)});
+    v.is_number = true;
+    return v;
+}
+
 struct jinja_value jinja_of_json(struct jinja_state *s, const json_t *json, const char *authors)
 {
     struct jinja_value v = jinja_none();
@@ -167,9 +181,7 @@ struct jinja_value jinja_of_json(struct jinja_state *s, const json_t *json, cons
         v = list_of_json(s, json, authors);
         break;
     case JSON_STRING:
-        /* Longer messages give the template more memory. */
-        s->memory += 16 * (json_string_length(json) < MAX_TEXT ? json_string_length(json) : MAX_TEXT);
-        v = jinja_of_text((struct jinja_text){json_string_value(json), authors, json_string_length(json)});
+        v = text_of_json(s, json, authors);
         break;
     case JSON_INTEGER:
         v = jinja_int(json_integer_value(json));

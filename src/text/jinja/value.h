@@ -45,6 +45,8 @@ struct jinja_value {
      * variable's name */
     enum jinja_kind owner;
     bool safe; /* JINJA_TEXT: made by the filters safe or escape; + escapes what it adds */
+    /* JINJA_TEXT: a JSON number that is larger than an int or a float, as it was written */
+    bool is_number;
     union {
         bool truth;
         int64_t number;
