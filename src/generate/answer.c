@@ -90,8 +90,8 @@ static int end_stops(struct writer *w, struct moeflux_err *e)
 
 /* ---- calls of tools ---- */
 
-/* Sets the call's id: the model's own if it is the first call with it, else one that is the same for the same
- * call of the same answer. */
+/* Sets the call's id: the model's own if it is the first call with it, else one that is the same for
+ * the same call of the same answer. */
 static void name_call(const struct writer *w, struct answer_call *c)
 {
     const struct str *own = &w->tools.id;
@@ -386,8 +386,9 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
            moeflux_session_position(s->sequence) + a->n_pending <= s->max_context;
 }
 
-/* Evaluates the pending tokens (several after forced ones, else one) and samples the next one. If several are
- * pending or logprobs are wanted, the host samples; a device that samples does not return its logits. */
+/* Evaluates the pending tokens (several after forced ones, else one) and samples the next one. If
+ * several are pending or logprobs are wanted, the host samples; a device that samples does not return
+ * its logits. */
 static int step(struct answer *a, const struct answer_options *o, struct generator *s, int32_t *id,
                 struct moeflux_err *e)
 {

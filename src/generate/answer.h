@@ -19,7 +19,8 @@ enum { ANSWER_ID_BYTES = 264 }; /* bytes of a call's id, with the NUL */
 
 /* A tool that the answer calls. */
 struct answer_call {
-    /* the model's own, if its form has ids; else "call_...", the same for the same seed and place in the text */
+    /* the model's own, if its form has ids; else "call_...", the same for the same seed and place in
+     * the text */
     char id[ANSWER_ID_BYTES];
     struct str name;
     struct str arguments; /* a JSON object; its beginning if is_cut */
@@ -34,8 +35,8 @@ enum answer_call_event {
 };
 
 /* A part of the answer. Each sampled token gives one piece at once, with the whole characters that it
- * completes and that can be shown, which may be none. Characters that were held back come with a later token,
- * or in a piece without a token. */
+ * completes and that can be shown, which may be none. Characters that were held back come with a later
+ * token, or in a piece without a token. */
 struct answer_piece {
     int32_t id; /* the sampled token; -1: none */
     enum chat_part part;
@@ -62,8 +63,8 @@ struct answer_options {
     /* [n_stops] texts that end the answer and are not shown. They are not searched in the thinking. */
     const char *const *stops;
     size_t n_stops;
-    /* Tools (text/chat/tool_calls.h): calls are recognised by the form of the model's chat template, if it is
-     * known. NULL: calls are text. */
+    /* Tools (text/chat/tool_calls.h): calls are recognised by the form of the model's chat template,
+     * if it is known. NULL: calls are text. */
     const struct json_t *tools;
     bool one_call;  /* the first call ends the answer */
     bool must_call; /* the constraint describes a call (tools_grammar) */
@@ -98,7 +99,8 @@ struct answer { /* zeroed at first; freed with answer_free */
     uint32_t n_decoded;      /* tokens evaluated in that time */
 };
 
-/* Samples an answer after the prompt, which has been evaluated. After a failure `a` has what came before. */
+/* Samples an answer after the prompt, which has been evaluated. After a failure `a` has what came
+ * before. */
 int answer_run(struct answer *a, struct generator *s, const struct answer_options *o, struct moeflux_err *e);
 
 /* Returns "eos", "length", "context", "interrupted", "stop" or "tool_calls". */

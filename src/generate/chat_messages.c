@@ -43,8 +43,8 @@ static bool is_large(const char *number, size_t n)
     return n > sign && strspn(number + sign, "0123456789") == n - sign && errno == ERANGE;
 }
 
-/* Appends JSON in which whole numbers of more than 64 bits are strings: the parser refuses them, and a template
- * writes the digits as they are. */
+/* Appends JSON in which whole numbers of more than 64 bits are strings: the parser refuses them, and a
+ * template writes the digits as they are. */
 static void add_with_quotes(const char *text, size_t len, struct str *out)
 {
     bool in_string = false;
@@ -62,8 +62,8 @@ static void add_with_quotes(const char *text, size_t len, struct str *out)
     }
 }
 
-/* Parses the arguments of a call by the rules for an answer's calls (tool_calls.h), which clients send back.
- * NULL: they are not an object. */
+/* Parses the arguments of a call by the rules for an answer's calls (tool_calls.h), which clients send
+ * back. NULL: they are not an object. */
 static json_t *parse_arguments(const json_t *text)
 {
     const char *bytes = json_string_value(text);
@@ -90,8 +90,8 @@ static json_t *text_of(const json_t *object)
     return string;
 }
 
-/* Returns arguments in another form; NULL: they stay as they are. Arguments that a model wrote wrong, or that
- * a client has cut, must not end the conversation. */
+/* Returns arguments in another form; NULL: they stay as they are. Arguments that a model wrote wrong,
+ * or that a client has cut, must not end the conversation. */
 static json_t *changed_arguments(const json_t *arguments, enum call_arguments form)
 {
     if (json_is_string(arguments) && json_string_length(arguments) == 0)
