@@ -102,8 +102,8 @@ static int end_stops(struct writer *w, struct moeflux_err *e)
 
 /* ---- calls of tools ---- */
 
-/* Sets the call's id: the model's own if it is the first call with it, else one that is the same for the same
- * call of the same answer. */
+/* Sets the call's id: the model's own if it is the first call with it, else one that is the same for
+ * the same call of the same answer. */
 static void name_call(const struct writer *w, struct answer_call *c)
 {
     const struct str *own = &w->tools.id;

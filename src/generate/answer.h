@@ -19,7 +19,8 @@ enum { ANSWER_ID_BYTES = 264 }; /* bytes of a call's id, with the NUL */
 
 /* A tool that the answer calls. */
 struct answer_call {
-    /* the model's own, if its form has ids; else "call_...", the same for the same seed and place in the text */
+    /* the model's own, if its form has ids; else "call_...", the same for the same seed and place in
+     * the text */
     char id[ANSWER_ID_BYTES];
     struct str name;
     struct str arguments; /* a JSON object; its beginning if is_cut */
@@ -107,7 +108,8 @@ struct answer { /* zeroed at first; freed with answer_free */
     uint32_t n_decoded;      /* tokens evaluated in that time */
 };
 
-/* Samples an answer after the prompt, which has been evaluated. After a failure `a` has what came before. */
+/* Samples an answer after the prompt, which has been evaluated. After a failure `a` has what came
+ * before. */
 int answer_run(struct answer *a, struct generator *s, const struct answer_options *o, struct moeflux_err *e);
 
 /* Returns "eos", "length", "context", "interrupted", "stop" or "tool_calls". */

@@ -1,11 +1,9 @@
-/* chat.h - prompts by the model's own chat template, and the parts of its answers.
- *
- * The template (chat_template of tokenizer_config.json, or chat_template.jinja) is run unchanged (jinja.h). A
- * model without a template gets the one of its family, if the family has a single form. chat_open renders a
- * few short conversations to find out what the template does: which token ends a turn, whether a prompt ends
- * inside the thinking, and whether thinking can be switched (enable_thinking, thinking, or thinking_mode).
- *
- * Only the template writes control tokens: "<|im_end|>" typed by a user stays text. */
+/* chat.h - prompts by the model's own chat template, and the parts of its answers.  The template
+ * (chat_template of tokenizer_config.json, or chat_template.jinja) is run unchanged (jinja.h). A model
+ * without a template gets the one of its family, if the family has a single form. chat_open renders a
+ * few short conversations to find out what the template does: which token ends a turn, whether a
+ * prompt ends inside the thinking, and whether thinking can be switched (enable_thinking, thinking, or
+ * thinking_mode).  Only the template writes control tokens: "<|im_end|>" typed by a user stays text. */
 #ifndef MOEFLUX_TEXT_CHAT_CHAT_H
 #define MOEFLUX_TEXT_CHAT_CHAT_H
 
@@ -147,11 +145,12 @@ int chat_prompt_tokens(const struct chat *c, const struct chat_prompt *p, struct
 struct chat_span {
     uint32_t from, to;
 };
-/* Turns `tokens` into those of the text. Keeps the common prefix, with the answers as they were sampled, even
- * if the template would write other tokens or white space for them. After the first difference (a template
- * may leave out old thinking) they are the text's tokens. *n_kept: tokens kept. spans: the answers in
- * `tokens`, ascending. A tokenizer that puts a space in front of a text (normalise.h) keeps no text that the
- * template wrote, only what precedes it. On failure nothing changes. */
+/* Turns `tokens` into those of the text. Keeps the common prefix, with the answers as they were
+ * sampled, even if the template would write other tokens or white space for them. After the first
+ * difference (a template may leave out old thinking) they are the text's tokens. *n_kept: tokens kept.
+ * spans: the answers in `tokens`, ascending. A tokenizer that puts a space in front of a text
+ * (normalise.h) keeps no text that the template wrote, only what precedes it. On failure nothing
+ * changes. */
 int chat_extend(const struct chat *c, const struct chat_text *text, const struct chat_span *spans,
                 size_t n_spans, struct token_list *tokens, uint32_t *n_kept, struct moeflux_err *e);
 
@@ -167,8 +166,8 @@ int chat_next_control(const struct chat *c, const struct chat_text *text, size_t
 /* --- answers (filter.c) --- */
 
 /* Sorts an answer's tokens into thinking, answer and control as they come. A tokenizer without a token
- * tags->close spells it in several tokens; they are held back until it is certain that they do not spell it.
- * CHAT_TOOL: a tool call in the answer; not set here, but by generate/answer.c. */
+ * tags->close spells it in several tokens; they are held back until it is certain that they do not
+ * spell it. CHAT_TOOL: a tool call in the answer; not set here, but by generate/answer.c. */
 enum chat_part { CHAT_ANSWER, CHAT_THINKING, CHAT_CONTROL, CHAT_TOOL };
 enum { CHAT_HEADER = 400 }; /* bytes of a harmony header, with the NUL */
 struct chat_filter {

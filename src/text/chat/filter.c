@@ -14,8 +14,8 @@ const struct chat_tags chat_tags[CHAT_N_TAGS] = {
 
 void chat_filter_init(struct chat_filter *f, const struct chat *c)
 {
-    /* If thinking is off, the prompt itself closes the block, so the answer starts here. If the prompt opened
-     * the block, it has the tag's newline too. */
+    /* If thinking is off, the prompt itself closes the block, so the answer starts here. If the prompt
+     * opened the block, it has the tag's newline too. */
     *f = (struct chat_filter){.inside_think = c->opens_inside, .at_start = !c->opens_inside};
     if (c->harmony.is_used)
         harmony_begin(f, c->prompt_end);
@@ -53,8 +53,8 @@ static enum chat_part show_answer(struct chat_filter *f, const char *bytes, size
     return CHAT_ANSWER;
 }
 
-/* Shows thinking that ends with the letters of the closing tag. Only the number of letters that have come is
- * kept. After a mismatch the search starts anew, since '<' occurs only at the tag's beginning. */
+/* Shows thinking that ends with the letters of the closing tag. Only the number of letters that have
+ * come is kept. After a mismatch the search starts anew, since '<' occurs only at the tag's beginning. */
 static enum chat_part show_thinking(struct chat_filter *f, const char *close, const char *bytes, size_t len,
                                     struct str *shown)
 {

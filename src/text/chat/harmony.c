@@ -75,8 +75,8 @@ static bool is_word(const char *text, size_t len, const char *const *words)
     return *words != NULL;
 }
 
-/* Returns the function that the message is for, with *len bytes; NULL: it is for the user. *is_other: it is for
- * something else. */
+/* Returns the function that the message is for, with *len bytes; NULL: it is for the user. *is_other:
+ * it is for something else. */
 static const char *function_of(const struct chat_filter *f, size_t *len, bool *is_other)
 {
     static const char *const readers[] = {"assistant", "user", "all", NULL}, *const built_in[] = {

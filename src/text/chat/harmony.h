@@ -4,11 +4,11 @@
  *   <|channel|>final<|message|>answer<|return|>
  *   ... <|channel|>commentary to=functions.f <|constrain|>json<|message|>{...}<|call|>
  *
- * Messages of the analysis channel are thinking, those of other channels are the answer. A message for a function
- * is a tool call; it is shown as HARMONY_CALL, the recipient, HARMONY_MESSAGE and the text, the form that
- * tool_calls.h reads. Messages for other recipients, such as python, and calls of an answer that may make none
- * are thinking; those for assistant, user or all have no recipient. An empty line is shown between two messages
- * of the same kind.
+ * Messages of the analysis channel are thinking, those of other channels are the answer. A message for a
+ * function is a tool call; it is shown as HARMONY_CALL, the recipient, HARMONY_MESSAGE and the text, the
+ * form that tool_calls.h reads. Messages for other recipients, such as python, and calls of an answer that
+ * may make none are thinking; those for assistant, user or all have no recipient. An empty line is shown
+ * between two messages of the same kind.
  *
  * A channel's token always begins a header. A text that is too long for a header, or that ends the answer
  * without one, is the answer. */

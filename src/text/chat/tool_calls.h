@@ -19,14 +19,22 @@
  *   MiniMax-M3              <tool_call>\n<invoke name="f"><p>value</p><q><item>1</item></q></invoke>\n
  *                           </tool_call>, each tag after the token ]<]minimax[>[
  *
- * White space is allowed between the parts. A call that is not complete and valid is given out as text,
- * unchanged; only white space around and between calls is left out. The result does not depend on how the
- * text is cut into pieces.
+ * White space is allowed between the parts. A call that is not valid is given out as text, unchanged; only
+ * white space around and between calls is left out, and the header of a call that is a message. A call
+ * within which the answer ends breaks off: its arguments are what came. The result does not depend on how
+ * the text is cut into pieces.
  *
- * Arguments are a JSON object, as the model wrote it. Some forms write values without JSON syntax; then the
- * tool's schema says what they are (json_schema_kinds). If a string fits, or the schema says nothing, the
- * value is a JSON string; or null, if that fits too. Otherwise it is taken as JSON, with True, False and None
- * for true, false and null, and as a string if it is not valid JSON. In DSML the attribute says which. */
+ * Arguments are a JSON object, as the model wrote it. Some forms write values without JSON syntax; then
+ * the tool's schema says what they are (json_schema_kinds). If only a string fits, or the schema says
+ * nothing, the value is a JSON string. If other types fit too, it is taken as JSON of such a type where it
+ * is valid, and else as a string. If no string fits, it is taken as JSON, with True, False and None for
+ * true, false and null, and as a string if it is not valid JSON. In DSML the attribute says which. In
+ * MiniMax-M3's form an element that contains elements is an object or a list, and each value in it is read
+ * by its own schema.
+ *
+ * Such a value ends at a closing tag that is followed by another parameter or by the end of the call, or
+ * where another parameter of the tool begins. A closing tag may be doubled. A call of Qwen3-Coder's form
+ * may lack its first tag if it names one of the tools. */
 #ifndef MOEFLUX_TEXT_CHAT_TOOL_CALLS_H
 #define MOEFLUX_TEXT_CHAT_TOOL_CALLS_H
 
@@ -42,8 +50,8 @@ struct tool_form;
 
 /* Returns the form that a chat template teaches; NULL: none of them, or no template. */
 const struct tool_form *tool_form_find(const char *chat_template);
-/* Returns the form that a tokenizer's template for prompts with tools teaches. family: whose template to use
- * for a model without one (chat.h). */
+/* Returns the form that a tokenizer's template for prompts with tools teaches. family: whose template
+ * to use for a model without one (chat.h). */
 const struct tool_form *tool_form_of(const struct tokenizer *t, const char *family);
 /* Returns whether a call is a message of its own (harmony.h). */
 bool tool_form_is_message(const struct tool_form *f);

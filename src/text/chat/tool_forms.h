@@ -75,8 +75,8 @@ int tool_write_message(const struct tool_form *f, const struct json_t *function,
 #define TOOL_IS_TEXT "true\">"
 #define TOOL_IS_JSON "false\">"
 
-/* Returns the schema of the parameters of the offered tool that is called; NULL: it has none. *is_known (may be
- * NULL): a tool has this name. */
+/* Returns the schema of the parameters of the offered tool that is called; NULL: it has none.
+ * *is_known (may be NULL): a tool has this name. */
 const struct json_t *tool_parameters(const struct tool_calls *t, bool *is_known);
 /* Parses a JSON value for its type; numbers may be rounded. NULL: it is not valid, or too large. The caller
  * releases it. */

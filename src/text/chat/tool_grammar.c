@@ -53,8 +53,8 @@ static void add_class(struct str *out, const char *text, size_t n)
         str_addf(out, memchr("]\\^-[", text[i], 5) ? "\\x%02x" : "%c", (unsigned char)text[i]);
 }
 
-/* Appends rules of a text that has come to tag[at], by the name of the tag: it may not be completed. "<" begins
- * tags and occurs nowhere else in them. */
+/* Appends rules of a text that has come to tag[at], by the name of the tag: it may not be completed.
+ * "<" begins tags and occurs nowhere else in them. */
 static void add_tag_rules(struct str *out, const char *name, const char *tag, size_t at)
 {
     for (unsigned k = 0; tag[at]; k++) {
@@ -72,8 +72,8 @@ static void add_tag_rules(struct str *out, const char *name, const char *tag, si
     }
 }
 
-/* Appends an expression of the beginnings of a tag, with which a text may end: what follows does not complete
- * them. */
+/* Appends an expression of the beginnings of a tag, with which a text may end: what follows does not
+ * complete them. */
 static void add_beginnings(struct str *out, const char *tag)
 {
     unsigned n_open = 0;
@@ -88,8 +88,8 @@ static void add_beginnings(struct str *out, const char *tag)
     }
 }
 
-/* Appends the rule of a string without quotes. It has neither of these tags; after "<" they differ. open may be
- * NULL. */
+/* Appends the rule of a string without quotes. It has neither of these tags; after "<" they differ.
+ * open may be NULL. */
 static void add_plain(struct str *out, const char *close, const char *open)
 {
     const char *const tags[] = {close, open}, *const names[] = {"close", "open"};
@@ -144,8 +144,8 @@ static json_t *object_schema(const json_t *function, const char *place, struct m
     return NULL;
 }
 
-/* quote: as in struct json_schema_part. Then members are sorted by their bytes, an order that the reader does
- * not need. */
+/* quote: as in struct json_schema_part. Then members are sorted by their bytes, an order that the
+ * reader does not need. */
 static int add_quoted_object(const json_t *function, const char *quote, struct tool_grammar *g)
 {
     struct place place = place_of(g, function);
@@ -223,8 +223,8 @@ int tool_write_kimi(const struct tool_form *f, const struct json_t *function, st
     return add_object(function, g);
 }
 
-/* Writes a call in a message. The function's name is in the header, where white space or a control token ends
- * it. */
+/* Writes a call in a message. The function's name is in the header, where white space or a control
+ * token ends it. */
 int tool_write_message(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
 {
     const char *name = name_of(function);

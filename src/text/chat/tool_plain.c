@@ -1,6 +1,6 @@
 /* Tool calls whose parameters are written one by one without JSON syntax, such as
- * <parameter=p>\nvalue\n</parameter>. Models leave tags out, double them, or write them in a value; what a tag
- * means is decided by what follows it. */
+ * <parameter=p>\nvalue\n</parameter>. Models leave tags out, double them, or write them in a value;
+ * what a tag means is decided by what follows it. */
 #include <jansson.h>
 #include <string.h>
 
@@ -157,8 +157,8 @@ static int begins_another(const struct tool_calls *t, const char *bytes, size_t 
     return is_new ? TOOL_GO : TOOL_NO_CALL;
 }
 
-/* Finds the end of the value in bytes[from..n]. TOOL_GO: it has *len bytes, and *skip bytes of its closing tag
- * follow. TOOL_WAIT: the first *len bytes belong to it. All tags begin with "<". */
+/* Finds the end of the value in bytes[from..n]. TOOL_GO: it has *len bytes, and *skip bytes of its
+ * closing tag follow. TOOL_WAIT: the first *len bytes belong to it. All tags begin with "<". */
 static int find_end(const struct tool_calls *t, const char *bytes, size_t n, size_t from, size_t *len,
                     size_t *skip)
 {
@@ -179,8 +179,8 @@ static int find_end(const struct tool_calls *t, const char *bytes, size_t n, siz
     return TOOL_WAIT;
 }
 
-/* Reads a string, which is given out as it comes. A newline at the end is held back, because it may belong to
- * the tag that follows. */
+/* Reads a string, which is given out as it comes. A newline at the end is held back, because it may
+ * belong to the tag that follows. */
 static int read_text_value(struct tool_calls *t)
 {
     size_t n, len, skip = 0;
@@ -257,7 +257,8 @@ static int open_value(struct tool_calls *t)
     return got;
 }
 
-/* Expects the end of the parameters. Reads it, unless it is the end of the call, which may come without it. */
+/* Expects the end of the parameters. Reads it, unless it is the end of the call, which may come
+ * without it. */
 static int expect_end(struct tool_calls *t)
 {
     const char *end = t->form->plain->end;
