@@ -1,6 +1,6 @@
 /* staging.h - memory for bytes that are rearranged on their way to a slot (model/extent_rule.h), or read in
- * whole blocks with other bytes around them. Buffers are kept for the next part; there are as many as parts
- * were in flight at once. Locked inside. */
+ * whole blocks with other bytes around them. Buffers are kept for the next part; there are about as many as
+ * parts were in flight at once. Locked inside. */
 #ifndef MOEFLUX_EXPERTS_STAGING_H
 #define MOEFLUX_EXPERTS_STAGING_H
 
@@ -9,6 +9,7 @@
 
 struct staging {
     pthread_mutex_t lock;
+    struct staging_slab *slabs;   /* what the buffers are parts of */
     struct staging_buffer *spare; /* buffers that no part uses */
     uint64_t bytes;               /* size of a buffer; set before the first is taken */
 };
