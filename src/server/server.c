@@ -23,6 +23,8 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
     s->defaults = (struct api_request_defaults){.options = o->request, .turns = true};
     int rc = o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
+    if (!rc && o->keys)
+        rc = keys_add(&s->keys, o->keys, e);
     if (!rc)
         rc = jobs_init(&s->jobs, o->most_waiting, e);
     s->has_jobs = !rc;

@@ -8,6 +8,7 @@
 
 #include "cli/options/defaults.h"
 #include "cli/options/flags.h"
+#include "cli/options/foreign.h"
 #include "cli/options/number.h"
 #include "generate/request.h"
 
@@ -40,6 +41,7 @@ struct options {
     int log_level;  /* enum exit_level */
     char *hub_path; /* the snapshot that `model` or `src` stands for; NULL: none */
     struct defaults defaults;
+    struct foreign foreign; /* the words that were parsed, and notes on them for the user */
 
     const char *model, *device, *cpu_isa, *usage, *pin, *trace;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
@@ -89,10 +91,12 @@ struct options {
     struct flag_texts compare;   /* one text for each --compare; options_setting parses them */
 
     const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL: not given (host always is) */
-    int64_t port, queue, grace, sequences, state_files;         /* grace: seconds */
-    int64_t parallel;                                           /* serve and --batch; 0: not given */
-    bool replicate;                                             /* serve and --batch */
-    uint64_t state_memory, state_disk;                          /* bytes; 0: no limit */
+    const char *api_key; /* serve: keys with commas between them; in secret_key, or MOEFLUX_API_KEY's value */
+    char *secret_key;    /* owned; the command line has stars in its place */
+    int64_t port, queue, grace, sequences, state_files; /* grace: seconds */
+    int64_t parallel;                                   /* serve and --batch; 0: not given */
+    bool replicate;                                     /* serve and --batch */
+    uint64_t state_memory, state_disk;                  /* bytes; 0: no limit */
 
     bool list_devices, selftest, bench, plan;
     const char *word; /* a word without a flag: "full", with selftest */
