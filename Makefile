@@ -1,4 +1,4 @@
-# moeflux: `make`, `make install`, `make deb`; what tests it stands in mk/tests.mk.
+# moeflux: `make`, `make install`, `make deb`, `make release`; what tests it stands in mk/tests.mk.
 # Sources are found by folder; a new file needs no change here. CPPFLAGS, CFLAGS, LDFLAGS and LDLIBS are the user's: they
 # are added to what is needed. WERROR=1, or CI=true: a warning is an error.
 
@@ -182,5 +182,5 @@ deb: $(if $(SHADERS),$(SHADERS)/kernels/table.inc)
 clean:
 	rm -rf build build-asan build-tsan build-fuzz
 
-include mk/tests.mk mk/lanes.mk
+include mk/tests.mk mk/lanes.mk mk/release.mk
 -include $(OBJ:.o=.d) $(BUILD)/main.d $(SPIRV:.inc=.d)

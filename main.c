@@ -21,6 +21,7 @@
 #include "cli/report/plan.h"
 #include "cli/prompt.h"
 #include "cli/run.h"
+#include "cli/say.h"
 #include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/startup.h"
@@ -77,6 +78,7 @@ static struct server_options server_options_of(const struct options *o, struct s
         .host = o->host,
         .port = (uint16_t)o->port,
         .key_file = o->api_key_file,
+        .keys = o->api_key,
         .cors = o->cors,
         .name = options_model_name(o),
         .context = (uint32_t)o->ctx_size,
@@ -175,6 +177,8 @@ int main(int argc, char **argv)
     t.quiet = o.log_level < EXIT_INFO;
     if (o.color)
         t.out_dress = o.color == 1;
+    if (!rc && o.log_level >= EXIT_INFO)
+        say_text(&o.foreign.notes);
     if (!rc && !o.help)
         rc = hub_use(&o, &e);
     if (!rc)

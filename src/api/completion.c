@@ -212,7 +212,7 @@ static json_t *choice_json(struct reply *r, uint32_t idx)
         return out;
     }
     /* A list even if all tokens were thinking: clients read its length. */
-    if (c->request->logprobs && json_is_null(json_object_get(out, "logprobs")))
+    if (r->request->logprobs && json_is_null(json_object_get(out, "logprobs")))
         json_object_set_new(out, "logprobs", json_pack("{s: []}", "content"));
     bool calls = json_array_size(x->calls) > 0;
     json_t *message = json_pack("{s: s, s: o}", "role", "assistant", "content",

@@ -53,6 +53,23 @@ int keys_read(struct keys *k, const char *path, struct moeflux_err *e)
     return rc;
 }
 
+int keys_add(struct keys *k, const char *text, struct moeflux_err *e)
+{
+    size_t n = strlen(text), before = k->len;
+    const char *key;
+    char *all = realloc(k->text, before + n + 2);
+    if (!all)
+        return err_set(e, ERR_MEMORY, "out of memory for %zu bytes of keys", before + n + 2);
+    k->text = all;
+    k->len = before + n + 1;
+    /* A file may end without a newline. */
+    all[before] = '\n';
+    memcpy(all + before + 1, text, n + 1);
+    for (char *at = all + before + 1; (at = strchr(at, ','));)
+        *at = '\n';
+    return next_key(k, &before, &key) ? 0 : err_set(e, ERR_USAGE, "the API key is empty");
+}
+
 /* Compares every byte, even after a difference. */
 static bool same(const char *a, const char *b, size_t n)
 {

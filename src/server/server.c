@@ -27,6 +27,8 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     pthread_mutex_init(&s->notes_lock, NULL);
     s->defaults.responses = response_store_new(SERVER_RESPONSES, e);
     int rc = !s->defaults.responses ? ERR_MEMORY : o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
+    if (!rc && o->keys)
+        rc = keys_add(&s->keys, o->keys, e);
     if (!rc)
         rc = jobs_init(&s->jobs, o->most_waiting, e);
     s->has_jobs = !rc;

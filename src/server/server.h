@@ -20,7 +20,8 @@ struct server;
 struct server_options {    /* strings are borrowed */
     const char *host;      /* name or address */
     uint16_t port;         /* 0: any free port */
-    const char *key_file;  /* NULL: clients need no key */
+    const char *key_file;  /* NULL: none */
+    const char *keys;      /* keys with commas between them; NULL: none. Without both clients need no key */
     const char *cors;      /* origin whose pages may use the server; "*": all; NULL: only the server's page */
     const char *name;      /* the model's name for clients */
     uint32_t context;      /* tokens of each sequence; 0: the default (generator_prepare) */

@@ -1,5 +1,7 @@
 #include "vulkan/memory.h"
 
+/* glibc has MADV_POPULATE_WRITE from 2.35 on. */
+#include <linux/mman.h>
 #include <sys/mman.h>
 
 #include "base/err.h"

@@ -23,7 +23,7 @@ CASES = [
     ("moeflux --device ref\t", "--device reference"),
     ("moeflux conv\t", "convert"),
     ("moeflux convert --rec\tmixed_3\t", "convert --recipe mixed_3_"),
-    ("moeflux serve --api-k\tke\t", "serve --api-key-file keys.txt"),
+    ("moeflux serve --api-key-f\tke\t", "serve --api-key-file keys.txt"),
     ("moeflux serve --ctx\t4", "serve --ctx-size 4"),
     ("moeflux -m mod\t", "-m models/"),
     ("moeflux -m ke\t", "-m ke"),

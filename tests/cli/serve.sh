@@ -161,6 +161,20 @@ holds a_key_is_needed secret-one
 holds a_key_is_needed secret-two
 stop
 
+claim a_key_of_the_command_line_is_needed_and_not_shown
+start --api-key secret-one,secret-two --api-key-file "$tmp/keys"
+holds a_key_is_needed secret-one
+holds a_key_is_needed secret-two
+! tr '\0' ' ' <"/proc/$server/cmdline" | grep secret || fault 'the command line shows the key'
+stop
+
+claim a_key_of_the_environment_is_needed
+export MOEFLUX_API_KEY=secret-one
+start
+unset MOEFLUX_API_KEY
+holds a_key_is_needed secret-one
+stop
+
 claim a_page_of_a_named_site_may_use_it
 start --cors https://chat.example
 holds a_page_of_a_named_site_may_use_it
@@ -204,6 +218,8 @@ fails 2 '--state-files: .* 1 to .*"0"$' serve -m "$model" --state-files 0
 fails 1 "^moeflux: $tmp/none: No such file" serve -m "$model" --api-key-file "$tmp/none" --port 0
 : >"$tmp/empty"
 fails 2 "^moeflux: $tmp/empty: .*key" serve -m "$model" --api-key-file "$tmp/empty" --port 0
+run 2 env MOEFLUX_API_KEY= "$MOEFLUX" serve -m "$model" --port 0
+err_line '^moeflux: MOEFLUX_API_KEY .*empty'
 fails 1 "^moeflux: $tmp/missing: No such file" serve -m "$tmp/missing" --port 0
 fails 1 "^moeflux: $tmp/keys/x: Not a directory" serve -m "$model" --port 0 --state-dir "$tmp/keys/x"
 

@@ -23,7 +23,7 @@ trap 'rm -rf "$tmp"' EXIT
 name='' faults=0 n_failed=0
 # The tests do not depend on the user's history, settings and colours.
 export XDG_STATE_HOME="$tmp/state" XDG_CONFIG_HOME="$tmp/config"
-unset NO_COLOR MOEFLUX_MODEL
+unset NO_COLOR MOEFLUX_MODEL MOEFLUX_API_KEY
 # The program takes what is piped in as part of a prompt.
 exec </dev/null
 # One Python process evaluates all expressions of the script: its start takes longer than a run of the program.

@@ -10,6 +10,8 @@
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/options/flags.h"
+#include "cli/options/foreign.h"
+#include "cli/options/secret.h"
 #include "cli/which_model.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
@@ -225,6 +227,7 @@ static const struct flag serve_flags[] = {
     TEXT(NULL, "host", "NAME", host, "address to listen on (127.0.0.1: this machine only)"),
     INT(NULL, "port", "N", port, 0, 65535, "port, 0: any free one (8080)"),
     TEXT(NULL, "api-key-file", "FILE", api_key_file, "keys, one per line, of which clients send one"),
+    TEXT(NULL, "api-key", "KEY,..", api_key, "keys, of which clients send one (or MOEFLUX_API_KEY)"),
     TEXT(NULL, "cors", "ORIGIN", cors, "origin whose pages may use the API, *: any"),
     TEXT(NULL, "alias", "NAME", alias, "the model's name for clients (the directory's)"),
     INT(NULL, "parallel", "N", parallel, 1, 64, "answers at a time (1; 4 per device of several)"),
@@ -642,6 +645,8 @@ static int check_serve(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = sampler_check(&sampling, e);
     if (!rc)
+        rc = secret_take(o, e);
+    if (!rc)
         rc = refuse(o->replicate && o->state_dir, "--replicate", "--state-dir", e);
     if (!rc && o->sequences && o->sequences < o->parallel)
         rc = err_set(e, ERR_USAGE, "--sequences: expected at least the %lld of --parallel, found %lld",
@@ -664,7 +669,7 @@ static bool may_set(const struct defaults_command *c, const struct flag *f)
 {
     static const size_t settings[] = {AT(show_think), AT(stats),     AT(threads),
                                       AT(quiet),      AT(log_level), AT(color)};
-    static const size_t others[] = {AT(help), AT(trace)};
+    static const size_t others[] = {AT(help), AT(trace), AT(api_key)};
     if (c->flags == convert_flags || c->flags == inspect_flags)
         return (f->at == AT(model) || f->kind != FLAG_OPERAND) &&
                !(c->flags == inspect_flags && f->at == AT(usage)) && f->at != AT(json) &&
@@ -789,6 +794,8 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN, VERB_CONVERT, VERB_INSPECT, VERB_SERVE};
     size_t at = 0;
     set_defaults(o);
+    if (foreign_command(&o->foreign, &argc, &argv, e))
+        return ERR_USAGE;
     for (size_t i = 1; i < OPTIONS_COMMANDS && argc > 1; i++)
         if (strcmp(argv[1], options_commands[i].section) == 0)
             at = i;
@@ -800,7 +807,17 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
         return flags_parse(completion_flags, COUNT(completion_flags), argc - 1, argv + 1, o, &o->help, e);
     }
     const struct defaults_command *c = &options_commands[at];
-    int rc = flags_parse(c->flags, c->n, argc, argv, o, &o->help, e);
+    int rc = foreign_translate(&o->foreign, c, options_commands, OPTIONS_COMMANDS, argc, argv, e);
+    if (rc)
+        return rc;
+    o->help = o->foreign.help;
+    if (o->help && at == 0)
+        o->verb = VERB_HELP;
+    if (o->help)
+        return 0;
+    argc = o->foreign.argc;
+    argv = o->foreign.argv;
+    rc = flags_parse(c->flags, c->n, argc, argv, o, &o->help, e);
     if (rc && at == 0 && argc > 1 && argv[1][0] && argv[1][0] != '-')
         return which_model_refuse_word(argv[1], e);
     if (rc)
@@ -825,6 +842,8 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
 void options_free(struct options *o)
 {
     defaults_free(&o->defaults);
+    foreign_free(&o->foreign);
+    free(o->secret_key);
     free(o->hub_path);
 }
 

@@ -8,6 +8,7 @@
 
 #include "cli/options/defaults.h"
 #include "cli/options/flags.h"
+#include "cli/options/foreign.h"
 #include "cli/options/number.h"
 #include "generate/request.h"
 #include "sample/sampler_fields.h"
@@ -41,6 +42,7 @@ struct options {
     int log_level;  /* enum exit_level */
     char *hub_path; /* the snapshot that `model` or `src` stands for; NULL: none */
     struct defaults defaults;
+    struct foreign foreign; /* the words that were parsed, and notes on them for the user */
 
     const char *model, *device, *cpu_isa, *usage, *pin, *trace;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
@@ -89,6 +91,8 @@ struct options {
     struct flag_texts compare;   /* one text for each --compare; options_setting parses them */
 
     const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL: not given (host always is) */
+    const char *api_key; /* serve: keys with commas between them; in secret_key, or MOEFLUX_API_KEY's value */
+    char *secret_key;    /* owned; the command line has stars in its place */
     int64_t port, queue, address_connections, sequences, state_files;
     int64_t grace;                     /* seconds */
     int64_t parallel;                  /* serve and --batch; 0: not given */
