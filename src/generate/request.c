@@ -170,16 +170,6 @@ int request_take(struct request *r, struct json_t *object, const struct request_
     return rc ? rc : request_fields_take(r, where.text, e);
 }
 
-/* Makes a prompt that was not encoded for its length an error of the request, whoever reports it. */
-static int refuse_length(struct request *r, const struct generator *s, const char *where,
-                         struct moeflux_err *e)
-{
-    struct moeflux_err why = *e;
-    r->is_too_long = true;
-    return err_set(e, ERR_USAGE, "%s: %.200s; the context holds %u tokens (-c)", where, why.text,
-                   s->max_context);
-}
-
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e)
 {
     struct where where = where_of(r);

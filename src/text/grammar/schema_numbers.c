@@ -406,7 +406,7 @@ static uint64_t common_multiple(uint64_t a, uint64_t b)
 }
 
 struct number_form {
-    uint64_t step;   /* in units of 10^-places; 0: none */
+    uint64_t step;   /* units of 10^-places; 0: none */
     unsigned places; /* digits after the point */
     bool fractions;
 };
