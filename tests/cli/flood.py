@@ -9,7 +9,8 @@ import sys
 import threading
 import time
 
-from waiting import PATIENCE_S
+# A sanitizer on a busy machine needs minutes for what is queued. No limit on speed: it ends a test that hangs.
+PATIENCE_S = 900
 
 url, pid, claim = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 host, port = url.split('//')[1].rsplit(':', 1)
@@ -85,9 +86,11 @@ def flood(n, seed):
 
     def client(i):
         for k in range(n // N_CLIENTS):
-            r = random.Random(f'{seed} {i} {k}')
-            if not one(r):
-                wrong.append((seed, i, k))
+            try:
+                if not one(random.Random(f'{seed} {i} {k}')):
+                    wrong.append((seed, i, k))
+            except OSError as e:
+                wrong.append((seed, i, k, e))
 
     threads = [threading.Thread(target=client, args=(i,)) for i in range(N_CLIENTS)]
     for t in threads:
@@ -163,7 +166,7 @@ def headers_have_a_minute_to_arrive():
             except OSError:
                 pass
             c.setblocking(True)
-        assert time.monotonic() - begin < 5 * PATIENCE_S, n_open
+        assert time.monotonic() - begin < PATIENCE_S, n_open
         time.sleep(1)
     assert time.monotonic() - begin > 50
 
