@@ -235,8 +235,8 @@ static void read_output(const json_t *body, struct chat_body *to)
                                 json_object_get(format, "schema")));
 }
 
-/* Reads {"type", "budget_tokens", "display"}, which a chat's field takes, too; the types that it does not have
- * leave it to the model how much it thinks. */
+/* Reads {"type", "budget_tokens", "display"}, which a chat's field takes, too. The types that it does not
+ * have leave it to the model how much it thinks. */
 static void read_thinking_config(const json_t *body, struct chat_body *to)
 {
     const json_t *thinking = fields_object(body, "thinking", to->refusal);

@@ -61,11 +61,11 @@ int describe_model(struct http_request *req)
 static json_t *params_json(const struct request_options *o)
 {
     const struct sampler_options *s = &o->sampling;
-    return json_pack("{s: f, s: I, s: f, s: f, s: f, s: f, s: f, s: I}", "temperature", (double)s->temperature,
-                     "top_k", (json_int_t)s->top_k, "top_p", (double)s->top_p, "min_p", (double)s->min_p,
-                     "repeat_penalty", (double)s->repeat_penalty, "presence_penalty",
-                     (double)s->presence_penalty, "frequency_penalty", (double)s->frequency_penalty,
-                     "n_predict", (json_int_t)o->predict);
+    return json_pack("{s: f, s: I, s: f, s: f, s: f, s: f, s: f, s: I}", "temperature",
+                     (double)s->temperature, "top_k", (json_int_t)s->top_k, "top_p", (double)s->top_p,
+                     "min_p", (double)s->min_p, "repeat_penalty", (double)s->repeat_penalty,
+                     "presence_penalty", (double)s->presence_penalty, "frequency_penalty",
+                     (double)s->frequency_penalty, "n_predict", (json_int_t)o->predict);
 }
 
 int describe_props(struct http_request *req)

@@ -126,7 +126,7 @@ done
 claim a_conversion_notices_that_its_source_changes
 cp -a tests/models/tiny "$tmp/source"
 is_overwritten=false
-for i in 1 2 3 4 5; do
+for _ in 1 2 3 4 5; do
     rm -rf "$tmp/made" "$tmp/made.partial"
     "$MOEFLUX" convert "$tmp/source" "$tmp/made" --bits 3 >"$tmp/out" 2>"$tmp/err" &
     convert=$!

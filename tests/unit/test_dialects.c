@@ -193,7 +193,10 @@ static void the_oldest_responses_are_dropped(void **state)
 /* ---- bodies ---- */
 
 static const struct api_request_defaults defaults = {
-    {.predict = -1, .seed = -1, .temp = 1, .top_p = 1, .repeat_penalty = 1, .logprobs = REQUEST_NO_LOGPROBS},
+    .options = {.predict = -1,
+                .seed = -1,
+                .sampling = {.temperature = 1, .top_p = 1, .repeat_penalty = 1},
+                .logprobs = REQUEST_NO_LOGPROBS},
     .turns = true};
 
 static struct generator tokenizer_alone(void)
@@ -260,7 +263,9 @@ static void bodies_of_all_dialects_make_the_same_request(void **state)
         assert_int_equal(a->tokens.n, b->tokens.n);
         assert_memory_equal(a->tokens.ids, b->tokens.ids, a->tokens.n * sizeof *a->tokens.ids);
         const struct request_options *o = &b->options;
-        assert_true(o->predict == 5 && o->top_k == 3 && o->n_stops == 1 && o->temp > 0.4f && o->temp < 0.6f);
+        const struct sampler_options *s = &o->sampling;
+        assert_true(o->predict == 5 && s->top_k == 3 && o->n_stops == 1);
+        assert_true(s->temperature > 0.4f && s->temperature < 0.6f);
         assert_string_equal(o->stops[0], "x");
     }
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
