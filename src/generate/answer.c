@@ -233,9 +233,11 @@ static bool is_tool_tag(const struct writer *w, int32_t id)
 {
     const struct chat *chat = &w->generator->chat;
     const char *bytes;
+    if (!w->tools.form)
+        return false;
     bool is_control = tokenizer_is_special(w->generator->tokenizer, id) ||
                       (id >= 0 && (id == chat->think_open || id == chat->think_close));
-    if (!w->tools.form || !is_control)
+    if (!is_control)
         return false;
     if (w->part == CHAT_ANSWER && tool_calls_is_open(&w->tools) && !tool_form_is_message(w->tools.form))
         return true;

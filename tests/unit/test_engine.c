@@ -367,8 +367,7 @@ static void unreadable_experts_stop_the_evaluation(void **state)
     fclose(f);
     assert_int_equal(moeflux_session_eval(s, ids, 9, &(struct moeflux_outputs){.logits = logits}, &e),
                      ERR_IO);
-    assert_non_null(strstr(e.text, "layer"));
-    assert_non_null(strstr(e.text, "expert"));
+    assert_non_null(strstr(e.text, file));
     assert_int_equal(moeflux_session_position(s), 1); /* the chunk that failed is undone */
     moeflux_session_free(s);
     moeflux_model_close(m);
