@@ -162,7 +162,8 @@ static void read_messages(const json_t *body, struct chat_body *to)
     for (size_t i = 0; i < json_array_size(messages) && !to->refusal->status; i++) {
         const json_t *m = json_array_get(messages, i), *content = fields_get(m, "content");
         const char *role = json_string_value(json_object_get(m, "role"));
-        if (!role || (strcmp(role, "user") && strcmp(role, "assistant") && strcmp(role, "system")))
+        if (!role ||
+            (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 && strcmp(role, "system") != 0))
             refusal_field(to->refusal, "messages", "messages[%zu].role: expected user, assistant or system",
                           i);
         else if (json_is_string(content))

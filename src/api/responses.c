@@ -19,7 +19,7 @@
 #include "generate/answer_json.h"
 
 static const struct dialect_name names[] = {
-    {"max_output_tokens", "max_completion_tokens"},
+    {"max_output_tokens", "max_tokens"},
     {"text.format", "response_format"},
     {"reasoning.effort", "reasoning_effort"},
     {NULL, NULL},

@@ -204,7 +204,7 @@ void reader_work_add(struct reader_work *w, struct read_request *q)
     if (w->staging.bytes == 0) {
         uint64_t most = w->model->max_expert_bytes;
         w->staging.bytes =
-            piece_of(most, EXPERT_MAX_EXTENTS, wanted_piece(w, most)) + 2 * READER_TARGET_ALIGN;
+            piece_of(most, EXPERT_MAX_EXTENTS, wanted_piece(w, most)) + 2 * (uint64_t)READER_TARGET_ALIGN;
     }
     if (w->files.block && (uintptr_t)q->dst % READER_TARGET_ALIGN) {
         q->code = err_set(&q->err, ERR_USAGE,

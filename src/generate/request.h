@@ -26,32 +26,31 @@ enum request_switch {
     REQUEST_SWITCH_LIMIT,  /* instead of no thinking, a limit of 0 tokens; else it is ignored */
 };
 
-struct request_options { /* strings are borrowed */
-    const char *prompt;  /* NULL: there are messages */
-    const char *system;  /* NULL: none */
-    bool raw;            /* the prompt is used as it is, without chat template */
-    bool think, no_think;
-    enum request_switch switching;
-    enum chat_effort effort;
-    bool limit_thinking;
-    uint32_t think_budget; /* tokens, if limit_thinking */
-    bool ignore_eos;
+struct request_options {                  /* strings are borrowed */
+    const char *prompt;                   /* NULL: there are messages */
+    const char *system;                   /* NULL: none */
     int64_t predict;                      /* most tokens of the answer; REQUEST_NO_LIMIT */
     int64_t seed;                         /* -1: the caller chooses */
+    int64_t logprobs;                     /* number of likeliest tokens; REQUEST_NO_LOGPROBS */
     struct sampler_options sampling;      /* without a seed */
     const char *stops[REQUEST_MAX_STOPS]; /* not empty */
-    uint32_t n_stops;
-    bool keep_stop;              /* a stop text is shown as the end of the answer */
-    int64_t logprobs;            /* number of likeliest tokens; REQUEST_NO_LOGPROBS */
-    const struct json_t *tools;  /* tools.h; not empty; NULL: none */
+    const struct json_t *tools;           /* tools.h; not empty; NULL: none */
+    const char *tool;            /* the tool that the answer must call, once; NULL: any, at least once */
     const struct json_t *kwargs; /* object of further variables of the chat template; NULL: none */
-    bool must_call;              /* the answer must call a tool */
-    const char *tool;            /* the tool that it must call, once; NULL: any, at least once */
-    bool one_call;               /* the answer ends with its first call */
     const char *grammar;         /* the answer must fit it (constrain.h); NULL: any text */
-    bool new_message;            /* the answer does not continue a last message of the assistant */
     const char *continues;       /* text that the answer continues; NULL: it begins a message */
-    bool continues_thinking;     /* that text is thinking */
+    uint32_t n_stops;
+    uint32_t think_budget; /* tokens, if limit_thinking */
+    enum request_switch switching;
+    enum chat_effort effort;
+    bool raw; /* the prompt is used as it is, without chat template */
+    bool think, no_think, limit_thinking;
+    bool ignore_eos;
+    bool keep_stop;          /* a stop text is shown as the end of the answer */
+    bool must_call;          /* the answer must call a tool */
+    bool one_call;           /* the answer ends with its first call */
+    bool new_message;        /* the answer does not continue a last message of the assistant */
+    bool continues_thinking; /* the text that it continues is thinking */
 };
 
 /* Returns the sampler's options, with this seed. */

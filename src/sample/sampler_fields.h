@@ -40,9 +40,9 @@ enum {
 struct sampler_field {
     const char *name, *flags;
     size_t at; /* offset in struct sampler_options */
-    bool is_whole;
     double lo, hi;
     uint32_t all; /* whole numbers only */
+    bool is_whole;
 };
 extern const struct sampler_field sampler_fields[SAMPLER_N_FIELDS];
 

@@ -159,7 +159,7 @@ int answers_reply(struct http_request *req)
         return http_request_refuse(req);
     req->reply = reply_new(req->endpoint->dialect, &req->api, s->options.name, s->generator->tokenizer,
                            req->api.stream ? &req->out : NULL, &e);
-    int rc = req->reply ? make_jobs(req, &e) : (int)e.code;
+    int rc = req->reply ? make_jobs(req, &e) : ERR_MEMORY;
     if (!rc)
         rc = jobs_add(&s->jobs, req->jobs, req->api.n_choices, &e);
     if (rc == ERR_NO_FIT) {

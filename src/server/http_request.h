@@ -33,34 +33,35 @@ struct http_request {
     const struct endpoint *endpoint; /* NULL: refused */
     const char *url_end;             /* end of the path as it was sent; not dereferenced */
     const char *url;                 /* borrowed; NULL: the headers are arriving */
-    bool has_nul;                    /* the path contains a NUL */
-    bool closes;                     /* no other request may follow on this connection */
     const char *allowed;             /* the method that is allowed, if the one used is not; else NULL */
-    bool is_page;                    /* the reply is the chat page */
-    bool preflight;                  /* a browser's CORS preflight request */
     const char *cors;                /* origin that may read the reply; NULL: none */
     struct str body;
-    uint64_t taken_bytes;   /* reserved for the body (reading.h) */
-    bool has_turn;          /* counts among the large bodies that are being read */
-    struct refusal refusal; /* status 0: none */
+    uint64_t taken_bytes; /* reserved for the body (reading.h) */
 
     /* Used by answers only. */
     struct api_request api;
     struct job **jobs; /* [api.n_choices], one for each choice; NULL: none */
     struct reply *reply;
-    uint32_t at; /* index of the job whose events are sent */
     uint64_t sent_ns;
 
     /* Used by replies that are written while they are sent. */
     struct str out;
     size_t out_pos; /* bytes of `out` that were sent */
-    bool begun;     /* a part of the reply was made */
-    bool ended;     /* nothing follows `out` */
 
     /* Used by /tokenize only. */
     struct token_list ids;
     size_t n_sent; /* ids that are written */
-    bool with_pieces;
+
+    struct refusal refusal; /* status 0: none */
+    uint32_t at;            /* answers: index of the job whose events are sent */
+    bool has_nul;           /* the path contains a NUL */
+    bool closes;            /* no other request may follow on this connection */
+    bool is_page;           /* the reply is the chat page */
+    bool preflight;         /* a browser's CORS preflight request */
+    bool has_turn;          /* counts among the large bodies that are being read */
+    bool begun;             /* a part of the reply was made */
+    bool ended;             /* nothing follows `out` */
+    bool with_pieces;       /* /tokenize: texts of the tokens, too */
 };
 
 /* Returns whether the client has disconnected, if the system knows. */

@@ -135,18 +135,15 @@ refused min_p=-1 min-p
 refused penalty_repeat=0 repeat-penalty
 refused penalty_last_n=2000000 repeat-last-n
 
-claim experts_are_read_in_every_mode_except_direct
+claim experts_are_read_in_every_mode
 run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json
 tokens=$(sed -n 's/.*"tokens": \(\[[^]]*\]\).*/\1/p' "$tmp/out")
-for mode in auto mmap pread uring; do
+for mode in auto mmap pread uring direct; do
     run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json \
         --memory 80K --expert-io "$mode"
     json_is 'j["tokens"]' "$tokens"
     json_is 'j["stats"]["reads"] > 0' True
 done
-# Tensors begin at multiples of 32 bytes, direct reads at sectors.
-fails 1 "direct: $files/qwen3moe_even.gguf: .* 512" -m "$files/qwen3moe_even.gguf" --device cpu -p x --memory 80K \
-    --expert-io direct
 
 claim the_server_answers_from_a_file
 server=''
@@ -167,7 +164,6 @@ wait "$server" || fault "the server ended with status $?"
 server=''
 
 claim files_that_cannot_run_are_refused_with_one_line
-fails 1 "^moeflux: $files/qwen3moe.gguf: .*Q4_K.*Q5_K" -m "$files/qwen3moe.gguf" --device cpu -p x
 fails 2 "^moeflux: $files/deepseek2-00002-of-00002.gguf: .*00001-of-00002.gguf" \
     -m "$files/deepseek2-00002-of-00002.gguf" --device cpu -p x
 head -c 60000 "$files/glm4moe.gguf" >"$tmp/cut.gguf"

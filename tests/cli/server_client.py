@@ -307,9 +307,8 @@ def tools_are_called_and_their_results_answered():
         [call] = reply['choices'][0]['message']['tool_calls']
         got = json.loads(call['function']['arguments'])
         assert set(got) == {'n', 'mode'} and 3 <= got['n'] <= 7 and got['mode'] in ('r', 'w'), got
-    strict[0]['function']['parameters']['properties']['n'] = {'type': 'integer', 'multipleOf': 2}
-    refused(400, 'tools', {**ask, 'tools': strict},
-            words='tools: put: parameters: #/properties/n/"multipleOf": ')
+    strict[0]['function']['parameters']['properties']['n'] = {'type': 'integer', 'not': {'const': 4}}
+    refused(400, 'tools', {**ask, 'tools': strict}, words='tools: put: parameters: #/properties/n/"not": ')
     messages = [user, choice['message']] + [{'role': 'tool', 'tool_call_id': c['id'], 'content': '42'}
                                             for c in calls]
     u = chat(messages, tools=tools, max_tokens=5)['usage']

@@ -298,9 +298,9 @@ static void errors_name_the_fields_of_the_body(void **state)
         const struct dialect *dialect;
         const char *text, *param;
     } wrong[] = {
-        {&dialect_responses, "{'input': 'x', 'max_output_tokens': -1}", "max_output_tokens"},
+        {&dialect_responses, "{'input': 'x', 'max_output_tokens': -2}", "max_output_tokens"},
         {&dialect_responses, "{'input': 'x', 'text': {'format': {'type': 'x'}}}", "text.format"},
-        {&dialect_messages, "{'messages': [{'role': 'user', 'content': 'x'}], 'stop_sequences': ['']}",
+        {&dialect_messages, "{'messages': [{'role': 'user', 'content': 'x'}], 'stop_sequences': [5]}",
          "stop_sequences"},
     };
     struct generator g = tokenizer_alone();

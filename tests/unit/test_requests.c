@@ -393,8 +393,7 @@ static void forms_of_other_servers_are_obeyed(void **state)
         "\"guided_json\": {\"const\": \"42\"}",
         "\"guided_json\": \"{\\\"const\\\": \\\"42\\\"}\"",
         "\"structured_outputs\": {\"json\": {\"const\": \"42\"}, \"regex\": null}",
-        "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"const\": "
-        "\"42\"}}}",
+        "\"response_format\": {\"type\": \"json_schema\", \"json_schema\": {\"schema\": {\"const\":\"42\"}}}",
         "\"guided_choice\": [\"a\", \"b\\\\\\\"\\n\"]",
         "\"guided_regex\": \"^[0-9]{3}-(a|b)$\"",
         "\"structured_outputs\": {\"choice\": [\"a\"]}",

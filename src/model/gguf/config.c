@@ -540,7 +540,7 @@ static void put_clamp(struct making *m)
             m->rc = gguf_real_list(m->g, v, &list, m->e);
         if (m->rc == 0 && k == 0)
             clamp = list[0];
-        for (uint64_t i = 0; m->rc == 0 && i < v->n; i++)
+        for (uint64_t i = 0; m->rc == 0 && v && i < v->n; i++)
             if (list[i] != clamp)
                 making_fail_key(m, keys[k], "expected the same number for all layers and experts");
         free(list);

@@ -87,7 +87,7 @@ static void put_gemma4_layers(struct making *m)
     making_put(m, "layer_types", types);
     making_put(m, "per_layer_config", all);
     /* The first layer of the kind says whether they have matrices for values. */
-    for (uint64_t i = 0; m->rc == 0 && i < n; i++) {
+    for (uint64_t i = 0; is_sliding && m->rc == 0 && i < n; i++) {
         char value[40];
         snprintf(value, sizeof value, "blk.%" PRIu64 ".attn_v.weight", i);
         if (!is_sliding[i] && !json_object_get(m->out, "attention_k_eq_v"))

@@ -139,7 +139,7 @@ void making_put_list(struct making *m, const char *ours, const char *theirs, uin
         return;
     json_t *items = json_array();
     for (uint64_t i = 0; i < v->n; i++)
-        json_array_append_new(items, json_integer((json_int_t)(list[i] + plus)));
+        json_array_append_new(items, json_integer((json_int_t)list[i] + (json_int_t)plus));
     making_put(m, ours, items);
     free(list);
 }

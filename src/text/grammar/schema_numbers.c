@@ -176,8 +176,8 @@ static unsigned step_rule(struct steps *s, uint64_t remainder, unsigned n)
     s->rules[s->n_rules++] = (struct step_rule){n, rule, remainder};
     if (n == s->point)
         str_add_text(&body, "\".\" (");
-    for (char digit = '0'; digit <= '9'; digit++) {
-        uint64_t next = remainder_of(s, remainder, digit, n - 1);
+    for (int digit = '0'; digit <= '9'; digit++) {
+        uint64_t next = remainder_of(s, remainder, (char)digit, n - 1);
         if (!can_end(s, next, n - 1))
             continue;
         str_addf(&body, "%s\"%c\"", between, digit);
@@ -312,7 +312,7 @@ static void add_fraction(struct ends f, unsigned room, bool may_end, struct str 
         str_addf(body, " [0-%c]{%d,%u}", f.hi ? '0' : '9', may_end ? 0 : 1, room);
         return;
     }
-    char low = f.lo ? (*f.lo ? *f.lo : '0') : '0' - 1, high = f.hi ? *f.hi : '9' + 1;
+    int low = f.lo ? (*f.lo ? *f.lo : '0') : '0' - 1, high = f.hi ? *f.hi : '9' + 1;
     struct ends after = {f.lo && *f.lo ? f.lo + 1 : f.lo, f.hi ? f.hi + 1 : NULL, f.without_lo, f.without_hi};
     if (may_end && !f.lo) {
         str_addf(body, "%s\"\"", between);

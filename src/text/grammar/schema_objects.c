@@ -351,7 +351,7 @@ static unsigned write_unique(struct schema_writer *w, const json_t *values, uint
             schema_write_rule(w, rules[i % 2][k], &body);
         }
     str_free(&body);
-    return rules[0][0];
+    return w->rc ? 0 : rules[0][0];
 }
 
 static void add_unique(struct schema_writer *w, const json_t *schema, const struct elements *a,

@@ -190,7 +190,7 @@ static bool write_repeat(const struct regex *r, const struct regex_node *n, uint
         most = smaller(most, max == 1 ? larger(hi, least) : min > 0 ? smaller(root, hi / min) : root);
     }
     if (hi != REGEX_ENDLESS)
-        max = smaller(max, hi / most);
+        max = smaller(max, hi / larger(most, 1));
     /* Rounds of `least` characters or more make up the shortest text. */
     if (lo > times(min, least))
         min = quotient_up(lo, least);

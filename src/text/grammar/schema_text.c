@@ -152,7 +152,7 @@ void schema_add_string(struct schema_writer *w, const json_t *schema, struct str
     else if (pattern)
         schema_add_pattern(w, "pattern", json_string_value(pattern), json_string_length(pattern), least, most,
                            body);
-    else if (*known)
+    else if (known && *known)
         schema_add_pattern(w, "format", known, strlen(known), least, most, body);
     else if (least == 0 && most == UINT32_MAX)
         str_add_text(body, w->plain ? "plain" : "string");
