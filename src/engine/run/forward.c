@@ -497,8 +497,11 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
     s->progress_at.here = 0;
     if (rc == 0)
         rc = take_stage(&l.workers[0], go_on, e);
-    if (rc < 0)
+    if (rc < 0) {
+        /* Nothing has begun, so the states stay as they are, as after a chunk that is stopped. */
+        s->is_stopped = !c->is_batched;
         return rc;
+    }
     s->is_stopped = l.is_watched && !c->is_batched;
     rc = run(&l, &chunks, e);
     if (!c->is_batched)
