@@ -331,7 +331,7 @@ static json_t *values_of_items(struct schema_writer *w, const json_t *schema)
 static unsigned write_unique(struct schema_writer *w, const json_t *values, uint32_t least, uint32_t most)
 {
     size_t n = json_array_size(values);
-    unsigned rules[2][MAX_UNIQUE + 2];
+    unsigned rules[2][MAX_UNIQUE + 2] = {{0}};
     struct str body = {0};
     most = most < n ? most : (uint32_t)n;
     for (size_t i = n + 1; i-- > 0 && !w->rc;)
@@ -351,7 +351,7 @@ static unsigned write_unique(struct schema_writer *w, const json_t *values, uint
             schema_write_rule(w, rules[i % 2][k], &body);
         }
     str_free(&body);
-    return w->rc ? 0 : rules[0][0];
+    return rules[0][0];
 }
 
 static void add_unique(struct schema_writer *w, const json_t *schema, const struct elements *a,
