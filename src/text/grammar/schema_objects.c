@@ -79,7 +79,9 @@ static json_t *list_members(struct schema_writer *w, const json_t *schema, const
     const char *key;
     size_t i;
     json_object_foreach(json_object_get(schema, "properties"), key, value)
+    {
         json_object_set(all, key, fits_names(w, names, key) ? (json_t *)(uintptr_t)value : json_false());
+    }
     for (int k = 0; k < 2; k++)
         json_array_foreach(lists[k], i, value)
         {
