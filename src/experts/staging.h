@@ -1,6 +1,6 @@
 /* staging.h - memory for bytes that are rearranged on their way to a slot (model/extent_rule.h), or read in
- * whole blocks with other bytes around them. Buffers are kept for the next part; there are about as many as
- * parts were in flight at once. Locked inside. */
+ * whole blocks with other bytes around them. Buffers are kept for the next part; their number is the most
+ * parts that were in flight at once. Locked inside. */
 #ifndef MOEFLUX_EXPERTS_STAGING_H
 #define MOEFLUX_EXPERTS_STAGING_H
 

@@ -80,7 +80,7 @@ static bool key_is_right(const struct http_request *req)
 
 /* ---- the form of a request ---- */
 
-/* Counts of headers that a proxy and the server must understand alike. */
+/* Counts of headers that a proxy and the server must read in the same way. */
 struct seen {
     unsigned n_hosts, n_lengths, n_encodings;
     bool has_space; /* a name contains one */

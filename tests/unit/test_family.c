@@ -9,7 +9,7 @@
 #include "check.h"
 #include "model/family.h"
 
-/* Models whose families read alike; the second one's is found for the first. */
+/* Models whose families read the same configuration; the second family is found for the first model. */
 static const struct family *const same[][2] = {{&family_kimik2, &family_deepseek3},
                                                {&family_glm4moelite, &family_deepseek3},
                                                {&family_qwen3next, &family_qwen35moe}};

@@ -197,8 +197,8 @@ static void write_places(struct schema_writer *w, const struct members *m, unsig
     str_free(&body);
 }
 
-/* Checks that the members that may be there are as many as minProperties and maxProperties say. A name may
- * be written twice, so members without names in the schema count as one. */
+/* Checks the number of possible members against minProperties and maxProperties. A name may be written twice,
+ * so members without names in the schema count as one. */
 static void limit_members(struct schema_writer *w, const json_t *schema, struct members *m)
 {
     uint32_t n_required = 0;

@@ -174,8 +174,8 @@ static bool write_times(const struct regex *r, uint32_t node, uint32_t lo, uint3
     return good && min <= SCHEMA_MAX_COUNT;
 }
 
-/* Writes a repetition with narrower lengths: the rounds are narrowed to a common length of at most `most`,
- * about as many as they are long. */
+/* Writes a repetition with narrower lengths. All rounds get the same limit of characters; if there may be
+ * several rounds, the limit is about the number of rounds. */
 static bool write_repeat(const struct regex *r, const struct regex_node *n, uint32_t lo, uint32_t hi,
                          struct str *body)
 {
