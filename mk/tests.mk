@@ -4,7 +4,7 @@
 TESTS    := $(sort $(wildcard tests/unit/test_*.c tests/model/test_*.c))
 binaries  = $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(1)))
 TEST_BIN := $(call binaries,$(TESTS))
-suite     = $(call binaries,$(shell grep -lE '^ \* suites:.* $(1)( |$$)' $(TESTS)))
+suite     = $(call binaries,$(shell grep -lE 'suites:.* $(1)( |$$)' $(TESTS)))
 BENCH    := $(wildcard tests/bench/bench_*.c)
 ISA_TEST := $(wildcard tests/*/*_isa.c)
 TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(ISA_TEST) $(BENCH) %_shim.c,$(wildcard tests/lib/*.c tests/bench/*.c))) \

@@ -1,5 +1,5 @@
-/* Calls of tools, separated from the text of an answer: the forms of the families, whole, in pieces,
- * broken.  suites: check fast asan */
+/* Calls of tools, separated from the text of an answer: the forms of the families, whole, in pieces, broken.
+ * suites: check fast asan */
 #include "check.h"
 
 #include <jansson.h>
