@@ -1,53 +1,25 @@
 /* Arithmetic over lanes. The loops are the compiler's to vectorise. */
-#include "lane_math.h"
-
 #include <math.h>
 #include <string.h>
 
-/* Nearest, ties to even, as float32; what is over 65504 by half a step is infinite. */
-static inline float rounded_to_half(float x)
-{
-    uint32_t u, sign;
-    memcpy(&u, &x, sizeof u);
-    sign = u & 0x80000000u;
-    u &= 0x7fffffffu;
-    float size, small;
-    uint32_t r = (u + 0xfffu + (u >> 13 & 1)) & ~0x1fffu, bits;
-    memcpy(&size, &u, sizeof size);
-    small = (size + 0.75f) - 0.75f;
-    memcpy(&bits, &small, sizeof bits);
-    r = r >= 0x47800000u ? 0x7f800000u : r;
-    r = u < 0x38800000u ? bits : r;
-    r = u > 0x7f800000u ? 0x7fc00000u : r;
-    r |= sign;
-    memcpy(&x, &r, sizeof x);
-    return x;
-}
+#include "base/f16.h"
+#include "program.h"
 
-/* The bits of a float16 from the same value as float32. */
+/* The bits of the nearest float16, ties to even. What is over 65504 by half a step is infinite: f16_from_float
+ * has no infinities. */
 static inline uint32_t half_bits(float x)
 {
-    uint32_t u;
+    uint32_t u, small;
     memcpy(&u, &x, sizeof u);
     uint32_t sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
-    float f;
-    memcpy(&f, &size, sizeof f);
-    uint32_t small = (uint32_t)(int32_t)(size < 0x38800000u ? f * 0x1p24f : 0);
-    uint32_t r = size < 0x38800000u ? small : (size >> 13) - (112u << 10);
-    r = size >= 0x7f800000u ? 0x7c00u : r;
+    /* A number without an exponent of its own: the sum's last bit is that of float16's least number. */
+    float sum = fabsf(x) + 0.5f;
+    memcpy(&small, &sum, sizeof small);
+    uint32_t r = ((size + 0xfffu + (size >> 13 & 1)) >> 13) - (112u << 10);
+    r = size < 0x38800000u ? small - 0x3f000000u : r;
+    r = r > 0x7c00u ? 0x7c00u : r;
     r = size > 0x7f800000u ? 0x7e00u : r;
     return sign | r;
-}
-
-static inline float half_value(uint32_t bits)
-{
-    uint32_t exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    uint32_t u = (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13, r;
-    float small = (float)(int32_t)mantissa * 0x1p-24f, x;
-    memcpy(&r, &small, sizeof r);
-    u = (exponent == 0 ? r : u) | (bits & 0x8000u) << 16;
-    memcpy(&x, &u, sizeof x);
-    return x;
 }
 
 static inline uint64_t address(uint32_t low, uint32_t high, uint32_t idx, uint32_t stride)
@@ -148,12 +120,12 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     EXT_U32(41, x > y ? x : y)   /* UMax */
     EXT_F32(43, x < y ? y : x > w ? w : x) /* FClamp */
     EXT_F32(50, fmaf(x, y, w))   /* Fma */
-    ROW(MATH_PACK_HALF, uint32_t, float, half_bits(rounded_to_half(x)) | half_bits(rounded_to_half(y)) << 16)
-    BOTH(MATH_UNPACK_HALF, float, uint32_t, half_value(x & 0xffff), half_value(x >> 16))
+    ROW(MATH_PACK_HALF, uint32_t, float, half_bits(x) | half_bits(y) << 16)
+    BOTH(MATH_UNPACK_HALF, float, uint32_t, f16_to_float((uint16_t)x), f16_to_float((uint16_t)(x >> 16)))
     U32(MATH_MOVE, x)
-    F32(MATH_ROUND_HALF, rounded_to_half(x))
+    F32(MATH_ROUND_HALF, f16_to_float((uint16_t)half_bits(x)))
     ROW(MATH_HALF_BITS, uint32_t, float, half_bits(x))
-    ROW(MATH_BITS_HALF, float, uint32_t, half_value(x))
+    ROW(MATH_BITS_HALF, float, uint32_t, f16_to_float((uint16_t)x))
     /* An address in two words; an index, a stride. */
     BOTH(MATH_ADDRESS, uint32_t, uint32_t, address(x, xs[n + i], y, w), address(x, xs[n + i], y, w) >> 32)
     default:

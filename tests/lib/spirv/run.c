@@ -8,7 +8,6 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "lane_math.h"
 #include "numbers.h"
 
 enum { HAS_RETURNED = UINT32_MAX };
@@ -66,6 +65,17 @@ void spirv_put(const struct spirv_lanes *s, uint32_t *restrict d, const uint32_t
             d[l] = (d[l] & ~s->mask[l]) | (a[l] & s->mask[l]);
 }
 
+bool spirv_is_uniform(const struct spirv_lanes *s, const uint32_t *x, uint32_t *value)
+{
+    uint32_t first = 0, differ = 0, n = s->n;
+    while (!s->mask[first])
+        first++;
+    *value = x[first];
+    for (uint32_t l = 0; l < n; l++)
+        differ |= (x[l] ^ *value) & s->mask[l];
+    return differ == 0;
+}
+
 /* --- flow --- */
 
 /* All numbers are read before one is written. */
@@ -99,13 +109,13 @@ static void follow(struct spirv_lanes *s, const struct spirv_edge *edge)
     choose_lanes(s);
 }
 
-/* The edge that a lane takes, among the block's. */
-static uint32_t choice(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t lane)
+/* Which of the block's edges a lane with this condition takes. */
+static uint32_t choice(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t condition)
 {
-    uint32_t value = spirv_slot(s, b->condition)[lane];
-    for (uint32_t i = 0; i + 1 < b->n_edges; i++)
-        if (s->p->literals[b->first_literal + i] == value)
-            return i + 1;
+    const struct spirv_edge *edges = s->p->edges + b->first_edge;
+    for (uint32_t i = 1; i < b->n_edges; i++)
+        if (edges[i].literal == condition)
+            return i;
     return 0;
 }
 
@@ -132,35 +142,16 @@ static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint3
     choose_lanes(s);
 }
 
-/* Whether all active lanes choose the same edge; then *edge is its number. */
-static bool is_uniform_branch(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t *edge)
-{
-    const uint32_t *condition = spirv_slot(s, b->condition);
-    uint32_t n_true = 0, first = 0, differ = 0, n = s->n;
-    if (b->end == SPIRV_BRANCH) {
-        for (uint32_t l = 0; l < n; l++)
-            n_true += condition[l] & s->mask[l];
-        *edge = n_true == 0;
-        return n_true == 0 || n_true == s->n_active;
-    }
-    while (!s->mask[first])
-        first++;
-    for (uint32_t l = 0; l < n; l++)
-        differ |= (condition[l] ^ condition[first]) & s->mask[l];
-    *edge = choice(s, b, first);
-    return differ == 0;
-}
-
 static void branch(struct spirv_lanes *s, const struct spirv_block *b)
 {
-    uint32_t choices[SPIRV_MOST_LANES], edge;
-    if (is_uniform_branch(s, b, &edge)) {
-        follow(s, &s->p->edges[b->first_edge + edge]);
+    const uint32_t *condition = spirv_slot(s, b->condition);
+    uint32_t choices[SPIRV_MOST_LANES], same = 0;
+    if (b->n_edges == 1 || spirv_is_uniform(s, condition, &same)) {
+        follow(s, &s->p->edges[b->first_edge + choice(s, b, same)]);
         return;
     }
-    const uint32_t *condition = spirv_slot(s, b->condition);
     for (uint32_t l = 0, n = s->n; l < n; l++)
-        choices[l] = b->end == SPIRV_BRANCH ? condition[l] == 0 : choice(s, b, l);
+        choices[l] = choice(s, b, condition[l]);
     part(s, b, choices);
 }
 
@@ -204,10 +195,8 @@ static void run_team(struct spirv_lanes *s)
         }
         if (s->stop != SPIRV_RUNS)
             return;
-        if (b->end == SPIRV_RETURN)
+        if (b->n_edges == 0)
             leave(s);
-        else if (b->end == SPIRV_JUMP)
-            follow(s, &p->edges[b->first_edge]);
         else
             branch(s, b);
     }
@@ -248,7 +237,7 @@ static void set_builtin(struct spirv_lanes *s, uint32_t number, uint32_t slot)
 
 static void begin_team(struct spirv_lanes *s, bool is_first)
 {
-    s->n_active = s->n_live = 0;
+    s->n_live = 0;
     for (uint32_t l = 0; l < s->n; l++) {
         s->mask[l] = s->live[l] = s->first + l < s->p->n_lanes ? UINT32_MAX : 0;
         s->n_live += s->mask[l] & 1;
@@ -258,10 +247,11 @@ static void begin_team(struct spirv_lanes *s, bool is_first)
     s->block = s->insn = 0;
     memset(s->epochs, 0, sizeof s->epochs);
     s->orders_buffers = false;
-    for (uint32_t i = 0; i < s->p->n_builtins; i++)
-        if (s->p->builtins[i].builtin == BUILTIN_WORKGROUP_ID ||
-            s->p->builtins[i].builtin == BUILTIN_GLOBAL_ID || is_first)
-            set_builtin(s, s->p->builtins[i].builtin, s->p->builtins[i].slot);
+    for (uint32_t i = 0; i < s->p->n_builtins; i++) {
+        uint32_t number = s->p->builtins[i].builtin;
+        if (is_first || number == BUILTIN_WORKGROUP_ID || number == BUILTIN_GLOBAL_ID)
+            set_builtin(s, number, s->p->builtins[i].slot);
+    }
 }
 
 /* xorshift64 */
@@ -297,31 +287,31 @@ static bool check_barrier(struct spirv_run *run)
         spirv_fault(s, at, 0, "a barrier that not all lanes of the workgroup reach");
         return false;
     }
-    spirv_memory_barrier_passed(run->memory, orders_buffers);
+    run->memory->epoch++;
+    if (orders_buffers)
+        run->memory->buffer_epoch = run->memory->epoch;
     return true;
 }
 
 static void run_workgroup(struct spirv_run *run, bool is_first)
 {
-    uint32_t order[1024];
-    spirv_memory_begin_workgroup(run->memory, is_first);
+    enum { MOST_TEAMS = 1024 };
+    struct spirv_memory *m = run->memory;
+    uint32_t order[MOST_TEAMS];
+    m->workgroup_epoch = m->buffer_epoch = ++m->epoch;
+    m->records_reads = is_first;
     for (uint32_t i = 0; i < run->n_teams; i++) {
         order[i] = i;
         begin_team(&run->teams[i], is_first);
     }
     do {
         shuffle(run, order, run->n_teams);
-        for (uint32_t i = 0; i < run->n_teams && !run->memory->n_faults; i++)
+        for (uint32_t i = 0; i < run->n_teams && !m->n_faults; i++)
             run_team(&run->teams[order[i]]);
-    } while (!run->memory->n_faults && check_barrier(run) && run->teams[0].stop != SPIRV_DONE);
+    } while (!m->n_faults && check_barrier(run) && run->teams[0].stop != SPIRV_DONE);
 }
 
-static void put_constants(const struct spirv_program *p, uint32_t *r, uint32_t n)
-{
-    for (uint32_t i = 0; i < p->n_constants; i++)
-        for (uint32_t l = 0; l < n; l++)
-            r[(size_t)i * n + l] = p->constants[i];
-}
+/* --- dispatches --- */
 
 /* Matrices are spread over the lanes of one subgroup. */
 static uint32_t team_lanes(const struct spirv_program *p)
@@ -331,38 +321,57 @@ static uint32_t team_lanes(const struct spirv_program *p)
     return p->has_matrices || p->lanes > most ? p->lanes : most / p->lanes * p->lanes;
 }
 
-static int open_run(struct spirv_run *run, const struct spirv_program *p, struct moeflux_err *e)
+static int open_shared(struct spirv_memory *m, uint32_t bytes, struct moeflux_err *e)
 {
-    uint32_t n = team_lanes(p);
+    struct spirv_region *r = &m->shared;
+    *r = (struct spirv_region){.bytes = bytes, .written_by = ++m->dispatch};
+    r->host = mem_new(bytes / 4 + 2, 4, e);
+    r->words = mem_new(bytes / 4 + 2, sizeof *r->words, e);
+    r->since = mem_new(bytes / 4 + 2, sizeof *r->since, e);
+    return r->host && r->words && r->since ? 0 : ERR_MEMORY;
+}
+
+static int open_teams(struct spirv_run *run, const struct spirv_program *p, struct moeflux_err *e)
+{
+    uint32_t n = team_lanes(p), *r;
     size_t each = (size_t)p->n_slots * n;
-    run->p = p;
-    run->n_teams = (p->n_lanes + n - 1) / n;
+    run->n_teams = div_up(p->n_lanes, n);
     run->teams = mem_new(run->n_teams, sizeof *run->teams, e);
-    run->registers = mem_new(run->n_teams * each, sizeof *run->registers, e);
+    run->registers = r = mem_new(run->n_teams * each, sizeof *run->registers, e);
     run->temporary = mem_new((size_t)p->most_numbers * n + 2, sizeof *run->temporary, e);
     if (!run->teams || !run->registers || !run->temporary)
         return ERR_MEMORY;
-    put_constants(p, run->registers, n);
-    for (uint32_t i = 0; i < run->n_teams; i++) {
-        run->teams[i] = (struct spirv_lanes){
-            .p = p, .run = run, .r = run->registers + i * each, .n = n, .size = p->lanes, .first = i * n};
-        if (i > 0)
-            memcpy(run->teams[i].r, run->registers, (size_t)p->n_constants * n * sizeof *run->registers);
+    for (uint32_t i = 0; i < run->n_teams; i++, r += each) {
+        run->teams[i] =
+            (struct spirv_lanes){.p = p, .run = run, .r = r, .n = n, .size = p->lanes, .first = i * n};
+        for (size_t k = 0; k < p->n_constants * n; k++)
+            r[k] = p->constants[k / n];
     }
-    return spirv_memory_begin(run->memory, p->shared_bytes, e);
+    return 0;
+}
+
+static void close_run(struct spirv_run *run)
+{
+    struct spirv_region *shared = &run->memory->shared;
+    free(shared->host);
+    free(shared->words);
+    free(shared->since);
+    *shared = (struct spirv_region){0};
+    free(run->teams);
+    free(run->registers);
+    free(run->temporary);
 }
 
 int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, const void *args,
                    uint32_t args_bytes, const uint32_t groups[3], uint64_t seed, uint64_t *n_lane_operations,
                    struct moeflux_err *e)
 {
-    struct spirv_run run = {.memory = memory,
-                            .args = args,
-                            .args_bytes = args_bytes,
-                            .groups = {groups[0], groups[1], groups[2]},
-                            .rng = seed | 1};
-    int rc = open_run(&run, p, e);
+    struct spirv_run run = {
+        .p = p, .memory = memory, .groups = {groups[0], groups[1], groups[2]}, .rng = seed | 1};
     uint64_t n = (uint64_t)groups[0] * groups[1] * groups[2];
+    memory->args = (struct spirv_region){.bytes = args_bytes, .host = (uint8_t *)(uintptr_t)args};
+    int rc = open_shared(memory, p->shared_bytes, e);
+    rc = rc < 0 ? rc : open_teams(&run, p, e);
     for (uint64_t i = 0; rc == 0 && i < n && !memory->n_faults; i++) {
         run.group[0] = (uint32_t)(i % groups[0]);
         run.group[1] = (uint32_t)(i / groups[0] % groups[1]);
@@ -370,8 +379,6 @@ int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, c
         run_workgroup(&run, i == 0);
     }
     *n_lane_operations += run.n_lane_operations;
-    free(run.teams);
-    free(run.registers);
-    free(run.temporary);
+    close_run(&run);
     return rc;
 }
