@@ -26,6 +26,11 @@ struct spirv_part {
     uint32_t type, slots, bytes;
 };
 
+/* n slots that go from a to d. */
+struct spirv_move {
+    uint32_t d, a, n;
+};
+
 /* A slot below CONSTANT_SLOT is a register's until the program is done, one above it a constant's. */
 enum { CONSTANT_SLOT = 1 << 30 };
 
@@ -41,21 +46,20 @@ struct spirv_compiler {
     const uint32_t *words;
     size_t n_words;
     uint32_t bound;
-    uint32_t *def;           /* [bound] a type's, constant's or label's first word; 0: none */
+    uint32_t *def;           /* [bound] the first word of what may be looked up; 0: none */
     uint32_t decorations_at; /* first words: the decorations */
     uint32_t size_at;        /* the execution mode that has the workgroup's size */
-    uint32_t main_at;        /* OpFunction */
     const struct spirv_request *request;
     struct spirv_program *p;
     struct moeflux_err *e;
     jmp_buf failed;             /* where failures go, with an ERR_* */
     struct spirv_type *types;   /* [bound] */
     struct spirv_value *values; /* [bound] */
-    uint32_t *blocks;           /* [bound] a label's block in p->blocks; NOT_VISITED */
+    uint32_t *blocks;           /* [bound] a label's block in p->blocks, plus 1 */
     uint32_t n_registers;
     uint32_t at; /* the instruction that is compiled */
     struct {
-        size_t insns, blocks, edges, copies, constants;
+        size_t insns, blocks, edges, constants;
     } room;
 };
 
@@ -82,19 +86,21 @@ void *compile_room(struct spirv_compiler *c, void *array, size_t *room, size_t n
          compile_room(c, (c)->p->items, &(c)->room.items, (c)->p->n_##items, sizeof *(c)->p->items),         \
      &(c)->p->items[(c)->p->n_##items++])
 
-/* --- the module, types and values (compile_types.c) --- */
+/* --- the module (module.c) --- */
 
-/* Finds what is defined where. Checks the lengths of all instructions. */
+/* Finds what is defined where, blocks and edges. Checks the lengths of all instructions. */
 void compile_read(struct spirv_compiler *c);
-const struct spirv_type *compile_type(struct spirv_compiler *c, uint32_t id);
-/* Returns the type of an id's value. */
-const struct spirv_type *compile_type_of(struct spirv_compiler *c, uint32_t id);
-struct spirv_part compile_part(struct spirv_compiler *c, uint32_t type, uint32_t idx);
 /* Sets *value where the id, or its member, has the decoration. member: UINT32_MAX for the id itself. */
 bool compile_decoration(const struct spirv_compiler *c, uint32_t id, uint32_t member, uint32_t decoration,
                         uint32_t *value);
 
-/* Returns the value of an id, a constant's when it is first asked for. */
+/* --- types and values (compile_types.c) --- */
+
+const struct spirv_type *compile_type(struct spirv_compiler *c, uint32_t id);
+/* Returns the type of an id's value. */
+const struct spirv_type *compile_type_of(struct spirv_compiler *c, uint32_t id);
+struct spirv_part compile_part(struct spirv_compiler *c, uint32_t type, uint32_t idx);
+/* Returns the value of an id, a constant's or a variable's when it is first asked for. */
 struct spirv_value *compile_value(struct spirv_compiler *c, uint32_t id);
 /* Returns the slot that holds an id's value, a whole address included. */
 uint32_t compile_slot(struct spirv_compiler *c, uint32_t id);
@@ -117,8 +123,7 @@ void compile_move(struct spirv_compiler *c, uint32_t d, uint32_t a, uint32_t n);
 
 typedef void compile_fn(struct spirv_compiler *c, const uint32_t *in);
 /* Any instruction that is not about the flow. */
-compile_fn compile_instruction, compile_construct;
-compile_fn compile_variable, compile_chain, compile_load, compile_store, compile_atomic;
-compile_fn compile_matrix, compile_muladd, compile_length;
+compile_fn compile_instruction, compile_variable, compile_chain, compile_access, compile_matrix,
+    compile_muladd, compile_length;
 
 #endif

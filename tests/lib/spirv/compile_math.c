@@ -20,40 +20,36 @@ static uint32_t n_results(uint32_t op)
     return has_two ? 2 : 1;
 }
 
-/* The slots of a result: a constant's where all operands are. */
-static uint32_t result_of(struct spirv_compiler *c, uint32_t n, const uint32_t from[3])
-{
-    bool are_constant = is_constant(from[0]) && is_constant(from[1]) && is_constant(from[2]);
-    return are_constant ? compile_constants(c, n, 0) : compile_registers(c, n);
-}
-
 /* Computes at once where d is a constant's; then the operands are, too. */
-static void math_into(struct spirv_compiler *c, uint32_t op, uint32_t d, uint32_t n, uint32_t a, uint32_t b,
-                      uint32_t third)
+static void math_into(struct spirv_compiler *c, uint32_t d, const struct spirv_insn *i)
 {
     uint32_t *k = c->p->constants;
-    if (n == 0)
+    if (i->n == 0)
         return;
     if (is_constant(d))
-        lane_math(op, n, k + (d - CONSTANT_SLOT), k + (a - CONSTANT_SLOT), k + (b - CONSTANT_SLOT),
-                  k + (third - CONSTANT_SLOT));
+        lane_math(i->math, i->n, k + (d - CONSTANT_SLOT), k + (i->a - CONSTANT_SLOT),
+                  k + (i->b - CONSTANT_SLOT), k + (i->c - CONSTANT_SLOT));
     else
-        compile_emit(c,
-                     &(struct spirv_insn){
-                         .math = op, .n = n, .n_out = n * n_results(op), .d = d, .a = a, .b = b, .c = third});
+        compile_emit(c, i)->d = d;
 }
 
 uint32_t compile_math_of(struct spirv_compiler *c, uint32_t op, uint32_t n, uint32_t a, uint32_t b,
                          uint32_t third)
 {
-    uint32_t d = result_of(c, n * n_results(op), (const uint32_t[]){a, b, third});
-    math_into(c, op, d, n, a, b, third);
+    uint32_t n_out = n * n_results(op);
+    bool are_constant = is_constant(a) && is_constant(b) && is_constant(third);
+    uint32_t d = are_constant ? compile_constants(c, n_out, 0) : compile_registers(c, n_out);
+    math_into(c, d,
+              &(struct spirv_insn){
+                  .run = spirv_math, .math = op, .n = n, .n_out = n_out, .a = a, .b = b, .c = third});
     return d;
 }
 
 void compile_move(struct spirv_compiler *c, uint32_t d, uint32_t a, uint32_t n)
 {
-    math_into(c, MATH_MOVE, d, n, a, a, a);
+    math_into(c, d,
+              &(struct spirv_insn){
+                  .run = spirv_math, .math = MATH_MOVE, .n = n, .n_out = n, .a = a, .b = a, .c = a});
 }
 
 /* --- arithmetic --- */
@@ -65,34 +61,33 @@ static void set_number(struct spirv_compiler *c, const uint32_t *in, uint32_t sl
     compile_set(c, in, t->is_half ? compile_math_of(c, MATH_ROUND_HALF, t->n_slots, slot, slot, slot) : slot);
 }
 
-/* Up to three operands from in[first] on, number by number; a condition or a factor may be one for all. */
-static void by_numbers(struct spirv_compiler *c, uint32_t op, const uint32_t *in, uint32_t first)
+/* An operand's slots, n of them: a condition or a factor may be one for all numbers. */
+static uint32_t operand(struct spirv_compiler *c, uint32_t id, uint32_t n)
 {
-    uint32_t a[3], step[3], n_out = compile_type(c, in[1])->n_slots, n = n_out / n_results(op);
-    bool are_whole = true;
-    for (uint32_t i = 0; i < 3; i++) {
-        uint32_t id = in[first + i < length_of(in) ? first + i : first];
-        a[i] = compile_slot(c, id);
-        step[i] = compile_type_of(c, id)->n_slots > 1;
-        are_whole &= compile_type_of(c, id)->n_slots >= n;
-    }
-    a[1] += op == MATH_PACK_HALF;
-    uint32_t d = result_of(c, n_out, a), n_parts = are_whole ? 1 : n;
-    for (uint32_t i = 0; i < n_parts; i++)
-        math_into(c, op, d + i, n / n_parts, a[0] + i * step[0], a[1] + i * step[1], a[2] + i * step[2]);
-    set_number(c, in, d);
+    uint32_t slot = compile_slot(c, id);
+    if (compile_type_of(c, id)->n_slots >= n)
+        return slot;
+    uint32_t d = is_constant(slot) ? compile_constants(c, n, 0) : compile_registers(c, n);
+    for (uint32_t i = 0; i < n; i++)
+        compile_move(c, d + i, slot, 1);
+    return d;
 }
 
+/* Up to three operands, number by number. */
 static void arithmetic(struct spirv_compiler *c, const uint32_t *in)
 {
-    uint32_t op = op_of(in), first = op == OP_EXT_INST ? 5 : 3;
+    uint32_t op = op_of(in), first = op == OP_EXT_INST ? 5 : 3, a[3];
     if (op == OP_EXT_INST)
         op = MATH_EXTENDED + in[4];
     if (op == OP_VECTOR_TIMES_SCALAR || op == OP_MATRIX_TIMES_SCALAR)
         op = OP_F_MUL;
     if (!lane_math(op, 0, NULL, NULL, NULL, NULL))
         compile_fail(c, "an instruction that no kernel has used so far", op);
-    by_numbers(c, op, in, first);
+    uint32_t n = compile_type(c, in[1])->n_slots / n_results(op);
+    for (uint32_t i = 0; i < 3; i++)
+        a[i] = operand(c, in[first + i < length_of(in) ? first + i : first], n);
+    a[1] += op == MATH_PACK_HALF;
+    set_number(c, in, compile_math_of(c, op, n, a[0], a[1], a[2]));
 }
 
 /* A vector's numbers with each other: a dot product, any, all. */
@@ -141,7 +136,7 @@ static void convert(struct spirv_compiler *c, const uint32_t *in)
 /* --- composites --- */
 
 /* Sets a composite of n parts of parts[i].n slots each: a constant if all are. */
-static void compose(struct spirv_compiler *c, const uint32_t *in, const struct spirv_copy *parts, uint32_t n)
+static void compose(struct spirv_compiler *c, const uint32_t *in, const struct spirv_move *parts, uint32_t n)
 {
     uint32_t n_slots = compile_type(c, in[1])->n_slots;
     bool are_constant = true;
@@ -154,17 +149,17 @@ static void compose(struct spirv_compiler *c, const uint32_t *in, const struct s
 }
 
 /* A matrix of one number has it everywhere. */
-void compile_construct(struct spirv_compiler *c, const uint32_t *in)
+static void construct(struct spirv_compiler *c, const uint32_t *in)
 {
     enum { MOST_PARTS = 2048 };
-    struct spirv_copy parts[MOST_PARTS];
+    struct spirv_move parts[MOST_PARTS];
     bool fills = compile_type(c, in[1])->form == FORM_MATRIX && length_of(in) == 4;
     uint32_t n = fills ? compile_type(c, in[1])->n_slots : length_of(in) - 3;
     if (n > MOST_PARTS)
         compile_fail(c, "parts of a composite", n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t id = in[fills ? 3 : 3 + i];
-        parts[i] = (struct spirv_copy){.a = compile_slot(c, id), .n = compile_type_of(c, id)->n_slots};
+        parts[i] = (struct spirv_move){.a = compile_slot(c, id), .n = compile_type_of(c, id)->n_slots};
     }
     compose(c, in, parts, n);
 }
@@ -172,14 +167,14 @@ void compile_construct(struct spirv_compiler *c, const uint32_t *in)
 static void shuffle(struct spirv_compiler *c, const uint32_t *in)
 {
     enum { MOST_NUMBERS = 16 };
-    struct spirv_copy parts[MOST_NUMBERS];
+    struct spirv_move parts[MOST_NUMBERS];
     uint32_t a = compile_slot(c, in[3]), b = compile_slot(c, in[4]), n = length_of(in) - 5;
     uint32_t n_first = compile_type_of(c, in[3])->n_slots;
     if (n > MOST_NUMBERS)
         compile_fail(c, "numbers of a vector", n);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t from = in[5 + i] == UINT32_MAX ? 0 : in[5 + i];
-        parts[i] = (struct spirv_copy){.a = from < n_first ? a + from : b + from - n_first, .n = 1};
+        parts[i] = (struct spirv_move){.a = from < n_first ? a + from : b + from - n_first, .n = 1};
     }
     compose(c, in, parts, n);
 }
@@ -199,7 +194,7 @@ static void insert(struct spirv_compiler *c, const uint32_t *in)
 {
     const struct spirv_part at = follow(c, in[1], in, 5);
     uint32_t old = compile_slot(c, in[4]), n = compile_type(c, at.type)->n_slots, end = at.slots + n;
-    const struct spirv_copy parts[] = {{.a = old, .n = at.slots},
+    const struct spirv_move parts[] = {{.a = old, .n = at.slots},
                                        {.a = compile_slot(c, in[3]), .n = n},
                                        {.a = old + end, .n = compile_type(c, in[1])->n_slots - end}};
     compose(c, in, parts, 3);
@@ -214,6 +209,38 @@ static void extract(struct spirv_compiler *c, const uint32_t *in)
 static void copy(struct spirv_compiler *c, const uint32_t *in)
 {
     compile_set(c, in, compile_slot(c, in[3]));
+}
+
+/* --- constants --- */
+
+/* A number, true or false, which the request may replace. */
+static void scalar(struct spirv_compiler *c, const uint32_t *in)
+{
+    uint32_t op = op_of(in), spec = UINT32_MAX;
+    bool is_number = op == OP_CONSTANT || op == OP_SPEC_CONSTANT;
+    uint32_t number = is_number ? in[3] : op == OP_CONSTANT_TRUE || op == OP_SPEC_TRUE;
+    compile_decoration(c, in[2], UINT32_MAX, DECORATION_SPEC_ID, &spec);
+    if (spec < c->request->n_spec)
+        number = is_number ? c->request->spec[spec] : c->request->spec[spec] != 0;
+    uint32_t a = compile_constants(c, 1, number);
+    compile_set(c, in, compile_type(c, in[1])->is_half ? compile_math_of(c, MATH_BITS_HALF, 1, a, a, a) : a);
+}
+
+static void zeros(struct spirv_compiler *c, const uint32_t *in)
+{
+    compile_set(c, in, compile_constants(c, compile_type(c, in[1])->n_slots, 0));
+}
+
+/* OpSpecConstantOp: the instruction without its number, then as in a function. */
+static void computed(struct spirv_compiler *c, const uint32_t *in)
+{
+    enum { MOST_WORDS = 16 };
+    uint32_t n = length_of(in), again[MOST_WORDS] = {(n - 1) << 16 | in[3], in[1], in[2]};
+    if (n > MOST_WORDS)
+        compile_fail(c, "operands", n);
+    for (uint32_t i = 4; i < n; i++)
+        again[i - 1] = in[i];
+    compile_instruction(c, again);
 }
 
 /* --- subgroups and barriers --- */
@@ -262,13 +289,18 @@ static void barrier(struct spirv_compiler *c, const uint32_t *in)
 static const struct {
     uint32_t first, last;
     compile_fn *fn;
-} instructions[] = {{OP_COPY_LOGICAL, OP_COPY_LOGICAL, copy},
+} instructions[] = {{OP_UNDEF, OP_UNDEF, zeros},
+                    {OP_CONSTANT_TRUE, OP_CONSTANT, scalar},
+                    {OP_CONSTANT_COMPOSITE, OP_CONSTANT_COMPOSITE, construct},
+                    {OP_CONSTANT_NULL, OP_CONSTANT_NULL, zeros},
+                    {OP_SPEC_TRUE, OP_SPEC_CONSTANT, scalar},
+                    {OP_SPEC_COMPOSITE, OP_SPEC_COMPOSITE, construct},
+                    {OP_SPEC_OP, OP_SPEC_OP, computed},
                     {OP_VARIABLE, OP_VARIABLE, compile_variable},
-                    {OP_LOAD, OP_LOAD, compile_load},
-                    {OP_STORE, OP_STORE, compile_store},
+                    {OP_LOAD, OP_STORE, compile_access},
                     {OP_ACCESS_CHAIN, OP_IN_BOUNDS_CHAIN, compile_chain},
                     {OP_SHUFFLE, OP_SHUFFLE, shuffle},
-                    {OP_CONSTRUCT, OP_CONSTRUCT, compile_construct},
+                    {OP_CONSTRUCT, OP_CONSTRUCT, construct},
                     {OP_EXTRACT, OP_EXTRACT, extract},
                     {OP_INSERT, OP_INSERT, insert},
                     {OP_U_CONVERT, OP_U_CONVERT, convert},
@@ -277,8 +309,8 @@ static const struct {
                     {OP_DOT, OP_DOT, fold},
                     {OP_ANY, OP_ALL, fold},
                     {OP_CONTROL_BARRIER, OP_MEMORY_BARRIER, barrier},
-                    {OP_ATOMIC_ADD, OP_ATOMIC_ADD, compile_atomic},
-                    {OP_ATOMIC_OR, OP_ATOMIC_OR, compile_atomic},
+                    {OP_ATOMIC_ADD, OP_ATOMIC_ADD, compile_access},
+                    {OP_ATOMIC_OR, OP_ATOMIC_OR, compile_access},
                     {OP_ELECT, OP_ELECT, group},
                     {OP_BROADCAST, OP_BALLOT, group},
                     {OP_BALLOT_BIT_COUNT, OP_BALLOT_FIND_LSB, group},
@@ -292,6 +324,7 @@ static const struct {
                     {OP_NV_MATRIX_LOAD, OP_NV_MATRIX_STORE, compile_matrix},
                     {OP_NV_MULADD, OP_NV_MULADD, compile_muladd},
                     {OP_NV_LENGTH, OP_NV_LENGTH, compile_length},
+                    {OP_COPY_LOGICAL, OP_COPY_LOGICAL, copy},
                     {0, UINT32_MAX, arithmetic}};
 
 void compile_instruction(struct spirv_compiler *c, const uint32_t *in)

@@ -51,13 +51,12 @@ void compile_variable(struct spirv_compiler *c, const uint32_t *in)
 static void add_index(struct spirv_compiler *c, struct spirv_value *v, bool has_address, uint32_t idx,
                       uint32_t stride, uint32_t count)
 {
-    if (has_address) {
-        v->slot = compile_math_of(c, MATH_ADDRESS, 1, v->slot, idx, compile_constants(c, 1, stride));
-        return;
-    }
-    struct spirv_insn i = {.run = spirv_index, .n = 1, .a = idx, .b = v->slot, .imm = stride, .more = count};
-    v->slot = i.d = compile_registers(c, 1);
-    compile_emit(c, &i);
+    if (!has_address && count)
+        compile_emit(c, &(struct spirv_insn){.run = spirv_check, .a = idx, .imm = count});
+    if (v->slot == SPIRV_NO_SLOT)
+        v->slot = compile_constants(c, 1, 0);
+    v->slot = compile_math_of(c, has_address ? MATH_ADDRESS : MATH_INDEX, 1, v->slot, idx,
+                              compile_constants(c, 1, stride));
 }
 
 void compile_chain(struct spirv_compiler *c, const uint32_t *in)
@@ -81,16 +80,15 @@ void compile_chain(struct spirv_compiler *c, const uint32_t *in)
     c->values[in[2]] = v;
 }
 
-/* --- loads and stores --- */
+/* --- loads, stores and atomics --- */
 
 /* What an access to n numbers through a pointer is; d: the registers. */
 static struct spirv_insn access_of(struct spirv_compiler *c, const struct spirv_value *v, enum spirv_use use,
                                    uint32_t n, uint32_t d)
 {
-    uint32_t storage = compile_type(c, v->type)->storage;
     struct spirv_insn i = {.run = spirv_access, .use = use, .n = n, .d = d, .a = v->slot, .imm = v->base};
-    i.storage = storage;
-    if (is_own(storage)) {
+    i.storage = compile_type(c, v->type)->storage;
+    if (is_own(i.storage)) {
         i.storage = STORAGE_FUNCTION;
         i.c = v->first;
         i.imm = v->base - v->first;
@@ -120,48 +118,30 @@ static void access_parts(struct spirv_compiler *c, const struct spirv_value *v, 
     compile_emit(c, &i);
 }
 
-/* at: where the memory operands begin. */
-static void access_value(struct spirv_compiler *c, const uint32_t *in, const struct spirv_value *v,
-                         struct spirv_part whole, uint32_t at, enum spirv_use use)
+void compile_access(struct spirv_compiler *c, const uint32_t *in)
 {
+    uint32_t op = op_of(in), at = op == OP_STORE ? 3 : 4;
+    enum spirv_use use = op == OP_LOAD ? SPIRV_READS : op == OP_STORE ? SPIRV_WRITES : SPIRV_ATOMIC;
+    const struct spirv_value v = *compile_value(c, use == SPIRV_WRITES ? in[1] : in[3]);
+    uint32_t storage = compile_type(c, v.type)->storage;
+    struct spirv_part whole = {.type = use == SPIRV_WRITES ? compile_value(c, in[2])->type : in[1]};
     uint32_t n = compile_type(c, whole.type)->n_slots;
-    bool is_aligned = at + 1 < length_of(in) && in[at] & OPERANDS_ALIGNED, is_store = use == SPIRV_WRITES;
-    if (!is_own(compile_type(c, v->type)->storage)) {
-        access_parts(c, v, whole, is_aligned ? in[at + 1] : 1, use);
-    } else if (v->slot == SPIRV_NO_SLOT) {
-        compile_move(c, is_store ? v->base : whole.slots, is_store ? whole.slots : v->base, n);
-    } else {
-        const struct spirv_insn i = access_of(c, v, use, n, whole.slots);
-        compile_emit(c, &i);
+    bool is_aligned = use != SPIRV_ATOMIC && at + 1 < length_of(in) && in[at] & OPERANDS_ALIGNED;
+    whole.slots = use == SPIRV_WRITES ? compile_slot(c, in[2]) : compile_registers(c, n);
+    struct spirv_insn i = access_of(c, &v, use, n, whole.slots);
+    if (use == SPIRV_ATOMIC) {
+        i.b = compile_slot(c, in[6]);
+        i.math = op == OP_ATOMIC_ADD ? OP_I_ADD : OP_BIT_OR;
+        i.more = SPIRV_MORE(4, false, 4);
     }
-}
-
-void compile_load(struct spirv_compiler *c, const uint32_t *in)
-{
-    const struct spirv_value v = *compile_value(c, in[3]);
-    bool is_input = compile_type(c, v.type)->storage == STORAGE_INPUT && v.slot == SPIRV_NO_SLOT;
-    uint32_t d = is_input ? v.base : compile_registers(c, compile_type(c, in[1])->n_slots);
-    if (!is_input)
-        access_value(c, in, &v, (struct spirv_part){.type = in[1], .slots = d}, 4, SPIRV_READS);
-    compile_set(c, in, d);
-}
-
-void compile_store(struct spirv_compiler *c, const uint32_t *in)
-{
-    const struct spirv_value v = *compile_value(c, in[1]);
-    const struct spirv_part whole = {.type = compile_value(c, in[2])->type, .slots = compile_slot(c, in[2])};
-    access_value(c, in, &v, whole, 3, SPIRV_WRITES);
-}
-
-void compile_atomic(struct spirv_compiler *c, const uint32_t *in)
-{
-    const struct spirv_value v = *compile_value(c, in[3]);
-    struct spirv_insn i = access_of(c, &v, SPIRV_ATOMIC, 1, compile_registers(c, 1));
-    i.b = compile_slot(c, in[6]);
-    i.math = op_of(in) == OP_ATOMIC_ADD ? OP_I_ADD : OP_BIT_OR;
-    i.more = SPIRV_MORE(4, false, 4);
-    compile_emit(c, &i);
-    compile_set(c, in, i.d);
+    if (use != SPIRV_ATOMIC && !is_own(storage))
+        access_parts(c, &v, whole, is_aligned ? in[at + 1] : 1, use);
+    else if (v.slot == SPIRV_NO_SLOT && is_own(storage))
+        compile_move(c, use == SPIRV_WRITES ? v.base : i.d, use == SPIRV_WRITES ? i.d : v.base, n);
+    else
+        compile_emit(c, &i);
+    if (use != SPIRV_WRITES)
+        compile_set(c, in, i.d);
 }
 
 /* --- matrices --- */

@@ -61,40 +61,30 @@ static void read_matrix(struct spirv_compiler *c, const uint32_t *in, struct spi
 
 static void read_type(struct spirv_compiler *c, const uint32_t *in, struct spirv_type *t)
 {
-    switch (op_of(in)) {
-    case OP_TYPE_BOOL:
-        *t = (struct spirv_type){.form = FORM_SCALAR, .bits = 32, .n_slots = 1, .bytes = 4};
-        break;
-    case OP_TYPE_INT:
-    case OP_TYPE_FLOAT:
-        *t = (struct spirv_type){.form = FORM_SCALAR, .bits = in[2], .bytes = in[2] / 8, .n_slots = 1};
-        t->is_half = op_of(in) == OP_TYPE_FLOAT && in[2] == 16;
-        if (in[2] > 32)
-            compile_fail(c, "bits of a number", in[2]);
-        break;
-    case OP_TYPE_VECTOR:
+    uint32_t op = op_of(in), bits = op == OP_TYPE_BOOL ? 32 : in[2];
+    if (op >= OP_TYPE_BOOL && op <= OP_TYPE_FLOAT)
+        *t = (struct spirv_type){.form = FORM_SCALAR, .bits = bits, .bytes = bits / 8, .n_slots = 1};
+    else if (op == OP_TYPE_VECTOR)
         read_sequence(c, in, FORM_VECTOR, in[3], t);
-        break;
-    case OP_TYPE_ARRAY:
+    else if (op == OP_TYPE_ARRAY)
         read_sequence(c, in, FORM_ARRAY, compile_number(c, in[3]), t);
-        break;
-    case OP_TYPE_RUNTIME_ARRAY:
+    else if (op == OP_TYPE_RUNTIME_ARRAY)
         read_sequence(c, in, FORM_ARRAY, 0, t);
-        break;
-    case OP_TYPE_STRUCT:
+    else if (op == OP_TYPE_STRUCT)
         read_struct(c, in, t);
-        break;
-    case OP_TYPE_POINTER: /* what it points to may be declared later; an address is two words */
-        *t = (struct spirv_type){.form = FORM_POINTER, .element = in[3], .storage = in[2], .bytes = 8};
-        t->bits = 32;
-        t->n_slots = in[2] == STORAGE_BUFFER ? 2 : 0;
-        break;
-    case OP_NV_MATRIX_TYPE:
-    case OP_KHR_MATRIX_TYPE:
+    else if (op == OP_TYPE_POINTER) /* an address is two words; what it points to may be declared later */
+        *t = (struct spirv_type){
+            .form = FORM_POINTER, .bits = 32, .bytes = 8, .n_slots = in[2] == STORAGE_BUFFER ? 2 : 0};
+    else if (op == OP_NV_MATRIX_TYPE || op == OP_KHR_MATRIX_TYPE)
         read_matrix(c, in, t);
-        break;
-    default:
-        compile_fail(c, "no type", op_of(in));
+    else
+        compile_fail(c, "no type", op);
+    if (t->bits > 32)
+        compile_fail(c, "bits of a number", t->bits);
+    t->is_half |= op == OP_TYPE_FLOAT && bits == 16;
+    if (op == OP_TYPE_POINTER) {
+        t->element = in[3];
+        t->storage = in[2];
     }
 }
 
@@ -145,70 +135,19 @@ void compile_set(struct spirv_compiler *c, const uint32_t *in, uint32_t slot)
     c->values[in[2]] = (struct spirv_value){.type = in[1], .slot = slot, .is_known = true};
 }
 
-/* --- constants --- */
-
-/* A number, true or false, which the request may replace. */
-static uint32_t scalar_constant(struct spirv_compiler *c, const uint32_t *in)
-{
-    uint32_t op = op_of(in), spec = UINT32_MAX;
-    bool is_number = op == OP_CONSTANT || op == OP_SPEC_CONSTANT;
-    uint32_t number = is_number ? in[3] : op == OP_CONSTANT_TRUE || op == OP_SPEC_TRUE;
-    compile_decoration(c, in[2], UINT32_MAX, DECORATION_SPEC_ID, &spec);
-    if (spec < c->request->n_spec)
-        number = is_number ? c->request->spec[spec] : c->request->spec[spec] != 0;
-    uint32_t slot = compile_constants(c, 1, number);
-    return compile_type(c, in[1])->is_half ? compile_math_of(c, MATH_BITS_HALF, 1, slot, slot, slot) : slot;
-}
-
-/* OpSpecConstantOp: the instruction without its number, then as in a function. */
-static void computed_constant(struct spirv_compiler *c, const uint32_t *in)
-{
-    enum { MOST_WORDS = 16 };
-    uint32_t n = length_of(in), again[MOST_WORDS] = {(n - 1) << 16 | in[3], in[1], in[2]};
-    if (n > MOST_WORDS)
-        compile_fail(c, "operands", n);
-    for (uint32_t i = 4; i < n; i++)
-        again[i - 1] = in[i];
-    compile_instruction(c, again);
-}
-
-static void make_constant(struct spirv_compiler *c, uint32_t id)
-{
-    const uint32_t *in = c->words + c->def[id];
-    switch (op_of(in)) {
-    case OP_CONSTANT:
-    case OP_SPEC_CONSTANT:
-    case OP_CONSTANT_TRUE:
-    case OP_CONSTANT_FALSE:
-    case OP_SPEC_TRUE:
-    case OP_SPEC_FALSE:
-        compile_set(c, in, scalar_constant(c, in));
-        break;
-    case OP_CONSTANT_NULL:
-    case OP_UNDEF:
-        compile_set(c, in, compile_constants(c, compile_type(c, in[1])->n_slots, 0));
-        break;
-    case OP_CONSTANT_COMPOSITE:
-    case OP_SPEC_COMPOSITE:
-        compile_construct(c, in);
-        break;
-    case OP_SPEC_OP:
-        computed_constant(c, in);
-        break;
-    default:
-        compile_fail(c, "a value that is used before it is there", id);
-    }
-}
+/* --- values --- */
 
 struct spirv_value *compile_value(struct spirv_compiler *c, uint32_t id)
 {
     struct spirv_value *v = &c->values[id < c->bound ? id : 0];
-    if (!v->is_known) {
-        uint32_t before = c->at;
-        c->at = c->def[id < c->bound ? id : 0];
-        make_constant(c, id);
-        c->at = before;
-    }
+    uint32_t before = c->at;
+    if (v->is_known)
+        return v;
+    c->at = c->def[id < c->bound ? id : 0];
+    if (c->at == 0)
+        compile_fail(c, "a value that is used before it is there", id);
+    compile_instruction(c, c->words + c->at);
+    c->at = before;
     return v;
 }
 

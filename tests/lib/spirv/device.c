@@ -28,7 +28,7 @@ enum { MOST_WORKGROUP = 1024, MOST_SHARED = 49152, PAGE = 4096 };
 struct interpreted {
     struct exec base;
     struct backend backend;
-    char name[64];
+    char name[32];
     uint32_t lanes;
     enum form { IN_QUADS, IN_ROWS, DENORM, PLAIN } form;
     uint64_t seed, n_lane_operations, run_ns;
@@ -224,14 +224,11 @@ static bool read_name(struct interpreted *v, const char *device)
 {
     static const char *const forms[] = {
         [IN_QUADS] = "", [IN_ROWS] = "-rows", [DENORM] = "-denorm", [PLAIN] = "-plain"};
-    char rest[16] = "";
-    int n = sscanf(device, "interpreted-%u%15s", &v->lanes, rest);
-    if (n < 1 || v->lanes < 4 || v->lanes > SPIRV_MOST_LANES || (v->lanes & (v->lanes - 1)))
-        return false;
-    for (int i = IN_QUADS; i <= PLAIN; i++)
-        if (strcmp(rest, forms[i]) == 0) {
-            v->form = (enum form)i;
-            return true;
+    for (v->lanes = 4; v->lanes <= SPIRV_MOST_LANES; v->lanes *= 2)
+        for (v->form = IN_QUADS; v->form <= PLAIN; v->form++) {
+            snprintf(v->name, sizeof v->name, "interpreted-%u%s", v->lanes, forms[v->form]);
+            if (strcmp(v->name, device) == 0)
+                return true;
         }
     return false;
 }
@@ -255,7 +252,6 @@ int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moe
     const char *seed = getenv("MOEFLUX_SEED");
     v->base.profile = o->profile;
     v->seed = seed ? strtoull(seed, NULL, 10) : 1;
-    snprintf(v->name, sizeof v->name, "%s", o->device);
     *out = &v->base;
     return 0;
 }

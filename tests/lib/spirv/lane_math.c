@@ -52,6 +52,10 @@ static inline uint64_t address(uint32_t low, uint32_t high, uint32_t idx, uint32
 #define IF_F32(op, expr)  ROW(op, uint32_t, float, expr)
 #define EXT_U32(op, expr) U32(MATH_EXTENDED + op, expr)
 #define EXT_F32(op, expr) F32(MATH_EXTENDED + op, expr)
+/* The same for numbers of several types. */
+#define ARITHMETIC(i, f, operator)    U32(i, x operator y) F32(f, x operator y)
+#define EQUALITY(i, f, operator)      U32(i, x operator y) IF_F32(f, x operator y)
+#define COMPARISON(u, s, f, operator) U32(u, x operator y) IF_I32(s, x operator y) IF_F32(f, x operator y)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 /* SPIR-V leaves a division by zero open: it gives 0 here. Comments name SPIR-V's instructions. */
@@ -65,12 +69,9 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     ROW(112, float, uint32_t, x) /* ConvertUToF */
     U32(126, 0 - x)              /* SNegate */
     F32(127, -x)                 /* FNegate */
-    U32(128, x + y)              /* IAdd */
-    F32(129, x + y)              /* FAdd */
-    U32(130, x - y)              /* ISub */
-    F32(131, x - y)              /* FSub */
-    U32(132, x * y)              /* IMul */
-    F32(133, x * y)              /* FMul */
+    ARITHMETIC(128, 129, +)      /* IAdd, FAdd */
+    ARITHMETIC(130, 131, -)      /* ISub, FSub */
+    ARITHMETIC(132, 133, *)      /* IMul, FMul */
     U32(134, y ? x / y : 0)      /* UDiv */
     F32(136, x / y)              /* FDiv */
     U32(137, y ? x % y : 0)      /* UMod */
@@ -80,22 +81,12 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     U32(167, x & y)              /* LogicalAnd */
     U32(168, x == 0)             /* LogicalNot */
     U32(169, x ? y : w)          /* Select */
-    U32(170, x == y)             /* IEqual */
-    U32(171, x != y)             /* INotEqual */
-    U32(172, x > y)              /* UGreaterThan */
-    IF_I32(173, x > y)           /* SGreaterThan */
-    U32(174, x >= y)             /* UGreaterThanEqual */
-    IF_I32(175, x >= y)          /* SGreaterThanEqual */
-    U32(176, x < y)              /* ULessThan */
-    IF_I32(177, x < y)           /* SLessThan */
-    U32(178, x <= y)             /* ULessThanEqual */
-    IF_I32(179, x <= y)          /* SLessThanEqual */
-    IF_F32(180, x == y)          /* FOrdEqual */
-    IF_F32(183, x != y)          /* FUnordNotEqual */
-    IF_F32(184, x < y)           /* FOrdLessThan */
-    IF_F32(186, x > y)           /* FOrdGreaterThan */
-    IF_F32(188, x <= y)          /* FOrdLessThanEqual */
-    IF_F32(190, x >= y)          /* FOrdGreaterThanEqual */
+    EQUALITY(170, 180, ==)       /* IEqual, FOrdEqual */
+    EQUALITY(171, 183, !=)       /* INotEqual, FUnordNotEqual */
+    COMPARISON(172, 173, 186, >)  /* UGreaterThan, SGreaterThan, FOrdGreaterThan */
+    COMPARISON(174, 175, 190, >=) /* UGreaterThanEqual, SGreaterThanEqual, FOrdGreaterThanEqual */
+    COMPARISON(176, 177, 184, <)  /* ULessThan, SLessThan, FOrdLessThan */
+    COMPARISON(178, 179, 188, <=) /* ULessThanEqual, SLessThanEqual, FOrdLessThanEqual */
     U32(194, x >> (y & 31))      /* ShiftRightLogical */
     U32(195, (uint32_t)((int32_t)x >> (y & 31))) /* ShiftRightArithmetic */
     U32(196, x << (y & 31))      /* ShiftLeftLogical */
@@ -126,7 +117,8 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     F32(MATH_ROUND_HALF, f16_to_float((uint16_t)half_bits(x)))
     ROW(MATH_HALF_BITS, uint32_t, float, half_bits(x))
     ROW(MATH_BITS_HALF, float, uint32_t, f16_to_float((uint16_t)x))
-    /* An address in two words; an index, a stride. */
+    /* An offset, or an address in two words; an index, a stride. */
+    U32(MATH_INDEX, x + y * w)
     BOTH(MATH_ADDRESS, uint32_t, uint32_t, address(x, xs[n + i], y, w), address(x, xs[n + i], y, w) >> 32)
     default:
         return false;

@@ -282,18 +282,13 @@ void spirv_access(struct spirv_lanes *s, const struct spirv_insn *i)
     spirv_move(s, i, i->d, i->n, places);
 }
 
-void spirv_index(struct spirv_lanes *s, const struct spirv_insn *i)
+void spirv_check(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    const uint32_t *idx = spirv_slot(s, i->a), *before = spirv_slot(s, i->b == SPIRV_NO_SLOT ? i->a : i->b);
-    uint32_t *restrict d = spirv_slot(s, i->d);
-    const uint32_t n = s->n, end = i->more ? i->more : UINT32_MAX, stride = i->imm,
-                   added = i->b == SPIRV_NO_SLOT ? 0 : UINT32_MAX;
+    const uint32_t *idx = spirv_slot(s, i->a), n = s->n;
     uint32_t bad = 0;
-    for (uint32_t l = 0; l < n; l++) {
-        bad |= idx[l] >= end ? s->mask[l] : 0;
-        d[l] = (d[l] & ~s->mask[l]) | ((idx[l] * stride + (before[l] & added)) & s->mask[l]);
-    }
+    for (uint32_t l = 0; l < n; l++)
+        bad |= idx[l] >= i->imm ? s->mask[l] : 0;
     for (uint32_t l = 0; bad && l < n; l++)
-        if (s->mask[l] && idx[l] >= end)
-            spirv_fault(s, i, l, "element %u of an array of %u", idx[l], i->more);
+        if (s->mask[l] && idx[l] >= i->imm)
+            spirv_fault(s, i, l, "element %u of an array of %u", idx[l], i->imm);
 }

@@ -1,45 +1,99 @@
-/* Reads a SPIR-V module once: where ids are defined that are looked up later, decorations, the function. */
+/* Reads a SPIR-V module once: where ids are defined that are looked up later, decorations, the function's
+ * blocks. */
 #include "base/mem.h"
 #include "compile.h"
 
-/* The word of its id, if an instruction is a type, a constant or a label: others come in order. */
+/* The word of its id, if an instruction may be looked up by it: others come in order. */
 static uint32_t id_word(uint32_t op)
 {
     if ((op >= OP_TYPE_VOID && op <= OP_TYPE_FUNCTION) || op == OP_LABEL || op == OP_KHR_MATRIX_TYPE ||
         op == OP_NV_MATRIX_TYPE)
         return 1;
-    return op == OP_UNDEF || (op >= OP_CONSTANT_TRUE && op <= OP_SPEC_OP) ? 2 : 0;
+    return op == OP_UNDEF || (op >= OP_CONSTANT_TRUE && op <= OP_SPEC_OP) || op == OP_VARIABLE ? 2 : 0;
 }
 
-static void learn(struct spirv_compiler *c, uint32_t at)
+/* --- blocks --- */
+
+static void add_edge(struct spirv_compiler *c, uint32_t label, uint32_t literal)
 {
-    const uint32_t *in = c->words + at;
+    *COMPILE_ADD(c, edges) = (struct spirv_edge){.label = label, .literal = literal};
+    c->p->blocks[c->p->n_blocks - 1].n_edges++;
+}
+
+static void learn_flow(struct spirv_compiler *c, const uint32_t *in)
+{
+    struct spirv_program *p = c->p;
+    switch (op_of(in)) {
+    case OP_LABEL:
+        *COMPILE_ADD(c, blocks) = (struct spirv_block){.label = in[1], .first_edge = (uint32_t)p->n_edges};
+        c->blocks[in[1]] = (uint32_t)p->n_blocks;
+        break;
+    case OP_LOOP_MERGE:
+        p->blocks[p->n_blocks - 1].is_loop = true;
+        break;
+    case OP_BRANCH:
+        add_edge(c, in[1], 0);
+        break;
+    case OP_BRANCH_CONDITIONAL:
+        add_edge(c, in[3], false);
+        add_edge(c, in[2], true);
+        break;
+    case OP_SWITCH:
+        add_edge(c, in[2], 0);
+        for (uint32_t i = 3; i + 1 < length_of(in); i += 2)
+            add_edge(c, in[i + 1], in[i]);
+        break;
+    default: /* no edges: the lane returns */
+        break;
+    }
+}
+
+/* Lanes wait for those at an earlier block. So a construct's merge block comes after its other blocks, as
+ * shader compilers write them; what goes back is a loop. */
+static void link_edges(struct spirv_compiler *c)
+{
+    struct spirv_program *p = c->p;
+    for (uint32_t i = 0; i < p->n_blocks; i++)
+        for (uint32_t k = 0; k < p->blocks[i].n_edges; k++) {
+            struct spirv_edge *edge = &p->edges[p->blocks[i].first_edge + k];
+            uint32_t to = edge->label < c->bound ? c->blocks[edge->label] : 0;
+            if (to == 0 || (to - 1 <= i && !p->blocks[to - 1].is_loop))
+                compile_fail(c, "a branch to no block, or back to no loop", edge->label);
+            edge->block = to - 1;
+        }
+}
+
+/* --- all words --- */
+
+static void learn(struct spirv_compiler *c, const uint32_t *in)
+{
     uint32_t op = op_of(in), id = id_word(op);
     if (id && (length_of(in) <= id || in[id] == 0 || in[id] >= c->bound))
         compile_fail(c, "no id of this module", op);
     if (id)
-        c->def[in[id]] = at;
+        c->def[in[id]] = c->at;
     if (op == OP_DECORATE && c->decorations_at == 0)
-        c->decorations_at = at;
+        c->decorations_at = c->at;
     if ((op == OP_EXECUTION_MODE && in[2] == MODE_LOCAL_SIZE) ||
         (op == OP_EXECUTION_MODE_ID && in[2] == MODE_LOCAL_SIZE_ID))
-        c->size_at = at;
-    if (op == OP_FUNCTION && c->main_at)
+        c->size_at = c->at;
+    if (op == OP_FUNCTION && c->p->n_blocks)
         compile_fail(c, "a second function; expected optimised code", op);
-    if (op == OP_FUNCTION)
-        c->main_at = at;
+    if (op == OP_LABEL || c->p->n_blocks)
+        learn_flow(c, in);
 }
 
 void compile_read(struct spirv_compiler *c)
 {
-    for (size_t length; c->at < c->n_words; c->at += (uint32_t)length) {
+    for (uint32_t length; c->at < c->n_words; c->at += length) {
         length = length_of(c->words + c->at);
         if (length == 0 || length > c->n_words - c->at)
-            compile_fail(c, "an instruction that is longer than the module, or empty", (uint32_t)length);
-        learn(c, c->at);
+            compile_fail(c, "an instruction that is longer than the module, or empty", length);
+        learn(c, c->words + c->at);
     }
-    if (!c->main_at || !c->size_at || !c->decorations_at)
-        compile_fail(c, "no function, no workgroup's size or no decorations", c->main_at);
+    if (!c->p->n_blocks || !c->size_at || !c->decorations_at)
+        compile_fail(c, "no function, no workgroup's size or no decorations", c->size_at);
+    link_edges(c);
 }
 
 bool compile_decoration(const struct spirv_compiler *c, uint32_t id, uint32_t member, uint32_t decoration,

@@ -27,29 +27,26 @@ typedef void spirv_run_fn(struct spirv_lanes *s, const struct spirv_insn *i);
 
 enum spirv_use { SPIRV_READS, SPIRV_WRITES, SPIRV_ATOMIC };
 struct spirv_insn {
-    spirv_run_fn *run;         /* NULL: math */
-    uint32_t math;             /* lanes that are not active are computed too, and dropped */
+    spirv_run_fn *run;
     uint32_t n;                /* numbers of a lane that are computed */
     uint32_t n_out;            /* slots of d that are written through a temporary */
     uint32_t d, a, b, c;       /* slots */
+    uint32_t math;             /* lane_math's number */
     uint32_t imm, more, size;  /* what `run` says (run.h) */
     uint32_t storage, use, at; /* an access's; at: the SPIR-V instruction's first word */
 };
 
-struct spirv_copy {
-    uint32_t d, a, n;
-};
 struct spirv_edge {
-    uint32_t label, block;         /* where it leads; block: in spirv_program.blocks */
-    uint32_t literal;              /* the condition's value, except on a block's first edge */
-    uint32_t first_copy, n_copies; /* what OpPhi takes */
+    uint32_t label, block; /* where it leads; block: in spirv_program.blocks */
+    uint32_t literal;      /* the condition's value, except on a block's first edge */
+    uint32_t first, n;     /* instructions: what OpPhi takes */
 };
 struct spirv_block {
     uint32_t label, first, n;     /* instructions */
     uint32_t first_edge, n_edges; /* 0: the lane returns; the first one is taken where no literal fits */
     uint32_t condition;           /* slot, where there are several edges */
-    bool is_reached;
-    uint64_t n_numbers; /* the work of a lane: those of all instructions */
+    bool is_reached, is_loop;     /* is_loop: the header of one */
+    uint64_t n_numbers;           /* the work of a lane: those of all instructions */
 };
 
 struct spirv_program {
@@ -59,10 +56,9 @@ struct spirv_program {
     uint32_t n_slots, most_numbers; /* most_numbers: slots of the largest temporary */
     uint32_t *constants;
     struct spirv_insn *insns;
-    struct spirv_block *blocks; /* sorted so that a construct's merge block follows its other blocks */
+    struct spirv_block *blocks; /* a construct's merge block follows its other blocks */
     struct spirv_edge *edges;
-    struct spirv_copy *copies;
-    size_t n_constants, n_insns, n_blocks, n_edges, n_copies;
+    size_t n_constants, n_insns, n_blocks, n_edges;
     struct {
         uint32_t builtin, slot;
     } builtins[SPIRV_MOST_BUILTINS];
@@ -94,7 +90,7 @@ enum {
     MATH_U_MAX
 };
 enum { MATH_PACK_HALF = MATH_EXTENDED + 58, MATH_UNPACK_HALF = MATH_EXTENDED + 62 };
-enum { MATH_MOVE = 1 << 17, MATH_ROUND_HALF, MATH_HALF_BITS, MATH_BITS_HALF, MATH_ADDRESS };
+enum { MATH_MOVE = 1 << 17, MATH_ROUND_HALF, MATH_HALF_BITS, MATH_BITS_HALF, MATH_INDEX, MATH_ADDRESS };
 
 /* Computes n numbers of each operand; d overlaps none. What has two results writes 2 n numbers. False: there
  * is no such instruction. */

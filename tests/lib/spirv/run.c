@@ -30,29 +30,22 @@ void spirv_fault(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lan
 
 /* --- masks --- */
 
-static void set_mask(struct spirv_lanes *s, uint32_t block)
+/* Goes on with the lanes that are at the earliest block. */
+static void choose_lanes(struct spirv_lanes *s)
 {
-    uint32_t n_active = 0, n = s->n;
+    uint32_t first = HAS_RETURNED, n_active = 0, n = s->n;
+    for (uint32_t l = 0; l < n; l++)
+        first = s->where[l] < first ? s->where[l] : first;
     for (uint32_t l = 0; l < n; l++) {
-        s->mask[l] = s->where[l] == block ? UINT32_MAX : 0;
+        s->mask[l] = s->where[l] == first ? UINT32_MAX : 0;
         n_active += s->mask[l] & 1;
     }
     s->n_active = n_active;
     s->is_full = n_active == s->n_live;
-    s->block = block;
+    s->block = first;
     s->insn = 0;
-}
-
-/* Goes on with the lanes that are at the earliest block. */
-static void choose_lanes(struct spirv_lanes *s)
-{
-    uint32_t first = HAS_RETURNED, n = s->n;
-    for (uint32_t l = 0; l < n; l++)
-        first = s->where[l] < first ? s->where[l] : first;
     if (first == HAS_RETURNED)
         s->stop = SPIRV_DONE;
-    else
-        set_mask(s, first);
 }
 
 void spirv_put(const struct spirv_lanes *s, uint32_t *restrict d, const uint32_t *restrict a,
@@ -78,18 +71,6 @@ bool spirv_is_uniform(const struct spirv_lanes *s, const uint32_t *x, uint32_t *
 
 /* --- flow --- */
 
-/* All numbers are read before one is written. */
-static void copy_edge(struct spirv_lanes *s, const struct spirv_edge *edge)
-{
-    const struct spirv_copy *copies = s->p->copies + edge->first_copy;
-    uint32_t *at = s->run->temporary;
-    for (uint32_t i = 0; i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
-        memcpy(at, spirv_slot(s, copies[i].a), (size_t)copies[i].n * s->n * sizeof *at);
-    at = s->run->temporary;
-    for (uint32_t i = 0; i < edge->n_copies; at += (size_t)copies[i++].n * s->n)
-        spirv_put(s, spirv_slot(s, copies[i].d), at, copies[i].n);
-}
-
 /* Active lanes are at a block. */
 static void place(struct spirv_lanes *s, uint32_t block)
 {
@@ -97,10 +78,17 @@ static void place(struct spirv_lanes *s, uint32_t block)
         s->where[l] = (s->where[l] & ~s->mask[l]) | (block & s->mask[l]);
 }
 
+static void take(struct spirv_lanes *s, const struct spirv_edge *edge)
+{
+    const struct spirv_insn *insns = s->p->insns + edge->first;
+    for (uint32_t i = 0; i < edge->n; i++)
+        insns[i].run(s, &insns[i]);
+}
+
 /* All active lanes go the same way. */
 static void follow(struct spirv_lanes *s, const struct spirv_edge *edge)
 {
-    copy_edge(s, edge);
+    take(s, edge);
     s->block = edge->block;
     s->insn = 0;
     if (s->is_full)
@@ -119,7 +107,7 @@ static uint32_t choice(const struct spirv_lanes *s, const struct spirv_block *b,
     return 0;
 }
 
-/* Lanes go apart: each edge's copies under its own lanes' mask. */
+/* Lanes go apart: what each edge takes, under its own lanes' mask. */
 static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint32_t *choices)
 {
     uint32_t active[SPIRV_MOST_LANES];
@@ -137,22 +125,9 @@ static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint3
         }
         place(s, edge->block);
         if (taken)
-            copy_edge(s, edge);
+            take(s, edge);
     }
     choose_lanes(s);
-}
-
-static void branch(struct spirv_lanes *s, const struct spirv_block *b)
-{
-    const uint32_t *condition = spirv_slot(s, b->condition);
-    uint32_t choices[SPIRV_MOST_LANES], same = 0;
-    if (b->n_edges == 1 || spirv_is_uniform(s, condition, &same)) {
-        follow(s, &s->p->edges[b->first_edge + choice(s, b, same)]);
-        return;
-    }
-    for (uint32_t l = 0, n = s->n; l < n; l++)
-        choices[l] = choice(s, b, condition[l]);
-    part(s, b, choices);
 }
 
 static void leave(struct spirv_lanes *s)
@@ -162,13 +137,25 @@ static void leave(struct spirv_lanes *s)
         s->live[l] &= ~s->mask[l];
     }
     s->n_live -= s->n_active;
-    if (s->n_live == 0)
-        s->stop = SPIRV_DONE;
-    else
-        choose_lanes(s);
+    choose_lanes(s);
 }
 
-static void compute(struct spirv_lanes *s, const struct spirv_insn *i)
+static void end_block(struct spirv_lanes *s, const struct spirv_block *b)
+{
+    const uint32_t *condition = spirv_slot(s, b->condition);
+    uint32_t choices[SPIRV_MOST_LANES], same = 0;
+    if (b->n_edges == 0) {
+        leave(s);
+    } else if (b->n_edges == 1 || spirv_is_uniform(s, condition, &same)) {
+        follow(s, &s->p->edges[b->first_edge + choice(s, b, same)]);
+    } else {
+        for (uint32_t l = 0, n = s->n; l < n; l++)
+            choices[l] = choice(s, b, condition[l]);
+        part(s, b, choices);
+    }
+}
+
+void spirv_math(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     uint32_t *d = spirv_slot(s, i->d), *z = s->is_full ? d : s->run->temporary;
     lane_math(i->math, (size_t)i->n * s->n, z, spirv_slot(s, i->a), spirv_slot(s, i->b), spirv_slot(s, i->c));
@@ -179,93 +166,73 @@ static void compute(struct spirv_lanes *s, const struct spirv_insn *i)
 /* Until a barrier of the workgroup, or the end. */
 static void run_team(struct spirv_lanes *s)
 {
-    const struct spirv_program *p = s->p;
     s->stop = SPIRV_RUNS;
     while (s->stop == SPIRV_RUNS && !s->run->memory->n_faults) {
-        const struct spirv_block *b = &p->blocks[s->block];
-        const struct spirv_insn *insns = p->insns + b->first;
+        const struct spirv_block *b = &s->p->blocks[s->block];
+        const struct spirv_insn *insns = s->p->insns + b->first;
         if (s->insn == 0)
             s->run->n_lane_operations += b->n_numbers * s->n_active;
         while (s->insn < b->n && s->stop == SPIRV_RUNS) {
             const struct spirv_insn *i = &insns[s->insn++];
-            if (i->run)
-                i->run(s, i);
-            else
-                compute(s, i);
+            i->run(s, i);
         }
-        if (s->stop != SPIRV_RUNS)
-            return;
-        if (b->n_edges == 0)
-            leave(s);
-        else
-            branch(s, b);
+        if (s->stop == SPIRV_RUNS)
+            end_block(s, b);
     }
 }
 
 /* --- workgroups --- */
 
+/* Number i of a built-in variable, for one lane. */
 static uint32_t builtin(const struct spirv_lanes *s, uint32_t number, uint32_t lane, uint32_t i)
 {
     const uint32_t *size = s->p->group, at = s->first + lane;
-    const uint32_t local[3] = {at % size[0], at / size[0] % size[1], at / (size[0] * size[1])};
+    const uint32_t below = i == 0 ? 1 : i == 1 ? size[0] : size[0] * size[1], local = at / below % size[i];
     switch (number) {
     case BUILTIN_NUM_WORKGROUPS:
         return s->run->groups[i];
     case BUILTIN_WORKGROUP_ID:
         return s->run->group[i];
     case BUILTIN_LOCAL_ID:
-        return local[i];
+        return local;
     case BUILTIN_GLOBAL_ID:
-        return s->run->group[i] * size[i] + local[i];
+        return s->run->group[i] * size[i] + local;
     case BUILTIN_SUBGROUP_SIZE:
         return s->size;
     case BUILTIN_NUM_SUBGROUPS:
-        return (s->p->n_lanes + s->size - 1) / s->size;
+        return div_up(s->p->n_lanes, s->size);
     case BUILTIN_SUBGROUP_ID:
         return at / s->size;
-    default:
+    default: /* BUILTIN_LANE */
         return lane % s->size;
     }
 }
 
-static void set_builtin(struct spirv_lanes *s, uint32_t number, uint32_t slot)
-{
-    for (uint32_t i = 0; i < (number < BUILTIN_SUBGROUP_SIZE ? 3 : 1); i++)
-        for (uint32_t l = 0; l < s->n; l++)
-            spirv_slot(s, slot + i)[l] = builtin(s, number, l, i);
-}
-
 static void begin_team(struct spirv_lanes *s, bool is_first)
 {
-    s->n_live = 0;
-    for (uint32_t l = 0; l < s->n; l++) {
-        s->mask[l] = s->live[l] = s->first + l < s->p->n_lanes ? UINT32_MAX : 0;
-        s->n_live += s->mask[l] & 1;
+    *s = (struct spirv_lanes){
+        .p = s->p, .run = s->run, .r = s->r, .n = s->n, .size = s->size, .first = s->first, .is_full = true};
+    for (uint32_t l = 0; l < s->n && s->first + l < s->p->n_lanes; l++) {
+        s->mask[l] = s->live[l] = UINT32_MAX;
+        s->n_active = ++s->n_live;
     }
-    s->n_active = s->n_live;
-    s->is_full = true;
-    s->block = s->insn = 0;
-    memset(s->epochs, 0, sizeof s->epochs);
-    s->orders_buffers = false;
-    for (uint32_t i = 0; i < s->p->n_builtins; i++) {
-        uint32_t number = s->p->builtins[i].builtin;
-        if (is_first || number == BUILTIN_WORKGROUP_ID || number == BUILTIN_GLOBAL_ID)
-            set_builtin(s, number, s->p->builtins[i].slot);
+    for (uint32_t k = 0; k < s->p->n_builtins; k++) {
+        uint32_t number = s->p->builtins[k].builtin, slot = s->p->builtins[k].slot;
+        bool changes = number == BUILTIN_WORKGROUP_ID || number == BUILTIN_GLOBAL_ID;
+        for (uint32_t i = 0; (is_first || changes) && i < (number < BUILTIN_SUBGROUP_SIZE ? 3 : 1); i++)
+            for (uint32_t l = 0; l < s->n; l++)
+                spirv_slot(s, slot + i)[l] = builtin(s, number, l, i);
     }
 }
 
-/* xorshift64 */
-static uint64_t next_random(struct spirv_run *run)
-{
-    run->rng ^= run->rng << 13;
-    run->rng ^= run->rng >> 7;
-    return run->rng ^= run->rng << 17;
-}
-
+/* A random order, by xorshift64. */
 static void shuffle(struct spirv_run *run, uint32_t *order, uint32_t n)
 {
     for (uint32_t i = n; i > 1; i--) {
-        uint32_t j = (uint32_t)(next_random(run) % i), other = order[j];
+        run->rng ^= run->rng << 13;
+        run->rng ^= run->rng >> 7;
+        run->rng ^= run->rng << 17;
+        uint32_t j = (uint32_t)(run->rng % i), other = order[j];
         order[j] = order[i - 1];
         order[i - 1] = other;
     }

@@ -111,6 +111,9 @@ bool spirv_is_uniform(const struct spirv_lanes *s, const uint32_t *x, uint32_t *
 
 /* --- instructions --- */
 
+/* Computes d from a, b and c. */
+spirv_run_fn spirv_math;
+
 /* Moves n numbers of each active lane between slots from d on and memory, as `use` says. a, imm, storage:
  * where. An atomic has its operand at b and `math`. A lane's own variable begins at slot c and has `size`
  * slots. */
@@ -124,8 +127,8 @@ uint64_t spirv_place(const struct spirv_lanes *s, const struct spirv_insn *i, ui
 void spirv_move(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t slot, uint32_t n,
                 const uint64_t *places);
 
-/* d = a * imm + b; a is below `more`, or that is 0. b may be SPIRV_NO_SLOT. */
-spirv_run_fn spirv_index;
+/* a is below imm. */
+spirv_run_fn spirv_check;
 
 /* The subgroup's instruction `more` (group.c). imm: 0 a sum of all lanes, 1 and 2 of those up to or before
  * each; math: how two are added; size: the sum of none. */
