@@ -36,15 +36,26 @@ static void phi(struct spirv_compiler *c, uint32_t label, const uint32_t *in)
 {
     uint32_t n_known = 0, only = 0;
     for (uint32_t i = 3; i + 1 < length_of(in); i += 2) {
-        uint32_t from = c->blocks[in[i + 1]];
-        bool is_back = from >= c->blocks[label];
+        uint32_t from = c->ids[in[i + 1]].block;
+        bool is_back = from >= c->ids[label].block;
         if (!is_back && !leads(c->p, &c->p->blocks[from - 1], label))
             continue;
         n_known += is_back ? 2 : 1; /* 2: a loop's */
         only = in[i];
     }
-    compile_set(c, in,
-                n_known == 1 ? compile_slot(c, only) : compile_registers(c, compile_type(c, in[1])->n_slots));
+    uint32_t n = compile_type(c, in[1])->n_slots;
+    compile_set(c, in, n_known == 1 ? compile_slot(c, only) : compile_slots(c, n, false));
+}
+
+/* Lanes wait for those at an earlier block. So a construct's merge block comes after its other blocks, as
+ * shader compilers write them; what goes back is a loop. */
+static void reach(struct spirv_compiler *c, const struct spirv_block *b, struct spirv_edge *edge)
+{
+    uint32_t to = edge->label < c->bound ? c->ids[edge->label].block : 0;
+    if (to == 0 || (to <= c->ids[b->label].block && !c->p->blocks[to - 1].is_loop))
+        compile_fail(c, "a branch to no block, or back to no loop", edge->label);
+    edge->block = to - 1;
+    c->p->blocks[edge->block].is_reached = true;
 }
 
 /* A condition that is a constant leaves one edge. */
@@ -56,20 +67,20 @@ static void end_block(struct spirv_compiler *c, struct spirv_block *b, const uin
         compile_fail(c, "the end of a block", op_of(in));
     if (b->n_edges > 1)
         b->condition = compile_slot(c, in[1]);
-    if (b->n_edges > 1 && is_constant(b->condition)) {
+    if (b->n_edges > 1 && is_constant(c, b->condition)) {
         for (uint32_t i = 1; i < b->n_edges; i++)
             chosen = edges[i].literal == compile_number(c, in[1]) ? i : chosen;
         b->first_edge += chosen;
         b->n_edges = 1;
     }
     for (uint32_t i = 0; i < b->n_edges; i++)
-        c->p->blocks[edges[chosen + i].block].is_reached = true;
+        reach(c, b, &edges[chosen + i]);
 }
 
 static void compile_block(struct spirv_compiler *c, struct spirv_block *b)
 {
     struct spirv_program *p = c->p;
-    const uint32_t *in = c->words + c->def[b->label];
+    const uint32_t *in = c->words + c->ids[b->label].def;
     b->first = (uint32_t)p->n_insns;
     for (; op_of(in) < OP_BRANCH || op_of(in) > OP_UNREACHABLE; in += length_of(in)) {
         uint32_t op = op_of(in);
@@ -101,9 +112,9 @@ static void compile_edge(struct spirv_compiler *c, struct spirv_edge *edge, uint
 {
     enum { MOST = 1024 };
     struct spirv_move moves[MOST];
-    const uint32_t *in = c->words + c->def[edge->label];
+    const uint32_t *in = c->words + c->ids[edge->label].def;
     uint32_t n = 0;
-    c->at = c->def[edge->label];
+    c->at = c->ids[edge->label].def;
     edge->first = (uint32_t)c->p->n_insns;
     while (in += length_of(in), op_of(in) == OP_PHI)
         for (uint32_t i = 3; i + 1 < length_of(in); i += 2) {
@@ -111,13 +122,13 @@ static void compile_edge(struct spirv_compiler *c, struct spirv_edge *edge, uint
                 continue;
             if (n == MOST)
                 compile_fail(c, "values of a block", n);
-            moves[n++] = (struct spirv_move){.d = c->values[in[2]].slot,
+            moves[n++] = (struct spirv_move){.d = c->ids[in[2]].value.slot,
                                              .a = compile_slot(c, in[i]),
                                              .n = compile_type(c, in[1])->n_slots};
         }
     for (uint32_t k = 0; k < n; k++)
         if (comes_late(moves, k)) {
-            uint32_t kept = compile_registers(c, moves[k].n);
+            uint32_t kept = compile_slots(c, moves[k].n, false);
             compile_move(c, kept, moves[k].a, moves[k].n);
             moves[k].a = kept;
         }
@@ -142,30 +153,13 @@ static void read_group(struct spirv_compiler *c)
         compile_fail(c, "the workgroup is no multiple of the subgroup's lanes", c->p->group[0]);
 }
 
-/* Registers come after the constants, now that these are counted. */
-static void place(const struct spirv_program *p, uint32_t *slot)
-{
-    if (*slot != SPIRV_NO_SLOT)
-        *slot = is_constant(*slot) ? *slot - CONSTANT_SLOT : *slot + (uint32_t)p->n_constants;
-}
-
-static void place_slots(struct spirv_program *p)
-{
-    for (size_t i = 0; i < p->n_insns; i++) {
-        place(p, &p->insns[i].d);
-        place(p, &p->insns[i].a);
-        place(p, &p->insns[i].b);
-        place(p, &p->insns[i].c);
-    }
-    for (size_t i = 0; i < p->n_blocks; i++)
-        place(p, &p->blocks[i].condition);
-    for (uint32_t i = 0; i < p->n_builtins; i++)
-        place(p, &p->builtins[i].slot);
-}
-
-static void compile_all(struct spirv_compiler *c)
+/* A function of its own, so that no variable that matters changes between setjmp and longjmp. */
+static int compile_all(struct spirv_compiler *c)
 {
     struct spirv_program *p = c->p;
+    int rc = setjmp(c->failed);
+    if (rc < 0)
+        return rc;
     compile_read(c);
     read_group(c);
     p->blocks[0].is_reached = true;
@@ -175,17 +169,7 @@ static void compile_all(struct spirv_compiler *c)
     for (size_t i = 0; i < p->n_blocks; i++)
         for (uint32_t k = 0; p->blocks[i].is_reached && k < p->blocks[i].n_edges; k++)
             compile_edge(c, &p->edges[p->blocks[i].first_edge + k], p->blocks[i].label);
-    place_slots(p);
-    p->n_slots = (uint32_t)p->n_constants + c->n_registers;
-}
-
-/* A function of its own, so that none of its variables changes between setjmp and longjmp. */
-static int compile_or_fail(struct spirv_compiler *c)
-{
-    int rc = setjmp(c->failed);
-    if (rc == 0)
-        compile_all(c);
-    return rc;
+    return 0;
 }
 
 int spirv_compile(struct spirv_program *p, const uint32_t *words, size_t n, const struct spirv_request *r,
@@ -198,15 +182,9 @@ int spirv_compile(struct spirv_program *p, const uint32_t *words, size_t n, cons
     struct spirv_compiler c = {.words = words, .n_words = n, .request = r, .p = p, .e = e};
     c.bound = words[SPIRV_BOUND_WORD];
     c.at = SPIRV_HEADER_WORDS;
-    c.def = mem_new(c.bound, sizeof *c.def, e);
-    c.types = mem_new(c.bound, sizeof *c.types, e);
-    c.values = mem_new(c.bound, sizeof *c.values, e);
-    c.blocks = mem_new(c.bound, sizeof *c.blocks, e);
-    int rc = c.def && c.types && c.values && c.blocks ? compile_or_fail(&c) : ERR_MEMORY;
-    free(c.def);
-    free(c.types);
-    free(c.values);
-    free(c.blocks);
+    c.ids = mem_new(c.bound, sizeof *c.ids, e);
+    int rc = c.ids ? compile_all(&c) : ERR_MEMORY;
+    free(c.ids);
     if (rc < 0)
         spirv_program_free(p);
     return rc;
@@ -214,7 +192,8 @@ int spirv_compile(struct spirv_program *p, const uint32_t *words, size_t n, cons
 
 void spirv_program_free(struct spirv_program *p)
 {
-    free(p->constants);
+    free(p->numbers);
+    free(p->fixed);
     free(p->insns);
     free(p->blocks);
     free(p->edges);

@@ -31,9 +31,6 @@ struct spirv_move {
     uint32_t d, a, n;
 };
 
-/* A slot below CONSTANT_SLOT is a register's until the program is done, one above it a constant's. */
-enum { CONSTANT_SLOT = 1 << 30 };
-
 struct spirv_value {
     uint32_t type;
     bool is_known;
@@ -46,20 +43,21 @@ struct spirv_compiler {
     const uint32_t *words;
     size_t n_words;
     uint32_t bound;
-    uint32_t *def;           /* [bound] the first word of what may be looked up; 0: none */
     uint32_t decorations_at; /* first words: the decorations */
     uint32_t size_at;        /* the execution mode that has the workgroup's size */
     const struct spirv_request *request;
     struct spirv_program *p;
     struct moeflux_err *e;
-    jmp_buf failed;             /* where failures go, with an ERR_* */
-    struct spirv_type *types;   /* [bound] */
-    struct spirv_value *values; /* [bound] */
-    uint32_t *blocks;           /* [bound] a label's block in p->blocks, plus 1 */
-    uint32_t n_registers;
+    jmp_buf failed; /* where failures go, with an ERR_* */
+    struct spirv_id {
+        uint32_t def;   /* the first word of what may be looked up; 0: none */
+        uint32_t block; /* a label's block in p->blocks, plus 1 */
+        struct spirv_type type;
+        struct spirv_value value;
+    } * ids;     /* [bound] */
     uint32_t at; /* the instruction that is compiled */
     struct {
-        size_t insns, blocks, edges, constants;
+        size_t insns, blocks, edges, numbers, fixed;
     } room;
 };
 
@@ -71,9 +69,9 @@ static inline uint32_t length_of(const uint32_t *in)
 {
     return in[0] >> 16;
 }
-static inline bool is_constant(uint32_t slot)
+static inline bool is_constant(const struct spirv_compiler *c, uint32_t slot)
 {
-    return slot >= CONSTANT_SLOT; /* SPIRV_NO_SLOT, too */
+    return slot < c->p->n_fixed && c->p->fixed[slot];
 }
 
 /* Does not return. The text names the kernel and the word. */
@@ -106,9 +104,9 @@ struct spirv_value *compile_value(struct spirv_compiler *c, uint32_t id);
 uint32_t compile_slot(struct spirv_compiler *c, uint32_t id);
 /* Returns the number that a constant has. */
 uint32_t compile_number(struct spirv_compiler *c, uint32_t id);
-/* Returns n new slots. */
-uint32_t compile_registers(struct spirv_compiler *c, uint32_t n);
-uint32_t compile_constants(struct spirv_compiler *c, uint32_t n, uint32_t number);
+/* Returns n new slots, registers or constants of 0. */
+uint32_t compile_slots(struct spirv_compiler *c, uint32_t n, bool are_fixed);
+uint32_t compile_constant(struct spirv_compiler *c, uint32_t number);
 /* The value of the instruction's id. */
 void compile_set(struct spirv_compiler *c, const uint32_t *in, uint32_t slot);
 
@@ -123,7 +121,7 @@ void compile_move(struct spirv_compiler *c, uint32_t d, uint32_t a, uint32_t n);
 
 typedef void compile_fn(struct spirv_compiler *c, const uint32_t *in);
 /* Any instruction that is not about the flow. */
-compile_fn compile_instruction, compile_variable, compile_chain, compile_access, compile_matrix,
-    compile_muladd, compile_length;
+compile_fn compile_instruction, compile_variable, compile_chain, compile_access, compile_muladd,
+    compile_length;
 
 #endif

@@ -23,12 +23,11 @@ static uint32_t n_results(uint32_t op)
 /* Computes at once where d is a constant's; then the operands are, too. */
 static void math_into(struct spirv_compiler *c, uint32_t d, const struct spirv_insn *i)
 {
-    uint32_t *k = c->p->constants;
+    uint32_t *k = c->p->numbers;
     if (i->n == 0)
         return;
-    if (is_constant(d))
-        lane_math(i->math, i->n, k + (d - CONSTANT_SLOT), k + (i->a - CONSTANT_SLOT),
-                  k + (i->b - CONSTANT_SLOT), k + (i->c - CONSTANT_SLOT));
+    if (is_constant(c, d))
+        lane_math(i->math, i->n, k + d, k + i->a, k + i->b, k + i->c);
     else
         compile_emit(c, i)->d = d;
 }
@@ -37,8 +36,7 @@ uint32_t compile_math_of(struct spirv_compiler *c, uint32_t op, uint32_t n, uint
                          uint32_t third)
 {
     uint32_t n_out = n * n_results(op);
-    bool are_constant = is_constant(a) && is_constant(b) && is_constant(third);
-    uint32_t d = are_constant ? compile_constants(c, n_out, 0) : compile_registers(c, n_out);
+    uint32_t d = compile_slots(c, n_out, is_constant(c, a) && is_constant(c, b) && is_constant(c, third));
     math_into(c, d,
               &(struct spirv_insn){
                   .run = spirv_math, .math = op, .n = n, .n_out = n_out, .a = a, .b = b, .c = third});
@@ -67,7 +65,7 @@ static uint32_t operand(struct spirv_compiler *c, uint32_t id, uint32_t n)
     uint32_t slot = compile_slot(c, id);
     if (compile_type_of(c, id)->n_slots >= n)
         return slot;
-    uint32_t d = is_constant(slot) ? compile_constants(c, n, 0) : compile_registers(c, n);
+    uint32_t d = compile_slots(c, n, is_constant(c, slot));
     for (uint32_t i = 0; i < n; i++)
         compile_move(c, d + i, slot, 1);
     return d;
@@ -125,7 +123,7 @@ static void convert(struct spirv_compiler *c, const uint32_t *in)
     const struct spirv_type *to = compile_type(c, in[1]);
     uint32_t slot = compile_slot(c, in[3]);
     if (to->bits < 32 && !to->is_half) {
-        uint32_t mask = compile_constants(c, 1, (1u << to->bits) - 1);
+        uint32_t mask = compile_constant(c, (1u << to->bits) - 1);
         if (to->n_slots > 1)
             compile_fail(c, "a vector of narrow numbers", to->bits);
         slot = compile_math_of(c, OP_BIT_AND, 1, slot, mask, mask);
@@ -138,11 +136,10 @@ static void convert(struct spirv_compiler *c, const uint32_t *in)
 /* Sets a composite of n parts of parts[i].n slots each: a constant if all are. */
 static void compose(struct spirv_compiler *c, const uint32_t *in, const struct spirv_move *parts, uint32_t n)
 {
-    uint32_t n_slots = compile_type(c, in[1])->n_slots;
     bool are_constant = true;
     for (uint32_t i = 0; i < n; i++)
-        are_constant &= is_constant(parts[i].a);
-    uint32_t d = are_constant ? compile_constants(c, n_slots, 0) : compile_registers(c, n_slots), at = d;
+        are_constant &= parts[i].n == 0 || is_constant(c, parts[i].a);
+    uint32_t d = compile_slots(c, compile_type(c, in[1])->n_slots, are_constant), at = d;
     for (uint32_t i = 0; i < n; at += parts[i++].n)
         compile_move(c, at, parts[i].a, parts[i].n);
     compile_set(c, in, d);
@@ -200,15 +197,11 @@ static void insert(struct spirv_compiler *c, const uint32_t *in)
     compose(c, in, parts, 3);
 }
 
+/* The whole where there is no path. */
 static void extract(struct spirv_compiler *c, const uint32_t *in)
 {
     uint32_t offset = follow(c, compile_value(c, in[3])->type, in, 4).slots;
     compile_set(c, in, compile_slot(c, in[3]) + offset);
-}
-
-static void copy(struct spirv_compiler *c, const uint32_t *in)
-{
-    compile_set(c, in, compile_slot(c, in[3]));
 }
 
 /* --- constants --- */
@@ -222,13 +215,13 @@ static void scalar(struct spirv_compiler *c, const uint32_t *in)
     compile_decoration(c, in[2], UINT32_MAX, DECORATION_SPEC_ID, &spec);
     if (spec < c->request->n_spec)
         number = is_number ? c->request->spec[spec] : c->request->spec[spec] != 0;
-    uint32_t a = compile_constants(c, 1, number);
+    uint32_t a = compile_constant(c, number);
     compile_set(c, in, compile_type(c, in[1])->is_half ? compile_math_of(c, MATH_BITS_HALF, 1, a, a, a) : a);
 }
 
 static void zeros(struct spirv_compiler *c, const uint32_t *in)
 {
-    compile_set(c, in, compile_constants(c, compile_type(c, in[1])->n_slots, 0));
+    compile_set(c, in, compile_slots(c, compile_type(c, in[1])->n_slots, true));
 }
 
 /* OpSpecConstantOp: the instruction without its number, then as in a function. */
@@ -258,7 +251,7 @@ enum { N_SUMS = sizeof sums / sizeof *sums };
 /* None to two operands after the scope, and after the kind of sums and counts. */
 static void group(struct spirv_compiler *c, const uint32_t *in)
 {
-    uint32_t op = op_of(in), n = compile_type(c, in[1])->n_slots, d = compile_registers(c, n), k = 0;
+    uint32_t op = op_of(in), n = compile_type(c, in[1])->n_slots, d = compile_slots(c, n, false), k = 0;
     uint32_t first = op >= OP_GROUP_I_ADD || op == OP_BALLOT_BIT_COUNT ? 5 : 4, end = length_of(in);
     struct spirv_insn i = {.run = spirv_group, .n = n, .n_out = n, .d = d, .more = op};
     while (k < N_SUMS && sums[k].op != op)
@@ -318,13 +311,13 @@ static const struct {
                     {OP_GROUP_I_ADD, OP_GROUP_F_ADD, group},
                     {OP_GROUP_U_MIN, OP_GROUP_U_MIN, group},
                     {OP_GROUP_U_MAX, OP_GROUP_F_MAX, group},
-                    {OP_KHR_MATRIX_LOAD, OP_KHR_MATRIX_STORE, compile_matrix},
+                    {OP_KHR_MATRIX_LOAD, OP_KHR_MATRIX_STORE, compile_access},
                     {OP_KHR_MULADD, OP_KHR_MULADD, compile_muladd},
                     {OP_KHR_LENGTH, OP_KHR_LENGTH, compile_length},
-                    {OP_NV_MATRIX_LOAD, OP_NV_MATRIX_STORE, compile_matrix},
+                    {OP_NV_MATRIX_LOAD, OP_NV_MATRIX_STORE, compile_access},
                     {OP_NV_MULADD, OP_NV_MULADD, compile_muladd},
                     {OP_NV_LENGTH, OP_NV_LENGTH, compile_length},
-                    {OP_COPY_LOGICAL, OP_COPY_LOGICAL, copy},
+                    {OP_COPY_LOGICAL, OP_COPY_LOGICAL, extract},
                     {0, UINT32_MAX, arithmetic}};
 
 void compile_instruction(struct spirv_compiler *c, const uint32_t *in)

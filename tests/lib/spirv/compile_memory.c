@@ -8,7 +8,7 @@
 static uint32_t own_variable(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     struct spirv_program *p = c->p;
-    uint32_t slot = compile_registers(c, n), builtin = 0;
+    uint32_t slot = compile_slots(c, n, false), builtin = 0;
     if (in[3] == STORAGE_INPUT) {
         if (!compile_decoration(c, in[2], UINT32_MAX, DECORATION_BUILT_IN, &builtin) ||
             p->n_builtins == SPIRV_MOST_BUILTINS)
@@ -40,7 +40,7 @@ void compile_variable(struct spirv_compiler *c, const uint32_t *in)
         compile_fail(c, "a variable's storage class", in[3]);
     }
     compile_set(c, in, SPIRV_NO_SLOT);
-    struct spirv_value *v = &c->values[in[2]];
+    struct spirv_value *v = &c->ids[in[2]].value;
     v->base = v->first = base;
     v->size = t->n_slots;
 }
@@ -54,9 +54,9 @@ static void add_index(struct spirv_compiler *c, struct spirv_value *v, bool has_
     if (!has_address && count)
         compile_emit(c, &(struct spirv_insn){.run = spirv_check, .a = idx, .imm = count});
     if (v->slot == SPIRV_NO_SLOT)
-        v->slot = compile_constants(c, 1, 0);
+        v->slot = compile_constant(c, 0);
     v->slot = compile_math_of(c, has_address ? MATH_ADDRESS : MATH_INDEX, 1, v->slot, idx,
-                              compile_constants(c, 1, stride));
+                              compile_constant(c, stride));
 }
 
 void compile_chain(struct spirv_compiler *c, const uint32_t *in)
@@ -66,7 +66,7 @@ void compile_chain(struct spirv_compiler *c, const uint32_t *in)
     for (uint32_t i = 4; i < length_of(in); i++) {
         const struct spirv_type *t = compile_type(c, type);
         uint32_t idx = compile_slot(c, in[i]);
-        bool is_known = is_constant(idx);
+        bool is_known = is_constant(c, idx);
         const struct spirv_part part = compile_part(c, type, is_known ? compile_number(c, in[i]) : 0);
         uint32_t stride = is_own(storage) ? compile_type(c, part.type)->n_slots : t->stride;
         if (is_known)
@@ -77,7 +77,7 @@ void compile_chain(struct spirv_compiler *c, const uint32_t *in)
     }
     compile_set(c, in, v.slot);
     v.type = in[1];
-    c->values[in[2]] = v;
+    c->ids[in[2]].value = v;
 }
 
 /* --- loads, stores and atomics --- */
@@ -118,64 +118,65 @@ static void access_parts(struct spirv_compiler *c, const struct spirv_value *v, 
     compile_emit(c, &i);
 }
 
+/* What a matrix's access has in addition. at: stride and order, in KHR's form order and stride. */
+static void add_matrix(struct spirv_compiler *c, const uint32_t *at, bool is_nv,
+                       const struct spirv_type *number, const struct spirv_type *t, struct spirv_insn *i)
+{
+    while (number->form == FORM_ARRAY) /* a pointer to an array is one to its first element */
+        number = compile_type(c, number->element);
+    uint32_t each = compile_constant(c, number->bytes);
+    i->run = spirv_matrix_access;
+    i->b = compile_math_of(c, OP_I_MUL, 1, compile_slot(c, at[is_nv ? 0 : 1]), each, each);
+    i->size = t->cols;
+    i->more = SPIRV_MORE(t->bits / 8, t->is_half, 1) | (t->is_second ? MATRIX_IS_SECOND : 0) |
+              (compile_number(c, at[is_nv ? 1 : 0]) ? MATRIX_BY_COLUMNS : 0);
+}
+
+static enum spirv_use use_of(uint32_t op)
+{
+    if (op == OP_ATOMIC_ADD || op == OP_ATOMIC_OR)
+        return SPIRV_ATOMIC;
+    bool is_load = op == OP_LOAD || op == OP_KHR_MATRIX_LOAD || op == OP_NV_MATRIX_LOAD;
+    return is_load ? SPIRV_READS : SPIRV_WRITES;
+}
+
+/* A pointer and a value, or a type, an id and a pointer; then what each kind has (at). */
 void compile_access(struct spirv_compiler *c, const uint32_t *in)
 {
-    uint32_t op = op_of(in), at = op == OP_STORE ? 3 : 4;
-    enum spirv_use use = op == OP_LOAD ? SPIRV_READS : op == OP_STORE ? SPIRV_WRITES : SPIRV_ATOMIC;
-    const struct spirv_value v = *compile_value(c, use == SPIRV_WRITES ? in[1] : in[3]);
-    uint32_t storage = compile_type(c, v.type)->storage;
-    struct spirv_part whole = {.type = use == SPIRV_WRITES ? compile_value(c, in[2])->type : in[1]};
-    uint32_t n = compile_type(c, whole.type)->n_slots;
-    bool is_aligned = use != SPIRV_ATOMIC && at + 1 < length_of(in) && in[at] & OPERANDS_ALIGNED;
-    whole.slots = use == SPIRV_WRITES ? compile_slot(c, in[2]) : compile_registers(c, n);
-    struct spirv_insn i = access_of(c, &v, use, n, whole.slots);
+    uint32_t op = op_of(in);
+    enum spirv_use use = use_of(op);
+    bool is_store = use == SPIRV_WRITES;
+    const uint32_t *at = is_store ? in + 3 : in + 4;
+    const struct spirv_value v = *compile_value(c, is_store ? in[1] : in[3]);
+    const struct spirv_type *pointer = compile_type(c, v.type);
+    struct spirv_part whole = {.type = is_store ? compile_value(c, in[2])->type : in[1]};
+    const struct spirv_type *t = compile_type(c, whole.type);
+    whole.slots = is_store ? compile_slot(c, in[2]) : compile_slots(c, t->n_slots, false);
+    struct spirv_insn i = access_of(c, &v, use, t->n_slots, whole.slots);
     if (use == SPIRV_ATOMIC) {
-        i.b = compile_slot(c, in[6]);
+        i.b = compile_slot(c, at[2]);
         i.math = op == OP_ATOMIC_ADD ? OP_I_ADD : OP_BIT_OR;
         i.more = SPIRV_MORE(4, false, 4);
     }
-    if (use != SPIRV_ATOMIC && !is_own(storage))
-        access_parts(c, &v, whole, is_aligned ? in[at + 1] : 1, use);
-    else if (v.slot == SPIRV_NO_SLOT && is_own(storage))
-        compile_move(c, use == SPIRV_WRITES ? v.base : i.d, use == SPIRV_WRITES ? i.d : v.base, n);
+    if (t->form == FORM_MATRIX && !is_own(pointer->storage))
+        add_matrix(c, at, op >= OP_NV_MATRIX_TYPE, compile_type(c, pointer->element), t, &i);
+    if (use != SPIRV_ATOMIC && t->form != FORM_MATRIX && !is_own(pointer->storage))
+        access_parts(c, &v, whole, at + 1 < in + length_of(in) && *at & OPERANDS_ALIGNED ? at[1] : 1, use);
+    else if (v.slot == SPIRV_NO_SLOT && is_own(pointer->storage))
+        compile_move(c, is_store ? v.base : i.d, is_store ? i.d : v.base, i.n);
     else
         compile_emit(c, &i);
-    if (use != SPIRV_WRITES)
+    if (!is_store)
         compile_set(c, in, i.d);
 }
 
 /* --- matrices --- */
 
-void compile_matrix(struct spirv_compiler *c, const uint32_t *in)
-{
-    uint32_t op = op_of(in);
-    bool is_nv = op >= OP_NV_MATRIX_TYPE, is_store = op == OP_NV_MATRIX_STORE || op == OP_KHR_MATRIX_STORE;
-    const struct spirv_value v = *compile_value(c, is_store ? in[1] : in[3]);
-    const uint32_t *at = is_store ? in + 3 : in + 4;
-    const struct spirv_type *t = is_store ? compile_type_of(c, in[2]) : compile_type(c, in[1]);
-    /* A pointer to an array is one to its first element. */
-    const struct spirv_type *number = compile_type(c, compile_type(c, v.type)->element);
-    while (number->form == FORM_ARRAY)
-        number = compile_type(c, number->element);
-    uint32_t each = compile_constants(c, 1, number->bytes), stride = compile_slot(c, at[is_nv ? 0 : 1]);
-    uint32_t d = is_store ? compile_slot(c, in[2]) : compile_registers(c, t->n_slots);
-    stride = compile_math_of(c, OP_I_MUL, 1, stride, each, each);
-    struct spirv_insn i = access_of(c, &v, is_store ? SPIRV_WRITES : SPIRV_READS, t->n_slots, d);
-    i.run = spirv_matrix_access;
-    i.b = stride;
-    i.size = t->cols;
-    i.more = SPIRV_MORE(t->bits / 8, t->bits == 16, 1) | (t->is_second ? MATRIX_IS_SECOND : 0) |
-             (compile_number(c, at[is_nv ? 1 : 0]) ? MATRIX_BY_COLUMNS : 0);
-    compile_emit(c, &i);
-    if (!is_store)
-        compile_set(c, in, d);
-}
-
 void compile_muladd(struct spirv_compiler *c, const uint32_t *in)
 {
     const struct spirv_type *t = compile_type(c, in[1]), *a = compile_type_of(c, in[3]);
     struct spirv_insn i = {
-        .run = spirv_matrix_muladd, .n = t->n_slots, .d = compile_registers(c, t->n_slots)};
+        .run = spirv_matrix_muladd, .n = t->n_slots, .d = compile_slots(c, t->n_slots, false)};
     if (t->rows != 16 || t->cols != 16 || a->cols != 16)
         compile_fail(c, "rows of a matrix", t->rows);
     i.a = compile_slot(c, in[3]);
@@ -187,5 +188,5 @@ void compile_muladd(struct spirv_compiler *c, const uint32_t *in)
 
 void compile_length(struct spirv_compiler *c, const uint32_t *in)
 {
-    compile_set(c, in, compile_constants(c, 1, compile_type(c, in[3])->n_slots));
+    compile_set(c, in, compile_constant(c, compile_type(c, in[3])->n_slots));
 }

@@ -90,10 +90,10 @@ static void read_type(struct spirv_compiler *c, const uint32_t *in, struct spirv
 
 const struct spirv_type *compile_type(struct spirv_compiler *c, uint32_t id)
 {
-    struct spirv_type *t = &c->types[id < c->bound ? id : 0];
-    if (t->form == FORM_NONE)
-        read_type(c, c->words + c->def[id < c->bound ? id : 0], t);
-    return t;
+    struct spirv_id *i = &c->ids[id < c->bound ? id : 0];
+    if (i->type.form == FORM_NONE)
+        read_type(c, c->words + i->def, &i->type);
+    return &i->type;
 }
 
 const struct spirv_type *compile_type_of(struct spirv_compiler *c, uint32_t id)
@@ -107,48 +107,50 @@ struct spirv_part compile_part(struct spirv_compiler *c, uint32_t type, uint32_t
     if (t->form < FORM_VECTOR || t->form == FORM_POINTER || (idx >= t->count && t->count))
         compile_fail(c, "no element", idx);
     if (t->form == FORM_STRUCT)
-        return member(c, c->words + c->def[type], idx);
+        return member(c, c->words + c->ids[type].def, idx);
     return (struct spirv_part){t->element, idx * compile_type(c, t->element)->n_slots, idx * t->stride};
 }
 
 /* --- slots --- */
 
-uint32_t compile_registers(struct spirv_compiler *c, uint32_t n)
+uint32_t compile_slots(struct spirv_compiler *c, uint32_t n, bool are_fixed)
 {
-    uint32_t first = c->n_registers;
-    c->n_registers += n;
+    uint32_t first = (uint32_t)c->p->n_numbers;
+    for (uint32_t i = 0; i < n; i++) {
+        *COMPILE_ADD(c, numbers) = 0;
+        *COMPILE_ADD(c, fixed) = are_fixed;
+    }
     return first;
 }
 
-uint32_t compile_constants(struct spirv_compiler *c, uint32_t n, uint32_t number)
+uint32_t compile_constant(struct spirv_compiler *c, uint32_t number)
 {
-    uint32_t first = CONSTANT_SLOT + (uint32_t)c->p->n_constants;
-    for (uint32_t i = 0; i < n; i++)
-        *COMPILE_ADD(c, constants) = number;
-    return first;
+    uint32_t slot = compile_slots(c, 1, true);
+    c->p->numbers[slot] = number;
+    return slot;
 }
 
 void compile_set(struct spirv_compiler *c, const uint32_t *in, uint32_t slot)
 {
     if (in[2] >= c->bound)
         compile_fail(c, "no id of this module", in[2]);
-    c->values[in[2]] = (struct spirv_value){.type = in[1], .slot = slot, .is_known = true};
+    c->ids[in[2]].value = (struct spirv_value){.type = in[1], .slot = slot, .is_known = true};
 }
 
 /* --- values --- */
 
 struct spirv_value *compile_value(struct spirv_compiler *c, uint32_t id)
 {
-    struct spirv_value *v = &c->values[id < c->bound ? id : 0];
+    struct spirv_id *i = &c->ids[id < c->bound ? id : 0];
     uint32_t before = c->at;
-    if (v->is_known)
-        return v;
-    c->at = c->def[id < c->bound ? id : 0];
+    if (i->value.is_known)
+        return &i->value;
+    c->at = i->def;
     if (c->at == 0)
         compile_fail(c, "a value that is used before it is there", id);
     compile_instruction(c, c->words + c->at);
     c->at = before;
-    return v;
+    return &i->value;
 }
 
 uint32_t compile_slot(struct spirv_compiler *c, uint32_t id)
@@ -156,14 +158,13 @@ uint32_t compile_slot(struct spirv_compiler *c, uint32_t id)
     const struct spirv_value *v = compile_value(c, id);
     if (v->base == 0)
         return v->slot;
-    return compile_math_of(c, MATH_ADDRESS, 1, v->slot, compile_constants(c, 1, v->base),
-                           compile_constants(c, 1, 1));
+    return compile_math_of(c, MATH_ADDRESS, 1, v->slot, compile_constant(c, v->base), compile_constant(c, 1));
 }
 
 uint32_t compile_number(struct spirv_compiler *c, uint32_t id)
 {
     uint32_t slot = compile_slot(c, id);
-    if (!is_constant(slot) || slot == SPIRV_NO_SLOT)
+    if (!is_constant(c, slot))
         compile_fail(c, "not a constant", id);
-    return c->p->constants[slot - CONSTANT_SLOT];
+    return c->p->numbers[slot];
 }

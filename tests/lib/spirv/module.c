@@ -26,7 +26,7 @@ static void learn_flow(struct spirv_compiler *c, const uint32_t *in)
     switch (op_of(in)) {
     case OP_LABEL:
         *COMPILE_ADD(c, blocks) = (struct spirv_block){.label = in[1], .first_edge = (uint32_t)p->n_edges};
-        c->blocks[in[1]] = (uint32_t)p->n_blocks;
+        c->ids[in[1]].block = (uint32_t)p->n_blocks;
         break;
     case OP_LOOP_MERGE:
         p->blocks[p->n_blocks - 1].is_loop = true;
@@ -48,21 +48,6 @@ static void learn_flow(struct spirv_compiler *c, const uint32_t *in)
     }
 }
 
-/* Lanes wait for those at an earlier block. So a construct's merge block comes after its other blocks, as
- * shader compilers write them; what goes back is a loop. */
-static void link_edges(struct spirv_compiler *c)
-{
-    struct spirv_program *p = c->p;
-    for (uint32_t i = 0; i < p->n_blocks; i++)
-        for (uint32_t k = 0; k < p->blocks[i].n_edges; k++) {
-            struct spirv_edge *edge = &p->edges[p->blocks[i].first_edge + k];
-            uint32_t to = edge->label < c->bound ? c->blocks[edge->label] : 0;
-            if (to == 0 || (to - 1 <= i && !p->blocks[to - 1].is_loop))
-                compile_fail(c, "a branch to no block, or back to no loop", edge->label);
-            edge->block = to - 1;
-        }
-}
-
 /* --- all words --- */
 
 static void learn(struct spirv_compiler *c, const uint32_t *in)
@@ -71,7 +56,7 @@ static void learn(struct spirv_compiler *c, const uint32_t *in)
     if (id && (length_of(in) <= id || in[id] == 0 || in[id] >= c->bound))
         compile_fail(c, "no id of this module", op);
     if (id)
-        c->def[in[id]] = c->at;
+        c->ids[in[id]].def = c->at;
     if (op == OP_DECORATE && c->decorations_at == 0)
         c->decorations_at = c->at;
     if ((op == OP_EXECUTION_MODE && in[2] == MODE_LOCAL_SIZE) ||
@@ -93,7 +78,6 @@ void compile_read(struct spirv_compiler *c)
     }
     if (!c->p->n_blocks || !c->size_at || !c->decorations_at)
         compile_fail(c, "no function, no workgroup's size or no decorations", c->size_at);
-    link_edges(c);
 }
 
 bool compile_decoration(const struct spirv_compiler *c, uint32_t id, uint32_t member, uint32_t decoration,

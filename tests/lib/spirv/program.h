@@ -8,7 +8,7 @@
  *   addresses       two slots, the low word first
  *   composites      their numbers in order
  *   matrices        numbers of each lane (matrix.c)
- * The first n_constants slots hold constants. */
+ * Constants have slots, too. */
 #ifndef MOEFLUX_TESTS_SPIRV_PROGRAM_H
 #define MOEFLUX_TESTS_SPIRV_PROGRAM_H
 
@@ -53,12 +53,13 @@ struct spirv_program {
     const char *name;
     uint32_t lanes, group[3], n_lanes; /* n_lanes: of a workgroup */
     uint32_t shared_bytes;
-    uint32_t n_slots, most_numbers; /* most_numbers: slots of the largest temporary */
-    uint32_t *constants;
+    uint32_t most_numbers; /* slots of the largest temporary */
+    uint32_t *numbers;     /* [n_numbers] what each slot begins with */
+    bool *fixed;           /* [n_fixed = n_numbers] whether it is a constant's */
     struct spirv_insn *insns;
     struct spirv_block *blocks; /* a construct's merge block follows its other blocks */
     struct spirv_edge *edges;
-    size_t n_constants, n_insns, n_blocks, n_edges;
+    size_t n_numbers, n_fixed, n_insns, n_blocks, n_edges;
     struct {
         uint32_t builtin, slot;
     } builtins[SPIRV_MOST_BUILTINS];

@@ -85,74 +85,63 @@ static void take(struct spirv_lanes *s, const struct spirv_edge *edge)
         insns[i].run(s, &insns[i]);
 }
 
-/* All active lanes go the same way. */
-static void follow(struct spirv_lanes *s, const struct spirv_edge *edge)
+/* Which of n edges a lane with this condition takes. */
+static uint32_t choice(const struct spirv_edge *edges, uint32_t n, uint32_t condition)
 {
-    take(s, edge);
-    s->block = edge->block;
-    s->insn = 0;
-    if (s->is_full)
-        return;
-    place(s, edge->block);
-    choose_lanes(s);
-}
-
-/* Which of the block's edges a lane with this condition takes. */
-static uint32_t choice(const struct spirv_lanes *s, const struct spirv_block *b, uint32_t condition)
-{
-    const struct spirv_edge *edges = s->p->edges + b->first_edge;
-    for (uint32_t i = 1; i < b->n_edges; i++)
+    for (uint32_t i = 1; i < n; i++)
         if (edges[i].literal == condition)
             return i;
     return 0;
 }
 
 /* Lanes go apart: what each edge takes, under its own lanes' mask. */
-static void part(struct spirv_lanes *s, const struct spirv_block *b, const uint32_t *choices)
+static void part(struct spirv_lanes *s, const struct spirv_edge *edges, uint32_t n_edges,
+                 const uint32_t *condition)
 {
-    uint32_t active[SPIRV_MOST_LANES];
+    uint32_t active[SPIRV_MOST_LANES], choices[SPIRV_MOST_LANES];
     memcpy(active, s->mask, sizeof active);
-    if (s->is_full)
-        for (uint32_t l = 0; l < s->n; l++)
-            s->where[l] = active[l] ? 0 : HAS_RETURNED;
     s->is_full = false;
-    for (uint32_t i = 0; i < b->n_edges; i++) {
-        const struct spirv_edge *edge = &s->p->edges[b->first_edge + i];
+    for (uint32_t l = 0, n = s->n; l < n; l++)
+        choices[l] = choice(edges, n_edges, condition[l]);
+    for (uint32_t i = 0; i < n_edges; i++) {
         uint32_t taken = 0;
         for (uint32_t l = 0, n = s->n; l < n; l++) {
             s->mask[l] = choices[l] == i ? active[l] : 0;
             taken |= s->mask[l];
         }
-        place(s, edge->block);
+        place(s, edges[i].block);
         if (taken)
-            take(s, edge);
+            take(s, &edges[i]);
     }
-    choose_lanes(s);
 }
 
 static void leave(struct spirv_lanes *s)
 {
-    for (uint32_t l = 0; l < s->n; l++) {
-        s->where[l] = s->mask[l] || !s->live[l] ? HAS_RETURNED : s->where[l];
+    place(s, HAS_RETURNED);
+    for (uint32_t l = 0; l < s->n; l++)
         s->live[l] &= ~s->mask[l];
-    }
     s->n_live -= s->n_active;
-    choose_lanes(s);
 }
 
 static void end_block(struct spirv_lanes *s, const struct spirv_block *b)
 {
+    const struct spirv_edge *edge = s->p->edges + b->first_edge;
     const uint32_t *condition = spirv_slot(s, b->condition);
-    uint32_t choices[SPIRV_MOST_LANES], same = 0;
+    uint32_t same = 0;
     if (b->n_edges == 0) {
         leave(s);
     } else if (b->n_edges == 1 || spirv_is_uniform(s, condition, &same)) {
-        follow(s, &s->p->edges[b->first_edge + choice(s, b, same)]);
+        edge += choice(edge, b->n_edges, same);
+        take(s, edge);
+        s->block = edge->block;
+        s->insn = 0;
+        if (s->is_full)
+            return;
+        place(s, edge->block);
     } else {
-        for (uint32_t l = 0, n = s->n; l < n; l++)
-            choices[l] = choice(s, b, condition[l]);
-        part(s, b, choices);
+        part(s, edge, b->n_edges, condition);
     }
+    choose_lanes(s);
 }
 
 void spirv_math(struct spirv_lanes *s, const struct spirv_insn *i)
@@ -212,9 +201,10 @@ static void begin_team(struct spirv_lanes *s, bool is_first)
 {
     *s = (struct spirv_lanes){
         .p = s->p, .run = s->run, .r = s->r, .n = s->n, .size = s->size, .first = s->first, .is_full = true};
-    for (uint32_t l = 0; l < s->n && s->first + l < s->p->n_lanes; l++) {
-        s->mask[l] = s->live[l] = UINT32_MAX;
-        s->n_active = ++s->n_live;
+    for (uint32_t l = 0; l < s->n; l++) {
+        s->mask[l] = s->live[l] = s->first + l < s->p->n_lanes ? UINT32_MAX : 0;
+        s->where[l] = s->live[l] ? 0 : HAS_RETURNED;
+        s->n_active = s->n_live += s->live[l] & 1;
     }
     for (uint32_t k = 0; k < s->p->n_builtins; k++) {
         uint32_t number = s->p->builtins[k].builtin, slot = s->p->builtins[k].slot;
@@ -288,45 +278,31 @@ static uint32_t team_lanes(const struct spirv_program *p)
     return p->has_matrices || p->lanes > most ? p->lanes : most / p->lanes * p->lanes;
 }
 
-static int open_shared(struct spirv_memory *m, uint32_t bytes, struct moeflux_err *e)
-{
-    struct spirv_region *r = &m->shared;
-    *r = (struct spirv_region){.bytes = bytes, .written_by = ++m->dispatch};
-    r->host = mem_new(bytes / 4 + 2, 4, e);
-    r->words = mem_new(bytes / 4 + 2, sizeof *r->words, e);
-    r->since = mem_new(bytes / 4 + 2, sizeof *r->since, e);
-    return r->host && r->words && r->since ? 0 : ERR_MEMORY;
-}
-
-static int open_teams(struct spirv_run *run, const struct spirv_program *p, struct moeflux_err *e)
-{
-    uint32_t n = team_lanes(p), *r;
-    size_t each = (size_t)p->n_slots * n;
-    run->n_teams = div_up(p->n_lanes, n);
-    run->teams = mem_new(run->n_teams, sizeof *run->teams, e);
-    run->registers = r = mem_new(run->n_teams * each, sizeof *run->registers, e);
-    run->temporary = mem_new((size_t)p->most_numbers * n + 2, sizeof *run->temporary, e);
-    if (!run->teams || !run->registers || !run->temporary)
-        return ERR_MEMORY;
-    for (uint32_t i = 0; i < run->n_teams; i++, r += each) {
-        run->teams[i] =
-            (struct spirv_lanes){.p = p, .run = run, .r = r, .n = n, .size = p->lanes, .first = i * n};
-        for (size_t k = 0; k < p->n_constants * n; k++)
-            r[k] = p->constants[k / n];
-    }
-    return 0;
-}
-
-static void close_run(struct spirv_run *run)
+/* Allocates all that a dispatch has, at once. */
+static int open_run(struct spirv_run *run, const struct spirv_program *p, struct moeflux_err *e)
 {
     struct spirv_region *shared = &run->memory->shared;
-    free(shared->host);
-    free(shared->words);
-    free(shared->since);
-    *shared = (struct spirv_region){0};
-    free(run->teams);
-    free(run->registers);
-    free(run->temporary);
+    uint32_t n = team_lanes(p), n_teams = div_up(p->n_lanes, n);
+    size_t each = p->n_numbers * n, words = p->shared_bytes / 4 + 2, most = (size_t)p->most_numbers * n + 2;
+    size_t bytes = n_teams * sizeof *run->teams + words * sizeof(struct spirv_word);
+    run->teams = mem_new(1, bytes + sizeof(uint32_t) * (2 * words + n_teams * each + most), e);
+    if (!run->teams)
+        return ERR_MEMORY;
+    struct spirv_word *touched = (struct spirv_word *)(void *)(run->teams + n_teams);
+    uint32_t *since = (uint32_t *)(void *)(touched + words), *r = since + 2 * words;
+    *shared = (struct spirv_region){.bytes = p->shared_bytes, .words = touched, .since = since};
+    shared->host = (uint8_t *)(since + words);
+    shared->written_by = ++run->memory->dispatch;
+    for (uint32_t i = 0; i < n_teams; i++, r += each) {
+        run->teams[i] =
+            (struct spirv_lanes){.p = p, .run = run, .r = r, .n = n, .size = p->lanes, .first = i * n};
+        for (size_t k = 0; k < p->n_numbers; k++)
+            for (uint32_t l = 0; p->fixed[k] && l < n; l++)
+                r[k * n + l] = p->numbers[k];
+    }
+    run->n_teams = n_teams;
+    run->temporary = r;
+    return 0;
 }
 
 int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, const void *args,
@@ -337,8 +313,7 @@ int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, c
         .p = p, .memory = memory, .groups = {groups[0], groups[1], groups[2]}, .rng = seed | 1};
     uint64_t n = (uint64_t)groups[0] * groups[1] * groups[2];
     memory->args = (struct spirv_region){.bytes = args_bytes, .host = (uint8_t *)(uintptr_t)args};
-    int rc = open_shared(memory, p->shared_bytes, e);
-    rc = rc < 0 ? rc : open_teams(&run, p, e);
+    int rc = open_run(&run, p, e);
     for (uint64_t i = 0; rc == 0 && i < n && !memory->n_faults; i++) {
         run.group[0] = (uint32_t)(i % groups[0]);
         run.group[1] = (uint32_t)(i / groups[0] % groups[1]);
@@ -346,6 +321,7 @@ int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, c
         run_workgroup(&run, i == 0);
     }
     *n_lane_operations += run.n_lane_operations;
-    close_run(&run);
+    free(run.teams);
+    memory->shared = (struct spirv_region){0};
     return rc;
 }

@@ -84,9 +84,9 @@ struct spirv_run {
     const struct spirv_program *p;
     struct spirv_memory *memory;
     uint32_t groups[3], group[3];
-    struct spirv_lanes *teams;
+    struct spirv_lanes *teams; /* and all other memory of the run */
     uint32_t n_teams;
-    uint32_t *registers, *temporary;
+    uint32_t *temporary;
     uint64_t rng;
     uint64_t n_lane_operations;
 };
