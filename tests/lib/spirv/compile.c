@@ -22,28 +22,18 @@ void *compile_room(struct spirv_compiler *c, void *array, size_t *room, size_t n
 
 /* --- blocks --- */
 
-/* Whether a block that is compiled, and reached, leads to another. */
-static bool leads(const struct spirv_program *p, const struct spirv_block *from, uint32_t label)
-{
-    bool does = false;
-    for (uint32_t i = 0; from->is_reached && i < from->n_edges; i++)
-        does |= p->edges[from->first_edge + i].label == label;
-    return does;
-}
-
-/* A value that comes from one block alone needs no copy. */
+/* A value that comes from one block alone needs no copy. That one is compiled, and reached. */
 static void phi(struct spirv_compiler *c, uint32_t label, const uint32_t *in)
 {
-    uint32_t n_known = 0, only = 0;
+    uint32_t n_known = 0, only = 0, n = compile_type(c, in[1])->n_slots;
     for (uint32_t i = 3; i + 1 < length_of(in); i += 2) {
-        uint32_t from = c->ids[in[i + 1]].block;
-        bool is_back = from >= c->ids[label].block;
-        if (!is_back && !leads(c->p, &c->p->blocks[from - 1], label))
-            continue;
-        n_known += is_back ? 2 : 1; /* 2: a loop's */
-        only = in[i];
+        const struct spirv_block *from = &c->p->blocks[c->ids[in[i + 1]].block - 1];
+        bool is_loops = c->ids[from->label].block >= c->ids[label].block, leads = is_loops;
+        for (uint32_t k = 0; from->is_reached && k < from->n_edges; k++)
+            leads |= c->p->edges[from->first_edge + k].label == label;
+        n_known += is_loops ? 2 : leads;
+        only = leads ? in[i] : only;
     }
-    uint32_t n = compile_type(c, in[1])->n_slots;
     compile_set(c, in, n_known == 1 ? compile_slot(c, only) : compile_slots(c, n, false));
 }
 

@@ -245,8 +245,8 @@ static const struct {
             {OP_GROUP_F_ADD, OP_F_ADD, 0},
             {OP_GROUP_U_MIN, MATH_U_MIN, UINT32_MAX},
             {OP_GROUP_U_MAX, MATH_U_MAX, 0},
-            {OP_GROUP_F_MAX, MATH_F_MAX, 0xff800000u /* -infinity */}};
-enum { N_SUMS = sizeof sums / sizeof *sums };
+            {OP_GROUP_F_MAX, MATH_F_MAX, 0xff800000u /* -infinity */},
+            {0, 0, 0}};
 
 /* None to two operands after the scope, and after the kind of sums and counts. */
 static void group(struct spirv_compiler *c, const uint32_t *in)
@@ -254,10 +254,10 @@ static void group(struct spirv_compiler *c, const uint32_t *in)
     uint32_t op = op_of(in), n = compile_type(c, in[1])->n_slots, d = compile_slots(c, n, false), k = 0;
     uint32_t first = op >= OP_GROUP_I_ADD || op == OP_BALLOT_BIT_COUNT ? 5 : 4, end = length_of(in);
     struct spirv_insn i = {.run = spirv_group, .n = n, .n_out = n, .d = d, .more = op};
-    while (k < N_SUMS && sums[k].op != op)
+    while (sums[k].op && sums[k].op != op)
         k++;
-    i.math = k < N_SUMS ? sums[k].math : 0;
-    i.size = k < N_SUMS ? sums[k].none : 0;
+    i.math = sums[k].math;
+    i.size = sums[k].none;
     i.imm = first == 5 ? in[4] : 0;
     i.a = first < end ? compile_slot(c, in[first]) : SPIRV_NO_SLOT;
     i.b = first + 1 < end ? compile_slot(c, in[first + 1]) : SPIRV_NO_SLOT;

@@ -132,20 +132,13 @@ static void add_matrix(struct spirv_compiler *c, const uint32_t *at, bool is_nv,
               (compile_number(c, at[is_nv ? 1 : 0]) ? MATRIX_BY_COLUMNS : 0);
 }
 
-static enum spirv_use use_of(uint32_t op)
-{
-    if (op == OP_ATOMIC_ADD || op == OP_ATOMIC_OR)
-        return SPIRV_ATOMIC;
-    bool is_load = op == OP_LOAD || op == OP_KHR_MATRIX_LOAD || op == OP_NV_MATRIX_LOAD;
-    return is_load ? SPIRV_READS : SPIRV_WRITES;
-}
-
 /* A pointer and a value, or a type, an id and a pointer; then what each kind has (at). */
 void compile_access(struct spirv_compiler *c, const uint32_t *in)
 {
     uint32_t op = op_of(in);
-    enum spirv_use use = use_of(op);
-    bool is_store = use == SPIRV_WRITES;
+    bool is_store = op == OP_STORE || op == OP_KHR_MATRIX_STORE || op == OP_NV_MATRIX_STORE;
+    bool is_atomic = op == OP_ATOMIC_ADD || op == OP_ATOMIC_OR;
+    enum spirv_use use = is_store ? SPIRV_WRITES : is_atomic ? SPIRV_ATOMIC : SPIRV_READS;
     const uint32_t *at = is_store ? in + 3 : in + 4;
     const struct spirv_value v = *compile_value(c, is_store ? in[1] : in[3]);
     const struct spirv_type *pointer = compile_type(c, v.type);
@@ -153,14 +146,14 @@ void compile_access(struct spirv_compiler *c, const uint32_t *in)
     const struct spirv_type *t = compile_type(c, whole.type);
     whole.slots = is_store ? compile_slot(c, in[2]) : compile_slots(c, t->n_slots, false);
     struct spirv_insn i = access_of(c, &v, use, t->n_slots, whole.slots);
-    if (use == SPIRV_ATOMIC) {
+    if (is_atomic) {
         i.b = compile_slot(c, at[2]);
         i.math = op == OP_ATOMIC_ADD ? OP_I_ADD : OP_BIT_OR;
         i.more = SPIRV_MORE(4, false, 4);
     }
     if (t->form == FORM_MATRIX && !is_own(pointer->storage))
         add_matrix(c, at, op >= OP_NV_MATRIX_TYPE, compile_type(c, pointer->element), t, &i);
-    if (use != SPIRV_ATOMIC && t->form != FORM_MATRIX && !is_own(pointer->storage))
+    if (!is_atomic && t->form != FORM_MATRIX && !is_own(pointer->storage))
         access_parts(c, &v, whole, at + 1 < in + length_of(in) && *at & OPERANDS_ALIGNED ? at[1] : 1, use);
     else if (v.slot == SPIRV_NO_SLOT && is_own(pointer->storage))
         compile_move(c, is_store ? v.base : i.d, is_store ? i.d : v.base, i.n);

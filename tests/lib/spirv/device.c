@@ -38,11 +38,6 @@ struct interpreted {
     size_t room;
 };
 
-static struct interpreted *interpreted_of(struct exec *x)
-{
-    return (struct interpreted *)x;
-}
-
 static bool ends_in(const char *name, const char *end)
 {
     size_t n = strlen(name), k = strlen(end);
@@ -51,7 +46,7 @@ static bool ends_in(const char *name, const char *end)
 
 static void interpreted_close(struct exec *x)
 {
-    struct interpreted *v = interpreted_of(x);
+    struct interpreted *v = (struct interpreted *)x;
     for (size_t i = 0; i < v->kernels.n; i++)
         spirv_program_free(&v->programs[i]);
     if (v->run_ns && getenv("MOEFLUX_LANES_SPEED"))
@@ -104,7 +99,7 @@ static int interpreted_buffer_new(struct exec *x, struct exec_buffer *b, enum ex
     b->host = p;
     b->address = (uint64_t)(uintptr_t)p;
     /* Whole words, as src/vulkan/memory.c. */
-    return spirv_memory_add(&interpreted_of(x)->memory, b->address, size_round_up(b->bytes, 4), e);
+    return spirv_memory_add(&((struct interpreted *)x)->memory, b->address, size_round_up(b->bytes, 4), e);
 }
 
 static int interpreted_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
@@ -113,14 +108,14 @@ static int interpreted_buffer_import(struct exec *x, struct exec_buffer *b, enum
     (void)kind;
     b->host = host;
     b->address = (uint64_t)(uintptr_t)host;
-    return spirv_memory_add(&interpreted_of(x)->memory, b->address, b->bytes, e);
+    return spirv_memory_add(&((struct interpreted *)x)->memory, b->address, b->bytes, e);
 }
 
 static void interpreted_buffer_free(struct exec *x, struct exec_buffer *b)
 {
     if (!b->host)
         return;
-    spirv_memory_drop(&interpreted_of(x)->memory, b->address);
+    spirv_memory_drop(&((struct interpreted *)x)->memory, b->address);
     if (!b->is_borrowed)
         munmap(b->host, mapped_bytes(b->bytes));
 }
@@ -152,7 +147,7 @@ static int prepare(struct interpreted *v, const struct pipeline *k, struct spirv
 int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                       const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
 {
-    struct interpreted *v = interpreted_of(x);
+    struct interpreted *v = (struct interpreted *)x;
     void *all = v->programs;
     bool by_khr = interpreted_caps(x).uses_khr && ends_in(name, "coop");
     *k = (struct kernel){.args_bytes = args_bytes};
@@ -176,7 +171,7 @@ int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t arg
 void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
                    uint32_t gz)
 {
-    struct interpreted *v = interpreted_of(x);
+    struct interpreted *v = (struct interpreted *)x;
     struct spirv_program *p = &v->programs[k->pipeline];
     uint64_t start = clock_ns();
     if (x->fault.code || (!p->n_blocks && prepare(v, &v->kernels.all[k->pipeline], p, &x->fault) < 0))

@@ -11,10 +11,10 @@
  * [lanes], active lanes alone count. */
 typedef void group_fn(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t first, uint32_t *out);
 
-/* The first active lane from lane l on, or the team's end. */
+/* The first active lane from lane l on; there is one. */
 static uint32_t first_active(const struct spirv_lanes *s, uint32_t l)
 {
-    while (l < s->n && !s->mask[l])
+    while (!s->mask[l])
         l++;
     return l;
 }
@@ -111,7 +111,6 @@ void spirv_control_barrier(struct spirv_lanes *s, const struct spirv_insn *i)
         spirv_fault(s, i, 0, "a barrier that not all lanes of the workgroup reach");
     spirv_memory_barrier(s, i);
     s->barrier = i;
-    s->stop = SPIRV_AT_BARRIER;
 }
 
 void spirv_memory_barrier(struct spirv_lanes *s, const struct spirv_insn *i)
@@ -120,19 +119,6 @@ void spirv_memory_barrier(struct spirv_lanes *s, const struct spirv_insn *i)
 }
 
 /* --- all of them --- */
-
-/* The subgroup from lane `first` on: all of its live lanes are active. */
-static void needs_subgroup(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t first)
-{
-    uint32_t n_active = 0, n_live = 0;
-    for (uint32_t l = first; l < first + s->size; l++) {
-        n_active += s->mask[l] & 1;
-        n_live += s->live[l] & 1;
-    }
-    if (n_active != n_live)
-        spirv_fault(s, i, first, "%u of the subgroup's %u lanes are at an instruction of all of them",
-                    n_active, n_live);
-}
 
 void spirv_group(struct spirv_lanes *s, const struct spirv_insn *i)
 {
@@ -150,11 +136,16 @@ void spirv_group(struct spirv_lanes *s, const struct spirv_insn *i)
     while (i->more < rows[k].first || i->more > rows[k].last)
         k++;
     for (uint32_t first = 0; first < s->n; first += s->size) {
-        if (first_active(s, first) >= first + s->size)
-            continue;
-        if (rows[k].is_of_all && !s->is_full)
-            needs_subgroup(s, i, first);
-        rows[k].fn(s, i, first, s->run->temporary);
+        uint32_t n_active = 0, n_live = 0;
+        for (uint32_t l = first; l < first + s->size; l++) {
+            n_active += s->mask[l] & 1;
+            n_live += s->live[l] & 1;
+        }
+        if (rows[k].is_of_all && n_active && n_active != n_live)
+            spirv_fault(s, i, first, "%u of the subgroup's %u lanes are at an instruction of all of them",
+                        n_active, n_live);
+        if (n_active)
+            rows[k].fn(s, i, first, s->run->temporary);
     }
     spirv_put(s, spirv_slot(s, i->d), s->run->temporary, i->n_out);
 }

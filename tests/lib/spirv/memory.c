@@ -210,32 +210,26 @@ uint64_t spirv_place(const struct spirv_lanes *s, const struct spirv_insn *i, ui
 
 /* --- moving numbers --- */
 
-static inline void load(uint32_t *d, const uint8_t *at, uint32_t more)
+/* Moves one number between memory and a register. */
+static inline void move_one(const struct spirv_insn *i, uint8_t *at, uint32_t *d, const uint32_t *operand)
 {
-    uint32_t number = 0;
-    if ((more & 255) == 4)
-        memcpy(&number, at, 4);
-    else
-        memcpy(&number, at, more & 255);
+    uint32_t number = 0, bytes = i->more & 255;
+    bool is_half = i->more & SPIRV_IS_HALF;
+    if (i->use == SPIRV_WRITES) {
+        number = *d;
+        if (is_half)
+            lane_math(MATH_HALF_BITS, 1, &number, d, d, d);
+        memcpy(at, &number, bytes);
+        return;
+    }
+    memcpy(&number, at, bytes);
     *d = number;
-    if (more & SPIRV_IS_HALF)
+    if (is_half)
         lane_math(MATH_BITS_HALF, 1, d, &number, &number, &number);
-}
-
-static inline void store(uint8_t *at, const uint32_t *a, uint32_t more)
-{
-    uint32_t number = *a;
-    if (more & SPIRV_IS_HALF)
-        lane_math(MATH_HALF_BITS, 1, &number, a, a, a);
-    memcpy(at, &number, more & 255);
-}
-
-static inline void change(uint8_t *at, uint32_t *d, uint32_t math, uint32_t operand)
-{
-    uint32_t after;
-    memcpy(d, at, 4);
-    lane_math(math, 1, &after, d, &operand, &operand);
-    memcpy(at, &after, 4);
+    if (i->use == SPIRV_ATOMIC) {
+        lane_math(i->math, 1, &number, d, operand, operand);
+        memcpy(at, &number, bytes);
+    }
 }
 
 void spirv_move(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t slot, uint32_t n,
@@ -254,17 +248,10 @@ void spirv_move(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t slot
         if (!at[l])
             return;
     }
-    for (uint32_t k = 0; k < n; k++) {
-        uint32_t *d = spirv_slot(s, slot + k);
-        for (uint32_t l = 0; l < s->n; l++) {
-            if (s->mask[l] && i->use == SPIRV_READS)
-                load(&d[l], at[l] + k * step, i->more);
-            else if (s->mask[l] && i->use == SPIRV_WRITES)
-                store(at[l] + k * step, &d[l], i->more);
-            else if (s->mask[l])
-                change(at[l], &d[l], i->math, spirv_slot(s, i->b)[l]);
-        }
-    }
+    for (uint32_t k = 0; k < n; k++)
+        for (uint32_t l = 0; l < s->n; l++)
+            if (s->mask[l])
+                move_one(i, at[l] + k * step, spirv_slot(s, slot + k) + l, spirv_slot(s, i->b) + l);
 }
 
 void spirv_access(struct spirv_lanes *s, const struct spirv_insn *i)

@@ -20,32 +20,25 @@ static void add_edge(struct spirv_compiler *c, uint32_t label, uint32_t literal)
     c->p->blocks[c->p->n_blocks - 1].n_edges++;
 }
 
+/* What has no edges ends in a return. */
 static void learn_flow(struct spirv_compiler *c, const uint32_t *in)
 {
     struct spirv_program *p = c->p;
-    switch (op_of(in)) {
-    case OP_LABEL:
+    uint32_t op = op_of(in);
+    if (op == OP_LABEL) {
         *COMPILE_ADD(c, blocks) = (struct spirv_block){.label = in[1], .first_edge = (uint32_t)p->n_edges};
         c->ids[in[1]].block = (uint32_t)p->n_blocks;
-        break;
-    case OP_LOOP_MERGE:
-        p->blocks[p->n_blocks - 1].is_loop = true;
-        break;
-    case OP_BRANCH:
-        add_edge(c, in[1], 0);
-        break;
-    case OP_BRANCH_CONDITIONAL:
-        add_edge(c, in[3], false);
-        add_edge(c, in[2], true);
-        break;
-    case OP_SWITCH:
-        add_edge(c, in[2], 0);
-        for (uint32_t i = 3; i + 1 < length_of(in); i += 2)
-            add_edge(c, in[i + 1], in[i]);
-        break;
-    default: /* no edges: the lane returns */
-        break;
     }
+    if (op == OP_LOOP_MERGE)
+        p->blocks[p->n_blocks - 1].is_loop = true;
+    if (op == OP_BRANCH)
+        add_edge(c, in[1], 0);
+    if (op == OP_BRANCH_CONDITIONAL)
+        add_edge(c, in[3], false);
+    if (op == OP_BRANCH_CONDITIONAL || op == OP_SWITCH)
+        add_edge(c, in[2], true);
+    for (uint32_t i = 3; op == OP_SWITCH && i + 1 < length_of(in); i += 2)
+        add_edge(c, in[i + 1], in[i]);
 }
 
 /* --- all words --- */

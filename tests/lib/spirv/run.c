@@ -18,19 +18,18 @@ void spirv_fault(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lan
     const uint32_t *g = s->run->group;
     if (m->n_faults++)
         return;
+    char text[240];
     va_list list;
     va_start(list, format);
-    int n = vsnprintf(m->fault, sizeof m->fault, format, list);
+    vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    if (n > 0 && (size_t)n < sizeof m->fault)
-        snprintf(m->fault + n, sizeof m->fault - (size_t)n,
-                 " (%s, %u lanes: SPIR-V word %u, workgroup %u %u %u, lane %u)", s->p->name, s->size, i->at,
-                 g[0], g[1], g[2], s->first + lane);
+    snprintf(m->fault, sizeof m->fault, "%s (%s, %u lanes: SPIR-V word %u, workgroup %u %u %u, lane %u)",
+             text, s->p->name, s->size, i->at, g[0], g[1], g[2], s->first + lane);
 }
 
 /* --- masks --- */
 
-/* Goes on with the lanes that are at the earliest block. */
+/* Goes on with the lanes that are at the earliest block; none may be left. */
 static void choose_lanes(struct spirv_lanes *s)
 {
     uint32_t first = HAS_RETURNED, n_active = 0, n = s->n;
@@ -44,8 +43,6 @@ static void choose_lanes(struct spirv_lanes *s)
     s->is_full = n_active == s->n_live;
     s->block = first;
     s->insn = 0;
-    if (first == HAS_RETURNED)
-        s->stop = SPIRV_DONE;
 }
 
 void spirv_put(const struct spirv_lanes *s, uint32_t *restrict d, const uint32_t *restrict a,
@@ -155,17 +152,17 @@ void spirv_math(struct spirv_lanes *s, const struct spirv_insn *i)
 /* Until a barrier of the workgroup, or the end. */
 static void run_team(struct spirv_lanes *s)
 {
-    s->stop = SPIRV_RUNS;
-    while (s->stop == SPIRV_RUNS && !s->run->memory->n_faults) {
+    s->barrier = NULL;
+    while (!s->barrier && s->n_live && !s->run->memory->n_faults) {
         const struct spirv_block *b = &s->p->blocks[s->block];
         const struct spirv_insn *insns = s->p->insns + b->first;
         if (s->insn == 0)
             s->run->n_lane_operations += b->n_numbers * s->n_active;
-        while (s->insn < b->n && s->stop == SPIRV_RUNS) {
+        while (s->insn < b->n && !s->barrier) {
             const struct spirv_insn *i = &insns[s->insn++];
             i->run(s, i);
         }
-        if (s->stop == SPIRV_RUNS)
+        if (!s->barrier)
             end_block(s, b);
     }
 }
@@ -231,23 +228,22 @@ static void shuffle(struct spirv_run *run, uint32_t *order, uint32_t n)
 /* All are at one barrier, or all have returned: else lanes wait for some that never come. */
 static bool check_barrier(struct spirv_run *run)
 {
-    struct spirv_lanes *first = &run->teams[0];
+    const struct spirv_insn *barrier = run->teams[0].barrier;
     bool orders_buffers = true;
     for (uint32_t i = 0; i < run->n_teams; i++) {
         struct spirv_lanes *s = &run->teams[i];
-        if (s->stop == first->stop && (s->stop == SPIRV_DONE || s->barrier == first->barrier)) {
-            orders_buffers &= s->orders_buffers;
-            s->orders_buffers = false;
-            continue;
+        if (s->barrier != barrier) {
+            spirv_fault(s, barrier ? barrier : s->barrier, 0,
+                        "a barrier that not all lanes of the workgroup reach");
+            return false;
         }
-        const struct spirv_insn *at = s->stop == SPIRV_AT_BARRIER ? s->barrier : first->barrier;
-        spirv_fault(s, at, 0, "a barrier that not all lanes of the workgroup reach");
-        return false;
+        orders_buffers &= s->orders_buffers;
+        s->orders_buffers = false;
     }
     run->memory->epoch++;
     if (orders_buffers)
         run->memory->buffer_epoch = run->memory->epoch;
-    return true;
+    return barrier != NULL;
 }
 
 static void run_workgroup(struct spirv_run *run, bool is_first)
@@ -265,7 +261,7 @@ static void run_workgroup(struct spirv_run *run, bool is_first)
         shuffle(run, order, run->n_teams);
         for (uint32_t i = 0; i < run->n_teams && !m->n_faults; i++)
             run_team(&run->teams[order[i]]);
-    } while (!m->n_faults && check_barrier(run) && run->teams[0].stop != SPIRV_DONE);
+    } while (!m->n_faults && check_barrier(run));
 }
 
 /* --- dispatches --- */

@@ -58,8 +58,6 @@ void spirv_memory_close(struct spirv_memory *m);
 
 /* --- lanes (run.c) --- */
 
-enum spirv_stop { SPIRV_RUNS, SPIRV_AT_BARRIER, SPIRV_DONE };
-
 /* A team: one subgroup or more. */
 struct spirv_lanes {
     const struct spirv_program *p;
@@ -75,9 +73,8 @@ struct spirv_lanes {
     uint32_t n_active, n_live;
     uint32_t block, insn;
     uint32_t epochs[SPIRV_MOST_LANES]; /* barriers of each subgroup so far */
-    enum spirv_stop stop;
-    const struct spirv_insn *barrier;
-    bool orders_buffers; /* a memory barrier for buffers came since the last control barrier */
+    const struct spirv_insn *barrier;  /* the one that it waits at, or NULL */
+    bool orders_buffers;               /* a memory barrier for buffers came since the last control barrier */
 };
 
 struct spirv_run {
