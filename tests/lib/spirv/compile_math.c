@@ -267,10 +267,11 @@ static void group(struct spirv_compiler *c, const uint32_t *in)
 
 static void barrier(struct spirv_compiler *c, const uint32_t *in)
 {
-    bool is_control = op_of(in) == OP_CONTROL_BARRIER;
-    struct spirv_insn i = {.run = is_control ? spirv_control_barrier : spirv_memory_barrier, .n = 1};
-    i.more = compile_number(c, in[length_of(in) - 1]);
-    if (is_control && compile_number(c, in[1]) == SCOPE_SUBGROUP) {
+    struct spirv_insn i = {
+        .run = spirv_memory_barrier, .n = 1, .more = compile_number(c, in[length_of(in) - 1])};
+    if (op_of(in) == OP_CONTROL_BARRIER)
+        i.run = spirv_control_barrier;
+    if (op_of(in) == OP_CONTROL_BARRIER && compile_number(c, in[1]) == SCOPE_SUBGROUP) {
         i.run = spirv_group;
         i.more = OP_CONTROL_BARRIER;
     }

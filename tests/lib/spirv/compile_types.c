@@ -3,8 +3,6 @@
 #include "base/mem.h"
 #include "compile.h"
 
-/* --- types --- */
-
 /* A struct's member; one without an offset follows those before it. */
 static struct spirv_part member(struct spirv_compiler *c, const uint32_t *in, uint32_t idx)
 {
@@ -74,7 +72,7 @@ static void read_type(struct spirv_compiler *c, const uint32_t *in, struct spirv
         read_struct(c, in, t);
     else if (op == OP_TYPE_POINTER) /* an address is two words; what it points to may be declared later */
         *t = (struct spirv_type){
-            .form = FORM_POINTER, .bits = 32, .bytes = 8, .n_slots = in[2] == STORAGE_BUFFER ? 2 : 0};
+            .form = FORM_POINTER, .element = in[3], .storage = in[2], .bits = 32, .bytes = 8};
     else if (op == OP_NV_MATRIX_TYPE || op == OP_KHR_MATRIX_TYPE)
         read_matrix(c, in, t);
     else
@@ -82,10 +80,8 @@ static void read_type(struct spirv_compiler *c, const uint32_t *in, struct spirv
     if (t->bits > 32)
         compile_fail(c, "bits of a number", t->bits);
     t->is_half |= op == OP_TYPE_FLOAT && bits == 16;
-    if (op == OP_TYPE_POINTER) {
-        t->element = in[3];
-        t->storage = in[2];
-    }
+    if (t->storage == STORAGE_BUFFER)
+        t->n_slots = 2;
 }
 
 const struct spirv_type *compile_type(struct spirv_compiler *c, uint32_t id)
@@ -111,8 +107,6 @@ struct spirv_part compile_part(struct spirv_compiler *c, uint32_t type, uint32_t
     return (struct spirv_part){t->element, idx * compile_type(c, t->element)->n_slots, idx * t->stride};
 }
 
-/* --- slots --- */
-
 uint32_t compile_slots(struct spirv_compiler *c, uint32_t n, bool are_fixed)
 {
     uint32_t first = (uint32_t)c->p->n_numbers;
@@ -136,8 +130,6 @@ void compile_set(struct spirv_compiler *c, const uint32_t *in, uint32_t slot)
         compile_fail(c, "no id of this module", in[2]);
     c->ids[in[2]].value = (struct spirv_value){.type = in[1], .slot = slot, .is_known = true};
 }
-
-/* --- values --- */
 
 struct spirv_value *compile_value(struct spirv_compiler *c, uint32_t id)
 {

@@ -46,8 +46,7 @@ static void exchange(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t
     }
 }
 
-/* --- ballots: four words, a bit a lane --- */
-
+/* Four words, a bit a lane. */
 static void ballot(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t first, uint32_t *out)
 {
     const uint32_t *a = spirv_slot(s, i->a);
@@ -76,8 +75,6 @@ static void read_ballot(struct spirv_lanes *s, const struct spirv_insn *i, uint3
     }
 }
 
-/* --- sums --- */
-
 static void reduce(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t first, uint32_t *out)
 {
     enum { REDUCE, INCLUSIVE, EXCLUSIVE };
@@ -95,8 +92,6 @@ static void reduce(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t f
             out[l] = sum;
     }
 }
-
-/* --- barriers --- */
 
 static void subgroup_barrier(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t first, uint32_t *out)
 {
@@ -117,8 +112,6 @@ void spirv_memory_barrier(struct spirv_lanes *s, const struct spirv_insn *i)
 {
     s->orders_buffers |= (i->more & SEMANTICS_BUFFERS) != 0;
 }
-
-/* --- all of them --- */
 
 void spirv_group(struct spirv_lanes *s, const struct spirv_insn *i)
 {

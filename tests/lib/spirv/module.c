@@ -12,8 +12,6 @@ static uint32_t id_word(uint32_t op)
     return op == OP_UNDEF || (op >= OP_CONSTANT_TRUE && op <= OP_SPEC_OP) || op == OP_VARIABLE ? 2 : 0;
 }
 
-/* --- blocks --- */
-
 static void add_edge(struct spirv_compiler *c, uint32_t label, uint32_t literal)
 {
     *COMPILE_ADD(c, edges) = (struct spirv_edge){.label = label, .literal = literal};
@@ -41,12 +39,10 @@ static void learn_flow(struct spirv_compiler *c, const uint32_t *in)
         add_edge(c, in[i + 1], in[i]);
 }
 
-/* --- all words --- */
-
 static void learn(struct spirv_compiler *c, const uint32_t *in)
 {
     uint32_t op = op_of(in), id = id_word(op);
-    if (id && (length_of(in) <= id || in[id] == 0 || in[id] >= c->bound))
+    if (length_of(in) <= id || (id && (in[id] == 0 || in[id] >= c->bound)))
         compile_fail(c, "no id of this module", op);
     if (id)
         c->ids[in[id]].def = c->at;
@@ -57,8 +53,7 @@ static void learn(struct spirv_compiler *c, const uint32_t *in)
         c->size_at = c->at;
     if (op == OP_FUNCTION && c->p->n_blocks)
         compile_fail(c, "a second function; expected optimised code", op);
-    if (op == OP_LABEL || c->p->n_blocks)
-        learn_flow(c, in);
+    learn_flow(c, in);
 }
 
 void compile_read(struct spirv_compiler *c)
