@@ -33,15 +33,14 @@ struct outcome {
 static struct outcome run(const struct kernel *k, uint32_t lanes, uint64_t seed)
 {
     struct moeflux_err e = {0};
-    struct spirv_program p;
+    struct spirv_program p = {.name = "fault", .lanes = lanes};
     struct spirv_memory memory = {0};
     struct outcome out = {0};
     uint32_t x[N];
     uint64_t args[2] = {(uint64_t)(uintptr_t)x, (uint64_t)(uintptr_t)out.y}, n_operations = 0;
     for (uint32_t i = 0; i < N; i++)
         x[i] = i + 1;
-    const struct spirv_request request = {.name = "fault", .lanes = lanes};
-    check_ok(spirv_compile(&p, k->words, k->n, &request, &e), &e);
+    check_ok(spirv_compile(&p, k->words, k->n, NULL, 0, &e), &e);
     check_ok(spirv_memory_add(&memory, args[0], sizeof x, &e), &e);
     check_ok(spirv_memory_add(&memory, args[1], sizeof out.y, &e), &e);
     check_ok(

@@ -7,8 +7,7 @@
 
 void compile_fail(struct spirv_compiler *c, const char *what, uint32_t number)
 {
-    int rc =
-        err_set(c->e, ERR_UNSUPPORTED, "%s: SPIR-V word %u: %s (%u)", c->request->name, c->at, what, number);
+    int rc = err_set(c->e, ERR_UNSUPPORTED, "%s: SPIR-V word %u: %s (%u)", c->p->name, c->at, what, number);
     longjmp(c->failed, rc);
 }
 
@@ -19,8 +18,6 @@ void *compile_room(struct spirv_compiler *c, void *array, size_t *room, size_t n
         longjmp(c->failed, rc);
     return array;
 }
-
-/* --- blocks --- */
 
 /* A value that comes from one block alone needs no copy. That one is compiled, and reached. */
 static void phi(struct spirv_compiler *c, uint32_t label, const uint32_t *in)
@@ -86,8 +83,6 @@ static void compile_block(struct spirv_compiler *c, struct spirv_block *b)
         b->n_numbers += p->insns[b->first + i].n;
 }
 
-/* --- edges --- */
-
 /* Whether the number that a move reads is overwritten by one before it. */
 static bool comes_late(const struct spirv_move *moves, uint32_t k)
 {
@@ -128,8 +123,6 @@ static void compile_edge(struct spirv_compiler *c, struct spirv_edge *edge, uint
     edge->n = (uint32_t)c->p->n_insns - edge->first;
 }
 
-/* --- the program --- */
-
 static void read_group(struct spirv_compiler *c)
 {
     const uint32_t *in = c->words + c->size_at;
@@ -139,7 +132,7 @@ static void read_group(struct spirv_compiler *c)
         c->p->group[i] = in[2] == MODE_LOCAL_SIZE_ID ? compile_number(c, in[3 + i]) : in[3 + i];
         c->p->n_lanes *= c->p->group[i];
     }
-    if (c->p->group[0] % c->request->lanes)
+    if (c->p->group[0] % c->p->lanes)
         compile_fail(c, "the workgroup is no multiple of the subgroup's lanes", c->p->group[0]);
 }
 
@@ -162,14 +155,13 @@ static int compile_all(struct spirv_compiler *c)
     return 0;
 }
 
-int spirv_compile(struct spirv_program *p, const uint32_t *words, size_t n, const struct spirv_request *r,
-                  struct moeflux_err *e)
+int spirv_compile(struct spirv_program *p, const uint32_t *words, size_t n, const uint32_t *spec,
+                  uint32_t n_spec, struct moeflux_err *e)
 {
     enum { MOST_IDS = 1 << 20 };
-    *p = (struct spirv_program){.name = r->name, .lanes = r->lanes, .in_quads = r->in_quads};
+    struct spirv_compiler c = {.words = words, .n_words = n, .spec = spec, .n_spec = n_spec, .p = p, .e = e};
     if (n < SPIRV_HEADER_WORDS || words[0] != SPIRV_MAGIC || words[SPIRV_BOUND_WORD] > MOST_IDS)
         return err_set(e, ERR_FORMAT, "not SPIR-V");
-    struct spirv_compiler c = {.words = words, .n_words = n, .request = r, .p = p, .e = e};
     c.bound = words[SPIRV_BOUND_WORD];
     c.at = SPIRV_HEADER_WORDS;
     c.ids = mem_new(c.bound, sizeof *c.ids, e);

@@ -19,7 +19,7 @@ struct spirv_type {
     uint32_t n_slots;
     uint32_t bytes, stride; /* in memory */
     uint32_t storage;       /* a pointer's */
-    uint32_t rows, cols;    /* a matrix's */
+    uint32_t cols;          /* a matrix's */
 };
 /* A composite's element: its type's id, and where it is. */
 struct spirv_part {
@@ -45,7 +45,8 @@ struct spirv_compiler {
     uint32_t bound;
     uint32_t decorations_at; /* first words: the decorations */
     uint32_t size_at;        /* the execution mode that has the workgroup's size */
-    const struct spirv_request *request;
+    const uint32_t *spec;
+    uint32_t n_spec;
     struct spirv_program *p;
     struct moeflux_err *e;
     jmp_buf failed; /* where failures go, with an ERR_* */

@@ -213,8 +213,8 @@ static void scalar(struct spirv_compiler *c, const uint32_t *in)
     bool is_number = op == OP_CONSTANT || op == OP_SPEC_CONSTANT;
     uint32_t number = is_number ? in[3] : op == OP_CONSTANT_TRUE || op == OP_SPEC_TRUE;
     compile_decoration(c, in[2], UINT32_MAX, DECORATION_SPEC_ID, &spec);
-    if (spec < c->request->n_spec)
-        number = is_number ? c->request->spec[spec] : c->request->spec[spec] != 0;
+    if (spec < c->n_spec)
+        number = is_number ? c->spec[spec] : c->spec[spec] != 0;
     uint32_t a = compile_constant(c, number);
     compile_set(c, in, compile_type(c, in[1])->is_half ? compile_math_of(c, MATH_BITS_HALF, 1, a, a, a) : a);
 }
@@ -277,8 +277,6 @@ static void barrier(struct spirv_compiler *c, const uint32_t *in)
     }
     compile_emit(c, &i);
 }
-
-/* --- all of them --- */
 
 static const struct {
     uint32_t first, last;

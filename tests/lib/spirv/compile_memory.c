@@ -2,17 +2,15 @@
 #include "compile.h"
 #include "run.h"
 
-/* --- variables --- */
-
 /* The slots of a lane's own variable. */
 static uint32_t own_variable(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
 {
     struct spirv_program *p = c->p;
     uint32_t slot = compile_slots(c, n, false), builtin = 0;
     if (in[3] == STORAGE_INPUT) {
-        if (!compile_decoration(c, in[2], UINT32_MAX, DECORATION_BUILT_IN, &builtin) ||
-            p->n_builtins == SPIRV_MOST_BUILTINS)
-            compile_fail(c, "an input", in[2]);
+        compile_decoration(c, in[2], UINT32_MAX, DECORATION_BUILT_IN, &builtin);
+        if (builtin < BUILTIN_WORKGROUP_ID || builtin > BUILTIN_LANE || p->n_builtins == SPIRV_MOST_BUILTINS)
+            compile_fail(c, "an input", builtin);
         p->builtins[p->n_builtins].builtin = builtin;
         p->builtins[p->n_builtins++].slot = slot;
     }
@@ -45,42 +43,31 @@ void compile_variable(struct spirv_compiler *c, const uint32_t *in)
     v->size = t->n_slots;
 }
 
-/* --- pointers --- */
-
-/* Adds an index that is no constant; `count` elements, 0: no end. */
-static void add_index(struct spirv_compiler *c, struct spirv_value *v, bool has_address, uint32_t idx,
-                      uint32_t stride, uint32_t count)
-{
-    if (!has_address && count)
-        compile_emit(c, &(struct spirv_insn){.run = spirv_check, .a = idx, .imm = count});
-    if (v->slot == SPIRV_NO_SLOT)
-        v->slot = compile_constant(c, 0);
-    v->slot = compile_math_of(c, has_address ? MATH_ADDRESS : MATH_INDEX, 1, v->slot, idx,
-                              compile_constant(c, stride));
-}
-
 void compile_chain(struct spirv_compiler *c, const uint32_t *in)
 {
     struct spirv_value v = *compile_value(c, in[3]);
     uint32_t type = compile_type(c, v.type)->element, storage = compile_type(c, v.type)->storage;
+    bool has_address = storage == STORAGE_BUFFER;
     for (uint32_t i = 4; i < length_of(in); i++) {
         const struct spirv_type *t = compile_type(c, type);
-        uint32_t idx = compile_slot(c, in[i]);
-        bool is_known = is_constant(c, idx);
-        const struct spirv_part part = compile_part(c, type, is_known ? compile_number(c, in[i]) : 0);
+        uint32_t idx = compile_slot(c, in[i]), number = is_constant(c, idx) ? compile_number(c, in[i]) : 0;
+        const struct spirv_part part = compile_part(c, type, number);
         uint32_t stride = is_own(storage) ? compile_type(c, part.type)->n_slots : t->stride;
-        if (is_known)
-            v.base += is_own(storage) ? part.slots : part.bytes;
-        else
-            add_index(c, &v, storage == STORAGE_BUFFER, idx, stride, t->count);
         type = part.type;
+        v.base += is_own(storage) ? part.slots : part.bytes;
+        if (is_constant(c, idx))
+            continue;
+        if (!has_address && t->count) /* else an array without end */
+            compile_emit(c, &(struct spirv_insn){.run = spirv_check, .a = idx, .imm = t->count});
+        if (v.slot == SPIRV_NO_SLOT)
+            v.slot = compile_constant(c, 0);
+        v.slot = compile_math_of(c, has_address ? MATH_ADDRESS : MATH_INDEX, 1, v.slot, idx,
+                                 compile_constant(c, stride));
     }
     compile_set(c, in, v.slot);
     v.type = in[1];
     c->ids[in[2]].value = v;
 }
-
-/* --- loads, stores and atomics --- */
 
 /* What an access to n numbers through a pointer is; d: the registers. */
 static struct spirv_insn access_of(struct spirv_compiler *c, const struct spirv_value *v, enum spirv_use use,
@@ -163,15 +150,13 @@ void compile_access(struct spirv_compiler *c, const uint32_t *in)
         compile_set(c, in, i.d);
 }
 
-/* --- matrices --- */
-
 void compile_muladd(struct spirv_compiler *c, const uint32_t *in)
 {
     const struct spirv_type *t = compile_type(c, in[1]), *a = compile_type_of(c, in[3]);
     struct spirv_insn i = {
         .run = spirv_matrix_muladd, .n = t->n_slots, .d = compile_slots(c, t->n_slots, false)};
-    if (t->rows != 16 || t->cols != 16 || a->cols != 16)
-        compile_fail(c, "rows of a matrix", t->rows);
+    if (t->n_slots * c->p->lanes != 16 * 16 || t->cols != 16 || a->cols != 16)
+        compile_fail(c, "columns of a matrix", t->cols);
     i.a = compile_slot(c, in[3]);
     i.b = compile_slot(c, in[4]);
     i.c = compile_slot(c, in[5]);

@@ -45,9 +45,8 @@ static void read_sequence(struct spirv_compiler *c, const uint32_t *in, enum spi
 static void read_matrix(struct spirv_compiler *c, const uint32_t *in, struct spirv_type *t)
 {
     uint32_t rows = compile_number(c, in[4]), cols = compile_number(c, in[5]), spec = UINT32_MAX;
-    read_sequence(c, in, FORM_MATRIX, rows * cols / c->request->lanes, t);
+    read_sequence(c, in, FORM_MATRIX, rows * cols / c->p->lanes, t);
     c->p->has_matrices = true;
-    t->rows = rows;
     t->cols = cols;
     /* NV's types do not say what they are for; the constant of the rows does (kernels/lib/matrices.glsl). */
     if (length_of(in) > 6)

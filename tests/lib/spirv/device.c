@@ -125,16 +125,14 @@ static void interpreted_buffer_free(struct exec *x, struct exec_buffer *b)
 static int prepare(struct interpreted *v, const struct pipeline *k, struct spirv_program *p,
                    struct moeflux_err *e)
 {
-    const struct spirv_request request = {.name = k->name,
-                                          .spec = k->spec,
-                                          .n_spec = k->n_spec,
-                                          .lanes = ends_in(k->name, "coop") ? MATRIX_LANES : v->lanes,
-                                          .in_quads = v->form == IN_QUADS};
+    *p = (struct spirv_program){.name = k->name,
+                                .lanes = ends_in(k->name, "coop") ? MATRIX_LANES : v->lanes,
+                                .in_quads = v->form == IN_QUADS};
     size_t n;
     const uint32_t *words = pipeline_words(k->name, &n);
     uint32_t *by_khr = NULL;
     int rc = k->by_khr ? khr_kernel(words, n, &by_khr, &n, e) : 0;
-    rc = rc < 0 ? rc : spirv_compile(p, by_khr ? by_khr : words, n, &request, e);
+    rc = rc < 0 ? rc : spirv_compile(p, by_khr ? by_khr : words, n, k->spec, k->n_spec, e);
     free(by_khr);
     if (rc == 0 && (p->n_lanes > MOST_WORKGROUP || p->shared_bytes > MOST_SHARED)) {
         rc = err_set(e, ERR_DEVICE, "%s: %u lanes with %u bytes of shared memory", k->name, p->n_lanes,

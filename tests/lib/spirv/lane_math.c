@@ -67,7 +67,6 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     ROW(110, int32_t, float, x < 2147483648.0f ? (x >= -2147483648.0f ? (int32_t)x : INT32_MIN) : INT32_MAX)
     ROW(111, float, int32_t, x)  /* ConvertSToF */
     ROW(112, float, uint32_t, x) /* ConvertUToF */
-    U32(126, 0 - x)              /* SNegate */
     F32(127, -x)                 /* FNegate */
     ARITHMETIC(128, 129, +)      /* IAdd, FAdd */
     ARITHMETIC(130, 131, -)      /* ISub, FSub */
@@ -98,10 +97,8 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     EXT_F32(2, rintf(x))         /* RoundEven */
     EXT_F32(4, fabsf(x))         /* FAbs */
     EXT_F32(6, (float)((x > 0) - (x < 0))) /* FSign */
-    EXT_F32(8, floorf(x))        /* Floor */
     EXT_F32(9, ceilf(x))         /* Ceil */
     EXT_F32(27, expf(x))         /* Exp */
-    EXT_F32(28, logf(x))         /* Log */
     EXT_F32(29, exp2f(x))        /* Exp2 */
     EXT_F32(31, sqrtf(x))        /* Sqrt */
     EXT_F32(32, 1.0f / sqrtf(x)) /* InverseSqrt */

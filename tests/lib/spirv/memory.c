@@ -145,18 +145,15 @@ static void report_outside(struct spirv_lanes *s, const struct spirv_insn *i, ui
                            uint32_t bytes)
 {
     const struct spirv_memory *m = s->run->memory;
-    const char *what = i->use == SPIRV_READS ? "read" : "write";
-    bool is_shared = i->storage == STORAGE_WORKGROUP;
-    if (i->storage == STORAGE_BUFFER) {
-        size_t at = place_of(m, place);
-        uint64_t end = at ? m->buffers[at - 1].address + m->buffers[at - 1].bytes : 0;
-        spirv_fault(s, i, lane,
-                    "%s of %u bytes outside of every buffer: %lld bytes from the end of the one before", what,
-                    bytes, (long long)(place - end));
-        return;
+    size_t at = place_of(m, place);
+    uint64_t end = at ? m->buffers[at - 1].address + m->buffers[at - 1].bytes : 0;
+    const char *what = i->use == SPIRV_READS ? "read" : "write", *where = "every buffer";
+    if (i->storage != STORAGE_BUFFER) {
+        end = i->storage == STORAGE_WORKGROUP ? m->shared.bytes : m->args.bytes;
+        where = i->storage == STORAGE_WORKGROUP ? "shared memory" : "the arguments";
     }
-    spirv_fault(s, i, lane, "%s of byte %u of %u bytes of %s", what, (uint32_t)place,
-                (uint32_t)(is_shared ? m->shared : m->args).bytes, is_shared ? "shared memory" : "arguments");
+    spirv_fault(s, i, lane, "%s of %u bytes outside of %s: %lld bytes from the end of what is before", what,
+                bytes, where, (long long)(place - end));
 }
 
 /* The region that has all these bytes, or NULL. */
@@ -210,25 +207,25 @@ uint64_t spirv_place(const struct spirv_lanes *s, const struct spirv_insn *i, ui
 
 /* --- moving numbers --- */
 
-/* Moves one number between memory and a register. */
+/* Moves one number between memory and a register; most have four bytes. */
 static inline void move_one(const struct spirv_insn *i, uint8_t *at, uint32_t *d, const uint32_t *operand)
 {
-    uint32_t number = 0, bytes = i->more & 255;
+    uint32_t number = *d, bytes = i->more & 255;
     bool is_half = i->more & SPIRV_IS_HALF;
     if (i->use == SPIRV_WRITES) {
-        number = *d;
         if (is_half)
             lane_math(MATH_HALF_BITS, 1, &number, d, d, d);
-        memcpy(at, &number, bytes);
+        bytes == 4 ? memcpy(at, &number, 4) : memcpy(at, &number, bytes);
         return;
     }
-    memcpy(&number, at, bytes);
+    number = 0;
+    bytes == 4 ? memcpy(&number, at, 4) : memcpy(&number, at, bytes);
     *d = number;
     if (is_half)
         lane_math(MATH_BITS_HALF, 1, d, &number, &number, &number);
     if (i->use == SPIRV_ATOMIC) {
         lane_math(i->math, 1, &number, d, operand, operand);
-        memcpy(at, &number, bytes);
+        memcpy(at, &number, 4);
     }
 }
 
@@ -248,10 +245,11 @@ void spirv_move(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t slot
         if (!at[l])
             return;
     }
+    const struct spirv_insn how = *i; /* a copy: no store changes it, as the compiler sees */
     for (uint32_t k = 0; k < n; k++)
         for (uint32_t l = 0; l < s->n; l++)
             if (s->mask[l])
-                move_one(i, at[l] + k * step, spirv_slot(s, slot + k) + l, spirv_slot(s, i->b) + l);
+                move_one(&how, at[l] + k * step, spirv_slot(s, slot + k) + l, spirv_slot(s, i->b) + l);
 }
 
 void spirv_access(struct spirv_lanes *s, const struct spirv_insn *i)

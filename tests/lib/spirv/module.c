@@ -1,6 +1,5 @@
 /* Reads a SPIR-V module once: where ids are defined that are looked up later, decorations, the function's
  * blocks. */
-#include "base/mem.h"
 #include "compile.h"
 
 /* The word of its id, if an instruction may be looked up by it: others come in order. */

@@ -67,18 +67,12 @@ struct spirv_program {
     bool has_matrices, in_quads; /* in_quads: how matrices lie (matrix.c) */
 };
 
-struct spirv_request {
-    const char *name;
-    const uint32_t *spec; /* values of constants 0, 1 .. n_spec - 1 */
-    uint32_t n_spec;
-    uint32_t lanes; /* 4 to 128, a power of two */
-    bool in_quads;
-};
-
-/* words: [n] a module whose rules spirv-val has checked. ERR_UNSUPPORTED names an instruction that no kernel
+/* Makes p, whose name, lanes (4 to 128, a power of two) and in_quads the caller has set; all else is zero.
+ * words: [n] a module whose rules spirv-val has checked; spec: values of constants 0 .. n_spec - 1. A failure
+ * leaves nothing to free. ERR_UNSUPPORTED names an instruction that no kernel
  * has used so far; ERR_FORMAT, ERR_MEMORY. */
-int spirv_compile(struct spirv_program *p, const uint32_t *words, size_t n, const struct spirv_request *r,
-                  struct moeflux_err *e);
+int spirv_compile(struct spirv_program *p, const uint32_t *words, size_t n, const uint32_t *spec,
+                  uint32_t n_spec, struct moeflux_err *e);
 void spirv_program_free(struct spirv_program *p);
 
 /* --- what each lane computes from its own numbers (lane_math.c) --- */

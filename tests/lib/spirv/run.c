@@ -27,8 +27,6 @@ void spirv_fault(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lan
              text, s->p->name, s->size, i->at, g[0], g[1], g[2], s->first + lane);
 }
 
-/* --- masks --- */
-
 /* Goes on with the lanes that are at the earliest block; none may be left. */
 static void choose_lanes(struct spirv_lanes *s)
 {
@@ -112,21 +110,16 @@ static void part(struct spirv_lanes *s, const struct spirv_edge *edges, uint32_t
     }
 }
 
-static void leave(struct spirv_lanes *s)
-{
-    place(s, HAS_RETURNED);
-    for (uint32_t l = 0; l < s->n; l++)
-        s->live[l] &= ~s->mask[l];
-    s->n_live -= s->n_active;
-}
-
 static void end_block(struct spirv_lanes *s, const struct spirv_block *b)
 {
     const struct spirv_edge *edge = s->p->edges + b->first_edge;
     const uint32_t *condition = spirv_slot(s, b->condition);
     uint32_t same = 0;
     if (b->n_edges == 0) {
-        leave(s);
+        place(s, HAS_RETURNED);
+        for (uint32_t l = 0; l < s->n; l++)
+            s->live[l] &= ~s->mask[l];
+        s->n_live -= s->n_active;
     } else if (b->n_edges == 1 || spirv_is_uniform(s, condition, &same)) {
         edge += choice(edge, b->n_edges, same);
         take(s, edge);
@@ -175,8 +168,6 @@ static uint32_t builtin(const struct spirv_lanes *s, uint32_t number, uint32_t l
     const uint32_t *size = s->p->group, at = s->first + lane;
     const uint32_t below = i == 0 ? 1 : i == 1 ? size[0] : size[0] * size[1], local = at / below % size[i];
     switch (number) {
-    case BUILTIN_NUM_WORKGROUPS:
-        return s->run->groups[i];
     case BUILTIN_WORKGROUP_ID:
         return s->run->group[i];
     case BUILTIN_LOCAL_ID:
@@ -266,19 +257,15 @@ static void run_workgroup(struct spirv_run *run, bool is_first)
 
 /* --- dispatches --- */
 
-/* Matrices are spread over the lanes of one subgroup. */
-static uint32_t team_lanes(const struct spirv_program *p)
-{
-    enum { TEAM = 64 };
-    uint32_t most = p->n_lanes < TEAM ? p->n_lanes : TEAM;
-    return p->has_matrices || p->lanes > most ? p->lanes : most / p->lanes * p->lanes;
-}
-
 /* Allocates all that a dispatch has, at once. */
 static int open_run(struct spirv_run *run, const struct spirv_program *p, struct moeflux_err *e)
 {
+    enum { TEAM = 64 };
     struct spirv_region *shared = &run->memory->shared;
-    uint32_t n = team_lanes(p), n_teams = div_up(p->n_lanes, n);
+    uint32_t most_lanes = p->n_lanes < TEAM ? p->n_lanes : TEAM;
+    /* Matrices are spread over the lanes of one subgroup. */
+    bool is_one = p->has_matrices || p->lanes > most_lanes;
+    uint32_t n = is_one ? p->lanes : most_lanes / p->lanes * p->lanes, n_teams = div_up(p->n_lanes, n);
     size_t each = p->n_numbers * n, words = p->shared_bytes / 4 + 2, most = (size_t)p->most_numbers * n + 2;
     size_t bytes = n_teams * sizeof *run->teams + words * sizeof(struct spirv_word);
     run->teams = mem_new(1, bytes + sizeof(uint32_t) * (2 * words + n_teams * each + most), e);
@@ -305,8 +292,7 @@ int spirv_dispatch(const struct spirv_program *p, struct spirv_memory *memory, c
                    uint32_t args_bytes, const uint32_t groups[3], uint64_t seed, uint64_t *n_lane_operations,
                    struct moeflux_err *e)
 {
-    struct spirv_run run = {
-        .p = p, .memory = memory, .groups = {groups[0], groups[1], groups[2]}, .rng = seed | 1};
+    struct spirv_run run = {.memory = memory, .rng = seed | 1};
     uint64_t n = (uint64_t)groups[0] * groups[1] * groups[2];
     memory->args = (struct spirv_region){.bytes = args_bytes, .host = (uint8_t *)(uintptr_t)args};
     int rc = open_run(&run, p, e);

@@ -78,9 +78,8 @@ struct spirv_lanes {
 };
 
 struct spirv_run {
-    const struct spirv_program *p;
     struct spirv_memory *memory;
-    uint32_t groups[3], group[3];
+    uint32_t group[3];         /* the workgroup that runs */
     struct spirv_lanes *teams; /* and all other memory of the run */
     uint32_t n_teams;
     uint32_t *temporary;
