@@ -19,7 +19,7 @@ void *compile_room(struct spirv_compiler *c, void *array, size_t *room, size_t n
     return array;
 }
 
-/* A value that comes from one block alone needs no copy. That one is compiled, and reached. */
+/* A value that comes from one block alone, which is before this one and is reached, needs no copy. */
 static void phi(struct spirv_compiler *c, uint32_t label, const uint32_t *in)
 {
     uint32_t n_known = 0, only = 0, n = compile_type(c, in[1])->n_slots;

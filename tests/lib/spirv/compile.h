@@ -17,7 +17,7 @@ struct spirv_type {
     uint32_t bits;           /* those of a number in memory, where all are alike */
     uint32_t element, count; /* type id; count 0: an array without end */
     uint32_t n_slots;
-    uint32_t bytes, stride; /* in memory */
+    uint32_t bytes, stride; /* memory's */
     uint32_t storage;       /* a pointer's */
     uint32_t cols;          /* a matrix's */
 };

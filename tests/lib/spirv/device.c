@@ -4,7 +4,7 @@
  *   interpreted-LANES-rows     the same with matrices row by row, in NV's form
  *   interpreted-LANES-denorm   no matrices
  *   interpreted-LANES-plain    neither matrices nor denormals
- * Kernels with matrices run with MATRIX_LANES, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
+ * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
  * MOEFLUX_LANES_SPEED prints the lane operations of a second.
  * Memory is host memory, each buffer before a page that nobody has; new buffers have NaNs. Operations run at
  * once, so what is neither memory nor a kernel is as on the reference (src/exec/exec_host.c). */

@@ -5,8 +5,8 @@
 #include "base/f16.h"
 #include "program.h"
 
-/* The bits of the nearest float16, ties to even. What is over 65504 by half a step is infinite: f16_from_float
- * has no infinities. */
+/* The bits of the nearest float16, ties to even. What is over 65504 by half a step is infinite; with
+ * f16_from_float nothing is. */
 static inline uint32_t half_bits(float x)
 {
     uint32_t u, small;

@@ -17,7 +17,7 @@ static void add_edge(struct spirv_compiler *c, uint32_t label, uint32_t literal)
     c->p->blocks[c->p->n_blocks - 1].n_edges++;
 }
 
-/* What has no edges ends in a return. */
+/* Blocks and where they lead: first to what is taken where no literal fits. A block without edges returns. */
 static void learn_flow(struct spirv_compiler *c, const uint32_t *in)
 {
     struct spirv_program *p = c->p;

@@ -69,8 +69,8 @@ struct spirv_program {
 
 /* Makes p, whose name, lanes (4 to 128, a power of two) and in_quads the caller has set; all else is zero.
  * words: [n] a module whose rules spirv-val has checked; spec: values of constants 0 .. n_spec - 1. A failure
- * leaves nothing to free. ERR_UNSUPPORTED names an instruction that no kernel
- * has used so far; ERR_FORMAT, ERR_MEMORY. */
+ * leaves nothing to free. ERR_UNSUPPORTED names an instruction that no kernel has used so far; ERR_FORMAT,
+ * ERR_MEMORY. */
 int spirv_compile(struct spirv_program *p, const uint32_t *words, size_t n, const uint32_t *spec,
                   uint32_t n_spec, struct moeflux_err *e);
 void spirv_program_free(struct spirv_program *p);
@@ -78,13 +78,12 @@ void spirv_program_free(struct spirv_program *p);
 /* --- what each lane computes from its own numbers (lane_math.c) --- */
 
 /* Besides the instructions of SPIR-V and, from MATH_EXTENDED on, those of GLSL.std.450. */
+enum { MATH_EXTENDED = 1 << 16, MATH_U_MIN = MATH_EXTENDED + 38, MATH_U_MAX = MATH_EXTENDED + 41 };
 enum {
-    MATH_EXTENDED = 1 << 16,
-    MATH_U_MIN = MATH_EXTENDED + 38,
     MATH_F_MAX = MATH_EXTENDED + 40,
-    MATH_U_MAX
+    MATH_PACK_HALF = MATH_EXTENDED + 58,
+    MATH_UNPACK_HALF = MATH_EXTENDED + 62
 };
-enum { MATH_PACK_HALF = MATH_EXTENDED + 58, MATH_UNPACK_HALF = MATH_EXTENDED + 62 };
 enum { MATH_MOVE = 1 << 17, MATH_ROUND_HALF, MATH_HALF_BITS, MATH_BITS_HALF, MATH_INDEX, MATH_ADDRESS };
 
 /* Computes n numbers of each operand; d overlaps none. What has two results writes 2 n numbers. False: there

@@ -33,7 +33,7 @@ struct spirv_word {
 
 /* A buffer, the shared memory of the workgroup that runs, or the arguments. */
 struct spirv_region {
-    uint64_t address, bytes; /* as kernels see it: 0 where there are no addresses */
+    uint64_t address, bytes; /* the kernel's view: 0 where there are no addresses */
     uint8_t *host;
     struct spirv_word *words; /* NULL: nobody writes */
     uint32_t *since;          /* shared memory: [words] the epoch of the first write */
