@@ -52,8 +52,7 @@ static void end_block(struct spirv_compiler *c, struct spirv_block *b, const uin
     uint32_t chosen = 0;
     if (b->n_edges == 0 && op_of(in) != OP_RETURN && op_of(in) != OP_UNREACHABLE)
         compile_fail(c, "the end of a block", op_of(in));
-    if (b->n_edges > 1)
-        b->condition = compile_slot(c, in[1]);
+    b->condition = b->n_edges > 1 ? compile_slot(c, in[1]) : 0;
     if (b->n_edges > 1 && is_constant(c, b->condition)) {
         for (uint32_t i = 1; i < b->n_edges; i++)
             chosen = edges[i].literal == compile_number(c, in[1]) ? i : chosen;
@@ -107,9 +106,10 @@ static void compile_edge(struct spirv_compiler *c, struct spirv_edge *edge, uint
                 continue;
             if (n == MOST)
                 compile_fail(c, "values of a block", n);
-            moves[n++] = (struct spirv_move){.d = c->ids[in[2]].value.slot,
-                                             .a = compile_slot(c, in[i]),
-                                             .n = compile_type(c, in[1])->n_slots};
+            moves[n] = (struct spirv_move){.d = c->ids[in[2]].value.slot,
+                                           .a = compile_slot(c, in[i]),
+                                           .n = compile_type(c, in[1])->n_slots};
+            n++;
         }
     for (uint32_t k = 0; k < n; k++)
         if (comes_late(moves, k)) {

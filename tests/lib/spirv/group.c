@@ -93,6 +93,7 @@ static void reduce(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t f
     }
 }
 
+/* The signature is the table's. NOLINTNEXTLINE(readability-non-const-parameter) */
 static void subgroup_barrier(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t first, uint32_t *out)
 {
     (void)i, (void)out;

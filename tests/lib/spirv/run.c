@@ -93,14 +93,14 @@ static uint32_t choice(const struct spirv_edge *edges, uint32_t n, uint32_t cond
 static void part(struct spirv_lanes *s, const struct spirv_edge *edges, uint32_t n_edges,
                  const uint32_t *condition)
 {
-    uint32_t active[SPIRV_MOST_LANES], choices[SPIRV_MOST_LANES];
+    uint32_t active[SPIRV_MOST_LANES], choices[SPIRV_MOST_LANES], n = s->n;
     memcpy(active, s->mask, sizeof active);
     s->is_full = false;
-    for (uint32_t l = 0, n = s->n; l < n; l++)
+    for (uint32_t l = 0; l < n; l++)
         choices[l] = choice(edges, n_edges, condition[l]);
     for (uint32_t i = 0; i < n_edges; i++) {
         uint32_t taken = 0;
-        for (uint32_t l = 0, n = s->n; l < n; l++) {
+        for (uint32_t l = 0; l < n; l++) {
             s->mask[l] = choices[l] == i ? active[l] : 0;
             taken |= s->mask[l];
         }
