@@ -177,7 +177,8 @@ static int print_json(struct run *r, struct moeflux_err *e)
     json_object_set_new(object, "prefill_tok_s",
                         stats_number(stats_rate(r->stats.n_prompt, r->stats.prefill_ns)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
-    json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(&r->stats, a)));
+    json_object_set_new(object, "time_to_first_token_s",
+                        stats_number(stats_first_token_s(r->stats.start_ns, a)));
     json_object_set_new(object, "load_s", json_real((double)s->load_ns / 1e9));
     json_object_set_new(object, "seed", json_integer((json_int_t)s->seed));
     json_object_set_new(object, "model", output_json_text(r->options->model, strlen(r->options->model)));
