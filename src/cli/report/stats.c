@@ -7,11 +7,18 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "generate/answer.h"
+#include "generate/choice.h"
 #include "cli/options/number.h"
 #include "cli/say.h"
 #include "cli/report/use.h"
 #include "generate/generator.h"
+
+struct stats stats_of(const struct choice *c)
+{
+    const struct choice_result *r = &c->result;
+    return (struct stats){(uint32_t)c->request.tokens.n - r->n_reused, r->n_reused, r->start_ns,
+                          r->prefill_ns};
+}
 
 double stats_rate(uint64_t n_tokens, uint64_t ns)
 {

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 struct answer;
+struct choice;
 struct json_t;
 struct generator;
 
@@ -16,6 +17,8 @@ struct stats {
     uint64_t start_ns; /* clock_ns() when the evaluation began */
     uint64_t prefill_ns;
 };
+
+struct stats stats_of(const struct choice *c);
 
 /* Returns tokens per second; NaN: nothing was measured. */
 double stats_rate(uint64_t n_tokens, uint64_t ns);
