@@ -4,6 +4,7 @@
  *   struct moeflux_session    one sequence of tokens: its position, KV cache and recurrent state
  *   struct moeflux_tokenizer  text to token ids and back
  *   struct moeflux_sampler    logits to the next token id
+ *   struct moeflux_chat       requests to answers: chat template, tools, grammars, batched decode
  *
  * Nothing is kept in globals. Threads may share a model and a tokenizer; a session or a sampler belongs to
  * one thread at a time. Token ids are int32_t in [0, vocab_size).
@@ -197,6 +198,9 @@ struct moeflux_options {
 /* Opens and checks a model and loads its weights. The caller owns *out (moeflux_model_close); NULL on
  * failure. Errors: any. The text of _NO_FIT gives the numbers. */
 int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e);
+/* Does the same with the defaults of all options but these two. */
+int moeflux_model_open_dir(struct moeflux_model **out, const char *dir, const char *device,
+                           struct moeflux_err *e);
 /* Closes a model. Free all its sessions first; NULL is legal. An interrupted evaluation may still run on the
  * device. If it does not finish within a quarter of a second, the model's memory stays allocated, and the
  * process should end. */
@@ -204,6 +208,7 @@ void moeflux_model_close(struct moeflux_model *m);
 
 /* Pointers are borrowed until moeflux_model_close. */
 struct moeflux_model_info {
+    const char *dir;            /* moeflux_options.dir */
     const char *architecture;   /* "Qwen3.5-MoE" */
     const char *device;         /* name; several: joined by " + " */
     const char *backend;        /* "vulkan", "cpu" or "reference"; of the first device */
@@ -518,6 +523,154 @@ int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, str
  * Errors: those of moeflux_session_eval and moeflux_sampler_pick. */
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e);
+
+/* --- chats and answers --- */
+
+/* What answers need in addition to a model: its tokenizer and chat template, compiled grammars, and batched
+ * decode. Threads may use a chat at the same time, each with its own request and session: their answers are
+ * then decoded together, and the results are batch-invariant. */
+struct moeflux_chat;
+/* What is asked and how it is answered. Used by one thread at a time, except moeflux_request_cancel. */
+struct moeflux_request;
+/* A finished answer. */
+struct moeflux_answer;
+
+/* Opens a chat. The caller owns *out (moeflux_chat_close); the model must outlive it. A model without a chat
+ * template answers requests with `raw` only. Errors: _USAGE (the model has no tokenizer), _IO, _FORMAT,
+ * _UNSUPPORTED, _MEMORY. */
+int moeflux_chat_open(struct moeflux_chat **out, struct moeflux_model *m, struct moeflux_err *e);
+/* Closes a chat, once no answer is computed. Requests, sessions and answers remain. NULL is legal. */
+void moeflux_chat_close(struct moeflux_chat *c);
+
+/* Creates a request without fields. The caller owns *out (moeflux_request_free). Errors: _MEMORY. */
+int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
+void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */
+/* Sets a field to a value, a JSON text; "null": the default again. The fields are those of moeflux-batch(5)
+ * without `id`: messages or prompt; system, raw, tools, tool_choice, chat_template_kwargs; temperature and the
+ * other options of sampling, seed, max_tokens, stop; json_schema, grammar, response_format; reasoning_effort,
+ * think_budget, and others. Without temperature, top_k or top_p it is sampled with 0.7, 20 and 0.95; without
+ * a seed a random one is drawn. An answer checks the values. Errors: _USAGE (there is no such field),
+ * _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
+int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e);
+/* Sets a field to a text, without quotes: prompt, system, grammar. Invalid UTF-8 becomes U+FFFD. Errors: as
+ * above. */
+int moeflux_request_set_text(struct moeflux_request *r, const char *name, const char *text,
+                             struct moeflux_err *e);
+/* Appends a message to the field messages. role: "system", "user", "assistant" or "tool". Invalid UTF-8
+ * becomes U+FFFD. Errors: _USAGE (messages was set to something else than an array), _MEMORY. */
+int moeflux_request_say(struct moeflux_request *r, const char *role, const char *text, struct moeflux_err *e);
+/* Does the same with a JSON object, such as {"role": "tool", "tool_call_id": "...", "content": "..."}.
+ * Errors: also _FORMAT. */
+int moeflux_request_add_message(struct moeflux_request *r, const char *json, struct moeflux_err *e);
+/* Appends an answer as a message of the assistant, with its thinking and its complete calls. Errors: as
+ * moeflux_request_say. */
+int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_answer *a,
+                               struct moeflux_err *e);
+/* Ends the answer that is computed for this request, as MOEFLUX_STOP_INTERRUPTED: before the next token, or
+ * at the next progress report of the prompt. If none is computed, the next one ends at its beginning. May be
+ * called from any thread, from a signal handler and from the callback of an answer. */
+void moeflux_request_cancel(struct moeflux_request *r);
+
+/* Makes the tokens of the request's prompt by the model's chat template. Returns their number; the first
+ * `cap` of them are stored in ids. Errors: those of moeflux_chat_answer that concern the request. */
+int64_t moeflux_chat_encode(struct moeflux_chat *c, const struct moeflux_request *r, int32_t *ids, size_t cap,
+                            struct moeflux_err *e);
+
+/* A call of a tool. The strings end with a NUL. */
+struct moeflux_call {
+    const char *id;        /* the model's own, or "call_..." */
+    const char *name;      /* the tool's */
+    const char *arguments; /* a JSON object, or its beginning if is_cut; in a piece: what has come so far */
+    bool is_cut;           /* the answer ended within the call */
+};
+
+enum moeflux_piece_kind {
+    MOEFLUX_PIECE_TEXT,
+    MOEFLUX_PIECE_THINKING,
+    MOEFLUX_PIECE_CALL_BEGINS,    /* id and name of a call are known; no text */
+    MOEFLUX_PIECE_CALL_ARGUMENTS, /* the text continues the arguments */
+    MOEFLUX_PIECE_CALL_ENDS,      /* the call is complete, or is_cut; no text */
+    MOEFLUX_PIECE_CALL_FAILS,     /* it is no call after all: its bytes follow as text; no text */
+};
+
+struct moeflux_logprob {
+    int32_t id;  /* -1: there are no more */
+    float value; /* natural logarithm of the token's probability, before the steps of sampling */
+};
+
+/* A part of an answer. Everything is borrowed during the callback. */
+struct moeflux_piece {
+    enum moeflux_piece_kind kind;
+    const char *text;                       /* [len] bytes, whole characters, without a NUL at the end */
+    size_t len;                             /* may be 0 */
+    int32_t id;                             /* the token that was sampled; -1: none in this piece */
+    uint32_t call_idx;                      /* number of the call, from 0; failed ones count */
+    const struct moeflux_call *call;        /* NULL: the piece belongs to no call */
+    const struct moeflux_logprob *logprobs; /* [1 + n_logprobs], that of `id` first; NULL: none asked for */
+    uint32_t n_logprobs;                    /* likeliest tokens (top_logprobs) */
+};
+
+/* Answers a request. The prompt keeps what the session has of it already (moeflux_session_reuse), so a
+ * conversation in one session evaluates only what is new. The session's max_context bounds prompt and answer;
+ * it ends with the answer's tokens, except those at the end that were not needed.
+ *
+ * piece: receives the parts as they come, on this thread; false ends the answer as moeflux_request_cancel
+ * does. It must not call a function of the model, the session or the chat. NULL: nothing is reported.
+ *
+ * The caller owns *out (moeflux_answer_free); out may be NULL. A cancelled answer is no failure, nor is one
+ * that the model's progress callback ended. Errors leave the session usable:
+ *   _USAGE, _FORMAT    a field of the request, named; or the prompt has more tokens than the session holds
+ *   _UNSUPPORTED       the chat template, or a schema, has something that this program cannot do
+ *   others             those of moeflux_session_eval */
+int moeflux_chat_answer(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_request *r,
+                        bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
+                        struct moeflux_answer **out, struct moeflux_err *e);
+
+/* One of several requests that are answered at the same time: arguments and results of moeflux_chat_answer. */
+struct moeflux_task {
+    struct moeflux_session *session;
+    struct moeflux_request *request;
+    bool (*piece)(void *ctx, const struct moeflux_piece *p);
+    void *ctx;
+    struct moeflux_answer *answer; /* set: owned by the caller; NULL after a failure */
+    struct moeflux_err err;        /* set: its code is MOEFLUX_OK or the failure's */
+};
+enum { MOEFLUX_MAX_TASKS = 64 };
+/* Answers n requests, decoded together, on n threads that end with it. Sessions and requests must differ.
+ * Callbacks come from these threads, one at a time. Returns how many failed. Errors: _USAGE (n is above
+ * MOEFLUX_MAX_TASKS, or a session or request occurs twice; nothing is answered). */
+int moeflux_chat_answer_all(struct moeflux_chat *c, struct moeflux_task *tasks, uint32_t n,
+                            struct moeflux_err *e);
+
+enum moeflux_stop {
+    MOEFLUX_STOP_EOS,         /* the model ended it */
+    MOEFLUX_STOP_LENGTH,      /* max_tokens */
+    MOEFLUX_STOP_CONTEXT,     /* the session is full */
+    MOEFLUX_STOP_INTERRUPTED, /* cancelled */
+    MOEFLUX_STOP_TEXT,        /* one of the texts in `stop` */
+    MOEFLUX_STOP_CALLS,       /* the model ended it after at least one complete call */
+};
+/* Returns "eos", "length", "context", "interrupted", "stop" or "tool_calls". */
+const char *moeflux_stop_name(enum moeflux_stop stop);
+
+/* Pointers are borrowed until moeflux_answer_free. */
+struct moeflux_answer_info {
+    const char *text, *thinking; /* the whole of both, without calls; a NUL follows them */
+    size_t text_len, thinking_len;
+    const struct moeflux_call *calls; /* [n_calls] without failed ones */
+    uint32_t n_calls;
+    enum moeflux_stop stop;
+    const char *stop_text; /* the one that ended it, which is not part of `text`; NULL: none */
+    uint64_t seed;         /* the request's, or the one that was drawn */
+    uint32_t n_prompt;     /* tokens of the prompt */
+    uint32_t n_reused;     /* part of n_prompt that the session had */
+    uint32_t n_tokens;     /* sampled tokens, also of the end and of a stop text */
+    const int32_t *tokens; /* [n_tokens] */
+    uint64_t prompt_ns;    /* time in which the prompt was evaluated */
+    uint64_t decode_ns;    /* time from the first token to the end */
+};
+struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *a);
+void moeflux_answer_free(struct moeflux_answer *a); /* NULL is legal */
 
 /* --- devices, memory, speed --- */
 

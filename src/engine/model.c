@@ -176,6 +176,12 @@ int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options 
     return test_hooks_open(out, o, NULL, e);
 }
 
+int moeflux_model_open_dir(struct moeflux_model **out, const char *dir, const char *device,
+                           struct moeflux_err *e)
+{
+    return moeflux_model_open(out, &(struct moeflux_options){.dir = dir, .device = device}, e);
+}
+
 int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
                     struct moeflux_err *e)
 {
@@ -305,7 +311,8 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
     const struct exec_caps caps = exec_get_caps(m->stages[0].exec);
-    return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
+    return (struct moeflux_model_info){.dir = m->dir.path,
+                                       .architecture = m->dir.config.family->name,
                                        .device = m->n_stages > 1 ? m->device_names : caps.name,
                                        .backend = !caps.is_host    ? "vulkan"
                                                   : caps.is_native ? "cpu"

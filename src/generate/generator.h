@@ -51,6 +51,10 @@ struct generator {
  * moeflux_model_open. */
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
 
+/* Makes a generator of an opened model, which it owns then; after a failure the caller still does. Errors:
+ * those of tokenizer_open. */
+int generator_of_model(struct generator *s, struct moeflux_model *m, struct moeflux_err *e);
+
 /* Opens another copy of the model, which has its own sequences. o: the options of generator_open with another
  * device. */
 int generator_add_copy(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);

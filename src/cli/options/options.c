@@ -278,8 +278,7 @@ static void set_defaults(struct options *o)
         .think_budget = OPTIONS_NOT_GIVEN,
         .expert_share = 1,
         .seed = -1,
-        .sampling =
-            {.temperature = 0.7f, .top_k = 20, .top_p = 0.95f, .repeat_penalty = 1.0f, .repeat_last = 64},
+        .sampling = request_defaults().sampling,
         .host = "127.0.0.1",
         .port = 8080,
         .queue = 64,
