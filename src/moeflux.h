@@ -73,8 +73,8 @@ struct moeflux_warning {
  * devices one after the other; with several devices, evaluations of several threads run at the same time,
  * each on a different device.
  *
- * While an evaluation is in flight, do not call moeflux_model_close, _reset_stats, _get_usage, _save_usage,
- * _save_trace or _layer_wait_ns. A callback of an evaluation must not call any function of a model or a
+ * While an evaluation is in flight, do not call moeflux_model_close, _reset_stats, _get_usage or _save_usage.
+ * A callback of an evaluation must not call any function of a model or a
  * session. */
 struct moeflux_model;
 struct moeflux_session;
@@ -168,9 +168,6 @@ struct moeflux_options {
     /* File of counts. The cache starts with its most used experts. A file that does not exist counts as
      * empty. */
     const char *usage;
-    /* File that the router's choices are written to (moeflux_model_save_trace). The results do not change;
-     * models whose experts are all resident become slower. MOEFLUX_ERR_IO: it cannot be created. */
-    const char *trace;
     /* Routed experts for a token, in place of the number in the model's configuration. The weights of the
      * chosen ones are renormalised as the router does. MOEFLUX_ERR_USAGE: the router cannot choose that
      * many. */
@@ -294,20 +291,12 @@ struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
 };
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out);
 void moeflux_model_reset_stats(struct moeflux_model *m);
-/* Returns how long evaluations waited for the experts of one layer, in ns since open or the last reset. */
-uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer);
-
 /* Fills counts [n_layers][n_experts] with how often each expert was used: once a token, once a chunk of a
  * prompt. The counts of moeflux_options.usage are included. Models whose experts are all resident count
- * nothing unless a trace is written. */
+ * nothing. */
 void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts);
 /* Writes these counts as text, "layer expert count" a line. Replaces the file atomically. Errors: _IO. */
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e);
-/* Finishes the file of moeflux_options.trace: each choice of each layer since open, and its weights. Later
- * choices are not recorded. The file appears as a whole; without this call there is none. Returns 0 also
- * where no trace was asked for. Errors: _IO, if a write failed now or earlier; there is no new file then. */
-int moeflux_model_save_trace(struct moeflux_model *m, struct moeflux_err *e);
-
 /* --- a session --- */
 
 /* Creates an empty sequence of at most max_context tokens. Memory grows as it is used. The caller owns *out
@@ -346,7 +335,7 @@ int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t
                          const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 /* Returns how many sequences of a model one batched evaluation takes: 8, or `chunk` if that is less; 1 with
- * moeflux_options.trace and with prefer_resident. */
+ * prefer_resident. */
 uint32_t moeflux_max_batched(const struct moeflux_model *m);
 /* Batched decode: appends ids[i] to the sequence list[i] for n different sessions of one model, 1 <= n <=
  * moeflux_max_batched. logits[i] [vocab_size] receives the logits after it. The results are batch-invariant:
@@ -672,7 +661,7 @@ struct moeflux_answer_info {
 struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *a);
 void moeflux_answer_free(struct moeflux_answer *a); /* NULL is legal */
 
-/* --- devices, memory, speed --- */
+/* --- devices, memory --- */
 
 struct moeflux_device {
     char option[16]; /* its name in moeflux_options.device: an index, or "cpu" */
@@ -692,10 +681,6 @@ struct moeflux_device {
 /* Fills up to `cap` entries: GPUs first, then the cpu, then software devices. Returns how many devices there
  * are. Without Vulkan there is only the cpu. Errors: _MEMORY, _UNSUPPORTED. */
 int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflux_err *e);
-
-/* Measures how fast the cpu's threads read memory together, in bytes a second. n_threads 0: as many as the
- * cpu would use. Takes some tenths of a second. Errors: _MEMORY. */
-int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_err *e);
 
 /* What a model needs, from its files alone (no device). */
 struct moeflux_needs {
@@ -726,7 +711,7 @@ struct moeflux_needs {
     uint64_t floor_bytes;
 };
 /* Reads what a model needs. dir: a model directory, or a file named X.json, which is a configuration alone;
- * moeflux_make_plan and moeflux_measure take the same. Errors: _IO, _FORMAT, _UNSUPPORTED, _MEMORY. */
+ * moeflux_make_plan takes the same. Errors: _IO, _FORMAT, _UNSUPPORTED, _MEMORY. */
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
 /* Does the same with the options' active_experts, expert_share and kv_type (AUTO: float32). Other options but
  * `dir` are not used. Errors: also _USAGE. */
@@ -781,93 +766,6 @@ struct moeflux_plan {
 /* Makes the plan. Errors: those of moeflux_model_open, such as _NO_FIT with the numbers, _UNSUPPORTED and
  * _DEVICE. */
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e);
-
-struct moeflux_device_speeds { /* one device; members as in moeflux_speeds */
-    double kernel_bytes_s, dispatch_s, round_trip_s, copy_bytes_s;
-};
-
-/* How fast this machine is; names end in _s: seconds, or bytes a second. 0: not measured. */
-struct moeflux_speeds {
-    double disk_bytes_s; /* reads of this model's experts, top_k at a time, as a layer asks for them */
-    bool disk_is_direct; /* read without the page cache; else it may have helped */
-    uint64_t disk_bytes; /* bytes read for the measurement */
-    char disk_how[256];  /* "direct", or why there is no speed */
-    /* Name. Several: their names; the speeds are those of a token that passes through all their layers. */
-    char device[256];
-    double kernel_bytes_s; /* product of a quantised matrix and a vector */
-    double dispatch_s;     /* one small kernel with the barrier after it */
-    double round_trip_s;   /* one submission and the wait for it */
-    double copy_bytes_s;   /* host to device; also 0 where that is the same memory */
-    double cpu_bytes_s;    /* the product on the CPU's cores; also 0 where every device is the CPU */
-    uint32_t n_devices;    /* entries of devices[] */
-    struct moeflux_device_speeds devices[MOEFLUX_MAX_DEVICES];
-    char device_fault[512]; /* why the device has no speeds; "": it has */
-    double memory_bytes_s;  /* this machine's memory, read by n_threads */
-    uint32_t n_threads;
-    /* Another device with faster products: its name in moeflux_options.device ("": none), its full name and
-     * the speed of its products. */
-    char faster_device[16];
-    char faster_name[256];
-    double faster_bytes_s;
-};
-/* Measures the speeds: about a second for the disk and less for the device. Errors: those of opening the
- * model directory; a device or disk that cannot be measured is no failure. */
-int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e);
-
-/* The parts of one decoded token's time, in seconds. */
-struct moeflux_forecast {
-    double compute_s, copy_s, disk_s;
-    double apart_s;      /* the whole token if nothing is prefetched */
-    double overlapped_s; /* the whole token if everything is prefetched */
-};
-/* Returns the forecast. hits: share of chosen experts that device or host hold, 0 to 1. plan: NULL: none. */
-struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                                              const struct moeflux_speeds *s, double hits);
-
-/* A token's time in seconds, by where its routed experts are computed. Advice: nothing acts on it. */
-struct moeflux_placement {
-    double gpu_s, cpu_s, best_s; /* all on the device, all on the CPU, the first best_cpu_layers on the CPU */
-    uint32_t best_cpu_layers;    /* a value for moeflux_options.n_cpu_layers */
-};
-/* Fills *out and returns true, if the speeds of device and CPU are both known; else returns false. */
-bool moeflux_compare_placements(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                                const struct moeflux_speeds *s, struct moeflux_placement *out);
-
-/* The best split of the layers over several devices. Advice: nothing acts on it. */
-struct moeflux_split {
-    uint32_t n_layers[MOEFLUX_MAX_DEVICES]; /* each device's; usable as moeflux_options.tensor_split */
-    double token_s, best_token_s;           /* a token on all devices: as planned, with n_layers */
-    double slowest_s, best_slowest_s;       /* its time on the slowest device, which limits a prompt */
-};
-/* Fills *out. Returns 1 if another split than the plan's would be faster by more than the measurements'
- * error, else 0. Also 0, with zeros in *out, if there is one device, or a device has no speed. Errors:
- * _MEMORY. */
-int moeflux_find_split(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                       const struct moeflux_speeds *s, struct moeflux_split *out, struct moeflux_err *e);
-
-struct moeflux_selftest_row {
-    const char *kernel;
-    const char *shape;
-    double error, bound; /* relative error, and what is allowed */
-    bool ok;
-    bool skipped;       /* the device has no kernel for it: nothing was computed; `ok` is true */
-    const char *device; /* name */
-};
-struct moeflux_selftest_options {
-    const char *device, *cpu_isa; /* those of moeflux_options */
-    bool full;                    /* all formats and sizes; false: each path through each kernel once */
-    /* Called once for each case, by one thread at a time; its strings are borrowed for the call. */
-    void (*row)(void *ctx, const struct moeflux_selftest_row *r);
-    /* Called before each case on a Vulkan device, by one thread at a time: its number, from 1, and the number
-     * of cases. NULL: no calls. */
-    void (*progress)(void *ctx, uint32_t case_number, uint32_t n_cases);
-    void *ctx;
-};
-/* Runs every operation on a device against the reference over a grid of shapes. The cpu is tested with each
- * instruction set that the processor has, or with `cpu_isa` alone; a Vulkan device by several threads, since
- * its driver compiles a pipeline for most cases. Returns the number of failed cases. Errors: those of opening
- * the device. */
-int moeflux_selftest(const struct moeflux_selftest_options *o, struct moeflux_err *e);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -25,12 +25,16 @@ int generator_open(struct generator *s, const struct moeflux_options *o, struct 
         moeflux_model_close(m);
         return rc;
     }
-    s->dir = o->dir;
-    s->progress = o->progress;
-    if (s->tokenizer)
-        tokenizer_set_progress(s->tokenizer, &o->progress);
+    generator_report(s, &o->progress);
     s->load_ns = clock_ns() - start;
     return 0;
+}
+
+void generator_report(struct generator *s, const struct moeflux_progress *p)
+{
+    s->progress = *p;
+    if (s->tokenizer)
+        tokenizer_set_progress(s->tokenizer, p);
 }
 
 int generator_of_model(struct generator *s, struct moeflux_model *m, struct moeflux_err *e)

@@ -954,7 +954,6 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->prompt_type = (enum moeflux_prompt_type)o->prompt_type;
     out->pin = o->pin;
     out->usage = o->usage;
-    out->trace = o->trace;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
     out->context = (uint32_t)o->ctx_size;
