@@ -501,6 +501,9 @@ void moeflux_sampler_accept(struct moeflux_sampler *s, int32_t id);
 void moeflux_sampler_begin_answer(struct moeflux_sampler *s);
 /* Forgets the accepted tokens and restarts the random sequence from the seed. */
 void moeflux_sampler_reset(struct moeflux_sampler *s);
+/* Restricts the choice to a set of ids, such as a grammar's: bit i % 64 of word i / 64, [n_ids / 64, rounded
+ * up]; NULL: all ids. Copied. */
+void moeflux_sampler_restrict(struct moeflux_sampler *s, const uint64_t *ids);
 /* Returns the next token's id. Never allocates. Errors: _DEVICE (a logit that could be chosen is NaN). */
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e);
 
@@ -535,11 +538,11 @@ void moeflux_chat_close(struct moeflux_chat *c);
 int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
 void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */
 /* Sets a field to a value, a JSON text; "null": the default again. The fields are those of moeflux-batch(5)
- * without `id`: messages or prompt; system, raw, tools, tool_choice, chat_template_kwargs; temperature and the
- * other options of sampling, seed, max_tokens, stop; json_schema, grammar, response_format; reasoning_effort,
- * think_budget, and others. Without temperature, top_k or top_p it is sampled with 0.7, 20 and 0.95; without
- * a seed a random one is drawn. An answer checks the values. Errors: _USAGE (there is no such field),
- * _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
+ * without `id`: messages or prompt; system, raw, tools, tool_choice, chat_template_kwargs; temperature and
+ * the other options of sampling, seed, max_tokens, stop; json_schema, grammar, response_format;
+ * reasoning_effort, think_budget, and others. The sampling's defaults are the program's (temperature 0.7);
+ * without a seed a random one is drawn. An answer checks the values. Errors: _USAGE (there is no such
+ * field), _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
 int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e);
 /* Sets a field to a text, without quotes: prompt, system, grammar. Invalid UTF-8 becomes U+FFFD. Errors: as
  * above. */
@@ -600,8 +603,8 @@ struct moeflux_piece {
 };
 
 /* Answers a request. The prompt keeps what the session has of it already (moeflux_session_reuse), so a
- * conversation in one session evaluates only what is new. The session's max_context bounds prompt and answer;
- * it ends with the answer's tokens, except those at the end that were not needed.
+ * conversation in one session evaluates only what is new. The session's max_context bounds prompt and answer.
+ * Afterwards the session has the tokens of both, except the answer's last ones, which were not evaluated.
  *
  * piece: receives the parts as they come, on this thread; false ends the answer as moeflux_request_cancel
  * does. It must not call a function of the model, the session or the chat. NULL: nothing is reported.
@@ -615,7 +618,8 @@ int moeflux_chat_answer(struct moeflux_chat *c, struct moeflux_session *s, struc
                         bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
                         struct moeflux_answer **out, struct moeflux_err *e);
 
-/* One of several requests that are answered at the same time: arguments and results of moeflux_chat_answer. */
+/* One of several requests that are answered at the same time: arguments and results of
+ * moeflux_chat_answer. */
 struct moeflux_task {
     struct moeflux_session *session;
     struct moeflux_request *request;
@@ -660,6 +664,30 @@ struct moeflux_answer_info {
 };
 struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *a);
 void moeflux_answer_free(struct moeflux_answer *a); /* NULL is legal */
+
+/* --- grammars, for callers who sample the tokens themselves --- */
+
+/* The beginning of a text that must fit a grammar. Used by one thread at a time. */
+struct moeflux_grammar;
+enum moeflux_grammar_kind {
+    MOEFLUX_GRAMMAR_RULES,       /* rules as in moeflux-grammar(7) */
+    MOEFLUX_GRAMMAR_JSON_SCHEMA, /* a JSON Schema */
+    MOEFLUX_GRAMMAR_JSON_OBJECT, /* any JSON object; the text is not used and may be NULL */
+    MOEFLUX_GRAMMAR_REGEX,       /* a regular expression that the whole text matches */
+};
+/* Begins a text. The caller owns *out (moeflux_grammar_free), and frees it before the chat is closed. Errors:
+ * _FORMAT, _UNSUPPORTED (what is wrong with the grammar), _MEMORY. */
+int moeflux_grammar_new(struct moeflux_grammar **out, struct moeflux_chat *c, enum moeflux_grammar_kind kind,
+                        const char *text, struct moeflux_err *e);
+void moeflux_grammar_free(struct moeflux_grammar *g); /* NULL is legal */
+/* Sets *ids to the tokens that may come next, for moeflux_sampler_restrict; the tokens that end an answer are
+ * among them where the text may end. Borrowed until the next call. Errors: _UNSUPPORTED (none may, or the
+ * grammar is too ambiguous), _MEMORY. */
+int moeflux_grammar_next(struct moeflux_grammar *g, const uint64_t **ids, struct moeflux_err *e);
+/* Appends a token. Errors: _USAGE (it does not fit; nothing changes), _UNSUPPORTED, _MEMORY. */
+int moeflux_grammar_accept(struct moeflux_grammar *g, int32_t id, struct moeflux_err *e);
+/* Returns whether the text may end here. */
+bool moeflux_grammar_may_end(const struct moeflux_grammar *g);
 
 /* --- devices, memory --- */
 

@@ -1,5 +1,5 @@
-/* The chats of moeflux.h: a request becomes an answer by the same steps as in the server, each on the caller's
- * thread. */
+/* The chats of moeflux.h: a request becomes an answer by the same steps as in the server, each on the
+ * caller's thread. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <pthread.h>
@@ -384,4 +384,67 @@ int moeflux_chat_answer_all(struct moeflux_chat *c, struct moeflux_task *tasks, 
     }
     pthread_mutex_destroy(&crowd.lock);
     return n_failed;
+}
+
+/* ---- grammars ---- */
+
+_Static_assert((int)MOEFLUX_GRAMMAR_RULES == (int)CONSTRAIN_GRAMMAR &&
+                   (int)MOEFLUX_GRAMMAR_JSON_SCHEMA == (int)CONSTRAIN_JSON_SCHEMA &&
+                   (int)MOEFLUX_GRAMMAR_JSON_OBJECT == (int)CONSTRAIN_JSON_OBJECT &&
+                   (int)MOEFLUX_GRAMMAR_REGEX == (int)CONSTRAIN_REGEX,
+               "two names of one kind");
+
+struct moeflux_grammar {
+    struct constraint *constraint;
+};
+
+static int begin_grammar(struct moeflux_grammar *g, struct moeflux_chat *c, enum moeflux_grammar_kind kind,
+                         const char *text, struct moeflux_err *e)
+{
+    static const char *const names[] = {"the grammar", "the schema", "the object", "the expression"};
+    struct str rules = {0};
+    int rc =
+        constrain_grammar((enum constrain_kind)kind, text, text ? strlen(text) : 0, names[kind], &rules, e);
+    if (!rc)
+        rc = constrain_begin(&c->generator, str_text(&rules), &g->constraint, e);
+    str_free(&rules);
+    return rc;
+}
+
+int moeflux_grammar_new(struct moeflux_grammar **out, struct moeflux_chat *c, enum moeflux_grammar_kind kind,
+                        const char *text, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    struct moeflux_grammar *g = *out = mem_new(1, sizeof *g, &why);
+    if (g && begin_grammar(g, c, kind, text, &why) == 0)
+        return 0;
+    moeflux_grammar_free(g);
+    *out = NULL;
+    return err_set(e, why.code, "%s", why.text);
+}
+
+void moeflux_grammar_free(struct moeflux_grammar *g)
+{
+    if (g)
+        constraint_free(g->constraint);
+    free(g);
+}
+
+int moeflux_grammar_next(struct moeflux_grammar *g, const uint64_t **ids, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    int rc = constraint_mask(g->constraint, ids, &why);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+int moeflux_grammar_accept(struct moeflux_grammar *g, int32_t id, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    int rc = constraint_accept(g->constraint, id, &why);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+bool moeflux_grammar_may_end(const struct moeflux_grammar *g)
+{
+    return constraint_may_end(g->constraint);
 }

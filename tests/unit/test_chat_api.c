@@ -1,4 +1,4 @@
-/* Chats, requests and answers through moeflux.h, with the trained model's files and a template that has tools.
+/* Chats, requests and answers through moeflux.h, with the trained model and a template that has tools.
  *
  * suites: check fast asan */
 #include "check.h"
@@ -290,6 +290,56 @@ static void a_schema_and_a_grammar_bind_the_answer(void **state)
     moeflux_request_free(r);
 }
 
+static void a_grammar_binds_a_loop_of_the_callers_own(void **state)
+{
+    const struct moeflux_model_info info = moeflux_model_get_info(model);
+    struct moeflux_sampler_options o = moeflux_sampler_defaults();
+    struct moeflux_err e = {0};
+    struct moeflux_tokenizer *t;
+    struct moeflux_sampler *sampler;
+    struct moeflux_grammar *g;
+    char text[64] = "";
+    (void)state;
+    check_ok(moeflux_tokenizer_open(&t, info.tokenizer_path, &e), &e);
+    check_ok(moeflux_sampler_new(&sampler, &o, info.vocab_size, t, &e), &e);
+    check_ok(moeflux_grammar_new(&g, chat, MOEFLUX_GRAMMAR_REGEX, "\\[(7|true),(7|true)\\]", &e), &e);
+    float *flat = calloc(info.vocab_size, sizeof *flat);
+    for (int n = 0; n < 20; n++) {
+        const uint64_t *ids;
+        const char *bytes;
+        check_ok(moeflux_grammar_next(g, &ids, &e), &e);
+        moeflux_sampler_restrict(sampler, ids);
+        int32_t id = moeflux_sampler_pick(sampler, flat, &e);
+        check_ok(id, &e);
+        assert_true(ids[id / 64] >> id % 64 & 1);
+        if (id == info.eos[0])
+            break;
+        check_ok(moeflux_grammar_accept(g, id, &e), &e);
+        size_t len = moeflux_tokenizer_bytes(t, id, &bytes);
+        strncat(text, bytes, len);
+    }
+    assert_true(moeflux_grammar_may_end(g));
+    json_t *array = json_loads(text, 0, NULL);
+    assert_int_equal(json_array_size(array), 2);
+    json_decref(array);
+    assert_int_equal(moeflux_grammar_accept(g, moeflux_tokenizer_special_id(t, "<|im_start|>"), &e),
+                     MOEFLUX_ERR_USAGE);
+    moeflux_grammar_free(g);
+    moeflux_grammar_free(NULL);
+    assert_int_equal(moeflux_grammar_new(&g, chat, MOEFLUX_GRAMMAR_RULES, "root = 1", &e),
+                     MOEFLUX_ERR_FORMAT);
+    assert_null(g);
+    assert_non_null(strstr(e.text, "the grammar"));
+    check_ok(moeflux_grammar_new(&g, chat, MOEFLUX_GRAMMAR_JSON_OBJECT, NULL, &e), &e);
+    assert_false(moeflux_grammar_may_end(g));
+    moeflux_grammar_free(g);
+    check_ok(moeflux_grammar_new(&g, chat, MOEFLUX_GRAMMAR_JSON_SCHEMA, "{\"type\": \"null\"}", &e), &e);
+    moeflux_grammar_free(g);
+    free(flat);
+    moeflux_sampler_free(sampler);
+    moeflux_tokenizer_close(t);
+}
+
 static void stops_limits_and_logprobs_are_obeyed(void **state)
 {
     struct seen s = {0};
@@ -346,6 +396,11 @@ static void a_wrong_field_gives_one_message_and_leaves_the_session_usable(void *
     assert_int_equal(moeflux_request_set(r, "temprature", "1", &e), MOEFLUX_ERR_USAGE);
     assert_non_null(strstr(e.text, "\"temprature\""));
     assert_int_equal(moeflux_request_set(r, "id", "1", &e), MOEFLUX_ERR_USAGE);
+    /* The error may be NULL. */
+    assert_int_equal(moeflux_request_set(r, "id", "1", NULL), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_set_text(r, "id", "1", NULL), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_add_message(r, "1", NULL), MOEFLUX_ERR_FORMAT);
+    assert_int_equal(moeflux_chat_answer_all(chat, NULL, MOEFLUX_MAX_TASKS + 1, NULL), MOEFLUX_ERR_USAGE);
     static const char *const bad[] = {"", "{", "[1, 2", "1 2", "1, 2", "nul", "{\"a\": 1, \"a\": 2}"};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(moeflux_request_set(r, "messages", bad[i], &e), MOEFLUX_ERR_FORMAT);
@@ -556,6 +611,7 @@ int main(void)
         cmocka_unit_test(messages_come_as_json_too),
         cmocka_unit_test(a_call_arrives_with_its_name_and_arguments),
         cmocka_unit_test(a_schema_and_a_grammar_bind_the_answer),
+        cmocka_unit_test(a_grammar_binds_a_loop_of_the_callers_own),
         cmocka_unit_test(stops_limits_and_logprobs_are_obeyed),
         cmocka_unit_test(a_seed_that_was_drawn_gives_the_same_answer_again),
         cmocka_unit_test(a_wrong_field_gives_one_message_and_leaves_the_session_usable),

@@ -14,8 +14,8 @@ int lab_open_traced(struct moeflux_model **out, const struct moeflux_options *o,
                     struct moeflux_err *e);
 /* Finishes the file of lab_open_traced: each choice of each layer since open, and its weights. Later choices
  * are not recorded. The file appears as a whole; without this call there is none. Returns 0 also where no
- * trace was asked for. No evaluation may be in flight. Errors: _IO, if a write failed now or earlier; there is
- * no new file then. */
+ * trace was asked for. No evaluation may be in flight. Errors: _IO, if a write failed now or earlier; there
+ * is no new file then. */
 int lab_save_trace(struct moeflux_model *m, struct moeflux_err *e);
 /* Returns how long evaluations waited for the experts of one layer, in ns since open or the last reset.
  * No evaluation may be in flight. */
