@@ -312,7 +312,7 @@ static void a_grammar_binds_a_loop_of_the_callers_own(void **state)
         int32_t id = moeflux_sampler_pick(sampler, flat, &e);
         check_ok(id, &e);
         assert_true(ids[id / 64] >> id % 64 & 1);
-        if (id == info.eos[0])
+        if (moeflux_tokenizer_is_special(t, id))
             break;
         check_ok(moeflux_grammar_accept(g, id, &e), &e);
         size_t len = moeflux_tokenizer_bytes(t, id, &bytes);
