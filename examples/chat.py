@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """chat.py - a conversation through libmoeflux and ctypes: each line of stdin is a question.
 
     ./chat.py MODEL_DIR [DEVICE [SEED]]
