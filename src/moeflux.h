@@ -653,7 +653,10 @@ struct moeflux_answer_info {
     const struct moeflux_call *calls; /* [n_calls] without failed ones */
     uint32_t n_calls;
     enum moeflux_stop stop;
-    const char *stop_text; /* the one that ended it, which is not part of `text`; NULL: none */
+    /* The one of `stop` that ended it; part of `text` only with include_stop_str_in_output. NULL: none. */
+    const char *stop_text;
+    /* The type of the first tool that was left out, because it is no function ("web_search"); NULL: none. */
+    const char *skipped_tool;
     uint64_t seed;         /* the request's, or the one that was drawn */
     uint32_t n_prompt;     /* tokens of the prompt */
     uint32_t n_reused;     /* part of n_prompt that the session had */

@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "generate/request.h"
 
 _Static_assert((int)MOEFLUX_STOP_EOS == (int)ANSWER_EOS && (int)MOEFLUX_STOP_LENGTH == (int)ANSWER_LENGTH &&
                    (int)MOEFLUX_STOP_CONTEXT == (int)ANSWER_CONTEXT &&
@@ -49,10 +50,12 @@ struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moefl
     return piece;
 }
 
-int answer_api_finish(struct moeflux_answer *a, struct moeflux_err *e)
+int answer_api_finish(struct moeflux_answer *a, const struct request *r, struct moeflux_err *e)
 {
     size_t n = a->own.n_calls;
     if (a->own.stop_text && !(a->stop_text = mem_text(a->own.stop_text, e)))
+        return ERR_MEMORY;
+    if (r->skipped_tool && !(a->skipped_tool = mem_text(r->skipped_tool, e)))
         return ERR_MEMORY;
     if (n && !(a->calls = mem_new(n, sizeof *a->calls, e)))
         return ERR_MEMORY;
@@ -72,6 +75,7 @@ struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *
                                         .n_calls = (uint32_t)own->n_calls,
                                         .stop = (enum moeflux_stop)own->stop,
                                         .stop_text = a->stop_text,
+                                        .skipped_tool = a->skipped_tool,
                                         .seed = a->seed,
                                         .n_prompt = a->n_prompt,
                                         .n_reused = a->n_reused,
@@ -88,6 +92,7 @@ void moeflux_answer_free(struct moeflux_answer *a)
     answer_free(&a->own);
     free(a->calls);
     free(a->stop_text);
+    free(a->skipped_tool);
     free(a);
 }
 

@@ -7,10 +7,12 @@
 #include "generate/answer.h"
 #include "moeflux.h"
 
+struct request;
+
 struct moeflux_answer {
     struct answer own;
-    struct moeflux_call *calls; /* [own.n_calls]; NULL: not made yet, or none */
-    char *stop_text;            /* NULL: none */
+    struct moeflux_call *calls;     /* [own.n_calls]; NULL: not made yet, or none */
+    char *stop_text, *skipped_tool; /* NULL: none */
     uint64_t seed, prompt_ns;
     uint32_t n_prompt, n_reused; /* tokens */
 };
@@ -20,7 +22,7 @@ struct moeflux_answer {
 struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call,
                                       struct moeflux_logprob *logprobs);
 
-/* Completes an answer that has ended: its strings no longer depend on the request. ERR_MEMORY. */
-int answer_api_finish(struct moeflux_answer *a, struct moeflux_err *e);
+/* Completes an answer that has ended: its strings no longer depend on the request `r`. ERR_MEMORY. */
+int answer_api_finish(struct moeflux_answer *a, const struct request *r, struct moeflux_err *e);
 
 #endif

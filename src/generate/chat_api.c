@@ -272,7 +272,7 @@ static int answer(struct run *r, struct moeflux_err *e)
         r->answer->own.stop = ANSWER_INTERRUPTED;
         rc = 0;
     }
-    return rc ? rc : answer_api_finish(r->answer, e);
+    return rc ? rc : answer_api_finish(r->answer, &r->request, e);
 }
 
 static int check_session(const struct moeflux_chat *c, const struct moeflux_session *s, struct moeflux_err *e)

@@ -266,6 +266,22 @@ static void a_call_arrives_with_its_name_and_arguments(void **state)
     moeflux_request_free(r);
 }
 
+static void a_tool_that_is_left_out_is_named(void **state)
+{
+    struct seen s = {0};
+    struct moeflux_request *r = ask("Hello");
+    (void)state;
+    set(r, "tools", "[{\"type\": \"web_search\"}]");
+    struct moeflux_answer *a = answer(r, &s);
+    assert_string_equal(moeflux_answer_get_info(a).skipped_tool, "web_search");
+    moeflux_answer_free(a);
+    set(r, "tools", TOOLS);
+    a = answer(r, &s);
+    assert_null(moeflux_answer_get_info(a).skipped_tool);
+    moeflux_answer_free(a);
+    moeflux_request_free(r);
+}
+
 static void a_schema_and_a_grammar_bind_the_answer(void **state)
 {
     struct seen s = {0};
@@ -555,6 +571,7 @@ static void answers_of_several_requests_are_those_of_each_alone(void **state)
         tasks[i].piece = see_one;
         tasks[i].ctx = &crowd.each[i];
     }
+    set(tasks[2].request, "json_schema", "{\"type\": \"array\", \"items\": {\"type\": \"integer\"}}");
     /* One of them fails, which is no matter to the others. */
     tasks[N_TASKS].request = ask("Hello");
     set(tasks[N_TASKS].request, "top_p", "7");
@@ -610,6 +627,7 @@ int main(void)
         cmocka_unit_test(a_stream_is_the_answer_and_the_next_question_reuses_the_session),
         cmocka_unit_test(messages_come_as_json_too),
         cmocka_unit_test(a_call_arrives_with_its_name_and_arguments),
+        cmocka_unit_test(a_tool_that_is_left_out_is_named),
         cmocka_unit_test(a_schema_and_a_grammar_bind_the_answer),
         cmocka_unit_test(a_grammar_binds_a_loop_of_the_callers_own),
         cmocka_unit_test(stops_limits_and_logprobs_are_obeyed),
