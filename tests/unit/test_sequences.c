@@ -78,7 +78,7 @@ static uint32_t ask(struct sequences *q, int32_t topic, int32_t question)
     }
     uint32_t pos = moeflux_session_position(s);
     check_ok(moeflux_session_eval(s, ids + pos, N - pos, &none, &e), &e);
-    sequences_put(q, s);
+    sequences_put(q, s, N);
     return n_reused;
 }
 
@@ -119,9 +119,9 @@ static void one_that_is_in_use_is_not_taken(void **state)
     assert_ptr_not_equal(a, b);
     assert_int_equal(sequences_take(q, prompt(1, 2), N, N, &c, &e), ERR_USAGE);
     assert_false(sequences_shrink(q));
-    sequences_put(q, a);
+    sequences_put(q, a, N);
     assert_true(sequences_shrink(q));
-    sequences_put(q, b);
+    sequences_put(q, b, N);
     sequences_free(q);
 }
 
@@ -175,7 +175,7 @@ static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **st
     assert_int_equal(ask(q, 1, 1), N / 2);
     check_ok(sequences_take(q, prompt(1, 1), N, N, &s, &e), &e);
     check_ok(moeflux_session_eval(s, prompt(2, 2), N, &none, &e), &e);
-    sequences_put(q, s);
+    sequences_put(q, s, N);
     sequences_free(q);
     assert_int_equal(tmp_tree_count(files), 1);
     const struct sequences_options o = {

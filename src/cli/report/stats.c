@@ -7,21 +7,28 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "generate/answer.h"
+#include "generate/choice.h"
 #include "cli/options/number.h"
 #include "cli/say.h"
 #include "cli/report/use.h"
 #include "engine/lab/lab.h"
 #include "generate/generator.h"
 
+struct stats stats_of(const struct choice *c)
+{
+    const struct choice_result *r = &c->result;
+    return (struct stats){(uint32_t)c->request.tokens.n - r->n_reused, r->n_reused, r->start_ns,
+                          r->prefill_ns};
+}
+
 double stats_rate(uint64_t n_tokens, uint64_t ns)
 {
     return n_tokens && ns ? (double)n_tokens * 1e9 / (double)ns : NAN;
 }
 
-double stats_first_token_s(const struct stats *st, const struct answer *a)
+double stats_first_token_s(uint64_t start_ns, const struct answer *a)
 {
-    return a->first_token_ns ? (double)(a->first_token_ns - st->start_ns) / 1e9 : NAN;
+    return a->first_token_ns ? (double)(a->first_token_ns - start_ns) / 1e9 : NAN;
 }
 
 static void print_rate(struct str *to, const char *name, uint64_t n, uint64_t ns)
@@ -36,7 +43,7 @@ static void print_answer(const struct stats *st, const struct answer *a, struct 
 {
     if (!a || a->tokens.n == 0)
         return;
-    str_addf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st, a));
+    str_addf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st->start_ns, a));
     print_rate(to, "decode", a->n_decoded, a->decode_ns);
     str_addf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
 }

@@ -19,10 +19,9 @@
 #include "cli/signals.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
-#include "generate/constrain.h"
+#include "generate/choice.h"
 #include "generate/prefill.h"
 #include "moeflux.h"
-#include "text/grammar/constraint.h"
 
 static void say_dressed(const struct talk *t, const char *text)
 {
@@ -69,9 +68,13 @@ static int keep_first(struct talk *t, struct moeflux_err *e)
     return 0;
 }
 
-/* Evaluates the part of the conversation, up to the last question's end, that the sequence lacks. */
-static int evaluate(struct talk *t, struct moeflux_err *e)
+/* Evaluates the part of the conversation, up to the last question's end, that the sequence lacks; a function
+ * for choice_answer. The sampler stays, unless the text was another one. */
+static int evaluate(void *ctx, const struct choice *c, const struct sampler_options *sampling, uint32_t *n,
+                    struct moeflux_err *e)
 {
+    struct talk *t = ctx;
+    (void)c, (void)sampling;
     struct generator *s = &t->generator;
     struct prefill p = {.ids = t->conversation.tokens.ids, .n = conversation_last(&t->conversation)->asked};
     uint32_t before = moeflux_session_position(s->sequence), old_first = t->first_at, n_reused;
@@ -93,8 +96,19 @@ static int evaluate(struct talk *t, struct moeflux_err *e)
     if (!rc)
         rc = prefill_run(s, &p, NULL, e);
     t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
-    bar_end(&t->bar);
+    *n = n_reused;
+    bar_hold(&t->bar);
     return rc ? rc : keep_first(t, e);
+}
+
+/* Does nothing: the sequence is at the last question's end. */
+static int stay(void *ctx, const struct choice *c, const struct sampler_options *sampling, uint32_t *n,
+                struct moeflux_err *e)
+{
+    const struct talk *t = ctx;
+    (void)c, (void)sampling, (void)e;
+    *n = t->first_at;
+    return 0;
 }
 
 /* Restores the checkpoint at the last question's end. False: there is none. */
@@ -113,23 +127,24 @@ static bool restore_question(struct talk *t)
 
 /* ---- answers ---- */
 
-static int generate(struct talk *t, struct moeflux_err *e)
+static int generate(struct talk *t, bool evaluated, struct moeflux_err *e)
 {
     const struct options *o = t->options;
     struct printer printer;
-    struct request_options request = options_request(o);
-    int rc = request_use_chat(&request, &t->generator, "the answer", e);
+    struct choice choice = {.request.options = options_request(o)};
+    struct request_options *request = &choice.request.options;
+    request->raw = false;
+    request->grammar = t->grammar.len ? str_text(&t->grammar) : NULL;
+    int rc = request_use_chat(request, &t->generator, "the answer", e);
     if (rc)
         return rc;
-    struct answer_options ao = request_answer(&request);
     printer_init(&printer, t->out, o, t->term);
-    ao.chat = true;
-    ao.sink = printer_sink(&printer);
-    rc = t->grammar.len ? constrain_begin(&t->generator, str_text(&t->grammar), &ao.constraint, e) : 0;
-    bar_hold(&t->bar);
-    if (!rc)
-        rc = answer_run(&t->answer, &t->generator, &ao, e);
-    constraint_free(ao.constraint);
+    const struct choice_call call = {.generator = &t->generator,
+                                     .grammars = &t->generator,
+                                     .sink = printer_sink(&printer),
+                                     .prefill = evaluated ? stay : evaluate,
+                                     .ctx = t};
+    rc = choice_answer(&choice, &call, &t->answer, e);
     struct moeflux_err closing;
     int ended = printer_end(&printer, &closing);
     bar_end(&t->bar);
@@ -153,9 +168,7 @@ static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
     talk_keep_quietly(t, false);
     answer_free(&t->answer);
     t->answer.stop = ANSWER_INTERRUPTED;
-    int rc = evaluated ? 0 : evaluate(t, e);
-    if (!rc)
-        rc = generate(t, e);
+    int rc = generate(t, evaluated, e);
     if (rc && rc != ERR_INTERRUPTED)
         return rc;
     signals_clear();

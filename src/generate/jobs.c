@@ -1,4 +1,4 @@
-#include "server/jobs.h"
+#include "generate/jobs.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -16,23 +16,22 @@ static struct timespec after(uint32_t ms)
 
 int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e)
 {
-    *q = (struct jobs){.most_waiting = most_waiting};
-    if (pthread_mutex_init(&q->lock, NULL) != 0)
+    *q = (struct jobs){.lock = PTHREAD_MUTEX_INITIALIZER, .most_waiting = most_waiting};
+    if (clock_init_cond(&q->more) != 0)
         return err_set(e, ERR_MEMORY, "out of memory for a lock");
-    if (clock_init_cond(&q->more) != 0) {
-        pthread_mutex_destroy(&q->lock);
-        return err_set(e, ERR_MEMORY, "out of memory for a lock");
-    }
+    q->most_running = UINT32_MAX;
     return 0;
 }
 
 void jobs_free(struct jobs *q)
 {
-    pthread_cond_destroy(&q->more);
-    pthread_mutex_destroy(&q->lock);
+    if (q->most_running)
+        pthread_cond_destroy(&q->more);
+    *q = (struct jobs){0};
 }
 
-struct job *jobs_new(struct choice *choice, struct moeflux_err *e)
+struct job *jobs_new(struct choice *choices, uint32_t n, const struct job_calls *calls, void *owner,
+                     struct moeflux_err *e)
 {
     struct job *j = mem_new(1, sizeof *j, e);
     if (j && clock_init_cond(&j->changed) != 0) {
@@ -41,7 +40,10 @@ struct job *jobs_new(struct choice *choice, struct moeflux_err *e)
         return NULL;
     }
     if (j) {
-        j->choice = choice;
+        j->choices = choices;
+        j->n = n;
+        j->calls = calls;
+        j->owner = owner;
         j->holder = JOBS_NO_HOLDER;
     }
     return j;
@@ -52,7 +54,7 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
     int rc = 0;
     pthread_mutex_lock(&q->lock);
     if (q->closed)
-        rc = err_set(e, ERR_INTERRUPTED, "the server is shutting down");
+        rc = err_set(e, ERR_INTERRUPTED, "%s", q->closed);
     else if (q->n_waiting >= q->most_waiting)
         rc = err_set(e, ERR_NO_FIT, "%u requests wait already", q->n_waiting);
     for (size_t i = 0; !rc && i < n; i++) {
@@ -111,28 +113,39 @@ void jobs_add_worker(struct jobs *q, uint32_t group)
     pthread_mutex_unlock(&q->lock);
 }
 
+/* Moves the first waiting job to those that run. The caller holds the lock. */
+static struct job *start_first(struct jobs *q, uint32_t group)
+{
+    struct job *j = q->first;
+    if (!j)
+        return NULL;
+    q->first = j->next;
+    if (!q->first)
+        q->last = NULL;
+    for (struct job *other = q->running; other; other = other->next)
+        other->was_alone = false;
+    j->was_alone = !q->running;
+    j->next = q->running;
+    q->running = j;
+    j->state = JOB_RUNNING;
+    j->group = group;
+    q->groups[group].n_running++;
+    q->n_waiting--;
+    q->n_running++;
+    return j;
+}
+
 struct job *jobs_take(struct jobs *q, uint32_t group)
 {
     pthread_mutex_lock(&q->lock);
     q->groups[group].n_idle++;
-    while (!q->closed && !(q->first && is_next(q, group)))
+    while (!q->closed && !(q->first && q->n_running < q->most_running && is_next(q, group)))
         pthread_cond_wait(&q->more, &q->lock);
     q->groups[group].n_idle--;
-    struct job *j = q->first;
-    if (j) {
-        q->first = j->next;
-        if (!q->first)
-            q->last = NULL;
-        j->next = q->running;
-        q->running = j;
-        j->state = JOB_RUNNING;
-        j->group = group;
-        q->groups[group].n_running++;
-        q->n_waiting--;
-        q->n_running++;
-        /* The next job may belong to another group. */
+    struct job *j = start_first(q, group);
+    /* The next job may belong to another group. */
+    if (j)
         pthread_cond_broadcast(&q->more);
-    }
     pthread_mutex_unlock(&q->lock);
     return j;
 }
@@ -186,21 +199,23 @@ int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *piece, s
     return 0;
 }
 
-/* Removes a running job from its list. The caller holds the lock. */
+/* Removes a running job from those that run. The caller holds the lock. */
 static void unlink_running(struct jobs *q, const struct job *j)
 {
     struct job **at = &q->running;
     while (*at != j)
         at = &(*at)->next;
     *at = j->next;
+    q->n_running--;
+    q->groups[j->group].n_running--;
 }
 
 /* Returns the longest common prefix with the jobs of a list, up to `most` if none has more. */
 static uint32_t common_with(const struct job *list, const struct job *j, uint32_t most)
 {
-    const struct token_list *own = &j->choice->request.tokens;
+    const struct token_list *own = &j->choices->request.tokens;
     for (const struct job *x = list; x; x = x->next) {
-        const struct token_list *other = &x->choice->request.tokens;
+        const struct token_list *other = &x->choices->request.tokens;
         uint32_t same = prefix_common(own->ids, own->n, other->ids, other->n);
         if (same > most && same < own->n)
             most = same;
@@ -221,12 +236,59 @@ void jobs_finish(struct jobs *q, struct job *j)
     pthread_mutex_lock(&q->lock);
     unlink_running(q, j);
     j->state = JOB_DONE;
-    q->n_running--;
-    q->groups[j->group].n_running--;
+    q->n_ended++;
     /* The connection may free the job as soon as the lock is released. */
     pthread_cond_broadcast(&j->changed);
     pthread_cond_broadcast(&q->more);
     pthread_mutex_unlock(&q->lock);
+}
+
+bool jobs_put_back(struct jobs *q, struct job *j, bool freed)
+{
+    pthread_mutex_lock(&q->lock);
+    bool may = (freed || !j->was_alone) && !q->closed;
+    if (may) {
+        unlink_running(q, j);
+        j->state = JOB_WAITING;
+        j->next = q->first;
+        q->first = j;
+        if (!q->last)
+            q->last = j;
+        q->n_waiting++;
+        q->most_running = q->n_running ? q->n_running : 1;
+        pthread_cond_broadcast(&j->changed);
+        pthread_cond_broadcast(&q->more);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return may;
+}
+
+const struct choice *jobs_result(const struct job *j)
+{
+    const struct choice *c = j->choices;
+    while (c + 1 < j->choices + j->n && !c->result.rc)
+        c++;
+    return c;
+}
+
+uint64_t jobs_await(struct jobs *q, uint64_t seen, uint32_t ms)
+{
+    struct timespec until = after(ms);
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    while (q->n_ended == seen && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&q->more, &q->lock, &until);
+    seen = q->n_ended;
+    pthread_mutex_unlock(&q->lock);
+    return seen;
+}
+
+bool jobs_is_done(struct jobs *q, const struct job *j)
+{
+    pthread_mutex_lock(&q->lock);
+    bool is = j->state == JOB_DONE;
+    pthread_mutex_unlock(&q->lock);
+    return is;
 }
 
 struct job_piece *jobs_read(struct jobs *q, struct job *j, uint32_t ms, bool *done)
@@ -273,26 +335,27 @@ void jobs_release(struct jobs *q, struct job *j)
         return;
     atomic_store(&j->cancelled, true);
     pthread_mutex_lock(&q->lock);
-    if (j->state == JOB_WAITING)
-        unlink_waiting(q, j);
     while (j->state == JOB_RUNNING)
         pthread_cond_wait(&j->changed, &q->lock);
+    if (j->state == JOB_WAITING)
+        unlink_waiting(q, j);
     pthread_mutex_unlock(&q->lock);
     jobs_free_pieces(j->first);
     pthread_cond_destroy(&j->changed);
     free(j);
 }
 
-void jobs_close(struct jobs *q)
+void jobs_close(struct jobs *q, const char *why)
 {
     pthread_mutex_lock(&q->lock);
-    q->closed = true;
+    q->closed = why;
     while (q->first) {
         struct job *j = q->first;
+        struct choice_result *r = &j->choices->result;
         unlink_waiting(q, j);
-        j->choice->result.rc =
-            err_set(&j->choice->result.error, ERR_INTERRUPTED, "the server is shutting down");
+        r->rc = err_set(&r->error, ERR_INTERRUPTED, "%s", why);
         j->state = JOB_DONE;
+        q->n_ended++;
         pthread_cond_broadcast(&j->changed);
     }
     pthread_cond_broadcast(&q->more);
