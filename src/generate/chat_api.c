@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "engine/sequence.h"
 #include "generate/answer_api.h"
 #include "generate/batcher.h"
+#include "generate/choice.h"
 #include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/prefill.h"
@@ -171,7 +171,7 @@ struct run {
     struct moeflux_chat *chat;
     struct lane *lane;
     struct moeflux_request *asked;
-    struct request request;
+    struct choice choice;
     struct moeflux_answer *answer;
     bool (*piece)(void *ctx, const struct moeflux_piece *p);
     void *ctx;
@@ -200,7 +200,7 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
 static int check_length(const struct run *r, struct moeflux_err *e)
 {
     const struct generator *g = &r->lane->generator;
-    size_t n = r->request.tokens.n;
+    size_t n = r->choice.request.tokens.n;
     if (n <= g->max_context)
         return 0;
     return err_set(e, ERR_USAGE, "the request: the prompt has %zu tokens, the session holds %u", n,
@@ -209,55 +209,55 @@ static int check_length(const struct run *r, struct moeflux_err *e)
 
 static int choose_seed(struct run *r, struct moeflux_err *e)
 {
-    int64_t seed = r->request.options.seed;
-    r->answer->seed = (uint64_t)seed;
-    return seed < 0 ? generator_draw_seed(&r->answer->seed, e) : 0;
+    int64_t seed = r->choice.request.options.seed;
+    r->choice.seed = (uint64_t)seed;
+    int rc = seed < 0 ? generator_draw_seed(&r->choice.seed, e) : 0;
+    r->answer->seed = r->choice.seed;
+    return rc;
 }
 
-static int prefill(struct run *r, struct moeflux_err *e)
+/* A function for choice_call. */
+static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+                   uint32_t *n_reused, struct moeflux_err *e)
 {
+    const struct run *r = ctx;
     struct generator *g = &r->lane->generator;
-    struct moeflux_answer *a = r->answer;
-    const struct sampler_options sampling = request_sampling(&r->request.options, a->seed);
-    struct prefill p = {.ids = r->request.tokens.ids,
-                        .n = (uint32_t)r->request.tokens.n,
-                        .sampling = &sampling,
-                        .passes_last = true};
-    /* A sequence that can be cut anywhere needs no stops. */
-    if (moeflux_session_checkpoint_bytes(g->sequence))
-        turn_stops_find(&r->request, g, &p.stops);
-    uint64_t start = clock_ns();
-    int rc = prefill_begin(g, &p, &a->n_reused, e);
-    if (!rc)
-        rc = prefill_run(g, &p, NULL, e);
-    a->prompt_ns = clock_ns() - start;
-    return rc;
+    const struct prefill p = {.ids = c->request.tokens.ids,
+                              .n = (uint32_t)c->request.tokens.n,
+                              .sampling = sampling,
+                              .stops = c->stops,
+                              .passes_last = true};
+    int rc = prefill_begin(g, &p, n_reused, e);
+    return rc ? rc : prefill_run(g, &p, NULL, e);
 }
 
 /* Evaluates the prompt and decodes the answer. */
 static int compute(struct run *r, struct moeflux_err *e)
 {
     struct generator *g = &r->lane->generator;
-    struct request_options *o = &r->request.options;
-    struct answer_options ao = request_answer(o);
-    struct constrain_ahead ahead;
-    ao.sink = (struct answer_sink){give_piece, r};
+    struct choice *c = &r->choice;
+    const struct choice_call call = {.generator = g,
+                                     .grammars = &r->chat->generator,
+                                     .slot = &r->lane->slot,
+                                     .sink = {give_piece, r},
+                                     .prefill = prefill,
+                                     .ctx = r};
     if (!go_on(r, "", "", 0, 0))
         return ERR_INTERRUPTED;
-    request_constrain_ahead(o, &r->chat->generator, &ahead);
-    int rc = prefill(r, e), made = constrain_await(&ahead, &ao.constraint, rc ? NULL : e);
-    rc = rc ? rc : made;
-    if (!rc)
-        rc = batcher_answer(&r->lane->slot, &r->answer->own, g, &ao, e);
-    constraint_free(ao.constraint);
+    /* A sequence that can be cut anywhere needs no stops. */
+    if (moeflux_session_checkpoint_bytes(g->sequence))
+        turn_stops_find(&c->request, g, &c->stops);
+    int rc = choice_answer(c, &call, &r->answer->own, e);
+    r->answer->n_reused = c->result.n_reused;
+    r->answer->prompt_ns = c->result.prefill_ns;
     return rc;
 }
 
 static int answer(struct run *r, struct moeflux_err *e)
 {
     struct generator *g = &r->lane->generator;
-    int rc = read_request(r->asked, g, &r->request, e);
-    r->answer->n_prompt = (uint32_t)r->request.tokens.n;
+    int rc = read_request(r->asked, g, &r->choice.request, e);
+    r->answer->n_prompt = (uint32_t)r->choice.request.tokens.n;
     if (!rc)
         rc = check_length(r, e);
     if (!rc)
@@ -272,7 +272,7 @@ static int answer(struct run *r, struct moeflux_err *e)
         r->answer->own.stop = ANSWER_INTERRUPTED;
         rc = 0;
     }
-    return rc ? rc : answer_api_finish(r->answer, &r->request, e);
+    return rc ? rc : answer_api_finish(r->answer, &r->choice.request, e);
 }
 
 static int check_session(const struct moeflux_chat *c, const struct moeflux_session *s, struct moeflux_err *e)
@@ -291,7 +291,7 @@ static int run(struct run *r, struct moeflux_session *s, struct moeflux_err *e)
         rc = ERR_MEMORY;
     if (!rc)
         rc = answer(r, e);
-    request_free(&r->request);
+    choice_free(&r->choice);
     if (r->lane)
         put_lane(r->chat, r->lane);
     return rc;
