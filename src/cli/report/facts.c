@@ -21,6 +21,11 @@ void facts_count(const struct facts *f, const char *key, uint64_t count)
     facts_value(f, key, count <= INT64_MAX ? json_integer((json_int_t)count) : json_null());
 }
 
+void facts_seconds(const struct facts *f, const char *key, uint64_t ns)
+{
+    facts_value(f, key, json_real((double)ns / 1e9));
+}
+
 void facts_flag(const struct facts *f, const char *key, bool flag)
 {
     facts_value(f, key, json_boolean(flag));

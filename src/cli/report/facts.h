@@ -22,6 +22,7 @@ void facts_bytes(const struct facts *f, const char *key, const char *title, uint
 void facts_text(const struct facts *f, const char *key, const char *title, const char *text);
 /* Add members of the object only. A count above INT64_MAX is null. */
 void facts_count(const struct facts *f, const char *key, uint64_t count);
+void facts_seconds(const struct facts *f, const char *key, uint64_t ns);
 void facts_flag(const struct facts *f, const char *key, bool flag);
 /* Take over `value`. */
 void facts_value(const struct facts *f, const char *key, struct json_t *value);

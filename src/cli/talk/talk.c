@@ -47,13 +47,6 @@ static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct moeflux
     return generator_new_sampler(&t->generator, &sampling, t->conversation.tokens.ids, n, e);
 }
 
-/* Makes a checkpoint. Without memory for it later work takes longer, which is no failure. */
-static int checkpoint(struct generator *s, struct moeflux_err *e)
-{
-    int rc = moeflux_session_checkpoint(s->sequence, e);
-    return rc == ERR_MEMORY ? 0 : rc;
-}
-
 /* Keeps the logits after the question and a checkpoint, so that /retry need not evaluate it again. */
 static int keep_first(struct talk *t, struct moeflux_err *e)
 {
@@ -77,7 +70,7 @@ static int evaluate(void *ctx, const struct choice *c, const struct sampler_opti
     (void)c, (void)sampling;
     struct generator *s = &t->generator;
     struct prefill p = {.ids = t->conversation.tokens.ids, .n = conversation_last(&t->conversation)->asked};
-    uint32_t before = moeflux_session_position(s->sequence), old_first = t->first_at, n_reused;
+    uint32_t before = moeflux_session_position(s->sequence), old_first = t->first_at, n_reused = 0;
     /* The next question's prompt will differ from this one there. */
     if (s->chat.n_opening > 0 && s->chat.n_opening < p.n)
         prefix_stop_at(&p.stops, p.n - s->chat.n_opening, 1);
@@ -90,8 +83,7 @@ static int evaluate(void *ctx, const struct choice *c, const struct sampler_opti
     /* Only the last question can be asked again; /undo goes to the checkpoint before the question. */
     if (!rc && old_first && old_first != n_reused)
         moeflux_session_drop_checkpoint(s->sequence, old_first, NULL);
-    if (!rc)
-        rc = checkpoint(s, e);
+    prefix_stop_at(&p.stops, n_reused, 1);
     t->stats = (struct stats){.n_prompt = p.n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
     if (!rc)
         rc = prefill_run(s, &p, NULL, e);
