@@ -93,9 +93,10 @@ $(BUILD)/%_isa.$(1).o: %_isa.c Makefile
 endef
 $(foreach isa,$(ISAS) avx512vbmi,$(eval $(call ISA_RULE,$(isa))))
 
-# The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
-# library too: its one object has no other global names, so that a program may have functions of the same name.
-LIB_OBJ := $(filter-out $(addprefix $(BUILD)/src/,cli/% generate/% api/% server/%),$(OBJ))
+# The library is everything that needs no terminal, no server, and does not only measure. Only what moeflux.h declares is
+# visible from outside, in the static library too: its one object has no other global names, so that a program may have
+# functions of the same name.
+LIB_OBJ := $(filter-out $(addprefix $(BUILD)/src/,cli/% api/% server/% engine/lab/% selftest/% convert/% experts/replay.o),$(OBJ))
 SONAME  := libmoeflux.so.0
 LIBS    := $(BUILD)/libmoeflux.a $(BUILD)/$(SONAME)
 lib: $(LIBS)

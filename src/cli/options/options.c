@@ -278,8 +278,7 @@ static void set_defaults(struct options *o)
         .think_budget = OPTIONS_NOT_GIVEN,
         .expert_share = 1,
         .seed = -1,
-        .sampling =
-            {.temperature = 0.7f, .top_k = 20, .top_p = 0.95f, .repeat_penalty = 1.0f, .repeat_last = 64},
+        .sampling = request_defaults().sampling,
         .host = "127.0.0.1",
         .port = 8080,
         .queue = 64,
@@ -955,7 +954,6 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->prompt_type = (enum moeflux_prompt_type)o->prompt_type;
     out->pin = o->pin;
     out->usage = o->usage;
-    out->trace = o->trace;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
     out->context = (uint32_t)o->ctx_size;

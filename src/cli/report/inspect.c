@@ -15,6 +15,7 @@
 #include "cli/report/speed.h"
 #include "cli/report/stats.h"
 #include "cli/report/use.h"
+#include "engine/lab/lab.h"
 #include "moeflux.h"
 
 /* Everything that is reported. */
@@ -24,7 +25,7 @@ struct inspection {
     uint32_t n_parts;
     struct moeflux_plan plan;
     struct moeflux_err no_plan; /* why there is no plan; code 0: there is one */
-    struct moeflux_speeds speeds;
+    struct lab_speeds speeds;
     bool measured;
 };
 
@@ -236,7 +237,7 @@ static int inspect_model(struct inspection *f, const struct options *o, struct m
         return rc;
     }
     f->measured = !o->no_measure;
-    return f->measured ? moeflux_measure(&engine, &f->speeds, e) : 0;
+    return f->measured ? lab_measure(&engine, &f->speeds, e) : 0;
 }
 
 int inspect_run(const struct options *o, struct output *out, struct moeflux_err *e)

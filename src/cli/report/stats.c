@@ -12,6 +12,7 @@
 #include "cli/say.h"
 #include "cli/report/facts.h"
 #include "cli/report/use.h"
+#include "engine/lab/lab.h"
 #include "generate/generator.h"
 
 struct stats stats_of(const struct choice *c)
@@ -151,9 +152,9 @@ static void print_worst_layers(const struct generator *s, struct str *to)
     enum { MOST = 4 };
     uint32_t worst[MOST], n = 0;
     for (uint32_t i = 0; i < s->info.n_layers; i++) {
-        uint64_t ns = moeflux_model_layer_wait_ns(s->model, i);
+        uint64_t ns = lab_layer_wait_ns(s->model, i);
         uint32_t at = n;
-        while (at > 0 && moeflux_model_layer_wait_ns(s->model, worst[at - 1]) < ns)
+        while (at > 0 && lab_layer_wait_ns(s->model, worst[at - 1]) < ns)
             at--;
         if (ns == 0 || at == MOST)
             continue;
@@ -165,7 +166,7 @@ static void print_worst_layers(const struct generator *s, struct str *to)
         str_addf(to, "%-12s", "worst layers");
     for (uint32_t i = 0; i < n; i++)
         str_addf(to, "%s %u: %.3f s", i ? "," : "", worst[i],
-                 (double)moeflux_model_layer_wait_ns(s->model, worst[i]) / 1e9);
+                 (double)lab_layer_wait_ns(s->model, worst[i]) / 1e9);
     if (n)
         str_add_text(to, "\n");
 }
@@ -360,7 +361,7 @@ static json_t *layer_waits_json(const struct generator *s)
 {
     json_t *waits = json_array();
     for (uint32_t i = 0; i < s->info.n_layers; i++)
-        json_array_append_new(waits, json_real((double)moeflux_model_layer_wait_ns(s->model, i) / 1e9));
+        json_array_append_new(waits, json_real((double)lab_layer_wait_ns(s->model, i) / 1e9));
     return waits;
 }
 

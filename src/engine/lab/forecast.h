@@ -1,11 +1,11 @@
-/* decode_forecast.h - estimates how long a part of a token takes, from bytes and waits. */
-#ifndef MOEFLUX_ENGINE_PLAN_DECODE_FORECAST_H
-#define MOEFLUX_ENGINE_PLAN_DECODE_FORECAST_H
+/* forecast.h - estimates how long a part of a token takes, from bytes and waits. */
+#ifndef MOEFLUX_ENGINE_LAB_FORECAST_H
+#define MOEFLUX_ENGINE_LAB_FORECAST_H
 
 #include <stdint.h>
 
-struct moeflux_device_speeds;
-struct moeflux_speeds;
+struct lab_device_speeds;
+struct lab_speeds;
 
 /* The work of some layers on one device for a token. */
 struct forecast_part {
@@ -16,7 +16,7 @@ struct forecast_part {
 };
 
 /* Returns seconds. machine: only its disk and CPU count. A speed that was not measured takes no time. */
-double forecast_part_s(const struct forecast_part *p, const struct moeflux_device_speeds *device,
-                       const struct moeflux_speeds *machine);
+double forecast_part_s(const struct forecast_part *p, const struct lab_device_speeds *device,
+                       const struct lab_speeds *machine);
 
 #endif

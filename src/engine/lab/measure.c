@@ -8,6 +8,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "cpu/memory_speed.h"
+#include "engine/lab/lab.h"
 #include "engine/plan/devices.h"
 #include "engine/plan/host_memory.h"
 #include "engine/plan/load_plan.h"
@@ -106,7 +107,7 @@ static int read_batch(struct disk_test *w, uint32_t first, uint32_t n, struct mo
     return rc;
 }
 
-static int read_for_a_second(struct disk_test *w, struct moeflux_speeds *out, struct moeflux_err *e)
+static int read_for_a_second(struct disk_test *w, struct lab_speeds *out, struct moeflux_err *e)
 {
     uint32_t top_k = w->model->config.top_k, done = 0;
     uint64_t start = clock_ns(), ns = 0;
@@ -131,7 +132,7 @@ static int open_reader(struct disk_test *w, const struct moeflux_options *o, str
     return reader_open(&w->reader, w->model, &r, e);
 }
 
-static void measure_disk(struct model_dir *m, const struct moeflux_options *o, struct moeflux_speeds *out)
+static void measure_disk(struct model_dir *m, const struct moeflux_options *o, struct lab_speeds *out)
 {
     struct disk_test w = {.model = m};
     struct moeflux_err e = {0};
@@ -256,7 +257,7 @@ static int time_one(const struct timing *t, double *each_s, struct moeflux_err *
     return 0;
 }
 
-static int measure_round_trip(struct exec *x, struct moeflux_speeds *out, struct moeflux_err *e)
+static int measure_round_trip(struct exec *x, struct lab_speeds *out, struct moeflux_err *e)
 {
     enum { TURNS = 20 };
     uint64_t best = UINT64_MAX;
@@ -272,7 +273,7 @@ static int measure_round_trip(struct exec *x, struct moeflux_speeds *out, struct
     return 0;
 }
 
-static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moeflux_err *e)
+static int measure_kernel(struct exec *x, struct lab_speeds *out, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     struct product p;
@@ -296,7 +297,7 @@ static int measure_kernel(struct exec *x, struct moeflux_speeds *out, struct moe
 
 /* Measures the cost of a dispatch that computes almost nothing. A product of a layer's size is such a
  * dispatch on a GPU. */
-static int measure_dispatch(struct exec *x, struct moeflux_speeds *out, struct moeflux_err *e)
+static int measure_dispatch(struct exec *x, struct lab_speeds *out, struct moeflux_err *e)
 {
     struct product p;
     int rc = product_open(&p, x, exec_get_caps(x).is_software ? SMALL_ROWS_SOFTWARE : SMALL_ROWS_GPU, e);
@@ -325,7 +326,7 @@ static int time_moves(struct exec *x, const struct exec_buffer *to, const struct
     return rc;
 }
 
-static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflux_speeds *out,
+static int measure_copy(struct exec *x, const struct model_dir *m, struct lab_speeds *out,
                         struct moeflux_err *e)
 {
     struct exec_buffer from = {0}, to = {0};
@@ -349,16 +350,16 @@ static int measure_copy(struct exec *x, const struct model_dir *m, struct moeflu
 
 /* Measures the CPU's products, the speed of experts on the CPU next to a device. If it cannot be measured,
  * the speed stays 0. */
-static void measure_cpu(const struct moeflux_options *o, struct moeflux_speeds *out)
+static void measure_cpu(const struct moeflux_options *o, struct lab_speeds *out)
 {
     struct exec *x = NULL;
-    struct moeflux_speeds cpu = {0};
+    struct lab_speeds cpu = {0};
     if (load_plan_open_cpu(&x, o, NULL, NULL) == 0 && measure_kernel(x, &cpu, NULL) == 0)
         out->cpu_bytes_s = cpu.kernel_bytes_s;
     exec_close(x);
 }
 
-static int measure_exec(struct exec *x, const struct model_dir *m, struct moeflux_speeds *out,
+static int measure_exec(struct exec *x, const struct model_dir *m, struct lab_speeds *out,
                         struct moeflux_err *e)
 {
     int rc = measure_round_trip(x, out, e);
@@ -369,16 +370,16 @@ static int measure_exec(struct exec *x, const struct model_dir *m, struct moeflu
     return rc < 0 ? rc : measure_copy(x, m, out, e);
 }
 
-static struct moeflux_device_speeds speeds_of(const struct moeflux_speeds *one)
+static struct lab_device_speeds speeds_of(const struct lab_speeds *one)
 {
-    return (struct moeflux_device_speeds){.kernel_bytes_s = one->kernel_bytes_s,
-                                          .dispatch_s = one->dispatch_s,
-                                          .round_trip_s = one->round_trip_s,
-                                          .copy_bytes_s = one->copy_bytes_s};
+    return (struct lab_device_speeds){.kernel_bytes_s = one->kernel_bytes_s,
+                                      .dispatch_s = one->dispatch_s,
+                                      .round_trip_s = one->round_trip_s,
+                                      .copy_bytes_s = one->copy_bytes_s};
 }
 
 /* Adds a device with this share of the layers to the sums of a token's times on all devices. */
-static void add_speeds(struct moeflux_speeds *sum, const struct moeflux_speeds *one, double share)
+static void add_speeds(struct lab_speeds *sum, const struct lab_speeds *one, double share)
 {
     sum->kernel_bytes_s += one->kernel_bytes_s > 0 ? share / one->kernel_bytes_s : 0;
     sum->copy_bytes_s += one->copy_bytes_s > 0 ? share / one->copy_bytes_s : 0;
@@ -388,11 +389,11 @@ static void add_speeds(struct moeflux_speeds *sum, const struct moeflux_speeds *
 
 /* Measures the devices. The speed of several is that of a token that passes through the layers of all. */
 static int measure_execs(const struct devices *d, const struct model_dir *m, const struct moeflux_options *o,
-                         struct moeflux_speeds *out, struct moeflux_err *e)
+                         struct lab_speeds *out, struct moeflux_err *e)
 {
     struct expert_layers layers[MOEFLUX_MAX_DEVICES];
     struct exec_caps caps[MOEFLUX_MAX_DEVICES];
-    struct moeflux_speeds sum = {0};
+    struct lab_speeds sum = {0};
     for (uint32_t i = 0; i < d->n; i++) {
         size_t at = strlen(out->device);
         caps[i] = exec_get_caps(d->execs[i]);
@@ -406,7 +407,7 @@ static int measure_execs(const struct devices *d, const struct model_dir *m, con
     }
     int rc = devices_share_layers(o, caps, d->n, &m->config, layers, e);
     for (uint32_t i = 0; rc == 0 && i < d->n; i++) {
-        struct moeflux_speeds one = {0};
+        struct lab_speeds one = {0};
         rc = measure_exec(d->execs[i], m, &one, e);
         out->devices[i] = speeds_of(&one);
         add_speeds(&sum, &one, (double)(layers[i].end - layers[i].first) / m->config.n_layers);
@@ -419,7 +420,7 @@ static int measure_execs(const struct devices *d, const struct model_dir *m, con
 }
 
 static void measure_device(const struct model_dir *m, const struct moeflux_options *o,
-                           const struct test_hooks *h, struct moeflux_speeds *out, bool *is_native)
+                           const struct test_hooks *h, struct lab_speeds *out, bool *is_native)
 {
     struct devices d;
     struct moeflux_err e = {0};
@@ -442,14 +443,14 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
 
 /* --- other devices, and memory --- */
 
-int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_err *e)
+int lab_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_err *e)
 {
     uint64_t spare = host_memory_free("") / 4;
     return memory_speed_measure(n_threads ? n_threads : cores_useful(""), spare, bytes_s, e);
 }
 
 /* Whether the opened device is d. */
-static bool is_same(const struct moeflux_speeds *s, bool is_native, const struct moeflux_device *d)
+static bool is_same(const struct lab_speeds *s, bool is_native, const struct moeflux_device *d)
 {
     return strcmp(d->kind, "cpu") == 0 ? is_native : strcmp(d->name, s->device) == 0;
 }
@@ -458,7 +459,7 @@ static double products_of(const struct moeflux_device *d, const struct moeflux_o
 {
     struct exec *x = NULL;
     struct moeflux_err ignored;
-    struct moeflux_speeds s = {0};
+    struct lab_speeds s = {0};
     const struct exec_options open = {.device = d->option, .n_threads = o->n_threads};
     int rc = exec_open(&x, &open, &ignored);
     if (rc == 0)
@@ -470,7 +471,7 @@ static double products_of(const struct moeflux_device *d, const struct moeflux_o
 }
 
 /* Measures the other devices. Software devices run on the same cores as the cpu, so they are left out. */
-static void measure_others(const struct moeflux_options *o, bool is_native, struct moeflux_speeds *out)
+static void measure_others(const struct moeflux_options *o, bool is_native, struct lab_speeds *out)
 {
     enum { MAX_LISTED = 16 };
     struct moeflux_device all[MAX_LISTED];
@@ -489,17 +490,17 @@ static void measure_others(const struct moeflux_options *o, bool is_native, stru
     }
 }
 
-int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e)
+int lab_measure(const struct moeflux_options *o, struct lab_speeds *out, struct moeflux_err *e)
 {
     return test_hooks_measure(o, NULL, out, e);
 }
 
-int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks *h,
-                       struct moeflux_speeds *out, struct moeflux_err *e)
+int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks *h, struct lab_speeds *out,
+                       struct moeflux_err *e)
 {
     struct model_dir m = {0};
     bool is_native = false;
-    *out = (struct moeflux_speeds){0};
+    *out = (struct lab_speeds){0};
     int rc = load_plan_check(o, e);
     if (rc == 0)
         rc = load_plan_look_at_model(&m, o, e);
@@ -511,7 +512,7 @@ int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks 
     /* If there is too little memory for the test, the speed of memory stays 0. */
     struct moeflux_err ignored;
     out->n_threads = o->n_threads ? o->n_threads : cores_useful("");
-    if (moeflux_measure_memory(out->n_threads, &out->memory_bytes_s, &ignored) < 0)
+    if (lab_measure_memory(out->n_threads, &out->memory_bytes_s, &ignored) < 0)
         out->memory_bytes_s = 0;
     bool is_one = !o->device || !(strchr(o->device, ',') || strcmp(o->device, "all") == 0);
     if (!out->device_fault[0] && is_one)

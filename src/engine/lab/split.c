@@ -7,8 +7,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "engine/plan/decode_forecast.h"
-#include "moeflux.h"
+#include "engine/lab/forecast.h"
+#include "engine/lab/lab.h"
 
 /* A token passes the devices one after the other, so the sum of their times counts. A prompt's chunks are on
  * all devices at once, where the slowest holds up the others: its time is added with this weight. So devices
@@ -24,7 +24,7 @@ enum { MOST_STEPS = 100 };
 struct advice {
     const struct moeflux_needs *needs;
     const struct moeflux_plan *plan;
-    const struct moeflux_speeds *speeds;
+    const struct lab_speeds *speeds;
     uint32_t n, n_layers;
     double unified_bytes, unified_layers; /* sums over the devices whose memory is the host's */
     double missing_from_host; /* share of the experts without device slots that have no host slot either */
@@ -75,7 +75,7 @@ static double room_of(const struct advice *a, uint32_t device, uint32_t n)
 static double time_of(const struct advice *a, uint32_t device, uint32_t from, uint32_t end)
 {
     const struct moeflux_needs *n = a->needs;
-    const struct moeflux_device_speeds *s = &a->speeds->devices[device];
+    const struct lab_device_speeds *s = &a->speeds->devices[device];
     bool is_unified = a->plan->devices[device].is_unified;
     double layers = n_with_experts(a, from, end), slot = (double)a->plan->slot_bytes;
     double all = layers * n->n_experts * slot, room = room_of(a, device, end - from);
@@ -180,24 +180,24 @@ static int find_best(const struct advice *a, struct split *best, struct moeflux_
     return rc;
 }
 
-static void fill(struct moeflux_split *out, const struct advice *a, const struct split *now,
+static void fill(struct lab_split *out, const struct advice *a, const struct split *now,
                  const struct split *best)
 {
-    *out = (struct moeflux_split){.token_s = now->sum,
-                                  .slowest_s = now->slowest,
-                                  .best_token_s = best->sum,
-                                  .best_slowest_s = best->slowest};
+    *out = (struct lab_split){.token_s = now->sum,
+                              .slowest_s = now->slowest,
+                              .best_token_s = best->sum,
+                              .best_slowest_s = best->slowest};
     for (uint32_t i = 0; i < a->n; i++)
         out->n_layers[i] = best->begin[i + 1] - best->begin[i];
 }
 
-int moeflux_find_split(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                       const struct moeflux_speeds *s, struct moeflux_split *out, struct moeflux_err *e)
+int lab_find_split(const struct moeflux_needs *n, const struct moeflux_plan *plan, const struct lab_speeds *s,
+                   struct lab_split *out, struct moeflux_err *e)
 {
     struct advice a = {.needs = n, .plan = plan, .speeds = s, .n = plan->n_devices, .n_layers = n->n_layers};
     struct split now = {0};
     uint64_t n_costs = (uint64_t)a.n * (a.n_layers + 1) * (a.n_layers + 1);
-    *out = (struct moeflux_split){0};
+    *out = (struct lab_split){0};
     for (uint32_t i = 0; i < a.n; i++)
         if (i >= s->n_devices || s->devices[i].kernel_bytes_s <= 0)
             return 0;

@@ -1,8 +1,8 @@
 /* Estimates how long a token takes, from sums of bytes and of waits. */
-#include "engine/plan/decode_forecast.h"
+#include "engine/lab/forecast.h"
 
 #include "base/mem.h"
-#include "moeflux.h"
+#include "engine/lab/lab.h"
 
 /* A layer's dispatches: projections into and out of the mixer, the mixer, router, choice, experts up and
  * down, norms. */
@@ -15,14 +15,14 @@ static double seconds(double bytes, double bytes_s)
 
 /* Returns the speed of the CPU's products, at most that of memory: a server's caches may hold the matrix that
  * was measured. */
-static double cpu_bytes_s(const struct moeflux_speeds *s)
+static double cpu_bytes_s(const struct lab_speeds *s)
 {
     bool is_bound = s->memory_bytes_s > 0 && s->memory_bytes_s < s->cpu_bytes_s;
     return is_bound ? s->memory_bytes_s : s->cpu_bytes_s;
 }
 
-double forecast_part_s(const struct forecast_part *p, const struct moeflux_device_speeds *device,
-                       const struct moeflux_speeds *machine)
+double forecast_part_s(const struct forecast_part *p, const struct lab_device_speeds *device,
+                       const struct lab_speeds *machine)
 {
     return seconds(p->device_bytes, device->kernel_bytes_s) + seconds(p->cpu_bytes, cpu_bytes_s(machine)) +
            seconds(p->copied_bytes, device->copy_bytes_s) + seconds(p->disk_bytes, machine->disk_bytes_s) +
@@ -60,10 +60,10 @@ static double n_waits(const struct moeflux_needs *n, const struct moeflux_plan *
                                                  : 1.0 + p->n_cpu_layers);
 }
 
-struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                                              const struct moeflux_speeds *s, double hits)
+struct lab_forecast lab_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                                      const struct lab_speeds *s, double hits)
 {
-    struct moeflux_forecast f = {0};
+    struct lab_forecast f = {0};
     double experts = (double)n->token_expert_bytes, cpu = experts * on_cpu(plan), device = experts - cpu;
     f.compute_s = seconds((double)n->token_dense_bytes + device, s->kernel_bytes_s) +
                   seconds(cpu, cpu_bytes_s(s)) + n->n_layers * DISPATCHES_PER_LAYER * s->dispatch_s +
@@ -126,20 +126,19 @@ static struct moeflux_plan moved(const struct moeflux_needs *n, const struct moe
 
 /* Returns seconds per token, assuming that the router chooses all experts equally often. */
 static double token_s(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                      const struct moeflux_speeds *s, uint32_t n_cpu)
+                      const struct lab_speeds *s, uint32_t n_cpu)
 {
     const struct moeflux_plan p = moved(n, plan, n_cpu);
     double held = (double)(p.n_slots + p.n_host_slots + p.n_cpu_slots) / (double)p.n_experts;
-    return moeflux_make_forecast(n, &p, s, held < 1 ? held : 1).apart_s;
+    return lab_make_forecast(n, &p, s, held < 1 ? held : 1).apart_s;
 }
 
-bool moeflux_compare_placements(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                                const struct moeflux_speeds *s, struct moeflux_placement *out)
+bool lab_compare_placements(const struct moeflux_needs *n, const struct moeflux_plan *plan,
+                            const struct lab_speeds *s, struct lab_placement *out)
 {
     if (s->kernel_bytes_s <= 0 || s->cpu_bytes_s <= 0)
         return false;
-    *out = (struct moeflux_placement){.gpu_s = token_s(n, plan, s, 0),
-                                      .cpu_s = token_s(n, plan, s, n->n_layers)};
+    *out = (struct lab_placement){.gpu_s = token_s(n, plan, s, 0), .cpu_s = token_s(n, plan, s, n->n_layers)};
     out->best_s = out->gpu_s;
     for (uint32_t i = 1; i <= n->n_layers; i++) {
         double t = token_s(n, plan, s, i);
