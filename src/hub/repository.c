@@ -136,6 +136,21 @@ uint64_t repository_count(const struct repository *r, const struct listing_file 
     return part < 0 || (uint64_t)part > f->bytes ? 0 : (uint64_t)part;
 }
 
+/* Users who share a cache share its locks, whatever the umask of the first is. */
+static int open_lock(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd >= 0 || errno != ENOENT)
+        return fd;
+    fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0664);
+    struct stat st;
+    if (fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() && fchmod(fd, 0664) < 0) {
+        close(fd);
+        return -1;
+    }
+    return fd;
+}
+
 /* Some tools remove a lock's file when they release it: what was locked must still have the name. */
 static bool has_name(int fd, const char *path)
 {
@@ -149,7 +164,7 @@ int repository_lock(const struct repository *r, const struct listing_file *f, st
     char *path = join(r->locks, f->digest, ".lock", e);
     int rc = path ? -1 : ERR_MEMORY;
     while (rc == -1) {
-        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0664);
+        int fd = open_lock(path);
         if (fd < 0) {
             rc = err_errno(e, ERR_IO, "%s", path);
         } else if (flock(fd, LOCK_EX | LOCK_NB) < 0) {

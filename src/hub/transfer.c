@@ -155,7 +155,9 @@ int transfer_end_part(struct part *p, struct moeflux_err *e)
     struct transfer *t = p->file;
     int rc = 0;
     pthread_mutex_lock(&t->lock);
-    while (rc == 0 && t->parts && t->parts->got == t->parts->to) {
+    p->ended = true;
+    /* A whole part whose thread is still busy with it is that thread's. */
+    while (rc == 0 && t->parts && t->parts->ended) {
         struct part *first = t->parts;
         rc = save(t, first, e);
         if (rc == 0) {

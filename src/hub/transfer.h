@@ -30,6 +30,7 @@ struct part {
     uint64_t saved;    /* offset of the first byte that is not in the file */
     char *bytes;       /* [capacity]: those from `saved` to `got` */
     uint64_t capacity;
+    bool ended;        /* its thread has done with it */
     struct part *next; /* in the file's order */
 };
 

@@ -106,7 +106,7 @@ next 1 "^moeflux: $tmp/bare: .*config.json" "$tmp/bare"
 next 1 "^moeflux: $tmp/bare/model.safetensors: .* $tmp/bare\$" "$tmp/bare/model.safetensors"
 next 1 "^moeflux: $tmp/outer: .* $tmp/outer/snapshots/a1\$" "$tmp/outer"
 next 1 "^moeflux: $tmp/void: .*config.json.*tokenizer.json.*safetensors" "$tmp/void"
-next 1 '^moeflux: Qwen/Qwen3-30B-A3B: .*"hf download Qwen/Qwen3-30B-A3B"' Qwen/Qwen3-30B-A3B
+next 1 '^moeflux: Qwen/Qwen3-30B-A3B: .*"moeflux get Qwen/Qwen3-30B-A3B"' Qwen/Qwen3-30B-A3B
 next 1 '^moeflux: no-such-dir: No such file' no-such-dir
 # Without -m it is a usage error, with the same advice.
 fails 2 " \"$tmp/pt\": .*-m $tmp/pt" "$tmp/pt"
