@@ -8,7 +8,7 @@
 
 enum digest_kind {
     DIGEST_GIT,    /* git's name of a blob: SHA-1 of "blob SIZE", a NUL and the bytes */
-    DIGEST_SHA256, /* of the bytes */
+    DIGEST_SHA256, /* the plain sum */
 };
 
 enum { DIGEST_BLOCK = 64, DIGEST_TEXT = 65 };

@@ -32,7 +32,7 @@ struct item {
     enum state state;
     uint64_t look_ns; /* STATE_LOCKED: when to try again */
     bool is_open;     /* `transfer` is to be closed */
-    uint32_t n_parts; /* in flight */
+    uint32_t n_parts; /* parts that connections fetch */
     struct transfer transfer;
 };
 
@@ -41,11 +41,11 @@ struct download {
     struct item *items;        /* [o->n_files] */
     atomic_uint_fast64_t done; /* bytes */
     atomic_bool failed;
-    pthread_mutex_t lock; /* of everything that follows, and of the items' states */
+    pthread_mutex_t lock; /* guards everything that follows, and the items' states */
     pthread_cond_t changed;
     uint32_t n_workers, n_held, n_done; /* running workers; parts in memory; items that are whole */
     bool said_locked;
-    char note[700]; /* for the user; "": nothing new */
+    char note[700]; /* a line that the user should see; "": none */
     int rc;         /* the first failure, which `fault` explains */
     struct moeflux_err fault;
 };
@@ -338,7 +338,7 @@ int download_run(const struct download_options *o, uint64_t *done_bytes, struct 
 
 /* --- texts --- */
 
-/* Nobody waits minutes to be told that there is no network. */
+/* A missing network should be reported within seconds. */
 enum { MAX_TEXT = 64 << 20, TEXT_TRIES = 5 };
 
 static bool take_text(void *ctx, const struct remote_reply *reply, const char *bytes, size_t n)

@@ -15,7 +15,7 @@ enum { DOWNLOAD_MAX_PARALLEL = 64 };
 
 struct download_options {
     struct remote_host host;
-    const char *name; /* of the repository, "ORG/NAME" */
+    const char *name; /* the repository's, "ORG/NAME" */
     const struct repository *repository;
     const struct listing_file *const *files; /* [n_files] */
     uint32_t n_files;
@@ -31,8 +31,8 @@ struct download_options {
  * come is kept, and another call goes on after it. ERR_IO, ERR_FORMAT, ERR_MEMORY name the file. */
 int download_run(const struct download_options *o, uint64_t *done_bytes, struct moeflux_err *e);
 
-/* Reads a whole reply of the endpoint into `out`, with the same tries. path: "/api/...". Returns the status of
- * HTTP in `reply`, which the caller frees; a failed connection is ERR_IO. */
+/* Reads a whole reply of the endpoint into `out`, with at most five tries. path: "/api/...". The status of
+ * HTTP is in `reply`, which the caller frees. ERR_IO: no connection, or no tries are left. */
 int download_text(const struct download_options *o, const char *path, struct str *out,
                   struct remote_reply *reply, struct moeflux_err *e);
 

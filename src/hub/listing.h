@@ -23,7 +23,7 @@ struct listing_file {
 
 struct listing {
     char commit[LISTING_COMMIT];
-    struct listing_file *files; /* in the server's order */
+    struct listing_file *files; /* the server's order */
     uint32_t n;
 };
 

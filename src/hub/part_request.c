@@ -17,7 +17,7 @@ struct receiving {
     const struct part_request *q;
     uint64_t skip; /* bytes of the body before the part: the server sends the whole file */
     bool begun;    /* the headers are checked */
-    int rc;        /* of what failed while the body came */
+    int rc;        /* the failure while the body came; 0: none */
     struct moeflux_err *e;
 };
 

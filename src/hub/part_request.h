@@ -14,7 +14,7 @@ struct part_request {
     struct remote *remote;
     struct retry *retry;
     const char *url;    /* the file's at the endpoint */
-    const char *name;   /* of the repository, then the file: begins the errors */
+    const char *name;   /* the repository's and the file's: begins the errors */
     const char *commit; /* that the URL names */
     struct part *part;
     atomic_uint_fast64_t *done; /* counts bytes that have come */

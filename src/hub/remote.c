@@ -21,7 +21,7 @@ struct remote {
     bool wants_body; /* the current hop's status is 200 or 206 */
     const struct remote_call *call;
     struct remote_reply *reply;
-    struct str location; /* of the current hop */
+    struct str location; /* the current hop's redirect */
     bool refused;        /* `take` asked to end */
 };
 

@@ -33,17 +33,17 @@ enum { REMOTE_NO_LENGTH = -1 };
 
 /* What came back. Those of the endpoint are kept when it redirects elsewhere. */
 struct remote_reply {
-    int status;                           /* of the last hop; 0: no reply */
-    int64_t length;                       /* of the body; REMOTE_NO_LENGTH */
+    int status;                           /* that of the last hop; 0: no reply */
+    int64_t length;                       /* bytes of the body; REMOTE_NO_LENGTH */
     bool has_range;                       /* Content-Range: bytes range_from-.../range_total */
     uint64_t range_from, range_total;     /* range_total 0: unknown */
     int64_t retry_after;                  /* seconds; -1: not given */
-    char etag[160];                       /* of the last hop; "": none, or a weak one */
-    char linked_etag[160], commit[64];    /* of the endpoint; "": none */
-    int64_t linked_size;                  /* of the endpoint; -1: none */
+    char etag[160];                       /* that of the last hop; "": none, or a weak one */
+    char linked_etag[160], commit[64];    /* the endpoint's; "": none */
+    int64_t linked_size;                  /* bytes, by the endpoint; -1: none */
     char error_code[64], error_text[200]; /* X-Error-Code, X-Error-Message */
     bool moved;                           /* there was a redirect: `url` is another */
-    struct str url;                       /* of the last hop */
+    struct str url;                       /* that of the last hop */
     bool cut;                             /* the connection failed: `fault` says how */
     bool hopeless;                        /* another try will not help */
     char fault[300];

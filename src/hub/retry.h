@@ -13,7 +13,7 @@ struct retry {
     uint32_t most; /* tries without progress */
     uint32_t n;    /* so far */
     const struct stop *stop;
-    void (*tell)(void *ctx, const char *text); /* waits of seconds; NULL: nobody is told */
+    void (*tell)(void *ctx, const char *text); /* gets a line if a wait takes seconds; NULL: none does */
     void *ctx;
 };
 

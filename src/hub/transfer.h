@@ -2,7 +2,8 @@
  * summed in theirs, so that BLOB.incomplete always has the first bytes of the file and another run goes on
  * after them.
  *
- *   transfer_begin -> transfer_add_part, transfer_take, transfer_end_part -> transfer_finish -> transfer_close
+ *   transfer_begin -> transfer_add_part, transfer_take, transfer_end_part -> transfer_finish
+ *       -> transfer_close
  *
  * Parts may be filled by several threads at the same time. */
 #ifndef MOEFLUX_HUB_TRANSFER_H
@@ -31,7 +32,7 @@ struct part {
     char *bytes;       /* [capacity]: those from `saved` to `got` */
     uint64_t capacity;
     bool ended;        /* its thread has done with it */
-    struct part *next; /* in the file's order */
+    struct part *next; /* the file's order */
 };
 
 struct transfer {
@@ -39,19 +40,19 @@ struct transfer {
     const struct listing_file *file;
     int fd, lock_fd;      /* -1: none */
     char *path;           /* BLOB.incomplete, owned */
-    pthread_mutex_t lock; /* of everything that follows */
+    pthread_mutex_t lock; /* guards everything that follows */
     struct digest digest;
     uint64_t written;   /* bytes in the file */
     uint64_t next;      /* offset of the first byte that no part has */
     struct part *parts; /* that are not whole in the file */
     bool no_ranges;     /* the server sends whole files only */
     struct str url;     /* where the endpoint redirected to; empty: nowhere */
-    char etag[160];     /* of that place; "": none */
+    char etag[160];     /* the tag of that place; "": none */
 };
 
-/* Opens and locks the part of the blob that is there, and sums it. done: counts its bytes. Returns 0; 1: the
- * blob is whole. ERR_UNSUPPORTED: another program fetches it; ERR_INTERRUPTED: `stop` is set. ERR_IO, ERR_MEMORY.
- * transfer_close is legal after a failure, too. */
+/* Locks the blob, and opens and sums the part of it that is there. done: counts its bytes. Returns 0; 1: the
+ * blob is whole. ERR_UNSUPPORTED: another program fetches it; ERR_INTERRUPTED: `stop` is set;
+ * ERR_IO, ERR_MEMORY. transfer_close is legal after a failure, too. */
 int transfer_begin(struct transfer *t, const struct repository *r, const struct listing_file *f,
                    atomic_uint_fast64_t *done, const struct stop *stop, struct moeflux_err *e);
 

@@ -27,7 +27,7 @@ python3 tests/cli/hub_server.py "$repositories" "$tmp/control" "$tmp/log" >"$tmp
 server=$!
 trap 'kill "$server" 2>/dev/null; rm -rf "$tmp"' EXIT
 await -p "$server" has_lines 1 "$tmp/ports"
-read -r port other_port <"$tmp/ports"
+read -r port _ <"$tmp/ports"
 export HF_ENDPOINT="http://127.0.0.1:$port/"
 
 forget() { rm -rf "$HF_HUB_CACHE" && : >"$tmp/log"; }
@@ -67,7 +67,9 @@ run 0 "$MOEFLUX" get org/tiny
 err_has 'Qwen3.5-MoE'
 err_has 'left out: 2 files'
 is_same org/tiny '[mct]*[ns]*'
-[ ! -e "$snapshot/original" ] && [ ! -e "$snapshot/pytorch_model.bin" ] || fault "other weights were fetched"
+for given in original pytorch_model.bin; do
+    [ ! -e "$snapshot/$given" ] || fault "$given was fetched"
+done
 [ "$(cat "$HF_HUB_CACHE/models--org--tiny/refs/main")" = "$(basename "$snapshot")" ] || fault "refs/main"
 run 0 "$MOEFLUX" -m org/tiny --device cpu --seed 1 --temp 0 -p 'What is 47 + 38?'
 out_is 85
@@ -108,7 +110,8 @@ is_same org/large
 log_has ' bytes=[1-9][0-9]*-'
 
 claim servers_without_ranges_and_lengths
-for control in '{"no_ranges": 1}' '{"no_ranges": 1, "cut": 0.3, "seed": 2}' '{"chunked": 1}' '{"chunked": 1, "cut": 0.3}'; do
+for control in '{"no_ranges": 1}' '{"no_ranges": 1, "cut": 0.3, "seed": 2}' '{"chunked": 1}' \
+    '{"chunked": 1, "cut": 0.3}'; do
     faulty "$control"
     forget
     gets org/large --include '*' --tries 100
@@ -195,6 +198,7 @@ faulty '{"slow": 0.02}'
 forget
 "$MOEFLUX" get org/large --include a.bin --parallel 1 >"$tmp/out" 2>"$tmp/err" &
 pid=$!
+# shellcheck disable=SC2317 # await calls it
 part() { [ "$(find "$HF_HUB_CACHE" -name '*.incomplete' -size +2048k 2>/dev/null | wc -l)" -eq 1 ]; }
 await -p "$pid" part
 kill -INT "$pid"
@@ -235,7 +239,8 @@ faulty '{}'
 
 claim two_names_of_the_same_bytes_are_one_blob
 mkdir -p "$repositories/org/twins/sub"
-head -c 5000 "$repositories/org/large/a.bin" | tee "$repositories/org/twins/one.bin" >"$repositories/org/twins/sub/two.bin"
+head -c 5000 "$repositories/org/large/a.bin" >"$repositories/org/twins/one.bin"
+cp "$repositories/org/twins/one.bin" "$repositories/org/twins/sub/two.bin"
 gets org/twins --include '*'
 is_same org/twins
 [ "$(find "$HF_HUB_CACHE/models--org--twins/blobs" -type f | wc -l)" -eq 1 ] || fault "not one blob"

@@ -40,7 +40,7 @@ struct get {
     struct repository repository;
     const struct listing_file **files; /* that are wanted */
     uint32_t n_files;
-    uint64_t bytes;         /* of these files */
+    uint64_t bytes;         /* the sum of their sizes */
     uint64_t present_bytes; /* that the cache had at first */
 };
 

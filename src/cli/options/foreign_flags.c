@@ -37,7 +37,8 @@ static const char DOWNLOAD[] = "\"moeflux get USER/MODEL\" fetches a model, then
 /* clang-format off */
 const struct foreign_flag foreign_flags[] = {
     /* Models */
-    NOT("-hf,-hfr,--hf-repo", "*:*", "a name has no :QUANT here: \"moeflux get USER/MODEL --include GLOB\" fetches the files, then -m USER/MODEL"),
+    NOT("-hf,-hfr,--hf-repo", "*:*",
+        "a name has no :QUANT here: \"moeflux get USER/MODEL --include GLOB\", then -m USER/MODEL"),
     ALIAS("-hf,-hfr,--hf-repo", "*", "--model"),
     NONE("-hff,--hf-file,-hft,--hf-token,-mu,--model-url,-dr,--docker-repo", DOWNLOAD),
     NONE("-cl,--cache-list", "\"hf cache ls\" lists what is downloaded"),

@@ -21,10 +21,13 @@ const struct flag get_flags[GET_FLAGS] = {
     {FLAG_TEXTS, NULL, "exclude", "GLOB", "leave out these files; repeatable", AT(exclude), 0, 0, NULL},
     {FLAG_TEXT, NULL, "revision", "NAME", "branch, tag or commit (main)", AT(revision), 0, 0, NULL},
     {FLAG_INT, NULL, "parallel", "N", "connections (8)", AT(connections), 1, DOWNLOAD_MAX_PARALLEL, NULL},
-    {FLAG_INT, NULL, "tries", "N", "tries without a new byte before it gives up (10)", AT(tries), 1, 1000000, NULL},
-    {FLAG_SWITCH, NULL, "dry-run", NULL, "show what fits and what would be fetched, and end", AT(dry_run), 0, 0, NULL},
+    {FLAG_INT, NULL, "tries", "N", "tries without a new byte before it gives up (10)",
+     AT(tries), 1, 1000000, NULL},
+    {FLAG_SWITCH, NULL, "dry-run", NULL, "show what fits and what would be fetched, and end",
+     AT(dry_run), 0, 0, NULL},
     {FLAG_SWITCH, "q", "quiet", NULL, "print only errors (--log-level error)", AT(quiet), 0, 0, NULL},
-    {FLAG_CHOICE, NULL, "log-level", "LEVEL", "messages on stderr: error, warn, info (info)", AT(log_level), 0, 0, LOG_LEVEL},
+    {FLAG_CHOICE, NULL, "log-level", "LEVEL", "messages on stderr: error, warn, info (info)",
+     AT(log_level), 0, 0, LOG_LEVEL},
     {FLAG_SWITCH, "h", "help", NULL, "print this help", AT(help), 0, 0, NULL},
 };
 /* clang-format on */
