@@ -22,7 +22,7 @@
 
 enum state {
     STATE_NEW,
-    STATE_LOCKED, /* another program, or another name of the same blob, has the lock */
+    STATE_LOCKED, /* another program has the lock */
     STATE_BEGINNING,
     STATE_OPEN,
     STATE_DONE,
@@ -38,8 +38,9 @@ struct item {
 
 struct download {
     const struct download_options *o;
-    struct item *items;        /* [o->n_files] */
-    atomic_uint_fast64_t done; /* bytes */
+    struct item *items;                   /* [o->n_files] */
+    uint64_t present;                     /* bytes that the cache had at first */
+    atomic_uint_fast64_t summed, fetched; /* bytes of these that are summed; new ones */
     atomic_bool failed;
     pthread_mutex_t lock; /* guards everything that follows, and the items' states */
     pthread_cond_t changed;
@@ -90,13 +91,24 @@ static void set_state(struct download *d, struct item *item, enum state state)
 
 /* --- the choice of work --- */
 
+/* Whether the same bytes are being fetched under another name: they are one blob. */
+static bool is_busy(const struct download *d, const struct listing_file *f)
+{
+    for (uint32_t i = 0; i < d->o->n_files; i++)
+        if ((d->items[i].state == STATE_BEGINNING || d->items[i].state == STATE_OPEN) &&
+            strcmp(d->o->files[i]->digest, f->digest) == 0)
+            return true;
+    return false;
+}
+
 /* Finds a file to begin. Called with the lock. */
 static struct item *find_new(struct download *d)
 {
     uint64_t now = clock_ns();
     for (uint32_t i = 0; i < d->o->n_files; i++) {
         struct item *item = &d->items[i];
-        if (item->state == STATE_NEW || (item->state == STATE_LOCKED && now >= item->look_ns))
+        bool is_due = item->state == STATE_NEW || (item->state == STATE_LOCKED && now >= item->look_ns);
+        if (is_due && !is_busy(d, d->o->files[i]))
             return item;
     }
     return NULL;
@@ -130,7 +142,7 @@ static bool all_done(const struct download *d)
 static int begin(struct download *d, struct item *item, const struct listing_file *f, struct moeflux_err *e)
 {
     struct stop stop = {is_stopped, d};
-    int rc = transfer_begin(&item->transfer, d->o->repository, f, &d->done, &stop, e);
+    int rc = transfer_begin(&item->transfer, d->o->repository, f, &d->summed, &stop, e);
     bool whole = rc == 1 || (rc == 0 && item->transfer.written == f->bytes);
     if (rc == 0 && whole)
         rc = transfer_finish(&item->transfer, e);
@@ -172,7 +184,7 @@ static int fetch(struct download *d, struct item *item, struct part *p, struct r
                              .name = str_text(&name),
                              .commit = o->repository->commit,
                              .part = p,
-                             .done = &d->done};
+                             .done = &d->fetched};
     int rc = str_ok(&url) && str_ok(&name) ? part_request_run(&q, e)
                                            : err_set(e, ERR_MEMORY, "out of memory for a URL");
     if (rc == 0)
@@ -254,6 +266,16 @@ static void *work(void *ctx)
 
 /* --- the whole --- */
 
+/* Shows how far the work is. Sums of what was there are a step of their own: they are faster than any
+ * network, and would spoil the time that is left. */
+static bool report(struct download *d, uint64_t total)
+{
+    uint64_t fetched = atomic_load(&d->fetched), summed = atomic_load(&d->summed);
+    if (fetched == 0 && summed < d->present)
+        return progress_report(&d->o->progress, "checking", "B", summed, d->present);
+    return progress_report(&d->o->progress, "fetching", "B", size_min(d->present + fetched, total), total);
+}
+
 /* Shows progress until the workers have ended. Returns false if the user wants to end. */
 static bool watch(struct download *d, uint64_t total)
 {
@@ -269,8 +291,7 @@ static bool watch(struct download *d, uint64_t total)
         pthread_mutex_unlock(&d->lock);
         if (text[0] && o->tell)
             o->tell(o->ctx, text);
-        uint64_t done = size_min(atomic_load(&d->done), total);
-        if (go_on && !progress_report(&o->progress, "fetching", "B", done, total)) {
+        if (go_on && !report(d, total)) {
             go_on = false;
             atomic_store(&d->failed, true);
         }
@@ -318,8 +339,10 @@ int download_run(const struct download_options *o, uint64_t *done_bytes, struct 
     *done_bytes = 0;
     if (!d.items)
         return ERR_MEMORY;
-    for (uint32_t i = 0; i < o->n_files; i++)
+    for (uint32_t i = 0; i < o->n_files; i++) {
         total += o->files[i]->bytes;
+        d.present += repository_count(o->repository, o->files[i]);
+    }
     pthread_mutex_init(&d.lock, NULL);
     int rc = clock_init_cond(&d.changed) ? err_set(e, ERR_MEMORY, "no condition can be made") : 0;
     if (rc == 0) {

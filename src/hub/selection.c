@@ -83,6 +83,9 @@ bool selection_next_set(const struct listing *l, uint32_t *i, struct selection_s
         snprintf(set->pattern, sizeof set->pattern, "%.*s-*.gguf", (int)stem, name);
     else
         snprintf(set->pattern, sizeof set->pattern, "%s", name);
+    /* It is shown between quotation marks of a shell, and stands for itself. */
+    for (char *at = set->pattern; (at = strpbrk(at, "'[\\"));)
+        *at = '?';
     (*i)++;
     return true;
 }

@@ -154,8 +154,14 @@ mv "$tmp/home/.cache/huggingface/token" "$tmp/token"
 HF_TOKEN_PATH=$tmp/token gets org/large --include '*'
 HF_TOKEN=$(printf 'a\nEvil: b') fails 2 'HF_TOKEN' get -q org/large
 
-claim missing_repositories_and_endpoints_are_named
+claim proxies_of_the_environment_are_used
 faulty '{}'
+forget
+HF_ENDPOINT=http://hub.invalid http_proxy=http://127.0.0.1:$port gets org/large --include 'small 1*'
+is_same org/large 'small 1*'
+log_has '^0 http://hub.invalid/org/large/resolve/'
+
+claim missing_repositories_and_endpoints_are_named
 fails 1 'org/none: no such repository' get org/none
 fails 2 'ORG/NAME' get org
 HF_ENDPOINT=ftp://x fails 2 'HF_ENDPOINT.*ftp' get org/large

@@ -167,6 +167,12 @@ static void gguf_files_are_taken_if_they_are_one_model(void **state)
     assert_string_equal(s.pattern, "m-Q8.gguf");
     assert_false(selection_next_set(&l, &i, &s));
     listing_free(&l);
+    static const char *const odd[] = {"a'; rm [x].gguf", NULL};
+    l = list(odd);
+    i = 0;
+    assert_true(selection_next_set(&l, &i, &s));
+    assert_string_equal(s.pattern, "a?; rm ?x].gguf");
+    listing_free(&l);
     static const char *const none[] = {"config.json", "pytorch_model.bin", NULL};
     choose(none, (struct selection){0}, SELECTION_NONE, "+-");
 }
