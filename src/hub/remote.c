@@ -260,6 +260,8 @@ static CURLcode perform(struct remote *r, struct curl_slist *headers)
         snprintf(range, sizeof range, "%" PRIu64 "-%" PRIu64, r->call->from, r->call->to - 1);
         lib->easy_setopt(c, CURLOPT_RANGE, range);
     }
+    if (r->host.ca_file)
+        lib->easy_setopt(c, CURLOPT_CAINFO, r->host.ca_file);
     r->message[0] = '\0';
     return lib->easy_perform(c);
 }

@@ -21,6 +21,7 @@ struct remote_host {
     const char *endpoint; /* "https://huggingface.co" */
     const char *token;    /* NULL: none */
     const char *agent;    /* User-Agent */
+    const char *ca_file;  /* certificates of authorities; NULL: those of the system */
     struct stop stop;     /* ends a running request */
 };
 

@@ -6,6 +6,7 @@
 
 unset HF_HOME HUGGINGFACE_HUB_CACHE HF_TOKEN HUGGING_FACE_HUB_TOKEN HF_TOKEN_PATH HF_HUB_OFFLINE TRANSFORMERS_OFFLINE \
     HF_HUB_DISABLE_IMPLICIT_TOKEN XDG_CACHE_HOME
+unset CURL_CA_BUNDLE REQUESTS_CA_BUNDLE SSL_CERT_FILE
 unset http_proxy https_proxy all_proxy HTTP_PROXY HTTPS_PROXY ALL_PROXY
 export HOME="$tmp/home" HF_HUB_CACHE="$tmp/hub"
 repositories=$tmp/repositories
@@ -152,6 +153,7 @@ gets org/large --include '*'
 HF_HUB_DISABLE_IMPLICIT_TOKEN=1 fails 1 'HF_TOKEN' get -q org/large --include '*'
 mv "$tmp/home/.cache/huggingface/token" "$tmp/token"
 HF_TOKEN_PATH=$tmp/token gets org/large --include '*'
+CURL_CA_BUNDLE=$tmp/none fails 2 'CURL_CA_BUNDLE.*none' get -q org/large
 HF_TOKEN=$(printf 'a\nEvil: b') fails 2 'HF_TOKEN' get -q org/large
 
 claim proxies_of_the_environment_are_used

@@ -78,6 +78,7 @@ static int prepare(struct get *g, const struct term *t, struct moeflux_err *e)
         .host = {.lib = &g->lib,
                  .endpoint = g->settings.endpoint,
                  .token = g->settings.token,
+                 .ca_file = g->settings.ca_file,
                  .agent = "moeflux/" MOEFLUX_VERSION,
                  .stop = {is_stopped, NULL}},
         .name = o->repository,
@@ -128,6 +129,11 @@ static int choose(struct get *g, struct moeflux_err *e)
     }
 }
 
+static const char *s_of(uint32_t n)
+{
+    return n == 1 ? "" : "s";
+}
+
 static void say_amount(const struct get *g)
 {
     char all[32], present[32], other[32];
@@ -137,11 +143,11 @@ static void say_amount(const struct get *g)
     number_show_bytes(all, sizeof all, (double)g->bytes);
     number_show_bytes(present, sizeof present, (double)g->present_bytes);
     number_show_bytes(other, sizeof other, (double)left_out);
-    say("%s, commit %.8s: %u files, %s, of which %s are in the cache\n", g->o->repository, g->listing.commit,
-        g->n_files, all, present);
+    say("%s, commit %.8s: %u file%s, %s, of which %s are in the cache\n", g->o->repository, g->listing.commit,
+        g->n_files, s_of(g->n_files), all, present);
     if (g->n_files < g->listing.n)
-        say("left out: %u files, %s (--include GLOB fetches what it names)\n", g->listing.n - g->n_files,
-            other);
+        say("left out: %u file%s, %s (--include GLOB fetches what it names)\n", g->listing.n - g->n_files,
+            s_of(g->listing.n - g->n_files), other);
 }
 
 /* --- what fits --- */
@@ -234,7 +240,8 @@ static int fetch(struct get *g, struct moeflux_err *e)
     uint64_t came = done > g->present_bytes ? done - g->present_bytes : 0;
     number_show_bytes(speed, sizeof speed, (double)came / (seconds > 0.001 ? seconds : 0.001));
     if (rc == 0 && is_told(g) && came)
-        say("%s: %u files, %s; %.1f s, %s/s\n", g->o->repository, g->n_files, all, seconds, speed);
+        say("%s: %u file%s, %s; %.1f s, %s/s\n", g->o->repository, g->n_files, s_of(g->n_files), all, seconds,
+            speed);
     return rc;
 }
 

@@ -101,10 +101,24 @@ static int read_token(struct settings *s, struct moeflux_err *e)
     return rc;
 }
 
+static int read_ca_file(struct settings *s, struct moeflux_err *e)
+{
+    static const char *const names[] = {"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"};
+    const char *name = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names && !name; i++)
+        name = variable(names[i]) ? names[i] : NULL;
+    s->ca_file = name ? variable(name) : NULL;
+    if (!name || file_exists(s->ca_file))
+        return 0;
+    return err_set(e, ERR_USAGE, "%s: expected a file of certificates, found \"%s\"", name, s->ca_file);
+}
+
 int settings_read(struct settings *s, struct moeflux_err *e)
 {
     *s = (struct settings){.offline = is_true("HF_HUB_OFFLINE") || is_true("TRANSFORMERS_OFFLINE")};
     int rc = read_endpoint(s, e);
+    if (rc == 0)
+        rc = read_ca_file(s, e);
     if (rc == 0)
         rc = read_token(s, e);
     if (rc == 0 && !(s->cache = hub_cache(e)))
