@@ -28,7 +28,7 @@ static void sha256_block(uint32_t state[8], const uint8_t *p)
 {
     uint32_t w[64], s[8];
     memcpy(s, state, sizeof s);
-    for (int i = 0; i < 16; i++)
+    for (size_t i = 0; i < 16; i++)
         w[i] = load(p + 4 * i);
     for (int i = 16; i < 64; i++) {
         uint32_t a = w[i - 15], b = w[i - 2];
@@ -59,7 +59,7 @@ static void sha1_block(uint32_t state[5], const uint8_t *p)
 {
     static const uint32_t constants[4] = {0x5a827999, 0x6ed9eba1, 0x8f1bbcdc, 0xca62c1d6};
     uint32_t w[80], a = state[0], b = state[1], c = state[2], d = state[3], e = state[4];
-    for (int i = 0; i < 16; i++)
+    for (size_t i = 0; i < 16; i++)
         w[i] = load(p + 4 * i);
     for (int i = 16; i < 80; i++)
         w[i] = rotate(w[i - 3] ^ w[i - 8] ^ w[i - 14] ^ w[i - 16], 1);

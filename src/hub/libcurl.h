@@ -18,7 +18,7 @@ struct moeflux_err;
 
 struct libcurl {
     void *library;
-#define LIBCURL_MEMBER(name) __typeof__(&(curl_##name)) name;
+#define LIBCURL_MEMBER(name) __typeof__ (&(curl_##name))(name);
     LIBCURL_FUNCTIONS(LIBCURL_MEMBER)
 #undef LIBCURL_MEMBER
 };

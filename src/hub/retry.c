@@ -9,7 +9,8 @@
 #include "hub/stop.h"
 
 /* Milliseconds. A server's own wish may be longer. */
-enum { FIRST_WAIT = 250, LONGEST_WAIT = 60000, LONGEST_WISH = 900000, WORTH_TELLING = 2000, SLICE = 50 };
+enum { FIRST_WAIT = 250, LONGEST_WAIT = 60000, LONGEST_WISH = 900000, WORTH_TELLING = 2000 };
+enum { SLICE = 50000000 }; /* nanoseconds between two looks at `stop` */
 
 bool retry_may_help(const struct remote_reply *reply)
 {
@@ -36,7 +37,7 @@ static int wait_ms(const struct retry *r, uint64_t ms)
 {
     uint64_t end = clock_ns() + ms * 1000000;
     while (!stop_is_set(r->stop) && clock_ns() < end)
-        nanosleep(&(struct timespec){0, SLICE * 1000000}, NULL);
+        nanosleep(&(struct timespec){0, SLICE}, NULL);
     return stop_is_set(r->stop) ? ERR_INTERRUPTED : 0;
 }
 

@@ -1,5 +1,6 @@
 /* settings.h - what the environment says about Hugging Face, as its tools read it: HF_ENDPOINT, HF_TOKEN,
- * HF_TOKEN_PATH, HF_HUB_OFFLINE, HF_HUB_DISABLE_IMPLICIT_TOKEN, CURL_CA_BUNDLE, and where the cache is (hub.h). */
+ * HF_TOKEN_PATH, HF_HUB_OFFLINE, HF_HUB_DISABLE_IMPLICIT_TOKEN, CURL_CA_BUNDLE, and where the cache is
+ * (hub.h). */
 #ifndef MOEFLUX_CLI_GET_SETTINGS_H
 #define MOEFLUX_CLI_GET_SETTINGS_H
 
@@ -8,9 +9,9 @@
 struct moeflux_err;
 
 struct settings {
-    char *endpoint; /* owned, without "/" at the end */
-    char *token;    /* owned; NULL: none. It is never printed */
-    char *cache;    /* owned; the directory need not exist */
+    char *endpoint;      /* owned, without "/" at the end */
+    char *token;         /* owned; NULL: none. It is never printed */
+    char *cache;         /* owned; the directory need not exist */
     const char *ca_file; /* certificates of authorities, of the environment; NULL: the system's */
     bool offline;
 };
