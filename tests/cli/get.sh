@@ -1,7 +1,7 @@
 #!/bin/sh
 # moeflux get: a model by Hugging Face's interface into its tools' cache, from tests/cli/hub_server.py, which cuts
 # connections, lies, refuses and redirects. Suite nightly has 200 runs with cut connections, check 10.
-# suites: check parts asan
+# suites: check parts long asan-nightly
 . tests/lib/cli.sh
 
 unset HF_HOME HUGGINGFACE_HUB_CACHE HF_TOKEN HUGGING_FACE_HUB_TOKEN HF_TOKEN_PATH HF_HUB_OFFLINE TRANSFORMERS_OFFLINE \

@@ -206,9 +206,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.send_file(now, place, file, digest(place)[1] + "-3", {})
 
     def send_file(self, now, place, file, tag, headers):
-        with open(place, "rb") as source:
-            data = source.read()
-        size, begin, end, status = len(data), 0, len(data), 200
+        size = os.path.getsize(place)
+        begin, end, status = 0, size, 200
         wanted = self.headers.get("Range")
         if wanted and not now.get("no_ranges") and self.headers.get("If-Range", f'"{tag}"') == f'"{tag}"':
             first, last = wanted.removeprefix("bytes=").split("-")
@@ -216,10 +215,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if begin >= size > 0:
                 self.reply(416, b"", Content_Range=f"bytes */{size}")
                 return
-        if file in now.get("corrupt", []):
-            at = size // 2
-            data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1:]
-        body = data[begin:end]
+        with open(place, "rb") as source:
+            source.seek(begin)
+            body = source.read(end - begin)
+        at = size // 2 - begin
+        if file in now.get("corrupt", []) and 0 <= at < len(body):
+            body = body[:at] + bytes([body[at] ^ 1]) + body[at + 1:]
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key.replace("_", "-"), str(value))
@@ -239,10 +240,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if now.get("cut", 0) > chance():
             body = body[:int(chance() * len(body))]
             self.close_connection = True
+        if "slow" not in now:
+            self.wfile.write(body)
+            return
         for i in range(0, len(body), 1 << 16):
             self.wfile.write(body[i:i + (1 << 16)])
-            if "slow" in now:
-                time.sleep(now["slow"])
+            time.sleep(now["slow"])
 
 
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer):
