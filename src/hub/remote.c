@@ -100,6 +100,13 @@ static int64_t read_delay(const struct libcurl *lib, const char *value)
     return then == (time_t)-1 ? -1 : then < now ? 0 : (int64_t)(then - now);
 }
 
+/* Returns the seconds until a limit of requests ends: RateLimit: "api";r=0;t=120. */
+static int64_t read_limit(const char *value)
+{
+    const char *at = strstr(value, ";t=");
+    return at ? strtoll(at + 3, NULL, 10) : -1;
+}
+
 /* An entity tag without its quotation marks and "W/". */
 static void read_tag(char *out, size_t cap, const char *value)
 {
@@ -122,6 +129,8 @@ static void read_header(struct remote *r, const char *line, size_t n)
         read_range(reply, value);
     } else if (header_is(line, n, "retry-after", value, sizeof value)) {
         reply->retry_after = read_delay(r->host.lib, value);
+    } else if (reply->status == 429 && header_is(line, n, "ratelimit", value, sizeof value)) {
+        reply->retry_after = reply->retry_after < 0 ? read_limit(value) : reply->retry_after;
     } else if (header_is(line, n, "etag", value, sizeof value)) {
         /* A weak tag does not say that the bytes are the same. */
         snprintf(reply->etag, sizeof reply->etag, "%s", value[0] == '"' && strlen(value) < 159 ? value : "");

@@ -125,6 +125,10 @@ forget
 gets org/large --include 'small 1*'
 is_same org/large 'small 1*'
 [ "$(grep -c resolve "$tmp/log")" -eq 5 ] || fault "requests: $(cat "$tmp/log")"
+faulty '{"statuses": [[429, "\"resolvers\";r=0;t=3"]]}'
+forget
+run 0 "$MOEFLUX" get org/large --include 'small 1*'
+err_has 'small 1#.txt: status 429, .* 3 s'
 faulty '{"statuses": [[500, 0], [500, 0], [500, 0], [500, 0], [500, 0]]}'
 forget
 fails 1 'org/large/small 1#.txt: 3 tries .*500' get -q org/large --include 'small 1*' --tries 2

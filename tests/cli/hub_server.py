@@ -6,7 +6,7 @@ redirects to a second one, which stands for another host. CONTROL is a JSON file
 
   cut        probability that a body is cut at a random byte (seed: of the random numbers)
   drop       probability that a connection is closed without a reply
-  statuses   [[status, seconds of Retry-After or null], ...]: the next replies for files
+  statuses   [[status, seconds of Retry-After, a text of RateLimit, or null], ...]: the next replies for files
   api        the same for lists of files; code: their X-Error-Code
   sizes      {name: size}: what the list says
   sums       {name: digest}: what the list says
@@ -132,7 +132,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         planned = next_of(key, now.get(key, []))
         if planned is None or planned[0] == 200:
             return False
-        headers = {"Retry_After": planned[1]} if planned[1] is not None else {}
+        name = "RateLimit" if isinstance(planned[1], str) else "Retry_After"
+        headers = {name: planned[1]} if planned[1] is not None else {}
         if "code" in now:
             headers["X_Error_Code"] = now["code"]
         self.reply(planned[0], b"no", **headers)
