@@ -10,6 +10,7 @@
 #include "cli/exit.h"
 #include "cli/options/number.h"
 #include "cli/options/options.h"
+#include "cli/options/usage.h"
 #include "cli/output.h"
 #include "cli/say.h"
 #include "cli/signals.h"
@@ -23,7 +24,7 @@
 int verbs_help(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct str text = {0};
-    options_help(o, &text);
+    usage_add(o, &text);
     output_add(out, str_text(&text), text.len);
     str_free(&text);
     return output_flush(out, e);
