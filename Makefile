@@ -20,7 +20,7 @@ WERROR  ?= $(filter-out 0 false,$(CI))
 
 # Of Vulkan and libcurl the headers only: they are opened at run time (src/vulkan/loader.h, src/hub/libcurl.h).
 LIB_PACKAGES := jansson libpcre2-8 libutf8proc liburing libxxhash sleef
-PACKAGES     := $(LIB_PACKAGES) libedit argtable2 libmicrohttpd
+PACKAGES     := $(LIB_PACKAGES) libedit argtable2 libmicrohttpd nettle
 PKG_CFLAGS   := $(shell pkg-config --cflags vulkan libcurl $(PACKAGES))
 PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 

@@ -2,23 +2,25 @@
 #ifndef MOEFLUX_HUB_DIGEST_H
 #define MOEFLUX_HUB_DIGEST_H
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+#include <nettle/sha1.h>
+#include <nettle/sha2.h>
+
 enum digest_kind {
     DIGEST_GIT,    /* git's name of a blob: SHA-1 of "blob SIZE", a NUL and the bytes */
-    DIGEST_SHA256, /* the plain sum */
+    DIGEST_SHA256, /* of the bytes */
 };
 
-enum { DIGEST_BLOCK = 64, DIGEST_TEXT = 65 };
+enum { DIGEST_TEXT = 2 * SHA256_DIGEST_SIZE + 1 };
 
 struct digest {
     enum digest_kind kind;
-    bool is_fast; /* the processor's instructions are used */
-    uint32_t state[8];
-    uint64_t n_bytes; /* added so far */
-    uint8_t rest[DIGEST_BLOCK];
+    union {
+        struct sha1_ctx sha1;
+        struct sha256_ctx sha256;
+    };
 };
 
 /* Begins a digest. n_bytes: size of the whole stream, which git's name covers. */
@@ -29,11 +31,5 @@ void digest_end(struct digest *d, char text[DIGEST_TEXT]);
 
 /* Returns the characters of a digest. */
 size_t digest_text_length(enum digest_kind kind);
-
-/* Adds n blocks of 64 bytes to a state of SHA-256. The second uses instructions of x86 that
- * digest_x86_works says are there. */
-void digest_sha256_plain(uint32_t state[8], const uint8_t *bytes, size_t n);
-void digest_x86_sha256(uint32_t state[8], const uint8_t *bytes, size_t n);
-bool digest_x86_works(void);
 
 #endif

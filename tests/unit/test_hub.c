@@ -69,23 +69,6 @@ static void pieces_of_any_size_give_one_digest(void **state)
         }
 }
 
-static void instructions_of_the_processor_give_the_same_sums(void **state)
-{
-    (void)state;
-    uint32_t plain[8] = {1, 2, 3, 4, 5, 6, 7, 0xffffffff}, fast[8];
-    uint8_t blocks[5 * DIGEST_BLOCK];
-    if (!digest_x86_works()) {
-        print_message("SKIP instructions: this processor has none for SHA-256\n");
-        skip();
-    }
-    for (size_t i = 0; i < sizeof blocks; i++)
-        blocks[i] = (uint8_t)(i * 31 + i / 5);
-    memcpy(fast, plain, sizeof fast);
-    digest_sha256_plain(plain, blocks, 5);
-    digest_x86_sha256(fast, blocks, 5);
-    assert_memory_equal(fast, plain, sizeof fast);
-}
-
 static void a_missing_library_is_named_with_its_package(void **state)
 {
     (void)state;
@@ -255,7 +238,6 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(digests_are_those_of_git_and_sha256sum),
         cmocka_unit_test(pieces_of_any_size_give_one_digest),
-        cmocka_unit_test(instructions_of_the_processor_give_the_same_sums),
         cmocka_unit_test(a_missing_library_is_named_with_its_package),
         cmocka_unit_test(a_model_is_its_weights_configuration_and_tokenizer),
         cmocka_unit_test(gguf_files_are_taken_if_they_are_one_model),
