@@ -87,7 +87,11 @@ struct cpu_vector {
     float *sums_16;
     int32_t *lanes_all, *lanes_high, *lanes_low;
     int8_t *column_digits;
+    /* [block][first, second 32 columns][d0 * 256 + d1, d2][even columns, odd columns][16]; filled where
+     * products need it (cpu/block_codes.h) */
+    int16_t *wide_digits;
 };
+enum { BLOCK_WIDE_DIGITS = 2 * 64 };
 
 enum {
     CPU_BLOCK = 64,      /* columns with one step */
