@@ -1,7 +1,7 @@
 /* Checkpoints in NVFP4 as ModelOpt and compressed-tensors publish them: as they lie, converted, and what is
  * refused.
  *
- * suites: check vulkan cpu asan-nightly */
+ * suites: nightly vulkan cpu asan-nightly */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
