@@ -23,7 +23,7 @@ enum { UNIT_MOST_BYTES = 8 * 34, UNIT_GROUPS = UNIT_COLS / 32 };
 
 struct unit {
     const uint8_t *p;            /* the unit's first block */
-    uint32_t signs[UNIT_GROUPS]; /* of the columns; for known types that store seven of eight */
+    uint32_t signs[UNIT_GROUPS]; /* a bit a column; for known types that store seven of eight */
     struct format_block some;    /* what the unit has, for BLOCK_ANY */
 };
 

@@ -113,7 +113,7 @@ VEC_INLINE __m256i unit_spread_signs(__m256i w)
 /* Adds to seven bits of each byte an eighth that makes the number of ones even. */
 VEC_INLINE __m256i unit_even_signs(__m256i seven)
 {
-    const char odd = (char)0x80; /* of 4 bits with an odd number of ones */
+    const char odd = (char)0x80; /* the eighth bit for 4 bits with an odd number of ones */
     const __m256i parity = _mm256_broadcastsi128_si256(
         _mm_setr_epi8(0, odd, odd, 0, odd, 0, 0, odd, odd, 0, 0, odd, 0, odd, odd, 0));
     __m256i high = _mm256_and_si256(_mm256_srli_epi16(seven, 4), _mm256_set1_epi8(15));
